@@ -1,0 +1,4 @@
+//! The one binary, `godwit`.
+#![forbid(unsafe_code)]
+
+fn main() {}

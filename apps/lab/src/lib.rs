@@ -1,0 +1,2 @@
+//! A whole network on one machine: namespaces, links and processes.
+#![forbid(unsafe_code)]

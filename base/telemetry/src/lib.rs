@@ -1,0 +1,2 @@
+//! Typed events, counters, drop reasons and the pcapng writer.
+#![forbid(unsafe_code)]

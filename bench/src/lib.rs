@@ -1,0 +1,2 @@
+//! Experiments behind `godwit bench`.
+#![forbid(unsafe_code)]

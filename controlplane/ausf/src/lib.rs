@@ -1,0 +1,2 @@
+//! Authentication server function (TS 29.509).
+#![forbid(unsafe_code)]

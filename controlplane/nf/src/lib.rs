@@ -1,0 +1,2 @@
+//! Life cycle, OAM and NRF registration that every network function shares.
+#![forbid(unsafe_code)]

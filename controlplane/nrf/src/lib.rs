@@ -1,0 +1,2 @@
+//! Network repository function (TS 29.510).
+#![forbid(unsafe_code)]

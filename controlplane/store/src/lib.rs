@@ -1,0 +1,2 @@
+//! Durable storage behind one trait.
+#![forbid(unsafe_code)]

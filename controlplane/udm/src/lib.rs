@@ -1,0 +1,2 @@
+//! Unified data management (TS 29.503).
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Packet classifiers for PDR look-up.
+#![forbid(unsafe_code)]

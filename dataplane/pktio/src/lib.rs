@@ -1,0 +1,1 @@
+//! Packet input/output backends and capture.

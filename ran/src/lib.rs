@@ -1,0 +1,2 @@
+//! gNB and UE simulator over real NGAP, NAS and GTP-U.
+#![forbid(unsafe_code)]

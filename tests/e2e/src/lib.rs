@@ -1,0 +1,2 @@
+//! End-to-end tests: whole networks in namespaces.
+#![forbid(unsafe_code)]

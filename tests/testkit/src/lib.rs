@@ -1,0 +1,2 @@
+//! Simulated world and packet builders for tests.
+#![forbid(unsafe_code)]

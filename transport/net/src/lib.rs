@@ -1,0 +1,1 @@
+//! Clock, sockets, SCTP, namespaces and netlink: the only crate that touches them.

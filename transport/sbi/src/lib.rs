@@ -1,0 +1,2 @@
+//! Service-based interface: operations, models and the bindings that move them.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! NGAP (TS 38.413) behind Godwit's own message types.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! PFCP (TS 29.244): codec and sans-IO endpoint.
+#![forbid(unsafe_code)]

@@ -1,0 +1,4 @@
+//! Repository checks: `cargo xtask tidy`.
+#![forbid(unsafe_code)]
+
+fn main() {}
