@@ -1,2 +1,19 @@
-//! Typed events, counters, drop reasons and the pcapng writer.
+//! What the rest of the project uses to say what happened.
+//!
+//! - [`drops`]: the one list of reasons why a packet was not forwarded (UP-4).
+//! - [`worker`]: counters of the packet path, one cache-aligned copy per worker, summed when read.
+//! - [`counters`]: named event counters for network functions, declared as statics.
+//! - [`pcapng`]: capture files that Wireshark and tshark read.
+//! - [`log`]: start of the structured log.
+//!
+//! Nothing here opens a socket, reads a clock or starts a thread: time stamps are passed in, and
+//! whoever serves a counter (OAM socket, dashboard) reads it here.
 #![forbid(unsafe_code)]
+
+pub mod counters;
+pub mod drops;
+pub mod log;
+pub mod pcapng;
+pub mod worker;
+
+pub use drops::DropReason;

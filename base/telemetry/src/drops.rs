@@ -1,0 +1,111 @@
+//! The drop-reason list: every packet that is not forwarded counts under exactly one of these.
+//!
+//! The numbers are an interface: they index counter arrays here, in eBPF maps and in stored results.
+//! A reason is therefore never renumbered or reused; a new one takes the next free number. The names
+//! are the labels of metrics, of `godwit upf stats` and of the demo's summary.
+
+/// Declares the enum, `ALL`, `name` and `description` from one table, so that they cannot disagree.
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])* $variant:ident = $value:literal, $name:literal, $text:literal;)*) => {
+        /// Why a packet was not forwarded.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum DropReason {
+            $(#[doc = $text] $variant = $value,)*
+        }
+
+        impl DropReason {
+            /// All reasons in the order of their numbers.
+            pub const ALL: &'static [DropReason] = &[$(DropReason::$variant,)*];
+
+            /// Label in metrics and listings: lower case, underscores.
+            pub const fn name(self) -> &'static str {
+                match self { $(DropReason::$variant => $name,)* }
+            }
+
+            /// One sentence for a person.
+            pub const fn description(self) -> &'static str {
+                match self { $(DropReason::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    GtpuMalformed = 0, "gtpu_malformed", "GTP-U header truncated, wrong version or inconsistent length.";
+    GtpuExtension = 1, "gtpu_extension", "GTP-U extension header chain malformed or too long.";
+    GtpuUnknownExtension = 2, "gtpu_unknown_extension", "GTP-U extension header whose comprehension is required is not known.";
+    GtpuUnknownMessage = 3, "gtpu_unknown_message", "GTP-U message type that this endpoint does not handle.";
+    UnknownTeid = 4, "unknown_teid", "No session owns the TEID of the G-PDU.";
+    UnknownUe = 5, "unknown_ue", "No session owns the destination address of the downlink packet.";
+    IpMalformed = 6, "ip_malformed", "User packet is not valid IPv4 or IPv6.";
+    SourceAddress = 7, "source_address", "Uplink source address is not the UE's.";
+    NoPdr = 8, "no_pdr", "No packet detection rule of the session matches.";
+    FarDrop = 9, "far_drop", "The forwarding action rule says drop, or has no destination.";
+    GateClosed = 10, "gate_closed", "The QoS enforcement rule's gate is closed in this direction.";
+    RateLimit = 11, "rate_limit", "The maximum bit rate of a QoS enforcement rule is exceeded.";
+    BufferUnavailable = 12, "buffer_unavailable", "The rule says buffer, and there is no buffer.";
+    BufferOverflow = 13, "buffer_overflow", "The session's downlink buffer is full.";
+    TooBig = 14, "too_big", "Packet larger than the buffer or the outgoing MTU.";
+    TxQueueFull = 15, "tx_queue_full", "The outgoing device or socket did not take the packet.";
+    TxError = 16, "tx_error", "The kernel refused the packet on the outgoing device or socket.";
+    N3NotServed = 17, "n3_not_served", "Outer header of a type that this interface does not serve.";
+    DirectionMismatch = 18, "direction_mismatch", "The packet arrived on an interface that the matching rule does not name.";
+    ControlOverflow = 19, "control_overflow", "A packet for the control plane exceeded its rate.";
+    NotIp = 20, "not_ip", "Frame on N6 that carries neither IPv4 nor IPv6.";
+    NeighbourUnresolved = 21, "neighbour_unresolved", "The next hop's link-layer address is not known yet.";
+    TtlExpired = 22, "ttl_expired", "Time to live or hop limit reached zero.";
+    MeterRed = 23, "meter_red", "A fast-path meter marked the packet red.";
+    FastPathMiss = 24, "fast_path_miss", "The fast path has no entry and no host path takes over.";
+    QuotaExhausted = 25, "quota_exhausted", "The usage quota of a usage reporting rule is used up.";
+}
+
+impl DropReason {
+    /// How many reasons there are; the length of counter arrays.
+    pub const COUNT: usize = DropReason::ALL.len();
+
+    /// The reason with this number, if there is one.
+    pub fn from_number(number: u8) -> Option<DropReason> {
+        DropReason::ALL.get(usize::from(number)).copied()
+    }
+
+    /// Index into a counter array.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_dense_and_names_unique() {
+        let mut names = std::collections::BTreeSet::new();
+        for (index, reason) in DropReason::ALL.iter().enumerate() {
+            assert_eq!(reason.index(), index);
+            assert_eq!(DropReason::from_number(index as u8), Some(*reason));
+            assert!(names.insert(reason.name()), "{} twice", reason.name());
+            assert!(reason.name().bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'));
+            assert!(reason.description().ends_with('.'));
+        }
+        assert_eq!(DropReason::from_number(DropReason::COUNT as u8), None);
+    }
+
+    /// The published part of the list: a change here breaks stored results and the eBPF maps.
+    #[test]
+    fn published_numbers_never_change() {
+        for (number, name) in [
+            (0, "gtpu_malformed"),
+            (4, "unknown_teid"),
+            (5, "unknown_ue"),
+            (7, "source_address"),
+            (11, "rate_limit"),
+            (15, "tx_queue_full"),
+            (20, "not_ip"),
+            (25, "quota_exhausted"),
+        ] {
+            assert_eq!(DropReason::from_number(number).unwrap().name(), name);
+        }
+    }
+}

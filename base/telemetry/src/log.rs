@@ -1,0 +1,62 @@
+//! Start of the structured log: `tracing` events, one line each, on standard error.
+//!
+//! The filter is `RUST_LOG` when set, else what the configuration says (`info`,
+//! `amf=debug,info`). Standard output stays free for the output of commands.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+/// Why the log could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The filter is not a list of `target=level`.
+    #[error(
+        "log filter {filter:?}: {reason}; use a level such as \"info\" or a list such as \"amf=debug,info\""
+    )]
+    Filter {
+        /// The filter as given.
+        filter: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Checks a filter without starting anything, for the validation of a configuration.
+pub fn validate(filter: &str) -> Result<(), LogError> {
+    parse(filter).map(|_| ())
+}
+
+fn parse(filter: &str) -> Result<EnvFilter, LogError> {
+    EnvFilter::try_new(filter)
+        .map_err(|error| LogError::Filter { filter: filter.to_owned(), reason: error.to_string() })
+}
+
+/// Starts the log with this filter. A second call changes nothing: libraries and tests may call it freely.
+pub fn init(filter: &str) -> Result<(), LogError> {
+    let filter = match std::env::var("RUST_LOG") {
+        Ok(variable) if !variable.is_empty() => parse(&variable)?,
+        _ => parse(filter)?,
+    };
+    // An error here means that a subscriber is already in place, which is what the caller wants.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .try_init();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_checked() {
+        assert!(validate("info").is_ok());
+        assert!(validate("amf=debug,info").is_ok());
+        assert!(validate("amf=notalevel").is_err());
+        init("info").unwrap();
+        init("debug").unwrap();
+    }
+}
