@@ -1,0 +1,241 @@
+//! Who may depend on whom: the table of ARCHITECTURE.md, checked against `cargo metadata`.
+//!
+//! Reference points are the only place where planes meet, so a controlplane crate that links a dataplane
+//! crate (or one NF that links another) is a mistake even if it compiles.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use super::Finding;
+
+/// What the crates of one group may depend on: whole groups, or single crates of other groups.
+struct Rule {
+    group: &'static str,
+    groups: &'static [&'static str],
+    crates: &'static [&'static str],
+    why: &'static str,
+}
+
+const RULES: &[Rule] = &[
+    Rule { group: "base", groups: &["base"], crates: &[], why: "base is what everything else stands on" },
+    Rule {
+        group: "wire",
+        groups: &["base"],
+        crates: &[],
+        why: "a codec knows no other codec, no socket and no clock, so that it runs under the fuzzer unchanged",
+    },
+    Rule {
+        group: "transport",
+        groups: &["base", "transport"],
+        crates: &[],
+        why: "transport moves bytes and operations; it does not know what they mean",
+    },
+    Rule {
+        group: "dataplane",
+        groups: &["base", "wire", "transport", "dataplane"],
+        crates: &[],
+        why: "the user plane meets the control plane on N4 only",
+    },
+    Rule {
+        group: "controlplane",
+        groups: &["base", "wire", "transport"],
+        crates: &["nf", "store"],
+        why: "an NF reaches another one only through its SBI operations, and the UPF only through PFCP",
+    },
+    Rule {
+        group: "epc",
+        groups: &["base", "wire", "transport"],
+        crates: &["nf", "store"],
+        why: "the gateway meets the user plane on PFCP only",
+    },
+    Rule {
+        group: "mec",
+        groups: &["base", "wire", "transport"],
+        crates: &["nf", "store", "pktio", "xdp"],
+        why: "edge control steers through standard interfaces",
+    },
+    Rule {
+        group: "ran",
+        groups: &["base", "wire", "transport"],
+        crates: &["pktio"],
+        why: "the simulator must work against any core, so it knows nothing of ours",
+    },
+];
+
+/// Groups that may depend on anything, and (see [`SHARED_TOPS`]) are not depended on.
+const TOPS: &[&str] = &["apps", "bench", "tests", "xtask"];
+
+/// Crates of the top groups that other top groups may use (docs/adr/0001-lab-and-bench-are-libraries.md).
+const SHARED_TOPS: &[(&str, &[&str])] =
+    &[("lab", &["apps", "bench", "tests"]), ("bench", &["apps", "tests"]), ("testkit", &["tests", "bench"])];
+
+/// Third-party crates that one place wraps, so that replacing them touches one crate.
+const WRAPPED: &[(&str, &[&str], &str)] = &[
+    ("oxirush-ngap", &["ngap"], "use the types of our `ngap`"),
+    ("oxirush-nas", &["nas"], "use the types of our `nas`"),
+    ("oxirush-security", &["nas"], "use `nas`, which wraps algorithms and key derivation"),
+    ("dcsctp", &["net"], "use `net::sctp`"),
+    ("rtnetlink", &["net"], "use `net::link`"),
+    ("rusqlite", &["store"], "use the trait of `store`"),
+    ("hyper", &["sbi", "nf", "lab"], "use `sbi` for SBI operations, `nf::oam` for administration"),
+];
+
+/// Crates that exist for programs and experiments only: libraries have typed errors.
+const ANYHOW_GROUPS: &[&str] = &["apps", "bench", "tests", "xtask"];
+
+struct Package {
+    name: String,
+    group: String,
+    manifest: PathBuf,
+    dependencies: Vec<(String, String)>,
+}
+
+/// Appends a finding for each dependency that the table does not allow.
+pub fn check(root: &Path, findings: &mut Vec<Finding>) -> anyhow::Result<()> {
+    let packages = packages(root)?;
+    for package in &packages {
+        for (dependency, kind) in &package.dependencies {
+            if let Some(target) = packages.iter().find(|p| p.name == *dependency) {
+                if let Some(why) = refuse(package, target, kind) {
+                    let message = format!(
+                        "`{}` ({}) may not depend on `{}` ({}): {why}. Move the shared part down to a crate both may \
+                         use, or talk through the reference point.",
+                        package.name, package.group, target.name, target.group
+                    );
+                    findings.push(Finding::new(&package.manifest, 0, "layers", message));
+                }
+            } else {
+                third_party(package, dependency, findings);
+            }
+        }
+        manifest_text(root, package, findings)?;
+    }
+    Ok(())
+}
+
+/// Why `package` may not use `target`, if it may not.
+fn refuse(package: &Package, target: &Package, kind: &str) -> Option<&'static str> {
+    if package.name == "classifier" {
+        return Some("classifier is offered as a library of its own and depends on nothing of ours");
+    }
+    // The kit for tests is for every test, above the wire crates (it stands on `net`).
+    if target.name == "testkit" && kind == "dev" && !["base", "wire"].contains(&package.group.as_str()) {
+        return None;
+    }
+    if TOPS.contains(&target.group.as_str()) {
+        let shared = SHARED_TOPS.iter().find(|(name, _)| *name == target.name);
+        return match shared {
+            Some((_, users)) if users.contains(&package.group.as_str()) => None,
+            _ => Some("programs, experiments and tests are not depended on"),
+        };
+    }
+    if TOPS.contains(&package.group.as_str()) {
+        return None;
+    }
+    let Some(rule) = RULES.iter().find(|rule| rule.group == package.group) else {
+        return Some("this folder has no row in the table of xtask/src/tidy/layers.rs; add one, with an ADR");
+    };
+    let allowed = rule.groups.contains(&target.group.as_str()) || rule.crates.contains(&target.name.as_str());
+    (!allowed).then_some(rule.why)
+}
+
+fn third_party(package: &Package, dependency: &str, findings: &mut Vec<Finding>) {
+    if let Some((_, users, instead)) = WRAPPED.iter().find(|(name, ..)| *name == dependency)
+        && !users.contains(&package.name.as_str())
+    {
+        let message = format!("`{dependency}` is wrapped by one crate: {instead}.");
+        findings.push(Finding::new(&package.manifest, 0, "wrapped", message));
+    }
+    if dependency == "anyhow" && !ANYHOW_GROUPS.contains(&package.group.as_str()) {
+        let message = "a library names its errors: one `thiserror` enum per operation, so that callers can act on \
+                       the cause. `anyhow` is for apps, bench, tests and xtask.";
+        findings.push(Finding::new(&package.manifest, 0, "errors", message));
+    }
+    if package.group == "wire" && ["tokio", "nix", "libc", "socket2", "mio"].contains(&dependency) {
+        let message =
+            format!("a wire crate opens no socket and reads no clock, so it has no use for `{dependency}`.");
+        findings.push(Finding::new(&package.manifest, 0, "wire", message));
+    }
+}
+
+/// What metadata no longer shows: where versions are written, and that the workspace's lints are on.
+fn manifest_text(root: &Path, package: &Package, findings: &mut Vec<Finding>) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(root.join(&package.manifest))?;
+    if !text.contains("[lints]\nworkspace = true") {
+        let message = "add `[lints]` with `workspace = true`: all crates share one set of lints.";
+        findings.push(Finding::new(&package.manifest, 0, "lints", message));
+    }
+    let mut in_dependencies = false;
+    for (index, line) in text.lines().enumerate() {
+        if line.starts_with('[') {
+            in_dependencies = line.contains("dependencies");
+        } else if in_dependencies
+            && (line.contains("= \"") || line.contains("version =") || line.contains("path ="))
+        {
+            let message = "write `name.workspace = true` and put the version in the root Cargo.toml: one version of \
+                           each dependency, chosen in one place.";
+            findings.push(Finding::new(&package.manifest, index + 1, "versions", message));
+        }
+    }
+    Ok(())
+}
+
+fn packages(root: &Path) -> anyhow::Result<Vec<Package>> {
+    let metadata = super::metadata(root, false)?;
+    let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
+    packages.iter().map(|package| read(root, package)).collect()
+}
+
+fn read(root: &Path, package: &Value) -> anyhow::Result<Package> {
+    let text = |value: &Value| value.as_str().map(str::to_owned).context("unexpected form of cargo metadata");
+    let manifest = text(&package["manifest_path"])?;
+    let manifest = Path::new(&manifest).strip_prefix(root).context("a member outside the root")?.to_owned();
+    let group = manifest.iter().next().map(|part| part.to_string_lossy().into_owned()).unwrap_or_default();
+    let mut dependencies = Vec::new();
+    for dependency in package["dependencies"].as_array().into_iter().flatten() {
+        let kind = dependency["kind"].as_str().unwrap_or("normal").to_owned();
+        dependencies.push((text(&dependency["name"])?, kind));
+    }
+    Ok(Package { name: text(&package["name"])?, group, manifest, dependencies })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str, group: &str) -> Package {
+        Package { name: name.into(), group: group.into(), manifest: PathBuf::new(), dependencies: Vec::new() }
+    }
+
+    fn allowed(from: (&str, &str), to: (&str, &str), kind: &str) -> bool {
+        refuse(&package(from.0, from.1), &package(to.0, to.1), kind).is_none()
+    }
+
+    #[test]
+    fn the_table_of_the_design() {
+        assert!(allowed(("amf", "controlplane"), ("nf", "controlplane"), "normal"));
+        assert!(allowed(("smf", "controlplane"), ("pfcp", "wire"), "normal"));
+        assert!(allowed(("cli", "apps"), ("upf", "dataplane"), "normal"));
+        assert!(allowed(("ran", "ran"), ("pktio", "dataplane"), "normal"));
+        assert!(!allowed(("amf", "controlplane"), ("smf", "controlplane"), "normal"));
+        assert!(!allowed(("smf", "controlplane"), ("upf", "dataplane"), "normal"));
+        assert!(!allowed(("upf", "dataplane"), ("smf", "controlplane"), "dev"));
+        assert!(!allowed(("pfcp", "wire"), ("packet", "wire"), "normal"));
+        assert!(!allowed(("sbi", "transport"), ("nas", "wire"), "normal"));
+        assert!(!allowed(("ran", "ran"), ("amf", "controlplane"), "dev"));
+        assert!(!allowed(("classifier", "dataplane"), ("types", "base"), "normal"));
+    }
+
+    #[test]
+    fn programs_are_not_depended_on_apart_from_the_shared_ones() {
+        assert!(allowed(("cli", "apps"), ("bench", "bench"), "normal"));
+        assert!(allowed(("bench", "bench"), ("lab", "apps"), "normal"));
+        assert!(allowed(("e2e", "tests"), ("lab", "apps"), "normal"));
+        assert!(allowed(("sbi", "transport"), ("testkit", "tests"), "dev"));
+        assert!(!allowed(("sbi", "transport"), ("testkit", "tests"), "normal"));
+        assert!(!allowed(("upf", "dataplane"), ("lab", "apps"), "dev"));
+        assert!(!allowed(("e2e", "tests"), ("cli", "apps"), "normal"));
+    }
+}
