@@ -1,0 +1,48 @@
+# Two commands matter: `make demo` shows a 5G network on this machine, `make test` checks everything.
+
+CARGO ?= cargo
+DEMO_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test fmt lint tidy unit doc fuzz-smoke setup-demo setup-test build
+
+help:  ## this text
+	@echo 'Godwit, a low-latency 5G core'
+	@echo
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@echo
+	@echo '  DEMO_ARGS="--ues 500" make demo    options of the demo: target/release/godwit demo --help'
+
+demo: setup-demo build  ## a network on this machine: UEs register, ping and download through the core
+	target/release/godwit demo $(DEMO_ARGS)
+
+build:  ## the binary, target/release/godwit
+	$(CARGO) build --release --locked --package cli
+
+test: setup-test fmt lint tidy unit doc fuzz-smoke  ## everything that must hold: format, lints, rules, tests, docs, fuzz smoke
+	@echo 'test: all passed'
+
+fmt:  ## formatting, checked
+	$(CARGO) fmt --all --check
+
+lint:  ## clippy, warnings are errors
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+tidy:  ## layering, banned calls, lengths, licences
+	$(CARGO) xtask tidy
+
+unit:  ## unit, conformance and end-to-end tests
+	$(CARGO) build --locked --package cli
+	$(CARGO) test --workspace --locked
+
+doc:  ## reference documentation, warnings are errors
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --document-private-items
+
+fuzz-smoke:  ## every fuzz target for a few seconds, on stable Rust
+	$(CARGO) run --quiet --locked --package fuzz -- --seconds 3
+
+setup-demo:
+	@scripts/setup.sh demo
+
+setup-test:
+	@scripts/setup.sh test

@@ -1,0 +1,81 @@
+#!/bin/sh
+# Makes sure that what `make demo` and `make test` need is there, and says what it does.
+#
+#   scripts/setup.sh demo    Rust, and the system programs the demo runs
+#   scripts/setup.sh test    the same, and the independent peers the tests compare with
+#
+# Installs only what is missing: Debian/Ubuntu packages with apt-get (as root, or with sudo if it asks no
+# password). Elsewhere it prints the list and stops. Reads nothing from the terminal.
+set -eu
+
+purpose=${1:-demo}
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
+venv=$root/target/python
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+# --- Rust -----------------------------------------------------------------------------------------------
+if ! command -v cargo >/dev/null 2>&1; then
+    # A login shell would have it on PATH; a fresh one may not.
+    if [ -x "$HOME/.cargo/bin/cargo" ]; then
+        fail "cargo is in $HOME/.cargo/bin, which is not on PATH: run '. $HOME/.cargo/env' and try again"
+    fi
+    fail "Rust is missing. Install it from https://rustup.rs (stable, $(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml") or newer) and run this again"
+fi
+want=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml")
+have=$(cargo --version | sed 's/^cargo \([0-9]*\.[0-9]*\).*/\1/')
+if [ "$(printf '%s\n%s\n' "$want" "$have" | sort -V | head -n1)" != "$want" ]; then
+    fail "Rust $have is too old: $want or newer is needed. Run 'rustup update stable'"
+fi
+
+# --- System programs ------------------------------------------------------------------------------------
+# Each line: what must be there, and the Debian package that brings it.
+missing=
+need_program() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] || missing="$missing $2"; }
+need_file() { [ -e "$1" ] || missing="$missing $2"; }
+
+need_program cc gcc            # SQLite and the SCTP peer of the tests are C
+need_program ip iproute2
+need_program ping iputils-ping
+need_program curl curl
+need_program nft nftables
+if [ "$purpose" = test ]; then
+    need_program tshark tshark
+    need_program python3 python3
+    need_file /usr/include/usrsctp.h libusrsctp-dev
+    python3 -c 'import ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
+fi
+
+if [ -n "$missing" ]; then
+    if ! command -v apt-get >/dev/null 2>&1; then
+        fail "missing:$missing (Debian's names). Install them with your package manager and run this again"
+    fi
+    if [ "$(id -u)" = 0 ]; then
+        sudo=
+    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+        sudo='sudo -n'
+    else
+        fail "missing:$missing. Run: sudo apt-get install -y --no-install-recommends$missing"
+    fi
+    say "installing with apt-get:$missing"
+    # tshark asks who may capture; the tests only read files, so the default (root) is fine.
+    export DEBIAN_FRONTEND=noninteractive
+    # shellcheck disable=SC2086 # $sudo and $missing are lists
+    $sudo env DEBIAN_FRONTEND=noninteractive apt-get update -q </dev/null
+    # shellcheck disable=SC2086
+    $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing </dev/null
+fi
+
+# --- Python peers of the tests --------------------------------------------------------------------------
+if [ "$purpose" = test ]; then
+    requirements=$root/scripts/requirements.txt
+    if ! cmp -s "$requirements" "$venv/requirements.txt"; then
+        say "creating $venv with $(grep -v '^#' "$requirements" | tr '\n' ' ')"
+        rm -rf "$venv"
+        python3 -m venv "$venv"
+        "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" </dev/null
+        cp "$requirements" "$venv/requirements.txt"
+    fi
+fi
+say "all there for 'make $purpose'"
