@@ -1,0 +1,50 @@
+//! TCP: carrier of the service-based interface, of metrics and of the lab's download server.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::time::{Duration, timeout};
+pub use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+/// Binds and listens. `SO_REUSEADDR` is set, so that a restarted NF does not wait for TIME-WAIT.
+///
+/// # Errors
+/// Those of `bind(2)`: most often the address is in use, or not of this host.
+pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(1024)
+}
+
+/// Connects within `limit`, with Nagle's algorithm off: signalling messages are small and wait for nobody.
+///
+/// # Errors
+/// Those of `connect(2)`, or [`io::ErrorKind::TimedOut`].
+pub async fn connect(address: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
+    let stream = timeout(limit, TcpStream::connect(address))
+        .await
+        .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer from {address}")))??;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn a_restarted_listener_gets_its_port_back() {
+        let listener = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut client = connect(address, Duration::from_secs(5)).await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        server.write_all(b"x").await.unwrap();
+        drop((server, listener));
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, b"x");
+        listen(address).await.unwrap();
+    }
+}

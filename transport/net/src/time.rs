@@ -1,0 +1,88 @@
+//! The clock. No other crate reads it, so that tests run on paused time and the simulator on its own.
+//!
+//! Everything here is tokio's clock underneath: `#[tokio::test(start_paused = true)]` makes every timer of the
+//! program run on virtual time. [`wall_clock`] is for time stamps that leave the process (PFCP recovery time,
+//! logs, captures) and never for measuring a duration.
+
+use std::future::Future;
+use std::time::SystemTime;
+
+pub use std::time::Duration;
+pub use tokio::time::error::Elapsed;
+pub use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep};
+
+/// The monotonic clock: durations and deadlines. Virtual inside a paused tokio runtime.
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// The monotonic clock as the standard library's type, for threads outside tokio (the user plane).
+#[allow(clippy::disallowed_methods, reason = "this is the one place that reads it")]
+pub fn now_std() -> std::time::Instant {
+    std::time::Instant::now()
+}
+
+/// The wall clock, for time stamps other systems will read. It may jump.
+#[allow(clippy::disallowed_methods, reason = "this is the one place that reads it")]
+pub fn wall_clock() -> SystemTime {
+    SystemTime::now()
+}
+
+/// Waits for `duration`.
+pub fn sleep(duration: Duration) -> Sleep {
+    tokio::time::sleep(duration)
+}
+
+/// Waits until `deadline`; at once if that is past.
+pub fn sleep_until(deadline: Instant) -> Sleep {
+    tokio::time::sleep_until(deadline)
+}
+
+/// Blocks the calling thread. Only for threads that run no asynchronous task.
+#[allow(clippy::disallowed_methods, reason = "this is the one place that offers it, under a warning")]
+pub fn sleep_thread(duration: Duration) {
+    std::thread::sleep(duration);
+}
+
+/// Runs `future` for at most `limit`.
+///
+/// # Errors
+/// [`Elapsed`] when the limit passes first; the future is then dropped.
+pub async fn timeout<F: Future>(limit: Duration, future: F) -> Result<F::Output, Elapsed> {
+    tokio::time::timeout(limit, future).await
+}
+
+/// Ticks every `period`, first at once. Late ticks are skipped, not made up for: a stalled NF must not burst.
+///
+/// # Panics
+/// When `period` is zero.
+pub fn interval(period: Duration) -> Interval {
+    let mut interval = tokio::time::interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    interval
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn paused_time_drives_every_timer() {
+        let start = now();
+        sleep(Duration::from_secs(3600)).await;
+        assert_eq!(now() - start, Duration::from_secs(3600));
+        assert!(timeout(Duration::from_secs(1), std::future::pending::<()>()).await.is_err());
+        assert_eq!(timeout(Duration::from_secs(1), async { 7 }).await, Ok(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn late_ticks_are_skipped() {
+        let mut ticks = interval(Duration::from_secs(1));
+        ticks.tick().await;
+        sleep(Duration::from_millis(5500)).await;
+        ticks.tick().await;
+        let resumed = now();
+        ticks.tick().await;
+        assert!(now() - resumed >= Duration::from_millis(400), "missed ticks must not come in a burst");
+    }
+}
