@@ -1,4 +1,8 @@
-//! The one binary, `godwit`.
+//! The one binary, `godwit`. See `lib.rs`.
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

@@ -1,0 +1,91 @@
+//! The command line of Godwit: everything a person does with the core goes through here.
+//!
+//! Flow: [`main`] parses the arguments, calls one module per command, and turns the result into an exit
+//! code. A command that needs an async runtime starts its own, so that `demo` can enter namespaces while the
+//! process still has a single thread.
+//!
+//! Read first: `config/mod.rs` (how `godwit.yaml` becomes each NF's `Config`), then `run.rs`.
+//!
+//! Exit codes: 0 all well; 1 the command failed, or a check of `demo`, `doctor` or `bench` did; 2 the command line
+//! is wrong; 3 the configuration is wrong; 4 a running core could not be reached.
+#![forbid(unsafe_code)]
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+pub mod config;
+pub mod demo;
+
+/// The command failed.
+pub const EXIT_FAILED: u8 = 1;
+/// The configuration is wrong.
+pub const EXIT_CONFIG: u8 = 3;
+/// No running core answered.
+pub const EXIT_UNREACHABLE: u8 = 4;
+
+/// Godwit: a low-latency 5G core.
+#[derive(Parser, Debug)]
+#[command(name = "godwit", version, about, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// A network on this machine: UEs register, ping and download through the core.
+    Demo(demo::Args),
+    /// Check a configuration and say what is wrong with it.
+    Check(ConfigArg),
+    /// Print shell completions, for example `godwit completions bash > /etc/bash_completion.d/godwit`.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Where the configuration is.
+#[derive(clap::Args, Debug, Clone)]
+pub struct ConfigArg {
+    /// Configuration file.
+    #[arg(short, long, value_name = "FILE", default_value = "godwit.yaml")]
+    pub config: PathBuf,
+}
+
+/// Parses the arguments of the process and runs the command.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match dispatch(cli.command) {
+        Ok(code) => code,
+        Err(error) => report(&error),
+    }
+}
+
+fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Check(arg) => {
+            config::load(&arg.config)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "godwit", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Writes the error with its causes and picks the exit code.
+fn report(error: &anyhow::Error) -> ExitCode {
+    let mut stderr = std::io::stderr().lock();
+    if let Some(problems) = error.downcast_ref::<config::Problems>() {
+        let _ = writeln!(stderr, "{problems}");
+        return ExitCode::from(EXIT_CONFIG);
+    }
+    // A closed stderr leaves the exit code as the only report.
+    let _ = writeln!(stderr, "godwit: {error:#}");
+    ExitCode::from(EXIT_FAILED)
+}
