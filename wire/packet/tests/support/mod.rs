@@ -5,8 +5,11 @@ pub const INNER: &str = "4528002200070000401165a30a2d00020ac900020fa01388000e925
 
 /// Octets of a hex string; blanks are ignored.
 pub fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> =
-        text.bytes().filter(|b| *b != b' ').map(|b| (b as char).to_digit(16).unwrap() as u8).collect();
+    let digits: Vec<u8> = text
+        .bytes()
+        .filter(|b| *b != b' ')
+        .map(|b| (b as char).to_digit(16).expect("fixtures are hex") as u8)
+        .collect();
     digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
