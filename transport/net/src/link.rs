@@ -1,1 +1,368 @@
-//! (see lib.rs)
+//! Interfaces, addresses and routes, over rtnetlink.
+//!
+//! [`Links`] works on one namespace; names are resolved there. All calls are asynchronous and safe to issue at once.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::str::FromStr;
+
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags};
+use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+
+use crate::netns::NetNs;
+
+/// An address with the length of its network's prefix: `10.200.0.1/24`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cidr {
+    address: IpAddr,
+    prefix: u8,
+}
+
+/// The text is no `address/prefix`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no address with a prefix length, such as 10.45.0.0/16 or fd00:45::/48")]
+pub struct BadCidr(String);
+
+impl Cidr {
+    /// `None` when the prefix is longer than the address.
+    pub fn new(address: IpAddr, prefix: u8) -> Option<Cidr> {
+        (prefix <= if address.is_ipv4() { 32 } else { 128 }).then_some(Cidr { address, prefix })
+    }
+
+    /// One host: /32 or /128.
+    pub fn host(address: IpAddr) -> Cidr {
+        Cidr { address, prefix: if address.is_ipv4() { 32 } else { 128 } }
+    }
+
+    /// The address, host bits included.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Length of the prefix in bits.
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
+    /// The network itself: host bits zero.
+    pub fn network(&self) -> Cidr {
+        let address = match self.address {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+                IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() & mask))
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
+                IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & mask))
+            }
+        };
+        Cidr { address, prefix: self.prefix }
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+impl FromStr for Cidr {
+    type Err = BadCidr;
+
+    fn from_str(text: &str) -> Result<Cidr, BadCidr> {
+        text.split_once('/')
+            .and_then(|(address, prefix)| Cidr::new(address.parse().ok()?, prefix.parse().ok()?))
+            .ok_or_else(|| BadCidr(text.to_owned()))
+    }
+}
+
+/// A change of interfaces, addresses or routes that the kernel refused.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {operation}: {source}")]
+pub struct LinkError {
+    /// What was attempted, for a person: `add address 10.0.0.1/24 to eth0`.
+    pub operation: String,
+    /// What the kernel said.
+    pub source: io::Error,
+}
+
+/// The interfaces of one namespace.
+#[derive(Debug)]
+pub struct Links {
+    handle: Handle,
+    /// Any socket of the namespace, for the ioctl that resolves names.
+    control: OwnedFd,
+    connection: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+impl Links {
+    /// Works on the calling thread's namespace. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// That no netlink socket could be opened.
+    pub fn here() -> Result<Links, LinkError> {
+        open().map_err(|source| LinkError { operation: "open a netlink socket".to_owned(), source })
+    }
+
+    /// Works on `namespace`. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// That the namespace cannot be entered, or no netlink socket opened.
+    pub fn in_ns(namespace: &NetNs) -> Result<Links, LinkError> {
+        let operation = || "open a netlink socket in the namespace".to_owned();
+        namespace
+            .enter(open)
+            .and_then(|links| links)
+            .map_err(|source| LinkError { operation: operation(), source })
+    }
+
+    /// Creates a veth pair: `name` here, `peer` in `peer_namespace`. Both are down.
+    ///
+    /// # Errors
+    /// [`LinkError`]: a name is taken, no permission.
+    pub async fn add_veth(&self, name: &str, peer: &str, peer_namespace: &NetNs) -> Result<(), LinkError> {
+        use rtnetlink::packet_route::link::{InfoData, InfoVeth};
+        let far = LinkMessageBuilder::<LinkUnspec>::new()
+            .name(peer.to_owned())
+            .setns_by_fd(peer_namespace.as_raw_fd())
+            .build();
+        let pair = LinkVeth::new(name, peer).set_info_data(InfoData::Veth(InfoVeth::Peer(far))).build();
+        self.handle.link().add(pair).execute().await.map_err(failed(|| format!("create veth {name}–{peer}")))
+    }
+
+    /// The interface's index.
+    ///
+    /// # Errors
+    /// [`LinkError`]: no such interface.
+    pub fn index(&self, name: &str) -> Result<u32, LinkError> {
+        index(&self.control, name)
+            .map_err(|source| LinkError { operation: format!("find interface {name}"), source })
+    }
+
+    /// Brings an interface up.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn up(&self, name: &str) -> Result<(), LinkError> {
+        self.change(name, "bring up", |link| link.up()).await
+    }
+
+    /// Takes an interface down.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn down(&self, name: &str) -> Result<(), LinkError> {
+        self.change(name, "take down", |link| link.down()).await
+    }
+
+    /// Sets the MTU in bytes.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn set_mtu(&self, name: &str, mtu: u32) -> Result<(), LinkError> {
+        self.change(name, "set the MTU of", |link| link.mtu(mtu)).await
+    }
+
+    /// Sets the transmit queue length in packets.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn set_txqueuelen(&self, name: &str, packets: u32) -> Result<(), LinkError> {
+        self.change(name, "set the queue length of", |link| link.txqueuelen(packets)).await
+    }
+
+    /// Gives an interface, which must be down, a new name.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn rename(&self, name: &str, to: &str) -> Result<(), LinkError> {
+        self.change(name, "rename", |link| link.name(to)).await
+    }
+
+    /// Moves an interface to another namespace; its addresses and routes are lost.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn move_to(&self, name: &str, namespace: &NetNs) -> Result<(), LinkError> {
+        self.change(name, "move", |link| link.setns_by_fd(namespace.as_raw_fd())).await
+    }
+
+    /// Removes an interface (and its veth peer).
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn delete(&self, name: &str) -> Result<(), LinkError> {
+        let index = self.index(name)?;
+        self.handle.link().del(index).execute().await.map_err(failed(|| format!("remove {name}")))
+    }
+
+    /// Adds an address; one that is there already is no error. IPv6 addresses are usable at once (no duplicate
+    /// address detection: the links are point to point).
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn add_address(&self, name: &str, address: Cidr) -> Result<(), LinkError> {
+        let index = self.index(name)?;
+        let mut request = self.handle.address().add(index, address.address(), address.prefix()).replace();
+        if address.address().is_ipv6() {
+            let message = request.message_mut();
+            message.header.flags |= AddressHeaderFlags::Nodad;
+            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        }
+        request.execute().await.map_err(failed(|| format!("add address {address} to {name}")))
+    }
+
+    /// Adds or replaces a route to `destination`, through a gateway, out of an interface, or both.
+    /// The default route is `0.0.0.0/0` or `::/0`.
+    ///
+    /// # Errors
+    /// [`LinkError`]: gateway unreachable, interface down or missing.
+    pub async fn add_route(
+        &self,
+        destination: Cidr,
+        via: Option<IpAddr>,
+        interface: Option<&str>,
+    ) -> Result<(), LinkError> {
+        let operation = || format!("add route to {destination}");
+        let network = destination.network();
+        let mut route = RouteMessageBuilder::<IpAddr>::new()
+            .destination_prefix(network.address(), network.prefix())
+            .map_err(|error| invalid(operation(), &error))?;
+        if let Some(gateway) = via {
+            route = route.gateway(gateway).map_err(|error| invalid(operation(), &error))?;
+        }
+        if let Some(name) = interface {
+            route = route.output_interface(self.index(name)?);
+        }
+        self.handle.route().add(route.build()).replace().execute().await.map_err(failed(operation))
+    }
+
+    async fn change(
+        &self,
+        name: &str,
+        verb: &str,
+        edit: impl FnOnce(LinkMessageBuilder<LinkUnspec>) -> LinkMessageBuilder<LinkUnspec>,
+    ) -> Result<(), LinkError> {
+        let message = edit(LinkUnspec::new_with_index(self.index(name)?)).build();
+        self.handle.link().set(message).execute().await.map_err(failed(|| format!("{verb} {name}")))
+    }
+}
+
+/// Opens the sockets in the calling thread's namespace.
+fn open() -> io::Result<Links> {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+    let (connection, handle, _) = rtnetlink::new_connection()?;
+    let control = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    Ok(Links { handle, control, connection: tokio::spawn(connection) })
+}
+
+/// Resolves a name in the namespace of `control`.
+fn index(control: &OwnedFd, name: &str) -> io::Result<u32> {
+    // SAFETY: `ifreq` is plain data for which all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "an interface name has at most 15 bytes"));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: the descriptor is open; SIOCGIFINDEX reads and writes one `ifreq`, which outlives the call.
+    if unsafe { libc::ioctl(control.as_raw_fd(), libc::SIOCGIFINDEX, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: on success the kernel filled in this member of the union.
+    let index = unsafe { request.ifr_ifru.ifru_ifindex };
+    u32::try_from(index).map_err(|_| io::Error::other("the kernel returned a negative interface index"))
+}
+
+/// A request that could not even be written down, such as an IPv4 route through an IPv6 gateway.
+fn invalid(operation: String, error: &dyn fmt::Display) -> LinkError {
+    LinkError { operation, source: io::Error::new(io::ErrorKind::InvalidInput, error.to_string()) }
+}
+
+/// Turns a netlink failure into ours.
+fn failed(operation: impl FnOnce() -> String) -> impl FnOnce(rtnetlink::Error) -> LinkError {
+    move |error| {
+        let source = match error {
+            rtnetlink::Error::NetlinkError(message) => message.to_io(),
+            other => io::Error::other(other.to_string()),
+        };
+        LinkError { operation: operation(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cidr(text: &str) -> Cidr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn cidr_text() {
+        assert_eq!(cidr("10.45.3.9/16").network(), cidr("10.45.0.0/16"));
+        assert_eq!(cidr("fd00:45:0:7::9/48").network(), cidr("fd00:45::/48"));
+        assert_eq!(cidr("1.2.3.4/0").network(), cidr("0.0.0.0/0"));
+        assert_eq!(cidr("::1/0").network(), cidr("::/0"));
+        assert_eq!(Cidr::host("1.2.3.4".parse().unwrap()).to_string(), "1.2.3.4/32");
+        for bad in ["", "10.0.0.1", "10.0.0.1/33", "::1/129", "10.0.0.1/x", "/8"] {
+            assert!(bad.parse::<Cidr>().is_err(), "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn two_namespaces_reach_each_other_through_a_router() {
+        let (Ok(a), Ok(router), Ok(b)) = (NetNs::new(), NetNs::new(), NetNs::new()) else { return };
+        let (at_a, at_router, at_b) =
+            (Links::in_ns(&a).unwrap(), Links::in_ns(&router).unwrap(), Links::in_ns(&b).unwrap());
+        at_router.add_veth("ra", "eth0", &a).await.unwrap();
+        at_router.add_veth("tmp", "eth0", &b).await.unwrap();
+        at_router.rename("tmp", "rb").await.unwrap();
+        for (links, name, addresses) in [
+            (&at_router, "ra", ["10.1.0.1/24", "fd01::1/64"]),
+            (&at_router, "rb", ["10.2.0.1/24", "fd02::1/64"]),
+            (&at_a, "eth0", ["10.1.0.2/24", "fd01::2/64"]),
+            (&at_b, "eth0", ["10.2.0.2/24", "fd02::2/64"]),
+        ] {
+            links.set_mtu(name, 1400).await.unwrap();
+            links.set_txqueuelen(name, 500).await.unwrap();
+            links.up(name).await.unwrap();
+            for address in addresses {
+                links.add_address(name, cidr(address)).await.unwrap();
+                links.add_address(name, cidr(address)).await.unwrap();
+            }
+        }
+        at_a.add_route(cidr("0.0.0.0/0"), Some("10.1.0.1".parse().unwrap()), None).await.unwrap();
+        at_b.add_route(cidr("10.1.0.0/24"), Some("10.2.0.1".parse().unwrap()), Some("eth0")).await.unwrap();
+        at_a.add_route(cidr("::/0"), Some("fd01::1".parse().unwrap()), None).await.unwrap();
+        at_b.add_route(cidr("fd01::/64"), Some("fd02::1".parse().unwrap()), None).await.unwrap();
+        router.enter(crate::sysctl::enable_forwarding).unwrap().unwrap();
+
+        for (from, to) in [("10.1.0.2:0", "10.2.0.2:9"), ("[fd01::2]:0", "[fd02::2]:9")] {
+            let bind = |text: &str| crate::udp::bind_std(text.parse().unwrap(), Default::default());
+            let receiver = b.enter(|| bind(to)).unwrap().unwrap();
+            let sender = a.enter(|| bind(from)).unwrap().unwrap();
+            sender.send_to(b"x", to.parse::<std::net::SocketAddr>().unwrap()).unwrap();
+            let receiver = tokio::net::UdpSocket::from_std(receiver).unwrap();
+            let mut buffer = [0; 4];
+            let wait = crate::time::timeout(std::time::Duration::from_secs(5), receiver.recv(&mut buffer));
+            assert_eq!(wait.await.expect("the packet is routed").unwrap(), 1);
+        }
+
+        let error = at_a.up("nope").await.unwrap_err();
+        assert!(error.to_string().contains("nope"), "{error}");
+        let error = at_router.add_veth("ra", "x", &b).await.unwrap_err();
+        assert_eq!(error.source.kind(), io::ErrorKind::AlreadyExists, "{error}");
+        at_router.delete("rb").await.unwrap();
+        assert!(at_b.index("eth0").is_err(), "the peer goes with it");
+    }
+}

@@ -367,8 +367,7 @@ impl Sender {
     ///
     /// # Errors
     /// [`SendError`], never [`SendError::Full`].
-    pub async fn send(&self, message: Message) -> Result<(), SendError> {
-        let _ = message;
+    pub async fn send(&self, _message: Message) -> Result<(), SendError> {
         match self.carrier {}
     }
 
@@ -376,8 +375,7 @@ impl Sender {
     ///
     /// # Errors
     /// [`SendError`].
-    pub fn try_send(&self, message: Message) -> Result<(), SendError> {
-        let _ = message;
+    pub fn try_send(&self, _message: Message) -> Result<(), SendError> {
         match self.carrier {}
     }
 
