@@ -65,11 +65,17 @@ const RULES: &[Rule] = &[
 ];
 
 /// Groups that may depend on anything, and (see [`SHARED_TOPS`]) are not depended on.
-const TOPS: &[&str] = &["apps", "bench", "tests", "xtask"];
+const TOPS: &[&str] = &["apps", "bench", "tests", "fuzz", "xtask"];
 
 /// Crates of the top groups that other top groups may use (docs/adr/0001-lab-and-bench-are-libraries.md).
 const SHARED_TOPS: &[(&str, &[&str])] =
-    &[("lab", &["apps", "bench", "tests"]), ("bench", &["apps", "tests"]), ("testkit", &["tests", "bench"])];
+    &[
+        ("lab", &["apps", "bench", "tests"]),
+        ("bench", &["apps", "tests"]),
+        ("testkit", &["tests", "bench"]),
+        // Its configuration reader is a decoder like any other.
+        ("cli", &["fuzz"]),
+    ];
 
 /// Third-party crates that one place wraps, so that replacing them touches one crate.
 const WRAPPED: &[(&str, &[&str], &str)] = &[
@@ -83,7 +89,7 @@ const WRAPPED: &[(&str, &[&str], &str)] = &[
 ];
 
 /// Crates that exist for programs and experiments only: libraries have typed errors.
-const ANYHOW_GROUPS: &[&str] = &["apps", "bench", "tests", "xtask"];
+const ANYHOW_GROUPS: &[&str] = &["apps", "bench", "tests", "fuzz", "xtask"];
 
 struct Package {
     name: String,

@@ -1,0 +1,24 @@
+//! One function per decoder and endpoint that takes bytes from outside; none of them may panic.
+//!
+//! Two drivers run the same functions: `cargo run -p fuzz` (stable Rust, a seeded mutator, seconds per target: the
+//! smoke test of `make test`) and `libfuzzer/` (nightly, coverage-guided, for as long as one likes). An input that
+//! broke something is kept in `regressions/<target>/<what it broke>` and replayed by every test run.
+//!
+//! Read first: [`targets`]; [`smoke`] is the driver.
+#![forbid(unsafe_code)]
+
+pub mod mutate;
+pub mod smoke;
+pub mod targets;
+
+pub use targets::{TARGETS, Target};
+
+/// Runs one target on one input; libFuzzer calls this.
+///
+/// # Panics
+/// When the target does not exist, or (the point of it) when the decoder panics.
+pub fn run(name: &str, data: &[u8]) {
+    let target =
+        TARGETS.iter().find(|target| target.name == name).expect("a target of this name is in TARGETS");
+    (target.run)(data);
+}
