@@ -1,0 +1,238 @@
+//! Data types that several APIs share (TS 29.571).
+
+use std::{
+    fmt,
+    str::FromStr,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+use types::{Arp, FiveQi, Invalid, Ncgi, Plmn, SNssai, Tai};
+
+use super::{model, open_enum};
+use crate::{message::Media, operation::Message};
+
+/// NF instance identifier: a UUID (TS 29.571 `NfInstanceId`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NfInstanceId(u128);
+
+impl NfInstanceId {
+    /// A version 4 UUID made of 128 random bits.
+    pub const fn from_random(bits: u128) -> Self {
+        Self(bits & !(0xf << 76) & !(0x3 << 62) | 4 << 76 | 2 << 62)
+    }
+}
+
+impl fmt::Display for NfInstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v = self.0;
+        let (a, b, c, d) = ((v >> 96) as u32, (v >> 80) as u16, (v >> 64) as u16, (v >> 48) as u16);
+        write!(f, "{a:08x}-{b:04x}-{c:04x}-{d:04x}-{:012x}", v & 0xffff_ffff_ffff)
+    }
+}
+
+impl FromStr for NfInstanceId {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let invalid = || Invalid::new("NF instance identifier", text, "a UUID");
+        let dashes = [8, 13, 18, 23];
+        let well_formed = text.len() == 36
+            && text
+                .bytes()
+                .enumerate()
+                .all(|(i, b)| if dashes.contains(&i) { b == b'-' } else { b.is_ascii_hexdigit() });
+        if !well_formed {
+            return Err(invalid());
+        }
+        u128::from_str_radix(&text.replace('-', ""), 16).map(Self).map_err(|_| invalid())
+    }
+}
+
+impl Serialize for NfInstanceId {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for NfInstanceId {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A PLMN in a path: the digits alone (TS 29.505 `VarPlmnId`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct VarPlmnId(pub Plmn);
+
+impl fmt::Display for VarPlmnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.0.mcc(), self.0.mnc())
+    }
+}
+
+impl FromStr for VarPlmnId {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        text.parse().map(Self)
+    }
+}
+
+/// Point in time as TS 29.571 `DateTime` (RFC 3339, UTC, seconds).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DateTime(pub String);
+
+impl From<SystemTime> for DateTime {
+    fn from(time: SystemTime) -> Self {
+        let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let (days, rest) = (seconds / 86_400, seconds % 86_400);
+        // Days to civil date: eras of 400 years that begin on 1 March, so that leap days come last.
+        let shifted = days + 719_468;
+        let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+        let year_of_era =
+            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let shifted_month = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+        let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+        let year = era * 400 + year_of_era + u64::from(month <= 2);
+        let (hour, minute, second) = (rest / 3_600, rest % 3_600 / 60, rest % 60);
+        Self(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"))
+    }
+}
+
+open_enum! {
+    /// Access network (TS 29.571 `AccessType`).
+    pub enum AccessType { ThreeGpp = "3GPP_ACCESS", NonThreeGpp = "NON_3GPP_ACCESS", }
+    /// Radio access technology.
+    pub enum RatType { Nr = "NR", Eutra = "EUTRA", Wlan = "WLAN", Virtual = "VIRTUAL", }
+    /// Operation of JSON Patch (RFC 6902).
+    pub enum PatchOperation {
+        Add = "add", Copy = "copy", Move = "move", Remove = "remove", Replace = "replace", Test = "test",
+    }
+    /// Authentication method.
+    pub enum AuthType { FiveGAka = "5G_AKA", EapAkaPrime = "EAP_AKA_PRIME", EapTls = "EAP_TLS", }
+}
+
+model! {
+    /// Where a UE is; only NR is served.
+    pub struct UserLocation {
+        ? nr_location: NrLocation,
+    }
+
+    /// A UE's place in NR.
+    pub struct NrLocation {
+        tai: Tai,
+        ncgi: Ncgi,
+        ? age_of_location_information: u32,
+        ? ue_location_timestamp: DateTime,
+    }
+
+    /// One step of a JSON Patch.
+    pub struct PatchItem {
+        op: PatchOperation,
+        path: String,
+        ? from: String,
+        ? value: serde_json::Value,
+    }
+
+    /// Cause that NGAP gave: group number of TS 29.571 and value of TS 38.413.
+    pub struct NgApCause {
+        group: u32,
+        value: u32,
+    }
+
+    /// Default QoS of a session: subscribed in UDM, authorised by PCF.
+    pub struct SubscribedDefaultQos {
+        #[serde(rename = "5qi")]
+        five_qi: FiveQi,
+        arp: Arp,
+        ? priority_level: u8,
+    }
+
+    /// Key material for a resynchronisation (TS 33.102 §6.3.5).
+    pub struct ResynchronizationInfo {
+        rand: types::Key<16>,
+        auts: types::Key<14>,
+    }
+
+    /// Slices of a subscription.
+    pub struct Nssai {
+        ? supported_features: String,
+        default_single_nssais: Vec<SNssai>,
+        * single_nssais: Vec<SNssai>,
+    }
+
+    /// An address given to a UE: one attribute is set.
+    #[derive(Eq, Default)]
+    pub struct IpAddress {
+        ? ipv4_addr: std::net::Ipv4Addr,
+        ? ipv6_addr: std::net::Ipv6Addr,
+        ? ipv6_prefix: String,
+    }
+
+    /// A link in a HAL document.
+    #[derive(Eq)]
+    pub struct Link {
+        href: String,
+    }
+}
+
+/// A whole JSON Patch document.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Patch(pub Vec<PatchItem>);
+
+impl Message for Patch {
+    const MEDIA: Media = Media::JsonPatch;
+}
+
+impl Patch {
+    /// A patch with one `replace`.
+    pub fn replace(path: &str, value: serde_json::Value) -> Self {
+        let (op, path) = (PatchOperation::Replace, path.to_owned());
+        Self(vec![PatchItem { op, path, from: None, value: Some(value) }])
+    }
+
+    /// Applies `add`, `replace`, `remove` and `test` to a document.
+    ///
+    /// # Errors
+    /// The first step that does not fit, as text; the document may then be half changed, so work on a copy.
+    pub fn apply(&self, document: &mut serde_json::Value) -> Result<(), String> {
+        self.0.iter().try_for_each(|item| {
+            apply_item(item, document).ok_or_else(|| format!("{} {}", item.op, item.path))
+        })
+    }
+}
+
+/// Applies one step; `None` when it does not fit the document.
+fn apply_item(item: &PatchItem, document: &mut serde_json::Value) -> Option<()> {
+    use serde_json::Value;
+    if item.op == PatchOperation::Test {
+        return (document.pointer(&item.path) == item.value.as_ref()).then_some(());
+    }
+    let (parent, last) = item.path.rsplit_once('/')?;
+    let key = last.replace("~1", "/").replace("~0", "~");
+    match (document.pointer_mut(parent)?, &item.op) {
+        (Value::Object(map), PatchOperation::Add) => _ = map.insert(key, item.value.clone()?),
+        (Value::Object(map), PatchOperation::Replace) => *map.get_mut(&key)? = item.value.clone()?,
+        (Value::Object(map), PatchOperation::Remove) => _ = map.remove(&key)?,
+        (Value::Array(list), PatchOperation::Add) => {
+            let index =
+                if key == "-" { list.len() } else { key.parse().ok().filter(|i| *i <= list.len())? };
+            list.insert(index, item.value.clone()?);
+        }
+        (Value::Array(list), PatchOperation::Replace) => {
+            *list.get_mut(key.parse::<usize>().ok()?)? = item.value.clone()?;
+        }
+        (Value::Array(list), PatchOperation::Remove) => {
+            let index = key.parse().ok().filter(|i: &usize| *i < list.len())?;
+            list.remove(index);
+        }
+        _ => return None,
+    }
+    Some(())
+}

@@ -1,0 +1,135 @@
+//! The operations, by the NF that offers them. Each line of an `operation!` is the whole truth about
+//! where an operation lives and what it carries; bindings read it from the [`crate::Operation`] it makes.
+
+pub mod amf;
+pub mod ausf;
+pub mod nrf;
+pub mod pcf;
+pub mod smf;
+pub mod udm;
+pub mod udr;
+
+/// Declares operations and their request types:
+/// `Name(Request) NAME-for-logs: SERVICE METHOD path { path parameters } ? { query parameters } body Body => Response | Error;`
+macro_rules! operation {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident($request:ident) $title:literal: $service:ident $method:ident $path:literal
+        { $($param:ident: $param_ty:ty = $param_name:literal),* }
+        $(? { $($query:ident: $query_ty:ty = $query_name:literal),* $(; $($opt:ident: $opt_ty:ty = $opt_name:literal),*)? })?
+        body $body:ty => $response:ty $(| $error:ty)?;
+    )*) => {$(
+        $(#[$meta])*
+        #[derive(Debug)]
+        pub enum $name {}
+
+        #[doc = concat!("Request of [`", stringify!($name), "`].")]
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct $request {
+            $(#[doc = concat!("Path parameter `", $param_name, "`.")] pub $param: $param_ty,)*
+            $($(#[doc = concat!("Query parameter `", $query_name, "`.")] pub $query: $query_ty,)*
+            $($(#[doc = concat!("Optional query parameter `", $opt_name, "`.")] pub $opt: Option<$opt_ty>,)*)?)?
+            /// Content.
+            pub body: $body,
+        }
+
+        impl $crate::operation::Operation for $name {
+            const SERVICE: $crate::operation::Service = $service;
+            const NAME: &'static str = $title;
+            const METHOD: $crate::operation::Method = $crate::operation::Method::$method;
+            const PATH: &'static str = $path;
+            type Request = $request;
+            type Response = $response;
+            type Error = $crate::op::error_type!($($error)?);
+        }
+
+        impl $crate::operation::Request for $request {
+            type Body = $body;
+
+            fn write_params(&self, _params: &mut $crate::param::ParamWriter) {
+                $(_params.path(&self.$param);)*
+                $($(_params.query($query_name, &self.$query);)*
+                $($(if let Some(value) = &self.$opt {
+                    _params.query($opt_name, value);
+                })*)?)?
+            }
+
+            fn into_body(self) -> $body {
+                self.body
+            }
+
+            fn read(
+                _params: &$crate::param::ParamReader<'_>,
+                body: $body,
+            ) -> Result<Self, $crate::param::InvalidParam> {
+                Ok(Self {
+                    $($param: _params.path($param_name)?,)*
+                    $($($query: _params.query($query_name)?,)*
+                    $($($opt: _params.query_optional($opt_name)?,)*)?)?
+                    body,
+                })
+            }
+        }
+    )*};
+}
+pub(crate) use operation;
+
+/// The error type given, or `ProblemDetails`.
+macro_rules! error_type {
+    () => {
+        $crate::problem::ProblemDetails
+    };
+    ($error:ty) => {
+        $error
+    };
+}
+pub(crate) use error_type;
+
+/// Declares callbacks: `Name(body) NAME-for-logs: SERVICE path;` with one path parameter `{id}`.
+macro_rules! callback {
+    ($($(#[$meta:meta])* $name:ident($body:ty) $title:literal: $service:ident $path:literal;)*) => {$(
+        $(#[$meta])*
+        #[derive(Debug)]
+        pub enum $name {}
+
+        impl $crate::operation::Operation for $name {
+            const SERVICE: $crate::operation::Service = $service;
+            const NAME: &'static str = $title;
+            const METHOD: $crate::operation::Method = $crate::operation::Method::Post;
+            const PATH: &'static str = $path;
+            type Request = $crate::operation::Notification<$body>;
+            type Response = ();
+            type Error = $crate::problem::ProblemDetails;
+        }
+
+        impl $crate::operation::Callback for $name {
+            type Body = $body;
+        }
+    )*};
+}
+pub(crate) use callback;
+
+/// Declares services: `NAME = name version full-version [offered by]`.
+macro_rules! service {
+    ($($(#[$meta:meta])* $const:ident = $name:literal $version:literal $full:literal $($by:ident)?;)*) => {$(
+        $(#[$meta])*
+        pub const $const: $crate::operation::Service = $crate::operation::Service {
+            name: $name,
+            version: $version,
+            full_version: $full,
+            offered_by: $crate::op::offered_by!($($by)?),
+        };
+    )*};
+}
+pub(crate) use service;
+
+/// The NF type given, or none.
+macro_rules! offered_by {
+    () => {
+        None
+    };
+    ($by:ident) => {
+        Some($crate::model::nrf::NfType::$by)
+    };
+}
+pub(crate) use offered_by;

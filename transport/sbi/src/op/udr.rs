@@ -1,0 +1,86 @@
+//! Operations of UDR (TS 29.504, resources of TS 29.505 and TS 29.519).
+
+use types::{Dnn, PduSessionId, SNssai, Supi};
+
+use super::{operation, service};
+use crate::{
+    model::{common::*, udm::*, udr::*},
+    operation::Stored,
+};
+
+service! {
+    /// Nudr_DataRepository.
+    NUDR_DR = "nudr-dr" "v2" "2.2.0" Udr;
+}
+
+operation! {
+    /// Credentials.
+    QueryAuthSubscription(QueryAuthSubscriptionRequest) "Nudr_DR_Query(authentication-subscription)":
+    NUDR_DR Get "/subscription-data/{ueId}/authentication-data/authentication-subscription"
+    { ue_id: Supi = "ueId" } body () => AuthenticationSubscription;
+
+    /// Advances the sequence number.
+    ModifyAuthSubscription(ModifyAuthSubscriptionRequest) "Nudr_DR_Update(authentication-subscription)":
+    NUDR_DR Patch "/subscription-data/{ueId}/authentication-data/authentication-subscription"
+    { ue_id: Supi = "ueId" } body Patch => ();
+
+    /// Stores how the last authentication ended.
+    CreateAuthStatus(CreateAuthStatusRequest) "Nudr_DR_Create(authentication-status)":
+    NUDR_DR Put "/subscription-data/{ueId}/authentication-data/authentication-status"
+    { ue_id: Supi = "ueId" } body AuthEvent => ();
+
+    /// Access and mobility subscription.
+    QueryAmData(QueryAmDataRequest) "Nudr_DR_Query(am-data)":
+    NUDR_DR Get "/subscription-data/{ueId}/{servingPlmnId}/provisioned-data/am-data"
+    { ue_id: Supi = "ueId", serving_plmn_id: VarPlmnId = "servingPlmnId" } body () => AccessAndMobilitySubscriptionData;
+
+    /// DNNs and slices.
+    QuerySmfSelectData(QuerySmfSelectDataRequest) "Nudr_DR_Query(smf-selection-subscription-data)":
+    NUDR_DR Get "/subscription-data/{ueId}/{servingPlmnId}/provisioned-data/smf-selection-subscription-data"
+    { ue_id: Supi = "ueId", serving_plmn_id: VarPlmnId = "servingPlmnId" } body () => SmfSelectionSubscriptionData;
+
+    /// Session subscription.
+    QuerySmData(QuerySmDataRequest) "Nudr_DR_Query(sm-data)":
+    NUDR_DR Get "/subscription-data/{ueId}/{servingPlmnId}/provisioned-data/sm-data"
+    { ue_id: Supi = "ueId", serving_plmn_id: VarPlmnId = "servingPlmnId" }
+    ? { ; single_nssai: SNssai = "single-nssai", dnn: Dnn = "dnn" } body () => SmSubsData;
+
+    /// Stores the serving AMF.
+    CreateAmfContext(CreateAmfContextRequest) "Nudr_DR_Create(amf-3gpp-access)":
+    NUDR_DR Put "/subscription-data/{ueId}/context-data/amf-3gpp-access"
+    { ue_id: Supi = "ueId" } body Amf3GppAccessRegistration => Stored<Amf3GppAccessRegistration>;
+
+    /// Changes it.
+    UpdateAmfContext(UpdateAmfContextRequest) "Nudr_DR_Update(amf-3gpp-access)":
+    NUDR_DR Patch "/subscription-data/{ueId}/context-data/amf-3gpp-access"
+    { ue_id: Supi = "ueId" } body Patch => ();
+
+    /// The serving AMF.
+    QueryAmfContext(QueryAmfContextRequest) "Nudr_DR_Query(amf-3gpp-access)":
+    NUDR_DR Get "/subscription-data/{ueId}/context-data/amf-3gpp-access"
+    { ue_id: Supi = "ueId" } body () => Amf3GppAccessRegistration;
+
+    /// Stores the SMF of a session.
+    CreateSmfContext(CreateSmfContextRequest) "Nudr_DR_Create(smf-registrations)":
+    NUDR_DR Put "/subscription-data/{ueId}/context-data/smf-registrations/{pduSessionId}"
+    { ue_id: Supi = "ueId", pdu_session_id: PduSessionId = "pduSessionId" } body SmfRegistration => Stored<SmfRegistration>;
+
+    /// Forgets it.
+    DeleteSmfContext(DeleteSmfContextRequest) "Nudr_DR_Delete(smf-registrations)":
+    NUDR_DR Delete "/subscription-data/{ueId}/context-data/smf-registrations/{pduSessionId}"
+    { ue_id: Supi = "ueId", pdu_session_id: PduSessionId = "pduSessionId" } body () => ();
+
+    /// The SMF of a session.
+    QuerySmfContext(QuerySmfContextRequest) "Nudr_DR_Query(smf-registrations)":
+    NUDR_DR Get "/subscription-data/{ueId}/context-data/smf-registrations/{pduSessionId}"
+    { ue_id: Supi = "ueId", pdu_session_id: PduSessionId = "pduSessionId" } body () => SmfRegistration;
+
+    /// Session policy data (TS 29.519).
+    QuerySmPolicyData(QuerySmPolicyDataRequest) "Nudr_DR_Query(sm-policy-data)":
+    NUDR_DR Get "/policy-data/ues/{ueId}/sm-data" { ue_id: Supi = "ueId" }
+    ? { ; snssai: SNssai = "snssai", dnn: Dnn = "dnn" } body () => SmPolicyData;
+
+    /// Access and mobility policy data (TS 29.519).
+    QueryAmPolicyData(QueryAmPolicyDataRequest) "Nudr_DR_Query(am-policy-data)":
+    NUDR_DR Get "/policy-data/ues/{ueId}/am-data" { ue_id: Supi = "ueId" } body () => AmPolicyData;
+}
