@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod codec;
+pub mod endpoint;
 pub mod ie;
 pub mod message;
 pub mod report;

@@ -1,0 +1,700 @@
+//! Sans-IO PFCP endpoint: reliable delivery (TS 29.244 §6.4), duplicates, heartbeat (§6.2.2), peer restart (§6.2.3).
+//!
+//! SMF and UPF both use it; it knows nothing of associations or sessions.
+//!
+//! Polling contract. The owner calls [`Endpoint::handle_datagram`] for each datagram received and
+//! [`Endpoint::handle_timeout`] once the instant of [`Endpoint::poll_timeout`] has come. After these calls, and after
+//! [`Endpoint::send_request`], [`Endpoint::respond`], [`Endpoint::reject`] and [`Endpoint::add_peer`], it
+//!
+//! 1. drains [`Endpoint::poll_transmit`] until `None` and sends each payload,
+//! 2. drains [`Endpoint::poll_event`] until `None`,
+//! 3. asks [`Endpoint::poll_timeout`] again and re-arms its one timer.
+//!
+//! Instants are the owner's, so that simulated time works. Invariants: each accepted [`Handle`] ends in exactly one
+//! [`Event::Response`] or [`Event::Failed`]; a request is given to the owner once, however often it is
+//! received; memory is bounded by the limits of [`Config`].
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::codec::{DecodeError, EncodeError};
+use crate::message::*;
+use crate::value::*;
+
+/// Messages bundled in one datagram that are looked at; the rest is dropped as malformed.
+const MAX_BUNDLE: usize = 16;
+
+/// Limits and timers.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Our node ID, for the rejections made here.
+    pub node_id: NodeId,
+    /// When we started, told to peers in heartbeats.
+    pub recovery_time_stamp: NtpSeconds,
+    /// First sequence number (24 bits); should differ between restarts.
+    pub first_sequence: u32,
+    /// T1: time until a request is sent again.
+    pub t1: Duration,
+    /// N1: how often a request is sent at most.
+    pub n1: u8,
+    /// Time between heartbeats to each peer.
+    pub heartbeat_interval: Duration,
+    /// Requests in flight at most.
+    pub max_outstanding: usize,
+    /// Requests remembered for duplicates at most; the oldest is forgotten first.
+    pub max_remembered: usize,
+}
+
+impl Config {
+    /// Defaults: T1 1 s, N1 3, heartbeat every 10 s, 65,536 requests each way.
+    pub fn new(node_id: NodeId, recovery_time_stamp: NtpSeconds, first_sequence: u32) -> Self {
+        Self {
+            node_id,
+            recovery_time_stamp,
+            first_sequence,
+            t1: Duration::from_secs(1),
+            n1: 3,
+            heartbeat_interval: Duration::from_secs(10),
+            max_outstanding: 65_536,
+            max_remembered: 65_536,
+        }
+    }
+
+    /// How long a request is remembered: as long as its sender may repeat it.
+    fn remember_for(&self) -> Duration {
+        self.t1 * u32::from(self.n1.max(1)) * 2
+    }
+}
+
+/// Names a request we sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Handle(u64);
+
+/// Names a request we received, for its response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RequestId {
+    /// Where it came from and the response goes.
+    pub peer: SocketAddr,
+    /// Its sequence number.
+    pub sequence: u32,
+    /// Its type.
+    pub message_type: MessageType,
+}
+
+/// A datagram to send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transmit {
+    /// Destination.
+    pub to: SocketAddr,
+    /// Octets.
+    pub payload: Arc<[u8]>,
+}
+
+/// Why a request has no response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// N1 transmissions without an answer.
+    #[error("peer does not answer")]
+    TimedOut,
+    /// The answer could not be decoded.
+    #[error("malformed response: {0}")]
+    Malformed(DecodeError),
+    /// The peer speaks another version.
+    #[error("peer does not support PFCP version 1")]
+    Version,
+}
+
+/// Why a request or response was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// Too many requests in flight.
+    #[error("too many requests in flight")]
+    Busy,
+    /// The message is a response where a request is wanted, or the other way round.
+    #[error("{0:?} is not of the wanted direction")]
+    Direction(MessageType),
+    /// It does not fit in a datagram.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)] // events are consumed as they are polled
+pub enum Event {
+    /// A request to answer with [`Endpoint::respond`] or [`Endpoint::reject`].
+    Request {
+        /// Its name.
+        id: RequestId,
+        /// Our SEID, in session messages.
+        seid: Option<u64>,
+        /// The message.
+        message: Message,
+    },
+    /// A session request that cannot be decoded; the owner knows the peer's SEID and answers with
+    /// [`Endpoint::reject`]. (Node messages and session establishment are rejected here.)
+    MalformedRequest {
+        /// Its name.
+        id: RequestId,
+        /// Our SEID.
+        seid: Option<u64>,
+        /// What is wrong.
+        error: DecodeError,
+    },
+    /// The response to a request of ours.
+    Response {
+        /// The request.
+        handle: Handle,
+        /// Who answered.
+        peer: SocketAddr,
+        /// Our SEID, in session messages.
+        seid: Option<u64>,
+        /// The message.
+        message: Message,
+    },
+    /// A request of ours failed.
+    Failed {
+        /// The request.
+        handle: Handle,
+        /// Whom it was sent to.
+        peer: SocketAddr,
+        /// Its type.
+        message_type: MessageType,
+        /// Why.
+        failure: Failure,
+    },
+    /// The recovery time stamp of a peer changed: it lost its sessions. Comes before the message that tells.
+    PeerRestarted {
+        /// The peer.
+        peer: IpAddr,
+        /// Its new recovery time stamp.
+        recovery_time_stamp: NtpSeconds,
+    },
+    /// A peer answers no heartbeat any more. Comes once; heartbeats go on.
+    PeerFailed {
+        /// The peer.
+        peer: IpAddr,
+    },
+    /// A peer that had failed answers heartbeats again.
+    PeerRecovered {
+        /// The peer.
+        peer: IpAddr,
+    },
+}
+
+/// What was counted, since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Messages received.
+    pub received: u64,
+    /// Messages sent, repetitions included.
+    pub sent: u64,
+    /// Messages refused as malformed.
+    pub malformed: u64,
+    /// Messages of another version.
+    pub version: u64,
+    /// Repeated requests.
+    pub duplicates: u64,
+    /// Responses to nothing we asked.
+    pub unmatched_responses: u64,
+    /// Requests sent again.
+    pub retransmissions: u64,
+    /// Requests given up.
+    pub timeouts: u64,
+}
+
+type Key = (SocketAddr, u32);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Heartbeat,
+    Owner(Handle),
+}
+
+struct Outstanding {
+    purpose: Purpose,
+    message_type: MessageType,
+    payload: Arc<[u8]>,
+    deadline: Instant,
+    sent: u8,
+}
+
+struct Remembered {
+    message_type: MessageType,
+    /// `None` until the owner has answered.
+    response: Option<Arc<[u8]>>,
+}
+
+struct Peer {
+    address: SocketAddr,
+    recovery_time_stamp: Option<NtpSeconds>,
+    next_heartbeat: Instant,
+    failed: bool,
+}
+
+/// The endpoint; see the module for its contract.
+pub struct Endpoint {
+    config: Config,
+    next_sequence: u32,
+    next_handle: u64,
+    outstanding: HashMap<Key, Outstanding>,
+    /// Deadlines in order (T1 is one value for all); stale ones are skipped.
+    deadlines: VecDeque<(Instant, Key)>,
+    remembered: HashMap<Key, Remembered>,
+    forget: VecDeque<(Instant, Key)>,
+    peers: HashMap<IpAddr, Peer>,
+    transmits: VecDeque<Transmit>,
+    events: VecDeque<Event>,
+    scratch: Vec<u8>,
+    counters: Counters,
+}
+
+impl Endpoint {
+    /// An endpoint without peers.
+    pub fn new(config: Config) -> Self {
+        Self {
+            next_sequence: config.first_sequence & 0xff_ffff,
+            config,
+            next_handle: 0,
+            outstanding: HashMap::new(),
+            deadlines: VecDeque::new(),
+            remembered: HashMap::new(),
+            forget: VecDeque::new(),
+            peers: HashMap::new(),
+            transmits: VecDeque::new(),
+            events: VecDeque::new(),
+            scratch: Vec::with_capacity(2048),
+            counters: Counters::default(),
+        }
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Starts heartbeats to a peer and watches its recovery time stamp. Known peers keep their stamp.
+    pub fn add_peer(&mut self, now: Instant, address: SocketAddr) {
+        let next_heartbeat = now + self.config.heartbeat_interval;
+        self.peers.entry(address.ip()).and_modify(|peer| peer.address = address).or_insert(Peer {
+            address,
+            recovery_time_stamp: None,
+            next_heartbeat,
+            failed: false,
+        });
+    }
+
+    /// Stops watching a peer.
+    pub fn remove_peer(&mut self, peer: IpAddr) {
+        self.peers.remove(&peer);
+    }
+
+    /// The recovery time stamp last heard from a watched peer.
+    pub fn peer_recovery_time_stamp(&self, peer: IpAddr) -> Option<NtpSeconds> {
+        self.peers.get(&peer)?.recovery_time_stamp
+    }
+
+    /// Sends a request to `to`; `seid` is the peer's (0 in session establishment, ignored in node messages).
+    pub fn send_request(
+        &mut self,
+        now: Instant,
+        to: SocketAddr,
+        seid: u64,
+        message: impl Into<Message>,
+    ) -> Result<Handle, SendError> {
+        let handle = Handle(self.next_handle);
+        self.transmit_request(now, to, seid, &message.into(), Purpose::Owner(handle))?;
+        self.next_handle += 1;
+        Ok(handle)
+    }
+
+    /// Answers a request; `seid` is the peer's. A second answer to the same request is not sent.
+    pub fn respond(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        seid: u64,
+        message: impl Into<Message>,
+    ) -> Result<(), SendError> {
+        let message = message.into();
+        if message.message_type().is_request() {
+            return Err(SendError::Direction(message.message_type()));
+        }
+        let key = (id.peer, id.sequence);
+        if self.remembered.get(&key).is_some_and(|entry| entry.response.is_some()) {
+            return Ok(());
+        }
+        self.forget_old(now);
+        self.scratch.clear();
+        message.encode(seid, id.sequence, &mut self.scratch)?;
+        let payload: Arc<[u8]> = self.scratch.as_slice().into();
+        if let Some(entry) = self.remembered.get_mut(&key) {
+            entry.response = Some(payload.clone());
+        }
+        self.push_transmit(id.peer, payload);
+        Ok(())
+    }
+
+    /// Answers a request with a cause that is not acceptance; `seid` is the peer's, 0 where unknown.
+    pub fn reject(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        seid: u64,
+        cause: Cause,
+        offending_ie: Option<u16>,
+    ) -> Result<(), SendError> {
+        let Some(response) = self.rejection(id.message_type, cause, offending_ie.map(OffendingIe)) else {
+            return Err(SendError::Direction(id.message_type));
+        };
+        self.respond(now, id, seid, response)
+    }
+
+    /// Takes a received datagram.
+    pub fn handle_datagram(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
+        let mut rest = datagram;
+        for _ in 0..MAX_BUNDLE {
+            self.counters.received += 1;
+            match Header::decode(rest) {
+                Ok((header, ies, after)) => {
+                    if header.message_type.is_request() {
+                        self.handle_request(now, from, header, ies);
+                    } else {
+                        self.handle_response(now, from, header, ies);
+                    }
+                    if !header.follow_on || after.is_empty() {
+                        return;
+                    }
+                    rest = after;
+                }
+                Err(DecodeError::Version(_)) => {
+                    self.counters.version += 1;
+                    return self.answer_version(from, rest);
+                }
+                Err(_) => {
+                    self.counters.malformed += 1;
+                    return;
+                }
+            }
+        }
+        self.counters.malformed += 1;
+    }
+
+    /// The next datagram to send.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.transmits.pop_front()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Endpoint::handle_timeout`] is to be called next.
+    pub fn poll_timeout(&mut self) -> Option<Instant> {
+        while let Some(&(deadline, key)) = self.deadlines.front() {
+            if self.outstanding.get(&key).is_some_and(|request| request.deadline == deadline) {
+                break;
+            }
+            self.deadlines.pop_front();
+        }
+        let request = self.deadlines.front().map(|(deadline, _)| *deadline);
+        let heartbeat = self.peers.values().map(|peer| peer.next_heartbeat).min();
+        request.into_iter().chain(heartbeat).min()
+    }
+
+    /// Repeats and gives up requests, sends heartbeats, forgets old requests. Early calls do no harm.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.forget_old(now);
+        while let Some(&(deadline, key)) = self.deadlines.front() {
+            if deadline > now {
+                break;
+            }
+            self.deadlines.pop_front();
+            let Some(request) = self.outstanding.get_mut(&key).filter(|request| request.deadline == deadline)
+            else {
+                continue;
+            };
+            if request.sent < self.config.n1 {
+                request.sent += 1;
+                request.deadline = now + self.config.t1;
+                let (deadline, payload) = (request.deadline, request.payload.clone());
+                self.deadlines.push_back((deadline, key));
+                self.counters.retransmissions += 1;
+                self.push_transmit(key.0, payload);
+            } else {
+                self.give_up(key);
+            }
+        }
+        self.send_heartbeats(now);
+    }
+
+    fn give_up(&mut self, key: Key) {
+        let Some(request) = self.outstanding.remove(&key) else { return };
+        self.counters.timeouts += 1;
+        match request.purpose {
+            Purpose::Owner(handle) => self.events.push_back(Event::Failed {
+                handle,
+                peer: key.0,
+                message_type: request.message_type,
+                failure: Failure::TimedOut,
+            }),
+            Purpose::Heartbeat => {
+                let ip = key.0.ip();
+                if let Some(peer) = self.peers.get_mut(&ip).filter(|peer| !peer.failed) {
+                    peer.failed = true;
+                    self.events.push_back(Event::PeerFailed { peer: ip });
+                }
+            }
+        }
+    }
+
+    fn send_heartbeats(&mut self, now: Instant) {
+        let interval = self.config.heartbeat_interval;
+        let due = self.peers.values_mut().filter(|peer| peer.next_heartbeat <= now).map(|peer| {
+            peer.next_heartbeat = now + interval;
+            peer.address
+        });
+        for address in due.collect::<Vec<_>>() {
+            let message = HeartbeatRequest { recovery_time_stamp: self.config.recovery_time_stamp }.into();
+            // When too much is in flight, the next interval's heartbeat does.
+            let _ = self.transmit_request(now, address, 0, &message, Purpose::Heartbeat);
+        }
+    }
+
+    fn transmit_request(
+        &mut self,
+        now: Instant,
+        to: SocketAddr,
+        seid: u64,
+        message: &Message,
+        purpose: Purpose,
+    ) -> Result<(), SendError> {
+        let message_type = message.message_type();
+        if !message_type.is_request() {
+            return Err(SendError::Direction(message_type));
+        }
+        if self.outstanding.len() >= self.config.max_outstanding {
+            return Err(SendError::Busy);
+        }
+        // At most `max_outstanding` of 2^24 numbers are taken, so this ends.
+        while self.outstanding.contains_key(&(to, self.next_sequence)) {
+            self.next_sequence = (self.next_sequence + 1) & 0xff_ffff;
+        }
+        let sequence = self.next_sequence;
+        self.scratch.clear();
+        message.encode(seid, sequence, &mut self.scratch)?;
+        self.next_sequence = (sequence + 1) & 0xff_ffff;
+        let payload: Arc<[u8]> = self.scratch.as_slice().into();
+        let deadline = now + self.config.t1;
+        let key = (to, sequence);
+        let request = Outstanding { purpose, message_type, payload: payload.clone(), deadline, sent: 1 };
+        self.outstanding.insert(key, request);
+        self.deadlines.push_back((deadline, key));
+        self.push_transmit(to, payload);
+        Ok(())
+    }
+
+    fn push_transmit(&mut self, to: SocketAddr, payload: Arc<[u8]>) {
+        self.counters.sent += 1;
+        self.transmits.push_back(Transmit { to, payload });
+    }
+
+    fn handle_request(&mut self, now: Instant, from: SocketAddr, header: Header, ies: &[u8]) {
+        self.forget_old(now);
+        let key = (from, header.sequence);
+        let id = RequestId { peer: from, sequence: header.sequence, message_type: header.message_type };
+        // The same number with another type is not a repetition but a peer that restarted its numbering.
+        if let Some(entry) =
+            self.remembered.get(&key).filter(|entry| entry.message_type == header.message_type)
+            && header.message_type != MessageType::HeartbeatRequest
+        {
+            self.counters.duplicates += 1;
+            if let Some(payload) = entry.response.clone() {
+                self.push_transmit(from, payload);
+            }
+            return;
+        }
+        let message = match Message::decode_ies(header.message_type, ies) {
+            Ok(message) => message,
+            Err(error) => {
+                self.counters.malformed += 1;
+                return self.handle_malformed_request(now, id, header, ies, error);
+            }
+        };
+        if let Message::HeartbeatRequest(heartbeat) = &message {
+            self.note_recovery(from.ip(), heartbeat.recovery_time_stamp, false);
+            let response = HeartbeatResponse { recovery_time_stamp: self.config.recovery_time_stamp };
+            let _ = self.respond(now, id, 0, response);
+            return;
+        }
+        if let Message::AssociationSetupRequest(setup) = &message {
+            self.note_recovery(from.ip(), setup.recovery_time_stamp, true);
+        }
+        self.remember(now, key, header.message_type);
+        self.events.push_back(Event::Request { id, seid: header.seid, message });
+    }
+
+    fn handle_malformed_request(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        header: Header,
+        ies: &[u8],
+        error: DecodeError,
+    ) {
+        let Some(cause) = error.cause() else { return };
+        self.remember(now, (id.peer, id.sequence), id.message_type);
+        let peer_seid = match header.message_type {
+            MessageType::SessionEstablishmentRequest => peek_cp_f_seid(ies).map_or(0, |f_seid| f_seid.seid),
+            node if !node.has_seid() => 0,
+            _ => return self.events.push_back(Event::MalformedRequest { id, seid: header.seid, error }),
+        };
+        // A heartbeat has no rejection; nothing is sent for it.
+        let _ = self.reject(now, id, peer_seid, cause, error.offending_ie());
+    }
+
+    fn handle_response(&mut self, now: Instant, from: SocketAddr, header: Header, ies: &[u8]) {
+        let key = (from, header.sequence);
+        let version = header.message_type == MessageType::VersionNotSupportedResponse;
+        let matches = self
+            .outstanding
+            .get(&key)
+            .is_some_and(|request| version || header.message_type as u8 == request.message_type as u8 + 1);
+        let Some(request) = matches.then(|| self.outstanding.remove(&key)).flatten() else {
+            self.counters.unmatched_responses += 1;
+            return;
+        };
+        let decoded = Message::decode_ies(header.message_type, ies);
+        if decoded.is_err() {
+            self.counters.malformed += 1;
+        }
+        match &decoded {
+            Ok(Message::HeartbeatResponse(heartbeat)) => {
+                self.note_recovery(from.ip(), heartbeat.recovery_time_stamp, false);
+            }
+            Ok(Message::AssociationSetupResponse(setup)) => {
+                self.note_recovery(from.ip(), setup.recovery_time_stamp, true);
+            }
+            _ => {}
+        }
+        if let Some(peer) = self.peers.get_mut(&from.ip()) {
+            // Any answer proves the peer alive: the next heartbeat can wait.
+            peer.next_heartbeat = now + self.config.heartbeat_interval;
+            if std::mem::take(&mut peer.failed) {
+                self.events.push_back(Event::PeerRecovered { peer: from.ip() });
+            }
+        }
+        let Purpose::Owner(handle) = request.purpose else { return };
+        let failure = match decoded {
+            Ok(_) if version => Failure::Version,
+            Ok(message) => {
+                return self.events.push_back(Event::Response {
+                    handle,
+                    peer: from,
+                    seid: header.seid,
+                    message,
+                });
+            }
+            Err(error) => Failure::Malformed(error),
+        };
+        self.events.push_back(Event::Failed {
+            handle,
+            peer: from,
+            message_type: request.message_type,
+            failure,
+        });
+    }
+
+    /// A newer stamp means a restart; an older one is a late heartbeat, unless the peer sets up anew (its
+    /// clock may have gone back).
+    fn note_recovery(&mut self, ip: IpAddr, stamp: NtpSeconds, setup: bool) {
+        let Some(peer) = self.peers.get_mut(&ip) else { return };
+        let restarted = match peer.recovery_time_stamp {
+            None => false,
+            Some(old) if setup => old != stamp,
+            Some(old) => stamp.0.wrapping_sub(old.0) as i32 > 0,
+        };
+        if peer.recovery_time_stamp.is_none() || restarted {
+            peer.recovery_time_stamp = Some(stamp);
+        }
+        if restarted {
+            self.events.push_back(Event::PeerRestarted { peer: ip, recovery_time_stamp: stamp });
+        }
+    }
+
+    fn remember(&mut self, now: Instant, key: Key, message_type: MessageType) {
+        while self.remembered.len() >= self.config.max_remembered.max(1) {
+            match self.forget.pop_front() {
+                Some((_, oldest)) => self.remembered.remove(&oldest),
+                None => break,
+            };
+        }
+        self.remembered.insert(key, Remembered { message_type, response: None });
+        self.forget.push_back((now + self.config.remember_for(), key));
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        while self.forget.front().is_some_and(|(at, _)| *at <= now) {
+            if let Some((_, key)) = self.forget.pop_front() {
+                self.remembered.remove(&key);
+            }
+        }
+    }
+
+    /// Version Not Supported Response with the sequence number where version 1 has it (§7.6.3).
+    fn answer_version(&mut self, from: SocketAddr, datagram: &[u8]) {
+        // This response is itself never answered: two such endpoints would never stop.
+        let Some(&[flags, code, _, _]) = datagram.first_chunk::<4>() else { return };
+        if code == MessageType::VersionNotSupportedResponse as u8 {
+            return;
+        }
+        let at = if flags & 1 != 0 { 12 } else { 4 };
+        let Some(&[a, b, c]) = datagram.get(at..).and_then(|rest| rest.first_chunk::<3>()) else { return };
+        self.scratch.clear();
+        let message = Message::VersionNotSupportedResponse(VersionNotSupportedResponse {});
+        if message.encode(0, u32::from_be_bytes([0, a, b, c]), &mut self.scratch).is_ok() {
+            let payload = self.scratch.as_slice().into();
+            self.push_transmit(from, payload);
+        }
+    }
+
+    fn rejection(
+        &self,
+        request: MessageType,
+        cause: Cause,
+        offending_ie: Option<OffendingIe>,
+    ) -> Option<Message> {
+        use MessageType as T;
+        let node_id = self.config.node_id.clone();
+        let recovery_time_stamp = self.config.recovery_time_stamp;
+        Some(match request {
+            T::AssociationSetupRequest => {
+                AssociationSetupResponse { node_id, cause, recovery_time_stamp, ..Default::default() }.into()
+            }
+            T::AssociationUpdateRequest => {
+                AssociationUpdateResponse { node_id, cause, ..Default::default() }.into()
+            }
+            T::AssociationReleaseRequest => AssociationReleaseResponse { node_id, cause }.into(),
+            T::NodeReportRequest => NodeReportResponse { node_id, cause, offending_ie }.into(),
+            T::SessionSetDeletionRequest => {
+                SessionSetDeletionResponse { node_id, cause, offending_ie }.into()
+            }
+            T::SessionEstablishmentRequest => {
+                SessionEstablishmentResponse { node_id, cause, offending_ie, ..Default::default() }.into()
+            }
+            T::SessionModificationRequest => {
+                SessionModificationResponse { cause, offending_ie, ..Default::default() }.into()
+            }
+            T::SessionDeletionRequest => {
+                SessionDeletionResponse { cause, offending_ie, ..Default::default() }.into()
+            }
+            T::SessionReportRequest => {
+                SessionReportResponse { cause, offending_ie, ..Default::default() }.into()
+            }
+            _ => return None,
+        })
+    }
+}
