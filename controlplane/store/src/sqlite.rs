@@ -193,7 +193,7 @@ fn write_loop(connection: &Connection, queue: &mpsc::Receiver<Write>) {
             error.to_string()
         });
         for answer in answers {
-            answer(committed.as_ref().map(|()| ()).map_err(|reason| unavailable(reason)));
+            answer(committed.clone().map_err(|reason| unavailable(&reason)));
         }
     }
 }
