@@ -1,1 +1,54 @@
-//! Packet input/output backends and capture.
+//! Packet input and output in batches, and capture.
+//!
+//! A [`Port`] receives into and transmits from a [`Batch`]: buffers allocated once, with headroom so that
+//! a tunnel header is written in front of a packet without moving it. Backends:
+//! - [`udp::UdpPort`]: a UDP socket (GTP-U) with `recvmmsg`/`sendmmsg`;
+//! - [`tun::TunPort`]: IP packets of a TUN device (N6, a UE's interface);
+//! - [`memory`]: queues, for tests.
+//!
+//! [`poll::Poller`] lets a worker thread sleep until a port has packets or someone wakes it, and
+//! [`capture`] writes what passes reference points to pcapng files.
+//!
+//! Invariants: nothing on the packet path allocates, locks or logs; ports never block; a packet that
+//! the kernel does not take is reported in [`Sent`], never retried for ever.
+
+pub mod batch;
+pub mod capture;
+pub mod memory;
+pub mod poll;
+pub mod tun;
+pub mod udp;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+pub use batch::{Batch, Buffer, HEADROOM};
+
+/// What became of the packets given to [`Port::transmit`].
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Sent {
+    /// Packets taken by the device or socket.
+    pub packets: usize,
+    /// Octets of these packets.
+    pub bytes: usize,
+    /// Packets refused because the queue was full.
+    pub full: usize,
+    /// Packets refused because they exceed the MTU.
+    pub too_big: usize,
+    /// Packets refused for another reason.
+    pub errors: usize,
+}
+
+/// A source and sink of packets.
+pub trait Port: Send {
+    /// Fills `batch` with the packets that are waiting and returns their number: 0 when there are none.
+    /// What the batch held before is lost. A UDP port also sets each buffer's peer to the sender.
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize>;
+
+    /// Sends the packets of `batch` at the positions `selected`, in that order. A UDP port sends each to
+    /// its buffer's peer. Positions outside the batch are errors.
+    fn transmit(&mut self, batch: &Batch, selected: &[u16]) -> Sent;
+
+    /// What a [`poll::Poller`] waits for; `None` for a port without a descriptor.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+}

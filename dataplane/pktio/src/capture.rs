@@ -1,0 +1,444 @@
+//! Capture of reference points to pcapng files (`--pcap DIR`).
+//!
+//! One packet socket sees every interface of a network namespace; one thread sorts its packets into one
+//! file per reference point: `n2.pcapng`, `n3.pcapng`, … A packet on an interface that a point names (N6:
+//! the TUN device) belongs to that point only; others are told apart by protocol and port.
+//!
+//! A loopback device shows each packet leaving and arriving; only the arrival is kept, so no packet stands
+//! in a file twice. Files are flushed twice a second: a kill loses at most the last second. A later fragment
+//! of an IP packet carries no port and is therefore only matched by protocol.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt};
+use packet::ethernet;
+use packet::flow::Flow;
+use telemetry::pcapng::{InterfaceId, LinkType, Writer};
+
+use crate::poll::{Poller, Waker};
+
+/// Packets per system call.
+const BATCH: usize = 32;
+/// Buffer per packet: a segmentation super-packet with its link-layer header.
+const BUFFER: usize = 66_000;
+/// Room for one time stamp in the control message.
+const CONTROL: usize = 64;
+/// What the kernel may queue while the thread waits for the disk.
+const SOCKET_BUFFER: usize = 64 << 20;
+/// How often files are flushed.
+const FLUSH: Duration = Duration::from_millis(500);
+const TOKEN: u64 = 0;
+
+/// What makes a packet belong to a reference point.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Selector {
+    /// An IP protocol, such as 132 for SCTP.
+    Protocol(u8),
+    /// A UDP port, source or destination.
+    Udp(u16),
+    /// A TCP port, source or destination.
+    Tcp(u16),
+    /// Everything on the interface of this name, and nowhere else.
+    Interface(String),
+}
+
+/// A reference point to capture.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Point {
+    /// Name, which is also the file's: `n2` → `n2.pcapng`.
+    pub name: String,
+    /// A packet that any of these selects is captured.
+    pub any_of: Vec<Selector>,
+}
+
+impl Point {
+    /// N2: SCTP, natively and in UDP on `udp_port` if that is in use (RFC 6951).
+    pub fn n2(udp_port: Option<u16>) -> Point {
+        let mut any_of = vec![Selector::Protocol(packet::protocol::SCTP)];
+        any_of.extend(udp_port.map(Selector::Udp));
+        Point { name: "n2".to_owned(), any_of }
+    }
+
+    /// N3: GTP-U.
+    pub fn n3() -> Point {
+        Point { name: "n3".to_owned(), any_of: vec![Selector::Udp(packet::gtpu::PORT)] }
+    }
+
+    /// N4: PFCP.
+    pub fn n4() -> Point {
+        Point { name: "n4".to_owned(), any_of: vec![Selector::Udp(8805)] }
+    }
+
+    /// N6: the UPF's TUN devices.
+    pub fn n6<'a>(interfaces: impl IntoIterator<Item = &'a str>) -> Point {
+        let any_of = interfaces.into_iter().map(|name| Selector::Interface(name.to_owned())).collect();
+        Point { name: "n6".to_owned(), any_of }
+    }
+
+    /// SBI: HTTP/2 on these ports.
+    pub fn sbi(ports: impl IntoIterator<Item = u16>) -> Point {
+        Point { name: "sbi".to_owned(), any_of: ports.into_iter().map(Selector::Tcp).collect() }
+    }
+}
+
+/// Why a capture could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// No packet socket.
+    #[error("cannot open a packet socket: {0}; captures need CAP_NET_RAW")]
+    Socket(io::Error),
+    /// No file.
+    #[error("cannot write {}: {error}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// No thread or no event descriptors.
+    #[error("cannot start the capture: {0}")]
+    Start(#[from] io::Error),
+}
+
+/// What a capture has written.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Summary {
+    /// Packets per reference point, in the order given at the start.
+    pub packets: Vec<(String, u64)>,
+    /// Packets that the kernel dropped because the thread did not keep up.
+    pub lost: u64,
+}
+
+/// A running capture; ends when stopped or dropped.
+#[derive(Debug)]
+pub struct Capture {
+    waker: Waker,
+    thread: Option<JoinHandle<Summary>>,
+}
+
+impl Capture {
+    /// Starts capturing in the calling thread's network namespace. Creates `directory` and the files.
+    pub fn start(directory: &Path, points: Vec<Point>) -> Result<Capture, CaptureError> {
+        let file_error = |path: &Path| {
+            let path = path.to_owned();
+            move |error| CaptureError::File { path, error }
+        };
+        std::fs::create_dir_all(directory).map_err(file_error(directory))?;
+        let socket = open_socket().map_err(CaptureError::Socket)?;
+        let mut files = Vec::new();
+        for point in points {
+            let path = directory.join(format!("{}.pcapng", point.name));
+            let file = File::create(&path).map_err(file_error(&path))?;
+            let writer =
+                Writer::new(BufWriter::with_capacity(1 << 18, file), "godwit").map_err(file_error(&path))?;
+            files.push(PointFile { point, writer, interfaces: HashMap::new(), packets: 0 });
+        }
+        let poller = Poller::new()?;
+        poller.add(socket.as_fd(), TOKEN)?;
+        let waker = poller.waker();
+        let sorter = Sorter { files, interfaces: HashMap::new(), failed: false };
+        let thread = std::thread::Builder::new()
+            .name("capture".to_owned())
+            .spawn(move || run(&Receiver { socket }, poller, sorter))?;
+        Ok(Capture { waker, thread: Some(thread) })
+    }
+
+    /// Ends the capture once all packets seen so far are written.
+    pub fn stop(mut self) -> Summary {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Summary {
+        self.waker.wake();
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+fn open_socket() -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll)?;
+    if setsockopt(&socket, sockopt::RcvBufForce, &SOCKET_BUFFER).is_err() {
+        setsockopt(&socket, sockopt::RcvBuf, &SOCKET_BUFFER)?;
+    }
+    setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
+    Ok(socket)
+}
+
+/// The thread: receives, sorts and flushes until woken, then takes what is still queued.
+fn run(receiver: &Receiver, mut poller: Poller, mut sorter: Sorter) -> Summary {
+    let mut arrays = Arrays::new();
+    let mut flushed = net::time::now_std();
+    loop {
+        let stop = match poller.wait(Some(FLUSH.as_millis() as u16), |_| ()) {
+            Ok(ready) => ready.woken,
+            Err(error) => {
+                tracing::warn!(%error, "capture ends");
+                true
+            }
+        };
+        // Bounded by what is queued; flushing waits its turn only while packets keep coming.
+        while receiver.receive(&mut arrays, &mut sorter) == BATCH {
+            if flushed.elapsed() >= FLUSH {
+                break;
+            }
+        }
+        if stop {
+            // Twice the socket buffer's worth of packets at most: enough to drain it, and an end under load.
+            for _ in 0..2 * SOCKET_BUFFER / (BATCH * 256) {
+                if receiver.receive(&mut arrays, &mut sorter) == 0 {
+                    break;
+                }
+            }
+            sorter.flush();
+            return sorter.summary(receiver.lost());
+        }
+        if flushed.elapsed() >= FLUSH {
+            sorter.flush();
+            flushed = net::time::now_std();
+        }
+    }
+}
+
+struct PointFile {
+    point: Point,
+    writer: Writer<BufWriter<File>>,
+    interfaces: HashMap<i32, InterfaceId>,
+    packets: u64,
+}
+
+#[derive(Clone)]
+struct Interface {
+    name: String,
+    link: LinkType,
+}
+
+/// Decides which file a packet belongs to and writes it.
+struct Sorter {
+    files: Vec<PointFile>,
+    interfaces: HashMap<i32, Option<Interface>>,
+    /// A write has failed; said once.
+    failed: bool,
+}
+
+/// A captured packet with what the kernel says about it.
+struct Captured<'a> {
+    bytes: &'a [u8],
+    original_len: usize,
+    timestamp_ns: u64,
+    index: i32,
+    /// ARPHRD_* of the interface.
+    hardware: u16,
+    outgoing: bool,
+}
+
+impl Sorter {
+    fn packet(&mut self, packet: &Captured<'_>) {
+        let hardware = packet.hardware;
+        if hardware == libc::ARPHRD_LOOPBACK && packet.outgoing {
+            return;
+        }
+        let interface = self.interfaces.entry(packet.index).or_insert_with(|| {
+            let link = match hardware {
+                libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => LinkType::Ethernet,
+                libc::ARPHRD_NONE => LinkType::Raw,
+                _ => return None,
+            };
+            let name = nix::net::if_::if_indextoname(packet.index as u32)
+                .map_or_else(|_| format!("if{}", packet.index), |name| name.to_string_lossy().into_owned());
+            Some(Interface { name, link })
+        });
+        let Some(interface) = interface.clone() else { return };
+        let flow = flow_of(interface.link, packet.bytes);
+        if let Some(position) = self.select(&interface.name, flow.as_ref())
+            && let Err(error) = self.files[position].write(packet, &interface)
+            && !self.failed
+        {
+            self.failed = true;
+            tracing::warn!(%error, "capture file cannot be written; packets are missing from it");
+        }
+    }
+
+    fn select(&self, interface: &str, flow: Option<&Flow>) -> Option<usize> {
+        let selects = |selector: &Selector| match (selector, flow) {
+            (Selector::Protocol(protocol), Some(flow)) => flow.protocol == *protocol,
+            (Selector::Udp(port), Some(flow)) => {
+                flow.protocol == packet::protocol::UDP
+                    && flow.ports.is_some_and(|(from, to)| from == *port || to == *port)
+            }
+            (Selector::Tcp(port), Some(flow)) => {
+                flow.protocol == packet::protocol::TCP
+                    && flow.ports.is_some_and(|(from, to)| from == *port || to == *port)
+            }
+            _ => false,
+        };
+        let named = |selector: &Selector| matches!(selector, Selector::Interface(name) if name == interface);
+        let by_name = self.files.iter().position(|file| file.point.any_of.iter().any(named));
+        by_name.or_else(|| self.files.iter().position(|file| file.point.any_of.iter().any(selects)))
+    }
+
+    fn flush(&mut self) {
+        for file in &mut self.files {
+            if let Err(error) = file.writer.flush()
+                && !self.failed
+            {
+                self.failed = true;
+                tracing::warn!(%error, "capture file cannot be written; packets are missing from it");
+            }
+        }
+    }
+
+    fn summary(&self, lost: u64) -> Summary {
+        let packets = self.files.iter().map(|file| (file.point.name.clone(), file.packets)).collect();
+        Summary { packets, lost }
+    }
+}
+
+impl PointFile {
+    fn write(&mut self, packet: &Captured<'_>, interface: &Interface) -> io::Result<()> {
+        let id = match self.interfaces.get(&packet.index) {
+            Some(id) => *id,
+            None => {
+                let id = self.writer.interface(&interface.name, interface.link)?;
+                self.interfaces.insert(packet.index, id);
+                id
+            }
+        };
+        self.writer.packet(id, packet.timestamp_ns, packet.bytes, packet.original_len)?;
+        self.packets += 1;
+        Ok(())
+    }
+}
+
+fn flow_of(link: LinkType, bytes: &[u8]) -> Option<Flow> {
+    match link {
+        LinkType::Raw => Flow::parse(bytes).ok(),
+        LinkType::Ethernet => {
+            let frame = ethernet::Frame::new(bytes).ok()?;
+            let ip = matches!(frame.ethertype(), ethernet::IPV4 | ethernet::IPV6);
+            ip.then(|| Flow::parse(frame.payload()).ok()).flatten()
+        }
+    }
+}
+
+/// Memory of one `recvmmsg` call.
+struct Arrays {
+    buffers: Vec<Box<[u8]>>,
+    /// Aligned as control messages need to be.
+    controls: Vec<[u64; CONTROL / 8]>,
+    names: Vec<libc::sockaddr_ll>,
+}
+
+impl Arrays {
+    fn new() -> Arrays {
+        // SAFETY: `sockaddr_ll` is a plain C struct for which all zeroes is a valid value.
+        let name: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        Arrays {
+            buffers: (0..BATCH).map(|_| vec![0; BUFFER].into_boxed_slice()).collect(),
+            controls: vec![[0; CONTROL / 8]; BATCH],
+            names: vec![name; BATCH],
+        }
+    }
+}
+
+struct Receiver {
+    socket: OwnedFd,
+}
+
+impl Receiver {
+    /// Receives one batch into `sorter`; returns how many packets came.
+    fn receive(&self, arrays: &mut Arrays, sorter: &mut Sorter) -> usize {
+        // SAFETY: `iovec` and `mmsghdr` are plain C structs for which all zeroes is a valid value.
+        let (mut vectors, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        for i in 0..BATCH {
+            vectors[i] = libc::iovec { iov_base: arrays.buffers[i].as_mut_ptr().cast(), iov_len: BUFFER };
+            let header = &mut messages[i].msg_hdr;
+            header.msg_name = (&raw mut arrays.names[i]).cast();
+            header.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+            header.msg_iov = &raw mut vectors[i];
+            header.msg_iovlen = 1;
+            header.msg_control = arrays.controls[i].as_mut_ptr().cast();
+            header.msg_controllen = CONTROL as _;
+        }
+        // SAFETY: every entry points at a name, a vector, a buffer and a control area of its own, all of
+        // which live in `arrays` or on this stack frame beyond the call, with the lengths given. MSG_TRUNC
+        // makes the kernel report the original length; it never writes beyond the vector.
+        let received = unsafe {
+            libc::recvmmsg(
+                self.socket.as_raw_fd(),
+                messages.as_mut_ptr(),
+                BATCH as libc::c_uint,
+                libc::MSG_DONTWAIT | libc::MSG_TRUNC,
+                std::ptr::null_mut(),
+            )
+        };
+        let received = received.max(0) as usize;
+        for (i, message) in messages[..received].iter().enumerate() {
+            let original_len = message.msg_len as usize;
+            let name = &arrays.names[i];
+            sorter.packet(&Captured {
+                bytes: &arrays.buffers[i][..original_len.min(BUFFER)],
+                original_len,
+                timestamp_ns: timestamp_ns(&message.msg_hdr),
+                index: name.sll_ifindex,
+                hardware: name.sll_hatype,
+                outgoing: name.sll_pkttype == libc::PACKET_OUTGOING,
+            });
+        }
+        received
+    }
+
+    /// Packets that the kernel dropped for want of buffer space.
+    fn lost(&self) -> u64 {
+        // SAFETY: plain C struct for which all zeroes is a valid value.
+        let mut statistics: libc::tpacket_stats = unsafe { std::mem::zeroed() };
+        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        // SAFETY: the option writes one `tpacket_stats` at most, to which we pass an exclusive pointer and its size.
+        let status = unsafe {
+            libc::getsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                (&raw mut statistics).cast(),
+                &raw mut length,
+            )
+        };
+        if status == 0 { u64::from(statistics.tp_drops) } else { 0 }
+    }
+}
+
+/// When the kernel saw the packet; the wall clock now if it does not say.
+fn timestamp_ns(header: &libc::msghdr) -> u64 {
+    // SAFETY: `header` was filled by recvmmsg and its control area is still alive; the CMSG macros stay within
+    // `msg_controllen`, and a SCM_TIMESTAMPNS message holds one `timespec`, read unaligned.
+    let stamp = unsafe {
+        let mut message = libc::CMSG_FIRSTHDR(header);
+        loop {
+            if message.is_null() {
+                break None;
+            }
+            if (*message).cmsg_level == libc::SOL_SOCKET && (*message).cmsg_type == libc::SCM_TIMESTAMPNS {
+                break Some(libc::CMSG_DATA(message).cast::<libc::timespec>().read_unaligned());
+            }
+            message = libc::CMSG_NXTHDR(header, message);
+        }
+    };
+    match stamp {
+        Some(stamp) => stamp.tv_sec as u64 * 1_000_000_000 + stamp.tv_nsec as u64,
+        None => net::time::wall_clock()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |since| since.as_nanos() as u64),
+    }
+}

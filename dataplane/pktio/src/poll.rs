@@ -1,0 +1,111 @@
+//! Sleeping until something happens: epoll over ports, and an eventfd to be woken by.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// Token of the eventfd; callers' tokens are below.
+const WAKE: u64 = u64::MAX;
+/// Events taken per wait; more stay ready for the next one.
+const EVENTS: usize = 64;
+
+/// Wakes a [`Poller`] from any thread.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<EventFd>);
+
+impl Waker {
+    /// Makes the poller's current or next wait return at once.
+    pub fn wake(&self) {
+        // The only error is a counter about to overflow, and then the poller is awake already.
+        let _ = self.0.write(1);
+    }
+}
+
+/// Waits for any of several descriptors to become readable.
+#[derive(Debug)]
+pub struct Poller {
+    epoll: Epoll,
+    wake: Arc<EventFd>,
+    events: Vec<EpollEvent>,
+}
+
+/// What a wait found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ready {
+    /// A [`Waker`] was used.
+    pub woken: bool,
+}
+
+impl Poller {
+    /// A poller without descriptors.
+    pub fn new() -> io::Result<Poller> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+        epoll.add(wake.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+        Ok(Poller { epoll, wake, events: vec![EpollEvent::empty(); EVENTS] })
+    }
+
+    /// Adds a descriptor under a token (below `u64::MAX`). It leaves when it is closed, or by [`Poller::remove`].
+    pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?)
+    }
+
+    /// Removes a descriptor.
+    pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(self.epoll.delete(fd)?)
+    }
+
+    /// A handle that wakes this poller.
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.wake))
+    }
+
+    /// Waits at most `timeout_ms` milliseconds (for ever without one) and calls `ready` with each readable token.
+    pub fn wait(&mut self, timeout_ms: Option<u16>, mut ready: impl FnMut(u64)) -> io::Result<Ready> {
+        let timeout = timeout_ms.map_or(EpollTimeout::NONE, EpollTimeout::from);
+        let count = match self.epoll.wait(&mut self.events, timeout) {
+            Ok(count) => count,
+            Err(Errno::EINTR) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        let mut woken = false;
+        for event in &self.events[..count] {
+            if event.data() == WAKE {
+                // Clears the counter; without one there is nothing to clear.
+                let _ = self.wake.read();
+                woken = true;
+            } else {
+                ready(event.data());
+            }
+        }
+        Ok(Ready { woken })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wakers_end_a_wait_and_descriptors_report_their_token() {
+        let mut poller = Poller::new().unwrap();
+        assert_eq!(poller.wait(Some(0), |_| panic!("nothing is ready")).unwrap(), Ready { woken: false });
+        let waker = poller.waker();
+        std::thread::spawn(move || waker.wake());
+        assert!(poller.wait(None, |_| ()).unwrap().woken);
+        assert!(!poller.wait(Some(0), |_| ()).unwrap().woken, "a wake counts once");
+
+        let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();
+        poller.add(event.as_fd(), 7).unwrap();
+        event.write(1).unwrap();
+        let mut tokens = Vec::new();
+        poller.wait(Some(1000), |token| tokens.push(token)).unwrap();
+        assert_eq!(tokens, [7]);
+        poller.remove(event.as_fd()).unwrap();
+        poller.wait(Some(0), |_| panic!("it was removed")).unwrap();
+    }
+}

@@ -1,0 +1,134 @@
+//! TUN devices: IP packets exchanged with the kernel's network stack.
+//!
+//! The device exists as long as a descriptor is open, so it disappears with the process. Its address, MTU
+//! and routes are set through `net::link` by whoever opens it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+
+use crate::{Batch, Port, Sent};
+
+/// Longest name of an interface, without the terminating zero.
+pub const NAME_MAX: usize = libc::IFNAMSIZ - 1;
+
+/// Why a TUN device could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum TunError {
+    /// The name is empty, too long or has characters that an interface name may not have.
+    #[error("{0:?} is not an interface name: 1 to {NAME_MAX} letters, digits, dots, dashes or underscores")]
+    Name(String),
+    /// `/dev/net/tun` could not be opened.
+    #[error("/dev/net/tun: {0}; is the tun driver loaded, and may this user open the file?")]
+    Device(io::Error),
+    /// The kernel refused the device.
+    #[error("cannot create TUN device {name}: {error}; it needs CAP_NET_ADMIN and a name not in use")]
+    Create {
+        /// Name asked for.
+        name: String,
+        /// The kernel's answer.
+        error: io::Error,
+    },
+}
+
+/// An open TUN device. [`TunPort::share`] gives another port on the same queue.
+#[derive(Debug)]
+pub struct TunPort {
+    file: Arc<File>,
+    name: String,
+}
+
+impl TunPort {
+    /// Creates the device in the calling thread's network namespace. It is down and has no address yet.
+    pub fn create(name: &str) -> Result<TunPort, TunError> {
+        let valid = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+        if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(valid) {
+            return Err(TunError::Name(name.to_owned()));
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+            .open("/dev/net/tun")
+            .map_err(TunError::Device)?;
+        // SAFETY: `ifreq` is a plain C struct for which all zeroes is a valid value.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        // No packet information header: reads and writes are bare IP packets.
+        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+        // SAFETY: TUNSETIFF reads and writes one `ifreq`, to which we pass an exclusive pointer.
+        let status = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
+        if status < 0 {
+            let error = io::Error::last_os_error();
+            return Err(TunError::Create { name: name.to_owned(), error });
+        }
+        Ok(TunPort { file: Arc::new(file), name: name.to_owned() })
+    }
+
+    /// Name of the interface.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Another port on the same device: reads take packets from the same queue.
+    pub fn share(&self) -> TunPort {
+        TunPort { file: Arc::clone(&self.file), name: self.name.clone() }
+    }
+}
+
+impl Port for TunPort {
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        batch.clear();
+        let mut received = 0;
+        for buffer in batch.all_mut() {
+            match (&*self.file).read(buffer.space()) {
+                Ok(length) => {
+                    buffer.filled(length);
+                    received += 1;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => break,
+                // The interface is down: nothing can arrive until it is up again.
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => break,
+                Err(error) => {
+                    if received == 0 {
+                        return Err(error);
+                    }
+                    break;
+                }
+            }
+        }
+        batch.set_len(received);
+        Ok(received)
+    }
+
+    fn transmit(&mut self, batch: &Batch, selected: &[u16]) -> Sent {
+        let mut sent = Sent::default();
+        for &position in selected {
+            let Some(buffer) = batch.buffers().get(usize::from(position)) else {
+                sent.errors += 1;
+                continue;
+            };
+            match (&*self.file).write(buffer.packet()) {
+                Ok(length) => {
+                    sent.packets += 1;
+                    sent.bytes += length;
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => sent.full += 1,
+                    Some(libc::EMSGSIZE) => sent.too_big += 1,
+                    _ => sent.errors += 1,
+                },
+            }
+        }
+        sent
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+}

@@ -1,0 +1,329 @@
+//! A UDP socket, in practice GTP-U, with one system call per batch and direction.
+
+use std::io;
+use std::mem;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use nix::sys::socket::{setsockopt, sockopt};
+
+use crate::{Batch, Port, Sent};
+
+/// Most packets per system call; larger batches take several.
+const CALL: usize = 64;
+/// Socket buffers: a few milliseconds at 10 Gbit/s, so that a worker may be descheduled without loss.
+const SOCKET_BUFFER: usize = 8 << 20;
+
+/// A bound UDP socket. Clones share the socket, so that one worker may receive and another send.
+#[derive(Debug)]
+pub struct UdpPort {
+    socket: Arc<UdpSocket>,
+    local: SocketAddr,
+    headers: Headers,
+}
+
+/// The arrays that `recvmmsg` and `sendmmsg` want, allocated once. Their pointers are set anew before
+/// every call and are never read by us, so moving the struct is harmless.
+struct Headers {
+    messages: Box<[libc::mmsghdr]>,
+    vectors: Box<[libc::iovec]>,
+    names: Box<[libc::sockaddr_storage]>,
+}
+
+// SAFETY: the raw pointers inside are scratch space for one system call: each call writes them before
+// the kernel reads them, through `&mut self`, so no pointer is used from two threads.
+unsafe impl Send for Headers {}
+
+impl std::fmt::Debug for Headers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Headers")
+    }
+}
+
+impl Headers {
+    fn new() -> Headers {
+        // SAFETY: the three types are plain C structs for which all zeroes is a valid value.
+        let (message, vector, name) = unsafe {
+            (
+                mem::zeroed::<libc::mmsghdr>(),
+                mem::zeroed::<libc::iovec>(),
+                mem::zeroed::<libc::sockaddr_storage>(),
+            )
+        };
+        Headers {
+            messages: vec![message; CALL].into_boxed_slice(),
+            vectors: vec![vector; CALL].into_boxed_slice(),
+            names: vec![name; CALL].into_boxed_slice(),
+        }
+    }
+
+    /// Points entry `i` at `data` and at its name of `name_len` octets.
+    #[inline]
+    fn set(&mut self, i: usize, data: *mut u8, len: usize, name_len: usize) {
+        self.vectors[i] = libc::iovec { iov_base: data.cast(), iov_len: len };
+        let header = &mut self.messages[i].msg_hdr;
+        header.msg_name = (&raw mut self.names[i]).cast();
+        header.msg_namelen = name_len as libc::socklen_t;
+        header.msg_iov = &raw mut self.vectors[i];
+        header.msg_iovlen = 1;
+        header.msg_control = std::ptr::null_mut();
+        header.msg_controllen = 0;
+        header.msg_flags = 0;
+        self.messages[i].msg_len = 0;
+    }
+}
+
+impl UdpPort {
+    /// Binds a socket in the calling thread's network namespace. `shared` lets several ports bind the same
+    /// address, between which the kernel spreads flows.
+    pub fn bind(address: SocketAddr, shared: bool) -> io::Result<UdpPort> {
+        let options = net::udp::Options { reuse_port: shared, ..net::udp::Options::default() };
+        let socket = net::udp::bind_std(address, options)?;
+        // Beyond the system's limit with CAP_NET_ADMIN, else up to it.
+        if setsockopt(&socket, sockopt::RcvBufForce, &SOCKET_BUFFER).is_err() {
+            setsockopt(&socket, sockopt::RcvBuf, &SOCKET_BUFFER)?;
+        }
+        if setsockopt(&socket, sockopt::SndBufForce, &SOCKET_BUFFER).is_err() {
+            setsockopt(&socket, sockopt::SndBuf, &SOCKET_BUFFER)?;
+        }
+        let local = socket.local_addr()?;
+        Ok(UdpPort { socket: Arc::new(socket), local, headers: Headers::new() })
+    }
+
+    /// The address the socket is bound to.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Another port on the same socket.
+    pub fn share(&self) -> UdpPort {
+        UdpPort { socket: Arc::clone(&self.socket), local: self.local, headers: Headers::new() }
+    }
+
+    /// Sends the `count` prepared messages; returns how many the kernel took before the first refusal.
+    fn send_prepared(&mut self, from: usize, count: usize) -> io::Result<usize> {
+        // SAFETY: entries `from..from + count` were set by `Headers::set`: each points at one vector, one
+        // name and the octets of a buffer that `transmit` borrows for the duration of the call.
+        let sent = unsafe {
+            libc::sendmmsg(
+                self.socket.as_raw_fd(),
+                self.headers.messages[from..from + count].as_mut_ptr(),
+                count as libc::c_uint,
+                libc::MSG_DONTWAIT,
+            )
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+    }
+
+    /// Sends all prepared messages, skipping those that the kernel refuses.
+    fn flush(&mut self, count: usize, sent: &mut Sent) {
+        let mut done = 0;
+        while done < count {
+            match self.send_prepared(done, count - done) {
+                Ok(taken) => {
+                    for vector in &self.headers.vectors[done..done + taken] {
+                        sent.bytes += vector.iov_len;
+                    }
+                    sent.packets += taken;
+                    done += taken.max(1);
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EAGAIN) => {
+                        // The socket's buffer is full and stays so for the rest of the batch.
+                        sent.full += count - done;
+                        return;
+                    }
+                    Some(libc::ENOBUFS) => {
+                        sent.full += 1;
+                        done += 1;
+                    }
+                    Some(libc::EMSGSIZE) => {
+                        sent.too_big += 1;
+                        done += 1;
+                    }
+                    _ => {
+                        sent.errors += 1;
+                        done += 1;
+                    }
+                },
+            }
+        }
+    }
+}
+
+impl Port for UdpPort {
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        let count = batch.capacity().min(CALL);
+        batch.clear();
+        for (i, buffer) in batch.all_mut()[..count].iter_mut().enumerate() {
+            let space = buffer.space();
+            self.headers.set(i, space.as_mut_ptr(), space.len(), size_of::<libc::sockaddr_storage>());
+        }
+        // SAFETY: the first `count` entries point at one vector and one name each; the vectors point at the
+        // writable space of distinct buffers of `batch`, which we hold exclusively.
+        let received = unsafe {
+            libc::recvmmsg(
+                self.socket.as_raw_fd(),
+                self.headers.messages.as_mut_ptr(),
+                count as libc::c_uint,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        };
+        if received < 0 {
+            let error = io::Error::last_os_error();
+            return match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::EINTR) => Ok(0),
+                _ => Err(error),
+            };
+        }
+        let received = received as usize;
+        for (i, buffer) in batch.all_mut()[..received].iter_mut().enumerate() {
+            let message = &self.headers.messages[i];
+            // A datagram longer than the buffer is cut: an empty packet fails parsing and is counted there.
+            let cut = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+            buffer.filled(if cut { 0 } else { message.msg_len as usize });
+            buffer.peer = read_name(&self.headers.names[i]);
+        }
+        batch.set_len(received);
+        Ok(received)
+    }
+
+    fn transmit(&mut self, batch: &Batch, selected: &[u16]) -> Sent {
+        let mut sent = Sent::default();
+        for group in selected.chunks(CALL) {
+            let mut count = 0;
+            for &position in group {
+                let Some(buffer) = batch.buffers().get(usize::from(position)) else {
+                    sent.errors += 1;
+                    continue;
+                };
+                let name_len = write_name(&mut self.headers.names[count], buffer.peer);
+                let packet = buffer.packet();
+                // The kernel only reads through the vectors of sendmmsg; the type is shared with recvmmsg.
+                self.headers.set(count, packet.as_ptr().cast_mut(), packet.len(), name_len);
+                count += 1;
+            }
+            self.flush(count, &mut sent);
+        }
+        sent
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+}
+
+/// Writes a socket address in the kernel's form and returns its length.
+#[inline]
+fn write_name(name: &mut libc::sockaddr_storage, address: SocketAddr) -> usize {
+    match address {
+        SocketAddr::V4(address) => {
+            let out = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: address.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: `sockaddr_storage` is at least as large and as aligned as any socket address.
+            unsafe { std::ptr::from_mut(name).cast::<libc::sockaddr_in>().write(out) };
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(address) => {
+            let out = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: address.port().to_be(),
+                sin6_flowinfo: address.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
+                sin6_scope_id: address.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { std::ptr::from_mut(name).cast::<libc::sockaddr_in6>().write(out) };
+            size_of::<libc::sockaddr_in6>()
+        }
+    }
+}
+
+/// Reads a socket address that the kernel wrote.
+#[inline]
+fn read_name(name: &libc::sockaddr_storage) -> SocketAddr {
+    if i32::from(name.ss_family) == libc::AF_INET6 {
+        // SAFETY: the family says that the kernel wrote a `sockaddr_in6`, which fits the storage.
+        let name = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
+        let address = Ipv6Addr::from(name.sin6_addr.s6_addr);
+        SocketAddr::V6(SocketAddrV6::new(address, u16::from_be(name.sin6_port), 0, name.sin6_scope_id))
+    } else {
+        // SAFETY: an IPv4 socket reports `sockaddr_in`, which fits the storage; all its bit patterns are valid.
+        let name = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in>() };
+        let address = Ipv4Addr::from(name.sin_addr.s_addr.to_ne_bytes());
+        SocketAddr::V4(SocketAddrV4::new(address, u16::from_be(name.sin_port)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exchange(address: &str) {
+        let mut a = UdpPort::bind(address.parse().unwrap(), false).unwrap();
+        let mut b = UdpPort::bind(address.parse().unwrap(), false).unwrap();
+        let mut out = Batch::new(100, 2048);
+        for n in 0..100u8 {
+            assert!(out.push(&vec![n; usize::from(n) + 1], b.local()));
+        }
+        let selected: Vec<u16> = (0..100).collect();
+        assert_eq!(
+            a.transmit(&out, &selected),
+            Sent { packets: 100, bytes: (1..=100).sum(), ..Sent::default() }
+        );
+        let mut poller = crate::poll::Poller::new().unwrap();
+        poller.add(b.fd().unwrap(), 1).unwrap();
+        let mut batch = Batch::new(64, 2048);
+        let mut next = 0u8;
+        while next < 100 {
+            poller.wait(Some(1000), |_| ()).unwrap();
+            let received = b.receive(&mut batch).unwrap();
+            assert!(received > 0, "lost after {next}");
+            for buffer in batch.buffers() {
+                assert_eq!(buffer.packet(), vec![next; usize::from(next) + 1]);
+                assert_eq!(buffer.peer, a.local());
+                next += 1;
+            }
+        }
+        assert_eq!(b.receive(&mut batch).unwrap(), 0);
+    }
+
+    #[test]
+    fn batches_pass_ipv4() {
+        exchange("127.0.0.1:0");
+    }
+
+    #[test]
+    fn batches_pass_ipv6() {
+        exchange("[::1]:0");
+    }
+
+    #[test]
+    fn refused_packets_do_not_hold_up_the_others() {
+        let mut a = UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let mut b = UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let mut out = Batch::new(4, 70_000);
+        assert!(out.push(b"first", b.local()));
+        assert!(out.push(&vec![0; 66_000], b.local()));
+        // An IPv6 destination on an IPv4 socket.
+        assert!(out.push(b"elsewhere", "[::1]:9".parse().unwrap()));
+        assert!(out.push(b"last", b.local()));
+        let sent = a.transmit(&out, &[0, 1, 2, 3]);
+        assert_eq!((sent.packets, sent.too_big, sent.errors), (2, 1, 1));
+        let mut batch = Batch::new(4, 100);
+        assert_eq!(b.receive(&mut batch).unwrap(), 2);
+        assert_eq!(batch.buffers()[1].packet(), b"last");
+        // A datagram that exceeds the buffer arrives as an empty packet, not as a shorter one.
+        assert!(out.buffers_mut()[0].set(&[1; 200]));
+        a.transmit(&out, &[0]);
+        assert_eq!(b.receive(&mut batch).unwrap(), 1);
+        assert!(batch.buffers()[0].is_empty());
+    }
+}
