@@ -18,6 +18,8 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 pub mod config;
 pub mod demo;
+pub mod doctor;
+pub mod output;
 
 /// The command failed.
 pub const EXIT_FAILED: u8 = 1;
@@ -38,6 +40,8 @@ struct Cli {
 enum Command {
     /// A network on this machine: UEs register, ping and download through the core.
     Demo(demo::Args),
+    /// Check this machine and the configuration, and say what to do.
+    Doctor(doctor::Args),
     /// Check a configuration and say what is wrong with it.
     Check(ConfigArg),
     /// Print shell completions, for example `godwit completions bash > /etc/bash_completion.d/godwit`.
@@ -67,6 +71,7 @@ pub fn main() -> ExitCode {
 fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Demo(args) => demo::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Check(arg) => {
             config::load(&arg.config)?;
             Ok(ExitCode::SUCCESS)

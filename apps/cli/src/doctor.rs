@@ -1,0 +1,477 @@
+//! `godwit doctor`: what this machine offers, what is in the way, and what to do about it.
+//!
+//! Nothing is changed. Each check is one function that returns [`Finding`]s; the advice is a command or setting
+//! to type, because "session up, no internet" is where most people give up on a core.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use net::capability::{self, Capability};
+use serde::Serialize;
+
+use crate::config::{self, yaml};
+use crate::output::{self, Format, Table};
+use crate::{ConfigArg, EXIT_FAILED};
+
+/// Options of `godwit doctor`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    config: ConfigArg,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Ok,
+    /// Works, with a restriction worth knowing.
+    Note,
+    /// The core will not work until something is done.
+    Problem,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    verdict: Verdict,
+    detail: String,
+    /// What to do; empty when nothing is to be done.
+    advice: String,
+}
+
+impl Finding {
+    fn ok(check: &'static str, detail: impl Into<String>) -> Self {
+        Finding { check, verdict: Verdict::Ok, detail: detail.into(), advice: String::new() }
+    }
+
+    fn note(check: &'static str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
+        Finding { check, verdict: Verdict::Note, detail: detail.into(), advice: advice.into() }
+    }
+
+    fn problem(check: &'static str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
+        Finding { check, verdict: Verdict::Problem, detail: detail.into(), advice: advice.into() }
+    }
+}
+
+/// Runs the checks; exit code 1 when one found a problem.
+///
+/// # Errors
+/// When the result cannot be written.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut findings = vec![kernel(), privileges(), sctp(), tun(), namespaces()];
+    findings.extend(programs());
+    findings.push(hugepages());
+    findings.push(forwarding());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    findings.push(runtime.block_on(forward_filter()));
+    match std::fs::read_to_string(&args.config.config) {
+        Ok(text) => match config::parse(&text) {
+            Ok(_) => match yaml::parse(&text) {
+                Ok(node) => {
+                    let file = args.config.config.display();
+                    findings.push(Finding::ok("configuration", format!("{file} is sound")));
+                    findings.extend(configured(&node));
+                }
+                Err(problem) => findings.push(Finding::problem("configuration", problem.message, "")),
+            },
+            Err(problems) => findings.extend(problems.into_iter().map(|problem| {
+                let place = format!("{}:{}: {}", args.config.config.display(), problem.line, problem.path);
+                Finding::problem("configuration", format!("{place}: {}", problem.message), "")
+            })),
+        },
+        Err(error) => findings.push(Finding::note(
+            "configuration",
+            format!("{}: {error}", args.config.config.display()),
+            "name the file with -c to have its addresses and ports checked",
+        )),
+    }
+    print(args.format, &findings)?;
+    let bad = findings.iter().any(|finding| finding.verdict == Verdict::Problem);
+    Ok(if bad { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
+}
+
+fn print(format: Format, findings: &[Finding]) -> anyhow::Result<()> {
+    if format.json {
+        return output::json(&findings);
+    }
+    let mut table = Table::new(&["", "CHECK", "FOUND"]);
+    for finding in findings {
+        let mark = match finding.verdict {
+            Verdict::Ok => "ok",
+            Verdict::Note => "note",
+            Verdict::Problem => "PROBLEM",
+        };
+        table.row([mark.to_owned(), finding.check.to_owned(), finding.detail.clone()]);
+        if !finding.advice.is_empty() {
+            table.row([String::new(), String::new(), format!("-> {}", finding.advice)]);
+        }
+    }
+    Ok(output::text(&table.render())?)
+}
+
+fn kernel() -> Finding {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    Finding::ok("kernel", format!("Linux {}", release.trim()))
+}
+
+fn privileges() -> Finding {
+    let missing: Vec<&str> = [Capability::NetAdmin, Capability::NetRaw]
+        .into_iter()
+        .filter(|capability| !capability.held())
+        .map(Capability::name)
+        .collect();
+    if missing.is_empty() {
+        return Finding::ok("privileges", "CAP_NET_ADMIN and CAP_NET_RAW are held");
+    }
+    Finding::note(
+        "privileges",
+        format!(
+            "without {}: `godwit run` cannot make the N6 device or a raw SCTP socket",
+            missing.join(" and ")
+        ),
+        "run as root, or: setcap cap_net_admin,cap_net_raw,cap_net_bind_service+ep $(command -v godwit). \
+         `godwit demo` works without",
+    )
+}
+
+fn sctp() -> Finding {
+    if capability::kernel_sctp() {
+        Finding::ok("SCTP", "in the kernel")
+    } else if capability::raw_sctp() {
+        Finding::ok(
+            "SCTP",
+            "not in the kernel; in user space over raw IP (protocol 132), which gNBs cannot tell apart",
+        )
+    } else {
+        Finding::note(
+            "SCTP",
+            "neither in the kernel nor allowed as raw socket",
+            "modprobe sctp, or run with CAP_NET_RAW; UDP encapsulation (`amf.sctp: {udp: …}`) works with gNBs that know it",
+        )
+    }
+}
+
+fn tun() -> Finding {
+    match capability::tun_device() {
+        Ok(()) => Finding::ok("TUN device", "/dev/net/tun can be opened"),
+        Err(error) => Finding::problem(
+            "TUN device",
+            format!("/dev/net/tun: {error}"),
+            "modprobe tun; in a container: --device /dev/net/tun --cap-add NET_ADMIN",
+        ),
+    }
+}
+
+fn namespaces() -> Finding {
+    if Capability::SysAdmin.held() {
+        return Finding::ok("namespaces", "may be created (the demo and the tests use them)");
+    }
+    match capability::user_namespaces() {
+        Ok(()) => Finding::ok("namespaces", "user namespaces are allowed, so the demo works without root"),
+        Err(reason) => Finding::note(
+            "namespaces",
+            format!("no user namespaces: {reason}"),
+            "the demo needs them or root; sysctl -w user.max_user_namespaces=10000 \
+             kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+    }
+}
+
+fn programs() -> Vec<Finding> {
+    // Program, Debian package, and what is lost without it.
+    let wanted = [
+        ("ip", "iproute2", "looking at the network the core has set up"),
+        ("nft", "nftables", "NAT of the data network (`nat: true`)"),
+        ("ping", "iputils-ping", "the demo's ping"),
+        ("curl", "curl", "the demo's download"),
+    ];
+    let mut findings = Vec::new();
+    let mut found = Vec::new();
+    for (program, package, purpose) in wanted {
+        match capability::program(program) {
+            Some(_) => found.push(program),
+            None => findings.push(Finding::note(
+                "programs",
+                format!("`{program}` is missing; it is for {purpose}"),
+                format!("apt-get install {package}"),
+            )),
+        }
+    }
+    if !found.is_empty() {
+        findings.insert(0, Finding::ok("programs", found.join(", ")));
+    }
+    findings
+}
+
+fn hugepages() -> Finding {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
+        line.map_or("?", str::trim).to_owned()
+    };
+    let (total, free, size) = (field("HugePages_Total:"), field("HugePages_Free:"), field("Hugepagesize:"));
+    Finding::ok("huge pages", format!("{free} of {total} free, {size} each (the kernel backend needs none)"))
+}
+
+fn forwarding() -> Finding {
+    let on = net::sysctl::get("net.ipv4.ip_forward").is_ok_and(|value| value.trim() == "1");
+    if on {
+        Finding::ok("IP forwarding", "on")
+    } else {
+        Finding::ok("IP forwarding", "off; the UPF switches it on in its namespace when it starts")
+    }
+}
+
+/// A firewall that drops forwarded packets is the usual reason for "session up, no internet".
+async fn forward_filter() -> Finding {
+    let check = "firewall";
+    let limit = Duration::from_secs(5);
+    let rules = match net::process::Command::new("nft").args(["list", "ruleset"]).output(limit).await {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
+        _ => {
+            return Finding::note(
+                check,
+                "the rules cannot be read",
+                "run as root to have the firewall checked",
+            );
+        }
+    };
+    if rules.lines().any(drops_forwarded) {
+        return Finding::problem(
+            check,
+            "a forward chain drops by default (Docker and firewalld do this): user packets would not leave",
+            "let the UE pool through, for example: iptables -I FORWARD -s 10.45.0.0/16 -j ACCEPT; \
+             iptables -I FORWARD -d 10.45.0.0/16 -j ACCEPT",
+        );
+    }
+    Finding::ok(check, "no forward chain drops by default")
+}
+
+/// Whether a line of `nft list ruleset` is the head of a forward chain with policy drop.
+fn drops_forwarded(line: &str) -> bool {
+    line.contains("hook forward") && line.contains("policy drop")
+}
+
+/// Checks of the addresses, ports and pools of a configuration.
+fn configured(node: &yaml::Node) -> Vec<Finding> {
+    let endpoints = endpoints(node);
+    let mut findings = Vec::new();
+    let ours = local_addresses();
+    for (name, _, address) in &endpoints {
+        if !address.ip().is_unspecified() && !address.ip().is_loopback() && !ours.contains(&address.ip()) {
+            findings.push(Finding::problem(
+                "addresses",
+                format!("{name}: {} is not an address of this machine", address.ip()),
+                format!("ip address add {}/32 dev lo, or write one of `ip -brief address`", address.ip()),
+            ));
+        }
+    }
+    if findings.is_empty() {
+        findings
+            .push(Finding::ok("addresses", format!("{} configured, all on this machine", endpoints.len())));
+    }
+    let in_use: Vec<String> = endpoints
+        .iter()
+        .filter(|(_, protocol, address)| bound(protocol).iter().any(|other| collides(*other, *address)))
+        .map(|(name, protocol, address)| format!("{name} {address}/{protocol}"))
+        .collect();
+    if in_use.is_empty() {
+        findings.push(Finding::ok("ports", "all free"));
+    } else {
+        findings.push(Finding::note(
+            "ports",
+            format!("in use: {}", in_use.join(", ")),
+            "either the core runs already, or another program does: ss -lnp",
+        ));
+    }
+    findings.extend(n2_n3_reachable(&endpoints));
+    findings.extend(pools(node));
+    findings
+}
+
+/// Name, transport protocol and address of each socket the configuration asks for.
+fn endpoints(node: &yaml::Node) -> Vec<(String, &'static str, SocketAddr)> {
+    let mut found = Vec::new();
+    for (section, content) in node.entries() {
+        for (key, value) in content.entries() {
+            let protocol = match key.name.as_str() {
+                "sbi" => "tcp",
+                "ngap" => "sctp",
+                "pfcp" | "gtpu" => "udp",
+                _ => continue,
+            };
+            if let yaml::Value::Scalar { text, .. } = &value.value
+                && let Ok(address) = text.parse()
+            {
+                found.push((format!("{}.{}", section.name, key.name), protocol, address));
+            }
+        }
+    }
+    found
+}
+
+fn collides(bound: SocketAddr, wanted: SocketAddr) -> bool {
+    bound.port() == wanted.port() && (bound.ip() == wanted.ip() || bound.ip().is_unspecified())
+}
+
+/// Sockets bound on this machine, from /proc/net.
+fn bound(protocol: &str) -> Vec<SocketAddr> {
+    let mut found = Vec::new();
+    for file in [format!("/proc/net/{protocol}"), format!("/proc/net/{protocol}6")] {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        for line in text.lines().skip(1) {
+            let mut fields = line.split_whitespace().skip(1);
+            let (local, state) = (fields.next(), fields.nth(1));
+            // TCP: only listening sockets (0A) are in the way.
+            if protocol == "udp" || state == Some("0A") {
+                found.extend(local.and_then(proc_address));
+            }
+        }
+    }
+    found
+}
+
+/// `0100007F:1F90` as the kernel prints it: words in host order, port in hexadecimal.
+fn proc_address(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let word = |at: usize| u32::from_str_radix(address.get(at..at + 8)?, 16).ok().map(u32::to_ne_bytes);
+    let ip = if address.len() == 8 {
+        IpAddr::from(word(0)?)
+    } else {
+        let mut bytes = [0; 16];
+        for (index, chunk) in bytes.chunks_exact_mut(4).enumerate() {
+            chunk.copy_from_slice(&word(index * 8)?);
+        }
+        IpAddr::from(bytes)
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+/// Addresses of this machine's interfaces, from /proc/net.
+fn local_addresses() -> Vec<IpAddr> {
+    let mut found = Vec::new();
+    let trie = std::fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();
+    let mut last = None;
+    for line in trie.lines().map(str::trim) {
+        if let Some(address) = line.strip_prefix("|-- ") {
+            last = address.parse::<Ipv4Addr>().ok();
+        } else if line == "/32 host LOCAL" {
+            found.extend(last.map(IpAddr::from));
+        }
+    }
+    let inet6 = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+    for line in inet6.lines() {
+        let address = line.split_whitespace().next().and_then(|text| u128::from_str_radix(text, 16).ok());
+        found.extend(address.map(|bits| IpAddr::from(Ipv6Addr::from(bits))));
+    }
+    found
+}
+
+/// gNBs on other machines cannot reach a loopback address.
+fn n2_n3_reachable(endpoints: &[(String, &'static str, SocketAddr)]) -> Vec<Finding> {
+    let local: Vec<String> = endpoints
+        .iter()
+        .filter(|(name, _, address)| (name == "amf.ngap" || name == "upf.gtpu") && address.ip().is_loopback())
+        .map(|(name, _, address)| format!("{name}: {address}"))
+        .collect();
+    if local.is_empty() {
+        return Vec::new();
+    }
+    vec![Finding::note(
+        "N2 and N3",
+        format!("only programs on this machine reach {}", local.join(", ")),
+        "for real gNBs write an address of the network they are in",
+    )]
+}
+
+/// UE pools must not overlap a network this machine is in, and the session MTU must fit the links.
+fn pools(node: &yaml::Node) -> Vec<Finding> {
+    let routes = std::fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let mut findings = Vec::new();
+    let Some(yaml::Value::Sequence(networks)) =
+        node.get("upf").and_then(|upf| upf.get("dnn")).map(|dnn| dnn.value.clone())
+    else {
+        return findings;
+    };
+    let mut devices = BTreeMap::new();
+    for network in &networks {
+        let text = |key: &str| match network.get(key).map(|node| &node.value) {
+            Some(yaml::Value::Scalar { text, .. }) => text.clone(),
+            _ => String::new(),
+        };
+        let pool = network.get("ue_pool").and_then(|pool| pool.get("ipv4")).map(|node| node.value.clone());
+        if let Some(yaml::Value::Scalar { text: pool, .. }) = pool {
+            devices.insert(text("tun"), pool);
+        }
+    }
+    for (device, pool) in &devices {
+        let Some((base, bits)) = parse_prefix(pool) else { continue };
+        for line in routes.lines().skip(1) {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let (Some(name), Some(to), Some(mask)) = (fields.first(), fields.get(1), fields.get(7)) else {
+                continue;
+            };
+            let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
+            let (Some(to), Some(mask)) = (number(to), number(mask)) else { continue };
+            let common = mask & bits;
+            if mask != 0 && name != device && to & common == base & common {
+                findings.push(Finding::problem(
+                    "UE pool",
+                    format!("{pool} overlaps {}/{} on {name}", Ipv4Addr::from(to), mask.leading_ones()),
+                    "choose another ue_pool in smf.dnn and upf.dnn",
+                ));
+            }
+        }
+    }
+    if findings.is_empty() && !devices.is_empty() {
+        findings.push(Finding::ok("UE pool", "no overlap with networks of this machine"));
+    }
+    findings
+}
+
+/// `10.45.0.0/16` as address and mask.
+fn parse_prefix(text: &str) -> Option<(u32, u32)> {
+    let (address, length) = text.split_once('/')?;
+    let length: u32 = length.parse().ok().filter(|length| *length <= 32)?;
+    let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
+    Some((u32::from(address.parse::<Ipv4Addr>().ok()?), mask))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_forms_of_proc_are_read() {
+        assert_eq!(proc_address("0100007F:1F90"), Some("127.0.0.1:8080".parse().unwrap()));
+        let six = proc_address("00000000000000000000000001000000:0050");
+        assert_eq!(six, Some("[::1]:80".parse().unwrap()));
+        assert_eq!(proc_address("zz:1"), None);
+        assert_eq!(parse_prefix("10.45.0.0/16"), Some((0x0a2d_0000, 0xffff_0000)));
+        assert_eq!(parse_prefix("10.45.0.0/33"), None);
+        assert!(local_addresses().contains(&"127.0.0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_bound_port_is_in_the_way() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        assert!(bound("tcp").iter().any(|other| collides(*other, address)));
+        let wild = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 7);
+        assert!(collides(wild, "10.0.0.1:7".parse().unwrap()));
+        assert!(!collides("10.0.0.2:7".parse().unwrap(), "10.0.0.1:7".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_forward_chain_that_drops_is_noticed() {
+        assert!(drops_forwarded("type filter hook forward priority filter; policy drop;"));
+        assert!(!drops_forwarded("type filter hook forward priority filter; policy accept;"));
+        assert!(!drops_forwarded("type filter hook input priority filter; policy drop;"));
+    }
+}

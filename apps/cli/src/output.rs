@@ -1,0 +1,104 @@
+//! What commands print: tables for people, JSON for programs.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+/// `--json`, the same on every listing.
+#[derive(clap::Args, Debug, Clone, Copy)]
+pub struct Format {
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A table that aligns its columns.
+#[derive(Debug)]
+pub struct Table {
+    header: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these column titles.
+    pub fn new(header: &[&'static str]) -> Self {
+        Table { header: header.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row; missing cells stay empty.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// Whether there is nothing below the titles.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The table as text, a line per row.
+    pub fn render(&self) -> String {
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+            cells.chain([self.header[column].len()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
+        let mut text = String::new();
+        let titles = self.header.iter().map(|title| (*title).to_owned()).collect();
+        for row in std::iter::once(&titles).chain(&self.rows) {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(&widths) {
+                line.push_str(&format!("{cell:width$}  "));
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Writes text to standard output. A reader that went away (`| head`) is not an error.
+///
+/// # Errors
+/// When standard output cannot be written for another reason.
+pub fn text(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+/// Writes a value as indented JSON.
+///
+/// # Errors
+/// As [`text`].
+pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    let mut line = serde_json::to_string_pretty(value)?;
+    line.push('\n');
+    Ok(text(&line)?)
+}
+
+/// Writes JSON or, without `--json`, the table (or what to say when it is empty).
+///
+/// # Errors
+/// As [`text`].
+pub fn listing(format: Format, value: &impl Serialize, table: &Table, empty: &str) -> anyhow::Result<()> {
+    match (format.json, table.is_empty()) {
+        (true, _) => json(value),
+        (false, true) => Ok(text(&format!("{empty}\n"))?),
+        (false, false) => Ok(text(&table.render())?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = Table::new(&["SUPI", "STATE"]);
+        table.row(["imsi-999700000000001".to_owned(), "registered".to_owned()]);
+        table.row(["x".to_owned()]);
+        assert_eq!(table.render(), "SUPI                  STATE\nimsi-999700000000001  registered\nx\n");
+    }
+}
