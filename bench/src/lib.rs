@@ -1,2 +1,40 @@
-//! Experiments behind `godwit bench`.
+//! The experiments behind `godwit bench`: one module per figure, one JSON form for all, raw samples kept.
+//!
+//! Flow: an experiment fills a [`result::Experiment`]; [`write`] puts it into `DIR/<id>.json` and draws
+//! `DIR/<id>.svg` from the same samples. Read first: [`result`], then an experiment such as [`procedures`].
+//!
+//! Invariants: a figure is a median with its spread, never a single run; contenders are interleaved in one run, and a
+//! ratio is computed pair by pair; nothing is left out of the samples.
 #![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+pub mod machine;
+pub mod plot;
+pub mod result;
+pub mod stats;
+
+/// Options every experiment takes.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// End within a minute, with fewer samples.
+    pub quick: bool,
+    /// Where result and plot are written.
+    pub out: PathBuf,
+}
+
+/// Writes `<id>.json` and `<id>.svg`; returns their paths.
+///
+/// # Errors
+/// When the folder cannot be made or a file not written.
+pub fn write(experiment: &result::Experiment, folder: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let json = folder.join(format!("{}.json", experiment.experiment));
+    let text = serde_json::to_string_pretty(experiment)? + "\n";
+    std::fs::write(&json, text).with_context(|| format!("cannot write {}", json.display()))?;
+    let svg = folder.join(format!("{}.svg", experiment.experiment));
+    plot::draw(experiment, &svg)?;
+    Ok((json, svg))
+}

@@ -1,0 +1,74 @@
+//! What a result was measured on: commit, processor, kernel, time.
+
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::result::Machine;
+
+/// Commit of the sources this binary is run from, with `-dirty` when they were changed.
+pub fn commit() -> String {
+    let git =
+        Command::new("git").args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]).output();
+    match git {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        _ => "unknown".to_owned(),
+    }
+}
+
+/// Processor, memory and kernel, from /proc.
+pub fn describe() -> Machine {
+    let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).map(str::to_owned);
+        line.and_then(|line| line.split_once(':').map(|(_, value)| value.trim().to_owned()))
+            .unwrap_or_default()
+    };
+    let kilobytes = field(&read("/proc/meminfo"), "MemTotal");
+    let kilobytes: u64 = kilobytes.split_whitespace().next().and_then(|kb| kb.parse().ok()).unwrap_or(0);
+    Machine {
+        cpu: field(&read("/proc/cpuinfo"), "model name"),
+        cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
+        memory_mb: kilobytes / 1024,
+        kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+    }
+}
+
+/// A time as `2026-01-31T12:00:00Z`.
+pub fn rfc3339(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    // Civil date from days since 1970-01-01, counting years from March so that the leap day comes last.
+    let z = days + 719_468;
+    let era = z / 146_097;
+    let of_era = z % 146_097;
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        let at = |seconds| rfc3339(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(at(1_735_689_599), "2024-12-31T23:59:59Z");
+        assert_eq!(at(1_772_323_200), "2026-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn this_machine_has_a_kernel_and_cores() {
+        let machine = describe();
+        assert!(machine.cores > 0 && machine.memory_mb > 0 && !machine.kernel.is_empty(), "{machine:?}");
+    }
+}
