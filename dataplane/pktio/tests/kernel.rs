@@ -1,0 +1,146 @@
+//! TUN devices and captures against the real kernel, in anonymous network namespaces. Needs root (or a user
+//! namespace with its own network, as `make test` sets up).
+
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::path::Path;
+
+use net::link::Links;
+use net::netns::NetNs;
+use packet::transport::build_udp;
+use packet::{ipv4, protocol};
+use pktio::capture::{Capture, Point};
+use pktio::tun::{TunError, TunPort};
+use pktio::{Batch, Port, Sent};
+
+/// A namespace with a TUN device that has 10.45.0.1/16 and is up.
+fn tun_in_namespace() -> (NetNs, TunPort) {
+    let namespace = NetNs::new().expect("tests run with CAP_SYS_ADMIN");
+    let tun = namespace.enter(|| TunPort::create("gw0")).expect("entered").expect("created");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let links = Links::in_ns(&namespace).expect("netlink");
+        links.add_address("gw0", "10.45.0.1/16".parse().expect("an address")).await.expect("address");
+        links.up("gw0").await.expect("up");
+    });
+    (namespace, tun)
+}
+
+fn udp_packet(from: ([u8; 4], u16), to: ([u8; 4], u16), payload: &[u8]) -> Vec<u8> {
+    let datagram = build_udp((from.0.into(), from.1), (to.0.into(), to.1), payload).expect("short");
+    ipv4::Header::new(from.0.into(), to.0.into(), protocol::UDP).build(&datagram).expect("short")
+}
+
+/// Receives until a packet for `port` comes; the kernel may send packets of its own.
+fn receive_udp(tun: &mut TunPort, port: u16) -> Vec<u8> {
+    let mut batch = Batch::new(8, 2048);
+    let mut poller = pktio::poll::Poller::new().expect("epoll");
+    poller.add(tun.fd().expect("a descriptor"), 1).expect("added");
+    for _ in 0..100 {
+        poller.wait(Some(100), |_| ()).expect("waited");
+        tun.receive(&mut batch).expect("received");
+        for buffer in batch.buffers() {
+            let flow = packet::flow::Flow::parse(buffer.packet()).expect("the kernel sends valid packets");
+            if flow.ports.is_some_and(|(_, to)| to == port) {
+                return buffer.packet().to_vec();
+            }
+        }
+    }
+    panic!("no packet to port {port}");
+}
+
+#[test]
+fn a_tun_device_exchanges_packets_with_the_kernel() {
+    let (namespace, mut tun) = tun_in_namespace();
+    let socket = namespace.enter(|| UdpSocket::bind("10.45.0.1:7000").unwrap()).unwrap();
+    let mut batch = Batch::new(4, 2048);
+    assert!(batch.push(
+        &udp_packet(([10, 45, 0, 2], 5000), ([10, 45, 0, 1], 7000), b"up"),
+        "0.0.0.0:0".parse().unwrap()
+    ));
+    assert!(batch.push(b"\x00not ip", "0.0.0.0:0".parse().unwrap()));
+    let sent = tun.transmit(&batch, &[0, 1]);
+    assert_eq!((sent.packets, sent.errors), (1, 1), "the kernel refuses what is not IP");
+    let mut payload = [0; 16];
+    let (length, from) = socket.recv_from(&mut payload).unwrap();
+    assert_eq!((&payload[..length], from), (&b"up"[..], "10.45.0.2:5000".parse().unwrap()));
+
+    socket.send_to(b"down", "10.45.0.2:5000").unwrap();
+    let packet = receive_udp(&mut tun, 5000);
+    assert!(ipv4::Packet::new(&packet).unwrap().checksum_ok());
+    assert_eq!(&packet[28..], b"down");
+    assert_eq!(tun.share().transmit(&batch, &[]), Sent::default());
+}
+
+#[test]
+fn bad_names_are_refused_and_devices_vanish_with_their_port() {
+    for name in ["", "seventeen-letters", "a b", "x/y"] {
+        assert!(matches!(TunPort::create(name), Err(TunError::Name(_))), "{name}");
+    }
+    let (namespace, tun) = tun_in_namespace();
+    assert!(matches!(namespace.enter(|| TunPort::create("gw0")).unwrap(), Err(TunError::Create { .. })));
+    drop(tun);
+    namespace.enter(|| TunPort::create("gw0")).unwrap().expect("the name is free again");
+}
+
+/// Packets of a capture file by interface name: block walk as a reader does it.
+fn packets(path: &Path) -> BTreeMap<String, Vec<Vec<u8>>> {
+    let bytes = std::fs::read(path).expect("the capture file exists");
+    let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four octets"));
+    let (mut at, mut names, mut out) = (0, Vec::new(), BTreeMap::new());
+    while at < bytes.len() {
+        let total = u32_at(at + 4) as usize;
+        match u32_at(at) {
+            1 => {
+                let length = usize::from(u16::from_ne_bytes([bytes[at + 18], bytes[at + 19]]));
+                names.push(String::from_utf8_lossy(&bytes[at + 20..at + 20 + length]).into_owned());
+            }
+            6 => {
+                let name = names[u32_at(at + 8) as usize].clone();
+                let length = u32_at(at + 20) as usize;
+                assert_eq!(u32_at(at + 20), u32_at(at + 24), "nothing was cut");
+                out.entry(name).or_insert_with(Vec::new).push(bytes[at + 28..at + 28 + length].to_vec());
+            }
+            _ => {}
+        }
+        at += total;
+    }
+    out
+}
+
+#[test]
+fn captures_sort_packets_by_reference_point_without_duplicates() {
+    let (namespace, mut tun) = tun_in_namespace();
+    let directory = std::env::temp_dir().join(format!("godwit-capture-{}", std::process::id()));
+    let points = vec![Point::n2(None), Point::n3(), Point::n4(), Point::n6(["gw0"]), Point::sbi([7777])];
+    let capture = namespace.enter(|| Capture::start(&directory, points)).unwrap().unwrap();
+
+    let gtpu = namespace.enter(|| UdpSocket::bind("127.0.0.7:2152").unwrap()).unwrap();
+    for n in 0..10u8 {
+        gtpu.send_to(&[n; 100], "127.0.0.7:2152").unwrap();
+    }
+    let pfcp = namespace.enter(|| UdpSocket::bind("127.0.0.7:8805").unwrap()).unwrap();
+    pfcp.send_to(b"pfcp", "127.0.0.7:8805").unwrap();
+    // On N6, whatever its ports: not N4.
+    let mut batch = Batch::new(1, 2048);
+    assert!(batch.push(
+        &udp_packet(([10, 45, 0, 2], 8805), ([10, 45, 0, 1], 8805), b"n6"),
+        "0.0.0.0:0".parse().unwrap()
+    ));
+    assert_eq!(tun.transmit(&batch, &[0]).packets, 1);
+
+    let summary = capture.stop();
+    let count = |name: &str| summary.packets.iter().find(|(point, _)| point == name).unwrap().1;
+    assert_eq!((count("n2"), count("n3"), count("n4"), count("sbi"), summary.lost), (0, 10, 1, 0, 0));
+    assert!(count("n6") >= 1);
+
+    let n3 = packets(&directory.join("n3.pcapng"));
+    let frames = &n3["lo"];
+    assert_eq!(frames.len(), 10);
+    for (n, frame) in frames.iter().enumerate() {
+        assert_eq!(frame[42..], [n as u8; 100], "in order, with Ethernet, IPv4 and UDP in front");
+    }
+    let n6 = packets(&directory.join("n6.pcapng"));
+    assert!(n6["gw0"].iter().any(|packet| packet.ends_with(b"n6") && packet[0] == 0x45));
+    std::fs::remove_dir_all(&directory).unwrap();
+}
