@@ -11,10 +11,10 @@ const SMF: &str = "127.0.0.4:8805";
 const UPF: &str = "127.0.0.7:8805";
 
 fn smf() -> SocketAddr {
-    SMF.parse().unwrap()
+    SMF.parse().expect("a socket address")
 }
 fn upf() -> SocketAddr {
-    UPF.parse().unwrap()
+    UPF.parse().expect("a socket address")
 }
 
 fn endpoint(stamp: u32) -> Endpoint {
