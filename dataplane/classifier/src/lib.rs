@@ -1,2 +1,49 @@
-//! Packet classifiers for PDR look-up.
+//! Packet classification over the rules that packet detection rules are made of (TS 29.244 §5.2.1A, §8.2.5).
+//!
+//! A [`Rule`] selects packets by masked, ranged and exact fields ([`rule::Filter`]) and has a precedence;
+//! a [`Classifier`] finds, for a batch of packet [`Key`]s, the matching rule that comes first. The lower
+//! precedence value comes first (TS 29.244 §8.2.11); among equal ones, the lower rule id.
+//!
+//! Backends are modules: [`list`] is the linear list that the standard describes, and the oracle for
+//! all others. [`sdf`] reads the text form of SDF filters.
+//!
+//! The crate depends on nothing of the project and never allocates in `classify`.
 #![forbid(unsafe_code)]
+
+pub mod list;
+pub mod rule;
+pub mod sdf;
+
+pub use list::List;
+pub use rule::{Family, Filter, FlowLabel, Key, Masked, PortRange, Prefix, Qfi, Rule, RuleError};
+
+/// The value of the first matching rule, if any matches.
+pub type Verdict = Option<u32>;
+
+/// Why a rule was not inserted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum InsertError {
+    /// A rule with this id is present.
+    #[error("rule {0} exists already")]
+    Exists(u32),
+}
+
+/// A set of rules that packets are looked up in.
+pub trait Classifier: Send + Sync {
+    /// Writes the verdict of `keys[i]` to `verdicts[i]`. Keys beyond the length of `verdicts` are not looked up.
+    fn classify(&self, keys: &[Key], verdicts: &mut [Verdict]);
+
+    /// Adds a rule.
+    fn insert(&mut self, rule: Rule) -> Result<(), InsertError>;
+
+    /// Removes the rule with this id; `false` when there is none.
+    fn remove(&mut self, id: u32) -> bool;
+
+    /// Number of rules.
+    fn len(&self) -> usize;
+
+    /// Whether there are no rules.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
