@@ -68,14 +68,13 @@ const RULES: &[Rule] = &[
 const TOPS: &[&str] = &["apps", "bench", "tests", "fuzz", "xtask"];
 
 /// Crates of the top groups that other top groups may use (docs/adr/0001-lab-and-bench-are-libraries.md).
-const SHARED_TOPS: &[(&str, &[&str])] =
-    &[
-        ("lab", &["apps", "bench", "tests"]),
-        ("bench", &["apps", "tests"]),
-        ("testkit", &["tests", "bench"]),
-        // Its configuration reader is a decoder like any other.
-        ("cli", &["fuzz"]),
-    ];
+const SHARED_TOPS: &[(&str, &[&str])] = &[
+    ("lab", &["apps", "bench", "tests"]),
+    ("bench", &["apps", "tests"]),
+    ("testkit", &["tests", "bench"]),
+    // Its configuration reader is a decoder like any other.
+    ("cli", &["fuzz"]),
+];
 
 /// Third-party crates that one place wraps, so that replacing them touches one crate.
 const WRAPPED: &[(&str, &[&str], &str)] = &[

@@ -6,25 +6,9 @@ use anyhow::Context as _;
 
 use super::Finding;
 
-/// Licences that a linked crate may have. A choice (`A OR B`) needs one of them, a sum (`A AND B`) all.
-const ALLOWED: &[&str] = &[
-    "MIT",
-    "MIT-0",
-    "Apache-2.0",
-    "Apache-2.0 WITH LLVM-exception",
-    "BSD-2-Clause",
-    "BSD-3-Clause",
-    "ISC",
-    "Zlib",
-    "0BSD",
-    "CC0-1.0",
-    "Unlicense",
-    "BSL-1.0",
-    "Unicode-3.0",
-];
-
 /// Appends a finding for each crate from elsewhere than crates.io or under another licence.
 pub fn check(root: &Path, findings: &mut Vec<Finding>) -> anyhow::Result<()> {
+    let allowed = allowed(&std::fs::read_to_string(root.join("deny.toml")).context("deny.toml")?);
     let metadata = super::metadata(root, true)?;
     let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
     for package in packages {
@@ -38,9 +22,9 @@ pub fn check(root: &Path, findings: &mut Vec<Finding>) -> anyhow::Result<()> {
             findings.push(Finding::new(Path::new("Cargo.lock"), 0, "source", message));
         }
         let licence = package["license"].as_str().unwrap_or("no licence given");
-        if !acceptable(licence) {
+        if !acceptable(licence, &allowed) {
             let message = format!(
-                "`{name}` is under `{licence}`: we link permissive licences only. Find another crate, or make it a \
+                "`{name}` is under `{licence}`: we link permissive licences only (deny.toml). Find another crate, or make it a \
                  separate program."
             );
             findings.push(Finding::new(Path::new("Cargo.lock"), 0, "licence", message));
@@ -49,12 +33,24 @@ pub fn check(root: &Path, findings: &mut Vec<Finding>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Evaluates an SPDX expression; `/` is the old way to write `OR`.
-fn acceptable(expression: &str) -> bool {
+/// The list `allow = [...]` of deny.toml: licences that a linked crate may have.
+fn allowed(deny: &str) -> Vec<String> {
+    let list = deny
+        .split_once("\nallow = [")
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map_or("", |(list, _)| list);
+    list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Evaluates an SPDX expression: a choice (`A OR B`, of old `A/B`) needs one of the list, a sum (`A AND B`) all.
+fn acceptable(expression: &str, allowed: &[String]) -> bool {
     let expression = expression.replace('/', " OR ");
     // Parentheses only group choices in practice: `(A OR B) AND C` is true when each `AND` part is.
     expression.split(" AND ").all(|part| {
-        part.split(" OR ").any(|licence| ALLOWED.contains(&licence.trim_matches(|c| " ()".contains(c))))
+        part.split(" OR ").any(|licence| {
+            let licence = licence.trim_matches(|c| " ()".contains(c));
+            allowed.iter().any(|allowed| allowed == licence)
+        })
     })
 }
 
@@ -64,11 +60,13 @@ mod tests {
 
     #[test]
     fn permissive_licences_pass_and_others_do_not() {
+        let allowed =
+            allowed("[licenses]\nallow = [\n    \"MIT\",\n    \"Apache-2.0\",\n    \"Unicode-3.0\",\n]\n");
         for good in ["MIT", "MIT OR Apache-2.0", "MIT/Apache-2.0", "(MIT OR GPL-2.0) AND Unicode-3.0"] {
-            assert!(acceptable(good), "{good}");
+            assert!(acceptable(good, &allowed), "{good}");
         }
         for bad in ["GPL-3.0-only", "EUPL-1.2", "MIT AND AGPL-3.0-only", "no licence given"] {
-            assert!(!acceptable(bad), "{bad}");
+            assert!(!acceptable(bad, &allowed), "{bad}");
         }
     }
 }

@@ -18,9 +18,15 @@ const FORBIDDEN: &[(&str, &str)] = &[
 /// Files that are kept as they were received, and this one, which has to name what it forbids.
 const EXEMPT: &[&str] = &["LICENSE", "Cargo.lock", "xtask/src/tidy/prose.rs"];
 
+/// Folders of fuzz inputs.
+const SEEDS: &[&str] = &["fuzz/seeds", "fuzz/regressions"];
+
 /// Checks one text file.
 pub fn check(root: &Path, file: &Path, text: &str, findings: &mut Vec<Finding>) {
-    if EXEMPT.iter().any(|exempt| file == Path::new(exempt)) {
+    // Fuzz inputs are octets that happen to be text.
+    if EXEMPT.iter().any(|exempt| file == Path::new(exempt))
+        || SEEDS.iter().any(|seeds| file.starts_with(seeds))
+    {
         return;
     }
     let markdown = file.extension().is_some_and(|e| e == "md");

@@ -63,8 +63,7 @@ const BANNED: &[Banned] = &[
 ];
 
 /// In wire crates additionally: a codec is a function of its bytes.
-const BANNED_IN_WIRE: &[&str] =
-    &["std::fs", "std::thread", "std::env", "std::process", "std::sync::Mutex"];
+const BANNED_IN_WIRE: &[&str] = &["std::fs", "std::thread", "std::env", "std::process", "std::sync::Mutex"];
 
 /// Checks one Rust file.
 pub fn check(file: &Path, text: &str, findings: &mut Vec<Finding>) {
