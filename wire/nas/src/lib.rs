@@ -12,11 +12,14 @@
 //! Read first: [`gmm::Message`], [`security`], [`aka`].
 #![forbid(unsafe_code)]
 
+pub mod aka;
 pub mod cause;
+mod codec;
 pub mod error;
 pub mod gmm;
 pub mod gsm;
 pub mod ie;
+pub mod suci;
 
 pub use cause::{GmmCause, GsmCause};
 pub use error::{DecodeError, Decoded, EncodeError, SoftError};
