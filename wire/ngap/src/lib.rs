@@ -167,6 +167,40 @@ impl Pdu {
     }
 }
 
+/// Reads the UE identities out of every message that has both.
+macro_rules! ue_ids {
+    ($self:expr; $($name:ident)*) => {
+        match $self {
+            $(Pdu::$name(message) => (Some(message.amf_ue_ngap_id), Some(message.ran_ue_ngap_id)),)*
+            Pdu::InitialUeMessage(message) => (None, Some(message.ran_ue_ngap_id)),
+            Pdu::RerouteNasRequest(message) => (message.amf_ue_ngap_id, Some(message.ran_ue_ngap_id)),
+            Pdu::ErrorIndication(message) => (message.amf_ue_ngap_id, message.ran_ue_ngap_id),
+            Pdu::UeContextReleaseCommand(message) => match message.ue_ngap_ids {
+                UeNgapIds::Pair(amf, ran) => (Some(amf), Some(ran)),
+                UeNgapIds::Amf(amf) => (Some(amf), None),
+            },
+            _ => (None, None),
+        }
+    };
+}
+
+impl Pdu {
+    /// The identities of the UE the message is about: the AMF's and the gNB's. Both are `None` in a
+    /// message about the interface.
+    pub fn ue_ids(&self) -> (Option<AmfUeNgapId>, Option<RanUeNgapId>) {
+        ue_ids!(self;
+            UplinkNasTransport DownlinkNasTransport NasNonDeliveryIndication
+            InitialContextSetupRequest InitialContextSetupResponse InitialContextSetupFailure
+            UeContextReleaseRequest UeContextReleaseComplete
+            UeContextModificationRequest UeContextModificationResponse UeContextModificationFailure
+            UeRadioCapabilityInfoIndication
+            PduSessionResourceSetupRequest PduSessionResourceSetupResponse
+            PduSessionResourceReleaseCommand PduSessionResourceReleaseResponse
+            PduSessionResourceModifyRequest PduSessionResourceModifyResponse PduSessionResourceNotify
+        )
+    }
+}
+
 /// The error of a procedure that is not served here (§10.3.4.1).
 fn unknown_procedure(envelope: &NGAPPDU<'_>) -> DecodeError {
     let procedure = (envelope.procedure_code(), codec::direction(envelope));

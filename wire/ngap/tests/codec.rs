@@ -2,6 +2,8 @@
 //!
 //! `oxirush_ngap` is used here, and here only, to look at PDUs from outside our own code.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
+
 mod common;
 
 use bytes::Bytes;
@@ -29,6 +31,20 @@ fn every_message_round_trips_and_deviates_in_nothing() {
         assert_eq!(seen.check().unwrap(), [], "{}", pdu.name());
         let direction = format!("{:?}", pdu.procedure().1);
         assert_eq!((seen.procedure_code(), seen.direction()), (pdu.procedure().0, direction.as_str()));
+    }
+}
+
+#[test]
+fn ue_identities_are_found_in_every_message_that_has_them() {
+    for pdu in all() {
+        let seen = NGAP_PDU::decode(&pdu.encode().unwrap()).unwrap();
+        let ids = seen.protocol_ies().unwrap();
+        let has = |id| ids.0.iter().any(|ie| ie.id.0 == id || ie.id.0 == 114);
+        let (amf, ran) = pdu.ue_ids();
+        assert_eq!(amf.is_some(), has(10), "{}", pdu.name());
+        if pdu.name() != "UEContextReleaseCommand" {
+            assert_eq!(ran.is_some(), has(85), "{}", pdu.name());
+        }
     }
 }
 
