@@ -546,3 +546,60 @@ impl DlNasTransport {
         }
     }
 }
+
+impl Message {
+    /// Name of the message, for logs and counters.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::RegistrationRequest(_) => "RegistrationRequest",
+            Self::RegistrationAccept(_) => "RegistrationAccept",
+            Self::RegistrationComplete => "RegistrationComplete",
+            Self::RegistrationReject(_) => "RegistrationReject",
+            Self::DeregistrationRequestUe(_) => "DeregistrationRequestUe",
+            Self::DeregistrationAcceptUe => "DeregistrationAcceptUe",
+            Self::DeregistrationRequestNetwork(_) => "DeregistrationRequestNetwork",
+            Self::DeregistrationAcceptNetwork => "DeregistrationAcceptNetwork",
+            Self::ServiceRequest(_) => "ServiceRequest",
+            Self::ServiceAccept(_) => "ServiceAccept",
+            Self::ServiceReject(_) => "ServiceReject",
+            Self::ConfigurationUpdateCommand(_) => "ConfigurationUpdateCommand",
+            Self::ConfigurationUpdateComplete => "ConfigurationUpdateComplete",
+            Self::AuthenticationRequest(_) => "AuthenticationRequest",
+            Self::AuthenticationResponse(_) => "AuthenticationResponse",
+            Self::AuthenticationReject(_) => "AuthenticationReject",
+            Self::AuthenticationFailure(_) => "AuthenticationFailure",
+            Self::AuthenticationResult(_) => "AuthenticationResult",
+            Self::IdentityRequest(_) => "IdentityRequest",
+            Self::IdentityResponse(_) => "IdentityResponse",
+            Self::SecurityModeCommand(_) => "SecurityModeCommand",
+            Self::SecurityModeComplete(_) => "SecurityModeComplete",
+            Self::SecurityModeReject(_) => "SecurityModeReject",
+            Self::Status(_) => "Status",
+            Self::Notification(_) => "Notification",
+            Self::NotificationResponse(_) => "NotificationResponse",
+            Self::UlNasTransport(_) => "UlNasTransport",
+            Self::DlNasTransport(_) => "DlNasTransport",
+        }
+    }
+
+    /// Whether a UE sends this message; 5GMM STATUS goes both ways (`None`).
+    pub fn sent_by_ue(&self) -> Option<bool> {
+        match self {
+            Self::Status(_) => None,
+            Self::RegistrationRequest(_)
+            | Self::RegistrationComplete
+            | Self::DeregistrationRequestUe(_)
+            | Self::DeregistrationAcceptNetwork
+            | Self::ServiceRequest(_)
+            | Self::ConfigurationUpdateComplete
+            | Self::AuthenticationResponse(_)
+            | Self::AuthenticationFailure(_)
+            | Self::IdentityResponse(_)
+            | Self::SecurityModeComplete(_)
+            | Self::SecurityModeReject(_)
+            | Self::NotificationResponse(_)
+            | Self::UlNasTransport(_) => Some(true),
+            _ => Some(false),
+        }
+    }
+}

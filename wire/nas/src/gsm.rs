@@ -247,3 +247,47 @@ pub struct SmStatus {
     /// What was wrong with the message that it answers.
     pub cause: GsmCause,
 }
+
+impl SmBody {
+    /// Name of the message, for logs and counters.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::EstablishmentRequest(_) => "PduSessionEstablishmentRequest",
+            Self::EstablishmentAccept(_) => "PduSessionEstablishmentAccept",
+            Self::EstablishmentReject(_) => "PduSessionEstablishmentReject",
+            Self::ModificationRequest(_) => "PduSessionModificationRequest",
+            Self::ModificationReject(_) => "PduSessionModificationReject",
+            Self::ModificationCommand(_) => "PduSessionModificationCommand",
+            Self::ModificationComplete(_) => "PduSessionModificationComplete",
+            Self::ModificationCommandReject(_) => "PduSessionModificationCommandReject",
+            Self::ReleaseRequest(_) => "PduSessionReleaseRequest",
+            Self::ReleaseReject(_) => "PduSessionReleaseReject",
+            Self::ReleaseCommand(_) => "PduSessionReleaseCommand",
+            Self::ReleaseComplete(_) => "PduSessionReleaseComplete",
+            Self::Status(_) => "5gsmStatus",
+        }
+    }
+}
+
+/// The header of a 5GSM message, readable also when the rest is not, so that the answer can be addressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SmHeader {
+    /// PDU session; `None` for "not assigned" and for reserved values.
+    pub pdu_session_id: Option<PduSessionId>,
+    /// Transaction.
+    pub pti: Pti,
+    /// Message type octet.
+    pub message_type: u8,
+}
+
+impl SmHeader {
+    /// Reads the header; `None` when the octets are no 5GSM message or end inside it.
+    pub fn read(octets: &[u8]) -> Option<Self> {
+        match *octets {
+            [crate::codec::EPD_GSM, id, pti, message_type, ..] => {
+                Some(Self { pdu_session_id: PduSessionId::new(id).ok(), pti: Pti(pti), message_type })
+            }
+            _ => None,
+        }
+    }
+}

@@ -2,7 +2,12 @@
 
 use std::{fmt, str::FromStr};
 
-use types::{Guti, Invalid, Pei, Plmn, STmsi};
+use types::{AmfId, Guami, Guti, Invalid, Pei, Plmn, STmsi, Tmsi};
+
+use crate::{
+    codec::values::{Read, Reader, imsi, read_plmn},
+    error::ValueError,
+};
 
 /// Which identity the network asks for (TS 24.501 §9.11.3.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,4 +199,132 @@ fn octets_from_hex(text: &str) -> Option<Vec<u8>> {
     }
     let octet = |i: usize| text.get(i..i + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
     (0..text.len()).step_by(2).map(octet).collect()
+}
+
+impl MobileIdentity {
+    /// Reads the value of the element.
+    pub(crate) fn read(octets: &[u8]) -> Read<Self> {
+        let mut reader = Reader(octets);
+        let head = reader.u8()?;
+        match head & 0x07 {
+            0 => Ok(Self::None),
+            1 => Self::read_suci(head >> 4 & 0x07, reader),
+            2 => {
+                let plmn = read_plmn(reader.array()?)?;
+                let amf_id = AmfId::from_octets(reader.array()?);
+                let tmsi = Tmsi(u32::from_be_bytes(reader.array()?));
+                Ok(Self::Guti(Guti { guami: Guami { plmn, amf_id }, tmsi }))
+            }
+            3 | 5 => read_pei(octets).map(Self::Pei),
+            4 => {
+                let [a, b] = reader.array()?;
+                let tmsi = Tmsi(u32::from_be_bytes(reader.array()?));
+                let amf_id = AmfId::from_octets([0, a, b]);
+                let s_tmsi = STmsi::new(amf_id.set(), amf_id.pointer(), tmsi);
+                s_tmsi.map(Self::STmsi).map_err(|_| ValueError("is no 5G-S-TMSI"))
+            }
+            6 => reader.array().map(Self::MacAddress),
+            _ => reader.array().map(Self::Eui64),
+        }
+    }
+
+    fn read_suci(format: u8, mut reader: Reader<'_>) -> Read<Self> {
+        if format != 0 {
+            let nai =
+                String::from_utf8(reader.0.to_vec()).map_err(|_| ValueError("has a NAI that is no text"))?;
+            return Ok(Self::SuciNai { format, nai });
+        }
+        let plmn = read_plmn(reader.array()?)?;
+        let routing = reader.array::<2>()?;
+        let digits = routing.iter().flat_map(|octet| [octet & 0x0f, octet >> 4]).take_while(|d| *d != 0x0f);
+        let digits: Vec<u8> = digits.collect();
+        if digits.iter().any(|d| *d > 9) {
+            return Err(ValueError("has a routing indicator that is not made of digits"));
+        }
+        let mut routing_indicator: String = digits.iter().map(|d| char::from(b'0' + d)).collect();
+        if routing_indicator.is_empty() {
+            routing_indicator.push('0');
+        }
+        let scheme = ProtectionScheme::from_number(reader.u8()?);
+        let key_id = reader.u8()?;
+        let output = reader.0.to_vec();
+        if output.is_empty() {
+            return Err(ValueError("has no scheme output"));
+        }
+        let suci = Suci { plmn, routing_indicator, scheme, key_id, output };
+        if scheme == ProtectionScheme::Null {
+            let msin = suci.msin().ok_or(ValueError("has an MSIN that is not made of digits"))?;
+            imsi(plmn, &msin)?;
+        }
+        Ok(Self::Suci(suci))
+    }
+
+    /// Writes the value of the element.
+    pub(crate) fn write(&self) -> Vec<u8> {
+        match self {
+            Self::None => vec![0],
+            Self::Suci(suci) => {
+                let mut out = vec![0x01];
+                out.extend(suci.plmn.to_bcd());
+                let mut routing = bcd_from_digits(&suci.routing_indicator).unwrap_or_default();
+                routing.resize(2, 0xff);
+                out.extend(routing);
+                out.extend([suci.scheme.number(), suci.key_id]);
+                out.extend(&suci.output);
+                out
+            }
+            Self::SuciNai { format, nai } => {
+                let mut out = vec![(format & 0x07) << 4 | 0x01];
+                out.extend(nai.as_bytes());
+                out
+            }
+            Self::Guti(guti) => {
+                let mut out = vec![0xf2];
+                out.extend(guti.guami.plmn.to_bcd());
+                out.extend(guti.guami.amf_id.to_octets());
+                out.extend(guti.tmsi.0.to_be_bytes());
+                out
+            }
+            Self::Pei(pei) => write_pei(pei),
+            Self::STmsi(s_tmsi) => {
+                let mut out = vec![0xf4];
+                let set_and_pointer = s_tmsi.set() << 6 | u16::from(s_tmsi.pointer());
+                out.extend(set_and_pointer.to_be_bytes());
+                out.extend(s_tmsi.tmsi().0.to_be_bytes());
+                out
+            }
+            Self::MacAddress(address) => [&[0x06], address.as_slice()].concat(),
+            Self::Eui64(address) => [&[0x07], address.as_slice()].concat(),
+        }
+    }
+}
+
+/// IMEI (type 3, 15 digits) or IMEISV (type 5, 16 digits): the first digit shares the octet of the type.
+fn read_pei(octets: &[u8]) -> Read<Pei> {
+    let wrong = ValueError("is an IMEI or IMEISV that is not made of 15 or 16 digits");
+    let (head, rest) = octets.split_first().ok_or(wrong.clone())?;
+    let rest = digits_from_bcd(rest).ok_or(wrong.clone())?;
+    if head >> 4 > 9 {
+        return Err(wrong);
+    }
+    let text = format!("{}{rest}", head >> 4);
+    let number = text.parse().map_err(|_| wrong.clone())?;
+    match (head & 0x07, text.len()) {
+        (3, 15) => Ok(Pei::Imei(number)),
+        (5, 16) => Ok(Pei::Imeisv(number)),
+        _ => Err(wrong),
+    }
+}
+
+fn write_pei(pei: &Pei) -> Vec<u8> {
+    let (digits, kind) = match pei {
+        Pei::Imei(number) => (format!("{number:015}"), 3),
+        Pei::Imeisv(number) => (format!("{number:016}"), 5),
+    };
+    let (first, rest) = digits.split_at(1);
+    let first = first.parse::<u8>().unwrap_or(0);
+    let odd = (digits.len() % 2) as u8;
+    let mut out = vec![first << 4 | odd << 3 | kind];
+    out.extend(bcd_from_digits(rest).unwrap_or_default());
+    out
 }

@@ -2,6 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::codec::values::{Read, Reader};
+
 /// The options of one message, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pco {
@@ -46,4 +48,75 @@ pub enum PcoItem {
         /// Contents, at most 255 octets when sent.
         contents: Vec<u8>,
     },
+}
+
+/// Contents with a length of two octets in extended options (TS 24.008 table 10.5.154, network to UE).
+const LONG: [u16; 3] = [0x0023, 0x0024, 0x0030];
+
+impl Pco {
+    pub(crate) fn read(octets: &[u8]) -> Read<Self> {
+        let mut reader = Reader(octets);
+        reader.u8()?;
+        let mut items = Vec::new();
+        while !reader.is_empty() {
+            let id = reader.u16()?;
+            let len = if LONG.contains(&id) { reader.u16()?.into() } else { reader.u8()?.into() };
+            items.push(PcoItem::read(id, reader.take(len)?));
+        }
+        Ok(Self { items })
+    }
+
+    pub(crate) fn write(&self) -> Vec<u8> {
+        let mut out = vec![0x80];
+        for item in &self.items {
+            let (id, contents) = item.write();
+            out.extend(id.to_be_bytes());
+            if LONG.contains(&id) {
+                out.extend((contents.len() as u16).to_be_bytes());
+                out.extend(contents);
+            } else {
+                let len = contents.len().min(0xff);
+                out.push(len as u8);
+                out.extend(contents.into_iter().take(len));
+            }
+        }
+        out
+    }
+}
+
+impl PcoItem {
+    fn read(id: u16, contents: &[u8]) -> Self {
+        let v4 = || <[u8; 4]>::try_from(contents).ok().map(Ipv4Addr::from);
+        let v6 = || <[u8; 16]>::try_from(contents).ok().map(Ipv6Addr::from);
+        let known = match (id, contents) {
+            (0x000d, []) => Some(Self::DnsIpv4Request),
+            (0x000d, _) => v4().map(Self::DnsIpv4),
+            (0x0003, []) => Some(Self::DnsIpv6Request),
+            (0x0003, _) => v6().map(Self::DnsIpv6),
+            (0x0010, []) => Some(Self::Ipv4MtuRequest),
+            (0x0010, &[high, low]) => Some(Self::Ipv4Mtu(u16::from_be_bytes([high, low]))),
+            (0x000c, []) => Some(Self::PcscfIpv4Request),
+            (0x0001, []) => Some(Self::PcscfIpv6Request),
+            (0x000a, []) => Some(Self::AddressByNas),
+            (0x000b, []) => Some(Self::AddressByDhcp),
+            _ => None,
+        };
+        known.unwrap_or_else(|| Self::Other { id, contents: contents.to_vec() })
+    }
+
+    fn write(&self) -> (u16, Vec<u8>) {
+        match self {
+            Self::DnsIpv4Request => (0x000d, Vec::new()),
+            Self::DnsIpv4(address) => (0x000d, address.octets().to_vec()),
+            Self::DnsIpv6Request => (0x0003, Vec::new()),
+            Self::DnsIpv6(address) => (0x0003, address.octets().to_vec()),
+            Self::Ipv4MtuRequest => (0x0010, Vec::new()),
+            Self::Ipv4Mtu(mtu) => (0x0010, mtu.to_be_bytes().to_vec()),
+            Self::PcscfIpv4Request => (0x000c, Vec::new()),
+            Self::PcscfIpv6Request => (0x0001, Vec::new()),
+            Self::AddressByNas => (0x000a, Vec::new()),
+            Self::AddressByDhcp => (0x000b, Vec::new()),
+            Self::Other { id, contents } => (*id, contents.clone()),
+        }
+    }
 }

@@ -4,6 +4,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use types::{BitRate, FiveQi, Qfi};
 
+use crate::{
+    codec::values::{Read, Reader, read_rate, write_rate},
+    error::ValueError,
+};
+
 /// What a QoS rule in a message does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleOperation {
@@ -181,4 +186,251 @@ pub enum FlowParameter {
     AveragingWindow(u16),
     /// EPS bearer identity, for interworking.
     EpsBearer(u8),
+}
+
+/// Reads a list of QoS rules (§9.11.4.13).
+pub(crate) fn read_rules(octets: &[u8]) -> Read<Vec<QosRule>> {
+    let mut reader = Reader(octets);
+    let mut rules = Vec::new();
+    while !reader.is_empty() {
+        let id = reader.u8()?;
+        let len = reader.u16()?;
+        rules.push(QosRule::read(id, Reader(reader.take(len.into())?))?);
+    }
+    Ok(rules)
+}
+
+/// Writes a list of QoS rules.
+pub(crate) fn write_rules(rules: &[QosRule]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for rule in rules {
+        let value = rule.write();
+        out.push(rule.id);
+        out.extend((value.len() as u16).to_be_bytes());
+        out.extend(value);
+    }
+    out
+}
+
+impl QosRule {
+    fn read(id: u8, mut reader: Reader<'_>) -> Read<Self> {
+        let head = reader.u8()?;
+        let operation = match head >> 5 {
+            1 => RuleOperation::Create,
+            2 => RuleOperation::Delete,
+            3 => RuleOperation::ModifyAdd,
+            4 => RuleOperation::ModifyReplace,
+            5 => RuleOperation::ModifyDelete,
+            6 => RuleOperation::ModifyKeep,
+            _ => return Err(ValueError("has a reserved rule operation")),
+        };
+        let mut filters = Vec::new();
+        for _ in 0..head & 0x0f {
+            filters.push(PacketFilter::read(&mut reader, operation == RuleOperation::ModifyDelete)?);
+        }
+        let precedence = if reader.is_empty() { None } else { Some(reader.u8()?) };
+        let last = if reader.is_empty() { None } else { Some(reader.u8()?) };
+        let qfi = last.and_then(|octet| Qfi::new(octet & 0x3f).ok());
+        let segregation = last.is_some_and(|octet| octet & 0x40 != 0);
+        Ok(Self { id, operation, default: head & 0x10 != 0, filters, precedence, qfi, segregation })
+    }
+
+    fn write(&self) -> Vec<u8> {
+        let operation = match self.operation {
+            RuleOperation::Create => 1,
+            RuleOperation::Delete => 2,
+            RuleOperation::ModifyAdd => 3,
+            RuleOperation::ModifyReplace => 4,
+            RuleOperation::ModifyDelete => 5,
+            RuleOperation::ModifyKeep => 6,
+        };
+        let filters = self.filters.iter().take(15);
+        let mut out = vec![operation << 5 | u8::from(self.default) << 4 | filters.len() as u8];
+        for filter in filters {
+            filter.write(&mut out, self.operation == RuleOperation::ModifyDelete);
+        }
+        if let Some(precedence) = self.precedence {
+            out.push(precedence);
+            out.extend(self.qfi.map(|qfi| u8::from(self.segregation) << 6 | qfi.value()));
+        }
+        out
+    }
+}
+
+impl PacketFilter {
+    fn read(reader: &mut Reader<'_>, identifier_only: bool) -> Read<Self> {
+        let head = reader.u8()?;
+        let direction = match head >> 4 & 0x03 {
+            1 => FilterDirection::Downlink,
+            2 => FilterDirection::Uplink,
+            _ => FilterDirection::Bidirectional,
+        };
+        let mut components = Vec::new();
+        if !identifier_only {
+            let len = reader.u8()?;
+            let mut contents = Reader(reader.take(len.into())?);
+            while !contents.is_empty() {
+                components.push(FilterComponent::read(&mut contents)?);
+            }
+        }
+        Ok(Self { id: head & 0x0f, direction, components })
+    }
+
+    fn write(&self, out: &mut Vec<u8>, identifier_only: bool) {
+        if identifier_only {
+            out.push(self.id & 0x0f);
+            return;
+        }
+        let direction = match self.direction {
+            FilterDirection::Downlink => 1,
+            FilterDirection::Uplink => 2,
+            FilterDirection::Bidirectional => 3,
+        };
+        let mut contents = Vec::new();
+        self.components.iter().for_each(|component| component.write(&mut contents));
+        out.extend([direction << 4 | self.id & 0x0f, contents.len().min(0xff) as u8]);
+        out.extend(contents.into_iter().take(0xff));
+    }
+}
+
+impl FilterComponent {
+    fn read(reader: &mut Reader<'_>) -> Read<Self> {
+        let v4 = |reader: &mut Reader<'_>| reader.array::<4>().map(Ipv4Addr::from);
+        let v6 = |reader: &mut Reader<'_>| {
+            let address = reader.array::<16>().map(Ipv6Addr::from)?;
+            let prefix = reader.u8()?;
+            if prefix > 128 { Err(ValueError("has a prefix above 128")) } else { Ok((address, prefix)) }
+        };
+        Ok(match reader.u8()? {
+            0x01 => Self::MatchAll,
+            0x10 => Self::Ipv4Remote(v4(reader)?, v4(reader)?),
+            0x11 => Self::Ipv4Local(v4(reader)?, v4(reader)?),
+            0x21 => v6(reader).map(|(address, prefix)| Self::Ipv6Remote(address, prefix))?,
+            0x23 => v6(reader).map(|(address, prefix)| Self::Ipv6Local(address, prefix))?,
+            0x30 => Self::Protocol(reader.u8()?),
+            0x40 => Self::LocalPort(reader.u16()?),
+            0x41 => Self::LocalPortRange(reader.u16()?, reader.u16()?),
+            0x50 => Self::RemotePort(reader.u16()?),
+            0x51 => Self::RemotePortRange(reader.u16()?, reader.u16()?),
+            0x60 => Self::SecurityParameterIndex(u32::from_be_bytes(reader.array()?)),
+            0x70 => Self::TrafficClass(reader.u8()?, reader.u8()?),
+            0x80 => {
+                let [a, b, c] = reader.array()?;
+                Self::FlowLabel(u32::from_be_bytes([0, a & 0x0f, b, c]))
+            }
+            0x81 => Self::DestinationMac(reader.array()?),
+            0x82 => Self::SourceMac(reader.array()?),
+            0x83 => Self::CTagVid(reader.u16()? & 0x0fff),
+            0x84 => Self::STagVid(reader.u16()? & 0x0fff),
+            0x85 => Self::CTagPcp(reader.u8()? & 0x0f),
+            0x86 => Self::STagPcp(reader.u8()? & 0x0f),
+            0x87 => Self::Ethertype(reader.u16()?),
+            // Its length is not known, so nothing after it can be read.
+            _ => return Err(ValueError("has a packet filter component of an unknown type")),
+        })
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let mut put = |kind: u8, parts: &[&[u8]]| {
+            out.push(kind);
+            parts.iter().for_each(|part| out.extend(*part));
+        };
+        match self {
+            Self::MatchAll => put(0x01, &[]),
+            Self::Ipv4Remote(address, mask) => put(0x10, &[&address.octets(), &mask.octets()]),
+            Self::Ipv4Local(address, mask) => put(0x11, &[&address.octets(), &mask.octets()]),
+            Self::Ipv6Remote(address, prefix) => put(0x21, &[&address.octets(), &[*prefix]]),
+            Self::Ipv6Local(address, prefix) => put(0x23, &[&address.octets(), &[*prefix]]),
+            Self::Protocol(protocol) => put(0x30, &[&[*protocol]]),
+            Self::LocalPort(port) => put(0x40, &[&port.to_be_bytes()]),
+            Self::LocalPortRange(low, high) => put(0x41, &[&low.to_be_bytes(), &high.to_be_bytes()]),
+            Self::RemotePort(port) => put(0x50, &[&port.to_be_bytes()]),
+            Self::RemotePortRange(low, high) => put(0x51, &[&low.to_be_bytes(), &high.to_be_bytes()]),
+            Self::SecurityParameterIndex(spi) => put(0x60, &[&spi.to_be_bytes()]),
+            Self::TrafficClass(value, mask) => put(0x70, &[&[*value, *mask]]),
+            Self::FlowLabel(label) => {
+                let [_, a, b, c] = label.to_be_bytes();
+                put(0x80, &[&[a & 0x0f, b, c]]);
+            }
+            Self::DestinationMac(address) => put(0x81, &[address]),
+            Self::SourceMac(address) => put(0x82, &[address]),
+            Self::CTagVid(vid) => put(0x83, &[&(vid & 0x0fff).to_be_bytes()]),
+            Self::STagVid(vid) => put(0x84, &[&(vid & 0x0fff).to_be_bytes()]),
+            Self::CTagPcp(pcp) => put(0x85, &[&[pcp & 0x0f]]),
+            Self::STagPcp(pcp) => put(0x86, &[&[pcp & 0x0f]]),
+            Self::Ethertype(ethertype) => put(0x87, &[&ethertype.to_be_bytes()]),
+        }
+    }
+}
+
+/// Reads a list of QoS flow descriptions (§9.11.4.12). Unknown parameters are skipped.
+pub(crate) fn read_flows(octets: &[u8]) -> Read<Vec<QosFlowDescription>> {
+    let mut reader = Reader(octets);
+    let mut flows = Vec::new();
+    while !reader.is_empty() {
+        let qfi = Qfi::new(reader.u8()? & 0x3f).map_err(|_| ValueError("has a QFI above 63"))?;
+        let operation = match reader.u8()? >> 5 {
+            1 => FlowOperation::Create,
+            2 => FlowOperation::Delete,
+            3 => FlowOperation::Modify,
+            _ => return Err(ValueError("has a reserved flow operation")),
+        };
+        let head = reader.u8()?;
+        let mut parameters = Vec::new();
+        for _ in 0..head & 0x3f {
+            let id = reader.u8()?;
+            let len = reader.u8()?;
+            parameters.extend(FlowParameter::read(id, Reader(reader.take(len.into())?))?);
+        }
+        flows.push(QosFlowDescription { qfi, operation, replace: head & 0x40 != 0, parameters });
+    }
+    Ok(flows)
+}
+
+/// Writes a list of QoS flow descriptions.
+pub(crate) fn write_flows(flows: &[QosFlowDescription]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for flow in flows {
+        let operation = match flow.operation {
+            FlowOperation::Create => 1,
+            FlowOperation::Delete => 2,
+            FlowOperation::Modify => 3,
+        };
+        let parameters = flow.parameters.iter().take(0x3f);
+        out.extend([flow.qfi.value(), operation << 5, u8::from(flow.replace) << 6 | parameters.len() as u8]);
+        for parameter in parameters {
+            let (id, contents) = parameter.write();
+            out.extend([id, contents.len() as u8]);
+            out.extend(contents);
+        }
+    }
+    out
+}
+
+impl FlowParameter {
+    fn read(id: u8, mut reader: Reader<'_>) -> Read<Option<Self>> {
+        let rate = |reader: &mut Reader<'_>| Ok(read_rate(reader.u8()?, reader.u16()?));
+        Ok(Some(match id {
+            1 => Self::FiveQi(FiveQi(reader.u8()?)),
+            2 => Self::GfbrUplink(rate(&mut reader)?),
+            3 => Self::GfbrDownlink(rate(&mut reader)?),
+            4 => Self::MfbrUplink(rate(&mut reader)?),
+            5 => Self::MfbrDownlink(rate(&mut reader)?),
+            6 => Self::AveragingWindow(reader.u16()?),
+            7 => Self::EpsBearer(reader.u8()? >> 4),
+            _ => return Ok(None),
+        }))
+    }
+
+    fn write(&self) -> (u8, Vec<u8>) {
+        match self {
+            Self::FiveQi(five_qi) => (1, vec![five_qi.0]),
+            Self::GfbrUplink(rate) => (2, write_rate(*rate).to_vec()),
+            Self::GfbrDownlink(rate) => (3, write_rate(*rate).to_vec()),
+            Self::MfbrUplink(rate) => (4, write_rate(*rate).to_vec()),
+            Self::MfbrDownlink(rate) => (5, write_rate(*rate).to_vec()),
+            Self::AveragingWindow(ms) => (6, ms.to_be_bytes().to_vec()),
+            Self::EpsBearer(id) => (7, vec![id << 4]),
+        }
+    }
 }

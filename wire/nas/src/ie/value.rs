@@ -7,16 +7,6 @@ use std::{
 
 use types::{PduSessionId, PduSessionType, SNssai};
 
-use crate::error::ValueError;
-
-/// A value that an information element carries: octets to value and back.
-pub(crate) trait Value: Sized {
-    /// Reads the value part of the element.
-    fn read(octets: &[u8]) -> Result<Self, ValueError>;
-    /// Writes the value part of the element.
-    fn write(&self) -> Vec<u8>;
-}
-
 /// NAS key set identifier for 5G, ngKSI (TS 24.501 §9.11.3.32).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KeySetId {
