@@ -29,6 +29,16 @@ pub async fn connect(address: SocketAddr, limit: Duration) -> io::Result<TcpStre
     Ok(stream)
 }
 
+/// First address of `host:port`, by the system's resolver.
+///
+/// # Errors
+/// Those of the resolver, or [`io::ErrorKind::NotFound`] when the name has no address.
+pub async fn resolve(host_and_port: &str) -> io::Result<SocketAddr> {
+    let mut addresses = tokio::net::lookup_host(host_and_port).await?;
+    let none = || io::Error::new(io::ErrorKind::NotFound, format!("{host_and_port} has no address"));
+    addresses.next().ok_or_else(none)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,18 +11,31 @@
 //! The user-space protocol machine is the sans-IO crate `dcsctp`, one socket per association. Around it, ours:
 //! `endpoint` (demultiplexing, listening, out-of-the-blue packets), `association` (one association: its lock, timers,
 //! queues), `cookie` (stateless, authenticated association set-up), `packet` (the header and chunk views those need),
-//! `wire` (raw and UDP sockets), and `kernel` (the other carrier).
+//! `wire` (raw and UDP sockets), `user` (opening them), and `kernel` (the other carrier).
 //!
 //! Single-homed: an association lives between two addresses.
+
+mod association;
+mod cookie;
+mod crc32c;
+mod endpoint;
+mod kernel;
+mod packet;
+#[cfg(test)]
+mod tests;
+mod user;
+mod wire;
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::sync::{Arc, Once};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::capability;
 use crate::time::Duration;
 
 /// PPID of NGAP (TS 38.412 §7).
@@ -255,50 +268,112 @@ pub enum SendError {
 #[error("the SCTP listener is closed")]
 pub struct ListenerClosed;
 
+/// Packets a user-space endpoint did not take, by reason. All zero for kernel endpoints, which count by themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Rejected {
+    /// Truncated, or chunk lengths that do not add up, or impossible ports, addresses or tags.
+    pub malformed: u64,
+    /// Wrong checksum.
+    pub checksum: u64,
+    /// Of no association (RFC 9260 §8.4).
+    pub out_of_the_blue: u64,
+    /// A state cookie we did not make.
+    pub forged_cookie: u64,
+    /// A state cookie of ours that came too late.
+    pub stale_cookie: u64,
+    /// More than [`SctpConfig::max_associations`].
+    pub table_full: u64,
+    /// Associations arrive faster than they are accepted.
+    pub backlog_full: u64,
+}
+
 /// Accepts associations on one address.
 #[derive(Debug)]
 pub struct Listener {
-    carrier: listener::Carrier,
+    carrier: ListenerCarrier,
+}
+
+#[derive(Debug)]
+enum ListenerCarrier {
+    User(user::Listener),
+    Kernel(kernel::Listener),
 }
 
 impl Listener {
-    /// Opens an endpoint at `address` and starts listening.
+    /// Opens an endpoint at `address` and starts listening. Must be called inside the namespace it is to live in.
     ///
     /// # Errors
     /// [`BindError`]: the mode does not exist here, or the address cannot be had.
     pub async fn bind(address: SocketAddr, config: SctpConfig) -> Result<Listener, BindError> {
-        listener::bind(address, config).await.map(|carrier| Listener { carrier })
+        let mode = choose(config.mode);
+        let carrier = match mode {
+            SctpMode::Kernel => ListenerCarrier::Kernel(kernel::Listener::bind(address, &config)?),
+            _ => ListenerCarrier::User(user::bind(address, mode, config)?),
+        };
+        Ok(Listener { carrier })
     }
 
     /// Waits for the next association. Cancel-safe.
     ///
     /// # Errors
-    /// [`ListenerClosed`] after [`Listener::close`].
+    /// [`ListenerClosed`] when the endpoint is gone.
     pub async fn accept(&mut self) -> Result<Association, ListenerClosed> {
-        match self.carrier {}
+        let carrier = match &mut self.carrier {
+            ListenerCarrier::User(listener) => {
+                Carrier::User(listener.accepted.recv().await.ok_or(ListenerClosed)?)
+            }
+            ListenerCarrier::Kernel(listener) => Carrier::Kernel(Arc::new(listener.accept().await?)),
+        };
+        Ok(Association { carrier, ended: false })
     }
 
     /// Where it listens.
     pub fn local(&self) -> SocketAddr {
-        match self.carrier {}
+        match &self.carrier {
+            ListenerCarrier::User(listener) => listener.local,
+            ListenerCarrier::Kernel(listener) => listener.local(),
+        }
     }
 
     /// The carrier in use; never [`SctpMode::Auto`].
     pub fn mode(&self) -> SctpMode {
-        match self.carrier {}
+        match &self.carrier {
+            ListenerCarrier::User(listener) => listener.mode,
+            ListenerCarrier::Kernel(_) => SctpMode::Kernel,
+        }
     }
+
+    /// What the endpoint has refused so far.
+    pub fn rejected(&self) -> Rejected {
+        match &self.carrier {
+            ListenerCarrier::User(listener) => listener.endpoint.rejected(),
+            ListenerCarrier::Kernel(_) => Rejected::default(),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Carrier {
+    User(Arc<association::Shared>),
+    Kernel(Arc<kernel::Association>),
 }
 
 /// One association: the receiving half, and the handle that keeps it open.
 ///
 /// Dropping it shuts the association down in the background: what was sent is still delivered.
+///
+/// It must be read: when [`Association::recv`] is not called for long, the receive window closes, and after the time
+/// in which a dead peer is noticed a user-space peer gives the association up.
 #[derive(Debug)]
 pub struct Association {
-    carrier: listener::Carrier,
+    carrier: Carrier,
+    /// [`Association::shutdown`] or [`Association::abort`] took over from `drop`.
+    ended: bool,
 }
 
 impl Association {
-    /// Sets an association up from `local` (port 0: any) to `remote`.
+    /// Sets an association up from `local` (port 0: any; address unspecified: by route) to `remote`. Must be called
+    /// inside the namespace it is to live in.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -307,18 +382,27 @@ impl Association {
         remote: SocketAddr,
         config: SctpConfig,
     ) -> Result<Association, ConnectError> {
-        let _ = remote;
-        listener::bind(local, config).await.map(|carrier| Association { carrier }).map_err(ConnectError::from)
+        let mode = choose(config.mode);
+        let carrier = match mode {
+            SctpMode::Kernel => {
+                Carrier::Kernel(Arc::new(kernel::Association::connect(local, remote, &config).await?))
+            }
+            _ => Carrier::User(user::connect(local, remote, mode, config).await?),
+        };
+        Ok(Association { carrier, ended: false })
     }
 
     /// Waits for what happens next: `None` after [`Event::Closed`]. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Event> {
-        match self.carrier {}
+        match &self.carrier {
+            Carrier::User(shared) => shared.recv().await,
+            Carrier::Kernel(association) => association.recv().await,
+        }
     }
 
     /// A sending half; any number may exist.
     pub fn sender(&self) -> Sender {
-        match self.carrier {}
+        Sender { carrier: self.carrier.clone() }
     }
 
     /// Shorthand for sending through [`Association::sender`].
@@ -331,34 +415,66 @@ impl Association {
 
     /// The peer's address and SCTP port.
     pub fn peer(&self) -> SocketAddr {
-        match self.carrier {}
+        match &self.carrier {
+            Carrier::User(shared) => shared.path.peer,
+            Carrier::Kernel(association) => association.peer(),
+        }
     }
 
     /// Our address and SCTP port.
     pub fn local(&self) -> SocketAddr {
-        match self.carrier {}
+        match &self.carrier {
+            Carrier::User(shared) => shared.local(),
+            Carrier::Kernel(association) => association.local(),
+        }
     }
 
     /// Streams we may send on: messages go to streams `0..outgoing_streams()`.
     pub fn outgoing_streams(&self) -> u16 {
-        match self.carrier {}
+        match &self.carrier {
+            Carrier::User(shared) => shared.outgoing_streams(),
+            Carrier::Kernel(association) => association.outgoing_streams(),
+        }
     }
 
-    /// Delivers what was sent, then ends the association in order; returns why it ended in fact.
-    pub async fn shutdown(self) -> CloseReason {
-        match self.carrier {}
+    /// Delivers what was sent, then ends the association in order; returns why it ended in fact. Messages that
+    /// still arrive are discarded.
+    pub async fn shutdown(mut self) -> CloseReason {
+        self.ended = true;
+        match &self.carrier {
+            Carrier::User(shared) => {
+                shared.abandon();
+                shared.closed().await
+            }
+            Carrier::Kernel(association) => association.shutdown().await,
+        }
     }
 
     /// Ends the association at once; the peer is told.
-    pub fn abort(self) {
-        match self.carrier {}
+    pub fn abort(mut self) {
+        self.ended = true;
+        match &self.carrier {
+            Carrier::User(shared) => shared.abort(),
+            Carrier::Kernel(association) => association.abort(),
+        }
+    }
+}
+
+impl Drop for Association {
+    fn drop(&mut self) {
+        if !self.ended {
+            match &self.carrier {
+                Carrier::User(shared) => shared.abandon(),
+                Carrier::Kernel(association) => association.abandon(),
+            }
+        }
     }
 }
 
 /// Sends on one association. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Sender {
-    carrier: listener::Carrier,
+    carrier: Carrier,
 }
 
 impl Sender {
@@ -367,30 +483,46 @@ impl Sender {
     ///
     /// # Errors
     /// [`SendError`], never [`SendError::Full`].
-    pub async fn send(&self, _message: Message) -> Result<(), SendError> {
-        match self.carrier {}
+    pub async fn send(&self, message: Message) -> Result<(), SendError> {
+        match &self.carrier {
+            Carrier::User(shared) => shared.send(message).await,
+            Carrier::Kernel(association) => association.send(message).await,
+        }
     }
 
     /// As [`Sender::send`], without waiting.
     ///
     /// # Errors
     /// [`SendError`].
-    pub fn try_send(&self, _message: Message) -> Result<(), SendError> {
-        match self.carrier {}
+    pub fn try_send(&self, message: Message) -> Result<(), SendError> {
+        match &self.carrier {
+            Carrier::User(shared) => shared.try_send(message),
+            Carrier::Kernel(association) => association.try_send(&message),
+        }
     }
 
     /// The peer's address and SCTP port.
     pub fn peer(&self) -> SocketAddr {
-        match self.carrier {}
+        match &self.carrier {
+            Carrier::User(shared) => shared.path.peer,
+            Carrier::Kernel(association) => association.peer(),
+        }
     }
 }
 
-mod listener {
-    use super::*;
-    #[derive(Clone, Debug)]
-    pub enum Carrier {}
-    pub async fn bind(_: SocketAddr, config: SctpConfig) -> Result<Carrier, BindError> {
-        let source = io::Error::from(io::ErrorKind::Unsupported);
-        Err(BindError::Unavailable { mode: config.mode, source, hint: "the carriers follow" })
+/// Settles [`SctpMode::Auto`], and says once in the log what came of it.
+fn choose(mode: SctpMode) -> SctpMode {
+    if mode != SctpMode::Auto {
+        return mode;
     }
+    let chosen = if capability::kernel_sctp() {
+        SctpMode::Kernel
+    } else if capability::raw_sctp() {
+        SctpMode::Raw
+    } else {
+        SctpMode::Udp { port: UDP_ENCAPSULATION_PORT }
+    };
+    static SAID: Once = Once::new();
+    SAID.call_once(|| tracing::info!(mode = %chosen, "SCTP carrier chosen: kernel, else raw IP, else UDP"));
+    chosen
 }
