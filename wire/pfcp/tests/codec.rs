@@ -8,8 +8,8 @@ const VECTORS: &str = include_str!("scapy.txt");
 
 fn vector(name: &str) -> Vec<u8> {
     let line = VECTORS.lines().find(|line| line.split(' ').next() == Some(name)).expect(name);
-    let hex = line.split(' ').nth(1).unwrap();
-    (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
+    let hex = line.split(' ').nth(1).expect("octets after the name");
+    (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).expect("hex")).collect()
 }
 
 fn names() -> Vec<&'static str> {
@@ -21,7 +21,7 @@ fn names() -> Vec<&'static str> {
 
 fn encode(header: &Header, message: &Message) -> Vec<u8> {
     let mut out = Vec::new();
-    message.encode(header.seid.unwrap_or(0), header.sequence, &mut out).unwrap();
+    message.encode(header.seid.unwrap_or(0), header.sequence, &mut out).expect("fits a datagram");
     out
 }
 
