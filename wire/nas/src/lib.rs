@@ -19,6 +19,7 @@ pub mod error;
 pub mod gmm;
 pub mod gsm;
 pub mod ie;
+pub mod security;
 pub mod suci;
 
 pub use cause::{GmmCause, GsmCause};

@@ -321,13 +321,18 @@ pub(crate) fn read_rate(unit: u8, value: u16) -> BitRate {
     BitRate::from_kbps(kbps.saturating_mul(value.into()))
 }
 
-/// The smallest unit that holds the rate, exact when some unit is exact, else rounded up.
+/// Plain units (1 kbit/s, 1 Mbit/s …) largest first when one is exact, then any exact unit, then the finest that
+/// holds the rate, rounded up.
 pub(crate) fn write_rate(rate: BitRate) -> [u8; 3] {
     let kbps = rate.kbps();
     let unit = |step: u32| 4u64.pow(step % 5).saturating_mul(1000u64.pow(step / 5));
     let fits = |step: &u32| kbps.div_ceil(unit(*step)) <= u16::MAX.into();
-    let exact = |step: &u32| kbps.is_multiple_of(unit(*step));
-    let step = (0..25).find(|s| fits(s) && exact(s)).or_else(|| (0..25).find(fits)).unwrap_or(24);
+    let exact = |step: &u32| kbps.is_multiple_of(unit(*step)) && fits(step);
+    let mut plain = (0..25).rev().step_by(5).map(|step| step - 4);
+    let step = match kbps {
+        0 => 0,
+        _ => plain.find(exact).or_else(|| (0..25).find(exact)).or_else(|| (0..25).find(fits)).unwrap_or(24),
+    };
     let [high, low] = (kbps.div_ceil(unit(step)).min(u16::MAX.into()) as u16).to_be_bytes();
     [step as u8 + 1, high, low]
 }
@@ -364,7 +369,8 @@ mod tests {
     #[test]
     fn rates_are_exact_when_a_unit_is_and_never_too_small() {
         for (text, wire) in [
-            ("1 Gbps", [6, 0x03, 0xe8]),
+            ("1 Gbps", [11, 0, 1]),
+            ("1.5 Gbps", [6, 0x05, 0xdc]),
             ("100 Mbps", [6, 0x00, 0x64]),
             ("64 kbps", [1, 0x00, 0x40]),
             ("0 bps", [1, 0, 0]),

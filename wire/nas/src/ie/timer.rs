@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn timers_take_the_finest_unit_that_fits_and_round_up() {
-        assert_eq!(Timer::seconds(540).to_timer_3(), 0x72); // 18 × 30 s
+        assert_eq!(Timer::seconds(540).to_timer_3(), 0x92); // 18 × 30 s
         assert_eq!(Timer::seconds(3_240).to_timer_3(), 6); // 54 min: six times ten minutes
         assert_eq!(Timer::seconds(61).to_timer_3(), 0x7f); // 31 × 2 s
         assert_eq!(Timer::seconds(720).to_timer_2(), 0x2c);
