@@ -1,2 +1,26 @@
 //! Life cycle, OAM and NRF registration that every network function shares.
+//!
+//! The life of an NF:
+//! ```text
+//! Instance::bind        takes the SBI address, so that callback URIs can be written
+//!   … the NF builds its state, its Router and its Oam …
+//! Instance::start       serves SBI and OAM, registers with NRF in the background (NRF may come last)
+//! Running::stop, or     deregisters, tells background tasks, lets requests finish, removes the OAM socket
+//! Env::shutdown
+//! ```
+//! Nothing here knows what an NF does; every NF is a library crate with
+//! `async fn start(config, env: nf::Env) -> Result<nf::Running, StartError>`.
+//!
+//! Read first: [`Env`], [`Instance`], then [`registration`] and [`oam`].
 #![forbid(unsafe_code)]
+
+pub mod env;
+pub mod instance;
+pub mod oam;
+pub mod registration;
+pub mod shutdown;
+
+pub use env::Env;
+pub use instance::{BindError, Instance, Running};
+pub use oam::Oam;
+pub use shutdown::Shutdown;

@@ -84,7 +84,9 @@ pub trait Operation: Send + Sync + 'static {
 ///
 /// Our own NFs serve callbacks under their own paths, ending in an identifier they chose;
 /// [`callback_uri`] writes that URI, `Client::notify` calls whatever URI the peer gave.
-pub trait Callback: Operation<Request = Notification<Self::Body>> {
+pub trait Callback:
+    Operation<Request = Notification<Self::Body>, Response = (), Error = ProblemDetails>
+{
     /// Body of the notification.
     type Body: Message;
 }

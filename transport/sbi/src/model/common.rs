@@ -19,7 +19,20 @@ pub struct NfInstanceId(u128);
 impl NfInstanceId {
     /// A version 4 UUID made of 128 random bits.
     pub const fn from_random(bits: u128) -> Self {
-        Self(bits & !(0xf << 76) & !(0x3 << 62) | 4 << 76 | 2 << 62)
+        Self::with_version(bits, 4)
+    }
+
+    /// A version 8 UUID that is always the same for the same name (FNV-1a, 128 bits): an NF that restarts
+    /// under its old address is known by its old identifier, so its registration replaces the stale one.
+    pub fn from_name(name: &str) -> Self {
+        let hash = name.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
+            (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+        });
+        Self::with_version(hash, 8)
+    }
+
+    const fn with_version(bits: u128, version: u128) -> Self {
+        Self(bits & !(0xf << 76) & !(0x3 << 62) | version << 76 | 2 << 62)
     }
 }
 

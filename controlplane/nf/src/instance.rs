@@ -1,0 +1,311 @@
+//! One NF instance: from taking its address to its orderly end.
+
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use net::time;
+use sbi::{
+    ApiRoot, Bound, Client, Router, Server, Service,
+    model::{
+        common::NfInstanceId,
+        nrf::{IpEndPoint, NfProfile, NfService, NfServiceVersion, NfStatus, NfType, UriScheme},
+    },
+};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::{
+    env::Env,
+    oam::{self, Oam},
+    registration::{self, Registration},
+    shutdown::Shutdown,
+};
+
+/// Why an NF could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The SBI address cannot be used.
+    #[error("{nf} cannot listen on {address}: {source}")]
+    Sbi {
+        /// NF type.
+        nf: NfType,
+        /// Configured address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The OAM socket cannot be made.
+    #[error("cannot make the socket {}: {source}", path.display())]
+    Oam {
+        /// Where.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// An NF that has its address but does not serve yet.
+#[derive(Debug)]
+pub struct Instance {
+    env: Env,
+    nf_type: NfType,
+    bound: Bound,
+    client: Client,
+    stop: Shutdown,
+    profile: NfProfile,
+    tasks: JoinSet<()>,
+}
+
+impl Instance {
+    /// Takes the SBI address for an NF of this type.
+    ///
+    /// # Errors
+    /// The address is in use or not of this host.
+    pub async fn bind(nf_type: NfType, address: SocketAddr, env: &Env) -> Result<Self, BindError> {
+        let bound = Bound::bind(address, env.server.clone()).await.map_err(|source| BindError::Sbi {
+            nf: nf_type.clone(),
+            address,
+            source,
+        })?;
+        let address = bound.address();
+        let id = NfInstanceId::from_name(&format!("{nf_type} {address}"));
+        let client = env.client(nf_type.clone());
+        let profile = base_profile(id, nf_type.clone(), address);
+        let stop = Shutdown::default();
+        Ok(Self { env: env.clone(), nf_type, bound, client, stop, profile, tasks: JoinSet::new() })
+    }
+
+    /// Identifier in NRF; the same whenever an NF of this type starts on this address.
+    pub fn id(&self) -> NfInstanceId {
+        self.profile.nf_instance_id
+    }
+
+    /// How peers address this NF: the beginning of every URI it gives out.
+    pub fn api_root(&self) -> ApiRoot {
+        self.bound.address().into()
+    }
+
+    /// Client for calls to other NFs.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Triggered when this NF is to stop, before its server stops. For tasks of the NF.
+    pub fn stopping(&self) -> Shutdown {
+        self.stop.clone()
+    }
+
+    /// What NRF will be told; services are added from the router at start.
+    pub fn profile(&mut self) -> &mut NfProfile {
+        &mut self.profile
+    }
+
+    /// Runs a task beside the server. When the NF stops, the task sees [`Self::stopping`], has
+    /// `drain_timeout` to end, and is then dropped.
+    pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
+    /// Serves `router` and `oam`, and registers with NRF for as long as it runs.
+    ///
+    /// # Errors
+    /// The OAM socket cannot be made, for instance because the same NF already runs with this `run_dir`.
+    pub fn start<S: Send + Sync + 'static>(
+        mut self,
+        router: Router<S>,
+        oam: Oam,
+    ) -> Result<Running, BindError> {
+        let address = self.bound.address();
+        self.profile.nf_services = router.services().iter().map(|s| service_entry(s, address)).collect();
+        let registration = Arc::new(Registration::default());
+        let status = status(&self.nf_type, self.profile.nf_instance_id, address, registration.clone());
+        let path = oam::socket_path(&self.env.run_dir, self.nf_type.as_str());
+        let oam_server = oam
+            .with_status(status)
+            .serve(&path)
+            .map_err(|source| BindError::Oam { path: path.clone(), source })?;
+        let server = self.bound.serve(router);
+        let done = Shutdown::default();
+        // NRF is its own registry.
+        let nrf = self.env.nrf.clone().filter(|_| self.nf_type != NfType::Nrf);
+        let running = Running {
+            nf_type: self.nf_type.clone(),
+            id: self.profile.nf_instance_id,
+            sbi: address,
+            oam: path,
+            client: self.client.clone(),
+            registration: registration.clone(),
+            stop: self.stop.clone(),
+            done: done.clone(),
+        };
+        tracing::info!(nf = %self.nf_type, id = %running.id, sbi = %address, "started");
+        tokio::spawn(async move {
+            let keep = nrf.map(|nrf| {
+                let (client, stop) = (self.client.clone(), self.stop.clone());
+                tokio::spawn(registration::keep(client, nrf, self.profile, registration, stop))
+            });
+            tokio::select! {
+                () = self.stop.wait() => {}
+                () = self.env.shutdown.wait() => self.stop.trigger(),
+            }
+            end(keep, self.tasks, server, self.env.drain_timeout).await;
+            drop(oam_server);
+            tracing::info!(nf = %self.nf_type, "stopped");
+            done.trigger();
+        });
+        Ok(running)
+    }
+}
+
+/// Stops in the order that loses least: no new work from NRF, then our own tasks, then answers in progress.
+async fn end(
+    registration: Option<tokio::task::JoinHandle<()>>,
+    mut tasks: JoinSet<()>,
+    server: Server,
+    drain_timeout: Duration,
+) {
+    if let Some(registration) = registration {
+        let _ = registration.await;
+    }
+    let drained = async { while tasks.join_next().await.is_some() {} };
+    if time::timeout(drain_timeout, drained).await.is_err() {
+        tracing::debug!("tasks were still running when the NF stopped");
+    }
+    tasks.abort_all();
+    server.stop().await;
+}
+
+/// A running NF. Dropping it changes nothing: it runs until [`Self::stop`] or the environment's shutdown.
+#[derive(Debug, Clone)]
+pub struct Running {
+    nf_type: NfType,
+    id: NfInstanceId,
+    sbi: SocketAddr,
+    oam: PathBuf,
+    client: Client,
+    registration: Arc<Registration>,
+    stop: Shutdown,
+    done: Shutdown,
+}
+
+impl Running {
+    /// NF type.
+    pub fn nf_type(&self) -> &NfType {
+        &self.nf_type
+    }
+
+    /// Identifier in NRF.
+    pub fn id(&self) -> NfInstanceId {
+        self.id
+    }
+
+    /// Where it serves the SBI.
+    pub fn sbi(&self) -> SocketAddr {
+        self.sbi
+    }
+
+    /// Its OAM socket.
+    pub fn oam(&self) -> &std::path::Path {
+        &self.oam
+    }
+
+    /// The client it calls others with.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Waits until NRF has accepted the registration. Never returns when no NRF is configured.
+    pub async fn registered(&self) {
+        self.registration.wait().await;
+    }
+
+    /// Stops it and waits until it has stopped.
+    pub async fn stop(&self) {
+        self.stop.trigger();
+        self.stopped().await;
+    }
+
+    /// Waits until it has stopped, whoever stopped it.
+    pub async fn stopped(&self) {
+        self.done.wait().await;
+    }
+}
+
+fn base_profile(id: NfInstanceId, nf_type: NfType, address: SocketAddr) -> NfProfile {
+    let (ipv4, ipv6) = split_address(address);
+    NfProfile {
+        nf_instance_id: id,
+        nf_type,
+        nf_status: NfStatus::Registered,
+        heart_beat_timer: None,
+        plmn_list: Vec::new(),
+        s_nssais: Vec::new(),
+        fqdn: None,
+        ipv4_addresses: ipv4.into_iter().collect(),
+        ipv6_addresses: ipv6.into_iter().collect(),
+        priority: None,
+        capacity: None,
+        load: None,
+        allowed_nf_types: Vec::new(),
+        amf_info: None,
+        smf_info: None,
+        nf_services: Vec::new(),
+        nf_service_list: std::collections::BTreeMap::new(),
+        other: serde_json::Map::new(),
+    }
+}
+
+fn split_address(address: SocketAddr) -> (Option<std::net::Ipv4Addr>, Option<std::net::Ipv6Addr>) {
+    match address {
+        SocketAddr::V4(v4) => (Some(*v4.ip()), None),
+        SocketAddr::V6(v6) => (None, Some(*v6.ip())),
+    }
+}
+
+fn service_entry(service: &Service, address: SocketAddr) -> NfService {
+    let (ipv4_address, ipv6_address) = split_address(address);
+    let end_point = IpEndPoint {
+        ipv4_address,
+        ipv6_address,
+        transport: Some("TCP".to_owned()),
+        port: Some(address.port()),
+    };
+    NfService {
+        service_instance_id: service.name.to_owned(),
+        service_name: service.name.to_owned(),
+        versions: vec![NfServiceVersion {
+            api_version_in_uri: service.version.to_owned(),
+            api_full_version: service.full_version.to_owned(),
+        }],
+        scheme: UriScheme::Http,
+        nf_service_status: NfStatus::Registered,
+        fqdn: None,
+        ip_end_points: vec![end_point],
+        api_prefix: None,
+        priority: None,
+        capacity: None,
+        load: None,
+        supported_features: None,
+        other: serde_json::Map::new(),
+    }
+}
+
+/// What `GET /status` of every NF says.
+fn status(
+    nf_type: &NfType,
+    id: NfInstanceId,
+    sbi: SocketAddr,
+    registration: Arc<Registration>,
+) -> impl Fn() -> Value + Send + Sync + 'static {
+    let (nf, started) = (nf_type.to_string(), time::now());
+    move || {
+        json!({
+            "nf": nf,
+            "nf_instance_id": id,
+            "sbi": sbi,
+            "pid": std::process::id(),
+            "registered": registration.is_registered(),
+            "uptime_s": (time::now() - started).as_secs(),
+            "counters": telemetry::counters::snapshot(),
+        })
+    }
+}

@@ -1,0 +1,307 @@
+//! Calling operations.
+//!
+//! [`Client::call`] finds the peer (directly, or through NRF with a cache), writes the request, moves it
+//! through the binding that the peer speaks, and reads the answer. A call that was certainly not processed
+//! is tried once more, on another instance where there is one; nothing else is ever repeated.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use net::time::{self, Instant};
+
+use crate::{
+    codec::Codec,
+    config::ClientConfig,
+    counters::{CLIENT_CALLS, CLIENT_FAILURES, CLIENT_RETRIES},
+    discovery::Discovery,
+    exchange::{Answer, Exchange, Lost},
+    http_json,
+    message::Media,
+    operation::{Body, Callback, Operation, OperationError, Request, Response},
+    param::ParamWriter,
+    problem::ProblemDetails,
+    target::{ApiRoot, Selection, Target},
+};
+
+/// Peers whose connections are kept. A core has a handful; callbacks could name any number.
+const MAX_PEERS: usize = 1024;
+
+/// Why a call gave no result.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CallError<E: OperationError = ProblemDetails> {
+    /// The peer refused and said why.
+    #[error("{operation}: {}", error.problem())]
+    Problem {
+        /// The operation.
+        operation: &'static str,
+        /// What the peer answered.
+        error: E,
+    },
+    /// The peer did not answer in time. It may have done what was asked.
+    #[error("{operation}: no answer in time")]
+    Timeout {
+        /// The operation.
+        operation: &'static str,
+    },
+    /// No connection to the peer, the connection broke, or NRF knows no instance.
+    #[error("{operation}: not reachable: {reason}")]
+    Unreachable {
+        /// The operation.
+        operation: &'static str,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The peer answered with something that is no answer to this operation.
+    #[error("{operation}: the answer makes no sense: {reason}")]
+    Malformed {
+        /// The operation.
+        operation: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl<E: OperationError> CallError<E> {
+    /// What the peer answered, if it refused.
+    pub fn refusal(&self) -> Option<&E> {
+        match self {
+            Self::Problem { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Status code of a refusal.
+    pub fn status(&self) -> Option<u16> {
+        self.refusal().map(|error| error.problem().status)
+    }
+
+    /// Whether the peer refused with this cause.
+    pub fn is(&self, cause: &str) -> bool {
+        self.refusal().is_some_and(|error| error.problem().is(cause))
+    }
+
+    /// The problem to pass on to whoever asked us: the peer's own when it refused, else 504.
+    pub fn to_problem(&self) -> ProblemDetails {
+        match self {
+            Self::Problem { error, .. } => error.problem().clone(),
+            Self::Malformed { .. } => ProblemDetails::new(502, "PEER_ANSWER_MALFORMED"),
+            Self::Timeout { .. } | Self::Unreachable { .. } => ProblemDetails::peer_not_responding(),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Problem { .. } => "problem",
+            Self::Timeout { .. } => "timeout",
+            Self::Unreachable { .. } => "unreachable",
+            Self::Malformed { .. } => "malformed",
+        }
+    }
+}
+
+impl<E: OperationError> From<CallError<E>> for ProblemDetails {
+    fn from(error: CallError<E>) -> Self {
+        error.to_problem()
+    }
+}
+
+/// Calls operations of other NFs. Clones share connections and caches.
+#[derive(Debug, Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    config: ClientConfig,
+    peers: Mutex<HashMap<ApiRoot, Arc<http_json::Peer>>>,
+    discovery: Discovery,
+}
+
+impl Client {
+    /// A client; opens nothing yet.
+    pub fn new(config: ClientConfig) -> Self {
+        Self { inner: Arc::new(Inner { config, peers: Mutex::default(), discovery: Discovery::default() }) }
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &ClientConfig {
+        &self.inner.config
+    }
+
+    /// Calls operation `O` at `target` and waits for the answer.
+    ///
+    /// # Errors
+    /// The peer refused, did not answer in time, could not be reached, or answered nonsense.
+    pub async fn call<O: Operation>(
+        &self,
+        target: impl Into<Target>,
+        request: O::Request,
+    ) -> Result<O::Response, CallError<O::Error>> {
+        CLIENT_CALLS.inc();
+        let result = self.call_uncounted::<O>(target.into(), request).await;
+        if let Err(error) = &result {
+            CLIENT_FAILURES.inc(error.kind());
+        }
+        result
+    }
+
+    /// Sends a notification to the URI that the peer gave.
+    ///
+    /// # Errors
+    /// Those of [`Self::call`].
+    pub async fn notify<O: Callback>(&self, uri: &str, body: O::Body) -> Result<(), CallError> {
+        CLIENT_CALLS.inc();
+        let (root, path) = split_uri(uri).ok_or_else(|| CallError::Unreachable {
+            operation: O::NAME,
+            reason: format!("`{}` is not a URI we can call", uri.chars().take(128).collect::<String>()),
+        })?;
+        let payload = Body::encode(body, Codec::Json);
+        let exchange = Exchange { operation: O::NAME, method: O::METHOD, path_and_query: path, payload };
+        let deadline = time::now() + self.inner.config.timeout;
+        let result = match self.exchange_at(&root, exchange, deadline).await {
+            Ok(answer) => read_answer::<O>(answer),
+            Err(lost) => Err(lost_error::<O>(lost)),
+        };
+        if let Err(error) = &result {
+            CLIENT_FAILURES.inc(error.kind());
+        }
+        result
+    }
+
+    async fn call_uncounted<O: Operation>(
+        &self,
+        target: Target,
+        request: O::Request,
+    ) -> Result<O::Response, CallError<O::Error>> {
+        let deadline = time::now() + self.inner.config.timeout;
+        let service = O::SERVICE;
+        let prefix = format!("/{}/{}", service.name, service.version);
+        let mut params = ParamWriter::with_prefix(prefix, O::PATH);
+        request.write_params(&mut params);
+        let path_and_query = params.finish();
+        let payload = request.into_body().encode(Codec::Json);
+        let exchange = Exchange { operation: O::NAME, method: O::METHOD, path_and_query, payload };
+
+        let selection = match target {
+            Target::At(root) => {
+                let answer = self.exchange_at(&root, exchange, deadline).await;
+                return answer.map_err(lost_error::<O>).and_then(read_answer::<O>);
+            }
+            Target::Discover => select(&service, None, None),
+            Target::Serving { dnn, snssai } => select(&service, dnn, snssai),
+        };
+        let selection = selection.ok_or_else(|| CallError::Unreachable {
+            operation: O::NAME,
+            reason: "callbacks go to a URI".to_owned(),
+        })?;
+        let root = self.resolve::<O>(&selection).await?;
+        let answer = match self.exchange_at(&root, exchange.clone(), deadline).await {
+            // The instance is gone: another may have taken its place.
+            Err(Lost::NotConnected(_) | Lost::NotProcessed(_)) => {
+                self.inner.discovery.forget(&selection, &root);
+                let other = self.resolve::<O>(&selection).await?;
+                self.exchange_at(&other, exchange, deadline).await
+            }
+            result => result,
+        };
+        answer.map_err(lost_error::<O>).and_then(read_answer::<O>)
+    }
+
+    async fn resolve<O: Operation>(&self, selection: &Selection) -> Result<ApiRoot, CallError<O::Error>> {
+        self.inner
+            .discovery
+            .resolve(self, selection)
+            .await
+            .map_err(|reason| CallError::Unreachable { operation: O::NAME, reason })
+    }
+
+    /// One exchange with one peer; repeated once on a fresh connection when the old one was dead.
+    async fn exchange_at(
+        &self,
+        root: &ApiRoot,
+        mut exchange: Exchange,
+        deadline: Instant,
+    ) -> Result<Answer, Lost> {
+        exchange.path_and_query.insert_str(0, root.prefix());
+        let peer = self.peer(root);
+        match peer.call(exchange.clone(), deadline).await {
+            Err(Lost::NotProcessed(_)) => {
+                CLIENT_RETRIES.inc();
+                peer.call(exchange, deadline).await
+            }
+            result => result,
+        }
+    }
+
+    fn peer(&self, root: &ApiRoot) -> Arc<http_json::Peer> {
+        let mut peers = self.inner.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(peer) = peers.get(root) {
+            return peer.clone();
+        }
+        if peers.len() >= MAX_PEERS {
+            // Calls in progress keep their peer alive; the others reconnect when needed.
+            peers.clear();
+        }
+        let peer = Arc::new(http_json::Peer::new(root.clone(), self.inner.config.max_body_bytes));
+        peers.insert(root.clone(), peer.clone());
+        peer
+    }
+}
+
+fn select(
+    service: &crate::operation::Service,
+    dnn: Option<types::Dnn>,
+    snssai: Option<types::SNssai>,
+) -> Option<Selection> {
+    let nf_type = service.offered_by.clone()?;
+    Some(Selection { nf_type, service: service.name, dnn, snssai })
+}
+
+/// API root without prefix, and the rest.
+fn split_uri(uri: &str) -> Option<(ApiRoot, String)> {
+    let rest = uri.strip_prefix("http://")?;
+    let path_at = uri.len() - rest.len() + rest.find('/').unwrap_or(rest.len());
+    let (root, path) = uri.split_at_checked(path_at)?;
+    let path = if path.is_empty() { "/" } else { path };
+    Some((root.parse().ok()?, path.to_owned()))
+}
+
+fn lost_error<O: Operation>(lost: Lost) -> CallError<O::Error> {
+    let operation = O::NAME;
+    match lost {
+        Lost::NotConnected(reason) | Lost::NotProcessed(reason) | Lost::Unknown(reason) => {
+            CallError::Unreachable { operation, reason }
+        }
+        Lost::Timeout => CallError::Timeout { operation },
+        Lost::Malformed(reason) => CallError::Malformed { operation, reason },
+    }
+}
+
+fn read_answer<O: Operation>(answer: Answer) -> Result<O::Response, CallError<O::Error>> {
+    let operation = O::NAME;
+    let malformed = |reason: String| CallError::Malformed { operation, reason };
+    match answer.into_reply() {
+        Ok(reply) => {
+            O::Response::from_reply(reply, Codec::Json).map_err(|error| malformed(error.to_string()))
+        }
+        Err(Answer { status, .. }) if status < 400 => Err(malformed(format!("unexpected status {status}"))),
+        Err(Answer { status, payload, .. }) => {
+            let error = payload.and_then(|payload| decode_error::<O>(payload, status));
+            let error =
+                error.unwrap_or_else(|| ProblemDetails { status, ..ProblemDetails::default() }.into());
+            Err(CallError::Problem { operation, error })
+        }
+    }
+}
+
+/// Reads the content of a failure; the status line overrules a status in it.
+fn decode_error<O: Operation>(payload: crate::codec::Payload, status: u16) -> Option<O::Error> {
+    if payload.media == Media::Problem {
+        let problem: ProblemDetails = Codec::Json.decode(payload).ok()?;
+        return Some(ProblemDetails { status, ..problem }.into());
+    }
+    O::Error::decode(payload, Codec::Json)
+}

@@ -1,0 +1,65 @@
+//! Limits and times of client and server, with defaults that suit a core on one machine.
+
+use std::{collections::HashMap, time::Duration};
+
+use crate::{model::nrf::NfType, target::ApiRoot};
+
+/// Limits of a server. All of them hold per server unless said otherwise.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Connections at once; more are closed at once.
+    pub max_connections: usize,
+    /// Requests being worked on; more are answered 503 NF_CONGESTION.
+    pub max_requests: usize,
+    /// Requests at once per connection; more wait in the client (RFC 9113 §5.1.2).
+    pub max_concurrent_streams: u32,
+    /// Octets of one request's content.
+    pub max_body_bytes: usize,
+    /// Octets of one request's headers.
+    pub max_header_bytes: u32,
+    /// Time for a handshake, and for a request's content to arrive.
+    pub read_timeout: Duration,
+    /// Time for requests to finish once the server is told to stop.
+    pub drain_timeout: Duration,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            max_connections: 512,
+            max_requests: 16_384,
+            max_concurrent_streams: 1_024,
+            max_body_bytes: 256 * 1024,
+            max_header_bytes: 16 * 1024,
+            read_timeout: Duration::from_secs(5),
+            drain_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Behaviour of a client.
+#[derive(Debug, Clone)]
+pub struct ClientConfig {
+    /// Time for one call, discovery and connection included.
+    pub timeout: Duration,
+    /// Octets of one answer's content.
+    pub max_body_bytes: usize,
+    /// Where to discover instances.
+    pub nrf: Option<ApiRoot>,
+    /// Instances to use without asking NRF.
+    pub peers: HashMap<NfType, ApiRoot>,
+    /// Who is asking; NRF wants to know.
+    pub requester: NfType,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(3),
+            max_body_bytes: 1024 * 1024,
+            nrf: None,
+            peers: HashMap::new(),
+            requester: NfType::Af,
+        }
+    }
+}

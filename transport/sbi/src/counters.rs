@@ -1,0 +1,22 @@
+//! What the service-based interface counts; shown in the `/status` of every NF.
+
+use telemetry::counters::{Counter, Family};
+
+/// Calls made.
+pub(crate) static CLIENT_CALLS: Counter = Counter::new("sbi_client_calls");
+/// Calls that failed, by kind: `problem`, `timeout`, `unreachable`, `malformed`.
+pub(crate) static CLIENT_FAILURES: Family = Family::new("sbi_client_failures", "kind");
+/// Calls repeated because the first attempt was certainly not processed.
+pub(crate) static CLIENT_RETRIES: Counter = Counter::new("sbi_client_retries");
+/// Connections opened.
+pub(crate) static CLIENT_CONNECTIONS: Counter = Counter::new("sbi_client_connections");
+/// Discoveries sent to NRF.
+pub(crate) static DISCOVERIES: Counter = Counter::new("sbi_discoveries");
+/// Requests received.
+pub(crate) static SERVER_REQUESTS: Counter = Counter::new("sbi_server_requests");
+/// Requests refused before a handler saw them, by reason.
+pub(crate) static SERVER_REJECTED: Family = Family::new("sbi_server_rejected", "reason");
+/// Requests a handler answered with a problem, by cause.
+pub(crate) static SERVER_PROBLEMS: Family = Family::new("sbi_server_problems", "cause");
+/// Connections refused or broken by misbehaving peers, by reason.
+pub(crate) static SERVER_CONNECTION_ERRORS: Family = Family::new("sbi_server_connection_errors", "reason");

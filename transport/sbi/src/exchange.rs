@@ -1,0 +1,88 @@
+//! What a binding moves: one request and one answer, already free of Rust types.
+//!
+//! ```text
+//! Client::call ─ Exchange ─▶ binding (client) ═ wire ═▶ binding (server) ─ Incoming ─▶ Router
+//!              ◀─ Answer ──                                              ◀─ Answer ───
+//! ```
+
+use crate::{
+    codec::Payload,
+    operation::{Method, Reply, Success},
+};
+
+/// A request on its way out.
+#[derive(Debug, Clone)]
+pub(crate) struct Exchange {
+    /// Name for logs.
+    pub(crate) operation: &'static str,
+    pub(crate) method: Method,
+    /// Path from the authority on, with query.
+    pub(crate) path_and_query: String,
+    pub(crate) payload: Option<Payload>,
+}
+
+/// A request that arrived, content complete.
+#[derive(Debug)]
+pub(crate) struct Incoming<'a> {
+    /// Query without the question mark; empty when there is none.
+    pub(crate) query: &'a str,
+    /// Scheme and authority by which the caller knows us, for `Location`.
+    pub(crate) api_root: String,
+    pub(crate) payload: Option<Payload>,
+}
+
+/// An answer, on its way out or fresh from the wire.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// Status code as HTTP has it.
+    pub(crate) status: u16,
+    pub(crate) location: Option<String>,
+    /// Methods a resource allows; only with 405.
+    pub(crate) allow: Option<String>,
+    pub(crate) payload: Option<Payload>,
+}
+
+impl Answer {
+    /// An answer that says something went well.
+    pub(crate) fn success(reply: Reply) -> Self {
+        let status = match reply.success {
+            Success::Ok => 200,
+            Success::Created => 201,
+            Success::Accepted => 202,
+            Success::NoContent => 204,
+        };
+        Self { status, location: reply.location, allow: None, payload: reply.payload }
+    }
+
+    /// An answer that says why not.
+    pub(crate) fn failure(status: u16, payload: Payload) -> Self {
+        Self { status, location: None, allow: None, payload: Some(payload) }
+    }
+
+    /// The success in it, if any.
+    pub(crate) fn into_reply(self) -> Result<Reply, Self> {
+        let success = match self.status {
+            201 => Success::Created,
+            202 => Success::Accepted,
+            204 => Success::NoContent,
+            200..=299 => Success::Ok,
+            _ => return Err(self),
+        };
+        Ok(Reply { success, location: self.location, payload: self.payload })
+    }
+}
+
+/// Why no answer came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// No connection could be opened: the peer is down. Another instance may help.
+    NotConnected(String),
+    /// An open connection failed before the peer can have processed the request: safe to try again.
+    NotProcessed(String),
+    /// The connection broke while waiting: nobody knows.
+    Unknown(String),
+    /// Nothing arrived in time.
+    Timeout,
+    /// What arrived makes no sense.
+    Malformed(String),
+}

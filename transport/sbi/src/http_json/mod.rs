@@ -1,0 +1,13 @@
+//! The 3GPP binding: HTTP/2 with prior knowledge, JSON, `multipart/related` for binary parts
+//! (TS 29.500 §5.2, §6.1.2). It is the one every third-party NF speaks.
+//!
+//! It sits directly on `h2`. Per call there is one task switch on each side: the connection's task reads
+//! and writes, the caller's waits. The server polls a handler once inside the connection's task and only
+//! spawns it when it has to wait, which most handlers never do.
+
+mod client;
+mod content;
+mod server;
+
+pub(crate) use client::Peer;
+pub(crate) use server::run;

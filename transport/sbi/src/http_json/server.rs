@@ -1,0 +1,278 @@
+//! Server side: accepts connections, reads requests within limits, asks the router.
+
+use std::{
+    future::{Future, poll_fn},
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use h2::{Reason, RecvStream, server::SendResponse};
+use http::{HeaderValue, Request, Response, header};
+use net::{
+    tcp::{TcpListener, TcpStream},
+    time::{self, Instant},
+};
+use tokio::sync::{Semaphore, watch};
+
+use super::content::{self, ContentError};
+use crate::{
+    codec::{Codec, Payload},
+    config::ServerConfig,
+    counters::SERVER_CONNECTION_ERRORS,
+    exchange::{Answer, Incoming},
+    message::Media,
+    problem::ProblemDetails,
+    router::{Table, reject},
+};
+
+/// What every connection of a server shares.
+struct Shared {
+    table: Table,
+    config: ServerConfig,
+    /// Requests being worked on, over all connections.
+    in_flight: Semaphore,
+}
+
+/// Accepts connections until `stop` turns true, then lets requests finish for `drain_timeout`.
+pub(crate) async fn run(
+    listener: TcpListener,
+    table: Table,
+    config: ServerConfig,
+    mut stop: watch::Receiver<bool>,
+) {
+    let in_flight = Semaphore::new(config.max_requests);
+    let connections = Arc::new(Semaphore::new(config.max_connections));
+    let shared = Arc::new(Shared { table, config, in_flight });
+    let mut tasks = tokio::task::JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => break,
+            // Reaps what has ended, so that the set stays small.
+            Some(_) = tasks.join_next() => continue,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let Ok(permit) = connections.clone().try_acquire_owned() else {
+                    SERVER_CONNECTION_ERRORS.inc("too_many_connections");
+                    continue;
+                };
+                let (shared, stop) = (shared.clone(), stop.clone());
+                tasks.spawn(async move {
+                    connection(stream, peer, shared, stop).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                // Usually no file descriptors left: wait for some to close instead of spinning.
+                SERVER_CONNECTION_ERRORS.inc("accept");
+                tracing::warn!(%error, "cannot accept");
+                time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    drop(listener);
+    let drained = async { while tasks.join_next().await.is_some() {} };
+    if time::timeout(shared.config.drain_timeout, drained).await.is_err() {
+        tracing::debug!("requests were still running when the server stopped");
+    }
+}
+
+/// Serves one connection to its end.
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    shared: Arc<Shared>,
+    mut stop: watch::Receiver<bool>,
+) {
+    // Without it small answers wait for acknowledgements; failing to set it only costs time.
+    let _ = stream.set_nodelay(true);
+    let config = &shared.config;
+    let mut builder = h2::server::Builder::new();
+    builder
+        .max_concurrent_streams(config.max_concurrent_streams)
+        .max_header_list_size(config.max_header_bytes)
+        .initial_window_size(config.max_body_bytes as u32)
+        .initial_connection_window_size(4 * config.max_body_bytes as u32)
+        .max_send_buffer_size(config.max_body_bytes);
+    let handshake = time::timeout(config.read_timeout, builder.handshake::<_, Bytes>(stream)).await;
+    let mut connection = match handshake {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => {
+            SERVER_CONNECTION_ERRORS.inc("handshake");
+            return tracing::debug!(%peer, %error, "HTTP/2 handshake failed");
+        }
+        Err(_) => return SERVER_CONNECTION_ERRORS.inc("handshake_timeout"),
+    };
+    let mut stopping = false;
+    loop {
+        let next = tokio::select! {
+            next = connection.accept() => next,
+            _ = stop.wait_for(|stop| *stop), if !stopping => {
+                stopping = true;
+                connection.graceful_shutdown();
+                continue;
+            }
+        };
+        match next {
+            Some(Ok((request, respond))) => start(exchange(request, respond, shared.clone())).await,
+            Some(Err(error)) => {
+                // A peer that just closes its socket is no error worth counting.
+                if !error.is_io() {
+                    SERVER_CONNECTION_ERRORS.inc("protocol");
+                    tracing::debug!(%peer, %error, "HTTP/2 connection broke");
+                }
+                return;
+            }
+            None => return,
+        }
+    }
+}
+
+/// Polls the exchange here once; only one that has to wait gets a task of its own.
+async fn start(exchange: impl Future<Output = ()> + Send + 'static) {
+    let mut exchange: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(exchange);
+    let finished = poll_fn(|cx| Poll::Ready(exchange.as_mut().poll(cx).is_ready())).await;
+    if !finished {
+        tokio::spawn(exchange);
+    }
+}
+
+/// One request and its answer.
+async fn exchange(request: Request<RecvStream>, respond: SendResponse<Bytes>, shared: Arc<Shared>) {
+    let Ok(_permit) = shared.in_flight.try_acquire() else {
+        return send(respond, reject(ProblemDetails::nf_congestion(), Codec::Json));
+    };
+    let (head, body) = request.into_parts();
+    let path = head.uri.path();
+    let found = match shared.table.find(head.method.as_str(), path) {
+        Ok(found) => found,
+        Err(answer) => return send(respond, answer),
+    };
+    let payload = match payload(&head.headers, body, found.media(), &shared.config).await {
+        Ok(payload) => payload,
+        Err(Some(problem)) => {
+            tracing::debug!(operation = found.operation(), %problem, "request refused");
+            return send(respond, reject(problem, Codec::Json));
+        }
+        // The peer gave up: nobody to answer.
+        Err(None) => return,
+    };
+    let authority = head.uri.authority().map_or("", |a| a.as_str());
+    // Whatever stands before the service in the path is our prefix; the router knows none.
+    let incoming = Incoming {
+        query: head.uri.query().unwrap_or_default(),
+        api_root: format!("http://{authority}"),
+        payload,
+    };
+    let answer = shared.table.answer(&found, incoming, Codec::Json);
+    send(respond, answer.await);
+}
+
+/// Reads the content. `Err(None)` when the stream broke.
+async fn payload(
+    headers: &http::HeaderMap,
+    body: RecvStream,
+    expected: Option<Media>,
+    config: &ServerConfig,
+) -> Result<Option<Payload>, Option<ProblemDetails>> {
+    let declared = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
+    if declared.is_some_and(|length| length > config.max_body_bytes) {
+        return Err(Some(too_large(config)));
+    }
+    let deadline = time::now() + config.read_timeout;
+    let body = read_body(body, config.max_body_bytes, deadline).await.map_err(|error| match error {
+        BodyError::TooLarge => Some(too_large(config)),
+        BodyError::Timeout => Some(ProblemDetails::new(408, "REQUEST_TIMEOUT")),
+        BodyError::Broken => None,
+    })?;
+    let Some(expected) = expected.filter(|_| !body.is_empty()) else { return Ok(None) };
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let unsupported = || {
+        ProblemDetails::new(415, "UNSUPPORTED_MEDIA_TYPE").detail(format!("expected {}", expected.as_str()))
+    };
+    let payload = content::read(content_type, body).map_err(|error| {
+        Some(match error {
+            ContentError::MediaType => unsupported(),
+            ContentError::Multipart(_) => ProblemDetails::invalid_msg_format().detail(error),
+        })
+    })?;
+    // HAL documents are JSON to whoever does not care for links.
+    let fits = payload.media == expected || (expected == Media::Hal && payload.media == Media::Json);
+    if fits { Ok(Some(payload)) } else { Err(Some(unsupported())) }
+}
+
+fn too_large(config: &ServerConfig) -> ProblemDetails {
+    ProblemDetails::new(413, "REQUEST_TOO_LARGE").detail(format!("at most {} octets", config.max_body_bytes))
+}
+
+/// Why content could not be collected.
+pub(super) enum BodyError {
+    TooLarge,
+    Timeout,
+    Broken,
+}
+
+/// Collects a body of at most `limit` octets. One frame is passed on without a copy.
+pub(super) async fn read_body(
+    mut body: RecvStream,
+    limit: usize,
+    deadline: Instant,
+) -> Result<Bytes, BodyError> {
+    if body.is_end_stream() {
+        return Ok(Bytes::new());
+    }
+    let collect = async {
+        let mut first = Bytes::new();
+        let mut all = BytesMut::new();
+        while let Some(chunk) = body.data().await {
+            let chunk = chunk.map_err(|_| BodyError::Broken)?;
+            let length = chunk.len();
+            if all.len().max(first.len()) + length > limit {
+                return Err(BodyError::TooLarge);
+            }
+            // A closed stream no longer needs window.
+            let _ = body.flow_control().release_capacity(length);
+            if first.is_empty() && all.is_empty() {
+                first = chunk;
+                continue;
+            }
+            if all.is_empty() {
+                all.extend_from_slice(&std::mem::take(&mut first));
+            }
+            all.extend_from_slice(&chunk);
+        }
+        Ok(if all.is_empty() { first } else { all.freeze() })
+    };
+    time::timeout(deadline - time::now(), collect).await.unwrap_or(Err(BodyError::Timeout))
+}
+
+/// Sends an answer; a peer that is gone by then does not matter.
+fn send(mut respond: SendResponse<Bytes>, answer: Answer) {
+    let mut response = Response::new(());
+    *response.status_mut() =
+        http::StatusCode::from_u16(answer.status).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    let mut set = |name, value: Option<&str>| {
+        if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
+            headers.insert(name, value);
+        }
+    };
+    set(header::LOCATION, answer.location.as_deref());
+    set(header::ALLOW, answer.allow.as_deref());
+    let content = answer.payload.map(content::write);
+    set(header::CONTENT_TYPE, content.as_ref().map(|(media, _)| media.as_str()));
+    if let Some((_, body)) = &content {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+    }
+    let sent = respond.send_response(response, content.is_none());
+    if let (Ok(mut stream), Some((_, body))) = (sent, content)
+        && stream.send_data(body, true).is_err()
+    {
+        stream.send_reset(Reason::CANCEL);
+    }
+}

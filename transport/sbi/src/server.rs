@@ -1,0 +1,80 @@
+//! Offering operations on an address.
+
+use std::{io, net::SocketAddr};
+
+use tokio::{sync::watch, task::JoinHandle};
+
+use crate::{config::ServerConfig, http_json, router::Router};
+
+/// A running server. Dropping it stops it without waiting.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Where it listens; with port 0 in the request, the port it got.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes no more requests and waits until those in progress are answered (at most `drain_timeout`).
+    pub async fn stop(mut self) {
+        let _ = self.stop.send(true);
+        if let Some(task) = self.task.take() {
+            let _ = task.await;
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.stop.send(true);
+    }
+}
+
+/// An address that is taken but not yet served: what an NF needs to write URIs before its router exists.
+#[derive(Debug)]
+pub struct Bound {
+    listener: net::tcp::TcpListener,
+    address: SocketAddr,
+    config: ServerConfig,
+}
+
+impl Bound {
+    /// Takes `address`. Connections wait in the backlog until [`Self::serve`].
+    ///
+    /// # Errors
+    /// Those of binding: the address is in use or not of this host.
+    pub async fn bind(address: SocketAddr, config: ServerConfig) -> io::Result<Self> {
+        let listener = net::tcp::listen(address).await?;
+        let address = listener.local_addr()?;
+        Ok(Self { listener, address, config })
+    }
+
+    /// The address; with port 0 in the request, the port it got.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Begins to serve.
+    pub fn serve<S: Send + Sync + 'static>(self, router: Router<S>) -> Server {
+        let (stop, stopped) = watch::channel(false);
+        let task = tokio::spawn(http_json::run(self.listener, router.into_table(), self.config, stopped));
+        Server { address: self.address, stop, task: Some(task) }
+    }
+}
+
+/// Serves `router` on `address`.
+///
+/// # Errors
+/// Those of [`Bound::bind`].
+pub async fn serve<S: Send + Sync + 'static>(
+    router: Router<S>,
+    address: SocketAddr,
+    config: ServerConfig,
+) -> io::Result<Server> {
+    Ok(Bound::bind(address, config).await?.serve(router))
+}
