@@ -150,7 +150,8 @@ impl Shared {
                 }
             }
         }
-        self.drive(|machine| machine.handle_input(packet.bytes()));
+        let spelt_out = packet.with_shutdown_acknowledged();
+        self.drive(|machine| machine.handle_input(spelt_out.as_deref().unwrap_or(packet.bytes())));
     }
 
     /// Whether the hand-shake is complete.
