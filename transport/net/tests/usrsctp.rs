@@ -3,6 +3,8 @@
 //!
 //! Needs `cc` and libusrsctp-dev (`make test` installs them) and the right to create namespaces.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
