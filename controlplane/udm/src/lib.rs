@@ -1,2 +1,69 @@
-//! Unified data management (TS 29.503).
+//! Unified data management (TS 29.503): identifies subscribers, makes their authentication vectors, and is the
+//! face of their subscription and of who serves them. All of it lives in the UDR.
+//!
+//! Read [`authentication`] for 5G-AKA, [`service`] for the rest.
+//!
+//! Invariants: no state of its own beside the SUCI keys; a sequence number is durable before the vector made with
+//! it leaves; the long-term key never leaves.
 #![forbid(unsafe_code)]
+
+mod authentication;
+mod config;
+mod counters;
+mod service;
+
+use std::{collections::HashMap, sync::Arc};
+
+pub use config::{Config, Profile, SuciKey};
+use nas::suci::PrivateKey;
+use sbi::{Client, Router, model::nrf::NfType, op::udm as op};
+use types::Plmn;
+
+/// Why the UDM could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A configured value is wrong.
+    #[error(transparent)]
+    Config(#[from] types::Invalid),
+    /// Its address or its OAM socket cannot be had.
+    #[error(transparent)]
+    Bind(#[from] nf::BindError),
+}
+
+/// The UDM: one per process that runs it.
+#[derive(Debug)]
+struct Udm {
+    client: Client,
+    plmn: Plmn,
+    /// By home network public key identifier.
+    suci_keys: HashMap<u8, Arc<PrivateKey>>,
+}
+
+/// Starts the UDM of `plmn`.
+///
+/// # Errors
+/// The configuration is wrong, or its address or OAM socket cannot be had.
+pub async fn start(config: Config, plmn: Plmn, env: nf::Env) -> Result<nf::Running, StartError> {
+    config.validate()?;
+    let mut instance = nf::Instance::bind(NfType::Udm, config.sbi, &env).await?;
+    let keys = config.suci_keys.iter().map(|key| {
+        let private = PrivateKey::new(key.profile.into(), &key.private_key)?;
+        Ok((key.id, Arc::new(private)))
+    });
+    let suci_keys = keys.collect::<Result<_, types::Invalid>>()?;
+    let udm = Arc::new(Udm { client: instance.client(), plmn, suci_keys });
+    instance.profile().plmn_list = vec![plmn];
+    let router = Router::new(udm)
+        .on::<op::GenerateAuthData>(Udm::generate_auth_data)
+        .on::<op::ConfirmAuth>(Udm::confirm_auth)
+        .on::<op::GetAmData>(Udm::am_data)
+        .on::<op::GetNssai>(Udm::nssai)
+        .on::<op::GetSmfSelectData>(Udm::smf_select_data)
+        .on::<op::GetSmData>(Udm::sm_data)
+        .on::<op::RegisterAmf>(Udm::register_amf)
+        .on::<op::UpdateAmf>(Udm::update_amf)
+        .on::<op::GetAmf>(Udm::amf)
+        .on::<op::RegisterSmf>(Udm::register_smf)
+        .on::<op::DeregisterSmf>(Udm::deregister_smf);
+    Ok(instance.start(router, nf::Oam::new())?)
+}

@@ -1,2 +1,51 @@
-//! Unified data repository (TS 29.504, TS 29.505).
+//! Unified data repository (TS 29.504, TS 29.505, TS 29.519): the store behind its 3GPP interface.
+//!
+//! Read [`service`] first: each operation is one function over the store. The UDR never interprets
+//! what it keeps beyond its form; that is UDM's and PCF's work.
 #![forbid(unsafe_code)]
+
+mod config;
+pub mod service;
+
+use std::sync::Arc;
+
+pub use config::Config;
+use sbi::{Router, model::nrf::NfType, op::udr as op};
+use serde_json::json;
+use service::Repository;
+use store::Store;
+
+/// Starts the UDR over `store`.
+///
+/// # Errors
+/// Its address or its OAM socket cannot be had.
+pub async fn start(
+    config: Config,
+    store: Arc<dyn Store>,
+    env: nf::Env,
+) -> Result<nf::Running, nf::BindError> {
+    let instance = nf::Instance::bind(NfType::Udr, config.sbi, &env).await?;
+    let router = Router::new(Arc::new(Repository::new(store.clone())))
+        .on::<op::QueryAuthSubscription>(Repository::query_auth_subscription)
+        .on::<op::ModifyAuthSubscription>(Repository::modify_auth_subscription)
+        .on::<op::CreateAuthStatus>(Repository::create_auth_status)
+        .on::<op::QueryAmData>(Repository::query_am_data)
+        .on::<op::QuerySmfSelectData>(Repository::query_smf_select_data)
+        .on::<op::QuerySmData>(Repository::query_sm_data)
+        .on::<op::CreateAmfContext>(Repository::create_amf_context)
+        .on::<op::UpdateAmfContext>(Repository::update_amf_context)
+        .on::<op::QueryAmfContext>(Repository::query_amf_context)
+        .on::<op::CreateSmfContext>(Repository::create_smf_context)
+        .on::<op::DeleteSmfContext>(Repository::delete_smf_context)
+        .on::<op::QuerySmfContext>(Repository::query_smf_context)
+        .on::<op::QuerySmPolicyData>(Repository::query_sm_policy_data)
+        .on::<op::QueryAmPolicyData>(Repository::query_am_policy_data);
+    let oam = nf::Oam::new().get("/subscribers/count", move |_| {
+        let store = store.clone();
+        async move {
+            let count = store.subscriber_count().await.map_err(nf::oam::Error::internal)?;
+            Ok(json!({ "subscribers": count }))
+        }
+    });
+    instance.start(router, oam)
+}

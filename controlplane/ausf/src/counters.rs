@@ -1,0 +1,12 @@
+//! What the AUSF counts.
+
+use telemetry::counters::Counter;
+
+/// Authentications begun.
+pub(crate) static AUTHENTICATIONS: Counter = Counter::new("ausf_authentications");
+/// Confirmations with a wrong or missing RES*.
+pub(crate) static CONFIRMATIONS_FAILED: Counter = Counter::new("ausf_confirmations_failed");
+/// Requests for a network this home network does not serve.
+pub(crate) static SERVING_NETWORKS_REJECTED: Counter = Counter::new("ausf_serving_networks_rejected");
+/// Results the UDM could not be told.
+pub(crate) static REPORTS_FAILED: Counter = Counter::new("ausf_reports_failed");

@@ -1,0 +1,76 @@
+//! What an operator configures of the UDM.
+
+use std::net::SocketAddr;
+
+use nas::ProtectionScheme;
+use serde::Deserialize;
+use types::{Invalid, Key};
+
+/// The `udm` section of `godwit.yaml`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Address of its service-based interface.
+    #[serde(default = "default_sbi")]
+    pub sbi: SocketAddr,
+    /// Home network private keys that de-conceal SUCIs; none: only the null scheme works.
+    #[serde(default)]
+    pub suci_keys: Vec<SuciKey>,
+}
+
+/// A home network private key (TS 33.501 annex C).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SuciKey {
+    /// Home network public key identifier, 1…254, as provisioned in the USIMs.
+    pub id: u8,
+    /// Which curve.
+    pub profile: Profile,
+    /// The private key, 64 hexadecimal digits.
+    pub private_key: Key<32>,
+}
+
+/// Curve of a home network key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Profile {
+    /// Curve25519.
+    A,
+    /// secp256r1.
+    B,
+}
+
+impl From<Profile> for ProtectionScheme {
+    fn from(profile: Profile) -> Self {
+        match profile {
+            Profile::A => Self::ProfileA,
+            Profile::B => Self::ProfileB,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { sbi: default_sbi(), suci_keys: Vec::new() }
+    }
+}
+
+impl Config {
+    /// Rules that the types alone cannot hold.
+    ///
+    /// # Errors
+    /// A key identifier out of range or given twice, or octets that are no key.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        for (i, key) in self.suci_keys.iter().enumerate() {
+            let twice = self.suci_keys.iter().take(i).any(|other| other.id == key.id);
+            if twice || !(1..=254).contains(&key.id) {
+                return Err(Invalid::new("udm.suci_keys.id", key.id, "1 to 254, each once"));
+            }
+            nas::suci::PrivateKey::new(key.profile.into(), &key.private_key)?;
+        }
+        Ok(())
+    }
+}
+
+fn default_sbi() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 12], 7777))
+}

@@ -1,0 +1,24 @@
+//! What an operator configures of the UDR.
+
+use std::net::SocketAddr;
+
+use serde::Deserialize;
+
+/// The `udr` section of `godwit.yaml`. The store is the same for every network function and is handed over.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Address of its service-based interface.
+    #[serde(default = "default_sbi")]
+    pub sbi: SocketAddr,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { sbi: default_sbi() }
+    }
+}
+
+fn default_sbi() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 20], 7777))
+}
