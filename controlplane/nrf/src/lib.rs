@@ -1,2 +1,51 @@
-//! Network repository function (TS 29.510).
+//! Network repository function (TS 29.510): who is there, and where.
+//!
+//! NFs register their profile and keep it alive with heartbeats; others discover them. The registry lives in
+//! memory only: after a restart NFs find themselves unknown at their next heartbeat and register again
+//! (`nf::registration`), so there is nothing to lose.
+//!
+//! Read first: [`context`] (the registry), then [`service`] (the operations on it).
 #![forbid(unsafe_code)]
+
+pub mod config;
+pub mod context;
+pub mod service;
+
+use std::sync::Arc;
+
+use net::time;
+use nf::{BindError, Env, Instance, Oam, Running};
+use sbi::model::nrf::NfType;
+
+pub use config::Config;
+use context::Registry;
+
+/// Starts an NRF.
+///
+/// # Errors
+/// Its SBI address or OAM socket cannot be used.
+pub async fn start(config: Config, env: Env) -> Result<Running, BindError> {
+    let mut instance = Instance::bind(NfType::Nrf, config.sbi, &env).await?;
+    let (registry, events) = Registry::new(&config);
+    let state = Arc::new(service::State { registry, api_root: instance.api_root() });
+
+    // Notices expired instances even when nobody asks, and delivers notifications one after the other.
+    let (sweeper, stopping) = (state.clone(), instance.stopping());
+    let mut ticks = time::interval(config.heartbeat());
+    instance.spawn(async move {
+        loop {
+            tokio::select! {
+                () = stopping.wait() => return,
+                _ = ticks.tick() => sweeper.registry.sweep(time::now()),
+            }
+        }
+    });
+    instance.spawn(service::deliver(instance.client(), state.clone(), events, instance.stopping()));
+
+    let listing = state.clone();
+    let oam = Oam::new().get("/instances", move |_| {
+        let state = listing.clone();
+        async move { Ok(state.registry.list(None, usize::MAX, time::now())) }
+    });
+    instance.start(service::router(state), oam)
+}

@@ -1,0 +1,144 @@
+//! Nnrf_NFManagement and Nnrf_NFDiscovery (TS 29.510 §5.2, §5.3).
+
+use std::sync::Arc;
+
+use net::time;
+use nf::Shutdown;
+use sbi::{
+    ApiRoot, Client, Created, ProblemDetails, Router, Stored,
+    model::{
+        common::Link,
+        nrf::{NfProfile, NotificationData, SearchResult, SubscriptionData, UriList, UriListLinks},
+    },
+    op::nrf::*,
+};
+use telemetry::counters::Counter;
+use tokio::sync::mpsc;
+
+use crate::context::{Event, Registry, RegistryError};
+
+static NOTIFICATIONS_LOST: Counter = Counter::new("nrf_notifications_lost");
+
+/// What the handlers share.
+#[derive(Debug)]
+pub struct State {
+    /// The instances.
+    pub registry: Registry,
+    /// Our own root, for links.
+    pub api_root: ApiRoot,
+}
+
+type Reply<T> = Result<T, ProblemDetails>;
+
+/// The operations NRF offers.
+pub fn router(state: Arc<State>) -> Router<State> {
+    Router::new(state)
+        .on::<RegisterNf>(register)
+        .on::<UpdateNf>(update)
+        .on::<DeregisterNf>(deregister)
+        .on::<GetNf>(get)
+        .on::<ListNf>(list)
+        .on::<SubscribeNf>(subscribe)
+        .on::<UnsubscribeNf>(unsubscribe)
+        .on::<DiscoverNf>(discover)
+}
+
+impl From<RegistryError> for ProblemDetails {
+    fn from(error: RegistryError) -> Self {
+        match error {
+            RegistryError::Unknown => Self::new(404, "RESOURCE_NOT_FOUND"),
+            RegistryError::Full => Self::new(503, "INSUFFICIENT_RESOURCES"),
+            RegistryError::Patch(_) => Self::new(400, "MANDATORY_IE_INCORRECT").detail(&error),
+        }
+    }
+}
+
+async fn register(state: Arc<State>, request: RegisterNfRequest) -> Reply<Stored<NfProfile>> {
+    let RegisterNfRequest { nf_instance_id, body } = request;
+    if body.nf_instance_id != nf_instance_id {
+        return Err(ProblemDetails::mandatory_ie_incorrect("nfInstanceId", "differs from the URI"));
+    }
+    let (body, new) = state.registry.register(body, time::now())?;
+    if new {
+        tracing::info!(nf = %body.nf_type, id = %nf_instance_id, "registered");
+        return Ok(Stored::Created(Created { location: format!("/nf-instances/{nf_instance_id}"), body }));
+    }
+    Ok(Stored::Replaced(Some(body)))
+}
+
+async fn update(state: Arc<State>, request: UpdateNfRequest) -> Reply<Option<NfProfile>> {
+    Ok(state.registry.update(request.nf_instance_id, &request.body, time::now())?)
+}
+
+async fn deregister(state: Arc<State>, request: DeregisterNfRequest) -> Reply<()> {
+    tracing::info!(id = %request.nf_instance_id, "deregistered");
+    Ok(state.registry.deregister(request.nf_instance_id)?)
+}
+
+async fn get(state: Arc<State>, request: GetNfRequest) -> Reply<NfProfile> {
+    Ok(state.registry.get(request.nf_instance_id, time::now()).ok_or(RegistryError::Unknown)?)
+}
+
+async fn list(state: Arc<State>, request: ListNfRequest) -> Reply<UriList> {
+    let limit = request.limit.map_or(usize::MAX, |l| l as usize);
+    let profiles = state.registry.list(request.nf_type.as_ref(), limit, time::now());
+    let item: Vec<Link> = profiles.iter().map(|p| Link { href: instance_uri(&state.api_root, p) }).collect();
+    Ok(UriList { total_item_count: Some(item.len()), links: UriListLinks { item } })
+}
+
+async fn subscribe(state: Arc<State>, request: SubscribeNfRequest) -> Reply<Created<SubscriptionData>> {
+    let body = state.registry.subscribe(request.body);
+    let location = format!("/subscriptions/{}", body.subscription_id.as_deref().unwrap_or_default());
+    Ok(Created { location, body })
+}
+
+async fn unsubscribe(state: Arc<State>, request: UnsubscribeNfRequest) -> Reply<()> {
+    match state.registry.unsubscribe(&request.subscription_id) {
+        true => Ok(()),
+        false => Err(ProblemDetails::new(404, "SUBSCRIPTION_NOT_FOUND")),
+    }
+}
+
+async fn discover(state: Arc<State>, request: DiscoverNfRequest) -> Reply<SearchResult> {
+    let nf_instances = state.registry.discover(&request, time::now());
+    // An empty result is not worth remembering: the instance may be about to register.
+    let validity_period = if nf_instances.is_empty() { 0 } else { state.registry.validity_s() };
+    Ok(SearchResult { validity_period, nf_instances })
+}
+
+fn instance_uri(api_root: &ApiRoot, profile: &NfProfile) -> String {
+    format!("{api_root}/nnrf-nfm/v1/nf-instances/{}", profile.nf_instance_id)
+}
+
+/// Tells subscribers what happened, until the NRF stops.
+pub(crate) async fn deliver(
+    client: Client,
+    state: Arc<State>,
+    mut events: mpsc::Receiver<Event>,
+    stopping: Shutdown,
+) {
+    loop {
+        let event = tokio::select! {
+            () = stopping.wait() => return,
+            event = events.recv() => event,
+        };
+        let Some(event) = event else { return };
+        for subscription in state.registry.subscribers(&event) {
+            let data = NotificationData {
+                event: event.kind.clone(),
+                nf_instance_uri: instance_uri(&state.api_root, &event.profile),
+                nf_profile: Some(event.profile.clone()),
+            };
+            let client = client.clone();
+            // On its own, so that one slow subscriber does not keep the others waiting; bounded by the
+            // client's timeout and the number of subscriptions.
+            tokio::spawn(async move {
+                let uri = subscription.nf_status_notification_uri;
+                if let Err(error) = client.notify::<NfStatusNotify>(&uri, data).await {
+                    NOTIFICATIONS_LOST.inc();
+                    tracing::debug!(%error, "notification lost");
+                }
+            });
+        }
+    }
+}
