@@ -1,2 +1,0 @@
-//! End-to-end tests: whole networks in namespaces.
-#![forbid(unsafe_code)]
