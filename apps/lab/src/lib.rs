@@ -1,2 +1,335 @@
 //! A whole network on one machine: namespaces, links and processes.
+//!
+//! ```text
+//!   UE namespaces          ran                      core                       dn
+//!   (each with a TUN) ──  gNBs  ── 10.200.0.0/24 ── all NFs + UPF ── 10.201.0.0/24 ── HTTP server
+//!                         .2 n2    N2 and N3     .1 n2           .1 n6            .2 n6
+//! ```
+//! Used by `godwit demo`, the experiments and the end-to-end tests. The NFs and the simulator are real `godwit`
+//! processes, configured by a generated `godwit.yaml`; nothing here is known to them.
+//!
+//! What it leaves behind: nothing. Namespaces are anonymous and links live in them; child processes die with this one
+//! even when it is killed; the private folder (configuration, store, sockets, logs) goes when [`Lab`] is dropped. Only
+//! after `kill -9` the folder stays, as `godwit-lab-…` in the temporary folder.
+//!
+//! Read first: [`Lab::start`]; then `network.rs` (topology), `settings.rs` (the generated configuration),
+//! `simulator.rs` (gNBs and UEs), `server.rs` (the data network's HTTP server).
 #![forbid(unsafe_code)]
+
+mod network;
+mod server;
+mod settings;
+mod simulator;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use net::netns::NetNs;
+use net::process::{Child, Command};
+use net::time::{self, Duration};
+use serde_json::Value;
+
+pub use network::{CORE_N2, CORE_N6, CORE_N6_IPV6, DN, DN_IPV6, HTTP_PORT, RAN_N2};
+pub use settings::default_subscriber;
+pub use simulator::{Simulator, SimulatorEvent, SimulatorOptions};
+
+/// Every NF, in the order in which they start.
+pub const NFS: [&str; 8] = ["nrf", "udr", "udm", "ausf", "pcf", "upf", "smf", "amf"];
+
+/// How long the core may take to be ready.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// Between looks at whether it is.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a process may take to end when asked.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// Lines of a log shown when its process fails.
+const LOG_TAIL: usize = 15;
+
+/// What to build.
+pub struct Options {
+    /// The `godwit` program; see [`find_godwit`].
+    pub godwit: PathBuf,
+    /// Subscribers provisioned; see [`default_subscriber`].
+    pub subscribers: Vec<store::Subscriber>,
+    /// One process per NF, instead of one for all.
+    pub processes: bool,
+    /// Where the core writes captures of its reference points.
+    pub pcap: Option<PathBuf>,
+    /// Log filter of the core's processes.
+    pub log: String,
+    /// Last changes to the generated configuration.
+    pub edit: Box<dyn FnOnce(&mut Value) + Send>,
+}
+
+impl Options {
+    /// `ues` default subscribers, everything else plain.
+    ///
+    /// # Errors
+    /// No `godwit` program was found.
+    pub fn new(ues: u32) -> anyhow::Result<Options> {
+        Ok(Options {
+            godwit: find_godwit()?,
+            subscribers: (0..ues).map(default_subscriber).collect(),
+            processes: false,
+            pcap: None,
+            log: "info".to_owned(),
+            edit: Box::new(|_| {}),
+        })
+    }
+}
+
+/// A running network. Dropping it removes all of it.
+pub struct Lab {
+    godwit: PathBuf,
+    core: NetNs,
+    ran: NetNs,
+    dn: NetNs,
+    /// Dropped in this order: processes first, what they use after.
+    nfs: Vec<NfProcess>,
+    server: server::Server,
+    folder: tempfile::TempDir,
+}
+
+/// One process of the core.
+struct NfProcess {
+    name: &'static str,
+    child: Child,
+}
+
+impl Lab {
+    /// Builds the topology, provisions the subscribers, starts the core and waits until it is ready.
+    ///
+    /// # Errors
+    /// What could not be set up; when a process ended, with the last lines of its log.
+    pub async fn start(options: Options) -> anyhow::Result<Lab> {
+        let folder =
+            tempfile::Builder::new().prefix("godwit-lab-").tempdir().context("make a temporary folder")?;
+        let network::Namespaces { core, ran, dn } = network::build().await?;
+        let server = server::Server::start(&dn).context("start the data network's HTTP server")?;
+
+        let mut configuration = settings::configuration(folder.path(), &options.log);
+        (options.edit)(&mut configuration);
+        // JSON is YAML, too.
+        let text = serde_json::to_string_pretty(&configuration).context("write the configuration")?;
+        std::fs::write(folder.path().join("godwit.yaml"), text).context("write the configuration")?;
+        settings::provision(folder.path(), options.subscribers).await?;
+
+        let mut lab = Lab { godwit: options.godwit, core, ran, dn, nfs: Vec::new(), server, folder };
+        if options.processes {
+            for name in NFS {
+                lab.start_nf(name, &["--nf", name], options.pcap.as_deref())?;
+            }
+        } else {
+            lab.start_nf("core", &[], options.pcap.as_deref())?;
+        }
+        lab.ready().await?;
+        Ok(lab)
+    }
+
+    /// The namespace of the NFs and the UPF.
+    pub fn core(&self) -> &NetNs {
+        &self.core
+    }
+
+    /// The namespace of the gNBs.
+    pub fn ran(&self) -> &NetNs {
+        &self.ran
+    }
+
+    /// The data network.
+    pub fn dn(&self) -> &NetNs {
+        &self.dn
+    }
+
+    /// The private folder: `godwit.yaml`, `godwit.db`, `run/` with the OAM sockets, `<process>.log`.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The generated configuration.
+    pub fn configuration(&self) -> PathBuf {
+        self.folder.path().join("godwit.yaml")
+    }
+
+    /// URL of `bytes` octets in the data network.
+    pub fn url(&self, bytes: u64) -> String {
+        format!("http://{DN}:{HTTP_PORT}/bytes/{bytes}")
+    }
+
+    /// As [`Lab::url`], over IPv6.
+    pub fn url_ipv6(&self, bytes: u64) -> String {
+        format!("http://[{DN_IPV6}]:{HTTP_PORT}/bytes/{bytes}")
+    }
+
+    /// Requests the data network's HTTP server has answered.
+    pub fn requests_served(&self) -> u64 {
+        self.server.served()
+    }
+
+    /// Runs a program in one of the namespaces, [`Lab::core`] and the like or a UE's.
+    pub fn command(&self, namespace: &NetNs, program: &str) -> Command {
+        Command::new(program).namespace(namespace)
+    }
+
+    /// Runs `godwit` with these arguments in the core's namespace, with its configuration appended (`-c`).
+    pub fn godwit(&self, arguments: &[&str]) -> Command {
+        Command::new(&self.godwit).args(arguments).arg("-c").arg(self.configuration()).namespace(&self.core)
+    }
+
+    /// Asks an NF over its OAM socket.
+    ///
+    /// # Errors
+    /// The NF does not run, or refused.
+    pub async fn oam(&self, nf: &str, method: &str, route: &str) -> Result<Value, nf::oam::CallError> {
+        nf::oam::call(&nf::oam::socket_path(&self.folder.path().join("run"), nf), method, route, None).await
+    }
+
+    /// Starts gNBs and UEs.
+    ///
+    /// # Errors
+    /// The process could not be started.
+    pub fn simulate(&self, options: &SimulatorOptions) -> anyhow::Result<Simulator> {
+        Simulator::start(&self.godwit, &self.ran, self.folder.path(), options)
+    }
+
+    /// Process identifiers of the core, by name (`core`, or each NF's).
+    pub fn processes(&self) -> impl Iterator<Item = (&'static str, u32)> {
+        self.nfs.iter().map(|nf| (nf.name, nf.child.id()))
+    }
+
+    /// Kills a process of the core as `kill -9` does, and waits until it is gone.
+    ///
+    /// # Errors
+    /// No process has that name.
+    pub async fn kill(&mut self, name: &str) -> anyhow::Result<()> {
+        let index =
+            self.nfs.iter().position(|nf| nf.name == name).with_context(|| format!("no process {name}"))?;
+        let mut nf = self.nfs.remove(index);
+        nf.child.signal(net::process::Signal::SIGKILL);
+        nf.child.wait().await?;
+        Ok(())
+    }
+
+    /// Starts an NF again after [`Lab::kill`].
+    ///
+    /// # Errors
+    /// As [`Lab::start`].
+    pub async fn restart(&mut self, name: &'static str) -> anyhow::Result<()> {
+        let arguments: &[&str] = if name == "core" { &[] } else { &["--nf", name] };
+        self.start_nf(name, arguments, None)?;
+        self.ready().await
+    }
+
+    /// What a process of the core or the simulator (`ran`) has logged.
+    pub fn log(&self, process: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join(format!("{process}.log"))).unwrap_or_default()
+    }
+
+    /// Says what failed when a process of the core has ended.
+    ///
+    /// # Errors
+    /// A process has ended; with its last words.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        let ended = self.nfs.iter_mut().find_map(|nf| nf.child.try_wait().map(|status| (nf.name, status)));
+        match ended {
+            Some((name, status)) => bail!("`godwit run` ({name}) ended: {status}\n{}", self.log_tail(name)),
+            None => Ok(()),
+        }
+    }
+
+    /// Stops the core in order and removes everything.
+    ///
+    /// # Errors
+    /// A process did not end by itself, or ended badly. Everything is removed all the same.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        let mut failure = Ok(());
+        // The reverse of the start, so that each can still say goodbye to those it needs.
+        while let Some(mut nf) = self.nfs.pop() {
+            let status = nf.child.stop(STOP_LIMIT).await.context("wait for the core")?;
+            if !status.success() && failure.is_ok() {
+                failure =
+                    Err(anyhow::anyhow!("{} ended badly: {status}\n{}", nf.name, self.log_tail(nf.name)));
+            }
+        }
+        failure
+    }
+
+    fn start_nf(
+        &mut self,
+        name: &'static str,
+        arguments: &[&str],
+        pcap: Option<&Path>,
+    ) -> anyhow::Result<()> {
+        let mut command =
+            Command::new(&self.godwit).arg("run").arg("-c").arg(self.configuration()).args(arguments);
+        if let Some(folder) = pcap {
+            command = command.arg("--pcap").arg(folder);
+        }
+        let child = command
+            .namespace(&self.core)
+            .stdout(log_file(self.folder.path(), name)?)
+            .stderr(log_file(self.folder.path(), name)?)
+            .spawn()
+            .with_context(|| format!("start {} run", self.godwit.display()))?;
+        self.nfs.push(NfProcess { name, child });
+        Ok(())
+    }
+
+    /// Waits until every NF answers and is registered.
+    async fn ready(&mut self) -> anyhow::Result<()> {
+        let deadline = time::now() + START_LIMIT;
+        for nf in NFS {
+            loop {
+                self.check()?;
+                let state = match self.oam(nf, "GET", "/status").await {
+                    Ok(status) if settings::is_ready(nf, &status) => break,
+                    Ok(status) => status.to_string(),
+                    Err(error) => error.to_string(),
+                };
+                if time::now() > deadline {
+                    let name = if self.nfs.len() == 1 { "core" } else { nf };
+                    bail!("{nf} is not ready after {START_LIMIT:?}: {state}\n{}", self.log_tail(name));
+                }
+                time::sleep(LOOK_INTERVAL).await;
+            }
+        }
+        Ok(())
+    }
+
+    fn log_tail(&self, process: &str) -> String {
+        tail(&self.log(process))
+    }
+}
+
+/// Finds the program: `$GODWIT`, this very program if it is `godwit`, or the one built beside a test or experiment.
+///
+/// # Errors
+/// There is none.
+pub fn find_godwit() -> anyhow::Result<PathBuf> {
+    if let Some(named) = std::env::var_os("GODWIT") {
+        return Ok(named.into());
+    }
+    let own = std::env::current_exe().context("find this program")?;
+    // target/debug/deps/<test> has target/debug/godwit two levels up.
+    let beside = own.ancestors().skip(1).take(2).map(|folder| folder.join("godwit"));
+    std::iter::once(own.clone())
+        .filter(|own| own.file_name().is_some_and(|name| name == "godwit"))
+        .chain(beside)
+        .find(|program| program.is_file())
+        .context("no godwit program: build it (cargo build -p cli) or name it in $GODWIT")
+}
+
+/// Opens `<folder>/<process>.log` for appending.
+fn log_file(folder: &Path, process: &str) -> anyhow::Result<std::fs::File> {
+    std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(folder.join(format!("{process}.log")))
+        .context("open a log file")
+}
+
+/// The last lines of a log.
+fn tail(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(LOG_TAIL)..].join("\n")
+}

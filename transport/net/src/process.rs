@@ -12,6 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{OnceLock, mpsc};
 
+pub use nix::sys::signal::Signal;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader, Lines};
 use tokio::net::unix::pipe;
@@ -94,6 +95,9 @@ impl Command {
                 // SAFETY: setns(2) takes a descriptor, which `namespace` keeps open in this copy of the process.
                 check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })?;
             }
+            // Its own process group: an interrupt typed at the terminal is ours alone to act on.
+            // SAFETY: setpgid(2) takes integers only.
+            check(unsafe { libc::setpgid(0, 0) })?;
             // SAFETY: this prctl takes integers only.
             check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })?;
             // SAFETY: getppid(2) takes nothing. The parent may have died before the line above took effect.
@@ -202,7 +206,7 @@ impl Child {
     }
 
     /// Sends a signal; nothing happens when it has ended.
-    pub fn signal(&mut self, signal: nix::sys::signal::Signal) {
+    pub fn signal(&mut self, signal: Signal) {
         if self.try_wait().is_none() {
             // The process is not reaped yet, so the identifier is still its own.
             let _ =
@@ -215,11 +219,11 @@ impl Child {
     /// # Errors
     /// As [`Child::wait`].
     pub async fn stop(&mut self, grace: Duration) -> io::Result<ExitStatus> {
-        self.signal(nix::sys::signal::Signal::SIGTERM);
+        self.signal(Signal::SIGTERM);
         if let Ok(result) = timeout(grace, self.wait()).await {
             return result;
         }
-        self.signal(nix::sys::signal::Signal::SIGKILL);
+        self.signal(Signal::SIGKILL);
         self.wait().await
     }
 }

@@ -11,6 +11,14 @@ pub use tokio::net::{TcpListener, TcpSocket, TcpStream};
 /// # Errors
 /// Those of `bind(2)`: most often the address is in use, or not of this host.
 pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    listen_now(address)
+}
+
+/// As [`listen`], for callers that visit a namespace; must run within a tokio runtime.
+///
+/// # Errors
+/// As [`listen`].
+pub fn listen_now(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;

@@ -1,0 +1,132 @@
+//! The topology: three namespaces and two links.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use anyhow::Context as _;
+use net::link::{Cidr, Links};
+use net::netns::NetNs;
+
+/// The core's address towards the gNBs (N2 and N3).
+pub const CORE_N2: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
+/// The gNBs' address.
+pub const RAN_N2: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
+/// The UPF's address towards the data network (N6).
+pub const CORE_N6: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 1);
+/// The same in IPv6.
+pub const CORE_N6_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x201, 0, 0, 0, 0, 0, 1);
+/// The data network's host.
+pub const DN: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 2);
+/// The same in IPv6.
+pub const DN_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x201, 0, 0, 0, 0, 0, 2);
+/// Where that host serves HTTP.
+pub const HTTP_PORT: u16 = 80;
+
+/// UE addresses, routed by the data network to the UPF.
+pub(crate) const UE_POOL: &str = "10.45.0.0/16";
+pub(crate) const UE_POOL_IPV6: &str = "fd00:45::/48";
+
+/// Names of the links' ends, the same on both sides.
+const N2: &str = "n2";
+const N6: &str = "n6";
+
+/// Packets a link may queue: several UEs' bursts.
+const QUEUE: u32 = 4096;
+
+/// The three namespaces.
+pub(crate) struct Namespaces {
+    pub core: NetNs,
+    pub ran: NetNs,
+    pub dn: NetNs,
+}
+
+/// Builds them with their links, addresses and routes.
+pub(crate) async fn build() -> anyhow::Result<Namespaces> {
+    let new = || {
+        NetNs::new()
+            .context("create a network namespace (needs root, or user namespaces: see `godwit doctor`)")
+    };
+    let (core, ran, dn) = (new()?, new()?, new()?);
+    let at_core = Links::in_ns(&core)?;
+    let n2 =
+        Link { name: N2, near: CORE_N2, near_ipv6: ipv6(0x200, 1), far: RAN_N2, far_ipv6: ipv6(0x200, 2) };
+    let n6 = Link { name: N6, near: CORE_N6, near_ipv6: CORE_N6_IPV6, far: DN, far_ipv6: DN_IPV6 };
+    n2.build(&at_core, &ran).await?;
+    n6.build(&at_core, &dn).await?;
+
+    // The data network knows where UEs are, as an operator's routers do, so no NAT stands between.
+    let at_dn = Links::in_ns(&dn)?;
+    at_dn.add_route(pool(UE_POOL), Some(IpAddr::V4(CORE_N6)), Some(N6)).await?;
+    at_dn.add_route(pool(UE_POOL_IPV6), Some(IpAddr::V6(CORE_N6_IPV6)), Some(N6)).await?;
+    Ok(Namespaces { core, ran, dn })
+}
+
+/// One link, seen from the core.
+struct Link {
+    name: &'static str,
+    near: Ipv4Addr,
+    near_ipv6: Ipv6Addr,
+    far: Ipv4Addr,
+    far_ipv6: Ipv6Addr,
+}
+
+impl Link {
+    async fn build(&self, at_core: &Links, far: &NetNs) -> anyhow::Result<()> {
+        let at_far = Links::in_ns(far)?;
+        at_core.add_veth(self.name, self.name, far).await?;
+        for (links, ipv4, ipv6) in [(at_core, self.near, self.near_ipv6), (&at_far, self.far, self.far_ipv6)]
+        {
+            links.set_txqueuelen(self.name, QUEUE).await?;
+            links.up(self.name).await?;
+            for (address, prefix) in [(IpAddr::V4(ipv4), 24), (IpAddr::V6(ipv6), 64)] {
+                let cidr = Cidr::new(address, prefix).expect("the prefixes above fit their families");
+                links.add_address(self.name, cidr).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `fd00:<link>::<host>`.
+const fn ipv6(link: u16, host: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, link, 0, 0, 0, 0, 0, host)
+}
+
+fn pool(text: &str) -> Cidr {
+    text.parse().expect("the pools above are written correctly")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::Server;
+    use net::process::Command;
+    use net::time::Duration;
+
+    /// Real programs reach the data network from the core, over both families.
+    #[tokio::test]
+    async fn the_data_network_serves_both_families() {
+        let network = build().await.expect("the right to create namespaces");
+        let server = Server::start(&network.dn).unwrap();
+        for host in [DN.to_string(), format!("[{DN_IPV6}]")] {
+            let url = format!("http://{host}:{HTTP_PORT}");
+            let limit = Duration::from_secs(20);
+            let curl = |arguments: &[&str]| {
+                Command::new("curl")
+                    .args(["-sS", "--noproxy", "*"])
+                    .args(arguments)
+                    .namespace(&network.core)
+                    .output(limit)
+            };
+            let bytes = curl(&[&format!("{url}/bytes/1000000")]).await.unwrap();
+            assert_eq!((bytes.stdout.len(), bytes.status.success()), (1_000_000, true));
+            let echo = curl(&["-d", "hello", &format!("{url}/echo")]).await.unwrap();
+            assert_eq!(echo.stdout, b"hello");
+            let missing =
+                curl(&["-o", "/dev/null", "-w", "%{http_code}", &format!("{url}/x")]).await.unwrap();
+            assert_eq!(missing.stdout, b"404");
+        }
+        assert_eq!(server.served(), 6);
+        let ping = Command::new("ping").args(["-c1", "-W5", &RAN_N2.to_string()]).namespace(&network.core);
+        assert!(ping.output(Duration::from_secs(10)).await.unwrap().status.success());
+    }
+}

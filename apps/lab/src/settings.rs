@@ -1,0 +1,79 @@
+//! The generated configuration and the default subscribers.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use store::{Authentication, OnConflict, OperatorCode, Sqlite, Store as _, Subscriber};
+use types::{Imsi, Supi};
+
+use crate::network::{CORE_N2, UE_POOL, UE_POOL_IPV6};
+
+/// IMSI of the first default subscriber.
+const FIRST_IMSI: u64 = 999_700_000_000_001;
+
+/// The `index`-th default subscriber, from 0: consecutive IMSIs, the keys simulators use by default.
+pub fn default_subscriber(index: u32) -> Subscriber {
+    let imsi: Imsi = (FIRST_IMSI + u64::from(index)).to_string().parse().expect("fifteen digits are an IMSI");
+    let authentication = Authentication {
+        k: "465B5CE8B199B49FAA5F0A2EE238A6BC".parse().expect("32 hexadecimal digits are a key"),
+        operator_code: OperatorCode::Opc(
+            "E8ED289DEBA952E4283B54E88E6183CA".parse().expect("32 hexadecimal digits are a key"),
+        ),
+        amf: "8000".parse().expect("four hexadecimal digits are an AMF value"),
+        sqn: 0,
+    };
+    Subscriber::new(Supi::from(imsi), authentication)
+}
+
+/// Fills the store in `folder`.
+pub(crate) async fn provision(folder: &Path, subscribers: Vec<Subscriber>) -> anyhow::Result<()> {
+    let store = Sqlite::open(&folder.join("godwit.db")).context("create the subscriber store")?;
+    store.put_subscribers(subscribers, OnConflict::Replace).await.context("provision the subscribers")
+}
+
+/// What goes into `godwit.yaml`: as the one in the sources, with the lab's addresses and folder.
+pub(crate) fn configuration(folder: &Path, log: &str) -> Value {
+    let pool = json!({"ipv4": UE_POOL, "ipv6": UE_POOL_IPV6});
+    json!({
+        "plmn": {"mcc": "999", "mnc": "70"},
+        "run_dir": folder.join("run"),
+        "store": folder.join("godwit.db"),
+        "log": log,
+        "slices": [{"sst": 1}],
+        "nrf": {"sbi": "127.0.0.10:7777"},
+        "amf": {
+            "sbi": "127.0.0.5:7777",
+            "ngap": format!("{CORE_N2}:38412"),
+            "sctp": "auto",
+            "amf_id": {"region": 2, "set": 1, "pointer": 0},
+            "tac": [1],
+            "integrity": ["NIA2", "NIA1"],
+            // In clear, so that captures can be read.
+            "ciphering": ["NEA0", "NEA2", "NEA1"],
+        },
+        "smf": {
+            "sbi": "127.0.0.4:7777",
+            "pfcp": "127.0.0.4:8805",
+            "gtpu": "127.0.0.4:2152",
+            "upf": ["127.0.0.7:8805"],
+            "dnn": [{"name": "internet", "ue_pool": pool, "dns": ["10.201.0.2"], "mtu": 1400}],
+        },
+        "upf": {
+            "pfcp": "127.0.0.7:8805",
+            "gtpu": format!("{CORE_N2}:2152"),
+            // No NAT: the data network has a route to the pool.
+            "dnn": [{"name": "internet", "tun": "gw0", "ue_pool": pool, "nat": false}],
+        },
+        "ausf": {"sbi": "127.0.0.11:7777"},
+        "udm": {"sbi": "127.0.0.12:7777"},
+        "udr": {"sbi": "127.0.0.20:7777"},
+        "pcf": {"sbi": "127.0.0.13:7777"},
+    })
+}
+
+/// Whether an NF that says `status` of itself can do its work: those with an SBI once the NRF knows them.
+pub(crate) fn is_ready(nf: &str, status: &Value) -> bool {
+    let no_nrf = matches!(nf, "nrf" | "upf");
+    no_nrf || status["registered"] == true
+}

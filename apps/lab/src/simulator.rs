@@ -1,0 +1,202 @@
+//! gNBs and UEs: the `godwit ran` process and what it reports.
+
+use std::collections::VecDeque;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use net::netns::NetNs;
+use net::process::{Child, Command};
+use net::time::{self, Duration};
+use serde_json::Value;
+use tokio::io::{BufReader, Lines};
+use tokio::sync::mpsc;
+
+use crate::{STOP_LIMIT, log_file, tail};
+
+/// What to simulate.
+#[derive(Debug, Clone)]
+pub struct SimulatorOptions {
+    /// Number of UEs, from the first default subscriber on.
+    pub ues: u32,
+    /// Number of gNBs.
+    pub gnbs: u16,
+    /// Give each UE a namespace with a TUN device.
+    pub tun: bool,
+    /// Session type: IPV4, IPV6 or IPV4V6.
+    pub session_type: String,
+    /// Further arguments of `godwit ran`.
+    pub arguments: Vec<String>,
+}
+
+impl Default for SimulatorOptions {
+    fn default() -> SimulatorOptions {
+        SimulatorOptions {
+            ues: 1,
+            gnbs: 1,
+            tun: true,
+            session_type: "IPV4V6".to_owned(),
+            arguments: Vec::new(),
+        }
+    }
+}
+
+/// One line of what the simulator reports (see `ran::event`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct SimulatorEvent(pub Value);
+
+impl SimulatorEvent {
+    /// `registered`, `session`, `failed`, `ready` …
+    pub fn kind(&self) -> &str {
+        self.text("event").unwrap_or("?")
+    }
+
+    /// A text member.
+    pub fn text(&self, member: &str) -> Option<&str> {
+        self.0.get(member)?.as_str()
+    }
+
+    /// A number.
+    pub fn number(&self, member: &str) -> Option<f64> {
+        self.0.get(member)?.as_f64()
+    }
+
+    /// The UE's namespace, of a `session` event with TUN.
+    ///
+    /// # Errors
+    /// None is named, or it cannot be opened any more.
+    pub fn namespace(&self) -> anyhow::Result<NetNs> {
+        let path = self.text("netns").context("the event names no namespace")?;
+        NetNs::from_path(path).with_context(|| format!("open the UE's namespace {path}"))
+    }
+}
+
+/// A running simulator; killed when dropped.
+pub struct Simulator {
+    child: Child,
+    events: mpsc::UnboundedReceiver<SimulatorEvent>,
+    /// Seen while looking for something else.
+    passed: VecDeque<SimulatorEvent>,
+    log: std::path::PathBuf,
+}
+
+impl Simulator {
+    pub(crate) fn start(
+        godwit: &Path,
+        namespace: &NetNs,
+        folder: &Path,
+        options: &SimulatorOptions,
+    ) -> anyhow::Result<Simulator> {
+        let amf = format!("{}:38412", crate::CORE_N2);
+        let address = crate::RAN_N2.to_string();
+        let mut command = Command::new(godwit)
+            .args(["ran", "--amf", &amf, "--n2", &address])
+            .args(["--ues", &options.ues.to_string(), "--gnbs", &options.gnbs.to_string()])
+            .args(["--session", &options.session_type]);
+        if options.tun {
+            command = command.arg("--tun");
+        }
+        let mut child = command
+            .args(&options.arguments)
+            .namespace(namespace)
+            .pipe_stdout()
+            .stderr(log_file(folder, "ran")?)
+            .spawn()
+            .with_context(|| format!("start {} ran", godwit.display()))?;
+        let lines = child.take_stdout().context("read the simulator's events")?;
+        // Unbounded, for a process that cannot write stops; a demo is some thousand lines.
+        let (sender, events) = mpsc::unbounded_channel();
+        tokio::spawn(read(lines, sender));
+        Ok(Simulator { child, events, passed: VecDeque::new(), log: folder.join("ran.log") })
+    }
+
+    /// The next event; `None` when the simulator has ended.
+    pub async fn next(&mut self) -> Option<SimulatorEvent> {
+        match self.passed.pop_front() {
+            Some(event) => Some(event),
+            None => self.events.recv().await,
+        }
+    }
+
+    /// Waits for the next event of a kind; others stay for [`Simulator::next`].
+    ///
+    /// # Errors
+    /// It did not come in time, or the simulator ended before.
+    pub async fn expect(&mut self, kind: &str, limit: Duration) -> anyhow::Result<SimulatorEvent> {
+        if let Some(index) = self.passed.iter().position(|event| event.kind() == kind)
+            && let Some(event) = self.passed.remove(index)
+        {
+            return Ok(event);
+        }
+        let deadline = time::now() + limit;
+        loop {
+            match time::timeout(deadline.saturating_duration_since(time::now()), self.events.recv()).await {
+                Ok(Some(event)) if event.kind() == kind => return Ok(event),
+                Ok(Some(event)) => self.passed.push_back(event),
+                Ok(None) => {
+                    let status = self.child.wait().await?;
+                    bail!("the simulator ended ({status}) before `{kind}`\n{}", self.log_tail());
+                }
+                Err(_) => {
+                    bail!("no `{kind}` event within {limit:?}; seen: {}\n{}", self.seen(), self.log_tail())
+                }
+            }
+        }
+    }
+
+    /// Its process identifier.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it as `kill -9` does: the gNBs are gone without a word.
+    ///
+    /// # Errors
+    /// None are expected.
+    pub async fn kill(mut self) -> anyhow::Result<()> {
+        self.child.signal(net::process::Signal::SIGKILL);
+        self.child.wait().await?;
+        Ok(())
+    }
+
+    /// Asks it to end (UEs deregister) and returns the remaining events.
+    ///
+    /// # Errors
+    /// It did not end by itself, or ended badly.
+    pub async fn stop(mut self) -> anyhow::Result<Vec<SimulatorEvent>> {
+        let status = self.child.stop(STOP_LIMIT).await?;
+        let mut rest: Vec<_> = self.passed.drain(..).collect();
+        while let Some(event) = self.events.recv().await {
+            rest.push(event);
+        }
+        if !status.success() {
+            bail!("the simulator ended badly: {status}\n{}", self.log_tail());
+        }
+        Ok(rest)
+    }
+
+    fn log_tail(&self) -> String {
+        tail(&std::fs::read_to_string(&self.log).unwrap_or_default())
+    }
+
+    /// The last events passed over, in short.
+    fn seen(&self) -> String {
+        let last: Vec<_> = self.passed.iter().rev().take(3).map(|event| event.0.to_string()).collect();
+        if last.is_empty() { "nothing".to_owned() } else { last.join(" ") }
+    }
+}
+
+async fn read(
+    mut lines: Lines<BufReader<tokio::net::unix::pipe::Receiver>>,
+    events: mpsc::UnboundedSender<SimulatorEvent>,
+) {
+    while let Ok(Some(line)) = lines.next_line().await {
+        match serde_json::from_str(&line) {
+            Ok(value) => {
+                if events.send(SimulatorEvent(value)).is_err() {
+                    return;
+                }
+            }
+            Err(error) => tracing::warn!(%error, line, "the simulator wrote something else than an event"),
+        }
+    }
+}
