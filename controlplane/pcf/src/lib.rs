@@ -1,2 +1,38 @@
-//! Policy control function (TS 29.507, TS 29.512).
+//! Policy control function: access and mobility policy (TS 29.507), session policy (TS 29.512).
+//!
+//! What a session may do comes from three places, the first that says something wins: the operator's
+//! configuration for the DNN, the subscription as SMF reports it, our defaults. The decision is a session
+//! rule (session AMBR, default QoS) and one PCC rule that puts all traffic on the default QoS flow.
+//!
+//! Associations live in memory: after a restart they are unknown, which AMF and SMF take for deleted
+//! (TS 29.512 §4.2.5); nothing that is in force in the user plane depends on them.
+//!
+//! Read first: [`decision`], then [`service`].
 #![forbid(unsafe_code)]
+
+pub mod config;
+pub mod context;
+pub mod decision;
+pub mod service;
+
+use std::sync::Arc;
+
+use nf::{BindError, Env, Instance, Oam, Running};
+use sbi::model::nrf::NfType;
+
+pub use config::Config;
+
+/// Starts a PCF.
+///
+/// # Errors
+/// Its SBI address or OAM socket cannot be used.
+pub async fn start(config: Config, env: Env) -> Result<Running, BindError> {
+    let instance = Instance::bind(NfType::Pcf, config.sbi, &env).await?;
+    let state = Arc::new(service::State::new(config));
+    let listing = state.clone();
+    let oam = Oam::new().get("/policies", move |_| {
+        let state = listing.clone();
+        async move { Ok(state.counts()) }
+    });
+    instance.start(service::router(state), oam)
+}

@@ -1,6 +1,7 @@
 //! One suite for every binding: what an operation carries arrives, and failures are told apart.
 //!
 //! Each check is a generic function over [`Binding`]; the macro at the end makes a test of every pair.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::{
     collections::BTreeMap,

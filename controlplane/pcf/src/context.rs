@@ -1,0 +1,74 @@
+//! Policy associations: one per UE (AM) or PDU session (SM), created and deleted by AMF and SMF.
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// Associations of one kind, each under a number and under what it is about.
+///
+/// A new association about the same thing replaces the old one: its owner has lost it (a restart, a
+/// session set up anew), so a table cannot grow beyond what exists, whatever gets lost.
+#[derive(Debug)]
+pub(crate) struct Associations<K, T> {
+    limit: usize,
+    inner: Mutex<Inner<K, T>>,
+}
+
+#[derive(Debug)]
+struct Inner<K, T> {
+    by_id: HashMap<u64, (K, T)>,
+    by_key: HashMap<K, u64>,
+    next: u64,
+}
+
+impl<K: Clone + Eq + Hash, T: Clone> Associations<K, T> {
+    pub(crate) fn new(limit: usize) -> Self {
+        let inner = Inner { by_id: HashMap::new(), by_key: HashMap::new(), next: 1 };
+        Self { limit, inner: Mutex::new(inner) }
+    }
+
+    /// Adds an association; its identifier, or `None` when there is no room.
+    pub(crate) fn create(&self, key: K, value: T) -> Option<u64> {
+        let mut inner = self.lock();
+        if let Some(old) = inner.by_key.remove(&key) {
+            inner.by_id.remove(&old);
+        }
+        if inner.by_id.len() >= self.limit {
+            return None;
+        }
+        let id = inner.next;
+        inner.next += 1;
+        inner.by_key.insert(key.clone(), id);
+        inner.by_id.insert(id, (key, value));
+        Some(id)
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Option<T> {
+        self.lock().by_id.get(&id.parse().ok()?).map(|(_, value)| value.clone())
+    }
+
+    /// Changes an association; what `change` returns, or `None` when there is no such association.
+    pub(crate) fn change<R>(&self, id: &str, change: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.lock().by_id.get_mut(&id.parse().ok()?).map(|(_, value)| change(value))
+    }
+
+    /// Removes an association; whether there was one.
+    pub(crate) fn delete(&self, id: &str) -> bool {
+        let mut inner = self.lock();
+        let Some((key, _)) = id.parse().ok().and_then(|id: u64| inner.by_id.remove(&id)) else {
+            return false;
+        };
+        inner.by_key.remove(&key);
+        true
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lock().by_id.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<K, T>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
