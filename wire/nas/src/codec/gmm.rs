@@ -70,7 +70,7 @@ pub(super) fn read(framed: &Nas5gsMessage, soft: &mut Soft) -> Result<Message, D
             Message::IdentityRequest(IdentityRequest { identity_type: identity_type(m.identity_type.value) })
         }
         Framed::IdentityResponse(m) => Message::IdentityResponse(IdentityResponse {
-            identity: identity("mobile-identity", &m.mobile_identity)?,
+            identity: mandatory("mobile-identity", &m.mobile_identity.value, MobileIdentity::read)?,
         }),
         Framed::FiveGmmStatus(m) => Message::Status(Status { cause: GmmCause::received(m.fgmm_cause.value) }),
         Framed::Notification(m) => {
@@ -292,8 +292,12 @@ fn ul_nas_transport(m: &lib::NasUlNasTransport, soft: &mut Soft) -> UlNasTranspo
     }
 }
 
+/// An identity that must say who it is: "no identity" is for IDENTITY RESPONSE alone.
 fn identity(ie: &str, value: &lib::NasFGsMobileIdentity) -> Result<MobileIdentity, DecodeError> {
-    mandatory(ie, &value.value, MobileIdentity::read)
+    mandatory(ie, &value.value, |octets| match MobileIdentity::read(octets)? {
+        MobileIdentity::None => Err(ValueError("names no identity")),
+        identity => Ok(identity),
+    })
 }
 
 fn capability(octets: &[u8]) -> Read<UeSecurityCapability> {
