@@ -1,0 +1,342 @@
+//! Configuration of the AMF: the `amf:` section of `godwit.yaml` plus the shared values the command line
+//! program passes on (`plmn`, `slices`).
+//!
+//! Everything is checked by [`Config::validate`] before anything starts; messages say what to change.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nas::{CipheringAlgorithm, IntegrityAlgorithm};
+use serde::{Deserialize, Serialize};
+use types::{AmfId, Plmn, SNssai, Tac};
+
+/// Configuration of one AMF.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Address and port of the service-based interface (Namf and callbacks).
+    pub sbi: SocketAddr,
+    /// N2: address and port that gNBs connect to (SCTP; 38412 by convention).
+    pub ngap: SocketAddr,
+    /// How SCTP is carried: `auto` (kernel when it has SCTP, else raw IP), `kernel`, `raw`, or UDP encapsulation.
+    #[serde(default)]
+    pub sctp: net::sctp::SctpMode,
+    /// Serving network.
+    pub plmn: Plmn,
+    /// Name told to gNBs in NG Setup Response.
+    #[serde(default = "default_name")]
+    pub name: String,
+    /// Region, set and pointer: with `plmn` the GUAMI of this AMF.
+    #[serde(default = "default_amf_id", with = "amf_id_form")]
+    pub amf_id: AmfId,
+    /// Tracking areas served. A gNB that serves none of them is refused.
+    #[serde(default = "default_tac")]
+    pub tac: Vec<Tac>,
+    /// Slices served, most preferred first. Takes the place of a separate NSSF (CP-1).
+    #[serde(default = "default_slices")]
+    pub slices: Vec<SNssai>,
+    /// NAS integrity algorithms, most preferred first.
+    #[serde(default = "default_integrity")]
+    pub integrity: Vec<IntegrityAlgorithm>,
+    /// NAS ciphering algorithms, most preferred first.
+    #[serde(default = "default_ciphering")]
+    pub ciphering: Vec<CipheringAlgorithm>,
+    /// Relative capacity told to gNBs (0..=255), for their load balancing between AMFs of a set.
+    #[serde(default = "default_capacity")]
+    pub relative_capacity: u8,
+    /// NAS and guard timers.
+    #[serde(default)]
+    pub timers: Timers,
+    /// Bounds of what gNBs and UEs can make the AMF keep.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// Timers. Retransmission timers are in milliseconds, the others in seconds; defaults are those of TS 24.501
+/// table 10.2.2 (network side).
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timers {
+    /// T3550, milliseconds: waiting for REGISTRATION COMPLETE.
+    pub t3550_ms: u64,
+    /// T3560, milliseconds: waiting for AUTHENTICATION RESPONSE or SECURITY MODE COMPLETE.
+    pub t3560_ms: u64,
+    /// T3570, milliseconds: waiting for IDENTITY RESPONSE.
+    pub t3570_ms: u64,
+    /// T3522, milliseconds: waiting for DEREGISTRATION ACCEPT.
+    pub t3522_ms: u64,
+    /// T3513, milliseconds: waiting for the answer to paging (value left to the network).
+    pub t3513_ms: u64,
+    /// T3512, seconds: periodic registration update, told to the UE.
+    pub t3512_s: u64,
+    /// T3502, seconds: how long a UE waits after five failed registrations, told to the UE.
+    pub t3502_s: u64,
+    /// T3346, seconds: back-off told to a UE that is refused for congestion.
+    pub t3346_s: u64,
+    /// Mobile reachable timer, seconds; 0 means T3512 + 4 minutes, the default of the standard.
+    pub mobile_reachable_s: u64,
+    /// Implicit deregistration timer, seconds; 0 means T3512 + 4 minutes.
+    pub implicit_deregistration_s: u64,
+    /// Guard on answers of the gNB (context set-up, resource set-up, release complete), milliseconds.
+    pub n2_guard_ms: u64,
+    /// Guard on the SMF's N1N2 transfer after it accepted a session, milliseconds. Below T3580 (16 s) of the UE.
+    pub smf_guard_ms: u64,
+}
+
+impl Default for Timers {
+    fn default() -> Timers {
+        Timers {
+            t3550_ms: 6_000,
+            t3560_ms: 6_000,
+            t3570_ms: 6_000,
+            t3522_ms: 6_000,
+            t3513_ms: 4_000,
+            t3512_s: 54 * 60,
+            t3502_s: 12 * 60,
+            t3346_s: 60,
+            mobile_reachable_s: 0,
+            implicit_deregistration_s: 0,
+            n2_guard_ms: 10_000,
+            smf_guard_ms: 10_000,
+        }
+    }
+}
+
+/// Sessions, deregistrations and lost UEs wait this much longer than T3512 (TS 24.501 §5.3.7).
+const REACHABLE_MARGIN: Duration = Duration::from_secs(4 * 60);
+
+impl Timers {
+    /// Mobile reachable timer (TS 24.501 §5.3.7).
+    pub fn mobile_reachable(&self) -> Duration {
+        self.or_t3512_plus_margin(self.mobile_reachable_s)
+    }
+
+    /// Implicit deregistration timer (TS 24.501 §5.3.7).
+    pub fn implicit_deregistration(&self) -> Duration {
+        self.or_t3512_plus_margin(self.implicit_deregistration_s)
+    }
+
+    fn or_t3512_plus_margin(&self, seconds: u64) -> Duration {
+        match seconds {
+            0 => Duration::from_secs(self.t3512_s) + REACHABLE_MARGIN,
+            s => Duration::from_secs(s),
+        }
+    }
+}
+
+/// Bounds. Beyond them new work is refused and counted; what exists is not disturbed.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// gNB associations at once.
+    pub gnbs: usize,
+    /// UE contexts at once, registering ones included. Beyond: 5GMM cause #22 with T3346.
+    pub ues: usize,
+    /// Messages waiting for one UE. Beyond: the message is dropped and counted.
+    pub ue_queue: usize,
+    /// PDU sessions of one UE (the standard allows 15).
+    pub sessions_per_ue: usize,
+    /// Samples kept for `GET /procedures`.
+    pub procedure_samples: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { gnbs: 1024, ues: 100_000, ue_queue: 32, sessions_per_ue: 15, procedure_samples: 100_000 }
+    }
+}
+
+/// A configuration that cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A list that needs entries is empty.
+    #[error("amf.{0}: the list is empty; give at least one entry")]
+    Empty(&'static str),
+    /// A list has more entries than the messages can carry.
+    #[error("amf.{0}: {1} entries, at most {2} fit the standard's messages")]
+    TooMany(&'static str, usize, usize),
+    /// The same entry twice.
+    #[error("amf.{0}: an entry is listed twice")]
+    Duplicate(&'static str),
+    /// Null integrity would switch NAS protection off.
+    #[error(
+        "amf.integrity: NIA0 protects nothing and is allowed only for emergency services; use NIA2 or NIA1"
+    )]
+    NullIntegrity,
+    /// A duration that must not be zero.
+    #[error("amf.timers.{0}: must be greater than 0")]
+    ZeroTimer(&'static str),
+    /// A bound that must not be zero.
+    #[error("amf.limits.{0}: must be greater than 0")]
+    ZeroLimit(&'static str),
+    /// More sessions than identities.
+    #[error("amf.limits.sessions_per_ue: {0}, but PDU session identities are 1 to 15")]
+    Sessions(usize),
+    /// A name that NGAP cannot carry.
+    #[error("amf.name: must have 1 to 150 printable ASCII characters")]
+    Name,
+}
+
+impl Config {
+    /// Checks everything that deserialization alone cannot.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        check_list("tac", &self.tac, 16)?;
+        check_list("slices", &self.slices, 8)?;
+        check_list("integrity", &self.integrity, 4)?;
+        check_list("ciphering", &self.ciphering, 4)?;
+        if self.integrity.contains(&IntegrityAlgorithm::Nia0) {
+            return Err(ConfigError::NullIntegrity);
+        }
+        let printable = self.name.bytes().all(|b| (0x20..0x7f).contains(&b));
+        if self.name.is_empty() || self.name.len() > 150 || !printable {
+            return Err(ConfigError::Name);
+        }
+        let t = &self.timers;
+        let timers = [
+            ("t3550_ms", t.t3550_ms),
+            ("t3560_ms", t.t3560_ms),
+            ("t3570_ms", t.t3570_ms),
+            ("t3522_ms", t.t3522_ms),
+            ("t3513_ms", t.t3513_ms),
+            ("t3512_s", t.t3512_s),
+            ("n2_guard_ms", t.n2_guard_ms),
+            ("smf_guard_ms", t.smf_guard_ms),
+        ];
+        if let Some((name, _)) = timers.into_iter().find(|(_, value)| *value == 0) {
+            return Err(ConfigError::ZeroTimer(name));
+        }
+        let l = &self.limits;
+        let limits = [
+            ("gnbs", l.gnbs),
+            ("ues", l.ues),
+            ("ue_queue", l.ue_queue),
+            ("sessions_per_ue", l.sessions_per_ue),
+            ("procedure_samples", l.procedure_samples),
+        ];
+        if let Some((name, _)) = limits.into_iter().find(|(_, value)| *value == 0) {
+            return Err(ConfigError::ZeroLimit(name));
+        }
+        if l.sessions_per_ue > 15 {
+            return Err(ConfigError::Sessions(l.sessions_per_ue));
+        }
+        Ok(())
+    }
+}
+
+fn check_list<T: PartialEq>(name: &'static str, list: &[T], most: usize) -> Result<(), ConfigError> {
+    if list.is_empty() {
+        return Err(ConfigError::Empty(name));
+    }
+    if list.len() > most {
+        return Err(ConfigError::TooMany(name, list.len(), most));
+    }
+    if list.iter().enumerate().any(|(i, a)| list.iter().skip(i + 1).any(|b| a == b)) {
+        return Err(ConfigError::Duplicate(name));
+    }
+    Ok(())
+}
+
+fn default_name() -> String {
+    "godwit-amf".to_owned()
+}
+
+/// Region 2, set 1, pointer 0.
+fn default_amf_id() -> AmfId {
+    AmfId::from_octets([2, 0, 0x40])
+}
+
+fn default_tac() -> Vec<Tac> {
+    vec![Tac::from_octets([0, 0, 1])]
+}
+
+fn default_slices() -> Vec<SNssai> {
+    vec![SNssai::from_octets(1, None)]
+}
+
+fn default_capacity() -> u8 {
+    255
+}
+
+fn default_integrity() -> Vec<IntegrityAlgorithm> {
+    vec![IntegrityAlgorithm::Nia2, IntegrityAlgorithm::Nia1]
+}
+
+fn default_ciphering() -> Vec<CipheringAlgorithm> {
+    vec![CipheringAlgorithm::Nea0, CipheringAlgorithm::Nea2, CipheringAlgorithm::Nea1]
+}
+
+/// `amf_id: {region: 2, set: 1, pointer: 0}`: the words operators use, where SBI has six hexadecimal digits.
+mod amf_id_form {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use types::AmfId;
+
+    #[derive(Deserialize, Serialize)]
+    #[serde(deny_unknown_fields)]
+    struct Form {
+        region: u8,
+        set: u16,
+        pointer: u8,
+    }
+
+    pub fn serialize<S: Serializer>(id: &AmfId, s: S) -> Result<S::Ok, S::Error> {
+        Form { region: id.region(), set: id.set(), pointer: id.pointer() }.serialize(s)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<AmfId, D::Error> {
+        let Form { region, set, pointer } = Form::deserialize(d)?;
+        AmfId::new(region, set, pointer).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn minimal() -> serde_json::Value {
+        serde_json::json!({
+            "sbi": "127.0.0.5:7777",
+            "ngap": "127.0.0.5:38412",
+            "plmn": {"mcc": "999", "mnc": "70"},
+        })
+    }
+
+    fn with(key: &str, value: serde_json::Value) -> Config {
+        let mut json = minimal();
+        json[key] = value;
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn a_minimal_section_is_enough() {
+        let config: Config = serde_json::from_value(minimal()).unwrap();
+        assert_eq!(config.validate(), Ok(()));
+        assert_eq!(config.amf_id, AmfId::new(2, 1, 0).unwrap());
+        assert_eq!(config.timers.mobile_reachable(), Duration::from_secs(58 * 60));
+        // What is written can be read again.
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(serde_json::from_str::<Config>(&text).unwrap().amf_id, config.amf_id);
+    }
+
+    #[test]
+    fn what_cannot_work_is_named() {
+        assert_eq!(with("tac", serde_json::json!([])).validate(), Err(ConfigError::Empty("tac")));
+        assert_eq!(with("tac", serde_json::json!([1, 1])).validate(), Err(ConfigError::Duplicate("tac")));
+        let nia0 = with("integrity", serde_json::json!(["NIA2", "NIA0"]));
+        assert_eq!(nia0.validate(), Err(ConfigError::NullIntegrity));
+        let zero = with("timers", serde_json::json!({"t3560_ms": 0}));
+        assert_eq!(zero.validate(), Err(ConfigError::ZeroTimer("t3560_ms")));
+        let many = with("limits", serde_json::json!({"sessions_per_ue": 16}));
+        assert_eq!(many.validate(), Err(ConfigError::Sessions(16)));
+        assert_eq!(with("name", serde_json::json!("é")).validate(), Err(ConfigError::Name));
+    }
+
+    #[test]
+    fn unknown_keys_and_impossible_identifiers_are_refused() {
+        let mut json = minimal();
+        json["tacs"] = serde_json::json!([1]);
+        assert!(serde_json::from_value::<Config>(json).unwrap_err().to_string().contains("tacs"));
+        let mut json = minimal();
+        json["amf_id"] = serde_json::json!({"region": 2, "set": 1024, "pointer": 0});
+        assert!(serde_json::from_value::<Config>(json).unwrap_err().to_string().contains("below 1024"));
+    }
+}

@@ -1,0 +1,390 @@
+//! What the AMF knows, and who owns it.
+//!
+//! | type | how many | owner | lifetime |
+//! |---|---|---|---|
+//! | [`Amf`] | one | shared by every task | the process |
+//! | [`Gnb`] | one per SCTP association | shared by its task and its UEs | association, plus the last UE's link |
+//! | [`UeContext`] | one per UE | the UE's task alone | from its first message to its deregistration |
+//! | [`UeHandle`] | one per UE | shared: the way to a UE's task | as the task |
+//! | [`PduSession`] | up to 15 per UE | its [`UeContext`] | from SM context creation to release |
+//!
+//! A UE's state is touched by its task only. Everybody else sends an event to its bounded queue, or reads the
+//! [`UeView`] the task publishes at its commit points. Indexes (SUPI → UE, 5G-TMSI → UE) live in [`UeIndex`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use nas::security::SecurityContext;
+use nas::{KeySetId, UeSecurityCapability};
+use ngap::{AmfUeNgapId, GlobalRanNodeId, UserLocation};
+use serde::Serialize;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use types::{Ambr, Dnn, Guami, Guti, PduSessionId, Pei, SNssai, Supi, Tai, Tmsi};
+
+use crate::config::Config;
+use crate::event::UeEvent;
+use crate::gnb::Gnb;
+use crate::peers::{Peers, PolicyAssociation, SmContextRef};
+use crate::samples::Samples;
+use crate::state::{Cm, CmEvent, Mm, MmEvent, Rm};
+
+/// One AMF.
+#[derive(Debug)]
+pub(crate) struct Amf {
+    pub config: Config,
+    pub guami: Guami,
+    pub peers: Peers,
+    pub gnbs: Mutex<HashMap<u64, Arc<Gnb>>>,
+    pub ues: UeIndex,
+    pub samples: Samples,
+    /// Bounds the UE tasks (`limits.ues`): each holds a permit.
+    pub ue_permits: Arc<Semaphore>,
+    next_association: AtomicU64,
+    next_ue_ngap_id: AtomicU64,
+}
+
+/// AMF UE NGAP IDs have 40 bits (TS 38.413 §9.3.3.1).
+const MAX_AMF_UE_NGAP_ID: u64 = (1 << 40) - 1;
+
+impl Amf {
+    pub fn new(config: Config, peers: Peers) -> Amf {
+        let guami = Guami { plmn: config.plmn, amf_id: config.amf_id };
+        Amf {
+            guami,
+            peers,
+            gnbs: Mutex::default(),
+            ues: UeIndex::default(),
+            samples: Samples::new(config.limits.procedure_samples),
+            ue_permits: Arc::new(Semaphore::new(config.limits.ues.min(Semaphore::MAX_PERMITS))),
+            next_association: AtomicU64::new(1),
+            next_ue_ngap_id: AtomicU64::new(1),
+            config,
+        }
+    }
+
+    pub fn gnbs(&self) -> MutexGuard<'_, HashMap<u64, Arc<Gnb>>> {
+        self.gnbs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number for a new association.
+    pub fn association_key(&self) -> u64 {
+        self.next_association.fetch_add(1, Relaxed)
+    }
+
+    /// A new AMF UE NGAP ID. One per logical connection, never reused within 2^40: a late message of an old
+    /// connection cannot reach a new one.
+    pub fn ue_ngap_id(&self) -> AmfUeNgapId {
+        AmfUeNgapId(self.next_ue_ngap_id.fetch_add(1, Relaxed) & MAX_AMF_UE_NGAP_ID)
+    }
+
+    /// A handle and queue for a new UE task; `None` when `limits.ues` is reached.
+    pub fn new_ue(&self) -> Option<(Arc<UeHandle>, mpsc::Receiver<UeEvent>, OwnedSemaphorePermit)> {
+        let permit = self.ue_permits.clone().try_acquire_owned().ok()?;
+        let (queue, receiver) = mpsc::channel(self.config.limits.ue_queue);
+        let handle = UeHandle {
+            queue,
+            connected: AtomicBool::new(false),
+            superseded: Notify::new(),
+            view: Mutex::default(),
+        };
+        Some((Arc::new(handle), receiver, permit))
+    }
+
+    /// The association through which this gNB last set up, other than `but`.
+    pub fn gnb_with_id(&self, id: &GlobalRanNodeId, but: u64) -> Option<Arc<Gnb>> {
+        let gnbs = self.gnbs();
+        gnbs.values().find(|gnb| gnb.key != but && gnb.info().is_some_and(|info| info.id == *id)).cloned()
+    }
+
+    /// Whether this AMF serves the tracking area.
+    pub fn serves(&self, tai: Tai) -> bool {
+        tai.plmn == self.config.plmn && self.config.tac.contains(&tai.tac)
+    }
+
+    /// The registration area handed to UEs: every tracking area served.
+    pub fn registration_area(&self) -> Vec<Tai> {
+        self.config.tac.iter().map(|tac| Tai { plmn: self.config.plmn, tac: *tac }).collect()
+    }
+
+    /// A 5G-GUTI of this AMF.
+    pub fn guti(&self, tmsi: Tmsi) -> Guti {
+        Guti { guami: self.guami, tmsi }
+    }
+}
+
+/// The way to a UE's task.
+#[derive(Debug)]
+pub(crate) struct UeHandle {
+    queue: mpsc::Sender<UeEvent>,
+    connected: AtomicBool,
+    /// Another task authenticated the same subscriber: this one ends and lets go of everything.
+    pub superseded: Notify,
+    view: Mutex<Option<UeView>>,
+}
+
+impl UeHandle {
+    /// Queues an event. A full queue drops it: the sender counts, the UE or the peer NF repeats by its own timer,
+    /// and nobody else is held up.
+    pub fn send(&self, event: UeEvent) -> Result<(), UeEvent> {
+        self.queue.try_send(event).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(event) | mpsc::error::TrySendError::Closed(event) => event,
+        })
+    }
+
+    /// Whether the UE is CM-CONNECTED.
+    pub fn is_connected(&self) -> bool {
+        self.connected.load(Relaxed)
+    }
+
+    pub fn set_connected(&self, connected: bool) {
+        self.connected.store(connected, Relaxed);
+    }
+
+    /// What the task last published.
+    pub fn view(&self) -> Option<UeView> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn publish(&self, view: UeView) {
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Some(view);
+    }
+}
+
+/// What a person sees of a UE (`GET /ues`).
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct UeView {
+    pub supi: Option<Supi>,
+    pub pei: Option<Pei>,
+    pub guti: Option<String>,
+    pub mm_state: Mm,
+    pub rm_state: Rm,
+    pub cm_state: Cm,
+    pub gnb: Option<String>,
+    pub amf_ue_ngap_id: Option<u64>,
+    pub ran_ue_ngap_id: Option<u32>,
+    pub tai: Option<Tai>,
+    pub cell: Option<String>,
+    pub allowed_nssai: Vec<SNssai>,
+    pub integrity: Option<String>,
+    pub ciphering: Option<String>,
+    pub sessions: Vec<SessionView>,
+}
+
+/// One session of a UE as shown to a person.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct SessionView {
+    pub id: PduSessionId,
+    pub dnn: Dnn,
+    pub s_nssai: SNssai,
+    /// Whether the user plane is up.
+    pub active: bool,
+}
+
+/// Indexes of all registered or registering UEs.
+#[derive(Debug, Default)]
+pub(crate) struct UeIndex {
+    tables: Mutex<Tables>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    by_supi: HashMap<Supi, Arc<UeHandle>>,
+    by_tmsi: HashMap<Tmsi, Arc<UeHandle>>,
+}
+
+/// No UE is given these: all zeros and all ones look like "no value" to people and to some UEs.
+const RESERVED_TMSI: [u32; 2] = [0, u32::MAX];
+
+impl UeIndex {
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes `handle` the UE of this subscriber. Returns the one that was, for it to be superseded.
+    pub fn claim(&self, supi: Supi, handle: &Arc<UeHandle>) -> Option<Arc<UeHandle>> {
+        let old = self.tables().by_supi.insert(supi, handle.clone());
+        old.filter(|old| !Arc::ptr_eq(old, handle))
+    }
+
+    /// Whether `handle` is still the UE of this subscriber.
+    pub fn owns(&self, supi: Supi, handle: &Arc<UeHandle>) -> bool {
+        self.tables().by_supi.get(&supi).is_some_and(|owner| Arc::ptr_eq(owner, handle))
+    }
+
+    /// The UE of a subscriber.
+    pub fn by_supi(&self, supi: Supi) -> Option<Arc<UeHandle>> {
+        self.tables().by_supi.get(&supi).cloned()
+    }
+
+    /// The UE that was given this 5G-TMSI.
+    pub fn by_tmsi(&self, tmsi: Tmsi) -> Option<Arc<UeHandle>> {
+        self.tables().by_tmsi.get(&tmsi).cloned()
+    }
+
+    /// Gives a UE a 5G-TMSI that nobody can guess and nobody else has (TS 33.501 §6.12.3); `random` draws.
+    pub fn allocate_tmsi(&self, handle: &Arc<UeHandle>, mut random: impl FnMut() -> u32) -> Tmsi {
+        let mut tables = self.tables();
+        // `limits.ues` keeps the table far from full: a free value is found after a draw or two.
+        loop {
+            let tmsi = Tmsi(random());
+            if !RESERVED_TMSI.contains(&tmsi.0) && !tables.by_tmsi.contains_key(&tmsi) {
+                tables.by_tmsi.insert(tmsi, handle.clone());
+                return tmsi;
+            }
+        }
+    }
+
+    /// Takes a 5G-TMSI back.
+    pub fn free_tmsi(&self, tmsi: Tmsi) {
+        self.tables().by_tmsi.remove(&tmsi);
+    }
+
+    /// Forgets a UE that ends; what meanwhile belongs to another stays.
+    pub fn remove(&self, supi: Option<Supi>, tmsis: &[Tmsi], handle: &Arc<UeHandle>) {
+        let mut tables = self.tables();
+        if let Some(supi) = supi
+            && tables.by_supi.get(&supi).is_some_and(|owner| Arc::ptr_eq(owner, handle))
+        {
+            tables.by_supi.remove(&supi);
+        }
+        for tmsi in tmsis {
+            if tables.by_tmsi.get(tmsi).is_some_and(|owner| Arc::ptr_eq(owner, handle)) {
+                tables.by_tmsi.remove(tmsi);
+            }
+        }
+    }
+
+    /// Everybody.
+    pub fn all(&self) -> Vec<Arc<UeHandle>> {
+        self.tables().by_supi.values().cloned().collect()
+    }
+
+    /// How many subscribers have a context.
+    pub fn len(&self) -> usize {
+        self.tables().by_supi.len()
+    }
+}
+
+/// What the AMF knows of one UE. Owned by the UE's task.
+#[derive(Debug)]
+pub(crate) struct UeContext {
+    /// Known after authentication.
+    pub supi: Option<Supi>,
+    pub pei: Option<Pei>,
+    /// 5G-TMSIs that lead here: the current one, and the previous one until the UE confirmed the current.
+    pub tmsis: Vec<Tmsi>,
+    pub mm: Mm,
+    pub cm: Cm,
+    /// Whether the UE was registered before the common procedure under way.
+    pub registered: bool,
+    pub capability: Option<UeSecurityCapability>,
+    /// Current NAS security context.
+    pub security: Option<SecurityContext>,
+    pub last_ngksi: KeySetId,
+    pub location: Option<UserLocation>,
+    pub allowed_nssai: Vec<SNssai>,
+    pub subscription: Option<Subscription>,
+    pub policy: Option<PolicyAssociation>,
+    /// Registered as serving AMF in the UDM.
+    pub uecm_registered: bool,
+    pub sessions: BTreeMap<PduSessionId, PduSession>,
+    pub radio_capability: Option<Bytes>,
+}
+
+/// What the UDM says a subscriber may do.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Subscription {
+    pub ambr: Option<Ambr>,
+    /// Slices used when the UE asks for none.
+    pub default_slices: Vec<SNssai>,
+    /// Other slices it may ask for.
+    pub slices: Vec<SNssai>,
+    /// DNNs per slice.
+    pub dnns: Vec<SliceDnns>,
+}
+
+/// The DNNs of one slice in a subscription.
+#[derive(Clone, Debug)]
+pub(crate) struct SliceDnns {
+    pub s_nssai: SNssai,
+    pub dnns: Vec<Dnn>,
+    pub default: Option<Dnn>,
+}
+
+impl Subscription {
+    /// Whether the subscriber may use the slice.
+    pub fn allows(&self, s_nssai: SNssai) -> bool {
+        self.default_slices.contains(&s_nssai) || self.slices.contains(&s_nssai)
+    }
+
+    /// The DNNs of a slice.
+    pub fn dnns_of(&self, s_nssai: SNssai) -> Option<&SliceDnns> {
+        self.dnns.iter().find(|entry| entry.s_nssai == s_nssai)
+    }
+}
+
+/// One PDU session as the AMF sees it; the session itself is the SMF's.
+#[derive(Clone, Debug)]
+pub(crate) struct PduSession {
+    pub dnn: Dnn,
+    pub s_nssai: SNssai,
+    /// The SM context in its SMF.
+    pub context: SmContextRef,
+    /// Whether the gNB has resources for it.
+    pub active: bool,
+}
+
+impl UeContext {
+    pub fn new() -> UeContext {
+        UeContext {
+            supi: None,
+            pei: None,
+            tmsis: Vec::new(),
+            mm: Mm::Deregistered,
+            cm: Cm::Idle,
+            registered: false,
+            capability: None,
+            security: None,
+            last_ngksi: KeySetId::NoKey,
+            location: None,
+            allowed_nssai: Vec::new(),
+            subscription: None,
+            policy: None,
+            uecm_registered: false,
+            sessions: BTreeMap::new(),
+            radio_capability: None,
+        }
+    }
+
+    /// The 5G-TMSI the UE was last given.
+    pub fn tmsi(&self) -> Option<Tmsi> {
+        self.tmsis.last().copied()
+    }
+
+    /// Follows an arrow of the 5GMM figure; one that does not exist is counted and changes nothing.
+    pub fn mm_event(&mut self, event: MmEvent) {
+        match self.mm.next(event) {
+            Some(next) => self.mm = next,
+            None => crate::counters::UNEXPECTED_TRANSITIONS.inc(&format!("{:?}:{event:?}", self.mm)),
+        }
+        match self.mm {
+            Mm::Registered => self.registered = true,
+            Mm::Deregistered => self.registered = false,
+            Mm::CommonProcedureInitiated | Mm::DeregisteredInitiated => {}
+        }
+    }
+
+    /// Follows an arrow of the CM figure.
+    pub fn cm_event(&mut self, event: CmEvent) {
+        if let Some(next) = self.cm.next(event) {
+            self.cm = next;
+        }
+    }
+
+    /// The tracking area the UE was last seen in.
+    pub fn tai(&self) -> Option<Tai> {
+        self.location.and_then(|location| location.tai())
+    }
+}

@@ -1,0 +1,294 @@
+//! One gNB association: how UEs send through it, and which UE each of its logical connections belongs to.
+//!
+//! - [`Gnb`]: one per SCTP association, shared by the association's task (`n2.rs`) and the UEs connected through it.
+//!   It lives until the association has ended and the last UE let go of it.
+//! - [`N2Link`]: one per UE-associated logical NG-connection, owned by the UE's task. Dropping it frees the
+//!   identities. When the connection goes away under the UE (association lost, NG Reset), the link says so.
+//!
+//! Invariant: an AMF UE NGAP ID is in the table of exactly one gNB, so a gNB can only reach UEs it owns; anything
+//! else it names is answered with an Error Indication.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use net::sctp;
+use ngap::{AmfUeNgapId, GlobalRanNodeId, PagingDrx, RanUeNgapId, SupportedTa};
+use tokio::sync::{Notify, watch};
+use types::Tai;
+
+use crate::context::UeHandle;
+
+/// Why a logical connection ended without the UE's task ending it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkDown {
+    /// The association is gone, or another one of the same gNB took its place.
+    AssociationLost,
+    /// The gNB reset the interface or this connection.
+    Reset,
+    /// The gNB gave the RAN UE NGAP ID to another UE.
+    Replaced,
+}
+
+/// Messages for one UE keep their order on one stream; stream 0 is for messages of no UE (TS 38.412 §7).
+const COMMON_STREAM: u16 = 0;
+
+/// What the gNB told about itself in NG Setup Request.
+#[derive(Clone, Debug)]
+pub(crate) struct GnbInfo {
+    pub id: GlobalRanNodeId,
+    pub name: Option<String>,
+    pub tas: Vec<SupportedTa>,
+    pub drx: PagingDrx,
+}
+
+/// One association.
+#[derive(Debug)]
+pub(crate) struct Gnb {
+    /// Number of the association since the AMF started.
+    pub key: u64,
+    pub peer: SocketAddr,
+    sender: sctp::Sender,
+    streams: u16,
+    info: Mutex<Option<GnbInfo>>,
+    links: Mutex<Links>,
+    /// Tells the association's task to end (another association took the gNB's place, or shutdown).
+    pub end: Notify,
+    pub received: AtomicU64,
+    pub sent: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Links {
+    by_amf: HashMap<AmfUeNgapId, Entry>,
+    by_ran: HashMap<RanUeNgapId, AmfUeNgapId>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    ran: RanUeNgapId,
+    ue: Arc<UeHandle>,
+    down: watch::Sender<Option<LinkDown>>,
+    /// The NAS PDU that opened the connection, until its procedure is done: a duplicate of it is dropped.
+    initial: Bytes,
+    fresh: Arc<AtomicBool>,
+}
+
+/// Whose message it is.
+#[derive(Debug)]
+pub(crate) enum Owner {
+    /// This UE's.
+    Ue(Arc<UeHandle>),
+    /// The AMF UE NGAP ID is not of this association.
+    UnknownLocal,
+    /// The AMF UE NGAP ID is, but with another RAN UE NGAP ID.
+    InconsistentRemote,
+}
+
+impl Gnb {
+    pub fn new(key: u64, association: &sctp::Association) -> Gnb {
+        Gnb {
+            key,
+            peer: association.peer(),
+            sender: association.sender(),
+            streams: association.outgoing_streams(),
+            info: Mutex::default(),
+            links: Mutex::default(),
+            end: Notify::new(),
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+        }
+    }
+
+    fn links(&self) -> MutexGuard<'_, Links> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What NG Setup said; `None` before it.
+    pub fn info(&self) -> Option<GnbInfo> {
+        self.info.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn set_info(&self, info: Option<GnbInfo>) {
+        *self.info.lock().unwrap_or_else(PoisonError::into_inner) = info;
+    }
+
+    /// Whether the gNB said it serves this tracking area.
+    pub fn serves(&self, tai: Tai) -> bool {
+        let info = self.info.lock().unwrap_or_else(PoisonError::into_inner);
+        info.as_ref().is_some_and(|info| {
+            info.tas
+                .iter()
+                .any(|ta| ta.tac == tai.tac && ta.broadcast_plmns.iter().any(|p| p.plmn == tai.plmn))
+        })
+    }
+
+    /// Name for logs and listings: the gNB's own, else its identity, else its address.
+    pub fn label(&self) -> String {
+        match self.info() {
+            Some(GnbInfo { name: Some(name), .. }) => name,
+            Some(info) => info.id.to_string(),
+            None => self.peer.to_string(),
+        }
+    }
+
+    /// Sends a message that belongs to no UE.
+    pub async fn send_common(&self, pdu: Bytes) -> Result<(), sctp::SendError> {
+        self.send(COMMON_STREAM, pdu).await
+    }
+
+    /// Sends without waiting: for answers to a gNB's mistakes, which must not hold up its task.
+    pub fn try_send_common(&self, pdu: Bytes) -> Result<(), sctp::SendError> {
+        let message = sctp::Message { stream: COMMON_STREAM, ppid: sctp::PPID_NGAP, payload: pdu };
+        self.sender.try_send(message)?;
+        self.sent.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    async fn send(&self, stream: u16, pdu: Bytes) -> Result<(), sctp::SendError> {
+        self.sender.send(sctp::Message { stream, ppid: sctp::PPID_NGAP, payload: pdu }).await?;
+        self.sent.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// The stream of a UE's messages: any but the common one, where the association has more than one.
+    fn stream_of(&self, id: AmfUeNgapId) -> u16 {
+        match self.streams {
+            0 | 1 => COMMON_STREAM,
+            n => 1 + (id.0 % u64::from(n - 1)) as u16,
+        }
+    }
+
+    /// Opens a logical connection for a UE. A connection that had the same RAN UE NGAP ID ends: the gNB has
+    /// forgotten it.
+    pub fn bind(
+        self: &Arc<Gnb>,
+        amf_id: AmfUeNgapId,
+        ran_id: RanUeNgapId,
+        ue: Arc<UeHandle>,
+        initial: Bytes,
+    ) -> N2Link {
+        let (down, watch) = watch::channel(None);
+        let fresh = Arc::new(AtomicBool::new(true));
+        let mut links = self.links();
+        if let Some(old) = links.by_ran.insert(ran_id, amf_id)
+            && let Some(old) = links.by_amf.remove(&old)
+        {
+            old.down.send_replace(Some(LinkDown::Replaced));
+        }
+        let entry = Entry { ran: ran_id, ue, down, initial, fresh: fresh.clone() };
+        links.by_amf.insert(amf_id, entry);
+        drop(links);
+        N2Link { gnb: self.clone(), amf_id, ran_id, down: watch, fresh }
+    }
+
+    /// Whether this Initial UE Message repeats one that is still being worked on (a duplicate of the network's).
+    pub fn is_duplicate(&self, ran_id: RanUeNgapId, nas: &Bytes) -> bool {
+        let links = self.links();
+        let entry = links.by_ran.get(&ran_id).and_then(|amf_id| links.by_amf.get(amf_id));
+        entry.is_some_and(|entry| entry.fresh.load(Relaxed) && entry.initial == *nas)
+    }
+
+    /// Gives a connection to another UE task: the one that opened it turned out not to be its owner.
+    pub fn rebind(&self, amf_id: AmfUeNgapId, ue: Arc<UeHandle>) {
+        if let Some(entry) = self.links().by_amf.get_mut(&amf_id) {
+            entry.ue = ue;
+        }
+    }
+
+    /// Whose UE-associated message this is.
+    pub fn owner(&self, amf_id: AmfUeNgapId, ran_id: RanUeNgapId) -> Owner {
+        match self.links().by_amf.get(&amf_id) {
+            None => Owner::UnknownLocal,
+            Some(entry) if entry.ran != ran_id => Owner::InconsistentRemote,
+            Some(entry) => Owner::Ue(entry.ue.clone()),
+        }
+    }
+
+    /// Ends every connection: NG Reset of the whole interface, or loss of the association.
+    pub fn lose_all(&self, why: LinkDown) -> usize {
+        let mut links = self.links();
+        links.by_ran.clear();
+        let count = links.by_amf.len();
+        for (_, entry) in links.by_amf.drain() {
+            entry.down.send_replace(Some(why));
+        }
+        count
+    }
+
+    /// Ends one connection, named by either identity: partial NG Reset.
+    pub fn lose(&self, amf_id: Option<AmfUeNgapId>, ran_id: Option<RanUeNgapId>) -> bool {
+        let mut links = self.links();
+        let id = amf_id.or_else(|| ran_id.and_then(|ran_id| links.by_ran.get(&ran_id).copied()));
+        let Some(entry) = id.and_then(|id| links.by_amf.remove(&id)) else { return false };
+        links.by_ran.remove(&entry.ran);
+        entry.down.send_replace(Some(LinkDown::Reset));
+        true
+    }
+
+    /// Connections now.
+    pub fn connections(&self) -> usize {
+        self.links().by_amf.len()
+    }
+
+    fn unbind(&self, amf_id: AmfUeNgapId) {
+        let mut links = self.links();
+        if let Some(entry) = links.by_amf.remove(&amf_id)
+            && links.by_ran.get(&entry.ran) == Some(&amf_id)
+        {
+            links.by_ran.remove(&entry.ran);
+        }
+    }
+}
+
+/// A UE's logical NG-connection. Owned by the UE's task.
+#[derive(Debug)]
+pub(crate) struct N2Link {
+    pub gnb: Arc<Gnb>,
+    pub amf_id: AmfUeNgapId,
+    pub ran_id: RanUeNgapId,
+    down: watch::Receiver<Option<LinkDown>>,
+    fresh: Arc<AtomicBool>,
+}
+
+impl N2Link {
+    /// Resolves when the connection has gone away. Cancel-safe.
+    pub async fn down(&mut self) -> LinkDown {
+        match self.down.wait_for(Option::is_some).await {
+            Ok(why) => why.unwrap_or(LinkDown::AssociationLost),
+            Err(_) => LinkDown::AssociationLost,
+        }
+    }
+
+    /// Whether the connection has gone away.
+    pub fn is_down(&self) -> bool {
+        self.down.borrow().is_some()
+    }
+
+    /// The procedure that opened the connection is done: the same NAS PDU again is no duplicate any more.
+    pub fn settled(&self) {
+        self.fresh.store(false, Relaxed);
+    }
+
+    /// Sends a message of this UE; waits while the gNB is slower than we are, but not for a lost one.
+    pub async fn send(&mut self, pdu: Bytes) -> Result<(), LinkDown> {
+        if self.is_down() {
+            return Err(self.down().await);
+        }
+        let gnb = self.gnb.clone();
+        let stream = gnb.stream_of(self.amf_id);
+        tokio::select! {
+            biased;
+            sent = gnb.send(stream, pdu) => sent.map_err(|_| LinkDown::AssociationLost),
+            why = self.down() => Err(why),
+        }
+    }
+}
+
+impl Drop for N2Link {
+    fn drop(&mut self) {
+        self.gnb.unbind(self.amf_id);
+    }
+}

@@ -1,0 +1,211 @@
+//! N1: NAS messages in and out, with their security (TS 24.501 §4.4).
+//!
+//! What comes in is acted on when it is verified with the UE's security context, or when §4.4.4.3 lists it among the
+//! messages that may come without protection and secure exchange is not established on the connection. Everything
+//! else — tampered, replayed, in clear where it must not be, malformed — is discarded and counted; the UE's state and
+//! counts stay as they were.
+//!
+//! The first message of a connection may name a UE whose context does not verify it: somebody lost its keys, or
+//! pretends. Such a message never touches that UE: it goes to a task of its own, which authenticates the sender.
+
+use bytes::Bytes;
+use nas::security::{Envelope, Side, UnprotectError, allowed_unprotected};
+use nas::{DecodeError, Decoded, GmmCause, Message, MobileIdentity, gmm};
+use types::Tmsi;
+
+use crate::config::Config;
+use crate::context::Amf;
+use crate::counters;
+use crate::event::{Initial, Interrupt, UeEvent};
+use crate::n2;
+use crate::ue::Ue;
+
+/// The 5G-TMSI by which a first message names its UE, when this AMF gave it out. Nothing in it is verified.
+pub(crate) fn temporary_identity(amf: &Amf, pdu: &[u8]) -> Option<Tmsi> {
+    let message = Envelope::read(pdu).ok()?.peek().ok()?.message;
+    match message {
+        Message::RegistrationRequest(gmm::RegistrationRequest {
+            identity: MobileIdentity::Guti(guti),
+            ..
+        })
+        | Message::DeregistrationRequestUe(gmm::DeregistrationRequestUe {
+            identity: MobileIdentity::Guti(guti),
+            ..
+        }) => (guti.guami == amf.guami).then_some(guti.tmsi),
+        Message::ServiceRequest(request) => {
+            let ours = amf.guami.amf_id;
+            let (set, pointer) = (request.s_tmsi.set(), request.s_tmsi.pointer());
+            (set == ours.set() && pointer == ours.pointer()).then_some(request.s_tmsi.tmsi())
+        }
+        _ => None,
+    }
+}
+
+/// The answer to a first message when no UE can be taken any more: 5GMM cause #22.
+pub(crate) fn congestion_reject(config: &Config, pdu: &[u8]) -> Option<Bytes> {
+    let back_off = Some(nas::Timer::For(std::time::Duration::from_secs(config.timers.t3346_s)));
+    let answer = match Envelope::read(pdu).ok()?.peek().ok()?.message {
+        Message::RegistrationRequest(_) => {
+            let mut reject = gmm::RegistrationReject::new(GmmCause::Congestion);
+            reject.t3346 = back_off;
+            Message::RegistrationReject(reject)
+        }
+        Message::ServiceRequest(_) => {
+            let mut reject = gmm::ServiceReject::new(GmmCause::Congestion);
+            reject.t3346 = back_off;
+            Message::ServiceReject(reject)
+        }
+        _ => return None,
+    };
+    answer.encode().ok().map(Bytes::from)
+}
+
+/// What becomes of a first message.
+#[allow(clippy::large_enum_variant, reason = "lives for one match")]
+pub(crate) enum Verdict {
+    /// It is this UE's, or nobody's yet and this is a task without a UE.
+    Ours(Box<Initial>, Message),
+    /// It went to another task.
+    Elsewhere,
+    /// It is no message to act on.
+    Unusable(Box<Initial>, Option<GmmCause>),
+}
+
+impl Ue {
+    /// Whether the UE is known for sure: secure exchange is established on its connection.
+    pub fn is_secure(&self) -> bool {
+        self.ctx.security.is_some() && self.connection.as_ref().is_some_and(|connection| connection.secure)
+    }
+
+    /// Checks the first message of a new connection against the context that it names.
+    pub fn verify_initial(&mut self, mut initial: Box<Initial>) -> Verdict {
+        if let Some(security) = &mut self.ctx.security
+            && let Ok(verified) = security.unprotect(&initial.pdu)
+        {
+            initial.verified = Some(verified.count);
+            count_soft_errors(&verified.message);
+            return Verdict::Ours(initial, verified.message.message);
+        }
+        if self.ctx.security.is_some() || self.connection.is_some() {
+            counters::NAS_REJECTED.inc("initial_not_verified");
+            return self.pass_on(initial);
+        }
+        let peeked = Envelope::read(&initial.pdu).and_then(|envelope| envelope.peek());
+        match peeked {
+            // A service request gets its reject (#9) from its procedure.
+            Ok(Decoded { message: message @ Message::ServiceRequest(_), .. }) => {
+                Verdict::Ours(initial, message)
+            }
+            Ok(decoded) if allowed_unprotected(Side::Network, &decoded.message) => {
+                count_soft_errors(&decoded);
+                Verdict::Ours(initial, decoded.message)
+            }
+            Ok(_) => {
+                counters::NAS_REJECTED.inc("plain_not_allowed");
+                Verdict::Unusable(initial, Some(GmmCause::MessageTypeNotCompatible))
+            }
+            Err(error) => {
+                counters::NAS_REJECTED.inc("malformed");
+                Verdict::Unusable(initial, error.gmm_cause())
+            }
+        }
+    }
+
+    /// Gives a connection that may not be this UE's to a new task, which finds out.
+    fn pass_on(&self, mut initial: Box<Initial>) -> Verdict {
+        initial.claimed = self.ctx.supi;
+        // Without a place for a new task the connection is dropped: its gNB's guard timer clears it.
+        if let Some(ue) = n2::start_ue(&self.amf) {
+            initial.link.gnb.rebind(initial.link.amf_id, ue.clone());
+            if let Err(event) = ue.send(UeEvent::Initial(initial)) {
+                counters::UE_QUEUE_FULL.inc(event.name());
+            }
+        } else {
+            counters::N2_REJECTED.inc("too_many_ues");
+        }
+        Verdict::Elsewhere
+    }
+
+    /// Checks a NAS message on the current connection. `None` when it is discarded.
+    pub async fn receive_nas(&mut self, pdu: &Bytes) -> Result<Option<Message>, Interrupt> {
+        let secure = self.is_secure();
+        let envelope = match Envelope::read(pdu) {
+            Ok(envelope) => envelope,
+            Err(error) => return self.refuse_nas(&error).await,
+        };
+        if let (Envelope::Protected { .. }, Some(security)) = (envelope, &mut self.ctx.security) {
+            match security.unprotect(pdu) {
+                Ok(verified) => {
+                    if let Some(connection) = &mut self.connection {
+                        connection.secure = true;
+                        connection.last_count = verified.count;
+                    }
+                    count_soft_errors(&verified.message);
+                    return Ok(Some(verified.message.message));
+                }
+                Err(UnprotectError::Refused(error)) => return self.refuse_nas(&error).await,
+                Err(UnprotectError::CountExhausted) => {
+                    counters::NAS_REJECTED.inc("count_exhausted");
+                    return Ok(None);
+                }
+                Err(UnprotectError::Integrity | UnprotectError::NotProtected) => {
+                    // Tampered, replayed, or protected with keys of another time.
+                    counters::NAS_REJECTED.inc("integrity");
+                }
+            }
+        }
+        if secure {
+            if matches!(envelope, Envelope::Plain(_)) {
+                counters::NAS_REJECTED.inc("plain_when_secure");
+            }
+            return Ok(None);
+        }
+        match envelope.peek() {
+            Ok(decoded) if allowed_unprotected(Side::Network, &decoded.message) => {
+                count_soft_errors(&decoded);
+                Ok(Some(decoded.message))
+            }
+            Ok(_) => {
+                counters::NAS_REJECTED.inc("plain_not_allowed");
+                Ok(None)
+            }
+            Err(error) => self.refuse_nas(&error).await,
+        }
+    }
+
+    /// A message that does not read: ignored, or answered with the cause of TS 24.501 §7.
+    async fn refuse_nas(&mut self, error: &DecodeError) -> Result<Option<Message>, Interrupt> {
+        counters::NAS_REJECTED.inc("malformed");
+        tracing::debug!(supi = ?self.ctx.supi, %error, "malformed NAS");
+        if let Some(cause) = error.gmm_cause() {
+            self.send_status(cause).await?;
+        }
+        Ok(None)
+    }
+
+    /// Encodes a message, protected as the state of the connection asks. `None` (counted) when that fails, which only
+    /// a value of ours that NAS cannot carry or a used-up NAS COUNT can cause.
+    pub fn protect(&mut self, message: &Message) -> Option<Bytes> {
+        let secure = self.is_secure() || matches!(message, Message::SecurityModeCommand(_));
+        let octets = match &mut self.ctx.security {
+            Some(security) if secure => security.protect(message).map_err(|error| error.to_string()),
+            _ => message.encode().map_err(|error| error.to_string()),
+        };
+        match octets {
+            Ok(octets) => Some(octets.into()),
+            Err(error) => {
+                counters::NAS_REJECTED.inc("not_encodable");
+                tracing::error!(supi = ?self.ctx.supi, message = message.name(), error, "NAS message not sent");
+                None
+            }
+        }
+    }
+}
+
+/// Optional elements that were wrong are treated as absent (TS 24.501 §7.6), and counted.
+fn count_soft_errors(decoded: &Decoded<Message>) {
+    for error in &decoded.soft_errors {
+        counters::NAS_REJECTED.inc("optional_element");
+        tracing::debug!(%error, "NAS element ignored");
+    }
+}

@@ -1,0 +1,313 @@
+//! N2: gNB associations and the messages on them (TS 38.413).
+//!
+//! One task accepts associations, one task per association receives. It decodes, answers what concerns the
+//! interface itself (`procedure/ng_setup.rs`, `procedure/ng_reset.rs`), and hands a UE's messages to the UE's task by
+//! its bounded queue, never waiting for a UE. What is wrong is answered as TS 38.413 §10 says and counted; the
+//! association and all other UEs go on.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+use net::sctp::{self, Event};
+use net::time::Instant;
+use ngap::cause::{Misc, Nas, Protocol, RadioNetwork};
+use ngap::{AmfUeNgapId, Cause, CriticalityDiagnostics, ErrorIndication, InitialUeMessage, Pdu, RanUeNgapId};
+
+use crate::context::{Amf, UeHandle};
+use crate::counters;
+use crate::event::{Initial, UeEvent};
+use crate::gnb::{Gnb, LinkDown, Owner};
+use crate::n1;
+use crate::procedure::{ng_reset, ng_setup};
+use crate::ue::Ue;
+
+/// Accepts gNBs until the AMF stops, then ends every association in order.
+pub(crate) async fn run(amf: Arc<Amf>, listener: sctp::Listener, stopping: nf::Shutdown) {
+    tokio::select! {
+        () = stopping.wait() => {}
+        () = listen(&amf, listener) => tracing::error!("N2 listener ended"),
+    }
+    for gnb in amf.gnbs().values() {
+        gnb.end.notify_one();
+    }
+    // Each association's task takes itself off the table.
+    while !amf.gnbs().is_empty() {
+        net::time::sleep(STOP_POLL).await;
+    }
+}
+
+async fn listen(amf: &Arc<Amf>, mut listener: sctp::Listener) {
+    while let Ok(association) = listener.accept().await {
+        if amf.gnbs().len() >= amf.config.limits.gnbs {
+            counters::N2_REJECTED.inc("too_many_gnbs");
+            association.abort();
+            continue;
+        }
+        let gnb = Arc::new(Gnb::new(amf.association_key(), &association));
+        amf.gnbs().insert(gnb.key, gnb.clone());
+        counters::ASSOCIATIONS.inc();
+        tracing::info!(peer = %gnb.peer, "N2 association");
+        tokio::spawn(serve(amf.clone(), gnb, association));
+    }
+}
+
+/// How often a stopping AMF looks whether its associations have ended.
+const STOP_POLL: std::time::Duration = std::time::Duration::from_millis(5);
+
+/// One association, until it ends.
+async fn serve(amf: Arc<Amf>, gnb: Arc<Gnb>, mut association: sctp::Association) {
+    let reason = loop {
+        tokio::select! {
+            event = association.recv() => match event {
+                Some(Event::Message(message)) => receive(&amf, &gnb, message).await,
+                Some(Event::Restarted) => {
+                    // The gNB's side started anew: nothing it had set up exists any more (TS 38.412 §7).
+                    gnb.set_info(None);
+                    gnb.lose_all(LinkDown::AssociationLost);
+                }
+                Some(Event::Closed { reason }) => break reason.to_string(),
+                None => break "closed".to_owned(),
+            },
+            () = gnb.end.notified() => {
+                gnb.lose_all(LinkDown::AssociationLost);
+                break association.shutdown().await.to_string();
+            }
+        }
+    };
+    amf.gnbs().remove(&gnb.key);
+    let ues = gnb.lose_all(LinkDown::AssociationLost);
+    counters::ASSOCIATIONS_LOST.inc();
+    tracing::info!(gnb = gnb.label(), ues, reason, "N2 association ended");
+}
+
+/// One message of an association.
+async fn receive(amf: &Arc<Amf>, gnb: &Arc<Gnb>, message: sctp::Message) {
+    let received = net::time::now();
+    gnb.received.fetch_add(1, Relaxed);
+    if message.ppid != sctp::PPID_NGAP {
+        // TS 38.412 §7: 60. Zero is seen from peers that forget it; anything else is not NGAP.
+        if message.ppid != 0 {
+            counters::N2_REJECTED.inc("ppid");
+            return;
+        }
+    }
+    let pdu = match Pdu::decode(&message.payload) {
+        Ok(decoded) => {
+            if let Some(diagnostics) = decoded.notify {
+                notify(gnb, &decoded.pdu, diagnostics);
+            }
+            decoded.pdu
+        }
+        Err(error) => return malformed(gnb, &error),
+    };
+    if gnb.info().is_none() && !matches!(pdu, Pdu::NgSetupRequest(_)) {
+        // NG Setup comes first (TS 38.413 §8.7.1.1).
+        return refuse(gnb, &pdu, Protocol::MessageNotCompatibleWithReceiverState.into());
+    }
+    match pdu {
+        Pdu::NgSetupRequest(request) => ng_setup::ng_setup(amf, gnb, request).await,
+        Pdu::RanConfigurationUpdate(update) => ng_setup::ran_configuration_update(amf, gnb, update).await,
+        Pdu::NgReset(reset) => ng_reset::ng_reset(gnb, reset).await,
+        Pdu::NgResetAcknowledge(_) => {}
+        Pdu::InitialUeMessage(initial) => initial_ue_message(amf, gnb, initial, received),
+        Pdu::ErrorIndication(indication) => error_indication(gnb, indication, received),
+        pdu => ue_message(gnb, pdu, received),
+    }
+}
+
+/// Octets that are no NGAP message we can act on (TS 38.413 §10.2, §10.3).
+fn malformed(gnb: &Gnb, error: &ngap::DecodeError) {
+    counters::N2_REJECTED.inc("malformed");
+    tracing::debug!(gnb = gnb.label(), %error, "malformed NGAP");
+    if let Some(reply) = error.reply() {
+        send_answer(gnb, &reply);
+    }
+}
+
+/// IEs that the sender wants to be told about when they are not understood (TS 38.413 §10.3.4).
+fn notify(gnb: &Gnb, pdu: &Pdu, diagnostics: CriticalityDiagnostics) {
+    counters::N2_REJECTED.inc("ie_not_understood");
+    let ids = ue_ngap_ids(pdu);
+    let indication = ErrorIndication {
+        amf_ue_ngap_id: ids.map(|(amf, _)| amf),
+        ran_ue_ngap_id: ids.map(|(_, ran)| ran),
+        cause: Some(Protocol::AbstractSyntaxErrorIgnoreAndNotify.into()),
+        criticality_diagnostics: Some(diagnostics),
+        s_tmsi: None,
+    };
+    send_answer(gnb, &Pdu::ErrorIndication(indication));
+}
+
+/// The connection that a gNB's message is about.
+fn ue_ngap_ids(pdu: &Pdu) -> Option<(AmfUeNgapId, RanUeNgapId)> {
+    macro_rules! ids {
+        ($($name:ident),*) => {
+            match pdu {
+                $(Pdu::$name(message) => Some((message.amf_ue_ngap_id, message.ran_ue_ngap_id)),)*
+                _ => None,
+            }
+        };
+    }
+    ids!(
+        UplinkNasTransport,
+        NasNonDeliveryIndication,
+        InitialContextSetupResponse,
+        InitialContextSetupFailure,
+        UeContextReleaseRequest,
+        UeContextReleaseComplete,
+        UeContextModificationResponse,
+        UeContextModificationFailure,
+        UeRadioCapabilityInfoIndication,
+        PduSessionResourceSetupResponse,
+        PduSessionResourceReleaseResponse,
+        PduSessionResourceModifyResponse,
+        PduSessionResourceNotify
+    )
+}
+
+/// Error Indication for a message that was understood but cannot be acted on.
+fn refuse(gnb: &Gnb, pdu: &Pdu, cause: Cause) {
+    counters::N2_REJECTED.inc(cause_name(cause));
+    tracing::debug!(gnb = gnb.label(), message = pdu.name(), %cause, "N2 message refused");
+    let ids = ue_ngap_ids(pdu);
+    indicate(gnb, ids.map(|(amf, _)| amf), ids.map(|(_, ran)| ran), cause);
+}
+
+/// Sends an Error Indication (TS 38.413 §8.7.5).
+pub(crate) fn indicate(gnb: &Gnb, amf: Option<AmfUeNgapId>, ran: Option<RanUeNgapId>, cause: Cause) {
+    let indication = ErrorIndication {
+        amf_ue_ngap_id: amf,
+        ran_ue_ngap_id: ran,
+        cause: Some(cause),
+        criticality_diagnostics: None,
+        s_tmsi: None,
+    };
+    send_answer(gnb, &Pdu::ErrorIndication(indication));
+}
+
+/// Answers to mistakes never wait: a gNB that does not read them loses them.
+fn send_answer(gnb: &Gnb, pdu: &Pdu) {
+    match pdu.encode() {
+        Ok(octets) => {
+            if gnb.try_send_common(octets).is_err() {
+                counters::N2_REJECTED.inc("answer_not_sent");
+            }
+        }
+        Err(error) => tracing::error!(message = pdu.name(), %error, "N2 answer not sent"),
+    }
+}
+
+fn cause_name(cause: Cause) -> &'static str {
+    match cause {
+        Cause::RadioNetwork(cause) => cause.name(),
+        Cause::Transport(cause) => cause.name(),
+        Cause::Nas(cause) => cause.name(),
+        Cause::Protocol(cause) => cause.name(),
+        Cause::Misc(cause) => cause.name(),
+    }
+}
+
+/// A UE without a connection says something: finds its task, or starts one.
+fn initial_ue_message(amf: &Arc<Amf>, gnb: &Arc<Gnb>, message: InitialUeMessage, received: Instant) {
+    let ran_id = message.ran_ue_ngap_id;
+    if gnb.is_duplicate(ran_id, &message.nas_pdu) {
+        counters::N2_REJECTED.inc("duplicate_initial");
+        return;
+    }
+    let known = n1::temporary_identity(amf, &message.nas_pdu).and_then(|tmsi| amf.ues.by_tmsi(tmsi));
+    let Some(ue) = known.or_else(|| start_ue(amf)) else {
+        return congested(amf, gnb, ran_id, &message.nas_pdu);
+    };
+    let link = gnb.bind(amf.ue_ngap_id(), ran_id, ue.clone(), message.nas_pdu.clone());
+    let initial = Initial {
+        link,
+        pdu: message.nas_pdu,
+        location: message.user_location,
+        received,
+        claimed: None,
+        verified: None,
+    };
+    hand_over(&ue, UeEvent::Initial(Box::new(initial)));
+}
+
+/// A new UE task; `None` when there are too many.
+pub(crate) fn start_ue(amf: &Arc<Amf>) -> Option<Arc<UeHandle>> {
+    let (handle, queue, permit) = amf.new_ue()?;
+    Ue::spawn(amf.clone(), handle.clone(), queue, permit);
+    Some(handle)
+}
+
+/// Too many UEs: tells this one to come back later, without keeping anything of it.
+fn congested(amf: &Amf, gnb: &Gnb, ran_id: RanUeNgapId, nas: &Bytes) {
+    counters::N2_REJECTED.inc("too_many_ues");
+    let amf_id = amf.ue_ngap_id();
+    let Some(reject) = n1::congestion_reject(&amf.config, nas) else {
+        return indicate(gnb, None, Some(ran_id), Misc::ControlProcessingOverload.into());
+    };
+    send_answer(
+        gnb,
+        &Pdu::DownlinkNasTransport(ngap::DownlinkNasTransport {
+            amf_ue_ngap_id: amf_id,
+            ran_ue_ngap_id: ran_id,
+            old_amf: None,
+            nas_pdu: reject,
+            ue_ambr: None,
+            allowed_nssai: None,
+        }),
+    );
+    send_answer(
+        gnb,
+        &Pdu::UeContextReleaseCommand(ngap::UeContextReleaseCommand {
+            ue_ngap_ids: ngap::UeNgapIds::Pair(amf_id, ran_id),
+            cause: Nas::NormalRelease.into(),
+        }),
+    );
+}
+
+/// A message on a UE's connection.
+fn ue_message(gnb: &Arc<Gnb>, pdu: Pdu, received: Instant) {
+    let Some((amf_id, ran_id)) = ue_ngap_ids(&pdu) else {
+        // A message that only an AMF sends, or that this AMF has no procedure for.
+        return refuse(gnb, &pdu, Protocol::MessageNotCompatibleWithReceiverState.into());
+    };
+    let ue = match gnb.owner(amf_id, ran_id) {
+        Owner::Ue(ue) => ue,
+        Owner::UnknownLocal => {
+            // A release that crossed ours is complete anyway: no error (TS 38.413 §8.3.3).
+            if matches!(pdu, Pdu::UeContextReleaseComplete(_)) {
+                return;
+            }
+            return refuse(gnb, &pdu, RadioNetwork::UnknownLocalUeNgapId.into());
+        }
+        Owner::InconsistentRemote => {
+            return refuse(gnb, &pdu, RadioNetwork::InconsistentRemoteUeNgapId.into());
+        }
+    };
+    let event = match pdu {
+        Pdu::UplinkNasTransport(transport) => {
+            UeEvent::Nas { link: amf_id, pdu: transport.nas_pdu, location: transport.user_location, received }
+        }
+        pdu => UeEvent::N2 { link: amf_id, pdu: Box::new(pdu), received },
+    };
+    hand_over(&ue, event);
+}
+
+/// Queues an event for a UE. When its queue is full the event is dropped: NAS and N2 procedures repeat or time out
+/// by themselves, and the gNB's other UEs must not wait.
+fn hand_over(ue: &UeHandle, event: UeEvent) {
+    if let Err(event) = ue.send(event) {
+        counters::UE_QUEUE_FULL.inc(event.name());
+    }
+}
+
+/// The gNB found something wrong with what we sent (TS 38.413 §8.7.5).
+fn error_indication(gnb: &Arc<Gnb>, indication: ErrorIndication, received: Instant) {
+    let cause = indication.cause.map_or("none", cause_name);
+    counters::ERROR_INDICATIONS.inc(cause);
+    tracing::debug!(gnb = gnb.label(), cause, "Error Indication received");
+    let (Some(amf_id), Some(ran_id)) = (indication.amf_ue_ngap_id, indication.ran_ue_ngap_id) else { return };
+    if let Owner::Ue(ue) = gnb.owner(amf_id, ran_id) {
+        hand_over(&ue, UeEvent::N2 { link: amf_id, pdu: Box::new(indication.into()), received });
+    }
+}

@@ -1,0 +1,581 @@
+//! The other network functions, as the AMF's procedures see them: AUSF, UDM, PCF, SMF.
+//!
+//! Each function here is one service operation (TS 29.5xx) with the AMF's own values, and turns whatever goes wrong
+//! into one [`PeerError`], counted by operation. Which cause the UE then gets is decided in one place:
+//! [`PeerError::gmm_cause`] for mobility management (TS 29.524 §4), [`PeerError::payload_cause`] for sessions.
+
+use std::future::Future;
+
+use bytes::Bytes;
+use nas::GmmCause;
+use ngap::UserLocation;
+use sbi::model::amf::{N1N2MessageTransferCause, N1N2MsgTxfrFailureNotification};
+use sbi::model::common::{AccessType, NfInstanceId, NrLocation, RatType, ResynchronizationInfo};
+use sbi::model::{ausf, common, pcf, smf, udm};
+use sbi::op::amf::N1N2TransferFailureNotify;
+use sbi::op::ausf::{Authenticate, AuthenticateRequest, Confirm5gAka, Confirm5gAkaRequest, NAUSF_AUTH};
+use sbi::op::pcf::{CreateAmPolicy, CreateAmPolicyRequest, DeleteAmPolicy, DeleteAmPolicyRequest, NPCF_AM};
+use sbi::op::smf::{
+    CreateSmContext, CreateSmContextRequest, NSMF_PDUSESSION, ReleaseSmContext, ReleaseSmContextRequest,
+    SmContextStatusNotify, UpdateSmContext, UpdateSmContextRequest,
+};
+use sbi::op::udm::{
+    DeregistrationNotify, GetAmData, GetAmDataRequest, GetSmfSelectData, GetSmfSelectDataRequest,
+    RegisterAmf, RegisterAmfRequest, UpdateAmf, UpdateAmfRequest,
+};
+use sbi::{BinaryPart, CallError, Client, Operation, OperationError, ResourceUri, Target, callback_uri};
+use types::{Dnn, Guami, Key, PduSessionId, Pei, Plmn, SNssai, Supi};
+
+use crate::context::{Amf, SliceDnns, Subscription};
+use crate::counters;
+use crate::event::N2Info;
+
+/// A call that brought no result, reduced to what the AMF decides by.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PeerError {
+    /// The peer refused with this status and cause.
+    #[error("refused: {status} {cause}")]
+    Refused { status: u16, cause: String, operation: &'static str },
+    /// The peer did not answer in time.
+    #[error("no answer in time")]
+    Timeout,
+    /// The peer cannot be reached, or there is none.
+    #[error("not reachable")]
+    Unreachable,
+    /// The answer makes no sense.
+    #[error("malformed answer")]
+    Malformed,
+}
+
+impl PeerError {
+    /// Counts and reduces a failed call.
+    fn of<O: Operation>(error: CallError<O::Error>) -> PeerError {
+        tracing::warn!(%error, "call to another NF failed");
+        let (reduced, why) = match &error {
+            CallError::Problem { error, .. } => {
+                let problem = error.problem();
+                let refused = PeerError::Refused {
+                    status: problem.status,
+                    cause: problem.cause.clone(),
+                    operation: O::SERVICE.name,
+                };
+                (refused, "refused")
+            }
+            CallError::Timeout { .. } => (PeerError::Timeout, "timeout"),
+            CallError::Unreachable { .. } => (PeerError::Unreachable, "unreachable"),
+            CallError::Malformed { .. } => (PeerError::Malformed, "malformed"),
+        };
+        counters::SBI_FAILURES.inc(&format!("{}:{why}", O::NAME));
+        reduced
+    }
+
+    /// The 5GMM cause of a registration or service that failed because of this (TS 29.524 §4).
+    pub fn gmm_cause(&self) -> GmmCause {
+        let PeerError::Refused { status, cause, operation } = self else { return GmmCause::Congestion };
+        match (*status, cause.as_str()) {
+            (403, "SERVING_NETWORK_NOT_AUTHORIZED") => GmmCause::ServingNetworkNotAuthorized,
+            (403, "ROAMING_NOT_ALLOWED") => GmmCause::RoamingNotAllowedInTrackingArea,
+            (403, "RAT_NOT_ALLOWED") => GmmCause::NoSuitableCellsInTrackingArea,
+            (403, "AUTHENTICATION_REJECTED" | "INVALID_SCHEME_OUTPUT" | "UNSUPPORTED_PROTECTION_SCHEME") => {
+                GmmCause::IllegalUe
+            }
+            // Unknown while it is being identified: no such UE. Unknown afterwards: not a 5GS subscriber.
+            (404, "USER_NOT_FOUND" | "") if *operation == NAUSF_AUTH.name => GmmCause::IllegalUe,
+            (404, _) | (403, _) => GmmCause::FiveGsServicesNotAllowed,
+            // Overload and faults of the core: the UE comes back later.
+            (500..=599, _) | (429, _) => GmmCause::Congestion,
+            _ => GmmCause::ProtocolErrorUnspecified,
+        }
+    }
+
+    /// The 5GMM cause of a session message that could not be delivered (TS 24.501 §5.4.5.2.5), or of a user plane
+    /// that could not be set up again (§5.6.1.4.2).
+    pub fn payload_cause(&self) -> GmmCause {
+        match self {
+            PeerError::Refused { cause, .. } => match cause.as_str() {
+                "DNN_CONGESTION" => GmmCause::InsufficientResourcesForSliceAndDnn,
+                "S_NSSAI_CONGESTION" | "S-NSSAI_CONGESTION" => GmmCause::InsufficientResourcesForSlice,
+                "DNN_NOT_SUPPORTED" | "DNN_DENIED" => GmmCause::DnnNotSupportedInSlice,
+                "INSUFFICIENT_UP_RESOURCES" => GmmCause::InsufficientUserPlaneResources,
+                _ => GmmCause::PayloadNotForwarded,
+            },
+            _ => GmmCause::PayloadNotForwarded,
+        }
+    }
+
+    /// Whether the peer does not have the context that was named.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, PeerError::Refused { status: 404, .. })
+    }
+}
+
+/// A 5G-AKA challenge, with where its answer goes.
+#[derive(Debug)]
+pub(crate) struct Challenge {
+    pub rand: Key<16>,
+    pub autn: Key<16>,
+    pub hxres_star: Key<16>,
+    pub confirmation: ResourceUri,
+}
+
+/// What a UE with an unexpected sequence number answered.
+#[derive(Debug)]
+pub(crate) struct Resynchronization {
+    pub rand: Key<16>,
+    pub auts: Key<14>,
+}
+
+/// An AM policy association in a PCF.
+pub(crate) type PolicyAssociation = ResourceUri;
+/// An SM context in an SMF.
+pub(crate) type SmContextRef = ResourceUri;
+
+/// What a session is created with.
+#[derive(Debug)]
+pub(crate) struct SmCreate {
+    pub supi: Supi,
+    pub pei: Option<Pei>,
+    pub session: PduSessionId,
+    pub dnn: Dnn,
+    pub s_nssai: SNssai,
+    pub location: Option<UserLocation>,
+    pub request_type: smf::RequestType,
+    pub n1: Bytes,
+}
+
+/// What an SM context is told.
+#[derive(Debug)]
+pub(crate) enum SmUpdate {
+    /// A NAS message of the UE.
+    N1(Bytes, Option<UserLocation>),
+    /// PDU Session Resource Setup Response Transfer.
+    SetupDone(Bytes),
+    /// PDU Session Resource Setup Unsuccessful Transfer.
+    SetupFailed(Bytes),
+    /// PDU Session Resource Modify Response Transfer.
+    ModifyDone(Bytes),
+    /// PDU Session Resource Modify Unsuccessful Transfer.
+    ModifyFailed(Bytes),
+    /// PDU Session Resource Release Response Transfer.
+    ReleaseDone(Bytes),
+    /// PDU Session Resource Notify Transfer, or Notify Released Transfer.
+    Notify { transfer: Bytes, released: bool },
+    /// The user plane is wanted.
+    Activate(Option<UserLocation>),
+    /// The user plane is gone.
+    Deactivate(Option<UserLocation>),
+}
+
+/// What an SM context answered.
+#[derive(Debug, Default)]
+pub(crate) struct SmUpdated {
+    pub n1: Option<Bytes>,
+    pub n2: Option<N2Info>,
+}
+
+/// A session operation that the SMF refused, perhaps with something for the UE.
+#[derive(Debug)]
+pub(crate) struct SmError {
+    pub error: PeerError,
+    pub n1: Option<Bytes>,
+    pub n2: Option<N2Info>,
+}
+
+/// The way to the other network functions.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    client: Client,
+    instance: NfInstanceId,
+    /// `http://address:port` of our own SBI, for callbacks.
+    api_root: String,
+}
+
+impl Peers {
+    pub fn new(client: Client, instance: NfInstanceId, api_root: String) -> Peers {
+        Peers { client, instance, api_root }
+    }
+
+    async fn call<O: Operation>(
+        &self,
+        target: impl Into<Target>,
+        request: O::Request,
+    ) -> Result<O::Response, PeerError> {
+        self.client.call::<O>(target, request).await.map_err(PeerError::of::<O>)
+    }
+
+    /// Nausf_UEAuthentication: a challenge for the UE.
+    pub async fn authenticate(
+        &self,
+        identity: &str,
+        serving_network_name: &str,
+        resynchronization: Option<Resynchronization>,
+    ) -> Result<Challenge, PeerError> {
+        let body = ausf::AuthenticationInfo {
+            supi_or_suci: identity.to_owned(),
+            serving_network_name: serving_network_name.to_owned(),
+            resynchronization_info: resynchronization
+                .map(|r| ResynchronizationInfo { rand: r.rand, auts: r.auts }),
+            pei: None,
+            supported_features: None,
+        };
+        let created = self.call::<Authenticate>(Target::Discover, AuthenticateRequest { body }).await?;
+        let confirmation =
+            ResourceUri::parse(&created.location, &NAUSF_AUTH).map_err(|_| PeerError::Malformed)?;
+        let data = created.body.five_g_auth_data;
+        Ok(Challenge { rand: data.rand, autn: data.autn, hxres_star: data.hxres_star, confirmation })
+    }
+
+    /// Nausf_UEAuthentication: the UE's answer. The subscriber and KSEAF when it was right.
+    pub async fn confirm(
+        &self,
+        confirmation: &ResourceUri,
+        res_star: Option<Key<16>>,
+    ) -> Result<Option<(Supi, Key<32>)>, PeerError> {
+        let body = ausf::ConfirmationData { res_star, supported_features: None };
+        let request = Confirm5gAkaRequest { auth_ctx_id: confirmation.id.clone(), body };
+        let verdict = self.call::<Confirm5gAka>(confirmation, request).await?;
+        match (verdict.auth_result, verdict.supi, verdict.kseaf) {
+            (ausf::AuthResult::Success, Some(supi), Some(kseaf)) => Ok(Some((supi, kseaf))),
+            (ausf::AuthResult::Success, _, _) => Err(PeerError::Malformed),
+            _ => Ok(None),
+        }
+    }
+
+    /// Nudm_UECM: this AMF serves the UE.
+    pub async fn register_amf(&self, supi: Supi, amf: &Amf, pei: Option<Pei>) -> Result<(), PeerError> {
+        let body = udm::Amf3GppAccessRegistration {
+            amf_instance_id: self.instance,
+            dereg_callback_uri: callback_uri::<DeregistrationNotify>(&self.api_root, &supi.to_string()),
+            guami: amf.guami,
+            rat_type: RatType::Nr,
+            initial_registration_ind: Some(true),
+            supi: Some(supi),
+            pei,
+            purge_flag: None,
+            ims_vo_ps: None,
+            registration_time: None,
+            supported_features: None,
+        };
+        self.call::<RegisterAmf>(Target::Discover, RegisterAmfRequest { ue_id: supi, body }).await.map(drop)
+    }
+
+    /// Nudm_UECM: this AMF serves the UE no longer. A failure is counted and changes nothing here.
+    pub async fn purge_amf(&self, supi: Supi, guami: Guami) {
+        let body = udm::Amf3GppAccessRegistrationModification { guami, purge_flag: Some(true), pei: None };
+        _ = self.call::<UpdateAmf>(Target::Discover, UpdateAmfRequest { ue_id: supi, body }).await;
+    }
+
+    /// Nudm_SDM: what the subscriber may do; both data sets at once.
+    pub async fn subscription(&self, supi: Supi, plmn: Plmn) -> Result<Subscription, PeerError> {
+        let plmn_id = Some(plmn);
+        let am_data = self.call::<GetAmData>(Target::Discover, GetAmDataRequest { supi, plmn_id, body: () });
+        let smf_select = self
+            .call::<GetSmfSelectData>(Target::Discover, GetSmfSelectDataRequest { supi, plmn_id, body: () });
+        let (am_data, smf_select) = tokio::join!(am_data, smf_select);
+        let am_data = am_data?;
+        // Without selection data there are no sessions; registration is possible all the same.
+        let smf_select = match smf_select {
+            Err(error) if error.is_not_found() => udm::SmfSelectionSubscriptionData::default(),
+            other => other?,
+        };
+        Ok(subscription(am_data, smf_select))
+    }
+
+    /// Npcf_AMPolicyControl. A PCF that is missing or refuses is not fatal: the network goes on with local policy.
+    pub async fn create_am_policy(
+        &self,
+        supi: Supi,
+        amf: &Amf,
+        location: Option<UserLocation>,
+        pei: Option<Pei>,
+    ) -> Option<PolicyAssociation> {
+        let body = pcf::PolicyAssociationRequest {
+            notification_uri: format!("{}/npcf-callback/v1/am-policy/{supi}", self.api_root),
+            supi,
+            gpsi: None,
+            access_type: Some(AccessType::ThreeGpp),
+            pei,
+            user_loc: location.and_then(location_model),
+            time_zone: None,
+            serving_plmn: Some(amf.config.plmn),
+            rat_type: Some(RatType::Nr),
+            rfsp: None,
+            ue_ambr: None,
+            allowed_snssais: Vec::new(),
+            guami: Some(amf.guami),
+            service_name: None,
+            supp_feat: "0".to_owned(),
+        };
+        let created =
+            self.call::<CreateAmPolicy>(Target::Discover, CreateAmPolicyRequest { body }).await.ok()?;
+        ResourceUri::parse(&created.location, &NPCF_AM).ok()
+    }
+
+    /// Npcf_AMPolicyControl: the association ends. A failure is counted and changes nothing here.
+    pub async fn delete_am_policy(&self, policy: PolicyAssociation) {
+        let request = DeleteAmPolicyRequest { pol_asso_id: policy.id.clone(), body: () };
+        _ = self.call::<DeleteAmPolicy>(&policy, request).await;
+    }
+
+    /// Nsmf_PDUSession: a new session, in an SMF that serves its DNN and slice.
+    pub async fn create_sm_context(&self, amf: &Amf, create: SmCreate) -> Result<SmContextRef, SmError> {
+        let status_id = session_id(create.supi, create.session);
+        let (dnn, s_nssai) = (create.dnn.clone(), create.s_nssai);
+        let body = smf::SmContextCreateData {
+            supi: Some(create.supi),
+            unauthenticated_supi: None,
+            pei: create.pei,
+            gpsi: None,
+            pdu_session_id: Some(create.session),
+            dnn: Some(create.dnn),
+            selected_dnn: None,
+            s_nssai: Some(create.s_nssai),
+            hplmn_snssai: None,
+            serving_nf_id: self.instance,
+            guami: Some(amf.guami),
+            service_name: None,
+            serving_network: amf.config.plmn,
+            request_type: Some(create.request_type),
+            n1_sm_msg: Some(create.n1.into()),
+            an_type: AccessType::ThreeGpp,
+            rat_type: Some(RatType::Nr),
+            ue_location: create.location.and_then(location_model),
+            ue_time_zone: None,
+            sm_context_status_uri: callback_uri::<SmContextStatusNotify>(&self.api_root, &status_id),
+            old_pdu_session_id: None,
+            pcf_id: None,
+            sel_mode: Some("VERIFIED".to_owned()),
+            supported_features: None,
+        };
+        let target = Target::Serving { dnn: Some(dnn), snssai: Some(s_nssai) };
+        match self.client.call::<CreateSmContext>(target, CreateSmContextRequest { body }).await {
+            Ok(created) => ResourceUri::parse(&created.location, &NSMF_PDUSESSION).map_err(|_| SmError {
+                error: PeerError::Malformed,
+                n1: None,
+                n2: None,
+            }),
+            Err(error) => {
+                let n1 = match &error {
+                    CallError::Problem { error, .. } => error.n1_sm_msg.clone().map(BinaryPart::into_bytes),
+                    _ => None,
+                };
+                Err(SmError { error: PeerError::of::<CreateSmContext>(error), n1, n2: None })
+            }
+        }
+    }
+
+    /// Nsmf_PDUSession: something new about a session.
+    pub async fn update_sm_context(
+        &self,
+        context: &SmContextRef,
+        update: SmUpdate,
+    ) -> Result<SmUpdated, SmError> {
+        let request =
+            UpdateSmContextRequest { sm_context_ref: context.id.clone(), body: update_model(update) };
+        match self.client.call::<UpdateSmContext>(context, request).await {
+            Ok(None) => Ok(SmUpdated::default()),
+            Ok(Some(updated)) => Ok(SmUpdated {
+                n1: updated.n1_sm_msg.map(BinaryPart::into_bytes),
+                n2: n2_info(updated.n2_sm_info, updated.n2_sm_info_type),
+            }),
+            Err(error) => {
+                let (n1, n2) = match &error {
+                    CallError::Problem { error, .. } => (
+                        error.n1_sm_msg.clone().map(BinaryPart::into_bytes),
+                        n2_info(error.n2_sm_info.clone(), error.n2_sm_info_type.clone()),
+                    ),
+                    _ => (None, None),
+                };
+                Err(SmError { error: PeerError::of::<UpdateSmContext>(error), n1, n2 })
+            }
+        }
+    }
+
+    /// Tells an SMF that a transfer it was promised did not reach the UE. A failure is counted and changes nothing.
+    pub async fn transfer_failed(&self, uri: &str) {
+        let body = N1N2MsgTxfrFailureNotification {
+            cause: N1N2MessageTransferCause::UeNotResponding,
+            n1n2_msg_data_uri: uri.to_owned(),
+        };
+        if let Err(error) = self.client.notify::<N1N2TransferFailureNotify>(uri, body).await {
+            PeerError::of::<N1N2TransferFailureNotify>(error);
+        }
+    }
+
+    /// Nsmf_PDUSession: the session ends without telling the UE. A failure is counted and changes nothing here.
+    pub async fn release_sm_context(&self, context: &SmContextRef) {
+        let request = ReleaseSmContextRequest { sm_context_ref: context.id.clone(), body: None };
+        _ = self.call::<ReleaseSmContext>(context, request).await;
+    }
+}
+
+/// Identifier of a session in the callback URI handed to its SMF: `imsi-…_5`.
+fn session_id(supi: Supi, session: PduSessionId) -> String {
+    format!("{supi}_{session}")
+}
+
+/// The session of a callback identifier.
+pub(crate) fn parse_session_id(id: &str) -> Option<(Supi, PduSessionId)> {
+    let (supi, session) = id.rsplit_once('_')?;
+    Some((supi.parse().ok()?, PduSessionId::new(session.parse().ok()?).ok()?))
+}
+
+fn update_model(update: SmUpdate) -> smf::SmContextUpdateData {
+    use smf::N2SmInfoType::*;
+    let empty = smf::SmContextUpdateData::default();
+    let n2 = |transfer: Bytes, kind| smf::SmContextUpdateData {
+        n2_sm_info: Some(transfer.into()),
+        n2_sm_info_type: Some(kind),
+        ..smf::SmContextUpdateData::default()
+    };
+    let state = |state, location: Option<UserLocation>| smf::SmContextUpdateData {
+        up_cnx_state: Some(state),
+        ue_location: location.and_then(location_model),
+        ..smf::SmContextUpdateData::default()
+    };
+    match update {
+        SmUpdate::N1(n1, location) => smf::SmContextUpdateData {
+            n1_sm_msg: Some(n1.into()),
+            ue_location: location.and_then(location_model),
+            ..empty
+        },
+        SmUpdate::SetupDone(transfer) => n2(transfer, PduResSetupRsp),
+        SmUpdate::SetupFailed(transfer) => n2(transfer, PduResSetupFail),
+        SmUpdate::ModifyDone(transfer) => n2(transfer, PduResModRsp),
+        SmUpdate::ModifyFailed(transfer) => n2(transfer, PduResModFail),
+        SmUpdate::ReleaseDone(transfer) => n2(transfer, PduResRelRsp),
+        SmUpdate::Notify { transfer, released: false } => n2(transfer, PduResNty),
+        SmUpdate::Notify { transfer, released: true } => n2(transfer, PduResNtyRel),
+        SmUpdate::Activate(location) => state(smf::UpCnxState::Activating, location),
+        SmUpdate::Deactivate(location) => state(smf::UpCnxState::Deactivated, location),
+    }
+}
+
+/// N2 information of an SMF; kinds that an AMF does not pass to a gNB are dropped and counted.
+pub(crate) fn n2_info(part: Option<BinaryPart>, kind: Option<smf::N2SmInfoType>) -> Option<N2Info> {
+    let transfer = part?.into_bytes();
+    match kind? {
+        smf::N2SmInfoType::PduResSetupReq => Some(N2Info::Setup(transfer)),
+        smf::N2SmInfoType::PduResModReq => Some(N2Info::Modify(transfer)),
+        smf::N2SmInfoType::PduResRelCmd => Some(N2Info::Release(transfer)),
+        other => {
+            counters::SERVICE_REJECTED.inc(other.as_str());
+            None
+        }
+    }
+}
+
+/// Where a UE is, as SBI says it; only NR.
+fn location_model(location: UserLocation) -> Option<common::UserLocation> {
+    match location {
+        UserLocation::Nr { ncgi, tai, .. } => Some(common::UserLocation {
+            nr_location: Some(NrLocation {
+                tai,
+                ncgi,
+                age_of_location_information: None,
+                ue_location_timestamp: None,
+            }),
+        }),
+        UserLocation::Eutra { .. } | UserLocation::N3iwf { .. } => None,
+    }
+}
+
+fn subscription(
+    am_data: udm::AccessAndMobilitySubscriptionData,
+    smf_select: udm::SmfSelectionSubscriptionData,
+) -> Subscription {
+    let (default_slices, slices) =
+        am_data.nssai.map(|nssai| (nssai.default_single_nssais, nssai.single_nssais)).unwrap_or_default();
+    let dnns = smf_select
+        .subscribed_snssai_infos
+        .into_iter()
+        .filter_map(|(slice, info)| {
+            let default = info.dnn_infos.iter().find(|dnn| dnn.default_dnn_indicator == Some(true));
+            Some(SliceDnns {
+                s_nssai: slice_key(&slice)?,
+                // A single DNN is the default also where nobody said so.
+                default: default.or(info.dnn_infos.first()).map(|dnn| dnn.dnn.clone()),
+                dnns: info.dnn_infos.into_iter().map(|dnn| dnn.dnn).collect(),
+            })
+        })
+        .collect();
+    Subscription { ambr: am_data.subscribed_ue_ambr, default_slices, slices, dnns }
+}
+
+/// A slice as key of a map: `1-000001`, `1`, or the JSON form that some UDMs use.
+fn slice_key(key: &str) -> Option<SNssai> {
+    key.parse().ok().or_else(|| serde_json::from_str(key).ok())
+}
+
+/// Runs calls to other NFs at the same time, within the UE's own task, and returns their results in order.
+pub(crate) async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut pending: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(|context| {
+        let mut all_done = true;
+        for (future, result) in &mut pending {
+            if result.is_none() {
+                match future.as_mut().poll(context) {
+                    std::task::Poll::Ready(output) => *result = Some(output),
+                    std::task::Poll::Pending => all_done = false,
+                }
+            }
+        }
+        if all_done { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    pending.into_iter().filter_map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(status: u16, cause: &str, operation: &'static str) -> PeerError {
+        PeerError::Refused { status, cause: cause.to_owned(), operation }
+    }
+
+    #[test]
+    fn causes_follow_ts_29_524() {
+        let cases = [
+            (refused(404, "USER_NOT_FOUND", "nausf-auth"), GmmCause::IllegalUe),
+            (refused(404, "USER_NOT_FOUND", "nudm-sdm"), GmmCause::FiveGsServicesNotAllowed),
+            (refused(403, "UNKNOWN_5GS_SUBSCRIPTION", "nudm-uecm"), GmmCause::FiveGsServicesNotAllowed),
+            (
+                refused(403, "SERVING_NETWORK_NOT_AUTHORIZED", "nausf-auth"),
+                GmmCause::ServingNetworkNotAuthorized,
+            ),
+            (refused(403, "ROAMING_NOT_ALLOWED", "nudm-uecm"), GmmCause::RoamingNotAllowedInTrackingArea),
+            (refused(503, "NF_CONGESTION", "nudm-sdm"), GmmCause::Congestion),
+            (refused(504, "", "nausf-auth"), GmmCause::Congestion),
+            (PeerError::Timeout, GmmCause::Congestion),
+            (PeerError::Unreachable, GmmCause::Congestion),
+        ];
+        for (error, cause) in cases {
+            assert_eq!(error.gmm_cause(), cause, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn session_callbacks_name_one_session() {
+        let supi: Supi = "imsi-999700000000001".parse().unwrap();
+        let id = PduSessionId::new(5).unwrap();
+        assert_eq!(parse_session_id(&session_id(supi, id)), Some((supi, id)));
+        for bad in ["", "imsi-999700000000001", "imsi-999700000000001_16", "_5", "imsi-x_5"] {
+            assert_eq!(parse_session_id(bad), None, "{bad}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn joined_calls_run_at_the_same_time_and_keep_their_order() {
+        let started = net::time::now();
+        let calls = [30u64, 10, 20]
+            .map(|ms| async move {
+                net::time::sleep(std::time::Duration::from_millis(ms)).await;
+                ms
+            })
+            .into_iter()
+            .collect();
+        assert_eq!(join_all(calls).await, [30, 10, 20]);
+        assert_eq!(started.elapsed(), std::time::Duration::from_millis(30));
+    }
+}

@@ -1,0 +1,92 @@
+//! AN release (TS 23.502 §4.2.6): the end of a UE's N2 connection, in order or not.
+//!
+//! The UE becomes CM-IDLE; its sessions stay in their SMFs with their user planes taken down.
+
+use std::ops::ControlFlow;
+
+use ngap::{Cause, Pdu, UeContextReleaseCommand, UeNgapIds};
+
+use super::user_plane;
+use crate::counters;
+use crate::event::{Arrival, Initial, Interrupt};
+use crate::gnb::LinkDown;
+use crate::ue::{Ue, Waiting};
+
+/// The gNB asked for the release.
+pub(crate) async fn an_release(ue: &mut Ue, cause: Cause) -> Result<(), Interrupt> {
+    let outcome = release(ue, cause).await;
+    ue.record("an_release", if outcome.is_ok() { "ok" } else { "interrupted" });
+    outcome
+}
+
+/// UE Context Release Command, guarded: a gNB that does not answer has lost the UE anyway.
+pub(crate) async fn release(ue: &mut Ue, cause: Cause) -> Result<(), Interrupt> {
+    if ue.connection.is_none() {
+        return Ok(());
+    }
+    let sent = ue
+        .send(|amf, ran| {
+            Pdu::UeContextReleaseCommand(UeContextReleaseCommand {
+                ue_ngap_ids: UeNgapIds::Pair(amf, ran),
+                cause,
+            })
+        })
+        .await;
+    let guard = std::time::Duration::from_millis(ue.amf.config.timers.n2_guard_ms);
+    let deadline = net::time::now() + guard;
+    let mut outcome = Ok(());
+    while sent.is_ok() {
+        let complete = ue.expect(Waiting::Radio, deadline, |arrival| match arrival {
+            Arrival::N2(pdu) => match *pdu {
+                Pdu::UeContextReleaseComplete(_) => ControlFlow::Break(()),
+                other => ControlFlow::Continue(Arrival::N2(Box::new(other))),
+            },
+            other => ControlFlow::Continue(other),
+        });
+        match complete.await {
+            Ok(Some(())) => break,
+            Ok(None) => {
+                counters::TIMER_EXPIRIES.inc("n2_guard");
+                break;
+            }
+            // The gNB asked for what is under way; and what the UE still says on this connection is lost with it.
+            Err(Interrupt::ReleaseRequested(_) | Interrupt::Nas(_)) => {}
+            Err(Interrupt::LinkDown(_)) => break,
+            Err(interrupt) => {
+                outcome = Err(interrupt);
+                break;
+            }
+        }
+    }
+    ue.disconnect();
+    user_plane::deactivate_all(ue).await;
+    outcome
+}
+
+/// The connection went away under the UE: association lost, or reset by the gNB.
+pub(crate) async fn connection_lost(ue: &mut Ue, why: LinkDown) {
+    tracing::debug!(supi = ?ue.ctx.supi, ?why, "N2 connection lost");
+    ue.disconnect();
+    user_plane::deactivate_all(ue).await;
+}
+
+/// The UE is back on a new connection before the old one was released: the old gNB is told, and not waited for.
+pub(crate) async fn adopt(ue: &mut Ue, initial: Initial) {
+    if let Some(old) = &ue.connection
+        && !old.n2.is_down()
+    {
+        let cause = ngap::cause::RadioNetwork::ReleaseDueToCnDetectedMobility.into();
+        // A failure to send means that the old connection is gone, which is what is wanted.
+        _ = ue
+            .send(|amf, ran| {
+                Pdu::UeContextReleaseCommand(UeContextReleaseCommand {
+                    ue_ngap_ids: UeNgapIds::Pair(amf, ran),
+                    cause,
+                })
+            })
+            .await;
+    }
+    ue.disconnect();
+    user_plane::deactivate_all(ue).await;
+    ue.connect(initial);
+}

@@ -1,0 +1,167 @@
+//! Deregistration (TS 23.502 §4.2.2.3, TS 24.501 §5.5.2): by the UE, by the network, and without telling anyone.
+//!
+//! Common to all: the sessions are released in their SMFs, the AM policy association ends, the UDM forgets this AMF as
+//! the serving one (unless it asked for the deregistration itself), and the UE's context goes.
+
+use std::ops::ControlFlow;
+
+use nas::{AccessType, GmmCause, Message, gmm};
+use types::PduSessionId;
+
+use super::an_release;
+use super::authentication::authentication;
+use crate::counters;
+use crate::event::{Arrival, Deregister, Interrupt};
+use crate::peers::join_all;
+use crate::state::MmEvent;
+use crate::ue::{NoAnswer, Timer, Ue};
+
+/// The UE deregisters.
+pub(crate) async fn by_ue(ue: &mut Ue, request: gmm::DeregistrationRequestUe) -> Result<(), Interrupt> {
+    if !ue.is_secure() && !authenticated(ue, &request).await? {
+        ue.record("deregistration", "not_authentic");
+        return an_release::release(ue, ngap::cause::Nas::Unspecified.into()).await;
+    }
+    let outcome =
+        if request.switch_off { Ok(()) } else { ue.send_nas(&Message::DeregistrationAcceptUe).await };
+    ue.ctx.mm_event(MmEvent::DeregistrationAccepted);
+    tracing::info!(supi = ?ue.ctx.supi, switch_off = request.switch_off, "deregistered by the UE");
+    let released = match outcome {
+        Ok(()) => an_release::release(ue, ngap::cause::Nas::Deregister.into()).await,
+        Err(interrupt) => Err(interrupt),
+    };
+    local(ue, false).await;
+    ue.record("deregistration", "ok");
+    // The context is gone: only a new connection or a new owner still matters.
+    match released {
+        Err(Interrupt::LinkDown(_) | Interrupt::ReleaseRequested(_) | Interrupt::Nas(_)) => {
+            ue.disconnect();
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// A deregistration that could not be verified: one for switch-off is ignored, another makes the UE prove itself
+/// (TS 24.501 §4.4.4.3). The proof makes this task the subscriber's.
+async fn authenticated(ue: &mut Ue, request: &gmm::DeregistrationRequestUe) -> Result<bool, Interrupt> {
+    let identity = match (&request.identity, ue.claimed) {
+        (nas::MobileIdentity::Suci(suci), _) => suci.to_string(),
+        (_, Some(supi)) => supi.to_string(),
+        _ => return Ok(false),
+    };
+    if request.switch_off {
+        counters::NAS_REJECTED.inc("integrity");
+        return Ok(false);
+    }
+    match authentication(ue, identity).await {
+        Ok(authenticated) => {
+            ue.ctx.supi = Some(authenticated.supi);
+            if let Some(old) = ue.amf.ues.claim(authenticated.supi, &ue.handle) {
+                old.superseded.notify_one();
+            }
+            Ok(true)
+        }
+        Err(super::authentication::AuthenticationError::NoAnswer(NoAnswer::Interrupted(interrupt))) => {
+            Err(interrupt)
+        }
+        Err(_) => Ok(false),
+    }
+}
+
+/// The network deregisters the UE: UDM or operator. T3522 is running meanwhile.
+pub(crate) async fn by_network(ue: &mut Ue, order: Deregister) -> Result<(), Interrupt> {
+    if !ue.ctx.registered {
+        return Ok(());
+    }
+    let mut outcome = Ok(());
+    if ue.connection.is_some() {
+        ue.ctx.mm_event(MmEvent::DeregistrationRequested);
+        let request = Message::DeregistrationRequestNetwork(gmm::DeregistrationRequestNetwork {
+            reregistration_required: order.reregister,
+            access: AccessType::ThreeGpp,
+            cause: order.withdrawn.then_some(GmmCause::IllegalUe),
+            t3346: None,
+            rejected_nssai: Vec::new(),
+        });
+        let timer = Timer::ms("T3522", ue.amf.config.timers.t3522_ms);
+        let answer = ue.exchange(timer, &request, |arrival| match arrival {
+            Arrival::Nas(Message::DeregistrationAcceptNetwork) => ControlFlow::Break(()),
+            other => ControlFlow::Continue(other),
+        });
+        match answer.await {
+            // No answer after the fifth expiry is as good as one (§5.5.2.3.5 a); so is the UE's own deregistration
+            // (§5.5.2.3.5 e) and a lost connection (§5.5.2.3.5 b).
+            Ok(()) | Err(NoAnswer::Timeout(_)) => {}
+            Err(NoAnswer::Interrupted(Interrupt::Nas(message)))
+                if matches!(*message, Message::DeregistrationRequestUe(_)) =>
+            {
+                outcome = ue.send_nas(&Message::DeregistrationAcceptUe).await;
+            }
+            Err(NoAnswer::Interrupted(interrupt)) => outcome = Err(interrupt),
+        }
+    }
+    ue.ctx.mm_event(MmEvent::DeregistrationAccepted);
+    tracing::info!(supi = ?ue.ctx.supi, by_udm = order.by_udm, "deregistered by the network");
+    let released = an_release::release(ue, ngap::cause::Nas::Deregister.into()).await;
+    local(ue, order.by_udm).await;
+    ue.record("network_deregistration", "ok");
+    if let Some(done) = order.done {
+        // Nobody may be listening any more.
+        _ = done.send(());
+    }
+    match outcome.and(released) {
+        Err(interrupt @ (Interrupt::Initial(..) | Interrupt::Superseded)) => Err(interrupt),
+        _ => Ok(()),
+    }
+}
+
+/// Another task has authenticated the same subscriber: this one lets go, telling the gNB but not the UE, which is
+/// elsewhere. The UDM and PCF already know the new registration.
+pub(crate) async fn superseded(ue: &mut Ue) {
+    ue.record("registration", "superseded");
+    ue.ended = true;
+    ue.ctx.uecm_registered = false;
+    if let Err(interrupt) = an_release::release(ue, ngap::cause::Nas::NormalRelease.into()).await {
+        tracing::debug!(supi = ?ue.ctx.supi, ?interrupt, "interrupted while superseded");
+        ue.disconnect();
+    }
+    local(ue, true).await;
+    ue.ctx.mm_event(MmEvent::DeregistrationAccepted);
+}
+
+/// What the rest of the core is told: sessions, policy, UDM; all at once. The AMF's own state follows in any case.
+pub(crate) async fn local(ue: &mut Ue, udm_knows: bool) {
+    let ids: Vec<PduSessionId> = ue.ctx.sessions.keys().copied().collect();
+    let amf = ue.amf.clone();
+    let policy = ue.ctx.policy.take();
+    // Only the task that owns the subscriber speaks for it.
+    let owner = ue.ctx.supi.filter(|supi| amf.ues.owns(*supi, &ue.handle));
+    let purge = owner.filter(|_| ue.ctx.uecm_registered && !udm_knows);
+    ue.ctx.uecm_registered = false;
+    let end_policy = async {
+        if let Some(policy) = policy {
+            amf.peers.delete_am_policy(policy).await;
+        }
+    };
+    let end_registration = async {
+        if let Some(supi) = purge {
+            amf.peers.purge_amf(supi, amf.guami).await;
+        }
+    };
+    tokio::join!(release_sessions(ue, &ids), end_policy, end_registration);
+}
+
+/// Releases SM contexts, all at once, without telling the UE.
+pub(crate) async fn release_sessions(ue: &mut Ue, ids: &[PduSessionId]) {
+    let amf = ue.amf.clone();
+    let calls: Vec<_> = ids
+        .iter()
+        .filter_map(|id| ue.ctx.sessions.remove(id))
+        .map(|session| {
+            let amf = amf.clone();
+            async move { amf.peers.release_sm_context(&session.context).await }
+        })
+        .collect();
+    join_all(calls).await;
+}

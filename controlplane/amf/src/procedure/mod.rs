@@ -1,0 +1,30 @@
+//! The procedures of TS 23.502 and their parts, one file each.
+//!
+//! | procedure | file | started by |
+//! |---|---|---|
+//! | Registration | [`registration`], with [`identification`], [`authentication`], [`security_mode`] | UE |
+//! | Deregistration | [`deregistration`] | UE, UDM, operator, timers |
+//! | Service request | [`service_request`] | UE |
+//! | AN release | [`an_release`] | gNB, AMF, loss of the association |
+//! | PDU session establishment | [`pdu_session_establishment`] | UE, through [`ul_nas_transport`] |
+//! | PDU session release and modification | [`n1n2_transfer`] | UE or SMF |
+//! | Paging | [`paging`] | SMF, through [`n1n2_transfer`] |
+//! | NG Setup, RAN configuration update, NG Reset | [`ng_setup`], [`ng_reset`] | gNB |
+//!
+//! [`resource_setup`] and [`user_plane`] are steps that several of them share.
+
+pub(crate) mod an_release;
+pub(crate) mod authentication;
+pub(crate) mod deregistration;
+pub(crate) mod identification;
+pub(crate) mod n1n2_transfer;
+pub(crate) mod ng_reset;
+pub(crate) mod ng_setup;
+pub(crate) mod paging;
+pub(crate) mod pdu_session_establishment;
+pub(crate) mod registration;
+pub(crate) mod resource_setup;
+pub(crate) mod security_mode;
+pub(crate) mod service_request;
+pub(crate) mod ul_nas_transport;
+pub(crate) mod user_plane;

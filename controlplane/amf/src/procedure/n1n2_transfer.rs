@@ -1,0 +1,223 @@
+//! What an SMF has for a UE and its gNB: session release, modification, and messages for the UE
+//! (TS 23.502 §4.2.3.3, §4.3.3, §4.3.4), whether it comes by Namf_Communication or as the answer to an update.
+//!
+//! A UE that is idle is paged first; the transfer waits for its service request. What the gNB answers goes back to
+//! the SMF. A session leaves the UE's context when its SMF says so.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use nas::{Message, gmm};
+use ngap::cause::{Nas, RadioNetwork};
+use ngap::{
+    Pdu, PduSessionItem, PduSessionModifyItem, PduSessionResourceModifyRequest,
+    PduSessionResourceReleaseCommand, PduSessionSetupItem,
+};
+use types::PduSessionId;
+
+use super::{deregistration, paging, resource_setup, user_plane};
+use crate::counters;
+use crate::event::{Arrival, Interrupt, N2Info, Transfer};
+use crate::peers::{SmUpdate, join_all};
+use crate::ue::{Ue, Waiting};
+
+/// Namf_Communication_N1N2MessageTransfer.
+pub(crate) async fn deliver(ue: &mut Ue, transfer: Transfer) -> Result<(), Interrupt> {
+    if ue.connection.is_none() {
+        return paging::paging(ue, transfer).await;
+    }
+    if !ue.is_secure() {
+        // Connected, but not known to be the UE yet.
+        counters::SERVICE_REJECTED.inc("not_secure");
+        return Ok(());
+    }
+    let Transfer { session, n1, n2, .. } = transfer;
+    apply(ue, session, n1, n2).await
+}
+
+/// Passes N1 to the UE and N2 to the gNB, and the gNB's answer to the SMF.
+pub(crate) async fn apply(
+    ue: &mut Ue,
+    id: PduSessionId,
+    n1: Option<Bytes>,
+    n2: Option<N2Info>,
+) -> Result<(), Interrupt> {
+    let active = ue.ctx.sessions.get(&id).is_some_and(|session| session.active);
+    match (n1, n2) {
+        (None, None) => Ok(()),
+        (n1, Some(N2Info::Release(transfer))) if active => {
+            let outcome = release_resources(ue, id, n1, transfer).await;
+            ue.record("pdu_session_release", if outcome.is_ok() { "ok" } else { "interrupted" });
+            outcome
+        }
+        (n1, Some(N2Info::Modify(transfer))) if active => {
+            let outcome = modify_resources(ue, id, n1, transfer).await;
+            ue.record("pdu_session_modification", if outcome.is_ok() { "ok" } else { "interrupted" });
+            outcome
+        }
+        (n1, Some(N2Info::Setup(transfer))) => set_up_resources(ue, id, n1, transfer).await,
+        // The gNB has nothing of the session: only the UE needs to hear.
+        (Some(n1), _) => send_n1(ue, id, &n1).await,
+        (None, Some(_)) => Ok(()),
+    }
+}
+
+/// DL NAS TRANSPORT with a 5GSM message.
+pub(crate) async fn send_n1(ue: &mut Ue, id: PduSessionId, n1: &Bytes) -> Result<(), Interrupt> {
+    let transport = gmm::DlNasTransport::n1_sm(id, n1.to_vec());
+    ue.send_nas(&Message::DlNasTransport(transport)).await
+}
+
+fn protected(ue: &mut Ue, id: PduSessionId, n1: Option<Bytes>) -> Option<Bytes> {
+    let transport = gmm::DlNasTransport::n1_sm(id, n1?.to_vec());
+    ue.protect(&Message::DlNasTransport(transport))
+}
+
+/// PDU Session Resource Setup for a session whose user plane the network wants back.
+async fn set_up_resources(
+    ue: &mut Ue,
+    id: PduSessionId,
+    n1: Option<Bytes>,
+    transfer: Bytes,
+) -> Result<(), Interrupt> {
+    let Some(session) = ue.ctx.sessions.get(&id) else { return Ok(()) };
+    let s_nssai = session.s_nssai;
+    let nas_pdu = protected(ue, id, n1);
+    let item = PduSessionSetupItem { id, nas_pdu, s_nssai, transfer };
+    resource_setup::send(ue, None, vec![item]).await?;
+    let outcome = await_n2(ue, resource_setup::outcome).await?;
+    if let Some(outcome) = outcome {
+        user_plane::report_setup(ue, outcome).await;
+    }
+    Ok(())
+}
+
+/// PDU Session Resource Release (TS 38.413 §8.2.2), with the command for the UE.
+async fn release_resources(
+    ue: &mut Ue,
+    id: PduSessionId,
+    n1: Option<Bytes>,
+    transfer: Bytes,
+) -> Result<(), Interrupt> {
+    let nas_pdu = protected(ue, id, n1);
+    ue.send(|amf_ue_ngap_id, ran_ue_ngap_id| {
+        Pdu::PduSessionResourceReleaseCommand(PduSessionResourceReleaseCommand {
+            amf_ue_ngap_id,
+            ran_ue_ngap_id,
+            nas_pdu,
+            pdu_sessions: vec![PduSessionItem { id, transfer }],
+        })
+    })
+    .await?;
+    let response = await_n2(ue, |pdu| match pdu {
+        Pdu::PduSessionResourceReleaseResponse(response) => Ok(response),
+        other => Err(Box::new(other)),
+    })
+    .await?;
+    let Some(session) = ue.ctx.sessions.get_mut(&id) else { return Ok(()) };
+    session.active = false;
+    let released = response.into_iter().flat_map(|r| r.pdu_sessions).find(|item| item.id == id);
+    if let Some(item) = released {
+        report(ue, id, SmUpdate::ReleaseDone(item.transfer)).await;
+    }
+    Ok(())
+}
+
+/// PDU Session Resource Modify (TS 38.413 §8.2.3), with the command for the UE.
+async fn modify_resources(
+    ue: &mut Ue,
+    id: PduSessionId,
+    n1: Option<Bytes>,
+    transfer: Bytes,
+) -> Result<(), Interrupt> {
+    let nas_pdu = protected(ue, id, n1);
+    ue.send(|amf_ue_ngap_id, ran_ue_ngap_id| {
+        Pdu::PduSessionResourceModifyRequest(PduSessionResourceModifyRequest {
+            amf_ue_ngap_id,
+            ran_ue_ngap_id,
+            pdu_sessions: vec![PduSessionModifyItem { id, nas_pdu, transfer }],
+        })
+    })
+    .await?;
+    let response = await_n2(ue, |pdu| match pdu {
+        Pdu::PduSessionResourceModifyResponse(response) => Ok(response),
+        other => Err(Box::new(other)),
+    })
+    .await?;
+    let Some(response) = response else { return Ok(()) };
+    for item in response.pdu_sessions {
+        report(ue, item.id, SmUpdate::ModifyDone(item.transfer)).await;
+    }
+    for item in response.failed {
+        report(ue, item.id, SmUpdate::ModifyFailed(item.transfer)).await;
+    }
+    Ok(())
+}
+
+/// The gNB's answer, guarded.
+async fn await_n2<T>(ue: &mut Ue, take: impl Fn(Pdu) -> Result<T, Box<Pdu>>) -> Result<Option<T>, Interrupt> {
+    let guard = std::time::Duration::from_millis(ue.amf.config.timers.n2_guard_ms);
+    let answer = ue
+        .expect(Waiting::Radio, net::time::now() + guard, |arrival| match arrival {
+            Arrival::N2(pdu) => match take(*pdu) {
+                Ok(taken) => ControlFlow::Break(taken),
+                Err(pdu) => ControlFlow::Continue(Arrival::N2(pdu)),
+            },
+            other => ControlFlow::Continue(other),
+        })
+        .await?;
+    if answer.is_none() {
+        counters::TIMER_EXPIRIES.inc("n2_guard");
+    }
+    Ok(answer)
+}
+
+/// Tells a session's SMF. What it answers to a report of the gNB needs no forwarding.
+async fn report(ue: &Ue, id: PduSessionId, update: SmUpdate) {
+    let Some(session) = ue.ctx.sessions.get(&id) else { return };
+    let amf = ue.amf.clone();
+    // A failure is counted by the call; there is nobody else to tell.
+    _ = amf.peers.update_sm_context(&session.context, update).await;
+}
+
+/// A session that the UE establishes anew under the same identity: the old one goes from gNB and SMF.
+pub(crate) async fn release_duplicate(ue: &mut Ue, id: PduSessionId) -> Result<(), Interrupt> {
+    counters::PAYLOAD_NOT_FORWARDED.inc("duplicate_session_id");
+    let active = ue.ctx.sessions.get(&id).is_some_and(|session| session.active);
+    if active {
+        let cause = ngap::Cause::Nas(Nas::NormalRelease);
+        let command = ngap::transfer::PduSessionResourceReleaseCommandTransfer { cause };
+        match command.encode() {
+            Ok(transfer) => release_resources(ue, id, None, transfer).await?,
+            Err(error) => tracing::error!(%error, "release transfer not encodable"),
+        }
+    }
+    deregistration::release_sessions(ue, &[id]).await;
+    Ok(())
+}
+
+/// N2 messages that no procedure waits for.
+pub(crate) async fn unsolicited(ue: &mut Ue, pdu: Pdu) -> Result<(), Interrupt> {
+    match pdu {
+        Pdu::PduSessionResourceNotify(notify) => {
+            let news = notify.pdu_sessions.into_iter().map(|item| (item, false));
+            let gone = notify.released.into_iter().map(|item| (item, true));
+            let amf = ue.amf.clone();
+            let mut calls = Vec::new();
+            for (item, released) in news.chain(gone) {
+                let Some(session) = ue.ctx.sessions.get_mut(&item.id) else { continue };
+                session.active &= !released;
+                let (context, amf) = (session.context.clone(), amf.clone());
+                let update = SmUpdate::Notify { transfer: item.transfer, released };
+                calls.push(async move { amf.peers.update_sm_context(&context, update).await });
+            }
+            join_all(calls).await;
+        }
+        Pdu::UeContextReleaseComplete(_) => counters::N2_REJECTED.inc("unexpected"),
+        other => {
+            counters::N2_REJECTED.inc("unexpected");
+            tracing::debug!(message = other.name(), cause = %RadioNetwork::Unspecified, "unexpected N2 message");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! UE-requested PDU session establishment (TS 23.502 §4.3.2.2.1), the AMF's part.
+//!
+//! Flow: slice and DNN from request and subscription → an SMF for them creates the SM context → its N1N2 transfer
+//! brings the accept for the UE and the N2 information for the gNB → PDU Session Resource Setup → the gNB's tunnel
+//! goes back to the SMF. A session that does not get through is released again: the UE learns from the SMF's reject,
+//! from the cause in DL NAS TRANSPORT, or from the PDU session status later.
+
+use std::ops::ControlFlow;
+
+use nas::{GmmCause, Message, gmm};
+use ngap::PduSessionSetupItem;
+use sbi::model::smf;
+use types::{Dnn, PduSessionId, SNssai};
+
+use super::ul_nas_transport::not_forwarded;
+use super::{n1n2_transfer, resource_setup, user_plane};
+use crate::context::PduSession;
+use crate::counters;
+use crate::event::{Arrival, Interrupt, N2Info, Transfer};
+use crate::peers::SmCreate;
+use crate::ue::{Ue, Waiting};
+
+const NAME: &str = "pdu_session_establishment";
+
+/// Establishes session `id`.
+pub(crate) async fn pdu_session_establishment(
+    ue: &mut Ue,
+    id: PduSessionId,
+    transport: gmm::UlNasTransport,
+) -> Result<(), Interrupt> {
+    let Some(supi) = ue.ctx.supi else { return Ok(()) };
+    if ue.ctx.sessions.contains_key(&id) {
+        // The UE has forgotten its session (TS 24.501 §6.4.1.6): the old one goes first, in gNB and SMF.
+        n1n2_transfer::release_duplicate(ue, id).await?;
+    }
+    let (s_nssai, dnn) = match select(ue, &transport) {
+        Ok(selected) => selected,
+        Err(cause) => {
+            ue.record(NAME, format!("not_forwarded #{}", cause.number()));
+            return not_forwarded(ue, id, transport.payload, cause).await;
+        }
+    };
+    let create = SmCreate {
+        supi,
+        pei: ue.ctx.pei,
+        session: id,
+        dnn: dnn.clone(),
+        s_nssai,
+        location: ue.ctx.location,
+        request_type: smf::RequestType::InitialRequest,
+        n1: transport.payload.clone().into(),
+    };
+    let amf = ue.amf.clone();
+    match amf.peers.create_sm_context(&amf, create).await {
+        Ok(context) => {
+            ue.ctx.sessions.insert(id, PduSession { dnn, s_nssai, context, active: false });
+        }
+        Err(refused) => {
+            return match refused.n1 {
+                // The SMF's own reject says why.
+                Some(n1) => {
+                    let outcome = n1n2_transfer::send_n1(ue, id, &n1).await;
+                    ue.record(NAME, "rejected");
+                    outcome
+                }
+                None => {
+                    let cause = refused.error.payload_cause();
+                    let outcome = not_forwarded(ue, id, transport.payload, cause).await;
+                    ue.record(NAME, format!("not_forwarded #{}", cause.number()));
+                    outcome
+                }
+            };
+        }
+    }
+    let outcome = set_up(ue, id).await;
+    match outcome {
+        Ok(Outcome::Established) => {
+            ue.record(NAME, "ok");
+            tracing::info!(?supi, %id, "PDU session established");
+            Ok(())
+        }
+        Ok(Outcome::Rejected) => {
+            ue.record(NAME, "rejected");
+            Ok(())
+        }
+        Ok(Outcome::Failed(why)) => {
+            drop_session(ue, id).await;
+            let sent = not_forwarded(ue, id, transport.payload, GmmCause::PayloadNotForwarded).await;
+            ue.record(NAME, why);
+            sent
+        }
+        Err(interrupt) => {
+            ue.record(NAME, "interrupted");
+            drop_session(ue, id).await;
+            Err(interrupt)
+        }
+    }
+}
+
+/// How the set-up ended once the SM context existed.
+enum Outcome {
+    Established,
+    /// The SMF rejected, or took its session back; the UE has been told by its message.
+    Rejected,
+    Failed(&'static str),
+}
+
+/// From the SMF's transfer to the gNB's answer.
+async fn set_up(ue: &mut Ue, id: PduSessionId) -> Result<Outcome, Interrupt> {
+    let guard = std::time::Duration::from_millis(ue.amf.config.timers.smf_guard_ms);
+    let transfer = ue
+        .expect(Waiting::Core, net::time::now() + guard, |arrival| match arrival {
+            Arrival::Transfer(transfer) if transfer.session == id => ControlFlow::Break(transfer),
+            other => ControlFlow::Continue(other),
+        })
+        .await?;
+    let Some(transfer) = transfer else {
+        counters::TIMER_EXPIRIES.inc("smf_guard");
+        return Ok(Outcome::Failed("timeout smf_guard"));
+    };
+    let Transfer { n1, n2, .. } = *transfer;
+    let Some(N2Info::Setup(request)) = n2 else {
+        n1n2_transfer::apply(ue, id, n1, n2).await?;
+        ue.ctx.sessions.remove(&id);
+        return Ok(Outcome::Rejected);
+    };
+    let Some(session) = ue.ctx.sessions.get(&id) else { return Ok(Outcome::Rejected) };
+    let s_nssai = session.s_nssai;
+    let nas_pdu = n1.and_then(|n1| {
+        let transport = gmm::DlNasTransport::n1_sm(id, n1.to_vec());
+        ue.protect(&Message::DlNasTransport(transport))
+    });
+    let item = PduSessionSetupItem { id, nas_pdu, s_nssai, transfer: request };
+    resource_setup::send(ue, None, vec![item]).await?;
+    let guard = std::time::Duration::from_millis(ue.amf.config.timers.n2_guard_ms);
+    let outcome = ue
+        .expect(Waiting::Radio, net::time::now() + guard, |arrival| match arrival {
+            Arrival::N2(pdu) => match resource_setup::outcome(*pdu) {
+                Ok(outcome) => ControlFlow::Break(outcome),
+                Err(pdu) => ControlFlow::Continue(Arrival::N2(pdu)),
+            },
+            other => ControlFlow::Continue(other),
+        })
+        .await?;
+    let Some(outcome) = outcome else {
+        counters::TIMER_EXPIRIES.inc("n2_guard");
+        return Ok(Outcome::Failed("timeout n2_guard"));
+    };
+    if outcome.context_failed.is_some() || !outcome.done.iter().any(|item| item.id == id) {
+        // The SMF frees what it reserved and tells the UE by what it answers.
+        user_plane::report_setup(ue, outcome).await;
+        return Ok(Outcome::Failed("gnb_refused"));
+    }
+    user_plane::report_setup(ue, outcome).await;
+    Ok(Outcome::Established)
+}
+
+/// Releases a session that did not get through.
+async fn drop_session(ue: &mut Ue, id: PduSessionId) {
+    super::deregistration::release_sessions(ue, &[id]).await;
+}
+
+/// Slice and DNN of a new session (TS 23.501 §5.15.5.3, §5.6.1), or the cause for the UE.
+fn select(ue: &Ue, transport: &gmm::UlNasTransport) -> Result<(SNssai, Dnn), GmmCause> {
+    if ue.ctx.sessions.len() >= ue.amf.config.limits.sessions_per_ue {
+        return Err(GmmCause::MaximumPduSessionsReached);
+    }
+    let subscription = ue.ctx.subscription.as_ref().ok_or(GmmCause::PayloadNotForwarded)?;
+    let allowed = &ue.ctx.allowed_nssai;
+    let s_nssai = match transport.s_nssai {
+        Some(wanted) if allowed.contains(&wanted) => wanted,
+        Some(_) => return Err(GmmCause::PayloadNotForwarded),
+        None => {
+            let default = subscription.default_slices.iter().find(|slice| allowed.contains(slice));
+            *default.or(allowed.first()).ok_or(GmmCause::PayloadNotForwarded)?
+        }
+    };
+    let dnns = subscription.dnns_of(s_nssai).ok_or(GmmCause::DnnNotSupportedInSlice)?;
+    let dnn = match &transport.dnn {
+        Some(wanted) if dnns.dnns.contains(wanted) => wanted.clone(),
+        Some(_) => return Err(GmmCause::DnnNotSupportedInSlice),
+        None => dnns.default.clone().ok_or(GmmCause::DnnNotSupportedInSlice)?,
+    };
+    Ok((s_nssai, dnn))
+}

@@ -1,0 +1,504 @@
+//! Registration (TS 23.502 §4.2.2.2, TS 24.501 §5.5.1): initial, mobility and periodic.
+//!
+//! Flow: is the place allowed → who is it (SUCI, 5G-GUTI, identity request) → authentication and security mode, unless
+//! the message was verified with a context we hold → subscription, serving-AMF registration and policy, asked for
+//! together → slices → REGISTRATION ACCEPT with a new 5G-GUTI in an Initial Context Setup → REGISTRATION COMPLETE.
+//! Subscription data are fetched while the UE works on the security mode command: they cost no time of their own.
+//!
+//! Every branch that refuses ends in [`reject`]; every wait may be interrupted by what takes precedence, and then
+//! the UE is left as TS 24.501 §5.5.1.2.8 and §5.5.1.3.8 say.
+
+use std::ops::ControlFlow;
+
+use nas::{
+    GmmCause, IdentityType, Message, MobileIdentity, PsiSet, RegistrationType, RejectedSNssai,
+    SliceRejectCause, UeSecurityCapability, gmm,
+};
+use tokio::task::JoinHandle;
+use types::{PduSessionId, SNssai, Supi};
+
+use super::authentication::{AuthenticationError, authentication};
+use super::identification::identification;
+use super::resource_setup::{self, SetupOutcome};
+use super::security_mode::{SecurityModeError, security_mode};
+use super::{an_release, deregistration, user_plane};
+use crate::context::{Amf, Subscription};
+use crate::counters;
+use crate::event::{Arrival, Interrupt};
+use crate::gnb::LinkDown;
+use crate::peers::PeerError;
+use crate::state::MmEvent;
+use crate::ue::{NoAnswer, Registering, Ue, Waiting};
+
+/// Name in counters and samples.
+const NAME: &str = "registration";
+
+/// How often REGISTRATION ACCEPT is sent (TS 24.501 §5.5.1.2.8 c).
+const MAX_ACCEPTS: u32 = 5;
+
+/// How a registration ends early.
+#[derive(Debug)]
+enum Stop {
+    /// The UE is refused with this cause.
+    Reject(GmmCause),
+    /// The UE is refused because of its slices.
+    NoSlices(Vec<RejectedSNssai>),
+    /// The UE failed to prove who it is: AUTHENTICATION REJECT.
+    NotAuthentic,
+    /// The UE went silent.
+    Silent(&'static str),
+    /// Something takes precedence.
+    Interrupted(Interrupt),
+}
+
+impl From<Interrupt> for Stop {
+    fn from(interrupt: Interrupt) -> Stop {
+        Stop::Interrupted(interrupt)
+    }
+}
+
+impl From<NoAnswer> for Stop {
+    fn from(no_answer: NoAnswer) -> Stop {
+        match no_answer {
+            NoAnswer::Timeout(timer) => Stop::Silent(timer),
+            NoAnswer::Interrupted(interrupt) => Stop::Interrupted(interrupt),
+        }
+    }
+}
+
+impl From<AuthenticationError> for Stop {
+    fn from(error: AuthenticationError) -> Stop {
+        match error {
+            AuthenticationError::Rejected => Stop::NotAuthentic,
+            AuthenticationError::Peer(cause) => Stop::Reject(cause),
+            AuthenticationError::NoIdentity => Stop::Reject(GmmCause::UeIdentityCannotBeDerived),
+            AuthenticationError::NoAnswer(no_answer) => no_answer.into(),
+        }
+    }
+}
+
+impl From<SecurityModeError> for Stop {
+    fn from(error: SecurityModeError) -> Stop {
+        match error {
+            SecurityModeError::NoCommonAlgorithm => Stop::Reject(GmmCause::UeSecurityCapabilitiesMismatch),
+            SecurityModeError::Refused(GmmCause::UeSecurityCapabilitiesMismatch) => {
+                Stop::Reject(GmmCause::UeSecurityCapabilitiesMismatch)
+            }
+            SecurityModeError::Refused(_) => Stop::Reject(GmmCause::SecurityModeRejected),
+            SecurityModeError::NoAnswer(no_answer) => no_answer.into(),
+        }
+    }
+}
+
+impl From<PeerError> for Stop {
+    fn from(error: PeerError) -> Stop {
+        Stop::Reject(error.gmm_cause())
+    }
+}
+
+/// Registration, from REGISTRATION REQUEST to its end.
+pub(crate) async fn registration(ue: &mut Ue, request: gmm::RegistrationRequest) -> Result<(), Interrupt> {
+    ue.registering = Some(Registering { request: request.clone(), accept: None });
+    let outcome = accept_or_stop(ue, request).await;
+    ue.registering = None;
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(Stop::Reject(cause)) => reject(ue, cause, Vec::new()).await,
+        Err(Stop::NoSlices(rejected)) => reject(ue, GmmCause::NoNetworkSlicesAvailable, rejected).await,
+        Err(Stop::NotAuthentic) => not_authentic(ue).await,
+        Err(Stop::Silent(timer)) => {
+            ue.record(NAME, format!("timeout {timer}"));
+            abort(ue);
+            an_release::release(ue, ngap::cause::Nas::Unspecified.into()).await
+        }
+        Err(Stop::Interrupted(interrupt)) => {
+            ue.record(NAME, "interrupted");
+            abort(ue);
+            Err(interrupt)
+        }
+    }
+}
+
+/// Leaves the common procedure: a UE that was registered stays so, another is forgotten.
+fn abort(ue: &mut Ue) {
+    if ue.ctx.mm == crate::state::Mm::CommonProcedureInitiated {
+        let event =
+            if ue.ctx.registered { MmEvent::LowerLayerFailure } else { MmEvent::CommonProcedureFailed };
+        ue.ctx.mm_event(event);
+    }
+}
+
+async fn accept_or_stop(ue: &mut Ue, request: gmm::RegistrationRequest) -> Result<(), Stop> {
+    check_place(ue)?;
+    check_type(&request)?;
+    ue.ctx.mm_event(MmEvent::CommonProcedureRequested);
+    let verified = ue.is_secure();
+    let request = if verified { request } else { secure(ue, request).await? };
+    let supi = ue.ctx.supi.ok_or(Stop::Reject(GmmCause::UeIdentityCannotBeDerived))?;
+    if let Some(capability) = request.ue_security_capability {
+        ue.ctx.capability = Some(capability);
+    }
+    if !verified || ue.ctx.subscription.is_none() || request.registration_type == RegistrationType::Initial {
+        register_in_core(ue, supi).await?;
+    }
+    let (allowed, rejected) = select_slices(&ue.amf, ue.ctx.subscription.as_ref(), &request.requested_nssai);
+    if allowed.is_empty() {
+        return Err(Stop::NoSlices(rejected));
+    }
+    ue.ctx.allowed_nssai = allowed;
+    reconcile_sessions(ue, &request).await;
+    accept(ue, &request, rejected).await
+}
+
+/// Whether the UE may register here (TS 24.501 §5.5.1.2.5).
+fn check_place(ue: &Ue) -> Result<(), Stop> {
+    let Some(tai) = ue.ctx.tai() else { return Err(Stop::Reject(GmmCause::TrackingAreaNotAllowed)) };
+    if tai.plmn != ue.amf.config.plmn {
+        return Err(Stop::Reject(GmmCause::PlmnNotAllowed));
+    }
+    if !ue.amf.serves(tai) {
+        return Err(Stop::Reject(GmmCause::TrackingAreaNotAllowed));
+    }
+    let gnb_serves = ue.connection.as_ref().is_some_and(|connection| connection.n2.gnb.serves(tai));
+    if !gnb_serves {
+        // The gNB says the UE is where the gNB did not say it serves.
+        return Err(Stop::Reject(GmmCause::NoSuitableCellsInTrackingArea));
+    }
+    Ok(())
+}
+
+/// Kinds of registration that this network does not offer.
+fn check_type(request: &gmm::RegistrationRequest) -> Result<(), Stop> {
+    match request.registration_type {
+        RegistrationType::Initial
+        | RegistrationType::MobilityUpdating
+        | RegistrationType::PeriodicUpdating => Ok(()),
+        // Refused without harm to the UE's normal service: it may try a normal registration.
+        _ => Err(Stop::Reject(GmmCause::ProtocolErrorUnspecified)),
+    }
+}
+
+/// Identifies and authenticates the UE and takes a security context into use. Returns the whole request.
+async fn secure(ue: &mut Ue, request: gmm::RegistrationRequest) -> Result<gmm::RegistrationRequest, Stop> {
+    // TS 24.501 §4.4.6: the capability may go in clear, so that it is there from the start.
+    let capability = request.ue_security_capability.ok_or(Stop::Reject(GmmCause::ConditionalIeError))?;
+    ue.ctx.capability = Some(capability);
+    // Before the UE is asked to compute anything: is there an algorithm at all?
+    let config = &ue.amf.config;
+    if nas::security::choose_algorithms(&capability, &config.integrity, &config.ciphering).is_none() {
+        return Err(Stop::Reject(GmmCause::UeSecurityCapabilitiesMismatch));
+    }
+    let identity = identify(ue, &request).await?;
+    let authenticated = authentication(ue, identity).await?;
+    let supi = authenticated.supi;
+    let subscription = fetch_subscription(ue, supi);
+    // A message container that could not be read has to come again (RINMR, TS 24.501 §5.4.2.2).
+    let incomplete = request.nas_message_container.is_some();
+    let whole = match security_mode(ue, &authenticated, capability, incomplete).await {
+        Ok(whole) => whole,
+        Err(error) => {
+            subscription.abort();
+            return Err(error.into());
+        }
+    };
+    claim(ue, supi);
+    ue.ctx.subscription = Some(joined(subscription).await?);
+    replayed_request(ue, request, whole, capability)
+}
+
+/// The request as the UE sent it again inside SECURITY MODE COMPLETE, which is what counts from here.
+fn replayed_request(
+    ue: &mut Ue,
+    request: gmm::RegistrationRequest,
+    whole: Option<Vec<u8>>,
+    capability: UeSecurityCapability,
+) -> Result<gmm::RegistrationRequest, Stop> {
+    let Some(octets) = whole else { return Ok(request) };
+    let whole = match Message::decode(&octets) {
+        Ok(decoded) => match decoded.message {
+            Message::RegistrationRequest(whole) => whole,
+            _ => return Err(Stop::Reject(GmmCause::SemanticallyIncorrectMessage)),
+        },
+        Err(error) => {
+            counters::NAS_REJECTED.inc("malformed");
+            let cause = error.gmm_cause().unwrap_or(GmmCause::ProtocolErrorUnspecified);
+            return Err(Stop::Reject(cause));
+        }
+    };
+    // Now the capability is protected: if it is not what we were told in clear, somebody changed it on the way.
+    if whole.ue_security_capability.is_some_and(|ours| ours != capability) {
+        return Err(Stop::Reject(GmmCause::UeSecurityCapabilitiesMismatch));
+    }
+    if let Some(registering) = &mut ue.registering {
+        registering.request = whole.clone();
+    }
+    Ok(whole)
+}
+
+/// The identity to authenticate, as text: SUCI, or SUPI when the 5G-GUTI leads to a context of ours.
+async fn identify(ue: &mut Ue, request: &gmm::RegistrationRequest) -> Result<String, Stop> {
+    if let MobileIdentity::Suci(suci) = &request.identity {
+        return Ok(suci.to_string());
+    }
+    if let Some(supi) = ue.claimed.or(ue.ctx.supi) {
+        return Ok(supi.to_string());
+    }
+    match identification(ue, IdentityType::Suci).await? {
+        MobileIdentity::Suci(suci) => Ok(suci.to_string()),
+        _ => Err(Stop::Reject(GmmCause::UeIdentityCannotBeDerived)),
+    }
+}
+
+/// Makes this task the subscriber's; another one that was ends.
+fn claim(ue: &mut Ue, supi: Supi) {
+    ue.ctx.supi = Some(supi);
+    if let Some(old) = ue.amf.ues.claim(supi, &ue.handle) {
+        old.superseded.notify_one();
+    }
+}
+
+/// Asks for the subscription in the background: the UE is busy with the security mode command meanwhile.
+fn fetch_subscription(ue: &Ue, supi: Supi) -> JoinHandle<Result<Subscription, PeerError>> {
+    let amf = ue.amf.clone();
+    tokio::spawn(async move { amf.peers.subscription(supi, amf.config.plmn).await })
+}
+
+async fn joined(task: JoinHandle<Result<Subscription, PeerError>>) -> Result<Subscription, Stop> {
+    match task.await {
+        Ok(subscription) => Ok(subscription?),
+        Err(_) => Err(Stop::Reject(GmmCause::Congestion)),
+    }
+}
+
+/// Registers as serving AMF and asks for policy, both at once (TS 23.502 §4.2.2.2.2 steps 14 and 16).
+async fn register_in_core(ue: &mut Ue, supi: Supi) -> Result<(), Stop> {
+    let amf = ue.amf.clone();
+    let peers = &amf.peers;
+    let (location, pei, known) = (ue.ctx.location, ue.ctx.pei, ue.ctx.subscription.take());
+    let fetch = async {
+        match known {
+            Some(subscription) => Ok(subscription),
+            None => peers.subscription(supi, amf.config.plmn).await,
+        }
+    };
+    let had_policy = ue.ctx.policy.is_some();
+    let policy =
+        async { if had_policy { None } else { peers.create_am_policy(supi, &amf, location, pei).await } };
+    let (registered, subscription, policy) = tokio::join!(peers.register_amf(supi, &amf, pei), fetch, policy);
+    ue.ctx.policy = policy.or(ue.ctx.policy.take());
+    ue.ctx.subscription = Some(subscription?);
+    registered?;
+    ue.ctx.uecm_registered = true;
+    Ok(())
+}
+
+/// Allowed and rejected slices (TS 23.501 §5.15.5.2.1; the network slice selection of a single-AMF network).
+pub(crate) fn select_slices(
+    amf: &Amf,
+    subscription: Option<&Subscription>,
+    requested: &[SNssai],
+) -> (Vec<SNssai>, Vec<RejectedSNssai>) {
+    let Some(subscription) = subscription else { return (Vec::new(), Vec::new()) };
+    let served = |slice: &SNssai| amf.config.slices.contains(slice);
+    let wanted = if requested.is_empty() { &subscription.default_slices } else { requested };
+    let (allowed, refused): (Vec<SNssai>, Vec<SNssai>) =
+        wanted.iter().copied().partition(|slice| served(slice) && subscription.allows(*slice));
+    let rejected = match requested {
+        [] => Vec::new(),
+        _ => refused
+            .into_iter()
+            .map(|s_nssai| RejectedSNssai { s_nssai, cause: SliceRejectCause::NotAvailableInPlmn })
+            .collect(),
+    };
+    if !allowed.is_empty() {
+        return (allowed, rejected);
+    }
+    // Nothing of what was asked for is allowed: the subscribed defaults are used (§5.15.5.2.1).
+    let defaults = subscription.default_slices.iter().copied().filter(served).collect();
+    (defaults, rejected)
+}
+
+/// Releases what one side has and the other has not (TS 24.501 §5.5.1.3.4, TS 23.502 §4.2.2.2.2 step 17).
+async fn reconcile_sessions(ue: &mut Ue, request: &gmm::RegistrationRequest) {
+    let gone: Vec<PduSessionId> = match (request.registration_type, request.pdu_session_status) {
+        // An initial registration starts without sessions.
+        (RegistrationType::Initial, _) => ue.ctx.sessions.keys().copied().collect(),
+        (_, Some(status)) => ue.ctx.sessions.keys().copied().filter(|id| !status.contains(*id)).collect(),
+        (_, None) => Vec::new(),
+    };
+    deregistration::release_sessions(ue, &gone).await;
+}
+
+/// REGISTRATION ACCEPT under T3550, with an Initial Context Setup.
+async fn accept(
+    ue: &mut Ue,
+    request: &gmm::RegistrationRequest,
+    rejected: Vec<RejectedSNssai>,
+) -> Result<(), Stop> {
+    let wanted: Vec<PduSessionId> =
+        request.uplink_data_status.map(|set| set.iter().collect()).unwrap_or_default();
+    let activation = user_plane::activate(ue, &wanted).await;
+    let message = accept_message(ue, request, rejected, &activation);
+    if let Some(registering) = &mut ue.registering {
+        registering.accept = Some(message.clone());
+    }
+    let nas_pdu = ue.protect(&message);
+    let mut setup_pending = resource_setup::send(ue, nas_pdu, activation.items).await?;
+    let mut completed = false;
+    let mut sent = 1;
+    let timer = std::time::Duration::from_millis(ue.amf.config.timers.t3550_ms);
+    let guard = net::time::now() + std::time::Duration::from_millis(ue.amf.config.timers.n2_guard_ms);
+    let mut deadline = net::time::now() + timer;
+    while !completed || setup_pending {
+        let until = if completed { guard } else { deadline };
+        let got = ue.expect(Waiting::Radio, until, wait_for_completion).await;
+        match got {
+            Ok(Some(Completion::Complete)) => completed = true,
+            Ok(Some(Completion::Setup(outcome))) => {
+                setup_pending = false;
+                if let Some(cause) = outcome.context_failed {
+                    ue.record(NAME, "initial_context_setup_failure");
+                    registered(ue);
+                    return an_release::release(ue, cause).await.map_err(Stop::from);
+                }
+                user_plane::report_setup(ue, outcome).await;
+            }
+            Ok(None) if !completed && sent < MAX_ACCEPTS => {
+                counters::TIMER_EXPIRIES.inc("T3550");
+                sent += 1;
+                deadline = net::time::now() + timer;
+                ue.send_nas(&message).await?;
+            }
+            Ok(None) => {
+                // Fifth expiry, or a gNB that does not answer: the UE counts as registered and both 5G-GUTIs as
+                // valid (TS 24.501 §5.5.1.2.8 c); the connection is of no use.
+                counters::TIMER_EXPIRIES.inc(if completed { "n2_guard" } else { "T3550" });
+                ue.record(NAME, "not_completed");
+                registered(ue);
+                return an_release::release(ue, ngap::cause::Nas::Unspecified.into())
+                    .await
+                    .map_err(Stop::from);
+            }
+            Err(interrupt) => {
+                // §5.5.1.2.8 a: the accept was sent, so the UE counts as registered.
+                if matches!(interrupt, Interrupt::LinkDown(_) | Interrupt::Initial(..)) {
+                    registered(ue);
+                }
+                return Err(interrupt.into());
+            }
+        }
+    }
+    complete(ue);
+    let idle_update = request.registration_type == RegistrationType::PeriodicUpdating
+        && !request.follow_on
+        && !ue.ctx.sessions.values().any(|session| session.active);
+    if idle_update {
+        // Nothing to stay connected for (TS 24.501 §5.5.1.3.4).
+        return an_release::release(ue, ngap::cause::Nas::NormalRelease.into()).await.map_err(Stop::from);
+    }
+    Ok(())
+}
+
+/// What REGISTRATION ACCEPT waits for.
+enum Completion {
+    Complete,
+    Setup(SetupOutcome),
+}
+
+fn wait_for_completion(arrival: Arrival) -> ControlFlow<Completion, Arrival> {
+    match arrival {
+        Arrival::Nas(Message::RegistrationComplete) => ControlFlow::Break(Completion::Complete),
+        Arrival::N2(pdu) => match resource_setup::outcome(*pdu) {
+            Ok(outcome) => ControlFlow::Break(Completion::Setup(outcome)),
+            Err(pdu) => ControlFlow::Continue(Arrival::N2(pdu)),
+        },
+        other => ControlFlow::Continue(other),
+    }
+}
+
+fn registered(ue: &mut Ue) {
+    ue.ctx.mm_event(MmEvent::RegistrationAccepted);
+    ue.publish();
+}
+
+/// The UE confirmed: the old 5G-GUTI is free again.
+fn complete(ue: &mut Ue) {
+    registered(ue);
+    let current = ue.ctx.tmsi();
+    for tmsi in std::mem::take(&mut ue.ctx.tmsis) {
+        if Some(tmsi) == current {
+            ue.ctx.tmsis.push(tmsi);
+        } else {
+            ue.amf.ues.free_tmsi(tmsi);
+        }
+    }
+    ue.record(NAME, "ok");
+    tracing::info!(supi = ?ue.ctx.supi, "registered");
+}
+
+fn accept_message(
+    ue: &mut Ue,
+    request: &gmm::RegistrationRequest,
+    rejected_nssai: Vec<RejectedSNssai>,
+    activation: &user_plane::Activation,
+) -> Message {
+    let tmsi = ue.amf.ues.allocate_tmsi(&ue.handle, crate::random::u32);
+    ue.ctx.tmsis.push(tmsi);
+    let timers = &ue.amf.config.timers;
+    let seconds = |s| Some(nas::Timer::For(std::time::Duration::from_secs(s)));
+    let mut accept = gmm::RegistrationAccept::new();
+    accept.guti = Some(ue.amf.guti(tmsi));
+    accept.tai_list = ue.amf.registration_area();
+    accept.allowed_nssai = ue.ctx.allowed_nssai.clone();
+    accept.rejected_nssai = rejected_nssai;
+    accept.configured_nssai = ue.amf.config.slices.clone();
+    accept.network_features = Some(nas::NetworkFeatures::default());
+    accept.t3512 = seconds(timers.t3512_s);
+    accept.t3502 = seconds(timers.t3502_s);
+    if request.pdu_session_status.is_some() {
+        accept.pdu_session_status = Some(ue.ctx.sessions.keys().copied().collect());
+    }
+    if request.uplink_data_status.is_some() {
+        let failed: PsiSet = activation.failed.iter().map(|(id, _)| *id).collect();
+        accept.reactivation_result = Some(failed);
+        accept.reactivation_errors = activation.failed.clone();
+    }
+    Message::RegistrationAccept(accept)
+}
+
+/// REGISTRATION REJECT, and the connection goes.
+async fn reject(ue: &mut Ue, cause: GmmCause, rejected_nssai: Vec<RejectedSNssai>) -> Result<(), Interrupt> {
+    counters::REGISTRATION_REJECTS.inc(&cause.number().to_string());
+    tracing::info!(supi = ?ue.ctx.supi, %cause, "registration rejected");
+    let mut reject = gmm::RegistrationReject::new(cause);
+    reject.rejected_nssai = rejected_nssai;
+    if cause == GmmCause::Congestion {
+        let back_off = std::time::Duration::from_secs(ue.amf.config.timers.t3346_s);
+        reject.t3346 = Some(nas::Timer::For(back_off));
+    }
+    let sent = ue.send_nas(&Message::RegistrationReject(reject)).await;
+    ue.record(NAME, format!("reject #{}", cause.number()));
+    // Congestion is ours, not the UE's: who was registered stays so (TS 24.501 §5.5.1.3.5).
+    if cause == GmmCause::Congestion && ue.ctx.registered {
+        abort(ue);
+    } else {
+        deregistration::local(ue, false).await;
+        ue.ctx.mm_event(MmEvent::RegistrationRejected);
+    }
+    sent?;
+    an_release::release(ue, ngap::cause::Nas::NormalRelease.into()).await
+}
+
+/// AUTHENTICATION REJECT (TS 24.501 §5.4.1.3.5), and the connection goes. A UE that was registered under this
+/// subscription is another task and stays untouched.
+async fn not_authentic(ue: &mut Ue) -> Result<(), Interrupt> {
+    counters::REGISTRATION_REJECTS.inc("authentication");
+    tracing::info!(supi = ?ue.claimed, "authentication rejected");
+    let sent = ue.send_nas(&Message::AuthenticationReject(gmm::AuthenticationReject::default())).await;
+    ue.record(NAME, "authentication_reject");
+    ue.ctx.mm_event(MmEvent::CommonProcedureFailed);
+    if let Err(interrupt @ Interrupt::LinkDown(LinkDown::AssociationLost)) = sent {
+        return Err(interrupt);
+    }
+    an_release::release(ue, ngap::cause::Nas::AuthenticationFailure.into()).await
+}

@@ -1,0 +1,106 @@
+//! Resources of a UE in its gNB: UE context and PDU sessions (TS 38.413 §8.2.1, §8.3.1).
+//!
+//! Whatever has to be set up goes in one message: INITIAL CONTEXT SETUP REQUEST when the gNB has no context of the UE
+//! yet, else PDU SESSION RESOURCE SETUP REQUEST, else (no session) just the NAS message.
+
+use bytes::Bytes;
+use ngap::{
+    Cause, InitialContextSetupRequest, Pdu, PduSessionItem, PduSessionResourceSetupRequest,
+    PduSessionSetupItem, UeSecurityCapabilities,
+};
+
+use crate::event::Interrupt;
+use crate::ue::Ue;
+
+/// What the gNB answered to either request.
+#[derive(Debug, Default)]
+pub(crate) struct SetupOutcome {
+    /// Sessions set up, with their Setup Response Transfers.
+    pub done: Vec<PduSessionItem>,
+    /// Sessions that were not, with their Setup Unsuccessful Transfers.
+    pub failed: Vec<PduSessionItem>,
+    /// The whole context was refused.
+    pub context_failed: Option<Cause>,
+}
+
+/// Sends what is to be set up, with a NAS message. Whether an answer of the gNB is to be expected.
+pub(crate) async fn send(
+    ue: &mut Ue,
+    nas_pdu: Option<Bytes>,
+    items: Vec<PduSessionSetupItem>,
+) -> Result<bool, Interrupt> {
+    let has_context = ue.connection.as_ref().is_some_and(|connection| connection.context);
+    if has_context && items.is_empty() {
+        if let Some(nas_pdu) = nas_pdu {
+            ue.send_nas_pdu(nas_pdu).await?;
+        }
+        return Ok(false);
+    }
+    let ue_ambr = ue.ctx.subscription.as_ref().and_then(|subscription| subscription.ambr);
+    if has_context {
+        ue.send(|amf_ue_ngap_id, ran_ue_ngap_id| {
+            Pdu::PduSessionResourceSetupRequest(PduSessionResourceSetupRequest {
+                amf_ue_ngap_id,
+                ran_ue_ngap_id,
+                nas_pdu,
+                pdu_sessions: items,
+                ue_ambr,
+            })
+        })
+        .await?;
+        return Ok(true);
+    }
+    // Without a security context no UE gets this far.
+    let (Some(security), Some(capability), Some(connection)) =
+        (&ue.ctx.security, ue.ctx.capability, &ue.connection)
+    else {
+        return Ok(false);
+    };
+    let security_key = security.kgnb_of(connection.kgnb_count);
+    let ue_security_capabilities = UeSecurityCapabilities::from_nas(
+        capability.ea(),
+        capability.ia(),
+        capability.eea(),
+        capability.eia(),
+    );
+    let (guami, allowed_nssai) = (ue.amf.guami, ue.ctx.allowed_nssai.clone());
+    let ue_radio_capability = ue.ctx.radio_capability.clone();
+    // The UE's aggregate bit rate goes with sessions only (TS 38.413 §9.2.2.1).
+    let ue_ambr = ue_ambr.filter(|_| !items.is_empty());
+    ue.send(|amf_ue_ngap_id, ran_ue_ngap_id| {
+        Pdu::InitialContextSetupRequest(InitialContextSetupRequest {
+            amf_ue_ngap_id,
+            ran_ue_ngap_id,
+            ue_ambr,
+            guami,
+            pdu_sessions: items,
+            allowed_nssai,
+            ue_security_capabilities,
+            security_key,
+            ue_radio_capability,
+            nas_pdu,
+        })
+    })
+    .await?;
+    // From now on the gNB has a context, or answers that it has not.
+    if let Some(connection) = &mut ue.connection {
+        connection.context = true;
+    }
+    Ok(true)
+}
+
+/// The answer in a message; the message back when it is another one.
+pub(crate) fn outcome(pdu: Pdu) -> Result<SetupOutcome, Box<Pdu>> {
+    match pdu {
+        Pdu::InitialContextSetupResponse(response) => {
+            Ok(SetupOutcome { done: response.pdu_sessions, failed: response.failed, context_failed: None })
+        }
+        Pdu::InitialContextSetupFailure(failure) => {
+            Ok(SetupOutcome { done: Vec::new(), failed: failure.failed, context_failed: Some(failure.cause) })
+        }
+        Pdu::PduSessionResourceSetupResponse(response) => {
+            Ok(SetupOutcome { done: response.pdu_sessions, failed: response.failed, context_failed: None })
+        }
+        other => Err(Box::new(other)),
+    }
+}

@@ -1,0 +1,83 @@
+//! Service request (TS 23.502 §4.2.3.2, TS 24.501 §5.6.1): an idle UE comes back, or a connected one wants user planes.
+//!
+//! Flow: the message was verified with the UE's context, else #9 → sessions that the UE lost are released → the SMFs
+//! of the wanted sessions say what the gNB needs → SERVICE ACCEPT with Initial Context Setup (or resource set-up) →
+//! the gNB's tunnels go back to the SMFs.
+
+use std::ops::ControlFlow;
+
+use nas::{GmmCause, Message, PsiSet, gmm};
+use types::PduSessionId;
+
+use super::resource_setup;
+use super::{an_release, deregistration, user_plane};
+use crate::counters;
+use crate::event::{Arrival, Interrupt};
+use crate::ue::{Ue, Waiting};
+
+const NAME: &str = "service_request";
+
+/// Service request, from SERVICE REQUEST to the gNB's answer.
+pub(crate) async fn service_request(ue: &mut Ue, request: gmm::ServiceRequest) -> Result<(), Interrupt> {
+    if !ue.is_secure() || !ue.ctx.registered {
+        return reject(ue, GmmCause::UeIdentityCannotBeDerived).await;
+    }
+    match ue.ctx.tai() {
+        Some(tai) if ue.amf.serves(tai) => {}
+        // Outside its registration area the UE has to register, not to ask for service.
+        _ => return reject(ue, GmmCause::TrackingAreaNotAllowed).await,
+    }
+    if let Some(status) = request.pdu_session_status {
+        let lost: Vec<PduSessionId> =
+            ue.ctx.sessions.keys().copied().filter(|id| !status.contains(*id)).collect();
+        deregistration::release_sessions(ue, &lost).await;
+    }
+    let wanted: Vec<PduSessionId> =
+        request.uplink_data_status.map(|set| set.iter().collect()).unwrap_or_default();
+    let activation = user_plane::activate(ue, &wanted).await;
+    let accept = Message::ServiceAccept(gmm::ServiceAccept {
+        pdu_session_status: request.pdu_session_status.map(|_| ue.ctx.sessions.keys().copied().collect()),
+        reactivation_result: request
+            .uplink_data_status
+            .map(|_| activation.failed.iter().map(|(id, _)| *id).collect::<PsiSet>()),
+        reactivation_errors: activation.failed.clone(),
+    });
+    let nas_pdu = ue.protect(&accept);
+    let answered = resource_setup::send(ue, nas_pdu, activation.items).await?;
+    if answered {
+        let guard = std::time::Duration::from_millis(ue.amf.config.timers.n2_guard_ms);
+        let outcome = ue
+            .expect(Waiting::Radio, net::time::now() + guard, |arrival| match arrival {
+                Arrival::N2(pdu) => match resource_setup::outcome(*pdu) {
+                    Ok(outcome) => ControlFlow::Break(outcome),
+                    Err(pdu) => ControlFlow::Continue(Arrival::N2(pdu)),
+                },
+                other => ControlFlow::Continue(other),
+            })
+            .await?;
+        match outcome {
+            Some(outcome) => {
+                if let Some(cause) = outcome.context_failed {
+                    ue.record(NAME, "initial_context_setup_failure");
+                    return an_release::release(ue, cause).await;
+                }
+                user_plane::report_setup(ue, outcome).await;
+            }
+            None => {
+                counters::TIMER_EXPIRIES.inc("n2_guard");
+                ue.record(NAME, "timeout n2_guard");
+                return an_release::release(ue, ngap::cause::Nas::Unspecified.into()).await;
+            }
+        }
+    }
+    ue.record(NAME, "ok");
+    Ok(())
+}
+
+/// SERVICE REJECT, and the connection goes.
+async fn reject(ue: &mut Ue, cause: GmmCause) -> Result<(), Interrupt> {
+    counters::SERVICE_REJECTS.inc(&cause.number().to_string());
+    ue.send_nas(&Message::ServiceReject(gmm::ServiceReject::new(cause))).await?;
+    ue.record(NAME, format!("reject #{}", cause.number()));
+    an_release::release(ue, ngap::cause::Nas::NormalRelease.into()).await
+}

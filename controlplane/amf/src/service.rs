@@ -1,0 +1,123 @@
+//! Operations that the AMF offers (TS 29.518) and callbacks it serves.
+//!
+//! Nothing here touches a UE's state: a request becomes an event in the UE's queue, and the answer follows from what
+//! the UE's handle shows. A full queue is answered 503, so that the caller repeats.
+
+use std::sync::Arc;
+
+use sbi::model::amf::{
+    N1MessageClass, N1N2MessageTransferCause, N1N2MessageTransferError, N1N2MessageTransferReqData,
+    N1N2MessageTransferRspData,
+};
+use sbi::model::smf::{ResourceStatus, SmContextStatusNotification};
+use sbi::model::udm::{DeregistrationData, DeregistrationReason};
+use sbi::op::amf::{N1N2MessageTransfer, N1N2MessageTransferRequest};
+use sbi::op::smf::SmContextStatusNotify;
+use sbi::op::udm::DeregistrationNotify;
+use sbi::{BinaryPart, Initiated, Notification, ProblemDetails, Router};
+use types::Supi;
+
+use crate::context::{Amf, UeHandle};
+use crate::counters;
+use crate::event::{Deregister, Transfer, UeEvent};
+use crate::peers::{n2_info, parse_session_id};
+
+/// Everything the AMF serves.
+pub(crate) fn router(amf: Arc<Amf>) -> Router<Amf> {
+    Router::new(amf)
+        .on::<N1N2MessageTransfer>(n1n2_message_transfer)
+        .on::<SmContextStatusNotify>(sm_context_status)
+        .on::<DeregistrationNotify>(deregistration)
+}
+
+/// Namf_Communication_N1N2MessageTransfer.
+async fn n1n2_message_transfer(
+    amf: Arc<Amf>,
+    request: N1N2MessageTransferRequest,
+) -> Result<Initiated<N1N2MessageTransferRspData>, N1N2MessageTransferError> {
+    let ue = find(&amf, &request.ue_context_id)?;
+    let transfer = transfer(request.body)?;
+    let connected = ue.is_connected();
+    queue(&ue, UeEvent::Transfer(Box::new(transfer)))?;
+    let cause = if connected {
+        N1N2MessageTransferCause::Initiated
+    } else {
+        N1N2MessageTransferCause::AttemptingToReachUe
+    };
+    let body = N1N2MessageTransferRspData { cause, supported_features: None };
+    Ok(if connected { Initiated::Done(body) } else { Initiated::Pending { location: None, body } })
+}
+
+/// The part of a transfer that concerns a session.
+fn transfer(body: N1N2MessageTransferReqData) -> Result<Transfer, ProblemDetails> {
+    let n1 = body.n1_message_container;
+    if n1.as_ref().is_some_and(|n1| n1.n1_message_class != N1MessageClass::Sm) {
+        counters::SERVICE_REJECTED.inc("n1_message_class");
+        let reason = "only 5GSM messages are passed on";
+        return Err(ProblemDetails::mandatory_ie_incorrect("n1MessageClass", reason));
+    }
+    let sm_info = body.n2_info_container.and_then(|n2| n2.sm_info);
+    let session = body.pdu_session_id.or(sm_info.as_ref().map(|info| info.pdu_session_id));
+    let Some(session) = session else {
+        counters::SERVICE_REJECTED.inc("no_session_id");
+        return Err(ProblemDetails::mandatory_ie_missing("pduSessionId"));
+    };
+    let content = sm_info.and_then(|info| info.n2_info_content);
+    let n2 = content.and_then(|content| n2_info(Some(content.ngap_data), content.ngap_ie_type));
+    Ok(Transfer {
+        session,
+        n1: n1.map(|n1| BinaryPart::into_bytes(n1.n1_message_content)),
+        n2,
+        failure_uri: body.n1n2_failure_txf_notif_uri,
+    })
+}
+
+/// Nsmf_PDUSession_SMContextStatusNotify.
+async fn sm_context_status(
+    amf: Arc<Amf>,
+    notification: Notification<SmContextStatusNotification>,
+) -> Result<(), ProblemDetails> {
+    let Some((supi, session)) = parse_session_id(&notification.id) else {
+        counters::SERVICE_REJECTED.inc("callback_id");
+        return Err(ProblemDetails::resource_uri_structure_not_found());
+    };
+    if notification.body.status_info.resource_status != ResourceStatus::Released {
+        return Ok(());
+    }
+    // A UE that is gone meanwhile has no session either: nothing to refuse.
+    match amf.ues.by_supi(supi) {
+        Some(ue) => queue(&ue, UeEvent::SessionGone(session)),
+        None => Ok(()),
+    }
+}
+
+/// Nudm_UECM_DeregistrationNotification.
+async fn deregistration(
+    amf: Arc<Amf>,
+    notification: Notification<DeregistrationData>,
+) -> Result<(), ProblemDetails> {
+    let ue = find(&amf, &notification.id)?;
+    let reason = notification.body.dereg_reason;
+    let order = Deregister {
+        reregister: reason == DeregistrationReason::ReregistrationRequired,
+        by_udm: true,
+        withdrawn: reason == DeregistrationReason::SubscriptionWithdrawn,
+        done: None,
+    };
+    queue(&ue, UeEvent::Deregister(order))
+}
+
+fn find(amf: &Amf, id: &str) -> Result<Arc<UeHandle>, ProblemDetails> {
+    let supi: Option<Supi> = id.starts_with("imsi-").then(|| id.parse().ok()).flatten();
+    supi.and_then(|supi| amf.ues.by_supi(supi)).ok_or_else(|| {
+        counters::SERVICE_REJECTED.inc("unknown_ue");
+        ProblemDetails::context_not_found()
+    })
+}
+
+fn queue(ue: &UeHandle, event: UeEvent) -> Result<(), ProblemDetails> {
+    ue.send(event).map_err(|event| {
+        counters::UE_QUEUE_FULL.inc(event.name());
+        ProblemDetails::nf_congestion()
+    })
+}

@@ -1,0 +1,180 @@
+//! The state machines that the standards draw, as declared tables.
+//!
+//! - 5GMM in the network: TS 24.501 §5.1.3.4 (figure 5.1.3.4.1).
+//! - RM in the AMF: TS 23.501 §5.3.2.2.4. It is a view on 5GMM (see [`Mm::rm`]).
+//! - CM in the AMF: TS 23.501 §5.3.3.2.4.
+//!
+//! A transition that is not listed does not exist: [`Mm::next`] answers `None`, the caller counts it and keeps
+//! its state. A test prints every state × event, so a change of a table shows in review.
+
+use serde::Serialize;
+
+/// 5GMM main states of a UE in the AMF (3GPP access).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Mm {
+    /// No 5GMM context is established or it is marked detached.
+    #[serde(rename = "5GMM-DEREGISTERED")]
+    Deregistered,
+    /// Authentication, identification, security mode control or an accept with a new 5G-GUTI is under way.
+    #[serde(rename = "5GMM-COMMON-PROCEDURE-INITIATED")]
+    CommonProcedureInitiated,
+    /// A 5GMM context is established; sessions may exist.
+    #[serde(rename = "5GMM-REGISTERED")]
+    Registered,
+    /// The network asked the UE to deregister and waits for the accept.
+    #[serde(rename = "5GMM-DEREGISTERED-INITIATED")]
+    DeregisteredInitiated,
+}
+
+/// What moves [`Mm`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MmEvent {
+    /// A common procedure is requested (identification, authentication, security mode, accept with new GUTI).
+    CommonProcedureRequested,
+    /// A common procedure failed, or its last retransmission went unanswered.
+    CommonProcedureFailed,
+    /// Registration accepted (and completed, where the UE has to).
+    RegistrationAccepted,
+    /// Registration rejected.
+    RegistrationRejected,
+    /// Network-initiated deregistration requested.
+    DeregistrationRequested,
+    /// Deregistration accepted by the UE, by us, or implicit.
+    DeregistrationAccepted,
+    /// The common procedure of a UE that was registered before ended without result (lower layer failure, or
+    /// another procedure took precedence).
+    LowerLayerFailure,
+}
+
+impl Mm {
+    /// Every state.
+    #[cfg(test)]
+    pub const ALL: [Mm; 4] =
+        [Mm::Deregistered, Mm::CommonProcedureInitiated, Mm::Registered, Mm::DeregisteredInitiated];
+
+    /// The next state, or `None` where the figure has no such arrow.
+    pub fn next(self, event: MmEvent) -> Option<Mm> {
+        use Mm::*;
+        use MmEvent::*;
+        let next = match (self, event) {
+            (Deregistered | Registered, CommonProcedureRequested) => CommonProcedureInitiated,
+            // One common procedure follows another within a registration.
+            (CommonProcedureInitiated, CommonProcedureRequested) => CommonProcedureInitiated,
+            (CommonProcedureInitiated, LowerLayerFailure) => Registered,
+            (CommonProcedureInitiated, CommonProcedureFailed | RegistrationRejected) => Deregistered,
+            (Deregistered | CommonProcedureInitiated | Registered, RegistrationAccepted) => Registered,
+            (Deregistered | Registered, RegistrationRejected) => Deregistered,
+            (Registered | CommonProcedureInitiated, DeregistrationRequested) => DeregisteredInitiated,
+            (_, DeregistrationAccepted) => Deregistered,
+            _ => return None,
+        };
+        Some(next)
+    }
+
+    /// The registration management state that TS 23.501 §5.3.2 sees; `before`: the UE was registered when the
+    /// procedure under way began.
+    pub fn rm(self, before: bool) -> Rm {
+        match self {
+            Mm::Deregistered => Rm::Deregistered,
+            // Where the outcome is open, the UE counts as registered when it was before.
+            Mm::CommonProcedureInitiated | Mm::DeregisteredInitiated if !before => Rm::Deregistered,
+            _ => Rm::Registered,
+        }
+    }
+}
+
+/// Registration management state (TS 23.501 §5.3.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Rm {
+    /// Not reachable for the network.
+    #[serde(rename = "RM-DEREGISTERED")]
+    Deregistered,
+    /// Registered, location known to registration area accuracy.
+    #[serde(rename = "RM-REGISTERED")]
+    Registered,
+}
+
+/// Connection management state (TS 23.501 §5.3.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Cm {
+    /// No NAS signalling connection.
+    #[serde(rename = "CM-IDLE")]
+    Idle,
+    /// NAS signalling connection over N2.
+    #[serde(rename = "CM-CONNECTED")]
+    Connected,
+}
+
+/// What moves [`Cm`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CmEvent {
+    /// An initial N2 message arrived for the UE.
+    N2Established,
+    /// AN release done, or the association is gone.
+    N2Released,
+}
+
+impl Cm {
+    /// Every state.
+    #[cfg(test)]
+    pub const ALL: [Cm; 2] = [Cm::Idle, Cm::Connected];
+
+    /// The next state, or `None` where the figure has no such arrow.
+    pub fn next(self, event: CmEvent) -> Option<Cm> {
+        match (self, event) {
+            (Cm::Idle, CmEvent::N2Established) => Some(Cm::Connected),
+            (Cm::Connected, CmEvent::N2Released) => Some(Cm::Idle),
+            // A UE that lost its radio returns on a new connection before the old one was released.
+            (Cm::Connected, CmEvent::N2Established) => Some(Cm::Connected),
+            (Cm::Idle, CmEvent::N2Released) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MM_EVENTS: [MmEvent; 7] = [
+        MmEvent::CommonProcedureRequested,
+        MmEvent::CommonProcedureFailed,
+        MmEvent::RegistrationAccepted,
+        MmEvent::RegistrationRejected,
+        MmEvent::DeregistrationRequested,
+        MmEvent::DeregistrationAccepted,
+        MmEvent::LowerLayerFailure,
+    ];
+
+    #[test]
+    fn every_5gmm_state_and_event() {
+        let mut table = String::new();
+        for state in Mm::ALL {
+            for event in MM_EVENTS {
+                let next = state.next(event).map_or("-".to_owned(), |n| format!("{n:?}"));
+                table.push_str(&format!("{state:?} + {event:?} = {next}\n"));
+            }
+        }
+        assert_eq!(table, include_str!("state_5gmm.snapshot"));
+    }
+
+    #[test]
+    fn every_cm_state_and_event() {
+        let mut table = String::new();
+        for state in Cm::ALL {
+            for event in [CmEvent::N2Established, CmEvent::N2Released] {
+                let next = state.next(event).map_or("-".to_owned(), |n| format!("{n:?}"));
+                table.push_str(&format!("{state:?} + {event:?} = {next}\n"));
+            }
+        }
+        let expected = "Idle + N2Established = Connected\nIdle + N2Released = -\n\
+                        Connected + N2Established = Connected\nConnected + N2Released = Idle\n";
+        assert_eq!(table, expected);
+    }
+
+    #[test]
+    fn only_registered_counts_as_rm_registered_for_a_new_ue() {
+        let registered = |before| Mm::ALL.into_iter().filter(|s| s.rm(before) == Rm::Registered).count();
+        assert_eq!(registered(false), 1);
+        assert_eq!(registered(true), 3);
+    }
+}

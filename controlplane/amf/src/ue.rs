@@ -1,0 +1,661 @@
+//! The task of one UE: its main loop, and the means by which procedures send and wait.
+//!
+//! [`Ue::run`] takes one event at a time and runs the procedure it starts to its end. A procedure is a straight-line
+//! `async fn` in `procedure/`; it sends with [`Ue::send_nas`] and [`Ue::send`], and waits with [`Ue::expect`] or
+//! [`Ue::exchange`] (send, wait, retransmit). While it waits, other events of the UE arrive:
+//!
+//! - what the procedure waits for is handed to it;
+//! - what may wait (session signalling, notifications) is deferred to the main loop, bounded by [`MAX_DEFERRED`];
+//! - what takes precedence (connection lost, new connection, registration, deregistration, release) ends the wait
+//!   as an [`Interrupt`]; the procedure undoes what it must and returns it to the main loop.
+//!
+//! Nothing here can stop another UE: queues are bounded, every wait has a deadline, nothing panics.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nas::gmm::RegistrationRequest;
+use nas::{GmmCause, Message};
+use net::time::Instant;
+use ngap::cause::RadioNetwork;
+use ngap::{AmfUeNgapId, Cause, DownlinkNasTransport, Pdu, RanUeNgapId};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use types::Supi;
+
+use crate::context::{Amf, SessionView, UeContext, UeHandle, UeView};
+use crate::counters;
+use crate::event::{Arrival, Initial, Interrupt, Transfer, UeEvent};
+use crate::gnb::{LinkDown, N2Link};
+use crate::n1::Verdict;
+use crate::procedure;
+use crate::samples::{Sample, Stopwatch};
+use crate::state::{Cm, CmEvent, Mm, MmEvent};
+
+/// Events one UE may have waiting until its current procedure ends. More than a well-behaved UE and its SMFs send
+/// within one procedure: two per PDU session.
+const MAX_DEFERRED: usize = 32;
+
+/// A message that needs an answer is sent this often: once, and retransmitted on the first four expiries of its
+/// timer; the fifth ends the procedure (TS 24.501 §5.4.1.3.7 and the like).
+const MAX_ATTEMPTS: u32 = 5;
+
+/// Whom a procedure waits for. Time waiting for the radio side is not core time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// The UE or its gNB.
+    Radio,
+    /// Another network function.
+    Core,
+}
+
+/// A NAS or guard timer: its name in TS 24.501 and its length.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timer {
+    pub name: &'static str,
+    pub length: Duration,
+}
+
+impl Timer {
+    pub fn ms(name: &'static str, ms: u64) -> Timer {
+        Timer { name, length: Duration::from_millis(ms) }
+    }
+}
+
+/// Why an exchange with the UE brought nothing.
+#[derive(Debug)]
+pub(crate) enum NoAnswer {
+    /// The timer expired for the fifth time.
+    Timeout(&'static str),
+    /// Something took precedence.
+    Interrupted(Interrupt),
+}
+
+impl From<Interrupt> for NoAnswer {
+    fn from(interrupt: Interrupt) -> NoAnswer {
+        NoAnswer::Interrupted(interrupt)
+    }
+}
+
+/// The N2 connection in use, with what holds as long as it does.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub n2: N2Link,
+    /// Secure exchange of NAS messages is established on it (TS 24.501 §4.4.2.5).
+    pub secure: bool,
+    /// The gNB has a UE context (Initial Context Setup done).
+    pub context: bool,
+    /// NAS COUNT of the last verified message on it.
+    pub last_count: u32,
+    /// NAS COUNT that KgNB is derived with (TS 33.501 §6.8.1.2.2): of the message that started secure exchange.
+    pub kgnb_count: u32,
+}
+
+/// A registration under way, for telling repeated requests from new ones (TS 24.501 §5.5.1.2.8 d, e).
+#[derive(Debug)]
+pub(crate) struct Registering {
+    pub request: RegistrationRequest,
+    /// The accept, once it was sent.
+    pub accept: Option<Message>,
+}
+
+/// Put off until the procedure under way has ended.
+#[derive(Debug)]
+enum Deferred {
+    Message(Box<Message>),
+    Event(UeEvent),
+}
+
+/// What the reachability of an idle UE waits for (TS 24.501 §5.3.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reachability {
+    MobileReachable,
+    ImplicitDeregistration,
+}
+
+/// One UE.
+#[derive(Debug)]
+pub(crate) struct Ue {
+    pub amf: Arc<Amf>,
+    pub handle: Arc<UeHandle>,
+    pub ctx: UeContext,
+    pub connection: Option<Connection>,
+    pub stopwatch: Option<Stopwatch>,
+    pub registering: Option<Registering>,
+    /// Who the UE may be: see [`Initial::claimed`].
+    pub claimed: Option<Supi>,
+    queue: mpsc::Receiver<UeEvent>,
+    deferred: VecDeque<Deferred>,
+    reachability: Option<(Reachability, Instant)>,
+    /// The task ends after the current procedure.
+    pub ended: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Ue {
+    /// Starts a UE's task. `first` must already be queued or be sent right after.
+    pub fn spawn(
+        amf: Arc<Amf>,
+        handle: Arc<UeHandle>,
+        queue: mpsc::Receiver<UeEvent>,
+        permit: OwnedSemaphorePermit,
+    ) {
+        let ue = Ue {
+            amf,
+            handle,
+            ctx: UeContext::new(),
+            connection: None,
+            stopwatch: None,
+            registering: None,
+            claimed: None,
+            queue,
+            deferred: VecDeque::new(),
+            reachability: None,
+            ended: false,
+            _permit: permit,
+        };
+        tokio::spawn(ue.run());
+    }
+
+    async fn run(mut self) {
+        loop {
+            let mut outcome = match self.next().await {
+                Next::Event(event) => self.handle_event(event).await,
+                Next::Message(message) => self.handle_message(*message).await,
+                Next::Interrupt(interrupt) => Err(interrupt),
+                Next::Expired(which) => self.unreachable(which).await,
+            };
+            while let Err(interrupt) = outcome {
+                outcome = self.handle_interrupt(interrupt).await;
+            }
+            if let Some(connection) = &self.connection {
+                connection.n2.settled();
+            }
+            self.stopwatch = None;
+            let nothing_left = self.connection.is_none() && self.ctx.mm == Mm::Deregistered;
+            if self.ended || nothing_left {
+                break;
+            }
+            self.publish();
+        }
+        self.end().await;
+    }
+
+    /// What the main loop deals with next.
+    async fn next(&mut self) -> Next {
+        if let Some(deferred) = self.deferred.pop_front() {
+            return match deferred {
+                Deferred::Message(message) => Next::Message(message),
+                Deferred::Event(event) => Next::Event(event),
+            };
+        }
+        let deadline = self.reachability;
+        match self.receive(deadline.map(|(_, at)| at)).await {
+            Ok(Some(event)) => Next::Event(event),
+            Ok(None) => match deadline {
+                Some((which, _)) => Next::Expired(which),
+                None => Next::Interrupt(Interrupt::Superseded),
+            },
+            Err(interrupt) => Next::Interrupt(interrupt),
+        }
+    }
+
+    /// The next event from outside; `None` at the deadline (or when nobody can reach the UE any more).
+    async fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<UeEvent>, Interrupt> {
+        let link = self.connection.as_mut();
+        tokio::select! {
+            biased;
+            () = self.handle.superseded.notified() => Err(Interrupt::Superseded),
+            event = self.queue.recv() => Ok(event),
+            why = link_down(link) => Err(Interrupt::LinkDown(why)),
+            () = sleep_until(deadline) => Ok(None),
+        }
+    }
+
+    /// Waits until `take` accepts an arrival, at most until `deadline` (`None` then).
+    pub async fn expect<T>(
+        &mut self,
+        waiting: Waiting,
+        deadline: Instant,
+        mut take: impl FnMut(Arrival) -> ControlFlow<T, Arrival>,
+    ) -> Result<Option<T>, Interrupt> {
+        loop {
+            let began = net::time::now();
+            let event = self.receive(Some(deadline)).await;
+            let until = match &event {
+                Ok(Some(UeEvent::Nas { received, .. } | UeEvent::N2 { received, .. })) => *received,
+                _ => net::time::now(),
+            };
+            if waiting == Waiting::Radio
+                && let Some(stopwatch) = &mut self.stopwatch
+            {
+                stopwatch.waited(began, until);
+            }
+            let Some(event) = event? else { return Ok(None) };
+            let Some(arrival) = self.check(event).await? else { continue };
+            match take(arrival) {
+                ControlFlow::Break(taken) => return Ok(Some(taken)),
+                ControlFlow::Continue(arrival) => self.unexpected(arrival).await?,
+            }
+        }
+    }
+
+    /// Sends a NAS message and waits for what answers it, retransmitting when `timer` expires.
+    pub async fn exchange<T>(
+        &mut self,
+        timer: Timer,
+        message: &Message,
+        mut take: impl FnMut(Arrival) -> ControlFlow<T, Arrival>,
+    ) -> Result<T, NoAnswer> {
+        for _ in 0..MAX_ATTEMPTS {
+            self.send_nas(message).await?;
+            let deadline = net::time::now() + timer.length;
+            if let Some(taken) = self.expect(Waiting::Radio, deadline, &mut take).await? {
+                return Ok(taken);
+            }
+            counters::TIMER_EXPIRIES.inc(timer.name);
+        }
+        Err(NoAnswer::Timeout(timer.name))
+    }
+
+    /// Turns an event into an arrival: checks it, takes care of what needs no procedure, and raises what takes
+    /// precedence over any procedure.
+    async fn check(&mut self, event: UeEvent) -> Result<Option<Arrival>, Interrupt> {
+        match event {
+            UeEvent::Initial(initial) => match self.verify_initial(initial) {
+                Verdict::Ours(initial, message) => Err(Interrupt::Initial(initial, Box::new(message))),
+                Verdict::Unusable(initial, cause) => Err(Interrupt::Unusable(initial, cause)),
+                Verdict::Elsewhere => Ok(None),
+            },
+            UeEvent::Nas { link, pdu, location, .. } => {
+                if !self.is_current(link) {
+                    return Ok(None);
+                }
+                self.ctx.location = location.or(self.ctx.location);
+                match self.receive_nas(&pdu).await? {
+                    None => Ok(None),
+                    Some(Message::RegistrationRequest(request)) if self.repeats(&request).await? => Ok(None),
+                    Some(
+                        message @ (Message::RegistrationRequest(_) | Message::DeregistrationRequestUe(_)),
+                    ) => Err(Interrupt::Nas(Box::new(message))),
+                    Some(message) => Ok(Some(Arrival::Nas(message))),
+                }
+            }
+            UeEvent::N2 { link, pdu, .. } => {
+                if !self.is_current(link) {
+                    return Ok(None);
+                }
+                self.check_n2(pdu)
+            }
+            UeEvent::Transfer(transfer) => Ok(Some(Arrival::Transfer(transfer))),
+            UeEvent::SessionGone(id) => {
+                self.ctx.sessions.remove(&id);
+                Ok(None)
+            }
+            UeEvent::Deregister(_) => {
+                self.defer(Deferred::Event(event));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether a registration request is the one being worked on, sent again: it is not started anew. The accept is
+    /// repeated when it was sent already (TS 24.501 §5.5.1.2.8 d, e).
+    async fn repeats(&mut self, request: &RegistrationRequest) -> Result<bool, Interrupt> {
+        let Some(registering) = &self.registering else { return Ok(false) };
+        if registering.request != *request {
+            return Ok(false);
+        }
+        counters::NAS_REJECTED.inc("repeated_registration_request");
+        if let Some(accept) = registering.accept.clone() {
+            self.send_nas(&accept).await?;
+        }
+        Ok(true)
+    }
+
+    /// Messages of an earlier connection that were still queued mean nothing any more.
+    fn is_current(&self, link: AmfUeNgapId) -> bool {
+        let current = self.connection.as_ref().is_some_and(|connection| connection.n2.amf_id == link);
+        if !current {
+            counters::N2_REJECTED.inc("stale_connection");
+        }
+        current
+    }
+
+    fn check_n2(&mut self, pdu: Box<Pdu>) -> Result<Option<Arrival>, Interrupt> {
+        match *pdu {
+            Pdu::UeContextReleaseRequest(request) => Err(Interrupt::ReleaseRequested(request.cause)),
+            Pdu::UeRadioCapabilityInfoIndication(info) => {
+                self.ctx.radio_capability = info.ue_radio_capability.or(self.ctx.radio_capability.take());
+                Ok(None)
+            }
+            Pdu::NasNonDeliveryIndication(indication) => {
+                // The timer of the message that was not delivered repeats it; the counter tells the operator.
+                counters::N2_REJECTED.inc("nas_not_delivered");
+                tracing::debug!(supi = ?self.ctx.supi, cause = %indication.cause, "NAS message not delivered");
+                Ok(None)
+            }
+            Pdu::ErrorIndication(indication) => {
+                let gone = matches!(
+                    indication.cause,
+                    Some(Cause::RadioNetwork(
+                        RadioNetwork::UnknownLocalUeNgapId | RadioNetwork::InconsistentRemoteUeNgapId
+                    ))
+                );
+                if gone { Err(Interrupt::LinkDown(LinkDown::Reset)) } else { Ok(None) }
+            }
+            _ => Ok(Some(Arrival::N2(pdu))),
+        }
+    }
+
+    /// What a waiting procedure has no use for.
+    pub async fn unexpected(&mut self, arrival: Arrival) -> Result<(), Interrupt> {
+        match arrival {
+            Arrival::Transfer(transfer) => self.defer(Deferred::Event(UeEvent::Transfer(transfer))),
+            Arrival::N2(pdu) => {
+                counters::N2_REJECTED.inc("unexpected");
+                tracing::debug!(message = pdu.name(), "unexpected N2 message of a UE");
+            }
+            Arrival::Nas(message @ (Message::UlNasTransport(_) | Message::ServiceRequest(_)))
+                if self.ctx.registered =>
+            {
+                self.defer(Deferred::Message(Box::new(message)));
+            }
+            Arrival::Nas(message) => self.refuse_message(&message).await?,
+        }
+        Ok(())
+    }
+
+    fn defer(&mut self, what: Deferred) {
+        if self.deferred.len() < MAX_DEFERRED {
+            self.deferred.push_back(what);
+            return;
+        }
+        let name = match what {
+            Deferred::Message(_) => "nas",
+            Deferred::Event(event) => event.name(),
+        };
+        counters::UE_QUEUE_FULL.inc(name);
+    }
+
+    async fn handle_event(&mut self, event: UeEvent) -> Result<(), Interrupt> {
+        if let UeEvent::Nas { received, .. } | UeEvent::N2 { received, .. } = &event {
+            self.stopwatch = Some(Stopwatch::start(*received));
+        }
+        if let UeEvent::Initial(initial) = &event {
+            self.stopwatch = Some(Stopwatch::start(initial.received));
+        }
+        match event {
+            UeEvent::Deregister(order) => Box::pin(procedure::deregistration::by_network(self, order)).await,
+            event => match self.check(event).await? {
+                None => Ok(()),
+                Some(Arrival::Nas(message)) => self.handle_message(message).await,
+                Some(Arrival::Transfer(transfer)) => {
+                    Box::pin(procedure::n1n2_transfer::deliver(self, *transfer)).await
+                }
+                Some(Arrival::N2(pdu)) => {
+                    self.stopwatch = None;
+                    Box::pin(procedure::n1n2_transfer::unsolicited(self, *pdu)).await
+                }
+            },
+        }
+    }
+
+    /// Starts the procedure that a verified NAS message asks for.
+    async fn handle_message(&mut self, message: Message) -> Result<(), Interrupt> {
+        if self.stopwatch.is_none() {
+            self.stopwatch = Some(Stopwatch::start(net::time::now()));
+        }
+        match message {
+            Message::RegistrationRequest(request) => {
+                Box::pin(procedure::registration::registration(self, request)).await
+            }
+            Message::DeregistrationRequestUe(request) => {
+                Box::pin(procedure::deregistration::by_ue(self, request)).await
+            }
+            Message::ServiceRequest(request) => {
+                Box::pin(procedure::service_request::service_request(self, request)).await
+            }
+            Message::UlNasTransport(transport) if self.ctx.registered => {
+                Box::pin(procedure::ul_nas_transport::ul_nas_transport(self, transport)).await
+            }
+            message => self.refuse_message(&message).await,
+        }
+    }
+
+    async fn handle_interrupt(&mut self, interrupt: Interrupt) -> Result<(), Interrupt> {
+        match interrupt {
+            Interrupt::LinkDown(why) => {
+                Box::pin(procedure::an_release::connection_lost(self, why)).await;
+                Ok(())
+            }
+            Interrupt::Superseded => {
+                Box::pin(procedure::deregistration::superseded(self)).await;
+                Ok(())
+            }
+            Interrupt::ReleaseRequested(cause) => {
+                Box::pin(procedure::an_release::an_release(self, cause)).await
+            }
+            Interrupt::Initial(initial, message) => {
+                self.stopwatch = Some(Stopwatch::start(initial.received));
+                Box::pin(procedure::an_release::adopt(self, *initial)).await;
+                self.handle_message(*message).await
+            }
+            Interrupt::Unusable(initial, cause) => {
+                Box::pin(procedure::an_release::adopt(self, *initial)).await;
+                if let Some(cause) = cause {
+                    self.send_status(cause).await?;
+                }
+                Box::pin(procedure::an_release::release(self, ngap::cause::Nas::Unspecified.into())).await
+            }
+            Interrupt::Nas(message) => {
+                self.stopwatch = Some(Stopwatch::start(net::time::now()));
+                self.handle_message(*message).await
+            }
+        }
+    }
+
+    /// Sends a NAS message in a DOWNLINK NAS TRANSPORT, protected as the state of the connection asks.
+    pub async fn send_nas(&mut self, message: &Message) -> Result<(), Interrupt> {
+        let Some(nas_pdu) = self.protect(message) else { return Ok(()) };
+        self.send_nas_pdu(nas_pdu).await
+    }
+
+    /// Sends an encoded NAS message in a DOWNLINK NAS TRANSPORT.
+    pub async fn send_nas_pdu(&mut self, nas_pdu: Bytes) -> Result<(), Interrupt> {
+        self.send(|amf_ue_ngap_id, ran_ue_ngap_id| {
+            Pdu::DownlinkNasTransport(DownlinkNasTransport {
+                amf_ue_ngap_id,
+                ran_ue_ngap_id,
+                old_amf: None,
+                nas_pdu,
+                ue_ambr: None,
+                allowed_nssai: None,
+            })
+        })
+        .await
+    }
+
+    /// Sends an N2 message about this UE.
+    pub async fn send(
+        &mut self,
+        build: impl FnOnce(AmfUeNgapId, RanUeNgapId) -> Pdu,
+    ) -> Result<(), Interrupt> {
+        let Some(connection) = &mut self.connection else {
+            return Err(Interrupt::LinkDown(LinkDown::AssociationLost));
+        };
+        let pdu = build(connection.n2.amf_id, connection.n2.ran_id);
+        let octets = match pdu.encode() {
+            Ok(octets) => octets,
+            Err(error) => {
+                // A value of ours that NGAP cannot carry: nothing the UE did, and nothing it could repeat.
+                counters::N2_REJECTED.inc("not_encodable");
+                tracing::error!(message = pdu.name(), %error, "N2 message not sent");
+                return Ok(());
+            }
+        };
+        connection.n2.send(octets).await.map_err(Interrupt::LinkDown)?;
+        if let Some(stopwatch) = &mut self.stopwatch {
+            stopwatch.sent(net::time::now());
+        }
+        Ok(())
+    }
+
+    /// Answers a message that does not fit the state (TS 24.501 §7.4): 5GMM STATUS, except where the message can
+    /// only be the repeated answer to something we retransmitted.
+    async fn refuse_message(&mut self, message: &Message) -> Result<(), Interrupt> {
+        counters::NAS_REJECTED.inc("wrong_state");
+        let repeated_answer = matches!(
+            message,
+            Message::AuthenticationResponse(_)
+                | Message::AuthenticationFailure(_)
+                | Message::IdentityResponse(_)
+                | Message::SecurityModeComplete(_)
+                | Message::RegistrationComplete
+                | Message::ConfigurationUpdateComplete
+                | Message::DeregistrationAcceptNetwork
+                | Message::Status(_)
+        );
+        if repeated_answer || self.connection.is_none() {
+            return Ok(());
+        }
+        self.send_status(GmmCause::MessageTypeNotCompatible).await
+    }
+
+    /// Sends 5GMM STATUS.
+    pub async fn send_status(&mut self, cause: GmmCause) -> Result<(), Interrupt> {
+        self.send_nas(&Message::Status(nas::gmm::Status { cause })).await
+    }
+
+    /// Puts a transfer back, to be delivered when the procedure that follows has ended.
+    pub fn redeliver(&mut self, transfer: Transfer) {
+        self.deferred.push_front(Deferred::Event(UeEvent::Transfer(Box::new(transfer))));
+    }
+
+    /// Takes a connection into use.
+    pub fn connect(&mut self, initial: Initial) {
+        self.claimed = initial.claimed;
+        self.ctx.location = Some(initial.location);
+        self.ctx.cm_event(CmEvent::N2Established);
+        self.reachability = None;
+        self.connection = Some(Connection {
+            n2: initial.link,
+            secure: initial.verified.is_some(),
+            context: false,
+            last_count: initial.verified.unwrap_or(0),
+            kgnb_count: initial.verified.unwrap_or(0),
+        });
+        self.handle.set_connected(true);
+    }
+
+    /// Lets go of the connection: CM-IDLE, and the mobile reachable timer starts (TS 24.501 §5.3.7).
+    pub fn disconnect(&mut self) {
+        if self.connection.take().is_none() {
+            return;
+        }
+        self.ctx.cm_event(CmEvent::N2Released);
+        self.handle.set_connected(false);
+        if self.ctx.registered {
+            let at = net::time::now() + self.amf.config.timers.mobile_reachable();
+            self.reachability = Some((Reachability::MobileReachable, at));
+        }
+    }
+
+    /// A reachability timer of an idle UE expired (TS 24.501 §5.3.7).
+    async fn unreachable(&mut self, which: Reachability) -> Result<(), Interrupt> {
+        match which {
+            Reachability::MobileReachable => {
+                counters::TIMER_EXPIRIES.inc("mobile_reachable");
+                let at = net::time::now() + self.amf.config.timers.implicit_deregistration();
+                self.reachability = Some((Reachability::ImplicitDeregistration, at));
+            }
+            Reachability::ImplicitDeregistration => {
+                counters::TIMER_EXPIRIES.inc("implicit_deregistration");
+                self.reachability = None;
+                tracing::info!(supi = ?self.ctx.supi, "implicit deregistration");
+                Box::pin(procedure::deregistration::local(self, false)).await;
+                self.ctx.mm_event(MmEvent::DeregistrationAccepted);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a procedure's times for `GET /procedures`.
+    pub fn record(&mut self, procedure: &'static str, outcome: impl Into<String>) {
+        let outcome = outcome.into();
+        counters::PROCEDURES.inc(&format!("{procedure}:{outcome}"));
+        let Some(stopwatch) = &self.stopwatch else { return };
+        let (core_us, total_us) = stopwatch.read();
+        self.amf.samples.push(Sample { procedure, supi: self.ctx.supi, outcome, core_us, total_us });
+    }
+
+    /// Shows the UE's state to `GET /ues`: at the commit points of procedures.
+    pub fn publish(&self) {
+        let connection = self.connection.as_ref();
+        let security = self.ctx.security.as_ref();
+        let cell = match self.ctx.location {
+            Some(ngap::UserLocation::Nr { ncgi, .. }) => Some(ncgi.nr_cell_id.to_string()),
+            _ => None,
+        };
+        self.handle.publish(UeView {
+            supi: self.ctx.supi,
+            pei: self.ctx.pei,
+            guti: self.ctx.tmsi().map(|tmsi| self.amf.guti(tmsi).to_string()),
+            mm_state: self.ctx.mm,
+            rm_state: self.ctx.mm.rm(self.ctx.registered),
+            cm_state: self.ctx.cm,
+            gnb: connection.map(|connection| connection.n2.gnb.label()),
+            amf_ue_ngap_id: connection.map(|connection| connection.n2.amf_id.0),
+            ran_ue_ngap_id: connection.map(|connection| connection.n2.ran_id.0),
+            tai: self.ctx.tai(),
+            cell,
+            allowed_nssai: self.ctx.allowed_nssai.clone(),
+            integrity: security.map(|security| security.integrity().to_string()),
+            ciphering: security.map(|security| security.ciphering().to_string()),
+            sessions: self
+                .ctx
+                .sessions
+                .iter()
+                .map(|(id, session)| SessionView {
+                    id: *id,
+                    dnn: session.dnn.clone(),
+                    s_nssai: session.s_nssai,
+                    active: session.active,
+                })
+                .collect(),
+        });
+    }
+
+    /// The context goes: identities are free again.
+    async fn end(mut self) {
+        self.disconnect();
+        self.amf.ues.remove(self.ctx.supi, &self.ctx.tmsis, &self.handle);
+        // Whoever queued an event in the last moment learns that nobody takes it: senders of `done` are dropped.
+        self.queue.close();
+        debug_assert_eq!(self.ctx.cm, Cm::Idle);
+    }
+}
+
+/// What the main loop deals with.
+enum Next {
+    Event(UeEvent),
+    Message(Box<Message>),
+    Interrupt(Interrupt),
+    Expired(Reachability),
+}
+
+async fn link_down(connection: Option<&mut Connection>) -> LinkDown {
+    match connection {
+        Some(connection) => connection.n2.down().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => net::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
