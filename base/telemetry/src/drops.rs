@@ -58,6 +58,7 @@ drop_reasons! {
     MeterRed = 23, "meter_red", "A fast-path meter marked the packet red.";
     FastPathMiss = 24, "fast_path_miss", "The fast path has no entry and no host path takes over.";
     QuotaExhausted = 25, "quota_exhausted", "The usage quota of a usage reporting rule is used up.";
+    LinkLocal = 26, "link_local", "Multicast or link-local packet, which belongs to its link and is never forwarded.";
 }
 
 impl DropReason {

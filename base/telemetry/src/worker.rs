@@ -45,6 +45,13 @@ impl Traffic {
         self.bytes.add(bytes as u64);
     }
 
+    /// Counts several packets of `bytes` octets in all, as [`Traffic::count`].
+    #[inline]
+    pub fn count_n(&self, packets: usize, bytes: usize) {
+        self.packets.add(packets as u64);
+        self.bytes.add(bytes as u64);
+    }
+
     /// The values now.
     pub fn get(&self) -> Totals {
         Totals { packets: self.packets.get(), bytes: self.bytes.get() }
@@ -136,6 +143,12 @@ impl Drops {
     #[inline]
     pub fn count(&self, reason: DropReason) {
         self.0.0[reason.index()].add(1);
+    }
+
+    /// Counts `n` packets dropped for `reason`, as [`Drops::count`].
+    #[inline]
+    pub fn count_n(&self, reason: DropReason, n: usize) {
+        self.0.0[reason.index()].add(n as u64);
     }
 
     /// The value now.

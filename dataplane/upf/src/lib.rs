@@ -1,2 +1,196 @@
 //! User plane function: N4 and the host pipeline.
+//!
+//! ```text
+//!  N4 (PFCP) ──► n4: rules ──compile──► Session ──publish──► tables
+//!                                                              │ load
+//!  N3 (GTP-U socket) ──► worker "upf-n3": parse → session → classify → qos → forward ──► N6, N3
+//!  N6 (TUN devices)  ──► worker "upf-n6": the same stages                             ──► N3
+//! ```
+//! Control compiles, data executes: the N4 task is the only writer; workers load pointers, never lock and
+//! never allocate per packet. Every packet is sent or counted under one [`telemetry::DropReason`].
+//!
+//! Read first: [`session`] (what workers execute), then [`pipeline`] and [`n4`].
 #![forbid(unsafe_code)]
+
+pub mod config;
+pub mod n4;
+pub mod n6;
+pub mod pipeline;
+pub mod session;
+pub mod stats;
+pub mod tables;
+pub mod worker;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use pktio::Port;
+use pktio::udp::UdpPort;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+pub use config::{Config, ConfigError};
+use n4::{Query, Wiring};
+use n6::{N6, N6Error};
+use pipeline::{Input, Pipeline, Ports};
+use stats::WorkerStats;
+use tables::Tables;
+use worker::Worker;
+
+/// Workers: one takes what comes from N3, one what comes from N6.
+const WORKERS: usize = 2;
+/// Packet events waiting for the N4 task; more are lost, since their causes repeat.
+const EVENTS: usize = 256;
+/// Questions waiting for the N4 task.
+const QUERIES: usize = 16;
+
+/// Why the UPF could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// N4.
+    #[error("cannot serve PFCP on {address} (upf.pfcp): {error}")]
+    Pfcp {
+        /// Address asked for.
+        address: SocketAddr,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// N3.
+    #[error("cannot serve GTP-U on {address} (upf.gtpu): {error}")]
+    Gtpu {
+        /// Address asked for.
+        address: SocketAddr,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// N6.
+    #[error(transparent)]
+    N6(#[from] N6Error),
+    /// Threads.
+    #[error("cannot start the user plane: {0}")]
+    Worker(io::Error),
+}
+
+/// A running UPF. Dropping it stops it; [`Upf::stop`] also waits.
+#[derive(Debug)]
+pub struct Upf {
+    handle: Handle,
+    stop: watch::Sender<bool>,
+    n4: Option<JoinHandle<()>>,
+    /// Workers end before the devices that they use.
+    workers: Vec<Worker>,
+    networks: Vec<N6>,
+}
+
+/// Questions about a running UPF, from any task: what the OAM interface and the dashboard serve.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    stats: Arc<[WorkerStats]>,
+    queries: mpsc::Sender<Query>,
+    config: Arc<Config>,
+}
+
+/// Starts a UPF in the calling thread's network namespace: N6 devices first, then N3, workers, and N4 last, so
+/// that a CP function only finds a UPF that works. Needs a tokio runtime and CAP_NET_ADMIN.
+pub async fn start(config: Config) -> Result<Upf, StartError> {
+    config.validate()?;
+    let config = Arc::new(config);
+    let mut networks = Vec::new();
+    for dnn in &config.dnn {
+        networks.push(n6::set_up(dnn).await?);
+    }
+    let gtpu = UdpPort::bind(config.gtpu, false)
+        .map_err(|error| StartError::Gtpu { address: config.gtpu, error })?;
+    let socket = net::udp::bind(config.pfcp)
+        .await
+        .map_err(|error| StartError::Pfcp { address: config.pfcp, error })?;
+
+    let tables = Arc::new(Tables::new(&config));
+    let stats: Arc<[WorkerStats]> = (0..WORKERS).map(|_| WorkerStats::default()).collect();
+    let (event_sender, events) = mpsc::channel(EVENTS);
+    let epoch = net::time::now_std();
+    let n6_inputs = (0..networks.len()).map(Input::N6).collect();
+    let mut workers = Vec::new();
+    for (number, (name, inputs)) in
+        [("upf-n3", vec![Input::N3]), ("upf-n6", n6_inputs)].into_iter().enumerate()
+    {
+        let pipeline = Pipeline::new(
+            number,
+            Arc::clone(&tables),
+            Arc::clone(&stats),
+            gtpu.local(),
+            networks.len(),
+            event_sender.clone(),
+        );
+        let n6 = networks.iter().map(|network| Box::new(network.tun.share()) as Box<dyn Port>).collect();
+        let ports = Ports { n3: Box::new(gtpu.share()), n6 };
+        workers.push(Worker::start(name, pipeline, ports, inputs, epoch).map_err(StartError::Worker)?);
+    }
+
+    let (query_sender, queries) = mpsc::channel(QUERIES);
+    let (stop, stopped) = watch::channel(false);
+    let wiring = Wiring { socket, gtpu, tables, workers: WORKERS, events, queries, stop: stopped };
+    let n4 = tokio::spawn(n4::serve(Arc::clone(&config), wiring));
+    let handle = Handle { stats, queries: query_sender, config };
+    Ok(Upf { handle, stop, n4: Some(n4), workers, networks })
+}
+
+impl Upf {
+    /// A handle for questions.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Stops N4, then the workers, then removes the N6 devices.
+    pub async fn stop(mut self) {
+        let _ = self.stop.send(true);
+        if let Some(n4) = self.n4.take()
+            && let Err(error) = n4.await
+        {
+            tracing::error!(%error, "the N4 task did not end well");
+        }
+        for worker in &mut self.workers {
+            worker.stop();
+        }
+        self.networks.clear();
+    }
+}
+
+impl Handle {
+    /// `GET /stats`: packets and octets per interface, drops by reason, GTP-U signalling.
+    pub fn stats(&self) -> Value {
+        stats::json(&self.stats)
+    }
+
+    /// `GET /sessions`: all sessions with addresses, tunnels and traffic. Empty once the UPF has stopped.
+    pub async fn sessions(&self) -> Value {
+        self.ask(Query::Sessions).await.unwrap_or_else(|| json!([]))
+    }
+
+    /// `GET /status`: addresses, associations, number of sessions, PFCP counters.
+    pub async fn status(&self) -> Value {
+        let mut status = json!({
+            "nf": "upf",
+            "pfcp_address": self.config.pfcp.to_string(),
+            "gtpu_address": self.config.gtpu.to_string(),
+            "dnn": self.config.dnn.iter().map(|dnn| dnn.name.to_string()).collect::<Vec<_>>(),
+        });
+        let n4 = self.ask(Query::Status).await;
+        status["running"] = n4.is_some().into();
+        if let (Some(status), Some(Value::Object(n4))) = (status.as_object_mut(), n4) {
+            status.extend(n4);
+        }
+        status
+    }
+
+    async fn ask(&self, query: impl FnOnce(oneshot::Sender<Value>) -> Query) -> Option<Value> {
+        let (reply, answer) = oneshot::channel();
+        self.queries.send(query(reply)).await.ok()?;
+        answer.await.ok()
+    }
+}

@@ -1,0 +1,176 @@
+//! The `upf` section of `godwit.yaml`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use net::link::Cidr;
+use serde::{Deserialize, Serialize};
+use types::Dnn;
+
+/// Fewest and most octets of an N6 MTU: IPv6 needs 1280, buffers end at 9,000 and some.
+const MTU: std::ops::RangeInclusive<u32> = 1280..=9000;
+
+/// Configuration of the UPF.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// N4: address and port that PFCP is served on.
+    pub pfcp: SocketAddr,
+    /// N3 and N9: address and port of GTP-U. gNBs are told this address.
+    pub gtpu: SocketAddr,
+    /// Data networks.
+    pub dnn: Vec<DnnConfig>,
+    /// Most tunnel endpoints at once.
+    #[serde(default = "default_max_tunnels")]
+    pub max_tunnels: u32,
+}
+
+/// One data network: a TUN device and the UE addresses behind it.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct DnnConfig {
+    /// Data network name, which N4 rules name as network instance.
+    pub name: Dnn,
+    /// Name of the TUN device that is created for N6.
+    pub tun: String,
+    /// UE addresses. The device takes the first host address, so the SMF must not assign it.
+    pub ue_pool: UePool,
+    /// Hide UE addresses behind this machine's on the way out.
+    #[serde(default)]
+    pub nat: bool,
+    /// MTU of the device: that of the N3 network less 44 octets of tunnel, in IPv6 64.
+    #[serde(default = "default_mtu")]
+    pub mtu: u32,
+}
+
+/// UE addresses of a data network; at least one family.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct UePool {
+    /// IPv4 pool.
+    #[serde(default, with = "cidr")]
+    pub ipv4: Option<Cidr>,
+    /// IPv6 pool, of which each session gets a /64.
+    #[serde(default, with = "cidr")]
+    pub ipv6: Option<Cidr>,
+}
+
+fn default_max_tunnels() -> u32 {
+    65_536
+}
+
+fn default_mtu() -> u32 {
+    1400
+}
+
+/// A pool in text form, `10.45.0.0/16`.
+mod cidr {
+    use net::link::Cidr;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &Option<Cidr>, serializer: S) -> Result<S::Ok, S::Error> {
+        value.map(|cidr| cidr.to_string()).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cidr>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| text.parse().map_err(serde::de::Error::custom)).transpose()
+    }
+}
+
+/// What is wrong with a configuration.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// No data network.
+    #[error("upf.dnn is empty: add at least one data network, {{name: internet, tun: gw0, ue_pool: …}}")]
+    NoDnn,
+    /// The same name or device twice.
+    #[error("upf.dnn: {0} appears twice")]
+    Twice(String),
+    /// Neither family in a pool, a family in the wrong place, or a prefix of unusable length.
+    #[error("upf.dnn {dnn}: ue_pool {reason}")]
+    Pool {
+        /// Data network.
+        dnn: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// MTU out of range.
+    #[error("upf.dnn {dnn}: mtu {mtu} is not between {} and {}", MTU.start(), MTU.end())]
+    Mtu {
+        /// Data network.
+        dnn: String,
+        /// As given.
+        mtu: u32,
+    },
+    /// GTP-U on no particular address.
+    #[error("upf.gtpu must be an address that gNBs reach, not {0}: it is sent to them as tunnel endpoint")]
+    GtpuAddress(IpAddr),
+    /// Too few or too many tunnels.
+    #[error("upf.max_tunnels must be between 1 and 1048576, not {0}")]
+    MaxTunnels(u32),
+}
+
+impl Config {
+    /// Checks what the types cannot.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.gtpu.ip().is_unspecified() {
+            return Err(ConfigError::GtpuAddress(self.gtpu.ip()));
+        }
+        if !(1..=1 << crate::tables::TEID_INDEX_BITS).contains(&self.max_tunnels) {
+            return Err(ConfigError::MaxTunnels(self.max_tunnels));
+        }
+        if self.dnn.is_empty() {
+            return Err(ConfigError::NoDnn);
+        }
+        for (i, dnn) in self.dnn.iter().enumerate() {
+            if self.dnn[..i].iter().any(|other| other.name == dnn.name) {
+                return Err(ConfigError::Twice(dnn.name.to_string()));
+            }
+            if self.dnn[..i].iter().any(|other| other.tun == dnn.tun) {
+                return Err(ConfigError::Twice(dnn.tun.clone()));
+            }
+            dnn.validate()?;
+        }
+        Ok(())
+    }
+}
+
+impl DnnConfig {
+    fn validate(&self) -> Result<(), ConfigError> {
+        let pool_error = |reason| ConfigError::Pool { dnn: self.name.to_string(), reason };
+        if !MTU.contains(&self.mtu) {
+            return Err(ConfigError::Mtu { dnn: self.name.to_string(), mtu: self.mtu });
+        }
+        match (self.ue_pool.ipv4, self.ue_pool.ipv6) {
+            (None, None) => return Err(pool_error("is empty: give ipv4, ipv6 or both")),
+            (Some(pool), _) if !pool.address().is_ipv4() => {
+                return Err(pool_error("ipv4 is not an IPv4 prefix"));
+            }
+            (Some(pool), _) if !(8..=30).contains(&pool.prefix()) => {
+                return Err(pool_error("ipv4 must have a prefix length between 8 and 30"));
+            }
+            (_, Some(pool)) if !pool.address().is_ipv6() => {
+                return Err(pool_error("ipv6 is not an IPv6 prefix"));
+            }
+            (_, Some(pool)) if !(40..=64).contains(&pool.prefix()) => {
+                return Err(pool_error("ipv6 must have a prefix length between 40 and 64"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The address of the TUN device in the IPv4 pool: the first host, with the pool's prefix length.
+    pub fn gateway_v4(&self) -> Option<Cidr> {
+        let pool = self.ue_pool.ipv4?.network();
+        let IpAddr::V4(network) = pool.address() else { return None };
+        Cidr::new(IpAddr::V4(Ipv4Addr::from_bits(network.to_bits() + 1)), pool.prefix())
+    }
+
+    /// The address of the TUN device in the IPv6 pool: the first of the first /64, alone; the pool is a route.
+    pub fn gateway_v6(&self) -> Option<Cidr> {
+        let pool = self.ue_pool.ipv6?.network();
+        let IpAddr::V6(network) = pool.address() else { return None };
+        Some(Cidr::host(IpAddr::V6(Ipv6Addr::from_bits(network.to_bits() + 1))))
+    }
+}

@@ -1,0 +1,229 @@
+//! From rules to what workers execute: [`Rules`] → [`Session`].
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use classifier::sdf::{Direction as SdfDirection, SdfFilter as SdfText};
+use classifier::{Classifier, Filter, FlowLabel, List, Masked, Prefix, Qfi, Rule};
+use packet::gtpu;
+use pfcp::{ApplyAction, Cause, DestinationInterface, FailedRuleId, Gate, SdfFilter, SourceInterface, ie};
+use telemetry::worker::PerWorker;
+
+use super::rules::{FarRule, PdrRule, QerRule, Rejection, Rules};
+use crate::config::Config;
+use crate::session::{
+    Action, Container, Direction, Limit, OuterHeader, Pdr, Qer, RuleSet, Session, Tunnel, UeAddresses,
+};
+
+/// Most filters that the PDRs of one session expand to: ports and families multiply.
+const MAX_FILTERS: usize = 4096;
+
+/// Compiles the rules of a session. `usage` are its counters, which outlive modifications.
+pub fn compile(
+    seid: u64,
+    rules: &Rules,
+    usage: Arc<PerWorker>,
+    config: &Config,
+) -> Result<Session, Rejection> {
+    let ue = ue_addresses(rules);
+    let mut pdrs = Vec::with_capacity(rules.pdrs.len());
+    let mut tunnels: Vec<Tunnel> =
+        rules.teids().into_iter().map(|teid| Tunnel { teid, rules: RuleSet::default() }).collect();
+    let mut native = RuleSet::default();
+    let mut next_rule = 0;
+    for (id, pdr) in &rules.pdrs {
+        let position = pdrs.len() as u32;
+        pdrs.push(compile_pdr(*id, pdr, rules, &ue, config)?);
+        let set = match pdr.teid {
+            None => &mut native,
+            Some(teid) => match tunnels.iter_mut().find(|tunnel| tunnel.teid == teid) {
+                Some(tunnel) => &mut tunnel.rules,
+                None => continue,
+            },
+        };
+        for filter in filters(*id, pdr)? {
+            if next_rule as usize >= MAX_FILTERS {
+                return Err(Rejection::cause(Cause::NO_RESOURCES));
+            }
+            insert(&mut set.list, next_rule, pdr.precedence, position, filter);
+            next_rule += 1;
+        }
+    }
+    for set in tunnels.iter_mut().map(|tunnel| &mut tunnel.rules).chain([&mut native]) {
+        set.only = set.list.rules().first().filter(|rule| rule.filter.selects_all()).map(|rule| rule.value);
+    }
+    Ok(Session { seid, usage, ue, tunnels: tunnels.into(), native, pdrs: pdrs.into() })
+}
+
+fn insert(list: &mut List, id: u32, precedence: u32, value: u32, filter: Filter) {
+    // Ids are counted up, so that none can be there already.
+    let _ = list.insert(Rule { id, precedence, value, filter });
+}
+
+fn ue_addresses(rules: &Rules) -> UeAddresses {
+    let mut ue = UeAddresses::default();
+    for pdr in rules.pdrs.values() {
+        if let Some(address) = pdr.ue_v4
+            && !ue.ipv4.contains(&address)
+        {
+            ue.ipv4.push(address);
+        }
+        if let Some(prefix) = pdr.ue_v6
+            && !ue.ipv6.contains(&prefix)
+        {
+            ue.ipv6.push(prefix);
+        }
+    }
+    ue
+}
+
+fn compile_pdr(
+    id: u16,
+    pdr: &PdrRule,
+    rules: &Rules,
+    ue: &UeAddresses,
+    config: &Config,
+) -> Result<Pdr, Rejection> {
+    let failed = Rejection::rule(FailedRuleId::Pdr(id));
+    let far = rules.fars.get(&pdr.far_id).ok_or(failed)?;
+    let direction = match pdr.source {
+        SourceInterface::Access => Direction::Uplink,
+        _ => Direction::Downlink,
+    };
+    let mut qers = Vec::new();
+    let (mut qfi, mut rqi, mut ppi) = (None, false, None);
+    for id in &pdr.qer_ids {
+        let qer = rules.qers.get(id).ok_or(failed)?;
+        qers.push(compile_qer(qer, direction));
+        qfi = qfi.or(qer.qfi);
+        rqi |= qer.rqi;
+        ppi = ppi.or(qer.ppi);
+    }
+    let urrs: Option<Box<[_]>> =
+        pdr.urr_ids.iter().map(|id| rules.urrs.get(id).map(|urr| Arc::clone(&urr.usage))).collect();
+    let action = compile_far(far, ue, config);
+    Ok(Pdr {
+        id,
+        direction,
+        // What goes to the CP function (router solicitations) has a link-local source.
+        check_source: direction == Direction::Uplink
+            && matches!(
+                far.destination,
+                None | Some(DestinationInterface::Core | DestinationInterface::SgiLan)
+            ),
+        action,
+        qers: qers.into(),
+        qfi,
+        rqi,
+        ppi,
+        urrs: urrs.ok_or(failed)?,
+    })
+}
+
+fn compile_qer(qer: &QerRule, direction: Direction) -> Qer {
+    let (gate, rate, meter) = match direction {
+        Direction::Uplink => (qer.gates.uplink, qer.mbr.map(|mbr| mbr.uplink_kbps), &qer.uplink),
+        Direction::Downlink => (qer.gates.downlink, qer.mbr.map(|mbr| mbr.downlink_kbps), &qer.downlink),
+    };
+    Qer { open: gate == Gate::Open, mbr: rate.map(|rate| Limit::new(rate, Arc::clone(meter))) }
+}
+
+fn compile_far(far: &FarRule, ue: &UeAddresses, config: &Config) -> Action {
+    if far.action.contains(ApplyAction::BUFF) {
+        return Action::Buffer;
+    }
+    if !far.action.contains(ApplyAction::FORW) {
+        return Action::Drop;
+    }
+    let Some(destination) = far.destination else { return Action::Drop };
+    match far.outer_header.as_ref().and_then(|header| header.gtpu_endpoint()) {
+        Some((teid, peer)) => Action::Tunnel(OuterHeader {
+            teid,
+            peer: SocketAddr::new(peer, gtpu::PORT),
+            container: match destination {
+                DestinationInterface::Access => Container::Downlink,
+                DestinationInterface::CpFunction => Container::None,
+                _ => Container::Uplink,
+            },
+        }),
+        None => Action::DataNetwork(data_network(far, ue, config)),
+    }
+}
+
+/// Which data network a FAR means: the one it names, else the one whose pool has the UE's address.
+fn data_network(far: &FarRule, ue: &UeAddresses, config: &Config) -> u16 {
+    let named =
+        far.network_instance.as_ref().and_then(|name| name.as_str()).and_then(|name| {
+            config.dnn.iter().position(|dnn| dnn.name.to_string().eq_ignore_ascii_case(name))
+        });
+    let by_address = || {
+        config.dnn.iter().position(|dnn| {
+            let within = |pool: net::link::Cidr, address: IpAddr| {
+                net::link::Cidr::new(address, pool.prefix()).is_some_and(|a| a.network() == pool.network())
+            };
+            let v4 = ue.ipv4.iter().any(|ue| dnn.ue_pool.ipv4.is_some_and(|pool| within(pool, (*ue).into())));
+            let v6 =
+                ue.ipv6.iter().any(|(ue, _)| dnn.ue_pool.ipv6.is_some_and(|pool| within(pool, (*ue).into())));
+            v4 || v6
+        })
+    };
+    named.or_else(by_address).unwrap_or(0) as u16
+}
+
+/// The filters that a PDI expands to: every SDF filter with every UE address and every QFI.
+fn filters(id: u16, pdr: &PdrRule) -> Result<Vec<Filter>, Rejection> {
+    let direction = match pdr.source {
+        SourceInterface::Access => SdfDirection::Uplink,
+        _ => SdfDirection::Downlink,
+    };
+    let mut out = vec![Filter::default()];
+    if !pdr.sdf_filters.is_empty() {
+        out.clear();
+        for sdf in &pdr.sdf_filters {
+            out.extend(sdf_filters(sdf, direction)?);
+        }
+    }
+    let mut prefixes = Vec::new();
+    prefixes.extend(pdr.ue_v4.map(|address| Prefix::host(address.into())));
+    if let Some((prefix, length)) = pdr.ue_v6 {
+        let incorrect = Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::UE_IP_ADDRESS);
+        prefixes.push(Prefix::new(prefix.into(), length).map_err(|_| incorrect)?);
+    }
+    if !prefixes.is_empty() {
+        out = cross(&out, &prefixes, |filter, prefix| match direction {
+            SdfDirection::Uplink => Filter { source: Some(filter.source.unwrap_or(*prefix)), ..*filter },
+            SdfDirection::Downlink => {
+                Filter { destination: Some(filter.destination.unwrap_or(*prefix)), ..*filter }
+            }
+        });
+    }
+    let qfis: Result<Vec<Qfi>, _> = pdr.qfis.iter().map(|qfi| Qfi::new(*qfi)).collect();
+    let qfis = qfis.map_err(|_| Rejection::rule(FailedRuleId::Pdr(id)))?;
+    if !qfis.is_empty() {
+        out = cross(&out, &qfis, |filter, qfi| Filter { qfi: Some(*qfi), ..*filter });
+    }
+    Ok(out)
+}
+
+fn cross<T>(filters: &[Filter], values: &[T], join: impl Fn(&Filter, &T) -> Filter) -> Vec<Filter> {
+    let pairs = filters.iter().flat_map(|filter| values.iter().map(move |value| (filter, value)));
+    pairs.take(MAX_FILTERS + 1).map(|(filter, value)| join(filter, value)).collect()
+}
+
+fn sdf_filters(sdf: &SdfFilter, direction: SdfDirection) -> Result<Vec<Filter>, Rejection> {
+    let incorrect = Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::SDF_FILTER);
+    let mut out = match &sdf.flow_description {
+        None => vec![Filter::default()],
+        Some(text) => {
+            let text = text.as_str().ok_or(incorrect)?;
+            SdfText::parse(text).map_err(|_| incorrect)?.filters(direction)
+        }
+    };
+    let flow_label = sdf.flow_label.map(FlowLabel::new).transpose().map_err(|_| incorrect)?;
+    for filter in &mut out {
+        filter.tos = sdf.tos_traffic_class.map(|(value, mask)| Masked::new(value, mask));
+        filter.spi = sdf.security_parameter_index;
+        filter.flow_label = flow_label;
+    }
+    Ok(out)
+}

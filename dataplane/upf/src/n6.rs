@@ -1,0 +1,85 @@
+//! N6: a TUN device per data network, with address, route, forwarding and NAT set up by the UPF itself.
+//!
+//! The device goes with its descriptor and takes addresses and routes along; NAT rules go when dropped.
+
+use net::link::{LinkError, Links};
+use net::nat::{Masquerade, NatError};
+use pktio::tun::{TunError, TunPort};
+
+use crate::config::DnnConfig;
+
+/// Packets that the device queues towards us. A segmented 64 kB burst of one TCP connection takes 45.
+const QUEUE: u32 = 2000;
+
+/// Why a data network could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum N6Error {
+    /// The device.
+    #[error(transparent)]
+    Tun(#[from] TunError),
+    /// Its addresses and routes.
+    #[error("data network {dnn}: {error}")]
+    Link {
+        /// Data network.
+        dnn: String,
+        /// What failed.
+        error: LinkError,
+    },
+    /// Forwarding between N6 and the other interfaces.
+    #[error("cannot enable forwarding: {0}; enable net.ipv4.ip_forward and net.ipv6.conf.all.forwarding")]
+    Forwarding(std::io::Error),
+    /// NAT.
+    #[error("data network {dnn}: {error}")]
+    Nat {
+        /// Data network.
+        dnn: String,
+        /// What failed.
+        error: NatError,
+    },
+}
+
+/// A data network that is set up.
+#[derive(Debug)]
+pub struct N6 {
+    /// The device.
+    pub tun: TunPort,
+    /// Dropping it removes the NAT rules.
+    _nat: Option<Masquerade>,
+}
+
+/// Sets up the device of a data network in the calling thread's network namespace.
+pub async fn set_up(dnn: &DnnConfig) -> Result<N6, N6Error> {
+    let tun = TunPort::create(&dnn.tun)?;
+    // The kernel must not form a link-local address and talk to us on its own; where it cannot be told, its
+    // packets are dropped as link-local.
+    let name = dnn.tun.replace('.', "/");
+    let _ = net::sysctl::set(&format!("net.ipv6.conf.{name}.addr_gen_mode"), "1");
+    link(dnn).await.map_err(|error| N6Error::Link { dnn: dnn.name.to_string(), error })?;
+    net::sysctl::enable_forwarding().map_err(N6Error::Forwarding)?;
+    let nat = match dnn.nat {
+        false => None,
+        true => {
+            let sources: Vec<_> = [dnn.ue_pool.ipv4, dnn.ue_pool.ipv6].into_iter().flatten().collect();
+            let nat = Masquerade::start(&dnn.tun, &sources, &dnn.tun)
+                .map_err(|error| N6Error::Nat { dnn: dnn.name.to_string(), error })?;
+            Some(nat)
+        }
+    };
+    Ok(N6 { tun, _nat: nat })
+}
+
+async fn link(dnn: &DnnConfig) -> Result<(), LinkError> {
+    let links = Links::here()?;
+    links.set_mtu(&dnn.tun, dnn.mtu).await?;
+    links.set_txqueuelen(&dnn.tun, QUEUE).await?;
+    links.up(&dnn.tun).await?;
+    if let Some(address) = dnn.gateway_v4() {
+        // Its prefix is the pool's, so the route to the UEs comes with it.
+        links.add_address(&dnn.tun, address).await?;
+    }
+    if let (Some(address), Some(pool)) = (dnn.gateway_v6(), dnn.ue_pool.ipv6) {
+        links.add_address(&dnn.tun, address).await?;
+        links.add_route(pool.network(), None, Some(&dnn.tun)).await?;
+    }
+    Ok(())
+}

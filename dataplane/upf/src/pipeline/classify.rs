@@ -1,0 +1,57 @@
+//! Stage 3: which PDR applies, and whether the source address is the UE's (UP-4).
+
+use classifier::Key;
+use packet::flow::Flow;
+use telemetry::DropReason;
+
+use super::session::is_link_local;
+use super::{NATIVE, Pipeline, State};
+
+impl Pipeline {
+    /// Finds each packet's PDR by precedence.
+    pub(super) fn classify(&mut self) {
+        for meta in &mut self.metas {
+            let (State::Live, Some(flow)) = (meta.state, &meta.flow) else { continue };
+            let session = &self.sessions[usize::from(meta.session)];
+            let rules = match meta.tunnel {
+                NATIVE => &session.native,
+                tunnel => &session.tunnels[usize::from(tunnel)].rules,
+            };
+            match rules.classify(|| key(flow, meta.qfi)) {
+                Some(pdr) => {
+                    meta.pdr = pdr;
+                    let foreign = session.pdrs[pdr as usize].check_source
+                        && !session.ue.is_empty()
+                        && !session.ue.contain(flow.source);
+                    if foreign {
+                        let reason = source_reason(flow);
+                        meta.drop(reason);
+                    }
+                }
+                // PDIs name the UE's address, so a foreign source matches none of them: say which it was.
+                None if meta.tunnel != NATIVE
+                    && !session.ue.contain(flow.source)
+                    && !session.ue.contain(flow.destination) =>
+                {
+                    let reason = source_reason(flow);
+                    meta.drop(reason);
+                }
+                None => meta.drop(DropReason::NoPdr),
+            }
+        }
+    }
+}
+
+fn source_reason(flow: &Flow) -> DropReason {
+    if is_link_local(flow) { DropReason::LinkLocal } else { DropReason::SourceAddress }
+}
+
+fn key(flow: &Flow, qfi: Option<u8>) -> Key {
+    let mut key = Key::new(flow.source, flow.destination, flow.protocol);
+    key.ports = flow.ports;
+    key.tos = flow.tos;
+    key.spi = flow.spi;
+    key.flow_label = flow.flow_label;
+    key.qfi = qfi;
+    key
+}

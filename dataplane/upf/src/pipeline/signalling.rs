@@ -1,0 +1,83 @@
+//! GTP-U signalling (TS 29.281 §7): Echo, Error Indication, End Marker.
+
+use std::net::SocketAddr;
+
+use packet::gtpu::{self, Signalling, message_type};
+use telemetry::DropReason;
+
+use super::{Event, Pipeline, State};
+
+/// Time between error replies in the long run, and how many may come at once.
+const ERROR_INTERVAL_NS: u64 = 10_000_000;
+const ERROR_BURST_NS: u64 = 50 * ERROR_INTERVAL_NS;
+
+impl Pipeline {
+    /// Deals with a message that is not a G-PDU.
+    pub(super) fn signalling(&mut self, packet: &gtpu::Packet<'_>, peer: SocketAddr) -> State {
+        let stats = &self.stats[self.worker];
+        match packet.message_type() {
+            message_type::ECHO_REQUEST => {
+                let Some(sequence) = packet.sequence() else {
+                    return State::Dropped(DropReason::GtpuMalformed);
+                };
+                // To the port the request came from. If a batch holds more requests than replies have room,
+                // their senders repeat them.
+                if self.replies.push(&echo_response(sequence), peer) {
+                    stats.echo_requests.add(1);
+                    State::Consumed
+                } else {
+                    State::Dropped(DropReason::ControlOverflow)
+                }
+            }
+            message_type::ERROR_INDICATION => match Signalling::parse(packet) {
+                Ok(Signalling::ErrorIndication { teid, peer, .. }) => {
+                    stats.error_indications_received.add(1);
+                    // A full queue loses the event; the peer repeats it with our next packet.
+                    let _ = self.events.try_send(Event::ErrorIndication { peer, teid });
+                    State::Consumed
+                }
+                _ => State::Dropped(DropReason::GtpuMalformed),
+            },
+            message_type::ECHO_RESPONSE
+            | message_type::END_MARKER
+            | message_type::SUPPORTED_EXTENSION_HEADERS
+            | message_type::TUNNEL_STATUS => {
+                stats.signalling.add(1);
+                State::Consumed
+            }
+            _ => State::Dropped(DropReason::GtpuUnknownMessage),
+        }
+    }
+
+    /// A G-PDU came for a tunnel that does not exist (§7.3.1): says so to its sender's GTP-U port.
+    pub(super) fn unknown_teid(&mut self, now_ns: u64, teid: u32, peer: SocketAddr) {
+        let message = Signalling::ErrorIndication { teid, peer: self.local.ip(), udp_port: None };
+        if self.reply_error(now_ns, SocketAddr::new(peer.ip(), gtpu::PORT), &message) {
+            self.stats[self.worker].error_indications_sent.add(1);
+        }
+    }
+
+    /// Replies to a faulty packet, unless there have been too many such replies lately: they must not let a
+    /// flood at us become a flood from us. The limit also bounds how often a reply is allocated.
+    pub(super) fn reply_error(&mut self, now_ns: u64, peer: SocketAddr, message: &Signalling) -> bool {
+        self.error_meter.conforms(now_ns, ERROR_INTERVAL_NS, ERROR_BURST_NS)
+            && self.replies.push(&message.build(), peer)
+    }
+}
+
+/// Echo Response with the mandatory Recovery element, whose value is 0 (§7.2.2). Equal to
+/// `Signalling::EchoResponse`, without allocation.
+fn echo_response(sequence: u16) -> [u8; 14] {
+    let [high, low] = sequence.to_be_bytes();
+    [0x32, message_type::ECHO_RESPONSE, 0, 6, 0, 0, 0, 0, high, low, 0, 0, 14, 0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_echo_response_is_that_of_the_codec() {
+        assert_eq!(echo_response(0xABCD).to_vec(), Signalling::EchoResponse { sequence: 0xABCD }.build());
+    }
+}
