@@ -89,7 +89,7 @@ flow = QoSFlow(val={'QFI': 1, 'OpCode': 1, 'Params': [
     {'Type': 1, 'Content': 9}, {'Type': 4, 'Content': {'Unit': 6, 'Value': 50}}]})
 accept = FGSMPDUSessionEstabAccept(val={
     '5GSMHeader': {'PDUSessID': 5, 'PTI': 1}, 'PDUSessType': 1, 'SSCMode': 1, 'QoSRules': rule.to_bytes(),
-    'SessAMBR': {'DLUnit': 6, 'DL': 1000, 'ULUnit': 6, 'UL': 500},
+    'SessAMBR': {'DLUnit': 11, 'DL': 1, 'ULUnit': 6, 'UL': 500},
     'PDUAddress': val(PDUAddress, {'Type': 1, 'Addr': bytes([10, 45, 0, 2])}),
     'SNSSAI': val(SNSSAI, [1]), 'QoSFlowDesc': flow.to_bytes(), 'DNN': b'\x08internet'})
 out('sm_establishment_accept', accept)
