@@ -1,2 +1,52 @@
-//! gNB and UE simulator over real NGAP, NAS and GTP-U.
+//! gNB and UE simulator: real NGAP over SCTP, real 5G NAS, real GTP-U. It knows nothing of any
+//! particular core.
+//!
+//! Two ways in:
+//! - [`run()`]: many UEs over some gNBs, driven by a [`Config`]; what happens is printed as JSON lines
+//!   ([`Event`]). This is `godwit ran`.
+//! - [`Gnb`] and [`Ue`]: one gNB and one UE, step by step. Tests use this; see [`ue`] for how to send
+//!   wrong, replayed or raw messages.
+//!
+//! ```text
+//! Ue ── NAS ── gnb::Connection ── NGAP ── Gnb ── SCTP ── AMF
+//!  └─ Session ── Tunnel ── UserPlane (one thread per N3 address) ── GTP-U ── UPF
+//!        └─ Interface (TUN device in a namespace)
+//! ```
+//!
+//! Invariants: a UE is owned by one task and acts only in its methods; a gNB answers for its UEs
+//! without one waiting for another; queues are bounded; keys do not print. Radio is not simulated:
+//! everything between UE and gNB arrives, at once.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use ran::{Config, Gnb, Ue, UserPlane};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = Config::default();
+//! let user_plane = UserPlane::start(config.n2)?;
+//! let gnb = Gnb::connect(config.gnb(0), Some(user_plane)).await?;
+//! let mut ue = Ue::new(Arc::new(config.ue), 0, gnb)?;
+//! let registered = ue.register().await?;
+//! println!("registered in {:?}", registered.took);
+//! let request = ue.default_session().expect("the default configuration asks for a session");
+//! let (session, took) = ue.establish_session(request).await?;
+//! println!("{:?} in {took:?}", session.ipv4);
+//! ue.deregister(false).await?;
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
+
+pub mod config;
+pub mod event;
+pub mod gnb;
+mod run;
+pub mod ue;
+pub mod user_plane;
+
+pub use config::{Config, Hold, SuciScheme, UeConfig};
+pub use event::{Event, Totals};
+pub use gnb::{Gnb, GnbConfig, GnbError};
+pub use run::{RunError, run, run_with};
+pub use ue::{Failure, Session, Ue};
+pub use user_plane::UserPlane;

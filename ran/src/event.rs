@@ -1,0 +1,140 @@
+//! What happened, as one JSON object per line.
+//!
+//! | event | says |
+//! |---|---|
+//! | `gnb` | a gNB finished NG Setup |
+//! | `registered` | a UE is registered; times as it saw them |
+//! | `session` | a PDU session is up, with addresses and, with TUN, where its interface is |
+//! | `released` | a PDU session is gone |
+//! | `deregistered` | a UE is no longer registered |
+//! | `failed` | a procedure of a UE failed, with the cause |
+//! | `ready` | every UE has been through its initial procedures |
+//! | `summary` | the end |
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use serde::Serialize;
+use types::{PduSessionId, PduSessionType, Supi};
+
+/// One line of output.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A gNB finished NG Setup.
+    Gnb {
+        /// Its identity, 24 bits in hexadecimal.
+        gnb: String,
+        /// The name of the AMF.
+        amf: String,
+        /// From the start of NG Setup to its response, milliseconds.
+        setup_ms: f64,
+    },
+    /// A UE is registered.
+    Registered {
+        /// The UE.
+        supi: Supi,
+        /// Its new temporary identity.
+        guti: Option<String>,
+        /// From its Registration Request to the Registration Accept, milliseconds.
+        registration_ms: f64,
+        /// Whether the network authenticated the UE on the way.
+        authenticated: bool,
+    },
+    /// A PDU session is up.
+    Session {
+        /// The UE.
+        supi: Supi,
+        /// The session.
+        id: PduSessionId,
+        /// What it carries.
+        session_type: PduSessionType,
+        /// The UE's IPv4 address.
+        ipv4: Option<Ipv4Addr>,
+        /// The UE's IPv6 address, of the prefix it was given.
+        ipv6: Option<Ipv6Addr>,
+        /// Its DNS servers.
+        dns: Vec<IpAddr>,
+        /// The UE's namespace, as a path that `setns` and `nsenter` take; with TUN.
+        netns: Option<String>,
+        /// The interface within it; with TUN.
+        interface: Option<String>,
+        /// From the request to the Establishment Accept with the radio bearer, milliseconds.
+        session_ms: f64,
+        /// From the Router Solicitation to the Advertisement, milliseconds; with IPv6.
+        router_advertisement_ms: Option<f64>,
+    },
+    /// A PDU session is gone.
+    Released {
+        /// The UE.
+        supi: Supi,
+        /// The session.
+        id: PduSessionId,
+        /// Who asked for it.
+        by: By,
+        /// From the request to the Release Command, milliseconds; when the UE asked.
+        release_ms: Option<f64>,
+    },
+    /// A UE is no longer registered.
+    Deregistered {
+        /// The UE.
+        supi: Supi,
+        /// Who asked for it.
+        by: By,
+        /// From the request to the accept, milliseconds; when the UE asked.
+        deregistration_ms: Option<f64>,
+    },
+    /// A procedure failed.
+    Failed {
+        /// The UE.
+        supi: Supi,
+        /// The procedure, in words of TS 23.502.
+        procedure: &'static str,
+        /// What went wrong.
+        reason: &'static str,
+        /// The cause's number, when the network named one.
+        cause: Option<u8>,
+        /// All of it in words.
+        detail: String,
+    },
+    /// Every UE has been through its initial procedures.
+    Ready(Totals),
+    /// The end.
+    Summary(Totals),
+}
+
+/// Who started something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    /// The UE.
+    Ue,
+    /// The network.
+    Network,
+}
+
+/// Counts since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Totals {
+    /// Successful registrations.
+    pub registered: u64,
+    /// Sessions set up.
+    pub sessions: u64,
+    /// Procedures that failed.
+    pub failed: u64,
+    /// Deregistrations.
+    pub deregistered: u64,
+    /// Since the first registration, milliseconds.
+    pub elapsed_ms: f64,
+    /// User-plane packets from UEs.
+    pub uplink_packets: u64,
+    /// User-plane packets to UEs.
+    pub downlink_packets: u64,
+    /// User-plane packets that had to be dropped.
+    pub dropped_packets: u64,
+}
+
+/// Milliseconds since `start`.
+pub(crate) fn elapsed_ms(start: net::time::Instant) -> f64 {
+    let elapsed = net::time::now().saturating_duration_since(start);
+    (elapsed.as_secs_f64() * 1e6).round() / 1e3
+}

@@ -1,0 +1,392 @@
+//! Many UEs at once, as a [`Config`] asks.
+//!
+//! One task per UE goes through the same straight line: register, set up a session, stay, leave. A
+//! semaphore bounds how many are in their initial procedures, an interval how many start per second.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use net::time::Instant;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::config::{Config, Hold};
+use crate::event::{By, Event, Totals, elapsed_ms};
+use crate::gnb::{Gnb, GnbConfig, GnbError};
+use crate::ue::{Failure, Occurred, Ue};
+use crate::user_plane::UserPlane;
+
+/// Why a simulation could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A value of the configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] types::Invalid),
+    /// GTP-U could not be bound.
+    #[error("N3 on {address}: {source}; is the address of this host, and UDP port 2152 free?")]
+    UserPlane {
+        /// The N3 address.
+        address: std::net::IpAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A gNB did not come up.
+    #[error("gNB {id:#x}: {source}")]
+    Gnb {
+        /// Its identity.
+        id: u32,
+        /// Why.
+        source: GnbError,
+    },
+}
+
+impl Config {
+    /// The `index`-th gNB.
+    pub fn gnb(&self, index: u16) -> GnbConfig {
+        GnbConfig {
+            id: self.first_gnb_id.wrapping_add(index.into()),
+            plmn: self.plmn,
+            tac: self.tac,
+            slices: self.slices.clone(),
+            amf: self.amf,
+            n2: self.n2,
+            sctp: net::sctp::SctpConfig { mode: self.sctp, ..Default::default() },
+        }
+    }
+}
+
+/// Runs a simulation until it is over or `shutdown` completes, printing events to standard output.
+///
+/// # Errors
+/// It could not start. UEs that fail are events, not errors.
+pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<Totals, RunError> {
+    run_with(config, print, shutdown).await
+}
+
+/// One event as one line. Whoever closed our output does not want it any more: that is no error.
+fn print(event: &Event) {
+    if let Ok(mut line) = serde_json::to_vec(event) {
+        line.push(b'\n');
+        let mut out = std::io::stdout().lock();
+        let _ = out.write_all(&line).and_then(|()| out.flush());
+    }
+}
+
+/// As [`run`], giving each event to `sink`.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_with(
+    config: Config,
+    sink: impl Fn(&Event) + Send + Sync + 'static,
+    shutdown: impl Future<Output = ()>,
+) -> Result<Totals, RunError> {
+    let n3 = config.n3.unwrap_or(config.n2);
+    let user_plane = match config.ue.session {
+        Some(_) => Some(UserPlane::start(n3).map_err(|source| RunError::UserPlane { address: n3, source })?),
+        None => None,
+    };
+    let mut gnbs = Vec::new();
+    for index in 0..config.gnbs.max(1) {
+        let gnb = config.gnb(index);
+        let id = gnb.id;
+        let gnb =
+            Gnb::connect(gnb, user_plane.clone()).await.map_err(|source| RunError::Gnb { id, source })?;
+        sink(&Event::Gnb {
+            gnb: format!("{id:#x}"),
+            amf: gnb.amf_name().to_owned(),
+            setup_ms: gnb.setup_ms(),
+        });
+        gnbs.push(gnb);
+    }
+    let mut ues = Vec::new();
+    let ue_config = Arc::new(config.ue.clone());
+    for (index, gnb) in (0..config.count).zip(gnbs.iter().cycle()) {
+        ues.push(Ue::new(Arc::clone(&ue_config), index.into(), gnb.clone())?);
+    }
+    let (stop, stopping) = watch::channel(false);
+    let world = Arc::new(World {
+        permits: Semaphore::new(config.concurrency.max(1)),
+        counts: Counts::default(),
+        started: net::time::now(),
+        sink: Box::new(sink),
+        user_plane,
+        stopping,
+        config,
+    });
+    let totals = world.clone().simulate(ues, stop, shutdown).await;
+    for gnb in &gnbs {
+        gnb.shutdown().await;
+    }
+    Ok(totals)
+}
+
+/// What the UE tasks share.
+struct World {
+    config: Config,
+    permits: Semaphore,
+    counts: Counts,
+    started: Instant,
+    sink: Box<dyn Fn(&Event) + Send + Sync>,
+    user_plane: Option<UserPlane>,
+    /// Becomes `true` when everything is to end.
+    stopping: watch::Receiver<bool>,
+}
+
+#[derive(Default)]
+struct Counts {
+    registered: AtomicU64,
+    sessions: AtomicU64,
+    failed: AtomicU64,
+    deregistered: AtomicU64,
+    /// UEs that have been through their initial procedures.
+    settled: AtomicU64,
+}
+
+fn bump(counter: &AtomicU64) -> u64 {
+    counter.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+impl World {
+    fn totals(&self) -> Totals {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let packets = self.user_plane.as_ref().map(UserPlane::counters).unwrap_or_default();
+        Totals {
+            registered: read(&self.counts.registered),
+            sessions: read(&self.counts.sessions),
+            failed: read(&self.counts.failed),
+            deregistered: read(&self.counts.deregistered),
+            elapsed_ms: elapsed_ms(self.started),
+            uplink_packets: packets.uplink,
+            downlink_packets: packets.downlink,
+            dropped_packets: packets.dropped,
+        }
+    }
+
+    fn tell(&self, event: &Event) {
+        (self.sink)(event);
+    }
+
+    fn stopped(&self) -> bool {
+        *self.stopping.borrow()
+    }
+
+    async fn stop(&self) {
+        // An error means that nobody can stop us any more, which never happens before the tasks end.
+        let _ = self.stopping.clone().wait_for(|stop| *stop).await;
+    }
+
+    async fn simulate(
+        self: Arc<Self>,
+        ues: Vec<Ue>,
+        stop: watch::Sender<bool>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Totals {
+        let mut tasks = JoinSet::new();
+        let all = async {
+            let mut pace =
+                self.config.rate.filter(|rate| *rate > 0.0).map(|rate| {
+                    net::time::interval(Duration::from_secs_f64((1.0 / rate).clamp(1e-6, 3600.0)))
+                });
+            for ue in ues {
+                if let Some(pace) = &mut pace {
+                    pace.tick().await;
+                }
+                tasks.spawn(Arc::clone(&self).live(ue));
+            }
+            while tasks.join_next().await.is_some() {}
+        };
+        {
+            let mut all = std::pin::pin!(all);
+            let mut shutdown = std::pin::pin!(shutdown);
+            tokio::select! {
+                () = &mut all => {}
+                () = &mut shutdown => {
+                    let _ = stop.send(true);
+                    all.await;
+                }
+            }
+        }
+        let totals = self.totals();
+        self.tell(&Event::Summary(totals));
+        totals
+    }
+
+    /// The life of one UE.
+    async fn live(self: Arc<Self>, mut ue: Ue) {
+        let mut settled = false;
+        for cycle in 1..=self.config.cycles.max(1) {
+            if self.stopped() {
+                break;
+            }
+            let arrived = self.arrive(&mut ue).await;
+            if !std::mem::replace(&mut settled, true) {
+                self.settle();
+            }
+            let last = cycle == self.config.cycles.max(1);
+            if arrived && last {
+                self.stay(&mut ue).await;
+            }
+            if ue.registered() && (!last || self.config.deregister) {
+                self.leave(&mut ue).await;
+            }
+        }
+        if !settled {
+            self.settle();
+        }
+    }
+
+    /// Counts a UE as settled, and says so when it was the last one.
+    fn settle(&self) {
+        if bump(&self.counts.settled) == u64::from(self.config.count) {
+            self.tell(&Event::Ready(self.totals()));
+        }
+    }
+
+    /// Reports a failure.
+    fn failed(&self, ue: &Ue, procedure: &'static str, failure: &Failure) {
+        bump(&self.counts.failed);
+        self.tell(&Event::Failed {
+            supi: ue.supi(),
+            procedure,
+            reason: failure.reason(),
+            cause: failure.cause(),
+            detail: failure.to_string(),
+        });
+    }
+
+    /// Registration and session; whether both succeeded.
+    async fn arrive(&self, ue: &mut Ue) -> bool {
+        // Never closed.
+        let _permit = self.permits.acquire().await;
+        if self.stopped() {
+            return false;
+        }
+        match ue.register().await {
+            Ok(registered) => {
+                bump(&self.counts.registered);
+                self.tell(&Event::Registered {
+                    supi: ue.supi(),
+                    guti: registered.guti.map(|guti| guti.to_string()),
+                    registration_ms: millis(registered.took),
+                    authenticated: registered.authenticated,
+                });
+            }
+            Err(failure) => {
+                self.failed(ue, "registration", &failure);
+                return false;
+            }
+        }
+        match self.session(ue).await {
+            Ok(()) => true,
+            Err(failure) => {
+                self.failed(ue, "pdu_session_establishment", &failure);
+                // The UE stays registered without session, as a real one would.
+                true
+            }
+        }
+    }
+
+    async fn session(&self, ue: &mut Ue) -> Result<(), Failure> {
+        let Some(request) = ue.default_session() else { return Ok(()) };
+        let id = request.id;
+        let (session, took) = ue.establish_session(request).await?;
+        let has_ipv6 = session.session_type.has_ipv6();
+        let advertised = if has_ipv6 { Some(ue.solicit_router(id).await?.1) } else { None };
+        let (mut netns, mut interface) = (None, None);
+        if self.config.tun {
+            let opened = ue.open_interface(id).await?;
+            netns = Some(opened.netns().display().to_string());
+            interface = Some(opened.name().to_owned());
+        }
+        bump(&self.counts.sessions);
+        let supi = ue.supi();
+        if let Some(session) = ue.session_mut(id) {
+            self.tell(&Event::Session {
+                supi,
+                id,
+                session_type: session.session_type,
+                ipv4: session.ipv4,
+                ipv6: session.ipv6,
+                dns: session.dns.clone(),
+                netns,
+                interface,
+                session_ms: millis(took),
+                router_advertisement_ms: advertised.map(millis),
+            });
+        }
+        Ok(())
+    }
+
+    /// Stays registered, answering the network, for as long as the configuration says.
+    async fn stay(&self, ue: &mut Ue) {
+        let until = match self.config.hold {
+            Hold::UntilShutdown => None,
+            Hold::For(duration) => Some(net::time::now() + duration),
+        };
+        loop {
+            let over = async {
+                match until {
+                    Some(deadline) => net::time::sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let occurred = tokio::select! {
+                occurred = ue.serve(), if ue.connected() => occurred,
+                () = over => return,
+                () = self.stop() => return,
+            };
+            match occurred {
+                Ok(Occurred::SessionReleased { id, .. }) => {
+                    let (supi, by) = (ue.supi(), By::Network);
+                    self.tell(&Event::Released { supi, id, by, release_ms: None });
+                }
+                Ok(Occurred::Deregistered { .. }) => {
+                    bump(&self.counts.deregistered);
+                    let (supi, by) = (ue.supi(), By::Network);
+                    self.tell(&Event::Deregistered { supi, by, deregistration_ms: None });
+                }
+                Ok(Occurred::Released(_)) => {}
+                Ok(Occurred::ErrorIndication(error)) => {
+                    let failure = Failure::ErrorIndication(error.cause.unwrap_or_default());
+                    self.failed(ue, "connection", &failure);
+                }
+                Err(failure) => self.failed(ue, "connection", &failure),
+            }
+        }
+    }
+
+    /// Releases sessions if asked to, and deregisters.
+    async fn leave(&self, ue: &mut Ue) {
+        // Never closed.
+        let _permit = self.permits.acquire().await;
+        let supi = ue.supi();
+        if self.config.release_sessions && ue.connected() {
+            let ids: Vec<_> = ue.sessions().map(|session| session.id).collect();
+            for id in ids {
+                match ue.release_session(id).await {
+                    Ok(took) => {
+                        let (by, release_ms) = (By::Ue, Some(millis(took)));
+                        self.tell(&Event::Released { supi, id, by, release_ms });
+                    }
+                    Err(failure) => self.failed(ue, "pdu_session_release", &failure),
+                }
+            }
+        }
+        match ue.deregister(false).await {
+            Ok(deregistered) => {
+                bump(&self.counts.deregistered);
+                let deregistration_ms = Some(millis(deregistered.took));
+                self.tell(&Event::Deregistered { supi, by: By::Ue, deregistration_ms });
+            }
+            Err(failure) => self.failed(ue, "deregistration", &failure),
+        }
+    }
+}
+
+/// Milliseconds to three places.
+fn millis(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}

@@ -1,0 +1,92 @@
+//! A TUN device in a namespace of the UE's own, for ordinary programs to use.
+//!
+//! The namespace has no name: it is reached as [`Interface::netns`] while this process lives, for
+//! example by `nsenter --net=PATH ping …`. It contains the loopback interface, up, and one TUN device
+//! with the session's addresses and default routes through it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+
+use net::link::{Cidr, Links};
+use net::netns::NetNs;
+use net::sysctl;
+use pktio::tun::TunPort;
+
+use super::{Failure, Session};
+
+/// Name of the device in each namespace.
+const NAME: &str = "tun0";
+/// Packets the device may hold for the simulator: enough for a TCP window at some hundred Mbit/s.
+const QUEUE_LEN: u32 = 2_000;
+
+/// The interface of one session.
+#[derive(Debug)]
+pub struct Interface {
+    namespace: NetNs,
+    links: Links,
+}
+
+impl Interface {
+    /// Creates namespace and device, gives it the session's addresses, and connects it to the tunnel.
+    pub(super) async fn set_up(session: &Session) -> Result<Self, Failure> {
+        let failed = |error: &dyn std::fmt::Display| Failure::Interface(error.to_string());
+        let namespace = NetNs::new().map_err(|error| failed(&error))?;
+        let tun = namespace
+            .enter(|| {
+                // The UE does router discovery itself, with the interface identifier it was given.
+                // A kernel without IPv6 has no such settings, and needs none.
+                for setting in ["accept_ra", "autoconf", "router_solicitations"] {
+                    let _ = sysctl::set(&format!("net.ipv6.conf.default.{setting}"), "0");
+                }
+                let _ = sysctl::set("net.ipv6.conf.default.addr_gen_mode", "1");
+                TunPort::create(NAME)
+            })
+            .map_err(|error| failed(&error))?
+            .map_err(|error| failed(&error))?;
+        let links = Links::in_ns(&namespace).map_err(|error| failed(&error))?;
+        let interface = Self { namespace, links };
+        interface.configure(session).await.map_err(|error| failed(&error))?;
+        if let Some(bearer) = &session.bearer {
+            bearer.tunnel.attach(tun);
+        }
+        Ok(interface)
+    }
+
+    async fn configure(&self, session: &Session) -> Result<(), net::link::LinkError> {
+        self.links.set_mtu(NAME, session.mtu.into()).await?;
+        self.links.set_txqueuelen(NAME, QUEUE_LEN).await?;
+        self.links.up(NAME).await?;
+        if let Some(address) = session.ipv4 {
+            self.links.add_address(NAME, Cidr::host(IpAddr::V4(address))).await?;
+            self.links.add_route(default_route(Ipv4Addr::UNSPECIFIED.into()), None, Some(NAME)).await?;
+        }
+        if let Some(address) = session.ipv6 {
+            self.links.add_address(NAME, prefix_of_64(address.into())).await?;
+            self.links.add_route(default_route(Ipv6Addr::UNSPECIFIED.into()), None, Some(NAME)).await?;
+        }
+        Ok(())
+    }
+
+    /// How other processes open the namespace.
+    pub fn netns(&self) -> PathBuf {
+        self.namespace.path()
+    }
+
+    /// The namespace itself.
+    pub fn namespace(&self) -> &NetNs {
+        &self.namespace
+    }
+
+    /// The device's name within it.
+    pub fn name(&self) -> &'static str {
+        NAME
+    }
+}
+
+fn default_route(unspecified: IpAddr) -> Cidr {
+    Cidr::new(unspecified, 0).expect("a prefix of no bits suits any address")
+}
+
+fn prefix_of_64(address: IpAddr) -> Cidr {
+    Cidr::new(address, 64).expect("64 bits are fewer than an IPv6 address has")
+}

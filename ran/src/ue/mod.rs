@@ -1,0 +1,277 @@
+//! A UE: identity, NAS security, sessions, and the procedures it performs.
+//!
+//! One owner drives a [`Ue`] through its methods, one file per procedure in `procedure/`; each is a
+//! straight line of sending and waiting. Between procedures [`Ue::serve`] answers what the network
+//! starts. Nothing runs in the background, so a test sees every step.
+//!
+//! # Driving one UE by hand
+//! - [`Ue::send`] protects and sends a message as a UE would; [`Ue::send_plain`] does not protect;
+//!   [`Ue::send_bytes`] sends any octets, for instance ones kept from [`Ue::protect`] and changed or
+//!   sent twice.
+//! - [`Ue::hear`] returns the next thing that reaches the UE, verified and decoded, without reacting to
+//!   it; [`Ue::respond`] reacts to what belongs to no particular procedure (identity, authentication,
+//!   security mode, configuration update).
+//! - [`Ue::record`] keeps every NAS message in both directions for [`Ue::recorded`].
+//! - [`Ue::connection`] is the gNB's side: raw NGAP through [`Gnb::send`] and [`Gnb::send_bytes`],
+//!   received PDUs through [`Connection::next_pdu`](crate::gnb::Connection::next_pdu).
+//! - A wrong key, sequence number or algorithm list is a matter of [`UeConfig`].
+
+mod interface;
+mod n1;
+mod procedure;
+mod session;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nas::aka::{Milenage, Usim};
+use nas::security::SecurityContext;
+use nas::suci::{PublicKey, conceal};
+use nas::{GmmCause, GsmCause, KeySetId, MobileIdentity, UeSecurityCapability};
+use types::{Guti, Imsi, Invalid, Key, PduSessionId, Supi};
+
+use crate::config::{SuciScheme, UeConfig};
+use crate::gnb::{Bearer, Connection, Gnb};
+
+pub use interface::Interface;
+pub use n1::{Heard, Recorded};
+pub use procedure::deregistration::Deregistered;
+pub use procedure::network_initiated::Occurred;
+pub use procedure::pdu_session_establishment::SessionRequest;
+pub use procedure::registration::Registered;
+pub use session::Session;
+
+/// Why a procedure did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// REGISTRATION REJECT, or a 5GSM message returned by the AMF.
+    #[error("rejected: {0}")]
+    Rejected(GmmCause),
+    /// PDU SESSION … REJECT.
+    #[error("rejected: {0}")]
+    SessionRejected(GsmCause),
+    /// AUTHENTICATION REJECT: the network does not believe our answer.
+    #[error("the network rejected the authentication")]
+    AuthenticationRejected,
+    /// The network did not answer in time.
+    #[error("no {0} in time")]
+    Timeout(&'static str),
+    /// The gNB lost its association or was reset.
+    #[error("the N2 connection is lost")]
+    ConnectionLost,
+    /// The AMF released the connection instead of answering.
+    #[error("released: {0}")]
+    Released(ngap::Cause),
+    /// The AMF did not understand a message of ours.
+    #[error("error indication: {0}")]
+    ErrorIndication(ngap::Cause),
+    /// The network deregistered the UE meanwhile.
+    #[error("deregistered by the network: {0:?}")]
+    Deregistered(Option<GmmCause>),
+    /// 5GMM STATUS in answer to our message.
+    #[error("5GMM status: {0}")]
+    Status(GmmCause),
+    /// A message of ours could not be made.
+    #[error("cannot build the message: {0}")]
+    Build(String),
+    /// There is no connection, security context or identity the procedure needs.
+    #[error("the UE has no {0}")]
+    Missing(&'static str),
+    /// The UE's interface could not be set up.
+    #[error("UE interface: {0}")]
+    Interface(String),
+}
+
+impl Failure {
+    /// A word for statistics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Rejected(_) => "rejected",
+            Self::SessionRejected(_) => "session_rejected",
+            Self::AuthenticationRejected => "authentication_rejected",
+            Self::Timeout(_) => "timeout",
+            Self::ConnectionLost => "connection_lost",
+            Self::Released(_) => "released",
+            Self::ErrorIndication(_) => "error_indication",
+            Self::Deregistered(_) => "deregistered",
+            Self::Status(_) => "status",
+            Self::Build(_) => "build",
+            Self::Missing(_) => "missing",
+            Self::Interface(_) => "interface",
+        }
+    }
+
+    /// The cause's number, when the network named one of 5GMM or 5GSM.
+    pub fn cause(&self) -> Option<u8> {
+        match self {
+            Self::Rejected(cause) | Self::Status(cause) | Self::Deregistered(Some(cause)) => {
+                Some(cause.number())
+            }
+            Self::SessionRejected(cause) => Some(cause.number()),
+            _ => None,
+        }
+    }
+}
+
+/// A simulated UE.
+#[derive(Debug)]
+pub struct Ue {
+    config: Arc<UeConfig>,
+    supi: Supi,
+    gnb: Gnb,
+    usim: Usim,
+    public_key: Option<PublicKey>,
+    capability: UeSecurityCapability,
+    /// The NAS security context, current or kept from an earlier registration.
+    context: Option<SecurityContext>,
+    /// Messages of this connection are protected: the context has been taken into use on it.
+    secured: bool,
+    /// KAMF of an authentication whose SECURITY MODE COMMAND is still to come.
+    fresh_kamf: Option<(KeySetId, Key<32>)>,
+    guti: Option<Guti>,
+    registered: bool,
+    /// The complete REGISTRATION REQUEST under way, for SECURITY MODE COMPLETE.
+    initial_message: Option<Vec<u8>>,
+    authenticated: bool,
+    connection: Option<Connection>,
+    sessions: BTreeMap<PduSessionId, Session>,
+    /// Bearers whose Establishment Accept is still to come.
+    bearers: BTreeMap<PduSessionId, Bearer>,
+    last_pti: u8,
+    discarded: u64,
+    record: Option<Vec<Recorded>>,
+}
+
+impl Ue {
+    /// The UE number `index` (from 0) of a configuration, camping on `gnb`.
+    ///
+    /// # Errors
+    /// An IMSI beyond 15 digits, or a home network key that is none.
+    pub fn new(config: Arc<UeConfig>, index: u64, gnb: Gnb) -> Result<Self, Invalid> {
+        let imsi: Imsi = config
+            .first_imsi
+            .checked_add(index)
+            .ok_or_else(|| Invalid::new("IMSI", index, "a UE number that keeps the IMSI at 15 digits"))?;
+        let public_key = match &config.suci {
+            SuciScheme::Null => None,
+            SuciScheme::Ecies { scheme, key_id, public_key } => {
+                Some(PublicKey::new(*scheme, *key_id, public_key)?)
+            }
+        };
+        let usim = Usim::new(Milenage::new(&config.k, &config.opc), config.sqn);
+        Ok(Self {
+            supi: Supi::from(imsi),
+            gnb,
+            usim,
+            public_key,
+            capability: UeSecurityCapability::new(&config.ciphering, &config.integrity),
+            context: None,
+            secured: false,
+            fresh_kamf: None,
+            guti: None,
+            registered: false,
+            initial_message: None,
+            authenticated: false,
+            connection: None,
+            sessions: BTreeMap::new(),
+            bearers: BTreeMap::new(),
+            last_pti: 0,
+            discarded: 0,
+            record: None,
+            config,
+        })
+    }
+
+    /// Its identity.
+    pub fn supi(&self) -> Supi {
+        self.supi
+    }
+
+    /// Its temporary identity, once registered.
+    pub fn guti(&self) -> Option<Guti> {
+        self.guti
+    }
+
+    /// Whether it is registered, as far as it knows.
+    pub fn registered(&self) -> bool {
+        self.registered
+    }
+
+    /// Whether it has a connection to the network.
+    pub fn connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Its NAS security context.
+    pub fn context(&self) -> Option<&SecurityContext> {
+        self.context.as_ref()
+    }
+
+    /// Its USIM.
+    pub fn usim(&self) -> &Usim {
+        &self.usim
+    }
+
+    /// Its sessions.
+    pub fn sessions(&self) -> impl Iterator<Item = &Session> {
+        self.sessions.values()
+    }
+
+    /// A session, to send and receive packets through it.
+    pub fn session_mut(&mut self, id: PduSessionId) -> Option<&mut Session> {
+        self.sessions.get_mut(&id)
+    }
+
+    /// The gNB's side of its connection.
+    pub fn connection(&mut self) -> Option<&mut Connection> {
+        self.connection.as_mut()
+    }
+
+    /// The gNB it camps on.
+    pub fn gnb(&self) -> &Gnb {
+        &self.gnb
+    }
+
+    /// Camps on another gNB; its connection is lost without a word to either side.
+    pub fn camp(&mut self, gnb: Gnb) {
+        self.lose_connection();
+        self.gnb = gnb;
+    }
+
+    /// Messages from the network that were not believed or not understood.
+    pub fn discarded(&self) -> u64 {
+        self.discarded
+    }
+
+    /// Forgets identity and keys, as a UE fresh from the factory.
+    pub fn forget(&mut self) {
+        self.lose_connection();
+        (self.context, self.fresh_kamf, self.guti, self.registered) = (None, None, None, false);
+        self.sessions.clear();
+    }
+
+    /// Drops the radio connection without telling the network.
+    pub fn lose_connection(&mut self) {
+        self.connection = None;
+        self.secured = false;
+        self.bearers.clear();
+    }
+
+    /// A new SUCI; with a public key a different one each time.
+    pub fn suci(&self) -> Result<MobileIdentity, Failure> {
+        let mnc_len = self.config.home_plmn.mnc_len();
+        let suci =
+            conceal(self.supi.imsi(), mnc_len, &self.config.routing_indicator, self.public_key.as_ref());
+        suci.map(MobileIdentity::Suci).map_err(|error| Failure::Build(error.to_string()))
+    }
+
+    /// 5G-GUTI where there is one, else SUCI.
+    pub fn identity(&self) -> Result<MobileIdentity, Failure> {
+        self.guti.map_or_else(|| self.suci(), |guti| Ok(MobileIdentity::Guti(guti)))
+    }
+
+    /// Key set identifier of the context the UE has.
+    pub fn ngksi(&self) -> KeySetId {
+        self.context.as_ref().map_or(KeySetId::NoKey, SecurityContext::ngksi)
+    }
+}

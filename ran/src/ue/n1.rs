@@ -1,0 +1,283 @@
+//! N1: NAS messages in and out, protected and verified (TS 24.501 §4.4).
+
+use bytes::Bytes;
+use nas::gmm::{AuthenticationRequest, SecurityModeCommand, SecurityModeComplete};
+use nas::security::{Envelope, Header, SecurityContext, Side, Verified, allowed_unprotected};
+use nas::{GmmCause, IdentityType, Message, MobileIdentity};
+use types::{Key, Pei};
+
+use super::{Failure, Ue};
+use crate::gnb::Downlink;
+
+/// What reached the UE.
+#[derive(Debug)]
+pub enum Heard {
+    /// A NAS message, verified where it has to be.
+    Nas(Message),
+    /// Radio resources of a session came; they are kept in the UE.
+    SessionUp(types::PduSessionId),
+    /// Radio resources of a session went.
+    SessionDown(types::PduSessionId),
+    /// The connection was released.
+    Released(ngap::Cause),
+    /// The AMF complained about a message of ours.
+    ErrorIndication(ngap::ErrorIndication),
+}
+
+/// A NAS message that was kept, see [`Ue::record`].
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// Sent by the UE (`true`) or received.
+    pub sent: bool,
+    /// As it was on N1, protected or not.
+    pub octets: Bytes,
+    /// What it says; `None` for one that was not believed or not understood.
+    pub message: Option<Message>,
+}
+
+impl Ue {
+    /// Keeps every NAS message from now on.
+    pub fn record(&mut self) {
+        self.record.get_or_insert_default();
+    }
+
+    /// The messages kept so far.
+    pub fn recorded(&self) -> &[Recorded] {
+        self.record.as_deref().unwrap_or_default()
+    }
+
+    fn keep(&mut self, sent: bool, octets: &Bytes, message: Option<&Message>) {
+        if let Some(record) = &mut self.record {
+            record.push(Recorded { sent, octets: octets.clone(), message: message.cloned() });
+        }
+    }
+
+    /// Opens a connection if there is none.
+    pub fn connect(&mut self) {
+        if self.connection.is_none() {
+            self.connection = Some(self.gnb.open());
+            self.secured = false;
+        }
+    }
+
+    /// The octets of a message as this UE would send it now: protected once security is on.
+    pub fn protect(&mut self, message: &Message) -> Result<Vec<u8>, Failure> {
+        let build = |error: &dyn std::fmt::Display| Failure::Build(error.to_string());
+        match &mut self.context {
+            Some(context) if self.secured => context.protect(message).map_err(|error| build(&error)),
+            _ => message.encode().map_err(|error| build(&error)),
+        }
+    }
+
+    /// Sends a message, protected once security is on.
+    pub async fn send(&mut self, message: &Message) -> Result<(), Failure> {
+        let octets = self.protect(message)?;
+        self.send_octets(octets.into(), Some(message)).await
+    }
+
+    /// Sends a message without protection.
+    pub async fn send_plain(&mut self, message: &Message) -> Result<(), Failure> {
+        let octets = message.encode().map_err(|error| Failure::Build(error.to_string()))?;
+        self.send_octets(octets.into(), Some(message)).await
+    }
+
+    /// Sends any octets as a NAS message.
+    pub async fn send_bytes(&mut self, octets: impl Into<Bytes>) -> Result<(), Failure> {
+        self.send_octets(octets.into(), None).await
+    }
+
+    pub(super) async fn send_octets(
+        &mut self,
+        octets: Bytes,
+        message: Option<&Message>,
+    ) -> Result<(), Failure> {
+        self.connect();
+        self.keep(true, &octets, message);
+        let s_tmsi = self.guti.map(types::Guti::s_tmsi);
+        let connection = self.connection.as_mut().ok_or(Failure::ConnectionLost)?;
+        connection.send_nas(octets, s_tmsi).await.map_err(|_| Failure::ConnectionLost)
+    }
+
+    /// The next thing that reaches the UE. Messages it does not believe or understand are counted and
+    /// skipped (TS 24.501 §4.4.4.2, §7). Cancel-safe.
+    pub async fn hear(&mut self) -> Result<Heard, Failure> {
+        loop {
+            let connection = self.connection.as_mut().ok_or(Failure::ConnectionLost)?;
+            let Some(downlink) = connection.next().await else {
+                self.lose_connection();
+                return Err(Failure::ConnectionLost);
+            };
+            match downlink {
+                Downlink::Nas(octets) => {
+                    let message = self.read(&octets);
+                    self.keep(false, &octets, message.as_ref());
+                    match message {
+                        Some(message) => return Ok(Heard::Nas(message)),
+                        None => self.discarded += 1,
+                    }
+                }
+                Downlink::SessionUp(bearer) => {
+                    let id = bearer.id;
+                    match self.sessions.get_mut(&id) {
+                        Some(session) => session.bearer = Some(bearer),
+                        None => drop(self.bearers.insert(id, bearer)),
+                    }
+                    return Ok(Heard::SessionUp(id));
+                }
+                Downlink::SessionDown(id) => {
+                    self.bearers.remove(&id);
+                    if let Some(session) = self.sessions.get_mut(&id) {
+                        session.bearer = None;
+                    }
+                    return Ok(Heard::SessionDown(id));
+                }
+                Downlink::Released(cause) => {
+                    self.lose_connection();
+                    self.sessions.values_mut().for_each(|session| session.bearer = None);
+                    return Ok(Heard::Released(cause));
+                }
+                Downlink::ErrorIndication(error) => return Ok(Heard::ErrorIndication(error)),
+            }
+        }
+    }
+
+    /// Verifies and decodes octets of N1; `None` for what a UE ignores.
+    fn read(&mut self, octets: &[u8]) -> Option<Message> {
+        match Envelope::read(octets).ok()? {
+            Envelope::Plain(plain) => {
+                let message = Message::decode(plain).ok()?.message;
+                allowed_unprotected(Side::Ue, &message).then_some(message)
+            }
+            Envelope::Protected { header: Header::NewContext | Header::NewContextCiphered, .. } => {
+                self.read_security_mode_command(octets)
+            }
+            Envelope::Protected { .. } => {
+                let verified = self.context.as_mut()?.unprotect(octets).ok()?;
+                self.secured = true;
+                Some(verified.message.message)
+            }
+        }
+    }
+
+    /// SECURITY MODE COMMAND (TS 24.501 §5.4.2.3): makes or changes the context it announces, if the
+    /// command is genuine under it.
+    fn read_security_mode_command(&mut self, octets: &[u8]) -> Option<Message> {
+        let peeked = Envelope::read(octets).ok()?.peek().ok()?.message;
+        let Message::SecurityModeCommand(command) = &peeked else { return None };
+        let kamf = match (&self.fresh_kamf, &self.context) {
+            (Some((ngksi, kamf)), _) if *ngksi == command.ngksi => kamf.clone(),
+            (_, Some(context)) if context.ngksi() == command.ngksi => return self.reselect(octets, command),
+            _ => return None,
+        };
+        let context =
+            SecurityContext::new(Side::Ue, &kamf, command.ngksi, command.integrity, command.ciphering);
+        let mut context = context.ok()?;
+        let Verified { message, .. } = context.unprotect(octets).ok()?;
+        (self.context, self.secured, self.fresh_kamf) = (Some(context), true, None);
+        Some(message.message)
+    }
+
+    /// A command that changes algorithms of the context in use; left as it was if not genuine.
+    fn reselect(&mut self, octets: &[u8], command: &SecurityModeCommand) -> Option<Message> {
+        let context = self.context.as_mut()?;
+        let before = (context.integrity(), context.ciphering());
+        context.reselect(command.integrity, command.ciphering).ok()?;
+        match context.unprotect(octets) {
+            Ok(verified) => {
+                self.secured = true;
+                Some(verified.message.message)
+            }
+            Err(_) => {
+                let _ = context.reselect(before.0, before.1);
+                None
+            }
+        }
+    }
+
+    /// Reacts to what belongs to no particular procedure; gives back what it is not meant for.
+    ///
+    /// # Errors
+    /// AUTHENTICATION REJECT, a lost connection.
+    pub async fn respond(&mut self, message: Message) -> Result<Option<Message>, Failure> {
+        match message {
+            Message::IdentityRequest(request) => {
+                let identity = match request.identity_type {
+                    IdentityType::Suci => self.suci()?,
+                    IdentityType::Guti => self.guti.map_or(MobileIdentity::None, MobileIdentity::Guti),
+                    IdentityType::Imei => MobileIdentity::Pei(Pei::Imei(IMEI)),
+                    IdentityType::Imeisv => MobileIdentity::Pei(Pei::Imeisv(IMEISV)),
+                    _ => MobileIdentity::None,
+                };
+                self.send(&Message::IdentityResponse(nas::gmm::IdentityResponse { identity })).await?;
+            }
+            Message::AuthenticationRequest(request) => {
+                let answer = self.authenticate(&request)?;
+                self.send(&answer).await?;
+            }
+            Message::AuthenticationReject(_) => {
+                // The USIM is invalid from now on (TS 24.501 §5.4.1.3.5).
+                (self.context, self.guti, self.registered) = (None, None, false);
+                return Err(Failure::AuthenticationRejected);
+            }
+            Message::SecurityModeCommand(command) => {
+                let answer = self.security_mode(&command);
+                self.send(&answer).await?;
+            }
+            Message::ConfigurationUpdateCommand(command) => {
+                self.guti = command.guti.or(self.guti);
+                if command.acknowledge {
+                    self.send(&Message::ConfigurationUpdateComplete).await?;
+                }
+            }
+            other => return Ok(Some(other)),
+        }
+        Ok(None)
+    }
+
+    /// 5G-AKA as the UE does it (TS 24.501 §5.4.1.3, TS 33.501 §6.1.3.2).
+    fn authenticate(&mut self, request: &AuthenticationRequest) -> Result<Message, Failure> {
+        use nas::aka::{AkaFailure, kamf, kseaf};
+        use nas::gmm::{AuthenticationFailure, AuthenticationResponse};
+        let failure = |cause, auts| Message::AuthenticationFailure(AuthenticationFailure { cause, auts });
+        let (Some(rand), Some(autn)) = (request.rand, request.autn) else {
+            return Ok(failure(GmmCause::Non5gAuthenticationUnacceptable, None));
+        };
+        let name = self.gnb.config().plmn.serving_network_name();
+        let answer = match self.usim.answer(&Key::new(rand), &Key::new(autn), &name) {
+            Ok(answer) => answer,
+            Err(AkaFailure::Mac) => return Ok(failure(GmmCause::MacFailure, None)),
+            Err(AkaFailure::Non5g) => return Ok(failure(GmmCause::Non5gAuthenticationUnacceptable, None)),
+            Err(AkaFailure::Synchronisation { auts }) => {
+                return Ok(failure(GmmCause::SynchFailure, Some(*auts.expose())));
+            }
+        };
+        let build = |error: &dyn std::fmt::Display| Failure::Build(error.to_string());
+        let kseaf = kseaf(&answer.kausf, &name).map_err(|error| build(&error))?;
+        let abba = <[u8; 2]>::try_from(request.abba.as_slice()).map_err(|_| build(&"ABBA of odd length"))?;
+        self.fresh_kamf = Some((request.ngksi, kamf(&kseaf, self.supi, abba)));
+        self.authenticated = true;
+        let res_star = Some(answer.res_star);
+        Ok(Message::AuthenticationResponse(AuthenticationResponse { res_star, eap: None }))
+    }
+
+    /// Answers a verified SECURITY MODE COMMAND (TS 24.501 §5.4.2.3, §5.4.2.5).
+    fn security_mode(&mut self, command: &SecurityModeCommand) -> Message {
+        // NGAP and NAS leave room for capabilities the network does not know; what it replays must be ours.
+        let ours = self.capability.octets();
+        let replayed = command.replayed_capability.octets();
+        if replayed.get(..2) != ours.get(..2) {
+            let cause = GmmCause::UeSecurityCapabilitiesMismatch;
+            self.secured = false;
+            return Message::SecurityModeReject(nas::gmm::SecurityModeReject { cause });
+        }
+        Message::SecurityModeComplete(SecurityModeComplete {
+            imeisv: command.imeisv_requested.then_some(MobileIdentity::Pei(Pei::Imeisv(IMEISV))),
+            nas_message_container: self.initial_message.take(),
+        })
+    }
+}
+
+/// Equipment identity of every simulated UE: a test TAC, then zeros, with its check digit.
+const IMEI: u64 = 4_370_816_125_816_151 / 10;
+/// The same equipment with a software version.
+const IMEISV: u64 = 4_370_816_125_816_151;

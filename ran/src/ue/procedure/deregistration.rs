@@ -1,0 +1,66 @@
+//! UE-initiated deregistration (TS 23.502 §4.2.2.3.2, TS 24.501 §5.5.2.2).
+
+use std::time::Duration;
+
+use nas::gmm::DeregistrationRequestUe;
+use nas::{AccessType, Message};
+
+use crate::ue::{Failure, Heard, Ue};
+
+/// How long the UE waits for the signalling connection to be released afterwards.
+const RELEASE_WAIT: Duration = Duration::from_secs(2);
+
+/// A completed deregistration.
+#[derive(Debug, Clone, Copy)]
+pub struct Deregistered {
+    /// From the request to the accept; to the release of the connection when switching off.
+    pub took: Duration,
+}
+
+impl Ue {
+    /// Deregisters. 5G-GUTI and security context are kept for the next registration. A UE that switches
+    /// off is not answered; it waits for the release of its connection only.
+    ///
+    /// # Errors
+    /// Why not; the UE counts itself deregistered all the same (§5.5.2.2.6).
+    pub async fn deregister(&mut self, switch_off: bool) -> Result<Deregistered, Failure> {
+        let request = Message::DeregistrationRequestUe(DeregistrationRequestUe {
+            switch_off,
+            access: AccessType::ThreeGpp,
+            ngksi: self.ngksi(),
+            identity: self.identity()?,
+            nas_message_container: None,
+        });
+        let started = net::time::now();
+        let outcome = self.deregistration(&request, switch_off).await;
+        let took = net::time::now().saturating_duration_since(started);
+        self.registered = false;
+        self.sessions.clear();
+        self.await_release(RELEASE_WAIT).await;
+        outcome.map(|()| Deregistered { took })
+    }
+
+    async fn deregistration(&mut self, request: &Message, switch_off: bool) -> Result<(), Failure> {
+        if self.connection.is_some() {
+            self.send(request).await?;
+        } else {
+            // From idle: an initial message, protected as such.
+            let context = self.context.as_mut().ok_or(Failure::Missing("security context"))?;
+            let octets = context.protect_initial(request);
+            let octets = octets.map_err(|error| Failure::Build(error.to_string()))?;
+            self.send_octets(octets.into(), Some(request)).await?;
+        }
+        loop {
+            match self.await_answer("Deregistration Accept").await {
+                Ok(Heard::Nas(Message::DeregistrationAcceptUe)) => return Ok(()),
+                Ok(Heard::Released(_)) if switch_off => return Ok(()),
+                // Colliding with the network's own deregistration: both are done (§5.5.2.2.6 d).
+                Ok(Heard::Nas(Message::DeregistrationRequestNetwork(_))) => {
+                    return self.network_deregistration().await;
+                }
+                Ok(other) => self.not_my_answer(other).await?,
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+}

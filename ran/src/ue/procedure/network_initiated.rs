@@ -1,0 +1,96 @@
+//! What the network starts: deregistration (TS 24.501 §5.5.2.3), session release (§6.3.3) and
+//! modification (§6.3.2), release of the connection (TS 23.502 §4.2.6).
+
+use nas::gmm::DlNasTransport;
+use nas::gsm::ModificationComplete;
+use nas::{GmmCause, GsmCause, Message, SmBody, SmMessage};
+use types::PduSessionId;
+
+use crate::ue::{Failure, Heard, Ue};
+
+/// Something the network did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Occurred {
+    /// The UE was deregistered.
+    Deregistered {
+        /// It is to register again.
+        reregistration_required: bool,
+        /// Why.
+        cause: Option<GmmCause>,
+    },
+    /// A session was released.
+    SessionReleased {
+        /// The session.
+        id: PduSessionId,
+        /// Why.
+        cause: GsmCause,
+    },
+    /// The connection was released: the UE is idle if it is registered.
+    Released(ngap::Cause),
+    /// The AMF sent an Error Indication about this UE.
+    ErrorIndication(ngap::ErrorIndication),
+}
+
+impl Ue {
+    /// Waits for something the network does and answers it. Cancel-safe while nothing arrives.
+    ///
+    /// # Errors
+    /// The connection is lost, or the network rejected the UE.
+    pub async fn serve(&mut self) -> Result<Occurred, Failure> {
+        loop {
+            match self.hear().await? {
+                Heard::Released(cause) => return Ok(Occurred::Released(cause)),
+                Heard::ErrorIndication(error) => return Ok(Occurred::ErrorIndication(error)),
+                Heard::SessionUp(_) | Heard::SessionDown(_) => {}
+                Heard::Nas(message) => match self.respond(message).await? {
+                    Some(Message::DeregistrationRequestNetwork(request)) => {
+                        self.network_deregistration().await?;
+                        return Ok(Occurred::Deregistered {
+                            reregistration_required: request.reregistration_required,
+                            cause: request.cause,
+                        });
+                    }
+                    Some(Message::DlNasTransport(transport)) => {
+                        if let Some(occurred) = self.network_sm_message(&transport).await? {
+                            return Ok(occurred);
+                        }
+                    }
+                    Some(_) | None => {}
+                },
+            }
+        }
+    }
+
+    /// Accepts the network's deregistration.
+    pub(super) async fn network_deregistration(&mut self) -> Result<(), Failure> {
+        self.send(&Message::DeregistrationAcceptNetwork).await?;
+        self.registered = false;
+        self.sessions.clear();
+        self.bearers.clear();
+        Ok(())
+    }
+
+    /// A 5GSM message that no procedure of the UE is waiting for.
+    pub(super) async fn network_sm_message(
+        &mut self,
+        transport: &DlNasTransport,
+    ) -> Result<Option<Occurred>, Failure> {
+        let Ok(decoded) = SmMessage::decode(&transport.payload) else {
+            self.discarded += 1;
+            return Ok(None);
+        };
+        let SmMessage { pdu_session_id: Some(id), pti, body } = decoded.message else { return Ok(None) };
+        match body {
+            SmBody::ReleaseCommand(command) => {
+                self.complete_release(id, pti).await?;
+                Ok(Some(Occurred::SessionReleased { id, cause: command.cause }))
+            }
+            SmBody::ModificationCommand(_) => {
+                let complete = SmBody::ModificationComplete(ModificationComplete::default());
+                self.send_sm(id, pti, complete).await?;
+                Ok(None)
+            }
+            _ => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Registration (TS 23.502 §4.2.2.2, TS 24.501 §5.5.1.2): initial, with SUCI or 5G-GUTI.
+
+use std::time::Duration;
+
+use nas::gmm::RegistrationRequest;
+use nas::{GmmCause, Message, RegistrationType};
+use net::time::Instant;
+use types::Guti;
+
+use crate::ue::{Failure, Heard, Ue};
+
+/// How long a rejected UE waits for the AMF to release its connection before it drops it.
+const RELEASE_WAIT: Duration = Duration::from_millis(500);
+
+/// A successful registration.
+#[derive(Debug, Clone)]
+pub struct Registered {
+    /// The identity the network gave.
+    pub guti: Option<Guti>,
+    /// The REGISTRATION ACCEPT.
+    pub accept: nas::gmm::RegistrationAccept,
+    /// When the request was sent.
+    pub started: Instant,
+    /// From the request to the accept.
+    pub took: Duration,
+    /// The network authenticated the UE on the way.
+    pub authenticated: bool,
+}
+
+impl Ue {
+    /// Registers: with the 5G-GUTI and security context of an earlier registration where there are
+    /// any, else with a SUCI and without protection.
+    ///
+    /// # Errors
+    /// Why not; after a rejection with causes that say so, identity and keys are forgotten.
+    pub async fn register(&mut self) -> Result<Registered, Failure> {
+        if !self.registered && self.connection.is_some() {
+            self.await_release(RELEASE_WAIT).await;
+        }
+        self.connect();
+        let request = self.registration_request()?;
+        let build = |error: &dyn std::fmt::Display| Failure::Build(error.to_string());
+        let complete = Message::RegistrationRequest(request.clone());
+        let octets = match &mut self.context {
+            Some(context) if self.guti.is_some() => {
+                context.protect_initial(&complete).map_err(|error| build(&error))?
+            }
+            _ => {
+                let clear = Message::RegistrationRequest(clear_part(request));
+                clear.encode().map_err(|error| build(&error))?
+            }
+        };
+        // The complete message goes again, ciphered, once there is a context (§4.4.6).
+        self.initial_message = Some(complete.encode().map_err(|error| build(&error))?);
+        self.authenticated = false;
+        let started = net::time::now();
+        self.send_octets(octets.into(), Some(&complete)).await?;
+        let outcome = self.registration_answer(started).await;
+        self.initial_message = None;
+        if matches!(outcome, Err(Failure::Rejected(_) | Failure::AuthenticationRejected)) {
+            self.await_release(RELEASE_WAIT).await;
+        }
+        outcome
+    }
+
+    /// REGISTRATION REQUEST as this UE would send it now, complete.
+    pub fn registration_request(&self) -> Result<RegistrationRequest, Failure> {
+        let mut request = RegistrationRequest::new(RegistrationType::Initial, self.ngksi(), self.identity()?);
+        request.follow_on = self.config.session.is_some();
+        request.gmm_capability = Some(vec![0]);
+        request.ue_security_capability = Some(self.capability);
+        request.requested_nssai = self.config.slice.into_iter().collect();
+        Ok(request)
+    }
+
+    async fn registration_answer(&mut self, started: Instant) -> Result<Registered, Failure> {
+        loop {
+            match self.await_answer("Registration Accept").await? {
+                Heard::Nas(Message::RegistrationAccept(accept)) => {
+                    let took = net::time::now().saturating_duration_since(started);
+                    self.guti = accept.guti.or(self.guti);
+                    self.registered = true;
+                    if accept.guti.is_some() {
+                        self.send(&Message::RegistrationComplete).await?;
+                    }
+                    let authenticated = self.authenticated;
+                    return Ok(Registered { guti: self.guti, accept, started, took, authenticated });
+                }
+                Heard::Nas(Message::RegistrationReject(reject)) => {
+                    self.registered = false;
+                    if forgets_identity(reject.cause) {
+                        (self.guti, self.context) = (None, None);
+                    }
+                    return Err(Failure::Rejected(reject.cause));
+                }
+                other => self.not_my_answer(other).await?,
+            }
+        }
+    }
+}
+
+/// What of the request may go in clear, before there is a security context (TS 24.501 §4.4.6).
+fn clear_part(request: RegistrationRequest) -> RegistrationRequest {
+    let RegistrationRequest { registration_type, follow_on, ngksi, identity, .. } = request;
+    RegistrationRequest {
+        follow_on,
+        ue_security_capability: request.ue_security_capability,
+        ..RegistrationRequest::new(registration_type, ngksi, identity)
+    }
+}
+
+/// Causes after which a UE deletes its 5G-GUTI and ngKSI (TS 24.501 §5.5.1.2.5).
+fn forgets_identity(cause: GmmCause) -> bool {
+    matches!(
+        cause,
+        GmmCause::IllegalUe
+            | GmmCause::IllegalMe
+            | GmmCause::FiveGsServicesNotAllowed
+            | GmmCause::UeIdentityCannotBeDerived
+            | GmmCause::PlmnNotAllowed
+            | GmmCause::TrackingAreaNotAllowed
+            | GmmCause::RoamingNotAllowedInTrackingArea
+            | GmmCause::NoSuitableCellsInTrackingArea
+            | GmmCause::ServingNetworkNotAuthorized
+    )
+}

@@ -1,0 +1,86 @@
+//! A PDU session as the UE sees it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use nas::gsm::EstablishmentAccept;
+use nas::{PcoItem, PduAddress};
+use types::{PduSessionId, PduSessionType};
+
+use super::Interface;
+use crate::gnb::Bearer;
+
+/// A PDU session: at most 15 per UE, owned by it, gone with release or deregistration.
+#[derive(Debug)]
+pub struct Session {
+    /// Its identity.
+    pub id: PduSessionId,
+    /// What it carries.
+    pub session_type: PduSessionType,
+    /// IPv4 address.
+    pub ipv4: Option<Ipv4Addr>,
+    /// Interface identifier for IPv6, 64 bits.
+    pub interface_id: Option<[u8; 8]>,
+    /// IPv6 address, once a router advertisement has given the prefix.
+    pub ipv6: Option<Ipv6Addr>,
+    /// DNS servers.
+    pub dns: Vec<IpAddr>,
+    /// MTU of the link, octets.
+    pub mtu: u16,
+    /// The Establishment Accept itself.
+    pub accept: EstablishmentAccept,
+    /// Radio resources; `None` while the UE is idle.
+    pub bearer: Option<Bearer>,
+    /// TUN device, if one was set up.
+    pub interface: Option<Interface>,
+}
+
+impl Session {
+    pub(super) fn new(
+        id: PduSessionId,
+        accept: EstablishmentAccept,
+        bearer: Bearer,
+        default_mtu: u16,
+    ) -> Self {
+        let items = accept.pco.iter().flat_map(|pco| &pco.items);
+        let (mut dns, mut mtu) = (Vec::new(), default_mtu);
+        for item in items {
+            match item {
+                PcoItem::DnsIpv4(server) => dns.push(IpAddr::V4(*server)),
+                PcoItem::DnsIpv6(server) => dns.push(IpAddr::V6(*server)),
+                PcoItem::Ipv4Mtu(octets) => mtu = *octets,
+                _ => {}
+            }
+        }
+        let interface_id = match accept.address {
+            Some(PduAddress::Ipv6(id) | PduAddress::Ipv4v6(_, id)) => Some(id),
+            _ => None,
+        };
+        Self {
+            id,
+            session_type: accept.session_type,
+            ipv4: accept.address.and_then(PduAddress::ipv4),
+            interface_id,
+            ipv6: None,
+            dns,
+            mtu,
+            accept,
+            bearer: Some(bearer),
+            interface: None,
+        }
+    }
+
+    /// The address that the interface identifier makes link-local.
+    pub fn link_local(&self) -> Option<Ipv6Addr> {
+        self.accept.address.and_then(PduAddress::link_local)
+    }
+
+    /// Sends an IP packet through the session; `false` without radio resources.
+    pub fn send(&self, packet: impl Into<Vec<u8>>) -> bool {
+        self.bearer.as_ref().map(|bearer| bearer.tunnel.send(packet)).is_some()
+    }
+
+    /// The next IP packet received, see [`Tunnel::received`](crate::user_plane::Tunnel::received).
+    pub async fn received(&mut self) -> Option<bytes::Bytes> {
+        self.bearer.as_mut()?.tunnel.received().await
+    }
+}

@@ -1,0 +1,462 @@
+//! N3 of the simulated gNBs: GTP-U on one thread, whatever the number of tunnels.
+//!
+//! ```text
+//! TUN of a UE ──read──► encapsulate (TEID of the UPF, QFI) ──sendmmsg──► UPF
+//! TUN of a UE ◄─write── look up our TEID ◄──recvmmsg── UPF
+//! ```
+//! The thread sleeps in epoll over the N3 socket and every TUN. A tunnel without TUN gives its packets
+//! to a queue ([`Tunnel::received`]), which tests and router discovery read. Commands reach the thread
+//! through a channel and a wake-up; it never locks and, per packet, never allocates unless the packet
+//! goes to a queue.
+//!
+//! TEIDs index the table of tunnels: the low 20 bits are the position, the high 12 a generation, so
+//! that packets of a closed tunnel do not reach its successor.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use ngap::GtpTunnel;
+use packet::gtpu::{self, PduSession, Signalling};
+use pktio::poll::{Poller, Waker};
+use pktio::tun::TunPort;
+use pktio::udp::UdpPort;
+use pktio::{Batch, Port};
+use types::{Qfi, Teid};
+
+/// Packets per batch.
+const BATCH: usize = 64;
+/// Largest packet: a jumbo frame's worth.
+const PACKET_LEN: usize = 9_216;
+/// Batches taken from one port before the others get their turn.
+const ROUNDS: usize = 4;
+/// Packets waiting in a tunnel's queue.
+const QUEUE: usize = 64;
+/// Bits of a TEID that are the position in the table.
+const POSITION_BITS: u32 = 20;
+/// Tunnels at once.
+const MAX_TUNNELS: u32 = (1 << POSITION_BITS) - 1;
+/// Poller token of the N3 socket; tunnels use their position.
+const N3: u64 = u64::MAX - 1;
+
+/// Packet counts since the start.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets sent to a UPF.
+    pub uplink: u64,
+    /// Packets received for a tunnel.
+    pub downlink: u64,
+    /// Packets that no tunnel, queue or socket took, or that were malformed.
+    pub dropped: u64,
+    /// Echo Requests answered.
+    pub echoes: u64,
+    /// Error Indications received.
+    pub error_indications: u64,
+    /// End Markers received.
+    pub end_markers: u64,
+}
+
+#[derive(Debug, Default)]
+struct AtomicCounters {
+    uplink: AtomicU64,
+    downlink: AtomicU64,
+    dropped: AtomicU64,
+    echoes: AtomicU64,
+    error_indications: AtomicU64,
+    end_markers: AtomicU64,
+}
+
+/// The user plane of one N3 address; clones are the same one. The thread ends with the last clone and
+/// the last tunnel.
+#[derive(Debug, Clone)]
+pub struct UserPlane {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    address: IpAddr,
+    commands: mpsc::Sender<Command>,
+    waker: Waker,
+    positions: Mutex<Positions>,
+    counters: Arc<AtomicCounters>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Free positions of the table, and the generation each will have next.
+#[derive(Debug, Default)]
+struct Positions {
+    generations: Vec<u16>,
+    free: Vec<u32>,
+}
+
+/// Why no tunnel was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("all {MAX_TUNNELS} tunnels are in use")]
+pub struct NoTunnel;
+
+enum Command {
+    Open { position: u32, tunnel: State },
+    Attach { position: u32, tun: TunPort },
+    Send { position: u32, packet: Vec<u8> },
+    Close { position: u32 },
+    Stop,
+}
+
+/// A tunnel as the thread sees it.
+struct State {
+    teid: u32,
+    upf: SocketAddr,
+    upf_teid: u32,
+    qfi: u8,
+    tun: Option<TunPort>,
+    queue: tokio::sync::mpsc::Sender<Bytes>,
+}
+
+/// One end of a GTP-U tunnel; dropping it closes the tunnel.
+#[derive(Debug)]
+pub struct Tunnel {
+    user_plane: UserPlane,
+    teid: Teid,
+    upf: GtpTunnel,
+    queue: tokio::sync::mpsc::Receiver<Bytes>,
+}
+
+impl UserPlane {
+    /// Binds GTP-U on `address` in the calling thread's namespace and starts the thread.
+    pub fn start(address: IpAddr) -> io::Result<Self> {
+        let n3 = UdpPort::bind(SocketAddr::new(address, gtpu::PORT), false)?;
+        let poller = Poller::new()?;
+        if let Some(fd) = n3.fd() {
+            poller.add(fd, N3)?;
+        }
+        let waker = poller.waker();
+        let (commands, receiver) = mpsc::channel();
+        let counters = Arc::new(AtomicCounters::default());
+        let worker = Worker {
+            n3,
+            poller,
+            commands: receiver,
+            tunnels: Vec::new(),
+            batch: Batch::new(BATCH, PACKET_LEN),
+            selected: Vec::with_capacity(BATCH),
+            counters: Arc::clone(&counters),
+        };
+        let thread = std::thread::Builder::new().name("ran-n3".into()).spawn(move || worker.run())?;
+        let inner =
+            Inner { address, commands, waker, positions: Mutex::default(), counters, thread: Some(thread) };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The N3 address.
+    pub fn address(&self) -> IpAddr {
+        self.inner.address
+    }
+
+    /// Opens a tunnel to a UPF's end; packets of the UE carry `qfi`.
+    pub fn open(&self, upf: IpAddr, upf_teid: Teid, qfi: Qfi) -> Result<Tunnel, NoTunnel> {
+        let (position, teid) = self.inner.positions().take().ok_or(NoTunnel)?;
+        let (sender, queue) = tokio::sync::mpsc::channel(QUEUE);
+        let upf_address = SocketAddr::new(upf, gtpu::PORT);
+        let state = State {
+            teid,
+            upf: upf_address,
+            upf_teid: upf_teid.0,
+            qfi: qfi.value(),
+            tun: None,
+            queue: sender,
+        };
+        self.inner.command(Command::Open { position, tunnel: state });
+        let upf = GtpTunnel { address: upf.into(), teid: upf_teid };
+        Ok(Tunnel { user_plane: self.clone(), teid: Teid(teid), upf, queue })
+    }
+
+    /// Packet counts so far.
+    pub fn counters(&self) -> Counters {
+        let counters = &self.inner.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            uplink: read(&counters.uplink),
+            downlink: read(&counters.downlink),
+            dropped: read(&counters.dropped),
+            echoes: read(&counters.echoes),
+            error_indications: read(&counters.error_indications),
+            end_markers: read(&counters.end_markers),
+        }
+    }
+}
+
+impl Inner {
+    fn positions(&self) -> std::sync::MutexGuard<'_, Positions> {
+        self.positions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn command(&self, command: Command) {
+        // The receiver lives as long as the thread, and that ends by a command of `drop` only.
+        let _ = self.commands.send(command);
+        self.waker.wake();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.command(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the worker has been reported by its thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Positions {
+    /// A free position and the TEID that stands for it; TEID 0 is never given (position 0 stays empty).
+    fn take(&mut self) -> Option<(u32, u32)> {
+        if self.generations.is_empty() {
+            self.generations.push(0);
+        }
+        let position = match self.free.pop() {
+            Some(position) => position,
+            None => {
+                let position = u32::try_from(self.generations.len()).ok().filter(|p| *p <= MAX_TUNNELS)?;
+                self.generations.push(0);
+                position
+            }
+        };
+        let generation = self.generations.get_mut(position as usize)?;
+        *generation = generation.wrapping_add(1);
+        Some((position, u32::from(*generation) << POSITION_BITS | position))
+    }
+}
+
+impl Tunnel {
+    /// Our end, where the UPF sends to.
+    pub fn local(&self) -> GtpTunnel {
+        GtpTunnel { address: self.user_plane.address().into(), teid: self.teid }
+    }
+
+    /// The UPF's end.
+    pub fn upf(&self) -> GtpTunnel {
+        self.upf
+    }
+
+    /// From now on packets come from and go to `tun`.
+    pub fn attach(&self, tun: TunPort) {
+        self.user_plane.inner.command(Command::Attach { position: self.position(), tun });
+    }
+
+    /// Sends an IP packet of the UE, with or without TUN.
+    pub fn send(&self, packet: impl Into<Vec<u8>>) {
+        self.user_plane.inner.command(Command::Send { position: self.position(), packet: packet.into() });
+    }
+
+    /// The next IP packet for the UE: of a tunnel without TUN any, of one with TUN router
+    /// advertisements only. Cancel-safe.
+    pub async fn received(&mut self) -> Option<Bytes> {
+        self.queue.recv().await
+    }
+
+    fn position(&self) -> u32 {
+        self.teid.0 & MAX_TUNNELS
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        let position = self.position();
+        let inner = &self.user_plane.inner;
+        inner.command(Command::Close { position });
+        // Commands are executed in order, so a successor is opened after this close.
+        inner.positions().free.push(position);
+    }
+}
+
+/// The thread.
+struct Worker {
+    n3: UdpPort,
+    poller: Poller,
+    commands: mpsc::Receiver<Command>,
+    tunnels: Vec<Option<State>>,
+    batch: Batch,
+    selected: Vec<u16>,
+    counters: Arc<AtomicCounters>,
+}
+
+fn count(counter: &AtomicU64, n: usize) {
+    counter.fetch_add(n as u64, Ordering::Relaxed);
+}
+
+impl Worker {
+    fn run(mut self) {
+        let mut ready = Vec::new();
+        loop {
+            ready.clear();
+            let woken = match self.poller.wait(None, |token| ready.push(token)) {
+                Ok(found) => found.woken,
+                Err(error) => {
+                    tracing::error!(%error, "the user plane's poller failed");
+                    return;
+                }
+            };
+            if woken && !self.obey() {
+                return;
+            }
+            for token in &ready {
+                match *token {
+                    N3 => self.downlink(),
+                    position => self.uplink(position as usize),
+                }
+            }
+        }
+    }
+
+    /// Executes the waiting commands; `false` when told to stop.
+    fn obey(&mut self) -> bool {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Open { position, tunnel } => {
+                    let position = position as usize;
+                    if self.tunnels.len() <= position {
+                        self.tunnels.resize_with(position + 1, || None);
+                    }
+                    self.tunnels[position] = Some(tunnel);
+                }
+                Command::Attach { position, tun } => {
+                    if let Some(Some(tunnel)) = self.tunnels.get_mut(position as usize) {
+                        if let Some(Err(error)) = tun.fd().map(|fd| self.poller.add(fd, position.into())) {
+                            tracing::error!(%error, "cannot wait for a TUN device");
+                        }
+                        tunnel.tun = Some(tun);
+                    }
+                }
+                Command::Send { position, packet } => {
+                    self.batch.clear();
+                    if let Some(Some(tunnel)) = self.tunnels.get(position as usize) {
+                        self.batch.push(&packet, tunnel.upf);
+                        self.encapsulate(position as usize);
+                    }
+                }
+                Command::Close { position } => {
+                    // Closing the TUN's descriptor takes it out of the poller.
+                    if let Some(tunnel) = self.tunnels.get_mut(position as usize) {
+                        *tunnel = None;
+                    }
+                }
+                Command::Stop => return false,
+            }
+        }
+        true
+    }
+
+    /// Packets of a UE's TUN.
+    fn uplink(&mut self, position: usize) {
+        for _ in 0..ROUNDS {
+            let Some(Some(State { tun: Some(tun), .. })) = self.tunnels.get_mut(position) else { return };
+            match tun.receive(&mut self.batch) {
+                Ok(0) => return,
+                Ok(_) => self.encapsulate(position),
+                Err(error) => {
+                    tracing::debug!(%error, "TUN device failed");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Encapsulates the batch and sends it to the tunnel's UPF.
+    fn encapsulate(&mut self, position: usize) {
+        let Some(Some(tunnel)) = self.tunnels.get(position) else { return };
+        let container = Some(PduSession::Uplink { qfi: tunnel.qfi });
+        self.selected.clear();
+        for (at, buffer) in self.batch.buffers_mut().iter_mut().enumerate() {
+            let length = buffer.len();
+            let header = gtpu::encapsulate(buffer.headroom(), tunnel.upf_teid, length, container);
+            if let Some(header) = header
+                && buffer.grow_front(header)
+            {
+                buffer.peer = tunnel.upf;
+                self.selected.push(at as u16);
+            }
+        }
+        let sent = self.n3.transmit(&self.batch, &self.selected);
+        count(&self.counters.uplink, sent.packets);
+        count(&self.counters.dropped, self.batch.len() - sent.packets);
+    }
+
+    /// Packets on N3.
+    fn downlink(&mut self) {
+        for _ in 0..ROUNDS {
+            match self.n3.receive(&mut self.batch) {
+                Ok(0) => return,
+                Ok(received) => (0..received).for_each(|at| self.downlink_packet(at)),
+                Err(error) => {
+                    // For example an ICMP error of an earlier packet: the socket itself is fine.
+                    tracing::debug!(%error, "N3 socket");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn downlink_packet(&mut self, at: usize) {
+        let Some(buffer) = self.batch.buffers_mut().get_mut(at) else { return };
+        let Ok(packet) = gtpu::Packet::new(buffer.packet()) else {
+            return count(&self.counters.dropped, 1);
+        };
+        if packet.message_type() != gtpu::message_type::G_PDU {
+            let signalling = Signalling::parse(&packet);
+            let peer = buffer.peer;
+            return self.signalling(signalling.ok(), peer);
+        }
+        let (teid, header, total) = (packet.teid(), packet.header_len(), packet.bytes().len());
+        let Some(Some(tunnel)) = self.tunnels.get_mut((teid & MAX_TUNNELS) as usize) else {
+            return count(&self.counters.dropped, 1);
+        };
+        if tunnel.teid != teid {
+            return count(&self.counters.dropped, 1);
+        }
+        buffer.truncate(total);
+        buffer.trim_front(header);
+        let delivered = match &mut tunnel.tun {
+            Some(tun) if !is_router_advertisement(buffer.packet()) => {
+                tun.transmit(&self.batch, &[at as u16]).packets == 1
+            }
+            _ => tunnel.queue.try_send(Bytes::copy_from_slice(buffer.packet())).is_ok(),
+        };
+        count(if delivered { &self.counters.downlink } else { &self.counters.dropped }, 1);
+    }
+
+    fn signalling(&mut self, message: Option<Signalling>, peer: SocketAddr) {
+        match message {
+            Some(Signalling::EchoRequest { sequence }) => {
+                let response = Signalling::EchoResponse { sequence }.build();
+                self.batch_of(&response, peer);
+                count(&self.counters.echoes, 1);
+            }
+            Some(Signalling::ErrorIndication { teid, .. }) => {
+                tracing::debug!(teid, %peer, "GTP-U Error Indication");
+                count(&self.counters.error_indications, 1);
+            }
+            Some(Signalling::EndMarker { .. }) => count(&self.counters.end_markers, 1),
+            Some(_) => {}
+            None => count(&self.counters.dropped, 1),
+        }
+    }
+
+    /// Sends one packet that is not in the batch under way.
+    fn batch_of(&mut self, packet: &[u8], peer: SocketAddr) {
+        let mut batch = Batch::new(1, packet.len());
+        batch.push(packet, peer);
+        self.n3.transmit(&batch, &[0]);
+    }
+}
+
+/// Whether an IP packet is a router advertisement, which the simulated UE reads itself.
+fn is_router_advertisement(packet: &[u8]) -> bool {
+    packet.len() > packet::ipv6::HEADER_LEN
+        && packet[0] >> 4 == 6
+        && packet[6] == packet::protocol::ICMPV6
+        && packet[packet::ipv6::HEADER_LEN] == packet::ndp::ROUTER_ADVERTISEMENT
+}
