@@ -116,8 +116,10 @@ impl Lab {
 
         let mut lab = Lab { godwit: options.godwit, core, ran, dn, nfs: Vec::new(), server, folder };
         if options.processes {
-            for name in NFS {
-                lab.start_nf(name, &["--nf", name], options.pcap.as_deref())?;
+            for (index, name) in NFS.into_iter().enumerate() {
+                // One process captures for all: they share the namespace.
+                let pcap = options.pcap.as_deref().filter(|_| index == 0);
+                lab.start_nf(name, &["--nf", name], pcap)?;
             }
         } else {
             lab.start_nf("core", &[], options.pcap.as_deref())?;

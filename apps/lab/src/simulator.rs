@@ -174,7 +174,8 @@ impl Simulator {
         Ok(rest)
     }
 
-    fn log_tail(&self) -> String {
+    /// The last lines it logged.
+    pub fn log_tail(&self) -> String {
         tail(&std::fs::read_to_string(&self.log).unwrap_or_default())
     }
 

@@ -63,6 +63,17 @@ pub enum SctpMode {
     },
 }
 
+impl SctpMode {
+    /// The UDP port on which SCTP may travel in this mode, for captures and firewalls.
+    pub fn udp_port(self) -> Option<u16> {
+        match self {
+            SctpMode::Udp { port } => Some(port),
+            SctpMode::Auto => Some(UDP_ENCAPSULATION_PORT),
+            SctpMode::Kernel | SctpMode::Raw => None,
+        }
+    }
+}
+
 /// `text` names no SCTP mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no SCTP mode: expected auto, kernel, raw, udp or udp:<port>")]
