@@ -1,2 +1,128 @@
-//! Session management function (TS 29.502, TS 29.244).
+//! Session management function: PDU sessions between AMF (N11), UPF (N4), UDM (N10) and PCF (N7).
+//!
+//! Flow: operation → [`service`] → a file of [`procedure`] → [`n4`], [`peers`] → answer. What UPFs start comes as
+//! `n4::N4Event`. [`n1`] and [`n2`] hold what goes to UE and gNB through the AMF, [`n4u`] the router of IPv6
+//! sessions, [`pool`] the UE addresses.
+//!
+//! Invariants: a session's procedures exclude each other (its lock); an address is with one session; a session that
+//! is gone has given back address, UPF session, policy and registration; no input ends the process.
+//!
+//! Read first: [`context`], `procedure/establishment.rs`, `n4/rules.rs`.
 #![forbid(unsafe_code)]
+
+pub mod config;
+mod context;
+mod n1;
+mod n2;
+mod n4;
+mod n4u;
+mod oam;
+mod peers;
+mod pool;
+mod procedure;
+mod samples;
+mod service;
+
+use std::sync::Arc;
+
+pub use config::{Config, ConfigError, DnnConfig, UePool};
+use context::{Network, Smf};
+use n4::{N4, N4Event, Tasks};
+use nf::{Env, Instance, Running};
+use sbi::model::nrf::{DnnSmfInfoItem, NfType, SNssaiSmfInfoItem, SmfInfo};
+use tokio::sync::mpsc;
+
+/// Why the SMF could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration cannot work.
+    #[error("smf.{0}")]
+    Config(#[from] ConfigError),
+    /// An address or socket of the NF itself.
+    #[error(transparent)]
+    Bind(#[from] nf::BindError),
+    /// N4 or N4-u.
+    #[error("SMF cannot use {address} for {what}: {source}")]
+    Socket {
+        /// `smf.pfcp` or `smf.gtpu`.
+        what: &'static str,
+        /// Configured address.
+        address: std::net::SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+/// Starts an SMF. It serves at once; sessions need a UPF, with which it keeps associating.
+///
+/// # Errors
+/// The configuration or one of the addresses.
+pub async fn start(config: Config, env: Env) -> Result<Running, StartError> {
+    config.validate()?;
+    let mut instance = Instance::bind(NfType::Smf, config.sbi, &env).await?;
+    let mut tasks = Tasks::default();
+    let socket = |what, address| move |source| StartError::Socket { what, address, source };
+    let (n4, events) = N4::start(&config, &mut tasks).await.map_err(socket("smf.pfcp", config.pfcp))?;
+    let gtpu = net::udp::bind(config.gtpu).await.map_err(socket("smf.gtpu", config.gtpu))?;
+    instance.profile().s_nssais.clone_from(&config.slices);
+    instance.profile().smf_info = Some(smf_info(&config));
+    let networks = config.dnn.iter().map(|dnn| (dnn.name.clone(), Network::new(dnn.clone()))).collect();
+    let smf = Arc::new(Smf {
+        id: instance.id(),
+        api_root: instance.api_root(),
+        client: instance.client(),
+        n4,
+        gtpu,
+        networks,
+        sessions: context::Sessions::default(),
+        samples: samples::Samples::default(),
+        config,
+    });
+    tasks.spawn(n4u::run(smf.clone()));
+    tasks.spawn(handle_events(smf.clone(), events));
+    let stopping = instance.stopping();
+    instance.spawn(async move {
+        stopping.wait().await;
+        drop(tasks);
+    });
+    Ok(instance.start(service::router(smf.clone()), oam::routes(smf))?)
+}
+
+/// Every slice offers every data network.
+fn smf_info(config: &Config) -> SmfInfo {
+    let networks =
+        || config.dnn.iter().map(|dnn| DnnSmfInfoItem { dnn: dnn.name.clone(), other: Default::default() });
+    let item = |s_nssai| SNssaiSmfInfoItem { s_nssai, dnn_smf_info_list: networks().collect() };
+    SmfInfo {
+        s_nssai_smf_info_list: config.slices.iter().copied().map(item).collect(),
+        tai_list: Vec::new(),
+        other: Default::default(),
+    }
+}
+
+/// What UPFs start, each on a task of its own: one slow session holds up no other.
+async fn handle_events(smf: Arc<Smf>, mut events: mpsc::Receiver<N4Event>) {
+    while let Some(event) = events.recv().await {
+        let smf = smf.clone();
+        match event {
+            N4Event::Report { id, seid, report } => {
+                tokio::spawn(procedure::reports::handle(smf, id, seid, report));
+            }
+            N4Event::Restore { upf } => {
+                tokio::spawn(procedure::restoration::restore(smf, upf));
+            }
+            N4Event::Malformed { id, seid, error } => {
+                tokio::spawn(async move {
+                    let session = u32::try_from(seid).ok().and_then(|number| smf.sessions.get(number));
+                    let up_seid = match session {
+                        Some(session) => session.state.lock().await.upf.map_or(0, |upf| upf.seid),
+                        None => 0,
+                    };
+                    if let Some(cause) = error.cause() {
+                        smf.n4.reject(id, up_seid, cause, error.offending_ie());
+                    }
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Configuration of the SMF: the `smf:` section of `godwit.yaml` plus the shared `slices`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+use types::{Dnn, SNssai};
+
+/// Configuration of one SMF.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Address and port of the service-based interface.
+    pub sbi: SocketAddr,
+    /// N4: our PFCP address and port (8805 by convention); also our node ID.
+    pub pfcp: SocketAddr,
+    /// N4-u: where UPFs forward what the SMF answers itself (router solicitations); port 2152 by convention.
+    pub gtpu: SocketAddr,
+    /// PFCP addresses of the UPFs, most preferred first.
+    pub upf: Vec<SocketAddr>,
+    /// Data networks.
+    pub dnn: Vec<DnnConfig>,
+    /// Slices told to NRF; any slice of a subscription is served.
+    #[serde(default = "default_slices")]
+    pub slices: Vec<SNssai>,
+    /// Timers.
+    #[serde(default)]
+    pub timers: Timers,
+    /// Bounds of what peers can make the SMF keep.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// One data network.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct DnnConfig {
+    /// Data network name.
+    pub name: Dnn,
+    /// Addresses handed out to UEs; the session types offered follow from what is there.
+    pub ue_pool: UePool,
+    /// DNS servers told to UEs.
+    #[serde(default)]
+    pub dns: Vec<IpAddr>,
+    /// Link MTU told to UEs, octets.
+    #[serde(default = "default_mtu")]
+    pub mtu: u16,
+}
+
+/// Address pools of a data network.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct UePool {
+    /// IPv4 pool; its first host address belongs to the UPF.
+    #[serde(default)]
+    pub ipv4: Option<Prefix<Ipv4Addr>>,
+    /// IPv6 pool of /64 prefixes, one per session; the first belongs to the UPF.
+    #[serde(default)]
+    pub ipv6: Option<Prefix<Ipv6Addr>>,
+}
+
+/// `address/length`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix<A> {
+    /// Network address; host bits are zero.
+    pub address: A,
+    /// Length in bits.
+    pub length: u8,
+}
+
+macro_rules! prefix {
+    ($address:ty, $bits:ty, $width:literal) => {
+        impl std::str::FromStr for Prefix<$address> {
+            type Err = types::Invalid;
+
+            fn from_str(text: &str) -> Result<Self, types::Invalid> {
+                let invalid =
+                    || types::Invalid::new("pool", text, "a network such as 10.45.0.0/16 or fd00:45::/48");
+                let (address, length) = text.split_once('/').ok_or_else(invalid)?;
+                let address: $address = address.parse().map_err(|_| invalid())?;
+                let length: u8 =
+                    length.parse().ok().filter(|length| *length <= $width).ok_or_else(invalid)?;
+                let host_bits = <$bits>::MAX.checked_shr(length.into()).unwrap_or(0);
+                if <$bits>::from(address) & host_bits != 0 {
+                    return Err(types::Invalid::new(
+                        "pool",
+                        text,
+                        "a network address: its host bits must be zero",
+                    ));
+                }
+                Ok(Self { address, length })
+            }
+        }
+
+        impl std::fmt::Display for Prefix<$address> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{}/{}", self.address, self.length)
+            }
+        }
+
+        impl Serialize for Prefix<$address> {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for Prefix<$address> {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+prefix!(Ipv4Addr, u32, 32);
+prefix!(Ipv6Addr, u128, 128);
+
+/// Timers, milliseconds.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timers {
+    /// T3592: waiting for PDU SESSION RELEASE COMPLETE (TS 24.501 table 10.3.2).
+    pub t3592_ms: u64,
+    /// How long the answers of UE and gNB to a new session are waited for.
+    pub establishment_guard_ms: u64,
+    /// T1 of PFCP: time until a request is sent again.
+    pub pfcp_t1_ms: u64,
+    /// N1 of PFCP: transmissions at most.
+    pub pfcp_n1: u8,
+    /// Time between PFCP heartbeats.
+    pub pfcp_heartbeat_ms: u64,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self {
+            t3592_ms: 16_000,
+            establishment_guard_ms: 20_000,
+            pfcp_t1_ms: 1_000,
+            pfcp_n1: 3,
+            pfcp_heartbeat_ms: 10_000,
+        }
+    }
+}
+
+/// Bounds.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// SM contexts at most; more are refused with 5GSM cause #26.
+    pub sessions: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { sessions: 100_000 }
+    }
+}
+
+fn default_slices() -> Vec<SNssai> {
+    vec![SNssai::from_octets(1, None)]
+}
+
+fn default_mtu() -> u16 {
+    1400
+}
+
+/// A configuration that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {reason}")]
+pub struct ConfigError {
+    /// The key below `smf`.
+    pub key: String,
+    /// What is wrong and what to do.
+    pub reason: String,
+}
+
+impl Config {
+    /// Checks what serde cannot.
+    ///
+    /// # Errors
+    /// The first key whose value cannot work.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let fail = |key: String, reason: &str| Err(ConfigError { key, reason: reason.to_owned() });
+        if self.upf.is_empty() {
+            return fail("upf".into(), "name at least one UPF, such as [127.0.0.7:8805]");
+        }
+        if self.dnn.is_empty() {
+            return fail("dnn".into(), "name at least one data network");
+        }
+        if self.pfcp.ip().is_unspecified() {
+            return fail("pfcp".into(), "give the address UPFs reach us at: it is also our node ID");
+        }
+        if self.gtpu.ip().is_unspecified() {
+            return fail("gtpu".into(), "give the address UPFs reach us at");
+        }
+        for (index, dnn) in self.dnn.iter().enumerate() {
+            let key = |name: &str| format!("dnn[{index}].{name}");
+            if self.dnn.iter().take(index).any(|other| other.name == dnn.name) {
+                return fail(key("name"), "this data network is listed twice");
+            }
+            let UePool { ipv4, ipv6 } = dnn.ue_pool;
+            if ipv4.is_none() && ipv6.is_none() {
+                return fail(key("ue_pool"), "give ipv4, ipv6 or both");
+            }
+            if ipv4.is_some_and(|pool| !(8..=29).contains(&pool.length)) {
+                return fail(key("ue_pool.ipv4"), "give a network between /8 and /29");
+            }
+            if ipv6.is_some_and(|pool| !(32..=63).contains(&pool.length)) {
+                return fail(
+                    key("ue_pool.ipv6"),
+                    "give a network between /32 and /63: each session takes a /64",
+                );
+            }
+            if ipv6.is_some() && dnn.mtu < 1280 {
+                return fail(key("mtu"), "IPv6 needs at least 1280");
+            }
+            if dnn.mtu < 576 {
+                return fail(key("mtu"), "IPv4 needs at least 576");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(pool: serde_json::Value) -> Config {
+        serde_json::from_value(serde_json::json!({
+            "sbi": "127.0.0.4:7777", "pfcp": "127.0.0.4:8805", "gtpu": "127.0.0.4:2152",
+            "upf": ["127.0.0.7:8805"],
+            "dnn": [{"name": "internet", "ue_pool": pool, "dns": ["1.1.1.1"]}],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_shipped_form_is_valid() {
+        let config = config(serde_json::json!({"ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48"}));
+        assert_eq!(config.validate(), Ok(()));
+        assert_eq!(config.dnn[0].mtu, 1400);
+    }
+
+    #[test]
+    fn mistakes_name_their_key() {
+        let error = config(serde_json::json!({})).validate().unwrap_err();
+        assert_eq!(error.key, "dnn[0].ue_pool");
+        let error = config(serde_json::json!({"ipv6": "fd00::/64"})).validate().unwrap_err();
+        assert_eq!(error.key, "dnn[0].ue_pool.ipv6");
+        assert!("10.45.0.1/16".parse::<Prefix<Ipv4Addr>>().is_err());
+        assert!("10.45.0.0/33".parse::<Prefix<Ipv4Addr>>().is_err());
+        assert!("fd00:45::/48".parse::<Prefix<Ipv6Addr>>().is_ok());
+        assert!("0.0.0.0/0".parse::<Prefix<Ipv4Addr>>().is_ok());
+    }
+}

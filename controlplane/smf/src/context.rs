@@ -1,0 +1,262 @@
+//! State of the SMF: who has which session.
+//!
+//! | type | how many | owner | lives |
+//! |---|---|---|---|
+//! | [`Smf`] | one | `start` | as long as the NF |
+//! | [`Session`] | one per PDU session | [`Sessions`], and procedures at work on it | SM context creation to release |
+//! | [`SessionState`] | one per [`Session`], behind its own lock | the procedure that holds the lock | the same |
+//!
+//! A procedure holds the session's lock over its N4 exchanges, so that two never mix; it gives it up while it waits
+//! for UE, gNB or AMF. The number of a session is its SM context reference, its SEID and its TEID on N4-u at once.
+
+use std::collections::HashMap;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nas::Pco;
+use net::udp::UdpSocket;
+use ngap::GtpTunnel;
+use sbi::model::common::NfInstanceId;
+use sbi::{ApiRoot, Client, ResourceUri};
+use serde::Serialize;
+use tokio::sync::Notify;
+use types::{Ambr, Arp, Dnn, FiveQi, PduSessionId, PduSessionType, Plmn, Pti, Qfi, SNssai, Supi, Teid};
+
+use crate::config::{Config, DnnConfig};
+use crate::n4::N4;
+use crate::n4::rules::{SessionRules, Tunnels};
+use crate::pool::{Addresses, Pool};
+use crate::samples::Samples;
+
+/// The default QoS flow of every session.
+pub(crate) const DEFAULT_QFI: u8 = 1;
+
+/// The SMF.
+pub(crate) struct Smf {
+    pub config: Config,
+    pub id: NfInstanceId,
+    pub api_root: ApiRoot,
+    pub client: Client,
+    pub n4: N4,
+    /// N4-u.
+    pub gtpu: UdpSocket,
+    pub networks: HashMap<Dnn, Network>,
+    pub sessions: Sessions,
+    pub samples: Samples,
+}
+
+/// A data network.
+pub(crate) struct Network {
+    pub config: DnnConfig,
+    pool: Mutex<Pool>,
+}
+
+impl Network {
+    pub fn new(config: DnnConfig) -> Self {
+        Self { pool: Mutex::new(Pool::new(config.ue_pool)), config }
+    }
+
+    pub fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One PDU session.
+pub(crate) struct Session {
+    pub number: u32,
+    pub supi: Supi,
+    pub id: PduSessionId,
+    pub dnn: Dnn,
+    pub s_nssai: SNssai,
+    /// What never changes, for router advertisements: they must not wait for a procedure.
+    pub advertisement: Mutex<Option<Advertisement>>,
+    /// Told when the phase changes.
+    pub changed: Notify,
+    pub state: tokio::sync::Mutex<SessionState>,
+}
+
+/// What a router advertisement says and where it goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Advertisement {
+    pub upf: GtpTunnel,
+    pub prefix: Ipv6Addr,
+    pub mtu: u16,
+    pub dns: Vec<Ipv6Addr>,
+}
+
+/// Where a session is in its life (TS 24.501 §6.1.3.3 seen from the network).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Phase {
+    /// The UE was not yet told, or the gNB has not answered yet.
+    Establishing,
+    /// In use.
+    Active,
+    /// Being released: what is still waited for.
+    Releasing { n1: bool, n2: bool },
+    /// Gone; whoever still holds it must not use it.
+    Released,
+}
+
+/// User plane between gNB and UPF.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum UpState {
+    Deactivated,
+    /// The gNB was asked.
+    Activating,
+    Activated,
+}
+
+/// The session on its UPF.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UpfSession {
+    pub address: SocketAddr,
+    pub seid: u64,
+    pub tunnels: Tunnels,
+}
+
+/// What changes in a session.
+pub(crate) struct SessionState {
+    pub phase: Phase,
+    pub up: UpState,
+    pub session_type: PduSessionType,
+    pub addresses: Addresses,
+    pub ambr: Ambr,
+    pub five_qi: FiveQi,
+    pub arp: Arp,
+    pub plmn: Plmn,
+    /// AMF that serves the UE.
+    pub amf: ApiRoot,
+    /// Where the AMF wants to hear of the end.
+    pub status_uri: String,
+    pub upf: Option<UpfSession>,
+    pub gnb: Option<GtpTunnel>,
+    /// Policy association with the PCF.
+    pub policy: Option<ResourceUri>,
+    /// Registration in UDM as serving SMF, which runs beside the establishment.
+    pub registration: Option<tokio::task::JoinHandle<bool>>,
+    /// Transaction of the running 5GSM procedure.
+    pub pti: Pti,
+    /// The release command in flight, for T3592.
+    pub release_command: Option<bytes::Bytes>,
+    /// What the UE asked for at establishment.
+    pub pco: Option<Pco>,
+}
+
+impl Session {
+    /// The SM context reference.
+    pub fn reference(&self) -> String {
+        self.number.to_string()
+    }
+
+    pub fn key(&self) -> (Supi, PduSessionId) {
+        (self.supi, self.id)
+    }
+
+    /// Interface identifier of the UE's link-local address: unique on its link, where only the UE and the SMF's
+    /// router (`::1`) live.
+    pub fn interface_id(&self) -> [u8; 8] {
+        (u64::from(self.number) | 1 << 32).to_be_bytes()
+    }
+
+    pub fn qfi(&self) -> Qfi {
+        Qfi::new(DEFAULT_QFI).expect("1 is a QFI")
+    }
+
+    /// The rules for the UPF.
+    pub fn rules(&self, smf: &Smf, state: &SessionState) -> SessionRules {
+        SessionRules {
+            seid: self.number.into(),
+            n4: smf.n4.local().ip(),
+            n4u: smf.config.gtpu,
+            n4u_teid: Teid(self.number),
+            dnn: self.dnn.clone(),
+            s_nssai: self.s_nssai,
+            session_type: state.session_type,
+            addresses: state.addresses,
+            ambr: state.ambr,
+            qfi: self.qfi(),
+        }
+    }
+
+    /// Tells the router advertisement its contents, once the UPF has chosen its tunnel.
+    pub fn publish_advertisement(&self, network: &Network, state: &SessionState) {
+        let upf = state.upf.and_then(|upf| upf.tunnels.n4u);
+        let dns = network.config.dns.iter().filter_map(|address| match address {
+            std::net::IpAddr::V6(v6) => Some(*v6),
+            std::net::IpAddr::V4(_) => None,
+        });
+        let advertisement = upf.zip(state.addresses.ipv6).map(|(upf, prefix)| Advertisement {
+            upf,
+            prefix,
+            mtu: network.config.mtu,
+            dns: dns.collect(),
+        });
+        *self.advertisement.lock().unwrap_or_else(PoisonError::into_inner) = advertisement;
+    }
+}
+
+/// All sessions, by number and by UE.
+#[derive(Default)]
+pub(crate) struct Sessions(Mutex<Tables>);
+
+#[derive(Default)]
+struct Tables {
+    by_number: HashMap<u32, Arc<Session>>,
+    by_ue: HashMap<(Supi, PduSessionId), u32>,
+    last: u32,
+}
+
+impl Sessions {
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a new session under the next number; the one it takes the place of comes back.
+    pub fn insert(&self, make: impl FnOnce(u32) -> Session) -> (Arc<Session>, Option<Arc<Session>>) {
+        let mut tables = self.lock();
+        loop {
+            // 0 is no TEID and no SEID.
+            tables.last = tables.last.checked_add(1).unwrap_or(1);
+            if !tables.by_number.contains_key(&tables.last) {
+                break;
+            }
+        }
+        let session = Arc::new(make(tables.last));
+        let replaced = tables.by_ue.insert(session.key(), session.number);
+        tables.by_number.insert(session.number, session.clone());
+        let replaced = replaced.and_then(|number| tables.by_number.get(&number).cloned());
+        (session, replaced)
+    }
+
+    /// Forgets a session; another that took its place for the UE stays.
+    pub fn remove(&self, session: &Session) {
+        let mut tables = self.lock();
+        tables.by_number.remove(&session.number);
+        if tables.by_ue.get(&session.key()) == Some(&session.number) {
+            tables.by_ue.remove(&session.key());
+        }
+    }
+
+    pub fn get(&self, number: u32) -> Option<Arc<Session>> {
+        self.lock().by_number.get(&number).cloned()
+    }
+
+    pub fn by_reference(&self, reference: &str) -> Option<Arc<Session>> {
+        self.get(reference.parse().ok()?)
+    }
+
+    pub fn of_ue(&self, supi: Supi, id: PduSessionId) -> Option<Arc<Session>> {
+        let tables = self.lock();
+        tables.by_number.get(tables.by_ue.get(&(supi, id))?).cloned()
+    }
+
+    pub fn all(&self) -> Vec<Arc<Session>> {
+        self.lock().by_number.values().cloned().collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.lock().by_number.len()
+    }
+}

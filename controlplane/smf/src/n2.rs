@@ -1,0 +1,64 @@
+//! N2: what SMF and gNB tell each other through the AMF (TS 38.413 §9.3.4).
+
+use bytes::Bytes;
+use ngap::transfer::{
+    PduSessionResourceReleaseCommandTransfer, PduSessionResourceSetupRequestTransfer,
+    PduSessionResourceSetupResponseTransfer, PduSessionResourceSetupUnsuccessfulTransfer, QosFlow,
+    QosParameters,
+};
+use ngap::{GtpTunnel, TransferError};
+use telemetry::counters::Counter;
+
+use crate::context::{Session, SessionState};
+
+static MALFORMED: Counter = Counter::new("smf_n2_malformed");
+static ENCODE_FAILED: Counter = Counter::new("smf_n2_encode_failed");
+
+/// PDU Session Resource Setup Request Transfer: the default QoS flow over the UPF's tunnel `n3`.
+pub(crate) fn setup_request(session: &Session, state: &SessionState, n3: GtpTunnel) -> Option<Bytes> {
+    let transfer = PduSessionResourceSetupRequestTransfer {
+        session_ambr: Some(state.ambr),
+        ul_tunnel: n3,
+        data_forwarding_not_possible: false,
+        pdu_session_type: state.session_type,
+        security_indication: None,
+        network_instance: None,
+        qos_flows: vec![QosFlow {
+            qfi: session.qfi(),
+            parameters: QosParameters::non_gbr(state.five_qi, state.arp),
+        }],
+    };
+    encoded(transfer.encode())
+}
+
+/// PDU Session Resource Release Command Transfer.
+pub(crate) fn release_command(cause: ngap::Cause) -> Option<Bytes> {
+    encoded(PduSessionResourceReleaseCommandTransfer { cause }.encode())
+}
+
+fn encoded(octets: Result<Bytes, ngap::EncodeError>) -> Option<Bytes> {
+    octets
+        .inspect_err(|error| {
+            ENCODE_FAILED.inc();
+            tracing::error!(%error, "N2 information not encoded");
+        })
+        .ok()
+}
+
+/// The gNB's end of N3, from its answer to a setup; `None` when it did not set up the default QoS flow.
+pub(crate) fn setup_response(session: &Session, octets: &[u8]) -> Result<Option<GtpTunnel>, TransferError> {
+    let transfer = PduSessionResourceSetupResponseTransfer::decode(octets).inspect_err(count)?;
+    Ok(transfer.qos_flows.contains(&session.qfi()).then_some(transfer.dl_tunnel))
+}
+
+/// Why the gNB set nothing up.
+pub(crate) fn setup_unsuccessful(octets: &[u8]) -> Result<ngap::Cause, TransferError> {
+    PduSessionResourceSetupUnsuccessfulTransfer::decode(octets)
+        .inspect_err(count)
+        .map(|transfer| transfer.cause)
+}
+
+fn count(error: &TransferError) {
+    MALFORMED.inc();
+    tracing::debug!(%error, "N2 information refused");
+}

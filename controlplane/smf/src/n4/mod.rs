@@ -1,0 +1,474 @@
+//! N4 (TS 29.244): PFCP over UDP to each configured UPF, and the associations with them.
+//!
+//! [`N4::request`] sends a session message and waits for its answer; [`N4Event`]s are what UPFs start. One task
+//! receives and keeps the timers, one per UPF keeps its association. The endpoint is behind a mutex held for
+//! microseconds, so a procedure sends on its own task without a hop.
+//!
+//! A UPF whose recovery time stamp changed has lost its sessions: the association is set up anew and
+//! [`N4Event::Restore`] asks the sessions back (see `procedure::restoration`).
+
+pub mod rules;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use net::time;
+use net::udp::UdpSocket;
+use pfcp::endpoint::{Endpoint, Event, Failure, Handle, RequestId, SendError};
+use pfcp::message::*;
+use pfcp::{Cause, CpFunctionFeatures, Message, NodeId, NtpSeconds, UpFunctionFeatures};
+use telemetry::counters::{Counter, Family};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::config::Config;
+
+/// Events not yet handled, at most; further reports are left to the UPF's retransmission.
+const MAX_EVENTS: usize = 4096;
+/// Pause before an association is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+static FAILURES: Family = Family::new("smf_n4_failure", "cause");
+static EVENTS_DROPPED: Counter = Counter::new("smf_n4_events_dropped");
+static UNEXPECTED: Counter = Counter::new("smf_n4_unexpected_request");
+
+/// Why an N4 request did not succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum N4Error {
+    /// No UPF has an association with us.
+    #[error("no UPF is reachable")]
+    NoUpf,
+    /// The UPF did not answer.
+    #[error("UPF: {0}")]
+    Failed(Failure),
+    /// The UPF refused.
+    #[error("UPF refused with cause {0:?}")]
+    Refused(Cause),
+    /// The UPF answered with a message of another kind or without what must be in it.
+    #[error("UPF answered with something unusable")]
+    Unusable,
+    /// Not sent.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The SMF is stopping.
+    #[error("stopping")]
+    Stopped,
+}
+
+/// What a UPF starts.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // consumed as they come
+pub enum N4Event {
+    /// A session report to answer.
+    Report {
+        /// Its name, for [`N4::respond`].
+        id: RequestId,
+        /// Our SEID.
+        seid: u64,
+        /// The report.
+        report: SessionReportRequest,
+    },
+    /// A session request that cannot be decoded, to be rejected towards the UPF's SEID.
+    Malformed {
+        /// Its name.
+        id: RequestId,
+        /// Our SEID.
+        seid: u64,
+        /// What is wrong with it.
+        error: pfcp::DecodeError,
+    },
+    /// The UPF lost its sessions and is there again.
+    Restore {
+        /// The UPF.
+        upf: SocketAddr,
+    },
+}
+
+/// A UPF as status shows it.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct UpfStatus {
+    /// Its PFCP address.
+    pub address: SocketAddr,
+    /// Whether it has an association with us and answers.
+    pub associated: bool,
+    /// Its recovery time stamp, seconds since 1900.
+    pub recovery_time_stamp: Option<u32>,
+}
+
+struct Upf {
+    address: SocketAddr,
+    /// Association set up and not lost since.
+    associated: bool,
+    /// Answers heartbeats.
+    alive: bool,
+    /// It lost its sessions since the last [`N4Event::Restore`].
+    lost_sessions: bool,
+    features: UpFunctionFeatures,
+    wake: Arc<Notify>,
+}
+
+type Answer = Result<Message, N4Error>;
+
+struct State {
+    endpoint: Endpoint,
+    waiting: HashMap<Handle, oneshot::Sender<Answer>>,
+    upfs: Vec<Upf>,
+    /// When the receiving task wakes up by itself.
+    armed: Option<std::time::Instant>,
+}
+
+struct Inner {
+    socket: UdpSocket,
+    local: SocketAddr,
+    recovery: NtpSeconds,
+    state: Mutex<State>,
+    rearm: Notify,
+    events: mpsc::Sender<N4Event>,
+}
+
+/// Handle to N4; clones share it.
+#[derive(Clone)]
+pub struct N4 {
+    inner: Arc<Inner>,
+}
+
+/// Tasks that end with their owner.
+#[derive(Default)]
+pub struct Tasks(Vec<tokio::task::JoinHandle<()>>);
+
+impl Tasks {
+    /// Runs `task` until the owner goes.
+    pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.push(tokio::spawn(task));
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+impl N4 {
+    /// Binds the socket and starts associating with every UPF.
+    pub async fn start(config: &Config, tasks: &mut Tasks) -> io::Result<(Self, mpsc::Receiver<N4Event>)> {
+        let socket = net::udp::bind(config.pfcp).await?;
+        let local = socket.local_addr()?;
+        let since_epoch = time::wall_clock().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let recovery = NtpSeconds::from_unix(since_epoch.as_secs());
+        let node_id = NodeId::from(local.ip());
+        // Sequence numbers of a restarted SMF must not look like repetitions of those before.
+        let mut endpoint = pfcp::endpoint::Config::new(node_id, recovery, since_epoch.subsec_micros() << 4);
+        endpoint.t1 = Duration::from_millis(config.timers.pfcp_t1_ms);
+        endpoint.n1 = config.timers.pfcp_n1;
+        endpoint.heartbeat_interval = Duration::from_millis(config.timers.pfcp_heartbeat_ms);
+        let mut endpoint = Endpoint::new(endpoint);
+        let mut upfs = Vec::new();
+        for &address in &config.upf {
+            endpoint.add_peer(time::now().into_std(), address);
+            upfs.push(Upf {
+                address,
+                associated: false,
+                alive: true,
+                lost_sessions: false,
+                features: UpFunctionFeatures::default(),
+                wake: Arc::new(Notify::new()),
+            });
+        }
+        let (events, receiver) = mpsc::channel(MAX_EVENTS);
+        let state = State { endpoint, waiting: HashMap::new(), upfs, armed: None };
+        let inner = Inner { socket, local, recovery, state: state.into(), rearm: Notify::new(), events };
+        let n4 = Self { inner: Arc::new(inner) };
+        tasks.spawn(n4.clone().receive());
+        for &upf in &config.upf {
+            tasks.spawn(n4.clone().associate(upf));
+        }
+        Ok((n4, receiver))
+    }
+
+    /// Our PFCP address.
+    pub fn local(&self) -> SocketAddr {
+        self.inner.local
+    }
+
+    /// The UPF for a new session: the first that is there.
+    pub fn select_upf(&self) -> Result<SocketAddr, N4Error> {
+        let state = self.lock();
+        state.upfs.iter().find(|upf| upf.associated && upf.alive).map(|upf| upf.address).ok_or(N4Error::NoUpf)
+    }
+
+    /// Every configured UPF.
+    pub fn status(&self) -> Vec<UpfStatus> {
+        let state = self.lock();
+        let stamp =
+            |upf: &Upf| state.endpoint.peer_recovery_time_stamp(upf.address.ip()).map(|stamp| stamp.0);
+        state
+            .upfs
+            .iter()
+            .map(|upf| UpfStatus {
+                address: upf.address,
+                associated: upf.associated && upf.alive,
+                recovery_time_stamp: stamp(upf),
+            })
+            .collect()
+    }
+
+    /// Sends a request to a UPF and waits for the response; `seid` is the UPF's.
+    pub async fn request(&self, upf: SocketAddr, seid: u64, message: impl Into<Message>) -> Answer {
+        let (sender, answer) = oneshot::channel();
+        {
+            let mut state = self.lock();
+            let handle = state.endpoint.send_request(time::now().into_std(), upf, seid, message)?;
+            state.waiting.insert(handle, sender);
+            self.flush(&mut state);
+        }
+        let answer = answer.await.unwrap_or(Err(N4Error::Stopped));
+        if let Ok(message) = &answer
+            && let Some(cause) = cause_of(message)
+            && !cause.is_accepted()
+        {
+            FAILURES.inc(&cause.0.to_string());
+            if cause == Cause::NO_ASSOCIATION {
+                self.lose_association(upf);
+            }
+            return Err(N4Error::Refused(cause));
+        }
+        if let Err(error) = &answer {
+            FAILURES.inc(match error {
+                N4Error::Failed(Failure::TimedOut) => "timeout",
+                _ => "other",
+            });
+        }
+        answer
+    }
+
+    /// Answers a request of a UPF; `seid` is the UPF's.
+    pub fn respond(&self, id: RequestId, seid: u64, response: impl Into<Message>) {
+        let mut state = self.lock();
+        // A response that does not fit a datagram is not sent; the UPF repeats and gives up.
+        let _ = state.endpoint.respond(time::now().into_std(), id, seid, response);
+        self.flush(&mut state);
+    }
+
+    /// Refuses a request of a UPF.
+    pub fn reject(&self, id: RequestId, seid: u64, cause: Cause, offending_ie: Option<u16>) {
+        let mut state = self.lock();
+        let _ = state.endpoint.reject(time::now().into_std(), id, seid, cause, offending_ie);
+        self.flush(&mut state);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what the endpoint has ready and wakes the receiving task when its timer must come earlier.
+    fn flush(&self, state: &mut State) {
+        while let Some(transmit) = state.endpoint.poll_transmit() {
+            // A full socket buffer is a lost datagram: retransmission makes up for it.
+            let _ = self.inner.socket.try_send_to(&transmit.payload, transmit.to);
+        }
+        let next = state.endpoint.poll_timeout();
+        if next.is_some_and(|next| state.armed.is_none_or(|armed| next < armed)) {
+            self.inner.rearm.notify_one();
+        }
+    }
+
+    /// Receives, keeps the timers, hands on what the endpoint tells.
+    async fn receive(self) {
+        let mut buffer = vec![0u8; 65_536];
+        loop {
+            let armed = {
+                let mut state = self.lock();
+                state.armed = state.endpoint.poll_timeout();
+                state.armed
+            };
+            // Without a timer the next request re-arms.
+            let wait = armed.map_or_else(|| time::now() + Duration::from_secs(3600), time::Instant::from_std);
+            tokio::select! {
+                received = self.inner.socket.recv_from(&mut buffer) => match received {
+                    Ok((length, from)) => self.process(|endpoint, now| {
+                        endpoint.handle_datagram(now, from, buffer.get(..length).unwrap_or_default());
+                    }),
+                    // ICMP errors of peers that are not there: their requests time out.
+                    Err(error) => tracing::debug!(%error, "N4 socket"),
+                },
+                () = time::sleep_until(wait) => self.process(|endpoint, now| endpoint.handle_timeout(now)),
+                () = self.inner.rearm.notified() => {}
+            }
+        }
+    }
+
+    fn process(&self, step: impl FnOnce(&mut Endpoint, std::time::Instant)) {
+        let mut state = self.lock();
+        step(&mut state.endpoint, time::now().into_std());
+        while let Some(event) = state.endpoint.poll_event() {
+            self.handle_event(&mut state, event);
+        }
+        self.flush(&mut state);
+    }
+
+    fn handle_event(&self, state: &mut State, event: Event) {
+        match event {
+            Event::Response { handle, message, .. } => {
+                if let Some(waiting) = state.waiting.remove(&handle) {
+                    // The procedure may have been given up meanwhile.
+                    let _ = waiting.send(Ok(message));
+                }
+            }
+            Event::Failed { handle, failure, .. } => {
+                if let Some(waiting) = state.waiting.remove(&handle) {
+                    let _ = waiting.send(Err(N4Error::Failed(failure)));
+                }
+            }
+            Event::Request { id, seid, message } => self.handle_request(state, id, seid, message),
+            Event::MalformedRequest { id, seid, error } => {
+                self.tell(N4Event::Malformed { id, seid: seid.unwrap_or(0), error });
+            }
+            Event::PeerRestarted { peer, .. } => {
+                tracing::warn!(%peer, "UPF restarted: its sessions will be set up again");
+                for upf in state.upfs.iter_mut().filter(|upf| upf.address.ip() == peer) {
+                    upf.lost_sessions |= upf.associated;
+                    upf.associated = false;
+                    upf.wake.notify_one();
+                }
+            }
+            Event::PeerFailed { peer } => {
+                tracing::warn!(%peer, "UPF does not answer");
+                set_alive(state, peer, false);
+            }
+            Event::PeerRecovered { peer } => {
+                tracing::info!(%peer, "UPF answers again");
+                set_alive(state, peer, true);
+            }
+        }
+    }
+
+    /// What UPFs ask of a CP function (§6.2, §7.4).
+    fn handle_request(&self, state: &mut State, id: RequestId, seid: Option<u64>, message: Message) {
+        let now = time::now().into_std();
+        let node_id = NodeId::from(self.inner.local.ip());
+        let upf = state.upfs.iter_mut().find(|upf| upf.address.ip() == id.peer.ip());
+        let response: Message = match (message, upf) {
+            (Message::SessionReportRequest(report), Some(_)) => {
+                return self.tell(N4Event::Report { id, seid: seid.unwrap_or(0), report });
+            }
+            (Message::AssociationSetupRequest(request), Some(upf)) => {
+                upf.features = request.up_function_features.unwrap_or_default();
+                upf.associated = true;
+                upf.alive = true;
+                if std::mem::take(&mut upf.lost_sessions) {
+                    let upf = upf.address;
+                    self.tell(N4Event::Restore { upf });
+                }
+                AssociationSetupResponse {
+                    node_id,
+                    cause: Cause::ACCEPTED,
+                    recovery_time_stamp: self.inner.recovery,
+                    cp_function_features: Some(CpFunctionFeatures::default()),
+                    ..Default::default()
+                }
+                .into()
+            }
+            (Message::AssociationUpdateRequest(request), Some(upf)) => {
+                upf.features = request.up_function_features.unwrap_or(upf.features);
+                AssociationUpdateResponse { node_id, cause: Cause::ACCEPTED, ..Default::default() }.into()
+            }
+            (Message::AssociationReleaseRequest(_), Some(upf)) => {
+                upf.lost_sessions |= upf.associated;
+                upf.associated = false;
+                upf.wake.notify_one();
+                AssociationReleaseResponse { node_id, cause: Cause::ACCEPTED }.into()
+            }
+            (Message::NodeReportRequest(report), Some(upf)) => {
+                tracing::warn!(upf = %upf.address, report = ?report.report_type, "node report");
+                NodeReportResponse { node_id, cause: Cause::ACCEPTED, offending_ie: None }.into()
+            }
+            // Not a UPF of ours, or nothing a UPF may ask.
+            (_, upf) => {
+                UNEXPECTED.inc();
+                let cause = if upf.is_some() { Cause::SERVICE_NOT_SUPPORTED } else { Cause::NO_ASSOCIATION };
+                let _ = state.endpoint.reject(now, id, 0, cause, None);
+                return;
+            }
+        };
+        let _ = state.endpoint.respond(now, id, 0, response);
+    }
+
+    fn tell(&self, event: N4Event) {
+        if self.inner.events.try_send(event).is_err() {
+            EVENTS_DROPPED.inc();
+        }
+    }
+
+    fn lose_association(&self, address: SocketAddr) {
+        let mut state = self.lock();
+        for upf in state.upfs.iter_mut().filter(|upf| upf.address == address && upf.associated) {
+            upf.associated = false;
+            upf.lost_sessions = true;
+            upf.wake.notify_one();
+        }
+    }
+
+    /// Keeps the association with one UPF (§6.2.6).
+    async fn associate(self, upf: SocketAddr) {
+        loop {
+            let (associated, wake) = {
+                let state = self.lock();
+                let Some(upf) = state.upfs.iter().find(|other| other.address == upf) else { return };
+                (upf.associated, upf.wake.clone())
+            };
+            if associated {
+                wake.notified().await;
+                continue;
+            }
+            let request = AssociationSetupRequest {
+                node_id: self.inner.local.ip().into(),
+                recovery_time_stamp: self.inner.recovery,
+                cp_function_features: Some(CpFunctionFeatures::default()),
+                ..Default::default()
+            };
+            match self.request(upf, 0, request).await {
+                Ok(Message::AssociationSetupResponse(response)) => self.associated(upf, &response),
+                Ok(_) => time::sleep(RETRY).await,
+                Err(N4Error::Stopped) => return,
+                Err(error) => {
+                    tracing::warn!(%upf, %error, "PFCP association not set up; trying again");
+                    time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    fn associated(&self, address: SocketAddr, response: &AssociationSetupResponse) {
+        let mut state = self.lock();
+        let Some(upf) = state.upfs.iter_mut().find(|upf| upf.address == address) else { return };
+        upf.associated = true;
+        upf.alive = true;
+        upf.features = response.up_function_features.unwrap_or_default();
+        tracing::info!(upf = %address, features = ?upf.features, "PFCP association is set up");
+        if !upf.features.contains(UpFunctionFeatures::FTUP) {
+            tracing::warn!(upf = %address, "UPF does not say that it allocates F-TEIDs; it is asked to all the same");
+        }
+        if std::mem::take(&mut upf.lost_sessions) {
+            self.tell(N4Event::Restore { upf: address });
+        }
+    }
+}
+
+fn set_alive(state: &mut State, peer: IpAddr, alive: bool) {
+    state.upfs.iter_mut().filter(|upf| upf.address.ip() == peer).for_each(|upf| upf.alive = alive);
+}
+
+/// The cause of a response.
+fn cause_of(message: &Message) -> Option<Cause> {
+    Some(match message {
+        Message::AssociationSetupResponse(m) => m.cause,
+        Message::AssociationReleaseResponse(m) => m.cause,
+        Message::SessionEstablishmentResponse(m) => m.cause,
+        Message::SessionModificationResponse(m) => m.cause,
+        Message::SessionDeletionResponse(m) => m.cause,
+        _ => return None,
+    })
+}

@@ -1,0 +1,314 @@
+//! The rules of a PDU session as the UPF gets them (TS 23.501 §5.8.2, TS 29.244 §5.2).
+//!
+//! | PDR | from | matches | FAR |
+//! |---|---|---|---|
+//! | 1 uplink | N3 | F-TEID, UE address as source | 1: to the data network |
+//! | 2 downlink | N6 | UE address as destination | 2: to the gNB, or buffer |
+//! | 3 router solicitation (IPv6) | N3 | F-TEID of PDR 1, ICMPv6 to all routers | 3: to the SMF over N4-u |
+//! | 4 router advertisement (IPv6) | SMF | F-TEID on N4-u | 2 |
+//!
+//! QER 1 polices the session AMBR, QER 2 marks the default QoS flow.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ngap::GtpTunnel;
+use pfcp::message::*;
+use pfcp::*;
+use types::{Ambr, Dnn, PduSessionType, Teid};
+
+use crate::pool::Addresses;
+
+const UPLINK: PdrId = PdrId(1);
+const DOWNLINK: PdrId = PdrId(2);
+const SOLICITATION: PdrId = PdrId(3);
+const ADVERTISEMENT: PdrId = PdrId(4);
+const TO_NETWORK: FarId = FarId(1);
+const TO_GNB: FarId = FarId(2);
+const TO_SMF: FarId = FarId(3);
+const AMBR: QerId = QerId(1);
+const FLOW: QerId = QerId(2);
+/// The session's default rules match last; the SMF's own come first.
+const PRECEDENCE_DEFAULT: Precedence = Precedence(255);
+const PRECEDENCE_CONTROL: Precedence = Precedence(1);
+/// CHOOSE IDs: PDRs 1 and 3 share the tunnel of N3, PDR 4 has its own.
+const CHOOSE_N3: u8 = 1;
+const CHOOSE_N4U: u8 = 2;
+/// In the form of the downlink, as always (TS 29.212 §5.4.2): a solicitation goes from the UE to `ff02::2`.
+const SOLICITATION_FILTER: &str = "permit out 58 from ff02::2/128 to any";
+
+/// What the rules are made of.
+#[derive(Debug, Clone)]
+pub struct SessionRules {
+    /// Our SEID.
+    pub seid: u64,
+    /// Our PFCP address.
+    pub n4: IpAddr,
+    /// Our GTP-U address for N4-u.
+    pub n4u: SocketAddr,
+    /// TEID of the session on N4-u at our end.
+    pub n4u_teid: Teid,
+    /// Data network, also the network instance of N6.
+    pub dnn: Dnn,
+    /// Slice.
+    pub s_nssai: types::SNssai,
+    /// Type.
+    pub session_type: PduSessionType,
+    /// UE addresses.
+    pub addresses: Addresses,
+    /// Session AMBR.
+    pub ambr: Ambr,
+    /// Default QoS flow.
+    pub qfi: types::Qfi,
+}
+
+/// What the UPF chose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tunnels {
+    /// N3: where the gNB sends uplink packets.
+    pub n3: GtpTunnel,
+    /// N4-u: where we send router advertisements, for IPv6.
+    pub n4u: Option<GtpTunnel>,
+}
+
+fn tunnel(f_teid: FTeid) -> Option<GtpTunnel> {
+    let FTeid::Assigned { teid, ipv4, ipv6 } = f_teid else { return None };
+    let address = match (ipv4, ipv6) {
+        (Some(v4), Some(v6)) => ngap::TransportAddress::V4V6(v4, v6),
+        (Some(v4), None) => ngap::TransportAddress::V4(v4),
+        (None, Some(v6)) => ngap::TransportAddress::V6(v6),
+        (None, None) => return None,
+    };
+    Some(GtpTunnel { address, teid: Teid(teid) })
+}
+
+fn f_teid(tunnel: GtpTunnel) -> FTeid {
+    let (ipv4, ipv6) = match tunnel.address {
+        ngap::TransportAddress::V4(v4) => (Some(v4), None),
+        ngap::TransportAddress::V6(v6) => (None, Some(v6)),
+        ngap::TransportAddress::V4V6(v4, v6) => (Some(v4), Some(v6)),
+    };
+    FTeid::Assigned { teid: tunnel.teid.0, ipv4, ipv6 }
+}
+
+impl SessionRules {
+    /// Session Establishment Request. `known`: the tunnels of a session that is set up again after the UPF
+    /// lost it, so that the gNB notices nothing; else the UPF chooses. `gnb`: where downlink packets go;
+    /// they are buffered when it is not known yet.
+    pub fn establishment(
+        &self,
+        known: Option<Tunnels>,
+        gnb: Option<GtpTunnel>,
+    ) -> SessionEstablishmentRequest {
+        let choose = |id| FTeid::Choose { ipv4: true, ipv6: false, id: Some(id) };
+        let n3 = known.map_or_else(|| choose(CHOOSE_N3), |tunnels| f_teid(tunnels.n3));
+        let n4u = known.and_then(|tunnels| tunnels.n4u).map_or_else(|| choose(CHOOSE_N4U), f_teid);
+        let mut create_pdrs = vec![self.uplink_pdr(n3), self.downlink_pdr()];
+        let mut create_fars = vec![self.to_network(), to_gnb(gnb)];
+        if self.session_type.has_ipv6() {
+            create_pdrs.extend([self.solicitation_pdr(n3), self.advertisement_pdr(n4u)]);
+            create_fars.push(self.to_smf());
+        }
+        SessionEstablishmentRequest {
+            node_id: self.n4.into(),
+            cp_f_seid: FSeid::new(self.seid, self.n4),
+            create_pdrs,
+            create_fars,
+            create_qers: self.qers(),
+            pdn_type: Some(match self.session_type {
+                PduSessionType::Ipv4 => PdnType::Ipv4,
+                PduSessionType::Ipv6 => PdnType::Ipv6,
+                PduSessionType::Ipv4v6 => PdnType::Ipv4v6,
+                PduSessionType::Ethernet => PdnType::Ethernet,
+                PduSessionType::Unstructured => PdnType::NonIp,
+            }),
+            dnn: Some(ApnDnn(self.dnn.to_string())),
+            s_nssai: Some(SNssai { sst: self.s_nssai.sst, sd: self.s_nssai.sd_octets() }),
+            flags: known.is_some().then_some(SeReqFlags::RESTI),
+            ..Default::default()
+        }
+    }
+
+    /// What the UPF chose: `None` when it left out what it was asked for.
+    pub fn chosen(&self, response: &SessionEstablishmentResponse) -> Option<Tunnels> {
+        let created = |id: PdrId| {
+            let pdr = response.created_pdrs.iter().find(|pdr| pdr.pdr_id == id)?;
+            tunnel(pdr.f_teid?)
+        };
+        let n4u = if self.session_type.has_ipv6() { Some(created(ADVERTISEMENT)?) } else { None };
+        Some(Tunnels { n3: created(UPLINK).or_else(|| created(SOLICITATION))?, n4u })
+    }
+
+    fn instance(&self) -> Option<ShortBytes> {
+        Some(self.dnn.as_str().into())
+    }
+
+    fn ue_ip_address(&self, destination: bool) -> Option<UeIpAddress> {
+        let Addresses { ipv4, ipv6 } = self.addresses;
+        Some(UeIpAddress { ipv4, ipv6, destination, ..Default::default() })
+    }
+
+    fn uplink_pdr(&self, n3: FTeid) -> CreatePdr {
+        CreatePdr {
+            pdr_id: UPLINK,
+            precedence: PRECEDENCE_DEFAULT,
+            pdi: Pdi {
+                source_interface: SourceInterface::Access,
+                f_teid: Some(n3),
+                // The source address is verified: what does not match is dropped (UP-4).
+                ue_ip_address: self.ue_ip_address(false),
+                ..Default::default()
+            },
+            outer_header_removal: Some(remove_gtpu()),
+            far_id: Some(TO_NETWORK),
+            qer_ids: vec![AMBR, FLOW],
+            ..Default::default()
+        }
+    }
+
+    fn downlink_pdr(&self) -> CreatePdr {
+        CreatePdr {
+            pdr_id: DOWNLINK,
+            precedence: PRECEDENCE_DEFAULT,
+            pdi: Pdi {
+                source_interface: SourceInterface::Core,
+                network_instance: self.instance(),
+                ue_ip_address: self.ue_ip_address(true),
+                ..Default::default()
+            },
+            far_id: Some(TO_GNB),
+            qer_ids: vec![AMBR, FLOW],
+            ..Default::default()
+        }
+    }
+
+    fn solicitation_pdr(&self, n3: FTeid) -> CreatePdr {
+        CreatePdr {
+            pdr_id: SOLICITATION,
+            precedence: PRECEDENCE_CONTROL,
+            pdi: Pdi {
+                source_interface: SourceInterface::Access,
+                f_teid: Some(n3),
+                sdf_filters: vec![SdfFilter {
+                    flow_description: Some(SOLICITATION_FILTER.into()),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            },
+            outer_header_removal: Some(remove_gtpu()),
+            far_id: Some(TO_SMF),
+            ..Default::default()
+        }
+    }
+
+    fn advertisement_pdr(&self, n4u: FTeid) -> CreatePdr {
+        CreatePdr {
+            pdr_id: ADVERTISEMENT,
+            precedence: PRECEDENCE_CONTROL,
+            pdi: Pdi {
+                source_interface: SourceInterface::CpFunction,
+                f_teid: Some(n4u),
+                ..Default::default()
+            },
+            outer_header_removal: Some(remove_gtpu()),
+            far_id: Some(TO_GNB),
+            qer_ids: vec![FLOW],
+            ..Default::default()
+        }
+    }
+
+    fn to_network(&self) -> CreateFar {
+        CreateFar {
+            far_id: TO_NETWORK,
+            apply_action: ApplyAction::FORW,
+            forwarding_parameters: Some(Box::new(ForwardingParameters {
+                destination_interface: DestinationInterface::Core,
+                network_instance: self.instance(),
+                ..Default::default()
+            })),
+            ..Default::default()
+        }
+    }
+
+    fn to_smf(&self) -> CreateFar {
+        CreateFar {
+            far_id: TO_SMF,
+            apply_action: ApplyAction::FORW,
+            forwarding_parameters: Some(Box::new(ForwardingParameters {
+                destination_interface: DestinationInterface::CpFunction,
+                outer_header_creation: Some(OuterHeaderCreation::gtpu(self.n4u_teid.0, self.n4u.ip())),
+                ..Default::default()
+            })),
+            ..Default::default()
+        }
+    }
+
+    fn qers(&self) -> Vec<CreateQer> {
+        let ambr = CreateQer { qer_id: AMBR, mbr: Some(rates(self.ambr)), ..Default::default() };
+        vec![ambr, CreateQer { qer_id: FLOW, qfi: Some(Qfi(self.qfi.value())), ..Default::default() }]
+    }
+}
+
+/// Bit rates of N4 are whole kbit/s; rounding up keeps a small rate from becoming none.
+fn rates(ambr: Ambr) -> BitRates {
+    BitRates {
+        uplink_kbps: ambr.uplink.bps().div_ceil(1000),
+        downlink_kbps: ambr.downlink.bps().div_ceil(1000),
+    }
+}
+
+fn remove_gtpu() -> OuterHeaderRemoval {
+    OuterHeaderRemoval { description: OuterHeaderRemoval::GTPU_UDP_IPV4, extension_header_deletion: None }
+}
+
+fn gnb_header(gnb: GtpTunnel) -> OuterHeaderCreation {
+    OuterHeaderCreation::gtpu(gnb.teid.0, gnb.address.preferred())
+}
+
+fn to_gnb(gnb: Option<GtpTunnel>) -> CreateFar {
+    let Some(gnb) = gnb else {
+        return CreateFar { far_id: TO_GNB, apply_action: ApplyAction::BUFF, ..Default::default() };
+    };
+    CreateFar {
+        far_id: TO_GNB,
+        apply_action: ApplyAction::FORW,
+        forwarding_parameters: Some(Box::new(ForwardingParameters {
+            destination_interface: DestinationInterface::Access,
+            outer_header_creation: Some(gnb_header(gnb)),
+            ..Default::default()
+        })),
+        ..Default::default()
+    }
+}
+
+/// Downlink packets go to this gNB; buffered ones first, in order.
+pub fn activate(gnb: GtpTunnel) -> SessionModificationRequest {
+    let parameters = UpdateForwardingParameters {
+        destination_interface: Some(DestinationInterface::Access),
+        outer_header_creation: Some(gnb_header(gnb)),
+        ..Default::default()
+    };
+    update_to_gnb(ApplyAction::FORW, Some(parameters))
+}
+
+/// Downlink packets wait; the first is told, so that the UE can be paged (TS 23.502 §4.2.6).
+pub fn deactivate() -> SessionModificationRequest {
+    update_to_gnb(ApplyAction::BUFF | ApplyAction::NOCP, None)
+}
+
+/// Downlink packets are dropped, those that wait too: the UE cannot be reached.
+pub fn discard() -> SessionModificationRequest {
+    SessionModificationRequest { flags: Some(SmReqFlags::DROBU), ..update_to_gnb(ApplyAction::DROP, None) }
+}
+
+fn update_to_gnb(
+    action: ApplyAction,
+    parameters: Option<UpdateForwardingParameters>,
+) -> SessionModificationRequest {
+    let far = UpdateFar {
+        far_id: TO_GNB,
+        apply_action: Some(action),
+        update_forwarding_parameters: parameters.map(Box::new),
+        ..Default::default()
+    };
+    SessionModificationRequest { update_fars: vec![far], ..Default::default() }
+}

@@ -1,0 +1,335 @@
+//! PDU session establishment (TS 23.502 §4.3.2.2.1).
+//!
+//! [`create`] answers the AMF as soon as the session can be had (steps 3 to 5); policy, UPF and the transfer to UE
+//! and gNB follow in [`establish`] (steps 7 to 11), so that they overlap with the AMF's own work. What fails before
+//! the answer is told in it; what fails after is told by transfer and notification. The gNB's answer (steps 14 to
+//! 17) comes through `procedure::user_plane`.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nas::gsm::EstablishmentRequest;
+use nas::{GsmCause, SmBody};
+use net::time;
+use pfcp::Message;
+use sbi::model::smf::{Cause, N2SmInfoType, SmContextCreateData, SmContextCreateError, SmContextCreatedData};
+use sbi::model::udm::DnnConfiguration;
+use sbi::{ApiRoot, Created, ProblemDetails};
+use telemetry::counters::{Counter, Family};
+use types::{Ambr, Arp, BitRate, Dnn, FiveQi, PduSessionId, PduSessionType, Pti, SNssai, Supi};
+
+use crate::context::{Network, Phase, Session, SessionState, Smf, UpState, UpfSession};
+use crate::n1;
+use crate::n2;
+use crate::n4::N4Error;
+use crate::peers::{ForUe, apply};
+use crate::pool::{Addresses, PoolError};
+use crate::procedure::release;
+
+static REQUESTED: Counter = Counter::new("smf_session_requested");
+static ESTABLISHED: Counter = Counter::new("smf_session_accepted");
+static REJECTED: Family = Family::new("smf_session_rejected", "cause");
+
+/// QoS of a subscription that names none: 5QI 9, lowest priority but one (TS 23.501 table 5.7.4-1).
+const DEFAULT_FIVE_QI: FiveQi = FiveQi(9);
+const DEFAULT_ARP: Arp = Arp { priority: 8, may_preempt: false, preemptable: false };
+const DEFAULT_AMBR: Ambr =
+    Ambr { uplink: BitRate::from_kbps(1_000_000), downlink: BitRate::from_kbps(1_000_000) };
+
+/// What a new session is made of.
+struct Wanted {
+    supi: Supi,
+    id: PduSessionId,
+    dnn: Dnn,
+    s_nssai: SNssai,
+    amf: ApiRoot,
+    pti: Pti,
+    request: EstablishmentRequest,
+}
+
+/// Nsmf_PDUSession_CreateSMContext.
+pub(crate) async fn create(
+    smf: Arc<Smf>,
+    data: SmContextCreateData,
+) -> Result<Created<SmContextCreatedData>, SmContextCreateError> {
+    REQUESTED.inc();
+    let start = time::now();
+    let wanted = read_request(&data)?;
+    let reject = |cause| reject(&wanted, cause);
+    // The UE lost the session it had under this identity: it is released without a word (step 3).
+    if let Some(old) = smf.sessions.of_ue(wanted.supi, wanted.id) {
+        release::locally(&smf, &old, release::Tell::Nobody).await;
+    }
+    let network = smf.networks.get(&wanted.dnn).ok_or(GsmCause::MissingOrUnknownDnn).map_err(reject)?;
+    if smf.sessions.len() >= smf.config.limits.sessions {
+        return Err(reject(GsmCause::InsufficientResources));
+    }
+    let subscribed = smf
+        .subscription(wanted.supi, data.serving_network, wanted.s_nssai, &wanted.dnn)
+        .await
+        .map_err(reject)?;
+    n1::check_ssc_mode(wanted.request.ssc_mode, &subscribed.ssc_modes).map_err(reject)?;
+    let (session_type, type_cause) = {
+        let pool = network.pool();
+        let offered = (pool.has_ipv4(), pool.has_ipv6());
+        n1::select_type(&wanted.request, &subscribed.pdu_session_types, offered).map_err(reject)?
+    };
+    let fixed = static_addresses(&subscribed);
+    let addresses = allocate(network, session_type, fixed).map_err(reject)?;
+    let always_on = wanted.request.always_on;
+    let state = new_state(&data, &wanted, &subscribed, session_type, addresses);
+    let (session, replaced) = smf.sessions.insert(|number| Session {
+        number,
+        supi: wanted.supi,
+        id: wanted.id,
+        dnn: wanted.dnn,
+        s_nssai: wanted.s_nssai,
+        advertisement: Default::default(),
+        changed: Default::default(),
+        state: state.into(),
+    });
+    // Two requests of one UE crossed each other: the later one counts.
+    if let Some(replaced) = replaced {
+        tokio::spawn({
+            let smf = smf.clone();
+            async move { release::locally(&smf, &replaced, release::Tell::Nobody).await }
+        });
+    }
+    let location = format!("/sm-contexts/{}", session.number);
+    tokio::spawn(establish(smf.clone(), session, type_cause, always_on, start));
+    let body = SmContextCreatedData {
+        pdu_session_id: Some(data.pdu_session_id.unwrap_or(wanted.id)),
+        s_nssai: data.s_nssai,
+        ..Default::default()
+    };
+    Ok(Created { location, body })
+}
+
+/// What must be there, and the UE's message.
+#[allow(clippy::result_large_err, reason = "the operation's own error type, made once per refused session")]
+fn read_request(data: &SmContextCreateData) -> Result<Wanted, SmContextCreateError> {
+    let missing =
+        |attribute: &str| SmContextCreateError::from(ProblemDetails::mandatory_ie_missing(attribute));
+    let supi = data.supi.ok_or_else(|| missing("supi"))?;
+    let id = data.pdu_session_id.ok_or_else(|| missing("pduSessionId"))?;
+    let dnn = data.selected_dnn.clone().or(data.dnn.clone()).ok_or_else(|| missing("dnn"))?;
+    let s_nssai = data.s_nssai.ok_or_else(|| missing("sNssai"))?;
+    let octets = data.n1_sm_msg.as_ref().ok_or_else(|| missing("n1SmMsg"))?.bytes();
+    let amf = amf_of(&data.sm_context_status_uri)
+        .ok_or_else(|| ProblemDetails::mandatory_ie_incorrect("smContextStatusUri", "must be an http URI"))?;
+    let n1_error = |pti, cause: Option<GsmCause>| {
+        REJECTED.inc(&cause.map_or("ignored".to_owned(), |cause| cause.number().to_string()));
+        SmContextCreateError {
+            error: ProblemDetails::new(403, "N1_SM_ERROR"),
+            n1_sm_msg: cause.map(|cause| n1::status(id, pti, cause).into()),
+            n2_sm_info: None,
+            n2_sm_info_type: None,
+        }
+    };
+    let header = nas::gsm::SmHeader::read(octets);
+    let pti = header.as_ref().map_or(Pti::UNASSIGNED, |header| header.pti);
+    let message = n1::decode(octets).map_err(|cause| n1_error(pti, cause))?;
+    if message.pti == Pti::UNASSIGNED {
+        return Err(n1_error(pti, Some(GsmCause::InvalidPti)));
+    }
+    if message.pdu_session_id != Some(id) {
+        return Err(n1_error(pti, Some(GsmCause::InvalidPduSessionIdentity)));
+    }
+    let SmBody::EstablishmentRequest(request) = message.body else {
+        return Err(n1_error(pti, Some(GsmCause::MessageTypeNotCompatible)));
+    };
+    Ok(Wanted { supi, id, dnn, s_nssai, amf, pti, request })
+}
+
+/// The AMF's API root: its status callback lives on it.
+fn amf_of(uri: &str) -> Option<ApiRoot> {
+    let authority = uri.strip_prefix("http://")?.split('/').next()?;
+    format!("http://{authority}").parse().ok()
+}
+
+/// The answer that refuses: problem for the AMF, PDU SESSION ESTABLISHMENT REJECT for the UE.
+fn reject(wanted: &Wanted, cause: GsmCause) -> SmContextCreateError {
+    REJECTED.inc(&cause.number().to_string());
+    let problem = match cause {
+        GsmCause::MissingOrUnknownDnn => ProblemDetails::new(403, "DNN_NOT_SUPPORTED"),
+        GsmCause::MissingOrUnknownDnnInSlice => ProblemDetails::new(403, "DNN_DENIED"),
+        GsmCause::ServiceOptionNotSubscribed | GsmCause::UserAuthenticationFailed => {
+            ProblemDetails::new(403, "SUBSCRIPTION_DENIED")
+        }
+        GsmCause::NotSupportedSscMode => ProblemDetails::new(403, "SSC_DENIED"),
+        GsmCause::OnlyIpv4Allowed | GsmCause::OnlyIpv6Allowed | GsmCause::UnknownPduSessionType => {
+            ProblemDetails::new(403, "PDUTYPE_DENIED")
+        }
+        GsmCause::InsufficientResources => ProblemDetails::new(500, "INSUFFICIENT_RESOURCES"),
+        GsmCause::NetworkFailure => ProblemDetails::peer_not_responding(),
+        _ => ProblemDetails::new(403, "N1_SM_ERROR"),
+    };
+    SmContextCreateError {
+        error: problem.detail(cause),
+        n1_sm_msg: Some(n1::establishment_reject(wanted.id, wanted.pti, cause).into()),
+        n2_sm_info: None,
+        n2_sm_info_type: None,
+    }
+}
+
+fn static_addresses(subscribed: &DnnConfiguration) -> Addresses {
+    let mut fixed = Addresses::default();
+    for address in &subscribed.static_ip_address {
+        fixed.ipv4 = fixed.ipv4.or(address.ipv4_addr);
+        let prefix = address.ipv6_prefix.as_deref().and_then(|text| text.split('/').next()?.parse().ok());
+        fixed.ipv6 = fixed.ipv6.or(prefix).or(address.ipv6_addr);
+    }
+    fixed
+}
+
+fn allocate(network: &Network, kind: PduSessionType, fixed: Addresses) -> Result<Addresses, GsmCause> {
+    let (v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>) = (fixed.ipv4, fixed.ipv6);
+    let fixed = Addresses { ipv4: v4, ipv6: v6 };
+    network.pool().allocate(kind.has_ipv4(), kind.has_ipv6(), fixed).map_err(|error| {
+        tracing::warn!(dnn = %network.config.name, %error, "no address for a session");
+        match error {
+            PoolError::Exhausted | PoolError::InUse => GsmCause::InsufficientResources,
+            PoolError::Foreign => GsmCause::RequestRejected,
+        }
+    })
+}
+
+fn new_state(
+    data: &SmContextCreateData,
+    wanted: &Wanted,
+    subscribed: &DnnConfiguration,
+    session_type: PduSessionType,
+    addresses: Addresses,
+) -> SessionState {
+    let qos = subscribed.five_g_qos_profile.as_ref();
+    SessionState {
+        phase: Phase::Establishing,
+        up: UpState::Deactivated,
+        session_type,
+        addresses,
+        ambr: subscribed.session_ambr.unwrap_or(DEFAULT_AMBR),
+        five_qi: qos.map_or(DEFAULT_FIVE_QI, |qos| qos.five_qi),
+        arp: qos.map_or(DEFAULT_ARP, |qos| qos.arp),
+        plmn: data.serving_network,
+        amf: wanted.amf.clone(),
+        status_uri: data.sm_context_status_uri.clone(),
+        upf: None,
+        gnb: None,
+        policy: None,
+        registration: None,
+        pti: wanted.pti,
+        release_command: None,
+        pco: wanted.request.pco.clone(),
+    }
+}
+
+/// Steps 7 to 11, then the wait for the gNB's answer.
+async fn establish(
+    smf: Arc<Smf>,
+    session: Arc<Session>,
+    type_cause: Option<GsmCause>,
+    always_on: bool,
+    start: time::Instant,
+) {
+    let prepared = prepare(&smf, &session, type_cause, always_on).await;
+    let (amf, what) = match prepared {
+        Ok(ready) => ready,
+        Err(cause) => {
+            fail(&smf, &session, cause, start).await;
+            return;
+        }
+    };
+    // The gNB's answer may overtake the AMF's: the wait begins before the transfer.
+    let activated = wait_until_active(&session);
+    if smf.transfer(&session, &amf, what).await.is_err() {
+        // The AMF lost the UE: it knows, and releases its part.
+        smf.samples.push("pdu_session_establishment", session.supi, "amf".into(), start, Duration::ZERO);
+        release::locally(&smf, &session, release::Tell::Amf(None)).await;
+        return;
+    }
+    ESTABLISHED.inc();
+    smf.samples.push("pdu_session_establishment", session.supi, "ok".into(), start, Duration::ZERO);
+    let guard = Duration::from_millis(smf.config.timers.establishment_guard_ms);
+    if time::timeout(guard, activated).await.is_err() {
+        tracing::info!(supi = %session.supi, id = %session.id, "the gNB did not answer: session released");
+        release::locally(&smf, &session, release::Tell::Amf(Some(Cause::FiveGAnNotResponding))).await;
+    }
+}
+
+async fn wait_until_active(session: &Session) {
+    loop {
+        let changed = session.changed.notified();
+        if session.state.lock().await.phase != Phase::Establishing {
+            return;
+        }
+        changed.await;
+    }
+}
+
+/// Policy and user plane; what goes to UE and gNB.
+async fn prepare(
+    smf: &Arc<Smf>,
+    session: &Arc<Session>,
+    type_cause: Option<GsmCause>,
+    always_on: bool,
+) -> Result<(ApiRoot, ForUe), GsmCause> {
+    let mut state = session.state.lock().await;
+    let network = smf.networks.get(&session.dnn).ok_or(GsmCause::MissingOrUnknownDnn)?;
+    // UDM's registration is needed only for the end of the session: it runs beside (step 4).
+    state.registration = Some(tokio::spawn({
+        let (smf, session, plmn) = (smf.clone(), session.clone(), state.plmn);
+        async move { smf.register(&session, plmn).await }
+    }));
+    if let Some((policy, decision)) = smf.create_policy(session, &state).await? {
+        state.policy = Some(policy);
+        apply(&decision, &mut state);
+    }
+    state.upf = Some(establish_n4(smf, session, &state).await.map_err(|error| {
+        tracing::warn!(supi = %session.supi, %error, "session not established on a UPF");
+        match error {
+            N4Error::NoUpf | N4Error::Refused(pfcp::Cause::NO_RESOURCES | pfcp::Cause::CONGESTION) => {
+                GsmCause::InsufficientResources
+            }
+            _ => GsmCause::NetworkFailure,
+        }
+    })?);
+    session.publish_advertisement(network, &state);
+    let n3 = state.upf.map(|upf| upf.tunnels.n3).ok_or(GsmCause::NetworkFailure)?;
+    let transfer = n2::setup_request(session, &state, n3).ok_or(GsmCause::NetworkFailure)?;
+    let accept = n1::establishment_accept(session, &state, &network.config, type_cause, always_on);
+    state.up = UpState::Activating;
+    let what =
+        ForUe { n1: Some(accept), n2: Some((N2SmInfoType::PduResSetupReq, transfer)), ..Default::default() };
+    Ok((state.amf.clone(), what))
+}
+
+/// N4 session establishment (step 10).
+async fn establish_n4(smf: &Smf, session: &Session, state: &SessionState) -> Result<UpfSession, N4Error> {
+    let address = smf.n4.select_upf()?;
+    let rules = session.rules(smf, state);
+    let answer = smf.n4.request(address, 0, rules.establishment(None, None)).await?;
+    let Message::SessionEstablishmentResponse(response) = answer else { return Err(N4Error::Unusable) };
+    let seid = response.up_f_seid.ok_or(N4Error::Unusable)?.seid;
+    let Some(tunnels) = rules.chosen(&response) else {
+        // A session we cannot use must not stay.
+        let _ = smf.n4.request(address, seid, pfcp::message::SessionDeletionRequest {}).await;
+        return Err(N4Error::Unusable);
+    };
+    Ok(UpfSession { address, seid, tunnels })
+}
+
+/// The UE is told why; everything is given back; the AMF forgets the session.
+pub(crate) async fn fail(smf: &Arc<Smf>, session: &Arc<Session>, cause: GsmCause, start: time::Instant) {
+    REJECTED.inc(&cause.number().to_string());
+    let (amf, pti) = {
+        let state = session.state.lock().await;
+        (state.amf.clone(), state.pti)
+    };
+    let n1 = n1::establishment_reject(session.id, pti, cause);
+    // If this fails, the AMF has lost the UE and there is nobody to tell.
+    let _ = smf.transfer(session, &amf, ForUe { n1: Some(n1), ..Default::default() }).await;
+    let outcome = format!("#{}", cause.number());
+    smf.samples.push("pdu_session_establishment", session.supi, outcome, start, Duration::ZERO);
+    release::locally(smf, session, release::Tell::Amf(None)).await;
+}

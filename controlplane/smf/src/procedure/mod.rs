@@ -1,0 +1,7 @@
+//! Procedures of TS 23.502 as the SMF sees them, one file each.
+
+pub(crate) mod establishment;
+pub(crate) mod release;
+pub(crate) mod reports;
+pub(crate) mod restoration;
+pub(crate) mod user_plane;

@@ -1,0 +1,231 @@
+//! PDU session release (TS 23.502 §4.3.4.2; TS 24.501 §6.3.3, §6.4.3).
+//!
+//! [`requested_by_ue`] and [`by_network`] both begin with [`begin`]: the user plane goes at once, the UE and the
+//! gNB are told, and [`supervise`] keeps T3592 until both have answered. [`locally`] ends a session without asking.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nas::GsmCause;
+use net::time;
+use ngap::cause::Nas;
+use sbi::model::smf::{Cause, N2SmInfoType, SmContextUpdatedData};
+use telemetry::counters::{Counter, Family};
+use types::Pti;
+
+use crate::context::{Phase, Session, SessionState, Smf, UpState};
+use crate::n1;
+use crate::n2;
+use crate::peers::ForUe;
+
+static RELEASED: Counter = Counter::new("smf_session_released");
+static REASONS: Family = Family::new("smf_session_release_started", "cause");
+static T3592_EXPIRED: Counter = Counter::new("smf_t3592_expired");
+
+/// Retransmissions of the release command; on the next expiry the procedure is given up (TS 24.501 §6.3.3.5).
+const T3592_RETRANSMISSIONS: u32 = 4;
+
+/// Who is told of a local release.
+#[derive(Debug, Clone)]
+pub(crate) enum Tell {
+    /// The AMF asked for it, or the UE has taken the identity for a new session.
+    Nobody,
+    /// The AMF, by status notification.
+    Amf(Option<Cause>),
+}
+
+/// The UE's PDU SESSION RELEASE REQUEST; the answer goes back in the AMF's update.
+pub(crate) async fn requested_by_ue(
+    smf: &Arc<Smf>,
+    session: &Arc<Session>,
+    pti: Pti,
+) -> SmContextUpdatedData {
+    let mut state = session.state.lock().await;
+    // A repeated request (T3582) gets the same command again.
+    if !matches!(state.phase, Phase::Releasing { .. }) {
+        let what = begin(smf, session, &mut state, GsmCause::RegularDeactivation, pti).await;
+        return updated(what);
+    }
+    SmContextUpdatedData { n1_sm_msg: state.release_command.clone().map(Into::into), ..Default::default() }
+}
+
+fn updated(what: ForUe) -> SmContextUpdatedData {
+    let (n2_sm_info_type, n2_sm_info) = what.n2.unzip();
+    SmContextUpdatedData {
+        n1_sm_msg: what.n1.map(Into::into),
+        n2_sm_info: n2_sm_info.map(Into::into),
+        n2_sm_info_type,
+        ..Default::default()
+    }
+}
+
+/// The network ends the session: operator, UPF lost for good, subscription. Returns once UE and gNB were told.
+pub(crate) async fn by_network(smf: &Arc<Smf>, session: &Arc<Session>, cause: GsmCause) {
+    let mut state = session.state.lock().await;
+    if matches!(state.phase, Phase::Releasing { .. } | Phase::Released) {
+        return;
+    }
+    let mut what = begin(smf, session, &mut state, cause, Pti::UNASSIGNED).await;
+    let amf = state.amf.clone();
+    drop(state);
+    // An idle UE is not paged to be told of an end: it learns it from the PDU session status when it comes back.
+    what.skip_if_idle = true;
+    use sbi::model::amf::N1N2MessageTransferCause as Outcome;
+    match smf.transfer(session, &amf, what).await {
+        Ok(Outcome::N1MsgNotTransferred) | Err(_) => locally(smf, session, Tell::Amf(None)).await,
+        Ok(_) => {}
+    }
+}
+
+/// The user plane goes; what UE and gNB are to be told.
+async fn begin(
+    smf: &Arc<Smf>,
+    session: &Arc<Session>,
+    state: &mut SessionState,
+    cause: GsmCause,
+    pti: Pti,
+) -> ForUe {
+    REASONS.inc(&cause.number().to_string());
+    delete_n4(smf, state).await;
+    let command = n1::release_command(session.id, pti, cause);
+    let n2 = match state.up {
+        UpState::Deactivated => None,
+        UpState::Activating | UpState::Activated => n2::release_command(Nas::NormalRelease.into()),
+    };
+    state.pti = pti;
+    state.up = UpState::Deactivated;
+    state.release_command = Some(command.clone());
+    state.phase = Phase::Releasing { n1: true, n2: n2.is_some() };
+    session.changed.notify_waiters();
+    tokio::spawn(supervise(smf.clone(), session.clone()));
+    ForUe { n1: Some(command), n2: n2.map(|n2| (N2SmInfoType::PduResRelCmd, n2)), ..Default::default() }
+}
+
+/// T3592: repeats the command, and ends the session when UE or gNB stay silent.
+async fn supervise(smf: Arc<Smf>, session: Arc<Session>) {
+    let t3592 = Duration::from_millis(smf.config.timers.t3592_ms);
+    for expiry in 0..=T3592_RETRANSMISSIONS {
+        if time::timeout(t3592, wait_until_released(&session)).await.is_ok() {
+            return;
+        }
+        T3592_EXPIRED.inc();
+        let (amf, n1) = {
+            let state = session.state.lock().await;
+            let Phase::Releasing { n1, .. } = state.phase else { return };
+            (state.amf.clone(), state.release_command.clone().filter(|_| n1))
+        };
+        // The UE has answered, the gNB has not: it will not any more.
+        let Some(n1) = n1 else { break };
+        if expiry < T3592_RETRANSMISSIONS {
+            let what = ForUe { n1: Some(n1), skip_if_idle: true, ..Default::default() };
+            if smf.transfer(&session, &amf, what).await.is_err() {
+                break;
+            }
+        }
+    }
+    locally(&smf, &session, Tell::Amf(None)).await;
+}
+
+async fn wait_until_released(session: &Session) {
+    loop {
+        let changed = session.changed.notified();
+        if session.state.lock().await.phase == Phase::Released {
+            return;
+        }
+        changed.await;
+    }
+}
+
+/// PDU SESSION RELEASE COMPLETE. A wrong transaction is answered (TS 24.501 §7.3.1).
+pub(crate) async fn completed_by_ue(smf: &Arc<Smf>, session: &Arc<Session>, pti: Pti) -> Option<Bytes> {
+    {
+        let state = session.state.lock().await;
+        let Phase::Releasing { .. } = state.phase else {
+            return Some(n1::status(session.id, pti, GsmCause::MessageTypeNotCompatible));
+        };
+        if state.pti != pti {
+            return Some(n1::status(session.id, pti, GsmCause::PtiMismatch));
+        }
+    }
+    answered(smf, session, |n1, _| *n1 = false).await;
+    None
+}
+
+/// 5GSM STATUS while the command is in flight: the UE has no such session (TS 24.501 §6.5.3), which is as good as
+/// completed.
+pub(crate) async fn status_from_ue(smf: &Arc<Smf>, session: &Arc<Session>, pti: Pti) {
+    tracing::info!(supi = %session.supi, id = %session.id, pti = pti.0, "5GSM STATUS from the UE");
+    answered(smf, session, |n1, _| *n1 = false).await;
+}
+
+/// The gNB has released its resources.
+pub(crate) async fn completed_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>) {
+    answered(smf, session, |_, n2| *n2 = false).await;
+}
+
+async fn answered(smf: &Arc<Smf>, session: &Arc<Session>, which: impl FnOnce(&mut bool, &mut bool)) {
+    {
+        let mut state = session.state.lock().await;
+        let Phase::Releasing { n1, n2 } = &mut state.phase else { return };
+        which(n1, n2);
+        if *n1 || *n2 {
+            return;
+        }
+    }
+    // The AMF waits for the answer to its update: the rest follows beside.
+    let (smf, session) = (smf.clone(), session.clone());
+    tokio::spawn(async move { locally(&smf, &session, Tell::Amf(None)).await });
+}
+
+/// Gives everything back and forgets the session. Does nothing the second time.
+pub(crate) async fn locally(smf: &Arc<Smf>, session: &Arc<Session>, tell: Tell) {
+    let mut state = session.state.lock().await;
+    if state.phase == Phase::Released {
+        return;
+    }
+    state.phase = Phase::Released;
+    session.changed.notify_waiters();
+    smf.sessions.remove(session);
+    delete_n4(smf, &mut state).await;
+    // Only now: before, the UPF might still have sent another UE's packets to this one.
+    let addresses = std::mem::take(&mut state.addresses);
+    if let Some(network) = smf.networks.get(&session.dnn) {
+        network.pool().release(addresses);
+    }
+    let (policy, registration, uri) =
+        (state.policy.take(), state.registration.take(), state.status_uri.clone());
+    drop(state);
+    RELEASED.inc();
+    let told = async {
+        if let Tell::Amf(cause) = tell {
+            smf.notify_released(&uri, cause).await;
+        }
+    };
+    let policy = async {
+        if let Some(policy) = policy {
+            smf.delete_policy(policy).await;
+        }
+    };
+    let registration = async {
+        let registered = match registration {
+            Some(registration) => registration.await.unwrap_or(false),
+            None => false,
+        };
+        // Another session of the UE may have taken the identity, and with it the registration.
+        if registered && smf.sessions.of_ue(session.supi, session.id).is_none() {
+            smf.deregister(session).await;
+        }
+    };
+    tokio::join!(told, policy, registration);
+}
+
+/// N4 session release; a UPF that does not answer has lost it or will with its restart.
+async fn delete_n4(smf: &Smf, state: &mut SessionState) {
+    if let Some(upf) = state.upf.take()
+        && let Err(error) =
+            smf.n4.request(upf.address, upf.seid, pfcp::message::SessionDeletionRequest {}).await
+    {
+        tracing::warn!(%error, upf = %upf.address, "session not deleted on the UPF");
+    }
+}

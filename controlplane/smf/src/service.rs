@@ -1,0 +1,164 @@
+//! Nsmf_PDUSession (TS 29.502) and the callbacks the SMF gives out: from operation to procedure.
+
+use std::sync::Arc;
+
+use nas::gsm::{ModificationReject, ReleaseReject, SmHeader};
+use nas::{GsmCause, SmBody};
+use sbi::model::amf::N1N2MsgTxfrFailureNotification;
+use sbi::model::smf::*;
+use sbi::op::amf::N1N2TransferFailureNotify;
+use sbi::op::smf::*;
+use sbi::{Created, Notification, ProblemDetails, Router};
+use telemetry::counters::Counter;
+use types::Pti;
+
+use crate::context::{Session, Smf};
+use crate::n1;
+use crate::procedure::{establishment, release, reports, user_plane};
+
+static UNKNOWN_CONTEXT: Counter = Counter::new("smf_unknown_sm_context");
+
+type Updated = Result<Option<SmContextUpdatedData>, SmContextUpdateError>;
+
+/// The operations served.
+pub(crate) fn router(smf: Arc<Smf>) -> Router<Smf> {
+    Router::new(smf)
+        .on::<CreateSmContext>(create)
+        .on::<UpdateSmContext>(update)
+        .on::<ReleaseSmContext>(release_context)
+        .on::<N1N2TransferFailureNotify>(transfer_failed)
+}
+
+async fn create(
+    smf: Arc<Smf>,
+    request: CreateSmContextRequest,
+) -> Result<Created<SmContextCreatedData>, SmContextCreateError> {
+    establishment::create(smf, request.body).await
+}
+
+fn find(smf: &Smf, reference: &str) -> Result<Arc<Session>, ProblemDetails> {
+    smf.sessions.by_reference(reference).ok_or_else(|| {
+        UNKNOWN_CONTEXT.inc();
+        ProblemDetails::context_not_found()
+    })
+}
+
+/// An update says one thing: something from the UE, something from the gNB, or a wished state.
+async fn update(smf: Arc<Smf>, request: UpdateSmContextRequest) -> Updated {
+    let session = find(&smf, &request.sm_context_ref)?;
+    let data = request.body;
+    {
+        // The UE may have moved to another AMF.
+        let mut state = session.state.lock().await;
+        if let Some(uri) = &data.sm_context_status_uri {
+            state.status_uri.clone_from(uri);
+        }
+    }
+    if data.release == Some(true) {
+        release::locally(&smf, &session, release::Tell::Nobody).await;
+        return Ok(None);
+    }
+    let from_gnb = match (&data.n2_sm_info_type, &data.n2_sm_info) {
+        (Some(kind), Some(info)) => Some(from_gnb(&smf, &session, kind, info.bytes()).await?),
+        (Some(_), None) => return Err(ProblemDetails::mandatory_ie_missing("n2SmInfo").into()),
+        (None, Some(_)) => return Err(ProblemDetails::mandatory_ie_missing("n2SmInfoType").into()),
+        (None, None) => None,
+    };
+    if let Some(n1) = &data.n1_sm_msg {
+        let mut answer = from_ue(&smf, &session, n1.bytes()).await;
+        if let Some(from_gnb) = from_gnb {
+            answer.up_cnx_state = from_gnb.up_cnx_state;
+        }
+        return Ok(Some(answer).filter(|answer| *answer != SmContextUpdatedData::default()));
+    }
+    if from_gnb.is_some() {
+        return Ok(from_gnb.filter(|answer| *answer != SmContextUpdatedData::default()));
+    }
+    match data.up_cnx_state {
+        Some(UpCnxState::Activating) => user_plane::activate(&session).await.map(Some),
+        Some(UpCnxState::Deactivated) => user_plane::deactivate(&smf, &session).await.map(Some),
+        // Other changes (location, time zone) need nothing done.
+        _ => Ok(None),
+    }
+}
+
+async fn from_gnb(
+    smf: &Arc<Smf>,
+    session: &Arc<Session>,
+    kind: &N2SmInfoType,
+    octets: &[u8],
+) -> Result<SmContextUpdatedData, SmContextUpdateError> {
+    match kind {
+        N2SmInfoType::PduResSetupRsp => user_plane::set_up_by_gnb(smf, session, octets).await,
+        N2SmInfoType::PduResSetupFail => user_plane::not_set_up_by_gnb(smf, session, octets).await,
+        N2SmInfoType::PduResNtyRel => user_plane::released_by_gnb(smf, session).await,
+        N2SmInfoType::PduResRelRsp => {
+            release::completed_by_gnb(smf, session).await;
+            Ok(SmContextUpdatedData::default())
+        }
+        // Only default flows without notification control are asked for: nothing to be done.
+        N2SmInfoType::PduResNty => Ok(SmContextUpdatedData::default()),
+        // Handover and modification by the gNB are not served yet.
+        _ => Err(ProblemDetails::new(403, "N2_SM_ERROR").into()),
+    }
+}
+
+/// A 5GSM message of an existing session; what is to be answered to the UE.
+async fn from_ue(smf: &Arc<Smf>, session: &Arc<Session>, octets: &[u8]) -> SmContextUpdatedData {
+    let pti = SmHeader::read(octets).map_or(Pti::UNASSIGNED, |header| header.pti);
+    let answer = |n1: Option<bytes::Bytes>| SmContextUpdatedData {
+        n1_sm_msg: n1.map(Into::into),
+        ..Default::default()
+    };
+    let message = match n1::decode(octets) {
+        Ok(message) => message,
+        Err(cause) => return answer(cause.map(|cause| n1::status(session.id, pti, cause))),
+    };
+    let status = |cause| answer(Some(n1::status(session.id, pti, cause)));
+    if message.pdu_session_id != Some(session.id) {
+        return status(GsmCause::InvalidPduSessionIdentity);
+    }
+    match message.body {
+        SmBody::ReleaseRequest(_) | SmBody::ModificationRequest(_) if pti == Pti::UNASSIGNED => {
+            status(GsmCause::InvalidPti)
+        }
+        SmBody::ReleaseRequest(_) => release::requested_by_ue(smf, session, pti).await,
+        SmBody::ReleaseComplete(_) => answer(release::completed_by_ue(smf, session, pti).await),
+        SmBody::ModificationRequest(_) => {
+            // QoS flows beside the default one are not served yet (TS 24.501 §6.4.2.4).
+            let cause = GsmCause::RequestRejected;
+            let reject = ModificationReject { cause, back_off: None, pco: None };
+            answer(Some(n1::encode(session.id, pti, SmBody::ModificationReject(reject))))
+        }
+        SmBody::Status(_) => {
+            release::status_from_ue(smf, session, pti).await;
+            answer(None)
+        }
+        SmBody::EstablishmentRequest(_)
+        | SmBody::ModificationComplete(_)
+        | SmBody::ModificationCommandReject(_) => status(GsmCause::MessageTypeNotCompatible),
+        SmBody::EstablishmentAccept(_)
+        | SmBody::EstablishmentReject(_)
+        | SmBody::ModificationReject(_)
+        | SmBody::ModificationCommand(_)
+        | SmBody::ReleaseReject(ReleaseReject { .. })
+        | SmBody::ReleaseCommand(_) => status(GsmCause::MessageTypeNotImplemented),
+    }
+}
+
+/// The AMF has released the session towards the UE (deregistration) or never told it.
+async fn release_context(smf: Arc<Smf>, request: ReleaseSmContextRequest) -> Result<(), ProblemDetails> {
+    let session = find(&smf, &request.sm_context_ref)?;
+    release::locally(&smf, &session, release::Tell::Nobody).await;
+    Ok(())
+}
+
+/// Paging found nobody.
+async fn transfer_failed(
+    smf: Arc<Smf>,
+    request: Notification<N1N2MsgTxfrFailureNotification>,
+) -> Result<(), ProblemDetails> {
+    let session = find(&smf, &request.id)?;
+    reports::unreachable(&smf, &session).await;
+    Ok(())
+}
