@@ -151,7 +151,7 @@ fn sctp() -> Finding {
         Finding::note(
             "SCTP",
             "neither in the kernel nor allowed as raw socket",
-            "modprobe sctp, or run with CAP_NET_RAW; UDP encapsulation (`amf.sctp: {udp: …}`) works with gNBs that know it",
+            "modprobe sctp, or run with CAP_NET_RAW; UDP encapsulation (`amf.sctp: udp`) works with gNBs that know it",
         )
     }
 }

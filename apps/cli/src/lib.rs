@@ -16,10 +16,13 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+pub mod admin;
 pub mod config;
 pub mod demo;
 pub mod doctor;
 pub mod output;
+pub mod run;
+pub mod subscriber;
 
 /// The command failed.
 pub const EXIT_FAILED: u8 = 1;
@@ -40,6 +43,18 @@ struct Cli {
 enum Command {
     /// A network on this machine: UEs register, ping and download through the core.
     Demo(demo::Args),
+    /// Run network functions, all of them or those named.
+    Run(run::Args),
+    /// Whether the network functions of this machine run.
+    Status(admin::StatusArgs),
+    /// UEs known to the AMF.
+    Ue(admin::UeArgs),
+    /// PDU sessions.
+    Session(admin::SessionArgs),
+    /// The user plane: packets, drops, sessions.
+    Upf(admin::UpfArgs),
+    /// Who may use the network: add, list, show, remove, import.
+    Subscriber(subscriber::Args),
     /// Check this machine and the configuration, and say what to do.
     Doctor(doctor::Args),
     /// Check a configuration and say what is wrong with it.
@@ -71,6 +86,12 @@ pub fn main() -> ExitCode {
 fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Demo(args) => demo::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Status(args) => admin::status(&args),
+        Command::Ue(args) => admin::ue(&args),
+        Command::Session(args) => admin::session(&args),
+        Command::Upf(args) => admin::upf(&args),
+        Command::Subscriber(args) => subscriber::run(args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Check(arg) => {
             config::load(&arg.config)?;

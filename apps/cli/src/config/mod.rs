@@ -8,8 +8,49 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use types::{Plmn, SNssai};
+
+use self::yaml::{Key, Node, Value};
+
 pub mod de;
+mod semantic;
 pub mod yaml;
+
+/// Everything `godwit.yaml` says.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The network.
+    pub plmn: Plmn,
+    /// Slices offered.
+    pub slices: Vec<SNssai>,
+    /// Folder of the NFs' administration sockets.
+    pub run_dir: PathBuf,
+    /// The SQLite file.
+    pub store: PathBuf,
+    /// Filter of the logs.
+    pub log: String,
+    /// NRF.
+    pub nrf: nrf::Config,
+    /// AMF.
+    pub amf: amf::Config,
+    /// AUSF.
+    pub ausf: ausf::Config,
+    /// UDM.
+    pub udm: udm::Config,
+    /// UDR.
+    pub udr: udr::Config,
+    /// PCF.
+    pub pcf: pcf::Config,
+    /// SMF.
+    pub smf: smf::Config,
+    /// UPF.
+    pub upf: upf::Config,
+}
+
+/// Keys of the top level that are not sections of an NF.
+const SHARED: &[&str] = &["plmn", "slices", "run_dir", "store", "log"];
+/// Sections, named as the NFs, in the order of starting.
+pub const SECTIONS: &[&str] = &["nrf", "udr", "udm", "ausf", "pcf", "upf", "smf", "amf"];
 
 /// One mistake in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +98,7 @@ impl std::error::Error for Problems {}
 ///
 /// # Errors
 /// [`Problems`] when the file is wrong; another error when it cannot be read.
-pub fn load(file: &Path) -> anyhow::Result<yaml::Node> {
+pub fn load(file: &Path) -> anyhow::Result<Config> {
     use anyhow::Context as _;
     let text = std::fs::read_to_string(file).with_context(|| {
         format!(
@@ -72,6 +113,183 @@ pub fn load(file: &Path) -> anyhow::Result<yaml::Node> {
 ///
 /// # Errors
 /// Every problem found, never none.
-pub fn parse(text: &str) -> Result<yaml::Node, Vec<Problem>> {
-    yaml::parse(text).map_err(|problem| vec![problem])
+pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
+    let root = yaml::parse(text).map_err(|problem| vec![problem])?;
+    if !matches!(root.value, Value::Mapping(_)) {
+        return Err(vec![Problem::at(root.line, "", "keys and values are expected, such as `log: info`")]);
+    }
+    let mut reader = Reader { root: &root, problems: Vec::new() };
+    reader.top_level_keys();
+    let plmn = reader.required::<Plmn>("plmn");
+    let slices = reader.optional("slices", || vec![SNssai::from_octets(1, None)]);
+    let run_dir = reader.optional("run_dir", || PathBuf::from("/run/godwit"));
+    let store = reader.optional("store", || PathBuf::from("/var/lib/godwit/godwit.db"));
+    let log = reader.optional("log", || "info".to_owned());
+    let nrf = reader.section::<nrf::Config>("nrf", &[]);
+    let amf = reader.section::<amf::Config>("amf", &["plmn", "slices"]);
+    let ausf = reader.section::<ausf::Config>("ausf", &[]);
+    let udm = reader.section::<udm::Config>("udm", &[]);
+    let udr = reader.section::<udr::Config>("udr", &[]);
+    let pcf = reader.section::<pcf::Config>("pcf", &[]);
+    let smf = reader.section::<smf::Config>("smf", &["slices"]);
+    let upf = reader.section::<upf::Config>("upf", &[]);
+    let mut problems = reader.problems;
+    let config = (|| {
+        Some(Config {
+            plmn: plmn?,
+            slices: slices?,
+            run_dir: run_dir?,
+            store: store?,
+            log: log?,
+            nrf: nrf?,
+            amf: amf?,
+            ausf: ausf?,
+            udm: udm?,
+            udr: udr?,
+            pcf: pcf?,
+            smf: smf?,
+            upf: upf?,
+        })
+    })();
+    match config {
+        Some(config) if problems.is_empty() => {
+            semantic::check(&config, &root, &mut problems);
+            if problems.is_empty() { Ok(config) } else { Err(sorted(problems)) }
+        }
+        _ => Err(sorted(problems)),
+    }
+}
+
+fn sorted(mut problems: Vec<Problem>) -> Vec<Problem> {
+    problems.sort_by(|a, b| (a.line, &a.path).cmp(&(b.line, &b.path)));
+    problems
+}
+
+/// Reads values of the tree and collects what is wrong with them.
+struct Reader<'a> {
+    root: &'a Node,
+    problems: Vec<Problem>,
+}
+
+impl Reader<'_> {
+    fn top_level_keys(&mut self) {
+        let known = || SHARED.iter().chain(SECTIONS).copied();
+        for (key, _) in self.root.entries() {
+            if known().any(|name| name == key.name) {
+                continue;
+            }
+            let message = match de::did_you_mean(&key.name, known()) {
+                Some(candidate) => format!("unknown key; did you mean `{candidate}`?"),
+                None => format!("unknown key; known are {}", known().collect::<Vec<_>>().join(", ")),
+            };
+            self.problems.push(Problem::at(key.line, &key.name, message));
+        }
+    }
+
+    fn required<T: serde::de::DeserializeOwned>(&mut self, key: &str) -> Option<T> {
+        match self.root.get(key) {
+            Some(node) => self.keep(de::read(node, key)),
+            None => {
+                self.problems.push(Problem::at(self.root.line, key, "is missing"));
+                None
+            }
+        }
+    }
+
+    fn optional<T: serde::de::DeserializeOwned>(
+        &mut self,
+        key: &str,
+        default: impl FnOnce() -> T,
+    ) -> Option<T> {
+        match self.root.get(key) {
+            Some(node) => self.keep(de::read(node, key)),
+            None => Some(default()),
+        }
+    }
+
+    /// Reads an NF's section with the shared values it needs; a section that is not there takes every default.
+    fn section<T: serde::de::DeserializeOwned>(&mut self, name: &str, shared: &[&str]) -> Option<T> {
+        let empty = Node { line: self.root.line, value: Value::Mapping(Vec::new()) };
+        let mut node = self.root.get(name).unwrap_or(&empty).clone();
+        if let Value::Scalar { plain: true, text } = &node.value
+            && text.is_empty()
+        {
+            node.value = Value::Mapping(Vec::new());
+        }
+        if let Value::Mapping(entries) = &mut node.value {
+            for key in shared {
+                let written =
+                    entries.iter().find(|(entry, _)| entry.name == *key).map(|(entry, _)| entry.line);
+                match (written, self.root.get(key)) {
+                    (Some(line), _) => {
+                        let message = "belongs at the top of the file, where every NF sees it";
+                        self.problems.push(Problem::at(line, &format!("{name}.{key}"), message));
+                        return None;
+                    }
+                    (None, Some(value)) => {
+                        entries.push((Key { name: (*key).to_owned(), line: value.line }, value.clone()));
+                    }
+                    (None, None) => {}
+                }
+            }
+        }
+        self.keep(de::read(&node, name))
+    }
+
+    fn keep<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
+        result.map_err(|problem| self.problems.push(problem)).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHIPPED: &str = include_str!("../../../../godwit.yaml");
+
+    #[test]
+    fn the_shipped_configuration_is_sound() {
+        let config = parse(SHIPPED).unwrap();
+        assert_eq!(config.plmn.to_string(), "999-70");
+        assert_eq!(config.amf.plmn, config.plmn);
+    }
+
+    fn problems(from: &str, to: &str) -> Vec<String> {
+        assert!(SHIPPED.contains(from), "{from}");
+        let line = SHIPPED[..SHIPPED.find(from).unwrap()].lines().count();
+        let problems = parse(&SHIPPED.replacen(from, to, 1)).unwrap_err();
+        problems
+            .into_iter()
+            .inspect(|problem| {
+                assert!(problem.line.abs_diff(line) <= 1, "{problem:?} is not near line {line}")
+            })
+            .map(|problem| format!("{}: {}", problem.path, problem.message))
+            .collect()
+    }
+
+    #[test]
+    fn mistakes_are_reported_with_key_and_suggestion() {
+        assert_eq!(problems("run_dir:", "run_dri:"), ["run_dri: unknown key; did you mean `run_dir`?"]);
+        assert_eq!(problems("  ngap: 127", "  ngpa: 127")[0], "amf.ngpa: unknown key; did you mean `ngap`?");
+        let bad = problems("mcc: \"999\"", "mcc: \"99\"");
+        assert!(bad.iter().any(|problem| problem.starts_with("plmn")), "{bad:?}");
+        let nia = problems("[NIA2, NIA1]", "[NIA2, NAI1]");
+        assert!(nia[0].starts_with("amf.integrity[1]: ") && nia[0].contains("NIA1"), "{nia:?}");
+        // Sections that contradict each other, and each NF's own rules.
+        let pool = problems("ue_pool: {ipv4: 10.45.0.0/16", "ue_pool: {ipv4: 10.46.0.0/16");
+        assert!(
+            pool[0].contains("`10.46.0.0/16` is handed out, but upf.dnn routes 10.45.0.0/16"),
+            "{pool:?}"
+        );
+        assert!(problems("sbi: 127.0.0.4:7777", "sbi: 127.0.0.5:7777")[0].contains("amf.sbi already"));
+        assert!(problems("tac: [1]", "tac: []")[0].starts_with("amf.tac: "));
+        assert!(problems("upf: [127.0.0.7:8805]", "upf: []")[0].starts_with("smf.upf: "));
+    }
+
+    #[test]
+    fn all_problems_are_reported_at_once() {
+        let text = SHIPPED.replace("run_dir:", "run_dri:").replace("127.0.0.20:7777", "127.0.0.20");
+        let paths: Vec<String> = parse(&text).unwrap_err().into_iter().map(|problem| problem.path).collect();
+        assert_eq!(paths, ["run_dri", "udr.sbi"]);
+    }
 }

@@ -1,23 +1,315 @@
 //! `godwit demo`: a network on this machine, real applications through it, and a summary.
+//!
+//! Flow ([`show`]): build the lab and start the core; start gNBs and UEs and watch them register and set sessions up;
+//! `ping` from every UE; an HTTP download by `curl` through one; ask the NFs what they counted; let everyone
+//! deregister. Each step ends in checks of the report; a step that fails lets the later ones that can still say
+//! something go on. The exit code is 0 only when every check passed.
+//!
+//! Without root the process first enters namespaces of its own, in which it may do all this.
+
+mod applications;
+mod progress;
+mod report;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+use anyhow::Context as _;
+use lab::{Lab, Simulator, SimulatorOptions};
+use net::capability::{self, Capability};
+use net::netns::NetNs;
+use net::time::{self, Duration};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::EXIT_FAILED;
+use crate::output;
+use progress::Progress;
+use report::{Download, Report};
+
+/// Exit code after an interrupt, as shells have it.
+const EXIT_INTERRUPTED: u8 = 130;
+/// Time for one UE to register and set its session up, on a busy machine, on top of [`BASE_LIMIT`].
+const UE_LIMIT: Duration = Duration::from_millis(100);
+/// Time for the first.
+const BASE_LIMIT: Duration = Duration::from_secs(30);
+/// How long the core may take to forget UEs that left.
+const FORGET_LIMIT: Duration = Duration::from_secs(5);
 
 /// Options of `godwit demo`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Number of UEs.
-    #[arg(long, default_value_t = 3)]
-    pub ues: u32,
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    ues: u32,
+    /// Number of gNBs.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+    gnbs: u16,
     /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    json: Option<PathBuf>,
+    /// Each network function in a process of its own.
+    #[arg(long)]
+    processes: bool,
+    /// Write pcapng captures of N2, N3, N4, N6 and SBI into this folder.
+    #[arg(long, value_name = "DIR")]
+    pcap: Option<PathBuf>,
+    /// Keep the network running afterwards, until interrupted.
+    #[arg(long)]
+    serve: bool,
+    /// Size of the download in megabytes (10⁶ bytes).
+    #[arg(long, value_name = "MB", default_value_t = 200)]
+    download_mb: u64,
 }
 
 /// Runs the demo. Called before any thread or async runtime exists, so that it may enter namespaces.
 ///
 /// # Errors
-/// What kept the demo from running; a failed check is an exit code, not an error.
+/// What kept the demo from running at all; a failed check is an exit code, not an error.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("the demo with {} UEs cannot run yet", args.ues)
+    // Paths are the caller's: found before namespaces change anything.
+    let json = args.json.as_ref().map(std::path::absolute).transpose()?;
+    let pcap = args.pcap.as_ref().map(std::path::absolute).transpose()?;
+    if !(Capability::SysAdmin.held() && Capability::NetAdmin.held()) {
+        net::netns::enter_user_namespace().with_context(|| {
+            let why = capability::user_namespaces().err().unwrap_or_else(|| "the system refused".to_owned());
+            format!("the demo needs root, or a user namespace: {why}")
+        })?;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        // Dropping `show` stops every process and removes everything.
+        tokio::select! {
+            report = show(args, pcap) => report.map(Some),
+            _ = interrupt.recv() => Ok(None),
+            _ = terminate.recv() => Ok(None),
+        }
+    })?;
+    let Some(report) = outcome else {
+        return Ok(ExitCode::from(EXIT_INTERRUPTED));
+    };
+    if let Some(file) = json {
+        let text = serde_json::to_string_pretty(&report).context("write the report")?;
+        std::fs::write(&file, text + "\n").with_context(|| format!("write {}", file.display()))?;
+    }
+    Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
+}
+
+/// The demo itself: prints the summary and returns the report.
+async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
+    let progress = Progress::new();
+    let mut report = Report::new(args.ues);
+    let started = time::now();
+
+    let step = progress.step("network and core");
+    let mut options = lab::Options::new(args.ues)?;
+    options.processes = args.processes;
+    options.pcap = pcap;
+    let mut lab = match Lab::start(options).await {
+        Ok(lab) => lab,
+        Err(error) => {
+            step.failed("the core did not start");
+            report.check("core", false, format!("{error:#}"));
+            report.print(time::now() - started)?;
+            return Ok(report);
+        }
+    };
+    let processes = lab.processes().count();
+    step.done(&format!("ready after {:.1} s", (time::now() - started).as_secs_f64()));
+    report.check("core", true, format!("every network function is up, in {processes} process(es)"));
+
+    let options = SimulatorOptions { ues: args.ues, gnbs: args.gnbs, ..SimulatorOptions::default() };
+    let mut simulator = lab.simulate(&options)?;
+    let ues = attach(&mut simulator, args.ues, &progress, &mut report).await;
+    if !ues.is_empty() {
+        traffic(&lab, &ues, args, &progress, &mut report).await;
+    }
+    account(&lab, &mut report).await;
+
+    if args.serve {
+        report.print(time::now() - started)?;
+        serve(&lab, &ues).await?;
+    }
+    leave(&lab, simulator, &progress, &mut report).await;
+    match lab.check() {
+        Ok(()) => match lab.stop().await {
+            Ok(()) => report.check("end", true, "every process ended in order".to_owned()),
+            Err(error) => report.check("end", false, format!("{error:#}")),
+        },
+        Err(error) => report.check("end", false, format!("{error:#}")),
+    }
+    if !args.serve || !report.passed() {
+        report.print(time::now() - started)?;
+    }
+    Ok(report)
+}
+
+/// A UE with a session.
+struct Ue {
+    supi: String,
+    namespace: NetNs,
+    /// Its path, for people.
+    path: String,
+    ipv6: bool,
+}
+
+/// Watches the UEs until all are through, one way or the other.
+async fn attach(
+    simulator: &mut Simulator,
+    expected: u32,
+    progress: &Progress,
+    report: &mut Report,
+) -> Vec<Ue> {
+    let mut ues = Vec::new();
+    let (mut registration, mut session, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+    let bar = progress.bar("registrations and sessions", u64::from(expected) * 2);
+    let deadline = time::now() + BASE_LIMIT + UE_LIMIT * expected;
+    loop {
+        let left = deadline.saturating_duration_since(time::now());
+        let event = match time::timeout(left, simulator.next()).await {
+            Ok(Some(event)) => event,
+            Ok(None) => {
+                failures.push(format!("the simulator ended: {}", simulator.log_tail()));
+                break;
+            }
+            Err(_) => {
+                failures.push("not all UEs were through in time".to_owned());
+                break;
+            }
+        };
+        match event.kind() {
+            "registered" => {
+                registration.extend(event.number("registration_ms"));
+                bar.advance();
+            }
+            "session" => {
+                session.extend(event.number("session_ms"));
+                bar.advance();
+                match event.namespace() {
+                    Ok(namespace) => ues.push(Ue {
+                        supi: event.text("supi").unwrap_or_default().to_owned(),
+                        namespace,
+                        path: event.text("netns").unwrap_or_default().to_owned(),
+                        ipv6: event.text("ipv6").is_some(),
+                    }),
+                    Err(error) => failures.push(format!("{error:#}")),
+                }
+            }
+            "failed" => failures.push(event.text("detail").unwrap_or("no reason given").to_owned()),
+            "ready" => break,
+            _ => {}
+        }
+    }
+    bar.done(&format!("{} registered, {} sessions", registration.len(), session.len()));
+    report.attached(&registration, &session, &failures);
+    ues
+}
+
+/// Real applications: ping from every UE, a download through the first.
+async fn traffic(lab: &Lab, ues: &[Ue], args: &Args, progress: &Progress, report: &mut Report) {
+    let bar = progress.bar("ping from every UE", ues.len() as u64);
+    let namespaces = ues.iter().map(|ue| ue.namespace.clone()).collect();
+    let ping = applications::ping_all(namespaces, &lab::DN.to_string(), || bar.advance()).await;
+    bar.done(&format!("{} of {} answered", ping.received, ping.sent));
+    report.pinged(ping);
+
+    if let Some(ue) = ues.iter().find(|ue| ue.ipv6) {
+        let ping = applications::ping_all(vec![ue.namespace.clone()], &lab::DN_IPV6.to_string(), || {}).await;
+        let detail = format!("{} of {} answered{}", ping.received, ping.sent, ping.problem_text());
+        report.check("ping over IPv6", ping.sent > 0 && ping.received == ping.sent, detail);
+    }
+
+    let bytes = args.download_mb * 1_000_000;
+    let step = progress.step(&format!("download of {} MB", args.download_mb));
+    let Some(ue) = ues.first() else { return };
+    match applications::download(&ue.namespace, &lab.url(bytes)).await {
+        Ok(download) => {
+            step.done(&format!("{:.0} Mbit/s", download.mbps));
+            let detail =
+                format!("{} of {bytes} bytes at {:.0} Mbit/s by curl", download.bytes, download.mbps);
+            report.check("download", download.bytes == bytes, detail);
+            report.download = download;
+        }
+        Err(error) => {
+            step.failed("failed");
+            report.download = Download::default();
+            report.check("download", false, format!("{error:#}"));
+        }
+    }
+}
+
+/// What the NFs counted.
+async fn account(lab: &Lab, report: &mut Report) {
+    match lab.oam("amf", "GET", "/ues").await {
+        Ok(ues) => {
+            let known = report::entries(&ues);
+            report.check("AMF", known as u64 == report.registered, format!("{known} UEs in the AMF"));
+        }
+        Err(error) => report.check("AMF", false, error.to_string()),
+    }
+    match lab.oam("smf", "GET", "/sessions").await {
+        Ok(sessions) => {
+            let known = report::entries(&sessions);
+            report.check("SMF", known as u64 == report.sessions, format!("{known} sessions in the SMF"));
+        }
+        Err(error) => report.check("SMF", false, error.to_string()),
+    }
+    match lab.oam("upf", "GET", "/stats").await {
+        Ok(stats) => report.counted(&stats),
+        Err(error) => report.check("UPF", false, error.to_string()),
+    }
+    if let Ok(procedures) = lab.oam("amf", "GET", "/procedures").await {
+        report.core_times(&procedures);
+    }
+}
+
+/// Everyone deregisters; the core must forget them.
+async fn leave(lab: &Lab, simulator: Simulator, progress: &Progress, report: &mut Report) {
+    let step = progress.step("deregistration");
+    if let Err(error) = simulator.stop().await {
+        step.failed("failed");
+        return report.check("deregistration", false, format!("{error:#}"));
+    }
+    let deadline = time::now() + FORGET_LIMIT;
+    loop {
+        let count = async |nf, route| lab.oam(nf, "GET", route).await.map(|list| report::entries(&list));
+        let left = (count("amf", "/ues").await, count("smf", "/sessions").await);
+        if let (Ok(0), Ok(0)) = left {
+            step.done("done");
+            return report.check("deregistration", true, "every UE left, no session remains".to_owned());
+        }
+        if time::now() > deadline {
+            step.failed("incomplete");
+            let show = |count: Result<usize, _>| {
+                count.map_or_else(|error: nf::oam::CallError| error.to_string(), |n| n.to_string())
+            };
+            let detail =
+                format!("UEs left in the AMF: {}; sessions left in the SMF: {}", show(left.0), show(left.1));
+            return report.check("deregistration", false, detail);
+        }
+        time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Keeps the network running until interrupted, and says how to use it.
+async fn serve(lab: &Lab, ues: &[Ue]) -> anyhow::Result<()> {
+    let mut text = String::from("\nThe network keeps running; Ctrl-C ends it.\n");
+    // Entering needs the user namespace too when the demo runs without root.
+    let target = format!("nsenter --user --preserve-credentials --target {} --net", std::process::id());
+    let root = nix_is_initial_user_namespace();
+    for ue in ues.iter().take(5) {
+        let enter = if root { format!("nsenter --net={}", ue.path) } else { format!("{target}={}", ue.path) };
+        text += &format!("  {}:  {enter} ping {}\n", ue.supi, lab::DN);
+    }
+    text += &format!("  listings:  godwit ue list -c {}\n", lab.configuration().display());
+    output::text(&text)?;
+    std::future::pending::<()>().await;
+    Ok(())
+}
+
+/// Whether this process lives in the initial user namespace, as far as its uid map tells.
+fn nix_is_initial_user_namespace() -> bool {
+    std::fs::read_to_string("/proc/self/uid_map")
+        .is_ok_and(|map| map.split_whitespace().nth(2) == Some("4294967295"))
 }

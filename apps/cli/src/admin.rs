@@ -1,0 +1,323 @@
+//! `godwit ue`, `session` and `upf`: what a running core knows, asked over the NFs' administration sockets.
+//!
+//! The sockets lie in `run_dir` and can be opened by the user the core runs as; they work across network namespaces.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use nf::oam::{self, CallError};
+use serde_json::Value;
+
+use crate::output::{self, Format, Table};
+use crate::{ConfigArg, EXIT_FAILED, EXIT_UNREACHABLE, config};
+
+/// Where the sockets are.
+#[derive(clap::Args, Debug)]
+struct SocketArg {
+    #[command(flatten)]
+    config: ConfigArg,
+    /// Folder of the sockets; no configuration is read then.
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Options of `godwit ue`.
+#[derive(clap::Args, Debug)]
+pub struct UeArgs {
+    #[command(subcommand)]
+    verb: UeVerb,
+}
+
+#[derive(Subcommand, Debug)]
+enum UeVerb {
+    /// List the UEs the AMF knows.
+    List(SocketArg),
+    /// Deregister a UE from the network side.
+    Deregister {
+        #[command(flatten)]
+        socket: SocketArg,
+        /// IMSI, with or without `imsi-`.
+        imsi: String,
+    },
+}
+
+/// Options of `godwit session`.
+#[derive(clap::Args, Debug)]
+pub struct SessionArgs {
+    #[command(subcommand)]
+    verb: SessionVerb,
+}
+
+#[derive(Subcommand, Debug)]
+enum SessionVerb {
+    /// List PDU sessions.
+    List(SocketArg),
+    /// Show the PDU sessions of one UE.
+    Show {
+        #[command(flatten)]
+        socket: SocketArg,
+        /// IMSI, with or without `imsi-`.
+        imsi: String,
+        /// PDU session identity, when only one is wanted.
+        id: Option<u8>,
+    },
+    /// Release a PDU session from the network side.
+    Release {
+        #[command(flatten)]
+        socket: SocketArg,
+        /// IMSI, with or without `imsi-`.
+        imsi: String,
+        /// PDU session identity.
+        id: u8,
+    },
+}
+
+/// Options of `godwit upf`.
+#[derive(clap::Args, Debug)]
+pub struct UpfArgs {
+    #[command(subcommand)]
+    verb: UpfVerb,
+}
+
+#[derive(Subcommand, Debug)]
+enum UpfVerb {
+    /// Packets, octets and drops by reason.
+    Stats(SocketArg),
+    /// Sessions the UPF holds.
+    Sessions(SocketArg),
+}
+
+/// Options of `godwit status`.
+#[derive(clap::Args, Debug)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    socket: SocketArg,
+}
+
+/// `godwit ue …`
+///
+/// # Errors
+/// When the result cannot be written or the configuration is wrong.
+pub fn ue(args: &UeArgs) -> anyhow::Result<ExitCode> {
+    match &args.verb {
+        UeVerb::List(socket) => {
+            let columns = ["supi", "state", "connection", "guti", "gnb", "tai", "sessions"];
+            list(socket, "amf", "/ues", &columns, "no UE is registered")
+        }
+        UeVerb::Deregister { socket, imsi } => {
+            act(socket, "amf", &format!("/ues/{}/deregister", supi(imsi)?))
+        }
+    }
+}
+
+/// `godwit session …`
+///
+/// # Errors
+/// As [`ue`].
+pub fn session(args: &SessionArgs) -> anyhow::Result<ExitCode> {
+    const COLUMNS: [&str; 8] = ["supi", "id", "dnn", "snssai", "type", "ipv4", "ipv6", "state"];
+    match &args.verb {
+        SessionVerb::List(socket) => {
+            list(socket, "smf", "/sessions", &COLUMNS, "no PDU session is established")
+        }
+        SessionVerb::Show { socket, imsi, id } => {
+            let wanted = supi(imsi)?;
+            let sessions = match ask(socket, "smf", "GET", "/sessions")? {
+                Ok(sessions) => sessions,
+                Err(code) => return Ok(code),
+            };
+            let matches = |session: &&Value| {
+                let same_id = id.is_none_or(|id| session["id"] == id || session["pdu_session_id"] == id);
+                session["supi"] == wanted.as_str() && same_id
+            };
+            let found: Vec<&Value> = rows(&sessions).iter().filter(matches).collect();
+            if found.is_empty() {
+                output::text(&format!(
+                    "{wanted} has no such PDU session; `godwit session list` shows all\n"
+                ))?;
+                return Ok(ExitCode::from(EXIT_FAILED));
+            }
+            output::json(&found)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        SessionVerb::Release { socket, imsi, id } => {
+            act(socket, "smf", &format!("/sessions/{}/{id}/release", supi(imsi)?))
+        }
+    }
+}
+
+/// `godwit upf …`
+///
+/// # Errors
+/// As [`ue`].
+pub fn upf(args: &UpfArgs) -> anyhow::Result<ExitCode> {
+    match &args.verb {
+        UpfVerb::Stats(socket) => show(socket, "upf", "/stats"),
+        UpfVerb::Sessions(socket) => {
+            let columns = ["seid", "smf", "ipv4", "ipv6", "uplink_packets", "downlink_packets"];
+            list(socket, "upf", "/sessions", &columns, "the UPF holds no session")
+        }
+    }
+}
+
+/// `godwit status`: every NF of this machine, whether it runs and is registered.
+///
+/// # Errors
+/// As [`ue`].
+pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    let folder = run_dir(&args.socket)?;
+    let runtime = runtime()?;
+    let mut table = Table::new(&["NF", "STATE", "ADDRESS", "PID", "UPTIME", "DETAIL"]);
+    let mut all = serde_json::Map::new();
+    for name in config::SECTIONS {
+        let answer = runtime.block_on(oam::call(&oam::socket_path(&folder, name), "GET", "/status", None));
+        let mut row = vec![(*name).to_owned()];
+        match &answer {
+            Ok(status) => {
+                let alone = status["registered"] == false && *name != "nrf";
+                row.push(if alone { "not registered" } else { "running" }.to_owned());
+                row.push(compact(status.get("sbi").or(status.get("pfcp_address")).unwrap_or(&Value::Null)));
+                row.push(compact(&status["pid"]));
+                row.push(
+                    status["uptime_s"].as_u64().map(|seconds| format!("{seconds} s")).unwrap_or_default(),
+                );
+                row.push(compact(
+                    status.get("detail").or(status.get("associations")).unwrap_or(&Value::Null),
+                ));
+            }
+            Err(CallError::NotRunning { .. }) => row.push("not running".to_owned()),
+            Err(error) => row.extend(["unwell".to_owned(), error.to_string()]),
+        }
+        table.row(row);
+        all.insert((*name).to_owned(), answer.unwrap_or(Value::Null));
+    }
+    output::listing(args.socket.format, &all, &table, "")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// `imsi-…`, from either form; checked, since it becomes part of a path.
+fn supi(text: &str) -> anyhow::Result<String> {
+    let imsi: types::Imsi = text.strip_prefix("imsi-").unwrap_or(text).parse()?;
+    Ok(types::Supi(imsi).to_string())
+}
+
+fn run_dir(socket: &SocketArg) -> anyhow::Result<PathBuf> {
+    match &socket.run_dir {
+        Some(folder) => Ok(folder.clone()),
+        None => Ok(config::load(&socket.config.config)?.run_dir),
+    }
+}
+
+/// Calls an NF; the inner error is the exit code after the reason was written.
+fn ask(socket: &SocketArg, nf: &str, method: &str, route: &str) -> anyhow::Result<Result<Value, ExitCode>> {
+    use std::io::Write as _;
+    let path = oam::socket_path(&run_dir(socket)?, nf);
+    Ok(runtime()?.block_on(oam::call(&path, method, route, None)).map_err(|error| {
+        // A closed stderr leaves the exit code.
+        let _ = writeln!(std::io::stderr(), "godwit: {error}");
+        match error {
+            CallError::NotRunning { .. } => ExitCode::from(EXIT_UNREACHABLE),
+            _ => ExitCode::from(EXIT_FAILED),
+        }
+    }))
+}
+
+/// The rows of an answer: a list, or the one list an object holds.
+fn rows(answer: &Value) -> &[Value] {
+    let list = answer.as_array().or_else(|| answer.as_object()?.values().find_map(Value::as_array));
+    list.map_or(&[], Vec::as_slice)
+}
+
+fn list(
+    socket: &SocketArg,
+    nf: &str,
+    route: &str,
+    columns: &[&'static str],
+    empty: &str,
+) -> anyhow::Result<ExitCode> {
+    let answer = match ask(socket, nf, "GET", route)? {
+        Ok(answer) => answer,
+        Err(code) => return Ok(code),
+    };
+    let rows = rows(&answer);
+    // Columns no row has are left out, rather than shown empty.
+    let shown: Vec<&'static str> =
+        columns.iter().copied().filter(|column| rows.iter().any(|row| row.get(column).is_some())).collect();
+    let mut table = Table::new(&shown);
+    for row in rows {
+        table.row(shown.iter().map(|column| row.get(column).map(compact).unwrap_or_default()));
+    }
+    output::listing(socket.format, &answer, &table, empty)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(socket: &SocketArg, nf: &str, route: &str) -> anyhow::Result<ExitCode> {
+    let answer = match ask(socket, nf, "GET", route)? {
+        Ok(answer) => answer,
+        Err(code) => return Ok(code),
+    };
+    let mut table = Table::new(&["COUNTER", "VALUE"]);
+    flatten("", &answer, &mut table);
+    output::listing(socket.format, &answer, &table, "nothing was counted yet")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn act(socket: &SocketArg, nf: &str, route: &str) -> anyhow::Result<ExitCode> {
+    match ask(socket, nf, "POST", route)? {
+        Ok(answer) if socket.format.json => output::json(&answer)?,
+        Ok(_) => output::text("done\n")?,
+        Err(code) => return Ok(code),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Nested counters as one row each, named with dots.
+fn flatten(prefix: &str, value: &Value, table: &mut Table) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                flatten(&name, value, table);
+            }
+        }
+        other => table.row([prefix.to_owned(), compact(other)]),
+    }
+}
+
+/// A value in one cell: text without quotes, lists joined.
+fn compact(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(compact).collect::<Vec<_>>().join(" "),
+        Value::Object(map) => {
+            map.iter().map(|(key, value)| format!("{key}={}", compact(value))).collect::<Vec<_>>().join(" ")
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_become_cells() {
+        let value = serde_json::json!({"drops": {"no_session": 3}, "up": [1, 2], "none": null});
+        let mut table = Table::new(&["COUNTER", "VALUE"]);
+        flatten("", &value, &mut table);
+        let text = table.render();
+        assert!(text.contains("drops.no_session  3\n") && text.contains("1 2\n"), "{text}");
+        assert_eq!(rows(&serde_json::json!({"ues": [1]})).len(), 1);
+        assert_eq!(compact(&serde_json::json!({"sst": 1})), "sst=1");
+        assert!(supi("../x").is_err());
+        assert_eq!(supi("999700000000001").unwrap(), "imsi-999700000000001");
+    }
+}

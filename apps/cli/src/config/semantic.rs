@@ -1,0 +1,138 @@
+//! What no section can see alone: addresses used twice, and each NF's own `validate`.
+
+use std::net::IpAddr;
+
+use super::yaml::Node;
+use super::{Config, Problem};
+
+/// Appends what is wrong with a configuration whose parts are each well-formed.
+pub fn check(config: &Config, root: &Node, problems: &mut Vec<Problem>) {
+    let sections = [
+        ("nrf", config.nrf.validate().map_err(|error| error.to_string())),
+        ("amf", config.amf.validate().map_err(|error| error.to_string())),
+        ("pcf", config.pcf.validate().map_err(|error| error.to_string())),
+        ("smf", config.smf.validate().map_err(|error| error.to_string())),
+        ("upf", config.upf.validate().map_err(|error| error.to_string())),
+        ("udm", config.udm.validate().map_err(|error| error.to_string())),
+    ];
+    for (section, result) in sections {
+        if let Err(message) = result {
+            problems.push(from_validate(root, section, &message));
+        }
+    }
+    if let Err(error) = telemetry::log::validate(&config.log) {
+        problems.push(Problem::at(root.line_of("log"), "log", error.to_string()));
+    }
+    duplicate_addresses(root, problems);
+    data_networks(config, root, problems);
+}
+
+/// SMF and UPF must agree about data networks: the SMF hands out addresses that the UPF routes.
+fn data_networks(config: &Config, root: &Node, problems: &mut Vec<Problem>) {
+    for (index, dnn) in config.smf.dnn.iter().enumerate() {
+        let path = format!("smf.dnn[{index}]");
+        let Some(served) = config.upf.dnn.iter().find(|other| other.name == dnn.name) else {
+            let names: Vec<String> = config.upf.dnn.iter().map(|other| other.name.to_string()).collect();
+            let message =
+                format!("`{}` is not a data network of upf.dnn, which has {}", dnn.name, names.join(", "));
+            problems.push(Problem::at(root.line_of(&path), &format!("{path}.name"), message));
+            continue;
+        };
+        let families = [
+            (
+                "ipv4",
+                dnn.ue_pool.ipv4.map(|pool| pool.to_string()),
+                served.ue_pool.ipv4.map(|pool| pool.to_string()),
+            ),
+            (
+                "ipv6",
+                dnn.ue_pool.ipv6.map(|pool| pool.to_string()),
+                served.ue_pool.ipv6.map(|pool| pool.to_string()),
+            ),
+        ];
+        for (family, handed_out, routed) in families {
+            if let Some(pool) = handed_out
+                && routed.as_ref() != Some(&pool)
+            {
+                let routed = routed.unwrap_or_else(|| "nothing".to_owned());
+                let path = format!("{path}.ue_pool.{family}");
+                let message =
+                    format!("`{pool}` is handed out, but upf.dnn routes {routed} for `{}`", dnn.name);
+                problems.push(Problem::at(root.line_of(&path), &path, message));
+            }
+        }
+    }
+    let pools = config.upf.dnn.iter().enumerate().flat_map(|(index, dnn)| {
+        let families = [("ipv4", dnn.ue_pool.ipv4), ("ipv6", dnn.ue_pool.ipv6)];
+        families
+            .into_iter()
+            .filter_map(move |(family, pool)| Some((format!("upf.dnn[{index}].ue_pool.{family}"), pool?)))
+    });
+    let pools: Vec<(String, net::link::Cidr)> = pools.collect();
+    for (index, (path, pool)) in pools.iter().enumerate() {
+        if let Some((other, _)) = pools.iter().take(index).find(|(_, earlier)| overlap(*earlier, *pool)) {
+            problems.push(Problem::at(root.line_of(path), path, format!("`{pool}` overlaps {other}")));
+        }
+        for (name, address) in sockets(config) {
+            if overlap(net::link::Cidr::host(address), *pool) {
+                let message = format!("`{pool}` contains {address}, the address of {name}");
+                problems.push(Problem::at(root.line_of(path), path, message));
+            }
+        }
+    }
+}
+
+/// Addresses of this core that user addresses must not cover.
+fn sockets(config: &Config) -> [(&'static str, IpAddr); 4] {
+    [
+        ("amf.ngap", config.amf.ngap.ip()),
+        ("smf.pfcp", config.smf.pfcp.ip()),
+        ("upf.pfcp", config.upf.pfcp.ip()),
+        ("upf.gtpu", config.upf.gtpu.ip()),
+    ]
+}
+
+/// Whether two prefixes share an address.
+fn overlap(a: net::link::Cidr, b: net::link::Cidr) -> bool {
+    let length = a.prefix().min(b.prefix());
+    match (net::link::Cidr::new(a.address(), length), net::link::Cidr::new(b.address(), length)) {
+        (Some(a), Some(b)) => a.network() == b.network(),
+        _ => false,
+    }
+}
+
+/// `validate` names the key at the start of its message (`amf.tac: …` or `tac: …`), which gives the line.
+fn from_validate(root: &Node, section: &str, message: &str) -> Problem {
+    if let Some((path, rest)) = message.split_once(": ")
+        && !path.contains(' ')
+    {
+        let within = path.strip_prefix(section).and_then(|rest| rest.strip_prefix('.')).unwrap_or(path);
+        let path = format!("{section}.{within}");
+        return Problem::at(root.line_of(&path), &path, rest);
+    }
+    Problem::at(root.line_of(section), section, message)
+}
+
+/// Two sockets of one kind cannot have one address.
+fn duplicate_addresses(root: &Node, problems: &mut Vec<Problem>) {
+    let mut seen: Vec<(String, &str, &str)> = Vec::new();
+    for (section, content) in root.entries() {
+        for (key, value) in content.entries() {
+            let transport = match key.name.as_str() {
+                "sbi" => "tcp",
+                "ngap" => "sctp",
+                "pfcp" | "gtpu" => "udp",
+                _ => continue,
+            };
+            let super::yaml::Value::Scalar { text, .. } = &value.value else { continue };
+            let path = format!("{}.{}", section.name, key.name);
+            match seen.iter().find(|(_, kind, address)| *kind == transport && address == text) {
+                Some((other, ..)) => {
+                    let message = format!("`{text}` is the address of {other} already");
+                    problems.push(Problem::at(value.line, &path, message));
+                }
+                None => seen.push((path, transport, text)),
+            }
+        }
+    }
+}
