@@ -86,6 +86,34 @@ impl Param for Vec<String> {
     }
 }
 
+/// Whether the parameters of a template are `names`, in this order. Runs when an operation is compiled.
+pub(crate) const fn template_has(template: &str, names: &[&str]) -> bool {
+    let template = template.as_bytes();
+    let (mut at, mut next) = (0, 0);
+    while at < template.len() {
+        if template[at] == b'{' {
+            if next == names.len() {
+                return false;
+            }
+            let name = names[next].as_bytes();
+            let mut i = 0;
+            while i < name.len() {
+                if at + 1 + i >= template.len() || template[at + 1 + i] != name[i] {
+                    return false;
+                }
+                i += 1;
+            }
+            at += 1 + name.len();
+            if at >= template.len() || template[at] != b'}' {
+                return false;
+            }
+            next += 1;
+        }
+        at += 1;
+    }
+    next == names.len()
+}
+
 /// Builds path and query from a template. Path parameters must come in the order of the template.
 #[derive(Debug)]
 pub struct ParamWriter {
@@ -216,4 +244,29 @@ pub(crate) fn percent_decode(raw: &str, in_query: bool) -> Option<String> {
         });
     }
     String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_are_compared_by_name_and_order() {
+        assert!(template_has("/{a}/x/{bc}/y", &["a", "bc"]));
+        assert!(template_has("/x", &[]));
+        let wrong: [&[&str]; 6] = [&[], &["a"], &["bc", "a"], &["a", "b"], &["a", "bcd"], &["a", "bc", "d"]];
+        for names in wrong {
+            assert!(!template_has("/{a}/x/{bc}/y", names), "{names:?}");
+        }
+        assert!(!template_has("/{a", &["a"]));
+    }
+
+    #[test]
+    fn broken_percent_encoding_is_no_text() {
+        for broken in ["%", "%4", "%zz", "%ff", "a%"] {
+            assert_eq!(percent_decode(broken, false), None, "{broken}");
+        }
+        assert_eq!(percent_decode("a+%20%c3%bc", true).as_deref(), Some("a  ü"));
+        assert_eq!(percent_decode("a+", false).as_deref(), Some("a+"));
+    }
 }

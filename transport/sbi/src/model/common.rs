@@ -249,3 +249,68 @@ fn apply_item(item: &PatchItem, document: &mut serde_json::Value) -> Option<()> 
     }
     Some(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn times_are_written_in_utc() {
+        let at = |seconds| DateTime::from(UNIX_EPOCH + Duration::from_secs(seconds)).0;
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_827_696), "2000-02-29T12:34:56Z");
+        assert_eq!(at(1_735_689_599), "2024-12-31T23:59:59Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn instance_identifiers_are_uuids() {
+        let id = NfInstanceId::from_name("UDM 127.0.0.12:7777");
+        assert_eq!(id, NfInstanceId::from_name("UDM 127.0.0.12:7777"));
+        assert_ne!(id, NfInstanceId::from_name("UDM 127.0.0.12:7778"));
+        let text = id.to_string();
+        assert_eq!((text.len(), &text[14..15], "89ab".contains(&text[19..20])), (36, "8", true), "{text}");
+        assert_eq!(text.to_uppercase().parse(), Ok(id));
+        for bad in [
+            "",
+            "4947a69a-f61b-4bc1-b9da-47c9c5d14b6",
+            "4947a69a_f61b-4bc1-b9da-47c9c5d14b64",
+            "+947a69a-f61b-4bc1-b9da-47c9c5d14b64",
+        ] {
+            assert!(bad.parse::<NfInstanceId>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn patches_change_what_they_name_and_refuse_the_rest() {
+        let patch = |op: &str, path: &str, value: serde_json::Value| -> Patch {
+            serde_json::from_value(json!([{ "op": op, "path": path, "value": value }])).unwrap()
+        };
+        let mut document = json!({ "a": { "b/c": 1 }, "list": [1, 2] });
+        patch("replace", "/a/b~1c", json!(2)).apply(&mut document).unwrap();
+        patch("add", "/list/-", json!(3)).apply(&mut document).unwrap();
+        patch("add", "/list/0", json!(0)).apply(&mut document).unwrap();
+        patch("remove", "/list/1", json!(null)).apply(&mut document).unwrap();
+        patch("add", "/new", json!("x")).apply(&mut document).unwrap();
+        patch("test", "/new", json!("x")).apply(&mut document).unwrap();
+        assert_eq!(document, json!({ "a": { "b/c": 2 }, "list": [0, 2, 3], "new": "x" }));
+        let before = document.clone();
+        for (op, path) in [
+            ("replace", "/nothing"),
+            ("replace", ""),
+            ("remove", "/list/9"),
+            ("add", "/list/9"),
+            ("add", "/list/x"),
+            ("add", "/no/where"),
+            ("test", "/new"),
+            ("frobnicate", "/new"),
+        ] {
+            assert!(patch(op, path, json!("y")).apply(&mut document).is_err(), "{op} {path}");
+        }
+        assert_eq!(document, before);
+    }
+}

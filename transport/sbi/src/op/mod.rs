@@ -23,6 +23,11 @@ macro_rules! operation {
         #[derive(Debug)]
         pub enum $name {}
 
+        const _: () = assert!(
+            $crate::param::template_has($path, &[$($param_name),*]),
+            "the path parameters must be those of the template, in its order"
+        );
+
         #[doc = concat!("Request of [`", stringify!($name), "`].")]
         #[derive(Debug, Clone, PartialEq)]
         pub struct $request {

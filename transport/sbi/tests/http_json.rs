@@ -1,0 +1,396 @@
+//! HTTP/2 + JSON against peers that are not ours: what is refused, with which cause, and what is survived.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::{HeaderMap, Request, Response};
+use sbi::{
+    CallError, Client, ClientConfig, ProblemDetails, Router, Server, ServerConfig, Target,
+    model::{nrf::NfType, smf::SmContextUpdatedData},
+    op::{smf::*, udm::*},
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const JSON: &str = "application/json";
+
+/// A server with a few operations; every handler that is reached counts in its state.
+async fn server(config: ServerConfig) -> (Server, Arc<AtomicUsize>) {
+    let reached = Arc::new(AtomicUsize::new(0));
+    let router = Router::new(reached.clone())
+        .on::<GetNssai>(async |reached: Arc<AtomicUsize>, _| {
+            reached.fetch_add(1, SeqCst);
+            Err(ProblemDetails::user_not_found())
+        })
+        .on::<GetSmData>(async |_, _| Err(ProblemDetails::default()))
+        .on::<ConfirmAuth>(async |reached: Arc<AtomicUsize>, request: ConfirmAuthRequest| {
+            reached.fetch_add(1, SeqCst);
+            Ok(sbi::Created { location: "/imsi-1/auth-events/1".into(), body: request.body })
+        })
+        .on::<UpdateAmf>(async |reached: Arc<AtomicUsize>, _| {
+            reached.fetch_add(1, SeqCst);
+            Ok(())
+        })
+        .on::<UpdateSmContext>(async |reached: Arc<AtomicUsize>, request: UpdateSmContextRequest| {
+            reached.fetch_add(1, SeqCst);
+            Ok(Some(SmContextUpdatedData { n1_sm_msg: request.body.n1_sm_msg, ..Default::default() }))
+        });
+    (sbi::serve(router, "127.0.0.1:0".parse().unwrap(), config).await.unwrap(), reached)
+}
+
+async fn connect(at: SocketAddr) -> SendRequest<Bytes> {
+    let stream = net::tcp::connect(at, Duration::from_secs(5)).await.unwrap();
+    let (handle, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    handle.ready().await.unwrap()
+}
+
+/// Sends a request as any HTTP/2 client would.
+async fn send(
+    at: SocketAddr,
+    method: &str,
+    path: &str,
+    content_type: Option<&str>,
+    body: impl Into<Bytes>,
+) -> (u16, HeaderMap, Value) {
+    let mut request = Request::builder().method(method).uri(format!("http://{at}{path}"));
+    if let Some(content_type) = content_type {
+        request = request.header("content-type", content_type);
+    }
+    let body: Bytes = body.into();
+    let (response, mut stream) =
+        connect(at).await.send_request(request.body(()).unwrap(), body.is_empty()).unwrap();
+    if !body.is_empty() {
+        stream.send_data(body, true).unwrap();
+    }
+    let (head, mut content) = response.await.unwrap().into_parts();
+    let mut octets = Vec::new();
+    while let Some(chunk) = content.data().await {
+        octets.extend_from_slice(&chunk.unwrap());
+    }
+    (head.status.as_u16(), head.headers, serde_json::from_slice(&octets).unwrap_or(Value::Null))
+}
+
+const EVENTS: &str = "/nudm-ueau/v1/imsi-999700000000001/auth-events";
+
+fn event() -> Value {
+    json!({
+        "nfInstanceId": "4947a69a-f61b-4bc1-b9da-47c9c5d14b64", "success": true, "timeStamp": "2026-01-01T00:00:00Z",
+        "authType": "5G_AKA", "servingNetworkName": "5G:mnc070.mcc999.3gppnetwork.org",
+        "attributeOfALaterRelease": {"x": [1, 2, 3]},
+    })
+}
+
+#[tokio::test]
+async fn mistakes_get_the_status_and_cause_of_ts_29_500() {
+    let (server, reached) = server(ServerConfig::default()).await;
+    let at = server.address();
+    let without = |name: &str| {
+        let mut event = event();
+        event.as_object_mut().unwrap().remove(name);
+        event.to_string()
+    };
+    let wrong = json!({ "success": "yes" }).to_string();
+    let big = vec![b' '; ServerConfig::default().max_body_bytes + 1];
+    type Case = (&'static str, &'static str, Option<&'static str>, Vec<u8>, u16, &'static str);
+    let cases: Vec<Case> = vec![
+        ("POST", EVENTS, Some(JSON), b"{".to_vec(), 400, "INVALID_MSG_FORMAT"),
+        ("POST", EVENTS, Some(JSON), b"\xff\xfe".to_vec(), 400, "INVALID_MSG_FORMAT"),
+        (
+            "POST",
+            EVENTS,
+            Some(JSON),
+            [br#"{"x":"#.to_vec(), vec![b'['; 100_000]].concat(),
+            400,
+            "INVALID_MSG_FORMAT",
+        ),
+        ("POST", EVENTS, Some(JSON), wrong.into_bytes(), 400, "MANDATORY_IE_INCORRECT"),
+        ("POST", EVENTS, Some(JSON), without("authType").into_bytes(), 400, "MANDATORY_IE_MISSING"),
+        ("POST", EVENTS, Some(JSON), vec![], 400, "MANDATORY_IE_MISSING"),
+        ("POST", EVENTS, None, event().to_string().into_bytes(), 415, "UNSUPPORTED_MEDIA_TYPE"),
+        ("POST", EVENTS, Some("text/xml"), b"<a/>".to_vec(), 415, "UNSUPPORTED_MEDIA_TYPE"),
+        ("POST", EVENTS, Some("application/merge-patch+json"), b"{}".to_vec(), 415, "UNSUPPORTED_MEDIA_TYPE"),
+        ("POST", EVENTS, Some(JSON), big, 413, "REQUEST_TOO_LARGE"),
+        ("GET", EVENTS, None, vec![], 405, "METHOD_NOT_ALLOWED"),
+        ("TRACE", EVENTS, None, vec![], 405, "METHOD_NOT_ALLOWED"),
+        (
+            "POST",
+            "/nudm-ueau/v1/suci-x/auth-events",
+            Some(JSON),
+            event().to_string().into_bytes(),
+            400,
+            "MANDATORY_IE_INCORRECT",
+        ),
+        (
+            "POST",
+            "/nudm-ueau/v1/%zz/auth-events",
+            Some(JSON),
+            event().to_string().into_bytes(),
+            400,
+            "MANDATORY_IE_INCORRECT",
+        ),
+        (
+            "GET",
+            "/nudm-sdm/v2/imsi-999700000000001/sm-data?single-nssai=1-00",
+            None,
+            vec![],
+            400,
+            "INVALID_QUERY_PARAM",
+        ),
+        (
+            "GET",
+            "/nudm-sdm/v2/imsi-999700000000001/nothing",
+            None,
+            vec![],
+            404,
+            "RESOURCE_URI_STRUCTURE_NOT_FOUND",
+        ),
+        ("GET", "/nudm-sdm/v9/imsi-999700000000001/nssai", None, vec![], 400, "INVALID_API"),
+        ("GET", "/", None, vec![], 404, "RESOURCE_URI_STRUCTURE_NOT_FOUND"),
+        ("GET", "/favicon.ico", None, vec![], 404, "RESOURCE_URI_STRUCTURE_NOT_FOUND"),
+    ];
+    for (method, path, content_type, body, status, cause) in cases {
+        let shown = String::from_utf8_lossy(&body).chars().take(60).collect::<String>();
+        let (got, headers, problem) = send(at, method, path, content_type, body).await;
+        assert_eq!(
+            (got, problem["cause"].as_str()),
+            (status, Some(cause)),
+            "{method} {path} {content_type:?} {shown}"
+        );
+        assert_eq!(problem["status"], status);
+        assert_eq!(headers["content-type"], "application/problem+json");
+        if status == 405 {
+            assert_eq!(headers["allow"], "POST");
+        }
+        if cause.starts_with("MANDATORY_IE_INCORRECT") || cause.starts_with("INVALID_QUERY") {
+            assert!(problem["invalidParams"][0]["param"].is_string(), "{problem}");
+        }
+    }
+    assert_eq!(reached.load(SeqCst), 0, "no handler saw any of it");
+    // A handler that forgets to set a status still fails.
+    let (status, ..) = send(at, "GET", "/nudm-sdm/v2/imsi-999700000000001/sm-data", None, "").await;
+    assert_eq!(status, 500);
+    let (status, headers, body) =
+        send(at, "POST", EVENTS, Some("application/json; charset=utf-8"), event().to_string()).await;
+    assert_eq!((status, &body["success"]), (201, &Value::Bool(true)), "unknown attributes are ignored");
+    assert_eq!(headers["location"], format!("http://{at}/nudm-ueau/v1/imsi-1/auth-events/1"));
+    let patch =
+        json!({ "guami": {"plmnId": {"mcc": "999", "mnc": "70"}, "amfId": "020040"}, "purgeFlag": true });
+    let path = "/nudm-uecm/v1/imsi-999700000000001/registrations/amf-3gpp-access";
+    let (status, _, body) =
+        send(at, "PATCH", path, Some("application/merge-patch+json"), patch.to_string()).await;
+    assert_eq!((status, body), (204, Value::Null));
+}
+
+#[tokio::test]
+async fn multipart_from_others_is_read_and_broken_multipart_refused() {
+    let (server, _) = server(ServerConfig::default()).await;
+    let at = server.address();
+    let path = "/nsmf-pdusession/v1/sm-contexts/1/modify";
+    let related = Some("multipart/related; boundary=b1; type=\"application/json\"");
+    let root = "Content-Type: application/json\r\n\r\n{\"n1SmMsg\":{\"contentId\":\"n1\"}}\r\n";
+    let nas = "Content-Type: application/vnd.3gpp.5gnas\r\nContent-ID: <n1>\r\n\r\nNAS\r\n";
+    // As others write it: quoted or bare, with preamble, angle brackets, headers in any case and order.
+    let good = [
+        format!("--b1\r\n{root}--b1\r\n{nas}--b1--"),
+        format!("preamble\r\n--b1\r\n{root}--b1\r\n{nas}--b1--\r\nepilogue"),
+        format!(
+            "--b1  \r\n{root}--b1\r\ncontent-id:n1\r\nX: y\r\ncontent-type:application/vnd.3gpp.5gnas\r\n\r\nNAS\r\n--b1--\r\n"
+        ),
+    ];
+    for body in good {
+        let (status, headers, _) = send(at, "POST", path, related, body.clone()).await;
+        assert_eq!(status, 200, "{body}");
+        assert!(headers["content-type"].to_str().unwrap().starts_with("multipart/related; boundary="));
+    }
+    let bad = [
+        String::new(),
+        "--b1".into(),
+        "--b1--".into(),
+        "--b1\r\n--b1--".into(),
+        format!("--b2\r\n{root}--b2--"),
+        format!("--b1\r\n{root}"),
+        format!("--b1\r\n{root}--b1\r\n{nas}"),
+        format!("--b1\r\n{nas}--b1\r\n{root}--b1--"),
+        format!("--b1\r\n{root}--b1--"),
+        format!("--b1\r\n{root}--b1\r\n\r\nNAS\r\n--b1--"),
+        format!("--b1\r\n{root}{}--b1--", format!("--b1\r\n{nas}").repeat(100)),
+    ];
+    for body in bad {
+        let (status, _, problem) = send(at, "POST", path, related, body.clone()).await;
+        assert_eq!(status, 400, "{body}: {problem}");
+    }
+    let whole = format!("--b1\r\n{root}--b1\r\n{nas}--b1--");
+    for cut in 0..whole.len() {
+        let (status, ..) = send(at, "POST", path, related, whole[..cut].to_owned()).await;
+        assert_eq!(status, 400, "cut at {cut}");
+    }
+    for content_type in
+        ["multipart/related", "multipart/related; boundary=", "multipart/related; boundary=\"\""]
+    {
+        let (status, ..) = send(at, "POST", path, Some(content_type), whole.clone()).await;
+        assert_eq!(status, 400, "{content_type}");
+    }
+}
+
+#[tokio::test]
+async fn garbage_slow_and_greedy_peers_do_not_stop_the_server() {
+    let config = ServerConfig {
+        max_connections: 4,
+        max_requests: 2,
+        read_timeout: Duration::from_millis(200),
+        ..ServerConfig::default()
+    };
+    let (server, reached) = server(config).await;
+    let at = server.address();
+    let probe = "/nudm-sdm/v2/imsi-999700000000001/nssai";
+    for garbage in [
+        &b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"[..],
+        b"\0\0\0\0",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff",
+    ] {
+        let mut stream = net::tcp::connect(at, Duration::from_secs(5)).await.unwrap();
+        stream.write_all(garbage).await.unwrap();
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest).await;
+        assert_eq!(send(at, "GET", probe, None, "").await.0, 404);
+    }
+    // A request whose content never comes is given up, and gives its place back.
+    let request =
+        || Request::post(format!("http://{at}{EVENTS}")).header("content-type", JSON).body(()).unwrap();
+    let mut handle = connect(at).await;
+    let (first, _stream_1) = handle.send_request(request(), false).unwrap();
+    let (second, _stream_2) = handle.send_request(request(), false).unwrap();
+    let status = |response: http::Result<Response<h2::RecvStream>>| response.unwrap().status().as_u16();
+    net::time::sleep(Duration::from_millis(50)).await;
+    let (third, _) =
+        handle.send_request(Request::get(format!("http://{at}{probe}")).body(()).unwrap(), true).unwrap();
+    assert_eq!(status(Ok(third.await.unwrap())), 503, "no room for a third");
+    assert_eq!((status(Ok(first.await.unwrap())), status(Ok(second.await.unwrap()))), (408, 408));
+    assert_eq!(send(at, "GET", probe, None, "").await.0, 404);
+    // More connections than allowed: the surplus is closed, the others live on.
+    let before = reached.load(SeqCst);
+    let mut idle = Vec::new();
+    for _ in 0..20 {
+        idle.push(net::tcp::connect(at, Duration::from_secs(5)).await.unwrap());
+    }
+    net::time::sleep(Duration::from_millis(300)).await;
+    drop(idle);
+    net::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(send(at, "GET", probe, None, "").await.0, 404);
+    assert_eq!(reached.load(SeqCst), before + 1);
+}
+
+/// A peer that answers every request with one fixed response.
+async fn fixed_peer(status: u16, content_type: &'static str, body: &'static [u8]) -> SocketAddr {
+    let listener = net::tcp::listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let at = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            tokio::spawn(async move {
+                while let Some(Ok((_, mut respond))) = connection.accept().await {
+                    let mut response = Response::builder().status(status);
+                    if !content_type.is_empty() {
+                        response = response.header("content-type", content_type);
+                    }
+                    let mut stream = respond.send_response(response.body(()).unwrap(), false).unwrap();
+                    stream.send_data(Bytes::from_static(body), true).unwrap();
+                }
+            });
+        }
+    });
+    at
+}
+
+#[tokio::test]
+async fn the_client_tells_nonsense_from_refusal() {
+    let client = Client::new(ClientConfig { max_body_bytes: 1000, ..ClientConfig::default() });
+    let call = async |status, content_type, body| {
+        let at = fixed_peer(status, content_type, body).await;
+        let request =
+            GetNssaiRequest { supi: "imsi-999700000000001".parse().unwrap(), plmn_id: None, body: () };
+        client.call::<GetNssai>(at, request).await.map(|_| ()).unwrap_err()
+    };
+    static BIG: [u8; 2000] = [b' '; 2000];
+    for (status, content_type, body) in [
+        (200, JSON, &b"{"[..]),
+        (200, JSON, b"{}"),
+        (200, JSON, b""),
+        (200, "text/html", b"<html>"),
+        (200, JSON, &BIG),
+        (302, "", b""),
+    ] {
+        let error = call(status, content_type, body).await;
+        assert!(matches!(error, CallError::Malformed { .. }), "{status} {content_type}: {error}");
+    }
+    for (status, content_type, body, cause) in [
+        (
+            404,
+            "application/problem+json",
+            &br#"{"cause":"USER_NOT_FOUND","status":999}"#[..],
+            "USER_NOT_FOUND",
+        ),
+        (503, "text/html", b"<html>", ""),
+        (500, "", b"", ""),
+        (403, "application/problem+json", b"not json", ""),
+    ] {
+        let error = call(status, content_type, body).await;
+        assert_eq!((error.status(), error.is(cause)), (Some(status), true), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_request_is_tried_once_more_and_a_lost_one_never() {
+    let listener = net::tcp::listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let seen = Arc::new(AtomicUsize::new(0));
+    let count = seen.clone();
+    tokio::spawn(async move {
+        // First request refused, second answered; then every connection is cut in the middle of a request.
+        while let Ok((stream, _)) = listener.accept().await {
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            let count = count.clone();
+            tokio::spawn(async move {
+                while let Some(Ok((_, mut respond))) = connection.accept().await {
+                    match count.fetch_add(1, SeqCst) {
+                        0 => respond.send_reset(h2::Reason::REFUSED_STREAM),
+                        1 => {
+                            _ = respond
+                                .send_response(Response::builder().status(404).body(()).unwrap(), true)
+                                .unwrap()
+                        }
+                        _ => return,
+                    }
+                }
+            });
+        }
+    });
+    let client = Client::new(ClientConfig::default());
+    let request =
+        || GetNssaiRequest { supi: "imsi-999700000000001".parse().unwrap(), plmn_id: None, body: () };
+    assert_eq!(client.call::<GetNssai>(at, request()).await.unwrap_err().status(), Some(404));
+    assert_eq!(seen.load(SeqCst), 2);
+    let error = client.call::<GetNssai>(at, request()).await.unwrap_err();
+    assert!(matches!(error, CallError::Unreachable { .. }), "{error}");
+    assert_eq!(seen.load(SeqCst), 3, "nobody knows whether it was processed: not repeated");
+}
+
+#[tokio::test]
+async fn configured_peers_need_no_nrf() {
+    let (server, reached) = server(ServerConfig::default()).await;
+    let peers = [(NfType::Udm, server.address().into())].into();
+    let client = Client::new(ClientConfig { peers, ..ClientConfig::default() });
+    let request = GetNssaiRequest { supi: "imsi-999700000000001".parse().unwrap(), plmn_id: None, body: () };
+    assert!(client.call::<GetNssai>(Target::Discover, request).await.unwrap_err().is("USER_NOT_FOUND"));
+    assert_eq!(reached.load(SeqCst), 1);
+}
