@@ -1,0 +1,381 @@
+//! The pipeline between memory ports: octets in, octets out, and a reason for everything that is lost.
+
+mod support;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use packet::gtpu::{PduSession, Signalling, build_gpdu};
+use packet::ndp::{RouterAdvertisement, RouterSolicitation};
+use pfcp::message::SessionModificationRequest;
+use pfcp::*;
+use pktio::Batch;
+use pktio::memory::{self, Wire};
+use support::*;
+use telemetry::DropReason;
+use tokio::sync::mpsc;
+use upf::n4::session::Sessions;
+use upf::pipeline::{Event, Input, PACKET, Pipeline, Ports};
+use upf::stats::{self, WorkerStats};
+use upf::tables::Tables;
+
+/// A UPF without threads and sockets.
+struct World {
+    sessions: Sessions,
+    pipeline: Pipeline,
+    ports: Ports,
+    n3: Wire,
+    n6: Wire,
+    stats: Arc<[WorkerStats]>,
+    events: mpsc::Receiver<Event>,
+    now_ns: u64,
+    batch: Batch,
+}
+
+const NOW: NtpSeconds = NtpSeconds(1000);
+
+impl World {
+    fn new() -> World {
+        let config = Arc::new(config("gw0"));
+        let tables = Arc::new(Tables::new(&config));
+        let sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 1, 5);
+        let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
+        let (sender, events) = mpsc::channel(8);
+        let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), config.gtpu, 1, sender);
+        let (n3_port, n3) = memory::pair(20_000);
+        let (n6_port, n6) = memory::pair(20_000);
+        let ports = Ports { n3: Box::new(n3_port), n6: vec![Box::new(n6_port)] };
+        World { sessions, pipeline, ports, n3, n6, stats, events, now_ns: 1, batch: Batch::new(64, PACKET) }
+    }
+
+    /// With the ordinary session; also returns its TEIDs on N3 and on N4-u.
+    fn with_session() -> (World, u64, u32, u32) {
+        let mut world = World::new();
+        let (seid, n3, n4u) = world.establish();
+        (world, seid, n3, n4u)
+    }
+
+    fn establish(&mut self) -> (u64, u32, u32) {
+        let response = self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &establishment(0x55), NOW);
+        assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
+        let teid = |id: u16| {
+            let created = response.created_pdrs.iter().find(|created| created.pdr_id == PdrId(id)).unwrap();
+            match created.f_teid {
+                Some(FTeid::Assigned { teid, ipv4: Some(GTPU), .. }) => teid,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(teid(1), teid(3), "PDRs with one choose id share an F-TEID");
+        (response.up_f_seid.unwrap().seid, teid(1), teid(4))
+    }
+
+    fn run(&mut self, input: Input) {
+        loop {
+            let received = match input {
+                Input::N3 => self.ports.n3.receive(&mut self.batch).unwrap(),
+                Input::N6(n) => self.ports.n6[n].receive(&mut self.batch).unwrap(),
+            };
+            if received == 0 {
+                return;
+            }
+            self.pipeline.process(input, &mut self.batch, self.now_ns, &mut self.ports);
+        }
+    }
+
+    fn uplink(&mut self, datagram: &[u8]) {
+        self.n3.inject(datagram, gnb());
+        self.run(Input::N3);
+    }
+
+    fn downlink(&mut self, packet: &[u8]) {
+        self.n6.inject(packet, "0.0.0.0:0".parse().unwrap());
+        self.run(Input::N6(0));
+    }
+
+    fn drops(&self, reason: DropReason) -> u64 {
+        stats::drops(&self.stats, reason)
+    }
+
+    /// Asserts that `count` packets were dropped for `reason`, none for any other, and nothing was sent.
+    fn assert_only_dropped(&self, reason: DropReason, count: u64) {
+        for other in DropReason::ALL {
+            assert_eq!(self.drops(*other), if *other == reason { count } else { 0 }, "{}", other.name());
+        }
+        assert!(self.n6.take().is_empty());
+    }
+}
+
+fn gnb() -> SocketAddr {
+    SocketAddr::new(GNB.into(), 2152)
+}
+
+fn uplink_gpdu(teid: u32, packet: &[u8]) -> Vec<u8> {
+    build_gpdu(teid, Some(PduSession::Uplink { qfi: QFI }), packet).unwrap()
+}
+
+#[test]
+fn uplink_loses_its_tunnel_and_downlink_gets_one() {
+    let (mut world, ..) = World::with_session();
+    let teid = {
+        let session = world.sessions.iter().next().unwrap().1;
+        session.compiled.tunnels.iter().map(|tunnel| tunnel.teid).min().unwrap()
+    };
+    for (ue, server) in [(IpAddr::V4(UE_V4), IpAddr::V4(SERVER_V4)), (UE_V6.into(), SERVER_V6.into())] {
+        let up = udp(ue, server, b"up");
+        world.uplink(&uplink_gpdu(teid, &up));
+        assert_eq!(world.n6.take().into_iter().map(|(packet, _)| packet).collect::<Vec<_>>(), [up]);
+
+        let down = udp(server, ue, b"down");
+        // A link may pad short packets; the padding does not belong into the tunnel.
+        let mut padded = down.clone();
+        padded.extend_from_slice(&[0; 6]);
+        world.downlink(&padded);
+        let container = Some(PduSession::Downlink { qfi: QFI, rqi: false, ppi: None });
+        let expected = build_gpdu(GNB_TEID, container, &down).unwrap();
+        assert_eq!(world.n3.take(), [(expected, gnb())]);
+    }
+    let json = stats::json(&world.stats);
+    assert_eq!(json["interfaces"]["n3"]["received"]["packets"], 2);
+    assert_eq!(json["interfaces"]["n6"]["sent"]["packets"], 2);
+    assert_eq!(json["interfaces"]["n3"]["sent"]["packets"], 2);
+    assert_eq!(json["drops"], serde_json::json!({}));
+}
+
+#[test]
+fn batches_keep_order_and_mix_sessions() {
+    let (mut world, _, teid, _) = World::with_session();
+    for n in 0..100u8 {
+        let packet = udp(UE_V4.into(), SERVER_V4.into(), &[n]);
+        world.n3.inject(&uplink_gpdu(if n % 10 == 9 { teid ^ 1 } else { teid }, &packet), gnb());
+    }
+    world.run(Input::N3);
+    let sent: Vec<u8> = world.n6.take().into_iter().map(|(packet, _)| packet[28]).collect();
+    assert_eq!(sent, (0..100).filter(|n| n % 10 != 9).collect::<Vec<u8>>());
+    assert_eq!(world.drops(DropReason::UnknownTeid), 10);
+}
+
+#[test]
+fn unknown_tunnels_get_error_indications_but_not_without_end() {
+    let mut world = World::new();
+    let gpdu = uplink_gpdu(0x1234, &udp(UE_V4.into(), SERVER_V4.into(), b"x"));
+    // From another port: the indication goes to the GTP-U port all the same (TS 29.281 §4.4.2.4).
+    world.n3.inject(&gpdu, SocketAddr::new(GNB.into(), 9999));
+    world.run(Input::N3);
+    let indication = Signalling::ErrorIndication { teid: 0x1234, peer: GTPU.into(), udp_port: None };
+    assert_eq!(world.n3.take(), [(indication.build(), gnb())]);
+    for _ in 0..1000 {
+        world.uplink(&gpdu);
+    }
+    let replies = world.n3.take().len();
+    assert!((10..100).contains(&replies), "{replies} replies to a flood");
+    world.assert_only_dropped(DropReason::UnknownTeid, 1001);
+    world.now_ns += 10_000_000_000;
+    world.uplink(&gpdu);
+    assert_eq!(world.n3.take().len(), 1, "after a pause peers are told again");
+}
+
+#[test]
+fn echo_is_answered_to_the_sender() {
+    let mut world = World::new();
+    let sender = SocketAddr::new(GNB.into(), 4242);
+    world.n3.inject(&Signalling::EchoRequest { sequence: 7 }.build(), sender);
+    world.run(Input::N3);
+    assert_eq!(world.n3.take(), [(Signalling::EchoResponse { sequence: 7 }.build(), sender)]);
+    world.assert_only_dropped(DropReason::UnknownTeid, 0);
+}
+
+#[test]
+fn foreign_sources_are_dropped_and_told_from_link_local_ones() {
+    let (mut world, _, teid, _) = World::with_session();
+    for source in ["10.45.0.3", "192.0.2.1"] {
+        world.uplink(&uplink_gpdu(teid, &udp(source.parse().unwrap(), SERVER_V4.into(), b"x")));
+    }
+    world.uplink(&uplink_gpdu(teid, &udp("fd00:45:0:8::1".parse().unwrap(), SERVER_V6.into(), b"x")));
+    world.assert_only_dropped(DropReason::SourceAddress, 3);
+    world.uplink(&uplink_gpdu(teid, &udp("fe80::1".parse().unwrap(), "ff02::fb".parse().unwrap(), b"mdns")));
+    assert_eq!(world.drops(DropReason::LinkLocal), 1);
+    assert_eq!(world.drops(DropReason::SourceAddress), 3);
+}
+
+#[test]
+fn router_solicitations_reach_the_smf_and_advertisements_the_ue() {
+    let (mut world, _, teid, n4u) = World::with_session();
+    let solicitation = RouterSolicitation { source: "fe80::5".parse().unwrap() }.build();
+    world.uplink(&uplink_gpdu(teid, &solicitation));
+    let smf = SocketAddr::new(SMF.into(), 2152);
+    assert_eq!(world.n3.take(), [(build_gpdu(77, None, &solicitation).unwrap(), smf)]);
+
+    let router = "fe80::1".parse().unwrap();
+    let advertisement =
+        RouterAdvertisement::for_ue(router, "fe80::5".parse().unwrap(), UE_PREFIX, Some(1400)).build();
+    world.n3.inject(&build_gpdu(n4u, None, &advertisement).unwrap(), smf);
+    world.run(Input::N3);
+    let container = Some(PduSession::Downlink { qfi: QFI, rqi: false, ppi: None });
+    assert_eq!(world.n3.take(), [(build_gpdu(GNB_TEID, container, &advertisement).unwrap(), gnb())]);
+    world.assert_only_dropped(DropReason::NoPdr, 0);
+
+    // A UE cannot flood the SMF.
+    for _ in 0..1000 {
+        world.uplink(&uplink_gpdu(teid, &solicitation));
+    }
+    assert!((100..300).contains(&world.n3.take().len()));
+    assert!(world.drops(DropReason::ControlOverflow) >= 700);
+}
+
+#[test]
+fn n6_drops_are_told_apart() {
+    let (mut world, ..) = World::with_session();
+    world.downlink(&udp(SERVER_V4.into(), "10.45.0.99".parse().unwrap(), b"x"));
+    world.assert_only_dropped(DropReason::UnknownUe, 1);
+    world.downlink(&udp("fe80::1".parse().unwrap(), "ff02::16".parse().unwrap(), b"mld"));
+    assert_eq!(world.drops(DropReason::LinkLocal), 1);
+    world.downlink(&[0x45, 0, 0]);
+    assert_eq!(world.drops(DropReason::IpMalformed), 1);
+    world.downlink(&[0x00; 40]);
+    assert_eq!(world.drops(DropReason::NotIp), 1);
+    assert!(world.n3.take().is_empty());
+}
+
+/// Every truncation and bit flip of a good packet is sent or counted, and nothing panics.
+#[test]
+fn damaged_packets_are_all_accounted_for() {
+    let (mut world, _, teid, _) = World::with_session();
+    let good = uplink_gpdu(teid, &udp(UE_V4.into(), SERVER_V4.into(), b"payload"));
+    let mut offered = 0;
+    let mut inject = |world: &mut World, bytes: &[u8]| {
+        world.uplink(bytes);
+        offered += 1;
+    };
+    for length in 0..good.len() {
+        inject(&mut world, &good[..length]);
+    }
+    let cut: u64 = world.drops(DropReason::GtpuMalformed) + world.drops(DropReason::GtpuExtension);
+    assert_eq!(cut, good.len() as u64);
+    for bit in 0..good.len() * 8 {
+        let mut bytes = good.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        inject(&mut world, &bytes);
+    }
+    let dropped: u64 = DropReason::ALL.iter().map(|reason| world.drops(*reason)).sum();
+    let signalling = stats::json(&world.stats)["gtpu"]["other_signalling"].as_u64().unwrap();
+    let sent = world.n6.take().len() as u64;
+    assert_eq!(dropped + signalling + sent, offered);
+    // The untouched packet still passes.
+    world.uplink(&good);
+    assert_eq!(world.n6.take().len(), 1);
+}
+
+#[test]
+fn closed_gates_and_exhausted_rates_drop() {
+    let (mut world, seid, teid, _) = World::with_session();
+    let up = uplink_gpdu(teid, &udp(UE_V4.into(), SERVER_V4.into(), &[0; 1222]));
+    // 1250 octets per packet at 100 Mbit/s are 10,000 packets a second; offered are 100,000.
+    for n in 0..10_000u64 {
+        world.now_ns = 1 + n * 10_000;
+        world.uplink(&up);
+    }
+    let passed = world.n6.take().len();
+    // A tenth of a second and the burst of 50 ms: 1500.
+    assert!((1480..=1520).contains(&passed), "{passed}");
+    assert_eq!(world.drops(DropReason::RateLimit), 10_000 - passed as u64);
+
+    let close = UpdateQer {
+        qer_id: QerId(1),
+        gate_status: Some(GateStatus { uplink: Gate::Closed, downlink: Gate::Open }),
+        ..Default::default()
+    };
+    let request = SessionModificationRequest { update_qers: vec![close], ..Default::default() };
+    let modified = world.sessions.modify(seid, SMF.into(), &request, NOW).unwrap();
+    assert_eq!(modified.response.cause, Cause::ACCEPTED);
+    world.now_ns += 1_000_000_000;
+    world.uplink(&up);
+    assert_eq!(world.drops(DropReason::GateClosed), 1);
+    world.downlink(&udp(SERVER_V4.into(), UE_V4.into(), b"x"));
+    assert_eq!(world.n3.take().len(), 1, "the other direction stays open");
+}
+
+#[test]
+fn precedence_and_sdf_filters_choose_the_flow() {
+    let mut world = World::new();
+    let mut request = establishment(1);
+    // DNS on a flow of its own, port 5000 blocked, the rest on the default flow.
+    for (id, precedence, text, far) in [
+        (10, 20, "permit out 17 from any 53 to assigned", 2),
+        (11, 10, "permit out 17 from any 4000 to assigned", 9),
+    ] {
+        let filter = SdfFilter { flow_description: Some(text.into()), ..Default::default() };
+        let pdi = Pdi {
+            source_interface: SourceInterface::Core,
+            ue_ip_address: ue_address(true),
+            sdf_filters: vec![filter],
+            ..Default::default()
+        };
+        request.create_pdrs.push(pdr(id, precedence, pdi, far, &[3]));
+    }
+    request.create_qers.push(CreateQer { qer_id: QerId(3), qfi: Some(Qfi(5)), ..Default::default() });
+    let drop = CreateFar { far_id: FarId(9), apply_action: ApplyAction::DROP, ..Default::default() };
+    request.create_fars.push(drop);
+    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW);
+    assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
+
+    let dns = packet::transport::build_udp((SERVER_V4.into(), 53), (UE_V4.into(), 999), b"answer").unwrap();
+    let dns = packet::ipv4::Header::new(SERVER_V4, UE_V4, 17).build(&dns).unwrap();
+    world.downlink(&dns);
+    let container = Some(PduSession::Downlink { qfi: 5, rqi: false, ppi: None });
+    assert_eq!(world.n3.take(), [(build_gpdu(GNB_TEID, container, &dns).unwrap(), gnb())]);
+    world.downlink(&udp(SERVER_V4.into(), UE_V4.into(), b"from port 4000"));
+    world.assert_only_dropped(DropReason::FarDrop, 1);
+    assert!(world.n3.take().is_empty());
+}
+
+#[test]
+fn path_switches_are_followed_and_released_sessions_forgotten() {
+    let (mut world, seid, teid, _) = World::with_session();
+    let new_gnb = SocketAddr::new("127.0.0.21".parse().unwrap(), 2152);
+    let parameters = UpdateForwardingParameters {
+        outer_header_creation: Some(OuterHeaderCreation::gtpu(5, new_gnb.ip())),
+        sm_req_flags: Some(SmReqFlags::SNDEM),
+        ..Default::default()
+    };
+    let far = UpdateFar {
+        far_id: FarId(2),
+        update_forwarding_parameters: Some(Box::new(parameters)),
+        ..Default::default()
+    };
+    let request = SessionModificationRequest { update_fars: vec![far], ..Default::default() };
+    let modified = world.sessions.modify(seid, SMF.into(), &request, NOW).unwrap();
+    assert_eq!(modified.end_markers[0].gtpu_endpoint(), Some((GNB_TEID, GNB.into())), "on the old tunnel");
+    let down = udp(SERVER_V4.into(), UE_V4.into(), b"x");
+    world.downlink(&down);
+    assert_eq!(world.n3.take()[0].1, new_gnb);
+
+    let update = UpdateFar { far_id: FarId(2), apply_action: Some(ApplyAction::BUFF), ..Default::default() };
+    let request = SessionModificationRequest { update_fars: vec![update], ..Default::default() };
+    world.sessions.modify(seid, SMF.into(), &request, NOW).unwrap();
+    world.downlink(&down);
+    assert_eq!(world.drops(DropReason::BufferUnavailable), 1);
+
+    assert!(world.sessions.delete(seid, "127.0.0.5".parse().unwrap(), NOW).is_none(), "of another SMF");
+    let (cp_seid, response) = world.sessions.delete(seid, SMF.into(), NOW).unwrap();
+    assert_eq!(cp_seid, 0x55);
+    let volume = response.usage_reports[0].volume.unwrap();
+    assert_eq!((volume.downlink_packets, volume.downlink), (Some(1), Some(down.len() as u64)));
+    world.uplink(&uplink_gpdu(teid, &udp(UE_V4.into(), SERVER_V4.into(), b"x")));
+    assert_eq!(world.drops(DropReason::UnknownTeid), 1);
+    world.downlink(&down);
+    assert_eq!(world.drops(DropReason::UnknownUe), 1);
+
+    // The same UE address again: another TEID, so that late packets of the old session do not get in.
+    let (_, again, _) = world.establish();
+    assert_ne!(again, teid);
+}
+
+#[test]
+fn error_indications_reach_the_control_task() {
+    let (mut world, ..) = World::with_session();
+    let indication = Signalling::ErrorIndication { teid: GNB_TEID, peer: GNB.into(), udp_port: None };
+    world.uplink(&indication.build());
+    let Event::ErrorIndication { peer, teid } = world.events.try_recv().unwrap();
+    assert_eq!(world.sessions.by_remote(peer, teid).unwrap().cp_seid, 0x55);
+    assert!(world.sessions.by_remote(peer, teid + 1).is_none());
+}

@@ -1,0 +1,146 @@
+//! What the test binaries share: a configuration, the rules of an ordinary session, packets.
+#![allow(dead_code)] // each binary uses its part
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use packet::transport::build_udp;
+use packet::{ipv4, ipv6, protocol};
+use pfcp::message::SessionEstablishmentRequest;
+use pfcp::*;
+use upf::Config;
+
+pub const GTPU: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 7);
+pub const GNB: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 20);
+pub const SMF: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
+pub const GNB_TEID: u32 = 0xA0B0_C0D0;
+pub const UE_V4: Ipv4Addr = Ipv4Addr::new(10, 45, 0, 2);
+pub const UE_PREFIX: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x45, 0, 7, 0, 0, 0, 0);
+pub const UE_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x45, 0, 7, 1, 2, 3, 4);
+pub const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 2);
+pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x201, 0, 0, 0, 0, 0, 2);
+pub const QFI: u8 = 9;
+
+pub fn config(tun: &str) -> Config {
+    let text = format!(
+        r#"{{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "dnn": [{{"name": "internet", "tun": "{tun}",
+            "ue_pool": {{"ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48"}}}}]}}"#
+    );
+    serde_json::from_str(&text).expect("the configuration is valid")
+}
+
+pub fn ue_address(destination: bool) -> Option<UeIpAddress> {
+    Some(UeIpAddress { ipv4: Some(UE_V4), ipv6: Some(UE_PREFIX), destination, ..Default::default() })
+}
+
+pub fn choose(id: u8) -> Option<FTeid> {
+    Some(FTeid::Choose { ipv4: true, ipv6: false, id: Some(id) })
+}
+
+pub fn pdr(id: u16, precedence: u32, pdi: Pdi, far: u32, qers: &[u32]) -> CreatePdr {
+    CreatePdr {
+        pdr_id: PdrId(id),
+        precedence: Precedence(precedence),
+        outer_header_removal: pdi.f_teid.map(|_| OuterHeaderRemoval::default()),
+        pdi,
+        far_id: Some(FarId(far)),
+        qer_ids: qers.iter().map(|id| QerId(*id)).collect(),
+        urr_ids: vec![UrrId(1)],
+        ..Default::default()
+    }
+}
+
+pub fn forward(id: u32, to: DestinationInterface, tunnel: Option<(u32, Ipv4Addr)>) -> CreateFar {
+    CreateFar {
+        far_id: FarId(id),
+        apply_action: ApplyAction::FORW,
+        forwarding_parameters: Some(Box::new(ForwardingParameters {
+            destination_interface: to,
+            outer_header_creation: tunnel.map(|(teid, peer)| OuterHeaderCreation::gtpu(teid, peer.into())),
+            ..Default::default()
+        })),
+        ..Default::default()
+    }
+}
+
+/// The session of an ordinary UE: IPv4v6, one QoS flow, router solicitations to the SMF.
+pub fn establishment(cp_seid: u64) -> SessionEstablishmentRequest {
+    let solicitation = SdfFilter {
+        flow_description: Some("permit out 58 from ff02::2/128 to any".into()),
+        ..Default::default()
+    };
+    SessionEstablishmentRequest {
+        node_id: NodeId::Ipv4(SMF),
+        cp_f_seid: FSeid::new(cp_seid, SMF.into()),
+        create_pdrs: vec![
+            pdr(
+                1,
+                255,
+                Pdi { f_teid: choose(1), ue_ip_address: ue_address(false), ..Default::default() },
+                1,
+                &[1, 2],
+            ),
+            pdr(
+                2,
+                255,
+                Pdi {
+                    source_interface: SourceInterface::Core,
+                    ue_ip_address: ue_address(true),
+                    ..Default::default()
+                },
+                2,
+                &[1, 2],
+            ),
+            pdr(
+                3,
+                1,
+                Pdi { f_teid: choose(1), sdf_filters: vec![solicitation], ..Default::default() },
+                3,
+                &[],
+            ),
+            pdr(
+                4,
+                1,
+                Pdi {
+                    source_interface: SourceInterface::CpFunction,
+                    f_teid: choose(2),
+                    ..Default::default()
+                },
+                2,
+                &[2],
+            ),
+        ],
+        create_fars: vec![
+            forward(1, DestinationInterface::Core, None),
+            forward(2, DestinationInterface::Access, Some((GNB_TEID, GNB))),
+            forward(3, DestinationInterface::CpFunction, Some((77, SMF))),
+        ],
+        create_qers: vec![
+            CreateQer {
+                qer_id: QerId(1),
+                mbr: Some(BitRates { uplink_kbps: 100_000, downlink_kbps: 1_000_000 }),
+                ..Default::default()
+            },
+            CreateQer { qer_id: QerId(2), qfi: Some(Qfi(QFI)), ..Default::default() },
+        ],
+        create_urrs: vec![CreateUrr {
+            urr_id: UrrId(1),
+            measurement_method: MeasurementMethod::VOLUM,
+            measurement_information: Some(MeasurementInformation::MNOP),
+            ..Default::default()
+        }],
+        ..Default::default()
+    }
+}
+
+pub fn udp(from: IpAddr, to: IpAddr, payload: &[u8]) -> Vec<u8> {
+    let datagram = build_udp((from, 4000), (to, 5000), payload).expect("short");
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            ipv4::Header::new(from, to, protocol::UDP).build(&datagram).expect("short")
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            ipv6::Header::new(from, to, protocol::UDP).build(&datagram).expect("short")
+        }
+        _ => panic!("one family"),
+    }
+}
