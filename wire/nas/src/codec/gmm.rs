@@ -390,26 +390,9 @@ pub(super) fn write(message: &Message) -> Result<Framed, EncodeError> {
                 some(&m.rejected_nssai, write_rejected_nssai).map(lib::NasRejectedNssai::new);
             out.into()
         }
-        Message::DeregistrationRequestUe(m) => {
-            let kind = u8::from(m.switch_off) << 3 | access_bits(m.access);
-            let kind = lib::NasDeRegistrationType::new(kind);
-            let identity = lib::NasFGsMobileIdentity::new(m.identity.write());
-            let mut out = lib::NasDeregistrationRequestUeOriginating::new(kind, key_set(m.ngksi), identity);
-            out.nas_message_container = container(&m.nas_message_container);
-            out.into()
-        }
+        Message::DeregistrationRequestUe(m) => write_deregistration_request_ue(m),
         Message::DeregistrationAcceptUe => lib::NasDeregistrationAcceptUeOriginating::new().into(),
-        Message::DeregistrationRequestNetwork(m) => {
-            within("rejected-nssai", &m.rejected_nssai, 8)?;
-            let kind = u8::from(m.reregistration_required) << 2 | access_bits(m.access);
-            let kind = lib::NasDeRegistrationType::new(kind);
-            let mut out = lib::NasDeregistrationRequestUeTerminated::new(kind);
-            out.fgmm_cause = m.cause.map(cause);
-            out.t3346_value = m.t3346.map(gprs_timer_2);
-            out.rejected_nssai =
-                some(&m.rejected_nssai, write_rejected_nssai).map(lib::NasRejectedNssai::new);
-            out.into()
-        }
+        Message::DeregistrationRequestNetwork(m) => write_deregistration_request_network(m)?,
         Message::DeregistrationAcceptNetwork => lib::NasDeregistrationAcceptUeTerminated::new().into(),
         Message::ServiceRequest(m) => write_service_request(m),
         Message::ServiceAccept(m) => {
@@ -459,16 +442,7 @@ pub(super) fn write(message: &Message) -> Result<Framed, EncodeError> {
             out.into()
         }
         Message::UlNasTransport(m) => write_ul_nas_transport(m),
-        Message::DlNasTransport(m) => {
-            let kind = lib::NasPayloadContainerType::new(payload_type_bits(m.payload_type));
-            let mut out = lib::NasDlNasTransport::new(kind, lib::NasPayloadContainer::new(&m.payload));
-            out.pdu_session_id = m.pdu_session_id.map(|id| lib::NasPduSessionIdentity2::new(id.value()));
-            out.additional_information =
-                m.additional_information.as_ref().map(lib::NasAdditionalInformation::new);
-            out.fgmm_cause = m.cause.map(cause);
-            out.back_off_timer_value = m.back_off.map(|timer| lib::NasGprsTimer3::new([timer.to_timer_3()]));
-            out.into()
-        }
+        Message::DlNasTransport(m) => write_dl_nas_transport(m),
         Message::AuthenticationRequest(_)
         | Message::AuthenticationResponse(_)
         | Message::AuthenticationReject(_)
@@ -483,6 +457,36 @@ pub(super) fn write(message: &Message) -> Result<Framed, EncodeError> {
         }
         Message::SecurityModeReject(m) => lib::NasSecurityModeReject::new(cause(m.cause)).into(),
     })
+}
+
+fn write_deregistration_request_ue(m: &DeregistrationRequestUe) -> Framed {
+    let kind = u8::from(m.switch_off) << 3 | access_bits(m.access);
+    let kind = lib::NasDeRegistrationType::new(kind);
+    let identity = lib::NasFGsMobileIdentity::new(m.identity.write());
+    let mut out = lib::NasDeregistrationRequestUeOriginating::new(kind, key_set(m.ngksi), identity);
+    out.nas_message_container = container(&m.nas_message_container);
+    out.into()
+}
+
+fn write_deregistration_request_network(m: &DeregistrationRequestNetwork) -> Result<Framed, EncodeError> {
+    within("rejected-nssai", &m.rejected_nssai, 8)?;
+    let kind = u8::from(m.reregistration_required) << 2 | access_bits(m.access);
+    let kind = lib::NasDeRegistrationType::new(kind);
+    let mut out = lib::NasDeregistrationRequestUeTerminated::new(kind);
+    out.fgmm_cause = m.cause.map(cause);
+    out.t3346_value = m.t3346.map(gprs_timer_2);
+    out.rejected_nssai = some(&m.rejected_nssai, write_rejected_nssai).map(lib::NasRejectedNssai::new);
+    Ok(out.into())
+}
+
+fn write_dl_nas_transport(m: &DlNasTransport) -> Framed {
+    let kind = lib::NasPayloadContainerType::new(payload_type_bits(m.payload_type));
+    let mut out = lib::NasDlNasTransport::new(kind, lib::NasPayloadContainer::new(&m.payload));
+    out.pdu_session_id = m.pdu_session_id.map(|id| lib::NasPduSessionIdentity2::new(id.value()));
+    out.additional_information = m.additional_information.as_ref().map(lib::NasAdditionalInformation::new);
+    out.fgmm_cause = m.cause.map(cause);
+    out.back_off_timer_value = m.back_off.map(|timer| lib::NasGprsTimer3::new([timer.to_timer_3()]));
+    out.into()
 }
 
 fn write_authentication(message: &Message) -> Framed {
