@@ -21,6 +21,7 @@ pub mod config;
 pub mod demo;
 pub mod doctor;
 pub mod output;
+pub mod ran;
 pub mod run;
 pub mod subscriber;
 
@@ -55,6 +56,8 @@ enum Command {
     Upf(admin::UpfArgs),
     /// Who may use the network: add, list, show, remove, import.
     Subscriber(subscriber::Args),
+    /// Simulate gNBs and UEs, against this or any other core.
+    Ran(Box<ran::Args>),
     /// Check this machine and the configuration, and say what to do.
     Doctor(doctor::Args),
     /// Check a configuration and say what is wrong with it.
@@ -92,6 +95,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Session(args) => admin::session(&args),
         Command::Upf(args) => admin::upf(&args),
         Command::Subscriber(args) => subscriber::run(args),
+        Command::Ran(args) => ran::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Check(arg) => {
             config::load(&arg.config)?;

@@ -1,0 +1,213 @@
+//! `godwit ran`: simulated gNBs and UEs, against this core or another one.
+//!
+//! Events go to standard output as JSON lines (see [`ran::event`]), the log to standard error.
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use nas::{CipheringAlgorithm, IntegrityAlgorithm, ProtectionScheme};
+use net::sctp::SctpMode;
+use ran::{Config, Hold, SuciScheme, UeConfig};
+use tokio::signal::unix::{SignalKind, signal};
+use types::{Dnn, Imsi, Key, PduSessionType, Plmn, SNssai, Tac};
+
+use crate::EXIT_FAILED;
+
+/// Options of `godwit ran`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The AMF's NGAP address.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.5:38412")]
+    amf: SocketAddr,
+    /// SCTP carrier: auto, kernel, raw, udp or udp:<port>.
+    #[arg(long, default_value = "auto")]
+    sctp: SctpMode,
+    /// Own address towards the AMF.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
+    n2: IpAddr,
+    /// Own address of GTP-U, when it is another.
+    #[arg(long, value_name = "ADDR")]
+    n3: Option<IpAddr>,
+    /// Number of gNBs; UEs are spread over them.
+    #[arg(long, default_value_t = 1)]
+    gnbs: u16,
+    /// Identity of the first gNB.
+    #[arg(long, default_value_t = 1)]
+    gnb_id: u32,
+    /// Serving network, as 999-70.
+    #[arg(long, default_value = "999-70")]
+    plmn: Plmn,
+    /// Home network of the UEs, when it is another.
+    #[arg(long, value_name = "PLMN")]
+    home_plmn: Option<Plmn>,
+    /// Tracking area.
+    #[arg(long, default_value = "000001")]
+    tac: Tac,
+    /// Slices of the gNBs, as 1 or 1-010203.
+    #[arg(long, value_name = "SST[-SD]", value_delimiter = ',', default_value = "1")]
+    slices: Vec<SNssai>,
+    #[command(flatten)]
+    ue: UeArgs,
+    /// New registrations per second, at most.
+    #[arg(long)]
+    rate: Option<f64>,
+    /// UEs in their initial procedures at once.
+    #[arg(long, default_value_t = 64)]
+    concurrency: usize,
+    /// Give each session a TUN device in a namespace of its UE.
+    #[arg(long)]
+    tun: bool,
+    /// How often each UE registers.
+    #[arg(long, default_value_t = 1)]
+    cycles: u32,
+    /// Seconds to stay once everything is set up; until interrupted when not given.
+    #[arg(long, value_name = "SECONDS")]
+    hold: Option<f64>,
+    /// Let UEs vanish at the end instead of deregistering.
+    #[arg(long)]
+    vanish: bool,
+    /// Release sessions before deregistering.
+    #[arg(long)]
+    release: bool,
+    /// Log filter.
+    #[arg(long, value_name = "FILTER", default_value = "warn")]
+    log: String,
+}
+
+#[derive(clap::Args, Debug)]
+struct UeArgs {
+    /// Number of UEs, with consecutive IMSIs.
+    #[arg(long, default_value_t = 1)]
+    ues: u32,
+    /// IMSI of the first.
+    #[arg(long, default_value = "999700000000001")]
+    imsi: Imsi,
+    /// Permanent key K.
+    #[arg(long, value_name = "HEX", default_value = "465B5CE8B199B49FAA5F0A2EE238A6BC")]
+    k: Key<16>,
+    /// Operator code OPc.
+    #[arg(long, value_name = "HEX", default_value = "E8ED289DEBA952E4283B54E88E6183CA")]
+    opc: Key<16>,
+    /// Highest sequence number the USIMs have seen.
+    #[arg(long, default_value_t = 0)]
+    sqn: u64,
+    /// Concealment of identities: null, A or B.
+    #[arg(long, value_name = "PROFILE", default_value = "null")]
+    suci: String,
+    /// Identifier of the home network's public key, for profiles A and B.
+    #[arg(long, value_name = "ID", default_value_t = 1)]
+    suci_key_id: u8,
+    /// The home network's public key, for profiles A and B.
+    #[arg(long, value_name = "HEX")]
+    suci_key: Option<String>,
+    /// Integrity algorithms the UEs have.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "NIA1,NIA2")]
+    integrity: Vec<IntegrityAlgorithm>,
+    /// Ciphering algorithms the UEs have.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "NEA0,NEA1,NEA2")]
+    ciphering: Vec<CipheringAlgorithm>,
+    /// Slice to ask for; left to the network when not given.
+    #[arg(long, value_name = "SST[-SD]")]
+    slice: Option<SNssai>,
+    /// Data network to ask for.
+    #[arg(long, value_name = "NAME", default_value = "internet")]
+    dnn: Dnn,
+    /// Session to set up: ipv4, ipv6, ipv4v6, or none.
+    #[arg(long, value_name = "TYPE", default_value = "ipv4")]
+    session: String,
+    /// Seconds a UE waits for each answer.
+    #[arg(long, value_name = "SECONDS", default_value_t = 15.0)]
+    answer_timeout: f64,
+}
+
+/// Runs the simulation until it is over, or SIGINT or SIGTERM.
+///
+/// # Errors
+/// It could not start. UEs that fail are events, and a failing exit code.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let config = args.config()?;
+    telemetry::log::init(&args.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let totals = runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let shutdown = async move {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        };
+        anyhow::Ok(ran::run(config, shutdown).await?)
+    })?;
+    Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
+}
+
+impl Args {
+    fn config(&self) -> anyhow::Result<Config> {
+        Ok(Config {
+            amf: self.amf,
+            sctp: self.sctp,
+            gnbs: self.gnbs,
+            first_gnb_id: self.gnb_id,
+            n2: self.n2,
+            n3: self.n3,
+            plmn: self.plmn,
+            tac: self.tac,
+            slices: self.slices.clone(),
+            ue: self.ue.config(self.home_plmn.unwrap_or(self.plmn))?,
+            count: self.ue.ues,
+            rate: self.rate,
+            concurrency: self.concurrency,
+            tun: self.tun,
+            cycles: self.cycles,
+            hold: match self.hold {
+                Some(seconds) => Hold::For(Duration::try_from_secs_f64(seconds).context("--hold")?),
+                None => Hold::UntilShutdown,
+            },
+            deregister: !self.vanish,
+            release_sessions: self.release,
+        })
+    }
+}
+
+impl UeArgs {
+    fn config(&self, home_plmn: Plmn) -> anyhow::Result<UeConfig> {
+        let session = match self.session.as_str() {
+            "none" => None,
+            text => Some(text.parse::<PduSessionType>()?),
+        };
+        Ok(UeConfig {
+            first_imsi: self.imsi,
+            home_plmn,
+            k: self.k.clone(),
+            opc: self.opc.clone(),
+            sqn: self.sqn,
+            suci: self.scheme()?,
+            integrity: self.integrity.clone(),
+            ciphering: self.ciphering.clone(),
+            slice: self.slice,
+            dnn: Some(self.dnn.clone()),
+            session,
+            answer_timeout: Duration::try_from_secs_f64(self.answer_timeout).context("--answer-timeout")?,
+            ..UeConfig::default()
+        })
+    }
+
+    fn scheme(&self) -> anyhow::Result<SuciScheme> {
+        let scheme = match self.suci.to_ascii_uppercase().as_str() {
+            "NULL" => return Ok(SuciScheme::Null),
+            "A" => ProtectionScheme::ProfileA,
+            "B" => ProtectionScheme::ProfileB,
+            other => bail!("--suci: no profile `{other}`; there are null, A and B"),
+        };
+        let text = self.suci_key.as_deref().context("--suci A and B need --suci-key")?;
+        let public_key = (0..text.len())
+            .step_by(2)
+            .map(|at| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok()))
+            .collect::<Option<Vec<u8>>>()
+            .context("--suci-key: an even number of hexadecimal digits is needed")?;
+        Ok(SuciScheme::Ecies { scheme, key_id: self.suci_key_id, public_key })
+    }
+}
