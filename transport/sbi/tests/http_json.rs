@@ -121,6 +121,8 @@ async fn mistakes_get_the_status_and_cause_of_ts_29_500() {
         ("POST", EVENTS, Some("application/merge-patch+json"), b"{}".to_vec(), 415, "UNSUPPORTED_MEDIA_TYPE"),
         ("POST", EVENTS, Some(JSON), big, 413, "REQUEST_TOO_LARGE"),
         ("GET", EVENTS, None, vec![], 405, "METHOD_NOT_ALLOWED"),
+        ("GET", EVENTS, Some(JSON), vec![b' '; 100_000], 405, "METHOD_NOT_ALLOWED"),
+        ("POST", "/nothing", Some(JSON), vec![b' '; 100_000], 404, "RESOURCE_URI_STRUCTURE_NOT_FOUND"),
         ("TRACE", EVENTS, None, vec![], 405, "METHOD_NOT_ALLOWED"),
         (
             "POST",

@@ -144,14 +144,18 @@ async fn start(exchange: impl Future<Output = ()> + Send + 'static) {
 
 /// One request and its answer.
 async fn exchange(request: Request<RecvStream>, respond: SendResponse<Bytes>, shared: Arc<Shared>) {
+    let (head, body) = request.into_parts();
     let Ok(_permit) = shared.in_flight.try_acquire() else {
+        discard(body, &shared.config).await;
         return send(respond, reject(ProblemDetails::nf_congestion(), Codec::Json));
     };
-    let (head, body) = request.into_parts();
     let path = head.uri.path();
     let found = match shared.table.find(head.method.as_str(), path) {
         Ok(found) => found,
-        Err(answer) => return send(respond, answer),
+        Err(answer) => {
+            discard(body, &shared.config).await;
+            return send(respond, answer);
+        }
     };
     let payload = match payload(&head.headers, body, found.media(), &shared.config).await {
         Ok(payload) => payload,
@@ -204,6 +208,12 @@ async fn payload(
     // HAL documents are JSON to whoever does not care for links.
     let fits = payload.media == expected || (expected == Media::Hal && payload.media == Media::Json);
     if fits { Ok(Some(payload)) } else { Err(Some(unsupported())) }
+}
+
+/// Takes in content that nobody will read, within the limits: to a client whose stream is reset while it
+/// still sends, the answer may be lost.
+async fn discard(body: RecvStream, config: &ServerConfig) {
+    let _ = read_body(body, config.max_body_bytes, time::now() + config.read_timeout).await;
 }
 
 fn too_large(config: &ServerConfig) -> ProblemDetails {
