@@ -13,6 +13,7 @@ use anyhow::Context as _;
 
 pub mod machine;
 pub mod plot;
+pub mod procedures;
 pub mod result;
 pub mod stats;
 

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 pub mod admin;
+pub mod bench;
 pub mod config;
 pub mod demo;
 pub mod doctor;
@@ -58,6 +59,8 @@ enum Command {
     Subscriber(subscriber::Args),
     /// Simulate gNBs and UEs, against this or any other core.
     Ran(Box<ran::Args>),
+    /// Run an experiment and write its result and plot.
+    Bench(bench::Args),
     /// Check this machine and the configuration, and say what to do.
     Doctor(doctor::Args),
     /// Check a configuration and say what is wrong with it.
@@ -96,6 +99,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Upf(args) => admin::upf(&args),
         Command::Subscriber(args) => subscriber::run(args),
         Command::Ran(args) => ran::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Check(arg) => {
             config::load(&arg.config)?;

@@ -20,6 +20,7 @@ use net::capability::{self, Capability};
 use net::netns::NetNs;
 use net::time::{self, Duration};
 use tokio::signal::unix::{SignalKind, signal};
+use types::{Ambr, BitRate};
 
 use crate::EXIT_FAILED;
 use crate::output;
@@ -32,6 +33,9 @@ const EXIT_INTERRUPTED: u8 = 130;
 const UE_LIMIT: Duration = Duration::from_millis(100);
 /// Time for the first.
 const BASE_LIMIT: Duration = Duration::from_secs(30);
+/// More than one flow gets through any machine this runs on.
+const UNLIMITED: Ambr =
+    Ambr { uplink: BitRate::from_bps(100_000_000_000), downlink: BitRate::from_bps(100_000_000_000) };
 /// How long the core may take to forget UEs that left.
 const FORGET_LIMIT: Duration = Duration::from_secs(5);
 
@@ -104,6 +108,13 @@ async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
 
     let step = progress.step("network and core");
     let mut options = lab::Options::new(args.ues)?;
+    for subscriber in &mut options.subscribers {
+        // The demo shows what the machine does, not what a subscription allows.
+        subscriber.ue_ambr = UNLIMITED;
+        for dnn in subscriber.slices.iter_mut().flat_map(|slice| &mut slice.dnns) {
+            dnn.ambr = UNLIMITED;
+        }
+    }
     options.processes = args.processes;
     options.pcap = pcap;
     let mut lab = match Lab::start(options).await {
@@ -297,7 +308,7 @@ async fn serve(lab: &Lab, ues: &[Ue]) -> anyhow::Result<()> {
     let mut text = String::from("\nThe network keeps running; Ctrl-C ends it.\n");
     // Entering needs the user namespace too when the demo runs without root.
     let target = format!("nsenter --user --preserve-credentials --target {} --net", std::process::id());
-    let root = nix_is_initial_user_namespace();
+    let root = initial_user_namespace();
     for ue in ues.iter().take(5) {
         let enter = if root { format!("nsenter --net={}", ue.path) } else { format!("{target}={}", ue.path) };
         text += &format!("  {}:  {enter} ping {}\n", ue.supi, lab::DN);
@@ -309,7 +320,7 @@ async fn serve(lab: &Lab, ues: &[Ue]) -> anyhow::Result<()> {
 }
 
 /// Whether this process lives in the initial user namespace, as far as its uid map tells.
-fn nix_is_initial_user_namespace() -> bool {
+fn initial_user_namespace() -> bool {
     std::fs::read_to_string("/proc/self/uid_map")
         .is_ok_and(|map| map.split_whitespace().nth(2) == Some("4294967295"))
 }
