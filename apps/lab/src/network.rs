@@ -46,6 +46,10 @@ pub(crate) async fn build() -> anyhow::Result<Namespaces> {
             .context("create a network namespace (needs root, or user namespaces: see `godwit doctor`)")
     };
     let (core, ran, dn) = (new()?, new()?, new()?);
+    for namespace in [&core, &ran, &dn] {
+        // Nobody else is on these links: without the search for duplicates IPv6 works at once, not after a second.
+        net::sysctl::set_in(namespace, "net.ipv6.conf.default.accept_dad", "0")?;
+    }
     let at_core = Links::in_ns(&core)?;
     let n2 =
         Link { name: N2, near: CORE_N2, near_ipv6: ipv6(0x200, 1), far: RAN_N2, far_ipv6: ipv6(0x200, 2) };

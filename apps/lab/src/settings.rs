@@ -72,8 +72,11 @@ pub(crate) fn configuration(folder: &Path, log: &str) -> Value {
     })
 }
 
-/// Whether an NF that says `status` of itself can do its work: those with an SBI once the NRF knows them.
+/// Whether an NF that says `status` of itself can do its work: those with an SBI once the NRF knows them, the SMF once
+/// it also has a user plane.
 pub(crate) fn is_ready(nf: &str, status: &Value) -> bool {
-    let no_nrf = matches!(nf, "nrf" | "upf");
-    no_nrf || status["registered"] == true
+    let registered = matches!(nf, "nrf" | "upf") || status["registered"] == true;
+    let upfs = status["detail"]["upfs"].as_array();
+    let user_plane = nf != "smf" || upfs.is_some_and(|upfs| upfs.iter().any(|upf| upf["associated"] == true));
+    registered && user_plane
 }
