@@ -112,6 +112,16 @@ fn a_broken_optional_element_costs_only_itself() {
 }
 
 #[test]
+fn an_imeisv_that_is_none_is_left_out() {
+    // Found by fuzzing: a MAC address with octets to spare was read, and written without them.
+    let octets = [0x7e, 0, 0x5e, 0x77, 0, 9, 6, 0, 225, 53, 195, 33, 10, 0, 0];
+    let decoded = Message::decode(&octets).unwrap();
+    let Message::SecurityModeComplete(complete) = decoded.message else { panic!() };
+    assert_eq!(complete.imeisv, None);
+    assert_eq!(decoded.soft_errors.len(), 1);
+}
+
+#[test]
 fn lists_that_do_not_fit_are_not_sent() {
     let slice = "1".parse().unwrap();
     let accept = RegistrationAccept { allowed_nssai: vec![slice; 9], ..RegistrationAccept::new() };

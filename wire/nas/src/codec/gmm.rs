@@ -123,7 +123,7 @@ fn security(body: &Framed, soft: &mut Soft) -> Result<Option<Message>, DecodeErr
         }),
         Framed::SecurityModeCommand(m) => Message::SecurityModeCommand(security_mode_command(m, soft)?),
         Framed::SecurityModeComplete(m) => Message::SecurityModeComplete(SecurityModeComplete {
-            imeisv: opt!(soft, m.imeisv, MobileIdentity::read),
+            imeisv: opt!(soft, m.imeisv, imeisv),
             nas_message_container: opt!(soft, m.nas_message_container, read_octets),
         }),
         Framed::SecurityModeReject(m) => {
@@ -298,6 +298,14 @@ fn identity(ie: &str, value: &lib::NasFGsMobileIdentity) -> Result<MobileIdentit
         MobileIdentity::None => Err(ValueError("names no identity")),
         identity => Ok(identity),
     })
+}
+
+/// §8.2.26.2: nothing but an IMEISV.
+fn imeisv(octets: &[u8]) -> Read<MobileIdentity> {
+    match MobileIdentity::read(octets)? {
+        identity @ MobileIdentity::Pei(types::Pei::Imeisv(_)) => Ok(identity),
+        _ => Err(ValueError("is not an IMEISV")),
+    }
 }
 
 fn capability(octets: &[u8]) -> Read<UeSecurityCapability> {

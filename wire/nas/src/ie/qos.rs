@@ -261,6 +261,8 @@ impl PacketFilter {
     fn read(reader: &mut Reader<'_>, identifier_only: bool) -> Read<Self> {
         let head = reader.u8()?;
         let direction = match head >> 4 & 0x03 {
+            // Where only identifiers are listed, the bits are spare.
+            _ if identifier_only => FilterDirection::Bidirectional,
             1 => FilterDirection::Downlink,
             2 => FilterDirection::Uplink,
             _ => FilterDirection::Bidirectional,
@@ -432,5 +434,75 @@ impl FlowParameter {
             Self::AveragingWindow(ms) => (6, ms.to_be_bytes().to_vec()),
             Self::EpsBearer(id) => (7, vec![id << 4]),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_component_survives_and_unknown_ones_refuse_the_rule() {
+        let v6 = "2001:db8::1".parse().unwrap();
+        let components = vec![
+            FilterComponent::Ipv4Remote([192, 0, 2, 1].into(), [255, 255, 255, 255].into()),
+            FilterComponent::Ipv4Local([10, 45, 0, 2].into(), [255, 255, 0, 0].into()),
+            FilterComponent::Ipv6Remote(v6, 64),
+            FilterComponent::Ipv6Local(v6, 128),
+            FilterComponent::Protocol(17),
+            FilterComponent::LocalPort(53),
+            FilterComponent::LocalPortRange(1, 2),
+            FilterComponent::RemotePort(443),
+            FilterComponent::RemotePortRange(3, 65535),
+            FilterComponent::SecurityParameterIndex(0xdead_beef),
+            FilterComponent::TrafficClass(0xb8, 0xfc),
+            FilterComponent::FlowLabel(0xf_ffff),
+            FilterComponent::DestinationMac([1; 6]),
+            FilterComponent::SourceMac([2; 6]),
+            FilterComponent::CTagVid(4095),
+            FilterComponent::STagVid(1),
+            FilterComponent::CTagPcp(15),
+            FilterComponent::STagPcp(1),
+            FilterComponent::Ethertype(0x0800),
+        ];
+        let filter = PacketFilter { id: 3, direction: FilterDirection::Uplink, components };
+        let mut rule = QosRule::match_all(7, 10, Qfi::new(5).unwrap());
+        rule.filters.push(filter);
+        let octets = write_rules(&[rule.clone(), rule.clone()]);
+        assert_eq!(read_rules(&octets).unwrap(), [rule.clone(), rule]);
+        for len in 1..octets.len() / 2 {
+            assert!(read_rules(&octets[..len]).is_err(), "{len} octets");
+        }
+        assert!(read_rules(&[1, 0, 6, 0x31, 0x31, 1, 0x99, 255, 1]).is_err());
+        assert!(read_rules(&[1, 0, 1, 0x00]).is_err(), "a reserved operation");
+    }
+
+    #[test]
+    fn spare_bits_of_a_filter_to_be_deleted_mean_nothing() {
+        // Found by fuzzing: they were read as a direction, which is not written.
+        let octets = [1, 0, 4, 0xa2, 0xf1, 0x12, 16];
+        let rules = read_rules(&octets).unwrap();
+        assert_eq!(rules[0].filters.len(), 2);
+        assert_eq!(read_rules(&write_rules(&rules)).unwrap(), rules);
+    }
+
+    #[test]
+    fn every_flow_parameter_survives_and_unknown_ones_are_skipped() {
+        let rate = BitRate::from_kbps(64_000);
+        let parameters = vec![
+            FlowParameter::FiveQi(FiveQi(1)),
+            FlowParameter::GfbrUplink(rate),
+            FlowParameter::GfbrDownlink(rate),
+            FlowParameter::MfbrUplink(rate),
+            FlowParameter::MfbrDownlink(rate),
+            FlowParameter::AveragingWindow(2000),
+            FlowParameter::EpsBearer(5),
+        ];
+        let mut flow = QosFlowDescription::non_gbr(Qfi::new(2).unwrap(), FiveQi(1));
+        flow.parameters = parameters;
+        let octets = write_flows(std::slice::from_ref(&flow));
+        assert_eq!(read_flows(&octets).unwrap(), [flow]);
+        let unknown = [1, 0x20, 0x42, 0x77, 1, 0, 1, 1, 9];
+        assert_eq!(read_flows(&unknown).unwrap()[0].five_qi(), Some(FiveQi(9)));
     }
 }
