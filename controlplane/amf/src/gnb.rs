@@ -198,6 +198,18 @@ impl Gnb {
         }
     }
 
+    /// The gNB has released the connection: from now on it may use the RAN UE NGAP ID for another, while the UE's task
+    /// still has to take note.
+    pub fn released(&self, amf_id: AmfUeNgapId) {
+        let mut links = self.links();
+        let ran = links.by_amf.get(&amf_id).map(|entry| entry.ran);
+        if let Some(ran) = ran
+            && links.by_ran.get(&ran) == Some(&amf_id)
+        {
+            links.by_ran.remove(&ran);
+        }
+    }
+
     /// Whose UE-associated message this is.
     pub fn owner(&self, amf_id: AmfUeNgapId, ran_id: RanUeNgapId) -> Owner {
         match self.links().by_amf.get(&amf_id) {
@@ -222,8 +234,10 @@ impl Gnb {
     pub fn lose(&self, amf_id: Option<AmfUeNgapId>, ran_id: Option<RanUeNgapId>) -> bool {
         let mut links = self.links();
         let id = amf_id.or_else(|| ran_id.and_then(|ran_id| links.by_ran.get(&ran_id).copied()));
-        let Some(entry) = id.and_then(|id| links.by_amf.remove(&id)) else { return false };
-        links.by_ran.remove(&entry.ran);
+        let Some((id, entry)) = id.and_then(|id| Some((id, links.by_amf.remove(&id)?))) else { return false };
+        if links.by_ran.get(&entry.ran) == Some(&id) {
+            links.by_ran.remove(&entry.ran);
+        }
         entry.down.send_replace(Some(LinkDown::Reset));
         true
     }

@@ -284,6 +284,9 @@ fn ue_message(gnb: &Arc<Gnb>, pdu: Pdu, received: Instant) {
             return refuse(gnb, &pdu, RadioNetwork::InconsistentRemoteUeNgapId.into());
         }
     };
+    if matches!(pdu, Pdu::UeContextReleaseComplete(_)) {
+        gnb.released(amf_id);
+    }
     let event = match pdu {
         Pdu::UplinkNasTransport(transport) => {
             UeEvent::Nas { link: amf_id, pdu: transport.nas_pdu, location: transport.user_location, received }

@@ -1,0 +1,9 @@
+//! The AMF against scripted gNBs, UEs and NFs: every procedure's success, and each failure it must survive.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops where it fails")]
+
+mod support;
+
+mod n2;
+mod registration;
+mod sessions;

@@ -1,0 +1,335 @@
+//! PDU sessions, service request, paging: what the AMF does between UE, gNB and SMF.
+
+use bytes::Bytes;
+use nas::{GmmCause, Message, PsiSet, RequestType, ServiceType, gmm};
+use ngap::*;
+use sbi::model::smf::N2SmInfoType;
+use types::{Dnn, PduSessionId};
+
+use crate::support::*;
+
+fn id(n: u8) -> PduSessionId {
+    PduSessionId::new(n).unwrap()
+}
+
+/// PDU SESSION ESTABLISHMENT REQUEST, as far as the AMF sees it.
+fn request(n: u8) -> gmm::UlNasTransport {
+    let mut transport = gmm::UlNasTransport::n1_sm(id(n), vec![0x2e, n, 1, 0xc1, 0xff, 0xff]);
+    transport.request_type = Some(RequestType::Initial);
+    transport
+}
+
+impl Ue {
+    /// Establishes a session.
+    pub async fn establish(&mut self, gnb: &mut Gnb, n: u8) {
+        self.send(gnb, &Message::UlNasTransport(request(n))).await;
+        let n1 = self.set_up(gnb, n).await;
+        assert_eq!(n1, ACCEPT_N1);
+    }
+
+    /// Expects a PDU Session Resource Setup Request and answers it; the N1 message in it.
+    pub async fn set_up(&mut self, gnb: &mut Gnb, n: u8) -> Vec<u8> {
+        let pdu = gnb.recv().await;
+        let Pdu::PduSessionResourceSetupRequest(request) = pdu else { panic!("{pdu:?}") };
+        assert_eq!(request.pdu_sessions.len(), 1);
+        let item = &request.pdu_sessions[0];
+        assert_eq!((item.id, &item.transfer[..]), (id(n), SETUP_N2));
+        assert!(request.ue_ambr.is_some());
+        let n1 = item.nas_pdu.as_ref().map(|nas| self.read(nas));
+        gnb.send(PduSessionResourceSetupResponse {
+            amf_ue_ngap_id: request.amf_ue_ngap_id,
+            ran_ue_ngap_id: self.ran_id,
+            pdu_sessions: vec![PduSessionItem { id: item.id, transfer: Bytes::from_static(b"response") }],
+            failed: vec![],
+            criticality_diagnostics: None,
+            user_location: None,
+        })
+        .await;
+        match n1 {
+            Some(Message::DlNasTransport(transport)) => transport.payload,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Opens a connection with SERVICE REQUEST for these sessions.
+    pub async fn service_request(&mut self, gnb: &Gnb, sessions: &[u8]) {
+        let mut request = gmm::ServiceRequest::new(
+            self.security.as_ref().unwrap().ngksi(),
+            if sessions.is_empty() { ServiceType::Signalling } else { ServiceType::Data },
+            self.guti.unwrap().s_tmsi(),
+        );
+        if !sessions.is_empty() {
+            request.uplink_data_status = Some(sessions.iter().map(|n| id(*n)).collect());
+        }
+        self.open(gnb, &Message::ServiceRequest(request)).await;
+    }
+
+    /// Expects DL NAS TRANSPORT.
+    async fn transport(&mut self, gnb: &mut Gnb) -> gmm::DlNasTransport {
+        let message = self.recv(gnb).await;
+        let Message::DlNasTransport(transport) = message else { panic!("{message:?}") };
+        transport
+    }
+}
+
+async fn registered() -> (Network, Gnb, Ue) {
+    let network = Network::start().await;
+    let mut gnb = Gnb::up(network.n2, 1).await;
+    let mut ue = Ue::new(1);
+    ue.register(&mut gnb).await;
+    (network, gnb, ue)
+}
+
+#[tokio::test]
+async fn sessions_are_established_with_the_default_or_the_named_dnn() {
+    let (network, mut gnb, mut ue) = registered().await;
+    ue.establish(&mut gnb, 1).await;
+    assert_eq!(network.core.called("dnn=internet"), 1);
+    let mut ims = request(2);
+    ims.dnn = Some(Dnn::new("ims").unwrap());
+    ims.s_nssai = Some("1".parse().unwrap());
+    ue.send(&gnb, &Message::UlNasTransport(ims)).await;
+    ue.set_up(&mut gnb, 2).await;
+    network.core.wait_called("setup_done", 2).await;
+    let view = network.ue(ue.supi(), |view| view["sessions"].as_array().unwrap().len() == 2).await;
+    assert_eq!(view["sessions"][1]["dnn"], "ims");
+    assert_eq!(view["sessions"][1]["active"], true);
+    let samples = network.oam("GET", "/procedures").await;
+    let established: Vec<_> = samples
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|s| s["procedure"] == "pdu_session_establishment" && s["outcome"] == "ok")
+        .collect();
+    assert_eq!(established.len(), 2);
+}
+
+#[tokio::test]
+async fn what_cannot_be_forwarded_comes_back_with_the_cause_of_ts_24_501() {
+    let (network, mut gnb, mut ue) = registered().await;
+    let mut unknown_dnn = request(1);
+    unknown_dnn.dnn = Some(Dnn::new("nowhere").unwrap());
+    let mut foreign_slice = request(1);
+    foreign_slice.s_nssai = Some("2".parse().unwrap());
+    let mut emergency = request(1);
+    emergency.request_type = Some(RequestType::InitialEmergency);
+    let mut no_session = request(4);
+    no_session.request_type = None;
+    let mut existing = request(4);
+    existing.request_type = Some(RequestType::Existing);
+    let cases = [
+        (unknown_dnn, GmmCause::DnnNotSupportedInSlice),
+        (foreign_slice, GmmCause::PayloadNotForwarded),
+        (emergency, GmmCause::PayloadNotForwarded),
+        (no_session, GmmCause::PayloadNotForwarded),
+        (existing, GmmCause::PayloadNotForwarded),
+    ];
+    for (transport, cause) in cases {
+        let payload = transport.payload.clone();
+        ue.send(&gnb, &Message::UlNasTransport(transport)).await;
+        let back = ue.transport(&mut gnb).await;
+        assert_eq!((back.cause, back.payload), (Some(cause), payload));
+    }
+    assert_eq!(network.core.called("create_context"), 0);
+    // The SMF is down, hangs, or never sends what it promised.
+    for fault in [Fault::Refuse(503, "NF_CONGESTION"), Fault::Hang] {
+        network.core.fault("create_context", fault);
+        ue.send(&gnb, &Message::UlNasTransport(request(1))).await;
+        assert_eq!(ue.transport(&mut gnb).await.cause, Some(GmmCause::PayloadNotForwarded));
+    }
+    network.core.heal();
+    *network.core.smf_mode.lock().unwrap() = SmfMode::Silent;
+    ue.send(&gnb, &Message::UlNasTransport(request(1))).await;
+    assert_eq!(ue.transport(&mut gnb).await.cause, Some(GmmCause::PayloadNotForwarded));
+    assert!(network.core.sessions.lock().unwrap().is_empty(), "the half-made session is released");
+    // The SMF's own rejects are passed on as they are.
+    for mode in [SmfMode::Rejects, SmfMode::RejectsLater] {
+        *network.core.smf_mode.lock().unwrap() = mode;
+        ue.send(&gnb, &Message::UlNasTransport(request(1))).await;
+        let reject = ue.transport(&mut gnb).await;
+        assert_eq!((reject.cause, &reject.payload[..]), (None, REJECT_N1));
+    }
+    *network.core.smf_mode.lock().unwrap() = SmfMode::Works;
+    ue.establish(&mut gnb, 1).await;
+}
+
+#[tokio::test]
+async fn sessions_per_ue_are_bounded() {
+    let network = Network::with(serde_json::json!({"limits": {"sessions_per_ue": 1}})).await;
+    let mut gnb = Gnb::up(network.n2, 1).await;
+    let mut ue = Ue::new(1);
+    ue.register(&mut gnb).await;
+    ue.establish(&mut gnb, 1).await;
+    ue.send(&gnb, &Message::UlNasTransport(request(2))).await;
+    assert_eq!(ue.transport(&mut gnb).await.cause, Some(GmmCause::MaximumPduSessionsReached));
+}
+
+#[tokio::test]
+async fn a_duplicate_session_identity_replaces_the_old_session() {
+    let (network, mut gnb, mut ue) = registered().await;
+    ue.establish(&mut gnb, 1).await;
+    network.core.wait_called("setup_done", 1).await;
+    ue.send(&gnb, &Message::UlNasTransport(request(1))).await;
+    ue.release_resources(&mut gnb, 1).await;
+    ue.set_up(&mut gnb, 1).await;
+    network.core.wait_called("setup_done", 2).await;
+    assert_eq!(network.core.called("release_context"), 1);
+    assert_eq!(network.core.sessions.lock().unwrap().len(), 1);
+}
+
+impl Ue {
+    /// Expects a PDU Session Resource Release Command and answers it; the N1 message in it.
+    async fn release_resources(&mut self, gnb: &mut Gnb, n: u8) -> Option<Message> {
+        let pdu = gnb.recv().await;
+        let Pdu::PduSessionResourceReleaseCommand(command) = pdu else { panic!("{pdu:?}") };
+        assert_eq!(command.pdu_sessions[0].id, id(n));
+        let released = PduSessionItem { id: id(n), transfer: Bytes::from_static(b"released") };
+        gnb.send(PduSessionResourceReleaseResponse {
+            amf_ue_ngap_id: command.amf_ue_ngap_id,
+            ran_ue_ngap_id: self.ran_id,
+            pdu_sessions: vec![released],
+            user_location: None,
+            criticality_diagnostics: None,
+        })
+        .await;
+        command.nas_pdu.map(|nas| self.read(&nas))
+    }
+}
+
+#[tokio::test]
+async fn sessions_are_released_by_ue_and_by_network() {
+    let (network, mut gnb, mut ue) = registered().await;
+    let core = &network.core;
+    ue.establish(&mut gnb, 1).await;
+    core.wait_called("setup_done", 1).await;
+    // By the UE: request, command with the gNB's release, complete, and the SMF's notification.
+    let n1 = |octets: [u8; 4]| Message::UlNasTransport(gmm::UlNasTransport::n1_sm(id(1), octets.to_vec()));
+    ue.send(&gnb, &n1([0x2e, 1, 5, 0xd1])).await;
+    let Some(Message::DlNasTransport(command)) = ue.release_resources(&mut gnb, 1).await else { panic!() };
+    assert_eq!(command.payload, RELEASE_N1);
+    ue.send(&gnb, &n1([0x2e, 1, 5, 0xd4])).await;
+    core.wait_called("PDU_RES_REL_RSP", 1).await;
+    core.wait_called("n1", 1).await;
+    let reference = core.sessions.lock().unwrap().keys().next().unwrap().clone();
+    core.session_gone(&reference).await;
+    network.ue(ue.supi(), |view| view["sessions"] == serde_json::json!([])).await;
+
+    // By the network.
+    ue.establish(&mut gnb, 1).await;
+    core.wait_called("setup_done", 2).await;
+    let n2 = Some((RELEASE_N2, N2SmInfoType::PduResRelCmd));
+    let answer = core.transfer(ue.supi(), id(1), Some(RELEASE_N1), n2).await;
+    assert_eq!(answer, Ok(sbi::model::amf::N1N2MessageTransferCause::Initiated));
+    assert!(ue.release_resources(&mut gnb, 1).await.is_some());
+    core.wait_called("PDU_RES_REL_RSP", 2).await;
+    let unknown = "imsi-999700000000777".parse().unwrap();
+    assert_eq!(core.transfer(unknown, id(1), Some(RELEASE_N1), None).await, Err(404));
+}
+
+#[tokio::test]
+async fn a_gnb_that_refuses_a_session_ends_it() {
+    let (network, mut gnb, mut ue) = registered().await;
+    ue.send(&gnb, &Message::UlNasTransport(request(1))).await;
+    let Pdu::PduSessionResourceSetupRequest(setup) = gnb.recv().await else { panic!() };
+    ue.read(setup.pdu_sessions[0].nas_pdu.as_ref().unwrap());
+    gnb.send(PduSessionResourceSetupResponse {
+        amf_ue_ngap_id: setup.amf_ue_ngap_id,
+        ran_ue_ngap_id: ue.ran_id,
+        pdu_sessions: vec![],
+        failed: vec![PduSessionItem { id: id(1), transfer: Bytes::from_static(b"no") }],
+        criticality_diagnostics: None,
+        user_location: None,
+    })
+    .await;
+    assert_eq!(ue.transport(&mut gnb).await.cause, Some(GmmCause::PayloadNotForwarded));
+    network.core.wait_called("PDU_RES_SETUP_FAIL", 1).await;
+    network.core.wait_called("release_context", 1).await;
+}
+
+#[tokio::test]
+async fn release_and_service_request_bring_user_planes_down_and_up() {
+    let (network, mut gnb, mut ue) = registered().await;
+    ue.establish(&mut gnb, 1).await;
+    ue.establish(&mut gnb, 2).await;
+    ue.idle(&mut gnb).await;
+    network.core.wait_called("deactivate", 2).await;
+    assert!(network.core.sessions.lock().unwrap().values().all(|session| !session.up));
+    ue.service_request(&gnb, &[1]).await;
+    let Message::ServiceAccept(accept) = ue.recv(&mut gnb).await else { panic!() };
+    assert_eq!(accept.reactivation_result, Some(PsiSet::default()));
+    // KgNB comes from the service request's own count.
+    let security = ue.security.as_ref().unwrap();
+    assert_eq!(ue.kgnb, Some(security.kgnb_of(security.stored().uplink.unwrap() - 1)));
+    network.core.wait_called("setup_done", 3).await;
+    let view = network.ue(ue.supi(), |view| view["sessions"][0]["active"] == true).await;
+    assert_eq!(view["sessions"][1]["active"], false);
+    // Connected, the UE wants the other one too.
+    let mut more = gmm::ServiceRequest::new(
+        ue.security.as_ref().unwrap().ngksi(),
+        ServiceType::Data,
+        ue.guti.unwrap().s_tmsi(),
+    );
+    more.uplink_data_status = Some([id(2)].into_iter().collect());
+    ue.send(&gnb, &Message::ServiceRequest(more)).await;
+    let Pdu::PduSessionResourceSetupRequest(setup) = gnb.recv().await else { panic!() };
+    assert_eq!(setup.pdu_sessions[0].id, id(2));
+    assert!(matches!(ue.read(&setup.nas_pdu.unwrap()), Message::ServiceAccept(_)));
+}
+
+#[tokio::test]
+async fn sessions_that_the_ue_lost_are_released() {
+    let (network, mut gnb, mut ue) = registered().await;
+    ue.establish(&mut gnb, 1).await;
+    ue.establish(&mut gnb, 2).await;
+    ue.idle(&mut gnb).await;
+    let mut update = ue.registration_request(nas::RegistrationType::MobilityUpdating);
+    update.pdu_session_status = Some([id(2)].into_iter().collect());
+    update.uplink_data_status = Some([id(2)].into_iter().collect());
+    ue.open(&gnb, &Message::RegistrationRequest(update)).await;
+    let accept = ue.complete(&mut gnb).await;
+    assert_eq!(accept.pdu_session_status, Some([id(2)].into_iter().collect()));
+    assert_eq!(network.core.called("release_context"), 1);
+    network.ue(ue.supi(), |view| view["sessions"][0]["active"] == true).await;
+}
+
+#[tokio::test]
+async fn an_idle_ue_is_paged_and_then_served() {
+    let network = Network::with(serde_json::json!({"timers": {"t3513_ms": 80}})).await;
+    let (mut gnb, mut ue) = (Gnb::up(network.n2, 1).await, Ue::new(1));
+    ue.register(&mut gnb).await;
+    ue.establish(&mut gnb, 1).await;
+    ue.idle(&mut gnb).await;
+    network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
+    let n2 = Some((SETUP_N2, N2SmInfoType::PduResSetupReq));
+    let answer = network.core.transfer(ue.supi(), id(1), None, n2).await;
+    assert_eq!(answer, Ok(sbi::model::amf::N1N2MessageTransferCause::AttemptingToReachUe));
+    for _ in 0..2 {
+        let Pdu::Paging(paging) = gnb.recv().await else { panic!() };
+        assert_eq!(paging.s_tmsi, ue.guti.unwrap().s_tmsi());
+        assert_eq!(paging.tais, [tai(1)]);
+    }
+    ue.service_request(&gnb, &[]).await;
+    assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
+    let Pdu::PduSessionResourceSetupRequest(setup) = gnb.recv().await else { panic!() };
+    assert_eq!(setup.pdu_sessions[0].id, id(1));
+}
+
+#[tokio::test]
+async fn deregistration_wins_over_a_session_under_way() {
+    let (network, mut gnb, mut ue) = registered().await;
+    *network.core.smf_mode.lock().unwrap() = SmfMode::Silent;
+    ue.send(&gnb, &Message::UlNasTransport(request(1))).await;
+    network.core.wait_called("create_context", 1).await;
+    let request = gmm::DeregistrationRequestUe {
+        switch_off: false,
+        access: nas::AccessType::ThreeGpp,
+        ngksi: nas::KeySetId::Native(0),
+        identity: nas::MobileIdentity::Guti(ue.guti.unwrap()),
+        nas_message_container: None,
+    };
+    ue.send(&gnb, &Message::DeregistrationRequestUe(request)).await;
+    assert_eq!(ue.recv(&mut gnb).await, Message::DeregistrationAcceptUe);
+    gnb.released(&mut ue).await;
+    network.gone(ue.supi()).await;
+    assert!(network.core.sessions.lock().unwrap().is_empty());
+}
