@@ -1,0 +1,474 @@
+//! The SMF's procedures over real interfaces: SBI, PFCP and GTP-U on loopback.
+
+#![allow(clippy::panic, clippy::unwrap_used, reason = "tests: a panic is how they fail")]
+
+mod world;
+
+use nas::gsm::{ModificationRequest, ReleaseComplete, ReleaseRequest};
+use nas::{GsmCause, SmBody, SmMessage};
+use ngap::transfer::*;
+use pfcp::message::*;
+use pfcp::{ApplyAction, FTeid, Message, OuterHeaderCreation, ReportType};
+use sbi::model::smf::*;
+use sbi::op::smf::{ReleaseSmContext, ReleaseSmContextRequest};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use types::{PduSessionType, Pti};
+use world::*;
+
+fn n1_of(updated: SmContextUpdatedData) -> SmMessage {
+    let n1 = updated.n1_sm_msg.expect("something for the UE");
+    SmMessage::decode(n1.bytes()).expect("readable").message
+}
+
+/// The cause and body of a refused creation.
+fn refusal(error: sbi::CallError<SmContextCreateError>) -> (u16, String, SmBody) {
+    let sbi::CallError::Problem { error, .. } = error else { panic!("{error}") };
+    let n1 = SmMessage::decode(error.n1_sm_msg.expect("told to the UE").bytes()).expect("readable").message;
+    (error.error.status, error.error.cause, n1.body)
+}
+
+fn reject_cause(body: &SmBody) -> GsmCause {
+    match body {
+        SmBody::EstablishmentReject(reject) => reject.cause,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_ipv4_session_is_established_end_to_end() {
+    let mut world = World::new().await;
+    let mut session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    assert_eq!(session.accept.address.unwrap().ipv4(), Some([10, 45, 0, 2].into()));
+    assert_eq!(session.accept.session_ambr.uplink.kbps(), 100_000);
+    assert_eq!(session.accept.qos_rules.len(), 1);
+    assert_eq!(session.accept.dnn, Some(dnn("internet")));
+    // The gNB gets the tunnel that the UPF chose, the UPF gets the gNB's.
+    let teid = session.setup.ul_tunnel.teid.0;
+    assert_eq!(teid & 0xff, 1);
+    assert_eq!(session.setup.ul_tunnel.address.preferred(), world.upf.address.ip());
+    let far = session.modification.update_fars.remove(0);
+    assert_eq!(far.apply_action, Some(ApplyAction::FORW));
+    let gnb = gnb_tunnel();
+    let header = far.update_forwarding_parameters.unwrap().outer_header_creation.unwrap();
+    assert_eq!(header, OuterHeaderCreation::gtpu(gnb.teid.0, gnb.address.preferred()));
+    // Until then downlink packets waited.
+    let request = &session.establishment;
+    assert_eq!(request.create_pdrs.len(), 2);
+    assert_eq!(request.create_fars[1].apply_action, ApplyAction::BUFF);
+    assert_eq!(request.create_qers[0].mbr.unwrap().downlink_kbps, 200_000);
+    let downlink = pdr(request, 2).unwrap().pdi.ue_ip_address.unwrap();
+    assert!(downlink.destination && downlink.ipv4 == Some([10, 45, 0, 2].into()));
+
+    let shown = world.oam("GET", "/sessions").await;
+    assert_eq!((&shown[0]["ipv4"], &shown[0]["phase"]), (&"10.45.0.2".into(), &"active".into()), "{shown}");
+    let times = world.oam("GET", "/procedures").await;
+    assert_eq!(times[0]["outcome"], "ok", "{times}");
+}
+
+#[tokio::test]
+async fn ipv6_and_dual_stack_sessions_solicit_and_get_their_prefix_from_the_smf() {
+    let mut world = World::new().await;
+    let session = world.establish(supi(1), id(1), PduSessionType::Ipv4v6).await;
+    let address = session.accept.address.unwrap();
+    assert_eq!(address.session_type(), PduSessionType::Ipv4v6);
+    let request = &session.establishment;
+    assert_eq!((request.create_pdrs.len(), request.create_fars.len()), (4, 3));
+    let smf = request.create_fars[2].forwarding_parameters.as_ref().unwrap().outer_header_creation.unwrap();
+    let (smf_teid, smf_address) = smf.gtpu_endpoint().unwrap();
+    assert_eq!(smf_address, world.n4u.ip());
+
+    // As the UPF: forward a router solicitation, receive the advertisement on the tunnel of PDR 4.
+    let n3 = net::udp::bind((world.upf.address.ip(), packet::gtpu::PORT).into()).await.unwrap();
+    let host = address.link_local().unwrap();
+    let solicitation = packet::ndp::RouterSolicitation { source: host }.build();
+    let gpdu = packet::gtpu::build_gpdu(smf_teid, None, &solicitation).unwrap();
+    n3.send_to(&gpdu, world.n4u).await.unwrap();
+    let mut buffer = [0; 1500];
+    let (length, from) = n3.recv_from(&mut buffer).await.unwrap();
+    assert_eq!(from, world.n4u);
+    let gpdu = packet::gtpu::Packet::new(&buffer[..length]).unwrap();
+    assert_eq!(gpdu.teid() & 0xff, 2, "CHOOSE ID of PDR 4");
+    let advertisement = packet::ndp::RouterAdvertisement::parse(gpdu.payload()).unwrap();
+    assert_eq!(advertisement.destination, host);
+    let ue_prefix = pdr(request, 2).unwrap().pdi.ue_ip_address.unwrap().ipv6.unwrap();
+    assert_eq!(advertisement.prefix.unwrap().prefix, ue_prefix);
+    assert_eq!(advertisement.dns.len(), 1);
+
+    // Echo, garbage and unknown tunnels do no harm.
+    n3.send_to(&[1, 2, 3], world.n4u).await.unwrap();
+    let stray = packet::gtpu::build_gpdu(9999, None, &solicitation).unwrap();
+    n3.send_to(&stray, world.n4u).await.unwrap();
+    n3.send_to(&packet::gtpu::Signalling::EchoRequest { sequence: 7 }.build(), world.n4u).await.unwrap();
+    let (length, _) = n3.recv_from(&mut buffer).await.unwrap();
+    let echo = packet::gtpu::decode(&buffer[..length]).unwrap().unwrap();
+    assert_eq!(echo, packet::gtpu::Signalling::EchoResponse { sequence: 7 });
+
+    let other = world.establish(supi(2), id(1), PduSessionType::Ipv6).await;
+    assert_eq!(other.accept.session_type, PduSessionType::Ipv6);
+    assert_eq!(other.accept.address.unwrap().ipv4(), None);
+}
+
+#[tokio::test]
+async fn refusals_name_the_cause_of_ts_24_501() {
+    let mut world = World::with(|config| {
+        config["dnn"][0]["ue_pool"] = serde_json::json!({"ipv4": "10.45.0.0/29"});
+    })
+    .await;
+    let cases = [
+        (supi(1), "ims", PduSessionType::Ipv4, GsmCause::MissingOrUnknownDnn, "DNN_NOT_SUPPORTED"),
+        (
+            supi(99),
+            "internet",
+            PduSessionType::Ipv4,
+            GsmCause::UserAuthenticationFailed,
+            "SUBSCRIPTION_DENIED",
+        ),
+        (supi(1), "internet", PduSessionType::Ipv6, GsmCause::OnlyIpv4Allowed, "PDUTYPE_DENIED"),
+        (supi(1), "internet", PduSessionType::Ethernet, GsmCause::UnknownPduSessionType, "PDUTYPE_DENIED"),
+    ];
+    for (supi, name, kind, cause, problem) in cases {
+        let error = world.create(supi, id(1), name, &request(id(1), kind)).await.unwrap_err();
+        let (_, got, body) = refusal(error);
+        assert_eq!((reject_cause(&body), got.as_str()), (cause, problem));
+    }
+    // Five addresses, then none; a release makes room.
+    let mut contexts = Vec::new();
+    for n in 1..=5 {
+        contexts.push(world.establish(supi(n), id(1), PduSessionType::Ipv4).await.context);
+    }
+    let sixth = request(id(1), PduSessionType::Ipv4);
+    let (_, _, body) = refusal(world.create(supi(6), id(1), "internet", &sixth).await.unwrap_err());
+    assert_eq!(reject_cause(&body), GsmCause::InsufficientResources);
+    let context = contexts.remove(0);
+    let release = ReleaseSmContextRequest { sm_context_ref: context.id.clone(), body: None };
+    world.client.call::<ReleaseSmContext>(&context, release).await.unwrap();
+    assert!(matches!(world.next_at_upf().await, Message::SessionDeletionRequest(_)));
+    // An IPv4v6 request gets what there is, and is told so.
+    world.create(supi(6), id(1), "internet", &request(id(1), PduSessionType::Ipv4v6)).await.unwrap();
+    let accept = loop {
+        if let Seen::Transfer { n1, .. } = world.next().await {
+            break n1.unwrap();
+        }
+    };
+    let SmBody::EstablishmentAccept(accept) = accept.body else { panic!("{accept:?}") };
+    assert_eq!((accept.session_type, accept.cause), (PduSessionType::Ipv4, Some(GsmCause::OnlyIpv4Allowed)));
+}
+
+#[tokio::test]
+async fn damaged_and_misplaced_n1_messages_are_answered_and_harm_nobody() {
+    let mut world = World::new().await;
+    let good = request(id(3), PduSessionType::Ipv4).encode().unwrap();
+    for cut in 0..good.len() {
+        let result = world.create_with(supi(1), id(3), "internet", good[..cut].to_vec().into()).await;
+        if let Ok(context) = result {
+            // Only optional elements were cut off.
+            let release = ReleaseSmContextRequest { sm_context_ref: context.id.clone(), body: None };
+            world.client.call::<ReleaseSmContext>(&context, release).await.unwrap();
+        }
+    }
+    let status = |error| match refusal(error).2 {
+        SmBody::Status(status) => status.cause,
+        other => panic!("{other:?}"),
+    };
+    let mut message = request(id(3), PduSessionType::Ipv4);
+    message.pti = Pti::UNASSIGNED;
+    let error = world.create(supi(1), id(3), "internet", &message).await.unwrap_err();
+    assert_eq!(status(error), GsmCause::InvalidPti);
+    let error = world.create(supi(1), id(4), "internet", &request(id(3), PduSessionType::Ipv4)).await;
+    assert_eq!(status(error.unwrap_err()), GsmCause::InvalidPduSessionIdentity);
+    let message = SmMessage::new(id(3), Pti(4), SmBody::ReleaseRequest(ReleaseRequest::default()));
+    let error = world.create(supi(1), id(3), "internet", &message).await.unwrap_err();
+    assert_eq!(status(error), GsmCause::MessageTypeNotCompatible);
+
+    while world.seen.try_recv().is_ok() {}
+    let mut world = World::new().await;
+    let session = world.establish(supi(2), id(3), PduSessionType::Ipv4).await;
+    let message = SmMessage::new(id(3), Pti(8), SmBody::ModificationRequest(ModificationRequest::default()));
+    let answer = n1_of(world.ue_says(&session.context, &message).await);
+    assert!(matches!(answer.body, SmBody::ModificationReject(_)), "{answer:?}");
+    assert_eq!(answer.pti, Pti(8));
+    let message = SmMessage::new(id(3), Pti(8), SmBody::ReleaseComplete(ReleaseComplete::default()));
+    let answer = n1_of(world.ue_says(&session.context, &message).await);
+    assert!(matches!(answer.body, SmBody::Status(s) if s.cause == GsmCause::MessageTypeNotCompatible));
+    // N2 information that is no transfer.
+    let body = SmContextUpdateData {
+        n2_sm_info: Some(vec![0xff; 40].into()),
+        n2_sm_info_type: Some(N2SmInfoType::PduResSetupRsp),
+        ..Default::default()
+    };
+    let error = world.update(&session.context, body).await.unwrap_err();
+    assert!(error.is("N2_SM_ERROR"), "{error}");
+}
+
+#[tokio::test]
+async fn the_ue_releases_its_session() {
+    let mut world = World::new().await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let message = SmMessage::new(id(5), Pti(3), SmBody::ReleaseRequest(ReleaseRequest::default()));
+    let updated = world.ue_says(&session.context, &message).await;
+    assert_eq!(updated.n2_sm_info_type, Some(N2SmInfoType::PduResRelCmd));
+    let octets = updated.n2_sm_info.clone().unwrap();
+    PduSessionResourceReleaseCommandTransfer::decode(octets.bytes()).unwrap();
+    let command = n1_of(updated);
+    assert_eq!(command.pti, Pti(3));
+    assert!(matches!(&command.body, SmBody::ReleaseCommand(c) if c.cause == GsmCause::RegularDeactivation));
+    assert!(matches!(world.next_at_upf().await, Message::SessionDeletionRequest(_)));
+    assert_eq!(world.sessions_at_upf(), 0);
+    // Repeated by the UE: the same command again, nothing at the UPF.
+    let again = n1_of(world.ue_says(&session.context, &message).await);
+    assert_eq!(again, command);
+    // A wrong transaction does not complete it.
+    let complete = |pti| SmMessage::new(id(5), pti, SmBody::ReleaseComplete(ReleaseComplete::default()));
+    let answer = n1_of(world.ue_says(&session.context, &complete(Pti(4))).await);
+    assert!(matches!(answer.body, SmBody::Status(s) if s.cause == GsmCause::PtiMismatch));
+    world.gnb_says(&session.context, N2SmInfoType::PduResRelRsp, gnb_released()).await;
+    assert_eq!(world.ue_says(&session.context, &complete(Pti(3))).await, SmContextUpdatedData::default());
+    wait_for_end(&mut world, true).await;
+    let error = world.update(&session.context, SmContextUpdateData::default()).await.unwrap_err();
+    assert!(error.is("CONTEXT_NOT_FOUND"));
+    // The address is free, but given last.
+    let next = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    assert_eq!(next.accept.address.unwrap().ipv4(), Some([10, 45, 0, 3].into()));
+}
+
+fn gnb_released() -> bytes::Bytes {
+    PduSessionResourceReleaseResponseTransfer.encode().unwrap()
+}
+
+/// Everybody hears of the end, in any order.
+async fn wait_for_end(world: &mut World, amf: bool) {
+    let (mut told, mut policy, mut registration) = (!amf, false, false);
+    while !(told && policy && registration) {
+        match world.next().await {
+            Seen::Released(context) => {
+                assert!(context.starts_with("imsi-"), "the AMF's own name for it: {context}");
+                told = true;
+            }
+            Seen::PolicyDeleted => policy = true,
+            Seen::Deregistered => registration = true,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(world.oam("GET", "/sessions").await, serde_json::json!([]));
+}
+
+#[tokio::test]
+async fn the_operator_releases_a_session_and_a_silent_ue_does_not_keep_it() {
+    let mut world = World::new().await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    world.oam("POST", &format!("/sessions/{}/5/release", supi(1))).await;
+    let Seen::Transfer { n1, n2, skip } = world.next().await else { panic!() };
+    assert!(skip, "an idle UE is not paged for this");
+    let command = n1.unwrap();
+    assert_eq!(command.pti, Pti::UNASSIGNED);
+    assert_eq!(n2.unwrap().0, N2SmInfoType::PduResRelCmd);
+    world.gnb_says(&session.context, N2SmInfoType::PduResRelRsp, gnb_released()).await;
+    // T3592: four repetitions, then the end.
+    for _ in 0..4 {
+        let (n1, n2) = world.next_transfer().await;
+        assert_eq!((n1.unwrap(), n2), (command.clone(), None));
+    }
+    wait_for_end(&mut world, true).await;
+    assert_eq!(world.sessions_at_upf(), 0);
+}
+
+#[tokio::test]
+async fn a_used_identity_takes_the_place_of_the_old_session() {
+    let mut world = World::new().await;
+    let old = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
+    assert!(matches!(world.next_at_upf().await, Message::SessionDeletionRequest(_)));
+    assert!(matches!(world.next_at_upf().await, Message::SessionEstablishmentRequest(_)));
+    let error = world.update(&old.context, SmContextUpdateData::default()).await.unwrap_err();
+    assert!(error.is("CONTEXT_NOT_FOUND"));
+    assert_eq!(world.oam("GET", "/sessions").await.as_array().unwrap().len(), 1);
+    assert_eq!(world.sessions_at_upf(), 1);
+}
+
+#[tokio::test]
+async fn the_user_plane_goes_idle_and_comes_back() {
+    let mut world = World::new().await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let state = |state| SmContextUpdateData { up_cnx_state: Some(state), ..Default::default() };
+    let updated = world.update(&session.context, state(UpCnxState::Deactivated)).await.unwrap();
+    assert_eq!(updated.up_cnx_state, Some(UpCnxState::Deactivated));
+    let Message::SessionModificationRequest(mut change) = world.next_at_upf().await else { panic!() };
+    let action = change.update_fars.remove(0).apply_action;
+    assert_eq!(action, Some(ApplyAction::BUFF | ApplyAction::NOCP));
+
+    let updated = world.update(&session.context, state(UpCnxState::Activating)).await.unwrap();
+    assert_eq!(updated.up_cnx_state, Some(UpCnxState::Activating));
+    let octets = updated.n2_sm_info.unwrap();
+    let setup = PduSessionResourceSetupRequestTransfer::decode(octets.bytes()).unwrap();
+    assert_eq!(setup.ul_tunnel, session.setup.ul_tunnel);
+    world.gnb_says(&session.context, N2SmInfoType::PduResSetupRsp, gnb_answer()).await;
+    let Message::SessionModificationRequest(change) = world.next_at_upf().await else { panic!() };
+    assert_eq!(change.update_fars[0].apply_action, Some(ApplyAction::FORW));
+
+    // Idle again; downlink data pages the UE.
+    world.update(&session.context, state(UpCnxState::Deactivated)).await.unwrap();
+    world.next_at_upf().await;
+    let report = |kind| SessionReportRequest { report_type: kind, ..Default::default() };
+    let seid = session.establishment.cp_f_seid.seid;
+    world.upf.report(world.n4, seid, report(ReportType::DLDR));
+    let Message::SessionReportResponse(response) = world.next_at_upf().await else { panic!() };
+    assert_eq!(response.cause, pfcp::Cause::ACCEPTED);
+    let (n1, n2) = world.next_transfer().await;
+    assert_eq!((n1, n2.unwrap().0), (None, N2SmInfoType::PduResSetupReq));
+    // A report for nobody.
+    world.upf.report(world.n4, 9999, report(ReportType::DLDR));
+    let Message::SessionReportResponse(response) = world.next_at_upf().await else { panic!() };
+    assert_eq!(response.cause, pfcp::Cause::SESSION_NOT_FOUND);
+}
+
+#[tokio::test]
+async fn an_unreachable_ue_has_its_packets_dropped() {
+    let mut world = World::new().await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let body = SmContextUpdateData { up_cnx_state: Some(UpCnxState::Deactivated), ..Default::default() };
+    world.update(&session.context, body).await.unwrap();
+    world.next_at_upf().await;
+    world.peers.amf_refuses.store(true, Ordering::Relaxed);
+    let report = SessionReportRequest { report_type: ReportType::DLDR, ..Default::default() };
+    world.upf.report(world.n4, session.establishment.cp_f_seid.seid, report);
+    world.next_at_upf().await;
+    let Message::SessionModificationRequest(change) = world.next_at_upf().await else { panic!() };
+    assert_eq!(change.update_fars[0].apply_action, Some(ApplyAction::DROP));
+}
+
+#[tokio::test]
+async fn a_gnb_that_refuses_ends_a_new_session_with_a_reject() {
+    let mut world = World::new().await;
+    let context =
+        world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
+    world.next_transfer().await;
+    let cause = ngap::cause::RadioNetwork::RadioResourcesNotAvailable.into();
+    let transfer = PduSessionResourceSetupUnsuccessfulTransfer { cause, criticality_diagnostics: None };
+    let updated = world.gnb_says(&context, N2SmInfoType::PduResSetupFail, transfer.encode().unwrap()).await;
+    assert_eq!(updated.up_cnx_state, Some(UpCnxState::Deactivated));
+    let (n1, n2) = world.next_transfer().await;
+    assert_eq!((reject_cause(&n1.unwrap().body), n2), (GsmCause::InsufficientResources, None));
+    wait_for_end(&mut world, true).await;
+    assert_eq!(world.sessions_at_upf(), 0);
+}
+
+#[tokio::test]
+async fn a_gnb_that_stays_silent_does_not_keep_the_session() {
+    let mut world = World::with(|config| config["timers"]["establishment_guard_ms"] = 100.into()).await;
+    world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
+    world.next_transfer().await;
+    while world.sessions_at_upf() > 0 {
+        world.next_at_upf().await;
+    }
+    loop {
+        if matches!(world.next().await, Seen::Released(_)) {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_silent_or_refusing_upf_fails_the_procedure_with_a_cause() {
+    let mut world = World::new().await;
+    for (mode, cause) in [(REFUSING, GsmCause::InsufficientResources), (SILENT, GsmCause::NetworkFailure)] {
+        world.upf.mode.store(mode, Ordering::Relaxed);
+        world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
+        let (n1, n2) = world.next_transfer().await;
+        assert_eq!((reject_cause(&n1.unwrap().body), n2), (cause, None));
+        wait_for_end(&mut world, true).await;
+    }
+    // The heartbeats have noticed: the next session is refused without waiting, and works once the UPF is back.
+    until_associated(&world, false).await;
+    world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
+    let (n1, _) = world.next_transfer().await;
+    assert_eq!(reject_cause(&n1.unwrap().body), GsmCause::InsufficientResources);
+    wait_for_end(&mut world, true).await;
+    world.upf.mode.store(NORMAL, Ordering::Relaxed);
+    until_associated(&world, true).await;
+    while world.at_upf.try_recv().is_ok() {}
+    world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+}
+
+async fn until_associated(world: &World, associated: bool) {
+    while world.oam("GET", "/status").await["detail"]["upfs"][0]["associated"] != associated {
+        net::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_restarted_upf_gets_its_sessions_back_with_their_tunnels() {
+    let mut world = World::new().await;
+    let first = world.establish(supi(1), id(5), PduSessionType::Ipv4v6).await;
+    let second = world.establish(supi(2), id(5), PduSessionType::Ipv4).await;
+    let state = SmContextUpdateData { up_cnx_state: Some(UpCnxState::Deactivated), ..Default::default() };
+    world.update(&second.context, state).await.unwrap();
+    world.next_at_upf().await;
+    world.upf.restart();
+    assert_eq!(world.sessions_at_upf(), 0);
+    let mut restored = Vec::new();
+    while restored.len() < 2 {
+        match world.next_at_upf().await {
+            Message::SessionEstablishmentRequest(request) => restored.push(request),
+            Message::AssociationSetupRequest(_) => assert!(restored.is_empty()),
+            Message::SessionModificationRequest(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    restored.sort_by_key(|request| request.cp_f_seid.seid);
+    for (request, session) in restored.iter().zip([&first, &second]) {
+        assert_eq!(request.flags, Some(pfcp::SeReqFlags::RESTI));
+        let FTeid::Assigned { teid, .. } = pdr(request, 1).unwrap().pdi.f_teid.unwrap() else { panic!() };
+        assert_eq!(teid, session.setup.ul_tunnel.teid.0, "the gNB's tunnel stays");
+        assert_eq!(request.cp_f_seid, session.establishment.cp_f_seid);
+    }
+    // Downlink goes on to the gNB at once for the connected UE, and waits for the idle one.
+    assert_eq!(restored[0].create_fars[1].apply_action, ApplyAction::FORW);
+    assert_eq!(restored[1].create_fars[1].apply_action, ApplyAction::BUFF);
+    assert_eq!(world.oam("GET", "/sessions").await.as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_session_the_upf_cannot_take_back_is_released_for_reactivation() {
+    let mut world = World::new().await;
+    world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    world.upf.mode.store(REFUSING, Ordering::Relaxed);
+    world.upf.restart();
+    let (n1, _) = world.next_transfer().await;
+    let SmBody::ReleaseCommand(command) = n1.unwrap().body else { panic!() };
+    assert_eq!(command.cause, GsmCause::ReactivationRequested);
+}
+
+#[tokio::test]
+async fn peers_down_or_refusing() {
+    let mut world = World::new().await;
+    world.peers.udm_silent.store(true, Ordering::Relaxed);
+    let error = world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await;
+    let (status, _, body) = refusal(error.unwrap_err());
+    assert_eq!((status, reject_cause(&body)), (504, GsmCause::NetworkFailure));
+    world.peers.udm_silent.store(false, Ordering::Relaxed);
+
+    world.peers.pcf_refuses.store(true, Ordering::Relaxed);
+    world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
+    let (n1, _) = world.next_transfer().await;
+    assert_eq!(reject_cause(&n1.unwrap().body), GsmCause::RequestRejected);
+    loop {
+        if matches!(world.next().await, Seen::Released(_)) {
+            break;
+        }
+    }
+    world.peers.pcf_refuses.store(false, Ordering::Relaxed);
+
+    // The AMF does not know the UE any more: everything is given back.
+    world.peers.amf_refuses.store(true, Ordering::Relaxed);
+    world.create(supi(1), id(6), "internet", &request(id(6), PduSessionType::Ipv4)).await.unwrap();
+    loop {
+        if matches!(world.next().await, Seen::Released(_)) {
+            break;
+        }
+    }
+    while world.sessions_at_upf() > 0 {
+        world.next_at_upf().await;
+    }
+    assert_eq!(world.oam("GET", "/sessions").await, serde_json::json!([]));
+}

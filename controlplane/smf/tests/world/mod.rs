@@ -1,0 +1,583 @@
+//! An SMF among peers: UDM, PCF and AMF as real SBI servers, a UPF that speaks PFCP over UDP.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nas::gsm::{EstablishmentAccept, EstablishmentRequest};
+use nas::{SmBody, SmMessage};
+use net::time;
+use ngap::GtpTunnel;
+use ngap::transfer::*;
+use pfcp::endpoint::{Endpoint, Event};
+use pfcp::message::*;
+use pfcp::{CreatedPdr, FSeid, FTeid, Message, NodeId, NtpSeconds, PdrId, UpFunctionFeatures};
+use sbi::model::amf::*;
+use sbi::model::common::{AccessType, NfInstanceId};
+use sbi::model::nrf::NfType;
+use sbi::model::pcf::SmPolicyDecision;
+use sbi::model::smf::*;
+use sbi::model::udm::{
+    DnnConfiguration, PduSessionTypes, SessionManagementSubscriptionData, SmSubsData, SscModes,
+};
+use sbi::op::amf::{N1N2MessageTransfer, N1N2MessageTransferRequest};
+use sbi::op::pcf::*;
+use sbi::op::smf::*;
+use sbi::op::udm::*;
+use sbi::{
+    Client, ClientConfig, Created, Initiated, Notification, ProblemDetails, ResourceUri, Router, Stored,
+};
+use tokio::sync::mpsc;
+use types::{Ambr, BitRate, Dnn, PduSessionId, PduSessionType, Pti, Qfi, SNssai, SscMode, Supi, Teid};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What peers saw.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a handful exist")]
+pub enum Seen {
+    Transfer { n1: Option<SmMessage>, n2: Option<(N2SmInfoType, Bytes)>, skip: bool },
+    Released(String),
+    PolicyDeleted,
+    Registered,
+    Deregistered,
+}
+
+/// State of UDM, PCF and AMF in one.
+pub struct Peers {
+    seen: mpsc::UnboundedSender<Seen>,
+    pub udm_silent: AtomicBool,
+    pub pcf_refuses: AtomicBool,
+    pub amf_refuses: AtomicBool,
+    pub types: Mutex<Vec<PduSessionType>>,
+}
+
+async fn sm_data(peers: Arc<Peers>, request: GetSmDataRequest) -> Result<SmSubsData, ProblemDetails> {
+    if peers.udm_silent.load(Ordering::Relaxed) {
+        std::future::pending::<()>().await;
+    }
+    if request.supi.to_string().ends_with("99") {
+        return Err(ProblemDetails::user_not_found());
+    }
+    let types = peers.types.lock().expect("test").clone();
+    let dnn_configuration = DnnConfiguration {
+        pdu_session_types: PduSessionTypes {
+            default_session_type: types.first().copied(),
+            allowed_session_types: types,
+        },
+        ssc_modes: SscModes { default_ssc_mode: SscMode::Mode1, allowed_ssc_modes: vec![] },
+        five_g_qos_profile: None,
+        session_ambr: Some(Ambr {
+            uplink: BitRate::from_kbps(100_000),
+            downlink: BitRate::from_kbps(200_000),
+        }),
+        static_ip_address: vec![],
+    };
+    Ok(SmSubsData(vec![SessionManagementSubscriptionData {
+        single_nssai: slice(),
+        dnn_configurations: [(dnn("internet"), dnn_configuration)].into(),
+    }]))
+}
+
+async fn register(
+    peers: Arc<Peers>,
+    request: RegisterSmfRequest,
+) -> Result<Stored<sbi::model::udm::SmfRegistration>, ProblemDetails> {
+    let _ = peers.seen.send(Seen::Registered);
+    Ok(Stored::Replaced(Some(request.body)))
+}
+
+async fn deregister(peers: Arc<Peers>, _: DeregisterSmfRequest) -> Result<(), ProblemDetails> {
+    let _ = peers.seen.send(Seen::Deregistered);
+    Ok(())
+}
+
+async fn create_policy(
+    peers: Arc<Peers>,
+    _: CreateSmPolicyRequest,
+) -> Result<Created<SmPolicyDecision>, ProblemDetails> {
+    if peers.pcf_refuses.load(Ordering::Relaxed) {
+        return Err(ProblemDetails::new(403, "USER_UNKNOWN"));
+    }
+    Ok(Created { location: "/sm-policies/1".into(), body: SmPolicyDecision::default() })
+}
+
+async fn delete_policy(peers: Arc<Peers>, _: DeleteSmPolicyRequest) -> Result<(), ProblemDetails> {
+    let _ = peers.seen.send(Seen::PolicyDeleted);
+    Ok(())
+}
+
+async fn transfer(
+    peers: Arc<Peers>,
+    request: N1N2MessageTransferRequest,
+) -> Result<Initiated<N1N2MessageTransferRspData>, N1N2MessageTransferError> {
+    let body = request.body;
+    let n1 = body
+        .n1_message_container
+        .map(|n1| SmMessage::decode(n1.n1_message_content.bytes()).expect("SMF sends readable N1").message);
+    let n2 = body
+        .n2_info_container
+        .and_then(|n2| n2.sm_info?.n2_info_content)
+        .map(|content| (content.ngap_ie_type.expect("typed"), content.ngap_data.into_bytes()));
+    let _ = peers.seen.send(Seen::Transfer { n1, n2, skip: body.skip_ind == Some(true) });
+    if peers.amf_refuses.load(Ordering::Relaxed) {
+        return Err(ProblemDetails::new(404, "CONTEXT_NOT_FOUND").into());
+    }
+    let body =
+        N1N2MessageTransferRspData { cause: N1N2MessageTransferCause::Initiated, supported_features: None };
+    Ok(Initiated::Done(body))
+}
+
+async fn status(
+    peers: Arc<Peers>,
+    body: Notification<SmContextStatusNotification>,
+) -> Result<(), ProblemDetails> {
+    if body.body.status_info.resource_status == ResourceStatus::Released {
+        let _ = peers.seen.send(Seen::Released(body.id));
+    }
+    Ok(())
+}
+
+/// What the UPF does with requests.
+pub const NORMAL: u8 = 0;
+pub const SILENT: u8 = 1;
+pub const REFUSING: u8 = 2;
+
+/// A UPF without user plane.
+pub struct TestUpf {
+    pub address: SocketAddr,
+    pub mode: AtomicU8,
+    pub stamp: AtomicU32,
+    /// By its SEID: the SMF's SEID and the request that made the session.
+    pub sessions: Mutex<HashMap<u64, (u64, SessionEstablishmentRequest)>>,
+    seen: mpsc::UnboundedSender<Message>,
+    control: mpsc::UnboundedSender<Control>,
+}
+
+enum Control {
+    Restart,
+    Report(SocketAddr, u64, SessionReportRequest),
+}
+
+impl TestUpf {
+    fn endpoint(&self) -> Endpoint {
+        let stamp = NtpSeconds(self.stamp.load(Ordering::Relaxed));
+        Endpoint::new(pfcp::endpoint::Config::new(NodeId::from(self.address.ip()), stamp, 1))
+    }
+
+    /// Loses all sessions, comes back with a new recovery time stamp.
+    pub fn restart(&self) {
+        self.sessions.lock().expect("test").clear();
+        self.stamp.fetch_add(1, Ordering::Relaxed);
+        let _ = self.control.send(Control::Restart);
+    }
+
+    pub fn report(&self, smf: SocketAddr, cp_seid: u64, report: SessionReportRequest) {
+        let _ = self.control.send(Control::Report(smf, cp_seid, report));
+    }
+
+    async fn run(self: Arc<Self>, mut control: mpsc::UnboundedReceiver<Control>) {
+        let socket = net::udp::bind(self.address).await.expect("own loopback address");
+        let mut endpoint = self.endpoint();
+        let mut buffer = vec![0; 65_536];
+        loop {
+            tokio::select! {
+                received = socket.recv_from(&mut buffer) => {
+                    let Ok((length, from)) = received else { continue };
+                    if self.mode.load(Ordering::Relaxed) == SILENT {
+                        continue;
+                    }
+                    endpoint.handle_datagram(time::now().into_std(), from, &buffer[..length]);
+                }
+                command = control.recv() => match command {
+                    Some(Control::Restart) => endpoint = self.endpoint(),
+                    Some(Control::Report(smf, seid, report)) => {
+                        endpoint.send_request(time::now().into_std(), smf, seid, report).expect("room");
+                    }
+                    None => return,
+                },
+            }
+            while let Some(event) = endpoint.poll_event() {
+                if let Event::Request { id, seid, message } = event {
+                    let (peer_seid, response) = self.answer(seid.unwrap_or(0), &message);
+                    endpoint.respond(time::now().into_std(), id, peer_seid, response).expect("a response");
+                    let _ = self.seen.send(message);
+                } else if let Event::Response { message, .. } = event {
+                    let _ = self.seen.send(message);
+                }
+            }
+            while let Some(transmit) = endpoint.poll_transmit() {
+                let _ = socket.send_to(&transmit.payload, transmit.to).await;
+            }
+        }
+    }
+
+    fn answer(&self, seid: u64, message: &Message) -> (u64, Message) {
+        let node_id = NodeId::from(self.address.ip());
+        let mut sessions = self.sessions.lock().expect("test");
+        match message {
+            Message::AssociationSetupRequest(_) => {
+                let response = AssociationSetupResponse {
+                    node_id,
+                    cause: pfcp::Cause::ACCEPTED,
+                    recovery_time_stamp: NtpSeconds(self.stamp.load(Ordering::Relaxed)),
+                    up_function_features: Some(UpFunctionFeatures::FTUP),
+                    ..Default::default()
+                };
+                (0, response.into())
+            }
+            Message::SessionEstablishmentRequest(request) => {
+                let peer = request.cp_f_seid.seid;
+                if self.mode.load(Ordering::Relaxed) == REFUSING {
+                    let cause = pfcp::Cause::NO_RESOURCES;
+                    return (
+                        peer,
+                        SessionEstablishmentResponse { node_id, cause, ..Default::default() }.into(),
+                    );
+                }
+                let seid = 1000 + peer;
+                let created = |pdr: &pfcp::CreatePdr| match pdr.pdi.f_teid? {
+                    FTeid::Choose { id, .. } => {
+                        let teid = (peer as u32) << 8 | u32::from(id.unwrap_or(0));
+                        Some((pdr.pdr_id, FTeid::Assigned { teid, ipv4: v4(self.address.ip()), ipv6: None }))
+                    }
+                    FTeid::Assigned { .. } => None,
+                };
+                let created_pdrs = request
+                    .create_pdrs
+                    .iter()
+                    .filter_map(created)
+                    .map(|(pdr_id, f_teid)| CreatedPdr { pdr_id, f_teid: Some(f_teid), ue_ip_address: None });
+                let response = SessionEstablishmentResponse {
+                    node_id,
+                    cause: pfcp::Cause::ACCEPTED,
+                    up_f_seid: Some(FSeid::new(seid, self.address.ip())),
+                    created_pdrs: created_pdrs.collect(),
+                    ..Default::default()
+                };
+                sessions.insert(seid, (peer, request.clone()));
+                (peer, response.into())
+            }
+            Message::SessionModificationRequest(_) => match sessions.get(&seid) {
+                Some((peer, _)) => (*peer, accepted_modification()),
+                None => {
+                    let cause = pfcp::Cause::SESSION_NOT_FOUND;
+                    (0, SessionModificationResponse { cause, ..Default::default() }.into())
+                }
+            },
+            Message::SessionDeletionRequest(_) => {
+                let cause =
+                    |found| if found { pfcp::Cause::ACCEPTED } else { pfcp::Cause::SESSION_NOT_FOUND };
+                let removed = sessions.remove(&seid);
+                let response =
+                    SessionDeletionResponse { cause: cause(removed.is_some()), ..Default::default() };
+                (removed.map_or(0, |(peer, _)| peer), response.into())
+            }
+            other => panic!("the SMF should not send {other:?}"),
+        }
+    }
+}
+
+fn accepted_modification() -> Message {
+    SessionModificationResponse { cause: pfcp::Cause::ACCEPTED, ..Default::default() }.into()
+}
+
+fn v4(address: IpAddr) -> Option<Ipv4Addr> {
+    match address {
+        IpAddr::V4(v4) => Some(v4),
+        IpAddr::V6(_) => None,
+    }
+}
+
+pub fn slice() -> SNssai {
+    SNssai::from_octets(1, None)
+}
+
+pub fn dnn(name: &str) -> Dnn {
+    Dnn::new(name).expect("a DNN")
+}
+
+pub fn supi(n: u32) -> Supi {
+    format!("imsi-9997000000{n:05}").parse().expect("a SUPI")
+}
+
+pub fn id(n: u8) -> PduSessionId {
+    PduSessionId::new(n).expect("an identity")
+}
+
+/// The SMF and its surroundings.
+pub struct World {
+    pub running: nf::Running,
+    pub n4: SocketAddr,
+    pub n4u: SocketAddr,
+    pub client: Client,
+    pub peers: Arc<Peers>,
+    pub upf: Arc<TestUpf>,
+    pub seen: mpsc::UnboundedReceiver<Seen>,
+    pub at_upf: mpsc::UnboundedReceiver<Message>,
+    pub amf: String,
+    pub run_dir: std::path::PathBuf,
+    _server: sbi::Server,
+}
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+impl World {
+    pub async fn new() -> World {
+        Self::with(|_| {}).await
+    }
+
+    /// A world whose SMF has another configuration.
+    pub async fn with(change: impl FnOnce(&mut serde_json::Value)) -> World {
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let net = |host: u32| format!("127.{}.{}.{host}", 20 + std::process::id() % 200, n);
+        let (sender, seen) = mpsc::unbounded_channel();
+        let peers = Arc::new(Peers {
+            seen: sender,
+            udm_silent: false.into(),
+            pcf_refuses: false.into(),
+            amf_refuses: false.into(),
+            types: Mutex::new(vec![PduSessionType::Ipv4, PduSessionType::Ipv6, PduSessionType::Ipv4v6]),
+        });
+        let router = Router::new(peers.clone())
+            .on::<GetSmData>(sm_data)
+            .on::<RegisterSmf>(register)
+            .on::<DeregisterSmf>(deregister)
+            .on::<CreateSmPolicy>(create_policy)
+            .on::<DeleteSmPolicy>(delete_policy)
+            .on::<N1N2MessageTransfer>(transfer)
+            .on::<SmContextStatusNotify>(status);
+        let server = sbi::serve(router, "127.0.0.1:0".parse().expect("address"), Default::default());
+        let server = server.await.expect("loopback");
+        let (upf, at_upf) = start_upf(format!("{}:8805", net(7)).parse().expect("address"));
+        let mut config = serde_json::json!({
+            "sbi": format!("{}:0", net(4)), "pfcp": format!("{}:8805", net(4)), "gtpu": format!("{}:2152", net(4)),
+            "upf": [upf.address],
+            "dnn": [{"name": "internet", "ue_pool": {"ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48"},
+                     "dns": ["1.1.1.1", "2606:4700:4700::1111"]}],
+            "timers": {"t3592_ms": 150, "establishment_guard_ms": 2000, "pfcp_t1_ms": 60, "pfcp_heartbeat_ms": 100},
+        });
+        change(&mut config);
+        let config: smf::Config = serde_json::from_value(config).expect("configuration");
+        let run_dir = std::env::temp_dir().join(format!("godwit-smf-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&run_dir).expect("temporary folder");
+        let mut env = nf::Env::new(&run_dir, None);
+        for kind in [NfType::Udm, NfType::Pcf, NfType::Amf] {
+            env.client.peers.insert(kind, server.address().into());
+        }
+        env.client.timeout = Duration::from_millis(500);
+        let (n4, n4u) = (config.pfcp, config.gtpu);
+        let running = smf::start(config, env).await.expect("SMF starts");
+        let mut world = World {
+            n4,
+            n4u,
+            client: Client::new(ClientConfig::default()),
+            amf: format!("http://{}", server.address()),
+            running,
+            peers,
+            upf,
+            seen,
+            at_upf,
+            run_dir,
+            _server: server,
+        };
+        world.associated().await;
+        world
+    }
+
+    async fn associated(&mut self) {
+        while !matches!(self.next_at_upf().await, Message::AssociationSetupRequest(_)) {}
+        // The response is under way: wait until the SMF has it.
+        let deadline = time::now() + PATIENCE;
+        loop {
+            let status = self.oam("GET", "/status").await;
+            if status["detail"]["upfs"][0]["associated"] == true {
+                return;
+            }
+            assert!(time::now() < deadline, "{status}");
+            time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub async fn oam(&self, method: &str, route: &str) -> serde_json::Value {
+        nf::oam::call(self.running.oam(), method, route, None).await.expect("OAM")
+    }
+
+    pub async fn next(&mut self) -> Seen {
+        time::timeout(PATIENCE, self.seen.recv()).await.expect("a peer is called").expect("peers live")
+    }
+
+    pub async fn next_at_upf(&mut self) -> Message {
+        time::timeout(PATIENCE, self.at_upf.recv()).await.expect("the UPF is called").expect("UPF lives")
+    }
+
+    /// The next transfer; registrations in UDM are passed over.
+    pub async fn next_transfer(&mut self) -> (Option<SmMessage>, Option<(N2SmInfoType, Bytes)>) {
+        loop {
+            match self.next().await {
+                Seen::Transfer { n1, n2, .. } => return (n1, n2),
+                Seen::Registered => {}
+                other => panic!("expected a transfer, saw {other:?}"),
+            }
+        }
+    }
+
+    /// CreateSMContext as an AMF sends it.
+    pub async fn create(
+        &self,
+        supi: Supi,
+        session: PduSessionId,
+        name: &str,
+        n1: &SmMessage,
+    ) -> Result<ResourceUri, sbi::CallError<SmContextCreateError>> {
+        let octets = n1.encode().expect("a message");
+        self.create_with(supi, session, name, octets.into()).await
+    }
+
+    pub async fn create_with(
+        &self,
+        supi: Supi,
+        session: PduSessionId,
+        name: &str,
+        n1: Bytes,
+    ) -> Result<ResourceUri, sbi::CallError<SmContextCreateError>> {
+        let data = serde_json::json!({
+            "supi": supi, "pduSessionId": session, "dnn": name, "sNssai": slice(),
+            "servingNfId": NfInstanceId::from_random(7), "servingNetwork": {"mcc": "999", "mnc": "70"},
+            "anType": AccessType::ThreeGpp,
+            "smContextStatusUri": format!("{}/nsmf-callback/v1/sm-context-status/{supi}-{session}", self.amf),
+        });
+        let mut body: SmContextCreateData = serde_json::from_value(data).expect("create data");
+        body.n1_sm_msg = Some(n1.into());
+        let request = CreateSmContextRequest { body };
+        let created = self.client.call::<CreateSmContext>(self.running.sbi(), request).await?;
+        Ok(ResourceUri::parse(&created.location, &NSMF_PDUSESSION).expect("a location"))
+    }
+
+    pub async fn update(
+        &self,
+        context: &ResourceUri,
+        body: SmContextUpdateData,
+    ) -> Result<SmContextUpdatedData, sbi::CallError<SmContextUpdateError>> {
+        let request = UpdateSmContextRequest { sm_context_ref: context.id.clone(), body };
+        self.client.call::<UpdateSmContext>(context, request).await.map(Option::unwrap_or_default)
+    }
+
+    /// An N1 message of the session; the UE's answer that the SMF gives.
+    pub async fn ue_says(&self, context: &ResourceUri, message: &SmMessage) -> SmContextUpdatedData {
+        let n1 = message.encode().expect("a message");
+        let body = SmContextUpdateData { n1_sm_msg: Some(n1.into()), ..Default::default() };
+        self.update(context, body).await.expect("update is served")
+    }
+
+    pub async fn gnb_says(
+        &self,
+        context: &ResourceUri,
+        kind: N2SmInfoType,
+        octets: Bytes,
+    ) -> SmContextUpdatedData {
+        let body = SmContextUpdateData {
+            n2_sm_info: Some(octets.into()),
+            n2_sm_info_type: Some(kind),
+            ..Default::default()
+        };
+        self.update(context, body).await.expect("update is served")
+    }
+
+    /// A whole establishment; leaves both queues empty.
+    pub async fn establish(
+        &mut self,
+        supi: Supi,
+        session: PduSessionId,
+        kind: PduSessionType,
+    ) -> Established {
+        let context = self.create(supi, session, "internet", &request(session, kind)).await.expect("created");
+        let establishment = loop {
+            if let Message::SessionEstablishmentRequest(request) = self.next_at_upf().await {
+                break request;
+            }
+        };
+        let mut registered = false;
+        let (n1, n2) = loop {
+            match self.next().await {
+                Seen::Transfer { n1, n2, .. } => break (n1, n2),
+                Seen::Registered => registered = true,
+                other => panic!("{other:?}"),
+            }
+        };
+        let message = n1.expect("accept for the UE");
+        let SmBody::EstablishmentAccept(accept) = message.body else { panic!("{message:?}") };
+        assert_eq!((message.pdu_session_id, message.pti), (Some(session), Pti(9)));
+        let (kind, octets) = n2.expect("setup for the gNB");
+        assert_eq!(kind, N2SmInfoType::PduResSetupReq);
+        let setup = PduSessionResourceSetupRequestTransfer::decode(&octets).expect("readable");
+        let updated = self.gnb_says(&context, N2SmInfoType::PduResSetupRsp, gnb_answer()).await;
+        assert_eq!(updated.up_cnx_state, Some(UpCnxState::Activated));
+        let Message::SessionModificationRequest(modification) = self.next_at_upf().await else { panic!() };
+        if !registered {
+            assert!(matches!(self.next().await, Seen::Registered));
+        }
+        Established { context, accept, setup, establishment, modification }
+    }
+
+    pub fn sessions_at_upf(&self) -> usize {
+        self.upf.sessions.lock().expect("test").len()
+    }
+}
+
+pub fn start_upf(address: SocketAddr) -> (Arc<TestUpf>, mpsc::UnboundedReceiver<Message>) {
+    let (seen, at_upf) = mpsc::unbounded_channel();
+    let (control, commands) = mpsc::unbounded_channel();
+    let upf = TestUpf {
+        address,
+        mode: NORMAL.into(),
+        stamp: 1000.into(),
+        sessions: Mutex::default(),
+        seen,
+        control,
+    };
+    let upf = Arc::new(upf);
+    tokio::spawn(upf.clone().run(commands));
+    (upf, at_upf)
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.run_dir);
+    }
+}
+
+/// What an establishment showed.
+pub struct Established {
+    pub context: ResourceUri,
+    pub accept: EstablishmentAccept,
+    pub setup: PduSessionResourceSetupRequestTransfer,
+    pub establishment: SessionEstablishmentRequest,
+    pub modification: SessionModificationRequest,
+}
+
+pub fn request(session: PduSessionId, kind: PduSessionType) -> SmMessage {
+    SmMessage::new(session, Pti(9), SmBody::EstablishmentRequest(EstablishmentRequest::new(kind)))
+}
+
+pub fn gnb_tunnel() -> GtpTunnel {
+    GtpTunnel { address: ngap::TransportAddress::V4([10, 200, 0, 2].into()), teid: Teid(0xbeef) }
+}
+
+pub fn gnb_answer() -> Bytes {
+    let transfer = PduSessionResourceSetupResponseTransfer {
+        dl_tunnel: gnb_tunnel(),
+        qos_flows: vec![Qfi::new(1).expect("a QFI")],
+        security_result: None,
+        failed_qos_flows: vec![],
+    };
+    transfer.encode().expect("a transfer")
+}
+
+/// A PDR of an establishment.
+pub fn pdr(request: &SessionEstablishmentRequest, id: u16) -> Option<&pfcp::CreatePdr> {
+    request.create_pdrs.iter().find(|pdr| pdr.pdr_id == PdrId(id))
+}
