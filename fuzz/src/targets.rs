@@ -19,11 +19,14 @@ pub const TARGETS: &[Target] = &[
     Target { name: "config", run: config, seeds: || vec![include_bytes!("../../godwit.yaml").to_vec()] },
     Target { name: "gtpu", run: gtpu, seeds: || folder("gtpu") },
     Target { name: "ip", run: ip, seeds: || folder("ip") },
+    Target { name: "nas", run: nas, seeds: nas_seeds },
+    Target { name: "nas-protected", run: nas_protected, seeds: nas_protected_seeds },
     Target { name: "ngap", run: ngap, seeds: || folder("ngap") },
     Target { name: "ngap-transfer", run: ngap_transfer, seeds: || folder("ngap-transfer") },
     Target { name: "pfcp", run: pfcp, seeds: || folder("pfcp") },
     Target { name: "pfcp-endpoint", run: pfcp_endpoint, seeds: || folder("pfcp") },
     Target { name: "sdf", run: sdf, seeds: sdf_seeds },
+    Target { name: "suci", run: suci, seeds: suci_seeds },
     Target { name: "subscribers", run: subscribers, seeds: subscriber_seeds },
 ];
 
@@ -110,6 +113,82 @@ fn ngap_transfer(data: &[u8]) {
     let _ = PduSessionResourceModifyUnsuccessfulTransfer::decode(data);
     let _ = PduSessionResourceNotifyTransfer::decode(data);
     let _ = PduSessionResourceNotifyReleasedTransfer::decode(data);
+}
+
+/// A plain NAS message of either protocol: what can be written is read again to the same.
+fn nas(data: &[u8]) {
+    if let Ok(decoded) = ::nas::Message::decode(data)
+        && let Ok(octets) = decoded.message.encode()
+    {
+        let again = ::nas::Message::decode(&octets).expect("what we encode is well-formed");
+        assert_eq!(again.message, decoded.message);
+    }
+    if let Ok(decoded) = ::nas::SmMessage::decode(data)
+        && let Ok(octets) = decoded.message.encode()
+    {
+        let again = ::nas::SmMessage::decode(&octets).expect("what we encode is well-formed");
+        assert_eq!(again.message, decoded.message);
+    }
+    let _ = ::nas::gsm::SmHeader::read(data);
+    if let Ok(envelope) = ::nas::security::Envelope::read(data) {
+        let _ = envelope.peek();
+    }
+}
+
+/// A context without integrity, so that mutations get past the code; with it, only the genuine get through.
+fn nas_context(
+    side: ::nas::security::Side,
+    integrity: ::nas::IntegrityAlgorithm,
+) -> ::nas::security::SecurityContext {
+    let (ksi, cipher) = (::nas::KeySetId::Native(0), ::nas::CipheringAlgorithm::Nea0);
+    ::nas::security::SecurityContext::new(side, &types::Key::new([1; 32]), ksi, integrity, cipher)
+        .expect("NEA0 goes with every integrity algorithm")
+}
+
+/// A NAS message under a security header, at both ends.
+fn nas_protected(data: &[u8]) {
+    use ::nas::{IntegrityAlgorithm, security::Side};
+    for side in [Side::Network, Side::Ue] {
+        for integrity in [IntegrityAlgorithm::Nia0, IntegrityAlgorithm::Nia2] {
+            let mut context = nas_context(side, integrity);
+            if context.unprotect(data).is_ok() && integrity == IntegrityAlgorithm::Nia2 {
+                assert!(context.unprotect(data).is_err(), "a COUNT was accepted twice");
+            }
+        }
+    }
+}
+
+/// A SUCI as text: what is read is written alike, and revealing it gives a SUPI or an error.
+fn suci(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(suci) = text.parse::<::nas::Suci>() else { return };
+    assert_eq!(suci.to_string().parse(), Ok(suci.clone()));
+    let key = ::nas::suci::PrivateKey::new(::nas::ProtectionScheme::ProfileA, &types::Key::new([9; 32])).ok();
+    let _ = ::nas::suci::deconceal(&suci, key.as_ref());
+}
+
+/// Messages that an independent implementation made.
+fn nas_seeds() -> Vec<Vec<u8>> {
+    let vectors = include_str!("../../wire/nas/tests/vectors/pycrate.txt");
+    let digits = |hex: &str, i: usize| hex.get(i..i + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    let octets = |hex: &str| (0..hex.len()).step_by(2).map_while(|i| digits(hex, i)).collect();
+    vectors.lines().filter_map(|line| line.split_once(' ')).map(|(_, hex)| octets(hex)).collect()
+}
+
+fn nas_protected_seeds() -> Vec<Vec<u8>> {
+    use ::nas::{IntegrityAlgorithm, security::Side};
+    let messages = nas_seeds().into_iter().filter_map(|octets| ::nas::Message::decode(&octets).ok());
+    let protect = |decoded: ::nas::Decoded<::nas::Message>| {
+        let side = if decoded.message.sent_by_ue() == Some(false) { Side::Network } else { Side::Ue };
+        nas_context(side, IntegrityAlgorithm::Nia2).protect(&decoded.message).ok()
+    };
+    messages.filter_map(protect).collect()
+}
+
+fn suci_seeds() -> Vec<Vec<u8>> {
+    let concealed = "suci-0-274-012-0-1-27-b2e92f836055a255837debf850b528997ce0201cb82adfe4be1f587d07d8457dcb023524\
+                     10cddd9e730ef3fa87";
+    vec![b"suci-0-999-70-0-0-0-0000000001".to_vec(), concealed.as_bytes().to_vec()]
 }
 
 /// One PFCP message.
