@@ -11,7 +11,7 @@ impl Random {
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -20,7 +20,7 @@ impl Random {
 
     /// Uniform enough in `0..bound`; 0 when `bound` is 0.
     pub fn below(&mut self, bound: usize) -> usize {
-        if bound == 0 { 0 } else { (self.next() % bound as u64) as usize }
+        if bound == 0 { 0 } else { (self.draw() % bound as u64) as usize }
     }
 }
 
@@ -41,18 +41,18 @@ pub fn mutate(random: &mut Random, data: &mut Vec<u8>, other: &[u8]) {
 fn step(random: &mut Random, data: &mut Vec<u8>, other: &[u8]) {
     let at = random.below(data.len());
     match random.below(10) {
-        _ if data.is_empty() => data.push(random.next() as u8),
+        _ if data.is_empty() => data.push(random.draw() as u8),
         0 => data[at] ^= 1 << random.below(8),
-        1 => data[at] = random.next() as u8,
+        1 => data[at] = random.draw() as u8,
         2 => data[at] = INTERESTING[random.below(INTERESTING.len())],
         3 => data.truncate(at),
-        4 => data.insert(at, random.next() as u8),
+        4 => data.insert(at, random.draw() as u8),
         5 => {
             data.remove(at);
         }
         6 => {
             // A length field of two bytes.
-            let value = if random.below(2) == 0 { random.next() as u16 } else { data.len() as u16 };
+            let value = if random.below(2) == 0 { random.draw() as u16 } else { data.len() as u16 };
             data[at] = (value >> 8) as u8;
             if let Some(next) = data.get_mut(at + 1) {
                 *next = value as u8;
