@@ -53,7 +53,8 @@ fn other_ue(mut request: SessionEstablishmentRequest, n: u8) -> SessionEstablish
 #[test]
 fn invalid_requests_are_refused_with_cause_and_place() {
     type Damage = fn(&mut SessionEstablishmentRequest);
-    let cases: &[(&str, Damage, Cause, Option<u16>, Option<FailedRuleId>)] = &[
+    type Case = (&'static str, Damage, Cause, Option<u16>, Option<FailedRuleId>);
+    let cases: &[Case] = &[
         ("no PDR", |r| r.create_pdrs.clear(), Cause::MANDATORY_IE_MISSING, Some(ie::CREATE_PDR), None),
         ("no FAR", |r| r.create_fars.clear(), Cause::MANDATORY_IE_MISSING, Some(ie::CREATE_FAR), None),
         (
