@@ -92,6 +92,7 @@ impl Ue {
         message: Option<&Message>,
     ) -> Result<(), Failure> {
         self.connect();
+        tracing::trace!(supi = %self.supi, message = message.map(Message::name), "uplink NAS");
         self.keep(true, &octets, message);
         let s_tmsi = self.guti.map(types::Guti::s_tmsi);
         let connection = self.connection.as_mut().ok_or(Failure::ConnectionLost)?;
@@ -110,10 +111,14 @@ impl Ue {
             match downlink {
                 Downlink::Nas(octets) => {
                     let message = self.read(&octets);
+                    tracing::trace!(supi = %self.supi, message = message.as_ref().map(Message::name), "downlink NAS");
                     self.keep(false, &octets, message.as_ref());
                     match message {
                         Some(message) => return Ok(Heard::Nas(message)),
-                        None => self.discarded += 1,
+                        None => {
+                            self.discarded += 1;
+                            tracing::debug!(supi = %self.supi, ?octets, "NAS message not believed or understood");
+                        }
                     }
                 }
                 Downlink::SessionUp(bearer) => {

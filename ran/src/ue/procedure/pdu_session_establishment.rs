@@ -11,9 +11,10 @@ use types::{Dnn, PduSessionId, PduSessionType, Pti, SNssai, SscMode};
 
 use crate::ue::{Failure, Heard, Interface, Session, Ue};
 
-/// How long to wait for a router advertisement, and how often to ask (RFC 4861 §10).
-const RA_WAIT: Duration = Duration::from_secs(1);
-const RA_TRIES: usize = 4;
+/// How long to wait for a router advertisement, each time twice as long. Much shorter than RFC 4861 §10
+/// has it for shared links: the first solicitation may overtake the set-up of the downlink.
+const RA_FIRST_WAIT: Duration = Duration::from_millis(10);
+const RA_TRIES: u32 = 9;
 
 /// What to ask for.
 #[derive(Debug, Clone)]
@@ -129,11 +130,13 @@ impl Ue {
         let source = session.link_local().ok_or(Failure::Missing("interface identifier"))?;
         let solicitation = RouterSolicitation { source }.build();
         let started = net::time::now();
-        for _ in 0..RA_TRIES {
+        for attempt in 0..RA_TRIES {
             if !session.send(solicitation.clone()) {
                 return Err(Failure::Missing("radio bearer"));
             }
-            if let Ok(prefix) = net::time::timeout(RA_WAIT, advertised_prefix(session)).await {
+            if let Ok(prefix) =
+                net::time::timeout(RA_FIRST_WAIT * 2u32.pow(attempt), advertised_prefix(session)).await
+            {
                 let low = source.to_bits() & u128::from(u64::MAX);
                 let address = Ipv6Addr::from_bits(prefix.ok_or(Failure::ConnectionLost)?.to_bits() | low);
                 session.ipv6 = Some(address);
