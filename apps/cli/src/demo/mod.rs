@@ -79,6 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             format!("the demo needs root, or a user namespace: {why}")
         })?;
     }
+    requirements()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -98,6 +99,20 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::fs::write(&file, text + "\n").with_context(|| format!("write {}", file.display()))?;
     }
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
+}
+
+/// What the demo needs of the machine, told at once and with the remedy, rather than by some process in the middle.
+fn requirements() -> anyhow::Result<()> {
+    capability::tun_device().context(
+        "/dev/net/tun cannot be opened, and UEs need it: as root, `modprobe tun` if it is missing, \
+         `chmod 0666 /dev/net/tun` (the usual mode) if it is closed to you",
+    )?;
+    for (program, package) in [("ping", "iputils-ping"), ("curl", "curl")] {
+        let missing =
+            || format!("the demo runs {program}, which is missing (Debian/Ubuntu: apt install {package})");
+        capability::program(program).with_context(missing)?;
+    }
+    Ok(())
 }
 
 /// The demo itself: prints the summary and returns the report.

@@ -1,0 +1,214 @@
+//! `godwit demo` as a person runs it: the whole network in namespaces, with the kernel of this machine.
+//!
+//! Needs root (or CAP_SYS_ADMIN), /dev/net/tun, ping and curl; `make test` sees to it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// One network at a time: each test wants the machine for itself.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A folder of one test, also its folder for temporary files, so that what is left behind shows.
+struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    fn new() -> Scratch {
+        Scratch(tempfile::tempdir().unwrap())
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn demo(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_godwit"));
+        command.arg("demo").args(arguments).env("TMPDIR", self.0.path());
+        command
+    }
+
+    /// Nothing of the lab is left: no folder, no process that has it as its folder.
+    fn assert_clean(&self) {
+        let left: Vec<_> = std::fs::read_dir(self.0.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .filter(|name| name.to_string_lossy().starts_with("godwit-lab-"))
+            .collect();
+        assert!(left.is_empty(), "left behind: {left:?}");
+        assert_eq!(self.processes(), Vec::<String>::new(), "processes left behind");
+    }
+
+    /// Command lines of processes that were started with this folder for temporary files, however far down.
+    fn processes(&self) -> Vec<String> {
+        let variable = format!("TMPDIR={}\0", self.0.path().display());
+        let started_here = |process: &Path| {
+            let environment = std::fs::read(process.join("environ")).unwrap_or_default();
+            String::from_utf8_lossy(&environment).contains(&variable)
+        };
+        std::fs::read_dir("/proc")
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|process| started_here(process))
+            .map(|process| {
+                std::fs::read_to_string(process.join("cmdline")).unwrap_or_default().replace('\0', " ")
+            })
+            .collect()
+    }
+}
+
+/// Runs to the end and returns the report; the exit code must agree with its checks.
+fn report(mut demo: Command, file: &Path) -> Value {
+    let output = demo.arg("--json").arg(file).output().unwrap();
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    let report = std::fs::read_to_string(file).unwrap_or_else(|_| panic!("no report:\n{text}"));
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let failed: Vec<&Value> =
+        report["checks"].as_array().unwrap().iter().filter(|check| check["ok"] != true).collect();
+    assert!(failed.is_empty(), "{failed:#?}\n{text}");
+    assert!(output.status.success(), "{text}");
+    report
+}
+
+/// The numbers every successful demo has.
+fn assert_complete(report: &Value, ues: u64, download: u64) {
+    for member in ["ues", "registered", "sessions"] {
+        assert_eq!(report[member], ues, "{member}");
+    }
+    assert_eq!(
+        (&report["ping"]["sent"], &report["ping"]["received"]),
+        (&(3 * ues).into(), &(3 * ues).into())
+    );
+    assert_eq!(report["download"]["bytes"], download);
+    for positive in [
+        &report["registration_ms"]["p50"],
+        &report["registration_ms"]["p99"],
+        &report["session_ms"]["p50"],
+        &report["ping"]["rtt_ms"],
+        &report["download"]["mbps"],
+    ] {
+        assert!(positive.as_f64().is_some_and(|value| value > 0.0), "{report:#}");
+    }
+    for reason in ["source_address", "unknown_teid", "no_pdr", "gtpu_malformed", "tx_error"] {
+        assert_eq!(report["drops"].get(reason), None, "{reason}");
+    }
+}
+
+#[test]
+fn three_ues_use_the_network() {
+    let _turn = alone();
+    let scratch = Scratch::new();
+    let report = report(scratch.demo(&["--download-mb", "20"]), &scratch.file("report.json"));
+    assert_complete(&report, 3, 20_000_000);
+    scratch.assert_clean();
+}
+
+#[test]
+fn every_network_function_in_its_own_process_and_several_gnbs() {
+    let _turn = alone();
+    let scratch = Scratch::new();
+    let demo = scratch.demo(&["--processes", "--ues", "6", "--gnbs", "2", "--download-mb", "5"]);
+    let report = report(demo, &scratch.file("report.json"));
+    assert_complete(&report, 6, 5_000_000);
+    scratch.assert_clean();
+}
+
+/// As a user with no rights at all: in a user namespace.
+#[test]
+fn an_ordinary_user_can_run_it() {
+    let _turn = alone();
+    let scratch = Scratch::new();
+    // The build folder and this machine's /dev/net/tun may be closed to others: give the user a copy of each that is
+    // not. The device is put in place in a mount namespace of its own.
+    let program = scratch.file("godwit");
+    std::fs::copy(env!("CARGO_BIN_EXE_godwit"), &program).unwrap();
+    let script = format!(
+        "set -e; cd {folder}; mknod tun c 10 200; chmod 0666 tun; mount --bind tun /dev/net/tun; chmod 0777 .; \
+         exec setpriv --reuid=65534 --regid=65534 --clear-groups ./godwit demo --download-mb 5 \"$@\"",
+        folder = scratch.0.path().display()
+    );
+    let mut demo = Command::new("unshare");
+    demo.args(["--mount", "sh", "-c", &script, "sh"]).env("TMPDIR", scratch.0.path());
+    let report = report(demo, &scratch.file("report.json"));
+    assert_complete(&report, 3, 5_000_000);
+    scratch.assert_clean();
+}
+
+/// Waits for a file of the running lab: as far as it has got.
+fn wait_for(scratch: &Scratch, child: &mut Child, what: &str, reached: impl Fn(&Path) -> bool) {
+    for _ in 0..600 {
+        assert!(child.try_wait().unwrap().is_none(), "the demo ended before {what}");
+        let folders = std::fs::read_dir(scratch.0.path()).unwrap().map(|entry| entry.unwrap().path());
+        if folders.into_iter().any(|folder| reached(&folder)) {
+            return;
+        }
+        net::time::sleep_thread(Duration::from_millis(50));
+    }
+    panic!("no {what}");
+}
+
+fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn interrupted_at_any_point_it_leaves_nothing() {
+    let _turn = alone();
+    let points: [(&str, fn(&Path) -> bool); 3] = [
+        ("configuration", |folder| folder.join("godwit.yaml").exists()),
+        ("AMF", |folder| folder.join("run/amf.sock").exists()),
+        ("simulator", |folder| folder.join("ran.log").exists()),
+    ];
+    for (what, reached) in points {
+        for name in ["INT", "TERM"] {
+            let scratch = Scratch::new();
+            let mut demo = scratch.demo(&["--ues", "20", "--serve"]);
+            // A group of its own, as a terminal gives it; output is of no interest.
+            let mut child =
+                demo.process_group(0).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            wait_for(&scratch, &mut child, what, reached);
+            signal(&child, name);
+            assert_eq!(child.wait().unwrap().code(), Some(130), "SIG{name} at {what}");
+            scratch.assert_clean();
+        }
+    }
+}
+
+/// Even killed outright it leaves no process, and so no namespace, link or socket; only its folder.
+#[test]
+fn killed_it_takes_everything_along() {
+    let _turn = alone();
+    let scratch = Scratch::new();
+    let mut demo = scratch.demo(&["--processes", "--serve"]);
+    let mut child = demo.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for(&scratch, &mut child, "simulator", |folder| folder.join("ran.log").exists());
+    // Eight network functions, the simulator and the demo itself.
+    assert!(scratch.processes().len() >= 10, "{:?}", scratch.processes());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for _ in 0..100 {
+        if scratch.processes().is_empty() {
+            return;
+        }
+        net::time::sleep_thread(Duration::from_millis(50));
+    }
+    panic!("left behind: {:?}", scratch.processes());
+}
+
+#[test]
+fn nonsense_is_refused_before_anything_starts() {
+    let scratch = Scratch::new();
+    for arguments in [["--ues", "0"], ["--ues", "many"], ["--download-mb", "-1"]] {
+        assert_eq!(scratch.demo(&arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
+    }
+    scratch.assert_clean();
+}
