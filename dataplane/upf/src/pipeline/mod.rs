@@ -1,7 +1,7 @@
 //! The host pipeline: parse → session → classify → qos → forward, each stage over a whole batch.
 //!
-//! A packet's progress is a [`Meta`]; a stage only looks at packets that are still [`State::Live`], and ends
-//! others by giving them a drop reason or taking them out ([`State::Consumed`]: signalling). At the end every
+//! A packet's progress is a `Meta`; a stage only looks at packets that are still `State::Live`, and ends
+//! others by giving them a drop reason or taking them out (`State::Consumed`: signalling). At the end every
 //! received packet has been sent, consumed, or counted under one drop reason.
 //!
 //! One pipeline belongs to one worker. It reads sessions through [`Tables`], never locks, and allocates nothing
