@@ -112,7 +112,7 @@ impl Ue {
     }
 
     /// Gives a connection that may not be this UE's to a new task, which finds out.
-    fn pass_on(&self, mut initial: Box<Initial>) -> Verdict {
+    pub(crate) fn pass_on(&self, mut initial: Box<Initial>) -> Verdict {
         initial.claimed = self.ctx.supi;
         // Without a place for a new task the connection is dropped: its gNB's guard timer clears it.
         if let Some(ue) = n2::start_ue(&self.amf) {

@@ -220,6 +220,7 @@ fn initial_ue_message(amf: &Arc<Amf>, gnb: &Arc<Gnb>, message: InitialUeMessage,
         return congested(amf, gnb, ran_id, &message.nas_pdu);
     };
     let link = gnb.bind(amf.ue_ngap_id(), ran_id, ue.clone(), message.nas_pdu.clone());
+    let amf_id = link.amf_id;
     let initial = Initial {
         link,
         pdu: message.nas_pdu,
@@ -228,7 +229,15 @@ fn initial_ue_message(amf: &Arc<Amf>, gnb: &Arc<Gnb>, message: InitialUeMessage,
         claimed: None,
         verified: None,
     };
-    hand_over(&ue, UeEvent::Initial(Box::new(initial)));
+    let Err(event) = ue.send(UeEvent::Initial(Box::new(initial))) else { return };
+    // Its task ended this moment: the UE comes back right after it left.
+    match start_ue(amf) {
+        Some(ue) => {
+            gnb.rebind(amf_id, ue.clone());
+            hand_over(&ue, event);
+        }
+        None => counters::UE_QUEUE_FULL.inc(event.name()),
+    }
 }
 
 /// A new UE task; `None` when there are too many.

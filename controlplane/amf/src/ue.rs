@@ -633,8 +633,24 @@ impl Ue {
         self.disconnect();
         self.amf.ues.remove(self.ctx.supi, &self.ctx.tmsis, &self.handle);
         // Whoever queued an event in the last moment learns that nobody takes it: senders of `done` are dropped.
+        // A UE that came back meanwhile, registering right after its deregistration, is not to be lost with them.
         self.queue.close();
+        for deferred in std::mem::take(&mut self.deferred) {
+            if let Deferred::Event(event) = deferred {
+                self.keep_initial(event);
+            }
+        }
+        while let Ok(event) = self.queue.try_recv() {
+            self.keep_initial(event);
+        }
         debug_assert_eq!(self.ctx.cm, Cm::Idle);
+    }
+
+    /// Gives a new connection that reached a task at its end to a new task.
+    fn keep_initial(&self, event: UeEvent) {
+        if let UeEvent::Initial(initial) = event {
+            let _ = self.pass_on(initial);
+        }
     }
 }
 
