@@ -65,6 +65,8 @@ struct Inner {
 struct Entry {
     profile: NfProfile,
     heard: Instant,
+    /// Whether this silence has been counted already.
+    counted: bool,
 }
 
 /// Why a registration or change was refused.
@@ -108,7 +110,7 @@ impl Registry {
             return Err(RegistryError::Full);
         }
         profile.heart_beat_timer = Some(self.heartbeat.as_secs() as u32);
-        inner.instances.insert(id, Entry { profile: profile.clone(), heard: now });
+        inner.instances.insert(id, Entry { profile: profile.clone(), heard: now, counted: false });
         drop(inner);
         let kind =
             if new { NotificationEventType::Registered } else { NotificationEventType::ProfileChanged };
@@ -135,7 +137,7 @@ impl Registry {
         if patched.nf_instance_id != id {
             return Err(invalid(&"nfInstanceId must not change"));
         }
-        entry.heard = now;
+        (entry.heard, entry.counted) = (now, false);
         // The load changes with every heartbeat and interests nobody who waits for changes.
         let changed =
             NfProfile { load: None, ..patched.clone() } != NfProfile { load: None, ..entry.profile.clone() };
@@ -188,17 +190,17 @@ impl Registry {
     /// Forgets instances that have been silent for long, and says so to subscribers.
     pub fn sweep(&self, now: Instant) {
         let mut gone = Vec::new();
-        let mut suspended = 0;
         self.lock().instances.retain(|_, entry| {
             let silent = now - entry.heard;
-            suspended += u64::from(self.is_suspended(entry, now));
+            if self.is_suspended(entry, now) && !std::mem::replace(&mut entry.counted, true) {
+                SUSPENDED.inc();
+            }
             let keep = silent < self.heartbeat * FORGET_AFTER;
             if !keep {
                 gone.push(entry.profile.clone());
             }
             keep
         });
-        SUSPENDED.add(suspended);
         for profile in gone {
             tracing::info!(nf = %profile.nf_type, id = %profile.nf_instance_id, "forgotten: no heartbeats");
             self.emit(NotificationEventType::Deregistered, &profile);

@@ -108,6 +108,22 @@ async fn discoveries_are_remembered_and_corrected() {
     old.registered().await;
     let client = env.client(NfType::Amf);
     assert!(ask(&client).await.is(&format!("FROM_{}", old.id())));
+    // Many callers that find the cache empty share one discovery.
+    let fresh = env.client(NfType::Amf);
+    let discoveries = async || {
+        let status = nf::oam::call(nrf.oam(), "GET", "/status", None).await.unwrap();
+        status["counters"]["sbi_discoveries"].as_u64().unwrap()
+    };
+    let before = discoveries().await;
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let fresh = fresh.clone();
+        calls.spawn(async move { ask(&fresh).await });
+    }
+    let cause = format!("FROM_{}", old.id());
+    assert!(calls.join_all().await.iter().all(|error| error.is(&cause)));
+    // Counters are the process's: other tests may discover meanwhile, but not two hundred times.
+    assert!(discoveries().await - before < 20);
     // NRF is away: the cache answers.
     nrf.stop().await;
     assert!(ask(&client).await.is(&format!("FROM_{}", old.id())));

@@ -197,12 +197,12 @@ impl Client {
             operation: O::NAME,
             reason: "callbacks go to a URI".to_owned(),
         })?;
-        let root = self.resolve::<O>(&selection).await?;
+        let root = self.resolve::<O>(&selection, deadline).await?;
         let answer = match self.exchange_at(&root, exchange.clone(), deadline).await {
             // The instance is gone: another may have taken its place.
             Err(Lost::NotConnected(_) | Lost::NotProcessed(_)) => {
                 self.inner.discovery.forget(&selection, &root);
-                let other = self.resolve::<O>(&selection).await?;
+                let other = self.resolve::<O>(&selection, deadline).await?;
                 self.exchange_at(&other, exchange, deadline).await
             }
             result => result,
@@ -210,12 +210,16 @@ impl Client {
         answer.map_err(lost_error::<O>).and_then(read_answer::<O>)
     }
 
-    async fn resolve<O: Operation>(&self, selection: &Selection) -> Result<ApiRoot, CallError<O::Error>> {
-        self.inner
-            .discovery
-            .resolve(self, selection)
-            .await
-            .map_err(|reason| CallError::Unreachable { operation: O::NAME, reason })
+    async fn resolve<O: Operation>(
+        &self,
+        selection: &Selection,
+        deadline: Instant,
+    ) -> Result<ApiRoot, CallError<O::Error>> {
+        let operation = O::NAME;
+        match time::timeout(deadline - time::now(), self.inner.discovery.resolve(self, selection)).await {
+            Ok(resolved) => resolved.map_err(|reason| CallError::Unreachable { operation, reason }),
+            Err(_) => Err(CallError::Timeout { operation }),
+        }
     }
 
     /// One exchange with one peer; repeated once on a fresh connection when the old one was dead.

@@ -25,6 +25,11 @@ const MAX_VALIDITY: Duration = Duration::from_secs(3600);
 #[derive(Debug, Default)]
 pub(crate) struct Discovery {
     cache: Mutex<HashMap<Selection, Found>>,
+    /// Discoveries that found nothing, counted, and why the last one did: the answer for those who waited
+    /// behind it, too.
+    failure: Mutex<(u64, Option<(Selection, String)>)>,
+    /// Held while NRF is asked: a thousand calls at start make one discovery per selection.
+    asking: tokio::sync::Mutex<()>,
 }
 
 /// Instances for a selection, best first.
@@ -46,6 +51,32 @@ impl Discovery {
         if let Some(root) = self.cached(selection) {
             return Ok(root);
         }
+        let failures_before = self.failure.lock().unwrap_or_else(PoisonError::into_inner).0;
+        let _asking = self.asking.lock().await;
+        if let Some(root) = self.cached(selection) {
+            return Ok(root);
+        }
+        if let Some(reason) = self.failed(selection, failures_before) {
+            return Err(reason);
+        }
+        let asked = self.ask(client, selection).await;
+        if let Err(reason) = &asked {
+            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            *failure = (failure.0 + 1, Some((selection.clone(), reason.clone())));
+        }
+        asked
+    }
+
+    /// Why the same selection found nothing since `failures_before` was read.
+    fn failed(&self, selection: &Selection, failures_before: u64) -> Option<String> {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, Some((failed, reason))) = &*failure else { return None };
+        (*count != failures_before && failed == selection).then(|| reason.clone())
+    }
+
+    /// Asks NRF and remembers its answer.
+    async fn ask(&self, client: &Client, selection: &Selection) -> Result<ApiRoot, String> {
+        let config = client.config();
         let nrf = config
             .nrf
             .as_ref()

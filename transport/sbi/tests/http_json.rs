@@ -396,3 +396,27 @@ async fn configured_peers_need_no_nrf() {
     assert!(client.call::<GetNssai>(Target::Discover, request).await.unwrap_err().is("USER_NOT_FOUND"));
     assert_eq!(reached.load(SeqCst), 1);
 }
+
+#[tokio::test]
+async fn a_panicking_handler_loses_its_own_request_only() {
+    let router = Router::new(Arc::new(()))
+        .on::<GetSmData>(async |_, _| panic!("on purpose"))
+        .on::<GetAmData>(async |_, _| {
+            net::time::sleep(Duration::from_millis(100)).await;
+            Err(ProblemDetails::user_not_found())
+        });
+    let server = sbi::serve(router, "127.0.0.1:0".parse().unwrap(), ServerConfig::default()).await.unwrap();
+    let at = server.address();
+    let supi: types::Supi = "imsi-999700000000001".parse().unwrap();
+    let client = Client::new(ClientConfig::default());
+    let slow = {
+        let client = client.clone();
+        let request = GetAmDataRequest { supi, plmn_id: None, body: () };
+        tokio::spawn(async move { client.call::<GetAmData>(at, request).await })
+    };
+    net::time::sleep(Duration::from_millis(20)).await;
+    let request = GetSmDataRequest { supi, single_nssai: None, dnn: None, plmn_id: None, body: () };
+    let error = client.call::<GetSmData>(at, request).await.unwrap_err();
+    assert!(matches!(error, CallError::Unreachable { .. }), "{error}");
+    assert!(slow.await.unwrap().unwrap_err().is("USER_NOT_FOUND"), "the request beside it is answered");
+}

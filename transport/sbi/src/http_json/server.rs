@@ -3,6 +3,7 @@
 use std::{
     future::{Future, poll_fn},
     net::SocketAddr,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
     task::Poll,
@@ -134,11 +135,23 @@ async fn connection(
 }
 
 /// Polls the exchange here once; only one that has to wait gets a task of its own.
+///
+/// A handler that panics loses its own request (the stream is reset), never the connection, which carries
+/// the requests of other UEs.
 async fn start(exchange: impl Future<Output = ()> + Send + 'static) {
     let mut exchange: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(exchange);
-    let finished = poll_fn(|cx| Poll::Ready(exchange.as_mut().poll(cx).is_ready())).await;
-    if !finished {
-        tokio::spawn(exchange);
+    let polled = poll_fn(|cx| {
+        let poll = AssertUnwindSafe(|| exchange.as_mut().poll(cx).is_ready());
+        Poll::Ready(catch_unwind(poll))
+    })
+    .await;
+    match polled {
+        Ok(true) => {}
+        Ok(false) => _ = tokio::spawn(exchange),
+        Err(_) => {
+            SERVER_CONNECTION_ERRORS.inc("handler_panicked");
+            tracing::error!("a handler panicked; its request is lost");
+        }
     }
 }
 

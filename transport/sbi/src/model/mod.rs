@@ -32,6 +32,15 @@ impl<K, V> Emptiness for std::collections::BTreeMap<K, V> {
     }
 }
 
+/// Reads `null` as a list or map with nothing in it: some implementations write empty ones so.
+pub(crate) fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Default + serde::Deserialize<'de>,
+{
+    Ok(<Option<T> as serde::Deserialize>::deserialize(deserializer)?.unwrap_or_default())
+}
+
 /// Declares data types: `name: T` is mandatory, `? name: T` optional, `* name: T` a list or map left out when empty.
 macro_rules! model {
     ($($(#[$meta:meta])* pub struct $name:ident $(: $media:ident)? { $($fields:tt)* })*) => {$(
@@ -54,7 +63,11 @@ macro_rules! model {
     (@fields $head:tt [$($out:tt)*] $(#[$meta:meta])* * $field:ident : $ty:ty, $($rest:tt)*) => {
         $crate::model::model!(@fields $head [$($out)*
             $(#[$meta])*
-            #[serde(default, skip_serializing_if = "crate::model::Emptiness::is_empty")]
+            #[serde(
+                default,
+                deserialize_with = "crate::model::null_is_empty",
+                skip_serializing_if = "crate::model::Emptiness::is_empty"
+            )]
             pub $field: $ty,
         ] $($rest)*);
     };
