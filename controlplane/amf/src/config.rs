@@ -118,9 +118,17 @@ impl Timers {
 
     fn or_t3512_plus_margin(&self, seconds: u64) -> Duration {
         match seconds {
-            0 => Duration::from_secs(self.t3512_s) + REACHABLE_MARGIN,
+            0 => Duration::from_secs(self.t3512_as_told()) + REACHABLE_MARGIN,
             s => Duration::from_secs(s),
         }
+    }
+
+    /// T3512 as the UE hears it, seconds: GPRS timer 3 has 31 steps of each unit (TS 24.008 §10.5.7.4a), so 54
+    /// minutes become an hour. We must not count a UE as lost before it has to speak.
+    fn t3512_as_told(&self) -> u64 {
+        let units = [2, 30, 60, 600, 3_600, 36_000, 1_152_000];
+        let unit = units.into_iter().find(|unit| self.t3512_s <= 31 * unit).unwrap_or(1_152_000);
+        self.t3512_s.div_ceil(unit) * unit
     }
 }
 
@@ -311,7 +319,8 @@ mod tests {
         let config: Config = serde_json::from_value(minimal()).unwrap();
         assert_eq!(config.validate(), Ok(()));
         assert_eq!(config.amf_id, AmfId::new(2, 1, 0).unwrap());
-        assert_eq!(config.timers.mobile_reachable(), Duration::from_secs(58 * 60));
+        // 54 minutes reach the UE as 60.
+        assert_eq!(config.timers.mobile_reachable(), Duration::from_secs(64 * 60));
         // What is written can be read again.
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(serde_json::from_str::<Config>(&text).unwrap().amf_id, config.amf_id);

@@ -507,3 +507,34 @@ async fn a_ue_that_vanishes_during_any_wait_leaves_nothing_behind() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_ue_that_leaves_and_comes_back_at_once_is_not_lost() {
+    let network = Network::start().await;
+    let mut gnb = Gnb::up(network.n2, 1).await;
+    let mut ue = Ue::new(1);
+    for round in 0..20 {
+        ue.register(&mut gnb).await;
+        let request = Message::DeregistrationRequestUe(gmm::DeregistrationRequestUe {
+            switch_off: true,
+            access: nas::AccessType::ThreeGpp,
+            ngksi: nas::KeySetId::Native(0),
+            identity: MobileIdentity::Guti(ue.guti.unwrap()),
+            nas_message_container: None,
+        });
+        ue.send(&gnb, &request).await;
+        gnb.released(&mut ue).await;
+        // By its old 5G-GUTI, which may lead to the task that is just ending, or nowhere.
+        let request = Message::RegistrationRequest(ue.registration_request(INITIAL));
+        ue.open(&gnb, &request).await;
+        let (Pdu::DownlinkNasTransport(_) | Pdu::InitialContextSetupRequest(_)) = gnb.recv().await else {
+            panic!("round {round}");
+        };
+        gnb.send(NgReset {
+            cause: ngap::cause::Misc::Unspecified.into(),
+            reset_type: ResetType::NgInterface,
+        })
+        .await;
+        while !matches!(gnb.recv().await, Pdu::NgResetAcknowledge(_)) {}
+    }
+}
