@@ -1,7 +1,7 @@
 //! The registry: one entry per NF instance, owned by the NRF, alive as long as heartbeats come.
 //!
 //! An entry is *registered* until it misses two heartbeats, then *suspended* (kept, not discovered: the NF
-//! may only be busy) and forgotten after [`FORGET_AFTER`] of them.
+//! may only be busy) and forgotten after ten of them.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
