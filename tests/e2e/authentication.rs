@@ -24,7 +24,7 @@ use sbi::{
 use store::{Authentication, OnConflict, OperatorCode, Sqlite, Store, Subscriber};
 use types::{Imsi, Key, Plmn};
 
-const IMSI: &str = "999700000000001";
+pub const IMSI: &str = "999700000000001";
 const HOME_KEY: &str = "c53c22208b61860b06c62e5406a7b330c2b577aa5558981510d128247d38bd1d";
 
 fn k() -> Key<16> {
@@ -40,15 +40,15 @@ fn plmn() -> Plmn {
 }
 
 /// The three network functions, each with its own address, and a client in the AMF's place.
-struct Home {
-    client: Client,
+pub struct Home {
+    pub client: Client,
     store: Arc<dyn Store>,
     running: Vec<nf::Running>,
     _folder: tempfile::TempDir,
 }
 
 impl Home {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&folder.path().join("godwit.db")).unwrap());
         let authentication = Authentication {
@@ -75,7 +75,8 @@ impl Home {
         let udm = udm::start(config, plmn(), env(&[(NfType::Udr, &udr)])).await.unwrap();
         let ausf =
             ausf::start(ausf::Config { sbi: free }, plmn(), env(&[(NfType::Udm, &udm)])).await.unwrap();
-        let client = env(&[(NfType::Ausf, &ausf), (NfType::Udr, &udr)]).client(NfType::Amf);
+        let client =
+            env(&[(NfType::Ausf, &ausf), (NfType::Udm, &udm), (NfType::Udr, &udr)]).client(NfType::Amf);
         Self { client, store, running: vec![ausf, udm, udr], _folder: folder }
     }
 
@@ -107,7 +108,7 @@ impl Home {
         self.client.call::<Confirm5gAka>(uri, request).await
     }
 
-    async fn stop(self) {
+    pub async fn stop(self) {
         for nf in self.running {
             nf.stop().await;
         }
