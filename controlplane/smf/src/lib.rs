@@ -80,6 +80,10 @@ pub async fn start(config: Config, env: Env) -> Result<Running, StartError> {
     });
     tasks.spawn(n4u::run(smf.clone()));
     tasks.spawn(handle_events(smf.clone(), events));
+    instance.prepare::<sbi::op::udm::GetSmData>();
+    instance.prepare::<sbi::op::udm::RegisterSmf>();
+    instance.prepare::<sbi::op::pcf::CreateSmPolicy>();
+    instance.prepare::<sbi::op::amf::N1N2MessageTransfer>();
     let stopping = instance.stopping();
     instance.spawn(async move {
         stopping.wait().await;

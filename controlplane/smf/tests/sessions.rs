@@ -67,6 +67,27 @@ async fn an_ipv4_session_is_established_end_to_end() {
 }
 
 #[tokio::test]
+async fn what_the_pcf_authorises_reaches_upf_gnb_and_ue() {
+    let mut world = World::new().await;
+    let decision = serde_json::json!({"sessRules": {"default": {
+        "sessRuleId": "default", "authSessAmbr": {"uplink": "5 Mbps", "downlink": "6 Mbps"},
+        "authDefQos": {"5qi": 7, "arp": {"priorityLevel": 3, "preemptCap": "NOT_PREEMPT", "preemptVuln": "PREEMPTABLE"}},
+    }}});
+    *world.peers.decision.lock().unwrap() = serde_json::from_value(decision).unwrap();
+    world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
+    let (n1, n2) = world.next_transfer().await;
+    let SmBody::EstablishmentAccept(accept) = n1.unwrap().body else { panic!() };
+    assert_eq!(accept.session_ambr.downlink.kbps(), 6_000);
+    assert_eq!(accept.qos_flows[0].five_qi(), Some(types::FiveQi(7)));
+    let setup = PduSessionResourceSetupRequestTransfer::decode(&n2.unwrap().1).unwrap();
+    assert_eq!(setup.session_ambr, Some(accept.session_ambr));
+    assert_eq!(setup.qos_flows[0].parameters.arp.priority, 3);
+    assert!(matches!(world.next_at_upf().await, Message::SessionEstablishmentRequest(_)));
+    let Message::SessionModificationRequest(change) = world.next_at_upf().await else { panic!() };
+    assert_eq!(change.update_qers[0].mbr.unwrap().downlink_kbps, 6_000);
+}
+
+#[tokio::test]
 async fn ipv6_and_dual_stack_sessions_solicit_and_get_their_prefix_from_the_smf() {
     let mut world = World::new().await;
     let session = world.establish(supi(1), id(1), PduSessionType::Ipv4v6).await;
@@ -237,8 +258,8 @@ fn gnb_released() -> bytes::Bytes {
 }
 
 /// Everybody hears of the end, in any order.
-async fn wait_for_end(world: &mut World, amf: bool) {
-    let (mut told, mut policy, mut registration) = (!amf, false, false);
+async fn wait_for_end(world: &mut World, registered: bool) {
+    let (mut told, mut policy, mut registration) = (false, false, !registered);
     while !(told && policy && registration) {
         match world.next().await {
             Seen::Released(context) => {
@@ -247,6 +268,7 @@ async fn wait_for_end(world: &mut World, amf: bool) {
             }
             Seen::PolicyDeleted => policy = true,
             Seen::Deregistered => registration = true,
+            Seen::Registered => {}
             other => panic!("{other:?}"),
         }
     }
@@ -349,7 +371,7 @@ async fn a_gnb_that_refuses_ends_a_new_session_with_a_reject() {
     assert_eq!(updated.up_cnx_state, Some(UpCnxState::Deactivated));
     let (n1, n2) = world.next_transfer().await;
     assert_eq!((reject_cause(&n1.unwrap().body), n2), (GsmCause::InsufficientResources, None));
-    wait_for_end(&mut world, true).await;
+    wait_for_end(&mut world, false).await;
     assert_eq!(world.sessions_at_upf(), 0);
 }
 
@@ -376,14 +398,14 @@ async fn a_silent_or_refusing_upf_fails_the_procedure_with_a_cause() {
         world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
         let (n1, n2) = world.next_transfer().await;
         assert_eq!((reject_cause(&n1.unwrap().body), n2), (cause, None));
-        wait_for_end(&mut world, true).await;
+        wait_for_end(&mut world, false).await;
     }
     // The heartbeats have noticed: the next session is refused without waiting, and works once the UPF is back.
     until_associated(&world, false).await;
     world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
     let (n1, _) = world.next_transfer().await;
     assert_eq!(reject_cause(&n1.unwrap().body), GsmCause::InsufficientResources);
-    wait_for_end(&mut world, true).await;
+    wait_for_end(&mut world, false).await;
     world.upf.mode.store(NORMAL, Ordering::Relaxed);
     until_associated(&world, true).await;
     while world.at_upf.try_recv().is_ok() {}

@@ -312,3 +312,9 @@ fn update_to_gnb(
     };
     SessionModificationRequest { update_fars: vec![far], ..Default::default() }
 }
+
+/// The session AMBR changed.
+pub fn change_ambr(ambr: Ambr) -> SessionModificationRequest {
+    let qer = UpdateQer { qer_id: AMBR, mbr: Some(rates(ambr)), ..Default::default() };
+    SessionModificationRequest { update_qers: vec![qer], ..Default::default() }
+}

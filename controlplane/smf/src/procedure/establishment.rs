@@ -22,10 +22,10 @@ use types::{Ambr, Arp, BitRate, Dnn, FiveQi, PduSessionId, PduSessionType, Pti, 
 use crate::context::{Network, Phase, Session, SessionState, Smf, UpState, UpfSession};
 use crate::n1;
 use crate::n2;
-use crate::n4::N4Error;
+use crate::n4::{N4Error, rules};
 use crate::peers::{ForUe, apply};
 use crate::pool::{Addresses, PoolError};
-use crate::procedure::release;
+use crate::procedure::{release, user_plane};
 
 static REQUESTED: Counter = Counter::new("smf_session_requested");
 static ESTABLISHED: Counter = Counter::new("smf_session_accepted");
@@ -250,10 +250,22 @@ async fn establish(
     }
     ESTABLISHED.inc();
     smf.samples.push("pdu_session_establishment", session.supi, "ok".into(), start, Duration::ZERO);
+    register(&smf, &session).await;
     let guard = Duration::from_millis(smf.config.timers.establishment_guard_ms);
     if time::timeout(guard, activated).await.is_err() {
         tracing::info!(supi = %session.supi, id = %session.id, "the gNB did not answer: session released");
         release::locally(&smf, &session, release::Tell::Amf(Some(Cause::FiveGAnNotResponding))).await;
+    }
+}
+
+/// UDM learns which SMF has the session (step 4). Only its end needs that: it waits until UE and gNB are served.
+async fn register(smf: &Arc<Smf>, session: &Arc<Session>) {
+    let mut state = session.state.lock().await;
+    if matches!(state.phase, Phase::Establishing | Phase::Active) {
+        state.registration = Some(tokio::spawn({
+            let (smf, session, plmn) = (smf.clone(), session.clone(), state.plmn);
+            async move { smf.register(&session, plmn).await }
+        }));
     }
 }
 
@@ -276,16 +288,17 @@ async fn prepare(
 ) -> Result<(ApiRoot, ForUe), GsmCause> {
     let mut state = session.state.lock().await;
     let network = smf.networks.get(&session.dnn).ok_or(GsmCause::MissingOrUnknownDnn)?;
-    // UDM's registration is needed only for the end of the session: it runs beside (step 4).
-    state.registration = Some(tokio::spawn({
-        let (smf, session, plmn) = (smf.clone(), session.clone(), state.plmn);
-        async move { smf.register(&session, plmn).await }
-    }));
-    if let Some((policy, decision)) = smf.create_policy(session, &state).await? {
+    // Steps 7 and 10 at once: the PCF seldom changes what is subscribed, and then the UPF is told.
+    let (policy, on_upf) =
+        tokio::join!(smf.create_policy(session, &state), establish_n4(smf, session, &state));
+    // Kept before any failure is looked at, so that the release gives it back.
+    let on_upf = on_upf.map(|upf| state.upf = Some(upf));
+    let policy = policy.map(|policy| {
+        let (policy, decision) = policy?;
         state.policy = Some(policy);
-        apply(&decision, &mut state);
-    }
-    state.upf = Some(establish_n4(smf, session, &state).await.map_err(|error| {
+        Some(decision)
+    });
+    on_upf.map_err(|error| {
         tracing::warn!(supi = %session.supi, %error, "session not established on a UPF");
         match error {
             N4Error::NoUpf | N4Error::Refused(pfcp::Cause::NO_RESOURCES | pfcp::Cause::CONGESTION) => {
@@ -293,7 +306,17 @@ async fn prepare(
             }
             _ => GsmCause::NetworkFailure,
         }
-    })?);
+    })?;
+    if let Some(decision) = policy? {
+        let subscribed = state.ambr;
+        apply(&decision, &mut state);
+        if state.ambr != subscribed {
+            let change = rules::change_ambr(state.ambr);
+            user_plane::modify(smf, session, &mut state, change)
+                .await
+                .map_err(|_| GsmCause::NetworkFailure)?;
+        }
+    }
     session.publish_advertisement(network, &state);
     let n3 = state.upf.map(|upf| upf.tunnels.n3).ok_or(GsmCause::NetworkFailure)?;
     let transfer = n2::setup_request(session, &state, n3).ok_or(GsmCause::NetworkFailure)?;

@@ -53,6 +53,8 @@ pub struct Peers {
     pub pcf_refuses: AtomicBool,
     pub amf_refuses: AtomicBool,
     pub types: Mutex<Vec<PduSessionType>>,
+    /// What the PCF decides.
+    pub decision: Mutex<SmPolicyDecision>,
 }
 
 async fn sm_data(peers: Arc<Peers>, request: GetSmDataRequest) -> Result<SmSubsData, ProblemDetails> {
@@ -102,7 +104,8 @@ async fn create_policy(
     if peers.pcf_refuses.load(Ordering::Relaxed) {
         return Err(ProblemDetails::new(403, "USER_UNKNOWN"));
     }
-    Ok(Created { location: "/sm-policies/1".into(), body: SmPolicyDecision::default() })
+    let body = peers.decision.lock().expect("test").clone();
+    Ok(Created { location: "/sm-policies/1".into(), body })
 }
 
 async fn delete_policy(peers: Arc<Peers>, _: DeleteSmPolicyRequest) -> Result<(), ProblemDetails> {
@@ -340,6 +343,7 @@ impl World {
             udm_silent: false.into(),
             pcf_refuses: false.into(),
             amf_refuses: false.into(),
+            decision: Mutex::default(),
             types: Mutex::new(vec![PduSessionType::Ipv4, PduSessionType::Ipv6, PduSessionType::Ipv4v6]),
         });
         let router = Router::new(peers.clone())
