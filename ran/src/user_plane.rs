@@ -39,6 +39,8 @@ const QUEUE: usize = 64;
 const POSITION_BITS: u32 = 20;
 /// Tunnels at once.
 const MAX_TUNNELS: u32 = (1 << POSITION_BITS) - 1;
+/// Stack of a thread that only closes a descriptor.
+const REMOVER_STACK: usize = 64 * 1024;
 /// Poller token of the N3 socket; tunnels use their position.
 const N3: u64 = u64::MAX - 1;
 
@@ -339,15 +341,32 @@ impl Worker {
                     }
                 }
                 Command::Close { position } => {
-                    // Closing the TUN's descriptor takes it out of the poller.
-                    if let Some(tunnel) = self.tunnels.get_mut(position as usize) {
-                        *tunnel = None;
+                    if let Some(tunnel) = self.tunnels.get_mut(position as usize).and_then(Option::take) {
+                        self.close(tunnel);
                     }
                 }
-                Command::Stop => return false,
+                Command::Stop => {
+                    for tunnel in std::mem::take(&mut self.tunnels).into_iter().flatten() {
+                        self.close(tunnel);
+                    }
+                    return false;
+                }
             }
         }
         true
+    }
+
+    /// Lets go of a tunnel. The kernel takes some 30 ms to remove a TUN device, in which this thread would
+    /// move no packet, and which add up when hundreds of UEs leave: that is left to a thread of its own.
+    fn close(&self, tunnel: State) {
+        let Some(tun) = tunnel.tun else { return };
+        if let Some(fd) = tun.fd() {
+            // Not there only if adding it failed, which was reported.
+            let _ = self.poller.remove(fd);
+        }
+        let remover = std::thread::Builder::new().name("ran-tun".into()).stack_size(REMOVER_STACK);
+        // Without a thread the closure is dropped here, and the device with it.
+        let _ = remover.spawn(move || drop(tun));
     }
 
     /// Packets of a UE's TUN.
