@@ -420,3 +420,35 @@ async fn a_panicking_handler_loses_its_own_request_only() {
     assert!(matches!(error, CallError::Unreachable { .. }), "{error}");
     assert!(slow.await.unwrap().unwrap_err().is("USER_NOT_FOUND"), "the request beside it is answered");
 }
+
+#[tokio::test]
+async fn thousands_of_calls_that_time_out_at_once_cost_nobody_else() {
+    let router = Router::new(Arc::new(()))
+        .on::<GetAmData>(async |_, _| {
+            net::time::sleep(Duration::from_secs(2)).await;
+            Err(ProblemDetails::user_not_found())
+        })
+        .on::<GetNssai>(async |_, _| Err(ProblemDetails::user_not_found()));
+    let server = sbi::serve(router, "127.0.0.1:0".parse().unwrap(), ServerConfig::default()).await.unwrap();
+    let at = server.address();
+    let client = Client::new(ClientConfig { timeout: Duration::from_millis(500), ..ClientConfig::default() });
+    let supi: types::Supi = "imsi-999700000000001".parse().unwrap();
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..3000 {
+        let client = client.clone();
+        let request = GetAmDataRequest { supi, plmn_id: None, body: () };
+        calls.spawn(async move { client.call::<GetAmData>(at, request).await.unwrap_err() });
+    }
+    let errors = calls.join_all().await;
+    let timeouts = errors.iter().filter(|error| matches!(error, CallError::Timeout { .. })).count();
+    assert_eq!(timeouts, 3000, "{:?}", errors.iter().find(|e| !matches!(e, CallError::Timeout { .. })));
+    let request = GetNssaiRequest { supi, plmn_id: None, body: () };
+    assert!(client.call::<GetNssai>(at, request).await.unwrap_err().is("USER_NOT_FOUND"));
+    let counters = telemetry::counters::snapshot();
+    let broken = counters
+        .get("sbi_server_connection_errors")
+        .map(|c| c["values"]["protocol"].clone())
+        .unwrap_or_default();
+    // Another test sends one connection that is garbage after a valid preface.
+    assert!(broken.as_u64().unwrap_or(0) <= 2, "{counters:?}");
+}

@@ -96,6 +96,9 @@ async fn connection(
     let mut builder = h2::server::Builder::new();
     builder
         .max_concurrent_streams(config.max_concurrent_streams)
+        // Under overload a client cancels all it has waiting at once: that is no attack as long as streams
+        // are bounded, and must not cost the connection.
+        .max_pending_accept_reset_streams(config.max_concurrent_streams as usize)
         .max_header_list_size(config.max_header_bytes)
         .initial_window_size(config.max_body_bytes as u32)
         .initial_connection_window_size(4 * config.max_body_bytes as u32)
