@@ -77,7 +77,12 @@ pub struct Simulator {
     /// Seen while looking for something else.
     passed: VecDeque<SimulatorEvent>,
     log: std::path::PathBuf,
+    /// How long it may take to end.
+    stop_limit: Duration,
 }
+
+/// Time to deregister one more UE and remove its device, for which the kernel takes up to 30 ms.
+const STOP_LIMIT_PER_UE: Duration = Duration::from_millis(50);
 
 impl Simulator {
     pub(crate) fn start(
@@ -106,7 +111,8 @@ impl Simulator {
         // Unbounded, for a process that cannot write stops; a demo is some thousand lines.
         let (sender, events) = mpsc::unbounded_channel();
         tokio::spawn(read(lines, sender));
-        Ok(Simulator { child, events, passed: VecDeque::new(), log: folder.join("ran.log") })
+        let stop_limit = STOP_LIMIT + STOP_LIMIT_PER_UE * options.ues;
+        Ok(Simulator { child, events, passed: VecDeque::new(), log: folder.join("ran.log"), stop_limit })
     }
 
     /// The next event; `None` when the simulator has ended.
@@ -163,7 +169,7 @@ impl Simulator {
     /// # Errors
     /// It did not end by itself, or ended badly.
     pub async fn stop(mut self) -> anyhow::Result<Vec<SimulatorEvent>> {
-        let status = self.child.stop(STOP_LIMIT).await?;
+        let status = self.child.stop(self.stop_limit).await?;
         let mut rest: Vec<_> = self.passed.drain(..).collect();
         while let Some(event) = self.events.recv().await {
             rest.push(event);
