@@ -1,4 +1,14 @@
 //! End-to-end tests: parts of the core together, and whole networks in namespaces.
+//!
+//! Read first: [`world`], how a test gets a network. One module per kind of trouble; each test is one story.
 #![forbid(unsafe_code)]
 
 mod authentication;
+mod captures;
+mod command_line;
+mod n2;
+mod registration;
+mod sessions;
+mod subscription;
+mod user_plane;
+mod world;

@@ -50,6 +50,8 @@ impl Ue {
         let id = request.id;
         let pti = self.next_pti();
         let message = self.establishment_request(request, pti)?;
+        // Asking for an identity again gives up the session that had it.
+        self.sessions.remove(&id);
         let started = net::time::now();
         self.send(&message).await?;
         let accept = self.establishment_answer(id, pti).await?;

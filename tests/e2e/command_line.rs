@@ -1,0 +1,115 @@
+//! What a person types: configurations with mistakes, subscribers, listings of a running core, exit codes.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::world::{establish, plain};
+
+fn godwit(arguments: &[&str]) -> Output {
+    Command::new(lab::find_godwit().unwrap()).args(arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn mistakes_in_the_configuration_name_line_key_and_suggestion() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("godwit.yaml");
+    let shipped =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../godwit.yaml")).unwrap();
+    let cases = [
+        ("  ngap: 127.0.0.5:38412", "  ngpa: 127.0.0.5:38412", "amf.ngpa: unknown key; did you mean `ngap`?"),
+        ("gtpu: 127.0.0.7:2152", "gtpu: 127.0.0.7", "upf.gtpu: `127.0.0.7`: invalid socket address"),
+        ("mcc: \"999\"", "mcc: \"9x9\"", "plmn: "),
+        ("sctp: auto", "sctp: kernal", "amf.sctp: "),
+        ("ipv4: 10.45.0.0/16", "ipv4: 10.45.0.0/40", "smf.dnn[0].ue_pool.ipv4: "),
+        ("log: info", "\tlog: info", "not valid YAML"),
+    ];
+    for (right, wrong, expected) in cases {
+        assert!(shipped.contains(right), "{right}");
+        let line = shipped[..shipped.find(right).unwrap()].matches('\n').count() + 1;
+        std::fs::write(&file, shipped.replacen(right, wrong, 1)).unwrap();
+        for command in ["check", "run"] {
+            let output = godwit(&[command, "-c", file.to_str().unwrap()]);
+            let text = said(&output);
+            assert_eq!(output.status.code(), Some(3), "{command} {wrong}: {text}");
+            assert!(text.contains(expected) && text.contains("nothing was started"), "{wrong}: {text}");
+            assert!(text.contains(&format!("godwit.yaml:{line}: ")), "{wrong} is on line {line}: {text}");
+        }
+    }
+    std::fs::write(&file, &shipped).unwrap();
+    assert!(godwit(&["check", "-c", file.to_str().unwrap()]).status.success());
+}
+
+#[test]
+fn subscribers_are_added_listed_shown_imported_and_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("godwit.db");
+    let subscriber = |verb: &str, rest: &[&str]| {
+        let output = godwit(&[&["subscriber", verb, "--store", store.to_str().unwrap()], rest].concat());
+        (output.status.code().unwrap(), said(&output))
+    };
+    let keys = ["--k", "465B5CE8B199B49FAA5F0A2EE238A6BC", "--opc", "E8ED289DEBA952E4283B54E88E6183CA"];
+    let add = |rest: &[&str]| subscriber("add", &[&["999700000000001"], &keys[..], rest].concat());
+    assert_eq!(add(&["--count", "3"]).0, 0);
+    let (code, text) = add(&[]);
+    assert!(code == 1 && text.contains("--replace"), "{text}");
+    assert_eq!(add(&["--replace"]).0, 0);
+    let (_, listed) = subscriber("list", &["--json"]);
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed.as_array().unwrap().len(), 3);
+    assert!(!listed.to_string().to_uppercase().contains("465B5C"), "no keys in a listing");
+
+    // What `show --json` prints, `import` reads.
+    let (_, shown) = subscriber("show", &["--json", "imsi-999700000000002"]);
+    let file = folder.path().join("subscribers.json");
+    std::fs::write(&file, format!("[{shown}]")).unwrap();
+    assert_eq!(subscriber("remove", &["999700000000002"]).0, 0);
+    assert_eq!(subscriber("show", &["999700000000002"]).0, 1);
+    assert_eq!(subscriber("import", &[file.to_str().unwrap()]).0, 0);
+    assert_eq!(subscriber("show", &["999700000000002"]).0, 0);
+
+    std::fs::write(&file, "imsi,k,opc\n999700000000009,xyz,E8ED289DEBA952E4283B54E88E6183CA\n").unwrap();
+    let (code, text) = subscriber("import", &[file.to_str().unwrap()]);
+    assert!(code == 1 && text.contains("line 2"), "{text}");
+    assert_eq!(subscriber("remove", &["999700000000009"]).0, 1);
+}
+
+#[test]
+fn a_core_that_does_not_run_is_a_case_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let run_dir = folder.path().to_str().unwrap();
+    for command in [["ue", "list"], ["session", "list"], ["upf", "stats"]] {
+        let output = godwit(&[&command[..], &["--run-dir", run_dir]].concat());
+        assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+        assert!(said(&output).contains("is it running"), "{}", said(&output));
+    }
+    assert_eq!(godwit(&["no-such-command"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_running_core_is_listed() {
+    plain(async |world| {
+        let gnb = world.gnb(0).await;
+        let mut ue = world.ue(&gnb, 0);
+        ue.register().await.unwrap();
+        establish(&mut ue, 5).await.unwrap();
+        let run_dir = world.lab.folder().join("run");
+        let ask = |arguments: &[&str]| {
+            let output = godwit(&[arguments, &["--run-dir", run_dir.to_str().unwrap()]].concat());
+            assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let supi = ue.supi().to_string();
+        assert!(ask(&["ue", "list"]).contains(&supi));
+        assert!(ask(&["session", "list"]).contains(&supi));
+        let shown: serde_json::Value =
+            serde_json::from_str(&ask(&["session", "show", &supi, "5", "--json"])).unwrap();
+        assert_eq!(shown.as_array().map(Vec::len), Some(1), "{shown}");
+        assert!(ask(&["upf", "sessions"]).contains(&ue.sessions().next().unwrap().ipv4.unwrap().to_string()));
+        let status = ask(&["status"]);
+        assert_eq!(status.matches(" running ").count(), 8, "{status}");
+    });
+}

@@ -1,0 +1,198 @@
+//! PDU sessions that cannot be, and peers of the session's NFs that are gone, slow or new.
+
+use nas::GsmCause;
+use net::process::Command;
+use net::time::{Duration, sleep, timeout};
+use ran::Failure;
+use serde_json::{Value, json};
+
+use crate::world::{LIMIT, World, establish, id, network, ping, plain, request, try_ping};
+
+/// The 5GSM cause of a refusal, or the 5GMM cause of a message that the AMF could not forward.
+fn refused(result: Result<(), Failure>) -> u8 {
+    match result {
+        Err(failure @ (Failure::SessionRejected(_) | Failure::Rejected(_))) => failure.cause().unwrap(),
+        other => panic!("a refusal with a cause is expected, not {other:?}"),
+    }
+}
+
+#[test]
+fn unknown_data_networks_and_slices_are_refused_with_their_cause() {
+    plain(async |world| {
+        let gnb = world.gnb(0).await;
+        world.watch(&gnb).await;
+        let mut ue = world.ue(&gnb, 0);
+        ue.register().await.unwrap();
+        let mut unknown = request(1);
+        unknown.dnn = Some("nowhere".parse().unwrap());
+        let cause = refused(ue.establish_session(unknown).await.map(|_| ()));
+        // 5GSM #27 missing or unknown DNN, or 5GMM #91 DNN not supported or not subscribed in the slice.
+        assert!([27, 91].contains(&cause), "cause {cause}");
+        let mut unknown = request(2);
+        unknown.slice = Some("7-0a0b0c".parse().unwrap());
+        let cause = refused(ue.establish_session(unknown).await.map(|_| ()));
+        // 5GMM #90 payload was not forwarded, #62 no network slices available, 5GSM #69/#70.
+        assert!([62, 69, 70, 90, 91].contains(&cause), "cause {cause}");
+        establish(&mut ue, 3).await.unwrap();
+        ping(&mut ue, 3).await;
+        world.bystander_is_well().await;
+    });
+}
+
+#[test]
+fn an_exhausted_pool_refuses_and_recovers() {
+    let small = |options: &mut lab::Options| {
+        options.edit = Box::new(|configuration| {
+            for nf in ["smf", "upf"] {
+                configuration[nf]["dnn"][0]["ue_pool"] = json!({"ipv4": "10.45.0.0/29"});
+            }
+        });
+    };
+    network(small, async |world| {
+        let gnb = world.gnb(0).await;
+        let mut ues = Vec::new();
+        let refusal = loop {
+            let mut ue = world.ue(&gnb, ues.len() as u64);
+            ue.register().await.unwrap();
+            match establish(&mut ue, 1).await {
+                Ok(()) => ues.push(ue),
+                Err(failure) => break failure,
+            }
+            assert!(ues.len() < 8, "a /29 has not that many addresses");
+        };
+        assert!(
+            matches!(refusal, Failure::SessionRejected(GsmCause::InsufficientResources)),
+            "{refusal:?} after {} sessions",
+            ues.len()
+        );
+        let full = ues.len();
+        assert!(full >= 5);
+        // An address comes back with its session, once the UE has confirmed the release.
+        ues[0].release_session(id(1)).await.unwrap();
+        world
+            .until("smf", "/sessions", |sessions| sessions.as_array().is_some_and(|all| all.len() < full))
+            .await;
+        establish(&mut ues[0], 2).await.unwrap();
+        for ue in &mut ues[1..] {
+            ping(ue, 1).await;
+        }
+        ping(&mut ues[0], 2).await;
+    });
+}
+
+#[test]
+fn the_same_session_identity_again_replaces_the_session() {
+    plain(async |world| {
+        let gnb = world.gnb(0).await;
+        world.watch(&gnb).await;
+        let mut ue = world.ue(&gnb, 0);
+        ue.register().await.unwrap();
+        establish(&mut ue, 1).await.unwrap();
+        ping(&mut ue, 1).await;
+        // TS 24.501 §5.4.5.2.5: the network releases the old one by itself.
+        establish(&mut ue, 1).await.unwrap();
+        ping(&mut ue, 1).await;
+        let supi = ue.supi().to_string();
+        world.until("smf", "/sessions", |sessions| sessions.to_string().matches(&supi).count() == 1).await;
+        world.bystander_is_well().await;
+    });
+}
+
+#[test]
+fn ipv6_and_dual_stack_sessions_get_their_prefix() {
+    plain(async |world| {
+        let gnb = world.gnb(0).await;
+        let mut ue = world.ue(&gnb, 0);
+        ue.register().await.unwrap();
+        for (value, session_type) in [(1, types::PduSessionType::Ipv6), (2, types::PduSessionType::Ipv4v6)] {
+            let mut wanted = request(value);
+            wanted.session_type = session_type;
+            ue.establish_session(wanted).await.unwrap();
+            let (address, _) = ue.solicit_router(id(value)).await.unwrap();
+            assert_eq!(address.segments()[..3], [0xfd00, 0x45, 0], "{address}");
+        }
+        ping(&mut ue, 2).await;
+    });
+}
+
+/// Every NF in a process of its own, quick to notice what is gone.
+fn processes(options: &mut lab::Options) {
+    options.processes = true;
+    options.edit = Box::new(|configuration| {
+        configuration["smf"]["timers"] = json!({"pfcp_t1_ms": 200, "pfcp_n1": 2, "pfcp_heartbeat_ms": 500});
+    });
+}
+
+#[test]
+fn a_silent_upf_refuses_sessions_and_a_restarted_one_gets_them_back() {
+    network(processes, async |world| {
+        let gnb = world.gnb(0).await;
+        let mut ue = world.ue(&gnb, 0);
+        ue.register().await.unwrap();
+        establish(&mut ue, 1).await.unwrap();
+        ping(&mut ue, 1).await;
+
+        world.lab.kill("upf").await.unwrap();
+        let refusal = timeout(LIMIT, establish(&mut ue, 2)).await.unwrap().unwrap_err();
+        assert!(matches!(refusal, Failure::SessionRejected(_) | Failure::Rejected(_)), "{refusal:?}");
+        // The UE is still registered, and so are others.
+        world.ue(&gnb, 1).register().await.unwrap();
+
+        // A new UPF has a new recovery time stamp and no sessions: the SMF puts them back.
+        world.lab.restart("upf").await.unwrap();
+        world.until("smf", "/status", |status| associated(status)).await;
+        let mut back = false;
+        for _ in 0..10 {
+            back = back || try_ping(&mut ue, 1).await;
+        }
+        assert!(back, "the session works again after the UPF restarted");
+        establish(&mut ue, 3).await.unwrap();
+        ping(&mut ue, 3).await;
+    });
+}
+
+fn associated(status: &Value) -> bool {
+    status["detail"]["upfs"].as_array().is_some_and(|upfs| upfs.iter().all(|upf| upf["associated"] == true))
+}
+
+#[test]
+fn sbi_peers_that_are_down_or_slow_cost_one_procedure_and_no_more() {
+    network(processes, async |world| {
+        let gnb = world.gnb(0).await;
+        world.watch(&gnb).await;
+        for peer in ["udr", "ausf"] {
+            world.lab.kill(peer).await.unwrap();
+            let failure = timeout(LIMIT, world.ue(&gnb, 0).register()).await.unwrap().unwrap_err();
+            assert!(matches!(failure, Failure::Rejected(_)), "{peer} down: {failure:?}");
+            // Who is registered notices nothing.
+            world.bystander_still_talks().await;
+            world.lab.restart(if peer == "udr" { "udr" } else { "ausf" }).await.unwrap();
+            recovers(world, &gnb).await;
+        }
+
+        // Slow: the process stands still, its connections stay open.
+        let udm = world.lab.processes().find(|(name, _)| *name == "udm").unwrap().1.to_string();
+        signal("-STOP", &udm).await;
+        let failure = timeout(LIMIT, world.ue(&gnb, 1).register()).await.unwrap().unwrap_err();
+        assert!(matches!(failure, Failure::Rejected(_)), "a UDM that stands still: {failure:?}");
+        world.bystander_still_talks().await;
+        signal("-CONT", &udm).await;
+        recovers(world, &gnb).await;
+    });
+}
+
+async fn signal(name: &str, pid: &str) {
+    let output = Command::new("kill").args([name, pid]).output(Duration::from_secs(5)).await.unwrap();
+    assert!(output.status.success());
+}
+
+/// A UE can register again within the time others may take to notice that a peer is back.
+async fn recovers(world: &mut World, gnb: &ran::Gnb) {
+    for _ in 0..20 {
+        if world.ue(gnb, 2).register().await.is_ok() {
+            return;
+        }
+        sleep(Duration::from_millis(500)).await;
+    }
+    panic!("nobody can register after the peer came back");
+}
