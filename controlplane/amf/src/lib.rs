@@ -73,6 +73,11 @@ pub async fn start(config: Config, env: nf::Env) -> Result<nf::Running, StartErr
     let amf = Arc::new(context::Amf::new(config, peers));
     let stopping = instance.stopping();
     instance.spawn(n2::run(amf.clone(), listener, stopping));
+    instance.prepare::<sbi::op::ausf::Authenticate>();
+    instance.prepare::<sbi::op::udm::GetAmData>();
+    instance.prepare::<sbi::op::udm::RegisterAmf>();
+    instance.prepare::<sbi::op::pcf::CreateAmPolicy>();
+    instance.prepare::<sbi::op::smf::CreateSmContext>();
     let routes = oam::routes(&amf);
     Ok(instance.start(service::router(amf), routes)?)
 }

@@ -36,8 +36,14 @@ async fn n1n2_message_transfer(
     request: N1N2MessageTransferRequest,
 ) -> Result<Initiated<N1N2MessageTransferRspData>, N1N2MessageTransferError> {
     let ue = find(&amf, &request.ue_context_id)?;
+    let skip_if_idle = request.body.skip_ind == Some(true);
     let transfer = transfer(request.body)?;
     let connected = ue.is_connected();
+    if skip_if_idle && !connected {
+        // The SMF would rather not have the UE paged for this (TS 29.518 §5.2.2.3.1, `skipInd`).
+        let cause = N1N2MessageTransferCause::N1MsgNotTransferred;
+        return Ok(Initiated::Done(N1N2MessageTransferRspData { cause, supported_features: None }));
+    }
     queue(&ue, UeEvent::Transfer(Box::new(transfer)))?;
     let cause = if connected {
         N1N2MessageTransferCause::Initiated

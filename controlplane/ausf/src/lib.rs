@@ -50,6 +50,7 @@ pub async fn start(config: Config, plmn: Plmn, env: nf::Env) -> Result<nf::Runni
         contexts: context::Contexts::default(),
     });
     instance.profile().plmn_list = vec![plmn];
+    instance.prepare::<sbi::op::udm::GenerateAuthData>();
     let router = Router::new(ausf.clone())
         .on::<op::Authenticate>(Ausf::authenticate)
         .on::<op::Confirm5gAka>(Ausf::confirm);

@@ -20,6 +20,11 @@ use crate::{
     shutdown::Shutdown,
 };
 
+/// Pause between attempts to find a peer that has not started yet.
+const PREPARE_PAUSE: Duration = Duration::from_millis(20);
+/// Peers that are not there by then are found when they are first called.
+const PREPARE_LIMIT: Duration = Duration::from_secs(10);
+
 /// Why an NF could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
@@ -97,6 +102,23 @@ impl Instance {
     /// What NRF will be told; services are added from the router at start.
     pub fn profile(&mut self) -> &mut NfProfile {
         &mut self.profile
+    }
+
+    /// Finds whoever offers `O` and connects, in the background, so that the first call of a core that has just started
+    /// takes no longer than any other. Tried until it succeeds or [`PREPARE_LIMIT`] has passed.
+    pub fn prepare<O: sbi::Operation>(&mut self) {
+        let (client, stop) = (self.client.clone(), self.stop.clone());
+        self.spawn(async move {
+            let tries = async {
+                while client.prepare::<O>().await.is_err() {
+                    time::sleep(PREPARE_PAUSE).await;
+                }
+            };
+            tokio::select! {
+                () = stop.wait() => {}
+                _ = time::timeout(PREPARE_LIMIT, tries) => {}
+            }
+        });
     }
 
     /// Runs a task beside the server. When the NF stops, the task sees [`Self::stopping`], has

@@ -53,6 +53,7 @@ pub async fn start(config: Config, plmn: Plmn, env: nf::Env) -> Result<nf::Runni
     let suci_keys = keys.collect::<Result<_, types::Invalid>>()?;
     let udm = Arc::new(Udm { client: instance.client(), plmn, suci_keys });
     instance.profile().plmn_list = vec![plmn];
+    instance.prepare::<sbi::op::udr::QueryAmData>();
     let router = Router::new(udm)
         .on::<op::GenerateAuthData>(Udm::generate_auth_data)
         .on::<op::ConfirmAuth>(Udm::confirm_auth)

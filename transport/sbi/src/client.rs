@@ -148,6 +148,21 @@ impl Client {
         result
     }
 
+    /// Finds an instance that offers `O`'s service and opens the connection to it, so that the first call finds both
+    /// done. Does nothing else: no request reaches the peer.
+    ///
+    /// # Errors
+    /// There is no instance yet, or it does not take connections.
+    pub async fn prepare<O: Operation>(&self) -> Result<(), CallError<O::Error>> {
+        let unreachable =
+            |reason: &str| CallError::Unreachable { operation: O::NAME, reason: reason.to_owned() };
+        let deadline = time::now() + self.inner.config.timeout;
+        let selection =
+            select(&O::SERVICE, None, None).ok_or_else(|| unreachable("callbacks go to a URI"))?;
+        let root = self.resolve::<O>(&selection, deadline).await?;
+        self.peer(&root).prepare(deadline).await.map_err(lost_error::<O>)
+    }
+
     /// Sends a notification to the URI that the peer gave.
     ///
     /// # Errors

@@ -452,3 +452,16 @@ async fn thousands_of_calls_that_time_out_at_once_cost_nobody_else() {
     // Another test sends one connection that is garbage after a valid preface.
     assert!(broken.as_u64().unwrap_or(0) <= 2, "{counters:?}");
 }
+
+#[tokio::test]
+async fn a_client_prepares_for_peers_that_are_there() {
+    let (server, reached) = server(ServerConfig::default()).await;
+    let client = |root: sbi::ApiRoot| {
+        let peers = [(NfType::Udm, root)].into();
+        Client::new(ClientConfig { peers, ..ClientConfig::default() })
+    };
+    client(server.address().into()).prepare::<GetNssai>().await.unwrap();
+    assert_eq!(reached.load(SeqCst), 0, "no request is sent");
+    assert!(client("http://127.0.0.1:1".parse().unwrap()).prepare::<GetNssai>().await.is_err());
+    assert!(Client::new(ClientConfig::default()).prepare::<GetNssai>().await.is_err());
+}

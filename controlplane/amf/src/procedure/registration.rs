@@ -133,13 +133,14 @@ async fn accept_or_stop(ue: &mut Ue, request: gmm::RegistrationRequest) -> Resul
     check_type(&request)?;
     ue.ctx.mm_event(MmEvent::CommonProcedureRequested);
     let verified = ue.is_secure();
-    let request = if verified { request } else { secure(ue, request).await? };
+    let (request, subscription) =
+        if verified { (request, None) } else { secure(ue, request).await.map(|(r, s)| (r, Some(s)))? };
     let supi = ue.ctx.supi.ok_or(Stop::Reject(GmmCause::UeIdentityCannotBeDerived))?;
     if let Some(capability) = request.ue_security_capability {
         ue.ctx.capability = Some(capability);
     }
     if !verified || ue.ctx.subscription.is_none() || request.registration_type == RegistrationType::Initial {
-        register_in_core(ue, supi).await?;
+        register_in_core(ue, supi, subscription).await?;
     }
     let (allowed, rejected) = select_slices(&ue.amf, ue.ctx.subscription.as_ref(), &request.requested_nssai);
     if allowed.is_empty() {
@@ -178,8 +179,15 @@ fn check_type(request: &gmm::RegistrationRequest) -> Result<(), Stop> {
     }
 }
 
-/// Identifies and authenticates the UE and takes a security context into use. Returns the whole request.
-async fn secure(ue: &mut Ue, request: gmm::RegistrationRequest) -> Result<gmm::RegistrationRequest, Stop> {
+/// A subscription that is being fetched while something else is waited for.
+type Fetch = JoinHandle<Result<Subscription, PeerError>>;
+
+/// Identifies and authenticates the UE and takes a security context into use. Returns the whole request, and the
+/// subscription on its way.
+async fn secure(
+    ue: &mut Ue,
+    request: gmm::RegistrationRequest,
+) -> Result<(gmm::RegistrationRequest, Fetch), Stop> {
     // TS 24.501 §4.4.6: the capability may go in clear, so that it is there from the start.
     let capability = request.ue_security_capability.ok_or(Stop::Reject(GmmCause::ConditionalIeError))?;
     ue.ctx.capability = Some(capability);
@@ -202,8 +210,7 @@ async fn secure(ue: &mut Ue, request: gmm::RegistrationRequest) -> Result<gmm::R
         }
     };
     claim(ue, supi);
-    ue.ctx.subscription = Some(joined(subscription).await?);
-    replayed_request(ue, request, whole, capability)
+    Ok((replayed_request(ue, request, whole, capability)?, subscription))
 }
 
 /// The request as the UE sent it again inside SECURITY MODE COMPLETE, which is what counts from here.
@@ -258,27 +265,22 @@ fn claim(ue: &mut Ue, supi: Supi) {
 }
 
 /// Asks for the subscription in the background: the UE is busy with the security mode command meanwhile.
-fn fetch_subscription(ue: &Ue, supi: Supi) -> JoinHandle<Result<Subscription, PeerError>> {
+fn fetch_subscription(ue: &Ue, supi: Supi) -> Fetch {
     let amf = ue.amf.clone();
     tokio::spawn(async move { amf.peers.subscription(supi, amf.config.plmn).await })
 }
 
-async fn joined(task: JoinHandle<Result<Subscription, PeerError>>) -> Result<Subscription, Stop> {
-    match task.await {
-        Ok(subscription) => Ok(subscription?),
-        Err(_) => Err(Stop::Reject(GmmCause::Congestion)),
-    }
-}
-
 /// Registers as serving AMF and asks for policy, both at once (TS 23.502 §4.2.2.2.2 steps 14 and 16).
-async fn register_in_core(ue: &mut Ue, supi: Supi) -> Result<(), Stop> {
+async fn register_in_core(ue: &mut Ue, supi: Supi, fetch: Option<Fetch>) -> Result<(), Stop> {
     let amf = ue.amf.clone();
     let peers = &amf.peers;
     let (location, pei, known) = (ue.ctx.location, ue.ctx.pei, ue.ctx.subscription.take());
     let fetch = async {
-        match known {
-            Some(subscription) => Ok(subscription),
-            None => peers.subscription(supi, amf.config.plmn).await,
+        match (fetch, known) {
+            // A task that was lost is as good as a peer that did not answer.
+            (Some(fetch), _) => fetch.await.unwrap_or(Err(PeerError::Timeout)),
+            (None, Some(subscription)) => Ok(subscription),
+            (None, None) => peers.subscription(supi, amf.config.plmn).await,
         }
     };
     let had_policy = ue.ctx.policy.is_some();
@@ -286,10 +288,10 @@ async fn register_in_core(ue: &mut Ue, supi: Supi) -> Result<(), Stop> {
         async { if had_policy { None } else { peers.create_am_policy(supi, &amf, location, pei).await } };
     let (registered, subscription, policy) = tokio::join!(peers.register_amf(supi, &amf, pei), fetch, policy);
     ue.ctx.policy = policy.or(ue.ctx.policy.take());
+    // Noted before anything else can fail, so that a rejected UE is taken back from the UDM.
+    ue.ctx.uecm_registered = registered.is_ok();
     ue.ctx.subscription = Some(subscription?);
-    registered?;
-    ue.ctx.uecm_registered = true;
-    Ok(())
+    Ok(registered?)
 }
 
 /// Allowed and rejected slices (TS 23.501 §5.15.5.2.1; the network slice selection of a single-AMF network).

@@ -530,11 +530,8 @@ async fn a_ue_that_leaves_and_comes_back_at_once_is_not_lost() {
         let (Pdu::DownlinkNasTransport(_) | Pdu::InitialContextSetupRequest(_)) = gnb.recv().await else {
             panic!("round {round}");
         };
-        gnb.send(NgReset {
-            cause: ngap::cause::Misc::Unspecified.into(),
-            reset_type: ResetType::NgInterface,
-        })
-        .await;
+        gnb.send(NgReset { cause: cause::Misc::Unspecified.into(), reset_type: ResetType::NgInterface })
+            .await;
         while !matches!(gnb.recv().await, Pdu::NgResetAcknowledge(_)) {}
     }
 }

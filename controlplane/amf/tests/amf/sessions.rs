@@ -300,6 +300,10 @@ async fn an_idle_ue_is_paged_and_then_served() {
     ue.establish(&mut gnb, 1).await;
     ue.idle(&mut gnb).await;
     network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
+    // A transfer that is not worth a paging is not delivered, and the SMF is told.
+    let skipped = network.core.transfer_body(ue.supi(), id(1), Some(RELEASE_N1), None, Some(true)).await;
+    assert_eq!(skipped, Ok(sbi::model::amf::N1N2MessageTransferCause::N1MsgNotTransferred));
+    gnb.silent(50).await;
     let n2 = Some((SETUP_N2, N2SmInfoType::PduResSetupReq));
     let answer = network.core.transfer(ue.supi(), id(1), None, n2).await;
     assert_eq!(answer, Ok(sbi::model::amf::N1N2MessageTransferCause::AttemptingToReachUe));

@@ -64,6 +64,12 @@ impl Peer {
         result
     }
 
+    /// Opens the connection if there is none.
+    pub(crate) async fn prepare(&self, deadline: Instant) -> Result<(), Lost> {
+        let connected = time::timeout(deadline - time::now(), self.connected(deadline)).await;
+        connected.unwrap_or(Err(Lost::Timeout)).map(drop)
+    }
+
     /// Drops the connection, unless it has been replaced already. Calls that still wait on it go on.
     async fn forget(&self, generation: u64) {
         let mut slot = self.connection.lock().await;

@@ -147,7 +147,20 @@ impl Core {
         n1: Option<&'static [u8]>,
         n2: Option<(&'static [u8], N2SmInfoType)>,
     ) -> Result<N1N2MessageTransferCause, u16> {
+        self.transfer_body(supi, id, n1, n2, None).await
+    }
+
+    /// The same with `skipInd`.
+    pub async fn transfer_body(
+        &self,
+        supi: Supi,
+        id: PduSessionId,
+        n1: Option<&'static [u8]>,
+        n2: Option<(&'static [u8], N2SmInfoType)>,
+        skip_ind: Option<bool>,
+    ) -> Result<N1N2MessageTransferCause, u16> {
         let body = N1N2MessageTransferReqData {
+            skip_ind,
             pdu_session_id: Some(id),
             n1_message_container: n1.map(|n1| N1MessageContainer {
                 n1_message_class: N1MessageClass::Sm,
