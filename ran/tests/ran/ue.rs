@@ -1,9 +1,6 @@
 //! One UE and one gNB against a scripted network: every procedure, and what must not be believed.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
-
-mod support;
-
+use crate::support::*;
 use nas::gmm::*;
 use nas::gsm::*;
 use nas::security::Header;
@@ -14,7 +11,6 @@ use packet::{gtpu, ndp};
 use ran::gnb::GnbError;
 use ran::ue::Occurred;
 use ran::{Config, Failure, Gnb};
-use support::*;
 use types::*;
 
 fn one() -> PduSessionId {

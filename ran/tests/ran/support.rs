@@ -43,7 +43,8 @@ pub struct Network {
     pub ran_id: Option<RanUeNgapId>,
     pub milenage: Milenage,
     pub sqn: u64,
-    _listener: Listener,
+    /// Kept, for the association lives on its socket.
+    pub listener: Option<Listener>,
 }
 
 pub struct World {
@@ -52,41 +53,57 @@ pub struct World {
     pub ue: Ue,
 }
 
-/// Sets everything up; `host` is the test's own third octet.
-pub async fn world(host: u8, change: impl FnOnce(&mut Config)) -> World {
-    let address = |last| IpAddr::from([127, 9, host, last]);
+/// An address of the test with third octet `host`.
+fn address(host: u8, last: u8) -> IpAddr {
+    IpAddr::from([127, 9, host, last])
+}
+
+/// An AMF's listener and a configuration that leads there; `host` is the test's own third octet.
+pub async fn listen(host: u8, change: impl FnOnce(&mut Config)) -> (Config, Listener) {
     let sctp = SctpMode::Udp { port: 9899 };
-    let mut config =
-        Config { amf: SocketAddr::new(address(1), ngap::PORT), sctp, n2: address(2), ..Config::default() };
+    let mut config = Config {
+        amf: SocketAddr::new(address(host, 1), ngap::PORT),
+        sctp,
+        n2: address(host, 2),
+        ..Config::default()
+    };
     config.ue.answer_timeout = Duration::from_secs(2);
     change(&mut config);
     let mode = SctpConfig { mode: sctp, ..SctpConfig::default() };
-    let mut listener = Listener::bind(config.amf, mode).await.unwrap();
-    let upf = net::udp::bind(SocketAddr::new(address(3), gtpu::PORT)).await.unwrap();
-    let user_plane = UserPlane::start(config.n2).unwrap();
-    let setup = async {
-        let mut association = listener.accept().await.unwrap();
-        let Pdu::NgSetupRequest(request) = receive(&mut association).await else { panic!() };
-        let response = ngap::NgSetupResponse {
-            amf_name: "test".into(),
-            served_guamis: vec![guami().into()],
-            relative_amf_capacity: 255,
-            plmn_support: request.supported_tas[0].broadcast_plmns.clone(),
-            criticality_diagnostics: None,
-        };
-        send(&association, response).await;
-        association
+    let listener = Listener::bind(config.amf, mode).await.unwrap();
+    (config, listener)
+}
+
+/// NG Setup of the next gNB.
+pub async fn accept_gnb(listener: &mut Listener, host: u8) -> Network {
+    let mut association = listener.accept().await.unwrap();
+    let Pdu::NgSetupRequest(request) = receive(&mut association).await else { panic!() };
+    let response = ngap::NgSetupResponse {
+        amf_name: "test".into(),
+        served_guamis: vec![guami().into()],
+        relative_amf_capacity: 255,
+        plmn_support: request.supported_tas[0].broadcast_plmns.clone(),
+        criticality_diagnostics: None,
     };
-    let (gnb, association) = tokio::join!(Gnb::connect(config.gnb(0), Some(user_plane)), setup);
+    send(&association, response).await;
+    let upf = net::udp::bind(SocketAddr::new(address(host, 3), gtpu::PORT)).await.unwrap();
+    let milenage = Milenage::new(&Config::default().ue.k, &Config::default().ue.opc);
+    Network { association, upf, context: None, ran_id: None, milenage, sqn: 32, listener: None }
+}
+
+/// Sets everything up for one UE.
+pub async fn world(host: u8, change: impl FnOnce(&mut Config)) -> World {
+    let (config, mut listener) = listen(host, change).await;
+    let user_plane = UserPlane::start(config.n2).unwrap();
+    let connect = Gnb::connect(config.gnb(0), Some(user_plane));
+    let (gnb, mut network) = tokio::join!(connect, accept_gnb(&mut listener, host));
+    network.listener = Some(listener);
     let gnb = gnb.unwrap();
     let ue = Ue::new(Arc::new(config.ue.clone()), 0, gnb.clone()).unwrap();
-    let milenage = Milenage::new(&Config::default().ue.k, &Config::default().ue.opc);
-    let network =
-        Network { association, upf, context: None, ran_id: None, milenage, sqn: 32, _listener: listener };
     World { network, gnb, ue }
 }
 
-async fn receive(association: &mut Association) -> Pdu {
+pub async fn receive(association: &mut Association) -> Pdu {
     match net::time::timeout(LIMIT, association.recv()).await.expect("a message in time") {
         Some(Event::Message(message)) => {
             assert_eq!(message.ppid, ngap::PPID);
@@ -98,7 +115,7 @@ async fn receive(association: &mut Association) -> Pdu {
     }
 }
 
-async fn send(association: &Association, pdu: impl Into<Pdu>) {
+pub async fn send(association: &Association, pdu: impl Into<Pdu>) {
     let payload = pdu.into().encode().unwrap();
     association.send(SctpMessage { stream: 0, ppid: ngap::PPID, payload }).await.unwrap();
 }
