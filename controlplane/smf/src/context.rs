@@ -68,11 +68,21 @@ pub(crate) struct Session {
     pub id: PduSessionId,
     pub dnn: Dnn,
     pub s_nssai: SNssai,
-    /// What never changes, for router advertisements: they must not wait for a procedure.
-    pub advertisement: Mutex<Option<Advertisement>>,
+    /// The router of an IPv6 session, apart from the state: an advertisement must not wait for a procedure.
+    router: Mutex<Router>,
     /// Told when the phase changes.
     pub changed: Notify,
     pub state: tokio::sync::Mutex<SessionState>,
+}
+
+/// The SMF as router on the session's link (`n4u`).
+#[derive(Debug, Default)]
+pub(crate) struct Router {
+    pub advertisement: Option<Advertisement>,
+    /// Downlink packets reach the gNB.
+    pub reachable: bool,
+    /// A host solicited before that: it is answered as soon as they do.
+    pub solicited: Option<Ipv6Addr>,
 }
 
 /// What a router advertisement says and where it goes.
@@ -145,6 +155,21 @@ pub(crate) struct SessionState {
 }
 
 impl Session {
+    pub fn new(
+        number: u32,
+        (supi, id): (Supi, PduSessionId),
+        dnn: Dnn,
+        s_nssai: SNssai,
+        state: SessionState,
+    ) -> Self {
+        let (router, changed) = Default::default();
+        Self { number, supi, id, dnn, s_nssai, router, changed, state: state.into() }
+    }
+
+    pub fn router(&self) -> MutexGuard<'_, Router> {
+        self.router.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The SM context reference.
     pub fn reference(&self) -> String {
         self.number.to_string()
@@ -193,7 +218,7 @@ impl Session {
             mtu: network.config.mtu,
             dns: dns.collect(),
         });
-        *self.advertisement.lock().unwrap_or_else(PoisonError::into_inner) = advertisement;
+        self.router().advertisement = advertisement;
     }
 }
 

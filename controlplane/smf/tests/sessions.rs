@@ -116,6 +116,24 @@ async fn ipv6_and_dual_stack_sessions_solicit_and_get_their_prefix_from_the_smf(
     assert_eq!(advertisement.prefix.unwrap().prefix, ue_prefix);
     assert_eq!(advertisement.dns.len(), 1);
 
+    // While the gNB's tunnel is not known the answer waits, and comes with it.
+    let state = |state| SmContextUpdateData { up_cnx_state: Some(state), ..Default::default() };
+    world.update(&session.context, state(UpCnxState::Deactivated)).await.unwrap();
+    let gpdu = packet::gtpu::build_gpdu(smf_teid, None, &solicitation).unwrap();
+    n3.send_to(&gpdu, world.n4u).await.unwrap();
+    n3.send_to(&packet::gtpu::Signalling::EchoRequest { sequence: 6 }.build(), world.n4u).await.unwrap();
+    let (length, _) = n3.recv_from(&mut buffer).await.unwrap();
+    assert!(
+        packet::gtpu::decode(&buffer[..length]).unwrap().is_some(),
+        "the echo, no advertisement before it"
+    );
+    world.update(&session.context, state(UpCnxState::Activating)).await.unwrap();
+    world.gnb_says(&session.context, N2SmInfoType::PduResSetupRsp, gnb_answer()).await;
+    let (length, _) = n3.recv_from(&mut buffer).await.unwrap();
+    let gpdu = packet::gtpu::Packet::new(&buffer[..length]).unwrap();
+    packet::ndp::RouterAdvertisement::parse(gpdu.payload()).unwrap();
+    while world.at_upf.try_recv().is_ok() {}
+
     // Echo, garbage and unknown tunnels do no harm.
     n3.send_to(&[1, 2, 3], world.n4u).await.unwrap();
     let stray = packet::gtpu::build_gpdu(9999, None, &solicitation).unwrap();

@@ -79,16 +79,9 @@ pub(crate) async fn create(
     let addresses = allocate(network, session_type, fixed).map_err(reject)?;
     let always_on = wanted.request.always_on;
     let state = new_state(&data, &wanted, &subscribed, session_type, addresses);
-    let (session, replaced) = smf.sessions.insert(|number| Session {
-        number,
-        supi: wanted.supi,
-        id: wanted.id,
-        dnn: wanted.dnn,
-        s_nssai: wanted.s_nssai,
-        advertisement: Default::default(),
-        changed: Default::default(),
-        state: state.into(),
-    });
+    let (session, replaced) = smf
+        .sessions
+        .insert(|number| Session::new(number, (wanted.supi, wanted.id), wanted.dnn, wanted.s_nssai, state));
     // Two requests of one UE crossed each other: the later one counts.
     if let Some(replaced) = replaced {
         tokio::spawn({

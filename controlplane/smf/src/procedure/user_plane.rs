@@ -15,6 +15,7 @@ use crate::context::{Phase, Session, SessionState, Smf, UpState, UpfSession};
 use crate::n2;
 use crate::n4::rules;
 use crate::n4::{N4Error, rules::Tunnels};
+use crate::n4u;
 use crate::procedure::establishment;
 
 static ACTIVATED: Counter = Counter::new("smf_up_activated");
@@ -46,6 +47,7 @@ pub(crate) async fn activate(session: &Arc<Session>) -> Updated {
 /// The UE went idle, or the gNB is gone: downlink packets wait in the UPF from now on.
 pub(crate) async fn deactivate(smf: &Arc<Smf>, session: &Arc<Session>) -> Updated {
     let mut state = session.state.lock().await;
+    n4u::reachable(smf, session, false);
     state.gnb = None;
     state.up = UpState::Deactivated;
     if state.phase == Phase::Establishing {
@@ -73,6 +75,7 @@ pub(crate) async fn set_up_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>, octets
         return Err(n4_failed(error));
     }
     ACTIVATED.inc();
+    n4u::reachable(smf, session, true);
     state.phase = Phase::Active;
     session.changed.notify_waiters();
     Ok(up_state(UpCnxState::Activated))
