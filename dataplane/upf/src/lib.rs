@@ -7,7 +7,7 @@
 //!  N6 (TUN devices)  ──► worker "upf-n6": the same stages                             ──► N3
 //! ```
 //! Control compiles, data executes: the N4 task is the only writer; workers load pointers, never lock and
-//! never allocate per packet. Every packet is sent or counted under one [`telemetry::DropReason`].
+//! never allocate per packet that they forward (a packet to be buffered is copied to the N4 task). Every packet is sent or counted under one [`telemetry::DropReason`].
 //!
 //! Read first: [`session`] (what workers execute), then [`pipeline`] and [`n4`].
 #![forbid(unsafe_code)]
@@ -111,7 +111,8 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
         .map_err(|error| StartError::Pfcp { address: config.pfcp, error })?;
 
     let tables = Arc::new(Tables::new(&config));
-    let stats: Arc<[WorkerStats]> = (0..WORKERS).map(|_| WorkerStats::default()).collect();
+    // One copy more than workers: the N4 task sends buffered packets.
+    let stats: Arc<[WorkerStats]> = (0..=WORKERS).map(|_| WorkerStats::default()).collect();
     let (event_sender, events) = mpsc::channel(EVENTS);
     let epoch = net::time::now_std();
     let n6_inputs = (0..networks.len()).map(Input::N6).collect();
@@ -134,7 +135,7 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
 
     let (query_sender, queries) = mpsc::channel(QUERIES);
     let (stop, stopped) = watch::channel(false);
-    let wiring = Wiring { socket, gtpu, tables, workers: WORKERS, events, queries, stop: stopped };
+    let wiring = Wiring { socket, gtpu, tables, stats: Arc::clone(&stats), events, queries, stop: stopped };
     let n4 = tokio::spawn(n4::serve(Arc::clone(&config), wiring));
     let handle = Handle { stats, queries: query_sender, config };
     Ok(Upf { handle, stop, n4: Some(n4), workers, networks })

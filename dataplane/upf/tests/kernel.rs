@@ -63,6 +63,15 @@ impl Smf {
         }
     }
 
+    fn set_downlink(&mut self, seid: u64, action: ApplyAction) {
+        let far = UpdateFar { far_id: FarId(2), apply_action: Some(action), ..Default::default() };
+        let request = SessionModificationRequest { update_fars: vec![far], ..Default::default() };
+        match self.ask(seid, request) {
+            Message::SessionModificationResponse(response) => assert_eq!(response.cause, Cause::ACCEPTED),
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Our SEID at the UPF, and the TEID of the tunnel on N3.
     fn establish(&mut self) -> (u64, u32) {
         let mut request = establishment(1);
@@ -251,11 +260,27 @@ fn a_ue_reaches_the_data_network_through_the_upf() {
     assert!(stats["interfaces"]["n6"]["sent"]["packets"].as_u64().expect("a number") >= 27, "{stats}");
     let drops = stats["drops"].as_object().expect("an object");
     assert!(drops.keys().all(|reason| reason == "link_local"), "{stats}");
+    let before = stats["interfaces"]["n3"]["received"]["packets"].as_u64().expect("a number");
     let sessions = core.block_on(handle.sessions());
     assert_eq!(sessions[0]["ipv4"][0], "10.45.0.2");
     assert_eq!(sessions[0]["dnn"], "internet");
     assert!(sessions[0]["uplink"]["packets"].as_u64().expect("a number") >= 27, "{sessions}");
     assert_eq!(core.block_on(handle.status())["sessions"], 1);
+
+    // While the path is not there packets wait, and none is lost when it comes.
+    smf.set_downlink(seid, ApplyAction::BUFF);
+    let waiting = {
+        let ue = lab.ue.clone();
+        std::thread::spawn(move || ping(&ue, "10.201.0.2", 10, 56))
+    };
+    for _ in 0..500 {
+        if handle.stats()["interfaces"]["n3"]["received"]["packets"].as_u64() > Some(before + 5) {
+            break;
+        }
+        net::time::sleep_thread(Duration::from_millis(2));
+    }
+    smf.set_downlink(seid, ApplyAction::FORW);
+    assert!(waiting.join().expect("no panic"), "buffered replies arrive");
 
     // Volume is reported at the end, and nothing passes afterwards.
     match smf.ask(seid, SessionDeletionRequest {}) {

@@ -353,8 +353,13 @@ fn path_switches_are_followed_and_released_sessions_forgotten() {
     let update = UpdateFar { far_id: FarId(2), apply_action: Some(ApplyAction::BUFF), ..Default::default() };
     let request = SessionModificationRequest { update_fars: vec![update], ..Default::default() };
     world.sessions.modify(seid, SMF.into(), &request, NOW).unwrap();
-    world.downlink(&down);
-    assert_eq!(world.drops(DropReason::BufferUnavailable), 1);
+    for _ in 0..10 {
+        world.downlink(&down);
+    }
+    let Ok(Event::Buffered { pdr, packet, .. }) = world.events.try_recv() else { panic!("an event") };
+    assert_eq!((pdr, &packet[..]), (2, &down[..]));
+    // The queue to the control task holds eight.
+    assert_eq!(world.drops(DropReason::BufferOverflow), 2);
 
     assert!(world.sessions.delete(seid, "127.0.0.5".parse().unwrap(), NOW).is_none(), "of another SMF");
     let (cp_seid, response) = world.sessions.delete(seid, SMF.into(), NOW).unwrap();
@@ -376,7 +381,7 @@ fn error_indications_reach_the_control_task() {
     let (mut world, ..) = World::with_session();
     let indication = Signalling::ErrorIndication { teid: GNB_TEID, peer: GNB.into(), udp_port: None };
     world.uplink(&indication.build());
-    let Event::ErrorIndication { peer, teid } = world.events.try_recv().unwrap();
+    let Ok(Event::ErrorIndication { peer, teid }) = world.events.try_recv() else { panic!("an event") };
     assert_eq!(world.sessions.by_remote(peer, teid).unwrap().cp_seid, 0x55);
     assert!(world.sessions.by_remote(peer, teid + 1).is_none());
 }

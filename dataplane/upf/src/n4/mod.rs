@@ -4,6 +4,7 @@
 //! there is nothing to lock. [`rules`] holds what the CP function said, [`compile`] turns it into what workers
 //! execute, [`session`] does both atomically; this file moves messages.
 
+pub mod buffer;
 pub mod compile;
 pub mod rules;
 pub mod session;
@@ -22,7 +23,7 @@ use pfcp::message::{
 };
 use pfcp::{
     AsRspFlags, Cause, ErrorIndicationReport, FTeid, Message, NodeId, NtpSeconds, OuterHeaderCreation,
-    ReportType, UpFunctionFeatures,
+    ReportType, SmReqFlags, UpFunctionFeatures,
 };
 use pktio::udp::UdpPort;
 use pktio::{Batch, Port};
@@ -32,7 +33,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::Config;
 use crate::pipeline::Event as PacketEvent;
+use crate::stats::WorkerStats;
 use crate::tables::Tables;
+use buffer::Buffers;
 use session::{N4Session, Sessions};
 
 /// Largest datagram that is received: what UDP can carry.
@@ -63,8 +66,8 @@ pub struct Wiring {
     pub gtpu: UdpPort,
     /// Tables of the workers.
     pub tables: Arc<Tables>,
-    /// Number of workers.
-    pub workers: usize,
+    /// Counters of the workers, and last the task's own.
+    pub stats: Arc<[WorkerStats]>,
     /// What packets report.
     pub events: mpsc::Receiver<PacketEvent>,
     /// Questions.
@@ -92,6 +95,8 @@ struct Server {
     recovery_time_stamp: NtpSeconds,
     gtpu: UdpPort,
     end_marker: Batch,
+    buffers: Buffers,
+    stats: Arc<[WorkerStats]>,
     /// Error Indication reports under way, by session: one at a time is enough.
     reports: HashMap<Handle, u64>,
 }
@@ -104,18 +109,20 @@ fn ntp_now() -> NtpSeconds {
 
 /// Serves N4 until told to stop.
 pub async fn serve(config: Arc<Config>, wiring: Wiring) {
-    let Wiring { socket, gtpu, tables, workers, mut events, mut queries, mut stop } = wiring;
+    let Wiring { socket, gtpu, tables, stats, mut events, mut queries, mut stop } = wiring;
     let recovery_time_stamp = ntp_now();
     let node_id = NodeId::from(config.pfcp.ip());
     let endpoint_config = EndpointConfig::new(node_id.clone(), recovery_time_stamp, recovery_time_stamp.0);
     let mut server = Server {
         endpoint: Endpoint::new(endpoint_config),
-        sessions: Sessions::new(Arc::clone(&config), tables, workers, recovery_time_stamp.0),
+        sessions: Sessions::new(Arc::clone(&config), tables, stats.len(), recovery_time_stamp.0),
         associations: HashMap::new(),
         node_id,
         recovery_time_stamp,
         gtpu,
         end_marker: Batch::new(1, 64),
+        buffers: Buffers::new(stats.len().saturating_sub(1)),
+        stats,
         reports: HashMap::new(),
         config,
     };
@@ -187,9 +194,22 @@ impl Server {
     /// Removes a CP function's sessions and association.
     fn forget(&mut self, peer: IpAddr) -> usize {
         self.associations.remove(&peer);
+        self.remove_sessions(peer)
+    }
+
+    fn remove_sessions(&mut self, peer: IpAddr) -> usize {
         let removed = self.sessions.remove_all_of(peer);
         DELETED.add(removed as u64);
+        if let Some(stats) = self.stats.last() {
+            self.buffers.discard_unless(|seid| self.sessions.get(seid).is_some(), stats);
+        }
         removed
+    }
+
+    fn discard(&mut self, seid: u64) {
+        if let Some(stats) = self.stats.last() {
+            self.buffers.discard(seid, stats);
+        }
     }
 
     fn request(&mut self, id: RequestId, seid: u64, message: Message) {
@@ -212,8 +232,7 @@ impl Server {
             }
             Message::SessionSetDeletionRequest(_) => {
                 let cause = self.association_cause(peer);
-                let removed = self.sessions.remove_all_of(peer);
-                DELETED.add(removed as u64);
+                self.remove_sessions(peer);
                 self.respond(id, 0, SessionSetDeletionResponse { node_id, cause, offending_ie: None });
             }
             Message::SessionEstablishmentRequest(request) => {
@@ -233,6 +252,12 @@ impl Server {
                     return self.reject(id, 0, Cause::SESSION_NOT_FOUND, None);
                 };
                 self.count(modified.response.cause);
+                if request.flags.is_some_and(|flags| flags.contains(SmReqFlags::DROBU)) {
+                    self.discard(seid);
+                }
+                if let (Some(session), Some(stats)) = (self.sessions.get(seid), self.stats.last()) {
+                    self.buffers.release(&session.compiled, &mut self.gtpu, stats);
+                }
                 for header in &modified.end_markers {
                     self.send_end_marker(header);
                 }
@@ -241,6 +266,7 @@ impl Server {
             Message::SessionDeletionRequest(_) => match self.sessions.delete(seid, peer, ntp_now()) {
                 Some((cp_seid, response)) => {
                     DELETED.inc();
+                    self.discard(seid);
                     self.respond(id, cp_seid, response);
                 }
                 None => self.reject(id, 0, Cause::SESSION_NOT_FOUND, None),
@@ -316,7 +342,19 @@ impl Server {
     }
 
     fn packet_event(&mut self, event: PacketEvent) {
-        let PacketEvent::ErrorIndication { peer, teid } = event;
+        let (peer, teid) = match event {
+            PacketEvent::ErrorIndication { peer, teid } => (peer, teid),
+            PacketEvent::Buffered { seid, pdr, packet } => {
+                let Some(stats) = self.stats.last() else { return };
+                match self.sessions.get(seid) {
+                    Some(session) => {
+                        self.buffers.take(&session.compiled, pdr, packet, &mut self.gtpu, stats);
+                    }
+                    None => stats.drops.count(telemetry::DropReason::UnknownUe),
+                }
+                return;
+            }
+        };
         let Some(session) = self.sessions.by_remote(peer, teid) else { return };
         let seid = session.compiled.seid;
         let Some(association) = self.associations.get(&session.cp) else { return };

@@ -4,7 +4,7 @@ use packet::gtpu::{self, PduSession};
 use pktio::{Batch, Buffer};
 use telemetry::DropReason;
 
-use super::{Pipeline, State};
+use super::{Event, Pipeline, State};
 use crate::session::{Action, Container, Direction, OuterHeader, Pdr};
 
 /// Packets per second that the CP function gets in the long run, as an interval, and how many at once.
@@ -24,8 +24,17 @@ impl Pipeline {
             let length = buffer.len();
             match &pdr.action {
                 Action::Drop => meta.drop(DropReason::FarDrop),
-                // Buffering waits for paging; until then the packet is lost, and counted as such.
-                Action::Buffer => meta.drop(DropReason::BufferUnavailable),
+                // The control task keeps it: this is the one copy and allocation on the packet path, and bounded
+                // by the queue.
+                Action::Buffer if self.events.capacity() > 0 => {
+                    let packet = buffer.packet().into();
+                    let event = Event::Buffered { seid: session.seid, pdr: pdr.id, packet };
+                    meta.state = match self.events.try_send(event) {
+                        Ok(()) => State::Consumed,
+                        Err(_) => State::Dropped(DropReason::BufferUnavailable),
+                    };
+                }
+                Action::Buffer => meta.drop(DropReason::BufferOverflow),
                 Action::Tunnel(header) => {
                     let to_control = header.container == Container::None;
                     if to_control
@@ -62,7 +71,12 @@ fn count(worker: usize, usage: &telemetry::worker::PerWorker, direction: Directi
 }
 
 /// Puts the packet into a tunnel; `false` when it does not fit.
-fn encapsulate(buffer: &mut Buffer, header: &OuterHeader, pdr: &Pdr, received_qfi: Option<u8>) -> bool {
+pub(crate) fn encapsulate(
+    buffer: &mut Buffer,
+    header: &OuterHeader,
+    pdr: &Pdr,
+    received_qfi: Option<u8>,
+) -> bool {
     let qfi = pdr.qfi.or(received_qfi);
     let container = match (header.container, qfi) {
         (Container::Downlink, Some(qfi)) => Some(PduSession::Downlink { qfi, rqi: pdr.rqi, ppi: pdr.ppi }),

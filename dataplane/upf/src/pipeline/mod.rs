@@ -5,10 +5,10 @@
 //! received packet has been sent, consumed, or counted under one drop reason.
 //!
 //! One pipeline belongs to one worker. It reads sessions through [`Tables`], never locks, and allocates nothing
-//! per packet; replies to GTP-U signalling have buffers of their own.
+//! per packet it forwards; replies to GTP-U signalling have buffers of their own.
 
 mod classify;
-mod forward;
+pub(crate) mod forward;
 mod parse;
 mod qos;
 mod session;
@@ -37,8 +37,17 @@ const REPLIES: usize = 64;
 const REPLY: usize = 64;
 
 /// What the control task learns from packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
+    /// A packet that its FAR says to buffer.
+    Buffered {
+        /// The session.
+        seid: u64,
+        /// The PDR that matched.
+        pdr: u16,
+        /// The IP packet.
+        packet: Box<[u8]>,
+    },
     /// A peer does not know the tunnel that we send to.
     ErrorIndication {
         /// The peer, as its message names it.
