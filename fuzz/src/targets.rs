@@ -25,6 +25,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ngap-transfer", run: ngap_transfer, seeds: || folder("ngap-transfer") },
     Target { name: "pfcp", run: pfcp, seeds: || folder("pfcp") },
     Target { name: "pfcp-endpoint", run: pfcp_endpoint, seeds: || folder("pfcp") },
+    Target { name: "sbi", run: sbi_json, seeds: sbi_seeds },
     Target { name: "sdf", run: sdf, seeds: sdf_seeds },
     Target { name: "suci", run: suci, seeds: suci_seeds },
     Target { name: "subscribers", run: subscribers, seeds: subscriber_seeds },
@@ -261,6 +262,29 @@ fn subscriber_seeds() -> Vec<Vec<u8>> {
     [
         "imsi,k,opc\n999700000000001,465B5CE8B199B49FAA5F0A2EE238A6BC,E8ED289DEBA952E4283B54E88E6183CA\n",
         r#"[{"supi":"imsi-999700000000001","authentication":{"k":"465B5CE8B199B49FAA5F0A2EE238A6BC","opc":"E8ED289DEBA952E4283B54E88E6183CA"}}]"#,
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
+
+/// The JSON of SBI requests that carry the most.
+fn sbi_json(data: &[u8]) {
+    use ::sbi::model;
+    let _ = serde_json::from_slice::<model::smf::SmContextCreateData>(data);
+    let _ = serde_json::from_slice::<model::amf::N1N2MessageTransferReqData>(data);
+    let _ = serde_json::from_slice::<model::ausf::AuthenticationInfo>(data);
+    let _ = serde_json::from_slice::<model::nrf::NfProfile>(data);
+    let _ = serde_json::from_slice::<model::udm::SmSubsData>(data);
+    let _ = serde_json::from_slice::<::sbi::ProblemDetails>(data);
+}
+
+fn sbi_seeds() -> Vec<Vec<u8>> {
+    [
+        r#"{"supi":"imsi-999700000000001","pduSessionId":1,"dnn":"internet","sNssai":{"sst":1},"servingNfId":"3a8bfe10-ec98-8bba-923e-aa926b1cdc8c","guami":{"plmnId":{"mcc":"999","mnc":"70"},"amfId":"020040"},"servingNetwork":{"mcc":"999","mnc":"70"},"n1SmMsg":{"contentId":"n1"},"anType":"3GPP_ACCESS","smContextStatusUri":"http://127.0.0.5:7777/x"}"#,
+        r#"{"n1MessageContainer":{"n1MessageClass":"SM","n1MessageContent":{"contentId":"n1"}},"pduSessionId":1}"#,
+        r#"{"supiOrSuci":"suci-0-999-70-0-0-0-0000000001","servingNetworkName":"5G:mnc070.mcc999.3gppnetwork.org"}"#,
+        r#"{"nfInstanceId":"3a8bfe10-ec98-8bba-923e-aa926b1cdc8c","nfType":"AMF","nfStatus":"REGISTERED","ipv4Addresses":["127.0.0.5"],"sNssais":[{"sst":1,"sd":"010203"}]}"#,
+        r#"{"status":404,"cause":"USER_NOT_FOUND","invalidParams":[{"param":"supi","reason":"x"}]}"#,
     ]
     .map(|text| text.as_bytes().to_vec())
     .to_vec()
