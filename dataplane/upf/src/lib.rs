@@ -7,7 +7,8 @@
 //!  N6 (TUN devices)  ──► worker "upf-n6": the same stages                             ──► N3
 //! ```
 //! Control compiles, data executes: the N4 task is the only writer; workers load pointers, never lock and
-//! never allocate per packet that they forward (a packet to be buffered is copied to the N4 task). Every packet is sent or counted under one [`telemetry::DropReason`].
+//! never allocate per packet that they forward (a packet to be buffered is copied to the N4 task). Every packet
+//! is sent or counted under one [`telemetry::DropReason`].
 //!
 //! Read first: [`session`] (what workers execute), then [`pipeline`] and [`n4`].
 #![forbid(unsafe_code)]
