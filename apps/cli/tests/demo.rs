@@ -163,7 +163,8 @@ fn signal(child: &Child, name: &str) {
 #[test]
 fn interrupted_at_any_point_it_leaves_nothing() {
     let _turn = alone();
-    let points: [(&str, fn(&Path) -> bool); 3] = [
+    type Reached = fn(&Path) -> bool;
+    let points: [(&str, Reached); 3] = [
         ("configuration", |folder| folder.join("godwit.yaml").exists()),
         ("AMF", |folder| folder.join("run/amf.sock").exists()),
         ("simulator", |folder| folder.join("ran.log").exists()),
