@@ -42,7 +42,13 @@ pub(crate) async fn activate(ue: &mut Ue, wanted: &[PduSessionId]) -> Activation
                     activation.items.push(item);
                 }
             }
-            Err(error) => activation.failed.push((id, error.error.payload_cause())),
+            Err(refused) => {
+                if refused.error.is_not_found() {
+                    // The SMF has lost the session (it restarted): the PDU session status tells the UE.
+                    ue.ctx.sessions.remove(&id);
+                }
+                activation.failed.push((id, refused.error.payload_cause()));
+            }
         }
     }
     activation

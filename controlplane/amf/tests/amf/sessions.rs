@@ -277,6 +277,26 @@ async fn release_and_service_request_bring_user_planes_down_and_up() {
 }
 
 #[tokio::test]
+async fn sessions_that_the_smf_lost_are_gone_for_the_ue_too() {
+    let (network, mut gnb, mut ue) = registered().await;
+    ue.establish(&mut gnb, 1).await;
+    ue.idle(&mut gnb).await;
+    network.core.wait_called("deactivate", 1).await;
+    network.core.sessions.lock().unwrap().clear();
+    let mut request = gmm::ServiceRequest::new(
+        ue.security.as_ref().unwrap().ngksi(),
+        ServiceType::Data,
+        ue.guti.unwrap().s_tmsi(),
+    );
+    request.uplink_data_status = Some([id(1)].into_iter().collect());
+    request.pdu_session_status = Some([id(1)].into_iter().collect());
+    ue.open(&gnb, &Message::ServiceRequest(request)).await;
+    let Message::ServiceAccept(accept) = ue.recv(&mut gnb).await else { panic!() };
+    assert_eq!(accept.pdu_session_status, Some(PsiSet::default()));
+    assert_eq!(accept.reactivation_result, Some([id(1)].into_iter().collect()));
+}
+
+#[tokio::test]
 async fn sessions_that_the_ue_lost_are_released() {
     let (network, mut gnb, mut ue) = registered().await;
     ue.establish(&mut gnb, 1).await;
