@@ -95,8 +95,7 @@ pub(crate) struct Advertisement {
 }
 
 /// Where a session is in its life (TS 24.501 §6.1.3.3 seen from the network).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// The UE was not yet told, or the gNB has not answered yet.
     Establishing,
@@ -106,6 +105,18 @@ pub(crate) enum Phase {
     Releasing { n1: bool, n2: bool },
     /// Gone; whoever still holds it must not use it.
     Released,
+}
+
+impl Phase {
+    /// The word of `GET /sessions`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Establishing => "establishing",
+            Self::Active => "active",
+            Self::Releasing { .. } => "releasing",
+            Self::Released => "released",
+        }
+    }
 }
 
 /// User plane between gNB and UPF.

@@ -16,17 +16,18 @@ use crate::procedure::release;
 #[derive(Debug, Serialize)]
 struct Shown {
     supi: Supi,
-    pdu_session_id: PduSessionId,
+    id: PduSessionId,
     sm_context_ref: String,
     dnn: Dnn,
-    s_nssai: SNssai,
+    snssai: SNssai,
+    #[serde(rename = "type")]
     session_type: PduSessionType,
     ipv4: Option<std::net::Ipv4Addr>,
-    ipv6_prefix: Option<String>,
+    ipv6: Option<String>,
     ambr_uplink: String,
     ambr_downlink: String,
     five_qi: u8,
-    phase: Value,
+    state: &'static str,
     user_plane: Value,
     upf: Option<String>,
     upf_teid: Option<String>,
@@ -39,17 +40,17 @@ async fn show(session: &Session) -> Shown {
     let n3 = state.upf.map(|upf| upf.tunnels.n3);
     Shown {
         supi: session.supi,
-        pdu_session_id: session.id,
+        id: session.id,
         sm_context_ref: session.reference(),
         dnn: session.dnn.clone(),
-        s_nssai: session.s_nssai,
+        snssai: session.s_nssai,
         session_type: state.session_type,
         ipv4: state.addresses.ipv4,
-        ipv6_prefix: state.addresses.ipv6.map(|prefix| format!("{prefix}/64")),
+        ipv6: state.addresses.ipv6.map(|prefix| format!("{prefix}/64")),
         ambr_uplink: state.ambr.uplink.to_string(),
         ambr_downlink: state.ambr.downlink.to_string(),
         five_qi: state.five_qi.0,
-        phase: json!(state.phase),
+        state: state.phase.name(),
         user_plane: json!(state.up),
         upf: n3.map(|tunnel| tunnel.address.preferred().to_string()),
         upf_teid: n3.map(|tunnel| tunnel.teid.to_string()),
@@ -69,7 +70,7 @@ pub(crate) fn routes(smf: Arc<Smf>) -> Oam {
                 for session in smf.sessions.all() {
                     shown.push(show(&session).await);
                 }
-                shown.sort_by_key(|session| (session.supi.to_string(), session.pdu_session_id));
+                shown.sort_by_key(|session| (session.supi.to_string(), session.id));
                 Ok(shown)
             }
         })

@@ -61,7 +61,7 @@ async fn an_ipv4_session_is_established_end_to_end() {
     assert!(downlink.destination && downlink.ipv4 == Some([10, 45, 0, 2].into()));
 
     let shown = world.oam("GET", "/sessions").await;
-    assert_eq!((&shown[0]["ipv4"], &shown[0]["phase"]), (&"10.45.0.2".into(), &"active".into()), "{shown}");
+    assert_eq!((&shown[0]["ipv4"], &shown[0]["state"]), (&"10.45.0.2".into(), &"active".into()), "{shown}");
     let times = world.oam("GET", "/procedures").await;
     assert_eq!(times[0]["outcome"], "ok", "{times}");
 }
