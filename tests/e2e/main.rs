@@ -2,6 +2,7 @@
 //!
 //! Read first: [`world`], how a test gets a network. One module per kind of trouble; each test is one story.
 #![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "helpers of tests are tests")]
 
 mod authentication;
 mod captures;

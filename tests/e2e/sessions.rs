@@ -140,7 +140,7 @@ fn a_silent_upf_refuses_sessions_and_a_restarted_one_gets_them_back() {
 
         // A new UPF has a new recovery time stamp and no sessions: the SMF puts them back.
         world.lab.restart("upf").await.unwrap();
-        world.until("smf", "/status", |status| associated(status)).await;
+        world.until("smf", "/status", associated).await;
         let mut back = false;
         for _ in 0..10 {
             back = back || try_ping(&mut ue, 1).await;
