@@ -48,8 +48,7 @@ async fn programs_in_the_namespace_of_a_ue_reach_its_upf() {
     let mut buffer = [0; 64];
     let (length, from) = net::time::timeout(LIMIT, socket.recv_from(&mut buffer)).await.unwrap().unwrap();
     assert_eq!((&buffer[..length], from), (&b"across"[..], "198.51.100.7:4000".parse().unwrap()));
-    let counters = gnb.user_plane().unwrap().counters();
-    assert!(counters.uplink >= 1 && counters.downlink == 1, "{counters:?}");
+    counted(gnb.user_plane().unwrap(), 1).await;
 
     // A second tunnel of the same table; the packets of neither reach the other.
     let user_plane = gnb.user_plane().unwrap();
@@ -58,5 +57,16 @@ async fn programs_in_the_namespace_of_a_ue_reach_its_upf() {
     assert_ne!(other.local().teid, tunnel.teid);
     network.upf_send(other.local(), b"\x45other").await;
     assert_eq!(other.received().await.unwrap(), b"\x45other".as_slice());
-    assert_eq!(user_plane.counters().downlink, 2);
+    counted(user_plane, 2).await;
+}
+
+/// Waits until so many packets are counted towards UEs: the count follows the delivery.
+async fn counted(user_plane: &ran::UserPlane, downlink: u64) {
+    let counted = async {
+        while user_plane.counters().downlink != downlink {
+            net::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    };
+    net::time::timeout(LIMIT, counted).await.unwrap();
+    assert!(user_plane.counters().uplink >= 1);
 }
