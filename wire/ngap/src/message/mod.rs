@@ -1,4 +1,4 @@
-//! The messages of TS 38.413 §9.2, one struct each, and [`Pdu`], the union of them.
+//! The messages of TS 38.413 §9.2, one struct each, and [`Pdu`](crate::Pdu), the union of them.
 //!
 //! A message is declared once, as a table: our field and its type, the IE that carries it, the
 //! criticality the standard assigns to that IE, and how a receiver treats its absence:
