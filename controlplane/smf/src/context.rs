@@ -33,15 +33,23 @@ pub(crate) const DEFAULT_QFI: u8 = 1;
 
 /// The SMF.
 pub(crate) struct Smf {
+    /// As validated at the start.
     pub config: Config,
+    /// Our identity in NRF and towards UDM.
     pub id: NfInstanceId,
+    /// How peers reach us: the beginning of the callback URIs we give out.
     pub api_root: ApiRoot,
+    /// For calls to AMF, UDM and PCF.
     pub client: Client,
+    /// UPFs and the associations with them.
     pub n4: N4,
     /// N4-u.
     pub gtpu: UdpSocket,
+    /// Data networks by name; fixed after the start.
     pub networks: HashMap<Dnn, Network>,
+    /// Every SM context.
     pub sessions: Sessions,
+    /// Times of the last procedures.
     pub samples: Samples,
 }
 
@@ -63,15 +71,21 @@ impl Network {
 
 /// One PDU session.
 pub(crate) struct Session {
+    /// SM context reference, SEID and TEID on N4-u; never 0.
     pub number: u32,
+    /// Whose it is.
     pub supi: Supi,
+    /// The identity the UE chose.
     pub id: PduSessionId,
+    /// Data network.
     pub dnn: Dnn,
+    /// Slice.
     pub s_nssai: SNssai,
     /// The router of an IPv6 session, apart from the state: an advertisement must not wait for a procedure.
     router: Mutex<Router>,
     /// Told when the phase changes.
     pub changed: Notify,
+    /// Locked by the procedure at work, over its N4 exchanges but not over waits for UE, gNB or AMF.
     pub state: tokio::sync::Mutex<SessionState>,
 }
 
@@ -88,9 +102,13 @@ pub(crate) struct Router {
 /// What a router advertisement says and where it goes.
 #[derive(Debug, Clone)]
 pub(crate) struct Advertisement {
+    /// The UPF's end of N4-u.
     pub upf: GtpTunnel,
+    /// The session's /64.
     pub prefix: Ipv6Addr,
+    /// Link MTU, octets.
     pub mtu: u16,
+    /// DNS servers, told by RFC 8106.
     pub dns: Vec<Ipv6Addr>,
 }
 
@@ -132,8 +150,11 @@ pub(crate) enum UpState {
 /// The session on its UPF.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UpfSession {
+    /// PFCP address of the UPF.
     pub address: SocketAddr,
+    /// The UPF's SEID.
     pub seid: u64,
+    /// What the UPF chose; kept when the session is restored.
     pub tunnels: Tunnels,
 }
 
@@ -141,17 +162,25 @@ pub(crate) struct UpfSession {
 pub(crate) struct SessionState {
     pub phase: Phase,
     pub up: UpState,
+    /// What the UE was given, which may be less than it asked for.
     pub session_type: PduSessionType,
+    /// From the pool of the data network; given back when the session ends.
     pub addresses: Addresses,
+    /// Session AMBR: subscribed, then as the PCF authorised it.
     pub ambr: Ambr,
+    /// 5QI of the default flow.
     pub five_qi: FiveQi,
+    /// Allocation and retention priority of the default flow.
     pub arp: Arp,
+    /// Serving network.
     pub plmn: Plmn,
     /// AMF that serves the UE.
     pub amf: ApiRoot,
     /// Where the AMF wants to hear of the end.
     pub status_uri: String,
+    /// `None` before the UPF accepted the session and after it was deleted there.
     pub upf: Option<UpfSession>,
+    /// The gNB's end of N3, while the user plane is active.
     pub gnb: Option<GtpTunnel>,
     /// Policy association with the PCF.
     pub policy: Option<ResourceUri>,
@@ -177,6 +206,7 @@ impl Session {
         Self { number, supi, id, dnn, s_nssai, router, changed, state: state.into() }
     }
 
+    /// Locked for moments only, never over an await.
     pub fn router(&self) -> MutexGuard<'_, Router> {
         self.router.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -186,6 +216,7 @@ impl Session {
         self.number.to_string()
     }
 
+    /// By which the UE names it.
     pub fn key(&self) -> (Supi, PduSessionId) {
         (self.supi, self.id)
     }
@@ -196,6 +227,7 @@ impl Session {
         (u64::from(self.number) | 1 << 32).to_be_bytes()
     }
 
+    /// The default QoS flow.
     pub fn qfi(&self) -> Qfi {
         Qfi::new(DEFAULT_QFI).expect("1 is a QFI")
     }
@@ -275,23 +307,28 @@ impl Sessions {
         }
     }
 
+    /// By SEID or TEID on N4-u.
     pub fn get(&self, number: u32) -> Option<Arc<Session>> {
         self.lock().by_number.get(&number).cloned()
     }
 
+    /// By SM context reference, as a peer gives it: anything may be in it.
     pub fn by_reference(&self, reference: &str) -> Option<Arc<Session>> {
         self.get(reference.parse().ok()?)
     }
 
+    /// The session a UE has under an identity.
     pub fn of_ue(&self, supi: Supi, id: PduSessionId) -> Option<Arc<Session>> {
         let tables = self.lock();
         tables.by_number.get(tables.by_ue.get(&(supi, id))?).cloned()
     }
 
+    /// A copy of the list: procedures may change it meanwhile.
     pub fn all(&self) -> Vec<Arc<Session>> {
         self.lock().by_number.values().cloned().collect()
     }
 
+    /// How many there are.
     pub fn len(&self) -> usize {
         self.lock().by_number.len()
     }

@@ -36,6 +36,7 @@ pub(crate) fn release_command(cause: ngap::Cause) -> Option<Bytes> {
     encoded(PduSessionResourceReleaseCommandTransfer { cause }.encode())
 }
 
+/// Our own values always fit; should one not, the procedure fails and it is counted.
 fn encoded(octets: Result<Bytes, ngap::EncodeError>) -> Option<Bytes> {
     octets
         .inspect_err(|error| {

@@ -36,6 +36,7 @@ async fn create(
     establishment::create(smf, request.body).await
 }
 
+/// The session a peer names.
 fn find(smf: &Smf, reference: &str) -> Result<Arc<Session>, ProblemDetails> {
     smf.sessions.by_reference(reference).ok_or_else(|| {
         UNKNOWN_CONTEXT.inc();
@@ -82,6 +83,7 @@ async fn update(smf: Arc<Smf>, request: UpdateSmContextRequest) -> Updated {
     }
 }
 
+/// N2 information of an existing session (TS 29.502 table 6.1.6.3.12-1).
 async fn from_gnb(
     smf: &Arc<Smf>,
     session: &Arc<Session>,

@@ -111,13 +111,16 @@ impl<T: Value> Value for Box<T> {
 
 /// Appends one IE. A value longer than 65,535 octets makes the message too long for a datagram, which
 /// [`crate::Message::encode`] reports; so the length is only truncated in a message that is never sent.
+#[inline]
 pub fn put<T: Value>(out: &mut Vec<u8>, ie: u16, value: &T) {
-    out.extend_from_slice(&ie.to_be_bytes());
-    let length_at = out.len();
-    out.extend_from_slice(&[0, 0]);
+    let [t0, t1] = ie.to_be_bytes();
+    out.extend_from_slice(&[t0, t1, 0, 0]);
+    let start = out.len();
     value.encode(out);
-    let length = (out.len() - length_at - 2) as u16;
-    out[length_at..length_at + 2].copy_from_slice(&length.to_be_bytes());
+    let length = (out.len() - start) as u16;
+    if let Some(field) = out.get_mut(start - 2..start) {
+        field.copy_from_slice(&length.to_be_bytes());
+    }
 }
 
 /// Walks the IEs of a message or grouped IE.
@@ -257,12 +260,14 @@ macro_rules! integers {
         pub struct $name(pub $int);
 
         impl crate::codec::Value for $name {
+            #[inline]
             fn decode(bytes: &[u8]) -> Result<Self, crate::codec::Fault> {
                 bytes
                     .first_chunk()
                     .map(|bytes| Self(<$int>::from_be_bytes(*bytes)))
                     .ok_or(crate::codec::Fault::Length)
             }
+            #[inline]
             fn encode(&self, out: &mut Vec<u8>) {
                 out.extend_from_slice(&self.0.to_be_bytes());
             }

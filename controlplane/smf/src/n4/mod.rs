@@ -113,6 +113,7 @@ type Answer = Result<Message, N4Error>;
 
 struct State {
     endpoint: Endpoint,
+    /// Procedures that wait for a response.
     waiting: HashMap<Handle, oneshot::Sender<Answer>>,
     upfs: Vec<Upf>,
     /// When the receiving task wakes up by itself.
@@ -121,9 +122,13 @@ struct State {
 
 struct Inner {
     socket: UdpSocket,
+    /// Our address; its IP is our node ID.
     local: SocketAddr,
+    /// When we started.
     recovery: NtpSeconds,
+    /// Locked for microseconds, never over an await.
     state: Mutex<State>,
+    /// Wakes the receiving task when its timer must come earlier.
     rearm: Notify,
     events: mpsc::Sender<N4Event>,
 }
@@ -300,6 +305,7 @@ impl N4 {
         }
     }
 
+    /// One step of the endpoint and what follows from it.
     fn process(&self, step: impl FnOnce(&mut Endpoint, std::time::Instant)) {
         let mut state = self.lock();
         step(&mut state.endpoint, time::now().into_std());
@@ -396,12 +402,14 @@ impl N4 {
         let _ = state.endpoint.respond(now, id, 0, response);
     }
 
+    /// Queues an event; when the queue is full the UPF repeats its request.
     fn tell(&self, event: N4Event) {
         if self.inner.events.try_send(event).is_err() {
             EVENTS_DROPPED.inc();
         }
     }
 
+    /// The UPF says it knows no association: it restarted without our noticing.
     fn lose_association(&self, address: SocketAddr) {
         let mut state = self.lock();
         for upf in state.upfs.iter_mut().filter(|upf| upf.address == address && upf.associated) {
@@ -441,6 +449,7 @@ impl N4 {
         }
     }
 
+    /// An association was set up; sessions lost before come back now.
     fn associated(&self, address: SocketAddr, response: &AssociationSetupResponse) {
         let mut state = self.lock();
         let Some(upf) = state.upfs.iter_mut().find(|upf| upf.address == address) else { return };

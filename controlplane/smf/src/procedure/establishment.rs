@@ -41,10 +41,14 @@ const DEFAULT_AMBR: Ambr =
 struct Wanted {
     supi: Supi,
     id: PduSessionId,
+    /// The one the AMF selected, else the one the UE asked for.
     dnn: Dnn,
     s_nssai: SNssai,
+    /// Whom transfers go to.
     amf: ApiRoot,
+    /// Transaction of the UE's request; the answer carries it (TS 24.501 §6.4.1.3).
     pti: Pti,
+    /// The UE's message.
     request: EstablishmentRequest,
 }
 
@@ -166,6 +170,7 @@ fn reject(wanted: &Wanted, cause: GsmCause) -> SmContextCreateError {
     }
 }
 
+/// Addresses the subscription fixes (TS 29.503 `staticIpAddress`).
 fn static_addresses(subscribed: &DnnConfiguration) -> Addresses {
     let mut fixed = Addresses::default();
     for address in &subscribed.static_ip_address {
@@ -176,6 +181,7 @@ fn static_addresses(subscribed: &DnnConfiguration) -> Addresses {
     fixed
 }
 
+/// Addresses for a session of a type; the 5GSM cause when there are none.
 fn allocate(network: &Network, kind: PduSessionType, fixed: Addresses) -> Result<Addresses, GsmCause> {
     let (v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>) = (fixed.ipv4, fixed.ipv6);
     let fixed = Addresses { ipv4: v4, ipv6: v6 };
@@ -188,6 +194,7 @@ fn allocate(network: &Network, kind: PduSessionType, fixed: Addresses) -> Result
     })
 }
 
+/// The session as it begins: subscribed QoS, no UPF yet.
 fn new_state(
     data: &SmContextCreateData,
     wanted: &Wanted,
@@ -262,6 +269,7 @@ async fn register(smf: &Arc<Smf>, session: &Arc<Session>) {
     }
 }
 
+/// Returns once the session is in use, or was ended by somebody else.
 async fn wait_until_active(session: &Session) {
     loop {
         let changed = session.changed.notified();

@@ -50,6 +50,7 @@ pub(crate) async fn requested_by_ue(
     SmContextUpdatedData { n1_sm_msg: state.release_command.clone().map(Into::into), ..Default::default() }
 }
 
+/// What goes back in the answer to the AMF's update.
 fn updated(what: ForUe) -> SmContextUpdatedData {
     let (n2_sm_info_type, n2_sm_info) = what.n2.unzip();
     SmContextUpdatedData {
@@ -127,6 +128,7 @@ async fn supervise(smf: Arc<Smf>, session: Arc<Session>) {
     locally(&smf, &session, Tell::Amf(None)).await;
 }
 
+/// Returns once UE and gNB have answered, or the session was ended by somebody else.
 async fn wait_until_released(session: &Session) {
     loop {
         let changed = session.changed.notified();
@@ -164,6 +166,7 @@ pub(crate) async fn completed_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>) {
     answered(smf, session, |_, n2| *n2 = false).await;
 }
 
+/// One of the two answers came; with both, the session ends.
 async fn answered(smf: &Arc<Smf>, session: &Arc<Session>, which: impl FnOnce(&mut bool, &mut bool)) {
     {
         let mut state = session.state.lock().await;
