@@ -1,6 +1,6 @@
 //! The experiments behind `godwit bench`: one module per figure, one JSON form for all, raw samples kept.
 //!
-//! Flow: an experiment fills a [`result::Experiment`]; [`write`] puts it into `DIR/<id>.json` and draws
+//! Flow: an experiment fills a [`result::Experiment`]; [`write()`] puts it into `DIR/<id>.json` and draws
 //! `DIR/<id>.svg` from the same samples. Read first: [`result`], then an experiment such as [`procedures`].
 //!
 //! Invariants: a figure is a median with its spread, never a single run; contenders are interleaved in one run, and a

@@ -5,7 +5,7 @@ use std::path::Path;
 use net::process::Command;
 use net::time::Duration;
 
-use crate::world::{establish, id, network, ping, request};
+use testkit::world::{establish, id, network, ping, request};
 
 /// Points of the captures with a protocol each must show.
 const POINTS: [(&str, &[&str]); 5] = [

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::world::{establish, plain};
+use testkit::world::{establish, plain};
 
 fn godwit(arguments: &[&str]) -> Output {
     Command::new(lab::find_godwit().unwrap()).args(arguments).output().unwrap()

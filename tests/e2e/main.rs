@@ -1,6 +1,6 @@
 //! End-to-end tests: parts of the core together, and whole networks in namespaces.
 //!
-//! Read first: [`world`], how a test gets a network. One module per kind of trouble; each test is one story.
+//! Read first: `testkit::world`, how a test gets a network. One module per kind of trouble; each test is one story.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "helpers of tests are tests")]
 
@@ -12,4 +12,3 @@ mod registration;
 mod sessions;
 mod subscription;
 mod user_plane;
-mod world;

@@ -10,7 +10,7 @@ use ran::ue::Occurred;
 use ran::{Failure, Gnb, GnbError};
 use types::Tac;
 
-use crate::world::{LIMIT, establish, ping, plain};
+use testkit::world::{LIMIT, establish, ping, plain};
 
 #[test]
 fn gnbs_that_do_not_fit_are_told_why() {

@@ -7,7 +7,7 @@ use ran::{Failure, SuciScheme};
 use serde_json::json;
 use types::Key;
 
-use crate::world::{establish, network, ping, plain};
+use testkit::world::{establish, network, ping, plain};
 
 /// TS 33.501 annex C.4: home network key pairs of profiles A and B.
 const PROFILE_A: (&str, &str) = (

@@ -6,7 +6,7 @@ use net::time::{Duration, sleep, timeout};
 use ran::Failure;
 use serde_json::{Value, json};
 
-use crate::world::{LIMIT, World, establish, id, network, ping, plain, request, try_ping};
+use testkit::world::{LIMIT, World, establish, id, network, ping, plain, request, try_ping};
 
 /// The 5GSM cause of a refusal, or the 5GMM cause of a message that the AMF could not forward.
 fn refused(result: Result<(), Failure>) -> u8 {

@@ -8,7 +8,7 @@ use packet::gtpu::{self, PduSession};
 use packet::{icmp, ipv4, protocol};
 use serde_json::Value;
 
-use crate::world::{establish, id, ping, plain};
+use testkit::world::{establish, id, ping, plain};
 
 /// Drops of the UPF for one reason.
 fn drops(stats: &Value, reason: &str) -> u64 {

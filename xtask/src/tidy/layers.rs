@@ -94,16 +94,16 @@ struct Package {
     name: String,
     group: String,
     manifest: PathBuf,
-    dependencies: Vec<(String, String)>,
+    dependencies: Vec<String>,
 }
 
 /// Appends a finding for each dependency that the table does not allow.
 pub fn check(root: &Path, findings: &mut Vec<Finding>) -> anyhow::Result<()> {
     let packages = packages(root)?;
     for package in &packages {
-        for (dependency, kind) in &package.dependencies {
+        for dependency in &package.dependencies {
             if let Some(target) = packages.iter().find(|p| p.name == *dependency) {
-                if let Some(why) = refuse(package, target, kind) {
+                if let Some(why) = refuse(package, target) {
                     let message = format!(
                         "`{}` ({}) may not depend on `{}` ({}): {why}. Move the shared part down to a crate both may \
                          use, or talk through the reference point.",
@@ -121,13 +121,9 @@ pub fn check(root: &Path, findings: &mut Vec<Finding>) -> anyhow::Result<()> {
 }
 
 /// Why `package` may not use `target`, if it may not.
-fn refuse(package: &Package, target: &Package, kind: &str) -> Option<&'static str> {
+fn refuse(package: &Package, target: &Package) -> Option<&'static str> {
     if package.name == "classifier" {
         return Some("classifier is offered as a library of its own and depends on nothing of ours");
-    }
-    // The kit for tests is for every test, above the wire crates (it stands on `net`).
-    if target.name == "testkit" && kind == "dev" && !["base", "wire"].contains(&package.group.as_str()) {
-        return None;
     }
     if TOPS.contains(&target.group.as_str()) {
         let shared = SHARED_TOPS.iter().find(|(name, _)| *name == target.name);
@@ -200,8 +196,8 @@ fn read(root: &Path, package: &Value) -> anyhow::Result<Package> {
     let group = manifest.iter().next().map(|part| part.to_string_lossy().into_owned()).unwrap_or_default();
     let mut dependencies = Vec::new();
     for dependency in package["dependencies"].as_array().into_iter().flatten() {
-        let kind = dependency["kind"].as_str().unwrap_or("normal").to_owned();
-        dependencies.push((text(&dependency["name"])?, kind));
+        // Development dependencies count as well: a test that links two planes hides that they do not meet.
+        dependencies.push(text(&dependency["name"])?);
     }
     Ok(Package { name: text(&package["name"])?, group, manifest, dependencies })
 }
@@ -214,33 +210,33 @@ mod tests {
         Package { name: name.into(), group: group.into(), manifest: PathBuf::new(), dependencies: Vec::new() }
     }
 
-    fn allowed(from: (&str, &str), to: (&str, &str), kind: &str) -> bool {
-        refuse(&package(from.0, from.1), &package(to.0, to.1), kind).is_none()
+    fn allowed(from: (&str, &str), to: (&str, &str)) -> bool {
+        refuse(&package(from.0, from.1), &package(to.0, to.1)).is_none()
     }
 
     #[test]
     fn the_table_of_the_design() {
-        assert!(allowed(("amf", "controlplane"), ("nf", "controlplane"), "normal"));
-        assert!(allowed(("smf", "controlplane"), ("pfcp", "wire"), "normal"));
-        assert!(allowed(("cli", "apps"), ("upf", "dataplane"), "normal"));
-        assert!(allowed(("ran", "ran"), ("pktio", "dataplane"), "normal"));
-        assert!(!allowed(("amf", "controlplane"), ("smf", "controlplane"), "normal"));
-        assert!(!allowed(("smf", "controlplane"), ("upf", "dataplane"), "normal"));
-        assert!(!allowed(("upf", "dataplane"), ("smf", "controlplane"), "dev"));
-        assert!(!allowed(("pfcp", "wire"), ("packet", "wire"), "normal"));
-        assert!(!allowed(("sbi", "transport"), ("nas", "wire"), "normal"));
-        assert!(!allowed(("ran", "ran"), ("amf", "controlplane"), "dev"));
-        assert!(!allowed(("classifier", "dataplane"), ("types", "base"), "normal"));
+        assert!(allowed(("amf", "controlplane"), ("nf", "controlplane")));
+        assert!(allowed(("smf", "controlplane"), ("pfcp", "wire")));
+        assert!(allowed(("cli", "apps"), ("upf", "dataplane")));
+        assert!(allowed(("ran", "ran"), ("pktio", "dataplane")));
+        assert!(!allowed(("amf", "controlplane"), ("smf", "controlplane")));
+        assert!(!allowed(("smf", "controlplane"), ("upf", "dataplane")));
+        assert!(!allowed(("upf", "dataplane"), ("smf", "controlplane")));
+        assert!(!allowed(("pfcp", "wire"), ("packet", "wire")));
+        assert!(!allowed(("sbi", "transport"), ("nas", "wire")));
+        assert!(!allowed(("ran", "ran"), ("amf", "controlplane")));
+        assert!(!allowed(("classifier", "dataplane"), ("types", "base")));
     }
 
     #[test]
     fn programs_are_not_depended_on_apart_from_the_shared_ones() {
-        assert!(allowed(("cli", "apps"), ("bench", "bench"), "normal"));
-        assert!(allowed(("bench", "bench"), ("lab", "apps"), "normal"));
-        assert!(allowed(("e2e", "tests"), ("lab", "apps"), "normal"));
-        assert!(allowed(("sbi", "transport"), ("testkit", "tests"), "dev"));
-        assert!(!allowed(("sbi", "transport"), ("testkit", "tests"), "normal"));
-        assert!(!allowed(("upf", "dataplane"), ("lab", "apps"), "dev"));
-        assert!(!allowed(("e2e", "tests"), ("cli", "apps"), "normal"));
+        assert!(allowed(("cli", "apps"), ("bench", "bench")));
+        assert!(allowed(("bench", "bench"), ("lab", "apps")));
+        assert!(allowed(("e2e", "tests"), ("lab", "apps")));
+        assert!(allowed(("e2e", "tests"), ("testkit", "tests")));
+        assert!(!allowed(("sbi", "transport"), ("testkit", "tests")));
+        assert!(!allowed(("upf", "dataplane"), ("lab", "apps")));
+        assert!(!allowed(("e2e", "tests"), ("cli", "apps")));
     }
 }

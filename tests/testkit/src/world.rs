@@ -23,7 +23,9 @@ pub const LIMIT: Duration = Duration::from_secs(20);
 
 /// A running network and what the test does to it.
 pub struct World {
+    /// Namespaces and processes.
     pub lab: Lab,
+    /// What gNBs and UEs are made from.
     pub config: Config,
     user_plane: Option<UserPlane>,
     bystander: Option<Ue>,
