@@ -81,6 +81,9 @@ impl Ue {
     pub fn verify_initial(&mut self, mut initial: Box<Initial>) -> Verdict {
         if let Some(security) = &mut self.ctx.security
             && let Ok(verified) = security.unprotect(&initial.pdu)
+            // With a container that cannot be read the sender is authenticated anew and asked for the whole
+            // message in SECURITY MODE COMMAND (TS 24.501 §4.4.6, §5.4.2.2).
+            && !verified.incomplete
         {
             initial.verified = Some(verified.count);
             count_soft_errors(&verified.message);
