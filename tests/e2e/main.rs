@@ -12,3 +12,4 @@ mod registration;
 mod sessions;
 mod subscription;
 mod user_plane;
+mod usrsctp;
