@@ -16,11 +16,15 @@ use upf::tables::Tables;
 const NOW: NtpSeconds = NtpSeconds(1000);
 
 fn sessions(max_tunnels: u32) -> (Sessions, Arc<Tables>) {
+    started_at(5, max_tunnels)
+}
+
+fn started_at(seed: u32, max_tunnels: u32) -> (Sessions, Arc<Tables>) {
     let mut config = config("gw0");
     config.max_tunnels = max_tunnels;
     let config = Arc::new(config);
     let tables = Arc::new(Tables::new(&config));
-    (Sessions::new(config, Arc::clone(&tables), 1, 5), tables)
+    (Sessions::new(config, Arc::clone(&tables), 1, seed), tables)
 }
 
 fn establish(sessions: &mut Sessions, request: &SessionEstablishmentRequest) -> SessionEstablishmentResponse {
@@ -271,6 +275,23 @@ fn ue_addresses_and_assigned_teids_belong_to_one_session() {
     assert_eq!(sessions.remove_all_of(SMF.into()), 2);
     assert!(tables.by_teid(0x7700_0001).is_none() && tables.by_ue(UE_V6.into()).is_none());
     seid_of(&establish(&mut sessions, &with_assigned(2)));
+}
+
+#[test]
+fn a_restarted_upf_does_not_know_the_seids_of_before() {
+    let (mut before, _) = started_at(3_900_000_000, 64);
+    let old: Vec<u64> =
+        (0..10).map(|n| seid_of(&establish(&mut before, &other_ue(establishment(1), n)))).collect();
+    let (mut after, _) = started_at(3_900_000_001, 64);
+    for n in 0..10 {
+        seid_of(&establish(&mut after, &other_ue(establishment(1), n)));
+    }
+    let request = SessionModificationRequest::default();
+    for seid in old {
+        assert!(after.modify(seid, SMF.into(), &request, NOW).is_none(), "{seid:#x} is another UE's");
+        assert!(after.delete(seid, SMF.into(), NOW).is_none(), "{seid:#x} is another UE's");
+    }
+    assert_eq!(after.count(), 10);
 }
 
 #[test]

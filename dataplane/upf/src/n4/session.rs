@@ -111,10 +111,12 @@ impl TunnelAllocator for Allocation<'_> {
 }
 
 impl Sessions {
-    /// No sessions yet. `seed` should differ between starts of the process.
+    /// No sessions yet. `seed` must differ between starts of the process: SEIDs begin from it, so that what a CP
+    /// function still asks of a session from before a restart cannot hit another UE's.
     pub fn new(config: Arc<Config>, tables: Arc<Tables>, workers: usize, seed: u32) -> Sessions {
         let writer = Writer::new(tables, &config, seed);
-        Sessions { config, writer, sessions: HashMap::new(), remote: HashMap::new(), next_seid: 1, workers }
+        let next_seid = u64::from(seed) << 32 | 1;
+        Sessions { config, writer, sessions: HashMap::new(), remote: HashMap::new(), next_seid, workers }
     }
 
     /// All sessions by our SEID.
