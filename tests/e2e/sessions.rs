@@ -147,7 +147,8 @@ fn a_silent_upf_refuses_sessions_and_a_restarted_one_gets_them_back() {
         for _ in 0..10 {
             back = back || try_ping(&mut ue, 1).await;
         }
-        assert!(back, "the session works again after the UPF restarted");
+        let logs = || format!("SMF:\n{}\nUPF:\n{}", world.lab.log("smf"), world.lab.log("upf"));
+        assert!(back, "the session does not work after the UPF restarted\n{}", logs());
         establish(&mut ue, 3).await.unwrap();
         ping(&mut ue, 3).await;
     });
