@@ -43,6 +43,7 @@ pub(crate) struct Amf {
     pub ue_permits: Arc<Semaphore>,
     next_association: AtomicU64,
     next_ue_ngap_id: AtomicU64,
+    next_session_serial: AtomicU64,
 }
 
 /// AMF UE NGAP IDs have 40 bits (TS 38.413 §9.3.3.1).
@@ -60,6 +61,8 @@ impl Amf {
             ue_permits: Arc::new(Semaphore::new(config.limits.ues.min(Semaphore::MAX_PERMITS))),
             next_association: AtomicU64::new(1),
             next_ue_ngap_id: AtomicU64::new(1),
+            // Not from 1: what an SMF still says to an AMF that restarted is not taken for one of the new sessions.
+            next_session_serial: AtomicU64::new(crate::random::u32().into()),
             config,
         }
     }
@@ -77,6 +80,11 @@ impl Amf {
     /// connection cannot reach a new one.
     pub fn ue_ngap_id(&self) -> AmfUeNgapId {
         AmfUeNgapId(self.next_ue_ngap_id.fetch_add(1, Relaxed) & MAX_AMF_UE_NGAP_ID)
+    }
+
+    /// A new [`PduSession::serial`].
+    pub fn session_serial(&self) -> u64 {
+        self.next_session_serial.fetch_add(1, Relaxed)
     }
 
     /// A handle and queue for a new UE task; `None` when `limits.ues` is reached.
@@ -330,6 +338,9 @@ impl Subscription {
 pub(crate) struct PduSession {
     pub dnn: Dnn,
     pub s_nssai: SNssai,
+    /// Tells this session from others of the UE under the same identity, before and after: it is in the URI by which
+    /// the SMF notifies, and a late notification of the old session must not end the new one.
+    pub serial: u64,
     /// The SM context in its SMF.
     pub context: SmContextRef,
     /// Whether the gNB has resources for it.

@@ -24,8 +24,9 @@ pub(crate) enum UeEvent {
     N2 { link: AmfUeNgapId, pdu: Box<Pdu>, received: Instant },
     /// An SMF has something for the UE or its gNB.
     Transfer(Box<Transfer>),
-    /// An SMF says that a session is gone.
-    SessionGone(PduSessionId),
+    /// An SMF says that a session is gone: the one with this serial ([`crate::context::PduSession::serial`]), not
+    /// another that the UE established under the same identity meanwhile.
+    SessionGone { session: PduSessionId, serial: u64 },
     /// Somebody in the network wants the UE deregistered.
     Deregister(Deregister),
 }
@@ -38,7 +39,7 @@ impl UeEvent {
             UeEvent::Nas { .. } => "nas",
             UeEvent::N2 { .. } => "n2",
             UeEvent::Transfer(_) => "transfer",
-            UeEvent::SessionGone(_) => "session_gone",
+            UeEvent::SessionGone { .. } => "session_gone",
             UeEvent::Deregister(_) => "deregister",
         }
     }

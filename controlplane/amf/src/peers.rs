@@ -136,6 +136,8 @@ pub(crate) struct SmCreate {
     pub supi: Supi,
     pub pei: Option<Pei>,
     pub session: PduSessionId,
+    /// Goes into the callback URI: see [`crate::context::PduSession::serial`].
+    pub serial: u64,
     pub dnn: Dnn,
     pub s_nssai: SNssai,
     pub location: Option<UserLocation>,
@@ -319,7 +321,7 @@ impl Peers {
 
     /// Nsmf_PDUSession: a new session, in an SMF that serves its DNN and slice.
     pub async fn create_sm_context(&self, amf: &Amf, create: SmCreate) -> Result<SmContextRef, SmError> {
-        let status_id = session_id(create.supi, create.session);
+        let status_id = session_id(create.supi, create.session, create.serial);
         let (dnn, s_nssai) = (create.dnn.clone(), create.s_nssai);
         let body = smf::SmContextCreateData {
             supi: Some(create.supi),
@@ -409,15 +411,17 @@ impl Peers {
     }
 }
 
-/// Identifier of a session in the callback URI handed to its SMF: `imsi-…_5`.
-fn session_id(supi: Supi, session: PduSessionId) -> String {
-    format!("{supi}_{session}")
+/// Identifier of a session in the callback URI handed to its SMF: `imsi-…_5_1234`. The serial tells it from the
+/// sessions that the UE had or will have under the same PDU session identity.
+fn session_id(supi: Supi, session: PduSessionId, serial: u64) -> String {
+    format!("{supi}_{session}_{serial}")
 }
 
 /// The session of a callback identifier.
-pub(crate) fn parse_session_id(id: &str) -> Option<(Supi, PduSessionId)> {
-    let (supi, session) = id.rsplit_once('_')?;
-    Some((supi.parse().ok()?, PduSessionId::new(session.parse().ok()?).ok()?))
+pub(crate) fn parse_session_id(id: &str) -> Option<(Supi, PduSessionId, u64)> {
+    let (rest, serial) = id.rsplit_once('_')?;
+    let (supi, session) = rest.rsplit_once('_')?;
+    Some((supi.parse().ok()?, PduSessionId::new(session.parse().ok()?).ok()?, serial.parse().ok()?))
 }
 
 fn update_model(update: SmUpdate) -> smf::SmContextUpdateData {
@@ -559,8 +563,15 @@ mod tests {
     fn session_callbacks_name_one_session() {
         let supi: Supi = "imsi-999700000000001".parse().unwrap();
         let id = PduSessionId::new(5).unwrap();
-        assert_eq!(parse_session_id(&session_id(supi, id)), Some((supi, id)));
-        for bad in ["", "imsi-999700000000001", "imsi-999700000000001_16", "_5", "imsi-x_5"] {
+        assert_eq!(parse_session_id(&session_id(supi, id, 7)), Some((supi, id, 7)));
+        for bad in [
+            "",
+            "imsi-999700000000001",
+            "imsi-999700000000001_5",
+            "imsi-999700000000001_16_7",
+            "_5_7",
+            "imsi-x_5_7",
+        ] {
             assert_eq!(parse_session_id(bad), None, "{bad}");
         }
     }

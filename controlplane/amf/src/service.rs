@@ -83,16 +83,16 @@ async fn sm_context_status(
     amf: Arc<Amf>,
     notification: Notification<SmContextStatusNotification>,
 ) -> Result<(), ProblemDetails> {
-    let Some((supi, session)) = parse_session_id(&notification.id) else {
+    let Some((supi, session, serial)) = parse_session_id(&notification.id) else {
         counters::SERVICE_REJECTED.inc("callback_id");
         return Err(ProblemDetails::resource_uri_structure_not_found());
     };
     if notification.body.status_info.resource_status != ResourceStatus::Released {
         return Ok(());
     }
-    // A UE that is gone meanwhile has no session either: nothing to refuse.
+    // A UE or session that is gone meanwhile: nothing to refuse.
     match amf.ues.by_supi(supi) {
-        Some(ue) => queue(&ue, UeEvent::SessionGone(session)),
+        Some(ue) => queue(&ue, UeEvent::SessionGone { session, serial }),
         None => Ok(()),
     }
 }

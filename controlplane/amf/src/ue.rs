@@ -290,8 +290,10 @@ impl Ue {
                 self.check_n2(pdu)
             }
             UeEvent::Transfer(transfer) => Ok(Some(Arrival::Transfer(transfer))),
-            UeEvent::SessionGone(id) => {
-                self.ctx.sessions.remove(&id);
+            UeEvent::SessionGone { session, serial } => {
+                if self.ctx.sessions.get(&session).is_some_and(|known| known.serial == serial) {
+                    self.ctx.sessions.remove(&session);
+                }
                 Ok(None)
             }
             UeEvent::Deregister(_) => {

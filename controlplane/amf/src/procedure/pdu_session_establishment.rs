@@ -40,20 +40,22 @@ pub(crate) async fn pdu_session_establishment(
             return not_forwarded(ue, id, transport.payload, cause).await;
         }
     };
+    let amf = ue.amf.clone();
+    let serial = amf.session_serial();
     let create = SmCreate {
         supi,
         pei: ue.ctx.pei,
         session: id,
+        serial,
         dnn: dnn.clone(),
         s_nssai,
         location: ue.ctx.location,
         request_type: smf::RequestType::InitialRequest,
         n1: transport.payload.clone().into(),
     };
-    let amf = ue.amf.clone();
     match amf.peers.create_sm_context(&amf, create).await {
         Ok(context) => {
-            ue.ctx.sessions.insert(id, PduSession { dnn, s_nssai, context, active: false });
+            ue.ctx.sessions.insert(id, PduSession { dnn, s_nssai, serial, context, active: false });
         }
         Err(refused) => {
             return match refused.n1 {

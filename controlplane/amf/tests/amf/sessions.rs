@@ -357,3 +357,30 @@ async fn deregistration_wins_over_a_session_under_way() {
     network.gone(ue.supi()).await;
     assert!(network.core.sessions.lock().unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn a_late_notification_of_the_old_session_leaves_the_new_one_alone() {
+    let (network, mut gnb, mut ue) = registered().await;
+    let core = &network.core;
+    let status_uri = || core.sessions.lock().unwrap().values().next().unwrap().status_uri.clone();
+    ue.establish(&mut gnb, 1).await;
+    core.wait_called("setup_done", 1).await;
+    let old = status_uri();
+    // The same identity again; the SMF tells of the old session's end while the new one is being set up ...
+    *core.smf_mode.lock().unwrap() = SmfMode::Silent;
+    ue.send(&gnb, &Message::UlNasTransport(request(1))).await;
+    ue.release_resources(&mut gnb, 1).await;
+    core.wait_called("create_context", 2).await;
+    core.released(&old).await;
+    let n2 = Some((SETUP_N2, N2SmInfoType::PduResSetupReq));
+    core.transfer(ue.supi(), id(1), Some(ACCEPT_N1), n2).await.unwrap();
+    assert_eq!(ue.set_up(&mut gnb, 1).await, ACCEPT_N1);
+    core.wait_called("setup_done", 2).await;
+    // ... and once more afterwards: what the UE says still reaches the SMF.
+    core.released(&old).await;
+    let transport = gmm::UlNasTransport::n1_sm(id(1), vec![0x2e, 1, 5, 0xc9]);
+    ue.send(&gnb, &Message::UlNasTransport(transport)).await;
+    core.wait_called("n1", 1).await;
+    core.released(&status_uri()).await;
+    network.ue(ue.supi(), |view| view["sessions"] == serde_json::json!([])).await;
+}

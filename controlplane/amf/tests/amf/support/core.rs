@@ -193,10 +193,15 @@ impl Core {
     /// Nsmf_PDUSession_SMContextStatusNotify for a session.
     pub async fn session_gone(&self, reference: &str) {
         let uri = self.sessions.lock().unwrap().remove(reference).unwrap().status_uri;
+        self.released(&uri).await;
+    }
+
+    /// The same, to the callback URI that came with the session's creation.
+    pub async fn released(&self, uri: &str) {
         let body = SmContextStatusNotification {
             status_info: StatusInfo { resource_status: ResourceStatus::Released, cause: None, an_type: None },
         };
-        self.client.notify::<smf::SmContextStatusNotify>(&uri, body).await.unwrap();
+        self.client.notify::<smf::SmContextStatusNotify>(uri, body).await.unwrap();
     }
 }
 
