@@ -113,3 +113,39 @@ fn a_running_core_is_listed() {
         assert_eq!(status.matches(" running ").count(), 8, "{status}");
     });
 }
+
+/// A service manager stops what it started whenever it likes: also while an NF still looks for its NRF.
+#[test]
+fn a_signal_stops_a_core_that_is_not_ready_yet() {
+    let folder = tempfile::tempdir().unwrap();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../godwit.yaml");
+    let text = std::fs::read_to_string(shipped).unwrap();
+    let config = folder.path().join("godwit.yaml");
+    let run_dir = folder.path().join("run");
+    std::fs::write(&config, text.replace("run_dir: /run/godwit", &format!("run_dir: {}", run_dir.display())))
+        .unwrap();
+    let command = format!(
+        "ip link set lo up && exec {} run -c {} --nf udm",
+        lab::find_godwit().unwrap().display(),
+        config.display()
+    );
+    let mut core = Command::new("unshare").args(["-n", "sh", "-c", &command]).spawn().unwrap();
+    let patience = |done: &mut dyn FnMut() -> bool| (0..100).any(|_| done() || pause());
+    assert!(patience(&mut || run_dir.join("udm.sock").exists()), "the UDM did not start");
+    let killed = Command::new("kill").args(["-TERM", &core.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let mut ended = None;
+    let stopped = patience(&mut || {
+        ended = core.try_wait().unwrap();
+        ended.is_some()
+    });
+    if !stopped {
+        core.kill().unwrap();
+    }
+    assert_eq!(ended.and_then(|status| status.code()), Some(0), "one signal must be enough");
+}
+
+/// Lets 100 ms pass; `false`, so that it reads as "not yet".
+fn pause() -> bool {
+    Command::new("sleep").arg("0.1").status().is_err()
+}

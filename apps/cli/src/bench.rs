@@ -19,7 +19,7 @@ pub struct Args {
     /// End within a minute, with fewer samples.
     #[arg(long)]
     quick: bool,
-    /// Folder for <experiment>.json and <experiment>.svg.
+    /// Folder for the result (JSON) and its plot (SVG).
     #[arg(long, value_name = "DIR", default_value = "bench/results/latest")]
     out: PathBuf,
     #[command(flatten)]

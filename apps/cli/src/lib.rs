@@ -103,6 +103,8 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Check(arg) => {
             config::load(&arg.config)?;
+            // A closed stdout leaves the exit code, which says the same.
+            let _ = writeln!(std::io::stdout(), "{} is sound", arg.config.display());
             Ok(ExitCode::SUCCESS)
         }
         Command::Completions { shell } => {
@@ -120,6 +122,17 @@ fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(EXIT_CONFIG);
     }
     // A closed stderr leaves the exit code as the only report.
-    let _ = writeln!(stderr, "godwit: {error:#}");
+    let _ = writeln!(stderr, "godwit: {}", with_causes(error));
     ExitCode::from(EXIT_FAILED)
+}
+
+/// The error and its causes; a cause that the text before it already tells is not told again.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }

@@ -21,7 +21,7 @@ pub struct Args {
     /// The AMF's NGAP address.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.5:38412")]
     amf: SocketAddr,
-    /// SCTP carrier: auto, kernel, raw, udp or udp:<port>.
+    /// SCTP carrier: auto, kernel, raw, udp or udp:PORT.
     #[arg(long, default_value = "auto")]
     sctp: SctpMode,
     /// Own address towards the AMF.

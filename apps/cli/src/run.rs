@@ -59,30 +59,24 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let mut terminate = signal(SignalKind::terminate())?;
         let capture = args.pcap.as_ref().map(|folder| capture(folder, &config)).transpose()?;
         let mut core = Core::new(&config)?;
-        let started = tokio::select! {
-            started = core.start_all(&config, &names) => started,
-            _ = interrupt.recv() => Ok(()),
-            _ = terminate.recv() => Ok(()),
+        let run = async {
+            core.start_all(&config, &names).await?;
+            core.registered().await;
+            tracing::info!(nfs = names.join(","), "ready");
+            std::future::pending().await
         };
-        if started.is_ok() {
-            tokio::select! {
-                () = core.registered() => tracing::info!(nfs = names.join(","), "ready"),
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-            if !core.env.shutdown.is_triggered() {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-            }
-        }
+        // A signal ends it at any point, also while an NF starts or waits for the NRF.
+        let ended = tokio::select! {
+            failed = run => failed,
+            _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
+            _ = terminate.recv() => Ok(ExitCode::SUCCESS),
+        };
         core.stop().await;
         if let Some(capture) = capture {
             let summary = capture.stop();
             tracing::info!(?summary, "captures written");
         }
-        started.map(|()| ExitCode::SUCCESS)
+        ended
     })
 }
 

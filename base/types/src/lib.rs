@@ -6,7 +6,7 @@
 //! share (PLMN, TAC, AMF ID, S-NSSAI) are here too; everything message-specific is in `wire`.
 //!
 //! Modules: [`plmn`] (PLMN, TAI, NCGI), [`subscriber`] (IMSI, SUPI, PEI), [`guti`] (GUAMI, 5G-GUTI),
-//! [`slice`] (S-NSSAI, DNN), [`session`] (PDU session, TEID, SEID), [`qos`] (bit rates, 5QI, ARP), [`key`].
+//! [`mod@slice`] (S-NSSAI, DNN), [`session`] (PDU session, TEID, SEID), [`qos`] (bit rates, 5QI, ARP), [`key`].
 #![forbid(unsafe_code)]
 
 pub mod guti;

@@ -2,8 +2,8 @@
 //!
 //! CSV: a header line names the columns, in any order. `imsi`, `k` and one of `opc`, `op` must be
 //! there; `amf`, `sqn`, `msisdn`, `snssai` (`1-000001`), `dnn`, `session_type`, `ambr_uplink` and
-//! `ambr_downlink` (`1 Gbps`) may. JSON: an array of the documents that `subscriber show --json`
-//! prints.
+//! `ambr_downlink` (`1 Gbps`) may. JSON: a document as `subscriber show --json`
+//! prints it, or an array of them.
 
 use types::{Ambr, Imsi, Key, Supi};
 
@@ -25,13 +25,14 @@ pub struct ImportError {
 const COLUMNS: [&str; 11] =
     ["imsi", "k", "opc", "op", "amf", "sqn", "msisdn", "snssai", "dnn", "ambr_uplink", "ambr_downlink"];
 
-/// Reads subscribers from `text`: JSON when it begins with `[`, CSV otherwise.
+/// Reads subscribers from `text`: JSON when it begins with `[` or `{`, CSV otherwise.
 ///
 /// # Errors
 /// The first line that is wrong, and why.
 pub fn parse(text: &str) -> Result<Vec<Subscriber>, ImportError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let subscribers = if text.trim_start().starts_with('[') { parse_json(text)? } else { parse_csv(text)? };
+    let json = text.trim_start().starts_with(['[', '{']);
+    let subscribers = if json { parse_json(text)? } else { parse_csv(text)? };
     let mut seen = std::collections::HashMap::with_capacity(subscribers.len());
     for (line, subscriber) in &subscribers {
         let problem = match subscriber.validate() {
@@ -47,8 +48,13 @@ pub fn parse(text: &str) -> Result<Vec<Subscriber>, ImportError> {
 }
 
 fn parse_json(text: &str) -> Result<Vec<(u64, Subscriber)>, ImportError> {
-    let subscribers: Vec<Subscriber> = serde_json::from_str(text)
-        .map_err(|e| ImportError { line: e.line() as u64, problem: strip_position(&e.to_string()) })?;
+    let parsed = if text.trim_start().starts_with('{') {
+        serde_json::from_str(text).map(|one| vec![one])
+    } else {
+        serde_json::from_str(text)
+    };
+    let subscribers: Vec<Subscriber> =
+        parsed.map_err(|e| ImportError { line: e.line() as u64, problem: strip_position(&e.to_string()) })?;
     // JSON has no line per record: records are counted instead.
     Ok((1..).zip(subscribers).collect())
 }
@@ -149,6 +155,8 @@ mod tests {
         let wanted = vec![example(1), example(2)];
         let text = serde_json::to_string_pretty(&wanted).unwrap();
         assert_eq!(parse(&text).unwrap(), wanted);
+        let one = serde_json::to_string_pretty(&wanted[0]).unwrap();
+        assert_eq!(parse(&one).unwrap(), wanted[..1]);
         let error = parse("[{\n\"supi\": 5}]").unwrap_err();
         assert_eq!(error.line, 2);
     }

@@ -17,12 +17,12 @@ pub struct Options {
     pub reuse_port: bool,
 }
 
-/// Binds a socket for asynchronous use.
+/// Binds a socket for asynchronous use. `try_send_to` works on it at once.
 ///
 /// # Errors
 /// Those of `socket(2)` and `bind(2)`: most often the address is in use, or not of this host.
 pub async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
-    UdpSocket::from_std(bind_std(address, Options::default())?)
+    bind_with(address, Options::default()).await
 }
 
 /// Binds a socket with options for asynchronous use.
@@ -30,7 +30,10 @@ pub async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
 /// # Errors
 /// As [`bind`].
 pub async fn bind_with(address: SocketAddr, options: Options) -> io::Result<UdpSocket> {
-    UdpSocket::from_std(bind_std(address, options)?)
+    let socket = UdpSocket::from_std(bind_std(address, options)?)?;
+    // A fresh socket counts as not writable until its first readiness event: the first `try_send_to` would be lost.
+    socket.writable().await?;
+    Ok(socket)
 }
 
 /// Binds a non-blocking socket without tokio: for the user plane's own threads.

@@ -136,7 +136,7 @@ async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
         Ok(lab) => lab,
         Err(error) => {
             step.failed("the core did not start");
-            report.check("core", false, format!("{error:#}"));
+            report.check("core", false, crate::with_causes(&error));
             report.print(time::now() - started)?;
             return Ok(report);
         }
@@ -161,9 +161,9 @@ async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
     match lab.check() {
         Ok(()) => match lab.stop().await {
             Ok(()) => report.check("end", true, "every process ended in order".to_owned()),
-            Err(error) => report.check("end", false, format!("{error:#}")),
+            Err(error) => report.check("end", false, crate::with_causes(&error)),
         },
-        Err(error) => report.check("end", false, format!("{error:#}")),
+        Err(error) => report.check("end", false, crate::with_causes(&error)),
     }
     if !args.serve || !report.passed() {
         report.print(time::now() - started)?;
@@ -219,7 +219,7 @@ async fn attach(
                         path: event.text("netns").unwrap_or_default().to_owned(),
                         ipv6: event.text("ipv6").is_some(),
                     }),
-                    Err(error) => failures.push(format!("{error:#}")),
+                    Err(error) => failures.push(crate::with_causes(&error)),
                 }
             }
             "failed" => failures.push(event.text("detail").unwrap_or("no reason given").to_owned()),
@@ -260,7 +260,7 @@ async fn traffic(lab: &Lab, ues: &[Ue], args: &Args, progress: &Progress, report
         Err(error) => {
             step.failed("failed");
             report.download = Download::default();
-            report.check("download", false, format!("{error:#}"));
+            report.check("download", false, crate::with_causes(&error));
         }
     }
 }
@@ -295,7 +295,7 @@ async fn leave(lab: &Lab, simulator: Simulator, progress: &Progress, report: &mu
     let step = progress.step("deregistration");
     if let Err(error) = simulator.stop().await {
         step.failed("failed");
-        return report.check("deregistration", false, format!("{error:#}"));
+        return report.check("deregistration", false, crate::with_causes(&error));
     }
     let deadline = time::now() + FORGET_LIMIT;
     loop {

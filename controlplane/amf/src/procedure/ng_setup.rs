@@ -24,7 +24,13 @@ const RETRY: TimeToWait = TimeToWait::V10s;
 pub(crate) async fn ng_setup(amf: &Arc<Amf>, gnb: &Arc<Gnb>, request: NgSetupRequest) {
     if let Err(cause) = check(amf, &request.supported_tas) {
         counters::NG_SETUP_FAILURES.inc(&cause.to_string());
-        tracing::warn!(gnb = %request.global_ran_node_id, peer = %gnb.peer, %cause, "NG Setup refused");
+        // Wrong areas or networks are what goes wrong most often with a new gNB, and NGAP has no cause for it.
+        let theirs: Vec<String> = request.supported_tas.iter().map(broadcast).collect();
+        tracing::warn!(
+            gnb = %request.global_ran_node_id, peer = %gnb.peer, %cause,
+            theirs = theirs.join(", "), plmn = %amf.config.plmn, tac = ?amf.config.tac,
+            "NG Setup refused: the gNB serves nothing that amf.tac, plmn and slices name"
+        );
         let failure = NgSetupFailure { cause, time_to_wait: Some(RETRY), criticality_diagnostics: None };
         return send(gnb, failure.into()).await;
     }
@@ -94,6 +100,12 @@ fn check(amf: &Amf, tas: &[SupportedTa]) -> Result<(), Cause> {
         return Err(RadioNetwork::SliceNotSupported.into());
     }
     Ok(())
+}
+
+/// A tracking area as the log shows it: `TAC 000001 (999-70)`.
+fn broadcast(ta: &SupportedTa) -> String {
+    let plmns: Vec<String> = ta.broadcast_plmns.iter().map(|broadcast| broadcast.plmn.to_string()).collect();
+    format!("TAC {} ({})", ta.tac, plmns.join(" "))
 }
 
 async fn send(gnb: &Gnb, pdu: Pdu) {
