@@ -326,6 +326,27 @@ async fn a_used_identity_takes_the_place_of_the_old_session() {
     assert_eq!(world.sessions_at_upf(), 1);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn crossing_requests_for_one_identity_leave_one_session_on_upf_and_pcf() {
+    let world = World::new().await;
+    let n1 = request(id(5), PduSessionType::Ipv4);
+    // Which of them is ended before it began is a matter of scheduling: many rounds meet every order.
+    for _ in 0..40 {
+        let one = || world.create(supi(1), id(5), "internet", &n1);
+        let (a, b, c, d) = tokio::join!(one(), one(), one(), one());
+        assert!([a, b, c, d].iter().all(Result::is_ok));
+    }
+    let left = || (world.sessions_at_upf(), world.peers.policies.load(Ordering::Relaxed));
+    for _ in 0..100 {
+        if left() == (1, 1) {
+            break;
+        }
+        net::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(left(), (1, 1));
+    assert_eq!(world.oam("GET", "/sessions").await.as_array().unwrap().len(), 1);
+}
+
 #[tokio::test]
 async fn the_user_plane_goes_idle_and_comes_back() {
     let mut world = World::new().await;

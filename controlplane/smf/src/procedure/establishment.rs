@@ -234,7 +234,9 @@ async fn establish(
 ) {
     let prepared = prepare(&smf, &session, type_cause, always_on).await;
     let (amf, what) = match prepared {
-        Ok(ready) => ready,
+        Ok(Some(ready)) => ready,
+        // Whoever ended it has told whom it concerns; a reject now would hit the session that took its place.
+        Ok(None) => return,
         Err(cause) => {
             fail(&smf, &session, cause, start).await;
             return;
@@ -280,14 +282,18 @@ async fn wait_until_active(session: &Session) {
     }
 }
 
-/// Policy and user plane; what goes to UE and gNB.
+/// Policy and user plane; what goes to UE and gNB. `None` when the session was ended before it began.
 async fn prepare(
     smf: &Arc<Smf>,
     session: &Arc<Session>,
     type_cause: Option<GsmCause>,
     always_on: bool,
-) -> Result<(ApiRoot, ForUe), GsmCause> {
+) -> Result<Option<(ApiRoot, ForUe)>, GsmCause> {
     let mut state = session.state.lock().await;
+    // Whoever ended it was here before: what is made for it now, nobody would give back.
+    if state.phase != Phase::Establishing {
+        return Ok(None);
+    }
     let network = smf.networks.get(&session.dnn).ok_or(GsmCause::MissingOrUnknownDnn)?;
     // Steps 7 and 10 at once: the PCF seldom changes what is subscribed, and then the UPF is told.
     let (policy, on_upf) =
@@ -325,7 +331,7 @@ async fn prepare(
     state.up = UpState::Activating;
     let what =
         ForUe { n1: Some(accept), n2: Some((N2SmInfoType::PduResSetupReq, transfer)), ..Default::default() };
-    Ok((state.amf.clone(), what))
+    Ok(Some((state.amf.clone(), what)))
 }
 
 /// N4 session establishment (step 10).

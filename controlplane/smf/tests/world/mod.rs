@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -52,6 +52,8 @@ pub struct Peers {
     pub udm_silent: AtomicBool,
     pub pcf_refuses: AtomicBool,
     pub amf_refuses: AtomicBool,
+    /// Policy associations that exist.
+    pub policies: AtomicI32,
     pub types: Mutex<Vec<PduSessionType>>,
     /// What the PCF decides.
     pub decision: Mutex<SmPolicyDecision>,
@@ -105,10 +107,12 @@ async fn create_policy(
         return Err(ProblemDetails::new(403, "USER_UNKNOWN"));
     }
     let body = peers.decision.lock().expect("test").clone();
+    peers.policies.fetch_add(1, Ordering::Relaxed);
     Ok(Created { location: "/sm-policies/1".into(), body })
 }
 
 async fn delete_policy(peers: Arc<Peers>, _: DeleteSmPolicyRequest) -> Result<(), ProblemDetails> {
+    peers.policies.fetch_sub(1, Ordering::Relaxed);
     let _ = peers.seen.send(Seen::PolicyDeleted);
     Ok(())
 }
@@ -343,6 +347,7 @@ impl World {
             udm_silent: false.into(),
             pcf_refuses: false.into(),
             amf_refuses: false.into(),
+            policies: 0.into(),
             decision: Mutex::default(),
             types: Mutex::new(vec![PduSessionType::Ipv4, PduSessionType::Ipv6, PduSessionType::Ipv4v6]),
         });
