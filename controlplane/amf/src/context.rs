@@ -281,7 +281,8 @@ pub(crate) struct UeContext {
     /// Known after authentication.
     pub supi: Option<Supi>,
     pub pei: Option<Pei>,
-    /// 5G-TMSIs that lead here: the current one, and the previous one until the UE confirmed the current.
+    /// 5G-TMSIs that lead here: the one the UE last confirmed, then those given since, the current one last. At most
+    /// three.
     pub tmsis: Vec<Tmsi>,
     pub mm: Mm,
     pub cm: Cm,

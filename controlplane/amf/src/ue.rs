@@ -167,8 +167,18 @@ impl Ue {
                 Next::Interrupt(interrupt) => Err(interrupt),
                 Next::Expired(which) => self.unreachable(which).await,
             };
-            while let Err(interrupt) = outcome {
-                outcome = self.handle_interrupt(interrupt).await;
+            loop {
+                outcome = match outcome {
+                    Err(interrupt) => self.handle_interrupt(interrupt).await,
+                    Ok(()) if self.is_stranded() => {
+                        Box::pin(procedure::an_release::release(
+                            &mut self,
+                            ngap::cause::Nas::Unspecified.into(),
+                        ))
+                        .await
+                    }
+                    Ok(()) => break,
+                };
             }
             if let Some(connection) = &self.connection {
                 connection.n2.settled();
@@ -180,7 +190,17 @@ impl Ue {
             }
             self.publish();
         }
+        if self.ctx.policy.is_some() || self.ctx.uecm_registered || !self.ctx.sessions.is_empty() {
+            // However the context came to its end, the rest of the core does not keep what it has of it.
+            Box::pin(procedure::deregistration::local(&mut self, false)).await;
+        }
         self.end().await;
+    }
+
+    /// A connection of nobody: its messages started nothing, none is left to look at, and nothing else would ever end
+    /// it. Anybody can open one, so it must not hold a place among `limits.ues`.
+    fn is_stranded(&self) -> bool {
+        self.ctx.mm == Mm::Deregistered && self.connection.is_some() && self.deferred.is_empty()
     }
 
     /// What the main loop deals with next.

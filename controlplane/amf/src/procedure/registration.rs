@@ -100,7 +100,7 @@ impl From<PeerError> for Stop {
 pub(crate) async fn registration(ue: &mut Ue, request: gmm::RegistrationRequest) -> Result<(), Interrupt> {
     ue.registering = Some(Registering { request: request.clone(), accept: None });
     let outcome = accept_or_stop(ue, request).await;
-    ue.registering = None;
+    let accepted = ue.registering.take().is_some_and(|registering| registering.accept.is_some());
     match outcome {
         Ok(()) => Ok(()),
         Err(Stop::Reject(cause)) => reject(ue, cause, Vec::new()).await,
@@ -113,7 +113,20 @@ pub(crate) async fn registration(ue: &mut Ue, request: gmm::RegistrationRequest)
         }
         Err(Stop::Interrupted(interrupt)) => {
             ue.record(NAME, "interrupted");
-            abort(ue);
+            // §5.5.1.2.8 a: the connection is lost or given up after the accept was made. The UE counts as
+            // registered and both 5G-GUTIs as valid.
+            let lower_layer = matches!(
+                interrupt,
+                Interrupt::LinkDown(_)
+                    | Interrupt::ReleaseRequested(_)
+                    | Interrupt::Initial(..)
+                    | Interrupt::Unusable(..)
+            );
+            if accepted && lower_layer {
+                registered(ue)
+            } else {
+                abort(ue)
+            }
             Err(interrupt)
         }
     }
@@ -353,10 +366,10 @@ async fn accept(
     let mut deadline = net::time::now() + timer;
     while !completed || setup_pending {
         let until = if completed { guard } else { deadline };
-        let got = ue.expect(Waiting::Radio, until, wait_for_completion).await;
+        let got = ue.expect(Waiting::Radio, until, wait_for_completion).await?;
         match got {
-            Ok(Some(Completion::Complete)) => completed = true,
-            Ok(Some(Completion::Setup(outcome))) => {
+            Some(Completion::Complete) => completed = true,
+            Some(Completion::Setup(outcome)) => {
                 setup_pending = false;
                 if let Some(cause) = outcome.context_failed {
                     ue.record(NAME, "initial_context_setup_failure");
@@ -365,13 +378,13 @@ async fn accept(
                 }
                 user_plane::report_setup(ue, outcome).await;
             }
-            Ok(None) if !completed && sent < MAX_ACCEPTS => {
+            None if !completed && sent < MAX_ACCEPTS => {
                 counters::TIMER_EXPIRIES.inc("T3550");
                 sent += 1;
                 deadline = net::time::now() + timer;
                 ue.send_nas(&message).await?;
             }
-            Ok(None) => {
+            None => {
                 // Fifth expiry, or a gNB that does not answer: the UE counts as registered and both 5G-GUTIs as
                 // valid (TS 24.501 §5.5.1.2.8 c); the connection is of no use.
                 counters::TIMER_EXPIRIES.inc(if completed { "n2_guard" } else { "T3550" });
@@ -380,13 +393,6 @@ async fn accept(
                 return an_release::release(ue, ngap::cause::Nas::Unspecified.into())
                     .await
                     .map_err(Stop::from);
-            }
-            Err(interrupt) => {
-                // §5.5.1.2.8 a: the accept was sent, so the UE counts as registered.
-                if matches!(interrupt, Interrupt::LinkDown(_) | Interrupt::Initial(..)) {
-                    registered(ue);
-                }
-                return Err(interrupt.into());
             }
         }
     }
@@ -444,6 +450,12 @@ fn accept_message(
     rejected_nssai: Vec<RejectedSNssai>,
     activation: &user_plane::Activation,
 ) -> Message {
+    // The UE may hold the one it last confirmed or the latest. Those given in between and never confirmed go, or a UE
+    // that registers again and again without completing would collect them.
+    while ue.ctx.tmsis.len() > 2 {
+        let unconfirmed = ue.ctx.tmsis.remove(1);
+        ue.amf.ues.free_tmsi(unconfirmed);
+    }
     let tmsi = ue.amf.ues.allocate_tmsi(&ue.handle, crate::random::u32);
     ue.ctx.tmsis.push(tmsi);
     let timers = &ue.amf.config.timers;

@@ -535,3 +535,97 @@ async fn a_ue_that_leaves_and_comes_back_at_once_is_not_lost() {
         while !matches!(gnb.recv().await, Pdu::NgResetAcknowledge(_)) {}
     }
 }
+
+#[tokio::test]
+async fn a_release_before_registration_complete_leaves_the_ue_registered() {
+    let network = Network::start().await;
+    let mut gnb = Gnb::up(network.n2, 1).await;
+    let mut ue = Ue::new(1);
+    let request = Message::RegistrationRequest(ue.registration_request(INITIAL));
+    ue.open(&gnb, &request).await;
+    ue.authenticate(&mut gnb).await;
+    ue.secure(&mut gnb, &request).await;
+    let Message::RegistrationAccept(accept) = ue.recv(&mut gnb).await else { panic!() };
+    // The radio is lost before the UE confirms (TS 24.501 §5.5.1.2.8 a).
+    ue.idle(&mut gnb).await;
+    let view = network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
+    assert_eq!(view["mm_state"], "5GMM-REGISTERED");
+    ue.guti = accept.guti;
+    ue.service_request(&gnb, &[]).await;
+    assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
+}
+
+#[tokio::test]
+async fn a_first_message_that_starts_nothing_holds_nothing() {
+    let network = Network::start().await;
+    let mut gnb = Gnb::up(network.n2, 1).await;
+    let identity = MobileIdentity::Suci(Ue::new(1).suci());
+    let messages = [
+        Message::AuthenticationResponse(gmm::AuthenticationResponse {
+            res_star: Some(types::Key::new([1; 16])),
+            eap: None,
+        }),
+        Message::AuthenticationFailure(gmm::AuthenticationFailure {
+            cause: GmmCause::MacFailure,
+            auts: None,
+        }),
+        Message::IdentityResponse(gmm::IdentityResponse { identity }),
+        Message::SecurityModeReject(gmm::SecurityModeReject { cause: GmmCause::SecurityModeRejected }),
+        Message::DeregistrationAcceptNetwork,
+    ];
+    for (n, message) in messages.into_iter().enumerate() {
+        let mut ue = Ue::new(1 + n as u32);
+        ue.open(&gnb, &message).await;
+        // 5GMM STATUS may come first; the release has to.
+        let cause = loop {
+            match gnb.recv().await {
+                Pdu::DownlinkNasTransport(_) => {}
+                Pdu::UeContextReleaseCommand(command) => {
+                    let UeNgapIds::Pair(amf_ue_ngap_id, ran_ue_ngap_id) = command.ue_ngap_ids else {
+                        panic!()
+                    };
+                    gnb.send(UeContextReleaseComplete {
+                        amf_ue_ngap_id,
+                        ran_ue_ngap_id,
+                        user_location: None,
+                        pdu_sessions: vec![],
+                        criticality_diagnostics: None,
+                    })
+                    .await;
+                    break command.cause;
+                }
+                other => panic!("{message:?}: {other:?}"),
+            }
+        };
+        assert_eq!(cause, Nas::Unspecified.into());
+        ue.register(&mut gnb).await;
+    }
+}
+
+#[tokio::test]
+async fn registrations_that_are_never_completed_do_not_pile_up_identities() {
+    let network = Network::start().await;
+    let mut gnb = Gnb::up(network.n2, 1).await;
+    let mut ue = Ue::new(1);
+    let confirmed = ue.register(&mut gnb).await.guti;
+    let mut given = Vec::new();
+    for n in 1..=5 {
+        let mut request = ue.registration_request(RegistrationType::MobilityUpdating);
+        let session = types::PduSessionId::new(n).unwrap();
+        request.uplink_data_status = Some([session].into_iter().collect());
+        ue.send(&gnb, &Message::RegistrationRequest(request)).await;
+        let Message::RegistrationAccept(accept) = ue.recv(&mut gnb).await else { panic!() };
+        given.push(accept.guti);
+    }
+    // What the UE may hold leads to it, the others nowhere.
+    let cases = [(confirmed, true), (given[0], false), (given[2], false), (given[3], true), (given[4], true)];
+    for (n, (guti, known)) in cases.into_iter().enumerate() {
+        let mut stranger = Ue::new(10 + n as u32);
+        stranger.guti = guti;
+        let request = Message::RegistrationRequest(stranger.registration_request(INITIAL));
+        stranger.open(&gnb, &request).await;
+        let asked = stranger.recv(&mut gnb).await;
+        assert_eq!(matches!(asked, Message::AuthenticationRequest(_)), known, "{n}: {asked:?}");
+        assert_eq!(matches!(asked, Message::IdentityRequest(_)), !known, "{n}: {asked:?}");
+    }
+}
