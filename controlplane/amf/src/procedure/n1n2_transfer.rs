@@ -55,8 +55,9 @@ pub(crate) async fn apply(
             ue.record("pdu_session_modification", if outcome.is_ok() { "ok" } else { "interrupted" });
             outcome
         }
-        (n1, Some(N2Info::Setup(transfer))) => set_up_resources(ue, id, n1, transfer).await,
-        // The gNB has nothing of the session: only the UE needs to hear.
+        (n1, Some(N2Info::Setup(transfer))) if !active => set_up_resources(ue, id, n1, transfer).await,
+        // The gNB has nothing of the session to release or modify, or has already set up what it should (the UE came
+        // with a service request for it before the transfer was delivered): only the UE needs to hear.
         (Some(n1), _) => send_n1(ue, id, &n1).await,
         (None, Some(_)) => Ok(()),
     }
@@ -80,14 +81,22 @@ async fn set_up_resources(
     n1: Option<Bytes>,
     transfer: Bytes,
 ) -> Result<(), Interrupt> {
-    let Some(session) = ue.ctx.sessions.get(&id) else { return Ok(()) };
+    let Some(session) = ue.ctx.sessions.get_mut(&id) else { return Ok(()) };
+    // If the connection goes before the gNB has answered, the SMF hears of it.
+    session.active = true;
     let s_nssai = session.s_nssai;
     let nas_pdu = protected(ue, id, n1);
     let item = PduSessionSetupItem { id, nas_pdu, s_nssai, transfer };
     resource_setup::send(ue, None, vec![item]).await?;
     let outcome = await_n2(ue, resource_setup::outcome).await?;
-    if let Some(outcome) = outcome {
-        user_plane::report_setup(ue, outcome).await;
+    match outcome {
+        Some(outcome) => user_plane::report_setup(ue, outcome).await,
+        None => {
+            if let Some(session) = ue.ctx.sessions.get_mut(&id) {
+                session.active = false;
+            }
+            report(ue, id, SmUpdate::Deactivate(ue.ctx.location)).await;
+        }
     }
     Ok(())
 }

@@ -40,6 +40,11 @@ pub(crate) async fn activate(ue: &mut Ue, wanted: &[PduSessionId]) -> Activation
                 if let Some(N2Info::Setup(transfer)) = updated.n2 {
                     let item = PduSessionSetupItem { id, nas_pdu: None, s_nssai: session.s_nssai, transfer };
                     activation.items.push(item);
+                    // The SMF counts on it from here: if the connection goes before the gNB has answered, the SMF has
+                    // to hear of it. A set-up that fails corrects this ([`report_setup`]).
+                    if let Some(session) = ue.ctx.sessions.get_mut(&id) {
+                        session.active = true;
+                    }
                 }
             }
             Err(refused) => {

@@ -384,3 +384,41 @@ async fn a_late_notification_of_the_old_session_leaves_the_new_one_alone() {
     core.released(&status_uri()).await;
     network.ue(ue.supi(), |view| view["sessions"] == serde_json::json!([])).await;
 }
+
+#[tokio::test]
+async fn a_connection_lost_while_a_user_plane_comes_up_takes_it_down_again() {
+    let (network, mut gnb, mut ue) = registered().await;
+    ue.establish(&mut gnb, 1).await;
+    ue.idle(&mut gnb).await;
+    network.core.wait_called("deactivate", 1).await;
+    ue.service_request(&gnb, &[1]).await;
+    let Pdu::InitialContextSetupRequest(setup) = gnb.recv().await else { panic!() };
+    assert_eq!(setup.pdu_sessions[0].id, id(1));
+    gnb.association.abort();
+    network.core.wait_called("deactivate", 2).await;
+    // The same when the network wants the user plane back.
+    let mut gnb = Gnb::up(network.n2, 2).await;
+    ue.service_request(&gnb, &[]).await;
+    assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
+    let n2 = Some((SETUP_N2, N2SmInfoType::PduResSetupReq));
+    network.core.transfer(ue.supi(), id(1), None, n2).await.unwrap();
+    let Pdu::PduSessionResourceSetupRequest(_) = gnb.recv().await else { panic!() };
+    gnb.association.abort();
+    network.core.wait_called("deactivate", 3).await;
+}
+
+#[tokio::test]
+async fn a_session_that_is_up_is_not_set_up_again() {
+    let (network, mut gnb, mut ue) = registered().await;
+    ue.establish(&mut gnb, 1).await;
+    ue.idle(&mut gnb).await;
+    network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
+    let n2 = Some((SETUP_N2, N2SmInfoType::PduResSetupReq));
+    network.core.transfer(ue.supi(), id(1), Some(RELEASE_N1), n2).await.unwrap();
+    let Pdu::Paging(_) = gnb.recv().await else { panic!() };
+    // The UE brings the user plane up itself; what it was paged for then has only a message for it.
+    ue.service_request(&gnb, &[1]).await;
+    assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
+    assert_eq!(ue.transport(&mut gnb).await.payload, RELEASE_N1);
+    gnb.silent(100).await;
+}
