@@ -26,6 +26,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "pfcp", run: pfcp, seeds: || folder("pfcp") },
     Target { name: "pfcp-endpoint", run: pfcp_endpoint, seeds: || folder("pfcp") },
     Target { name: "sbi", run: sbi_json, seeds: sbi_seeds },
+    Target { name: "sbi-multipart", run: sbi_multipart, seeds: sbi_multipart_seeds },
+    Target { name: "sctp", run: net::sctp::fuzz_packet, seeds: || folder("sctp") },
     Target { name: "sdf", run: sdf, seeds: sdf_seeds },
     Target { name: "suci", run: suci, seeds: suci_seeds },
     Target { name: "subscribers", run: subscribers, seeds: subscriber_seeds },
@@ -285,6 +287,25 @@ fn sbi_seeds() -> Vec<Vec<u8>> {
         r#"{"supiOrSuci":"suci-0-999-70-0-0-0-0000000001","servingNetworkName":"5G:mnc070.mcc999.3gppnetwork.org"}"#,
         r#"{"nfInstanceId":"3a8bfe10-ec98-8bba-923e-aa926b1cdc8c","nfType":"AMF","nfStatus":"REGISTERED","ipv4Addresses":["127.0.0.5"],"sNssais":[{"sst":1,"sd":"010203"}]}"#,
         r#"{"status":404,"cause":"USER_NOT_FOUND","invalidParams":[{"param":"supi","reason":"x"}]}"#,
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
+
+/// The content of an SBI message with binary parts: a line with the content type, then the body.
+fn sbi_multipart(data: &[u8]) {
+    let end = data.iter().position(|octet| *octet == b'\n').unwrap_or(data.len());
+    let (content_type, body) = data.split_at(end);
+    if let Ok(content_type) = std::str::from_utf8(content_type) {
+        ::sbi::fuzz_content(content_type, body.get(1..).unwrap_or_default());
+    }
+}
+
+fn sbi_multipart_seeds() -> Vec<Vec<u8>> {
+    [
+        "application/json\n{\"a\":1}",
+        "multipart/related; boundary=xyz\n--xyz\r\nContent-Type: application/json\r\n\r\n{}\r\n--xyz\r\nContent-Type: \
+         application/vnd.3gpp.5gnas\r\nContent-Id: n1\r\n\r\nabc\r\n--xyz--\r\n",
     ]
     .map(|text| text.as_bytes().to_vec())
     .to_vec()

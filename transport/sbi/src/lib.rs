@@ -53,6 +53,8 @@ pub mod target;
 
 pub use client::{CallError, Client};
 pub use config::{ClientConfig, ServerConfig};
+#[doc(hidden)]
+pub use http_json::fuzz_content;
 pub use message::BinaryPart;
 pub use operation::{
     Callback, Created, Initiated, Message, Method, Notification, Operation, OperationError, Request,

@@ -38,6 +38,25 @@ use serde::{Deserialize, Serialize};
 use crate::capability;
 use crate::time::Duration;
 
+/// Entry of fuzzing: everything the demultiplexer reads from a packet, whose checksum is made right first.
+#[doc(hidden)]
+pub fn fuzz_packet(bytes: &[u8]) {
+    let mut bytes = bytes.to_vec();
+    let checksum = if bytes.len() >= packet::HEADER { crc32c::packet_checksum(&bytes) } else { 0 };
+    if let Some(field) = bytes.get_mut(8..12) {
+        field.copy_from_slice(&checksum.to_le_bytes());
+    }
+    let Ok(packet) = packet::Packet::parse(&bytes) else { return };
+    for chunk in packet.chunks() {
+        let _ = (chunk.reflected(), chunk.causes().count());
+    }
+    let _ = (packet.first().is_some(), packet.initiate_tag());
+    let _ = packet.with_shutdown_acknowledged();
+    if let Some(cookie) = packet.cookie() {
+        let _ = packet.with_cookie(cookie);
+    }
+}
+
 /// PPID of NGAP (TS 38.412 §7).
 pub const PPID_NGAP: u32 = 60;
 /// Port on which NGAP is served (TS 38.412 §7).

@@ -11,3 +11,13 @@ mod server;
 
 pub(crate) use client::Peer;
 pub(crate) use server::run;
+
+/// Entry of fuzzing: the content of a message, JSON or multipart.
+#[doc(hidden)]
+pub fn fuzz_content(content_type: &str, body: &[u8]) {
+    if let Ok(payload) = content::read(content_type, bytes::Bytes::copy_from_slice(body)) {
+        // What was understood can be written again.
+        let (content_type, body) = content::write(payload);
+        assert!(content::read(&content_type, body).is_ok());
+    }
+}
