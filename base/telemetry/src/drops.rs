@@ -59,6 +59,7 @@ drop_reasons! {
     FastPathMiss = 24, "fast_path_miss", "The fast path has no entry and no host path takes over.";
     QuotaExhausted = 25, "quota_exhausted", "The usage quota of a usage reporting rule is used up.";
     LinkLocal = 26, "link_local", "Multicast or link-local packet, which belongs to its link and is never forwarded.";
+    CoreInterface = 27, "core_interface", "Uplink packet to an N2, N3 or N4 socket of this machine, which UEs must not reach.";
 }
 
 impl DropReason {

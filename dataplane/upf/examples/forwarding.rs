@@ -20,6 +20,7 @@ use pktio::udp::UdpPort;
 use pktio::{Batch, Port};
 use support::*;
 use upf::n4::session::Sessions;
+use upf::pipeline::guard::Guard;
 use upf::pipeline::{BATCH, Input, PACKET, Pipeline, Ports};
 use upf::stats::WorkerStats;
 use upf::tables::Tables;
@@ -72,7 +73,8 @@ fn main() {
     };
     let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
     let (events, _keep) = tokio::sync::mpsc::channel(1);
-    let mut pipeline = Pipeline::new(0, tables, Arc::clone(&stats), config.gtpu, 1, events);
+    let guard = Arc::new(Guard::new(&config, []));
+    let mut pipeline = Pipeline::new(0, tables, Arc::clone(&stats), config.gtpu, 1, events, guard);
     let mut ports = Ports { n3: Box::new(input.share()), n6: vec![Box::new(input.share())] };
 
     let stop = Arc::new(AtomicBool::new(false));

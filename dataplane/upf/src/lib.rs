@@ -35,6 +35,7 @@ use tokio::task::JoinHandle;
 pub use config::{Config, ConfigError};
 use n4::{Query, Wiring};
 use n6::{N6, N6Error};
+use pipeline::guard::Guard;
 use pipeline::{Input, Pipeline, Ports};
 use stats::WorkerStats;
 use tables::Tables;
@@ -72,6 +73,9 @@ pub enum StartError {
     /// N6.
     #[error(transparent)]
     N6(#[from] N6Error),
+    /// What is guarded against UEs.
+    #[error("cannot list this machine's addresses: {0}")]
+    Addresses(io::Error),
     /// Threads.
     #[error("cannot start the user plane: {0}")]
     Worker(io::Error),
@@ -105,6 +109,9 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
     for dnn in &config.dnn {
         networks.push(n6::set_up(dnn).await?);
     }
+    // After the N6 devices, whose addresses are among them.
+    let addresses = net::link::local_addresses().map_err(StartError::Addresses)?;
+    let guard = Arc::new(Guard::new(&config, addresses));
     let gtpu = UdpPort::bind(config.gtpu, false)
         .map_err(|error| StartError::Gtpu { address: config.gtpu, error })?;
     let socket = net::udp::bind(config.pfcp)
@@ -128,6 +135,7 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
             gtpu.local(),
             networks.len(),
             event_sender.clone(),
+            Arc::clone(&guard),
         );
         let n6 = networks.iter().map(|network| Box::new(network.tun.share()) as Box<dyn Port>).collect();
         let ports = Ports { n3: Box::new(gtpu.share()), n6 };

@@ -267,6 +267,27 @@ fn a_ue_reaches_the_data_network_through_the_upf() {
     assert!(sessions[0]["uplink"]["packets"].as_u64().expect("a number") >= 27, "{sessions}");
     assert_eq!(core.block_on(handle.status())["sessions"], 1);
 
+    // The machine answers pings and offers services, but not its tunnels and control interfaces.
+    assert!(ping(&lab.ue, N3_CORE, 3, 56), "the machine");
+    let bound = |namespace: &NetNs, address: &str| {
+        let socket = namespace.enter(|| UdpSocket::bind(address)).expect("entered").expect("bound");
+        socket.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
+        socket
+    };
+    let service = bound(&lab.core, "10.201.0.1:5353");
+    let exposed = bound(&lab.core, "10.201.0.1:8805");
+    let client = bound(&lab.ue, "10.45.0.2:4000");
+    for to in ["10.200.0.1:2152", "10.201.0.1:8805", "10.201.0.1:5353"] {
+        client.send_to(b"from a UE", to).expect("sent");
+    }
+    let mut datagram = [0; 64];
+    assert_eq!(service.recv(&mut datagram).expect("the service is reached"), 9);
+    exposed.set_nonblocking(true).expect("set");
+    assert!(exposed.recv(&mut datagram).is_err(), "sent before what the service has received");
+    let drops = handle.stats()["drops"].clone();
+    assert_eq!(drops["core_interface"], 2, "{drops}");
+    assert!(drops.get("gtpu_malformed").is_none(), "{drops}");
+
     // While the path is not there packets wait, and none is lost when it comes.
     smf.set_downlink(seid, ApplyAction::BUFF);
     let waiting = {

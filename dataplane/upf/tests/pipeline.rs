@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use packet::gtpu::{PduSession, Signalling, build_gpdu};
@@ -16,6 +16,7 @@ use support::*;
 use telemetry::DropReason;
 use tokio::sync::mpsc;
 use upf::n4::session::Sessions;
+use upf::pipeline::guard::Guard;
 use upf::pipeline::{Event, Input, PACKET, Pipeline, Ports};
 use upf::stats::{self, WorkerStats};
 use upf::tables::Tables;
@@ -34,6 +35,9 @@ struct World {
 }
 
 const NOW: NtpSeconds = NtpSeconds(1000);
+/// Addresses of the machine that the UPF is on.
+const MACHINE_V4: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
+const MACHINE_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x200, 0, 0, 0, 0, 0, 1);
 
 impl World {
     fn new() -> World {
@@ -42,7 +46,8 @@ impl World {
         let sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 1, 5);
         let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
         let (sender, events) = mpsc::channel(8);
-        let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), config.gtpu, 1, sender);
+        let guard = Arc::new(Guard::new(&config, [IpAddr::from(MACHINE_V4), MACHINE_V6.into()]));
+        let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), config.gtpu, 1, sender, guard);
         let (n3_port, n3) = memory::pair(20_000);
         let (n6_port, n6) = memory::pair(20_000);
         let ports = Ports { n3: Box::new(n3_port), n6: vec![Box::new(n6_port)] };
@@ -196,6 +201,77 @@ fn foreign_sources_are_dropped_and_told_from_link_local_ones() {
     world.uplink(&uplink_gpdu(teid, &udp("fe80::1".parse().unwrap(), "ff02::fb".parse().unwrap(), b"mdns")));
     assert_eq!(world.drops(DropReason::LinkLocal), 1);
     assert_eq!(world.drops(DropReason::SourceAddress), 3);
+}
+
+/// An uplink packet from the UE: `payload` of `protocol`, in IPv6 as the fragment at `offset` if there is one.
+fn from_ue(to: IpAddr, protocol: u8, offset: Option<u16>, payload: &[u8]) -> Vec<u8> {
+    match to {
+        IpAddr::V4(to) => {
+            let mut packet = packet::ipv4::Header::new(UE_V4, to, protocol).build(payload).unwrap();
+            if let Some(offset) = offset {
+                // More fragments follow; then the header's checksum again.
+                packet[6..8].copy_from_slice(&(0x2000 | (offset / 8)).to_be_bytes());
+                packet[10..12].fill(0);
+                let sum = packet::checksum::checksum(&packet[..20]);
+                packet[10..12].copy_from_slice(&sum.to_be_bytes());
+            }
+            packet
+        }
+        IpAddr::V6(to) => {
+            let Some(offset) = offset else {
+                return packet::ipv6::Header::new(UE_V6, to, protocol).build(payload).unwrap();
+            };
+            let mut fragment = vec![protocol, 0];
+            fragment.extend((offset | 1).to_be_bytes());
+            fragment.extend([0, 0, 0, 1]);
+            fragment.extend(payload);
+            packet::ipv6::Header::new(UE_V6, to, packet::protocol::FRAGMENT).build(&fragment).unwrap()
+        }
+    }
+}
+
+#[test]
+fn ues_do_not_reach_the_sockets_of_the_core() {
+    use packet::protocol::{ICMP, ICMPV6, SCTP, TCP, UDP};
+    let (mut world, _, teid, _) = World::with_session();
+    let header =
+        |port: u16| [&4000u16.to_be_bytes()[..], &port.to_be_bytes(), &[0, 12, 0, 0], b"data"].concat();
+    let machine = [IpAddr::V4(MACHINE_V4), MACHINE_V6.into(), GTPU.into(), "127.0.0.5".parse().unwrap()];
+    let others = [IpAddr::V4(SERVER_V4), SERVER_V6.into()];
+    let mut stopped = 0;
+    for to in machine.into_iter().chain(others) {
+        let guarded = !others.contains(&to);
+        // G-PDUs within G-PDUs, PFCP, SCTP with and without UDP; whole, and as first and later fragments.
+        for (protocol, offset, port) in [
+            (UDP, None, 2152),
+            (UDP, None, 8805),
+            (UDP, None, 9899),
+            (UDP, Some(0), 2152),
+            (UDP, Some(0), 8805),
+            (UDP, Some(1024), 5000),
+            (SCTP, None, 38412),
+            (SCTP, Some(0), 38412),
+            (SCTP, Some(1024), 5000),
+        ] {
+            let packet = from_ue(to, protocol, offset, &header(port));
+            world.uplink(&uplink_gpdu(teid, &packet));
+            stopped += u64::from(guarded);
+            let sent: Vec<_> = world.n6.take().into_iter().map(|(packet, _)| packet).collect();
+            let expected = if guarded { vec![] } else { vec![packet] };
+            assert_eq!(sent, expected, "{protocol} {offset:?} {port} to {to}");
+            assert_eq!(world.drops(DropReason::CoreInterface), stopped);
+        }
+        // Everything else on the machine is a service like any other.
+        let icmp = if to.is_ipv4() { ICMP } else { ICMPV6 };
+        for (protocol, offset, port) in
+            [(UDP, None, 53), (UDP, Some(0), 53), (TCP, None, 2152), (TCP, Some(1024), 0), (icmp, None, 0)]
+        {
+            let packet = from_ue(to, protocol, offset, &header(port));
+            world.uplink(&uplink_gpdu(teid, &packet));
+            assert_eq!(world.n6.take().len(), 1, "{protocol} {offset:?} {port} to {to}");
+        }
+    }
+    world.assert_only_dropped(DropReason::CoreInterface, stopped);
 }
 
 #[test]

@@ -256,6 +256,21 @@ impl Links {
     }
 }
 
+/// The addresses of all interfaces in the calling thread's namespace, of both families.
+///
+/// # Errors
+/// That the kernel did not list them.
+pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
+    let interfaces = nix::ifaddrs::getifaddrs()?;
+    Ok(interfaces.filter_map(|interface| address_of(&interface.address?)).collect())
+}
+
+fn address_of(socket: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
+    // An interface is listed under its link-layer address, too, which is neither.
+    let v4 = socket.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+    v4.or_else(|| socket.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+}
+
 /// Opens the sockets in the calling thread's namespace.
 fn open() -> io::Result<Links> {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
@@ -317,6 +332,22 @@ mod tests {
         for bad in ["", "10.0.0.1", "10.0.0.1/33", "::1/129", "10.0.0.1/x", "/8"] {
             assert!(bad.parse::<Cidr>().is_err(), "{bad}");
         }
+    }
+
+    #[tokio::test]
+    async fn addresses_of_both_families_are_listed() {
+        let Ok(namespace) = NetNs::new() else { return };
+        let links = Links::in_ns(&namespace).unwrap();
+        links.up("lo").await.unwrap();
+        let mut expected: Vec<IpAddr> = vec!["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()];
+        for text in ["10.9.8.7/24", "fd00:9::7/64"] {
+            links.add_address("lo", cidr(text)).await.unwrap();
+            expected.push(cidr(text).address());
+        }
+        let mut listed = namespace.enter(local_addresses).unwrap().unwrap();
+        expected.sort();
+        listed.sort();
+        assert_eq!(listed, expected);
     }
 
     #[tokio::test]

@@ -38,6 +38,8 @@ use crate::tables::Tables;
 use buffer::Buffers;
 use session::{N4Session, Sessions};
 
+/// The port of PFCP (TS 29.244 §4.4.2).
+pub const PFCP_PORT: u16 = 8805;
 /// Largest datagram that is received: what UDP can carry.
 const DATAGRAM: usize = 65_535;
 /// Most CP functions with an association.

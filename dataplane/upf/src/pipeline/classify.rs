@@ -1,4 +1,5 @@
-//! Stage 3: which PDR applies, and whether the source address is the UE's (UP-4).
+//! Stage 3: which PDR applies, and whether the source address is the UE's (UP-4) and the
+//! destination none of the core's own sockets.
 
 use classifier::Key;
 use packet::flow::Flow;
@@ -6,6 +7,7 @@ use telemetry::DropReason;
 
 use super::session::is_link_local;
 use super::{NATIVE, Pipeline, State};
+use crate::session::Action;
 
 impl Pipeline {
     /// Finds each packet's PDR by precedence.
@@ -20,12 +22,14 @@ impl Pipeline {
             match rules.classify(|| key(flow, meta.qfi)) {
                 Some(pdr) => {
                     meta.pdr = pdr;
-                    let foreign = session.pdrs[pdr as usize].check_source
-                        && !session.ue.is_empty()
-                        && !session.ue.contain(flow.source);
+                    let pdr = &session.pdrs[pdr as usize];
+                    let foreign =
+                        pdr.check_source && !session.ue.is_empty() && !session.ue.contain(flow.source);
                     if foreign {
                         let reason = source_reason(flow);
                         meta.drop(reason);
+                    } else if matches!(pdr.action, Action::DataNetwork(_)) && self.guard.stops(flow) {
+                        meta.drop(DropReason::CoreInterface);
                     }
                 }
                 // PDIs name the UE's address, so a foreign source matches none of them: say which it was.

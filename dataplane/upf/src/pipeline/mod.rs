@@ -9,6 +9,7 @@
 
 mod classify;
 pub(crate) mod forward;
+pub mod guard;
 mod parse;
 mod qos;
 mod session;
@@ -26,6 +27,7 @@ use tokio::sync::mpsc;
 use crate::session::{Meter, Session};
 use crate::stats::WorkerStats;
 use crate::tables::Tables;
+use guard::Guard;
 
 /// Packets per batch: large enough to spread system calls, small enough to stay in the first-level caches.
 pub const BATCH: usize = 64;
@@ -120,6 +122,7 @@ pub struct Pipeline {
     /// Our GTP-U address, for Error Indications.
     local: SocketAddr,
     events: mpsc::Sender<Event>,
+    guard: Arc<Guard>,
     metas: Vec<Meta>,
     sessions: Vec<Arc<Session>>,
     to_n3: Vec<u16>,
@@ -140,6 +143,7 @@ impl Pipeline {
         local: SocketAddr,
         networks: usize,
         events: mpsc::Sender<Event>,
+        guard: Arc<Guard>,
     ) -> Pipeline {
         Pipeline {
             worker,
@@ -147,6 +151,7 @@ impl Pipeline {
             stats,
             local,
             events,
+            guard,
             metas: Vec::with_capacity(BATCH),
             sessions: Vec::with_capacity(BATCH),
             to_n3: Vec::with_capacity(BATCH),
