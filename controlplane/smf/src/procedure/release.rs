@@ -223,7 +223,8 @@ pub(crate) async fn locally(smf: &Arc<Smf>, session: &Arc<Session>, tell: Tell) 
     tokio::join!(told, policy, registration);
 }
 
-/// N4 session release; a UPF that does not answer has lost it or will with its restart.
+/// N4 session release. When the deletion is lost for good on the way, the session stays on the UPF until that is
+/// restarted or, if it is ours, until its address is used again.
 async fn delete_n4(smf: &Smf, state: &mut SessionState) {
     if let Some(upf) = state.upf.take()
         && let Err(error) =
