@@ -28,7 +28,7 @@ fn started_at(seed: u32, max_tunnels: u32) -> (Sessions, Arc<Tables>) {
 }
 
 fn establish(sessions: &mut Sessions, request: &SessionEstablishmentRequest) -> SessionEstablishmentResponse {
-    sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request, NOW)
+    sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request, NOW).response
 }
 
 fn seid_of(response: &SessionEstablishmentResponse) -> u64 {
@@ -253,7 +253,8 @@ fn refused_modifications_change_nothing() {
 fn ue_addresses_and_assigned_teids_belong_to_one_session() {
     let (mut sessions, tables) = sessions(64);
     let first = seid_of(&establish(&mut sessions, &establishment(1)));
-    let stolen = establish(&mut sessions, &establishment(2));
+    let other_smf = IpAddr::from([127, 0, 0, 5]);
+    let stolen = sessions.establish(NodeId::Ipv4(GTPU), other_smf, &establishment(2), NOW).response;
     assert_eq!((stolen.cause, stolen.failed_rule_id), (Cause::RULE_FAILURE, Some(FailedRuleId::Pdr(2))));
     assert_eq!(tables.by_ue(UE_V4.into()).unwrap().seid, first);
 
@@ -292,6 +293,31 @@ fn a_restarted_upf_does_not_know_the_seids_of_before() {
         assert!(after.delete(seid, SMF.into(), NOW).is_none(), "{seid:#x} is another UE's");
     }
     assert_eq!(after.count(), 10);
+}
+
+#[test]
+fn an_address_assigned_again_replaces_the_session_that_had_it() {
+    let (mut sessions, tables) = sessions(64);
+    let first = establish(&mut sessions, &establishment(1));
+    let (old, old_teid) = (seid_of(&first), teid_of(&first, 1));
+    // Refused for another reason: the old session stays as it is.
+    let mut wrong = establishment(2);
+    wrong.create_pdrs[1].far_id = Some(FarId(99));
+    assert_eq!(establish(&mut sessions, &wrong).cause, Cause::RULE_FAILURE);
+    assert_eq!(tables.by_teid(old_teid).unwrap().0.seid, old);
+    assert_eq!(tables.by_ue(UE_V4.into()).unwrap().seid, old);
+
+    let again = sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &establishment(2), NOW);
+    let new = seid_of(&again.response);
+    assert_eq!((again.replaced, sessions.count()), (vec![old], 1));
+    assert!(tables.by_teid(old_teid).is_none() && sessions.get(old).is_none());
+    for address in [IpAddr::V4(UE_V4), UE_V6.into()] {
+        assert_eq!(tables.by_ue(address).unwrap().seid, new);
+    }
+    assert_eq!(sessions.by_remote(GNB.into(), GNB_TEID).unwrap().compiled.seid, new);
+    // The deletion that comes late finds nothing, and takes nothing away.
+    assert!(sessions.delete(old, SMF.into(), NOW).is_none());
+    assert_eq!(tables.by_ue(UE_V4.into()).unwrap().seid, new);
 }
 
 #[test]
@@ -380,7 +406,9 @@ proptest! {
                     if variant == 2 {
                         request.create_pdrs[usize::from(pdr) % 4].far_id = Some(FarId(far));
                     }
-                    if let Some(f_seid) = establish(&mut sessions, &request).up_f_seid {
+                    let established = sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW);
+                    seids.retain(|seid| !established.replaced.contains(seid));
+                    if let Some(f_seid) = established.response.up_f_seid {
                         seids.push(f_seid.seid);
                     }
                 }

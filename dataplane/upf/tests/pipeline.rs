@@ -62,7 +62,8 @@ impl World {
     }
 
     fn establish(&mut self) -> (u64, u32, u32) {
-        let response = self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &establishment(0x55), NOW);
+        let response =
+            self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &establishment(0x55), NOW).response;
         assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
         let teid = |id: u16| {
             let created = response.created_pdrs.iter().find(|created| created.pdr_id == PdrId(id)).unwrap();
@@ -392,7 +393,7 @@ fn precedence_and_sdf_filters_choose_the_flow() {
     request.create_qers.push(CreateQer { qer_id: QerId(3), qfi: Some(Qfi(5)), ..Default::default() });
     let drop = CreateFar { far_id: FarId(9), apply_action: ApplyAction::DROP, ..Default::default() };
     request.create_fars.push(drop);
-    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW);
+    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
     assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
 
     let dns = packet::transport::build_udp((SERVER_V4.into(), 53), (UE_V4.into(), 999), b"answer").unwrap();

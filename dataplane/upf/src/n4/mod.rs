@@ -36,7 +36,7 @@ use crate::pipeline::Event as PacketEvent;
 use crate::stats::WorkerStats;
 use crate::tables::Tables;
 use buffer::Buffers;
-use session::{N4Session, Sessions};
+use session::{Established, N4Session, Sessions};
 
 /// The port of PFCP (TS 29.244 §4.4.2).
 pub const PFCP_PORT: u16 = 8805;
@@ -242,7 +242,13 @@ impl Server {
                 if !self.associations.contains_key(&peer) {
                     return self.reject(id, cp_seid, Cause::NO_ASSOCIATION, None);
                 }
-                let response = self.sessions.establish(node_id, peer, &request, ntp_now());
+                let Established { response, replaced } =
+                    self.sessions.establish(node_id, peer, &request, ntp_now());
+                for old in replaced {
+                    DELETED.inc();
+                    self.discard(old);
+                    tracing::info!(%peer, seid = old, "session removed: its UE address went to a new one");
+                }
                 self.count(response.cause);
                 if response.cause.is_accepted() {
                     ESTABLISHED.inc();

@@ -52,6 +52,15 @@ pub struct Sessions {
     workers: usize,
 }
 
+/// What an establishment leaves to be done.
+#[derive(Debug)]
+pub struct Established {
+    /// Response.
+    pub response: SessionEstablishmentResponse,
+    /// Sessions that had the UE addresses until now, and are gone.
+    pub replaced: Vec<u64>,
+}
+
 /// What a modification leaves to be done.
 #[derive(Debug)]
 pub struct Modified {
@@ -146,18 +155,24 @@ impl Sessions {
         cp: IpAddr,
         request: &SessionEstablishmentRequest,
         now: NtpSeconds,
-    ) -> SessionEstablishmentResponse {
+    ) -> Established {
         let answer = |cause| SessionEstablishmentResponse { node_id, cause, ..Default::default() };
         match self.try_establish(cp, request, now) {
-            Ok((seid, created_pdrs)) => SessionEstablishmentResponse {
-                up_f_seid: Some(FSeid::new(seid, self.config.pfcp.ip())),
-                created_pdrs,
-                ..answer(Cause::ACCEPTED)
+            Ok((seid, created_pdrs, replaced)) => Established {
+                response: SessionEstablishmentResponse {
+                    up_f_seid: Some(FSeid::new(seid, self.config.pfcp.ip())),
+                    created_pdrs,
+                    ..answer(Cause::ACCEPTED)
+                },
+                replaced,
             },
-            Err(rejection) => SessionEstablishmentResponse {
-                offending_ie: rejection.offending_ie.map(OffendingIe),
-                failed_rule_id: rejection.failed_rule,
-                ..answer(rejection.cause)
+            Err(rejection) => Established {
+                response: SessionEstablishmentResponse {
+                    offending_ie: rejection.offending_ie.map(OffendingIe),
+                    failed_rule_id: rejection.failed_rule,
+                    ..answer(rejection.cause)
+                },
+                replaced: Vec::new(),
             },
         }
     }
@@ -167,7 +182,7 @@ impl Sessions {
         cp: IpAddr,
         request: &SessionEstablishmentRequest,
         now: NtpSeconds,
-    ) -> Result<(u64, Vec<CreatedPdr>), Rejection> {
+    ) -> Result<(u64, Vec<CreatedPdr>, Vec<u64>), Rejection> {
         if request.create_pdrs.is_empty() {
             return Err(Rejection::ie(Cause::MANDATORY_IE_MISSING, ie::CREATE_PDR));
         }
@@ -195,22 +210,28 @@ impl Sessions {
             }
             create_pdrs(rules, &request.create_pdrs, tunnels)
         };
-        let (compiled, created) = self.work_out(seid, &mut rules, usage, &[], change)?;
+        // A CP function that assigns an address again has given up the session that had it: its deletion was lost.
+        let (compiled, created, replaced) = self.work_out(seid, Some(cp), &mut rules, usage, &[], change)?;
         self.next_seid += 1;
+        for old in &replaced {
+            self.remove(*old);
+        }
         self.publish(&Rules::default(), &rules, &compiled);
         self.sessions.insert(seid, N4Session { cp_seid: request.cp_f_seid.seid, cp, rules, compiled });
-        Ok((seid, created))
+        Ok((seid, created, replaced))
     }
 
-    /// Applies `change` to `rules` and compiles them. On any refusal the TEIDs it took are given back.
+    /// Applies `change` to `rules` and compiles them; also returns the sessions of `replaceable` that have to go
+    /// for their UE addresses. On any refusal the TEIDs it took are given back.
     fn work_out<T>(
         &mut self,
         seid: u64,
+        replaceable: Option<IpAddr>,
         rules: &mut Rules,
         usage: Arc<PerWorker>,
         own_teids: &[u32],
         change: impl FnOnce(&mut Rules, &mut Allocation<'_>, usize) -> Result<T, Rejection>,
-    ) -> Result<(Arc<Session>, T), Rejection> {
+    ) -> Result<(Arc<Session>, T, Vec<u64>), Rejection> {
         let workers = self.workers;
         let mut allocation = Allocation {
             writer: &mut self.writer,
@@ -225,8 +246,8 @@ impl Sessions {
         });
         let taken = allocation.taken;
         let result = result.and_then(|(value, compiled)| {
-            self.check_addresses(seid, rules)?;
-            Ok((Arc::new(compiled), value))
+            let replaced = self.check_addresses(seid, replaceable, rules)?;
+            Ok((Arc::new(compiled), value, replaced))
         });
         if result.is_err() {
             for teid in taken {
@@ -236,21 +257,34 @@ impl Sessions {
         result
     }
 
-    /// A UE address belongs to one session: two would steal each other's packets.
-    fn check_addresses(&self, seid: u64, rules: &Rules) -> Result<(), Rejection> {
+    /// A UE address belongs to one session: two would steal each other's packets. Returns the sessions of the CP
+    /// function `replaceable` that have one of these addresses.
+    fn check_addresses(
+        &self,
+        seid: u64,
+        replaceable: Option<IpAddr>,
+        rules: &Rules,
+    ) -> Result<Vec<u64>, Rejection> {
+        let mut replaced = Vec::new();
         for (id, pdr) in rules.pdrs.iter().filter(|(_, pdr)| pdr.teid.is_none()) {
             let addresses = [pdr.ue_v4.map(IpAddr::V4), pdr.ue_v6.map(|(prefix, _)| IpAddr::V6(prefix))];
             for address in addresses.into_iter().flatten() {
-                if self.writer.owner_of_ue(address).is_some_and(|owner| owner.seid != seid) {
+                let owner = self.writer.owner_of_ue(address).map(|owner| owner.seid);
+                let Some(owner) = owner.filter(|owner| *owner != seid) else { continue };
+                let cp = self.sessions.get(&owner).map(|session| session.cp);
+                if replaceable.is_none() || cp != replaceable {
                     let failed_rule = Some(FailedRuleId::Pdr(*id));
                     return Err(Rejection {
                         failed_rule,
                         ..Rejection::ie(Cause::RULE_FAILURE, ie::UE_IP_ADDRESS)
                     });
                 }
+                if !replaced.contains(&owner) {
+                    replaced.push(owner);
+                }
             }
         }
-        Ok(())
+        Ok(replaced)
     }
 
     /// Makes the tables show `compiled` with `new` rules in place of what `old` rules had put there.
@@ -325,8 +359,8 @@ impl Sessions {
         let usage = Arc::clone(&session.compiled.usage);
         let mut rules = session.rules.clone();
         let mut reports = Vec::new();
-        let (compiled, (created, end_markers)) =
-            self.work_out(seid, &mut rules, usage, &old_teids, |rules, tunnels, workers| {
+        let (compiled, (created, end_markers), _) =
+            self.work_out(seid, None, &mut rules, usage, &old_teids, |rules, tunnels, workers| {
                 reports = remove(rules, request, now)?;
                 change(rules, request, tunnels, workers, now)
             })?;
