@@ -154,6 +154,8 @@ pub(crate) struct UpfSession {
     pub address: SocketAddr,
     /// The UPF's SEID.
     pub seid: u64,
+    /// `N4::epoch` of the UPF when it accepted the session.
+    pub epoch: u64,
     /// What the UPF chose; kept when the session is restored.
     pub tunnels: Tunnels,
 }

@@ -10,7 +10,7 @@ use ngap::transfer::*;
 use pfcp::message::*;
 use pfcp::{ApplyAction, FTeid, Message, OuterHeaderCreation, ReportType};
 use sbi::model::smf::*;
-use sbi::op::smf::{ReleaseSmContext, ReleaseSmContextRequest};
+use sbi::op::smf::{ReleaseSmContext, ReleaseSmContextRequest, UpdateSmContext, UpdateSmContextRequest};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{PduSessionType, Pti};
@@ -487,6 +487,40 @@ async fn a_restarted_upf_gets_its_sessions_back_with_their_tunnels() {
     assert_eq!(restored[0].create_fars[1].apply_action, ApplyAction::FORW);
     assert_eq!(restored[1].create_fars[1].apply_action, ApplyAction::BUFF);
     assert_eq!(world.oam("GET", "/sessions").await.as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_session_that_a_procedure_has_put_back_is_not_restored_again() {
+    let mut world = World::with(|config| config["timers"]["pfcp_n1"] = 100.into()).await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let state = |state| SmContextUpdateData { up_cnx_state: Some(state), ..Default::default() };
+    // An AN release is at work on the session while the UPF restarts, so that the restoration has to wait for it.
+    world.upf.mode.store(LOSING_MODIFICATIONS, Ordering::Relaxed);
+    let restart = async {
+        while world.upf.lost.load(Ordering::Relaxed) == 0 {
+            net::time::sleep(Duration::from_millis(5)).await;
+        }
+        world.upf.restart();
+        while !matches!(world.at_upf.recv().await.unwrap(), Message::AssociationSetupRequest(_)) {}
+        net::time::sleep(Duration::from_millis(30)).await;
+        world.upf.mode.store(NORMAL, Ordering::Relaxed);
+    };
+    let deactivate = UpdateSmContextRequest {
+        sm_context_ref: session.context.id.clone(),
+        body: state(UpCnxState::Deactivated),
+    };
+    let (updated, ()) =
+        tokio::join!(world.client.call::<UpdateSmContext>(&session.context, deactivate), restart);
+    assert_eq!(updated.unwrap().unwrap().up_cnx_state, Some(UpCnxState::Deactivated));
+    // This waits behind the restoration.
+    world.update(&session.context, state(UpCnxState::Activating)).await.unwrap();
+    world.gnb_says(&session.context, N2SmInfoType::PduResSetupRsp, gnb_answer()).await;
+    let mut establishments = 0;
+    while let Ok(message) = world.at_upf.try_recv() {
+        establishments += u32::from(matches!(message, Message::SessionEstablishmentRequest(_)));
+    }
+    assert_eq!(establishments, 1);
+    assert_eq!(world.oam("GET", "/sessions").await[0]["state"], "active");
 }
 
 #[tokio::test]

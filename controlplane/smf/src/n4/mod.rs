@@ -105,6 +105,8 @@ struct Upf {
     alive: bool,
     /// It lost its sessions since the last [`N4Event::Restore`].
     lost_sessions: bool,
+    /// How often its sessions were lost and it was there again; see [`N4::epoch`].
+    epoch: u64,
     features: UpFunctionFeatures,
     wake: Arc<Notify>,
 }
@@ -178,6 +180,7 @@ impl N4 {
                 associated: false,
                 alive: true,
                 lost_sessions: false,
+                epoch: 0,
                 features: UpFunctionFeatures::default(),
                 wake: Arc::new(Notify::new()),
             });
@@ -202,6 +205,12 @@ impl N4 {
     pub fn select_upf(&self) -> Result<SocketAddr, N4Error> {
         let state = self.lock();
         state.upfs.iter().find(|upf| upf.associated && upf.alive).map(|upf| upf.address).ok_or(N4Error::NoUpf)
+    }
+
+    /// Changes each time a UPF is there again after it lost its sessions: a session set up under the present epoch
+    /// needs no restoration.
+    pub fn epoch(&self, upf: SocketAddr) -> u64 {
+        self.lock().upfs.iter().find(|other| other.address == upf).map_or(0, |upf| upf.epoch)
     }
 
     /// Every configured UPF.
@@ -362,12 +371,7 @@ impl N4 {
             }
             (Message::AssociationSetupRequest(request), Some(upf)) => {
                 upf.features = request.up_function_features.unwrap_or_default();
-                upf.associated = true;
-                upf.alive = true;
-                if std::mem::take(&mut upf.lost_sessions) {
-                    let upf = upf.address;
-                    self.tell(N4Event::Restore { upf });
-                }
+                self.there(upf);
                 AssociationSetupResponse {
                     node_id,
                     cause: Cause::ACCEPTED,
@@ -453,15 +457,21 @@ impl N4 {
     fn associated(&self, address: SocketAddr, response: &AssociationSetupResponse) {
         let mut state = self.lock();
         let Some(upf) = state.upfs.iter_mut().find(|upf| upf.address == address) else { return };
-        upf.associated = true;
-        upf.alive = true;
         upf.features = response.up_function_features.unwrap_or_default();
         tracing::info!(upf = %address, features = ?upf.features, "PFCP association is set up");
         if !upf.features.contains(UpFunctionFeatures::FTUP) {
             tracing::warn!(upf = %address, "UPF does not say that it allocates F-TEIDs; it is asked to all the same");
         }
+        self.there(upf);
+    }
+
+    /// A UPF has an association with us: what it lost before comes back now.
+    fn there(&self, upf: &mut Upf) {
+        upf.associated = true;
+        upf.alive = true;
         if std::mem::take(&mut upf.lost_sessions) {
-            self.tell(N4Event::Restore { upf: address });
+            upf.epoch += 1;
+            self.tell(N4Event::Restore { upf: upf.address });
         }
     }
 }

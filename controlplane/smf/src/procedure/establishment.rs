@@ -346,7 +346,7 @@ async fn establish_n4(smf: &Smf, session: &Session, state: &SessionState) -> Res
         let _ = smf.n4.request(address, seid, pfcp::message::SessionDeletionRequest {}).await;
         return Err(N4Error::Unusable);
     };
-    Ok(UpfSession { address, seid, tunnels })
+    Ok(UpfSession { address, seid, epoch: smf.n4.epoch(address), tunnels })
 }
 
 /// The UE is told why; everything is given back; the AMF forgets the session.

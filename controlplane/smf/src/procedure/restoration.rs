@@ -32,7 +32,10 @@ pub(crate) async fn restore(smf: Arc<Smf>, upf: SocketAddr) {
 
 async fn restore_session(smf: Arc<Smf>, session: Arc<Session>, upf: SocketAddr) {
     let mut state = session.state.lock().await;
-    if state.upf.is_none_or(|on| on.address != upf) || state.phase == Phase::Released {
+    // Sessions set up since the UPF is there again, and those that a procedure missed and has put back, are on it:
+    // a second establishment with the same tunnels would be refused.
+    let epoch = smf.n4.epoch(upf);
+    if state.upf.is_none_or(|on| on.address != upf || on.epoch == epoch) || state.phase == Phase::Released {
         return;
     }
     match user_plane::reestablish(&smf, &session, &mut state).await {

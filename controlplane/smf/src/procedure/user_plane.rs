@@ -145,7 +145,9 @@ pub(crate) async fn reestablish(
     let Message::SessionEstablishmentResponse(response) = answer else { return Err(N4Error::Unusable) };
     let seid = response.up_f_seid.ok_or(N4Error::Unusable)?.seid;
     let tunnels: Tunnels = tunnels;
-    state.upf = Some(UpfSession { address, seid, tunnels });
+    // As of the answer: the request may have been repeated until the restarted UPF took it.
+    let epoch = smf.n4.epoch(address);
+    state.upf = Some(UpfSession { address, seid, epoch, tunnels });
     if gnb.is_none() && state.up == UpState::Deactivated {
         // Established without notification: an idle UE is to be paged.
         smf.n4.request(address, seid, rules::deactivate()).await?;

@@ -152,12 +152,16 @@ async fn status(
 pub const NORMAL: u8 = 0;
 pub const SILENT: u8 = 1;
 pub const REFUSING: u8 = 2;
+/// Session modifications do not arrive.
+pub const LOSING_MODIFICATIONS: u8 = 3;
 
 /// A UPF without user plane.
 pub struct TestUpf {
     pub address: SocketAddr,
     pub mode: AtomicU8,
     pub stamp: AtomicU32,
+    /// Datagrams that did not arrive.
+    pub lost: AtomicU32,
     /// By its SEID: the SMF's SEID and the request that made the session.
     pub sessions: Mutex<HashMap<u64, (u64, SessionEstablishmentRequest)>>,
     seen: mpsc::UnboundedSender<Message>,
@@ -194,7 +198,14 @@ impl TestUpf {
             tokio::select! {
                 received = socket.recv_from(&mut buffer) => {
                     let Ok((length, from)) = received else { continue };
-                    if self.mode.load(Ordering::Relaxed) == SILENT {
+                    // The second octet of a PFCP message is its type.
+                    let lost = match self.mode.load(Ordering::Relaxed) {
+                        SILENT => true,
+                        LOSING_MODIFICATIONS => buffer[1] == 52,
+                        _ => false,
+                    };
+                    if lost {
+                        self.lost.fetch_add(1, Ordering::Relaxed);
                         continue;
                     }
                     endpoint.handle_datagram(time::now().into_std(), from, &buffer[..length]);
@@ -246,6 +257,14 @@ impl TestUpf {
                     );
                 }
                 let seid = 1000 + peer;
+                // TEIDs of a session that exists are not given away again, not even to itself.
+                if sessions.contains_key(&seid) {
+                    let cause = pfcp::Cause::REJECTED;
+                    return (
+                        peer,
+                        SessionEstablishmentResponse { node_id, cause, ..Default::default() }.into(),
+                    );
+                }
                 let created = |pdr: &pfcp::CreatePdr| match pdr.pdi.f_teid? {
                     FTeid::Choose { id, .. } => {
                         let teid = (peer as u32) << 8 | u32::from(id.unwrap_or(0));
@@ -544,6 +563,7 @@ pub fn start_upf(address: SocketAddr) -> (Arc<TestUpf>, mpsc::UnboundedReceiver<
         address,
         mode: NORMAL.into(),
         stamp: 1000.into(),
+        lost: 0.into(),
         sessions: Mutex::default(),
         seen,
         control,
