@@ -80,19 +80,24 @@ if cause(answer[PFCPAssociationSetupResponse]) != ACCEPTED:
     fail("association refused: %r" % answer.command())
 
 network = IE_NetworkInstance(instance="internet")
-uplink = rule(1, 0, 1, [IE_FTEID(CH=1, V4=1), network])
-uplink.insert(3, IE_OuterHeaderRemoval(header=0))
-downlink = rule(2, 1, 2, [network, IE_UE_IP_Address(V4=1, SD=1, ipv4="10.45.200.200")])
 forward = [IE_DestinationInterface(interface=1), network]
-establishment = PFCPSessionEstablishmentRequest(IE_list=[
-    node,
-    IE_FSEID(v4=1, seid=0x1122334455667788, ipv4=ME),
-    IE_CreatePDR(IE_list=uplink),
-    IE_CreatePDR(IE_list=downlink),
-    IE_CreateFAR(IE_list=[IE_FAR_Id(id=1), IE_ApplyAction(FORW=1), IE_ForwardingParameters(IE_list=forward)]),
-    IE_CreateFAR(IE_list=[IE_FAR_Id(id=2), IE_ApplyAction(DROP=1)]),
-])
-answer = exchange(establishment, PFCPSessionEstablishmentResponse, seid=0)
+
+
+def establish(ue):
+    uplink = rule(1, 0, 1, [IE_FTEID(CH=1, V4=1), network])
+    uplink.insert(3, IE_OuterHeaderRemoval(header=0))
+    downlink = rule(2, 1, 2, [network, IE_UE_IP_Address(V4=1, SD=1, ipv4=ue)])
+    return PFCPSessionEstablishmentRequest(IE_list=[
+        node,
+        IE_FSEID(v4=1, seid=0x1122334455667788, ipv4=ME),
+        IE_CreatePDR(IE_list=uplink),
+        IE_CreatePDR(IE_list=downlink),
+        IE_CreateFAR(IE_list=[IE_FAR_Id(id=1), IE_ApplyAction(FORW=1), IE_ForwardingParameters(IE_list=forward)]),
+        IE_CreateFAR(IE_list=[IE_FAR_Id(id=2), IE_ApplyAction(DROP=1)]),
+    ])
+
+
+answer = exchange(establish("10.45.200.200"), PFCPSessionEstablishmentResponse, seid=0)
 body = answer[PFCPSessionEstablishmentResponse]
 if cause(body) != ACCEPTED:
     fail("session refused: %s" % answer.command())
@@ -125,9 +130,10 @@ answer = exchange(missing, PFCPSessionEstablishmentResponse, seid=0)
 if cause(answer[PFCPSessionEstablishmentResponse]) != 66:  # Mandatory IE missing.
     fail("establishment without F-SEID: %s" % answer.command())
 
-# Truncated at every octet, and every octet changed: whatever is answered must decode, and the UPF must live.
+# Truncated at every octet, and every octet changed: whatever is answered must decode, and the UPF must live. The
+# address is one that no single bit turns into that of our session, which would rightly be replaced.
 sequence += 1
-good = bytes(PFCP(version=1, S=1, seid=0, seq=sequence) / establishment)
+good = bytes(PFCP(version=1, S=1, seid=0, seq=sequence) / establish("10.45.100.37"))
 sock.settimeout(0.2)
 for end in range(len(good)):
     sock.sendto(good[:end], UPF)
