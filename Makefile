@@ -34,7 +34,7 @@ tidy:  ## layering, banned calls, lengths, licences
 # Builds target/debug/godwit too, which the end-to-end tests run: the tests of `cli` need it. A build of its own
 # would compile every dependency twice, with and without what only tests ask of them.
 unit:  ## unit, conformance and end-to-end tests
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --locked --no-fail-fast
 
 doc:  ## reference documentation, warnings are errors
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --document-private-items

@@ -382,11 +382,23 @@ mod tests {
             let bind = |text: &str| crate::udp::bind_std(text.parse().unwrap(), Default::default());
             let receiver = b.enter(|| bind(to)).unwrap().unwrap();
             let sender = a.enter(|| bind(from)).unwrap().unwrap();
-            sender.send_to(b"x", to.parse::<std::net::SocketAddr>().unwrap()).unwrap();
             let receiver = tokio::net::UdpSocket::from_std(receiver).unwrap();
+            let to: std::net::SocketAddr = to.parse().unwrap();
             let mut buffer = [0; 4];
-            let wait = crate::time::timeout(std::time::Duration::from_secs(5), receiver.recv(&mut buffer));
-            assert_eq!(wait.await.expect("the packet is routed").unwrap(), 1);
+            // Again and again: a packet sent while duplicate address detection or neighbour discovery still runs
+            // is lost, and how long they take is up to the kernel.
+            let resend = async {
+                loop {
+                    let _ = sender.send_to(b"x", to);
+                    crate::time::sleep(std::time::Duration::from_millis(100)).await;
+                }
+            };
+            tokio::select! {
+                received = receiver.recv(&mut buffer) => assert_eq!(received.unwrap(), 1),
+                _ = crate::time::timeout(std::time::Duration::from_secs(30), resend) => {
+                    panic!("no packet from {from} to {to} was routed");
+                }
+            }
         }
 
         let error = at_a.up("nope").await.unwrap_err();
