@@ -1,13 +1,50 @@
 //! The linear list: rules in order of precedence, tried one by one (TS 29.244 §5.2.1).
 //!
-//! Cheapest of all below some ten rules, and the oracle that other backends are checked against.
+//! Cheapest of all for one or two rules, and the baseline and oracle of every other backend. It is built as well as a
+//! list can be: the fields of the 5-tuple, on which nearly every rule fails, lie side by side in 48 octets; the other
+//! fields are looked at only when these match.
 
-use crate::{Classifier, InsertError, Key, Rule, Verdict};
+use crate::ids::{IdMap, map_bytes};
+use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict, rank};
 
 /// Rules sorted by precedence, then id.
 #[derive(Clone, Debug, Default)]
 pub struct List {
-    rules: Vec<Rule>,
+    entries: Vec<Entry>,
+    /// Matchers of the entries that have more fields than an entry holds, at [`Entry::more`].
+    matchers: Vec<Matcher>,
+    free: Vec<u32>,
+    precedences: IdMap<u32>,
+}
+
+/// [`Entry::more`] of an entry that says everything itself.
+const COMPLETE: u32 = u32::MAX;
+/// The words of a key that an entry holds masks for: addresses and protocol, ToS, QFI.
+const WORDS: [usize; 3] = [0, 1, 3];
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    mask: [u32; 3],
+    expected: [u32; 3],
+    source_ports: (u16, u16),
+    destination_ports: (u16, u16),
+    more: u32,
+    value: u32,
+    rank: u64,
+}
+
+impl Entry {
+    #[inline]
+    fn matches(&self, key: &Key, matchers: &[Matcher]) -> bool {
+        let words = &key.words;
+        let (source, destination) = ((words[2] >> 16) as u16, words[2] as u16);
+        words[0] & self.mask[0] == self.expected[0]
+            && words[1] & self.mask[1] == self.expected[1]
+            && words[3] & self.mask[2] == self.expected[2]
+            && (self.source_ports.0..=self.source_ports.1).contains(&source)
+            && (self.destination_ports.0..=self.destination_ports.1).contains(&destination)
+            && (self.more == COMPLETE || matchers[self.more as usize].matches(key))
+    }
 }
 
 impl List {
@@ -16,36 +53,76 @@ impl List {
         List::default()
     }
 
-    /// The rules in the order in which they are tried.
-    pub fn rules(&self) -> &[Rule] {
-        &self.rules
+    fn position(&self, rank: u64) -> usize {
+        self.entries.partition_point(|entry| entry.rank < rank)
     }
 }
 
 impl Classifier for List {
     fn classify(&self, keys: &[Key], verdicts: &mut [Verdict]) {
         for (key, verdict) in keys.iter().zip(verdicts) {
-            *verdict = self.rules.iter().find(|rule| rule.filter.matches(key)).map(|rule| rule.value);
+            let first = self.entries.iter().find(|entry| entry.matches(key, &self.matchers));
+            *verdict = first.map(|entry| entry.value);
         }
     }
 
     fn insert(&mut self, rule: Rule) -> Result<(), InsertError> {
-        if self.rules.iter().any(|present| present.id == rule.id) {
+        if self.precedences.contains_key(&rule.id) {
             return Err(InsertError::Exists(rule.id));
         }
-        let order = (rule.precedence, rule.id);
-        let at = self.rules.partition_point(|present| (present.precedence, present.id) < order);
-        self.rules.insert(at, rule);
+        self.precedences.insert(rule.id, rule.precedence);
+        let matcher = Matcher::new(&rule.filter).unwrap_or(Matcher::NEVER);
+        let held: u32 = WORDS.iter().map(|word| 1 << word).sum();
+        let more = if matcher.used_words() & !held == 0 {
+            COMPLETE
+        } else if let Some(slot) = self.free.pop() {
+            self.matchers[slot as usize] = matcher;
+            slot
+        } else {
+            self.matchers.push(matcher);
+            self.matchers.len() as u32 - 1
+        };
+        let entry = Entry {
+            mask: WORDS.map(|word| matcher.mask[word]),
+            expected: WORDS.map(|word| matcher.value[word]),
+            source_ports: matcher.source_ports,
+            destination_ports: matcher.destination_ports,
+            more,
+            value: rule.value,
+            rank: rule.rank(),
+        };
+        self.entries.insert(self.position(entry.rank), entry);
         Ok(())
     }
 
     fn remove(&mut self, id: u32) -> bool {
-        let before = self.rules.len();
-        self.rules.retain(|rule| rule.id != id);
-        self.rules.len() < before
+        let Some(precedence) = self.precedences.remove(&id) else { return false };
+        let entry = self.entries.remove(self.position(rank(precedence, id)));
+        if entry.more != COMPLETE {
+            self.free.push(entry.more);
+        }
+        true
+    }
+
+    fn set_precedence(&mut self, id: u32, precedence: u32) -> bool {
+        let Some(present) = self.precedences.get_mut(&id) else { return false };
+        let old = std::mem::replace(present, precedence);
+        let from = self.position(rank(old, id));
+        let mut entry = self.entries.remove(from);
+        entry.rank = rank(precedence, id);
+        self.entries.insert(self.position(entry.rank), entry);
+        true
     }
 
     fn len(&self) -> usize {
-        self.rules.len()
+        self.entries.len()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of::<List>()
+            + self.entries.capacity() * size_of::<Entry>()
+            + self.matchers.capacity() * size_of::<Matcher>()
+            + self.free.capacity() * size_of::<u32>()
+            + map_bytes(&self.precedences)
     }
 }

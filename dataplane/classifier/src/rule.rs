@@ -1,9 +1,11 @@
-//! Keys, filters and rules.
+//! Filters and rules.
 //!
 //! Everything is constructed through checks: a prefix longer than its address or a reversed port range is an
 //! error, never a rule that silently means something else.
 
 use std::net::IpAddr;
+
+use crate::{Key, Matcher};
 
 /// Why a filter could not be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -19,12 +21,14 @@ pub enum RuleError {
     /// First port above the last.
     #[error("port range {0}-{1} is reversed")]
     PortRange(u16, u16),
-    /// A flow label of more than 20 bits.
-    #[error("flow label {0:#x} exceeds 20 bits")]
-    FlowLabel(u32),
-    /// A QFI of more than 6 bits.
-    #[error("QFI {0} exceeds 63")]
-    Qfi(u8),
+    /// A number out of its range.
+    #[error("{field} {value} is out of range")]
+    Number {
+        /// Which.
+        field: &'static str,
+        /// As given.
+        value: u32,
+    },
 }
 
 /// IP version.
@@ -42,49 +46,20 @@ impl Family {
     }
 }
 
+/// Which of a packet's two addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Side {
+    /// The source.
+    Source,
+    /// The destination.
+    Destination,
+}
+
 /// An address as an integer, so that prefixes are masks: IPv4 in the upper 32 bits, IPv6 in all 128.
 fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
         IpAddr::V6(address) => address.to_bits(),
-    }
-}
-
-/// The fields of one packet.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Key {
-    family: Family,
-    source: u128,
-    destination: u128,
-    /// Transport protocol.
-    pub protocol: u8,
-    /// Source and destination port, where the protocol has ports and the packet shows them.
-    pub ports: Option<(u16, u16)>,
-    /// Type of service or traffic class.
-    pub tos: u8,
-    /// Security parameter index.
-    pub spi: Option<u32>,
-    /// IPv6 flow label; 0 for IPv4.
-    pub flow_label: u32,
-    /// QoS flow identifier of the PDU Session Container.
-    pub qfi: Option<u8>,
-}
-
-impl Key {
-    /// A key with addresses and protocol; other fields are absent. Of addresses of two families, the
-    /// source decides, and the packet matches no filter on the destination.
-    pub fn new(source: IpAddr, destination: IpAddr, protocol: u8) -> Key {
-        Key {
-            family: Family::of(source),
-            source: bits(source),
-            destination: bits(destination),
-            protocol,
-            ports: None,
-            tos: 0,
-            spi: None,
-            flow_label: 0,
-            qfi: None,
-        }
     }
 }
 
@@ -113,9 +88,19 @@ impl Prefix {
         Prefix { family: Family::of(address), value: bits(address), mask }
     }
 
-    #[inline]
-    fn matches(&self, family: Family, address: u128) -> bool {
-        self.family == family && address & self.mask == self.value
+    /// IP version.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Bits of the prefix: IPv4 in the upper 32 bits.
+    pub(crate) fn value(&self) -> u128 {
+        self.value
+    }
+
+    /// Which bits count.
+    pub(crate) fn mask(&self) -> u128 {
+        self.mask
     }
 }
 
@@ -137,60 +122,116 @@ impl PortRange {
         PortRange { first: port, last: port }
     }
 
-    #[inline]
-    fn matches(&self, port: u16) -> bool {
-        (self.first..=self.last).contains(&port)
+    /// First and last.
+    pub fn bounds(self) -> (u16, u16) {
+        (self.first, self.last)
     }
 }
 
 /// A value of which only the bits of a mask count.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Masked {
-    value: u8,
-    mask: u8,
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Masked<T = u8> {
+    value: T,
+    mask: T,
 }
 
-impl Masked {
+impl Masked<u8> {
     /// Bits of `value` outside `mask` are ignored. Masks may have holes.
     pub fn new(value: u8, mask: u8) -> Masked {
         Masked { value: value & mask, mask }
     }
+}
 
-    #[inline]
-    fn matches(&self, value: u8) -> bool {
-        value & self.mask == self.value
+impl Masked<u16> {
+    /// A tag control information, likewise: priority 3, drop eligible 1, VLAN 12 bits.
+    pub fn tag(value: u16, mask: u16) -> Masked<u16> {
+        Masked { value: value & mask, mask }
     }
 }
 
-/// An IPv6 flow label of 20 bits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct FlowLabel(u32);
-
-impl FlowLabel {
-    /// An error beyond 20 bits.
-    pub fn new(label: u32) -> Result<FlowLabel, RuleError> {
-        if label > 0x000F_FFFF { Err(RuleError::FlowLabel(label)) } else { Ok(FlowLabel(label)) }
+impl Masked<[u8; 6]> {
+    /// An Ethernet address, likewise.
+    pub fn mac(value: [u8; 6], mask: [u8; 6]) -> Masked<[u8; 6]> {
+        Masked { value: std::array::from_fn(|at| value[at] & mask[at]), mask }
     }
 }
 
-/// A QoS flow identifier of 6 bits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Qfi(u8);
-
-impl Qfi {
-    /// An error beyond 6 bits.
-    pub fn new(qfi: u8) -> Result<Qfi, RuleError> {
-        if qfi > 63 { Err(RuleError::Qfi(qfi)) } else { Ok(Qfi(qfi)) }
+impl<T: Copy> Masked<T> {
+    /// The value; zero outside the mask.
+    pub fn value(self) -> T {
+        self.value
     }
+
+    /// The bits that count.
+    pub fn mask(self) -> T {
+        self.mask
+    }
+}
+
+/// Defines a checked number.
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident, $inner:ty, $range:expr, $field:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub struct $name($inner);
+
+        impl $name {
+            /// An error when out of range.
+            pub fn new(value: $inner) -> Result<$name, RuleError> {
+                if $range.contains(&value) {
+                    Ok($name(value))
+                } else {
+                    Err(RuleError::Number { field: $field, value: value.into() })
+                }
+            }
+
+            /// The number.
+            pub fn get(self) -> $inner {
+                self.0
+            }
+        }
+    };
+}
+
+number!(/** An IPv6 flow label of 20 bits. */ FlowLabel, u32, (0..=0x000F_FFFF), "flow label");
+number!(/** A QoS flow identifier of 6 bits. */ Qfi, u8, (0..=63), "QFI");
+number!(/** A source interface of 4 bits (TS 29.244 §8.2.2). */ Interface, u8, (0..=15), "source interface");
+number!(
+    /** A network instance, numbered from 1 by the user of the crate. */
+    NetworkInstance, u16, (1..=u16::MAX), "network instance"
+);
+number!(
+    /** A local address that tunnels end at, numbered by the user of the crate. */
+    LocalAddress, u8, (0..=126), "local address"
+);
+
+/// Conditions on the Ethernet header (TS 29.244 §8.2.93 to §8.2.97). The default selects every packet that has one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct EthernetFilter {
+    /// Destination address.
+    pub destination: Masked<[u8; 6]>,
+    /// Source address.
+    pub source: Masked<[u8; 6]>,
+    /// Type of the payload.
+    pub ethertype: Option<u16>,
+    /// Customer tag. A packet without one does not match.
+    pub c_tag: Option<Masked<u16>>,
+    /// Service tag. A packet without one does not match.
+    pub s_tag: Option<Masked<u16>>,
 }
 
 /// What a rule selects: all fields that are set must match. The default selects every packet.
+///
+/// These are the packet detection information of TS 29.244 §7.5.2.2-2 (PDR-1). What has no place in a packet has none
+/// here: an SDF filter ID names a filter that was sent before, and a bidirectional filter is two filters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Filter {
     /// Source prefix.
     pub source: Option<Prefix>,
     /// Destination prefix.
     pub destination: Option<Prefix>,
+    /// The UE's address or prefix, and on which side it stands; holds beside `source` and `destination`.
+    pub ue: Option<(Side, Prefix)>,
     /// Transport protocol.
     pub protocol: Option<u8>,
     /// Source ports. A packet without ports does not match.
@@ -205,6 +246,20 @@ pub struct Filter {
     pub flow_label: Option<FlowLabel>,
     /// QoS flow identifier. A packet without one does not match.
     pub qfi: Option<Qfi>,
+    /// Source interface.
+    pub source_interface: Option<Interface>,
+    /// Local F-TEID: tunnel endpoint identifier.
+    pub teid: Option<u32>,
+    /// Local F-TEID: address.
+    pub local_address: Option<LocalAddress>,
+    /// Network instance.
+    pub network_instance: Option<NetworkInstance>,
+    /// Traffic endpoint.
+    pub traffic_endpoint: Option<u8>,
+    /// Application ID, numbered by the user of the crate. A packet of an unknown application does not match.
+    pub application: Option<u32>,
+    /// Ethernet header. A packet without one does not match.
+    pub ethernet: Option<EthernetFilter>,
 }
 
 impl Filter {
@@ -213,20 +268,9 @@ impl Filter {
         *self == Filter::default()
     }
 
-    /// Whether it selects this packet.
-    #[inline]
+    /// Whether it selects this packet. To ask more than once, compile it to a [`Matcher`].
     pub fn matches(&self, key: &Key) -> bool {
-        self.protocol.is_none_or(|protocol| protocol == key.protocol)
-            && self.source.is_none_or(|prefix| prefix.matches(key.family, key.source))
-            && self.destination.is_none_or(|prefix| prefix.matches(key.family, key.destination))
-            && self.source_ports.is_none_or(|range| key.ports.is_some_and(|(port, _)| range.matches(port)))
-            && self
-                .destination_ports
-                .is_none_or(|range| key.ports.is_some_and(|(_, port)| range.matches(port)))
-            && self.tos.is_none_or(|tos| tos.matches(key.tos))
-            && self.spi.is_none_or(|spi| key.spi == Some(spi))
-            && self.flow_label.is_none_or(|label| key.family == Family::V6 && key.flow_label == label.0)
-            && self.qfi.is_none_or(|qfi| key.qfi == Some(qfi.0))
+        Matcher::new(self).is_some_and(|matcher| matcher.matches(key))
     }
 }
 
@@ -242,4 +286,18 @@ pub struct Rule {
     pub value: u32,
     /// What it selects.
     pub filter: Filter,
+}
+
+impl Rule {
+    /// Place in the order: precedence, then id. The least of all that match wins.
+    #[inline]
+    pub fn rank(&self) -> u64 {
+        rank(self.precedence, self.id)
+    }
+}
+
+/// Place of a rule in the order.
+#[inline]
+pub fn rank(precedence: u32, id: u32) -> u64 {
+    u64::from(precedence) << 32 | u64::from(id)
 }

@@ -14,9 +14,7 @@ fn address(text: &str) -> IpAddr {
 }
 
 fn key(source: &str, destination: &str, protocol: u8, ports: (u16, u16)) -> Key {
-    let mut key = Key::new(address(source), address(destination), protocol);
-    key.ports = Some(ports);
-    key
+    Key::new(address(source), address(destination), protocol).with_ports(ports.0, ports.1)
 }
 
 fn verdict(list: &List, key: Key) -> Verdict {
@@ -48,9 +46,7 @@ fn the_lower_precedence_wins_and_then_the_lower_id() {
 
 #[test]
 fn every_field_selects() {
-    let mut base = key("10.45.0.2", "192.0.2.7", 17, (4000, 5000));
-    base.tos = 0b1010_1001;
-    base.qfi = Some(5);
+    let base = key("10.45.0.2", "192.0.2.7", 17, (4000, 5000)).with_tos(0b1010_1001).with_qfi(5);
     let matches = |filter: Filter| filter.matches(&base);
     let prefix = |text: &str, length| Some(Prefix::new(address(text), length).unwrap());
     let all = Filter::default();
@@ -72,9 +68,7 @@ fn every_field_selects() {
     );
     assert!(!matches(Filter { spi: Some(1), ..all }));
     assert!(!matches(Filter { flow_label: FlowLabel::new(0).ok(), ..all }), "IPv4 has no flow label");
-    let mut esp = Key::new(address("::1"), address("::2"), 50);
-    esp.spi = Some(7);
-    esp.flow_label = 9;
+    let esp = Key::new(address("::1"), address("::2"), 50).with_spi(7).with_flow_label(9);
     assert!(Filter { spi: Some(7), flow_label: FlowLabel::new(9).ok(), ..all }.matches(&esp));
     assert!(!Filter { destination_ports: Some(PortRange::new(0, 65535).unwrap()), ..all }.matches(&esp));
 }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use classifier::{Classifier, Key, List};
+use classifier::{Classifier, Key, List, Rule};
 use telemetry::worker::PerWorker;
 
 /// An immutable session.
@@ -69,18 +69,28 @@ pub struct Tunnel {
 /// Rules among which a packet's is chosen.
 #[derive(Debug, Default)]
 pub struct RuleSet {
-    /// Set when the first rule selects every packet: then nothing needs to be looked up.
-    pub only: Option<u32>,
+    /// The first rule by precedence, and its value when it selects every packet: then nothing needs to be looked up.
+    first: Option<(u64, Option<u32>)>,
     /// All rules; values are positions in [`Session::pdrs`].
-    pub list: List,
+    list: List,
 }
 
 impl RuleSet {
+    /// Adds a rule, under an id that no other has.
+    pub fn insert(&mut self, rule: Rule) {
+        let rank = rule.rank();
+        if self.first.is_none_or(|(first, _)| rank < first) {
+            self.first = Some((rank, rule.filter.selects_all().then_some(rule.value)));
+        }
+        // The only error is an id that exists.
+        let _ = self.list.insert(rule);
+    }
+
     /// The position of the PDR that applies.
     #[inline]
     pub fn classify(&self, key: impl FnOnce() -> Key) -> Option<u32> {
-        if self.only.is_some() {
-            return self.only;
+        if let Some((_, Some(only))) = self.first {
+            return Some(only);
         }
         let mut verdict = [None];
         self.list.classify(&[key()], &mut verdict);

@@ -11,7 +11,8 @@ const FILE_LINES_MAX: usize = 1000;
 const FUNCTION_LINES_MAX: usize = 100;
 
 /// The crates that may hold `unsafe` code, each block with its reason.
-const UNSAFE_CRATES: &[&str] = &["transport/net", "transport/shm", "dataplane/pktio", "dataplane/xdp"];
+const UNSAFE_CRATES: &[&str] =
+    &["transport/net", "transport/shm", "dataplane/pktio", "dataplane/xdp", "dataplane/classifier"];
 
 /// Calls that belong to one place.
 struct Banned {
@@ -135,7 +136,8 @@ fn forbid_unsafe(file: &Path, text: &str, code: &Code, findings: &mut Vec<Findin
     let root_of_crate = file.ends_with("src/lib.rs") || file.ends_with("src/main.rs");
     let may = is_in(file, UNSAFE_CRATES) || file.starts_with("fuzz");
     if root_of_crate && !may && !code.text.contains("#![forbid(unsafe_code)]") {
-        let message = "add `#![forbid(unsafe_code)]`: unsafe code lives in net, shm, pktio and xdp only.";
+        let message =
+            "add `#![forbid(unsafe_code)]`: unsafe code lives in net, shm, pktio, xdp and classifier only.";
         findings.push(Finding::new(file, 1, "unsafe", message));
     }
     let lines: Vec<&str> = text.lines().collect();

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use classifier::sdf::{Direction as SdfDirection, SdfFilter as SdfText};
-use classifier::{Classifier, Filter, FlowLabel, List, Masked, Prefix, Qfi, Rule};
+use classifier::{Filter, FlowLabel, Masked, Prefix, Qfi, Rule};
 use packet::gtpu;
 use pfcp::{ApplyAction, Cause, DestinationInterface, FailedRuleId, Gate, SdfFilter, SourceInterface, ie};
 use telemetry::worker::PerWorker;
@@ -45,19 +45,11 @@ pub fn compile(
             if next_rule as usize >= MAX_FILTERS {
                 return Err(Rejection::cause(Cause::NO_RESOURCES));
             }
-            insert(&mut set.list, next_rule, pdr.precedence, position, filter);
+            set.insert(Rule { id: next_rule, precedence: pdr.precedence, value: position, filter });
             next_rule += 1;
         }
     }
-    for set in tunnels.iter_mut().map(|tunnel| &mut tunnel.rules).chain([&mut native]) {
-        set.only = set.list.rules().first().filter(|rule| rule.filter.selects_all()).map(|rule| rule.value);
-    }
     Ok(Session { seid, usage, ue, tunnels: tunnels.into(), native, pdrs: pdrs.into() })
-}
-
-fn insert(list: &mut List, id: u32, precedence: u32, value: u32, filter: Filter) {
-    // Ids are counted up, so that none can be there already.
-    let _ = list.insert(Rule { id, precedence, value, filter });
 }
 
 fn ue_addresses(rules: &Rules) -> UeAddresses {

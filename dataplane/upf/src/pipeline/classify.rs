@@ -51,11 +51,17 @@ fn source_reason(flow: &Flow) -> DropReason {
 }
 
 fn key(flow: &Flow, qfi: Option<u8>) -> Key {
-    let mut key = Key::new(flow.source, flow.destination, flow.protocol);
-    key.ports = flow.ports;
-    key.tos = flow.tos;
-    key.spi = flow.spi;
-    key.flow_label = flow.flow_label;
-    key.qfi = qfi;
+    let mut key = Key::new(flow.source, flow.destination, flow.protocol)
+        .with_tos(flow.tos)
+        .with_flow_label(flow.flow_label);
+    if let Some((source, destination)) = flow.ports {
+        key = key.with_ports(source, destination);
+    }
+    if let Some(spi) = flow.spi {
+        key = key.with_spi(spi);
+    }
+    if let Some(qfi) = qfi {
+        key = key.with_qfi(qfi);
+    }
     key
 }

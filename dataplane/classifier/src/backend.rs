@@ -1,0 +1,56 @@
+//! The backends by name, for configuration and benchmarks.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Classifier, List};
+
+/// A way to classify.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Backend {
+    /// [`List`].
+    List,
+}
+
+impl Backend {
+    /// All of them.
+    pub const ALL: &[Backend] = &[Backend::List];
+
+    /// Its name, as in `upf.classifier` and in benchmark results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::List => "list",
+        }
+    }
+
+    /// An empty classifier.
+    pub fn build(self) -> Box<dyn Classifier> {
+        match self {
+            Backend::List => Box::new(List::new()),
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that is no backend's.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no classifier is called {0:?}; there are {names}", names = names())]
+pub struct UnknownBackend(String);
+
+fn names() -> String {
+    Backend::ALL.iter().map(|backend| backend.name()).collect::<Vec<_>>().join(", ")
+}
+
+impl FromStr for Backend {
+    type Err = UnknownBackend;
+
+    fn from_str(name: &str) -> Result<Backend, UnknownBackend> {
+        let found = Backend::ALL.iter().find(|backend| backend.name() == name);
+        found.copied().ok_or_else(|| UnknownBackend(name.to_owned()))
+    }
+}

@@ -1,0 +1,37 @@
+//! Maps from rule ids, with a hash that is one multiplication.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// From rule ids to whatever a backend needs to find a rule again.
+///
+/// Ids come from the owner of the classifier, not from packets, so nobody can aim for collisions.
+pub type IdMap<T> = HashMap<u32, T, BuildHasherDefault<IdHasher>>;
+
+/// Bytes that a map holds on the heap: entries and one control byte each, at the load that `hashbrown` keeps.
+pub(crate) fn map_bytes<T>(map: &IdMap<T>) -> usize {
+    map.capacity() * 8 / 7 * (size_of::<(u32, T)>() + 1)
+}
+
+/// Hash of one `u32`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(byte.into());
+        }
+    }
+
+    #[inline]
+    fn write_u32(&mut self, id: u32) {
+        // Fibonacci hashing; the map takes the upper bits for its tags and the lower ones for its places.
+        let spread = (self.0 ^ u64::from(id)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = spread ^ spread >> 32;
+    }
+}

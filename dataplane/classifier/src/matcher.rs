@@ -1,0 +1,296 @@
+//! What classifiers work on: a [`Filter`] compiled to masks, values and port ranges.
+//!
+//! A key matches when `key[w] & mask[w] == value[w]` for every word and both ports are in their ranges. Apart from
+//! ports every field of a PDI is a mask, so the whole of PDR-1 fits one ternary match and two ranges. Prefixes, exact
+//! values and masks with holes are no cases of their own.
+//!
+//! [`Field`] cuts the words into fields again, for classifiers that divide the space by dimension (trees, tuples,
+//! sorted intervals).
+
+use crate::key::{Key, WORDS, mac_words, present, split};
+use crate::rule::{Family, Filter, Prefix, Side};
+
+/// A compiled filter.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(C, align(16))]
+pub struct Matcher {
+    /// Bits that count. Zero in word 2: ports are matched as ranges.
+    pub mask: [u32; WORDS],
+    /// What they must be; zero outside the mask.
+    pub value: [u32; WORDS],
+    /// First and last source port, both included.
+    pub source_ports: (u16, u16),
+    /// First and last destination port.
+    pub destination_ports: (u16, u16),
+}
+
+/// All ports.
+pub const ANY_PORT: (u16, u16) = (0, u16::MAX);
+
+impl Matcher {
+    /// Matches every key.
+    pub const ALL: Matcher =
+        Matcher { mask: [0; WORDS], value: [0; WORDS], source_ports: ANY_PORT, destination_ports: ANY_PORT };
+
+    /// Matches no key: no word has bits outside its mask.
+    pub const NEVER: Matcher = {
+        let mut never = Matcher::ALL;
+        never.value[0] = 1;
+        never
+    };
+
+    /// Compiles a filter; `None` when no packet can ever match it, as two of its fields exclude each other.
+    pub fn new(filter: &Filter) -> Option<Matcher> {
+        let mut matcher = Matcher::ALL;
+        let Filter { source, destination, ue, .. } = *filter;
+        matcher.prefix(Side::Source, source)?;
+        matcher.prefix(Side::Destination, destination)?;
+        if let Some((side, prefix)) = ue {
+            matcher.prefix(side, Some(prefix))?;
+        }
+        if let Some(protocol) = filter.protocol {
+            matcher.require(3, 0xFF, u32::from(protocol))?;
+        }
+        if let Some(range) = filter.source_ports {
+            matcher.source_ports = range.bounds();
+            matcher.require(3, present::PORTS, present::PORTS)?;
+        }
+        if let Some(range) = filter.destination_ports {
+            matcher.destination_ports = range.bounds();
+            matcher.require(3, present::PORTS, present::PORTS)?;
+        }
+        if let Some(tos) = filter.tos {
+            matcher.require(3, u32::from(tos.mask()) << 8, u32::from(tos.value()) << 8)?;
+        }
+        if let Some(qfi) = filter.qfi {
+            matcher.require(3, 0x3F << 16 | present::QFI, u32::from(qfi.get()) << 16 | present::QFI)?;
+        }
+        if let Some(spi) = filter.spi {
+            matcher.require(4, u32::MAX, spi)?;
+            matcher.require(3, present::SPI, present::SPI)?;
+        }
+        if let Some(label) = filter.flow_label {
+            matcher.require(5, 0xF_FFFF, label.get())?;
+            matcher.family(Family::V6)?;
+        }
+        matcher.tunnel(filter)?;
+        matcher.ethernet(filter)?;
+        Some(matcher)
+    }
+
+    /// What does not come from the packet's IP header.
+    fn tunnel(&mut self, filter: &Filter) -> Option<()> {
+        if let Some(interface) = filter.source_interface {
+            self.require(5, 0xFF << 24, (u32::from(interface.get()) + 1) << 24)?;
+        }
+        if let Some(teid) = filter.teid {
+            self.require(6, u32::MAX, teid)?;
+            self.require(3, present::TEID, present::TEID)?;
+        }
+        if let Some(number) = filter.local_address {
+            self.require(7, 0x7F << 25, (u32::from(number.get()) + 1) << 25)?;
+        }
+        if let Some(id) = filter.traffic_endpoint {
+            self.require(7, 0x1FF << 16, (u32::from(id) + 1) << 16)?;
+        }
+        if let Some(number) = filter.network_instance {
+            self.require(7, 0xFFFF, u32::from(number.get()))?;
+        }
+        if let Some(number) = filter.application {
+            self.require(8, u32::MAX, number)?;
+            self.require(3, present::APPLICATION, present::APPLICATION)?;
+        }
+        Some(())
+    }
+
+    fn ethernet(&mut self, filter: &Filter) -> Option<()> {
+        let Some(ethernet) = &filter.ethernet else { return Some(()) };
+        self.require(3, present::ETHERNET, present::ETHERNET)?;
+        let masks = mac_words(ethernet.destination.mask(), ethernet.source.mask());
+        let values = mac_words(ethernet.destination.value(), ethernet.source.value());
+        for (at, (mask, value)) in masks.into_iter().zip(values).enumerate() {
+            self.require(15 + at, mask, value)?;
+        }
+        if let Some(ethertype) = ethernet.ethertype {
+            self.require(18, 0xFFFF_0000, u32::from(ethertype) << 16)?;
+        }
+        if let Some(tag) = ethernet.c_tag {
+            self.require(18, u32::from(tag.mask()), u32::from(tag.value()))?;
+            self.require(3, present::C_TAG, present::C_TAG)?;
+        }
+        if let Some(tag) = ethernet.s_tag {
+            self.require(19, u32::from(tag.mask()) << 16, u32::from(tag.value()) << 16)?;
+            self.require(3, present::S_TAG, present::S_TAG)?;
+        }
+        Some(())
+    }
+
+    /// Adds a condition; `None` when it excludes one that is there.
+    fn require(&mut self, word: usize, mask: u32, value: u32) -> Option<()> {
+        let both = self.mask[word] & mask;
+        if (self.value[word] ^ value) & both != 0 {
+            return None;
+        }
+        self.mask[word] |= mask;
+        self.value[word] |= value;
+        Some(())
+    }
+
+    fn family(&mut self, family: Family) -> Option<()> {
+        let wanted = if family == Family::V4 { present::V4 } else { present::V6 };
+        self.require(3, present::V4 | present::V6, wanted)
+    }
+
+    fn prefix(&mut self, side: Side, prefix: Option<Prefix>) -> Option<()> {
+        let Some(prefix) = prefix else { return Some(()) };
+        self.family(prefix.family())?;
+        let (first, rest) = if side == Side::Source { (0, 9) } else { (1, 12) };
+        let (mask, value) = (split(prefix.mask()), split(prefix.value()));
+        self.require(first, mask[0], value[0])?;
+        for at in 0..3 {
+            self.require(rest + at, mask[1 + at], value[1 + at])?;
+        }
+        Some(())
+    }
+
+    /// Whether the key matches.
+    #[inline]
+    pub fn matches(&self, key: &Key) -> bool {
+        self.ports_match(key)
+            && std::iter::zip(&self.mask, &self.value)
+                .zip(&key.words)
+                .all(|((mask, value), word)| word & mask == *value)
+    }
+
+    /// Whether the ports do.
+    #[inline]
+    pub fn ports_match(&self, key: &Key) -> bool {
+        let (source, destination) = ((key.words[2] >> 16) as u16, key.words[2] as u16);
+        (self.source_ports.0..=self.source_ports.1).contains(&source)
+            && (self.destination_ports.0..=self.destination_ports.1).contains(&destination)
+    }
+
+    /// A bit for every word that the mask is not zero in.
+    pub fn used_words(&self) -> u32 {
+        (0..WORDS).filter(|&word| self.mask[word] != 0).map(|word| 1 << word).sum()
+    }
+
+    /// Bits of `field` that must have a certain value, from bit 0 of the field. For ports: the bits that first and
+    /// last have in common from the left, which is less than the range says unless it is a prefix.
+    #[inline]
+    pub fn mask(&self, field: Field) -> u32 {
+        match field {
+            Field::SOURCE_PORT => common(self.source_ports),
+            Field::DESTINATION_PORT => common(self.destination_ports),
+            _ => field.cut(self.mask[field.word as usize]),
+        }
+    }
+
+    /// Value of these bits.
+    #[inline]
+    pub fn value(&self, field: Field) -> u32 {
+        match field {
+            Field::SOURCE_PORT => u32::from(self.source_ports.0) & common(self.source_ports),
+            Field::DESTINATION_PORT => u32::from(self.destination_ports.0) & common(self.destination_ports),
+            _ => field.cut(self.value[field.word as usize]),
+        }
+    }
+
+    /// Smallest and greatest value of `field` that can match, both included. Exact for ranges and prefixes; a mask
+    /// with holes matches only some values in between.
+    #[inline]
+    pub fn range(&self, field: Field) -> (u32, u32) {
+        match field {
+            Field::SOURCE_PORT => (self.source_ports.0.into(), self.source_ports.1.into()),
+            Field::DESTINATION_PORT => (self.destination_ports.0.into(), self.destination_ports.1.into()),
+            _ => {
+                let (mask, value) = (self.mask(field), self.value(field));
+                (value, value | !mask & field.max())
+            }
+        }
+    }
+}
+
+fn common((first, last): (u16, u16)) -> u32 {
+    let differ = u32::from(first ^ last);
+    0xFFFF & !(u32::MAX.checked_shr(differ.leading_zeros()).unwrap_or(0))
+}
+
+/// A field: `width` bits of a word, from bit `shift` on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Field {
+    word: u8,
+    shift: u8,
+    width: u8,
+}
+
+impl Field {
+    const fn new(word: u8, shift: u8, width: u8) -> Field {
+        Field { word, shift, width }
+    }
+
+    /// Source port.
+    pub const SOURCE_PORT: Field = Field::new(2, 16, 16);
+    /// Destination port.
+    pub const DESTINATION_PORT: Field = Field::new(2, 0, 16);
+    /// Source address: IPv4, or the first 32 bits of IPv6.
+    pub const SOURCE: Field = Field::new(0, 0, 32);
+    /// Destination address, likewise.
+    pub const DESTINATION: Field = Field::new(1, 0, 32);
+    /// Transport protocol.
+    pub const PROTOCOL: Field = Field::new(3, 0, 8);
+
+    /// Every field: those of the 5-tuple first, and no bit of a key in two.
+    pub const ALL: [Field; 28] = [
+        Field::SOURCE,
+        Field::DESTINATION,
+        Field::SOURCE_PORT,
+        Field::DESTINATION_PORT,
+        Field::PROTOCOL,
+        Field::new(3, 8, 8),   // ToS
+        Field::new(3, 16, 6),  // QFI
+        Field::new(3, 22, 10), // presence
+        Field::new(4, 0, 32),  // SPI
+        Field::new(5, 0, 20),  // flow label
+        Field::new(5, 24, 8),  // source interface
+        Field::new(6, 0, 32),  // TEID
+        Field::new(7, 0, 16),  // network instance
+        Field::new(7, 16, 9),  // traffic endpoint
+        Field::new(7, 25, 7),  // local address
+        Field::new(8, 0, 32),  // application
+        Field::new(9, 0, 32),  // source, the rest of IPv6
+        Field::new(10, 0, 32),
+        Field::new(11, 0, 32),
+        Field::new(12, 0, 32), // destination, the rest of IPv6
+        Field::new(13, 0, 32),
+        Field::new(14, 0, 32),
+        Field::new(15, 0, 32), // Ethernet addresses
+        Field::new(16, 0, 32),
+        Field::new(17, 0, 32),
+        Field::new(18, 16, 16), // Ethertype
+        Field::new(18, 0, 16),  // C-TAG
+        Field::new(19, 16, 16), // S-TAG
+    ];
+
+    /// Bits.
+    pub const fn width(self) -> u32 {
+        self.width as u32
+    }
+
+    /// Greatest value.
+    #[inline]
+    pub const fn max(self) -> u32 {
+        u32::MAX >> (32 - self.width)
+    }
+
+    #[inline]
+    fn cut(self, word: u32) -> u32 {
+        word >> self.shift & self.max()
+    }
+
+    /// Its value in a key.
+    #[inline]
+    pub fn of(self, key: &Key) -> u32 {
+        self.cut(key.words[self.word as usize])
+    }
+}
