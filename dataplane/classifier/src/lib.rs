@@ -12,6 +12,8 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod backend;
+#[cfg(feature = "generate")]
+pub mod generate;
 pub mod ids;
 pub mod key;
 pub mod list;
