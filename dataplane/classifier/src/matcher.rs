@@ -219,9 +219,9 @@ fn common((first, last): (u16, u16)) -> u32 {
 /// A field: `width` bits of a word, from bit `shift` on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Field {
-    word: u8,
-    shift: u8,
-    width: u8,
+    pub(crate) word: u8,
+    pub(crate) shift: u8,
+    pub(crate) width: u8,
 }
 
 impl Field {

@@ -1,0 +1,395 @@
+//! Building trees: the rules as ranges ([`Space`]), nodes not yet built ([`Part`]), what can be done with them
+//! ([`Action`]) and who decides ([`Policy`]).
+//!
+//! [`Space::apply`] is a function: it may be called to try an action, or a whole tree of them, without building
+//! anything. [`build`] asks the policy for an action per node, applies it and writes nodes and leaves.
+//!
+//! Memory is bounded whatever the policy does. A rule whose copies would exceed [`Limits::copies`] is *evicted*: taken
+//! out of the tree altogether and handed back, for another tree that looks at other fields. When the copies of all
+//! rules together exceed [`Limits::total`] times their number, one copy per rule is the limit from then on.
+
+use super::entry::Entry;
+use super::node::{Extent, FIELDS, MAX_CUT_BITS, MAX_CUTS, Step, Tree, Walk, Window};
+use crate::Field;
+
+/// Levels that trees have at most, the leaves included. The walk of an update recurses, so there must be a bound.
+pub const MAX_DEPTH: u32 = 48;
+
+/// Rules to build from, as ranges of the fields that they use. Rules are numbered in order: 0 comes first.
+#[derive(Clone, Debug)]
+pub struct Space {
+    entries: Vec<Entry>,
+    dims: Vec<u8>,
+    /// Row by row: extents of a rule in `dims`.
+    extents: Vec<Extent>,
+}
+
+/// A node that is not built yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Rules that can match there, in order.
+    pub rules: Vec<u32>,
+    /// First and last value of every dimension of the space, shrunk to what the rules reach.
+    pub region: Box<[(u32, u32)]>,
+}
+
+/// What is done with a part. Dimensions are numbers of [`Space::dims`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Nothing: its rules are compared one by one.
+    Leaf,
+    /// Two children: dimension, and the greatest value that goes into the first.
+    Split(u8, u32),
+    /// Equal-sized cuts: pairs of dimension and bits, which give `2^bits` cuts. Zero bits: none. Taken are the upper
+    /// bits of those that differ within the region; more than there are, or than a node can have, are left out.
+    Cut([(u8, u8); MAX_CUTS]),
+}
+
+impl Action {
+    /// Cuts of one dimension.
+    pub fn cut(dim: u8, bits: u8) -> Action {
+        Action::Cut([(dim, bits), (0, 0), (0, 0)])
+    }
+}
+
+impl Space {
+    /// Of these entries, which must be in order and come with what they can match (all fields, or less where
+    /// the tree above has divided them already).
+    pub fn new(rules: Vec<(Entry, [Extent; FIELDS])>) -> Space {
+        let used = |at: &usize| {
+            let max = Field::ALL[*at].max();
+            rules.iter().any(|(_, extents)| (extents[*at].first, extents[*at].last) != (0, max))
+        };
+        let dims: Vec<u8> = (0..FIELDS).filter(used).map(|at| at as u8).collect();
+        let mut extents = Vec::with_capacity(rules.len() * dims.len());
+        for (_, all) in &rules {
+            extents.extend(dims.iter().map(|&dim| all[dim as usize]));
+        }
+        Space { entries: rules.into_iter().map(|(entry, _)| entry).collect(), dims, extents }
+    }
+
+    /// Number of rules.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are no rules.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The fields that some rule says something about, as indices of [`Field::ALL`].
+    pub fn dims(&self) -> &[u8] {
+        &self.dims
+    }
+
+    /// The entry of a rule.
+    pub fn entry(&self, rule: u32) -> &Entry {
+        &self.entries[rule as usize]
+    }
+
+    /// What a rule can match of a dimension, anywhere.
+    #[inline]
+    pub fn extent(&self, rule: u32, dim: usize) -> &Extent {
+        &self.extents[rule as usize * self.dims.len() + dim]
+    }
+
+    /// What it can match of a dimension in a part that it belongs to.
+    #[inline]
+    pub fn clipped(&self, part: &Part, rule: u32, dim: usize) -> Extent {
+        let extent = *self.extent(rule, dim);
+        let (first, last) = part.region[dim];
+        Extent { first: extent.first.max(first), last: extent.last.min(last), ..extent }
+    }
+
+    /// A part of these rules, which must be in order.
+    pub fn part(&self, rules: Vec<u32>) -> Part {
+        let whole = self.dims.iter().map(|&dim| (0, Field::ALL[dim as usize].max())).collect();
+        self.shrink(Part { rules, region: whole })
+    }
+
+    /// A part of all rules.
+    pub fn whole(&self) -> Part {
+        self.part((0..self.len() as u32).collect())
+    }
+
+    /// Shrinks the region to what the rules reach.
+    fn shrink(&self, mut part: Part) -> Part {
+        for dim in 0..self.dims.len() {
+            let (first, last) = part.region[dim];
+            let (mut least, mut greatest) = (last, first);
+            for &rule in &part.rules {
+                let extent = self.extent(rule, dim);
+                least = least.min(extent.first.max(first));
+                greatest = greatest.max(extent.last.min(last));
+                if (least, greatest) == (first, last) {
+                    break;
+                }
+            }
+            if least <= greatest {
+                part.region[dim] = (least, greatest);
+            }
+        }
+        part
+    }
+
+    /// The step that an action is in this part; `None` when it would divide nothing.
+    pub fn step(&self, part: &Part, action: &Action) -> Option<Step> {
+        match *action {
+            Action::Leaf => None,
+            Action::Split(dim, bound) => {
+                let &(first, last) = part.region.get(dim as usize)?;
+                let field = self.dims[dim as usize];
+                (first <= bound && bound < last).then_some(Step::Split { field, bound })
+            }
+            Action::Cut(cuts) => {
+                let mut windows = [Window::default(); MAX_CUTS];
+                let mut left = MAX_CUT_BITS;
+                for (window, (dim, bits)) in windows.iter_mut().zip(cuts) {
+                    let Some(&(first, last)) = part.region.get(dim as usize) else { continue };
+                    let differ = u32::BITS - (first ^ last).leading_zeros();
+                    let bits = u32::from(bits).min(differ).min(left);
+                    if bits > 0 {
+                        let shift = (differ - bits) as u8;
+                        *window = Window { field: self.dims[dim as usize], shift, bits: bits as u8 };
+                        left -= bits;
+                    }
+                }
+                (left < MAX_CUT_BITS).then_some(Step::Cut(windows))
+            }
+        }
+    }
+
+    /// The children that an action gives a part, in the order of the node's children; none when it would divide nothing.
+    /// Children may be empty. A rule stands in every child that it reaches into.
+    pub fn apply(&self, part: &Part, action: &Action) -> Vec<Part> {
+        let mut evicted = Vec::new();
+        self.step(part, action)
+            .map_or(Vec::new(), |step| self.children(part, &step, usize::MAX, &mut evicted))
+    }
+
+    /// The children; rules that reach into more than `copies` of them go to `evicted` instead.
+    fn children(&self, part: &Part, step: &Step, copies: usize, evicted: &mut Vec<u32>) -> Vec<Part> {
+        let mut rules: Vec<Vec<u32>> = vec![Vec::new(); step.children()];
+        let mut cells = Vec::new();
+        for &rule in &part.rules {
+            cells.clear();
+            self.cells(part, step, rule, &mut cells);
+            if cells.len() > copies {
+                evicted.push(rule);
+            } else {
+                cells.iter().for_each(|&cell| rules[cell as usize].push(rule));
+            }
+        }
+        let whole = rules.into_iter().enumerate().map(|(cell, rules)| {
+            let region = part.region.clone();
+            let mut child = Part { rules, region };
+            self.narrow(step, cell as u32, &mut child.region);
+            self.shrink(child)
+        });
+        whole.collect()
+    }
+
+    /// Numbers of the children that a rule reaches into.
+    pub fn cells(&self, part: &Part, step: &Step, rule: u32, cells: &mut Vec<u32>) {
+        match *step {
+            Step::Leaf { .. } => {}
+            Step::Split { field, bound } => {
+                let extent = self.clipped(part, rule, self.dim(field));
+                cells.extend((extent.first <= bound).then_some(0));
+                cells.extend((extent.last > bound).then_some(1));
+            }
+            Step::Cut(windows) => {
+                cells.push(0);
+                for window in windows.iter().filter(|window| window.bits > 0) {
+                    let extent = self.clipped(part, rule, self.dim(window.field));
+                    let before = cells.len();
+                    extent.cut(window.shift.into(), window.bits.into(), |cell, _| {
+                        for at in 0..before {
+                            cells.push(cells[at] << window.bits | cell);
+                        }
+                    });
+                    cells.drain(..before);
+                }
+            }
+        }
+    }
+
+    /// Number of a field among the dimensions.
+    fn dim(&self, field: u8) -> usize {
+        self.dims.iter().position(|&dim| dim == field).unwrap_or(0)
+    }
+
+    /// Narrows a region to that of a child.
+    fn narrow(&self, step: &Step, cell: u32, region: &mut [(u32, u32)]) {
+        match *step {
+            Step::Leaf { .. } => {}
+            Step::Split { field, bound } => {
+                let region = &mut region[self.dim(field)];
+                *region = if cell == 0 { (region.0, bound) } else { (bound + 1, region.1) };
+            }
+            Step::Cut(windows) => {
+                let mut cell = cell;
+                for window in windows.iter().rev().filter(|window| window.bits > 0) {
+                    let region = &mut region[self.dim(window.field)];
+                    let taken = (cell & ((1 << window.bits) - 1)) << window.shift;
+                    cell >>= window.bits;
+                    let low = ((1u64 << window.shift) - 1) as u32;
+                    let above = region.0 & !(((1u64 << (window.shift + window.bits)) - 1) as u32);
+                    *region = (region.0.max(above | taken), region.1.min(above | taken | low));
+                }
+            }
+        }
+    }
+}
+
+/// Who decides how trees are built. Copies of a classifier have a copy of it each.
+pub trait Policy: Clone + Send + Sync {
+    /// Looks at all rules before they are built from, to choose fields or to learn.
+    fn prepare(&mut self, space: &Space) {
+        let _ = space;
+    }
+
+    /// Divides rules among trees that are all searched; every rule in one group, each in order. Called with all rules
+    /// first, and then with those that were evicted.
+    fn partition(&self, space: &Space, rules: Vec<u32>) -> Vec<Vec<u32>> {
+        let _ = space;
+        vec![rules]
+    }
+
+    /// What to do with a part of more rules than a leaf should have, so many levels below the root.
+    fn choose(&self, space: &Space, part: &Part, depth: u32) -> Action;
+
+    /// Rules that a leaf should have at most ("binth").
+    fn leaf_rules(&self) -> usize {
+        8
+    }
+
+    /// How much copying of rules is allowed.
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
+
+    /// Octets on the heap.
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// How much copying of rules is allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Copies of one rule in a tree.
+    pub copies: usize,
+    /// Copies of all, times the number of rules.
+    pub total: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { copies: 64, total: 6 }
+    }
+}
+
+impl Limits {
+    /// No limit: for a part that must stay where it is.
+    pub const NONE: Limits = Limits { copies: usize::MAX, total: usize::MAX };
+}
+
+/// Builds the tree of a part at `root`, an empty leaf. Returns the rules that were evicted, in order.
+pub fn build<P: Policy>(
+    tree: &mut Tree,
+    root: u32,
+    space: &Space,
+    part: Part,
+    policy: &P,
+    limits: Limits,
+) -> Vec<u32> {
+    let allowed = limits.total.saturating_mul(part.rules.len());
+    let mut builder = Builder {
+        tree,
+        space,
+        policy,
+        limit: limits.copies,
+        allowed,
+        copies: vec![0; space.len()],
+        out: vec![false; space.len()],
+        total: 0,
+    };
+    let mut evicted = Vec::new();
+    let mut open = vec![(root, part, 0)];
+    while let Some((node, mut part, depth)) = open.pop() {
+        part.rules.retain(|&rule| !builder.out[rule as usize]);
+        builder.node(node, part, depth, &mut open, &mut evicted);
+    }
+    let Builder { copies, .. } = builder;
+    let mut walk = Walk::default();
+    for &rule in evicted.iter().filter(|&&rule| copies[rule as usize] > 0) {
+        let entry = *space.entry(rule);
+        let mut extents = Extent::all(&tree.pool.matcher(&entry));
+        walk.run(tree, root, &mut extents, usize::MAX);
+        walk.leaves.iter().for_each(|&leaf| _ = tree.remove_at(leaf, entry.tail.rank));
+    }
+    evicted.sort_unstable();
+    evicted
+}
+
+struct Builder<'a, P> {
+    tree: &'a mut Tree,
+    space: &'a Space,
+    policy: &'a P,
+    limit: usize,
+    allowed: usize,
+    /// Copies of every rule that stand in leaves.
+    copies: Vec<u32>,
+    /// Rules that were evicted.
+    out: Vec<bool>,
+    total: usize,
+}
+
+impl<P: Policy> Builder<'_, P> {
+    fn node(
+        &mut self,
+        node: u32,
+        part: Part,
+        depth: u32,
+        open: &mut Vec<(u32, Part, u32)>,
+        evicted: &mut Vec<u32>,
+    ) {
+        let small = part.rules.len() <= self.policy.leaf_rules() || depth + 1 >= MAX_DEPTH;
+        let action = if small { Action::Leaf } else { self.policy.choose(self.space, &part, depth) };
+        let Some(step) = self.space.step(&part, &action) else { return self.leaf(node, &part, evicted) };
+        let already = evicted.len();
+        let children = self.space.children(&part, &step, self.limit, evicted);
+        // A step that leaves every rule in every child divides nothing: it would be repeated for ever. Where nothing may
+        // be evicted, one that doubles the rules is not worth it.
+        let copies: usize = children.iter().map(|child| child.rules.len()).sum();
+        let useless = children.iter().all(|child| child.rules.len() == part.rules.len());
+        if evicted.len() == already && useless || self.limit == usize::MAX && copies > 2 * part.rules.len() {
+            return self.leaf(node, &part, evicted);
+        }
+        evicted[already..].iter().for_each(|&rule| self.out[rule as usize] = true);
+        let best = part.rules.first().map_or(u32::MAX, |&rule| self.space.entry(rule).precedence());
+        let base = self.tree.set_inner(node, best, step);
+        let filled = children.into_iter().enumerate().filter(|(_, child)| !child.rules.is_empty());
+        open.extend(filled.map(|(at, child)| (base + at as u32, child, depth + 1)));
+    }
+
+    fn leaf(&mut self, node: u32, part: &Part, evicted: &mut Vec<u32>) {
+        let already = evicted.len();
+        for &rule in &part.rules {
+            if self.copies[rule as usize] as usize >= self.limit {
+                self.out[rule as usize] = true;
+                evicted.push(rule);
+            }
+        }
+        let rules: Vec<u32> = part.rules.iter().copied().filter(|&rule| !self.out[rule as usize]).collect();
+        debug_assert_eq!(rules.len() + evicted.len() - already, part.rules.len());
+        rules.iter().for_each(|&rule| self.copies[rule as usize] += 1);
+        self.total += rules.len();
+        if self.total > self.allowed {
+            self.limit = 1;
+        }
+        self.tree.set_leaf(node, rules.iter().map(|&rule| *self.space.entry(rule)));
+    }
+}

@@ -1,0 +1,432 @@
+//! A classifier of a few trees and a list, with updates, for any [`Policy`].
+//!
+//! A build asks the policy to divide the rules into groups and builds one tree per group. Rules that were evicted from
+//! them, for they would have had too many copies, are divided again, until few are left or there are enough trees; the
+//! rest becomes a list, the last root. A look-up searches all roots, the one with the best rule first, and skips nodes
+//! that hold nothing better than what was found.
+//!
+//! A new rule goes where it needs the fewest leaves, and into the list when it would need more than
+//! [`INSERT_LEAVES`] everywhere. A leaf that outgrows its bound is built anew in place, with the policy's own
+//! choice; so is a list that has grown long, as trees beside it. Nothing is merged until
+//! [`optimise`](Classifier::optimise), so look-ups get slower with many updates, but nodes that updates made are
+//! bounded by the number of rules that a rebuild saw.
+
+use super::build::{Limits, MAX_DEPTH, Policy, Space, build};
+use super::entry::{Entry, Probe, Tail};
+use super::node::{Extent, FIELDS, Step, Tree, Walk, for_children};
+use crate::ids::{IdMap, map_bytes};
+use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict, rank};
+
+/// Trees at most, the list not counted.
+pub const TREES: usize = 8;
+/// A list is made trees when this long, and at every doubling.
+const LIST_SPLIT: usize = 32;
+/// A group of fewer evicted rules than this is not worth a tree: one leaf is read faster.
+const GROUP_MIN: usize = 16;
+/// Leaves that one inserted rule may stand in.
+const INSERT_LEAVES: usize = 16;
+/// Nodes that updates may make, beside as many as a build has made.
+const SPARE_NODES: usize = 4096;
+/// [`Stored::root`] of a rule that can never match.
+const NOWHERE: u8 = u8::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    entry: Entry,
+    /// Index in [`Forest::roots`].
+    root: u8,
+}
+
+/// Trees built by a policy.
+#[derive(Clone, Debug)]
+pub struct Forest<P> {
+    policy: P,
+    tree: Tree,
+    /// Roots in the node array; the last is the list.
+    roots: Vec<u32>,
+    /// Indices in `roots`, the root with the best rule first.
+    order: Vec<u8>,
+    rules: Vec<Stored>,
+    /// Places in `rules` that are free.
+    free: Vec<u32>,
+    ids: IdMap<u32>,
+    /// Nodes there may be before an `optimise`.
+    allowed_nodes: usize,
+    walk: Walk,
+}
+
+impl<P: Policy + Default> Default for Forest<P> {
+    fn default() -> Forest<P> {
+        Forest::new(P::default())
+    }
+}
+
+impl<P: Policy> Forest<P> {
+    /// No rules.
+    pub fn new(policy: P) -> Forest<P> {
+        let mut tree = Tree::default();
+        let list = tree.add_root();
+        Forest {
+            policy,
+            tree,
+            roots: vec![list],
+            order: vec![0],
+            rules: Vec::new(),
+            free: Vec::new(),
+            ids: IdMap::default(),
+            allowed_nodes: SPARE_NODES,
+            walk: Walk::default(),
+        }
+    }
+
+    /// Who decides.
+    pub fn policy(&self) -> &P {
+        &self.policy
+    }
+
+    /// To change who decides; holds for what is built from now on.
+    pub fn policy_mut(&mut self) -> &mut P {
+        &mut self.policy
+    }
+
+    /// Builds everything anew.
+    fn rebuild(&mut self) {
+        let mut entries: Vec<Entry> =
+            self.rules_placed().map(|slot| self.rules[slot as usize].entry).collect();
+        entries.sort_unstable_by_key(|entry| entry.tail.rank);
+        let mut tree = Tree::default();
+        tree.pool = std::mem::take(&mut self.tree.pool);
+        let list = tree.add_root();
+        (self.tree, self.roots) = (tree, vec![list]);
+        if entries.len() >= LIST_SPLIT {
+            let space = self.space(&entries);
+            self.policy.prepare(&space);
+            self.grow(&space);
+        } else {
+            entries.iter().for_each(|entry| self.put_in_list(entry));
+        }
+        self.allowed_nodes = 2 * self.tree.nodes() + SPARE_NODES;
+        self.sort_roots();
+    }
+
+    /// Slots of the rules that can match.
+    fn rules_placed(&self) -> impl Iterator<Item = u32> {
+        self.ids.values().copied().filter(|&slot| self.rules[slot as usize].root != NOWHERE)
+    }
+
+    fn space(&self, entries: &[Entry]) -> Space {
+        Space::new(
+            entries.iter().map(|entry| (*entry, Extent::all(&self.tree.pool.matcher(entry)))).collect(),
+        )
+    }
+
+    fn list(&self) -> u32 {
+        self.roots.last().copied().unwrap_or_default()
+    }
+
+    fn put_in_list(&mut self, entry: &Entry) {
+        let list = (self.roots.len() - 1) as u8;
+        let leaf = self.list();
+        self.tree.insert_at(leaf, entry);
+        self.set_root(entry.id(), list);
+    }
+
+    fn set_root(&mut self, id: u32, root: u8) {
+        if let Some(&slot) = self.ids.get(&id) {
+            self.rules[slot as usize].root = root;
+        }
+    }
+
+    /// Builds trees of these rules, before the list, and fills the list with the rest. The list must be empty.
+    fn grow(&mut self, space: &Space) {
+        let list = self.roots.pop().unwrap_or_default();
+        let mut rest: Vec<u32> = (0..space.len() as u32).collect();
+        while rest.len() >= GROUP_MIN && self.roots.len() < TREES {
+            let mut evicted = Vec::new();
+            let before = rest.len();
+            for rules in self.policy.partition(space, rest) {
+                if rules.len() < GROUP_MIN || self.roots.len() >= TREES {
+                    evicted.extend(rules);
+                } else {
+                    evicted.extend(self.grow_tree(space, rules));
+                }
+            }
+            rest = evicted;
+            rest.sort_unstable();
+            if rest.len() == before {
+                break;
+            }
+        }
+        self.roots.push(list);
+        self.tree.set_leaf(list, rest.iter().map(|&rule| *space.entry(rule)));
+        let root = (self.roots.len() - 1) as u8;
+        rest.iter().for_each(|&rule| self.set_root(space.entry(rule).id(), root));
+    }
+
+    /// Builds a tree of these rules; returns those that were evicted.
+    fn grow_tree(&mut self, space: &Space, rules: Vec<u32>) -> Vec<u32> {
+        let root = self.tree.add_root();
+        let part = space.part(rules.clone());
+        let evicted = build(&mut self.tree, root, space, part, &self.policy, self.policy.limits());
+        if evicted.len() == rules.len() {
+            return evicted;
+        }
+        let place = self.roots.len() as u8;
+        self.roots.push(root);
+        let stays = |rule: &&u32| evicted.binary_search(rule).is_err();
+        rules.iter().filter(stays).for_each(|&rule| self.set_root(space.entry(rule).id(), place));
+        evicted
+    }
+
+    fn sort_roots(&mut self) {
+        let (tree, roots) = (&self.tree, &self.roots);
+        self.order = (0..roots.len() as u8).collect();
+        self.order.sort_by_key(|&root| tree.node(roots[root as usize]).best());
+    }
+
+    /// Puts an entry where it needs the fewest leaves.
+    fn place(&mut self, entry: &Entry) {
+        let extents = Extent::all(&self.tree.pool.matcher(entry));
+        let trees = self.roots.len() - 1;
+        let (mut best, mut fewest) = (trees, INSERT_LEAVES + 1);
+        for at in 0..trees {
+            if self.walk.run(&self.tree, self.roots[at], &mut extents.clone(), fewest - 1) {
+                (best, fewest) = (at, self.walk.leaves.len());
+                if fewest <= 1 {
+                    break;
+                }
+            }
+        }
+        self.set_root(entry.id(), best as u8);
+        if best == trees {
+            return self.place_in_list(entry);
+        }
+        self.walk.run(&self.tree, self.roots[best], &mut extents.clone(), INSERT_LEAVES);
+        for &inner in &self.walk.inner {
+            self.tree.improve(inner, entry.precedence());
+        }
+        let mut full = Vec::new();
+        for &leaf in &self.walk.leaves {
+            let len = self.tree.insert_at(leaf, entry);
+            // At every doubling only: a leaf that cannot be divided must not be tried at each insert.
+            if len >= 2 * self.policy.leaf_rules() && len.is_power_of_two() {
+                full.push(leaf);
+            }
+        }
+        full.into_iter().for_each(|leaf| self.divide(self.roots[best], leaf, &extents));
+        self.sort_roots();
+    }
+
+    fn place_in_list(&mut self, entry: &Entry) {
+        let list = self.list();
+        let len = self.tree.insert_at(list, entry);
+        if len >= LIST_SPLIT && len.is_power_of_two() && self.roots.len() <= TREES {
+            let entries = self.tree.take_leaf(list);
+            let space = self.space(&entries);
+            if self.roots.len() == 1 {
+                self.policy.prepare(&space);
+            }
+            self.grow(&space);
+            self.allowed_nodes = self.allowed_nodes.max(2 * self.tree.nodes());
+        }
+        self.sort_roots();
+    }
+
+    /// Builds a full leaf anew. `extents` are those of a rule that stands in it.
+    fn divide(&mut self, root: u32, leaf: u32, extents: &[Extent; FIELDS]) {
+        let mut path = Vec::new();
+        if self.tree.nodes() > self.allowed_nodes
+            || !find(&self.tree, root, leaf, &mut extents.clone(), &mut path)
+        {
+            return;
+        }
+        if path.len() as u32 + 8 > MAX_DEPTH {
+            return;
+        }
+        let entries = self.tree.take_leaf(leaf);
+        let within = |entry: &Entry| {
+            let extents = Extent::all(&self.tree.pool.matcher(entry));
+            (*entry, follow(&self.tree, &path, extents))
+        };
+        let space = Space::new(entries.iter().map(within).collect());
+        build(&mut self.tree, leaf, &space, space.whole(), &self.policy, Limits::NONE);
+    }
+
+    fn forget(&mut self, slot: u32) {
+        let Stored { entry, root } = self.rules[slot as usize];
+        if root == NOWHERE {
+            return;
+        }
+        let mut extents = Extent::all(&self.tree.pool.matcher(&entry));
+        self.walk.run(&self.tree, self.roots[root as usize], &mut extents, usize::MAX);
+        for &leaf in &self.walk.leaves {
+            let removed = self.tree.remove_at(leaf, entry.tail.rank);
+            debug_assert!(removed, "a rule stands in every leaf that it reaches");
+        }
+    }
+
+    fn store(&mut self, rule: &Rule) -> (u32, bool) {
+        let matcher = Matcher::new(&rule.filter);
+        let entry = self.tree.pool.entry(&matcher.unwrap_or(Matcher::NEVER), rule.rank(), rule.value);
+        let stored = Stored { entry, root: if matcher.is_none() { NOWHERE } else { 0 } };
+        let slot = if let Some(slot) = self.free.pop() {
+            self.rules[slot as usize] = stored;
+            slot
+        } else {
+            self.rules.push(stored);
+            self.rules.len() as u32 - 1
+        };
+        self.ids.insert(rule.id, slot);
+        (slot, matcher.is_some())
+    }
+}
+
+/// The nodes above a leaf and the child taken at each, along the rule of these extents.
+fn find(tree: &Tree, at: u32, leaf: u32, extents: &mut [Extent; FIELDS], path: &mut Vec<(u32, u32)>) -> bool {
+    if at == leaf {
+        return true;
+    }
+    let mut missing = true;
+    for_children(tree.node(at), extents, &mut |child, extents| {
+        path.push((at, child));
+        missing = !find(tree, child, leaf, extents, path);
+        if missing {
+            path.pop();
+        }
+        missing
+    });
+    !missing
+}
+
+/// What is left of the extents of a rule at the end of a path that it reaches to.
+fn follow(tree: &Tree, path: &[(u32, u32)], mut extents: [Extent; FIELDS]) -> [Extent; FIELDS] {
+    for &(node, taken) in path {
+        let mut next = extents;
+        for_children(tree.node(node), &mut extents.clone(), &mut |child, extents| {
+            if child == taken {
+                next = *extents;
+            }
+            child != taken
+        });
+        extents = next;
+    }
+    extents
+}
+
+impl<P: Policy> Classifier for Forest<P> {
+    fn classify(&self, keys: &[Key], verdicts: &mut [Verdict]) {
+        for (key, verdict) in keys.iter().zip(verdicts) {
+            let probe = Probe::new(key);
+            let mut found = Tail::NONE;
+            for &root in &self.order {
+                self.tree.search(self.roots[root as usize], key, &probe, &mut found);
+            }
+            *verdict = found.verdict();
+        }
+    }
+
+    fn insert(&mut self, rule: Rule) -> Result<(), InsertError> {
+        if self.ids.contains_key(&rule.id) {
+            return Err(InsertError::Exists(rule.id));
+        }
+        let (slot, matches) = self.store(&rule);
+        if matches {
+            let entry = self.rules[slot as usize].entry;
+            self.place(&entry);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, id: u32) -> bool {
+        let Some(slot) = self.ids.remove(&id) else { return false };
+        self.forget(slot);
+        self.tree.pool.release(&self.rules[slot as usize].entry);
+        self.free.push(slot);
+        true
+    }
+
+    fn set_precedence(&mut self, id: u32, precedence: u32) -> bool {
+        let Some(&slot) = self.ids.get(&id) else { return false };
+        self.forget(slot);
+        let stored = &mut self.rules[slot as usize];
+        stored.entry.tail.rank = rank(precedence, id);
+        if stored.root != NOWHERE {
+            let entry = stored.entry;
+            self.place(&entry);
+        }
+        true
+    }
+
+    fn insert_all(&mut self, rules: &[Rule]) -> Result<(), InsertError> {
+        // Few beside many go one by one; what is built anew is worth it.
+        if rules.len() < self.len() / 4 {
+            return rules.iter().try_for_each(|rule| self.insert(*rule));
+        }
+        let mut result = Ok(());
+        for rule in rules {
+            if self.ids.contains_key(&rule.id) {
+                result = Err(InsertError::Exists(rule.id));
+                break;
+            }
+            self.store(rule);
+        }
+        self.rebuild();
+        result
+    }
+
+    fn optimise(&mut self) {
+        self.rebuild();
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of::<Forest<P>>()
+            + self.tree.memory_bytes()
+            + self.policy.memory_bytes()
+            + self.rules.capacity() * size_of::<Stored>()
+            + (self.free.capacity() + self.roots.capacity()) * size_of::<u32>()
+            + (self.walk.leaves.capacity() + self.walk.inner.capacity()) * size_of::<u32>()
+            + self.order.capacity()
+            + map_bytes(&self.ids)
+    }
+
+    fn len(&self) -> usize {
+        self.ids.len()
+    }
+}
+
+/// Steps from a root to a node, for tests and statistics: leaves, most rules in a leaf, deepest level.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Shape {
+    /// Trees, the list not counted.
+    pub trees: usize,
+    /// Leaves with rules.
+    pub leaves: usize,
+    /// Most rules in a leaf, the list not counted.
+    pub longest_leaf: usize,
+    /// Rules in leaves, copies included, the list not counted.
+    pub copies: usize,
+    /// Nodes above a leaf at most.
+    pub depth: usize,
+    /// Rules in the list.
+    pub list: usize,
+}
+
+impl<P: Policy> Forest<P> {
+    /// What has been built.
+    pub fn shape(&self) -> Shape {
+        let mut shape = Shape { trees: self.roots.len() - 1, ..Shape::default() };
+        shape.list = self.tree.leaf_entries(self.list()).len();
+        let mut open: Vec<(u32, usize)> = self.roots.iter().rev().skip(1).map(|&root| (root, 0)).collect();
+        while let Some((at, depth)) = open.pop() {
+            let node = self.tree.node(at);
+            if let Step::Leaf { len } = node.step() {
+                shape.leaves += usize::from(len > 0);
+                shape.longest_leaf = shape.longest_leaf.max(len);
+                shape.copies += len;
+                shape.depth = shape.depth.max(depth);
+            }
+            open.extend((0..node.step().children() as u32).map(|child| (node.base() + child, depth + 1)));
+        }
+        shape
+    }
+}

@@ -1,0 +1,426 @@
+//! Nodes, the look-up, and the walk of a rule to its leaves.
+//!
+//! All trees of a classifier lie in one array of nodes of 16 octets; the children of a node lie side by side, so that a
+//! step of a look-up touches one cache line: that of the child. What a node does with a packet stands in its `code`:
+//!
+//! ```text
+//! leaf   bits 0-1 = 0 | length 2-31                                           base = first entry in the arena
+//! split  bits 0-1 = 1 | word 2-6 | shift 7-11 | width - 1 12-16 | bound 32-63 base = first of two children
+//! cut    bits 0-1 = 2 | three times: word 5 | shift 5 | bits 4                base = first of 2^(all bits) children
+//! ```
+//! A split sends values up to its bound left. A cut takes some bits of up to three fields for the number of the
+//! child: equal-sized cuts of HyperCuts are powers of two, so that a child is found without division or
+//! comparison. It looks at no bits above those it takes: a key that differs there from all rules of the node ends in
+//! some leaf and matches nothing. So regions shrunk to their rules ("region compaction") cost nothing in the look-up.
+
+use super::entry::{Arena, Entry, Pool, Probe, Tail};
+use crate::key::WORDS;
+use crate::{Field, Key, Matcher};
+
+/// Most fields that one node cuts.
+pub const MAX_CUTS: usize = 3;
+/// Most bits that one node takes of all fields: a block of children of 64 KiB.
+pub const MAX_CUT_BITS: u32 = 12;
+/// Fields there are.
+pub const FIELDS: usize = Field::ALL.len();
+
+/// What a rule can match of a field: a range, and within it the values with certain bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Smallest value.
+    pub first: u32,
+    /// Greatest value, included.
+    pub last: u32,
+    /// Bits that count, see [`Matcher::mask`].
+    pub mask: u32,
+    /// What they must be.
+    pub value: u32,
+}
+
+impl Extent {
+    /// Of this field.
+    pub fn of(matcher: &Matcher, field: Field) -> Extent {
+        let (first, last) = matcher.range(field);
+        Extent { first, last, mask: matcher.mask(field), value: matcher.value(field) }
+    }
+
+    /// Of all fields.
+    pub fn all(matcher: &Matcher) -> [Extent; FIELDS] {
+        Field::ALL.map(|field| Extent::of(matcher, field))
+    }
+
+    /// Number of values from first to last, less one.
+    pub fn span(&self) -> u32 {
+        self.last - self.first
+    }
+
+    /// The part on one side of a bound: up to it, or above it. `None` when there is nothing.
+    pub fn side(self, bound: u32, above: bool) -> Option<Extent> {
+        if above && self.last > bound {
+            Some(Extent { first: self.first.max(bound + 1), ..self })
+        } else if !above && self.first <= bound {
+            Some(Extent { last: self.last.min(bound), ..self })
+        } else {
+            None
+        }
+    }
+
+    /// Calls `each` with every child that the extent reaches of a cut by `bits` bits from `shift` on, and the part of
+    /// the extent there. The one definition of where rules go in a cut: building, inserting and removing agree.
+    #[inline]
+    pub fn cut(self, shift: u32, bits: u32, mut each: impl FnMut(u32, Extent)) {
+        let low = ((1u64 << shift) - 1) as u32;
+        let cells = (1u32 << bits) - 1;
+        let (from, to) = (self.first >> shift, self.last >> shift);
+        let fits = |child: u32| (child ^ self.value >> shift) & (self.mask >> shift) & cells == 0;
+        if to - from > cells {
+            // Reaches around: bits above those that are taken differ between first and last.
+            (0..=cells).filter(|&child| fits(child)).for_each(|child| each(child, self));
+            return;
+        }
+        for cell in from..=to {
+            if fits(cell & cells) {
+                let first = self.first.max(cell << shift);
+                let last = self.last.min(cell << shift | low);
+                each(cell & cells, Extent { first, last, ..self });
+            }
+        }
+    }
+}
+
+/// Where a field is found, and which bits of it are taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Window {
+    /// Index of the field in [`Field::ALL`].
+    pub field: u8,
+    /// Lowest bit taken, from bit 0 of the field.
+    pub shift: u8,
+    /// Number of bits; zero where nothing is cut.
+    pub bits: u8,
+}
+
+/// What a node does with a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Compares it with rules.
+    Leaf {
+        /// How many.
+        len: usize,
+    },
+    /// Sends it left when the field is at most `bound`, else right.
+    Split {
+        /// Index of the field in [`Field::ALL`].
+        field: u8,
+        /// Greatest value that goes left.
+        bound: u32,
+    },
+    /// Sends it to the child that bits of fields say, the first field in the upper bits.
+    Cut([Window; MAX_CUTS]),
+}
+
+impl Step {
+    /// Children that a node with this step has.
+    pub fn children(&self) -> usize {
+        match self {
+            Step::Leaf { .. } => 0,
+            Step::Split { .. } => 2,
+            Step::Cut(windows) => 1 << windows.iter().map(|window| u32::from(window.bits)).sum::<u32>(),
+        }
+    }
+}
+
+/// A node: see the module.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(16))]
+pub struct Node {
+    /// No rule below has a lower precedence value. A bound: removals may leave it too low.
+    best: u32,
+    base: u32,
+    code: u64,
+}
+
+const LEAF: u64 = 0;
+const SPLIT: u64 = 1;
+const CUT: u64 = 2;
+/// Bits of a window in a code.
+const WINDOW: u32 = 14;
+
+/// Index in [`Field::ALL`] of the field that holds a bit of a word.
+const FIELD_AT: [[u8; 32]; WORDS] = {
+    let mut fields = [[u8::MAX; 32]; WORDS];
+    let mut at = 0;
+    while at < FIELDS {
+        let field = Field::ALL[at];
+        let mut bit = field.shift;
+        while bit < field.shift + field.width {
+            fields[field.word as usize][bit as usize] = at as u8;
+            bit += 1;
+        }
+        at += 1;
+    }
+    fields
+};
+
+impl Node {
+    /// A leaf without rules.
+    pub const EMPTY: Node = Node { best: u32::MAX, base: 0, code: LEAF };
+
+    fn new(best: u32, base: u32, step: Step) -> Node {
+        let code = match step {
+            Step::Leaf { len } => LEAF | (len as u64) << 2,
+            Step::Split { field, bound } => {
+                let Field { word, shift, width } = Field::ALL[field as usize];
+                let place = u64::from(word) | u64::from(shift) << 5 | u64::from(width - 1) << 10;
+                SPLIT | place << 2 | u64::from(bound) << 32
+            }
+            Step::Cut(windows) => {
+                let mut code = CUT;
+                for (at, window) in windows.into_iter().enumerate() {
+                    let field = Field::ALL[window.field as usize];
+                    let shift = field.shift + window.shift;
+                    let place = u64::from(field.word) | u64::from(shift) << 5 | u64::from(window.bits) << 10;
+                    code |= place << (2 + WINDOW as usize * at);
+                }
+                code
+            }
+        };
+        Node { best, base, code }
+    }
+
+    /// What it does with a packet.
+    pub fn step(&self) -> Step {
+        let place = (self.code >> 2) as u32;
+        match self.code & 3 {
+            LEAF => Step::Leaf { len: self.len() },
+            SPLIT => Step::Split {
+                field: FIELD_AT[place as usize & 31][place as usize >> 5 & 31],
+                bound: (self.code >> 32) as u32,
+            },
+            _ => Step::Cut(std::array::from_fn(|at| {
+                let place = self.code >> (2 + WINDOW as usize * at);
+                let shift = (place >> 5 & 31) as u8;
+                let bits = (place >> 10 & 15) as u8;
+                if bits == 0 {
+                    return Window::default();
+                }
+                let field = FIELD_AT[place as usize & 31][shift as usize];
+                Window { field, shift: shift - Field::ALL[field as usize].shift, bits }
+            })),
+        }
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        (self.code >> 2) as usize
+    }
+
+    /// First entry of a leaf, or first child.
+    pub fn base(&self) -> u32 {
+        self.base
+    }
+
+    /// No rule below has a lower precedence value.
+    pub fn best(&self) -> u32 {
+        self.best
+    }
+
+    /// The child that a key belongs to. Only for nodes that are no leaves.
+    #[inline]
+    fn child(&self, key: &Key) -> u32 {
+        let code = self.code;
+        let word = |at: u32| key.words.get((code >> at) as usize & 31).copied().unwrap_or(0);
+        if code & 3 == SPLIT {
+            let value = word(2) >> (code >> 7 & 31) as u32 & (u32::MAX >> (31 - (code >> 12 & 31) as u32));
+            return self.base + u32::from(value > (code >> 32) as u32);
+        }
+        let mut child = 0;
+        for at in [2, 2 + WINDOW, 2 + 2 * WINDOW] {
+            let bits = (code >> (at + 10) & 15) as u32;
+            child = child << bits | word(at) >> (code >> (at + 5) & 31) as u32 & ((1 << bits) - 1);
+        }
+        self.base + child
+    }
+}
+
+/// Nodes and leaves of all trees of a classifier.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    nodes: Vec<Node>,
+    arena: Arena,
+    /// Matchers of rules with more fields than the 5-tuple.
+    pub pool: Pool,
+}
+
+impl Tree {
+    /// A new empty leaf.
+    pub fn add_root(&mut self) -> u32 {
+        self.add_children(1)
+    }
+
+    fn add_children(&mut self, count: usize) -> u32 {
+        let base = self.nodes.len();
+        self.nodes.resize(base + count, Node::EMPTY);
+        base as u32
+    }
+
+    /// Number of nodes, leaves included.
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// One of them.
+    pub fn node(&self, node: u32) -> &Node {
+        &self.nodes[node as usize]
+    }
+
+    /// Makes an empty leaf an inner node; returns its first child.
+    pub fn set_inner(&mut self, node: u32, best: u32, step: Step) -> u32 {
+        let base = self.add_children(step.children());
+        self.nodes[node as usize] = Node::new(best, base, step);
+        base
+    }
+
+    /// Fills an empty leaf with entries, which are in order.
+    pub fn set_leaf(&mut self, node: u32, entries: impl ExactSizeIterator<Item = Entry>) {
+        let len = entries.len();
+        let base = self.arena.add(entries);
+        let best = self.arena.best(base, len);
+        self.nodes[node as usize] = Node::new(best, base, Step::Leaf { len });
+    }
+
+    /// The entries of a leaf.
+    pub fn leaf_entries(&self, leaf: u32) -> impl ExactSizeIterator<Item = Entry> {
+        let node = &self.nodes[leaf as usize];
+        self.arena.entries(node.base, node.len())
+    }
+
+    /// Empties a leaf; what it held.
+    pub fn take_leaf(&mut self, leaf: u32) -> Vec<Entry> {
+        let entries = self.leaf_entries(leaf).collect();
+        let node = std::mem::replace(&mut self.nodes[leaf as usize], Node::EMPTY);
+        self.arena.drop_leaf(node.base, node.len());
+        entries
+    }
+
+    /// Puts an entry into a leaf; how many it holds now.
+    pub fn insert_at(&mut self, leaf: u32, entry: &Entry) -> usize {
+        let node = self.nodes[leaf as usize];
+        let len = node.len();
+        let base = self.arena.insert(node.base, len, entry);
+        let best = node.best.min(entry.precedence());
+        self.nodes[leaf as usize] = Node::new(best, base, Step::Leaf { len: len + 1 });
+        len + 1
+    }
+
+    /// Takes an entry out of a leaf; `false` when it is not there.
+    pub fn remove_at(&mut self, leaf: u32, rank: u64) -> bool {
+        let node = self.nodes[leaf as usize];
+        let Some(base) = self.arena.remove(node.base, node.len(), rank) else { return false };
+        let len = node.len() - 1;
+        self.nodes[leaf as usize] = Node::new(self.arena.best(base, len), base, Step::Leaf { len });
+        true
+    }
+
+    /// Lowers the bound of a node to this precedence.
+    pub fn improve(&mut self, node: u32, precedence: u32) {
+        let node = &mut self.nodes[node as usize];
+        node.best = node.best.min(precedence);
+    }
+
+    /// Puts the first entry below `root` that matches into `found`, if it comes before that.
+    #[inline]
+    pub fn search(&self, root: u32, key: &Key, probe: &Probe, found: &mut Tail) {
+        let mut node = self.nodes[root as usize];
+        while node.best <= found.precedence() {
+            if node.code & 3 == LEAF {
+                return self.arena.scan(node.base, node.len(), &self.pool, probe, key, found);
+            }
+            node = self.nodes[node.child(key) as usize];
+        }
+    }
+
+    /// Octets on the heap.
+    pub fn memory_bytes(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node>() + self.arena.memory_bytes() + self.pool.memory_bytes()
+    }
+}
+
+/// The leaves that a rule belongs into.
+#[derive(Clone, Debug, Default)]
+pub struct Walk {
+    /// The leaves, after [`Walk::run`].
+    pub leaves: Vec<u32>,
+    /// The inner nodes above them.
+    pub inner: Vec<u32>,
+}
+
+impl Walk {
+    /// Finds the leaves below `root` that a rule of these extents belongs into; `false` when there are more than `limit`.
+    pub fn run(&mut self, tree: &Tree, root: u32, extents: &mut [Extent; FIELDS], limit: usize) -> bool {
+        self.leaves.clear();
+        self.inner.clear();
+        self.visit(tree, root, extents, limit)
+    }
+
+    fn visit(&mut self, tree: &Tree, at: u32, extents: &mut [Extent; FIELDS], limit: usize) -> bool {
+        let node = tree.node(at);
+        match node.step() {
+            Step::Leaf { .. } => {
+                self.leaves.push(at);
+                return self.leaves.len() <= limit;
+            }
+            _ => self.inner.push(at),
+        }
+        for_children(node, extents, &mut |child, extents| self.visit(tree, child, extents, limit))
+    }
+}
+
+/// Calls `each` with every child that the extents reach, and the extents cut to it; stops when it returns `false`.
+pub fn for_children(
+    node: &Node,
+    extents: &mut [Extent; FIELDS],
+    each: &mut dyn FnMut(u32, &mut [Extent; FIELDS]) -> bool,
+) -> bool {
+    match node.step() {
+        Step::Leaf { .. } => true,
+        Step::Split { field, bound } => {
+            let whole = extents[field as usize];
+            for above in [false, true] {
+                if let Some(part) = whole.side(bound, above) {
+                    extents[field as usize] = part;
+                    let go_on = each(node.base + u32::from(above), extents);
+                    extents[field as usize] = whole;
+                    if !go_on {
+                        return false;
+                    }
+                }
+            }
+            true
+        }
+        Step::Cut(windows) => for_cells(&windows, node.base, 0, extents, each),
+    }
+}
+
+fn for_cells(
+    windows: &[Window],
+    base: u32,
+    child: u32,
+    extents: &mut [Extent; FIELDS],
+    each: &mut dyn FnMut(u32, &mut [Extent; FIELDS]) -> bool,
+) -> bool {
+    let Some((window, rest)) = windows.split_first() else { return each(base + child, extents) };
+    if window.bits == 0 {
+        return for_cells(rest, base, child, extents, each);
+    }
+    let field = window.field as usize;
+    let whole = extents[field];
+    let mut go_on = true;
+    whole.cut(window.shift.into(), window.bits.into(), |cell, part| {
+        if go_on {
+            extents[field] = part;
+            go_on = for_cells(rest, base, child << window.bits | cell, extents, each);
+        }
+    });
+    extents[field] = whole;
+    go_on
+}

@@ -1,0 +1,205 @@
+//! Decision trees against the linear list.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use classifier::tree::{Forest, HyperCuts, Policy};
+use classifier::{
+    Classifier, Ethernet, EthernetFilter, Filter, FlowLabel, Interface, Key, List, LocalAddress, Masked,
+    NetworkInstance, PortRange, Prefix, Qfi, Rule, Side,
+};
+
+/// A small generator of random numbers (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn some<T>(&mut self, one_in: u64, value: impl FnOnce(&mut Random) -> T) -> Option<T> {
+        (self.below(one_in) == 0).then(|| value(self))
+    }
+
+    /// Few addresses, near each other and far apart.
+    fn address(&mut self) -> IpAddr {
+        if self.below(5) == 0 {
+            let words =
+                [0x2001, self.below(2) as u16, 0, 0, self.below(3) as u16, 0, 0, self.below(4) as u16];
+            return Ipv6Addr::from(words).into();
+        }
+        let spread = [0x0A00_0000, 0x0A2D_0000, 0xC000_0200, 0][self.below(4) as usize];
+        Ipv4Addr::from_bits(spread + self.below(48) as u32 * if self.below(2) == 0 { 1 } else { 0x0101 })
+            .into()
+    }
+
+    fn prefix(&mut self) -> Prefix {
+        let address = self.address();
+        let lengths: &[u8] =
+            if address.is_ipv4() { &[0, 8, 16, 24, 28, 31, 32, 32] } else { &[0, 32, 48, 64, 127, 128] };
+        Prefix::new(address, lengths[self.below(lengths.len() as u64) as usize]).unwrap()
+    }
+
+    fn ports(&mut self) -> PortRange {
+        let first = [0, 53, 80, 1024, 8000][self.below(5) as usize] + self.below(4) as u16;
+        match self.below(3) {
+            0 => PortRange::single(first),
+            1 => PortRange::new(first, first + self.below(20) as u16).unwrap(),
+            _ => PortRange::new(first, u16::MAX - self.below(2) as u16).unwrap(),
+        }
+    }
+
+    fn tuple(&mut self) -> Filter {
+        Filter {
+            source: self.some(2, Random::prefix),
+            destination: self.some(2, Random::prefix),
+            protocol: self.some(2, |random| [6, 17][random.below(2) as usize]),
+            source_ports: self.some(4, Random::ports),
+            destination_ports: self.some(2, Random::ports),
+            ..Filter::default()
+        }
+    }
+
+    fn full(&mut self) -> Filter {
+        let octets = |random: &mut Random| [2, 0, 0, 0, random.below(2) as u8, random.below(4) as u8];
+        let mac = |random: &mut Random| {
+            Masked::mac(octets(random), octets(random).map(|octet| octet.wrapping_mul(85)))
+        };
+        let tag =
+            |random: &mut Random| Masked::tag(random.next() as u16, random.below(0x1000) as u16 & 0x303);
+        Filter {
+            ue: self.some(6, |random| {
+                ([Side::Source, Side::Destination][random.below(2) as usize], random.prefix())
+            }),
+            tos: self.some(6, |random| Masked::new(random.next() as u8, random.next() as u8 & 0x59)),
+            spi: self.some(12, |random| random.below(3) as u32),
+            flow_label: self.some(12, |random| FlowLabel::new(random.below(3) as u32).unwrap()),
+            qfi: self.some(4, |random| Qfi::new(random.below(4) as u8).unwrap()),
+            source_interface: self.some(3, |random| Interface::new(random.below(3) as u8).unwrap()),
+            teid: self.some(3, |random| random.below(64) as u32 * 0x0101),
+            local_address: self.some(8, |random| LocalAddress::new(random.below(2) as u8).unwrap()),
+            network_instance: self
+                .some(8, |random| NetworkInstance::new(1 + random.below(3) as u16).unwrap()),
+            traffic_endpoint: self.some(8, |random| random.below(3) as u8),
+            application: self.some(8, |random| random.below(3) as u32),
+            ethernet: self.some(8, |random| EthernetFilter {
+                destination: mac(random),
+                source: mac(random),
+                ethertype: random.some(2, |_| 0x0800),
+                c_tag: random.some(3, tag),
+                s_tag: random.some(3, tag),
+            }),
+            ..self.tuple()
+        }
+    }
+
+    fn rule(&mut self, id: u32, full: bool) -> Rule {
+        let filter = if full { self.full() } else { self.tuple() };
+        // Few precedences, so that equal ones are common; the greatest there is among them.
+        let precedence = [self.below(8) as u32, self.below(300) as u32, u32::MAX][self.below(3) as usize];
+        Rule { id, precedence, value: id ^ 0x5555, filter }
+    }
+
+    fn key(&mut self, full: bool) -> Key {
+        let mut key = Key::new(self.address(), self.address(), [6, 17, 1][self.below(3) as usize]);
+        if self.below(8) > 0 {
+            let ports = [self.ports().bounds().0, self.ports().bounds().1];
+            key = key.with_ports(ports[0], ports[self.below(2) as usize]);
+        }
+        if full {
+            key = key.with_tos(self.next() as u8).with_flow_label(self.below(3) as u32);
+            key = key.with_source_interface(self.below(3) as u8).with_network_instance(self.below(4) as u16);
+            key = key.with_traffic_endpoint(self.below(3) as u8).with_local_address(self.below(2) as u8);
+            key = self.some(2, |random| random.below(4) as u8).map_or(key, |qfi| key.with_qfi(qfi));
+            key = self
+                .some(2, |random| random.below(64) as u32)
+                .map_or(key, |teid| key.with_teid(teid * 0x0101));
+            key = self.some(3, |random| random.below(3) as u32).map_or(key, |spi| key.with_spi(spi));
+            key = self
+                .some(3, |random| random.below(3) as u32)
+                .map_or(key, |number| key.with_application(number));
+            if self.below(3) == 0 {
+                key = key.with_ethernet(Ethernet {
+                    destination: [2, 0, 0, 0, self.below(2) as u8, self.below(4) as u8],
+                    source: [2, 0, 0, 0, self.below(2) as u8, self.below(4) as u8],
+                    ethertype: 0x0800,
+                    c_tag: self.some(2, |random| random.next() as u16),
+                    s_tag: self.some(2, |random| random.next() as u16),
+                });
+            }
+        }
+        key
+    }
+}
+
+fn agree(list: &List, tree: &impl Classifier, random: &mut Random, full: bool, keys: usize, note: &str) {
+    let mut keys: Vec<Key> = (0..keys).map(|_| random.key(full)).collect();
+    let words = std::array::from_fn(|_| random.next() as u32 & random.next() as u32);
+    keys.push(Key::from_words(words));
+    let (mut expected, mut got) = (vec![None; keys.len()], vec![None; keys.len()]);
+    list.classify(&keys, &mut expected);
+    tree.classify(&keys, &mut got);
+    for ((key, expected), got) in keys.iter().zip(&expected).zip(&got) {
+        assert_eq!(expected, got, "{note}: {key:x?}");
+    }
+    assert_eq!(list.len(), tree.len());
+}
+
+/// Inserts, removes and changes precedences at random, and rebuilds now and then.
+fn update_at_random(policy: impl Policy, seed: u64, full: bool, first: usize, steps: usize) {
+    let random = &mut Random(seed);
+    let (mut list, mut tree) = (List::new(), Forest::new(policy));
+    let rules: Vec<Rule> = (0..first as u32).map(|id| random.rule(id * 3, full)).collect();
+    list.insert_all(&rules).unwrap();
+    tree.insert_all(&rules).unwrap();
+    agree(&list, &tree, random, full, 300, "built");
+    for step in 0..steps {
+        let id = random.below(first as u64 * 6 + 40) as u32;
+        match random.below(8) {
+            0..4 => {
+                let rule = random.rule(id, full);
+                assert_eq!(list.insert(rule), tree.insert(rule));
+            }
+            4..6 => assert_eq!(list.remove(id), tree.remove(id)),
+            6 => {
+                let precedence = random.below(300) as u32;
+                assert_eq!(list.set_precedence(id, precedence), tree.set_precedence(id, precedence));
+            }
+            _ if step % 64 == 7 => tree.optimise(),
+            _ if step % 64 == 9 => {
+                let more: Vec<Rule> = (0..random.below(80) as u32)
+                    .map(|at| random.rule(1000 + step as u32 * 64 + at, full))
+                    .collect();
+                assert_eq!(list.insert_all(&more), tree.insert_all(&more));
+            }
+            _ => {}
+        }
+        agree(&list, &tree, random, full, 12, "updated");
+    }
+    let ids: Vec<u32> = (0..100_000).filter(|&id| list.remove(id)).collect();
+    ids.iter().for_each(|&id| assert!(tree.remove(id)));
+    agree(&list, &tree, random, full, 20, "emptied");
+    assert_eq!(tree.len(), 0);
+}
+
+fn everything(policy: impl Policy) {
+    for seed in 0..12 {
+        for first in [0, 3, 40, 700] {
+            update_at_random(policy.clone(), seed * 100 + first as u64, false, first, 400);
+            update_at_random(policy.clone(), seed * 100 + first as u64 + 7, true, first, 400);
+        }
+    }
+}
+
+#[test]
+fn hyper_cuts_equals_the_list() {
+    everything(HyperCuts::default().policy().clone());
+}
