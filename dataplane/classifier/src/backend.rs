@@ -10,16 +10,19 @@ use crate::{Classifier, List};
 pub enum Backend {
     /// [`List`].
     List,
+    /// [`Simd`](crate::simd::Simd).
+    Simd,
 }
 
 impl Backend {
     /// All of them.
-    pub const ALL: &[Backend] = &[Backend::List];
+    pub const ALL: &[Backend] = &[Backend::List, Backend::Simd];
 
     /// Its name, as in `upf.classifier` and in benchmark results.
     pub fn name(self) -> &'static str {
         match self {
             Backend::List => "list",
+            Backend::Simd => "simd",
         }
     }
 
@@ -27,6 +30,7 @@ impl Backend {
     pub fn build(self) -> Box<dyn Classifier> {
         match self {
             Backend::List => Box::new(List::new()),
+            Backend::Simd => Box::new(crate::simd::Simd::new()),
         }
     }
 }

@@ -1,0 +1,232 @@
+//! Lanes in AVX-512 registers: 16 in one, or 8 in one of half the size.
+
+use std::arch::x86_64::*;
+
+use super::block::code;
+use super::isa::{HotColumns, Kernel, ProbeWords, Vector};
+
+/// Proof that the CPU has AVX-512 F, BW and VL. Only [`run`] makes one.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512(());
+
+/// Runs a kernel with these instructions.
+///
+/// # Safety
+/// The CPU has them.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,bmi1,bmi2,popcnt,lzcnt")]
+pub unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512(()))
+}
+
+/// `(a & b) ^ c` bit by bit.
+const AND_XOR: i32 = 0x6A;
+/// `(a ^ b) & c`.
+const XOR_AND: i32 = 0x28;
+/// `a | b & c`.
+const OR_AND: i32 = 0xF8;
+/// `a | b | c`.
+const OR: i32 = 0xFE;
+
+/// The words of a probe, each in all lanes.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe {
+    source: __m512i,
+    destination: __m512i,
+    ports: __m512i,
+    protocol: __m512i,
+    missing: __m512i,
+}
+
+impl Vector for Avx512 {
+    type Probe = Probe;
+
+    #[inline(always)]
+    fn probe(self, words: ProbeWords) -> Probe {
+        // SAFETY: the CPU has the instructions, as `self` exists.
+        let spread = |word: u32| unsafe { _mm512_set1_epi32(word as i32) };
+        Probe {
+            source: spread(words.source),
+            destination: spread(words.destination),
+            ports: spread(words.ports),
+            protocol: spread(words.protocol),
+            missing: spread(words.missing),
+        }
+    }
+
+    #[inline(always)]
+    fn candidates<const N: usize>(self, columns: &HotColumns<N>, probe: &Probe) -> u32 {
+        // SAFETY: the CPU has the instructions, as `self` exists; `N` lanes are read of columns of `N`.
+        unsafe {
+            match N {
+                16 => candidates_16(columns, probe),
+                8 => candidates_8(columns, probe),
+                _ => unreachable!("blocks have 8 or 16 lanes"),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn rest_matches(self, words: &[u32; 16], which: u16, masks: &[u32], values: &[u32]) -> bool {
+        let count = masks.len().min(values.len()).min(16);
+        let used = ((1u32 << count) - 1) as u16;
+        // SAFETY: the CPU has the instructions, as `self` exists. The words are 16; of masks and values only as many
+        // are read as both have.
+        unsafe {
+            let words = _mm512_maskz_compress_epi32(which, _mm512_loadu_si512(words.as_ptr().cast()));
+            let masks = _mm512_maskz_loadu_epi32(used, masks.as_ptr().cast());
+            let values = _mm512_maskz_loadu_epi32(used, values.as_ptr().cast());
+            let differs = _mm512_ternarylogic_epi32::<AND_XOR>(words, masks, values);
+            _mm512_test_epi32_mask(differs, differs) == 0
+        }
+    }
+
+    #[inline(always)]
+    fn equal<const N: usize>(self, column: &[u32; N], value: u32) -> u32 {
+        // SAFETY: the CPU has the instructions, as `self` exists; `N` lanes are read.
+        unsafe {
+            match N {
+                16 => _mm512_cmpeq_epi32_mask(load_16(column), _mm512_set1_epi32(value as i32)).into(),
+                _ => _mm256_cmpeq_epi32_mask(load_8(column), _mm256_set1_epi32(value as i32)).into(),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn less<const N: usize>(self, column: &[u32; N], value: u32) -> u32 {
+        // SAFETY: likewise.
+        unsafe {
+            match N {
+                16 => _mm512_cmplt_epu32_mask(load_16(column), _mm512_set1_epi32(value as i32)).into(),
+                _ => _mm256_cmplt_epu32_mask(load_8(column), _mm256_set1_epi32(value as i32)).into(),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn insert<const N: usize>(self, column: &mut [u32; N], lane: usize, value: u32) {
+        let others = !(1u32 << lane);
+        // SAFETY: likewise; `N` lanes are written.
+        unsafe {
+            match N {
+                16 => {
+                    let value = _mm512_set1_epi32(value as i32);
+                    let moved = _mm512_mask_expand_epi32(value, others as u16, load_16(column));
+                    _mm512_storeu_si512(column.as_mut_ptr().cast(), moved);
+                }
+                _ => {
+                    let value = _mm256_set1_epi32(value as i32);
+                    let moved = _mm256_mask_expand_epi32(value, others as u8, load_8(column));
+                    _mm256_storeu_si256(column.as_mut_ptr().cast(), moved);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn remove<const N: usize>(self, column: &mut [u32; N], lane: usize, value: u32) {
+        let others = !(1u32 << lane);
+        // SAFETY: likewise. The store is not masked: compressing to memory is slow on some CPUs.
+        unsafe {
+            match N {
+                16 => {
+                    let value = _mm512_set1_epi32(value as i32);
+                    let moved = _mm512_mask_compress_epi32(value, others as u16, load_16(column));
+                    _mm512_storeu_si512(column.as_mut_ptr().cast(), moved);
+                }
+                _ => {
+                    let value = _mm256_set1_epi32(value as i32);
+                    let moved = _mm256_mask_compress_epi32(value, others as u8, load_8(column));
+                    _mm256_storeu_si256(column.as_mut_ptr().cast(), moved);
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The CPU has the instructions, and `N` is 16 or more.
+#[inline(always)]
+unsafe fn load_16<const N: usize>(column: &[u32; N]) -> __m512i {
+    const { assert!(N <= 16) };
+    // SAFETY: the caller's promise.
+    unsafe { _mm512_loadu_si512(column.as_ptr().cast()) }
+}
+
+/// # Safety
+/// The CPU has the instructions, and `N` is 8 or more.
+#[inline(always)]
+unsafe fn load_8<const N: usize>(column: &[u32; N]) -> __m256i {
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_loadu_si256(column.as_ptr().cast()) }
+}
+
+/// Picks the octet `at` of each 32-bit lane, as a number.
+const fn octet(at: u8) -> [u8; 64] {
+    let mut pattern = [0x80; 64];
+    let mut lane = 0;
+    while lane < 16 {
+        // Shuffles stay within 16 octets.
+        pattern[lane * 4] = (lane as u8 % 4) * 4 + at;
+        lane += 1;
+    }
+    pattern
+}
+static SOURCE_SHIFT: [u8; 64] = octet(1);
+static DESTINATION_SHIFT: [u8; 64] = octet(2);
+
+/// # Safety
+/// The CPU has the instructions, and `N` is 16.
+#[inline(always)]
+unsafe fn candidates_16<const N: usize>(columns: &HotColumns<N>, probe: &Probe) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let rule = load_16(&columns.code);
+        let source_shift = _mm512_shuffle_epi8(rule, _mm512_loadu_si512(SOURCE_SHIFT.as_ptr().cast()));
+        let destination_shift =
+            _mm512_shuffle_epi8(rule, _mm512_loadu_si512(DESTINATION_SHIFT.as_ptr().cast()));
+        let source =
+            _mm512_srlv_epi32(_mm512_xor_si512(load_16(&columns.source), probe.source), source_shift);
+        let destination = _mm512_srlv_epi32(
+            _mm512_xor_si512(load_16(&columns.destination), probe.destination),
+            destination_shift,
+        );
+        let ports = _mm512_sub_epi16(probe.ports, load_16(&columns.first_ports));
+        let ports = _mm512_subs_epu16(ports, load_16(&columns.span_ports));
+        let exact = _mm512_srai_epi32::<31>(rule);
+        let protocol = _mm512_ternarylogic_epi32::<XOR_AND>(rule, probe.protocol, exact);
+        let differs = _mm512_ternarylogic_epi32::<OR>(source, destination, ports);
+        let differs = _mm512_ternarylogic_epi32::<OR_AND>(differs, rule, probe.missing);
+        let octet = _mm512_set1_epi32(code::PROTOCOL as i32);
+        let differs = _mm512_ternarylogic_epi32::<OR_AND>(differs, protocol, octet);
+        _mm512_testn_epi32_mask(differs, differs).into()
+    }
+}
+
+/// # Safety
+/// The CPU has the instructions, and `N` is 8 or more.
+#[inline(always)]
+unsafe fn candidates_8<const N: usize>(columns: &HotColumns<N>, probe: &Probe) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let half = |word: __m512i| _mm512_castsi512_si256(word);
+        let rule = load_8(&columns.code);
+        let source_shift = _mm256_shuffle_epi8(rule, _mm256_loadu_si256(SOURCE_SHIFT.as_ptr().cast()));
+        let destination_shift =
+            _mm256_shuffle_epi8(rule, _mm256_loadu_si256(DESTINATION_SHIFT.as_ptr().cast()));
+        let source =
+            _mm256_srlv_epi32(_mm256_xor_si256(load_8(&columns.source), half(probe.source)), source_shift);
+        let destination = _mm256_srlv_epi32(
+            _mm256_xor_si256(load_8(&columns.destination), half(probe.destination)),
+            destination_shift,
+        );
+        let ports = _mm256_sub_epi16(half(probe.ports), load_8(&columns.first_ports));
+        let ports = _mm256_subs_epu16(ports, load_8(&columns.span_ports));
+        let exact = _mm256_srai_epi32::<31>(rule);
+        let protocol = _mm256_ternarylogic_epi32::<XOR_AND>(rule, half(probe.protocol), exact);
+        let differs = _mm256_ternarylogic_epi32::<OR>(source, destination, ports);
+        let differs = _mm256_ternarylogic_epi32::<OR_AND>(differs, rule, half(probe.missing));
+        let octet = _mm256_set1_epi32(code::PROTOCOL as i32);
+        let differs = _mm256_ternarylogic_epi32::<OR_AND>(differs, protocol, octet);
+        _mm256_testn_epi32_mask(differs, differs).into()
+    }
+}

@@ -1,0 +1,333 @@
+//! Blocks of rules that are compared with a key all at once.
+//!
+//! A block holds up to `N` rules in columns, in order of rank: the first lane that matches is the winner. Five columns
+//! say all of an IPv4 5-tuple in 20 octets:
+//!
+//! ```text
+//! code         more 1 and flags, see below | destination shift 8 | source shift 8 | protocol 8
+//! source       word 0 of the value: differs from the key's, shifted right by source shift, are zero
+//! destination  word 1, likewise
+//! first ports  source 16 | destination 16
+//! span ports   last minus first port, likewise: (port - first) mod 2^16 is at most this
+//!
+//! flags 31 protocol counts   30 TEID   29 ports   28 C-TAG   27 Ethernet   26 IPv6   25 IPv4   24 more
+//! ```
+//! Shifts say prefixes in an octet that masks would need a word for, so 16 lanes are five registers. Flags are the
+//! presence bits of word 3 that the key must have. Three more columns are the rule's value, precedence and id.
+//!
+//! Whatever these columns cannot say (QFI, ToS, tunnel, IPv6 …) is a record in [`Rests`], of which the value column
+//! holds the place, and the lane has the flag *more*. It is looked at when the columns match.
+
+use crate::key::present;
+use crate::{Key, Matcher, rank};
+
+use super::isa::{HotColumns, ProbeWords, Vector};
+use super::rest::Rests;
+
+/// Bits of the code of a lane.
+pub(super) mod code {
+    use crate::key::present;
+
+    pub const PROTOCOL: u32 = 0xFF;
+    pub const SOURCE_SHIFT: u32 = 8;
+    pub const DESTINATION_SHIFT: u32 = 16;
+    pub const MORE: u32 = 1 << 24;
+    /// Presence bits that stand where they do in word 3.
+    pub const SAME: u32 = FAMILIES | present::ETHERNET | present::C_TAG | present::TEID;
+    pub const FAMILIES: u32 = present::V4 | present::V6;
+    /// The place of the S-TAG in word 3.
+    pub const PORTS: u32 = 1 << 29;
+    pub const PROTOCOL_COUNTS: u32 = 1 << 31;
+    /// A rule that cannot match: no packet is of both families.
+    pub const NEVER: u32 = FAMILIES;
+    /// A lane without a rule.
+    pub const EMPTY: u32 = u32::MAX;
+}
+
+/// A key, made ready to be compared with any number of blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe<V: Vector> {
+    words: V::Probe,
+}
+
+impl<V: Vector> Probe<V> {
+    /// Of this key.
+    #[inline(always)]
+    pub fn new(vector: V, key: &Key) -> Probe<V> {
+        let word = key.words[3];
+        let has = word & code::SAME | word << 6 & code::PORTS;
+        // Rules on a family ask for one bit and against the other: a key with both is of none.
+        let both = word & word >> 1 & present::V4;
+        let words = ProbeWords {
+            source: key.words[0],
+            destination: key.words[1],
+            ports: key.words[2],
+            protocol: word,
+            missing: !has & (code::SAME | code::PORTS) | both | both << 1,
+        };
+        Probe { words: vector.probe(words) }
+    }
+}
+
+/// One rule as a lane holds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lane {
+    code: u32,
+    source: u32,
+    destination: u32,
+    first_ports: u32,
+    span_ports: u32,
+    value: u32,
+    precedence: u32,
+    id: u32,
+}
+
+const EMPTY: Lane = Lane {
+    code: code::EMPTY,
+    source: 0,
+    destination: 0,
+    first_ports: 0,
+    span_ports: 0,
+    value: 0,
+    precedence: u32::MAX,
+    id: u32::MAX,
+};
+
+impl Lane {
+    /// The rule of this rank ([`rank`]) and value. What does not fit a lane goes to `rests`: give it back by
+    /// [`Lane::drop_rest`] once no lane holds the rule any more. Copies of a lane share it.
+    pub fn new(matcher: &Matcher, rank: u64, value: u32, rests: &mut Rests) -> Lane {
+        let (precedence, id) = ((rank >> 32) as u32, rank as u32);
+        let lane = Lane { value, precedence, id, ..EMPTY };
+        let bounds = [matcher.source_ports, matcher.destination_ports];
+        let contradicts =
+            std::iter::zip(&matcher.mask, &matcher.value).any(|(mask, value)| value & !mask != 0);
+        if contradicts || bounds.iter().any(|(first, last)| first > last) {
+            return Lane { code: code::NEVER, ..lane };
+        }
+        let (word, said) = word_3(matcher.mask[3], matcher.value[3]);
+        let (source, destination) = (shift(matcher.mask[0]), shift(matcher.mask[1]));
+        let mut which = matcher.used_words() & !0b1011;
+        which |= u32::from(source.is_none()) | u32::from(destination.is_none()) << 1;
+        let mut lane = Lane {
+            code: word
+                | source.unwrap_or(32) << code::SOURCE_SHIFT
+                | destination.unwrap_or(32) << code::DESTINATION_SHIFT,
+            source: matcher.value[0],
+            destination: matcher.value[1],
+            first_ports: pair(bounds.map(|(first, _)| first)),
+            span_ports: pair(bounds.map(|(first, last)| last - first)),
+            ..lane
+        };
+        if which != 0 || said != (matcher.mask[3], matcher.value[3]) {
+            lane.code |= code::MORE;
+            lane.value = rests.add(value, matcher, which);
+        }
+        lane
+    }
+
+    /// Gives back what it has in `rests`.
+    pub fn drop_rest(&self, rests: &mut Rests) {
+        if has_more(self.code) {
+            rests.remove(self.value);
+        }
+    }
+
+    /// A copy of the rule that has in `to` what this one has in `rests`.
+    pub fn copy(&self, rests: &Rests, to: &mut Rests) -> Lane {
+        let value = if has_more(self.code) { to.copy(rests, self.value) } else { self.value };
+        Lane { value, ..*self }
+    }
+
+    /// The same rule with another precedence.
+    pub fn with_precedence(self, precedence: u32) -> Lane {
+        Lane { precedence, ..self }
+    }
+
+    /// Rank of the rule.
+    pub fn rank(&self) -> u64 {
+        rank(self.precedence, self.id)
+    }
+
+    /// Whether it is a lane without a rule.
+    pub fn is_empty(&self) -> bool {
+        self.code == code::EMPTY
+    }
+
+    /// Id of the rule.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+}
+
+/// What of word 3 a code can say, and the mask and value that this stands for.
+fn word_3(mask: u32, value: u32) -> (u32, (u32, u32)) {
+    let mut word = mask & value & (code::SAME & !code::FAMILIES);
+    let mut said = (word, word);
+    let mut say = |when: bool, bits: u32, (mask, value): (u32, u32)| {
+        if when {
+            word |= bits;
+            said = (said.0 | mask, said.1 | value);
+        }
+    };
+    say(mask & value & present::PORTS != 0, code::PORTS, (present::PORTS, present::PORTS));
+    for family in [present::V4, present::V6] {
+        let wanted = mask & code::FAMILIES == code::FAMILIES && value & code::FAMILIES == family;
+        say(wanted, family, (code::FAMILIES, family));
+    }
+    let protocol = value & code::PROTOCOL;
+    say(mask & 0xFF == 0xFF, code::PROTOCOL_COUNTS | protocol, (0xFF, protocol));
+    (word, said)
+}
+
+/// Bits that the mask of a prefix leaves free; `None` when it is no prefix.
+fn shift(mask: u32) -> Option<u32> {
+    let length = mask.leading_ones();
+    (mask.checked_shl(length).unwrap_or(0) == 0).then_some(32 - length)
+}
+
+fn pair([source, destination]: [u16; 2]) -> u32 {
+    u32::from(source) << 16 | u32::from(destination)
+}
+
+#[inline(always)]
+fn has_more(code: u32) -> bool {
+    // An empty lane has all bits.
+    code & code::MORE != 0 && code != code::EMPTY
+}
+
+/// Up to `N` rules, 8 or 16, sorted by rank, from lane 0 on.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct Block<const N: usize> {
+    hot: HotColumns<N>,
+    value: [u32; N],
+    precedence: [u32; N],
+    id: [u32; N],
+}
+
+impl<const N: usize> Default for Block<N> {
+    fn default() -> Block<N> {
+        Block::new()
+    }
+}
+
+impl<const N: usize> Block<N> {
+    /// An empty block.
+    pub fn new() -> Block<N> {
+        Block {
+            hot: HotColumns {
+                code: [EMPTY.code; N],
+                source: [0; N],
+                destination: [0; N],
+                first_ports: [0; N],
+                span_ports: [0; N],
+            },
+            value: [0; N],
+            precedence: [EMPTY.precedence; N],
+            id: [EMPTY.id; N],
+        }
+    }
+
+    /// The lane of the first rule that matches. The probe is of the same key.
+    #[inline(always)]
+    pub fn find<V: Vector>(&self, vector: V, probe: &Probe<V>, key: &Key, rests: &Rests) -> Option<usize> {
+        self.first(vector, vector.candidates(&self.hot, &probe.words), key, rests)
+    }
+
+    #[inline(always)]
+    fn first<V: Vector>(&self, vector: V, mut candidates: u32, key: &Key, rests: &Rests) -> Option<usize> {
+        while candidates != 0 {
+            let lane = candidates.trailing_zeros() as usize & (N - 1);
+            if self.hot.code[lane] & code::MORE == 0 || rests.matches(vector, self.value[lane], key) {
+                return Some(lane);
+            }
+            candidates &= candidates - 1;
+        }
+        None
+    }
+
+    /// The value of the rule in this lane.
+    #[inline(always)]
+    pub fn value(&self, lane: usize, rests: &Rests) -> u32 {
+        let value = self.value[lane & (N - 1)];
+        if self.hot.code[lane & (N - 1)] & code::MORE == 0 { value } else { rests.value(value) }
+    }
+
+    /// The rank of the rule in this lane; the greatest of all when it is empty.
+    #[inline(always)]
+    pub fn rank(&self, lane: usize) -> u64 {
+        rank(self.precedence[lane & (N - 1)], self.id[lane & (N - 1)])
+    }
+
+    /// Number of rules.
+    #[inline(always)]
+    pub fn len<V: Vector>(&self, vector: V) -> usize {
+        vector.equal(&self.hot.code, code::EMPTY).trailing_zeros().min(N as u32) as usize
+    }
+
+    /// The lane of the rule with this id.
+    #[inline(always)]
+    pub fn find_id<V: Vector>(&self, vector: V, id: u32) -> Option<usize> {
+        let mut lanes = vector.equal(&self.id, id);
+        if id == EMPTY.id {
+            lanes &= !vector.equal(&self.hot.code, code::EMPTY);
+        }
+        (lanes != 0).then(|| lanes.trailing_zeros() as usize)
+    }
+
+    /// The lane that a rule of this rank belongs in: the number of those of lower rank.
+    #[inline(always)]
+    pub fn position<V: Vector>(&self, vector: V, rank: u64) -> usize {
+        let (precedence, id) = ((rank >> 32) as u32, rank as u32);
+        let equal = vector.equal(&self.precedence, precedence) & vector.less(&self.id, id);
+        (vector.less(&self.precedence, precedence) | equal).count_ones() as usize
+    }
+
+    /// What the lane holds; it may be empty.
+    #[inline(always)]
+    pub fn get(&self, lane: usize) -> Lane {
+        let lane = lane & (N - 1);
+        Lane {
+            code: self.hot.code[lane],
+            source: self.hot.source[lane],
+            destination: self.hot.destination[lane],
+            first_ports: self.hot.first_ports[lane],
+            span_ports: self.hot.span_ports[lane],
+            value: self.value[lane],
+            precedence: self.precedence[lane],
+            id: self.id[lane],
+        }
+    }
+
+    /// Overwrites a lane.
+    #[inline(always)]
+    pub fn set(&mut self, lane: usize, rule: &Lane) {
+        self.each(rule, |column, word| column[lane & (N - 1)] = word);
+    }
+
+    /// Makes room at `lane` and puts the rule there. What was in the last lane is gone.
+    #[inline(always)]
+    pub fn insert<V: Vector>(&mut self, vector: V, lane: usize, rule: &Lane) {
+        self.each(rule, |column, word| vector.insert(column, lane & (N - 1), word));
+    }
+
+    /// Removes what `lane` holds; those behind it move up.
+    #[inline(always)]
+    pub fn remove<V: Vector>(&mut self, vector: V, lane: usize) {
+        self.each(&EMPTY, |column, word| vector.remove(column, lane & (N - 1), word));
+    }
+
+    /// Does something to each column, given the word of the rule that belongs in it.
+    #[inline(always)]
+    fn each(&mut self, rule: &Lane, mut change: impl FnMut(&mut [u32; N], u32)) {
+        change(&mut self.hot.code, rule.code);
+        change(&mut self.hot.source, rule.source);
+        change(&mut self.hot.destination, rule.destination);
+        change(&mut self.hot.first_ports, rule.first_ports);
+        change(&mut self.hot.span_ports, rule.span_ports);
+        change(&mut self.value, rule.value);
+        change(&mut self.precedence, rule.precedence);
+        change(&mut self.id, rule.id);
+    }
+}

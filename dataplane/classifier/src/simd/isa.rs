@@ -1,0 +1,142 @@
+//! Which vector instructions are used, chosen once at run time.
+//!
+//! Code over vectors is written once, generic over [`Vector`], as a [`Kernel`]. [`Cpu::run`] calls it inside a function
+//! that is compiled for the instructions, so a whole batch is looked up behind one choice. For that everything between
+//! `run` and the instructions is `#[inline(always)]`: code left outside would be compiled without them, which is slow,
+//! though right.
+
+use super::portable::Portable;
+
+/// A set of vector instructions.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Isa {
+    /// AVX-512 F, BW, VL: 16 lanes at once.
+    Avx512,
+    /// AVX2: 8 lanes at once.
+    Avx2,
+    /// What every CPU has.
+    Scalar,
+}
+
+impl Isa {
+    /// All, the fastest first.
+    pub const ALL: [Isa; 3] = [Isa::Avx512, Isa::Avx2, Isa::Scalar];
+
+    /// Whether this CPU has them.
+    pub fn is_available(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        let (avx512, avx2) = {
+            use std::arch::is_x86_feature_detected as has;
+            let avx2 = has!("avx2") && has!("bmi1") && has!("bmi2") && has!("popcnt") && has!("lzcnt");
+            (avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vl"), avx2)
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let (avx512, avx2) = (false, false);
+        match self {
+            Isa::Avx512 => avx512,
+            Isa::Avx2 => avx2,
+            Isa::Scalar => true,
+        }
+    }
+}
+
+/// Instructions that this CPU is known to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cpu(Isa);
+
+impl Cpu {
+    /// The fastest it has.
+    pub fn detect() -> Cpu {
+        Isa::ALL.into_iter().find_map(Cpu::with).unwrap_or(Cpu(Isa::Scalar))
+    }
+
+    /// These; `None` when it does not have them.
+    pub fn with(isa: Isa) -> Option<Cpu> {
+        isa.is_available().then_some(Cpu(isa))
+    }
+
+    /// Which they are.
+    pub fn isa(self) -> Isa {
+        self.0
+    }
+
+    /// Runs the kernel with these instructions.
+    #[inline]
+    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self.0 {
+            // SAFETY: `Cpu::with` saw that the CPU has the instructions.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { super::avx512::run(kernel) },
+            // SAFETY: likewise.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { super::avx2::run(kernel) },
+            _ => kernel.run(Portable),
+        }
+    }
+}
+
+impl Default for Cpu {
+    fn default() -> Cpu {
+        Cpu::detect()
+    }
+}
+
+/// Code over vectors. Implementations of `run` are `#[inline(always)]`.
+pub trait Kernel {
+    /// What it computes.
+    type Output;
+
+    /// Computes it.
+    fn run<V: Vector>(self, vector: V) -> Self::Output;
+}
+
+/// One set of instructions; a value of the type proves that the CPU has them.
+///
+/// Columns are arrays of `N` lanes, `N` being 8 or 16. Masks have the bit of lane 0 lowest.
+pub trait Vector: Copy {
+    /// What is looked for, in registers.
+    type Probe: Copy;
+
+    /// Spreads the words that [`super::block::Columns`] are compared with.
+    fn probe(self, words: ProbeWords) -> Self::Probe;
+
+    /// The lanes whose 5-tuple columns match.
+    fn candidates<const N: usize>(self, columns: &HotColumns<N>, probe: &Self::Probe) -> u32;
+
+    /// Whether `(word & mask) == value` for each of the words 4 to 19 that `which` has a bit for: from bit 0 on for
+    /// word 4. `masks` and `values` hold those words only.
+    fn rest_matches(self, words: &[u32; 16], which: u16, masks: &[u32], values: &[u32]) -> bool;
+
+    /// The lanes that hold `value`.
+    fn equal<const N: usize>(self, column: &[u32; N], value: u32) -> u32;
+
+    /// The lanes that hold less than `value`.
+    fn less<const N: usize>(self, column: &[u32; N], value: u32) -> u32;
+
+    /// Moves the lanes from `lane` on up by one, the last one out, and puts `value` into the gap.
+    fn insert<const N: usize>(self, column: &mut [u32; N], lane: usize, value: u32);
+
+    /// Moves the lanes behind `lane` down by one, over it, and puts `value` into the last one.
+    fn remove<const N: usize>(self, column: &mut [u32; N], lane: usize, value: u32);
+}
+
+/// What a key is compared with: see [`super::block`].
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeWords {
+    pub(super) source: u32,
+    pub(super) destination: u32,
+    pub(super) ports: u32,
+    pub(super) protocol: u32,
+    pub(super) missing: u32,
+}
+
+/// The columns that every look-up reads: see [`super::block`].
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct HotColumns<const N: usize> {
+    pub(super) code: [u32; N],
+    pub(super) source: [u32; N],
+    pub(super) destination: [u32; N],
+    pub(super) first_ports: [u32; N],
+    pub(super) span_ports: [u32; N],
+}

@@ -1,0 +1,294 @@
+//! Rules compared sixteen at a time, by vector instructions: the fastest for up to about a hundred rules, and the leaf
+//! of larger structures.
+//!
+//! Rules stand in [`Block`]s of 16, sorted by rank. A look-up compares a key with all rules of a block at once; the
+//! first match of the first block that has one wins. It costs about as much per block as a list costs per rule, and
+//! does not depend on what rules look like, save for those with fields beyond the 5-tuple: these are
+//! compared further, one by one, when their 5-tuples match ([`rest`]).
+//!
+//! An update compares ids in the same way, so that there is no map from ids to rules to be kept; then it moves the
+//! columns of one block, and now and then a rule to the next block, or half a block to a new one. Invariants: blocks
+//! are in order, none is empty, lanes are filled from 0 on.
+//!
+//! Comparing all rules with a packet at once is what TCAMs do. In software it is the last step of
+//! DBTable (J. Liao et al., "DBTable: Leveraging Discriminative Bitsets for High-Performance Packet Classification",
+//! IEEE/ACM Transactions on Networking, 2024) and of DPDK's `rte_acl` (many packets, one rule each). Here rules are in
+//! columns of 32 bits, prefixes are shifts and port ranges two 16-bit halves, so that a rule is 20 octets.
+//!
+//! [`isa`] says how one of AVX-512, AVX2 and plain loops is chosen.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+pub mod block;
+pub mod isa;
+mod portable;
+pub mod rest;
+
+use std::collections::HashSet;
+
+use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict};
+
+pub use block::{Block, Lane, Probe};
+pub use isa::{Cpu, Isa, Kernel, Vector};
+pub use rest::Rests;
+
+/// Rules in a block.
+const LANES: usize = 16;
+/// Two neighbours with no more rules than this become one block: fewer than fill it, lest the next insertion
+/// divides it again.
+const MERGED: usize = 12;
+/// So many rules are inserted one by one rather than by building anew.
+const FEW: usize = 8;
+
+/// Sorted blocks of rules.
+#[derive(Clone, Debug, Default)]
+pub struct Simd {
+    cpu: Cpu,
+    len: usize,
+    blocks: Vec<Block<LANES>>,
+    rests: Rests,
+}
+
+impl Simd {
+    /// No rules, and the fastest instructions this CPU has.
+    pub fn new() -> Simd {
+        Simd::default()
+    }
+
+    /// No rules, and these instructions; `None` when this CPU does not have them.
+    pub fn with_isa(isa: Isa) -> Option<Simd> {
+        Some(Simd { cpu: Cpu::with(isa)?, ..Simd::default() })
+    }
+
+    fn find(&self, id: u32) -> Option<(usize, usize)> {
+        self.cpu.run(FindId { blocks: &self.blocks, id })
+    }
+
+    fn lanes(&self) -> impl Iterator<Item = Lane> {
+        let ranks = self.blocks.iter().enumerate().flat_map(|(at, _)| (0..LANES).map(move |lane| (at, lane)));
+        ranks.map(|(at, lane)| self.blocks[at].get(lane)).filter(|lane| !lane.is_empty())
+    }
+
+    /// Replaces all blocks by full ones of these rules, which are in order.
+    fn fill(&mut self, lanes: &[Lane]) {
+        self.len = lanes.len();
+        self.blocks.clear();
+        self.blocks.reserve_exact(lanes.len().div_ceil(LANES));
+        self.blocks.extend(lanes.chunks(LANES).map(|chunk| {
+            let mut block = Block::new();
+            chunk.iter().enumerate().for_each(|(at, lane)| block.set(at, lane));
+            block
+        }));
+    }
+}
+
+impl Classifier for Simd {
+    #[inline]
+    fn classify(&self, keys: &[Key], verdicts: &mut [Verdict]) {
+        self.cpu.run(Classify { blocks: &self.blocks, rests: &self.rests, keys, verdicts });
+    }
+
+    fn insert(&mut self, rule: Rule) -> Result<(), InsertError> {
+        if self.find(rule.id).is_some() {
+            return Err(InsertError::Exists(rule.id));
+        }
+        let matcher = Matcher::new(&rule.filter).unwrap_or(Matcher::NEVER);
+        let lane = Lane::new(&matcher, rule.rank(), rule.value, &mut self.rests);
+        self.cpu.run(Insert { blocks: &mut self.blocks, lane });
+        self.len += 1;
+        Ok(())
+    }
+
+    fn remove(&mut self, id: u32) -> bool {
+        let Some(at) = self.find(id) else { return false };
+        let lane = self.cpu.run(Remove { blocks: &mut self.blocks, at });
+        lane.drop_rest(&mut self.rests);
+        self.len -= 1;
+        true
+    }
+
+    fn set_precedence(&mut self, id: u32, precedence: u32) -> bool {
+        let Some(at) = self.find(id) else { return false };
+        let lane = self.cpu.run(Remove { blocks: &mut self.blocks, at }).with_precedence(precedence);
+        self.cpu.run(Insert { blocks: &mut self.blocks, lane });
+        true
+    }
+
+    fn insert_all(&mut self, rules: &[Rule]) -> Result<(), InsertError> {
+        if rules.len() <= FEW {
+            return rules.iter().try_for_each(|rule| self.insert(*rule));
+        }
+        let mut lanes: Vec<Lane> = self.lanes().collect();
+        let mut ids: HashSet<u32> = lanes.iter().map(Lane::id).collect();
+        let fresh = rules.iter().take_while(|rule| ids.insert(rule.id)).count();
+        lanes.extend(rules[..fresh].iter().map(|rule| {
+            let matcher = Matcher::new(&rule.filter).unwrap_or(Matcher::NEVER);
+            Lane::new(&matcher, rule.rank(), rule.value, &mut self.rests)
+        }));
+        lanes.sort_unstable_by_key(Lane::rank);
+        self.fill(&lanes);
+        rules.get(fresh).map_or(Ok(()), |rule| Err(InsertError::Exists(rule.id)))
+    }
+
+    /// Fills the blocks, so that look-ups meet fewer, and gives unused memory back.
+    fn optimise(&mut self) {
+        let mut rests = Rests::default();
+        let lanes: Vec<Lane> = self.lanes().map(|lane| lane.copy(&self.rests, &mut rests)).collect();
+        self.rests = rests;
+        self.blocks = Vec::new();
+        self.fill(&lanes);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of::<Simd>() + self.blocks.capacity() * size_of::<Block<LANES>>() + self.rests.heap_bytes()
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+/// The look-up of a batch.
+struct Classify<'a> {
+    blocks: &'a [Block<LANES>],
+    rests: &'a Rests,
+    keys: &'a [Key],
+    verdicts: &'a mut [Verdict],
+}
+
+impl Kernel for Classify<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, vector: V) {
+        let Classify { blocks, rests, .. } = self;
+        for (key, verdict) in self.keys.iter().zip(self.verdicts) {
+            let probe = Probe::new(vector, key);
+            let found = blocks.iter().find_map(|block| {
+                let lane = block.find(vector, &probe, key, rests)?;
+                Some(block.value(lane, rests))
+            });
+            *verdict = found;
+        }
+    }
+}
+
+/// Where the rule with this id is: block and lane.
+struct FindId<'a> {
+    blocks: &'a [Block<LANES>],
+    id: u32,
+}
+
+impl Kernel for FindId<'_> {
+    type Output = Option<(usize, usize)>;
+
+    #[inline(always)]
+    fn run<V: Vector>(self, vector: V) -> Option<(usize, usize)> {
+        let mut blocks = self.blocks.iter().enumerate();
+        blocks.find_map(|(at, block)| Some((at, block.find_id(vector, self.id)?)))
+    }
+}
+
+struct Insert<'a> {
+    blocks: &'a mut Vec<Block<LANES>>,
+    lane: Lane,
+}
+
+impl Kernel for Insert<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, vector: V) {
+        let Insert { blocks, lane } = self;
+        let rank = lane.rank();
+        let at = blocks.partition_point(|block| block.rank(0) < rank).saturating_sub(1);
+        let Some(block) = blocks.get_mut(at) else {
+            add(blocks, 0).set(0, &lane);
+            return;
+        };
+        let position = block.position(vector, rank);
+        if block.len(vector) < LANES {
+            block.insert(vector, position, &lane);
+            return;
+        }
+        // The block is full: one rule moves on, if the next block has room.
+        let out = if position == LANES { lane } else { block.get(LANES - 1) };
+        if blocks.get(at + 1).is_none_or(|next| next.len(vector) == LANES) {
+            if position == LANES {
+                add(blocks, at + 1).set(0, &lane);
+                return;
+            }
+            divide(vector, blocks, at);
+            let (at, position) =
+                if position <= LANES / 2 { (at, position) } else { (at + 1, position - LANES / 2) };
+            blocks[at].insert(vector, position, &lane);
+            return;
+        }
+        if position < LANES {
+            blocks[at].insert(vector, position, &lane);
+        }
+        blocks[at + 1].insert(vector, 0, &out);
+    }
+}
+
+/// Adds an empty block at `at`.
+fn add(blocks: &mut Vec<Block<LANES>>, at: usize) -> &mut Block<LANES> {
+    if blocks.len() == blocks.capacity() {
+        // By a quarter: small sets should not hold twice what they need.
+        blocks.reserve_exact((blocks.len() / 4).max(1));
+    }
+    blocks.insert(at, Block::new());
+    &mut blocks[at]
+}
+
+/// Moves the upper half of a block to a new one behind it.
+#[inline(always)]
+fn divide<V: Vector>(vector: V, blocks: &mut Vec<Block<LANES>>, at: usize) {
+    add(blocks, at + 1);
+    for lane in 0..LANES / 2 {
+        let rule = blocks[at].get(LANES / 2 + lane);
+        blocks[at + 1].set(lane, &rule);
+    }
+    for lane in (LANES / 2..LANES).rev() {
+        blocks[at].remove(vector, lane);
+    }
+}
+
+struct Remove<'a> {
+    blocks: &'a mut Vec<Block<LANES>>,
+    at: (usize, usize),
+}
+
+impl Kernel for Remove<'_> {
+    type Output = Lane;
+
+    #[inline(always)]
+    fn run<V: Vector>(self, vector: V) -> Lane {
+        let Remove { blocks, at: (at, lane) } = self;
+        let removed = blocks[at].get(lane);
+        blocks[at].remove(vector, lane);
+        let left = blocks[at].len(vector);
+        if left == 0 {
+            blocks.remove(at);
+            return removed;
+        }
+        // With the neighbour behind it, or the one in front of it, when few are left in both.
+        for first in [at, at.wrapping_sub(1)] {
+            let (Some(one), Some(two)) = (blocks.get(first), blocks.get(first.wrapping_add(1))) else {
+                continue;
+            };
+            let (held, moved) = (one.len(vector), two.len(vector));
+            if held + moved <= MERGED {
+                for lane in 0..moved {
+                    let rule = blocks[first + 1].get(lane);
+                    blocks[first].set(held + lane, &rule);
+                }
+                blocks.remove(first + 1);
+                break;
+            }
+        }
+        removed
+    }
+}

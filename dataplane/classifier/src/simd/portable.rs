@@ -1,0 +1,97 @@
+//! Lanes as plain loops, for CPUs without AVX2: what the other sets are tested against. Compilers make use of whatever
+//! vectors the target always has.
+
+use super::block::code;
+use super::isa::{HotColumns, ProbeWords, Vector};
+
+/// Instructions of any CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Portable;
+
+impl Vector for Portable {
+    type Probe = ProbeWords;
+
+    #[inline(always)]
+    fn probe(self, words: ProbeWords) -> ProbeWords {
+        words
+    }
+
+    #[inline(always)]
+    fn candidates<const N: usize>(self, columns: &HotColumns<N>, probe: &ProbeWords) -> u32 {
+        let differs: [u32; N] = std::array::from_fn(|lane| {
+            let rule = columns.code[lane];
+            let exact = (rule as i32 >> 31) as u32;
+            let source = shifted(columns.source[lane] ^ probe.source, rule >> 8 & 0xFF);
+            let destination = shifted(columns.destination[lane] ^ probe.destination, rule >> 16 & 0xFF);
+            source
+                | destination
+                | outside(probe.ports, columns.first_ports[lane], columns.span_ports[lane])
+                | rule & probe.missing
+                | (rule ^ probe.protocol) & exact & code::PROTOCOL
+        });
+        mask(&differs, |differs| differs == 0)
+    }
+
+    #[inline(always)]
+    fn rest_matches(self, words: &[u32; 16], which: u16, masks: &[u32], values: &[u32]) -> bool {
+        let mut left = which;
+        for (mask, value) in masks.iter().zip(values) {
+            if words[left.trailing_zeros() as usize & 15] & mask != *value {
+                return false;
+            }
+            left &= left.wrapping_sub(1);
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn equal<const N: usize>(self, column: &[u32; N], value: u32) -> u32 {
+        mask(column, |lane| lane == value)
+    }
+
+    #[inline(always)]
+    fn less<const N: usize>(self, column: &[u32; N], value: u32) -> u32 {
+        mask(column, |lane| lane < value)
+    }
+
+    #[inline(always)]
+    fn insert<const N: usize>(self, column: &mut [u32; N], lane: usize, value: u32) {
+        let old = *column;
+        for (at, place) in column.iter_mut().enumerate() {
+            *place = match at {
+                at if at < lane => old[at],
+                at if at == lane => value,
+                _ => old[at - 1],
+            };
+        }
+    }
+
+    #[inline(always)]
+    fn remove<const N: usize>(self, column: &mut [u32; N], lane: usize, value: u32) {
+        let old = *column;
+        for (at, place) in column.iter_mut().enumerate() {
+            let from = if at < lane { at } else { at + 1 };
+            *place = if from < N { old[from] } else { value };
+        }
+    }
+}
+
+#[inline(always)]
+fn mask<const N: usize>(column: &[u32; N], holds: impl Fn(u32) -> bool) -> u32 {
+    (0..N).fold(0, |mask, lane| mask | u32::from(holds(column[lane])) << lane)
+}
+
+/// A shift that leaves nothing of the word from 32 on.
+#[inline(always)]
+fn shifted(word: u32, by: u32) -> u32 {
+    (u64::from(word) >> (by & 63)) as u32
+}
+
+/// Nonzero when one of two ports is outside of its range: how far behind the last port it is, in a ring that starts
+/// with the first one.
+#[inline(always)]
+fn outside(ports: u32, first: u32, span: u32) -> u32 {
+    let one = |ports: u16, first: u16, span: u16| u32::from(ports.wrapping_sub(first).saturating_sub(span));
+    one(ports as u16, first as u16, span as u16)
+        | one((ports >> 16) as u16, (first >> 16) as u16, (span >> 16) as u16)
+}

@@ -1,0 +1,125 @@
+//! What a lane has no room for: the other words of a rule, in one arena for all rules of a classifier.
+//!
+//! ```text
+//! record  value of the rule | which words | mask, value of word 3 | masks of the words | values of the words
+//! ```
+//! Only the words that a rule uses are stored, so a rule with three more fields takes 40 octets. Records that are given
+//! back are kept by size and used again.
+
+use crate::key::WORDS;
+use crate::{Key, Matcher};
+
+use super::isa::Vector;
+
+/// Records of rules.
+#[derive(Clone, Debug)]
+pub struct Rests {
+    words: Vec<u32>,
+    /// First free record by number of words; each holds the place of the next one.
+    free: [u32; SIZES],
+}
+
+/// A record has from no word up to all but word 3.
+const SIZES: usize = WORDS;
+/// End of a list of free records.
+const NONE: u32 = u32::MAX;
+/// Words in front of the masks.
+const HEAD: usize = 4;
+/// Words that the vectors do not compare: those of the columns, in the rare case that a column cannot say it.
+const LOW: u32 = 0b111;
+
+impl Default for Rests {
+    fn default() -> Rests {
+        Rests { words: Vec::new(), free: [NONE; SIZES] }
+    }
+}
+
+impl Rests {
+    /// Stores word 3 and the words `which` of a matcher, and the value of its rule. Returns its place.
+    pub(super) fn add(&mut self, value: u32, matcher: &Matcher, which: u32) -> u32 {
+        let count = which.count_ones() as usize;
+        let at = self.place(count);
+        let record = &mut self.words[at..at + HEAD + 2 * count];
+        (record[0], record[1]) = (value, which);
+        (record[2], record[3]) = (matcher.mask[3], matcher.value[3]);
+        let (masks, values) = record[HEAD..].split_at_mut(count);
+        for (place, word) in bits(which).enumerate() {
+            (masks[place], values[place]) = (matcher.mask[word], matcher.value[word]);
+        }
+        at as u32
+    }
+
+    fn place(&mut self, count: usize) -> usize {
+        let free = self.free[count];
+        if free == NONE {
+            let at = self.words.len();
+            // By a quarter at most, for a doubled arena would weigh more than its rules.
+            if self.words.capacity() - at < HEAD + 2 * count {
+                self.words.reserve_exact((at / 4).max(HEAD + 2 * count));
+            }
+            self.words.resize(at + HEAD + 2 * count, 0);
+            return at;
+        }
+        self.free[count] = self.words[free as usize];
+        free as usize
+    }
+
+    /// Gives a record back.
+    pub(super) fn remove(&mut self, at: u32) {
+        let count = self.words[at as usize + 1].count_ones() as usize;
+        self.words[at as usize] = self.free[count];
+        self.free[count] = at;
+    }
+
+    /// Stores a record of another arena. Returns its place.
+    pub(super) fn copy(&mut self, from: &Rests, record: u32) -> u32 {
+        let record = &from.words[record as usize..];
+        let count = record[1].count_ones() as usize;
+        let at = self.place(count);
+        let length = HEAD + 2 * count;
+        self.words[at..at + length].copy_from_slice(&record[..length]);
+        at as u32
+    }
+
+    /// The value of the rule.
+    #[inline(always)]
+    pub(super) fn value(&self, at: u32) -> u32 {
+        self.words[at as usize]
+    }
+
+    /// Whether the words match.
+    #[inline(always)]
+    pub(super) fn matches<V: Vector>(&self, vector: V, at: u32, key: &Key) -> bool {
+        let Some(&[_, which, mask, value, ref tail @ ..]) = self.words.get(at as usize..) else {
+            return false;
+        };
+        let count = which.count_ones() as usize;
+        let (Some(masks), Some(values)) = (tail.get(..count), tail.get(count..2 * count)) else {
+            return false;
+        };
+        let Some(words) = key.words.last_chunk() else { return false };
+        // Both are looked at, as one branch is cheaper than two.
+        if which & LOW == 0 {
+            return (key.words[3] & mask == value)
+                & vector.rest_matches(words, (which >> 4) as u16, masks, values);
+        }
+        key.words[3] & mask == value
+            && bits(which)
+                .zip(masks.iter().zip(values))
+                .all(|(word, (mask, value))| key.words[word] & mask == *value)
+    }
+
+    /// Octets on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.words.capacity() * size_of::<u32>()
+    }
+}
+
+/// The positions of the bits, ascending.
+fn bits(mut which: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let word = which.trailing_zeros() as usize;
+        which &= which.wrapping_sub(1);
+        (word < 32).then_some(word)
+    })
+}
