@@ -4,7 +4,7 @@ CARGO ?= cargo
 DEMO_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint tidy unit doc fuzz-smoke setup-demo setup-test build
+.PHONY: help demo test fmt lint tidy unit loom doc fuzz-smoke setup-demo setup-test build
 
 help:  ## this text
 	@echo 'Godwit, a low-latency 5G core'
@@ -19,7 +19,7 @@ demo: setup-demo build  ## a network on this machine: UEs register, ping and dow
 build:  ## the binary, target/release/godwit
 	$(CARGO) build --release --locked --package cli
 
-test: setup-test fmt lint tidy unit doc fuzz-smoke  ## everything that must hold: format, lints, rules, tests, docs, fuzz smoke
+test: setup-test fmt lint tidy unit loom doc fuzz-smoke  ## everything that must hold: format, lints, rules, tests, docs, fuzz smoke
 	@echo 'test: all passed'
 
 fmt:  ## formatting, checked
@@ -35,6 +35,10 @@ tidy:  ## layering, banned calls, lengths, licences
 # would compile every dependency twice, with and without what only tests ask of them.
 unit:  ## unit, conformance and end-to-end tests
 	$(CARGO) test --workspace --locked --no-fail-fast
+
+# Its own target directory: the flag would make everything else compile again.
+loom:  ## the model checker: every interleaving of the classifier's readers and writer
+	RUSTFLAGS='--cfg loom' $(CARGO) test --package classifier --lib --release --locked --target-dir target/loom shared
 
 doc:  ## reference documentation, warnings are errors
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --document-private-items

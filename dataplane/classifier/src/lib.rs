@@ -20,6 +20,7 @@ pub mod list;
 pub mod matcher;
 pub mod rule;
 pub mod sdf;
+pub mod shared;
 pub mod simd;
 pub mod tree;
 
