@@ -31,6 +31,8 @@ pub struct Part {
     pub rules: Vec<u32>,
     /// First and last value of every dimension of the space, shrunk to what the rules reach.
     pub region: Box<[(u32, u32)]>,
+    /// Bits of every dimension that cuts above have taken, and their values.
+    pub known: Box<[(u32, u32)]>,
 }
 
 /// What is done with a part. Dimensions are numbers of [`Space::dims`].
@@ -43,6 +45,9 @@ pub enum Action {
     /// Equal-sized cuts: pairs of dimension and bits, which give `2^bits` cuts. Zero bits: none. Taken are the upper
     /// bits of those that differ within the region; more than there are, or than a node can have, are left out.
     Cut([(u8, u8); MAX_CUTS]),
+    /// Cuts by any bits of fields (not dimensions). Those of a port, whose rules are ranges, must be the highest that
+    /// differ within the region.
+    Windows([Window; MAX_CUTS]),
 }
 
 impl Action {
@@ -99,13 +104,19 @@ impl Space {
     pub fn clipped(&self, part: &Part, rule: u32, dim: usize) -> Extent {
         let extent = *self.extent(rule, dim);
         let (first, last) = part.region[dim];
-        Extent { first: extent.first.max(first), last: extent.last.min(last), ..extent }
+        let (known, bits) = part.known[dim];
+        Extent {
+            first: extent.first.max(first),
+            last: extent.last.min(last),
+            mask: extent.mask | known,
+            value: extent.value & !known | bits,
+        }
     }
 
     /// A part of these rules, which must be in order.
     pub fn part(&self, rules: Vec<u32>) -> Part {
         let whole = self.dims.iter().map(|&dim| (0, Field::ALL[dim as usize].max())).collect();
-        self.shrink(Part { rules, region: whole })
+        self.shrink(Part { rules, region: whole, known: vec![(0, 0); self.dims.len()].into() })
     }
 
     /// A part of all rules.
@@ -157,7 +168,22 @@ impl Space {
                 }
                 (left < MAX_CUT_BITS).then_some(Step::Cut(windows))
             }
+            Action::Windows(windows) => {
+                let bits: u32 = windows.iter().map(|window| u32::from(window.bits)).sum();
+                let valid = windows.iter().all(|window| window.bits == 0 || self.can_take(part, window));
+                (valid && (1..=MAX_CUT_BITS).contains(&bits)).then_some(Step::Cut(windows))
+            }
         }
+    }
+
+    /// Whether a cut of the part may take these bits.
+    fn can_take(&self, part: &Part, window: &Window) -> bool {
+        let Some(dim) = self.dims.iter().position(|&dim| dim == window.field) else { return false };
+        let field = Field::ALL[window.field as usize];
+        let end = u32::from(window.shift) + u32::from(window.bits);
+        let (first, last) = part.region[dim];
+        let port = field == Field::SOURCE_PORT || field == Field::DESTINATION_PORT;
+        end <= field.width() && (!port || u64::from(first ^ last) >> end == 0)
     }
 
     /// The children that an action gives a part, in the order of the node's children; none when it would divide nothing.
@@ -182,9 +208,8 @@ impl Space {
             }
         }
         let whole = rules.into_iter().enumerate().map(|(cell, rules)| {
-            let region = part.region.clone();
-            let mut child = Part { rules, region };
-            self.narrow(step, cell as u32, &mut child.region);
+            let mut child = Part { rules, region: part.region.clone(), known: part.known.clone() };
+            self.narrow(step, cell as u32, &mut child);
             self.shrink(child)
         });
         whole.collect()
@@ -220,23 +245,32 @@ impl Space {
         self.dims.iter().position(|&dim| dim == field).unwrap_or(0)
     }
 
-    /// Narrows a region to that of a child.
-    fn narrow(&self, step: &Step, cell: u32, region: &mut [(u32, u32)]) {
+    /// Narrows a part to the region of a child.
+    fn narrow(&self, step: &Step, cell: u32, part: &mut Part) {
         match *step {
             Step::Leaf { .. } => {}
             Step::Split { field, bound } => {
-                let region = &mut region[self.dim(field)];
+                let region = &mut part.region[self.dim(field)];
                 *region = if cell == 0 { (region.0, bound) } else { (bound + 1, region.1) };
             }
             Step::Cut(windows) => {
                 let mut cell = cell;
                 for window in windows.iter().rev().filter(|window| window.bits > 0) {
-                    let region = &mut region[self.dim(window.field)];
-                    let taken = (cell & ((1 << window.bits) - 1)) << window.shift;
+                    let dim = self.dim(window.field);
+                    let cells = (1 << window.bits) - 1;
+                    let taken = (cell & cells) << window.shift;
                     cell >>= window.bits;
-                    let low = ((1u64 << window.shift) - 1) as u32;
-                    let above = region.0 & !(((1u64 << (window.shift + window.bits)) - 1) as u32);
-                    *region = (region.0.max(above | taken), region.1.min(above | taken | low));
+                    let (known, bits) = &mut part.known[dim];
+                    (*known, *bits) =
+                        (*known | cells << window.shift, *bits & !(cells << window.shift) | taken);
+                    let region = &mut part.region[dim];
+                    let below = ((1u64 << (window.shift + window.bits)) - 1) as u32;
+                    // Where bits above differ, the child has values all over the region.
+                    if (region.0 ^ region.1) & !below == 0 {
+                        let low = ((1u64 << window.shift) - 1) as u32;
+                        let above = region.0 & !below;
+                        *region = (region.0.max(above | taken), region.1.min(above | taken | low));
+                    }
                 }
             }
         }

@@ -73,16 +73,22 @@ impl Extent {
         let cells = (1u32 << bits) - 1;
         let (from, to) = (self.first >> shift, self.last >> shift);
         let fits = |child: u32| (child ^ self.value >> shift) & (self.mask >> shift) & cells == 0;
+        // The bits taken are known in a child, whatever is left of the range: a cut further down may take some again.
+        let known = |child: u32| Extent {
+            mask: self.mask | cells << shift,
+            value: self.value & !(cells << shift) | child << shift,
+            ..self
+        };
         if to - from > cells {
             // Reaches around: bits above those that are taken differ between first and last.
-            (0..=cells).filter(|&child| fits(child)).for_each(|child| each(child, self));
+            (0..=cells).filter(|&child| fits(child)).for_each(|child| each(child, known(child)));
             return;
         }
         for cell in from..=to {
             if fits(cell & cells) {
                 let first = self.first.max(cell << shift);
                 let last = self.last.min(cell << shift | low);
-                each(cell & cells, Extent { first, last, ..self });
+                each(cell & cells, Extent { first, last, ..known(cell & cells) });
             }
         }
     }
