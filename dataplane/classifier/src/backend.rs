@@ -12,17 +12,27 @@ pub enum Backend {
     List,
     /// [`Simd`](crate::simd::Simd).
     Simd,
+    /// [`HyperCuts`](crate::tree::HyperCuts).
+    HyperCuts,
+    /// [`HyperSplit`](crate::tree::HyperSplit).
+    HyperSplit,
+    /// [`CutSplit`](crate::tree::CutSplit).
+    CutSplit,
 }
 
 impl Backend {
     /// All of them.
-    pub const ALL: &[Backend] = &[Backend::List, Backend::Simd];
+    pub const ALL: &[Backend] =
+        &[Backend::List, Backend::Simd, Backend::HyperCuts, Backend::HyperSplit, Backend::CutSplit];
 
     /// Its name, as in `upf.classifier` and in benchmark results.
     pub fn name(self) -> &'static str {
         match self {
             Backend::List => "list",
             Backend::Simd => "simd",
+            Backend::HyperCuts => "hyper_cuts",
+            Backend::HyperSplit => "hyper_split",
+            Backend::CutSplit => "cut_split",
         }
     }
 
@@ -31,6 +41,9 @@ impl Backend {
         match self {
             Backend::List => Box::new(List::new()),
             Backend::Simd => Box::new(crate::simd::Simd::new()),
+            Backend::HyperCuts => Box::new(crate::tree::HyperCuts::default()),
+            Backend::HyperSplit => Box::new(crate::tree::HyperSplit::default()),
+            Backend::CutSplit => Box::new(crate::tree::CutSplit::default()),
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use classifier::tree::{Forest, HyperCuts, Policy};
+use classifier::tree::{CutSplit, Forest, HyperCuts, HyperSplit, Policy};
 use classifier::{
     Classifier, Ethernet, EthernetFilter, Filter, FlowLabel, Interface, Key, List, LocalAddress, Masked,
     NetworkInstance, PortRange, Prefix, Qfi, Rule, Side,
@@ -190,16 +190,26 @@ fn update_at_random(policy: impl Policy, seed: u64, full: bool, first: usize, st
     assert_eq!(tree.len(), 0);
 }
 
-fn everything(policy: impl Policy) {
+fn everything(scheme: &Forest<impl Policy>) {
     for seed in 0..12 {
         for first in [0, 3, 40, 700] {
-            update_at_random(policy.clone(), seed * 100 + first as u64, false, first, 400);
-            update_at_random(policy.clone(), seed * 100 + first as u64 + 7, true, first, 400);
+            update_at_random(scheme.policy().clone(), seed * 100 + first as u64, false, first, 400);
+            update_at_random(scheme.policy().clone(), seed * 100 + first as u64 + 7, true, first, 400);
         }
     }
 }
 
 #[test]
 fn hyper_cuts_equals_the_list() {
-    everything(HyperCuts::default().policy().clone());
+    everything(&HyperCuts::default());
+}
+
+#[test]
+fn hyper_split_equals_the_list() {
+    everything(&HyperSplit::default());
+}
+
+#[test]
+fn cut_split_equals_the_list() {
+    everything(&CutSplit::default());
 }
