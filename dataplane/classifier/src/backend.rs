@@ -12,27 +12,44 @@ pub enum Backend {
     List,
     /// [`Simd`](crate::simd::Simd).
     Simd,
+    /// [`Tss`](crate::tss::Tss).
+    Tss,
+    /// [`TssSorted`](crate::tss::TssSorted).
+    TssSorted,
     /// [`HyperCuts`](crate::tree::HyperCuts).
     HyperCuts,
     /// [`HyperSplit`](crate::tree::HyperSplit).
     HyperSplit,
     /// [`CutSplit`](crate::tree::CutSplit).
     CutSplit,
+    /// [`NuevoMatch`](crate::nuevo_match::NuevoMatch).
+    NuevoMatch,
 }
 
 impl Backend {
     /// All of them.
-    pub const ALL: &[Backend] =
-        &[Backend::List, Backend::Simd, Backend::HyperCuts, Backend::HyperSplit, Backend::CutSplit];
+    pub const ALL: &[Backend] = &[
+        Backend::List,
+        Backend::Simd,
+        Backend::Tss,
+        Backend::TssSorted,
+        Backend::HyperCuts,
+        Backend::HyperSplit,
+        Backend::CutSplit,
+        Backend::NuevoMatch,
+    ];
 
     /// Its name, as in `upf.classifier` and in benchmark results.
     pub fn name(self) -> &'static str {
         match self {
             Backend::List => "list",
             Backend::Simd => "simd",
+            Backend::Tss => "tss",
+            Backend::TssSorted => "tss_sorted",
             Backend::HyperCuts => "hyper_cuts",
             Backend::HyperSplit => "hyper_split",
             Backend::CutSplit => "cut_split",
+            Backend::NuevoMatch => "nuevo_match",
         }
     }
 
@@ -41,9 +58,12 @@ impl Backend {
         match self {
             Backend::List => Box::new(List::new()),
             Backend::Simd => Box::new(crate::simd::Simd::new()),
+            Backend::Tss => Box::new(crate::tss::Tss::new()),
+            Backend::TssSorted => Box::new(crate::tss::TssSorted::new()),
             Backend::HyperCuts => Box::new(crate::tree::HyperCuts::default()),
             Backend::HyperSplit => Box::new(crate::tree::HyperSplit::default()),
             Backend::CutSplit => Box::new(crate::tree::CutSplit::default()),
+            Backend::NuevoMatch => Box::new(crate::nuevo_match::NuevoMatch::new()),
         }
     }
 }

@@ -22,7 +22,10 @@ pub mod rule;
 pub mod sdf;
 pub mod shared;
 pub mod simd;
+mod store;
 pub mod tree;
+pub mod tss;
+mod tuple;
 
 pub use backend::Backend;
 pub use key::{Ethernet, Key};

@@ -1,0 +1,250 @@
+//! The rules of a classifier as its packet path sees them: one cache line each, by slot.
+//!
+//! Structures that only *find candidates* (hash tables, search trees) keep slots of this store and ask it whether a
+//! candidate really matches. An [`Entry`] holds the words 0 to 3 of a matcher as two pairs of words, both port ranges
+//! and what is needed to rank a match; the other sixteen words lie apart as [`Rest`] and are read only for rules that
+//! use them and whose first words match.
+//!
+//! Invariant: `ids` has exactly the slots that are in use; slots in `free` hold stale entries that nothing refers to.
+
+use crate::ids::{IdMap, map_bytes};
+use crate::{InsertError, Key, Matcher, Rule, rank};
+
+/// Pairs of words of a key.
+pub(crate) const PAIRS: usize = 10;
+/// Of these, the ones apart: words 4 to 19.
+pub(crate) const REST: usize = PAIRS - 2;
+/// No slot, no table.
+pub(crate) const NONE: u32 = u32::MAX;
+/// [`Entry::rest`] of a rule that says everything itself.
+const COMPLETE: u32 = u32::MAX;
+
+/// Words `2 * at` (lower half) and `2 * at + 1` of a key, mask or value.
+#[inline]
+pub(crate) fn pair(words: &[u32; 2 * PAIRS], at: usize) -> u64 {
+    u64::from(words[2 * at]) | u64::from(words[2 * at + 1]) << 32
+}
+
+/// The pairs 0 and 1: addresses; ports and word 3.
+#[inline]
+pub(crate) fn first_pairs(words: &[u32; 2 * PAIRS]) -> [u64; 2] {
+    [pair(words, 0), pair(words, 1)]
+}
+
+/// The other pairs.
+pub(crate) fn rest_pairs(words: &[u32; 2 * PAIRS]) -> [u64; REST] {
+    std::array::from_fn(|at| pair(words, 2 + at))
+}
+
+/// One rule.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Entry {
+    /// Bits of the pairs 0 and 1 that count; none of the ports.
+    pub masks: [u64; 2],
+    /// What they must be.
+    pub values: [u64; 2],
+    /// First and last.
+    pub source_ports: (u16, u16),
+    pub destination_ports: (u16, u16),
+    /// Place in the order.
+    pub rank: u64,
+    /// The verdict.
+    pub value: u32,
+    /// Slot of the [`Rest`], or [`COMPLETE`].
+    rest: u32,
+    /// The part of the structure that the rule is in, for its owner; [`NONE`] for rules that never match.
+    pub home: u32,
+}
+
+impl Entry {
+    /// Whether the first four words match. No branches: the outcome of any one field is hard to predict.
+    #[inline]
+    fn first_match(&self, first: [u64; 2]) -> bool {
+        let ports = first[1] as u32;
+        let within = |port: u16, (low, high): (u16, u16)| port.wrapping_sub(low) <= high.wrapping_sub(low);
+        let differ =
+            (first[0] & self.masks[0] ^ self.values[0]) | (first[1] & self.masks[1] ^ self.values[1]);
+        (differ == 0)
+            & within((ports >> 16) as u16, self.source_ports)
+            & within(ports as u16, self.destination_ports)
+    }
+
+    /// The pairs 0 and 1 of a key that the rule matches in all bits that a tuple may ask for: ports are the first of
+    /// their range.
+    #[inline]
+    pub fn sample(&self) -> [u64; 2] {
+        let ports = u64::from(self.source_ports.0) << 16 | u64::from(self.destination_ports.0);
+        [self.values[0], self.values[1] | ports]
+    }
+}
+
+/// The words 4 to 19 of a matcher.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rest {
+    pub masks: [u64; REST],
+    pub values: [u64; REST],
+}
+
+impl Rest {
+    #[inline]
+    fn matches(&self, key: &Key) -> bool {
+        let words = &key.words;
+        let differ = |at: usize| pair(words, 2 + at) & self.masks[at] ^ self.values[at];
+        (0..REST).fold(0, |all, at| all | differ(at)) == 0
+    }
+}
+
+/// Rules by slot.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Store {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    rests: Vec<Rest>,
+    free_rests: Vec<u32>,
+    ids: IdMap<u32>,
+}
+
+impl Store {
+    /// Takes a rule in, and gives its slot, and its matcher when it can match.
+    pub fn insert(&mut self, rule: &Rule) -> Result<(u32, Option<Matcher>), InsertError> {
+        let slot = self.free.last().copied().unwrap_or(self.entries.len() as u32);
+        match self.ids.entry(rule.id) {
+            std::collections::hash_map::Entry::Occupied(_) => return Err(InsertError::Exists(rule.id)),
+            std::collections::hash_map::Entry::Vacant(place) => place.insert(slot),
+        };
+        let compiled = Matcher::new(&rule.filter);
+        let matcher = compiled.as_ref().unwrap_or(&Matcher::NEVER);
+        let entry = Entry {
+            masks: first_pairs(&matcher.mask),
+            values: first_pairs(&matcher.value),
+            source_ports: matcher.source_ports,
+            destination_ports: matcher.destination_ports,
+            rank: rule.rank(),
+            value: rule.value,
+            rest: self.add_rest(matcher),
+            home: NONE,
+        };
+        if self.free.pop().is_some() {
+            self.entries[slot as usize] = entry;
+        } else {
+            self.entries.push(entry);
+        }
+        Ok((slot, compiled))
+    }
+
+    fn add_rest(&mut self, matcher: &Matcher) -> u32 {
+        let masks = rest_pairs(&matcher.mask);
+        if masks == [0; REST] {
+            return COMPLETE;
+        }
+        let rest = Rest { masks, values: rest_pairs(&matcher.value) };
+        if let Some(slot) = self.free_rests.pop() {
+            self.rests[slot as usize] = rest;
+            return slot;
+        }
+        self.rests.push(rest);
+        self.rests.len() as u32 - 1
+    }
+
+    /// Slot of a rule.
+    pub fn find(&self, id: u32) -> Option<u32> {
+        self.ids.get(&id).copied()
+    }
+
+    /// Frees the slot of a rule that the structure has let go of.
+    pub fn remove(&mut self, slot: u32) {
+        let entry = &self.entries[slot as usize];
+        self.ids.remove(&(entry.rank as u32));
+        if entry.rest != COMPLETE {
+            self.free_rests.push(entry.rest);
+        }
+        self.free.push(slot);
+    }
+
+    /// Changes the precedence of a rule that the structure has let go of.
+    pub fn set_precedence(&mut self, slot: u32, precedence: u32) {
+        let entry = &mut self.entries[slot as usize];
+        entry.rank = rank(precedence, entry.rank as u32);
+    }
+
+    #[inline]
+    pub fn entry(&self, slot: u32) -> &Entry {
+        &self.entries[slot as usize]
+    }
+
+    /// Notes where the rule is.
+    pub fn set_home(&mut self, slot: u32, home: u32) {
+        self.entries[slot as usize].home = home;
+    }
+
+    /// The words 4 to 19, when the rule uses any.
+    #[inline]
+    pub fn rest(&self, slot: u32) -> Option<&Rest> {
+        let rest = self.entries[slot as usize].rest;
+        if rest == COMPLETE { None } else { Some(&self.rests[rest as usize]) }
+    }
+
+    /// Whether the rule matches; `first` are the first pairs of `key`.
+    #[inline]
+    pub fn matches(&self, entry: &Entry, first: [u64; 2], key: &Key) -> bool {
+        entry.first_match(first) && (entry.rest == COMPLETE || self.rests[entry.rest as usize].matches(key))
+    }
+
+    #[expect(dead_code, reason = "for TupleMerge")]
+    /// The rule's matcher again; not for rules that never match.
+    pub fn matcher(&self, slot: u32) -> Matcher {
+        let entry = self.entry(slot);
+        let mut matcher = Matcher::ALL;
+        matcher.source_ports = entry.source_ports;
+        matcher.destination_ports = entry.destination_ports;
+        let mut put = |at: usize, mask: u64, value: u64| {
+            (matcher.mask[2 * at], matcher.mask[2 * at + 1]) = (mask as u32, (mask >> 32) as u32);
+            (matcher.value[2 * at], matcher.value[2 * at + 1]) = (value as u32, (value >> 32) as u32);
+        };
+        for at in 0..2 {
+            put(at, entry.masks[at], entry.values[at]);
+        }
+        if let Some(rest) = self.rest(slot) {
+            for at in 0..REST {
+                put(2 + at, rest.masks[at], rest.values[at]);
+            }
+        }
+        matcher
+    }
+
+    /// Slots in use, the least rank first.
+    pub fn slots_by_rank(&self) -> Vec<u32> {
+        let mut slots: Vec<u32> = self.ids.values().copied().collect();
+        slots.sort_unstable_by_key(|&slot| self.entry(slot).rank);
+        slots
+    }
+
+    /// Renumbers the rules so that those in `order`, which must be all, lie in this order.
+    pub fn reorder(&mut self, order: &[u32]) {
+        let mut fresh = Store::default();
+        fresh.entries.reserve_exact(order.len());
+        for (at, &slot) in order.iter().enumerate() {
+            let mut entry = *self.entry(slot);
+            if entry.rest != COMPLETE {
+                fresh.rests.push(self.rests[entry.rest as usize]);
+                entry.rest = fresh.rests.len() as u32 - 1;
+            }
+            fresh.ids.insert(entry.rank as u32, at as u32);
+            fresh.entries.push(entry);
+        }
+        *self = fresh;
+    }
+
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// On the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+            + self.rests.capacity() * size_of::<Rest>()
+            + (self.free.capacity() + self.free_rests.capacity()) * size_of::<u32>()
+            + map_bytes(&self.ids)
+    }
+}

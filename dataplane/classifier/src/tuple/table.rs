@@ -1,0 +1,211 @@
+//! One hash table of a tuple space.
+//!
+//! Open addressing in buckets of seven places, after F14 (Bronson and Shi, Facebook, 2019): a bucket is seven 16-bit
+//! tags and a count of the heads that wanted this bucket but found it full and lie further on. A look-up compares all
+//! tags at once and goes on only when the count is not zero, so that removal needs no tombstones and a miss costs one
+//! bucket, 16 octets. Buckets lie apart from the heads they stand for: what misses touch stays small.
+
+use super::{SEEDS, Tuple, fold};
+
+/// What a place in a table holds: the slot of a rule, or a group of rules.
+pub(crate) type Head = u32;
+/// Marks a head that is the number of a group.
+pub(crate) const GROUP: u32 = 1 << 31;
+
+/// Places of a bucket.
+const PLACES: usize = 7;
+
+#[derive(Clone, Copy, Default, Debug)]
+#[repr(C, align(16))]
+struct Bucket {
+    /// Zero for free places.
+    tags: [u16; PLACES],
+    /// Heads that are further on; sticks at the maximum.
+    passed: u16,
+}
+
+impl Bucket {
+    /// A bit for every place with this tag.
+    #[inline]
+    fn find(&self, tag: u16) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use core::arch::x86_64::{
+                _mm_cmpeq_epi16, _mm_load_si128, _mm_movemask_epi8, _mm_packs_epi16, _mm_set1_epi16,
+                _mm_setzero_si128,
+            };
+            // SAFETY: SSE2 is part of x86-64; a bucket has 16 octets at a multiple of 16.
+            let found = unsafe {
+                let tags = _mm_load_si128(std::ptr::from_ref(self).cast());
+                let equal = _mm_cmpeq_epi16(tags, _mm_set1_epi16(tag as i16));
+                _mm_movemask_epi8(_mm_packs_epi16(equal, _mm_setzero_si128()))
+            };
+            // The eighth lane is the count.
+            found as u32 & 0x7F
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            (0..PLACES).fold(0, |found, at| found | u32::from(self.tags[at] == tag) << at)
+        }
+    }
+}
+
+/// Tag of a hash: never zero.
+#[inline]
+fn tag(hash: u64) -> u16 {
+    (hash >> 48) as u16 | 0x8000
+}
+
+/// The table of one tuple. What a look-up reads of it stands in its first cache line.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Table {
+    first: [u64; 2],
+    /// A power of two.
+    buckets: Box<[Bucket]>,
+    heads: Box<[Head]>,
+    /// Number of the tuple's words 4 to 19.
+    pub rest: u32,
+    /// Heads in the table.
+    used: u32,
+    /// No rule ranks before this.
+    pub best: u64,
+    /// Rules in the table.
+    pub rules: u32,
+    /// Removals since `best` was exact for sure.
+    pub worn: u32,
+    /// Whether the rule that `best` came from has gone.
+    pub stale: bool,
+    pub tuple: Tuple,
+}
+
+impl Table {
+    pub fn new(tuple: Tuple, rest: u32) -> Table {
+        Table {
+            first: tuple.first,
+            buckets: vec![Bucket::default(); 1].into(),
+            heads: vec![0; PLACES].into(),
+            rest,
+            used: 0,
+            best: u64::MAX,
+            rules: 0,
+            worn: 0,
+            stale: false,
+            tuple,
+        }
+    }
+
+    /// Hash of a key's bits, given the hash of its words 4 to 19.
+    #[inline]
+    pub fn hash(&self, first: [u64; 2], rest_hash: u64) -> u64 {
+        fold(first[0] & self.first[0] ^ SEEDS[0] ^ rest_hash, first[1] & self.first[1] ^ SEEDS[1])
+    }
+
+    #[inline]
+    fn bucket(&self, hash: u64) -> usize {
+        hash as usize & (self.buckets.len() - 1)
+    }
+
+    /// Whether a head with this hash may be in the table: seldom wrong, and then only if it says so.
+    #[inline]
+    pub fn may_have(&self, hash: u64) -> bool {
+        let bucket = &self.buckets[self.bucket(hash)];
+        bucket.find(tag(hash)) | u32::from(bucket.passed) != 0
+    }
+
+    /// Shows every head that may have this hash and its place, until `visit` says that it was the right one.
+    #[inline]
+    pub fn probe(&self, hash: u64, mut visit: impl FnMut(&Head, usize) -> bool) {
+        let tag = tag(hash);
+        let mut at = self.bucket(hash);
+        // The count of a whole table of sticky buckets would lead around forever.
+        for _ in 0..self.buckets.len() {
+            let bucket = &self.buckets[at];
+            let mut places = bucket.find(tag);
+            while places != 0 {
+                let place = at * PLACES + places.trailing_zeros() as usize;
+                if visit(&self.heads[place], place) {
+                    return;
+                }
+                places &= places - 1;
+            }
+            if bucket.passed == 0 {
+                return;
+            }
+            at = (at + 1) & (self.buckets.len() - 1);
+        }
+    }
+
+    /// Place of the head with this hash that `is` the one looked for.
+    pub fn locate(&self, hash: u64, mut is: impl FnMut(&Head) -> bool) -> Option<usize> {
+        let mut found = None;
+        self.probe(hash, |head, place| {
+            found = is(head).then_some(place);
+            found.is_some()
+        });
+        found
+    }
+
+    pub fn head(&mut self, at: usize) -> &mut Head {
+        &mut self.heads[at]
+    }
+
+    /// Whether the next head needs more buckets. At five eighths few buckets are passed.
+    pub fn is_full(&self) -> bool {
+        (self.used as usize + 1) * 8 > self.buckets.len() * PLACES * 5 && self.used >= PLACES as u32
+    }
+
+    /// Whether much fewer buckets would do.
+    pub fn is_sparse(&self) -> bool {
+        self.buckets.len() > 1 && (self.used as usize) * 8 < self.buckets.len() * PLACES
+    }
+
+    /// Adds a head whose key is not in the table, which must not be full.
+    pub fn add(&mut self, hash: u64, head: Head) {
+        let mask = self.buckets.len() - 1;
+        let mut at = self.bucket(hash);
+        loop {
+            let free = self.buckets[at].find(0);
+            if free != 0 {
+                let place = free.trailing_zeros() as usize;
+                self.buckets[at].tags[place] = tag(hash);
+                self.heads[at * PLACES + place] = head;
+                self.used += 1;
+                return;
+            }
+            self.buckets[at].passed = self.buckets[at].passed.saturating_add(1);
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Frees the place of a head with this hash.
+    pub fn remove(&mut self, hash: u64, place: usize) {
+        let (last, mask) = (place / PLACES, self.buckets.len() - 1);
+        self.buckets[last].tags[place % PLACES] = 0;
+        self.used -= 1;
+        let mut at = self.bucket(hash);
+        while at != last {
+            let passed = &mut self.buckets[at].passed;
+            *passed -= u16::from(*passed != u16::MAX);
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Every head.
+    pub fn heads(&self) -> impl Iterator<Item = &Head> {
+        let tags = self.buckets.iter().flat_map(|bucket| &bucket.tags);
+        tags.zip(&self.heads).filter_map(|(&tag, head)| (tag != 0).then_some(head))
+    }
+
+    /// Empties the table, with room for this many heads at half the load that is full.
+    pub fn reset(&mut self, heads: usize) {
+        let buckets = (heads * 16).div_ceil(PLACES * 5).next_power_of_two();
+        self.buckets = vec![Bucket::default(); buckets].into();
+        self.heads = vec![0; buckets * PLACES].into();
+        self.used = 0;
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.buckets.len() * size_of::<Bucket>() + self.heads.len() * size_of::<Head>()
+    }
+}
