@@ -18,6 +18,7 @@ pub mod ids;
 pub mod key;
 pub mod list;
 pub mod matcher;
+pub mod nuevo_match;
 pub mod rule;
 pub mod sdf;
 pub mod shared;
