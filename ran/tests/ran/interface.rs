@@ -34,7 +34,8 @@ async fn programs_in_the_namespace_of_a_ue_reach_its_upf() {
         .unwrap();
     let socket = net::udp::UdpSocket::from_std(socket).unwrap();
     socket.send_to(b"across", "198.51.100.7:4000").await.unwrap();
-    let datagram = network.upf_receive().await;
+    let ipv4 = |packet: &[u8]| packet::ipv4::Packet::new(packet).is_ok();
+    let datagram = network.upf_receive_where(ipv4).await;
     let packet = gtpu::Packet::new(&datagram).unwrap();
     assert_eq!((packet.teid(), packet.pdu_session().unwrap().qfi()), (0x77, 9));
     let up = packet::ipv4::Packet::new(packet.payload()).unwrap();

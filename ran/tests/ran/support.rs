@@ -334,6 +334,17 @@ impl Network {
         buffer
     }
 
+    /// The next datagram at the UPF whose packet is `wanted`. Others are passed over: a UE repeats its router
+    /// solicitation after some milliseconds, and its kernel has things of its own to say.
+    pub async fn upf_receive_where(&self, wanted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+        loop {
+            let datagram = self.upf_receive().await;
+            if gtpu::Packet::new(&datagram).is_ok_and(|packet| wanted(packet.payload())) {
+                return datagram;
+            }
+        }
+    }
+
     pub async fn upf_send(&self, tunnel: ngap::GtpTunnel, packet: &[u8]) {
         let container = Some(gtpu::PduSession::Downlink { qfi: 9, rqi: false, ppi: None });
         let datagram = gtpu::build_gpdu(tunnel.teid.0, container, packet).unwrap();

@@ -458,16 +458,21 @@ async fn a_slow_handler_times_out_and_holds_nobody_up<B: Binding>() {
         .on::<GetAmData>(async |_, _: GetAmDataRequest| std::future::pending().await)
         .on::<GetNssai>(|_, _: GetNssaiRequest| std::future::ready(Err(ProblemDetails::user_not_found())));
     let server = B::serve(router).await;
-    let (client, at) = (B::client(Duration::from_millis(200)), server.address());
+    let at = server.address();
+    let slow_request = || GetAmDataRequest { supi: supi(), plmn_id: None, body: () };
+    // The handler never answers: whenever the quick one does, the slow one is still waited for.
+    let client = B::client(LONG);
     let slow = {
         let client = client.clone();
-        let request = GetAmDataRequest { supi: supi(), plmn_id: None, body: () };
-        tokio::spawn(async move { client.call::<GetAmData>(at, request).await })
+        tokio::spawn(async move { client.call::<GetAmData>(at, slow_request()).await })
     };
     let request = GetNssaiRequest { supi: supi(), plmn_id: None, body: () };
     let quick = client.call::<GetNssai>(at, request).await.unwrap_err();
-    assert!(quick.is("USER_NOT_FOUND"));
-    assert!(matches!(slow.await.unwrap(), Err(CallError::Timeout { .. })));
+    assert!(quick.is("USER_NOT_FOUND"), "{quick}");
+    assert!(!slow.is_finished());
+    slow.abort();
+    let impatient = B::client(Duration::from_millis(200)).call::<GetAmData>(at, slow_request()).await;
+    assert!(matches!(impatient, Err(CallError::Timeout { .. })), "{impatient:?}");
 }
 
 async fn a_peer_that_is_down_is_unreachable_at_once_and_found_again<B: Binding>() {
