@@ -29,13 +29,13 @@ pub const WORDS: usize = 20;
 /// Presence bits of word 3.
 pub(crate) mod present {
     pub const QFI: u32 = 1 << 22;
-    pub const PORTS: u32 = 1 << 23;
+    pub const S_TAG: u32 = 1 << 23;
     pub const SPI: u32 = 1 << 24;
     pub const V4: u32 = 1 << 25;
     pub const V6: u32 = 1 << 26;
     pub const ETHERNET: u32 = 1 << 27;
     pub const C_TAG: u32 = 1 << 28;
-    pub const S_TAG: u32 = 1 << 29;
+    pub const PORTS: u32 = 1 << 29;
     pub const TEID: u32 = 1 << 30;
     pub const APPLICATION: u32 = 1 << 31;
 }
@@ -192,8 +192,12 @@ impl Key {
         &self.words
     }
 
-    /// A key of any words, for tests and fuzzers: classifiers must be right for these too.
-    pub fn from_words(words: [u32; WORDS]) -> Key {
+    /// A key of any words, for tests and fuzzers: classifiers must be right for these too. What no key has, both IP
+    /// versions, becomes IPv4.
+    pub fn from_words(mut words: [u32; WORDS]) -> Key {
+        if words[3] & present::V4 != 0 {
+            words[3] &= !present::V6;
+        }
         Key { words }
     }
 }

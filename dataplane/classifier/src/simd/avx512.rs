@@ -3,7 +3,9 @@
 use std::arch::x86_64::*;
 
 use super::block::code;
-use super::isa::{HotColumns, Kernel, ProbeWords, Vector};
+use super::isa::{HotColumns, Kernel, LookUp, Vector};
+use crate::key::WORDS;
+use crate::{Key, Verdict};
 
 /// Proof that the CPU has AVX-512 F, BW and VL. Only [`run`] makes one.
 #[derive(Clone, Copy, Debug)]
@@ -18,10 +20,21 @@ pub unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512(()))
 }
 
+/// Looks keys up with these instructions.
+///
+/// # Safety
+/// The CPU has them.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,bmi1,bmi2,popcnt,lzcnt")]
+pub unsafe fn look_up<L: LookUp<T>, T>(rules: &T, keys: &[Key], verdicts: &mut [Verdict]) {
+    L::look_up(Avx512(()), rules, keys, verdicts);
+}
+
 /// `(a & b) ^ c` bit by bit.
 const AND_XOR: i32 = 0x6A;
 /// `(a ^ b) & c`.
 const XOR_AND: i32 = 0x28;
+/// `if c { a } else { b }`.
+const IF: i32 = 0xE4;
 /// `a | b & c`.
 const OR_AND: i32 = 0xF8;
 /// `a | b | c`.
@@ -33,45 +46,38 @@ pub struct Probe {
     source: __m512i,
     destination: __m512i,
     ports: __m512i,
-    protocol: __m512i,
-    missing: __m512i,
+    others: __m512i,
 }
 
 impl Vector for Avx512 {
     type Probe = Probe;
 
     #[inline(always)]
-    fn probe(self, words: ProbeWords) -> Probe {
+    fn probe(self, words: &[u32; WORDS]) -> Probe {
         // SAFETY: the CPU has the instructions, as `self` exists.
         let spread = |word: u32| unsafe { _mm512_set1_epi32(word as i32) };
         Probe {
-            source: spread(words.source),
-            destination: spread(words.destination),
-            ports: spread(words.ports),
-            protocol: spread(words.protocol),
-            missing: spread(words.missing),
+            source: spread(words[0]),
+            destination: spread(words[1]),
+            ports: spread(words[2]),
+            others: spread(words[3]),
         }
     }
 
     #[inline(always)]
-    fn candidates<const N: usize>(self, columns: &HotColumns<N>, probe: &Probe) -> u32 {
-        // SAFETY: the CPU has the instructions, as `self` exists; `N` lanes are read of columns of `N`.
-        unsafe {
-            match N {
-                16 => candidates_16(columns, probe),
-                8 => candidates_8(columns, probe),
-                _ => unreachable!("blocks have 8 or 16 lanes"),
-            }
-        }
+    fn candidates<const USED: usize, const N: usize>(self, columns: &HotColumns<N>, probe: &Probe) -> u32 {
+        const { assert!(USED <= N && (USED == 8 || USED == 16)) };
+        // SAFETY: the CPU has the instructions, as `self` exists; `USED` lanes are read of columns of `N`.
+        unsafe { if USED == 16 { candidates_16(columns, probe) } else { candidates_8(columns, probe) } }
     }
 
     #[inline(always)]
-    fn rest_matches(self, words: &[u32; 16], which: u16, masks: &[u32], values: &[u32]) -> bool {
-        let count = masks.len().min(values.len()).min(16);
-        let used = ((1u32 << count) - 1) as u16;
-        // SAFETY: the CPU has the instructions, as `self` exists. The words are 16; of masks and values only as many
-        // are read as both have.
+    fn rest_matches(self, words: &[u32; 16], which: u16, pairs: &[u32]) -> bool {
+        let (masks, values) = pairs.split_at(pairs.len() / 2);
+        // SAFETY: the CPU has the instructions, as `self` exists. The words are 16; of masks and values as many are
+        // read as there are, which is less than 256.
         unsafe {
+            let used = _bzhi_u32(0xFFFF, masks.len().min(16) as u32) as u16;
             let words = _mm512_maskz_compress_epi32(which, _mm512_loadu_si512(words.as_ptr().cast()));
             let masks = _mm512_maskz_loadu_epi32(used, masks.as_ptr().cast());
             let values = _mm512_maskz_loadu_epi32(used, values.as_ptr().cast());
@@ -147,7 +153,6 @@ impl Vector for Avx512 {
 /// The CPU has the instructions, and `N` is 16 or more.
 #[inline(always)]
 unsafe fn load_16<const N: usize>(column: &[u32; N]) -> __m512i {
-    const { assert!(N <= 16) };
     // SAFETY: the caller's promise.
     unsafe { _mm512_loadu_si512(column.as_ptr().cast()) }
 }
@@ -171,8 +176,8 @@ const fn octet(at: u8) -> [u8; 64] {
     }
     pattern
 }
-static SOURCE_SHIFT: [u8; 64] = octet(1);
-static DESTINATION_SHIFT: [u8; 64] = octet(2);
+const SOURCE_SHIFT: [u8; 64] = octet(1);
+const DESTINATION_SHIFT: [u8; 64] = octet(2);
 
 /// # Safety
 /// The CPU has the instructions, and `N` is 16.
@@ -192,12 +197,13 @@ unsafe fn candidates_16<const N: usize>(columns: &HotColumns<N>, probe: &Probe) 
         );
         let ports = _mm512_sub_epi16(probe.ports, load_16(&columns.first_ports));
         let ports = _mm512_subs_epu16(ports, load_16(&columns.span_ports));
-        let exact = _mm512_srai_epi32::<31>(rule);
-        let protocol = _mm512_ternarylogic_epi32::<XOR_AND>(rule, probe.protocol, exact);
         let differs = _mm512_ternarylogic_epi32::<OR>(source, destination, ports);
-        let differs = _mm512_ternarylogic_epi32::<OR_AND>(differs, rule, probe.missing);
-        let octet = _mm512_set1_epi32(code::PROTOCOL as i32);
-        let differs = _mm512_ternarylogic_epi32::<OR_AND>(differs, protocol, octet);
+        // The flags of the rule count, and the protocol if the sign of the code says so.
+        let exact = _mm512_srai_epi32::<31>(rule);
+        let counts = _mm512_ternarylogic_epi32::<IF>(rule, exact, _mm512_set1_epi32(code::FLAGS as i32));
+        let compared = _mm512_set1_epi32((code::FLAGS | code::PROTOCOL) as i32);
+        let others = _mm512_ternarylogic_epi32::<XOR_AND>(rule, probe.others, compared);
+        let differs = _mm512_ternarylogic_epi32::<OR_AND>(differs, others, counts);
         _mm512_testn_epi32_mask(differs, differs).into()
     }
 }
@@ -221,12 +227,13 @@ unsafe fn candidates_8<const N: usize>(columns: &HotColumns<N>, probe: &Probe) -
         );
         let ports = _mm256_sub_epi16(half(probe.ports), load_8(&columns.first_ports));
         let ports = _mm256_subs_epu16(ports, load_8(&columns.span_ports));
-        let exact = _mm256_srai_epi32::<31>(rule);
-        let protocol = _mm256_ternarylogic_epi32::<XOR_AND>(rule, half(probe.protocol), exact);
         let differs = _mm256_ternarylogic_epi32::<OR>(source, destination, ports);
-        let differs = _mm256_ternarylogic_epi32::<OR_AND>(differs, rule, half(probe.missing));
-        let octet = _mm256_set1_epi32(code::PROTOCOL as i32);
-        let differs = _mm256_ternarylogic_epi32::<OR_AND>(differs, protocol, octet);
+        // The flags of the rule count, and the protocol if the sign of the code says so.
+        let exact = _mm256_srai_epi32::<31>(rule);
+        let counts = _mm256_ternarylogic_epi32::<IF>(rule, exact, _mm256_set1_epi32(code::FLAGS as i32));
+        let compared = _mm256_set1_epi32((code::FLAGS | code::PROTOCOL) as i32);
+        let others = _mm256_ternarylogic_epi32::<XOR_AND>(rule, half(probe.others), compared);
+        let differs = _mm256_ternarylogic_epi32::<OR_AND>(differs, others, counts);
         _mm256_testn_epi32_mask(differs, differs).into()
     }
 }

@@ -4,7 +4,7 @@
 //! say all of an IPv4 5-tuple in 20 octets:
 //!
 //! ```text
-//! code         more 1 and flags, see below | destination shift 8 | source shift 8 | protocol 8
+//! code         flags 8, see below | destination shift 8 | source shift 8 | protocol 8
 //! source       word 0 of the value: differs from the key's, shifted right by source shift, are zero
 //! destination  word 1, likewise
 //! first ports  source 16 | destination 16
@@ -21,7 +21,7 @@
 use crate::key::present;
 use crate::{Key, Matcher, rank};
 
-use super::isa::{HotColumns, ProbeWords, Vector};
+use super::isa::{HotColumns, Vector};
 use super::rest::Rests;
 
 /// Bits of the code of a lane.
@@ -32,13 +32,11 @@ pub(super) mod code {
     pub const SOURCE_SHIFT: u32 = 8;
     pub const DESTINATION_SHIFT: u32 = 16;
     pub const MORE: u32 = 1 << 24;
-    /// Presence bits that stand where they do in word 3.
-    pub const SAME: u32 = FAMILIES | present::ETHERNET | present::C_TAG | present::TEID;
     pub const FAMILIES: u32 = present::V4 | present::V6;
-    /// The place of the S-TAG in word 3.
-    pub const PORTS: u32 = 1 << 29;
+    /// Presence bits that a code has, where they are in word 3.
+    pub const FLAGS: u32 = FAMILIES | present::ETHERNET | present::C_TAG | present::PORTS | present::TEID;
     pub const PROTOCOL_COUNTS: u32 = 1 << 31;
-    /// A rule that cannot match: no packet is of both families.
+    /// A rule that cannot match: no key has both families.
     pub const NEVER: u32 = FAMILIES;
     /// A lane without a rule.
     pub const EMPTY: u32 = u32::MAX;
@@ -54,18 +52,7 @@ impl<V: Vector> Probe<V> {
     /// Of this key.
     #[inline(always)]
     pub fn new(vector: V, key: &Key) -> Probe<V> {
-        let word = key.words[3];
-        let has = word & code::SAME | word << 6 & code::PORTS;
-        // Rules on a family ask for one bit and against the other: a key with both is of none.
-        let both = word & word >> 1 & present::V4;
-        let words = ProbeWords {
-            source: key.words[0],
-            destination: key.words[1],
-            ports: key.words[2],
-            protocol: word,
-            missing: !has & (code::SAME | code::PORTS) | both | both << 1,
-        };
-        Probe { words: vector.probe(words) }
+        Probe { words: vector.probe(&key.words) }
     }
 }
 
@@ -106,13 +93,10 @@ impl Lane {
             return Lane { code: code::NEVER, ..lane };
         }
         let (word, said) = word_3(matcher.mask[3], matcher.value[3]);
-        let (source, destination) = (shift(matcher.mask[0]), shift(matcher.mask[1]));
-        let mut which = matcher.used_words() & !0b1011;
-        which |= u32::from(source.is_none()) | u32::from(destination.is_none()) << 1;
+        let [source, destination] = [shift(matcher.mask[0]), shift(matcher.mask[1])];
+        let which = matcher.used_words() & !0xF;
         let mut lane = Lane {
-            code: word
-                | source.unwrap_or(32) << code::SOURCE_SHIFT
-                | destination.unwrap_or(32) << code::DESTINATION_SHIFT,
+            code: word | source << code::SOURCE_SHIFT | destination << code::DESTINATION_SHIFT,
             source: matcher.value[0],
             destination: matcher.value[1],
             first_ports: pair(bounds.map(|(first, _)| first)),
@@ -162,7 +146,7 @@ impl Lane {
 
 /// What of word 3 a code can say, and the mask and value that this stands for.
 fn word_3(mask: u32, value: u32) -> (u32, (u32, u32)) {
-    let mut word = mask & value & (code::SAME & !code::FAMILIES);
+    let mut word = mask & value & code::FLAGS & !code::FAMILIES;
     let mut said = (word, word);
     let mut say = |when: bool, bits: u32, (mask, value): (u32, u32)| {
         if when {
@@ -170,7 +154,6 @@ fn word_3(mask: u32, value: u32) -> (u32, (u32, u32)) {
             said = (said.0 | mask, said.1 | value);
         }
     };
-    say(mask & value & present::PORTS != 0, code::PORTS, (present::PORTS, present::PORTS));
     for family in [present::V4, present::V6] {
         let wanted = mask & code::FAMILIES == code::FAMILIES && value & code::FAMILIES == family;
         say(wanted, family, (code::FAMILIES, family));
@@ -180,10 +163,11 @@ fn word_3(mask: u32, value: u32) -> (u32, (u32, u32)) {
     (word, said)
 }
 
-/// Bits that the mask of a prefix leaves free; `None` when it is no prefix.
-fn shift(mask: u32) -> Option<u32> {
+/// Bits that the mask of a prefix leaves free. Filters have no other masks in the words 0 and 1.
+fn shift(mask: u32) -> u32 {
     let length = mask.leading_ones();
-    (mask.checked_shl(length).unwrap_or(0) == 0).then_some(32 - length)
+    debug_assert_eq!(mask.checked_shl(length).unwrap_or(0), 0, "addresses have prefixes");
+    32 - length
 }
 
 fn pair([source, destination]: [u16; 2]) -> u32 {
@@ -232,11 +216,7 @@ impl<const N: usize> Block<N> {
     /// The lane of the first rule that matches. The probe is of the same key.
     #[inline(always)]
     pub fn find<V: Vector>(&self, vector: V, probe: &Probe<V>, key: &Key, rests: &Rests) -> Option<usize> {
-        self.first(vector, vector.candidates(&self.hot, &probe.words), key, rests)
-    }
-
-    #[inline(always)]
-    fn first<V: Vector>(&self, vector: V, mut candidates: u32, key: &Key, rests: &Rests) -> Option<usize> {
+        let mut candidates = self.candidates::<V, N>(vector, probe);
         while candidates != 0 {
             let lane = candidates.trailing_zeros() as usize & (N - 1);
             if self.hot.code[lane] & code::MORE == 0 || rests.matches(vector, self.value[lane], key) {
@@ -247,11 +227,24 @@ impl<const N: usize> Block<N> {
         None
     }
 
+    /// The lanes among the first `USED` ones whose columns match: the rules, if none has more than a lane holds.
+    #[inline(always)]
+    pub fn candidates<V: Vector, const USED: usize>(&self, vector: V, probe: &Probe<V>) -> u32 {
+        const { assert!(USED <= N) };
+        vector.candidates::<USED, N>(&self.hot, &probe.words)
+    }
+
     /// The value of the rule in this lane.
     #[inline(always)]
     pub fn value(&self, lane: usize, rests: &Rests) -> u32 {
         let value = self.value[lane & (N - 1)];
         if self.hot.code[lane & (N - 1)] & code::MORE == 0 { value } else { rests.value(value) }
+    }
+
+    /// The value of the rule in this lane when no rule has more than a lane holds.
+    #[inline(always)]
+    pub(super) fn small_value(&self, lane: usize) -> u32 {
+        self.value[lane & (N - 1)]
     }
 
     /// The rank of the rule in this lane; the greatest of all when it is empty.

@@ -5,7 +5,11 @@
 //! `run` and the instructions is `#[inline(always)]`: code left outside would be compiled without them, which is slow,
 //! though right.
 
+use crate::key::WORDS;
+use crate::{Key, Verdict};
+
 use super::portable::Portable;
+use super::scan::Scan;
 
 /// A set of vector instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -75,6 +79,45 @@ impl Cpu {
     }
 }
 
+/// A look-up in rules that are a `T`: a kernel of which nothing need go through memory, for batches of one.
+/// Implementations of `look_up` are `#[inline(always)]`.
+pub trait LookUp<T> {
+    /// Looks the keys up.
+    fn look_up<V: Vector>(vector: V, rules: &T, keys: &[Key], verdicts: &mut [Verdict]);
+}
+
+/// The look-up of a [`LookUp`] with the instructions of a [`Cpu`]: one jump, when it is chosen beforehand.
+#[derive(Debug)]
+pub struct Compiled<T>(unsafe fn(&T, &[Key], &mut [Verdict]));
+
+impl<T> Clone for Compiled<T> {
+    fn clone(&self) -> Compiled<T> {
+        *self
+    }
+}
+
+impl<T> Copy for Compiled<T> {}
+
+impl<T> Compiled<T> {
+    /// Of `L`, for this CPU.
+    pub fn new<L: LookUp<T>>(cpu: Cpu) -> Compiled<T> {
+        Compiled(match cpu.0 {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => super::avx512::look_up::<L, T>,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => super::avx2::look_up::<L, T>,
+            _ => |rules, keys, verdicts| L::look_up(Portable, rules, keys, verdicts),
+        })
+    }
+
+    /// Looks keys up.
+    #[inline(always)]
+    pub fn call(self, rules: &T, keys: &[Key], verdicts: &mut [Verdict]) {
+        // SAFETY: `new` took the function for a CPU that has the instructions, which is this one.
+        unsafe { (self.0)(rules, keys, verdicts) }
+    }
+}
+
 impl Default for Cpu {
     fn default() -> Cpu {
         Cpu::detect()
@@ -93,19 +136,23 @@ pub trait Kernel {
 /// One set of instructions; a value of the type proves that the CPU has them.
 ///
 /// Columns are arrays of `N` lanes, `N` being 8 or 16. Masks have the bit of lane 0 lowest.
-pub trait Vector: Copy {
+pub trait Vector: Scan {
     /// What is looked for, in registers.
     type Probe: Copy;
 
-    /// Spreads the words that [`super::block::Columns`] are compared with.
-    fn probe(self, words: ProbeWords) -> Self::Probe;
+    /// Spreads the words 0 to 3, which columns are compared with.
+    fn probe(self, words: &[u32; WORDS]) -> Self::Probe;
 
-    /// The lanes whose 5-tuple columns match.
-    fn candidates<const N: usize>(self, columns: &HotColumns<N>, probe: &Self::Probe) -> u32;
+    /// The lanes whose columns match, of the first `USED` ones.
+    fn candidates<const USED: usize, const N: usize>(
+        self,
+        columns: &HotColumns<N>,
+        probe: &Self::Probe,
+    ) -> u32;
 
     /// Whether `(word & mask) == value` for each of the words 4 to 19 that `which` has a bit for: from bit 0 on for
-    /// word 4. `masks` and `values` hold those words only.
-    fn rest_matches(self, words: &[u32; 16], which: u16, masks: &[u32], values: &[u32]) -> bool;
+    /// word 4. `pairs` are the masks of those words only, then their values.
+    fn rest_matches(self, words: &[u32; 16], which: u16, pairs: &[u32]) -> bool;
 
     /// The lanes that hold `value`.
     fn equal<const N: usize>(self, column: &[u32; N], value: u32) -> u32;
@@ -118,16 +165,6 @@ pub trait Vector: Copy {
 
     /// Moves the lanes behind `lane` down by one, over it, and puts `value` into the last one.
     fn remove<const N: usize>(self, column: &mut [u32; N], lane: usize, value: u32);
-}
-
-/// What a key is compared with: see [`super::block`].
-#[derive(Clone, Copy, Debug)]
-pub struct ProbeWords {
-    pub(super) source: u32,
-    pub(super) destination: u32,
-    pub(super) ports: u32,
-    pub(super) protocol: u32,
-    pub(super) missing: u32,
 }
 
 /// The columns that every look-up reads: see [`super::block`].

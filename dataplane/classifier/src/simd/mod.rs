@@ -23,16 +23,18 @@ mod avx2;
 mod avx512;
 pub mod block;
 pub mod isa;
-mod portable;
+pub(crate) mod portable;
 pub mod rest;
+pub mod scan;
 
 use std::collections::HashSet;
 
 use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict};
 
 pub use block::{Block, Lane, Probe};
-pub use isa::{Cpu, Isa, Kernel, Vector};
+pub use isa::{Compiled, Cpu, Isa, Kernel, LookUp, Vector};
 pub use rest::Rests;
+pub use scan::Scan;
 
 /// Rules in a block.
 const LANES: usize = 16;
@@ -43,15 +45,38 @@ const MERGED: usize = 12;
 const FEW: usize = 8;
 
 /// Sorted blocks of rules.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Simd {
     cpu: Cpu,
+    /// The one that fits the rules.
+    look_up: Compiled<Simd>,
     len: usize,
     blocks: Vec<Block<LANES>>,
     rests: Rests,
 }
 
+impl Default for Simd {
+    fn default() -> Simd {
+        Simd::on(Cpu::detect())
+    }
+}
+
 impl Simd {
+    fn on(cpu: Cpu) -> Simd {
+        let look_up = Compiled::new::<Tuples>(cpu);
+        Simd { cpu, look_up, len: 0, blocks: Vec::new(), rests: Rests::default() }
+    }
+
+    /// Chooses the look-up after the rules have changed.
+    fn choose(&mut self) {
+        self.look_up = match (self.blocks.len(), self.rests.is_empty()) {
+            (1, true) if self.len <= LANES / 2 => Compiled::new::<One<{ LANES / 2 }>>(self.cpu),
+            (1, true) => Compiled::new::<One<LANES>>(self.cpu),
+            (_, true) => Compiled::new::<Tuples>(self.cpu),
+            (_, false) => Compiled::new::<All>(self.cpu),
+        };
+    }
+
     /// No rules, and the fastest instructions this CPU has.
     pub fn new() -> Simd {
         Simd::default()
@@ -59,7 +84,7 @@ impl Simd {
 
     /// No rules, and these instructions; `None` when this CPU does not have them.
     pub fn with_isa(isa: Isa) -> Option<Simd> {
-        Some(Simd { cpu: Cpu::with(isa)?, ..Simd::default() })
+        Cpu::with(isa).map(Simd::on)
     }
 
     fn find(&self, id: u32) -> Option<(usize, usize)> {
@@ -81,13 +106,14 @@ impl Simd {
             chunk.iter().enumerate().for_each(|(at, lane)| block.set(at, lane));
             block
         }));
+        self.choose();
     }
 }
 
 impl Classifier for Simd {
     #[inline]
     fn classify(&self, keys: &[Key], verdicts: &mut [Verdict]) {
-        self.cpu.run(Classify { blocks: &self.blocks, rests: &self.rests, keys, verdicts });
+        self.look_up.call(self, keys, verdicts);
     }
 
     fn insert(&mut self, rule: Rule) -> Result<(), InsertError> {
@@ -98,6 +124,7 @@ impl Classifier for Simd {
         let lane = Lane::new(&matcher, rule.rank(), rule.value, &mut self.rests);
         self.cpu.run(Insert { blocks: &mut self.blocks, lane });
         self.len += 1;
+        self.choose();
         Ok(())
     }
 
@@ -106,6 +133,7 @@ impl Classifier for Simd {
         let lane = self.cpu.run(Remove { blocks: &mut self.blocks, at });
         lane.drop_rest(&mut self.rests);
         self.len -= 1;
+        self.choose();
         true
     }
 
@@ -113,6 +141,7 @@ impl Classifier for Simd {
         let Some(at) = self.find(id) else { return false };
         let lane = self.cpu.run(Remove { blocks: &mut self.blocks, at }).with_precedence(precedence);
         self.cpu.run(Insert { blocks: &mut self.blocks, lane });
+        self.choose();
         true
     }
 
@@ -150,27 +179,48 @@ impl Classifier for Simd {
     }
 }
 
-/// The look-up of a batch.
-struct Classify<'a> {
-    blocks: &'a [Block<LANES>],
-    rests: &'a Rests,
-    keys: &'a [Key],
-    verdicts: &'a mut [Verdict],
+/// The look-up in one block, of which `USED` lanes may have rules, all within their lanes.
+struct One<const USED: usize>;
+
+impl<const USED: usize> LookUp<Simd> for One<USED> {
+    #[inline(always)]
+    fn look_up<V: Vector>(vector: V, rules: &Simd, keys: &[Key], verdicts: &mut [Verdict]) {
+        let Some(block) = rules.blocks.first() else { return };
+        for (key, verdict) in keys.iter().zip(verdicts) {
+            let found = block.candidates::<V, USED>(vector, &Probe::new(vector, key));
+            *verdict = (found != 0).then(|| block.small_value(found.trailing_zeros() as usize));
+        }
+    }
 }
 
-impl Kernel for Classify<'_> {
-    type Output = ();
+/// The look-up of rules that are all within their lanes.
+struct Tuples;
 
+impl LookUp<Simd> for Tuples {
     #[inline(always)]
-    fn run<V: Vector>(self, vector: V) {
-        let Classify { blocks, rests, .. } = self;
-        for (key, verdict) in self.keys.iter().zip(self.verdicts) {
+    fn look_up<V: Vector>(vector: V, rules: &Simd, keys: &[Key], verdicts: &mut [Verdict]) {
+        for (key, verdict) in keys.iter().zip(verdicts) {
             let probe = Probe::new(vector, key);
-            let found = blocks.iter().find_map(|block| {
-                let lane = block.find(vector, &probe, key, rests)?;
-                Some(block.value(lane, rests))
+            *verdict = rules.blocks.iter().find_map(|block| {
+                let found = block.candidates::<V, LANES>(vector, &probe);
+                (found != 0).then(|| block.small_value(found.trailing_zeros() as usize))
             });
-            *verdict = found;
+        }
+    }
+}
+
+/// The look-up of any rules.
+struct All;
+
+impl LookUp<Simd> for All {
+    #[inline(always)]
+    fn look_up<V: Vector>(vector: V, rules: &Simd, keys: &[Key], verdicts: &mut [Verdict]) {
+        for (key, verdict) in keys.iter().zip(verdicts) {
+            let probe = Probe::new(vector, key);
+            *verdict = rules.blocks.iter().find_map(|block| {
+                let lane = block.find(vector, &probe, key, &rules.rests)?;
+                Some(block.value(lane, &rules.rests))
+            });
         }
     }
 }

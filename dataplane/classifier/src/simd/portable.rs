@@ -2,39 +2,40 @@
 //! vectors the target always has.
 
 use super::block::code;
-use super::isa::{HotColumns, ProbeWords, Vector};
+use super::isa::{HotColumns, Vector};
+use crate::key::WORDS;
 
 /// Instructions of any CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Portable;
 
 impl Vector for Portable {
-    type Probe = ProbeWords;
+    type Probe = [u32; 4];
 
     #[inline(always)]
-    fn probe(self, words: ProbeWords) -> ProbeWords {
-        words
+    fn probe(self, words: &[u32; WORDS]) -> [u32; 4] {
+        [words[0], words[1], words[2], words[3]]
     }
 
     #[inline(always)]
-    fn candidates<const N: usize>(self, columns: &HotColumns<N>, probe: &ProbeWords) -> u32 {
-        let differs: [u32; N] = std::array::from_fn(|lane| {
+    fn candidates<const USED: usize, const N: usize>(self, columns: &HotColumns<N>, probe: &[u32; 4]) -> u32 {
+        let differs: [u32; USED] = std::array::from_fn(|lane| {
             let rule = columns.code[lane];
             let exact = (rule as i32 >> 31) as u32;
-            let source = shifted(columns.source[lane] ^ probe.source, rule >> 8 & 0xFF);
-            let destination = shifted(columns.destination[lane] ^ probe.destination, rule >> 16 & 0xFF);
-            source
-                | destination
-                | outside(probe.ports, columns.first_ports[lane], columns.span_ports[lane])
-                | rule & probe.missing
-                | (rule ^ probe.protocol) & exact & code::PROTOCOL
+            let counts = rule & code::FLAGS | exact & code::PROTOCOL;
+            let source = shifted(columns.source[lane] ^ probe[0], rule >> code::SOURCE_SHIFT & 0xFF);
+            let destination =
+                shifted(columns.destination[lane] ^ probe[1], rule >> code::DESTINATION_SHIFT & 0xFF);
+            let ports = outside(probe[2], columns.first_ports[lane], columns.span_ports[lane]);
+            source | destination | ports | (rule ^ probe[3]) & counts
         });
         mask(&differs, |differs| differs == 0)
     }
 
     #[inline(always)]
-    fn rest_matches(self, words: &[u32; 16], which: u16, masks: &[u32], values: &[u32]) -> bool {
+    fn rest_matches(self, words: &[u32; 16], which: u16, pairs: &[u32]) -> bool {
         let mut left = which;
+        let (masks, values) = pairs.split_at(pairs.len() / 2);
         for (mask, value) in masks.iter().zip(values) {
             if words[left.trailing_zeros() as usize & 15] & mask != *value {
                 return false;

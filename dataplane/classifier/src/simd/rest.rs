@@ -17,6 +17,8 @@ pub struct Rests {
     words: Vec<u32>,
     /// First free record by number of words; each holds the place of the next one.
     free: [u32; SIZES],
+    /// Records in use.
+    used: u32,
 }
 
 /// A record has from no word up to all but word 3.
@@ -25,18 +27,17 @@ const SIZES: usize = WORDS;
 const NONE: u32 = u32::MAX;
 /// Words in front of the masks.
 const HEAD: usize = 4;
-/// Words that the vectors do not compare: those of the columns, in the rare case that a column cannot say it.
-const LOW: u32 = 0b111;
-
 impl Default for Rests {
     fn default() -> Rests {
-        Rests { words: Vec::new(), free: [NONE; SIZES] }
+        Rests { words: Vec::new(), free: [NONE; SIZES], used: 0 }
     }
 }
 
 impl Rests {
-    /// Stores word 3 and the words `which` of a matcher, and the value of its rule. Returns its place.
-    pub(super) fn add(&mut self, value: u32, matcher: &Matcher, which: u32) -> u32 {
+    /// Stores word 3 and the words `which` of a matcher, none of them below 4, and the value of its rule. Returns its
+    /// place.
+    pub(crate) fn add(&mut self, value: u32, matcher: &Matcher, which: u32) -> u32 {
+        debug_assert_eq!(which & 0xF, 0, "columns say these words");
         let count = which.count_ones() as usize;
         let at = self.place(count);
         let record = &mut self.words[at..at + HEAD + 2 * count];
@@ -50,6 +51,7 @@ impl Rests {
     }
 
     fn place(&mut self, count: usize) -> usize {
+        self.used += 1;
         let free = self.free[count];
         if free == NONE {
             let at = self.words.len();
@@ -65,10 +67,17 @@ impl Rests {
     }
 
     /// Gives a record back.
-    pub(super) fn remove(&mut self, at: u32) {
+    pub(crate) fn remove(&mut self, at: u32) {
         let count = self.words[at as usize + 1].count_ones() as usize;
         self.words[at as usize] = self.free[count];
         self.free[count] = at;
+        self.used -= 1;
+    }
+
+    /// Whether no rule has a record.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
     }
 
     /// Stores a record of another arena. Returns its place.
@@ -89,24 +98,14 @@ impl Rests {
 
     /// Whether the words match.
     #[inline(always)]
-    pub(super) fn matches<V: Vector>(&self, vector: V, at: u32, key: &Key) -> bool {
+    pub(crate) fn matches<V: Vector>(&self, vector: V, at: u32, key: &Key) -> bool {
         let Some(&[_, which, mask, value, ref tail @ ..]) = self.words.get(at as usize..) else {
             return false;
         };
-        let count = which.count_ones() as usize;
-        let (Some(masks), Some(values)) = (tail.get(..count), tail.get(count..2 * count)) else {
-            return false;
-        };
+        let Some(pairs) = tail.get(..2 * which.count_ones() as usize) else { return false };
         let Some(words) = key.words.last_chunk() else { return false };
         // Both are looked at, as one branch is cheaper than two.
-        if which & LOW == 0 {
-            return (key.words[3] & mask == value)
-                & vector.rest_matches(words, (which >> 4) as u16, masks, values);
-        }
-        key.words[3] & mask == value
-            && bits(which)
-                .zip(masks.iter().zip(values))
-                .all(|(word, (mask, value))| key.words[word] & mask == *value)
+        (key.words[3] & mask == value) & vector.rest_matches(words, (which >> 4) as u16, pairs)
     }
 
     /// Octets on the heap.

@@ -1,0 +1,91 @@
+//! The steps of a look-up in [`crate::bit_select`], in vector instructions.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+use super::portable::Portable;
+#[cfg(target_arch = "x86_64")]
+use super::{avx2::Avx2, avx512::Avx512};
+
+/// What the look-up needs.
+pub trait Scan: Copy {
+    /// Gathers the bits of `word` that are set in `mask` at the lower end: the instruction PEXT.
+    fn gather(self, word: u64, mask: u64) -> u64;
+
+    /// The lanes with `key & mask == value`, the bit of lane 0 lowest.
+    fn filter(self, masks: &[u16; 8], values: &[u16; 8], key: u16) -> u32;
+
+    /// Whether three words are as the mask demands, and the two ports in the fourth are no further than the mask says
+    /// beyond the value.
+    fn row(self, value: &[u32; 4], mask: &[u32; 4], key: &[u32; 4]) -> bool;
+}
+
+impl Scan for Portable {
+    #[inline(always)]
+    fn gather(self, word: u64, mut mask: u64) -> u64 {
+        let (mut gathered, mut at) = (0, 0);
+        while mask != 0 {
+            gathered |= (word >> mask.trailing_zeros() & 1) << at;
+            at += 1;
+            mask &= mask - 1;
+        }
+        gathered
+    }
+
+    #[inline(always)]
+    fn filter(self, masks: &[u16; 8], values: &[u16; 8], key: u16) -> u32 {
+        (0..8).fold(0, |lanes, lane| lanes | u32::from(key & masks[lane] == values[lane]) << lane)
+    }
+
+    #[inline(always)]
+    fn row(self, value: &[u32; 4], mask: &[u32; 4], key: &[u32; 4]) -> bool {
+        let outside = |shift: u32| {
+            let port = (key[3] >> shift) as u16;
+            port.wrapping_sub((value[3] >> shift) as u16) > (mask[3] >> shift) as u16
+        };
+        (0..3).all(|word| key[word] & mask[word] == value[word]) && !outside(16) && !outside(0)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_bmi2 {
+    ($vector:ty) => {
+        impl Scan for $vector {
+            #[inline(always)]
+            fn gather(self, word: u64, mask: u64) -> u64 {
+                // SAFETY: the CPU has BMI2, as `self` exists.
+                unsafe { _pext_u64(word, mask) }
+            }
+
+            #[inline(always)]
+            fn filter(self, masks: &[u16; 8], values: &[u16; 8], key: u16) -> u32 {
+                // SAFETY: the CPU has the instructions, as `self` exists; eight halves of a word are 16 octets.
+                unsafe {
+                    let masked =
+                        _mm_and_si128(_mm_loadu_si128(masks.as_ptr().cast()), _mm_set1_epi16(key as i16));
+                    let equal = _mm_cmpeq_epi16(masked, _mm_loadu_si128(values.as_ptr().cast()));
+                    _mm_movemask_epi8(_mm_packs_epi16(equal, _mm_setzero_si128())) as u32
+                }
+            }
+
+            #[inline(always)]
+            fn row(self, value: &[u32; 4], mask: &[u32; 4], key: &[u32; 4]) -> bool {
+                // SAFETY: the CPU has the instructions, as `self` exists; four words are 16 octets.
+                unsafe {
+                    let value = _mm_loadu_si128(value.as_ptr().cast());
+                    let mask = _mm_loadu_si128(mask.as_ptr().cast());
+                    let key = _mm_loadu_si128(key.as_ptr().cast());
+                    let words = _mm_xor_si128(_mm_and_si128(key, mask), value);
+                    let ports = _mm_subs_epu16(_mm_sub_epi16(key, value), mask);
+                    let differs = _mm_blend_epi16::<0b1100_0000>(words, ports);
+                    _mm_testz_si128(differs, differs) == 1
+                }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+with_bmi2!(Avx2);
+#[cfg(target_arch = "x86_64")]
+with_bmi2!(Avx512);
