@@ -6,6 +6,7 @@
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// Why the log could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +24,15 @@ pub enum LogError {
 }
 
 /// Checks a filter without starting anything, for the validation of a configuration.
+///
+/// Stricter than `RUST_LOG`, where a lone word that is no level is a target: in a configuration `log: verbose` is a
+/// mistake, and would switch everything off but the target "verbose".
 pub fn validate(filter: &str) -> Result<(), LogError> {
+    let lone = |word: &&str| !word.contains(['=', '[']) && word.parse::<LevelFilter>().is_err();
+    if let Some(word) = filter.split(',').map(str::trim).find(lone) {
+        let reason = format!("{word:?} is no level; there are off, error, warn, info, debug and trace");
+        return Err(LogError::Filter { filter: filter.to_owned(), reason });
+    }
     parse(filter).map(|_| ())
 }
 
@@ -56,6 +65,8 @@ mod tests {
         assert!(validate("info").is_ok());
         assert!(validate("amf=debug,info").is_ok());
         assert!(validate("amf=notalevel").is_err());
+        let lone = validate("info,verbose").unwrap_err().to_string();
+        assert!(lone.contains("\"verbose\" is no level"), "{lone}");
         init("info").unwrap();
         init("debug").unwrap();
     }

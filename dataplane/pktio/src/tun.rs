@@ -40,13 +40,19 @@ pub struct TunPort {
     name: String,
 }
 
+/// Whether a device can have this name, without creating one.
+pub fn check_name(name: &str) -> Result<(), TunError> {
+    let valid = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+    if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(valid) {
+        return Err(TunError::Name(name.to_owned()));
+    }
+    Ok(())
+}
+
 impl TunPort {
     /// Creates the device in the calling thread's network namespace. It is down and has no address yet.
     pub fn create(name: &str) -> Result<TunPort, TunError> {
-        let valid = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
-        if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(valid) {
-            return Err(TunError::Name(name.to_owned()));
-        }
+        check_name(name)?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)

@@ -102,6 +102,14 @@ pub enum ConfigError {
         /// As given.
         mtu: u32,
     },
+    /// A name no device can have.
+    #[error("upf.dnn {dnn}: tun: {reason}")]
+    Tun {
+        /// Data network.
+        dnn: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// GTP-U on no particular address.
     #[error("upf.gtpu must be an address that gNBs reach, not {0}: it is sent to them as tunnel endpoint")]
     GtpuAddress(IpAddr),
@@ -141,6 +149,8 @@ impl DnnConfig {
         if !MTU.contains(&self.mtu) {
             return Err(ConfigError::Mtu { dnn: self.name.to_string(), mtu: self.mtu });
         }
+        pktio::tun::check_name(&self.tun)
+            .map_err(|error| ConfigError::Tun { dnn: self.name.to_string(), reason: error.to_string() })?;
         match (self.ue_pool.ipv4, self.ue_pool.ipv6) {
             (None, None) => return Err(pool_error("is empty: give ipv4, ipv6 or both")),
             (Some(pool), _) if !pool.address().is_ipv4() => {

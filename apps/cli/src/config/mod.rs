@@ -284,6 +284,17 @@ mod tests {
         assert!(problems("sbi: 127.0.0.4:7777", "sbi: 127.0.0.5:7777")[0].contains("amf.sbi already"));
         assert!(problems("tac: [1]", "tac: []")[0].starts_with("amf.tac: "));
         assert!(problems("upf: [127.0.0.7:8805]", "upf: []")[0].starts_with("smf.upf: "));
+        assert!(problems("log: info", "log: chatty")[0].contains("\"chatty\" is no level"));
+    }
+
+    #[test]
+    fn a_device_name_that_the_kernel_would_refuse_is_a_mistake() {
+        let text = SHIPPED.replace("tun: gw0", "tun: gateway-of-internet");
+        let problems = parse(&text).unwrap_err();
+        assert!(
+            problems[0].message.contains("\"gateway-of-internet\" is not an interface name"),
+            "{problems:?}"
+        );
     }
 
     #[test]

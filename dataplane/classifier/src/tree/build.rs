@@ -4,12 +4,15 @@
 //! [`Space::apply`] is a function: it may be called to try an action, or a whole tree of them, without building
 //! anything. [`build`] asks the policy for an action per node, applies it and writes nodes and leaves.
 //!
-//! Memory is bounded whatever the policy does. A rule whose copies would exceed [`Limits::copies`] is *evicted*: taken
-//! out of the tree altogether and handed back, for another tree that looks at other fields. When the copies of all
-//! rules together exceed [`Limits::total`] times their number, one copy per rule is the limit from then on.
+//! Memory is bounded whatever the policy does. A rule comes into a tree with a budget of [`Limits::copies`], which the
+//! children that it reaches share. A rule that reaches more children than it has budget left *reaches far* at that
+//! node: all such rules become a tree of their own beside the one of the others ([`Step::Both`]), where they are
+//! divided by other fields. It takes the place of the rule lists that HyperCuts pushes up to inner nodes, and of
+//! EffiCuts' separation of large rules, and happens only where it is needed. When the copies of all rules exceed
+//! [`Limits::total`] times their number, no rule is copied any more.
 
 use super::entry::Entry;
-use super::node::{Extent, FIELDS, MAX_CUT_BITS, MAX_CUTS, Step, Tree, Walk, Window};
+use super::node::{Extent, FIELDS, MAX_CUT_BITS, MAX_CUTS, Step, Tree, Window};
 use crate::Field;
 
 /// Levels that trees have at most, the leaves included. The walk of an update recurses, so there must be a bound.
@@ -189,23 +192,18 @@ impl Space {
     /// The children that an action gives a part, in the order of the node's children; none when it would divide nothing.
     /// Children may be empty. A rule stands in every child that it reaches into.
     pub fn apply(&self, part: &Part, action: &Action) -> Vec<Part> {
-        let mut evicted = Vec::new();
-        self.step(part, action)
-            .map_or(Vec::new(), |step| self.children(part, &step, usize::MAX, &mut evicted))
+        self.step(part, action).map_or(Vec::new(), |step| self.children(part, &step, |_, _| {}))
     }
 
-    /// The children; rules that reach into more than `copies` of them go to `evicted` instead.
-    fn children(&self, part: &Part, step: &Step, copies: usize, evicted: &mut Vec<u32>) -> Vec<Part> {
+    /// The children. Calls `each` with the place of every rule in the part and the children that it stands in.
+    fn children(&self, part: &Part, step: &Step, mut each: impl FnMut(usize, &[u32])) -> Vec<Part> {
         let mut rules: Vec<Vec<u32>> = vec![Vec::new(); step.children()];
         let mut cells = Vec::new();
-        for &rule in &part.rules {
+        for (at, &rule) in part.rules.iter().enumerate() {
             cells.clear();
             self.cells(part, step, rule, &mut cells);
-            if cells.len() > copies {
-                evicted.push(rule);
-            } else {
-                cells.iter().for_each(|&cell| rules[cell as usize].push(rule));
-            }
+            cells.iter().for_each(|&cell| rules[cell as usize].push(rule));
+            each(at, &cells);
         }
         let whole = rules.into_iter().enumerate().map(|(cell, rules)| {
             let mut child = Part { rules, region: part.region.clone(), known: part.known.clone() };
@@ -215,10 +213,29 @@ impl Space {
         whole.collect()
     }
 
+    /// Number of children that a rule reaches into, or a few more.
+    fn reach(&self, part: &Part, step: &Step, rule: u32) -> usize {
+        match *step {
+            Step::Split { field, bound } => {
+                let extent = self.clipped(part, rule, self.dim(field));
+                1 + usize::from(extent.first <= bound && bound < extent.last)
+            }
+            Step::Cut(windows) => {
+                let taken = windows.iter().filter(|window| window.bits > 0);
+                let reach = taken.map(|window| {
+                    self.clipped(part, rule, self.dim(window.field))
+                        .reach(window.shift.into(), window.bits.into())
+                });
+                reach.product()
+            }
+            Step::Leaf { .. } | Step::Both => 1,
+        }
+    }
+
     /// Numbers of the children that a rule reaches into.
     pub fn cells(&self, part: &Part, step: &Step, rule: u32, cells: &mut Vec<u32>) {
         match *step {
-            Step::Leaf { .. } => {}
+            Step::Leaf { .. } | Step::Both => {}
             Step::Split { field, bound } => {
                 let extent = self.clipped(part, rule, self.dim(field));
                 cells.extend((extent.first <= bound).then_some(0));
@@ -248,7 +265,7 @@ impl Space {
     /// Narrows a part to the region of a child.
     fn narrow(&self, step: &Step, cell: u32, part: &mut Part) {
         match *step {
-            Step::Leaf { .. } => {}
+            Step::Leaf { .. } | Step::Both => {}
             Step::Split { field, bound } => {
                 let region = &mut part.region[self.dim(field)];
                 *region = if cell == 0 { (region.0, bound) } else { (bound + 1, region.1) };
@@ -284,8 +301,7 @@ pub trait Policy: Clone + Send + Sync {
         let _ = space;
     }
 
-    /// Divides rules among trees that are all searched; every rule in one group, each in order. Called with all rules
-    /// first, and then with those that were evicted.
+    /// Divides rules among trees that are all searched; every rule in one group, each in order.
     fn partition(&self, space: &Space, rules: Vec<u32>) -> Vec<Vec<u32>> {
         let _ = space;
         vec![rules]
@@ -313,7 +329,7 @@ pub trait Policy: Clone + Send + Sync {
 /// How much copying of rules is allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Copies of one rule in a tree.
+    /// Copies of one rule in a tree before it is put beside the others, at most 65,535.
     pub copies: usize,
     /// Copies of all, times the number of rules.
     pub total: usize,
@@ -321,109 +337,125 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { copies: 64, total: 6 }
+        Limits { copies: 32, total: 6 }
     }
 }
 
 impl Limits {
-    /// No limit: for a part that must stay where it is.
-    pub const NONE: Limits = Limits { copies: usize::MAX, total: usize::MAX };
+    /// For a leaf that is divided.
+    pub const LOCAL: Limits = Limits { copies: 2, total: 3 };
 }
 
-/// Builds the tree of a part at `root`, an empty leaf. Returns the rules that were evicted, in order.
+/// Budget of rules in a tree beside another.
+const FAR_COPIES: u16 = 4;
+
+/// Builds the tree of a part at `root`, an empty leaf `depth` levels below its root.
 pub fn build<P: Policy>(
     tree: &mut Tree,
     root: u32,
     space: &Space,
     part: Part,
     policy: &P,
-    limits: Limits,
-) -> Vec<u32> {
+    (limits, depth): (Limits, u32),
+) {
     let allowed = limits.total.saturating_mul(part.rules.len());
-    let mut builder = Builder {
-        tree,
-        space,
-        policy,
-        limit: limits.copies,
-        allowed,
-        copies: vec![0; space.len()],
-        out: vec![false; space.len()],
-        total: 0,
-    };
-    let mut evicted = Vec::new();
-    let mut open = vec![(root, part, 0)];
-    while let Some((node, mut part, depth)) = open.pop() {
-        part.rules.retain(|&rule| !builder.out[rule as usize]);
-        builder.node(node, part, depth, &mut open, &mut evicted);
+    let budgets = vec![limits.copies.clamp(1, u16::MAX.into()) as u16; part.rules.len()];
+    let mut builder = Builder { tree, space, policy, allowed, total: 0, open: Vec::new() };
+    builder.open.push(Open { node: root, part, budgets, depth });
+    while let Some(open) = builder.open.pop() {
+        builder.node(open);
     }
-    let Builder { copies, .. } = builder;
-    let mut walk = Walk::default();
-    for &rule in evicted.iter().filter(|&&rule| copies[rule as usize] > 0) {
-        let entry = *space.entry(rule);
-        let mut extents = Extent::all(&tree.pool.matcher(&entry));
-        walk.run(tree, root, &mut extents, usize::MAX);
-        walk.leaves.iter().for_each(|&leaf| _ = tree.remove_at(leaf, entry.tail.rank));
-    }
-    evicted.sort_unstable();
-    evicted
+}
+
+/// A node to build.
+struct Open {
+    node: u32,
+    part: Part,
+    /// Copies that every rule of the part may still have.
+    budgets: Vec<u16>,
+    depth: u32,
 }
 
 struct Builder<'a, P> {
     tree: &'a mut Tree,
     space: &'a Space,
     policy: &'a P,
-    limit: usize,
     allowed: usize,
-    /// Copies of every rule that stand in leaves.
-    copies: Vec<u32>,
-    /// Rules that were evicted.
-    out: Vec<bool>,
+    /// Rules in all leaves so far.
     total: usize,
+    open: Vec<Open>,
 }
 
 impl<P: Policy> Builder<'_, P> {
-    fn node(
-        &mut self,
-        node: u32,
-        part: Part,
-        depth: u32,
-        open: &mut Vec<(u32, Part, u32)>,
-        evicted: &mut Vec<u32>,
-    ) {
-        let small = part.rules.len() <= self.policy.leaf_rules() || depth + 1 >= MAX_DEPTH;
-        let action = if small { Action::Leaf } else { self.policy.choose(self.space, &part, depth) };
-        let Some(step) = self.space.step(&part, &action) else { return self.leaf(node, &part, evicted) };
-        let already = evicted.len();
-        let children = self.space.children(&part, &step, self.limit, evicted);
-        // A step that leaves every rule in every child divides nothing: it would be repeated for ever. Where nothing may
-        // be evicted, one that doubles the rules is not worth it.
-        let copies: usize = children.iter().map(|child| child.rules.len()).sum();
-        let useless = children.iter().all(|child| child.rules.len() == part.rules.len());
-        if evicted.len() == already && useless || self.limit == usize::MAX && copies > 2 * part.rules.len() {
-            return self.leaf(node, &part, evicted);
+    fn node(&mut self, open: Open) {
+        let rules = open.part.rules.len();
+        let small = rules <= self.policy.leaf_rules() || open.depth + 1 >= MAX_DEPTH;
+        let action =
+            if small { Action::Leaf } else { self.policy.choose(self.space, &open.part, open.depth) };
+        let Some(step) = self.space.step(&open.part, &action) else { return self.leaf(open) };
+        let reach: Vec<usize> =
+            open.part.rules.iter().map(|&rule| self.space.reach(&open.part, &step, rule)).collect();
+        let exhausted = self.total > self.allowed;
+        let budget = |at: usize| if exhausted { 1 } else { open.budgets[at].into() };
+        let far = (0..rules).filter(|&at| reach[at] > budget(at)).count();
+        if far == 0 {
+            self.divide(open, &step);
+        } else if far < rules && rules > 2 * self.policy.leaf_rules() {
+            self.both(open, &reach, exhausted);
+        } else if exhausted || rules <= 2 * self.policy.leaf_rules() {
+            self.leaf(open);
+        } else {
+            // All reach far: there is nothing to put them beside.
+            self.divide(open, &step);
         }
-        evicted[already..].iter().for_each(|&rule| self.out[rule as usize] = true);
-        let best = part.rules.first().map_or(u32::MAX, |&rule| self.space.entry(rule).precedence());
-        let base = self.tree.set_inner(node, best, step);
-        let filled = children.into_iter().enumerate().filter(|(_, child)| !child.rules.is_empty());
-        open.extend(filled.map(|(at, child)| (base + at as u32, child, depth + 1)));
     }
 
-    fn leaf(&mut self, node: u32, part: &Part, evicted: &mut Vec<u32>) {
-        let already = evicted.len();
-        for &rule in &part.rules {
-            if self.copies[rule as usize] as usize >= self.limit {
-                self.out[rule as usize] = true;
-                evicted.push(rule);
+    /// Puts the rules that reach far into a tree beside that of the others.
+    fn both(&mut self, open: Open, reach: &[usize], exhausted: bool) {
+        let Open { node, part, budgets, depth } = open;
+        let mut sides = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
+        for (at, &rule) in part.rules.iter().enumerate() {
+            let far = reach[at] > if exhausted { 1 } else { budgets[at].into() };
+            let (rules, left) = &mut sides[usize::from(!far)];
+            rules.push(rule);
+            left.push(if far { budgets[at].max(FAR_COPIES) } else { budgets[at] });
+        }
+        let base = self.tree.set_inner(node, self.best(&part), Step::Both);
+        for (side, (rules, budgets)) in sides.into_iter().enumerate() {
+            let Part { region, known, .. } = part.clone();
+            let part = self.space.shrink(Part { rules, region, known });
+            self.open.push(Open { node: base + side as u32, part, budgets, depth: depth + 1 });
+        }
+    }
+
+    /// Makes the children of a step.
+    fn divide(&mut self, open: Open, step: &Step) {
+        let Open { node, part, budgets, depth } = &open;
+        let mut left: Vec<Vec<u16>> = vec![Vec::new(); step.children()];
+        let children = self.space.children(part, step, |at, cells| {
+            let share = (usize::from(budgets[at]) / cells.len().max(1)).max(1) as u16;
+            cells.iter().for_each(|&cell| left[cell as usize].push(share));
+        });
+        // A step that leaves every rule in every child divides nothing: it would be repeated for ever.
+        if children.iter().all(|child| child.rules.len() == part.rules.len()) {
+            return self.leaf(open);
+        }
+        let base = self.tree.set_inner(*node, self.best(part), *step);
+        for (at, (part, budgets)) in children.into_iter().zip(left).enumerate() {
+            if !part.rules.is_empty() {
+                self.open.push(Open { node: base + at as u32, part, budgets, depth: depth + 1 });
             }
         }
-        let rules: Vec<u32> = part.rules.iter().copied().filter(|&rule| !self.out[rule as usize]).collect();
-        debug_assert_eq!(rules.len() + evicted.len() - already, part.rules.len());
-        rules.iter().for_each(|&rule| self.copies[rule as usize] += 1);
+    }
+
+    /// The best precedence of a part.
+    fn best(&self, part: &Part) -> u32 {
+        part.rules.first().map_or(u32::MAX, |&rule| self.space.entry(rule).precedence())
+    }
+
+    fn leaf(&mut self, open: Open) {
+        let rules = &open.part.rules;
         self.total += rules.len();
-        if self.total > self.allowed {
-            self.limit = 1;
-        }
-        self.tree.set_leaf(node, rules.iter().map(|&rule| *self.space.entry(rule)));
+        self.tree.set_leaf(open.node, rules.iter().map(|&rule| *self.space.entry(rule)));
     }
 }

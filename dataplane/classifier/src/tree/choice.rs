@@ -8,6 +8,8 @@ use super::node::{Extent, MAX_CUT_BITS, MAX_CUTS};
 
 /// Rules that an estimate looks at.
 const SAMPLE: usize = 512;
+/// A rule that reaches more children of a cut would rather stand beside the cut.
+const FAR: usize = 16;
 
 /// What the rules of a sample match in one dimension of a part.
 #[derive(Clone, Debug)]
@@ -173,7 +175,16 @@ impl Cells {
         self.counts.clear();
         self.counts.resize(1 << all, 0);
         let rules = columns.first().map_or(0, |column| column.extents.len());
+        let mut far = 0;
         for rule in 0..rules {
+            let reach: usize = cuts
+                .iter()
+                .map(|&(at, bits)| columns[at].extents[rule].reach(columns[at].differ - bits, bits))
+                .product();
+            if reach > FAR {
+                far += 1;
+                continue;
+            }
             self.reached.clear();
             self.reached.push(0);
             for &(at, bits) in cuts {
@@ -190,6 +201,6 @@ impl Cells {
             self.reached.iter().for_each(|&cell| self.counts[cell as usize] += 1);
         }
         let sums = self.counts.iter().map(|&count| (count as usize, (count as usize).pow(2)));
-        sums.fold((0, 0), |(copies, pairs), (count, square)| (copies + count, pairs + square))
+        sums.fold((far, far * far), |(copies, pairs), (count, square)| (copies + count, pairs + square))
     }
 }

@@ -237,6 +237,12 @@ impl Arena {
             .map(|(hot, tail)| Entry { hot: *hot, tail: *tail })
     }
 
+    /// Whether a leaf has an entry of this rank.
+    pub fn holds(&self, first: u32, len: usize, rank: u64) -> bool {
+        let span = first as usize..first as usize + len;
+        self.tails[span].binary_search_by_key(&rank, |tail| tail.rank).is_ok()
+    }
+
     /// The least precedence value in a leaf.
     pub fn best(&self, first: u32, len: usize) -> u32 {
         if len == 0 { u32::MAX } else { (self.tails[first as usize].rank >> 32) as u32 }

@@ -1,9 +1,8 @@
 //! A classifier of a few trees and a list, with updates, for any [`Policy`].
 //!
-//! A build asks the policy to divide the rules into groups and builds one tree per group. Rules that were evicted from
-//! them, for they would have had too many copies, are divided again, until few are left or there are enough trees; the
-//! rest becomes a list, the last root. A look-up searches all roots, the one with the best rule first, and skips nodes
-//! that hold nothing better than what was found.
+//! A build asks the policy to divide the rules into groups and builds one tree per group; small groups become a list,
+//! the last root. A look-up searches all roots, the one with the best rule first, and skips nodes that hold nothing
+//! better than what was found.
 //!
 //! A new rule goes where it needs the fewest leaves, and into the list when it would need more than
 //! [`INSERT_LEAVES`] everywhere. A leaf that outgrows its bound is built anew in place, with the policy's own
@@ -21,7 +20,7 @@ use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict, rank};
 pub const TREES: usize = 8;
 /// A list is made trees when this long, and at every doubling.
 const LIST_SPLIT: usize = 32;
-/// A group of fewer evicted rules than this is not worth a tree: one leaf is read faster.
+/// A group of fewer rules than this is not worth a tree: one leaf is read faster.
 const GROUP_MIN: usize = 16;
 /// Leaves that one inserted rule may stand in.
 const INSERT_LEAVES: usize = 16;
@@ -137,45 +136,25 @@ impl<P: Policy> Forest<P> {
         }
     }
 
-    /// Builds trees of these rules, before the list, and fills the list with the rest. The list must be empty.
+    /// Builds trees of these rules, before the list, and fills the list with small groups. The list must be empty.
     fn grow(&mut self, space: &Space) {
         let list = self.roots.pop().unwrap_or_default();
-        let mut rest: Vec<u32> = (0..space.len() as u32).collect();
-        while rest.len() >= GROUP_MIN && self.roots.len() < TREES {
-            let mut evicted = Vec::new();
-            let before = rest.len();
-            for rules in self.policy.partition(space, rest) {
-                if rules.len() < GROUP_MIN || self.roots.len() >= TREES {
-                    evicted.extend(rules);
-                } else {
-                    evicted.extend(self.grow_tree(space, rules));
-                }
+        let mut rest: Vec<u32> = Vec::new();
+        for rules in self.policy.partition(space, (0..space.len() as u32).collect()) {
+            if rules.len() < GROUP_MIN || self.roots.len() >= TREES {
+                rest.extend(rules);
+                continue;
             }
-            rest = evicted;
-            rest.sort_unstable();
-            if rest.len() == before {
-                break;
-            }
+            let (root, place) = (self.tree.add_root(), self.roots.len() as u8);
+            rules.iter().for_each(|&rule| self.set_root(space.entry(rule).id(), place));
+            build(&mut self.tree, root, space, space.part(rules), &self.policy, (self.policy.limits(), 0));
+            self.roots.push(root);
         }
+        rest.sort_unstable();
         self.roots.push(list);
         self.tree.set_leaf(list, rest.iter().map(|&rule| *space.entry(rule)));
-        let root = (self.roots.len() - 1) as u8;
-        rest.iter().for_each(|&rule| self.set_root(space.entry(rule).id(), root));
-    }
-
-    /// Builds a tree of these rules; returns those that were evicted.
-    fn grow_tree(&mut self, space: &Space, rules: Vec<u32>) -> Vec<u32> {
-        let root = self.tree.add_root();
-        let part = space.part(rules.clone());
-        let evicted = build(&mut self.tree, root, space, part, &self.policy, self.policy.limits());
-        if evicted.len() == rules.len() {
-            return evicted;
-        }
-        let place = self.roots.len() as u8;
-        self.roots.push(root);
-        let stays = |rule: &&u32| evicted.binary_search(rule).is_err();
-        rules.iter().filter(stays).for_each(|&rule| self.set_root(space.entry(rule).id(), place));
-        evicted
+        let place = (self.roots.len() - 1) as u8;
+        rest.iter().for_each(|&rule| self.set_root(space.entry(rule).id(), place));
     }
 
     fn sort_roots(&mut self) {
@@ -188,20 +167,19 @@ impl<P: Policy> Forest<P> {
     fn place(&mut self, entry: &Entry) {
         let extents = Extent::all(&self.tree.pool.matcher(entry));
         let trees = self.roots.len() - 1;
-        let (mut best, mut fewest) = (trees, INSERT_LEAVES + 1);
+        // The tree with the fewest leaves, and the limit that they were found with: another might lead elsewhere.
+        let (mut best, mut fewest, mut limit) = (trees, INSERT_LEAVES + 1, 0);
         for at in 0..trees {
-            if self.walk.run(&self.tree, self.roots[at], &mut extents.clone(), fewest - 1) {
+            if fewest > 1 && self.walk.insert(&self.tree, self.roots[at], &mut extents.clone(), fewest - 1) {
+                limit = fewest - 1;
                 (best, fewest) = (at, self.walk.leaves.len());
-                if fewest <= 1 {
-                    break;
-                }
             }
         }
         self.set_root(entry.id(), best as u8);
         if best == trees {
             return self.place_in_list(entry);
         }
-        self.walk.run(&self.tree, self.roots[best], &mut extents.clone(), INSERT_LEAVES);
+        self.walk.insert(&self.tree, self.roots[best], &mut extents.clone(), limit);
         for &inner in &self.walk.inner {
             self.tree.improve(inner, entry.precedence());
         }
@@ -240,7 +218,8 @@ impl<P: Policy> Forest<P> {
         {
             return;
         }
-        if path.len() as u32 + 8 > MAX_DEPTH {
+        let depth = path.len() as u32;
+        if depth + 2 > MAX_DEPTH {
             return;
         }
         let entries = self.tree.take_leaf(leaf);
@@ -249,7 +228,7 @@ impl<P: Policy> Forest<P> {
             (*entry, follow(&self.tree, &path, extents))
         };
         let space = Space::new(entries.iter().map(within).collect());
-        build(&mut self.tree, leaf, &space, space.whole(), &self.policy, Limits::NONE);
+        build(&mut self.tree, leaf, &space, space.whole(), &self.policy, (Limits::LOCAL, depth));
     }
 
     fn forget(&mut self, slot: u32) {
@@ -258,7 +237,7 @@ impl<P: Policy> Forest<P> {
             return;
         }
         let mut extents = Extent::all(&self.tree.pool.matcher(&entry));
-        self.walk.run(&self.tree, self.roots[root as usize], &mut extents, usize::MAX);
+        self.walk.find(&self.tree, self.roots[root as usize], &mut extents, entry.tail.rank);
         for &leaf in &self.walk.leaves {
             let removed = self.tree.remove_at(leaf, entry.tail.rank);
             debug_assert!(removed, "a rule stands in every leaf that it reaches");
@@ -394,29 +373,28 @@ impl<P: Policy> Classifier for Forest<P> {
     }
 }
 
-/// Steps from a root to a node, for tests and statistics: leaves, most rules in a leaf, deepest level.
+/// What a tree looks like, for tests and statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Shape {
-    /// Trees, the list not counted.
-    pub trees: usize,
     /// Leaves with rules.
     pub leaves: usize,
-    /// Most rules in a leaf, the list not counted.
+    /// Most rules in a leaf.
     pub longest_leaf: usize,
-    /// Rules in leaves, copies included, the list not counted.
+    /// Rules in leaves, copies included.
     pub copies: usize,
     /// Nodes above a leaf at most.
     pub depth: usize,
-    /// Rules in the list.
-    pub list: usize,
 }
 
 impl<P: Policy> Forest<P> {
-    /// What has been built.
-    pub fn shape(&self) -> Shape {
-        let mut shape = Shape { trees: self.roots.len() - 1, ..Shape::default() };
-        shape.list = self.tree.leaf_entries(self.list()).len();
-        let mut open: Vec<(u32, usize)> = self.roots.iter().rev().skip(1).map(|&root| (root, 0)).collect();
+    /// The trees, and the list as the last.
+    pub fn shapes(&self) -> Vec<Shape> {
+        self.roots.iter().map(|&root| self.shape(root)).collect()
+    }
+
+    fn shape(&self, root: u32) -> Shape {
+        let mut shape = Shape::default();
+        let mut open = vec![(root, 0)];
         while let Some((at, depth)) = open.pop() {
             let node = self.tree.node(at);
             if let Step::Leaf { len } = node.step() {

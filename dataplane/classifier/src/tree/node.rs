@@ -7,11 +7,13 @@
 //! leaf   bits 0-1 = 0 | length 2-31                                           base = first entry in the arena
 //! split  bits 0-1 = 1 | word 2-6 | shift 7-11 | width - 1 12-16 | bound 32-63 base = first of two children
 //! cut    bits 0-1 = 2 | three times: word 5 | shift 5 | bits 4                base = first of 2^(all bits) children
+//! both   bits 0-1 = 3                                                         base = first of two children
 //! ```
 //! A split sends values up to its bound left. A cut takes some bits of up to three fields for the number of the
 //! child: equal-sized cuts of HyperCuts are powers of two, so that a child is found without division or
 //! comparison. It looks at no bits above those it takes: a key that differs there from all rules of the node ends in
 //! some leaf and matches nothing. So regions shrunk to their rules ("region compaction") cost nothing in the look-up.
+//! Below a `both`, both children are searched: the first has the rules that would have had too many copies in the second.
 
 use super::entry::{Arena, Entry, Pool, Probe, Tail};
 use crate::key::WORDS;
@@ -63,6 +65,15 @@ impl Extent {
         } else {
             None
         }
+    }
+
+    /// Number of children that [`Extent::cut`] reaches, or a few more.
+    #[inline]
+    pub fn reach(&self, shift: u32, bits: u32) -> usize {
+        let cells = (1u32 << bits) - 1;
+        let open = (!self.mask >> shift & cells).count_ones();
+        let range = (self.last >> shift) - (self.first >> shift);
+        (range.min(cells) as usize + 1).min(1 << open)
     }
 
     /// Calls `each` with every child that the extent reaches of a cut by `bits` bits from `shift` on, and the part of
@@ -122,6 +133,8 @@ pub enum Step {
     },
     /// Sends it to the child that bits of fields say, the first field in the upper bits.
     Cut([Window; MAX_CUTS]),
+    /// Sends it to two children: rules that reach far, and all others.
+    Both,
 }
 
 impl Step {
@@ -129,7 +142,7 @@ impl Step {
     pub fn children(&self) -> usize {
         match self {
             Step::Leaf { .. } => 0,
-            Step::Split { .. } => 2,
+            Step::Split { .. } | Step::Both => 2,
             Step::Cut(windows) => 1 << windows.iter().map(|window| u32::from(window.bits)).sum::<u32>(),
         }
     }
@@ -148,6 +161,7 @@ pub struct Node {
 const LEAF: u64 = 0;
 const SPLIT: u64 = 1;
 const CUT: u64 = 2;
+const BOTH: u64 = 3;
 /// Bits of a window in a code.
 const WINDOW: u32 = 14;
 
@@ -189,6 +203,7 @@ impl Node {
                 }
                 code
             }
+            Step::Both => BOTH,
         };
         Node { best, base, code }
     }
@@ -198,6 +213,7 @@ impl Node {
         let place = (self.code >> 2) as u32;
         match self.code & 3 {
             LEAF => Step::Leaf { len: self.len() },
+            BOTH => Step::Both,
             SPLIT => Step::Split {
                 field: FIELD_AT[place as usize & 31][place as usize >> 5 & 31],
                 bound: (self.code >> 32) as u32,
@@ -338,10 +354,17 @@ impl Tree {
     pub fn search(&self, root: u32, key: &Key, probe: &Probe, found: &mut Tail) {
         let mut node = self.nodes[root as usize];
         while node.best <= found.precedence() {
-            if node.code & 3 == LEAF {
-                return self.arena.scan(node.base, node.len(), &self.pool, probe, key, found);
+            match node.code & 3 {
+                LEAF => return self.arena.scan(node.base, node.len(), &self.pool, probe, key, found),
+                BOTH => {
+                    // The one that may have the better rule first: the other may then be skipped.
+                    let base = node.base as usize;
+                    let swap = u32::from(self.nodes[base + 1].best < self.nodes[base].best);
+                    self.search(node.base + swap, key, probe, found);
+                    node = self.nodes[base + 1 - swap as usize];
+                }
+                _ => node = self.nodes[node.child(key) as usize],
             }
-            node = self.nodes[node.child(key) as usize];
         }
     }
 
@@ -361,23 +384,92 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Finds the leaves below `root` that a rule of these extents belongs into; `false` when there are more than `limit`.
-    pub fn run(&mut self, tree: &Tree, root: u32, extents: &mut [Extent; FIELDS], limit: usize) -> bool {
+    /// Finds the leaves below `root` where a rule of these extents is to be inserted; `false` when there are more than
+    /// `limit`.
+    pub fn insert(&mut self, tree: &Tree, root: u32, extents: &mut [Extent; FIELDS], limit: usize) -> bool {
         self.leaves.clear();
         self.inner.clear();
-        self.visit(tree, root, extents, limit)
+        self.visit(tree, root, extents, Purpose::Insert { limit })
     }
 
-    fn visit(&mut self, tree: &Tree, at: u32, extents: &mut [Extent; FIELDS], limit: usize) -> bool {
+    /// Finds the leaves below `root` that hold the rule of these extents and this rank.
+    pub fn find(&mut self, tree: &Tree, root: u32, extents: &mut [Extent; FIELDS], rank: u64) {
+        self.leaves.clear();
+        self.inner.clear();
+        self.visit(tree, root, extents, Purpose::Find { rank });
+    }
+
+    fn visit(&mut self, tree: &Tree, at: u32, extents: &mut [Extent; FIELDS], purpose: Purpose) -> bool {
         let node = tree.node(at);
-        match node.step() {
-            Step::Leaf { .. } => {
+        match (node.step(), purpose) {
+            (Step::Leaf { .. }, Purpose::Insert { limit }) => {
                 self.leaves.push(at);
                 return self.leaves.len() <= limit;
             }
+            (Step::Leaf { .. }, Purpose::Find { .. }) => {
+                self.leaves.push(at);
+                return true;
+            }
+            (Step::Both, Purpose::Insert { limit }) => {
+                self.inner.push(at);
+                let before = (self.leaves.len(), self.inner.len());
+                let local = Purpose::Insert { limit: limit.min(before.0 + FAR) };
+                if self.visit(tree, node.base + 1, extents, local) {
+                    return true;
+                }
+                self.leaves.truncate(before.0);
+                self.inner.truncate(before.1);
+                return self.visit(tree, node.base, extents, purpose);
+            }
+            (Step::Both, Purpose::Find { rank }) => {
+                self.inner.push(at);
+                let far = tree.holds(node.base, extents, rank);
+                return self.visit(tree, node.base + u32::from(!far), extents, purpose);
+            }
             _ => self.inner.push(at),
         }
-        for_children(node, extents, &mut |child, extents| self.visit(tree, child, extents, limit))
+        for_children(node, extents, &mut |child, extents| self.visit(tree, child, extents, purpose))
+    }
+}
+
+/// What a walk is for.
+#[derive(Clone, Copy, Debug)]
+enum Purpose {
+    /// Leaves to insert at, up to a number of them.
+    Insert { limit: usize },
+    /// Leaves that hold a rule.
+    Find { rank: u64 },
+}
+
+/// Leaves below a [`Step::Both`] that an inserted rule may have before it counts as one that reaches far.
+const FAR: usize = 4;
+
+impl Tree {
+    /// Whether a rule stands below a node. It does in every leaf that it reaches or in none, so one is looked at.
+    fn holds(&self, at: u32, extents: &mut [Extent; FIELDS], rank: u64) -> bool {
+        let node = self.node(at);
+        match node.step() {
+            Step::Leaf { len } => self.arena.holds(node.base, len, rank),
+            Step::Both => self.holds(node.base, extents, rank) || self.holds(node.base + 1, extents, rank),
+            _ => {
+                let mut holds = false;
+                for_children(node, extents, &mut |child, extents| {
+                    // A child that the rule reaches without reaching a leaf says nothing: go on to the next.
+                    holds = self.holds(child, extents, rank);
+                    !holds && !self.reaches(child, extents)
+                });
+                holds
+            }
+        }
+    }
+
+    /// Whether a rule reaches any leaf below a node.
+    fn reaches(&self, at: u32, extents: &mut [Extent; FIELDS]) -> bool {
+        let node = self.node(at);
+        if let Step::Leaf { .. } = node.step() {
+            return true;
+        }
+        !for_children(node, extents, &mut |child, extents| !self.reaches(child, extents))
     }
 }
 
@@ -404,6 +496,7 @@ pub fn for_children(
             true
         }
         Step::Cut(windows) => for_cells(&windows, node.base, 0, extents, each),
+        Step::Both => each(node.base, extents) && each(node.base + 1, extents),
     }
 }
 
