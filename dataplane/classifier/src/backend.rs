@@ -8,6 +8,8 @@ use crate::{Classifier, List};
 /// A way to classify.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Backend {
+    /// [`Auto`](crate::auto::Auto).
+    Auto,
     /// [`List`].
     List,
     /// [`Simd`](crate::simd::Simd).
@@ -24,11 +26,14 @@ pub enum Backend {
     CutSplit,
     /// [`NuevoMatch`](crate::nuevo_match::NuevoMatch).
     NuevoMatch,
+    /// [`TupleMerge`](crate::tuple_merge::TupleMerge).
+    TupleMerge,
 }
 
 impl Backend {
     /// All of them.
     pub const ALL: &[Backend] = &[
+        Backend::Auto,
         Backend::List,
         Backend::Simd,
         Backend::Tss,
@@ -37,11 +42,13 @@ impl Backend {
         Backend::HyperSplit,
         Backend::CutSplit,
         Backend::NuevoMatch,
+        Backend::TupleMerge,
     ];
 
     /// Its name, as in `upf.classifier` and in benchmark results.
     pub fn name(self) -> &'static str {
         match self {
+            Backend::Auto => "auto",
             Backend::List => "list",
             Backend::Simd => "simd",
             Backend::Tss => "tss",
@@ -50,12 +57,14 @@ impl Backend {
             Backend::HyperSplit => "hyper_split",
             Backend::CutSplit => "cut_split",
             Backend::NuevoMatch => "nuevo_match",
+            Backend::TupleMerge => "tuple_merge",
         }
     }
 
     /// An empty classifier.
     pub fn build(self) -> Box<dyn Classifier> {
         match self {
+            Backend::Auto => Box::new(crate::auto::Auto::new()),
             Backend::List => Box::new(List::new()),
             Backend::Simd => Box::new(crate::simd::Simd::new()),
             Backend::Tss => Box::new(crate::tss::Tss::new()),
@@ -64,6 +73,7 @@ impl Backend {
             Backend::HyperSplit => Box::new(crate::tree::HyperSplit::default()),
             Backend::CutSplit => Box::new(crate::tree::CutSplit::default()),
             Backend::NuevoMatch => Box::new(crate::nuevo_match::NuevoMatch::new()),
+            Backend::TupleMerge => Box::new(crate::tuple_merge::TupleMerge::new()),
         }
     }
 }

@@ -27,6 +27,7 @@ mod store;
 pub mod tree;
 pub mod tss;
 mod tuple;
+pub mod tuple_merge;
 
 pub use backend::Backend;
 pub use key::{Ethernet, Key};

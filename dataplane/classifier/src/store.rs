@@ -191,7 +191,6 @@ impl Store {
         entry.first_match(first) && (entry.rest == COMPLETE || self.rests[entry.rest as usize].matches(key))
     }
 
-    #[expect(dead_code, reason = "for TupleMerge")]
     /// The rule's matcher again; not for rules that never match.
     pub fn matcher(&self, slot: u32) -> Matcher {
         let entry = self.entry(slot);

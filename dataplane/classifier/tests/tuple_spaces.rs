@@ -10,7 +10,7 @@ use classifier::{
 };
 use proptest::prelude::*;
 
-const BACKENDS: &[&str] = &["tss", "tss_sorted"];
+const BACKENDS: &[&str] = &["tss", "tss_sorted", "tuple_merge"];
 
 fn build(name: &str) -> Box<dyn Classifier> {
     name.parse::<Backend>().unwrap().build()

@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::store::{NONE, PAIRS, REST, Store, first_pairs, pair, rest_pairs};
-use crate::{Key, Matcher, Verdict};
+use crate::{Field, Key, Matcher, Verdict};
 pub(crate) use table::Table;
 use table::{GROUP, Head};
 
@@ -51,7 +51,6 @@ impl Tuple {
         Tuple { first, rest: rest_pairs(&matcher.mask) }
     }
 
-    #[expect(dead_code, reason = "for TupleMerge")]
     /// Whether all bits of this one are in the other.
     #[inline]
     pub fn within(&self, other: &Tuple) -> bool {
@@ -59,7 +58,16 @@ impl Tuple {
         outside == 0 && (0..REST).fold(0, |all, at| all | (self.rest[at] & !other.rest[at])) == 0
     }
 
-    #[expect(dead_code, reason = "for TupleMerge")]
+    /// With these bits of a field in addition.
+    pub fn with(mut self, field: Field, mask: u32) -> Tuple {
+        let word = u64::from(mask) << field.shift << (32 * (field.word % 2));
+        match usize::from(field.word / 2) {
+            at @ 0..2 => self.first[at] |= word,
+            at => self.rest[at - 2] |= word,
+        }
+        self
+    }
+
     /// How many bits.
     pub fn bits(&self) -> u32 {
         self.first.iter().chain(&self.rest).map(|pair| pair.count_ones()).sum()
@@ -338,10 +346,47 @@ impl Space {
         number
     }
 
-    #[expect(dead_code, reason = "for TupleMerge")]
-    /// The tables, and the tuple of each.
-    pub fn tables(&self) -> impl Iterator<Item = (u32, &Tuple)> {
-        self.order.iter().map(|place| (place.table, &self.tables[place.table as usize].tuple))
+    /// The table with the most bits among those that a rule with these masks may lie in, apart from `except`.
+    pub fn fitting(&self, masks: &Tuple, except: u32) -> Option<u32> {
+        let mut fitting = None;
+        let mut bits = 0;
+        for place in &self.order {
+            let table = &self.tables[place.table as usize];
+            if table.first_within(masks)
+                && (fitting.is_none() || table.bits > bits)
+                && (table.rest == 0 || table.tuple.within(masks))
+                && place.table != except
+            {
+                (fitting, bits) = (Some(place.table), table.bits);
+            }
+        }
+        fitting
+    }
+
+    /// Numbers of the tables, the one with the fewest rules first.
+    pub fn smallest_tables(&self) -> Vec<u32> {
+        let mut numbers: Vec<u32> = self.order.iter().map(|place| place.table).collect();
+        numbers.sort_by_key(|&number| self.tables[number as usize].rules);
+        numbers
+    }
+
+    /// The tuple of a table.
+    pub fn tuple(&self, number: u32) -> &Tuple {
+        &self.tables[number as usize].tuple
+    }
+
+    /// All rules of a table.
+    pub fn rules(&self, number: u32) -> Vec<u32> {
+        let heads = self.tables[number as usize].heads();
+        heads.flat_map(|head| self.groups.of(head)).copied().collect()
+    }
+
+    /// The rules that would be tried along with this one, itself included, if it were in this table.
+    pub fn group(&self, slot: u32, number: u32) -> &[u32] {
+        let table = &self.tables[number as usize];
+        let alike = |head: &Head| Self::alike(&self.store, table, self.groups.of(head)[0], slot);
+        let place = table.locate(self.rule_hash(table, slot), alike);
+        place.map_or(&[], |place| self.groups.of(table.head(place)))
     }
 
     fn rule_hash(&self, table: &Table, slot: u32) -> u64 {
@@ -374,7 +419,7 @@ impl Space {
         let table = &mut tables[number as usize];
         table.rules += 1;
         let group = match table.locate(hash, |head| Self::alike(store, table, groups.of(head)[0], slot)) {
-            Some(at) => groups.join(table.head(at), slot, store),
+            Some(at) => groups.join(table.head_mut(at), slot, store),
             None => {
                 if table.is_full() {
                     self.resize(number);
@@ -406,7 +451,7 @@ impl Space {
         });
         debug_assert!(place.is_some(), "a rule's home has it");
         let Some(at) = place else { return };
-        if !groups.leave(table.head(at), slot, store) {
+        if !groups.leave(table.head_mut(at), slot, store) {
             table.remove(hash, at);
         }
         table.rules -= 1;

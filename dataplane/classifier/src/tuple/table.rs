@@ -66,6 +66,8 @@ pub(crate) struct Table {
     heads: Box<[Head]>,
     /// Number of the tuple's words 4 to 19.
     pub rest: u32,
+    /// Bits of the tuple.
+    pub bits: u32,
     /// Heads in the table.
     used: u32,
     /// No rule ranks before this.
@@ -86,6 +88,7 @@ impl Table {
             buckets: vec![Bucket::default(); 1].into(),
             heads: vec![0; PLACES].into(),
             rest,
+            bits: tuple.bits(),
             used: 0,
             best: u64::MAX,
             rules: 0,
@@ -146,8 +149,19 @@ impl Table {
         found
     }
 
-    pub fn head(&mut self, at: usize) -> &mut Head {
-        &mut self.heads[at]
+    /// What a place holds.
+    pub fn head(&self, place: usize) -> &Head {
+        &self.heads[place]
+    }
+
+    pub fn head_mut(&mut self, place: usize) -> &mut Head {
+        &mut self.heads[place]
+    }
+
+    /// Whether the bits of the first four words are within those of `masks`.
+    #[inline]
+    pub fn first_within(&self, masks: &Tuple) -> bool {
+        (self.first[0] & !masks.first[0]) | (self.first[1] & !masks.first[1]) == 0
     }
 
     /// Whether the next head needs more buckets. At five eighths few buckets are passed.

@@ -1,0 +1,203 @@
+//! TupleMerge: tuple space search with fewer tables, as tables look at fewer bits than their rules.
+//!
+//! J. Daly, V. Bruschi, L. Linguaglossa, S. Pontarelli, D. Rossi, J. Tollet, E. Torng and A. Yourtchenko, "TupleMerge:
+//! fast software packet processing for online packet classification", IEEE/ACM Transactions on Networking 27(4), 2019.
+//! A rule may lie in every table whose tuple has no bit that the rule's own masks lack, so rules of many tuples share
+//! a table. The price are collisions: rules with one masked key in the table form a group that is tried one by one.
+//!
+//! - Insertion takes the fitting table with the most bits; without one, a table is made of the rule's masks *relaxed*:
+//!   address prefixes cut to whole octets, everything else left out as long as the addresses have [`ENOUGH`] bits.
+//! - When a group grows beyond [`LIMIT`], the table is *split*: a further field is chosen that divides the group best,
+//!   and all rules of the table that have these bits move to the table with them.
+//! - Search is that of a sorted tuple space: tables by best rank, and an early stop.
+//! - [`optimise`](Classifier::optimise), and insertion of many rules, empty small tables into others as far as no
+//!   group there grows beyond the limit.
+//!
+//! Differences from the paper: its tuples are lengths of address prefixes, ours are masks over all fields; its splits
+//! follow a fixed order of fields, ours what the group differs in, since PDRs of one session often agree in both
+//! addresses' first bits and differ in application, QFI or ports. Its limit is 40 for rules of 20 octets; ours are
+//! verified at a cache line each, so a lower one pays. A group of rules that no field tells apart (equal filters,
+//! overlapping port ranges) may exceed the limit.
+//!
+//! Cost, with t tables: look-up at most t hashes and one group; insertion t mask comparisons and one table, and now
+//! and then a split, which moves each rule at most once per bit it gains; removal one table.
+
+use crate::store::NONE;
+use crate::tuple::{Space, Tuple};
+use crate::{Classifier, Field, InsertError, Key, Matcher, Rule, Verdict};
+
+/// Rules in a group before the table is split.
+const LIMIT: usize = 8;
+/// Bits of addresses that make a new table selective enough without other fields.
+const ENOUGH: u32 = 16;
+
+/// Tuple space with merged tuples.
+#[derive(Clone, Debug)]
+pub struct TupleMerge {
+    space: Space,
+}
+
+impl Default for TupleMerge {
+    fn default() -> Self {
+        TupleMerge::new()
+    }
+}
+
+/// All bits that a table may ask of this rule.
+fn masks(matcher: &Matcher) -> Tuple {
+    Tuple::new(matcher, matcher.mask(Field::SOURCE_PORT) << 16 | matcher.mask(Field::DESTINATION_PORT))
+}
+
+/// Cuts a prefix to whole octets; leaves alone what is no prefix.
+fn whole_octets(mask: u32) -> u32 {
+    let length = mask.leading_ones();
+    if length == mask.count_ones() { u32::MAX.checked_shl(32 - length / 8 * 8).unwrap_or(0) } else { mask }
+}
+
+/// The tuple of a new table for a rule.
+fn relaxed(matcher: &Matcher) -> Tuple {
+    let mut fewer = Matcher::ALL;
+    fewer.mask[0] = whole_octets(matcher.mask[0]);
+    fewer.mask[1] = whole_octets(matcher.mask[1]);
+    if fewer.mask[0].count_ones() + fewer.mask[1].count_ones() >= ENOUGH {
+        return Tuple::new(&fewer, 0);
+    }
+    let exact = |field| if matcher.mask(field) == 0xFFFF { 0xFFFF } else { 0 };
+    let ports = exact(Field::SOURCE_PORT) << 16 | exact(Field::DESTINATION_PORT);
+    (fewer.mask[0], fewer.mask[1]) = (matcher.mask[0], matcher.mask[1]);
+    fewer.mask[2..].copy_from_slice(&matcher.mask[2..]);
+    Tuple::new(&fewer, ports)
+}
+
+impl TupleMerge {
+    /// Without rules.
+    pub fn new() -> TupleMerge {
+        TupleMerge { space: Space::new() }
+    }
+
+    fn place(&mut self, slot: u32, matcher: &Matcher) {
+        let table = match self.space.fitting(&masks(matcher), NONE) {
+            Some(table) => table,
+            None => self.space.table(&relaxed(matcher)),
+        };
+        let group = self.space.attach(slot, table);
+        // A group that could not be divided is tried again when it has grown by as much again.
+        if group > LIMIT && (group - LIMIT).is_power_of_two() {
+            self.split(slot, table);
+        }
+    }
+
+    /// Gives a table's rules that share a further field with the group of `slot` a table that asks for it.
+    fn split(&mut self, slot: u32, table: u32) {
+        let group: Vec<Matcher> =
+            self.space.group(slot, table).iter().map(|&slot| self.space.store.matcher(slot)).collect();
+        let present = *self.space.tuple(table);
+        let Some(tuple) = divide(&group, &present) else { return };
+        for slot in self.space.rules(table) {
+            if tuple.within(&masks(&self.space.store.matcher(slot))) {
+                self.space.detach(slot);
+                let table = self.space.table(&tuple);
+                self.space.attach(slot, table);
+            }
+        }
+    }
+
+    /// Empties tables into others where that makes no group too long.
+    fn merge(&mut self) {
+        for table in self.space.smallest_tables() {
+            let slots = self.space.rules(table);
+            let mut moved = Vec::new();
+            for &slot in &slots {
+                let masks = masks(&self.space.store.matcher(slot));
+                let other = self.space.fitting(&masks, table);
+                let Some(other) = other.filter(|&other| self.space.group(slot, other).len() < LIMIT) else {
+                    break;
+                };
+                moved.push((slot, other));
+            }
+            // Two of the rules may meet in one group: then it becomes longer than wanted by their number at most.
+            if moved.len() == slots.len() {
+                for (slot, other) in moved {
+                    self.space.detach(slot);
+                    self.space.attach(slot, other);
+                }
+            }
+        }
+    }
+}
+
+/// The tuple with one more field, or more bits of one, that leaves the least of a group together.
+fn divide(group: &[Matcher], present: &Tuple) -> Option<Tuple> {
+    let mut best = (group.len(), u32::MAX, None);
+    for field in Field::ALL {
+        let mut tried = Vec::new();
+        for mask in group.iter().map(|matcher| matcher.mask(field)) {
+            if mask == 0 || tried.contains(&mask) {
+                continue;
+            }
+            tried.push(mask);
+            let having: Vec<u32> = group
+                .iter()
+                .filter(|matcher| mask & !matcher.mask(field) == 0)
+                .map(|matcher| matcher.value(field) & mask)
+                .collect();
+            let together =
+                having.iter().map(|value| having.iter().filter(|other| *other == value).count()).max();
+            let left = together.unwrap_or(0).max(group.len() - having.len());
+            let score = (left, mask.count_ones());
+            if score < (best.0, best.1) {
+                best = (score.0, score.1, Some((field, mask)));
+            }
+        }
+    }
+    let (field, mask) = best.2?;
+    let tuple = present.with(field, mask);
+    // Less than a quarter gone is not worth a table.
+    (tuple != *present && best.0 * 4 <= group.len() * 3).then_some(tuple)
+}
+
+impl Classifier for TupleMerge {
+    fn classify(&self, keys: &[Key], verdicts: &mut [Verdict]) {
+        for (key, verdict) in keys.iter().zip(verdicts) {
+            *verdict = self.space.search::<true>(key);
+        }
+    }
+
+    fn insert(&mut self, rule: Rule) -> Result<(), InsertError> {
+        let (slot, matcher) = self.space.store.insert(&rule)?;
+        if let Some(matcher) = matcher {
+            self.place(slot, &matcher);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, id: u32) -> bool {
+        self.space.remove(id)
+    }
+
+    fn set_precedence(&mut self, id: u32, precedence: u32) -> bool {
+        self.space.set_precedence(id, precedence)
+    }
+
+    fn insert_all(&mut self, rules: &[Rule]) -> Result<(), InsertError> {
+        let before = self.space.store.len();
+        let inserted = rules.iter().try_for_each(|rule| self.insert(*rule));
+        if self.space.store.len() > 2 * before {
+            self.merge();
+        }
+        inserted
+    }
+
+    fn optimise(&mut self) {
+        self.merge();
+        self.space.relayout();
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.space.memory_bytes()
+    }
+
+    fn len(&self) -> usize {
+        self.space.store.len()
+    }
+}
