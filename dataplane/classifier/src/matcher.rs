@@ -8,7 +8,7 @@
 //! sorted intervals).
 
 use crate::key::{Key, WORDS, mac_words, present, split};
-use crate::rule::{Family, Filter, Prefix, Side};
+use crate::rule::{Family, Filter, Prefix, Rule, Side};
 
 /// A compiled filter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -22,6 +22,25 @@ pub struct Matcher {
     pub source_ports: (u16, u16),
     /// First and last destination port.
     pub destination_ports: (u16, u16),
+}
+
+/// A rule as backends hand it to one another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ranked {
+    /// Precedence and id: [`crate::rank`].
+    pub rank: u64,
+    /// What a match returns.
+    pub value: u32,
+    /// What it selects.
+    pub matcher: Matcher,
+}
+
+impl Ranked {
+    /// A rule, compiled.
+    pub fn new(rule: &Rule) -> Ranked {
+        let matcher = Matcher::new(&rule.filter).unwrap_or(Matcher::NEVER);
+        Ranked { rank: rule.rank(), value: rule.value, matcher }
+    }
 }
 
 /// All ports.

@@ -19,9 +19,11 @@
 //! holds the place, and the lane has the flag *more*. It is looked at when the columns match.
 
 use crate::key::present;
+use crate::matcher::Ranked;
 use crate::{Key, Matcher, rank};
 
 use super::isa::{HotColumns, Vector};
+use super::portable::{Portable, outside, shifted};
 use super::rest::Rests;
 
 /// Bits of the code of a lane.
@@ -108,6 +110,59 @@ impl Lane {
             lane.value = rests.add(value, matcher, which);
         }
         lane
+    }
+
+    /// Whether it matches the key: for rules that are in no block.
+    #[inline]
+    pub fn matches(&self, key: &Key, rests: &Rests) -> bool {
+        let words = &key.words;
+        let exact = (self.code as i32 >> 31) as u32;
+        let counts = self.code & code::FLAGS | exact & code::PROTOCOL;
+        let differs = shifted(self.source ^ words[0], self.code >> code::SOURCE_SHIFT & 0xFF)
+            | shifted(self.destination ^ words[1], self.code >> code::DESTINATION_SHIFT & 0xFF)
+            | outside(words[2], self.first_ports, self.span_ports)
+            | (self.code ^ words[3]) & counts;
+        differs == 0 && (self.code & code::MORE == 0 || rests.matches(Portable, self.value, key))
+    }
+
+    /// The value of the rule.
+    #[inline]
+    pub fn value(&self, rests: &Rests) -> u32 {
+        if has_more(self.code) { rests.value(self.value) } else { self.value }
+    }
+
+    /// The matcher of the rule.
+    pub fn matcher(&self, rests: &Rests) -> Matcher {
+        if self.code & code::FAMILIES == code::FAMILIES {
+            return Matcher::NEVER;
+        }
+        let mut matcher = Matcher::ALL;
+        let mask = |shift: u32| u32::MAX.checked_shl(self.code >> shift & 0xFF).unwrap_or(0);
+        (matcher.mask[0], matcher.value[0]) = (mask(code::SOURCE_SHIFT), self.source);
+        (matcher.mask[1], matcher.value[1]) = (mask(code::DESTINATION_SHIFT), self.destination);
+        let ports = |shift: u32| {
+            let (first, span) = ((self.first_ports >> shift) as u16, (self.span_ports >> shift) as u16);
+            (first, first + span)
+        };
+        (matcher.source_ports, matcher.destination_ports) = (ports(16), ports(0));
+        let flags = self.code & code::FLAGS;
+        (matcher.mask[3], matcher.value[3]) = (flags, flags);
+        if flags & code::FAMILIES != 0 {
+            matcher.mask[3] |= code::FAMILIES;
+        }
+        if self.code & code::PROTOCOL_COUNTS != 0 {
+            matcher.mask[3] |= code::PROTOCOL;
+            matcher.value[3] |= self.code & code::PROTOCOL;
+        }
+        if has_more(self.code) {
+            rests.read(self.value, &mut matcher);
+        }
+        matcher
+    }
+
+    /// The rule, compiled.
+    pub(crate) fn ranked(&self, rests: &Rests) -> Ranked {
+        Ranked { rank: self.rank(), value: self.value(rests), matcher: self.matcher(rests) }
     }
 
     /// Gives back what it has in `rests`.

@@ -29,6 +29,7 @@ pub mod scan;
 
 use std::collections::HashSet;
 
+use crate::matcher::Ranked;
 use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict};
 
 pub use block::{Block, Lane, Probe};
@@ -85,6 +86,22 @@ impl Simd {
     /// No rules, and these instructions; `None` when this CPU does not have them.
     pub fn with_isa(isa: Isa) -> Option<Simd> {
         Cpu::with(isa).map(Simd::on)
+    }
+
+    /// A classifier of these rules, in any order, no two with the same id.
+    pub(crate) fn of(rules: &[Ranked]) -> Simd {
+        let mut simd = Simd::new();
+        let rests = &mut simd.rests;
+        let lane = |rule: &Ranked| Lane::new(&rule.matcher, rule.rank, rule.value, rests);
+        let mut lanes: Vec<Lane> = rules.iter().map(lane).collect();
+        lanes.sort_unstable_by_key(Lane::rank);
+        simd.fill(&lanes);
+        simd
+    }
+
+    /// Its rules.
+    pub(crate) fn ranked(&self) -> Vec<Ranked> {
+        self.lanes().map(|lane| lane.ranked(&self.rests)).collect()
     }
 
     fn find(&self, id: u32) -> Option<(usize, usize)> {

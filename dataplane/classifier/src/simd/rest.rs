@@ -66,6 +66,17 @@ impl Rests {
         free as usize
     }
 
+    /// Writes word 3 and the words of a record into a matcher.
+    pub(crate) fn read(&self, at: u32, matcher: &mut Matcher) {
+        let record = &self.words[at as usize..];
+        let count = record[1].count_ones() as usize;
+        (matcher.mask[3], matcher.value[3]) = (record[2], record[3]);
+        for (place, word) in bits(record[1]).enumerate() {
+            matcher.mask[word] = record[HEAD + place];
+            matcher.value[word] = record[HEAD + count + place];
+        }
+    }
+
     /// Gives a record back.
     pub(crate) fn remove(&mut self, at: u32) {
         let count = self.words[at as usize + 1].count_ones() as usize;

@@ -1,0 +1,64 @@
+//! The default classifier against the list while rules come and go across its limits.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+
+use classifier::auto::Auto;
+use classifier::generate::{self, Family, Fields, Random, Traffic};
+use classifier::{Classifier, Filter, InsertError, Key, List, Rule, Verdict};
+
+fn verdicts(classifier: &dyn Classifier, keys: &[Key]) -> Vec<Verdict> {
+    let mut verdicts = vec![Some(u32::MAX); keys.len()];
+    classifier.classify(keys, &mut verdicts);
+    verdicts
+}
+
+#[test]
+fn equals_the_list_across_all_limits() {
+    for (family, fields) in [(Family::Fw, Fields::FiveTuple), (Family::Acl, Fields::Full)] {
+        let rules = generate::rules(family, fields, 400, 7);
+        let keys = generate::trace(&rules, Traffic::Uniform, 60, 7);
+        let (mut list, mut auto, mut random) = (List::new(), Auto::new(), Random::new(7));
+        // Waves of different heights: each limit is crossed both ways several times.
+        for height in [1, 3, 2, 20, 400, 3, 150, 1, 90, 40, 120, 0, 5] {
+            while list.len() != height {
+                let rule = rules[random.below(rules.len())];
+                if list.len() < height {
+                    assert_eq!(auto.insert(rule), list.insert(rule));
+                } else {
+                    assert_eq!(auto.remove(rule.id), list.remove(rule.id));
+                }
+                let (id, precedence) = (random.below(rules.len()) as u32, random.below(400) as u32);
+                assert_eq!(auto.set_precedence(id, precedence), list.set_precedence(id, precedence));
+                if random.chance(50) {
+                    assert_eq!(verdicts(&auto, &keys), verdicts(&list, &keys));
+                }
+            }
+            assert_eq!((auto.len(), verdicts(&auto, &keys)), (height, verdicts(&list, &keys)));
+            auto.optimise();
+            assert_eq!(verdicts(&auto, &keys), verdicts(&list, &keys));
+        }
+    }
+}
+
+#[test]
+fn many_rules_at_once_end_where_one_by_one_do() {
+    let rules = generate::rules(Family::Ipc, Fields::Full, 300, 3);
+    let keys = generate::trace(&rules, Traffic::Uniform, 300, 3);
+    for count in [0, 1, 2, 3, 16, 64, 65, 300] {
+        let (mut list, mut auto) = (List::new(), Auto::new());
+        list.insert_all(&rules[..count]).unwrap();
+        auto.insert_all(&rules[..count]).unwrap();
+        assert_eq!(verdicts(&auto, &keys), verdicts(&list, &keys));
+        let twice = [rules[299], rules[298], rules[0]];
+        assert_eq!(auto.insert_all(&twice), list.insert_all(&twice));
+        assert_eq!((auto.len(), verdicts(&auto, &keys)), (list.len(), verdicts(&list, &keys)));
+    }
+}
+
+#[test]
+fn one_rule_needs_no_memory_of_its_own() {
+    let mut auto = Auto::new();
+    let rule = Rule { id: 1, precedence: 1, value: 1, filter: Filter::default() };
+    auto.insert(rule).unwrap();
+    assert_eq!(auto.insert(rule), Err(InsertError::Exists(1)));
+    assert_eq!(auto.memory_bytes(), size_of::<Auto>());
+}
