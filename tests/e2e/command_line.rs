@@ -53,6 +53,7 @@ fn subscribers_are_added_listed_shown_imported_and_removed() {
     };
     let keys = ["--k", "465B5CE8B199B49FAA5F0A2EE238A6BC", "--opc", "E8ED289DEBA952E4283B54E88E6183CA"];
     let add = |rest: &[&str]| subscriber("add", &[&["999700000000001"], &keys[..], rest].concat());
+    assert_eq!(add(&["--count", "0"]).0, 2);
     assert_eq!(add(&["--count", "3"]).0, 0);
     let (code, text) = add(&[]);
     assert!(code == 1 && text.contains("--replace"), "{text}");
@@ -81,6 +82,9 @@ fn subscribers_are_added_listed_shown_imported_and_removed() {
 fn a_core_that_does_not_run_is_a_case_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let run_dir = folder.path().to_str().unwrap();
+    let status = godwit(&["status", "--run-dir", run_dir]);
+    assert_eq!(status.status.code(), Some(4), "{}", said(&status));
+    assert_eq!(said(&status).matches("not running").count(), 8, "{}", said(&status));
     for command in [["ue", "list"], ["session", "list"], ["upf", "stats"]] {
         let output = godwit(&[&command[..], &["--run-dir", run_dir]].concat());
         assert_eq!(output.status.code(), Some(4), "{}", said(&output));

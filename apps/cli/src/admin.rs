@@ -163,7 +163,8 @@ pub fn upf(args: &UpfArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// `godwit status`: every NF of this machine, whether it runs and is registered.
+/// `godwit status`: every NF of this machine, whether it runs and is registered. Where none runs the exit code says
+/// so; some that do not run are no mistake, as NFs may be spread over machines.
 ///
 /// # Errors
 /// As [`ue`].
@@ -172,11 +173,13 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let runtime = runtime()?;
     let mut table = Table::new(&["NF", "STATE", "ADDRESS", "PID", "UPTIME", "DETAIL"]);
     let mut all = serde_json::Map::new();
+    let (mut answered, mut unwell) = (false, false);
     for name in config::SECTIONS {
         let answer = runtime.block_on(oam::call(&oam::socket_path(&folder, name), "GET", "/status", None));
         let mut row = vec![(*name).to_owned()];
         match &answer {
             Ok(status) => {
+                answered = true;
                 let alone = status["registered"] == false && *name != "nrf";
                 row.push(if alone { "not registered" } else { "running" }.to_owned());
                 row.push(compact(status.get("sbi").or(status.get("pfcp_address")).unwrap_or(&Value::Null)));
@@ -189,13 +192,20 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
                 ));
             }
             Err(CallError::NotRunning { .. }) => row.push("not running".to_owned()),
-            Err(error) => row.extend(["unwell".to_owned(), error.to_string()]),
+            Err(error) => {
+                unwell = true;
+                row.extend(["unwell".to_owned(), error.to_string()]);
+            }
         }
         table.row(row);
         all.insert((*name).to_owned(), answer.unwrap_or(Value::Null));
     }
     output::listing(args.socket.format, &all, &table, "")?;
-    Ok(ExitCode::SUCCESS)
+    Ok(match (unwell, answered) {
+        (true, _) => ExitCode::from(EXIT_FAILED),
+        (false, true) => ExitCode::SUCCESS,
+        (false, false) => ExitCode::from(EXIT_UNREACHABLE),
+    })
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
@@ -235,6 +245,20 @@ fn rows(answer: &Value) -> &[Value] {
     list.map_or(&[], Vec::as_slice)
 }
 
+/// Sorts the rows of an answer by their first two columns: NFs list what they hold in no order.
+fn sort(answer: &mut Value, columns: &[&'static str]) {
+    let list = match answer {
+        Value::Array(list) => Some(list),
+        Value::Object(map) => map.values_mut().find_map(Value::as_array_mut),
+        _ => None,
+    };
+    let key = |row: &Value| {
+        let cells = columns.iter().take(2).map(|column| &row[column]);
+        cells.map(|cell| (cell.as_u64(), compact(cell))).collect::<Vec<_>>()
+    };
+    list.into_iter().for_each(|list| list.sort_by_cached_key(key));
+}
+
 fn list(
     socket: &SocketArg,
     nf: &str,
@@ -242,10 +266,11 @@ fn list(
     columns: &[&'static str],
     empty: &str,
 ) -> anyhow::Result<ExitCode> {
-    let answer = match ask(socket, nf, "GET", route)? {
+    let mut answer = match ask(socket, nf, "GET", route)? {
         Ok(answer) => answer,
         Err(code) => return Ok(code),
     };
+    sort(&mut answer, columns);
     let rows = rows(&answer);
     // Columns no row has are left out, rather than shown empty.
     let shown: Vec<&'static str> =
@@ -317,6 +342,12 @@ mod tests {
         assert!(text.contains("drops.no_session  3\n") && text.contains("1 2\n"), "{text}");
         assert_eq!(rows(&serde_json::json!({"ues": [1]})).len(), 1);
         assert_eq!(compact(&serde_json::json!({"sst": 1})), "sst=1");
+        let mut ues = serde_json::json!({"ues": [{"supi": "b", "id": 1}, {"supi": "a", "id": 10}, {"supi": "a", "id": 9}]});
+        sort(&mut ues, &["supi", "id"]);
+        assert_eq!(
+            rows(&ues).iter().map(|row| row["id"].as_u64()).collect::<Vec<_>>(),
+            [Some(9), Some(10), Some(1)]
+        );
         assert!(supi("../x").is_err());
         assert_eq!(supi("999700000000001").unwrap(), "imsi-999700000000001");
     }

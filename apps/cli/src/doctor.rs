@@ -159,11 +159,19 @@ fn sctp() -> Finding {
 fn tun() -> Finding {
     match capability::tun_device() {
         Ok(()) => Finding::ok("TUN device", "/dev/net/tun can be opened"),
-        Err(error) => Finding::problem(
-            "TUN device",
-            format!("/dev/net/tun: {error}"),
-            "modprobe tun; in a container: --device /dev/net/tun --cap-add NET_ADMIN",
-        ),
+        Err(error) => {
+            Finding::problem("TUN device", format!("/dev/net/tun: {error}"), tun_remedy(error.kind()))
+        }
+    }
+}
+
+/// A device that is closed to this user is there: loading its driver would not help.
+fn tun_remedy(kind: std::io::ErrorKind) -> &'static str {
+    match kind {
+        std::io::ErrorKind::PermissionDenied => {
+            "as root, chmod 0666 /dev/net/tun (its usual mode); in a container: --device /dev/net/tun"
+        }
+        _ => "modprobe tun; in a container: --device /dev/net/tun --cap-add NET_ADMIN",
     }
 }
 

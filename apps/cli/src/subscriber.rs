@@ -115,7 +115,7 @@ struct AddArgs {
     #[arg(long, value_name = "RATE", default_value = "1 Gbps")]
     ambr_downlink: BitRate,
     /// How many, with consecutive IMSIs.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
     /// Overwrite when it exists.
     #[arg(long)]

@@ -211,5 +211,9 @@ fn nonsense_is_refused_before_anything_starts() {
     for arguments in [["--ues", "0"], ["--ues", "many"], ["--download-mb", "-1"]] {
         assert_eq!(scratch.demo(&arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
     }
+    let output = scratch.demo(&["--json", "/nonexistent/report.json"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && text.contains("write /nonexistent/report.json"), "{text}");
+    assert!(!text.contains("network and core"), "nothing was started: {text}");
     scratch.assert_clean();
 }

@@ -11,7 +11,7 @@ mod applications;
 mod progress;
 mod report;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -73,6 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Paths are the caller's: found before namespaces change anything.
     let json = args.json.as_ref().map(std::path::absolute).transpose()?;
     let pcap = args.pcap.as_ref().map(std::path::absolute).transpose()?;
+    json.as_deref().map(writable).transpose()?;
     if !(Capability::SysAdmin.held() && Capability::NetAdmin.held()) {
         net::netns::enter_user_namespace().with_context(|| {
             let why = capability::user_namespaces().err().unwrap_or_else(|| "the system refused".to_owned());
@@ -99,6 +100,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::fs::write(&file, text + "\n").with_context(|| format!("write {}", file.display()))?;
     }
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
+}
+
+/// A report that cannot be written is said before the demo, not after it.
+fn writable(file: &Path) -> anyhow::Result<()> {
+    let there = file.exists();
+    let open = std::fs::OpenOptions::new().append(true).create(true).open(file);
+    open.with_context(|| format!("write {}", file.display()))?;
+    if !there {
+        // Only a try: no empty file stays if the demo does not get to its end.
+        let _ = std::fs::remove_file(file);
+    }
+    Ok(())
 }
 
 /// What the demo needs of the machine, told at once and with the remedy, rather than by some process in the middle.
