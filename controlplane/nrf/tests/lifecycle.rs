@@ -1,7 +1,7 @@
 //! NFs and NRF together: any order of start, restarts, silence, discovery with its cache, OAM.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use nf::{Env, Instance, Oam, Running};
 use nrf::Config;
@@ -11,8 +11,9 @@ use sbi::{
     op::{nrf::*, udm::*},
 };
 
-fn run_dir(test: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("godwit-nrf-{test}-{}", std::process::id()))
+/// A folder for the sockets of one test; it goes with the value.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
 }
 
 /// An address nobody uses just now; each test has its own loopback address.
@@ -24,8 +25,8 @@ fn config(sbi: SocketAddr) -> Config {
     Config { sbi, heartbeat_s: 1, ..Config::default() }
 }
 
-fn env(test: &str, nrf: SocketAddr) -> Env {
-    Env::new(run_dir(test), Some(nrf.into()))
+fn env(folder: &Path, nrf: SocketAddr) -> Env {
+    Env::new(folder, Some(nrf.into()))
 }
 
 /// A UDM that answers every am-data with a cause that names its port.
@@ -73,13 +74,13 @@ async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
 
 #[tokio::test]
 async fn nrf_may_come_last_and_may_restart() {
-    let at = address(1);
-    let env = env("order", at);
+    let (folder, at) = (folder(), address(1));
+    let env = env(folder.path(), at);
     let udm = udm(&env, address(2)).await;
     let client = env.client(NfType::Amf);
     assert!(matches!(ask(&client).await, CallError::Unreachable { .. }), "no NRF yet");
 
-    let nrf_env = Env::new(run_dir("order-nrf"), None);
+    let nrf_env = Env::new(folder.path().join("nrf"), None);
     let first = nrf::start(config(at), nrf_env.clone()).await.unwrap();
     udm.registered().await;
     assert!(ask(&client).await.is(&format!("FROM_{}", udm.id())));
@@ -101,9 +102,9 @@ async fn nrf_may_come_last_and_may_restart() {
 
 #[tokio::test]
 async fn discoveries_are_remembered_and_corrected() {
-    let at = address(11);
-    let env = env("cache", at);
-    let nrf = nrf::start(config(at), Env::new(run_dir("cache-nrf"), None)).await.unwrap();
+    let (folder, at) = (folder(), address(11));
+    let env = env(folder.path(), at);
+    let nrf = nrf::start(config(at), Env::new(folder.path().join("nrf"), None)).await.unwrap();
     let old = udm(&env, address(12)).await;
     old.registered().await;
     let client = env.client(NfType::Amf);
@@ -128,7 +129,7 @@ async fn discoveries_are_remembered_and_corrected() {
     nrf.stop().await;
     assert!(ask(&client).await.is(&format!("FROM_{}", old.id())));
     // The instance moves: its old address refuses, NRF knows the new one.
-    let _nrf = nrf::start(config(at), Env::new(run_dir("cache-nrf"), None)).await.unwrap();
+    let _nrf = nrf::start(config(at), Env::new(folder.path().join("nrf"), None)).await.unwrap();
     old.stop().await;
     let new = udm(&env, address(13)).await;
     new.registered().await;
@@ -138,9 +139,9 @@ async fn discoveries_are_remembered_and_corrected() {
 
 #[tokio::test]
 async fn silent_instances_are_not_discovered() {
-    let at = address(21);
-    let nrf = nrf::start(config(at), Env::new(run_dir("silent"), None)).await.unwrap();
-    let client = Env::new(run_dir("silent"), Some(at.into())).client(NfType::Amf);
+    let (folder, at) = (folder(), address(21));
+    let nrf = nrf::start(config(at), Env::new(folder.path(), None)).await.unwrap();
+    let client = env(folder.path(), at).client(NfType::Amf);
     let profile: NfProfile = serde_json::from_value(serde_json::json!({
         "nfInstanceId": "4947a69a-f61b-4bc1-b9da-47c9c5d14b64",
         "nfType": "SMF",
@@ -186,9 +187,9 @@ async fn silent_instances_are_not_discovered() {
 
 #[tokio::test]
 async fn subscribers_hear_of_changes() {
-    let at = address(31);
-    let nrf = nrf::start(config(at), Env::new(run_dir("subscribe"), None)).await.unwrap();
-    let env = env("subscribe", at);
+    let (folder, at) = (folder(), address(31));
+    let nrf = nrf::start(config(at), Env::new(folder.path(), None)).await.unwrap();
+    let env = env(folder.path(), at);
     let (sender, mut heard) = tokio::sync::mpsc::channel(8);
     let instance = Instance::bind(NfType::Amf, address(32), &env).await.unwrap();
     let uri = sbi::callback_uri::<NfStatusNotify>(instance.api_root().as_str(), "1");
@@ -227,8 +228,8 @@ async fn subscribers_hear_of_changes() {
 
 #[tokio::test]
 async fn the_environment_stops_everything_and_status_tells() {
-    let at = address(41);
-    let env = env("status", at);
+    let (folder, at) = (folder(), address(41));
+    let env = env(folder.path(), at);
     let nrf = nrf::start(config(at), env.clone()).await.unwrap();
     let udm = udm(&env, address(42)).await;
     udm.registered().await;
@@ -245,5 +246,4 @@ async fn the_environment_stops_everything_and_status_tells() {
     assert!(!udm.oam().exists() && !nrf.oam().exists());
     let gone = nf::oam::call(udm.oam(), "GET", "/status", None).await.unwrap_err();
     assert!(matches!(gone, nf::oam::CallError::NotRunning { .. }));
-    std::fs::remove_dir_all(run_dir("status")).unwrap();
 }

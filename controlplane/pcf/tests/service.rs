@@ -1,15 +1,9 @@
 //! PCF over its real interface: what it decides, and that associations come and go.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::path::PathBuf;
-
 use pcf::{Config, config::DnnPolicy};
 use sbi::{CallError, Client, ResourceUri, model::pcf::*, op::pcf::*};
 use types::{Ambr, Arp, FiveQi, PduSessionId, PduSessionType};
-
-fn run_dir(test: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("godwit-pcf-{test}-{}", std::process::id()))
-}
 
 fn ambr(text: &str) -> Ambr {
     Ambr { uplink: text.parse().unwrap(), downlink: text.parse().unwrap() }
@@ -38,13 +32,15 @@ fn session(dnn: &str) -> SmPolicyContextData {
     }
 }
 
-async fn start(test: &str, config: Config) -> (nf::Running, Client, sbi::ApiRoot) {
-    let env = nf::Env::new(run_dir(test), None);
+/// A PCF, a client, where they meet, and the folder of the PCF's socket, which goes with the value.
+async fn start(config: Config) -> (nf::Running, Client, sbi::ApiRoot, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let env = nf::Env::new(folder.path(), None);
     let client = env.client(sbi::model::nrf::NfType::Smf);
     let config = Config { sbi: "127.0.0.1:0".parse().unwrap(), ..config };
     let running = pcf::start(config, env).await.unwrap();
     let root = running.sbi().into();
-    (running, client, root)
+    (running, client, root, folder)
 }
 
 fn rule(decision: &SmPolicyDecision) -> (Ambr, FiveQi, Arp) {
@@ -67,7 +63,7 @@ async fn operator_then_subscription_then_default_decides() {
         arp: Some(arp),
         session_ambr: Some(ambr("1 Mbps")),
     };
-    let (running, client, root) = start("decides", Config { dnn: vec![policy], ..Config::default() }).await;
+    let (running, client, root, _folder) = start(Config { dnn: vec![policy], ..Config::default() }).await;
     let create =
         async |body| client.call::<CreateSmPolicy>(&root, CreateSmPolicyRequest { body }).await.unwrap().body;
     assert_eq!(rule(&create(session("ims")).await), (ambr("1 Mbps"), FiveQi(5), arp));
@@ -81,8 +77,7 @@ async fn operator_then_subscription_then_default_decides() {
 
 #[tokio::test]
 async fn associations_are_created_changed_and_deleted() {
-    let (running, client, root) =
-        start("lifecycle", Config { max_associations: 1, ..Config::default() }).await;
+    let (running, client, root, _folder) = start(Config { max_associations: 1, ..Config::default() }).await;
     let create = |body| client.call::<CreateSmPolicy>(&root, CreateSmPolicyRequest { body });
     let created = create(session("internet")).await.unwrap();
     let resource = ResourceUri::parse(&created.location, &NPCF_SM).unwrap();
@@ -116,7 +111,7 @@ async fn associations_are_created_changed_and_deleted() {
 
 #[tokio::test]
 async fn am_policy_is_what_was_subscribed() {
-    let (running, client, root) = start("am", Config::default()).await;
+    let (running, client, root, _folder) = start(Config::default()).await;
     let body = PolicyAssociationRequest {
         notification_uri: "http://127.0.0.5:7777/x".into(),
         supi: "imsi-999700000000001".parse().unwrap(),
