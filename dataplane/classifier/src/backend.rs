@@ -61,21 +61,46 @@ impl Backend {
         }
     }
 
-    /// An empty classifier.
-    pub fn build(self) -> Box<dyn Classifier> {
+    /// Does something with an empty classifier of this kind.
+    pub fn with<V: Visit>(self, visit: V) -> V::Output {
         match self {
-            Backend::Auto => Box::new(crate::auto::Auto::new()),
-            Backend::List => Box::new(List::new()),
-            Backend::Simd => Box::new(crate::simd::Simd::new()),
-            Backend::Tss => Box::new(crate::tss::Tss::new()),
-            Backend::TssSorted => Box::new(crate::tss::TssSorted::new()),
-            Backend::HyperCuts => Box::new(crate::tree::HyperCuts::default()),
-            Backend::HyperSplit => Box::new(crate::tree::HyperSplit::default()),
-            Backend::CutSplit => Box::new(crate::tree::CutSplit::default()),
-            Backend::NuevoMatch => Box::new(crate::nuevo_match::NuevoMatch::new()),
-            Backend::TupleMerge => Box::new(crate::tuple_merge::TupleMerge::new()),
+            Backend::Auto => visit.visit(crate::auto::Auto::new()),
+            Backend::List => visit.visit(List::new()),
+            Backend::Simd => visit.visit(crate::simd::Simd::new()),
+            Backend::Tss => visit.visit(crate::tss::Tss::new()),
+            Backend::TssSorted => visit.visit(crate::tss::TssSorted::new()),
+            Backend::HyperCuts => visit.visit(crate::tree::HyperCuts::default()),
+            Backend::HyperSplit => visit.visit(crate::tree::HyperSplit::default()),
+            Backend::CutSplit => visit.visit(crate::tree::CutSplit::default()),
+            Backend::NuevoMatch => visit.visit(crate::nuevo_match::NuevoMatch::new()),
+            Backend::TupleMerge => visit.visit(crate::tuple_merge::TupleMerge::new()),
         }
     }
+
+    /// An empty classifier.
+    pub fn build(self) -> Box<dyn Classifier> {
+        struct Boxed;
+
+        impl Visit for Boxed {
+            type Output = Box<dyn Classifier>;
+
+            fn visit<C: Classifier + Clone + 'static>(self, classifier: C) -> Self::Output {
+                Box::new(classifier)
+            }
+        }
+
+        self.with(Boxed)
+    }
+}
+
+/// Something to do with a classifier whose type is known when it is compiled: look-ups without a virtual call, and
+/// [`shared`](crate::shared) copies.
+pub trait Visit {
+    /// What comes out.
+    type Output;
+
+    /// Does it.
+    fn visit<C: Classifier + Clone + 'static>(self, classifier: C) -> Self::Output;
 }
 
 impl fmt::Display for Backend {
