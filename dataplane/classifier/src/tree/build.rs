@@ -11,7 +11,7 @@
 //! EffiCuts' separation of large rules, and happens only where it is needed. When the copies of all rules exceed
 //! [`Limits::total`] times their number, no rule is copied any more.
 
-use super::entry::Entry;
+use super::entry::{Entry, LANES};
 use super::node::{Extent, FIELDS, MAX_CUT_BITS, MAX_CUTS, Step, Tree, Window};
 use crate::Field;
 
@@ -312,7 +312,7 @@ pub trait Policy: Clone + Send + Sync {
 
     /// Rules that a leaf should have at most ("binth").
     fn leaf_rules(&self) -> usize {
-        8
+        LANES
     }
 
     /// How much copying of rules is allowed.

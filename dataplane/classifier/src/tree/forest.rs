@@ -11,10 +11,11 @@
 //! bounded by the number of rules that a rebuild saw.
 
 use super::build::{Limits, MAX_DEPTH, Policy, Space, build};
-use super::entry::{Entry, Probe, Tail};
+use super::entry::Entry;
 use super::node::{Extent, FIELDS, Step, Tree, Walk, for_children};
 use crate::ids::{IdMap, map_bytes};
-use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict, rank};
+use crate::simd::{Compiled, Cpu, LookUp, Vector};
+use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict};
 
 /// Trees at most, the list not counted.
 pub const TREES: usize = 8;
@@ -43,8 +44,8 @@ pub struct Forest<P> {
     tree: Tree,
     /// Roots in the node array; the last is the list.
     roots: Vec<u32>,
-    /// Indices in `roots`, the root with the best rule first.
-    order: Vec<u8>,
+    /// The same, the root with the best rule first.
+    order: Vec<u32>,
     rules: Vec<Stored>,
     /// Places in `rules` that are free.
     free: Vec<u32>,
@@ -52,6 +53,19 @@ pub struct Forest<P> {
     /// Nodes there may be before an `optimise`.
     allowed_nodes: usize,
     walk: Walk,
+    look_up: Compiled<Forest<P>>,
+}
+
+/// The look-up.
+struct Search;
+
+impl<P> LookUp<Forest<P>> for Search {
+    #[inline(always)]
+    fn look_up<V: Vector>(vector: V, forest: &Forest<P>, keys: &[Key], verdicts: &mut [Verdict]) {
+        for (key, verdict) in keys.iter().zip(verdicts) {
+            *verdict = forest.tree.search(vector, forest.order.iter().copied(), key);
+        }
+    }
 }
 
 impl<P: Policy + Default> Default for Forest<P> {
@@ -75,6 +89,7 @@ impl<P: Policy> Forest<P> {
             ids: IdMap::default(),
             allowed_nodes: SPARE_NODES,
             walk: Walk::default(),
+            look_up: Compiled::new::<Search>(Cpu::detect()),
         }
     }
 
@@ -92,7 +107,7 @@ impl<P: Policy> Forest<P> {
     fn rebuild(&mut self) {
         let mut entries: Vec<Entry> =
             self.rules_placed().map(|slot| self.rules[slot as usize].entry).collect();
-        entries.sort_unstable_by_key(|entry| entry.tail.rank);
+        entries.sort_unstable_by_key(|entry| entry.rank());
         let mut tree = Tree::default();
         tree.pool = std::mem::take(&mut self.tree.pool);
         let list = tree.add_root();
@@ -158,9 +173,10 @@ impl<P: Policy> Forest<P> {
     }
 
     fn sort_roots(&mut self) {
-        let (tree, roots) = (&self.tree, &self.roots);
-        self.order = (0..roots.len() as u8).collect();
-        self.order.sort_by_key(|&root| tree.node(roots[root as usize]).best());
+        self.order.clear();
+        self.order.extend(&self.roots);
+        let tree = &self.tree;
+        self.order.sort_unstable_by_key(|&root| tree.node(root).best());
     }
 
     /// Puts an entry where it needs the fewest leaves.
@@ -187,7 +203,8 @@ impl<P: Policy> Forest<P> {
         for &leaf in &self.walk.leaves {
             let len = self.tree.insert_at(leaf, entry);
             // At every doubling only: a leaf that cannot be divided must not be tried at each insert.
-            if len >= 2 * self.policy.leaf_rules() && len.is_power_of_two() {
+            let rooms = (len - 1) / self.policy.leaf_rules();
+            if rooms * self.policy.leaf_rules() == len - 1 && rooms.is_power_of_two() {
                 full.push(leaf);
             }
         }
@@ -237,9 +254,9 @@ impl<P: Policy> Forest<P> {
             return;
         }
         let mut extents = Extent::all(&self.tree.pool.matcher(&entry));
-        self.walk.find(&self.tree, self.roots[root as usize], &mut extents, entry.tail.rank);
+        self.walk.find(&self.tree, self.roots[root as usize], &mut extents, entry.rank());
         for &leaf in &self.walk.leaves {
-            let removed = self.tree.remove_at(leaf, entry.tail.rank);
+            let removed = self.tree.remove_at(leaf, entry.rank());
             debug_assert!(removed, "a rule stands in every leaf that it reaches");
         }
     }
@@ -294,14 +311,7 @@ fn follow(tree: &Tree, path: &[(u32, u32)], mut extents: [Extent; FIELDS]) -> [E
 
 impl<P: Policy> Classifier for Forest<P> {
     fn classify(&self, keys: &[Key], verdicts: &mut [Verdict]) {
-        for (key, verdict) in keys.iter().zip(verdicts) {
-            let probe = Probe::new(key);
-            let mut found = Tail::NONE;
-            for &root in &self.order {
-                self.tree.search(self.roots[root as usize], key, &probe, &mut found);
-            }
-            *verdict = found.verdict();
-        }
+        self.look_up.call(self, keys, verdicts);
     }
 
     fn insert(&mut self, rule: Rule) -> Result<(), InsertError> {
@@ -328,7 +338,7 @@ impl<P: Policy> Classifier for Forest<P> {
         let Some(&slot) = self.ids.get(&id) else { return false };
         self.forget(slot);
         let stored = &mut self.rules[slot as usize];
-        stored.entry.tail.rank = rank(precedence, id);
+        stored.entry = stored.entry.with_precedence(precedence);
         if stored.root != NOWHERE {
             let entry = stored.entry;
             self.place(&entry);
@@ -362,9 +372,8 @@ impl<P: Policy> Classifier for Forest<P> {
             + self.tree.memory_bytes()
             + self.policy.memory_bytes()
             + self.rules.capacity() * size_of::<Stored>()
-            + (self.free.capacity() + self.roots.capacity()) * size_of::<u32>()
+            + (self.free.capacity() + self.roots.capacity() + self.order.capacity()) * size_of::<u32>()
             + (self.walk.leaves.capacity() + self.walk.inner.capacity()) * size_of::<u32>()
-            + self.order.capacity()
             + map_bytes(&self.ids)
     }
 

@@ -15,9 +15,10 @@
 //! some leaf and matches nothing. So regions shrunk to their rules ("region compaction") cost nothing in the look-up.
 //! Below a `both`, both children are searched: the first has the rules that would have had too many copies in the second.
 
-use super::entry::{Arena, Entry, Pool, Probe, Tail};
+use super::entry::{Arena, Entry, Found, Pool};
 use crate::key::WORDS;
-use crate::{Field, Key, Matcher};
+use crate::simd::{Probe, Vector};
+use crate::{Field, Key, Matcher, Verdict};
 
 /// Most fields that one node cuts.
 pub const MAX_CUTS: usize = 3;
@@ -231,7 +232,7 @@ impl Node {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn len(&self) -> usize {
         (self.code >> 2) as usize
     }
@@ -247,7 +248,7 @@ impl Node {
     }
 
     /// The child that a key belongs to. Only for nodes that are no leaves.
-    #[inline]
+    #[inline(always)]
     fn child(&self, key: &Key) -> u32 {
         let code = self.code;
         let word = |at: u32| key.words.get((code >> at) as usize & 31).copied().unwrap_or(0);
@@ -263,6 +264,10 @@ impl Node {
         self.base + child
     }
 }
+
+/// Nodes that a look-up has put off at most: one per level, and trees have fewer levels.
+const WAITING: usize = 64;
+const _: () = assert!(WAITING >= super::build::MAX_DEPTH as usize);
 
 /// Nodes and leaves of all trees of a classifier.
 #[derive(Clone, Debug, Default)]
@@ -349,23 +354,46 @@ impl Tree {
         node.best = node.best.min(precedence);
     }
 
-    /// Puts the first entry below `root` that matches into `found`, if it comes before that.
-    #[inline]
-    pub fn search(&self, root: u32, key: &Key, probe: &Probe, found: &mut Tail) {
-        let mut node = self.nodes[root as usize];
-        while node.best <= found.precedence() {
-            match node.code & 3 {
-                LEAF => return self.arena.scan(node.base, node.len(), &self.pool, probe, key, found),
-                BOTH => {
-                    // The one that may have the better rule first: the other may then be skipped.
-                    let base = node.base as usize;
-                    let swap = u32::from(self.nodes[base + 1].best < self.nodes[base].best);
-                    self.search(node.base + swap, key, probe, found);
-                    node = self.nodes[base + 1 - swap as usize];
+    /// The verdict of the first entry below all `roots` that matches the key.
+    #[inline(always)]
+    pub fn search<V: Vector>(&self, vector: V, roots: impl Iterator<Item = u32>, key: &Key) -> Verdict {
+        let probe = Probe::new(vector, key);
+        let mut found = Found::NONE;
+        // Second children of the `Both` nodes above: fewer than levels.
+        let mut waiting = [0; WAITING];
+        let mut count = 0;
+        for root in roots {
+            let mut node = self.nodes[root as usize];
+            loop {
+                if node.best <= found.precedence() {
+                    match node.code & 3 {
+                        LEAF => {
+                            let leaf = (node.base, node.len());
+                            self.arena.scan(vector, leaf, &self.pool, (key, &probe), &mut found);
+                        }
+                        BOTH => {
+                            // First the one that may have the better rule: the other may then be skipped.
+                            let base = node.base as usize;
+                            let swap = usize::from(self.nodes[base + 1].best < self.nodes[base].best);
+                            waiting[count % WAITING] = (base + 1 - swap) as u32;
+                            count += 1;
+                            node = self.nodes[base + swap];
+                            continue;
+                        }
+                        _ => {
+                            node = self.nodes[node.child(key) as usize];
+                            continue;
+                        }
+                    }
                 }
-                _ => node = self.nodes[node.child(key) as usize],
+                if count == 0 {
+                    break;
+                }
+                count -= 1;
+                node = self.nodes[waiting[count % WAITING] as usize];
             }
         }
+        found.verdict
     }
 
     /// Octets on the heap.
