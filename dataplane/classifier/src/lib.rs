@@ -20,6 +20,7 @@ pub mod key;
 pub mod list;
 pub mod matcher;
 pub mod nuevo_match;
+mod ranked;
 pub mod rule;
 pub mod sdf;
 pub mod shared;

@@ -108,20 +108,32 @@ pub(crate) struct Store {
 impl Store {
     /// Takes a rule in, and gives its slot, and its matcher when it can match.
     pub fn insert(&mut self, rule: &Rule) -> Result<(u32, Option<Matcher>), InsertError> {
+        let compiled = Matcher::new(&rule.filter);
+        let slot = self.insert_compiled(rule.rank(), rule.value, compiled.as_ref())?;
+        Ok((slot, compiled))
+    }
+
+    /// The same for a rule that has been compiled; none if it never matches.
+    pub fn insert_compiled(
+        &mut self,
+        rank: u64,
+        value: u32,
+        compiled: Option<&Matcher>,
+    ) -> Result<u32, InsertError> {
+        let id = rank as u32;
         let slot = self.free.last().copied().unwrap_or(self.entries.len() as u32);
-        match self.ids.entry(rule.id) {
-            std::collections::hash_map::Entry::Occupied(_) => return Err(InsertError::Exists(rule.id)),
+        match self.ids.entry(id) {
+            std::collections::hash_map::Entry::Occupied(_) => return Err(InsertError::Exists(id)),
             std::collections::hash_map::Entry::Vacant(place) => place.insert(slot),
         };
-        let compiled = Matcher::new(&rule.filter);
-        let matcher = compiled.as_ref().unwrap_or(&Matcher::NEVER);
+        let matcher = compiled.unwrap_or(&Matcher::NEVER);
         let entry = Entry {
             masks: first_pairs(&matcher.mask),
             values: first_pairs(&matcher.value),
             source_ports: matcher.source_ports,
             destination_ports: matcher.destination_ports,
-            rank: rule.rank(),
-            value: rule.value,
+            rank,
+            value,
             rest: self.add_rest(matcher),
             home: NONE,
         };
@@ -130,7 +142,7 @@ impl Store {
         } else {
             self.entries.push(entry);
         }
-        Ok((slot, compiled))
+        Ok(slot)
     }
 
     fn add_rest(&mut self, matcher: &Matcher) -> u32 {

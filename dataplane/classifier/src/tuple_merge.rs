@@ -34,7 +34,7 @@ const ENOUGH: u32 = 16;
 /// Tuple space with merged tuples.
 #[derive(Clone, Debug)]
 pub struct TupleMerge {
-    space: Space,
+    pub(crate) space: Space,
 }
 
 impl Default for TupleMerge {
@@ -75,7 +75,8 @@ impl TupleMerge {
         TupleMerge { space: Space::new() }
     }
 
-    fn place(&mut self, slot: u32, matcher: &Matcher) {
+    /// Gives a rule of the store a table.
+    pub(crate) fn place(&mut self, slot: u32, matcher: &Matcher) {
         let table = match self.space.fitting(&masks(matcher), NONE) {
             Some(table) => table,
             None => self.space.table(&relaxed(matcher)),
@@ -103,7 +104,7 @@ impl TupleMerge {
     }
 
     /// Empties tables into others where that makes no group too long.
-    fn merge(&mut self) {
+    pub(crate) fn merge(&mut self) {
         for table in self.space.smallest_tables() {
             let slots = self.space.rules(table);
             let mut moved = Vec::new();

@@ -21,10 +21,11 @@ mod table;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+pub(crate) use crate::ranked::Best;
+use crate::ranked::{GROUP, Groups, Head, Order, Place};
 use crate::store::{NONE, PAIRS, REST, Store, first_pairs, pair, rest_pairs};
 use crate::{Field, Key, Matcher, Verdict};
-pub(crate) use table::Table;
-use table::{GROUP, Head};
+use table::Table;
 
 /// Odd constants without structure: digits of the fractional part of the square roots of 2, 3 and 5.
 const SEEDS: [u64; 3] = [0x6A09_E667_F3BC_C909, 0xBB67_AE85_84CA_A73B, 0x3C6E_F372_FE94_F82B];
@@ -179,86 +180,13 @@ impl Rests {
     }
 }
 
-/// Rules with one masked key in one table, when there are two or more.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Groups {
-    /// Slots in order of rank.
-    lists: Vec<Vec<u32>>,
-    free: Vec<u32>,
-}
-
-impl Groups {
-    fn add(&mut self, slots: [u32; 2]) -> Head {
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.lists.push(Vec::new());
-            self.lists.len() as u32 - 1
-        });
-        self.lists[number as usize].extend(slots);
-        number | GROUP
-    }
-
-    /// The slots that a head stands for.
-    #[inline]
-    pub fn of<'a>(&'a self, head: &'a Head) -> &'a [u32] {
-        if head & GROUP == 0 { std::slice::from_ref(head) } else { &self.lists[(head & !GROUP) as usize] }
-    }
-
-    /// Adds a slot to what `head` stands for; gives the number of slots.
-    fn join(&mut self, head: &mut Head, slot: u32, store: &Store) -> usize {
-        let rank = store.entry(slot).rank;
-        if *head & GROUP == 0 {
-            let first = store.entry(*head).rank < rank;
-            *head = self.add(if first { [*head, slot] } else { [slot, *head] });
-            return 2;
-        }
-        let list = &mut self.lists[(*head & !GROUP) as usize];
-        list.insert(list.partition_point(|&other| store.entry(other).rank < rank), slot);
-        list.len()
-    }
-
-    /// Takes a slot out; `false` when it was the only one.
-    fn leave(&mut self, head: &mut Head, slot: u32, store: &Store) -> bool {
-        if *head & GROUP == 0 {
-            return false;
-        }
-        let rank = store.entry(slot).rank;
-        let number = *head & !GROUP;
-        let list = &mut self.lists[number as usize];
-        list.remove(list.partition_point(|&other| store.entry(other).rank < rank));
-        if let [last] = list[..] {
-            *head = last;
-            *list = Vec::new();
-            self.free.push(number);
-        }
-        true
-    }
-
-    fn heap_bytes(&self) -> usize {
-        let lists: usize = self.lists.iter().map(|list| list.capacity() * size_of::<u32>()).sum();
-        lists + self.lists.capacity() * size_of::<Vec<u32>>() + self.free.capacity() * size_of::<u32>()
-    }
-}
-
-/// The best match of a search so far.
-struct Best {
-    rank: u64,
-    verdict: Verdict,
-}
-
-/// A table's place in the order of search.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Place {
-    best: u64,
-    table: u32,
-}
-
 /// Rules in tables by tuple.
 #[derive(Clone, Debug)]
 pub(crate) struct Space {
     pub store: Store,
     tables: Vec<Table>,
     free: Vec<u32>,
-    order: Vec<Place>,
+    order: Order,
     numbers: TupleMap<Tuple>,
     rests: Rests,
     groups: Groups,
@@ -270,7 +198,7 @@ impl Space {
             store: Store::default(),
             tables: Vec::new(),
             free: Vec::new(),
-            order: Vec::new(),
+            order: Order::default(),
             numbers: TupleMap::default(),
             rests: Rests::new(),
             groups: Groups::default(),
@@ -283,14 +211,19 @@ impl Space {
     /// [`Space::visit`].
     #[inline]
     pub fn search<const SORTED: bool>(&self, key: &Key) -> Verdict {
+        self.better::<SORTED>(key, Best::NONE).verdict
+    }
+
+    /// The same, but what comes before `best`; else `best`.
+    #[inline]
+    pub fn better<const SORTED: bool>(&self, key: &Key, mut best: Best) -> Best {
         let first = first_pairs(&key.words);
-        let mut best = Best { rank: u64::MAX, verdict: None };
         let (mut rest, mut rest_hash) = (0, 0);
-        for place in &self.order {
-            if SORTED && best.rank <= place.best && best.verdict.is_some() {
+        for place in self.order.places() {
+            if SORTED && best.is_before(place.best) {
                 break;
             }
-            let table = &self.tables[place.table as usize];
+            let table = &self.tables[place.part as usize];
             if table.rest != rest {
                 rest = table.rest;
                 rest_hash = self.rest_hash(rest, key);
@@ -300,7 +233,7 @@ impl Space {
                 self.visit(table, hash, first, key, &mut best);
             }
         }
-        best.verdict
+        best
     }
 
     #[inline(never)]
@@ -314,7 +247,7 @@ impl Space {
         table.probe(hash, |head, _| {
             for &slot in self.groups.of(head) {
                 let entry = self.store.entry(slot);
-                if best.rank <= entry.rank && best.verdict.is_some() {
+                if best.is_before(entry.rank) {
                     break;
                 }
                 if self.store.matches(entry, first, key) {
@@ -341,8 +274,7 @@ impl Space {
         };
         self.numbers.insert(*tuple, number);
         // An empty table ranks last until its first rule comes.
-        let place = Place { best: u64::MAX, table: number };
-        self.order.insert(self.order.partition_point(|other| *other < place), place);
+        self.order.insert(Place { best: u64::MAX, part: number });
         number
     }
 
@@ -350,14 +282,14 @@ impl Space {
     pub fn fitting(&self, masks: &Tuple, except: u32) -> Option<u32> {
         let mut fitting = None;
         let mut bits = 0;
-        for place in &self.order {
-            let table = &self.tables[place.table as usize];
+        for place in self.order.places() {
+            let table = &self.tables[place.part as usize];
             if table.first_within(masks)
                 && (fitting.is_none() || table.bits > bits)
                 && (table.rest == 0 || table.tuple.within(masks))
-                && place.table != except
+                && place.part != except
             {
-                (fitting, bits) = (Some(place.table), table.bits);
+                (fitting, bits) = (Some(place.part), table.bits);
             }
         }
         fitting
@@ -365,7 +297,7 @@ impl Space {
 
     /// Numbers of the tables, the one with the fewest rules first.
     pub fn smallest_tables(&self) -> Vec<u32> {
-        let mut numbers: Vec<u32> = self.order.iter().map(|place| place.table).collect();
+        let mut numbers: Vec<u32> = self.order.parts().collect();
         numbers.sort_by_key(|&number| self.tables[number as usize].rules);
         numbers
     }
@@ -504,24 +436,13 @@ impl Space {
 
     fn set_best(&mut self, number: u32, best: u64) {
         let table = &mut self.tables[number as usize];
-        let old = Place { best: std::mem::replace(&mut table.best, best), table: number };
-        let new = Place { best, table: number };
-        let from = self.order.partition_point(|place| *place < old);
-        let to = self.order.partition_point(|place| *place < new);
-        // Only the places in between move.
-        if to <= from {
-            self.order[to..=from].rotate_right(1);
-            self.order[to] = new;
-        } else {
-            self.order[from..to].rotate_left(1);
-            self.order[to - 1] = new;
-        }
+        let old = Place { best: std::mem::replace(&mut table.best, best), part: number };
+        self.order.update(old, best);
     }
 
     fn drop_table(&mut self, number: u32) {
         let table = &self.tables[number as usize];
-        let place = Place { best: table.best, table: number };
-        self.order.remove(self.order.partition_point(|other| *other < place));
+        self.order.remove(Place { best: table.best, part: number });
         self.numbers.remove(&table.tuple);
         self.rests.release(table.rest);
         self.tables[number as usize].reset(0);
@@ -563,7 +484,7 @@ impl Space {
         size_of::<Space>()
             + tables
             + self.tables.capacity() * size_of::<Table>()
-            + self.order.capacity() * size_of::<Place>()
+            + self.order.heap_bytes()
             + self.numbers.capacity() * 8 / 7 * (size_of::<(Tuple, u32)>() + 1)
             + self.rests.heap_bytes()
             + self.groups.heap_bytes()

@@ -6,11 +6,7 @@
 //! bucket, 16 octets. Buckets lie apart from the heads they stand for: what misses touch stays small.
 
 use super::{SEEDS, Tuple, fold};
-
-/// What a place in a table holds: the slot of a rule, or a group of rules.
-pub(crate) type Head = u32;
-/// Marks a head that is the number of a group.
-pub(crate) const GROUP: u32 = 1 << 31;
+use crate::ranked::Head;
 
 /// Places of a bucket.
 const PLACES: usize = 7;
