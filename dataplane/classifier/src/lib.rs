@@ -23,6 +23,7 @@ pub mod nuevo_match;
 mod ranked;
 pub mod rule;
 pub mod sdf;
+pub mod session;
 pub mod shared;
 pub mod simd;
 mod store;

@@ -1,0 +1,156 @@
+//! Rows of a million sessions: in chunks that never move, equal ones once.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::program::Pair;
+use crate::ids::{IdMap, map_bytes};
+
+/// Cache lines in a chunk: 256 KiB. More than the longest program has.
+const CHUNK: usize = 4096;
+/// Programs that can be found again to be shared: in buckets, so that a flood of sessions that have nothing in common
+/// costs no more memory than this.
+const BUCKETS: usize = 1024;
+const WAYS: usize = 4;
+
+/// Rows by place.
+#[derive(Clone, Debug)]
+pub(super) struct Arena {
+    chunks: Vec<Box<[Pair]>>,
+    /// Lines used of the last chunk.
+    used: usize,
+    /// Free places, by length.
+    free: Vec<Vec<u32>>,
+    /// Users of places that have more than one.
+    shared: IdMap<u32>,
+    buckets: Box<[[Entry; WAYS]]>,
+    programs: usize,
+}
+
+/// A program that may be shared.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    place: u32,
+    /// Zero: no entry.
+    pairs: u16,
+    tag: u16,
+}
+
+impl Arena {
+    pub fn new() -> Arena {
+        Arena {
+            chunks: Vec::new(),
+            used: CHUNK,
+            free: Vec::new(),
+            shared: IdMap::default(),
+            buckets: vec![[Entry::default(); WAYS]; BUCKETS].into(),
+            programs: 0,
+        }
+    }
+
+    /// The lines at `place`; of a place that does not exist, none.
+    #[inline]
+    pub fn get(&self, place: u32, pairs: u16) -> &[Pair] {
+        let at = place as usize % CHUNK;
+        let chunk = self.chunks.get(place as usize / CHUNK);
+        chunk.and_then(|chunk| chunk.get(at..at + usize::from(pairs))).unwrap_or_default()
+    }
+
+    /// A place that has these lines: one that is there already, if it is remembered.
+    pub fn keep(&mut self, pairs: &[Pair]) -> u32 {
+        if pairs.is_empty() {
+            return 0;
+        }
+        let (bucket, tag) = spread(pairs);
+        let len = pairs.len() as u16;
+        let same =
+            |entry: &&Entry| entry.pairs == len && entry.tag == tag && self.get(entry.place, len) == pairs;
+        if let Some(place) = self.buckets[bucket].iter().find(same).map(|entry| entry.place) {
+            *self.shared.entry(place).or_insert(1) += 1;
+            return place;
+        }
+        let place = self.allocate(pairs.len());
+        let at = place as usize % CHUNK;
+        if let Some(chunk) = self.chunks.get_mut(place as usize / CHUNK) {
+            chunk[at..at + pairs.len()].copy_from_slice(pairs);
+        }
+        // What is shared stays; what has one user makes way.
+        let shared = &self.shared;
+        let victim = self.buckets[bucket]
+            .iter_mut()
+            .min_by_key(|entry| if entry.pairs == 0 { 0 } else { shared.get(&entry.place).map_or(1, |_| 2) });
+        if let Some(entry) = victim
+            && (entry.pairs == 0 || !shared.contains_key(&entry.place))
+        {
+            *entry = Entry { place, pairs: len, tag };
+        }
+        self.programs += 1;
+        place
+    }
+
+    /// One user less. The last one frees the place.
+    pub fn release(&mut self, place: u32, pairs: u16) {
+        if pairs == 0 {
+            return;
+        }
+        if let Some(users) = self.shared.get_mut(&place) {
+            *users -= 1;
+            if *users == 1 {
+                self.shared.remove(&place);
+            }
+            return;
+        }
+        let (bucket, _) = spread(self.get(place, pairs));
+        for entry in &mut self.buckets[bucket] {
+            if entry.place == place && entry.pairs == pairs {
+                *entry = Entry::default();
+            }
+        }
+        self.give_back(place, usize::from(pairs));
+        self.programs -= 1;
+    }
+
+    fn allocate(&mut self, pairs: usize) -> u32 {
+        if let Some(place) = self.free.get_mut(pairs).and_then(Vec::pop) {
+            return place;
+        }
+        if self.used + pairs > CHUNK {
+            // The rest of the chunk serves shorter programs.
+            let rest = CHUNK - self.used;
+            if rest > 0 {
+                self.give_back(((self.chunks.len() - 1) * CHUNK + self.used) as u32, rest);
+            }
+            self.chunks.push(vec![Pair::default(); CHUNK].into());
+            self.used = 0;
+        }
+        let place = (self.chunks.len() - 1) * CHUNK + self.used;
+        self.used += pairs;
+        place as u32
+    }
+
+    fn give_back(&mut self, place: u32, pairs: usize) {
+        if self.free.len() <= pairs {
+            self.free.resize(pairs + 1, Vec::new());
+        }
+        self.free[pairs].push(place);
+    }
+
+    /// Different programs, as far as they were found to be equal.
+    pub fn programs(&self) -> usize {
+        self.programs
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.chunks.len() * CHUNK * size_of::<Pair>()
+            + self.chunks.capacity() * size_of::<Box<[Pair]>>()
+            + self.free.iter().map(|free| free.capacity() * 4 + size_of::<Vec<u32>>()).sum::<usize>()
+            + map_bytes(&self.shared)
+            + BUCKETS * WAYS * size_of::<Entry>()
+    }
+}
+
+fn spread(pairs: &[Pair]) -> (usize, u16) {
+    let mut hasher = DefaultHasher::new();
+    pairs.hash(&mut hasher);
+    let hash = hasher.finish();
+    (hash as usize % BUCKETS, (hash >> 48) as u16)
+}

@@ -1,0 +1,117 @@
+//! What user plane functions commonly do, as the baseline of benchmarks: a hash from the session to a linked list of
+//! its PDRs, walked in order of precedence.
+//!
+//! Built as well as that can be: the hash is one multiplication, a node holds the 5-tuple itself, and the nodes of
+//! a session were allocated one after the other.
+
+use super::{SessionError, sorted};
+use crate::ids::{IdMap, map_bytes};
+use crate::{Key, Matcher, Rule, Verdict};
+
+const WORDS: [usize; 3] = [0, 1, 3];
+
+/// Sessions by hash, rules by linked list.
+#[derive(Debug, Default)]
+pub struct HashList {
+    sessions: IdMap<Option<Box<Node>>>,
+    heap: usize,
+}
+
+#[derive(Debug)]
+struct Node {
+    mask: [u32; 3],
+    expected: [u32; 3],
+    source_ports: (u16, u16),
+    destination_ports: (u16, u16),
+    value: u32,
+    /// When more than the 5-tuple counts.
+    more: Option<Box<Matcher>>,
+    next: Option<Box<Node>>,
+}
+
+impl Node {
+    #[inline]
+    fn matches(&self, key: &Key) -> bool {
+        let words = &key.words;
+        let (source, destination) = ((words[2] >> 16) as u16, words[2] as u16);
+        words[0] & self.mask[0] == self.expected[0]
+            && words[1] & self.mask[1] == self.expected[1]
+            && words[3] & self.mask[2] == self.expected[2]
+            && (self.source_ports.0..=self.source_ports.1).contains(&source)
+            && (self.destination_ports.0..=self.destination_ports.1).contains(&destination)
+            && self.more.as_ref().is_none_or(|matcher| matcher.matches(key))
+    }
+}
+
+impl HashList {
+    /// No sessions.
+    pub fn new() -> HashList {
+        HashList::default()
+    }
+
+    /// Gives a session its rules; those it had are gone.
+    pub fn set(&mut self, session: u32, rules: &[Rule]) -> Result<(), SessionError> {
+        let rules = sorted(rules)?;
+        self.remove(session);
+        let held: u32 = WORDS.iter().map(|word| 1 << word).sum();
+        let mut nodes: Vec<Box<Node>> = Vec::with_capacity(rules.len());
+        for rule in rules {
+            let Some(matcher) = Matcher::new(&rule.filter) else { continue };
+            let more = (matcher.used_words() & !held != 0).then(|| Box::new(matcher));
+            self.heap += size_of::<Node>() + more.as_ref().map_or(0, |_| size_of::<Matcher>());
+            nodes.push(Box::new(Node {
+                mask: WORDS.map(|word| matcher.mask[word]),
+                expected: WORDS.map(|word| matcher.value[word]),
+                source_ports: matcher.source_ports,
+                destination_ports: matcher.destination_ports,
+                value: rule.value,
+                more,
+                next: None,
+            }));
+        }
+        let chain = nodes.into_iter().rev().fold(None, |next, mut node| {
+            node.next = next;
+            Some(node)
+        });
+        self.sessions.insert(session, chain);
+        Ok(())
+    }
+
+    /// Removes a session; `false` when there is none with this number.
+    pub fn remove(&mut self, session: u32) -> bool {
+        let Some(mut next) = self.sessions.remove(&session) else { return false };
+        while let Some(node) = next {
+            self.heap -= size_of::<Node>() + node.more.as_ref().map_or(0, |_| size_of::<Matcher>());
+            next = node.next;
+        }
+        true
+    }
+
+    /// As [`super::Sessions::classify`], one packet after the other.
+    pub fn classify(&self, sessions: &[u32], keys: &[Key], verdicts: &mut [Verdict]) {
+        for ((session, key), verdict) in sessions.iter().zip(keys).zip(verdicts) {
+            let mut node = self.sessions.get(session).and_then(Option::as_deref);
+            while let Some(present) = node
+                && !present.matches(key)
+            {
+                node = present.next.as_deref();
+            }
+            *verdict = node.map(|node| node.value);
+        }
+    }
+
+    /// Number of sessions.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Whether there are no sessions.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// Octets held, without what the allocator adds.
+    pub fn memory_bytes(&self) -> usize {
+        map_bytes(&self.sessions) + self.heap
+    }
+}

@@ -1,0 +1,464 @@
+//! One session's rules: a head of one cache line and rows of 32 octets.
+//!
+//! # Rows
+//! A row is one rule, in order of rank. It compares the 5-tuple with ToS and QFI by itself; the other fields of a PDI
+//! are conditions in lines behind the rows, three to a line, looked at when the row has matched.
+//!
+//! ```text
+//! word  row                                         further conditions
+//!  0    source address                              words of the key that they are on, 8 bits each
+//!  1    destination address                         mask, value of the first
+//!  2    8 conditions | 8 own | 8 + 8 bits of the     ...
+//!       destination's and the source's prefix
+//!  3    mask of word 3 of the key                   mask, value of the second
+//!  4    value of it                                 ...
+//!  5    last - first | first source port            mask, value of the third
+//!  6    last - first | first destination port       ...
+//!  7    verdict, or line of the further conditions  verdict, in the first line
+//! ```
+//!
+//! # What is the session's own
+//! Rules of two sessions with one policy differ in the UE's address and in TEIDs. These go to the head; a row only asks
+//! whether source, destination or TEID is *own*, which is worked out once per packet. Then equal policies have equal
+//! rows, of which one copy is kept ([`super::arena`], [`super::Interner`]).
+//!
+//! # Which rows to try
+//! The head has four bit positions and a table from the values of these bits in a packet to the rows that these
+//! bits do not exclude: one bit per row, or per group of neighbours when there are more than sixteen. The
+//! positions are chosen so that few rows remain, as in bit-selection schemes for large sets (T. Y. C. Woo, "A Modular
+//! Approach to Packet Classification", INFOCOM 2000). So a packet that is to be looked up in memory that no cache
+//! holds touches the head, and mostly one line of rows.
+
+use crate::key::{WORDS, present};
+use crate::matcher::Field;
+use crate::{Filter, Key, Matcher, Rule, Verdict};
+
+/// Rows, or groups of rows, that a head tells apart.
+pub(super) const GROUPS: usize = 16;
+/// Bits of a packet that choose among them.
+const BITS: usize = 4;
+/// Words of a key that bits are chosen from, and that a row or the head knows.
+const CHOICE: usize = 8;
+/// In place of words 4 and 7, which seldom tell rules apart, bits are chosen from the address that is not the UE's, and
+/// from the ports, the UE's in the upper half. So the same bits serve both directions of a service.
+const REMOTE: usize = 4;
+const PORTS: usize = 7;
+/// Positions that are considered after a first look at each.
+const FINALISTS: usize = 24;
+
+/// "Own" bits: free in word 5 of keys and matchers.
+mod own {
+    pub const SOURCE: u32 = 1 << 20;
+    pub const DESTINATION: u32 = 1 << 21;
+    pub const TEIDS: [u32; 2] = [1 << 22, 1 << 23];
+    pub const ALL: u32 = 0xF << 20;
+    /// From their place in word 5 to that in word 2 of a row.
+    pub const SHIFT: u32 = 4;
+}
+
+/// Half a cache line: a row, or three further conditions.
+pub(super) type Line = [u32; 8];
+
+/// A cache line of them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(C, align(64))]
+pub(super) struct Pair(pub [Line; 2]);
+
+/// What a session has of its own, and where to begin. One cache line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Head {
+    table: [u16; GROUPS],
+    /// Word of the key, 3 bits, and bit in it, 5 bits.
+    bits: [u8; BITS],
+    /// Where the rows are; for the owner of the head.
+    pub place: u32,
+    ue_v4: u32,
+    ue_v6: [u32; 2],
+    teids: [u32; 2],
+    /// Rows per bit of the table.
+    group: u16,
+    /// Cache lines at `place`.
+    pub pairs: u16,
+}
+
+const _: () = assert!(size_of::<Head>() == 64 && size_of::<Pair>() == 64);
+
+/// A packet, seen from one session.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Start {
+    /// Groups that may match, 16 bits.
+    pub groups: u32,
+    /// Which fields are the session's own, as in word 2 of a row.
+    own: u32,
+}
+
+impl Head {
+    /// That of no session: nothing matches.
+    pub const NONE: Head = Head {
+        table: [0; GROUPS],
+        bits: [0; BITS],
+        place: 0,
+        ue_v4: 0,
+        ue_v6: [0; 2],
+        teids: [0; 2],
+        group: 0,
+        pairs: 0,
+    };
+
+    /// Whether it is that of a session: then it has groups.
+    pub fn exists(&self) -> bool {
+        self.group != 0
+    }
+
+    /// Looks at what the head says about a packet.
+    #[inline]
+    pub fn start(&self, key: &Key) -> Start {
+        let words = &key.words;
+        let is = |bit: u32, wanted: bool| if wanted { bit } else { 0 };
+        let v4 = words[3] & present::V4 != 0;
+        // A key of no family or of both matches no rule on addresses, so what is found for it does not count.
+        let (source, destination) = if v4 {
+            (words[0] == self.ue_v4, words[1] == self.ue_v4)
+        } else {
+            ([words[0], words[9]] == self.ue_v6, [words[1], words[12]] == self.ue_v6)
+        };
+        let own = is(own::SOURCE, source)
+            | is(own::DESTINATION, destination)
+            | is(own::TEIDS[0], words[6] == self.teids[0])
+            | is(own::TEIDS[1], words[6] == self.teids[1]);
+        let mut chosen = [0; CHOICE];
+        chosen.copy_from_slice(&words[..CHOICE]);
+        chosen[5] = chosen[5] & !own::ALL | own;
+        chosen[REMOTE] = if source { words[1] } else { words[0] };
+        chosen[PORTS] = if source { words[2] } else { words[2].rotate_left(16) };
+        let index = self.bits.iter().enumerate().fold(0, |index, (at, bit)| {
+            let value = chosen[usize::from(bit >> 5)] >> (bit & 31) & 1;
+            index | (value as usize) << at
+        });
+        // From the UE to itself: rules of both directions may match, which expect other things there.
+        let groups = if source && destination { self.all() } else { self.table[index] };
+        Start { groups: groups.into(), own: own >> own::SHIFT }
+    }
+
+    /// All groups that any packet has.
+    #[cold]
+    fn all(&self) -> u16 {
+        self.table.iter().fold(0, |all, groups| all | groups)
+    }
+
+    /// The cache line, of those at `place`, that has the first row to try.
+    #[inline]
+    pub fn first_pair(&self, start: Start) -> usize {
+        start.groups.trailing_zeros() as usize * usize::from(self.group) / 2
+    }
+
+    /// The verdict for the packet that `start` was made from.
+    #[inline]
+    pub fn find(&self, pairs: &[Pair], key: &Key, start: Start) -> Verdict {
+        let mut groups = start.groups;
+        let group = usize::from(self.group);
+        while groups != 0 {
+            let first = groups.trailing_zeros() as usize * group;
+            for at in first..first + group {
+                let row = line(pairs, at)?;
+                if row_matches(row, key, start.own) {
+                    match row[2] >> 24 {
+                        0 => return Some(row[7]),
+                        lines => {
+                            let verdict = further(pairs, row[7] as usize, lines as usize, key);
+                            if verdict.is_some() {
+                                return verdict;
+                            }
+                        }
+                    }
+                }
+            }
+            groups &= groups - 1;
+        }
+        None
+    }
+}
+
+/// The verdict of a row if its further conditions, in `count` lines, match.
+fn further(pairs: &[Pair], first: usize, count: usize, key: &Key) -> Verdict {
+    let all =
+        (first..first + count).all(|at| line(pairs, at).is_some_and(|line| conditions_match(line, key)));
+    if all { line(pairs, first).map(|line| line[7]) } else { None }
+}
+
+#[inline]
+fn line(pairs: &[Pair], at: usize) -> Option<&Line> {
+    pairs.get(at / 2).map(|pair| &pair.0[at % 2])
+}
+
+/// Mask of a prefix of up to 32 bits.
+#[inline]
+fn prefix_mask(length: u32) -> u32 {
+    (0xFFFF_FFFF_0000_0000_u64 >> (length & 63)) as u32
+}
+
+/// Whether the row matches, its further conditions aside. Everything is compared before the one branch: the
+/// comparisons are cheaper than a branch that goes wrong.
+#[inline]
+fn row_matches(row: &Line, key: &Key, own: u32) -> bool {
+    let words = &key.words;
+    let (source, destination) = ((words[2] >> 16) as u16, words[2] as u16);
+    let within = |range: u32, port: u16| port.wrapping_sub(range as u16) <= (range >> 16) as u16;
+    let differ = (words[0] ^ row[0]) & prefix_mask(row[2] & 0xFF)
+        | (words[1] ^ row[1]) & prefix_mask(row[2] >> 8 & 0xFF)
+        | words[3] & row[3] ^ row[4]
+        | row[2] & !own & 0x000F_0000;
+    (differ == 0) & within(row[5], source) & within(row[6], destination)
+}
+
+#[inline]
+fn conditions_match(line: &Line, key: &Key) -> bool {
+    let differ = (0..3).fold(0, |differ, at| {
+        let word = key.words[(line[0] >> (8 * at) & 31) as usize % WORDS];
+        differ | word & line[1 + 2 * at] ^ line[2 + 2 * at]
+    });
+    differ == 0
+}
+
+/// Compiles rules, which are in order of rank; ones that never match are left out. `place` of the head stays zero.
+pub(super) fn compile(rules: &[&Rule], lines: &mut Vec<Line>) -> Head {
+    let compiled = rules.iter().filter_map(|rule| Some((Matcher::new(&rule.filter)?, rule.value)));
+    let mut matchers: Vec<(Matcher, u32)> = compiled.collect();
+    let named = || rules.iter().filter_map(|rule| ue_alone(rule));
+    let all = || matchers.iter().map(|(matcher, _)| *matcher);
+    let mut head = Head {
+        ue_v4: first_of(named().flat_map(hosts_v4), all().flat_map(hosts_v4)).unwrap_or_default(),
+        ue_v6: first_of(named().flat_map(prefixes_v6), all().flat_map(prefixes_v6)).unwrap_or_default(),
+        ..Head::NONE
+    };
+    let teids =
+        most_frequent(matchers.iter().filter(|(m, _)| m.mask[6] == u32::MAX).map(|(m, _)| m.value[6]));
+    for (own, teid) in std::iter::zip(&mut head.teids, &teids) {
+        *own = *teid;
+    }
+    for (matcher, _) in &mut matchers {
+        take_out_own(matcher, &head, teids.len());
+    }
+    head.group = matchers.len().div_ceil(GROUPS).max(1) as u16;
+    choose_bits(&mut head, &matchers);
+    write_rows(&matchers, usize::from(head.group), lines);
+    head.pairs = lines.len().div_ceil(2) as u16;
+    head
+}
+
+/// Distinct values, the most frequent first; among equals the one seen first.
+fn most_frequent<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut counted: Vec<(u32, T)> = Vec::new();
+    for value in values {
+        match counted.iter_mut().find(|(_, seen)| *seen == value) {
+            Some((count, _)) => *count += 1,
+            None => counted.push((1, value)),
+        }
+    }
+    counted.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
+    counted.into_iter().map(|(_, value)| value).collect()
+}
+
+fn is_v4(matcher: &Matcher) -> bool {
+    matcher.mask[3] & matcher.value[3] & present::V4 != 0
+}
+
+fn is_v6(matcher: &Matcher) -> bool {
+    matcher.mask[3] & matcher.value[3] & present::V6 != 0
+}
+
+/// The value that rules name as the UE's, else the one that most rules are on.
+fn first_of<T: PartialEq>(mut named: impl Iterator<Item = T>, all: impl Iterator<Item = T>) -> Option<T> {
+    named.next().or_else(|| most_frequent(all).into_iter().next())
+}
+
+/// What a rule says about the UE's address, and nothing else.
+fn ue_alone(rule: &Rule) -> Option<Matcher> {
+    let ue = Some(rule.filter.ue?);
+    Matcher::new(&Filter { ue, ..Filter::default() })
+}
+
+/// Single IPv4 addresses that a matcher is on.
+fn hosts_v4(matcher: Matcher) -> impl Iterator<Item = u32> {
+    let words = if is_v4(&matcher) { 0..2 } else { 0..0 };
+    words.filter(move |&word| matcher.mask[word] == u32::MAX).map(move |word| matcher.value[word])
+}
+
+/// First halves of IPv6 addresses that a matcher is on.
+fn prefixes_v6(matcher: Matcher) -> impl Iterator<Item = [u32; 2]> {
+    let sides = if is_v6(&matcher) { [[0, 9], [1, 12]].as_slice() } else { &[] };
+    let full = move |words: &&[usize; 2]| words.iter().all(|&word| matcher.mask[word] == u32::MAX);
+    sides.iter().filter(full).map(move |words| words.map(|word| matcher.value[word]))
+}
+
+/// Turns conditions on values that the head has into "own" bits.
+fn take_out_own(matcher: &mut Matcher, head: &Head, teids: usize) {
+    for (first, second, bit) in [(0, 9, own::SOURCE), (1, 12, own::DESTINATION)] {
+        let full = |word: usize, value: u32| matcher.mask[word] == u32::MAX && matcher.value[word] == value;
+        let v4 = is_v4(matcher) && full(first, head.ue_v4);
+        let v6 = is_v6(matcher) && full(first, head.ue_v6[0]) && full(second, head.ue_v6[1]);
+        if v4 || v6 {
+            (matcher.mask[first], matcher.value[first]) = (0, 0);
+            require(matcher, bit);
+        }
+        if v6 {
+            (matcher.mask[second], matcher.value[second]) = (0, 0);
+        }
+    }
+    let known = std::iter::zip(head.teids, own::TEIDS).take(teids);
+    if matcher.mask[6] == u32::MAX
+        && let Some((_, bit)) = known.into_iter().find(|(teid, _)| *teid == matcher.value[6])
+    {
+        (matcher.mask[6], matcher.value[6]) = (0, 0);
+        require(matcher, bit);
+    }
+}
+
+fn require(matcher: &mut Matcher, bit: u32) {
+    matcher.mask[5] |= bit;
+    matcher.value[5] |= bit;
+}
+
+/// A bit position with the groups that have a rule for its value 0, and for 1.
+#[derive(Clone, Copy)]
+struct Position {
+    bit: u8,
+    sides: [u16; 2],
+}
+
+/// Chooses the bits greedily: each time the one that leaves the fewest groups to try, averaged over the groups and
+/// over the values of the bits that a group is found under.
+fn choose_bits(head: &mut Head, matchers: &[(Matcher, u32)]) {
+    let all = (0..matchers.len()).fold(0, |all, at| all | 1 << (at / usize::from(head.group)));
+    let cost = |sets: &[u16], position: &Position| -> u32 {
+        let left = |set: &u16, side: u16| (set & side).count_ones();
+        let counts = sets.iter().flat_map(|set| position.sides.map(|side| left(set, side)));
+        let (sum, squares) = counts.fold((0, 0), |(sum, squares), n| (sum + n, squares + n * n));
+        1000 * squares / sum.max(1)
+    };
+    let mut positions = positions(matchers, head.group, all);
+    positions.sort_by_key(|position| cost(&[all], position));
+    positions.truncate(FINALISTS);
+    let mut sets = vec![all];
+    for at in 0..BITS {
+        let nothing = Position { bit: 0, sides: [all; 2] };
+        let best = positions.iter().min_by_key(|position| cost(&sets, position)).unwrap_or(&nothing);
+        head.bits[at] = best.bit;
+        // The new bit is the upper half of the index.
+        let split = best.sides.iter().flat_map(|side| sets.iter().map(move |set| set & side));
+        sets = split.collect();
+    }
+    head.table.copy_from_slice(&sets);
+}
+
+/// All positions that tell groups apart.
+fn positions(matchers: &[(Matcher, u32)], group: u16, all: u16) -> Vec<Position> {
+    let mut positions = Vec::new();
+    for word in 0..CHOICE {
+        let column: Vec<(u32, u32)> = matchers.iter().map(|(matcher, _)| bits_of(matcher, word)).collect();
+        let used = column.iter().fold(0, |used, (mask, _)| used | mask);
+        for bit in (0..32).filter(|bit| used >> bit & 1 != 0) {
+            let mut sides = [0; 2];
+            for (at, (mask, value)) in column.iter().enumerate() {
+                let flag = 1 << (at / usize::from(group));
+                let (cares, one) = (mask >> bit & 1 != 0, value >> bit & 1 != 0);
+                sides[0] |= if cares && one { 0 } else { flag };
+                sides[1] |= if cares && !one { 0 } else { flag };
+            }
+            if sides != [all; 2] {
+                positions.push(Position { bit: (word as u8) << 5 | bit as u8, sides });
+            }
+        }
+    }
+    positions
+}
+
+/// Mask and value of one of the words that bits are chosen from.
+fn bits_of(matcher: &Matcher, word: usize) -> (u32, u32) {
+    // Ports: what first and last have in common.
+    let ports = |of: fn(&Matcher, Field) -> u32| {
+        of(matcher, Field::SOURCE_PORT) << 16 | of(matcher, Field::DESTINATION_PORT)
+    };
+    let (port_mask, port_value) = (ports(Matcher::mask), ports(Matcher::value));
+    let uplink = matcher.value[5] & own::SOURCE != 0;
+    let downlink = matcher.value[5] & own::DESTINATION != 0;
+    match (word, uplink, downlink) {
+        (2, ..) => (port_mask, port_value),
+        (REMOTE, true, _) => (matcher.mask[1], matcher.value[1]),
+        (REMOTE, false, true) => (matcher.mask[0], matcher.value[0]),
+        (PORTS, true, _) => (port_mask, port_value),
+        (PORTS, false, true) => (port_mask.rotate_left(16), port_value.rotate_left(16)),
+        // From the UE to the UE is a case of its own.
+        (5, true, false) => (matcher.mask[5] | own::DESTINATION, matcher.value[5]),
+        (5, false, true) => (matcher.mask[5] | own::SOURCE, matcher.value[5]),
+        // Which side it would be is not known.
+        (REMOTE | PORTS, false, false) => (0, 0),
+        _ => (matcher.mask[word], matcher.value[word]),
+    }
+}
+
+/// Length of a mask that is a prefix.
+fn prefix_length(mask: u32) -> Option<u32> {
+    (mask.leading_ones() + mask.trailing_zeros() == 32).then(|| mask.leading_ones())
+}
+
+fn write_rows(matchers: &[(Matcher, u32)], group: usize, lines: &mut Vec<Line>) {
+    lines.clear();
+    // Whole groups, so that a look-up need not care where the rows end. What fills up asks for a bit that nothing
+    // in word 3 can be.
+    let rows = matchers.len().next_multiple_of(group);
+    let never: Line = [0, 0, 0, 0, 1, 0xFFFF_0000, 0xFFFF_0000, 0];
+    lines.resize(rows, never);
+    for (at, (matcher, value)) in matchers.iter().enumerate() {
+        let mut left = *matcher;
+        let mut take = |word: usize| std::mem::take(&mut left.mask[word]);
+        let (row_own, lengths) = (take(5), [0, 1].map(|word| prefix_length(matcher.mask[word])));
+        left.mask[5] = row_own & !own::ALL;
+        left.mask[3] = 0;
+        for (word, length) in lengths.iter().enumerate() {
+            if length.is_some() {
+                left.mask[word] = 0;
+            }
+        }
+        let further: Vec<usize> = (0..WORDS).filter(|&word| left.mask[word] != 0).collect();
+        let count = further.len().div_ceil(3) as u32;
+        let range = |(first, last): (u16, u16)| u32::from(last - first) << 16 | u32::from(first);
+        let [source, destination] = lengths.map(|length| length.unwrap_or(0));
+        lines[at] = [
+            if source > 0 { matcher.value[0] } else { 0 },
+            if destination > 0 { matcher.value[1] } else { 0 },
+            count << 24 | (row_own & own::ALL) >> own::SHIFT | destination << 8 | source,
+            matcher.mask[3],
+            matcher.value[3],
+            range(matcher.source_ports),
+            range(matcher.destination_ports),
+            if count == 0 { *value } else { lines.len() as u32 },
+        ];
+        lines.extend(further.chunks(3).map(|words| conditions(words, &left, *value)));
+    }
+}
+
+fn conditions(words: &[usize], matcher: &Matcher, value: u32) -> Line {
+    let mut line = [0; 8];
+    line[7] = value;
+    for (at, &word) in words.iter().enumerate() {
+        line[0] |= (word as u32) << (8 * at);
+        line[1 + 2 * at] = matcher.mask[word];
+        line[2 + 2 * at] = matcher.value[word] & matcher.mask[word];
+    }
+    line
+}
+
+/// Asks for the cache line of a value.
+#[inline]
+pub(super) fn prefetch<T>(value: Option<&T>) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(value) = value {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: every x86-64 processor has SSE, and prefetching a valid address has no effect but on caches.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}
