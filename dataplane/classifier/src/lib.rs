@@ -13,6 +13,7 @@
 
 pub mod auto;
 pub mod backend;
+pub mod cache;
 #[cfg(feature = "generate")]
 pub mod generate;
 pub mod ids;

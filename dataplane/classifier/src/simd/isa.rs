@@ -8,6 +8,7 @@
 use crate::key::WORDS;
 use crate::{Key, Verdict};
 
+use super::compare::Compare;
 use super::portable::Portable;
 use super::scan::Scan;
 
@@ -136,7 +137,7 @@ pub trait Kernel {
 /// One set of instructions; a value of the type proves that the CPU has them.
 ///
 /// Columns are arrays of `N` lanes, `N` being 8 or 16. Masks have the bit of lane 0 lowest.
-pub trait Vector: Scan {
+pub trait Vector: Scan + Compare {
     /// What is looked for, in registers.
     type Probe: Copy;
 

@@ -22,6 +22,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub mod block;
+pub mod compare;
 pub mod isa;
 pub(crate) mod portable;
 pub mod rest;
@@ -33,6 +34,7 @@ use crate::matcher::Ranked;
 use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict};
 
 pub use block::{Block, Lane, Probe};
+pub use compare::Compare;
 pub use isa::{Compiled, Cpu, Isa, Kernel, LookUp, Vector};
 pub use rest::Rests;
 pub use scan::Scan;
