@@ -3,6 +3,7 @@
 //! Everything is constructed through checks: a prefix longer than its address or a reversed port range is an
 //! error, never a rule that silently means something else.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use crate::{Key, Matcher};
@@ -93,6 +94,19 @@ impl Prefix {
         self.family
     }
 
+    /// The first address of the prefix.
+    pub fn address(&self) -> IpAddr {
+        match self.family {
+            Family::V4 => IpAddr::V4(((self.value >> 96) as u32).into()),
+            Family::V6 => IpAddr::V6(self.value.into()),
+        }
+    }
+
+    /// Its length in bits.
+    pub fn length(&self) -> u8 {
+        self.mask.count_ones() as u8
+    }
+
     /// Bits of the prefix: IPv4 in the upper 32 bits.
     pub(crate) fn value(&self) -> u128 {
         self.value
@@ -101,6 +115,12 @@ impl Prefix {
     /// Which bits count.
     pub(crate) fn mask(&self) -> u128 {
         self.mask
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address(), self.length())
     }
 }
 

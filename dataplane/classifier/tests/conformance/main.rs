@@ -1,0 +1,47 @@
+//! Every backend does what the definition says: for random rules and packets, generated traces, programs of updates,
+//! and at the limits of sizes and values.
+//!
+//! [`definition`] is the meaning of a filter, written independently of the crate; the linear list is held against it,
+//! and every backend against the list. In the dev profile all takes some tens of seconds at most: the set of a hundred
+//! thousand rules is drawn once, with the list's verdicts, for all backends; the others are small, as structures change
+//! their shape within the first thousand rules.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod bulk;
+mod definition;
+mod edges;
+mod programs;
+mod random;
+mod traces;
+
+use classifier::simd::Simd;
+use classifier::simd::isa::Isa;
+use classifier::{Backend, Classifier, Key, Verdict};
+
+/// Whatever classifies, by name: each backend, and the variants that the CPU decides between.
+pub fn contenders() -> Vec<(String, Box<dyn Classifier>)> {
+    let backends = Backend::ALL.iter().map(|backend| (backend.name().to_owned(), backend.build()));
+    let variants = Isa::ALL.into_iter().filter_map(|isa| {
+        let simd: Box<dyn Classifier> = Box::new(Simd::with_isa(isa)?);
+        Some((format!("simd with {isa:?}"), simd))
+    });
+    backends.chain(variants).collect()
+}
+
+/// The verdicts of a whole batch at once.
+pub fn classify(classifier: &dyn Classifier, keys: &[Key]) -> Vec<Verdict> {
+    // Something that no rule of a test says, so that a verdict that was not written shows.
+    let mut verdicts = vec![Some(u32::MAX); keys.len()];
+    classifier.classify(keys, &mut verdicts);
+    verdicts
+}
+
+/// Fails with the first packet that is classified otherwise.
+#[track_caller]
+pub fn assert_verdicts(name: &str, classifier: &dyn Classifier, keys: &[Key], expected: &[Verdict]) {
+    let verdicts = classify(classifier, keys);
+    for (at, (verdict, expected)) in verdicts.iter().zip(expected).enumerate() {
+        assert_eq!(verdict, expected, "{name}, packet {at} of {}: {:?}", keys.len(), keys[at]);
+    }
+    assert_eq!(verdicts.len(), expected.len());
+}
