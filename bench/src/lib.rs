@@ -12,8 +12,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 pub mod machine;
+pub mod pdr;
 pub mod plot;
 pub mod procedures;
+pub mod progress;
 pub mod result;
 pub mod stats;
 
@@ -36,6 +38,9 @@ pub fn write(experiment: &result::Experiment, folder: &Path) -> anyhow::Result<(
     let text = serde_json::to_string_pretty(experiment)? + "\n";
     std::fs::write(&json, text).with_context(|| format!("cannot write {}", json.display()))?;
     let svg = folder.join(format!("{}.svg", experiment.experiment));
-    plot::draw(experiment, &svg)?;
+    match experiment.experiment.as_str() {
+        "pdr" => plot::draw_panels(experiment, &pdr::panels::panels(experiment), &svg)?,
+        _ => plot::draw(experiment, &svg)?,
+    }
     Ok((json, svg))
 }

@@ -1,7 +1,8 @@
-//! A plot of a result: the distribution of each series' samples, as SVG.
+//! Plots of a result, as SVG.
 //!
-//! Cumulative distributions show median, spread and tail at once and hide nothing, whatever the experiment
-//! measured; one curve per point of each series.
+//! [`draw()`]: cumulative distributions show median, spread and tail at once and hide nothing, whatever the experiment
+//! measured; one curve per point of each series. [`draw_panels`]: medians over x with the middle half of the samples,
+//! for experiments that measured many things at many sizes.
 
 use std::path::Path;
 
@@ -21,6 +22,20 @@ const COLOURS: &[RGBColor] = &[
     RGBColor(0xe6, 0x9f, 0x00),
     RGBColor(0x56, 0xb4, 0xe9),
 ];
+/// More of them, for panels of more lines than that.
+const MORE_COLOURS: &[RGBColor] = &[
+    RGBColor(0x7f, 0x3c, 0x8d),
+    RGBColor(0x80, 0x80, 0x80),
+    RGBColor(0x8c, 0x56, 0x4b),
+    RGBColor(0x17, 0x60, 0x20),
+    RGBColor(0xb0, 0xb0, 0x00),
+    RGBColor(0x00, 0x00, 0x00),
+    RGBColor(0xff, 0x60, 0x90),
+    RGBColor(0x30, 0x30, 0xa0),
+    RGBColor(0x60, 0xc0, 0x90),
+];
+/// Width and height of one panel.
+const PANEL: (u32, u32) = (760, 460);
 
 /// Draws every point of every series as a cumulative distribution.
 ///
@@ -86,6 +101,126 @@ fn render(experiment: &Experiment, file: &Path) -> Result<(), Box<dyn std::error
     Ok(())
 }
 
+/// Lines over a common x, both axes logarithmic.
+pub struct Panel {
+    title: String,
+    x_label: String,
+    y_label: String,
+    lines: Vec<Line>,
+}
+
+/// One line of a panel.
+struct Line {
+    name: String,
+    /// x with lower quartile, median and upper quartile.
+    points: Vec<(f64, [f64; 3])>,
+}
+
+impl Panel {
+    /// A line for each series that `label` gives one for.
+    pub fn of(experiment: &Experiment, title: &str, label: impl Fn(&str) -> Option<String>) -> Panel {
+        let mut panel = Panel {
+            title: title.to_owned(),
+            x_label: String::new(),
+            y_label: String::new(),
+            lines: Vec::new(),
+        };
+        for series in &experiment.series {
+            let Some(name) = label(&series.name) else { continue };
+            panel.x_label.clone_from(&series.x_label);
+            panel.y_label = format!("{}, {}", series.y_label, series.unit);
+            // Zero has no place on a logarithmic axis: x starts a third below the first value that has.
+            let zero = series.points.iter().map(|point| point.x).find(|x| *x > 0.0).unwrap_or(1.0) / 3.0;
+            let points = series.points.iter().filter(|point| !point.samples.is_empty()).map(|point| {
+                let at = |q| quantile(&point.samples, q).max(0.1);
+                (if point.x > 0.0 { point.x } else { zero }, [at(0.25), at(0.5), at(0.75)])
+            });
+            panel.lines.push(Line { name, points: points.collect() });
+        }
+        panel
+    }
+
+    /// Whether there is nothing to draw.
+    pub fn is_empty(&self) -> bool {
+        self.lines.iter().all(|line| line.points.is_empty())
+    }
+}
+
+/// Draws panels side by side, two in a row. A line has the same colour wherever its name comes again.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn draw_panels(experiment: &Experiment, panels: &[Panel], file: &Path) -> anyhow::Result<()> {
+    let draw = || -> Result<(), Box<dyn std::error::Error>> {
+        let rows = panels.len().div_ceil(2).max(1);
+        let size = (2 * PANEL.0, rows as u32 * PANEL.1 + 40);
+        let area = SVGBackend::new(file, size).into_drawing_area();
+        area.fill(&WHITE)?;
+        let title = format!("{} ({}): medians and middle halves", experiment.experiment, experiment.commit);
+        let area = area.titled(&title, ("sans-serif", 22))?;
+        let mut names: Vec<&String> =
+            panels.iter().flat_map(|panel| panel.lines.iter().map(|line| &line.name)).collect();
+        names.sort();
+        names.dedup();
+        for (panel, area) in panels.iter().zip(area.split_evenly((rows, 2))) {
+            draw_panel(panel, &names, &area)?;
+        }
+        area.present()?;
+        Ok(())
+    };
+    draw().map_err(|error| anyhow!("cannot draw {}: {error}", file.display()))
+}
+
+fn draw_panel(
+    panel: &Panel,
+    names: &[&String],
+    area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let points = || panel.lines.iter().flat_map(|line| &line.points);
+    let bounds = |values: &mut dyn Iterator<Item = f64>| {
+        let (low, high) = values.fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(v), high.max(v)));
+        low / 1.3..high * 1.3
+    };
+    let x = bounds(&mut points().map(|(x, _)| *x));
+    let y = bounds(&mut points().flat_map(|(_, values)| *values));
+    let mut chart = ChartBuilder::on(area)
+        .caption(&panel.title, ("sans-serif", 17))
+        .margin(10)
+        .margin_right(150)
+        .x_label_area_size(36)
+        .y_label_area_size(60)
+        .build_cartesian_2d(x.log_scale(), y.log_scale())?;
+    let number = |value: &f64| if *value >= 1000.0 { format!("{}k", value / 1000.0) } else { short(*value) };
+    chart
+        .configure_mesh()
+        .x_desc(&panel.x_label)
+        .y_desc(&panel.y_label)
+        .x_label_formatter(&number)
+        .y_label_formatter(&number)
+        .light_line_style(WHITE)
+        .draw()?;
+    for Line { name, points } in &panel.lines {
+        let index = names.iter().position(|of| *of == name).unwrap_or(0);
+        let colour = *COLOURS.iter().chain(MORE_COLOURS).cycle().nth(index).unwrap_or(&BLACK);
+        let middle = points.iter().map(|(x, [_, median, _])| (*x, *median));
+        chart
+            .draw_series(LineSeries::new(middle.clone(), colour.stroke_width(2)).point_size(3))?
+            .label(name.clone())
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
+        let bars = points.iter().map(|(x, [low, _, high])| {
+            PathElement::new([(*x, *low), (*x, *high)], colour.mix(0.5).stroke_width(3))
+        });
+        chart.draw_series(bars)?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::Coordinate(PANEL.0 as i32 - 215, 4))
+        .label_font(("sans-serif", 12))
+        .background_style(WHITE.mix(0.85))
+        .draw()?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,5 +244,27 @@ mod tests {
         let svg = std::fs::read_to_string(svg).unwrap();
         assert!(svg.contains("registration, UEs at once = 1.00: p50 2.00"), "{svg}");
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn panels_show_medians_by_size() {
+        let mut experiment = Experiment::new("example", true);
+        let points = [(0.0, vec![3.0, 4.0]), (4.0, vec![5.0]), (1000.0, vec![])];
+        experiment.series.push(Series {
+            name: "auto.acl.lookup".into(),
+            x_label: "rules".into(),
+            y_label: "look-up".into(),
+            unit: "ns".into(),
+            points: points.map(|(x, samples)| Point { x, samples }).to_vec(),
+        });
+        let panel =
+            Panel::of(&experiment, "look-up", |name| Some(name.strip_suffix(".acl.lookup")?.to_owned()));
+        assert!(!panel.is_empty());
+        assert!(Panel::of(&experiment, "nothing", |_| None).is_empty());
+        let file = std::env::temp_dir().join(format!("godwit-panels-{}.svg", std::process::id()));
+        draw_panels(&experiment, &[panel], &file).unwrap();
+        let svg = std::fs::read_to_string(&file).unwrap();
+        assert!(svg.contains("auto") && svg.contains("look-up, ns"), "{svg}");
+        std::fs::remove_file(file).unwrap();
     }
 }

@@ -31,6 +31,8 @@ pub struct Args {
 enum Name {
     /// Registration and session establishment: core time, and registrations per second.
     Procedures,
+    /// Packet classifiers: look-up and update of packet detection rules, every backend.
+    Pdr,
 }
 
 /// Runs the experiment; exit code 1 when one of its checks failed.
@@ -39,16 +41,10 @@ enum Name {
 /// The network could not be built, or the result not be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = Options { quick: args.quick, out: std::path::absolute(&args.out)? };
-    // The lab's namespaces need root's rights, here or in a user namespace of our own.
-    if !net::capability::Capability::SysAdmin.held() {
-        net::netns::enter_user_namespace()?;
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let experiment = runtime.block_on(async {
-        match args.experiment {
-            Name::Procedures => bench::procedures::run(&options).await,
-        }
-    })?;
+    let experiment = match args.experiment {
+        Name::Procedures => in_lab(bench::procedures::run(&options))?,
+        Name::Pdr => bench::pdr::run(&options)?,
+    };
     let (json, svg) = bench::write(&experiment, &options.out)?;
     if args.format.json {
         output::json(&experiment)?;
@@ -57,6 +53,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         output::text(&format!("\n{}\n{}\n", json.display(), svg.display()))?;
     }
     Ok(if experiment.passed() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
+}
+
+/// Runs an experiment that builds a network.
+fn in_lab(run: impl Future<Output = anyhow::Result<Experiment>>) -> anyhow::Result<Experiment> {
+    // The lab's namespaces need root's rights, here or in a user namespace of our own.
+    if !net::capability::Capability::SysAdmin.held() {
+        net::netns::enter_user_namespace()?;
+    }
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run)
 }
 
 fn summary(experiment: &Experiment) -> String {

@@ -1,0 +1,86 @@
+//! What is compared: the backends of `classifier`, and DPDK's rte_acl where it is linked.
+
+use std::ops::Range;
+use std::slice;
+
+use classifier::backend::Visit;
+use classifier::{Backend, Classifier, InsertError, Key, Rule, Verdict};
+
+use super::measure::BATCH;
+
+/// A classifier with a name.
+pub(super) struct Contender {
+    /// As in the names of series.
+    pub name: &'static str,
+    runs: Box<dyn Runs>,
+}
+
+/// A classifier that looks packets up. The loops are compiled for its type: what is measured is the classifier and no
+/// virtual call per packet.
+trait Runs {
+    fn one_by_one(&self, keys: &[Key], verdicts: &mut [Verdict]);
+    fn in_batches(&self, keys: &[Key], verdicts: &mut [Verdict]);
+    fn classifier(&mut self) -> &mut dyn Classifier;
+}
+
+struct Held<C>(C);
+
+impl<C: Classifier> Runs for Held<C> {
+    fn one_by_one(&self, keys: &[Key], verdicts: &mut [Verdict]) {
+        for (key, verdict) in keys.iter().zip(verdicts) {
+            self.0.classify(slice::from_ref(key), slice::from_mut(verdict));
+        }
+    }
+
+    fn in_batches(&self, keys: &[Key], verdicts: &mut [Verdict]) {
+        for (keys, verdicts) in keys.chunks(BATCH).zip(verdicts.chunks_mut(BATCH)) {
+            self.0.classify(keys, verdicts);
+        }
+    }
+
+    fn classifier(&mut self) -> &mut dyn Classifier {
+        &mut self.0
+    }
+}
+
+struct Hold;
+
+impl Visit for Hold {
+    type Output = Box<dyn Runs>;
+
+    fn visit<C: Classifier + Clone + 'static>(self, classifier: C) -> Self::Output {
+        Box::new(Held(classifier))
+    }
+}
+
+/// How packets are handed over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Calls {
+    /// One per call.
+    Single,
+    /// [`BATCH`] per call.
+    Batch,
+}
+
+impl Contender {
+    /// A backend with these rules in it, built as well as it can be.
+    pub(super) fn build(backend: Backend, rules: &[Rule]) -> Result<Contender, InsertError> {
+        let mut contender = Contender { name: backend.name(), runs: backend.with(Hold) };
+        contender.classifier().insert_all(rules)?;
+        contender.classifier().optimise();
+        Ok(contender)
+    }
+
+    /// The classifier, to update it.
+    pub(super) fn classifier(&mut self) -> &mut dyn Classifier {
+        self.runs.classifier()
+    }
+
+    /// Looks up the packets of a range.
+    pub(super) fn classify(&self, keys: &[Key], range: Range<usize>, calls: Calls, verdicts: &mut [Verdict]) {
+        match calls {
+            Calls::Single => self.runs.one_by_one(&keys[range], verdicts),
+            Calls::Batch => self.runs.in_batches(&keys[range], verdicts),
+        }
+    }
+}

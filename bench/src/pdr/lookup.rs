@@ -1,0 +1,164 @@
+//! Look-ups by size, family and fields, with memory and build times.
+
+use std::collections::HashMap;
+
+use classifier::generate::{self, Family, Fields, Traffic};
+use classifier::{Backend, Classifier, Key, List, Rule, Verdict};
+use net::time::Duration;
+
+use super::contender::{Calls, Contender};
+use super::measure;
+use super::results::{BUILD, BYTES, LOOKUP, Results};
+use super::{Plan, Session, update};
+
+/// Seed of all rule sets and traces.
+pub(super) const SEED: u64 = 20_261_121;
+/// Flows of Zipf traffic.
+pub(super) const FLOWS: usize = 4096;
+
+/// A rule set with its trace and what is right for it.
+pub(super) struct Situation {
+    pub family: Family,
+    pub fields: Fields,
+    pub rules: Vec<Rule>,
+    pub keys: Vec<Key>,
+    pub expected: Vec<Verdict>,
+}
+
+impl Situation {
+    pub(super) fn new(family: Family, fields: Fields, n: usize) -> Situation {
+        let rules = generate::rules(family, fields, n, SEED);
+        // Long enough that the branch predictor cannot learn it, short enough for the second-level cache, as packets
+        // have just been parsed when they are classified.
+        let keys = generate::trace(&rules, Traffic::Uniform, if n < 1000 { 4096 } else { 8192 }, SEED);
+        Situation::with(family, fields, rules, keys)
+    }
+
+    pub(super) fn with(family: Family, fields: Fields, rules: Vec<Rule>, keys: Vec<Key>) -> Situation {
+        let mut list = List::new();
+        let mut expected = vec![None; keys.len()];
+        if list.insert_all(&rules).is_ok() {
+            list.classify(&keys, &mut expected);
+        }
+        Situation { family, fields, rules, keys, expected }
+    }
+
+    /// `acl` or `acl_full`.
+    pub(super) fn name(&self) -> String {
+        match self.fields {
+            Fields::FiveTuple => self.family.name().to_owned(),
+            Fields::Full => format!("{}_full", self.family.name()),
+        }
+    }
+
+    /// Packets for which the contender's verdict is another than the list's, one by one and in batches.
+    pub(super) fn wrong(&self, contender: &Contender) -> usize {
+        let mut wrong = 0;
+        for calls in [Calls::Single, Calls::Batch] {
+            let mut verdicts = vec![None; self.keys.len()];
+            contender.classify(&self.keys, 0..self.keys.len(), calls, &mut verdicts);
+            wrong +=
+                verdicts.iter().zip(&self.expected).filter(|(found, expected)| found != expected).count();
+        }
+        wrong
+    }
+}
+
+/// How long building took before: backends whose next size would exceed the budget are left out from there on.
+#[derive(Default)]
+pub(super) struct Budget {
+    /// Rules and seconds, by backend and situation.
+    built: HashMap<(Backend, String), (usize, f64)>,
+}
+
+impl Budget {
+    /// Whether building is expected to take at most `limit`: the time grows with the power 1.5 of the size, which is
+    /// between what insertion into tables and what cutting of trees needs.
+    fn allows(&self, backend: Backend, situation: &str, n: usize, limit: Duration) -> bool {
+        self.built.get(&(backend, situation.to_owned())).is_none_or(|&(rules, seconds)| {
+            let growth = n as f64 / rules.max(1) as f64;
+            seconds * growth * growth.sqrt() <= limit.as_secs_f64()
+        })
+    }
+}
+
+/// Builds what fits the budget, checks every verdict, and measures.
+pub(super) fn run(plan: &Plan, session: &mut Session) {
+    let mut budget = Budget::default();
+    for family in Family::CLASSBENCH {
+        for fields in [Fields::FiveTuple, Fields::Full] {
+            for &n in &plan.sizes {
+                let situation = Situation::new(family, fields, n);
+                let name = situation.name();
+                session.progress.say(&format!("look-up, {name}, {n} rules"));
+                let mut contenders = Vec::new();
+                for backend in plan.backends(family, fields) {
+                    if budget.allows(backend, &name, n, plan.build_limit) {
+                        contenders.extend(build(backend, &situation, &mut budget, session));
+                    } else {
+                        session.leave_out(backend, &name, n);
+                    }
+                }
+                measure(plan, &situation, &contenders, &mut session.results);
+                if plan.updates(family, fields) {
+                    session.progress.say(&format!("updates, {name}, {n} rules"));
+                    update::measure(plan, &situation, &mut contenders, session);
+                }
+            }
+        }
+    }
+}
+
+/// A contender that is right, with memory and build time noted.
+fn build(
+    backend: Backend,
+    situation: &Situation,
+    budget: &mut Budget,
+    session: &mut Session,
+) -> Option<Contender> {
+    let (name, n) = (situation.name(), situation.rules.len());
+    let mut contender = None;
+    let took = measure::nanoseconds(|| contender = Contender::build(backend, &situation.rules).ok());
+    budget.built.insert((backend, name.clone()), (n, took / 1e9));
+    let mut contender = contender?;
+    session.note_built(backend, &name, n);
+    session.results.add(format!("{backend}.{name}.build"), BUILD, n, took / 1e6);
+    let bytes = contender.classifier().memory_bytes() as f64 / n as f64;
+    session.results.add(format!("{backend}.{name}.bytes"), BYTES, n, bytes);
+    session.checked(contender.name, &name, situation.wrong(&contender), 2 * situation.keys.len());
+    Some(contender)
+}
+
+fn measure(plan: &Plan, situation: &Situation, contenders: &[Contender], results: &mut Results) {
+    let (name, n) = (situation.name(), situation.rules.len());
+    let mut verdicts = vec![None; situation.keys.len()];
+    let mut traces = vec![(Calls::Single, "", plan.rounds), (Calls::Batch, "_b32", plan.rounds)];
+    // Other traffic: for one family, and where looking for packets without a match does not take too long.
+    let others =
+        situation.fields == Fields::FiveTuple && situation.family == Family::Acl && n <= plan.traffic_sizes;
+    let trace = |traffic| generate::trace(&situation.rules, traffic, situation.keys.len(), SEED);
+    let zipf = if others { trace(Traffic::Zipf { flows: FLOWS }) } else { Vec::new() };
+    let misses = if others { trace(Traffic::NoMatch) } else { Vec::new() };
+    if others {
+        traces.extend([
+            (Calls::Single, "_zipf", plan.rounds / 2),
+            (Calls::Single, "_no_match", plan.rounds / 2),
+        ]);
+    }
+    for round in 0..plan.rounds {
+        for (calls, suffix, rounds) in &traces {
+            let keys = match *suffix {
+                "_zipf" => &zipf,
+                "_no_match" => &misses,
+                _ => &situation.keys,
+            };
+            if round >= *rounds || keys.is_empty() {
+                continue;
+            }
+            for contender in contenders {
+                let ns = measure::lookup(contender, keys, *calls, round, plan.sample, &mut verdicts);
+                results.add(format!("{}.{name}.lookup{suffix}", contender.name), LOOKUP, n, ns);
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! How times are taken: one pinned thread, samples long enough for the clock, and the clock's own cost known.
+
+use std::hint::black_box;
+
+use classifier::{Key, Verdict};
+use net::time::{self, Duration};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+use super::contender::{Calls, Contender};
+
+/// Packets per call in the series of batches.
+pub(super) const BATCH: usize = 32;
+
+/// Cores that this process may use.
+pub(super) fn cores() -> Vec<usize> {
+    let set = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+    (0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).collect()
+}
+
+/// Keeps the calling thread on a core; false when the system refuses.
+pub(super) fn pin(core: usize) -> bool {
+    let mut set = CpuSet::new();
+    set.set(core).is_ok() && sched_setaffinity(Pid::from_raw(0), &set).is_ok()
+}
+
+/// Nanoseconds that `work` takes.
+pub(super) fn nanoseconds(work: impl FnOnce()) -> f64 {
+    let start = time::now_std();
+    work();
+    (time::now_std() - start).as_nanos() as f64
+}
+
+/// What two readings of the clock, one after the other, are apart: the median of many.
+pub(super) fn clock_cost() -> f64 {
+    let mut costs: Vec<f64> = (0..2001).map(|_| nanoseconds(|| ())).collect();
+    costs.sort_by(f64::total_cmp);
+    costs[costs.len() / 2]
+}
+
+/// Looks packets of a trace up until `at_least` has passed; nanoseconds per packet.
+///
+/// A fast classifier goes through the whole trace again and again, a slow one through `window` packets from a place
+/// that moves on with `round`. Each sample goes through its packets once before the clock starts: what is measured is
+/// a warm classifier, as other contenders used the caches meanwhile.
+pub(super) fn lookup(
+    contender: &Contender,
+    keys: &[Key],
+    calls: Calls,
+    round: usize,
+    at_least: Duration,
+    verdicts: &mut [Verdict],
+) -> f64 {
+    const WINDOW: usize = 256;
+    let windows = keys.len().div_ceil(WINDOW);
+    let mut window = |at: usize| {
+        let from = at % windows * WINDOW;
+        let to = keys.len().min(from + WINDOW);
+        contender.classify(keys, from..to, calls, &mut verdicts[..to - from]);
+        black_box(&verdicts[..to - from]);
+        to - from
+    };
+    let first = round * windows / 7;
+    let warm = |window: &mut dyn FnMut(usize) -> usize, count: usize| {
+        (0..count).map(|at| window(first + at)).sum::<usize>()
+    };
+    let mut looked_up = 0;
+    let one = nanoseconds(|| looked_up = warm(&mut window, 1));
+    let enough = (at_least.as_nanos() as f64 / one).ceil() as usize;
+    // Windows per sample: at most the whole trace, of which there may be several rounds.
+    let count = enough.clamp(1, windows);
+    if count > 1 {
+        warm(&mut window, count);
+    }
+    let repeat = (enough / count).max(1);
+    let total = nanoseconds(|| looked_up = (0..repeat).map(|_| warm(&mut window, count)).sum());
+    total / looked_up as f64
+}
