@@ -28,6 +28,8 @@ pub enum Backend {
     NuevoMatch,
     /// [`TupleMerge`](crate::tuple_merge::TupleMerge).
     TupleMerge,
+    /// [`PartitionSort`](crate::partition_sort::PartitionSort).
+    PartitionSort,
 }
 
 impl Backend {
@@ -43,6 +45,7 @@ impl Backend {
         Backend::CutSplit,
         Backend::NuevoMatch,
         Backend::TupleMerge,
+        Backend::PartitionSort,
     ];
 
     /// Its name, as in `upf.classifier` and in benchmark results.
@@ -58,6 +61,7 @@ impl Backend {
             Backend::CutSplit => "cut_split",
             Backend::NuevoMatch => "nuevo_match",
             Backend::TupleMerge => "tuple_merge",
+            Backend::PartitionSort => "partition_sort",
         }
     }
 
@@ -74,6 +78,7 @@ impl Backend {
             Backend::CutSplit => visit.visit(crate::tree::CutSplit::default()),
             Backend::NuevoMatch => visit.visit(crate::nuevo_match::NuevoMatch::new()),
             Backend::TupleMerge => visit.visit(crate::tuple_merge::TupleMerge::new()),
+            Backend::PartitionSort => visit.visit(crate::partition_sort::PartitionSort::new()),
         }
     }
 

@@ -21,6 +21,7 @@ pub mod key;
 pub mod list;
 pub mod matcher;
 pub mod nuevo_match;
+pub mod partition_sort;
 mod ranked;
 pub mod rule;
 pub mod sdf;

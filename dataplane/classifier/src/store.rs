@@ -8,7 +8,7 @@
 //! Invariant: `ids` has exactly the slots that are in use; slots in `free` hold stale entries that nothing refers to.
 
 use crate::ids::{IdMap, map_bytes};
-use crate::{InsertError, Key, Matcher, Rule, rank};
+use crate::{Field, InsertError, Key, Matcher, Rule, rank};
 
 /// Pairs of words of a key.
 pub(crate) const PAIRS: usize = 10;
@@ -201,6 +201,30 @@ impl Store {
     #[inline]
     pub fn matches(&self, entry: &Entry, first: [u64; 2], key: &Key) -> bool {
         entry.first_match(first) && (entry.rest == COMPLETE || self.rests[entry.rest as usize].matches(key))
+    }
+
+    /// Smallest and greatest value of a field that can match: [`Matcher::range`] without the matcher.
+    pub fn range(&self, slot: u32, field: Field) -> (u32, u32) {
+        let entry = self.entry(slot);
+        let (mask, value) = match (field.word / 2, self.rest(slot)) {
+            (1, _) if field == Field::SOURCE_PORT => {
+                return (entry.source_ports.0.into(), entry.source_ports.1.into());
+            }
+            (1, _) if field == Field::DESTINATION_PORT => {
+                return (entry.destination_ports.0.into(), entry.destination_ports.1.into());
+            }
+            (at @ 0..2, _) => (entry.masks[usize::from(at)], entry.values[usize::from(at)]),
+            (_, None) => (0, 0),
+            (at, Some(rest)) => (rest.masks[usize::from(at) - 2], rest.values[usize::from(at) - 2]),
+        };
+        let cut = |pair: u64| (pair >> (32 * (field.word % 2)) >> field.shift) as u32 & field.max();
+        (cut(value), cut(value) | !cut(mask) & field.max())
+    }
+
+    /// Whether the rule is one that never matches.
+    pub fn is_never(&self, slot: u32) -> bool {
+        let entry = self.entry(slot);
+        entry.values[0] & !entry.masks[0] != 0
     }
 
     /// The rule's matcher again; not for rules that never match.

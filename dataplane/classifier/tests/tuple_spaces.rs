@@ -10,7 +10,7 @@ use classifier::{
 };
 use proptest::prelude::*;
 
-const BACKENDS: &[&str] = &["tss", "tss_sorted", "tuple_merge"];
+const BACKENDS: &[&str] = &["tss", "tss_sorted", "tuple_merge", "partition_sort"];
 
 fn build(name: &str) -> Box<dyn Classifier> {
     name.parse::<Backend>().unwrap().build()
