@@ -1,10 +1,13 @@
-//! Rules as a look-up checks them: one cache line each, more only for rules on fields beyond the 5-tuple.
+//! Rules as a look-up checks them: one cache line each, two more in iSets with rules on fields beyond the 5-tuple.
 
-use crate::{Key, Matcher, Verdict};
+use super::lanes::prefetch;
+use crate::key::WORDS;
+use crate::ranked::Best;
+use crate::{Key, Matcher};
 
 /// A rule on its way into or out of a structure.
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
+pub(super) struct Held {
     pub matcher: Matcher,
     /// Precedence and id.
     pub rank: u64,
@@ -12,192 +15,174 @@ pub struct Held {
 }
 
 impl Held {
-    pub(crate) fn id(&self) -> u32 {
+    pub(super) fn id(&self) -> u32 {
         self.rank as u32
     }
 }
 
-/// The first in order of what has matched so far.
-#[derive(Clone, Copy, Debug)]
-pub struct Best {
-    /// The greatest rank when nothing has matched: a rule of that rank may still come.
-    pub rank: u64,
-    pub verdict: Verdict,
-}
-
-impl Best {
-    pub(crate) const NONE: Best = Best { rank: u64::MAX, verdict: None };
-}
-
-/// [`Entry::more`] of an entry that says everything itself.
-const COMPLETE: u32 = u32::MAX;
-/// The words of a key that an entry holds masks for: addresses and protocol, ToS, QFI, presence.
-const WORDS: [usize; 3] = [0, 1, 3];
+/// The words of a key that an entry has masks for: addresses and protocol, ToS, QFI, presence. Ports lie between.
+const FIRST: [usize; 3] = [0, 1, 3];
+/// The first of the words that a [`Rest`] has.
+const OTHERS: usize = 4;
 
 /// One rule. A dead one has an expectation that no key meets.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct Entry {
+struct Entry {
     mask: [u32; 3],
     expected: [u32; 3],
     source_ports: (u16, u16),
     destination_ports: (u16, u16),
-    more: u32,
     value: u32,
     rank: u64,
 }
 
-/// Entries, and the matchers of those that need one.
-#[derive(Clone, Debug, Default)]
+impl Entry {
+    fn new(rule: &Held) -> Entry {
+        let Held { matcher, rank, value } = rule;
+        Entry {
+            mask: FIRST.map(|word| matcher.mask[word]),
+            expected: FIRST.map(|word| matcher.value[word]),
+            source_ports: matcher.source_ports,
+            destination_ports: matcher.destination_ports,
+            value: *value,
+            rank: *rank,
+        }
+    }
+
+    /// No branches: where a rule fails is hard to predict.
+    #[inline(always)]
+    fn matches(&self, words: &[u32; WORDS]) -> bool {
+        let (source, destination) = ((words[2] >> 16) as u16, words[2] as u16);
+        let within =
+            |port: u16, (first, last): (u16, u16)| port.wrapping_sub(first) <= last.wrapping_sub(first);
+        let differs = (words[0] & self.mask[0] ^ self.expected[0])
+            | (words[1] & self.mask[1] ^ self.expected[1])
+            | (words[3] & self.mask[2] ^ self.expected[2]);
+        (differs == 0) & within(source, self.source_ports) & within(destination, self.destination_ports)
+    }
+}
+
+/// The words of a rule that an [`Entry`] does not have.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Rest {
+    mask: [u32; WORDS - OTHERS],
+    expected: [u32; WORDS - OTHERS],
+}
+
+impl Rest {
+    fn new(matcher: &Matcher) -> Rest {
+        Rest {
+            mask: std::array::from_fn(|at| matcher.mask[OTHERS + at]),
+            expected: std::array::from_fn(|at| matcher.value[OTHERS + at]),
+        }
+    }
+
+    /// One or two vector operations, where the caller is compiled for a processor that has them.
+    #[inline(always)]
+    fn matches(&self, words: &[u32; WORDS]) -> bool {
+        let both = std::iter::zip(&self.mask, &self.expected).zip(&words[OTHERS..]);
+        both.fold(0, |all, ((mask, expected), word)| all | (word & mask ^ expected)) == 0
+    }
+}
+
+/// Whether a rule looks at words that an [`Entry`] does not have.
+fn needs_rest(rule: &Held) -> bool {
+    rule.matcher.used_words() >> OTHERS != 0
+}
+
+/// Rules in a fixed number of places.
+#[derive(Clone, Debug)]
 pub(super) struct Entries {
     entries: Vec<Entry>,
-    /// At [`Entry::more`].
-    matchers: Vec<Matcher>,
-    /// Places of `matchers` that are not used.
-    free: Vec<u32>,
+    /// One for each entry, or none at all when no rule needs one.
+    rests: Vec<Rest>,
 }
 
 impl Entries {
-    pub(super) fn with_capacity(count: usize) -> Entries {
-        Entries { entries: Vec::with_capacity(count), ..Entries::default() }
+    pub(super) fn new<'a>(rules: impl ExactSizeIterator<Item = &'a Held> + Clone) -> Entries {
+        let rests = if rules.clone().any(needs_rest) {
+            rules.clone().map(|rule| Rest::new(&rule.matcher)).collect()
+        } else {
+            Vec::new()
+        };
+        Entries { entries: rules.map(Entry::new).collect(), rests }
     }
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    fn entry(&mut self, rule: &Held) -> Entry {
-        let Held { matcher, rank, value } = *rule;
-        let held: u32 = WORDS.iter().map(|word| 1 << word).sum();
-        let more = if matcher.used_words() & !held == 0 {
-            COMPLETE
-        } else if let Some(place) = self.free.pop() {
-            self.matchers[place as usize] = matcher;
-            place
-        } else {
-            self.matchers.push(matcher);
-            self.matchers.len() as u32 - 1
-        };
-        Entry {
-            mask: WORDS.map(|word| matcher.mask[word]),
-            expected: WORDS.map(|word| matcher.value[word]),
-            source_ports: matcher.source_ports,
-            destination_ports: matcher.destination_ports,
-            more,
-            value,
-            rank,
-        }
-    }
-
-    /// Appends a rule.
-    pub(super) fn push(&mut self, rule: &Held) {
-        let entry = self.entry(rule);
-        self.entries.push(entry);
-    }
-
-    /// Puts a rule before the one at `at`.
-    pub(super) fn insert(&mut self, at: usize, rule: &Held) {
-        let entry = self.entry(rule);
-        self.entries.insert(at, entry);
-    }
-
-    /// Takes the rule at `at` out, and all behind it one forward.
-    pub(super) fn remove(&mut self, at: usize) -> Held {
-        let rule = self.get(at);
-        let entry = self.entries.remove(at);
-        self.release(entry.more);
-        rule
-    }
-
     /// Lets the entry at `at` match nothing; its place stays.
     pub(super) fn kill(&mut self, at: usize) {
-        let more = self.entries[at].more;
-        self.release(more);
         let entry = &mut self.entries[at];
-        (entry.mask[0], entry.expected[0], entry.more) = (0, 1, COMPLETE);
-    }
-
-    /// Replaces a dead entry.
-    pub(super) fn revive(&mut self, at: usize, rule: &Held) {
-        self.entries[at] = self.entry(rule);
-    }
-
-    fn release(&mut self, more: u32) {
-        if more != COMPLETE {
-            self.free.push(more);
-        }
+        (entry.mask[0], entry.expected[0]) = (0, 1);
     }
 
     pub(super) fn is_dead(&self, at: usize) -> bool {
         let Entry { mask, expected, .. } = &self.entries[at];
-        mask[0] & expected[0] != expected[0]
+        expected[0] & !mask[0] != 0
+    }
+
+    /// Replaces a dead entry; `false` when the rule has more than there is room for.
+    pub(super) fn revive(&mut self, at: usize, rule: &Held) -> bool {
+        match self.rests.get_mut(at) {
+            Some(rest) => *rest = Rest::new(&rule.matcher),
+            None if needs_rest(rule) => return false,
+            None => {}
+        }
+        self.entries[at] = Entry::new(rule);
+        true
     }
 
     pub(super) fn set_rank(&mut self, at: usize, rank: u64) {
         self.entries[at].rank = rank;
     }
 
-    /// First position of a rank in entries that are sorted by it.
-    pub(super) fn position(&self, rank: u64) -> usize {
-        self.entries.partition_point(|entry| entry.rank < rank)
+    pub(super) fn id(&self, at: usize) -> u32 {
+        self.entries[at].rank as u32
     }
 
     /// The rule at `at`.
     pub(super) fn get(&self, at: usize) -> Held {
         let entry = &self.entries[at];
-        let matcher = match self.matchers.get(entry.more as usize) {
-            Some(matcher) => *matcher,
-            None => {
-                let mut matcher = Matcher::ALL;
-                for (at, word) in WORDS.into_iter().enumerate() {
-                    (matcher.mask[word], matcher.value[word]) = (entry.mask[at], entry.expected[at]);
-                }
-                matcher.source_ports = entry.source_ports;
-                matcher.destination_ports = entry.destination_ports;
-                matcher
-            }
-        };
+        let mut matcher = Matcher::ALL;
+        for (at, word) in FIRST.into_iter().enumerate() {
+            (matcher.mask[word], matcher.value[word]) = (entry.mask[at], entry.expected[at]);
+        }
+        matcher.source_ports = entry.source_ports;
+        matcher.destination_ports = entry.destination_ports;
+        if let Some(rest) = self.rests.get(at) {
+            matcher.mask[OTHERS..].copy_from_slice(&rest.mask);
+            matcher.value[OTHERS..].copy_from_slice(&rest.expected);
+        }
         Held { matcher, rank: entry.rank, value: entry.value }
     }
 
-    /// The place of an entry in memory, to ask for it early.
+    /// Asks for an entry.
     #[inline(always)]
-    pub(super) fn line(&self, at: usize) -> &Entry {
-        &self.entries[at]
-    }
-
-    /// Whether the entry's rank is above that of `best`: neither it nor one behind it in order can come first.
-    #[inline(always)]
-    pub(super) fn is_behind(&self, at: usize, best: &Best) -> bool {
-        self.entries[at].rank > best.rank
+    pub(super) fn prefetch(&self, at: usize) {
+        prefetch(&self.entries[at]);
+        if let Some(Rest { mask, expected }) = self.rests.get(at) {
+            prefetch(mask);
+            prefetch(expected);
+        }
     }
 
     /// Takes the entry as `best` if the key matches it and it comes before.
     #[inline(always)]
-    pub(super) fn check(&self, at: usize, key: &Key, best: &mut Best) -> bool {
+    pub(super) fn check(&self, at: usize, key: &Key, best: &mut Best) {
         let entry = &self.entries[at];
-        let words = key.words();
-        let (source, destination) = ((words[2] >> 16) as u16, words[2] as u16);
-        // Together, not one after the other: where a rule fails is hard to predict.
-        let differs = (words[0] & entry.mask[0] ^ entry.expected[0])
-            | (words[1] & entry.mask[1] ^ entry.expected[1])
-            | (words[3] & entry.mask[2] ^ entry.expected[2]);
-        let outside = (source < entry.source_ports.0)
-            | (source > entry.source_ports.1)
-            | (destination < entry.destination_ports.0)
-            | (destination > entry.destination_ports.1);
-        let first = (differs == 0) & !outside & (entry.rank <= best.rank);
-        let matches = first && (entry.more == COMPLETE || self.matchers[entry.more as usize].matches(key));
-        if matches {
+        // Ranks are unique: the same can only be that of "none".
+        let first = entry.matches(key.words()) & (entry.rank <= best.rank);
+        if first && self.rests.get(at).is_none_or(|rest| rest.matches(key.words())) {
             *best = Best { rank: entry.rank, verdict: Some(entry.value) };
         }
-        matches
     }
 
     /// Octets on the heap.
     pub(super) fn heap_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
-            + self.matchers.capacity() * size_of::<Matcher>()
-            + self.free.capacity() * size_of::<u32>()
+        self.entries.capacity() * size_of::<Entry>() + self.rests.capacity() * size_of::<Rest>()
     }
 }

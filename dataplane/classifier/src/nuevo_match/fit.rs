@@ -1,108 +1,79 @@
-//! Fitting a non-decreasing function of few straight pieces to points: the training of one submodel.
+//! Fitting straight pieces to intervals, each within an error: the training of submodels.
 
-/// A value at a place.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Point {
-    pub x: u64,
-    pub y: u32,
-}
+/// An interval of inputs, both ends included. Its position is the wanted output.
+pub(super) type Interval = (u64, u64);
 
-/// A straight piece from `x` on.
+/// A straight piece.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Piece {
-    pub x: u64,
-    /// Value at `x`.
-    pub y: f64,
+    /// The first of the intervals it stands for, at whose lower end it starts with the value of its position.
+    pub first: usize,
+    /// How many there are.
+    pub count: usize,
     /// Never negative.
     pub slope: f64,
 }
 
-/// At most `limit` pieces that stay as close to the points as pieces that start at a point can.
+/// The longest piece from the interval at `first` on that misses no position by more than `allowed`.
 ///
-/// The points rise in `x` and do not fall in `y`. The greatest deviation allowed is doubled until the pieces
-/// suffice, then halved in.
-pub(super) fn fit(points: &[Point], limit: usize) -> Vec<Piece> {
-    let mut pieces = Vec::with_capacity(limit);
-    let mut refused = 0;
-    let mut allowed = 1;
-    while !cover(points, limit, f64::from(allowed), &mut pieces) {
-        refused = allowed;
-        allowed *= 2;
-    }
-    while allowed - refused > 1 {
-        let middle = refused + (allowed - refused) / 2;
-        if cover(points, limit, f64::from(middle), &mut pieces) {
-            allowed = middle;
-        } else {
-            refused = middle;
-        }
-    }
-    cover(points, limit, f64::from(allowed), &mut pieces);
-    pieces
-}
-
-/// Covers the points with pieces that miss none by more than `allowed`; `false` when it takes more than `limit`.
-///
-/// Each piece starts at a point and narrows the cone of slopes that still reach the following points; where the cone
-/// closes, the next piece starts. One pass, no point looked at twice.
-fn cover(points: &[Point], limit: usize, allowed: f64, pieces: &mut Vec<Piece>) -> bool {
-    pieces.clear();
-    let mut rest = points;
-    while let Some((first, others)) = rest.split_first() {
-        if pieces.len() == limit {
-            return false;
-        }
-        let (x, y) = (first.x, f64::from(first.y));
-        let (mut least, mut most) = (0.0_f64, f64::INFINITY);
-        let mut covered = 0;
-        for point in others {
-            let (right, up) = ((point.x - x) as f64, f64::from(point.y) - y);
-            let (below, above) = ((up - allowed) / right, (up + allowed) / right);
-            if below > most || above < least {
-                break;
+/// It narrows the cone of slopes that still reach both ends of the following intervals until none is left; each
+/// interval is looked at once (J. O'Rourke, "An on-line algorithm for fitting straight lines between data ranges",
+/// CACM 24(9), 1981, with the lower end of the first interval as the apex). As a piece without slope misses only what
+/// is further than `allowed` away, there are always more than `allowed` intervals in one.
+pub(super) fn longest(intervals: &[Interval], first: usize, allowed: f64) -> Piece {
+    let apex = intervals[first].0;
+    let (mut least, mut most) = (0.0_f64, f64::INFINITY);
+    let mut count = 0;
+    for (up, (low, high)) in intervals[first..].iter().enumerate() {
+        let (mut from, mut to) = (least, most);
+        for right in [low - apex, high - apex] {
+            if right > 0 {
+                from = from.max((up as f64 - allowed) / right as f64);
+                to = to.min((up as f64 + allowed) / right as f64);
             }
-            (least, most) = (least.max(below), most.min(above));
-            covered += 1;
         }
-        let slope = if most.is_finite() { (least + most) / 2.0 } else { 0.0 };
-        pieces.push(Piece { x, y, slope });
-        rest = &others[covered..];
+        if from > to {
+            break;
+        }
+        (least, most) = (from, to);
+        count += 1;
     }
-    true
+    Piece { first, count, slope: if most.is_finite() { f64::midpoint(least, most) } else { 0.0 } }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn worst(points: &[Point], pieces: &[Piece]) -> f64 {
-        let miss = |point: &Point| {
-            let piece = pieces[pieces.partition_point(|piece| piece.x <= point.x) - 1];
-            (piece.y + (point.x - piece.x) as f64 * piece.slope - f64::from(point.y)).abs()
-        };
-        points.iter().map(miss).fold(0.0, f64::max)
+    #[test]
+    fn evenly_spaced_intervals_take_one_piece() {
+        let intervals: Vec<_> = (0..1000).map(|at| (at * 7, at * 7 + 3)).collect();
+        let piece = longest(&intervals, 0, 2.0);
+        assert_eq!((piece.first, piece.count), (0, 1000));
+        assert!((piece.slope - 1.0 / 7.0).abs() < 0.01);
     }
 
     #[test]
-    fn straight_points_take_one_piece() {
-        let points: Vec<_> = (0..1000).map(|at| Point { x: u64::from(at) * 7, y: at }).collect();
-        let pieces = fit(&points, 8);
-        assert_eq!(pieces.len(), 1);
-        assert!(worst(&points, &pieces) <= 1.0);
+    fn a_piece_is_longer_than_the_error() {
+        // Intervals that grow by a half each, the worst for straight pieces.
+        let intervals: Vec<_> = (0..62).map(|at| (1 << at, (1_u64 << at) + ((1 << at) - 1))).collect();
+        let mut first = 0;
+        while first < intervals.len() {
+            let piece = longest(&intervals, first, 6.0);
+            assert!(piece.count > 6 || first + piece.count == intervals.len());
+            for (at, (low, high)) in intervals.iter().enumerate().skip(first).take(piece.count) {
+                for x in [low, high] {
+                    let value = first as f64 + (x - intervals[first].0) as f64 * piece.slope;
+                    assert!((value - at as f64).abs() < 6.001);
+                }
+            }
+            first += piece.count;
+        }
     }
 
     #[test]
-    fn bent_points_stay_near() {
-        let points: Vec<_> = (1..1000_u32).map(|at| Point { x: u64::from(at).pow(3), y: at }).collect();
-        let (few, many) = (fit(&points, 2), fit(&points, 8));
-        assert!(few.len() <= 2 && many.len() <= 8);
-        assert!(worst(&points, &many) < worst(&points, &few));
-        assert!(worst(&points, &many) < 40.0, "{}", worst(&points, &many));
-    }
-
-    #[test]
-    fn nothing_is_covered_by_nothing() {
-        assert!(fit(&[], 8).is_empty());
-        assert_eq!(fit(&[Point { x: 9, y: 4 }], 1), [Piece { x: 9, y: 4.0, slope: 0.0 }]);
+    fn one_interval_is_a_piece() {
+        assert_eq!(longest(&[(9, 9)], 0, 6.0), Piece { first: 0, count: 1, slope: 0.0 });
+        assert_eq!(longest(&[(0, u64::MAX >> 1)], 0, 6.0).count, 1);
     }
 }

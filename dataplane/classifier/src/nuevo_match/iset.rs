@@ -1,13 +1,14 @@
 //! Independent sets (iSets): rules whose ranges in a [`View`] do not overlap, so that a packet can match at most one.
 
-use super::entry::{Best, Entries, Held};
-use super::lanes::{Lanes, prefetch};
+use super::entry::{Entries, Held};
+use super::lanes::Lanes;
 use super::model::Model;
 use super::view::View;
 use crate::Key;
+use crate::ranked::Best;
 
-/// Most iSets. Every one costs a look-up about as much as a probe of a hash table, whatever it holds.
-const MOST: usize = 6;
+/// Most iSets. Every one costs a look-up about as much as two or three probes of hash tables, whatever it holds.
+const MOST: usize = 4;
 
 /// One independent set.
 #[derive(Clone, Debug)]
@@ -63,13 +64,9 @@ fn independent(rules: &[Held], view: View) -> Vec<u32> {
 
 impl Set {
     fn new(view: View, rules: &[Held], chosen: &[u32]) -> Set {
-        let mut entries = Entries::with_capacity(chosen.len());
-        let mut intervals = Vec::with_capacity(chosen.len());
-        for at in chosen {
-            let rule = &rules[*at as usize];
-            intervals.push(view.range(&rule.matcher));
-            entries.push(rule);
-        }
+        let chosen = chosen.iter().map(|at| &rules[*at as usize]);
+        let intervals: Vec<_> = chosen.clone().map(|rule| view.range(&rule.matcher)).collect();
+        let entries = Entries::new(chosen);
         let model = Model::train(&intervals);
         let highs = intervals.iter().map(|interval| interval.1).collect();
         Set { view, model, highs, entries, dead: 0 }
@@ -82,7 +79,7 @@ impl Set {
 
     /// Ids and positions.
     pub(super) fn positions(&self) -> impl Iterator<Item = (u32, u32)> {
-        (0..self.entries.len()).map(|at| (self.entries.get(at).id(), at as u32))
+        (0..self.entries.len()).map(|at| (self.entries.id(at), at as u32))
     }
 
     /// The rules.
@@ -96,14 +93,14 @@ impl Set {
             return None;
         }
         let (low, high) = self.view.range(&rule.matcher);
-        let position = self.model.find(low);
+        let position = self.model.find_one(low);
         let at = position as usize;
         let free = self.entries.is_dead(at) && self.model.low(position) <= low && high <= self.highs[at];
-        free.then(|| {
-            self.entries.revive(at, rule);
-            self.dead -= 1;
-            position
-        })
+        if !free || !self.entries.revive(at, rule) {
+            return None;
+        }
+        self.dead -= 1;
+        Some(position)
     }
 
     /// Removes the rule at a position.
@@ -121,24 +118,42 @@ impl Set {
     ///
     /// One step for all keys before the next step for any, so that the cache misses of a step overlap.
     #[inline(always)]
-    pub(super) fn look_up<L: Lanes, const N: usize>(&self, lanes: L, keys: &[Key], best: &mut [Best]) {
-        let mut values = [0; N];
-        let mut leaves = [0; N];
-        let mut places = [0; N];
-        for ((key, value), leaf) in keys.iter().zip(&mut values).zip(&mut leaves) {
+    pub(super) fn look_up<L: Lanes, const N: usize>(&self, lanes: L, keys: &[Key], best: &mut [Best; N]) {
+        let count = keys.len().min(N);
+        let (mut values, mut places) = ([0; N], [0; N]);
+        for (key, value) in keys.iter().zip(&mut values) {
             *value = self.view.of(key);
-            *leaf = self.model.leaf(lanes, *value);
         }
-        for ((value, leaf), place) in values[..keys.len().min(N)].iter().zip(&leaves).zip(&mut places) {
-            *place = self.model.start(lanes, *value, *leaf);
-        }
-        for ((value, leaf), place) in values[..keys.len().min(N)].iter().zip(&leaves).zip(&mut places) {
-            *place = self.model.position(lanes, *value, *leaf, *place);
-            prefetch(self.entries.line(*place as usize));
-        }
+        self.model.find(lanes, &values[..count], &mut places[..count]);
+        places[..count].iter().for_each(|place| self.entries.prefetch(*place as usize));
         for ((key, best), place) in keys.iter().zip(best).zip(&places) {
             self.entries.check(*place as usize, key, best);
         }
+    }
+
+    /// Finds the first match of one packet in all of the sets; each step in all sets before the next in any.
+    #[inline(always)]
+    pub(super) fn look_up_one<L: Lanes>(sets: &[Set], lanes: L, key: &Key) -> Best {
+        let (mut values, mut places) = ([0; MOST], [0; MOST]);
+        let mut stages = 0;
+        for (set, value) in sets.iter().zip(&mut values) {
+            *value = set.view.of(key);
+            stages = set.model.stages().max(stages);
+        }
+        for stage in 0..stages {
+            for ((set, value), place) in sets.iter().zip(&values).zip(&mut places) {
+                *place = set.model.predict(lanes, stage, *value, *place);
+            }
+            for ((set, value), place) in sets.iter().zip(&values).zip(&mut places) {
+                *place = set.model.correct(lanes, stage, *value, *place);
+            }
+        }
+        sets.iter().zip(&places).for_each(|(set, place)| set.entries.prefetch(*place as usize));
+        let mut best = Best::NONE;
+        for (set, place) in sets.iter().zip(&places) {
+            set.entries.check(*place as usize, key, &mut best);
+        }
+        best
     }
 
     /// Octets on the heap.

@@ -19,19 +19,25 @@
 //! **Invariants.** A rule is in exactly one of: an iSet (live), the remainder, nowhere (it can never match); `places`
 //! says which. The intervals of an iSet never change after training. A dead entry matches nothing.
 //!
-//! **Cost.** Look-up: per iSet up to three submodels (three cache lines each), two or three lines of interval starts
-//! and one line for the rule; for a batch the iSet takes each step for all packets before the next. Removal: one map
-//! access and one write. Insertion: into the remainder, or into the place of a removed rule whose interval holds the
-//! new one's, so that rules which come and go do not wear the structure out. [`Classifier::optimise`] trains anew; so
-//! does [`Classifier::insert_all`] when it adds a good part of all rules. Memory: 64 octets per rule of an iSet for
-//! the rule, 16 for its interval, some for the model.
+//! **Cost.** Look-up: per iSet two or three submodels (two cache lines each) with two or three lines of interval
+//! starts behind each, and one line for the rule, three where rules look beyond the 5-tuple. Each step is taken for
+//! all packets of a batch, or for one packet in all iSets, before the next, so that cache misses overlap. Removal: one
+//! map access and one write. Insertion: into the remainder, or into the place of a removed rule whose interval holds
+//! the new one's, so that rules which come and go do not wear the structure out. [`Classifier::optimise`] trains anew;
+//! so does [`Classifier::insert_all`] when it adds a good part of all rules. Memory: 64 octets per rule of an iSet for
+//! the rule, 16 for its interval, two for the model; 128 more per rule where rules look beyond the 5-tuple.
+//!
+//! **When it pays.** With tens of thousands of rules and batches, where the remainder alone would miss the cache once
+//! per table. Below some thousands, a hash table costs less than an iSet and the remainder alone is faster; iSets of
+//! less than [`LEAST`] rules are not made.
 //!
 //! **Where we differ from the papers.**
 //! - An iSet of theirs is by one field, ours by a sequence of up to six ([`view`]). On ClassBench-like sets of 100,000
-//!   rules four iSets by one field hold 10 % to 17 % of the rules, by sequences 58 % to 80 %.
-//! - Submodels are fitted as splines, in one pass over the points per error bound tried, in place of stochastic
-//!   gradient descent: 100,000 rules take about a second, most of it for choosing the fields, not minutes; and the
-//!   same rules give the same model everywhere.
+//!   rules four iSets by one field hold 9 % to 17 % of the rules, two by sequences 43 % to 75 %.
+//! - Submodels are fitted in one pass, to an error that is given, in place of stochastic gradient descent to one that
+//!   comes out ([`model`]): 100,000 rules take less than a second, nearly all of it for choosing the fields, not
+//!   minutes; and the same rules give the same model everywhere.
+//! - Inner stages are corrected by a search like the last one, so skewed inputs cost a stage at most, not the bound.
 //! - Inference is in integers and never falls with growing input, so the error bound needs no analysis of rounding.
 //! - The papers keep inserted rules in the remainder until training; ours reuse intervals.
 #![allow(clippy::doc_markdown, reason = "iSet and RQ-RMI are the paper's spelling")]
@@ -46,18 +52,19 @@ mod remainder;
 mod tests;
 mod view;
 
-use entry::{Best, Held};
+use entry::Held;
 use iset::Set;
 use lanes::{Lanes, Level, Scalar};
-use remainder::{Remainder, Scan};
+use remainder::Remainder;
 
 use crate::ids::{IdMap, map_bytes};
+use crate::ranked::Best;
 use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict, rank};
 
 /// An iSet has at least one in so many of all rules: below, another iSet costs more than the remainder saves.
-const SHARE: usize = 20;
-/// Fewest rules of an iSet: so few are found as fast by other means.
-const LEAST: usize = 64;
+const SHARE: usize = 10;
+/// Fewest rules of an iSet: so few are found faster by other means.
+const LEAST: usize = 256;
 /// Packets that take each step of a look-up together.
 const CHUNK: usize = 32;
 
@@ -72,19 +79,12 @@ enum Place {
     Set { set: u16, position: u32 },
 }
 
-/// A rule's place, and its precedence.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    place: Place,
-    precedence: u32,
-}
-
 /// iSets with learned indices, and a remainder.
 #[derive(Clone, Debug)]
-pub struct NuevoMatch<R = Scan> {
+pub struct NuevoMatch {
     sets: Vec<Set>,
-    remainder: R,
-    places: IdMap<Known>,
+    remainder: Remainder,
+    places: IdMap<Place>,
     level: Level,
 }
 
@@ -95,21 +95,21 @@ impl NuevoMatch {
     }
 }
 
-impl<R: Remainder> Default for NuevoMatch<R> {
+impl Default for NuevoMatch {
     fn default() -> Self {
         NuevoMatch {
             sets: Vec::new(),
-            remainder: R::default(),
+            remainder: Remainder::default(),
             places: IdMap::default(),
             level: Level::detect(),
         }
     }
 }
 
-impl<R: Remainder> NuevoMatch<R> {
+impl NuevoMatch {
     /// Rules in each iSet, and in the remainder.
     pub fn sizes(&self) -> (Vec<usize>, usize) {
-        (self.sets.iter().map(Set::live).collect(), self.remainder.rules().len())
+        (self.sets.iter().map(Set::live).collect(), self.remainder.len())
     }
 
     /// Divides and trains anew: the rules there are, and these.
@@ -129,26 +129,20 @@ impl<R: Remainder> NuevoMatch<R> {
             self.set_place(rule.id(), Place::Remainder);
         }
         self.sets = sets;
-        self.remainder = R::default();
-        self.remainder.insert_all(&rest);
+        self.remainder = Remainder::new(&rest);
     }
 
     fn set_place(&mut self, id: u32, place: Place) {
-        if let Some(known) = self.places.get_mut(&id) {
-            known.place = place;
-        }
+        self.places.insert(id, place);
     }
 
     /// Notes a rule that is on its way in; returns it unless it can never match.
     fn admit(&mut self, rule: &Rule) -> Result<Option<Held>, InsertError> {
         let compiled = Matcher::new(&rule.filter);
-        let known = Known {
-            place: if compiled.is_some() { Place::Remainder } else { Place::Nowhere },
-            precedence: rule.precedence,
-        };
+        let place = if compiled.is_some() { Place::Remainder } else { Place::Nowhere };
         match self.places.entry(rule.id) {
             std::collections::hash_map::Entry::Occupied(_) => return Err(InsertError::Exists(rule.id)),
-            std::collections::hash_map::Entry::Vacant(free) => free.insert(known),
+            std::collections::hash_map::Entry::Vacant(free) => free.insert(place),
         };
         Ok(compiled.map(|matcher| Held { matcher, rank: rule.rank(), value: rule.value }))
     }
@@ -168,7 +162,8 @@ impl<R: Remainder> NuevoMatch<R> {
     fn look_up<L: Lanes>(&self, lanes: L, keys: &[Key], verdicts: &mut [Verdict]) {
         // One packet alone shall not pay for arrays of many.
         if let ([key], [verdict, ..]) = (keys, &mut *verdicts) {
-            *verdict = self.chunk::<L, 1>(lanes, std::slice::from_ref(key))[0].verdict;
+            let best = Set::look_up_one(&self.sets, lanes, key);
+            *verdict = self.remainder.better(key, best).verdict;
             return;
         }
         for (keys, verdicts) in keys.chunks(CHUNK).zip(verdicts.chunks_mut(CHUNK)) {
@@ -186,7 +181,9 @@ impl<R: Remainder> NuevoMatch<R> {
         for set in &self.sets {
             set.look_up::<L, N>(lanes, keys, &mut best);
         }
-        self.remainder.improve(keys, &mut best);
+        for (key, best) in keys.iter().zip(&mut best) {
+            *best = self.remainder.better(key, *best);
+        }
         best
     }
 
@@ -203,7 +200,7 @@ impl<R: Remainder> NuevoMatch<R> {
     }
 }
 
-impl<R: Remainder> Classifier for NuevoMatch<R> {
+impl Classifier for NuevoMatch {
     fn classify(&self, keys: &[Key], verdicts: &mut [Verdict]) {
         match self.level {
             Level::Scalar => self.look_up(Scalar, keys, verdicts),
@@ -224,24 +221,24 @@ impl<R: Remainder> Classifier for NuevoMatch<R> {
     }
 
     fn remove(&mut self, id: u32) -> bool {
-        let Some(Known { place, precedence }) = self.places.remove(&id) else { return false };
+        let Some(place) = self.places.remove(&id) else { return false };
         match place {
             Place::Nowhere => {}
-            Place::Remainder => self.remainder.remove(rank(precedence, id)),
+            Place::Remainder => self.remainder.remove(id),
             Place::Set { set, position } => self.sets[usize::from(set)].kill(position),
         }
         true
     }
 
     fn set_precedence(&mut self, id: u32, precedence: u32) -> bool {
-        let Some(known) = self.places.get_mut(&id) else { return false };
-        let old = rank(std::mem::replace(&mut known.precedence, precedence), id);
-        let new = rank(precedence, id);
-        match known.place {
+        let Some(place) = self.places.get(&id) else { return false };
+        match *place {
             Place::Nowhere => {}
-            Place::Remainder => self.remainder.set_rank(old, new),
+            Place::Remainder => self.remainder.set_precedence(id, precedence),
             // The order of an iSet is that of its intervals: nothing moves.
-            Place::Set { set, position } => self.sets[usize::from(set)].set_rank(position, new),
+            Place::Set { set, position } => {
+                self.sets[usize::from(set)].set_rank(position, rank(precedence, id))
+            }
         }
         true
     }

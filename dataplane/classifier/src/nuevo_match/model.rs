@@ -1,296 +1,255 @@
 //! The range-query recursive model index (RQ-RMI): where in a sorted array of intervals is the one that holds `x`?
 //!
-//! Submodels stand in up to three stages. Each predicts the position; the prediction of one stage chooses the submodel
-//! of the next, and that of the last stage (a leaf) starts a window of the array which holds the answer.
+//! Submodels stand in stages: one in the first, and each stage leads to the submodel of the next, the last to the
+//! interval. A submodel predicts a position, and a window around the prediction is searched with one comparison of
+//! vectors, so that the outcome is exact.
 //!
 //! A submodel of the paper is a network of one input, eight hidden ReLU neurons and one output. Such a network is a
 //! continuous function of at most nine straight pieces, and is stored and computed as its pieces here: eight compares
-//! find the piece, one multiplication gives the value. Pieces need not meet, only not fall.
+//! find the piece, one multiplication gives the value. Pieces need not meet.
+//!
+//! **Training** goes the other way than the paper's. There the number of submodels is given, each stage is trained on
+//! what the one before sends to it, and the error is what comes out; a prediction of an inner stage is never
+//! corrected. Inputs that cluster at several scales, as sequences of fields do, then nearly all end in one leaf, whose
+//! error is the whole array (we tried). Here the error is given, at most half a [`WINDOW`]; pieces are made as long as
+//! it allows, eight are a submodel, and the submodels' own ranges are the intervals of the stage before. One pass per
+//! stage, and each has at most a 56th of the submodels of the next.
 //!
 //! **Why the window always holds the answer.** All arithmetic is on integers, so a prediction is one exact function of
-//! `x` on every processor. A piece does not fall, as its slope is not negative and rounding down keeps order;
-//! [`Node::new`] raises each piece to where the one before it ends, and each submodel of an inner stage to where its
-//! predecessor ends. Hence a leaf is responsible for one unbroken range of `x`, within it the predictions for an
-//! interval lie between those at its two ends, and the error at the ends, which training computes with the very
-//! function that look-ups use, bounds the error everywhere. The paper needs an analysis of its networks for this (its
+//! `x` on every processor. A piece starts at the lower end of an interval, so each interval lies within one piece. A
+//! piece does not fall, as its slope is not negative and rounding down keeps order. Hence the predictions for an
+//! interval lie between those at its two ends, and the errors there, which training computes with the very function
+//! that look-ups use, bound the error everywhere. The paper needs an analysis of its networks for this (its
 //! "transition inputs"), as those may fall and are computed in floating point.
 
-use super::fit::{self, Point};
+use super::fit::{self, Interval};
 use super::lanes::{Lanes, Scalar, WINDOW, prefetch};
 
 /// The greatest `x`. One bit less than there is, so that signed and unsigned comparisons agree.
 pub(super) const MAX: u64 = u64::MAX >> 1;
 /// Straight pieces of a submodel.
 pub(super) const PIECES: usize = 8;
-/// Intervals per leaf that training starts with.
-const SPARSE: usize = 128;
-/// Fewest intervals per leaf that training goes to.
-const DENSE: usize = 8;
-/// Of so many intervals, one may need a window wider than [`WINDOW`].
-const RARE: usize = 50;
+/// Greatest error that pieces are fitted with. Rounding slope and value down adds less than two below, so that all
+/// errors, and the position itself, fit into a window.
+const ERROR: f64 = (WINDOW / 2 - 2) as f64;
+/// Most intervals of a piece: so many do not feel that slopes are rounded to 26 bits.
+const LONGEST: usize = 1 << 20;
 
-/// A straight piece.
-#[derive(Clone, Copy, Debug)]
-struct Linear {
-    /// In units of 2⁻⁶⁴ positions. Intervals do not overlap, so no slope above one is ever useful.
-    slope: u64,
-    /// Position at the knot.
-    base: u32,
-}
-
-/// A submodel: three cache lines, one knot for every piece.
+/// A submodel: two cache lines.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 struct Node {
     /// Where the pieces start; [`MAX`] for those not used.
     knots: [u64; PIECES],
-    slopes: [u64; PIECES],
-    bases: [u32; PIECES],
-    /// How far before the prediction the window starts.
-    back: u32,
-    /// Width of the window.
-    window: u32,
+    slopes: [Slope; PIECES],
+    /// Where the window of a piece starts at its knot: before the predicted position by the greatest error.
+    bases: [i32; PIECES],
 }
 
 impl Node {
-    /// Trains a submodel on `points`; no prediction is below `floor`.
-    fn new(points: &[Point], mut floor: u32) -> Node {
-        let mut node =
-            Node { knots: [MAX; PIECES], slopes: [0; PIECES], bases: [floor; PIECES], back: 0, window: 1 };
-        let fitted = fit::fit(points, PIECES);
-        let mut rest = points;
-        for (at, piece) in fitted.iter().enumerate() {
-            let next = fitted.get(at + 1).map(|next| next.x);
-            let own = rest.partition_point(|point| next.is_none_or(|next| point.x < next));
-            // Rust's conversion saturates: a slope of one becomes the greatest number below it.
-            let slope = (piece.slope * 2.0_f64.powi(64)) as u64;
-            let base = centred(&rest[..own], piece.x, slope).max(floor);
-            (node.knots[at], node.slopes[at], node.bases[at]) = (piece.x, slope, base);
-            floor = ahead(Linear { slope, base }, next.map_or(MAX, |next| next - 1) - piece.x);
-            rest = &rest[own..];
+    /// The submodel of as many intervals from `first` on as eight pieces can hold; also gives how many that are.
+    fn train(intervals: &[Interval], first: usize) -> (Node, usize) {
+        let mut node = Node { knots: [MAX; PIECES], slopes: [Slope(0); PIECES], bases: [0; PIECES] };
+        let mut next = first;
+        for at in 0..PIECES {
+            if next == intervals.len() {
+                // At MAX the last of the pieces is taken, used or not.
+                let last = at.saturating_sub(1);
+                let end = start(node.slopes[last], node.bases[last], MAX - node.knots[last]);
+                node.bases[at..].fill(end.min(i32::MAX.into()) as i32);
+                break;
+            }
+            let end = intervals.len().min(next + LONGEST);
+            let piece = fit::longest(&intervals[..end], next, ERROR);
+            let slope = Slope::new(piece.slope);
+            let knot = intervals[next].0;
+            next += piece.count;
+            let base = (piece.first..next).flat_map(|at| {
+                let ends = [intervals[at].0, intervals[at].1];
+                ends.map(|x| at as i64 - start(slope, 0, x - knot))
+            });
+            (node.knots[at], node.slopes[at], node.bases[at]) = (knot, slope, base.min().unwrap_or(0) as i32);
         }
-        node.bases[fitted.len()..].fill(floor);
-        node
+        (node, next - first)
     }
 
-    /// The predicted position, which may lie behind the last.
+    /// Where the window starts; may lie before the first position and behind the last.
     #[inline(always)]
-    fn predict<L: Lanes>(&self, lanes: L, x: u64) -> u32 {
+    fn start<L: Lanes>(&self, lanes: L, x: u64) -> i64 {
         let at = lanes.knots(&self.knots, x).saturating_sub(1) % PIECES;
-        let piece = Linear { slope: self.slopes[at], base: self.bases[at] };
-        ahead(piece, x.saturating_sub(self.knots[at]))
+        start(self.slopes[at], self.bases[at], x.saturating_sub(self.knots[at]))
+    }
+}
+
+/// Positions per input, in units of 2⁻⁶⁴: 26 bits, and in the lower 6 bits how far they are shifted left.
+///
+/// Intervals do not overlap, so no slope above one is ever useful.
+#[derive(Clone, Copy, Debug)]
+struct Slope(u32);
+
+impl Slope {
+    const BITS: u32 = 26;
+
+    /// Rounded down.
+    fn new(slope: f64) -> Slope {
+        // Rust's conversion saturates: one becomes the greatest number below it.
+        let units = (slope * 2.0_f64.powi(64)) as u64;
+        let shift = (u64::BITS - Self::BITS).saturating_sub(units.leading_zeros());
+        Slope(((units >> shift) as u32) << 6 | shift)
     }
 
-    /// Takes the errors at `points`, ends of intervals, as the bound.
-    fn bound(&mut self, points: &[Point], last: u32) {
-        let (mut back, mut forth) = (0, 0);
-        for point in points {
-            let predicted = self.predict(Scalar, point.x).min(last);
-            back = back.max(predicted.saturating_sub(point.y));
-            forth = forth.max(point.y.saturating_sub(predicted));
-        }
-        (self.back, self.window) = (back, back + forth + 1);
+    #[inline(always)]
+    fn units(self) -> u64 {
+        u64::from(self.0 >> 6) << (self.0 & 63)
     }
 }
 
 /// The value of a piece `right` of its knot.
 #[inline(always)]
-fn ahead(piece: Linear, right: u64) -> u32 {
-    let rise = ((u128::from(right) * u128::from(piece.slope)) >> 64) as u64;
-    (u64::from(piece.base) + rise).min(u32::MAX.into()) as u32
+fn start(slope: Slope, base: i32, right: u64) -> i64 {
+    i64::from(base) + ((u128::from(right) * u128::from(slope.units())) >> 64) as i64
 }
 
-/// The base with which the errors of a piece at `points` are as large above as below.
-fn centred(points: &[Point], knot: u64, slope: u64) -> u32 {
-    let rise = |point: &Point| i64::from(ahead(Linear { slope, base: 0 }, point.x - knot));
-    let wanted = || points.iter().map(|point| i64::from(point.y) - rise(point));
-    let (least, most) = (wanted().min().unwrap_or(0), wanted().max().unwrap_or(0));
-    ((least + most) / 2).max(0) as u32
+/// One stage: submodels, and what they search.
+#[derive(Clone, Debug)]
+struct Stage {
+    nodes: Vec<Node>,
+    /// Where the ranges of the next stage's submodels start, or the intervals, in order; then [`WINDOW`] times the
+    /// greatest number.
+    lows: Vec<u64>,
+    /// The last position of `lows` that counts.
+    last: u32,
 }
 
-/// From an inner stage to the next.
-#[derive(Clone, Copy, Debug, Default)]
-struct Step {
-    /// First submodel of the next stage.
-    first: u32,
-    /// Submodels of the next stage per position, in units of 2⁻³².
-    ratio: u64,
+impl Stage {
+    /// Trains on intervals; also gives the ranges of the submodels.
+    fn train(intervals: &[Interval]) -> (Stage, Vec<Interval>) {
+        let (mut nodes, mut ranges) = (Vec::new(), Vec::new());
+        let mut next = 0;
+        while next < intervals.len() {
+            let (node, count) = Node::train(intervals, next);
+            nodes.push(node);
+            ranges.push((intervals[next].0, intervals[next + count - 1].1));
+            next += count;
+        }
+        nodes.shrink_to_fit();
+        let mut lows = Vec::with_capacity(intervals.len() + WINDOW);
+        lows.extend(intervals.iter().map(|interval| interval.0));
+        lows.extend([MAX; WINDOW]);
+        (Stage { nodes, lows, last: (intervals.len() - 1) as u32 }, ranges)
+    }
+
+    /// First half of a step: the start of the window, which is asked for from memory.
+    #[inline(always)]
+    fn start<L: Lanes>(&self, lanes: L, x: u64, node: u32) -> u32 {
+        let start = self.nodes[node as usize].start(lanes, x).clamp(0, self.last.into()) as u32;
+        let window = &self.lows[start as usize..start as usize + WINDOW];
+        window.iter().step_by(8).chain(window.last()).for_each(prefetch);
+        start
+    }
+
+    /// Second half: the position of the interval that holds `x`. When none does, of any.
+    #[inline(always)]
+    fn position<L: Lanes>(&self, lanes: L, x: u64, start: u32) -> u32 {
+        let count = match self.lows[start as usize..].first_chunk() {
+            Some(lows) => lanes.lows(lows, x),
+            None => 0,
+        };
+        (start + count as u32).saturating_sub(1).min(self.last)
+    }
+
+    /// Asks for a submodel.
+    #[inline(always)]
+    fn prefetch(&self, node: u32) {
+        let Node { knots, bases, .. } = &self.nodes[node as usize];
+        prefetch(knots);
+        prefetch(bases);
+    }
 }
 
 /// A trained index of intervals that do not overlap.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
-    /// All stages, one after the other.
-    nodes: Vec<Node>,
-    /// Only `depth` of them count.
-    steps: [Step; 2],
-    depth: usize,
-    /// Where the intervals start, in order, and [`WINDOW`] times the greatest number.
-    lows: Vec<u64>,
-    /// The last position.
-    last: u32,
+    /// The first has one submodel.
+    stages: Vec<Stage>,
 }
 
 impl Model {
-    /// Trains on intervals, both ends included, that are sorted, do not overlap and are at least one.
-    pub(super) fn train(intervals: &[(u64, u64)]) -> Model {
-        let count = intervals.len();
-        let mut leaves = (count / SPARSE).max(1);
-        loop {
-            let (model, wide) = Model::train_with(intervals, leaves);
-            if wide <= count / RARE || leaves * DENSE >= count {
-                return model;
-            }
-            leaves *= 2;
+    /// Trains on intervals that are sorted, do not overlap and are at least one.
+    pub(super) fn train(intervals: &[Interval]) -> Model {
+        let (stage, mut ranges) = Stage::train(intervals);
+        let mut stages = vec![stage];
+        while ranges.len() > 1 {
+            let (stage, shorter) = Stage::train(&ranges);
+            stages.push(stage);
+            ranges = shorter;
         }
+        stages.reverse();
+        Model { stages }
     }
 
-    /// With so many leaves. Also says how many intervals have a window that takes more than one comparison.
-    fn train_with(intervals: &[(u64, u64)], leaves: usize) -> (Model, usize) {
-        let mut lows: Vec<u64> = intervals.iter().map(|interval| interval.0).collect();
-        lows.extend([MAX; WINDOW]);
-        let last = intervals.len() as u32 - 1;
-        let mut model = Model { nodes: Vec::new(), steps: [Step::default(); 2], depth: 0, lows, last };
-        let widths: &[usize] = match leaves {
-            1 => &[1],
-            2..16 => &[1, leaves],
-            _ => &[1, leaves.isqrt(), leaves],
-        };
-        let mut points = Vec::new();
-        let mut wide = 0;
-        for (stage, &width) in widths.iter().enumerate() {
-            let first = model.nodes.len();
-            if stage > 0 {
-                let ratio = ((width as u64) << 32) / (u64::from(last) + 1);
-                model.steps[stage - 1] = Step { first: first as u32, ratio };
+    /// Replaces each input of `xs` by the position of the interval that holds it, or by any.
+    ///
+    /// Takes each half step for all before the next for any.
+    #[inline(always)]
+    pub(super) fn find<L: Lanes>(&self, lanes: L, xs: &[u64], places: &mut [u32]) {
+        places.fill(0);
+        for (depth, stage) in self.stages.iter().enumerate() {
+            for (x, place) in xs.iter().zip(&mut *places) {
+                *place = stage.start(lanes, *x, *place);
             }
-            let is_leaf = stage + 1 == widths.len();
-            let starts = model.responsibilities(stage, first, width);
-            let mut floor = 0;
-            for (start, end) in std::iter::zip(&starts, &starts[1..]) {
-                collect(intervals, *start, *end, &mut points);
-                // Only inner stages must not fall from one submodel to the next.
-                let mut node = Node::new(&points, if is_leaf { 0 } else { floor });
-                if *end > *start {
-                    floor = node.predict(Scalar, *end - 1);
-                }
-                if is_leaf {
-                    node.bound(&points, last);
-                    let own = points.chunk_by(|a, b| a.y == b.y).count();
-                    wide += if node.window as usize > WINDOW { own } else { 0 };
-                }
-                model.nodes.push(node);
-            }
-            model.depth = stage;
-        }
-        (model, wide)
-    }
-
-    /// The first `x` that leads to each of `width` submodels of a stage, and the end of the last one's.
-    fn responsibilities(&self, stage: usize, first: usize, width: usize) -> Vec<u64> {
-        let mut starts = vec![0; width + 1];
-        starts[width] = MAX + 1;
-        for index in 1..width {
-            let (mut from, mut to) = (starts[index - 1], MAX + 1);
-            while from < to {
-                let middle = from.midpoint(to);
-                if self.descend(Scalar, middle, stage) < first + index {
-                    from = middle + 1;
-                } else {
-                    to = middle;
+            let next = self.stages.get(depth + 1);
+            for (x, place) in xs.iter().zip(&mut *places) {
+                *place = stage.position(lanes, *x, *place);
+                if let Some(next) = next {
+                    next.prefetch(*place);
                 }
             }
-            starts[index] = from;
         }
-        starts
     }
 
-    /// The submodel of a stage that is responsible for `x`.
+    /// How many stages.
     #[inline(always)]
-    fn descend<L: Lanes>(&self, lanes: L, x: u64, stage: usize) -> usize {
-        let mut at = 0;
-        for step in &self.steps[..stage] {
-            let predicted = self.nodes[at].predict(lanes, x).min(self.last);
-            at = step.first as usize + ((u64::from(predicted) * step.ratio) >> 32) as usize;
+    pub(super) fn stages(&self) -> usize {
+        self.stages.len()
+    }
+
+    /// First half of the step of one stage, for one input: `place` is the outcome of the stage before, at first zero.
+    /// A stage that there is not changes nothing.
+    #[inline(always)]
+    pub(super) fn predict<L: Lanes>(&self, lanes: L, stage: usize, x: u64, place: u32) -> u32 {
+        self.stages.get(stage).map_or(place, |stage| stage.start(lanes, x, place))
+    }
+
+    /// Second half.
+    #[inline(always)]
+    pub(super) fn correct<L: Lanes>(&self, lanes: L, stage: usize, x: u64, start: u32) -> u32 {
+        let Some(this) = self.stages.get(stage) else { return start };
+        let place = this.position(lanes, x, start);
+        if let Some(next) = self.stages.get(stage + 1) {
+            next.prefetch(place);
         }
-        at
+        place
     }
 
-    /// First part of a look-up: the leaf, which is asked for from memory.
-    #[inline(always)]
-    pub(super) fn leaf<L: Lanes>(&self, lanes: L, x: u64) -> u32 {
-        let leaf = self.descend(lanes, x, self.depth);
-        prefetch(&self.nodes[leaf].knots);
-        prefetch(&self.nodes[leaf].slopes);
-        prefetch(&self.nodes[leaf].bases);
-        leaf as u32
-    }
-
-    /// Second part: where the window starts, which is asked for as well.
-    #[inline(always)]
-    pub(super) fn start<L: Lanes>(&self, lanes: L, x: u64, leaf: u32) -> u32 {
-        let node = &self.nodes[leaf as usize];
-        let start = node.predict(lanes, x).min(self.last).saturating_sub(node.back);
-        prefetch(&self.lows[start as usize]);
-        prefetch(&self.lows[start as usize + WINDOW - 1]);
-        start
-    }
-
-    /// Last part: the position of the interval that holds `x`. When none does, of any.
-    #[inline(always)]
-    pub(super) fn position<L: Lanes>(&self, lanes: L, x: u64, leaf: u32, start: u32) -> u32 {
-        let mut start = start as usize;
-        let mut width = (self.nodes[leaf as usize].window as usize).min(self.last as usize + 1 - start);
-        while width > WINDOW {
-            let half = width / 2;
-            let (after, rest) = (self.lows[start + half] <= x, width - half);
-            start = if after { start + half } else { start };
-            width = if after { rest } else { half };
-        }
-        let count = match self.lows[start..].first_chunk() {
-            Some(lows) => lanes.lows(lows, x),
-            None => 0,
-        };
-        ((start + count).saturating_sub(1) as u32).min(self.last)
-    }
-
-    /// All parts, for one `x`.
-    pub(super) fn find(&self, x: u64) -> u32 {
-        let leaf = self.leaf(Scalar, x);
-        self.position(Scalar, x, leaf, self.start(Scalar, x, leaf))
+    /// All steps for one input.
+    pub(super) fn find_one(&self, x: u64) -> u32 {
+        let mut place = [0];
+        self.find(Scalar, &[x], &mut place);
+        place[0]
     }
 
     /// Where the interval at a position starts.
     pub(super) fn low(&self, position: u32) -> u64 {
-        self.lows[position as usize]
+        self.stages.last().map_or(0, |stage| stage.lows[position as usize])
     }
 
     /// Octets on the heap.
     pub(super) fn heap_bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node>() + self.lows.capacity() * size_of::<u64>()
-    }
-}
-
-/// The ends of all intervals, cut to what lies from `start` to below `end`, each with the position of its interval.
-///
-/// Where there is none, one point with the position of the next one, so that the order of predictions is kept.
-fn collect(intervals: &[(u64, u64)], start: u64, end: u64, points: &mut Vec<Point>) {
-    points.clear();
-    if start >= end {
-        return;
-    }
-    let end = end - 1;
-    let from = intervals.partition_point(|interval| interval.1 < start);
-    let to = intervals.partition_point(|interval| interval.0 <= end);
-    for (at, interval) in intervals.iter().enumerate().take(to).skip(from) {
-        let (low, high) = (interval.0.max(start), interval.1.min(end));
-        points.push(Point { x: low, y: at as u32 });
-        if high > low {
-            points.push(Point { x: high, y: at as u32 });
-        }
-    }
-    if points.is_empty() {
-        points.push(Point { x: start, y: from as u32 });
+        let stage = |stage: &Stage| {
+            stage.nodes.capacity() * size_of::<Node>() + stage.lows.capacity() * size_of::<u64>()
+        };
+        self.stages.capacity() * size_of::<Stage>() + self.stages.iter().map(stage).sum::<usize>()
     }
 }
 
@@ -301,63 +260,61 @@ mod tests {
     use super::super::lanes::Level;
     use super::*;
 
-    /// What the window promises, at one `x`, on every instruction set.
+    /// What each stage's window promises, on every instruction set, and the answer.
     fn check(model: &Model, x: u64, expected: u32) {
-        let leaf = model.leaf(Scalar, x);
-        let start = model.start(Scalar, x, leaf);
-        let window = model.nodes[leaf as usize].window;
-        assert!((start..start + window).contains(&expected), "{x}: {expected} not in {start} + {window}");
+        let mut node = 0;
+        for (depth, stage) in model.stages.iter().enumerate() {
+            // Where the intervals or submodels that hold `x` are, by binary search.
+            let right = stage.lows[..=stage.last as usize].partition_point(|low| *low <= x) as u32 - 1;
+            let start = stage.nodes[node as usize].start(Scalar, x).max(0) as u32;
+            assert!(
+                (start..start + WINDOW as u32).contains(&right),
+                "{x}, stage {depth}: {right} not from {start}"
+            );
+            node = right;
+        }
         for level in Level::all() {
-            let found = match level {
-                Level::Scalar => model.find(x),
+            let mut found = [0];
+            match level {
+                Level::Scalar => model.find(Scalar, &[x], &mut found),
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx2(lanes) => find(model, lanes, x),
+                Level::Avx2(lanes) => model.find(lanes, &[x], &mut found),
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx512(lanes) => find(model, lanes, x),
-            };
-            assert_eq!(found, expected, "{level:?} {x}");
+                Level::Avx512(lanes) => model.find(lanes, &[x], &mut found),
+            }
+            assert_eq!(found, [expected], "{level:?} {x}");
         }
     }
 
-    #[cfg(target_arch = "x86_64")]
-    fn find<L: Lanes>(model: &Model, lanes: L, x: u64) -> u32 {
-        let leaf = model.leaf(lanes, x);
-        model.position(lanes, x, leaf, model.start(lanes, x, leaf))
-    }
-
-    /// Every `x` near an end of an interval and near a border between submodels, if an interval holds it.
-    fn check_borders(model: &Model, intervals: &[(u64, u64)]) {
-        for (at, (low, high)) in intervals.iter().enumerate() {
+    /// Every `x` near an end of an interval, and so of a piece and a submodel, if an interval holds it.
+    fn check_borders(set: &[Interval]) {
+        let model = Model::train(set);
+        for (at, (low, high)) in set.iter().enumerate() {
             let near_low = *low..=(*low + 3).min(*high);
             let near_high = high.saturating_sub(3).max(*low)..=*high;
             for x in near_low.chain(near_high).chain([low.midpoint(*high)]) {
-                check(model, x, at as u32);
+                check(&model, x, at as u32);
             }
         }
-        let knots = model.nodes.iter().flat_map(|node| node.knots);
-        let first = if model.depth == 0 { 0 } else { model.steps[model.depth - 1].first as usize };
-        let width = model.nodes.len() - first;
-        let starts = model.responsibilities(model.depth, first, width);
-        let borders = knots.chain(starts.iter().map(|start| (*start).min(MAX)));
-        for border in borders {
-            for x in border.saturating_sub(2)..=(border + 2).min(MAX) {
-                let at = intervals.partition_point(|interval| interval.1 < x);
-                if intervals.get(at).is_some_and(|interval| interval.0 <= x) {
-                    check(model, x, at as u32);
-                }
-            }
+        // Whatever is not in an interval finds some position, and never an invalid one.
+        for x in
+            [0, 1, MAX / 2, MAX].into_iter().chain(set.iter().flat_map(|(low, high)| [low / 2, high / 2]))
+        {
+            assert!((model.find_one(x) as usize) < set.len());
         }
     }
 
     /// Intervals from gaps and lengths, as far as they fit.
-    fn intervals(parts: impl IntoIterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
-        let mut next = Some(0_u64);
+    fn intervals(parts: impl IntoIterator<Item = (u64, u64)>) -> Vec<Interval> {
+        let mut next = 0_u64;
         let mut out = Vec::new();
         for (gap, length) in parts {
-            let Some(low) = next.map(|next| next + gap).filter(|low| *low <= MAX) else { break };
-            let Some(high) = Some(low + length).filter(|high| *high <= MAX) else { break };
+            let (low, high) = (next + gap, next + gap + length);
+            if high > MAX {
+                break;
+            }
             out.push((low, high));
-            next = Some(high + 1);
+            next = high + 1;
         }
         out
     }
@@ -376,14 +333,19 @@ mod tests {
             (0..5000).map(|at| (max - 4999 + at, max - 4999 + at)).collect(),
             (0..4096).map(|at| (at << 51, at << 51 | 0xF_FFFF_FFFF)).collect(),
             (0..62).map(|at| (1 << at, (1 << at) + ((1_u64 << at) - 1))).collect(),
+            // Clusters of clusters of clusters.
+            (0..20_000)
+                .map(|at| ((at / 900) << 50 | (at % 900 / 30) << 22 | at % 30, at))
+                .map(|(x, _)| (x, x))
+                .collect(),
         ] {
-            check_borders(&Model::train(&set), &set);
+            check_borders(&set);
         }
     }
 
     #[test]
     fn every_x_of_a_small_universe() {
-        // Clusters of dense and sparse intervals within 16 bits: a port field, tried at every port.
+        // Dense and sparse intervals within 16 bits: a port field, tried at every port.
         let parts =
             (0..6000).map(|at: u64| if at % 700 < 600 { (at % 2, at % 3) } else { (at % 97, at % 31) });
         let set: Vec<_> = intervals(parts).into_iter().filter(|interval| interval.1 < 1 << 16).collect();
@@ -391,8 +353,24 @@ mod tests {
         for (at, (low, high)) in set.iter().enumerate() {
             (*low..=*high).for_each(|x| check(&model, x, at as u32));
         }
-        // Whatever is not in an interval finds some position, and never an invalid one.
-        (0..1 << 16).chain([MAX]).for_each(|x| assert!((model.find(x) as usize) < set.len()));
+        (0..1 << 16).for_each(|x| assert!((model.find_one(x) as usize) < set.len()));
+    }
+
+    #[test]
+    fn stages_shrink_quickly() {
+        for set in [
+            (0..100_000_u64).map(|at| (at * at, at * at)).collect::<Vec<_>>(),
+            intervals(
+                (0..100_000_u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (20 + at % 40), 0)),
+            ),
+        ] {
+            let model = Model::train(&set);
+            let mut next = set.len();
+            for stage in model.stages.iter().rev() {
+                assert!(stage.nodes.len() <= next.div_ceil(56), "{} of {next}", stage.nodes.len());
+                next = stage.nodes.len();
+            }
+        }
     }
 
     proptest! {
@@ -405,10 +383,7 @@ mod tests {
             // Gaps and lengths of all magnitudes.
             let set = intervals(parts.iter().map(|(gap, length, a, b)| (a >> (8 + gap), b >> (8 + length))));
             prop_assume!(!set.is_empty());
-            for leaves in [1, 7, 64] {
-                check_borders(&Model::train_with(&set, leaves).0, &set);
-            }
-            check_borders(&Model::train(&set), &set);
+            check_borders(&set);
         }
     }
 }

@@ -1,78 +1,65 @@
-//! What the rules go to that no iSet takes.
+//! What the rules go to that no iSet takes: TupleMerge, which the papers found to be the best companion.
 
-use super::entry::{Best, Entries, Held};
+use super::entry::Held;
 use crate::Key;
+use crate::ranked::Best;
+use crate::tuple_merge::TupleMerge;
 
-/// A classifier that can start from what has been found already. Ranks are those of rules that can match.
-pub trait Remainder: Clone + Default + Send + Sync {
-    /// Betters `best[i]` by the first rule that `keys[i]` matches, if it comes before.
-    fn improve(&self, keys: &[Key], best: &mut [Best]);
+/// Rules that can match, searched from what has been found already.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Remainder {
+    rules: TupleMerge,
+}
 
-    /// Adds a rule; its id is not present.
-    fn insert(&mut self, rule: &Held);
-
-    /// Adds many.
-    fn insert_all(&mut self, rules: &[Held]) {
-        rules.iter().for_each(|rule| self.insert(rule));
+impl Remainder {
+    /// With these rules.
+    pub(super) fn new(rules: &[Held]) -> Remainder {
+        let mut remainder = Remainder::default();
+        rules.iter().for_each(|rule| remainder.insert(rule));
+        remainder.rules.merge();
+        remainder
     }
 
-    /// Removes the rule of this rank, which is present.
-    fn remove(&mut self, rank: u64);
-
-    /// Gives the rule of a rank, which is present, another one with the same id.
-    fn set_rank(&mut self, old: u64, new: u64);
-
-    /// All rules.
-    fn rules(&self) -> Vec<Held>;
-
-    /// Octets on the heap.
-    fn heap_bytes(&self) -> usize;
-}
-
-/// Rules in order, tried one by one until one matches or what is known comes before.
-#[derive(Clone, Debug, Default)]
-pub struct Scan {
-    entries: Entries,
-}
-
-impl Remainder for Scan {
+    /// The first rule that the key matches and that comes before `best`; else `best`.
     #[inline]
-    fn improve(&self, keys: &[Key], best: &mut [Best]) {
-        for (key, best) in keys.iter().zip(best) {
-            for at in 0..self.entries.len() {
-                if self.entries.is_behind(at, best) || self.entries.check(at, key, best) {
-                    break;
-                }
-            }
+    pub(super) fn better(&self, key: &Key, best: Best) -> Best {
+        self.rules.space.better::<true>(key, best)
+    }
+
+    /// Adds a rule; its id is not present.
+    pub(super) fn insert(&mut self, rule: &Held) {
+        let Held { matcher, rank, value } = rule;
+        if let Ok(slot) = self.rules.space.store.insert_compiled(*rank, *value, Some(matcher)) {
+            self.rules.place(slot, matcher);
         }
     }
 
-    fn insert(&mut self, rule: &Held) {
-        self.entries.insert(self.entries.position(rule.rank), rule);
+    /// Removes a rule.
+    pub(super) fn remove(&mut self, id: u32) {
+        self.rules.space.remove(id);
     }
 
-    fn insert_all(&mut self, rules: &[Held]) {
-        let mut all = self.rules();
-        all.extend(rules);
-        all.sort_unstable_by_key(|rule| rule.rank);
-        self.entries = Entries::with_capacity(all.len());
-        all.iter().for_each(|rule| self.entries.push(rule));
+    /// Gives a rule another precedence.
+    pub(super) fn set_precedence(&mut self, id: u32, precedence: u32) {
+        self.rules.space.set_precedence(id, precedence);
     }
 
-    fn remove(&mut self, rank: u64) {
-        self.entries.remove(self.entries.position(rank));
+    /// How many rules.
+    pub(super) fn len(&self) -> usize {
+        self.rules.space.store.len()
     }
 
-    fn set_rank(&mut self, old: u64, new: u64) {
-        let rule = self.entries.remove(self.entries.position(old));
-        self.insert(&Held { rank: new, ..rule });
+    /// All rules.
+    pub(super) fn rules(&self) -> impl Iterator<Item = Held> {
+        let store = &self.rules.space.store;
+        store.slots_by_rank().into_iter().map(|slot| {
+            let entry = store.entry(slot);
+            Held { matcher: store.matcher(slot), rank: entry.rank, value: entry.value }
+        })
     }
 
-    fn rules(&self) -> Vec<Held> {
-        (0..self.entries.len()).map(|at| self.entries.get(at)).collect()
-    }
-
-    fn heap_bytes(&self) -> usize {
-        self.entries.heap_bytes()
+    /// Octets on the heap.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.rules.space.memory_bytes().saturating_sub(size_of::<Remainder>())
     }
 }

@@ -58,7 +58,7 @@ fn packets(rules: &[Rule], count: usize, seed: u64) -> Vec<Key> {
 fn families_are_classified_as_by_the_list() {
     for family in Family::CLASSBENCH.into_iter().chain([Family::OneTuple, Family::EachItsTuple]) {
         for fields in [Fields::FiveTuple, Fields::Full] {
-            for n in [0, 1, 3, 63, 64, 300, 3000] {
+            for n in [0, 1, 3, 255, 256, 400, 3000] {
                 let rules = generate::rules(family, fields, n, 7);
                 let mut both = Both::new();
                 both.update(|all| all.insert_all(&rules));
@@ -73,9 +73,9 @@ fn rules_that_come_back_take_their_old_places() {
     let rules = generate::rules(Family::Acl, Fields::FiveTuple, 2000, 1);
     let mut ours = NuevoMatch::new();
     ours.insert_all(&rules).unwrap();
-    let in_remainder = |ours: &NuevoMatch| ours.remainder.rules().len();
+    let in_remainder = |ours: &NuevoMatch| ours.remainder.len();
     let before = in_remainder(&ours);
-    assert!(before < 1900, "{before}");
+    assert!(before < 1000, "{before}");
     for rule in &rules {
         assert!(ours.remove(rule.id));
         ours.insert(*rule).unwrap();
@@ -104,11 +104,12 @@ fn the_last_rank_of_all_is_found() {
     both.update(|all| all.insert(last(u32::MAX)));
     both.check(&[Key::unknown()]);
     // The same in an iSet.
-    let mut rules = generate::rules(Family::OneTuple, Fields::FiveTuple, 100, 3);
+    let mut rules = generate::rules(Family::OneTuple, Fields::FiveTuple, 400, 3);
     rules[50] = Rule { filter: rules[50].filter, ..last(u32::MAX) };
     let mut both = Both::new();
     both.update(|all| all.insert_all(&rules));
-    both.check(&generate::trace(&rules, Traffic::Uniform, 300, 4));
+    assert_eq!(both.ours[0].sizes(), (vec![400], 0));
+    both.check(&generate::trace(&rules, Traffic::Uniform, 1000, 4));
 }
 
 /// One rule of few different values, so that rules overlap, repeat and exclude themselves.
@@ -142,7 +143,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn any_program_of_updates_keeps_the_verdicts(seed in any::<u64>(), n in 1..600_usize, fields in any::<bool>()) {
+    fn any_program_of_updates_keeps_the_verdicts(seed in any::<u64>(), n in 1..1200_usize, fields in any::<bool>()) {
         let mut random = Random::new(seed);
         let rules: Vec<Rule> = if fields {
             generate::rules(Family::CLASSBENCH[random.below(3)], Fields::Full, n, seed)
