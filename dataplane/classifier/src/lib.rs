@@ -11,6 +11,7 @@
 //! The crate depends on nothing of the project and never allocates in `classify`.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod audit;
 pub mod auto;
 pub mod backend;
 pub mod cache;
