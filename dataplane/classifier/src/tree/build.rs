@@ -315,6 +315,12 @@ pub trait Policy: Clone + Send + Sync {
         LANES
     }
 
+    /// From which share on, in percent of the rules of a part, those that reach more than half of the children of a step
+    /// are put beside the others before they have used up their budget.
+    fn wide_percent(&self) -> usize {
+        100
+    }
+
     /// How much copying of rules is allowed.
     fn limits(&self) -> Limits {
         Limits::default()
@@ -329,7 +335,7 @@ pub trait Policy: Clone + Send + Sync {
 /// How much copying of rules is allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Copies of one rule in a tree before it is put beside the others, at most 65,535.
+    /// Copies of one rule in a tree before it is put beside the others.
     pub copies: usize,
     /// Copies of all, times the number of rules.
     pub total: usize,
@@ -347,7 +353,7 @@ impl Limits {
 }
 
 /// Budget of rules in a tree beside another.
-const FAR_COPIES: u16 = 4;
+const FAR_COPIES: u32 = 4;
 
 /// Builds the tree of a part at `root`, an empty leaf `depth` levels below its root.
 pub fn build<P: Policy>(
@@ -359,7 +365,7 @@ pub fn build<P: Policy>(
     (limits, depth): (Limits, u32),
 ) {
     let allowed = limits.total.saturating_mul(part.rules.len());
-    let budgets = vec![limits.copies.clamp(1, u16::MAX.into()) as u16; part.rules.len()];
+    let budgets = vec![limits.copies.clamp(1, u32::MAX as usize) as u32; part.rules.len()];
     let mut builder = Builder { tree, space, policy, allowed, total: 0, open: Vec::new() };
     builder.open.push(Open { node: root, part, budgets, depth });
     while let Some(open) = builder.open.pop() {
@@ -372,7 +378,7 @@ struct Open {
     node: u32,
     part: Part,
     /// Copies that every rule of the part may still have.
-    budgets: Vec<u16>,
+    budgets: Vec<u32>,
     depth: u32,
 }
 
@@ -396,12 +402,20 @@ impl<P: Policy> Builder<'_, P> {
         let reach: Vec<usize> =
             open.part.rules.iter().map(|&rule| self.space.reach(&open.part, &step, rule)).collect();
         let exhausted = self.total > self.allowed;
-        let budget = |at: usize| if exhausted { 1 } else { open.budgets[at].into() };
-        let far = (0..rules).filter(|&at| reach[at] > budget(at)).count();
-        if far == 0 {
+        // Where many rules reach nearly everywhere, they go at once.
+        let half = step.children() / 2;
+        let wide = reach.iter().filter(|&&reach| reach > half).count();
+        let crowd = rules > 4 * self.policy.leaf_rules() && wide * 100 > rules * self.policy.wide_percent();
+        let limit = |at: usize| {
+            let budget = if exhausted { 1 } else { open.budgets[at] as usize };
+            if crowd { half.min(budget) } else { budget }
+        };
+        let far: Vec<bool> = (0..rules).map(|at| reach[at] > limit(at)).collect();
+        let count = far.iter().filter(|&&far| far).count();
+        if count == 0 {
             self.divide(open, &step);
-        } else if far < rules && rules > 2 * self.policy.leaf_rules() {
-            self.both(open, &reach, exhausted);
+        } else if count < rules && rules > 2 * self.policy.leaf_rules() {
+            self.both(open, &far);
         } else if exhausted || rules <= 2 * self.policy.leaf_rules() {
             self.leaf(open);
         } else {
@@ -411,14 +425,13 @@ impl<P: Policy> Builder<'_, P> {
     }
 
     /// Puts the rules that reach far into a tree beside that of the others.
-    fn both(&mut self, open: Open, reach: &[usize], exhausted: bool) {
+    fn both(&mut self, open: Open, far: &[bool]) {
         let Open { node, part, budgets, depth } = open;
         let mut sides = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
         for (at, &rule) in part.rules.iter().enumerate() {
-            let far = reach[at] > if exhausted { 1 } else { budgets[at].into() };
-            let (rules, left) = &mut sides[usize::from(!far)];
+            let (rules, left) = &mut sides[usize::from(!far[at])];
             rules.push(rule);
-            left.push(if far { budgets[at].max(FAR_COPIES) } else { budgets[at] });
+            left.push(if far[at] { budgets[at].max(FAR_COPIES) } else { budgets[at] });
         }
         let base = self.tree.set_inner(node, self.best(&part), Step::Both);
         for (side, (rules, budgets)) in sides.into_iter().enumerate() {
@@ -431,9 +444,9 @@ impl<P: Policy> Builder<'_, P> {
     /// Makes the children of a step.
     fn divide(&mut self, open: Open, step: &Step) {
         let Open { node, part, budgets, depth } = &open;
-        let mut left: Vec<Vec<u16>> = vec![Vec::new(); step.children()];
+        let mut left: Vec<Vec<u32>> = vec![Vec::new(); step.children()];
         let children = self.space.children(part, step, |at, cells| {
-            let share = (usize::from(budgets[at]) / cells.len().max(1)).max(1) as u16;
+            let share = (budgets[at] as usize / cells.len().max(1)).max(1) as u32;
             cells.iter().for_each(|&cell| left[cell as usize].push(share));
         });
         // A step that leaves every rule in every child divides nothing: it would be repeated for ever.

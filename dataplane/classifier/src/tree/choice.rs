@@ -8,7 +8,7 @@ use super::node::{Extent, MAX_CUT_BITS, MAX_CUTS};
 
 /// Rules that an estimate looks at.
 const SAMPLE: usize = 512;
-/// A rule that reaches more children of a cut would rather stand beside the cut.
+/// A rule that reaches more children of a cut, or more than half of them, would rather stand beside the cut.
 const FAR: usize = 16;
 
 /// What the rules of a sample match in one dimension of a part.
@@ -121,13 +121,14 @@ impl Column {
 /// Bits of up to three dimensions that divide the sample best, at most `bits` in all.
 ///
 /// Bits are given one by one to the dimension where they leave the fewest pairs of rules together, as long as the copies
-/// stay below `growth` percent of the rules.
-pub fn best_cut(columns: &[Column], bits: u32, growth: usize) -> Option<Action> {
+/// stay below `growth` percent of the rules. With `beside`, rules that reach far are no copies but a group of their own.
+pub fn best_cut(columns: &[Column], bits: u32, growth: usize, beside: bool) -> Option<Action> {
     let rules = columns.first()?.extents.len();
     let bits = bits.min(MAX_CUT_BITS);
     let mut taken: Vec<(usize, u32)> = Vec::new();
     let mut together = rules * rules;
-    let mut cells = Cells::default();
+    let mut chosen = Vec::new();
+    let mut cells = Cells { beside, ..Cells::default() };
     for _ in 0..bits {
         let mut best: Option<(usize, Vec<(usize, u32)>)> = None;
         for (at, column) in columns.iter().enumerate() {
@@ -139,15 +140,18 @@ pub fn best_cut(columns: &[Column], bits: u32, growth: usize) -> Option<Action> 
             }
         }
         let Some((pairs, trial)) = best else { break };
-        // A bit that does nothing may still have to be passed for the next to do something: go on, to the end.
-        together = together.min(pairs);
+        // A bit that does nothing may still have to be passed for the next to do something.
         taken = trial;
+        if pairs < together {
+            together = pairs;
+            chosen.clone_from(&taken);
+        }
     }
     let mut cuts = [(0, 0); MAX_CUTS];
-    for (cut, (at, bits)) in cuts.iter_mut().zip(&taken) {
+    for (cut, (at, bits)) in cuts.iter_mut().zip(&chosen) {
         *cut = (columns[*at].dim, *bits as u8);
     }
-    (together < rules * rules).then_some(Action::Cut(cuts))
+    (!chosen.is_empty()).then_some(Action::Cut(cuts))
 }
 
 /// One more bit for a dimension; `None` when it has no more, or would be one dimension too many.
@@ -164,6 +168,7 @@ fn add_bit(taken: &[(usize, u32)], at: usize, differ: u32) -> Option<Vec<(usize,
 /// Room to count the rules of cells in.
 #[derive(Clone, Debug, Default)]
 struct Cells {
+    beside: bool,
     counts: Vec<u32>,
     reached: Vec<u32>,
 }
@@ -181,7 +186,7 @@ impl Cells {
                 .iter()
                 .map(|&(at, bits)| columns[at].extents[rule].reach(columns[at].differ - bits, bits))
                 .product();
-            if reach > FAR {
+            if self.beside && reach > FAR.min(self.counts.len() / 2) {
                 far += 1;
                 continue;
             }

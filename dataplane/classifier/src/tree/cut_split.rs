@@ -7,6 +7,9 @@ use super::choice::{Column, best_cut};
 use super::hyper_split::best_split;
 use crate::Field;
 
+/// Share of rules that reach nearly everywhere, from which on they are put beside the others.
+const WIDE_PERCENT: usize = 20;
+
 /// The classifier.
 pub type CutSplit = Forest<CutThenSplit>;
 
@@ -78,10 +81,14 @@ impl Policy for CutThenSplit {
             let dims = self.dims(space).into_iter().filter(small);
             let columns: Vec<Column> = dims.filter_map(|dim| Column::new(space, part, dim)).collect();
             let bits = (part.rules.len() / RULES_PER_CHILD).max(2).ilog2();
-            if let Some(action) = best_cut(&columns, bits, GROWTH) {
+            if let Some(action) = best_cut(&columns, bits, GROWTH, false) {
                 return action;
             }
         }
         best_split(&Column::all(space, part)).map_or(Action::Leaf, |split| split.action())
+    }
+
+    fn wide_percent(&self) -> usize {
+        WIDE_PERCENT
     }
 }

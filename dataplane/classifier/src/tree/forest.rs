@@ -181,12 +181,17 @@ impl<P: Policy> Forest<P> {
 
     /// Puts an entry where it needs the fewest leaves.
     fn place(&mut self, entry: &Entry) {
-        let extents = Extent::all(&self.tree.pool.matcher(entry));
+        let mut extents = self.tree.extents(entry);
         let trees = self.roots.len() - 1;
         // The tree with the fewest leaves, and the limit that they were found with: another might lead elsewhere.
         let (mut best, mut fewest, mut limit) = (trees, INSERT_LEAVES + 1, 0);
+        let mut walked = trees;
         for at in 0..trees {
-            if fewest > 1 && self.walk.insert(&self.tree, self.roots[at], &mut extents.clone(), fewest - 1) {
+            if fewest <= 1 {
+                break;
+            }
+            walked = at;
+            if self.walk.insert(&self.tree, self.roots[at], &mut extents, fewest - 1) {
                 limit = fewest - 1;
                 (best, fewest) = (at, self.walk.leaves.len());
             }
@@ -195,7 +200,9 @@ impl<P: Policy> Forest<P> {
         if best == trees {
             return self.place_in_list(entry);
         }
-        self.walk.insert(&self.tree, self.roots[best], &mut extents.clone(), limit);
+        if walked != best {
+            self.walk.insert(&self.tree, self.roots[best], &mut extents, limit);
+        }
         for &inner in &self.walk.inner {
             self.tree.improve(inner, entry.precedence());
         }
@@ -253,7 +260,7 @@ impl<P: Policy> Forest<P> {
         if root == NOWHERE {
             return;
         }
-        let mut extents = Extent::all(&self.tree.pool.matcher(&entry));
+        let mut extents = self.tree.extents(&entry);
         self.walk.find(&self.tree, self.roots[root as usize], &mut extents, entry.rank());
         for &leaf in &self.walk.leaves {
             let removed = self.tree.remove_at(leaf, entry.rank());

@@ -14,8 +14,11 @@
 //! has about four levels. An update touches every leaf that the rule reaches, most often one.
 
 use super::Forest;
-use super::build::{Action, Part, Policy, Space};
+use super::build::{Action, Limits, Part, Policy, Space};
 use super::choice::{Column, best_cut};
+
+/// Share of rules that reach nearly everywhere, from which on they are put beside the others.
+const WIDE_PERCENT: usize = 20;
 
 /// The classifier.
 pub type HyperCuts = Forest<Multidimensional>;
@@ -38,11 +41,19 @@ impl Policy for Multidimensional {
             .filter(|(_, ranges)| *ranges >= mean)
             .map(|(column, _)| column)
             .collect();
-        let bits = (SPACE * (part.rules.len() as f64).sqrt()).log2().ceil() as u32;
+        let bits = (SPACE * (part.rules.len() as f64).sqrt()).log2() as u32;
         // When no cut stays within the growth: cut the best field, and let what reaches everywhere be evicted.
-        best_cut(&good, bits, GROWTH)
-            .or_else(|| best_cut(&good, 1, usize::MAX / SPARE))
+        best_cut(&good, bits, GROWTH, true)
+            .or_else(|| best_cut(&good, 1, usize::MAX / SPARE, true))
             .unwrap_or(Action::Leaf)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { copies: 16, total: 4 }
+    }
+
+    fn wide_percent(&self) -> usize {
+        WIDE_PERCENT
     }
 }
 

@@ -8,6 +8,9 @@ use super::Forest;
 use super::build::{Action, Part, Policy, Space};
 use super::choice::{Column, Split};
 
+/// Share of rules that reach nearly everywhere, from which on they are put beside the others.
+const WIDE_PERCENT: usize = 20;
+
 /// The classifier.
 pub type HyperSplit = Forest<Balanced>;
 
@@ -23,5 +26,9 @@ pub fn best_split(columns: &[Column]) -> Option<Split> {
 impl Policy for Balanced {
     fn choose(&self, space: &Space, part: &Part, _depth: u32) -> Action {
         best_split(&Column::all(space, part)).map_or(Action::Leaf, |split| split.action())
+    }
+
+    fn wide_percent(&self) -> usize {
+        WIDE_PERCENT
     }
 }

@@ -52,6 +52,18 @@ impl Extent {
         Field::ALL.map(|field| Extent::of(matcher, field))
     }
 
+    /// Of the fields that have a bit in `used`; of the others, anything.
+    pub fn some(matcher: &Matcher, used: u32) -> [Extent; FIELDS] {
+        let mut extents = [Extent { first: 0, last: 0, mask: 0, value: 0 }; FIELDS];
+        let mut left = used;
+        while left != 0 {
+            let at = left.trailing_zeros() as usize;
+            extents[at] = Extent::of(matcher, Field::ALL[at]);
+            left &= left - 1;
+        }
+        extents
+    }
+
     /// Number of values from first to last, less one.
     pub fn span(&self) -> u32 {
         self.last - self.first
@@ -274,6 +286,8 @@ const _: () = assert!(WAITING >= super::build::MAX_DEPTH as usize);
 pub struct Tree {
     nodes: Vec<Node>,
     arena: Arena,
+    /// A bit for every field that some node looks at.
+    used: u32,
     /// Matchers of rules with more fields than the 5-tuple.
     pub pool: Pool,
 }
@@ -290,6 +304,11 @@ impl Tree {
         base as u32
     }
 
+    /// What a rule can match of the fields that nodes look at.
+    pub fn extents(&self, entry: &Entry) -> [Extent; FIELDS] {
+        Extent::some(&self.pool.matcher(entry), self.used)
+    }
+
     /// Number of nodes, leaves included.
     pub fn nodes(&self) -> usize {
         self.nodes.len()
@@ -302,6 +321,11 @@ impl Tree {
 
     /// Makes an empty leaf an inner node; returns its first child.
     pub fn set_inner(&mut self, node: u32, best: u32, step: Step) -> u32 {
+        self.used |= match step {
+            Step::Split { field, .. } => 1 << field,
+            Step::Cut(windows) => windows.iter().fold(0, |used, window| used | 1 << window.field),
+            Step::Leaf { .. } | Step::Both => 0,
+        };
         let base = self.add_children(step.children());
         self.nodes[node as usize] = Node::new(best, base, step);
         base
