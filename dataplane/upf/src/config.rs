@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use classifier::Backend;
 use net::link::Cidr;
 use serde::{Deserialize, Serialize};
 use types::Dnn;
@@ -22,6 +23,9 @@ pub struct Config {
     /// Most tunnel endpoints at once.
     #[serde(default = "default_max_tunnels")]
     pub max_tunnels: u32,
+    /// How packets find the rule that applies: `auto`, or the name of another classifier. All find the same rule.
+    #[serde(default = "default_classifier", with = "backend")]
+    pub classifier: Backend,
 }
 
 /// One data network: a TUN device and the UE addresses behind it.
@@ -56,6 +60,25 @@ pub struct UePool {
 
 fn default_max_tunnels() -> u32 {
     65_536
+}
+
+fn default_classifier() -> Backend {
+    Backend::Auto
+}
+
+/// A classifier by name.
+mod backend {
+    use classifier::Backend;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &Backend, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(value.name())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Backend, D::Error> {
+        // The error names them all.
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
 }
 
 fn default_mtu() -> u32 {
@@ -182,5 +205,29 @@ impl DnnConfig {
         let pool = self.ue_pool.ipv6?.network();
         let IpAddr::V6(network) = pool.address() else { return None };
         Some(Cidr::host(IpAddr::V6(Ipv6Addr::from_bits(network.to_bits() + 1))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(line: &str) -> Result<Config, serde_json::Error> {
+        serde_json::from_str(&format!(
+            r#"{{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "dnn": []{line}}}"#
+        ))
+    }
+
+    #[test]
+    fn a_classifier_goes_by_its_name_and_auto_is_the_default() {
+        assert_eq!(with("").unwrap().classifier, Backend::Auto);
+        for backend in Backend::ALL {
+            let config = with(&format!(r#", "classifier": "{backend}""#)).unwrap();
+            assert_eq!(config.classifier, *backend);
+            assert_eq!(serde_json::to_value(config).unwrap()["classifier"], backend.name());
+        }
+        let error = with(r#", "classifier": "fastest""#).unwrap_err().to_string();
+        assert!(error.contains("\"fastest\""), "{error}");
+        assert!(Backend::ALL.iter().all(|backend| error.contains(backend.name())), "{error}");
     }
 }

@@ -4,12 +4,16 @@
 //! modification publishes a new one. Only counters and rate meters are shared between the old and the new.
 //! One exists per PFCP session and version; it lives until the last worker has dropped its pointer.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use classifier::{Classifier, Key, List, Rule};
+use classifier::session::{Begun, Interner, MAX_RULES, Program};
+use classifier::{Backend, Classifier, Key, Rule, Verdict};
 use telemetry::worker::PerWorker;
+
+use crate::n4::remarks::Remark;
 
 /// An immutable session.
 #[derive(Debug)]
@@ -26,6 +30,8 @@ pub struct Session {
     pub native: RuleSet,
     /// All packet detection rules; rule sets refer to them by position.
     pub pdrs: Box<[Pdr]>,
+    /// What is odd about them, for the log of the N4 task.
+    pub remarks: Box<[Remark]>,
 }
 
 /// The UE's addresses.
@@ -66,35 +72,93 @@ pub struct Tunnel {
     pub rules: RuleSet,
 }
 
-/// Rules among which a packet's is chosen.
-#[derive(Debug, Default)]
+/// Rules among which a packet's is chosen; values are positions in [`Session::pdrs`].
+#[derive(Default)]
 pub struct RuleSet {
-    /// The first rule by precedence, and its value when it selects every packet: then nothing needs to be looked up.
-    first: Option<(u64, Option<u32>)>,
-    /// All rules; values are positions in [`Session::pdrs`].
-    list: List,
+    /// Value of the first rule when it selects every packet: then nothing needs to be looked up.
+    only: Option<u32>,
+    rules: Compiled,
+}
+
+/// How a rule set is looked up.
+#[derive(Default)]
+enum Compiled {
+    /// No rules.
+    #[default]
+    None,
+    /// Made for few rules and many sessions; sessions with the same policy share the rows.
+    Program(Program),
+    /// Many rules, or the classifier that the configuration names.
+    Classifier(Box<dyn Classifier>),
 }
 
 impl RuleSet {
-    /// Adds a rule, under an id that no other has.
-    pub fn insert(&mut self, rule: Rule) {
-        let rank = rule.rank();
-        if self.first.is_none_or(|(first, _)| rank < first) {
-            self.first = Some((rank, rule.filter.selects_all().then_some(rule.value)));
-        }
-        // The only error is an id that exists.
-        let _ = self.list.insert(rule);
+    /// Compiles rules, each with an id of its own.
+    pub fn new(rules: &[Rule], backend: Backend, interner: &mut Interner) -> RuleSet {
+        let first = rules.iter().min_by_key(|rule| rule.rank());
+        let only = first.filter(|rule| rule.filter.selects_all()).map(|rule| rule.value);
+        let few = backend == Backend::Auto && rules.len() <= MAX_RULES;
+        let program = few.then(|| interner.compile(rules).ok()).flatten();
+        let rules = match program {
+            _ if rules.is_empty() || only.is_some() => Compiled::None,
+            Some(program) => Compiled::Program(program),
+            None => {
+                let mut classifier = backend.build();
+                // The only error is an id that exists.
+                let _ = classifier.insert_all(rules);
+                Compiled::Classifier(classifier)
+            }
+        };
+        RuleSet { only, rules }
     }
 
-    /// The position of the PDR that applies.
+    /// The position of the PDR that applies to every packet, if there is one.
     #[inline]
-    pub fn classify(&self, key: impl FnOnce() -> Key) -> Option<u32> {
-        if let Some((_, Some(only))) = self.first {
-            return Some(only);
+    pub fn only(&self) -> Option<u32> {
+        self.only
+    }
+
+    /// Begins a look-up by asking for the memory that it will need: the other packets of a batch come in between.
+    #[inline]
+    pub fn begin(&self, key: &Key) -> Begun {
+        match &self.rules {
+            Compiled::Program(program) => program.begin(key),
+            _ => Begun::default(),
         }
-        let mut verdict = [None];
-        self.list.classify(&[key()], &mut verdict);
-        verdict[0]
+    }
+
+    /// Writes the positions of the PDRs that apply to `verdicts`. `begun` is what [`RuleSet::begin`] gave for each key.
+    #[inline]
+    pub fn finish(&self, keys: &[Key], begun: &[Begun], verdicts: &mut [Verdict]) {
+        match &self.rules {
+            _ if self.only.is_some() => verdicts.fill(self.only),
+            Compiled::None => verdicts.fill(None),
+            Compiled::Program(program) => {
+                for ((key, begun), verdict) in keys.iter().zip(begun).zip(verdicts) {
+                    *verdict = program.finish(key, *begun);
+                }
+            }
+            Compiled::Classifier(classifier) => classifier.classify(keys, verdicts),
+        }
+    }
+
+    /// Whether both are looked up in the same rows of memory.
+    pub fn shares_rows(&self, other: &RuleSet) -> bool {
+        match (&self.rules, &other.rules) {
+            (Compiled::Program(one), Compiled::Program(other)) => one.shares_rows(other),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Debug for RuleSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rules = match &self.rules {
+            Compiled::None => None,
+            Compiled::Program(_) => Some("program"),
+            Compiled::Classifier(_) => Some("classifier"),
+        };
+        f.debug_struct("RuleSet").field("only", &self.only).field("rules", &rules).finish()
     }
 }
 

@@ -6,15 +6,18 @@ mod support;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use classifier::Backend;
 use packet::gtpu::{PduSession, Signalling, build_gpdu};
 use packet::ndp::{RouterAdvertisement, RouterSolicitation};
-use pfcp::message::SessionModificationRequest;
+use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
 use pktio::Batch;
 use pktio::memory::{self, Wire};
 use support::*;
 use telemetry::DropReason;
 use tokio::sync::mpsc;
+use upf::Config;
+use upf::n4::remarks::Remark;
 use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
 use upf::pipeline::{Event, Input, PACKET, Pipeline, Ports};
@@ -41,7 +44,11 @@ const MACHINE_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x200, 0, 0, 0, 0, 0, 1);
 
 impl World {
     fn new() -> World {
-        let config = Arc::new(config("gw0"));
+        World::with_config(config("gw0"))
+    }
+
+    fn with_config(config: Config) -> World {
+        let config = Arc::new(config);
         let tables = Arc::new(Tables::new(&config));
         let sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 1, 5);
         let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
@@ -62,8 +69,11 @@ impl World {
     }
 
     fn establish(&mut self) -> (u64, u32, u32) {
-        let response =
-            self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &establishment(0x55), NOW).response;
+        self.establish_by(&establishment(0x55))
+    }
+
+    fn establish_by(&mut self, request: &SessionEstablishmentRequest) -> (u64, u32, u32) {
+        let response = self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request, NOW).response;
         assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
         let teid = |id: u16| {
             let created = response.created_pdrs.iter().find(|created| created.pdr_id == PdrId(id)).unwrap();
@@ -159,6 +169,104 @@ fn batches_keep_order_and_mix_sessions() {
     let sent: Vec<u8> = world.n6.take().into_iter().map(|(packet, _)| packet[28]).collect();
     assert_eq!(sent, (0..100).filter(|n| n % 10 != 9).collect::<Vec<u8>>());
     assert_eq!(world.drops(DropReason::UnknownTeid), 10);
+}
+
+/// The ordinary session with services on the UE's ports 5001 to 5000 + `services`: odd ones are dropped.
+fn with_services(services: u16) -> SessionEstablishmentRequest {
+    let mut request = establishment(0x55);
+    let mut drop = forward(9, DestinationInterface::Core, None);
+    drop.apply_action = ApplyAction::DROP;
+    drop.forwarding_parameters = None;
+    request.create_fars.push(drop);
+    for service in 1..=services {
+        let text = format!("permit out 17 from any to assigned {}", 5000 + service);
+        let filter = SdfFilter { flow_description: Some(text.as_bytes().into()), ..Default::default() };
+        let pdi = |f_teid, source_interface, destination| Pdi {
+            source_interface,
+            f_teid,
+            ue_ip_address: ue_address(destination),
+            sdf_filters: vec![filter.clone()],
+            ..Default::default()
+        };
+        let up = pdi(choose(1), SourceInterface::Access, false);
+        let down = pdi(None, SourceInterface::Core, true);
+        let [far_up, far_down] = if service % 2 == 1 { [9, 9] } else { [1, 2] };
+        request.create_pdrs.push(pdr(10 + 2 * service, 100, up, far_up, &[]));
+        request.create_pdrs.push(pdr(11 + 2 * service, 100, down, far_down, &[2]));
+    }
+    request
+}
+
+/// A packet between the UE's port and the server's port 4000.
+fn service_packet(ue: IpAddr, server: IpAddr, port: u16, uplink: bool) -> Vec<u8> {
+    let mut packet = if uplink { udp(ue, server, b"x") } else { udp(server, ue, b"x") };
+    let ports = packet.len() - 9;
+    let [source, destination] = if uplink { [port, 4000] } else { [4000, port] };
+    packet[ports..ports + 2].copy_from_slice(&source.to_be_bytes());
+    packet[ports + 2..ports + 4].copy_from_slice(&destination.to_be_bytes());
+    packet
+}
+
+/// What comes out of a UPF for packets to and from services, beside those that no PDR takes.
+fn forwarded(config: Config) -> [Vec<Vec<u8>>; 2] {
+    let mut world = World::with_config(config);
+    let (_, teid, _) = world.establish_by(&with_services(40));
+    for port in 4995..5045 {
+        for (ue, server) in [(IpAddr::V4(UE_V4), IpAddr::V4(SERVER_V4)), (UE_V6.into(), SERVER_V6.into())] {
+            world.n3.inject(&uplink_gpdu(teid, &service_packet(ue, server, port, true)), gnb());
+            world.n6.inject(&service_packet(ue, server, port, false), "0.0.0.0:0".parse().unwrap());
+        }
+    }
+    world.run(Input::N3);
+    world.run(Input::N6(0));
+    // 20 of the 40 services, two families, two directions.
+    assert_eq!(world.drops(DropReason::FarDrop), 80);
+    [world.n6.take(), world.n3.take()].map(|sent| sent.into_iter().map(|(packet, _)| packet).collect())
+}
+
+#[test]
+fn every_classifier_forwards_the_same() {
+    let expected = forwarded(config("gw0"));
+    assert_eq!(expected.each_ref().map(Vec::len), [60, 60]);
+    for backend in Backend::ALL {
+        let config = Config { classifier: *backend, ..config("gw0") };
+        // Tunnels differ in no world: the seeds are the same.
+        assert!(forwarded(config) == expected, "{backend}");
+    }
+}
+
+#[test]
+fn sessions_with_the_same_policy_share_their_rules() {
+    let mut world = World::new();
+    let mut request = with_services(40);
+    world.establish_by(&request);
+    for pdr in &mut request.create_pdrs {
+        if let Some(ue) = &mut pdr.pdi.ue_ip_address {
+            (ue.ipv4, ue.ipv6) =
+                (Some([10, 45, 9, 9].into()), Some(Ipv6Addr::new(0xfd00, 0x45, 0, 9, 0, 0, 0, 0)));
+        }
+    }
+    world.establish_by(&request);
+    let compiled: Vec<_> = world.sessions.iter().map(|(_, session)| &session.compiled).collect();
+    assert_ne!(compiled[0].seid, compiled[1].seid);
+    assert!(compiled[0].native.shares_rows(&compiled[1].native));
+}
+
+#[test]
+fn rules_without_effect_are_remarked_and_accepted() {
+    let mut world = World::new();
+    let mut request = with_services(2);
+    let mut again = request.create_pdrs[4].clone();
+    (again.pdr_id, again.precedence) = (PdrId(50), Precedence(101));
+    let mut never = request.create_pdrs[5].clone();
+    never.pdr_id = PdrId(51);
+    never.pdi.sdf_filters[0].flow_description = Some("permit out 17 from any to 10.46.0.1 80".into());
+    request.create_pdrs.extend([again, never]);
+    let (seid, ..) = world.establish_by(&request);
+    let remarks = &world.sessions.get(seid).unwrap().compiled.remarks;
+    assert_eq!(**remarks, [Remark::Never { pdr: 51 }, Remark::Duplicate { pdr: 50, of: 12 }]);
+    assert_eq!(remarks[1].to_string(), "PDR 50 never applies: it matches as PDR 12, which comes first");
+    assert!(world.sessions.iter().all(|(_, session)| session.rules.pdrs.contains_key(&51)));
 }
 
 #[test]

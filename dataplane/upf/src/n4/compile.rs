@@ -4,11 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use classifier::sdf::{Direction as SdfDirection, SdfFilter as SdfText};
-use classifier::{Filter, FlowLabel, Masked, Prefix, Qfi, Rule};
+use classifier::session::Interner;
+use classifier::{Filter, FlowLabel, Masked, Prefix, Qfi, Rule, Side};
 use packet::gtpu;
 use pfcp::{ApplyAction, Cause, DestinationInterface, FailedRuleId, Gate, SdfFilter, SourceInterface, ie};
 use telemetry::worker::PerWorker;
 
+use super::remarks;
 use super::rules::{FarRule, PdrRule, QerRule, Rejection, Rules};
 use crate::config::Config;
 use crate::session::{
@@ -19,25 +21,29 @@ use crate::session::{
 const MAX_FILTERS: usize = 4096;
 
 /// Compiles the rules of a session. `usage` are its counters, which outlive modifications.
+///
+/// Source interface, TEID and network instance of a PDI need no filter: a packet's tunnel, or its having none, says
+/// which of a session's rule sets it is looked up in.
 pub fn compile(
     seid: u64,
     rules: &Rules,
     usage: Arc<PerWorker>,
     config: &Config,
+    interner: &mut Interner,
 ) -> Result<Session, Rejection> {
     let ue = ue_addresses(rules);
     let mut pdrs = Vec::with_capacity(rules.pdrs.len());
-    let mut tunnels: Vec<Tunnel> =
-        rules.teids().into_iter().map(|teid| Tunnel { teid, rules: RuleSet::default() }).collect();
-    let mut native = RuleSet::default();
+    let mut tunnels: Vec<(u32, Vec<Rule>)> =
+        rules.teids().into_iter().map(|teid| (teid, Vec::new())).collect();
+    let mut native = Vec::new();
     let mut next_rule = 0;
     for (id, pdr) in &rules.pdrs {
         let position = pdrs.len() as u32;
         pdrs.push(compile_pdr(*id, pdr, rules, &ue, config)?);
         let set = match pdr.teid {
             None => &mut native,
-            Some(teid) => match tunnels.iter_mut().find(|tunnel| tunnel.teid == teid) {
-                Some(tunnel) => &mut tunnel.rules,
+            Some(teid) => match tunnels.iter_mut().find(|tunnel| tunnel.0 == teid) {
+                Some((_, rules)) => rules,
                 None => continue,
             },
         };
@@ -45,11 +51,18 @@ pub fn compile(
             if next_rule as usize >= MAX_FILTERS {
                 return Err(Rejection::cause(Cause::NO_RESOURCES));
             }
-            set.insert(Rule { id: next_rule, precedence: pdr.precedence, value: position, filter });
+            set.push(Rule { id: next_rule, precedence: pdr.precedence, value: position, filter });
             next_rule += 1;
         }
     }
-    Ok(Session { seid, usage, ue, tunnels: tunnels.into(), native, pdrs: pdrs.into() })
+    let mut remarks = Vec::new();
+    let mut set = |rules: &[Rule]| {
+        remarks::find(rules, &pdrs, &mut remarks);
+        RuleSet::new(rules, config.classifier, interner)
+    };
+    let native = set(&native);
+    let tunnels = tunnels.iter().map(|(teid, rules)| Tunnel { teid: *teid, rules: set(rules) }).collect();
+    Ok(Session { seid, usage, ue, tunnels, native, pdrs: pdrs.into(), remarks: remarks.into() })
 }
 
 fn ue_addresses(rules: &Rules) -> UeAddresses {
@@ -181,13 +194,9 @@ fn filters(id: u16, pdr: &PdrRule) -> Result<Vec<Filter>, Rejection> {
         let incorrect = Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::UE_IP_ADDRESS);
         prefixes.push(Prefix::new(prefix.into(), length).map_err(|_| incorrect)?);
     }
+    let side = if direction == SdfDirection::Uplink { Side::Source } else { Side::Destination };
     if !prefixes.is_empty() {
-        out = cross(&out, &prefixes, |filter, prefix| match direction {
-            SdfDirection::Uplink => Filter { source: Some(filter.source.unwrap_or(*prefix)), ..*filter },
-            SdfDirection::Downlink => {
-                Filter { destination: Some(filter.destination.unwrap_or(*prefix)), ..*filter }
-            }
-        });
+        out = cross(&out, &prefixes, |filter, prefix| Filter { ue: Some((side, *prefix)), ..*filter });
     }
     let qfis: Result<Vec<Qfi>, _> = pdr.qfis.iter().map(|qfi| Qfi::new(*qfi)).collect();
     let qfis = qfis.map_err(|_| Rejection::rule(FailedRuleId::Pdr(id)))?;

@@ -6,6 +6,7 @@
 
 pub mod buffer;
 pub mod compile;
+pub mod remarks;
 pub mod rules;
 pub mod session;
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use classifier::session::Interner;
 use pfcp::message::{
     SessionDeletionResponse, SessionEstablishmentRequest, SessionEstablishmentResponse,
     SessionModificationRequest, SessionModificationResponse,
@@ -19,6 +20,7 @@ use pfcp::{
 use telemetry::worker::{PerWorker, Totals};
 
 use super::compile::compile;
+use super::remarks::Remark;
 use super::rules::{Rejection, Rules, TunnelAllocator, UrrRule};
 use crate::config::Config;
 use crate::session::{Action, Session};
@@ -50,6 +52,8 @@ pub struct Sessions {
     remote: HashMap<(IpAddr, u32), u64>,
     next_seid: u64,
     workers: usize,
+    /// Lets sessions with the same policy share their compiled rules.
+    interner: Interner,
 }
 
 /// What an establishment leaves to be done.
@@ -125,7 +129,15 @@ impl Sessions {
     pub fn new(config: Arc<Config>, tables: Arc<Tables>, workers: usize, seed: u32) -> Sessions {
         let writer = Writer::new(tables, &config, seed);
         let next_seid = u64::from(seed) << 32 | 1;
-        Sessions { config, writer, sessions: HashMap::new(), remote: HashMap::new(), next_seid, workers }
+        Sessions {
+            config,
+            writer,
+            sessions: HashMap::new(),
+            remote: HashMap::new(),
+            next_seid,
+            workers,
+            interner: Interner::new(),
+        }
     }
 
     /// All sessions by our SEID.
@@ -216,6 +228,7 @@ impl Sessions {
         for old in &replaced {
             self.remove(*old);
         }
+        log_remarks(&compiled, &[]);
         self.publish(&Rules::default(), &rules, &compiled);
         self.sessions.insert(seid, N4Session { cp_seid: request.cp_f_seid.seid, cp, rules, compiled });
         Ok((seid, created, replaced))
@@ -242,7 +255,7 @@ impl Sessions {
         };
         let result = change(rules, &mut allocation, workers).and_then(|value| {
             rules.check()?;
-            Ok((value, compile(seid, rules, usage, &self.config)?))
+            Ok((value, compile(seid, rules, usage, &self.config, &mut self.interner)?))
         });
         let taken = allocation.taken;
         let result = result.and_then(|(value, compiled)| {
@@ -375,6 +388,7 @@ impl Sessions {
         let old_rules = std::mem::replace(&mut session.rules, rules.clone());
         let old_compiled = std::mem::replace(&mut session.compiled, Arc::clone(&compiled));
         session.cp_seid = cp_seid;
+        log_remarks(&compiled, &old_compiled.remarks);
         self.forget_remotes(&old_compiled);
         self.publish(&old_rules, &rules, &compiled);
         Ok((created, reports, end_markers))
@@ -428,6 +442,13 @@ impl Sessions {
             self.remove(*seid);
         }
         seids.len()
+    }
+}
+
+/// Says what is odd about a session's rules and was not so before.
+fn log_remarks(session: &Session, before: &[Remark]) {
+    for remark in session.remarks.iter().filter(|remark| !before.contains(remark)) {
+        tracing::warn!(seid = session.seid, "{remark}");
     }
 }
 
