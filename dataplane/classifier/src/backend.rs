@@ -24,6 +24,8 @@ pub enum Backend {
     HyperSplit,
     /// [`CutSplit`](crate::tree::CutSplit).
     CutSplit,
+    /// [`RlTree`](crate::rl_tree::RlTree).
+    RlTree,
     /// [`NuevoMatch`](crate::nuevo_match::NuevoMatch).
     NuevoMatch,
     /// [`TupleMerge`](crate::tuple_merge::TupleMerge).
@@ -43,6 +45,7 @@ impl Backend {
         Backend::HyperCuts,
         Backend::HyperSplit,
         Backend::CutSplit,
+        Backend::RlTree,
         Backend::NuevoMatch,
         Backend::TupleMerge,
         Backend::PartitionSort,
@@ -59,6 +62,7 @@ impl Backend {
             Backend::HyperCuts => "hyper_cuts",
             Backend::HyperSplit => "hyper_split",
             Backend::CutSplit => "cut_split",
+            Backend::RlTree => "rl_tree",
             Backend::NuevoMatch => "nuevo_match",
             Backend::TupleMerge => "tuple_merge",
             Backend::PartitionSort => "partition_sort",
@@ -76,6 +80,7 @@ impl Backend {
             Backend::HyperCuts => visit.visit(crate::tree::HyperCuts::default()),
             Backend::HyperSplit => visit.visit(crate::tree::HyperSplit::default()),
             Backend::CutSplit => visit.visit(crate::tree::CutSplit::default()),
+            Backend::RlTree => visit.visit(crate::rl_tree::RlTree::new()),
             Backend::NuevoMatch => visit.visit(crate::nuevo_match::NuevoMatch::new()),
             Backend::TupleMerge => visit.visit(crate::tuple_merge::TupleMerge::new()),
             Backend::PartitionSort => visit.visit(crate::partition_sort::PartitionSort::new()),

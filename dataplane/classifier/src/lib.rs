@@ -24,6 +24,7 @@ pub mod matcher;
 pub mod nuevo_match;
 pub mod partition_sort;
 mod ranked;
+pub mod rl_tree;
 pub mod rule;
 pub mod sdf;
 pub mod session;

@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use classifier::rl_tree::{Model, Options, RlTree};
 use classifier::tree::{CutSplit, Forest, HyperCuts, HyperSplit, Policy};
 use classifier::{
     Classifier, Ethernet, EthernetFilter, Filter, FlowLabel, Interface, Key, List, LocalAddress, Masked,
@@ -212,4 +213,10 @@ fn hyper_split_equals_the_list() {
 #[test]
 fn cut_split_equals_the_list() {
     everything(&CutSplit::default());
+}
+
+/// A policy that has learnt nothing chooses what no heuristic would.
+#[test]
+fn untrained_rl_tree_equals_the_list() {
+    everything(RlTree::with_model(&Model::random(1), Options::default()).forest());
 }

@@ -1,0 +1,206 @@
+//! The policy as the core of the trees asks for it: the decisions of the best tree known, and the network for all
+//! nodes that this tree does not have.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::action::{Action, categories};
+use super::candidate::{PARTS_MAX, SAMPLE};
+use super::grow::{COPIES, Cost, Decide, Grower, MAX_DEPTH, Node, Parting, UNTAKEN, digest};
+use super::model::{Chooser, Model, Plan};
+use super::policy::{Greedy, Likeliest, Policy};
+use super::rng::Rng;
+use super::space::{self, Space};
+use super::train::{Grown, Trainer, reward};
+use super::{Objective, Options};
+use crate::tree::build::{self, Limits, Part};
+use crate::tree::{self, node::Extent};
+
+/// Rules that trees are tried on, at most: those of a larger set are sampled, and its tree is built once, with what
+/// was best for the sample.
+const TRIED: usize = 2048;
+/// Rules that are learnt from, at most.
+pub(super) const LEARNT: usize = 1024;
+
+/// A model at work on one rule set.
+#[derive(Clone, Debug)]
+pub struct Learner {
+    pub(super) options: Options,
+    policy: Arc<Policy>,
+    /// Decisions that the policy has learnt from.
+    steps: u64,
+    plan: Arc<Plan>,
+    /// Decisions that the next build may take for training.
+    pub(super) budget: u64,
+    /// Cost of the tree that was built last, on the sample it was tried on.
+    pub(super) cost: Option<Cost>,
+}
+
+impl Learner {
+    /// With this model.
+    pub(super) fn new(model: &Model, options: Options) -> Learner {
+        let (policy, plan) = (Arc::clone(&model.policy), Arc::clone(&model.plan));
+        Learner { options, policy, steps: model.steps, plan, budget: 0, cost: None }
+    }
+
+    /// The model as it is now.
+    pub(super) fn model(&self) -> Model {
+        Model { policy: Arc::clone(&self.policy), plan: Arc::clone(&self.plan), steps: self.steps }
+    }
+
+    /// Trees by the heuristics and by the network: the best of them, and whose it is.
+    fn tried(&self, space: &Space) -> (Grown, Chooser) {
+        let objective = self.options.objective;
+        let mut best = grow(space, &mut Likeliest::new(&self.policy), &objective);
+        let mut chooser = Chooser::Network;
+        for (at, mut greedy) in Greedy::variants().into_iter().enumerate() {
+            let grown = grow(space, &mut greedy, &objective);
+            if grown.0 > best.0 {
+                best = grown;
+                chooser = Chooser::Heuristic(at as u8);
+            }
+        }
+        (best, chooser)
+    }
+
+    /// Trains the network for this build; the best tree on the way, if it is one for all rules.
+    fn learn(&mut self, from: &build::Space, whole: &Part) -> Option<Grown> {
+        let mut rng = Rng::new(self.options.seed);
+        let space = Space::new(from, whole, LEARNT, &mut rng);
+        let policy = Arc::make_mut(&mut self.policy);
+        let mut trainer = Trainer { policy, objective: self.options.objective, rng };
+        let mut trained = trainer.run(std::slice::from_ref(&space), self.budget);
+        self.steps = self.steps.saturating_add(trained.steps);
+        let best = trained.best.pop().flatten();
+        best.filter(|_| space.rules == from.len())
+    }
+
+    /// The action for a node that the plan does not know.
+    fn decide(&self, from: &build::Space, part: &Part, depth: u32, parts: Option<usize>) -> Action {
+        let space = Space::new(from, part, SAMPLE, &mut Rng::new(digest(&part.rules)));
+        let mut taken = UNTAKEN;
+        for (&dim, (known, _)) in from.dims().iter().zip(&part.known) {
+            taken[usize::from(dim)] = *known;
+        }
+        let node = Node::whole(&space, taken, depth, parts.is_some());
+        let parts = parts.unwrap_or(PARTS_MAX);
+        match self.plan.chooser {
+            Chooser::Network => Likeliest::new(&self.policy).decide(&space, &node, parts).0,
+            Chooser::Heuristic(at) => {
+                let [.., last] = Greedy::variants();
+                Greedy::variants().into_iter().nth(at.into()).unwrap_or(last).decide(&space, &node, parts).0
+            }
+        }
+    }
+
+    /// Whether the plan is for this space.
+    fn planned(&self, space: &build::Space, rules: &[u32]) -> Option<Action> {
+        let plan = &self.plan;
+        if plan.rules != space.len() { None } else { plan.actions.get(&digest(rules)).copied() }
+    }
+
+    fn divide(&self, space: &build::Space, rules: Vec<u32>, depth: u32, parts: &mut usize) -> Vec<Vec<u32>> {
+        let action = match self.planned(space, &rules) {
+            Some(action) => action,
+            None => self.decide(space, &space.part(rules.clone()), depth, Some(*parts)),
+        };
+        let care = |rule: u32, field: u8| space::care_in(space, rule, field);
+        let (parting, count) = match action {
+            Action::Simple { field, least } => (Parting::Simple { field, least }, 2),
+            Action::Large => {
+                let (map, count) = categories(rules.iter().copied(), care);
+                (Parting::Large(map), count)
+            }
+            Action::Leaf | Action::Cut(_) => return vec![rules],
+        };
+        if *parts + count - 1 > PARTS_MAX {
+            return vec![rules];
+        }
+        *parts += count - 1;
+        let mut groups = vec![Vec::new(); count];
+        let mut fullest = 0;
+        for &rule in &rules {
+            let group = parting.part(|field| care(rule, field)).min(count - 1);
+            groups[group].push(rule);
+            fullest = fullest.max(groups[group].len());
+        }
+        if fullest == rules.len() {
+            return vec![rules];
+        }
+        let filled = groups.into_iter().filter(|group| !group.is_empty());
+        filled.flat_map(|group| self.divide(space, group, depth + 1, parts)).collect()
+    }
+}
+
+fn grow(space: &Space, decide: &mut impl Decide, objective: &Objective) -> Grown {
+    let (decisions, cost) = Grower::grow(space, decide);
+    (reward(objective, &cost, space.rules), cost, decisions)
+}
+
+/// Names a rule set by all that its rules match, and by their order.
+pub(super) fn fingerprint(space: &build::Space) -> u64 {
+    let mut sum = space.len() as u64;
+    let mut add =
+        |word: u32| sum = (sum.rotate_left(5) ^ u64::from(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    space.dims().iter().for_each(|&dim| add(dim.into()));
+    for rule in 0..space.len() as u32 {
+        for dim in 0..space.dims().len() {
+            let Extent { first, last, mask, value } = *space.extent(rule, dim);
+            [first, last, mask, value].into_iter().for_each(&mut add);
+        }
+    }
+    // Zero says "no rules".
+    sum.max(1)
+}
+
+impl tree::Policy for Learner {
+    fn prepare(&mut self, space: &build::Space) {
+        let print = fingerprint(space);
+        if self.plan.fingerprint == print && self.budget == 0 {
+            // The tree of a loaded model, or of the last build.
+            Arc::make_mut(&mut self.plan).rules = space.len();
+            return;
+        }
+        let whole = space.whole();
+        let learnt = if self.budget > 0 { self.learn(space, &whole) } else { None };
+        let tried = Space::new(space, &whole, TRIED, &mut Rng::new(self.options.seed));
+        let (mut best, chooser) = self.tried(&tried);
+        best = learnt.filter(|learnt| learnt.0 > best.0).unwrap_or(best);
+        self.cost = Some(best.1);
+        // The decisions for a sample are none for all rules, but who was best for it is.
+        let complete = tried.rules == space.len();
+        let actions = if complete { best.2.into_iter().collect() } else { HashMap::new() };
+        self.plan = Arc::new(Plan { fingerprint: print, rules: space.len(), chooser, actions });
+    }
+
+    fn partition(&self, space: &build::Space, rules: Vec<u32>) -> Vec<Vec<u32>> {
+        // Those that were evicted are few, and were parted before.
+        if rules.len() == space.len() { self.divide(space, rules, 0, &mut 1) } else { vec![rules] }
+    }
+
+    fn choose(&self, space: &build::Space, part: &Part, depth: u32) -> build::Action {
+        let action = match self.planned(space, &part.rules) {
+            Some(action) => action,
+            None if depth >= MAX_DEPTH => Action::Leaf,
+            None => self.decide(space, part, depth, None),
+        };
+        match action {
+            Action::Cut(windows) => build::Action::Windows(windows),
+            Action::Leaf | Action::Simple { .. } | Action::Large => build::Action::Leaf,
+        }
+    }
+
+    fn leaf_rules(&self) -> usize {
+        super::grow::FEW
+    }
+
+    fn limits(&self) -> Limits {
+        // Trees that were tried keep within the bound. In others, rules with more copies get trees of their own.
+        Limits { copies: usize::MAX, total: COPIES + 4 }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let shipped = Arc::ptr_eq(&self.policy, &super::shipped().policy);
+        self.plan.memory_bytes() + if shipped { 0 } else { self.policy.memory_bytes() }
+    }
+}

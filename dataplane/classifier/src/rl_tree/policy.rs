@@ -1,0 +1,173 @@
+//! The policy: which candidate to take at a node, and what the node is expected to cost.
+//!
+//! An actor scores every candidate, and the scores become probabilities (softmax); a critic predicts the reward of
+//! the node. Both are a [`Net`].
+
+use super::action::Action;
+use super::candidate::{Candidate, INPUTS, NODE_INPUTS, Scout};
+use super::grow::{Cost, Decide, Node};
+use super::net::Net;
+use super::rng::Rng;
+use super::space::Space;
+
+/// Actor and critic.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Policy {
+    pub actor: Net,
+    pub critic: Net,
+}
+
+impl Policy {
+    /// One that has learnt nothing: nearly every action is as likely as any other.
+    pub fn random(rng: &mut Rng) -> Policy {
+        Policy { actor: Net::random(INPUTS, rng), critic: Net::random(NODE_INPUTS, rng) }
+    }
+
+    /// Octets on the heap.
+    pub fn memory_bytes(&self) -> usize {
+        size_of_val(self.actor.weights()) + size_of_val(self.critic.weights())
+    }
+
+    /// Probabilities of the candidates, in their order.
+    pub fn probabilities(&self, candidates: &[Candidate], into: &mut Vec<f32>) {
+        into.clear();
+        into.extend(candidates.iter().map(|candidate| self.actor.forward(&candidate.inputs).output));
+        softmax(into);
+    }
+}
+
+/// Scores become probabilities.
+pub(super) fn softmax(scores: &mut [f32]) {
+    let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0;
+    for score in scores.iter_mut() {
+        *score = (*score - most).exp();
+        sum += *score;
+    }
+    scores.iter_mut().for_each(|score| *score /= sum);
+}
+
+/// Takes the likeliest action, without chance.
+pub(super) struct Likeliest<'a> {
+    policy: &'a Policy,
+    scout: Scout,
+}
+
+impl<'a> Likeliest<'a> {
+    pub fn new(policy: &'a Policy) -> Likeliest<'a> {
+        Likeliest { policy, scout: Scout::default() }
+    }
+}
+
+impl Decide for Likeliest<'_> {
+    fn decide(&mut self, space: &Space, node: &Node, parts: usize) -> (Action, usize) {
+        self.scout.look(space, node, parts);
+        let score = |candidate: &Candidate| self.policy.actor.forward(&candidate.inputs).output;
+        let scored = self.scout.candidates.iter().map(|candidate| (score(candidate), candidate.action));
+        let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
+        (best.map_or(Action::Leaf, |(_, action)| action), 0)
+    }
+}
+
+/// One decision of an episode.
+pub(super) struct Step {
+    /// Inputs of the critic.
+    pub node: [f32; NODE_INPUTS],
+    /// Inputs of the actor, for all candidates: where in [`Explorer::inputs`].
+    pub candidates: std::ops::Range<usize>,
+    /// Which of them was taken, and how likely it was.
+    pub taken: usize,
+    pub probability: f32,
+    /// What came of it; `NAN` until then.
+    pub reward: f32,
+}
+
+/// Takes actions by chance, as likely as the policy says, and keeps what came of them.
+pub(super) struct Explorer<'a> {
+    policy: &'a Policy,
+    rng: &'a mut Rng,
+    judge: &'a dyn Fn(&Cost, usize) -> f32,
+    scout: Scout,
+    probabilities: Vec<f32>,
+    pub steps: Vec<Step>,
+    pub inputs: Vec<[f32; INPUTS]>,
+}
+
+impl<'a> Explorer<'a> {
+    /// `judge` gives the reward of a subtree of so many rules.
+    pub fn new(policy: &'a Policy, rng: &'a mut Rng, judge: &'a dyn Fn(&Cost, usize) -> f32) -> Explorer<'a> {
+        let (probabilities, steps, inputs) = (Vec::new(), Vec::new(), Vec::new());
+        Explorer { policy, rng, judge, scout: Scout::default(), probabilities, steps, inputs }
+    }
+}
+
+impl Decide for Explorer<'_> {
+    fn decide(&mut self, space: &Space, node: &Node, parts: usize) -> (Action, usize) {
+        self.scout.look(space, node, parts);
+        let candidates = &self.scout.candidates;
+        if candidates.is_empty() {
+            return (Action::Leaf, usize::MAX);
+        }
+        self.policy.probabilities(candidates, &mut self.probabilities);
+        let mut left = self.rng.unit();
+        let mut taken = candidates.len() - 1;
+        for (at, probability) in self.probabilities.iter().enumerate() {
+            left -= probability;
+            if left < 0.0 {
+                taken = at;
+                break;
+            }
+        }
+        let first = self.inputs.len();
+        self.inputs.extend(candidates.iter().map(|candidate| candidate.inputs));
+        self.steps.push(Step {
+            node: self.scout.node,
+            candidates: first..self.inputs.len(),
+            taken,
+            probability: self.probabilities[taken],
+            reward: f32::NAN,
+        });
+        (candidates[taken].action, self.steps.len() - 1)
+    }
+
+    fn outcome(&mut self, ticket: usize, rules: usize, cost: &Cost) {
+        if let Some(step) = self.steps.get_mut(ticket) {
+            step.reward = (self.judge)(cost, rules);
+        }
+    }
+}
+
+/// The heuristic of HiCuts and its successors: the cut after which a key meets the fewest rules, as long as the
+/// copies stay within bounds. Exploration never ends below the best of a few of these.
+pub(super) struct Greedy {
+    /// Rules in all children, by rules in the node, at most.
+    pub copies: f32,
+    /// Whether the first action is the EffiCuts partition.
+    pub large_first: bool,
+    scout: Scout,
+}
+
+impl Greedy {
+    /// The variants that are tried.
+    pub fn variants() -> [Greedy; 6] {
+        [(1.2, false), (1.2, true), (2.0, false), (2.0, true), (4.0, false), (4.0, true)]
+            .map(|(copies, large_first)| Greedy { copies, large_first, scout: Scout::default() })
+    }
+}
+
+impl Decide for Greedy {
+    fn decide(&mut self, space: &Space, node: &Node, parts: usize) -> (Action, usize) {
+        self.scout.look(space, node, parts);
+        let candidates = &self.scout.candidates;
+        let large = |candidate: &Candidate| candidate.action == Action::Large;
+        if self.large_first && node.depth == 0 && candidates.iter().any(large) {
+            return (Action::Large, 0);
+        }
+        let cuts = candidates.iter().filter(|candidate| {
+            matches!(candidate.action, Action::Cut { .. }) && candidate.copies <= self.copies
+        });
+        let best = cuts.min_by(|a, b| a.meets.total_cmp(&b.meets));
+        let worth = best.filter(|best| node.rules.len() > 32 || best.meets * 1.5 < node.rules.len() as f32);
+        (worth.map_or(Action::Leaf, |best| best.action), 0)
+    }
+}

@@ -1,0 +1,88 @@
+//! The rules as decisions see them: one column per field that some rule uses, rules in order of rank.
+//!
+//! Every rule brings one random key that it matches. Where the keys go tells how long look-ups take: the expected
+//! cost of a tree is that of the keys, as in ClassBench traces, and needs no traffic.
+
+use super::rng::Rng;
+use crate::Field;
+use crate::tree::build::{self, Part};
+use crate::tree::node::Extent;
+
+/// One field of every rule.
+#[derive(Clone, Debug)]
+pub(super) struct Column {
+    /// Which field.
+    pub field: Field,
+    /// Its place in [`Field::ALL`].
+    pub number: u8,
+    /// Which of the two ports, if it is one: ports are ranges, all other fields masks.
+    pub port: Option<usize>,
+    /// What each rule can match.
+    pub extents: Vec<Extent>,
+    /// The value of the field in the key of each rule.
+    pub keys: Vec<u32>,
+}
+
+impl Column {
+    /// Number of bits of the field that the rule asks for; for a range, the bits that its length leaves.
+    pub fn care(&self, rule: usize) -> u32 {
+        care(self.field, self.port.is_some(), &self.extents[rule])
+    }
+}
+
+fn care(field: Field, port: bool, extent: &Extent) -> u32 {
+    if port { field.width() - (extent.span() + 1).ilog2() } else { extent.mask.count_ones() }
+}
+
+/// All columns.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Space {
+    /// The used fields, in the order of [`Field::ALL`].
+    pub columns: Vec<Column>,
+    /// Number of rules.
+    pub rules: usize,
+    /// How many rules of the set each of them stands for: more than one when they are a sample.
+    pub weight: f32,
+}
+
+impl Space {
+    /// The rules of a part, or at most `most` of them, evenly spaced.
+    pub fn new(from: &build::Space, part: &Part, most: usize, rng: &mut Rng) -> Space {
+        let step = part.rules.len().div_ceil(most.max(1)).max(1);
+        let chosen: Vec<u32> = part.rules.iter().copied().step_by(step).collect();
+        let columns = from.dims().iter().enumerate().map(|(dim, &number)| {
+            let field = Field::ALL[usize::from(number)];
+            let port = [Field::SOURCE_PORT, Field::DESTINATION_PORT].iter().position(|&port| port == field);
+            let extents: Vec<Extent> = chosen.iter().map(|&rule| from.clipped(part, rule, dim)).collect();
+            let keys = extents.iter().map(|extent| sample(extent, field, port.is_some(), rng)).collect();
+            Column { field, number, port, extents, keys }
+        });
+        let weight = part.rules.len() as f32 / chosen.len().max(1) as f32;
+        Space { columns: columns.collect(), rules: chosen.len(), weight }
+    }
+
+    /// The column of a field of [`Field::ALL`], if a rule uses it.
+    pub fn column(&self, number: u8) -> Option<&Column> {
+        self.columns.iter().find(|column| column.number == number)
+    }
+}
+
+/// Bits that a rule of a part asks for of any field.
+pub(super) fn care_in(space: &build::Space, rule: u32, number: u8) -> u32 {
+    let field = Field::ALL[usize::from(number)];
+    let port = field == Field::SOURCE_PORT || field == Field::DESTINATION_PORT;
+    let dim = space.dims().iter().position(|&dim| dim == number);
+    dim.map_or(0, |dim| care(field, port, space.extent(rule, dim)))
+}
+
+/// A random value that the rule takes.
+fn sample(extent: &Extent, field: Field, port: bool, rng: &mut Rng) -> u32 {
+    if port {
+        extent.first + rng.below(extent.span() as usize + 1) as u32
+    } else {
+        // Bits that the tree above has decided are not in the mask, but the same in first and last.
+        let differ = extent.first ^ extent.last;
+        let open = u32::MAX.checked_shr(differ.leading_zeros()).unwrap_or(0) & field.max();
+        extent.first & !open | extent.value & open | rng.word() & !extent.mask & open
+    }
+}
