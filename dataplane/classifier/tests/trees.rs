@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use classifier::generate::{self, Fields, Traffic};
 use classifier::rl_tree::{Model, Options, RlTree};
 use classifier::tree::{CutSplit, Forest, HyperCuts, HyperSplit, Policy};
 use classifier::{
@@ -219,4 +220,68 @@ fn cut_split_equals_the_list() {
 #[test]
 fn untrained_rl_tree_equals_the_list() {
     everything(RlTree::with_model(&Model::random(1), Options::default()).forest());
+}
+
+/// Generated sets are answered as the list does; copies and depth stay within their bounds.
+fn generated(scheme: &Forest<impl Policy>) {
+    for family in generate::Family::CLASSBENCH {
+        for (fields, n) in
+            [(Fields::FiveTuple, 1), (Fields::FiveTuple, 5000), (Fields::Full, 100), (Fields::Full, 3000)]
+        {
+            let rules = generate::rules(family, fields, n, 3);
+            let (mut list, mut tree) = (List::new(), Forest::new(scheme.policy().clone()));
+            list.insert_all(&rules).unwrap();
+            tree.insert_all(&rules).unwrap();
+            let copies: usize = tree.shapes().iter().map(|shape| shape.copies).sum();
+            let longest = tree.shapes().iter().map(|shape| shape.longest_leaf).max();
+            assert!(
+                copies <= 7 * n && longest <= Some(32 + n / 4),
+                "{family:?} {fields:?}: {copies}, {longest:?}"
+            );
+            for traffic in [Traffic::Uniform, Traffic::NoMatch] {
+                let keys = generate::trace(&rules, traffic, 500, 5);
+                let (mut expected, mut got) = (vec![None; keys.len()], vec![None; keys.len()]);
+                list.classify(&keys, &mut expected);
+                tree.classify(&keys, &mut got);
+                assert_eq!(expected, got, "{family:?} {fields:?} {traffic:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn generated_sets_stay_within_bounds() {
+    generated(&HyperCuts::default());
+    generated(&HyperSplit::default());
+    generated(&CutSplit::default());
+}
+
+#[test]
+fn rules_that_cannot_be_told_apart_become_one_leaf() {
+    let ports = |at: u32| PortRange::new(at as u16, 60_000 - at as u16).unwrap();
+    let nested = |id: u32| Filter {
+        source_ports: Some(ports(id % 50)),
+        destination_ports: Some(ports(id / 50)),
+        ..Filter::default()
+    };
+    let same = |_| Filter { protocol: Some(6), ..Filter::default() };
+    for filter in [&nested as &dyn Fn(u32) -> Filter, &same] {
+        let rules: Vec<Rule> =
+            (0..2000).map(|id| Rule { id, precedence: 2000 - id, value: id, filter: filter(id) }).collect();
+        let mut tree = CutSplit::default();
+        tree.insert_all(&rules).unwrap();
+        assert!(tree.shapes().iter().map(|shape| shape.copies).sum::<usize>() <= 4 * rules.len());
+        let key = key_of(30_000, 30_000);
+        for last in (1990..2000).rev() {
+            let mut verdict = [None];
+            tree.classify(&[key], &mut verdict);
+            assert_eq!(verdict, [Some(last)]);
+            assert!(tree.remove(last));
+        }
+    }
+}
+
+fn key_of(source_port: u16, destination_port: u16) -> Key {
+    let address = IpAddr::from(Ipv4Addr::LOCALHOST);
+    Key::new(address, address, 6).with_ports(source_port, destination_port)
 }

@@ -1,5 +1,23 @@
 //! CutSplit: cuts where they copy nothing, then splits (W. Li, X. Li, H. Li, G. Xie, "CutSplit: A Decision-Tree
 //! Combining Cutting and Splitting for Scalable Packet Classification", IEEE INFOCOM 2018).
+//!
+//! Cuts are fast but copy rules that are wide in the field that is cut; splits copy few but make deep trees. So rules are
+//! divided by which field they are small in, each group gets a tree, the tree cuts that field as long as there are many
+//! rules (FiCuts: no choice of fields, hence no wrong one), and splits the small rest like
+//! [`hyper_split`](super::hyper_split).
+//!
+//! - *Small* is a range below the square root of the field's size, 2^16 for an address: the paper's threshold.
+//! - Group 1 is small in the first field, group 2 only in the second, group 3 in neither. The paper has a group for small
+//!   in both as well; it is in group 1 here, where splits take care of the second field: one tree less to search.
+//! - The two fields are the addresses in the paper. Here they are chosen: the wide fields (addresses, TEID, SPI,
+//!   application, words of IPv6 addresses …) that have the most small and different values. So a set of uplink rules, which
+//!   differ by TEID, is divided by TEID.
+//! - Group 3 is split only, where the paper takes it to a tuple space search. So are rules inserted later that reach too
+//!   many leaves of every tree: they go to the list of the [`Forest`], which becomes trees when long.
+//! - A cut goes on in smaller parts (down to [`SPLIT_BELOW`] rules) as long as copies stay below [`GROWTH`].
+//!
+//! Cost: per tree that is searched two to four cuts and as many splits, one cache line each, and a block of a leaf. The
+//! trees with worse rules than the best found are skipped. An update touches the leaves that the rule reaches in one tree.
 
 use super::Forest;
 use super::build::{Action, Part, Policy, Space};

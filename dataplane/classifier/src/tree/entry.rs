@@ -253,3 +253,35 @@ impl Arena {
         self.blocks.capacity() * size_of::<Block<LANES>>() + free
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaves_keep_their_order_while_they_grow_and_shrink() {
+        let (mut pool, mut arena) = (Pool::default(), Arena::default());
+        let (mut first, mut ranks) = (0, Vec::new());
+        let mut state = 1u64;
+        for step in 0..4000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let rank = state >> 54;
+            let growing = step / 1000 % 2 == 0;
+            match ranks.binary_search(&rank) {
+                Ok(at) if !growing || state & 7 == 0 => {
+                    first = arena.remove(first, ranks.len(), rank).unwrap();
+                    ranks.remove(at);
+                }
+                Err(at) if growing => {
+                    let entry = pool.entry(&Matcher::ALL, rank, 0);
+                    first = arena.insert(first, ranks.len(), &entry);
+                    ranks.insert(at, rank);
+                }
+                found => assert_eq!(arena.holds(first, ranks.len(), rank), found.is_ok()),
+            }
+            let held: Vec<u64> = arena.entries(first, ranks.len()).map(|entry| entry.rank()).collect();
+            assert_eq!(held, ranks);
+        }
+        assert!(ranks.len() > 100 && arena.remove(first, ranks.len(), u64::MAX).is_none());
+    }
+}

@@ -1,17 +1,19 @@
 //! HyperCuts: equal-sized cuts in several fields at once (S. Singh, F. Baboescu, G. Varghese, J. Wang, "Packet
 //! Classification Using Multidimensional Cutting", ACM SIGCOMM 2003).
 //!
-//! A node cuts the fields in which its rules have more different ranges than in the mean of all fields, into
-//! `SPACE · √rules` children at most: the paper's two heuristics. Of its refinements, region compaction is part of the
-//! core and free (see [`node`](super::node)). Rules that would be pushed up to a parent in the paper, because all
-//! children have them, are evicted here into a tree of their own, where other fields are cut: one list
-//! per tree is read instead of one per node. Nodes are not shared between children, as updates would have to part them.
+//! A node cuts the fields in which its rules have at least as many different ranges as in the mean of all fields, into
+//! at most [`SPACE`] · √rules children: the paper's two heuristics. How many bits each field gets is found by trying
+//! them on a sample: bits go where they leave the fewest pairs of rules in one child.
 //!
-//! How many bits each field gets is found by trying them on a sample: bits go where they leave the fewest pairs of
-//! rules in one child. Three fields per node at most, as a node is 16 octets.
+//! Where we differ:
+//! - Region compaction is part of the core and free in the look-up (see [`node`](super::node)).
+//! - Rules that all children have are pushed up to the parent in the paper, as a list. Here they become a tree beside the
+//!   others ([`Step::Both`](super::node::Step::Both)), which cuts other fields: lists would be long in firewalls.
+//! - Children are not shared by nodes, as updates would have to part them. Empty ones cost 16 octets.
+//! - Three fields per node at most, as a node is 16 octets; cuts are powers of two, so that a child is found by shifts.
 //!
-//! Cost: a look-up reads one cache line per level and a leaf of up to 8 rules per tree; a tree of 100,000 rules
-//! has about four levels. An update touches every leaf that the rule reaches, most often one.
+//! Cost: a look-up reads one cache line per level and the block of a leaf; 10,000 rules have about four levels of cuts. An
+//! update touches the leaves that the rule reaches, most often one.
 
 use super::Forest;
 use super::build::{Action, Limits, Part, Policy, Space};
@@ -27,6 +29,8 @@ pub type HyperCuts = Forest<Multidimensional>;
 const SPACE: f64 = 4.0;
 /// Copies of rules in the children of a node, in percent of its rules.
 const GROWTH: usize = 200;
+/// The same without a bound, but far from the end of numbers.
+const ANY_GROWTH: usize = 1 << 40;
 
 /// Cuts in the fields in which most rules differ.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,7 +48,7 @@ impl Policy for Multidimensional {
         let bits = (SPACE * (part.rules.len() as f64).sqrt()).log2() as u32;
         // When no cut stays within the growth: cut the best field, and let what reaches everywhere be evicted.
         best_cut(&good, bits, GROWTH, true)
-            .or_else(|| best_cut(&good, 1, usize::MAX / SPARE, true))
+            .or_else(|| best_cut(&good, 1, ANY_GROWTH, true))
             .unwrap_or(Action::Leaf)
     }
 
@@ -56,6 +60,3 @@ impl Policy for Multidimensional {
         WIDE_PERCENT
     }
 }
-
-/// Keeps a product of a growth without bounds and a number of rules within range.
-const SPARE: usize = 1 << 20;

@@ -10,6 +10,16 @@
 //! - [`forest`]: the classifier, several trees and a list, with updates.
 //!
 //! A new scheme implements [`Policy`] and is `Forest<ThatPolicy>`. [`Space::apply`] tries actions without building.
+//!
+//! Invariants:
+//! - A rule stands in every leaf that it reaches, on one side of each [`Both`](node::Step::Both) on the way, in one tree.
+//!   Building, inserting and removing agree on what it reaches as they all ask [`Extent::cut`](node::Extent::cut) and
+//!   [`Extent::side`](node::Extent::side).
+//! - A key that matches a rule is led to a leaf that the rule reaches. Leaves compare all fields, so trees may lead other
+//!   keys anywhere: ranges that are wider than what a rule matches (masks with holes) are right, if slower.
+//! - No rule below a node has a lower precedence value than the node says. Look-ups skip nodes by it.
+//!
+//! Any field of a PDI can be divided by. Those that no rule uses are never looked at.
 
 pub mod build;
 pub mod choice;

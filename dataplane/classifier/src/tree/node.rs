@@ -575,3 +575,42 @@ fn for_cells(
     extents[field] = whole;
     go_on
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_survive_their_code() {
+        for field in 0..FIELDS as u8 {
+            let width = Field::ALL[field as usize].width() as u8;
+            let split = Step::Split { field, bound: Field::ALL[field as usize].max() / 3 };
+            assert_eq!(Node::new(7, 9, split).step(), split);
+            let window = Window { field, shift: width - 2, bits: 2 };
+            let cut = Step::Cut([window, Window::default(), Window { field, shift: 0, bits: 4 }]);
+            assert_eq!((Node::new(7, 9, cut).step(), cut.children()), (cut, 64));
+        }
+        assert_eq!(Node::new(7, 9, Step::Leaf { len: 100_000 }).step(), Step::Leaf { len: 100_000 });
+        assert_eq!(Node::new(7, 9, Step::Both).step(), Step::Both);
+        assert_eq!(size_of::<Node>(), 16);
+    }
+
+    #[test]
+    fn a_value_is_in_the_child_that_its_bits_say() {
+        for (first, last, mask, value) in
+            [(0, 63, 0, 0), (5, 40, 0, 0), (13, 13, 63, 13), (8, 59, 12, 8), (30, 33, 0, 0)]
+        {
+            let extent = Extent { first, last, mask, value };
+            for (shift, bits) in [(0, 1), (0, 6), (2, 2), (3, 3), (5, 1)] {
+                let mut parts = Vec::new();
+                extent.cut(shift, bits, |child, part| parts.push((child, part)));
+                assert!(parts.len() <= extent.reach(shift, bits));
+                for key in (first..=last).filter(|key| key & mask == value) {
+                    let child = key >> shift & ((1 << bits) - 1);
+                    let part = parts.iter().find(|(at, _)| *at == child).map(|(_, part)| *part);
+                    assert!(part.is_some_and(|part| (part.first..=part.last).contains(&key)), "{key}");
+                }
+            }
+        }
+    }
+}
