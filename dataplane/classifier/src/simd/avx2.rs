@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 use super::block::code;
 use super::isa::{HotColumns, Kernel, LookUp, Vector};
 use super::portable::Portable;
+use super::rows::Row;
 use crate::key::WORDS;
 use crate::{Key, Verdict};
 
@@ -63,6 +64,18 @@ impl Vector for Avx2 {
             let low = candidates(columns, 0, probe);
             if USED == 16 { low | candidates(columns, 8, probe) << 8 } else { low }
         }
+    }
+
+    type Picked = [u32; 8];
+
+    #[inline(always)]
+    fn pick(self, words: &[u32; 16], places: &[u32; 8]) -> [u32; 8] {
+        Portable.pick(words, places)
+    }
+
+    #[inline(always)]
+    fn row_matches(self, row: &Row, picked: &[u32; 8]) -> bool {
+        Portable.row_matches(row, picked)
     }
 
     #[inline(always)]

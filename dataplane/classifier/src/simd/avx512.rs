@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use super::block::code;
 use super::isa::{HotColumns, Kernel, LookUp, Vector};
+use super::rows::{Row, SLOTS};
 use crate::key::WORDS;
 use crate::{Key, Verdict};
 
@@ -69,6 +70,29 @@ impl Vector for Avx512 {
         const { assert!(USED <= N && (USED == 8 || USED == 16)) };
         // SAFETY: the CPU has the instructions, as `self` exists; `USED` lanes are read of columns of `N`.
         unsafe { if USED == 16 { candidates_16(columns, probe) } else { candidates_8(columns, probe) } }
+    }
+
+    type Picked = __m256i;
+
+    #[inline(always)]
+    fn pick(self, words: &[u32; 16], places: &[u32; 8]) -> __m256i {
+        // SAFETY: the CPU has the instructions, as `self` exists; words and places are as many as are loaded.
+        unsafe {
+            let places = _mm512_castsi256_si512(load_8(places));
+            _mm512_castsi512_si256(_mm512_permutexvar_epi32(places, load_16(words)))
+        }
+    }
+
+    #[inline(always)]
+    fn row_matches(self, row: &Row, picked: &__m256i) -> bool {
+        const USED: u8 = (1 << SLOTS) - 1;
+        // SAFETY: the CPU has the instructions, as `self` exists; as many masks and values are loaded as there are.
+        unsafe {
+            let masks = _mm256_maskz_loadu_epi32(USED, row.masks.as_ptr().cast());
+            let values = _mm256_maskz_loadu_epi32(USED, row.values.as_ptr().cast());
+            let differs = _mm256_ternarylogic_epi32::<AND_XOR>(*picked, masks, values);
+            _mm256_mask_test_epi32_mask(USED, differs, differs) == 0
+        }
     }
 
     #[inline(always)]

@@ -10,7 +10,7 @@
 //! first ports  source 16 | destination 16
 //! span ports   last minus first port, likewise: (port - first) mod 2^16 is at most this
 //!
-//! flags 31 protocol counts   30 TEID   29 ports   28 C-TAG   27 Ethernet   26 IPv6   25 IPv4   24 more
+//! flags 31 protocol counts   30 TEID   29 ports   28 record   27 Ethernet   26 IPv6   25 IPv4   24 more
 //! ```
 //! Shifts say prefixes in an octet that masks would need a word for, so 16 lanes are five registers. Flags are the
 //! presence bits of word 3 that the key must have. Three more columns are the rule's value, precedence and id.
@@ -20,11 +20,12 @@
 
 use crate::key::present;
 use crate::matcher::Ranked;
-use crate::{Key, Matcher, rank};
+use crate::{Key, Matcher, Verdict, rank};
 
 use super::isa::{HotColumns, Vector};
 use super::portable::{Portable, outside, shifted};
 use super::rest::Rests;
+use super::rows::Rows;
 
 /// Bits of the code of a lane.
 pub(super) mod code {
@@ -36,7 +37,9 @@ pub(super) mod code {
     pub const MORE: u32 = 1 << 24;
     pub const FAMILIES: u32 = present::V4 | present::V6;
     /// Presence bits that a code has, where they are in word 3.
-    pub const FLAGS: u32 = FAMILIES | present::ETHERNET | present::C_TAG | present::PORTS | present::TEID;
+    pub const FLAGS: u32 = FAMILIES | present::ETHERNET | present::PORTS | present::TEID;
+    /// The rule has a record beside its row: see [`super::super::rows`].
+    pub const RECORD: u32 = 1 << 28;
     pub const PROTOCOL_COUNTS: u32 = 1 << 31;
     /// A rule that cannot match: no key has both families.
     pub const NEVER: u32 = FAMILIES;
@@ -86,6 +89,24 @@ impl Lane {
     /// The rule of this rank ([`rank`]) and value. What does not fit a lane goes to `rests`: give it back by
     /// [`Lane::drop_rest`] once no lane holds the rule any more. Copies of a lane share it.
     pub fn new(matcher: &Matcher, rank: u64, value: u32, rests: &mut Rests) -> Lane {
+        let mut lane = Lane::alone(&Ranked { rank, value, matcher: *matcher });
+        let left = Lane::unsaid(matcher);
+        if left != 0 && !lane.is_never() {
+            lane.code |= code::MORE;
+            lane.value = rests.add(value, matcher, left & !0xF);
+        }
+        lane
+    }
+
+    /// The words of a rule that a lane cannot say, a bit each.
+    pub(super) fn unsaid(matcher: &Matcher) -> u32 {
+        let word_3 = (matcher.mask[3], matcher.value[3]);
+        matcher.used_words() & !0xF | u32::from(said_of_word_3(word_3).1 != word_3) << 3
+    }
+
+    /// As much of a rule as a lane can say.
+    pub(super) fn alone(Ranked { rank, value, matcher }: &Ranked) -> Lane {
+        let (rank, value) = (*rank, *value);
         let (precedence, id) = ((rank >> 32) as u32, rank as u32);
         let lane = Lane { value, precedence, id, ..EMPTY };
         let bounds = [matcher.source_ports, matcher.destination_ports];
@@ -94,22 +115,37 @@ impl Lane {
         if contradicts || bounds.iter().any(|(first, last)| first > last) {
             return Lane { code: code::NEVER, ..lane };
         }
-        let (word, said) = word_3(matcher.mask[3], matcher.value[3]);
+        let (word, _) = said_of_word_3((matcher.mask[3], matcher.value[3]));
         let [source, destination] = [shift(matcher.mask[0]), shift(matcher.mask[1])];
-        let which = matcher.used_words() & !0xF;
-        let mut lane = Lane {
+        Lane {
             code: word | source << code::SOURCE_SHIFT | destination << code::DESTINATION_SHIFT,
             source: matcher.value[0],
             destination: matcher.value[1],
             first_ports: pair(bounds.map(|(first, _)| first)),
             span_ports: pair(bounds.map(|(first, last)| last - first)),
             ..lane
-        };
-        if which != 0 || said != (matcher.mask[3], matcher.value[3]) {
-            lane.code |= code::MORE;
-            lane.value = rests.add(value, matcher, which);
         }
-        lane
+    }
+
+    /// Whether the rule can never match.
+    pub(super) fn is_never(&self) -> bool {
+        self.code & code::FAMILIES == code::FAMILIES
+    }
+
+    /// The rule, as one that has the rest of it in this row.
+    pub(super) fn with_row(self, row: u32, has_record: bool) -> Lane {
+        let record = if has_record { code::RECORD } else { 0 };
+        Lane { code: self.code | code::MORE | record, value: row, ..self }
+    }
+
+    /// The row of the rule, and whether it has a record as well.
+    pub(super) fn row(&self) -> Option<(u32, bool)> {
+        has_more(self.code).then_some((self.value, self.code & code::RECORD != 0))
+    }
+
+    /// As much of the rule as the lane says.
+    pub(super) fn ranked_alone(&self) -> Ranked {
+        Ranked { rank: self.rank(), value: self.value, matcher: self.matcher_alone() }
     }
 
     /// Whether it matches the key: for rules that are in no block.
@@ -133,7 +169,15 @@ impl Lane {
 
     /// The matcher of the rule.
     pub fn matcher(&self, rests: &Rests) -> Matcher {
-        if self.code & code::FAMILIES == code::FAMILIES {
+        let mut matcher = self.matcher_alone();
+        if has_more(self.code) {
+            rests.read(self.value, &mut matcher);
+        }
+        matcher
+    }
+
+    fn matcher_alone(&self) -> Matcher {
+        if self.is_never() {
             return Matcher::NEVER;
         }
         let mut matcher = Matcher::ALL;
@@ -153,9 +197,6 @@ impl Lane {
         if self.code & code::PROTOCOL_COUNTS != 0 {
             matcher.mask[3] |= code::PROTOCOL;
             matcher.value[3] |= self.code & code::PROTOCOL;
-        }
-        if has_more(self.code) {
-            rests.read(self.value, &mut matcher);
         }
         matcher
     }
@@ -200,7 +241,7 @@ impl Lane {
 }
 
 /// What of word 3 a code can say, and the mask and value that this stands for.
-fn word_3(mask: u32, value: u32) -> (u32, (u32, u32)) {
+fn said_of_word_3((mask, value): (u32, u32)) -> (u32, (u32, u32)) {
     let mut word = mask & value & code::FLAGS & !code::FAMILIES;
     let mut said = (word, word);
     let mut say = |when: bool, bits: u32, (mask, value): (u32, u32)| {
@@ -294,6 +335,32 @@ impl<const N: usize> Block<N> {
     pub fn value(&self, lane: usize, rests: &Rests) -> u32 {
         let value = self.value[lane & (N - 1)];
         if self.hot.code[lane & (N - 1)] & code::MORE == 0 { value } else { rests.value(value) }
+    }
+
+    /// The verdict of the first of these lanes whose row, if it has one, matches.
+    #[inline(always)]
+    pub(super) fn first<V: Vector, const RECORDS: bool>(
+        &self,
+        vector: V,
+        mut lanes: u32,
+        rows: &Rows,
+        picked: &V::Picked,
+        key: &Key,
+    ) -> Verdict {
+        while lanes != 0 {
+            let lane = lanes.trailing_zeros() as usize & (N - 1);
+            let (code, value) = (self.hot.code[lane], self.value[lane]);
+            if code & code::MORE == 0 {
+                return Some(value);
+            }
+            let place = (value, code & code::RECORD != 0);
+            let verdict = rows.verdict::<V, RECORDS>(vector, place, picked, key);
+            if verdict.is_some() {
+                return verdict;
+            }
+            lanes &= lanes - 1;
+        }
+        None
     }
 
     /// The value of the rule in this lane when no rule has more than a lane holds.

@@ -10,6 +10,7 @@ use crate::{Key, Verdict};
 
 use super::compare::Compare;
 use super::portable::Portable;
+use super::rows::Row;
 use super::scan::Scan;
 
 /// A set of vector instructions.
@@ -150,6 +151,15 @@ pub trait Vector: Scan + Compare {
         columns: &HotColumns<N>,
         probe: &Self::Probe,
     ) -> u32;
+
+    /// Words of a key that rows are compared with, in registers.
+    type Picked: Copy;
+
+    /// Picks words by their places.
+    fn pick(self, words: &[u32; 16], places: &[u32; 8]) -> Self::Picked;
+
+    /// Whether the first words picked are as a row demands.
+    fn row_matches(self, row: &Row, picked: &Self::Picked) -> bool;
 
     /// Whether `(word & mask) == value` for each of the words 4 to 19 that `which` has a bit for: from bit 0 on for
     /// word 4. `pairs` are the masks of those words only, then their values.

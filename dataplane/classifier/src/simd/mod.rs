@@ -26,12 +26,15 @@ pub mod compare;
 pub mod isa;
 pub(crate) mod portable;
 pub mod rest;
+mod rows;
 pub mod scan;
 
 use std::collections::HashSet;
 
 use crate::matcher::Ranked;
-use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict};
+use crate::{Classifier, InsertError, Key, Rule, Verdict};
+
+use rows::Rows;
 
 pub use block::{Block, Lane, Probe};
 pub use compare::Compare;
@@ -47,6 +50,13 @@ const MERGED: usize = 12;
 /// So many rules are inserted one by one rather than by building anew.
 const FEW: usize = 8;
 
+/// Where the fields of the rules are.
+enum Fields {
+    Tuples,
+    Rows,
+    Records,
+}
+
 /// Sorted blocks of rules.
 #[derive(Clone, Debug)]
 pub struct Simd {
@@ -55,7 +65,7 @@ pub struct Simd {
     look_up: Compiled<Simd>,
     len: usize,
     blocks: Vec<Block<LANES>>,
-    rests: Rests,
+    rows: Rows,
 }
 
 impl Default for Simd {
@@ -67,16 +77,28 @@ impl Default for Simd {
 impl Simd {
     fn on(cpu: Cpu) -> Simd {
         let look_up = Compiled::new::<Tuples>(cpu);
-        Simd { cpu, look_up, len: 0, blocks: Vec::new(), rests: Rests::default() }
+        Simd { cpu, look_up, len: 0, blocks: Vec::new(), rows: Rows::default() }
     }
 
     /// Chooses the look-up after the rules have changed.
     fn choose(&mut self) {
-        self.look_up = match (self.blocks.len(), self.rests.is_empty()) {
-            (1, true) if self.len <= LANES / 2 => Compiled::new::<One<{ LANES / 2 }>>(self.cpu),
-            (1, true) => Compiled::new::<One<LANES>>(self.cpu),
-            (_, true) => Compiled::new::<Tuples>(self.cpu),
-            (_, false) => Compiled::new::<All>(self.cpu),
+        let small = self.len <= LANES / 2;
+        let one = self.blocks.len() == 1;
+        let fields = match (self.rows.is_empty(), self.rows.has_records()) {
+            (true, _) => Fields::Tuples,
+            (_, false) => Fields::Rows,
+            (_, true) => Fields::Records,
+        };
+        self.look_up = match (one, fields) {
+            (true, Fields::Tuples) if small => Compiled::new::<One<{ LANES / 2 }>>(self.cpu),
+            (true, Fields::Tuples) => Compiled::new::<One<LANES>>(self.cpu),
+            (false, Fields::Tuples) => Compiled::new::<Tuples>(self.cpu),
+            (true, Fields::Rows) if small => Compiled::new::<OneFull<{ LANES / 2 }, false>>(self.cpu),
+            (true, Fields::Rows) => Compiled::new::<OneFull<LANES, false>>(self.cpu),
+            (false, Fields::Rows) => Compiled::new::<Full<false>>(self.cpu),
+            (true, Fields::Records) if small => Compiled::new::<OneFull<{ LANES / 2 }, true>>(self.cpu),
+            (true, Fields::Records) => Compiled::new::<OneFull<LANES, true>>(self.cpu),
+            (false, Fields::Records) => Compiled::new::<Full<true>>(self.cpu),
         };
     }
 
@@ -93,17 +115,13 @@ impl Simd {
     /// A classifier of these rules, in any order, no two with the same id.
     pub(crate) fn of(rules: &[Ranked]) -> Simd {
         let mut simd = Simd::new();
-        let rests = &mut simd.rests;
-        let lane = |rule: &Ranked| Lane::new(&rule.matcher, rule.rank, rule.value, rests);
-        let mut lanes: Vec<Lane> = rules.iter().map(lane).collect();
-        lanes.sort_unstable_by_key(Lane::rank);
-        simd.fill(&lanes);
+        simd.fill(rules.to_vec());
         simd
     }
 
     /// Its rules.
     pub(crate) fn ranked(&self) -> Vec<Ranked> {
-        self.lanes().map(|lane| lane.ranked(&self.rests)).collect()
+        self.lanes().map(|lane| self.rows.ranked(&lane)).collect()
     }
 
     fn find(&self, id: u32) -> Option<(usize, usize)> {
@@ -115,16 +133,19 @@ impl Simd {
         ranks.map(|(at, lane)| self.blocks[at].get(lane)).filter(|lane| !lane.is_empty())
     }
 
-    /// Replaces all blocks by full ones of these rules, which are in order.
-    fn fill(&mut self, lanes: &[Lane]) {
-        self.len = lanes.len();
-        self.blocks.clear();
-        self.blocks.reserve_exact(lanes.len().div_ceil(LANES));
-        self.blocks.extend(lanes.chunks(LANES).map(|chunk| {
+    /// Replaces everything by full blocks of these rules.
+    fn fill(&mut self, mut rules: Vec<Ranked>) {
+        rules.sort_unstable_by_key(|rule| rule.rank);
+        self.len = rules.len();
+        self.rows = Rows::for_rules(&rules);
+        let chunks = rules.chunks(LANES).map(|chunk| {
             let mut block = Block::new();
-            chunk.iter().enumerate().for_each(|(at, lane)| block.set(at, lane));
+            for (at, rule) in chunk.iter().enumerate() {
+                block.set(at, &self.rows.add(rule));
+            }
             block
-        }));
+        });
+        self.blocks = chunks.collect();
         self.choose();
     }
 }
@@ -139,8 +160,7 @@ impl Classifier for Simd {
         if self.find(rule.id).is_some() {
             return Err(InsertError::Exists(rule.id));
         }
-        let matcher = Matcher::new(&rule.filter).unwrap_or(Matcher::NEVER);
-        let lane = Lane::new(&matcher, rule.rank(), rule.value, &mut self.rests);
+        let lane = self.rows.add(&Ranked::new(&rule));
         self.cpu.run(Insert { blocks: &mut self.blocks, lane });
         self.len += 1;
         self.choose();
@@ -150,7 +170,7 @@ impl Classifier for Simd {
     fn remove(&mut self, id: u32) -> bool {
         let Some(at) = self.find(id) else { return false };
         let lane = self.cpu.run(Remove { blocks: &mut self.blocks, at });
-        lane.drop_rest(&mut self.rests);
+        self.rows.drop(&lane);
         self.len -= 1;
         self.choose();
         true
@@ -168,29 +188,21 @@ impl Classifier for Simd {
         if rules.len() <= FEW {
             return rules.iter().try_for_each(|rule| self.insert(*rule));
         }
-        let mut lanes: Vec<Lane> = self.lanes().collect();
-        let mut ids: HashSet<u32> = lanes.iter().map(Lane::id).collect();
+        let mut all = self.ranked();
+        let mut ids: HashSet<u32> = all.iter().map(|rule| rule.rank as u32).collect();
         let fresh = rules.iter().take_while(|rule| ids.insert(rule.id)).count();
-        lanes.extend(rules[..fresh].iter().map(|rule| {
-            let matcher = Matcher::new(&rule.filter).unwrap_or(Matcher::NEVER);
-            Lane::new(&matcher, rule.rank(), rule.value, &mut self.rests)
-        }));
-        lanes.sort_unstable_by_key(Lane::rank);
-        self.fill(&lanes);
+        all.extend(rules[..fresh].iter().map(Ranked::new));
+        self.fill(all);
         rules.get(fresh).map_or(Ok(()), |rule| Err(InsertError::Exists(rule.id)))
     }
 
     /// Fills the blocks, so that look-ups meet fewer, and gives unused memory back.
     fn optimise(&mut self) {
-        let mut rests = Rests::default();
-        let lanes: Vec<Lane> = self.lanes().map(|lane| lane.copy(&self.rests, &mut rests)).collect();
-        self.rests = rests;
-        self.blocks = Vec::new();
-        self.fill(&lanes);
+        self.fill(self.ranked());
     }
 
     fn memory_bytes(&self) -> usize {
-        size_of::<Simd>() + self.blocks.capacity() * size_of::<Block<LANES>>() + self.rests.heap_bytes()
+        size_of::<Simd>() + self.blocks.capacity() * size_of::<Block<LANES>>() + self.rows.heap_bytes()
     }
 
     fn len(&self) -> usize {
@@ -228,17 +240,33 @@ impl LookUp<Simd> for Tuples {
     }
 }
 
-/// The look-up of any rules.
-struct All;
+/// The look-up in one block of any rules, in its first `USED` lanes.
+struct OneFull<const USED: usize, const RECORDS: bool>;
 
-impl LookUp<Simd> for All {
+impl<const USED: usize, const RECORDS: bool> LookUp<Simd> for OneFull<USED, RECORDS> {
     #[inline(always)]
     fn look_up<V: Vector>(vector: V, rules: &Simd, keys: &[Key], verdicts: &mut [Verdict]) {
+        let (Some(block), rows) = (rules.blocks.first(), &rules.rows) else { return };
         for (key, verdict) in keys.iter().zip(verdicts) {
-            let probe = Probe::new(vector, key);
+            let found = block.candidates::<V, USED>(vector, &Probe::new(vector, key));
+            let picked = rows.pick(vector, key);
+            *verdict = block.first::<V, RECORDS>(vector, found, rows, &picked, key);
+        }
+    }
+}
+
+/// The look-up of any rules.
+struct Full<const RECORDS: bool>;
+
+impl<const RECORDS: bool> LookUp<Simd> for Full<RECORDS> {
+    #[inline(always)]
+    fn look_up<V: Vector>(vector: V, rules: &Simd, keys: &[Key], verdicts: &mut [Verdict]) {
+        let rows = &rules.rows;
+        for (key, verdict) in keys.iter().zip(verdicts) {
+            let (probe, picked) = (Probe::new(vector, key), rows.pick(vector, key));
             *verdict = rules.blocks.iter().find_map(|block| {
-                let lane = block.find(vector, &probe, key, &rules.rests)?;
-                Some(block.value(lane, &rules.rests))
+                let found = block.candidates::<V, LANES>(vector, &probe);
+                block.first::<V, RECORDS>(vector, found, rows, &picked, key)
             });
         }
     }

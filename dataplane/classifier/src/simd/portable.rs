@@ -3,6 +3,7 @@
 
 use super::block::code;
 use super::isa::{HotColumns, Vector};
+use super::rows::Row;
 use crate::key::WORDS;
 
 /// Instructions of any CPU.
@@ -30,6 +31,19 @@ impl Vector for Portable {
             source | destination | ports | (rule ^ probe[3]) & counts
         });
         mask(&differs, |differs| differs == 0)
+    }
+
+    type Picked = [u32; 8];
+
+    #[inline(always)]
+    fn pick(self, words: &[u32; 16], places: &[u32; 8]) -> [u32; 8] {
+        places.map(|place| words[place as usize % 16])
+    }
+
+    #[inline(always)]
+    fn row_matches(self, row: &Row, picked: &[u32; 8]) -> bool {
+        let words = picked.iter().zip(row.masks.iter().zip(&row.values));
+        words.fold(0, |differs, (word, (mask, value))| differs | (word & mask ^ value)) == 0
     }
 
     #[inline(always)]
