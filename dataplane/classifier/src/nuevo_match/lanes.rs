@@ -26,13 +26,10 @@ impl Level {
 
     /// Every one that this processor has, the widest last.
     pub(super) fn all() -> Vec<Level> {
-        let mut all = vec![Level::Scalar];
+        let all = std::iter::once(Level::Scalar);
         #[cfg(target_arch = "x86_64")]
-        {
-            all.extend(Avx2::detect().map(Level::Avx2));
-            all.extend(Avx512::detect().map(Level::Avx512));
-        }
-        all
+        let all = all.chain(Avx2::detect().map(Level::Avx2)).chain(Avx512::detect().map(Level::Avx512));
+        all.collect()
     }
 }
 
