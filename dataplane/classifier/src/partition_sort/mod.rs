@@ -34,7 +34,7 @@ const LOOSE: usize = 16;
 /// Fewest rules of a new partition.
 const WORTH: usize = 8;
 /// A new partition takes at least one in this many of the rules left, or these stay loose.
-const SHARE: usize = 64;
+const SHARE: usize = 256;
 
 #[derive(Clone, Debug)]
 struct Partition {
@@ -59,6 +59,8 @@ pub struct PartitionSort {
     order: Order,
     /// The part of the rules that no other takes: its tree has no fields.
     loose: Option<u32>,
+    /// Rules that have become loose since it was last tried to sort them.
+    refused: usize,
 }
 
 impl PartitionSort {
@@ -101,9 +103,11 @@ impl PartitionSort {
         let number =
             *self.loose.get_or_insert_with(|| make(&mut self.parts, &mut self.free, Tree::new(Vec::new())));
         self.attach(slot, number);
+        self.refused += 1;
         let rules = self.parts[number as usize].rules;
-        // What could not be sorted is tried again when there is as much again.
-        if rules > LOOSE && (rules - LOOSE).is_power_of_two() {
+        // Trying costs as much per rule as some insertions, and comes to nothing more often the more rules it leaves.
+        if rules > LOOSE && self.refused >= LOOSE.max(rules / 2) {
+            self.refused = 0;
             let slots = self.slots(number);
             for &slot in &slots {
                 self.detach(slot);

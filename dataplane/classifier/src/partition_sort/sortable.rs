@@ -1,14 +1,22 @@
-//! Which rules can be sorted together, and by which fields: the greedy choice of the paper (§IV, "GrInd").
+//! Which rules can be sorted together, and by which fields; the choice that the paper makes greedily (§IV, "GrInd").
 //!
-//! One field after the other is chosen: within each group of rules that agree so far, the largest set of rules is kept
-//! whose intervals are equal or disjoint (weighted interval scheduling, exact in O(n log n)), and the field that keeps
-//! the most rules of all groups comes next. What is not kept is left for another partition.
+//! By one field, the largest set of rules of a group is kept whose intervals are equal or disjoint (weighted interval
+//! scheduling, exact in O(n log n)). What remains of the group is divided by these intervals, and so on by the next
+//! field. What is not kept is left for another partition.
+//!
+//! Which field comes next? The one that keeps most is a poor choice: a field that most rules say nothing about keeps
+//! these and loses the others, and has divided nothing. With few fields all orders are tried on a sample. With many,
+//! a group counts as the square root of its rules: what is still together will lose rules to later fields.
 
 use crate::Field;
 use crate::store::Store;
 
 /// Rules that fields are chosen by, when there are more.
-const SAMPLE: usize = 2048;
+const SAMPLE: usize = 1024;
+/// Most fields that all orders are tried of: 120 of them.
+const FEW: usize = 5;
+/// Fewest rules that this is worth its time for.
+const MANY: usize = 64;
 
 /// The outcome.
 pub(super) struct Sortable {
@@ -29,24 +37,12 @@ pub(super) fn choose(store: &Store, slots: &[u32]) -> Sortable {
     let sample: Vec<u32> = slots.iter().copied().step_by(step).collect();
     let says_something =
         |field: &Field| slots.iter().any(|&slot| store.range(slot, *field) != (0, field.max()));
-    let (mut open, unused): (Vec<Field>, Vec<Field>) = sorting_fields().partition(says_something);
-    let mut fields = Vec::new();
-    let mut groups = vec![sample];
-    while !open.is_empty() {
-        let mut best = (0, 0, 0);
-        for (at, &field) in open.iter().enumerate() {
-            let parts = divide(store, &groups, field);
-            let kept: usize = parts.iter().map(Vec::len).sum();
-            // Among fields that keep as many, the one that divides most makes the shallowest tree.
-            if (kept, parts.len()) > (best.0, best.1) {
-                best = (kept, parts.len(), at);
-            }
-        }
-        let field = open.remove(best.2);
-        groups = divide(store, &groups, field);
-        groups.retain(|group| group.len() > 1);
-        fields.push(field);
-    }
+    let (open, unused): (Vec<Field>, Vec<Field>) = sorting_fields().partition(says_something);
+    let mut fields = if open.len() <= FEW && slots.len() >= MANY {
+        best_order(store, &[sample], &open).1
+    } else {
+        good_order(store, sample, open)
+    };
     let mut taken = vec![slots.to_vec()];
     for &field in &fields {
         taken = divide(store, &taken, field);
@@ -57,6 +53,39 @@ pub(super) fn choose(store: &Store, slots: &[u32]) -> Sortable {
     let left = slots.iter().copied().filter(|slot| sorted.binary_search(slot).is_err()).collect();
     fields.extend(unused);
     Sortable { fields, taken, left }
+}
+
+/// The order of fields that keeps the most rules, and how many.
+fn best_order(store: &Store, groups: &[Vec<u32>], open: &[Field]) -> (usize, Vec<Field>) {
+    let mut best = (groups.iter().map(Vec::len).sum(), Vec::new());
+    for (at, &field) in open.iter().enumerate() {
+        let mut parts = divide(store, groups, field);
+        let all = parts.len();
+        parts.retain(|part| part.len() > 1);
+        let alone = all - parts.len();
+        let others: Vec<Field> = [&open[..at], &open[at + 1..]].concat();
+        let (kept, order) = best_order(store, &parts, &others);
+        if best.1.is_empty() || alone + kept > best.0 {
+            best = (alone + kept, [vec![field], order].concat());
+        }
+    }
+    best
+}
+
+/// An order of fields, chosen one after the other.
+fn good_order(store: &Store, sample: Vec<u32>, mut open: Vec<Field>) -> Vec<Field> {
+    let mut fields = Vec::new();
+    let mut groups = vec![sample];
+    let worth = |parts: &[Vec<u32>]| parts.iter().map(|part| (part.len() as f64).sqrt()).sum::<f64>();
+    while !open.is_empty() {
+        let worths: Vec<f64> = open.iter().map(|&field| worth(&divide(store, &groups, field))).collect();
+        let best = (0..open.len()).max_by(|&a, &b| worths[a].total_cmp(&worths[b])).unwrap_or(0);
+        let field = open.remove(best);
+        groups = divide(store, &groups, field);
+        groups.retain(|group| group.len() > 1);
+        fields.push(field);
+    }
+    fields
 }
 
 /// Divides each group by the intervals of a field, without the rules that stand in the way of more others.
