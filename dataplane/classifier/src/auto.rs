@@ -4,11 +4,13 @@
 //! |---|---|
 //! | up to [`FEW`] | compared one by one, without memory of their own |
 //! | up to [`BLOCKS`] | [`Simd`] |
+//! | more | [`BitSelect`] |
 //!
 //! Rules move on to the next structure when one more does not fit, and back only when far fewer are left, so that
-//! rules which come and go around a limit do not move each time. Moving costs as much as building; the limits are so
-//! small that this is microseconds. All structures say the same of every packet, so nothing but time changes.
+//! rules which come and go around a limit do not move each time. Moving costs as much as building: a millisecond at
+//! the upper limit. All structures say the same of every packet, so nothing but time changes.
 
+use crate::bit_select::BitSelect;
 use crate::matcher::Ranked;
 use crate::simd::{Lane, Rests, Simd};
 use crate::{Classifier, InsertError, Key, Rule, Verdict};
@@ -17,6 +19,11 @@ use crate::{Classifier, InsertError, Key, Rule, Verdict};
 const FEW: usize = 2;
 /// When no more than this many are left in a [`Simd`], they are compared one by one again.
 const FEW_AGAIN: usize = 1;
+/// Rules up to which comparing all of them, sixteen at a time, is faster than finding the few to compare: measured with
+/// `godwit bench pdr`, where the two cross between 100 and 150 rules in all families.
+const BLOCKS: usize = 128;
+/// When no more than this many are left in a [`BitSelect`], all are compared again.
+const BLOCKS_AGAIN: usize = 64;
 
 /// Rules in the structure that suits their number.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +35,8 @@ pub struct Auto {
 enum Rules {
     Few(Few),
     Blocks(Simd),
+    /// Boxed, as most classifiers of a user plane are of the other kinds and should stay small.
+    Cells(Box<BitSelect>),
 }
 
 impl Default for Rules {
@@ -42,6 +51,7 @@ macro_rules! each {
         match $rules {
             Rules::Few($name) => $call,
             Rules::Blocks($name) => $call,
+            Rules::Cells($name) => $call,
         }
     };
 }
@@ -52,28 +62,37 @@ impl Auto {
         Auto::default()
     }
 
-    /// Moves the rules to a structure that holds `more` than there are.
+    /// Moves the rules to a structure that suits `more` than there are.
     fn grow(&mut self, more: usize) {
-        if let Rules::Few(few) = &self.rules
-            && few.len() + more > FEW
-        {
-            let rules: Vec<Ranked> = few.lanes().map(|lane| lane.ranked(&few.rests)).collect();
-            self.rules = Rules::Blocks(Simd::of(&rules));
-        }
+        let rules = match &self.rules {
+            Rules::Few(few) if few.len() + more > FEW => few.ranked(),
+            Rules::Blocks(simd) if simd.len() + more > BLOCKS => simd.ranked(),
+            _ => return,
+        };
+        self.rules = if rules.len() + more > BLOCKS {
+            Rules::Cells(Box::new(BitSelect::of(&rules)))
+        } else {
+            Rules::Blocks(Simd::of(&rules))
+        };
     }
 
     /// Moves them back when few are left.
     fn shrink(&mut self) {
-        if let Rules::Blocks(simd) = &self.rules
-            && simd.len() <= FEW_AGAIN
-        {
+        let rules = match &self.rules {
+            Rules::Blocks(simd) if simd.len() <= FEW_AGAIN => simd.ranked(),
+            Rules::Cells(cells) if cells.len() <= BLOCKS_AGAIN => cells.ranked(),
+            _ => return,
+        };
+        self.rules = if rules.len() <= FEW_AGAIN {
             let mut few = Few::default();
-            for rule in simd.ranked() {
+            for rule in &rules {
                 let lane = Lane::new(&rule.matcher, rule.rank, rule.value, &mut few.rests);
                 few.push(lane);
             }
-            self.rules = Rules::Few(few);
-        }
+            Rules::Few(few)
+        } else {
+            Rules::Blocks(Simd::of(&rules))
+        };
     }
 }
 
@@ -129,6 +148,10 @@ struct Few {
 impl Few {
     fn lanes(&self) -> impl Iterator<Item = &Lane> {
         self.lanes.iter().flatten()
+    }
+
+    fn ranked(&self) -> Vec<Ranked> {
+        self.lanes().map(|lane| lane.ranked(&self.rests)).collect()
     }
 
     /// Adds a rule if there is room.

@@ -14,6 +14,8 @@ pub enum Backend {
     List,
     /// [`Simd`](crate::simd::Simd).
     Simd,
+    /// [`BitSelect`](crate::bit_select::BitSelect).
+    BitSelect,
     /// [`Tss`](crate::tss::Tss).
     Tss,
     /// [`TssSorted`](crate::tss::TssSorted).
@@ -40,6 +42,7 @@ impl Backend {
         Backend::Auto,
         Backend::List,
         Backend::Simd,
+        Backend::BitSelect,
         Backend::Tss,
         Backend::TssSorted,
         Backend::HyperCuts,
@@ -57,6 +60,7 @@ impl Backend {
             Backend::Auto => "auto",
             Backend::List => "list",
             Backend::Simd => "simd",
+            Backend::BitSelect => "bit_select",
             Backend::Tss => "tss",
             Backend::TssSorted => "tss_sorted",
             Backend::HyperCuts => "hyper_cuts",
@@ -75,6 +79,7 @@ impl Backend {
             Backend::Auto => visit.visit(crate::auto::Auto::new()),
             Backend::List => visit.visit(List::new()),
             Backend::Simd => visit.visit(crate::simd::Simd::new()),
+            Backend::BitSelect => visit.visit(crate::bit_select::BitSelect::new()),
             Backend::Tss => visit.visit(crate::tss::Tss::new()),
             Backend::TssSorted => visit.visit(crate::tss::TssSorted::new()),
             Backend::HyperCuts => visit.visit(crate::tree::HyperCuts::default()),

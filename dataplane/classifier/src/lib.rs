@@ -4,6 +4,36 @@
 //! a [`Classifier`] finds, for a batch of packet [`Key`]s, the matching rule that comes first. The lower
 //! precedence value comes first (TS 29.244 §8.2.11); among equal ones, the lower rule id.
 //!
+//! ```
+//! use classifier::{Backend, Filter, Key, PortRange, Rule};
+//!
+//! let web = Filter {
+//!     protocol: Some(6),
+//!     destination_ports: Some(PortRange::new(80, 443)?),
+//!     ..Filter::default()
+//! };
+//! let mut rules = Backend::Auto.build();
+//! rules.insert(Rule { id: 1, precedence: 100, value: 7, filter: web })?;
+//! rules.insert(Rule { id: 2, precedence: 255, value: 8, filter: Filter::default() })?;
+//!
+//! let to = |port| Key::new([10, 45, 0, 2].into(), [192, 0, 2, 7].into(), 6).with_ports(40_000, port);
+//! let mut verdicts = [None; 2];
+//! rules.classify(&[to(443), to(22)], &mut verdicts);
+//! assert_eq!(verdicts, [Some(7), Some(8)]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//! `cargo run -p classifier --example classify` does this with SDF filters and packets from the command line.
+//!
+//! | to | see |
+//! |---|---|
+//! | choose a backend | [`guide`] |
+//! | build rules and keys | [`rule`], [`sdf`], [`key`] |
+//! | change rules while packets are looked up | [`shared`] |
+//! | serve very many sessions with few rules each | [`session`] |
+//! | keep verdicts of frequent flows | [`cache`] |
+//! | find rules without effect | [`audit`](mod@audit) |
+//! | draw rule sets and packets | `generate` (feature `generate`) |
+//!
 //! Backends are modules, each written from its paper; [`Backend`] lists them. [`list`] is the linear list that the
 //! standard describes, and the oracle for all others. Backends see filters only as [`Matcher`]s: masks, values and two
 //! port ranges. [`sdf`] reads the text form of SDF filters.
@@ -14,9 +44,11 @@
 pub mod audit;
 pub mod auto;
 pub mod backend;
+pub mod bit_select;
 pub mod cache;
 #[cfg(feature = "generate")]
 pub mod generate;
+pub mod guide;
 pub mod ids;
 pub mod key;
 pub mod list;

@@ -8,7 +8,7 @@
 //! sorted intervals).
 
 use crate::key::{Key, WORDS, mac_words, present, split};
-use crate::rule::{Family, Filter, Prefix, Rule, Side};
+use crate::rule::{EthernetFilter, Family, Filter, Prefix, Rule, Side};
 
 /// A compiled filter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -59,117 +59,151 @@ impl Matcher {
     };
 
     /// Compiles a filter; `None` when no packet can ever match it, as two of its fields exclude each other.
+    ///
+    /// Only addresses and the IP versions that fields ask for can do so: all other fields have bits of their own.
+    /// Every update compiles, so this avoids what is not needed.
+    #[inline]
     pub fn new(filter: &Filter) -> Option<Matcher> {
         let mut matcher = Matcher::ALL;
-        let Filter { source, destination, ue, .. } = *filter;
-        matcher.prefix(Side::Source, source)?;
-        matcher.prefix(Side::Destination, destination)?;
-        if let Some((side, prefix)) = ue {
-            matcher.prefix(side, Some(prefix))?;
-        }
+        // Word 3, that most fields have a part in.
+        let (mut mask, mut value) = (0, 0);
+        let mut require = |bits: u32, of: u32| {
+            mask |= bits;
+            value |= of;
+        };
+        let mut family = 0;
+        matcher.addresses(filter, &mut family)?;
         if let Some(protocol) = filter.protocol {
-            matcher.require(3, 0xFF, u32::from(protocol))?;
+            require(0xFF, protocol.into());
         }
         if let Some(range) = filter.source_ports {
             matcher.source_ports = range.bounds();
-            matcher.require(3, present::PORTS, present::PORTS)?;
+            require(present::PORTS, present::PORTS);
         }
         if let Some(range) = filter.destination_ports {
             matcher.destination_ports = range.bounds();
-            matcher.require(3, present::PORTS, present::PORTS)?;
+            require(present::PORTS, present::PORTS);
         }
         if let Some(tos) = filter.tos {
-            matcher.require(3, u32::from(tos.mask()) << 8, u32::from(tos.value()) << 8)?;
+            require(u32::from(tos.mask()) << 8, u32::from(tos.value()) << 8);
         }
         if let Some(qfi) = filter.qfi {
-            matcher.require(3, 0x3F << 16 | present::QFI, u32::from(qfi.get()) << 16 | present::QFI)?;
+            require(0x3F << 16 | present::QFI, u32::from(qfi.get()) << 16 | present::QFI);
         }
         if let Some(spi) = filter.spi {
-            matcher.require(4, u32::MAX, spi)?;
-            matcher.require(3, present::SPI, present::SPI)?;
+            matcher.add(4, u32::MAX, spi);
+            require(present::SPI, present::SPI);
         }
         if let Some(label) = filter.flow_label {
-            matcher.require(5, 0xF_FFFF, label.get())?;
-            matcher.family(Family::V6)?;
+            matcher.add(5, 0xF_FFFF, label.get());
+            family |= present::V6;
         }
-        matcher.tunnel(filter)?;
-        matcher.ethernet(filter)?;
+        if filter.teid.is_some() {
+            require(present::TEID, present::TEID);
+        }
+        if filter.application.is_some() {
+            require(present::APPLICATION, present::APPLICATION);
+        }
+        if let Some(ethernet) = &filter.ethernet {
+            let bits = matcher.ethernet(ethernet);
+            require(bits, bits);
+        }
+        matcher.tunnel(filter);
+        if family == present::V4 | present::V6 {
+            return None;
+        }
+        if family != 0 {
+            require(present::V4 | present::V6, family);
+        }
+        (matcher.mask[3], matcher.value[3]) = (mask, value);
         Some(matcher)
     }
 
-    /// What does not come from the packet's IP header.
-    fn tunnel(&mut self, filter: &Filter) -> Option<()> {
-        if let Some(interface) = filter.source_interface {
-            self.require(5, 0xFF << 24, (u32::from(interface.get()) + 1) << 24)?;
+    /// Addresses; adds the IP versions they ask for to `family`. `None` when they exclude each other.
+    #[inline(always)]
+    fn addresses(&mut self, filter: &Filter, family: &mut u32) -> Option<()> {
+        if let Some(prefix) = &filter.source {
+            *family |= self.prefix(Side::Source, prefix)?;
         }
-        if let Some(teid) = filter.teid {
-            self.require(6, u32::MAX, teid)?;
-            self.require(3, present::TEID, present::TEID)?;
+        if let Some(prefix) = &filter.destination {
+            *family |= self.prefix(Side::Destination, prefix)?;
         }
-        if let Some(number) = filter.local_address {
-            self.require(7, 0x7F << 25, (u32::from(number.get()) + 1) << 25)?;
-        }
-        if let Some(id) = filter.traffic_endpoint {
-            self.require(7, 0x1FF << 16, (u32::from(id) + 1) << 16)?;
-        }
-        if let Some(number) = filter.network_instance {
-            self.require(7, 0xFFFF, u32::from(number.get()))?;
-        }
-        if let Some(number) = filter.application {
-            self.require(8, u32::MAX, number)?;
-            self.require(3, present::APPLICATION, present::APPLICATION)?;
+        if let Some((side, prefix)) = &filter.ue {
+            *family |= self.prefix(*side, prefix)?;
         }
         Some(())
     }
 
-    fn ethernet(&mut self, filter: &Filter) -> Option<()> {
-        let Some(ethernet) = &filter.ethernet else { return Some(()) };
-        self.require(3, present::ETHERNET, present::ETHERNET)?;
+    /// What does not come from the packet's headers.
+    #[inline(always)]
+    fn tunnel(&mut self, filter: &Filter) {
+        if let Some(interface) = filter.source_interface {
+            self.add(5, 0xFF << 24, (u32::from(interface.get()) + 1) << 24);
+        }
+        if let Some(teid) = filter.teid {
+            self.add(6, u32::MAX, teid);
+        }
+        if let Some(number) = filter.local_address {
+            self.add(7, 0x7F << 25, (u32::from(number.get()) + 1) << 25);
+        }
+        if let Some(id) = filter.traffic_endpoint {
+            self.add(7, 0x1FF << 16, (u32::from(id) + 1) << 16);
+        }
+        if let Some(number) = filter.network_instance {
+            self.add(7, 0xFFFF, u32::from(number.get()));
+        }
+        if let Some(number) = filter.application {
+            self.add(8, u32::MAX, number);
+        }
+    }
+
+    /// The Ethernet header. Returns what has to be present.
+    fn ethernet(&mut self, ethernet: &EthernetFilter) -> u32 {
+        let mut required = present::ETHERNET;
         let masks = mac_words(ethernet.destination.mask(), ethernet.source.mask());
         let values = mac_words(ethernet.destination.value(), ethernet.source.value());
         for (at, (mask, value)) in masks.into_iter().zip(values).enumerate() {
-            self.require(15 + at, mask, value)?;
+            self.add(15 + at, mask, value);
         }
         if let Some(ethertype) = ethernet.ethertype {
-            self.require(18, 0xFFFF_0000, u32::from(ethertype) << 16)?;
+            self.add(18, 0xFFFF_0000, u32::from(ethertype) << 16);
         }
         if let Some(tag) = ethernet.c_tag {
-            self.require(18, u32::from(tag.mask()), u32::from(tag.value()))?;
-            self.require(3, present::C_TAG, present::C_TAG)?;
+            self.add(18, u32::from(tag.mask()), u32::from(tag.value()));
+            required |= present::C_TAG;
         }
         if let Some(tag) = ethernet.s_tag {
-            self.require(19, u32::from(tag.mask()) << 16, u32::from(tag.value()) << 16)?;
-            self.require(3, present::S_TAG, present::S_TAG)?;
+            self.add(19, u32::from(tag.mask()) << 16, u32::from(tag.value()) << 16);
+            required |= present::S_TAG;
         }
-        Some(())
+        required
     }
 
-    /// Adds a condition; `None` when it excludes one that is there.
-    fn require(&mut self, word: usize, mask: u32, value: u32) -> Option<()> {
-        let both = self.mask[word] & mask;
-        if (self.value[word] ^ value) & both != 0 {
-            return None;
-        }
+    /// Adds a condition on bits that no other is about.
+    #[inline(always)]
+    fn add(&mut self, word: usize, mask: u32, value: u32) {
         self.mask[word] |= mask;
         self.value[word] |= value;
-        Some(())
     }
 
-    fn family(&mut self, family: Family) -> Option<()> {
-        let wanted = if family == Family::V4 { present::V4 } else { present::V6 };
-        self.require(3, present::V4 | present::V6, wanted)
-    }
-
-    fn prefix(&mut self, side: Side, prefix: Option<Prefix>) -> Option<()> {
-        let Some(prefix) = prefix else { return Some(()) };
-        self.family(prefix.family())?;
+    /// Adds a prefix and returns the IP version it asks for; `None` when it excludes one that is there.
+    #[inline(always)]
+    fn prefix(&mut self, side: Side, prefix: &Prefix) -> Option<u32> {
         let (first, rest) = if side == Side::Source { (0, 9) } else { (1, 12) };
         let (mask, value) = (split(prefix.mask()), split(prefix.value()));
-        self.require(first, mask[0], value[0])?;
-        for at in 0..3 {
-            self.require(rest + at, mask[1 + at], value[1 + at])?;
+        let mut differ = 0;
+        let mut require = |word: usize, mask: u32, value: u32| {
+            differ |= (self.value[word] ^ value) & self.mask[word] & mask;
+            self.add(word, mask, value);
+        };
+        require(first, mask[0], value[0]);
+        if prefix.family() == Family::V6 {
+            for at in 0..3 {
+                require(rest + at, mask[1 + at], value[1 + at]);
+            }
         }
-        Some(())
+        let family = if prefix.family() == Family::V4 { present::V4 } else { present::V6 };
+        (differ == 0).then_some(family)
     }
 
     /// Whether the key matches.

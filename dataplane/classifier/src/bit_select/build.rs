@@ -1,0 +1,154 @@
+//! Building: choosing bits and filling cells.
+
+use super::choose::{self, MAX_OPEN, SMALL, Ternary};
+use super::index::Index;
+use super::{ALWAYS, BitSelect, LINK, Line, MAX_TABLES, NOWHERE, Table, new_line};
+use crate::key::WORDS;
+use crate::simd::portable::Portable;
+
+/// Rules that are not worth a table of their own.
+const FEW: usize = 16;
+
+/// A rule on its way into a table.
+struct Entry {
+    row: u32,
+    ternary: Ternary,
+}
+
+impl BitSelect {
+    /// Chooses the tables anew, for the rules that there are.
+    pub(super) fn build(&mut self) {
+        let mut rows: Vec<u32> = self.ids.values().copied().collect();
+        rows.retain(|row| self.rows[*row as usize].table != NOWHERE);
+        // In the order of ranks everywhere: cells are filled in this order.
+        rows.sort_unstable_by_key(|row| self.rows[*row as usize].rank);
+        let mut left: Vec<Entry> =
+            rows.into_iter().map(|row| Entry { row, ternary: Ternary::new(&self.matcher(row)) }).collect();
+        self.lines.clear();
+        self.lines.push(Line::EMPTY);
+        self.free_lines = Vec::new();
+        self.tables.clear();
+        while left.len() > FEW && self.tables.len() + 1 < MAX_TABLES {
+            let ternaries: Vec<&Ternary> = left.iter().map(|entry| &entry.ternary).collect();
+            let bits = choose::index_bits(&ternaries);
+            let index = Index::new(&bits);
+            let (taken, away): (Vec<Entry>, Vec<Entry>) =
+                left.into_iter().partition(|entry| index.spread(&entry.ternary, Portable) <= MAX_OPEN);
+            left = away;
+            if bits.is_empty() || taken.is_empty() {
+                left.extend(taken);
+                break;
+            }
+            self.add_table(index, &bits, &taken);
+        }
+        left.sort_unstable_by_key(|entry| self.rows[entry.row as usize].rank);
+        self.add_table(Index::new(&[]), &choose::Selection::new(), &left);
+        self.strays = 0;
+        self.built = self.ids.len();
+        self.lines.shrink_to_fit();
+    }
+
+    fn add_table(&mut self, index: Index, bits: &choose::Selection, entries: &[Entry]) {
+        let order: Vec<usize> = bits.iter().map(|bit| index.weight(*bit)).collect();
+        let mut cubes = Vec::new();
+        let all = (0..entries.len() as u32).collect();
+        fill(entries, &index, &order, Cube { base: 0, fixed: 0, members: all }, &mut cubes);
+        let ternaries: Vec<&Ternary> = entries.iter().map(|entry| &entry.ternary).collect();
+        let cells: Vec<Vec<u32>> = cubes.iter().map(|cube| cube.members.clone()).collect();
+        let filter = Index::new(&choose::filter_bits(&ternaries, &cells, bits));
+        let best = entries.first().map_or(u64::MAX, |entry| self.rows[entry.row as usize].rank);
+        let mut table = Table { cells: vec![0; index.cells()], index, filter, best };
+        for cube in &cubes {
+            let line = self.chain(entries, &table.filter, &cube.members);
+            for cell in cube.cells(table.cells.len()) {
+                table.cells[cell] = line;
+            }
+        }
+        let number = self.tables.len() as u8;
+        for entry in entries {
+            self.rows[entry.row as usize].table = number;
+        }
+        self.tables.push(table);
+    }
+
+    /// Lines for some rules; 0 for none.
+    fn chain(&mut self, entries: &[Entry], filter: &Index, members: &[u32]) -> u32 {
+        let mut lanes = members.iter().map(|member| {
+            let entry = &entries[*member as usize];
+            let (mask, value) = filter.demands(&entry.ternary, Portable);
+            (mask as u16, value as u16, entry.row)
+        });
+        let mut left = members.len();
+        if left == 0 {
+            return 0;
+        }
+        let first = new_line(&mut self.lines, &mut self.free_lines);
+        let mut line = first;
+        loop {
+            let here = if left > 8 { 7 } else { left };
+            for (lane, entry) in lanes.by_ref().take(here).enumerate() {
+                self.lines[line as usize].set(lane, entry);
+            }
+            left -= here;
+            if left == 0 {
+                return first;
+            }
+            let next = new_line(&mut self.lines, &mut self.free_lines);
+            self.lines[line as usize].set(7, (ALWAYS.0, ALWAYS.1, LINK | next));
+            line = next;
+        }
+    }
+}
+
+/// Cells that share their rules: those whose number has certain bits.
+struct Cube {
+    base: usize,
+    fixed: usize,
+    members: Vec<u32>,
+}
+
+impl Cube {
+    /// Numbers of the cells, of `count` in all.
+    fn cells(&self, count: usize) -> impl Iterator<Item = usize> {
+        let (base, open) = (self.base, !self.fixed & (count - 1));
+        let mut at = Some(0usize);
+        std::iter::from_fn(move || {
+            let subset = at?;
+            let next = subset.wrapping_sub(open) & open;
+            at = (next != 0).then_some(next);
+            Some(base | subset)
+        })
+    }
+}
+
+/// Divides a cube by the bits in their order until few rules are left in each part.
+fn fill(entries: &[Entry], index: &Index, order: &[usize], cube: Cube, out: &mut Vec<Cube>) {
+    let (bit, order) = match order {
+        [bit, order @ ..] if cube.members.len() > SMALL => (*bit, order),
+        _ => return out.push(cube),
+    };
+    let (mut zero, mut one) = (Vec::new(), Vec::new());
+    for member in cube.members {
+        let (mask, value) = index.demands(&entries[member as usize].ternary, Portable);
+        if mask & bit == 0 {
+            zero.push(member);
+            one.push(member);
+        } else if value & bit == 0 {
+            zero.push(member);
+        } else {
+            one.push(member);
+        }
+    }
+    let fixed = cube.fixed | bit;
+    fill(entries, index, order, Cube { base: cube.base, fixed, members: zero }, out);
+    fill(entries, index, order, Cube { base: cube.base | bit, fixed, members: one }, out);
+}
+
+impl Index {
+    /// The bit of the cell number that a bit of a key becomes.
+    fn weight(&self, (word, bit): (usize, u32)) -> usize {
+        let mut words = [0; WORDS];
+        words[word] = 1 << bit;
+        self.of(&words, Portable)
+    }
+}

@@ -1,0 +1,231 @@
+//! Which bits to index by.
+//!
+//! The bits are taken one by one. Each divides every cell that is still too large in two; a rule that leaves the bit
+//! open goes into both halves. Wanted are small cells for those who look up, so a bit is worth the drop in what a
+//! packet drawn from a random rule has to scan. A rule that leaves more than [`MAX_OPEN`] of the bits open is turned
+//! away instead and goes to the next table, at a price.
+
+use crate::key::WORDS;
+use crate::matcher::{Field, Matcher};
+
+/// Bits of the index that a rule may leave open: it belongs to two to this power of cells.
+pub(super) const MAX_OPEN: u32 = 5;
+/// Bits of an index at most: 2²⁰ cells of 4 octets.
+const MAX_BITS: usize = 20;
+/// What turning a rule away costs, in rules scanned.
+const AWAY: f64 = 60.0;
+/// Cells with no more rules are not divided further.
+pub(super) const SMALL: usize = 8;
+/// Rules looked at when choosing: more do not choose better, and choosing is most of the time of building.
+const SAMPLE: usize = 8192;
+/// Pairs of rules looked at when choosing the bits of a filter.
+const PAIRS: usize = 2048;
+/// Bits of a filter: what a line has room for.
+const FILTER_BITS: usize = 16;
+/// Least part of the cost that a bit has to save, since it doubles the index.
+const LEAST_GAIN: f64 = 0.01;
+
+/// What a rule demands of every bit, ports included as far as their range is a prefix.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ternary {
+    pub mask: [u32; WORDS],
+    pub value: [u32; WORDS],
+}
+
+impl Ternary {
+    pub fn new(matcher: &Matcher) -> Ternary {
+        let mut ternary = Ternary { mask: matcher.mask, value: matcher.value };
+        let (source, destination) = (Field::SOURCE_PORT, Field::DESTINATION_PORT);
+        ternary.mask[2] = matcher.mask(source) << 16 | matcher.mask(destination);
+        ternary.value[2] = matcher.value(source) << 16 | matcher.value(destination);
+        ternary
+    }
+
+    /// Bits of which the two demand different values.
+    fn excludes(&self, other: &Ternary) -> [u32; WORDS] {
+        std::array::from_fn(|at| (self.value[at] ^ other.value[at]) & self.mask[at] & other.mask[at])
+    }
+}
+
+/// Bits to index by, as word and bit, the most dividing first.
+pub(super) type Selection = Vec<(usize, u32)>;
+
+/// A rule in a cell.
+#[derive(Clone, Copy)]
+struct Member {
+    rule: u32,
+    /// Part of the rule: one that is in four cells is a quarter of a rule in each, since of the packets that match it
+    /// a quarter come here.
+    part: f32,
+}
+
+/// Chooses the bits of an index for `rules`; none when none is worth it.
+pub(super) fn index_bits(rules: &[&Ternary]) -> Selection {
+    let step = rules.len().div_ceil(SAMPLE).max(1);
+    let sample: Vec<&Ternary> = rules.iter().copied().step_by(step).collect();
+    let all = (0..sample.len() as u32).map(|rule| Member { rule, part: 1.0 }).collect();
+    let most = (rules.len().max(2).ilog2() as usize + 2).min(MAX_BITS);
+    Chooser::new(sample, vec![all], step as f64).choose(most)
+}
+
+/// Chooses the bits that tell the rules of a cell apart: those that a line of the cell holds of each of its rules.
+/// `cells` are positions in `rules`.
+///
+/// A bit is worth the pairs of rules of one cell that demand different values of it. A pair that is told apart already
+/// counts for less, but counts: a packet of the one rule may be anything where that rule leaves bits open.
+pub(super) fn filter_bits(rules: &[&Ternary], cells: &[Vec<u32>], index: &Selection) -> Selection {
+    let pairs =
+        cells.iter().flat_map(|cell| cell.windows(2).chain(cell.chunks(8).filter(|few| few.len() > 2)));
+    let all: Vec<(&Ternary, &Ternary)> = pairs
+        .filter_map(|few| Some((*rules.get(*few.first()? as usize)?, *rules.get(*few.last()? as usize)?)))
+        .collect();
+    let step = (all.len() / PAIRS).max(1);
+    let mut pairs: Vec<([u32; WORDS], f32)> =
+        all.iter().step_by(step).map(|(one, other)| (one.excludes(other), 1.0)).collect();
+    let mut chosen = Selection::new();
+    while chosen.len() < FILTER_BITS {
+        let mut worth = [[0.0f32; 32]; WORDS];
+        for (differ, weight) in &pairs {
+            for (word, differ) in differ.iter().enumerate() {
+                let mut left = *differ;
+                while left != 0 {
+                    worth[word][left.trailing_zeros() as usize] += weight;
+                    left &= left - 1;
+                }
+            }
+        }
+        let bits = (0..WORDS).flat_map(|word| (0..32).map(move |bit| (word, bit)));
+        let free = bits.filter(|bit| !index.contains(bit) && !chosen.contains(bit));
+        let worth = |(word, bit): (usize, u32)| worth[word][bit as usize];
+        let Some((word, bit)) = free.max_by(|a, b| worth(*a).total_cmp(&worth(*b))) else { break };
+        if worth((word, bit)) == 0.0 {
+            break;
+        }
+        chosen.push((word, bit));
+        for (differ, weight) in &mut pairs {
+            if differ[word] >> bit & 1 == 1 {
+                *weight /= 4.0;
+            }
+        }
+    }
+    chosen
+}
+
+struct Chooser<'a> {
+    sample: Vec<&'a Ternary>,
+    /// How many rules each of the sample stands for.
+    scale: f64,
+    /// Bits that divide at all.
+    candidates: Selection,
+    /// Chosen bits that each rule leaves open.
+    open: Vec<u32>,
+    /// Cells that are worth dividing.
+    cells: Vec<Vec<Member>>,
+}
+
+/// What one half of a cell would hold.
+#[derive(Clone, Copy, Default)]
+struct Half {
+    members: u32,
+    parts: f32,
+}
+
+impl Half {
+    #[inline]
+    fn add(&mut self, part: f32) {
+        self.members += 1;
+        self.parts += part;
+    }
+
+    /// What scanning costs all who do.
+    fn cost(self, chooser: &Chooser) -> f64 {
+        let scale = chooser.scale;
+        f64::from(self.parts) * scale * (f64::from(self.members) * scale).max(SMALL as f64)
+    }
+}
+
+impl<'a> Chooser<'a> {
+    fn new(sample: Vec<&'a Ternary>, cells: Vec<Vec<Member>>, scale: f64) -> Chooser<'a> {
+        let bits = (0..WORDS).flat_map(|word| (0..32).map(move |bit| (word, bit)));
+        let candidates = bits.filter(|bit| divides(&sample, *bit)).collect();
+        Chooser { open: vec![0; sample.len()], sample, scale, candidates, cells }
+    }
+
+    fn choose(mut self, most: usize) -> Selection {
+        let mut chosen = Selection::new();
+        while chosen.len() < most {
+            let Some(bit) = self.best_bit() else { break };
+            self.candidates.retain(|candidate| *candidate != bit);
+            chosen.push(bit);
+            self.divide(bit);
+        }
+        chosen
+    }
+
+    /// The bit that saves most; none when it saves too little.
+    fn best_bit(&self) -> Option<(usize, u32)> {
+        let cost = |cell: &Vec<Member>| {
+            let mut whole = Half::default();
+            cell.iter().for_each(|member| whole.add(member.part));
+            whole.cost(self)
+        };
+        let present: f64 = self.cells.iter().map(cost).sum();
+        let divided = |bit| self.cells.iter().map(|cell| self.divided(cell, bit)).sum::<f64>();
+        let costs = self.candidates.iter().map(|bit| (divided(*bit), *bit));
+        let (least, bit) = costs.min_by(|a, b| a.0.total_cmp(&b.0))?;
+        (present - least > LEAST_GAIN * present).then_some(bit)
+    }
+
+    /// What the cell costs after division by a bit.
+    fn divided(&self, cell: &[Member], (word, bit): (usize, u32)) -> f64 {
+        let (mut zero, mut one, mut away) = (Half::default(), Half::default(), 0.0f32);
+        for member in cell {
+            let rule = self.sample[member.rule as usize];
+            if rule.mask[word] >> bit & 1 == 1 {
+                if rule.value[word] >> bit & 1 == 1 { one.add(member.part) } else { zero.add(member.part) }
+            } else if self.open[member.rule as usize] < MAX_OPEN {
+                one.add(member.part / 2.0);
+                zero.add(member.part / 2.0);
+            } else {
+                away += member.part;
+            }
+        }
+        zero.cost(self) + one.cost(self) + f64::from(away) * self.scale * AWAY
+    }
+
+    /// Divides the cells; those that become small are done.
+    fn divide(&mut self, (word, bit): (usize, u32)) {
+        let mut halves = Vec::with_capacity(self.cells.len() * 2);
+        for cell in &self.cells {
+            let (mut zero, mut one) = (Vec::new(), Vec::new());
+            for member in cell {
+                let rule = self.sample[member.rule as usize];
+                if rule.mask[word] >> bit & 1 == 1 {
+                    if rule.value[word] >> bit & 1 == 1 { &mut one } else { &mut zero }.push(*member);
+                } else if self.open[member.rule as usize] < MAX_OPEN {
+                    let half = Member { part: member.part / 2.0, ..*member };
+                    zero.push(half);
+                    one.push(half);
+                }
+            }
+            let large = |half: &Vec<Member>| half.len() as f64 * self.scale > SMALL as f64;
+            halves.extend([zero, one].into_iter().filter(large));
+        }
+        for (rule, open) in self.sample.iter().zip(&mut self.open) {
+            *open += 1 - (rule.mask[word] >> bit & 1);
+        }
+        self.cells = halves;
+    }
+}
+
+/// Whether some rules demand a zero and some a one, enough of them.
+fn divides(sample: &[&Ternary], (word, bit): (usize, u32)) -> bool {
+    let (mut zero, mut one) = (0, 0);
+    for rule in sample {
+        let demanded = rule.mask[word] >> bit & 1;
+        let value = rule.value[word] >> bit & 1;
+        one += (demanded & value) as usize;
+        zero += (demanded & (value ^ 1)) as usize;
+    }
+    zero.min(one) * 64 > sample.len()
+}

@@ -1,0 +1,107 @@
+//! From the chosen bits of a key to the number of a cell.
+
+use super::choose::Ternary;
+use crate::key::WORDS;
+use crate::simd::Scan;
+
+/// Gathers bits of two neighbouring words.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pick {
+    /// Which pair of words.
+    pair: usize,
+    mask: u64,
+    /// Where the gathered bits go.
+    shift: u32,
+}
+
+/// Which bits make up the number of a cell.
+#[derive(Clone, Debug)]
+pub(super) struct Index {
+    /// Addresses, and ports with protocol: what almost all rules are told apart by. Zero masks cost next to nothing.
+    addresses: Pick,
+    ports: Pick,
+    /// All other words.
+    more: Box<[Pick]>,
+    bits: u32,
+}
+
+#[inline(always)]
+fn pair(words: &[u32; WORDS], at: usize) -> u64 {
+    u64::from(words[2 * at]) | u64::from(words[2 * at + 1]) << 32
+}
+
+impl Index {
+    pub fn new(selection: &[(usize, u32)]) -> Index {
+        let mut words = [0; WORDS];
+        for (word, bit) in selection {
+            words[*word] |= 1 << bit;
+        }
+        let mut bits = 0;
+        let mut picks = (0..WORDS / 2).map(|at| {
+            let mask = pair(&words, at);
+            let pick = Pick { pair: at, mask, shift: bits };
+            bits += mask.count_ones();
+            pick
+        });
+        let (addresses, ports) = (picks.next().unwrap_or_default(), picks.next().unwrap_or_default());
+        let more = picks.filter(|pick| pick.mask != 0).collect();
+        Index { addresses, ports, more, bits }
+    }
+
+    /// Number of cells.
+    pub fn cells(&self) -> usize {
+        1 << self.bits
+    }
+
+    /// The cell of these words.
+    #[inline(always)]
+    pub fn of(&self, words: &[u32; WORDS], scan: impl Scan) -> usize {
+        // The first two picks are at fixed places, the others are seldom there.
+        let mut cell = scan.gather(pair(words, 0), self.addresses.mask)
+            | scan.gather(pair(words, 1), self.ports.mask) << self.ports.shift;
+        for pick in &self.more {
+            cell |= scan.gather(pair(words, pick.pair), pick.mask) << pick.shift;
+        }
+        cell as usize
+    }
+
+    /// Mask and value that a rule demands of the number.
+    #[inline(always)]
+    pub fn demands(&self, rule: &Ternary, scan: impl Scan) -> (usize, usize) {
+        (self.of(&rule.mask, scan), self.of(&rule.value, scan))
+    }
+
+    /// Bits of the number that a rule leaves open: it belongs to two to this power of cells.
+    #[inline(always)]
+    pub fn spread(&self, rule: &Ternary, scan: impl Scan) -> u32 {
+        self.bits - self.of(&rule.mask, scan).count_ones()
+    }
+
+    /// All cells that a rule belongs to, ascending.
+    #[inline(always)]
+    pub fn cells_of(&self, rule: &Ternary, scan: impl Scan) -> Cells {
+        let (mask, base) = self.demands(rule, scan);
+        Cells { base, open: !mask & (self.cells() - 1), at: Some(0) }
+    }
+}
+
+/// Cells of one rule.
+#[derive(Clone, Debug)]
+pub(super) struct Cells {
+    base: usize,
+    open: usize,
+    at: Option<usize>,
+}
+
+impl Iterator for Cells {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        let at = self.at?;
+        // The next subset of the open bits in ascending order; zero after the last.
+        let next = at.wrapping_sub(self.open) & self.open;
+        self.at = (next != 0).then_some(next);
+        Some(self.base | at)
+    }
+}

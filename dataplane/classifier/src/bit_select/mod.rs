@@ -1,0 +1,525 @@
+//! Discriminating bits of the packet as the number of a cell, and few rules in every cell: the default beyond some
+//! hundred rules.
+//!
+//! ```text
+//! key ─PEXT→ number of the cell → line: up to 8 rules, 16 bits of each → row: the whole rule
+//! ```
+//! A table has chosen some bits, as many as leave about eight rules in a cell ([`choose`]). A rule is in every cell
+//! whose number fits it; one that leaves too many of the bits open is in the next table, which has chosen its bits
+//! for what was left over, and so on. What is left in the end is in the last table, which has one cell. A packet goes
+//! through all tables whose best rule is better than what was found so far.
+//!
+//! What a look-up costs beyond a thousand rules is cache lines, so a rule is not copied into its cells, only its row's
+//! number is, with the 16 bits that tell the rules of the table's cells apart best: the line says for eight rules at
+//! once which are worth fetching. Usually one line per table is read, and one row in all. Batches ask for the lines
+//! and rows of many packets before they look at the first.
+//!
+//! Bits that tell rules apart were used by Woo ("A modular approach to packet classification: algorithms and results",
+//! INFOCOM 2000), and with several tables by DBTable (J. Liao et al., "DBTable: Leveraging Discriminative Bitsets for
+//! High-Performance Packet Classification", IEEE/ACM Transactions on Networking, 2024). Ours differs in that cells
+//! hold references with a second-level filter, that wildcards are either copied or turned away by what either costs
+//! look-ups, and that a table's cells merge where few rules are.
+//!
+//! An update changes one row and the lines of the rule's cells, in place: tens of nanoseconds. The bits stay as they
+//! were chosen; `optimise` chooses anew, and so does an insertion that would find the structure more than twice as
+//! large as it was built for.
+//!
+//! Invariants: line 0 is empty and is the cell of no rule; a line's rules are sorted by rank, also along a chain; a row
+//! knows its table; `Table::best` is at most the rank of every rule in the table.
+
+mod build;
+mod choose;
+mod index;
+mod lookup;
+
+use crate::ids::{IdMap, map_bytes};
+use crate::matcher::Ranked;
+use crate::rule::rank;
+use crate::simd::{Compiled, Cpu, Kernel, Rests, Scan, Vector};
+use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict};
+
+use choose::{MAX_OPEN, Ternary};
+use index::Index;
+
+/// Tables at most, the last one included.
+const MAX_TABLES: usize = 16;
+/// No more fields than a row has room for.
+const COMPLETE: u32 = u32::MAX;
+/// Words 0 to 3 are in the row; the others in its record.
+const IN_ROW: u32 = 0b1111;
+
+/// Tables of cells.
+#[derive(Clone, Debug)]
+pub struct BitSelect {
+    cpu: Cpu,
+    look_up: Compiled<BitSelect>,
+    rows: Vec<Row>,
+    free_rows: Vec<u32>,
+    lines: Vec<Line>,
+    free_lines: Vec<u32>,
+    /// Never empty.
+    tables: Vec<Table>,
+    rests: Rests,
+    ids: IdMap<u32>,
+    /// Rules when the tables were chosen.
+    built: usize,
+    /// Rules that were inserted since and fit no table but the last.
+    strays: usize,
+}
+
+/// A rule. One cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Row {
+    /// Words 0, 1 and 3, and the first ports.
+    value: [u32; 4],
+    /// Their masks, and how far the port ranges reach beyond the first port.
+    mask: [u32; 4],
+    rank: u64,
+    verdict: u32,
+    /// Record of the other words, or [`COMPLETE`].
+    rest: u32,
+    /// Table, or [`NOWHERE`].
+    table: u8,
+}
+
+/// Table of a rule that can never match.
+const NOWHERE: u8 = u8::MAX;
+
+/// Rules of a cell. One cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Line {
+    /// Bits of the table's filter that each rule demands.
+    masks: [u16; 8],
+    values: [u16; 8],
+    /// Numbers of rows, or in the last lane [`LINK`] and the line that goes on.
+    rows: [u32; 8],
+}
+
+/// Marks a lane that names the next line.
+const LINK: u32 = 1 << 31;
+/// An empty lane: it fits no key.
+const FREE: (u16, u16, u32) = (0, 1, u32::MAX);
+/// A lane that leads to the next line: it fits every key.
+const ALWAYS: (u16, u16) = (0, 0);
+
+impl Line {
+    const EMPTY: Line = Line { masks: [FREE.0; 8], values: [FREE.1; 8], rows: [FREE.2; 8] };
+
+    fn lane(&self, lane: usize) -> (u16, u16, u32) {
+        (self.masks[lane], self.values[lane], self.rows[lane])
+    }
+
+    fn set(&mut self, lane: usize, (mask, value, row): (u16, u16, u32)) {
+        (self.masks[lane], self.values[lane], self.rows[lane]) = (mask, value, row);
+    }
+
+    /// The line that goes on.
+    fn next(&self) -> Option<u32> {
+        let last = self.rows[7];
+        (last != FREE.2 && last & LINK != 0).then_some(last & !LINK)
+    }
+
+    /// Lanes with rules.
+    fn len(&self) -> usize {
+        self.rows.iter().take_while(|row| **row & LINK == 0).count()
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Table {
+    index: Index,
+    filter: Index,
+    cells: Vec<u32>,
+    best: u64,
+}
+
+impl Table {
+    /// One cell.
+    fn last() -> Table {
+        Table { index: Index::new(&[]), filter: Index::new(&[]), cells: vec![0], best: u64::MAX }
+    }
+}
+
+impl Default for BitSelect {
+    fn default() -> BitSelect {
+        let cpu = Cpu::default();
+        BitSelect {
+            cpu,
+            look_up: Compiled::new::<lookup::First>(cpu),
+            rows: Vec::new(),
+            free_rows: Vec::new(),
+            lines: vec![Line::EMPTY],
+            free_lines: Vec::new(),
+            tables: vec![Table::last()],
+            rests: Rests::default(),
+            ids: IdMap::default(),
+            built: 0,
+            strays: 0,
+        }
+    }
+}
+
+impl BitSelect {
+    /// No rules.
+    pub fn new() -> BitSelect {
+        BitSelect::default()
+    }
+
+    /// Puts a rule into a row; not yet into a table.
+    fn add_row(&mut self, rule: &Ranked) -> u32 {
+        let matcher = &rule.matcher;
+        let more = matcher.used_words() & !IN_ROW;
+        let (source, destination) = (matcher.source_ports, matcher.destination_ports);
+        let pair = |high: u16, low: u16| u32::from(high) << 16 | u32::from(low);
+        let row = Row {
+            value: [matcher.value[0], matcher.value[1], matcher.value[3], pair(source.0, destination.0)],
+            mask: [
+                matcher.mask[0],
+                matcher.mask[1],
+                matcher.mask[3],
+                pair(source.1 - source.0, destination.1 - destination.0),
+            ],
+            rank: rule.rank,
+            verdict: rule.value,
+            rest: if more == 0 { COMPLETE } else { self.rests.add(rule.value, matcher, more) },
+            table: NOWHERE,
+        };
+        let at = self.free_rows.pop().unwrap_or_else(|| {
+            self.rows.push(row);
+            self.rows.len() as u32 - 1
+        });
+        self.rows[at as usize] = row;
+        at
+    }
+
+    /// What the rule in a row selects.
+    fn matcher(&self, row: u32) -> Matcher {
+        let row = &self.rows[row as usize];
+        let mut matcher = Matcher::ALL;
+        for (from, to) in [(0, 0), (1, 1), (2, 3)] {
+            (matcher.mask[to], matcher.value[to]) = (row.mask[from], row.value[from]);
+        }
+        let ports = |shift: u32| {
+            let first = (row.value[3] >> shift) as u16;
+            (first, first + (row.mask[3] >> shift) as u16)
+        };
+        (matcher.source_ports, matcher.destination_ports) = (ports(16), ports(0));
+        if row.rest != COMPLETE {
+            self.rests.read(row.rest, &mut matcher);
+        }
+        matcher
+    }
+
+    /// All rules, in no order.
+    pub(crate) fn ranked(&self) -> Vec<Ranked> {
+        let rows = self.ids.values().map(|row| (*row, &self.rows[*row as usize]));
+        rows.map(|(at, row)| Ranked { rank: row.rank, value: row.verdict, matcher: self.matcher(at) })
+            .collect()
+    }
+
+    /// These rules, no two of the same id.
+    pub(crate) fn of(rules: &[Ranked]) -> BitSelect {
+        let mut these = BitSelect::new();
+        these.ids.reserve(rules.len());
+        for rule in rules {
+            these.add(rule);
+        }
+        these.build();
+        these
+    }
+
+    /// Adds a rule that the next [`build`](Self::build) puts into a table.
+    fn add(&mut self, rule: &Ranked) {
+        let row = self.add_row(rule);
+        self.rows[row as usize].table = if rule.matcher == Matcher::NEVER { NOWHERE } else { 0 };
+        self.ids.insert(rule.rank as u32, row);
+    }
+
+    /// Puts the rule of a row into the first table that takes it.
+    #[inline(always)]
+    fn place<S: Scan>(&mut self, scan: S, row: u32, ternary: &Ternary) {
+        let last = self.tables.len() - 1;
+        let takes = |table: &Table| table.index.spread(ternary, scan) <= MAX_OPEN;
+        let at = self.tables[..last].iter().position(takes).unwrap_or(last);
+        self.strays += usize::from(at == last);
+        self.rows[row as usize].table = at as u8;
+        let rank = self.rows[row as usize].rank;
+        let table = &mut self.tables[at];
+        table.best = table.best.min(rank);
+        let (mask, value) = table.filter.demands(ternary, scan);
+        for cell in table.index.cells_of(ternary, scan) {
+            let line = &mut self.tables[at].cells[cell];
+            if *line == 0 {
+                *line = new_line(&mut self.lines, &mut self.free_lines);
+            }
+            let line = *line;
+            self.insert_into(line, (mask as u16, value as u16, row));
+        }
+    }
+
+    /// Puts a lane into a chain of lines, unless it is there: neighbouring cells may share their line.
+    fn insert_into(&mut self, mut line: u32, mut entry: (u16, u16, u32)) {
+        let rank = self.rows[entry.2 as usize].rank;
+        loop {
+            let length = self.lines[line as usize].len();
+            let next = self.lines[line as usize].next();
+            let rows = &self.lines[line as usize].rows[..length];
+            let before = |row: &u32| self.rows[*row as usize].rank < rank;
+            let lane = rows.partition_point(before);
+            if rows.get(lane) == Some(&entry.2) {
+                return;
+            }
+            if let (true, Some(next)) = (lane == length, next) {
+                line = next;
+                continue;
+            }
+            let here = &mut self.lines[line as usize];
+            if length < 8 - usize::from(next.is_some()) {
+                here.open(lane, length, entry);
+                return;
+            }
+            // Full: the last rule moves on, to a new line when there is none.
+            let next = next.unwrap_or_else(|| {
+                let next = new_line(&mut self.lines, &mut self.free_lines);
+                let here = &mut self.lines[line as usize];
+                let last = here.lane(7);
+                here.set(7, (ALWAYS.0, ALWAYS.1, LINK | next));
+                self.lines[next as usize].set(0, last);
+                next
+            });
+            if lane == 8 {
+                // There was no next line, and it comes after what moved there.
+                self.lines[next as usize].set(1, entry);
+                return;
+            }
+            let here = &mut self.lines[line as usize];
+            if lane < 7 {
+                let moved = here.lane(6);
+                here.open(lane, 6, entry);
+                entry = moved;
+            }
+            // What moves on comes before all that is there.
+            self.push_front(next, entry);
+            return;
+        }
+    }
+
+    /// Puts a lane in front of a chain.
+    fn push_front(&mut self, mut line: u32, mut entry: (u16, u16, u32)) {
+        loop {
+            let here = &mut self.lines[line as usize];
+            let (length, next) = (here.len(), here.next());
+            if length < 8 - usize::from(next.is_some()) {
+                here.open(0, length, entry);
+                return;
+            }
+            if let Some(next) = next {
+                let moved = here.lane(6);
+                here.open(0, 6, entry);
+                (line, entry) = (next, moved);
+            } else {
+                let (moved, last) = (here.lane(6), here.lane(7));
+                here.open(0, 6, entry);
+                let next = new_line(&mut self.lines, &mut self.free_lines);
+                self.lines[line as usize].set(7, (ALWAYS.0, ALWAYS.1, LINK | next));
+                self.lines[next as usize].set(0, moved);
+                self.lines[next as usize].set(1, last);
+                return;
+            }
+        }
+    }
+
+    /// Takes the rule of a row out of its table.
+    #[inline(always)]
+    fn displace<S: Scan>(&mut self, scan: S, row: u32) {
+        let at = usize::from(self.rows[row as usize].table);
+        if at >= self.tables.len() {
+            return;
+        }
+        if at == self.tables.len() - 1 {
+            self.strays = self.strays.saturating_sub(1);
+        }
+        let ternary = Ternary::new(&self.matcher(row));
+        for cell in self.tables[at].index.cells_of(&ternary, scan) {
+            self.remove_from(self.tables[at].cells[cell], row);
+        }
+    }
+
+    /// Takes a row out of a chain, if it is there.
+    fn remove_from(&mut self, mut line: u32, row: u32) {
+        let mut previous = None;
+        loop {
+            let here = &mut self.lines[line as usize];
+            let length = here.len();
+            if let Some(lane) = here.rows[..length].iter().position(|present| *present == row) {
+                here.close(lane, length);
+                if let (1, Some(previous)) = (length, previous) {
+                    self.unlink(previous, line);
+                }
+                return;
+            }
+            previous = Some(line);
+            match here.next() {
+                Some(next) => line = next,
+                None => return,
+            }
+        }
+    }
+
+    /// Takes a line without rules out of its chain.
+    fn unlink(&mut self, previous: u32, line: u32) {
+        let last = match self.lines[line as usize].next() {
+            Some(next) => (ALWAYS.0, ALWAYS.1, LINK | next),
+            None => FREE,
+        };
+        self.lines[previous as usize].set(7, last);
+        self.free_lines.push(line);
+    }
+
+    /// Whether the tables were chosen for quite other rules.
+    fn is_worn(&self) -> bool {
+        self.ids.len() > 2 * self.built + 64 || self.strays > 64 + self.ids.len() / 16
+    }
+}
+
+impl Line {
+    /// Makes room at `lane` of `length` and fills it.
+    fn open(&mut self, lane: usize, length: usize, entry: (u16, u16, u32)) {
+        self.masks.copy_within(lane..length, lane + 1);
+        self.values.copy_within(lane..length, lane + 1);
+        self.rows.copy_within(lane..length, lane + 1);
+        self.set(lane, entry);
+    }
+
+    /// Closes the gap at `lane` of `length`.
+    fn close(&mut self, lane: usize, length: usize) {
+        self.masks.copy_within(lane + 1..length, lane);
+        self.values.copy_within(lane + 1..length, lane);
+        self.rows.copy_within(lane + 1..length, lane);
+        self.set(length - 1, FREE);
+    }
+}
+
+fn new_line(lines: &mut Vec<Line>, free: &mut Vec<u32>) -> u32 {
+    if let Some(line) = free.pop() {
+        lines[line as usize] = Line::EMPTY;
+        return line;
+    }
+    lines.push(Line::EMPTY);
+    lines.len() as u32 - 1
+}
+
+/// Changes the place of a rule.
+enum Move {
+    In(Ternary),
+    Out,
+    Anew(u64),
+}
+
+/// A [`Move`] of the rule in a row, with the instructions of a look-up.
+struct Update<'a> {
+    classifier: &'a mut BitSelect,
+    row: u32,
+    step: Move,
+}
+
+impl Kernel for Update<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, vector: V) {
+        let Update { classifier, row, step } = self;
+        match step {
+            Move::In(ternary) => classifier.place(vector, row, &ternary),
+            Move::Out => classifier.displace(vector, row),
+            Move::Anew(rank) => {
+                classifier.displace(vector, row);
+                let here = &mut classifier.rows[row as usize];
+                here.rank = rank;
+                if here.table != NOWHERE {
+                    let ternary = Ternary::new(&classifier.matcher(row));
+                    classifier.place(vector, row, &ternary);
+                }
+            }
+        }
+    }
+}
+
+impl Classifier for BitSelect {
+    #[inline]
+    fn classify(&self, keys: &[Key], verdicts: &mut [Verdict]) {
+        self.look_up.call(self, keys, verdicts);
+    }
+
+    fn insert(&mut self, rule: Rule) -> Result<(), InsertError> {
+        if self.ids.contains_key(&rule.id) {
+            return Err(InsertError::Exists(rule.id));
+        }
+        let rule = Ranked::new(&rule);
+        let row = self.add_row(&rule);
+        self.ids.insert(rule.rank as u32, row);
+        if rule.matcher != Matcher::NEVER {
+            let step = Move::In(Ternary::new(&rule.matcher));
+            self.cpu.run(Update { classifier: self, row, step });
+        }
+        if self.is_worn() {
+            self.build();
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, id: u32) -> bool {
+        let Some(row) = self.ids.remove(&id) else { return false };
+        self.cpu.run(Update { classifier: self, row, step: Move::Out });
+        let rest = self.rows[row as usize].rest;
+        if rest != COMPLETE {
+            self.rests.remove(rest);
+        }
+        self.free_rows.push(row);
+        true
+    }
+
+    fn set_precedence(&mut self, id: u32, precedence: u32) -> bool {
+        let Some(&row) = self.ids.get(&id) else { return false };
+        self.cpu.run(Update { classifier: self, row, step: Move::Anew(rank(precedence, id)) });
+        true
+    }
+
+    fn insert_all(&mut self, rules: &[Rule]) -> Result<(), InsertError> {
+        if rules.len() < 64 + self.ids.len() / 2 {
+            return rules.iter().try_for_each(|rule| self.insert(*rule));
+        }
+        self.ids.reserve(rules.len());
+        let present = rules.iter().position(|rule| {
+            let present = self.ids.contains_key(&rule.id);
+            if !present {
+                self.add(&Ranked::new(rule));
+            }
+            present
+        });
+        self.build();
+        present.map_or(Ok(()), |at| Err(InsertError::Exists(rules[at].id)))
+    }
+
+    fn optimise(&mut self) {
+        self.build();
+    }
+
+    fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let tables: usize =
+            self.tables.iter().map(|table| size_of::<Table>() + table.cells.capacity() * 4).sum();
+        size_of::<BitSelect>()
+            + tables
+            + self.rows.capacity() * size_of::<Row>()
+            + self.lines.capacity() * size_of::<Line>()
+            + (self.free_rows.capacity() + self.free_lines.capacity()) * 4
+            + self.rests.heap_bytes()
+            + map_bytes(&self.ids)
+    }
+}
