@@ -1,9 +1,11 @@
 //! What is compared: the backends of `classifier`, and DPDK's rte_acl where it is linked.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::slice;
 
 use classifier::backend::Visit;
+use classifier::cache::Cache;
 use classifier::{Backend, Classifier, InsertError, Key, Rule, Verdict};
 
 use super::measure::BATCH;
@@ -43,6 +45,46 @@ impl<C: Classifier> Runs for Held<C> {
     }
 }
 
+/// A classifier behind a cache of verdicts.
+struct Cached<C> {
+    classifier: C,
+    cache: RefCell<Cache>,
+}
+
+/// The rules stay as they are, so there is one epoch.
+const EPOCH: u64 = 1;
+
+impl<C: Classifier> Runs for Cached<C> {
+    fn one_by_one(&self, keys: &[Key], verdicts: &mut [Verdict]) {
+        let cache = &mut *self.cache.borrow_mut();
+        for (key, verdict) in keys.iter().zip(verdicts) {
+            cache.classify(&self.classifier, EPOCH, slice::from_ref(key), slice::from_mut(verdict));
+        }
+    }
+
+    fn in_batches(&self, keys: &[Key], verdicts: &mut [Verdict]) {
+        let cache = &mut *self.cache.borrow_mut();
+        for (keys, verdicts) in keys.chunks(BATCH).zip(verdicts.chunks_mut(BATCH)) {
+            cache.classify(&self.classifier, EPOCH, keys, verdicts);
+        }
+    }
+
+    fn classifier(&mut self) -> &mut dyn Classifier {
+        &mut self.classifier
+    }
+}
+
+/// Puts a cache with room for so many verdicts before a classifier.
+struct HoldCached(usize);
+
+impl Visit for HoldCached {
+    type Output = Box<dyn Runs>;
+
+    fn visit<C: Classifier + Clone + 'static>(self, classifier: C) -> Self::Output {
+        Box::new(Cached { classifier, cache: RefCell::new(Cache::new(self.0)) })
+    }
+}
+
 struct Hold;
 
 impl Visit for Hold {
@@ -65,7 +107,17 @@ pub(super) enum Calls {
 impl Contender {
     /// A backend with these rules in it, built as well as it can be.
     pub(super) fn build(backend: Backend, rules: &[Rule]) -> Result<Contender, InsertError> {
-        let mut contender = Contender { name: backend.name(), runs: backend.with(Hold) };
+        Contender { name: backend.name(), runs: backend.with(Hold) }.filled(rules)
+    }
+
+    /// `auto` behind a cache with room for so many verdicts.
+    pub(super) fn cached(entries: usize, rules: &[Rule]) -> Result<Contender, InsertError> {
+        let runs = Backend::Auto.with(HoldCached(entries));
+        Contender { name: "auto_cached", runs }.filled(rules)
+    }
+
+    fn filled(self, rules: &[Rule]) -> Result<Contender, InsertError> {
+        let mut contender = self;
         contender.classifier().insert_all(rules)?;
         contender.classifier().optimise();
         Ok(contender)

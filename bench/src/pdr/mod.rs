@@ -1,7 +1,7 @@
 //! `pdr`: how fast packets find their rule, and rules change, with every backend of the crate `classifier`.
 //!
 //! One pinned core. Parts, each a module: look-ups and updates by backend, rule family and size ([`lookup`],
-//! [`update`]); the L25GC paper's comparison for 2 to 100 PDRs ([`figure11`]); look-ups in cold caches ([`cold`]) and
+//! [`update`]); the L25GC paper's comparison for 2 to 100 PDRs ([`figure11`]); a million sessions ([`sessions`]); look-ups in cold caches ([`cold`]) and
 //! while another core updates ([`concurrent`]). [`summary`] draws the promised figures from the samples.
 //!
 //! Contenders take turns within a round (A B C … A B C), so that a busy moment of the machine hits all of them; a
@@ -31,6 +31,7 @@ mod lookup;
 mod measure;
 pub mod panels;
 mod results;
+mod sessions;
 mod summary;
 mod update;
 
@@ -161,6 +162,7 @@ pub fn run(options: &Options) -> anyhow::Result<Experiment> {
     };
     figure11::run(&plan, &mut session);
     lookup::run(&plan, &mut session);
+    sessions::run(&plan, &mut session);
     cold::run(&plan, &mut session);
     concurrent::run(&plan, &mut session, others.first().copied());
     experiment.param("left_out", session.left_out.clone());

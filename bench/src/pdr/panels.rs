@@ -23,6 +23,7 @@ pub fn panels(experiment: &Experiment) -> Vec<Panel> {
         family("memory, ACL", "acl", "bytes"),
         family("look-up of 2 to 100 PDRs, as L25GC Figure 11", "figure11", "lookup"),
         family("update of 2 to 100 PDRs, as L25GC Figure 11", "figure11", "update"),
+        family("look-up of Zipf traffic in batches of 32, ACL", "acl", "lookup_zipf_b32"),
         Panel::of(experiment, "look-up of 1,000 ACL rules under updates", |name| {
             Some(name.strip_suffix(".acl.lookup_under_updates")?.to_owned())
         }),

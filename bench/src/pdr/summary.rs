@@ -58,6 +58,23 @@ pub(super) fn write(results: &Results, experiment: &mut Experiment) {
             add(format!("auto_ns_{n}_{level}"), ns);
         }
     }
+    for rules in [4, 16] {
+        for (situation, suffix) in [("cold", ""), ("cold_own", "_own"), ("cold_full", "_full")] {
+            let (hash_list, sessions) =
+                (format!("hash_list.{situation}.lookup"), format!("sessions.{situation}.lookup_b32"));
+            add(
+                format!("cold_1m_x{rules}{suffix}_vs_hash_list"),
+                results.ratio(&hash_list, &sessions, rules),
+            );
+            add(format!("cold_1m_x{rules}{suffix}_ns"), results.median(&sessions, rules));
+            let bytes = results.median(&format!("sessions.{situation}.bytes"), rules);
+            add(format!("cold_1m_x{rules}{suffix}_mb"), bytes);
+        }
+    }
+    for (n, size) in SIZES {
+        let ns = results.median("auto_cached.acl.lookup_zipf_b32", n);
+        add(format!("auto_cached_zipf_ns_{size}"), ns);
+    }
     for (name, _) in PUBLISHED {
         let (line, n) = name.trim_start_matches("figure11_").split_once("_ns_").unwrap_or_default();
         let n = n.parse().unwrap_or(0);
