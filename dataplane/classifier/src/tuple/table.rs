@@ -40,9 +40,12 @@ impl Bucket {
             found as u32 & 0x7F
         }
         #[cfg(not(target_arch = "x86_64"))]
-        {
-            (0..PLACES).fold(0, |found, at| found | u32::from(self.tags[at] == tag) << at)
-        }
+        self.find_one_by_one(tag)
+    }
+
+    #[cfg(any(test, not(target_arch = "x86_64")))]
+    fn find_one_by_one(&self, tag: u16) -> u32 {
+        (0..PLACES).map(|at| u32::from(self.tags[at] == tag) << at).sum()
     }
 }
 
@@ -217,5 +220,43 @@ impl Table {
 
     pub fn heap_bytes(&self) -> usize {
         self.buckets.len() * size_of::<Bucket>() + self.heads.len() * size_of::<Head>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_found_as_one_by_one() {
+        for seed in 0..2000u64 {
+            let tags = std::array::from_fn(|at| [0, 0x8000, 0x8001, 0xFFFF][(seed >> (2 * at) & 3) as usize]);
+            let bucket = Bucket { tags, passed: 0x8001 };
+            for tag in [0, 0x8000, 0x8001, 0x8002, 0xFFFF] {
+                assert_eq!(bucket.find(tag), bucket.find_one_by_one(tag));
+            }
+        }
+    }
+
+    #[test]
+    fn heads_that_want_one_bucket_are_found_until_they_go() {
+        let tuple = Tuple { first: [0; 2], rest: [0; crate::store::REST] };
+        let mut table = Table::new(tuple, 0);
+        table.reset(64);
+        // All want the last bucket; half of them with one tag.
+        let hash = |head: u32| u64::MAX >> 16 | u64::from(head / 2) << 48;
+        for head in 0..40 {
+            assert!(!table.is_full());
+            table.add(hash(head), head);
+        }
+        let place = |table: &Table, wanted: u32| table.locate(hash(wanted), |&head| head == wanted);
+        for gone in (0..40).map(|at| at * 7 % 40) {
+            let at = place(&table, gone);
+            assert_eq!(at.map(|at| *table.head(at)), Some(gone));
+            table.remove(hash(gone), at.unwrap_or_default());
+            assert_eq!(place(&table, gone), None);
+        }
+        assert_eq!(table.heads().count(), 0);
+        assert!(table.buckets.iter().all(|bucket| bucket.passed == 0));
     }
 }
