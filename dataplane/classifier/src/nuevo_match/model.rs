@@ -335,7 +335,7 @@ mod tests {
             (0..62).map(|at| (1 << at, (1 << at) + ((1_u64 << at) - 1))).collect(),
             // Clusters of clusters of clusters.
             (0..20_000)
-                .map(|at| ((at / 900) << 50 | (at % 900 / 30) << 22 | at % 30, at))
+                .map(|at| ((at / 900) << 50 | (at % 900 / 30) << 22 | (at % 30), at))
                 .map(|(x, _)| (x, x))
                 .collect(),
         ] {

@@ -120,11 +120,11 @@ fn few(random: &mut Random, id: u32) -> Rule {
     };
     let prefix = |random: &mut Random| {
         let length = [0, 1, 8, 9, 28, 31, 32, 32][random.below(8)];
-        random.chance(700).then(|| Prefix::new(address(random), length).unwrap())
+        random.chance(700).then(|| Prefix::new(address(random), length).expect("a length within bounds"))
     };
     let ports = |random: &mut Random| {
         let (a, b) = (random.below(40) as u16 * 1600, random.below(40) as u16 * 1600);
-        random.chance(400).then(|| PortRange::new(a.min(b), a.max(b)).unwrap())
+        random.chance(400).then(|| PortRange::new(a.min(b), a.max(b)).expect("in order"))
     };
     let filter = Filter {
         source: prefix(random),
