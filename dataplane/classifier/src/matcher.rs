@@ -37,9 +37,13 @@ pub(crate) struct Ranked {
 
 impl Ranked {
     /// A rule, compiled.
+    #[inline]
     pub fn new(rule: &Rule) -> Ranked {
-        let matcher = Matcher::new(&rule.filter).unwrap_or(Matcher::NEVER);
-        Ranked { rank: rule.rank(), value: rule.value, matcher }
+        let mut ranked = Ranked { rank: rule.rank(), value: rule.value, matcher: Matcher::ALL };
+        if !ranked.matcher.demand(&rule.filter) {
+            ranked.matcher = Matcher::NEVER;
+        }
+        ranked
     }
 }
 
@@ -62,9 +66,16 @@ impl Matcher {
     ///
     /// Only addresses and the IP versions that fields ask for can do so: all other fields have bits of their own.
     /// Every update compiles, so this avoids what is not needed.
-    #[inline]
     pub fn new(filter: &Filter) -> Option<Matcher> {
         let mut matcher = Matcher::ALL;
+        matcher.demand(filter).then_some(matcher)
+    }
+
+    /// Makes [`Matcher::ALL`] demand what a filter does; `false` when no packet can ever match.
+    ///
+    /// In place: a copy made just after words were written one by one would wait for each of them.
+    #[inline(always)]
+    fn demand(&mut self, filter: &Filter) -> bool {
         // Word 3, that most fields have a part in.
         let (mut mask, mut value) = (0, 0);
         let mut require = |bits: u32, of: u32| {
@@ -72,16 +83,18 @@ impl Matcher {
             value |= of;
         };
         let mut family = 0;
-        matcher.addresses(filter, &mut family)?;
+        if self.addresses(filter, &mut family).is_none() {
+            return false;
+        }
         if let Some(protocol) = filter.protocol {
             require(0xFF, protocol.into());
         }
         if let Some(range) = filter.source_ports {
-            matcher.source_ports = range.bounds();
+            self.source_ports = range.bounds();
             require(present::PORTS, present::PORTS);
         }
         if let Some(range) = filter.destination_ports {
-            matcher.destination_ports = range.bounds();
+            self.destination_ports = range.bounds();
             require(present::PORTS, present::PORTS);
         }
         if let Some(tos) = filter.tos {
@@ -91,11 +104,11 @@ impl Matcher {
             require(0x3F << 16 | present::QFI, u32::from(qfi.get()) << 16 | present::QFI);
         }
         if let Some(spi) = filter.spi {
-            matcher.add(4, u32::MAX, spi);
+            self.add(4, u32::MAX, spi);
             require(present::SPI, present::SPI);
         }
         if let Some(label) = filter.flow_label {
-            matcher.add(5, 0xF_FFFF, label.get());
+            self.add(5, 0xF_FFFF, label.get());
             family |= present::V6;
         }
         if filter.teid.is_some() {
@@ -105,18 +118,18 @@ impl Matcher {
             require(present::APPLICATION, present::APPLICATION);
         }
         if let Some(ethernet) = &filter.ethernet {
-            let bits = matcher.ethernet(ethernet);
+            let bits = self.ethernet(ethernet);
             require(bits, bits);
         }
-        matcher.tunnel(filter);
+        self.tunnel(filter);
         if family == present::V4 | present::V6 {
-            return None;
+            return false;
         }
         if family != 0 {
             require(present::V4 | present::V6, family);
         }
-        (matcher.mask[3], matcher.value[3]) = (mask, value);
-        Some(matcher)
+        (self.mask[3], self.value[3]) = (mask, value);
+        true
     }
 
     /// Addresses; adds the IP versions they ask for to `family`. `None` when they exclude each other.
@@ -225,7 +238,7 @@ impl Matcher {
 
     /// A bit for every word that the mask is not zero in.
     pub fn used_words(&self) -> u32 {
-        (0..WORDS).filter(|&word| self.mask[word] != 0).map(|word| 1 << word).sum()
+        (0..WORDS).fold(0, |used, word| used | u32::from(self.mask[word] != 0) << word)
     }
 
     /// Bits of `field` that must have a certain value, from bit 0 of the field. For ports: the bits that first and
@@ -264,7 +277,9 @@ impl Matcher {
     }
 }
 
-fn common((first, last): (u16, u16)) -> u32 {
+/// The bits of a port that are the same in all of a range, from the left.
+#[inline]
+pub(crate) fn common((first, last): (u16, u16)) -> u32 {
     let differ = u32::from(first ^ last);
     0xFFFF & !(u32::MAX.checked_shr(differ.leading_zeros()).unwrap_or(0))
 }

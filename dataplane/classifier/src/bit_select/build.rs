@@ -3,7 +3,6 @@
 use super::choose::{self, MAX_OPEN, SMALL, Ternary};
 use super::index::Index;
 use super::{ALWAYS, BitSelect, LINK, Line, MAX_TABLES, NOWHERE, Table, new_line};
-use crate::key::WORDS;
 use crate::simd::portable::Portable;
 
 /// Rules that are not worth a table of their own.
@@ -142,13 +141,4 @@ fn fill(entries: &[Entry], index: &Index, order: &[usize], cube: Cube, out: &mut
     let fixed = cube.fixed | bit;
     fill(entries, index, order, Cube { base: cube.base, fixed, members: zero }, out);
     fill(entries, index, order, Cube { base: cube.base | bit, fixed, members: one }, out);
-}
-
-impl Index {
-    /// The bit of the cell number that a bit of a key becomes.
-    fn weight(&self, (word, bit): (usize, u32)) -> usize {
-        let mut words = [0; WORDS];
-        words[word] = 1 << bit;
-        self.of(&words, Portable)
-    }
 }

@@ -9,7 +9,7 @@ use crate::key::WORDS;
 use crate::matcher::{Field, Matcher};
 
 /// Bits of the index that a rule may leave open: it belongs to two to this power of cells.
-pub(super) const MAX_OPEN: u32 = 5;
+pub(super) const MAX_OPEN: u32 = 4;
 /// Bits of an index at most: 2²⁰ cells of 4 octets.
 const MAX_BITS: usize = 20;
 /// What turning a rule away costs, in rules scanned.
@@ -19,36 +19,60 @@ pub(super) const SMALL: usize = 8;
 /// Rules looked at when choosing: more do not choose better, and choosing is most of the time of building.
 const SAMPLE: usize = 8192;
 /// Pairs of rules looked at when choosing the bits of a filter.
-const PAIRS: usize = 2048;
+const SAMPLE_PAIRS: usize = 2048;
 /// Bits of a filter: what a line has room for.
 const FILTER_BITS: usize = 16;
 /// Least part of the cost that a bit has to save, since it doubles the index.
 const LEAST_GAIN: f64 = 0.01;
 
+/// Words of a key, two at a time: bit `i` of them all is bit `i % 64` of pair `i / 64`.
+pub(super) const PAIRS: usize = WORDS / 2;
+
 /// What a rule demands of every bit, ports included as far as their range is a prefix.
+///
+/// In pairs of words, as they are gathered: reading a pair just after writing its halves would wait for both.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ternary {
-    pub mask: [u32; WORDS],
-    pub value: [u32; WORDS],
+    pub mask: [u64; PAIRS],
+    pub value: [u64; PAIRS],
 }
 
 impl Ternary {
+    #[inline(always)]
     pub fn new(matcher: &Matcher) -> Ternary {
-        let mut ternary = Ternary { mask: matcher.mask, value: matcher.value };
+        let pair =
+            |words: &[u32; WORDS], at: usize| u64::from(words[2 * at]) | u64::from(words[2 * at + 1]) << 32;
+        let mut ternary = Ternary {
+            mask: std::array::from_fn(|at| pair(&matcher.mask, at)),
+            value: std::array::from_fn(|at| pair(&matcher.value, at)),
+        };
         let (source, destination) = (Field::SOURCE_PORT, Field::DESTINATION_PORT);
-        ternary.mask[2] = matcher.mask(source) << 16 | matcher.mask(destination);
-        ternary.value[2] = matcher.value(source) << 16 | matcher.value(destination);
+        // Word 2 of a matcher is empty.
+        ternary.mask[1] |= u64::from(matcher.mask(source) << 16 | matcher.mask(destination));
+        ternary.value[1] |= u64::from(matcher.value(source) << 16 | matcher.value(destination));
         ternary
     }
 
+    /// Whether the bit has to have a certain value.
+    #[inline(always)]
+    fn demands(&self, bit: usize) -> bool {
+        self.mask[bit / 64] >> (bit % 64) & 1 == 1
+    }
+
+    /// Which.
+    #[inline(always)]
+    fn is_one(&self, bit: usize) -> bool {
+        self.value[bit / 64] >> (bit % 64) & 1 == 1
+    }
+
     /// Bits of which the two demand different values.
-    fn excludes(&self, other: &Ternary) -> [u32; WORDS] {
+    fn excludes(&self, other: &Ternary) -> [u64; PAIRS] {
         std::array::from_fn(|at| (self.value[at] ^ other.value[at]) & self.mask[at] & other.mask[at])
     }
 }
 
-/// Bits to index by, as word and bit, the most dividing first.
-pub(super) type Selection = Vec<(usize, u32)>;
+/// Bits to index by, the most dividing first.
+pub(super) type Selection = Vec<usize>;
 
 /// A rule in a cell.
 #[derive(Clone, Copy)]
@@ -79,31 +103,27 @@ pub(super) fn filter_bits(rules: &[&Ternary], cells: &[Vec<u32>], index: &Select
     let all: Vec<(&Ternary, &Ternary)> = pairs
         .filter_map(|few| Some((*rules.get(*few.first()? as usize)?, *rules.get(*few.last()? as usize)?)))
         .collect();
-    let step = (all.len() / PAIRS).max(1);
-    let mut pairs: Vec<([u32; WORDS], f32)> =
+    let step = (all.len() / SAMPLE_PAIRS).max(1);
+    let mut pairs: Vec<([u64; PAIRS], f32)> =
         all.iter().step_by(step).map(|(one, other)| (one.excludes(other), 1.0)).collect();
     let mut chosen = Selection::new();
     while chosen.len() < FILTER_BITS {
-        let mut worth = [[0.0f32; 32]; WORDS];
+        let mut worth = [0.0f32; PAIRS * 64];
         for (differ, weight) in &pairs {
-            for (word, differ) in differ.iter().enumerate() {
+            for (at, differ) in differ.iter().enumerate() {
                 let mut left = *differ;
                 while left != 0 {
-                    worth[word][left.trailing_zeros() as usize] += weight;
+                    worth[at * 64 + left.trailing_zeros() as usize] += weight;
                     left &= left - 1;
                 }
             }
         }
-        let bits = (0..WORDS).flat_map(|word| (0..32).map(move |bit| (word, bit)));
-        let free = bits.filter(|bit| !index.contains(bit) && !chosen.contains(bit));
-        let worth = |(word, bit): (usize, u32)| worth[word][bit as usize];
-        let Some((word, bit)) = free.max_by(|a, b| worth(*a).total_cmp(&worth(*b))) else { break };
-        if worth((word, bit)) == 0.0 {
-            break;
-        }
-        chosen.push((word, bit));
+        index.iter().chain(&chosen).for_each(|taken| worth[*taken] = 0.0);
+        let best = (0..worth.len()).max_by(|a, b| worth[*a].total_cmp(&worth[*b]));
+        let Some(bit) = best.filter(|bit| worth[*bit] > 0.0) else { break };
+        chosen.push(bit);
         for (differ, weight) in &mut pairs {
-            if differ[word] >> bit & 1 == 1 {
+            if differ[bit / 64] >> (bit % 64) & 1 == 1 {
                 *weight /= 4.0;
             }
         }
@@ -146,8 +166,7 @@ impl Half {
 
 impl<'a> Chooser<'a> {
     fn new(sample: Vec<&'a Ternary>, cells: Vec<Vec<Member>>, scale: f64) -> Chooser<'a> {
-        let bits = (0..WORDS).flat_map(|word| (0..32).map(move |bit| (word, bit)));
-        let candidates = bits.filter(|bit| divides(&sample, *bit)).collect();
+        let candidates = (0..PAIRS * 64).filter(|bit| divides(&sample, *bit)).collect();
         Chooser { open: vec![0; sample.len()], sample, scale, candidates, cells }
     }
 
@@ -163,7 +182,7 @@ impl<'a> Chooser<'a> {
     }
 
     /// The bit that saves most; none when it saves too little.
-    fn best_bit(&self) -> Option<(usize, u32)> {
+    fn best_bit(&self) -> Option<usize> {
         let cost = |cell: &Vec<Member>| {
             let mut whole = Half::default();
             cell.iter().for_each(|member| whole.add(member.part));
@@ -177,12 +196,12 @@ impl<'a> Chooser<'a> {
     }
 
     /// What the cell costs after division by a bit.
-    fn divided(&self, cell: &[Member], (word, bit): (usize, u32)) -> f64 {
+    fn divided(&self, cell: &[Member], bit: usize) -> f64 {
         let (mut zero, mut one, mut away) = (Half::default(), Half::default(), 0.0f32);
         for member in cell {
             let rule = self.sample[member.rule as usize];
-            if rule.mask[word] >> bit & 1 == 1 {
-                if rule.value[word] >> bit & 1 == 1 { one.add(member.part) } else { zero.add(member.part) }
+            if rule.demands(bit) {
+                if rule.is_one(bit) { one.add(member.part) } else { zero.add(member.part) }
             } else if self.open[member.rule as usize] < MAX_OPEN {
                 one.add(member.part / 2.0);
                 zero.add(member.part / 2.0);
@@ -194,14 +213,14 @@ impl<'a> Chooser<'a> {
     }
 
     /// Divides the cells; those that become small are done.
-    fn divide(&mut self, (word, bit): (usize, u32)) {
+    fn divide(&mut self, bit: usize) {
         let mut halves = Vec::with_capacity(self.cells.len() * 2);
         for cell in &self.cells {
             let (mut zero, mut one) = (Vec::new(), Vec::new());
             for member in cell {
                 let rule = self.sample[member.rule as usize];
-                if rule.mask[word] >> bit & 1 == 1 {
-                    if rule.value[word] >> bit & 1 == 1 { &mut one } else { &mut zero }.push(*member);
+                if rule.demands(bit) {
+                    if rule.is_one(bit) { &mut one } else { &mut zero }.push(*member);
                 } else if self.open[member.rule as usize] < MAX_OPEN {
                     let half = Member { part: member.part / 2.0, ..*member };
                     zero.push(half);
@@ -212,20 +231,15 @@ impl<'a> Chooser<'a> {
             halves.extend([zero, one].into_iter().filter(large));
         }
         for (rule, open) in self.sample.iter().zip(&mut self.open) {
-            *open += 1 - (rule.mask[word] >> bit & 1);
+            *open += u32::from(!rule.demands(bit));
         }
         self.cells = halves;
     }
 }
 
 /// Whether some rules demand a zero and some a one, enough of them.
-fn divides(sample: &[&Ternary], (word, bit): (usize, u32)) -> bool {
-    let (mut zero, mut one) = (0, 0);
-    for rule in sample {
-        let demanded = rule.mask[word] >> bit & 1;
-        let value = rule.value[word] >> bit & 1;
-        one += (demanded & value) as usize;
-        zero += (demanded & (value ^ 1)) as usize;
-    }
-    zero.min(one) * 64 > sample.len()
+fn divides(sample: &[&Ternary], bit: usize) -> bool {
+    let demanding = sample.iter().filter(|rule| rule.demands(bit)).count();
+    let one = sample.iter().filter(|rule| rule.is_one(bit)).count();
+    one.min(demanding - one) * 64 > sample.len()
 }

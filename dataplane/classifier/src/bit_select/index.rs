@@ -1,8 +1,9 @@
 //! From the chosen bits of a key to the number of a cell.
 
-use super::choose::Ternary;
-use crate::key::WORDS;
+use super::choose::{PAIRS, Ternary};
+use crate::Key;
 use crate::simd::Scan;
+use crate::simd::portable::Portable;
 
 /// Gathers bits of two neighbouring words.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,21 +26,16 @@ pub(super) struct Index {
     bits: u32,
 }
 
-#[inline(always)]
-fn pair(words: &[u32; WORDS], at: usize) -> u64 {
-    u64::from(words[2 * at]) | u64::from(words[2 * at + 1]) << 32
-}
-
 impl Index {
-    pub fn new(selection: &[(usize, u32)]) -> Index {
-        let mut words = [0; WORDS];
-        for (word, bit) in selection {
-            words[*word] |= 1 << bit;
+    /// Of these bits, in any order.
+    pub fn new(selection: &[usize]) -> Index {
+        let mut masks = [0u64; PAIRS];
+        for bit in selection {
+            masks[bit / 64] |= 1 << (bit % 64);
         }
         let mut bits = 0;
-        let mut picks = (0..WORDS / 2).map(|at| {
-            let mask = pair(&words, at);
-            let pick = Pick { pair: at, mask, shift: bits };
+        let mut picks = masks.into_iter().enumerate().map(|(pair, mask)| {
+            let pick = Pick { pair, mask, shift: bits };
             bits += mask.count_ones();
             pick
         });
@@ -53,28 +49,40 @@ impl Index {
         1 << self.bits
     }
 
-    /// The cell of these words.
+    /// The cell of a key.
     #[inline(always)]
-    pub fn of(&self, words: &[u32; WORDS], scan: impl Scan) -> usize {
+    pub fn of(&self, key: &Key, scan: impl Scan) -> usize {
+        let words = &key.words;
+        self.gather(|at| u64::from(words[2 * at]) | u64::from(words[2 * at + 1]) << 32, scan)
+    }
+
+    /// The number that these pairs of words make.
+    #[inline(always)]
+    fn gather(&self, pair: impl Fn(usize) -> u64, scan: impl Scan) -> usize {
         // The first two picks are at fixed places, the others are seldom there.
-        let mut cell = scan.gather(pair(words, 0), self.addresses.mask)
-            | scan.gather(pair(words, 1), self.ports.mask) << self.ports.shift;
+        let mut number = scan.gather(pair(0), self.addresses.mask)
+            | scan.gather(pair(1), self.ports.mask) << self.ports.shift;
         for pick in &self.more {
-            cell |= scan.gather(pair(words, pick.pair), pick.mask) << pick.shift;
+            number |= scan.gather(pair(pick.pair), pick.mask) << pick.shift;
         }
-        cell as usize
+        number as usize
+    }
+
+    /// The bit of the number that a bit of the key becomes.
+    pub fn weight(&self, bit: usize) -> usize {
+        self.gather(|at| if at == bit / 64 { 1 << (bit % 64) } else { 0 }, Portable)
     }
 
     /// Mask and value that a rule demands of the number.
     #[inline(always)]
     pub fn demands(&self, rule: &Ternary, scan: impl Scan) -> (usize, usize) {
-        (self.of(&rule.mask, scan), self.of(&rule.value, scan))
+        (self.gather(|at| rule.mask[at], scan), self.gather(|at| rule.value[at], scan))
     }
 
     /// Bits of the number that a rule leaves open: it belongs to two to this power of cells.
     #[inline(always)]
     pub fn spread(&self, rule: &Ternary, scan: impl Scan) -> u32 {
-        self.bits - self.of(&rule.mask, scan).count_ones()
+        self.bits - self.gather(|at| rule.mask[at], scan).count_ones()
     }
 
     /// All cells that a rule belongs to, ascending.

@@ -25,8 +25,8 @@ impl BitSelect {
             if table.best > best {
                 break;
             }
-            let line = table.cells[table.index.of(&key.words, vector)];
-            let bits = table.filter.of(&key.words, vector) as u16;
+            let line = table.cells[table.index.of(key, vector)];
+            let bits = table.filter.of(key, vector) as u16;
             let mut line = &self.lines[line as usize];
             let mut lanes = vector.filter(&line.masks, &line.values, bits);
             while lanes != 0 {

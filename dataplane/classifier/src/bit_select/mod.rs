@@ -194,6 +194,30 @@ impl BitSelect {
         at
     }
 
+    /// What the rule in a row demands, bit by bit.
+    #[inline(always)]
+    fn ternary(&self, row: u32) -> Ternary {
+        let here = &self.rows[row as usize];
+        if here.rest != COMPLETE {
+            return Ternary::new(&self.matcher(row));
+        }
+        // The row itself says it all, and a detour through a matcher would cost more than the update.
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let span = here.mask[3];
+        let first = here.value[3];
+        let ports = |shift: u32| {
+            let first = (first >> shift) as u16;
+            crate::matcher::common((first, first + (span >> shift) as u16)) << shift
+        };
+        let ports = ports(16) | ports(0);
+        let mut ternary = Ternary { mask: [0; choose::PAIRS], value: [0; choose::PAIRS] };
+        ternary.mask[0] = pair(here.mask[0], here.mask[1]);
+        ternary.value[0] = pair(here.value[0], here.value[1]);
+        ternary.mask[1] = pair(ports, here.mask[2]);
+        ternary.value[1] = pair(first & ports, here.value[2]);
+        ternary
+    }
+
     /// What the rule in a row selects.
     fn matcher(&self, row: u32) -> Matcher {
         let row = &self.rows[row as usize];
@@ -341,7 +365,7 @@ impl BitSelect {
         if at == self.tables.len() - 1 {
             self.strays = self.strays.saturating_sub(1);
         }
-        let ternary = Ternary::new(&self.matcher(row));
+        let ternary = self.ternary(row);
         for cell in self.tables[at].index.cells_of(&ternary, scan) {
             self.remove_from(self.tables[at].cells[cell], row);
         }
@@ -413,7 +437,7 @@ fn new_line(lines: &mut Vec<Line>, free: &mut Vec<u32>) -> u32 {
 
 /// Changes the place of a rule.
 enum Move {
-    In(Ternary),
+    In,
     Out,
     Anew(u64),
 }
@@ -432,14 +456,17 @@ impl Kernel for Update<'_> {
     fn run<V: Vector>(self, vector: V) {
         let Update { classifier, row, step } = self;
         match step {
-            Move::In(ternary) => classifier.place(vector, row, &ternary),
+            Move::In => {
+                let ternary = classifier.ternary(row);
+                classifier.place(vector, row, &ternary);
+            }
             Move::Out => classifier.displace(vector, row),
             Move::Anew(rank) => {
                 classifier.displace(vector, row);
                 let here = &mut classifier.rows[row as usize];
                 here.rank = rank;
                 if here.table != NOWHERE {
-                    let ternary = Ternary::new(&classifier.matcher(row));
+                    let ternary = classifier.ternary(row);
                     classifier.place(vector, row, &ternary);
                 }
             }
@@ -461,8 +488,7 @@ impl Classifier for BitSelect {
         let row = self.add_row(&rule);
         self.ids.insert(rule.rank as u32, row);
         if rule.matcher != Matcher::NEVER {
-            let step = Move::In(Ternary::new(&rule.matcher));
-            self.cpu.run(Update { classifier: self, row, step });
+            self.cpu.run(Update { classifier: self, row, step: Move::In });
         }
         if self.is_worn() {
             self.build();
