@@ -235,7 +235,7 @@ fn generated(scheme: &Forest<impl Policy>) {
             let copies: usize = tree.shapes().iter().map(|shape| shape.copies).sum();
             let longest = tree.shapes().iter().map(|shape| shape.longest_leaf).max();
             assert!(
-                copies <= 7 * n && longest <= Some(32 + n / 4),
+                copies <= 7 * n && longest <= Some(64 + n / 4),
                 "{family:?} {fields:?}: {copies}, {longest:?}"
             );
             for traffic in [Traffic::Uniform, Traffic::NoMatch] {

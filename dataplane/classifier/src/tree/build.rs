@@ -51,6 +51,13 @@ pub enum Action {
     /// Cuts by any bits of fields (not dimensions). Those of a port, whose rules are ranges, must be the highest that
     /// differ within the region.
     Windows([Window; MAX_CUTS]),
+    /// Puts rules that ask for fewer than `least` bits of a field into a tree beside that of the others.
+    Beside {
+        /// Index in [`Field::ALL`].
+        field: u8,
+        /// Bits.
+        least: u8,
+    },
 }
 
 impl Action {
@@ -102,6 +109,18 @@ impl Space {
         &self.extents[rule as usize * self.dims.len() + dim]
     }
 
+    /// Bits that a rule asks for of a field; of a port, those that the length of its range leaves.
+    pub fn asked(&self, rule: u32, field: u8) -> u32 {
+        let Some(dim) = self.dims.iter().position(|&dim| dim == field) else { return 0 };
+        let extent = self.extent(rule, dim);
+        match Field::ALL[field as usize] {
+            port @ (Field::SOURCE_PORT | Field::DESTINATION_PORT) => {
+                port.width() - (extent.span() + 1).ilog2()
+            }
+            _ => extent.mask.count_ones(),
+        }
+    }
+
     /// What it can match of a dimension in a part that it belongs to.
     #[inline]
     pub fn clipped(&self, part: &Part, rule: u32, dim: usize) -> Extent {
@@ -150,7 +169,7 @@ impl Space {
     /// The step that an action is in this part; `None` when it would divide nothing.
     pub fn step(&self, part: &Part, action: &Action) -> Option<Step> {
         match *action {
-            Action::Leaf => None,
+            Action::Leaf | Action::Beside { .. } => None,
             Action::Split(dim, bound) => {
                 let &(first, last) = part.region.get(dim as usize)?;
                 let field = self.dims[dim as usize];
@@ -352,6 +371,9 @@ impl Limits {
     pub const LOCAL: Limits = Limits { copies: 2, total: 3 };
 }
 
+/// Leaves' worth of rules up to which a part with rules that reach far becomes a leaf: usually, and when the copies of all
+/// rules are used up.
+const CHAIN_OR_LEAF: (usize, usize) = (4, 8);
 /// Budget of rules in a tree beside another.
 const FAR_COPIES: u32 = 4;
 
@@ -398,6 +420,12 @@ impl<P: Policy> Builder<'_, P> {
         let small = rules <= self.policy.leaf_rules() || open.depth + 1 >= MAX_DEPTH;
         let action =
             if small { Action::Leaf } else { self.policy.choose(self.space, &open.part, open.depth) };
+        if let Action::Beside { field, least } = action {
+            let wide = |&rule: &u32| self.space.asked(rule, field) < u32::from(least);
+            let wide: Vec<bool> = open.part.rules.iter().map(wide).collect();
+            let both = wide.contains(&true) && wide.contains(&false);
+            return if both { self.both(open, &wide) } else { self.leaf(open) };
+        }
         let Some(step) = self.space.step(&open.part, &action) else { return self.leaf(open) };
         let reach: Vec<usize> =
             open.part.rules.iter().map(|&rule| self.space.reach(&open.part, &step, rule)).collect();
@@ -410,13 +438,16 @@ impl<P: Policy> Builder<'_, P> {
             let budget = if exhausted { 1 } else { open.budgets[at] as usize };
             if crowd { half.min(budget) } else { budget }
         };
+        // A leaf of a few blocks is read faster than a chain of small trees beside each other.
+        let blocks = if exhausted { CHAIN_OR_LEAF.1 } else { CHAIN_OR_LEAF.0 };
+        let short = rules <= blocks * self.policy.leaf_rules();
         let far: Vec<bool> = (0..rules).map(|at| reach[at] > limit(at)).collect();
         let count = far.iter().filter(|&&far| far).count();
         if count == 0 {
             self.divide(open, &step);
-        } else if count < rules && rules > 2 * self.policy.leaf_rules() {
+        } else if count < rules && !short {
             self.both(open, &far);
-        } else if exhausted || rules <= 2 * self.policy.leaf_rules() {
+        } else if exhausted || short {
             self.leaf(open);
         } else {
             // All reach far: there is nothing to put them beside.

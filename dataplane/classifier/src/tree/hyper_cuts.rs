@@ -20,7 +20,7 @@ use super::build::{Action, Limits, Part, Policy, Space};
 use super::choice::{Column, best_cut};
 
 /// Share of rules that reach nearly everywhere, from which on they are put beside the others.
-const WIDE_PERCENT: usize = 20;
+const WIDE_PERCENT: usize = 35;
 
 /// The classifier.
 pub type HyperCuts = Forest<Multidimensional>;

@@ -429,7 +429,7 @@ impl Tree {
 /// The leaves that a rule belongs into.
 #[derive(Clone, Debug, Default)]
 pub struct Walk {
-    /// The leaves, after [`Walk::run`].
+    /// The leaves, after a walk.
     pub leaves: Vec<u32>,
     /// The inner nodes above them.
     pub inner: Vec<u32>,
