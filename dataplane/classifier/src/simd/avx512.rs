@@ -189,20 +189,6 @@ unsafe fn load_8<const N: usize>(column: &[u32; N]) -> __m256i {
     unsafe { _mm256_loadu_si256(column.as_ptr().cast()) }
 }
 
-/// Picks the octet `at` of each 32-bit lane, as a number.
-const fn octet(at: u8) -> [u8; 64] {
-    let mut pattern = [0x80; 64];
-    let mut lane = 0;
-    while lane < 16 {
-        // Shuffles stay within 16 octets.
-        pattern[lane * 4] = (lane as u8 % 4) * 4 + at;
-        lane += 1;
-    }
-    pattern
-}
-const SOURCE_SHIFT: [u8; 64] = octet(1);
-const DESTINATION_SHIFT: [u8; 64] = octet(2);
-
 /// # Safety
 /// The CPU has the instructions, and `N` is 16.
 #[inline(always)]
@@ -210,9 +196,9 @@ unsafe fn candidates_16<const N: usize>(columns: &HotColumns<N>, probe: &Probe) 
     // SAFETY: the caller's promise.
     unsafe {
         let rule = load_16(&columns.code);
-        let source_shift = _mm512_shuffle_epi8(rule, _mm512_loadu_si512(SOURCE_SHIFT.as_ptr().cast()));
-        let destination_shift =
-            _mm512_shuffle_epi8(rule, _mm512_loadu_si512(DESTINATION_SHIFT.as_ptr().cast()));
+        // Two shifts each: a shuffle would have to load its pattern.
+        let source_shift = _mm512_srli_epi32::<24>(_mm512_slli_epi32::<16>(rule));
+        let destination_shift = _mm512_srli_epi32::<24>(_mm512_slli_epi32::<8>(rule));
         let source =
             _mm512_srlv_epi32(_mm512_xor_si512(load_16(&columns.source), probe.source), source_shift);
         let destination = _mm512_srlv_epi32(
@@ -240,9 +226,8 @@ unsafe fn candidates_8<const N: usize>(columns: &HotColumns<N>, probe: &Probe) -
     unsafe {
         let half = |word: __m512i| _mm512_castsi512_si256(word);
         let rule = load_8(&columns.code);
-        let source_shift = _mm256_shuffle_epi8(rule, _mm256_loadu_si256(SOURCE_SHIFT.as_ptr().cast()));
-        let destination_shift =
-            _mm256_shuffle_epi8(rule, _mm256_loadu_si256(DESTINATION_SHIFT.as_ptr().cast()));
+        let source_shift = _mm256_srli_epi32::<24>(_mm256_slli_epi32::<16>(rule));
+        let destination_shift = _mm256_srli_epi32::<24>(_mm256_slli_epi32::<8>(rule));
         let source =
             _mm256_srlv_epi32(_mm256_xor_si256(load_8(&columns.source), half(probe.source)), source_shift);
         let destination = _mm256_srlv_epi32(

@@ -23,7 +23,6 @@ use crate::matcher::Ranked;
 use crate::{Key, Matcher, Verdict, rank};
 
 use super::isa::{HotColumns, Vector};
-use super::portable::{Portable, outside, shifted};
 use super::rest::Rests;
 use super::rows::Rows;
 
@@ -74,22 +73,23 @@ pub struct Lane {
     id: u32,
 }
 
-const EMPTY: Lane = Lane {
-    code: code::EMPTY,
-    source: 0,
-    destination: 0,
-    first_ports: 0,
-    span_ports: 0,
-    value: 0,
-    precedence: u32::MAX,
-    id: u32::MAX,
-};
-
 impl Lane {
+    /// No rule: matches nothing.
+    pub const EMPTY: Lane = Lane {
+        code: code::EMPTY,
+        source: 0,
+        destination: 0,
+        first_ports: 0,
+        span_ports: 0,
+        value: 0,
+        precedence: u32::MAX,
+        id: u32::MAX,
+    };
+
     /// The rule of this rank ([`rank`]) and value. What does not fit a lane goes to `rests`: give it back by
     /// [`Lane::drop_rest`] once no lane holds the rule any more. Copies of a lane share it.
     pub fn new(matcher: &Matcher, rank: u64, value: u32, rests: &mut Rests) -> Lane {
-        let mut lane = Lane::alone(&Ranked { rank, value, matcher: *matcher });
+        let mut lane = Lane::alone(matcher, rank, value);
         let left = Lane::unsaid(matcher);
         if left != 0 && !lane.is_never() {
             lane.code |= code::MORE;
@@ -105,10 +105,10 @@ impl Lane {
     }
 
     /// As much of a rule as a lane can say.
-    pub(super) fn alone(Ranked { rank, value, matcher }: &Ranked) -> Lane {
-        let (rank, value) = (*rank, *value);
+    #[inline]
+    pub(super) fn alone(matcher: &Matcher, rank: u64, value: u32) -> Lane {
         let (precedence, id) = ((rank >> 32) as u32, rank as u32);
-        let lane = Lane { value, precedence, id, ..EMPTY };
+        let lane = Lane { value, precedence, id, ..Lane::EMPTY };
         let bounds = [matcher.source_ports, matcher.destination_ports];
         let contradicts =
             std::iter::zip(&matcher.mask, &matcher.value).any(|(mask, value)| value & !mask != 0);
@@ -148,26 +148,7 @@ impl Lane {
         Ranked { rank: self.rank(), value: self.value, matcher: self.matcher_alone() }
     }
 
-    /// Whether it matches the key: for rules that are in no block.
-    #[inline]
-    pub fn matches(&self, key: &Key, rests: &Rests) -> bool {
-        let words = &key.words;
-        let exact = (self.code as i32 >> 31) as u32;
-        let counts = self.code & code::FLAGS | exact & code::PROTOCOL;
-        let differs = shifted(self.source ^ words[0], self.code >> code::SOURCE_SHIFT & 0xFF)
-            | shifted(self.destination ^ words[1], self.code >> code::DESTINATION_SHIFT & 0xFF)
-            | outside(words[2], self.first_ports, self.span_ports)
-            | (self.code ^ words[3]) & counts;
-        differs == 0 && (self.code & code::MORE == 0 || rests.matches(Portable, self.value, key))
-    }
-
-    /// The value of the rule.
-    #[inline]
-    pub fn value(&self, rests: &Rests) -> u32 {
-        if has_more(self.code) { rests.value(self.value) } else { self.value }
-    }
-
-    /// The matcher of the rule.
+    /// The matcher of a rule whose lane [`Lane::new`] made.
     pub fn matcher(&self, rests: &Rests) -> Matcher {
         let mut matcher = self.matcher_alone();
         if has_more(self.code) {
@@ -199,11 +180,6 @@ impl Lane {
             matcher.value[3] |= self.code & code::PROTOCOL;
         }
         matcher
-    }
-
-    /// The rule, compiled.
-    pub(crate) fn ranked(&self, rests: &Rests) -> Ranked {
-        Ranked { rank: self.rank(), value: self.value(rests), matcher: self.matcher(rests) }
     }
 
     /// Gives back what it has in `rests`.
@@ -297,15 +273,15 @@ impl<const N: usize> Block<N> {
     pub fn new() -> Block<N> {
         Block {
             hot: HotColumns {
-                code: [EMPTY.code; N],
+                code: [Lane::EMPTY.code; N],
                 source: [0; N],
                 destination: [0; N],
                 first_ports: [0; N],
                 span_ports: [0; N],
             },
             value: [0; N],
-            precedence: [EMPTY.precedence; N],
-            id: [EMPTY.id; N],
+            precedence: [Lane::EMPTY.precedence; N],
+            id: [Lane::EMPTY.id; N],
         }
     }
 
@@ -385,7 +361,7 @@ impl<const N: usize> Block<N> {
     #[inline(always)]
     pub fn find_id<V: Vector>(&self, vector: V, id: u32) -> Option<usize> {
         let mut lanes = vector.equal(&self.id, id);
-        if id == EMPTY.id {
+        if id == Lane::EMPTY.id {
             lanes &= !vector.equal(&self.hot.code, code::EMPTY);
         }
         (lanes != 0).then(|| lanes.trailing_zeros() as usize)
@@ -430,7 +406,7 @@ impl<const N: usize> Block<N> {
     /// Removes what `lane` holds; those behind it move up.
     #[inline(always)]
     pub fn remove<V: Vector>(&mut self, vector: V, lane: usize) {
-        self.each(&EMPTY, |column, word| vector.remove(column, lane & (N - 1), word));
+        self.each(&Lane::EMPTY, |column, word| vector.remove(column, lane & (N - 1), word));
     }
 
     /// Does something to each column, given the word of the rule that belongs in it.

@@ -90,6 +90,7 @@ pub trait LookUp<T> {
 
 /// The look-up of a [`LookUp`] with the instructions of a [`Cpu`]: one jump, when it is chosen beforehand.
 #[derive(Debug)]
+// SAFETY: the function needs a CPU with its instructions; `new` takes only what the CPU has.
 pub struct Compiled<T>(unsafe fn(&T, &[Key], &mut [Verdict]));
 
 impl<T> Clone for Compiled<T> {

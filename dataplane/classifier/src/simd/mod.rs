@@ -32,7 +32,7 @@ pub mod scan;
 use std::collections::HashSet;
 
 use crate::matcher::Ranked;
-use crate::{Classifier, InsertError, Key, Rule, Verdict};
+use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict};
 
 use rows::Rows;
 
@@ -65,7 +65,8 @@ pub struct Simd {
     look_up: Compiled<Simd>,
     len: usize,
     blocks: Vec<Block<LANES>>,
-    rows: Rows,
+    /// Once there are rules that need them.
+    rows: Option<Box<Rows>>,
 }
 
 impl Default for Simd {
@@ -77,17 +78,17 @@ impl Default for Simd {
 impl Simd {
     fn on(cpu: Cpu) -> Simd {
         let look_up = Compiled::new::<Tuples>(cpu);
-        Simd { cpu, look_up, len: 0, blocks: Vec::new(), rows: Rows::default() }
+        Simd { cpu, look_up, len: 0, blocks: Vec::new(), rows: None }
     }
 
     /// Chooses the look-up after the rules have changed.
     fn choose(&mut self) {
         let small = self.len <= LANES / 2;
         let one = self.blocks.len() == 1;
-        let fields = match (self.rows.is_empty(), self.rows.has_records()) {
-            (true, _) => Fields::Tuples,
-            (_, false) => Fields::Rows,
-            (_, true) => Fields::Records,
+        let fields = match &self.rows {
+            Some(rows) if rows.has_records() => Fields::Records,
+            Some(rows) if !rows.is_empty() => Fields::Rows,
+            _ => Fields::Tuples,
         };
         self.look_up = match (one, fields) {
             (true, Fields::Tuples) if small => Compiled::new::<One<{ LANES / 2 }>>(self.cpu),
@@ -121,7 +122,15 @@ impl Simd {
 
     /// Its rules.
     pub(crate) fn ranked(&self) -> Vec<Ranked> {
-        self.lanes().map(|lane| self.rows.ranked(&lane)).collect()
+        let rule =
+            |lane: Lane| self.rows.as_ref().map_or_else(|| lane.ranked_alone(), |rows| rows.ranked(&lane));
+        self.lanes().map(rule).collect()
+    }
+
+    fn drop_row(&mut self, lane: &Lane) {
+        if let Some(rows) = &mut self.rows {
+            rows.give_back(lane);
+        }
     }
 
     fn find(&self, id: u32) -> Option<(usize, usize)> {
@@ -137,15 +146,17 @@ impl Simd {
     fn fill(&mut self, mut rules: Vec<Ranked>) {
         rules.sort_unstable_by_key(|rule| rule.rank);
         self.len = rules.len();
-        self.rows = Rows::for_rules(&rules);
+        let mut rows = Rows::for_rules(&rules);
         let chunks = rules.chunks(LANES).map(|chunk| {
             let mut block = Block::new();
             for (at, rule) in chunk.iter().enumerate() {
-                block.set(at, &self.rows.add(rule));
+                block.set(at, &rows.add(&rule.matcher, rule.rank, rule.value));
             }
             block
         });
         self.blocks = chunks.collect();
+        rows.shrink();
+        self.rows = (!rows.is_empty()).then(|| Box::new(rows));
         self.choose();
     }
 }
@@ -160,7 +171,11 @@ impl Classifier for Simd {
         if self.find(rule.id).is_some() {
             return Err(InsertError::Exists(rule.id));
         }
-        let lane = self.rows.add(&Ranked::new(&rule));
+        let matcher = &Matcher::new(&rule.filter).unwrap_or(Matcher::NEVER);
+        let lane = match &mut self.rows {
+            None if Lane::unsaid(matcher) == 0 => Lane::alone(matcher, rule.rank(), rule.value),
+            rows => rows.get_or_insert_default().add(matcher, rule.rank(), rule.value),
+        };
         self.cpu.run(Insert { blocks: &mut self.blocks, lane });
         self.len += 1;
         self.choose();
@@ -170,7 +185,7 @@ impl Classifier for Simd {
     fn remove(&mut self, id: u32) -> bool {
         let Some(at) = self.find(id) else { return false };
         let lane = self.cpu.run(Remove { blocks: &mut self.blocks, at });
-        self.rows.drop(&lane);
+        self.drop_row(&lane);
         self.len -= 1;
         self.choose();
         true
@@ -202,7 +217,9 @@ impl Classifier for Simd {
     }
 
     fn memory_bytes(&self) -> usize {
-        size_of::<Simd>() + self.blocks.capacity() * size_of::<Block<LANES>>() + self.rows.heap_bytes()
+        size_of::<Simd>()
+            + self.blocks.capacity() * size_of::<Block<LANES>>()
+            + self.rows.as_ref().map_or(0, |rows| size_of::<Rows>() + rows.heap_bytes())
     }
 
     fn len(&self) -> usize {
@@ -246,7 +263,7 @@ struct OneFull<const USED: usize, const RECORDS: bool>;
 impl<const USED: usize, const RECORDS: bool> LookUp<Simd> for OneFull<USED, RECORDS> {
     #[inline(always)]
     fn look_up<V: Vector>(vector: V, rules: &Simd, keys: &[Key], verdicts: &mut [Verdict]) {
-        let (Some(block), rows) = (rules.blocks.first(), &rules.rows) else { return };
+        let (Some(block), Some(rows)) = (rules.blocks.first(), &rules.rows) else { return };
         for (key, verdict) in keys.iter().zip(verdicts) {
             let found = block.candidates::<V, USED>(vector, &Probe::new(vector, key));
             let picked = rows.pick(vector, key);
@@ -261,7 +278,7 @@ struct Full<const RECORDS: bool>;
 impl<const RECORDS: bool> LookUp<Simd> for Full<RECORDS> {
     #[inline(always)]
     fn look_up<V: Vector>(vector: V, rules: &Simd, keys: &[Key], verdicts: &mut [Verdict]) {
-        let rows = &rules.rows;
+        let Some(rows) = &rules.rows else { return };
         for (key, verdict) in keys.iter().zip(verdicts) {
             let (probe, picked) = (Probe::new(vector, key), rows.pick(vector, key));
             *verdict = rules.blocks.iter().find_map(|block| {

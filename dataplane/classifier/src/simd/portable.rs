@@ -98,14 +98,14 @@ fn mask<const N: usize>(column: &[u32; N], holds: impl Fn(u32) -> bool) -> u32 {
 
 /// A shift that leaves nothing of the word from 32 on.
 #[inline(always)]
-pub(super) fn shifted(word: u32, by: u32) -> u32 {
+fn shifted(word: u32, by: u32) -> u32 {
     (u64::from(word) >> (by & 63)) as u32
 }
 
 /// Nonzero when one of two ports is outside of its range: how far behind the last port it is, in a ring that starts
 /// with the first one.
 #[inline(always)]
-pub(super) fn outside(ports: u32, first: u32, span: u32) -> u32 {
+fn outside(ports: u32, first: u32, span: u32) -> u32 {
     let one = |ports: u16, first: u16, span: u16| u32::from(ports.wrapping_sub(first).saturating_sub(span));
     one(ports as u16, first as u16, span as u16)
         | one((ports >> 16) as u16, (first >> 16) as u16, (span >> 16) as u16)

@@ -85,6 +85,11 @@ impl Rests {
         self.used -= 1;
     }
 
+    /// Gives unused memory back.
+    pub(super) fn shrink(&mut self) {
+        self.words.shrink_to_fit();
+    }
+
     /// Whether no rule has a record.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {

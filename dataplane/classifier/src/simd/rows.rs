@@ -12,7 +12,7 @@
 
 use crate::key::WORDS;
 use crate::matcher::Ranked;
-use crate::{Key, Verdict};
+use crate::{Key, Matcher, Verdict};
 
 use super::block::Lane;
 use super::isa::Vector;
@@ -70,9 +70,15 @@ impl Rows {
         words.retain(|word| uses[*word] * WORTH >= rules.len());
         words.sort_by_key(|word| usize::MAX - uses[*word]);
         words.truncate(SLOTS);
-        let mut rows = Rows { width: words.len(), ..Rows::default() };
+        let needed = rules.iter().filter(|rule| Lane::unsaid(&rule.matcher) != 0).count();
+        let mut rows = Rows { width: words.len(), rows: Vec::with_capacity(needed), ..Rows::default() };
         rows.pick.iter_mut().zip(words).for_each(|(place, word)| *place = word as u32 - 3);
         rows
+    }
+
+    /// Gives unused memory back.
+    pub fn shrink(&mut self) {
+        self.rests.shrink();
     }
 
     /// Words with slots, a bit each.
@@ -92,9 +98,9 @@ impl Rows {
     }
 
     /// The lane of a rule, with a row if it needs one.
-    pub fn add(&mut self, rule: &Ranked) -> Lane {
-        let lane = Lane::alone(rule);
-        let used = if lane.is_never() { 0 } else { Lane::unsaid(&rule.matcher) };
+    pub fn add(&mut self, matcher: &Matcher, rank: u64, value: u32) -> Lane {
+        let lane = Lane::alone(matcher, rank, value);
+        let used = if lane.is_never() { 0 } else { Lane::unsaid(matcher) };
         if used == 0 {
             return lane;
         }
@@ -103,13 +109,13 @@ impl Rows {
         }
         let left = used & !self.slots();
         let value = match left {
-            0 => rule.value,
-            _ => self.rests.add(rule.value, &rule.matcher, left & !0xF),
+            0 => value,
+            _ => self.rests.add(value, matcher, left & !0xF),
         };
         let mut row = Row { value, ..Row::default() };
         for (slot, word) in self.pick[..self.width].iter().enumerate() {
             let word = *word as usize + 3;
-            (row.masks[slot], row.values[slot]) = (rule.matcher.mask[word], rule.matcher.value[word]);
+            (row.masks[slot], row.values[slot]) = (matcher.mask[word], matcher.value[word]);
         }
         lane.with_row(self.place(row), left != 0)
     }
@@ -130,7 +136,7 @@ impl Rows {
     }
 
     /// Gives back what a lane has.
-    pub fn drop(&mut self, lane: &Lane) {
+    pub fn give_back(&mut self, lane: &Lane) {
         let Some((at, has_record)) = lane.row() else { return };
         let row = &mut self.rows[at as usize];
         if has_record {
