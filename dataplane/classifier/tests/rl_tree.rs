@@ -152,8 +152,8 @@ fn a_saved_model_builds_the_same_trees_without_training() {
 /// More rules than are learnt from or tried.
 #[test]
 fn large_sets_are_built_by_the_policy_of_a_sample() {
-    let rules = generate::rules(Family::Acl, Fields::FiveTuple, 6_000, 12);
-    let (mut list, mut tree) = (List::new(), RlTree::with_model(&shipped().clone(), learning(300)));
+    let rules = generate::rules(Family::Acl, Fields::FiveTuple, 10_500, 12);
+    let (mut list, mut tree) = (List::new(), RlTree::with_model(&shipped().clone(), learning(200)));
     list.insert_all(&rules).unwrap();
     tree.insert_all(&rules).unwrap();
     let keys = keys(&rules, 4);

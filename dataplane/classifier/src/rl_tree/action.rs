@@ -4,7 +4,7 @@
 //! action        children                           of the paper
 //! leaf          none                               its fixed leaf threshold, here a decision
 //! cut           2^b: b bits of one to three fields cut dimension × number of equal cuts
-//! simple f t    rules asking ≥ t bits, and < t     simple partition by a coverage threshold
+//! simple f t    rules asking ≥ t bits, and < t     simple partition by a coverage threshold, anywhere in a tree
 //! large         rules by which fields are wide     EffiCuts partition
 //! ```
 //! A cut takes a window of bits. The highest undecided ones make the equal cuts of a box that the paper has; a lower
@@ -130,7 +130,7 @@ fn wide_below(field: u8) -> u32 {
 
 /// Bits that a rule asks for of a field that may be no column.
 pub(super) fn care(space: &Space, field: u8, rule: usize) -> u32 {
-    space.column(field).map_or(0, |column| column.care(rule))
+    space.column(field).map_or(0, |column| column.asked[rule])
 }
 
 /// Which categories share a part: the fullest have their own, in order of size. `care(rule, field)` is the number of

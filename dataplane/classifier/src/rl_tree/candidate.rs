@@ -33,6 +33,8 @@ const SIZES: [u8; 6] = [1, 2, 3, 4, 6, 8];
 /// Sizes of cuts of the two or three fields that separate best, the best first.
 const JOINT: [[u8; 3]; 8] =
     [[1, 1, 0], [2, 1, 0], [2, 2, 0], [3, 3, 0], [4, 4, 0], [1, 1, 1], [2, 2, 2], [4, 3, 3]];
+/// Partitions on the way to a leaf, those of whole trees not counted.
+pub(super) const PARTED_MAX: u8 = 3;
 /// Parts of one tree, at most; a look-up visits them all.
 pub(super) const PARTS_MAX: usize = 8;
 
@@ -181,8 +183,9 @@ impl Scout {
             self.cuts(node, column, bits);
         }
         self.joint_cuts(node, &fields);
-        if node.top && parts < PARTS_MAX && count > LEAF_MAX {
-            self.partitions(space, parts);
+        let allowed = if node.top { parts < PARTS_MAX } else { node.parted < PARTED_MAX };
+        if allowed && count > LEAF_MAX {
+            self.partitions(space, node.top, parts);
         }
     }
 
@@ -239,7 +242,11 @@ impl Scout {
             log(node.keys.len() as f32 * space.weight),
             node.depth as f32 / 8.0,
             f32::from(u8::from(node.top)),
-            parts as f32 / PARTS_MAX as f32,
+            if node.top {
+                parts as f32 / PARTS_MAX as f32
+            } else {
+                f32::from(node.parted) / f32::from(PARTED_MAX)
+            },
             best,
             fields.len() as f32 / 8.0,
             tamest,
@@ -330,12 +337,12 @@ impl Scout {
     }
 
     /// Partitions: by each field of the 5-tuple at three thresholds, and that of EffiCuts.
-    fn partitions(&mut self, space: &Space, parts: usize) {
+    fn partitions(&mut self, space: &Space, top: bool, parts: usize) {
         let count = self.count;
         for column in space.columns.iter().filter(|column| column.number < 5) {
             let width = column.field.width() as u8;
             for least in [1, width / 2, width] {
-                let asking = |rule: &&u32| column.care(**rule as usize) >= u32::from(least);
+                let asking = |rule: &&u32| column.asked[**rule as usize] >= u32::from(least);
                 let first = self.rules.iter().filter(asking).count();
                 let share = first as f32 / self.rules.len().max(1) as f32;
                 if share <= 0.02 || share >= 0.98 {
@@ -348,7 +355,7 @@ impl Scout {
         }
         let (map, found) =
             categories(self.rules.iter().copied(), |rule, field| care(space, field, rule as usize));
-        if found > 1 && parts + found - 1 <= PARTS_MAX {
+        if top && found > 1 && parts + found - 1 <= PARTS_MAX {
             let mut sizes = [0usize; 8];
             for &rule in &self.rules {
                 let at = category(|field| care(space, field, rule as usize));

@@ -10,7 +10,7 @@ use super::action::{
     ANY_PORTS, Action, Categories, MAX_BITS, Ports, Windows, care, categories, category, clipped, narrowed,
     total_bits,
 };
-use super::candidate::PARTS_MAX;
+use super::candidate::{PARTED_MAX, PARTS_MAX};
 use super::space::{Column, Space};
 use crate::Field;
 use crate::tree::entry::LANES;
@@ -45,6 +45,8 @@ pub(super) struct Node {
     pub depth: u32,
     /// How many nodes of the final tree this one stands for: twins are grown once, but stored apart.
     pub times: u32,
+    /// Partitions above within the tree.
+    pub parted: u8,
     /// Whether all nodes above are partitions, so that this one may be, too.
     pub top: bool,
 }
@@ -56,7 +58,8 @@ impl Node {
     /// All rules of the space, so far below the root.
     pub fn whole(space: &Space, taken: [u32; Field::ALL.len()], depth: u32, top: bool) -> Node {
         let all: Vec<u32> = (0..space.rules as u32).collect();
-        let mut node = Node { rules: all.clone(), keys: all, ports: ANY_PORTS, taken, depth, times: 1, top };
+        let mut node =
+            Node { rules: all.clone(), keys: all, ports: ANY_PORTS, taken, depth, times: 1, parted: 0, top };
         node.shrink(space);
         node
     }
@@ -184,18 +187,26 @@ impl<'a, D: Decide> Grower<'a, D> {
     }
 
     fn part(&mut self, node: Node, parting: Parting, parts: usize) -> Cost {
-        if !node.top || self.parts + parts - 1 > PARTS_MAX {
+        let allowed = if node.top { self.parts + parts - 1 <= PARTS_MAX } else { node.parted < PARTED_MAX };
+        if !allowed {
             return self.leaf(&node);
         }
-        self.parts += parts - 1;
+        let mut total = Cost::default();
+        let mut parted = 0;
+        if node.top {
+            self.parts += parts - 1;
+        } else {
+            // A node that sends keys to both of its children.
+            (total.mean, total.worst, total.bytes) = (NODE_NS, NODE_NS, NODE_BYTES * parts as f32);
+            parted = node.parted + 1;
+        }
         let mut held = vec![Vec::new(); parts];
         for &rule in &node.rules {
             let part = parting.part(|field| care(self.space, field, rule as usize));
             held[part.min(parts - 1)].push(rule);
         }
-        let mut total = Cost::default();
         for rules in held {
-            let child = Node { rules, times: 1, depth: node.depth + 1, ..node.clone() };
+            let child = Node { rules, parted, depth: node.depth + 1, ..node.clone() };
             let cost = self.node(child);
             total.mean += cost.mean;
             total.worst += cost.worst;
@@ -248,7 +259,8 @@ impl<'a, D: Decide> Grower<'a, D> {
             let Twins { rules, keys, ports, count } = twins;
             let times = node.times.saturating_mul(count);
             let depth = node.depth + 1;
-            let cost = self.node(Node { rules, keys, ports, taken, depth, times, top: false });
+            let cost =
+                self.node(Node { rules, keys, ports, taken, depth, times, parted: node.parted, top: false });
             weights += weight;
             total.mean += weight * cost.mean;
             total.worst = total.worst.max(cost.worst);

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::action::{Action, categories};
-use super::candidate::{PARTS_MAX, SAMPLE};
+use super::candidate::{PARTED_MAX, PARTS_MAX, SAMPLE};
 use super::grow::{COPIES, Cost, Decide, Grower, MAX_DEPTH, Node, Parting, UNTAKEN, digest};
 use super::model::{Chooser, Model, Plan};
 use super::policy::{Greedy, Likeliest, Policy};
 use super::rng::Rng;
-use super::space::{self, Space};
+use super::space::Space;
 use super::train::{Grown, Trainer, reward};
 use super::{Objective, Options};
 use crate::tree::build::{self, Limits, Part};
@@ -18,7 +18,7 @@ use crate::tree::{self, node::Extent};
 
 /// Rules that trees are tried on, at most: those of a larger set are sampled, and its tree is built once, with what
 /// was best for the sample.
-const TRIED: usize = 2048;
+const TRIED: usize = 10_000;
 /// Rules that are learnt from, at most.
 pub(super) const LEARNT: usize = 1024;
 
@@ -82,7 +82,9 @@ impl Learner {
         for (&dim, (known, _)) in from.dims().iter().zip(&part.known) {
             taken[usize::from(dim)] = *known;
         }
-        let node = Node::whole(&space, taken, depth, parts.is_some());
+        let mut node = Node::whole(&space, taken, depth, parts.is_some());
+        // How often the rules were parted above is not known; far down, often enough.
+        node.parted = (depth / 4).min(PARTED_MAX.into()) as u8;
         let parts = parts.unwrap_or(PARTS_MAX);
         match self.plan.chooser {
             Chooser::Network => Likeliest::new(&self.policy).decide(&space, &node, parts).0,
@@ -104,7 +106,7 @@ impl Learner {
             Some(action) => action,
             None => self.decide(space, &space.part(rules.clone()), depth, Some(*parts)),
         };
-        let care = |rule: u32, field: u8| space::care_in(space, rule, field);
+        let care = |rule: u32, field: u8| space.asked(rule, field);
         let (parting, count) = match action {
             Action::Simple { field, least } => (Parting::Simple { field, least }, 2),
             Action::Large => {
@@ -186,7 +188,8 @@ impl tree::Policy for Learner {
         };
         match action {
             Action::Cut(windows) => build::Action::Windows(windows),
-            Action::Leaf | Action::Simple { .. } | Action::Large => build::Action::Leaf,
+            Action::Simple { field, least } => build::Action::Beside { field, least },
+            Action::Leaf | Action::Large => build::Action::Leaf,
         }
     }
 
@@ -195,8 +198,12 @@ impl tree::Policy for Learner {
     }
 
     fn limits(&self) -> Limits {
-        // Trees that were tried keep within the bound. In others, rules with more copies get trees of their own.
-        Limits { copies: usize::MAX, total: COPIES + 4 }
+        if self.plan.actions.is_empty() {
+            // Nobody knows how large this tree will be: rules with many copies get trees of their own.
+            Limits { copies: 64, total: 6 }
+        } else {
+            Limits { copies: usize::MAX, total: COPIES + 4 }
+        }
     }
 
     fn memory_bytes(&self) -> usize {

@@ -19,19 +19,10 @@ pub(super) struct Column {
     pub port: Option<usize>,
     /// What each rule can match.
     pub extents: Vec<Extent>,
+    /// Bits that each rule asks for.
+    pub asked: Vec<u32>,
     /// The value of the field in the key of each rule.
     pub keys: Vec<u32>,
-}
-
-impl Column {
-    /// Number of bits of the field that the rule asks for; for a range, the bits that its length leaves.
-    pub fn care(&self, rule: usize) -> u32 {
-        care(self.field, self.port.is_some(), &self.extents[rule])
-    }
-}
-
-fn care(field: Field, port: bool, extent: &Extent) -> u32 {
-    if port { field.width() - (extent.span() + 1).ilog2() } else { extent.mask.count_ones() }
 }
 
 /// All columns.
@@ -55,7 +46,8 @@ impl Space {
             let port = [Field::SOURCE_PORT, Field::DESTINATION_PORT].iter().position(|&port| port == field);
             let extents: Vec<Extent> = chosen.iter().map(|&rule| from.clipped(part, rule, dim)).collect();
             let keys = extents.iter().map(|extent| sample(extent, field, port.is_some(), rng)).collect();
-            Column { field, number, port, extents, keys }
+            let asked = chosen.iter().map(|&rule| from.asked(rule, number)).collect();
+            Column { field, number, port, extents, asked, keys }
         });
         let weight = part.rules.len() as f32 / chosen.len().max(1) as f32;
         Space { columns: columns.collect(), rules: chosen.len(), weight }
@@ -65,14 +57,6 @@ impl Space {
     pub fn column(&self, number: u8) -> Option<&Column> {
         self.columns.iter().find(|column| column.number == number)
     }
-}
-
-/// Bits that a rule of a part asks for of any field.
-pub(super) fn care_in(space: &build::Space, rule: u32, number: u8) -> u32 {
-    let field = Field::ALL[usize::from(number)];
-    let port = field == Field::SOURCE_PORT || field == Field::DESTINATION_PORT;
-    let dim = space.dims().iter().position(|&dim| dim == number);
-    dim.map_or(0, |dim| care(field, port, space.extent(rule, dim)))
 }
 
 /// A random value that the rule takes.
