@@ -8,7 +8,8 @@
 //! - Insertion takes the fitting table with the most bits; without one, a table is made of the rule's masks *relaxed*:
 //!   address prefixes cut to whole octets, everything else left out as long as the addresses have [`ENOUGH`] bits.
 //! - When a group grows beyond [`LIMIT`], the table is *split*: a further field is chosen that divides the group best,
-//!   and all rules of the table that have these bits move to the table with them.
+//!   and the rules that have these bits move to the table with them: all of the table, or if there are more than
+//!   [`MOVED`] (the paper has no bound) those of the group.
 //! - Search is that of a sorted tuple space: tables by best rank, and an early stop.
 //! - [`optimise`](Classifier::optimise), and insertion of many rules, empty small tables into others as far as no
 //!   group there grows beyond the limit.
@@ -20,7 +21,7 @@
 //! overlapping port ranges) may exceed the limit.
 //!
 //! Cost, with t tables: look-up at most t hashes and one group; insertion t mask comparisons and one table, and now
-//! and then a split, which moves each rule at most once per bit it gains; removal one table.
+//! and then a split; removal one table.
 
 use crate::store::NONE;
 use crate::tuple::{Space, Tuple};
@@ -28,6 +29,8 @@ use crate::{Classifier, Field, InsertError, Key, Matcher, Rule, Verdict};
 
 /// Rules in a group before the table is split.
 const LIMIT: usize = 8;
+/// Most rules that one split moves, so that no insertion takes long.
+const MOVED: usize = 256;
 /// Bits of addresses that make a new table selective enough without other fields.
 const ENOUGH: u32 = 16;
 
@@ -88,13 +91,14 @@ impl TupleMerge {
         }
     }
 
-    /// Gives a table's rules that share a further field with the group of `slot` a table that asks for it.
+    /// Gives the rules of a group that share a further field a table that asks for it, and those of the whole table
+    /// unless there are too many.
     fn split(&mut self, slot: u32, table: u32) {
-        let group: Vec<Matcher> =
-            self.space.group(slot, table).iter().map(|&slot| self.space.store.matcher(slot)).collect();
-        let present = *self.space.tuple(table);
-        let Some(tuple) = divide(&group, &present) else { return };
-        for slot in self.space.rules(table) {
+        let group = self.space.group(slot, table).to_vec();
+        let matchers: Vec<Matcher> = group.iter().map(|&slot| self.space.store.matcher(slot)).collect();
+        let Some(tuple) = divide(&matchers, self.space.tuple(table)) else { return };
+        let slots = if self.space.len(table) <= MOVED { self.space.rules(table) } else { group };
+        for slot in slots {
             if tuple.within(&masks(&self.space.store.matcher(slot))) {
                 self.space.detach(slot);
                 let table = self.space.table(&tuple);

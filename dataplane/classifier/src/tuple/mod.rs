@@ -307,6 +307,11 @@ impl Space {
         &self.tables[number as usize].tuple
     }
 
+    /// Number of rules in a table.
+    pub fn len(&self, number: u32) -> usize {
+        self.tables[number as usize].rules as usize
+    }
+
     /// All rules of a table.
     pub fn rules(&self, number: u32) -> Vec<u32> {
         let heads = self.tables[number as usize].heads();
