@@ -8,7 +8,6 @@ use classifier::generate::{Family, Fields, Random};
 
 use super::contender::{Calls, Contender};
 use super::lookup::{SEED, Situation};
-use super::measure;
 use super::results::{LOOKUP, Results};
 use super::update::Updates;
 use super::{Plan, Session};
@@ -47,7 +46,7 @@ fn measure(plan: &Plan, n: usize, lines: &mut [(&str, &Situation, Contender)], r
     let mut verdicts = vec![None; lines.iter().map(|line| line.1.keys.len()).max().unwrap_or(0)];
     for round in 0..plan.rounds {
         for (name, set, contender) in lines.iter_mut() {
-            let ns = measure::lookup(contender, &set.keys, Calls::Single, round, plan.sample, &mut verdicts);
+            let ns = contender.sample(&set.keys, Calls::Single, round, plan.sample, &mut verdicts);
             results.add(format!("{name}.figure11.lookup"), LOOKUP, n, ns);
             let updates = Updates { name: format!("{name}.figure11"), rules: &set.rules };
             updates.sample(contender.classifier(), plan.sample, &mut random, results);

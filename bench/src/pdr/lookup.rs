@@ -9,6 +9,7 @@ use net::time::Duration;
 use super::contender::{Calls, Contender};
 use super::measure;
 use super::results::{BUILD, BYTES, LOOKUP, Results};
+use super::rte_acl::RteAcl;
 use super::{Plan, Session, update};
 
 /// Seed of all rule sets and traces.
@@ -93,13 +94,16 @@ pub(super) fn run(plan: &Plan, session: &mut Session) {
                 session.progress.say(&format!("look-up, {name}, {n} rules"));
                 let mut contenders = Vec::new();
                 for backend in plan.backends(family, fields) {
-                    if budget.allows(backend, &name, n, plan.build_limit) {
+                    // The promised figures are there at every size.
+                    let promised = super::promised(backend);
+                    if promised || budget.allows(backend, &name, n, plan.build_limit) {
                         contenders.extend(build(backend, &situation, &mut budget, session));
                     } else {
                         session.leave_out(backend, &name, n);
                     }
                 }
-                measure(plan, &situation, &contenders, &mut session.results);
+                let acl = RteAcl::build(plan, &situation, session);
+                measure(plan, &situation, &contenders, acl.as_ref(), &mut session.results);
                 if plan.updates(family, fields) {
                     session.progress.say(&format!("updates, {name}, {n} rules"));
                     update::measure(plan, &situation, &mut contenders, session);
@@ -131,7 +135,13 @@ fn build(
     Some(contender)
 }
 
-fn measure(plan: &Plan, situation: &Situation, contenders: &[Contender], results: &mut Results) {
+fn measure(
+    plan: &Plan,
+    situation: &Situation,
+    contenders: &[Contender],
+    acl: Option<&RteAcl>,
+    results: &mut Results,
+) {
     let (name, n) = (situation.name(), situation.rules.len());
     let mut verdicts = vec![None; situation.keys.len()];
     let mut traces = vec![(Calls::Single, "", plan.rounds), (Calls::Batch, "_b32", plan.rounds)];
@@ -163,8 +173,12 @@ fn measure(plan: &Plan, situation: &Situation, contenders: &[Contender], results
             }
             let cached = cached.iter().filter(|_| suffix.starts_with("_zipf"));
             for contender in contenders.iter().chain(cached) {
-                let ns = measure::lookup(contender, keys, *calls, round, plan.sample, &mut verdicts);
+                let ns = contender.sample(keys, *calls, round, plan.sample, &mut verdicts);
                 results.add(format!("{}.{name}.lookup{suffix}", contender.name), LOOKUP, n, ns);
+            }
+            if let (Some(acl), "" | "_b32") = (acl, *suffix) {
+                let ns = acl.sample(*calls, round, plan.sample);
+                results.add(format!("rte_acl.{name}.lookup{suffix}"), LOOKUP, n, ns);
             }
         }
     }

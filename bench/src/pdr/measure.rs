@@ -1,13 +1,10 @@
 //! How times are taken: one pinned thread, samples long enough for the clock, and the clock's own cost known.
 
-use std::hint::black_box;
+use std::ops::Range;
 
-use classifier::{Key, Verdict};
 use net::time::{self, Duration};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-
-use super::contender::{Calls, Contender};
 
 /// Packets per call in the series of batches.
 pub(super) const BATCH: usize = 32;
@@ -40,39 +37,38 @@ pub(super) fn clock_cost() -> f64 {
 
 /// Looks packets of a trace up until `at_least` has passed; nanoseconds per packet.
 ///
-/// A fast classifier goes through the whole trace again and again, a slow one through `window` packets from a place
+/// A fast classifier goes through the whole trace again and again, a slow one through some windows of it, from a place
 /// that moves on with `round`. Each sample goes through its packets once before the clock starts: what is measured is
 /// a warm classifier, as other contenders used the caches meanwhile.
 pub(super) fn lookup(
-    contender: &Contender,
-    keys: &[Key],
-    calls: Calls,
+    packets: usize,
     round: usize,
     at_least: Duration,
-    verdicts: &mut [Verdict],
+    classify: &mut dyn FnMut(Range<usize>),
 ) -> f64 {
     const WINDOW: usize = 256;
-    let windows = keys.len().div_ceil(WINDOW);
-    let mut window = |at: usize| {
-        let from = at % windows * WINDOW;
-        let to = keys.len().min(from + WINDOW);
-        contender.classify(keys, from..to, calls, &mut verdicts[..to - from]);
-        black_box(&verdicts[..to - from]);
-        to - from
-    };
+    let windows = packets.div_ceil(WINDOW);
     let first = round * windows / 7;
-    let warm = |window: &mut dyn FnMut(usize) -> usize, count: usize| {
-        (0..count).map(|at| window(first + at)).sum::<usize>()
+    let mut run = |count: usize| {
+        let window = |at: usize| {
+            let from = (first + at) % windows * WINDOW;
+            let range = from..packets.min(from + WINDOW);
+            classify(range.clone());
+            range.len()
+        };
+        (0..count).map(window).sum::<usize>()
     };
-    let mut looked_up = 0;
-    let one = nanoseconds(|| looked_up = warm(&mut window, 1));
+    let one = nanoseconds(|| {
+        run(1);
+    });
     let enough = (at_least.as_nanos() as f64 / one).ceil() as usize;
     // Windows per sample: at most the whole trace, of which there may be several rounds.
     let count = enough.clamp(1, windows);
     if count > 1 {
-        warm(&mut window, count);
+        run(count);
     }
     let repeat = (enough / count).max(1);
-    let total = nanoseconds(|| looked_up = (0..repeat).map(|_| warm(&mut window, count)).sum());
+    let mut looked_up = 0;
+    let total = nanoseconds(|| looked_up = (0..repeat).map(|_| run(count)).sum());
     total / looked_up as f64
 }

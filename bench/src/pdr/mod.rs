@@ -9,7 +9,7 @@
 //! of the trace is compared with the linear list's; a backend that is wrong fails the run.
 //!
 //! Series are named `<backend>.<family>.<what>`: `acl`, `fw`, `ipc` are sets of 5-tuple rules, `acl_full` and so on
-//! rules with all fields of a PDR; `lookup` is one packet per call, `lookup_b32` 32 packets.
+//! rules with all fields of a PDR (DPDK's `rte_acl`, with the feature `dpdk`, has 5-tuples only); `lookup` is one packet per call, `lookup_b32` 32 packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,6 +31,8 @@ mod lookup;
 mod measure;
 pub mod panels;
 mod results;
+#[cfg_attr(not(feature = "dpdk"), path = "rte_acl_absent.rs")]
+mod rte_acl;
 mod sessions;
 mod summary;
 mod update;
@@ -90,14 +92,18 @@ impl Plan {
     /// The backends of a situation. The quick run compares all of them for ACLs only.
     fn backends(&self, family: Family, fields: Fields) -> Vec<Backend> {
         let all = !self.quick || (family == Family::Acl && fields == Fields::FiveTuple);
-        let promised = |backend: &&Backend| matches!(backend.name(), "list" | "auto");
-        Backend::ALL.iter().filter(|backend| all || promised(backend)).copied().collect()
+        Backend::ALL.iter().filter(|backend| all || promised(**backend)).copied().collect()
     }
 
     /// Whether updates are measured.
     fn updates(&self, family: Family, fields: Fields) -> bool {
         !self.quick || (family == Family::Acl && fields == Fields::FiveTuple)
     }
+}
+
+/// Whether promised figures are about it.
+fn promised(backend: Backend) -> bool {
+    matches!(backend, Backend::List | Backend::Auto)
 }
 
 /// What comes out while measuring.
@@ -152,6 +158,8 @@ pub fn run(options: &Options) -> anyhow::Result<Experiment> {
     experiment.param("build", if cfg!(debug_assertions) { "debug" } else { "release" });
     experiment.param("core", if measure::pin(*core) { *core as i64 } else { -1 });
     experiment.param("clock_ns", measure::clock_cost());
+
+    experiment.param("rte_acl", rte_acl::start(*core));
 
     let mut session = Session {
         progress: Progress::new("pdr"),

@@ -6,6 +6,8 @@
 //! - [`tun::TunPort`]: IP packets of a TUN device (N6, a UE's interface);
 //! - [`memory`]: queues, for tests.
 //!
+//! The feature `dpdk` adds the module `dpdk`: so far its classifier, as a contender in benchmarks.
+//!
 //! [`poll::Poller`] lets a worker thread sleep until a port has packets or someone wakes it, and
 //! [`capture`] writes what passes reference points to pcapng files.
 //!
@@ -14,6 +16,8 @@
 
 pub mod batch;
 pub mod capture;
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
 pub mod memory;
 pub mod poll;
 pub mod tun;
