@@ -240,6 +240,9 @@ fn what_a_session_cannot_have_is_refused() {
     let mut verdicts = [None; 2];
     sessions.classify(&[5, 6], &[key; 2], &mut verdicts);
     assert_eq!(verdicts, [Some(102), None], "the old rules are still there");
+    let mut untouched = [Some(7); 3];
+    sessions.classify(&[5], &[key; 2], &mut untouched);
+    assert_eq!(untouched, [Some(102), Some(7), Some(7)]);
     sessions.set(5, &[]).unwrap();
     sessions.classify(&[5], &[key], &mut verdicts);
     assert_eq!((verdicts[0], sessions.len(), sessions.remove(5)), (None, 1, true));

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::program::Pair;
+use super::program::{Choice, Pair};
 use crate::ids::{IdMap, map_bytes};
 
 /// Cache lines in a chunk: 256 KiB. More than the longest program has.
@@ -33,6 +33,7 @@ struct Entry {
     /// Zero: no entry.
     pairs: u16,
     tag: u16,
+    choice: Choice,
 }
 
 impl Arena {
@@ -48,43 +49,39 @@ impl Arena {
     }
 
     /// The lines at `place`; of a place that does not exist, none.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, place: u32, pairs: u16) -> &[Pair] {
         let at = place as usize % CHUNK;
         let chunk = self.chunks.get(place as usize / CHUNK);
         chunk.and_then(|chunk| chunk.get(at..at + usize::from(pairs))).unwrap_or_default()
     }
 
-    /// A place that has these lines: one that is there already, if it is remembered.
-    pub fn keep(&mut self, pairs: &[Pair]) -> u32 {
+    /// A place that has these lines: one that is there already, if it is remembered. `choose` is called otherwise.
+    pub fn keep(&mut self, pairs: &[Pair], choose: impl FnOnce() -> Choice) -> (u32, Choice) {
         if pairs.is_empty() {
-            return 0;
+            return (0, Choice::default());
         }
         let (bucket, tag) = spread(pairs);
         let len = pairs.len() as u16;
         let same =
             |entry: &&Entry| entry.pairs == len && entry.tag == tag && self.get(entry.place, len) == pairs;
-        if let Some(place) = self.buckets[bucket].iter().find(same).map(|entry| entry.place) {
+        if let Some(&Entry { place, choice, .. }) = self.buckets[bucket].iter().find(same) {
             *self.shared.entry(place).or_insert(1) += 1;
-            return place;
+            return (place, choice);
         }
-        let place = self.allocate(pairs.len());
+        let (place, choice) = (self.allocate(pairs.len()), choose());
         let at = place as usize % CHUNK;
         if let Some(chunk) = self.chunks.get_mut(place as usize / CHUNK) {
             chunk[at..at + pairs.len()].copy_from_slice(pairs);
         }
         // What is shared stays; what has one user makes way.
-        let shared = &self.shared;
-        let victim = self.buckets[bucket]
-            .iter_mut()
-            .min_by_key(|entry| if entry.pairs == 0 { 0 } else { shared.get(&entry.place).map_or(1, |_| 2) });
-        if let Some(entry) = victim
-            && (entry.pairs == 0 || !shared.contains_key(&entry.place))
-        {
-            *entry = Entry { place, pairs: len, tag };
+        let unshared = |entry: &&mut Entry| entry.pairs == 0 || !self.shared.contains_key(&entry.place);
+        let victims = self.buckets[bucket].iter_mut().filter(unshared);
+        if let Some(entry) = victims.min_by_key(|entry| entry.pairs) {
+            *entry = Entry { place, pairs: len, tag, choice };
         }
         self.programs += 1;
-        place
+        (place, choice)
     }
 
     /// One user less. The last one frees the place.

@@ -64,13 +64,19 @@ pub(super) type Line = [u32; 8];
 #[repr(C, align(64))]
 pub(super) struct Pair(pub [Line; 2]);
 
+/// Which groups a packet can match: what equal programs have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Choice {
+    table: [u16; GROUPS],
+    /// Word of the key, 3 bits, and bit in it, 5 bits.
+    bits: [u8; BITS],
+}
+
 /// What a session has of its own, and where to begin. One cache line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Head {
-    table: [u16; GROUPS],
-    /// Word of the key, 3 bits, and bit in it, 5 bits.
-    bits: [u8; BITS],
+    pub choice: Choice,
     /// Where the rows are; for the owner of the head.
     pub place: u32,
     ue_v4: u32,
@@ -96,8 +102,7 @@ pub(super) struct Start {
 impl Head {
     /// That of no session: nothing matches.
     pub const NONE: Head = Head {
-        table: [0; GROUPS],
-        bits: [0; BITS],
+        choice: Choice { table: [0; GROUPS], bits: [0; BITS] },
         place: 0,
         ue_v4: 0,
         ue_v6: [0; 2],
@@ -112,7 +117,7 @@ impl Head {
     }
 
     /// Looks at what the head says about a packet.
-    #[inline]
+    #[inline(always)]
     pub fn start(&self, key: &Key) -> Start {
         let words = &key.words;
         let is = |bit: u32, wanted: bool| if wanted { bit } else { 0 };
@@ -132,29 +137,29 @@ impl Head {
         chosen[5] = chosen[5] & !own::ALL | own;
         chosen[REMOTE] = if source { words[1] } else { words[0] };
         chosen[PORTS] = if source { words[2] } else { words[2].rotate_left(16) };
-        let index = self.bits.iter().enumerate().fold(0, |index, (at, bit)| {
+        let index = self.choice.bits.iter().enumerate().fold(0, |index, (at, bit)| {
             let value = chosen[usize::from(bit >> 5)] >> (bit & 31) & 1;
             index | (value as usize) << at
         });
         // From the UE to itself: rules of both directions may match, which expect other things there.
-        let groups = if source && destination { self.all() } else { self.table[index] };
+        let groups = if source && destination { self.all() } else { self.choice.table[index] };
         Start { groups: groups.into(), own: own >> own::SHIFT }
     }
 
     /// All groups that any packet has.
     #[cold]
     fn all(&self) -> u16 {
-        self.table.iter().fold(0, |all, groups| all | groups)
+        self.choice.table.iter().fold(0, |all, groups| all | groups)
     }
 
     /// The cache line, of those at `place`, that has the first row to try.
-    #[inline]
+    #[inline(always)]
     pub fn first_pair(&self, start: Start) -> usize {
         start.groups.trailing_zeros() as usize * usize::from(self.group) / 2
     }
 
     /// The verdict for the packet that `start` was made from.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, pairs: &[Pair], key: &Key, start: Start) -> Verdict {
         let mut groups = start.groups;
         let group = usize::from(self.group);
@@ -187,20 +192,20 @@ fn further(pairs: &[Pair], first: usize, count: usize, key: &Key) -> Verdict {
     if all { line(pairs, first).map(|line| line[7]) } else { None }
 }
 
-#[inline]
+#[inline(always)]
 fn line(pairs: &[Pair], at: usize) -> Option<&Line> {
     pairs.get(at / 2).map(|pair| &pair.0[at % 2])
 }
 
 /// Mask of a prefix of up to 32 bits.
-#[inline]
+#[inline(always)]
 fn prefix_mask(length: u32) -> u32 {
     (0xFFFF_FFFF_0000_0000_u64 >> (length & 63)) as u32
 }
 
 /// Whether the row matches, its further conditions aside. Everything is compared before the one branch: the
 /// comparisons are cheaper than a branch that goes wrong.
-#[inline]
+#[inline(always)]
 fn row_matches(row: &Line, key: &Key, own: u32) -> bool {
     let words = &key.words;
     let (source, destination) = ((words[2] >> 16) as u16, words[2] as u16);
@@ -221,30 +226,51 @@ fn conditions_match(line: &Line, key: &Key) -> bool {
     differ == 0
 }
 
-/// Compiles rules, which are in order of rank; ones that never match are left out. `place` of the head stays zero.
-pub(super) fn compile(rules: &[&Rule], lines: &mut Vec<Line>) -> Head {
-    let compiled = rules.iter().filter_map(|rule| Some((Matcher::new(&rule.filter)?, rule.value)));
-    let mut matchers: Vec<(Matcher, u32)> = compiled.collect();
-    let named = || rules.iter().filter_map(|rule| ue_alone(rule));
-    let all = || matchers.iter().map(|(matcher, _)| *matcher);
-    let mut head = Head {
-        ue_v4: first_of(named().flat_map(hosts_v4), all().flat_map(hosts_v4)).unwrap_or_default(),
-        ue_v6: first_of(named().flat_map(prefixes_v6), all().flat_map(prefixes_v6)).unwrap_or_default(),
-        ..Head::NONE
-    };
-    let teids =
-        most_frequent(matchers.iter().filter(|(m, _)| m.mask[6] == u32::MAX).map(|(m, _)| m.value[6]));
-    for (own, teid) in std::iter::zip(&mut head.teids, &teids) {
-        *own = *teid;
+/// Rules on their way to a head and rows. Kept for the memory of its vectors.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Compiler {
+    /// Without what is the session's own.
+    matchers: Vec<(Matcher, u32)>,
+    lines: Vec<Line>,
+    /// The rows and what belongs to them, the last line filled up.
+    pub pairs: Vec<Pair>,
+}
+
+impl Compiler {
+    /// Compiles rules, which are in order of rank, to a head and [`Compiler::pairs`]; ones that never match are left
+    /// out. `place` and `choice` of the head are not set: [`Compiler::choose`] is for rows that are new.
+    pub fn compile(&mut self, rules: &[&Rule]) -> Head {
+        let matchers = &mut self.matchers;
+        matchers.clear();
+        matchers.extend(rules.iter().filter_map(|rule| Some((Matcher::new(&rule.filter)?, rule.value))));
+        let named = || rules.iter().filter_map(|rule| ue_alone(rule));
+        let all = || matchers.iter().map(|(matcher, _)| *matcher);
+        let mut head = Head {
+            ue_v4: first_of(named().flat_map(hosts_v4), all().flat_map(hosts_v4)).unwrap_or_default(),
+            ue_v6: first_of(named().flat_map(prefixes_v6), all().flat_map(prefixes_v6)).unwrap_or_default(),
+            group: matchers.len().div_ceil(GROUPS).max(1) as u16,
+            ..Head::NONE
+        };
+        let on_teid = matchers.iter().filter(|(matcher, _)| matcher.mask[6] == u32::MAX);
+        let teids = most_frequent(on_teid.map(|(matcher, _)| matcher.value[6]));
+        for (own, teid) in std::iter::zip(&mut head.teids, &teids) {
+            *own = *teid;
+        }
+        for (matcher, _) in matchers.iter_mut() {
+            take_out_own(matcher, &head, teids.len());
+        }
+        write_rows(matchers, usize::from(head.group), &mut self.lines);
+        self.pairs.clear();
+        let pair = |lines: &[Line]| Pair([lines[0], lines.get(1).copied().unwrap_or_default()]);
+        self.pairs.extend(self.lines.chunks(2).map(pair));
+        head.pairs = self.pairs.len() as u16;
+        head
     }
-    for (matcher, _) in &mut matchers {
-        take_out_own(matcher, &head, teids.len());
+
+    /// How to find the first row to try, for what was compiled last.
+    pub fn choose(&self, head: &Head) -> Choice {
+        choose_bits(head.group, &self.matchers)
     }
-    head.group = matchers.len().div_ceil(GROUPS).max(1) as u16;
-    choose_bits(&mut head, &matchers);
-    write_rows(&matchers, usize::from(head.group), lines);
-    head.pairs = lines.len().div_ceil(2) as u16;
-    head
 }
 
 /// Distinct values, the most frequent first; among equals the one seen first.
@@ -329,27 +355,29 @@ struct Position {
 
 /// Chooses the bits greedily: each time the one that leaves the fewest groups to try, averaged over the groups and
 /// over the values of the bits that a group is found under.
-fn choose_bits(head: &mut Head, matchers: &[(Matcher, u32)]) {
-    let all = (0..matchers.len()).fold(0, |all, at| all | 1 << (at / usize::from(head.group)));
+fn choose_bits(group: u16, matchers: &[(Matcher, u32)]) -> Choice {
+    let all = (0..matchers.len()).fold(0, |all, at| all | 1 << (at / usize::from(group)));
     let cost = |sets: &[u16], position: &Position| -> u32 {
         let left = |set: &u16, side: u16| (set & side).count_ones();
         let counts = sets.iter().flat_map(|set| position.sides.map(|side| left(set, side)));
         let (sum, squares) = counts.fold((0, 0), |(sum, squares), n| (sum + n, squares + n * n));
         1000 * squares / sum.max(1)
     };
-    let mut positions = positions(matchers, head.group, all);
-    positions.sort_by_key(|position| cost(&[all], position));
+    let mut positions = positions(matchers, group, all);
+    positions.sort_by_cached_key(|position| cost(&[all], position));
     positions.truncate(FINALISTS);
+    let mut choice = Choice::default();
     let mut sets = vec![all];
     for at in 0..BITS {
         let nothing = Position { bit: 0, sides: [all; 2] };
         let best = positions.iter().min_by_key(|position| cost(&sets, position)).unwrap_or(&nothing);
-        head.bits[at] = best.bit;
+        choice.bits[at] = best.bit;
         // The new bit is the upper half of the index.
         let split = best.sides.iter().flat_map(|side| sets.iter().map(move |set| set & side));
         sets = split.collect();
     }
-    head.table.copy_from_slice(&sets);
+    choice.table.copy_from_slice(&sets);
+    choice
 }
 
 /// All positions that tell groups apart.
@@ -380,15 +408,17 @@ fn bits_of(matcher: &Matcher, word: usize) -> (u32, u32) {
     let ports = |of: fn(&Matcher, Field) -> u32| {
         of(matcher, Field::SOURCE_PORT) << 16 | of(matcher, Field::DESTINATION_PORT)
     };
-    let (port_mask, port_value) = (ports(Matcher::mask), ports(Matcher::value));
+    let both = || (ports(Matcher::mask), ports(Matcher::value));
     let uplink = matcher.value[5] & own::SOURCE != 0;
     let downlink = matcher.value[5] & own::DESTINATION != 0;
     match (word, uplink, downlink) {
-        (2, ..) => (port_mask, port_value),
+        (2, ..) | (PORTS, true, _) => both(),
         (REMOTE, true, _) => (matcher.mask[1], matcher.value[1]),
         (REMOTE, false, true) => (matcher.mask[0], matcher.value[0]),
-        (PORTS, true, _) => (port_mask, port_value),
-        (PORTS, false, true) => (port_mask.rotate_left(16), port_value.rotate_left(16)),
+        (PORTS, false, true) => {
+            let (mask, value) = both();
+            (mask.rotate_left(16), value.rotate_left(16))
+        }
         // From the UE to the UE is a case of its own.
         (5, true, false) => (matcher.mask[5] | own::DESTINATION, matcher.value[5]),
         (5, false, true) => (matcher.mask[5] | own::SOURCE, matcher.value[5]),
@@ -451,7 +481,7 @@ fn conditions(words: &[usize], matcher: &Matcher, value: u32) -> Line {
 }
 
 /// Asks for the cache line of a value.
-#[inline]
+#[inline(always)]
 pub(super) fn prefetch<T>(value: Option<&T>) {
     #[cfg(target_arch = "x86_64")]
     if let Some(value) = value {
