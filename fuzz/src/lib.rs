@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod mutate;
+mod rules;
 pub mod smoke;
 pub mod targets;
 

@@ -4,6 +4,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::rules;
+
 /// One decoder or endpoint.
 pub struct Target {
     /// As on the command line; names the folders of its seeds and regressions.
@@ -16,6 +18,7 @@ pub struct Target {
 
 /// Every target.
 pub const TARGETS: &[Target] = &[
+    Target { name: "classifier", run: rules::program, seeds: rules::seeds },
     Target { name: "config", run: config, seeds: || vec![include_bytes!("../../godwit.yaml").to_vec()] },
     Target { name: "gtpu", run: gtpu, seeds: || folder("gtpu") },
     Target { name: "ip", run: ip, seeds: || folder("ip") },
@@ -25,6 +28,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ngap-transfer", run: ngap_transfer, seeds: || folder("ngap-transfer") },
     Target { name: "pfcp", run: pfcp, seeds: || folder("pfcp") },
     Target { name: "pfcp-endpoint", run: pfcp_endpoint, seeds: || folder("pfcp") },
+    Target { name: "rl-tree-model", run: rules::model, seeds: rules::models },
     Target { name: "sbi", run: sbi_json, seeds: sbi_seeds },
     Target { name: "sbi-multipart", run: sbi_multipart, seeds: sbi_multipart_seeds },
     Target { name: "sctp", run: net::sctp::fuzz_packet, seeds: || folder("sctp") },
