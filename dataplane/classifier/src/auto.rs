@@ -12,10 +12,10 @@ use crate::bit_select::BitSelect;
 use crate::simd::Simd;
 use crate::{Classifier, InsertError, Key, Rule, Verdict};
 
-/// Rules that are compared in blocks. On a Zen 4 core, at one packet a time and 5-tuples, 100 rules take 8.6 ns in
-/// blocks and 8.7 in cells, 128 rules 10.4 and 8.9; full rules break even at 130. In blocks an update takes from a third
-/// to three quarters of the time, and a rule a third of the memory.
-const BLOCKS: usize = 112;
+/// Rules that are compared in blocks. Which block has the match decides when a look-up stops, and costs a wrong guess of
+/// the processor when packets cannot be foreseen; cells do not depend on that. With `godwit bench pdr`, whose traces no
+/// predictor can learn, cells are faster from 64 rules on; on a trace of 2000 packets both break even at 100.
+const BLOCKS: usize = 64;
 /// When no more than this many are left in a [`BitSelect`], they are compared in blocks again.
 const BLOCKS_AGAIN: usize = 32;
 
