@@ -38,7 +38,7 @@
 //!
 //! # Costs
 //! A look-up reads one node of 16 octets per level and one leaf per tree. A build looks at up to 256 rules per node.
-//! Updates are those of [`Forest`](crate::tree::Forest): a rule goes to the leaves it reaches; a leaf that grew is
+//! Updates are those of [`Forest`]: a rule goes to the leaves it reaches; a leaf that grew is
 //! divided anew by the network.
 
 mod action;
