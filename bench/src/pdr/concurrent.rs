@@ -24,6 +24,8 @@ const RULES: usize = 1000;
 const RATES: [u64; 5] = [0, 1000, 100_000, 1_000_000, u64::MAX];
 /// Where "as many as possible" stands on the x axis.
 const MOST: usize = 10_000_000;
+/// How long the writer may take to start with a rate.
+const PATIENCE: Duration = Duration::from_millis(200);
 const LOOKUP: Axes = Axes { x: "updates per second", y: "look-up", unit: "ns" };
 const RATE: Axes = Axes { x: "updates per second asked for", y: "updates", unit: "1/s" };
 
@@ -53,6 +55,8 @@ struct UnderUpdates<'a> {
 #[derive(Default)]
 struct Control {
     rate: AtomicU64,
+    /// The rate that the writer keeps to.
+    kept: AtomicU64,
     stop: AtomicBool,
     done: AtomicU64,
 }
@@ -95,6 +99,11 @@ impl Results {
         round: usize,
     ) {
         control.rate.store(rate, Ordering::Relaxed);
+        // On a busy machine the writer may not run at once.
+        let asked = time::now_std();
+        while control.kept.load(Ordering::Relaxed) != rate && time::now_std() - asked < PATIENCE {
+            std::hint::spin_loop();
+        }
         let mut verdicts = [None; BATCH];
         let mut look_up = |limit: Duration| {
             let (start, mut packets) = (time::now_std(), 0);
@@ -130,6 +139,7 @@ fn write<C: Classifier + Clone>(writer: &mut Writer<C>, rules: &[Rule], control:
         let asked = control.rate.load(Ordering::Relaxed);
         if asked != rate {
             (rate, start, done) = (asked, time::now_std(), 0);
+            control.kept.store(rate, Ordering::Relaxed);
         }
         let due = match rate {
             u64::MAX => u64::MAX,

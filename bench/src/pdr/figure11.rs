@@ -34,7 +34,7 @@ pub(super) fn run(plan: &Plan, session: &mut Session) {
             let Some(set) = sets.iter().find(|set| set.family == family) else { continue };
             let Ok(contender) = Contender::build(backend, &set.rules) else { continue };
             let wrong = set.wrong(&contender);
-            session.checked(contender.name, &format!("figure 11 {name}"), wrong, 2 * set.keys.len());
+            session.checked(contender.name, &format!("figure 11 {name}"), n, wrong, 2 * set.keys.len());
             lines.push((name, set, contender));
         }
         measure(plan, n, &mut lines, &mut session.results);

@@ -130,7 +130,8 @@ fn build(
     let bytes = contender.classifier().memory_bytes() as f64 / n as f64;
     session.results.add(format!("{backend}.{name}.bytes"), BYTES, n, bytes);
     if backend != Backend::List {
-        session.checked(contender.name, &name, situation.wrong(&contender), 2 * situation.keys.len());
+        let wrong = situation.wrong(&contender);
+        session.checked(contender.name, &name, n, wrong, 2 * situation.keys.len());
     }
     Some(contender)
 }

@@ -119,11 +119,11 @@ struct Session {
 }
 
 impl Session {
-    fn checked(&mut self, backend: &'static str, situation: &str, wrong: usize, compared: usize) {
+    fn checked(&mut self, backend: &'static str, situation: &str, n: usize, wrong: usize, compared: usize) {
         let (failures, total) = self.verdicts.entry(backend).or_default();
         *total += compared;
         if wrong > 0 {
-            failures.push(format!("{situation}: {wrong} of {compared} wrong"));
+            failures.push(format!("{situation}, {n} rules: {wrong} of {compared} wrong"));
         }
     }
 

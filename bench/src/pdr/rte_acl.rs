@@ -67,7 +67,7 @@ impl RteAcl {
         }
         let contender = RteAcl { acl, values: RefCell::new(vec![0; packets.len()]), packets };
         let wrong = [1, BATCH].map(|batch| contender.wrong(situation, batch)).iter().sum();
-        session.checked("rte_acl", &name, wrong, 2 * situation.keys.len());
+        session.checked("rte_acl", &name, n, wrong, 2 * situation.keys.len());
         Some(contender)
     }
 

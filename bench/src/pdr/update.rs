@@ -33,7 +33,8 @@ pub(super) fn measure(
     }
     for contender in contenders.iter() {
         let wrong = situation.wrong(contender);
-        session.checked(contender.name, &format!("{name} after updates"), wrong, 2 * situation.keys.len());
+        let (after, n) = (format!("{name} after updates"), situation.rules.len());
+        session.checked(contender.name, &after, n, wrong, 2 * situation.keys.len());
     }
 }
 

@@ -56,9 +56,12 @@ struct Drawer {
 impl Drawer {
     fn new(rules: &[Rule]) -> Drawer {
         let matchers: Vec<Matcher> = rules.iter().filter_map(|rule| Matcher::new(&rule.filter)).collect();
+        // A rule on an IPv4 prefix asks that the packet is not IPv6.
         let five_tuple = |matcher: &Matcher| {
+            let fields = 0xFF | present::V4 | present::V6 | present::PORTS;
             matcher.used_words() & !0b1011 == 0
-                && matcher.mask[3] & !(0xFF | present::V4 | present::PORTS) == 0
+                && matcher.mask[3] & !fields == 0
+                && matcher.value[3] & present::V6 == 0
         };
         Drawer { full: !matchers.iter().all(five_tuple), teids: fields::teids(rules.len()), matchers }
     }
