@@ -145,7 +145,7 @@ impl Sessions {
         self.classify_bursts(sessions, keys, verdicts);
     }
 
-    /// The same, with shifts and counts of bits in one instruction each, a sixth of a look-up.
+    /// The same, with shifts and counts of bits in one instruction each.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     fn classify_bmi(&self, sessions: &[u32], keys: &[Key], verdicts: &mut [Verdict]) {
@@ -180,7 +180,7 @@ impl Sessions {
         for ((head, look), key) in heads.iter().zip(&mut looks).zip(keys) {
             let start = head.start(key);
             let rows = self.arena.get(head.place, head.pairs);
-            prefetch(rows.get(head.first_pair(start)));
+            head.prefetch_rows(rows, start);
             *look = (start, rows);
         }
         for (((head, (start, rows)), key), verdict) in heads.iter().zip(&looks).zip(keys).zip(verdicts) {
@@ -230,7 +230,7 @@ impl Program {
     #[inline]
     pub fn begin(&self, key: &Key) -> Begun {
         let start = self.head.start(key);
-        prefetch(self.rows.get(self.head.first_pair(start)));
+        self.head.prefetch_rows(&self.rows, start);
         Begun(start)
     }
 

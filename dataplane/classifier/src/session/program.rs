@@ -142,7 +142,9 @@ impl Head {
             index | (value as usize) << at
         });
         // From the UE to itself: rules of both directions may match, which expect other things there.
-        let groups = if source && destination { self.all() } else { self.choice.table[index] };
+        // Together without a branch, for packets go one way or the other as they like.
+        let to_itself = std::hint::black_box(u32::from(source) & u32::from(destination)) != 0;
+        let groups = if to_itself { self.all() } else { self.choice.table[index] };
         Start { groups: groups.into(), own: own >> own::SHIFT }
     }
 
@@ -152,10 +154,13 @@ impl Head {
         self.choice.table.iter().fold(0, |all, groups| all | groups)
     }
 
-    /// The cache line, of those at `place`, that has the first row to try.
+    /// Asks for the lines, of those at `place`, of the first two rows to try.
     #[inline(always)]
-    pub fn first_pair(&self, start: Start) -> usize {
-        start.groups.trailing_zeros() as usize * usize::from(self.group) / 2
+    pub fn prefetch_rows(&self, pairs: &[Pair], start: Start) {
+        let more = start.groups & start.groups.wrapping_sub(1);
+        for groups in [start.groups, if more == 0 { start.groups } else { more }] {
+            prefetch(pairs.get(groups.trailing_zeros() as usize * usize::from(self.group) / 2));
+        }
     }
 
     /// The verdict for the packet that `start` was made from.
