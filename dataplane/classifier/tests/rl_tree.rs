@@ -42,7 +42,7 @@ fn trained_trees_equal_the_list() {
     for family in Family::CLASSBENCH {
         for (fields, size) in [(Fields::FiveTuple, 40), (Fields::FiveTuple, 400), (Fields::Full, 200)] {
             let rules = generate::rules(family, fields, size, 5);
-            let (mut list, mut tree) = (List::new(), RlTree::with_model(&Model::random(3), learning(600)));
+            let (mut list, mut tree) = (List::new(), RlTree::with_model(&Model::random(3), learning(250)));
             list.insert_all(&rules).unwrap();
             tree.insert_all(&rules).unwrap();
             let keys = keys(&rules, 9);
@@ -129,7 +129,7 @@ fn the_same_seed_gives_the_same_model() {
 #[test]
 fn a_saved_model_builds_the_same_trees_without_training() {
     for rules in sets(250, 8) {
-        let mut first = RlTree::with_model(&Model::random(6), learning(2_500));
+        let mut first = RlTree::with_model(&Model::random(6), learning(1_000));
         first.insert_all(&rules).unwrap();
         let file = first.model().to_bytes();
         let loaded = Model::from_bytes(&file).unwrap();
@@ -151,8 +151,8 @@ fn a_saved_model_builds_the_same_trees_without_training() {
 
 /// More rules than are learnt from or tried.
 #[test]
-fn large_sets_are_built_by_the_policy_of_a_sample() {
-    let rules = generate::rules(Family::Acl, Fields::FiveTuple, 10_500, 12);
+fn large_sets_are_built_by_the_network() {
+    let rules = generate::rules(Family::Acl, Fields::FiveTuple, 3_000, 12);
     let (mut list, mut tree) = (List::new(), RlTree::with_model(&shipped().clone(), learning(200)));
     list.insert_all(&rules).unwrap();
     tree.insert_all(&rules).unwrap();

@@ -1,7 +1,6 @@
 //! The policy as the core of the trees asks for it: the decisions of the best tree known, and the network for all
 //! nodes that this tree does not have.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::action::{Action, categories};
@@ -16,9 +15,10 @@ use super::{Objective, Options};
 use crate::tree::build::{self, Limits, Part};
 use crate::tree::{self, node::Extent};
 
-/// Rules that trees are tried on, at most: those of a larger set are sampled, and its tree is built once, with what
-/// was best for the sample.
-const TRIED: usize = 10_000;
+/// Rules that trees are tried on, at most: that of a larger set is grown once, by the network.
+const TRIED: usize = 2048;
+/// Share of rules that reach nearly everywhere, from which on they are put beside the others in such a tree.
+const WIDE_PERCENT: usize = 10;
 /// Rules that are learnt from, at most.
 pub(super) const LEARNT: usize = 1024;
 
@@ -32,7 +32,7 @@ pub struct Learner {
     plan: Arc<Plan>,
     /// Decisions that the next build may take for training.
     pub(super) budget: u64,
-    /// Cost of the tree that was built last, on the sample it was tried on.
+    /// Cost of the tree that was built last, if it was tried.
     pub(super) cost: Option<Cost>,
 }
 
@@ -165,14 +165,16 @@ impl tree::Policy for Learner {
         }
         let whole = space.whole();
         let learnt = if self.budget > 0 { self.learn(space, &whole) } else { None };
-        let tried = Space::new(space, &whole, TRIED, &mut Rng::new(self.options.seed));
-        let (mut best, chooser) = self.tried(&tried);
-        best = learnt.filter(|learnt| learnt.0 > best.0).unwrap_or(best);
-        self.cost = Some(best.1);
-        // The decisions for a sample are none for all rules, but who was best for it is.
-        let complete = tried.rules == space.len();
-        let actions = if complete { best.2.into_iter().collect() } else { HashMap::new() };
-        self.plan = Arc::new(Plan { fingerprint: print, rules: space.len(), chooser, actions });
+        let mut plan = Plan { fingerprint: print, rules: space.len(), ..Plan::default() };
+        self.cost = None;
+        if space.len() <= TRIED {
+            let tried = Space::new(space, &whole, TRIED, &mut Rng::new(self.options.seed));
+            let (best, chooser) = self.tried(&tried);
+            let best = learnt.filter(|learnt| learnt.0 > best.0).unwrap_or(best);
+            self.cost = Some(best.1);
+            (plan.chooser, plan.actions) = (chooser, best.2.into_iter().collect());
+        }
+        self.plan = Arc::new(plan);
     }
 
     fn partition(&self, space: &build::Space, rules: Vec<u32>) -> Vec<Vec<u32>> {
@@ -200,14 +202,86 @@ impl tree::Policy for Learner {
     fn limits(&self) -> Limits {
         if self.plan.actions.is_empty() {
             // Nobody knows how large this tree will be: rules with many copies get trees of their own.
-            Limits { copies: 64, total: 6 }
+            Limits { copies: 128, total: 8 }
         } else {
             Limits { copies: usize::MAX, total: COPIES + 4 }
         }
     }
 
+    fn wide_percent(&self) -> usize {
+        if self.plan.actions.is_empty() { WIDE_PERCENT } else { 100 }
+    }
+
     fn memory_bytes(&self) -> usize {
         let shipped = Arc::ptr_eq(&self.policy, &super::shipped().policy);
         self.plan.memory_bytes() + if shipped { 0 } else { self.policy.memory_bytes() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::{self, Family, Fields, Traffic};
+    use crate::rl_tree::RlTree;
+    use crate::tree::node::Window;
+    use crate::{Classifier, List};
+
+    /// Any action, sensible or not, that a model file may have.
+    fn any_action(rng: &mut Rng) -> Action {
+        loop {
+            let window = |rng: &mut Rng| Window {
+                field: rng.below(8) as u8,
+                shift: rng.below(32) as u8,
+                bits: rng.below(5) as u8,
+            };
+            let action = match rng.below(8) {
+                0 => Action::Simple { field: rng.below(8) as u8, least: 1 + rng.below(32) as u8 },
+                1 => Action::Large,
+                _ => Action::Cut([window(rng), window(rng), window(rng)]),
+            };
+            if let Some(action) = Action::from_bytes(action.to_bytes()) {
+                return action;
+            }
+        }
+    }
+
+    /// A model file may say anything about the very rules that it is used for.
+    #[test]
+    fn hostile_decisions_make_no_wrong_verdicts() {
+        for seed in 0..24 {
+            let family = Family::CLASSBENCH[seed as usize % 3];
+            let fields = if seed % 2 == 0 { Fields::FiveTuple } else { Fields::Full };
+            let rules = generate::rules(family, fields, 150, seed);
+            let keys = generate::trace(&rules, Traffic::Uniform, 300, seed);
+            let (mut list, mut tree) = (List::new(), RlTree::new());
+            list.insert_all(&rules).unwrap();
+            tree.insert_all(&rules).unwrap();
+            // Several rounds: each replaces decisions of nodes that the round before has made.
+            let mut rng = Rng::new(seed);
+            let mut model = tree.model();
+            for _ in 0..4 {
+                let plan = Arc::make_mut(&mut model.plan);
+                plan.actions.values_mut().for_each(|action| *action = any_action(&mut rng));
+                tree = RlTree::with_model(&model, Options::default());
+                tree.insert_all(&rules).unwrap();
+                check(&list, &tree, &keys);
+            }
+            for rule in rules.iter().step_by(2) {
+                assert!(tree.remove(rule.id) && list.remove(rule.id));
+            }
+            check(&list, &tree, &keys);
+            for rule in rules.iter().step_by(2) {
+                tree.insert(*rule).unwrap();
+                list.insert(*rule).unwrap();
+            }
+            check(&list, &tree, &keys);
+        }
+    }
+
+    fn check(list: &List, tree: &RlTree, keys: &[crate::Key]) {
+        let (mut expected, mut got) = (vec![None; keys.len()], vec![None; keys.len()]);
+        list.classify(keys, &mut expected);
+        tree.classify(keys, &mut got);
+        assert_eq!(expected, got);
     }
 }

@@ -32,9 +32,11 @@
 //! [`insert_all`](crate::Classifier::insert_all) and [`optimise`](crate::Classifier::optimise) may train, as many
 //! decisions as [`Options`] say; single updates never do. Afterwards the best tree that was seen is
 //! built, be it of the network, of exploration or of one of the greedy heuristics: never a worse one than
-//! theirs, by the cost model. Sets of more than a thousand rules learn from a sample, and of more than ten thousand,
-//! trees are compared on a sample, too; then nobody knows what the whole tree costs before it is built. For a long run, train a [`Model`] on rule sets of the
-//! kind expected ([`Model::train`]), save it, and start classifiers with [`RlTree::with_model`].
+//! theirs, by the cost model. Sets of more than a thousand rules learn from a sample. For more than two thousand no
+//! trees are compared: the network grows one, and rules that reach far are put beside the others.
+//!
+//! For a long run, train a [`Model`] on rule sets of the kind expected ([`Model::train`]), save it, and start
+//! classifiers with [`RlTree::with_model`].
 //!
 //! # Costs
 //! A look-up reads one node of 16 octets per level and one leaf per tree. A build looks at up to 256 rules per node.
@@ -107,7 +109,7 @@ pub struct Options {
     pub insert_all_budget: u64,
     /// The same for [`optimise`](Classifier::optimise).
     pub optimise_budget: u64,
-    /// Bounds the budgets for few rules.
+    /// Bounds the budgets for few rules; with fewer than 64, nothing is learnt.
     pub per_rule: u64,
     /// Of the random numbers: the same seed and rules, the same tree.
     pub seed: u64,
@@ -125,6 +127,9 @@ impl Default for Options {
         }
     }
 }
+
+/// With fewer rules there is nothing to learn: they are a few blocks, whatever the tree.
+const LEARN_MIN: usize = 64;
 
 /// The model that the crate ships: trained by `examples/rl_tree_train.rs` with 150,000 decisions on generated rule
 /// sets of every family, of 60 to 1000 rules.
@@ -164,7 +169,7 @@ impl RlTree {
         self.forest.policy().model()
     }
 
-    /// What the tree that was built last should cost, by the cost model, on the rules or a sample of them.
+    /// What the tree that was built last should cost, by the cost model. `None` when it was not compared with others.
     pub fn expected_cost(&self) -> Option<TreeCost> {
         self.forest.policy().cost.map(TreeCost::from)
     }
@@ -182,7 +187,8 @@ impl RlTree {
     /// Allows the next build to learn from so many decisions, fewer for few `rules`.
     fn allow(&mut self, budget: impl Fn(&Options) -> u64, rules: usize) {
         let learner = self.forest.policy_mut();
-        learner.budget = budget(&learner.options).min(learner.options.per_rule.saturating_mul(rules as u64));
+        let bound = learner.options.per_rule.saturating_mul(rules as u64);
+        learner.budget = if rules < LEARN_MIN { 0 } else { budget(&learner.options).min(bound) };
     }
 }
 
