@@ -53,3 +53,26 @@ fn many_rules_at_once_end_where_one_by_one_do() {
         assert_eq!((auto.len(), verdicts(&auto, &keys)), (list.len(), verdicts(&list, &keys)));
     }
 }
+
+/// Generated rules are in the order of what they select, so that wide rules come last. Here rules of one shape, which
+/// share a table of the index, come in a band, and the bands in many orders.
+#[test]
+fn shapes_of_rules_may_come_in_any_order() {
+    for (family, seed) in (0..8).flat_map(|seed| [(Family::Fw, seed), (Family::Ipc, seed)]) {
+        let mut rules = generate::rules(family, Fields::FiveTuple, 2000, 11);
+        let keys = generate::trace(&rules, Traffic::Uniform, 2000, 11);
+        let mut random = Random::new(seed);
+        let bands: Vec<u32> = (0..64).map(|_| random.below(64) as u32 * 1000).collect();
+        for rule in &mut rules {
+            let length = |prefix: Option<classifier::Prefix>| {
+                prefix.map_or(0, |prefix| usize::from(prefix.length()) / 8)
+            };
+            let shape = length(rule.filter.source) * 8 + length(rule.filter.destination);
+            rule.precedence = bands[shape] + random.below(1000) as u32;
+        }
+        let (mut list, mut auto) = (List::new(), Auto::new());
+        list.insert_all(&rules).unwrap();
+        auto.insert_all(&rules).unwrap();
+        assert_eq!(verdicts(&auto, &keys), verdicts(&list, &keys), "{family:?}, seed {seed}");
+    }
+}

@@ -23,7 +23,7 @@ impl BitSelect {
         let (mut best, mut verdict) = (u64::MAX, None);
         for table in &self.tables {
             if table.best > best {
-                break;
+                continue;
             }
             let line = table.cells[table.index.of(key, vector)];
             let bits = table.filter.of(key, vector) as u16;
