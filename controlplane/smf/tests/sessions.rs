@@ -489,6 +489,27 @@ async fn a_restarted_upf_gets_its_sessions_back_with_their_tunnels() {
     assert_eq!(world.oam("GET", "/sessions").await.as_array().unwrap().len(), 2);
 }
 
+/// The UPF dies between obeying and saying so: the gNB's answer is not lost with it.
+#[tokio::test]
+async fn a_session_whose_upf_did_not_confirm_the_gnbs_tunnel_is_restored_with_it() {
+    let mut world = World::with(|config| config["timers"]["pfcp_n1"] = 2.into()).await;
+    let context =
+        world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
+    world.next_transfer().await;
+    world.upf.mode.store(LOSING_MODIFICATIONS, Ordering::Relaxed);
+    let updated = world.gnb_says(&context, N2SmInfoType::PduResSetupRsp, gnb_answer()).await;
+    assert_eq!(updated.up_cnx_state, Some(UpCnxState::Activated));
+    while world.at_upf.try_recv().is_ok() {}
+    world.upf.restart();
+    let restored = loop {
+        if let Message::SessionEstablishmentRequest(request) = world.next_at_upf().await {
+            break request;
+        }
+    };
+    assert_eq!(restored.create_fars[1].apply_action, ApplyAction::FORW);
+    assert_eq!(world.oam("GET", "/sessions").await[0]["state"], "active");
+}
+
 #[tokio::test]
 async fn a_session_that_a_procedure_has_put_back_is_not_restored_again() {
     let mut world = World::with(|config| config["timers"]["pfcp_n1"] = 100.into()).await;

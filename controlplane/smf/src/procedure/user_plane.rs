@@ -2,6 +2,7 @@
 //! (§4.2.6) and what the gNB answers, also to a new session (§4.3.2.2.1 steps 14 to 17).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nas::GsmCause;
 use net::time;
@@ -21,6 +22,11 @@ use crate::procedure::establishment;
 static ACTIVATED: Counter = Counter::new("smf_up_activated");
 static DEACTIVATED: Counter = Counter::new("smf_up_deactivated");
 static GNB_REFUSED: Counter = Counter::new("smf_gnb_refused_session");
+
+/// How often a silent UPF is told of a gNB's tunnel, and how long apart: five minutes in all, after which a UPF that is
+/// back has restarted.
+const CONFIRMATIONS: usize = 60;
+const CONFIRM_AFTER: Duration = Duration::from_secs(5);
 
 type Updated = Result<SmContextUpdatedData, SmContextUpdateError>;
 
@@ -69,16 +75,42 @@ pub(crate) async fn set_up_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>, octets
     }
     state.gnb = Some(gnb);
     state.up = UpState::Activated;
-    if let Err(error) = modify(smf, session, &mut state, rules::activate(gnb)).await {
-        state.up = UpState::Deactivated;
-        state.gnb = None;
-        return Err(n4_failed(error));
+    match modify(smf, session, &mut state, rules::activate(gnb)).await {
+        Ok(()) => {}
+        // UE and gNB have their parts of the session, so it stays. The UPF may be gone, after or before it obeyed: its
+        // sessions are restored from the context, which knows the gNB's tunnel now.
+        Err(N4Error::Failed(error)) => {
+            tracing::warn!(supi = %session.supi, id = %session.id, %error, "the UPF has not confirmed the gNB's tunnel");
+            tokio::spawn(confirm(smf.clone(), session.clone(), gnb));
+        }
+        Err(error) => {
+            state.up = UpState::Deactivated;
+            state.gnb = None;
+            return Err(n4_failed(error));
+        }
     }
     ACTIVATED.inc();
     n4u::reachable(smf, session, true);
     state.phase = Phase::Active;
     session.changed.notify_waiters();
     Ok(up_state(UpCnxState::Activated))
+}
+
+/// Tells a UPF that did not answer once more, until it does, has restarted, or something else happens to the session.
+async fn confirm(smf: Arc<Smf>, session: Arc<Session>, gnb: GtpTunnel) {
+    let asked = session.state.lock().await.upf.map(|upf| (upf.address, upf.seid));
+    for _ in 0..CONFIRMATIONS {
+        time::sleep(CONFIRM_AFTER).await;
+        let mut state = session.state.lock().await;
+        let same = state.upf.map(|upf| (upf.address, upf.seid)) == asked && state.gnb == Some(gnb);
+        if !same || state.phase != Phase::Active {
+            return;
+        }
+        match modify(&smf, &session, &mut state, rules::activate(gnb)).await {
+            Err(N4Error::Failed(_)) => {}
+            _ => return,
+        }
+    }
 }
 
 /// PDU Session Resource Setup Unsuccessful Transfer.
