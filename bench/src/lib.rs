@@ -35,7 +35,7 @@ pub struct Options {
 pub fn write(experiment: &result::Experiment, folder: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let json = folder.join(format!("{}.json", experiment.experiment));
-    let text = serde_json::to_string_pretty(experiment)? + "\n";
+    let text = serde_json::to_string(experiment)? + "\n";
     std::fs::write(&json, text).with_context(|| format!("cannot write {}", json.display()))?;
     let svg = folder.join(format!("{}.svg", experiment.experiment));
     match experiment.experiment.as_str() {
