@@ -209,6 +209,10 @@ impl Node {
             Step::Cut(windows) => {
                 let mut code = CUT;
                 for (at, window) in windows.into_iter().enumerate() {
+                    // A window of no bits may lie behind its field, where there is no room in the code.
+                    if window.bits == 0 {
+                        continue;
+                    }
                     let field = Field::ALL[window.field as usize];
                     let shift = field.shift + window.shift;
                     let place = u64::from(field.word) | u64::from(shift) << 5 | u64::from(window.bits) << 10;
