@@ -8,7 +8,7 @@
 //! |---|---|---|---|---|---|---|
 //! | [`auto`](crate::auto) | the fastest for the number of rules | | as what it uses | the same, now and then a move | as what it uses | always, unless measured otherwise |
 //! | [`list`](crate::list) | rules in order, one by one | TS 29.244 §5.2.1 | n comparisons | a place in an array | least | one to four rules; as the reference |
-//! | [`simd`](crate::simd) | sixteen rules at a time | TCAMs; DBTable's leaves | n/16 vector comparisons | one block | near the least | up to about a hundred rules, whatever they look like |
+//! | [`simd`](crate::simd) | sixteen rules at a time | TCAMs; DBTable's leaves | n/16 vector comparisons | one block | near the least | up to some sixty rules, whatever they look like |
 //! | [`tss`](crate::tss) | a hash table per combination of masks | Srinivasan, Suri, Varghese, SIGCOMM 1999 | one hash per combination | one table | moderate | updates count most and rules have few shapes |
 //! | [`tss_sorted`](crate::tss) | the same, best table first, early end | Pfaff et al., NSDI 2015 | as above, often fewer | one table | moderate | as `tss`, where important rules match most |
 //! | [`tuple_merge`](crate::tuple_merge) | combinations that are alike share a table | Daly et al., ToN 2019 | a few hashes and short lists | one table, seldom a split | moderate | many shapes and many updates |
@@ -18,7 +18,7 @@
 //! | [`cut_split`](crate::tree) | cut while nothing is copied, then split | Li et al., INFOCOM 2018 | few nodes in one to three trees | as above | little | large stable sets of wide and narrow rules |
 //! | [`rl_tree`](crate::rl_tree) | a tree whose cuts a policy has learned | Liang et al. (NeuroCuts), SIGCOMM 2019 | as a tree | as a tree; training apart | by its objective | rule sets that last, and time to train |
 //! | [`nuevo_match`](crate::nuevo_match) | a learned index of where a rule lies | Rashelbach et al., SIGCOMM 2020 | a prediction and a comparison per group, and the rest | the rest; training apart | some 80 octets a rule | tens of thousands of rules that seldom change |
-//! | [`bit_select`](crate::bit_select) | a few bits tell most rules apart | Woo, INFOCOM 2000; Liao et al. (DBTable), ToN 2024 | usually two cache lines | one row and its lines | moderate | from about a hundred rules up |
+//! | [`bit_select`](crate::bit_select) | a few bits tell most rules apart | Woo, INFOCOM 2000; Liao et al. (DBTable), ToN 2024 | usually two cache lines | one row and its lines | moderate | from some sixty rules up |
 //!
 //! Figures of all of them, for every size and family, are those of `godwit bench pdr`; SPECIFICATION.md has the ones
 //! that are promised.

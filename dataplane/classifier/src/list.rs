@@ -5,6 +5,7 @@
 //! fields are looked at only when these match.
 
 use crate::ids::{IdMap, map_bytes};
+use crate::matcher::FiveTuple;
 use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict, rank};
 
 /// Rules sorted by precedence, then id.
@@ -19,15 +20,10 @@ pub struct List {
 
 /// [`Entry::more`] of an entry that says everything itself.
 const COMPLETE: u32 = u32::MAX;
-/// The words of a key that an entry holds masks for: addresses and protocol, ToS, QFI.
-const WORDS: [usize; 3] = [0, 1, 3];
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    mask: [u32; 3],
-    expected: [u32; 3],
-    source_ports: (u16, u16),
-    destination_ports: (u16, u16),
+    tuple: FiveTuple,
     more: u32,
     value: u32,
     rank: u64,
@@ -36,14 +32,7 @@ struct Entry {
 impl Entry {
     #[inline]
     fn matches(&self, key: &Key, matchers: &[Matcher]) -> bool {
-        let words = &key.words;
-        let (source, destination) = ((words[2] >> 16) as u16, words[2] as u16);
-        words[0] & self.mask[0] == self.expected[0]
-            && words[1] & self.mask[1] == self.expected[1]
-            && words[3] & self.mask[2] == self.expected[2]
-            && (self.source_ports.0..=self.source_ports.1).contains(&source)
-            && (self.destination_ports.0..=self.destination_ports.1).contains(&destination)
-            && (self.more == COMPLETE || matchers[self.more as usize].matches(key))
+        self.tuple.matches(key) && (self.more == COMPLETE || matchers[self.more as usize].matches(key))
     }
 }
 
@@ -72,8 +61,7 @@ impl Classifier for List {
         }
         self.precedences.insert(rule.id, rule.precedence);
         let matcher = Matcher::new(&rule.filter).unwrap_or(Matcher::NEVER);
-        let held: u32 = WORDS.iter().map(|word| 1 << word).sum();
-        let more = if matcher.used_words() & !held == 0 {
+        let more = if FiveTuple::is_all_of(&matcher) {
             COMPLETE
         } else if let Some(slot) = self.free.pop() {
             self.matchers[slot as usize] = matcher;
@@ -82,15 +70,8 @@ impl Classifier for List {
             self.matchers.push(matcher);
             self.matchers.len() as u32 - 1
         };
-        let entry = Entry {
-            mask: WORDS.map(|word| matcher.mask[word]),
-            expected: WORDS.map(|word| matcher.value[word]),
-            source_ports: matcher.source_ports,
-            destination_ports: matcher.destination_ports,
-            more,
-            value: rule.value,
-            rank: rule.rank(),
-        };
+        let tuple = FiveTuple::new(&matcher);
+        let entry = Entry { tuple, more, value: rule.value, rank: rule.rank() };
         self.entries.insert(self.position(entry.rank), entry);
         Ok(())
     }

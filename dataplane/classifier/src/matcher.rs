@@ -45,6 +45,54 @@ impl Ranked {
         }
         ranked
     }
+
+    /// Its id.
+    pub fn id(&self) -> u32 {
+        self.rank as u32
+    }
+}
+
+/// The part of a matcher that nearly every rule fails on: addresses, ports, and protocol with ToS and QFI, side by side
+/// in 32 octets. For rules that are compared one by one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FiveTuple {
+    mask: [u32; 3],
+    expected: [u32; 3],
+    source_ports: (u16, u16),
+    destination_ports: (u16, u16),
+}
+
+impl FiveTuple {
+    /// The words of a key that it has masks for; ports lie between.
+    const WORDS: [usize; 3] = [0, 1, 3];
+
+    /// Of a matcher.
+    pub fn new(matcher: &Matcher) -> FiveTuple {
+        FiveTuple {
+            mask: FiveTuple::WORDS.map(|word| matcher.mask[word]),
+            expected: FiveTuple::WORDS.map(|word| matcher.value[word]),
+            source_ports: matcher.source_ports,
+            destination_ports: matcher.destination_ports,
+        }
+    }
+
+    /// Whether the matcher asks for nothing else.
+    pub fn is_all_of(matcher: &Matcher) -> bool {
+        let held: u32 = FiveTuple::WORDS.iter().map(|word| 1 << word).sum();
+        matcher.used_words() & !held == 0
+    }
+
+    /// Whether the key matches, as far as this says.
+    #[inline]
+    pub fn matches(&self, key: &Key) -> bool {
+        let words = &key.words;
+        let (source, destination) = ((words[2] >> 16) as u16, words[2] as u16);
+        words[0] & self.mask[0] == self.expected[0]
+            && words[1] & self.mask[1] == self.expected[1]
+            && words[3] & self.mask[2] == self.expected[2]
+            && (self.source_ports.0..=self.source_ports.1).contains(&source)
+            && (self.destination_ports.0..=self.destination_ports.1).contains(&destination)
+    }
 }
 
 /// All ports.

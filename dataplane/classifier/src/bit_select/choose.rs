@@ -5,8 +5,8 @@
 //! packet drawn from a random rule has to scan. A rule that leaves more than [`MAX_OPEN`] of the bits open is turned
 //! away instead and goes to the next table, at a price.
 
-use crate::key::WORDS;
 use crate::matcher::{Field, Matcher};
+use crate::store::{PAIRS, pair};
 
 /// Bits of the index that a rule may leave open: it belongs to two to this power of cells.
 pub(super) const MAX_OPEN: u32 = 4;
@@ -25,9 +25,6 @@ const FILTER_BITS: usize = 16;
 /// Least part of the cost that a bit has to save, since it doubles the index.
 const LEAST_GAIN: f64 = 0.01;
 
-/// Words of a key, two at a time: bit `i` of them all is bit `i % 64` of pair `i / 64`.
-pub(super) const PAIRS: usize = WORDS / 2;
-
 /// What a rule demands of every bit, ports included as far as their range is a prefix.
 ///
 /// In pairs of words, as they are gathered: reading a pair just after writing its halves would wait for both.
@@ -40,8 +37,6 @@ pub(super) struct Ternary {
 impl Ternary {
     #[inline(always)]
     pub fn new(matcher: &Matcher) -> Ternary {
-        let pair =
-            |words: &[u32; WORDS], at: usize| u64::from(words[2 * at]) | u64::from(words[2 * at + 1]) << 32;
         let mut ternary = Ternary {
             mask: std::array::from_fn(|at| pair(&matcher.mask, at)),
             value: std::array::from_fn(|at| pair(&matcher.value, at)),

@@ -1,9 +1,10 @@
 //! From the chosen bits of a key to the number of a cell.
 
-use super::choose::{PAIRS, Ternary};
+use super::choose::Ternary;
 use crate::Key;
 use crate::simd::Scan;
 use crate::simd::portable::Portable;
+use crate::store::{PAIRS, pair};
 
 /// Gathers bits of two neighbouring words.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,8 +53,7 @@ impl Index {
     /// The cell of a key.
     #[inline(always)]
     pub fn of(&self, key: &Key, scan: impl Scan) -> usize {
-        let words = &key.words;
-        self.gather(|at| u64::from(words[2 * at]) | u64::from(words[2 * at + 1]) << 32, scan)
+        self.gather(|at| pair(&key.words, at), scan)
     }
 
     /// The number that these pairs of words make.

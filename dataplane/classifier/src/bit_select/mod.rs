@@ -1,5 +1,5 @@
-//! Discriminating bits of the packet as the number of a cell, and few rules in every cell: the default beyond some
-//! hundred rules.
+//! Discriminating bits of the packet as the number of a cell, and few rules in every cell: the default beyond some sixty
+//! rules.
 //!
 //! ```text
 //! key ─PEXT→ number of the cell → line: up to 8 rules, 16 bits of each → row: the whole rule
@@ -34,9 +34,10 @@ mod index;
 mod lookup;
 
 use crate::ids::{IdMap, map_bytes};
-use crate::matcher::Ranked;
+use crate::matcher::{Ranked, common};
 use crate::rule::rank;
 use crate::simd::{Compiled, Cpu, Kernel, Rests, Scan, Vector};
+use crate::store::PAIRS;
 use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict};
 
 use choose::{MAX_OPEN, Ternary};
@@ -82,6 +83,15 @@ struct Row {
     rest: u32,
     /// Table, or [`NOWHERE`].
     table: u8,
+}
+
+impl Row {
+    /// First and last of the ports that stand `shift` bits up: 16 for the source, 0 for the destination.
+    #[inline(always)]
+    fn ports(&self, shift: u32) -> (u16, u16) {
+        let first = (self.value[3] >> shift) as u16;
+        (first, first + (self.mask[3] >> shift) as u16)
+    }
 }
 
 /// Table of a rule that can never match.
@@ -204,18 +214,12 @@ impl BitSelect {
         }
         // The row itself says it all, and a detour through a matcher would cost more than the update.
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        let span = here.mask[3];
-        let first = here.value[3];
-        let ports = |shift: u32| {
-            let first = (first >> shift) as u16;
-            crate::matcher::common((first, first + (span >> shift) as u16)) << shift
-        };
-        let ports = ports(16) | ports(0);
-        let mut ternary = Ternary { mask: [0; choose::PAIRS], value: [0; choose::PAIRS] };
+        let ports = common(here.ports(16)) << 16 | common(here.ports(0));
+        let mut ternary = Ternary { mask: [0; PAIRS], value: [0; PAIRS] };
         ternary.mask[0] = pair(here.mask[0], here.mask[1]);
         ternary.value[0] = pair(here.value[0], here.value[1]);
         ternary.mask[1] = pair(ports, here.mask[2]);
-        ternary.value[1] = pair(first & ports, here.value[2]);
+        ternary.value[1] = pair(here.value[3] & ports, here.value[2]);
         ternary
     }
 
@@ -226,11 +230,7 @@ impl BitSelect {
         for (from, to) in [(0, 0), (1, 1), (2, 3)] {
             (matcher.mask[to], matcher.value[to]) = (row.mask[from], row.value[from]);
         }
-        let ports = |shift: u32| {
-            let first = (row.value[3] >> shift) as u16;
-            (first, first + (row.mask[3] >> shift) as u16)
-        };
-        (matcher.source_ports, matcher.destination_ports) = (ports(16), ports(0));
+        (matcher.source_ports, matcher.destination_ports) = (row.ports(16), row.ports(0));
         if row.rest != COMPLETE {
             self.rests.read(row.rest, &mut matcher);
         }

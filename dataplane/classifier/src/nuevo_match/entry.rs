@@ -2,23 +2,9 @@
 
 use super::lanes::prefetch;
 use crate::key::WORDS;
+use crate::matcher::Ranked;
 use crate::ranked::Best;
 use crate::{Key, Matcher};
-
-/// A rule on its way into or out of a structure.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
-    pub matcher: Matcher,
-    /// Precedence and id.
-    pub rank: u64,
-    pub value: u32,
-}
-
-impl Held {
-    pub(super) fn id(&self) -> u32 {
-        self.rank as u32
-    }
-}
 
 /// The words of a key that an entry has masks for: addresses and protocol, ToS, QFI, presence. Ports lie between.
 const FIRST: [usize; 3] = [0, 1, 3];
@@ -38,8 +24,8 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(rule: &Held) -> Entry {
-        let Held { matcher, rank, value } = rule;
+    fn new(rule: &Ranked) -> Entry {
+        let Ranked { matcher, rank, value } = rule;
         Entry {
             mask: FIRST.map(|word| matcher.mask[word]),
             expected: FIRST.map(|word| matcher.value[word]),
@@ -88,7 +74,7 @@ impl Rest {
 }
 
 /// Whether a rule looks at words that an [`Entry`] does not have.
-fn needs_rest(rule: &Held) -> bool {
+fn needs_rest(rule: &Ranked) -> bool {
     rule.matcher.used_words() >> OTHERS != 0
 }
 
@@ -101,7 +87,7 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    pub(super) fn new<'a>(rules: impl ExactSizeIterator<Item = &'a Held> + Clone) -> Entries {
+    pub(super) fn new<'a>(rules: impl ExactSizeIterator<Item = &'a Ranked> + Clone) -> Entries {
         let rests = if rules.clone().any(needs_rest) {
             rules.clone().map(|rule| Rest::new(&rule.matcher)).collect()
         } else {
@@ -126,7 +112,7 @@ impl Entries {
     }
 
     /// Replaces a dead entry; `false` when the rule has more than there is room for.
-    pub(super) fn revive(&mut self, at: usize, rule: &Held) -> bool {
+    pub(super) fn revive(&mut self, at: usize, rule: &Ranked) -> bool {
         match self.rests.get_mut(at) {
             Some(rest) => *rest = Rest::new(&rule.matcher),
             None if needs_rest(rule) => return false,
@@ -145,7 +131,7 @@ impl Entries {
     }
 
     /// The rule at `at`.
-    pub(super) fn get(&self, at: usize) -> Held {
+    pub(super) fn get(&self, at: usize) -> Ranked {
         let entry = &self.entries[at];
         let mut matcher = Matcher::ALL;
         for (at, word) in FIRST.into_iter().enumerate() {
@@ -157,7 +143,7 @@ impl Entries {
             matcher.mask[OTHERS..].copy_from_slice(&rest.mask);
             matcher.value[OTHERS..].copy_from_slice(&rest.expected);
         }
-        Held { matcher, rank: entry.rank, value: entry.value }
+        Ranked { matcher, rank: entry.rank, value: entry.value }
     }
 
     /// Asks for an entry.

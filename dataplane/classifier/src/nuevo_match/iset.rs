@@ -1,10 +1,11 @@
 //! Independent sets (iSets): rules whose ranges in a [`View`] do not overlap, so that a packet can match at most one.
 
-use super::entry::{Entries, Held};
+use super::entry::Entries;
 use super::lanes::Lanes;
 use super::model::Model;
 use super::view::View;
 use crate::Key;
+use crate::matcher::Ranked;
 use crate::ranked::Best;
 
 /// Most iSets. Every one costs a look-up about as much as two or three probes of hash tables, whatever it holds.
@@ -24,7 +25,7 @@ pub(super) struct Set {
 
 /// Divides rules into iSets of at least `least` rules each, one after the other as large as can be; also returns the
 /// rules left over.
-pub(super) fn divide(mut rules: Vec<Held>, least: usize) -> (Vec<Set>, Vec<Held>) {
+pub(super) fn divide(mut rules: Vec<Ranked>, least: usize) -> (Vec<Set>, Vec<Ranked>) {
     let mut sets = Vec::new();
     while sets.len() < MOST && rules.len() >= least {
         let view = View::choose(&rules);
@@ -44,8 +45,8 @@ pub(super) fn divide(mut rules: Vec<Held>, least: usize) -> (Vec<Set>, Vec<Held>
 /// The largest set of rules whose ranges in `view` do not overlap, in order.
 ///
 /// Interval scheduling: of the ranges that start behind those chosen, the one that ends first is always right.
-fn independent(rules: &[Held], view: View) -> Vec<u32> {
-    let with_place = |(at, rule): (usize, &Held)| {
+fn independent(rules: &[Ranked], view: View) -> Vec<u32> {
+    let with_place = |(at, rule): (usize, &Ranked)| {
         let (low, high) = view.range(&rule.matcher);
         (high, low, at as u32)
     };
@@ -63,7 +64,7 @@ fn independent(rules: &[Held], view: View) -> Vec<u32> {
 }
 
 impl Set {
-    fn new(view: View, rules: &[Held], chosen: &[u32]) -> Set {
+    fn new(view: View, rules: &[Ranked], chosen: &[u32]) -> Set {
         let chosen = chosen.iter().map(|at| &rules[*at as usize]);
         let intervals: Vec<_> = chosen.clone().map(|rule| view.range(&rule.matcher)).collect();
         let entries = Entries::new(chosen);
@@ -83,12 +84,12 @@ impl Set {
     }
 
     /// The rules.
-    pub(super) fn rules(&self) -> impl Iterator<Item = Held> {
+    pub(super) fn rules(&self) -> impl Iterator<Item = Ranked> {
         (0..self.entries.len()).filter(|at| !self.entries.is_dead(*at)).map(|at| self.entries.get(at))
     }
 
     /// Puts a rule where a removed one was whose interval holds its own; `None` when there is no such place.
-    pub(super) fn revive(&mut self, rule: &Held) -> Option<u32> {
+    pub(super) fn revive(&mut self, rule: &Ranked) -> Option<u32> {
         if self.dead == 0 {
             return None;
         }

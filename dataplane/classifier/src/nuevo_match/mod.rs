@@ -52,7 +52,7 @@ mod remainder;
 mod tests;
 mod view;
 
-use entry::Held;
+use crate::matcher::Ranked;
 use iset::Set;
 use lanes::{Lanes, Level, Scalar};
 use remainder::Remainder;
@@ -113,7 +113,7 @@ impl NuevoMatch {
     }
 
     /// Divides and trains anew: the rules there are, and these.
-    fn rebuild(&mut self, mut rules: Vec<Held>) {
+    fn rebuild(&mut self, mut rules: Vec<Ranked>) {
         rules.extend(self.sets.iter().flat_map(Set::rules));
         rules.extend(self.remainder.rules());
         // The division then depends on the rules alone, not on their history.
@@ -137,18 +137,18 @@ impl NuevoMatch {
     }
 
     /// Notes a rule that is on its way in; returns it unless it can never match.
-    fn admit(&mut self, rule: &Rule) -> Result<Option<Held>, InsertError> {
+    fn admit(&mut self, rule: &Rule) -> Result<Option<Ranked>, InsertError> {
         let compiled = Matcher::new(&rule.filter);
         let place = if compiled.is_some() { Place::Remainder } else { Place::Nowhere };
         match self.places.entry(rule.id) {
             std::collections::hash_map::Entry::Occupied(_) => return Err(InsertError::Exists(rule.id)),
             std::collections::hash_map::Entry::Vacant(free) => free.insert(place),
         };
-        Ok(compiled.map(|matcher| Held { matcher, rank: rule.rank(), value: rule.value }))
+        Ok(compiled.map(|matcher| Ranked { matcher, rank: rule.rank(), value: rule.value }))
     }
 
     /// Puts a rule in that has been admitted.
-    fn add(&mut self, rule: &Held) {
+    fn add(&mut self, rule: &Ranked) {
         for (at, set) in self.sets.iter_mut().enumerate() {
             if let Some(position) = set.revive(rule) {
                 self.set_place(rule.id(), Place::Set { set: at as u16, position });

@@ -1,7 +1,7 @@
 //! What the rules go to that no iSet takes: TupleMerge, which the papers found to be the best companion.
 
-use super::entry::Held;
 use crate::Key;
+use crate::matcher::Ranked;
 use crate::ranked::Best;
 use crate::tuple_merge::TupleMerge;
 
@@ -13,7 +13,7 @@ pub(super) struct Remainder {
 
 impl Remainder {
     /// With these rules.
-    pub(super) fn new(rules: &[Held]) -> Remainder {
+    pub(super) fn new(rules: &[Ranked]) -> Remainder {
         let mut remainder = Remainder::default();
         rules.iter().for_each(|rule| remainder.insert(rule));
         remainder.rules.merge();
@@ -27,8 +27,8 @@ impl Remainder {
     }
 
     /// Adds a rule; its id is not present.
-    pub(super) fn insert(&mut self, rule: &Held) {
-        let Held { matcher, rank, value } = rule;
+    pub(super) fn insert(&mut self, rule: &Ranked) {
+        let Ranked { matcher, rank, value } = rule;
         if let Ok(slot) = self.rules.space.store.insert_compiled(*rank, *value, Some(matcher)) {
             self.rules.place(slot, matcher);
         }
@@ -50,11 +50,11 @@ impl Remainder {
     }
 
     /// All rules.
-    pub(super) fn rules(&self) -> impl Iterator<Item = Held> {
+    pub(super) fn rules(&self) -> impl Iterator<Item = Ranked> {
         let store = &self.rules.space.store;
         store.slots_by_rank().into_iter().map(|slot| {
             let entry = store.entry(slot);
-            Held { matcher: store.matcher(slot), rank: entry.rank, value: entry.value }
+            Ranked { matcher: store.matcher(slot), rank: entry.rank, value: entry.value }
         })
     }
 

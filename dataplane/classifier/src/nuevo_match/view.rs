@@ -6,8 +6,8 @@
 //! lies between its lowest values in all of them and its highest; intervals of such numbers serve a learned index as
 //! well as intervals of one field, which is the case of one slice.
 
-use super::entry::Held;
 use super::model::MAX;
+use crate::matcher::Ranked;
 use crate::{Field, Key, Matcher};
 
 /// Most fields of a view.
@@ -89,7 +89,7 @@ impl View {
     }
 
     /// The view in which the most of these rules stand apart, as far as trying one step after the other tells.
-    pub(super) fn choose(rules: &[Held]) -> View {
+    pub(super) fn choose(rules: &[Ranked]) -> View {
         let stride = rules.len().div_ceil(SAMPLE).max(1);
         let mut chooser = Chooser { rules: rules.iter().step_by(stride).collect(), ranges: Vec::new() };
         let slices = chooser.fields();
@@ -98,7 +98,7 @@ impl View {
 }
 
 struct Chooser<'a> {
-    rules: Vec<&'a Held>,
+    rules: Vec<&'a Ranked>,
     /// Room for [`Chooser::count`].
     ranges: Vec<(u128, u128)>,
 }
@@ -195,7 +195,7 @@ mod tests {
                 let rules = generate::rules(family, fields, 300, 5);
                 let keys = generate::trace(&rules, Traffic::Uniform, 300, 6);
                 let matchers = rules.iter().filter_map(|rule| Matcher::new(&rule.filter));
-                let held: Vec<_> = matchers.map(|matcher| Held { matcher, rank: 0, value: 0 }).collect();
+                let held: Vec<_> = matchers.map(|matcher| Ranked { matcher, rank: 0, value: 0 }).collect();
                 let slices: Vec<_> = Field::ALL.into_iter().map(Slice::of_field).collect();
                 let parts = slices.iter().flat_map(|slice| {
                     let Slice { word, shift, width } = *slice;

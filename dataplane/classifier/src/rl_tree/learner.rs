@@ -261,7 +261,10 @@ mod tests {
             let mut model = tree.model();
             for _ in 0..4 {
                 let plan = Arc::make_mut(&mut model.plan);
-                plan.actions.values_mut().for_each(|action| *action = any_action(&mut rng));
+                // In the order of their digests, for a failure to come again.
+                let mut actions: Vec<_> = plan.actions.iter_mut().collect();
+                actions.sort_unstable_by_key(|(digest, _)| **digest);
+                actions.into_iter().for_each(|(_, action)| *action = any_action(&mut rng));
                 tree = RlTree::with_model(&model, Options::default());
                 tree.insert_all(&rules).unwrap();
                 check(&list, &tree, &keys);

@@ -6,9 +6,8 @@
 
 use super::{SessionError, sorted};
 use crate::ids::{IdMap, map_bytes};
+use crate::matcher::FiveTuple;
 use crate::{Key, Matcher, Rule, Verdict};
-
-const WORDS: [usize; 3] = [0, 1, 3];
 
 /// Sessions by hash, rules by linked list.
 #[derive(Debug, Default)]
@@ -19,10 +18,7 @@ pub struct HashList {
 
 #[derive(Debug)]
 struct Node {
-    mask: [u32; 3],
-    expected: [u32; 3],
-    source_ports: (u16, u16),
-    destination_ports: (u16, u16),
+    tuple: FiveTuple,
     value: u32,
     /// When more than the 5-tuple counts.
     more: Option<Box<Matcher>>,
@@ -32,14 +28,7 @@ struct Node {
 impl Node {
     #[inline]
     fn matches(&self, key: &Key) -> bool {
-        let words = &key.words;
-        let (source, destination) = ((words[2] >> 16) as u16, words[2] as u16);
-        words[0] & self.mask[0] == self.expected[0]
-            && words[1] & self.mask[1] == self.expected[1]
-            && words[3] & self.mask[2] == self.expected[2]
-            && (self.source_ports.0..=self.source_ports.1).contains(&source)
-            && (self.destination_ports.0..=self.destination_ports.1).contains(&destination)
-            && self.more.as_ref().is_none_or(|matcher| matcher.matches(key))
+        self.tuple.matches(key) && self.more.as_ref().is_none_or(|matcher| matcher.matches(key))
     }
 }
 
@@ -53,17 +42,13 @@ impl HashList {
     pub fn set(&mut self, session: u32, rules: &[Rule]) -> Result<(), SessionError> {
         let rules = sorted(rules)?;
         self.remove(session);
-        let held: u32 = WORDS.iter().map(|word| 1 << word).sum();
         let mut nodes: Vec<Box<Node>> = Vec::with_capacity(rules.len());
         for rule in rules {
             let Some(matcher) = Matcher::new(&rule.filter) else { continue };
-            let more = (matcher.used_words() & !held != 0).then(|| Box::new(matcher));
+            let more = (!FiveTuple::is_all_of(&matcher)).then(|| Box::new(matcher));
             self.heap += size_of::<Node>() + more.as_ref().map_or(0, |_| size_of::<Matcher>());
             nodes.push(Box::new(Node {
-                mask: WORDS.map(|word| matcher.mask[word]),
-                expected: WORDS.map(|word| matcher.value[word]),
-                source_ports: matcher.source_ports,
-                destination_ports: matcher.destination_ports,
+                tuple: FiveTuple::new(&matcher),
                 value: rule.value,
                 more,
                 next: None,
