@@ -7,7 +7,7 @@
 //! [`Field`] cuts the words into fields again, for classifiers that divide the space by dimension (trees, tuples,
 //! sorted intervals).
 
-use crate::key::{Key, WORDS, mac_words, present, split};
+use crate::key::{Key, WORDS, mac_words, present};
 use crate::rule::{EthernetFilter, Family, Filter, Prefix, Rule, Side};
 
 /// A compiled filter.
@@ -40,7 +40,7 @@ impl Ranked {
     #[inline]
     pub fn new(rule: &Rule) -> Ranked {
         let mut ranked = Ranked { rank: rule.rank(), value: rule.value, matcher: Matcher::ALL };
-        if !ranked.matcher.demand(&rule.filter) {
+        if ranked.matcher.demand(&rule.filter).is_none() {
             ranked.matcher = Matcher::NEVER;
         }
         ranked
@@ -116,24 +116,25 @@ impl Matcher {
     /// Every update compiles, so this avoids what is not needed.
     pub fn new(filter: &Filter) -> Option<Matcher> {
         let mut matcher = Matcher::ALL;
-        matcher.demand(filter).then_some(matcher)
+        matcher.demand(filter)?;
+        Some(matcher)
     }
 
-    /// Makes [`Matcher::ALL`] demand what a filter does; `false` when no packet can ever match.
+    /// Makes [`Matcher::ALL`] demand what a filter does. Returns [`used_words`](Self::used_words); `None` when no
+    /// packet can ever match.
     ///
-    /// In place: a copy made just after words were written one by one would wait for each of them.
+    /// In place, and with the words in use noted: to copy or search words that were just written one by one would wait
+    /// for each of them.
     #[inline(always)]
-    fn demand(&mut self, filter: &Filter) -> bool {
+    pub(crate) fn demand(&mut self, filter: &Filter) -> Option<u32> {
         // Word 3, that most fields have a part in.
         let (mut mask, mut value) = (0, 0);
         let mut require = |bits: u32, of: u32| {
             mask |= bits;
             value |= of;
         };
-        let mut family = 0;
-        if self.addresses(filter, &mut family).is_none() {
-            return false;
-        }
+        let (mut family, mut used) = (0, 0);
+        self.addresses(filter, &mut family, &mut used)?;
         if let Some(protocol) = filter.protocol {
             require(0xFF, protocol.into());
         }
@@ -153,10 +154,12 @@ impl Matcher {
         }
         if let Some(spi) = filter.spi {
             self.add(4, u32::MAX, spi);
+            used |= 1 << 4;
             require(present::SPI, present::SPI);
         }
         if let Some(label) = filter.flow_label {
             self.add(5, 0xF_FFFF, label.get());
+            used |= 1 << 5;
             family |= present::V6;
         }
         if filter.teid.is_some() {
@@ -166,75 +169,88 @@ impl Matcher {
             require(present::APPLICATION, present::APPLICATION);
         }
         if let Some(ethernet) = &filter.ethernet {
-            let bits = self.ethernet(ethernet);
+            let bits = self.ethernet(ethernet, &mut used);
             require(bits, bits);
         }
-        self.tunnel(filter);
+        self.tunnel(filter, &mut used);
         if family == present::V4 | present::V6 {
-            return false;
+            return None;
         }
         if family != 0 {
             require(present::V4 | present::V6, family);
         }
         (self.mask[3], self.value[3]) = (mask, value);
-        true
+        used |= u32::from(mask != 0) << 3;
+        debug_assert_eq!(used, self.used_words());
+        Some(used)
     }
 
     /// Addresses; adds the IP versions they ask for to `family`. `None` when they exclude each other.
     #[inline(always)]
-    fn addresses(&mut self, filter: &Filter, family: &mut u32) -> Option<()> {
+    fn addresses(&mut self, filter: &Filter, family: &mut u32, used: &mut u32) -> Option<()> {
         if let Some(prefix) = &filter.source {
-            *family |= self.prefix(Side::Source, prefix)?;
+            *family |= self.prefix(Side::Source, prefix, used)?;
         }
         if let Some(prefix) = &filter.destination {
-            *family |= self.prefix(Side::Destination, prefix)?;
+            *family |= self.prefix(Side::Destination, prefix, used)?;
         }
         if let Some((side, prefix)) = &filter.ue {
-            *family |= self.prefix(*side, prefix)?;
+            *family |= match side {
+                Side::Source => self.prefix(Side::Source, prefix, used)?,
+                Side::Destination => self.prefix(Side::Destination, prefix, used)?,
+            };
         }
         Some(())
     }
 
     /// What does not come from the packet's headers.
     #[inline(always)]
-    fn tunnel(&mut self, filter: &Filter) {
+    fn tunnel(&mut self, filter: &Filter, used: &mut u32) {
+        let mut add = |word: usize, mask: u32, value: u32| {
+            self.add(word, mask, value);
+            *used |= 1 << word;
+        };
         if let Some(interface) = filter.source_interface {
-            self.add(5, 0xFF << 24, (u32::from(interface.get()) + 1) << 24);
+            add(5, 0xFF << 24, (u32::from(interface.get()) + 1) << 24);
         }
         if let Some(teid) = filter.teid {
-            self.add(6, u32::MAX, teid);
+            add(6, u32::MAX, teid);
         }
         if let Some(number) = filter.local_address {
-            self.add(7, 0x7F << 25, (u32::from(number.get()) + 1) << 25);
+            add(7, 0x7F << 25, (u32::from(number.get()) + 1) << 25);
         }
         if let Some(id) = filter.traffic_endpoint {
-            self.add(7, 0x1FF << 16, (u32::from(id) + 1) << 16);
+            add(7, 0x1FF << 16, (u32::from(id) + 1) << 16);
         }
         if let Some(number) = filter.network_instance {
-            self.add(7, 0xFFFF, u32::from(number.get()));
+            add(7, 0xFFFF, u32::from(number.get()));
         }
         if let Some(number) = filter.application {
-            self.add(8, u32::MAX, number);
+            add(8, u32::MAX, number);
         }
     }
 
     /// The Ethernet header. Returns what has to be present.
-    fn ethernet(&mut self, ethernet: &EthernetFilter) -> u32 {
+    fn ethernet(&mut self, ethernet: &EthernetFilter, used: &mut u32) -> u32 {
         let mut required = present::ETHERNET;
+        let mut add = |word: usize, mask: u32, value: u32| {
+            self.add(word, mask, value);
+            *used |= u32::from(mask != 0) << word;
+        };
         let masks = mac_words(ethernet.destination.mask(), ethernet.source.mask());
         let values = mac_words(ethernet.destination.value(), ethernet.source.value());
         for (at, (mask, value)) in masks.into_iter().zip(values).enumerate() {
-            self.add(15 + at, mask, value);
+            add(15 + at, mask, value);
         }
         if let Some(ethertype) = ethernet.ethertype {
-            self.add(18, 0xFFFF_0000, u32::from(ethertype) << 16);
+            add(18, 0xFFFF_0000, u32::from(ethertype) << 16);
         }
         if let Some(tag) = ethernet.c_tag {
-            self.add(18, u32::from(tag.mask()), u32::from(tag.value()));
+            add(18, u32::from(tag.mask()), u32::from(tag.value()));
             required |= present::C_TAG;
         }
         if let Some(tag) = ethernet.s_tag {
-            self.add(19, u32::from(tag.mask()) << 16, u32::from(tag.value()) << 16);
+            add(19, u32::from(tag.mask()) << 16, u32::from(tag.value()) << 16);
             required |= present::S_TAG;
         }
         required
@@ -249,19 +265,18 @@ impl Matcher {
 
     /// Adds a prefix and returns the IP version it asks for; `None` when it excludes one that is there.
     #[inline(always)]
-    fn prefix(&mut self, side: Side, prefix: &Prefix) -> Option<u32> {
+    fn prefix(&mut self, side: Side, prefix: &Prefix, used: &mut u32) -> Option<u32> {
         let (first, rest) = if side == Side::Source { (0, 9) } else { (1, 12) };
-        let (mask, value) = (split(prefix.mask()), split(prefix.value()));
         let mut differ = 0;
-        let mut require = |word: usize, mask: u32, value: u32| {
+        let mut require = |word: usize, at: usize| {
+            let (mask, value) = (prefix.mask(at), prefix.word(at));
             differ |= (self.value[word] ^ value) & self.mask[word] & mask;
             self.add(word, mask, value);
+            *used |= u32::from(mask != 0) << word;
         };
-        require(first, mask[0], value[0]);
+        require(first, 0);
         if prefix.family() == Family::V6 {
-            for at in 0..3 {
-                require(rest + at, mask[1 + at], value[1 + at]);
-            }
+            (1..4).for_each(|at| require(rest + at - 1, at));
         }
         let family = if prefix.family() == Family::V4 { present::V4 } else { present::V6 };
         (differ == 0).then_some(family)

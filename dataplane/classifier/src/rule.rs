@@ -6,6 +6,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use crate::key::split;
 use crate::{Key, Matcher};
 
 /// Why a filter could not be built.
@@ -41,12 +42,6 @@ pub enum Family {
     V6,
 }
 
-impl Family {
-    fn of(address: IpAddr) -> Family {
-        if address.is_ipv4() { Family::V4 } else { Family::V6 }
-    }
-}
-
 /// Which of a packet's two addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Side {
@@ -56,37 +51,45 @@ pub enum Side {
     Destination,
 }
 
-/// An address as an integer, so that prefixes are masks: IPv4 in the upper 32 bits, IPv6 in all 128.
-fn bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
-        IpAddr::V6(address) => address.to_bits(),
-    }
+/// The bits of the first `length` of a word; all from 32 on.
+#[inline]
+fn mask(length: u8) -> u32 {
+    (u64::MAX << (32 - length.min(32))) as u32
 }
 
 /// An address prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Prefix {
     family: Family,
-    value: u128,
-    mask: u128,
+    length: u8,
+    /// The first bits first; zero behind the prefix. IPv4 has the first word only.
+    words: [u32; 4],
 }
 
 impl Prefix {
     /// The prefix of `length` bits of `address`; bits behind it are ignored.
     pub fn new(address: IpAddr, length: u8) -> Result<Prefix, RuleError> {
-        let width = if address.is_ipv4() { 32 } else { 128 };
-        if length > width {
-            return Err(RuleError::PrefixLength { length, bits: width });
+        let host = Prefix::host(address);
+        if length > host.length {
+            return Err(RuleError::PrefixLength { length, bits: host.length });
         }
-        let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
-        Ok(Prefix { family: Family::of(address), value: bits(address) & mask, mask })
+        let mut prefix = Prefix { length, ..host };
+        for at in 0..4 {
+            prefix.words[at] &= prefix.mask(at);
+        }
+        Ok(prefix)
     }
 
     /// Exactly this address.
     pub fn host(address: IpAddr) -> Prefix {
-        let mask = if address.is_ipv4() { u128::from(u32::MAX) << 96 } else { u128::MAX };
-        Prefix { family: Family::of(address), value: bits(address), mask }
+        match address {
+            IpAddr::V4(address) => {
+                Prefix { family: Family::V4, length: 32, words: [address.to_bits(), 0, 0, 0] }
+            }
+            IpAddr::V6(address) => {
+                Prefix { family: Family::V6, length: 128, words: split(address.to_bits()) }
+            }
+        }
     }
 
     /// IP version.
@@ -97,24 +100,29 @@ impl Prefix {
     /// The first address of the prefix.
     pub fn address(&self) -> IpAddr {
         match self.family {
-            Family::V4 => IpAddr::V4(((self.value >> 96) as u32).into()),
-            Family::V6 => IpAddr::V6(self.value.into()),
+            Family::V4 => IpAddr::V4(self.words[0].into()),
+            Family::V6 => {
+                let bits = self.words.iter().fold(0, |bits, word| bits << 32 | u128::from(*word));
+                IpAddr::V6(bits.into())
+            }
         }
     }
 
     /// Its length in bits.
     pub fn length(&self) -> u8 {
-        self.mask.count_ones() as u8
+        self.length
     }
 
-    /// Bits of the prefix: IPv4 in the upper 32 bits.
-    pub(crate) fn value(&self) -> u128 {
-        self.value
+    /// One of its four words, the first bits first; of IPv4 the first word only. Zero behind the prefix.
+    #[inline]
+    pub(crate) fn word(&self, at: usize) -> u32 {
+        self.words[at]
     }
 
-    /// Which bits count.
-    pub(crate) fn mask(&self) -> u128 {
-        self.mask
+    /// Which bits of a word count.
+    #[inline]
+    pub(crate) fn mask(&self, at: usize) -> u32 {
+        mask(self.length.saturating_sub(32 * at as u8))
     }
 }
 

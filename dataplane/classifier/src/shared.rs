@@ -131,7 +131,6 @@ mod sync_guard {
 }
 
 /// An update to be repeated on the other copy.
-#[expect(clippy::large_enum_variant, reason = "in a box, every insert would allocate")]
 enum Change {
     Insert(Rule),
     Remove(u32),

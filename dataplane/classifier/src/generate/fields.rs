@@ -35,7 +35,7 @@ pub(super) const CORE: u8 = 1;
 const ESP: u8 = 50;
 
 fn length(prefix: &Prefix) -> u8 {
-    prefix.mask().count_ones() as u8
+    prefix.length()
 }
 
 /// The n-th tunnel endpoint identifier: spread, as UPFs hand them out.
@@ -116,7 +116,7 @@ fn to_v6(filter: &mut Filter, random: &mut Random) {
     for prefix in [&mut filter.source, &mut filter.destination].into_iter().flatten() {
         let bits = length(prefix);
         let suffix = u128::from(random.bits());
-        let address = 0x2001_0DB8_u128 << 96 | prefix.value() >> 32 | suffix;
+        let address = 0x2001_0DB8_u128 << 96 | u128::from(prefix.word(0)) << 64 | suffix;
         let bits = match bits {
             32 if random.chance(500) => 128,
             32 => 64,

@@ -50,7 +50,7 @@ fn percent(rules: &[Rule], what: impl Fn(&Filter) -> bool) -> usize {
 }
 
 fn length(prefix: Option<Prefix>) -> u32 {
-    prefix.map_or(0, |prefix| prefix.mask().count_ones())
+    prefix.map_or(0, |prefix| prefix.length().into())
 }
 
 #[test]

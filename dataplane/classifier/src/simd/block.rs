@@ -89,32 +89,44 @@ impl Lane {
     /// The rule of this rank ([`rank`]) and value. What does not fit a lane goes to `rests`: give it back by
     /// [`Lane::drop_rest`] once no lane holds the rule any more. Copies of a lane share it.
     pub fn new(matcher: &Matcher, rank: u64, value: u32, rests: &mut Rests) -> Lane {
+        let Some(used) = Lane::used(matcher) else { return Lane::never(rank, value) };
         let mut lane = Lane::alone(matcher, rank, value);
-        let left = Lane::unsaid(matcher);
-        if left != 0 && !lane.is_never() {
+        let left = Lane::unsaid(matcher, used);
+        if left != 0 {
             lane.code |= code::MORE;
             lane.value = rests.add(value, matcher, left & !0xF);
         }
         lane
     }
 
-    /// The words of a rule that a lane cannot say, a bit each.
-    pub(super) fn unsaid(matcher: &Matcher) -> u32 {
-        let word_3 = (matcher.mask[3], matcher.value[3]);
-        matcher.used_words() & !0xF | u32::from(said_of_word_3(word_3).1 != word_3) << 3
+    /// The words that a matcher uses, a bit each; `None` if it can never match.
+    pub(super) fn used(matcher: &Matcher) -> Option<u32> {
+        let contradicts =
+            std::iter::zip(&matcher.mask, &matcher.value).any(|(mask, value)| value & !mask != 0);
+        let reversed = |(first, last)| first > last;
+        let never = contradicts | reversed(matcher.source_ports) | reversed(matcher.destination_ports);
+        (!never).then(|| matcher.used_words())
     }
 
-    /// As much of a rule as a lane can say.
+    /// The words of a rule that a lane cannot say, of those it uses.
+    #[inline]
+    pub(super) fn unsaid(matcher: &Matcher, used: u32) -> u32 {
+        let word_3 = (matcher.mask[3], matcher.value[3]);
+        used & !0xF | u32::from(said_of_word_3(word_3).1 != word_3) << 3
+    }
+
+    /// A rule that can never match.
+    pub(super) fn never(rank: u64, value: u32) -> Lane {
+        let (precedence, id) = ((rank >> 32) as u32, rank as u32);
+        Lane { code: code::NEVER, value, precedence, id, ..Lane::EMPTY }
+    }
+
+    /// As much of a rule as a lane can say. The rule is one that can match.
     #[inline]
     pub(super) fn alone(matcher: &Matcher, rank: u64, value: u32) -> Lane {
         let (precedence, id) = ((rank >> 32) as u32, rank as u32);
         let lane = Lane { value, precedence, id, ..Lane::EMPTY };
         let bounds = [matcher.source_ports, matcher.destination_ports];
-        let contradicts =
-            std::iter::zip(&matcher.mask, &matcher.value).any(|(mask, value)| value & !mask != 0);
-        if contradicts || bounds.iter().any(|(first, last)| first > last) {
-            return Lane { code: code::NEVER, ..lane };
-        }
         let (word, _) = said_of_word_3((matcher.mask[3], matcher.value[3]));
         let [source, destination] = [shift(matcher.mask[0]), shift(matcher.mask[1])];
         Lane {
@@ -217,6 +229,7 @@ impl Lane {
 }
 
 /// What of word 3 a code can say, and the mask and value that this stands for.
+#[inline]
 fn said_of_word_3((mask, value): (u32, u32)) -> (u32, (u32, u32)) {
     let mut word = mask & value & code::FLAGS & !code::FAMILIES;
     let mut said = (word, word);

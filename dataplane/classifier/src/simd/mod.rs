@@ -127,6 +127,19 @@ impl Simd {
         self.lanes().map(rule).collect()
     }
 
+    /// The lane of a rule, with a row if it needs one.
+    #[inline]
+    fn lane(&mut self, rule: &Rule) -> Lane {
+        let mut ranked = Ranked { rank: rule.rank(), value: rule.value, matcher: Matcher::ALL };
+        let Some(used) = ranked.matcher.demand(&rule.filter) else {
+            return Lane::never(ranked.rank, ranked.value);
+        };
+        match Lane::unsaid(&ranked.matcher, used) {
+            0 => Lane::alone(&ranked.matcher, ranked.rank, ranked.value),
+            unsaid => self.rows.get_or_insert_default().add_unsaid(&ranked, unsaid),
+        }
+    }
+
     fn drop_row(&mut self, lane: &Lane) {
         if let Some(rows) = &mut self.rows {
             rows.give_back(lane);
@@ -150,7 +163,7 @@ impl Simd {
         let chunks = rules.chunks(LANES).map(|chunk| {
             let mut block = Block::new();
             for (at, rule) in chunk.iter().enumerate() {
-                block.set(at, &rows.add(&rule.matcher, rule.rank, rule.value));
+                block.set(at, &rows.add(rule));
             }
             block
         });
@@ -171,11 +184,7 @@ impl Classifier for Simd {
         if self.find(rule.id).is_some() {
             return Err(InsertError::Exists(rule.id));
         }
-        let matcher = &Matcher::new(&rule.filter).unwrap_or(Matcher::NEVER);
-        let lane = match &mut self.rows {
-            None if Lane::unsaid(matcher) == 0 => Lane::alone(matcher, rule.rank(), rule.value),
-            rows => rows.get_or_insert_default().add(matcher, rule.rank(), rule.value),
-        };
+        let lane = self.lane(&rule);
         self.cpu.run(Insert { blocks: &mut self.blocks, lane });
         self.len += 1;
         self.choose();

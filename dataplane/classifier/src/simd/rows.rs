@@ -12,7 +12,7 @@
 
 use crate::key::WORDS;
 use crate::matcher::Ranked;
-use crate::{Key, Matcher, Verdict};
+use crate::{Key, Verdict};
 
 use super::block::Lane;
 use super::isa::Vector;
@@ -61,16 +61,18 @@ impl Default for Rows {
 impl Rows {
     /// No rows, but slots for the words that most of these rules use.
     pub fn for_rules(rules: &[Ranked]) -> Rows {
+        let unsaid =
+            |rule: &Ranked| Lane::used(&rule.matcher).map_or(0, |used| Lane::unsaid(&rule.matcher, used));
         let mut uses = [0; WORDS];
         for rule in rules {
-            let used = Lane::unsaid(&rule.matcher);
+            let used = unsaid(rule);
             (0..WORDS).for_each(|word| uses[word] += (used >> word & 1) as usize);
         }
         let mut words: Vec<usize> = (0..=LAST).filter(|word| uses[*word] > 0).collect();
         words.retain(|word| uses[*word] * WORTH >= rules.len());
         words.sort_by_key(|word| usize::MAX - uses[*word]);
         words.truncate(SLOTS);
-        let needed = rules.iter().filter(|rule| Lane::unsaid(&rule.matcher) != 0).count();
+        let needed = rules.iter().filter(|rule| unsaid(rule) != 0).count();
         let mut rows = Rows { width: words.len(), rows: Vec::with_capacity(needed), ..Rows::default() };
         rows.pick.iter_mut().zip(words).for_each(|(place, word)| *place = word as u32 - 3);
         rows
@@ -98,9 +100,17 @@ impl Rows {
     }
 
     /// The lane of a rule, with a row if it needs one.
-    pub fn add(&mut self, matcher: &Matcher, rank: u64, value: u32) -> Lane {
+    pub fn add(&mut self, rule: &Ranked) -> Lane {
+        match Lane::used(&rule.matcher) {
+            Some(used) => self.add_unsaid(rule, Lane::unsaid(&rule.matcher, used)),
+            None => Lane::never(rule.rank, rule.value),
+        }
+    }
+
+    /// Likewise, knowing what words its lane cannot say. The rule is one that can match.
+    pub fn add_unsaid(&mut self, rule: &Ranked, used: u32) -> Lane {
+        let Ranked { rank, value, ref matcher } = *rule;
         let lane = Lane::alone(matcher, rank, value);
-        let used = if lane.is_never() { 0 } else { Lane::unsaid(matcher) };
         if used == 0 {
             return lane;
         }
