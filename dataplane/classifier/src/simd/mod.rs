@@ -146,10 +146,6 @@ impl Simd {
         }
     }
 
-    fn find(&self, id: u32) -> Option<(usize, usize)> {
-        self.cpu.run(FindId { blocks: &self.blocks, id })
-    }
-
     fn lanes(&self) -> impl Iterator<Item = Lane> {
         let ranks = self.blocks.iter().enumerate().flat_map(|(at, _)| (0..LANES).map(move |lane| (at, lane)));
         ranks.map(|(at, lane)| self.blocks[at].get(lane)).filter(|lane| !lane.is_empty())
@@ -181,7 +177,7 @@ impl Classifier for Simd {
     }
 
     fn insert(&mut self, rule: Rule) -> Result<(), InsertError> {
-        if self.find(rule.id).is_some() {
+        if self.cpu.run(Has { blocks: &self.blocks, id: rule.id }) {
             return Err(InsertError::Exists(rule.id));
         }
         let lane = self.lane(&rule);
@@ -192,8 +188,7 @@ impl Classifier for Simd {
     }
 
     fn remove(&mut self, id: u32) -> bool {
-        let Some(at) = self.find(id) else { return false };
-        let lane = self.cpu.run(Remove { blocks: &mut self.blocks, at });
+        let Some(lane) = self.cpu.run(Remove { blocks: &mut self.blocks, id }) else { return false };
         self.drop_row(&lane);
         self.len -= 1;
         self.choose();
@@ -201,11 +196,9 @@ impl Classifier for Simd {
     }
 
     fn set_precedence(&mut self, id: u32, precedence: u32) -> bool {
-        let Some(at) = self.find(id) else { return false };
-        let lane = self.cpu.run(Remove { blocks: &mut self.blocks, at }).with_precedence(precedence);
-        self.cpu.run(Insert { blocks: &mut self.blocks, lane });
+        let moved = self.cpu.run(Move { blocks: &mut self.blocks, id, precedence });
         self.choose();
-        true
+        moved
     }
 
     fn insert_all(&mut self, rules: &[Rule]) -> Result<(), InsertError> {
@@ -298,19 +291,43 @@ impl<const RECORDS: bool> LookUp<Simd> for Full<RECORDS> {
     }
 }
 
-/// Where the rule with this id is: block and lane.
-struct FindId<'a> {
+/// Block and lane of the rule with this id.
+#[inline(always)]
+fn find<V: Vector>(vector: V, blocks: &[Block<LANES>], id: u32) -> Option<(usize, usize)> {
+    blocks.iter().enumerate().find_map(|(at, block)| Some((at, block.find_id(vector, id)?)))
+}
+
+/// Whether there is a rule with this id.
+struct Has<'a> {
     blocks: &'a [Block<LANES>],
     id: u32,
 }
 
-impl Kernel for FindId<'_> {
-    type Output = Option<(usize, usize)>;
+impl Kernel for Has<'_> {
+    type Output = bool;
 
     #[inline(always)]
-    fn run<V: Vector>(self, vector: V) -> Option<(usize, usize)> {
-        let mut blocks = self.blocks.iter().enumerate();
-        blocks.find_map(|(at, block)| Some((at, block.find_id(vector, self.id)?)))
+    fn run<V: Vector>(self, vector: V) -> bool {
+        find(vector, self.blocks, self.id).is_some()
+    }
+}
+
+/// Gives the rule with this id another precedence; `false` when there is none.
+struct Move<'a> {
+    blocks: &'a mut Vec<Block<LANES>>,
+    id: u32,
+    precedence: u32,
+}
+
+impl Kernel for Move<'_> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<V: Vector>(self, vector: V) -> bool {
+        let Move { blocks, id, precedence } = self;
+        let Some(lane) = (Remove { blocks: &mut *blocks, id }).run(vector) else { return false };
+        Insert { blocks, lane: lane.with_precedence(precedence) }.run(vector);
+        true
     }
 }
 
@@ -379,23 +396,25 @@ fn divide<V: Vector>(vector: V, blocks: &mut Vec<Block<LANES>>, at: usize) {
     }
 }
 
+/// Takes the rule with this id out.
 struct Remove<'a> {
     blocks: &'a mut Vec<Block<LANES>>,
-    at: (usize, usize),
+    id: u32,
 }
 
 impl Kernel for Remove<'_> {
-    type Output = Lane;
+    type Output = Option<Lane>;
 
     #[inline(always)]
-    fn run<V: Vector>(self, vector: V) -> Lane {
-        let Remove { blocks, at: (at, lane) } = self;
+    fn run<V: Vector>(self, vector: V) -> Option<Lane> {
+        let Remove { blocks, id } = self;
+        let (at, lane) = find(vector, blocks, id)?;
         let removed = blocks[at].get(lane);
         blocks[at].remove(vector, lane);
         let left = blocks[at].len(vector);
         if left == 0 {
             blocks.remove(at);
-            return removed;
+            return Some(removed);
         }
         // With the neighbour behind it, or the one in front of it, when few are left in both.
         for first in [at, at.wrapping_sub(1)] {
@@ -412,6 +431,6 @@ impl Kernel for Remove<'_> {
                 break;
             }
         }
-        removed
+        Some(removed)
     }
 }
