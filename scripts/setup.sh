@@ -43,6 +43,7 @@ need_program nft nftables
 if [ "$purpose" = test ]; then
     need_program tshark tshark
     need_program python3 python3
+    need_program go golang-go      # the independent peer of CoTCP's tests is in Go, as the paper's; 1.19 will do
     need_file /usr/include/usrsctp.h libusrsctp-dev
     python3 -c 'import ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
 fi

@@ -1,0 +1,3 @@
+module godwit/cotcpv1
+
+go 1.19
