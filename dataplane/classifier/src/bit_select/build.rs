@@ -2,7 +2,9 @@
 
 use super::choose::{self, MAX_OPEN, SMALL, Ternary};
 use super::index::Index;
-use super::{ALWAYS, BitSelect, LINK, Line, MAX_TABLES, NOWHERE, Table, new_line};
+use super::lookup::First;
+use super::{ALWAYS, BitSelect, Classes, LINK, Line, MAX_TABLES, NOWHERE, Table, new_line};
+use crate::simd::Compiled;
 use crate::simd::portable::Portable;
 
 /// Rules that are not worth a table of their own.
@@ -21,13 +23,67 @@ impl BitSelect {
         rows.retain(|row| self.rows[*row as usize].table != NOWHERE);
         // In the order of ranks everywhere: cells are filled in this order.
         rows.sort_unstable_by_key(|row| self.rows[*row as usize].rank);
-        let mut left: Vec<Entry> =
+        let left: Vec<Entry> =
             rows.into_iter().map(|row| Entry { row, ternary: Ternary::new(&self.matcher(row)) }).collect();
         self.lines.clear();
         self.lines.push(Line::EMPTY);
         self.free_lines = Vec::new();
         self.tables.clear();
-        while left.len() > FEW && self.tables.len() + 1 < MAX_TABLES {
+        let ternaries: Vec<&Ternary> = left.iter().map(|entry| &entry.ternary).collect();
+        let bit = choose::class_bit(&ternaries);
+        self.classes = None;
+        if let Some(bit) = bit {
+            self.add_classes(bit, left);
+        } else {
+            let left = self.add_tables(left);
+            self.add_last(left);
+        }
+        self.look_up = match self.classes {
+            Some(_) => Compiled::new::<First<true>>(self.cpu),
+            None => Compiled::new::<First<false>>(self.cpu),
+        };
+        self.strays = 0;
+        self.built = self.ids.len();
+        self.lines.shrink_to_fit();
+    }
+
+    /// Tables for rules that demand a zero of a bit, for those that do not demand it, and for those that demand a one.
+    fn add_classes(&mut self, bit: usize, entries: Vec<Entry>) {
+        let (zero, others): (Vec<Entry>, Vec<Entry>) =
+            entries.into_iter().partition(|entry| entry.ternary.is(bit, false));
+        let (one, mut common): (Vec<Entry>, Vec<Entry>) =
+            others.into_iter().partition(|entry| entry.ternary.is(bit, true));
+        common.extend(self.add_tables(zero));
+        // Last in the order, but built first, as what they leave over goes to those for all.
+        let before = std::mem::take(&mut self.tables);
+        let mut placed: Vec<u32> = one.iter().map(|entry| entry.row).collect();
+        let over = self.add_tables(one);
+        over.iter().for_each(|entry| self.rows[entry.row as usize].table = NOWHERE);
+        placed.retain(|row| self.rows[*row as usize].table != NOWHERE);
+        common.extend(over);
+        let after = std::mem::replace(&mut self.tables, before);
+        let own = self.tables.len();
+        common.sort_unstable_by_key(|entry| self.rows[entry.row as usize].rank);
+        let left = self.add_tables(common);
+        self.add_last(left);
+        let common = self.tables.len();
+        self.tables.extend(after);
+        for row in placed {
+            self.rows[row as usize].table += common as u8;
+        }
+        self.classes = Some(Classes { mask: 1 << (bit % 32), own, common });
+    }
+
+    /// The table of one cell.
+    fn add_last(&mut self, mut entries: Vec<Entry>) {
+        entries.sort_unstable_by_key(|entry| self.rows[entry.row as usize].rank);
+        self.add_table(Index::new(&[]), &choose::Selection::new(), &entries);
+    }
+
+    /// Tables for some rules, sorted by rank. Returns those that no table took.
+    fn add_tables(&mut self, mut left: Vec<Entry>) -> Vec<Entry> {
+        let first = self.tables.len();
+        while left.len() > FEW && self.tables.len() + 1 < first + MAX_TABLES {
             let ternaries: Vec<&Ternary> = left.iter().map(|entry| &entry.ternary).collect();
             let bits = choose::index_bits(&ternaries);
             let index = Index::new(&bits);
@@ -40,11 +96,7 @@ impl BitSelect {
             }
             self.add_table(index, &bits, &taken);
         }
-        left.sort_unstable_by_key(|entry| self.rows[entry.row as usize].rank);
-        self.add_table(Index::new(&[]), &choose::Selection::new(), &left);
-        self.strays = 0;
-        self.built = self.ids.len();
-        self.lines.shrink_to_fit();
+        left
     }
 
     fn add_table(&mut self, index: Index, bits: &choose::Selection, entries: &[Entry]) {

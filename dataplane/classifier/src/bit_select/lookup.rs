@@ -1,27 +1,28 @@
 //! The look-up.
 
-use super::{BitSelect, COMPLETE, LINK, Row};
+use super::{BitSelect, COMPLETE, LINK, Row, SECOND, Table};
 use crate::simd::{LookUp, Vector};
 use crate::{Key, Verdict};
 
-/// Looks up key by key.
-pub(super) struct First;
+/// Looks up key by key. `CLASSES`: there are tables that not all packets go through; even the question costs a
+/// nanosecond where there are none.
+pub(super) struct First<const CLASSES: bool>;
 
-impl LookUp<BitSelect> for First {
+impl<const CLASSES: bool> LookUp<BitSelect> for First<CLASSES> {
     #[inline(always)]
     fn look_up<V: Vector>(vector: V, rules: &BitSelect, keys: &[Key], verdicts: &mut [Verdict]) {
         for (key, verdict) in keys.iter().zip(verdicts) {
-            *verdict = rules.find(vector, key);
+            *verdict = rules.find(vector, if CLASSES { rules.tables_of(key) } else { &rules.tables }, key);
         }
     }
 }
 
 impl BitSelect {
-    /// The best rule for a key.
+    /// The best rule for a key in these tables.
     #[inline(always)]
-    fn find<V: Vector>(&self, vector: V, key: &Key) -> Verdict {
+    fn find<V: Vector>(&self, vector: V, tables: &[Table], key: &Key) -> Verdict {
         let (mut best, mut verdict) = (u64::MAX, None);
-        for table in &self.tables {
+        for table in tables {
             if table.best > best {
                 continue;
             }
@@ -37,11 +38,12 @@ impl BitSelect {
                     lanes = vector.filter(&line.masks, &line.values, bits);
                     continue;
                 }
-                let row = &self.rows[row as usize];
+                let number = row as usize;
+                let row = &self.rows[number];
                 if row.rank > best {
                     break;
                 }
-                if self.matches(vector, row, key) {
+                if self.matches(vector, number, row, key) {
                     (best, verdict) = (row.rank, Some(row.verdict));
                     break;
                 }
@@ -50,10 +52,28 @@ impl BitSelect {
         verdict
     }
 
+    /// The tables that a packet goes through.
     #[inline(always)]
-    fn matches<V: Vector>(&self, vector: V, row: &Row, key: &Key) -> bool {
+    fn tables_of(&self, key: &Key) -> &[Table] {
+        let Some(classes) = &self.classes else { return &self.tables };
+        let range =
+            if key.words[3] & classes.mask == 0 { 0..classes.common } else { classes.own..self.tables.len() };
+        self.tables.get(range).unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn matches<V: Vector>(&self, vector: V, number: usize, row: &Row, key: &Key) -> bool {
         let words = &key.words;
-        vector.row(&row.value, &row.mask, &[words[0], words[1], words[3], words[2]])
-            && (row.rest == COMPLETE || self.rests.matches(vector, row.rest, key))
+        if !vector.row(&row.value, &row.mask, &[words[0], words[1], words[3], words[2]]) {
+            return false;
+        }
+        if row.rest == COMPLETE {
+            return true;
+        }
+        let (Some(second), Some(words)) = (self.seconds.get(number), words[4..].first_chunk()) else {
+            return false;
+        };
+        vector.eight(&second.value, &second.mask, words)
+            && (row.rest == SECOND || self.rests.matches(vector, row.rest, key))
     }
 }

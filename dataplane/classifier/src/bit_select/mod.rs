@@ -9,10 +9,16 @@
 //! for what was left over, and so on. What is left in the end is in the last table, which has one cell. A packet goes
 //! through all tables whose best rule is better than what was found so far.
 //!
+//! Rules with the fields of PDRs are of kinds that look at different words, above all IPv6 and IPv4: a bit that tells
+//! the ones apart is open in all the others, which would be copied or turned away. So where a bit of word 3 tells two
+//! kinds apart, each has tables of its own. Four kinds, by source interface or protocol as well, were slower below 100k
+//! rules: each leaves over some rules, and tables for those.
+//!
 //! What a look-up costs beyond a thousand rules is cache lines and wrong guesses of the processor. So a rule is not
 //! copied into its cells, only its row's number is, with the 16 bits that tell the rules of the table's cells apart best:
 //! the line says for eight rules at once which are worth fetching. With generated 5-tuple rules a packet reads one to
-//! three lines and one or two rows. Two things that look like gains were slower when measured: collecting the candidates
+//! three lines and one or two rows. What a row has no room for is beside it, in a second one at the same place, so that
+//! both are fetched at once; only Ethernet and the end of IPv6 addresses are in records ([`Rests`]). Two things that look like gains were slower when measured: collecting the candidates
 //! of all tables before reading a row, and asking for the memory of a whole batch in advance.
 //!
 //! Bits that tell rules apart were used by Woo ("A modular approach to packet classification: algorithms and results",
@@ -47,8 +53,12 @@ use index::Index;
 const MAX_TABLES: usize = 16;
 /// No more fields than a row has room for.
 const COMPLETE: u32 = u32::MAX;
-/// Words 0 to 3 are in the row; the others in its record.
+/// No more fields than a row and a second one have room for.
+const SECOND: u32 = u32::MAX - 1;
+/// Words 0 to 3 are in the row.
 const IN_ROW: u32 = 0b1111;
+/// Words 4 to 11 are in the second row; the others in a record.
+const IN_SECOND: u32 = 0b1111_1111_0000;
 
 /// Tables of cells.
 #[derive(Clone, Debug)]
@@ -56,9 +66,13 @@ pub struct BitSelect {
     cpu: Cpu,
     look_up: Compiled<BitSelect>,
     rows: Vec<Row>,
+    /// As many, or none when no rule needs one.
+    seconds: Vec<Second>,
     free_rows: Vec<u32>,
     lines: Vec<Line>,
     free_lines: Vec<u32>,
+    /// None when there is one kind of rules.
+    classes: Option<Classes>,
     /// Never empty.
     tables: Vec<Table>,
     rests: Rests,
@@ -79,7 +93,7 @@ struct Row {
     mask: [u32; 4],
     rank: u64,
     verdict: u32,
-    /// Record of the other words, or [`COMPLETE`].
+    /// Record of the other words, [`SECOND`] or [`COMPLETE`].
     rest: u32,
     /// Table, or [`NOWHERE`].
     table: u8,
@@ -91,6 +105,24 @@ impl Row {
     fn ports(&self, shift: u32) -> (u16, u16) {
         let first = (self.value[3] >> shift) as u16;
         (first, first + (self.mask[3] >> shift) as u16)
+    }
+}
+
+/// What else a rule demands: the words 4 to 11, which most rules of a UPF use. One cache line, found without reading the
+/// row.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Second {
+    value: [u32; 8],
+    mask: [u32; 8],
+}
+
+impl Second {
+    const ALL: Second = Second { value: [0; 8], mask: [0; 8] };
+
+    fn new(matcher: &Matcher) -> Second {
+        let words = |words: &[u32; 2 * PAIRS]| std::array::from_fn(|at| words[4 + at]);
+        Second { value: words(&matcher.value), mask: words(&matcher.mask) }
     }
 }
 
@@ -138,6 +170,20 @@ impl Line {
     }
 }
 
+/// Rules of two kinds, told apart by a bit of word 3, have tables of their own.
+///
+/// `tables` holds those of the one kind, those for all packets, and those of the other, so that what a packet goes
+/// through is in one piece.
+#[derive(Clone, Copy, Debug)]
+struct Classes {
+    /// The bit.
+    mask: u32,
+    /// Tables for packets without it only: those before this one.
+    own: usize,
+    /// Tables for all packets end here. The last of them has one cell.
+    common: usize,
+}
+
 #[derive(Clone, Debug)]
 struct Table {
     index: Index,
@@ -158,11 +204,13 @@ impl Default for BitSelect {
         let cpu = Cpu::default();
         BitSelect {
             cpu,
-            look_up: Compiled::new::<lookup::First>(cpu),
+            look_up: Compiled::new::<lookup::First<false>>(cpu),
             rows: Vec::new(),
+            seconds: Vec::new(),
             free_rows: Vec::new(),
             lines: vec![Line::EMPTY],
             free_lines: Vec::new(),
+            classes: None,
             tables: vec![Table::last()],
             rests: Rests::default(),
             ids: IdMap::default(),
@@ -178,10 +226,17 @@ impl BitSelect {
         BitSelect::default()
     }
 
+    /// Makes room for so many rules, and no more: they are the most of what there is.
+    fn reserve(&mut self, rules: usize) {
+        self.ids.reserve(rules);
+        self.rows.reserve_exact(rules.saturating_sub(self.free_rows.len()));
+    }
+
     /// Puts a rule into a row; not yet into a table.
     fn add_row(&mut self, rule: &Ranked) -> u32 {
         let matcher = &rule.matcher;
-        let more = matcher.used_words() & !IN_ROW;
+        let used = matcher.used_words();
+        let more = used & !IN_ROW & !IN_SECOND;
         let (source, destination) = (matcher.source_ports, matcher.destination_ports);
         let pair = |high: u16, low: u16| u32::from(high) << 16 | u32::from(low);
         let row = Row {
@@ -194,7 +249,13 @@ impl BitSelect {
             ],
             rank: rule.rank,
             verdict: rule.value,
-            rest: if more == 0 { COMPLETE } else { self.rests.add(rule.value, matcher, more) },
+            rest: if used & !IN_ROW == 0 {
+                COMPLETE
+            } else if more == 0 {
+                SECOND
+            } else {
+                self.rests.add(rule.value, matcher, more)
+            },
             table: NOWHERE,
         };
         let at = self.free_rows.pop().unwrap_or_else(|| {
@@ -202,6 +263,16 @@ impl BitSelect {
             self.rows.len() as u32 - 1
         });
         self.rows[at as usize] = row;
+        if used & !IN_ROW != 0 || !self.seconds.is_empty() {
+            // Also those that were there before any needed one.
+            if self.seconds.len() < self.rows.len() {
+                if self.seconds.is_empty() {
+                    self.seconds.reserve_exact(self.rows.capacity());
+                }
+                self.seconds.resize(self.rows.len(), Second::ALL);
+            }
+            self.seconds[at as usize] = Second::new(matcher);
+        }
         at
     }
 
@@ -209,7 +280,7 @@ impl BitSelect {
     #[inline(always)]
     fn ternary(&self, row: u32) -> Ternary {
         let here = &self.rows[row as usize];
-        if here.rest != COMPLETE {
+        if here.rest < SECOND {
             return Ternary::new(&self.matcher(row));
         }
         // The row itself says it all, and a detour through a matcher would cost more than the update.
@@ -220,18 +291,29 @@ impl BitSelect {
         ternary.value[0] = pair(here.value[0], here.value[1]);
         ternary.mask[1] = pair(ports, here.mask[2]);
         ternary.value[1] = pair(here.value[3] & ports, here.value[2]);
+        if let Some(second) = self.seconds.get(row as usize) {
+            for at in 0..4 {
+                ternary.mask[2 + at] = pair(second.mask[2 * at], second.mask[2 * at + 1]);
+                ternary.value[2 + at] = pair(second.value[2 * at], second.value[2 * at + 1]);
+            }
+        }
         ternary
     }
 
     /// What the rule in a row selects.
     fn matcher(&self, row: u32) -> Matcher {
+        let second = self.seconds.get(row as usize);
         let row = &self.rows[row as usize];
         let mut matcher = Matcher::ALL;
         for (from, to) in [(0, 0), (1, 1), (2, 3)] {
             (matcher.mask[to], matcher.value[to]) = (row.mask[from], row.value[from]);
         }
         (matcher.source_ports, matcher.destination_ports) = (row.ports(16), row.ports(0));
-        if row.rest != COMPLETE {
+        if let Some(second) = second {
+            matcher.mask[4..12].copy_from_slice(&second.mask);
+            matcher.value[4..12].copy_from_slice(&second.value);
+        }
+        if row.rest < SECOND {
             self.rests.read(row.rest, &mut matcher);
         }
         matcher
@@ -247,7 +329,7 @@ impl BitSelect {
     /// These rules, no two of the same id.
     pub(crate) fn of(rules: &[Ranked]) -> BitSelect {
         let mut these = BitSelect::new();
-        these.ids.reserve(rules.len());
+        these.reserve(rules.len());
         for rule in rules {
             these.add(rule);
         }
@@ -265,9 +347,9 @@ impl BitSelect {
     /// Puts the rule of a row into the first table that takes it.
     #[inline(always)]
     fn place<S: Scan>(&mut self, scan: S, row: u32, ternary: &Ternary) {
-        let last = self.tables.len() - 1;
+        let last = self.last();
         let takes = |table: &Table| table.index.spread(ternary, scan) <= MAX_OPEN;
-        let at = self.tables[..last].iter().position(takes).unwrap_or(last);
+        let at = self.tables_for(ternary).find(|at| takes(&self.tables[*at])).unwrap_or(last);
         self.strays += usize::from(at == last);
         self.rows[row as usize].table = at as u8;
         let rank = self.rows[row as usize].rank;
@@ -363,7 +445,7 @@ impl BitSelect {
         if at >= self.tables.len() {
             return;
         }
-        if at == self.tables.len() - 1 {
+        if at == self.last() {
             self.strays = self.strays.saturating_sub(1);
         }
         let ternary = self.ternary(row);
@@ -401,6 +483,26 @@ impl BitSelect {
         };
         self.lines[previous as usize].set(7, last);
         self.free_lines.push(line);
+    }
+
+    /// The table of one cell.
+    fn last(&self) -> usize {
+        self.classes.map_or(self.tables.len(), |classes| classes.common) - 1
+    }
+
+    /// The other tables that may hold a rule, in the order of preference.
+    #[inline(always)]
+    fn tables_for(&self, rule: &Ternary) -> impl Iterator<Item = usize> + use<> {
+        let Some(classes) = self.classes else { return (0..self.tables.len() - 1).chain(0..0) };
+        let common = classes.own..classes.common - 1;
+        let mask = u64::from(classes.mask) << 32;
+        if rule.mask[1] & mask == 0 {
+            common.chain(0..0)
+        } else if rule.value[1] & mask == 0 {
+            (0..classes.own).chain(common)
+        } else {
+            (classes.common..self.tables.len()).chain(common)
+        }
     }
 
     /// Whether the tables were chosen for quite other rules.
@@ -501,7 +603,7 @@ impl Classifier for BitSelect {
         let Some(row) = self.ids.remove(&id) else { return false };
         self.cpu.run(Update { classifier: self, row, step: Move::Out });
         let rest = self.rows[row as usize].rest;
-        if rest != COMPLETE {
+        if rest < SECOND {
             self.rests.remove(rest);
         }
         self.free_rows.push(row);
@@ -518,7 +620,7 @@ impl Classifier for BitSelect {
         if rules.len() < 64 + self.ids.len() / 2 {
             return rules.iter().try_for_each(|rule| self.insert(*rule));
         }
-        self.ids.reserve(rules.len());
+        self.reserve(rules.len());
         let present = rules.iter().position(|rule| {
             let present = self.ids.contains_key(&rule.id);
             if !present {
@@ -544,6 +646,7 @@ impl Classifier for BitSelect {
         size_of::<BitSelect>()
             + tables
             + self.rows.capacity() * size_of::<Row>()
+            + self.seconds.capacity() * size_of::<Second>()
             + self.lines.capacity() * size_of::<Line>()
             + (self.free_rows.capacity() + self.free_lines.capacity()) * 4
             + self.rests.heap_bytes()

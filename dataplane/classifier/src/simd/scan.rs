@@ -18,6 +18,9 @@ pub trait Scan: Copy {
     /// Whether three words are as the mask demands, and the two ports in the fourth are no further than the mask says
     /// beyond the value.
     fn row(self, value: &[u32; 4], mask: &[u32; 4], key: &[u32; 4]) -> bool;
+
+    /// Whether eight words are as the mask demands.
+    fn eight(self, value: &[u32; 8], mask: &[u32; 8], key: &[u32; 8]) -> bool;
 }
 
 impl Scan for Portable {
@@ -44,6 +47,11 @@ impl Scan for Portable {
             port.wrapping_sub((value[3] >> shift) as u16) > (mask[3] >> shift) as u16
         };
         (0..3).all(|word| key[word] & mask[word] == value[word]) && !outside(16) && !outside(0)
+    }
+
+    #[inline(always)]
+    fn eight(self, value: &[u32; 8], mask: &[u32; 8], key: &[u32; 8]) -> bool {
+        (0..8).fold(0, |differ, word| differ | key[word] & mask[word] ^ value[word]) == 0
     }
 }
 
@@ -79,6 +87,18 @@ macro_rules! with_bmi2 {
                     let ports = _mm_subs_epu16(_mm_sub_epi16(key, value), mask);
                     let differs = _mm_blend_epi16::<0b1100_0000>(words, ports);
                     _mm_testz_si128(differs, differs) == 1
+                }
+            }
+
+            #[inline(always)]
+            fn eight(self, value: &[u32; 8], mask: &[u32; 8], key: &[u32; 8]) -> bool {
+                // SAFETY: the CPU has the instructions, as `self` exists; eight words are 32 octets.
+                unsafe {
+                    let value = _mm256_loadu_si256(value.as_ptr().cast());
+                    let mask = _mm256_loadu_si256(mask.as_ptr().cast());
+                    let key = _mm256_loadu_si256(key.as_ptr().cast());
+                    let differs = _mm256_xor_si256(_mm256_and_si256(key, mask), value);
+                    _mm256_testz_si256(differs, differs) == 1
                 }
             }
         }
