@@ -10,6 +10,7 @@ pub mod capability;
 pub mod link;
 pub mod nat;
 pub mod netns;
+pub mod precise;
 pub mod process;
 pub mod sctp;
 pub mod sysctl;

@@ -28,6 +28,19 @@ pub fn wall_clock() -> SystemTime {
     SystemTime::now()
 }
 
+/// Processor time that a process, by default this one, has used in all its threads, kernel included.
+///
+/// # Errors
+/// There is no such process.
+pub fn processor_time(process: Option<u32>) -> std::io::Result<Duration> {
+    use nix::time::{ClockId, clock_gettime};
+    let clock = match process {
+        Some(id) => ClockId::pid_cpu_clock_id(nix::unistd::Pid::from_raw(id.cast_signed()))?,
+        None => ClockId::CLOCK_PROCESS_CPUTIME_ID,
+    };
+    Ok(clock_gettime(clock)?.into())
+}
+
 /// Waits for `duration`.
 pub fn sleep(duration: Duration) -> Sleep {
     tokio::time::sleep(duration)
@@ -73,6 +86,15 @@ mod tests {
         assert_eq!(now() - start, Duration::from_secs(3600));
         assert!(timeout(Duration::from_secs(1), std::future::pending::<()>()).await.is_err());
         assert_eq!(timeout(Duration::from_secs(1), async { 7 }).await, Ok(7));
+    }
+
+    #[test]
+    fn processor_time_passes_while_work_is_done() {
+        let (start, own) = (now_std(), processor_time(None).unwrap());
+        while now_std() - start < Duration::from_millis(20) {}
+        assert!(processor_time(None).unwrap() > own);
+        assert!(processor_time(Some(std::process::id())).unwrap() > own);
+        assert!(processor_time(Some((1 << 22) + 1)).is_err(), "beyond the kernel's largest");
     }
 
     #[tokio::test(start_paused = true)]
