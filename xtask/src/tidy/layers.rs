@@ -126,8 +126,8 @@ fn refuse(package: &Package, target: &Package) -> Option<&'static str> {
         // Its tests turn on one of its own features.
         return None;
     }
-    if package.name == "classifier" {
-        return Some("classifier is offered as a library of its own and depends on nothing of ours");
+    if ["classifier", "cotcp"].contains(&package.name.as_str()) {
+        return Some("it is offered as a library of its own and depends on nothing of ours");
     }
     if TOPS.contains(&target.group.as_str()) {
         let shared = SHARED_TOPS.iter().find(|(name, _)| *name == target.name);
@@ -231,6 +231,7 @@ mod tests {
         assert!(!allowed(("sbi", "transport"), ("nas", "wire")));
         assert!(!allowed(("ran", "ran"), ("amf", "controlplane")));
         assert!(!allowed(("classifier", "dataplane"), ("types", "base")));
+        assert!(!allowed(("cotcp", "transport"), ("net", "transport")));
     }
 
     #[test]

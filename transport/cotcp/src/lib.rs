@@ -1,0 +1,24 @@
+//! CoTCP: concurrent requests and responses over one byte stream (TCP, TLS, a Unix socket).
+//!
+//! The wire format is in `SPEC.md` beside this crate; § in these pages means its sections. Version 1 is the published
+//! protocol; version 2 is negotiated inside it and adds large messages in fragments, flow control, deadlines,
+//! cancellation, errors, priorities, streams, keep-alive and draining.
+//!
+//! Map, from the bottom: [`frame`] and [`hello`] (octets to values and back, no state), [`error`], [`config`],
+//! [`stats`], then [`core`]: two state machines, [`core::Client`] and [`core::Server`], which take octets and time
+//! and give octets, events and deadlines. They open no socket and read no clock. Read [`core`] first.
+//!
+//! Invariants: whatever the peer sends ends in a typed error, is counted, and never panics; memory is bounded by
+//! [`Config`]; a call is answered once or fails once.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod core;
+pub mod error;
+pub mod frame;
+pub mod hello;
+pub mod stats;
+
+pub use config::Config;
+pub use error::{CallError, Code, ConnectionError};
+pub use stats::Stats;

@@ -1,0 +1,32 @@
+//! Counters of one connection: plain numbers that a driver reads when it likes.
+
+/// What has happened on a connection so far. All grow only.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Frames received.
+    pub frames_in: u64,
+    /// Octets received, of whole frames.
+    pub octets_in: u64,
+    /// Frames written to the outbox.
+    pub frames_out: u64,
+    /// Calls opened (client) or requests handed on (server).
+    pub calls: u64,
+    /// Calls answered by the server.
+    pub answered: u64,
+    /// Calls that failed, for whatever reason.
+    pub failed: u64,
+    /// Calls given up by the client: CANCEL sent or received.
+    pub cancelled: u64,
+    /// Calls whose deadline or time-out passed.
+    pub timed_out: u64,
+    /// Requests answered with an error at once: over a limit, or going away.
+    pub refused: u64,
+    /// Frames of calls that were over: late answers, unknown IDs.
+    pub late: u64,
+    /// Version 1 requests that failed and got no answer.
+    pub unanswered: u64,
+    /// PINGs sent.
+    pub pings: u64,
+    /// Connections ended by what the peer sent: 1 at most for one connection, for sums.
+    pub violations: u64,
+}
