@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::block::code;
-use super::isa::{HotColumns, Kernel, LookUp, Vector};
+use super::isa::{self, HotColumns, Kernel, LookUp, Vector};
 use super::portable::Portable;
 use super::rows::Row;
 use crate::key::WORDS;
@@ -28,7 +28,7 @@ pub unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 /// The CPU has them.
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
 pub unsafe fn look_up<L: LookUp<T>, T>(rules: &T, keys: &[Key], verdicts: &mut [Verdict]) {
-    L::look_up(Avx2(()), rules, keys, verdicts);
+    isa::look_up::<L, _, T>(Avx2(()), rules, keys, verdicts);
 }
 
 /// The words of a probe, each in all lanes.

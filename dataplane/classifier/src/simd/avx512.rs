@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::block::code;
-use super::isa::{HotColumns, Kernel, LookUp, Vector};
+use super::isa::{self, HotColumns, Kernel, LookUp, Vector};
 use super::rows::{Row, SLOTS};
 use crate::key::WORDS;
 use crate::{Key, Verdict};
@@ -27,7 +27,7 @@ pub unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 /// The CPU has them.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,bmi1,bmi2,popcnt,lzcnt")]
 pub unsafe fn look_up<L: LookUp<T>, T>(rules: &T, keys: &[Key], verdicts: &mut [Verdict]) {
-    L::look_up(Avx512(()), rules, keys, verdicts);
+    isa::look_up::<L, _, T>(Avx512(()), rules, keys, verdicts);
 }
 
 /// `(a & b) ^ c` bit by bit.

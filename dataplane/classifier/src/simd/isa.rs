@@ -5,6 +5,8 @@
 //! `run` and the instructions is `#[inline(always)]`: code left outside would be compiled without them, which is slow,
 //! though right.
 
+use std::slice;
+
 use crate::key::WORDS;
 use crate::{Key, Verdict};
 
@@ -82,10 +84,25 @@ impl Cpu {
 }
 
 /// A look-up in rules that are a `T`: a kernel of which nothing need go through memory, for batches of one.
-/// Implementations of `look_up` are `#[inline(always)]`.
+/// Implementations of `look_up` are `#[inline(always)]`, and have no closures with vectors in them: these may be left
+/// outside, as each look-up is compiled twice.
 pub trait LookUp<T> {
     /// Looks the keys up.
     fn look_up<V: Vector>(vector: V, rules: &T, keys: &[Key], verdicts: &mut [Verdict]);
+}
+
+/// Looks keys up. One key has code of its own: the loop around it would cost more than a tenth of a look-up.
+#[inline(always)]
+pub(super) fn look_up<L: LookUp<T>, V: Vector, T>(
+    vector: V,
+    rules: &T,
+    keys: &[Key],
+    verdicts: &mut [Verdict],
+) {
+    match (keys, verdicts) {
+        ([key], [verdict, ..]) => L::look_up(vector, rules, slice::from_ref(key), slice::from_mut(verdict)),
+        (keys, verdicts) => L::look_up(vector, rules, keys, verdicts),
+    }
 }
 
 /// The look-up of a [`LookUp`] with the instructions of a [`Cpu`]: one jump, when it is chosen beforehand.
@@ -109,7 +126,7 @@ impl<T> Compiled<T> {
             Isa::Avx512 => super::avx512::look_up::<L, T>,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => super::avx2::look_up::<L, T>,
-            _ => |rules, keys, verdicts| L::look_up(Portable, rules, keys, verdicts),
+            _ => |rules, keys, verdicts| look_up::<L, _, T>(Portable, rules, keys, verdicts),
         })
     }
 

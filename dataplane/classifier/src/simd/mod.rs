@@ -251,10 +251,14 @@ impl LookUp<Simd> for Tuples {
     fn look_up<V: Vector>(vector: V, rules: &Simd, keys: &[Key], verdicts: &mut [Verdict]) {
         for (key, verdict) in keys.iter().zip(verdicts) {
             let probe = Probe::new(vector, key);
-            *verdict = rules.blocks.iter().find_map(|block| {
+            *verdict = None;
+            for block in &rules.blocks {
                 let found = block.candidates::<V, LANES>(vector, &probe);
-                (found != 0).then(|| block.small_value(found.trailing_zeros() as usize))
-            });
+                if found != 0 {
+                    *verdict = Some(block.small_value(found.trailing_zeros() as usize));
+                    break;
+                }
+            }
         }
     }
 }
@@ -283,10 +287,14 @@ impl<const RECORDS: bool> LookUp<Simd> for Full<RECORDS> {
         let Some(rows) = &rules.rows else { return };
         for (key, verdict) in keys.iter().zip(verdicts) {
             let (probe, picked) = (Probe::new(vector, key), rows.pick(vector, key));
-            *verdict = rules.blocks.iter().find_map(|block| {
+            *verdict = None;
+            for block in &rules.blocks {
                 let found = block.candidates::<V, LANES>(vector, &probe);
-                block.first::<V, RECORDS>(vector, found, rows, &picked, key)
-            });
+                *verdict = block.first::<V, RECORDS>(vector, found, rows, &picked, key);
+                if verdict.is_some() {
+                    break;
+                }
+            }
         }
     }
 }
