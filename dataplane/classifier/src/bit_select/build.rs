@@ -30,12 +30,12 @@ impl BitSelect {
         self.free_lines = Vec::new();
         self.tables.clear();
         let ternaries: Vec<&Ternary> = left.iter().map(|entry| &entry.ternary).collect();
-        let bit = choose::class_bit(&ternaries);
+        let (bit, rules) = (choose::class_bit(&ternaries), left.len());
         self.classes = None;
         if let Some(bit) = bit {
             self.add_classes(bit, left);
         } else {
-            let left = self.add_tables(left);
+            let left = self.add_tables(left, choose::away(rules, false));
             self.add_last(left);
         }
         self.look_up = match self.classes {
@@ -49,22 +49,23 @@ impl BitSelect {
 
     /// Tables for rules that demand a zero of a bit, for those that do not demand it, and for those that demand a one.
     fn add_classes(&mut self, bit: usize, entries: Vec<Entry>) {
+        let away = choose::away(entries.len(), true);
         let (zero, others): (Vec<Entry>, Vec<Entry>) =
             entries.into_iter().partition(|entry| entry.ternary.is(bit, false));
         let (one, mut common): (Vec<Entry>, Vec<Entry>) =
             others.into_iter().partition(|entry| entry.ternary.is(bit, true));
-        common.extend(self.add_tables(zero));
+        common.extend(self.add_tables(zero, away));
         // Last in the order, but built first, as what they leave over goes to those for all.
         let before = std::mem::take(&mut self.tables);
         let mut placed: Vec<u32> = one.iter().map(|entry| entry.row).collect();
-        let over = self.add_tables(one);
+        let over = self.add_tables(one, away);
         over.iter().for_each(|entry| self.rows[entry.row as usize].table = NOWHERE);
         placed.retain(|row| self.rows[*row as usize].table != NOWHERE);
         common.extend(over);
         let after = std::mem::replace(&mut self.tables, before);
         let own = self.tables.len();
         common.sort_unstable_by_key(|entry| self.rows[entry.row as usize].rank);
-        let left = self.add_tables(common);
+        let left = self.add_tables(common, away);
         self.add_last(left);
         let common = self.tables.len();
         self.tables.extend(after);
@@ -80,16 +81,16 @@ impl BitSelect {
         self.add_table(Index::new(&[]), &choose::Selection::new(), &entries);
     }
 
-    /// Tables for some rules, sorted by rank. Returns those that no table took.
-    fn add_tables(&mut self, mut left: Vec<Entry>) -> Vec<Entry> {
+    /// Tables for some rules, sorted by rank. Returns those that no table took; to turn one away costs `away`.
+    fn add_tables(&mut self, mut left: Vec<Entry>, away: f64) -> Vec<Entry> {
         let first = self.tables.len();
         while left.len() > FEW && self.tables.len() + 1 < first + MAX_TABLES {
             let ternaries: Vec<&Ternary> = left.iter().map(|entry| &entry.ternary).collect();
-            let bits = choose::index_bits(&ternaries);
+            let bits = choose::index_bits(&ternaries, away);
             let index = Index::new(&bits);
-            let (taken, away): (Vec<Entry>, Vec<Entry>) =
+            let (taken, others): (Vec<Entry>, Vec<Entry>) =
                 left.into_iter().partition(|entry| index.spread(&entry.ternary, Portable) <= MAX_OPEN);
-            left = away;
+            left = others;
             if bits.is_empty() || taken.is_empty() {
                 left.extend(taken);
                 break;

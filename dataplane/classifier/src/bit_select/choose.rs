@@ -14,6 +14,10 @@ pub(super) const MAX_OPEN: u32 = 4;
 const MAX_BITS: usize = 20;
 /// What turning a rule away costs, in rules scanned.
 const AWAY: f64 = 60.0;
+/// The same for more than so many rules of two kinds. Their look-ups wait for memory, more so the more tables they go
+/// through: with 200 they took 10 to 30 % less. With fewer rules, or of one kind, they took as much or more, and rules
+/// were in more cells.
+const AWAY_MANY: (usize, f64) = (4096, 200.0);
 /// Cells with no more rules are not divided further.
 pub(super) const SMALL: usize = 8;
 /// Rules looked at when choosing: more do not choose better, and choosing is most of the time of building.
@@ -90,13 +94,18 @@ struct Member {
     part: f32,
 }
 
-/// Chooses the bits of an index for `rules`; none when none is worth it.
-pub(super) fn index_bits(rules: &[&Ternary]) -> Selection {
+/// What turning away one of so many rules costs.
+pub(super) fn away(rules: usize, kinds: bool) -> f64 {
+    if kinds && rules > AWAY_MANY.0 { AWAY_MANY.1 } else { AWAY }
+}
+
+/// Chooses the bits of an index for `rules`; none when none is worth it. Turning a rule away costs `away`.
+pub(super) fn index_bits(rules: &[&Ternary], away: f64) -> Selection {
     let step = rules.len().div_ceil(SAMPLE).max(1);
     let sample: Vec<&Ternary> = rules.iter().copied().step_by(step).collect();
     let all = (0..sample.len() as u32).map(|rule| Member { rule, part: 1.0 }).collect();
     let most = (rules.len().max(2).ilog2() as usize + 2).min(MAX_BITS);
-    Chooser::new(sample, vec![all], step as f64).choose(most)
+    Chooser::new(sample, vec![all], step as f64, away).choose(most)
 }
 
 /// Chooses the bits that tell the rules of a cell apart: those that a line of the cell holds of each of its rules.
@@ -174,6 +183,8 @@ struct Chooser<'a> {
     sample: Vec<&'a Ternary>,
     /// How many rules each of the sample stands for.
     scale: f64,
+    /// What turning a rule away costs.
+    away: f64,
     /// Bits that divide at all.
     candidates: Selection,
     /// Chosen bits that each rule leaves open.
@@ -204,9 +215,9 @@ impl Half {
 }
 
 impl<'a> Chooser<'a> {
-    fn new(sample: Vec<&'a Ternary>, cells: Vec<Vec<Member>>, scale: f64) -> Chooser<'a> {
+    fn new(sample: Vec<&'a Ternary>, cells: Vec<Vec<Member>>, scale: f64, away: f64) -> Chooser<'a> {
         let candidates = (0..PAIRS * 64).filter(|bit| divides(&sample, *bit)).collect();
-        Chooser { open: vec![0; sample.len()], sample, scale, candidates, cells }
+        Chooser { open: vec![0; sample.len()], sample, scale, away, candidates, cells }
     }
 
     fn choose(mut self, most: usize) -> Selection {
@@ -248,7 +259,7 @@ impl<'a> Chooser<'a> {
                 away += member.part;
             }
         }
-        zero.cost(self) + one.cost(self) + f64::from(away) * self.scale * AWAY
+        zero.cost(self) + one.cost(self) + f64::from(away) * self.scale * self.away
     }
 
     /// Divides the cells; those that become small are done.
