@@ -523,7 +523,7 @@ local function relations(tree, record, m, pinfo)
         generated(tree, f.fragments, record.message.frames)
     end
     for name in pairs(record.remarks) do m.faults[name] = tree end
-    if m.type == ERROR then m.faults.failed = tree end
+    if m.type == ERROR and not m.faults.side then m.faults.failed = tree end
     if m.type == GO_AWAY then m.faults[m.code and m.code > 0 and "broken" or "go_away"] = tree end
     -- In the order of the names, so that the same capture always reads the same.
     local names = {}
@@ -581,9 +581,14 @@ local function frame_length(tvb, _, offset)
     return HEADER + tvb(offset + 4, 2):uint()
 end
 
-function cotcp.dissector(tvb, pinfo, tree)
+-- Called by name only: through `cotcp.dissector` Wireshark would count one layer more, and not put segments together.
+local function dissect(tvb, _, tree)
     dissect_tcp_pdus(tvb, tree, HEADER, frame_length, show)
     return tvb:len()
+end
+
+function cotcp.dissector(tvb, pinfo, tree)
+    return dissect(tvb, pinfo, tree)
 end
 
 -- A stream that begins with a client's HELLO can be nothing else.
@@ -591,7 +596,7 @@ local function recognise(tvb, pinfo, tree)
     if tvb:len() < HEADER + 8 or tvb(0, 4):uint() ~= HELLO_ID or tvb(HEADER + 6, 1):uint() ~= 1 then return false end
     if tvb(HEADER, 6):bytes():tohex(true) ~= MAGIC then return false end
     pinfo.conversation = cotcp
-    cotcp.dissector(tvb, pinfo, tree)
+    dissect(tvb, pinfo, tree)
     return true
 end
 

@@ -1,0 +1,305 @@
+//! The Wireshark dissector reads what our code writes (CO-12): tshark runs it over captures made here.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cotcp::error::Code;
+use cotcp::frame::{self, Frame, Options, Side};
+use cotcp::hello::{self, Limits};
+
+use crate::pcap::{Capture, PORT};
+use crate::process;
+
+/// Fields that a test compares, without `cotcp.` before them.
+const FIELDS: [&str; 38] = [
+    "from",
+    "version",
+    "request",
+    "response",
+    "type",
+    "call",
+    "length",
+    "flags",
+    "flags.more",
+    "flags.one_way",
+    "flags.not_processed",
+    "flags.connection",
+    "deadline_ms",
+    "priority",
+    "trace",
+    "size",
+    "option.type",
+    "option.value",
+    "code",
+    "code_name",
+    "text",
+    "credit",
+    "ping",
+    "body",
+    "surplus",
+    "hello.role",
+    "hello.version",
+    "hello.max_calls",
+    "hello.call_window",
+    "hello.connection_window",
+    "hello.max_message",
+    "response_in",
+    "response_to",
+    "begun_in",
+    "time",
+    "message_length",
+    "fragments",
+    "error",
+];
+
+/// Reads a capture with the dissector. For each packet with CoTCP: its number, and the fields it has as `name=value`;
+/// several values of one field are in the order of the frames, with commas. `error` is what the dissector remarks.
+fn decode(capture: Capture, options: &[&str]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("made.pcap");
+    std::fs::write(&file, capture.finish()).unwrap();
+    let mut command = Command::new("tshark");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("dissector/cotcp.lua");
+    // Two passes, so that a request knows its response. No settings of whoever runs the test.
+    command.env("HOME", folder.path()).env("XDG_CONFIG_HOME", folder.path());
+    command.arg("-X").arg(format!("lua_script:{}", script.display())).arg("-r").arg(&file).args(["-n", "-2"]);
+    command.args(["-Y", "cotcp || _ws.malformed || _ws.lua"]).args(options);
+    command.args(["-T", "fields", "-E", "separator=|", "-e", "frame.number"]);
+    for field in FIELDS {
+        let name = if field == "error" { "_ws.expert.message".to_owned() } else { format!("cotcp.{field}") };
+        command.args(["-e", &name]);
+    }
+    let text = process::output(&mut command, Duration::from_secs(60));
+    let line = |line: &str| {
+        let mut values = line.split('|');
+        let mut words = vec![values.next().unwrap_or_default().to_owned() + ":"];
+        let named = FIELDS.iter().zip(values).filter(|(_, value)| !value.is_empty());
+        // Newer versions of tshark write truth as a word.
+        words.extend(
+            named.map(|(name, value)| format!("{name}={}", value.replace("True", "1").replace("False", "0"))),
+        );
+        words.join(" ")
+    };
+    text.lines().map(line).collect()
+}
+
+fn v1(id: u32, body: &[u8]) -> Vec<u8> {
+    [&frame::header(id, u16::try_from(body.len()).unwrap()), body].concat()
+}
+
+fn v2(call: u32, frame: &Frame) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame.encode(call, &mut out);
+    out
+}
+
+/// A frame with type and flags, whatever is in it.
+fn raw(call: u32, rest: &[u8]) -> Vec<u8> {
+    v1(call | frame::EXTENDED, rest)
+}
+
+fn client_hello() -> Vec<u8> {
+    v1(frame::HELLO_ID, &hello::encode(true, Limits::default()))
+}
+
+fn server_hello() -> Vec<u8> {
+    v1(frame::HELLO_ID, &hello::encode(false, Limits::default()))
+}
+
+/// Compares what tshark reads, line by line, with what it should read: one of the files beside this one.
+fn assert_lines(got: &[String], want: &str) {
+    let want: Vec<&str> = want.lines().collect();
+    let first =
+        got.iter().zip(&want).position(|(got, want)| got != want).unwrap_or(got.len().min(want.len()));
+    assert!(
+        got.len() == want.len() && first == got.len(),
+        "from line {first} on:\n got {:#?}\nwant {:#?}",
+        &got[first..],
+        &want[first..]
+    );
+}
+
+/// A call is begun with options, answered in fragments, fails, is cancelled; the connection is kept alive and ended.
+fn every_frame() -> Capture {
+    let mut capture = Capture::new();
+    let more = true;
+    let whole = false;
+    let trace = Bytes::from_static(b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+    let all = Options { deadline_ms: Some(1500), priority: 1, trace: Some(trace), size: Some(7) };
+    let limits = Limits { max_calls: 64, call_window: 5000, connection_window: 70_000, max_message: 1 << 20 };
+    let plain = |body| Frame::Request { more: whole, one_way: false, options: Options::default(), body };
+    let error = |code, not_processed, text: &str| Frame::Error { code, not_processed, text: text.into() };
+    let bytes = Bytes::from_static;
+
+    capture.client(&v1(frame::HELLO_ID, &hello::encode(true, limits)));
+    capture.client(&v1(0, b"ab"));
+    capture.server(&server_hello());
+    capture.server(&v1(0, b"AB"));
+    capture.client(&v2(1, &Frame::Request { more, one_way: false, options: all, body: bytes(b"abc") }));
+    capture.client(&v2(1, &Frame::Data { more, body: bytes(b"de") }));
+    capture.server(&v2(1, &Frame::Credit { connection: false, octets: 5000 }));
+    capture.server(&v2(0, &Frame::Credit { connection: true, octets: 70_000 }));
+    capture.client(&v2(1, &Frame::Data { more: whole, body: bytes(b"fg") }));
+    capture.server(&v2(1, &Frame::Response { more, body: bytes(b"ABC") }));
+    capture.server(&v2(1, &Frame::Data { more: whole, body: bytes(b"DEFG") }));
+    capture.client(&v2(2, &plain(bytes(b"x"))));
+    capture.server(&v2(2, &error(Code::OVERLOADED, true, "busy; später")));
+    capture.client(&v2(3, &plain(bytes(b"y"))));
+    capture.client(&v2(3, &Frame::Cancel { code: Code::CANCELLED }));
+    capture.server(&v2(3, &Frame::Response { more: whole, body: bytes(b"Y") }));
+    let nobody_waits =
+        Frame::Request { more: whole, one_way: true, options: Options::default(), body: bytes(b"z") };
+    capture.client(&v2(4, &nobody_waits));
+    capture.client(&v2(5, &plain(bytes(b""))));
+    capture.server(&v2(5, &error(Code(300), false, "")));
+    capture.client(&v2(0, &Frame::Ping(*b"are you?")));
+    capture.server(&v2(0, &Frame::Pong(*b"are you?")));
+    capture.server(&v2(0, &Frame::GoAway { code: Code::NONE, text: "maintenance".into() }));
+    capture.client(&v2(0, &Frame::GoAway { code: Code::TIMEOUT, text: "".into() }));
+    capture
+}
+
+#[test]
+fn every_frame_is_read_with_all_its_fields() {
+    if !process::present("tshark") {
+        return;
+    }
+    assert_lines(&decode(every_frame(), &[]), include_str!("decoded/every_frame.txt"));
+}
+
+#[test]
+fn what_is_not_allowed_is_marked() {
+    if !process::present("tshark") {
+        return;
+    }
+    let mut capture = Capture::new();
+    capture.client(&client_hello());
+    capture.server(&server_hello());
+    let request = v2(
+        7,
+        &Frame::Request { more: false, one_way: false, options: Options::default(), body: Bytes::new() },
+    );
+    capture.client(&raw(1 << 30 | 1, &[3, 0]));
+    capture.client(&raw(1, &[42, 0]));
+    capture.client(&raw(1, &[]));
+    capture.client(&raw(1, &[1]));
+    capture.client(&raw(1, &[1, 0]));
+    capture.client(&raw(1, &[5, 0, 0]));
+    capture.client(&raw(0, &[7, 0, 1, 2, 3]));
+    capture.client(&raw(0, &[7, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
+    capture.client(&raw(1, &[8, 0, 1, 2, 3, 4, 5, 6, 7, 8]));
+    capture.client(&raw(1, &[2, 0, 0]));
+    capture.client(&raw(1, &[4, 0, 0, 1]));
+    capture.server(&raw(1, &[1, 0, 0]));
+    capture.server(&raw(1, &[5, 0, 0, 6]));
+    // Options: longer than the frame, cut off, of another length, too large, unknown.
+    capture.client(&raw(1, &[1, 0, 9, 1, 4]));
+    capture.client(&raw(1, &[1, 0, 3, 1, 4, 0]));
+    capture.client(&raw(1, &[1, 0, 4, 1, 2, 0, 1]));
+    capture.client(&raw(1, &[1, 0, 3, 2, 1, 8]));
+    capture.client(&raw(1, &[&[1, 0, 131, 3, 129], [b'x'; 129].as_slice()].concat()));
+    capture.client(&raw(2, &[1, 0, 3, 99, 1, 5]));
+    capture.client(&raw(3, &[1, 0xF0, 0]));
+    capture.client(&request);
+    capture.client(&request);
+    capture.client(&raw(7, &[3, 0]));
+    capture.client(&raw(8, &[3, 0]));
+    capture.client(&raw(0, &[6, 1, 0x80, 0, 0, 0]));
+    capture.client(&v1(1 << 30, b"ID"));
+    capture.server(&v1(9, b"nobody asked"));
+    capture.server(&raw(2, &[4, 0, 0, 0]));
+    capture.server(&raw(3, &[&[4, 0, 0, 4], [b't'; 1025].as_slice()].concat()));
+    assert_lines(&decode(capture, &[]), include_str!("decoded/not_allowed.txt"));
+}
+
+#[test]
+fn frames_are_put_together_and_taken_apart_wherever_segments_end() {
+    if !process::present("tshark") {
+        return;
+    }
+    // The client's side of `every_frame` in one segment, in segments of one octet, and of any length between: the same
+    // frames come out, in the same order.
+    let mut client = [client_hello(), v1(0, b"ab"), v1(1, &[7; 3000])].concat();
+    let begin = Frame::Request {
+        more: true,
+        one_way: false,
+        options: Options::default(),
+        body: vec![1; 4096].into(),
+    };
+    client.extend_from_slice(&v2(2, &begin));
+    client.extend_from_slice(&v2(2, &Frame::Data { more: false, body: vec![2; 4096].into() }));
+    let server = [
+        server_hello(),
+        v1(1, b""),
+        v2(2, &Frame::Response { more: true, body: vec![3; 4096].into() }),
+        v1(0, &[4; 65_535]),
+        v2(2, &Frame::Data { more: false, body: vec![5; 4096].into() }),
+    ]
+    .concat();
+    let port = format!("cotcp.ports:{PORT}");
+    let named = ["-o", &port];
+    for cut in [1, 5, 6, 7, 100, 1448, 60_000] {
+        let mut capture = Capture::new();
+        // Octet by octet only as far as the small frames go. There the port has to tell what this is, as a HELLO is
+        // recognised in one piece only.
+        let (at, options) = if cut < 100 { (50, &named[..]) } else { (0, &[][..]) };
+        capture.segments(Side::Client, &client[..at], cut);
+        capture.segments(Side::Client, &client[at..], cut.max(100));
+        capture.segments(Side::Server, &server[..at], cut);
+        capture.segments(Side::Server, &server[at..], cut.max(100));
+        let mut frames = [const { [const { Vec::new() }; 2] }; 2];
+        for line in decode(capture, options) {
+            let words: HashMap<&str, &str> =
+                line.split(' ').filter_map(|word| word.split_once('=')).collect();
+            let side = &mut frames[usize::from(words["from"].starts_with("server"))];
+            for (list, name) in side.iter_mut().zip(["call", "length"]) {
+                list.extend(
+                    words.get(name).into_iter().flat_map(|values| values.split(',')).map(str::to_owned),
+                );
+            }
+        }
+        // A HELLO belongs to no call.
+        let want = [
+            [vec!["0", "1", "2", "2"], vec!["8", "2", "3000", "4099", "4098"]],
+            [vec!["1", "2", "0", "2"], vec!["8", "0", "4099", "65535", "4098"]],
+        ];
+        assert_eq!(frames, want, "in segments of {cut}");
+    }
+}
+
+#[test]
+fn version_1_needs_its_port_named_and_stays_version_1() {
+    if !process::present("tshark") {
+        return;
+    }
+    let conversation = || {
+        let mut capture = Capture::new();
+        capture.client(&[v1(u32::MAX, b"no HELLO"), v1(0x8000_0001, b"two")].concat());
+        capture.server(&v1(0x8000_0001, b"TWO"));
+        capture.server(&v1(u32::MAX, b"1"));
+        capture
+    };
+    assert!(
+        decode(conversation(), &[]).is_empty(),
+        "nothing tells version 1 without a HELLO from other protocols"
+    );
+    let port = format!("cotcp.ports:{PORT}");
+    let want = include_str!("decoded/version_1.txt");
+    assert_lines(&decode(conversation(), &["-o", &port]), want);
+    assert_lines(&decode(conversation(), &["-d", &format!("tcp.port=={PORT},cotcp")]), want);
+
+    // A version 1 server that echoes the HELLO, or answers something else, changes nothing.
+    let echoed = include_str!("decoded/hello_echoed.txt");
+    let refused = include_str!("decoded/hello_refused.txt");
+    for (answer, want) in [(client_hello(), echoed), (v1(frame::HELLO_ID, b"what?"), refused)] {
+        let mut capture = Capture::new();
+        capture.client(&client_hello());
+        capture.client(&v1(5, b"five"));
+        capture.server(&answer);
+        capture.server(&v1(5, b"FIVE"));
+        assert_lines(&decode(capture, &[]), want);
+    }
+}
