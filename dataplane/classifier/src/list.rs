@@ -60,8 +60,12 @@ impl Classifier for List {
             return Err(InsertError::Exists(rule.id));
         }
         self.precedences.insert(rule.id, rule.precedence);
-        let matcher = Matcher::new(&rule.filter).unwrap_or(Matcher::NEVER);
-        let more = if FiveTuple::is_all_of(&matcher) {
+        let mut matcher = Matcher::ALL;
+        let used = matcher.demand(&rule.filter).unwrap_or_else(|| {
+            matcher = Matcher::NEVER;
+            0
+        });
+        let more = if FiveTuple::is_all_of(used) {
             COMPLETE
         } else if let Some(slot) = self.free.pop() {
             self.matchers[slot as usize] = matcher;

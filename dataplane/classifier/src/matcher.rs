@@ -76,10 +76,10 @@ impl FiveTuple {
         }
     }
 
-    /// Whether the matcher asks for nothing else.
-    pub fn is_all_of(matcher: &Matcher) -> bool {
+    /// Whether nothing else is asked for by a matcher that uses these words.
+    pub fn is_all_of(used: u32) -> bool {
         let held: u32 = FiveTuple::WORDS.iter().map(|word| 1 << word).sum();
-        matcher.used_words() & !held == 0
+        used & !held == 0
     }
 
     /// Whether the key matches, as far as this says.

@@ -45,7 +45,7 @@ impl HashList {
         let mut nodes: Vec<Box<Node>> = Vec::with_capacity(rules.len());
         for rule in rules {
             let Some(matcher) = Matcher::new(&rule.filter) else { continue };
-            let more = (!FiveTuple::is_all_of(&matcher)).then(|| Box::new(matcher));
+            let more = (!FiveTuple::is_all_of(matcher.used_words())).then(|| Box::new(matcher));
             self.heap += size_of::<Node>() + more.as_ref().map_or(0, |_| size_of::<Matcher>());
             nodes.push(Box::new(Node {
                 tuple: FiveTuple::new(&matcher),
