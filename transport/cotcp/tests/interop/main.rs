@@ -8,5 +8,6 @@
 )]
 
 mod dissector;
+mod golang;
 mod pcap;
 mod process;
