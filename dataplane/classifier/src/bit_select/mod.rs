@@ -39,6 +39,8 @@ mod choose;
 mod index;
 mod lookup;
 
+use std::ops::Range;
+
 use crate::ids::{IdMap, map_bytes};
 use crate::matcher::{Ranked, common};
 use crate::rule::rank;
@@ -348,8 +350,15 @@ impl BitSelect {
     #[inline(always)]
     fn place<S: Scan>(&mut self, scan: S, row: u32, ternary: &Ternary) {
         let last = self.last();
-        let takes = |table: &Table| table.index.spread(ternary, scan) <= MAX_OPEN;
-        let at = self.tables_for(ternary).find(|at| takes(&self.tables[*at])).unwrap_or(last);
+        let mut at = last;
+        'found: for tables in self.tables_for(ternary) {
+            for table in tables {
+                if self.tables[table].index.spread(ternary, scan) <= MAX_OPEN {
+                    at = table;
+                    break 'found;
+                }
+            }
+        }
         self.strays += usize::from(at == last);
         self.rows[row as usize].table = at as u8;
         let rank = self.rows[row as usize].rank;
@@ -492,17 +501,15 @@ impl BitSelect {
 
     /// The other tables that may hold a rule, in the order of preference.
     #[inline(always)]
-    fn tables_for(&self, rule: &Ternary) -> impl Iterator<Item = usize> + use<> {
-        let Some(classes) = self.classes else { return (0..self.tables.len() - 1).chain(0..0) };
-        let common = classes.own..classes.common - 1;
+    fn tables_for(&self, rule: &Ternary) -> [Range<usize>; 2] {
+        let Some(classes) = self.classes else { return [0..self.tables.len() - 1, 0..0] };
         let mask = u64::from(classes.mask) << 32;
-        if rule.mask[1] & mask == 0 {
-            common.chain(0..0)
-        } else if rule.value[1] & mask == 0 {
-            (0..classes.own).chain(common)
-        } else {
-            (classes.common..self.tables.len()).chain(common)
-        }
+        let own = match (rule.mask[1] & mask, rule.value[1] & mask) {
+            (0, _) => 0..0,
+            (_, 0) => 0..classes.own,
+            _ => classes.common..self.tables.len(),
+        };
+        [own, classes.own..classes.common - 1]
     }
 
     /// Whether the tables were chosen for quite other rules.
