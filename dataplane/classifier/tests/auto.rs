@@ -14,11 +14,11 @@ fn verdicts(classifier: &dyn Classifier, keys: &[Key]) -> Vec<Verdict> {
 #[test]
 fn equals_the_list_across_all_limits() {
     for (family, fields) in [(Family::Fw, Fields::FiveTuple), (Family::Acl, Fields::Full)] {
-        let rules = generate::rules(family, fields, 400, 7);
+        let rules = generate::rules(family, fields, 800, 7);
         let keys = generate::trace(&rules, Traffic::Uniform, 60, 7);
         let (mut list, mut auto, mut random) = (List::new(), Auto::new(), Random::new(7));
         // Waves of different heights: each limit is crossed both ways several times.
-        for height in [1, 20, 400, 3, 150, 1, 65, 32, 64, 65, 0, 5] {
+        for height in [1, 20, 800, 3, 150, 1, 65, 32, 64, 65, 0, 5] {
             while list.len() != height {
                 let rule = rules[random.below(rules.len())];
                 if list.len() < height {
@@ -26,7 +26,7 @@ fn equals_the_list_across_all_limits() {
                 } else {
                     assert_eq!(auto.remove(rule.id), list.remove(rule.id));
                 }
-                let (id, precedence) = (random.below(rules.len()) as u32, random.below(400) as u32);
+                let (id, precedence) = (random.below(rules.len()) as u32, random.below(800) as u32);
                 assert_eq!(auto.set_precedence(id, precedence), list.set_precedence(id, precedence));
                 if random.chance(50) {
                     assert_eq!(verdicts(&auto, &keys), verdicts(&list, &keys));

@@ -15,11 +15,13 @@
 //! rules: each leaves over some rules, and tables for those.
 //!
 //! What a look-up costs beyond a thousand rules is cache lines and wrong guesses of the processor. So a rule is not
-//! copied into its cells, only its row's number is, with the 16 bits that tell the rules of the table's cells apart best:
-//! the line says for eight rules at once which are worth fetching. With generated 5-tuple rules a packet reads one to
-//! three lines and one or two rows. What a row has no room for is beside it, in a second one at the same place, so that
-//! both are fetched at once; only Ethernet and the end of IPv6 addresses are in records ([`Rests`]). Two things that look like gains were slower when measured: collecting the candidates
-//! of all tables before reading a row, and asking for the memory of a whole batch in advance.
+//! copied into its cells, only its row's number is, with the 16 bits that tell the rules of the table's cells apart
+//! best: the line says for eight rules at once which are worth fetching. With generated 5-tuple rules a packet reads
+//! one to three lines and one or two rows. What a row has no room for is beside it, in a second one at the same place,
+//! so that both are fetched at once; only Ethernet and the end of IPv6 addresses are in records ([`Rests`]). What
+//! looks like a gain and was none when measured: collecting the candidates of all tables before reading a row, asking
+//! for memory in advance, be it for a whole batch or for a packet's lines in all its tables, and the best rank of a
+//! cell beside its line.
 //!
 //! Bits that tell rules apart were used by Woo ("A modular approach to packet classification: algorithms and results",
 //! INFOCOM 2000), and with several tables by DBTable (J. Liao et al., "DBTable: Leveraging Discriminative Bitsets for
