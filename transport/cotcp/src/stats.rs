@@ -30,3 +30,22 @@ pub struct Stats {
     /// Connections ended by what the peer sent: 1 at most for one connection, for sums.
     pub violations: u64,
 }
+
+impl Stats {
+    /// Adds the counters of another connection.
+    pub fn add(&mut self, other: &Self) {
+        self.frames_in += other.frames_in;
+        self.octets_in += other.octets_in;
+        self.frames_out += other.frames_out;
+        self.calls += other.calls;
+        self.answered += other.answered;
+        self.failed += other.failed;
+        self.cancelled += other.cancelled;
+        self.timed_out += other.timed_out;
+        self.refused += other.refused;
+        self.late += other.late;
+        self.unanswered += other.unanswered;
+        self.pings += other.pings;
+        self.violations += other.violations;
+    }
+}

@@ -26,16 +26,18 @@
 //! by `max_output` (a client then opens no calls, a server takes no requests), long messages that wait to be sent by
 //! `max_queued`, and answers to PINGs by the abuse limit and the write time-out.
 //!
-//! Flow through the files: `input` splits frames; `link` is what both sides share (version, credit of the connection,
-//! keep-alive, abuse, time-outs, queue); `message` is one message being sent or received; `queue` says whose fragment is
+//! Flow through the files: `link` is what both sides share (splitting frames, version, credit of the connection,
+//! keep-alive, abuse, time-outs); `message` is one message being sent or received; `queue` says whose fragment is
 //! next; [`client`] and [`server`] are the state machines; `slab` and `table` find calls.
 
 pub mod client;
-#[allow(dead_code, reason = "version 2 uses all of it")]
+mod link;
+mod message;
 pub mod outbox;
+mod queue;
 pub mod server;
-#[allow(dead_code, reason = "version 2 uses all of it")]
 mod slab;
+mod table;
 
 use std::fmt;
 

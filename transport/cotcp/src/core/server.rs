@@ -1,22 +1,25 @@
 //! The server's side of a connection. Read the contract in [`super`] first.
 
-use std::collections::{HashSet, VecDeque};
-use std::time::Instant;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 
+use super::link::Link;
+use super::message::{Receiving, Sending};
+use super::table::Table;
 use super::{Outbox, Version};
 use crate::error::{CallError, Code, ConnectionError, Violation};
-use crate::frame::{self, HEADER};
-use crate::{Config, Stats};
+use crate::frame::{self, Frame, HELLO_ID, Options, Side};
+use crate::{Config, Stats, hello};
 
 /// A request of a [`Server`] that wants an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId {
-    wire: u32,
-    place: u32,
+    pub(super) wire: u32,
+    pub(super) place: u32,
     /// Tells requests with the same ID apart, one after the other.
-    serial: u32,
+    pub(super) serial: u32,
 }
 
 impl RequestId {
@@ -120,97 +123,144 @@ pub enum ServerEvent {
     GoAway,
 }
 
+/// Octets of parts that wait, from which on no more are taken.
+const PARTS: usize = 65_536;
+
+/// A request that is open.
+#[derive(Debug)]
+struct Open {
+    priority: u8,
+    one_way: bool,
+    /// The application has been told of it.
+    reported: bool,
+    /// The application has given its whole answer; what is left is to send it.
+    answered: bool,
+    /// Kept until the request is whole and can be reported.
+    extras: Option<Box<Extras>>,
+    sending: Option<Box<Sending>>,
+    receiving: Option<Box<Receiving>>,
+}
+
+/// The request that was reported last and is not in the table.
+#[derive(Debug, Clone, Copy)]
+struct Fresh {
+    id: RequestId,
+    priority: u8,
+    one_way: bool,
+    deadline: Option<Instant>,
+}
+
 /// The server's state machine.
 #[derive(Debug)]
 pub struct Server {
-    config: Config,
-    input: BytesMut,
-    outbox: Outbox,
-    /// The request reported last, until it is answered or the next poll puts it into the table.
-    fresh: Option<RequestId>,
-    table: HashSet<RequestId>,
-    wires: HashSet<u32>,
-    serial: u32,
+    link: Link<RequestId>,
+    table: Table<Open>,
+    /// Until it is answered, or the next poll puts it into the table.
+    fresh: Option<Fresh>,
     events: VecDeque<ServerEvent>,
-    closed: Option<ConnectionError>,
-    leaving: bool,
-    stats: Stats,
 }
 
 impl Server {
     /// For a connection that was just accepted.
     #[must_use]
     pub fn new(now: Instant, config: Config) -> Self {
-        let _ = now;
-        Self {
-            config,
-            input: BytesMut::new(),
-            outbox: Outbox::default(),
-            fresh: None,
-            table: HashSet::new(),
-            wires: HashSet::new(),
-            serial: 0,
-            events: VecDeque::new(),
-            closed: None,
-            leaving: false,
-            stats: Stats::default(),
-        }
+        let link = Link::new(now, config, Side::Server);
+        Self { link, table: Table::new(), fresh: None, events: VecDeque::new() }
     }
 
-    fn take(&mut self, id: RequestId) -> Result<(), CallError> {
-        if self.fresh == Some(id) {
-            self.fresh = None;
-            return Ok(());
-        }
-        self.wires.remove(&id.wire);
-        if self.table.remove(&id) { Ok(()) } else { Err(CallError::Unknown) }
-    }
+    // Answers.
 
     /// Answers a request whole; it is over then. For a request answered before the next poll no table is touched.
     ///
     /// # Errors
     /// [`CallError::Unknown`] when it is over already; [`CallError::TooLarge`] when the client takes no such answer
     /// (it has been told, and the request is over).
+    #[inline]
     pub fn respond(&mut self, now: Instant, id: RequestId, body: Bytes) -> Result<(), CallError> {
-        let _ = now;
-        self.take(id)?;
-        if body.len() > usize::from(u16::MAX) {
+        if body.len() <= self.link.longest_plain()
+            && body.len() <= self.link.peer.max_message as usize
+            && let Some(fresh) = self.fresh.take_if(|fresh| fresh.id == id && !fresh.one_way)
+        {
+            self.table.give_back(fresh.id);
+            self.link.stats.answered += 1;
+            self.link.send_plain(id.wire, body);
+            return Ok(());
+        }
+        self.respond_other(now, id, body)
+    }
+
+    fn respond_other(&mut self, now: Instant, id: RequestId, body: Bytes) -> Result<(), CallError> {
+        self.settle();
+        let v2 = self.is_v2();
+        let open =
+            self.table.get_mut(id).filter(|open| open.reported && open.sending.is_none() && !open.answered);
+        let open = open.ok_or(CallError::Unknown)?;
+        let (one_way, priority) = (open.one_way, open.priority);
+        let small = body.len() <= self.link.longest_plain();
+        if !one_way && (body.len() > self.link.peer.max_message as usize || !(small || v2)) {
+            self.fail(now, id, Code::TOO_LARGE, "the answer is longer than the client takes", false)?;
             return Err(CallError::TooLarge);
         }
-        self.outbox.plain(id.wire, body);
-        self.stats.answered += 1;
-        self.stats.frames_out += 1;
+        self.link.stats.answered += u64::from(!one_way);
+        if one_way || small {
+            self.close_call(id);
+            if !one_way {
+                self.link.send_plain(id.wire, body);
+            }
+            return Ok(());
+        }
+        // What still comes of the request is ignored, and its credit given back.
+        let receiving = open.receiving.take();
+        open.answered = true;
+        self.link.queued += body.len();
+        let credit = self.link.peer.call_window;
+        let sending = open.sending.insert(Box::new(Sending::new(now, body, true, credit, priority)));
+        self.link.line_up(id, sending);
+        self.link.sweep_later(now);
+        if let Some(receiving) = receiving {
+            self.link.stop_receiving(&receiving);
+        }
         Ok(())
     }
 
     /// Answers a request with an error; `not_processed` lets the client repeat it elsewhere. A version 1 client gets
-    /// [`Config::v1_error_body`] or nothing.
+    /// [`Config::v1_error_body`] or nothing; a one-way request is over without a word.
     ///
     /// # Errors
     /// [`CallError::Unknown`] when it is over already.
     pub fn fail(
         &mut self,
-        now: Instant,
+        _now: Instant,
         id: RequestId,
         code: Code,
         text: &str,
         not_processed: bool,
     ) -> Result<(), CallError> {
-        let _ = (now, code, text, not_processed);
-        self.take(id)?;
-        self.stats.failed += 1;
-        match &self.config.v1_error_body {
-            Some(body) => self.outbox.plain(id.wire, body.clone()),
-            None => self.stats.unanswered += 1,
+        self.settle();
+        let open = self.close_call(id).ok_or(CallError::Unknown)?;
+        self.link.stats.failed += 1;
+        if !open.one_way {
+            self.send_error(id.wire, code, text, not_processed);
         }
         Ok(())
+    }
+
+    fn send_error(&mut self, wire: u32, code: Code, text: &str, not_processed: bool) {
+        if self.is_v2() {
+            self.link.send(wire, &Frame::Error { code, not_processed, text: frame::cut(text).into() });
+            return;
+        }
+        match self.link.config.v1_error_body.clone() {
+            Some(body) => self.link.send_plain(wire, body.slice(..body.len().min(usize::from(u16::MAX)))),
+            None => self.link.stats.unanswered += 1,
+        }
     }
 
     /// Answers a request in parts as they are made; the last one ends it.
     ///
     /// # Errors
     /// [`CallError::Busy`] when a window full of parts waits already; a [`ServerEvent::Writable`] comes later.
-    /// [`CallError::NeedsVersion2`] for a version 1 client.
+    /// [`CallError::NeedsVersion2`] for a version 1 client. [`CallError::Unknown`] when it is over already.
     pub fn send_part(
         &mut self,
         now: Instant,
@@ -218,117 +268,533 @@ impl Server {
         body: Bytes,
         last: bool,
     ) -> Result<(), CallError> {
-        let _ = (now, id, body, last);
-        Err(CallError::NeedsVersion2)
+        self.settle();
+        let v2 = self.is_v2();
+        let (credit, size) = (self.link.peer.call_window, body.len());
+        let open = self.table.get_mut(id).filter(|open| open.reported && !open.answered);
+        let open = open.ok_or(CallError::Unknown)?;
+        if !v2 {
+            return Err(CallError::NeedsVersion2);
+        }
+        if open.one_way {
+            if last {
+                self.close_call(id);
+            }
+            return Ok(());
+        }
+        match &mut open.sending {
+            Some(sending) if sending.queued >= PARTS && !body.is_empty() => {
+                sending.refused = true;
+                return Err(CallError::Busy);
+            }
+            Some(sending) => {
+                sending.push(now, body, last);
+            }
+            None => {
+                open.sending = Some(Box::new(Sending::new(now, body, last, credit, open.priority)));
+            }
+        }
+        open.answered = last;
+        self.link.queued += size;
+        self.link.stats.answered += u64::from(last);
+        if let Some(sending) = &mut open.sending {
+            self.link.line_up(id, sending);
+        }
+        self.link.sweep_later(now);
+        Ok(())
     }
 
     /// Parts of this request were used; the client may send as much more.
     pub fn consumed(&mut self, id: RequestId, octets: usize) {
-        let _ = (id, octets);
+        let Some(receiving) = self.table.get_mut(id).and_then(|open| open.receiving.as_mut()) else { return };
+        self.link.give_back(receiving.consumed(octets));
+        if let Some(octets) = receiving.give_back() {
+            self.link.send(id.wire, &Frame::Credit { connection: false, octets });
+        }
     }
 
-    /// Takes no more requests. The connection is drained when the open ones are answered.
+    /// Takes no more requests. The connection is drained when the open ones are answered. A version 1 client cannot be
+    /// told: its requests are not read any more.
     pub fn go_away(&mut self, text: &str) {
-        let _ = text;
-        self.leaving = true;
+        self.link.go_away(text);
     }
+
+    // The driver's side.
 
     /// Where the driver puts what it reads.
+    #[inline]
     pub fn input(&mut self) -> &mut BytesMut {
-        &mut self.input
+        &mut self.link.input
     }
 
-    /// Whether the driver should read.
+    /// Whether the driver should read: not while the client leaves too many answers unread, and with version 1 not while
+    /// as many requests are open as may be.
     #[must_use]
+    #[inline]
     pub fn wants_input(&self) -> bool {
-        let room =
-            self.table.len() < self.config.calls() as usize && self.outbox.len() <= self.config.max_output;
-        self.closed.is_none() && !self.leaving && room
+        let full = self.open_calls() >= self.link.ours.max_calls as usize || self.link.leaving;
+        let listens = self.link.outbox.len() <= self.link.config.max_output && (!full || self.is_v2());
+        listens && self.link.closed.is_none()
     }
 
     /// The next event.
     ///
     /// # Errors
     /// The connection is over; all requests have been reported.
+    #[inline]
     pub fn poll(&mut self, now: Instant) -> Result<Option<ServerEvent>, ConnectionError> {
-        let _ = now;
-        if let Some(id) = self.fresh.take() {
-            self.table.insert(id);
-            self.wires.insert(id.wire);
+        if self.fresh.is_some() {
+            self.settle();
         }
-        if let Some(event) = self.events.pop_front() {
-            return Ok(Some(event));
+        loop {
+            if !self.events.is_empty() {
+                return Ok(self.events.pop_front());
+            }
+            if let Some(error) = &self.link.closed {
+                return Err(error.clone());
+            }
+            if !self.wants_input() {
+                self.link.not_listening(now);
+                return Ok(None);
+            }
+            let Some((id, body)) = self.link.next_frame(now) else { return Ok(None) };
+            match self.frame(now, id, body) {
+                Ok(Some(request)) if self.events.is_empty() => {
+                    return Ok(Some(ServerEvent::Request(request)));
+                }
+                // The first one, which said that the client speaks version 1.
+                Ok(Some(request)) => self.events.push_back(ServerEvent::Request(request)),
+                Ok(None) => {}
+                Err(error) => self.lose(error),
+            }
         }
-        if let Some(error) = &self.closed {
-            return Err(error.clone());
-        }
-        if !self.wants_input() {
-            return Ok(None);
-        }
-        let Some((wire, length)) = frame::read_header(&self.input) else { return Ok(None) };
-        if self.input.len() < HEADER + length {
-            return Ok(None);
-        }
-        self.input.advance(HEADER);
-        let body = self.input.split_to(length).freeze();
-        self.stats.frames_in += 1;
-        if self.wires.contains(&wire) {
-            self.lose(Violation::Duplicate(wire).into());
-            return self.poll(now);
-        }
-        self.serial = self.serial.wrapping_add(1);
-        let id = RequestId { wire, place: self.table.len() as u32, serial: self.serial };
-        self.fresh = Some(id);
-        self.stats.calls += 1;
-        Ok(Some(ServerEvent::Request(Request { id, body, whole: true, extras: None })))
     }
 
-    /// Moves fragments into the outbox while little waits there.
+    #[inline]
+    fn is_v2(&self) -> bool {
+        self.link.version == Version::V2
+    }
+
+    /// Puts the request that was reported last into the table.
+    fn settle(&mut self) {
+        let Some(Fresh { id, priority, one_way, deadline }) = self.fresh.take() else { return };
+        let open = Open {
+            priority,
+            one_way,
+            reported: true,
+            answered: false,
+            extras: None,
+            sending: None,
+            receiving: None,
+        };
+        self.insert(id, open, deadline);
+    }
+
+    fn insert(&mut self, id: RequestId, open: Open, deadline: Option<Instant>) {
+        self.table.insert(id, open);
+        if let Some(deadline) = deadline {
+            let (open, table) = (self.table.len(), &mut self.table);
+            self.link.watch(deadline, id, open, |id| table.get_mut(id).is_some());
+        }
+    }
+
+    /// A frame; nearly always a small whole request.
+    #[inline]
+    fn frame(&mut self, now: Instant, id: u32, body: Bytes) -> Result<Option<Request>, ConnectionError> {
+        match self.link.version {
+            Version::V2 if id >= frame::CALLS => return self.extended(now, id, body),
+            Version::Undecided => {
+                self.decide(id, &body);
+                if self.is_v2() {
+                    return Ok(None);
+                }
+            }
+            _ => {}
+        }
+        if !self.admit(now, id, body.len() as u64, false)? {
+            return Ok(None);
+        }
+        Ok(Some(self.report(id, body, None)))
+    }
+
+    /// The first frame says which version the client speaks.
+    fn decide(&mut self, id: u32, body: &[u8]) {
+        match hello::decode(body, true).filter(|_| id == HELLO_ID) {
+            Some(limits) => {
+                self.link.upgrade(limits);
+                let hello = hello::encode(false, self.link.ours);
+                self.link.send_plain(HELLO_ID, hello.into());
+            }
+            None => self.link.version = Version::V1,
+        }
+        self.events.push_back(ServerEvent::Version(self.link.version));
+    }
+
+    /// Whether a request is taken. If not, its client has been told.
+    #[inline]
+    fn admit(&mut self, now: Instant, id: u32, size: u64, one_way: bool) -> Result<bool, ConnectionError> {
+        if self.table.len() > 0 && self.table.find(id).is_some() {
+            return Err(Violation::Duplicate(id).into());
+        }
+        let large = size > u64::from(self.link.ours.max_message);
+        let full = self.table.len() >= self.link.ours.max_calls as usize
+            || self.link.queued > self.link.config.max_queued;
+        if large || full || self.link.leaving {
+            return self.refuse(now, id, large, one_way);
+        }
+        Ok(true)
+    }
+
+    #[cold]
+    fn refuse(&mut self, now: Instant, id: u32, large: bool, one_way: bool) -> Result<bool, ConnectionError> {
+        let (code, text) = match large {
+            true => (Code::TOO_LARGE, "the request is longer than the server takes"),
+            false if self.link.leaving => (Code::REFUSED, "the server takes no new calls"),
+            false => (Code::OVERLOADED, "the server has too many calls"),
+        };
+        self.link.stats.refused += 1;
+        if one_way {
+            // Costs the client no answer to read, so it is bounded as what does nothing.
+            self.link.abuse(now)?;
+        } else {
+            self.send_error(id, code, text, true);
+        }
+        Ok(false)
+    }
+
+    #[inline]
+    fn report(&mut self, wire: u32, body: Bytes, extras: Option<Box<Extras>>) -> Request {
+        let id = self.table.borrow(wire);
+        let (priority, one_way, deadline) = match &extras {
+            Some(extras) => (extras.priority, extras.one_way, extras.deadline),
+            None => (frame::PRIORITY, false, None),
+        };
+        self.fresh = Some(Fresh { id, priority, one_way, deadline });
+        self.link.stats.calls += 1;
+        Request { id, body, whole: true, extras }
+    }
+
+    /// A frame of version 2 with a type, or with an ID that there must not be.
+    fn extended(&mut self, now: Instant, id: u32, body: Bytes) -> Result<Option<Request>, ConnectionError> {
+        if id & frame::EXTENDED == 0 {
+            return Err(Violation::Reserved(id).into());
+        }
+        let (call, frame) = Frame::decode(id, body, Side::Client)?;
+        match frame {
+            Frame::Request { more, one_way, options, body } => {
+                return self.request(now, call, (more, one_way), options, body);
+            }
+            Frame::Data { more, body } => return self.data(now, call, more, body),
+            Frame::Cancel { code } => {
+                self.link.abuse(now)?;
+                self.cancelled(call, code);
+            }
+            Frame::Credit { connection, octets } => {
+                self.link.credit(now, connection, octets)?;
+                if !connection {
+                    self.credit(call, octets)?;
+                }
+            }
+            Frame::Ping(octets) => self.link.pong(now, octets)?,
+            Frame::Pong(octets) => self.link.ponged(now, octets)?,
+            Frame::GoAway { code, text } => {
+                if self.link.gone_away(now, code, text)? {
+                    self.events.push_back(ServerEvent::GoAway);
+                }
+            }
+            Frame::Response { .. } => return Err(Violation::WrongSide(frame::kind::RESPONSE).into()),
+            Frame::Error { .. } => return Err(Violation::WrongSide(frame::kind::ERROR).into()),
+        }
+        Ok(None)
+    }
+
+    fn request(
+        &mut self,
+        now: Instant,
+        call: u32,
+        (more, one_way): (bool, bool),
+        options: Options,
+        body: Bytes,
+    ) -> Result<Option<Request>, ConnectionError> {
+        let parts = self.link.config.parts;
+        // Who takes parts is not bound to messages that fit.
+        let size = if more && parts { 0 } else { options.size.unwrap_or(0).max(body.len() as u64) };
+        if !self.admit(now, call, size, one_way)? {
+            return Ok(None);
+        }
+        let deadline = options.deadline_ms.and_then(|ms| now.checked_add(Duration::from_millis(ms.into())));
+        let Options { priority, trace, size, .. } = options;
+        let extras = Box::new(Extras { deadline, priority, trace, size, one_way });
+        if !more {
+            return Ok(Some(self.report(call, body, Some(extras))));
+        }
+        let id = self.table.borrow(call);
+        let mut receiving = Box::new(Receiving::new(now, parts, self.link.ours.call_window));
+        let held = body.len();
+        let part = receiving.begin(body);
+        let mut open = Open {
+            priority,
+            one_way,
+            reported: parts,
+            answered: false,
+            extras: None,
+            sending: None,
+            receiving: Some(receiving),
+        };
+        self.link.sweep_later(now);
+        if let Some(body) = part {
+            self.insert(id, open, deadline);
+            self.link.stats.calls += 1;
+            return Ok(Some(Request { id, body, whole: false, extras: Some(extras) }));
+        }
+        open.extras = Some(extras);
+        self.insert(id, open, deadline);
+        self.link.assembled += held;
+        self.check_budget(id);
+        Ok(None)
+    }
+
+    /// Ends a request that takes too much to put together; whether it did.
+    fn check_budget(&mut self, id: RequestId) -> bool {
+        let total = self.table.get_mut(id).and_then(|open| open.receiving.as_ref()).map_or(0, |r| r.total);
+        let (code, text) = if total > u64::from(self.link.ours.max_message) {
+            (Code::TOO_LARGE, "the request is longer than the server takes")
+        } else if self.link.assembled > self.link.config.assembly_budget {
+            (Code::OVERLOADED, "the server holds too much of unfinished requests")
+        } else {
+            return false;
+        };
+        self.abandon(id, code, text, true);
+        true
+    }
+
+    /// Ends a request from our side, and tells whoever knows of it.
+    fn abandon(&mut self, id: RequestId, code: Code, text: &str, not_processed: bool) {
+        let Some(open) = self.close_call(id) else { return };
+        self.link.stats.failed += 1;
+        if !open.one_way {
+            self.send_error(id.wire, code, text, not_processed && !open.reported);
+        }
+        if open.reported && !open.answered {
+            self.events.push_back(ServerEvent::Cancelled { id, code });
+        }
+    }
+
+    fn data(
+        &mut self,
+        now: Instant,
+        call: u32,
+        more: bool,
+        body: Bytes,
+    ) -> Result<Option<Request>, ConnectionError> {
+        let size = body.len();
+        self.link.data(now, size, more)?;
+        let open = self.table.find(call).and_then(|id| Some((id, self.table.get_mut(id)?)));
+        let Some((id, open)) = open else {
+            self.link.stats.late += 1;
+            self.link.give_back(size as u32);
+            return Ok(None);
+        };
+        let Some(receiving) = &mut open.receiving else {
+            // After its end, or answered before it: of a request answered in fragments the end is still to come.
+            if open.sending.is_none() || !open.answered {
+                return Err(Violation::Sequence(call).into());
+            }
+            self.link.stats.late += 1;
+            self.link.give_back(size as u32);
+            return Ok(None);
+        };
+        if receiving.ended {
+            return Err(Violation::Sequence(call).into());
+        }
+        let part = receiving.data(now, body).map_err(|()| ConnectionError::FlowControl)?;
+        if let Some(body) = part {
+            // The rest stays: its parts still wait to be used, and their credit to be given back.
+            receiving.ended = !more;
+            self.events.push_back(ServerEvent::Part { id, body, last: !more });
+            return Ok(None);
+        }
+        let credit = if more { receiving.give_back() } else { None };
+        self.link.assembled += size;
+        self.link.give_back(size as u32);
+        if self.check_budget(id) {
+            return Ok(None);
+        }
+        if more {
+            if let Some(octets) = credit {
+                self.link.send(call, &Frame::Credit { connection: false, octets });
+            }
+            return Ok(None);
+        }
+        Ok(self.assembled(id))
+    }
+
+    /// The last fragment of a request that is put together has come.
+    fn assembled(&mut self, id: RequestId) -> Option<Request> {
+        let open = self.table.get_mut(id)?;
+        let receiving = open.receiving.take()?;
+        let extras = open.extras.take();
+        open.reported = true;
+        self.link.assembled -= receiving.held();
+        self.link.stats.calls += 1;
+        Some(Request { id, body: receiving.finish(), whole: true, extras })
+    }
+
+    fn cancelled(&mut self, call: u32, code: Code) {
+        let Some(open) = self.table.find(call).and_then(|id| Some((id, self.close_call(id)?))) else {
+            self.link.stats.late += 1;
+            return;
+        };
+        self.link.stats.cancelled += 1;
+        if let (id, Open { reported: true, answered: false, .. }) = open {
+            self.events.push_back(ServerEvent::Cancelled { id, code });
+        }
+    }
+
+    fn credit(&mut self, call: u32, octets: u32) -> Result<(), ConnectionError> {
+        let Some(id) = self.table.find(call) else { return Ok(()) };
+        let Some(sending) = self.table.get_mut(id).and_then(|open| open.sending.as_mut()) else {
+            return Ok(());
+        };
+        if !sending.add_credit(octets) {
+            return Err(ConnectionError::FlowControl);
+        }
+        self.link.line_up(id, sending);
+        Ok(())
+    }
+
+    /// Takes a call out, with all that was counted for it.
+    fn close_call(&mut self, id: RequestId) -> Option<Open> {
+        let open = self.table.remove(id)?;
+        if let Some(sending) = &open.sending {
+            self.link.stop_sending(sending);
+        }
+        if let Some(receiving) = &open.receiving {
+            self.link.stop_receiving(receiving);
+        }
+        Some(open)
+    }
+
+    /// Moves fragments into the outbox while little waits there, and watches that the client reads.
     pub fn fill(&mut self, now: Instant) {
-        let _ = now;
+        if self.link.closed.is_some() {
+            return;
+        }
+        let table = &mut self.table;
+        self.link.queue.tidy(|id| table.get_mut(id).is_some_and(|open| open.sending.is_some()));
+        while let Some(turn) = self.link.turn() {
+            self.fragment(now, turn);
+        }
+        self.link.watch_writing(now);
+    }
+
+    fn fragment(&mut self, now: Instant, turn: (RequestId, u64)) {
+        let id = turn.0;
+        let Some(sending) = self.table.get_mut(id).and_then(|open| open.sending.as_mut()) else { return };
+        self.link.fragment(now, turn, id.wire, sending, (None, false));
+        if sending.refused && sending.queued < PARTS {
+            sending.refused = false;
+            self.events.push_back(ServerEvent::Writable { id });
+        }
+        if sending.done {
+            self.close_call(id);
+        }
     }
 
     /// What to write.
+    #[inline]
     pub fn output(&mut self) -> &mut Outbox {
-        &mut self.outbox
+        &mut self.link.outbox
     }
 
     /// When to call [`Self::time_out`].
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        None
+        self.link.deadline().into_iter().chain(self.idle_until()).min()
+    }
+
+    /// When a connection without calls that cannot be pinged is closed.
+    fn idle_until(&self) -> Option<Instant> {
+        let idle = self.open_calls() == 0 && !self.is_v2() && self.link.closed.is_none();
+        if idle { Some(self.link.silent_since() + self.link.config.idle_timeout?) } else { None }
     }
 
     /// Does what is due. Poll afterwards.
     pub fn time_out(&mut self, now: Instant) {
-        let _ = now;
+        if self.link.closed.is_some() {
+            return;
+        }
+        self.settle();
+        if !self.wants_input() {
+            self.link.not_listening(now);
+        }
+        while let Some(id) = self.link.due(now) {
+            if self.table.get_mut(id).is_some() {
+                self.link.stats.timed_out += 1;
+                self.abandon(id, Code::DEADLINE, "the deadline passed", false);
+            }
+        }
+        if self.link.sweeps(now) {
+            self.sweep(now);
+        }
+        if self.idle_until().is_some_and(|until| now >= until) {
+            self.lose(ConnectionError::Silent);
+        } else if let Err(error) = self.link.time_out(now) {
+            self.lose(error);
+        }
+    }
+
+    /// Ends messages that are stuck.
+    fn sweep(&mut self, now: Instant) {
+        let most = self.link.config.message_timeout;
+        let (mut stuck, mut more) = (Vec::new(), false);
+        for (id, open) in self.table.iter_mut() {
+            let waits = open.receiving.as_ref().filter(|receiving| receiving.assembles()).map(|r| r.since);
+            let starves = open.sending.as_ref().filter(|sending| sending.starves()).map(|s| s.since);
+            more |= open.receiving.is_some() || open.sending.is_some();
+            if waits.into_iter().chain(starves).any(|since| now.saturating_duration_since(since) >= most) {
+                stuck.push(id);
+            }
+        }
+        for id in stuck {
+            self.link.stats.timed_out += 1;
+            self.abandon(id, Code::TIMEOUT, "the message made no progress", true);
+        }
+        if more {
+            self.link.sweep_later(now);
+        }
     }
 
     /// The stream ended.
     pub fn end_of_stream(&mut self) {
-        let error = if self.input.is_empty() { ConnectionError::Closed } else { ConnectionError::Truncated };
-        self.lose(error);
+        self.lose(self.link.end());
     }
 
     /// The stream failed, or is to be closed. The first reason stays.
     pub fn lose(&mut self, error: ConnectionError) {
-        if self.closed.is_some() {
+        if !self.link.close(error) {
             return;
         }
-        for id in self.table.drain().chain(self.fresh.take()) {
+        let known =
+            self.table.iter_mut().filter(|(_, open)| open.reported && !open.answered).map(|(id, _)| id);
+        for id in known.chain(self.fresh.take().map(|fresh| fresh.id)) {
+            self.link.stats.failed += 1;
             self.events.push_back(ServerEvent::Cancelled { id, code: Code::INTERNAL });
         }
-        self.closed = Some(error);
+        self.table = Table::new();
     }
+
+    // What it is like.
 
     /// What was agreed on.
     #[must_use]
     pub fn version(&self) -> Version {
-        Version::V1
+        self.link.version
     }
 
-    /// Requests that are not answered yet.
+    /// Requests that are not answered yet, or whose answer is not sent yet.
     #[must_use]
+    #[inline]
     pub fn open_calls(&self) -> usize {
         self.table.len() + usize::from(self.fresh.is_some())
     }
@@ -336,12 +802,18 @@ impl Server {
     /// Whether one side has gone away, all requests are answered and everything is written: time to close.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.leaving && self.open_calls() == 0 && self.outbox.is_empty()
+        self.link.no_more_calls() && self.open_calls() == 0 && self.link.outbox.is_empty()
+    }
+
+    /// Octets held for the peer's sake: unfinished requests, long answers that wait, and the outbox.
+    #[must_use]
+    pub fn held_octets(&self) -> usize {
+        self.link.assembled + self.link.queued + self.link.outbox.len()
     }
 
     /// The counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.stats
+        self.link.stats
     }
 }
