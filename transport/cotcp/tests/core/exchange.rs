@@ -45,7 +45,7 @@ fn the_example_of_the_specification() {
     let client = b"\xff\xff\xff\xff\x00\x0e\x00CoTCP\x01\x02\x01\x04\x00\x00\x00\x40\
         \x00\x00\x00\x00\x00\x02ab\x00\x00\x00\x01\x00\x01c";
     assert_eq!(wire[..], client[..]);
-    pair.to_server(&wire);
+    pair.feed_server(&wire);
     pair.server_events.remove(0);
     let (first, second) = (pair.request(), pair.request());
     pair.respond(second.id, "C");
@@ -55,13 +55,13 @@ fn the_example_of_the_specification() {
     let server =
         b"\xff\xff\xff\xff\x00\x08\x00CoTCP\x02\x02\x00\x00\x00\x01\x00\x01C\x00\x00\x00\x00\x00\x02AB";
     assert_eq!(wire[..], server[..]);
-    pair.to_client(&wire);
+    pair.feed_client(&wire);
     let options = CallOptions { deadline: Some(Duration::from_secs(1)), ..CallOptions::default() };
     pair.call_with("de", &options);
     wire.clear();
     carry(pair.client.output(), &mut wire, usize::MAX);
     assert_eq!(wire[..], b"\x80\x00\x00\x02\x00\x0b\x01\x00\x06\x01\x04\x00\x00\x03\xe8de"[..]);
-    pair.to_server(&wire);
+    pair.feed_server(&wire);
     let request = pair.request();
     assert_eq!(request.deadline(), Some(pair.now + Duration::from_secs(1)));
     pair.server.fail(pair.now, request.id, Code::OVERLOADED, "busy", false).unwrap();
@@ -135,7 +135,7 @@ fn a_hello_that_is_not_first_is_a_request() {
     pair.call("first");
     pair.settle();
     let hello = cotcp::hello::encode(true, cotcp::hello::Limits::default());
-    pair.to_server(&plain(u32::MAX, &hello));
+    pair.feed_server(&plain(u32::MAX, &hello));
     assert_eq!(pair.server.version(), Version::V1);
     assert_eq!(pair.server_events.len(), 3);
     assert!(matches!(&pair.server_events[2], ServerEvent::Request(request) if request.body == hello));

@@ -34,7 +34,7 @@ fn server_ends(mut pair: Pair, wire: &[u8], error: ConnectionError) {
         other => panic!("{other:?}"),
     };
     pair.server_events.clear();
-    pair.to_server(wire);
+    pair.feed_server(wire);
     assert_eq!(pair.server_error, Some(error.clone()), "{wire:02x?}");
     assert!(pair.server_events.contains(&ServerEvent::Cancelled { id: open, code: Code::INTERNAL }));
     assert_eq!(pair.server.stats().violations, 1);
@@ -55,7 +55,7 @@ fn client_ends(mut pair: Pair, wire: &[u8], error: ConnectionError) {
     pair.settle();
     pair.client_events.clear();
     let calls = pair.client.open_calls();
-    pair.to_client(wire);
+    pair.feed_client(wire);
     assert_eq!(pair.client_error, Some(error.clone()), "{wire:02x?}");
     let failed = CallError::Connection { error, sent: true };
     let failed = pair
@@ -141,14 +141,14 @@ fn messages_out_of_order_end_the_connection() {
 #[test]
 fn a_duplicate_id_of_version_1_ends_the_connection() {
     let mut pair = Pair::new(v1(), Config::default());
-    pair.to_server(&[plain(7, b"x"), plain(8, b"y"), plain(7, b"z")].concat());
+    pair.feed_server(&[plain(7, b"x"), plain(8, b"y"), plain(7, b"z")].concat());
     assert_eq!(pair.server_error, Some(Violation::Duplicate(7).into()));
     let cancelled = pair.server_events.iter().filter(|event| matches!(event, ServerEvent::Cancelled { .. }));
     assert_eq!(cancelled.count(), 2);
     // One that was answered may come again.
     let mut pair = Pair::new(v1(), Config::default());
     for _ in 0..3 {
-        pair.to_server(&plain(7, b"x"));
+        pair.feed_server(&plain(7, b"x"));
         pair.server_events.retain(|event| !matches!(event, ServerEvent::Version(_)));
         let Some(ServerEvent::Request(request)) = pair.server_events.pop() else { panic!() };
         pair.respond(request.id, "y");
@@ -164,7 +164,7 @@ fn answers_to_nothing_are_counted() {
         pair.settle();
         pair.server_events.clear();
         let next = plain(id.wire() + (1 << 16), b"another generation");
-        pair.to_client(
+        pair.feed_client(
             &[next, plain(77, b"unknown"), plain(id.wire(), b"once"), plain(id.wire(), b"twice")].concat(),
         );
         assert_eq!(pair.client_events, [answered(id, "once")]);
@@ -179,14 +179,14 @@ fn answers_to_nothing_are_counted() {
         Frame::Error { code: Code(400), not_processed: false, text: "".into() },
         Frame::Credit { connection: false, octets: 5000 },
     ] {
-        pair.frame_to_client(none.wire(), &frame);
-        pair.frame_to_client(12345, &frame);
+        pair.frame_down(none.wire(), &frame);
+        pair.frame_down(12345, &frame);
     }
     assert_eq!((pair.client.stats().late, &pair.client_error), (6, &None));
     for frame in
         [data(true, 5), Frame::Cancel { code: Code::NONE }, Frame::Credit { connection: false, octets: 5000 }]
     {
-        pair.frame_to_server(12345, &frame);
+        pair.frame_up(12345, &frame);
     }
     assert_eq!((pair.server.stats().late, pair.server_error), (2, None));
 }
@@ -219,7 +219,7 @@ fn overrunning_a_window_ends_the_connection() {
     let id = pair.call(body(500_000));
     let wire = octets(id.wire(), &credit(false));
     pair.client.fill(pair.now);
-    pair.to_client(&wire);
+    pair.feed_client(&wire);
     assert_eq!(pair.client_error, Some(ConnectionError::FlowControl));
 }
 
@@ -241,7 +241,7 @@ fn floods_end_the_connection() {
         // As many in every second are stood.
         let mut pair = pair();
         for _ in 0..5 {
-            pair.to_server(&few);
+            pair.feed_server(&few);
             pair.now += std::time::Duration::from_secs(1);
             pair.down(usize::MAX);
         }
@@ -261,13 +261,13 @@ fn floods_end_the_connection() {
 fn calls_beyond_the_limit_are_refused() {
     let mut pair = Pair::v2(Config::default(), Config { max_calls: 10, ..Config::default() });
     for call in 0..30 {
-        pair.to_server(&plain(call, b"x"));
+        pair.feed_server(&plain(call, b"x"));
     }
     assert_eq!((pair.server_events.len(), pair.server.stats().refused), (10, 20));
     assert_eq!(pair.server.open_calls(), 10);
     let id = pair.request().id;
     pair.respond(id, "");
-    pair.to_server(&plain(50, b"x"));
+    pair.feed_server(&plain(50, b"x"));
     assert_eq!(pair.server_events.len(), 10);
 }
 
@@ -282,14 +282,14 @@ fn sizes_that_lie_hold_nothing() {
         body: Bytes::new(),
     };
     for call in 0..500 {
-        pair.frame_to_server(call, &request(16_777_216));
+        pair.frame_up(call, &request(16_777_216));
     }
     assert_eq!((pair.server.open_calls(), pair.server.held_octets()), (500, 0));
-    pair.frame_to_server(500, &request(16_777_217));
+    pair.frame_up(500, &request(16_777_217));
     assert_eq!(pair.server.stats().refused, 1);
     // One that is longer than it said is a message like any other.
-    pair.frame_to_server(600, &request(1));
-    pair.frame_to_server(600, &data(false, 5000));
+    pair.frame_up(600, &request(1));
+    pair.frame_up(600, &data(false, 5000));
     assert!(matches!(&pair.server_events[..], [ServerEvent::Request(request)] if request.body.len() == 5000));
 }
 
@@ -297,7 +297,7 @@ fn sizes_that_lie_hold_nothing() {
 #[test]
 fn the_longest_frame_is_taken_whole() {
     let mut pair = Pair::new(v1(), v1());
-    pair.to_server(&[plain(1, &body(65_535)), plain(2, b"")].concat());
+    pair.feed_server(&[plain(1, &body(65_535)), plain(2, b"")].concat());
     assert_eq!(pair.request().body, body(65_535));
     assert_eq!(pair.request().body, "");
     let refused = pair.client.call(pair.now, body(65_536), &Default::default());
@@ -317,7 +317,7 @@ fn small_parts_are_copied() {
     let mut wire = octets(9, &begins());
     wire.extend(octets(9, &data(true, 100)));
     wire.extend(octets(9, &data(true, 2000)));
-    pair.to_server(&wire);
+    pair.feed_server(&wire);
     let unique: Vec<_> = pair
         .server_events
         .drain(..)

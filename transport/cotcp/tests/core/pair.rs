@@ -153,23 +153,23 @@ impl Pair {
     }
 
     /// Octets as if the server had sent them.
-    pub fn to_client(&mut self, octets: &[u8]) {
+    pub fn feed_client(&mut self, octets: &[u8]) {
         self.client.input().extend_from_slice(octets);
         self.poll_client();
     }
 
     /// Octets as if the client had sent them.
-    pub fn to_server(&mut self, octets: &[u8]) {
+    pub fn feed_server(&mut self, octets: &[u8]) {
         self.server.input().extend_from_slice(octets);
         self.poll_server();
     }
 
-    pub fn frame_to_server(&mut self, call: u32, frame: &Frame) {
-        self.to_server(&octets(call, frame));
+    pub fn frame_up(&mut self, call: u32, frame: &Frame) {
+        self.feed_server(&octets(call, frame));
     }
 
-    pub fn frame_to_client(&mut self, call: u32, frame: &Frame) {
-        self.to_client(&octets(call, frame));
+    pub fn frame_down(&mut self, call: u32, frame: &Frame) {
+        self.feed_client(&octets(call, frame));
     }
 }
 

@@ -150,10 +150,10 @@ fn a_frame_must_end_in_time() {
     for config in [v1(), Config::default()] {
         let mut pair = Pair::new(config, Config::default());
         pair.settle();
-        pair.to_server(&plain(1, &body(100))[..7]);
+        pair.feed_server(&plain(1, &body(100))[..7]);
         for _ in 0..9 {
             pair.pass(SECOND);
-            pair.to_server(b"x");
+            pair.feed_server(b"x");
             assert_eq!(pair.server_error, None);
         }
         pair.pass(SECOND * 2);
@@ -167,9 +167,9 @@ fn a_message_must_go_on() {
     use cotcp::frame::{Frame, Options};
     let mut pair = Pair::v2(Config::default(), Config::default());
     let request = Frame::Request { more: true, one_way: false, options: Options::default(), body: body(10) };
-    pair.frame_to_server(5, &request);
+    pair.frame_up(5, &request);
     let id = pair.call("y");
-    pair.frame_to_client(id.wire(), &Frame::Response { more: true, body: body(10) });
+    pair.frame_down(id.wire(), &Frame::Response { more: true, body: body(10) });
     for _ in 0..32 {
         pair.pass_flowing(SECOND);
     }
