@@ -6,7 +6,8 @@
 //!
 //! Map, from the bottom: [`frame`] and [`hello`] (octets to values and back, no state), [`error`], [`config`],
 //! [`stats`], then [`core`]: two state machines, [`core::Client`] and [`core::Server`], which take octets and time
-//! and give octets, events and deadlines. They open no socket and read no clock. Read [`core`] first.
+//! and give octets, events and deadlines. They open no socket and read no clock. Read [`core`] first. [`driver`] puts
+//! tokio around them: [`Client`] and [`Server`].
 //!
 //! Invariants: whatever the peer sends ends in a typed error, is counted, and never panics; memory is bounded by
 //! [`Config`]; a call is answered once or fails once.
@@ -14,11 +15,17 @@
 
 pub mod config;
 pub mod core;
+pub mod driver;
 pub mod error;
 pub mod frame;
 pub mod hello;
 pub mod stats;
 
 pub use config::Config;
+pub use driver::client::{Call, Client, RequestBuilder};
+pub use driver::config::{ClientConfig, ServerConfig};
+pub use driver::handler::{Failure, Handler, Request};
+pub use driver::server::{Server, ServerHandle};
+pub use driver::stream::{Address, Stream};
 pub use error::{CallError, Code, ConnectionError};
 pub use stats::Stats;

@@ -1,0 +1,322 @@
+//! The client's handle, and calls as futures.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::time::Sleep;
+
+use super::config::ClientConfig;
+use super::link::{Begin, DOWN, Key};
+use super::pool::{Keeper, Pool};
+use super::stream::{Address, Stream};
+use super::time;
+use crate::core::CallOptions;
+use crate::error::{CallError, ConnectionError};
+
+/// Calls a server over one or several connections, which are made again when they are lost. Cloning gives another
+/// handle to the same; with the last one dropped the connections close.
+#[derive(Clone)]
+pub struct Client {
+    owner: Arc<Owner>,
+}
+
+/// Closes the connections when the last handle is gone.
+struct Owner {
+    pool: Arc<Pool>,
+    closing: watch::Sender<bool>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Owner {
+    fn close(&self) {
+        self.pool.counters.closed.store(true, Relaxed);
+        self.closing.send_replace(true);
+        self.pool.links.iter().for_each(|link| link.go_away());
+    }
+}
+
+impl Client {
+    /// Connects. The other connections of the pool are made meanwhile.
+    ///
+    /// # Errors
+    /// Nobody answers there. [`Self::lazy`] goes on trying instead.
+    pub async fn connect(address: impl Into<Address>, config: impl Into<ClientConfig>) -> io::Result<Self> {
+        let (address, pool) = (address.into(), Arc::new(Pool::new(config.into())));
+        let first = Keeper::connect(&pool, &address).await?;
+        Ok(Self::start(pool, Some(address), Some(first)))
+    }
+
+    /// Connects in the background, and calls wait for that a while.
+    #[must_use]
+    pub fn lazy(address: impl Into<Address>, config: impl Into<ClientConfig>) -> Self {
+        Self::start(Arc::new(Pool::new(config.into())), Some(address.into()), None)
+    }
+
+    /// Over one stream that is there already. When it ends, calls fail.
+    #[must_use]
+    pub fn over(stream: Stream, config: impl Into<ClientConfig>) -> Self {
+        let config = ClientConfig { connections: 1, ..config.into() };
+        Self::start(Arc::new(Pool::new(config)), None, Some(stream))
+    }
+
+    fn start(pool: Arc<Pool>, address: Option<Address>, mut first: Option<Stream>) -> Self {
+        let (closing, receiver) = watch::channel(false);
+        for index in 0..pool.links.len() {
+            let keeper = Keeper {
+                pool: Arc::clone(&pool),
+                index,
+                address: address.clone(),
+                closing: receiver.clone(),
+            };
+            tokio::spawn(keeper.run(first.take()));
+        }
+        Self { owner: Arc::new(Owner { pool, closing }) }
+    }
+
+    /// Calls the server. Dropping the future gives the call up.
+    ///
+    /// # Errors
+    /// See [`CallError`]. Each call gets one answer or one error.
+    pub fn call(&self, body: impl Into<Bytes>) -> Call<'_> {
+        Call::new(&self.owner.pool, body.into(), None)
+    }
+
+    /// A call with a deadline, a priority and so on.
+    pub fn request(&self, body: impl Into<Bytes>) -> RequestBuilder<'_> {
+        RequestBuilder { client: self, body: body.into(), options: CallOptions::default() }
+    }
+
+    /// Connections that are up.
+    #[must_use]
+    pub fn connected(&self) -> usize {
+        self.owner.pool.links.iter().filter(|link| link.load() != DOWN).count()
+    }
+
+    /// Makes no new calls, waits for the open ones, and closes the connections.
+    pub async fn close(&self) {
+        self.owner.close();
+        let pool = &self.owner.pool;
+        let end = time::now() + pool.config.drain_timeout;
+        while self.connected() > 0 && time::now() < end {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        for link in &pool.links {
+            link.lose(ConnectionError::Local);
+        }
+    }
+}
+
+/// A call before it is sent.
+#[must_use = "a request does nothing until it is sent"]
+pub struct RequestBuilder<'a> {
+    client: &'a Client,
+    body: Bytes,
+    options: CallOptions,
+}
+
+impl<'a> RequestBuilder<'a> {
+    /// How long to wait for the answer. A version 2 server is told.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.options.deadline = Some(deadline);
+        self
+    }
+
+    /// 0, the most urgent, to 7; 3 without.
+    pub fn priority(mut self, priority: u8) -> Self {
+        self.options.priority = priority;
+        self
+    }
+
+    /// Tracing context for the server, such as a W3C `traceparent`: at most 128 octets.
+    pub fn trace(mut self, context: impl Into<Bytes>) -> Self {
+        self.options.trace = Some(context.into());
+        self
+    }
+
+    /// Sends it, and waits for the answer.
+    pub fn send(self) -> Call<'a> {
+        Call::new(&self.client.owner.pool, self.body, Some(Box::new(self.options)))
+    }
+
+    /// Sends it without waiting for an answer: done when it has left. Needs version 2.
+    pub fn send_one_way(mut self) -> Call<'a> {
+        self.options.one_way = true;
+        self.send()
+    }
+}
+
+/// A call: a future of the answer. It is sent when first polled.
+#[must_use = "a call is made when it is awaited"]
+pub struct Call<'a> {
+    pool: &'a Pool,
+    body: Bytes,
+    options: Option<Box<CallOptions>>,
+    stage: CallStage,
+    repeats: u32,
+    slow: Option<Box<Slow>>,
+}
+
+enum CallStage {
+    /// To be sent.
+    New,
+    /// On its way.
+    Open { link: usize, key: Key },
+    /// Waits for room or a connection.
+    Blocked { link: usize, ticket: u64 },
+    /// Has given its result.
+    Done,
+}
+
+/// What only calls have that must wait before they are sent, or have a deadline.
+#[derive(Default)]
+struct Slow {
+    deadline: Option<Instant>,
+    /// How long it may wait, and what to say then.
+    patience: Option<(Pin<Box<Sleep>>, CallError)>,
+}
+
+impl<'a> Call<'a> {
+    #[inline]
+    fn new(pool: &'a Pool, body: Bytes, options: Option<Box<CallOptions>>) -> Self {
+        Self { pool, body, options, stage: CallStage::New, repeats: 0, slow: None }
+    }
+
+    /// Makes the call, or waits for room; gives the error that ends it.
+    fn begin(&mut self, cx: &Context<'_>) -> Result<(), CallError> {
+        self.keep_deadline();
+        let index = self.pool.choose();
+        let link = &self.pool.links[index];
+        let config = &self.pool.config;
+        match link.begin(cx, &self.body, self.options.as_deref()) {
+            Begin::Open(key) => self.stage = CallStage::Open { link: index, key },
+            Begin::Blocked(ticket) => {
+                self.stage = CallStage::Blocked { link: index, ticket };
+                self.wait_at_most(config.connection.call_timeout, CallError::Busy);
+            }
+            Begin::Down(ticket) => {
+                self.stage = CallStage::Blocked { link: index, ticket };
+                if self.pool.counters.closed.load(Relaxed) {
+                    return Err(CallError::GoingAway);
+                }
+                let error = CallError::Connection { error: link.lock().reason.clone(), sent: false };
+                self.wait_at_most(Some(config.wait_for_connection), error);
+            }
+            Begin::Failed(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// The deadline counts from the first attempt.
+    fn keep_deadline(&mut self) {
+        let Some(options) = &mut self.options else { return };
+        let Some(given) = options.deadline else { return };
+        match self.slow.as_ref().and_then(|slow| slow.deadline) {
+            Some(deadline) => options.deadline = Some(deadline.saturating_duration_since(time::now())),
+            None => {
+                let slow = self.slow.get_or_insert_default();
+                slow.deadline = time::now().checked_add(given);
+            }
+        }
+    }
+
+    /// Bounds the wait for room or a connection, all attempts together.
+    fn wait_at_most(&mut self, patience: Option<Duration>, error: CallError) {
+        let slow = self.slow.get_or_insert_default();
+        if slow.patience.is_some() {
+            return;
+        }
+        let own = slow.deadline.map(|deadline| deadline.saturating_duration_since(time::now()));
+        let (duration, error) = match (own, patience) {
+            (Some(own), Some(patience)) if patience < own => (patience, error),
+            (Some(own), _) => (own, CallError::Deadline),
+            (None, Some(patience)) => (patience, error),
+            (None, None) => return,
+        };
+        slow.patience = Some((Box::pin(tokio::time::sleep(duration)), error));
+    }
+
+    /// Waits for room. Ready when there may be some, or when it took too long.
+    fn poll_blocked(
+        &mut self,
+        cx: &mut Context<'_>,
+        link: usize,
+        ticket: u64,
+    ) -> Poll<Result<(), CallError>> {
+        let link = &self.pool.links[link];
+        if !link.is_blocked(ticket, cx) {
+            return Poll::Ready(Ok(()));
+        }
+        let patience = self.slow.as_mut().and_then(|slow| slow.patience.as_mut());
+        let Some((sleep, error)) = patience else { return Poll::Pending };
+        ready!(sleep.as_mut().poll(cx));
+        link.forget(ticket);
+        Poll::Ready(Err(error.clone()))
+    }
+
+    /// Whether to make the call again after this error: no server has begun with it.
+    fn may_repeat(&mut self, error: &CallError) -> bool {
+        let repeat = error.not_processed()
+            && !matches!(error, CallError::NeedsVersion2)
+            && self.repeats < self.pool.config.repeats
+            && !self.pool.counters.closed.load(Relaxed);
+        self.repeats += u32::from(repeat);
+        if repeat {
+            self.pool.counters.repeated.fetch_add(1, Relaxed);
+        }
+        repeat
+    }
+}
+
+impl Future for Call<'_> {
+    type Output = Result<Bytes, CallError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        loop {
+            let result = match this.stage {
+                CallStage::New => match this.begin(cx) {
+                    // Open: the waker is in place. Blocked: the timer has to see us.
+                    Ok(()) if matches!(this.stage, CallStage::Open { .. }) => return Poll::Pending,
+                    Ok(()) => continue,
+                    Err(error) => Err(error),
+                },
+                CallStage::Open { link, key } => ready!(this.pool.links[link].poll(key, cx)),
+                CallStage::Blocked { link, ticket } => match ready!(this.poll_blocked(cx, link, ticket)) {
+                    Ok(()) => {
+                        this.stage = CallStage::New;
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                },
+                CallStage::Done => Err(CallError::Unknown),
+            };
+            this.stage = CallStage::Done;
+            match result {
+                Err(error) if this.may_repeat(&error) => this.stage = CallStage::New,
+                result => return Poll::Ready(result),
+            }
+        }
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        match self.stage {
+            CallStage::Open { link, key } => self.pool.links[link].cancel(key),
+            CallStage::Blocked { link, ticket } => self.pool.links[link].forget(ticket),
+            CallStage::New | CallStage::Done => {}
+        }
+    }
+}

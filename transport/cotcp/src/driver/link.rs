@@ -1,0 +1,401 @@
+//! One place of a client for a connection: what callers and the connection's task share, under one lock.
+//!
+//! A caller takes the lock, puts its call into the outbox and leaves its waker; the first one of a turn wakes the task.
+//! The task runs after all callers that are ready and writes once what they left; a call that is alone is written by
+//! its caller. When answers come, the task puts them into the callers' places and wakes them after it gave up the lock.
+//!
+//! A link outlives its connections: each has its epoch. Results that nobody has fetched when their place is used again,
+//! by a later call or connection, move to `strays`, so that a result can reach only the call that it belongs to.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::stream::Writer;
+use super::time;
+use crate::core::{self, CallId, CallOptions, ClientEvent, Version};
+use crate::error::{CallError, Code, ConnectionError};
+use crate::{Config, Stats};
+
+/// A call of a link, whatever connection it was made on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    epoch: u32,
+    id: CallId,
+}
+
+/// What became of an attempt to make a call.
+pub(super) enum Begin {
+    /// It is on its way.
+    Open(Key),
+    /// There is no room; the waker is called when there is. The ticket is for [`Link::forget`].
+    Blocked(u64),
+    /// There is no connection; as for `Blocked`.
+    Down(u64),
+    /// It was not taken.
+    Failed(CallError),
+}
+
+type Outcome = Result<Bytes, CallError>;
+
+enum Stage {
+    Free,
+    Waiting(Waker),
+    Done(Outcome),
+}
+
+struct Place {
+    key: Key,
+    stage: Stage,
+}
+
+/// The connection that a link has at the moment.
+pub(super) struct Up {
+    pub(super) core: core::Client,
+    pub(super) writer: Writer,
+    /// A caller's write failed; the task takes note.
+    pub(super) failed: Option<io::Error>,
+}
+
+impl Up {
+    /// Writes all that may leave now.
+    pub(super) fn write(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<io::Result<()>> {
+        loop {
+            self.core.fill(now);
+            if self.core.output().is_empty() {
+                return self.writer.poll_flush(cx);
+            }
+            match self.writer.poll(cx, self.core.output()) {
+                Poll::Ready(Ok(())) => {}
+                other => return other,
+            }
+        }
+    }
+}
+
+/// Callers that wait for room or a connection, in turn.
+#[derive(Default)]
+struct Blocked {
+    tickets: u64,
+    waiting: VecDeque<(u64, Waker)>,
+}
+
+/// What callers and the task share.
+pub(super) struct State {
+    pub(super) up: Option<Up>,
+    epoch: u32,
+    /// By the place in a call's ID.
+    places: Vec<Place>,
+    strays: HashMap<Key, Outcome>,
+    blocked: Blocked,
+    task: Waker,
+    /// The task has been woken to write.
+    pub(super) flush_due: bool,
+    /// The last answers came one at a time: a caller need not wait for others to write with.
+    pub(super) quiet: bool,
+    /// When the calls of this turn were made: one look at the clock for all of them.
+    now: Instant,
+    /// Why there is no connection.
+    pub(super) reason: ConnectionError,
+    /// The client closes.
+    pub(super) closing: bool,
+    /// The server takes no more calls on this connection.
+    leaving: bool,
+    /// Of connections that are over.
+    past: Stats,
+    plain: CallOptions,
+}
+
+/// A place of a client for a connection.
+pub(super) struct Link {
+    state: Mutex<State>,
+    /// For the pool, which looks without the lock: open calls, [`DOWN`] without a connection.
+    load: AtomicU32,
+    /// Calls since the task last wrote.
+    batch: AtomicU32,
+}
+
+/// The load of a link that has no connection.
+pub(super) const DOWN: u32 = u32::MAX;
+
+impl Link {
+    pub(super) fn new(now: Instant) -> Self {
+        let state = State {
+            up: None,
+            epoch: 0,
+            places: Vec::new(),
+            strays: HashMap::new(),
+            blocked: Blocked::default(),
+            task: Waker::noop().clone(),
+            flush_due: false,
+            quiet: true,
+            now,
+            reason: ConnectionError::Io(io::ErrorKind::NotConnected),
+            closing: false,
+            leaving: false,
+            past: Stats::default(),
+            plain: CallOptions::default(),
+        };
+        Self { state: Mutex::new(state), load: AtomicU32::new(DOWN), batch: AtomicU32::new(0) }
+    }
+
+    /// The lock. Nothing panics under it; if it did, the state would still be whole.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Open calls, or [`DOWN`].
+    pub(super) fn load(&self) -> u32 {
+        self.load.load(Relaxed)
+    }
+
+    /// Calls that wait for the next write; 0 when none is due.
+    pub(super) fn batch(&self) -> u32 {
+        self.batch.load(Relaxed)
+    }
+
+    pub(super) fn note_load(&self, state: &State) {
+        let up = state.up.as_ref().filter(|_| !state.leaving);
+        let open = up.map_or(DOWN, |up| up.core.open_calls() as u32);
+        self.load.store(open, Relaxed);
+    }
+
+    pub(super) fn note_written(&self) {
+        self.batch.store(0, Relaxed);
+    }
+
+    /// Makes a call.
+    pub(super) fn begin(&self, cx: &Context<'_>, body: &Bytes, options: Option<&CallOptions>) -> Begin {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let Some(up) = &mut state.up else { return Begin::Down(state.blocked.push(cx)) };
+        if !state.flush_due {
+            state.now = time::now();
+        }
+        let key = match up.core.call(state.now, body.clone(), options.unwrap_or(&state.plain)) {
+            Ok(id) => Key { epoch: state.epoch, id },
+            Err(CallError::Busy) => return Begin::Blocked(state.blocked.push(cx)),
+            // The server drains: the next connection takes it.
+            Err(CallError::GoingAway) => return Begin::Down(state.blocked.push(cx)),
+            Err(error) => return Begin::Failed(error),
+        };
+        state.wait(key, cx);
+        state.send();
+        self.note_load(state);
+        self.batch.store(self.batch.load(Relaxed) + u32::from(state.flush_due), Relaxed);
+        Begin::Open(key)
+    }
+
+    /// The answer to a call, when it is there.
+    pub(super) fn poll(&self, key: Key, cx: &Context<'_>) -> Poll<Outcome> {
+        let mut state = self.lock();
+        let place = state.places.get_mut(key.id.place()).filter(|place| place.key == key);
+        let Some(place) = place else {
+            return Poll::Ready(state.strays.remove(&key).unwrap_or(Err(CallError::Unknown)));
+        };
+        match &mut place.stage {
+            Stage::Waiting(waker) => {
+                waker.clone_from(cx.waker());
+                Poll::Pending
+            }
+            _ => match std::mem::replace(&mut place.stage, Stage::Free) {
+                Stage::Done(outcome) => Poll::Ready(outcome),
+                _ => Poll::Ready(Err(CallError::Unknown)),
+            },
+        }
+    }
+
+    /// Nobody waits for the call any more.
+    pub(super) fn cancel(&self, key: Key) {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        match state.places.get_mut(key.id.place()).filter(|place| place.key == key) {
+            Some(place) => place.stage = Stage::Free,
+            None => drop(state.strays.remove(&key)),
+        }
+        if let Some(up) = state.up.as_mut().filter(|_| key.epoch == state.epoch) {
+            let now = time::now();
+            if up.core.cancel(now, key.id, Code::CANCELLED) {
+                state.wake_to_write();
+                self.note_load(state);
+                let wake = state.unblock();
+                drop(guard);
+                wake.into_iter().for_each(Waker::wake);
+            }
+        }
+    }
+
+    /// A blocked call gave up, or was woken. If it was woken and does not use its turn, the next one gets it.
+    pub(super) fn forget(&self, ticket: u64) {
+        let mut state = self.lock();
+        if !state.blocked.remove(ticket) {
+            let wake = state.unblock();
+            drop(state);
+            wake.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Whether the blocked call still waits for its turn; leaves the new waker.
+    pub(super) fn is_blocked(&self, ticket: u64, cx: &Context<'_>) -> bool {
+        let mut state = self.lock();
+        let entry = state.blocked.waiting.iter_mut().find(|(waiting, _)| *waiting == ticket);
+        entry.map(|(_, waker)| waker.clone_from(cx.waker())).is_some()
+    }
+
+    /// There is a connection.
+    pub(super) fn open(&self, now: Instant, writer: Writer, config: Config) {
+        let mut state = self.lock();
+        state.epoch = state.epoch.wrapping_add(1);
+        state.up = Some(Up { core: core::Client::new(now, config), writer, failed: None });
+        (state.flush_due, state.quiet, state.leaving) = (true, true, false);
+        self.note_load(&state);
+        let wake = state.unblock();
+        drop(state);
+        wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// The connection is over. Gives its version at the end.
+    pub(super) fn close(&self, reason: ConnectionError) -> Option<Version> {
+        let mut state = self.lock();
+        let mut wake = Vec::new();
+        let up = state.up.take().map(|mut up| {
+            up.core.lose(reason.clone());
+            while let Ok(Some(event)) = up.core.poll(time::now()) {
+                state.event(event, &mut wake);
+            }
+            up
+        });
+        if let Some(up) = &up {
+            state.past.add(&up.core.stats());
+        }
+        state.reason = reason;
+        state.task = Waker::noop().clone();
+        self.note_load(&state);
+        self.note_written();
+        // Blocked callers wait on for the next connection; when there will be none, they are told.
+        if state.closing {
+            wake.extend(state.blocked.waiting.drain(..).map(|(_, waker)| waker));
+        }
+        drop(state);
+        wake.into_iter().for_each(Waker::wake);
+        up.map(|up| up.core.version())
+    }
+
+    /// No more calls; the task closes the connection when the open ones are done.
+    pub(super) fn go_away(&self) {
+        let mut state = self.lock();
+        state.closing = true;
+        if let Some(up) = &mut state.up {
+            up.core.go_away();
+        }
+        state.wake_to_write();
+        let blocked: Vec<_> = state.blocked.waiting.drain(..).collect();
+        drop(state);
+        blocked.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    /// Ends the connection now.
+    pub(super) fn lose(&self, error: ConnectionError) {
+        let mut state = self.lock();
+        if let Some(up) = &mut state.up {
+            up.core.lose(error);
+        }
+        state.wake_to_write();
+    }
+
+    /// The counters of all its connections.
+    pub(super) fn stats(&self) -> Stats {
+        let state = self.lock();
+        let mut stats = state.past;
+        if let Some(up) = &state.up {
+            stats.add(&up.core.stats());
+        }
+        stats
+    }
+}
+
+impl State {
+    /// Makes the place of a call wait.
+    fn wait(&mut self, key: Key, cx: &Context<'_>) {
+        let index = key.id.place();
+        while self.places.len() <= index {
+            self.places.push(Place { key, stage: Stage::Free });
+        }
+        let Some(place) = self.places.get_mut(index) else { return };
+        let old = std::mem::replace(place, Place { key, stage: Stage::Waiting(cx.waker().clone()) });
+        if let Stage::Done(outcome) = old.stage {
+            self.strays.insert(old.key, outcome);
+        }
+    }
+
+    /// Sees to it that what was just put into the outbox leaves: at once when the call is alone, else with others.
+    fn send(&mut self) {
+        if self.flush_due {
+            return;
+        }
+        let Some(up) = &mut self.up else { return };
+        if self.quiet && up.core.open_calls() == 1 {
+            if let Poll::Ready(Err(error)) = up.write(&mut Context::from_waker(&self.task), self.now) {
+                up.failed = Some(error);
+                self.task.wake_by_ref();
+            }
+        } else {
+            self.wake_to_write();
+        }
+    }
+
+    fn wake_to_write(&mut self) {
+        self.flush_due = true;
+        self.task.wake_by_ref();
+    }
+
+    /// The task that callers wake.
+    pub(super) fn set_task(&mut self, waker: &Waker) {
+        self.task.clone_from(waker);
+    }
+
+    /// As many blocked callers as there is room for.
+    pub(super) fn unblock(&mut self) -> Vec<Waker> {
+        let room = self.up.as_ref().filter(|_| !self.leaving).map_or(0, |up| up.core.capacity());
+        let count = room.min(self.blocked.waiting.len());
+        self.blocked.waiting.drain(..count).map(|(_, waker)| waker).collect()
+    }
+
+    /// Hands an event on to whom it concerns. The wakers are for when the lock is given up.
+    pub(super) fn event(&mut self, event: ClientEvent, wake: &mut Vec<Waker>) {
+        match event {
+            ClientEvent::Answered { id, body } => self.finish(id, Ok(body), wake),
+            ClientEvent::Failed { id, error } => self.finish(id, Err(error), wake),
+            ClientEvent::Sent { id } => self.finish(id, Ok(Bytes::new()), wake),
+            ClientEvent::Part { .. } | ClientEvent::Writable { .. } | ClientEvent::Version(_) => {}
+            ClientEvent::GoAway => self.leaving = true,
+        }
+    }
+
+    #[inline]
+    fn finish(&mut self, id: CallId, outcome: Outcome, wake: &mut Vec<Waker>) {
+        let key = Key { epoch: self.epoch, id };
+        let Some(place) = self.places.get_mut(id.place()).filter(|place| place.key == key) else { return };
+        if let Stage::Waiting(waker) = std::mem::replace(&mut place.stage, Stage::Done(outcome)) {
+            wake.push(waker);
+        }
+    }
+}
+
+impl Blocked {
+    fn push(&mut self, cx: &Context<'_>) -> u64 {
+        self.tickets += 1;
+        self.waiting.push_back((self.tickets, cx.waker().clone()));
+        self.tickets
+    }
+
+    fn remove(&mut self, ticket: u64) -> bool {
+        let at = self.waiting.iter().position(|(waiting, _)| *waiting == ticket);
+        at.and_then(|at| self.waiting.remove(at)).is_some()
+    }
+}

@@ -1,0 +1,207 @@
+//! A client's connections: which one takes a call, how each is made again when it is lost.
+
+use std::future::poll_fn;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::config::ClientConfig;
+use super::connection::Connection;
+use super::link::{DOWN, Link};
+use super::stream::{Address, Stream};
+use super::time;
+use crate::core::Version;
+use crate::error::ConnectionError;
+
+/// Connections that are looked at for the least busy one.
+const CANDIDATES: usize = 8;
+
+/// The connections of a client.
+pub(super) struct Pool {
+    pub(super) links: Box<[Arc<Link>]>,
+    pub(super) config: ClientConfig,
+    /// The one that took the last call.
+    current: AtomicUsize,
+    /// Where looking begins next.
+    next: AtomicUsize,
+    pub(super) counters: Counters,
+}
+
+/// What happened to the connections.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) connected: AtomicUsize,
+    pub(super) connect_failed: AtomicUsize,
+    pub(super) lost: AtomicUsize,
+    pub(super) fell_back: AtomicUsize,
+    pub(super) repeated: AtomicUsize,
+    pub(super) closed: AtomicBool,
+}
+
+impl Pool {
+    pub(super) fn new(config: ClientConfig) -> Self {
+        let now = time::now();
+        let links = (0..config.connections.max(1)).map(|_| Arc::new(Link::new(now))).collect();
+        Self {
+            links,
+            config,
+            current: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The link for a call: the one that the calls of this turn go to already, or the least busy of some. Calls that
+    /// go together cost one write; the turns spread them over all connections.
+    #[inline]
+    pub(super) fn choose(&self) -> usize {
+        if self.links.len() == 1 { 0 } else { self.choose_of_many() }
+    }
+
+    fn choose_of_many(&self) -> usize {
+        let current = self.current.load(Relaxed);
+        let batch = self.links.get(current).map_or(0, |link| link.batch());
+        if (1..self.config.burst).contains(&batch) {
+            return current;
+        }
+        let count = self.links.len();
+        let start = self.next.fetch_add(1, Relaxed);
+        let mut best = (u32::MAX, start % count);
+        for offset in 0..count {
+            let index = (start + offset) % count;
+            let load = self.links.get(index).map_or(DOWN, |link| link.load());
+            if load < best.0 {
+                best = (load, index);
+            }
+            // Without a connection among the candidates, look on.
+            if best.0 == 0 || (offset >= CANDIDATES && best.0 != DOWN) {
+                break;
+            }
+        }
+        self.current.store(best.1, Relaxed);
+        best.1
+    }
+}
+
+/// Keeps one place of a pool connected until the client closes.
+pub(super) struct Keeper {
+    pub(super) pool: Arc<Pool>,
+    pub(super) index: usize,
+    pub(super) address: Option<Address>,
+    pub(super) closing: watch::Receiver<bool>,
+}
+
+impl Keeper {
+    /// Connects once, within the time there is for it.
+    pub(super) async fn connect(pool: &Pool, address: &Address) -> io::Result<Stream> {
+        let attempt = tokio::time::timeout(pool.config.connect_timeout, address.connect());
+        let result = attempt.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let counter = if result.is_ok() { &pool.counters.connected } else { &pool.counters.connect_failed };
+        counter.fetch_add(1, Relaxed);
+        result
+    }
+
+    /// Runs until the client closes; a stream that is connected already comes first.
+    pub(super) async fn run(mut self, mut ready: Option<Stream>) {
+        let mut failures = 0;
+        let mut negotiate = self.pool.config.connection.negotiate;
+        while !*self.closing.borrow() {
+            let stream = match (ready.take(), &self.address) {
+                (Some(stream), _) => Ok(stream),
+                (None, Some(address)) => Self::connect(&self.pool, address).await,
+                (None, None) => break,
+            };
+            match stream {
+                Ok(stream) => {
+                    let end = self.hold(stream, negotiate).await;
+                    let fall_back = negotiate && end.before_any_answer();
+                    negotiate = self.pool.config.connection.negotiate && !fall_back;
+                    if fall_back {
+                        // A version 1 server that closes on a HELLO (SPEC §2): again at once, without.
+                        self.pool.counters.fell_back.fetch_add(1, Relaxed);
+                        continue;
+                    }
+                    failures = if end.answered { 0 } else { failures + 1 };
+                }
+                Err(error) => {
+                    negotiate = self.pool.config.connection.negotiate;
+                    failures += 1;
+                    self.link().lock().reason = ConnectionError::Io(error.kind());
+                }
+            }
+            if failures > 0 {
+                let pause = backoff(&self.pool.config, failures);
+                let _ = tokio::time::timeout(pause, self.closing.wait_for(|closing| *closing)).await;
+            }
+        }
+        self.link().go_away();
+    }
+
+    fn link(&self) -> &Arc<Link> {
+        &self.pool.links[self.index]
+    }
+
+    /// Drives one connection to its end.
+    async fn hold(&self, stream: Stream, negotiate: bool) -> End {
+        let link = self.link();
+        let mut config = self.pool.config.connection.clone();
+        config.negotiate = negotiate;
+        let Stream { reader, writer } = stream;
+        link.open(time::now(), writer, config);
+        let mut connection = Connection::new(Arc::clone(link), reader);
+        let answered_before = link.stats().frames_in;
+        let error = poll_fn(|cx| connection.poll(cx)).await;
+        let answered = link.stats().frames_in > answered_before;
+        self.pool.counters.lost.fetch_add(1, Relaxed);
+        let version = link.close(error.clone());
+        End { error, answered, version }
+    }
+}
+
+/// How a connection ended.
+struct End {
+    error: ConnectionError,
+    /// Something came from the peer.
+    answered: bool,
+    version: Option<Version>,
+}
+
+impl End {
+    /// The peer ended the stream without a word.
+    fn before_any_answer(&self) -> bool {
+        let ended = matches!(
+            self.error,
+            ConnectionError::Closed
+                | ConnectionError::Io(io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+        );
+        ended && !self.answered && self.version == Some(Version::Undecided)
+    }
+}
+
+/// The pause after so many failures in a row: it doubles, and half of it is random, so that clients which lost the same
+/// server do not come back together.
+fn backoff(config: &ClientConfig, failures: u32) -> Duration {
+    let whole = config.backoff_min.saturating_mul(1 << (failures - 1).min(20)).min(config.backoff_max);
+    let random = RandomState::new().hash_one(failures) as u32;
+    let half = whole / 2;
+    half + half.mul_f64(f64::from(random) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let config = ClientConfig::default();
+        for failures in 1..100 {
+            let whole = config.backoff_max.min(config.backoff_min * 2u32.pow((failures - 1).min(12)));
+            let pause = backoff(&config, failures);
+            assert!(pause >= whole / 2 && pause <= whole, "{pause:?} after {failures}");
+        }
+    }
+}

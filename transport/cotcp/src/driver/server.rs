@@ -1,0 +1,196 @@
+//! The server: takes connections, a task each, and ends them when it drains.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+
+use super::config::ServerConfig;
+use super::handler::Handler;
+use super::session::{Control, Session};
+use super::stream::Stream;
+use super::time;
+use crate::Stats;
+
+/// Pause after the system had no room for another connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+/// A server that listens. [`Self::serve`] runs it.
+pub struct Server {
+    listener: Listener,
+    shared: Arc<Shared>,
+}
+
+/// What connections, handles and the accepting loop share.
+struct Shared {
+    config: ServerConfig,
+    sessions: Mutex<Sessions>,
+    draining: watch::Sender<bool>,
+    refused: AtomicU64,
+    accepted: AtomicU64,
+}
+
+#[derive(Default)]
+struct Sessions {
+    next: u64,
+    open: HashMap<u64, Arc<Control>>,
+    /// Of connections that are over.
+    past: Stats,
+}
+
+/// Drains and counts a server from elsewhere.
+#[derive(Clone)]
+pub struct ServerHandle {
+    shared: Arc<Shared>,
+}
+
+impl Server {
+    /// Listens on `host:port`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The address is in use, or may not be used.
+    pub async fn bind(
+        address: impl tokio::net::ToSocketAddrs,
+        config: impl Into<ServerConfig>,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        Ok(Self::new(Listener::Tcp(listener), config.into()))
+    }
+
+    /// Listens on a Unix socket.
+    ///
+    /// # Errors
+    /// The path exists, or may not be used.
+    pub fn bind_unix(path: impl AsRef<Path>, config: impl Into<ServerConfig>) -> io::Result<Self> {
+        let path = path.as_ref().to_owned();
+        let listener = UnixListener::bind(&path)?;
+        Ok(Self::new(Listener::Unix(listener, path), config.into()))
+    }
+
+    fn new(listener: Listener, config: ServerConfig) -> Self {
+        let shared = Shared {
+            config,
+            sessions: Mutex::default(),
+            draining: watch::channel(false).0,
+            refused: AtomicU64::new(0),
+            accepted: AtomicU64::new(0),
+        };
+        Self { listener, shared: Arc::new(shared) }
+    }
+
+    /// Where it listens, if that is TCP.
+    ///
+    /// # Errors
+    /// The system does not say, or it is a Unix socket.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        match &self.listener {
+            Listener::Tcp(listener) => listener.local_addr(),
+            Listener::Unix(..) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// To drain it later.
+    #[must_use]
+    pub fn handle(&self) -> ServerHandle {
+        ServerHandle { shared: Arc::clone(&self.shared) }
+    }
+
+    /// Answers requests until the server is drained.
+    pub async fn serve<H: Handler>(self, handler: H) {
+        let mut draining = self.shared.draining.subscribe();
+        loop {
+            let stream = tokio::select! {
+                stream = self.accept() => stream,
+                _ = draining.wait_for(|draining| *draining) => break,
+            };
+            match stream {
+                Ok(stream) => self.shared.start(stream, handler.clone()),
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            }
+        }
+        if let Listener::Unix(_, path) = &self.listener {
+            // Another one may have removed it already.
+            let _ = std::fs::remove_file(path);
+        }
+        let shared = Arc::clone(&self.shared);
+        drop(self);
+        shared.finish().await;
+    }
+
+    async fn accept(&self) -> io::Result<Stream> {
+        match &self.listener {
+            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::tcp(stream)),
+            Listener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Stream::unix(stream)),
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves a connection in a task of its own.
+    fn start<H: Handler>(self: &Arc<Self>, stream: Stream, handler: H) {
+        let control = Arc::new(Control::default());
+        let mut sessions = self.lock();
+        if sessions.open.len() >= self.config.max_connections {
+            self.refused.fetch_add(1, Relaxed);
+            return;
+        }
+        self.accepted.fetch_add(1, Relaxed);
+        let number = sessions.next;
+        sessions.next += 1;
+        sessions.open.insert(number, Arc::clone(&control));
+        drop(sessions);
+        let shared = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut session = Session::new(stream, shared.config.connection.clone(), handler, control);
+            let _ = poll_fn(|cx| session.poll(cx)).await;
+            let mut sessions = shared.lock();
+            sessions.open.remove(&number);
+            sessions.past.add(&session.stats());
+        });
+    }
+
+    /// Lets open calls go on for a while, then ends the connections.
+    async fn finish(&self) {
+        self.each(Control::drain);
+        let end = time::now() + self.config.drain_timeout;
+        while !self.lock().open.is_empty() && time::now() < end {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.each(Control::stop);
+    }
+
+    fn each(&self, tell: impl Fn(&Control)) {
+        let open: Vec<_> = self.lock().open.values().cloned().collect();
+        open.iter().for_each(|control| tell(control));
+    }
+}
+
+impl ServerHandle {
+    /// Takes no more connections and calls; [`Server::serve`] returns when the open calls are done, or after
+    /// [`ServerConfig::drain_timeout`].
+    pub fn drain(&self) {
+        self.shared.draining.send_replace(true);
+    }
+
+    /// Connections that are open.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.lock().open.len()
+    }
+}

@@ -1,0 +1,210 @@
+//! Streams below a connection: TCP, Unix sockets, anything that tokio can read and write.
+//!
+//! A connection reads and writes through two boxed halves: one virtual call per batch of frames.
+
+use std::future::Future;
+use std::io;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+
+use crate::core::Outbox;
+
+/// First size of the buffer that is read into; many connections are idle.
+const READ_MIN: usize = 4 * 1024;
+/// It grows to this while reads fill it.
+const READ_MAX: usize = 128 * 1024;
+/// Slices of one write.
+const SLICES: usize = 32;
+/// Octets that the kernel takes before a socket is no longer writable: what lies in it cannot be overtaken.
+const NOT_SENT: u32 = 16 * 1024;
+
+type ReadHalf = Box<dyn AsyncRead + Send + Unpin>;
+type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// A stream that is connected, in halves.
+pub struct Stream {
+    pub(super) reader: Reader,
+    pub(super) writer: Writer,
+}
+
+impl Stream {
+    /// A TCP connection. Sets what latency needs: small writes leave at once, and little waits in the kernel.
+    #[must_use]
+    pub fn tcp(stream: TcpStream) -> Self {
+        // Both are hints: without them the connection works, only slower.
+        let _ = stream.set_nodelay(true);
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(NOT_SENT);
+        let (reader, writer) = stream.into_split();
+        Self::halves(Box::new(reader), Box::new(writer))
+    }
+
+    /// A Unix socket.
+    #[must_use]
+    pub fn unix(stream: UnixStream) -> Self {
+        let (reader, writer) = stream.into_split();
+        Self::halves(Box::new(reader), Box::new(writer))
+    }
+
+    /// Any other stream that delivers everything in order.
+    #[must_use]
+    pub fn other(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        Self::halves(Box::new(reader), Box::new(writer))
+    }
+
+    fn halves(reader: ReadHalf, writer: WriteHalf) -> Self {
+        Self {
+            reader: Reader { half: reader, size: READ_MIN },
+            writer: Writer { half: writer, dirty: false },
+        }
+    }
+}
+
+/// The half that is read.
+pub(super) struct Reader {
+    half: ReadHalf,
+    size: usize,
+}
+
+impl Reader {
+    /// Reads once, and gives how much; 0 is the end. `Ready` may come with less than there is.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
+        if input.capacity() - input.len() < self.size / 2 {
+            input.reserve(self.size);
+        }
+        let room = input.capacity() - input.len();
+        let count = ready!(pin!(self.half.read_buf(input)).poll(cx))?;
+        if count == room {
+            self.size = (self.size * 2).min(READ_MAX);
+        }
+        Poll::Ready(Ok(count))
+    }
+}
+
+/// The half that is written.
+pub(super) struct Writer {
+    half: WriteHalf,
+    /// Something was written and not flushed.
+    dirty: bool,
+}
+
+impl Writer {
+    /// Writes what the outbox has until it is empty or the stream takes no more.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<io::Result<()>> {
+        while !outbox.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = outbox.chunks_vectored(&mut slices);
+            let half = Pin::new(&mut self.half);
+            let written = match &slices[..count] {
+                [one] => ready!(half.poll_write(cx, one))?,
+                several => ready!(half.poll_write_vectored(cx, several))?,
+            };
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.dirty = true;
+            outbox.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Pushes out what a layer between (TLS) holds back. Free on sockets.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.dirty {
+            ready!(Pin::new(&mut self.half).poll_flush(cx))?;
+            self.dirty = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+type Connecting = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+
+/// Where a client connects to, each time anew.
+#[derive(Clone)]
+pub struct Address(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    /// Looked up at each attempt; the addresses are tried in turn.
+    Name(Arc<str>),
+    Tcp(SocketAddr),
+    Unix(Arc<Path>),
+    Other(Arc<dyn Fn() -> Connecting + Send + Sync>),
+}
+
+impl Address {
+    /// Whatever the function connects to: TLS, a proxy, a pipe in a test.
+    pub fn with<F, T>(connect: F) -> Self
+    where
+        F: Fn() -> T + Send + Sync + 'static,
+        T: Future<Output = io::Result<Stream>> + Send + 'static,
+    {
+        Self(Kind::Other(Arc::new(move || Box::pin(connect()))))
+    }
+
+    /// Connects once.
+    pub(super) async fn connect(&self) -> io::Result<Stream> {
+        match &self.0 {
+            Kind::Tcp(address) => Ok(Stream::tcp(TcpStream::connect(address).await?)),
+            Kind::Unix(path) => Ok(Stream::unix(UnixStream::connect(path).await?)),
+            Kind::Other(connect) => connect().await,
+            Kind::Name(name) => connect_tcp(name).await.map(Stream::tcp),
+        }
+    }
+}
+
+/// Connects to `host:port`, to the first address that answers.
+pub(super) async fn connect_tcp(name: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in lookup_host(name).await? {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        Self(Kind::Tcp(address))
+    }
+}
+
+/// `host:port`, or `unix:` and a path.
+impl From<&str> for Address {
+    fn from(text: &str) -> Self {
+        match text.strip_prefix("unix:") {
+            Some(path) => Path::new(path).into(),
+            None => Self(Kind::Name(text.into())),
+        }
+    }
+}
+
+impl From<String> for Address {
+    fn from(text: String) -> Self {
+        text.as_str().into()
+    }
+}
+
+impl From<&Path> for Address {
+    fn from(path: &Path) -> Self {
+        Self(Kind::Unix(path.into()))
+    }
+}
+
+impl From<PathBuf> for Address {
+    fn from(path: PathBuf) -> Self {
+        path.as_path().into()
+    }
+}

@@ -1,0 +1,47 @@
+//! Calls that are answered: alone, many at once, over several connections.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use cotcp::{Client, ClientConfig, Config};
+
+use super::support::{echo, soon};
+
+/// Calls of many tasks each get their own answer, on one thread and on several (CO-2, CO-3).
+async fn many(client: Client) {
+    let answered = Arc::new(AtomicUsize::new(0));
+    let tasks: Vec<_> = (0..200u32)
+        .map(|task| {
+            let (client, answered) = (client.clone(), Arc::clone(&answered));
+            tokio::spawn(async move {
+                for call in 0..50u32 {
+                    let body = format!("{task} {call}");
+                    assert_eq!(client.call(body.clone()).await.unwrap(), body);
+                    answered.fetch_add(1, Relaxed);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        soon(task).await.unwrap();
+    }
+    assert_eq!(answered.load(Relaxed), 200 * 50);
+}
+
+#[tokio::test]
+async fn many_tasks_share_one_connection() {
+    many(Client::connect(echo().await, Config::default()).await.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_tasks_on_many_threads_share_connections() {
+    let config = ClientConfig { connections: 3, ..ClientConfig::default() };
+    many(Client::connect(echo().await, config).await.unwrap()).await;
+}
+
+/// With room for two calls at once the others wait for their turn (CO-8).
+#[tokio::test]
+async fn callers_wait_for_room() {
+    let config = Config { max_calls: 2, ..Config::default() };
+    many(Client::connect(echo().await, config).await.unwrap()).await;
+}

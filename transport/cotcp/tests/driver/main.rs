@@ -1,0 +1,5 @@
+//! The driver over real sockets: how calls, connections and whole clients and servers end, and what limits them.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod calls;
+mod support;
