@@ -196,10 +196,10 @@ impl<'a> Call<'a> {
     /// Makes the call, or waits for room; gives the error that ends it.
     fn begin(&mut self, cx: &Context<'_>) -> Result<(), CallError> {
         self.keep_deadline();
-        let index = self.pool.choose();
+        let (index, lone) = self.pool.choose();
         let link = &self.pool.links[index];
         let config = &self.pool.config;
-        match link.begin(cx, &self.body, self.options.as_deref()) {
+        match link.begin(cx, &self.body, self.options.as_deref(), lone) {
             Begin::Open(key) => self.stage = CallStage::Open { link: index, key },
             Begin::Blocked(ticket) => {
                 self.stage = CallStage::Blocked { link: index, ticket };

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use bytes::BytesMut;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Sleep;
 
@@ -17,8 +18,10 @@ use super::stream::Reader;
 use super::time;
 use crate::error::ConnectionError;
 
-/// Reads in one turn, so that other tasks of the executor have theirs.
-const ROUNDS: usize = 16;
+/// Rounds of reading and writing in one turn, so that other tasks of the executor have theirs.
+const ROUNDS: usize = 8;
+/// Octets that are read before what they say is done.
+const READ_AT_ONCE: usize = 64 * 1024;
 
 /// A timer for the deadlines of a state machine.
 pub(super) struct Alarm {
@@ -62,8 +65,8 @@ pub(super) fn runs_too_early() -> bool {
 
 /// The task's own part of a connection.
 pub(super) struct Connection {
-    pub(super) link: Arc<Link>,
-    pub(super) reader: Reader,
+    link: Arc<Link>,
+    inlet: Inlet,
     alarm: Alarm,
     early: bool,
     /// It has gone to the end of the queue since it was woken.
@@ -74,117 +77,157 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn new(link: Arc<Link>, reader: Reader) -> Self {
-        let early = runs_too_early();
-        Self { link, reader, alarm: Alarm::new(), early, yielded: false, wake: Vec::new() }
+        let (inlet, early) = (Inlet::new(reader), runs_too_early());
+        Self { link, inlet, alarm: Alarm::new(), early, yielded: false, wake: Vec::new() }
     }
 
     /// One turn. Ready when the connection is over.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
         for _ in 0..ROUNDS {
-            let round = self.round(cx);
+            // Outside the lock: callers need not wait while the kernel copies.
+            let more = self.inlet.read(cx);
+            let link = Arc::clone(&self.link);
+            let mut state = link.lock();
+            let result = self.work(cx, &mut state);
+            link.note_load(&state);
+            drop(state);
             self.wake.drain(..).for_each(Waker::wake);
-            match round {
-                Ok(true) => {}
-                Ok(false) => return Poll::Pending,
-                Err(error) => return Poll::Ready(error),
+            if let Err(error) = result {
+                return Poll::Ready(error);
+            }
+            if !more && !self.inlet.unread {
+                return Poll::Pending;
             }
         }
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Writes, reads once, hands answers out, writes. True when there may be more to do at once.
-    fn round(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
-        let link = Arc::clone(&self.link);
+    /// Hands out the answers that were read, and writes what callers left.
+    fn work(&mut self, cx: &mut Context<'_>, state: &mut State) -> Result<(), ConnectionError> {
         let now = time::now();
-        let mut guard = link.lock();
-        let state = &mut *guard;
         state.set_task(cx.waker());
-        self.begin(cx, now, state)?;
-        let Some(up) = &mut state.up else { return Err(ConnectionError::Local) };
-        let wanted = up.core.wants_input();
-        // The lock is not held while the kernel copies.
-        let mut input = std::mem::take(up.core.input());
-        drop(guard);
-        let read = if wanted { self.reader.poll(cx, &mut input) } else { Poll::Pending };
-
-        let mut guard = link.lock();
-        let state = &mut *guard;
-        let Some(up) = &mut state.up else { return Err(ConnectionError::Local) };
-        *up.core.input() = input;
-        match &read {
-            Poll::Ready(Ok(0)) => up.core.end_of_stream(),
-            Poll::Ready(Err(error)) => up.core.lose(ConnectionError::Io(error.kind())),
-            _ => {}
-        }
-        let before = self.wake.len();
-        self.events(now, state)?;
-        if read.is_ready() {
-            state.quiet = self.wake.len() - before <= 1;
-        }
-        self.finish(cx, now, state)?;
-        link.note_load(state);
-        let unread = state.up.as_ref().is_some_and(|up| !wanted && up.core.wants_input());
-        Ok(read.is_ready() || unread)
-    }
-
-    /// What is due, and what callers left.
-    fn begin(
-        &mut self,
-        cx: &mut Context<'_>,
-        now: Instant,
-        state: &mut State,
-    ) -> Result<(), ConnectionError> {
-        let Some(up) = &mut state.up else { return Err(ConnectionError::Local) };
+        let up = state.up.as_mut().ok_or(ConnectionError::Local)?;
         if let Some(error) = up.failed.take() {
             up.core.lose(ConnectionError::Io(error.kind()));
         }
         if self.alarm.rings(now) {
             up.core.time_out(now);
         }
-        if state.flush_due && self.early && !self.yielded {
-            self.yielded = true;
-            cx.waker().wake_by_ref();
-            return Ok(());
+        let read = self.inlet.hand_over(up.core.input());
+        match self.inlet.end.take() {
+            Some(None) => up.core.end_of_stream(),
+            Some(Some(error)) => up.core.lose(ConnectionError::Io(error)),
+            None => {}
         }
-        self.yielded = false;
-        if std::mem::take(&mut state.flush_due) {
-            self.link.note_written();
-            lose_on_error(up.write(cx, now), |error| up.core.lose(error));
+        self.events(now, state)?;
+        if read {
+            state.quiet = self.wake.len() <= 1;
         }
+        self.write(cx, now, state)?;
+        let up = state.up.as_mut().ok_or(ConnectionError::Local)?;
+        self.inlet.take_back(up.core.input());
+        self.inlet.wanted(up.core.wants_input());
+        self.alarm.set(cx, up.core.deadline());
         Ok(())
     }
 
     /// Hands out all events there are.
     fn events(&mut self, now: Instant, state: &mut State) -> Result<(), ConnectionError> {
         loop {
-            let Some(up) = &mut state.up else { return Err(ConnectionError::Local) };
-            match up.core.poll(now)? {
-                Some(event) => state.event(event, &mut self.wake),
-                None => break,
+            let up = state.up.as_mut().ok_or(ConnectionError::Local)?;
+            match up.core.poll(now) {
+                Ok(Some(event)) => state.event(event, &mut self.wake),
+                Ok(None) => break,
+                Err(error) => {
+                    // What the core has to say about it, as far as the stream takes it.
+                    let _ = up.writer.poll(&mut Context::from_waker(Waker::noop()), up.core.output());
+                    return Err(error);
+                }
             }
         }
-        self.wake.extend(state.unblock());
+        state.unblock(&mut self.wake);
         Ok(())
     }
 
-    /// What the events left to write, and when to wake up.
-    fn finish(
+    /// Writes what callers and events left; when the task runs before other callers, it lets them go first.
+    fn write(
         &mut self,
         cx: &mut Context<'_>,
         now: Instant,
         state: &mut State,
     ) -> Result<(), ConnectionError> {
-        let Some(up) = &mut state.up else { return Err(ConnectionError::Local) };
-        if !state.flush_due {
-            lose_on_error(up.write(cx, now), |error| up.core.lose(error));
+        if state.flush_due && self.early && !self.yielded {
+            self.yielded = true;
+            cx.waker().wake_by_ref();
+            return Ok(());
         }
+        self.yielded = false;
+        if state.flush_due {
+            self.link.note_written(state);
+        }
+        let up = state.up.as_mut().ok_or(ConnectionError::Local)?;
+        lose_on_error(up.write(cx, now), |error| up.core.lose(error));
         if up.core.is_drained() {
             up.core.lose(ConnectionError::Local);
             cx.waker().wake_by_ref();
         }
-        self.alarm.set(cx, up.core.deadline());
         Ok(())
+    }
+}
+
+/// The way in: what was read and the state machine has not seen.
+pub(super) struct Inlet {
+    reader: Reader,
+    input: BytesMut,
+    /// The stream ended, or failed with this.
+    pub(super) end: Option<Option<io::ErrorKind>>,
+    wanted: bool,
+    over: bool,
+    /// The state machine wants to be polled again though nothing was read.
+    pub(super) unread: bool,
+}
+
+impl Inlet {
+    pub(super) fn new(reader: Reader) -> Self {
+        Self { reader, input: BytesMut::new(), end: None, wanted: true, over: false, unread: false }
+    }
+
+    /// Reads until there is nothing more or a lot; true when there may be more.
+    pub(super) fn read(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.wanted || self.over {
+            return false;
+        }
+        let before = self.input.len();
+        // A short read empties the socket; the next one then only leaves the waker, without a system call.
+        while self.input.len() < before + READ_AT_ONCE {
+            match self.reader.poll(cx, &mut self.input) {
+                Poll::Ready(Ok(count)) if count > 0 => {}
+                Poll::Ready(end) => {
+                    (self.end, self.over) = (Some(end.err().map(|error| error.kind())), true);
+                    return false;
+                }
+                Poll::Pending => return false,
+            }
+        }
+        true
+    }
+
+    /// Gives the state machine what was read; true when that is anything new.
+    pub(super) fn hand_over(&mut self, input: &mut BytesMut) -> bool {
+        std::mem::swap(input, &mut self.input);
+        !input.is_empty()
+    }
+
+    /// Takes the rest back, to read on behind it.
+    pub(super) fn take_back(&mut self, input: &mut BytesMut) {
+        std::mem::swap(input, &mut self.input);
+    }
+
+    /// Notes whether to read on.
+    pub(super) fn wanted(&mut self, wanted: bool) {
+        self.unread = wanted && !self.wanted;
+        self.wanted = wanted;
     }
 }
 

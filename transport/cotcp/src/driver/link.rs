@@ -96,6 +96,8 @@ pub(super) struct State {
     task: Waker,
     /// The task has been woken to write.
     pub(super) flush_due: bool,
+    /// Calls that wait for the task to write.
+    batch: u32,
     /// The last answers came one at a time: a caller need not wait for others to write with.
     pub(super) quiet: bool,
     /// When the calls of this turn were made: one look at the clock for all of them.
@@ -120,6 +122,9 @@ pub(super) struct Link {
     batch: AtomicU32,
 }
 
+/// Calls after which a caller writes although the task will: the server has something to do meanwhile.
+const BATCH: u32 = 128;
+
 /// The load of a link that has no connection.
 pub(super) const DOWN: u32 = u32::MAX;
 
@@ -133,6 +138,7 @@ impl Link {
             blocked: Blocked::default(),
             task: Waker::noop().clone(),
             flush_due: false,
+            batch: 0,
             quiet: true,
             now,
             reason: ConnectionError::Io(io::ErrorKind::NotConnected),
@@ -165,12 +171,22 @@ impl Link {
         self.load.store(open, Relaxed);
     }
 
-    pub(super) fn note_written(&self) {
+    pub(super) fn note_written(&self, state: &mut State) {
+        state.flush_due = false;
+        state.batch = 0;
         self.batch.store(0, Relaxed);
     }
 
     /// Makes a call.
-    pub(super) fn begin(&self, cx: &Context<'_>, body: &Bytes, options: Option<&CallOptions>) -> Begin {
+    ///
+    /// `lone`: nothing tells of other calls that could leave with it.
+    pub(super) fn begin(
+        &self,
+        cx: &Context<'_>,
+        body: &Bytes,
+        options: Option<&CallOptions>,
+        lone: bool,
+    ) -> Begin {
         let mut guard = self.lock();
         let state = &mut *guard;
         let Some(up) = &mut state.up else { return Begin::Down(state.blocked.push(cx)) };
@@ -185,9 +201,9 @@ impl Link {
             Err(error) => return Begin::Failed(error),
         };
         state.wait(key, cx);
-        state.send();
+        state.send(lone);
         self.note_load(state);
-        self.batch.store(self.batch.load(Relaxed) + u32::from(state.flush_due), Relaxed);
+        self.batch.store(state.batch, Relaxed);
         Begin::Open(key)
     }
 
@@ -223,7 +239,8 @@ impl Link {
             if up.core.cancel(now, key.id, Code::CANCELLED) {
                 state.wake_to_write();
                 self.note_load(state);
-                let wake = state.unblock();
+                let mut wake = Vec::new();
+                state.unblock(&mut wake);
                 drop(guard);
                 wake.into_iter().for_each(Waker::wake);
             }
@@ -234,7 +251,8 @@ impl Link {
     pub(super) fn forget(&self, ticket: u64) {
         let mut state = self.lock();
         if !state.blocked.remove(ticket) {
-            let wake = state.unblock();
+            let mut wake = Vec::new();
+            state.unblock(&mut wake);
             drop(state);
             wake.into_iter().for_each(Waker::wake);
         }
@@ -254,7 +272,8 @@ impl Link {
         state.up = Some(Up { core: core::Client::new(now, config), writer, failed: None });
         (state.flush_due, state.quiet, state.leaving) = (true, true, false);
         self.note_load(&state);
-        let wake = state.unblock();
+        let mut wake = Vec::new();
+        state.unblock(&mut wake);
         drop(state);
         wake.into_iter().for_each(Waker::wake);
     }
@@ -268,6 +287,10 @@ impl Link {
             while let Ok(Some(event)) = up.core.poll(time::now()) {
                 state.event(event, &mut wake);
             }
+            // What the core has to say about it, as far as the stream takes it.
+            let mut cx = Context::from_waker(Waker::noop());
+            let _ = up.writer.poll(&mut cx, up.core.output());
+            let _ = up.writer.poll_flush(&mut cx);
             up
         });
         if let Some(up) = &up {
@@ -276,7 +299,7 @@ impl Link {
         state.reason = reason;
         state.task = Waker::noop().clone();
         self.note_load(&state);
-        self.note_written();
+        self.note_written(&mut state);
         // Blocked callers wait on for the next connection; when there will be none, they are told.
         if state.closing {
             wake.extend(state.blocked.waiting.drain(..).map(|(_, waker)| waker));
@@ -333,18 +356,21 @@ impl State {
         }
     }
 
-    /// Sees to it that what was just put into the outbox leaves: at once when the call is alone, else with others.
-    fn send(&mut self) {
-        if self.flush_due {
-            return;
-        }
+    /// Sees to it that what was just put into the outbox leaves: at once when the call is alone or many wait, else with
+    /// others.
+    fn send(&mut self, lone: bool) {
         let Some(up) = &mut self.up else { return };
-        if self.quiet && up.core.open_calls() == 1 {
+        let full = self.batch >= BATCH;
+        if full || (!self.flush_due && lone && self.quiet && up.core.open_calls() == 1) {
+            self.batch = 0;
             if let Poll::Ready(Err(error)) = up.write(&mut Context::from_waker(&self.task), self.now) {
                 up.failed = Some(error);
                 self.task.wake_by_ref();
             }
+        } else if self.flush_due {
+            self.batch += 1;
         } else {
+            self.batch = 1;
             self.wake_to_write();
         }
     }
@@ -360,10 +386,13 @@ impl State {
     }
 
     /// As many blocked callers as there is room for.
-    pub(super) fn unblock(&mut self) -> Vec<Waker> {
+    pub(super) fn unblock(&mut self, wake: &mut Vec<Waker>) {
+        if self.blocked.waiting.is_empty() {
+            return;
+        }
         let room = self.up.as_ref().filter(|_| !self.leaving).map_or(0, |up| up.core.capacity());
         let count = room.min(self.blocked.waiting.len());
-        self.blocked.waiting.drain(..count).map(|(_, waker)| waker).collect()
+        wake.extend(self.blocked.waiting.drain(..count).map(|(_, waker)| waker));
     }
 
     /// Hands an event on to whom it concerns. The wakers are for when the lock is given up.

@@ -56,34 +56,35 @@ impl Pool {
     }
 
     /// The link for a call: the one that the calls of this turn go to already, or the least busy of some. Calls that
-    /// go together cost one write; the turns spread them over all connections.
+    /// go together cost one write; the turns spread them over all connections. True when no other call is seen.
     #[inline]
-    pub(super) fn choose(&self) -> usize {
-        if self.links.len() == 1 { 0 } else { self.choose_of_many() }
+    pub(super) fn choose(&self) -> (usize, bool) {
+        if self.links.len() == 1 { (0, true) } else { self.choose_of_many() }
     }
 
-    fn choose_of_many(&self) -> usize {
+    fn choose_of_many(&self) -> (usize, bool) {
         let current = self.current.load(Relaxed);
         let batch = self.links.get(current).map_or(0, |link| link.batch());
         if (1..self.config.burst).contains(&batch) {
-            return current;
+            return (current, false);
         }
         let count = self.links.len();
         let start = self.next.fetch_add(1, Relaxed);
-        let mut best = (u32::MAX, start % count);
+        let (mut best, mut busy) = ((DOWN, start % count), count > CANDIDATES);
         for offset in 0..count {
             let index = (start + offset) % count;
             let load = self.links.get(index).map_or(DOWN, |link| link.load());
             if load < best.0 {
                 best = (load, index);
             }
+            busy |= load != 0 && load != DOWN;
             // Without a connection among the candidates, look on.
-            if best.0 == 0 || (offset >= CANDIDATES && best.0 != DOWN) {
+            if (best.0 == 0 && busy) || (offset >= CANDIDATES && best.0 != DOWN) {
                 break;
             }
         }
         self.current.store(best.1, Relaxed);
-        best.1
+        (best.1, !busy)
     }
 }
 

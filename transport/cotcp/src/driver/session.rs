@@ -11,17 +11,17 @@ use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use super::connection::{Alarm, lose_on_error};
+use super::connection::{Alarm, Inlet, lose_on_error};
 use super::handler::{Failure, Handler, Request};
 use super::pending::{Outcome, Panicked, Pending};
-use super::stream::{Reader, Stream, Writer};
+use super::stream::{Stream, Writer};
 use super::time;
 use crate::core::{self, RequestId, ServerEvent};
 use crate::error::{Code, ConnectionError};
 use crate::{Config, Stats};
 
-/// Reads in one turn, so that other connections have theirs.
-const ROUNDS: usize = 16;
+/// Rounds of reading and writing in one turn, so that other connections have theirs.
+const ROUNDS: usize = 8;
 
 /// How the server tells a connection to end.
 #[derive(Default)]
@@ -58,7 +58,7 @@ impl Control {
 /// One connection of a server.
 pub(super) struct Session<H: Handler> {
     core: core::Server,
-    reader: Reader,
+    inlet: Inlet,
     writer: Writer,
     handler: H,
     pending: Pending<H::Future, RequestId>,
@@ -75,7 +75,7 @@ impl<H: Handler> Session<H> {
     pub(super) fn new(stream: Stream, config: Config, handler: H, control: Arc<Control>) -> Self {
         Self {
             core: core::Server::new(time::now(), config),
-            reader: stream.reader,
+            inlet: Inlet::new(stream.reader),
             writer: stream.writer,
             handler,
             pending: Pending::new(),
@@ -95,9 +95,10 @@ impl<H: Handler> Session<H> {
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
         self.register(cx);
         for _ in 0..ROUNDS {
+            let more = self.inlet.read(cx);
             match self.round(cx) {
-                Ok(true) => {}
-                Ok(false) => return Poll::Pending,
+                Ok(()) if more || self.inlet.unread => {}
+                Ok(()) => return Poll::Pending,
                 Err(error) => {
                     // What the core has to say about it, as far as the stream takes it.
                     let _ = self.writer.poll(cx, self.core.output());
@@ -118,33 +119,31 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    /// Answers what is ready, reads once, handles, writes. True when there may be more to do at once.
-    fn round(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
+    /// Answers what is ready, handles what was read, writes.
+    fn round(&mut self, cx: &mut Context<'_>) -> Result<(), ConnectionError> {
         let now = time::now();
         self.listen();
         if self.alarm.rings(now) {
             self.core.time_out(now);
         }
         self.woken(cx, now);
-        let wanted = self.core.wants_input();
-        let mut read = Poll::Pending;
-        if wanted {
-            read = self.reader.poll(cx, self.core.input());
-            match &read {
-                Poll::Ready(Ok(0)) => self.core.end_of_stream(),
-                Poll::Ready(Err(error)) => self.core.lose(ConnectionError::Io(error.kind())),
-                _ => {}
-            }
+        self.inlet.hand_over(self.core.input());
+        match self.inlet.end.take() {
+            Some(None) => self.core.end_of_stream(),
+            Some(Some(error)) => self.core.lose(ConnectionError::Io(error)),
+            None => {}
         }
         self.events(now)?;
         let written = self.write(cx, now);
         lose_on_error(written, |error| self.core.lose(error));
         if self.core.is_drained() {
             self.core.lose(ConnectionError::Local);
-            return Ok(true);
+            cx.waker().wake_by_ref();
         }
+        self.inlet.take_back(self.core.input());
+        self.inlet.wanted(self.core.wants_input());
         self.alarm.set(cx, self.core.deadline());
-        Ok(read.is_ready() || (!wanted && self.core.wants_input()))
+        Ok(())
     }
 
     /// Does what the server wishes.
