@@ -120,6 +120,9 @@ impl Connection {
             Some(Some(error)) => up.core.lose(ConnectionError::Io(error)),
             None => {}
         }
+        if !state.notes.is_empty() {
+            state.notes(now);
+        }
         self.events(now, state)?;
         if read {
             state.quiet = self.wake.len() <= 1;
@@ -129,6 +132,7 @@ impl Connection {
         self.inlet.take_back(up.core.input());
         self.inlet.wanted(up.core.wants_input());
         self.alarm.set(cx, up.core.deadline());
+        state.alarm = self.alarm.armed;
         Ok(())
     }
 

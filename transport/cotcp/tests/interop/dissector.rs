@@ -6,12 +6,16 @@ use std::process::Command;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cotcp::driver::client::Client;
 use cotcp::error::Code;
 use cotcp::frame::{self, Frame, Options, Side};
 use cotcp::hello::{self, Limits};
+use cotcp::{CallError, Config};
 
+use crate::ours::{Server, runtime};
 use crate::pcap::{Capture, PORT};
 use crate::process;
+use crate::tap::Tap;
 
 /// Fields that a test compares, without `cotcp.` before them.
 const FIELDS: [&str; 38] = [
@@ -301,5 +305,97 @@ fn version_1_needs_its_port_named_and_stays_version_1() {
         capture.server(&answer);
         capture.server(&v1(5, b"FIVE"));
         assert_lines(&decode(capture, &[]), want);
+    }
+}
+
+/// What tshark reads of one side: call, type and length of each frame, in order.
+fn frames_of<'a>(lines: &'a [String], side: &str) -> Vec<[&'a str; 3]> {
+    let mut frames = Vec::new();
+    for line in lines {
+        let words: HashMap<&str, &str> = line.split(' ').filter_map(|word| word.split_once('=')).collect();
+        // A packet has frames of one side only.
+        if words["from"].starts_with(side) {
+            let values = |name| {
+                words.get(name).map(|values| values.split(',').collect::<Vec<_>>()).unwrap_or_default()
+            };
+            let (calls, types, lengths) = (values("call"), values("type"), values("length"));
+            // Only one frame of a packet may lack what others have: then there is nothing to line up.
+            if calls.len() == lengths.len() && types.len() == lengths.len() {
+                frames.extend((0..calls.len()).map(|at| [calls[at], types[at], lengths[at]]));
+            }
+        }
+    }
+    frames
+}
+
+/// The same as our own codec reads it.
+fn extended_frames(octets: &[u8]) -> Vec<[String; 3]> {
+    let (mut frames, mut rest) = (Vec::new(), octets);
+    while let Some((id, length)) = frame::read_header(rest) {
+        if id >= frame::EXTENDED && id != frame::HELLO_ID {
+            let kind = rest[frame::HEADER];
+            frames.push([(id & !frame::EXTENDED).to_string(), kind.to_string(), length.to_string()]);
+        }
+        rest = &rest[frame::HEADER + length..];
+    }
+    assert!(rest.is_empty(), "both sides closed between frames");
+    frames
+}
+
+#[test]
+fn what_the_driver_sends_is_read_without_a_complaint() {
+    if !process::present("tshark") {
+        return;
+    }
+    let server = Server::start(Config::default());
+    let tap = Tap::new(server.address);
+    runtime().block_on(async {
+        let client = Client::connect(tap.address, Config::default()).await.unwrap();
+        assert_eq!(client.call("small").await, Ok("small".into()));
+        let large = vec![b'l'; 300_000];
+        assert_eq!(client.call(large.clone()).await, Ok(large.into()));
+        assert_eq!(client.call("1M").await.map(|body| body.len()), Ok(1 << 20));
+        let request = client.request("slow").deadline(Duration::from_secs(5)).priority(1).trace("00-1-2-03");
+        let (answer, _) = tokio::join!(request.send(), client.call("beside it"));
+        assert_eq!(answer, Ok("slow".into()));
+        let given_up = tokio::time::timeout(Duration::from_millis(50), client.call("wait")).await;
+        assert!(given_up.is_err());
+        assert!(client.request("nobody waits").send_one_way().await.is_ok());
+        let late = client.request("wait").deadline(Duration::from_millis(50)).send().await;
+        assert_eq!(late, Err(CallError::Deadline));
+        assert_eq!(client.call("last").await, Ok("last".into()));
+        client.close().await;
+    });
+    let (sent, capture) = tap.finish(700);
+    let lines = decode(capture, &[]);
+    for (side, name) in [(Side::Client, "client"), (Side::Server, "server")] {
+        let octets: Vec<u8> =
+            sent.iter().filter(|(from, _)| *from == side).flat_map(|(_, o)| o.clone()).collect();
+        let want = extended_frames(&octets);
+        let got = frames_of(&lines, name);
+        // Packets with frames of both kinds are left out; the large ones are far more.
+        assert!(got.len() * 10 > want.len() * 9 && want.len() > 70, "{} of {}", got.len(), want.len());
+        let mut want = want.iter();
+        assert!(got.iter().all(|frame| want.any(|other| other == frame)), "{name}: not in this order");
+    }
+    let text = lines.join("\n");
+    // Of everything that went wrong, the two calls that were given up remain.
+    for line in lines.iter().filter(|line| line.contains("error=")) {
+        let expected = ["The call failed", "No such call is open: ignored", "No new calls are wanted"];
+        let remarks = line.split("error=").nth(1).unwrap();
+        assert!(remarks.split(',').all(|remark| expected.contains(&remark)), "{line}");
+    }
+    for what in [
+        "hello.role=1",
+        "hello.role=2",
+        "message_length=300000",
+        "message_length=1048576",
+        "deadline_ms=5000 priority=1 trace=00-1-2-03",
+        "flags.one_way=1",
+        "code_name=CANCELLED",
+        "credit=",
+        "code_name=NONE",
+    ] {
+        assert!(text.contains(what), "no {what} in\n{text}");
     }
 }

@@ -9,5 +9,10 @@
 
 mod dissector;
 mod golang;
+mod hostile_client;
+mod hostile_server;
+mod ours;
 mod pcap;
 mod process;
+mod raw;
+mod tap;
