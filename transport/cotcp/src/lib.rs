@@ -22,9 +22,10 @@ pub mod hello;
 pub mod stats;
 
 pub use config::Config;
+pub use driver::body::{PartReceiver, PartSender};
 pub use driver::client::{Call, Client, RequestBuilder};
 pub use driver::config::{ClientConfig, ServerConfig};
-pub use driver::handler::{Failure, Handler, Request};
+pub use driver::handler::{Failure, Handler, Reply, Request};
 pub use driver::server::{Server, ServerHandle};
 pub use driver::stream::{Address, Stream};
 pub use error::{CallError, Code, ConnectionError};

@@ -12,8 +12,9 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
+use super::body::{self, PartReceiver, PartSender, Pipe};
 use super::config::ClientConfig;
-use super::link::{Begin, DOWN, Key};
+use super::link::{Begin, DOWN, Key, Streams};
 use super::pool::{Keeper, Pool};
 use super::stream::{Address, Stream};
 use super::time;
@@ -150,6 +151,35 @@ impl<'a> RequestBuilder<'a> {
         Call::new(&self.client.owner.pool, self.body, Some(Box::new(self.options)))
     }
 
+    /// Sends it, with the body as the first part, and gives the ends to send the rest with and to receive the answer by.
+    /// Needs version 2.
+    ///
+    /// # Errors
+    /// The call was not taken. What happens to it later, the two ends say.
+    pub async fn stream(mut self) -> Result<(PartSender, PartReceiver), CallError> {
+        let (sender, pipe) = body::outgoing();
+        self.options.more = true;
+        let receiver = self.open(Some(pipe)).await?;
+        Ok((sender, receiver))
+    }
+
+    /// Sends it, and receives the answer in parts as they come. An answer of version 1 is one part.
+    ///
+    /// # Errors
+    /// The call was not taken. What happens to it later, the receiver says.
+    pub async fn receive(self) -> Result<PartReceiver, CallError> {
+        self.open(None).await
+    }
+
+    async fn open(mut self, outgoing: Option<Arc<Pipe>>) -> Result<PartReceiver, CallError> {
+        let (incoming, receiver) = body::incoming();
+        self.options.parts = true;
+        let mut call = self.send();
+        call.streams = Some(Streams { incoming, outgoing });
+        call.await?;
+        Ok(receiver)
+    }
+
     /// Sends it without waiting for an answer: done when it has left. Needs version 2.
     pub fn send_one_way(mut self) -> Call<'a> {
         self.options.one_way = true;
@@ -166,6 +196,8 @@ pub struct Call<'a> {
     stage: CallStage,
     repeats: u32,
     slow: Option<Box<Slow>>,
+    /// The bodies go in parts: the call is done when it is begun.
+    streams: Option<Streams>,
 }
 
 enum CallStage {
@@ -175,6 +207,8 @@ enum CallStage {
     Open { link: usize, key: Key },
     /// Waits for room or a connection.
     Blocked { link: usize, ticket: u64 },
+    /// Its pipes say what becomes of it.
+    Begun,
     /// Has given its result.
     Done,
 }
@@ -190,7 +224,7 @@ struct Slow {
 impl<'a> Call<'a> {
     #[inline]
     fn new(pool: &'a Pool, body: Bytes, options: Option<Box<CallOptions>>) -> Self {
-        Self { pool, body, options, stage: CallStage::New, repeats: 0, slow: None }
+        Self { pool, body, options, stage: CallStage::New, repeats: 0, slow: None, streams: None }
     }
 
     /// Makes the call, or waits for room; gives the error that ends it.
@@ -199,7 +233,14 @@ impl<'a> Call<'a> {
         let (index, lone) = self.pool.choose();
         let link = &self.pool.links[index];
         let config = &self.pool.config;
-        match link.begin(cx, &self.body, self.options.as_deref(), lone) {
+        let options = self.options.as_deref();
+        let streamed = self.streams.is_some();
+        let begin = match streamed {
+            true => link.begin_stream(cx, &self.body, options, &mut self.streams),
+            false => link.begin(cx, &self.body, options, lone),
+        };
+        match begin {
+            Begin::Open(_) if streamed => self.stage = CallStage::Begun,
             Begin::Open(key) => self.stage = CallStage::Open { link: index, key },
             Begin::Blocked(ticket) => {
                 self.stage = CallStage::Blocked { link: index, ticket };
@@ -300,6 +341,7 @@ impl Future for Call<'_> {
                     }
                     Err(error) => Err(error),
                 },
+                CallStage::Begun => Ok(Bytes::new()),
                 CallStage::Done => Err(CallError::Unknown),
             };
             this.stage = CallStage::Done;
@@ -316,7 +358,7 @@ impl Drop for Call<'_> {
         match self.stage {
             CallStage::Open { link, key } => self.pool.links[link].cancel(key),
             CallStage::Blocked { link, ticket } => self.pool.links[link].forget(ticket),
-            CallStage::New | CallStage::Done => {}
+            CallStage::New | CallStage::Begun | CallStage::Done => {}
         }
     }
 }

@@ -120,6 +120,9 @@ impl Connection {
             Some(Some(error)) => up.core.lose(ConnectionError::Io(error)),
             None => {}
         }
+        if !state.notes.is_empty() {
+            state.notes(now);
+        }
         self.events(now, state)?;
         if read {
             state.quiet = self.wake.len() <= 1;

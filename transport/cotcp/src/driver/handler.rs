@@ -2,19 +2,22 @@
 
 use std::borrow::Cow;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::body::{self, PartReceiver, PartSender, Pipe};
 use crate::core;
 use crate::error::Code;
 
-/// A request, whole.
-#[derive(Debug)]
+/// A request.
 pub struct Request {
-    /// What the client sent. A slice of what was read from the stream: copy what is kept for long.
+    /// What the client sent; with [`crate::Config::parts`] perhaps only the beginning. A slice of what was read from the
+    /// stream: copy what is kept for long.
     pub body: Bytes,
     pub(super) inner: core::Request,
+    pub(super) rest: Option<PartReceiver>,
 }
 
 impl Request {
@@ -34,6 +37,18 @@ impl Request {
     #[must_use]
     pub fn trace(&self) -> Option<&Bytes> {
         self.inner.trace()
+    }
+
+    /// Length of the whole body, when it does not come in one piece and the client said so.
+    #[must_use]
+    pub fn size(&self) -> Option<u64> {
+        self.inner.size()
+    }
+
+    /// What comes after [`Self::body`], when that is only the beginning. The client sends on as it is taken; dropped, it
+    /// is ignored.
+    pub fn rest(&mut self) -> Option<PartReceiver> {
+        self.rest.take()
     }
 
     /// Nobody waits for an answer.
@@ -67,6 +82,31 @@ impl Failure {
     }
 }
 
+/// What a handler answers with: anything that becomes [`Bytes`], or parts.
+pub struct Reply(pub(super) ReplyKind);
+
+pub(super) enum ReplyKind {
+    Whole(Bytes),
+    Parts(Arc<Pipe>),
+}
+
+impl Reply {
+    /// An answer that is made while it is sent: the handler returns the reply, and another task feeds the sender.
+    /// A version 1 client gets it as one message, if it is no longer than that.
+    #[must_use]
+    pub fn parts() -> (PartSender, Self) {
+        let (sender, pipe) = body::outgoing();
+        (sender, Self(ReplyKind::Parts(pipe)))
+    }
+}
+
+impl<T: Into<Bytes>> From<T> for Reply {
+    #[inline]
+    fn from(body: T) -> Self {
+        Self(ReplyKind::Whole(body.into()))
+    }
+}
+
 /// What handles the requests of a server: a closure `|request: Request| async { Ok(body) }`, or a type of its own.
 ///
 /// A future is polled at once in the connection's task: what is ready then costs no task switch. One that waits does not
@@ -75,7 +115,7 @@ pub trait Handler: Clone + Send + Sync + 'static {
     /// The answer to come.
     type Future: Future<Output = Result<Self::Reply, Failure>> + Send;
     /// What the answer is made of.
-    type Reply: Into<Bytes>;
+    type Reply: Into<Reply>;
     /// Begins to handle a request.
     fn handle(&self, request: Request) -> Self::Future;
 }
@@ -84,7 +124,7 @@ impl<F, T, R> Handler for F
 where
     F: Fn(Request) -> T + Clone + Send + Sync + 'static,
     T: Future<Output = Result<R, Failure>> + Send,
-    R: Into<Bytes>,
+    R: Into<Reply>,
 {
     type Future = T;
     type Reply = R;

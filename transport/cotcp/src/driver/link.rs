@@ -10,12 +10,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::body::{Next, Owner, Pipe};
 use super::stream::Writer;
 use super::time;
 use crate::core::{self, CallId, CallOptions, ClientEvent, Version};
@@ -78,6 +79,12 @@ impl Up {
     }
 }
 
+/// The pipes of a call whose bodies go in parts.
+pub(super) struct Streams {
+    pub(super) incoming: Arc<Pipe>,
+    pub(super) outgoing: Option<Arc<Pipe>>,
+}
+
 /// Callers that wait for room or a connection, in turn.
 #[derive(Default)]
 struct Blocked {
@@ -92,6 +99,10 @@ pub(super) struct State {
     /// By the place in a call's ID.
     places: Vec<Place>,
     strays: HashMap<Key, Outcome>,
+    /// By ID, of calls whose bodies go in parts.
+    streams: HashMap<u32, (CallId, Streams)>,
+    /// Calls to whose pipes something happened, with the epoch before the ID.
+    pub(super) notes: Vec<u64>,
     blocked: Blocked,
     task: Waker,
     /// What the task's timer is set for.
@@ -137,6 +148,8 @@ impl Link {
             epoch: 0,
             places: Vec::new(),
             strays: HashMap::new(),
+            streams: HashMap::new(),
+            notes: Vec::new(),
             blocked: Blocked::default(),
             task: Waker::noop().clone(),
             alarm: None,
@@ -190,6 +203,40 @@ impl Link {
         options: Option<&CallOptions>,
         lone: bool,
     ) -> Begin {
+        self.begin_with(cx, body, options, lone, |state, key| state.wait(key, cx))
+    }
+
+    /// Makes a call whose bodies go in parts; what becomes of it, its pipes say.
+    pub(super) fn begin_stream(
+        self: &Arc<Self>,
+        cx: &Context<'_>,
+        body: &Bytes,
+        options: Option<&CallOptions>,
+        streams: &mut Option<Streams>,
+    ) -> Begin {
+        self.begin_with(cx, body, options, true, |state, key| {
+            let Some(streams) = streams.take() else { return };
+            let tag = u64::from(key.epoch) << 32 | u64::from(key.id.wire());
+            for pipe in streams.outgoing.iter().chain([&streams.incoming]) {
+                let owner: Arc<Self> = Arc::clone(self);
+                pipe.belong(owner, tag);
+            }
+            state.streams.insert(key.id.wire(), (key.id, streams));
+            // Parts may lie in the pipe already.
+            state.notes.push(tag);
+            state.wake_to_write();
+        })
+    }
+
+    #[inline]
+    fn begin_with(
+        &self,
+        cx: &Context<'_>,
+        body: &Bytes,
+        options: Option<&CallOptions>,
+        lone: bool,
+        open: impl FnOnce(&mut State, Key),
+    ) -> Begin {
         let mut guard = self.lock();
         let state = &mut *guard;
         let Some(up) = &mut state.up else { return Begin::Down(state.blocked.push(cx)) };
@@ -203,7 +250,7 @@ impl Link {
             Err(CallError::GoingAway) => return Begin::Down(state.blocked.push(cx)),
             Err(error) => return Begin::Failed(error),
         };
-        state.wait(key, cx);
+        open(state, key);
         state.send(lone);
         self.note_load(state);
         self.batch.store(state.batch, Relaxed);
@@ -409,7 +456,14 @@ impl State {
             ClientEvent::Answered { id, body } => self.finish(id, Ok(body), wake),
             ClientEvent::Failed { id, error } => self.finish(id, Err(error), wake),
             ClientEvent::Sent { id } => self.finish(id, Ok(Bytes::new()), wake),
-            ClientEvent::Part { .. } | ClientEvent::Writable { .. } | ClientEvent::Version(_) => {}
+            ClientEvent::Part { id, body, last: true } => self.finish(id, Ok(body), wake),
+            ClientEvent::Part { id, body, last: false } => {
+                if let Some((_, streams)) = self.streams.get(&id.wire()) {
+                    streams.incoming.deliver(body, false);
+                }
+            }
+            ClientEvent::Writable { id } => self.pump(id),
+            ClientEvent::Version(_) => {}
             ClientEvent::GoAway => self.leaving = true,
         }
     }
@@ -417,10 +471,86 @@ impl State {
     #[inline]
     fn finish(&mut self, id: CallId, outcome: Outcome, wake: &mut Vec<Waker>) {
         let key = Key { epoch: self.epoch, id };
-        let Some(place) = self.places.get_mut(id.place()).filter(|place| place.key == key) else { return };
+        let Some(place) = self.places.get_mut(id.place()).filter(|place| place.key == key) else {
+            return self.finish_streams(id, outcome);
+        };
         if let Stage::Waiting(waker) = std::mem::replace(&mut place.stage, Stage::Done(outcome)) {
             wake.push(waker);
         }
+    }
+}
+
+/// Calls whose bodies go in parts.
+impl State {
+    /// The call is over.
+    fn finish_streams(&mut self, id: CallId, outcome: Outcome) {
+        let Some((_, streams)) = self.streams.remove(&id.wire()) else { return };
+        let error = outcome.as_ref().err().cloned().unwrap_or(CallError::Unknown);
+        match outcome {
+            Ok(body) => drop(streams.incoming.deliver(body, true)),
+            Err(error) => streams.incoming.end(error),
+        }
+        if let Some(outgoing) = streams.outgoing {
+            outgoing.end(error);
+        }
+    }
+
+    /// Looks at the pipes that were noted.
+    pub(super) fn notes(&mut self, now: Instant) {
+        self.now = now;
+        for note in std::mem::take(&mut self.notes) {
+            if (note >> 32) as u32 != self.epoch {
+                continue;
+            }
+            let Some((id, streams)) = self.streams.get(&(note as u32)) else { continue };
+            let (id, (taken, dropped)) = (*id, streams.incoming.taken());
+            let Some(up) = &mut self.up else { continue };
+            if dropped {
+                self.give_up(id);
+                continue;
+            }
+            if taken > 0 {
+                up.core.consumed(id, taken);
+            }
+            self.pump(id);
+        }
+    }
+
+    /// Sends what lies in the pipe of a call.
+    fn pump(&mut self, id: CallId) {
+        let Some((_, streams)) = self.streams.get_mut(&id.wire()) else { return };
+        let Some(up) = &mut self.up else { return };
+        while let Some(outgoing) = &streams.outgoing {
+            match outgoing.next() {
+                Next::Part(part, last) => match up.core.send_part(self.now, id, part.clone(), last) {
+                    Ok(()) if last => streams.outgoing = None,
+                    Ok(()) => {}
+                    Err(CallError::Busy) => return outgoing.put_back(part),
+                    Err(error) => {
+                        outgoing.end(error);
+                        streams.outgoing = None;
+                    }
+                },
+                Next::Nothing => return,
+                Next::Dropped => return self.give_up(id),
+            }
+        }
+    }
+
+    /// The application dropped one end of a call before it was over.
+    fn give_up(&mut self, id: CallId) {
+        if let Some(up) = &mut self.up {
+            up.core.cancel(self.now, id, Code::CANCELLED);
+        }
+        self.finish_streams(id, Err(CallError::Unknown));
+    }
+}
+
+impl Owner for Link {
+    fn note(&self, call: u64) {
+        let mut state = self.lock();
+        state.notes.push(call);
+        state.wake_to_write();
     }
 }
 

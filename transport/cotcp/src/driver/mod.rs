@@ -7,6 +7,7 @@
 //! There is one task per connection and no other. What is written in one turn of the executor leaves in one write: no
 //! timer delays anything.
 
+pub mod body;
 pub mod client;
 pub mod config;
 mod connection;

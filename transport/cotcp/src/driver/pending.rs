@@ -125,24 +125,23 @@ impl<F: Future, T: Copy> Pending<F, T> {
         }
     }
 
-    /// Polls the futures that were woken since, and gives what they were ready with. Wakes `task` for the next ones.
-    pub(super) fn turn(&mut self, task: &Waker, mut done: impl FnMut(T, Outcome<F::Output>)) {
-        let mut turn = std::mem::take(&mut self.turn);
-        {
+    /// Polls futures that were woken, and gives one that is ready. Wakes `task` for the next ones.
+    pub(super) fn next(&mut self, task: &Waker) -> Option<(T, Outcome<F::Output>)> {
+        if self.turn.is_empty() {
             let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
             woken.task.clone_from(task);
-            std::mem::swap(&mut woken.places, &mut turn);
+            std::mem::swap(&mut woken.places, &mut self.turn);
         }
-        for index in turn.drain(..) {
+        while let Some(index) = self.turn.pop() {
             let Some(place) = self.places.get_mut(index as usize) else { continue };
             place.noted.noted.store(false, Release);
             let Some(tag) = place.tag else { continue };
             if let Some(output) = Self::poll_place(place) {
                 place.tag = None;
                 self.free.push(index);
-                done(tag, output);
+                return Some((tag, output));
             }
         }
-        self.turn = turn;
+        None
     }
 }

@@ -1,23 +1,28 @@
 //! The task of one server connection: reads requests, runs their handlers, writes the answers.
 //!
 //! A handler's future is polled as soon as its request is decoded. Those that are ready at once, the usual case, cost
-//! nothing more; the others wait in [`Pending`] of the same task, so that a connection needs no lock.
+//! nothing more; the others wait in [`Pending`] of the same task, so that a connection needs no lock. Bodies in parts go
+//! through pipes, of which the application's ends may be anywhere.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use bytes::{Bytes, BytesMut};
+
+use super::body::{self, Next, Owner, PartReceiver, Pipe};
 use super::connection::{Alarm, Inlet, lose_on_error};
-use super::handler::{Failure, Handler, Request};
+use super::handler::{Failure, Handler, ReplyKind, Request};
 use super::pending::{Outcome, Panicked, Pending};
 use super::stream::{Stream, Writer};
 use super::time;
 use crate::core::{self, RequestId, ServerEvent};
-use crate::error::{Code, ConnectionError};
+use crate::error::{CallError, Code, ConnectionError};
 use crate::{Config, Stats};
 
 /// Rounds of reading and writing in one turn, so that other connections have theirs.
@@ -28,6 +33,10 @@ const ROUNDS: usize = 8;
 pub(super) struct Control {
     wish: AtomicU8,
     task: Mutex<Option<Waker>>,
+    /// Something is in `notes`.
+    noted: AtomicBool,
+    /// Streams to whose pipes something happened.
+    notes: Mutex<Vec<u64>>,
 }
 
 /// Go on.
@@ -48,11 +57,34 @@ impl Control {
 
     fn wish(&self, wish: u8) {
         self.wish.fetch_max(wish, Relaxed);
+        self.wake();
+    }
+
+    fn wake(&self) {
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(task) = task {
             task.wake();
         }
     }
+}
+
+impl Owner for Control {
+    fn note(&self, call: u64) {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+        if !self.noted.swap(true, AcqRel) {
+            self.wake();
+        }
+    }
+}
+
+/// The pipes of a request whose bodies go in parts.
+struct Streams {
+    id: RequestId,
+    /// Until all has come.
+    incoming: Option<Arc<Pipe>>,
+    outgoing: Option<Arc<Pipe>>,
+    /// An answer for a version 1 client is put together here.
+    whole: BytesMut,
 }
 
 /// One connection of a server.
@@ -64,6 +96,10 @@ pub(super) struct Session<H: Handler> {
     pending: Pending<H::Future, RequestId>,
     /// Where requests wait that were not answered at once, for when they are cancelled.
     waiting: HashMap<RequestId, u32>,
+    /// By a number of their own.
+    streams: HashMap<u64, Streams>,
+    by_request: HashMap<RequestId, u64>,
+    next_stream: u64,
     alarm: Alarm,
     control: Arc<Control>,
     /// What `control` said that is done already.
@@ -80,6 +116,9 @@ impl<H: Handler> Session<H> {
             handler,
             pending: Pending::new(),
             waiting: HashMap::new(),
+            streams: HashMap::new(),
+            by_request: HashMap::new(),
+            next_stream: 0,
             alarm: Alarm::new(),
             control,
             heard: GO_ON,
@@ -127,6 +166,9 @@ impl<H: Handler> Session<H> {
             self.core.time_out(now);
         }
         self.woken(cx, now);
+        if self.control.noted.load(Acquire) {
+            self.notes(now);
+        }
         self.inlet.hand_over(self.core.input());
         match self.inlet.end.take() {
             Some(None) => self.core.end_of_stream(),
@@ -161,26 +203,24 @@ impl<H: Handler> Session<H> {
 
     /// Answers requests whose handlers are ready now.
     fn woken(&mut self, cx: &Context<'_>, now: Instant) {
-        let (core, waiting) = (&mut self.core, &mut self.waiting);
-        self.pending.turn(cx.waker(), |id, outcome| {
-            waiting.remove(&id);
-            answer(core, now, id, outcome);
-        });
+        while let Some((id, outcome)) = self.pending.next(cx.waker()) {
+            self.waiting.remove(&id);
+            self.answer(now, id, outcome);
+        }
     }
 
     fn events(&mut self, now: Instant) -> Result<(), ConnectionError> {
         while let Some(event) = self.core.poll(now)? {
             match event {
                 ServerEvent::Request(request) => self.request(now, request),
-                ServerEvent::Cancelled { id, .. } => {
-                    if let Some(place) = self.waiting.remove(&id) {
-                        self.pending.remove(place, |tag| tag == id);
+                ServerEvent::Part { id, body, last } => self.part(id, body, last),
+                ServerEvent::Cancelled { id, .. } => self.cancelled(id),
+                ServerEvent::Writable { id } => {
+                    if let Some(stream) = self.by_request.get(&id).copied() {
+                        self.pump(now, stream);
                     }
                 }
-                ServerEvent::Part { .. }
-                | ServerEvent::Writable { .. }
-                | ServerEvent::Version(_)
-                | ServerEvent::GoAway => {}
+                ServerEvent::Version(_) | ServerEvent::GoAway => {}
             }
         }
         Ok(())
@@ -189,14 +229,42 @@ impl<H: Handler> Session<H> {
     #[inline]
     fn request(&mut self, now: Instant, mut inner: core::Request) {
         let id = inner.id;
-        let request = Request { body: std::mem::take(&mut inner.body), inner };
+        let rest = if inner.whole { None } else { Some(self.receive(id, inner.body.len())) };
+        let request = Request { body: std::mem::take(&mut inner.body), inner, rest };
         let outcome = match catch_unwind(AssertUnwindSafe(|| self.handler.handle(request))) {
             Ok(future) => self.pending.start(future, id),
             Err(_) => Ok(Err(Panicked)),
         };
         match outcome {
-            Ok(outcome) => answer(&mut self.core, now, id, outcome),
+            Ok(outcome) => self.answer(now, id, outcome),
             Err(place) => drop(self.waiting.insert(id, place)),
+        }
+    }
+
+    /// Nobody waits for the answer any more.
+    fn cancelled(&mut self, id: RequestId) {
+        if let Some(place) = self.waiting.remove(&id) {
+            self.pending.remove(place, |tag| tag == id);
+        }
+        if let Some(stream) = self.by_request.remove(&id)
+            && let Some(streams) = self.streams.remove(&stream)
+        {
+            streams.end();
+        }
+    }
+
+    /// Puts an answer into the outbox.
+    #[inline]
+    fn answer(&mut self, now: Instant, id: RequestId, outcome: Outcome<Result<H::Reply, Failure>>) {
+        // What cannot be answered any more is counted by the core.
+        let _ = match outcome.map(|reply| reply.map(|reply| reply.into().0)) {
+            Ok(Ok(ReplyKind::Whole(body))) => self.core.respond(now, id, body),
+            Ok(Ok(ReplyKind::Parts(pipe))) => return self.send(now, id, pipe),
+            Ok(Err(failure)) => self.core.fail(now, id, failure.code, &failure.text, failure.not_processed),
+            Err(Panicked) => self.core.fail(now, id, Code::INTERNAL, "the handler panicked", false),
+        };
+        if !self.by_request.is_empty() {
+            self.cancelled(id);
         }
     }
 
@@ -214,18 +282,101 @@ impl<H: Handler> Session<H> {
     }
 }
 
-/// Puts an answer into the outbox.
-#[inline]
-fn answer<R: Into<bytes::Bytes>>(
-    core: &mut core::Server,
-    now: Instant,
-    id: RequestId,
-    outcome: Outcome<Result<R, Failure>>,
-) {
-    // What cannot be answered any more is counted by the core.
-    let _ = match outcome {
-        Ok(Ok(body)) => core.respond(now, id, body.into()),
-        Ok(Err(failure)) => core.fail(now, id, failure.code, &failure.text, failure.not_processed),
-        Err(Panicked) => core.fail(now, id, Code::INTERNAL, "the handler panicked", false),
-    };
+/// Bodies in parts.
+impl<H: Handler> Session<H> {
+    /// The streams of a request, new if there are none.
+    fn streams(&mut self, id: RequestId) -> (u64, &mut Streams) {
+        let number = *self.by_request.entry(id).or_insert_with(|| {
+            self.next_stream += 1;
+            self.next_stream
+        });
+        let new = || Streams { id, incoming: None, outgoing: None, whole: BytesMut::new() };
+        (number, self.streams.entry(number).or_insert_with(new))
+    }
+
+    /// A request came whose body goes on. Its beginning is taken at once, as the handler has it.
+    fn receive(&mut self, id: RequestId, beginning: usize) -> PartReceiver {
+        let (pipe, receiver) = body::incoming();
+        let control: Arc<Control> = Arc::clone(&self.control);
+        let (number, streams) = self.streams(id);
+        pipe.belong(control, number);
+        streams.incoming = Some(pipe);
+        self.core.consumed(id, beginning);
+        receiver
+    }
+
+    fn part(&mut self, id: RequestId, body: Bytes, last: bool) {
+        let streams = self.by_request.get(&id).and_then(|number| self.streams.get_mut(number));
+        if let Some(incoming) = streams.and_then(|streams| streams.incoming.as_ref()) {
+            let size = body.len();
+            if !incoming.deliver(body, last) {
+                self.core.consumed(id, size);
+            }
+        }
+    }
+
+    /// A handler answers in parts.
+    fn send(&mut self, now: Instant, id: RequestId, pipe: Arc<Pipe>) {
+        let control: Arc<Control> = Arc::clone(&self.control);
+        let (number, streams) = self.streams(id);
+        pipe.belong(control, number);
+        streams.outgoing = Some(pipe);
+        self.pump(now, number);
+    }
+
+    /// Looks at the pipes that were noted.
+    fn notes(&mut self, now: Instant) {
+        // In this order, so that a note that comes meanwhile is seen in the next round.
+        self.control.noted.store(false, Release);
+        let notes = std::mem::take(&mut *self.control.notes.lock().unwrap_or_else(PoisonError::into_inner));
+        for number in notes {
+            let Some(streams) = self.streams.get(&number) else { continue };
+            if let Some(incoming) = &streams.incoming {
+                // A handler that drops its end is still to answer; what comes is taken and forgotten.
+                let (taken, dropped) = incoming.taken();
+                let taken = if dropped { taken + incoming.forget() } else { taken };
+                if taken > 0 {
+                    self.core.consumed(streams.id, taken);
+                }
+            }
+            self.pump(now, number);
+        }
+    }
+
+    /// Sends what lies in a pipe.
+    fn pump(&mut self, now: Instant, number: u64) {
+        let Some(streams) = self.streams.get_mut(&number) else { return };
+        let (id, Some(outgoing)) = (streams.id, &streams.outgoing) else { return };
+        let result = loop {
+            match outgoing.next() {
+                Next::Part(part, last) => match self.core.send_part(now, id, part.clone(), last) {
+                    Ok(()) if last => break Ok(()),
+                    Ok(()) => {}
+                    Err(CallError::Busy) => return outgoing.put_back(part),
+                    Err(CallError::NeedsVersion2) => {
+                        streams.whole.extend_from_slice(&part);
+                        if last || streams.whole.len() > usize::from(u16::MAX) {
+                            break self.core.respond(now, id, std::mem::take(&mut streams.whole).freeze());
+                        }
+                    }
+                    Err(error) => break Err(error),
+                },
+                Next::Nothing => return,
+                Next::Dropped => {
+                    break self.core.fail(now, id, Code::INTERNAL, "the answer broke off", false);
+                }
+            }
+        };
+        // Over, one way or the other; what cannot be answered any more is counted by the core.
+        drop(result);
+        self.cancelled(id);
+    }
+}
+
+impl Streams {
+    fn end(&self) {
+        for pipe in self.incoming.iter().chain(&self.outgoing) {
+            pipe.end(CallError::Unknown);
+        }
+    }
 }
