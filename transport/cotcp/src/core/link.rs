@@ -18,8 +18,10 @@ use crate::{Config, Stats};
 /// Fragments are put into the outbox while less than this waits there: it is how much an urgent small frame may have
 /// before it.
 const AHEAD: usize = 16 * 1024;
-/// A CREDIT of this much is worth its octets; smaller ones count as abuse.
-const USEFUL_CREDIT: u32 = 4096;
+/// CREDITs that may come for one frame of DATA: its message's and the connection's. Others count as abuse.
+const CREDITS_PER_DATA: u32 = 2;
+/// Most of them that are waited for: what is not used soon does not add up.
+const CREDITS_DUE: u32 = 4096;
 /// CANCELs sent in a second: half of what a peer stands.
 const CANCELS_PER_SECOND: u32 = 500;
 /// How often open calls are looked at for time-outs.
@@ -80,6 +82,8 @@ pub(crate) struct Link<K> {
     pub cancels: Rate,
     /// Credit for all DATA we send.
     credit: u32,
+    /// CREDITs that may come for DATA we sent.
+    credits_due: u32,
     /// What the peer may send in DATA.
     window: u32,
     /// Octets used and not yet given back.
@@ -124,6 +128,7 @@ impl<K: Copy + Ord> Link<K> {
             queued: 0,
             cancels: Rate::new(CANCELS_PER_SECOND),
             credit: 0,
+            credits_due: 0,
             window: ours.connection_window,
             owed: 0,
             deadlines: BinaryHeap::new(),
@@ -250,6 +255,9 @@ impl<K: Copy + Ord> Link<K> {
                 return false;
             }
         };
+        if !begins {
+            self.credits_due = (self.credits_due + CREDITS_PER_DATA).min(CREDITS_DUE);
+        }
         let size = body.len();
         self.queued -= size;
         let mut head = Vec::new();
@@ -316,15 +324,16 @@ impl<K: Copy + Ord> Link<K> {
     /// A CREDIT came; a call's own is added by the caller.
     ///
     /// # Errors
-    /// It is more than there can be, or too little too often.
+    /// It is more than there can be, or comes for nothing too often.
     pub(crate) fn credit(
         &mut self,
         now: Instant,
         connection: bool,
         octets: u32,
     ) -> Result<(), ConnectionError> {
-        if octets < USEFUL_CREDIT {
-            self.abuse(now)?;
+        match self.credits_due.checked_sub(1) {
+            Some(due) => self.credits_due = due,
+            None => self.abuse(now)?,
         }
         if connection {
             let credit = self.credit.checked_add(octets).filter(|credit| *credit <= MOST_CREDIT);

@@ -411,7 +411,7 @@ impl Server {
             }
             _ => {}
         }
-        if !self.admit(now, id, body.len() as u64, false)? {
+        if !self.admit(id, body.len() as u64, false)? {
             return Ok(None);
         }
         Ok(Some(self.report(id, body, None)))
@@ -432,7 +432,7 @@ impl Server {
 
     /// Whether a request is taken. If not, its client has been told.
     #[inline]
-    fn admit(&mut self, now: Instant, id: u32, size: u64, one_way: bool) -> Result<bool, ConnectionError> {
+    fn admit(&mut self, id: u32, size: u64, one_way: bool) -> Result<bool, ConnectionError> {
         if self.table.len() > 0 && self.table.find(id).is_some() {
             return Err(Violation::Duplicate(id).into());
         }
@@ -440,26 +440,23 @@ impl Server {
         let full = self.table.len() >= self.link.ours.max_calls as usize
             || self.link.queued > self.link.config.max_queued;
         if large || full || self.link.leaving {
-            return self.refuse(now, id, large, one_way);
+            self.refuse(id, large, one_way);
+            return Ok(false);
         }
         Ok(true)
     }
 
     #[cold]
-    fn refuse(&mut self, now: Instant, id: u32, large: bool, one_way: bool) -> Result<bool, ConnectionError> {
+    fn refuse(&mut self, id: u32, large: bool, one_way: bool) {
         let (code, text) = match large {
             true => (Code::TOO_LARGE, "the request is longer than the server takes"),
             false if self.link.leaving => (Code::REFUSED, "the server takes no new calls"),
             false => (Code::OVERLOADED, "the server has too many calls"),
         };
         self.link.stats.refused += 1;
-        if one_way {
-            // Costs the client no answer to read, so it is bounded as what does nothing.
-            self.link.abuse(now)?;
-        } else {
+        if !one_way {
             self.send_error(id, code, text, true);
         }
-        Ok(false)
     }
 
     #[inline]
@@ -519,7 +516,7 @@ impl Server {
         let parts = self.link.config.parts;
         // Who takes parts is not bound to messages that fit.
         let size = if more && parts { 0 } else { options.size.unwrap_or(0).max(body.len() as u64) };
-        if !self.admit(now, call, size, one_way)? {
+        if !self.admit(call, size, one_way)? {
             return Ok(None);
         }
         let deadline = options.deadline_ms.and_then(|ms| now.checked_add(Duration::from_millis(ms.into())));
