@@ -435,3 +435,47 @@ fn who_goes_away_gets_what_it_asked_for_and_nothing_else() {
     assert_eq!(peer.next_of_calls(), Came::End);
     server.until("dropped", |seen| seen.waiting == 0);
 }
+
+#[test]
+fn hellos_are_answered_or_are_requests() {
+    let server = Server::start(Config::default());
+    let hello: &[u8] = b"\x00CoTCP\x02\x02";
+    let version_2: [&[u8]; 3] = [
+        b"\x00CoTCP\x01\x02",
+        b"\x00CoTCP\x01\x09", // a later version speaks this one, too
+        b"\x00CoTCP\x01\x02\x63\x03new\x01\x04\x00\x00\x00\x05", // an option of another type
+    ];
+    for body in version_2 {
+        // The request behind it is answered after it, and what is version 2 is understood.
+        let mut peer = Peer::client(server.address);
+        peer.send(&[plain(HELLO_ID, body), plain(1, b"ok")].concat());
+        assert_eq!(peer.next(), Came::Plain(HELLO_ID, hello.to_vec()));
+        assert_eq!(peer.next(), Came::Plain(1, b"ok".to_vec()));
+        peer.send(&extended(0, &Frame::Ping(*b"version2")));
+        assert_eq!(peer.next(), Came::Extended(0, Frame::Pong(*b"version2")));
+    }
+    let requests: [&[u8]; 8] = [
+        b"",
+        b"\x00CoTCP",
+        b"\x00CoTCP\x01\x01",                         // an older version
+        hello,                                        // a server's
+        b"\x00CoTCP\x01\x02\x01",                     // an option cut off
+        b"\x00CoTCP\x01\x02\x01\x04\x00\x00\x00\x00", // no calls
+        b"\x00CoTCP\x01\x02\x02\x04\x80\x00\x00\x00", // more credit than there can be
+        b"\x00CoTCP\x01\x02\x01\x04\x00\x00\x00\x05\x01\x04\x00\x00\x00\x05", // twice
+    ];
+    for body in requests {
+        let mut peer = Peer::client(server.address);
+        peer.send(&plain(HELLO_ID, body));
+        assert_eq!(peer.next(), Came::Plain(HELLO_ID, body.to_vec()), "echoed, as any request is");
+        // It stays version 1, also for a HELLO that comes too late, and for IDs that version 2 would read otherwise.
+        peer.send(&[plain(HELLO_ID, version_2[0]), unchecked(5, &[7, 0])].concat());
+        assert_eq!(peer.next(), Came::Plain(HELLO_ID, version_2[0].to_vec()));
+        assert_eq!(peer.next_plain(), (5 | 1 << 31, vec![7, 0]));
+    }
+    // Switched off, it is a request as well.
+    let server = Server::start(Config { negotiate: false, ..Config::default() });
+    let mut peer = Peer::client(server.address);
+    peer.send(&plain(HELLO_ID, version_2[0]));
+    assert_eq!(peer.next(), Came::Plain(HELLO_ID, version_2[0].to_vec()));
+}

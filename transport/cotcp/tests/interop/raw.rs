@@ -84,19 +84,30 @@ impl Peer {
 
     /// The next frame.
     pub fn next(&mut self) -> Came {
+        match self.next_header_and_body() {
+            None => Came::End,
+            Some((id, body)) if id & EXTENDED == 0 || id == HELLO_ID => Came::Plain(id, body),
+            Some((id, body)) => {
+                let (call, frame) = Frame::decode(id, body.into(), self.from).unwrap();
+                Came::Extended(call, frame)
+            }
+        }
+    }
+
+    /// The next frame, read as one of version 1 whatever its ID is.
+    pub fn next_plain(&mut self) -> (u32, Vec<u8>) {
+        self.next_header_and_body().expect("closed")
+    }
+
+    fn next_header_and_body(&mut self) -> Option<(u32, Vec<u8>)> {
         loop {
             if let Some((id, length)) = frame::read_header(&self.came)
                 && self.came.len() >= HEADER + length
             {
-                let body: Vec<u8> = self.came.drain(..HEADER + length).skip(HEADER).collect();
-                if id & EXTENDED == 0 || id == HELLO_ID {
-                    return Came::Plain(id, body);
-                }
-                let (call, frame) = Frame::decode(id, body.into(), self.from).unwrap();
-                return Came::Extended(call, frame);
+                return Some((id, self.came.drain(..HEADER + length).skip(HEADER).collect()));
             }
             if !self.read() {
-                return Came::End;
+                return None;
             }
         }
     }
