@@ -308,6 +308,33 @@ fn version_1_needs_its_port_named_and_stays_version_1() {
     }
 }
 
+#[test]
+fn a_capture_may_begin_within_a_connection() {
+    if !process::present("tshark") {
+        return;
+    }
+    let conversation = || {
+        let mut capture = Capture::new();
+        capture.server(&v2(3, &Frame::Data { more: false, body: Bytes::from_static(b"end") }));
+        capture.client(&raw(5, &[5, 0, 0, 6]));
+        capture
+    };
+    let port = format!("cotcp.ports:{PORT}");
+    // The port says who is who, and the user what cannot be seen.
+    let want = "\
+        4: from=server version=2 type=3 call=3 length=5 flags=0x00 flags.more=0 body=656e64 \
+        error=No such call is open: ignored\n\
+        5: from=client version=2 type=5 call=5 length=4 flags=0x00 code=6 code_name=CANCELLED \
+        error=No such call is open: ignored";
+    assert_lines(&decode(conversation(), &["-o", &port, "-o", "cotcp.version:version 2"]), want);
+    // Otherwise it is taken for version 1.
+    let want = "\
+        4: from=server version=1 response=1 call=2147483651 length=5 body=0300656e64 \
+        error=No such call is open: ignored\n\
+        5: from=client version=1 request=1 call=2147483653 length=4 body=05000006";
+    assert_lines(&decode(conversation(), &["-o", &port]), want);
+}
+
 /// What tshark reads of one side: call, type and length of each frame, in order.
 fn frames_of<'a>(lines: &'a [String], side: &str) -> Vec<[&'a str; 3]> {
     let mut frames = Vec::new();
