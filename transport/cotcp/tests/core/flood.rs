@@ -183,9 +183,8 @@ fn hear(client: &mut Client, now: Instant, open: &mut BTreeMap<cotcp::core::Call
             ClientEvent::Part { id, body, last } => {
                 assert!(open.contains_key(&id), "{id:?} was over");
                 client.consumed(id, body.len());
-                if last {
-                    open.remove(&id);
-                } else if body.len() % 5 == 4 && client.cancel(now, id, Code::CANCELLED) {
+                let given_up = !last && body.len() % 5 == 4 && client.cancel(now, id, Code::CANCELLED);
+                if last || given_up {
                     open.remove(&id);
                 }
             }

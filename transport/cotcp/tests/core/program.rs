@@ -145,7 +145,7 @@ impl World {
                 _ => {}
             },
             _ => {
-                if program.next() % 8 == 0 {
+                if program.next().is_multiple_of(8) {
                     self.lose();
                 }
             }
