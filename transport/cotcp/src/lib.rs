@@ -26,7 +26,10 @@ pub use driver::body::{PartReceiver, PartSender};
 pub use driver::client::{Call, Client, RequestBuilder};
 pub use driver::config::{ClientConfig, ServerConfig};
 pub use driver::handler::{Failure, Handler, Reply, Request};
+pub use driver::metrics::{Connections, Metrics};
 pub use driver::server::{Server, ServerHandle};
 pub use driver::stream::{Address, Stream};
+#[cfg(feature = "tls")]
+pub use driver::tls;
 pub use error::{CallError, Code, ConnectionError};
 pub use stats::Stats;

@@ -15,9 +15,11 @@ use tokio::time::Sleep;
 use super::body::{self, PartReceiver, PartSender, Pipe};
 use super::config::ClientConfig;
 use super::link::{Begin, DOWN, Key, Streams};
+use super::metrics::{Connections, Metrics};
 use super::pool::{Keeper, Pool};
 use super::stream::{Address, Stream};
 use super::time;
+use crate::Stats;
 use crate::core::CallOptions;
 use crate::error::{CallError, ConnectionError};
 
@@ -103,6 +105,23 @@ impl Client {
     #[must_use]
     pub fn connected(&self) -> usize {
         self.owner.pool.links.iter().filter(|link| link.load() != DOWN).count()
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        let (counters, mut stats) = (&self.owner.pool.counters, Stats::default());
+        self.owner.pool.links.iter().for_each(|link| stats.add(&link.stats()));
+        let connections = Connections {
+            open: self.connected() as u64,
+            made: counters.connected.load(Relaxed),
+            failed: counters.connect_failed.load(Relaxed),
+            lost: counters.lost.load(Relaxed),
+            refused: 0,
+            fell_back: counters.fell_back.load(Relaxed),
+            repeated: counters.repeated.load(Relaxed),
+        };
+        Metrics { connections, stats }
     }
 
     /// Makes no new calls, waits for the open ones, and closes the connections.
@@ -303,6 +322,10 @@ impl<'a> Call<'a> {
         let Some((sleep, error)) = patience else { return Poll::Pending };
         ready!(sleep.as_mut().poll(cx));
         link.forget(ticket);
+        // By now something else may be the reason than when the wait began.
+        if let CallError::Connection { error, .. } = error {
+            *error = link.lock().reason.clone();
+        }
         Poll::Ready(Err(error.clone()))
     }
 

@@ -14,7 +14,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Sleep;
 
 use super::link::{Link, State};
-use super::stream::Reader;
+use super::stream::{Reader, failure};
 use super::time;
 use crate::error::ConnectionError;
 
@@ -109,21 +109,25 @@ impl Connection {
         state.set_task(cx.waker());
         let up = state.up.as_mut().ok_or(ConnectionError::Local)?;
         if let Some(error) = up.failed.take() {
-            up.core.lose(ConnectionError::Io(error.kind()));
+            up.core.lose(failure(&error));
         }
         if self.alarm.rings(now) {
             up.core.time_out(now);
         }
         let read = self.inlet.hand_over(up.core.input());
-        match self.inlet.end.take() {
-            Some(None) => up.core.end_of_stream(),
-            Some(Some(error)) => up.core.lose(ConnectionError::Io(error)),
-            None => {}
-        }
         if !state.notes.is_empty() {
             state.notes(now);
         }
         self.events(now, state)?;
+        // What came before the end counts.
+        if let Some(end) = self.inlet.end.take() {
+            let up = state.up.as_mut().ok_or(ConnectionError::Local)?;
+            match end {
+                None => up.core.end_of_stream(),
+                Some(error) => up.core.lose(error),
+            }
+            self.events(now, state)?;
+        }
         if read {
             state.quiet = self.wake.len() <= 1;
         }
@@ -185,7 +189,7 @@ pub(super) struct Inlet {
     reader: Reader,
     input: BytesMut,
     /// The stream ended, or failed with this.
-    pub(super) end: Option<Option<io::ErrorKind>>,
+    pub(super) end: Option<Option<ConnectionError>>,
     wanted: bool,
     over: bool,
     /// The state machine wants to be polled again though nothing was read.
@@ -208,7 +212,7 @@ impl Inlet {
             match self.reader.poll(cx, &mut self.input) {
                 Poll::Ready(Ok(count)) if count > 0 => {}
                 Poll::Ready(end) => {
-                    (self.end, self.over) = (Some(end.err().map(|error| error.kind())), true);
+                    (self.end, self.over) = (Some(end.err().map(|error| failure(&error))), true);
                     return false;
                 }
                 Poll::Pending => return false,
@@ -238,6 +242,6 @@ impl Inlet {
 /// A stream that cannot be written is lost; the next poll of the core says so.
 pub(super) fn lose_on_error(result: Poll<io::Result<()>>, lose: impl FnOnce(ConnectionError)) {
     if let Poll::Ready(Err(error)) = result {
-        lose(ConnectionError::Io(error.kind()));
+        lose(failure(&error));
     }
 }

@@ -328,8 +328,8 @@ impl Link {
         wake.into_iter().for_each(Waker::wake);
     }
 
-    /// The connection is over. Gives its version at the end.
-    pub(super) fn close(&self, reason: ConnectionError) -> Option<Version> {
+    /// The connection is over. Gives what was agreed on, and the stream to close.
+    pub(super) fn close(&self, reason: ConnectionError) -> Option<(Version, Writer)> {
         let mut state = self.lock();
         let mut wake = Vec::new();
         let up = state.up.take().map(|mut up| {
@@ -356,7 +356,7 @@ impl Link {
         }
         drop(state);
         wake.into_iter().for_each(Waker::wake);
-        up.map(|up| up.core.version())
+        up.map(|up| (up.core.version(), up.writer))
     }
 
     /// No more calls; the task closes the connection when the open ones are done.

@@ -13,9 +13,12 @@ pub mod config;
 mod connection;
 pub mod handler;
 mod link;
+pub mod metrics;
 mod pending;
 mod pool;
 pub mod server;
 mod session;
 pub mod stream;
 mod time;
+#[cfg(feature = "tls")]
+pub mod tls;

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::config::ClientConfig;
 use super::connection::Connection;
 use super::link::{DOWN, Link};
-use super::stream::{Address, Stream};
+use super::stream::{Address, Stream, failure};
 use super::time;
 use crate::core::Version;
 use crate::error::ConnectionError;
@@ -34,11 +34,11 @@ pub(super) struct Pool {
 /// What happened to the connections.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    pub(super) connected: AtomicUsize,
-    pub(super) connect_failed: AtomicUsize,
-    pub(super) lost: AtomicUsize,
-    pub(super) fell_back: AtomicUsize,
-    pub(super) repeated: AtomicUsize,
+    pub(super) connected: AtomicU64,
+    pub(super) connect_failed: AtomicU64,
+    pub(super) lost: AtomicU64,
+    pub(super) fell_back: AtomicU64,
+    pub(super) repeated: AtomicU64,
     pub(super) closed: AtomicBool,
 }
 
@@ -131,7 +131,7 @@ impl Keeper {
                 Err(error) => {
                     negotiate = self.pool.config.connection.negotiate;
                     failures += 1;
-                    self.link().lock().reason = ConnectionError::Io(error.kind());
+                    self.link().lock().reason = failure(&error);
                 }
             }
             if failures > 0 {
@@ -158,7 +158,10 @@ impl Keeper {
         let error = poll_fn(|cx| connection.poll(cx)).await;
         let answered = link.stats().frames_in > answered_before;
         self.pool.counters.lost.fetch_add(1, Relaxed);
-        let version = link.close(error.clone());
+        let (version, writer) = link.close(error.clone()).unzip();
+        if let Some(writer) = writer {
+            tokio::spawn(writer.close());
+        }
         End { error, answered, version }
     }
 }
@@ -177,7 +180,9 @@ impl End {
         let ended = matches!(
             self.error,
             ConnectionError::Closed
-                | ConnectionError::Io(io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+                | ConnectionError::Io(
+                    io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof
+                )
         );
         ended && !self.answered && self.version == Some(Version::Undecided)
     }

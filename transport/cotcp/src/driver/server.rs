@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::config::ServerConfig;
 use super::handler::Handler;
+use super::metrics::{Connections, Metrics};
 use super::session::{Control, Session};
 use super::stream::Stream;
 use super::time;
@@ -30,6 +31,8 @@ enum Listener {
 /// A server that listens. [`Self::serve`] runs it.
 pub struct Server {
     listener: Listener,
+    #[cfg(feature = "tls")]
+    tls: Option<Arc<tokio_rustls::rustls::ServerConfig>>,
     shared: Arc<Shared>,
 }
 
@@ -38,8 +41,11 @@ struct Shared {
     config: ServerConfig,
     sessions: Mutex<Sessions>,
     draining: watch::Sender<bool>,
-    refused: AtomicU64,
     accepted: AtomicU64,
+    refused: AtomicU64,
+    /// Hand-shakes that failed.
+    failed: AtomicU64,
+    lost: AtomicU64,
 }
 
 #[derive(Default)]
@@ -84,10 +90,25 @@ impl Server {
             config,
             sessions: Mutex::default(),
             draining: watch::channel(false).0,
-            refused: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
         };
-        Self { listener, shared: Arc::new(shared) }
+        Self {
+            listener,
+            #[cfg(feature = "tls")]
+            tls: None,
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Speaks TLS with its clients (over TCP).
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn with_tls(mut self, config: Arc<tokio_rustls::rustls::ServerConfig>) -> Self {
+        self.tls = Some(config);
+        self
     }
 
     /// Where it listens, if that is TCP.
@@ -111,12 +132,12 @@ impl Server {
     pub async fn serve<H: Handler>(self, handler: H) {
         let mut draining = self.shared.draining.subscribe();
         loop {
-            let stream = tokio::select! {
-                stream = self.accept() => stream,
+            let accepted = tokio::select! {
+                accepted = self.accept() => accepted,
                 _ = draining.wait_for(|draining| *draining) => break,
             };
-            match stream {
-                Ok(stream) => self.shared.start(stream, handler.clone()),
+            match accepted {
+                Ok(accepted) => self.shared.start(accepted, handler.clone()),
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             }
         }
@@ -129,10 +150,40 @@ impl Server {
         shared.finish().await;
     }
 
-    async fn accept(&self) -> io::Result<Stream> {
+    async fn accept(&self) -> io::Result<Accepted> {
         match &self.listener {
-            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::tcp(stream)),
-            Listener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Stream::unix(stream)),
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                #[cfg(feature = "tls")]
+                if let Some(config) = &self.tls {
+                    return Ok(Accepted::Tls(Arc::clone(config), stream));
+                }
+                Ok(Accepted::Ready(Stream::tcp(stream)))
+            }
+            Listener::Unix(listener, _) => {
+                listener.accept().await.map(|(stream, _)| Accepted::Ready(Stream::unix(stream)))
+            }
+        }
+    }
+}
+
+/// A stream that was accepted.
+enum Accepted {
+    Ready(Stream),
+    #[cfg(feature = "tls")]
+    Tls(Arc<tokio_rustls::rustls::ServerConfig>, tokio::net::TcpStream),
+}
+
+impl Accepted {
+    /// The stream after the hand-shake, if there is one to be made.
+    #[cfg_attr(not(feature = "tls"), expect(clippy::unused_async, reason = "TLS has to wait"))]
+    async fn ready(self, within: Duration) -> io::Result<Stream> {
+        #[cfg(not(feature = "tls"))]
+        let _ = within;
+        match self {
+            Self::Ready(stream) => Ok(stream),
+            #[cfg(feature = "tls")]
+            Self::Tls(config, stream) => super::tls::accept(config, stream, within).await,
         }
     }
 }
@@ -143,26 +194,36 @@ impl Shared {
     }
 
     /// Serves a connection in a task of its own.
-    fn start<H: Handler>(self: &Arc<Self>, stream: Stream, handler: H) {
+    fn start<H: Handler>(self: &Arc<Self>, accepted: Accepted, handler: H) {
         let control = Arc::new(Control::default());
         let mut sessions = self.lock();
         if sessions.open.len() >= self.config.max_connections {
             self.refused.fetch_add(1, Relaxed);
             return;
         }
-        self.accepted.fetch_add(1, Relaxed);
         let number = sessions.next;
         sessions.next += 1;
         sessions.open.insert(number, Arc::clone(&control));
         drop(sessions);
         let shared = Arc::clone(self);
         tokio::spawn(async move {
-            let mut session = Session::new(stream, shared.config.connection.clone(), handler, control);
-            let _ = poll_fn(|cx| session.poll(cx)).await;
-            let mut sessions = shared.lock();
-            sessions.open.remove(&number);
-            sessions.past.add(&session.stats());
+            let entry = Entry { shared: &shared, number };
+            match accepted.ready(shared.config.handshake_timeout).await {
+                Ok(stream) => {
+                    shared.accepted.fetch_add(1, Relaxed);
+                    shared.hold(stream, handler, control).await;
+                    shared.lost.fetch_add(1, Relaxed);
+                }
+                Err(_) => drop(shared.failed.fetch_add(1, Relaxed)),
+            }
+            drop(entry);
         });
+    }
+
+    async fn hold<H: Handler>(&self, stream: Stream, handler: H, control: Arc<Control>) {
+        let mut session = Session::new(stream, self.config.connection.clone(), handler, control);
+        poll_fn(|cx| session.poll(cx)).await;
+        session.close().await;
     }
 
     /// Lets open calls go on for a while, then ends the connections.
@@ -181,11 +242,44 @@ impl Shared {
     }
 }
 
+/// Forgets a connection when its task ends, however that is.
+struct Entry<'a> {
+    shared: &'a Shared,
+    number: u64,
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        let mut sessions = self.shared.lock();
+        if let Some(control) = sessions.open.remove(&self.number) {
+            sessions.past.add(&control.stats());
+        }
+    }
+}
+
 impl ServerHandle {
     /// Takes no more connections and calls; [`Server::serve`] returns when the open calls are done, or after
     /// [`ServerConfig::drain_timeout`].
     pub fn drain(&self) {
         self.shared.draining.send_replace(true);
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        let shared = &self.shared;
+        let sessions = shared.lock();
+        let mut stats = sessions.past;
+        sessions.open.values().for_each(|control| stats.add(&control.stats()));
+        let connections = Connections {
+            open: sessions.open.len() as u64,
+            made: shared.accepted.load(Relaxed),
+            failed: shared.failed.load(Relaxed),
+            lost: shared.lost.load(Relaxed),
+            refused: shared.refused.load(Relaxed),
+            ..Connections::default()
+        };
+        Metrics { connections, stats }
     }
 
     /// Connections that are open.

@@ -37,6 +37,8 @@ pub(super) struct Control {
     noted: AtomicBool,
     /// Streams to whose pipes something happened.
     notes: Mutex<Vec<u64>>,
+    /// The counters after the last round.
+    stats: Mutex<Stats>,
 }
 
 /// Go on.
@@ -58,6 +60,10 @@ impl Control {
     fn wish(&self, wish: u8) {
         self.wish.fetch_max(wish, Relaxed);
         self.wake();
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake(&self) {
@@ -126,8 +132,9 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    pub(super) fn stats(&self) -> Stats {
-        self.core.stats()
+    /// After the end: says goodbye.
+    pub(super) async fn close(self) {
+        self.writer.close().await;
     }
 
     /// One turn. Ready when the connection is over.
@@ -135,7 +142,9 @@ impl<H: Handler> Session<H> {
         self.register(cx);
         for _ in 0..ROUNDS {
             let more = self.inlet.read(cx);
-            match self.round(cx) {
+            let round = self.round(cx);
+            *self.control.stats.lock().unwrap_or_else(PoisonError::into_inner) = self.core.stats();
+            match round {
                 Ok(()) if more || self.inlet.unread => {}
                 Ok(()) => return Poll::Pending,
                 Err(error) => {
@@ -170,12 +179,15 @@ impl<H: Handler> Session<H> {
             self.notes(now);
         }
         self.inlet.hand_over(self.core.input());
-        match self.inlet.end.take() {
-            Some(None) => self.core.end_of_stream(),
-            Some(Some(error)) => self.core.lose(ConnectionError::Io(error)),
-            None => {}
-        }
         self.events(now)?;
+        // What came before the end counts.
+        if let Some(end) = self.inlet.end.take() {
+            match end {
+                None => self.core.end_of_stream(),
+                Some(error) => self.core.lose(error),
+            }
+            self.events(now)?;
+        }
         let written = self.write(cx, now);
         lose_on_error(written, |error| self.core.lose(error));
         if self.core.is_drained() {

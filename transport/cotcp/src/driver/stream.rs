@@ -2,7 +2,7 @@
 //!
 //! A connection reads and writes through two boxed halves: one virtual call per batch of frames.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::io::IoSlice;
 use std::net::SocketAddr;
@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 
 use crate::core::Outbox;
+use crate::error::ConnectionError;
 
 /// First size of the buffer that is read into; many connections are idle.
 const READ_MIN: usize = 4 * 1024;
@@ -25,6 +27,9 @@ const READ_MAX: usize = 128 * 1024;
 const SLICES: usize = 32;
 /// Octets that the kernel takes before a socket is no longer writable: what lies in it cannot be overtaken.
 const NOT_SENT: u32 = 16 * 1024;
+
+/// For the last words to a peer.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 type ReadHalf = Box<dyn AsyncRead + Send + Unpin>;
 type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
@@ -39,10 +44,7 @@ impl Stream {
     /// A TCP connection. Sets what latency needs: small writes leave at once, and little waits in the kernel.
     #[must_use]
     pub fn tcp(stream: TcpStream) -> Self {
-        // Both are hints: without them the connection works, only slower.
-        let _ = stream.set_nodelay(true);
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(NOT_SENT);
+        low_latency(&stream);
         let (reader, writer) = stream.into_split();
         Self::halves(Box::new(reader), Box::new(writer))
     }
@@ -67,6 +69,23 @@ impl Stream {
             writer: Writer { half: writer, dirty: false },
         }
     }
+}
+
+/// Lets small writes leave at once, and little wait in the kernel. Both are hints: without them the connection works,
+/// only slower.
+pub(super) fn low_latency(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let _ = socket2::SockRef::from(stream).set_tcp_notsent_lowat(NOT_SENT);
+}
+
+/// What a stream's error means for its connection.
+pub(super) fn failure(error: &io::Error) -> ConnectionError {
+    #[cfg(feature = "tls")]
+    if let Some(reason) = super::tls::reason(error) {
+        return ConnectionError::Tls(reason);
+    }
+    ConnectionError::Io(error.kind())
 }
 
 /// The half that is read.
@@ -124,6 +143,15 @@ impl Writer {
             self.dirty = false;
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+impl Writer {
+    /// Says the end of what we write, as far as the peer lets us in a moment.
+    pub(super) async fn close(mut self) {
+        let shutdown = poll_fn(|cx| Pin::new(&mut self.half).poll_shutdown(cx));
+        // Nobody is left to tell when that fails.
+        let _ = tokio::time::timeout(FAREWELL, shutdown).await;
     }
 }
 

@@ -2,5 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod calls;
+mod connections;
+mod server;
 mod streams;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;

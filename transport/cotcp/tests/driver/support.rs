@@ -1,7 +1,7 @@
 //! Servers to test against.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cotcp::{Config, Failure, Handler, Request, Server, ServerConfig, ServerHandle};
 
@@ -24,4 +24,19 @@ pub async fn echo() -> SocketAddr {
 /// The result, if it comes in time.
 pub async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.expect("this takes too long")
+}
+
+/// Waits until it is so.
+pub async fn eventually(is: impl Fn() -> bool) {
+    soon(async {
+        while !is() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+}
+
+/// The clock that tokio's timers follow.
+pub fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }
