@@ -479,3 +479,59 @@ fn hellos_are_answered_or_are_requests() {
     peer.send(&plain(HELLO_ID, version_2[0]));
     assert_eq!(peer.next(), Came::Plain(HELLO_ID, version_2[0].to_vec()));
 }
+
+#[test]
+fn whatever_comes_nothing_is_left_behind() {
+    let server = Server::start(Config { max_calls: 8, assembly_budget: 50_000, ..Config::default() });
+    // The same octets in each run: a seed for each connection.
+    for seed in 0..200u32 {
+        let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+        let mut random = |below: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) % below
+        };
+        let mut peer = Peer::client(server.address);
+        if random(4) > 0 {
+            peer.send(&plain(HELLO_ID, b"\x00CoTCP\x01\x02"));
+        }
+        let mut octets = Vec::new();
+        for _ in 0..random(60) {
+            let call = random(12);
+            let more = random(2) == 0;
+            let credit = Frame::Credit { connection: more, octets: random(1 << 20) };
+            octets.extend(match random(14) {
+                0 | 1 => plain(call, b"wait"),
+                2 => plain(call, b"64k"),
+                3 => plain(call, b"1M"),
+                4 => plain(call, &vec![b'p'; random(5000) as usize]),
+                5 | 6 => extended(call, &request(b"wait", more)),
+                7 | 8 => extended(call, &data(random(9000) as usize, more)),
+                9 => extended(call, &Frame::Cancel { code: Code::CANCELLED }),
+                10 => extended(if more { 0 } else { call }, &credit),
+                11 => extended(0, &Frame::Ping([seed as u8; 8])),
+                12 => extended(0, &Frame::GoAway { code: Code::NONE, text: "".into() }),
+                _ if random(8) == 0 => {
+                    unchecked(call, &[random(12) as u8, random(256) as u8, random(256) as u8])
+                }
+                _ => plain(call, b"slow"),
+            });
+        }
+        // Whole, cut off somewhere, or one octet changed.
+        let at = random(octets.len() as u32 + 1) as usize;
+        match random(3) {
+            0 => octets.truncate(at),
+            1 if at < octets.len() => octets[at] ^= 1 << random(8),
+            _ => {}
+        }
+        peer.send(&octets);
+        match random(3) {
+            0 => peer.finish(),
+            1 => peer.reset(),
+            _ => drop(peer),
+        }
+    }
+    // Who comes now comes after all of them.
+    still_serves(&server);
+    server.until("all gone", |seen| seen.connections == 0 && seen.waiting == 0);
+    assert!(server.seen().dropped > 100, "{}", server.seen().dropped);
+}

@@ -16,3 +16,5 @@ mod pcap;
 mod process;
 mod raw;
 mod tap;
+#[cfg(feature = "tls")]
+mod tls;
