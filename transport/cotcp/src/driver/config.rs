@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::Config;
 
-/// How a [`super::Client`] behaves.
+/// How a [`super::client::Client`] behaves.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
     /// Each connection.
@@ -24,7 +24,7 @@ pub struct ClientConfig {
     pub backoff_max: Duration,
     /// How often a call that no server has begun with is repeated.
     pub repeats: u32,
-    /// How long [`super::Client::close`] waits for open calls.
+    /// How long [`super::client::Client::close`] waits for open calls.
     pub drain_timeout: Duration,
 }
 
@@ -50,7 +50,7 @@ impl From<Config> for ClientConfig {
     }
 }
 
-/// How a [`super::Server`] behaves.
+/// How a [`super::server::Server`] behaves.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// Each connection.
