@@ -25,7 +25,8 @@ struct Secrets(Mutex<String>);
 
 impl KeyLog for Secrets {
     fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
-        let hex = |octets: &[u8]| octets.iter().fold(String::new(), |text, octet| text + &format!("{octet:02x}"));
+        let hex =
+            |octets: &[u8]| octets.iter().fold(String::new(), |text, octet| text + &format!("{octet:02x}"));
         let mut text = self.0.lock().unwrap();
         writeln!(text, "{label} {} {}", hex(client_random), hex(secret)).unwrap();
     }
