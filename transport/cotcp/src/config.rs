@@ -15,11 +15,11 @@ pub struct Config {
     pub negotiate: bool,
     /// Calls open at once, at most [`MAX_CALLS`]. Server: what it works on; client: what it opens.
     pub max_calls: u32,
-    /// Octets of DATA that the peer may send of one message before it hears from us.
+    /// Octets of DATA that the peer may send of one message before it hears from us; at least four fragments.
     pub call_window: u32,
     /// The same for all messages together.
     pub connection_window: u32,
-    /// Longest message taken in.
+    /// Longest message taken in whole. One that is handed on in parts may be longer.
     pub max_message: u32,
     /// Octets of unfinished messages that are held at once while whole messages are assembled.
     pub assembly_budget: usize,
@@ -34,7 +34,8 @@ pub struct Config {
     pub v1_error_body: Option<Bytes>,
     /// How long calls that need version 2 wait for the server's HELLO.
     pub hello_timeout: Duration,
-    /// Client: how long a call without a deadline of its own waits for the first of its answer.
+    /// Client: how long a call without a deadline of its own waits for the first of its answer. A version 1 server from
+    /// which nothing comes for as long again after a call was given up is taken for dead.
     pub call_timeout: Option<Duration>,
     /// From the first octet of a frame to its last.
     pub frame_timeout: Duration,

@@ -7,6 +7,9 @@ pub const MAGIC: [u8; 6] = [0, b'C', b'o', b'T', b'C', b'P'];
 /// The version described by the specification's §3 and on.
 pub const VERSION: u8 = 2;
 
+/// Windows we offer are not smaller.
+const LEAST_WINDOW: u32 = 4 * crate::frame::FRAGMENT as u32;
+
 const CLIENT: u8 = 1;
 const SERVER: u8 = 2;
 
@@ -34,8 +37,8 @@ impl Limits {
     /// What a side with this configuration offers.
     #[must_use]
     pub fn of(config: &Config) -> Self {
-        // More credit than 2³¹ − 1 cannot be given.
-        let window = |octets: u32| octets.clamp(1, i32::MAX as u32);
+        // More credit than 2³¹ − 1 cannot be given; with less than a few fragments each would wait for the last.
+        let window = |octets: u32| octets.clamp(LEAST_WINDOW, i32::MAX as u32);
         Self {
             max_calls: config.calls(),
             call_window: window(config.call_window),

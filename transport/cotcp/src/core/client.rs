@@ -802,9 +802,14 @@ impl Client {
     /// Ends calls that wait for too long, and forgets those given up long ago.
     fn sweep(&mut self, now: Instant) {
         let (mut overdue, mut forgotten) = (Vec::new(), Vec::new());
+        let mut silent = false;
         for (id, call) in self.calls.iter_mut() {
             if call.given_up {
-                if self.link.version == Version::V2 && now.saturating_duration_since(call.since) >= LINGER {
+                let since = now.saturating_duration_since(call.since);
+                if self.link.version != Version::V2 {
+                    let unheard = self.link.silent_since() <= call.since;
+                    silent |= unheard && self.link.config.call_timeout.is_some_and(|most| since >= most);
+                } else if since >= LINGER {
                     forgotten.push(id);
                 }
             } else if call.overdue(now, &self.link.config) {
@@ -820,6 +825,10 @@ impl Client {
         }
         if self.calls.len() > 0 {
             self.link.sweep_later(now);
+        }
+        // Version 1 has no PING: a call was given up, and long after that still nothing at all has come.
+        if silent {
+            self.lose(ConnectionError::Silent);
         }
     }
 

@@ -225,7 +225,7 @@ fn version_1_keeps_the_id_of_a_call_given_up() {
     assert!(pair.client.cancel(pair.now, id, Code::CANCELLED));
     pair.settle();
     let request = pair.request();
-    pair.pass_flowing(Duration::from_secs(100));
+    pair.pass_flowing(Duration::from_secs(20));
     pair.respond(request.id, "late");
     pair.settle();
     assert_eq!(pair.client_events, []);

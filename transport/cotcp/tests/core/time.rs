@@ -46,6 +46,27 @@ fn calls_time_out_without_help() {
     assert_eq!(pair.client_events, [ClientEvent::Failed { id: long, error: CallError::Timeout }]);
 }
 
+/// A version 1 server that is gone without a word is taken for dead; one that says anything is not.
+#[test]
+fn a_mute_server_is_left() {
+    for mute in [true, false] {
+        let mut pair = Pair::new(v1(), v1());
+        pair.call("x");
+        pair.settle();
+        for second in 0..70 {
+            pair.pass(SECOND);
+            if !mute && second % 20 == 0 {
+                pair.call("y");
+                pair.up(usize::MAX);
+                let Some(ServerEvent::Request(request)) = pair.server_events.pop() else { panic!() };
+                pair.respond(request.id, "y");
+                pair.down(usize::MAX);
+            }
+        }
+        assert_eq!(pair.client_error, mute.then_some(ConnectionError::Silent));
+    }
+}
+
 /// Deadlines of calls that ended long before take no room.
 #[test]
 fn deadlines_of_ended_calls_are_forgotten() {
