@@ -7,6 +7,7 @@
 //! Read first: [`targets`]; [`smoke`] is the driver.
 #![forbid(unsafe_code)]
 
+mod cotcp;
 pub mod mutate;
 mod rules;
 pub mod smoke;

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::rules;
+use crate::{cotcp, rules};
 
 /// One decoder or endpoint.
 pub struct Target {
@@ -20,6 +20,9 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "classifier", run: rules::program, seeds: rules::seeds },
     Target { name: "config", run: config, seeds: || vec![include_bytes!("../../godwit.yaml").to_vec()] },
+    Target { name: "cotcp-client", run: cotcp::client, seeds: cotcp::client_seeds },
+    Target { name: "cotcp-server", run: cotcp::server, seeds: cotcp::server_seeds },
+    Target { name: "cotcp-wired", run: cotcp::wired, seeds: cotcp::wired_seeds },
     Target { name: "gtpu", run: gtpu, seeds: || folder("gtpu") },
     Target { name: "ip", run: ip, seeds: || folder("ip") },
     Target { name: "nas", run: nas, seeds: nas_seeds },
