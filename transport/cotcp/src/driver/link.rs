@@ -19,7 +19,7 @@ use bytes::Bytes;
 use super::body::{Next, Owner, Pipe};
 use super::stream::Writer;
 use super::time;
-use crate::core::{self, CallId, CallOptions, ClientEvent, Version};
+use crate::core::{self, CallId, CallOptions, ClientEvent, Outbox, Version};
 use crate::error::{CallError, Code, ConnectionError};
 use crate::{Config, Stats};
 
@@ -329,7 +329,7 @@ impl Link {
     }
 
     /// The connection is over. Gives what was agreed on, and the stream to close.
-    pub(super) fn close(&self, reason: ConnectionError) -> Option<(Version, Writer)> {
+    pub(super) fn close(&self, reason: ConnectionError) -> Option<(Version, Writer, Outbox)> {
         let mut state = self.lock();
         let mut wake = Vec::new();
         let up = state.up.take().map(|mut up| {
@@ -337,10 +337,6 @@ impl Link {
             while let Ok(Some(event)) = up.core.poll(time::now()) {
                 state.event(event, &mut wake);
             }
-            // What the core has to say about it, as far as the stream takes it.
-            let mut cx = Context::from_waker(Waker::noop());
-            let _ = up.writer.poll(&mut cx, up.core.output());
-            let _ = up.writer.poll_flush(&mut cx);
             up
         });
         if let Some(up) = &up {
@@ -356,7 +352,7 @@ impl Link {
         }
         drop(state);
         wake.into_iter().for_each(Waker::wake);
-        up.map(|up| (up.core.version(), up.writer))
+        up.map(|mut up| (up.core.version(), up.writer, std::mem::take(up.core.output())))
     }
 
     /// No more calls; the task closes the connection when the open ones are done.

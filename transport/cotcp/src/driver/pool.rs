@@ -158,9 +158,10 @@ impl Keeper {
         let error = poll_fn(|cx| connection.poll(cx)).await;
         let answered = link.stats().frames_in > answered_before;
         self.pool.counters.lost.fetch_add(1, Relaxed);
-        let (version, writer) = link.close(error.clone()).unzip();
-        if let Some(writer) = writer {
-            tokio::spawn(writer.close());
+        let up = link.close(error.clone());
+        let version = up.as_ref().map(|(version, ..)| *version);
+        if let Some((_, writer, rest)) = up {
+            tokio::spawn(writer.close(rest));
         }
         End { error, answered, version }
     }

@@ -133,8 +133,8 @@ impl<H: Handler> Session<H> {
     }
 
     /// After the end: says goodbye.
-    pub(super) async fn close(self) {
-        self.writer.close().await;
+    pub(super) async fn close(mut self) {
+        self.writer.close(std::mem::take(self.core.output())).await;
     }
 
     /// One turn. Ready when the connection is over.

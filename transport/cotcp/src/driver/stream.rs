@@ -147,11 +147,14 @@ impl Writer {
 }
 
 impl Writer {
-    /// Says the end of what we write, as far as the peer lets us in a moment.
-    pub(super) async fn close(mut self) {
-        let shutdown = poll_fn(|cx| Pin::new(&mut self.half).poll_shutdown(cx));
+    /// Writes what is left and says that it is the end, as far as the peer lets us in a moment.
+    pub(super) async fn close(mut self, mut rest: Outbox) {
+        let farewell = async {
+            poll_fn(|cx| self.poll(cx, &mut rest)).await?;
+            poll_fn(|cx| Pin::new(&mut self.half).poll_shutdown(cx)).await
+        };
         // Nobody is left to tell when that fails.
-        let _ = tokio::time::timeout(FAREWELL, shutdown).await;
+        let _ = tokio::time::timeout(FAREWELL, farewell).await;
     }
 }
 

@@ -535,3 +535,16 @@ fn whatever_comes_nothing_is_left_behind() {
     server.until("all gone", |seen| seen.connections == 0 && seen.waiting == 0);
     assert!(server.seen().dropped > 100, "{}", server.seen().dropped);
 }
+
+#[test]
+fn the_reason_arrives_behind_much_else() {
+    let server = Server::start(Config::default());
+    let mut peer = Peer::client(server.address);
+    peer.hello(Limits { call_window: 8 << 20, connection_window: 8 << 20, ..Limits::default() });
+    for id in 0..5 {
+        peer.send(&plain(id, b"1M"));
+    }
+    while !matches!(peer.next(), Came::Extended(1, Frame::Data { .. })) {}
+    peer.send(&unchecked(1, &[42, 0]));
+    ends_with(&mut peer, Code::PROTOCOL, "behind much");
+}
