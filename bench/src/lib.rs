@@ -11,12 +11,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+pub mod cotcp;
 pub mod machine;
 pub mod pdr;
 pub mod plot;
 pub mod procedures;
 pub mod progress;
 pub mod result;
+mod samples;
 pub mod stats;
 
 /// Options every experiment takes.
@@ -39,6 +41,7 @@ pub fn write(experiment: &result::Experiment, folder: &Path) -> anyhow::Result<(
     std::fs::write(&json, text).with_context(|| format!("cannot write {}", json.display()))?;
     let svg = folder.join(format!("{}.svg", experiment.experiment));
     match experiment.experiment.as_str() {
+        "cotcp" => plot::draw_panels(experiment, &cotcp::panels::panels(experiment), &svg)?,
         "pdr" => plot::draw_panels(experiment, &pdr::panels::panels(experiment), &svg)?,
         _ => plot::draw(experiment, &svg)?,
     }

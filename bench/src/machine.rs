@@ -3,6 +3,9 @@
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
 use crate::result::Machine;
 
 /// Commit of the sources this binary is run from, with `-dirty` when they were changed.
@@ -31,6 +34,18 @@ pub fn describe() -> Machine {
         memory_mb: kilobytes / 1024,
         kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
     }
+}
+
+/// Cores that this process may use.
+pub(crate) fn cores() -> Vec<usize> {
+    let set = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+    (0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).collect()
+}
+
+/// Keeps the calling thread, and those it starts, on some cores; false when the system refuses.
+pub(crate) fn pin(cores: &[usize]) -> bool {
+    let mut set = CpuSet::new();
+    cores.iter().all(|core| set.set(*core).is_ok()) && sched_setaffinity(Pid::from_raw(0), &set).is_ok()
 }
 
 /// A time as `2026-01-31T12:00:00Z`.

@@ -13,9 +13,13 @@ use crate::output::{self, Format, Table};
 /// Options of `godwit bench`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The experiment.
-    #[arg(value_enum)]
+    #[command(subcommand)]
     experiment: Name,
+}
+
+/// Options of every experiment.
+#[derive(clap::Args, Debug)]
+struct Common {
     /// End within a minute, with fewer samples.
     #[arg(long)]
     quick: bool,
@@ -27,12 +31,29 @@ pub struct Args {
 }
 
 /// Experiments.
-#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+#[derive(clap::Subcommand, Debug)]
 enum Name {
     /// Registration and session establishment: core time, and registrations per second.
-    Procedures,
+    Procedures(Common),
     /// Packet classifiers: look-up and update of packet detection rules, every backend.
-    Pdr,
+    Pdr(Common),
+    /// CoTCP against sequential TCP, HTTP/2, gRPC and yamux: the paper's benchmarks.
+    #[command(args_conflicts_with_subcommands = true)]
+    Cotcp {
+        #[command(flatten)]
+        common: Common,
+        #[command(subcommand)]
+        part: Option<Part>,
+    },
+}
+
+/// The processes of `cotcp`, for use by hand.
+#[derive(clap::Subcommand, Debug)]
+enum Part {
+    /// The server: answers requests after a delay. Prints its address as JSON and serves until it is stopped.
+    Serve(bench::cotcp::params::Serve),
+    /// The client: workers that send a request, wait for its answer and send the next. Prints what it found as JSON.
+    Load(bench::cotcp::params::Load),
 }
 
 /// Runs the experiment; exit code 1 when one of its checks failed.
@@ -40,13 +61,45 @@ enum Name {
 /// # Errors
 /// The network could not be built, or the result not be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let options = Options { quick: args.quick, out: std::path::absolute(&args.out)? };
-    let experiment = match args.experiment {
-        Name::Procedures => in_lab(bench::procedures::run(&options))?,
-        Name::Pdr => bench::pdr::run(&options)?,
-    };
+    match &args.experiment {
+        Name::Procedures(common) => finish(common, |options| in_lab(bench::procedures::run(options))),
+        Name::Pdr(common) => finish(common, bench::pdr::run),
+        Name::Cotcp { common, part: None } => finish(common, |options| {
+            if !net::capability::Capability::SysAdmin.held() {
+                // Only the link of limited rate needs rights: without them the experiment uses the loopback interface
+                // and says so.
+                let _ = net::netns::enter_user_namespace();
+            }
+            tokio::runtime::Runtime::new()?.block_on(bench::cotcp::run(options))
+        }),
+        Name::Cotcp { part: Some(part), .. } => run_part(part),
+    }
+}
+
+/// One side of `cotcp`.
+fn run_part(part: &Part) -> anyhow::Result<ExitCode> {
+    match part {
+        Part::Serve(serve) => match bench::cotcp::serve::run(serve, output::json_line)? {},
+        Part::Load(load) => {
+            let report = bench::cotcp::load::run(load)?;
+            output::json_line(&report)?;
+            Ok(if report.wrong + report.failed == 0 {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::from(EXIT_FAILED)
+            })
+        }
+    }
+}
+
+fn finish(
+    common: &Common,
+    run: impl FnOnce(&Options) -> anyhow::Result<Experiment>,
+) -> anyhow::Result<ExitCode> {
+    let options = Options { quick: common.quick, out: std::path::absolute(&common.out)? };
+    let experiment = run(&options)?;
     let (json, svg) = bench::write(&experiment, &options.out)?;
-    if args.format.json {
+    if common.format.json {
         output::json(&experiment)?;
     } else {
         output::text(&summary(&experiment))?;

@@ -78,6 +78,14 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(text(&line)?)
 }
 
+/// Writes a value as JSON in one line, for a program that reads lines.
+///
+/// # Errors
+/// As [`text`].
+pub fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
+    Ok(text(&(serde_json::to_string(value)? + "\n"))?)
+}
+
 /// Writes JSON or, without `--json`, the table (or what to say when it is empty).
 ///
 /// # Errors

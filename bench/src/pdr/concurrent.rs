@@ -14,7 +14,7 @@ use classifier::{Backend, Classifier, Rule};
 use net::time::{self, Duration};
 
 use super::lookup::{SEED, Situation};
-use super::measure::{self, BATCH};
+use super::measure::BATCH;
 use super::results::{Axes, Results};
 use super::{Plan, Session};
 
@@ -74,7 +74,7 @@ impl Visit for UnderUpdates<'_> {
         let control = Control::default();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                measure::pin(self.other);
+                crate::machine::pin(&[self.other]);
                 write(&mut writer, &self.situation.rules, &control);
             });
             for round in 0..self.plan.rounds {

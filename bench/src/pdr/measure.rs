@@ -3,23 +3,9 @@
 use std::ops::Range;
 
 use net::time::{self, Duration};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
 
 /// Packets per call in the series of batches.
 pub(super) const BATCH: usize = 32;
-
-/// Cores that this process may use.
-pub(super) fn cores() -> Vec<usize> {
-    let set = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
-    (0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).collect()
-}
-
-/// Keeps the calling thread on a core; false when the system refuses.
-pub(super) fn pin(core: usize) -> bool {
-    let mut set = CpuSet::new();
-    set.set(core).is_ok() && sched_setaffinity(Pid::from_raw(0), &set).is_ok()
-}
 
 /// Nanoseconds that `work` takes.
 pub(super) fn nanoseconds(work: impl FnOnce()) -> f64 {

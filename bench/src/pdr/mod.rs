@@ -146,7 +146,7 @@ impl Session {
 /// # Errors
 /// The machine gives this process no core.
 pub fn run(options: &Options) -> anyhow::Result<Experiment> {
-    let cores = measure::cores();
+    let cores = crate::machine::cores();
     let [core, others @ ..] = cores.as_slice() else { bail!("no core to measure on") };
     let plan = Plan::new(options.quick);
     let mut experiment = Experiment::new("pdr", options.quick);
@@ -156,7 +156,7 @@ pub fn run(options: &Options) -> anyhow::Result<Experiment> {
     experiment.param("batch", measure::BATCH);
     experiment.param("build_limit_s", plan.build_limit.as_secs_f64());
     experiment.param("build", if cfg!(debug_assertions) { "debug" } else { "release" });
-    experiment.param("core", if measure::pin(*core) { *core as i64 } else { -1 });
+    experiment.param("core", if crate::machine::pin(&[*core]) { *core as i64 } else { -1 });
     experiment.param("clock_ns", measure::clock_cost());
 
     experiment.param("rte_acl", rte_acl::start(*core));

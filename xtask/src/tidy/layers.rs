@@ -84,7 +84,7 @@ const WRAPPED: &[(&str, &[&str], &str)] = &[
     ("dcsctp", &["net"], "use `net::sctp`"),
     ("rtnetlink", &["net"], "use `net::link`"),
     ("rusqlite", &["store"], "use the trait of `store`"),
-    ("hyper", &["sbi", "nf", "lab"], "use `sbi` for SBI operations, `nf::oam` for administration"),
+    ("hyper", &["sbi", "nf", "lab", "bench"], "use `sbi` for SBI operations, `nf::oam` for administration"),
 ];
 
 /// Crates that exist for programs and experiments only: libraries have typed errors.

@@ -1,0 +1,90 @@
+//! CoTCP by its own driver for tokio, as its users have it: a call is a future that a worker's task awaits, a handler an
+//! asynchronous closure.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use cotcp::{Client, ClientConfig, Config, Failure, Request, Server};
+use futures_util::future::try_join_all;
+
+use super::load::{Call, Crew};
+use super::params::Protocol;
+use super::serve::App;
+
+/// Room for what waits to be written: a large message of version 1 is there as a whole.
+const OUTPUT_MAX: usize = 8 << 20;
+
+fn config(protocol: Protocol) -> Config {
+    let config = Config { max_calls: cotcp::config::MAX_CALLS, ..Config::default() };
+    match protocol {
+        Protocol::CotcpV1 => Config { negotiate: false, max_output: OUTPUT_MAX, ..config },
+        _ => config,
+    }
+}
+
+/// Listens.
+pub(super) async fn bind(address: SocketAddr, protocol: Protocol) -> std::io::Result<Server> {
+    Server::bind(address, config(protocol)).await
+}
+
+/// Answers what comes.
+pub(super) async fn serve(server: Server, app: App) {
+    let handler = move |request: Request| {
+        let app = app.clone();
+        async move { Ok::<_, Failure>(app.answer(request.body).await) }
+    };
+    server.serve(handler).await;
+}
+
+/// Connects and starts the workers.
+pub(super) async fn start(crew: &mut Crew) -> anyhow::Result<()> {
+    let protocol = crew.load.protocol;
+    let connections = crew.load.connections as usize;
+    let pool = protocol == Protocol::CotcpPool;
+    let config = ClientConfig {
+        connections: if pool { connections } else { 1 },
+        connection: config(protocol),
+        ..ClientConfig::default()
+    };
+    if pool {
+        // The pool shares its connections out itself.
+        crew.load.connections = 1;
+    }
+    let connect = async |server: SocketAddr| {
+        let client = Client::connect(server, config.clone()).await?;
+        Ok(Caller { client, parts: protocol == Protocol::CotcpV1 })
+    };
+    crew.start(connect).await?;
+    crew.load.connections = connections as u32;
+    Ok(())
+}
+
+/// A worker's access to a connection.
+#[derive(Clone)]
+struct Caller {
+    client: Client,
+    /// Whether what is too long for a frame of version 1 goes as many calls.
+    parts: bool,
+}
+
+impl Call for Caller {
+    async fn call(&mut self, request: Bytes) -> anyhow::Result<Bytes> {
+        if self.parts && request.len() > usize::from(u16::MAX) {
+            return self.call_in_parts(request).await;
+        }
+        Ok(self.client.call(request).await?)
+    }
+}
+
+impl Caller {
+    /// Parts of like length, all sent at once.
+    async fn call_in_parts(&self, request: Bytes) -> anyhow::Result<Bytes> {
+        let count = request.len().div_ceil(usize::from(u16::MAX));
+        let length = request.len().div_ceil(count);
+        let parts = (0..request.len()).step_by(length).map(|at| {
+            let part = request.slice(at..request.len().min(at + length));
+            self.client.call(part)
+        });
+        Ok(try_join_all(parts).await?.concat().into())
+    }
+}

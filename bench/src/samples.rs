@@ -1,0 +1,104 @@
+//! Samples by series and place on the x axis, while they come in.
+
+use std::collections::BTreeMap;
+
+use crate::result::{Point, Series};
+use crate::stats::median;
+
+/// What a series shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Axes {
+    /// What x means.
+    pub(crate) x: &'static str,
+    /// What the samples are.
+    pub(crate) y: &'static str,
+    /// Unit of the samples.
+    pub(crate) unit: &'static str,
+}
+
+/// Samples of one series.
+struct Curve {
+    axes: Axes,
+    /// By x, in the order taken.
+    points: BTreeMap<u64, Vec<f64>>,
+}
+
+/// Samples of all series.
+#[derive(Default)]
+pub(crate) struct Results {
+    series: BTreeMap<String, Curve>,
+}
+
+impl Results {
+    /// Adds a sample.
+    pub(crate) fn add(&mut self, name: String, axes: Axes, x: usize, sample: f64) {
+        let curve = self.series.entry(name).or_insert_with(|| Curve { axes, points: BTreeMap::new() });
+        curve.points.entry(x as u64).or_default().push(sample);
+    }
+
+    /// The samples of a series at a place; none when it was not measured.
+    pub(crate) fn samples(&self, name: &str, x: usize) -> &[f64] {
+        let point = self.series.get(name).and_then(|curve| curve.points.get(&(x as u64)));
+        point.map_or(&[], Vec::as_slice)
+    }
+
+    /// Their median, if there are any.
+    pub(crate) fn median(&self, name: &str, x: usize) -> Option<f64> {
+        let samples = self.samples(name, x);
+        (!samples.is_empty()).then(|| median(samples))
+    }
+
+    /// The median of what `of` is slower than `than`, sample by sample of the same round.
+    pub(crate) fn ratio(&self, of: &str, than: &str, x: usize) -> Option<f64> {
+        let pairs = self.samples(of, x).iter().zip(self.samples(than, x));
+        let ratios: Vec<f64> = pairs.map(|(of, than)| of / than).collect();
+        (!ratios.is_empty()).then(|| median(&ratios))
+    }
+
+    /// The median of what a series is slower at one place than at another, round by round.
+    pub(crate) fn slowdown(&self, name: &str, at: usize, than: usize) -> Option<f64> {
+        let pairs = self.samples(name, at).iter().zip(self.samples(name, than));
+        let ratios: Vec<f64> = pairs.map(|(at, than)| at / than).collect();
+        (!ratios.is_empty()).then(|| median(&ratios))
+    }
+
+    /// In the form of result files.
+    pub(crate) fn into_series(self) -> Vec<Series> {
+        let series = |(name, curve): (String, Curve)| {
+            let Axes { x, y, unit } = curve.axes;
+            let point = |(x, samples): (u64, Vec<f64>)| Point {
+                x: x as f64,
+                // A hundredth of a unit says all, and keeps the files small.
+                samples: samples.into_iter().map(|sample| (sample * 100.0).round() / 100.0).collect(),
+            };
+            Series {
+                name,
+                x_label: x.to_owned(),
+                y_label: y.to_owned(),
+                unit: unit.to_owned(),
+                points: curve.points.into_iter().map(point).collect(),
+            }
+        };
+        self.series.into_iter().map(series).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AXES: Axes = Axes { x: "rules", y: "look-up", unit: "ns" };
+
+    #[test]
+    fn ratios_are_taken_pair_by_pair() {
+        let mut results = Results::default();
+        for (list, auto) in [(10.0, 1.0), (40.0, 2.0), (90.0, 3.0)] {
+            results.add("list".to_owned(), AXES, 4, list);
+            results.add("auto".to_owned(), AXES, 4, auto);
+        }
+        assert_eq!(results.ratio("list", "auto", 4), Some(20.0));
+        assert_eq!(results.median("auto", 4), Some(2.0));
+        assert_eq!(results.ratio("list", "other", 4), None);
+        assert_eq!(results.into_series().len(), 2);
+    }
+}
