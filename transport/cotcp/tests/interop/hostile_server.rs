@@ -153,7 +153,7 @@ fn lengths_lie() {
 
 #[test]
 fn messages_that_do_not_fit_or_never_end_fail_alone() {
-    let server = Server::start(Config { max_message: 20_000, call_window: 8192, ..quick() });
+    let server = Server::start(Config { max_message: 20_000, ..quick() });
     let mut peer = Peer::client(server.address);
     peer.hello(Limits::default());
     let error = |code| {
@@ -232,24 +232,24 @@ fn unfinished_messages_take_a_limited_amount_of_memory() {
 
 #[test]
 fn flow_control_is_not_optional() {
-    let config = || Config { call_window: 8192, connection_window: 16_384, ..Config::default() };
+    let config = || Config { call_window: 16_384, connection_window: 32_768, ..Config::default() };
     let server = Server::start(config());
     let begin = |peer: &mut Peer, call| peer.send(&extended(call, &request(b"", true)));
     // More than the window in one breath. Credit may come back between, so much more is sent.
     let mut peer = Peer::client(server.address);
     peer.hello(Limits::default());
     begin(&mut peer, 1);
-    peer.send(&extended(1, &data(8193, true)));
+    peer.send(&extended(1, &data(16_385, true)));
     ends_with(&mut peer, Code::FLOW_CONTROL, "more than a message's window");
     // Of a call that is over: its DATA still uses credit of the connection, which comes back.
     let mut peer = Peer::client(server.address);
     peer.hello(Limits::default());
     for _ in 0..20 {
-        peer.send(&extended(9, &data(8192, true)));
-        let credit = Came::Extended(0, Frame::Credit { connection: true, octets: 8192 });
+        peer.send(&extended(9, &data(16_384, true)));
+        let credit = Came::Extended(0, Frame::Credit { connection: true, octets: 16_384 });
         assert_eq!(peer.next(), credit);
     }
-    peer.send(&extended(9, &data(16_385, true)));
+    peer.send(&extended(9, &data(32_769, true)));
     ends_with(&mut peer, Code::FLOW_CONTROL, "more than the connection's window");
     // More credit than there can be: of the connection at any time, of a message while it is sent.
     for connection in [false, true] {
@@ -547,4 +547,39 @@ fn the_reason_arrives_behind_much_else() {
     while !matches!(peer.next(), Came::Extended(1, Frame::Data { .. })) {}
     peer.send(&unchecked(1, &[42, 0]));
     ends_with(&mut peer, Code::PROTOCOL, "behind much");
+}
+
+#[test]
+fn what_is_allowed_is_no_abuse() {
+    let server = Server::start(Config { max_calls: 4, ..Config::default() });
+    // Small windows: thousands of CREDITs in a second, each for DATA that came.
+    let mut peer = Peer::client(server.address);
+    peer.hello(Limits { call_window: 600, connection_window: 600, ..Limits::default() });
+    peer.send(&plain(1, b"1M"));
+    loop {
+        match peer.next_of_calls() {
+            Came::Extended(1, Frame::Response { more: true, .. }) => {}
+            Came::Extended(1, Frame::Data { more: true, body }) => {
+                let octets = body.len() as u32;
+                let credit = |connection| Frame::Credit { connection, octets };
+                peer.send(&[extended(1, &credit(false)), extended(0, &credit(true))].concat());
+            }
+            Came::Extended(1, Frame::Data { more: false, .. }) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    // One-way calls that come faster than they are handled are not handled; other calls go on.
+    let mut peer = Peer::client(server.address);
+    peer.hello(Limits::default());
+    peer.send(&[plain(1, b"slow"), plain(2, b"1 s"), plain(3, b"1 s"), plain(4, b"1 s")].concat());
+    let one_way = |id| Frame::Request {
+        more: false,
+        one_way: true,
+        options: Options::default(),
+        body: plain(id, b"").into(),
+    };
+    for id in 10..5000 {
+        peer.send(&extended(id, &one_way(id)));
+    }
+    assert_eq!(peer.next_of_calls(), Came::Plain(1, b"slow".to_vec()));
 }
