@@ -17,6 +17,7 @@ use super::link::{Link, State};
 use super::stream::{Reader, failure};
 use super::time;
 use crate::error::ConnectionError;
+use crate::frame;
 
 /// Rounds of reading and writing in one turn, so that other tasks of the executor have theirs.
 const ROUNDS: usize = 8;
@@ -180,6 +181,8 @@ impl Connection {
             up.core.lose(ConnectionError::Local);
             cx.waker().wake_by_ref();
         }
+        // What was written made room for callers.
+        state.unblock(&mut self.wake);
         Ok(())
     }
 }
@@ -232,9 +235,11 @@ impl Inlet {
         std::mem::swap(input, &mut self.input);
     }
 
-    /// Notes whether to read on.
+    /// Notes whether to read on. When that was not wanted before, nothing would wake the task for it. A whole frame that is
+    /// left means that the state machine held back and does not any more: nothing new may come after it.
     pub(super) fn wanted(&mut self, wanted: bool) {
-        self.unread = wanted && !self.wanted;
+        let whole = |(_, length)| self.input.len() >= frame::HEADER + length;
+        self.unread = wanted && (!self.wanted || frame::read_header(&self.input).is_some_and(whole));
         self.wanted = wanted;
     }
 }

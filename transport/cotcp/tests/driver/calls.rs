@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use cotcp::{Client, ClientConfig, Config};
+use cotcp::{Client, ClientConfig, Config, Failure, Request};
 
-use super::support::{echo, soon};
+use super::support::{PATIENCE, echo, serve, soon};
 
 /// Calls of many tasks each get their own answer, on one thread and on several (CO-2, CO-3).
 async fn many(client: Client) {
@@ -44,4 +44,22 @@ async fn many_tasks_on_many_threads_share_connections() {
 async fn callers_wait_for_room() {
     let config = Config { max_calls: 2, ..Config::default() };
     many(Client::connect(echo().await, config).await.unwrap()).await;
+}
+
+/// A server that stops in the middle of what it read, as many answers wait, goes on when these are written (CO-8).
+#[tokio::test]
+async fn a_server_goes_on_after_its_outbox_was_full() {
+    let config = Config { max_output: 1000, call_timeout: Some(PATIENCE / 4), ..Config::default() };
+    let (address, _server) =
+        serve(config.clone(), |request: Request| async move { Ok::<_, Failure>(request.body) }).await;
+    let client = Client::connect(address, Config { max_output: 1 << 20, ..config }).await.unwrap();
+    let calls: Vec<_> = (0..300u32)
+        .map(|call| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call(vec![call as u8; 200]).await.unwrap() })
+        })
+        .collect();
+    for call in calls {
+        assert_eq!(soon(call).await.unwrap().len(), 200);
+    }
 }
