@@ -249,6 +249,9 @@ impl<'a> Call<'a> {
     /// Makes the call, or waits for room; gives the error that ends it.
     fn begin(&mut self, cx: &Context<'_>) -> Result<(), CallError> {
         self.keep_deadline();
+        if self.pool.counters.closed.load(Relaxed) {
+            return Err(CallError::GoingAway);
+        }
         let (index, lone) = self.pool.choose();
         let link = &self.pool.links[index];
         let config = &self.pool.config;
@@ -267,9 +270,6 @@ impl<'a> Call<'a> {
             }
             Begin::Down(ticket) => {
                 self.stage = CallStage::Blocked { link: index, ticket };
-                if self.pool.counters.closed.load(Relaxed) {
-                    return Err(CallError::GoingAway);
-                }
                 let error = CallError::Connection { error: link.lock().reason.clone(), sent: false };
                 self.wait_at_most(Some(config.wait_for_connection), error);
             }

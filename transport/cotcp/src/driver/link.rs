@@ -239,7 +239,12 @@ impl Link {
     ) -> Begin {
         let mut guard = self.lock();
         let state = &mut *guard;
-        let Some(up) = &mut state.up else { return Begin::Down(state.blocked.push(cx)) };
+        let Some(up) = &mut state.up else {
+            if state.closing {
+                return Begin::Failed(CallError::Connection { error: state.reason.clone(), sent: false });
+            }
+            return Begin::Down(state.blocked.push(cx));
+        };
         if !state.flush_due {
             state.now = time::now();
         }
@@ -247,7 +252,7 @@ impl Link {
             Ok(id) => Key { epoch: state.epoch, id },
             Err(CallError::Busy) => return Begin::Blocked(state.blocked.push(cx)),
             // The server drains: the next connection takes it.
-            Err(CallError::GoingAway) => return Begin::Down(state.blocked.push(cx)),
+            Err(CallError::GoingAway) if !state.closing => return Begin::Down(state.blocked.push(cx)),
             Err(error) => return Begin::Failed(error),
         };
         open(state, key);
@@ -460,7 +465,10 @@ impl State {
             }
             ClientEvent::Writable { id } => self.pump(id),
             ClientEvent::Version(_) => {}
-            ClientEvent::GoAway => self.leaving = true,
+            ClientEvent::GoAway => {
+                self.leaving = true;
+                self.reason = ConnectionError::Peer { code: Code::REFUSED, text: "it goes away".into() };
+            }
         }
     }
 

@@ -17,6 +17,8 @@ use super::time;
 use crate::core::Version;
 use crate::error::ConnectionError;
 
+/// A connection that ends sooner is made again after a pause: the server may not want us.
+const LASTING: Duration = Duration::from_secs(1);
 /// Connections that are looked at for the least busy one.
 const CANDIDATES: usize = 8;
 
@@ -126,7 +128,8 @@ impl Keeper {
                         self.pool.counters.fell_back.fetch_add(1, Relaxed);
                         continue;
                     }
-                    failures = if end.answered { 0 } else { failures + 1 };
+                    // One that lasted is made again at once.
+                    failures = if end.answered && end.lasted > LASTING { 0 } else { failures + 1 };
                 }
                 Err(error) => {
                     negotiate = self.pool.config.connection.negotiate;
@@ -154,7 +157,7 @@ impl Keeper {
         let Stream { reader, writer } = stream;
         link.open(time::now(), writer, config);
         let mut connection = Connection::new(Arc::clone(link), reader);
-        let answered_before = link.stats().frames_in;
+        let (answered_before, begin) = (link.stats().frames_in, time::now());
         let error = poll_fn(|cx| connection.poll(cx)).await;
         let answered = link.stats().frames_in > answered_before;
         self.pool.counters.lost.fetch_add(1, Relaxed);
@@ -163,7 +166,7 @@ impl Keeper {
         if let Some((_, writer, rest)) = up {
             tokio::spawn(writer.close(rest));
         }
-        End { error, answered, version }
+        End { error, answered, version, lasted: time::now() - begin }
     }
 }
 
@@ -173,6 +176,7 @@ struct End {
     /// Something came from the peer.
     answered: bool,
     version: Option<Version>,
+    lasted: Duration,
 }
 
 impl End {

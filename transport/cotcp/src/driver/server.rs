@@ -128,8 +128,9 @@ impl Server {
         ServerHandle { shared: Arc::clone(&self.shared) }
     }
 
-    /// Answers requests until the server is drained.
+    /// Answers requests until the server is drained. If the future is dropped before, all connections end.
     pub async fn serve<H: Handler>(self, handler: H) {
+        let ender = Ender(Arc::clone(&self.shared));
         let mut draining = self.shared.draining.subscribe();
         loop {
             let accepted = tokio::select! {
@@ -145,9 +146,8 @@ impl Server {
             // Another one may have removed it already.
             let _ = std::fs::remove_file(path);
         }
-        let shared = Arc::clone(&self.shared);
         drop(self);
-        shared.finish().await;
+        ender.0.finish().await;
     }
 
     async fn accept(&self) -> io::Result<Accepted> {
@@ -233,12 +233,20 @@ impl Shared {
         while !self.lock().open.is_empty() && time::now() < end {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        self.each(Control::stop);
     }
 
     fn each(&self, tell: impl Fn(&Control)) {
         let open: Vec<_> = self.lock().open.values().cloned().collect();
         open.iter().for_each(|control| tell(control));
+    }
+}
+
+/// Ends all connections when the server does.
+struct Ender(Arc<Shared>);
+
+impl Drop for Ender {
+    fn drop(&mut self) {
+        self.0.each(Control::stop);
     }
 }
 

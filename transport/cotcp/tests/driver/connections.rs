@@ -235,3 +235,47 @@ async fn an_address_without_a_server_is_an_error() {
     assert!(Client::connect("unix:/nowhere/at/all", Config::default()).await.is_err());
     assert!(Client::connect(echo().await.to_string(), Config::default()).await.is_ok());
 }
+
+/// A peer that is there no more, though its connection is: found by a PING, and the calls are told (CO-10).
+#[tokio::test]
+async fn a_silent_peer_is_given_up() {
+    let (listener, address) = listen().await;
+    let config = Config {
+        ping_after: Some(Duration::from_millis(50)),
+        ping_timeout: Duration::from_millis(50),
+        ..Config::default()
+    };
+    let client = Client::connect(address, config).await.unwrap();
+    let (mut peer, _) = listener.accept().await.unwrap();
+    // The server's HELLO, and nothing more.
+    write(&mut peer, u32::MAX, b"\0CoTCP\x02\x02").await;
+    let error = soon(client.call("anybody there?")).await.unwrap_err();
+    assert_eq!(error, CallError::Connection { error: ConnectionError::Silent, sent: true });
+}
+
+/// What a peer sends against the protocol ends the connection with the reason, and the client tries again (CO-13).
+#[tokio::test]
+async fn a_peer_that_breaks_the_protocol_is_left() {
+    let (listener, address) = listen().await;
+    let client = Client::connect(address, Config::default()).await.unwrap();
+    let (mut peer, _) = listener.accept().await.unwrap();
+    write(&mut peer, u32::MAX, b"\0CoTCP\x02\x02").await;
+    // A frame of a type that does not exist.
+    write(&mut peer, 1 << 31 | 1, &[77, 0]).await;
+    let error = soon(client.call("x")).await.unwrap_err();
+    assert!(matches!(error, CallError::Connection { error: ConnectionError::Protocol(_), .. }), "{error}");
+    assert_eq!(client.metrics().stats.violations, 1);
+    soon(listener.accept()).await.unwrap();
+}
+
+/// A stream that came from elsewhere cannot be made again: calls fail at once after its end.
+#[tokio::test]
+async fn a_stream_that_was_given_ends_for_good() {
+    let (ours, theirs) = tokio::io::duplex(1000);
+    let client = Client::over(Stream::other(ours), v1());
+    drop(theirs);
+    eventually(|| client.connected() == 0).await;
+    let start = now();
+    assert!(soon(client.call("x")).await.is_err());
+    assert!(now() - start < Duration::from_secs(1));
+}

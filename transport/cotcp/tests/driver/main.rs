@@ -5,6 +5,7 @@ mod calls;
 mod connections;
 mod server;
 mod streams;
+mod stress;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;

@@ -233,3 +233,21 @@ async fn metrics_say_what_happened() {
     assert!(text.contains("cotcp_calls_total{side=\"server\"} 7\n"), "{text}");
     assert!(text.contains("# TYPE cotcp_connections gauge\n"), "{text}");
 }
+
+/// A server that is dropped takes its connections along.
+#[tokio::test]
+async fn a_dropped_server_ends_its_connections() {
+    let server = cotcp::Server::bind("127.0.0.1:0", Config::default()).await.unwrap();
+    let (address, handle) = (server.local_addr().unwrap(), server.handle());
+    let serving = tokio::spawn(server.serve(sleeper(&Arc::default())));
+    let client = Client::connect(address, Config::default()).await.unwrap();
+    warm(&client).await;
+    let open = {
+        let client = client.clone();
+        tokio::spawn(async move { client.call("60000").await })
+    };
+    eventually(|| handle.metrics().stats.calls == 2).await;
+    serving.abort();
+    assert!(soon(open).await.unwrap().is_err());
+    eventually(|| handle.connections() == 0).await;
+}
