@@ -297,7 +297,7 @@ impl Client {
         };
         self.link.send(id.wire(), &Frame::Request { more: false, one_way, options, body });
         if one_way {
-            self.calls.remove(id);
+            self.calls.take(id);
             self.events.push_back(ClientEvent::Sent { id });
         }
         Ok(id)
@@ -395,12 +395,21 @@ impl Client {
 
     /// Gives a call up: no event of it comes any more. False when it was over already.
     pub fn cancel(&mut self, now: Instant, id: CallId, code: Code) -> bool {
+        let open = self.give_up(now, id, code);
+        if open {
+            self.link.stats.cancelled += 1;
+            // Of one that was not sent nothing is left but its place.
+            self.calls.free(id);
+        }
+        open
+    }
+
+    fn give_up(&mut self, now: Instant, id: CallId, code: Code) -> bool {
         let Some(call) = self.calls.get_mut(id).filter(|call| !call.given_up) else { return false };
         let sent = call.sent();
         release(&mut self.link, call.stream.take());
-        self.link.stats.cancelled += 1;
         if !sent {
-            self.calls.remove(id);
+            self.calls.take(id);
             return true;
         }
         call.given_up = true;
@@ -437,9 +446,8 @@ impl Client {
             CallError::Overloaded => Code::OVERLOADED,
             _ => Code::CANCELLED,
         };
-        if self.cancel(now, id, code) {
+        if self.give_up(now, id, code) {
             self.link.stats.failed += 1;
-            self.link.stats.cancelled -= 1;
             self.events.push_back(ClientEvent::Failed { id, error });
         }
     }
@@ -471,7 +479,7 @@ impl Client {
     pub fn poll(&mut self, now: Instant) -> Result<Option<ClientEvent>, ConnectionError> {
         loop {
             if !self.events.is_empty() {
-                return Ok(self.events.pop_front());
+                return Ok(self.next_event());
             }
             if let Some(error) = &self.link.closed {
                 return Err(error.clone());
@@ -485,6 +493,16 @@ impl Client {
                 self.lose(error);
             }
         }
+    }
+
+    /// An event that was made before. Only now, as the driver hears of it, may another call get the place.
+    #[cold]
+    fn next_event(&mut self) -> Option<ClientEvent> {
+        let event = self.events.pop_front();
+        if let Some(ClientEvent::Sent { id } | ClientEvent::Failed { id, .. }) = event {
+            self.calls.free(id);
+        }
+        event
     }
 
     /// A response of version 1: nearly always that of a call that waits for it.
@@ -755,10 +773,16 @@ impl Client {
                 call.stream = None;
             }
             if call.one_way {
-                self.calls.remove(id);
+                self.calls.take(id);
                 self.events.push_back(ClientEvent::Sent { id });
             }
         }
+    }
+
+    /// Whether [`Self::poll`] has something to say although nothing was read: [`Self::fill`] makes events, too.
+    #[must_use]
+    pub fn wants_poll(&self) -> bool {
+        !self.events.is_empty() || self.link.closed.is_some()
     }
 
     /// What to write.

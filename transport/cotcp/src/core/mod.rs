@@ -12,7 +12,8 @@
 //! 2. **Out.** `fill(now)` moves fragments of long messages into the outbox while little waits there. Then write
 //!    `output()` (it is a [`bytes::Buf`] with vectored chunks), `advance` it by what the stream took, and go on until it
 //!    is empty after a `fill` or the stream takes no more. Call `fill` before each write; it also watches for a peer
-//!    that reads nothing. Calls, answers and `poll` put small frames straight into the outbox: write after them.
+//!    that reads nothing. Calls, answers and `poll` put small frames straight into the outbox: write after them. `fill` may
+//!    end calls and make room for parts: poll again when `wants_poll()` says so. A client's `capacity()` may have grown.
 //! 3. **Time.** `deadline()` says when to call `time_out(now)`, if nothing else is called before; ask again after each
 //!    round of the above. It may be early, never late. Poll after `time_out`.
 //! 4. **The end.** `end_of_stream()` when the stream ended, `lose(error)` when it failed or is to be closed. `poll` then

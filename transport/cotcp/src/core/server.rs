@@ -56,7 +56,7 @@ pub struct Request {
     /// Whether `body` is all; if not, [`ServerEvent::Part`]s follow. Always with [`Config::parts`] off.
     pub whole: bool,
     /// Boxed, as most requests have nothing of it.
-    extras: Option<Box<Extras>>,
+    pub(crate) extras: Option<Box<Extras>>,
 }
 
 impl Request {
@@ -696,6 +696,12 @@ impl Server {
         if sending.done {
             self.close_call(id);
         }
+    }
+
+    /// Whether [`Self::poll`] has something to say although nothing was read: [`Self::fill`] makes events, too.
+    #[must_use]
+    pub fn wants_poll(&self) -> bool {
+        !self.events.is_empty() || self.link.closed.is_some()
     }
 
     /// What to write.

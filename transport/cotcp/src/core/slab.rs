@@ -79,16 +79,32 @@ impl<T> Slab<T> {
             return None;
         }
         let value = place.value.take()?;
+        self.len -= 1;
+        self.free(id);
+        Some(value)
+    }
+
+    /// Takes a value out; its place stays taken until [`Self::free`], as somebody is still to be told.
+    pub(crate) fn take(&mut self, id: CallId) -> Option<T> {
+        let value =
+            self.places.get_mut(id.place()).filter(|place| place.generation == id.generation())?.value.take();
+        self.len -= usize::from(value.is_some());
+        value
+    }
+
+    /// Gives the place of a value back that was taken out; nothing when that was done.
+    #[inline]
+    pub(crate) fn free(&mut self, id: CallId) {
+        let taken = |place: &&mut Place<T>| place.generation == id.generation() && place.value.is_none();
+        let Some(place) = self.places.get_mut(id.place()).filter(taken) else { return };
         place.generation = (place.generation + 1) & CallId::GENERATIONS;
         place.next = NONE;
-        self.len -= 1;
         let index = id.place() as u32;
         match self.places.get_mut(self.last_free as usize) {
             Some(last) if self.first_free != NONE => last.next = index,
             _ => self.first_free = index,
         }
         self.last_free = index;
-        Some(value)
     }
 
     /// All values, in the order of their places.

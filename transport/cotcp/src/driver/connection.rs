@@ -16,6 +16,7 @@ use tokio::time::Sleep;
 use super::link::{Link, State};
 use super::stream::{Reader, failure};
 use super::time;
+use crate::core::ClientEvent;
 use crate::error::ConnectionError;
 use crate::frame;
 
@@ -133,9 +134,11 @@ impl Connection {
             state.quiet = self.wake.len() <= 1;
         }
         self.write(cx, now, state)?;
+        state.unblock(&mut self.wake);
         let up = state.up.as_mut().ok_or(ConnectionError::Local)?;
         self.inlet.take_back(up.core.input());
         self.inlet.wanted(up.core.wants_input());
+        self.inlet.unread |= up.core.wants_poll();
         self.alarm.set(cx, up.core.deadline());
         state.alarm = self.alarm.armed;
         Ok(())
@@ -146,6 +149,8 @@ impl Connection {
         loop {
             let up = state.up.as_mut().ok_or(ConnectionError::Local)?;
             match up.core.poll(now) {
+                // In one match with the result, which spares moving each answer about.
+                Ok(Some(ClientEvent::Answered { id, body })) => state.finish(id, Ok(body), &mut self.wake),
                 Ok(Some(event)) => state.event(event, &mut self.wake),
                 Ok(None) => break,
                 Err(error) => {

@@ -417,10 +417,12 @@ impl State {
             let written = up.write(&mut Context::from_waker(&self.task), self.now);
             // The task has the timer: it must know of a deadline that comes before the one it waits for.
             let sooner = up.core.deadline().is_some_and(|at| self.alarm.is_none_or(|alarm| at < alarm));
+            // What was written may have ended calls and made room.
+            let news = up.core.wants_poll() || !self.blocked.waiting.is_empty();
             if let Poll::Ready(Err(error)) = written {
                 up.failed = Some(error);
                 self.task.wake_by_ref();
-            } else if sooner {
+            } else if sooner || news {
                 self.task.wake_by_ref();
             }
         } else if self.flush_due {
@@ -473,7 +475,7 @@ impl State {
     }
 
     #[inline]
-    fn finish(&mut self, id: CallId, outcome: Outcome, wake: &mut Vec<Waker>) {
+    pub(super) fn finish(&mut self, id: CallId, outcome: Outcome, wake: &mut Vec<Waker>) {
         let key = Key { epoch: self.epoch, id };
         let Some(place) = self.places.get_mut(id.place()).filter(|place| place.key == key) else {
             return self.finish_streams(id, outcome);

@@ -196,6 +196,7 @@ impl<H: Handler> Session<H> {
         }
         self.inlet.take_back(self.core.input());
         self.inlet.wanted(self.core.wants_input());
+        self.inlet.unread |= self.core.wants_poll();
         self.alarm.set(cx, self.core.deadline());
         Ok(())
     }
@@ -222,27 +223,36 @@ impl<H: Handler> Session<H> {
     }
 
     fn events(&mut self, now: Instant) -> Result<(), ConnectionError> {
-        while let Some(event) = self.core.poll(now)? {
-            match event {
-                ServerEvent::Request(request) => self.request(now, request),
-                ServerEvent::Part { id, body, last } => self.part(id, body, last),
-                ServerEvent::Cancelled { id, .. } => self.cancelled(id),
-                ServerEvent::Writable { id } => {
-                    if let Some(stream) = self.by_request.get(&id).copied() {
-                        self.pump(now, stream);
-                    }
-                }
-                ServerEvent::Version(_) | ServerEvent::GoAway => {}
+        // In one match with the result, which spares moving each request about.
+        loop {
+            match self.core.poll(now) {
+                Ok(Some(ServerEvent::Request(request))) => self.request(now, request),
+                Ok(Some(event)) => self.event(now, event),
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(error),
             }
         }
-        Ok(())
+    }
+
+    fn event(&mut self, now: Instant, event: ServerEvent) {
+        match event {
+            ServerEvent::Request(request) => self.request(now, request),
+            ServerEvent::Part { id, body, last } => self.part(id, body, last),
+            ServerEvent::Cancelled { id, .. } => self.cancelled(id),
+            ServerEvent::Writable { id } => {
+                if let Some(stream) = self.by_request.get(&id).copied() {
+                    self.pump(now, stream);
+                }
+            }
+            ServerEvent::Version(_) | ServerEvent::GoAway => {}
+        }
     }
 
     #[inline]
-    fn request(&mut self, now: Instant, mut inner: core::Request) {
-        let id = inner.id;
-        let rest = if inner.whole { None } else { Some(self.receive(id, inner.body.len())) };
-        let request = Request { body: std::mem::take(&mut inner.body), inner, rest };
+    fn request(&mut self, now: Instant, request: core::Request) {
+        let core::Request { id, body, whole, extras } = request;
+        let rest = if whole { None } else { Some(self.receive(id, body.len())) };
+        let request = Request { body, extras, rest };
         let outcome = match catch_unwind(AssertUnwindSafe(|| self.handler.handle(request))) {
             Ok(future) => self.pending.start(future, id),
             Err(_) => Ok(Err(Panicked)),

@@ -330,3 +330,32 @@ fn calls_are_bounded() {
     pair.poll_server();
     assert_eq!(pair.server_events.len(), 3);
 }
+
+/// A call's place is nobody else's until its end was reported, however the end came.
+#[test]
+fn places_are_free_when_the_end_was_reported() {
+    let mut pair = Pair::v2(Config::default(), Config::default());
+    let one_way = CallOptions { one_way: true, ..CallOptions::default() };
+    let deadline = CallOptions { deadline: Some(Duration::from_secs(1)), ..CallOptions::default() };
+    for round in 0..3 {
+        let mut ids: Vec<_> = (0..200).map(|_| pair.call_with("x", &one_way)).collect();
+        ids.extend((0..200).map(|_| pair.call_with(body(5000), &one_way)));
+        pair.client.fill(pair.now);
+        ids.extend((0..200).map(|_| pair.call_with(body(5000), &deadline)));
+        pair.now += Duration::from_secs(1);
+        pair.client.time_out(pair.now);
+        ids.extend((0..200).map(|_| pair.call("x")));
+        let places: std::collections::HashSet<_> = ids.iter().map(|id| id.place()).collect();
+        assert_eq!(places.len(), 800, "round {round}");
+        while pair.client.open_calls() > 0 {
+            pair.up(usize::MAX);
+            for event in std::mem::take(&mut pair.server_events) {
+                if let ServerEvent::Request(request) = event {
+                    pair.respond(request.id, "");
+                }
+            }
+            pair.down(usize::MAX);
+        }
+        assert_eq!(std::mem::take(&mut pair.client_events).len(), 800);
+    }
+}

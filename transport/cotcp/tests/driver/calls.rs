@@ -63,3 +63,29 @@ async fn a_server_goes_on_after_its_outbox_was_full() {
         assert_eq!(soon(call).await.unwrap().len(), 200);
     }
 }
+
+/// One-way calls have no answers that would wake anybody: each is over when it is written, long ones too, and callers
+/// that wait for room go on then (CO-7, CO-8).
+#[tokio::test]
+async fn one_way_calls_need_no_answers_to_go_on() {
+    let address = echo().await;
+    for size in [10, 5000] {
+        let config = Config {
+            max_output: 10_000,
+            max_queued: 20_000,
+            call_timeout: Some(PATIENCE / 4),
+            ..Config::default()
+        };
+        let client = Client::connect(address, config).await.unwrap();
+        client.call("version").await.unwrap();
+        let calls: Vec<_> = (0..300)
+            .map(|_| {
+                let client = client.clone();
+                tokio::spawn(async move { client.request(vec![7; size]).send_one_way().await.unwrap() })
+            })
+            .collect();
+        for call in calls {
+            soon(call).await.unwrap();
+        }
+    }
+}
