@@ -38,11 +38,13 @@ impl Plan {
 
     /// The cells, and who is measured in each, in this order in every round.
     pub(super) fn cells(&self) -> Vec<(Cell, Vec<Protocol>)> {
-        use Protocol::{Cotcp, CotcpInline, Grpc, Http2, Tcp, Yamux};
+        use Protocol::{Cotcp, CotcpInline, CotcpPool, Grpc, Http2, Tcp, Yamux};
         let cell = |delay, connections| {
             let protocols = match (delay, connections) {
-                (0, 100 | 500) if self.quick => vec![Tcp, Http2, Grpc, Cotcp, CotcpInline],
-                (0, _) => vec![Tcp, Http2, Grpc, Yamux, Cotcp, CotcpInline],
+                (0, 100 | 500) if self.quick => vec![Tcp, Http2, Grpc, Cotcp, CotcpInline, CotcpPool],
+                // A pool of one is no other thing.
+                (0, 1) => vec![Tcp, Http2, Grpc, Yamux, Cotcp, CotcpInline],
+                (0, _) => vec![Tcp, Http2, Grpc, Yamux, Cotcp, CotcpInline, CotcpPool],
                 (_, 10 | 100) if self.quick => vec![Tcp, Cotcp],
                 (100, 500) if self.quick => vec![Tcp, Cotcp],
                 (_, _) if self.quick => vec![Tcp, Http2, Cotcp],

@@ -36,6 +36,7 @@ pub(super) fn write(results: &Results, experiment: &mut Experiment) {
             let ratio = |ours: &str| results.ratio(&tps(ours, 0), &tps(other, 0), x);
             add(format!("tps_vs_{other}_{connections}conn_0ms"), ratio("cotcp"));
             add(format!("tps_inline_vs_{other}_{connections}conn_0ms"), ratio("cotcp-inline"));
+            add(format!("tps_pool_vs_{other}_{connections}conn_0ms"), ratio("cotcp-pool"));
         }
         for delay in DELAYS {
             let of = |what: &str| results.median(&format!("cotcp.{delay}ms.{what}"), x);
@@ -60,4 +61,46 @@ pub(super) fn write(results: &Results, experiment: &mut Experiment) {
         add(format!("large_mb_per_s{suffix}"), results.median(&format!("{protocol}.large.mb_per_s"), 1));
     }
     experiment.published.extend(PUBLISHED.map(|(name, value)| (name.to_owned(), value)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::Axes;
+
+    #[test]
+    fn every_promised_figure_has_its_name() {
+        const AXES: Axes = Axes { x: "connections", y: "any", unit: "1" };
+        let mut results = Results::default();
+        for (protocol, tps) in
+            [("tcp", 10.0), ("http2", 30.0), ("grpc", 20.0), ("yamux", 15.0), ("cotcp", 45_000.0)]
+        {
+            for delay in DELAYS {
+                for connections in CONNECTIONS {
+                    results.add(format!("{protocol}.{delay}ms.tps"), AXES, connections as usize, tps);
+                }
+            }
+        }
+        results.add("cotcp.large.p99".to_owned(), AXES, 0, 2.0);
+        results.add("cotcp.large.p99".to_owned(), AXES, 1, 3.0);
+        let mut experiment = Experiment::new("cotcp", true);
+        write(&results, &mut experiment);
+        for (name, value) in [
+            ("tps_vs_tcp_1conn_0ms", 4500.0),
+            ("tps_vs_tcp_100conn_0ms", 4500.0),
+            ("tps_vs_tcp_500conn_0ms", 4500.0),
+            ("ideal_fraction_1conn_10ms", 0.9),
+            ("ideal_fraction_500conn_10ms", 0.9),
+            ("ideal_fraction_1conn_100ms", 9.0),
+            ("small_p99_with_large_vs_without", 1.5),
+            ("tps_vs_http2_1conn_0ms", 1500.0),
+            ("tps_vs_grpc_1conn_0ms", 2250.0),
+        ] {
+            assert_eq!(experiment.ratios[name], value, "{name}");
+        }
+        let missing = |name: &&String| !experiment.ratios.contains_key(*name);
+        assert_eq!(experiment.published.keys().find(missing), None);
+        experiment.series = results.into_series();
+        assert_eq!(super::super::panels::panels(&experiment).len(), 4);
+    }
 }
