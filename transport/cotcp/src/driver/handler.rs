@@ -8,15 +8,16 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::body::{self, PartReceiver, PartSender, Pipe};
-use crate::core;
+use crate::core::server::Extras;
 use crate::error::Code;
+use crate::frame::PRIORITY;
 
 /// A request.
 pub struct Request {
     /// What the client sent; with [`crate::Config::parts`] perhaps only the beginning. A slice of what was read from the
     /// stream: copy what is kept for long.
     pub body: Bytes,
-    pub(super) inner: core::Request,
+    pub(super) extras: Option<Box<Extras>>,
     pub(super) rest: Option<PartReceiver>,
 }
 
@@ -24,25 +25,25 @@ impl Request {
     /// When the client stops waiting; the request is dropped then.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.inner.deadline()
+        self.extras.as_ref()?.deadline
     }
 
     /// 0, the most urgent, to 7.
     #[must_use]
     pub fn priority(&self) -> u8 {
-        self.inner.priority()
+        self.extras.as_ref().map_or(PRIORITY, |extras| extras.priority)
     }
 
     /// Tracing context, such as a W3C `traceparent`.
     #[must_use]
     pub fn trace(&self) -> Option<&Bytes> {
-        self.inner.trace()
+        self.extras.as_ref()?.trace.as_ref()
     }
 
     /// Length of the whole body, when it does not come in one piece and the client said so.
     #[must_use]
     pub fn size(&self) -> Option<u64> {
-        self.inner.size()
+        self.extras.as_ref()?.size
     }
 
     /// What comes after [`Self::body`], when that is only the beginning. The client sends on as it is taken; dropped, it
@@ -54,7 +55,7 @@ impl Request {
     /// Nobody waits for an answer.
     #[must_use]
     pub fn is_one_way(&self) -> bool {
-        self.inner.is_one_way()
+        self.extras.as_ref().is_some_and(|extras| extras.one_way)
     }
 }
 
