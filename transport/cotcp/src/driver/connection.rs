@@ -134,7 +134,6 @@ impl Connection {
             state.quiet = self.wake.len() <= 1;
         }
         self.write(cx, now, state)?;
-        state.unblock(&mut self.wake);
         let up = state.up.as_mut().ok_or(ConnectionError::Local)?;
         self.inlet.take_back(up.core.input());
         self.inlet.wanted(up.core.wants_input());
