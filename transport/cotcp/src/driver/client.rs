@@ -47,6 +47,7 @@ impl Owner {
         self.pool.counters.closed.store(true, Relaxed);
         self.closing.send_replace(true);
         self.pool.links.iter().for_each(|link| link.go_away());
+        self.pool.wake();
     }
 }
 
@@ -76,10 +77,11 @@ impl Client {
 
     fn start(pool: Arc<Pool>, address: Option<Address>, mut first: Option<Stream>) -> Self {
         let (closing, receiver) = watch::channel(false);
-        for index in 0..pool.links.len() {
+        for index in (0..pool.links.len()).step_by(2) {
             let keeper = Keeper {
                 pool: Arc::clone(&pool),
                 index,
+                leaving: None,
                 address: address.clone(),
                 closing: receiver.clone(),
             };
@@ -129,7 +131,7 @@ impl Client {
         self.owner.close();
         let pool = &self.owner.pool;
         let end = time::now() + pool.config.drain_timeout;
-        while self.connected() > 0 && time::now() < end {
+        while pool.links.iter().any(|link| link.is_up()) && time::now() < end {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         for link in &pool.links {
@@ -224,8 +226,8 @@ enum CallStage {
     New,
     /// On its way.
     Open { link: usize, key: Key },
-    /// Waits for room or a connection.
-    Blocked { link: usize, ticket: u64 },
+    /// Waits for room on a link, or for any connection.
+    Blocked { link: Option<usize>, ticket: u64 },
     /// Its pipes say what becomes of it.
     Begun,
     /// Has given its result.
@@ -265,12 +267,12 @@ impl<'a> Call<'a> {
             Begin::Open(_) if streamed => self.stage = CallStage::Begun,
             Begin::Open(key) => self.stage = CallStage::Open { link: index, key },
             Begin::Blocked(ticket) => {
-                self.stage = CallStage::Blocked { link: index, ticket };
+                self.stage = CallStage::Blocked { link: Some(index), ticket };
                 self.wait_at_most(config.connection.call_timeout, CallError::Busy);
             }
-            Begin::Down(ticket) => {
-                self.stage = CallStage::Blocked { link: index, ticket };
-                let error = CallError::Connection { error: link.lock().reason.clone(), sent: false };
+            Begin::Down => {
+                self.stage = CallStage::Blocked { link: None, ticket: self.pool.wait(cx) };
+                let error = CallError::Connection { error: self.pool.reason(), sent: false };
                 self.wait_at_most(Some(config.wait_for_connection), error);
             }
             Begin::Failed(error) => return Err(error),
@@ -307,24 +309,27 @@ impl<'a> Call<'a> {
         slow.patience = Some((Box::pin(tokio::time::sleep(duration)), error));
     }
 
-    /// Waits for room. Ready when there may be some, or when it took too long.
+    /// Waits for room or a connection. Ready when there may be some, or when it took too long.
     fn poll_blocked(
         &mut self,
         cx: &mut Context<'_>,
-        link: usize,
+        link: Option<usize>,
         ticket: u64,
     ) -> Poll<Result<(), CallError>> {
-        let link = &self.pool.links[link];
-        if !link.is_blocked(ticket, cx) {
+        let blocked = match link {
+            Some(link) => self.pool.links[link].is_blocked(ticket, cx),
+            None => self.pool.is_waiting(ticket, cx),
+        };
+        if !blocked {
             return Poll::Ready(Ok(()));
         }
         let patience = self.slow.as_mut().and_then(|slow| slow.patience.as_mut());
         let Some((sleep, error)) = patience else { return Poll::Pending };
         ready!(sleep.as_mut().poll(cx));
-        link.forget(ticket);
+        self.pool.give_up(link, ticket);
         // By now something else may be the reason than when the wait began.
         if let CallError::Connection { error, .. } = error {
-            *error = link.lock().reason.clone();
+            *error = self.pool.reason();
         }
         Poll::Ready(Err(error.clone()))
     }
@@ -360,6 +365,11 @@ impl Future for Call<'_> {
                 CallStage::Blocked { link, ticket } => match ready!(this.poll_blocked(cx, link, ticket)) {
                     Ok(()) => {
                         this.stage = CallStage::New;
+                        if link.is_none() {
+                            // Not at once: while a connection comes or goes, others have to run.
+                            cx.waker().wake_by_ref();
+                            return Poll::Pending;
+                        }
                         continue;
                     }
                     Err(error) => Err(error),
@@ -380,7 +390,7 @@ impl Drop for Call<'_> {
     fn drop(&mut self) {
         match self.stage {
             CallStage::Open { link, key } => self.pool.links[link].cancel(key),
-            CallStage::Blocked { link, ticket } => self.pool.links[link].forget(ticket),
+            CallStage::Blocked { link, ticket } => self.pool.give_up(link, ticket),
             CallStage::New | CallStage::Begun | CallStage::Done => {}
         }
     }

@@ -75,12 +75,14 @@ pub(super) struct Connection {
     yielded: bool,
     /// Of callers with answers.
     wake: Vec<Waker>,
+    /// The server takes no more calls on it.
+    pub(super) leaving: bool,
 }
 
 impl Connection {
     pub(super) fn new(link: Arc<Link>, reader: Reader) -> Self {
         let (inlet, early) = (Inlet::new(reader), runs_too_early());
-        Self { link, inlet, alarm: Alarm::new(), early, yielded: false, wake: Vec::new() }
+        Self { link, inlet, alarm: Alarm::new(), early, yielded: false, wake: Vec::new(), leaving: false }
     }
 
     /// One turn. Ready when the connection is over.
@@ -138,6 +140,7 @@ impl Connection {
         self.inlet.take_back(up.core.input());
         self.inlet.wanted(up.core.wants_input());
         self.inlet.unread |= up.core.wants_poll();
+        self.leaving = state.leaving;
         self.alarm.set(cx, up.core.deadline());
         state.alarm = self.alarm.armed;
         Ok(())

@@ -36,8 +36,8 @@ pub(super) enum Begin {
     Open(Key),
     /// There is no room; the waker is called when there is. The ticket is for [`Link::forget`].
     Blocked(u64),
-    /// There is no connection; as for `Blocked`.
-    Down(u64),
+    /// There is no connection here, or none that takes new calls.
+    Down,
     /// It was not taken.
     Failed(CallError),
 }
@@ -120,7 +120,7 @@ pub(super) struct State {
     /// The client closes.
     pub(super) closing: bool,
     /// The server takes no more calls on this connection.
-    leaving: bool,
+    pub(super) leaving: bool,
     /// Of connections that are over.
     past: Stats,
     plain: CallOptions,
@@ -138,7 +138,7 @@ pub(super) struct Link {
 /// Calls after which a caller writes although the task will: the server has something to do meanwhile.
 const BATCH: u32 = 128;
 
-/// The load of a link that has no connection.
+/// The load of a link that takes no new calls.
 pub(super) const DOWN: u32 = u32::MAX;
 
 impl Link {
@@ -169,6 +169,11 @@ impl Link {
     /// The lock. Nothing panics under it; if it did, the state would still be whole.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is a connection, though it may take no new calls.
+    pub(super) fn is_up(&self) -> bool {
+        self.lock().up.is_some()
     }
 
     /// Open calls, or [`DOWN`].
@@ -243,7 +248,7 @@ impl Link {
             if state.closing {
                 return Begin::Failed(CallError::Connection { error: state.reason.clone(), sent: false });
             }
-            return Begin::Down(state.blocked.push(cx));
+            return Begin::Down;
         };
         if !state.flush_due {
             state.now = time::now();
@@ -252,7 +257,7 @@ impl Link {
             Ok(id) => Key { epoch: state.epoch, id },
             Err(CallError::Busy) => return Begin::Blocked(state.blocked.push(cx)),
             // The server drains: the next connection takes it.
-            Err(CallError::GoingAway) if !state.closing => return Begin::Down(state.blocked.push(cx)),
+            Err(CallError::GoingAway) if !state.closing => return Begin::Down,
             Err(error) => return Begin::Failed(error),
         };
         open(state, key);
@@ -351,10 +356,8 @@ impl Link {
         state.task = Waker::noop().clone();
         self.note_load(&state);
         self.note_written(&mut state);
-        // Blocked callers wait on for the next connection; when there will be none, they are told.
-        if state.closing {
-            wake.extend(state.blocked.waiting.drain(..).map(|(_, waker)| waker));
-        }
+        // Callers that wait for room look for another connection.
+        wake.extend(state.blocked.waiting.drain(..).map(|(_, waker)| waker));
         drop(state);
         wake.into_iter().for_each(Waker::wake);
         up.map(|mut up| (up.core.version(), up.writer, std::mem::take(up.core.output())))
@@ -469,6 +472,7 @@ impl State {
             ClientEvent::Version(_) => {}
             ClientEvent::GoAway => {
                 self.leaving = true;
+                wake.extend(self.blocked.waiting.drain(..).map(|(_, waker)| waker));
                 self.reason = ConnectionError::Peer { code: Code::REFUSED, text: "it goes away".into() };
             }
         }

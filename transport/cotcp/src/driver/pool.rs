@@ -3,11 +3,13 @@
 use std::future::poll_fn;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use super::config::ClientConfig;
 use super::connection::Connection;
@@ -20,17 +22,28 @@ use crate::error::ConnectionError;
 /// A connection that ends sooner is made again after a pause: the server may not want us.
 const LASTING: Duration = Duration::from_secs(1);
 /// Connections that are looked at for the least busy one.
-const CANDIDATES: usize = 8;
+const CANDIDATES: usize = 16;
 
 /// The connections of a client.
 pub(super) struct Pool {
+    /// Two for each connection: while one finishes its calls as the server goes away, the other takes new ones.
     pub(super) links: Box<[Arc<Link>]>,
     pub(super) config: ClientConfig,
+    /// Callers that found no connection at all.
+    waiting: Mutex<Waiting>,
+    /// Why the last connection ended, or could not be made.
+    reason: Mutex<ConnectionError>,
     /// The one that took the last call.
     current: AtomicUsize,
     /// Where looking begins next.
     next: AtomicUsize,
     pub(super) counters: Counters,
+}
+
+#[derive(Default)]
+struct Waiting {
+    tickets: u64,
+    wakers: Vec<(u64, Waker)>,
 }
 
 /// What happened to the connections.
@@ -47,10 +60,12 @@ pub(super) struct Counters {
 impl Pool {
     pub(super) fn new(config: ClientConfig) -> Self {
         let now = time::now();
-        let links = (0..config.connections.max(1)).map(|_| Arc::new(Link::new(now))).collect();
+        let links = (0..config.connections.max(1) * 2).map(|_| Arc::new(Link::new(now))).collect();
         Self {
             links,
             config,
+            waiting: Mutex::default(),
+            reason: Mutex::new(ConnectionError::Io(io::ErrorKind::NotConnected)),
             current: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             counters: Counters::default(),
@@ -61,7 +76,69 @@ impl Pool {
     /// go together cost one write; the turns spread them over all connections. True when no other call is seen.
     #[inline]
     pub(super) fn choose(&self) -> (usize, bool) {
-        if self.links.len() == 1 { (0, true) } else { self.choose_of_many() }
+        if self.links.len() > 2 {
+            return self.choose_of_many();
+        }
+        let current = self.current.load(Relaxed);
+        let other = current ^ 1;
+        let moved = self.links[current].load() == DOWN && self.links[other].load() != DOWN;
+        if moved {
+            self.current.store(other, Relaxed);
+        }
+        (if moved { other } else { current }, true)
+    }
+
+    /// Leaves the waker of a caller that found no connection; gives the ticket for the next two.
+    pub(super) fn wait(&self, cx: &Context<'_>) -> u64 {
+        let mut waiting = self.lock();
+        waiting.tickets += 1;
+        let ticket = waiting.tickets;
+        waiting.wakers.push((ticket, cx.waker().clone()));
+        drop(waiting);
+        // One may have come up in between.
+        if self.links.iter().any(|link| link.load() != DOWN) {
+            self.forget(ticket);
+        }
+        ticket
+    }
+
+    /// Whether the caller still has to wait; leaves the new waker.
+    pub(super) fn is_waiting(&self, ticket: u64, cx: &Context<'_>) -> bool {
+        let mut waiting = self.lock();
+        let entry = waiting.wakers.iter_mut().find(|(waiting, _)| *waiting == ticket);
+        entry.map(|(_, waker)| waker.clone_from(cx.waker())).is_some()
+    }
+
+    /// The caller does not wait any more.
+    pub(super) fn forget(&self, ticket: u64) {
+        self.lock().wakers.retain(|(waiting, _)| *waiting != ticket);
+    }
+
+    /// A caller gives up waiting, for room on a link or for any connection.
+    pub(super) fn give_up(&self, link: Option<usize>, ticket: u64) {
+        match link {
+            Some(link) => self.links[link].forget(ticket),
+            None => self.forget(ticket),
+        }
+    }
+
+    /// Why there is no connection: what happened last.
+    pub(super) fn reason(&self) -> ConnectionError {
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note_reason(&self, error: ConnectionError) {
+        *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+
+    /// There is a connection, or will be none.
+    pub(super) fn wake(&self) {
+        let wakers = std::mem::take(&mut self.lock().wakers);
+        wakers.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn choose_of_many(&self) -> (usize, bool) {
@@ -93,7 +170,10 @@ impl Pool {
 /// Keeps one place of a pool connected until the client closes.
 pub(super) struct Keeper {
     pub(super) pool: Arc<Pool>,
+    /// Of the two links that take turns, the one for the next connection.
     pub(super) index: usize,
+    /// The connection on the other one, while it finishes its calls.
+    pub(super) leaving: Option<JoinHandle<()>>,
     pub(super) address: Option<Address>,
     pub(super) closing: watch::Receiver<bool>,
 }
@@ -134,7 +214,7 @@ impl Keeper {
                 Err(error) => {
                     negotiate = self.pool.config.connection.negotiate;
                     failures += 1;
-                    self.link().lock().reason = failure(&error);
+                    self.pool.note_reason(failure(&error));
                 }
             }
             if failures > 0 {
@@ -143,31 +223,57 @@ impl Keeper {
             }
         }
         self.link().go_away();
+        self.pool.wake();
     }
 
     fn link(&self) -> &Arc<Link> {
         &self.pool.links[self.index]
     }
 
-    /// Drives one connection to its end.
-    async fn hold(&self, stream: Stream, negotiate: bool) -> End {
-        let link = self.link();
-        let mut config = self.pool.config.connection.clone();
+    /// Drives one connection to its end, or until the server takes no more calls on it.
+    async fn hold(&mut self, stream: Stream, negotiate: bool) -> End {
+        let (link, pool) = (Arc::clone(self.link()), Arc::clone(&self.pool));
+        let mut config = pool.config.connection.clone();
         config.negotiate = negotiate;
         let Stream { reader, writer } = stream;
         link.open(time::now(), writer, config);
-        let mut connection = Connection::new(Arc::clone(link), reader);
+        pool.wake();
+        let mut connection = Connection::new(Arc::clone(&link), reader);
         let (answered_before, begin) = (link.stats().frames_in, time::now());
-        let error = poll_fn(|cx| connection.poll(cx)).await;
-        let answered = link.stats().frames_in > answered_before;
-        self.pool.counters.lost.fetch_add(1, Relaxed);
-        let up = link.close(error.clone());
-        let version = up.as_ref().map(|(version, ..)| *version);
-        if let Some((_, writer, rest)) = up {
-            tokio::spawn(writer.close(rest));
-        }
-        End { error, answered, version, lasted: time::now() - begin }
+        let may_leave = self.address.is_some();
+        let error = poll_fn(|cx| match connection.poll(cx) {
+            Poll::Ready(error) => Poll::Ready(Some(error)),
+            Poll::Pending if connection.leaving && may_leave => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        });
+        let error = error.await;
+        let (answered, lasted) = (link.stats().frames_in > answered_before, time::now() - begin);
+        let Some(error) = error else {
+            self.index ^= 1;
+            pool.note_reason(link.lock().reason.clone());
+            let drained = tokio::spawn(async move {
+                let error = poll_fn(|cx| connection.poll(cx)).await;
+                finish(&pool, &link, error);
+            });
+            // The link that comes next must be free.
+            if let Some(previous) = self.leaving.replace(drained) {
+                // If that task panicked, its connection is over all the same.
+                let _ = previous.await;
+            }
+            return End { error: ConnectionError::Local, answered, version: None, lasted };
+        };
+        let version = finish(&pool, &link, error.clone());
+        End { error, answered, version, lasted }
     }
+}
+
+/// The connection of a link is over; gives what had been agreed on.
+fn finish(pool: &Pool, link: &Link, error: ConnectionError) -> Option<Version> {
+    pool.counters.lost.fetch_add(1, Relaxed);
+    pool.note_reason(error.clone());
+    let (version, writer, rest) = link.close(error)?;
+    tokio::spawn(writer.close(rest));
+    Some(version)
 }
 
 /// How a connection ended.

@@ -260,9 +260,14 @@ async fn a_peer_that_breaks_the_protocol_is_left() {
     let client = Client::connect(address, Config::default()).await.unwrap();
     let (mut peer, _) = listener.accept().await.unwrap();
     write(&mut peer, u32::MAX, b"\0CoTCP\x02\x02").await;
+    let call = {
+        let client = client.clone();
+        tokio::spawn(async move { client.call("x").await })
+    };
+    eventually(|| client.metrics().stats.calls == 1).await;
     // A frame of a type that does not exist.
     write(&mut peer, 1 << 31 | 1, &[77, 0]).await;
-    let error = soon(client.call("x")).await.unwrap_err();
+    let error = soon(call).await.unwrap().unwrap_err();
     assert!(matches!(error, CallError::Connection { error: ConnectionError::Protocol(_), .. }), "{error}");
     assert_eq!(client.metrics().stats.violations, 1);
     soon(listener.accept()).await.unwrap();
