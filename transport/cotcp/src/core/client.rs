@@ -478,8 +478,9 @@ impl Client {
     #[inline]
     pub fn poll(&mut self, now: Instant) -> Result<Option<ClientEvent>, ConnectionError> {
         loop {
-            if !self.events.is_empty() {
-                return Ok(self.next_event());
+            if let Some(event) = self.events.pop_front() {
+                self.reported(&event);
+                return Ok(Some(event));
             }
             if let Some(error) = &self.link.closed {
                 return Err(error.clone());
@@ -495,14 +496,12 @@ impl Client {
         }
     }
 
-    /// An event that was made before. Only now, as the driver hears of it, may another call get the place.
+    /// Only now, as the driver hears of a call's end, may another call get the place.
     #[cold]
-    fn next_event(&mut self) -> Option<ClientEvent> {
-        let event = self.events.pop_front();
-        if let Some(ClientEvent::Sent { id } | ClientEvent::Failed { id, .. }) = event {
-            self.calls.free(id);
+    fn reported(&mut self, event: &ClientEvent) {
+        if let ClientEvent::Sent { id } | ClientEvent::Failed { id, .. } = event {
+            self.calls.free(*id);
         }
-        event
     }
 
     /// A response of version 1: nearly always that of a call that waits for it.

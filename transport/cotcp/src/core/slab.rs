@@ -21,6 +21,15 @@ struct Place<T> {
     value: Option<T>,
 }
 
+impl<T> Place<T> {
+    /// The next use is another one.
+    #[inline]
+    fn reuse(&mut self) {
+        self.generation = (self.generation + 1) & CallId::GENERATIONS;
+        self.next = NONE;
+    }
+}
+
 /// Values by [`CallId`].
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
@@ -79,8 +88,9 @@ impl<T> Slab<T> {
             return None;
         }
         let value = place.value.take()?;
+        place.reuse();
         self.len -= 1;
-        self.free(id);
+        self.append(id.place() as u32);
         Some(value)
     }
 
@@ -93,13 +103,17 @@ impl<T> Slab<T> {
     }
 
     /// Gives the place of a value back that was taken out; nothing when that was done.
-    #[inline]
     pub(crate) fn free(&mut self, id: CallId) {
         let taken = |place: &&mut Place<T>| place.generation == id.generation() && place.value.is_none();
-        let Some(place) = self.places.get_mut(id.place()).filter(taken) else { return };
-        place.generation = (place.generation + 1) & CallId::GENERATIONS;
-        place.next = NONE;
-        let index = id.place() as u32;
+        if let Some(place) = self.places.get_mut(id.place()).filter(taken) {
+            place.reuse();
+            self.append(id.place() as u32);
+        }
+    }
+
+    /// Puts a place at the end of the free ones.
+    #[inline]
+    fn append(&mut self, index: u32) {
         match self.places.get_mut(self.last_free as usize) {
             Some(last) if self.first_free != NONE => last.next = index,
             _ => self.first_free = index,
