@@ -173,9 +173,16 @@ impl World {
             let mut message = Message::default();
             message.push(&body, !more);
             assert!(self.requests.insert(id.wire(), message).is_none(), "{id:?} again");
+            assert!(
+                self.open.keys().all(|open| open.place() != id.place()),
+                "{id:?} in a place that is taken"
+            );
             assert!(self.open.insert(id, Vec::new()).is_none());
         }
-        self.poll_client();
+        // Drivers need not poll at once.
+        if flags & 1 == 0 {
+            self.poll_client();
+        }
     }
 
     fn pick_call(&self, index: usize) -> Option<CallId> {
