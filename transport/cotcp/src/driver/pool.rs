@@ -148,7 +148,7 @@ impl Pool {
             return (current, false);
         }
         let count = self.links.len();
-        let start = self.next.fetch_add(1, Relaxed);
+        let start = self.next.load(Relaxed);
         let (mut best, mut busy) = ((DOWN, start % count), count > CANDIDATES);
         for offset in 0..count {
             let index = (start + offset) % count;
@@ -163,6 +163,7 @@ impl Pool {
             }
         }
         self.current.store(best.1, Relaxed);
+        self.next.store(best.1 + 1, Relaxed);
         (best.1, !busy)
     }
 }
