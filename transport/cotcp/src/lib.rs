@@ -30,7 +30,7 @@
 //! | several connections, connecting again, time-outs | [`ClientConfig`] |
 //! | limits on connections, draining | [`ServerConfig`], [`ServerHandle::drain`] |
 //! | limits of each connection, keep-alive | [`Config`] |
-//! | Unix sockets, other streams | [`Address`], [`Server::bind_unix`], [`Client::over`] |
+//! | Unix sockets, other streams | [`Address`], [`Server::bind_unix`], [`Client::over`], [`serve_stream`] |
 //! | TLS with both sides proving who they are | the feature `tls`: `cotcp::tls`, `Address::tls`, `Server::with_tls` |
 //! | counters, as values and for Prometheus | [`Client::metrics`], [`ServerHandle::metrics`] |
 //! | the protocol without sockets and clocks | [`core`] |
@@ -106,7 +106,7 @@ pub use driver::client::{Call, Client, RequestBuilder};
 pub use driver::config::{ClientConfig, ServerConfig};
 pub use driver::handler::{Failure, Handler, Reply, Request};
 pub use driver::metrics::{Connections, Metrics};
-pub use driver::server::{Server, ServerHandle};
+pub use driver::server::{Server, ServerHandle, serve_stream};
 pub use driver::stream::{Address, Stream};
 #[cfg(feature = "tls")]
 pub use driver::tls;

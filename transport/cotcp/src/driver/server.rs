@@ -18,7 +18,8 @@ use super::metrics::{Connections, Metrics};
 use super::session::{Control, Session};
 use super::stream::Stream;
 use super::time;
-use crate::Stats;
+use crate::error::ConnectionError;
+use crate::{Config, Stats};
 
 /// Pause after the system had no room for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
@@ -165,6 +166,14 @@ impl Server {
             }
         }
     }
+}
+
+/// Answers requests on a stream that somebody else accepted, until it ends; gives the reason.
+pub async fn serve_stream<H: Handler>(stream: Stream, config: Config, handler: H) -> ConnectionError {
+    let mut session = Session::new(stream, config, handler, Arc::new(Control::default()));
+    let reason = poll_fn(|cx| session.poll(cx)).await;
+    session.close().await;
+    reason
 }
 
 /// A stream that was accepted.

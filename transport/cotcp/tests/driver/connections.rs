@@ -284,3 +284,18 @@ async fn a_stream_that_was_given_ends_for_good() {
     assert!(soon(client.call("x")).await.is_err());
     assert!(now() - start < Duration::from_secs(1));
 }
+
+/// Both sides over a pipe in memory, which takes only a few octets at a time.
+#[tokio::test]
+async fn a_narrow_pipe_will_do() {
+    let (ours, theirs) = tokio::io::duplex(37);
+    let echo = |request: Request| async move { Ok::<_, Failure>(request.body) };
+    let serving = tokio::spawn(cotcp::serve_stream(Stream::other(theirs), Config::default(), echo));
+    let client = Client::over(Stream::other(ours), Config::default());
+    for size in [0, 1, 36, 37, 38, 5000, 100_000] {
+        assert_eq!(soon(client.call(vec![5; size])).await.unwrap(), vec![5; size], "{size} octets");
+    }
+    soon(client.close()).await;
+    let reason = soon(serving).await.unwrap();
+    assert!(matches!(reason, ConnectionError::Closed | ConnectionError::Local), "{reason}");
+}
