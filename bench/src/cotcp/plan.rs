@@ -33,7 +33,7 @@ pub(super) struct Cell {
 
 impl Plan {
     pub(super) fn new(quick: bool) -> Plan {
-        Plan { quick, rounds: if quick { 3 } else { 7 } }
+        Plan { quick, rounds: if quick { 3 } else { 5 } }
     }
 
     /// The cells, and who is measured in each, in this order in every round.
@@ -66,9 +66,9 @@ impl Plan {
             (true, 0) => (0.06, 0.2),
             (true, 10) => (0.06, 0.22),
             (true, _) => (0.2, 0.4),
-            (false, 0) => (0.3, 1.5),
-            (false, 10) => (0.3, 2.0),
-            (false, _) => (0.4, 3.0),
+            (false, 0) => (0.2, 1.0),
+            (false, 10) => (0.2, 1.5),
+            (false, _) => (0.3, 2.0),
         }
     }
 
@@ -88,7 +88,7 @@ impl Plan {
 
     /// Server and client for small requests, beside large ones or alone.
     pub(super) fn beside_large(&self, protocol: Protocol, large: bool) -> (Serve, Load) {
-        let (warm_up, seconds) = if self.quick { (0.1, 0.5) } else { (0.3, 3.0) };
+        let (warm_up, seconds) = if self.quick { (0.1, 0.5) } else { (0.3, 2.0) };
         let load = Load {
             workers: 10,
             pause: Duration::from_millis(1),
