@@ -1,5 +1,7 @@
 //! What a result was measured on: commit, processor, kernel, time.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -46,6 +48,26 @@ pub(crate) fn cores() -> Vec<usize> {
 pub(crate) fn pin(cores: &[usize]) -> bool {
     let mut set = CpuSet::new();
     cores.iter().all(|core| set.set(*core).is_ok()) && sched_setaffinity(Pid::from_raw(0), &set).is_ok()
+}
+
+/// Keeps cores from falling asleep for as long as it lives. Waking one costs more than most of what is measured here,
+/// as long as the hypervisor likes, and every contender pays it at other places.
+pub(crate) struct Awake {
+    /// The system's way to ask for it: the request ends when the file is closed.
+    _latency: File,
+}
+
+impl Awake {
+    /// Asks for it.
+    ///
+    /// # Errors
+    /// Only root may, on systems that know it.
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let mut latency = File::options().write(true).open("/dev/cpu_dma_latency")?;
+        // The longest wake-up that is bearable, microseconds.
+        latency.write_all(&0_i32.to_ne_bytes())?;
+        Ok(Self { _latency: latency })
+    }
 }
 
 /// A time as `2026-01-31T12:00:00Z`.

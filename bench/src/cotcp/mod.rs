@@ -80,6 +80,14 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
         answers: BTreeMap::new(),
         disagreement: Vec::new(),
     };
+    let awake = crate::machine::Awake::new();
+    experiment.param(
+        "idle_cores",
+        match &awake {
+            Ok(_) => "kept awake".to_owned(),
+            Err(error) => format!("fall asleep: {error}"),
+        },
+    );
     // Without rights or tools there still is the loopback interface, and the result says so.
     let link = link::Link::new().await;
     experiment.param(

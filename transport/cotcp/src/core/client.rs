@@ -743,6 +743,7 @@ impl Client {
         }
         let calls = &mut self.calls;
         self.link.queue.tidy(|id| calls.get_mut(id).and_then(Call::sending).is_some());
+        self.link.pace();
         while let Some(turn) = self.link.turn() {
             self.fragment(now, turn);
         }

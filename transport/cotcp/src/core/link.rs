@@ -15,9 +15,9 @@ use crate::frame::{self, Frame, HEADER, Options, Side, kind};
 use crate::hello::Limits;
 use crate::{Config, Stats};
 
-/// Fragments are put into the outbox while less than this waits there: it is how much an urgent small frame may have
-/// before it.
-const AHEAD: usize = 16 * 1024;
+/// Fragments are put into the outbox while less than this waits there, which is how much an urgent small frame may have
+/// before it: little while the stream takes less than it is given, else doubling, so that a fast stream costs few writes.
+const AHEAD: (usize, usize) = (4 * 1024, 32 * 1024);
 /// CREDITs that may come for one frame of DATA: its message's and the connection's. Others count as abuse.
 const CREDITS_PER_DATA: u32 = 2;
 /// Most of them that are waited for: what is not used soon does not add up.
@@ -107,6 +107,8 @@ pub(crate) struct Link<K> {
     progress: Option<(Instant, u64)>,
     /// Where in the output the last fragment ends.
     fragment_end: u64,
+    /// What of [`AHEAD`] is allowed now.
+    ahead: usize,
 }
 
 impl<K: Copy + Ord> Link<K> {
@@ -143,6 +145,7 @@ impl<K: Copy + Ord> Link<K> {
             partial: None,
             progress: None,
             fragment_end: 0,
+            ahead: AHEAD.0,
             config,
         }
     }
@@ -225,10 +228,16 @@ impl<K: Copy + Ord> Link<K> {
         }
     }
 
+    /// Looks how much the stream took of what it was last given: before fragments have their turns.
+    pub(crate) fn pace(&mut self) {
+        let blocked = self.outbox.written() < self.fragment_end;
+        self.ahead = if blocked { AHEAD.0 } else { (self.ahead * 2).min(AHEAD.1) };
+    }
+
     /// Whose turn it is to put a fragment into the outbox; none while enough waits there. One fragment is let in even
     /// beside many small frames, or these would keep long messages out for ever.
     pub(crate) fn turn(&mut self) -> Option<(K, u64)> {
-        if self.outbox.len() >= AHEAD && self.outbox.written() < self.fragment_end {
+        if self.outbox.len() >= self.ahead && self.outbox.written() < self.fragment_end {
             return None;
         }
         self.queue.pop()

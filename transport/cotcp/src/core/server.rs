@@ -679,6 +679,7 @@ impl Server {
         }
         let table = &mut self.table;
         self.link.queue.tidy(|id| table.get_mut(id).is_some_and(|open| open.sending.is_some()));
+        self.link.pace();
         while let Some(turn) = self.link.turn() {
             self.fragment(now, turn);
         }

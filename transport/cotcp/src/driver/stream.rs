@@ -26,7 +26,7 @@ const READ_MAX: usize = 128 * 1024;
 /// Slices of one write.
 const SLICES: usize = 32;
 /// Octets that the kernel takes before a socket is no longer writable: what lies in it cannot be overtaken.
-const NOT_SENT: u32 = 16 * 1024;
+const NOT_SENT: u32 = 4 * 1024;
 
 /// For the last words to a peer.
 const FAREWELL: Duration = Duration::from_secs(1);
