@@ -60,6 +60,10 @@ drop_reasons! {
     QuotaExhausted = 25, "quota_exhausted", "The usage quota of a usage reporting rule is used up.";
     LinkLocal = 26, "link_local", "Multicast or link-local packet, which belongs to its link and is never forwarded.";
     CoreInterface = 27, "core_interface", "Uplink packet to an N2, N3 or N4 socket of this machine, which UEs must not reach.";
+    Redirected = 28, "redirected", "Answered with a redirection, as the forwarding action rule says, instead of being forwarded.";
+    EthernetSource = 29, "ethernet_source", "Ethernet frame whose source is a group address or belongs to somebody else.";
+    EthernetMalformed = 30, "ethernet_malformed", "Ethernet frame that ends before its header does.";
+    NoTranslation = 31, "no_translation", "Later fragment of a flow that is redirected to an address, which names no flow to translate.";
 }
 
 impl DropReason {

@@ -13,10 +13,12 @@
 //! Read first: [`session`] (what workers execute), then [`pipeline`] and [`n4`].
 #![forbid(unsafe_code)]
 
+pub mod bridge;
 pub mod config;
 pub mod n4;
 pub mod n6;
 pub mod pipeline;
+pub mod routes;
 pub mod session;
 pub mod stats;
 pub mod tables;

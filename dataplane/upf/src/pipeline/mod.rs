@@ -8,12 +8,17 @@
 //! per packet it forwards; replies to GTP-U signalling have buffers of their own.
 
 mod classify;
+pub mod ethernet;
 pub(crate) mod forward;
 pub mod guard;
+pub mod limit;
+pub mod mtu;
 mod parse;
 mod qos;
+pub mod redirect;
 mod session;
 mod signalling;
+pub mod translate;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,0 +1,1 @@
+//! How many replies packets can make us send.

@@ -1,0 +1,1 @@
+//! Packets that are too big for the next link: answers, fragments, and TCP kept below it.

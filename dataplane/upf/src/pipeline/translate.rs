@@ -1,0 +1,1 @@
+//! Redirection to an address: destinations out, sources back.

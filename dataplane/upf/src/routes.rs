@@ -1,0 +1,1 @@
+//! Framed routes: networks behind a UE, found by the longest prefix.
