@@ -110,10 +110,12 @@ grouped! {
         /// IE at fault.
         OFFENDING_IE => offending_ie: opt OffendingIe,
     }
-    /// Session Set Deletion Request (table 7.4.6.1-1). FQ-CSIDs are not used in a 5G core.
+    /// Session Set Deletion Request (table 7.4.6.1-1).
     SessionSetDeletionRequest {
         /// Sender.
         NODE_ID => node_id: one NodeId,
+        /// Sets of sessions that failed together; one IE type for all kinds of nodes.
+        FQ_CSID => fq_csids: many FqCsid,
     }
     /// Session Set Deletion Response (table 7.4.6.2-1).
     SessionSetDeletionResponse {
@@ -154,6 +156,8 @@ grouped! {
         APN_DNN => dnn: opt ApnDnn,
         /// Slice.
         S_NSSAI => s_nssai: opt SNssai,
+        /// Sets of sessions that this one fails with; one IE type for all kinds of nodes.
+        FQ_CSID => fq_csids: many FqCsid,
     }
     /// Session Establishment Response (table 7.5.3.1-1).
     SessionEstablishmentResponse {
@@ -171,6 +175,10 @@ grouped! {
         FAILED_RULE_ID => failed_rule_id: opt FailedRuleId,
         /// What the UP function chose for traffic endpoints.
         CREATED_TRAFFIC_ENDPOINT => created_traffic_endpoints: many CreatedTrafficEndpoint,
+        /// How busy the UP function is.
+        LOAD_CONTROL_INFORMATION => load_control: opt LoadControl,
+        /// What the UP function wants to be spared.
+        OVERLOAD_CONTROL_INFORMATION => overload_control: opt OverloadControl,
     }
     /// Session Modification Request (table 7.5.4.1-1).
     SessionModificationRequest {
@@ -237,6 +245,10 @@ grouped! {
         ADDITIONAL_USAGE_REPORTS_INFORMATION => additional_usage_reports: opt AdditionalUsageReports,
         /// What the UP function chose for traffic endpoints.
         CREATED_TRAFFIC_ENDPOINT => created_traffic_endpoints: many CreatedTrafficEndpoint,
+        /// How busy the UP function is.
+        LOAD_CONTROL_INFORMATION => load_control: opt LoadControl,
+        /// What the UP function wants to be spared.
+        OVERLOAD_CONTROL_INFORMATION => overload_control: opt OverloadControl,
     }
     /// Session Deletion Request (§7.5.6): no IEs.
     SessionDeletionRequest {}
@@ -250,6 +262,10 @@ grouped! {
         USAGE_REPORT_SDR => usage_reports: many UsageReport,
         /// Reports that follow separately.
         ADDITIONAL_USAGE_REPORTS_INFORMATION => additional_usage_reports: opt AdditionalUsageReports,
+        /// How busy the UP function is.
+        LOAD_CONTROL_INFORMATION => load_control: opt LoadControl,
+        /// What the UP function wants to be spared.
+        OVERLOAD_CONTROL_INFORMATION => overload_control: opt OverloadControl,
     }
     /// Session Report Request (table 7.5.8.1-1).
     SessionReportRequest {
@@ -265,6 +281,10 @@ grouped! {
         ADDITIONAL_USAGE_REPORTS_INFORMATION => additional_usage_reports: opt AdditionalUsageReports,
         /// PSDBU.
         PFCPSRREQ_FLAGS => flags: opt SrReqFlags,
+        /// How busy the UP function is.
+        LOAD_CONTROL_INFORMATION => load_control: opt LoadControl,
+        /// What the UP function wants to be spared.
+        OVERLOAD_CONTROL_INFORMATION => overload_control: opt OverloadControl,
     }
     /// Session Report Response (table 7.5.9.1-1).
     SessionReportResponse {

@@ -38,6 +38,8 @@ grouped! {
         QUERY_URR_REFERENCE => query_reference: opt QueryUrrReference,
         /// When events happened.
         EVENT_TIME_STAMP => event_times: many NtpSeconds,
+        /// Ethernet addresses seen behind the UE, and gone.
+        ETHERNET_TRAFFIC_INFORMATION => ethernet_traffic: opt Box<EthernetTraffic>,
     }
 
     /// Application detection information (table 7.5.8.3-2).
@@ -48,6 +50,34 @@ grouped! {
         APPLICATION_INSTANCE_ID => instance_id: opt ShortBytes,
         /// Flow description with its direction in the first octet.
         FLOW_INFORMATION => flow_information: opt ShortBytes,
+    }
+
+    /// Ethernet traffic information (table 7.5.8.3-3).
+    EthernetTraffic {
+        /// Addresses that appeared, by VLAN.
+        MAC_ADDRESSES_DETECTED => detected: many MacAddressList,
+        /// Addresses that were silent for the inactivity timer.
+        MAC_ADDRESSES_REMOVED => removed: many MacAddressList,
+    }
+
+    /// Load control information (table 7.5.3.3-1).
+    LoadControl {
+        /// Newer information has a higher number.
+        SEQUENCE_NUMBER => sequence: one ControlSequence,
+        /// Load.
+        METRIC => metric: one Metric,
+    }
+
+    /// Overload control information (table 7.5.3.4-1).
+    OverloadControl {
+        /// Newer information has a higher number.
+        SEQUENCE_NUMBER => sequence: one ControlSequence,
+        /// Share of requests to spare.
+        METRIC => reduction: one Metric,
+        /// How long this holds.
+        TIMER => validity: one CoarseTimer,
+        /// Whether the information is about the node, not its address.
+        OCI_FLAGS => flags: opt OciFlags,
     }
 
     /// Downlink data report (table 7.5.8.2-1): packets wait for a UE without user plane.

@@ -330,6 +330,12 @@ grouped! {
         ETHERNET_INACTIVITY_TIMER => ethernet_inactivity_timer: opt Seconds,
         /// Number of periodic reports.
         NUMBER_OF_REPORTS => number_of_reports: opt ReportCount,
+        /// Events after which to report, from the monitoring time on.
+        SUBSEQUENT_EVENT_THRESHOLD => subsequent_event_threshold: opt Events,
+        /// Events after which to stop forwarding, from the monitoring time on.
+        SUBSEQUENT_EVENT_QUOTA => subsequent_event_quota: opt Events,
+        /// Further monitoring times with the thresholds and quotas from then on.
+        ADDITIONAL_MONITORING_TIME => additional_monitoring_times: many AdditionalMonitoringTime,
     }
 
     /// Update URR (table 7.5.4.4-1).
@@ -382,12 +388,36 @@ grouped! {
         ETHERNET_INACTIVITY_TIMER => ethernet_inactivity_timer: opt Seconds,
         /// New number of periodic reports.
         NUMBER_OF_REPORTS => number_of_reports: opt ReportCount,
+        /// New subsequent number of events to report after.
+        SUBSEQUENT_EVENT_THRESHOLD => subsequent_event_threshold: opt Events,
+        /// New subsequent number of events to stop forwarding after.
+        SUBSEQUENT_EVENT_QUOTA => subsequent_event_quota: opt Events,
+        /// New further monitoring times.
+        ADDITIONAL_MONITORING_TIME => additional_monitoring_times: many AdditionalMonitoringTime,
     }
 
     /// Remove URR (table 7.5.4.8-1).
     RemoveUrr {
         /// Rule to remove.
         URR_ID => urr_id: one UrrId,
+    }
+
+    /// Additional monitoring time (table 7.5.2.4-3).
+    AdditionalMonitoringTime {
+        /// When these take over.
+        MONITORING_TIME => monitoring_time: one NtpSeconds,
+        /// Volume threshold from then on.
+        SUBSEQUENT_VOLUME_THRESHOLD => volume_threshold: opt Volume,
+        /// Time threshold from then on.
+        SUBSEQUENT_TIME_THRESHOLD => time_threshold: opt Seconds,
+        /// Volume quota from then on.
+        SUBSEQUENT_VOLUME_QUOTA => volume_quota: opt Volume,
+        /// Time quota from then on.
+        SUBSEQUENT_TIME_QUOTA => time_quota: opt Seconds,
+        /// Event threshold from then on.
+        SUBSEQUENT_EVENT_THRESHOLD => event_threshold: opt Events,
+        /// Event quota from then on.
+        SUBSEQUENT_EVENT_QUOTA => event_quota: opt Events,
     }
 
     /// Query URR (table 7.5.4.10-1).

@@ -102,6 +102,34 @@ fn modification_and_reports_mean_what_scapy_said() {
 }
 
 #[test]
+fn load_ethernet_addresses_and_session_sets_mean_what_scapy_said() {
+    let (_, message) = Message::decode(&vector("session_deletion_response_with_load")).unwrap();
+    let Message::SessionDeletionResponse(response) = message else { panic!("{message:?}") };
+    assert_eq!(response.load_control, Some(LoadControl { sequence: ControlSequence(7), metric: Metric(40) }));
+    let overload = response.overload_control.unwrap();
+    assert_eq!((overload.reduction, overload.validity.seconds()), (Metric(10), Some(180)));
+    assert_eq!(overload.flags, Some(OciFlags::AOCI));
+
+    let (_, message) = Message::decode(&vector("session_report_request_ethernet")).unwrap();
+    let Message::SessionReportRequest(request) = message else { panic!("{message:?}") };
+    let traffic = request.usage_reports[0].ethernet_traffic.as_ref().unwrap();
+    assert_eq!(traffic.detected[0].addresses, [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]]);
+    let removed = &traffic.removed[0];
+    assert_eq!((removed.c_tag.unwrap().vid, removed.s_tag), (Some(0x101), None));
+
+    let (_, message) = Message::decode(&vector("session_modification_monitoring")).unwrap();
+    let Message::SessionModificationRequest(request) = message else { panic!("{message:?}") };
+    let urr = &request.create_urrs[0];
+    assert_eq!(urr.additional_monitoring_times[0].monitoring_time, NtpSeconds(3_900_000_100));
+
+    let (_, message) = Message::decode(&vector("session_set_deletion_request")).unwrap();
+    let Message::SessionSetDeletionRequest(request) = message else { panic!("{message:?}") };
+    let set = FqCsid { node: CsidNode::Ipv4([127, 0, 0, 4].into()), csids: vec![9], node_type: Some(2) };
+    assert!(request.fq_csids[0].meets(&set));
+    assert!(!request.fq_csids[0].meets(&FqCsid { csids: vec![8], ..set }));
+}
+
+#[test]
 fn truncation_at_every_byte_is_an_error_never_a_panic() {
     for name in names() {
         let bytes = vector(name);

@@ -149,3 +149,51 @@ impl Value for VlanTag {
         out.push(vid as u8);
     }
 }
+
+/// Ethernet addresses with the tags they were seen under (§8.2.103, §8.2.104).
+///
+/// ```text
+/// number of addresses (1) · addresses (6 each) · length of C-TAG (1) · [C-TAG] · length of S-TAG (1) · [S-TAG]
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct MacAddressList {
+    /// Addresses, 255 at most.
+    pub addresses: Vec<[u8; 6]>,
+    /// Customer VLAN tag.
+    pub c_tag: Option<VlanTag>,
+    /// Service VLAN tag.
+    pub s_tag: Option<VlanTag>,
+}
+
+impl Value for MacAddressList {
+    fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+        let mut cursor = Cursor(bytes);
+        let count = cursor.u8()?;
+        let addresses = (0..count).map(|_| cursor.array()).collect::<Result<_, _>>()?;
+        let mut tag = || match cursor.0.is_empty() {
+            // Senders of Release 15 leave the lengths out when there are no tags.
+            true => Ok(None),
+            false => {
+                let length = cursor.u8()?;
+                let tag = cursor.take(length.into())?;
+                if length == 0 { Ok(None) } else { VlanTag::decode(tag).map(Some) }
+            }
+        };
+        Ok(Self { addresses, c_tag: tag()?, s_tag: tag()? })
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let addresses = &self.addresses[..self.addresses.len().min(255)];
+        out.push(addresses.len() as u8);
+        out.extend(addresses.iter().flatten());
+        for tag in [self.c_tag, self.s_tag] {
+            match tag {
+                None => out.push(0),
+                Some(tag) => {
+                    out.push(3);
+                    tag.encode(out);
+                }
+            }
+        }
+    }
+}

@@ -35,6 +35,10 @@ integers! {
     UrSeqn(u32);
     /// Correlates a query with its reports (§8.2.90).
     QueryUrrReference(u32);
+    /// Orders load and overload control information of one sender (§8.2.33).
+    ControlSequence(u32);
+    /// Load or reduction in per cent, 0 to 100 (§8.2.34).
+    Metric(u8);
     /// Length in seconds (time thresholds, quotas, inactivity, measurement periods, durations).
     Seconds(u32);
     /// Length in milliseconds (averaging window).
@@ -161,6 +165,8 @@ flags! {
     ReportType(min 1) { DLDR = 0x01; USAR = 0x02; ERIR = 0x04; UPIR = 0x08; TMIR = 0x10; SESR = 0x20; UISR = 0x40; }
     /// What a node report reports (§8.2.69).
     NodeReportType(min 1) { UPFR = 0x01; UPRR = 0x02; CKDR = 0x04; GPQR = 0x08; PURR = 0x10; VSR = 0x20; }
+    /// OCI-Flags (§8.2.76).
+    OciFlags(min 1) { AOCI = 0x01; }
     /// What a URR measures (§8.2.40).
     MeasurementMethod(min 1) { DURAT = 0x01; VOLUM = 0x02; EVENT = 0x04; }
     /// How a URR measures (§8.2.68).

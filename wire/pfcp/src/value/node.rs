@@ -121,6 +121,82 @@ impl Value for SNssai {
     }
 }
 
+/// Sets of sessions that a failure takes down together (§8.2.61).
+///
+/// ```text
+/// octet 5: node address type (4) · number of CSIDs (4) · node address (4 or 16) · CSIDs (2 each) · [node type (1)]
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct FqCsid {
+    /// Address of the node, or its PLMN and a number where it has no fixed address.
+    pub node: CsidNode,
+    /// Sets of that node, 15 at most.
+    pub csids: Vec<u16>,
+    /// Kind of node: 1 SGW-C, 2 SMF, 5 SGW-U, 6 UPF.
+    pub node_type: Option<u8>,
+}
+
+/// Who the numbers of an [`FqCsid`] belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CsidNode {
+    /// IPv4 address.
+    Ipv4(Ipv4Addr),
+    /// IPv6 address.
+    Ipv6(Ipv6Addr),
+    /// MCC × 1000 + MNC in the upper 20 bits, a number in the others.
+    Other(u32),
+}
+
+impl Default for CsidNode {
+    fn default() -> Self {
+        Self::Ipv4(Ipv4Addr::UNSPECIFIED)
+    }
+}
+
+impl FqCsid {
+    /// Whether a set is in both.
+    pub fn meets(&self, other: &Self) -> bool {
+        self.node == other.node && self.csids.iter().any(|csid| other.csids.contains(csid))
+    }
+}
+
+impl Value for FqCsid {
+    fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+        let mut cursor = Cursor(bytes);
+        let first = cursor.u8()?;
+        let node = match first >> 4 {
+            0 => CsidNode::Ipv4(cursor.array::<4>()?.into()),
+            1 => CsidNode::Ipv6(cursor.array::<16>()?.into()),
+            2 => CsidNode::Other(cursor.u32()?),
+            _ => return Err(Fault::Incorrect),
+        };
+        let csids = (0..first & 0x0f).map(|_| cursor.u16()).collect::<Result<_, _>>()?;
+        Ok(Self { node, csids, node_type: cursor.0.first().map(|octet| octet & 0x0f) })
+    }
+    fn encode(&self, out: &mut Vec<u8>) {
+        let csids = &self.csids[..self.csids.len().min(15)];
+        let count = csids.len() as u8;
+        match self.node {
+            CsidNode::Ipv4(address) => {
+                out.push(count);
+                out.extend_from_slice(&address.octets());
+            }
+            CsidNode::Ipv6(address) => {
+                out.push(0x10 | count);
+                out.extend_from_slice(&address.octets());
+            }
+            CsidNode::Other(number) => {
+                out.push(0x20 | count);
+                out.extend_from_slice(&number.to_be_bytes());
+            }
+        }
+        for csid in csids {
+            out.extend_from_slice(&csid.to_be_bytes());
+        }
+        out.extend(self.node_type.map(|kind| kind & 0x0f));
+    }
+}
+
 /// Who the session belongs to, for the UP function's own use (§8.2.101). Numbers are in their coded form.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct UserId {
