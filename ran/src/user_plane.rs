@@ -399,7 +399,7 @@ impl Worker {
                 self.selected.push(at as u16);
             }
         }
-        let sent = self.n3.transmit(&self.batch, &self.selected);
+        let sent = self.n3.transmit(&mut self.batch, &self.selected);
         count(&self.counters.uplink, sent.packets);
         count(&self.counters.dropped, self.batch.len() - sent.packets);
     }
@@ -440,7 +440,7 @@ impl Worker {
         buffer.trim_front(header);
         let delivered = match &mut tunnel.tun {
             Some(tun) if !is_router_advertisement(buffer.packet()) => {
-                tun.transmit(&self.batch, &[at as u16]).packets == 1
+                tun.transmit(&mut self.batch, &[at as u16]).packets == 1
             }
             _ => tunnel.queue.try_send(Bytes::copy_from_slice(buffer.packet())).is_ok(),
         };
@@ -468,7 +468,7 @@ impl Worker {
     fn batch_of(&mut self, packet: &[u8], peer: SocketAddr) {
         let mut batch = Batch::new(1, packet.len());
         batch.push(packet, peer);
-        self.n3.transmit(&batch, &[0]);
+        self.n3.transmit(&mut batch, &[0]);
     }
 }
 

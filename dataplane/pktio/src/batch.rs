@@ -1,119 +1,34 @@
-//! Buffers that are allocated once and reused for every batch.
+//! A number of packets that go through the stages together.
+//!
+//! A batch has buffers of its own, allocated once. While it holds frames that a backend lent, these stand in their
+//! place.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
+use std::sync::Arc;
 
-/// Free octets in front of a received packet: GTP-U with a PDU Session Container takes 20, Ethernet, IPv6 and
-/// UDP would take 62 more.
-pub const HEADROOM: usize = 128;
-
-/// One packet in its buffer.
-#[derive(Debug)]
-pub struct Buffer {
-    data: Box<[u8]>,
-    start: usize,
-    end: usize,
-    /// On a UDP port: the sender after receiving, the destination when sending.
-    pub peer: SocketAddr,
-}
-
-impl Buffer {
-    fn new(capacity: usize) -> Buffer {
-        Buffer {
-            data: vec![0; HEADROOM + capacity].into_boxed_slice(),
-            start: HEADROOM,
-            end: HEADROOM,
-            peer: SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)),
-        }
-    }
-
-    /// The packet.
-    #[inline]
-    pub fn packet(&self) -> &[u8] {
-        &self.data[self.start..self.end]
-    }
-
-    /// The packet, to change in place.
-    #[inline]
-    pub fn packet_mut(&mut self) -> &mut [u8] {
-        &mut self.data[self.start..self.end]
-    }
-
-    /// Length of the packet.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.end - self.start
-    }
-
-    /// Whether the packet has no octets.
-    pub fn is_empty(&self) -> bool {
-        self.start == self.end
-    }
-
-    /// The free octets in front of the packet. What is written at their end joins the packet by [`Buffer::grow_front`].
-    #[inline]
-    pub fn headroom(&mut self) -> &mut [u8] {
-        &mut self.data[..self.start]
-    }
-
-    /// Moves the start of the packet `n` octets forward into the headroom; `false` when there is no room.
-    #[inline]
-    pub fn grow_front(&mut self, n: usize) -> bool {
-        match self.start.checked_sub(n) {
-            Some(start) => {
-                self.start = start;
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Removes up to `n` octets from the front.
-    #[inline]
-    pub fn trim_front(&mut self, n: usize) {
-        self.start = (self.start + n).min(self.end);
-    }
-
-    /// Keeps at most the first `n` octets.
-    #[inline]
-    pub fn truncate(&mut self, n: usize) {
-        self.end = self.end.min(self.start + n);
-    }
-
-    /// Replaces the packet; `false`, and an empty packet, when it does not fit.
-    pub fn set(&mut self, packet: &[u8]) -> bool {
-        self.start = HEADROOM;
-        self.end = HEADROOM;
-        let Some(space) = self.data.get_mut(HEADROOM..HEADROOM + packet.len()) else { return false };
-        space.copy_from_slice(packet);
-        self.end += packet.len();
-        true
-    }
-
-    /// The whole space for a packet that is about to be received; sets the buffer to empty.
-    pub(crate) fn space(&mut self) -> &mut [u8] {
-        self.start = HEADROOM;
-        self.end = HEADROOM;
-        &mut self.data[HEADROOM..]
-    }
-
-    /// Declares that `n` octets have been received into [`Buffer::space`].
-    pub(crate) fn filled(&mut self, n: usize) {
-        self.end = (self.start + n).min(self.data.len());
-    }
-}
+use crate::buffer::{Buffer, Frame, Pool, PoolNumber};
 
 /// A number of buffers, of which the first [`Batch::len`] hold packets.
 #[derive(Debug)]
 pub struct Batch {
+    /// The batch's own buffers, or, while `lent`, exactly as many frames of `pool` as there are packets.
     buffers: Vec<Buffer>,
+    /// The others of the two.
+    parked: Vec<Buffer>,
     len: usize,
+    capacity: usize,
+    lent: bool,
+    /// Whose frames were held last; kept so that a batch counts its reference once and not per use.
+    pool: Option<Arc<dyn Pool>>,
 }
 
 impl Batch {
     /// `capacity` buffers for packets of up to `packet_len` octets.
     pub fn new(capacity: usize, packet_len: usize) -> Batch {
         let capacity = capacity.clamp(1, usize::from(u16::MAX));
-        Batch { buffers: (0..capacity).map(|_| Buffer::new(packet_len)).collect(), len: 0 }
+        let buffers = (0..capacity).map(|_| Buffer::new(packet_len)).collect();
+        let parked = Vec::with_capacity(capacity);
+        Batch { buffers, parked, len: 0, capacity, lent: false, pool: None }
     }
 
     /// How many packets the batch holds.
@@ -128,10 +43,11 @@ impl Batch {
 
     /// How many it can hold.
     pub fn capacity(&self) -> usize {
-        self.buffers.len()
+        self.capacity
     }
 
     /// The packets.
+    #[inline]
     pub fn buffers(&self) -> &[Buffer] {
         &self.buffers[..self.len]
     }
@@ -142,23 +58,73 @@ impl Batch {
         &mut self.buffers[..self.len]
     }
 
-    /// Forgets the packets.
+    /// The packet at a position that was selected for sending; `None` outside the batch and where a packet has been
+    /// sent already.
+    #[inline]
+    pub(crate) fn sendable(&self, position: u16) -> Option<&Buffer> {
+        self.buffers().get(usize::from(position)).filter(|buffer| !buffer.is_gone())
+    }
+
+    /// Forgets the packets. Frames that a backend lent return to it.
+    #[inline]
     pub fn clear(&mut self) {
+        if self.lent {
+            self.give_back();
+        }
         self.len = 0;
     }
 
-    /// Adds a copy of a packet; `false` when the batch is full or the packet does not fit.
+    fn give_back(&mut self) {
+        if let Some(pool) = &self.pool {
+            pool.take_back(&mut self.buffers);
+        }
+        self.buffers.clear();
+        std::mem::swap(&mut self.buffers, &mut self.parked);
+        self.lent = false;
+    }
+
+    /// Adds a copy of a packet; `false` when the batch is full or holds frames of a backend, or the packet does not
+    /// fit.
     pub fn push(&mut self, packet: &[u8], peer: SocketAddr) -> bool {
+        if self.lent {
+            return false;
+        }
         let Some(buffer) = self.buffers.get_mut(self.len) else { return false };
         if !buffer.set(packet) {
             return false;
         }
         buffer.peer = peer;
+        buffer.tos = 0;
         self.len += 1;
         true
     }
 
-    /// All buffers, including those without packet; for a backend that receives.
+    /// For a backend that receives without copying: forgets the packets, and takes frames of `pool` from now on.
+    #[inline]
+    pub fn begin_lent(&mut self, pool: &Arc<dyn Pool>) {
+        self.clear();
+        if !self.pool.as_ref().is_some_and(|known| Arc::ptr_eq(known, pool)) {
+            self.pool = Some(Arc::clone(pool));
+        }
+        std::mem::swap(&mut self.buffers, &mut self.parked);
+        self.lent = true;
+    }
+
+    /// Adds a frame after [`Batch::begin_lent`] with the pool whose number is `owner`.
+    ///
+    /// # Safety
+    /// The memory is initialised, `start <= end <= room`, nobody else uses it until it is taken again, and the pool keeps
+    /// it mapped until then.
+    #[inline]
+    pub unsafe fn lend(&mut self, frame: Frame, owner: PoolNumber) {
+        debug_assert!(self.lent && self.len < self.capacity);
+        // SAFETY: the caller's promise.
+        self.buffers.push(unsafe { Buffer::lent(frame, owner) });
+        self.len += 1;
+    }
+
+    /// The buffers at positions `from..to`, including those without packet; for a backend that receives by copying,
+    /// after [`Batch::clear`].
     pub(crate) fn all_mut(&mut self) -> &mut [Buffer] {
         &mut self.buffers
     }
@@ -169,28 +135,94 @@ impl Batch {
     }
 }
 
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::ptr::NonNull;
+    use std::sync::Mutex;
+
     use super::*;
 
+    /// A pool of frames in one allocation, which is freed when all are back.
+    #[derive(Debug)]
+    struct TestPool {
+        number: PoolNumber,
+        free: Mutex<Vec<Box<[u8]>>>,
+    }
+
+    impl TestPool {
+        fn put(&self, frame: &Frame) {
+            let memory = std::ptr::slice_from_raw_parts_mut(frame.base.as_ptr(), 256);
+            // SAFETY: `lend` below made the frame from such a box.
+            self.free.lock().unwrap().push(unsafe { Box::from_raw(memory) });
+        }
+    }
+
+    impl Pool for TestPool {
+        fn number(&self) -> PoolNumber {
+            self.number
+        }
+
+        fn take_back(&self, buffers: &mut [Buffer]) {
+            for frame in buffers.iter_mut().filter_map(|buffer| buffer.take(self.number)) {
+                assert_eq!(frame.token, 7);
+                self.put(&frame);
+            }
+        }
+    }
+
+    fn lend(pool: &Arc<TestPool>, batch: &mut Batch, count: usize) {
+        let shared: Arc<dyn Pool> = pool.clone();
+        batch.begin_lent(&shared);
+        for _ in 0..count {
+            let memory = pool.free.lock().unwrap().pop().unwrap();
+            let base = NonNull::new(Box::into_raw(memory).cast::<u8>()).unwrap();
+            let frame = Frame { base, room: 256, start: 128, end: 132, token: 7 };
+            // SAFETY: the memory is a box of our own, which nobody else knows of.
+            unsafe { batch.lend(frame, pool.number) };
+        }
+    }
+
     #[test]
-    fn headers_are_added_and_removed_in_place() {
+    fn lent_frames_stand_in_for_own_buffers_and_return() {
+        let free = Mutex::new((0..4).map(|n| vec![n; 256].into_boxed_slice()).collect());
+        let pool = Arc::new(TestPool { number: PoolNumber::next().unwrap(), free });
+        let mut batch = Batch::new(4, 64);
+        let peer = "192.0.2.1:2152".parse().unwrap();
+        assert!(batch.push(b"own", peer));
+
+        lend(&pool, &mut batch, 3);
+        assert_eq!((batch.len(), pool.free.lock().unwrap().len()), (3, 1));
+        assert_eq!(batch.buffers()[0].packet(), [3; 4]);
+        assert!(!batch.push(b"more", peer), "it holds frames");
+        // One is sent: the device has it.
+        let sent = batch.buffers_mut()[1].take(pool.number).unwrap();
+        assert!(batch.buffers()[1].is_gone() && batch.buffers()[1].is_empty());
+        assert!(batch.buffers_mut()[1].take(pool.number).is_none());
+        assert!(!batch.buffers_mut()[1].grow_front(1) && !batch.buffers_mut()[1].set(b"x"));
+        batch.clear();
+        assert_eq!(pool.free.lock().unwrap().len(), 3, "all but the one that was sent");
+        pool.put(&sent);
+
+        assert!(batch.is_empty() && batch.push(b"own", peer));
+        assert_eq!(batch.buffers()[0].packet(), b"own");
+        lend(&pool, &mut batch, 4);
+        drop(batch);
+        assert_eq!(pool.free.lock().unwrap().len(), 4);
+    }
+
+    #[test]
+    fn a_full_batch_takes_no_more() {
         let mut batch = Batch::new(1, 16);
         let peer = "192.0.2.1:2152".parse().unwrap();
         assert!(batch.push(b"payload", peer));
         assert!(!batch.push(b"more", peer), "the batch is full");
-        let buffer = &mut batch.buffers_mut()[0];
-        let room = buffer.headroom();
-        let at = room.len() - 2;
-        room[at..].copy_from_slice(b"HH");
-        assert!(buffer.grow_front(2));
-        assert_eq!(buffer.packet(), b"HHpayload");
-        buffer.trim_front(4);
-        buffer.truncate(3);
-        assert_eq!(buffer.packet(), b"ylo");
-        assert!(!buffer.grow_front(HEADROOM + 100));
-        buffer.trim_front(100);
-        assert!(buffer.is_empty());
-        assert!(!buffer.set(&[0; 17]));
+        batch.clear();
+        assert!(!batch.push(&[0; 17], peer) && batch.push(&[0; 16], peer));
     }
 }

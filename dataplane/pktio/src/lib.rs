@@ -15,6 +15,7 @@
 //! the kernel does not take is reported in [`Sent`], never retried for ever.
 
 pub mod batch;
+pub mod buffer;
 pub mod capture;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
@@ -26,7 +27,10 @@ pub mod udp;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-pub use batch::{Batch, Buffer, HEADROOM};
+use telemetry::DropReason;
+
+pub use batch::Batch;
+pub use buffer::{Buffer, HEADROOM};
 
 /// What became of the packets given to [`Port::transmit`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -39,6 +43,8 @@ pub struct Sent {
     pub full: usize,
     /// Packets refused because they exceed the MTU.
     pub too_big: usize,
+    /// Packets whose next hop's link-layer address is not known yet.
+    pub unresolved: usize,
     /// Packets refused for another reason.
     pub errors: usize,
 }
@@ -50,9 +56,25 @@ pub trait Port: Send {
     fn receive(&mut self, batch: &mut Batch) -> io::Result<usize>;
 
     /// Sends the packets of `batch` at the positions `selected`, in that order. A UDP port sends each to
-    /// its buffer's peer. Positions outside the batch are errors.
-    fn transmit(&mut self, batch: &Batch, selected: &[u16]) -> Sent;
+    /// its buffer's peer, with its traffic class. The selected packets are used up: a port may change them, or take
+    /// their memory along ([`Buffer::is_gone`]). Positions outside the batch, and packets sent before, are errors.
+    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent;
+
+    /// Calls `count` with each reason for which packets were discarded while receiving, and how many were, since the
+    /// last call. What the kernel discards on its own account is not among them.
+    fn losses(&mut self, count: &mut dyn FnMut(DropReason, usize)) {
+        let _ = count;
+    }
 
     /// What a [`poll::Poller`] waits for; `None` for a port without a descriptor.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// A port whose packets are Ethernet frames, without their checksum: the lower side of the frame stack.
+pub trait FramePort: Port {
+    /// The interface's address.
+    fn mac(&self) -> packet::ethernet::Mac;
+
+    /// Longest payload of a frame: an IP packet with all its headers.
+    fn mtu(&self) -> usize;
 }

@@ -63,11 +63,11 @@ impl Port for MemoryPort {
         Ok(batch.len())
     }
 
-    fn transmit(&mut self, batch: &Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
         let mut sent = Sent::default();
         let mut queues = lock(&self.queues);
         for &position in selected {
-            let Some(buffer) = batch.buffers().get(usize::from(position)) else {
+            let Some(buffer) = batch.sendable(position) else {
                 sent.errors += 1;
                 continue;
             };
@@ -100,8 +100,8 @@ mod tests {
         }
         let mut batch = Batch::new(8, 64);
         assert_eq!(port.receive(&mut batch).unwrap(), 3);
-        let sent = port.transmit(&batch, &[2, 0, 1, 9]);
-        assert_eq!(sent, Sent { packets: 2, bytes: 2, full: 1, too_big: 0, errors: 1 });
+        let sent = port.transmit(&mut batch, &[2, 0, 1, 9]);
+        assert_eq!(sent, Sent { packets: 2, bytes: 2, full: 1, errors: 1, ..Sent::default() });
         assert_eq!(wire.take(), [(vec![2], peer), (vec![0], peer)]);
         assert_eq!(port.receive(&mut batch).unwrap(), 0);
     }

@@ -112,10 +112,10 @@ impl Port for TunPort {
         Ok(received)
     }
 
-    fn transmit(&mut self, batch: &Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
         let mut sent = Sent::default();
         for &position in selected {
-            let Some(buffer) = batch.buffers().get(usize::from(position)) else {
+            let Some(buffer) = batch.sendable(position) else {
                 sent.errors += 1;
                 continue;
             };

@@ -23,12 +23,22 @@ pub struct UdpPort {
     headers: Headers,
 }
 
+/// One control message with an `int`, as `sendmsg` wants it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Control {
+    header: libc::cmsghdr,
+    value: libc::c_int,
+    padding: u32,
+}
+
 /// The arrays that `recvmmsg` and `sendmmsg` want, allocated once. Their pointers are set anew before
 /// every call and are never read by us, so moving the struct is harmless.
 struct Headers {
     messages: Box<[libc::mmsghdr]>,
     vectors: Box<[libc::iovec]>,
     names: Box<[libc::sockaddr_storage]>,
+    controls: Box<[Control]>,
 }
 
 // SAFETY: the raw pointers inside are scratch space for one system call: each call writes them before
@@ -43,18 +53,20 @@ impl std::fmt::Debug for Headers {
 
 impl Headers {
     fn new() -> Headers {
-        // SAFETY: the three types are plain C structs for which all zeroes is a valid value.
-        let (message, vector, name) = unsafe {
+        // SAFETY: the types are plain C structs for which all zeroes is a valid value.
+        let (message, vector, name, control) = unsafe {
             (
                 mem::zeroed::<libc::mmsghdr>(),
                 mem::zeroed::<libc::iovec>(),
                 mem::zeroed::<libc::sockaddr_storage>(),
+                mem::zeroed::<Control>(),
             )
         };
         Headers {
             messages: vec![message; CALL].into_boxed_slice(),
             vectors: vec![vector; CALL].into_boxed_slice(),
             names: vec![name; CALL].into_boxed_slice(),
+            controls: vec![control; CALL].into_boxed_slice(),
         }
     }
 
@@ -71,6 +83,22 @@ impl Headers {
         header.msg_controllen = 0;
         header.msg_flags = 0;
         self.messages[i].msg_len = 0;
+    }
+
+    /// Gives entry `i`, after [`Headers::set`], a traffic class other than the socket's.
+    fn set_tos(&mut self, i: usize, tos: u8, ipv6: bool) {
+        let (level, kind) = match ipv6 {
+            true => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+            false => (libc::IPPROTO_IP, libc::IP_TOS),
+        };
+        let control = &mut self.controls[i];
+        control.header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<libc::c_int>()) as _;
+        control.header.cmsg_level = level;
+        control.header.cmsg_type = kind;
+        control.value = tos.into();
+        let header = &mut self.messages[i].msg_hdr;
+        header.msg_control = std::ptr::from_mut(control).cast();
+        header.msg_controllen = size_of::<Control>() as _;
     }
 }
 
@@ -191,12 +219,12 @@ impl Port for UdpPort {
         Ok(received)
     }
 
-    fn transmit(&mut self, batch: &Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
         let mut sent = Sent::default();
         for group in selected.chunks(CALL) {
             let mut count = 0;
             for &position in group {
-                let Some(buffer) = batch.buffers().get(usize::from(position)) else {
+                let Some(buffer) = batch.sendable(position) else {
                     sent.errors += 1;
                     continue;
                 };
@@ -204,6 +232,9 @@ impl Port for UdpPort {
                 let packet = buffer.packet();
                 // The kernel only reads through the vectors of sendmmsg; the type is shared with recvmmsg.
                 self.headers.set(count, packet.as_ptr().cast_mut(), packet.len(), name_len);
+                if buffer.tos != 0 {
+                    self.headers.set_tos(count, buffer.tos, buffer.peer.is_ipv6());
+                }
                 count += 1;
             }
             self.flush(count, &mut sent);
@@ -275,7 +306,7 @@ mod tests {
         }
         let selected: Vec<u16> = (0..100).collect();
         assert_eq!(
-            a.transmit(&out, &selected),
+            a.transmit(&mut out, &selected),
             Sent { packets: 100, bytes: (1..=100).sum(), ..Sent::default() }
         );
         let mut poller = crate::poll::Poller::new().unwrap();
@@ -300,6 +331,51 @@ mod tests {
         exchange("127.0.0.1:0");
     }
 
+    /// Transport level marking: the outer traffic class is each packet's own.
+    #[test]
+    fn packets_carry_their_traffic_class() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let mut a = UdpPort::bind(address.parse().unwrap(), false).unwrap();
+            let b = UdpSocket::bind(address).unwrap();
+            let (level, option) = match a.local().is_ipv6() {
+                true => (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+                false => (libc::IPPROTO_IP, libc::IP_RECVTOS),
+            };
+            let on: libc::c_int = 1;
+            // SAFETY: the option takes an int, to which we pass a pointer with its size.
+            let status = unsafe {
+                libc::setsockopt(
+                    b.as_raw_fd(),
+                    level,
+                    option,
+                    (&raw const on).cast(),
+                    size_of_val(&on) as u32,
+                )
+            };
+            assert_eq!(status, 0);
+            let mut out = Batch::new(3, 64);
+            for tos in [0, 0xB8, 0x28] {
+                assert!(out.push(&[tos], b.local_addr().unwrap()));
+                out.buffers_mut().last_mut().unwrap().tos = tos;
+            }
+            assert_eq!(a.transmit(&mut out, &[0, 1, 2]).packets, 3);
+            for tos in [0, 0xB8, 0x28] {
+                let (mut payload, mut space) = ([0u8], nix::cmsg_space!(libc::c_int));
+                let mut vectors = [io::IoSliceMut::new(&mut payload)];
+                let flags = nix::sys::socket::MsgFlags::empty();
+                let message =
+                    nix::sys::socket::recvmsg::<()>(b.as_raw_fd(), &mut vectors, Some(&mut space), flags)
+                        .unwrap();
+                let received = match message.cmsgs().unwrap().next() {
+                    Some(nix::sys::socket::ControlMessageOwned::Ipv4Tos(received)) => received,
+                    Some(nix::sys::socket::ControlMessageOwned::Ipv6TClass(received)) => received as u8,
+                    other => panic!("{other:?}"),
+                };
+                assert_eq!((received, payload[0]), (tos, tos));
+            }
+        }
+    }
+
     #[test]
     fn batches_pass_ipv6() {
         exchange("[::1]:0");
@@ -315,14 +391,14 @@ mod tests {
         // An IPv6 destination on an IPv4 socket.
         assert!(out.push(b"elsewhere", "[::1]:9".parse().unwrap()));
         assert!(out.push(b"last", b.local()));
-        let sent = a.transmit(&out, &[0, 1, 2, 3]);
+        let sent = a.transmit(&mut out, &[0, 1, 2, 3]);
         assert_eq!((sent.packets, sent.too_big, sent.errors), (2, 1, 1));
         let mut batch = Batch::new(4, 100);
         assert_eq!(b.receive(&mut batch).unwrap(), 2);
         assert_eq!(batch.buffers()[1].packet(), b"last");
         // A datagram that exceeds the buffer arrives as an empty packet, not as a shorter one.
         assert!(out.buffers_mut()[0].set(&[1; 200]));
-        a.transmit(&out, &[0]);
+        a.transmit(&mut out, &[0]);
         assert_eq!(b.receive(&mut batch).unwrap(), 1);
         assert!(batch.buffers()[0].is_empty());
     }

@@ -59,7 +59,7 @@ fn a_tun_device_exchanges_packets_with_the_kernel() {
         "0.0.0.0:0".parse().unwrap()
     ));
     assert!(batch.push(b"\x00not ip", "0.0.0.0:0".parse().unwrap()));
-    let sent = tun.transmit(&batch, &[0, 1]);
+    let sent = tun.transmit(&mut batch, &[0, 1]);
     assert_eq!((sent.packets, sent.errors), (1, 1), "the kernel refuses what is not IP");
     let mut payload = [0; 16];
     let (length, from) = socket.recv_from(&mut payload).unwrap();
@@ -69,7 +69,7 @@ fn a_tun_device_exchanges_packets_with_the_kernel() {
     let packet = receive_udp(&mut tun, 5000).expect("the packet arrives");
     assert!(ipv4::Packet::new(&packet).unwrap().checksum_ok());
     assert_eq!(&packet[28..], b"down");
-    assert_eq!(tun.share().transmit(&batch, &[]), Sent::default());
+    assert_eq!(tun.share().transmit(&mut batch, &[]), Sent::default());
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn captures_sort_packets_by_reference_point_without_duplicates() {
         &udp_packet(([10, 45, 0, 2], 8805), ([10, 45, 0, 1], 8805), b"n6"),
         "0.0.0.0:0".parse().unwrap()
     ));
-    assert_eq!(tun.transmit(&batch, &[0]).packets, 1);
+    assert_eq!(tun.transmit(&mut batch, &[0]).packets, 1);
 
     let summary = capture.stop();
     let count = |name: &str| summary.packets.iter().find(|(point, _)| point == name).unwrap().1;

@@ -125,7 +125,7 @@ fn generate(stop: &Arc<AtomicBool>, to: SocketAddr, teid: u32) -> std::thread::J
         while batch.push(&packet, to) {}
         let all: Vec<u16> = (0..batch.len() as u16).collect();
         while !stop.load(Relaxed) {
-            port.transmit(&batch, &all);
+            port.transmit(&mut batch, &all);
         }
     })
 }
@@ -150,7 +150,7 @@ fn pipeline_alone(pipeline: &mut Pipeline, teid: u32) -> f64 {
         fn receive(&mut self, _: &mut Batch) -> std::io::Result<usize> {
             Ok(0)
         }
-        fn transmit(&mut self, _: &Batch, selected: &[u16]) -> pktio::Sent {
+        fn transmit(&mut self, _: &mut Batch, selected: &[u16]) -> pktio::Sent {
             pktio::Sent { packets: selected.len(), ..Default::default() }
         }
         fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {

@@ -68,7 +68,7 @@ impl Buffers {
                 {
                     return stats.drops.count(DropReason::TooBig);
                 }
-                let sent = port.transmit(&self.batch, &[0]);
+                let sent = port.transmit(&mut self.batch, &[0]);
                 stats.n3.downlink.count_n(sent.packets, sent.bytes);
                 if sent.packets == 0 {
                     return stats.drops.count(DropReason::TxError);

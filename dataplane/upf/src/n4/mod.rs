@@ -343,7 +343,7 @@ impl Server {
         let message = Signalling::EndMarker { teid, pdu_session: None }.build();
         self.end_marker.clear();
         if self.end_marker.push(&message, SocketAddr::new(peer, gtpu::PORT)) {
-            let sent = self.gtpu.transmit(&self.end_marker, &[0]);
+            let sent = self.gtpu.transmit(&mut self.end_marker, &[0]);
             if sent.packets == 0 {
                 tracing::debug!(%peer, "End Marker not sent");
             }

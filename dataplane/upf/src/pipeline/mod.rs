@@ -212,7 +212,7 @@ impl Pipeline {
         }
     }
 
-    fn transmit(&mut self, batch: &Batch, ports: &mut Ports) {
+    fn transmit(&mut self, batch: &mut Batch, ports: &mut Ports) {
         let stats = &self.stats[self.worker];
         if !self.to_n3.is_empty() {
             count_sent(stats, &stats.n3.downlink, ports.n3.transmit(batch, &self.to_n3));
@@ -224,7 +224,7 @@ impl Pipeline {
         }
         if !self.replies.is_empty() {
             let selected = &self.reply_positions[..self.replies.len()];
-            count_sent(stats, &stats.n3.downlink, ports.n3.transmit(&self.replies, selected));
+            count_sent(stats, &stats.n3.downlink, ports.n3.transmit(&mut self.replies, selected));
         }
     }
 }
@@ -234,6 +234,7 @@ fn count_sent(stats: &WorkerStats, interface: &Traffic, sent: Sent) {
     for (reason, count) in [
         (DropReason::TxQueueFull, sent.full),
         (DropReason::TooBig, sent.too_big),
+        (DropReason::NeighbourUnresolved, sent.unresolved),
         (DropReason::TxError, sent.errors),
     ] {
         if count > 0 {
