@@ -48,6 +48,35 @@ pub fn checksum(bytes: &[u8]) -> u16 {
     Sum::default().octets(bytes).finish()
 }
 
+/// What changing some octets does to a checksum over them (RFC 1624): the rest need not be read.
+///
+/// Changed octets stand at even positions of what the checksum covers, and their number is even.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Difference(u64);
+
+impl Difference {
+    /// `old` was replaced by `new`.
+    #[must_use]
+    pub fn replaced(mut self, old: &[u8], new: &[u8]) -> Difference {
+        let word = |pair: &[u8]| u16::from_be_bytes([pair[0], pair[1]]);
+        self.0 += old.chunks_exact(2).map(|pair| u64::from(!word(pair))).sum::<u64>();
+        self.0 += new.chunks_exact(2).map(|pair| u64::from(word(pair))).sum::<u64>();
+        self
+    }
+
+    /// The checksum after the change; a wrong one stays wrong.
+    pub fn apply(self, checksum: u16) -> u16 {
+        Sum(self.0 + u64::from(!checksum)).finish()
+    }
+
+    /// Changes the checksum that stands at `at` in `bytes`; out of range nothing happens.
+    pub fn apply_at(self, bytes: &mut [u8], at: usize) {
+        if let Some([high, low]) = bytes.get_mut(at..at + 2) {
+            [*high, *low] = self.apply(u16::from_be_bytes([*high, *low])).to_be_bytes();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,5 +91,22 @@ mod tests {
     fn odd_lengths_are_padded() {
         assert_eq!(checksum(&[1, 2, 3]), checksum(&[1, 2, 3, 0]));
         assert_eq!(checksum(&[]), 0xFFFF);
+    }
+
+    #[test]
+    fn a_difference_is_as_good_as_a_new_sum() {
+        let mut bytes = [0x45, 0, 0xFF, 0xFF, 0, 0, 0x12, 0x34, 0xFE, 0xDC, 1, 2];
+        for (at, new) in [(0, [0xFF, 0xFF]), (2, [0, 0]), (2, [0xFF, 0xFF]), (6, [0xED, 0xCB]), (10, [0, 0])]
+        {
+            let before = checksum(&bytes);
+            let old = [bytes[at], bytes[at + 1]];
+            bytes[at..at + 2].copy_from_slice(&new);
+            let mut after = Difference::default().replaced(&old, &new).apply(before).to_be_bytes();
+            assert_eq!(u16::from_be_bytes(after), checksum(&bytes), "{at}");
+            Difference::default().replaced(&new, &old).apply_at(&mut after, 0);
+            assert_eq!(u16::from_be_bytes(after), before);
+            Difference::default().replaced(&new, &old).apply_at(&mut after, 1);
+            assert_eq!(u16::from_be_bytes(after), before, "out of range");
+        }
     }
 }

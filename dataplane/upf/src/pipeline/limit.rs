@@ -1,1 +1,157 @@
 //! How many replies packets can make us send.
+//!
+//! Error Indications, ICMP messages and the like answer packets that anybody may send; they must not let a flood at
+//! us become a flood from us (RFC 4443 §2.4 (f), RFC 1812 §4.3.2.8). Each peer has a rate, and all together have one,
+//! so that one peer in trouble does not silence what others should hear. Peers share a fixed number of places by
+//! hash: memory is bounded, and the worst that a collision does is that two share a rate.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+
+/// Places for peers.
+const PLACES: usize = 256;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Rates of replies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rates {
+    /// Per second, to one peer in the long run.
+    pub peer_per_s: u32,
+    /// At once to a peer that got none for a while.
+    pub peer_burst: u32,
+    /// Per second, to all peers.
+    pub all_per_s: u32,
+    /// At once to all peers.
+    pub all_burst: u32,
+}
+
+impl Rates {
+    /// What a UPF needs: a path that breaks is noticed by hundreds of packets a second at most.
+    pub const REPLIES: Rates = Rates { peer_per_s: 100, peer_burst: 50, all_per_s: 1000, all_burst: 200 };
+}
+
+/// A rate as the generic cell rate algorithm sees it: time per reply, and how far ahead of time it may run.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    interval_ns: u64,
+    ahead_ns: u64,
+}
+
+impl Pace {
+    fn new(per_s: u32, burst: u32) -> Pace {
+        let interval_ns = SECOND_NS / u64::from(per_s.max(1));
+        Pace { interval_ns, ahead_ns: interval_ns * u64::from(burst.max(1) - 1) }
+    }
+
+    /// Until when the pace is taken after one more reply; `None` when it is too early for one.
+    #[inline]
+    fn after_one_more(&self, taken_until_ns: u64, now_ns: u64) -> Option<u64> {
+        let start = taken_until_ns.max(now_ns);
+        (start - now_ns <= self.ahead_ns).then_some(start + self.interval_ns)
+    }
+}
+
+/// Limits the replies of one worker.
+#[derive(Debug)]
+pub struct Limiter {
+    peer: Pace,
+    all: Pace,
+    /// Until when each place's pace is taken.
+    peers: Box<[u64; PLACES]>,
+    all_until_ns: u64,
+    /// Keeps others from choosing whom they share a place with.
+    secret: u64,
+}
+
+impl Limiter {
+    /// A limiter with these rates.
+    pub fn new(rates: Rates, secret: u64) -> Limiter {
+        Limiter {
+            peer: Pace::new(rates.peer_per_s, rates.peer_burst),
+            all: Pace::new(rates.all_per_s, rates.all_burst),
+            peers: Box::new([0; PLACES]),
+            all_until_ns: 0,
+            secret,
+        }
+    }
+
+    /// Whether `peer` may be sent one more reply; if so it is accounted for. A reply that one rate forbids is not
+    /// charged to the other.
+    pub fn allows(&mut self, now_ns: u64, peer: IpAddr) -> bool {
+        let place = self.place(peer);
+        let Some(peer_until) = self.peer.after_one_more(self.peers[place], now_ns) else { return false };
+        let Some(all_until) = self.all.after_one_more(self.all_until_ns, now_ns) else { return false };
+        self.peers[place] = peer_until;
+        self.all_until_ns = all_until;
+        true
+    }
+
+    /// IPv6 peers by their /64: a host has all addresses of it to choose from.
+    fn place(&self, peer: IpAddr) -> usize {
+        let network = match peer {
+            IpAddr::V4(address) => u64::from(address.to_bits()),
+            IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
+        };
+        let mut hasher = DefaultHasher::new();
+        (self.secret, network).hash(&mut hasher);
+        hasher.finish() as usize % PLACES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+
+    use super::*;
+
+    const RATES: Rates = Rates { peer_per_s: 10, peer_burst: 5, all_per_s: 100, all_burst: 20 };
+
+    fn peer(n: u16) -> IpAddr {
+        IpAddr::from([10, 0, (n >> 8) as u8, n as u8])
+    }
+
+    #[test]
+    fn a_peer_gets_its_burst_and_then_its_rate() {
+        let mut limiter = Limiter::new(RATES, 1);
+        let passed = (0..1000).filter(|_| limiter.allows(0, peer(1))).count();
+        assert_eq!(passed, 5);
+        // Ten seconds of a flood: the rate, beside the burst.
+        let passed = (0..100_000u64).filter(|n| limiter.allows(n * 100_000, peer(1))).count();
+        assert!((99..=101).contains(&passed), "{passed}");
+        // After a pause the burst is back, not more.
+        assert_eq!((0..100).filter(|_| limiter.allows(100 * SECOND_NS, peer(1))).count(), 5);
+    }
+
+    #[test]
+    fn one_peer_does_not_silence_another() {
+        let mut limiter = Limiter::new(RATES, 1);
+        while limiter.allows(0, peer(1)) {}
+        let other = (2..).map(peer).find(|other| limiter.place(*other) != limiter.place(peer(1))).unwrap();
+        assert!(limiter.allows(0, other));
+    }
+
+    #[test]
+    fn many_peers_share_the_rate_of_all() {
+        let mut limiter = Limiter::new(RATES, 1);
+        let passed = (0..10_000).filter(|n| limiter.allows(0, peer(*n))).count();
+        assert_eq!(passed, 20);
+        let passed = (0..100_000u64).filter(|n| limiter.allows(n * 10_000, peer(*n as u16))).count();
+        assert!((99..=101).contains(&passed), "{passed}");
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_host_are_one_peer() {
+        let mut limiter = Limiter::new(RATES, 7);
+        let address = |host| IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host));
+        assert_eq!((0..1000).filter(|host| limiter.allows(0, address(*host))).count(), 5);
+    }
+
+    #[test]
+    fn rates_of_zero_are_the_lowest_there_are() {
+        let none = Rates { peer_per_s: 0, peer_burst: 0, all_per_s: 0, all_burst: 0 };
+        let mut limiter = Limiter::new(none, 1);
+        assert!(limiter.allows(5, peer(1)));
+        assert!(!limiter.allows(6, peer(1)) && !limiter.allows(6, peer(2)));
+        assert!(limiter.allows(5 + SECOND_NS, peer(1)));
+    }
+}
