@@ -18,6 +18,7 @@ pub mod config;
 pub mod n4;
 pub mod n6;
 pub mod pipeline;
+pub mod plan;
 pub mod routes;
 pub mod session;
 pub mod stats;

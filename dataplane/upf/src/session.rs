@@ -1,66 +1,147 @@
 //! Compiled sessions: what workers execute.
 //!
-//! The N4 task compiles a session's rules into one immutable [`Session`] and publishes it by pointer; a
+//! `tables::Writer` compiles a session's [`Plan`] into one immutable [`Compiled`] and publishes it by pointer; a
 //! modification publishes a new one. Only counters and rate meters are shared between the old and the new.
-//! One exists per PFCP session and version; it lives until the last worker has dropped its pointer.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use classifier::session::{Begun, Interner, MAX_RULES, Program};
 use classifier::{Backend, Classifier, Key, Rule, Verdict};
-use telemetry::worker::PerWorker;
+use telemetry::worker::{PerWorker, Totals};
 
-use crate::n4::remarks::Remark;
+use crate::plan::{Action, Direction, Place, Plan, UeAddresses};
 
-/// An immutable session.
+/// What the N4 task holds of a session that is published.
 #[derive(Debug)]
 pub struct Session {
+    pub(crate) compiled: Arc<Compiled>,
+    meters: HashMap<(u32, Direction), Arc<Meter>>,
+    urrs: HashMap<u32, Arc<PerWorker>>,
+}
+
+impl Session {
+    /// Our SEID.
+    pub fn seid(&self) -> u64 {
+        self.compiled.seid
+    }
+
+    /// Traffic forwarded for the session in total: uplink, downlink.
+    pub fn usage(&self) -> (Totals, Totals) {
+        self.compiled.usage.totals()
+    }
+
+    /// What a URR has counted since it was created: uplink, downlink. Zero for one that does not exist.
+    pub fn urr(&self, id: u32) -> (Totals, Totals) {
+        self.urrs.get(&id).map_or_else(Default::default, |usage| usage.totals())
+    }
+
+    /// Whether both look packets without tunnel up in the same rows of memory.
+    pub fn shares_rules(&self, other: &Session) -> bool {
+        self.compiled.native.shares_rows(&other.compiled.native)
+    }
+
+    /// Counts a packet under every URR, as a worker would; for tests of what reports say.
+    #[doc(hidden)]
+    pub fn count(&self, direction: Direction, bytes: usize) {
+        for usage in [&self.compiled.usage].into_iter().chain(self.urrs.values()) {
+            match direction {
+                Direction::Uplink => usage.of(0).uplink.count(bytes),
+                Direction::Downlink => usage.of(0).downlink.count(bytes),
+            }
+        }
+    }
+
+    /// Compiles a plan with the counters and meters of `old`.
+    pub(crate) fn new(
+        plan: &Plan,
+        old: Option<&Session>,
+        workers: usize,
+        backend: Backend,
+        interner: &mut Interner,
+    ) -> Session {
+        let mut meters = HashMap::new();
+        for qer in &plan.qers {
+            for direction in [Direction::Uplink, Direction::Downlink] {
+                let key = (qer.id, direction);
+                let known = old.and_then(|old| old.meters.get(&key));
+                meters.insert(key, known.cloned().unwrap_or_default());
+            }
+        }
+        let counters = |known: Option<&Arc<PerWorker>>| {
+            known.cloned().unwrap_or_else(|| Arc::new(PerWorker::new(workers)))
+        };
+        let urrs: HashMap<u32, Arc<PerWorker>> = plan
+            .urrs
+            .iter()
+            .map(|urr| (urr.id, counters(old.and_then(|old| old.urrs.get(&urr.id)))))
+            .collect();
+        let pdrs = plan.pdrs.iter().map(|pdr| {
+            let qers = pdr.qers.iter().filter_map(|at| plan.qers.get(usize::from(*at))).filter_map(|qer| {
+                let enforce = match pdr.direction {
+                    Direction::Uplink => qer.uplink,
+                    Direction::Downlink => qer.downlink,
+                };
+                let meter = meters.get(&(qer.id, pdr.direction))?;
+                let mbr = enforce.mbr_kbps.map(|rate| Limit::new(rate, Arc::clone(meter)));
+                Some(Qer { open: enforce.open, mbr })
+            });
+            let counted = pdr.urrs.iter().filter_map(|at| plan.urrs.get(usize::from(*at)));
+            Pdr {
+                id: pdr.id,
+                direction: pdr.direction,
+                check_source: pdr.check_source,
+                action: pdr.action.clone(),
+                qers: qers.collect(),
+                qfi: pdr.qfi,
+                rqi: pdr.rqi,
+                ppi: pdr.ppi,
+                urrs: counted.filter_map(|urr| urrs.get(&urr.id).cloned()).collect(),
+            }
+        });
+        let pdrs = pdrs.collect();
+        let mut native = RuleSet::default();
+        let mut tunnels = Vec::new();
+        for arrival in &plan.arrivals {
+            let rules = RuleSet::new(&arrival.rules, backend, interner);
+            match arrival.place {
+                Place::Native => native = rules,
+                Place::Tunnel(teid) => tunnels.push(Tunnel { teid, rules }),
+            }
+        }
+        let compiled = Compiled {
+            seid: plan.seid,
+            usage: counters(old.map(|old| &old.compiled.usage)),
+            ue: plan.ue.clone(),
+            reached_by: plan.native.clone(),
+            tunnels: tunnels.into(),
+            native,
+            pdrs,
+        };
+        Session { compiled: Arc::new(compiled), meters, urrs }
+    }
+}
+
+/// An immutable session. One exists per PFCP session and version; it lives until the last worker has dropped its
+/// pointer.
+#[derive(Debug)]
+pub struct Compiled {
     /// Our SEID.
     pub seid: u64,
     /// Traffic forwarded for the session, in total.
     pub usage: Arc<PerWorker>,
     /// UE addresses: what uplink sources are checked against.
     pub ue: UeAddresses,
+    /// Addresses by which packets without tunnel find the session.
+    pub reached_by: UeAddresses,
     /// Local tunnel endpoints with the rules for what arrives there.
     pub tunnels: Box<[Tunnel]>,
     /// Rules for packets that arrive without tunnel and are found by UE address.
     pub native: RuleSet,
     /// All packet detection rules; rule sets refer to them by position.
     pub pdrs: Box<[Pdr]>,
-    /// What is odd about them, for the log of the N4 task.
-    pub remarks: Box<[Remark]>,
-}
-
-/// The UE's addresses.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct UeAddresses {
-    /// IPv4 addresses; one in practice.
-    pub ipv4: Vec<Ipv4Addr>,
-    /// IPv6 prefixes, of 64 bits unless said otherwise, with their lengths.
-    pub ipv6: Vec<(Ipv6Addr, u8)>,
-}
-
-impl UeAddresses {
-    /// Whether `address` is the UE's.
-    #[inline]
-    pub fn contain(&self, address: IpAddr) -> bool {
-        match address {
-            IpAddr::V4(address) => self.ipv4.contains(&address),
-            IpAddr::V6(address) => self.ipv6.iter().any(|(prefix, length)| {
-                let shift = 128 - u32::from(*length);
-                let host = prefix.to_bits() ^ address.to_bits();
-                host.checked_shr(shift).unwrap_or(0) == 0
-            }),
-        }
-    }
-
-    /// Whether none is known.
-    pub fn is_empty(&self) -> bool {
-        self.ipv4.is_empty() && self.ipv6.is_empty()
-    }
 }
 
 /// A local tunnel endpoint.
@@ -77,12 +158,12 @@ pub struct Tunnel {
 pub struct RuleSet {
     /// Value of the first rule when it selects every packet: then nothing needs to be looked up.
     only: Option<u32>,
-    rules: Compiled,
+    rules: Lookup,
 }
 
 /// How a rule set is looked up.
 #[derive(Default)]
-enum Compiled {
+enum Lookup {
     /// No rules.
     #[default]
     None,
@@ -100,13 +181,13 @@ impl RuleSet {
         let few = backend == Backend::Auto && rules.len() <= MAX_RULES;
         let program = few.then(|| interner.compile(rules).ok()).flatten();
         let rules = match program {
-            _ if rules.is_empty() || only.is_some() => Compiled::None,
-            Some(program) => Compiled::Program(program),
+            _ if rules.is_empty() || only.is_some() => Lookup::None,
+            Some(program) => Lookup::Program(program),
             None => {
                 let mut classifier = backend.build();
                 // The only error is an id that exists.
                 let _ = classifier.insert_all(rules);
-                Compiled::Classifier(classifier)
+                Lookup::Classifier(classifier)
             }
         };
         RuleSet { only, rules }
@@ -122,7 +203,7 @@ impl RuleSet {
     #[inline]
     pub fn begin(&self, key: &Key) -> Begun {
         match &self.rules {
-            Compiled::Program(program) => program.begin(key),
+            Lookup::Program(program) => program.begin(key),
             _ => Begun::default(),
         }
     }
@@ -132,20 +213,20 @@ impl RuleSet {
     pub fn finish(&self, keys: &[Key], begun: &[Begun], verdicts: &mut [Verdict]) {
         match &self.rules {
             _ if self.only.is_some() => verdicts.fill(self.only),
-            Compiled::None => verdicts.fill(None),
-            Compiled::Program(program) => {
+            Lookup::None => verdicts.fill(None),
+            Lookup::Program(program) => {
                 for ((key, begun), verdict) in keys.iter().zip(begun).zip(verdicts) {
                     *verdict = program.finish(key, *begun);
                 }
             }
-            Compiled::Classifier(classifier) => classifier.classify(keys, verdicts),
+            Lookup::Classifier(classifier) => classifier.classify(keys, verdicts),
         }
     }
 
     /// Whether both are looked up in the same rows of memory.
     pub fn shares_rows(&self, other: &RuleSet) -> bool {
         match (&self.rules, &other.rules) {
-            (Compiled::Program(one), Compiled::Program(other)) => one.shares_rows(other),
+            (Lookup::Program(one), Lookup::Program(other)) => one.shares_rows(other),
             _ => false,
         }
     }
@@ -154,21 +235,12 @@ impl RuleSet {
 impl fmt::Debug for RuleSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rules = match &self.rules {
-            Compiled::None => None,
-            Compiled::Program(_) => Some("program"),
-            Compiled::Classifier(_) => Some("classifier"),
+            Lookup::None => None,
+            Lookup::Program(_) => Some("program"),
+            Lookup::Classifier(_) => Some("classifier"),
         };
         f.debug_struct("RuleSet").field("only", &self.only).field("rules", &rules).finish()
     }
-}
-
-/// Which way a packet goes, seen from the UE.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// From the UE.
-    Uplink,
-    /// To the UE.
-    Downlink,
 }
 
 /// A packet detection rule with everything it refers to.
@@ -192,41 +264,6 @@ pub struct Pdr {
     pub ppi: Option<u8>,
     /// Counters of usage reporting rules.
     pub urrs: Box<[Arc<PerWorker>]>,
-}
-
-/// What a forwarding action rule does.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Drop.
-    Drop,
-    /// Buffer.
-    Buffer,
-    /// Send into a GTP-U tunnel.
-    Tunnel(OuterHeader),
-    /// Send to the data network with this number.
-    DataNetwork(u16),
-}
-
-/// A remote tunnel endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OuterHeader {
-    /// TEID there.
-    pub teid: u32,
-    /// Address and port.
-    pub peer: SocketAddr,
-    /// Which PDU Session Container the packets carry.
-    pub container: Container,
-}
-
-/// PDU Session Container of a forwarded packet (TS 38.415): by the interface it leaves on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Container {
-    /// To access: downlink form.
-    Downlink,
-    /// To another UPF: uplink form.
-    Uplink,
-    /// To the CP function: none.
-    None,
 }
 
 /// A QoS enforcement rule in the direction of its PDR.
@@ -292,7 +329,7 @@ impl Meter {
     }
 }
 
-impl Session {
+impl Compiled {
     /// Position of the tunnel with this TEID.
     #[inline]
     pub fn tunnel(&self, teid: u32) -> Option<usize> {
@@ -322,23 +359,5 @@ mod tests {
         assert!((0..5).all(|_| slow.conforms(0, 1500)));
         let zero = Limit::new(0, Arc::new(Meter::default()));
         assert!(!zero.conforms(1 << 40, 1));
-    }
-
-    #[test]
-    fn ue_addresses_are_compared_by_prefix() {
-        let ue = UeAddresses {
-            ipv4: vec![Ipv4Addr::new(10, 45, 0, 2)],
-            ipv6: vec![("fd00:45:0:7::".parse().unwrap(), 64)],
-        };
-        for (address, expected) in [
-            ("10.45.0.2", true),
-            ("10.45.0.3", false),
-            ("fd00:45:0:7::1", true),
-            ("fd00:45:0:7:ffff::1", true),
-            ("fd00:45:0:8::1", false),
-            ("fe80::1", false),
-        ] {
-            assert_eq!(ue.contain(address.parse().unwrap()), expected, "{address}");
-        }
     }
 }

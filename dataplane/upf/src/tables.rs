@@ -10,9 +10,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use classifier::Backend;
+use classifier::session::Interner;
 
 use crate::config::Config;
-use crate::session::Session;
+use crate::plan::{Plan, PlanError, UeAddresses};
+use crate::session::{Compiled, Session};
 
 /// Bits of an allocated TEID that are the index; the others are a generation, so that a tunnel that is gone
 /// does not come back to life for packets still under way.
@@ -23,7 +26,7 @@ const CHUNK: usize = 4096;
 /// Hash maps that what is not indexed is spread over: each update copies one of them.
 const SHARDS: usize = 256;
 
-type Slot = ArcSwapOption<Session>;
+type Slot = ArcSwapOption<Compiled>;
 
 /// An array of slots that grows chunk by chunk.
 struct Slots {
@@ -36,11 +39,11 @@ impl Slots {
     }
 
     #[inline]
-    fn load(&self, index: usize) -> Option<Arc<Session>> {
+    fn load(&self, index: usize) -> Option<Arc<Compiled>> {
         self.chunks.get(index / CHUNK)?.get()?[index % CHUNK].load_full()
     }
 
-    fn store(&self, index: usize, session: Option<Arc<Session>>) {
+    fn store(&self, index: usize, session: Option<Arc<Compiled>>) {
         if let Some(chunk) = self.chunks.get(index / CHUNK) {
             let slots = chunk.get_or_init(|| (0..CHUNK).map(|_| Slot::empty()).collect());
             slots[index % CHUNK].store(session);
@@ -48,7 +51,7 @@ impl Slots {
     }
 }
 
-type Map = HashMap<u128, Arc<Session>>;
+type Map = HashMap<u128, Arc<Compiled>>;
 
 /// Sessions under keys that do not index an array.
 struct Sparse {
@@ -66,11 +69,11 @@ impl Sparse {
         &self.shards[(folded.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as usize % SHARDS]
     }
 
-    fn load(&self, key: u128) -> Option<Arc<Session>> {
+    fn load(&self, key: u128) -> Option<Arc<Compiled>> {
         self.shard(key).load().get(&key).cloned()
     }
 
-    fn store(&self, key: u128, session: Option<Arc<Session>>) {
+    fn store(&self, key: u128, session: Option<Arc<Compiled>>) {
         let shard = self.shard(key);
         let mut map = HashMap::clone(&shard.load());
         match session {
@@ -153,7 +156,7 @@ impl Tables {
 
     /// The session that owns a TEID. An indexed slot is only right if its session still has this very TEID.
     #[inline]
-    pub fn by_teid(&self, teid: u32) -> Option<(Arc<Session>, usize)> {
+    pub fn by_teid(&self, teid: u32) -> Option<(Arc<Compiled>, usize)> {
         let indexed = self.teids.load((teid & INDEX_MASK) as usize);
         if let Some(session) = indexed
             && let Some(tunnel) = session.tunnel(teid)
@@ -167,14 +170,14 @@ impl Tables {
 
     /// The session that owns a UE address.
     #[inline]
-    pub fn by_ue(&self, address: IpAddr) -> Option<Arc<Session>> {
+    pub fn by_ue(&self, address: IpAddr) -> Option<Arc<Compiled>> {
         match address {
             IpAddr::V4(address) => self.by_ue_v4(address),
             IpAddr::V6(address) => self.by_ue_v6(address),
         }
     }
 
-    fn by_ue_v4(&self, address: Ipv4Addr) -> Option<Arc<Session>> {
+    fn by_ue_v4(&self, address: Ipv4Addr) -> Option<Arc<Compiled>> {
         let key = u128::from(address.to_bits());
         for pool in &self.pools_v4 {
             if let Some(index) = pool.index(key) {
@@ -184,7 +187,7 @@ impl Tables {
         self.sparse_v4.load(key)
     }
 
-    fn by_ue_v6(&self, address: Ipv6Addr) -> Option<Arc<Session>> {
+    fn by_ue_v6(&self, address: Ipv6Addr) -> Option<Arc<Compiled>> {
         let key = prefix64(address);
         for pool in &self.pools_v6 {
             if let Some(index) = pool.index(key) {
@@ -194,7 +197,23 @@ impl Tables {
         self.sparse_v6.load(key)
     }
 
-    fn store_teid(&self, teid: u32, indexed: bool, session: Option<Arc<Session>>) {
+    /// The SEID of the session that owns a TEID.
+    pub fn owner_of_teid(&self, teid: u32) -> Option<u64> {
+        self.by_teid(teid).map(|(session, _)| session.seid)
+    }
+
+    /// The SEID of the session that owns a UE address.
+    pub fn owner_of_ue(&self, address: IpAddr) -> Option<u64> {
+        self.by_ue(address).map(|session| session.seid)
+    }
+
+    /// Which version of a session packets to a UE address find, to tell whether it has been replaced; for tests.
+    #[doc(hidden)]
+    pub fn version_of_ue(&self, address: IpAddr) -> Option<usize> {
+        self.by_ue(address).map(|session| Arc::as_ptr(&session).addr())
+    }
+
+    fn store_teid(&self, teid: u32, indexed: bool, session: Option<Arc<Compiled>>) {
         if indexed {
             self.teids.store((teid & INDEX_MASK) as usize, session);
         } else {
@@ -202,7 +221,7 @@ impl Tables {
         }
     }
 
-    fn store_ue(&self, address: IpAddr, session: Option<Arc<Session>>) {
+    fn store_ue(&self, address: IpAddr, session: Option<Arc<Compiled>>) {
         let (key, pools, sparse) = match address {
             IpAddr::V4(address) => (u128::from(address.to_bits()), &self.pools_v4, &self.sparse_v4),
             IpAddr::V6(address) => (prefix64(address), &self.pools_v6, &self.sparse_v6),
@@ -224,11 +243,16 @@ pub struct Writer {
     generation: u32,
     allocated: HashSet<u32>,
     assigned: HashSet<u32>,
+    /// Copies of counters: one per worker and one for the N4 task.
+    workers: usize,
+    backend: Backend,
+    /// Lets sessions with the same policy share their compiled rules.
+    interner: Interner,
 }
 
 impl Writer {
     /// The only writer of `tables`. `seed` should differ between starts of the process, so that TEIDs do too.
-    pub fn new(tables: Arc<Tables>, config: &Config, seed: u32) -> Writer {
+    pub fn new(tables: Arc<Tables>, config: &Config, workers: usize, seed: u32) -> Writer {
         Writer {
             tables,
             free: VecDeque::new(),
@@ -237,6 +261,9 @@ impl Writer {
             generation: seed,
             allocated: HashSet::new(),
             assigned: HashSet::new(),
+            workers,
+            backend: config.classifier,
+            interner: Interner::new(),
         }
     }
 
@@ -276,23 +303,64 @@ impl Writer {
         }
     }
 
-    /// Lets packets on `teid` find `session`.
-    pub fn publish_teid(&mut self, teid: u32, session: &Arc<Session>) {
-        self.tables.store_teid(teid, self.allocated.contains(&teid), Some(Arc::clone(session)));
+    /// Publishes a session that is new. On an error nothing changes.
+    pub fn establish(&mut self, plan: &Plan) -> Result<Session, PlanError> {
+        let session = Session::new(plan, None, self.workers, self.backend, &mut self.interner);
+        self.publish(&session.compiled);
+        Ok(session)
     }
 
-    /// Lets packets to `address` (for IPv6: to its /64) find `session`.
-    pub fn publish_ue(&mut self, address: IpAddr, session: &Arc<Session>) {
-        self.tables.store_ue(address, Some(Arc::clone(session)));
+    /// Replaces a session's rules by those of a plan: counters and meters stay, and TEIDs that the plan does not use any
+    /// more are given back. On an error nothing changes.
+    pub fn modify(&mut self, session: &mut Session, plan: &Plan) -> Result<(), PlanError> {
+        let new = Session::new(plan, Some(session), self.workers, self.backend, &mut self.interner);
+        self.publish(&new.compiled);
+        let old = std::mem::replace(session, new).compiled;
+        for tunnel in old.tunnels.iter().filter(|tunnel| session.compiled.tunnel(tunnel.teid).is_none()) {
+            self.release(tunnel.teid);
+        }
+        let kept = keys(&session.compiled.reached_by);
+        for address in keys(&old.reached_by).into_iter().filter(|address| !kept.contains(address)) {
+            self.release_ue(address, old.seid);
+        }
+        Ok(())
     }
 
-    /// Stops packets to `address` from finding a session.
-    pub fn release_ue(&mut self, address: IpAddr) {
-        self.tables.store_ue(address, None);
+    /// Takes a session away, and gives its TEIDs back.
+    pub fn remove(&mut self, session: Session) {
+        for tunnel in &session.compiled.tunnels {
+            self.release(tunnel.teid);
+        }
+        for address in keys(&session.compiled.reached_by) {
+            self.release_ue(address, session.compiled.seid);
+        }
     }
 
-    /// The session that owns a UE address now.
-    pub fn owner_of_ue(&self, address: IpAddr) -> Option<Arc<Session>> {
-        self.tables.by_ue(address)
+    fn publish(&mut self, compiled: &Arc<Compiled>) {
+        for tunnel in &compiled.tunnels {
+            let allocated = self.allocated.contains(&tunnel.teid);
+            self.tables.store_teid(tunnel.teid, allocated, Some(Arc::clone(compiled)));
+        }
+        for address in keys(&compiled.reached_by) {
+            self.tables.store_ue(address, Some(Arc::clone(compiled)));
+        }
     }
+
+    /// Stops packets to `address` from finding the session, if it is still that of `seid`.
+    fn release_ue(&mut self, address: IpAddr, seid: u64) {
+        if self.owner_of_ue(address) == Some(seid) {
+            self.tables.store_ue(address, None);
+        }
+    }
+
+    /// The SEID of the session that owns a UE address now.
+    pub fn owner_of_ue(&self, address: IpAddr) -> Option<u64> {
+        self.tables.owner_of_ue(address)
+    }
+}
+
+/// What the tables find a session by.
+fn keys(ue: &UeAddresses) -> Vec<IpAddr> {
+    let v6 = ue.ipv6.iter().map(|(prefix, _)| IpAddr::V6(*prefix));
+    ue.ipv4.iter().copied().map(IpAddr::V4).chain(v6).collect()
 }

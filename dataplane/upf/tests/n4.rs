@@ -11,6 +11,7 @@ use pfcp::*;
 use proptest::prelude::*;
 use support::*;
 use upf::n4::session::Sessions;
+use upf::plan::Direction;
 use upf::tables::Tables;
 
 const NOW: NtpSeconds = NtpSeconds(1000);
@@ -199,7 +200,7 @@ fn invalid_requests_are_refused_with_cause_and_place() {
             assert!(response.up_f_seid.is_none() && response.created_pdrs.is_empty());
         }
         assert_eq!(sessions.count(), 0);
-        assert!(tables.by_ue(UE_V4.into()).is_none() && tables.by_ue(UE_V6.into()).is_none());
+        assert!(tables.owner_of_ue(UE_V4.into()).is_none() && tables.owner_of_ue(UE_V6.into()).is_none());
     }
     seid_of(&establish(&mut sessions, &establishment(1)));
 }
@@ -209,7 +210,7 @@ fn refused_modifications_change_nothing() {
     let (mut sessions, tables) = sessions(64);
     let response = establish(&mut sessions, &establishment(1));
     let seid = seid_of(&response);
-    let before = tables.by_ue(UE_V4.into()).unwrap();
+    let before = tables.version_of_ue(UE_V4.into());
     // Three valid changes and a last one that is not.
     let request = SessionModificationRequest {
         remove_pdrs: vec![RemovePdr { pdr_id: PdrId(3) }],
@@ -231,8 +232,9 @@ fn refused_modifications_change_nothing() {
     let modified = sessions.modify(seid, SMF.into(), &request, NOW).unwrap();
     assert_eq!(modified.response.cause, Cause::RULE_FAILURE);
     assert_eq!(modified.response.failed_rule_id, Some(FailedRuleId::Qer(42)));
-    let after = tables.by_ue(UE_V4.into()).unwrap();
-    assert!(Arc::ptr_eq(&before, &after), "workers still execute the same session");
+    let after = tables.version_of_ue(UE_V4.into());
+    assert!(before.is_some());
+    assert_eq!(before, after, "workers still execute the same session");
     let rules = &sessions.get(seid).unwrap().rules;
     assert!(rules.pdrs.contains_key(&3) && rules.fars[&1].action == ApplyAction::FORW);
 
@@ -246,7 +248,7 @@ fn refused_modifications_change_nothing() {
     request.remove_pdrs = vec![RemovePdr { pdr_id: PdrId(3) }];
     let accepted = sessions.modify(seid, SMF.into(), &request, NOW).unwrap();
     assert_eq!(accepted.response.cause, Cause::ACCEPTED);
-    assert!(tables.by_teid(teid_of(&response, 1)).is_some(), "PDR 1 still uses the tunnel");
+    assert!(tables.owner_of_teid(teid_of(&response, 1)).is_some(), "PDR 1 still uses the tunnel");
 }
 
 #[test]
@@ -256,7 +258,7 @@ fn ue_addresses_and_assigned_teids_belong_to_one_session() {
     let other_smf = IpAddr::from([127, 0, 0, 5]);
     let stolen = sessions.establish(NodeId::Ipv4(GTPU), other_smf, &establishment(2), NOW).response;
     assert_eq!((stolen.cause, stolen.failed_rule_id), (Cause::RULE_FAILURE, Some(FailedRuleId::Pdr(2))));
-    assert_eq!(tables.by_ue(UE_V4.into()).unwrap().seid, first);
+    assert_eq!(tables.owner_of_ue(UE_V4.into()), Some(first));
 
     let assigned = FTeid::Assigned { teid: 0x7700_0001, ipv4: Some(GTPU), ipv6: None };
     let with_assigned = |n| {
@@ -267,14 +269,14 @@ fn ue_addresses_and_assigned_teids_belong_to_one_session() {
     };
     let second = establish(&mut sessions, &with_assigned(1));
     let second = seid_of(&second);
-    assert_eq!(tables.by_teid(0x7700_0001).unwrap().0.seid, second);
+    assert_eq!(tables.owner_of_teid(0x7700_0001), Some(second));
     let third = establish(&mut sessions, &with_assigned(2));
     assert_eq!(
         (third.cause, third.offending_ie),
         (Cause::INVALID_F_TEID_ALLOCATION, Some(OffendingIe(ie::F_TEID)))
     );
     assert_eq!(sessions.remove_all_of(SMF.into()), 2);
-    assert!(tables.by_teid(0x7700_0001).is_none() && tables.by_ue(UE_V6.into()).is_none());
+    assert!(tables.owner_of_teid(0x7700_0001).is_none() && tables.owner_of_ue(UE_V6.into()).is_none());
     seid_of(&establish(&mut sessions, &with_assigned(2)));
 }
 
@@ -304,20 +306,20 @@ fn an_address_assigned_again_replaces_the_session_that_had_it() {
     let mut wrong = establishment(2);
     wrong.create_pdrs[1].far_id = Some(FarId(99));
     assert_eq!(establish(&mut sessions, &wrong).cause, Cause::RULE_FAILURE);
-    assert_eq!(tables.by_teid(old_teid).unwrap().0.seid, old);
-    assert_eq!(tables.by_ue(UE_V4.into()).unwrap().seid, old);
+    assert_eq!(tables.owner_of_teid(old_teid), Some(old));
+    assert_eq!(tables.owner_of_ue(UE_V4.into()), Some(old));
 
     let again = sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &establishment(2), NOW);
     let new = seid_of(&again.response);
     assert_eq!((again.replaced, sessions.count()), (vec![old], 1));
-    assert!(tables.by_teid(old_teid).is_none() && sessions.get(old).is_none());
+    assert!(tables.owner_of_teid(old_teid).is_none() && sessions.get(old).is_none());
     for address in [IpAddr::V4(UE_V4), UE_V6.into()] {
-        assert_eq!(tables.by_ue(address).unwrap().seid, new);
+        assert_eq!(tables.owner_of_ue(address), Some(new));
     }
-    assert_eq!(sessions.by_remote(GNB.into(), GNB_TEID).unwrap().compiled.seid, new);
+    assert_eq!(sessions.by_remote(GNB.into(), GNB_TEID).unwrap().compiled.seid(), new);
     // The deletion that comes late finds nothing, and takes nothing away.
     assert!(sessions.delete(old, SMF.into(), NOW).is_none());
-    assert_eq!(tables.by_ue(UE_V4.into()).unwrap().seid, new);
+    assert_eq!(tables.owner_of_ue(UE_V4.into()), Some(new));
 }
 
 #[test]
@@ -334,17 +336,17 @@ fn tunnels_run_out_and_come_back_under_other_names() {
     let three = establish(&mut sessions, &other_ue(establishment(3), 3));
     seid_of(&three);
     assert!([teid_of(&three, 1), teid_of(&three, 4)].iter().all(|teid| *teid != old_teid && *teid != 0));
-    assert!(tables.by_teid(old_teid).is_none());
-    assert!(tables.by_teid(teid_of(&three, 1)).is_some());
+    assert!(tables.owner_of_teid(old_teid).is_none());
+    assert!(tables.owner_of_teid(teid_of(&three, 1)).is_some());
 }
 
 #[test]
 fn usage_is_reported_when_asked_and_only_once() {
     let (mut sessions, _) = sessions(64);
     let seid = seid_of(&establish(&mut sessions, &establishment(1)));
-    let usage = &sessions.get(seid).unwrap().rules.urrs[&1].usage;
-    usage.of(0).uplink.count(100);
-    usage.of(0).downlink.count(1000);
+    let compiled = &sessions.get(seid).unwrap().compiled;
+    compiled.count(Direction::Uplink, 100);
+    compiled.count(Direction::Downlink, 1000);
     let query = SessionModificationRequest {
         query_urrs: vec![QueryUrr { urr_id: UrrId(1) }],
         query_urr_reference: Some(QueryUrrReference(9)),
@@ -366,29 +368,6 @@ fn usage_is_reported_when_asked_and_only_once() {
         SessionModificationRequest { query_urrs: vec![QueryUrr { urr_id: UrrId(7) }], ..Default::default() };
     let refused = sessions.modify(seid, SMF.into(), &unknown, NOW).unwrap();
     assert_eq!(refused.response.failed_rule_id, Some(FailedRuleId::Urr(7)));
-}
-
-#[test]
-fn meters_and_counters_outlive_a_change_of_rate() {
-    let (mut sessions, tables) = sessions(64);
-    let seid = seid_of(&establish(&mut sessions, &establishment(1)));
-    tables.by_ue(UE_V4.into()).unwrap().usage.of(0).uplink.count(5);
-    let update = UpdateQer {
-        qer_id: QerId(1),
-        mbr: Some(BitRates { uplink_kbps: 1000, downlink_kbps: 2000 }),
-        ..Default::default()
-    };
-    let request = SessionModificationRequest { update_qers: vec![update], ..Default::default() };
-    let old = tables.by_ue(UE_V4.into()).unwrap();
-    assert_eq!(sessions.modify(seid, SMF.into(), &request, NOW).unwrap().response.cause, Cause::ACCEPTED);
-    let new = tables.by_ue(UE_V4.into()).unwrap();
-    assert_eq!(new.usage.totals().0.bytes, 5);
-    let limit = |session: &upf::session::Session| {
-        let limit = session.pdrs[1].qers[0].mbr.as_ref().unwrap();
-        (limit.rate_kbps, Arc::clone(&limit.meter))
-    };
-    assert_eq!((limit(&old).0, limit(&new).0), (1_000_000, 2000));
-    assert!(Arc::ptr_eq(&limit(&old).1, &limit(&new).1), "a change of rate gives no new burst");
 }
 
 proptest! {
@@ -432,16 +411,16 @@ proptest! {
             }
             for (seid, session) in sessions.iter() {
                 for teid in session.rules.teids() {
-                    prop_assert_eq!(tables.by_teid(teid).map(|(found, _)| found.seid), Some(*seid));
+                    prop_assert_eq!(tables.owner_of_teid(teid), Some(*seid));
                 }
                 for address in session.rules.native_addresses() {
-                    prop_assert_eq!(tables.by_ue(address).map(|found| found.seid), Some(*seid));
+                    prop_assert_eq!(tables.owner_of_ue(address), Some(*seid));
                 }
             }
         }
         sessions.remove_all_of(SMF.into());
         for n in 0..6 {
-            prop_assert!(tables.by_ue(IpAddr::from([10, 45, 1, n])).is_none());
+            prop_assert!(tables.owner_of_ue(IpAddr::from([10, 45, 1, n])).is_none());
         }
         // All tunnels are free again: 15 of them, two per session.
         let fit = (0..10).take_while(|n| {

@@ -135,7 +135,7 @@ fn uplink_loses_its_tunnel_and_downlink_gets_one() {
     let (mut world, ..) = World::with_session();
     let teid = {
         let session = world.sessions.iter().next().unwrap().1;
-        session.compiled.tunnels.iter().map(|tunnel| tunnel.teid).min().unwrap()
+        session.rules.teids()[0]
     };
     for (ue, server) in [(IpAddr::V4(UE_V4), IpAddr::V4(SERVER_V4)), (UE_V6.into(), SERVER_V6.into())] {
         let up = udp(ue, server, b"up");
@@ -248,8 +248,8 @@ fn sessions_with_the_same_policy_share_their_rules() {
     }
     world.establish_by(&request);
     let compiled: Vec<_> = world.sessions.iter().map(|(_, session)| &session.compiled).collect();
-    assert_ne!(compiled[0].seid, compiled[1].seid);
-    assert!(compiled[0].native.shares_rows(&compiled[1].native));
+    assert_ne!(compiled[0].seid(), compiled[1].seid());
+    assert!(compiled[0].shares_rules(compiled[1]));
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn rules_without_effect_are_remarked_and_accepted() {
     never.pdi.sdf_filters[0].flow_description = Some("permit out 17 from any to 10.46.0.1 80".into());
     request.create_pdrs.extend([again, never]);
     let (seid, ..) = world.establish_by(&request);
-    let remarks = &world.sessions.get(seid).unwrap().compiled.remarks;
+    let remarks = &world.sessions.get(seid).unwrap().remarks;
     assert_eq!(**remarks, [Remark::Never { pdr: 51 }, Remark::Duplicate { pdr: 50, of: 12 }]);
     assert_eq!(remarks[1].to_string(), "PDR 50 never applies: it matches as PDR 12, which comes first");
     assert!(world.sessions.iter().all(|(_, session)| session.rules.pdrs.contains_key(&51)));
@@ -478,6 +478,31 @@ fn closed_gates_and_exhausted_rates_drop() {
     assert_eq!(world.drops(DropReason::GateClosed), 1);
     world.downlink(&udp(SERVER_V4.into(), UE_V4.into(), b"x"));
     assert_eq!(world.n3.take().len(), 1, "the other direction stays open");
+}
+
+#[test]
+fn meters_and_counters_outlive_a_change_of_rate() {
+    let (mut world, seid, teid, _) = World::with_session();
+    let up = uplink_gpdu(teid, &udp(UE_V4.into(), SERVER_V4.into(), &[0; 1222]));
+    for _ in 0..1000 {
+        world.uplink(&up);
+    }
+    let passed = world.n6.take().len() as u64;
+    assert!(passed < 1000);
+    let update = UpdateQer {
+        qer_id: QerId(1),
+        mbr: Some(BitRates { uplink_kbps: 50_000, downlink_kbps: 2000 }),
+        ..Default::default()
+    };
+    let request = SessionModificationRequest { update_qers: vec![update], ..Default::default() };
+    assert_eq!(
+        world.sessions.modify(seid, SMF.into(), &request, NOW).unwrap().response.cause,
+        Cause::ACCEPTED
+    );
+    world.uplink(&up);
+    assert!(world.n6.take().is_empty(), "a change of rate gives no new burst");
+    let counted = world.sessions.get(seid).unwrap().compiled.urr(1).0;
+    assert_eq!((counted.packets, counted.bytes), (passed, passed * 1250));
 }
 
 #[test]

@@ -12,7 +12,8 @@ use telemetry::DropReason;
 
 use crate::pipeline::PACKET;
 use crate::pipeline::forward::encapsulate;
-use crate::session::{Action, Session};
+use crate::plan::{Action, Destination, Forward};
+use crate::session::Compiled;
 use crate::stats::WorkerStats;
 
 /// Packets held per session.
@@ -42,7 +43,7 @@ impl Buffers {
     /// Takes a packet that matched PDR `pdr` of `session`: holds it, or sends it if it need not wait any more.
     pub fn take(
         &mut self,
-        session: &Session,
+        session: &Compiled,
         pdr: u16,
         packet: Box<[u8]>,
         port: &mut UdpPort,
@@ -60,7 +61,7 @@ impl Buffers {
                 self.octets += packet.len();
                 queue.push_back((pdr, packet));
             }
-            Action::Tunnel(header) => {
+            Action::Forward(Forward { to: Destination::Tunnel(header), .. }) => {
                 self.batch.clear();
                 // The peer is set with the header.
                 if !self.batch.push(&packet, header.peer)
@@ -77,12 +78,12 @@ impl Buffers {
                     usage.of(self.worker).downlink.count(packet.len());
                 }
             }
-            Action::Drop | Action::DataNetwork(_) => stats.drops.count(DropReason::FarDrop),
+            _ => stats.drops.count(DropReason::FarDrop),
         }
     }
 
     /// Looks again at what is held for `session` after its rules have changed.
-    pub fn release(&mut self, session: &Session, port: &mut UdpPort, stats: &WorkerStats) {
+    pub fn release(&mut self, session: &Compiled, port: &mut UdpPort, stats: &WorkerStats) {
         for (pdr, packet) in self.remove(session.seid) {
             self.take(session, pdr, packet, port, stats);
         }

@@ -1,73 +1,61 @@
-//! From rules to what workers execute: [`Rules`] → [`Session`].
+//! From rules to a [`Plan`]: what they refer to is resolved, filters are expanded.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use classifier::sdf::{Direction as SdfDirection, SdfFilter as SdfText};
-use classifier::session::Interner;
 use classifier::{Filter, FlowLabel, Masked, Prefix, Qfi, Rule, Side};
 use packet::gtpu;
 use pfcp::{ApplyAction, Cause, DestinationInterface, FailedRuleId, Gate, SdfFilter, SourceInterface, ie};
-use telemetry::worker::PerWorker;
 
-use super::remarks;
+use super::remarks::{self, Remark};
 use super::rules::{FarRule, PdrRule, QerRule, Rejection, Rules};
 use crate::config::Config;
-use crate::session::{
-    Action, Container, Direction, Limit, OuterHeader, Pdr, Qer, RuleSet, Session, Tunnel, UeAddresses,
+use crate::plan::{
+    Action, Arrival, Container, Destination, Direction, Enforcement, Forward, Kind, OuterHeader, Pdr, Place,
+    Plan, Qer, UeAddresses, Urr,
 };
 
 /// Most filters that the PDRs of one session expand to: ports and families multiply.
 const MAX_FILTERS: usize = 4096;
 
-/// Compiles the rules of a session. `usage` are its counters, which outlive modifications.
+/// Works out the plan for the rules of a session, and what is odd about them.
 ///
 /// Source interface, TEID and network instance of a PDI need no filter: a packet's tunnel, or its having none, says
 /// which of a session's rule sets it is looked up in.
-pub fn compile(
-    seid: u64,
-    rules: &Rules,
-    usage: Arc<PerWorker>,
-    config: &Config,
-    interner: &mut Interner,
-) -> Result<Session, Rejection> {
-    let ue = ue_addresses(rules);
+pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<Remark>), Rejection> {
+    let ue = ue_addresses(rules.pdrs.values());
+    let native = ue_addresses(rules.pdrs.values().filter(|pdr| pdr.teid.is_none()));
     let mut pdrs = Vec::with_capacity(rules.pdrs.len());
-    let mut tunnels: Vec<(u32, Vec<Rule>)> =
-        rules.teids().into_iter().map(|teid| (teid, Vec::new())).collect();
-    let mut native = Vec::new();
+    let native_place = (!native.is_empty()).then_some(Place::Native);
+    let places = native_place.into_iter().chain(rules.teids().into_iter().map(Place::Tunnel));
+    let mut arrivals: Vec<Arrival> = places.map(|place| Arrival { place, rules: Vec::new() }).collect();
     let mut next_rule = 0;
     for (id, pdr) in &rules.pdrs {
         let position = pdrs.len() as u32;
         pdrs.push(compile_pdr(*id, pdr, rules, &ue, config)?);
-        let set = match pdr.teid {
-            None => &mut native,
-            Some(teid) => match tunnels.iter_mut().find(|tunnel| tunnel.0 == teid) {
-                Some((_, rules)) => rules,
-                None => continue,
-            },
-        };
+        let place = pdr.teid.map_or(Place::Native, Place::Tunnel);
+        let Some(arrival) = arrivals.iter_mut().find(|arrival| arrival.place == place) else { continue };
         for filter in filters(*id, pdr)? {
             if next_rule as usize >= MAX_FILTERS {
                 return Err(Rejection::cause(Cause::NO_RESOURCES));
             }
-            set.push(Rule { id: next_rule, precedence: pdr.precedence, value: position, filter });
+            arrival.rules.push(Rule { id: next_rule, precedence: pdr.precedence, value: position, filter });
             next_rule += 1;
         }
     }
     let mut remarks = Vec::new();
-    let mut set = |rules: &[Rule]| {
-        remarks::find(rules, &pdrs, &mut remarks);
-        RuleSet::new(rules, config.classifier, interner)
-    };
-    let native = set(&native);
-    let tunnels = tunnels.iter().map(|(teid, rules)| Tunnel { teid: *teid, rules: set(rules) }).collect();
-    Ok(Session { seid, usage, ue, tunnels, native, pdrs: pdrs.into(), remarks: remarks.into() })
+    for arrival in &arrivals {
+        remarks::find(&arrival.rules, &pdrs, &mut remarks);
+    }
+    let qers = rules.qers.iter().map(|(id, qer)| compile_qer(*id, qer)).collect();
+    let urrs = rules.urrs.keys().map(|id| Urr { id: *id, marks: Vec::new() }).collect();
+    let plan = Plan { seid, kind: Kind::Ip, ue, native, arrivals, pdrs, qers, urrs, buffer_packets: None };
+    Ok((plan, remarks))
 }
 
-fn ue_addresses(rules: &Rules) -> UeAddresses {
+fn ue_addresses<'a>(pdrs: impl Iterator<Item = &'a PdrRule>) -> UeAddresses {
     let mut ue = UeAddresses::default();
-    for pdr in rules.pdrs.values() {
+    for pdr in pdrs {
         if let Some(address) = pdr.ue_v4
             && !ue.ipv4.contains(&address)
         {
@@ -99,14 +87,16 @@ fn compile_pdr(
     let (mut qfi, mut rqi, mut ppi) = (None, false, None);
     for id in &pdr.qer_ids {
         let qer = rules.qers.get(id).ok_or(failed)?;
-        qers.push(compile_qer(qer, direction));
+        qers.push(rules.qers.range(..*id).count() as u16);
         qfi = qfi.or(qer.qfi);
         rqi |= qer.rqi;
         ppi = ppi.or(qer.ppi);
     }
-    let urrs: Option<Box<[_]>> =
-        pdr.urr_ids.iter().map(|id| rules.urrs.get(id).map(|urr| Arc::clone(&urr.usage))).collect();
-    let action = compile_far(far, ue, config);
+    let mut urrs = Vec::new();
+    for id in &pdr.urr_ids {
+        rules.urrs.get(id).ok_or(failed)?;
+        urrs.push(rules.urrs.range(..*id).count() as u16);
+    }
     Ok(Pdr {
         id,
         direction,
@@ -116,21 +106,24 @@ fn compile_pdr(
                 far.destination,
                 None | Some(DestinationInterface::Core | DestinationInterface::SgiLan)
             ),
-        action,
-        qers: qers.into(),
+        action: compile_far(far, ue, config),
+        notify: far.action.contains(ApplyAction::NOCP),
+        duplicates: Vec::new(),
+        qers,
+        urrs,
         qfi,
         rqi,
         ppi,
-        urrs: urrs.ok_or(failed)?,
     })
 }
 
-fn compile_qer(qer: &QerRule, direction: Direction) -> Qer {
-    let (gate, rate, meter) = match direction {
-        Direction::Uplink => (qer.gates.uplink, qer.mbr.map(|mbr| mbr.uplink_kbps), &qer.uplink),
-        Direction::Downlink => (qer.gates.downlink, qer.mbr.map(|mbr| mbr.downlink_kbps), &qer.downlink),
-    };
-    Qer { open: gate == Gate::Open, mbr: rate.map(|rate| Limit::new(rate, Arc::clone(meter))) }
+fn compile_qer(id: u32, qer: &QerRule) -> Qer {
+    let enforcement = |gate, rate| Enforcement { open: gate == Gate::Open, mbr_kbps: rate, gbr_kbps: None };
+    Qer {
+        id,
+        uplink: enforcement(qer.gates.uplink, qer.mbr.map(|mbr| mbr.uplink_kbps)),
+        downlink: enforcement(qer.gates.downlink, qer.mbr.map(|mbr| mbr.downlink_kbps)),
+    }
 }
 
 fn compile_far(far: &FarRule, ue: &UeAddresses, config: &Config) -> Action {
@@ -141,8 +134,8 @@ fn compile_far(far: &FarRule, ue: &UeAddresses, config: &Config) -> Action {
         return Action::Drop;
     }
     let Some(destination) = far.destination else { return Action::Drop };
-    match far.outer_header.as_ref().and_then(|header| header.gtpu_endpoint()) {
-        Some((teid, peer)) => Action::Tunnel(OuterHeader {
+    let to = match far.outer_header.as_ref().and_then(|header| header.gtpu_endpoint()) {
+        Some((teid, peer)) => Destination::Tunnel(OuterHeader {
             teid,
             peer: SocketAddr::new(peer, gtpu::PORT),
             container: match destination {
@@ -151,8 +144,9 @@ fn compile_far(far: &FarRule, ue: &UeAddresses, config: &Config) -> Action {
                 _ => Container::Uplink,
             },
         }),
-        None => Action::DataNetwork(data_network(far, ue, config)),
-    }
+        None => Destination::DataNetwork(data_network(far, ue, config)),
+    };
+    Action::Forward(Forward { to, tos: None })
 }
 
 /// Which data network a FAR means: the one it names, else the one whose pool has the UE's address.
@@ -173,6 +167,17 @@ fn data_network(far: &FarRule, ue: &UeAddresses, config: &Config) -> u16 {
         })
     };
     named.or_else(by_address).unwrap_or(0) as u16
+}
+
+/// The name of the data network that a session's packets go to.
+pub fn network_of(rules: &Rules, config: &Config) -> Option<String> {
+    let ue = ue_addresses(rules.pdrs.values());
+    let used = rules.pdrs.values().filter_map(|pdr| rules.fars.get(&pdr.far_id));
+    let network = used.map(|far| compile_far(far, &ue, config)).find_map(|action| match action {
+        Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => Some(network),
+        _ => None,
+    });
+    config.dnn.get(usize::from(network?)).map(|dnn| dnn.name.to_string())
 }
 
 /// The filters that a PDI expands to: every SDF filter with every UE address and every QFI.

@@ -10,7 +10,7 @@ pub mod remarks;
 pub mod rules;
 pub mod session;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -265,7 +265,7 @@ impl Server {
                     self.discard(seid);
                 }
                 if let (Some(session), Some(stats)) = (self.sessions.get(seid), self.stats.last()) {
-                    self.buffers.release(&session.compiled, &mut self.gtpu, stats);
+                    self.buffers.release(&session.compiled.compiled, &mut self.gtpu, stats);
                 }
                 for header in &modified.end_markers {
                     self.send_end_marker(header);
@@ -357,7 +357,7 @@ impl Server {
                 let Some(stats) = self.stats.last() else { return };
                 match self.sessions.get(seid) {
                     Some(session) => {
-                        self.buffers.take(&session.compiled, pdr, packet, &mut self.gtpu, stats);
+                        self.buffers.take(&session.compiled.compiled, pdr, packet, &mut self.gtpu, stats);
                     }
                     None => stats.drops.count(telemetry::DropReason::UnknownUe),
                 }
@@ -365,7 +365,7 @@ impl Server {
             }
         };
         let Some(session) = self.sessions.by_remote(peer, teid) else { return };
-        let seid = session.compiled.seid;
+        let seid = session.compiled.seid();
         let Some(association) = self.associations.get(&session.cp) else { return };
         if self.reports.values().any(|reported| *reported == seid) {
             return;
@@ -392,9 +392,11 @@ impl Server {
         // A receiver that has gone away needs no answer.
         let _ = match query {
             Query::Sessions(reply) => {
-                let dnns = &self.config.dnn;
-                let list: Vec<Value> =
-                    self.sessions.iter().map(|(seid, session)| session_json(*seid, session, dnns)).collect();
+                let list: Vec<Value> = self
+                    .sessions
+                    .iter()
+                    .map(|(seid, session)| session_json(*seid, session, &self.config))
+                    .collect();
                 reply.send(Value::Array(list))
             }
             Query::Status(reply) => reply.send(self.status()),
@@ -439,35 +441,35 @@ fn node_id_text(node_id: &NodeId) -> String {
     }
 }
 
-fn session_json(seid: u64, session: &N4Session, dnns: &[crate::config::DnnConfig]) -> Value {
-    use crate::session::Action;
-    let compiled = &session.compiled;
-    let (uplink, downlink) = compiled.usage.totals();
-    let remote: Vec<Value> = compiled
+fn session_json(seid: u64, session: &N4Session, config: &Config) -> Value {
+    let rules = &session.rules;
+    let (uplink, downlink) = session.compiled.usage();
+    let remote: Vec<Value> = rules
         .pdrs
         .iter()
-        .filter_map(|pdr| match pdr.action {
-            Action::Tunnel(header) => {
-                Some(json!({"pdr": pdr.id, "teid": header.teid, "peer": header.peer.ip().to_string()}))
-            }
-            _ => None,
+        .filter_map(|(id, pdr)| {
+            let far = rules.fars.get(&pdr.far_id)?;
+            let (teid, peer) = far.outer_header?.gtpu_endpoint()?;
+            let forwards = far.action.contains(pfcp::ApplyAction::FORW);
+            forwards.then(|| json!({"pdr": id, "teid": teid, "peer": peer.to_string()}))
         })
         .collect();
-    let dnn = compiled.pdrs.iter().find_map(|pdr| match pdr.action {
-        Action::DataNetwork(network) => dnns.get(usize::from(network)).map(|dnn| dnn.name.to_string()),
-        _ => None,
-    });
-    let ipv6: Vec<String> = compiled.ue.ipv6.iter().map(|(prefix, len)| format!("{prefix}/{len}")).collect();
+    let (mut ipv4, mut ipv6) = (BTreeSet::new(), BTreeSet::new());
+    for pdr in rules.pdrs.values() {
+        ipv4.extend(pdr.ue_v4);
+        ipv6.extend(pdr.ue_v6);
+    }
+    let ipv6: Vec<String> = ipv6.iter().map(|(prefix, len)| format!("{prefix}/{len}")).collect();
     json!({
         "seid": seid,
         "cp_seid": session.cp_seid,
         "cp": session.cp.to_string(),
-        "dnn": dnn,
-        "ipv4": compiled.ue.ipv4.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "dnn": compile::network_of(rules, config),
+        "ipv4": ipv4.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "ipv6": ipv6,
-        "teids": compiled.tunnels.iter().map(|tunnel| tunnel.teid).collect::<Vec<_>>(),
+        "teids": rules.teids(),
         "remote": remote,
-        "pdrs": compiled.pdrs.len(),
+        "pdrs": rules.pdrs.len(),
         "uplink": {"packets": uplink.packets, "bytes": uplink.bytes},
         "downlink": {"packets": downlink.packets, "bytes": downlink.bytes},
     })

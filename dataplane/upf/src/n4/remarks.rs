@@ -6,7 +6,7 @@ use std::fmt;
 
 use classifier::{Matcher, Rule};
 
-use crate::session::Pdr;
+use crate::plan::Pdr;
 
 /// What is odd about a session's PDRs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,16 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 
 use pfcp::{
     ApplyAction, BitRates, Cause, CreateFar, CreatePdr, CreateQer, CreateUrr, DestinationInterface, FTeid,
     FailedRuleId, ForwardingParameters, GateStatus, MeasurementInformation, NtpSeconds, OuterHeaderCreation,
     Pdi, SdfFilter, ShortBytes, SmReqFlags, SourceInterface, UpdateFar, UpdatePdr, UpdateQer, UpdateUrr, ie,
 };
-use telemetry::worker::{PerWorker, Totals};
-
-use crate::session::Meter;
+use telemetry::worker::Totals;
 
 /// Most rules of one kind in a session: bounds what one request can make us hold.
 pub const MAX_RULES: usize = 256;
@@ -87,7 +84,7 @@ pub struct FarRule {
     pub network_instance: Option<ShortBytes>,
 }
 
-/// A QoS enforcement rule with its meters, which outlive changes of the rule.
+/// A QoS enforcement rule.
 #[derive(Debug, Clone)]
 pub struct QerRule {
     /// Gates.
@@ -100,19 +97,13 @@ pub struct QerRule {
     pub rqi: bool,
     /// Paging policy.
     pub ppi: Option<u8>,
-    /// Uplink meter.
-    pub uplink: Arc<Meter>,
-    /// Downlink meter.
-    pub downlink: Arc<Meter>,
 }
 
-/// A usage reporting rule with its counters, which outlive changes of the rule.
+/// A usage reporting rule. Its counters are the packet path's.
 #[derive(Debug, Clone)]
 pub struct UrrRule {
     /// Whether packets are reported too (MNOP).
     pub packets: bool,
-    /// Counters.
-    pub usage: Arc<PerWorker>,
     /// What had been counted at the last report.
     pub reported: (Totals, Totals),
     /// Sequence number of the next report.
@@ -326,8 +317,6 @@ impl Rules {
             qfi: create.qfi.map(|qfi| qfi.0),
             rqi: create.rqi.is_some_and(|rqi| !rqi.is_empty()),
             ppi: create.paging_policy_indicator.map(|ppi| ppi.0),
-            uplink: Arc::default(),
-            downlink: Arc::default(),
         };
         self.qers.insert(id, rule);
         Ok(())
@@ -355,11 +344,11 @@ impl Rules {
         Ok(())
     }
 
-    /// Adds a URR, counting from now.
+    /// Adds a URR, counting from now. `counted` is what the packet path has counted under its identifier already.
     pub fn create_urr(
         &mut self,
         create: &CreateUrr,
-        workers: usize,
+        counted: (Totals, Totals),
         now: NtpSeconds,
     ) -> Result<(), Rejection> {
         let id = create.urr_id.0;
@@ -368,8 +357,7 @@ impl Rules {
         }
         let rule = UrrRule {
             packets: counts_packets(create.measurement_information),
-            usage: Arc::new(PerWorker::new(workers)),
-            reported: (Totals::default(), Totals::default()),
+            reported: counted,
             sequence: 0,
             start: now,
         };

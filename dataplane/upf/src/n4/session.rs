@@ -7,23 +7,23 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use classifier::session::Interner;
 use pfcp::message::{
     SessionDeletionResponse, SessionEstablishmentRequest, SessionEstablishmentResponse,
     SessionModificationRequest, SessionModificationResponse,
 };
 use pfcp::{
-    Cause, CreatedPdr, FSeid, FTeid, FailedRuleId, NodeId, NtpSeconds, OffendingIe, OuterHeaderCreation,
-    QueryUrrReference, Seconds, SmReqFlags, UrSeqn, UrrId, UsageReport, UsageReportTrigger,
-    VolumeMeasurement, ie,
+    ApplyAction, Cause, CreatedPdr, FSeid, FTeid, FailedRuleId, NodeId, NtpSeconds, OffendingIe,
+    OuterHeaderCreation, QueryUrrReference, Seconds, SmReqFlags, UrSeqn, UrrId, UsageReport,
+    UsageReportTrigger, VolumeMeasurement, ie,
 };
-use telemetry::worker::{PerWorker, Totals};
+use telemetry::worker::Totals;
 
 use super::compile::compile;
 use super::remarks::Remark;
 use super::rules::{Rejection, Rules, TunnelAllocator, UrrRule};
 use crate::config::Config;
-use crate::session::{Action, Session};
+use crate::plan::{Plan, PlanError};
+use crate::session::Session;
 use crate::tables::{Tables, Writer};
 
 /// Most sessions; a CP function gets "no resources" beyond.
@@ -39,7 +39,9 @@ pub struct N4Session {
     /// Its rules.
     pub rules: Rules,
     /// What workers execute.
-    pub compiled: Arc<Session>,
+    pub compiled: Session,
+    /// What is odd about the rules.
+    pub remarks: Box<[Remark]>,
 }
 
 /// All sessions.
@@ -51,9 +53,26 @@ pub struct Sessions {
     /// Remote tunnel endpoints in use, for Error Indications.
     remote: HashMap<(IpAddr, u32), u64>,
     next_seid: u64,
-    workers: usize,
-    /// Lets sessions with the same policy share their compiled rules.
-    interner: Interner,
+}
+
+/// A request worked out, before anything is changed.
+struct Worked<T> {
+    plan: Plan,
+    remarks: Vec<Remark>,
+    value: T,
+    /// Sessions that have to go for their UE addresses.
+    replaced: Vec<u64>,
+    /// TEIDs that were allocated.
+    taken: Vec<u32>,
+}
+
+/// What the packet path has counted, by URR: uplink, downlink.
+type Counted = BTreeMap<u32, (Totals, Totals)>;
+
+impl From<PlanError> for Rejection {
+    fn from(_: PlanError) -> Rejection {
+        Rejection::cause(Cause::NO_RESOURCES)
+    }
 }
 
 /// What an establishment leaves to be done.
@@ -127,17 +146,9 @@ impl Sessions {
     /// No sessions yet. `seed` must differ between starts of the process: SEIDs begin from it, so that what a CP
     /// function still asks of a session from before a restart cannot hit another UE's.
     pub fn new(config: Arc<Config>, tables: Arc<Tables>, workers: usize, seed: u32) -> Sessions {
-        let writer = Writer::new(tables, &config, seed);
+        let writer = Writer::new(tables, &config, workers, seed);
         let next_seid = u64::from(seed) << 32 | 1;
-        Sessions {
-            config,
-            writer,
-            sessions: HashMap::new(),
-            remote: HashMap::new(),
-            next_seid,
-            workers,
-            interner: Interner::new(),
-        }
+        Sessions { config, writer, sessions: HashMap::new(), remote: HashMap::new(), next_seid }
     }
 
     /// All sessions by our SEID.
@@ -209,8 +220,7 @@ impl Sessions {
         }
         let seid = self.next_seid;
         let mut rules = Rules::default();
-        let usage = Arc::new(PerWorker::new(self.workers));
-        let change = |rules: &mut Rules, tunnels: &mut Allocation<'_>, workers| {
+        let change = |rules: &mut Rules, tunnels: &mut Allocation<'_>| {
             for far in &request.create_fars {
                 rules.create_far(far)?;
             }
@@ -218,34 +228,41 @@ impl Sessions {
                 rules.create_qer(qer)?;
             }
             for urr in &request.create_urrs {
-                rules.create_urr(urr, workers, now)?;
+                rules.create_urr(urr, Default::default(), now)?;
             }
             create_pdrs(rules, &request.create_pdrs, tunnels)
         };
         // A CP function that assigns an address again has given up the session that had it: its deletion was lost.
-        let (compiled, created, replaced) = self.work_out(seid, Some(cp), &mut rules, usage, &[], change)?;
+        let work = self.work_out(seid, Some(cp), &mut rules, &[], change)?;
+        let compiled = match self.writer.establish(&work.plan) {
+            Ok(compiled) => compiled,
+            Err(error) => {
+                self.give_back(work.taken);
+                return Err(error.into());
+            }
+        };
+        let Worked { value: created, replaced, remarks, .. } = work;
         self.next_seid += 1;
         for old in &replaced {
             self.remove(*old);
         }
-        log_remarks(&compiled, &[]);
-        self.publish(&Rules::default(), &rules, &compiled);
-        self.sessions.insert(seid, N4Session { cp_seid: request.cp_f_seid.seid, cp, rules, compiled });
+        log_remarks(seid, &remarks, &[]);
+        self.remember_remotes(seid, &rules);
+        let session =
+            N4Session { cp_seid: request.cp_f_seid.seid, cp, rules, compiled, remarks: remarks.into() };
+        self.sessions.insert(seid, session);
         Ok((seid, created, replaced))
     }
 
-    /// Applies `change` to `rules` and compiles them; also returns the sessions of `replaceable` that have to go
-    /// for their UE addresses. On any refusal the TEIDs it took are given back.
+    /// Applies `change` to `rules` and compiles them. On any refusal the TEIDs it took are given back.
     fn work_out<T>(
         &mut self,
         seid: u64,
         replaceable: Option<IpAddr>,
         rules: &mut Rules,
-        usage: Arc<PerWorker>,
         own_teids: &[u32],
-        change: impl FnOnce(&mut Rules, &mut Allocation<'_>, usize) -> Result<T, Rejection>,
-    ) -> Result<(Arc<Session>, T, Vec<u64>), Rejection> {
-        let workers = self.workers;
+        change: impl FnOnce(&mut Rules, &mut Allocation<'_>) -> Result<T, Rejection>,
+    ) -> Result<Worked<T>, Rejection> {
         let mut allocation = Allocation {
             writer: &mut self.writer,
             gtpu: self.config.gtpu.ip(),
@@ -253,21 +270,25 @@ impl Sessions {
             own: own_teids.to_vec(),
             chosen: BTreeMap::new(),
         };
-        let result = change(rules, &mut allocation, workers).and_then(|value| {
+        let result = change(rules, &mut allocation).and_then(|value| {
             rules.check()?;
-            Ok((value, compile(seid, rules, usage, &self.config, &mut self.interner)?))
+            Ok((value, compile(seid, rules, &self.config)?))
         });
         let taken = allocation.taken;
-        let result = result.and_then(|(value, compiled)| {
-            let replaced = self.check_addresses(seid, replaceable, rules)?;
-            Ok((Arc::new(compiled), value, replaced))
-        });
-        if result.is_err() {
-            for teid in taken {
-                self.writer.release(teid);
+        let result = result.and_then(|work| Ok((work, self.check_addresses(seid, replaceable, rules)?)));
+        match result {
+            Ok(((value, (plan, remarks)), replaced)) => Ok(Worked { plan, remarks, value, replaced, taken }),
+            Err(rejection) => {
+                self.give_back(taken);
+                Err(rejection)
             }
         }
-        result
+    }
+
+    fn give_back(&mut self, teids: Vec<u32>) {
+        for teid in teids {
+            self.writer.release(teid);
+        }
     }
 
     /// A UE address belongs to one session: two would steal each other's packets. Returns the sessions of the CP
@@ -282,7 +303,7 @@ impl Sessions {
         for (id, pdr) in rules.pdrs.iter().filter(|(_, pdr)| pdr.teid.is_none()) {
             let addresses = [pdr.ue_v4.map(IpAddr::V4), pdr.ue_v6.map(|(prefix, _)| IpAddr::V6(prefix))];
             for address in addresses.into_iter().flatten() {
-                let owner = self.writer.owner_of_ue(address).map(|owner| owner.seid);
+                let owner = self.writer.owner_of_ue(address);
                 let Some(owner) = owner.filter(|owner| *owner != seid) else { continue };
                 let cp = self.sessions.get(&owner).map(|session| session.cp);
                 if replaceable.is_none() || cp != replaceable {
@@ -300,24 +321,17 @@ impl Sessions {
         Ok(replaced)
     }
 
-    /// Makes the tables show `compiled` with `new` rules in place of what `old` rules had put there.
-    fn publish(&mut self, old: &Rules, new: &Rules, compiled: &Arc<Session>) {
-        let (old_teids, new_teids) = (old.teids(), new.teids());
-        let (old_addresses, new_addresses) = (old.native_addresses(), new.native_addresses());
-        for teid in &new_teids {
-            self.writer.publish_teid(*teid, compiled);
+    fn remember_remotes(&mut self, seid: u64, rules: &Rules) {
+        for remote in remotes(rules) {
+            self.remote.insert(remote, seid);
         }
-        for address in &new_addresses {
-            self.writer.publish_ue(*address, compiled);
-        }
-        for teid in old_teids.iter().filter(|teid| !new_teids.contains(teid)) {
-            self.writer.release(*teid);
-        }
-        for address in old_addresses.iter().filter(|address| !new_addresses.contains(address)) {
-            self.writer.release_ue(*address);
-        }
-        for header in tunnels_of(compiled) {
-            self.remote.insert(header, compiled.seid);
+    }
+
+    fn forget_remotes(&mut self, seid: u64, rules: &Rules) {
+        for remote in remotes(rules) {
+            if self.remote.get(&remote) == Some(&seid) {
+                self.remote.remove(&remote);
+            }
         }
     }
 
@@ -369,37 +383,34 @@ impl Sessions {
         }
         let session = self.sessions.get(&seid).ok_or(not_found)?;
         let old_teids = session.rules.teids();
-        let usage = Arc::clone(&session.compiled.usage);
+        let counted: Counted = session.rules.urrs.keys().map(|id| (*id, session.compiled.urr(*id))).collect();
         let mut rules = session.rules.clone();
         let mut reports = Vec::new();
-        let (compiled, (created, end_markers), _) =
-            self.work_out(seid, None, &mut rules, usage, &old_teids, |rules, tunnels, workers| {
-                reports = remove(rules, request, now)?;
-                change(rules, request, tunnels, workers, now)
-            })?;
+        let work = self.work_out(seid, None, &mut rules, &old_teids, |rules, tunnels| {
+            reports = remove(rules, request, &counted, now)?;
+            change(rules, request, tunnels, &counted, now)
+        })?;
         let reference = request.query_urr_reference;
         let all = request.flags.is_some_and(|flags| flags.contains(SmReqFlags::QAURR));
         for (id, urr) in &mut rules.urrs {
             if all || request.query_urrs.iter().any(|query| query.urr_id.0 == *id) {
-                reports.push(report(*id, urr, UsageReportTrigger::IMMER, now, reference));
+                let counted = counted.get(id).copied().unwrap_or_default();
+                reports.push(report(*id, urr, counted, UsageReportTrigger::IMMER, now, reference));
             }
         }
         let session = self.sessions.get_mut(&seid).ok_or(not_found)?;
-        let old_rules = std::mem::replace(&mut session.rules, rules.clone());
-        let old_compiled = std::mem::replace(&mut session.compiled, Arc::clone(&compiled));
-        session.cp_seid = cp_seid;
-        log_remarks(&compiled, &old_compiled.remarks);
-        self.forget_remotes(&old_compiled);
-        self.publish(&old_rules, &rules, &compiled);
-        Ok((created, reports, end_markers))
-    }
-
-    fn forget_remotes(&mut self, compiled: &Session) {
-        for header in tunnels_of(compiled) {
-            if self.remote.get(&header) == Some(&compiled.seid) {
-                self.remote.remove(&header);
-            }
+        if let Err(error) = self.writer.modify(&mut session.compiled, &work.plan) {
+            self.give_back(work.taken);
+            return Err(error.into());
         }
+        log_remarks(seid, &work.remarks, &session.remarks);
+        session.remarks = work.remarks.into();
+        session.cp_seid = cp_seid;
+        let old_rules = std::mem::replace(&mut session.rules, rules.clone());
+        self.forget_remotes(seid, &old_rules);
+        self.remember_remotes(seid, &rules);
+        let (created, end_markers) = work.value;
+        Ok((created, reports, end_markers))
     }
 
     /// Deletes a session (§6.3.4) and returns the CP function's SEID with the last usage reports.
@@ -410,28 +421,25 @@ impl Sessions {
         now: NtpSeconds,
     ) -> Option<(u64, SessionDeletionResponse)> {
         self.sessions.get(&seid).filter(|session| session.cp == cp)?;
-        let mut session = self.remove(seid)?;
+        let session = self.sessions.get_mut(&seid)?;
+        let (cp_seid, compiled) = (session.cp_seid, &session.compiled);
         let usage_reports = session
             .rules
             .urrs
             .iter_mut()
-            .map(|(id, urr)| report(*id, urr, UsageReportTrigger::TERMR, now, None))
+            .map(|(id, urr)| report(*id, urr, compiled.urr(*id), UsageReportTrigger::TERMR, now, None))
             .collect();
+        self.remove(seid);
         let response =
             SessionDeletionResponse { cause: Cause::ACCEPTED, usage_reports, ..Default::default() };
-        Some((session.cp_seid, response))
+        Some((cp_seid, response))
     }
 
-    fn remove(&mut self, seid: u64) -> Option<N4Session> {
-        let session = self.sessions.remove(&seid)?;
-        for teid in session.rules.teids() {
-            self.writer.release(teid);
+    fn remove(&mut self, seid: u64) {
+        if let Some(session) = self.sessions.remove(&seid) {
+            self.writer.remove(session.compiled);
+            self.forget_remotes(seid, &session.rules);
         }
-        for address in session.rules.native_addresses() {
-            self.writer.release_ue(address);
-        }
-        self.forget_remotes(&session.compiled);
-        Some(session)
     }
 
     /// Removes all sessions of a CP function: association release, set deletion, restart. Returns their number.
@@ -446,17 +454,19 @@ impl Sessions {
 }
 
 /// Says what is odd about a session's rules and was not so before.
-fn log_remarks(session: &Session, before: &[Remark]) {
-    for remark in session.remarks.iter().filter(|remark| !before.contains(remark)) {
-        tracing::warn!(seid = session.seid, "{remark}");
+fn log_remarks(seid: u64, remarks: &[Remark], before: &[Remark]) {
+    for remark in remarks.iter().filter(|remark| !before.contains(remark)) {
+        tracing::warn!(seid, "{remark}");
     }
 }
 
-/// Remote endpoints that a session sends to.
-fn tunnels_of(session: &Session) -> impl Iterator<Item = (IpAddr, u32)> {
-    session.pdrs.iter().filter_map(|pdr| match pdr.action {
-        Action::Tunnel(header) => Some((header.peer.ip(), header.teid)),
-        _ => None,
+/// Remote endpoints that the rules send to.
+pub(super) fn remotes(rules: &Rules) -> impl Iterator<Item = (IpAddr, u32)> {
+    let used = rules.pdrs.values().filter_map(|pdr| rules.fars.get(&pdr.far_id));
+    let forwarding = used.filter(|far| far.action.contains(ApplyAction::FORW));
+    forwarding.filter_map(|far| {
+        let (teid, peer) = far.outer_header?.gtpu_endpoint()?;
+        Some((peer, teid))
     })
 }
 
@@ -487,6 +497,7 @@ fn create_pdrs(
 fn remove(
     rules: &mut Rules,
     request: &SessionModificationRequest,
+    counted: &Counted,
     now: NtpSeconds,
 ) -> Result<Vec<UsageReport>, Rejection> {
     for pdr in &request.remove_pdrs {
@@ -505,7 +516,8 @@ fn remove(
     for urr in &request.remove_urrs {
         let id = urr.urr_id.0;
         let mut rule = rules.urrs.remove(&id).ok_or(Rejection::rule(FailedRuleId::Urr(id)))?;
-        reports.push(report(id, &mut rule, UsageReportTrigger::TERMR, now, None));
+        let counted = counted.get(&id).copied().unwrap_or_default();
+        reports.push(report(id, &mut rule, counted, UsageReportTrigger::TERMR, now, None));
     }
     for query in &request.query_urrs {
         let id = query.urr_id.0;
@@ -523,7 +535,7 @@ fn change(
     rules: &mut Rules,
     request: &SessionModificationRequest,
     tunnels: &mut Allocation<'_>,
-    workers: usize,
+    counted: &Counted,
     now: NtpSeconds,
 ) -> Result<Changed, Rejection> {
     let mut end_markers = Vec::new();
@@ -540,7 +552,8 @@ fn change(
         rules.update_qer(qer)?;
     }
     for urr in &request.create_urrs {
-        rules.create_urr(urr, workers, now)?;
+        let counted = counted.get(&urr.urr_id.0).copied().unwrap_or_default();
+        rules.create_urr(urr, counted, now)?;
     }
     for urr in &request.update_urrs {
         rules.update_urr(urr)?;
@@ -565,11 +578,11 @@ fn change(
 fn report(
     id: u32,
     urr: &mut UrrRule,
+    (uplink, downlink): (Totals, Totals),
     trigger: UsageReportTrigger,
     now: NtpSeconds,
     query_reference: Option<QueryUrrReference>,
 ) -> UsageReport {
-    let (uplink, downlink) = urr.usage.totals();
     let (up, down): (Totals, Totals) = (uplink - urr.reported.0, downlink - urr.reported.1);
     let sequence = urr.sequence;
     let start = urr.start;

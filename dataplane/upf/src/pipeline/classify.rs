@@ -11,7 +11,8 @@ use telemetry::DropReason;
 
 use super::session::is_link_local;
 use super::{BATCH, Meta, NATIVE, Pipeline, State};
-use crate::session::{Action, RuleSet, Session};
+use crate::plan::{Action, Destination, Forward};
+use crate::session::{Compiled, RuleSet};
 
 /// Look-ups of a batch, kept for their memory. The vectors go together.
 pub(super) struct Lookups {
@@ -94,7 +95,11 @@ impl Pipeline {
                 if foreign {
                     let reason = source_reason(flow);
                     meta.drop(reason);
-                } else if matches!(pdr.action, Action::DataNetwork(_)) && self.guard.stops(flow) {
+                } else if matches!(
+                    pdr.action,
+                    Action::Forward(Forward { to: Destination::DataNetwork(_), .. })
+                ) && self.guard.stops(flow)
+                {
                     meta.drop(DropReason::CoreInterface);
                 }
             }
@@ -113,7 +118,7 @@ impl Pipeline {
 
 /// The rules that a packet is looked up in.
 #[inline]
-fn rules<'a>(session: &'a Session, meta: &Meta) -> &'a RuleSet {
+fn rules<'a>(session: &'a Compiled, meta: &Meta) -> &'a RuleSet {
     match meta.tunnel {
         NATIVE => &session.native,
         tunnel => &session.tunnels[usize::from(tunnel)].rules,

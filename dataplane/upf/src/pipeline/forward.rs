@@ -5,7 +5,8 @@ use pktio::{Batch, Buffer};
 use telemetry::DropReason;
 
 use super::{Event, Pipeline, State};
-use crate::session::{Action, Container, Direction, OuterHeader, Pdr};
+use crate::plan::{Action, Container, Destination, Direction, Forward, OuterHeader};
+use crate::session::Pdr;
 
 /// Packets per second that the CP function gets in the long run, as an interval, and how many at once.
 const CONTROL_INTERVAL_NS: u64 = 1_000_000;
@@ -23,7 +24,9 @@ impl Pipeline {
             let pdr = &session.pdrs[meta.pdr as usize];
             let length = buffer.len();
             match &pdr.action {
-                Action::Drop => meta.drop(DropReason::FarDrop),
+                Action::Drop | Action::RedirectUrl(_) | Action::RedirectAddress(..) => {
+                    meta.drop(DropReason::FarDrop)
+                }
                 // The control task keeps it: this is the one copy and allocation on the packet path, and bounded
                 // by the queue.
                 Action::Buffer if self.events.capacity() > 0 => {
@@ -35,7 +38,7 @@ impl Pipeline {
                     };
                 }
                 Action::Buffer => meta.drop(DropReason::BufferOverflow),
-                Action::Tunnel(header) => {
+                Action::Forward(Forward { to: Destination::Tunnel(header), .. }) => {
                     let to_control = header.container == Container::None;
                     if to_control
                         && !self.control_meter.conforms(now_ns, CONTROL_INTERVAL_NS, CONTROL_BURST_NS)
@@ -47,10 +50,12 @@ impl Pipeline {
                         meta.drop(DropReason::TooBig);
                     }
                 }
-                Action::DataNetwork(network) => match self.to_n6.get_mut(usize::from(*network)) {
-                    Some(selected) => selected.push(i as u16),
-                    None => meta.drop(DropReason::FarDrop),
-                },
+                Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => {
+                    match self.to_n6.get_mut(usize::from(*network)) {
+                        Some(selected) => selected.push(i as u16),
+                        None => meta.drop(DropReason::FarDrop),
+                    }
+                }
             }
             if meta.state == State::Live {
                 count(self.worker, &session.usage, pdr.direction, length);

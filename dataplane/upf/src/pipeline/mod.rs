@@ -29,7 +29,7 @@ use telemetry::DropReason;
 use telemetry::worker::Traffic;
 use tokio::sync::mpsc;
 
-use crate::session::{Meter, Session};
+use crate::session::{Compiled, Meter};
 use crate::stats::WorkerStats;
 use crate::tables::Tables;
 use guard::Guard;
@@ -129,7 +129,7 @@ pub struct Pipeline {
     events: mpsc::Sender<Event>,
     guard: Arc<Guard>,
     metas: Vec<Meta>,
-    sessions: Vec<Arc<Session>>,
+    sessions: Vec<Arc<Compiled>>,
     lookups: classify::Lookups,
     to_n3: Vec<u16>,
     to_n6: Vec<Vec<u16>>,
