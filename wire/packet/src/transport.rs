@@ -115,6 +115,11 @@ impl<'a> Tcp<'a> {
         be32(self.bytes, 4)
     }
 
+    /// Acknowledgement number; it means something when the ACK flag is set.
+    pub fn acknowledgement(&self) -> u32 {
+        be32(self.bytes, 8)
+    }
+
     /// Flags, FIN in bit 0 to CWR in bit 7.
     pub fn flags(&self) -> u8 {
         self.bytes[13]
