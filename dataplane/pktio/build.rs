@@ -1,7 +1,12 @@
 //! Compiles the C shims around DPDK, with the feature `dpdk` only.
 
+/// What is compiled: one file per module that needs C.
+const FILES: [&str; 3] = ["src/dpdk/acl.c", "src/dpdk/eal.c", "src/dpdk/port.c"];
+
 fn main() {
-    println!("cargo::rerun-if-changed=src/dpdk/acl.c");
+    for file in FILES {
+        println!("cargo::rerun-if-changed={file}");
+    }
     #[cfg(feature = "dpdk")]
     dpdk();
 }
@@ -17,11 +22,13 @@ fn dpdk() {
     };
     // The crate pkg-config passes on neither `-include rte_config.h` nor `-march`, which DPDK's headers rely on.
     cc::Build::new()
-        .file("src/dpdk/acl.c")
+        .files(FILES)
         .includes(&dpdk.include_paths)
         .flag("-include")
         .flag("rte_config.h")
         .flag("-march=corei7")
+        // Threads of our own are "experimental" in 22.11, and no longer in 23.
+        .define("ALLOW_EXPERIMENTAL_API", None)
         .warnings(true)
         .extra_warnings(true)
         .flag("-Wno-unused-parameter")

@@ -3,12 +3,9 @@
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <rte_acl.h>
-#include <rte_eal.h>
-#include <rte_errno.h>
 
 /* Equal to `Rule` of acl.rs. Numbers in host byte order. */
 struct godwit_acl_rule {
@@ -36,20 +33,6 @@ static const struct rte_acl_field_def fields[FIELDS] = {
 	{ RTE_ACL_FIELD_TYPE_RANGE, 2, 3, 3, offsetof(struct key, source_port) },
 	{ RTE_ACL_FIELD_TYPE_RANGE, 2, 4, 3, offsetof(struct key, destination_port) },
 };
-
-/* Starts the environment on one core, without huge pages, devices or files. Once per process. */
-int godwit_eal_init(unsigned core, unsigned megabytes)
-{
-	static char memory[16], lcores[16];
-	static char *arguments[] = { "godwit", "--no-huge", "--no-pci", "--no-shconf", "--no-telemetry",
-		"-m", memory, "--lcores", lcores, "--log-level", "*:1",
-		/* The default is 256; the processor decides whether there are 512. */
-		"--force-max-simd-bitwidth=512", NULL };
-
-	snprintf(memory, sizeof(memory), "%u", megabytes);
-	snprintf(lcores, sizeof(lcores), "0@%u", core);
-	return rte_eal_init(sizeof(arguments) / sizeof(arguments[0]) - 1, arguments) < 0 ? -rte_errno : 0;
-}
 
 void *godwit_acl_create(const char *name, unsigned rules)
 {

@@ -126,7 +126,7 @@ impl Acl {
         let name = CString::new(name).unwrap_or_default();
         // SAFETY: the name ends with zero; DPDK copies it.
         let context = unsafe { godwit_acl_create(name.as_ptr(), rules.len().max(1) as c_uint) };
-        let context = NonNull::new(context).ok_or(Error { what: "create", code: -12 })?;
+        let context = NonNull::new(context).ok_or_else(|| Error::from_code("create", -libc::ENOMEM))?;
         let acl = Acl { context };
         for rule in rules {
             // SAFETY: the context lives; the rule is copied.

@@ -1,41 +1,55 @@
-//! What uses DPDK, with the feature `dpdk` only: so far its classifier [`acl`], to compare with.
+//! What uses DPDK, with the feature `dpdk` only.
+//!
+//! - [`eal`]: the environment that DPDK starts once per process;
+//! - [`port`]: Ethernet frames through any device that DPDK drives, without the kernel: NICs, memif, AF_XDP,
+//!   AF_PACKET, and the `ring` and `null` devices of tests and benchmarks;
+//! - [`frames`]: DPDK's packet buffers (mbufs) behind [`Buffer`](crate::Buffer)s, so that a packet goes from one port
+//!   to another without being copied;
+//! - [`acl`]: its classifier, to compare with.
 //!
 //! DPDK is reached through small C files beside the modules, as much of it are inline functions. They are compiled by
-//! `build.rs`; DPDK is linked as shared libraries (Debian: libdpdk-dev).
+//! `build.rs`; DPDK is linked as shared libraries (Debian: libdpdk-dev), which load their drivers when started.
+//!
+//! Invariants: one environment per process; whoever calls a port's functions gets a number and with it a cache of
+//! buffers; DPDK's own thread for control connections never runs while a thread is inside a port that it may take
+//! memory from (`gate`).
 
 pub mod acl;
+pub mod eal;
+pub mod frames;
+mod gate;
+pub mod port;
 
-use std::ffi::{c_int, c_uint};
-use std::sync::OnceLock;
+use std::ffi::{CStr, c_int};
 
-/// Why DPDK did not do something: a negative errno.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("DPDK: {what}: error {code}")]
+pub use eal::start;
+pub use port::{DpdkPort, Settings};
+
+/// Why DPDK did not do something.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("DPDK: {what}: {reason}")]
 pub struct Error {
-    what: &'static str,
-    code: i32,
+    what: String,
+    reason: String,
+}
+
+unsafe extern "C" {
+    fn godwit_error_text(code: c_int) -> *const std::ffi::c_char;
 }
 
 impl Error {
-    fn check(what: &'static str, code: c_int) -> Result<(), Error> {
-        if code < 0 { Err(Error { what, code }) } else { Ok(()) }
+    fn new(what: &str, reason: &str) -> Error {
+        Error { what: what.to_owned(), reason: reason.to_owned() }
     }
-}
 
-/// Memory for DPDK's structures, megabytes; taken from the system when it is used.
-const MEGABYTES: c_uint = 2048;
+    /// An error from DPDK's number, a negative errno.
+    fn from_code(what: &str, code: c_int) -> Error {
+        // SAFETY: DPDK gives a string that ends with zero, in a buffer of this thread that the next call overwrites.
+        let text = unsafe { CStr::from_ptr(godwit_error_text(-code)) };
+        Error::new(what, &text.to_string_lossy())
+    }
 
-unsafe extern "C" {
-    fn godwit_eal_init(core: c_uint, megabytes: c_uint) -> c_int;
-}
-
-/// Starts DPDK's environment in this process, once: without huge pages, devices and files. The calling thread is
-/// kept on `core`.
-///
-/// # Errors
-/// DPDK cannot start here. It is not tried again.
-pub fn start(core: usize) -> Result<(), Error> {
-    static STARTED: OnceLock<Result<(), Error>> = OnceLock::new();
-    // SAFETY: the function takes numbers and is called once, as it demands.
-    *STARTED.get_or_init(|| Error::check("start", unsafe { godwit_eal_init(core as c_uint, MEGABYTES) }))
+    fn check(what: &str, code: c_int) -> Result<(), Error> {
+        if code < 0 { Err(Error::from_code(what, code)) } else { Ok(()) }
+    }
 }

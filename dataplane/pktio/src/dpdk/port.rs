@@ -1,0 +1,377 @@
+//! Ports of DPDK: Ethernet frames in batches, polled, from any device that it drives.
+//!
+//! A device is named as DPDK names it, with its arguments: `net_memif0,role=client,socket=/run/godwit.sock`,
+//! `net_af_packet0,iface=eth0`, `net_af_xdp0,iface=eth0`, `net_null0,size=64`, `net_ring0`, or the address of a
+//! physical one, `0000:01:00.0`. [`DpdkPort::open`] gives a port per queue, each for one worker.
+//!
+//! Frames are mbufs, lent to the batch and sent without copying ([`frames`](super::frames)); packets in other memory
+//! are copied when sent. There is no descriptor to sleep on: a worker polls.
+//!
+//! Packets in several pieces (larger than a buffer) are dropped and counted.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use packet::ethernet::Mac;
+use telemetry::DropReason;
+
+use super::frames::{self, Raw};
+use super::gate::{self, Section};
+use super::{Error, eal};
+use crate::buffer::{Pool, PoolNumber};
+use crate::{Batch, FramePort, Port, Sent};
+
+/// Packets per call of DPDK; larger batches take several to send. Equal to `CALL` of port.c.
+const CALL: usize = 64;
+/// Octets of a frame in front of its payload at most: addresses, a VLAN tag, type.
+const FRAME_HEADER: usize = 18;
+
+/// How a device is set up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// Pairs of queues, between which the device spreads flows: one per worker.
+    pub queues: u16,
+    /// Longest payload of a frame.
+    pub mtu: u16,
+    /// Packets that wait in each queue, where the device lets one choose.
+    pub descriptors: u16,
+    /// Buffers of 2 kB (more with a larger MTU) for received packets; 0: as many as queues may hold, and some.
+    pub buffers: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { queues: 1, mtu: 1500, descriptors: 1024, buffers: 0 }
+    }
+}
+
+impl Settings {
+    /// All queues of this device full, those of the one that packets leave through as well, and a batch or two with
+    /// each worker. DPDK's pools waste least just below a power of two.
+    fn buffers(&self) -> u32 {
+        let each = 3 * u32::from(self.descriptors) + 1024;
+        let wanted = (u32::from(self.queues) * each).max(4096);
+        if self.buffers == 0 { wanted.next_power_of_two() - 1 } else { self.buffers }
+    }
+}
+
+/// Equal to `struct godwit_wanted` of port.c.
+#[repr(C)]
+struct Wanted {
+    buffers: u32,
+    queues: u16,
+    descriptors: u16,
+    mtu: u16,
+}
+
+/// Equal to `struct godwit_opened` of port.c.
+#[repr(C)]
+struct Opened {
+    pool: *mut u8,
+    driver: *const c_char,
+    port: u16,
+    mtu: u16,
+    mac: Mac,
+}
+
+/// What a device itself did not deliver. Equal to `struct godwit_counters` of port.c.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Counters {
+    /// Packets lost because no worker fetched them in time.
+    pub missed: u64,
+    /// Packets that arrived damaged.
+    pub errors: u64,
+    /// Times that there was no buffer to receive into.
+    pub no_buffer: u64,
+}
+
+unsafe extern "C" {
+    fn godwit_port_open(
+        device: *const c_char,
+        name: *const c_char,
+        wanted: *const Wanted,
+        opened: *mut Opened,
+    ) -> c_int;
+    fn godwit_port_close(port: u16, pool: *mut u8) -> c_int;
+    fn godwit_port_up(port: u16) -> c_int;
+    fn godwit_port_counters(port: u16, counters: *mut Counters);
+    fn godwit_port_receive(port: u16, queue: u16, frames: *mut Raw, count: u16, refused: *mut u64) -> u16;
+    fn godwit_port_transmit(port: u16, queue: u16, frames: *const Raw, count: u16) -> u16;
+    fn godwit_frames_take(pool: *mut u8, frames: *mut Raw, count: u16) -> c_int;
+}
+
+/// An open device, closed with the last of its queues.
+#[derive(Debug)]
+struct Device {
+    name: String,
+    port: u16,
+    mtu: usize,
+    mac: Mac,
+    /// Whether another process is at its other end, which may go away: see [`gate`].
+    connected: bool,
+    pool: *mut u8,
+}
+
+// SAFETY: the pointer names a DPDK memory pool, which any thread may use at any time.
+unsafe impl Send for Device {}
+// SAFETY: as above; the rest is only read.
+unsafe impl Sync for Device {}
+
+impl Device {
+    fn open(device: &str, settings: &Settings) -> Result<Device, Error> {
+        let name = device.split(',').next().unwrap_or_default();
+        let error = |reason: &str| Error::new(device, reason);
+        if name.is_empty() {
+            return Err(error("a device has a name, such as net_memif0"));
+        }
+        let (c_device, c_name) = (CString::new(device), CString::new(name));
+        let (Ok(c_device), Ok(c_name)) = (c_device, c_name) else {
+            return Err(error("the name contains a zero"));
+        };
+        let Settings { queues, mtu, descriptors, .. } = *settings;
+        let wanted = Wanted { buffers: settings.buffers(), queues: queues.max(1), descriptors, mtu };
+        let mut opened =
+            Opened { pool: std::ptr::null_mut(), driver: std::ptr::null(), port: 0, mtu: 0, mac: [0; 6] };
+        eal::clear_log();
+        // SAFETY: strings that end with zero, and structures of the C side's layout, all of which outlive the call.
+        let code = unsafe {
+            godwit_port_open(c_device.as_ptr(), c_name.as_ptr(), &raw const wanted, &raw mut opened)
+        };
+        if code < 0 {
+            return Err(match code.abs() {
+                libc::EEXIST => error("it is open already"),
+                libc::ENODEV | libc::ENOENT => eal::explained(&format!("{device}: no such device"), code),
+                libc::ERANGE => error(&format!("it does not have {queues} pairs of queues")),
+                libc::EMSGSIZE => error(&format!("it cannot have an MTU of {mtu}")),
+                _ => eal::explained(device, code),
+            });
+        }
+        // SAFETY: the name of a driver, which stays loaded.
+        let driver = unsafe { CStr::from_ptr(opened.driver) };
+        Ok(Device {
+            name: name.to_owned(),
+            port: opened.port,
+            mtu: usize::from(opened.mtu),
+            mac: opened.mac,
+            connected: driver.to_bytes() == b"net_memif",
+            pool: opened.pool,
+        })
+    }
+
+    fn close(&self) {
+        // SAFETY: the port is open, and with the last of its queues nobody uses it any more.
+        let left = unsafe { godwit_port_close(self.port, self.pool) };
+        if left != 0 {
+            // Frames are still in somebody's batch: their memory has to stay.
+            tracing::debug!("{}: closed with packets still in use, their memory is kept", self.name);
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if self.connected {
+            // It was hooked when the device was opened.
+            let _ = gate::with_device(|| {
+                gate::forget(self.port);
+                self.close();
+            });
+        } else {
+            self.close();
+        }
+    }
+}
+
+/// Removes the socket of a memif server that is no more: DPDK would refuse to make it anew.
+fn remove_stale_socket(device: &str) {
+    let argument = |name: &str| device.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+    let Some(path) = argument("socket").filter(|_| argument("socket-abstract") == Some("no")) else { return };
+    // A server that lives refuses a connection of this type otherwise.
+    // tidy-allow: calls: asks whether anybody listens, and talks to nobody
+    let dead = std::os::unix::net::UnixStream::connect(path)
+        .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    if dead {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Opens one device at a time.
+static OPENING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+/// One queue pair of a device.
+#[derive(Debug)]
+pub struct DpdkPort {
+    queue: u16,
+    section: Option<Arc<Section>>,
+    mbufs: Arc<dyn Pool>,
+    number: PoolNumber,
+    frames: Box<[Raw; CALL]>,
+    refused: u64,
+    device: Arc<Device>,
+}
+
+// SAFETY: the frames are scratch space for one call: each call writes them before it reads them, through `&mut self`.
+unsafe impl Send for DpdkPort {}
+
+impl DpdkPort {
+    /// Opens a device; gives as many ports as it was asked for queues. Starts DPDK with its defaults if
+    /// [`eal::start_with`] has not been called.
+    ///
+    /// # Errors
+    /// DPDK did not start, has no such device, or the device cannot be set up this way.
+    pub fn open(device: &str, settings: &Settings) -> Result<Vec<DpdkPort>, Error> {
+        eal::start_with(&eal::Options::default())?;
+        let mbufs = frames::mbufs()?;
+        let _one = OPENING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let sections: Vec<Arc<Section>> = (0..settings.queues.max(1)).map(|_| Arc::default()).collect();
+        let opened = if device.starts_with("net_memif") {
+            gate::with_device(|| {
+                let server = device.split(',').any(|part| part == "role=server");
+                if server {
+                    remove_stale_socket(device);
+                }
+                let opened = Device::open(device, settings)?;
+                gate::watch(opened.port, !server, &sections);
+                Ok(opened)
+            })??
+        } else {
+            Device::open(device, settings)?
+        };
+        let (opened, number) = (Arc::new(opened), mbufs.number());
+        let port = |(queue, section): (usize, &Arc<Section>)| DpdkPort {
+            queue: queue as u16,
+            section: opened.connected.then(|| Arc::clone(section)),
+            mbufs: Arc::<frames::Mbufs>::clone(mbufs),
+            number,
+            frames: Box::new([Raw::NONE; CALL]),
+            refused: 0,
+            device: Arc::clone(&opened),
+        };
+        Ok(sections.iter().enumerate().map(port).collect())
+    }
+
+    /// Whether the other end is there: a link, a connected peer.
+    pub fn is_up(&self) -> bool {
+        let _inside = self.section.as_deref().map(Section::enter);
+        // SAFETY: the port is open.
+        unsafe { godwit_port_up(self.device.port) != 0 }
+    }
+
+    /// What the device, with all its queues, did not deliver.
+    pub fn counters(&self) -> Counters {
+        let _inside = self.section.as_deref().map(Section::enter);
+        let mut counters = Counters::default();
+        // SAFETY: the port is open; a structure of the C side's layout.
+        unsafe { godwit_port_counters(self.device.port, &raw mut counters) };
+        counters
+    }
+
+    /// Moves the packet at a position of the batch to `frames[at]`: its frame itself, or a copy in a new one.
+    #[inline]
+    fn collect(&mut self, batch: &mut Batch, position: u16, at: usize, sent: &mut Sent) -> bool {
+        let Some(buffer) = batch.buffers_mut().get_mut(usize::from(position)).filter(|b| !b.is_gone()) else {
+            sent.errors += 1;
+            return false;
+        };
+        if buffer.len() > self.device.mtu + FRAME_HEADER {
+            sent.too_big += 1;
+            return false;
+        }
+        if let Some(frame) = buffer.take(self.number) {
+            self.frames[at] = Raw::from_frame(&frame);
+            return true;
+        }
+        let frame = &raw mut self.frames[at];
+        // SAFETY: the device's own pool, and room for one frame.
+        if unsafe { godwit_frames_take(self.device.pool, frame, 1) } < 0 {
+            sent.full += 1;
+            return false;
+        }
+        let fits = self.frames[at].fill(buffer.packet());
+        if !fits {
+            frames::give(self.frames[at]);
+            sent.too_big += 1;
+        }
+        fits
+    }
+
+    /// Sends the first `count` frames.
+    #[inline]
+    fn flush(&self, count: usize, sent: &mut Sent) {
+        if count == 0 {
+            return;
+        }
+        let taken = {
+            let _inside = self.section.as_deref().map(Section::enter);
+            // SAFETY: `count` frames, which nobody else knows of any more; the queue is this port's alone.
+            unsafe { godwit_port_transmit(self.device.port, self.queue, self.frames.as_ptr(), count as u16) }
+        };
+        let taken = usize::from(taken);
+        sent.packets += taken;
+        sent.full += count - taken;
+        sent.bytes += self.frames[..taken].iter().map(Raw::len).sum::<usize>();
+    }
+}
+
+impl Port for DpdkPort {
+    #[inline]
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        eal::register_thread();
+        batch.begin_lent(&self.mbufs);
+        let count = batch.capacity().min(CALL) as u16;
+        let received = {
+            let inside = self.section.as_deref().map(Section::try_enter);
+            if matches!(inside, Some(None)) {
+                // The connection is being looked after: nothing for some microseconds.
+                return Ok(0);
+            }
+            let frames = self.frames.as_mut_ptr();
+            // SAFETY: room for `count` frames; the queue is this port's alone.
+            unsafe { godwit_port_receive(self.device.port, self.queue, frames, count, &raw mut self.refused) }
+        };
+        for frame in self.frames[..usize::from(received)].iter().filter_map(|raw| raw.to_frame()) {
+            // SAFETY: an mbuf's memory, mapped for ever and zero before it was first used; the packet lies within
+            // it, and the C side hands over only those that nobody else refers to.
+            unsafe { batch.lend(frame, self.number) };
+        }
+        Ok(batch.len())
+    }
+
+    #[inline]
+    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+        eal::register_thread();
+        let mut sent = Sent::default();
+        for group in selected.chunks(CALL) {
+            let mut count = 0;
+            for &position in group {
+                count += usize::from(self.collect(batch, position, count, &mut sent));
+            }
+            self.flush(count, &mut sent);
+        }
+        sent
+    }
+
+    fn losses(&mut self, count: &mut dyn FnMut(DropReason, usize)) {
+        if self.refused > 0 {
+            count(DropReason::TooBig, self.refused as usize);
+            self.refused = 0;
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl FramePort for DpdkPort {
+    fn mac(&self) -> Mac {
+        self.device.mac
+    }
+
+    fn mtu(&self) -> usize {
+        self.device.mtu
+    }
+}

@@ -1,0 +1,335 @@
+//! DPDK's ports (feature `dpdk`): loop-backs within the process, and memif with another process, which is this test
+//! program started again.
+
+#![cfg(feature = "dpdk")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::disallowed_methods, reason = "a test's own thread may sleep")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use net::time::Instant;
+use pktio::dpdk::{DpdkPort, Settings, eal};
+use pktio::{Batch, FramePort, Port, Sent};
+
+/// What the other process of a test is told: the device it opens.
+const PEER_DEVICE: &str = "GODWIT_TEST_DPDK_PEER";
+/// Waits end after this.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn peer() -> std::net::SocketAddr {
+    "192.0.2.1:2152".parse().unwrap()
+}
+
+/// Ordinary pages, so that the tests run on any machine.
+fn open(device: &str, settings: &Settings) -> Result<Vec<DpdkPort>, pktio::dpdk::Error> {
+    let options = eal::Options { huge_pages: eal::HugePages::No, megabytes: 256, ..eal::Options::default() };
+    eal::start_with(&options).unwrap();
+    DpdkPort::open(device, settings)
+}
+
+fn small() -> Settings {
+    Settings { buffers: 1023, descriptors: 256, ..Settings::default() }
+}
+
+fn open_one(device: &str) -> DpdkPort {
+    open(device, &small()).unwrap().remove(0)
+}
+
+fn all(batch: &Batch) -> Vec<u16> {
+    (0..batch.len() as u16).collect()
+}
+
+/// A batch in ordinary memory with frames that bear their number, `len` octets each.
+fn numbered(count: usize, len: usize) -> Batch {
+    let mut batch = Batch::new(count.max(1), len);
+    for n in 0..count {
+        assert!(batch.push(&vec![n as u8; len], peer()));
+    }
+    batch
+}
+
+/// Waits until something holds.
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn packets_in_other_memory_are_copied_and_frames_go_on_as_they_are() {
+    let mut port = open_one("net_ring0");
+    let mut out = numbered(40, 100);
+    let sent = port.transmit(&mut out, &all(&numbered(40, 1)));
+    assert_eq!(sent, Sent { packets: 40, bytes: 4000, ..Sent::default() });
+
+    let mut batch = Batch::new(64, 2048);
+    assert_eq!(port.receive(&mut batch).unwrap(), 40);
+    for (n, buffer) in batch.buffers_mut().iter_mut().enumerate() {
+        assert_eq!(buffer.packet(), vec![n as u8; 100]);
+        // As a tunnel's headers are removed and others written.
+        buffer.trim_front(60);
+        buffer.headroom().last_mut().unwrap().clone_from(&0xEE);
+        assert!(buffer.grow_front(1));
+    }
+    let at: Vec<*const u8> = batch.buffers().iter().map(|buffer| buffer.packet().as_ptr()).collect();
+    // Some of them, in another order; the others return to DPDK.
+    let sent = port.transmit(&mut batch, &[5, 3, 3, 99]);
+    assert_eq!(sent, Sent { packets: 2, bytes: 82, errors: 2, ..Sent::default() });
+    assert!(batch.buffers()[5].is_gone() && !batch.buffers()[4].is_gone());
+    assert_eq!(port.receive(&mut batch).unwrap(), 2);
+    for (buffer, n) in batch.buffers().iter().zip([5u8, 3]) {
+        assert_eq!(buffer.packet()[0], 0xEE);
+        assert_eq!(buffer.packet()[1..], vec![n; 40]);
+        assert_eq!(buffer.packet().as_ptr(), at[usize::from(n)], "sent without being copied");
+    }
+    assert_eq!(port.receive(&mut batch).unwrap(), 0);
+}
+
+#[test]
+fn no_buffer_is_lost_whatever_becomes_of_the_packets() {
+    let mut port = open_one("net_ring1");
+    let mut batch = Batch::new(64, 2048);
+    // Ten times as many packets as there are buffers.
+    for round in 0..200 {
+        let mut out = numbered(50, 60);
+        assert_eq!(port.transmit(&mut out, &all(&numbered(50, 1))).packets, 50, "round {round}");
+        assert_eq!(port.receive(&mut batch).unwrap(), 50);
+        match round % 3 {
+            // Sent on, and received once more.
+            0 => {
+                assert_eq!(port.transmit(&mut batch, &all(&numbered(50, 1))).packets, 50);
+                assert_eq!(port.receive(&mut batch).unwrap(), 50);
+            }
+            1 => batch.clear(),
+            // Dropped with its batch, in a thread that DPDK does not know.
+            _ => {
+                let full = std::mem::replace(&mut batch, Batch::new(64, 2048));
+                std::thread::spawn(move || drop(full)).join().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let mut port = open_one("net_ring2");
+    // One octet beyond MTU and header, and the longest that is allowed.
+    let mut out = Batch::new(2, 4000);
+    assert!(out.push(&[1; 1519], peer()) && out.push(&[2; 1518], peer()));
+    let sent = port.transmit(&mut out, &[0, 1]);
+    assert_eq!(sent, Sent { packets: 1, bytes: 1518, too_big: 1, ..Sent::default() });
+    let mut batch = Batch::new(4, 64);
+    assert_eq!(port.receive(&mut batch).unwrap(), 1);
+    assert_eq!(batch.buffers()[0].len(), 1518, "a lent frame has its own size");
+    batch.clear();
+    // A device that nobody reads from fills up, and the buffers run out; nothing is stuck for it.
+    let mut sent = Sent::default();
+    for _ in 0..40 {
+        let mut out = numbered(50, 60);
+        let more = port.transmit(&mut out, &all(&numbered(50, 1)));
+        sent.packets += more.packets;
+        sent.full += more.full;
+    }
+    assert_eq!(sent.packets + sent.full, 2000);
+    assert!(sent.full > 0);
+    let mut received = 0;
+    while port.receive(&mut batch).unwrap() > 0 {
+        received += batch.len();
+    }
+    assert_eq!(received, sent.packets);
+    drop(batch);
+    let mut out = numbered(50, 60);
+    assert_eq!(port.transmit(&mut out, &all(&numbered(50, 1))).packets, 50);
+}
+
+#[test]
+fn the_null_device_gives_and_takes_for_ever() {
+    let mut port = open_one("net_null0,size=64");
+    assert_eq!((port.mtu(), port.fd().is_none()), (1500, true));
+    let mut batch = Batch::new(32, 2048);
+    for _ in 0..1000 {
+        assert_eq!(port.receive(&mut batch).unwrap(), 32);
+        assert_eq!(batch.buffers()[31].len(), 64);
+        let selected = all(&batch);
+        assert_eq!(port.transmit(&mut batch, &selected).packets, 32);
+    }
+}
+
+#[test]
+fn queues_are_ports_of_their_own() {
+    let settings = Settings { queues: 2, ..small() };
+    let mut ports = open("net_null1,size=64", &settings).unwrap_or_default();
+    // The null device has one queue in some versions; then it says so.
+    if ports.is_empty() {
+        let error = open("net_null2", &Settings { queues: 4000, ..small() }).unwrap_err();
+        assert!(error.to_string().contains("4000"), "{error}");
+        return;
+    }
+    let mut batch = Batch::new(8, 64);
+    let second = ports.remove(1);
+    drop(ports);
+    let mut second = second;
+    assert_eq!(second.receive(&mut batch).unwrap(), 8, "the device stays while one of its queues is used");
+}
+
+#[test]
+fn errors_say_what_is_wrong() {
+    let first = open_one("net_ring3");
+    let error = |device: &str, settings: &Settings| open(device, settings).unwrap_err().to_string();
+    assert_eq!(error("net_ring3", &small()), "DPDK: net_ring3: it is open already");
+    assert_eq!(error("", &small()), "DPDK: : a device has a name, such as net_memif0");
+    assert!(error("net_nonsense0", &small()).contains("net_nonsense0"));
+    assert!(error("net_memif9,role=chief", &small()).contains("role"), "DPDK's own words are passed on");
+    let many = Settings { queues: 4000, ..small() };
+    assert_eq!(error("net_ring4", &many), "DPDK: net_ring4: it does not have 4000 pairs of queues");
+    drop(first);
+    // A closed device can be opened again.
+    drop(open_one("net_ring3"));
+    drop(open_one("net_ring3"));
+}
+
+/// A directory that goes with the test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path = std::env::temp_dir().join(format!("godwit-dpdk-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+
+    fn memif(&self, number: u8, role: &str) -> String {
+        memif(&self.0.join("memif.sock"), number, role)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn memif(socket: &Path, number: u8, role: &str) -> String {
+    format!("net_memif{number},role={role},id=0,socket-abstract=no,socket={}", socket.display())
+}
+
+/// The other process, killed at the end.
+struct Peer(Child);
+
+impl Peer {
+    fn start(device: &str) -> Peer {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "memif_peer", "--nocapture"])
+            .env(PEER_DEVICE, device)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Peer(child)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// The other process: sends back what it receives, with the first octet increased. Passes when it is not asked to.
+#[test]
+fn memif_peer() {
+    let Ok(device) = std::env::var(PEER_DEVICE) else { return };
+    let mut port = open_one(&device);
+    let mut batch = Batch::new(32, 2048);
+    let start = Instant::now();
+    while start.elapsed() < 3 * PATIENCE {
+        if port.receive(&mut batch).unwrap() == 0 {
+            std::thread::sleep(Duration::from_micros(50));
+            continue;
+        }
+        for buffer in batch.buffers_mut() {
+            buffer.packet_mut()[0] = buffer.packet()[0].wrapping_add(1);
+        }
+        let selected = all(&batch);
+        port.transmit(&mut batch, &selected);
+    }
+}
+
+/// Sends packets and waits for the answers.
+fn exchange(port: &mut DpdkPort) {
+    let mut batch = Batch::new(64, 2048);
+    // A server sends into places that its client offers by receiving: there are none before both have done so.
+    assert_eq!(port.receive(&mut batch).unwrap(), 0);
+    let mut out = numbered(30, 64);
+    for n in 0..30 {
+        wait_for("room", || port.transmit(&mut out, &[n]).packets == 1);
+    }
+    let mut next = 0u8;
+    wait_for("answers", || {
+        port.receive(&mut batch).unwrap();
+        for buffer in batch.buffers() {
+            assert_eq!(buffer.packet()[0], next + 1);
+            assert_eq!(buffer.packet()[1..], vec![next; 63]);
+            next += 1;
+        }
+        next == 30
+    });
+}
+
+#[test]
+fn memif_connects_two_processes() {
+    let directory = Directory::new("two");
+    let mut port = open_one(&directory.memif(1, "server"));
+    assert!(!port.is_up());
+    let _peer = Peer::start(&directory.memif(1, "client"));
+    wait_for("connection", || port.is_up());
+    exchange(&mut port);
+}
+
+#[test]
+fn a_worker_survives_the_loss_of_its_memif_peer_and_meets_the_next() {
+    let directory = Directory::new("loss");
+    let mut port = open_one(&directory.memif(2, "server"));
+    for _ in 0..3 {
+        let peer = Peer::start(&directory.memif(2, "client"));
+        wait_for("connection", || port.is_up());
+        exchange(&mut port);
+        // Busy in both directions while the peer is killed.
+        let mut out = numbered(30, 64);
+        let mut batch = Batch::new(64, 2048);
+        let mut peer = Some(peer);
+        let start = Instant::now();
+        while port.is_up() {
+            assert!(start.elapsed() < PATIENCE);
+            for _ in 0..100 {
+                out.clear();
+                for n in 0..30 {
+                    out.push(&[n; 64], "192.0.2.1:2152".parse().unwrap());
+                }
+                port.transmit(&mut out, &all(&numbered(30, 1)));
+                port.receive(&mut batch).unwrap();
+            }
+            peer.take();
+        }
+    }
+}
+
+#[test]
+fn a_memif_client_waits_for_its_server_and_finds_the_next() {
+    let directory = Directory::new("client");
+    let device = directory.memif(3, "client");
+    let mut peer = Some(Peer::start(&directory.memif(3, "server")));
+    wait_for("socket", || directory.0.join("memif.sock").exists());
+    let mut port = open_one(&device);
+    for _ in 0..2 {
+        wait_for("connection", || port.is_up());
+        exchange(&mut port);
+        peer.take();
+        wait_for("loss", || !port.is_up());
+        peer = Some(Peer::start(&directory.memif(3, "server")));
+    }
+}
