@@ -6,7 +6,7 @@ mod support;
 
 use packet::ParseError;
 use packet::gtpu::{self, MAX_EXTENSIONS, Packet, PduSession, extension_type};
-use support::{INNER, hex};
+use support::{INNER, damaged, hex};
 
 /// What a message says, as the second reading sees it.
 #[derive(Debug, PartialEq, Eq)]
@@ -203,4 +203,17 @@ fn nested_tunnels_are_opened_once() {
         message = packet.payload().to_vec();
     }
     assert_eq!(message, hex(INNER));
+}
+
+/// Damage anywhere in a message with a container and a second header: what is still read lies within it.
+#[test]
+fn views_of_damaged_messages_stay_within_them() {
+    let bytes = hex(&format!("36ff002e000000010001008501100581 0100 0000{INNER}"));
+    assert_eq!(Packet::new(&bytes).unwrap().header_len(), 20);
+    damaged(&bytes, |bytes| {
+        if let Ok(packet) = Packet::new(bytes) {
+            assert!(packet.bytes().len() <= bytes.len());
+            assert_eq!(packet.header_len() + packet.payload().len(), packet.bytes().len());
+        }
+    });
 }
