@@ -14,7 +14,9 @@
 //! Invariants: nothing on the packet path allocates, locks or logs; ports never block; a packet that
 //! the kernel does not take is reported in [`Sent`], never retried for ever.
 
+pub mod af_xdp;
 pub mod batch;
+pub mod bpf;
 pub mod buffer;
 pub mod capture;
 #[cfg(feature = "dpdk")]

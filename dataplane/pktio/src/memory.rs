@@ -1,4 +1,7 @@
-//! A port whose other end is a test: two bounded queues.
+//! Ports whose other end is a test or a benchmark.
+//!
+//! [`pair`] gives a port and its wire: two bounded queues. [`Generator`] and [`Sink`] have no other end: what they
+//! cost is what a caller's function costs, so that a pipeline can be measured alone.
 
 use std::collections::VecDeque;
 use std::io;
@@ -6,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{Batch, Port, Sent};
+use crate::{Batch, Buffer, Port, Sent};
 
 type Queue = VecDeque<(Vec<u8>, SocketAddr)>;
 
@@ -87,9 +90,103 @@ impl Port for MemoryPort {
     }
 }
 
+/// A port that always has packets: a function makes each in its buffer. What is sent is counted and gone.
+///
+/// The function gets buffers whose memory still holds what it wrote there before, at the same place: it may write a
+/// packet once by [`Buffer::set`] and later only [`Buffer::restore`] it and change some octets.
+pub struct Generator<F> {
+    fill: F,
+    /// What was sent through this port.
+    pub sink: Sink,
+}
+
+impl<F: FnMut(usize, &mut Buffer) + Send> Generator<F> {
+    /// `fill` is called with the position in the batch and the buffer.
+    pub fn new(fill: F) -> Generator<F> {
+        Generator { fill, sink: Sink::default() }
+    }
+}
+
+impl<F: FnMut(usize, &mut Buffer) + Send> Port for Generator<F> {
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        batch.clear();
+        let count = batch.capacity();
+        batch.set_len(count);
+        for (i, buffer) in batch.buffers_mut().iter_mut().enumerate() {
+            buffer.tos = 0;
+            (self.fill)(i, buffer);
+        }
+        Ok(count)
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+        self.sink.transmit(batch, selected)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// A port that takes everything and has nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sink {
+    /// Packets so far.
+    pub packets: u64,
+    /// Their octets.
+    pub bytes: u64,
+}
+
+impl Port for Sink {
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        batch.clear();
+        Ok(0)
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+        let mut sent = Sent::default();
+        for &position in selected {
+            match batch.sendable(position) {
+                Some(buffer) => {
+                    sent.packets += 1;
+                    sent.bytes += buffer.len();
+                }
+                None => sent.errors += 1,
+            }
+        }
+        self.packets += sent.packets as u64;
+        self.bytes += sent.bytes as u64;
+        sent
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_generator_fills_batches_and_counts_what_is_sent() {
+        let mut port = Generator::new(|i, buffer: &mut Buffer| {
+            if buffer.packet() != [7; 9] {
+                buffer.set(&[7; 9]);
+            }
+            buffer.restore(9);
+            buffer.packet_mut()[8] = i as u8;
+        });
+        let mut batch = Batch::new(3, 64);
+        for _ in 0..2 {
+            assert_eq!(port.receive(&mut batch).unwrap(), 3);
+            assert_eq!(batch.buffers()[2].packet(), [7, 7, 7, 7, 7, 7, 7, 7, 2]);
+            batch.buffers_mut()[1].trim_front(4);
+        }
+        let sent = port.transmit(&mut batch, &[0, 1, 3]);
+        assert_eq!(sent, Sent { packets: 2, bytes: 14, errors: 1, ..Sent::default() });
+        assert_eq!((port.sink.packets, port.sink.bytes), (2, 14));
+    }
 
     #[test]
     fn packets_pass_in_order_and_the_queue_is_bounded() {

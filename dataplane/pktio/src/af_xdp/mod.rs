@@ -1,0 +1,285 @@
+//! AF_XDP: frames straight from an interface's queues, past the kernel's stack.
+//!
+//! ```text
+//! interface ──XDP program of bpf::filter──selected──► socket of the queue ──► AfXdpPort ──► frame stack
+//!                       └──────────everything else──► the kernel
+//! ```
+//! An [`Interface`] is the program on one interface; its address, routes and neighbours stay the kernel's. A
+//! [`Memory`] is the frames of one worker. An [`AfXdpPort`] is some queues of one interface, served by one worker.
+//! Zero-copy is used where the driver has it, else the kernel copies, which is said once in the log.
+//!
+//! Program, sockets and memory go with the descriptors: when the process ends, in whatever way, the interface is as
+//! it was before.
+
+pub mod device;
+mod ring;
+mod socket;
+mod umem;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use packet::ethernet::Mac;
+
+use crate::bpf::filter::{self, Select};
+use crate::bpf::{BpfError, Link, Program, XskMap};
+use crate::{Batch, FramePort, Port, Sent};
+use device::Device;
+pub use socket::Mode;
+use socket::{FRAMES, Socket};
+use umem::Umem;
+
+/// The kernel puts 256 octets of headroom in front of a received frame.
+const KERNEL_HEADROOM: usize = 256;
+/// Ethernet header with one VLAN tag.
+const LINK_HEADER: usize = 18;
+/// Queues of one interface at most: as many as the largest adapters have.
+const MAX_QUEUES: u32 = 256;
+
+/// Why an interface cannot be used by AF_XDP.
+#[derive(Debug, thiserror::Error)]
+pub enum AfXdpError {
+    /// No such interface, or none with Ethernet frames.
+    #[error("interface {name}: {error}")]
+    Device {
+        /// As configured.
+        name: String,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// The MTU is too large for frames of one page.
+    #[error(
+        "interface {name}: AF_XDP takes an MTU of up to {most}, not {mtu}; use the kernel or DPDK instead"
+    )]
+    Mtu {
+        /// The interface.
+        name: String,
+        /// Its MTU.
+        mtu: usize,
+        /// The largest that works.
+        most: usize,
+    },
+    /// The XDP program.
+    #[error("interface {name}: {error}")]
+    Program {
+        /// The interface.
+        name: String,
+        /// What failed.
+        error: BpfError,
+    },
+    /// A socket.
+    #[error(
+        "interface {name}, queue {queue}: cannot open an AF_XDP socket: {error}; it needs CAP_NET_RAW and a \
+             queue that no other program uses"
+    )]
+    Socket {
+        /// The interface.
+        name: String,
+        /// The queue.
+        queue: u32,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// Memory for frames.
+    #[error("cannot allocate memory for AF_XDP frames: {0}")]
+    Memory(io::Error),
+}
+
+/// An interface with the program that selects packets.
+#[derive(Debug)]
+pub struct Interface {
+    device: Device,
+    map: XskMap,
+    link: Link,
+    _program: Program,
+}
+
+impl Interface {
+    /// Attaches the program to the interface `name` of the calling thread's network namespace. Selected packets go
+    /// to the kernel too, until there are sockets.
+    pub fn open(name: &str, vlan: Option<u16>, selects: &[Select]) -> Result<Arc<Interface>, AfXdpError> {
+        let device =
+            Device::find(name).map_err(|error| AfXdpError::Device { name: name.to_owned(), error })?;
+        let failed = |error| AfXdpError::Program { name: name.to_owned(), error };
+        frame_len(&device)?;
+        let map = XskMap::new(MAX_QUEUES).map_err(failed)?;
+        let code =
+            filter::program(map.as_fd(), device.mac, vlan, selects).map_err(|error| failed(error.into()))?;
+        let program = Program::load("godwit_select", &code).map_err(failed)?;
+        let link = program.attach(device.index).map_err(failed)?;
+        if !link.native() {
+            tracing::info!(interface = name, "the driver has no XDP: packets take the kernel's generic hook");
+        }
+        Ok(Arc::new(Interface { device, map, link, _program: program }))
+    }
+
+    /// The interface.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Whether the program runs in the driver.
+    pub fn native(&self) -> bool {
+        self.link.native()
+    }
+}
+
+/// Octets of a frame: the smaller the better for the caches.
+fn frame_len(device: &Device) -> Result<u32, AfXdpError> {
+    let needed = device.mtu + LINK_HEADER + KERNEL_HEADROOM;
+    match needed {
+        ..=2048 => Ok(2048),
+        2049..=4096 => Ok(4096),
+        _ => Err(AfXdpError::Mtu {
+            name: device.name.clone(),
+            mtu: device.mtu,
+            most: 4096 - LINK_HEADER - KERNEL_HEADROOM,
+        }),
+    }
+}
+
+/// The frames of one worker's ports.
+#[derive(Debug)]
+pub struct Memory {
+    umem: Arc<Umem>,
+    /// The socket that brought the memory into the kernel.
+    first: Option<Arc<OwnedFd>>,
+}
+
+impl Memory {
+    /// Memory for `sockets` sockets on the interfaces `devices`.
+    pub fn new<'a>(
+        sockets: usize,
+        devices: impl IntoIterator<Item = &'a Device>,
+    ) -> Result<Memory, AfXdpError> {
+        let mut length = 2048;
+        for device in devices {
+            length = length.max(frame_len(device)?);
+        }
+        let frames = FRAMES.saturating_mul(sockets.clamp(1, 1024) as u32);
+        let umem = Umem::new(frames, length).map_err(AfXdpError::Memory)?;
+        Ok(Memory { umem: Arc::new(umem), first: None })
+    }
+
+    /// Frames that are neither in a batch nor with the kernel.
+    pub fn free_frames(&self) -> usize {
+        self.umem.free_frames()
+    }
+}
+
+/// How ports are opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Copy or zero-copy; the best that works without.
+    pub mode: Option<Mode>,
+    /// Receiving polls the interface's queue itself, which takes a fifth of an interrupt's delay. For workers that
+    /// have a core to themselves.
+    pub busy_poll: bool,
+}
+
+/// Queues of one interface.
+pub struct AfXdpPort {
+    interface: Arc<Interface>,
+    sockets: Vec<Socket>,
+    /// Which socket receives first: they take turns.
+    turn: usize,
+    /// Over the sockets, where there are several.
+    epoll: Option<Epoll>,
+}
+
+impl std::fmt::Debug for AfXdpPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AfXdpPort").field("device", &self.interface.device).finish_non_exhaustive()
+    }
+}
+
+impl AfXdpPort {
+    /// Opens sockets on `queues` of `interface`, with frames of `memory`.
+    pub fn open(
+        interface: &Arc<Interface>,
+        queues: impl IntoIterator<Item = u32>,
+        memory: &mut Memory,
+        options: Options,
+    ) -> Result<AfXdpPort, AfXdpError> {
+        let name = &interface.device.name;
+        let mut sockets = Vec::new();
+        for queue in queues {
+            let failed = |error| AfXdpError::Socket { name: name.clone(), queue, error };
+            let (umem, first) = (&memory.umem, memory.first.as_ref());
+            let socket =
+                Socket::open(interface.device.index, queue, umem, first, options.mode, options.busy_poll)
+                    .map_err(failed)?;
+            memory.first.get_or_insert_with(|| Arc::clone(socket.fd()));
+            let entered = interface.map.set(queue, socket.fd().as_fd());
+            entered.map_err(|error| AfXdpError::Program { name: name.clone(), error })?;
+            sockets.push(socket);
+        }
+        if sockets.is_empty() {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "no queue is left for this port");
+            return Err(AfXdpError::Device { name: name.clone(), error });
+        }
+        if sockets.iter().any(|socket| socket.mode() == Mode::Copy) && options.mode != Some(Mode::Copy) {
+            tracing::info!(interface = name, "AF_XDP without zero-copy: the kernel copies each packet once");
+        }
+        let epoll = match sockets.len() {
+            1 => None,
+            _ => Some(watch(&sockets).map_err(|error| AfXdpError::Device { name: name.clone(), error })?),
+        };
+        Ok(AfXdpPort { interface: Arc::clone(interface), sockets, turn: 0, epoll })
+    }
+
+    /// Copy or zero-copy.
+    pub fn mode(&self) -> Mode {
+        self.sockets[0].mode()
+    }
+}
+
+/// A descriptor that is readable when any of the sockets is.
+fn watch(sockets: &[Socket]) -> io::Result<Epoll> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    for (i, socket) in sockets.iter().enumerate() {
+        epoll.add(socket.fd().as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, i as u64))?;
+    }
+    Ok(epoll)
+}
+
+impl Port for AfXdpPort {
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        // All sockets share the pool.
+        batch.begin_lent(self.sockets[0].pool());
+        let count = self.sockets.len();
+        for i in 0..count {
+            let at = (self.turn + i) % count;
+            self.sockets[at].receive(batch);
+            if batch.len() == batch.capacity() {
+                break;
+            }
+        }
+        self.turn = (self.turn + 1) % count;
+        Ok(batch.len())
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+        // Any queue sends anything, and one keeps the order.
+        self.sockets[0].transmit(batch, selected)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(match &self.epoll {
+            Some(epoll) => epoll.0.as_fd(),
+            None => self.sockets[0].fd().as_fd(),
+        })
+    }
+}
+
+impl FramePort for AfXdpPort {
+    fn mac(&self) -> Mac {
+        self.interface.device.mac
+    }
+
+    fn mtu(&self) -> usize {
+        self.interface.device.mtu
+    }
+}
