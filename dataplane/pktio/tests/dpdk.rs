@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use net::link::Links;
+use net::netns::NetNs;
 use net::time::Instant;
 use pktio::dpdk::{DpdkPort, Settings, eal};
 use pktio::{Batch, FramePort, Port, Sent};
@@ -332,4 +334,59 @@ fn a_memif_client_waits_for_its_server_and_finds_the_next() {
         wait_for("loss", || !port.is_up());
         peer = Some(Peer::start(&directory.memif(3, "server")));
     }
+}
+
+/// An ARP request for 10.0.0.2 from 10.0.0.1 at `mac`.
+fn arp_request(mac: [u8; 6]) -> Vec<u8> {
+    let mut arp = vec![0, 1, 8, 0, 6, 4, 0, 1];
+    arp.extend(mac);
+    arp.extend([10, 0, 0, 1]);
+    arp.extend([0; 6]);
+    arp.extend([10, 0, 0, 2]);
+    packet::ethernet::build([0xFF; 6], mac, None, packet::ethernet::ARP, &arp)
+}
+
+/// Opens a device of the kernel at one end of a veth pair and has the kernel at the other end answer.
+fn asks_the_kernel(device: &str) {
+    let (ours, other) = (NetNs::new().expect("tests run with CAP_SYS_ADMIN"), NetNs::new().unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let links = Links::in_ns(&ours).unwrap();
+        links.add_veth("up0", "peer0", &other).await.unwrap();
+        links.up("up0").await.unwrap();
+        let links = Links::in_ns(&other).unwrap();
+        links.add_address("peer0", "10.0.0.2/24".parse().unwrap()).await.unwrap();
+        links.up("peer0").await.unwrap();
+    });
+    // DPDK opens the interface by its name, in the thread's namespace.
+    let mut port =
+        ours.enter(|| open(device, &Settings::default()).map(|mut ports| ports.remove(0))).unwrap().unwrap();
+    let mut batch = Batch::new(64, 2048);
+    wait_for("answer", || {
+        let mut out = Batch::new(1, 100);
+        assert!(out.push(&arp_request(port.mac()), peer()));
+        port.transmit(&mut out, &[0]);
+        port.receive(&mut batch).unwrap();
+        // An ARP reply to us, from the address asked for.
+        batch.buffers().iter().any(|buffer| {
+            let frame = buffer.packet();
+            frame.len() >= 42
+                && frame[..6] == port.mac()
+                && frame[12..14] == [8, 6]
+                && frame[20..22] == [0, 2]
+                && frame[28..32] == [10, 0, 0, 2]
+        })
+    });
+    // The namespaces go after the port.
+    drop(port);
+}
+
+#[test]
+fn af_packet_meets_the_kernel() {
+    asks_the_kernel("net_af_packet0,iface=up0");
+}
+
+#[test]
+fn af_xdp_meets_the_kernel() {
+    asks_the_kernel("net_af_xdp0,iface=up0,start_queue=0");
 }

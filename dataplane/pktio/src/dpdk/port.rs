@@ -260,6 +260,32 @@ impl DpdkPort {
         unsafe { godwit_port_up(self.device.port) != 0 }
     }
 
+    /// Fills a batch with up to `count` empty frames of the device's pool, to write packets into that are sent without
+    /// being copied; returns how many there are. For generators of load.
+    #[inline]
+    pub fn draw(&mut self, batch: &mut Batch, count: usize) -> usize {
+        eal::register_thread();
+        batch.begin_lent(&self.mbufs);
+        let count = count.min(batch.capacity()).min(CALL);
+        // SAFETY: the device's own pool, and room for `count` frames.
+        let taken =
+            unsafe { godwit_frames_take(self.device.pool, self.frames.as_mut_ptr(), count as u16) } >= 0;
+        if taken {
+            self.lend_frames(batch, count);
+        }
+        batch.len()
+    }
+
+    /// Lends the first `count` of the frames that the C side just described.
+    #[inline]
+    fn lend_frames(&self, batch: &mut Batch, count: usize) {
+        for frame in self.frames[..count].iter().filter_map(|raw| raw.to_frame()) {
+            // SAFETY: an mbuf's memory, mapped for ever and zero before it was first used; the packet lies within
+            // it, and the C side hands over only those that nobody else refers to.
+            unsafe { batch.lend(frame, self.number) };
+        }
+    }
+
     /// What the device, with all its queues, did not deliver.
     pub fn counters(&self) -> Counters {
         let _inside = self.section.as_deref().map(Section::enter);
@@ -332,11 +358,7 @@ impl Port for DpdkPort {
             // SAFETY: room for `count` frames; the queue is this port's alone.
             unsafe { godwit_port_receive(self.device.port, self.queue, frames, count, &raw mut self.refused) }
         };
-        for frame in self.frames[..usize::from(received)].iter().filter_map(|raw| raw.to_frame()) {
-            // SAFETY: an mbuf's memory, mapped for ever and zero before it was first used; the packet lies within
-            // it, and the C side hands over only those that nobody else refers to.
-            unsafe { batch.lend(frame, self.number) };
-        }
+        self.lend_frames(batch, usize::from(received));
         Ok(batch.len())
     }
 
