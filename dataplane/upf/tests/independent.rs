@@ -1,0 +1,75 @@
+//! The UPF driven by others: scapy is SMF, gNB and data network, pycrate reads everything a second time. What is sent
+//! and received is compared octet by octet (`independent.py`); this file gives both sides their namespaces.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use net::link::Links;
+use net::netns::NetNs;
+use support::config;
+
+/// The interpreter with scapy and pycrate, if installed.
+fn python() -> Option<PathBuf> {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/python/bin/python");
+    if python.exists() {
+        return Some(python);
+    }
+    assert!(std::env::var_os("CI").is_none(), "scapy is missing: scripts/setup.sh test");
+    eprintln!("skipped: scapy is missing; scripts/setup.sh test installs it");
+    None
+}
+
+/// Two namespaces, joined by N3 and N6.
+async fn lab() -> (NetNs, NetNs) {
+    let ns = || NetNs::new().expect("tests run with CAP_SYS_ADMIN");
+    let (core, peer) = (ns(), ns());
+    let (near, far) = (Links::in_ns(&core).unwrap(), Links::in_ns(&peer).unwrap());
+    let cidr = |text: String| text.parse().unwrap();
+    for (name, prefix) in [("n3", "200"), ("n6", "201")] {
+        near.add_veth(name, name, &peer).await.unwrap();
+        for (links, host) in [(&near, 1), (&far, 2)] {
+            links.up(name).await.unwrap();
+            links.add_address(name, cidr(format!("10.{prefix}.0.{host}/24"))).await.unwrap();
+            links.add_address(name, cidr(format!("fd00:{prefix}::{host}/64"))).await.unwrap();
+        }
+    }
+    far.add_route(cidr("10.45.0.0/16".into()), Some("10.201.0.1".parse().unwrap()), None).await.unwrap();
+    far.add_route(cidr("fd00:45::/48".into()), Some("fd00:201::1".parse().unwrap()), None).await.unwrap();
+    (core, peer)
+}
+
+/// Runs stories of `independent.py` against a UPF of their own.
+fn tell(stories: &[&str]) {
+    let Some(python) = python() else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let (core, peer) = runtime.block_on(lab());
+    let mut config = config("gw0");
+    (config.pfcp, config.gtpu) = ("10.200.0.1:8805".parse().unwrap(), "10.200.0.1:2152".parse().unwrap());
+    let inside = core.runtime(2).unwrap();
+    // Spawned, so that everything happens on threads inside the namespace.
+    let upf = inside.block_on(inside.spawn(upf::start(config))).unwrap().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/independent.py");
+    let output = peer.enter(|| Command::new(&python).arg(script).args(stories).output()).unwrap().unwrap();
+    let stats = upf.handle().stats();
+    inside.block_on(async move { upf.stop().await });
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}\n{stats}");
+    // Nothing was malformed on the way, in either direction.
+    for reason in ["gtpu_malformed", "gtpu_extension", "ip_malformed", "no_pdr", "tx_error"] {
+        assert!(stats["drops"].get(reason).is_none(), "{stats}");
+    }
+}
+
+/// N4 rules in an independent SMF's words, packets in an independent gNB's (UP-1, UP-2, UP-4).
+#[test]
+fn an_independent_smf_and_gnb_get_what_they_ask_for() {
+    tell(&["forwarding", "usage", "buffering"]);
+}
