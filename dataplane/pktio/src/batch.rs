@@ -11,7 +11,7 @@ use crate::buffer::{Buffer, Frame, Pool, PoolNumber};
 /// A number of buffers, of which the first [`Batch::len`] hold packets.
 #[derive(Debug)]
 pub struct Batch {
-    /// The batch's own buffers, or, while `lent`, exactly as many frames of `pool` as there are packets.
+    /// The batch's own buffers, or, while `lent`, frames of `pool`. The first `len` hold packets.
     buffers: Vec<Buffer>,
     /// The others of the two.
     parked: Vec<Buffer>,
@@ -56,6 +56,20 @@ impl Batch {
     #[inline]
     pub fn buffers_mut(&mut self) -> &mut [Buffer] {
         &mut self.buffers[..self.len]
+    }
+
+    /// Keeps the packets for which `keep` says so, in their order; the others are forgotten with the batch.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&mut Buffer) -> bool) {
+        let mut kept = 0;
+        for i in 0..self.len {
+            if keep(&mut self.buffers[i]) {
+                if kept != i {
+                    self.buffers.swap(kept, i);
+                }
+                kept += 1;
+            }
+        }
+        self.len = kept;
     }
 
     /// The packet at a position that was selected for sending; `None` outside the batch and where a packet has been
@@ -213,6 +227,19 @@ mod tests {
         assert_eq!(batch.buffers()[0].packet(), b"own");
         lend(&pool, &mut batch, 4);
         drop(batch);
+        assert_eq!(pool.free.lock().unwrap().len(), 4);
+    }
+
+    #[test]
+    fn packets_that_are_not_kept_return_with_the_others() {
+        let free = Mutex::new((0..4).map(|n| vec![n; 256].into_boxed_slice()).collect());
+        let pool = Arc::new(TestPool { number: PoolNumber::next().unwrap(), free });
+        let mut batch = Batch::new(4, 64);
+        lend(&pool, &mut batch, 4);
+        batch.retain(|buffer| buffer.packet()[0] % 2 == 0);
+        let left: Vec<u8> = batch.buffers().iter().map(|buffer| buffer.packet()[0]).collect();
+        assert_eq!(left, [2, 0]);
+        batch.clear();
         assert_eq!(pool.free.lock().unwrap().len(), 4);
     }
 

@@ -4,9 +4,11 @@
 //! a tunnel header is written in front of a packet without moving it. Backends:
 //! - [`udp::UdpPort`]: a UDP socket (GTP-U) with `recvmmsg`/`sendmmsg`;
 //! - [`tun::TunPort`]: IP packets of a TUN device (N6, a UE's interface);
-//! - [`memory`]: queues, for tests.
+//! - [`stack`]: the same two on frames of AF_XDP ([`af_xdp`]) or DPDK;
+//! - [`memory`]: queues, for tests, and sources and sinks, for measuring a pipeline alone.
 //!
-//! The feature `dpdk` adds the module `dpdk`: so far its classifier, as a contender in benchmarks.
+//! Frames that a backend receives stay in its memory and are lent to the batch ([`buffer`]). The feature `dpdk`
+//! adds the module `dpdk`: ports of any of its drivers, and its classifier as a contender in benchmarks.
 //!
 //! [`poll::Poller`] lets a worker thread sleep until a port has packets or someone wakes it, and
 //! [`capture`] writes what passes reference points to pcapng files.
@@ -23,6 +25,7 @@ pub mod capture;
 pub mod dpdk;
 pub mod memory;
 pub mod poll;
+pub mod stack;
 pub mod tun;
 pub mod udp;
 

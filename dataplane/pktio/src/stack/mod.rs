@@ -1,0 +1,333 @@
+//! A thin stack between Ethernet frames and what the pipeline works on.
+//!
+//! ```text
+//! N3: UDP payloads with a peer ◄──► UdpStack ──┐
+//!                                              ├── FramePort (AF_XDP, DPDK)
+//! N6: IP packets               ◄──► IpStack  ──┘
+//!                                      │
+//!                                 Neighbours: the kernel's tables, or our own ARP and neighbour discovery
+//! ```
+//! Headers are taken off and put on in place, in the buffer's headroom. Outer fragments are not reassembled here: on
+//! an interface shared with the kernel they never come here but to the kernel's socket, elsewhere they are dropped
+//! and counted.
+//!
+//! On a shared interface the kernel keeps its addresses, routes and neighbours ([`kernel::KernelTables`]). A packet
+//! whose next hop is not known, or lies behind another interface, goes through the kernel ([`Slow`]), which
+//! resolves the next hop with it: nothing is lost meanwhile. An interface of our own ([`resolver::Resolver`]) answers
+//! and asks ARP (RFC 826) and neighbour discovery (RFC 4861) itself.
+//!
+//! UDP checksums of received datagrams are not verified: adapters have done so, and on virtual links between
+//! machines of one host the field is not filled in. The outer IPv4 header is.
+
+pub mod ip;
+pub mod kernel;
+mod netlink;
+pub mod raw;
+pub mod resolver;
+pub mod udp;
+
+use std::net::IpAddr;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use packet::ethernet::{self, Mac};
+use telemetry::DropReason;
+
+use crate::{Batch, Buffer, FramePort, Port, Sent};
+use kernel::Reader;
+use resolver::Resolver;
+
+/// EtherType of a VLAN tag.
+const VLAN: u16 = 0x8100;
+
+/// Where a packet goes next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NextHop {
+    /// Into a frame to this address.
+    Mac(Mac),
+    /// The link-layer address is not known (yet).
+    Unknown,
+    /// Not through this interface.
+    Elsewhere,
+}
+
+/// Who knows next hops.
+pub enum Neighbours {
+    /// The kernel, whose interface it is. What it has to do itself goes through the slow path.
+    Kernel(Reader, Slow),
+    /// We do.
+    Own(Box<Resolver>),
+}
+
+/// A port of the kernel's for the packets that the frame port cannot send, and for those that the XDP program leaves
+/// to the kernel.
+pub type Slow = Box<dyn Port>;
+
+/// Ethernet on one interface: our side of the header.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    mac: Mac,
+    vlan: Option<u16>,
+}
+
+impl Link {
+    /// Length of the Ethernet header.
+    #[inline]
+    fn header_len(&self) -> usize {
+        if self.vlan.is_some() { 18 } else { 14 }
+    }
+
+    /// Writes a header of [`Link::header_len`] octets.
+    fn write(&self, out: &mut [u8], to: Mac, ethertype: u16) {
+        out[..6].copy_from_slice(&to);
+        out[6..12].copy_from_slice(&self.mac);
+        let mut at = 12;
+        if let Some(id) = self.vlan {
+            out[12..14].copy_from_slice(&VLAN.to_be_bytes());
+            out[14..16].copy_from_slice(&(id & 0x0FFF).to_be_bytes());
+            at = 16;
+        }
+        out[at..at + 2].copy_from_slice(&ethertype.to_be_bytes());
+    }
+
+    /// EtherType and payload of a frame for us: to our address or a group, on our VLAN.
+    #[inline]
+    fn payload<'a>(&self, frame: &'a [u8]) -> Option<(u16, &'a [u8])> {
+        let header = self.header_len();
+        let payload = frame.get(header..)?;
+        let group = frame[0] & 1 != 0;
+        if !group && frame[..6] != self.mac {
+            return None;
+        }
+        if let Some(id) = self.vlan {
+            let tag = u16::from_be_bytes([frame[14], frame[15]]) & 0x0FFF;
+            if [frame[12], frame[13]] != VLAN.to_be_bytes() || tag != id & 0x0FFF {
+                return None;
+            }
+        }
+        Some((u16::from_be_bytes([frame[header - 2], frame[header - 1]]), payload))
+    }
+}
+
+/// What became of a received frame.
+enum Received {
+    /// The buffer holds what the pipeline works on.
+    Packet,
+    /// For the stack itself, if it answers for the interface; else not served.
+    Other,
+}
+
+/// What became of a packet that is to be sent.
+enum Prepared {
+    /// The buffer holds a frame.
+    Frame,
+    /// It waits for its next hop's address.
+    Held,
+    /// It goes through the slow path, if there is one.
+    NoNextHop,
+    TooBig,
+    Error,
+}
+
+/// What both stacks have in common.
+struct Core<F> {
+    frames: F,
+    link: Link,
+    neighbours: Neighbours,
+    mtu: usize,
+    /// Positions in the batch under way that the frame port or the kernel sends.
+    fast: Vec<u16>,
+    slow: Vec<u16>,
+    /// Over the frame port and the slow path.
+    epoll: Option<Epoll>,
+    /// How often the slow path was not looked at.
+    skipped: u32,
+    not_served: usize,
+}
+
+/// While frames keep coming, the kernel's socket is looked at every so many batches.
+const SLOW_TURN: u32 = 64;
+
+impl<F: FramePort> Core<F> {
+    fn new(frames: F, vlan: Option<u16>, neighbours: Neighbours) -> std::io::Result<Core<F>> {
+        let link = Link { mac: frames.mac(), vlan };
+        let mtu = frames.mtu();
+        let mut epoll = None;
+        if let (Some(fd), Neighbours::Kernel(_, slow)) = (frames.fd(), &neighbours)
+            && let Some(slow) = slow.fd()
+        {
+            let both = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            both.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+            both.add(slow, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
+            epoll = Some(both);
+        }
+        let (fast, slow) = (Vec::new(), Vec::new());
+        Ok(Core { frames, link, neighbours, mtu, fast, slow, epoll, skipped: 0, not_served: 0 })
+    }
+
+    fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        use std::os::fd::AsFd;
+        match &self.epoll {
+            Some(epoll) => Some(epoll.0.as_fd()),
+            None => self.frames.fd(),
+        }
+    }
+
+    /// Receives frames and turns them into packets by `strip`; from the kernel's socket when there are none.
+    fn receive(
+        &mut self,
+        batch: &mut Batch,
+        mut strip: impl FnMut(&Link, &Neighbours, &mut Buffer) -> Received,
+    ) -> std::io::Result<usize> {
+        if let Neighbours::Kernel(_, slow) = &mut self.neighbours {
+            self.skipped += 1;
+            if self.skipped > SLOW_TURN {
+                self.skipped = 0;
+                let received = slow.receive(batch)?;
+                if received > 0 {
+                    return Ok(received);
+                }
+            }
+        }
+        let received = self.frames.receive(batch)?;
+        let (link, neighbours, not_served) = (&self.link, &mut self.neighbours, &mut self.not_served);
+        if received > 0 {
+            batch.retain(|buffer| match strip(link, neighbours, buffer) {
+                Received::Packet => true,
+                Received::Other => {
+                    let taken = match neighbours {
+                        Neighbours::Own(resolver) => resolver.control(link, buffer.packet()),
+                        Neighbours::Kernel(..) => false,
+                    };
+                    *not_served += usize::from(!taken);
+                    false
+                }
+            });
+        }
+        match &mut self.neighbours {
+            Neighbours::Own(resolver) => resolver.flush(&self.link, &mut self.frames),
+            Neighbours::Kernel(_, slow) if received == 0 => {
+                self.skipped = 0;
+                return slow.receive(batch);
+            }
+            Neighbours::Kernel(..) => {}
+        }
+        Ok(batch.len())
+    }
+
+    /// Sends the packets for which `prepare` makes a frame with `header_len` octets of headers, and the others the
+    /// slow way.
+    fn transmit(
+        &mut self,
+        batch: &mut Batch,
+        selected: &[u16],
+        header_len: usize,
+        prepare: impl Fn(&Link, usize, &mut Neighbours, &mut Buffer) -> Prepared,
+    ) -> Sent {
+        let mut sent = Sent::default();
+        self.fast.clear();
+        self.slow.clear();
+        match &mut self.neighbours {
+            Neighbours::Kernel(reader, _) => reader.refresh(),
+            Neighbours::Own(resolver) => resolver.refresh(),
+        }
+        for &position in selected {
+            let Some(buffer) = batch.buffers_mut().get_mut(usize::from(position)).filter(|b| !b.is_gone())
+            else {
+                sent.errors += 1;
+                continue;
+            };
+            match prepare(&self.link, self.mtu, &mut self.neighbours, buffer) {
+                Prepared::Frame => self.fast.push(position),
+                Prepared::TooBig => sent.too_big += 1,
+                Prepared::Error => sent.errors += 1,
+                Prepared::NoNextHop if matches!(self.neighbours, Neighbours::Kernel(..)) => {
+                    self.slow.push(position);
+                }
+                Prepared::NoNextHop => sent.unresolved += 1,
+                Prepared::Held => {
+                    sent.packets += 1;
+                    sent.bytes += buffer.len() - header_len.min(buffer.len());
+                }
+            }
+        }
+        if !self.fast.is_empty() {
+            let mut fast = self.frames.transmit(batch, &self.fast);
+            // Counted is what the pipeline gave, whatever the backend.
+            fast.bytes -= fast.packets * header_len;
+            add(&mut sent, &fast);
+        }
+        match &mut self.neighbours {
+            Neighbours::Kernel(_, slow) if !self.slow.is_empty() => {
+                add(&mut sent, &slow.transmit(batch, &self.slow));
+            }
+            Neighbours::Own(resolver) => resolver.flush(&self.link, &mut self.frames),
+            Neighbours::Kernel(..) => {}
+        }
+        sent
+    }
+
+    fn losses(&mut self, count: &mut dyn FnMut(DropReason, usize)) {
+        if self.not_served > 0 {
+            count(DropReason::N3NotServed, std::mem::take(&mut self.not_served));
+        }
+        if let Neighbours::Own(resolver) = &mut self.neighbours
+            && resolver.lost > 0
+        {
+            count(DropReason::NeighbourUnresolved, std::mem::take(&mut resolver.lost));
+        }
+        self.frames.losses(count);
+    }
+}
+
+impl Neighbours {
+    #[inline]
+    fn next_hop(&mut self, to: IpAddr) -> NextHop {
+        match self {
+            Neighbours::Kernel(reader, _) => reader.next_hop(to),
+            Neighbours::Own(resolver) => resolver.next_hop(to),
+        }
+    }
+
+    /// Keeps a frame whose Ethernet destination is not known yet; `false` when there is no room for it.
+    fn hold(&mut self, to: IpAddr, frame: &[u8]) -> bool {
+        match self {
+            Neighbours::Own(resolver) => resolver.hold(to, frame),
+            Neighbours::Kernel(..) => false,
+        }
+    }
+
+    /// Whether packets to an address are for the stack itself: our own, or a group's.
+    fn answers_for(&self, address: IpAddr) -> bool {
+        matches!(self, Neighbours::Own(resolver) if address.is_multicast() || resolver.is_ours(address))
+    }
+
+    /// Whether frames to unknown next hops can wait here.
+    fn holds(&self) -> bool {
+        matches!(self, Neighbours::Own(_))
+    }
+}
+
+/// Puts a header of `length` octets in front of the packet by `write`; `false` when there is no room.
+#[inline]
+fn push_header(buffer: &mut Buffer, length: usize, write: impl FnOnce(&mut [u8], &[u8])) -> bool {
+    if !buffer.grow_front(length) {
+        return false;
+    }
+    let (header, payload) = buffer.packet_mut().split_at_mut(length);
+    write(header, payload);
+    true
+}
+
+fn add(sum: &mut Sent, more: &Sent) {
+    sum.packets += more.packets;
+    sum.bytes += more.bytes;
+    sum.full += more.full;
+    sum.too_big += more.too_big;
+    sum.unresolved += more.unresolved;
+    sum.errors += more.errors;
+}
+
+/// The EtherType of an address's family.
+fn ethertype(address: IpAddr) -> u16 {
+    if address.is_ipv4() { ethernet::IPV4 } else { ethernet::IPV6 }
+}

@@ -1,0 +1,421 @@
+//! Neighbours of an interface that is ours alone: ARP (RFC 826), neighbour discovery (RFC 4861 §7.2) and answers to
+//! pings.
+//!
+//! Packets to a neighbour that is being asked for wait here, a few per neighbour, and go out in their order once it
+//! answers. A neighbour that was heard of is asked again after a while and forgotten when it stays silent. What is
+//! kept is bounded in every direction: a neighbour is only learnt when it was asked for or talks to one of our
+//! addresses.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+use net::link::Cidr;
+use packet::checksum::Sum;
+use packet::ethernet::{self, Mac};
+use packet::{icmp, ipv4, ipv6, protocol};
+
+use super::{Link, NextHop};
+use crate::{Batch, FramePort};
+
+/// Most neighbours that are known or asked for at a time.
+const MAX_KNOWN: usize = 4096;
+const MAX_PENDING: usize = 256;
+/// Packets that wait for one neighbour.
+const MAX_HELD: usize = 32;
+/// Time between questions, and how many there are (RFC 4861 §10: 1 s, 3).
+const ASK_EVERY: Duration = Duration::from_secs(1);
+const TRIES: u32 = 3;
+/// A neighbour in use is asked again after this time.
+const CONFIRM_AFTER: Duration = Duration::from_secs(30);
+/// Frames of our own that wait to be sent.
+const MAX_OUT: usize = 512;
+/// Longest frame that we answer or hold.
+const FRAME: usize = 4096;
+
+const BROADCAST: Mac = [0xFF; 6];
+const ARP_REQUEST: u8 = 1;
+const ARP_REPLY: u8 = 2;
+/// Ethernet and IPv4, with their address lengths (RFC 826).
+const ARP_KIND: [u8; 6] = [0, 1, 8, 0, 6, 4];
+const ARP_LEN: usize = 28;
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+/// "Solicited" and "override".
+const ADVERTISED: u8 = 0x60;
+/// Hop limit that shows that a message comes from this link.
+const ON_LINK_HOPS: u8 = 255;
+
+#[derive(Debug)]
+struct Known {
+    mac: Mac,
+    confirmed: Instant,
+    used: bool,
+    asked: u32,
+}
+
+#[derive(Debug)]
+struct Pending {
+    asked: Instant,
+    tries: u32,
+    held: Vec<Box<[u8]>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Resolver {
+    addresses: Vec<Cidr>,
+    gateways: Vec<IpAddr>,
+    known: HashMap<IpAddr, Known>,
+    pending: HashMap<IpAddr, Pending>,
+    /// Questions and answers to be sent: the frame without link header, with its destination.
+    out: Vec<(Mac, u16, Vec<u8>)>,
+    /// Held frames whose neighbour has answered: the Ethernet destination is filled in.
+    released: Vec<Box<[u8]>>,
+    batch: Batch,
+    last: Option<(IpAddr, Mac)>,
+    next_look: Instant,
+    /// Packets that waited in vain since this was last read.
+    pub(super) lost: usize,
+}
+
+impl Resolver {
+    /// For an interface with `addresses`, each with the prefix of its link; what is on no link goes to the gateway
+    /// of its family.
+    pub fn new(addresses: &[Cidr], gateways: &[IpAddr]) -> Resolver {
+        Resolver {
+            addresses: addresses.to_vec(),
+            gateways: gateways.to_vec(),
+            known: HashMap::new(),
+            pending: HashMap::new(),
+            out: Vec::new(),
+            released: Vec::new(),
+            batch: Batch::new(64, FRAME),
+            last: None,
+            next_look: net::time::now_std(),
+            lost: 0,
+        }
+    }
+
+    pub(super) fn is_ours(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|own| own.address() == address)
+    }
+
+    /// Our address of a family.
+    fn source(&self, ipv6: bool) -> Option<IpAddr> {
+        self.addresses.iter().map(Cidr::address).find(|address| address.is_ipv6() == ipv6)
+    }
+
+    /// The neighbour that a packet goes to.
+    fn hop(&self, to: IpAddr) -> Option<IpAddr> {
+        let on_link = |own: &Cidr| {
+            Cidr::new(to, own.prefix()).is_some_and(|host| {
+                host.address().is_ipv4() == own.address().is_ipv4() && host.network() == own.network()
+            })
+        };
+        if to.is_multicast() || self.is_ours(to) {
+            None
+        } else if self.addresses.iter().any(on_link) {
+            Some(to)
+        } else {
+            self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == to.is_ipv4())
+        }
+    }
+
+    #[inline]
+    pub(super) fn next_hop(&mut self, to: IpAddr) -> NextHop {
+        if let Some((address, mac)) = self.last
+            && address == to
+        {
+            return NextHop::Mac(mac);
+        }
+        let Some(hop) = self.hop(to) else { return NextHop::Elsewhere };
+        match self.known.get_mut(&hop) {
+            Some(known) => {
+                known.used = true;
+                self.last = Some((to, known.mac));
+                NextHop::Mac(known.mac)
+            }
+            None => NextHop::Unknown,
+        }
+    }
+
+    /// Keeps a frame until its neighbour answers; `false` when too many wait.
+    pub(super) fn hold(&mut self, to: IpAddr, frame: &[u8]) -> bool {
+        let Some(hop) = self.hop(to) else { return false };
+        if !self.pending.contains_key(&hop) {
+            if self.pending.len() >= MAX_PENDING {
+                return false;
+            }
+            self.ask(hop);
+            let asked = net::time::now_std();
+            self.pending.insert(hop, Pending { asked, tries: 1, held: Vec::new() });
+        }
+        let Some(pending) = self.pending.get_mut(&hop) else { return false };
+        let room = pending.held.len() < MAX_HELD && frame.len() <= FRAME;
+        if room {
+            pending.held.push(frame.into());
+        }
+        room
+    }
+
+    fn push(&mut self, to: Mac, ethertype: u16, packet: Vec<u8>) {
+        // Beyond the bound the other side asks again, as do we.
+        if self.out.len() < MAX_OUT {
+            self.out.push((to, ethertype, packet));
+        }
+    }
+
+    /// Asks who has `hop`. The link's own address is filled in when the frame is sent.
+    fn ask(&mut self, hop: IpAddr) {
+        match (hop, self.source(hop.is_ipv6())) {
+            (IpAddr::V4(hop), Some(IpAddr::V4(own))) => {
+                self.push(BROADCAST, ethernet::ARP, arp(ARP_REQUEST, own, ([0; 6], hop)));
+            }
+            (IpAddr::V6(hop), Some(IpAddr::V6(own))) => {
+                let [.., a, b, c] = hop.octets();
+                let group =
+                    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
+                self.push(
+                    [0x33, 0x33, 0xFF, a, b, c],
+                    ethernet::IPV6,
+                    discovery(SOLICITATION, 0, (own, group), hop),
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// Repeats questions and forgets neighbours; once per batch, of which most have nothing to do.
+    pub(super) fn refresh(&mut self) {
+        let now = net::time::now_std();
+        if now < self.next_look {
+            return;
+        }
+        self.next_look = now + ASK_EVERY;
+        self.last = None;
+        let mut ask = Vec::new();
+        let lost = &mut self.lost;
+        self.pending.retain(|hop, pending| {
+            if now.duration_since(pending.asked) < ASK_EVERY {
+                return true;
+            }
+            if pending.tries == TRIES {
+                *lost += pending.held.len();
+                return false;
+            }
+            (pending.asked, pending.tries) = (now, pending.tries + 1);
+            ask.push(*hop);
+            true
+        });
+        self.known.retain(|hop, known| {
+            if now.duration_since(known.confirmed) < CONFIRM_AFTER {
+                return true;
+            }
+            if !known.used || known.asked == TRIES {
+                return false;
+            }
+            known.asked += 1;
+            ask.push(*hop);
+            true
+        });
+        ask.into_iter().for_each(|hop| self.ask(hop));
+    }
+
+    /// `address` is at `mac`. Learnt if it was asked for, is known, or has just `asked` for us.
+    fn learn(&mut self, address: IpAddr, mac: Mac, asked: bool) {
+        let pending = self.pending.remove(&address);
+        let wanted = pending.is_some() || self.known.contains_key(&address);
+        if mac[0] & 1 != 0 || (!wanted && (!asked || self.known.len() >= MAX_KNOWN)) {
+            return;
+        }
+        for mut frame in pending.into_iter().flat_map(|pending| pending.held) {
+            frame[..6].copy_from_slice(&mac);
+            self.released.push(frame);
+        }
+        let used = wanted;
+        self.known.insert(address, Known { mac, confirmed: net::time::now_std(), used, asked: 0 });
+        self.last = None;
+    }
+
+    /// A frame that is not for the pipeline; `false` if it is not for the stack either.
+    pub(super) fn control(&mut self, link: &Link, frame: &[u8]) -> bool {
+        let Some((kind, payload)) = link.payload(frame) else { return false };
+        let from: Mac = std::array::from_fn(|i| frame[6 + i]);
+        match kind {
+            ethernet::ARP => self.arp(payload).is_some(),
+            ethernet::IPV4 => self.ping(from, payload).is_some(),
+            ethernet::IPV6 => self.icmpv6(from, payload).is_some(),
+            _ => false,
+        }
+    }
+
+    fn arp(&mut self, message: &[u8]) -> Option<()> {
+        let message = message.get(..ARP_LEN).filter(|message| message[..6] == ARP_KIND)?;
+        let mac: Mac = std::array::from_fn(|i| message[8 + i]);
+        let address =
+            |at: usize| Ipv4Addr::from(<[u8; 4]>::try_from(&message[at..at + 4]).unwrap_or_default());
+        let (sender, target) = (address(14), address(24));
+        let ours = self.is_ours(target.into());
+        if !sender.is_unspecified() && !self.is_ours(sender.into()) {
+            self.learn(sender.into(), mac, ours);
+        }
+        if message[7] == ARP_REQUEST && ours {
+            self.push(mac, ethernet::ARP, arp(ARP_REPLY, target, (mac, sender)));
+        }
+        Some(())
+    }
+
+    fn ping(&mut self, from: Mac, bytes: &[u8]) -> Option<()> {
+        let packet = ipv4::Packet::new(bytes).ok()?;
+        let (source, own) = (packet.source(), packet.destination());
+        if !self.is_ours(own.into())
+            || packet.protocol() != protocol::ICMP
+            || packet.more_fragments()
+            || packet.fragment_offset() > 0
+        {
+            return None;
+        }
+        let echo = icmp::Message::new(packet.payload()).ok()?;
+        if echo.kind() == icmp::ECHO_REQUEST_V4 && bytes.len() <= FRAME {
+            let ids = (echo.identifier(), echo.sequence());
+            let answer = icmp::build_echo(
+                own.into(),
+                source.into(),
+                icmp::ECHO_REPLY_V4,
+                ids.0,
+                ids.1,
+                echo.payload(),
+            );
+            let answer = ipv4::Header::new(own, source, protocol::ICMP).build(&answer).ok()?;
+            self.push(from, ethernet::IPV4, answer);
+        }
+        Some(())
+    }
+
+    fn icmpv6(&mut self, from: Mac, bytes: &[u8]) -> Option<()> {
+        let packet = ipv6::Packet::new(bytes).ok()?;
+        if packet.next_header() != protocol::ICMPV6 {
+            return None;
+        }
+        let (source, destination, body) = (packet.source(), packet.destination(), packet.payload());
+        let message = icmp::Message::new(body).ok()?;
+        if !message.checksum_ok(source.into(), destination.into()) {
+            return None;
+        }
+        match message.kind() {
+            icmp::ECHO_REQUEST_V6 if self.is_ours(destination.into()) && bytes.len() <= FRAME => {
+                let ids = (message.identifier(), message.sequence());
+                let answer = icmp::build_echo(
+                    destination.into(),
+                    source.into(),
+                    icmp::ECHO_REPLY_V6,
+                    ids.0,
+                    ids.1,
+                    message.payload(),
+                );
+                let answer = ipv6::Header::new(destination, source, protocol::ICMPV6).build(&answer).ok()?;
+                self.push(from, ethernet::IPV6, answer);
+            }
+            kind @ (SOLICITATION | ADVERTISEMENT) if packet.hop_limit() == ON_LINK_HOPS => {
+                let target = Ipv6Addr::from(<[u8; 16]>::try_from(body.get(8..24)?).ok()?);
+                if kind == ADVERTISEMENT {
+                    // Without the option, an answer to our question: it comes from who has the address.
+                    self.learn(target.into(), link_layer_option(body, 2).unwrap_or(from), false);
+                } else if self.is_ours(target.into()) && !source.is_unspecified() {
+                    let mac = link_layer_option(body, 1).unwrap_or(from);
+                    self.learn(source.into(), mac, true);
+                    let answer = discovery(ADVERTISEMENT, ADVERTISED, (target, source), target);
+                    self.push(mac, ethernet::IPV6, answer);
+                }
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Sends what is waiting.
+    pub(super) fn flush<F: FramePort>(&mut self, link: &Link, frames: &mut F) {
+        if self.out.is_empty() && self.released.is_empty() {
+            return;
+        }
+        let mut ready = std::mem::take(&mut self.released);
+        for (to, ethertype, mut packet) in self.out.drain(..) {
+            fill_in(&mut packet, ethertype, link.mac);
+            let mut frame = vec![0; link.header_len()];
+            link.write(&mut frame, to, ethertype);
+            frame.extend_from_slice(&packet);
+            ready.push(frame.into());
+        }
+        let nobody = (Ipv4Addr::UNSPECIFIED, 0).into();
+        for group in ready.chunks(self.batch.capacity()) {
+            self.batch.clear();
+            for frame in group {
+                self.batch.push(frame, nobody);
+            }
+            let all: Vec<u16> = (0..self.batch.len() as u16).collect();
+            let sent = frames.transmit(&mut self.batch, &all);
+            self.lost += group.len() - sent.packets;
+        }
+    }
+}
+
+/// An ARP message; our hardware address comes later.
+fn arp(kind: u8, own: Ipv4Addr, (mac, target): (Mac, Ipv4Addr)) -> Vec<u8> {
+    let mut message = Vec::with_capacity(ARP_LEN);
+    message.extend_from_slice(&ARP_KIND);
+    message.extend_from_slice(&[0, kind]);
+    message.extend_from_slice(&[0; 6]);
+    message.extend_from_slice(&own.octets());
+    message.extend_from_slice(&mac);
+    message.extend_from_slice(&target.octets());
+    message
+}
+
+/// A message of neighbour discovery in IPv6, with room for the option that has our hardware address; checksum and
+/// address come later.
+fn discovery(kind: u8, flags: u8, (own, to): (Ipv6Addr, Ipv6Addr), target: Ipv6Addr) -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0, 0, 32, protocol::ICMPV6, ON_LINK_HOPS];
+    packet.extend_from_slice(&own.octets());
+    packet.extend_from_slice(&to.octets());
+    packet.extend_from_slice(&[kind, 0, 0, 0, flags, 0, 0, 0]);
+    packet.extend_from_slice(&target.octets());
+    // Source of a solicitation (1), target of an advertisement (2); the length is in units of eight octets.
+    packet.extend_from_slice(&[kind - SOLICITATION + 1, 1]);
+    packet.extend_from_slice(&[0; 6]);
+    packet
+}
+
+/// Puts our hardware address into a message of [`arp`] or [`discovery`], and the checksum. Pings have neither.
+fn fill_in(packet: &mut [u8], ethertype: u16, own: Mac) {
+    match ethertype {
+        ethernet::ARP => packet[8..14].copy_from_slice(&own),
+        ethernet::IPV6 if matches!(packet[40], SOLICITATION | ADVERTISEMENT) => {
+            packet[66..72].copy_from_slice(&own);
+            let address =
+                |at: usize| IpAddr::from(<[u8; 16]>::try_from(&packet[at..at + 16]).unwrap_or_default());
+            let sum = Sum::default()
+                .pseudo_header(address(8), address(24), protocol::ICMPV6, 32)
+                .octets(&packet[40..])
+                .finish();
+            packet[42..44].copy_from_slice(&sum.to_be_bytes());
+        }
+        _ => {}
+    }
+}
+
+/// The link-layer address in an option of a message of neighbour discovery (RFC 4861 §4.6.1).
+fn link_layer_option(body: &[u8], wanted: u8) -> Option<Mac> {
+    let mut rest = body.get(24..)?;
+    while let [kind, length, ..] = *rest {
+        let length = usize::from(length) * 8;
+        if length == 0 {
+            return None;
+        }
+        if kind == wanted {
+            return Mac::try_from(rest.get(2..8)?).ok();
+        }
+        rest = rest.get(length..)?;
+    }
+    None
+}
