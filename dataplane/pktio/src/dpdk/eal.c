@@ -2,6 +2,7 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
@@ -9,9 +10,11 @@
 
 #include <rte_eal.h>
 #include <rte_errno.h>
+#include <rte_fbarray.h>
 #include <rte_interrupts.h>
 #include <rte_lcore.h>
 #include <rte_log.h>
+#include <rte_memory.h>
 
 typedef void (*godwit_log)(const char *text, size_t length);
 
@@ -79,4 +82,44 @@ int godwit_control_hook(void (*callback)(void *))
 	if (rte_intr_fd_set(handle, fd) != 0 || rte_intr_type_set(handle, RTE_INTR_HANDLE_EXT) != 0)
 		return -EINVAL;
 	return rte_intr_callback_register(handle, callback, NULL);
+}
+
+/* Descriptors of DPDK's memory, and a copy of each. */
+static struct { int descriptor, copy; } memory[8];
+static unsigned memories;
+
+static int keep(const struct rte_memseg_list *list, void *argument)
+{
+	struct rte_fbarray *segments = (struct rte_fbarray *)(uintptr_t)&list->memseg_arr;
+	int first = list->external ? -1 : rte_fbarray_find_next_used(segments, 0), descriptor;
+
+	(void)argument;
+	if (first < 0 || memories == sizeof(memory) / sizeof(memory[0]))
+		return 0;
+	descriptor = rte_memseg_get_fd_thread_unsafe(rte_fbarray_get(segments, (unsigned)first));
+	if (descriptor < 0)
+		return 0;
+	for (unsigned i = 0; i < memories; i++)
+		if (memory[i].descriptor == descriptor)
+			return 0;
+	memory[memories].copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+	if (memory[memories].copy < 0)
+		return -1;
+	memory[memories++].descriptor = descriptor;
+	return 0;
+}
+
+/* memif in its zero-copy form passes the descriptor of DPDK's memory to its peer, and closes it, which is not its own,
+   when the peer goes away. This keeps a copy. */
+int godwit_memory_keep(void)
+{
+	return rte_memseg_list_walk(keep, NULL) == 0 ? 0 : -ENFILE;
+}
+
+/* This puts it where it belongs. */
+void godwit_memory_restore(void)
+{
+	for (unsigned i = 0; i < memories; i++)
+		if (fcntl(memory[i].descriptor, F_GETFD) < 0 && errno == EBADF)
+			dup3(memory[i].copy, memory[i].descriptor, O_CLOEXEC);
 }

@@ -8,6 +8,8 @@
 
 use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int};
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use nix::sched::{CpuSet, sched_getaffinity};
@@ -118,6 +120,9 @@ pub(super) fn explained(what: &str, code: c_int) -> Error {
     error
 }
 
+/// Descriptors that this process is not expected to have at once.
+const HIGH_DESCRIPTOR: u64 = 8192;
+
 static STARTED: OnceLock<Result<(), Error>> = OnceLock::new();
 
 /// Starts DPDK in this process. The first call decides how; later ones return what it did.
@@ -168,17 +173,39 @@ fn initialise(options: &Options) -> Result<(), Error> {
     arguments.push(std::ptr::null_mut());
     let arguments = arguments.leak().as_mut_ptr() as usize;
     clear_log();
+    let low = low_descriptors();
     // DPDK keeps the thread that starts it on one core for ever: not one of ours.
     let starter = std::thread::Builder::new().name("dpdk-start".to_owned()).spawn(move || {
         // SAFETY: as many strings as `count` says, then null, all of which live for ever; called once, as it demands.
         unsafe { godwit_eal_init(count, arguments as *mut *mut c_char, log) }
     });
-    match starter.map(std::thread::JoinHandle::join) {
+    let ended = starter.map(std::thread::JoinHandle::join);
+    drop(low);
+    match ended {
         Ok(Ok(code)) if code < 0 => Err(explained("start", code)),
         Ok(Ok(_)) => Ok(()),
         Ok(Err(_)) => Err(Error::new("start", "the thread that starts DPDK has died")),
         Err(error) => Err(Error::new("start", &error.to_string())),
     }
+}
+
+/// Takes the low numbers of descriptors, so that those of DPDK are high, and nobody gets one of their numbers should a
+/// driver close what is not its own: memif does (`godwit_memory_keep`), and again for each device.
+fn low_descriptors() -> Vec<File> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: it writes the structure, and nothing if it fails: then no number is low.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let below = (limit.rlim_cur / 4 * 3).min(HIGH_DESCRIPTOR);
+    let mut held = Vec::new();
+    let mut next = File::open("/dev/null");
+    while let Ok(file) = next {
+        if file.as_raw_fd() as u64 >= below {
+            break;
+        }
+        next = file.try_clone();
+        held.push(file);
+    }
+    held
 }
 
 /// Megabytes in free huge pages of 2 MB.

@@ -68,6 +68,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[repr(align(128))]
 pub(super) struct Section {
     inside: AtomicBool,
+    /// The device is stopped, until its server is there: nobody may enter.
+    stopped: AtomicBool,
 }
 
 /// A worker is inside; dropped, it has left.
@@ -88,14 +90,17 @@ impl Section {
         // Either this store is seen by the control thread, which then waits, or its store is seen here.
         self.inside.store(true, SeqCst);
         let inside = Inside(self);
-        if PAUSED.load(SeqCst) { None } else { Some(inside) }
+        let outside = PAUSED.load(SeqCst) || self.stopped.load(SeqCst);
+        if outside { None } else { Some(inside) }
     }
 
-    /// Enters, after a pause if need be: a round of the control thread, which takes microseconds.
+    /// Enters, after a pause if need be: a round of the control thread, which takes microseconds. `None` while the
+    /// device is stopped.
     #[inline]
-    pub(super) fn enter(&self) -> Inside<'_> {
+    pub(super) fn enter(&self) -> Option<Inside<'_>> {
         loop {
-            if let Some(inside) = self.try_enter() {
+            let inside = self.try_enter();
+            if inside.is_some() || self.stopped.load(SeqCst) {
                 return inside;
             }
             std::thread::yield_now();
@@ -105,6 +110,8 @@ impl Section {
 
 unsafe extern "C" {
     fn godwit_control_hook(callback: extern "C" fn(*mut c_void)) -> c_int;
+    fn godwit_memory_keep() -> c_int;
+    fn godwit_memory_restore();
     fn godwit_port_up(port: u16) -> c_int;
     fn godwit_port_restart(port: u16) -> c_int;
 }
@@ -130,10 +137,27 @@ pub(super) fn with_device<T>(work: impl FnOnce() -> T) -> Result<T, Error> {
     Ok(result)
 }
 
-/// Has a device's connections served, and its workers kept outside meanwhile. Within [`with_device`].
-pub(super) fn watch(port: u16, client: bool, sections: &[Arc<Section>]) {
-    let sections = sections.iter().map(Arc::downgrade).collect();
-    lock(&WATCHED).push(Watched { port, client, rounds: 0, sections });
+/// Has a device's connections served, and its workers kept outside meanwhile. Within [`with_device`]. A client that
+/// has not `started` found no server yet.
+pub(super) fn watch(port: u16, client: bool, started: bool, sections: &[Arc<Section>]) {
+    let watched =
+        Watched { port, client, rounds: 0, sections: sections.iter().map(Arc::downgrade).collect() };
+    watched.set_stopped(!started);
+    lock(&WATCHED).push(watched);
+}
+
+impl Watched {
+    fn set_stopped(&self, stopped: bool) {
+        for section in self.sections.iter().filter_map(Weak::upgrade) {
+            section.stopped.store(stopped, SeqCst);
+        }
+    }
+}
+
+/// Makes zero-copy devices survive the loss of their peer. Within [`with_device`].
+pub(super) fn keep_memory() -> Result<(), Error> {
+    // SAFETY: after DPDK's start; the control thread, which reads what this writes, is parked.
+    Error::check("keep memory", unsafe { godwit_memory_keep() })
 }
 
 /// Ends it. Within [`with_device`].
@@ -161,6 +185,8 @@ extern "C" fn control(_: *mut c_void) {
     for section in watched.iter().flat_map(|watched| &watched.sections).filter_map(Weak::upgrade) {
         wait_outside(&section);
     }
+    // SAFETY: any time after the start, in this thread.
+    unsafe { godwit_memory_restore() };
     watched.iter_mut().filter(|watched| watched.client).for_each(reconnect);
 }
 
@@ -189,8 +215,9 @@ fn reconnect(watched: &mut Watched) {
     if watched.rounds >= PATIENCE {
         watched.rounds = 0;
         // SAFETY: the port is open, no worker is inside, and this is the control thread itself. Without a server it
-        // fails, and is tried again.
-        unsafe { godwit_port_restart(watched.port) };
+        // fails, which leaves the device stopped, and is tried again.
+        let result = unsafe { godwit_port_restart(watched.port) };
+        watched.set_stopped(result < 0);
     }
 }
 
@@ -203,7 +230,10 @@ mod tests {
         let section = Arc::new(Section::default());
         assert!(section.try_enter().is_some());
         assert!(!section.inside.load(SeqCst), "dropped, it has left");
-        let inside = section.enter();
+        section.stopped.store(true, SeqCst);
+        assert!(section.enter().is_none());
+        section.stopped.store(false, SeqCst);
+        let inside = section.enter().unwrap();
         let other = Arc::clone(&section);
         let waiting = std::thread::spawn(move || wait_outside(&other));
         std::thread::yield_now();

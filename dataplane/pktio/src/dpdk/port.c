@@ -27,14 +27,14 @@ struct godwit_frame {
 /* Equal to `Wanted` of port.rs. */
 struct godwit_wanted {
 	uint32_t buffers;
-	uint16_t queues, descriptors, mtu;
+	uint16_t queues, descriptors, mtu, patient;
 };
 
 /* Equal to `Opened` of port.rs. */
 struct godwit_opened {
 	struct rte_mempool *pool;
 	const char *driver;
-	uint16_t port, mtu;
+	uint16_t port, mtu, started;
 	uint8_t mac[6];
 };
 
@@ -84,18 +84,18 @@ static int configure(uint16_t port, const struct godwit_wanted *wanted, const st
 	return rte_eth_dev_configure(port, wanted->queues, wanted->queues, &conf);
 }
 
-static int start(uint16_t port, const struct godwit_wanted *wanted, struct rte_mempool *pool)
+static int set_up_queues(uint16_t port, const struct godwit_wanted *wanted, struct rte_mempool *pool)
 {
 	uint16_t receive = wanted->descriptors, transmit = wanted->descriptors;
-	int socket = rte_eth_dev_socket_id(port), result;
+	int socket = rte_eth_dev_socket_id(port);
+	int result = rte_eth_dev_adjust_nb_rx_tx_desc(port, &receive, &transmit);
 
-	result = rte_eth_dev_adjust_nb_rx_tx_desc(port, &receive, &transmit);
 	for (uint16_t queue = 0; result == 0 && queue < wanted->queues; queue++) {
 		result = rte_eth_rx_queue_setup(port, queue, receive, socket, NULL, pool);
 		if (result == 0)
 			result = rte_eth_tx_queue_setup(port, queue, transmit, socket, NULL);
 	}
-	return result == 0 ? rte_eth_dev_start(port) : result;
+	return result;
 }
 
 /* Closes the port and frees its pool, unless buffers of it are still about; 1 if so. */
@@ -142,9 +142,15 @@ int godwit_port_open(const char *device, const char *name, const struct godwit_w
 			result = -rte_errno;
 	}
 	if (result == 0)
-		result = start(port, wanted, pool);
+		result = set_up_queues(port, wanted, pool);
 	if (result == 0)
 		result = rte_eth_macaddr_get(port, &mac);
+	if (result == 0) {
+		result = rte_eth_dev_start(port);
+		opened->started = result == 0;
+		if (wanted->patient)
+			result = 0;
+	}
 	if (result != 0) {
 		godwit_port_close(port, pool);
 		return result;
