@@ -127,10 +127,10 @@ fn invalid_requests_are_refused_with_cause_and_place() {
             None,
         ),
         (
-            "duplicate",
+            "duplicate to nowhere",
             |r| r.create_fars[0].apply_action |= ApplyAction::DUPL,
-            Cause::SERVICE_NOT_SUPPORTED,
-            Some(ie::APPLY_ACTION),
+            Cause::CONDITIONAL_IE_MISSING,
+            Some(ie::DUPLICATING_PARAMETERS),
             None,
         ),
         (
@@ -236,7 +236,7 @@ fn refused_modifications_change_nothing() {
     assert!(before.is_some());
     assert_eq!(before, after, "workers still execute the same session");
     let rules = &sessions.get(seid).unwrap().rules;
-    assert!(rules.pdrs.contains_key(&3) && rules.fars[&1].action == ApplyAction::FORW);
+    assert!(rules.pdrs.contains(3) && rules.fars.get(1).unwrap().action == ApplyAction::FORW);
 
     // Removing a FAR that a PDR needs is refused too; together with the PDR it is not.
     let mut request = SessionModificationRequest {

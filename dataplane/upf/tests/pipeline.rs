@@ -266,7 +266,7 @@ fn rules_without_effect_are_remarked_and_accepted() {
     let remarks = &world.sessions.get(seid).unwrap().remarks;
     assert_eq!(**remarks, [Remark::Never { pdr: 51 }, Remark::Duplicate { pdr: 50, of: 12 }]);
     assert_eq!(remarks[1].to_string(), "PDR 50 never applies: it matches as PDR 12, which comes first");
-    assert!(world.sessions.iter().all(|(_, session)| session.rules.pdrs.contains_key(&51)));
+    assert!(world.sessions.iter().all(|(_, session)| session.rules.pdrs.contains(51)));
 }
 
 #[test]

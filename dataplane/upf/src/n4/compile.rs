@@ -1,14 +1,17 @@
-//! From rules to a [`Plan`]: what they refer to is resolved, filters are expanded.
+//! From rules to what workers execute: [`Rules`] → [`Plan`].
 
 use std::net::{IpAddr, SocketAddr};
 
 use classifier::sdf::{Direction as SdfDirection, SdfFilter as SdfText};
-use classifier::{Filter, FlowLabel, Masked, Prefix, Qfi, Rule, Side};
+use classifier::{EthernetFilter, Filter, FlowLabel, Masked, Prefix, Qfi, Rule, Side};
 use packet::gtpu;
-use pfcp::{ApplyAction, Cause, DestinationInterface, FailedRuleId, Gate, SdfFilter, SourceInterface, ie};
+use pfcp::{
+    ApplyAction, BitRates, Cause, DestinationInterface, EthernetPacketFilter, FailedRuleId, Gate,
+    MacAddresses, OuterHeaderCreation, SdfFilter, TransportLevelMarking, VlanTag, ie,
+};
 
 use super::remarks::{self, Remark};
-use super::rules::{FarRule, PdrRule, QerRule, Rejection, Rules};
+use super::rules::{FarRule, PdrRule, QerRule, Redirect, Rejection, Rules};
 use crate::config::Config;
 use crate::plan::{
     Action, Arrival, Container, Destination, Direction, Enforcement, Forward, Kind, OuterHeader, Pdr, Place,
@@ -23,19 +26,20 @@ const MAX_FILTERS: usize = 4096;
 /// Source interface, TEID and network instance of a PDI need no filter: a packet's tunnel, or its having none, says
 /// which of a session's rule sets it is looked up in.
 pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<Remark>), Rejection> {
-    let ue = ue_addresses(rules.pdrs.values());
-    let native = ue_addresses(rules.pdrs.values().filter(|pdr| pdr.teid.is_none()));
+    let ue = ue_addresses(rules, rules.pdrs.values());
+    let native = ue_addresses(rules, rules.pdrs.values().filter(|pdr| rules.teid_of(pdr).is_none()));
     let mut pdrs = Vec::with_capacity(rules.pdrs.len());
-    let native_place = (!native.is_empty()).then_some(Place::Native);
+    let untunnelled = rules.pdrs.values().any(|pdr| rules.teid_of(pdr).is_none());
+    let native_place = untunnelled.then_some(Place::Native);
     let places = native_place.into_iter().chain(rules.teids().into_iter().map(Place::Tunnel));
     let mut arrivals: Vec<Arrival> = places.map(|place| Arrival { place, rules: Vec::new() }).collect();
     let mut next_rule = 0;
-    for (id, pdr) in &rules.pdrs {
+    for (id, pdr) in rules.pdrs.iter() {
         let position = pdrs.len() as u32;
-        pdrs.push(compile_pdr(*id, pdr, rules, &ue, config)?);
-        let place = pdr.teid.map_or(Place::Native, Place::Tunnel);
+        pdrs.push(compile_pdr(id, pdr, rules, &ue, config)?);
+        let place = rules.teid_of(pdr).map_or(Place::Native, Place::Tunnel);
         let Some(arrival) = arrivals.iter_mut().find(|arrival| arrival.place == place) else { continue };
-        for filter in filters(*id, pdr)? {
+        for filter in filters(id, pdr, rules)? {
             if next_rule as usize >= MAX_FILTERS {
                 return Err(Rejection::cause(Cause::NO_RESOURCES));
             }
@@ -47,24 +51,39 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<R
     for arrival in &arrivals {
         remarks::find(&arrival.rules, &pdrs, &mut remarks);
     }
-    let qers = rules.qers.iter().map(|(id, qer)| compile_qer(*id, qer)).collect();
-    let urrs = rules.urrs.keys().map(|id| Urr { id: *id, marks: Vec::new() }).collect();
-    let plan = Plan { seid, kind: Kind::Ip, ue, native, arrivals, pdrs, qers, urrs, buffer_packets: None };
+    let plan = Plan {
+        seid,
+        kind: if rules.ethernet { Kind::Ethernet } else { Kind::Ip },
+        ue,
+        native,
+        arrivals,
+        pdrs,
+        qers: rules.qers.iter().map(|(id, qer)| compile_qer(id, qer)).collect(),
+        urrs: rules.urrs.iter().map(|(id, urr)| Urr { id, marks: urr.marks() }).collect(),
+        buffer_packets: rules.bars.values().find_map(|bar| bar.suggested_packets),
+    };
     Ok((plan, remarks))
 }
 
-fn ue_addresses<'a>(pdrs: impl Iterator<Item = &'a PdrRule>) -> UeAddresses {
+fn ue_addresses<'a>(rules: &'a Rules, pdrs: impl Iterator<Item = &'a PdrRule>) -> UeAddresses {
     let mut ue = UeAddresses::default();
     for pdr in pdrs {
-        if let Some(address) = pdr.ue_v4
+        let own = rules.ue_of(pdr);
+        if let Some(address) = own.v4
             && !ue.ipv4.contains(&address)
         {
             ue.ipv4.push(address);
         }
-        if let Some(prefix) = pdr.ue_v6
+        if let Some(prefix) = own.v6
             && !ue.ipv6.contains(&prefix)
         {
             ue.ipv6.push(prefix);
+        }
+        // Routes are the rule's own, even when a traffic endpoint says the address.
+        for route in &pdr.ue.framed {
+            if !ue.framed.contains(route) {
+                ue.framed.push(*route);
+            }
         }
     }
     ue
@@ -78,37 +97,51 @@ fn compile_pdr(
     config: &Config,
 ) -> Result<Pdr, Rejection> {
     let failed = Rejection::rule(FailedRuleId::Pdr(id));
-    let far = rules.fars.get(&pdr.far_id).ok_or(failed)?;
-    let direction = match pdr.source {
-        SourceInterface::Access => Direction::Uplink,
-        _ => Direction::Downlink,
-    };
-    let mut qers = Vec::new();
+    let mut far = rules.fars.get(pdr.far_id).ok_or(failed)?;
+    let direction = pdr.direction();
+    let mut qers = Vec::with_capacity(pdr.qer_ids.len());
     let (mut qfi, mut rqi, mut ppi) = (None, false, None);
     for id in &pdr.qer_ids {
-        let qer = rules.qers.get(id).ok_or(failed)?;
-        qers.push(rules.qers.range(..*id).count() as u16);
+        let qer = rules.qers.get(*id).ok_or(failed)?;
+        qers.push(rules.qers.position(*id).ok_or(failed)? as u16);
         qfi = qfi.or(qer.qfi);
         rqi |= qer.rqi;
         ppi = ppi.or(qer.ppi);
     }
-    let mut urrs = Vec::new();
+    let mut urrs = Vec::with_capacity(pdr.urr_ids.len());
+    let mut exhausted = false;
     for id in &pdr.urr_ids {
-        rules.urrs.get(id).ok_or(failed)?;
-        urrs.push(rules.urrs.range(..*id).count() as u16);
+        let urr = rules.urrs.get(*id).ok_or(failed)?;
+        if urr.is_active() {
+            urrs.push(rules.urrs.position(*id).ok_or(failed)? as u16);
+        }
+        if urr.exhausted {
+            exhausted = true;
+            far = urr.quota_far.and_then(|id| rules.fars.get(id)).unwrap_or(far);
+        }
     }
+    // Without a FAR for this case, an exhausted quota drops (§5.2.2.2.1).
+    let instead = exhausted && rules.fars.get(pdr.far_id).is_some_and(|own| std::ptr::eq(own, far));
+    let forwards = far.action.contains(ApplyAction::FORW);
+    let to_network =
+        matches!(far.destination, None | Some(DestinationInterface::Core | DestinationInterface::SgiLan));
+    let duplicates = match far.action.contains(ApplyAction::DUPL) && !instead {
+        true => far
+            .copies
+            .iter()
+            .map(|copy| way(copy.destination, copy.outer_header, copy.marking, far, ue, config))
+            .collect(),
+        false => Vec::new(),
+    };
     Ok(Pdr {
         id,
         direction,
-        // What goes to the CP function (router solicitations) has a link-local source.
-        check_source: direction == Direction::Uplink
-            && matches!(
-                far.destination,
-                None | Some(DestinationInterface::Core | DestinationInterface::SgiLan)
-            ),
-        action: compile_far(far, ue, config),
-        notify: far.action.contains(ApplyAction::NOCP),
-        duplicates: Vec::new(),
+        // What goes to the CP function (router solicitations) has a link-local source, frames have none, and another
+        // UPF on the way checks again.
+        check_source: direction == Direction::Uplink && to_network && !rules.ethernet,
+        action: if instead { Action::Drop } else { compile_far(far, ue, config) },
+        notify: far.action.contains(ApplyAction::NOCP) && !forwards,
+        duplicates,
         qers,
         urrs,
         qfi,
@@ -118,11 +151,16 @@ fn compile_pdr(
 }
 
 fn compile_qer(id: u32, qer: &QerRule) -> Qer {
-    let enforcement = |gate, rate| Enforcement { open: gate == Gate::Open, mbr_kbps: rate, gbr_kbps: None };
+    let enforcement = |gate, rate: fn(&BitRates) -> u64| Enforcement {
+        open: gate == Gate::Open,
+        mbr_kbps: qer.mbr.as_ref().map(rate),
+        // A guarantee of nothing is none.
+        gbr_kbps: qer.gbr.as_ref().map(rate).filter(|rate| *rate > 0),
+    };
     Qer {
         id,
-        uplink: enforcement(qer.gates.uplink, qer.mbr.map(|mbr| mbr.uplink_kbps)),
-        downlink: enforcement(qer.gates.downlink, qer.mbr.map(|mbr| mbr.downlink_kbps)),
+        uplink: enforcement(qer.gates.uplink, |rates| rates.uplink_kbps),
+        downlink: enforcement(qer.gates.downlink, |rates| rates.downlink_kbps),
     }
 }
 
@@ -134,19 +172,35 @@ fn compile_far(far: &FarRule, ue: &UeAddresses, config: &Config) -> Action {
         return Action::Drop;
     }
     let Some(destination) = far.destination else { return Action::Drop };
-    let to = match far.outer_header.as_ref().and_then(|header| header.gtpu_endpoint()) {
+    let forward = way(destination, far.outer_header, far.marking, far, ue, config);
+    match &far.redirect {
+        None => Action::Forward(forward),
+        Some(Redirect::Url(url)) => Action::RedirectUrl(url.clone()),
+        Some(Redirect::Address(address)) => Action::RedirectAddress(*address, forward),
+    }
+}
+
+fn way(
+    destination: DestinationInterface,
+    header: Option<OuterHeaderCreation>,
+    marking: Option<TransportLevelMarking>,
+    far: &FarRule,
+    ue: &UeAddresses,
+    config: &Config,
+) -> Forward {
+    let to = match header.and_then(|header| header.gtpu_endpoint()) {
         Some((teid, peer)) => Destination::Tunnel(OuterHeader {
             teid,
             peer: SocketAddr::new(peer, gtpu::PORT),
             container: match destination {
                 DestinationInterface::Access => Container::Downlink,
-                DestinationInterface::CpFunction => Container::None,
+                DestinationInterface::CpFunction | DestinationInterface::LiFunction => Container::None,
                 _ => Container::Uplink,
             },
         }),
         None => Destination::DataNetwork(data_network(far, ue, config)),
     };
-    Action::Forward(Forward { to, tos: None })
+    Forward { to, tos: marking.map(|marking| marking.tos & marking.mask) }
 }
 
 /// Which data network a FAR means: the one it names, else the one whose pool has the UE's address.
@@ -171,8 +225,8 @@ fn data_network(far: &FarRule, ue: &UeAddresses, config: &Config) -> u16 {
 
 /// The name of the data network that a session's packets go to.
 pub fn network_of(rules: &Rules, config: &Config) -> Option<String> {
-    let ue = ue_addresses(rules.pdrs.values());
-    let used = rules.pdrs.values().filter_map(|pdr| rules.fars.get(&pdr.far_id));
+    let ue = ue_addresses(rules, rules.pdrs.values());
+    let used = rules.pdrs.values().filter_map(|pdr| rules.fars.get(pdr.far_id));
     let network = used.map(|far| compile_far(far, &ue, config)).find_map(|action| match action {
         Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => Some(network),
         _ => None,
@@ -180,35 +234,52 @@ pub fn network_of(rules: &Rules, config: &Config) -> Option<String> {
     config.dnn.get(usize::from(network?)).map(|dnn| dnn.name.to_string())
 }
 
-/// The filters that a PDI expands to: every SDF filter with every UE address and every QFI.
-fn filters(id: u16, pdr: &PdrRule) -> Result<Vec<Filter>, Rejection> {
-    let direction = match pdr.source {
-        SourceInterface::Access => SdfDirection::Uplink,
-        _ => SdfDirection::Downlink,
+/// The filters that a PDI expands to: every SDF or Ethernet filter with every UE address and every QFI.
+fn filters(id: u16, pdr: &PdrRule, rules: &Rules) -> Result<Vec<Filter>, Rejection> {
+    let direction = match pdr.direction() {
+        Direction::Uplink => SdfDirection::Uplink,
+        Direction::Downlink => SdfDirection::Downlink,
     };
     let mut out = vec![Filter::default()];
-    if !pdr.sdf_filters.is_empty() {
+    if !pdr.ethernet_filters.is_empty() {
         out.clear();
-        for sdf in &pdr.sdf_filters {
-            out.extend(sdf_filters(sdf, direction)?);
+        for filter in &pdr.ethernet_filters {
+            out.extend(ethernet_filters(filter, direction)?);
         }
     }
-    let mut prefixes = Vec::new();
-    prefixes.extend(pdr.ue_v4.map(|address| Prefix::host(address.into())));
-    if let Some((prefix, length)) = pdr.ue_v6 {
-        let incorrect = Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::UE_IP_ADDRESS);
-        prefixes.push(Prefix::new(prefix.into(), length).map_err(|_| incorrect)?);
+    if !pdr.sdf_filters.is_empty() {
+        let mut texts = Vec::with_capacity(pdr.sdf_filters.len());
+        for sdf in &pdr.sdf_filters {
+            texts.extend(sdf_filters(sdf, direction)?);
+        }
+        out = cross(&texts, &out, |text, frame| Filter { ethernet: frame.ethernet, ..*text });
     }
     let side = if direction == SdfDirection::Uplink { Side::Source } else { Side::Destination };
-    if !prefixes.is_empty() {
+    let prefixes = ue_prefixes(pdr, rules)?;
+    if !prefixes.is_empty() && !rules.ethernet {
         out = cross(&out, &prefixes, |filter, prefix| Filter { ue: Some((side, *prefix)), ..*filter });
     }
-    let qfis: Result<Vec<Qfi>, _> = pdr.qfis.iter().map(|qfi| Qfi::new(*qfi)).collect();
+    let qfis: Result<Vec<Qfi>, _> = rules.qfis_of(pdr).iter().map(|qfi| Qfi::new(*qfi)).collect();
     let qfis = qfis.map_err(|_| Rejection::rule(FailedRuleId::Pdr(id)))?;
     if !qfis.is_empty() {
         out = cross(&out, &qfis, |filter, qfi| Filter { qfi: Some(*qfi), ..*filter });
     }
     Ok(out)
+}
+
+/// The UE's address, prefix and framed routes, of which a packet has one.
+fn ue_prefixes(pdr: &PdrRule, rules: &Rules) -> Result<Vec<Prefix>, Rejection> {
+    let ue = rules.ue_of(pdr);
+    let incorrect = |ie| Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie);
+    let mut prefixes = Vec::with_capacity(2);
+    prefixes.extend(ue.v4.map(|address| Prefix::host(address.into())));
+    if let Some((prefix, length)) = ue.v6 {
+        prefixes.push(Prefix::new(prefix.into(), length).map_err(|_| incorrect(ie::UE_IP_ADDRESS))?);
+    }
+    for (address, length) in &pdr.ue.framed {
+        prefixes.push(Prefix::new(*address, *length).map_err(|_| incorrect(ie::FRAMED_ROUTE))?);
+    }
+    Ok(prefixes)
 }
 
 fn cross<T>(filters: &[Filter], values: &[T], join: impl Fn(&Filter, &T) -> Filter) -> Vec<Filter> {
@@ -232,4 +303,102 @@ fn sdf_filters(sdf: &SdfFilter, direction: SdfDirection) -> Result<Vec<Filter>, 
         filter.flow_label = flow_label;
     }
     Ok(out)
+}
+
+/// An Ethernet filter (§5.13.2): every pair of addresses with every SDF filter inside.
+fn ethernet_filters(
+    filter: &EthernetPacketFilter,
+    direction: SdfDirection,
+) -> Result<Vec<Filter>, Rejection> {
+    let frame = EthernetFilter {
+        ethertype: filter.ethertype.map(|ethertype| ethertype.0),
+        c_tag: filter.c_tag.map(tag),
+        s_tag: filter.s_tag.map(tag),
+        ..EthernetFilter::default()
+    };
+    let mut frames = vec![frame];
+    if !filter.mac_addresses.is_empty() {
+        frames.clear();
+        for addresses in &filter.mac_addresses {
+            frames.extend(mac_filters(frame, addresses)?);
+        }
+    }
+    let mut texts = vec![Filter::default()];
+    if !filter.sdf_filters.is_empty() {
+        texts.clear();
+        for sdf in &filter.sdf_filters {
+            texts.extend(sdf_filters(sdf, direction)?);
+        }
+    }
+    Ok(cross(&texts, &frames, |text, frame| Filter { ethernet: Some(*frame), ..*text }))
+}
+
+fn tag(tag: VlanTag) -> Masked<u16> {
+    let mut value = 0;
+    let mut mask = 0;
+    if let Some(pcp) = tag.pcp {
+        value |= u16::from(pcp & 7) << 13;
+        mask |= 7 << 13;
+    }
+    if let Some(dei) = tag.dei {
+        value |= u16::from(dei) << 12;
+        mask |= 1 << 12;
+    }
+    if let Some(vid) = tag.vid {
+        value |= vid & 0xfff;
+        mask |= 0xfff;
+    }
+    Masked::tag(value, mask)
+}
+
+fn mac_filters(frame: EthernetFilter, mac: &MacAddresses) -> Result<Vec<EthernetFilter>, Rejection> {
+    let sources = mac_ranges(mac.source, mac.upper_source)?;
+    let destinations = mac_ranges(mac.destination, mac.upper_destination)?;
+    let pairs = sources.iter().flat_map(|source| destinations.iter().map(move |to| (*source, *to)));
+    Ok(pairs.map(|(source, destination)| EthernetFilter { source, destination, ..frame }).collect())
+}
+
+/// An address, or a range of addresses as the few masked values that it is made of.
+fn mac_ranges(low: Option<[u8; 6]>, high: Option<[u8; 6]>) -> Result<Vec<Masked<[u8; 6]>>, Rejection> {
+    let number = |mac: [u8; 6]| mac.iter().fold(0u64, |sum, octet| sum << 8 | u64::from(*octet));
+    let octets = |value: u64| -> [u8; 6] {
+        let [_, _, octets @ ..] = value.to_be_bytes();
+        octets
+    };
+    let incorrect = Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::MAC_ADDRESS);
+    let (first, last) = match (low, high) {
+        (None, None) => return Ok(vec![Masked::mac([0; 6], [0; 6])]),
+        (None, Some(_)) => return Err(incorrect),
+        (Some(low), high) => (number(low), number(high.unwrap_or(low))),
+    };
+    if first > last {
+        return Err(incorrect);
+    }
+    const ALL: u64 = (1 << 48) - 1;
+    let (mut next, mut out) = (first, Vec::new());
+    // Each step takes the largest aligned block that fits: at most two for each of the 48 bits.
+    loop {
+        let left = last - next + 1;
+        let size = next.trailing_zeros().min(48).min(left.ilog2());
+        out.push(Masked::mac(octets(next), octets(ALL & !((1u64 << size) - 1))));
+        next += 1 << size;
+        if next > last {
+            return Ok(out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_ranges_become_masks() {
+        let range = |low: u8, high: u8| {
+            mac_ranges(Some([2, 0, 0, 0, 0, low]), Some([2, 0, 0, 0, 0, high])).map(|masks| masks.len())
+        };
+        assert_eq!((range(0, 255), range(1, 1), range(1, 6)), (Ok(1), Ok(1), Ok(4)));
+        assert!(range(2, 1).is_err());
+        assert_eq!(mac_ranges(Some([0; 6]), Some([255; 6])).unwrap(), [Masked::mac([0; 6], [0; 6])]);
+    }
 }

@@ -2,33 +2,39 @@
 //!
 //! One task owns the PFCP endpoint, the associations and all sessions; requests are handled one by one, so
 //! there is nothing to lock. [`rules`] holds what the CP function said, [`compile`] turns it into what workers
-//! execute, [`session`] does both atomically; this file moves messages.
+//! execute, [`session`] does both atomically, [`usage`] finds out what is to be reported, [`path`] watches GTP-U
+//! peers; this file moves messages.
 
 pub mod buffer;
+mod changes;
 pub mod compile;
+pub mod path;
 pub mod remarks;
 pub mod rules;
 pub mod session;
+mod status;
+pub mod usage;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use net::udp::UdpSocket;
 use packet::gtpu::{self, Signalling};
-use pfcp::endpoint::{Config as EndpointConfig, Counters, Endpoint, Event, Handle, RequestId, Transmit};
+use pfcp::endpoint::{Config as EndpointConfig, Endpoint, Event, Handle, RequestId, Transmit};
 use pfcp::message::{
-    AssociationReleaseResponse, AssociationSetupResponse, AssociationUpdateResponse, SessionReportRequest,
-    SessionSetDeletionResponse,
+    AssociationReleaseResponse, AssociationSetupRequest, AssociationSetupResponse, AssociationUpdateResponse,
+    NodeReportRequest, SessionSetDeletionResponse,
 };
 use pfcp::{
-    AsRspFlags, Cause, ErrorIndicationReport, FTeid, Message, NodeId, NtpSeconds, OuterHeaderCreation,
-    ReportType, SmReqFlags, UpFunctionFeatures,
+    AsRspFlags, Cause, ControlSequence, CpFunctionFeatures, LoadControl, Message, Metric, NodeId,
+    NodeReportType, NtpSeconds, OuterHeaderCreation, RemoteGtpuPeer, SmReqFlags, UpFunctionFeatures,
+    UserPlanePathReport,
 };
 use pktio::udp::UdpPort;
 use pktio::{Batch, Port};
-use serde_json::{Value, json};
+use serde_json::Value;
 use telemetry::counters::{Counter, Family};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -37,7 +43,9 @@ use crate::pipeline::Event as PacketEvent;
 use crate::stats::WorkerStats;
 use crate::tables::Tables;
 use buffer::Buffers;
-use session::{Established, N4Session, Sessions};
+use rules::urr::Now;
+use session::{Established, Sessions};
+use usage::Outgoing;
 
 /// The port of PFCP (TS 29.244 §4.4.2).
 pub const PFCP_PORT: u16 = 8805;
@@ -45,12 +53,34 @@ pub const PFCP_PORT: u16 = 8805;
 const DATAGRAM: usize = 65_535;
 /// Most CP functions with an association.
 const MAX_ASSOCIATIONS: usize = 256;
+/// Datagrams taken before events and answers get their turn.
+const DATAGRAMS: usize = 64;
+/// Sessions looked at for their timers before datagrams get their turn again.
+const LOOKS: usize = 256;
+/// Reports kept for a CP function that does not answer, in all.
+const MAX_KEPT: usize = 16_384;
+
+/// What this UPF does beyond what every one does (§8.2.25).
+const FEATURES: [UpFunctionFeatures; 9] = [
+    UpFunctionFeatures::FTUP,
+    UpFunctionFeatures::EMPU,
+    UpFunctionFeatures::MNOP,
+    UpFunctionFeatures::DDND,
+    UpFunctionFeatures::PDIU,
+    UpFunctionFeatures::UDBC,
+    UpFunctionFeatures::QUOAC,
+    UpFunctionFeatures::VTIME,
+    UpFunctionFeatures::IP6PL,
+];
 
 static ESTABLISHED: Counter = Counter::new("upf_n4_sessions_established");
 static DELETED: Counter = Counter::new("upf_n4_sessions_deleted");
 static REJECTED: Family = Family::new("upf_n4_rejected", "cause");
 static PEER_RESTARTS: Counter = Counter::new("upf_n4_peer_restarts");
 static PEER_FAILURES: Counter = Counter::new("upf_n4_peer_failures");
+static REPORTS: Family = Family::new("upf_n4_reports", "kind");
+static REPORTS_LOST: Counter = Counter::new("upf_n4_reports_lost");
+static PATH_FAILURES: Counter = Counter::new("upf_n3_path_failures");
 
 /// Questions to the N4 task.
 #[derive(Debug)]
@@ -86,6 +116,17 @@ struct Association {
     /// Where its requests come from, and ours go.
     address: SocketAddr,
     recovery_time_stamp: NtpSeconds,
+    /// It wants to know the load.
+    wants_load: bool,
+}
+
+/// What a request of ours is about.
+#[derive(Debug)]
+enum Asked {
+    /// A session report, kept for another try.
+    Session(Box<Outgoing>),
+    /// A node report: a path has failed or recovered.
+    Node,
 }
 
 /// The N4 task's state.
@@ -100,8 +141,13 @@ struct Server {
     end_marker: Batch,
     buffers: Buffers,
     stats: Arc<[WorkerStats]>,
-    /// Error Indication reports under way, by session: one at a time is enough.
-    reports: HashMap<Handle, u64>,
+    asked: HashMap<Handle, Asked>,
+    /// Reports that a CP function did not answer, for when it does again.
+    kept: Vec<Outgoing>,
+    /// The load last told, and how often it changed.
+    load: (u8, u32),
+    /// Where milliseconds are counted from.
+    epoch: Instant,
 }
 
 /// Seconds since 1900 of the wall clock.
@@ -126,32 +172,50 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
         end_marker: Batch::new(1, 64),
         buffers: Buffers::new(stats.len().saturating_sub(1)),
         stats,
-        reports: HashMap::new(),
+        asked: HashMap::new(),
+        kept: Vec::new(),
+        load: (0, 0),
+        epoch: now(),
         config,
     };
     let mut datagram = vec![0; DATAGRAM];
     loop {
         server.handle_events();
         while let Some(Transmit { to, payload }) = server.endpoint.poll_transmit() {
-            if let Err(error) = socket.send_to(&payload, to).await {
+            // Mostly there is room: no need to come back through the scheduler.
+            let sent = match socket.try_send_to(&payload, to) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    socket.send_to(&payload, to).await
+                }
+                sent => sent,
+            };
+            if let Err(error) = sent {
                 // Like a lost datagram: the sender of the request, we or the peer, repeats it.
                 tracing::debug!(%error, %to, "PFCP message not sent");
             }
         }
-        let deadline = server.endpoint.poll_timeout().map(net::time::Instant::from_std);
         let timer = async {
-            match deadline {
-                Some(deadline) => net::time::sleep_until(deadline).await,
+            match server.deadline() {
+                Some(deadline) => {
+                    net::time::sleep_until(net::time::Instant::from_std(deadline)).await;
+                }
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             received = socket.recv_from(&mut datagram) => match received {
-                Ok((length, from)) => server.endpoint.handle_datagram(now(), from, &datagram[..length]),
+                Ok((length, from)) => {
+                    server.endpoint.handle_datagram(now(), from, &datagram[..length]);
+                    // What else has come is answered together.
+                    for _ in 1..DATAGRAMS {
+                        let Ok((length, from)) = socket.try_recv_from(&mut datagram) else { break };
+                        server.endpoint.handle_datagram(now(), from, &datagram[..length]);
+                    }
+                }
                 // An ICMP error of an earlier datagram; the endpoint's timers deal with silent peers.
                 Err(error) => tracing::debug!(%error, "PFCP receive"),
             },
-            () = timer => server.endpoint.handle_timeout(now()),
+            () = timer => server.handle_timeout(),
             Some(event) = events.recv() => server.packet_event(event),
             Some(query) = queries.recv() => server.answer(query),
             // An error means that whoever could stop us is gone.
@@ -165,6 +229,146 @@ fn now() -> Instant {
 }
 
 impl Server {
+    fn moment(&self) -> Now {
+        let since = now().saturating_duration_since(self.epoch);
+        Now { ms: since.as_millis() as u64, wall: ntp_now() }
+    }
+
+    /// When [`Server::handle_timeout`] has something to do.
+    fn deadline(&mut self) -> Option<Instant> {
+        let own = [self.sessions.next_timeout(), self.sessions.paths.next_ms()].into_iter().flatten().min();
+        let own = own.map(|ms| self.epoch + Duration::from_millis(ms));
+        own.into_iter().chain(self.endpoint.poll_timeout()).min()
+    }
+
+    fn handle_timeout(&mut self) {
+        self.endpoint.handle_timeout(now());
+        let moment = self.moment();
+        for _ in 0..LOOKS {
+            let Some(report) = self.sessions.handle_timeout(moment) else { break };
+            if let Some(report) = report {
+                self.report(report);
+            }
+        }
+        let due = self.sessions.paths.poll(moment.ms);
+        for (peer, sequence) in due.echoes {
+            self.send_gtpu(peer, &Signalling::EchoRequest { sequence });
+        }
+        if !due.failed.is_empty() {
+            PATH_FAILURES.add(due.failed.len() as u64);
+            tracing::warn!(peers = ?due.failed, "GTP-U peers do not answer");
+            let report = UserPlanePathReport { peers: due.failed.into_iter().map(gtpu_peer).collect() };
+            self.report_path(NodeReportType::UPFR, Some(report), None);
+        }
+    }
+
+    /// A GTP-U peer has answered an Echo Request.
+    fn echo_response(&mut self, peer: IpAddr) {
+        let now_ms = self.moment().ms;
+        if self.sessions.paths.answered(peer, now_ms) {
+            tracing::info!(%peer, "GTP-U peer answers again");
+            let report = UserPlanePathReport { peers: vec![gtpu_peer(peer)] };
+            self.report_path(NodeReportType::UPRR, None, Some(report));
+        }
+    }
+
+    /// Tells all CP functions of GTP-U peers (§6.2.9).
+    fn report_path(
+        &mut self,
+        report_type: NodeReportType,
+        path_failure: Option<UserPlanePathReport>,
+        path_recovery: Option<UserPlanePathReport>,
+    ) {
+        let node_id = self.node_id.clone();
+        let request = NodeReportRequest { node_id, report_type, path_failure, path_recovery };
+        for association in self.associations.values() {
+            match self.endpoint.send_request(now(), association.address, 0, request.clone()) {
+                Ok(handle) => {
+                    REPORTS.inc("path");
+                    self.asked.insert(handle, Asked::Node);
+                }
+                Err(error) => tracing::debug!(%error, "path not reported"),
+            }
+        }
+    }
+
+    /// Sends a session report, or keeps it for later.
+    fn report(&mut self, report: Outgoing) {
+        let Some(association) = self.associations.get(&report.cp) else {
+            return REPORTS_LOST.inc();
+        };
+        let request = report.request.clone();
+        for (flag, kind) in [
+            (pfcp::ReportType::USAR, "usage"),
+            (pfcp::ReportType::DLDR, "downlink-data"),
+            (pfcp::ReportType::ERIR, "error-indication"),
+            (pfcp::ReportType::UPIR, "inactivity"),
+        ] {
+            if request.report_type.contains(flag) {
+                REPORTS.inc(kind);
+            }
+        }
+        match self.endpoint.send_request(now(), association.address, report.cp_seid, request) {
+            Ok(handle) => {
+                self.asked.insert(handle, Asked::Session(Box::new(report)));
+            }
+            Err(error) => {
+                tracing::debug!(%error, "session not reported");
+                self.keep(report);
+            }
+        }
+    }
+
+    /// Usage must not be lost because a CP function is silent for a while; the rest is old news by then.
+    fn keep(&mut self, report: Outgoing) {
+        let usage = !report.request.usage_reports.is_empty();
+        if usage && self.kept.len() < MAX_KEPT {
+            self.kept.push(report);
+        } else if usage {
+            REPORTS_LOST.inc();
+        }
+    }
+
+    fn answered(&mut self, handle: Handle, message: &Message) {
+        let Some(Asked::Session(report)) = self.asked.remove(&handle) else { return };
+        let Message::SessionReportResponse(response) = message else { return };
+        if response.cause == Cause::SESSION_NOT_FOUND {
+            // The CP function has forgotten it: nobody will ever delete it (§6.3.5.3).
+            tracing::info!(seid = report.seid, "session removed: the CP function does not know it");
+            self.sessions.remove(report.seid);
+            DELETED.inc();
+            self.discard(report.seid);
+        } else if self.sessions.report_answered(report.seid, response) {
+            self.discard(report.seid);
+        }
+    }
+
+    fn failed(&mut self, handle: Handle) {
+        if let Some(Asked::Session(report)) = self.asked.remove(&handle) {
+            self.keep(*report);
+        }
+    }
+
+    /// A CP function is there again: what it has missed.
+    fn resend(&mut self, peer: IpAddr) {
+        let (again, rest) = std::mem::take(&mut self.kept).into_iter().partition(|report| report.cp == peer);
+        self.kept = rest;
+        let again: Vec<Outgoing> = again;
+        for report in again {
+            self.report(report);
+        }
+    }
+
+    /// The load, for a CP function that wants to know it.
+    fn load(&mut self, peer: IpAddr) -> Option<LoadControl> {
+        self.associations.get(&peer).filter(|association| association.wants_load)?;
+        let load = self.sessions.load();
+        if load != self.load.0 {
+            self.load = (load, self.load.1.wrapping_add(1));
+        }
+        Some(LoadControl { sequence: ControlSequence(self.load.1), metric: Metric(load) })
+    }
+
     fn handle_events(&mut self) {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
@@ -177,9 +381,8 @@ impl Server {
                         .map_or(0, |session| session.cp_seid);
                     self.reject(id, cp_seid, cause, error.offending_ie());
                 }
-                Event::Response { handle, .. } | Event::Failed { handle, .. } => {
-                    self.reports.remove(&handle);
-                }
+                Event::Response { handle, message, .. } => self.answered(handle, &message),
+                Event::Failed { handle, .. } => self.failed(handle),
                 Event::PeerRestarted { peer, .. } => {
                     PEER_RESTARTS.inc();
                     let sessions = self.forget(peer);
@@ -189,7 +392,10 @@ impl Server {
                     PEER_FAILURES.inc();
                     tracing::warn!(%peer, "CP function does not answer heartbeats; its sessions stay");
                 }
-                Event::PeerRecovered { peer } => tracing::info!(%peer, "CP function answers again"),
+                Event::PeerRecovered { peer } => {
+                    tracing::info!(%peer, "CP function answers again");
+                    self.resend(peer);
+                }
             }
         }
     }
@@ -197,16 +403,18 @@ impl Server {
     /// Removes a CP function's sessions and association.
     fn forget(&mut self, peer: IpAddr) -> usize {
         self.associations.remove(&peer);
-        self.remove_sessions(peer)
+        self.kept.retain(|report| report.cp != peer);
+        let removed = self.sessions.remove_all_of(peer);
+        self.removed(removed);
+        removed
     }
 
-    fn remove_sessions(&mut self, peer: IpAddr) -> usize {
-        let removed = self.sessions.remove_all_of(peer);
-        DELETED.add(removed as u64);
+    /// Several sessions have gone.
+    fn removed(&mut self, count: usize) {
+        DELETED.add(count as u64);
         if let Some(stats) = self.stats.last() {
             self.buffers.discard_unless(|seid| self.sessions.get(seid).is_some(), stats);
         }
-        removed
     }
 
     fn discard(&mut self, seid: u64) {
@@ -220,9 +428,14 @@ impl Server {
         let node_id = self.node_id.clone();
         match message {
             Message::AssociationSetupRequest(request) => {
-                self.associate(id, request.node_id, request.recovery_time_stamp);
+                self.associate(id, request);
             }
-            Message::AssociationUpdateRequest(_) => {
+            Message::AssociationUpdateRequest(request) => {
+                if let (Some(association), Some(features)) =
+                    (self.associations.get_mut(&peer), request.cp_function_features)
+                {
+                    association.wants_load = features.contains(CpFunctionFeatures::LOAD);
+                }
                 let cause = self.association_cause(peer);
                 self.respond(id, 0, AssociationUpdateResponse { node_id, cause, ..Default::default() });
             }
@@ -233,9 +446,14 @@ impl Server {
                 tracing::info!(%peer, sessions, "association released");
                 self.respond(id, 0, AssociationReleaseResponse { node_id, cause });
             }
-            Message::SessionSetDeletionRequest(_) => {
+            Message::SessionSetDeletionRequest(request) => {
                 let cause = self.association_cause(peer);
-                self.remove_sessions(peer);
+                // Without sets, all of the CP function's sessions are meant.
+                let removed = match request.fq_csids.is_empty() {
+                    true => self.sessions.remove_all_of(peer),
+                    false => self.sessions.remove_sets(peer, &request.fq_csids),
+                };
+                self.removed(removed);
                 self.respond(id, 0, SessionSetDeletionResponse { node_id, cause, offending_ie: None });
             }
             Message::SessionEstablishmentRequest(request) => {
@@ -243,8 +461,9 @@ impl Server {
                 if !self.associations.contains_key(&peer) {
                     return self.reject(id, cp_seid, Cause::NO_ASSOCIATION, None);
                 }
-                let Established { response, replaced } =
-                    self.sessions.establish(node_id, peer, &request, ntp_now());
+                let moment = self.moment();
+                let Established { mut response, replaced } =
+                    self.sessions.establish(node_id, peer, &request, moment);
                 for old in replaced {
                     DELETED.inc();
                     self.discard(old);
@@ -254,10 +473,12 @@ impl Server {
                 if response.cause.is_accepted() {
                     ESTABLISHED.inc();
                 }
+                response.load_control = self.load(peer);
                 self.respond(id, cp_seid, response);
             }
             Message::SessionModificationRequest(request) => {
-                let Some(modified) = self.sessions.modify(seid, peer, &request, ntp_now()) else {
+                let moment = self.moment();
+                let Some(mut modified) = self.sessions.modify(seid, peer, &request, moment) else {
                     return self.reject(id, 0, Cause::SESSION_NOT_FOUND, None);
                 };
                 self.count(modified.response.cause);
@@ -270,16 +491,24 @@ impl Server {
                 for header in &modified.end_markers {
                     self.send_end_marker(header);
                 }
+                modified.response.load_control = self.load(peer);
                 self.respond(id, modified.cp_seid, modified.response);
-            }
-            Message::SessionDeletionRequest(_) => match self.sessions.delete(seid, peer, ntp_now()) {
-                Some((cp_seid, response)) => {
-                    DELETED.inc();
-                    self.discard(seid);
-                    self.respond(id, cp_seid, response);
+                if let Some(report) = modified.report {
+                    self.report(report);
                 }
-                None => self.reject(id, 0, Cause::SESSION_NOT_FOUND, None),
-            },
+            }
+            Message::SessionDeletionRequest(_) => {
+                let moment = self.moment();
+                match self.sessions.delete(seid, peer, moment) {
+                    Some((cp_seid, mut response)) => {
+                        DELETED.inc();
+                        self.discard(seid);
+                        response.load_control = self.load(peer);
+                        self.respond(id, cp_seid, response);
+                    }
+                    None => self.reject(id, 0, Cause::SESSION_NOT_FOUND, None),
+                }
+            }
             // Requests that only a UP function sends.
             _ => self.reject(id, 0, Cause::SERVICE_NOT_SUPPORTED, None),
         }
@@ -290,7 +519,8 @@ impl Server {
     }
 
     /// Association set-up (§6.2.6). A CP function that asks again without having restarted keeps its sessions.
-    fn associate(&mut self, id: RequestId, node_id: NodeId, recovery_time_stamp: NtpSeconds) {
+    fn associate(&mut self, id: RequestId, request: AssociationSetupRequest) {
+        let AssociationSetupRequest { node_id, recovery_time_stamp, cp_function_features, .. } = request;
         let peer = id.peer.ip();
         let known = self.associations.get(&peer);
         if known.is_none() && self.associations.len() >= MAX_ASSOCIATIONS {
@@ -301,10 +531,12 @@ impl Server {
             self.forget(peer);
             tracing::info!(%peer, node = ?node_id, "association with a CP function");
         }
-        let association = Association { node_id, address: id.peer, recovery_time_stamp };
+        let wants_load =
+            cp_function_features.is_some_and(|features| features.contains(CpFunctionFeatures::LOAD));
+        let association = Association { node_id, address: id.peer, recovery_time_stamp, wants_load };
         self.associations.insert(peer, association);
         self.endpoint.add_peer(now(), id.peer);
-        let features = UpFunctionFeatures::FTUP | UpFunctionFeatures::EMPU | UpFunctionFeatures::MNOP;
+        let features = FEATURES.into_iter().fold(UpFunctionFeatures::default(), |all, one| all | one);
         let response = AssociationSetupResponse {
             node_id: self.node_id.clone(),
             cause: Cause::ACCEPTED,
@@ -340,19 +572,33 @@ impl Server {
     /// packets of a batch that a worker holds at this moment.
     fn send_end_marker(&mut self, header: &OuterHeaderCreation) {
         let Some((teid, peer)) = header.gtpu_endpoint() else { return };
-        let message = Signalling::EndMarker { teid, pdu_session: None }.build();
+        self.send_gtpu(peer, &Signalling::EndMarker { teid, pdu_session: None });
+    }
+
+    fn send_gtpu(&mut self, peer: IpAddr, message: &Signalling) {
         self.end_marker.clear();
-        if self.end_marker.push(&message, SocketAddr::new(peer, gtpu::PORT)) {
+        if self.end_marker.push(&message.build(), SocketAddr::new(peer, gtpu::PORT)) {
             let sent = self.gtpu.transmit(&mut self.end_marker, &[0]);
             if sent.packets == 0 {
-                tracing::debug!(%peer, "End Marker not sent");
+                tracing::debug!(%peer, "GTP-U signalling not sent");
             }
         }
     }
 
     fn packet_event(&mut self, event: PacketEvent) {
-        let (peer, teid) = match event {
-            PacketEvent::ErrorIndication { peer, teid } => (peer, teid),
+        match event {
+            PacketEvent::ErrorIndication { peer, teid } => {
+                let Some(report) = self.sessions.error_indication(peer, teid) else { return };
+                // One at a time is enough: the peer says it again with our next packet.
+                let under_way = self.asked.values().any(|asked| {
+                    matches!(asked, Asked::Session(other) if other.seid == report.seid
+                        && other.request.error_indication_report.is_some())
+                });
+                if !under_way {
+                    self.report(report);
+                }
+            }
+            PacketEvent::EchoResponse { peer } => self.echo_response(peer),
             PacketEvent::Buffered { seid, pdr, packet } => {
                 let Some(stats) = self.stats.last() else { return };
                 match self.sessions.get(seid) {
@@ -361,30 +607,11 @@ impl Server {
                     }
                     None => stats.drops.count(telemetry::DropReason::UnknownUe),
                 }
-                return;
+                let moment = self.moment();
+                if let Some(report) = self.sessions.downlink_data(seid, pdr, Default::default(), moment) {
+                    self.report(report);
+                }
             }
-        };
-        let Some(session) = self.sessions.by_remote(peer, teid) else { return };
-        let seid = session.compiled.seid();
-        let Some(association) = self.associations.get(&session.cp) else { return };
-        if self.reports.values().any(|reported| *reported == seid) {
-            return;
-        }
-        let (ipv4, ipv6) = match peer {
-            IpAddr::V4(address) => (Some(address), None),
-            IpAddr::V6(address) => (None, Some(address)),
-        };
-        let remote_f_teids = vec![FTeid::Assigned { teid, ipv4, ipv6 }];
-        let report = SessionReportRequest {
-            report_type: ReportType::ERIR,
-            error_indication_report: Some(ErrorIndicationReport { remote_f_teids }),
-            ..Default::default()
-        };
-        match self.endpoint.send_request(now(), association.address, session.cp_seid, report) {
-            Ok(handle) => {
-                self.reports.insert(handle, seid);
-            }
-            Err(error) => tracing::debug!(%error, "Error Indication not reported"),
         }
     }
 
@@ -392,85 +619,20 @@ impl Server {
         // A receiver that has gone away needs no answer.
         let _ = match query {
             Query::Sessions(reply) => {
-                let list: Vec<Value> = self
-                    .sessions
-                    .iter()
-                    .map(|(seid, session)| session_json(*seid, session, &self.config))
-                    .collect();
+                let list = self.sessions.iter();
+                let list =
+                    list.map(|(seid, session)| status::session(*seid, session, &self.config)).collect();
                 reply.send(Value::Array(list))
             }
             Query::Status(reply) => reply.send(self.status()),
         };
     }
-
-    fn status(&self) -> Value {
-        let associations: Vec<Value> = self
-            .associations
-            .iter()
-            .map(|(peer, association)| {
-                json!({"peer": peer.to_string(), "node_id": node_id_text(&association.node_id)})
-            })
-            .collect();
-        let Counters {
-            received,
-            sent,
-            malformed,
-            version,
-            duplicates,
-            unmatched_responses,
-            retransmissions,
-            timeouts,
-        } = self.endpoint.counters();
-        json!({
-            "associations": associations,
-            "sessions": self.sessions.count(),
-            "pfcp": {
-                "received": received, "sent": sent, "malformed": malformed, "version": version,
-                "duplicates": duplicates, "unmatched_responses": unmatched_responses,
-                "retransmissions": retransmissions, "timeouts": timeouts,
-            },
-        })
-    }
 }
 
-fn node_id_text(node_id: &NodeId) -> String {
-    match node_id {
-        NodeId::Ipv4(address) => address.to_string(),
-        NodeId::Ipv6(address) => address.to_string(),
-        NodeId::Fqdn(name) => name.clone(),
+/// A peer as node reports name it.
+fn gtpu_peer(peer: IpAddr) -> RemoteGtpuPeer {
+    match peer {
+        IpAddr::V4(address) => RemoteGtpuPeer { ipv4: Some(address), ..Default::default() },
+        IpAddr::V6(address) => RemoteGtpuPeer { ipv6: Some(address), ..Default::default() },
     }
-}
-
-fn session_json(seid: u64, session: &N4Session, config: &Config) -> Value {
-    let rules = &session.rules;
-    let (uplink, downlink) = session.compiled.usage();
-    let remote: Vec<Value> = rules
-        .pdrs
-        .iter()
-        .filter_map(|(id, pdr)| {
-            let far = rules.fars.get(&pdr.far_id)?;
-            let (teid, peer) = far.outer_header?.gtpu_endpoint()?;
-            let forwards = far.action.contains(pfcp::ApplyAction::FORW);
-            forwards.then(|| json!({"pdr": id, "teid": teid, "peer": peer.to_string()}))
-        })
-        .collect();
-    let (mut ipv4, mut ipv6) = (BTreeSet::new(), BTreeSet::new());
-    for pdr in rules.pdrs.values() {
-        ipv4.extend(pdr.ue_v4);
-        ipv6.extend(pdr.ue_v6);
-    }
-    let ipv6: Vec<String> = ipv6.iter().map(|(prefix, len)| format!("{prefix}/{len}")).collect();
-    json!({
-        "seid": seid,
-        "cp_seid": session.cp_seid,
-        "cp": session.cp.to_string(),
-        "dnn": compile::network_of(rules, config),
-        "ipv4": ipv4.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "ipv6": ipv6,
-        "teids": rules.teids(),
-        "remote": remote,
-        "pdrs": rules.pdrs.len(),
-        "uplink": {"packets": uplink.packets, "bytes": uplink.bytes},
-        "downlink": {"packets": downlink.packets, "bytes": downlink.bytes},
-    })
 }

@@ -55,6 +55,11 @@ pub enum Event {
         /// The IP packet.
         packet: Box<[u8]>,
     },
+    /// A peer has answered an Echo Request.
+    EchoResponse {
+        /// The peer.
+        peer: std::net::IpAddr,
+    },
     /// A peer does not know the tunnel that we send to.
     ErrorIndication {
         /// The peer, as its message names it.

@@ -38,8 +38,15 @@ impl Pipeline {
                 }
                 _ => State::Dropped(DropReason::GtpuMalformed),
             },
-            message_type::ECHO_RESPONSE
-            | message_type::END_MARKER
+            message_type::ECHO_RESPONSE => {
+                stats.signalling.add(1);
+                // Nobody can crowd out other events with these.
+                if self.events.capacity() > self.events.max_capacity() / 2 {
+                    let _ = self.events.try_send(Event::EchoResponse { peer: peer.ip() });
+                }
+                State::Consumed
+            }
+            message_type::END_MARKER
             | message_type::SUPPORTED_EXTENSION_HEADERS
             | message_type::TUNNEL_STATUS => {
                 stats.signalling.add(1);

@@ -124,8 +124,8 @@ pub fn establishment(cp_seid: u64) -> SessionEstablishmentRequest {
         ],
         create_urrs: vec![CreateUrr {
             urr_id: UrrId(1),
-            measurement_method: MeasurementMethod::VOLUM,
-            measurement_information: Some(MeasurementInformation::MNOP),
+            measurement_method: MeasurementMethod::VOLUM | MeasurementMethod::DURAT,
+            measurement_information: Some(MeasurementInformation::MNOP | MeasurementInformation::ISTM),
             ..Default::default()
         }],
         ..Default::default()

@@ -1,0 +1,255 @@
+//! What a session request changes in the rules, part by part; the caller throws the result away if one fails.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
+use pfcp::{
+    Cause, CreatedPdr, CreatedTrafficEndpoint, FTeid, FailedRuleId, OuterHeaderCreation, PdnType, SmReqFlags,
+    TrafficEndpointId, UsageReport, UsageReportTrigger, ie,
+};
+
+use super::rules::urr::{Now, Reading};
+use super::rules::{Rejection, Rules, TunnelAllocator};
+use crate::tables::Writer;
+
+/// Allocates TEIDs for one request; what it took is given back unless kept.
+pub(super) struct Allocation<'a> {
+    pub writer: &'a mut Writer,
+    pub gtpu: IpAddr,
+    pub taken: Vec<u32>,
+    /// TEIDs that the session has already.
+    pub own: Vec<u32>,
+    /// TEID per choose id: PDRs with the same id share it.
+    pub chosen: BTreeMap<u8, u32>,
+}
+
+impl TunnelAllocator for Allocation<'_> {
+    fn resolve(&mut self, f_teid: &FTeid) -> Result<u32, Rejection> {
+        match *f_teid {
+            FTeid::Choose { ipv4, ipv6, id } => {
+                if !(ipv4 && self.gtpu.is_ipv4() || ipv6 && self.gtpu.is_ipv6()) {
+                    return Err(Rejection::ie(Cause::INVALID_F_TEID_ALLOCATION, ie::F_TEID));
+                }
+                if let Some(teid) = id.and_then(|id| self.chosen.get(&id)) {
+                    return Ok(*teid);
+                }
+                let teid = self.writer.allocate().ok_or(Rejection::cause(Cause::NO_RESOURCES))?;
+                self.taken.push(teid);
+                if let Some(id) = id {
+                    self.chosen.insert(id, teid);
+                }
+                Ok(teid)
+            }
+            FTeid::Assigned { teid, ipv4, ipv6 } => {
+                let ours = ipv4.is_some_and(|address| self.gtpu == IpAddr::V4(address))
+                    || ipv6.is_some_and(|address| self.gtpu == IpAddr::V6(address));
+                if !ours {
+                    return Err(Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::F_TEID));
+                }
+                if self.own.contains(&teid) || self.taken.contains(&teid) {
+                    return Ok(teid);
+                }
+                if !self.writer.assign(teid) {
+                    return Err(Rejection::ie(Cause::INVALID_F_TEID_ALLOCATION, ie::F_TEID));
+                }
+                self.taken.push(teid);
+                Ok(teid)
+            }
+        }
+    }
+}
+
+impl Allocation<'_> {
+    fn f_teid(&self, teid: u32) -> FTeid {
+        match self.gtpu {
+            IpAddr::V4(address) => FTeid::Assigned { teid, ipv4: Some(address), ipv6: None },
+            IpAddr::V6(address) => FTeid::Assigned { teid, ipv4: None, ipv6: Some(address) },
+        }
+    }
+}
+
+/// What the CP function is to be told of a request's effect.
+#[derive(Debug, Default)]
+pub(super) struct Effect {
+    pub created: Vec<CreatedPdr>,
+    pub endpoints: Vec<CreatedTrafficEndpoint>,
+    pub reports: Vec<UsageReport>,
+    /// Tunnels that End Markers go to.
+    pub end_markers: Vec<OuterHeaderCreation>,
+}
+
+impl Effect {
+    fn add_endpoint(&mut self, id: TrafficEndpointId, chosen: Option<u32>, tunnels: &Allocation<'_>) {
+        self.endpoints.extend(chosen.map(|teid| CreatedTrafficEndpoint {
+            id,
+            f_teid: Some(tunnels.f_teid(teid)),
+            ..Default::default()
+        }));
+    }
+
+    /// Notes the F-TEID of a PDR if the UP function was to choose it.
+    fn add_pdr(&mut self, rules: &Rules, id: pfcp::PdrId, asked: Option<&FTeid>, tunnels: &Allocation<'_>) {
+        let chosen = matches!(asked, Some(FTeid::Choose { .. }));
+        if let Some(teid) = rules.pdrs.get(id.0).and_then(|rule| rule.teid).filter(|_| chosen) {
+            let f_teid = Some(tunnels.f_teid(teid));
+            self.created.push(CreatedPdr { pdr_id: id, f_teid, ..Default::default() });
+        }
+    }
+}
+
+/// The rules of a new session.
+pub(super) fn establish(
+    rules: &mut Rules,
+    request: &SessionEstablishmentRequest,
+    tunnels: &mut Allocation<'_>,
+    now: Now,
+) -> Result<Effect, Rejection> {
+    let mut effect = Effect::default();
+    rules.ethernet = request.pdn_type == Some(PdnType::Ethernet);
+    if request.pdn_type == Some(PdnType::NonIp) {
+        return Err(Rejection::unsupported(ie::PDN_TYPE));
+    }
+    rules.fars.reserve(request.create_fars.len().min(super::rules::MAX_RULES));
+    rules.pdrs.reserve(request.create_pdrs.len().min(super::rules::MAX_RULES));
+    if let Some(bar) = &request.create_bar {
+        rules.create_bar(bar)?;
+    }
+    for far in &request.create_fars {
+        rules.create_far(far)?;
+    }
+    for qer in &request.create_qers {
+        rules.create_qer(qer)?;
+    }
+    for urr in &request.create_urrs {
+        rules.create_urr(urr, Reading::default(), now)?;
+    }
+    for endpoint in &request.create_traffic_endpoints {
+        let chosen = rules.create_endpoint(endpoint, tunnels)?;
+        effect.add_endpoint(endpoint.id, chosen, tunnels);
+    }
+    for pdr in &request.create_pdrs {
+        rules.create_pdr(pdr, tunnels)?;
+        effect.add_pdr(rules, pdr.pdr_id, pdr.pdi.f_teid.as_ref(), tunnels);
+    }
+    Ok(effect)
+}
+
+/// Changes the rules of a session: first removals, then new and changed rules, then queries. `reading` gives what
+/// the packet path has counted under a URR.
+pub(super) fn modify(
+    rules: &mut Rules,
+    request: &SessionModificationRequest,
+    tunnels: &mut Allocation<'_>,
+    reading: &dyn Fn(u32) -> Reading,
+    now: Now,
+) -> Result<Effect, Rejection> {
+    let mut effect = Effect::default();
+    remove(rules, request, &mut effect, reading, now)?;
+    if let Some(bar) = &request.create_bar {
+        rules.create_bar(bar)?;
+    }
+    if let Some(bar) = &request.update_bar {
+        rules.update_bar(bar)?;
+    }
+    for far in &request.create_fars {
+        rules.create_far(far)?;
+    }
+    for far in &request.update_fars {
+        effect.end_markers.extend(rules.update_far(far)?);
+    }
+    for qer in &request.create_qers {
+        rules.create_qer(qer)?;
+    }
+    for qer in &request.update_qers {
+        rules.update_qer(qer)?;
+    }
+    for urr in &request.create_urrs {
+        rules.create_urr(urr, reading(urr.urr_id.0), now)?;
+    }
+    for urr in &request.update_urrs {
+        rules.update_urr(urr, reading(urr.urr_id.0), now)?;
+    }
+    for endpoint in &request.create_traffic_endpoints {
+        let chosen = rules.create_endpoint(endpoint, tunnels)?;
+        effect.add_endpoint(endpoint.id, chosen, tunnels);
+    }
+    for endpoint in &request.update_traffic_endpoints {
+        let chosen = rules.update_endpoint(endpoint, tunnels)?;
+        effect.add_endpoint(endpoint.id, chosen, tunnels);
+    }
+    for pdr in &request.create_pdrs {
+        rules.create_pdr(pdr, tunnels)?;
+        effect.add_pdr(rules, pdr.pdr_id, pdr.pdi.f_teid.as_ref(), tunnels);
+    }
+    for pdr in &request.update_pdrs {
+        rules.update_pdr(pdr, tunnels)?;
+        let asked = pdr.pdi.as_ref().and_then(|pdi| pdi.f_teid.as_ref());
+        effect.add_pdr(rules, pdr.pdr_id, asked, tunnels);
+    }
+    query(rules, request, &mut effect, reading, now)?;
+    Ok(effect)
+}
+
+/// Removes rules; removed URRs make their last report.
+fn remove(
+    rules: &mut Rules,
+    request: &SessionModificationRequest,
+    effect: &mut Effect,
+    reading: &dyn Fn(u32) -> Reading,
+    now: Now,
+) -> Result<(), Rejection> {
+    for pdr in &request.remove_pdrs {
+        let id = pdr.pdr_id.0;
+        rules.pdrs.remove(id).ok_or(Rejection::rule(FailedRuleId::Pdr(id)))?;
+    }
+    for far in &request.remove_fars {
+        let id = far.far_id.0;
+        rules.fars.remove(id).ok_or(Rejection::rule(FailedRuleId::Far(id)))?;
+    }
+    for qer in &request.remove_qers {
+        let id = qer.qer_id.0;
+        rules.qers.remove(id).ok_or(Rejection::rule(FailedRuleId::Qer(id)))?;
+    }
+    if let Some(bar) = &request.remove_bar {
+        let id = bar.bar_id.0;
+        rules.bars.remove(id).ok_or(Rejection::rule(FailedRuleId::Bar(id)))?;
+    }
+    for endpoint in &request.remove_traffic_endpoints {
+        rules.remove_endpoint(endpoint.id.0)?;
+    }
+    for urr in &request.remove_urrs {
+        let id = urr.urr_id.0;
+        let mut rule = rules.urrs.remove(id).ok_or(Rejection::rule(FailedRuleId::Urr(id)))?;
+        let reading = reading(id);
+        rule.observe(reading, now);
+        effect.reports.extend(rule.report(id, UsageReportTrigger::TERMR, reading, now, None));
+    }
+    Ok(())
+}
+
+/// Reports at once what is asked for (§5.2.2.3.1).
+fn query(
+    rules: &mut Rules,
+    request: &SessionModificationRequest,
+    effect: &mut Effect,
+    reading: &dyn Fn(u32) -> Reading,
+    now: Now,
+) -> Result<(), Rejection> {
+    for query in &request.query_urrs {
+        rules.known_urr(query.urr_id.0)?;
+    }
+    let all = request.flags.is_some_and(|flags| flags.contains(SmReqFlags::QAURR));
+    if !all && request.query_urrs.is_empty() {
+        return Ok(());
+    }
+    let reference = request.query_urr_reference;
+    for (id, urr) in rules.urrs.iter_mut() {
+        if all || request.query_urrs.iter().any(|query| query.urr_id.0 == id) {
+            let reading = reading(id);
+            urr.observe(reading, now);
+            effect.reports.extend(urr.report(id, UsageReportTrigger::IMMER, reading, now, reference));
+        }
+    }
+    Ok(())
+}

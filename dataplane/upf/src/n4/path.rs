@@ -1,0 +1,159 @@
+//! Path management (TS 29.281 §7.2.1, TS 23.527 §5.2): GTP-U peers are asked for an echo now and then; one that
+//! does not answer is reported to the CP functions, and again when it does (TS 29.244 §7.4.5.1).
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// Timers of path management.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// Between Echo Requests to a peer; TS 29.281 §7.2.1 allows no less than 60 s.
+    pub interval_ms: u64,
+    /// T3-RESPONSE: until an unanswered request is repeated.
+    pub t3_ms: u64,
+    /// N3-REQUESTS: how often a request is sent at most.
+    pub n3: u8,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing { interval_ms: 60_000, t3_ms: 3_000, n3: 3 }
+    }
+}
+
+/// Most peers that are watched; further ones are used without being watched.
+const MAX_PEERS: usize = 65_536;
+
+#[derive(Debug)]
+struct Peer {
+    /// Tunnels that lead to it.
+    users: u32,
+    due_ms: u64,
+    sent: u8,
+    failed: bool,
+    sequence: u16,
+}
+
+/// What is to be done after [`Paths::poll`].
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Due {
+    /// Echo Requests to send, with their sequence numbers.
+    pub echoes: Vec<(IpAddr, u16)>,
+    /// Peers that have failed.
+    pub failed: Vec<IpAddr>,
+}
+
+/// The GTP-U peers that tunnels lead to.
+#[derive(Debug, Default)]
+pub struct Paths {
+    timing: Timing,
+    peers: HashMap<IpAddr, Peer>,
+    /// When the first peer is due; may be early, never late.
+    next_ms: Option<u64>,
+}
+
+impl Paths {
+    /// No peers yet.
+    pub fn new(timing: Timing) -> Paths {
+        Paths { timing, ..Paths::default() }
+    }
+
+    /// A tunnel leads to `peer` from now on.
+    pub fn join(&mut self, peer: IpAddr, now_ms: u64) {
+        if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&peer) {
+            return;
+        }
+        let due_ms = now_ms + self.timing.interval_ms;
+        let new = Peer { users: 0, due_ms, sent: 0, failed: false, sequence: 0 };
+        self.peers.entry(peer).or_insert(new).users += 1;
+        self.next_ms = Some(self.next_ms.map_or(due_ms, |next| next.min(due_ms)));
+    }
+
+    /// One tunnel less leads to `peer`.
+    pub fn leave(&mut self, peer: IpAddr) {
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.users = known.users.saturating_sub(1);
+            if known.users == 0 {
+                self.peers.remove(&peer);
+            }
+        }
+    }
+
+    /// When to call [`Paths::poll`].
+    pub fn next_ms(&self) -> Option<u64> {
+        self.next_ms
+    }
+
+    /// Whether a peer has failed.
+    pub fn failed(&self, peer: IpAddr) -> bool {
+        self.peers.get(&peer).is_some_and(|peer| peer.failed)
+    }
+
+    /// Sends and repeats Echo Requests, and gives peers up.
+    pub fn poll(&mut self, now_ms: u64) -> Due {
+        let mut due = Due::default();
+        if self.next_ms.is_none_or(|next| next > now_ms) {
+            return due;
+        }
+        let Timing { interval_ms, t3_ms, n3 } = self.timing;
+        for (address, peer) in &mut self.peers {
+            if peer.due_ms > now_ms {
+                continue;
+            }
+            if peer.sent < n3 {
+                if peer.sent == 0 {
+                    peer.sequence = peer.sequence.wrapping_add(1);
+                }
+                peer.sent += 1;
+                peer.due_ms = now_ms + t3_ms;
+                due.echoes.push((*address, peer.sequence));
+            } else {
+                peer.sent = 0;
+                peer.due_ms = now_ms + interval_ms;
+                if !std::mem::replace(&mut peer.failed, true) {
+                    due.failed.push(*address);
+                }
+            }
+        }
+        self.next_ms = self.peers.values().map(|peer| peer.due_ms).min();
+        due
+    }
+
+    /// A peer has answered. Returns whether it had failed.
+    pub fn answered(&mut self, address: IpAddr, now_ms: u64) -> bool {
+        let Some(peer) = self.peers.get_mut(&address) else { return false };
+        peer.sent = 0;
+        peer.due_ms = now_ms + self.timing.interval_ms;
+        std::mem::take(&mut peer.failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
+    fn echoes(paths: &mut Paths, at: u64) -> usize {
+        paths.poll(at).echoes.len()
+    }
+
+    #[test]
+    fn a_silent_peer_fails_once_and_recovers() {
+        let mut paths = Paths::new(Timing { interval_ms: 1000, t3_ms: 100, n3: 2 });
+        paths.join(A, 0);
+        paths.join(A, 500);
+        assert_eq!((paths.next_ms(), echoes(&mut paths, 999), echoes(&mut paths, 1000)), (Some(1000), 0, 1));
+        assert_eq!(echoes(&mut paths, 1100), 1, "repeated after T3");
+        assert_eq!(paths.poll(1200), Due { echoes: vec![], failed: vec![A] });
+        // It goes on being asked, and is not reported again.
+        assert_eq!((echoes(&mut paths, 2200), echoes(&mut paths, 2300)), (1, 1));
+        assert_eq!(paths.poll(2400), Due::default());
+        assert!(paths.failed(A) && paths.answered(A, 2500) && !paths.failed(A));
+        assert!(!paths.answered(A, 2500), "recovers once");
+        assert_eq!((echoes(&mut paths, 3400), echoes(&mut paths, 3500)), (0, 1));
+        paths.leave(A);
+        paths.leave(A);
+        assert_eq!((echoes(&mut paths, 99_999), paths.next_ms()), (0, None), "nobody uses it any more");
+    }
+}

@@ -1,0 +1,384 @@
+//! Packet detection rules (TS 29.244 §5.2.1) and traffic endpoints (§5.2.1.2).
+//!
+//! What arrives in a tunnel always leaves its outer header here; a rule can only say so in the kinds that exist.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use pfcp::{
+    Cause, CreatePdr, CreateTrafficEndpoint, EthernetPacketFilter, FTeid, FailedRuleId, OuterHeaderRemoval,
+    Pdi, SdfFilter, ShortBytes, SourceInterface, UeIpAddress, UpdatePdr, UpdateTrafficEndpoint, ie,
+};
+
+use super::{MAX_RULES, Rejection, Rules, TunnelAllocator, check_new, check_predefined, incorrect, missing};
+use crate::plan::Direction;
+use crate::routes::Network;
+
+/// A packet detection rule.
+#[derive(Debug, Clone)]
+pub struct PdrRule {
+    /// Precedence.
+    pub precedence: u32,
+    /// Where packets come from.
+    pub source: SourceInterface,
+    /// Traffic endpoint that says TEID, UE address and QFIs in place of this rule.
+    pub endpoint: Option<u8>,
+    /// Local TEID, allocated or assigned; none for packets without tunnel.
+    pub teid: Option<u32>,
+    /// UE address and routes behind it.
+    pub ue: UeMatch,
+    /// QoS flows.
+    pub qfis: Vec<u8>,
+    /// SDF filters, with references to earlier ones resolved.
+    pub sdf_filters: Vec<SdfFilter>,
+    /// Ethernet filters, likewise, and written for the direction of this rule.
+    pub ethernet_filters: Vec<EthernetPacketFilter>,
+    /// FAR.
+    pub far_id: u32,
+    /// URRs.
+    pub urr_ids: Vec<u32>,
+    /// QERs.
+    pub qer_ids: Vec<u32>,
+    /// What outer header removal says, if anything.
+    removal: Option<u8>,
+}
+
+impl PdrRule {
+    /// Uplink from access, downlink from everywhere else.
+    pub fn direction(&self) -> Direction {
+        match self.source {
+            SourceInterface::Access => Direction::Uplink,
+            _ => Direction::Downlink,
+        }
+    }
+}
+
+/// The UE's addresses in a PDI.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UeMatch {
+    /// IPv4 address.
+    pub v4: Option<Ipv4Addr>,
+    /// IPv6 prefix with its length.
+    pub v6: Option<(Ipv6Addr, u8)>,
+    /// Framed routes (§5.16): address and length of the prefix.
+    pub framed: Vec<(IpAddr, u8)>,
+}
+
+impl UeMatch {
+    fn new(ue: Option<&UeIpAddress>) -> Result<UeMatch, Rejection> {
+        let Some(ue) = ue else { return Ok(UeMatch::default()) };
+        if ue.choose_ipv4 || ue.choose_ipv6 {
+            return Err(Rejection::unsupported(ie::UE_IP_ADDRESS));
+        }
+        let delegated = 64 - ue.ipv6_delegation_bits.unwrap_or(0).min(63);
+        let v6 = ue.ipv6.map(|prefix| (prefix, ue.ipv6_prefix_length.unwrap_or(delegated)));
+        Ok(UeMatch { v4: ue.ipv4, v6, framed: Vec::new() })
+    }
+
+    /// The addresses by which packets without tunnel find the session.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        [self.v4.map(IpAddr::V4), self.v6.map(|(prefix, _)| IpAddr::V6(prefix))].into_iter().flatten()
+    }
+
+    /// Whether no address is given.
+    pub fn is_empty(&self) -> bool {
+        self.v4.is_none() && self.v6.is_none()
+    }
+}
+
+/// A traffic endpoint: what several PDIs have in common.
+#[derive(Debug, Clone, Default)]
+pub struct Endpoint {
+    /// Local TEID.
+    pub teid: Option<u32>,
+    /// UE address.
+    pub ue: UeMatch,
+    /// QoS flows.
+    pub qfis: Vec<u8>,
+}
+
+/// Routes of a UE: `Framed-Route` of RADIUS, of which only the network counts (§8.2.109, §8.2.111).
+fn framed_routes(pdi: &Pdi) -> Result<Vec<(IpAddr, u8)>, Rejection> {
+    let parse = |text: &ShortBytes, ie: u16, v4: bool| {
+        let network = text.as_str().and_then(|text| Network::parse(text).ok());
+        network
+            .filter(|network| network.address().is_ipv4() == v4)
+            .map(|network| (network.address(), network.length()))
+            .ok_or(incorrect(ie))
+    };
+    if pdi.framed_routes.len() + pdi.framed_ipv6_routes.len() > MAX_RULES {
+        return Err(Rejection::ie(Cause::NO_RESOURCES, ie::FRAMED_ROUTE));
+    }
+    let v4 = pdi.framed_routes.iter().map(|text| parse(text, ie::FRAMED_ROUTE, true));
+    let v6 = pdi.framed_ipv6_routes.iter().map(|text| parse(text, ie::FRAMED_IPV6_ROUTE, false));
+    v4.chain(v6).collect()
+}
+
+impl Rules {
+    /// The local TEID of a PDR, its own or its traffic endpoint's.
+    pub fn teid_of(&self, pdr: &PdrRule) -> Option<u32> {
+        match pdr.endpoint {
+            Some(id) => self.endpoints.get(id)?.teid,
+            None => pdr.teid,
+        }
+    }
+
+    /// The UE address of a PDR, likewise. Framed routes are the PDR's own.
+    pub fn ue_of<'a>(&'a self, pdr: &'a PdrRule) -> &'a UeMatch {
+        pdr.endpoint.and_then(|id| self.endpoints.get(id)).map_or(&pdr.ue, |endpoint| &endpoint.ue)
+    }
+
+    /// The QoS flows of a PDR, likewise; its own come before its traffic endpoint's.
+    pub fn qfis_of<'a>(&'a self, pdr: &'a PdrRule) -> &'a [u8] {
+        match pdr.endpoint.and_then(|id| self.endpoints.get(id)) {
+            Some(endpoint) if pdr.qfis.is_empty() => &endpoint.qfis,
+            _ => &pdr.qfis,
+        }
+    }
+
+    /// Adds a PDR. What it refers to may be created later in the same request; [`Rules::check`] looks.
+    pub fn create_pdr(
+        &mut self,
+        create: &CreatePdr,
+        tunnels: &mut dyn TunnelAllocator,
+    ) -> Result<(), Rejection> {
+        let id = create.pdr_id.0;
+        check_new(&self.pdrs, id, FailedRuleId::Pdr(id))?;
+        check_predefined(
+            &create.activate_predefined_rules,
+            [create.activation_time, create.deactivation_time],
+        )?;
+        let far_id = create.far_id.ok_or(missing(ie::FAR_ID))?;
+        let mut rule = PdrRule {
+            precedence: create.precedence.0,
+            source: create.pdi.source_interface,
+            endpoint: None,
+            teid: None,
+            ue: UeMatch::default(),
+            qfis: Vec::new(),
+            sdf_filters: Vec::new(),
+            ethernet_filters: Vec::new(),
+            far_id: far_id.0,
+            urr_ids: create.urr_ids.iter().map(|id| id.0).collect(),
+            qer_ids: create.qer_ids.iter().map(|id| id.0).collect(),
+            removal: removal(create.outer_header_removal)?,
+        };
+        self.set_pdi(&mut rule, &create.pdi, FailedRuleId::Pdr(id), tunnels)?;
+        self.pdrs.insert(id, rule);
+        Ok(())
+    }
+
+    /// Changes a PDR.
+    pub fn update_pdr(
+        &mut self,
+        update: &UpdatePdr,
+        tunnels: &mut dyn TunnelAllocator,
+    ) -> Result<(), Rejection> {
+        let id = update.pdr_id.0;
+        let failed = FailedRuleId::Pdr(id);
+        let mut rule = self.pdrs.get(id).cloned().ok_or(Rejection::rule(failed))?;
+        check_predefined(
+            &update.activate_predefined_rules,
+            [update.activation_time, update.deactivation_time],
+        )?;
+        if let Some(precedence) = update.precedence {
+            rule.precedence = precedence.0;
+        }
+        if let Some(far_id) = update.far_id {
+            rule.far_id = far_id.0;
+        }
+        if !update.urr_ids.is_empty() {
+            rule.urr_ids = update.urr_ids.iter().map(|id| id.0).collect();
+        }
+        if !update.qer_ids.is_empty() {
+            rule.qer_ids = update.qer_ids.iter().map(|id| id.0).collect();
+        }
+        if update.outer_header_removal.is_some() {
+            rule.removal = removal(update.outer_header_removal)?;
+        }
+        if let Some(pdi) = &update.pdi {
+            self.set_pdi(&mut rule, pdi, failed, tunnels)?;
+        }
+        self.pdrs.insert(id, rule);
+        Ok(())
+    }
+
+    fn set_pdi(
+        &mut self,
+        rule: &mut PdrRule,
+        pdi: &Pdi,
+        failed: FailedRuleId,
+        tunnels: &mut dyn TunnelAllocator,
+    ) -> Result<(), Rejection> {
+        if pdi.application_id.is_some() {
+            return Err(Rejection::ie(Cause::UNKNOWN_APPLICATION_ID, ie::APPLICATION_ID));
+        }
+        if pdi.sdf_filters.len() > MAX_RULES || pdi.ethernet_filters.len() > MAX_RULES {
+            return Err(Rejection::full(failed));
+        }
+        rule.source = pdi.source_interface;
+        let ethernet = pdi.ethernet_pdu_session.is_some() || !pdi.ethernet_filters.is_empty();
+        self.ethernet |= ethernet;
+        self.set_sdf_filters(rule, pdi, failed)?;
+        self.set_ethernet_filters(rule, pdi, failed)?;
+        rule.qfis = pdi.qfis.iter().map(|qfi| qfi.0).collect();
+        rule.ue = UeMatch::new(pdi.ue_ip_address.as_ref())?;
+        rule.endpoint = pdi.traffic_endpoint_id.map(|id| id.0);
+        if rule.endpoint.is_some() {
+            // The endpoint says these (table 7.5.2.2-2); saying them twice can only contradict.
+            if pdi.f_teid.is_some() {
+                return Err(incorrect(ie::F_TEID));
+            }
+            if pdi.ue_ip_address.is_some() {
+                return Err(incorrect(ie::UE_IP_ADDRESS));
+            }
+            rule.teid = None;
+        } else {
+            rule.teid = match &pdi.f_teid {
+                // A changed PDI that repeats the endpoint it has keeps it.
+                Some(FTeid::Assigned { teid, .. }) if rule.teid == Some(*teid) => Some(*teid),
+                Some(f_teid) => Some(tunnels.resolve(f_teid)?),
+                None => None,
+            };
+        }
+        rule.ue.framed = framed_routes(pdi)?;
+        Ok(())
+    }
+
+    fn set_sdf_filters(
+        &mut self,
+        rule: &mut PdrRule,
+        pdi: &Pdi,
+        failed: FailedRuleId,
+    ) -> Result<(), Rejection> {
+        rule.sdf_filters = pdi.sdf_filters.clone();
+        for filter in &mut rule.sdf_filters {
+            let Some(id) = filter.filter_id else { continue };
+            // A filter with an identifier and nothing else stands for the one given before (§8.2.5).
+            let reference = SdfFilter { filter_id: Some(id), ..SdfFilter::default() };
+            if *filter == reference {
+                *filter = self.filters.get(&id).ok_or(Rejection::rule(failed))?.clone();
+            } else if self.filters.len() < MAX_RULES {
+                self.filters.insert(id, filter.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// As SDF filters; a bidirectional filter that is referred to from the other direction has its addresses swapped
+    /// (§8.2.98).
+    fn set_ethernet_filters(
+        &mut self,
+        rule: &mut PdrRule,
+        pdi: &Pdi,
+        failed: FailedRuleId,
+    ) -> Result<(), Rejection> {
+        let direction = rule.direction();
+        rule.ethernet_filters = pdi.ethernet_filters.clone();
+        for filter in &mut rule.ethernet_filters {
+            let Some(id) = filter.filter_id else { continue };
+            let reference = EthernetPacketFilter { filter_id: Some(id), ..EthernetPacketFilter::default() };
+            if *filter == reference {
+                let (written_for, known) = self.ethernet_filters.get(&id.0).ok_or(Rejection::rule(failed))?;
+                *filter = known.clone();
+                if *written_for != direction {
+                    for mac in &mut filter.mac_addresses {
+                        std::mem::swap(&mut mac.source, &mut mac.destination);
+                        std::mem::swap(&mut mac.upper_source, &mut mac.upper_destination);
+                    }
+                }
+            } else if self.ethernet_filters.len() < MAX_RULES {
+                self.ethernet_filters.insert(id.0, (direction, filter.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether packets can reach a PDR, and whether it takes off what they come in.
+    pub(super) fn check_place(&self, id: u16, pdr: &PdrRule) -> Result<(), Rejection> {
+        let teid = self.teid_of(pdr);
+        let failed_rule = Some(FailedRuleId::Pdr(id));
+        if teid.is_none() {
+            if matches!(pdr.source, SourceInterface::Access | SourceInterface::CpFunction) {
+                // N3 and N4-u always arrive in a tunnel.
+                return Err(missing(ie::F_TEID));
+            }
+            // Frames find their session by the address that was learnt.
+            if self.ue_of(pdr).is_empty() && !self.ethernet {
+                return Err(missing(ie::UE_IP_ADDRESS));
+            }
+            if pdr.removal.is_some() {
+                return Err(Rejection { failed_rule, ..incorrect(ie::OUTER_HEADER_REMOVAL) });
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a traffic endpoint. Returns its TEID when it was chosen here.
+    pub fn create_endpoint(
+        &mut self,
+        create: &CreateTrafficEndpoint,
+        tunnels: &mut dyn TunnelAllocator,
+    ) -> Result<Option<u32>, Rejection> {
+        let id = create.id.0;
+        if self.endpoints.contains(id) {
+            return Err(incorrect(ie::CREATE_TRAFFIC_ENDPOINT));
+        }
+        let endpoint = Endpoint {
+            teid: create.f_teid.as_ref().map(|f_teid| tunnels.resolve(f_teid)).transpose()?,
+            ue: UeMatch::new(create.ue_ip_address.as_ref())?,
+            qfis: create.qfis.iter().map(|qfi| qfi.0).collect(),
+        };
+        let chosen = endpoint.teid.filter(|_| matches!(create.f_teid, Some(FTeid::Choose { .. })));
+        self.endpoints.insert(id, endpoint);
+        Ok(chosen)
+    }
+
+    /// Changes a traffic endpoint. Returns its TEID when it was chosen here.
+    pub fn update_endpoint(
+        &mut self,
+        update: &UpdateTrafficEndpoint,
+        tunnels: &mut dyn TunnelAllocator,
+    ) -> Result<Option<u32>, Rejection> {
+        let endpoint = self.endpoints.get_mut(update.id.0).ok_or(incorrect(ie::UPDATE_TRAFFIC_ENDPOINT))?;
+        let mut chosen = None;
+        match &update.f_teid {
+            None => {}
+            Some(FTeid::Assigned { teid, .. }) if endpoint.teid == Some(*teid) => {}
+            Some(f_teid) => {
+                endpoint.teid = Some(tunnels.resolve(f_teid)?);
+                chosen = endpoint.teid.filter(|_| matches!(f_teid, FTeid::Choose { .. }));
+            }
+        }
+        if update.ue_ip_address.is_some() {
+            endpoint.ue = UeMatch::new(update.ue_ip_address.as_ref())?;
+        }
+        if !update.qfis.is_empty() {
+            endpoint.qfis = update.qfis.iter().map(|qfi| qfi.0).collect();
+        }
+        Ok(chosen)
+    }
+
+    /// Removes a traffic endpoint, and the PDRs that use it (§5.2.1.2).
+    pub fn remove_endpoint(&mut self, id: u8) -> Result<(), Rejection> {
+        self.endpoints.remove(id).ok_or(incorrect(ie::REMOVE_TRAFFIC_ENDPOINT))?;
+        let users: Vec<u16> =
+            self.pdrs.iter().filter(|(_, pdr)| pdr.endpoint == Some(id)).map(|(id, _)| id).collect();
+        for pdr in users {
+            self.pdrs.remove(pdr);
+        }
+        Ok(())
+    }
+}
+
+/// The kinds of outer header that packets come in here: GTP-U over UDP over IP.
+fn removal(removal: Option<OuterHeaderRemoval>) -> Result<Option<u8>, Rejection> {
+    match removal.map(|removal| removal.description) {
+        Some(
+            kind @ (OuterHeaderRemoval::GTPU_UDP_IPV4
+            | OuterHeaderRemoval::GTPU_UDP_IPV6
+            | OuterHeaderRemoval::GTPU_UDP_IP),
+        ) => Ok(Some(kind)),
+        None => Ok(None),
+        Some(_) => Err(Rejection::unsupported(ie::OUTER_HEADER_REMOVAL)),
+    }
+}

@@ -1,0 +1,108 @@
+//! A small map, sorted by key: sessions have a handful of rules of each kind, and there are many sessions.
+
+/// Values by key, in the order of keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table<K, V>(Vec<(K, V)>);
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Table<K, V> {
+        Table(Vec::new())
+    }
+}
+
+impl<K: Ord + Copy, V> Table<K, V> {
+    fn find(&self, key: K) -> Result<usize, usize> {
+        // Rules usually come in the order of their identifiers.
+        match self.0.last() {
+            Some((last, _)) if *last >= key => self.0.binary_search_by_key(&key, |(key, _)| *key),
+            _ => Err(self.0.len()),
+        }
+    }
+
+    /// The value under a key.
+    pub fn get(&self, key: K) -> Option<&V> {
+        self.find(key).ok().map(|at| &self.0[at].1)
+    }
+
+    /// The value under a key, to be changed.
+    pub fn get_mut(&mut self, key: K) -> Option<&mut V> {
+        self.find(key).ok().map(|at| &mut self.0[at].1)
+    }
+
+    /// Whether there is a value under a key.
+    pub fn contains(&self, key: K) -> bool {
+        self.find(key).is_ok()
+    }
+
+    /// The place of a key in the order.
+    pub fn position(&self, key: K) -> Option<usize> {
+        self.find(key).ok()
+    }
+
+    /// Puts a value under a key and returns the one that was there.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        match self.find(key) {
+            Ok(at) => Some(std::mem::replace(&mut self.0[at].1, value)),
+            Err(at) => {
+                self.0.insert(at, (key, value));
+                None
+            }
+        }
+    }
+
+    /// Takes the value under a key away.
+    pub fn remove(&mut self, key: K) -> Option<V> {
+        self.find(key).ok().map(|at| self.0.remove(at).1)
+    }
+
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Makes room for `more` values.
+    pub fn reserve(&mut self, more: usize) {
+        self.0.reserve_exact(more);
+    }
+
+    /// Keys and values in order.
+    pub fn iter(&self) -> impl Iterator<Item = (K, &V)> + '_ {
+        self.0.iter().map(|(key, value)| (*key, value))
+    }
+
+    /// Keys and values in order, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (K, &mut V)> + '_ {
+        self.0.iter_mut().map(|(key, value)| (*key, value))
+    }
+
+    /// Values in the order of their keys.
+    pub fn values(&self) -> impl Iterator<Item = &V> + '_ {
+        self.0.iter().map(|(_, value)| value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_order_and_replaces() {
+        let mut table = Table::default();
+        for key in [3, 1, 2, 3] {
+            table.insert(key, key * 10);
+        }
+        assert_eq!(
+            table.iter().map(|(key, value)| (key, *value)).collect::<Vec<_>>(),
+            [(1, 10), (2, 20), (3, 30)]
+        );
+        assert_eq!((table.position(2), table.get(4)), (Some(1), None));
+        assert_eq!(table.remove(1), Some(10));
+        assert_eq!((table.len(), table.contains(1)), (2, false));
+        assert_eq!(table.insert(2, 21), Some(20));
+    }
+}
