@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+pub mod buffering;
 pub mod cotcp;
 pub mod machine;
 pub mod pdr;
@@ -20,6 +21,7 @@ pub mod progress;
 pub mod result;
 mod samples;
 pub mod stats;
+pub mod upf;
 
 /// Options every experiment takes.
 #[derive(Clone, Debug)]
@@ -42,6 +44,8 @@ pub fn write(experiment: &result::Experiment, folder: &Path) -> anyhow::Result<(
     let svg = folder.join(format!("{}.svg", experiment.experiment));
     match experiment.experiment.as_str() {
         "cotcp" => plot::draw_panels(experiment, &cotcp::panels::panels(experiment), &svg)?,
+        "buffering" => plot::draw_panels(experiment, &buffering::panels(experiment), &svg)?,
+        "upf" => plot::draw_panels(experiment, &upf::panels::panels(experiment), &svg)?,
         "pdr" => plot::draw_panels(experiment, &pdr::panels::panels(experiment), &svg)?,
         _ => plot::draw(experiment, &svg)?,
     }

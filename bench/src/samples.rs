@@ -68,8 +68,7 @@ impl Results {
             let Axes { x, y, unit } = curve.axes;
             let point = |(x, samples): (u64, Vec<f64>)| Point {
                 x: x as f64,
-                // A hundredth of a unit says all, and keeps the files small.
-                samples: samples.into_iter().map(|sample| (sample * 100.0).round() / 100.0).collect(),
+                samples: samples.into_iter().map(rounded).collect(),
             };
             Series {
                 name,
@@ -81,6 +80,13 @@ impl Results {
         };
         self.series.into_iter().map(series).collect()
     }
+}
+
+/// A hundredth of a unit says all, or four digits, and keeps the files small.
+fn rounded(sample: f64) -> f64 {
+    let digits = if sample == 0.0 { 2.0 } else { (3.0 - sample.abs().log10().floor()).clamp(2.0, 9.0) };
+    let unit = 10_f64.powf(digits);
+    (sample * unit).round() / unit
 }
 
 #[cfg(test)]
@@ -100,5 +106,6 @@ mod tests {
         assert_eq!(results.median("auto", 4), Some(2.0));
         assert_eq!(results.ratio("list", "other", 4), None);
         assert_eq!(results.into_series().len(), 2);
+        assert_eq!([1234.567, 12.3456, 0.076543, 0.0].map(rounded), [1234.57, 12.35, 0.07654, 0.0]);
     }
 }

@@ -9,19 +9,20 @@ use clap::Subcommand;
 use nf::oam::{self, CallError};
 use serde_json::Value;
 
+use crate::live::{self, Pace};
 use crate::output::{self, Format, Table};
 use crate::{ConfigArg, EXIT_FAILED, EXIT_UNREACHABLE, config};
 
 /// Where the sockets are.
 #[derive(clap::Args, Debug)]
-struct SocketArg {
+pub(crate) struct SocketArg {
     #[command(flatten)]
     config: ConfigArg,
     /// Folder of the sockets; no configuration is read then.
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
     #[command(flatten)]
-    format: Format,
+    pub(crate) format: Format,
 }
 
 /// Options of `godwit ue`.
@@ -55,7 +56,7 @@ pub struct SessionArgs {
 enum SessionVerb {
     /// List PDU sessions.
     List(SocketArg),
-    /// Show the PDU sessions of one UE.
+    /// Show the PDU sessions of one UE, with what they carry at the moment.
     Show {
         #[command(flatten)]
         socket: SocketArg,
@@ -63,6 +64,8 @@ enum SessionVerb {
         imsi: String,
         /// PDU session identity, when only one is wanted.
         id: Option<u8>,
+        #[command(flatten)]
+        pace: Pace,
     },
     /// Release a PDU session from the network side.
     Release {
@@ -84,8 +87,13 @@ pub struct UpfArgs {
 
 #[derive(Subcommand, Debug)]
 enum UpfVerb {
-    /// Packets, octets and drops by reason.
-    Stats(SocketArg),
+    /// Packets, octets and drops by reason, with their rates.
+    Stats {
+        #[command(flatten)]
+        socket: SocketArg,
+        #[command(flatten)]
+        pace: Pace,
+    },
     /// Sessions the UPF holds.
     Sessions(SocketArg),
 }
@@ -123,26 +131,7 @@ pub fn session(args: &SessionArgs) -> anyhow::Result<ExitCode> {
         SessionVerb::List(socket) => {
             list(socket, "smf", "/sessions", &COLUMNS, "no PDU session is established")
         }
-        SessionVerb::Show { socket, imsi, id } => {
-            let wanted = supi(imsi)?;
-            let sessions = match ask(socket, "smf", "GET", "/sessions")? {
-                Ok(sessions) => sessions,
-                Err(code) => return Ok(code),
-            };
-            let matches = |session: &&Value| {
-                let same_id = id.is_none_or(|id| session["id"] == id || session["pdu_session_id"] == id);
-                session["supi"] == wanted.as_str() && same_id
-            };
-            let found: Vec<&Value> = rows(&sessions).iter().filter(matches).collect();
-            if found.is_empty() {
-                output::text(&format!(
-                    "{wanted} has no such PDU session; `godwit session list` shows all\n"
-                ))?;
-                return Ok(ExitCode::from(EXIT_FAILED));
-            }
-            output::json(&found)?;
-            Ok(ExitCode::SUCCESS)
-        }
+        SessionVerb::Show { socket, imsi, id, pace } => live::session(socket, &supi(imsi)?, *id, pace),
         SessionVerb::Release { socket, imsi, id } => {
             act(socket, "smf", &format!("/sessions/{}/{id}/release", supi(imsi)?))
         }
@@ -155,7 +144,7 @@ pub fn session(args: &SessionArgs) -> anyhow::Result<ExitCode> {
 /// As [`ue`].
 pub fn upf(args: &UpfArgs) -> anyhow::Result<ExitCode> {
     match &args.verb {
-        UpfVerb::Stats(socket) => show(socket, "upf", "/stats"),
+        UpfVerb::Stats { socket, pace } => live::stats(socket, pace),
         UpfVerb::Sessions(socket) => {
             let columns = ["seid", "smf", "ipv4", "ipv6", "uplink_packets", "downlink_packets"];
             list(socket, "upf", "/sessions", &columns, "the UPF holds no session")
@@ -208,7 +197,7 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
@@ -218,7 +207,7 @@ fn supi(text: &str) -> anyhow::Result<String> {
     Ok(types::Supi(imsi).to_string())
 }
 
-fn run_dir(socket: &SocketArg) -> anyhow::Result<PathBuf> {
+pub(crate) fn run_dir(socket: &SocketArg) -> anyhow::Result<PathBuf> {
     match &socket.run_dir {
         Some(folder) => Ok(folder.clone()),
         None => Ok(config::load(&socket.config.config)?.run_dir),
@@ -227,20 +216,24 @@ fn run_dir(socket: &SocketArg) -> anyhow::Result<PathBuf> {
 
 /// Calls an NF; the inner error is the exit code after the reason was written.
 fn ask(socket: &SocketArg, nf: &str, method: &str, route: &str) -> anyhow::Result<Result<Value, ExitCode>> {
-    use std::io::Write as _;
     let path = oam::socket_path(&run_dir(socket)?, nf);
-    Ok(runtime()?.block_on(oam::call(&path, method, route, None)).map_err(|error| {
-        // A closed stderr leaves the exit code.
-        let _ = writeln!(std::io::stderr(), "godwit: {error}");
-        match error {
-            CallError::NotRunning { .. } => ExitCode::from(EXIT_UNREACHABLE),
-            _ => ExitCode::from(EXIT_FAILED),
-        }
-    }))
+    let answer = runtime()?.block_on(oam::call(&path, method, route, None));
+    Ok(answer.map_err(|error| refused(&error)))
+}
+
+/// Writes why an NF did not answer; the exit code.
+pub(crate) fn refused(error: &CallError) -> ExitCode {
+    use std::io::Write as _;
+    // A closed stderr leaves the exit code.
+    let _ = writeln!(std::io::stderr(), "godwit: {error}");
+    match error {
+        CallError::NotRunning { .. } => ExitCode::from(EXIT_UNREACHABLE),
+        _ => ExitCode::from(EXIT_FAILED),
+    }
 }
 
 /// The rows of an answer: a list, or the one list an object holds.
-fn rows(answer: &Value) -> &[Value] {
+pub(crate) fn rows(answer: &Value) -> &[Value] {
     let list = answer.as_array().or_else(|| answer.as_object()?.values().find_map(Value::as_array));
     list.map_or(&[], Vec::as_slice)
 }
@@ -283,17 +276,6 @@ fn list(
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(socket: &SocketArg, nf: &str, route: &str) -> anyhow::Result<ExitCode> {
-    let answer = match ask(socket, nf, "GET", route)? {
-        Ok(answer) => answer,
-        Err(code) => return Ok(code),
-    };
-    let mut table = Table::new(&["COUNTER", "VALUE"]);
-    flatten("", &answer, &mut table);
-    output::listing(socket.format, &answer, &table, "nothing was counted yet")?;
-    Ok(ExitCode::SUCCESS)
-}
-
 fn act(socket: &SocketArg, nf: &str, route: &str) -> anyhow::Result<ExitCode> {
     match ask(socket, nf, "POST", route)? {
         Ok(answer) if socket.format.json => output::json(&answer)?,
@@ -304,7 +286,7 @@ fn act(socket: &SocketArg, nf: &str, route: &str) -> anyhow::Result<ExitCode> {
 }
 
 /// Nested counters as one row each, named with dots.
-fn flatten(prefix: &str, value: &Value, table: &mut Table) {
+pub(crate) fn flatten(prefix: &str, value: &Value, table: &mut Table) {
     match value {
         Value::Object(map) => {
             for (key, value) in map {
@@ -317,7 +299,7 @@ fn flatten(prefix: &str, value: &Value, table: &mut Table) {
 }
 
 /// A value in one cell: text without quotes, lists joined.
-fn compact(value: &Value) -> String {
+pub(crate) fn compact(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),

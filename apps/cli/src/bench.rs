@@ -37,6 +37,10 @@ enum Name {
     Procedures(Common),
     /// Packet classifiers: look-up and update of packet detection rules, every backend.
     Pdr(Common),
+    /// The user plane: packets per second and core, time per packet and latency, by backend, size and sessions.
+    Upf(Common),
+    /// A downlink flow while its UE is idle or moves: lost, twice, out of order, delayed.
+    Buffering(Common),
     /// CoTCP against sequential TCP, HTTP/2, gRPC and yamux: the paper's benchmarks.
     #[command(args_conflicts_with_subcommands = true)]
     Cotcp {
@@ -64,6 +68,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.experiment {
         Name::Procedures(common) => finish(common, |options| in_lab(bench::procedures::run(options))),
         Name::Pdr(common) => finish(common, bench::pdr::run),
+        Name::Buffering(common) => finish(common, |options| {
+            with_rights()?;
+            bench::buffering::run(options)
+        }),
+        Name::Upf(common) => finish(common, |options| {
+            with_rights()?;
+            bench::upf::run(options)
+        }),
         Name::Cotcp { common, part: None } => finish(common, |options| {
             if !net::capability::Capability::SysAdmin.held() {
                 // Only the link of limited rate needs rights: without them the experiment uses the loopback interface
@@ -108,12 +120,14 @@ fn finish(
     Ok(if experiment.passed() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
 }
 
+/// Namespaces need root's rights, here or in a user namespace of our own.
+fn with_rights() -> std::io::Result<()> {
+    if net::capability::Capability::SysAdmin.held() { Ok(()) } else { net::netns::enter_user_namespace() }
+}
+
 /// Runs an experiment that builds a network.
 fn in_lab(run: impl Future<Output = anyhow::Result<Experiment>>) -> anyhow::Result<Experiment> {
-    // The lab's namespaces need root's rights, here or in a user namespace of our own.
-    if !net::capability::Capability::SysAdmin.held() {
-        net::netns::enter_user_namespace()?;
-    }
+    with_rights()?;
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run)
 }
 

@@ -21,6 +21,8 @@ pub mod bench;
 pub mod config;
 pub mod demo;
 pub mod doctor;
+pub mod live;
+mod metrics;
 pub mod output;
 pub mod ran;
 pub mod run;

@@ -10,12 +10,14 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use net::sctp::SctpMode;
+use nf::metrics::MetricsServer;
 use nf::oam;
 use store::Store;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::ConfigArg;
 use crate::config::{self, Config, SECTIONS, de};
+use crate::metrics;
 
 /// Options of `godwit run`.
 #[derive(clap::Args, Debug)]
@@ -62,6 +64,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let run = async {
             core.start_all(&config, &names).await?;
             core.registered().await;
+            if let Some(address) = config.metrics {
+                let names = names.iter().map(|name| (*name).to_owned()).collect();
+                core.metrics = metrics::start(address, config.run_dir.clone(), names).await;
+            }
             tracing::info!(nfs = names.join(","), "ready");
             std::future::pending().await
         };
@@ -105,6 +111,7 @@ struct Core {
     /// The user plane with its administration socket, which the UPF, being no SBI function, does not serve itself.
     upf: Option<(upf::Upf, oam::OamServer)>,
     store: Option<Arc<dyn Store>>,
+    metrics: Option<MetricsServer>,
 }
 
 impl Core {
@@ -112,7 +119,7 @@ impl Core {
         std::fs::create_dir_all(&config.run_dir)
             .with_context(|| format!("cannot create run_dir {}", config.run_dir.display()))?;
         let env = nf::Env::new(&config.run_dir, Some(config.nrf.sbi.into()));
-        Ok(Core { env, running: Vec::new(), upf: None, store: None })
+        Ok(Core { env, running: Vec::new(), upf: None, store: None, metrics: None })
     }
 
     async fn start_all(&mut self, config: &Config, names: &[&str]) -> anyhow::Result<()> {
@@ -170,6 +177,7 @@ impl Core {
 
     /// Stops in the reverse order of starting, so that each NF still finds its peers while it says goodbye.
     async fn stop(mut self) {
+        self.metrics = None;
         while let Some(running) = self.running.pop() {
             running.stop().await;
         }

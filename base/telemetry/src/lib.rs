@@ -4,6 +4,7 @@
 //! - [`worker`]: counters of the packet path, one cache-aligned copy per worker, summed when read.
 //! - [`counters`]: named event counters for network functions, declared as statics.
 //! - [`pcapng`]: capture files that Wireshark and tshark read.
+//! - [`prometheus`]: the text that a metrics server answers with.
 //! - [`log`]: start of the structured log.
 //!
 //! Nothing here opens a socket, reads a clock or starts a thread: time stamps are passed in, and
@@ -14,6 +15,7 @@ pub mod counters;
 pub mod drops;
 pub mod log;
 pub mod pcapng;
+pub mod prometheus;
 pub mod worker;
 
 pub use drops::DropReason;

@@ -16,6 +16,7 @@
 
 pub mod env;
 pub mod instance;
+pub mod metrics;
 pub mod oam;
 pub mod registration;
 pub mod shutdown;

@@ -6,6 +6,7 @@
 //! `file:line: key: what is wrong`.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use types::{Plmn, SNssai};
@@ -29,6 +30,8 @@ pub struct Config {
     pub store: PathBuf,
     /// Filter of the logs.
     pub log: String,
+    /// Where Prometheus reads metrics; nowhere when missing.
+    pub metrics: Option<SocketAddr>,
     /// NRF.
     pub nrf: nrf::Config,
     /// AMF.
@@ -48,7 +51,7 @@ pub struct Config {
 }
 
 /// Keys of the top level that are not sections of an NF.
-const SHARED: &[&str] = &["plmn", "slices", "run_dir", "store", "log"];
+const SHARED: &[&str] = &["plmn", "slices", "run_dir", "store", "log", "metrics"];
 /// Sections, named as the NFs, in the order of starting.
 pub const SECTIONS: &[&str] = &["nrf", "udr", "udm", "ausf", "pcf", "upf", "smf", "amf"];
 
@@ -125,6 +128,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     let run_dir = reader.optional("run_dir", || PathBuf::from("/run/godwit"));
     let store = reader.optional("store", || PathBuf::from("/var/lib/godwit/godwit.db"));
     let log = reader.optional("log", || "info".to_owned());
+    let metrics = reader.optional("metrics", || None);
     let nrf = reader.section::<nrf::Config>("nrf", &[]);
     let amf = reader.section::<amf::Config>("amf", &["plmn", "slices"]);
     let ausf = reader.section::<ausf::Config>("ausf", &[]);
@@ -141,6 +145,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
             run_dir: run_dir?,
             store: store?,
             log: log?,
+            metrics: metrics?,
             nrf: nrf?,
             amf: amf?,
             ausf: ausf?,

@@ -1,0 +1,187 @@
+//! Metrics of a running process for Prometheus: `metrics: 127.0.0.1:9090` in `godwit.yaml`, then `GET /metrics`.
+//!
+//! Flow: at each request the administration sockets of the process's NFs are asked, their answers become metrics, and
+//! the process's event counters follow. So metrics tell what `godwit upf stats` and `godwit status` tell. Names follow
+//! TS 28.552 and are those that dashboards for other cores use; no metric has a label whose values subscribers choose.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nf::metrics::MetricsServer;
+use nf::oam;
+use serde_json::Value;
+use telemetry::DropReason;
+use telemetry::prometheus::{Exposition, Kind};
+
+/// Serves the metrics of the NFs `names`, whose sockets are in `run_dir`. An address that is taken is no reason not to
+/// run: a second process of the same machine reads the same file.
+pub(crate) async fn start(
+    address: std::net::SocketAddr,
+    run_dir: PathBuf,
+    names: Vec<String>,
+) -> Option<MetricsServer> {
+    let names = Arc::new(names);
+    let render = move || {
+        let (run_dir, names) = (run_dir.clone(), Arc::clone(&names));
+        async move { render(&run_dir, &names).await }
+    };
+    match MetricsServer::start(address, render).await {
+        Ok(server) => Some(server),
+        Err(error) => {
+            tracing::warn!(%error, %address, "metrics are not served (key `metrics`)");
+            None
+        }
+    }
+}
+
+async fn render(run_dir: &std::path::Path, names: &[String]) -> String {
+    let mut out = Exposition::new();
+    for name in names {
+        let socket = oam::socket_path(run_dir, name);
+        // An NF that does not answer has no metrics; that it is missing shows in the others' absence.
+        let Ok(status) = oam::call(&socket, "GET", "/status", None).await else { continue };
+        match name.as_str() {
+            "upf" => {
+                let stats = oam::call(&socket, "GET", "/stats", None).await.unwrap_or_default();
+                user_plane(&mut out, &stats, &status);
+            }
+            "amf" => gauges(&mut out, &status["detail"], &AMF_GAUGES),
+            "smf" => gauges(&mut out, &status["detail"], &SMF_GAUGES),
+            _ => {}
+        }
+    }
+    out.counters(&telemetry::counters::snapshot());
+    out.into_text()
+}
+
+/// A member of an answer, the metric's name, its help.
+type Named = (&'static str, &'static str, &'static str);
+
+const AMF_GAUGES: [Named; 3] = [
+    ("ues", "fivegs_amffunction_rm_registeredsubnbr", "Registered UEs (RM.RegisteredSubNbr)."),
+    ("ues_connected", "fivegs_amffunction_cm_connectedsubnbr", "UEs with a signalling connection."),
+    ("gnbs", "fivegs_amffunction_gnbnbr", "gNBs with an N2 association."),
+];
+const SMF_GAUGES: [Named; 1] =
+    [("sessions", "fivegs_smffunction_sm_sessionnbr", "PDU sessions (SM.SessionNbr).")];
+
+fn gauges(out: &mut Exposition, answer: &Value, of: &[Named]) {
+    for (member, name, help) in of {
+        if let Some(value) = answer[*member].as_f64() {
+            out.metric(name, Kind::Gauge, help).sample(&[], value);
+        }
+    }
+}
+
+/// Members below `interfaces` and their metrics.
+const TRAFFIC: [(&str, &str, &str, &str, &str); 8] = [
+    (
+        "n3",
+        "received",
+        "packets",
+        "fivegs_ep_n3_gtp_indatapktn3upf",
+        "GTP data packets received on N3 (GTP.InDataPktN3UPF).",
+    ),
+    (
+        "n3",
+        "sent",
+        "packets",
+        "fivegs_ep_n3_gtp_outdatapktn3upf",
+        "GTP data packets sent on N3 (GTP.OutDataPktN3UPF).",
+    ),
+    (
+        "n3",
+        "received",
+        "bytes",
+        "fivegs_ep_n3_gtp_indataoctn3upf",
+        "Octets of GTP data packets received on N3 (GTP.InDataOctN3UPF).",
+    ),
+    (
+        "n3",
+        "sent",
+        "bytes",
+        "fivegs_ep_n3_gtp_outdataoctn3upf",
+        "Octets of GTP data packets sent on N3 (GTP.OutDataOctN3UPF).",
+    ),
+    ("n6", "received", "packets", "fivegs_ep_n6_ip_indatapktn6upf", "IP packets received on N6."),
+    ("n6", "sent", "packets", "fivegs_ep_n6_ip_outdatapktn6upf", "IP packets sent on N6."),
+    (
+        "n6",
+        "received",
+        "bytes",
+        "fivegs_ep_n6_ip_n6inclinkusage",
+        "Octets received on N6 (IP.N6IncLinkUsage).",
+    ),
+    ("n6", "sent", "bytes", "fivegs_ep_n6_ip_n6outlinkusage", "Octets sent on N6 (IP.N6OutLinkUsage)."),
+];
+
+/// The UPF's metrics from its answers to `/stats` and `/status`.
+fn user_plane(out: &mut Exposition, stats: &Value, status: &Value) {
+    for (interface, direction, what, name, help) in TRAFFIC {
+        if let Some(value) = stats["interfaces"][interface][direction][what].as_f64() {
+            out.metric(name, Kind::Counter, help).sample(&[], value);
+        }
+    }
+    let mut drops = out.metric(
+        "fivegs_upffunction_upf_droppedpkt",
+        Kind::Counter,
+        "Packets not forwarded, by reason (godwit upf stats explains them).",
+    );
+    // Reasons that never occurred are there as zeroes, so that a rate over them exists from the start.
+    for reason in DropReason::ALL {
+        drops.sample(&[("reason", reason.name())], stats["drops"][reason.name()].as_f64().unwrap_or(0.0));
+    }
+    for (member, value) in stats["gtpu"].as_object().into_iter().flatten() {
+        if let Some(value) = value.as_f64() {
+            let name = format!("fivegs_ep_n3_gtp_{}", member.replace('_', ""));
+            let help = format!("GTP-U signalling: {}.", member.replace('_', " "));
+            out.metric(&name, Kind::Counter, &help).sample(&[], value);
+        }
+    }
+    if let Some(sessions) = status["sessions"].as_f64() {
+        let help = "N4 sessions (UPF.SessionNbr).";
+        out.metric("fivegs_upffunction_upf_sessionnbr", Kind::Gauge, help).sample(&[], sessions);
+    }
+    for (member, value) in status["pfcp"].as_object().into_iter().flatten() {
+        if let Some(value) = value.as_f64() {
+            let help = format!("PFCP messages on N4: {}.", member.replace('_', " "));
+            out.metric(&format!("fivegs_ep_n4_pfcp_{member}"), Kind::Counter, &help).sample(&[], value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_reason_and_interface_has_its_metric() {
+        let stats = json!({
+            "interfaces": {
+                "n3": {"received": {"packets": 7, "bytes": 700}, "sent": {"packets": 5, "bytes": 500}},
+                "n6": {"received": {"packets": 6, "bytes": 600}, "sent": {"packets": 4, "bytes": 400}},
+            },
+            "drops": {"unknown_teid": 3},
+            "gtpu": {"echo_requests": 2},
+        });
+        let status = json!({"sessions": 9, "pfcp": {"received": 11, "retransmissions": 0}});
+        let mut out = Exposition::new();
+        user_plane(&mut out, &stats, &status);
+        let text = out.into_text();
+        for line in [
+            "fivegs_ep_n3_gtp_indatapktn3upf 7",
+            "fivegs_ep_n3_gtp_outdataoctn3upf 500",
+            "fivegs_ep_n6_ip_n6inclinkusage 600",
+            "fivegs_upffunction_upf_droppedpkt{reason=\"unknown_teid\"} 3",
+            "fivegs_upffunction_upf_droppedpkt{reason=\"rate_limit\"} 0",
+            "fivegs_ep_n3_gtp_echorequests 2",
+            "fivegs_upffunction_upf_sessionnbr 9",
+            "fivegs_ep_n4_pfcp_received 11",
+        ] {
+            assert!(text.lines().any(|of| of == line), "{line}\n{text}");
+        }
+        let reasons = text.lines().filter(|line| line.contains("{reason=")).count();
+        assert_eq!(reasons, DropReason::COUNT);
+    }
+}

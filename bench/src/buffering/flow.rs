@@ -1,0 +1,205 @@
+//! A steady downlink flow to one UE, and what of it arrives at two gNBs.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+
+use anyhow::Context as _;
+use net::time::{self, Duration};
+use packet::gtpu::{self, message_type};
+use pktio::udp::UdpPort;
+use pktio::{Batch, Port as _};
+use upf::pipeline::BATCH;
+
+use crate::upf::network::Network;
+use crate::upf::subscriber::{CP, OTHER_PORT, SERVER, Subscriber};
+use crate::upf::traffic::{Template, UE_PORT, marked};
+
+/// Octets of a buffer.
+const PACKET: usize = 2048;
+/// Octets of a user packet.
+const SIZE: usize = 200;
+/// How long the gNBs listen after the last packet was sent.
+const AFTER: Duration = Duration::from_millis(100);
+
+/// The gNB that the UE is at first, and the one it moves to.
+pub(super) fn gnbs() -> [SocketAddr; 2] {
+    let at = |number: u32| Ipv4Addr::from_bits(CP.to_bits() + number);
+    [0, 1].map(|number| SocketAddr::new(IpAddr::V4(at(number)), gtpu::PORT))
+}
+
+/// A packet that arrived, or an End Marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Arrival {
+    /// Number of the gNB.
+    pub(super) gnb: usize,
+    /// The packet's number; none for an End Marker.
+    pub(super) sequence: Option<u32>,
+    /// Nanoseconds since the flow's epoch.
+    pub(super) sent_ns: u64,
+    /// The same of its arrival.
+    pub(super) at_ns: u64,
+}
+
+/// What became of a flow.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    /// Packets sent.
+    pub(super) sent: u32,
+    /// What arrived, in the order of each gNB.
+    pub(super) arrivals: Vec<Arrival>,
+    /// When the packets were released.
+    pub(super) origin_ns: u64,
+}
+
+/// The ends of the flow.
+pub(super) struct Flow {
+    server: UdpPort,
+    gnbs: [UdpPort; 2],
+    batch: Batch,
+    taken: Batch,
+}
+
+impl Flow {
+    /// Opens the sockets.
+    ///
+    /// # Errors
+    /// They cannot be opened.
+    pub(super) fn new(network: &Network) -> anyhow::Result<Flow> {
+        let bind = |namespace: &net::netns::NetNs, address: SocketAddr| {
+            let bound = namespace.enter(|| UdpPort::bind(address, false))?;
+            bound.with_context(|| format!("bind {address}"))
+        };
+        let [first, second] = gnbs();
+        Ok(Flow {
+            server: bind(&network.dn, SocketAddr::new(SERVER.into(), OTHER_PORT))?,
+            gnbs: [bind(&network.gnb, first)?, bind(&network.gnb, second)?],
+            batch: Batch::new(BATCH, PACKET),
+            taken: Batch::new(BATCH, PACKET),
+        })
+    }
+
+    /// Sends `rate` packets per second until told to stop, and takes what arrives.
+    pub(super) fn run(
+        &mut self,
+        rate: f64,
+        epoch: Instant,
+        stop: &AtomicBool,
+        record: &mut Record,
+    ) -> anyhow::Result<()> {
+        let mut template = Template::new(false, SIZE)?;
+        let to = SocketAddr::new(Subscriber(0).ue().into(), UE_PORT);
+        let started = time::now_std();
+        let mut stopped: Option<Instant> = None;
+        loop {
+            let now = time::now_std();
+            match stopped {
+                None if stop.load(Relaxed) => stopped = Some(now),
+                Some(at) if now - at > AFTER => return Ok(()),
+                _ => {}
+            }
+            let due = ((now - started).as_secs_f64() * rate) as u32;
+            if stopped.is_none() && due > record.sent {
+                self.batch.clear();
+                let count = (due - record.sent).min(BATCH as u32);
+                for number in record.sent..record.sent + count {
+                    template.mark(number, (now - epoch).as_nanos() as u64);
+                    let packet = template.fill(Subscriber(0), 0, false);
+                    // The socket makes the headers itself.
+                    self.batch.push(&packet[packet::ipv4::HEADER_LEN + 8..], to);
+                }
+                let all: Vec<u16> = (0..count as u16).collect();
+                let sent = self.server.transmit(&mut self.batch, &all);
+                // What the socket does not take is sent again under the same numbers: it was never under way.
+                record.sent += sent.packets as u32;
+            }
+            self.take(epoch, record)?;
+        }
+    }
+
+    fn take(&mut self, epoch: Instant, record: &mut Record) -> anyhow::Result<()> {
+        for (gnb, port) in self.gnbs.iter_mut().enumerate() {
+            if port.receive(&mut self.taken)? == 0 {
+                continue;
+            }
+            let at_ns = (time::now_std() - epoch).as_nanos() as u64;
+            for buffer in self.taken.buffers() {
+                let Ok(outer) = gtpu::Packet::new(buffer.packet()) else { continue };
+                let (sequence, sent_ns) = match outer.message_type() {
+                    message_type::END_MARKER => (None, 0),
+                    message_type::G_PDU => match marked(outer.payload()) {
+                        Some((sequence, sent_ns)) => (Some(sequence), sent_ns),
+                        None => continue,
+                    },
+                    _ => continue,
+                };
+                record.arrivals.push(Arrival { gnb, sequence, sent_ns, at_ns });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What was wrong with a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wrongs {
+    pub(super) lost: u32,
+    pub(super) duplicated: u32,
+    /// Packets that came behind a later one: at their gNB, or sent to the old gNB though later than one of the new.
+    pub(super) reordered: u32,
+}
+
+impl Record {
+    /// Counts what was wrong.
+    pub(super) fn wrongs(&self) -> Wrongs {
+        let mut times = vec![0_u32; self.sent as usize];
+        let mut wrongs = Wrongs::default();
+        let mut highest = [None; 2];
+        for arrival in &self.arrivals {
+            let Some(sequence) = arrival.sequence else { continue };
+            if let Some(times) = times.get_mut(sequence as usize) {
+                *times += 1;
+            }
+            let highest = &mut highest[arrival.gnb];
+            wrongs.reordered += u32::from(highest.is_some_and(|highest| sequence < highest));
+            *highest = (*highest).max(Some(sequence));
+        }
+        let first_at_new = self.at(1).filter_map(|arrival| arrival.sequence).min();
+        if let Some(first) = first_at_new {
+            let behind = self.at(0).filter(|arrival| arrival.sequence.is_some_and(|of| of > first));
+            wrongs.reordered += behind.count() as u32;
+        }
+        wrongs.lost = times.iter().filter(|times| **times == 0).count() as u32;
+        wrongs.duplicated = times.iter().map(|times| times.saturating_sub(1)).sum();
+        wrongs
+    }
+
+    /// What arrived at a gNB.
+    pub(super) fn at(&self, gnb: usize) -> impl Iterator<Item = &Arrival> {
+        self.arrivals.iter().filter(move |arrival| arrival.gnb == gnb)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(sent: u32, arrivals: &[(usize, u32)]) -> Record {
+        let arrivals = arrivals.iter().map(|(gnb, sequence)| Arrival {
+            gnb: *gnb,
+            sequence: Some(*sequence),
+            sent_ns: 0,
+            at_ns: 0,
+        });
+        Record { sent, arrivals: arrivals.collect(), origin_ns: 0 }
+    }
+
+    #[test]
+    fn what_is_wrong_is_counted() {
+        let wrongs = |lost, duplicated, reordered| Wrongs { lost, duplicated, reordered };
+        assert_eq!(record(4, &[(0, 0), (0, 1), (1, 2), (1, 3)]).wrongs(), wrongs(0, 0, 0));
+        assert_eq!(record(4, &[(0, 1), (0, 0), (1, 3), (1, 3)]).wrongs(), wrongs(1, 1, 1));
+        // The old gNB still gets a packet that is later than one that the new one got.
+        assert_eq!(record(3, &[(0, 0), (0, 2), (1, 1)]).wrongs(), wrongs(0, 0, 1));
+    }
+}

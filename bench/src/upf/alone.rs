@@ -1,0 +1,208 @@
+//! The pipeline alone: packets lie in memory before the clock starts, and what comes out is thrown away.
+//!
+//! A sample goes through windows of several batches of random subscribers until enough time has passed; the packets of a
+//! window are made untimed and fit the second-level cache, where a network card's would lie. The textbook user plane
+//! takes the same packets in turn, packet by packet, without the system calls that it would need.
+
+use anyhow::Context as _;
+use net::time::{self, Duration};
+use packet::gtpu::{PduSession, build_gpdu};
+use pktio::Batch;
+use upf::pipeline::BATCH;
+
+use super::subscriber::{QFI, Subscriber};
+use super::textbook::Textbook;
+use super::traffic::{Direction, Draw, TUNNEL, Template};
+use super::world::World;
+use super::{MPPS, NS, Run};
+
+/// Batches between two looks at the clock.
+const WINDOW: usize = 8;
+/// Batches whose packets are compared before anything is timed.
+const COMPARED: usize = 32;
+/// Sessions from which on their memory can be told from the rest's.
+const MANY: usize = 10_000;
+const SEED: u64 = 5;
+
+/// A window of batches.
+struct Window {
+    batches: Vec<Batch>,
+    templates: [Template; 2],
+    draw: Draw,
+}
+
+impl Window {
+    fn new(sessions: usize, size: usize, seed: u64) -> anyhow::Result<Window> {
+        let batches = (0..WINDOW).map(|_| Batch::new(BATCH, size + 2 * TUNNEL + 64)).collect();
+        let templates = [Template::new(true, size)?, Template::new(false, size)?];
+        Ok(Window { batches, templates, draw: Draw::new(sessions, seed) })
+    }
+
+    /// Fills all batches; returns whether packet by packet a service was drawn.
+    fn fill(&mut self, direction: Direction, teids: &[u32]) {
+        for (at, batch) in self.batches.iter_mut().enumerate() {
+            let template = &mut self.templates[usize::from(!direction.is_up(at))];
+            batch.clear();
+            for _ in 0..BATCH {
+                let (subscriber, service) = self.draw.next();
+                let teid = teids[subscriber.0 as usize];
+                batch.push(template.fill(subscriber, teid, service), World::peer());
+            }
+        }
+    }
+}
+
+/// Measures all sizes and directions with `sessions` sessions, and adds samples and checks.
+///
+/// # Errors
+/// Sessions cannot be made.
+pub(super) fn run(run: &mut Run, sessions: usize) -> anyhow::Result<()> {
+    run.progress.say(&format!("pipeline alone: making {sessions} sessions"));
+    let started = time::now_std();
+    let mut world = World::new(sessions).context("sessions for the pipeline")?;
+    let took = (time::now_std() - started).as_secs_f64();
+    run.results.add("memory.published_per_s".to_owned(), super::RATE, sessions, sessions as f64 / took);
+    if sessions >= MANY {
+        let bytes = world.bytes as f64 / sessions as f64;
+        run.results.add("memory.pipeline.bytes".to_owned(), super::BYTES, sessions, bytes);
+    }
+    let textbook = Textbook::new(&world.teids, 0, None)?;
+    compare(run, &mut world, sessions)?;
+    for round in 0..run.plan.rounds {
+        for size in run.plan.sizes.clone() {
+            for direction in Direction::ALL {
+                run.progress.say(&format!(
+                    "pipeline alone: {sessions} sessions, {size} octets, {}, round {round}",
+                    direction.name()
+                ));
+                sample(run, &mut world, &textbook, (sessions, size, direction, round))?;
+            }
+        }
+    }
+    let (counted, sent) = (world.counted(), world.sent());
+    run.check(
+        &format!("usage of {sessions} sessions"),
+        counted == sent,
+        format!("counted {counted:?}, sent {sent:?} (N6, N3)"),
+    );
+    let taken = textbook.counted();
+    run.check(
+        &format!("textbook with {sessions} sessions"),
+        taken.iter().all(|n| *n > 0),
+        format!("{taken:?}"),
+    );
+    Ok(())
+}
+
+fn sample(
+    run: &mut Run,
+    world: &mut World,
+    textbook: &Textbook,
+    (sessions, size, direction, round): (usize, usize, Direction, usize),
+) -> anyhow::Result<()> {
+    let mut window = Window::new(sessions, size, SEED + round as u64)?;
+    let teids = std::mem::take(&mut world.teids);
+    let before: u64 = world.sent().iter().sum();
+    let ours = timed(run.plan.sample, &mut window, direction, &teids, |at, batch| {
+        world.process(direction.is_up(at), batch);
+    });
+    let sent = world.sent().iter().sum::<u64>() - before;
+    let epoch = time::now_std();
+    let mut dropped = 0;
+    let theirs = timed(run.plan.sample, &mut window, direction, &teids, |at, batch| {
+        let now_ns = epoch.elapsed().as_nanos() as u64 + (1 << 40) * (round as u64 + 1);
+        for buffer in batch.buffers_mut() {
+            let passed = match direction.is_up(at) {
+                true => textbook.uplink(buffer, now_ns),
+                false => textbook.downlink(buffer, now_ns),
+            };
+            dropped += u64::from(!passed);
+        }
+    });
+    world.teids = teids;
+    for (name, ns) in [("pipeline", &ours), ("textbook", &theirs)] {
+        let series = format!("memory.{name}.{}.{size}", direction.name());
+        run.results.add(format!("{series}.mpps"), MPPS, sessions, 1e3 / ns.per_packet);
+        run.results.add(format!("{series}.ns"), NS, sessions, ns.per_packet);
+    }
+    if sent != ours.packets || dropped > 0 {
+        let what = format!("all packets pass, {sessions} sessions, {size} octets, {}", direction.name());
+        let detail = format!("pipeline sent {sent} of {}, textbook dropped {dropped}", ours.packets);
+        run.check(&what, false, detail);
+    }
+    Ok(())
+}
+
+/// What a sample found.
+struct Timed {
+    per_packet: f64,
+    packets: u64,
+}
+
+fn timed(
+    at_least: Duration,
+    window: &mut Window,
+    direction: Direction,
+    teids: &[u32],
+    mut process: impl FnMut(usize, &mut Batch),
+) -> Timed {
+    let (mut spent, mut packets, mut warm) = (Duration::ZERO, 0, true);
+    let mut all = 0;
+    while spent < at_least {
+        window.fill(direction, teids);
+        let start = time::now_std();
+        for (at, batch) in window.batches.iter_mut().enumerate() {
+            process(at, batch);
+        }
+        let took = time::now_std() - start;
+        all += WINDOW * BATCH;
+        // The first window warms up what the other contender's turn cooled down.
+        if !std::mem::take(&mut warm) {
+            spent += took;
+            packets += WINDOW * BATCH;
+        }
+    }
+    Timed { per_packet: spent.as_nanos() as f64 / packets as f64, packets: all as u64 }
+}
+
+/// Compares packets that come out with what they should be, octet by octet.
+fn compare(run: &mut Run, world: &mut World, sessions: usize) -> anyhow::Result<()> {
+    let (mut wrong, mut compared) = (0, 0);
+    for (up, seed) in [(true, 1), (false, 2)] {
+        let mut template = Template::new(up, 128)?;
+        let mut draw = Draw::new(sessions, seed);
+        for _ in 0..COMPARED {
+            let mut batch = Batch::new(BATCH, 512);
+            let mut expected = Vec::with_capacity(BATCH);
+            for _ in 0..BATCH {
+                let (subscriber, service) = draw.next();
+                let packet = template.fill(subscriber, world.teids[subscriber.0 as usize], service);
+                expected.push(outcome(up, subscriber, packet)?);
+                batch.push(packet, World::peer());
+            }
+            let sent = world.process_and_show(up, &mut batch);
+            compared += expected.len();
+            let same = sent
+                .iter()
+                .zip(&expected)
+                .filter(|((packet, peer), (wanted, to))| packet == wanted && to.is_none_or(|to| to == *peer));
+            wrong += expected.len() - same.count();
+        }
+    }
+    let detail = format!("{compared} packets, {wrong} other than they should be");
+    run.check(&format!("packets with {sessions} sessions"), wrong == 0, detail);
+    Ok(())
+}
+
+/// What should come out for a packet, and where it should go.
+fn outcome(
+    up: bool,
+    subscriber: Subscriber,
+    packet: &[u8],
+) -> anyhow::Result<(Vec<u8>, Option<std::net::SocketAddr>)> {
+    if up {
+        return Ok((packet[TUNNEL..].to_vec(), None));
+    }
+    let container = Some(PduSession::Downlink { qfi: QFI, rqi: false, ppi: None });
+    Ok((build_gpdu(subscriber.gnb_teid(), container, packet)?, Some(subscriber.gnb())))
+}

@@ -1,0 +1,188 @@
+//! Bare forwarders on kernel sockets, the limit of that backend: they take and send packets as the user plane does and do
+//! nothing with them that a user plane must; they cut off or put on a header that never changes.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+
+use anyhow::Context as _;
+use net::link::{Cidr, Links};
+use packet::gtpu::{self, PduSession};
+use pktio::poll::{Poller, Waker};
+use pktio::tun::TunPort;
+use pktio::udp::UdpPort;
+use pktio::{Batch, Port};
+use upf::pipeline::{BATCH, PACKET};
+
+use super::ends;
+use super::network::{BARE_POOL, Network, TEXTBOOK_POOL};
+use super::subscriber::{QFI, UE_POOL, UPF};
+use super::textbook::Textbook;
+use super::traffic::TUNNEL;
+use crate::machine;
+
+/// Batches from one input before the others get their turn.
+const BUDGET: usize = 16;
+
+/// What is done with packets between taking and sending them.
+pub(super) enum Work {
+    /// As good as nothing.
+    Bare,
+    /// What a textbook user plane does, packet by packet, each with system calls of its own.
+    Textbook(Box<Textbook>),
+}
+
+/// A forwarder on a thread of its own.
+pub(super) struct Forwarder {
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+    /// Where it takes GTP-U towards the data network.
+    pub(super) n3: SocketAddr,
+    /// Where it takes GTP-U towards the other UPF.
+    pub(super) relay: SocketAddr,
+}
+
+/// What is added to UE addresses to come into another pool.
+pub(super) fn shift(pool: &str) -> anyhow::Result<u32> {
+    let network = |text: &str| -> anyhow::Result<u32> {
+        match text.parse::<Cidr>().context("pool")?.address() {
+            IpAddr::V4(address) => Ok(address.to_bits()),
+            IpAddr::V6(_) => anyhow::bail!("the pools are IPv4"),
+        }
+    };
+    Ok(network(pool)? - network(UE_POOL)?)
+}
+
+/// What a thread works with.
+struct Run {
+    work: Work,
+    up: UdpPort,
+    relay: UdpPort,
+    tun: TunPort,
+}
+
+impl Forwarder {
+    /// Starts it in the UPF's namespace on `core`. Textbook sessions are those of the user plane under test.
+    ///
+    /// # Errors
+    /// Sockets or the device cannot be opened.
+    pub(super) fn start(network: &Network, core: usize, work: Work) -> anyhow::Result<Forwarder> {
+        // Ports and devices that differ by contender, so that both are there at the same time.
+        let (first, name, pool) = match work {
+            Work::Bare => (2153, "gw1", BARE_POOL),
+            Work::Textbook(_) => (2155, "gw2", TEXTBOOK_POOL),
+        };
+        let address = |port| SocketAddr::new(UPF.into(), port);
+        let (n3, relay) = (address(first), address(first + 1));
+        let open = || -> anyhow::Result<Run> {
+            let tun = TunPort::create(name)?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let links = Links::here()?;
+                links.set_mtu(name, 9000).await?;
+                links.up(name).await?;
+                links.add_route(pool.parse()?, None, Some(name)).await?;
+                anyhow::Ok(())
+            })?;
+            Ok(Run { work, up: UdpPort::bind(n3, false)?, relay: UdpPort::bind(relay, false)?, tun })
+        };
+        let run = network.upf.enter(open)??;
+        let mut poller = Poller::new()?;
+        for (token, fd) in [run.up.fd(), run.relay.fd(), run.tun.fd()].into_iter().flatten().enumerate() {
+            poller.add(fd, token as u64)?;
+        }
+        let (waker, stop) = (poller.waker(), Arc::new(AtomicBool::new(false)));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("bare".to_owned()).spawn(move || {
+            // Without it the thread goes where it likes, and the figures are noisier.
+            machine::pin(&[core]);
+            run.run(&mut poller, &stopped);
+        })?;
+        Ok(Forwarder { stop, waker, thread: Some(thread), n3, relay })
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported where it happened; what it measured is missing.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Run {
+    fn run(mut self, poller: &mut Poller, stop: &AtomicBool) {
+        let one_by_one = matches!(self.work, Work::Textbook(_));
+        let mut batch = Batch::new(if one_by_one { 1 } else { BATCH }, PACKET);
+        let budget = if one_by_one { BUDGET * BATCH } else { BUDGET };
+        let epoch = net::time::now_std();
+        let mut ready = [false; 3];
+        while !stop.load(Relaxed) {
+            if poller.wait(Some(100), |token| ready[token as usize % 3] = true).is_err() {
+                return;
+            }
+            for (input, flag) in ready.iter_mut().enumerate() {
+                if !std::mem::take(flag) {
+                    continue;
+                }
+                for _ in 0..budget {
+                    let now_ns = epoch.elapsed().as_nanos() as u64;
+                    // An error is like nothing received: the next look finds what there is.
+                    if !self.serve(input, &mut batch, now_ns).unwrap_or(false) {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a batch from an input and sends it on; false when there was none.
+    fn serve(&mut self, input: usize, batch: &mut Batch, now_ns: u64) -> std::io::Result<bool> {
+        let received = match input {
+            0 => self.up.receive(batch)?,
+            1 => self.relay.receive(batch)?,
+            _ => self.tun.receive(batch)?,
+        };
+        let mut selected = [0_u16; BATCH];
+        let mut count = 0;
+        for (at, buffer) in batch.buffers_mut().iter_mut().enumerate() {
+            let passes = match (&self.work, input) {
+                (_, 1) => {
+                    buffer.peer = ends::other_upf();
+                    true
+                }
+                (Work::Bare, 0) => {
+                    buffer.trim_front(TUNNEL);
+                    true
+                }
+                (Work::Bare, _) => {
+                    buffer.peer = ends::gnb();
+                    let container = Some(PduSession::Downlink { qfi: QFI, rqi: false, ppi: None });
+                    let length = buffer.len();
+                    gtpu::encapsulate(buffer.headroom(), 1, length, container)
+                        .is_some_and(|taken| buffer.grow_front(taken))
+                }
+                (Work::Textbook(textbook), 0) => textbook.uplink(buffer, now_ns),
+                (Work::Textbook(textbook), _) => textbook.downlink(buffer, now_ns),
+            };
+            if passes {
+                selected[count] = at as u16;
+                count += 1;
+            }
+        }
+        if count > 0 {
+            let selected = &selected[..count];
+            match input {
+                0 => self.tun.transmit(batch, selected),
+                1 => self.relay.transmit(batch, selected),
+                _ => self.up.transmit(batch, selected),
+            };
+        }
+        Ok(received > 0)
+    }
+}

@@ -1,0 +1,329 @@
+//! The ends of a path through a user plane: sockets of gNB and data network, used by the one thread that measures.
+//!
+//! What arrives is counted by the interface's own counter, so that taking packets costs nothing while a rate is measured;
+//! sockets hold what fits and the kernel drops the rest, which is the cheapest end that there is. For latency and
+//! content, packets are taken from the sockets.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::Context as _;
+use net::netns::NetNs;
+use net::time::{self, Duration};
+use packet::gtpu;
+use pktio::udp::UdpPort;
+use pktio::{Batch, Port as _};
+use upf::pipeline::BATCH;
+
+use super::network::Network;
+use super::subscriber::{CP, OTHER_PORT, SERVER, Subscriber};
+use super::traffic::{Draw, Template, UE_PORT, marked, marked_payload};
+use crate::stats::quantile;
+
+/// Octets of a buffer: the longest packet.
+const PACKET: usize = 2048;
+/// How long a packet may take until it counts as lost.
+const LOST: Duration = Duration::from_millis(50);
+
+/// A way through the user plane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Path {
+    /// gNB to data network.
+    Uplink,
+    /// Data network to gNB.
+    Downlink,
+    /// gNB to another UPF (N9): UDP sockets on both sides.
+    Relay,
+}
+
+impl Path {
+    pub(super) const ALL: [Path; 3] = [Path::Uplink, Path::Downlink, Path::Relay];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Path::Uplink => "uplink",
+            Path::Downlink => "downlink",
+            Path::Relay => "relay",
+        }
+    }
+}
+
+/// Where a contender takes the packets of a path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target<'a> {
+    /// Its GTP-U socket.
+    pub(super) n3: SocketAddr,
+    /// TEIDs of its subscribers.
+    pub(super) teids: &'a [u32],
+    /// What is added to UE addresses.
+    pub(super) shift: u32,
+}
+
+/// gNB, data network and the other UPF.
+pub(super) struct Ends {
+    gnb: UdpPort,
+    server: UdpPort,
+    other_upf: UdpPort,
+    counters: [Counter; 2],
+    batch: Batch,
+    taken: Batch,
+    all: Vec<u16>,
+}
+
+/// Where other UPFs take GTP-U.
+pub(super) fn other_upf() -> SocketAddr {
+    SocketAddr::new(SERVER.into(), gtpu::PORT)
+}
+
+/// Where the gNB takes GTP-U.
+pub(super) fn gnb() -> SocketAddr {
+    SocketAddr::new(CP.into(), gtpu::PORT)
+}
+
+/// One-way times of packets, microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Latency {
+    pub(super) p50: f64,
+    pub(super) p99: f64,
+    pub(super) lost: usize,
+    pub(super) timed: usize,
+}
+
+impl Ends {
+    pub(super) fn new(network: &Network) -> anyhow::Result<Ends> {
+        let bind = |namespace: &NetNs, address| {
+            let bound = namespace.enter(|| UdpPort::bind(address, false))?;
+            bound.with_context(|| format!("bind {address}"))
+        };
+        Ok(Ends {
+            gnb: bind(&network.gnb, gnb())?,
+            server: bind(&network.dn, SocketAddr::new(SERVER.into(), OTHER_PORT))?,
+            other_upf: bind(&network.dn, other_upf())?,
+            counters: [Counter::open(&network.gnb, "n3")?, Counter::open(&network.dn, "n6")?],
+            batch: Batch::new(BATCH, PACKET),
+            taken: Batch::new(BATCH, PACKET),
+            all: (0..BATCH as u16).collect(),
+        })
+    }
+
+    /// Sends packets as fast as this core can for `time`, after a while for warming up; packets per second that arrived.
+    pub(super) fn flood(
+        &mut self,
+        path: Path,
+        size: usize,
+        target: Target<'_>,
+        duration: Duration,
+    ) -> anyhow::Result<f64> {
+        let mut source = Source::new(path, size, target)?;
+        self.send_for(&mut source, duration / 4);
+        let (before, start) = (self.arrived(path)?, time::now_std());
+        self.send_for(&mut source, duration);
+        let (after, took) = (self.arrived(path)?, start.elapsed());
+        self.settle();
+        Ok((after - before) as f64 / took.as_secs_f64())
+    }
+
+    fn send_for(&mut self, source: &mut Source<'_>, duration: Duration) {
+        let start = time::now_std();
+        while start.elapsed() < duration {
+            self.send(source, BATCH, None);
+        }
+    }
+
+    /// Sends `count` packets of the source, marked with their number and the time when there is one.
+    fn send(&mut self, source: &mut Source<'_>, count: usize, marks: Option<(u32, u64)>) -> usize {
+        source.fill(&mut self.batch, count, marks);
+        let port = if source.path == Path::Downlink { &mut self.server } else { &mut self.gnb };
+        port.transmit(&mut self.batch, &self.all[..count]).packets
+    }
+
+    /// Packets that the interface at the path's end has received.
+    fn arrived(&mut self, path: Path) -> anyhow::Result<u64> {
+        self.counters[usize::from(path != Path::Downlink)].read()
+    }
+
+    /// Takes what has arrived, until nothing comes any more.
+    pub(super) fn settle(&mut self) {
+        let mut quiet = time::now_std();
+        while quiet.elapsed() < Duration::from_millis(5) {
+            for path in Path::ALL {
+                if self.take(path, |_, _| ()) > 0 {
+                    quiet = time::now_std();
+                }
+            }
+        }
+    }
+
+    /// Takes waiting packets at a path's end; calls `see` with number and sending time of each.
+    fn take(&mut self, path: Path, mut see: impl FnMut(u32, u64)) -> usize {
+        let port = match path {
+            Path::Uplink => &mut self.server,
+            Path::Downlink => &mut self.gnb,
+            Path::Relay => &mut self.other_upf,
+        };
+        // An ICMP error of an earlier packet is like nothing received.
+        let received = port.receive(&mut self.taken).unwrap_or(0);
+        for buffer in self.taken.buffers() {
+            let mark = match path {
+                Path::Uplink => marked_payload(buffer.packet()),
+                _ => gtpu::Packet::new(buffer.packet()).ok().and_then(|outer| marked(outer.payload())),
+            };
+            if let Some((number, time_ns)) = mark {
+                see(number, time_ns);
+            }
+        }
+        received
+    }
+
+    /// One packet at a time, `every` so often: what a packet takes when nothing else is under way.
+    pub(super) fn latency_low(
+        &mut self,
+        path: Path,
+        target: Target<'_>,
+        (count, every): (usize, Duration),
+    ) -> anyhow::Result<Latency> {
+        let mut source = Source::new(path, super::traffic::SMALLEST + 24, target)?;
+        let (mut times, mut lost) = (Vec::with_capacity(count), 0);
+        let epoch = time::now_std();
+        for number in 0..count as u32 {
+            let start = time::now_std();
+            self.send(&mut source, 1, Some((number, (start - epoch).as_nanos() as u64)));
+            let mut found = None;
+            while found.is_none() && start.elapsed() < LOST {
+                let mut at = None;
+                self.take(path, |of, _| at = at.or((of == number).then_some(())));
+                found = at.map(|()| start.elapsed());
+            }
+            match found {
+                Some(took) => times.push(took.as_nanos() as f64 / 1e3),
+                None => lost += 1,
+            }
+            while start.elapsed() < every {
+                std::hint::spin_loop();
+            }
+        }
+        Ok(Latency { p50: quantile(&times, 0.5), p99: quantile(&times, 0.99), lost, timed: times.len() })
+    }
+
+    /// A steady stream of `rate` packets per second for `duration`.
+    pub(super) fn latency_loaded(
+        &mut self,
+        path: Path,
+        target: Target<'_>,
+        (rate, duration): (f64, Duration),
+    ) -> anyhow::Result<Latency> {
+        let mut source = Source::new(path, super::traffic::SMALLEST + 24, target)?;
+        let mut times = Vec::with_capacity((rate * duration.as_secs_f64()) as usize + BATCH);
+        let epoch = time::now_std();
+        let mut sent = 0_u32;
+        let mut last = epoch;
+        loop {
+            let now = time::now_std();
+            let elapsed = now - epoch;
+            if elapsed < duration {
+                let due = (elapsed.as_secs_f64() * rate) as u32;
+                // Few at a time: packets of one burst wait for each other.
+                let count = (due.saturating_sub(sent) as usize).min(BATCH / 4);
+                if count > 0 {
+                    self.send(&mut source, count, Some((sent, elapsed.as_nanos() as u64)));
+                    sent += count as u32;
+                }
+            } else if now - last > LOST {
+                break;
+            }
+            let mut marks = [0_u64; BATCH];
+            let mut found = 0;
+            self.take(path, |_, time_ns| {
+                marks[found.min(BATCH - 1)] = time_ns;
+                found += 1;
+            });
+            if found > 0 {
+                last = time::now_std();
+                let now_ns = (last - epoch).as_nanos() as u64;
+                let took = marks[..found.min(BATCH)].iter().map(|at| now_ns.saturating_sub(*at) as f64 / 1e3);
+                times.extend(took);
+            }
+        }
+        let lost = (sent as usize).saturating_sub(times.len());
+        Ok(Latency { p50: quantile(&times, 0.5), p99: quantile(&times, 0.99), lost, timed: times.len() })
+    }
+}
+
+/// Packets of random subscribers for a path.
+struct Source<'a> {
+    path: Path,
+    target: Target<'a>,
+    template: Template,
+    draw: Draw,
+}
+
+impl<'a> Source<'a> {
+    fn new(path: Path, size: usize, target: Target<'a>) -> anyhow::Result<Source<'a>> {
+        let template = Template::new(path != Path::Downlink, size)?.shifted(target.shift);
+        Ok(Source { path, target, template, draw: Draw::new(target.teids.len(), 9) })
+    }
+
+    fn fill(&mut self, batch: &mut Batch, count: usize, marks: Option<(u32, u64)>) {
+        batch.clear();
+        for at in 0..count as u32 {
+            let (subscriber, _) = self.draw.next();
+            if let Some((number, time_ns)) = marks {
+                self.template.mark(number + at, time_ns);
+            }
+            let teid = self.target.teids[subscriber.0 as usize];
+            let packet = self.template.fill(subscriber, teid, false);
+            match self.path {
+                Path::Uplink | Path::Relay => batch.push(packet, self.target.n3),
+                // The socket makes the headers itself.
+                Path::Downlink => {
+                    let payload = packet::ipv4::HEADER_LEN + 8;
+                    batch.push(&packet[payload..], ue_socket(subscriber, self.target.shift))
+                }
+            };
+        }
+    }
+}
+
+fn ue_socket(subscriber: Subscriber, shift: u32) -> SocketAddr {
+    let address = Ipv4Addr::from_bits(subscriber.ue().to_bits() + shift);
+    SocketAddr::new(IpAddr::V4(address), UE_PORT)
+}
+
+/// The packets that an interface has received, from /proc.
+struct Counter {
+    file: File,
+    interface: &'static str,
+}
+
+impl Counter {
+    fn open(namespace: &NetNs, interface: &'static str) -> anyhow::Result<Counter> {
+        // The file belongs to the namespace it was opened in, whoever reads it.
+        let file = namespace.enter(|| File::open("/proc/thread-self/net/dev"))??;
+        Ok(Counter { file, interface })
+    }
+
+    fn read(&mut self) -> anyhow::Result<u64> {
+        let mut text = String::new();
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.read_to_string(&mut text)?;
+        received(&text, self.interface).with_context(|| format!("{} is not in {text}", self.interface))
+    }
+}
+
+/// Received packets of an interface: the second number of its line.
+fn received(text: &str, interface: &str) -> Option<u64> {
+    let numbers = text.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'))?;
+    numbers.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn received_packets_are_the_second_number() {
+        let text = "Inter-| Receive\n face |bytes packets\n    lo:  1 2 3\n  n3: 700 9 0 0 0 0 0 0 5 6\n";
+        assert_eq!((received(text, "n3"), received(text, "n6")), (Some(9), None));
+    }
+}

@@ -1,0 +1,220 @@
+//! Whole user planes across namespaces: packets come from a gNB's socket, go through the UPF's threads on one core, and
+//! arrive at the data network's, and the other way; on the relay path both sides are sockets.
+//!
+//! One thread on another core is gNB and data network. Contenders are there at the same time and take turns: the UPF; the
+//! bare forwarder, which makes the same system calls and nothing else; the textbook user plane with system calls for
+//! each packet.
+
+use anyhow::bail;
+use net::time::Duration;
+
+use super::bare::{self, Forwarder, Work};
+use super::client::{Client, Established};
+use super::ends::{self, Ends, Latency, Path, Target};
+use super::network::{BARE_POOL, Network, TEXTBOOK_POOL};
+use super::subscriber::{Subscriber, UPF};
+use super::textbook::Textbook;
+use super::under_test::UnderTest;
+use super::{MPPS, RATE, Run, US};
+use crate::stats::median;
+
+/// A contender with the places where it takes packets.
+struct Contender {
+    name: &'static str,
+    n3: std::net::SocketAddr,
+    relay: std::net::SocketAddr,
+    shift: u32,
+    relay_shift: u32,
+}
+
+impl Contender {
+    fn target<'a>(&self, path: Path, teids: &'a [u32], relay_teids: &'a [u32]) -> Target<'a> {
+        match path {
+            Path::Relay => Target { n3: self.relay, teids: relay_teids, shift: self.relay_shift },
+            _ => Target { n3: self.n3, teids, shift: self.shift },
+        }
+    }
+}
+
+/// A backend of the UPF's interfaces.
+pub(super) struct Backend {
+    /// Its name in series.
+    pub(super) name: &'static str,
+    /// Further keys of the UPF's section, and of its data network.
+    pub(super) n3: &'static str,
+    pub(super) n6: &'static str,
+    /// Whether the contenders on kernel sockets take part.
+    pub(super) contenders: bool,
+}
+
+/// Kernel sockets and TUN devices.
+pub(super) const KERNEL: Backend = Backend { name: "kernel", n3: "", n6: "", contenders: true };
+
+/// Measures rates and latencies with `sessions` sessions.
+///
+/// # Errors
+/// No right to make namespaces, or the UPF does not work.
+pub(super) fn run(run: &mut Run, backend: &Backend, sessions: usize, core: usize) -> anyhow::Result<()> {
+    run.progress.say(&format!("{}: {sessions} sessions", backend.name));
+    let network = Network::build()?;
+    // Half of the sessions are relayed ones.
+    let config = super::world::config(2 * sessions, backend.n3, backend.n6)?;
+    let upf = UnderTest::start(&network.upf, config, core)?;
+    let mut client = Client::associate(&network.gnb)?;
+    let all = sessions as u32;
+    let plain = (0..all).map(|number| Subscriber(number).request(ends::gnb()));
+    let relayed =
+        (all..2 * all).map(|number| Subscriber(number).relayed(ends::gnb(), ends::other_upf().ip()));
+    let (established, took) = client.establish(plain.chain(relayed))?;
+    run.results.add(
+        format!("{}.n4.sessions_per_s", backend.name),
+        RATE,
+        sessions,
+        established.len() as f64 / took.as_secs_f64(),
+    );
+    let teids = |sessions: &[Established]| sessions.iter().map(|session| session.teid).collect::<Vec<u32>>();
+    let (plain, relayed) = (teids(&established[..sessions]), teids(&established[sessions..]));
+
+    let mut contenders = vec![Contender {
+        name: "upf",
+        n3: std::net::SocketAddr::new(UPF.into(), packet::gtpu::PORT),
+        relay: std::net::SocketAddr::new(UPF.into(), packet::gtpu::PORT),
+        shift: 0,
+        relay_shift: all,
+    }];
+    let mut forwarders = Vec::new();
+    if backend.contenders {
+        let shift = bare::shift(TEXTBOOK_POOL)?;
+        let textbook = Textbook::new(&plain, shift, Some(ends::gnb()))?;
+        for (name, pool, work) in
+            [("bare", BARE_POOL, Work::Bare), ("textbook", TEXTBOOK_POOL, Work::Textbook(Box::new(textbook)))]
+        {
+            let forwarder = Forwarder::start(&network, core, work)?;
+            let shift = bare::shift(pool)?;
+            contenders.push(Contender {
+                name,
+                n3: forwarder.n3,
+                relay: forwarder.relay,
+                shift,
+                relay_shift: shift,
+            });
+            forwarders.push(forwarder);
+        }
+    }
+    let mut measurement = Measurement { run, backend, sessions, ends: Ends::new(&network)?, plain, relayed };
+    measurement.check(&contenders)?;
+    measurement.rates(&contenders)?;
+    measurement.latencies(&contenders)?;
+    measurement.account(&upf);
+    drop(forwarders);
+    upf.stop()
+}
+
+struct Measurement<'a> {
+    run: &'a mut Run,
+    backend: &'a Backend,
+    sessions: usize,
+    ends: Ends,
+    plain: Vec<u32>,
+    relayed: Vec<u32>,
+}
+
+impl Measurement<'_> {
+    /// Packets arrive at all, on every path of every contender.
+    fn check(&mut self, contenders: &[Contender]) -> anyhow::Result<()> {
+        for contender in contenders {
+            for path in paths(contender) {
+                let target = contender.target(path, &self.plain, &self.relayed);
+                // The first packets find no neighbour yet.
+                self.ends.latency_low(path, target, (10, Duration::from_millis(1)))?;
+                let found = self.ends.latency_low(path, target, (20, Duration::from_micros(200)))?;
+                if found.timed < 15 {
+                    bail!("{} {}: {} of 20 packets arrived", contender.name, path.name(), found.timed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn rates(&mut self, contenders: &[Contender]) -> anyhow::Result<()> {
+        for round in 0..self.run.plan.network_rounds {
+            for size in self.run.plan.network_sizes.clone() {
+                for path in Path::ALL {
+                    self.run.progress.say(&format!(
+                        "{}: {} sessions, {size} octets, {}, round {round}",
+                        self.backend.name,
+                        self.sessions,
+                        path.name()
+                    ));
+                    for contender in contenders.iter().filter(|of| paths(of).any(|of| of == path)) {
+                        let target = contender.target(path, &self.plain, &self.relayed);
+                        let rate = self.ends.flood(path, size, target, self.run.plan.network_sample)?;
+                        let name = self.name(contender, path, &format!("{size}.mpps"));
+                        self.run.results.add(name, MPPS, self.sessions, rate / 1e6);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One-way times alone, and at four fifths of the contender's own rate.
+    fn latencies(&mut self, contenders: &[Contender]) -> anyhow::Result<()> {
+        let size = self.run.plan.network_sizes[0];
+        for _ in 0..self.run.plan.network_rounds {
+            for path in Path::ALL {
+                for contender in contenders.iter().filter(|of| paths(of).any(|of| of == path)) {
+                    let target = contender.target(path, &self.plain, &self.relayed);
+                    let low = self.ends.latency_low(path, target, self.run.plan.low)?;
+                    let name = self.name(contender, path, &format!("{size}.mpps"));
+                    let most = 1e6 * median(self.run.results.samples(&name, self.sessions));
+                    let loaded = (0.8 * most, self.run.plan.network_sample);
+                    let loaded = self.ends.latency_loaded(path, target, loaded)?;
+                    self.add(contender, path, "low", low);
+                    self.add(contender, path, "load80", loaded);
+                    self.ends.settle();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn name(&self, contender: &Contender, path: Path, what: &str) -> String {
+        format!("{}.{}.{}.{what}", self.backend.name, contender.name, path.name())
+    }
+
+    fn add(&mut self, contender: &Contender, path: Path, load: &str, latency: Latency) {
+        for (what, value) in [("p50", latency.p50), ("p99", latency.p99)] {
+            if value.is_finite() {
+                let name = self.name(contender, path, &format!("{load}.{what}"));
+                self.run.results.add(name, US, self.sessions, value);
+            }
+        }
+        let lost = latency.lost as f64 / (latency.lost + latency.timed).max(1) as f64;
+        let name = self.name(contender, path, &format!("{load}.lost"));
+        self.run.results.add(name, super::SHARE, self.sessions, 100.0 * lost);
+    }
+
+    /// The UPF's own counters must not name a reason that a flood does not have.
+    fn account(&mut self, upf: &UnderTest) {
+        const EXPECTED: [&str; 3] = ["tx_queue_full", "tx_error", "link_local"];
+        let stats = upf.stats();
+        let drops = stats["drops"].as_object().cloned().unwrap_or_default();
+        let odd: Vec<String> = drops
+            .iter()
+            .filter(|(reason, _)| !EXPECTED.contains(&reason.as_str()))
+            .map(|(reason, count)| format!("{reason}: {count}"))
+            .collect();
+        let sent = stats["interfaces"]["n6"]["sent"]["packets"].as_u64().unwrap_or(0);
+        let detail = if odd.is_empty() { format!("{sent} packets sent on N6") } else { odd.join(", ") };
+        let name = format!("{} with {} sessions drops nothing of its own", self.backend.name, self.sessions);
+        self.run.check(&name, odd.is_empty() && sent > 0, detail);
+    }
+}
+
+/// The paths that a contender has.
+fn paths(contender: &Contender) -> impl Iterator<Item = Path> {
+    // A textbook user plane relays with the same rules as it forwards: there is nothing of its own to see.
+    let relays = contender.name != "textbook";
+    Path::ALL.into_iter().filter(move |path| relays || *path != Path::Relay)
+}

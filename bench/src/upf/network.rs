@@ -1,0 +1,79 @@
+//! Three namespaces of this machine: gNBs, UPF, data network; a veth link on N3, another on N6.
+//!
+//! They have no names, so nothing is left behind however the process ends.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use anyhow::Context as _;
+use net::link::{Cidr, Links};
+use net::netns::NetNs;
+use net::process::Command;
+use net::time::Duration;
+
+use super::subscriber::{CP, GNBS, SERVER, UE_POOL, UPF};
+
+/// The UPF's address on N6.
+pub(crate) const N6: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 1);
+/// Further pools of UE addresses, for the devices of the bare forwarder and of the textbook user plane.
+pub(crate) const BARE_POOL: &str = "10.128.0.0/10";
+pub(crate) const TEXTBOOK_POOL: &str = "100.64.0.0/10";
+/// MTU of both links: a tunnel header around 1500 octets, and more.
+const MTU: u32 = 3000;
+/// Packets that a link may queue.
+const QUEUE: u32 = 4096;
+
+/// The namespaces, with links between them.
+pub(crate) struct Network {
+    pub(crate) gnb: NetNs,
+    pub(crate) upf: NetNs,
+    pub(crate) dn: NetNs,
+}
+
+impl Network {
+    /// Builds it.
+    ///
+    /// # Errors
+    /// No right to.
+    pub(crate) fn build() -> anyhow::Result<Network> {
+        let new = || NetNs::new().context("create a network namespace (needs root: see `godwit doctor`)");
+        let network = Network { gnb: new()?, upf: new()?, dn: new()? };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(network.link())?;
+        Ok(network)
+    }
+
+    async fn link(&self) -> anyhow::Result<()> {
+        let at_upf = Links::in_ns(&self.upf)?;
+        let gnbs = (0..GNBS).map(|number| Ipv4Addr::from_bits(CP.to_bits() + number)).collect();
+        for (name, near, far, addresses) in [("n3", UPF, &self.gnb, gnbs), ("n6", N6, &self.dn, vec![SERVER])]
+        {
+            let at_far = Links::in_ns(far)?;
+            at_upf.add_veth(name, name, far).await?;
+            for links in [&at_upf, &at_far] {
+                links.set_mtu(name, MTU).await?;
+                links.set_txqueuelen(name, QUEUE).await?;
+                links.up(name).await?;
+            }
+            at_upf.add_address(name, cidr(near, 24)).await?;
+            for address in addresses {
+                at_far.add_address(name, cidr(address, 24)).await?;
+            }
+            // Packets as they are on a wire: whole checksums, no super-packets.
+            for namespace in [&self.upf, far] {
+                let off = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"];
+                let command = Command::new("ethtool").args(["-K", name]).args(off).namespace(namespace);
+                // Without ethtool the links are as good; only what other backends see differs.
+                let _ = command.output(Duration::from_secs(10)).await;
+            }
+        }
+        let at_dn = Links::in_ns(&self.dn)?;
+        for pool in [UE_POOL, BARE_POOL, TEXTBOOK_POOL] {
+            at_dn.add_route(pool.parse().context("pool")?, Some(IpAddr::V4(N6)), Some("n6")).await?;
+        }
+        Ok(())
+    }
+}
+
+fn cidr(address: Ipv4Addr, prefix: u8) -> Cidr {
+    Cidr::new(IpAddr::V4(address), prefix).expect("the prefixes above fit their family")
+}

@@ -1,0 +1,46 @@
+//! The promised figures, and those published, from the samples.
+
+use crate::result::Experiment;
+use crate::samples::Results;
+
+/// Numbers of sessions as they stand in names.
+const SESSIONS: [(usize, &str); 4] = [(1, "1"), (1000, "1k"), (100_000, "100k"), (1_000_000, "1m")];
+
+/// Adds ratios and published values.
+pub(super) fn write(results: &Results, experiment: &mut Experiment) {
+    let mut add = |name: String, value: Option<f64>| {
+        if let Some(value) = value.filter(|value| value.is_finite()) {
+            experiment.ratios.insert(name, value);
+        }
+    };
+    for (sessions, name) in SESSIONS {
+        let mpps =
+            |direction: &str| results.median(&format!("memory.pipeline.{direction}.64.mpps"), sessions);
+        add(format!("pipeline_mpps_{name}"), mpps("mixed"));
+        add(format!("pipeline_mpps_{name}_uplink"), mpps("uplink"));
+        add(format!("pipeline_mpps_{name}_downlink"), mpps("downlink"));
+        let ratio = results.ratio("memory.pipeline.mixed.64.mpps", "memory.textbook.mixed.64.mpps", sessions);
+        add(format!("pipeline_vs_textbook_{name}"), ratio);
+    }
+    add("bytes_per_session".to_owned(), results.median("memory.pipeline.bytes", 1_000_000));
+    add("n4_sessions_per_s".to_owned(), results.median("kernel.n4.sessions_per_s", 1000));
+    // The relay path has sockets on both sides, as the bare forwarder of the goal.
+    for (path, suffix) in [("relay", ""), ("uplink", "_uplink"), ("downlink", "_downlink")] {
+        let of = |contender: &str| format!("kernel.{contender}.{path}.64.mpps");
+        add(format!("kernel_vs_bare{suffix}"), results.ratio(&of("upf"), &of("bare"), 1000));
+        add(format!("kernel_vs_textbook{suffix}"), results.ratio(&of("upf"), &of("textbook"), 1000));
+        add(format!("kernel_mpps{suffix}"), results.median(&of("upf"), 1000));
+        // What the tunnel's rules cost against plain forwarding: more time per packet, as a share.
+        let slower = results.ratio(&of("bare"), &of("upf"), 1000).map(|ratio| ratio - 1.0);
+        add(format!("tunnel_vs_plain_forward_cost_kernel{suffix}"), slower);
+    }
+    for path in ["uplink", "downlink"] {
+        for (load, what) in [("low", "p50"), ("low", "p99"), ("load80", "p50"), ("load80", "p99")] {
+            for contender in ["upf", "bare", "textbook"] {
+                let us = results.median(&format!("kernel.{contender}.{path}.{load}.{what}"), 1000);
+                let name = if contender == "upf" { String::new() } else { format!("_{contender}") };
+                add(format!("kernel_us_{path}_{load}_{what}{name}"), us);
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Packets of random subscribers, made quickly: templates whose addresses, ports and TEID are filled in.
+
+use classifier::generate::Random;
+use packet::gtpu::{PduSession, build_gpdu};
+use packet::transport::build_udp;
+use packet::{checksum, ipv4, protocol};
+
+use super::subscriber::{OTHER_PORT, QFI, SERVER, Subscriber};
+
+/// Octets of the GTP-U header with a PDU Session Container.
+pub(crate) const TUNNEL: usize = 16;
+/// Octets of the smallest user packet that holds a sequence number: IPv4, UDP and 12 of payload.
+pub(crate) const SMALLEST: usize = 40;
+/// The UE's port.
+pub(crate) const UE_PORT: u16 = 40_000;
+
+/// Which way packets go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Direction {
+    /// From gNBs to the data network.
+    Uplink,
+    /// To gNBs.
+    Downlink,
+    /// Batches of both in turn.
+    Mixed,
+}
+
+impl Direction {
+    pub(crate) const ALL: [Direction; 3] = [Direction::Uplink, Direction::Downlink, Direction::Mixed];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Direction::Uplink => "uplink",
+            Direction::Downlink => "downlink",
+            Direction::Mixed => "mixed",
+        }
+    }
+
+    /// Whether batch number `at` goes up.
+    pub(crate) fn is_up(self, at: usize) -> bool {
+        match self {
+            Direction::Uplink => true,
+            Direction::Downlink => false,
+            Direction::Mixed => at.is_multiple_of(2),
+        }
+    }
+}
+
+/// A packet to be filled in.
+pub(crate) struct Template {
+    up: bool,
+    packet: Vec<u8>,
+    /// Added to UE addresses: for the device of a bare forwarder, which has another pool.
+    shift: u32,
+}
+
+impl Template {
+    /// User packets of `size` octets.
+    ///
+    /// # Errors
+    /// A size that no packet has.
+    pub(crate) fn new(up: bool, size: usize) -> anyhow::Result<Template> {
+        let payload = vec![0; size.max(SMALLEST) - ipv4::HEADER_LEN - 8];
+        let ue = Subscriber(0).ue();
+        let (from, to) = if up { (ue, SERVER) } else { (SERVER, ue) };
+        let mut datagram = build_udp((from.into(), UE_PORT), (to.into(), OTHER_PORT), &payload)?;
+        // UDP without checksum, which in IPv4 may be: nothing here looks at it.
+        datagram[6..8].fill(0);
+        let inner = ipv4::Header::new(from, to, protocol::UDP).build(&datagram)?;
+        let packet = if up { build_gpdu(0, Some(PduSession::Uplink { qfi: QFI }), &inner)? } else { inner };
+        Ok(Template { up, packet, shift: 0 })
+    }
+
+    /// With UE addresses so much further on.
+    pub(crate) fn shifted(mut self, shift: u32) -> Template {
+        self.shift = shift;
+        self
+    }
+
+    /// The packet of a subscriber, to its service or to something else. `teid` is where the UPF takes uplink packets.
+    #[inline]
+    pub(crate) fn fill(&mut self, subscriber: Subscriber, teid: u32, service: bool) -> &[u8] {
+        let ip = if self.up { TUNNEL } else { 0 };
+        if self.up {
+            self.packet[4..8].copy_from_slice(&teid.to_be_bytes());
+        }
+        let port = if service { subscriber.service_port() } else { OTHER_PORT };
+        let (ue_at, ports) = if self.up { (12, [UE_PORT, port]) } else { (16, [port, UE_PORT]) };
+        let inner = &mut self.packet[ip..];
+        let ue = subscriber.ue().to_bits() + self.shift;
+        inner[ue_at..ue_at + 4].copy_from_slice(&ue.to_be_bytes());
+        inner[20..22].copy_from_slice(&ports[0].to_be_bytes());
+        inner[22..24].copy_from_slice(&ports[1].to_be_bytes());
+        inner[10..12].fill(0);
+        let sum = checksum::checksum(&inner[..ipv4::HEADER_LEN]);
+        inner[10..12].copy_from_slice(&sum.to_be_bytes());
+        &self.packet
+    }
+
+    /// Writes what tells packets apart into the payload: a number and a time.
+    pub(crate) fn mark(&mut self, sequence: u32, time_ns: u64) {
+        let at = if self.up { TUNNEL } else { 0 } + ipv4::HEADER_LEN + 8;
+        self.packet[at..at + 4].copy_from_slice(&sequence.to_be_bytes());
+        self.packet[at + 4..at + 12].copy_from_slice(&time_ns.to_be_bytes());
+    }
+}
+
+/// Reads what [`Template::mark`] wrote, from a user packet.
+pub(crate) fn marked(inner: &[u8]) -> Option<(u32, u64)> {
+    let payload = inner.get(ipv4::HEADER_LEN + 8..)?;
+    marked_payload(payload)
+}
+
+/// The same from what a UDP socket received.
+pub(crate) fn marked_payload(payload: &[u8]) -> Option<(u32, u64)> {
+    let sequence = u32::from_be_bytes(payload.get(..4)?.try_into().ok()?);
+    Some((sequence, u64::from_be_bytes(payload.get(4..12)?.try_into().ok()?)))
+}
+
+/// Draws subscribers, half of them with a packet of their service.
+pub(crate) struct Draw {
+    random: Random,
+    subscribers: usize,
+}
+
+impl Draw {
+    pub(crate) fn new(subscribers: usize, seed: u64) -> Draw {
+        Draw { random: Random::new(seed), subscribers }
+    }
+
+    #[inline]
+    pub(crate) fn next(&mut self) -> (Subscriber, bool) {
+        let service = self.random.bits() & 1 == 0;
+        (Subscriber(self.random.below(self.subscribers) as u32), service)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::flow::Flow;
+    use packet::gtpu::Packet;
+
+    #[test]
+    fn filled_in_packets_are_whole() {
+        for (up, size) in [(true, 64), (false, 64), (true, 1500), (false, 40)] {
+            let mut template = Template::new(up, size).unwrap();
+            template.mark(7, 99);
+            let bytes = template.fill(Subscriber(70_000), 0x1234_5678, true).to_vec();
+            let inner = if up {
+                let outer = Packet::new(&bytes).unwrap();
+                assert_eq!((outer.teid(), outer.header_len()), (0x1234_5678, TUNNEL));
+                outer.payload().to_vec()
+            } else {
+                bytes
+            };
+            let flow = Flow::parse(&inner).unwrap();
+            let ue = if up { flow.source } else { flow.destination };
+            assert_eq!((flow.length, ue), (size, Subscriber(70_000).ue().into()));
+            assert!(ipv4::Packet::new(&inner).unwrap().checksum_ok());
+            assert_eq!(marked(&inner), Some((7, 99)));
+        }
+    }
+}

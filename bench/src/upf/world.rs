@@ -1,0 +1,219 @@
+//! The pipeline under test with its sessions, without threads, sockets or N4: the one place that knows the insides of `upf`.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::Context as _;
+use classifier::Rule;
+use packet::gtpu;
+use pktio::{Batch, Port, Sent};
+use tokio::sync::mpsc;
+use upf::pipeline::guard::Guard;
+use upf::pipeline::{Event, Input, Pipeline, Ports};
+use upf::plan::{
+    Action, Arrival, Container, Destination, Direction, Enforcement, Forward, OuterHeader, Pdr, Place, Plan,
+    Qer, UeAddresses, Urr,
+};
+use upf::session::Session;
+use upf::stats::WorkerStats;
+use upf::tables::{Tables, Writer};
+
+use super::subscriber::{CP, QFI, RATE_KBPS, Subscriber, UE_POOL, UPF};
+
+/// A pipeline and what it looks up in.
+pub(super) struct World {
+    sessions: Vec<Session>,
+    pipeline: Pipeline,
+    stats: Arc<[WorkerStats]>,
+    discard: Ports,
+    record: Ports,
+    sent: Record,
+    /// TEIDs of the subscribers, in order.
+    pub(super) teids: Vec<u32>,
+    /// What the process grew by while they were published.
+    pub(super) bytes: u64,
+    _writer: Writer,
+    _events: mpsc::Receiver<Event>,
+    epoch: Instant,
+}
+
+/// Packets that were sent, and where.
+type Record = Arc<Mutex<Vec<(Vec<u8>, SocketAddr)>>>;
+
+/// The configuration of a UPF for `sessions` sessions; `n6` is a list of further keys of the data network.
+pub(crate) fn config(sessions: usize, n3: &str, n6: &str) -> anyhow::Result<upf::Config> {
+    let tunnels = (sessions + 1).next_power_of_two().max(1024);
+    let text = format!(
+        r#"{{"pfcp": "{UPF}:8805", "gtpu": "{UPF}:2152", "max_tunnels": {tunnels}{n3},
+            "dnn": [{{"name": "internet", "tun": "gw0", "mtu": 9000, "ue_pool": {{"ipv4": "{UE_POOL}"}}{n6}}}]}}"#
+    );
+    Ok(serde_json::from_str(&text)?)
+}
+
+impl World {
+    /// With `count` sessions, published without N4: what they take of memory is the data plane's part.
+    ///
+    /// # Errors
+    /// A session is refused.
+    pub(super) fn new(count: usize) -> anyhow::Result<World> {
+        let config = Arc::new(config(count, "", "")?);
+        let tables = Arc::new(Tables::new(&config));
+        let mut writer = Writer::new(Arc::clone(&tables), &config, 1, 5);
+        let (mut sessions, mut teids) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let before = resident_bytes()?;
+        for number in 0..count as u32 {
+            let teid = writer.allocate().context("no TEID is left")?;
+            sessions.push(writer.establish(&plan(Subscriber(number), teid))?);
+            teids.push(teid);
+        }
+        let bytes = resident_bytes()?.saturating_sub(before);
+        let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
+        let (sender, events) = mpsc::channel(16);
+        let guard = Arc::new(Guard::new(&config, []));
+        let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), config.gtpu, 1, sender, guard);
+        let sent = Record::default();
+        let ports = |sent: Option<&Record>| {
+            let port = || Box::new(Sink(sent.cloned())) as Box<dyn Port>;
+            Ports { n3: port(), n6: vec![port()] }
+        };
+        let (discard, record) = (ports(None), ports(Some(&sent)));
+        let epoch = net::time::now_std();
+        Ok(World {
+            sessions,
+            pipeline,
+            stats,
+            discard,
+            record,
+            sent,
+            teids,
+            bytes,
+            _events: events,
+            epoch,
+            _writer: writer,
+        })
+    }
+
+    /// Takes a batch through the pipeline, as a worker does.
+    #[inline]
+    pub(super) fn process(&mut self, up: bool, batch: &mut Batch) {
+        let input = if up { Input::N3 } else { Input::N6(0) };
+        let now_ns = net::time::now_std().duration_since(self.epoch).as_nanos() as u64;
+        self.pipeline.process(input, batch, now_ns, &mut self.discard);
+    }
+
+    /// The same, and returns what was sent.
+    pub(super) fn process_and_show(&mut self, up: bool, batch: &mut Batch) -> Vec<(Vec<u8>, SocketAddr)> {
+        let input = if up { Input::N3 } else { Input::N6(0) };
+        let now_ns = net::time::now_std().duration_since(self.epoch).as_nanos() as u64;
+        self.pipeline.process(input, batch, now_ns, &mut self.record);
+        std::mem::take(&mut *self.sent.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Packets sent on N6 and N3.
+    pub(super) fn sent(&self) -> [u64; 2] {
+        let stats = &self.stats[0];
+        [stats.n6.downlink.get().packets, stats.n3.downlink.get().packets]
+    }
+
+    /// What usage reporting counted in all sessions, up and down.
+    pub(super) fn counted(&self) -> [u64; 2] {
+        self.sessions.iter().fold([0, 0], |[up, down], session| {
+            let (uplink, downlink) = session.usage();
+            [up + uplink.packets, down + downlink.packets]
+        })
+    }
+
+    /// Where packets come from.
+    pub(super) fn peer() -> SocketAddr {
+        SocketAddr::new(CP.into(), gtpu::PORT)
+    }
+}
+
+/// A port that takes everything, and keeps it when asked to.
+struct Sink(Option<Record>);
+
+impl Port for Sink {
+    fn receive(&mut self, _: &mut Batch) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+        let buffers = batch.buffers();
+        let packets = selected.iter().filter_map(|at| buffers.get(usize::from(*at)));
+        if let Some(record) = &self.0 {
+            let kept = packets.clone().map(|buffer| (buffer.packet().to_vec(), buffer.peer));
+            record.lock().unwrap_or_else(PoisonError::into_inner).extend(kept);
+        }
+        let bytes = packets.map(pktio::Buffer::len).sum();
+        Sent { packets: selected.len(), bytes, ..Sent::default() }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// A subscriber's session as N4 would plan it: the rules of [`Subscriber::request`].
+fn plan(subscriber: Subscriber, teid: u32) -> Plan {
+    let ue = UeAddresses { ipv4: vec![subscriber.ue()], ..UeAddresses::default() };
+    let pdr = |id: u16, direction| {
+        let header = OuterHeader {
+            teid: subscriber.gnb_teid(),
+            peer: subscriber.gnb(),
+            container: Container::Downlink,
+        };
+        let to = match direction {
+            Direction::Uplink => Destination::DataNetwork(0),
+            Direction::Downlink => Destination::Tunnel(header),
+        };
+        Pdr {
+            id,
+            direction,
+            check_source: direction == Direction::Uplink,
+            action: Action::Forward(Forward { to, tos: None }),
+            notify: false,
+            duplicates: Vec::new(),
+            qers: vec![0],
+            urrs: vec![0],
+            qfi: Some(QFI),
+            rqi: false,
+            ppi: None,
+        }
+    };
+    let rules = |up: bool, first: u32| {
+        let of =
+            subscriber.rules(up).map(|rule| Rule { id: first + rule.id, value: first + rule.value, ..rule });
+        of.to_vec()
+    };
+    let enforcement = Enforcement { open: true, mbr_kbps: Some(RATE_KBPS), gbr_kbps: None };
+    Plan {
+        seid: u64::from(subscriber.0) + 1,
+        native: ue.clone(),
+        ue,
+        arrivals: vec![
+            Arrival { place: Place::Tunnel(teid), rules: rules(true, 0) },
+            Arrival { place: Place::Native, rules: rules(false, 2) },
+        ],
+        pdrs: vec![
+            pdr(1, Direction::Uplink),
+            pdr(2, Direction::Uplink),
+            pdr(3, Direction::Downlink),
+            pdr(4, Direction::Downlink),
+        ],
+        qers: vec![Qer { id: 1, uplink: enforcement, downlink: enforcement }],
+        urrs: vec![Urr { id: 1, marks: Vec::new() }],
+        ..Plan::default()
+    }
+}
+
+/// Memory of this process that is in use, from /proc.
+pub(crate) fn resident_bytes() -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/status")?;
+    let line =
+        text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in /proc/self/status")?;
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kilobytes * 1024)
+}
