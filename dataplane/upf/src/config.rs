@@ -7,6 +7,8 @@ use net::link::Cidr;
 use serde::{Deserialize, Serialize};
 use types::Dnn;
 
+use crate::interface::{self, InterfaceConfig};
+
 /// Fewest and most octets of an N6 MTU: IPv6 needs 1280, buffers end at 9,000 and some.
 const MTU: std::ops::RangeInclusive<u32> = 1280..=9000;
 
@@ -18,6 +20,9 @@ pub struct Config {
     pub pfcp: SocketAddr,
     /// N3 and N9: address and port of GTP-U. gNBs are told this address.
     pub gtpu: SocketAddr,
+    /// How N3 is served; by the kernel's sockets unless said otherwise.
+    #[serde(default)]
+    pub n3: InterfaceConfig,
     /// Data networks.
     pub dnn: Vec<DnnConfig>,
     /// Most tunnel endpoints at once.
@@ -28,14 +33,18 @@ pub struct Config {
     pub classifier: Backend,
 }
 
-/// One data network: a TUN device and the UE addresses behind it.
+/// One data network: its interface and the UE addresses behind it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DnnConfig {
     /// Data network name, which N4 rules name as network instance.
     pub name: Dnn,
-    /// Name of the TUN device that is created for N6.
+    /// Name of the TUN device that is created for N6. Not with another interface.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tun: String,
+    /// How N6 is served; by a TUN device unless said otherwise.
+    #[serde(default)]
+    pub n6: InterfaceConfig,
     /// UE addresses. The device takes the first host address, so the SMF must not assign it.
     pub ue_pool: UePool,
     /// Hide UE addresses behind this machine's on the way out.
@@ -136,6 +145,14 @@ pub enum ConfigError {
     /// GTP-U on no particular address.
     #[error("upf.gtpu must be an address that gNBs reach, not {0}: it is sent to them as tunnel endpoint")]
     GtpuAddress(IpAddr),
+    /// How N3 or N6 is to be served.
+    #[error("{place}: {reason}")]
+    Interface {
+        /// Which of them.
+        place: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// Too few or too many tunnels.
     #[error("upf.max_tunnels must be between 1 and 1048576, not {0}")]
     MaxTunnels(u32),
@@ -153,11 +170,13 @@ impl Config {
         if self.dnn.is_empty() {
             return Err(ConfigError::NoDnn);
         }
+        self.n3.check().map_err(|reason| ConfigError::Interface { place: "upf.n3".to_owned(), reason })?;
+        self.check_devices()?;
         for (i, dnn) in self.dnn.iter().enumerate() {
             if self.dnn[..i].iter().any(|other| other.name == dnn.name) {
                 return Err(ConfigError::Twice(dnn.name.to_string()));
             }
-            if self.dnn[..i].iter().any(|other| other.tun == dnn.tun) {
+            if self.dnn[..i].iter().any(|other| !dnn.tun.is_empty() && other.tun == dnn.tun) {
                 return Err(ConfigError::Twice(dnn.tun.clone()));
             }
             dnn.validate()?;
@@ -166,14 +185,38 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Each device belongs to one interface: its frames are sorted out by one program.
+    fn check_devices(&self) -> Result<(), ConfigError> {
+        let all = std::iter::once(&self.n3).chain(self.dnn.iter().map(|dnn| &dnn.n6));
+        let mut devices: Vec<&str> = all.filter_map(|interface| interface.device.as_deref()).collect();
+        devices.sort_unstable();
+        match devices.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(ConfigError::Twice(pair[0].to_owned())),
+            None => Ok(()),
+        }
+    }
+}
+
 impl DnnConfig {
     fn validate(&self) -> Result<(), ConfigError> {
+        let place = || format!("upf.dnn {}: n6", self.name);
+        self.n6.check().map_err(|reason| ConfigError::Interface { place: place(), reason })?;
+        if self.n6.backend != interface::Backend::Kernel && (self.nat || !self.tun.is_empty()) {
+            let key = if self.nat { "nat" } else { "tun" };
+            let reason = format!("{key} is for the backend kernel only; leave it out");
+            return Err(ConfigError::Interface { place: place(), reason });
+        }
         let pool_error = |reason| ConfigError::Pool { dnn: self.name.to_string(), reason };
         if !MTU.contains(&self.mtu) {
             return Err(ConfigError::Mtu { dnn: self.name.to_string(), mtu: self.mtu });
         }
-        pktio::tun::check_name(&self.tun)
-            .map_err(|error| ConfigError::Tun { dnn: self.name.to_string(), reason: error.to_string() })?;
+        if self.n6.backend == interface::Backend::Kernel {
+            pktio::tun::check_name(&self.tun).map_err(|error| ConfigError::Tun {
+                dnn: self.name.to_string(),
+                reason: error.to_string(),
+            })?;
+        }
         match (self.ue_pool.ipv4, self.ue_pool.ipv6) {
             (None, None) => return Err(pool_error("is empty: give ipv4, ipv6 or both")),
             (Some(pool), _) if !pool.address().is_ipv4() => {
@@ -216,6 +259,32 @@ mod tests {
         serde_json::from_str(&format!(
             r#"{{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "dnn": []{line}}}"#
         ))
+    }
+
+    #[test]
+    fn interfaces_are_checked_where_they_stand() {
+        let check = |n3: &str, dnn: &str| {
+            let text = format!(
+                r#"{{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "n3": {n3},
+                     "dnn": [{{"name": "internet", "ue_pool": {{"ipv4": "10.45.0.0/16"}}, {dnn}}}]}}"#
+            );
+            serde_json::from_str::<Config>(&text).unwrap().validate().map_err(|error| error.to_string())
+        };
+        let af_xdp = |device: &str| format!(r#"{{"backend": "af_xdp", "device": "{device}"}}"#);
+        check("{}", r#""tun": "gw0""#).unwrap();
+        check(&af_xdp("eth0"), r#""tun": "gw0", "nat": true"#).unwrap();
+        check(&af_xdp("eth0"), &format!(r#""n6": {}"#, af_xdp("eth1"))).unwrap();
+        for (n3, dnn, said) in [
+            ("{}".to_owned(), String::new(), "tun"),
+            (af_xdp(""), r#""tun": "gw0""#.to_owned(), "upf.n3: the backend af_xdp needs a device"),
+            (af_xdp("eth0"), format!(r#""n6": {}"#, af_xdp("eth0")), "eth0 appears twice"),
+            ("{}".to_owned(), format!(r#""tun": "gw0", "n6": {}"#, af_xdp("e")), "internet: n6: tun is for"),
+            ("{}".to_owned(), format!(r#""nat": true, "n6": {}"#, af_xdp("e")), "internet: n6: nat is for"),
+        ] {
+            let dnn = if dnn.is_empty() { r#""mtu": 1400"#.to_owned() } else { dnn };
+            let error = check(&n3, &dnn).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
     }
 
     #[test]

@@ -15,10 +15,12 @@
 
 pub mod bridge;
 pub mod config;
+pub mod interface;
 pub mod n4;
 pub mod n6;
 pub mod pipeline;
 pub mod plan;
+pub mod ports;
 pub mod routes;
 pub mod session;
 pub mod stats;
@@ -29,23 +31,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use pktio::Port;
-use pktio::udp::UdpPort;
+use pktio::stack::kernel::KernelTables;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 pub use config::{Config, ConfigError};
 use n4::{Query, Wiring};
-use n6::{N6, N6Error};
+use n6::N6;
+use pipeline::Pipeline;
 use pipeline::guard::Guard;
-use pipeline::{Input, Pipeline, Ports};
+use ports::{PortError, WorkerPorts};
 use stats::WorkerStats;
 use tables::Tables;
 use worker::Worker;
 
-/// Workers: one takes what comes from N3, one what comes from N6.
-const WORKERS: usize = 2;
 /// Packet events waiting for the N4 task; more are lost, since their causes repeat.
 const EVENTS: usize = 256;
 /// Questions waiting for the N4 task.
@@ -65,17 +65,9 @@ pub enum StartError {
         /// What the system said.
         error: io::Error,
     },
-    /// N3.
-    #[error("cannot serve GTP-U on {address} (upf.gtpu): {error}")]
-    Gtpu {
-        /// Address asked for.
-        address: SocketAddr,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// N6.
+    /// N3 and N6.
     #[error(transparent)]
-    N6(#[from] N6Error),
+    Ports(#[from] PortError),
     /// What is guarded against UEs.
     #[error("cannot list this machine's addresses: {0}")]
     Addresses(io::Error),
@@ -93,6 +85,7 @@ pub struct Upf {
     /// Workers end before the devices that they use.
     workers: Vec<Worker>,
     networks: Vec<N6>,
+    _tables: Vec<KernelTables>,
 }
 
 /// Questions about a running UPF, from any task: what the OAM interface and the dashboard serve.
@@ -108,41 +101,32 @@ pub struct Handle {
 pub async fn start(config: Config) -> Result<Upf, StartError> {
     config.validate()?;
     let config = Arc::new(config);
-    let mut networks = Vec::new();
-    for dnn in &config.dnn {
-        networks.push(n6::set_up(dnn).await?);
-    }
+    let opened = ports::open(&config).await?;
     // After the N6 devices, whose addresses are among them.
     let addresses = net::link::local_addresses().map_err(StartError::Addresses)?;
     let guard = Arc::new(Guard::new(&config, addresses));
-    let gtpu = UdpPort::bind(config.gtpu, false)
-        .map_err(|error| StartError::Gtpu { address: config.gtpu, error })?;
     let socket = net::udp::bind(config.pfcp)
         .await
         .map_err(|error| StartError::Pfcp { address: config.pfcp, error })?;
 
     let tables = Arc::new(Tables::new(&config));
     // One copy more than workers: the N4 task sends buffered packets.
-    let stats: Arc<[WorkerStats]> = (0..=WORKERS).map(|_| WorkerStats::default()).collect();
+    let stats: Arc<[WorkerStats]> = (0..=opened.workers.len()).map(|_| WorkerStats::default()).collect();
     let (event_sender, events) = mpsc::channel(EVENTS);
     let epoch = net::time::now_std();
-    let n6_inputs = (0..networks.len()).map(Input::N6).collect();
     let mut workers = Vec::new();
-    for (number, (name, inputs)) in
-        [("upf-n3", vec![Input::N3]), ("upf-n6", n6_inputs)].into_iter().enumerate()
-    {
+    let gtpu = opened.gtpu;
+    for (number, WorkerPorts { name, ports, inputs }) in opened.workers.into_iter().enumerate() {
         let pipeline = Pipeline::new(
             number,
             Arc::clone(&tables),
             Arc::clone(&stats),
             gtpu.local(),
-            networks.len(),
+            ports.n6.len(),
             event_sender.clone(),
             Arc::clone(&guard),
         );
-        let n6 = networks.iter().map(|network| Box::new(network.tun.share()) as Box<dyn Port>).collect();
-        let ports = Ports { n3: Box::new(gtpu.share()), n6 };
-        workers.push(Worker::start(name, pipeline, ports, inputs, epoch).map_err(StartError::Worker)?);
+        workers.push(Worker::start(&name, pipeline, ports, inputs, epoch).map_err(StartError::Worker)?);
     }
 
     let (query_sender, queries) = mpsc::channel(QUERIES);
@@ -150,7 +134,7 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
     let wiring = Wiring { socket, gtpu, tables, stats: Arc::clone(&stats), events, queries, stop: stopped };
     let n4 = tokio::spawn(n4::serve(Arc::clone(&config), wiring));
     let handle = Handle { stats, queries: query_sender, config };
-    Ok(Upf { handle, stop, n4: Some(n4), workers, networks })
+    Ok(Upf { handle, stop, n4: Some(n4), workers, networks: opened.networks, _tables: opened.tables })
 }
 
 impl Upf {

@@ -1,0 +1,168 @@
+//! Which way packets of N3 and N6 go between the UPF and the network: `upf.n3` and `upf.dnn[].n6`.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use net::link::Cidr;
+use serde::{Deserialize, Serialize};
+
+/// Highest VLAN identifier; 0 and 4095 are reserved (IEEE 802.1Q).
+const MAX_VLAN: u16 = 4094;
+
+/// What moves the packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    /// The kernel's network stack: a UDP socket on N3, a TUN device on N6.
+    #[default]
+    Kernel,
+    /// AF_XDP on an interface that stays the kernel's for everything else.
+    AfXdp,
+    /// DPDK, on a device of its own.
+    Dpdk,
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Backend::Kernel => "kernel",
+            Backend::AfXdp => "af_xdp",
+            Backend::Dpdk => "dpdk",
+        })
+    }
+}
+
+/// How an interface of the user plane is served.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct InterfaceConfig {
+    /// What moves the packets; the kernel's sockets and devices unless said otherwise.
+    #[serde(default)]
+    pub backend: Backend,
+    /// `af_xdp`: name of the network interface; `dpdk`: the device with its arguments, `net_memif0,role=client`.
+    #[serde(default)]
+    pub device: Option<String>,
+    /// VLAN that the frames are in.
+    #[serde(default)]
+    pub vlan: Option<u16>,
+    /// `af_xdp`: how many of the interface's queues are served, each by a worker; all unless said otherwise.
+    #[serde(default)]
+    pub queues: Option<u32>,
+    /// `af_xdp`: workers poll the interface themselves instead of waiting for its interrupts.
+    #[serde(default)]
+    pub busy_poll: bool,
+    /// `dpdk`: addresses on this interface with their prefixes, `10.0.0.1/24`. With `af_xdp` they are the kernel's.
+    #[serde(default, with = "texts")]
+    pub addresses: Vec<Cidr>,
+    /// `dpdk`: routers for everything that is not on the link, one per family at most.
+    #[serde(default)]
+    pub gateways: Vec<IpAddr>,
+}
+
+/// Addresses with prefixes, in text form.
+mod texts {
+    use net::link::Cidr;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &[Cidr], serializer: S) -> Result<S::Ok, S::Error> {
+        value.iter().map(Cidr::to_string).collect::<Vec<_>>().serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Cidr>, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect()
+    }
+}
+
+impl InterfaceConfig {
+    /// The device, of a backend that needs one.
+    pub fn device(&self) -> &str {
+        self.device.as_deref().unwrap_or_default()
+    }
+
+    /// What is wrong, for a person, if anything is.
+    pub fn check(&self) -> Result<(), String> {
+        let backend = self.backend;
+        let has = |set: bool, key: &str, hint: &str| match set {
+            true => Err(format!("{key} means nothing to the backend {backend}; {hint}")),
+            false => Ok(()),
+        };
+        if let Some(vlan) = self.vlan.filter(|vlan| !(1..=MAX_VLAN).contains(vlan)) {
+            return Err(format!("vlan must be between 1 and {MAX_VLAN}, not {vlan}"));
+        }
+        match backend {
+            Backend::Kernel => {
+                let hint = "leave it out, or choose `backend: af_xdp` or `dpdk`";
+                has(self.device.is_some(), "device", hint)?;
+                has(self.vlan.is_some(), "vlan", hint)?;
+            }
+            _ if self.device().is_empty() => {
+                let example = if backend == Backend::AfXdp { "eth0" } else { "\"0000:01:00.0\"" };
+                return Err(format!("the backend {backend} needs a device, such as `device: {example}`"));
+            }
+            Backend::AfXdp => pktio::tun::check_name(self.device()).map_err(|error| error.to_string())?,
+            Backend::Dpdk => {
+                if self.addresses.is_empty() {
+                    return Err("the backend dpdk needs addresses, such as `addresses: [10.0.0.1/24]`".into());
+                }
+            }
+        }
+        if backend != Backend::Dpdk {
+            let hint = "the kernel's addresses and routes count";
+            has(!self.addresses.is_empty(), "addresses", hint)?;
+            has(!self.gateways.is_empty(), "gateways", hint)?;
+        }
+        if backend != Backend::AfXdp {
+            has(self.busy_poll, "busy_poll", "it is for af_xdp")?;
+            has(self.queues.is_some(), "queues", "it is for af_xdp")?;
+        }
+        if self.queues == Some(0) {
+            return Err("queues must be at least 1".into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<InterfaceConfig, String> {
+        let config: InterfaceConfig = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        config.check()?;
+        Ok(config)
+    }
+
+    #[test]
+    fn the_kernel_is_the_default_and_the_others_need_a_device() {
+        assert_eq!(parse("{}").unwrap(), InterfaceConfig::default());
+        let af_xdp = parse(r#"{"backend": "af_xdp", "device": "eth0", "vlan": 7, "queues": 2}"#).unwrap();
+        assert_eq!((af_xdp.backend, af_xdp.device(), af_xdp.vlan), (Backend::AfXdp, "eth0", Some(7)));
+        let dpdk = parse(
+            r#"{"backend": "dpdk", "device": "net_memif0", "addresses": ["10.0.0.1/24"], "gateways": ["10.0.0.9"]}"#,
+        )
+        .unwrap();
+        assert_eq!(dpdk.addresses, ["10.0.0.1/24".parse().unwrap()]);
+        let again: InterfaceConfig = serde_json::from_value(serde_json::to_value(&dpdk).unwrap()).unwrap();
+        assert_eq!(again, dpdk);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said_with_what_would() {
+        for (text, said) in [
+            (r#"{"backend": "xdp"}"#, "kernel"),
+            (r#"{"backend": "af_xdp"}"#, "device: eth0"),
+            (r#"{"backend": "af_xdp", "device": "no such name"}"#, "interface name"),
+            (r#"{"backend": "af_xdp", "device": "e", "vlan": 4095}"#, "4094"),
+            (r#"{"backend": "af_xdp", "device": "e", "queues": 0}"#, "at least 1"),
+            (r#"{"backend": "af_xdp", "device": "e", "addresses": ["10.0.0.1/24"]}"#, "kernel's addresses"),
+            (r#"{"backend": "dpdk", "device": "net_null0"}"#, "addresses: ["),
+            (r#"{"backend": "dpdk", "device": "d", "addresses": ["10.0.0.1"]}"#, "10.45.0.0/16"),
+            (r#"{"device": "eth0"}"#, "backend: af_xdp"),
+            (r#"{"busy_poll": true}"#, "af_xdp"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}
