@@ -25,8 +25,12 @@ test: setup-test fmt lint tidy unit loom doc fuzz-smoke  ## everything that must
 fmt:  ## formatting, checked
 	$(CARGO) fmt --all --check
 
+# With DPDK where it is installed (`setup-test` does so on Debian). Asked when a recipe runs, not before. The
+# documentation is built without it, so that both ways compile.
+DPDK = $(shell pkg-config --exists 'libdpdk >= 22.11' 2>/dev/null && echo --features pktio/dpdk)
+
 lint:  ## clippy, warnings are errors
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --locked $(DPDK) -- -D warnings
 
 tidy:  ## layering, banned calls, lengths, licences
 	$(CARGO) xtask tidy
@@ -34,7 +38,7 @@ tidy:  ## layering, banned calls, lengths, licences
 # Builds target/debug/godwit too, which the end-to-end tests run: the tests of `cli` need it. A build of its own
 # would compile every dependency twice, with and without what only tests ask of them.
 unit:  ## unit, conformance and end-to-end tests
-	$(CARGO) test --workspace --locked --no-fail-fast
+	$(CARGO) test --workspace --locked --no-fail-fast $(DPDK)
 
 # Its own target directory: the flag would make everything else compile again.
 loom:  ## the model checker: every interleaving of the classifier's readers and writer

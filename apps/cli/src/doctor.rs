@@ -66,6 +66,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut findings = vec![kernel(), privileges(), sctp(), tun(), namespaces()];
     findings.extend(programs());
     findings.push(hugepages());
+    findings.push(dpdk());
     findings.push(forwarding());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     findings.push(runtime.block_on(forward_filter()));
@@ -216,14 +217,66 @@ fn programs() -> Vec<Finding> {
     findings
 }
 
+/// Megabytes that DPDK asks for by default (`pktio::dpdk::eal::Options`).
+const DPDK_MEGABYTES: u64 = 512;
+
 fn hugepages() -> Finding {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    huge_pages(&meminfo, cfg!(feature = "dpdk"))
+}
+
+fn huge_pages(meminfo: &str, dpdk: bool) -> Finding {
     let field = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
-        line.map_or("?", str::trim).to_owned()
+        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
     };
-    let (total, free, size) = (field("HugePages_Total:"), field("HugePages_Free:"), field("Hugepagesize:"));
-    Finding::ok("huge pages", format!("{free} of {total} free, {size} each (the kernel backend needs none)"))
+    let (total, free) = (field("HugePages_Total:"), field("HugePages_Free:"));
+    let size_mb = field("Hugepagesize:") / 1024;
+    let detail = format!("{free} of {total} free, {size_mb} MB each");
+    if !dpdk {
+        return Finding::ok("huge pages", format!("{detail} (only the backend dpdk would use them)"));
+    }
+    if size_mb == 0 || free * size_mb >= DPDK_MEGABYTES {
+        return Finding::ok("huge pages", detail);
+    }
+    Finding::note(
+        "huge pages",
+        format!("{detail}: the backend dpdk takes ordinary pages and is slower; the others need none"),
+        format!("sysctl vm.nr_hugepages={}", total + (DPDK_MEGABYTES / size_mb) - free),
+    )
+}
+
+/// What the backend dpdk finds: whether it was built in, and the devices that it could drive without the kernel.
+fn dpdk() -> Finding {
+    const CHECK: &str = "DPDK";
+    if !cfg!(feature = "dpdk") {
+        let how = "install libdpdk-dev, cargo build --release -p cli --features dpdk";
+        return Finding::ok(CHECK, format!("not built in; for the backend dpdk: {how}"));
+    }
+    let devices: Vec<String> = ["vfio-pci", "uio_pci_generic", "igb_uio"]
+        .into_iter()
+        .filter_map(|driver| std::fs::read_dir(format!("/sys/bus/pci/drivers/{driver}")).ok())
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.starts_with(|c: char| c.is_ascii_hexdigit()) && name.contains(':'))
+        .collect();
+    if devices.is_empty() {
+        return Finding::ok(
+            CHECK,
+            "built in; no network card is bound to it, so memif, af_packet and af_xdp only",
+        );
+    }
+    let iommu = std::fs::read_dir("/sys/kernel/iommu_groups").is_ok_and(|mut groups| groups.next().is_some());
+    let detail = format!("built in; cards bound to it: {}", devices.join(", "));
+    if iommu {
+        return Finding::ok(CHECK, detail);
+    }
+    Finding::note(
+        CHECK,
+        format!("{detail}; there is no IOMMU"),
+        "boot with intel_iommu=on (or amd_iommu=on), or: \
+         echo 1 > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode",
+    )
 }
 
 fn forwarding() -> Finding {
@@ -454,6 +507,20 @@ fn parse_prefix(text: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn huge_pages_that_are_missing_are_asked_for() {
+        let meminfo = |free| {
+            format!("HugePages_Total:     200\nHugePages_Free:      {free}\nHugepagesize:       2048 kB\n")
+        };
+        let few = huge_pages(&meminfo(100), true);
+        assert_eq!((few.verdict, few.advice.as_str()), (Verdict::Note, "sysctl vm.nr_hugepages=356"));
+        assert!(few.detail.starts_with("100 of 200 free, 2 MB each"), "{}", few.detail);
+        for finding in [huge_pages(&meminfo(256), true), huge_pages(&meminfo(0), false), huge_pages("", true)]
+        {
+            assert_eq!(finding.verdict, Verdict::Ok);
+        }
+    }
 
     #[test]
     fn the_forms_of_proc_are_read() {
