@@ -20,6 +20,7 @@ use pktio::tun::TunPort;
 use pktio::udp::UdpPort;
 use pktio::{Batch, Port};
 use support::*;
+use upf::interface::{Backend, InterfaceConfig};
 
 const N3_CORE: &str = "10.200.0.1";
 const N3_GNB: &str = "10.200.0.2";
@@ -329,6 +330,57 @@ fn a_ue_reaches_the_data_network_through_the_upf() {
     assert!(!left, "the device goes with the UPF");
     let status = core.block_on(handle.status());
     assert_eq!(status["running"], false);
+}
+
+/// N3 and N6 by AF_XDP on interfaces that stay the kernel's (UP-2): the same traffic, past the kernel's stack.
+#[test]
+fn a_ue_reaches_the_data_network_by_af_xdp() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let lab = runtime.block_on(Lab::new());
+    let mut config = config("");
+    config.gtpu = SocketAddr::new(N3_CORE.parse().expect("an address"), gtpu::PORT);
+    let on = |device: &str| InterfaceConfig {
+        backend: Backend::AfXdp,
+        device: Some(device.to_owned()),
+        ..InterfaceConfig::default()
+    };
+    config.n3 = on("n3");
+    config.dnn[0].n6 = on("n6");
+    let core = lab.core.runtime(2).expect("a runtime in the namespace");
+    let upf = core.block_on(core.spawn(upf::start(config.clone()))).expect("no panic").expect("it starts");
+    let handle = upf.handle();
+
+    let socket = lab.core.enter(|| UdpSocket::bind((SMF, 8805))).expect("entered").expect("bound");
+    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
+    let mut smf = Smf { socket, upf: config.pfcp, sequence: 0 };
+    smf.associate(100);
+    let (_, teid) = smf.establish();
+    let tun = runtime.block_on(lab.ue_device());
+    let n3 = lab
+        .ran
+        .enter(|| UdpPort::bind(SocketAddr::new(N3_GNB.parse().expect("an address"), gtpu::PORT), false))
+        .expect("entered")
+        .expect("bound");
+    let gnb = Gnb::start(&tun, &n3, config.gtpu, teid);
+
+    assert!(ping(&lab.ue, "10.201.0.2", 10, 56), "IPv4");
+    assert!(ping(&lab.ue, "fd00:201::2", 10, 56), "IPv6");
+    assert!(ping(&lab.ue, "10.201.0.2", 3, 1372), "a full packet");
+    assert!(ping(&lab.dn, "10.45.0.2", 3, 56), "the other way round");
+    // The rest of the host's traffic on these interfaces is the kernel's as before.
+    assert!(ping(&lab.dn, "10.201.0.1", 3, 56), "the machine itself");
+    assert!(ping(&lab.ran, "10.200.0.1", 3, 56), "the machine itself");
+
+    let stats = handle.stats();
+    assert!(stats["interfaces"]["n6"]["sent"]["packets"].as_u64().expect("a number") >= 26, "{stats}");
+    assert!(stats["interfaces"]["n3"]["sent"]["packets"].as_u64().expect("a number") >= 26, "{stats}");
+    let drops = stats["drops"].as_object().expect("an object");
+    assert!(drops.keys().all(|reason| reason == "link_local"), "{stats}");
+    drop(gnb);
+    core.block_on(async move { upf.stop().await });
+    // The interfaces are free again, and the kernel's alone.
+    let again = core.block_on(core.spawn(upf::start(config))).expect("no panic").expect("it starts again");
+    core.block_on(async move { again.stop().await });
 }
 
 /// Whether the calling thread's namespace has an interface of this name.
