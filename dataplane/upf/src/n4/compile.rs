@@ -26,8 +26,9 @@ const MAX_FILTERS: usize = 4096;
 /// Source interface, TEID and network instance of a PDI need no filter: a packet's tunnel, or its having none, says
 /// which of a session's rule sets it is looked up in.
 pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<Remark>), Rejection> {
-    let ue = ue_addresses(rules, rules.pdrs.values());
-    let native = ue_addresses(rules, rules.pdrs.values().filter(|pdr| rules.teid_of(pdr).is_none()));
+    let ue = ue_addresses(rules, rules.pdrs.values().map(|pdr| &**pdr));
+    let untunnelled = rules.pdrs.values().filter(|pdr| rules.teid_of(pdr).is_none());
+    let native = ue_addresses(rules, untunnelled.map(|pdr| &**pdr));
     let mut pdrs = Vec::with_capacity(rules.pdrs.len());
     let untunnelled = rules.pdrs.values().any(|pdr| rules.teid_of(pdr).is_none());
     let native_place = untunnelled.then_some(Place::Native);
@@ -225,7 +226,7 @@ fn data_network(far: &FarRule, ue: &UeAddresses, config: &Config) -> u16 {
 
 /// The name of the data network that a session's packets go to.
 pub fn network_of(rules: &Rules, config: &Config) -> Option<String> {
-    let ue = ue_addresses(rules, rules.pdrs.values());
+    let ue = ue_addresses(rules, rules.pdrs.values().map(|pdr| &**pdr));
     let used = rules.pdrs.values().filter_map(|pdr| rules.fars.get(pdr.far_id));
     let network = used.map(|far| compile_far(far, &ue, config)).find_map(|action| match action {
         Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => Some(network),

@@ -61,7 +61,7 @@ pub struct N4Session {
 pub struct Sessions {
     pub(super) config: Arc<Config>,
     pub(super) writer: Writer,
-    pub(super) sessions: HashMap<u64, N4Session>,
+    pub(super) sessions: HashMap<u64, Box<N4Session>>,
     /// Remote tunnel endpoints in use, for Error Indications.
     remote: HashMap<(IpAddr, u32), u64>,
     /// The peers that they belong to.
@@ -121,7 +121,7 @@ impl Sessions {
 
     /// All sessions by our SEID.
     pub fn iter(&self) -> impl Iterator<Item = (&u64, &N4Session)> {
-        self.sessions.iter()
+        self.sessions.iter().map(|(seid, session)| (seid, &**session))
     }
 
     /// Number of sessions.
@@ -131,12 +131,12 @@ impl Sessions {
 
     /// A session by our SEID.
     pub fn get(&self, seid: u64) -> Option<&N4Session> {
-        self.sessions.get(&seid)
+        self.sessions.get(&seid).map(|session| &**session)
     }
 
     /// The session that sends to this remote tunnel endpoint.
     pub fn by_remote(&self, peer: IpAddr, teid: u32) -> Option<&N4Session> {
-        self.sessions.get(&self.seid_by_remote(peer, teid)?)
+        self.get(self.seid_by_remote(peer, teid)?)
     }
 
     pub(super) fn seid_by_remote(&self, peer: IpAddr, teid: u32) -> Option<u64> {
@@ -231,7 +231,7 @@ impl Sessions {
             notification: Notification::default(),
             due_ms: None,
         };
-        self.sessions.insert(seid, session);
+        self.sessions.insert(seid, Box::new(session));
         self.schedule(seid, now);
         Ok((seid, work.effect, work.replaced))
     }

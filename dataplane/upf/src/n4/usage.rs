@@ -64,7 +64,8 @@ impl Activity {
     }
 
     fn next_ms(&self, now: Now) -> u64 {
-        (self.last_ms + self.timeout_ms).max(now.ms + self.timeout_ms / 8)
+        // Looks in between, to know when traffic ended.
+        (now.ms + self.timeout_ms / 8).min(self.last_ms + self.timeout_ms).max(now.ms + 1)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Forwarding action rules (TS 29.244 §5.2.3).
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use pfcp::{
     ApplyAction, Cause, CreateFar, DestinationInterface, DuplicatingParameters, FailedRuleId,
@@ -212,14 +213,15 @@ impl Rules {
             bar_id: create.bar_id.map(|id| id.0),
         };
         rule.check()?;
-        self.fars.insert(id, rule);
+        self.fars.insert(id, Arc::new(rule));
         Ok(())
     }
 
     /// Changes a FAR. Returns the tunnel that an End Marker was asked for: the one used until now.
     pub fn update_far(&mut self, update: &UpdateFar) -> Result<Option<OuterHeaderCreation>, Rejection> {
         let id = update.far_id.0;
-        let rule = self.fars.get_mut(id).ok_or(Rejection::rule(FailedRuleId::Far(id)))?;
+        let shared = self.fars.get_mut(id).ok_or(Rejection::rule(FailedRuleId::Far(id)))?;
+        let rule = Arc::make_mut(shared);
         let mut end_marker = None;
         if let Some(action) = update.apply_action {
             rule.action = action;

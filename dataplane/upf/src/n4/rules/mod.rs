@@ -14,6 +14,7 @@ pub mod urr;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use pfcp::{Cause, EthernetPacketFilter, FTeid, FailedRuleId, SdfFilter, ie};
 
@@ -83,10 +84,10 @@ impl From<PlanError> for Rejection {
 pub struct Rules {
     /// Whether the session carries Ethernet frames.
     pub ethernet: bool,
-    /// PDRs by id.
-    pub pdrs: Table<u16, PdrRule>,
+    /// PDRs by id; shared with the copy that a request is worked out on.
+    pub pdrs: Table<u16, Arc<PdrRule>>,
     /// FARs by id.
-    pub fars: Table<u32, FarRule>,
+    pub fars: Table<u32, Arc<FarRule>>,
     /// QERs by id.
     pub qers: Table<u32, QerRule>,
     /// URRs by id.

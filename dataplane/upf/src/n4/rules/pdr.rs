@@ -3,6 +3,7 @@
 //! What arrives in a tunnel always leaves its outer header here; a rule can only say so in the kinds that exist.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use pfcp::{
     Cause, CreatePdr, CreateTrafficEndpoint, EthernetPacketFilter, FTeid, FailedRuleId, OuterHeaderRemoval,
@@ -163,7 +164,7 @@ impl Rules {
             removal: removal(create.outer_header_removal)?,
         };
         self.set_pdi(&mut rule, &create.pdi, FailedRuleId::Pdr(id), tunnels)?;
-        self.pdrs.insert(id, rule);
+        self.pdrs.insert(id, Arc::new(rule));
         Ok(())
     }
 
@@ -175,7 +176,7 @@ impl Rules {
     ) -> Result<(), Rejection> {
         let id = update.pdr_id.0;
         let failed = FailedRuleId::Pdr(id);
-        let mut rule = self.pdrs.get(id).cloned().ok_or(Rejection::rule(failed))?;
+        let mut rule = PdrRule::clone(self.pdrs.get(id).ok_or(Rejection::rule(failed))?);
         check_predefined(
             &update.activate_predefined_rules,
             [update.activation_time, update.deactivation_time],
@@ -198,7 +199,7 @@ impl Rules {
         if let Some(pdi) = &update.pdi {
             self.set_pdi(&mut rule, pdi, failed, tunnels)?;
         }
-        self.pdrs.insert(id, rule);
+        self.pdrs.insert(id, Arc::new(rule));
         Ok(())
     }
 

@@ -634,7 +634,10 @@ impl UrrRule {
         if !self.exhausted {
             times.push(left(self.limits.time_quota, &self.since_grant));
             // Looks whether there was traffic meanwhile.
-            times.push(self.holding_ms.map(|time| (self.last_active_ms + time).max(now.ms + time / LOOKS)));
+            times.push(
+                self.holding_ms
+                    .map(|time| (self.last_active_ms + time).min(now.ms + time / LOOKS).max(now.ms + 1)),
+            );
             times.push(self.validity_ms.map(|time| self.granted_ms + time));
         }
         times.into_iter().flatten().min()
