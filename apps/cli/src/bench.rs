@@ -38,7 +38,13 @@ enum Name {
     /// Packet classifiers: look-up and update of packet detection rules, every backend.
     Pdr(Common),
     /// The user plane: packets per second and core, time per packet and latency, by backend, size and sessions.
-    Upf(Common),
+    #[command(args_conflicts_with_subcommands = true)]
+    Upf {
+        #[command(flatten)]
+        common: Common,
+        #[command(subcommand)]
+        part: Option<UpfPart>,
+    },
     /// A downlink flow while its UE is idle or moves: lost, twice, out of order, delayed.
     Buffering(Common),
     /// CoTCP against sequential TCP, HTTP/2, gRPC and yamux: the paper's benchmarks.
@@ -49,6 +55,14 @@ enum Name {
         #[command(subcommand)]
         part: Option<Part>,
     },
+}
+
+/// The process that `upf` starts beside its own.
+#[derive(clap::Subcommand, Debug)]
+enum UpfPart {
+    /// The user plane: serves until its standard input ends.
+    #[command(hide = true)]
+    Serve(bench::upf::Serve),
 }
 
 /// The processes of `cotcp`, for use by hand.
@@ -72,7 +86,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             with_rights()?;
             bench::buffering::run(options)
         }),
-        Name::Upf(common) => finish(common, |options| {
+        Name::Upf { part: Some(UpfPart::Serve(part)), .. } => {
+            bench::upf::serve(part)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Name::Upf { common, part: None } => finish(common, |options| {
             with_rights()?;
             bench::upf::run(options)
         }),

@@ -6,10 +6,14 @@
 //! within a round, so that a busy moment of the machine hits all of them: the [`textbook`] user plane, and bare forwarders
 //! per backend, which are the limit. Goals and measured values are in SPECIFICATION.md.
 
+mod af_xdp;
 mod alone;
 mod bare;
 pub(crate) mod client;
+#[cfg(feature = "dpdk")]
+mod dpdk;
 mod ends;
+mod frames;
 mod kernel;
 pub(crate) mod network;
 pub mod panels;
@@ -28,6 +32,7 @@ use crate::machine::{self, Awake};
 use crate::progress::Progress;
 use crate::result::Experiment;
 use crate::samples::{Axes, Results};
+use traffic::Direction;
 
 const MPPS: Axes = Axes { x: "sessions", y: "packets per second and core", unit: "Mpps" };
 const NS: Axes = Axes { x: "sessions", y: "time per packet", unit: "ns" };
@@ -35,6 +40,9 @@ const US: Axes = Axes { x: "sessions", y: "one-way time", unit: "us" };
 const SHARE: Axes = Axes { x: "sessions", y: "lost", unit: "%" };
 const BYTES: Axes = Axes { x: "sessions", y: "memory of the data plane", unit: "B/session" };
 const RATE: Axes = Axes { x: "sessions", y: "rate", unit: "1/s" };
+
+/// Sessions of the frame backends: the tables of as many are hot.
+const FRAME_SESSIONS: usize = 1000;
 
 /// What is measured.
 struct Plan {
@@ -90,11 +98,55 @@ struct Run {
     progress: Progress,
     results: Results,
     checks: Vec<(String, bool, String)>,
+    /// What is worth knowing of how it was measured.
+    notes: std::collections::BTreeMap<String, String>,
 }
 
 impl Run {
     fn check(&mut self, name: &str, ok: bool, detail: String) {
         self.checks.push((name.to_owned(), ok, detail));
+    }
+
+    fn note(&mut self, name: &str, what: &str) {
+        self.notes.insert(name.to_owned(), what.to_owned());
+    }
+
+    /// Measures one contender on a frame backend: rates by size and direction, then one-way times.
+    fn frames<F: pktio::FramePort>(
+        &mut self,
+        backend: &str,
+        kind: frames::Kind,
+        sessions: usize,
+        generator: &mut frames::Generator<F>,
+    ) -> anyhow::Result<()> {
+        generator.warm_up()?;
+        let series = |direction: Direction, what: &str| {
+            format!("{backend}.{}.{}.{what}", kind.name(), direction.name())
+        };
+        for direction in Direction::ALL {
+            for size in self.plan.network_sizes.clone() {
+                let rate = generator.flood(direction, size, self.plan.network_sample)?;
+                let name = series(direction, &format!("{size}.mpps"));
+                self.results.add(name, MPPS, sessions, rate / 1e6);
+            }
+            let smallest = series(direction, &format!("{}.mpps", self.plan.network_sizes[0]));
+            let most = 1e6 * crate::stats::median(self.results.samples(&smallest, sessions));
+            let low = 1.0 / self.plan.low.1.as_secs_f64();
+            let long = self.plan.low.1 * self.plan.low.0 as u32;
+            for (load, rate, duration) in
+                [("low", low, long), ("load80", 0.8 * most, self.plan.network_sample)]
+            {
+                let found = generator.latency(direction, rate, duration)?;
+                for (what, axes, value) in
+                    [("p50", US, found.p50), ("p99", US, found.p99), ("lost", SHARE, found.lost)]
+                {
+                    if value.is_finite() {
+                        self.results.add(series(direction, &format!("{load}.{what}")), axes, sessions, value);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -111,6 +163,7 @@ pub fn run(options: &Options) -> anyhow::Result<Experiment> {
         progress: Progress::new("upf"),
         results: Results::default(),
         checks: Vec::new(),
+        notes: std::collections::BTreeMap::new(),
     };
     experiment.param("rounds", run.plan.rounds);
     experiment.param("sample_ms", run.plan.sample.as_millis() as u64);
@@ -128,10 +181,50 @@ pub fn run(options: &Options) -> anyhow::Result<Experiment> {
     for sessions in run.plan.network_sessions.clone() {
         kernel::run(&mut run, &kernel::KERNEL, sessions, other)?;
     }
+    if let Err(error) = af_xdp::run(&mut run, FRAME_SESSIONS, other) {
+        run.check("af_xdp", false, format!("{error:#}"));
+    }
+    #[cfg(feature = "dpdk")]
+    if let Err(error) = dpdk::run(&mut run, FRAME_SESSIONS, *core, other) {
+        run.check("dpdk", false, format!("{error:#}"));
+    }
+    #[cfg(not(feature = "dpdk"))]
+    run.note("dpdk", "not measured: built without the feature `dpdk`");
+    for (name, what) in std::mem::take(&mut run.notes) {
+        experiment.param(&name, what);
+    }
     for (name, ok, detail) in std::mem::take(&mut run.checks) {
         experiment.check(&name, ok, detail);
     }
     summary::write(&run.results, &mut experiment);
     experiment.series = run.results.into_series();
     Ok(experiment)
+}
+
+/// The process of the user plane, which [`run`] starts for what takes two.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Serve {
+    /// Folder of the sockets between the processes.
+    #[arg(long)]
+    pub folder: std::path::PathBuf,
+    /// Core to work on.
+    #[arg(long)]
+    pub core: usize,
+    /// Number of sessions.
+    #[arg(long)]
+    pub sessions: usize,
+    /// A bare forwarder in place of the user plane.
+    #[arg(long)]
+    pub bare: bool,
+}
+
+/// Serves until standard input ends.
+///
+/// # Errors
+/// The backend does not start, or is not built in.
+pub fn serve(part: &Serve) -> anyhow::Result<()> {
+    #[cfg(feature = "dpdk")]
+    return dpdk::serve(part);
+    #[cfg(not(feature = "dpdk"))]
+    bail!("built without the feature `dpdk`: no {} to serve", part.folder.display())
 }

@@ -34,6 +34,35 @@ pub(super) fn write(results: &Results, experiment: &mut Experiment) {
         let slower = results.ratio(&of("bare"), &of("upf"), 1000).map(|ratio| ratio - 1.0);
         add(format!("tunnel_vs_plain_forward_cost_kernel{suffix}"), slower);
     }
+    for backend in ["af_xdp", "dpdk_memif"] {
+        for direction in ["mixed", "uplink", "downlink"] {
+            let of = |contender: &str| format!("{backend}.{contender}.{direction}.64.mpps");
+            let suffix = if direction == "mixed" { String::new() } else { format!("_{direction}") };
+            add(format!("{backend}_vs_bare{suffix}"), results.ratio(&of("upf"), &of("bare"), 1000));
+            add(format!("{backend}_mpps{suffix}"), results.median(&of("upf"), 1000));
+            let slower = results.ratio(&of("bare"), &of("upf"), 1000).map(|ratio| ratio - 1.0);
+            add(format!("tunnel_vs_plain_forward_cost_{backend}{suffix}"), slower);
+            for what in ["low.p50", "low.p99", "load80.p50", "load80.p99"] {
+                let us = results.median(&format!("{backend}.upf.{direction}.{what}"), 1000);
+                add(format!("{backend}_us_{direction}_{}", what.replace('.', "_")), us);
+            }
+        }
+    }
+    // Against the kernel's sockets: rates of one core, and the way there and back.
+    let mpps = |name: &str| results.median(&format!("{name}.64.mpps"), 1000);
+    for direction in ["uplink", "downlink"] {
+        let pair = mpps(&format!("dpdk_memif.upf.{direction}")).zip(mpps(&format!("kernel.upf.{direction}")));
+        let suffix = if direction == "uplink" { "" } else { "_downlink" };
+        add(format!("dpdk_vs_kernel_mpps{suffix}"), pair.map(|(dpdk, kernel)| dpdk / kernel));
+    }
+    let rtt = |backend: &str| {
+        let one_way = |way: &str| results.median(&format!("{backend}.upf.{way}.low.p50"), 1000);
+        one_way("uplink").zip(one_way("downlink")).map(|(up, down)| up + down)
+    };
+    add(
+        "dpdk_vs_kernel_rtt".to_owned(),
+        rtt("kernel").zip(rtt("dpdk_memif")).map(|(kernel, dpdk)| kernel / dpdk),
+    );
     for path in ["uplink", "downlink"] {
         for (load, what) in [("low", "p50"), ("low", "p99"), ("load80", "p50"), ("load80", "p99")] {
             for contender in ["upf", "bare", "textbook"] {

@@ -104,6 +104,21 @@ impl World {
         self.pipeline.process(input, batch, now_ns, &mut self.discard);
     }
 
+    /// Receives a batch on one side of `ports` and takes it through the pipeline; how many packets it had.
+    ///
+    /// # Errors
+    /// Those of the port.
+    #[inline]
+    pub(super) fn serve(&mut self, up: bool, batch: &mut Batch, ports: &mut Ports) -> io::Result<usize> {
+        let received = if up { ports.n3.receive(batch)? } else { ports.n6[0].receive(batch)? };
+        if received > 0 {
+            let input = if up { Input::N3 } else { Input::N6(0) };
+            let now_ns = net::time::now_std().duration_since(self.epoch).as_nanos() as u64;
+            self.pipeline.process(input, batch, now_ns, ports);
+        }
+        Ok(received)
+    }
+
     /// The same, and returns what was sent.
     pub(super) fn process_and_show(&mut self, up: bool, batch: &mut Batch) -> Vec<(Vec<u8>, SocketAddr)> {
         let input = if up { Input::N3 } else { Input::N6(0) };

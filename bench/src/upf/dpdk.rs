@@ -1,0 +1,145 @@
+//! DPDK: gNB and data network in this process, the user plane in another, a memif between them on each side.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use anyhow::{Context as _, bail};
+use net::time::{self, Duration};
+use packet::ethernet::Mac;
+use pktio::FramePort as _;
+use pktio::dpdk::{DpdkPort, Settings, eal};
+
+use super::frames::{self, Generator, Kind};
+use super::world::World;
+use super::{Run, Serve};
+use crate::machine;
+
+/// Longest packet: 1500 octets in a tunnel.
+const MTU: u16 = 1600;
+/// How long the other side may take to come up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Opens both ports of a side.
+fn open(folder: &Path, server: bool, core: usize) -> anyhow::Result<[DpdkPort; 2]> {
+    eal::start_with(&eal::Options { core: Some(core), ..eal::Options::default() })?;
+    let role = if server { "server" } else { "client" };
+    let port = |number: u8| {
+        let socket = folder.join(format!("{number}.sock"));
+        let device =
+            format!("net_memif{number},role={role},id=0,socket-abstract=no,socket={}", socket.display());
+        let settings = Settings { mtu: MTU, ..Settings::default() };
+        DpdkPort::open(&device, &settings)?.pop().context("no queue")
+    };
+    Ok([port(0)?, port(1)?])
+}
+
+/// The other process: says its addresses and serves until its standard input ends.
+///
+/// # Errors
+/// DPDK does not start, or sessions cannot be made.
+pub(super) fn serve(part: &Serve) -> anyhow::Result<()> {
+    machine::pin(&[part.core]);
+    let kind = if part.bare { Kind::Bare } else { Kind::Upf };
+    let [n3, n6] = open(&part.folder, true, part.core)?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", serde_json::to_string(&[n3.mac(), n6.mac()])?)?;
+    out.flush()?;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The end of the input, or an error: nobody is there any more.
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            stop.store(true, Relaxed);
+        });
+        frames::serve(kind, (n3, n6), part.sessions, &|| stop.load(Relaxed))
+    })
+}
+
+/// The other process while it runs.
+struct Other {
+    child: Child,
+    macs: [Mac; 2],
+}
+
+impl Other {
+    fn start(folder: &Path, kind: Kind, core: usize, sessions: usize) -> anyhow::Result<Other> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["bench", "upf", "serve"]).arg("--folder").arg(folder);
+        command.args(["--core", &core.to_string(), "--sessions", &sessions.to_string()]);
+        if kind == Kind::Bare {
+            command.arg("--bare");
+        }
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        // DPDK itself may write to the standard output as well.
+        let macs = child.stdout.take().and_then(|out| {
+            BufReader::new(out)
+                .lines()
+                .map_while(Result::ok)
+                .find_map(|line| serde_json::from_str(&line).ok())
+        });
+        let mut other = Other { child, macs: macs.unwrap_or_default() };
+        if macs.is_none() {
+            other.end();
+            bail!("the process with the user plane did not start");
+        }
+        Ok(other)
+    }
+
+    fn end(&mut self) {
+        drop(self.child.stdin.take());
+        let start = time::now_std();
+        while start.elapsed() < Duration::from_secs(2) {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            time::sleep_thread(Duration::from_millis(10));
+        }
+        // It hangs; what it measured is there.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Measures the user plane and the bare forwarder in turn.
+///
+/// # Errors
+/// DPDK does not start.
+pub(super) fn run(run: &mut Run, sessions: usize, here: usize, there: usize) -> anyhow::Result<()> {
+    let folder = std::env::temp_dir().join(format!("godwit-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let result = rounds(run, &folder, sessions, here, there);
+    // What is left of sockets is of no use to anybody, and of no harm.
+    let _ = std::fs::remove_dir_all(&folder);
+    result
+}
+
+fn rounds(run: &mut Run, folder: &Path, sessions: usize, here: usize, there: usize) -> anyhow::Result<()> {
+    let teids = World::new(sessions)?.teids;
+    let ports = open(folder, false, here)?;
+    run.note("dpdk_huge_pages", &format!("{:?}", eal::uses_huge_pages()));
+    let mut generator = Generator::new(ports, [Mac::default(); 2], teids);
+    for round in 0..run.plan.network_rounds {
+        for kind in Kind::ALL {
+            run.progress.say(&format!("DPDK memif: {sessions} sessions, {}, round {round}", kind.name()));
+            let other = Other::start(folder, kind, there, sessions)?;
+            generator.peers(other.macs);
+            let start = time::now_std();
+            while !generator.ports().iter().all(DpdkPort::is_up) {
+                if start.elapsed() > PATIENCE {
+                    bail!("the memifs do not come up");
+                }
+                generator.idle()?;
+            }
+            run.frames("dpdk_memif", kind, sessions, &mut generator)?;
+        }
+    }
+    Ok(())
+}
