@@ -9,6 +9,7 @@
 
 mod cotcp;
 pub mod mutate;
+mod pipeline;
 mod rules;
 pub mod smoke;
 pub mod targets;

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{cotcp, rules};
+use crate::{cotcp, pipeline, rules};
 
 /// One decoder or endpoint.
 pub struct Target {
@@ -31,6 +31,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ngap-transfer", run: ngap_transfer, seeds: || folder("ngap-transfer") },
     Target { name: "pfcp", run: pfcp, seeds: || folder("pfcp") },
     Target { name: "pfcp-endpoint", run: pfcp_endpoint, seeds: || folder("pfcp") },
+    Target { name: "pipeline", run: pipeline::run, seeds: pipeline::seeds },
     Target { name: "rl-tree-model", run: rules::model, seeds: rules::models },
     Target { name: "sbi", run: sbi_json, seeds: sbi_seeds },
     Target { name: "sbi-multipart", run: sbi_multipart, seeds: sbi_multipart_seeds },
