@@ -24,6 +24,7 @@ pub mod capture;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod memory;
+pub mod outbox;
 pub mod poll;
 pub mod stack;
 pub mod tun;

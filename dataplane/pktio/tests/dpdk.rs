@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "a test's own thread may sleep")]
 
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -13,7 +14,10 @@ use net::link::Links;
 use net::netns::NetNs;
 use net::time::Instant;
 use pktio::dpdk::{DpdkPort, Settings, eal};
-use pktio::{Batch, FramePort, Port, Sent};
+use pktio::stack::Neighbours;
+use pktio::stack::resolver::Resolver;
+use pktio::stack::udp::UdpStack;
+use pktio::{Batch, FramePort, Port, Sent, outbox};
 
 /// What the other process of a test is told: the device it opens.
 const PEER_DEVICE: &str = "GODWIT_TEST_DPDK_PEER";
@@ -352,8 +356,8 @@ fn arp_request(mac: [u8; 6]) -> Vec<u8> {
     packet::ethernet::build([0xFF; 6], mac, None, packet::ethernet::ARP, &arp)
 }
 
-/// Opens a device of the kernel at one end of a veth pair and has the kernel at the other end answer.
-fn asks_the_kernel(device: &str) {
+/// Two namespaces with a veth pair: `up0` in the first, for DPDK; the kernel is 10.0.0.2 on `peer0` in the other.
+fn veth() -> (NetNs, NetNs) {
     let (ours, other) = (NetNs::new().expect("tests run with CAP_SYS_ADMIN"), NetNs::new().unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -364,6 +368,12 @@ fn asks_the_kernel(device: &str) {
         links.add_address("peer0", "10.0.0.2/24".parse().unwrap()).await.unwrap();
         links.up("peer0").await.unwrap();
     });
+    (ours, other)
+}
+
+/// Opens a device of the kernel at one end of a veth pair and has the kernel at the other end answer.
+fn asks_the_kernel(device: &str) {
+    let (ours, _other) = veth();
     // DPDK opens the interface by its name, in the thread's namespace.
     let mut port =
         ours.enter(|| open(device, &Settings::default()).map(|mut ports| ports.remove(0))).unwrap().unwrap();
@@ -395,4 +405,38 @@ fn af_packet_meets_the_kernel() {
 #[test]
 fn af_xdp_meets_the_kernel() {
     asks_the_kernel("net_af_xdp0,iface=up0,start_queue=0");
+}
+
+#[test]
+fn udp_over_dpdk_meets_the_kernel_with_arp_of_its_own() {
+    let (ours, other) = veth();
+    let device = "net_af_packet1,iface=up0";
+    let port = ours.enter(|| open(device, &Settings::default()).map(|mut ports| ports.remove(0)));
+    let resolver = Resolver::new(&["10.0.0.1/24".parse().unwrap()], &[]);
+    let local = "10.0.0.1:2152".parse().unwrap();
+    let stack =
+        UdpStack::new(port.unwrap().unwrap(), local, None, Neighbours::Own(Box::new(resolver))).unwrap();
+    let (mut n3, mut outbox) = outbox::share(stack);
+    let socket = other.enter(|| UdpSocket::bind("10.0.0.2:2152").unwrap()).unwrap();
+    socket.set_nonblocking(true).unwrap();
+
+    // Somebody else sends: the next hop is asked for, and the packet waits for the answer.
+    let mut signal = Batch::new(1, 100);
+    assert!(signal.push(b"end marker", "10.0.0.2:2152".parse().unwrap()));
+    assert_eq!(outbox.transmit(&mut signal, &[0]).packets, 1);
+    let (mut batch, mut text) = (Batch::new(32, 2048), [0; 100]);
+    wait_for("what was put into the outbox", || {
+        n3.receive(&mut batch).unwrap();
+        socket.recv_from(&mut text).is_ok_and(|(len, from)| &text[..len] == b"end marker" && from == local)
+    });
+    // The kernel sends, and gets its datagram back with an octet more in front.
+    socket.send_to(b"up", local).unwrap();
+    wait_for("datagram", || n3.receive(&mut batch).unwrap() > 0 && batch.buffers()[0].packet() == b"up");
+    let buffer = &mut batch.buffers_mut()[0];
+    assert_eq!(buffer.peer, "10.0.0.2:2152".parse().unwrap());
+    *buffer.headroom().last_mut().unwrap() = b'+';
+    assert!(buffer.grow_front(1));
+    assert_eq!(n3.transmit(&mut batch, &[0]).packets, 1);
+    wait_for("answer", || socket.recv(&mut text).is_ok_and(|len| &text[..len] == b"+up"));
+    drop((n3, batch));
 }

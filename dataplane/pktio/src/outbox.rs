@@ -1,0 +1,209 @@
+//! Sending through a port that another thread owns.
+//!
+//! The worker that owns a frame port is the only one who may use it and its neighbours' table. What others have to send
+//! there now and then (End Markers, path management) they put into an [`Outbox`], a port of its own; the owner
+//! uses its port through [`Shared`], which sends what is waiting whenever it receives.
+//!
+//! Order is kept among the packets of an outbox. It holds [`CAPACITY`] packets; more are refused as with any queue.
+//! Looking costs the owner one load of a counter per batch. The lock is taken only when something is waiting, and held
+//! for a copy of pointers.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use telemetry::DropReason;
+
+use crate::{Batch, Port, Sent};
+
+/// Packets that may wait: far more than a control task sends between two looks of a worker.
+pub const CAPACITY: usize = 1024;
+/// Packets sent per look; more wait for the next one.
+const BATCH: usize = 32;
+/// Longest packet: signalling is short, and a user's packet with its tunnel header fits as well.
+const LONGEST: usize = 2048;
+
+/// A packet that waits, where it goes, with which traffic class.
+type Waiting = (Vec<u8>, SocketAddr, u8);
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Packets in `waiting`; written under its lock.
+    count: AtomicUsize,
+    waiting: Mutex<VecDeque<Waiting>>,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The sending end, for any number of threads. It never receives.
+#[derive(Clone, Debug)]
+pub struct Outbox(Arc<Queue>);
+
+/// A port with an outbox, for its owner.
+pub struct Shared<P> {
+    port: P,
+    queue: Arc<Queue>,
+    batch: Batch,
+    lost: usize,
+}
+
+/// Gives a port an outbox.
+pub fn share<P: Port>(port: P) -> (Shared<P>, Outbox) {
+    let queue = Arc::new(Queue::default());
+    let batch = Batch::new(BATCH, LONGEST);
+    (Shared { port, queue: Arc::clone(&queue), batch, lost: 0 }, Outbox(queue))
+}
+
+impl<P: Port> Shared<P> {
+    /// The port itself.
+    pub fn port(&mut self) -> &mut P {
+        &mut self.port
+    }
+
+    /// Sends up to a batch of what is waiting.
+    fn send_waiting(&mut self) {
+        self.batch.clear();
+        {
+            let mut waiting = self.queue.lock();
+            let take = waiting.len().min(BATCH);
+            for (packet, peer, tos) in waiting.drain(..take) {
+                // They were found to fit when they were put in.
+                if self.batch.push(&packet, peer)
+                    && let Some(buffer) = self.batch.buffers_mut().last_mut()
+                {
+                    buffer.tos = tos;
+                }
+            }
+            self.queue.count.store(waiting.len(), Ordering::Release);
+        }
+        let mut selected = [0u16; BATCH];
+        for (position, number) in selected.iter_mut().zip(0..) {
+            *position = number;
+        }
+        let count = self.batch.len();
+        let sent = self.port.transmit(&mut self.batch, &selected[..count]);
+        self.lost += sent.full + sent.too_big + sent.errors;
+    }
+}
+
+impl<P: Port> Port for Shared<P> {
+    #[inline]
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        if self.queue.count.load(Ordering::Acquire) > 0 {
+            self.send_waiting();
+        }
+        self.port.receive(batch)
+    }
+
+    #[inline]
+    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+        self.port.transmit(batch, selected)
+    }
+
+    fn losses(&mut self, count: &mut dyn FnMut(DropReason, usize)) {
+        if self.lost > 0 {
+            count(DropReason::TxError, self.lost);
+            self.lost = 0;
+        }
+        self.port.losses(count);
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.port.fd()
+    }
+}
+
+impl Port for Outbox {
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        batch.clear();
+        Ok(0)
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+        let mut sent = Sent::default();
+        let mut waiting = self.0.lock();
+        for &position in selected {
+            let Some(buffer) = batch.sendable(position) else {
+                sent.errors += 1;
+                continue;
+            };
+            if buffer.len() > LONGEST {
+                sent.too_big += 1;
+            } else if waiting.len() >= CAPACITY {
+                sent.full += 1;
+            } else {
+                waiting.push_back((buffer.packet().to_vec(), buffer.peer, buffer.tos));
+                sent.packets += 1;
+                sent.bytes += buffer.len();
+            }
+        }
+        self.0.count.store(waiting.len(), Ordering::Release);
+        sent
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory;
+
+    #[test]
+    fn what_others_send_leaves_in_order_when_the_owner_receives() {
+        let (port, wire) = memory::pair(4096);
+        let (mut shared, outbox) = share(port);
+        let peer: SocketAddr = "192.0.2.1:2152".parse().unwrap();
+        let mut other = outbox.clone();
+        std::thread::spawn(move || {
+            let mut batch = Batch::new(1, 3000);
+            for n in 0..40u8 {
+                batch.clear();
+                assert!(batch.push(&[n, n], peer));
+                assert_eq!(other.transmit(&mut batch, &[0]).packets, 1);
+            }
+            batch.clear();
+            assert!(batch.push(&[0; 2049], peer));
+            assert_eq!(
+                other.transmit(&mut batch, &[0, 7]),
+                Sent { too_big: 1, errors: 1, ..Sent::default() }
+            );
+            assert_eq!(other.receive(&mut batch).unwrap(), 0);
+        })
+        .join()
+        .unwrap();
+
+        let mut batch = Batch::new(8, 64);
+        wire.inject(b"in", peer);
+        assert_eq!(shared.receive(&mut batch).unwrap(), 1);
+        assert_eq!(wire.take().len(), BATCH, "a batch per look, so that users' packets do not wait");
+        assert_eq!(shared.receive(&mut batch).unwrap(), 0);
+        assert_eq!(wire.take(), (32..40).map(|n| (vec![n, n], peer)).collect::<Vec<_>>());
+        assert_eq!(shared.receive(&mut batch).unwrap(), 0);
+        assert!(wire.take().is_empty());
+    }
+
+    #[test]
+    fn an_outbox_that_nobody_empties_is_bounded_and_what_the_port_refuses_is_counted() {
+        let (port, wire) = memory::pair(10);
+        let (mut shared, mut outbox) = share(port);
+        let mut batch = Batch::new(1, 64);
+        assert!(batch.push(b"x", "192.0.2.1:2152".parse().unwrap()));
+        let sent = outbox.transmit(&mut batch, &[0; CAPACITY + 3]);
+        assert_eq!((sent.packets, sent.full), (CAPACITY, 3));
+        shared.receive(&mut Batch::new(1, 64)).unwrap();
+        assert_eq!(wire.take().len(), 10);
+        let mut lost = Vec::new();
+        shared.losses(&mut |reason, count| lost.push((reason, count)));
+        assert_eq!(lost, [(DropReason::TxError, BATCH - 10)]);
+    }
+}
