@@ -1,4 +1,8 @@
 //! A UDP socket, in practice GTP-U, with one system call per batch and direction.
+//!
+//! Packets of one length to one peer that follow each other go to the kernel as one message, which it cuts
+//! (`UDP_SEGMENT`): routing and the way down to the device are then paid once for all of them. What arrives is the
+//! same, and where the kernel or the device cannot do it, packets go one by one.
 
 use std::io;
 use std::mem;
@@ -8,7 +12,7 @@ use std::sync::Arc;
 
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::{Batch, Port, Sent};
+use crate::{Batch, Buffer, Port, Sent};
 
 /// Most packets per system call; larger batches take several.
 const CALL: usize = 64;
@@ -21,15 +25,67 @@ pub struct UdpPort {
     socket: Arc<UdpSocket>,
     local: SocketAddr,
     headers: Headers,
+    /// Whether the kernel cuts messages for this socket.
+    segmentation: bool,
 }
 
-/// One control message with an `int`, as `sendmsg` wants it.
+/// Most packets and octets in a message that the kernel cuts.
+const SEGMENTS: usize = 64;
+const SEGMENTED: usize = 60_000;
+
+/// One control message with a small value, as `sendmsg` wants it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Control {
     header: libc::cmsghdr,
-    value: libc::c_int,
-    padding: u32,
+    value: [u8; 8],
+}
+
+impl Control {
+    fn set(&mut self, level: libc::c_int, kind: libc::c_int, value: &[u8]) {
+        self.header.cmsg_len = (size_of::<libc::cmsghdr>() + value.len()) as _;
+        self.header.cmsg_level = level;
+        self.header.cmsg_type = kind;
+        self.value[..value.len()].copy_from_slice(value);
+    }
+}
+
+/// The packets that the message under way has so far.
+struct Run {
+    peer: SocketAddr,
+    tos: u8,
+    segment: usize,
+    packets: usize,
+    octets: usize,
+    /// A shorter packet ends the message.
+    ended: bool,
+}
+
+impl Run {
+    fn new(buffer: &Buffer) -> Run {
+        let length = buffer.len();
+        let (peer, tos) = (buffer.peer, buffer.tos);
+        Run { peer, tos, segment: length, packets: 1, octets: length, ended: length == 0 }
+    }
+
+    /// Takes the packet into the message if it fits there.
+    #[inline]
+    fn takes(&mut self, buffer: &Buffer) -> bool {
+        let length = buffer.len();
+        let fits = !self.ended
+            && length <= self.segment
+            && length > 0
+            && self.packets < SEGMENTS
+            && self.octets + length <= SEGMENTED
+            && self.tos == buffer.tos
+            && self.peer == buffer.peer;
+        if fits {
+            self.packets += 1;
+            self.octets += length;
+            self.ended = length < self.segment;
+        }
+        fits
+    }
 }
 
 /// The arrays that `recvmmsg` and `sendmmsg` want, allocated once. Their pointers are set anew before
@@ -38,7 +94,8 @@ struct Headers {
     messages: Box<[libc::mmsghdr]>,
     vectors: Box<[libc::iovec]>,
     names: Box<[libc::sockaddr_storage]>,
-    controls: Box<[Control]>,
+    /// Two per message: traffic class and length of segments, in either order.
+    controls: Box<[[Control; 2]]>,
 }
 
 // SAFETY: the raw pointers inside are scratch space for one system call: each call writes them before
@@ -66,7 +123,7 @@ impl Headers {
             messages: vec![message; CALL].into_boxed_slice(),
             vectors: vec![vector; CALL].into_boxed_slice(),
             names: vec![name; CALL].into_boxed_slice(),
-            controls: vec![control; CALL].into_boxed_slice(),
+            controls: vec![[control; 2]; CALL].into_boxed_slice(),
         }
     }
 
@@ -74,10 +131,16 @@ impl Headers {
     #[inline]
     fn set(&mut self, i: usize, data: *mut u8, len: usize, name_len: usize) {
         self.vectors[i] = libc::iovec { iov_base: data.cast(), iov_len: len };
+        self.start(i, i, name_len);
+    }
+
+    /// Makes message `i` of vector `vector`, with its name of `name_len` octets.
+    #[inline]
+    fn start(&mut self, i: usize, vector: usize, name_len: usize) {
         let header = &mut self.messages[i].msg_hdr;
         header.msg_name = (&raw mut self.names[i]).cast();
         header.msg_namelen = name_len as libc::socklen_t;
-        header.msg_iov = &raw mut self.vectors[i];
+        header.msg_iov = &raw mut self.vectors[vector];
         header.msg_iovlen = 1;
         header.msg_control = std::ptr::null_mut();
         header.msg_controllen = 0;
@@ -85,20 +148,37 @@ impl Headers {
         self.messages[i].msg_len = 0;
     }
 
-    /// Gives entry `i`, after [`Headers::set`], a traffic class other than the socket's.
+    /// Adds a control message to message `i`.
+    fn control(&mut self, i: usize, level: libc::c_int, kind: libc::c_int, value: &[u8]) {
+        let header = &mut self.messages[i].msg_hdr;
+        let used = header.msg_controllen / size_of::<Control>();
+        self.controls[i][used].set(level, kind, value);
+        header.msg_control = self.controls[i].as_mut_ptr().cast();
+        header.msg_controllen = (used + 1) * size_of::<Control>();
+    }
+
+    /// Gives message `i` a traffic class other than the socket's.
     fn set_tos(&mut self, i: usize, tos: u8, ipv6: bool) {
         let (level, kind) = match ipv6 {
             true => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
             false => (libc::IPPROTO_IP, libc::IP_TOS),
         };
-        let control = &mut self.controls[i];
-        control.header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<libc::c_int>()) as _;
-        control.header.cmsg_level = level;
-        control.header.cmsg_type = kind;
-        control.value = tos.into();
-        let header = &mut self.messages[i].msg_hdr;
-        header.msg_control = std::ptr::from_mut(control).cast();
-        header.msg_controllen = size_of::<Control>() as _;
+        self.control(i, level, kind, &libc::c_int::from(tos).to_ne_bytes());
+    }
+
+    /// Adds the vector behind the last one to message `i`, which is cut into segments of `segment` octets.
+    #[inline]
+    fn extend(&mut self, i: usize, segment: usize) {
+        if self.messages[i].msg_hdr.msg_iovlen == 1 {
+            self.control(i, libc::SOL_UDP, libc::UDP_SEGMENT, &(segment as u16).to_ne_bytes());
+        }
+        self.messages[i].msg_hdr.msg_iovlen += 1;
+    }
+
+    /// How many packets message `i` has.
+    #[inline]
+    fn packets(&self, i: usize) -> usize {
+        self.messages[i].msg_hdr.msg_iovlen
     }
 }
 
@@ -116,7 +196,7 @@ impl UdpPort {
             setsockopt(&socket, sockopt::SndBuf, &SOCKET_BUFFER)?;
         }
         let local = socket.local_addr()?;
-        Ok(UdpPort { socket: Arc::new(socket), local, headers: Headers::new() })
+        Ok(UdpPort { socket: Arc::new(socket), local, headers: Headers::new(), segmentation: true })
     }
 
     /// The address the socket is bound to.
@@ -126,13 +206,14 @@ impl UdpPort {
 
     /// Another port on the same socket.
     pub fn share(&self) -> UdpPort {
-        UdpPort { socket: Arc::clone(&self.socket), local: self.local, headers: Headers::new() }
+        let segmentation = self.segmentation;
+        UdpPort { socket: Arc::clone(&self.socket), local: self.local, headers: Headers::new(), segmentation }
     }
 
     /// Sends the `count` prepared messages; returns how many the kernel took before the first refusal.
     fn send_prepared(&mut self, from: usize, count: usize) -> io::Result<usize> {
-        // SAFETY: entries `from..from + count` were set by `Headers::set`: each points at one vector, one
-        // name and the octets of a buffer that `transmit` borrows for the duration of the call.
+        // SAFETY: entries `from..from + count` were set by `Headers`: each points at one name, its control messages
+        // and vectors with the octets of buffers that `transmit` borrows for the duration of the call.
         let sent = unsafe {
             libc::sendmmsg(
                 self.socket.as_raw_fd(),
@@ -146,38 +227,70 @@ impl UdpPort {
 
     /// Sends all prepared messages, skipping those that the kernel refuses.
     fn flush(&mut self, count: usize, sent: &mut Sent) {
-        let mut done = 0;
+        let (mut done, mut vector) = (0, 0);
         while done < count {
             match self.send_prepared(done, count - done) {
                 Ok(taken) => {
-                    for vector in &self.headers.vectors[done..done + taken] {
-                        sent.bytes += vector.iov_len;
+                    for message in done..done + taken {
+                        let packets = self.headers.packets(message);
+                        let vectors = &self.headers.vectors[vector..vector + packets];
+                        sent.bytes += vectors.iter().map(|vector| vector.iov_len).sum::<usize>();
+                        sent.packets += packets;
+                        vector += packets;
                     }
-                    sent.packets += taken;
                     done += taken.max(1);
                 }
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EINTR) => {}
-                    Some(libc::EAGAIN) => {
-                        // The socket's buffer is full and stays so for the rest of the batch.
-                        sent.full += count - done;
-                        return;
+                Err(error) => {
+                    let packets = self.headers.packets(done);
+                    match error.raw_os_error() {
+                        Some(libc::EINTR) => continue,
+                        Some(libc::EAGAIN) => {
+                            // The socket's buffer is full and stays so for the rest of the batch.
+                            sent.full += (done..count).map(|i| self.headers.packets(i)).sum::<usize>();
+                            return;
+                        }
+                        // Not this message in one piece: too long for the path, or not with this device.
+                        code if packets > 1 => {
+                            self.segmentation &= !matches!(code, Some(libc::EIO | libc::EOPNOTSUPP));
+                            self.send_singly(done, vector, packets, sent);
+                        }
+                        code => refused(code, sent),
                     }
-                    Some(libc::ENOBUFS) => {
-                        sent.full += 1;
-                        done += 1;
-                    }
-                    Some(libc::EMSGSIZE) => {
-                        sent.too_big += 1;
-                        done += 1;
-                    }
-                    _ => {
-                        sent.errors += 1;
-                        done += 1;
-                    }
-                },
+                    done += 1;
+                    vector += packets;
+                }
             }
         }
+    }
+
+    /// Sends the `packets` packets of a message from vector `first` on one by one.
+    fn send_singly(&mut self, message: usize, first: usize, packets: usize, sent: &mut Sent) {
+        let header = &mut self.headers.messages[message].msg_hdr;
+        // The traffic class, if there is one, stands in front of the length of segments.
+        header.msg_controllen -= size_of::<Control>();
+        if header.msg_controllen == 0 {
+            header.msg_control = std::ptr::null_mut();
+        }
+        header.msg_iovlen = 1;
+        for vector in first..first + packets {
+            self.headers.messages[message].msg_hdr.msg_iov = &raw mut self.headers.vectors[vector];
+            match self.send_prepared(message, 1) {
+                Ok(_) => {
+                    sent.packets += 1;
+                    sent.bytes += self.headers.vectors[vector].iov_len;
+                }
+                Err(error) => refused(error.raw_os_error(), sent),
+            }
+        }
+    }
+}
+
+/// Counts a packet that the kernel refused.
+fn refused(code: Option<i32>, sent: &mut Sent) {
+    match code {
+        Some(libc::EAGAIN | libc::ENOBUFS) => sent.full += 1,
+        Some(libc::EMSGSIZE) => sent.too_big += 1,
+        _ => sent.errors += 1,
     }
 }
 
@@ -222,22 +335,34 @@ impl Port for UdpPort {
     fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
         let mut sent = Sent::default();
         for group in selected.chunks(CALL) {
-            let mut count = 0;
+            let (mut messages, mut vectors) = (0, 0);
+            let mut run: Option<Run> = None;
             for &position in group {
                 let Some(buffer) = batch.sendable(position) else {
                     sent.errors += 1;
                     continue;
                 };
-                let name_len = write_name(&mut self.headers.names[count], buffer.peer);
                 let packet = buffer.packet();
                 // The kernel only reads through the vectors of sendmmsg; the type is shared with recvmmsg.
-                self.headers.set(count, packet.as_ptr().cast_mut(), packet.len(), name_len);
-                if buffer.tos != 0 {
-                    self.headers.set_tos(count, buffer.tos, buffer.peer.is_ipv6());
+                self.headers.vectors[vectors] =
+                    libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() };
+                if let Some(run) = &mut run
+                    && self.segmentation
+                    && run.takes(buffer)
+                {
+                    self.headers.extend(messages - 1, run.segment);
+                } else {
+                    let name_len = write_name(&mut self.headers.names[messages], buffer.peer);
+                    self.headers.start(messages, vectors, name_len);
+                    if buffer.tos != 0 {
+                        self.headers.set_tos(messages, buffer.tos, buffer.peer.is_ipv6());
+                    }
+                    messages += 1;
+                    run = Some(Run::new(buffer));
                 }
-                count += 1;
+                vectors += 1;
             }
-            self.flush(count, &mut sent);
+            self.flush(messages, &mut sent);
         }
         sent
     }
@@ -379,6 +504,42 @@ mod tests {
     #[test]
     fn batches_pass_ipv6() {
         exchange("[::1]:0");
+    }
+
+    /// Runs of packets travel in one message; lengths, order, peers and traffic classes stay each packet's own.
+    #[test]
+    fn packets_in_one_message_arrive_as_they_were() {
+        let mut a = UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let mut ports: Vec<UdpPort> =
+            (0..2).map(|_| UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap()).collect();
+        // Equal ones, a shorter one that ends the run, another peer, empty ones, a longer one.
+        let plan: Vec<(usize, usize)> = [(0, 100); 70]
+            .into_iter()
+            .chain([(0, 99), (0, 100), (1, 100), (1, 100), (0, 0), (0, 0), (0, 1), (0, 1400), (0, 1400)])
+            .collect();
+        for segmentation in [true, false] {
+            a.segmentation = segmentation;
+            let mut out = Batch::new(plan.len(), 2048);
+            for (n, (to, length)) in plan.iter().enumerate() {
+                assert!(out.push(&vec![n as u8; *length], ports[*to].local()));
+                out.buffers_mut()[n].tos = if n == 30 { 0x28 } else { 0 };
+            }
+            let all: Vec<u16> = (0..plan.len() as u16).collect();
+            let bytes = plan.iter().map(|(_, length)| length).sum();
+            assert_eq!(a.transmit(&mut out, &all), Sent { packets: plan.len(), bytes, ..Sent::default() });
+            assert_eq!(a.segmentation, segmentation, "the loopback interface does it");
+            for (number, port) in ports.iter_mut().enumerate() {
+                let expected = plan.iter().enumerate().filter(|(_, (to, _))| *to == number);
+                let mut expected = expected.map(|(n, (_, length))| vec![n as u8; *length]);
+                let mut batch = Batch::new(64, 2048);
+                while port.receive(&mut batch).unwrap() > 0 {
+                    for buffer in batch.buffers() {
+                        assert_eq!(Some(buffer.packet()), expected.next().as_deref());
+                    }
+                }
+                assert_eq!(expected.next(), None);
+            }
+        }
     }
 
     #[test]

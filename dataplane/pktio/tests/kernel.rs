@@ -11,6 +11,7 @@ use packet::transport::build_udp;
 use packet::{ipv4, protocol};
 use pktio::capture::{Capture, Point};
 use pktio::tun::{TunError, TunPort};
+use pktio::udp::UdpPort;
 use pktio::{Batch, Port, Sent};
 
 /// A namespace with a TUN device that has 10.45.0.1/16 and is up.
@@ -70,6 +71,30 @@ fn a_tun_device_exchanges_packets_with_the_kernel() {
     assert!(ipv4::Packet::new(&packet).unwrap().checksum_ok());
     assert_eq!(&packet[28..], b"down");
     assert_eq!(tun.share().transmit(&mut batch, &[]), Sent::default());
+}
+
+/// Packets that the kernel does not take as one message, for each exceeds the MTU, go one by one.
+#[test]
+fn packets_beyond_the_mtu_are_sent_singly() {
+    let namespace = NetNs::new().expect("tests run with CAP_SYS_ADMIN");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        Links::in_ns(&namespace).expect("netlink").set_mtu("lo", 1500).await.expect("mtu");
+    });
+    let bind = || UdpPort::bind("127.0.0.1:0".parse().expect("an address"), false).expect("bound");
+    let (mut a, mut b) = namespace.enter(|| (bind(), bind())).expect("entered");
+    let mut out = Batch::new(8, 4096);
+    for n in 0..8u8 {
+        assert!(out.push(&[n; 2000], b.local()));
+        out.buffers_mut()[usize::from(n)].tos = 0x28 * (n / 4);
+    }
+    let sent = a.transmit(&mut out, &[0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!((sent.packets, sent.bytes), (8, 16_000), "{sent:?}");
+    let mut batch = Batch::new(16, 4096);
+    assert_eq!(b.receive(&mut batch).expect("received"), 8);
+    for (n, buffer) in batch.buffers().iter().enumerate() {
+        assert_eq!(buffer.packet(), [n as u8; 2000]);
+    }
 }
 
 #[test]
