@@ -1,0 +1,214 @@
+//! Rates and interfaces of a running UPF, with the kernel's own UDP and TCP at both ends: what passes a QER in a second
+//! is what the SMF set (UP-1), and an interface that was down is no reason to start anew.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
+
+#[path = "support/lab.rs"]
+mod lab;
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lab::*;
+use net::link::Links;
+use packet::gtpu;
+use pfcp::message::*;
+use pfcp::*;
+use pktio::udp::UdpPort;
+use support::*;
+use upf::Upf;
+
+/// Low enough that a busy machine offers more at any moment.
+const RATE_KBPS: u64 = 20_000;
+/// Seconds that may be measured before one is as it should: a machine that stands still for longer than a meter's
+/// burst passes less, whatever the meter does.
+const ATTEMPTS: usize = 12;
+
+/// A UE with a session behind a UPF. Fields are dropped in this order.
+struct Network {
+    _gnb: Gnb,
+    smf: Smf,
+    upf: Option<Upf>,
+    core: tokio::runtime::Runtime,
+    runtime: tokio::runtime::Runtime,
+    lab: Lab,
+    seid: u64,
+}
+
+impl Network {
+    fn new() -> Network {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let lab = runtime.block_on(Lab::new());
+        let mut config = config("gw0");
+        config.gtpu = SocketAddr::new(N3_CORE.parse().unwrap(), gtpu::PORT);
+        let core = lab.core.runtime(2).unwrap();
+        // Spawned, so that everything happens on threads inside the namespace.
+        let upf = core.block_on(core.spawn(upf::start(config.clone()))).unwrap().unwrap();
+        let socket = lab.core.enter(|| UdpSocket::bind((SMF, 8805))).unwrap().unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut smf = Smf { socket, upf: config.pfcp, sequence: 0 };
+        smf.associate(100);
+        let (seid, teid) = smf.establish();
+        let tun = runtime.block_on(lab.ue_device());
+        let address = SocketAddr::new(N3_GNB.parse().unwrap(), gtpu::PORT);
+        let n3 = lab.ran.enter(|| UdpPort::bind(address, false)).unwrap().unwrap();
+        let gnb = Gnb::start(&tun, &n3, config.gtpu, teid);
+        Network { _gnb: gnb, smf, upf: Some(upf), core, runtime, lab, seid }
+    }
+
+    fn set_rate(&mut self, rate_kbps: u64) {
+        let mbr = Some(BitRates { uplink_kbps: rate_kbps, downlink_kbps: rate_kbps });
+        let update = UpdateQer { qer_id: QerId(1), mbr, ..Default::default() };
+        let request = SessionModificationRequest { update_qers: vec![update], ..Default::default() };
+        match self.smf.ask(self.seid, request) {
+            Message::SessionModificationResponse(response) => assert_eq!(response.cause, Cause::ACCEPTED),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Octets of IP packets that have left for the data network.
+    fn sent(&self) -> u64 {
+        let stats = self.upf.as_ref().unwrap().handle().stats();
+        stats["interfaces"]["n6"]["sent"]["bytes"].as_u64().unwrap()
+    }
+
+    /// Asserts that one second passes the rate, within 2 %, and that none passes noticeably more.
+    fn assert_rate(&self, what: &str) {
+        let mut measured = Vec::new();
+        for _ in 0..ATTEMPTS {
+            let (before, start) = (self.sent(), net::time::now_std());
+            net::time::sleep_thread(Duration::from_secs(1));
+            let (after, elapsed) = (self.sent(), start.elapsed());
+            let share = (after - before) as f64 * 8.0 / 1000.0 / elapsed.as_secs_f64() / RATE_KBPS as f64;
+            measured.push(share);
+            // The burst of 50 ms may fall into one second after a pause of the machine.
+            assert!(share < 1.08, "{what}: {measured:?} of the rate");
+            if (share - 1.0).abs() <= 0.02 {
+                return;
+            }
+        }
+        panic!("{what}: {measured:?} of the rate in each of {ATTEMPTS} seconds");
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        if let Some(upf) = self.upf.take() {
+            self.core.block_on(upf.stop());
+        }
+    }
+}
+
+/// Ends its threads when dropped.
+struct Traffic {
+    stop: Arc<AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Traffic {
+    fn new() -> Traffic {
+        Traffic { stop: Arc::new(AtomicBool::new(false)), threads: Vec::new() }
+    }
+
+    fn add(&mut self, mut step: impl FnMut() + Send + 'static) {
+        let stop = Arc::clone(&self.stop);
+        self.threads.push(std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                step();
+            }
+        }));
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A UDP flow of `kbps` from the UE to the data network, where a socket takes it.
+fn udp_flow(network: &Network, kbps: u64) -> (Traffic, UdpSocket) {
+    let sink = network.lab.dn.enter(|| UdpSocket::bind((SERVER_V4, 5000))).unwrap().unwrap();
+    let source = network.lab.ue.enter(|| UdpSocket::bind((UE_V4, 4000))).unwrap().unwrap();
+    source.connect((SERVER_V4, 5000)).unwrap();
+    let start: Instant = net::time::now_std();
+    let mut sent_bits = 0;
+    let mut traffic = Traffic::new();
+    traffic.add(move || {
+        // What a pause of this thread has left out is not made up for at once.
+        let due = start.elapsed().as_micros() as u64 * kbps / 1000;
+        sent_bits = sent_bits.max(due.saturating_sub(kbps * 20));
+        while sent_bits < due {
+            let _ = source.send(&[0x55; 1200]);
+            sent_bits += 1228 * 8;
+        }
+        net::time::sleep_thread(Duration::from_millis(2));
+    });
+    (traffic, sink)
+}
+
+#[test]
+fn udp_passes_a_meter_at_its_rate() {
+    let mut network = Network::new();
+    network.set_rate(RATE_KBPS);
+    let (_traffic, _sink) = udp_flow(&network, 3 * RATE_KBPS);
+    net::time::sleep_thread(Duration::from_millis(300));
+    network.assert_rate("UDP");
+    // A new rate holds from the next packet on; nothing at all passes a rate of zero.
+    network.set_rate(0);
+    let before = network.sent();
+    net::time::sleep_thread(Duration::from_millis(200));
+    assert!(network.sent() - before <= 2 * 1228, "what was on its way when the rate changed");
+}
+
+#[test]
+fn tcp_passes_a_meter_at_its_rate() {
+    let mut network = Network::new();
+    network.set_rate(RATE_KBPS);
+    let listener = network.lab.dn.enter(|| TcpListener::bind((SERVER_V4, 6000))).unwrap().unwrap();
+    let mut traffic = Traffic::new();
+    // Several connections, since one that lost a packet leaves the line empty for a moment.
+    for _ in 0..12 {
+        let mut stream = network.lab.ue.enter(|| TcpStream::connect((SERVER_V4, 6000))).unwrap().unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        for side in [&stream, &far] {
+            side.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+            side.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        }
+        traffic.add(move || {
+            let _ = stream.write(&[0x55; 16_384]);
+        });
+        traffic.add(move || {
+            let _ = far.read(&mut [0; 65_536]);
+        });
+    }
+    net::time::sleep_thread(Duration::from_millis(500));
+    network.assert_rate("TCP");
+}
+
+#[test]
+fn interfaces_that_were_down_carry_traffic_again() {
+    let network = Network::new();
+    let address = "10.201.0.2";
+    assert!(ping(&network.lab.ue, address, 3, 56), "at first");
+    let (_traffic, _sink) = udp_flow(&network, 1000);
+    let links = {
+        let _entered = network.runtime.enter();
+        Links::in_ns(&network.lab.core).unwrap()
+    };
+    for name in ["n3", "gw0", "n6"] {
+        network.runtime.block_on(links.down(name)).unwrap();
+        assert!(!ping(&network.lab.ue, address, 1, 56), "{name} is down");
+        network.runtime.block_on(links.up(name)).unwrap();
+        // Neighbours have to be found anew.
+        let again = (0..20).any(|_| ping(&network.lab.ue, address, 1, 56));
+        assert!(again, "{name} is up again: {}", network.upf.as_ref().unwrap().handle().stats());
+    }
+    assert!(ping(&network.lab.ue, address, 5, 56), "as before");
+}

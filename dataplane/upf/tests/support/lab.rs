@@ -1,0 +1,227 @@
+//! A network for one UPF: namespaces for core, RAN, data network and UE, a CP function that asks and waits, and a gNB
+//! with one UE.
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "each binary uses its part; helpers of tests"
+)]
+
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use net::link::Links;
+use net::netns::NetNs;
+use packet::gtpu::{self, PduSession};
+use pfcp::message::*;
+use pfcp::*;
+use pktio::poll::Poller;
+use pktio::tun::TunPort;
+use pktio::udp::UdpPort;
+use pktio::{Batch, Port};
+
+use super::support::*;
+
+pub const N3_CORE: &str = "10.200.0.1";
+pub const N3_GNB: &str = "10.200.0.2";
+
+/// A CP function that asks and waits.
+pub struct Smf {
+    pub socket: UdpSocket,
+    pub upf: SocketAddr,
+    pub sequence: u32,
+}
+
+impl Smf {
+    pub fn ask(&mut self, seid: u64, message: impl Into<Message>) -> Message {
+        self.sequence += 1;
+        let mut out = Vec::new();
+        message.into().encode(seid, self.sequence, &mut out).expect("it fits");
+        self.socket.send_to(&out, self.upf).expect("sent");
+        let mut datagram = [0; 4096];
+        loop {
+            let length = self.socket.recv(&mut datagram).expect("the UPF answers");
+            let (header, message) = Message::decode(&datagram[..length]).expect("the UPF sends valid PFCP");
+            // Requests of the UPF (heartbeats) are none of this test's business.
+            if header.sequence == self.sequence && !message.message_type().is_request() {
+                return message;
+            }
+        }
+    }
+
+    pub fn associate(&mut self, started: u32) {
+        let request = AssociationSetupRequest {
+            node_id: NodeId::Ipv4(SMF),
+            recovery_time_stamp: NtpSeconds(started),
+            ..Default::default()
+        };
+        match self.ask(0, request) {
+            Message::AssociationSetupResponse(response) => {
+                assert_eq!(response.cause, Cause::ACCEPTED);
+                assert!(response.up_function_features.expect("told").contains(UpFunctionFeatures::FTUP));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn set_downlink(&mut self, seid: u64, action: ApplyAction) {
+        let far = UpdateFar { far_id: FarId(2), apply_action: Some(action), ..Default::default() };
+        let request = SessionModificationRequest { update_fars: vec![far], ..Default::default() };
+        match self.ask(seid, request) {
+            Message::SessionModificationResponse(response) => assert_eq!(response.cause, Cause::ACCEPTED),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Our SEID at the UPF, and the TEID of the tunnel on N3.
+    pub fn establish(&mut self) -> (u64, u32) {
+        let mut request = establishment(1);
+        request.create_fars[1] =
+            forward(2, DestinationInterface::Access, Some((GNB_TEID, N3_GNB.parse().expect("an address"))));
+        match self.ask(0, request) {
+            Message::SessionEstablishmentResponse(response) => {
+                assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
+                let teid = match response.created_pdrs[0].f_teid {
+                    Some(FTeid::Assigned { teid, .. }) => teid,
+                    other => panic!("{other:?}"),
+                };
+                (response.up_f_seid.expect("accepted").seid, teid)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A gNB with one UE: moves packets between the UE's device and the tunnel.
+pub struct Gnb {
+    stop: Arc<AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Gnb {
+    pub fn start(tun: &TunPort, n3: &UdpPort, upf: SocketAddr, teid: u32) -> Gnb {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (mut from_ue, mut to_upf) = (tun.share(), n3.share());
+        let up = pump(&stop, tun.share(), move |batch| {
+            for buffer in batch.buffers_mut() {
+                let length = buffer.len();
+                let container = Some(PduSession::Uplink { qfi: QFI });
+                let taken = gtpu::encapsulate(buffer.headroom(), teid, length, container).expect("room");
+                assert!(buffer.grow_front(taken));
+                buffer.peer = upf;
+            }
+            let all: Vec<u16> = (0..batch.len() as u16).collect();
+            to_upf.transmit(batch, &all);
+        });
+        let down = pump(&stop, n3.share(), move |batch| {
+            for buffer in batch.buffers_mut() {
+                let packet = gtpu::Packet::new(buffer.packet()).expect("the UPF sends valid GTP-U");
+                assert_eq!(packet.teid(), GNB_TEID);
+                let container = Some(PduSession::Downlink { qfi: QFI, rqi: false, ppi: None });
+                assert_eq!(packet.pdu_session(), container);
+                let header = packet.header_len();
+                buffer.trim_front(header);
+            }
+            let all: Vec<u16> = (0..batch.len() as u16).collect();
+            from_ue.transmit(batch, &all);
+        });
+        Gnb { stop, threads: vec![up, down] }
+    }
+}
+
+impl Drop for Gnb {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn pump(
+    stop: &Arc<AtomicBool>,
+    mut port: impl Port + 'static,
+    mut forward: impl FnMut(&mut Batch) + Send + 'static,
+) -> std::thread::JoinHandle<()> {
+    let stop = Arc::clone(stop);
+    std::thread::spawn(move || {
+        let mut poller = Poller::new().expect("epoll");
+        poller.add(port.fd().expect("a descriptor"), 0).expect("added");
+        let mut batch = Batch::new(64, 2048);
+        while !stop.load(Ordering::Relaxed) {
+            poller.wait(Some(50), |_| ()).expect("waited");
+            while port.receive(&mut batch).expect("received") > 0 {
+                forward(&mut batch);
+            }
+        }
+    })
+}
+
+/// The namespaces; everything in them goes when they do.
+pub struct Lab {
+    pub core: NetNs,
+    pub ran: NetNs,
+    pub dn: NetNs,
+    pub ue: NetNs,
+}
+
+pub fn cidr(text: &str) -> net::link::Cidr {
+    text.parse().expect("tests use valid prefixes")
+}
+
+impl Lab {
+    pub async fn new() -> Lab {
+        let ns = || NetNs::new().expect("tests run with CAP_SYS_ADMIN");
+        let lab = Lab { core: ns(), ran: ns(), dn: ns(), ue: ns() };
+        let core = Links::in_ns(&lab.core).expect("netlink");
+        for (name, peer, namespace, prefix) in [("n3", "n3", &lab.ran, "200"), ("n6", "n6", &lab.dn, "201")] {
+            core.add_veth(name, peer, namespace).await.expect("veth");
+            let far = Links::in_ns(namespace).expect("netlink");
+            for (links, host) in [(&core, 1), (&far, 2)] {
+                links.up(name).await.expect("up");
+                links.add_address(name, cidr(&format!("10.{prefix}.0.{host}/24"))).await.expect("address");
+                links.add_address(name, cidr(&format!("fd00:{prefix}::{host}/64"))).await.expect("address");
+            }
+        }
+        let dn = Links::in_ns(&lab.dn).expect("netlink");
+        dn.add_route(cidr("10.45.0.0/16"), Some("10.201.0.1".parse().expect("ip")), None)
+            .await
+            .expect("route");
+        dn.add_route(cidr("fd00:45::/48"), Some("fd00:201::1".parse().expect("ip")), None)
+            .await
+            .expect("route");
+        lab
+    }
+
+    pub async fn ue_device(&self) -> TunPort {
+        let tun = self.ue.enter(|| TunPort::create("ue0")).expect("entered").expect("created");
+        let links = Links::in_ns(&self.ue).expect("netlink");
+        links.set_mtu("ue0", 1400).await.expect("mtu");
+        links.up("ue0").await.expect("up");
+        links.add_address("ue0", cidr(&format!("{UE_V4}/32"))).await.expect("address");
+        links.add_address("ue0", cidr(&format!("{UE_V6}/128"))).await.expect("address");
+        links.add_route(cidr("0.0.0.0/0"), None, Some("ue0")).await.expect("route");
+        links.add_route(cidr("::/0"), None, Some("ue0")).await.expect("route");
+        tun
+    }
+}
+
+/// Whether all of `count` pings are answered.
+pub fn ping(namespace: &NetNs, target: &str, count: u32, size: u32) -> bool {
+    let output = namespace
+        .enter(|| {
+            Command::new("ping")
+                .args(["-c", &count.to_string(), "-i", "0.05", "-W", "2", "-s", &size.to_string(), target])
+                .output()
+        })
+        .expect("entered")
+        .expect("ping is installed");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        eprintln!("{text}{}", String::from_utf8_lossy(&output.stderr));
+    }
+    text.contains(" 0% packet loss")
+}
