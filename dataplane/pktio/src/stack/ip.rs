@@ -25,6 +25,11 @@ impl<F: FramePort> IpStack<F> {
     pub fn frames(&mut self) -> &mut F {
         &mut self.core.frames
     }
+
+    /// Ends the stack and gives the frame port back.
+    pub fn into_frames(self) -> F {
+        self.core.frames
+    }
 }
 
 /// Where an IP packet goes, if its header is there.

@@ -53,6 +53,11 @@ impl<F: FramePort> UdpStack<F> {
     pub fn frames(&mut self) -> &mut F {
         &mut self.core.frames
     }
+
+    /// Ends the stack and gives the frame port back.
+    pub fn into_frames(self) -> F {
+        self.core.frames
+    }
 }
 
 /// Version, flags, hops, protocol and source: what is the same in all our IPv4 headers.

@@ -1,0 +1,129 @@
+//! What does the frame stack cost on AF_XDP? `cargo run --release -p pktio --example af_xdp [seconds]`, as root.
+//!
+//! One thread sends GTP-U-sized UDP frames over a veth pair and takes back what comes; another echoes them: bare, by
+//! exchanging addresses in place, and through the UDP stack with the kernel's neighbours, in turn. Prints thousand
+//! packets per second of both and the median of the pairwise ratios.
+#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::panic)] // a tool that reports on standard output
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use net::link::Links;
+use net::netns::NetNs;
+use packet::transport::build_udp;
+use packet::{ethernet, ipv4, protocol};
+use pktio::af_xdp::{AfXdpPort, Interface, Memory, Options};
+use pktio::bpf::filter::Select;
+use pktio::stack::Neighbours;
+use pktio::stack::kernel::KernelTables;
+use pktio::stack::udp::UdpStack;
+use pktio::udp::UdpPort;
+use pktio::{Batch, FramePort, Port};
+
+const PAIRS: usize = 5;
+const LOCAL: &str = "10.0.0.1:2152";
+const PEER: &str = "10.0.0.2:2152";
+
+fn open(namespace: &NetNs, name: &str, selects: &[Select]) -> (AfXdpPort, u32) {
+    let open = || {
+        let interface = Interface::open(name, None, selects).unwrap();
+        let mut memory = Memory::new(1, [interface.device()]).unwrap();
+        let port = AfXdpPort::open(&interface, [0], &mut memory, Options::default()).unwrap();
+        (port, interface.device().index)
+    };
+    namespace.enter(open).unwrap()
+}
+
+/// Sends for ever and discards what comes back.
+fn generate(mut port: AfXdpPort, frame: &[u8], stop: &AtomicBool) {
+    let mut batch = Batch::new(64, 2048);
+    let mut back = Batch::new(64, 2048);
+    let all: Vec<u16> = (0..64).collect();
+    while !stop.load(Relaxed) {
+        batch.clear();
+        while batch.push(frame, LOCAL.parse().unwrap()) {}
+        port.transmit(&mut batch, &all);
+        while port.receive(&mut back).unwrap() > 0 {}
+    }
+}
+
+/// Echoes for a while and returns packets per second sent.
+fn echo(port: &mut impl Port, time: Duration, mut turn: impl FnMut(&mut Batch)) -> f64 {
+    let mut batch = Batch::new(64, 2048);
+    let all: Vec<u16> = (0..64).collect();
+    let start = net::time::now_std();
+    let mut packets = 0;
+    while start.elapsed() < time {
+        let received = port.receive(&mut batch).unwrap();
+        if received > 0 {
+            turn(&mut batch);
+            packets += port.transmit(&mut batch, &all[..received]).packets;
+        }
+    }
+    packets as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Exchanges the addresses of every frame.
+fn exchange(batch: &mut Batch) {
+    for buffer in batch.buffers_mut() {
+        let frame = buffer.packet_mut();
+        let (destination, rest) = frame.split_at_mut(6);
+        destination.swap_with_slice(&mut rest[..6]);
+        let (source, destination) = frame[26..34].split_at_mut(4);
+        source.swap_with_slice(destination);
+    }
+}
+
+fn main() {
+    let seconds: f64 = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(0.5);
+    let time = Duration::from_secs_f64(seconds);
+    let (ours, peer) = (NetNs::new().unwrap(), NetNs::new().unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let links = Links::in_ns(&ours).unwrap();
+        links.add_veth("up0", "peer0", &peer).await.unwrap();
+        links.add_address("up0", "10.0.0.1/24".parse().unwrap()).await.unwrap();
+        links.up("up0").await.unwrap();
+        let links = Links::in_ns(&peer).unwrap();
+        links.add_address("peer0", "10.0.0.2/24".parse().unwrap()).await.unwrap();
+        links.up("peer0").await.unwrap();
+    });
+    let local: SocketAddr = LOCAL.parse().unwrap();
+    let socket = ours.enter(|| UdpPort::bind(local, false).unwrap()).unwrap();
+    // The kernels get to know each other.
+    let mut hello = Batch::new(1, 64);
+    assert!(hello.push(b"hello", PEER.parse().unwrap()));
+    socket.share().transmit(&mut hello, &[0]);
+    net::time::sleep_thread(Duration::from_millis(100));
+
+    let select = [Select::Udp(local.ip(), local.port())];
+    let (generator, _) = open(&peer, "peer0", &[Select::Udp("10.0.0.2".parse().unwrap(), 2152)]);
+    let from = generator.mac();
+    let (mut bare, index) = open(&ours, "up0", &select);
+    let datagram = build_udp((("10.0.0.2").parse().unwrap(), 2152), (local.ip(), 2152), &[0; 64]).unwrap();
+    let header = ipv4::Header::new("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap(), protocol::UDP);
+    let frame = ethernet::build(bare.mac(), from, None, ethernet::IPV4, &header.build(&datagram).unwrap());
+    let stop = Arc::new(AtomicBool::new(false));
+    let thread = {
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || generate(generator, &frame, &stop))
+    };
+    let tables = ours.enter(|| KernelTables::follow(index).unwrap()).unwrap();
+    let mut ratios = Vec::new();
+    for _ in 0..PAIRS {
+        let plain = echo(&mut bare, time, exchange);
+        let neighbours = Neighbours::Kernel(tables.reader(), Box::new(socket.share()));
+        // The stack takes over the port, which goes back afterwards: one socket, one program.
+        let mut stack = UdpStack::new(bare, local, None, neighbours).unwrap();
+        let through = echo(&mut stack, time, |_| ());
+        bare = stack.into_frames();
+        println!("bare {:6.0} k/s   stack {:6.0} k/s   {:.3}", plain / 1e3, through / 1e3, through / plain);
+        ratios.push(through / plain);
+    }
+    stop.store(true, Relaxed);
+    thread.join().unwrap();
+    ratios.sort_by(f64::total_cmp);
+    println!("median ratio {:.3}", ratios[PAIRS / 2]);
+}
