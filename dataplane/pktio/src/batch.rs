@@ -132,8 +132,14 @@ impl Batch {
     #[inline]
     pub unsafe fn lend(&mut self, frame: Frame, owner: PoolNumber) {
         debug_assert!(self.lent && self.len < self.capacity);
+        if self.buffers.len() == self.buffers.capacity() {
+            self.buffers.reserve(1);
+        }
+        let len = self.buffers.len();
         // SAFETY: the caller's promise.
-        self.buffers.push(unsafe { Buffer::lent(frame, owner) });
+        unsafe { Buffer::lent(&mut self.buffers.spare_capacity_mut()[0], frame, owner) };
+        // SAFETY: one more has just been made.
+        unsafe { self.buffers.set_len(len + 1) };
         self.len += 1;
     }
 

@@ -26,7 +26,7 @@ use super::frames::{self, Raw};
 use super::gate::{self, Section};
 use super::{Error, eal};
 use crate::buffer::{Pool, PoolNumber};
-use crate::{Batch, FramePort, Port, Sent};
+use crate::{Batch, Buffer, FramePort, Port, Sent};
 
 /// Packets per call of DPDK; larger batches take several to send. Equal to `CALL` of port.c.
 const CALL: usize = 64;
@@ -321,20 +321,12 @@ impl DpdkPort {
         counters
     }
 
-    /// Moves the packet at a position of the batch to `frames[at]`: its frame itself, or a copy in a new one.
-    #[inline]
-    fn collect(&mut self, batch: &mut Batch, position: u16, at: usize, sent: &mut Sent) -> bool {
-        let Some(buffer) = batch.buffers_mut().get_mut(usize::from(position)).filter(|b| !b.is_gone()) else {
+    /// Puts a copy of a packet that is not in an mbuf into `frames[at]`.
+    #[cold]
+    fn copy(&mut self, buffer: &Buffer, at: usize, sent: &mut Sent) -> bool {
+        if buffer.is_gone() {
             sent.errors += 1;
             return false;
-        };
-        if buffer.len() > self.device.mtu + FRAME_HEADER {
-            sent.too_big += 1;
-            return false;
-        }
-        if let Some(frame) = buffer.take(self.number) {
-            self.frames[at] = Raw::from_frame(&frame);
-            return true;
         }
         let frame = &raw mut self.frames[at];
         // SAFETY: the device's own pool, and room for one frame.
@@ -398,10 +390,23 @@ impl Port for DpdkPort {
     fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
         eal::register_thread();
         let mut sent = Sent::default();
+        let (number, longest) = (self.number, self.device.mtu + FRAME_HEADER);
+        let buffers = batch.buffers_mut();
         for group in selected.chunks(CALL) {
             let mut count = 0;
             for &position in group {
-                count += usize::from(self.collect(batch, position, count, &mut sent));
+                let Some(buffer) = buffers.get_mut(usize::from(position)) else {
+                    sent.errors += 1;
+                    continue;
+                };
+                if buffer.len() > longest {
+                    sent.too_big += 1;
+                } else if let Some(frame) = buffer.take(number) {
+                    self.frames[count] = Raw::from_frame(&frame);
+                    count += 1;
+                } else {
+                    count += usize::from(self.copy(buffer, count, &mut sent));
+                }
             }
             self.flush(count, &mut sent);
         }
