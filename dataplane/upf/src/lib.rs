@@ -6,12 +6,12 @@
 //!  N3 (GTP-U socket) ──► worker "upf-n3": parse → session → classify → qos → forward ──► N6, N3
 //!  N6 (TUN devices)  ──► worker "upf-n6": the same stages                             ──► N3
 //! ```
-//! Control compiles, data executes: the N4 task is the only writer; workers load pointers, never lock and
-//! never allocate per packet that they forward (a packet to be buffered is copied to the N4 task). Every packet
+//! Control compiles, data executes: the N4 task is the only writer; workers look at what is published ([`rcu`]), never
+//! lock and never allocate per packet that they forward (a packet to be buffered is copied). Every packet
 //! is sent or counted under one [`telemetry::DropReason`].
 //!
-//! Read first: [`session`] (what workers execute), then [`pipeline`] and [`n4`].
-#![forbid(unsafe_code)]
+//! Read first: [`plan`] (what a session does with packets), [`session`] (what workers execute), then [`pipeline`] and [`n4`].
+#![deny(unsafe_code, unsafe_op_in_unsafe_fn)]
 
 pub mod bridge;
 pub mod config;
@@ -21,8 +21,11 @@ pub mod n6;
 pub mod pipeline;
 pub mod plan;
 pub mod ports;
+#[allow(unsafe_code)] // the one place: see the module
+pub mod rcu;
 pub mod routes;
 pub mod session;
+pub mod state;
 pub mod stats;
 pub mod tables;
 pub mod worker;
@@ -39,8 +42,8 @@ use tokio::task::JoinHandle;
 pub use config::{Config, ConfigError};
 use n4::{Query, Wiring};
 use n6::N6;
-use pipeline::Pipeline;
 use pipeline::guard::Guard;
+use pipeline::{Input, Pipeline};
 use ports::{PortError, WorkerPorts};
 use stats::WorkerStats;
 use tables::Tables;
@@ -110,14 +113,16 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
         .map_err(|error| StartError::Pfcp { address: config.pfcp, error })?;
 
     let tables = Arc::new(Tables::new(&config));
-    // One copy more than workers: the N4 task sends buffered packets.
-    let stats: Arc<[WorkerStats]> = (0..=opened.workers.len()).map(|_| WorkerStats::default()).collect();
+    let stats: Arc<[WorkerStats]> = (0..opened.workers.len()).map(|_| WorkerStats::default()).collect();
     let (event_sender, events) = mpsc::channel(EVENTS);
     let epoch = net::time::now_std();
     let mut workers = Vec::new();
     let gtpu = opened.gtpu;
+    let readers = |input| opened.workers.iter().filter(|worker| worker.inputs.contains(&input)).count();
+    let shared =
+        readers(Input::N3) > 1 || (0..config.dnn.len()).any(|network| readers(Input::N6(network)) > 1);
     for (number, WorkerPorts { name, ports, inputs }) in opened.workers.into_iter().enumerate() {
-        let pipeline = Pipeline::new(
+        let mut pipeline = Pipeline::new(
             number,
             Arc::clone(&tables),
             Arc::clone(&stats),
@@ -126,6 +131,9 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
             event_sender.clone(),
             Arc::clone(&guard),
         );
+        if shared {
+            pipeline.share_inputs();
+        }
         workers.push(Worker::start(&name, pipeline, ports, inputs, epoch).map_err(StartError::Worker)?);
     }
 

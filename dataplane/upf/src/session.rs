@@ -1,363 +1,725 @@
 //! Compiled sessions: what workers execute.
 //!
-//! `tables::Writer` compiles a session's [`Plan`] into one immutable [`Compiled`] and publishes it by pointer; a
-//! modification publishes a new one. Only counters and rate meters are shared between the old and the new.
+//! A session is an *endpoint* per place that packets come in at, a block of plain data which the tables' slots refer to:
+//!
+//! ```text
+//!  slot ──► Endpoint  line 0: Entrance (which rows of the policy can match; the UE's address)
+//!                     line 1: SEID, TEID, where the state is, three entries
+//!           Endpoint  … further entries, where there are more than three PDRs
+//!  state ─► cells     meters and counters (`crate::state`)
+//! ```
+//! So a packet of a session that no cache holds waits for three lines: two of the endpoint, asked for together, and one of
+//! state. Endpoints are immutable and replaced as a whole; state outlives modifications.
 
-use std::collections::HashMap;
-use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use classifier::session::{Begun, Interner, MAX_RULES, Program};
-use classifier::{Backend, Classifier, Key, Rule, Verdict};
-use telemetry::worker::{PerWorker, Totals};
+use classifier::session::{Entrance, Rows};
+use classifier::{Classifier, Key, Prefix, Rule, Side};
+use telemetry::worker::Totals;
 
-use crate::plan::{Action, Direction, Place, Plan, UeAddresses};
+use crate::plan::{
+    Action, Container, Destination, Direction, Enforcement, Forward, Mark, MarkKind, Measure, Pdr, Place,
+    Plan, PlanError,
+};
+use crate::rcu::Ticket;
+use crate::state::{self, Cells, MAX_CELLS, NO_CELL, PER_LINE};
+use crate::tables::Tables;
 
-/// What the N4 task holds of a session that is published.
-#[derive(Debug)]
-pub struct Session {
-    pub(crate) compiled: Arc<Compiled>,
-    meters: HashMap<(u32, Direction), Arc<Meter>>,
-    urrs: HashMap<u32, Arc<PerWorker>>,
+/// Entries of an endpoint's own.
+const INLINE: usize = 3;
+/// Marks a tag that is the position of the only entry.
+const ONLY: u32 = 1 << 31;
+/// The tag of an endpoint without rules.
+const NO_RULES: u32 = u32::MAX;
+/// No QFI.
+pub const NO_QFI: u8 = 0xFF;
+
+/// One place of one session. See the module.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(128))]
+pub struct Endpoint {
+    entrance: Entrance,
+    info: Info,
 }
 
-impl Session {
-    /// Our SEID.
-    pub fn seid(&self) -> u64 {
-        self.compiled.seid
-    }
-
-    /// Traffic forwarded for the session in total: uplink, downlink.
-    pub fn usage(&self) -> (Totals, Totals) {
-        self.compiled.usage.totals()
-    }
-
-    /// What a URR has counted since it was created: uplink, downlink. Zero for one that does not exist.
-    pub fn urr(&self, id: u32) -> (Totals, Totals) {
-        self.urrs.get(&id).map_or_else(Default::default, |usage| usage.totals())
-    }
-
-    /// Whether both look packets without tunnel up in the same rows of memory.
-    pub fn shares_rules(&self, other: &Session) -> bool {
-        self.compiled.native.shares_rows(&other.compiled.native)
-    }
-
-    /// Counts a packet under every URR, as a worker would; for tests of what reports say.
-    #[doc(hidden)]
-    pub fn count(&self, direction: Direction, bytes: usize) {
-        for usage in [&self.compiled.usage].into_iter().chain(self.urrs.values()) {
-            match direction {
-                Direction::Uplink => usage.of(0).uplink.count(bytes),
-                Direction::Downlink => usage.of(0).downlink.count(bytes),
-            }
-        }
-    }
-
-    /// Compiles a plan with the counters and meters of `old`.
-    pub(crate) fn new(
-        plan: &Plan,
-        old: Option<&Session>,
-        workers: usize,
-        backend: Backend,
-        interner: &mut Interner,
-    ) -> Session {
-        let mut meters = HashMap::new();
-        for qer in &plan.qers {
-            for direction in [Direction::Uplink, Direction::Downlink] {
-                let key = (qer.id, direction);
-                let known = old.and_then(|old| old.meters.get(&key));
-                meters.insert(key, known.cloned().unwrap_or_default());
-            }
-        }
-        let counters = |known: Option<&Arc<PerWorker>>| {
-            known.cloned().unwrap_or_else(|| Arc::new(PerWorker::new(workers)))
-        };
-        let urrs: HashMap<u32, Arc<PerWorker>> = plan
-            .urrs
-            .iter()
-            .map(|urr| (urr.id, counters(old.and_then(|old| old.urrs.get(&urr.id)))))
-            .collect();
-        let pdrs = plan.pdrs.iter().map(|pdr| {
-            let qers = pdr.qers.iter().filter_map(|at| plan.qers.get(usize::from(*at))).filter_map(|qer| {
-                let enforce = match pdr.direction {
-                    Direction::Uplink => qer.uplink,
-                    Direction::Downlink => qer.downlink,
-                };
-                let meter = meters.get(&(qer.id, pdr.direction))?;
-                let mbr = enforce.mbr_kbps.map(|rate| Limit::new(rate, Arc::clone(meter)));
-                Some(Qer { open: enforce.open, mbr })
-            });
-            let counted = pdr.urrs.iter().filter_map(|at| plan.urrs.get(usize::from(*at)));
-            Pdr {
-                id: pdr.id,
-                direction: pdr.direction,
-                check_source: pdr.check_source,
-                action: pdr.action.clone(),
-                qers: qers.collect(),
-                qfi: pdr.qfi,
-                rqi: pdr.rqi,
-                ppi: pdr.ppi,
-                urrs: counted.filter_map(|urr| urrs.get(&urr.id).cloned()).collect(),
-            }
-        });
-        let pdrs = pdrs.collect();
-        let mut native = RuleSet::default();
-        let mut tunnels = Vec::new();
-        for arrival in &plan.arrivals {
-            let rules = RuleSet::new(&arrival.rules, backend, interner);
-            match arrival.place {
-                Place::Native => native = rules,
-                Place::Tunnel(teid) => tunnels.push(Tunnel { teid, rules }),
-            }
-        }
-        let compiled = Compiled {
-            seid: plan.seid,
-            usage: counters(old.map(|old| &old.compiled.usage)),
-            ue: plan.ue.clone(),
-            reached_by: plan.native.clone(),
-            tunnels: tunnels.into(),
-            native,
-            pdrs,
-        };
-        Session { compiled: Arc::new(compiled), meters, urrs }
-    }
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Info {
+    seid: u64,
+    /// First line of the state.
+    state: u32,
+    /// TEID, or 0.
+    teid: u32,
+    entries: [Entry; INLINE],
 }
 
-/// An immutable session. One exists per PFCP session and version; it lives until the last worker has dropped its
-/// pointer.
-#[derive(Debug)]
-pub struct Compiled {
-    /// Our SEID.
-    pub seid: u64,
-    /// Traffic forwarded for the session, in total.
-    pub usage: Arc<PerWorker>,
-    /// UE addresses: what uplink sources are checked against.
-    pub ue: UeAddresses,
-    /// Addresses by which packets without tunnel find the session.
-    pub reached_by: UeAddresses,
-    /// Local tunnel endpoints with the rules for what arrives there.
-    pub tunnels: Box<[Tunnel]>,
-    /// Rules for packets that arrive without tunnel and are found by UE address.
-    pub native: RuleSet,
-    /// All packet detection rules; rule sets refer to them by position.
-    pub pdrs: Box<[Pdr]>,
-}
+const _: () = assert!(size_of::<Endpoint>() == 128);
 
-/// A local tunnel endpoint.
-#[derive(Debug)]
-pub struct Tunnel {
-    /// TEID that packets arrive on.
-    pub teid: u32,
-    /// Rules for them.
-    pub rules: RuleSet,
-}
-
-/// Rules among which a packet's is chosen; values are positions in [`Session::pdrs`].
-#[derive(Default)]
-pub struct RuleSet {
-    /// Value of the first rule when it selects every packet: then nothing needs to be looked up.
-    only: Option<u32>,
-    rules: Lookup,
-}
-
-/// How a rule set is looked up.
-#[derive(Default)]
-enum Lookup {
-    /// No rules.
-    #[default]
+/// How a look-up goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Route {
+    /// To this entry.
+    Only(u32),
+    /// In the rules of this policy.
+    Policy(u32),
+    /// Nowhere.
     None,
-    /// Made for few rules and many sessions; sessions with the same policy share the rows.
-    Program(Program),
+}
+
+impl Endpoint {
+    /// Our SEID.
+    #[inline]
+    pub fn seid(&self) -> u64 {
+        self.info.seid
+    }
+
+    /// TEID that packets arrive on, or 0.
+    #[inline]
+    pub fn teid(&self) -> u32 {
+        self.info.teid
+    }
+
+    /// First line of the state.
+    #[inline]
+    pub fn state(&self) -> u32 {
+        self.info.state
+    }
+
+    /// What a look-up begins with.
+    #[inline]
+    pub fn entrance(&self) -> &Entrance {
+        &self.entrance
+    }
+
+    /// How a look-up goes on.
+    #[inline]
+    pub fn route(&self) -> Route {
+        match self.entrance.tag() {
+            NO_RULES => Route::None,
+            tag if tag & ONLY != 0 => Route::Only(tag & !ONLY),
+            tag => Route::Policy(tag),
+        }
+    }
+}
+
+/// The entry at a position of a block.
+#[inline(always)]
+pub fn entry(block: &[Endpoint], position: usize) -> Option<&Entry> {
+    if position < INLINE {
+        return block.first().map(|endpoint| &endpoint.info.entries[position]);
+    }
+    block.get(position / INLINE).map(|endpoint| &endpoint.info.entries[position % INLINE])
+}
+
+/// A PDR with its FAR and QERs, or something more about one.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(16))]
+pub struct Entry {
+    /// Remote TEID; number of the data network; most packets to buffer; URR of a gauge.
+    pub teid: u32,
+    /// Number of the peer.
+    pub peer: u16,
+    /// Identifier of the PDR.
+    pub pdr: u16,
+    /// Cell that counts; of a further entry: its cell.
+    pub account: u8,
+    /// Cells of meters; with [`flag::MORE`] the position of the first further entry.
+    pub meters: [u8; 2],
+    /// QFI to mark with.
+    pub qfi: u8,
+    /// Reflective QoS, 0x80; paging policy indicator, 0x40 and its value.
+    pub marking: u8,
+    /// Type of service of what is sent, with [`flag::TOS`].
+    pub tos: u8,
+    /// [`kind`] and [`flag`]s.
+    pub flags: u16,
+}
+
+const _: () = assert!(size_of::<Entry>() == 16);
+
+/// What is done with a packet, in the lower bits of [`Entry::flags`]; or what a further entry is.
+pub mod kind {
+    /// Mask.
+    pub const MASK: u16 = 7;
+    /// Drop.
+    pub const DROP: u16 = 0;
+    /// Buffer.
+    pub const BUFFER: u16 = 1;
+    /// Into a tunnel.
+    pub const TUNNEL: u16 = 2;
+    /// To a data network.
+    pub const NETWORK: u16 = 3;
+    /// To whoever answers or rewrites: not forwarded as it is.
+    pub const REDIRECT: u16 = 4;
+    /// Further entry: a meter that drops.
+    pub const METER: u16 = 0;
+    /// Further entry: a meter that protects from the meters behind it.
+    pub const GUARANTEE: u16 = 1;
+    /// Further entry: a gauge.
+    pub const GAUGE: u16 = 2;
+    /// Further entry: a copy into a tunnel.
+    pub const COPY_TUNNEL: u16 = 3;
+    /// Further entry: a copy to a data network.
+    pub const COPY_NETWORK: u16 = 4;
+    /// No further entry.
+    pub const END: u16 = 7;
+}
+
+/// Flags of an entry.
+pub mod flag {
+    /// From the UE.
+    pub const UPLINK: u16 = 1 << 3;
+    /// A gate is closed.
+    pub const CLOSED: u16 = 1 << 4;
+    /// The container is that of the downlink.
+    pub const CONTAINER_DOWNLINK: u16 = 1 << 5;
+    /// The container is that of the uplink.
+    pub const CONTAINER_UPLINK: u16 = 1 << 6;
+    /// The CP function is told of the first packet.
+    pub const NOTIFY: u16 = 1 << 7;
+    /// There are further entries.
+    pub const MORE: u16 = 1 << 8;
+    /// To the CP function.
+    pub const CONTROL: u16 = 1 << 9;
+    /// Transport marking.
+    pub const TOS: u16 = 1 << 10;
+    /// Of a gauge: packets beyond the mark are dropped.
+    pub const QUOTA: u16 = 1 << 11;
+}
+
+impl Entry {
+    const NONE: Entry = Entry {
+        teid: 0,
+        peer: 0,
+        pdr: 0,
+        account: NO_CELL,
+        meters: [NO_CELL; 2],
+        qfi: NO_QFI,
+        marking: 0,
+        tos: 0,
+        flags: kind::DROP,
+    };
+
+    /// What is done.
+    #[inline(always)]
+    pub fn kind(&self) -> u16 {
+        self.flags & kind::MASK
+    }
+
+    /// Whether a flag is set.
+    #[inline(always)]
+    pub fn is(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Position of the first further entry.
+    #[inline]
+    pub fn more(&self) -> usize {
+        usize::from(u16::from_le_bytes(self.meters))
+    }
+}
+
+/// Rules of one or many sessions, for look-ups that do not end at the entrance.
+pub enum Policy {
+    /// Rows that sessions with the same policy share.
+    Rows(Rows),
     /// Many rules, or the classifier that the configuration names.
     Classifier(Box<dyn Classifier>),
 }
 
-impl RuleSet {
-    /// Compiles rules, each with an id of its own.
-    pub fn new(rules: &[Rule], backend: Backend, interner: &mut Interner) -> RuleSet {
-        let first = rules.iter().min_by_key(|rule| rule.rank());
-        let only = first.filter(|rule| rule.filter.selects_all()).map(|rule| rule.value);
-        let few = backend == Backend::Auto && rules.len() <= MAX_RULES;
-        let program = few.then(|| interner.compile(rules).ok()).flatten();
-        let rules = match program {
-            _ if rules.is_empty() || only.is_some() => Lookup::None,
-            Some(program) => Lookup::Program(program),
+/// What a cell of a session's state is for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    /// Packets of an input and a direction that are counted by these URRs.
+    Account { native: bool, direction: Direction, urrs: Vec<u32> },
+    /// MBR.
+    Meter { qer: u32, direction: Direction },
+    /// GBR.
+    Guarantee { qer: u32, direction: Direction },
+    /// A mark of a URR.
+    Gauge { urr: u32, measure: Measure, kind: MarkKind },
+}
+
+/// Lines of state and what their cells are for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct State {
+    pub first: u32,
+    pub lines: u32,
+    uses: Vec<Use>,
+}
+
+impl State {
+    /// The cell for a use, new if need be.
+    fn cell(&mut self, wanted: Use) -> Result<u8, PlanError> {
+        let at = match self.uses.iter().position(|known| *known == wanted) {
+            Some(at) => at,
             None => {
-                let mut classifier = backend.build();
-                // The only error is an id that exists.
-                let _ = classifier.insert_all(rules);
-                Lookup::Classifier(classifier)
+                self.uses.push(wanted);
+                self.uses.len() - 1
             }
         };
-        RuleSet { only, rules }
+        if at < MAX_CELLS { Ok(at as u8) } else { Err(PlanError::TooMany("meters and counters")) }
     }
 
-    /// The position of the PDR that applies to every packet, if there is one.
-    #[inline]
-    pub fn only(&self) -> Option<u32> {
-        self.only
+    /// Lines that the cells need.
+    pub fn needed(&self) -> u32 {
+        self.uses.len().div_ceil(PER_LINE).max(1) as u32
     }
 
-    /// Begins a look-up by asking for the memory that it will need: the other packets of a batch come in between.
-    #[inline]
-    pub fn begin(&self, key: &Key) -> Begun {
-        match &self.rules {
-            Lookup::Program(program) => program.begin(key),
-            _ => Begun::default(),
+    fn accounts<'a>(
+        &'a self,
+        tables: &'a Tables,
+    ) -> impl Iterator<Item = (&'a [u32], Direction, Totals)> + 'a {
+        let cells = Cells::new(&tables.lines, self.first);
+        self.uses.iter().enumerate().filter_map(move |(at, used)| match used {
+            Use::Account { direction, urrs, .. } => Some((&urrs[..], *direction, cells.totals(at as u8))),
+            _ => None,
+        })
+    }
+}
+
+/// What is published of a session at one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Key64 {
+    Teid(u32),
+    Ue(IpAddr),
+    /// A framed route.
+    Route(IpAddr, u8),
+}
+
+/// What the N4 task holds of a session that is published.
+pub struct Session {
+    pub(crate) seid: u64,
+    pub(crate) tables: Arc<Tables>,
+    pub(crate) keys: Vec<Key64>,
+    pub(crate) state: State,
+    /// State that was outgrown, and when nobody counts there any more.
+    pub(crate) outgrown: Vec<(Ticket, State)>,
+    /// What outgrown state had counted.
+    folded: Vec<(Vec<u32>, Direction, Totals)>,
+    pub(crate) policies: Vec<u32>,
+    pub(crate) peers: Vec<u16>,
+    /// Its rules have said to buffer.
+    pub(crate) buffered: bool,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("seid", &self.seid).field("keys", &self.keys).finish()
+    }
+}
+
+impl Session {
+    pub(crate) fn new(seid: u64, tables: Arc<Tables>) -> Session {
+        Session {
+            seid,
+            tables,
+            keys: Vec::new(),
+            state: State::default(),
+            outgrown: Vec::new(),
+            folded: Vec::new(),
+            policies: Vec::new(),
+            peers: Vec::new(),
+            buffered: false,
         }
     }
 
-    /// Writes the positions of the PDRs that apply to `verdicts`. `begun` is what [`RuleSet::begin`] gave for each key.
-    #[inline]
-    pub fn finish(&self, keys: &[Key], begun: &[Begun], verdicts: &mut [Verdict]) {
-        match &self.rules {
-            _ if self.only.is_some() => verdicts.fill(self.only),
-            Lookup::None => verdicts.fill(None),
-            Lookup::Program(program) => {
-                for ((key, begun), verdict) in keys.iter().zip(begun).zip(verdicts) {
-                    *verdict = program.finish(key, *begun);
+    /// Our SEID.
+    pub fn seid(&self) -> u64 {
+        self.seid
+    }
+
+    /// Traffic forwarded for the session in total: uplink, downlink.
+    pub fn usage(&self) -> (Totals, Totals) {
+        self.sum(|_| true)
+    }
+
+    /// What a URR has counted since it was created: uplink, downlink. Zero for one that does not exist.
+    pub fn urr(&self, id: u32) -> (Totals, Totals) {
+        self.sum(|urrs| urrs.contains(&id))
+    }
+
+    fn sum(&self, counts: impl Fn(&[u32]) -> bool) -> (Totals, Totals) {
+        let outgrown = self.outgrown.iter().flat_map(|(_, state)| state.accounts(&self.tables));
+        let folded = self.folded.iter().map(|(urrs, direction, totals)| (&urrs[..], *direction, *totals));
+        let mut sums = (Totals::default(), Totals::default());
+        for (urrs, direction, totals) in self.state.accounts(&self.tables).chain(outgrown).chain(folded) {
+            let sum = match direction {
+                Direction::Uplink => &mut sums.0,
+                Direction::Downlink => &mut sums.1,
+            };
+            if counts(urrs) {
+                *sum = *sum + totals;
+            }
+        }
+        sums
+    }
+
+    /// Adds what outgrown state has counted to the rest.
+    pub(crate) fn fold(&mut self, state: &State) {
+        let tables = Arc::clone(&self.tables);
+        for (urrs, direction, totals) in state.accounts(&tables) {
+            self.folded.push((urrs.to_vec(), direction, totals));
+        }
+    }
+
+    /// Forgets URRs that are gone.
+    pub(crate) fn forget_urrs(&mut self, exists: impl Fn(u32) -> bool) {
+        let outgrown = self.outgrown.iter_mut().map(|(_, state)| state);
+        outgrown.chain([&mut self.state]).for_each(|state| state.forget_urrs(&exists));
+        for (urrs, ..) in &mut self.folded {
+            urrs.retain(|id| exists(*id));
+        }
+    }
+
+    /// Whether both have packets without tunnel looked up in the same rows of memory.
+    pub fn shares_rules(&self, other: &Session) -> bool {
+        self.policies.iter().any(|policy| other.policies.contains(policy))
+    }
+
+    /// Counts a packet in the first account of a direction that has URRs, as a worker would; for tests of reports.
+    #[doc(hidden)]
+    pub fn count(&self, direction: Direction, bytes: usize) {
+        let cells = Cells::new(&self.tables.lines, self.state.first);
+        let counts = |used: &Use| matches!(used, Use::Account { direction: counted, urrs, .. } if *counted == direction && !urrs.is_empty());
+        if let Some(at) = self.state.uses.iter().position(counts) {
+            cells.count(at as u8, 1, bytes as u64, state::Writers::Many);
+        }
+    }
+
+    /// Octets that the packet path holds for the session, without endpoints and shared rules.
+    pub fn state_bytes(&self) -> usize {
+        self.state.lines as usize * 64
+    }
+}
+
+/// Numbers of peers, on the way.
+pub(crate) trait Peers {
+    /// The number of a peer.
+    fn number(&mut self, peer: std::net::SocketAddr) -> Result<u16, PlanError>;
+}
+
+/// Writes the entries of a plan, for the rules of one place.
+pub(crate) struct Assembly<'a> {
+    pub plan: &'a Plan,
+    pub state: &'a mut State,
+    pub peers: &'a mut dyn Peers,
+}
+
+impl Assembly<'_> {
+    /// The entries that the rules of a place lead to, and the rules with the positions of these as values.
+    pub fn entries(&mut self, place: Place, rules: &[Rule]) -> Result<(Vec<Entry>, Vec<Rule>), PlanError> {
+        let mut used: Vec<u32> = Vec::new();
+        let mut mapped = Vec::with_capacity(rules.len());
+        for rule in rules {
+            let position = used.iter().position(|value| *value == rule.value).unwrap_or_else(|| {
+                used.push(rule.value);
+                used.len() - 1
+            });
+            mapped.push(Rule { value: position as u32, ..*rule });
+        }
+        let mut entries = Vec::with_capacity(used.len());
+        let mut further = Vec::new();
+        for value in &used {
+            let pdr = self.plan.pdrs.get(*value as usize).ok_or(PlanError::Invalid("a rule without PDR"))?;
+            entries.push(self.entry(place, pdr, used.len(), &mut further)?);
+        }
+        self.check_sources(&used, &mut mapped);
+        entries.extend(further);
+        Ok((entries, mapped))
+    }
+
+    /// Where sources are to be checked and a filter does not name the UE's address, one that does takes its place.
+    fn check_sources(&self, used: &[u32], rules: &mut Vec<Rule>) {
+        let checked = |rule: &Rule| {
+            let pdr = used.get(rule.value as usize).and_then(|value| self.plan.pdrs.get(*value as usize));
+            pdr.is_some_and(|pdr| pdr.check_source) && rule.filter.ue.is_none()
+        };
+        let ue = &self.plan.ue;
+        if ue.is_empty() || !rules.iter().any(checked) {
+            return;
+        }
+        let v4 = ue.ipv4.iter().map(|address| Prefix::host((*address).into()));
+        let v6 = ue.ipv6.iter().filter_map(|(prefix, length)| Prefix::new((*prefix).into(), *length).ok());
+        let framed = ue.framed.iter().filter_map(|(prefix, length)| Prefix::new(*prefix, *length).ok());
+        let prefixes: Vec<Prefix> = v4.chain(v6).chain(framed).collect();
+        let mut next = rules.iter().map(|rule| rule.id).max().unwrap_or(0);
+        let mut out = Vec::with_capacity(rules.len() + prefixes.len());
+        for rule in rules.iter() {
+            if !checked(rule) {
+                out.push(*rule);
+                continue;
+            }
+            for prefix in &prefixes {
+                next += 1;
+                let mut rule = Rule { id: next, ..*rule };
+                rule.filter.ue = Some((Side::Source, *prefix));
+                out.push(rule);
+            }
+        }
+        *rules = out;
+    }
+
+    fn entry(
+        &mut self,
+        place: Place,
+        pdr: &Pdr,
+        first: usize,
+        further: &mut Vec<Entry>,
+    ) -> Result<Entry, PlanError> {
+        let mut entry = Entry {
+            pdr: pdr.id,
+            qfi: pdr.qfi.map_or(NO_QFI, |qfi| qfi & 0x3F),
+            marking: u8::from(pdr.rqi) << 7 | pdr.ppi.map_or(0, |ppi| 0x40 | ppi & 7),
+            ..Entry::NONE
+        };
+        match &pdr.action {
+            Action::Drop => {}
+            Action::Buffer => {
+                entry.flags = kind::BUFFER;
+                entry.teid = self.plan.buffer_packets.map_or(0, u32::from);
+            }
+            Action::Forward(forward) => {
+                self.forward(&mut entry, forward, [kind::TUNNEL, kind::NETWORK])?;
+            }
+            Action::RedirectUrl(_) | Action::RedirectAddress(..) => entry.flags = kind::REDIRECT,
+        }
+        if pdr.direction == Direction::Uplink {
+            entry.flags |= flag::UPLINK;
+        }
+        if pdr.notify {
+            entry.flags |= flag::NOTIFY;
+        }
+        let mut urrs = Vec::new();
+        for at in &pdr.urrs {
+            let urr =
+                self.plan.urrs.get(usize::from(*at)).ok_or(PlanError::Invalid("a PDR without its URR"))?;
+            urrs.push(urr.id);
+        }
+        urrs.sort_unstable();
+        urrs.dedup();
+        let meters = self.meters(pdr, &mut entry)?;
+        entry.account = self.state.cell(Use::Account {
+            native: place == Place::Native,
+            direction: pdr.direction,
+            urrs,
+        })?;
+        let more = self.further(pdr, &meters)?;
+        if more.is_empty() {
+            for (slot, (_, cell)) in entry.meters.iter_mut().zip(&meters) {
+                *slot = *cell;
+            }
+        } else {
+            entry.flags |= flag::MORE;
+            let position = u16::try_from(first + further.len()).map_err(|_| PlanError::TooMany("rules"))?;
+            entry.meters = position.to_le_bytes();
+            further.extend(more);
+            further.push(Entry { flags: kind::END, ..Entry::NONE });
+        }
+        Ok(entry)
+    }
+
+    fn forward(&mut self, entry: &mut Entry, forward: &Forward, kinds: [u16; 2]) -> Result<(), PlanError> {
+        match forward.to {
+            Destination::Tunnel(header) => {
+                entry.teid = header.teid;
+                entry.peer = self.peers.number(header.peer)?;
+                entry.flags |= kinds[0]
+                    | match header.container {
+                        Container::Downlink => flag::CONTAINER_DOWNLINK,
+                        Container::Uplink => flag::CONTAINER_UPLINK,
+                        Container::None => flag::CONTROL,
+                    };
+            }
+            Destination::DataNetwork(network) => {
+                entry.teid = network.into();
+                entry.flags |= kinds[1];
+            }
+        }
+        if let Some(tos) = forward.tos {
+            (entry.tos, entry.flags) = (tos, entry.flags | flag::TOS);
+        }
+        Ok(())
+    }
+
+    /// Cells of the meters that a PDR's packets pass, guarantees first.
+    fn meters(&mut self, pdr: &Pdr, entry: &mut Entry) -> Result<Vec<(u16, u8)>, PlanError> {
+        let (mut guarantees, mut limits) = (Vec::new(), Vec::new());
+        for at in &pdr.qers {
+            let qer =
+                self.plan.qers.get(usize::from(*at)).ok_or(PlanError::Invalid("a PDR without its QER"))?;
+            let direction = pdr.direction;
+            let enforcement = enforcement(qer, direction);
+            if !enforcement.open {
+                entry.flags |= flag::CLOSED;
+            }
+            if enforcement.mbr_kbps.is_some() {
+                let cell = self.state.cell(Use::Meter { qer: qer.id, direction })?;
+                // The flow's own maximum comes before what it shares.
+                let own = enforcement.gbr_kbps.is_some();
+                limits.push((!own, (kind::METER, cell)));
+            }
+            if enforcement.gbr_kbps.is_some() {
+                guarantees
+                    .push((kind::GUARANTEE, self.state.cell(Use::Guarantee { qer: qer.id, direction })?));
+            }
+        }
+        limits.sort_by_key(|(shared, _)| *shared);
+        let own = limits.iter().filter(|(shared, _)| !shared).map(|(_, meter)| *meter);
+        let shared = limits.iter().filter(|(shared, _)| *shared).map(|(_, meter)| *meter);
+        Ok(own.chain(guarantees).chain(shared).collect())
+    }
+
+    /// What does not fit the entry.
+    fn further(&mut self, pdr: &Pdr, meters: &[(u16, u8)]) -> Result<Vec<Entry>, PlanError> {
+        let mut out = Vec::new();
+        for at in &pdr.urrs {
+            let Some(urr) = self.plan.urrs.get(usize::from(*at)) else { continue };
+            for mark in urr.marks.iter().filter(|mark| counts(mark.measure, pdr.direction)) {
+                let Mark { measure, kind, .. } = *mark;
+                let cell = self.state.cell(Use::Gauge { urr: urr.id, measure, kind })?;
+                let quota = if kind == MarkKind::Quota { flag::QUOTA } else { 0 };
+                out.push(Entry { teid: urr.id, account: cell, flags: kind::GAUGE | quota, ..Entry::NONE });
+            }
+        }
+        // Quotas are looked at before anything is charged.
+        out.sort_by_key(|entry| !entry.is(flag::QUOTA));
+        let plain = meters.len() <= 2 && meters.iter().all(|(kind, _)| *kind == kind::METER);
+        if plain && out.is_empty() && pdr.duplicates.is_empty() {
+            return Ok(out);
+        }
+        out.extend(meters.iter().map(|(kind, cell)| Entry { account: *cell, flags: *kind, ..Entry::NONE }));
+        for duplicate in &pdr.duplicates {
+            let mut entry = Entry { flags: 0, ..Entry::NONE };
+            self.forward(&mut entry, duplicate, [kind::COPY_TUNNEL, kind::COPY_NETWORK])?;
+            out.push(entry);
+        }
+        Ok(out)
+    }
+}
+
+/// Whether a measure counts packets of a direction.
+fn counts(measure: Measure, direction: Direction) -> bool {
+    match measure {
+        Measure::Total => true,
+        Measure::Uplink => direction == Direction::Uplink,
+        Measure::Downlink => direction == Direction::Downlink,
+    }
+}
+
+fn enforcement(qer: &crate::plan::Qer, direction: Direction) -> Enforcement {
+    match direction {
+        Direction::Uplink => qer.uplink,
+        Direction::Downlink => qer.downlink,
+    }
+}
+
+impl State {
+    /// Sets rates and marks as a plan says. `known` cells were in use before: their meters run on.
+    pub fn apply(&self, plan: &Plan, session: &Session, known: usize) {
+        let cells = Cells::new(&session.tables.lines, self.first);
+        for (at, used) in self.uses.iter().enumerate() {
+            let cell = at as u8;
+            match used {
+                Use::Account { .. } => {}
+                Use::Meter { qer, direction } | Use::Guarantee { qer, direction } => {
+                    let Some(qer) = plan.qers.iter().find(|known| known.id == *qer) else { continue };
+                    let enforcement = enforcement(qer, *direction);
+                    let kbps = match used {
+                        Use::Meter { .. } => enforcement.mbr_kbps,
+                        _ => enforcement.gbr_kbps,
+                    };
+                    cells.set_second(cell, kbps.map_or(u64::MAX, state::rate));
+                }
+                Use::Gauge { urr, measure, kind } => {
+                    let marks = plan.urrs.iter().filter(|known| known.id == *urr).flat_map(|urr| &urr.marks);
+                    let mark = marks.into_iter().find(|mark| mark.measure == *measure && mark.kind == *kind);
+                    let Some(mark) = mark else { continue };
+                    if at < known {
+                        cells.set_second(cell, mark.at);
+                    } else {
+                        let (up, down) = session.urr(*urr);
+                        let counted = match measure {
+                            Measure::Total => up.bytes + down.bytes,
+                            Measure::Uplink => up.bytes,
+                            Measure::Downlink => down.bytes,
+                        };
+                        cells.set(cell, [counted, mark.at]);
+                    }
                 }
             }
-            Lookup::Classifier(classifier) => classifier.classify(keys, verdicts),
         }
     }
 
-    /// Whether both are looked up in the same rows of memory.
-    pub fn shares_rows(&self, other: &RuleSet) -> bool {
-        match (&self.rules, &other.rules) {
-            (Lookup::Program(one), Lookup::Program(other)) => one.shares_rows(other),
-            _ => false,
-        }
-    }
-}
-
-impl fmt::Debug for RuleSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rules = match &self.rules {
-            Lookup::None => None,
-            Lookup::Program(_) => Some("program"),
-            Lookup::Classifier(_) => Some("classifier"),
-        };
-        f.debug_struct("RuleSet").field("only", &self.only).field("rules", &rules).finish()
-    }
-}
-
-/// A packet detection rule with everything it refers to.
-#[derive(Debug)]
-pub struct Pdr {
-    /// Its identifier in the session.
-    pub id: u16,
-    /// Uplink for packets from access, downlink for all others.
-    pub direction: Direction,
-    /// Whether sources are checked: uplink towards a data network.
-    pub check_source: bool,
-    /// What the FAR says.
-    pub action: Action,
-    /// Gates and rates; all of them apply.
-    pub qers: Box<[Qer]>,
-    /// QFI that a QER marks packets with.
-    pub qfi: Option<u8>,
-    /// Reflective QoS indication to set.
-    pub rqi: bool,
-    /// Paging policy indicator to set.
-    pub ppi: Option<u8>,
-    /// Counters of usage reporting rules.
-    pub urrs: Box<[Arc<PerWorker>]>,
-}
-
-/// A QoS enforcement rule in the direction of its PDR.
-#[derive(Debug)]
-pub struct Qer {
-    /// Packets pass.
-    pub open: bool,
-    /// Maximum bit rate.
-    pub mbr: Option<Limit>,
-}
-
-/// A rate with the meter that all workers share.
-#[derive(Debug)]
-pub struct Limit {
-    /// kbit/s.
-    pub rate_kbps: u64,
-    /// How far ahead of time the meter may run: the burst.
-    pub burst_ns: u64,
-    /// The meter.
-    pub meter: Arc<Meter>,
-}
-
-impl Limit {
-    /// Time that a burst may take at the limit's own rate: 50 ms, but at least ten full packets, since a
-    /// slow limit would otherwise let none pass.
-    pub fn new(rate_kbps: u64, meter: Arc<Meter>) -> Limit {
-        let ten_packets_ns = 10 * 1500 * 8 * 1_000_000 / rate_kbps.max(1);
-        Limit { rate_kbps, burst_ns: ten_packets_ns.max(50_000_000), meter }
-    }
-
-    /// Whether a packet of `bytes` conforms at `now_ns`; if so it is accounted for. A rate of zero passes nothing.
-    #[inline]
-    pub fn conforms(&self, now_ns: u64, bytes: usize) -> bool {
-        if self.rate_kbps == 0 {
-            return false;
-        }
-        let cost_ns = bytes as u64 * 8_000_000 / self.rate_kbps;
-        self.meter.conforms(now_ns, cost_ns, self.burst_ns)
-    }
-}
-
-/// A meter after the generic cell rate algorithm: one word that says until when the line is taken.
-///
-/// A token bucket without a refill step, shared by workers without a lock.
-#[derive(Debug, Default)]
-pub struct Meter(AtomicU64);
-
-impl Meter {
-    /// Whether something that takes the line for `cost_ns` may start now, `burst_ns` ahead of its time at most.
-    #[inline]
-    pub fn conforms(&self, now_ns: u64, cost_ns: u64, burst_ns: u64) -> bool {
-        let mut taken_until = self.0.load(Relaxed);
-        loop {
-            let start = taken_until.max(now_ns);
-            if start - now_ns > burst_ns {
-                return false;
-            }
-            match self.0.compare_exchange_weak(taken_until, start + cost_ns, Relaxed, Relaxed) {
-                Ok(_) => return true,
-                Err(current) => taken_until = current,
+    /// The state for a plan that needs more lines than `self` has: what is of use any more, in a new place.
+    pub fn carry_over(&self, old: &State, tables: &Tables) {
+        let (from, to) = (Cells::new(&tables.lines, old.first), Cells::new(&tables.lines, self.first));
+        for (at, used) in self.uses.iter().enumerate() {
+            let before = old.uses.iter().position(|known| known == used);
+            match (used, before) {
+                (Use::Meter { .. } | Use::Guarantee { .. }, Some(before)) => {
+                    to.set(at as u8, from.get(before as u8))
+                }
+                _ => to.set(at as u8, [0; 2]),
             }
         }
     }
+
+    /// Forgets URRs that are gone: what comes under their identifiers later is another's.
+    pub fn forget_urrs(&mut self, exists: impl Fn(u32) -> bool) {
+        for used in &mut self.uses {
+            if let Use::Account { urrs, .. } = used {
+                urrs.retain(|id| exists(*id));
+            }
+        }
+    }
+
+    /// How many cells are in use.
+    pub fn cells(&self) -> usize {
+        self.uses.len()
+    }
 }
 
-impl Compiled {
-    /// Position of the tunnel with this TEID.
+/// The block of an endpoint.
+pub(crate) fn assemble(
+    seid: u64,
+    teid: u32,
+    state: u32,
+    mut entrance: Entrance,
+    route: Route,
+    entries: &[Entry],
+) -> Vec<Endpoint> {
+    entrance.set_tag(match route {
+        Route::Only(position) => ONLY | position,
+        Route::Policy(policy) => policy,
+        Route::None => NO_RULES,
+    });
+    let info = Info { seid, state, teid, entries: [Entry::NONE; INLINE] };
+    let mut block = vec![Endpoint { entrance, info }; entries.len().div_ceil(INLINE).max(1)];
+    for (at, entry) in entries.iter().enumerate() {
+        block[at / INLINE].info.entries[at % INLINE] = *entry;
+    }
+    block
+}
+
+/// Whether the first rule takes every packet: then its value.
+pub(crate) fn only(rules: &[Rule]) -> Option<u32> {
+    let first = rules.iter().min_by_key(|rule| rule.rank());
+    first.filter(|rule| rule.filter.selects_all()).map(|rule| rule.value)
+}
+
+impl Policy {
+    /// The verdict for a packet, at once.
     #[inline]
-    pub fn tunnel(&self, teid: u32) -> Option<usize> {
-        self.tunnels.iter().position(|tunnel| tunnel.teid == teid)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_limit_passes_its_rate_and_one_burst() {
-        // 10 Mbit/s, 1250-octet packets offered at 100 Mbit/s for one second.
-        let limit = Limit::new(10_000, Arc::new(Meter::default()));
-        let passed = (0..10_000u64).filter(|n| limit.conforms(n * 100_000, 1250)).count();
-        // One second's worth is 1000 packets, the burst of 50 ms another 50 (and one that starts within it).
-        assert!((1045..=1055).contains(&passed), "{passed}");
-        // After a pause the burst is back, not more.
-        let passed = (0..1000u64).filter(|_| limit.conforms(10_000_000_000, 1250)).count();
-        assert!((50..=52).contains(&passed), "{passed}");
-    }
-
-    #[test]
-    fn slow_limits_pass_full_packets_and_zero_passes_none() {
-        let slow = Limit::new(64, Arc::new(Meter::default()));
-        assert!((0..5).all(|_| slow.conforms(0, 1500)));
-        let zero = Limit::new(0, Arc::new(Meter::default()));
-        assert!(!zero.conforms(1 << 40, 1));
+    pub fn classify_one(&self, entrance: &Entrance, key: &Key) -> Option<u32> {
+        match self {
+            Policy::Rows(rows) => entrance.finish(rows, key, entrance.begin(rows, key)),
+            Policy::Classifier(classifier) => {
+                let mut verdict = [None];
+                classifier.classify(std::slice::from_ref(key), &mut verdict);
+                verdict[0]
+            }
+        }
     }
 }

@@ -1,86 +1,70 @@
 //! Look-up tables from packets to sessions: by TEID and by UE address.
 //!
 //! The control side allocates TEIDs, and UE addresses come from configured pools, so both index arrays of
-//! slots directly: a look-up is two loads (design idea 5). What does not fit (TEIDs that the CP function
-//! assigned, addresses outside the pools) is found in small copy-on-write hash maps. Workers only load
-//! pointers; the one writer, the N4 task, stores them.
+//! slots directly: a look-up is one load (design idea 5). What does not fit (TEIDs that the CP function
+//! assigned, addresses outside the pools) is found in small copy-on-write hash maps, which say which slot it has. Workers
+//! only load; the one writer, the N4 task, stores ([`crate::rcu`]).
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
-use classifier::Backend;
-use classifier::session::Interner;
+use classifier::session::{Entrance, Interner, MAX_RULES, Rows};
+use classifier::{Backend, Filter, Prefix, Rule, Side};
 
 use crate::config::Config;
-use crate::plan::{Plan, PlanError, UeAddresses};
-use crate::session::{Compiled, Session};
+use crate::plan::{Place, Plan, PlanError};
+use crate::rcu::{Bin, Block, Cell, Domain, Guard, Lines, Queue, Slots, Ticket};
+use crate::session::{self, Assembly, Endpoint, Key64, Policy, Route, Session, State};
 
 /// Bits of an allocated TEID that are the index; the others are a generation, so that a tunnel that is gone
 /// does not come back to life for packets still under way.
 pub const TEID_INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << TEID_INDEX_BITS) - 1;
-/// Slots are allocated in chunks when first used, so that a large pool costs nothing until it is used.
-const CHUNK: usize = 4096;
 /// Hash maps that what is not indexed is spread over: each update copies one of them.
 const SHARDS: usize = 256;
+/// Keys that do not index an array, at most.
+const SPARSE: usize = 1 << 20;
+/// Policies, at most, and how many are in a chunk.
+const POLICIES: usize = 1 << 20;
+const POLICY_CHUNK: usize = 1024;
+/// Peers, at most, and how many are in a chunk.
+const PEERS: usize = 1 << 16;
+const PEER_CHUNK: usize = 256;
+/// Most lines of a session's state.
+const STATE_LINES: u32 = 64;
 
-type Slot = ArcSwapOption<Compiled>;
+type Map = HashMap<u128, u32>;
 
-/// An array of slots that grows chunk by chunk.
-struct Slots {
-    chunks: Box<[OnceLock<Box<[Slot]>>]>,
-}
-
-impl Slots {
-    fn new(len: usize) -> Slots {
-        Slots { chunks: (0..len.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect() }
-    }
-
-    #[inline]
-    fn load(&self, index: usize) -> Option<Arc<Compiled>> {
-        self.chunks.get(index / CHUNK)?.get()?[index % CHUNK].load_full()
-    }
-
-    fn store(&self, index: usize, session: Option<Arc<Compiled>>) {
-        if let Some(chunk) = self.chunks.get(index / CHUNK) {
-            let slots = chunk.get_or_init(|| (0..CHUNK).map(|_| Slot::empty()).collect());
-            slots[index % CHUNK].store(session);
-        }
-    }
-}
-
-type Map = HashMap<u128, Arc<Compiled>>;
-
-/// Sessions under keys that do not index an array.
+/// Slots of keys that do not index an array.
 struct Sparse {
-    shards: Box<[ArcSwap<Map>]>,
+    shards: Box<[Cell<Map>]>,
 }
 
 impl Sparse {
-    fn new() -> Sparse {
-        Sparse { shards: (0..SHARDS).map(|_| ArcSwap::default()).collect() }
+    fn new(domain: &Domain) -> Sparse {
+        Sparse { shards: (0..SHARDS).map(|_| Cell::new(domain)).collect() }
     }
 
-    fn shard(&self, key: u128) -> &ArcSwap<Map> {
+    fn shard(&self, key: u128) -> &Cell<Map> {
         // Prefixes differ in their upper half, addresses and TEIDs in the lower: mix both.
         let folded = (key >> 64) as u64 ^ key as u64;
         &self.shards[(folded.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as usize % SHARDS]
     }
 
-    fn load(&self, key: u128) -> Option<Arc<Compiled>> {
-        self.shard(key).load().get(&key).cloned()
+    fn find(&self, guard: &Guard<'_>, key: u128) -> Option<usize> {
+        self.shard(key).load(guard)?.get(&key).map(|slot| *slot as usize)
     }
 
-    fn store(&self, key: u128, session: Option<Arc<Compiled>>) {
+    fn set(&self, guard: &Guard<'_>, bin: &mut Bin, key: u128, slot: Option<u32>) {
         let shard = self.shard(key);
-        let mut map = HashMap::clone(&shard.load());
-        match session {
-            Some(session) => map.insert(key, session),
+        let mut map = shard.load(guard).cloned().unwrap_or_default();
+        match slot {
+            Some(slot) => map.insert(key, slot),
             None => map.remove(&key),
         };
-        shard.store(Arc::new(map));
+        shard.store(Some(Box::new(map)), bin);
     }
 }
 
@@ -91,15 +75,10 @@ struct Pool {
     len: u128,
     /// Bits below the index: 0 for IPv4 addresses, 64 for IPv6 prefixes.
     shift: u32,
-    slots: Slots,
+    slots: Slots<Endpoint>,
 }
 
 impl Pool {
-    fn new(network: u128, bits: u32, shift: u32) -> Pool {
-        let len = 1u128 << bits;
-        Pool { base: network >> shift, len, shift, slots: Slots::new(len as usize) }
-    }
-
     #[inline]
     fn index(&self, address: u128) -> Option<usize> {
         let offset = (address >> self.shift).wrapping_sub(self.base);
@@ -107,14 +86,38 @@ impl Pool {
     }
 }
 
+/// A pool of IPv4 addresses.
+struct PoolV4 {
+    base: u32,
+    last: u32,
+    slots: Slots<Endpoint>,
+}
+
+/// Where a packet's endpoint is to be looked up.
+pub type Found<'t> = (&'t Slots<Endpoint>, usize);
+
+/// An array whose chunks are made when first used.
+type Chunked<T> = Box<[OnceLock<Box<[T]>>]>;
+/// A place with its entries and rules, assembled.
+type Assembled = (Place, Vec<session::Entry>, Vec<Rule>);
+
 /// The tables that workers read. See the module.
 pub struct Tables {
-    teids: Slots,
-    sparse_teids: Sparse,
-    pools_v4: Vec<Pool>,
+    pub(crate) domain: Domain,
+    pub(crate) lines: Lines,
+    teids: Slots<Endpoint>,
+    pools_v4: Vec<PoolV4>,
     pools_v6: Vec<Pool>,
+    sparse: Slots<Endpoint>,
+    sparse_teids: Sparse,
     sparse_v4: Sparse,
     sparse_v6: Sparse,
+    policies: Chunked<Cell<Policy>>,
+    peers: Chunked<[AtomicU64; 4]>,
+    mailboxes: std::sync::Mutex<Vec<std::sync::Weak<Mailbox>>>,
+    held_octets: Arc<AtomicUsize>,
+    /// Taken by the one writer.
+    arena: std::sync::Mutex<Option<crate::rcu::Writer<Endpoint>>>,
 }
 
 impl std::fmt::Debug for Tables {
@@ -131,139 +134,368 @@ fn prefix64(address: Ipv6Addr) -> u128 {
 impl Tables {
     /// Empty tables for the pools of a configuration.
     pub fn new(config: &Config) -> Tables {
+        let domain = Domain::default();
+        let arena = crate::rcu::Writer::new(&domain);
         let (mut pools_v4, mut pools_v6) = (Vec::new(), Vec::new());
         for pool in config.dnn.iter().flat_map(|dnn| [dnn.ue_pool.ipv4, dnn.ue_pool.ipv6]).flatten() {
             match pool.network().address() {
                 IpAddr::V4(network) => {
-                    let bits = 32 - u32::from(pool.prefix());
-                    pools_v4.push(Pool::new(u128::from(network.to_bits()), bits, 0));
+                    let base = network.to_bits();
+                    let last = base | u32::MAX.checked_shr(pool.prefix().into()).unwrap_or(0);
+                    let slots = arena.slots((last - base) as usize + 1);
+                    pools_v4.push(PoolV4 { base, last, slots });
                 }
                 IpAddr::V6(network) => {
-                    let bits = 64u32.saturating_sub(u32::from(pool.prefix()));
-                    pools_v6.push(Pool::new(network.to_bits(), bits, 64));
+                    let len = 1u128 << 64u32.saturating_sub(u32::from(pool.prefix()));
+                    let slots = arena.slots(len as usize);
+                    pools_v6.push(Pool { base: network.to_bits() >> 64, len, shift: 64, slots });
                 }
             }
         }
         Tables {
-            teids: Slots::new(config.max_tunnels as usize),
-            sparse_teids: Sparse::new(),
+            lines: Lines::default(),
+            teids: arena.slots(config.max_tunnels as usize),
+            sparse: arena.slots(SPARSE),
             pools_v4,
             pools_v6,
-            sparse_v4: Sparse::new(),
-            sparse_v6: Sparse::new(),
+            sparse_teids: Sparse::new(&domain),
+            sparse_v4: Sparse::new(&domain),
+            sparse_v6: Sparse::new(&domain),
+            policies: (0..POLICIES / POLICY_CHUNK).map(|_| OnceLock::new()).collect(),
+            peers: (0..PEERS / PEER_CHUNK).map(|_| OnceLock::new()).collect(),
+            mailboxes: std::sync::Mutex::new(Vec::new()),
+            held_octets: Arc::default(),
+            arena: std::sync::Mutex::new(Some(arena)),
+            domain,
         }
     }
 
-    /// The session that owns a TEID. An indexed slot is only right if its session still has this very TEID.
-    #[inline]
-    pub fn by_teid(&self, teid: u32) -> Option<(Arc<Compiled>, usize)> {
-        let indexed = self.teids.load((teid & INDEX_MASK) as usize);
-        if let Some(session) = indexed
-            && let Some(tunnel) = session.tunnel(teid)
-        {
-            return Some((session, tunnel));
-        }
-        let session = self.sparse_teids.load(teid.into())?;
-        let tunnel = session.tunnel(teid)?;
-        Some((session, tunnel))
+    /// Readers and writers of the tables.
+    pub fn domain(&self) -> &Domain {
+        &self.domain
     }
 
-    /// The session that owns a UE address.
-    #[inline]
-    pub fn by_ue(&self, address: IpAddr) -> Option<Arc<Compiled>> {
-        match address {
-            IpAddr::V4(address) => self.by_ue_v4(address),
-            IpAddr::V6(address) => self.by_ue_v6(address),
-        }
+    /// Where the endpoint of a TEID is, if it was allocated here: it is right only if it has this very TEID.
+    #[inline(always)]
+    pub fn place_of_teid(&self, teid: u32) -> Found<'_> {
+        (&self.teids, (teid & INDEX_MASK) as usize)
     }
 
-    fn by_ue_v4(&self, address: Ipv4Addr) -> Option<Arc<Compiled>> {
-        let key = u128::from(address.to_bits());
+    /// The endpoint of a TEID that the CP function assigned.
+    #[cold]
+    pub fn assigned<'g>(&'g self, guard: &'g Guard<'_>, teid: u32) -> Option<&'g [Endpoint]> {
+        let index = self.sparse_teids.find(guard, teid.into())?;
+        self.sparse.load(guard, index).filter(|block| block[0].teid() == teid)
+    }
+
+    /// Where the endpoint of an IPv4 address is.
+    #[inline(always)]
+    pub fn place_of_v4(&self, guard: &Guard<'_>, address: u32) -> Option<Found<'_>> {
         for pool in &self.pools_v4 {
-            if let Some(index) = pool.index(key) {
-                return pool.slots.load(index);
+            if address >= pool.base && address <= pool.last {
+                return Some((&pool.slots, (address - pool.base) as usize));
             }
         }
-        self.sparse_v4.load(key)
+        Some((&self.sparse, self.sparse_v4.find(guard, address.into())?))
     }
 
-    fn by_ue_v6(&self, address: Ipv6Addr) -> Option<Arc<Compiled>> {
+    /// Where the endpoint of an IPv6 address is.
+    #[inline]
+    pub fn place_of_v6(&self, guard: &Guard<'_>, address: Ipv6Addr) -> Option<Found<'_>> {
         let key = prefix64(address);
         for pool in &self.pools_v6 {
             if let Some(index) = pool.index(key) {
-                return pool.slots.load(index);
+                return Some((&pool.slots, index));
             }
         }
-        self.sparse_v6.load(key)
+        Some((&self.sparse, self.sparse_v6.find(guard, key)?))
+    }
+
+    fn place_of_ue(&self, guard: &Guard<'_>, address: IpAddr) -> Option<Found<'_>> {
+        match address {
+            IpAddr::V4(address) => self.place_of_v4(guard, address.to_bits()),
+            IpAddr::V6(address) => self.place_of_v6(guard, address),
+        }
+    }
+
+    /// The policy with this number.
+    #[inline(always)]
+    pub fn policy<'g>(&'g self, guard: &'g Guard<'_>, number: u32) -> Option<&'g Policy> {
+        let chunk = self.policies.get(number as usize / POLICY_CHUNK)?.get()?;
+        chunk[number as usize % POLICY_CHUNK].load(guard)
+    }
+
+    /// The address of the peer with this number.
+    #[inline(always)]
+    pub fn peer(&self, number: u16) -> Option<SocketAddr> {
+        let chunk = self.peers[usize::from(number) / PEER_CHUNK].get()?;
+        let [kind, high, low, _] = &chunk[usize::from(number) % PEER_CHUNK];
+        let (kind, low) = (kind.load(Ordering::Acquire), low.load(Ordering::Relaxed));
+        let port = kind as u16;
+        match kind >> 16 {
+            4 => Some(SocketAddr::from((std::net::Ipv4Addr::from_bits(low as u32), port))),
+            6 => {
+                let bits = u128::from(high.load(Ordering::Relaxed)) << 64 | u128::from(low);
+                Some(SocketAddr::from((Ipv6Addr::from_bits(bits), port)))
+            }
+            _ => None,
+        }
     }
 
     /// The SEID of the session that owns a TEID.
     pub fn owner_of_teid(&self, teid: u32) -> Option<u64> {
-        self.by_teid(teid).map(|(session, _)| session.seid)
+        let mut reader = self.domain.reader();
+        let guard = reader.enter();
+        let (slots, index) = self.place_of_teid(teid);
+        let indexed = slots.load(&guard, index).filter(|block| block[0].teid() == teid);
+        indexed.or_else(|| self.assigned(&guard, teid)).map(|block| block[0].seid())
     }
 
     /// The SEID of the session that owns a UE address.
     pub fn owner_of_ue(&self, address: IpAddr) -> Option<u64> {
-        self.by_ue(address).map(|session| session.seid)
+        let mut reader = self.domain.reader();
+        let guard = reader.enter();
+        let (slots, index) = self.place_of_ue(&guard, address)?;
+        slots.load(&guard, index).map(|block| block[0].seid())
     }
 
     /// Which version of a session packets to a UE address find, to tell whether it has been replaced; for tests.
     #[doc(hidden)]
     pub fn version_of_ue(&self, address: IpAddr) -> Option<usize> {
-        self.by_ue(address).map(|session| Arc::as_ptr(&session).addr())
+        let mut reader = self.domain.reader();
+        let guard = reader.enter();
+        let (slots, index) = self.place_of_ue(&guard, address)?;
+        Some(slots.version(index) as usize)
+    }
+}
+
+/// What the N4 task asks of the workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// The rules of a session have changed: send what is buffered as they say now.
+    Release(u64),
+    /// Drop what is buffered for a session.
+    Discard(u64),
+}
+
+/// Commands for one worker.
+#[derive(Default)]
+pub struct Mailbox {
+    waiting: AtomicBool,
+    commands: std::sync::Mutex<Vec<Command>>,
+    waker: OnceLock<pktio::poll::Waker>,
+}
+
+impl Mailbox {
+    /// Wakes a worker that sleeps when a command comes.
+    pub fn wake_with(&self, waker: pktio::poll::Waker) {
+        let _ = self.waker.set(waker);
     }
 
-    fn store_teid(&self, teid: u32, indexed: bool, session: Option<Arc<Compiled>>) {
-        if indexed {
-            self.teids.store((teid & INDEX_MASK) as usize, session);
-        } else {
-            self.sparse_teids.store(teid.into(), session);
-        }
+    /// Whether there are commands.
+    #[inline(always)]
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire)
     }
 
-    fn store_ue(&self, address: IpAddr, session: Option<Arc<Compiled>>) {
-        let (key, pools, sparse) = match address {
-            IpAddr::V4(address) => (u128::from(address.to_bits()), &self.pools_v4, &self.sparse_v4),
-            IpAddr::V6(address) => (prefix64(address), &self.pools_v6, &self.sparse_v6),
-        };
-        match pools.iter().find_map(|pool| pool.index(key).map(|index| (pool, index))) {
-            Some((pool, index)) => pool.slots.store(index, session),
-            None => sparse.store(key, session),
+    /// Takes the commands.
+    pub fn take(&self) -> Vec<Command> {
+        let mut commands = self.commands.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.waiting.store(false, Ordering::Release);
+        std::mem::take(&mut commands)
+    }
+
+    fn post(&self, command: Command) {
+        let mut commands = self.commands.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        commands.push(command);
+        self.waiting.store(true, Ordering::Release);
+        drop(commands);
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
         }
     }
 }
 
+impl Tables {
+    /// A mailbox for a new worker.
+    pub fn mailbox(&self) -> Arc<Mailbox> {
+        let mailbox = Arc::new(Mailbox::default());
+        let mut mailboxes = self.mailboxes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        mailboxes.retain(|known| known.strong_count() > 0);
+        mailboxes.push(Arc::downgrade(&mailbox));
+        mailbox
+    }
+
+    /// Octets that all workers together have buffered.
+    pub fn held_octets(&self) -> &Arc<AtomicUsize> {
+        &self.held_octets
+    }
+
+    fn post(&self, command: Command) {
+        let mailboxes = self.mailboxes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for mailbox in mailboxes.iter().filter_map(std::sync::Weak::upgrade) {
+            mailbox.post(command);
+        }
+    }
+}
+
+/// Allocates lines of state.
+#[derive(Default)]
+struct StateSpace {
+    next: u32,
+    free: HashMap<u32, Vec<u32>>,
+}
+
+impl StateSpace {
+    fn take(&mut self, lines: &Lines, count: u32) -> Option<u32> {
+        if count > STATE_LINES {
+            return None;
+        }
+        if let Some(first) = self.free.get_mut(&count).and_then(Vec::pop) {
+            return Some(first);
+        }
+        let chunk = Lines::CHUNK as u32;
+        if self.next % chunk + count > chunk {
+            self.next = self.next.next_multiple_of(chunk);
+        }
+        let first = self.next;
+        if !lines.grow_shared(first) {
+            return None;
+        }
+        self.next += count;
+        Some(first)
+    }
+}
+
+/// What is used again once no worker sees it any more.
+enum Used {
+    State(u32, u32),
+    Policy(u32),
+    Peer(u16),
+    Sparse(u32),
+}
+
 /// The writer's side of the tables: allocation of TEIDs, ownership, publication.
-#[derive(Debug)]
 pub struct Writer {
     tables: Arc<Tables>,
+    arena: crate::rcu::Writer<Endpoint>,
+    reader: crate::rcu::Reader,
+    bin: Bin,
+    queue: Queue<Used>,
     free: VecDeque<u32>,
     next_index: u32,
     max_tunnels: u32,
     generation: u32,
     allocated: HashSet<u32>,
     assigned: HashSet<u32>,
-    /// Copies of counters: one per worker and one for the N4 task.
-    workers: usize,
     backend: Backend,
     /// Lets sessions with the same policy share their compiled rules.
     interner: Interner,
+    /// Numbers of shared policies, and how many endpoints use them.
+    known: HashMap<usize, u32>,
+    policies: HashMap<u32, (usize, u32)>,
+    free_policies: Vec<u32>,
+    next_policy: u32,
+    peers: PeerNumbers,
+    states: StateSpace,
+    sparse: HashMap<(u8, u128), u32>,
+    free_sparse: Vec<u32>,
+    next_sparse: u32,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("allocated", &self.allocated.len()).finish()
+    }
+}
+
+/// Numbers of peers and how many entries use them.
+struct PeerNumbers {
+    tables: Arc<Tables>,
+    numbers: HashMap<SocketAddr, (u16, u32)>,
+    by_number: HashMap<u16, SocketAddr>,
+    free: Vec<u16>,
+    next: u32,
+    /// Taken for the session at hand.
+    taken: Vec<u16>,
+}
+
+impl session::Peers for PeerNumbers {
+    fn number(&mut self, peer: SocketAddr) -> Result<u16, PlanError> {
+        if let Some((number, users)) = self.numbers.get_mut(&peer) {
+            *users += 1;
+            self.taken.push(*number);
+            return Ok(*number);
+        }
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None if (self.next as usize) < PEERS => {
+                self.next += 1;
+                (self.next - 1) as u16
+            }
+            None => return Err(PlanError::Full("peers")),
+        };
+        let chunk = self.tables.peers[usize::from(number) / PEER_CHUNK]
+            .get_or_init(|| (0..PEER_CHUNK).map(|_| Default::default()).collect());
+        let [kind, high, low, _] = &chunk[usize::from(number) % PEER_CHUNK];
+        let (family, bits) = match peer.ip() {
+            IpAddr::V4(address) => (4, u128::from(address.to_bits())),
+            IpAddr::V6(address) => (6, address.to_bits()),
+        };
+        high.store((bits >> 64) as u64, Ordering::Relaxed);
+        low.store(bits as u64, Ordering::Relaxed);
+        kind.store(family << 16 | u64::from(peer.port()), Ordering::Release);
+        self.numbers.insert(peer, (number, 1));
+        self.by_number.insert(number, peer);
+        self.taken.push(number);
+        Ok(number)
+    }
+}
+
+/// Blocks of a session that are written and not in their slots yet.
+struct Prepared {
+    blocks: Vec<(Key64, Block)>,
+    state: State,
+    policies: Vec<u32>,
+    peers: Vec<u16>,
 }
 
 impl Writer {
     /// The only writer of `tables`. `seed` should differ between starts of the process, so that TEIDs do too.
-    pub fn new(tables: Arc<Tables>, config: &Config, workers: usize, seed: u32) -> Writer {
+    pub fn new(tables: Arc<Tables>, config: &Config, _workers: usize, seed: u32) -> Writer {
+        let arena = tables.arena.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        // A second writer would have slots of no use: what it publishes, nobody finds.
+        let arena = arena.unwrap_or_else(|| crate::rcu::Writer::new(&tables.domain));
         Writer {
-            tables,
+            arena,
+            reader: tables.domain.reader(),
+            bin: Bin::new(&tables.domain),
+            queue: Queue::new(&tables.domain),
             free: VecDeque::new(),
             next_index: 1,
             max_tunnels: config.max_tunnels,
             generation: seed,
             allocated: HashSet::new(),
             assigned: HashSet::new(),
-            workers,
             backend: config.classifier,
             interner: Interner::new(),
+            known: HashMap::new(),
+            policies: HashMap::new(),
+            free_policies: Vec::new(),
+            next_policy: 0,
+            peers: PeerNumbers {
+                tables: Arc::clone(&tables),
+                numbers: HashMap::new(),
+                by_number: HashMap::new(),
+                free: Vec::new(),
+                next: 0,
+                taken: Vec::new(),
+            },
+            states: StateSpace::default(),
+            sparse: HashMap::new(),
+            free_sparse: Vec::new(),
+            next_sparse: 0,
+            tables,
         }
     }
 
@@ -296,71 +528,424 @@ impl Writer {
     /// Gives a TEID back and stops packets from finding it.
     pub fn release(&mut self, teid: u32) {
         if self.allocated.remove(&teid) {
-            self.tables.store_teid(teid, true, None);
+            let tables = Arc::clone(&self.tables);
+            let (slots, index) = tables.place_of_teid(teid);
+            self.arena.clear(slots, index);
             self.free.push_back(teid & INDEX_MASK);
         } else if self.assigned.remove(&teid) {
-            self.tables.store_teid(teid, false, None);
+            self.clear_sparse(0, teid.into());
         }
     }
 
     /// Publishes a session that is new. On an error nothing changes.
     pub fn establish(&mut self, plan: &Plan) -> Result<Session, PlanError> {
-        let session = Session::new(plan, None, self.workers, self.backend, &mut self.interner);
-        self.publish(&session.compiled);
+        let mut session = Session::new(plan.seid, Arc::clone(&self.tables));
+        self.modify(&mut session, plan)?;
         Ok(session)
     }
 
     /// Replaces a session's rules by those of a plan: counters and meters stay, and TEIDs that the plan does not use any
     /// more are given back. On an error nothing changes.
     pub fn modify(&mut self, session: &mut Session, plan: &Plan) -> Result<(), PlanError> {
-        let new = Session::new(plan, Some(session), self.workers, self.backend, &mut self.interner);
-        self.publish(&new.compiled);
-        let old = std::mem::replace(session, new).compiled;
-        for tunnel in old.tunnels.iter().filter(|tunnel| session.compiled.tunnel(tunnel.teid).is_none()) {
-            self.release(tunnel.teid);
+        self.reclaim();
+        let prepared = self.prepare(session, plan)?;
+        self.install(session, prepared);
+        // Behind the publication: see `pipeline::held`.
+        if session.buffered {
+            self.tables.post(Command::Release(session.seid));
         }
-        let kept = keys(&session.compiled.reached_by);
-        for address in keys(&old.reached_by).into_iter().filter(|address| !kept.contains(address)) {
-            self.release_ue(address, old.seid);
-        }
+        session.buffered |= plan.pdrs.iter().any(|pdr| pdr.action == crate::plan::Action::Buffer);
         Ok(())
     }
 
     /// Takes a session away, and gives its TEIDs back.
-    pub fn remove(&mut self, session: Session) {
-        for tunnel in &session.compiled.tunnels {
-            self.release(tunnel.teid);
+    pub fn remove(&mut self, mut session: Session) {
+        for key in std::mem::take(&mut session.keys) {
+            self.withdraw(&key, session.seid);
         }
-        for address in keys(&session.compiled.reached_by) {
-            self.release_ue(address, session.compiled.seid);
+        if session.buffered {
+            self.discard(session.seid);
         }
+        let outgrown = std::mem::take(&mut session.outgrown);
+        for state in outgrown.into_iter().map(|(_, state)| state).chain([session.state]) {
+            self.queue.push(Used::State(state.first, state.lines));
+        }
+        self.give_up(session.policies, session.peers);
+        self.reclaim();
     }
 
-    fn publish(&mut self, compiled: &Arc<Compiled>) {
-        for tunnel in &compiled.tunnels {
-            let allocated = self.allocated.contains(&tunnel.teid);
-            self.tables.store_teid(tunnel.teid, allocated, Some(Arc::clone(compiled)));
-        }
-        for address in keys(&compiled.reached_by) {
-            self.tables.store_ue(address, Some(Arc::clone(compiled)));
-        }
+    /// Drops what is buffered for a session.
+    pub fn discard(&self, seid: u64) {
+        self.tables.post(Command::Discard(seid));
     }
 
-    /// Stops packets to `address` from finding the session, if it is still that of `seid`.
-    fn release_ue(&mut self, address: IpAddr, seid: u64) {
-        if self.owner_of_ue(address) == Some(seid) {
-            self.tables.store_ue(address, None);
-        }
+    /// Readers that are inside now may still see what has been replaced until now: see [`Writer::passed`].
+    pub fn ticket(&self) -> Ticket {
+        self.tables.domain.ticket()
+    }
+
+    /// Whether no packet is under way any more by rules replaced before the ticket: then an End Marker follows all.
+    pub fn passed(&self, ticket: Ticket) -> bool {
+        self.tables.domain.passed(ticket)
     }
 
     /// The SEID of the session that owns a UE address now.
     pub fn owner_of_ue(&self, address: IpAddr) -> Option<u64> {
         self.tables.owner_of_ue(address)
     }
+
+    /// Octets of all endpoints that are published.
+    pub fn memory_bytes(&self) -> usize {
+        self.arena.memory_bytes()
+    }
+
+    /// Works everything out that can fail.
+    fn prepare(&mut self, session: &mut Session, plan: &Plan) -> Result<Prepared, PlanError> {
+        self.peers.taken.clear();
+        let mut state = session.state.clone();
+        state.forget_urrs(|id| plan.urrs.iter().any(|urr| urr.id == id));
+        let known = state.cells();
+        let places = match self.assemble(plan, &mut state) {
+            Ok(places) => places,
+            Err(error) => {
+                let peers = std::mem::take(&mut self.peers.taken);
+                self.give_up(Vec::new(), peers);
+                return Err(error);
+            }
+        };
+        let mut prepared = Prepared {
+            blocks: Vec::new(),
+            state,
+            policies: Vec::new(),
+            peers: std::mem::take(&mut self.peers.taken),
+        };
+        let result = self.place_state(session, plan, &mut prepared.state, known);
+        let result = result.and_then(|()| self.write(plan, places, &mut prepared));
+        if let Err(error) = result {
+            for (_, block) in prepared.blocks {
+                self.arena.discard(block);
+            }
+            if prepared.state.first != session.state.first || session.state.lines == 0 {
+                self.queue.push(Used::State(prepared.state.first, prepared.state.lines));
+            }
+            self.give_up(prepared.policies, prepared.peers);
+            return Err(error);
+        }
+        session.forget_urrs(|id| plan.urrs.iter().any(|urr| urr.id == id));
+        Ok(prepared)
+    }
+
+    /// Entries and rules of all places.
+    fn assemble(&mut self, plan: &Plan, state: &mut State) -> Result<Vec<Assembled>, PlanError> {
+        let mut assembly = Assembly { plan, state, peers: &mut self.peers };
+        let mut places = Vec::with_capacity(plan.arrivals.len());
+        for arrival in &plan.arrivals {
+            let (entries, rules) = assembly.entries(arrival.place, &arrival.rules)?;
+            places.push((arrival.place, entries, rules));
+        }
+        Ok(places)
+    }
+
+    /// Finds room for the state, and sets what the plan says.
+    fn place_state(
+        &mut self,
+        session: &Session,
+        plan: &Plan,
+        state: &mut State,
+        mut known: usize,
+    ) -> Result<(), PlanError> {
+        let needed = state.needed();
+        if needed > session.state.lines {
+            let old = session.state.clone();
+            let first = self.states.take(&self.tables.lines, needed).ok_or(PlanError::Full("counters"))?;
+            (state.first, state.lines) = (first, needed);
+            state.carry_over(&old, &self.tables);
+            // Gauges begin anew from what has been counted.
+            known = 0;
+        }
+        state.apply(plan, session, known);
+        Ok(())
+    }
+
+    /// Writes the blocks.
+    fn write(
+        &mut self,
+        plan: &Plan,
+        places: Vec<Assembled>,
+        prepared: &mut Prepared,
+    ) -> Result<(), PlanError> {
+        for (place, entries, rules) in places {
+            let (entrance, route) = self.compile(plan, &rules, prepared)?;
+            let (teid, keys) = match place {
+                Place::Tunnel(teid) => (teid, vec![Key64::Teid(teid)]),
+                Place::Native => (0, native_keys(plan)),
+            };
+            let block = session::assemble(plan.seid, teid, prepared.state.first, entrance, route, &entries);
+            for key in keys {
+                let block = self.arena.block(&block).ok_or(PlanError::Full("rules"))?;
+                prepared.blocks.push((key, block));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compiles the rules of a place.
+    fn compile(
+        &mut self,
+        plan: &Plan,
+        rules: &[Rule],
+        prepared: &mut Prepared,
+    ) -> Result<(Entrance, Route), PlanError> {
+        if rules.is_empty() {
+            return Ok((Entrance::NONE, Route::None));
+        }
+        if let Some(position) = session::only(rules) {
+            return Ok((Entrance::NONE, Route::Only(position)));
+        }
+        let few = self.backend == Backend::Auto && rules.len() <= MAX_RULES;
+        let program = few.then(|| self.interner.compile(rules).ok()).flatten();
+        let (entrance, policy) = match program {
+            Some(program) => {
+                let (entrance, rows) = program.into_parts();
+                (entrance, self.share(rows)?)
+            }
+            None => {
+                let mut classifier = self.backend.build();
+                classifier.insert_all(rules).map_err(|_| PlanError::Invalid("two rules with one id"))?;
+                (self.entrance_of(plan), self.add(Policy::Classifier(classifier), None)?)
+            }
+        };
+        prepared.policies.push(policy);
+        Ok((entrance, Route::Policy(policy)))
+    }
+
+    /// An entrance that knows the UE's address only: to tell why nothing matched.
+    fn entrance_of(&mut self, plan: &Plan) -> Entrance {
+        let v4 = plan.ue.ipv4.first().map(|address| Prefix::host((*address).into()));
+        let v6 = plan.ue.ipv6.first().and_then(|(prefix, len)| Prefix::new((*prefix).into(), *len).ok());
+        let rule = |(id, prefix)| Rule {
+            id,
+            precedence: 0,
+            value: 0,
+            filter: Filter { ue: Some((Side::Source, prefix)), ..Filter::default() },
+        };
+        let rules: Vec<Rule> = (0..).zip(v4.into_iter().chain(v6)).map(rule).collect();
+        self.interner.compile(&rules).map_or(Entrance::NONE, |program| program.into_parts().0)
+    }
+
+    /// The number of rows that others may use as well.
+    fn share(&mut self, rows: Rows) -> Result<u32, PlanError> {
+        let id = rows.id();
+        if let Some(number) = self.known.get(&id)
+            && let Some((_, users)) = self.policies.get_mut(number)
+        {
+            *users += 1;
+            return Ok(*number);
+        }
+        self.add(Policy::Rows(rows), Some(id))
+    }
+
+    fn add(&mut self, policy: Policy, id: Option<usize>) -> Result<u32, PlanError> {
+        let number = match self.free_policies.pop() {
+            Some(number) => number,
+            None if (self.next_policy as usize) < POLICIES => {
+                self.next_policy += 1;
+                self.next_policy - 1
+            }
+            None => return Err(PlanError::Full("policies")),
+        };
+        let domain = &self.tables.domain;
+        let chunk = self.tables.policies[number as usize / POLICY_CHUNK]
+            .get_or_init(|| (0..POLICY_CHUNK).map(|_| Cell::new(domain)).collect());
+        chunk[number as usize % POLICY_CHUNK].store(Some(Box::new(policy)), &mut self.bin);
+        if let Some(id) = id {
+            self.known.insert(id, number);
+        }
+        self.policies.insert(number, (id.unwrap_or(0), 1));
+        Ok(number)
+    }
+
+    /// Puts the blocks into their slots and takes away what the session does not have any more.
+    fn install(&mut self, session: &mut Session, prepared: Prepared) {
+        let mut keys = Vec::with_capacity(prepared.blocks.len());
+        for (key, block) in prepared.blocks {
+            self.publish(&key, block);
+            keys.push(key);
+        }
+        let old = std::mem::replace(&mut session.keys, keys);
+        for key in old.iter().filter(|key| !session.keys.contains(key)) {
+            self.withdraw(key, session.seid);
+        }
+        let old = std::mem::replace(&mut session.state, prepared.state);
+        if old.lines > 0 && old.first != session.state.first {
+            session.outgrown.push((self.tables.domain.ticket(), old));
+        }
+        while let Some((ticket, _)) = session.outgrown.first() {
+            if !self.tables.domain.passed(*ticket) {
+                break;
+            }
+            let (_, state) = session.outgrown.remove(0);
+            session.fold(&state);
+            self.queue.push(Used::State(state.first, state.lines));
+        }
+        let policies = std::mem::replace(&mut session.policies, prepared.policies);
+        let peers = std::mem::replace(&mut session.peers, prepared.peers);
+        self.give_up(policies, peers);
+    }
+
+    fn publish(&mut self, key: &Key64, block: Block) {
+        let tables = Arc::clone(&self.tables);
+        let (kind, sparse) = match key {
+            Key64::Teid(teid) if self.allocated.contains(teid) => {
+                let (slots, index) = tables.place_of_teid(*teid);
+                return self.arena.install(slots, index, block);
+            }
+            Key64::Teid(teid) => (0, u128::from(*teid)),
+            Key64::Ue(IpAddr::V4(address)) => {
+                let bits = address.to_bits();
+                let pool = tables.pools_v4.iter().find(|pool| bits >= pool.base && bits <= pool.last);
+                if let Some(pool) = pool {
+                    return self.arena.install(&pool.slots, (bits - pool.base) as usize, block);
+                }
+                (4, u128::from(bits))
+            }
+            Key64::Ue(IpAddr::V6(address)) => {
+                let key = prefix64(*address);
+                let found =
+                    tables.pools_v6.iter().find_map(|pool| pool.index(key).map(|index| (pool, index)));
+                if let Some((pool, index)) = found {
+                    return self.arena.install(&pool.slots, index, block);
+                }
+                (6, key)
+            }
+            Key64::Route(..) => return self.arena.discard(block),
+        };
+        let slot = match self.sparse.get(&(kind, sparse)) {
+            Some(slot) => *slot,
+            None => {
+                let Some(slot) = self.free_sparse.pop().or_else(|| {
+                    let next = self.next_sparse;
+                    ((next as usize) < SPARSE).then(|| {
+                        self.next_sparse += 1;
+                        next
+                    })
+                }) else {
+                    return self.arena.discard(block);
+                };
+                slot
+            }
+        };
+        self.arena.install(&tables.sparse, slot as usize, block);
+        if self.sparse.insert((kind, sparse), slot).is_none() {
+            let guard = self.reader.enter();
+            self.tables.sparse_map(kind).set(&guard, &mut self.bin, sparse, Some(slot));
+        }
+    }
+
+    /// Stops packets from finding the session by a key, if it is still the session's.
+    fn withdraw(&mut self, key: &Key64, seid: u64) {
+        let tables = Arc::clone(&self.tables);
+        match key {
+            Key64::Teid(teid) => self.release(*teid),
+            Key64::Ue(address) if tables.owner_of_ue(*address) == Some(seid) => {
+                let (kind, sparse) = match address {
+                    IpAddr::V4(address) => (4, u128::from(address.to_bits())),
+                    IpAddr::V6(address) => (6, prefix64(*address)),
+                };
+                if self.sparse.contains_key(&(kind, sparse)) {
+                    return self.clear_sparse(kind, sparse);
+                }
+                let place = {
+                    let guard = self.reader.enter();
+                    tables.place_of_ue(&guard, *address)
+                };
+                if let Some((slots, index)) = place {
+                    self.arena.clear(slots, index);
+                }
+            }
+            Key64::Ue(_) | Key64::Route(..) => {}
+        }
+    }
+
+    fn clear_sparse(&mut self, kind: u8, key: u128) {
+        let Some(slot) = self.sparse.remove(&(kind, key)) else { return };
+        {
+            let guard = self.reader.enter();
+            self.tables.sparse_map(kind).set(&guard, &mut self.bin, key, None);
+        }
+        self.arena.clear(&self.tables.sparse, slot as usize);
+        self.queue.push(Used::Sparse(slot));
+    }
+
+    /// Notes that a session does not use these policies and peers any more.
+    fn give_up(&mut self, policies: Vec<u32>, peers: Vec<u16>) {
+        for number in policies {
+            let Some((id, users)) = self.policies.get_mut(&number) else { continue };
+            *users -= 1;
+            if *users == 0 {
+                if self.known.get(id) == Some(&number) {
+                    self.known.remove(id);
+                }
+                self.policies.remove(&number);
+                self.queue.push(Used::Policy(number));
+            }
+        }
+        for number in peers {
+            let Some(peer) = self.peers.by_number.get(&number) else { continue };
+            let Some((_, users)) = self.peers.numbers.get_mut(peer) else { continue };
+            *users -= 1;
+            if *users == 0 {
+                self.peers.numbers.remove(peer);
+                self.peers.by_number.remove(&number);
+                self.queue.push(Used::Peer(number));
+            }
+        }
+    }
+
+    /// Makes free what no worker sees any more.
+    fn reclaim(&mut self) {
+        self.bin.empty();
+        for used in self.queue.drain().collect::<Vec<_>>() {
+            match used {
+                Used::State(_, 0) => {}
+                Used::State(first, lines) => self.states.free.entry(lines).or_default().push(first),
+                Used::Policy(number) => {
+                    if let Some(chunk) = self.tables.policies[number as usize / POLICY_CHUNK].get() {
+                        chunk[number as usize % POLICY_CHUNK].store(None, &mut self.bin);
+                    }
+                    self.free_policies.push(number);
+                }
+                Used::Peer(number) => self.peers.free.push(number),
+                Used::Sparse(slot) => self.free_sparse.push(slot),
+            }
+        }
+    }
 }
 
-/// What the tables find a session by.
-fn keys(ue: &UeAddresses) -> Vec<IpAddr> {
-    let v6 = ue.ipv6.iter().map(|(prefix, _)| IpAddr::V6(*prefix));
-    ue.ipv4.iter().copied().map(IpAddr::V4).chain(v6).collect()
+impl Tables {
+    fn sparse_map(&self, kind: u8) -> &Sparse {
+        match kind {
+            0 => &self.sparse_teids,
+            4 => &self.sparse_v4,
+            _ => &self.sparse_v6,
+        }
+    }
+}
+
+/// What the tables find a session by that has packets without tunnel; each once.
+fn native_keys(plan: &Plan) -> Vec<Key64> {
+    let v4 = plan.native.ipv4.iter().map(|address| Key64::Ue((*address).into()));
+    let v6 = plan
+        .native
+        .ipv6
+        .iter()
+        .map(|(prefix, _)| Key64::Ue(IpAddr::V6(Ipv6Addr::from_bits(prefix64(*prefix)))));
+    let framed = plan.native.framed.iter().map(|(prefix, length)| Key64::Route(*prefix, *length));
+    let mut keys: Vec<Key64> = Vec::new();
+    for key in v4.chain(v6).chain(framed) {
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    keys
 }

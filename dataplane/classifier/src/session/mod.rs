@@ -259,6 +259,75 @@ impl Program {
     }
 }
 
+/// What a look-up in a [`Program`] begins with: plain data of one cache line, to be kept where the look-up is going to
+/// find it. The rows stay behind in [`Rows`].
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct Entrance(Head);
+
+impl Entrance {
+    /// That of no rules: nothing matches.
+    pub const NONE: Entrance = Entrance(Head::NONE);
+
+    /// A number that its user keeps here, such as where the rows are.
+    #[inline]
+    pub fn tag(&self) -> u32 {
+        self.0.place
+    }
+
+    /// Sets the number.
+    pub fn set_tag(&mut self, tag: u32) {
+        self.0.place = tag;
+    }
+
+    /// Looks at the packet and asks for the rows that [`Entrance::finish`] will need.
+    #[inline]
+    pub fn begin(&self, rows: &Rows, key: &Key) -> Begun {
+        let start = self.0.start(key);
+        self.0.prefetch_rows(&rows.0, start);
+        Begun(start)
+    }
+
+    /// The verdict for the packet that the look-up began with.
+    #[inline]
+    pub fn finish(&self, rows: &Rows, key: &Key, begun: Begun) -> Verdict {
+        self.0.find(&rows.0, key, begun.0)
+    }
+
+    /// Whether source or destination of the packet is the address that most rules are on: the UE's.
+    pub fn owns(&self, key: &Key) -> bool {
+        self.0.start(key).is_of_owner()
+    }
+}
+
+/// The rows of a [`Program`], which programs with the same policy share.
+#[derive(Clone, Debug)]
+pub struct Rows(Arc<[Pair]>);
+
+impl Rows {
+    /// Whether both are one copy.
+    pub fn same(&self, other: &Rows) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Tells copies apart while they exist.
+    pub fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).cast::<Pair>().addr()
+    }
+
+    /// Octets held, which others may hold as well.
+    pub fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.0)
+    }
+}
+
+impl Program {
+    /// Takes the program apart, so that its first line can be kept elsewhere.
+    pub fn into_parts(self) -> (Entrance, Rows) {
+        (Entrance(self.head), Rows(self.rows))
+    }
+}
+
 /// Compiles rules to programs that share what is equal.
 #[derive(Debug, Default)]
 pub struct Interner {

@@ -99,6 +99,13 @@ pub(super) struct Start {
     own: u32,
 }
 
+impl Start {
+    /// Whether source or destination is the session's own address.
+    pub fn is_of_owner(self) -> bool {
+        self.own & (own::SOURCE | own::DESTINATION) >> own::SHIFT != 0
+    }
+}
+
 impl Head {
     /// That of no session: nothing matches.
     pub const NONE: Head = Head {

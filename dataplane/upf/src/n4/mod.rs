@@ -5,7 +5,6 @@
 //! execute, [`session`] does both atomically, [`usage`] finds out what is to be reported, [`path`] watches GTP-U
 //! peers; this file moves messages.
 
-pub mod buffer;
 mod changes;
 pub mod compile;
 pub mod path;
@@ -42,7 +41,6 @@ use crate::config::Config;
 use crate::pipeline::Event as PacketEvent;
 use crate::stats::WorkerStats;
 use crate::tables::Tables;
-use buffer::Buffers;
 use rules::urr::Now;
 use session::{Established, Sessions};
 use usage::Outgoing;
@@ -139,8 +137,6 @@ struct Server {
     recovery_time_stamp: NtpSeconds,
     gtpu: UdpPort,
     end_marker: Batch,
-    buffers: Buffers,
-    stats: Arc<[WorkerStats]>,
     asked: HashMap<Handle, Asked>,
     /// Reports that a CP function did not answer, for when it does again.
     kept: Vec<Outgoing>,
@@ -170,8 +166,6 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
         recovery_time_stamp,
         gtpu,
         end_marker: Batch::new(1, 64),
-        buffers: Buffers::new(stats.len().saturating_sub(1)),
-        stats,
         asked: HashMap::new(),
         kept: Vec::new(),
         load: (0, 0),
@@ -337,9 +331,8 @@ impl Server {
             tracing::info!(seid = report.seid, "session removed: the CP function does not know it");
             self.sessions.remove(report.seid);
             DELETED.inc();
-            self.discard(report.seid);
         } else if self.sessions.report_answered(report.seid, response) {
-            self.discard(report.seid);
+            self.sessions.drop_buffered(report.seid, report.cp);
         }
     }
 
@@ -412,15 +405,6 @@ impl Server {
     /// Several sessions have gone.
     fn removed(&mut self, count: usize) {
         DELETED.add(count as u64);
-        if let Some(stats) = self.stats.last() {
-            self.buffers.discard_unless(|seid| self.sessions.get(seid).is_some(), stats);
-        }
-    }
-
-    fn discard(&mut self, seid: u64) {
-        if let Some(stats) = self.stats.last() {
-            self.buffers.discard(seid, stats);
-        }
     }
 
     fn request(&mut self, id: RequestId, seid: u64, message: Message) {
@@ -466,7 +450,6 @@ impl Server {
                     self.sessions.establish(node_id, peer, &request, moment);
                 for old in replaced {
                     DELETED.inc();
-                    self.discard(old);
                     tracing::info!(%peer, seid = old, "session removed: its UE address went to a new one");
                 }
                 self.count(response.cause);
@@ -478,16 +461,14 @@ impl Server {
             }
             Message::SessionModificationRequest(request) => {
                 let moment = self.moment();
+                // First, since a modification releases what is buffered.
+                if request.flags.is_some_and(|flags| flags.contains(SmReqFlags::DROBU)) {
+                    self.sessions.drop_buffered(seid, peer);
+                }
                 let Some(mut modified) = self.sessions.modify(seid, peer, &request, moment) else {
                     return self.reject(id, 0, Cause::SESSION_NOT_FOUND, None);
                 };
                 self.count(modified.response.cause);
-                if request.flags.is_some_and(|flags| flags.contains(SmReqFlags::DROBU)) {
-                    self.discard(seid);
-                }
-                if let (Some(session), Some(stats)) = (self.sessions.get(seid), self.stats.last()) {
-                    self.buffers.release(&session.compiled.compiled, &mut self.gtpu, stats);
-                }
                 for header in &modified.end_markers {
                     self.send_end_marker(header);
                 }
@@ -502,7 +483,6 @@ impl Server {
                 match self.sessions.delete(seid, peer, moment) {
                     Some((cp_seid, mut response)) => {
                         DELETED.inc();
-                        self.discard(seid);
                         response.load_control = self.load(peer);
                         self.respond(id, cp_seid, response);
                     }
@@ -599,14 +579,13 @@ impl Server {
                 }
             }
             PacketEvent::EchoResponse { peer } => self.echo_response(peer),
-            PacketEvent::Buffered { seid, pdr, packet } => {
-                let Some(stats) = self.stats.last() else { return };
-                match self.sessions.get(seid) {
-                    Some(session) => {
-                        self.buffers.take(&session.compiled.compiled, pdr, packet, &mut self.gtpu, stats);
-                    }
-                    None => stats.drops.count(telemetry::DropReason::UnknownUe),
+            PacketEvent::Usage { seid, .. } => {
+                let moment = self.moment();
+                if let Some(report) = self.sessions.look(seid, moment) {
+                    self.report(report);
                 }
+            }
+            PacketEvent::DownlinkData { seid, pdr } => {
                 let moment = self.moment();
                 if let Some(report) = self.sessions.downlink_data(seid, pdr, Default::default(), moment) {
                     self.report(report);

@@ -408,6 +408,13 @@ impl Sessions {
         Ok(work.effect)
     }
 
+    /// Drops what is buffered for a session (DROBU).
+    pub fn drop_buffered(&self, seid: u64, cp: IpAddr) {
+        if self.sessions.get(&seid).is_some_and(|session| session.cp == cp) {
+            self.writer.discard(seid);
+        }
+    }
+
     /// Deletes a session (§6.3.4) and returns the CP function's SEID with the last usage reports.
     pub fn delete(
         &mut self,

@@ -32,6 +32,16 @@ impl Guard {
         Guard { addresses: addresses.into_iter().chain(ours).collect(), ports }
     }
 
+    /// Whether a packet of this protocol to this port, 0 if it shows none, has to be looked at by [`Guard::stops`].
+    #[inline(always)]
+    pub fn suspects(&self, protocol: u8, port: u16) -> bool {
+        match protocol {
+            protocol::UDP => port == 0 || self.ports.contains(&port),
+            protocol::SCTP => true,
+            _ => false,
+        }
+    }
+
     /// Whether a packet towards a data network would end in one of the core's sockets. A later fragment has no
     /// ports to tell by, so it counts as one: it is of no use without its first fragment either.
     #[inline]

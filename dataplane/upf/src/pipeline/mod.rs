@@ -1,38 +1,42 @@
-//! The host pipeline: parse → session → classify → qos → forward, each stage over a whole batch.
+//! The host pipeline: parse → look up → execute → send, each stage over a whole batch.
 //!
 //! A packet's progress is a `Meta`; a stage only looks at packets that are still `State::Live`, and ends
-//! others by giving them a drop reason or taking them out (`State::Consumed`: signalling). At the end every
+//! others by giving them a drop reason or taking them out (`State::Consumed`: signalling, buffered). At the end every
 //! received packet has been sent, consumed, or counted under one drop reason.
 //!
 //! One pipeline belongs to one worker. It reads sessions through [`Tables`], never locks, and allocates nothing
-//! per packet it forwards; replies to GTP-U signalling have buffers of their own.
+//! per packet it forwards; replies to GTP-U signalling have buffers of their own. Memory that no cache holds is asked
+//! for in rolling order while other packets are worked on ([`look_up`](self)): a core drops requests beyond some twenty.
 
-mod classify;
 pub mod ethernet;
-pub(crate) mod forward;
+mod execute;
+mod forward;
 pub mod guard;
+mod held;
 pub mod limit;
+mod look_up;
 pub mod mtu;
 mod parse;
-mod qos;
 pub mod redirect;
-mod session;
 mod signalling;
 pub mod translate;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use packet::flow::Flow;
+use classifier::Key;
 use pktio::{Batch, Port, Sent};
 use telemetry::DropReason;
 use telemetry::worker::Traffic;
 use tokio::sync::mpsc;
 
-use crate::session::{Compiled, Meter};
+use crate::rcu::{Guard as Inside, Reader};
+use crate::session::Entry;
+use crate::state::{Meter, Writers};
 use crate::stats::WorkerStats;
-use crate::tables::Tables;
+use crate::tables::{Command, Mailbox, Tables};
 use guard::Guard;
+use held::Held;
 
 /// Packets per batch: large enough to spread system calls, small enough to stay in the first-level caches.
 pub const BATCH: usize = 64;
@@ -42,20 +46,29 @@ pub const PACKET: usize = 9216;
 const REPLIES: usize = 64;
 /// Octets of the longest reply: an Error Indication with an IPv6 address.
 const REPLY: usize = 64;
+/// Copies of packets per batch.
+const COPIES: usize = 64;
+/// Events kept until the control task has room.
+const UNSENT: usize = 65_536;
 
 /// What the control task learns from packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A packet that its FAR says to buffer.
-    Buffered {
+    /// The first packet is buffered for a session, and its rules say that the CP function is to be told.
+    DownlinkData {
         /// The session.
         seid: u64,
         /// The PDR that matched.
         pdr: u16,
-        /// The IP packet.
-        packet: Box<[u8]>,
     },
-    /// A peer has answered an Echo Request.
+    /// A mark of a usage reporting rule has been reached: once per mark.
+    Usage {
+        /// The session.
+        seid: u64,
+        /// The rule.
+        urr: u32,
+    },
+    /// A peer answered an Echo Request.
     EchoResponse {
         /// The peer.
         peer: std::net::IpAddr,
@@ -94,34 +107,49 @@ enum State {
     Consumed,
 }
 
-/// Marks a packet that came without tunnel, instead of the tunnel's position.
-const NATIVE: u16 = u16::MAX;
+/// No QFI came with the packet.
+const NO_QFI: u8 = crate::session::NO_QFI;
 
 /// What the stages know of a packet.
 #[derive(Debug, Clone, Copy)]
 struct Meta {
     state: State,
+    /// It came without tunnel.
+    native: bool,
+    /// QFI of its PDU Session Container, or [`NO_QFI`].
+    qfi: u8,
     /// TEID it arrived on.
     teid: u32,
-    /// QFI of its PDU Session Container.
-    qfi: Option<u8>,
-    /// The IP packet's fields.
-    flow: Option<Flow>,
-    /// Position in [`Pipeline::sessions`].
-    session: u16,
-    /// Position of the tunnel in the session, or [`NATIVE`].
-    tunnel: u16,
-    /// Position of the PDR in the session.
-    pdr: u32,
+    /// Length of the IP packet.
+    length: u32,
 }
 
 impl Meta {
-    const NEW: Meta =
-        Meta { state: State::Live, teid: 0, qfi: None, flow: None, session: 0, tunnel: NATIVE, pdr: 0 };
+    const NEW: Meta = Meta { state: State::Live, native: false, qfi: NO_QFI, teid: 0, length: 0 };
 
     fn drop(&mut self, reason: DropReason) {
         self.state = State::Dropped(reason);
     }
+}
+
+/// What a packet's look-up has led to.
+#[derive(Clone, Copy)]
+struct Verdict<'g> {
+    block: &'g [crate::session::Endpoint],
+    entry: Option<&'g Entry>,
+}
+
+/// Time spent in each stage, in nanoseconds, once [`Pipeline::time_stages`] has been called.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StageTimes {
+    /// Headers.
+    pub parse: u64,
+    /// Session and rule.
+    pub look_up: u64,
+    /// Meters, counters, new headers.
+    pub execute: u64,
+    /// The ports.
+    pub transmit: u64,
 }
 
 /// The pipeline of one worker.
@@ -133,9 +161,21 @@ pub struct Pipeline {
     local: SocketAddr,
     events: mpsc::Sender<Event>,
     guard: Arc<Guard>,
+    /// Enters the tables' domain; taken while a batch is worked on.
+    reader: Option<Reader>,
+    mailbox: Arc<Mailbox>,
     metas: Vec<Meta>,
-    sessions: Vec<Arc<Compiled>>,
-    lookups: classify::Lookups,
+    keys: Vec<Key>,
+    held: Held,
+    /// Whether other workers read the same inputs.
+    writers: Writers,
+    /// Events that the control task had no room for.
+    unsent: Vec<Event>,
+    /// Copies of packets that go elsewhere as well.
+    copies: Batch,
+    copies_to_n6: Vec<(usize, u16)>,
+    copies_to_n3: Vec<u16>,
+    times: Option<StageTimes>,
     to_n3: Vec<u16>,
     to_n6: Vec<Vec<u16>>,
     replies: Batch,
@@ -158,14 +198,22 @@ impl Pipeline {
     ) -> Pipeline {
         Pipeline {
             worker,
-            tables,
             stats,
             local,
             events,
             guard,
+            reader: Some(tables.domain().reader()),
+            mailbox: tables.mailbox(),
+            held: Held::new(Arc::clone(tables.held_octets())),
+            tables,
             metas: Vec::with_capacity(BATCH),
-            sessions: Vec::with_capacity(BATCH),
-            lookups: classify::Lookups::new(),
+            keys: Vec::with_capacity(BATCH),
+            writers: Writers::One,
+            unsent: Vec::new(),
+            copies: Batch::new(COPIES, PACKET),
+            copies_to_n6: Vec::new(),
+            copies_to_n3: Vec::new(),
+            times: None,
             to_n3: Vec::with_capacity(BATCH),
             to_n6: (0..networks).map(|_| Vec::with_capacity(BATCH)).collect(),
             replies: Batch::new(REPLIES, REPLY),
@@ -175,37 +223,165 @@ impl Pipeline {
         }
     }
 
+    /// Says that other workers read the same inputs, so that counters are shared with them.
+    pub fn share_inputs(&mut self) {
+        self.writers = Writers::Many;
+    }
+
+    /// Begins to measure the time of each stage: two clock readings more per stage and batch.
+    pub fn time_stages(&mut self) {
+        self.times = Some(StageTimes::default());
+    }
+
+    /// The times so far.
+    pub fn stage_times(&self) -> Option<StageTimes> {
+        self.times
+    }
+
+    /// Where commands for this pipeline come in.
+    pub fn mailbox(&self) -> Arc<Mailbox> {
+        Arc::clone(&self.mailbox)
+    }
+
     /// Takes a received batch through all stages and sends what comes out. `now_ns` is any clock that only
     /// goes forward.
     pub fn process(&mut self, input: Input, batch: &mut Batch, now_ns: u64, ports: &mut Ports) {
+        self.commands(now_ns, ports);
+        let received = batch.buffers().iter().map(pktio::Buffer::len).sum();
+        let stats = &self.stats[self.worker];
+        let interface = match input {
+            Input::N3 => &stats.n3,
+            Input::N6(_) => &stats.n6,
+        };
+        interface.uplink.count_n(batch.len(), received);
+        self.begin(batch.len());
+        let start = self.clock();
+        match input {
+            Input::N3 => self.parse_n3(batch, now_ns),
+            Input::N6(_) => self.parse_n6(batch),
+        }
+        self.spend(start, |times| &mut times.parse);
+        self.run(batch, now_ns, ports, false);
+    }
+
+    /// Does what the N4 task has asked for: releases or discards buffered packets. A worker calls it when woken.
+    pub fn commands(&mut self, now_ns: u64, ports: &mut Ports) {
+        if !self.unsent.is_empty() {
+            self.send_events();
+        }
+        if !self.mailbox.is_waiting() {
+            return;
+        }
+        for command in self.mailbox.take() {
+            match command {
+                Command::Release(seid) => self.release(seid, now_ns, ports),
+                Command::Discard(seid) => {
+                    let dropped = self.held.discard(seid);
+                    self.stats[self.worker].drops.count_n(DropReason::FarDrop, dropped);
+                }
+            }
+        }
+    }
+
+    /// Puts packets that were buffered through the stages again, in their order and ahead of newer ones.
+    fn release(&mut self, seid: u64, now_ns: u64, ports: &mut Ports) {
+        let mut queue = self.held.take(seid);
+        let Some(mut batch) = self.held.batch() else { return };
+        while !queue.is_empty() {
+            batch.clear();
+            self.begin(0);
+            while let Some(packet) = queue.front() {
+                if !batch.push(&packet.octets, self.local) {
+                    break;
+                }
+                let meta = Meta { native: packet.native, qfi: packet.qfi, teid: packet.teid, ..Meta::NEW };
+                self.metas.push(meta);
+                self.keys.push(Key::unknown());
+                queue.pop_front();
+            }
+            if batch.is_empty() {
+                // Longer than any buffer, which it was in: cannot be.
+                queue.pop_front();
+                continue;
+            }
+            self.parse_held(&mut batch);
+            self.run(&mut batch, now_ns, ports, true);
+        }
+        self.held.keep(batch);
+    }
+
+    fn begin(&mut self, packets: usize) {
         self.metas.clear();
-        self.metas.resize(batch.len(), Meta::NEW);
-        self.sessions.clear();
+        self.metas.resize(packets, Meta::NEW);
+        self.keys.clear();
+        self.keys.resize(packets, Key::unknown());
         self.replies.clear();
         self.to_n3.clear();
         self.to_n6.iter_mut().for_each(Vec::clear);
+        self.copies.clear();
+        self.copies_to_n3.clear();
+        self.copies_to_n6.clear();
+    }
 
-        let received = batch.buffers().iter().map(pktio::Buffer::len).sum();
-        let stats = &self.stats[self.worker];
-        match input {
-            Input::N3 => {
-                stats.n3.uplink.count_n(batch.len(), received);
-                self.parse_n3(batch, now_ns);
-                self.find_sessions_by_teid(batch, now_ns);
-            }
-            Input::N6(_) => {
-                stats.n6.uplink.count_n(batch.len(), received);
-                self.parse_n6(batch);
-                self.find_sessions_by_ue();
-            }
+    /// The stages behind parsing. What workers look at stays until the packets are sent, so that whoever waits for
+    /// a grace period knows that they are.
+    fn run(&mut self, batch: &mut Batch, now_ns: u64, ports: &mut Ports, again: bool) {
+        let tables = Arc::clone(&self.tables);
+        let Some(mut reader) = self.reader.take() else { return };
+        let inside = reader.enter();
+        let mut from = 0;
+        while from < batch.len() {
+            let to = batch.len().min(from + BATCH);
+            let none = Verdict { block: &[], entry: None };
+            let mut verdicts = [none; BATCH];
+            let start = self.clock();
+            self.look_up(&tables, &inside, batch, from..to, &mut verdicts, now_ns);
+            let start = self.spend(start, |times| &mut times.look_up);
+            self.execute(&tables, batch, from..to, &verdicts, now_ns, again);
+            self.spend(start, |times| &mut times.execute);
+            from = to;
         }
-        self.classify();
-        self.enforce_qos(now_ns);
-        self.forward(batch, now_ns);
         self.count_drops();
+        let start = self.clock();
         self.transmit(batch, ports);
-        // Sessions that were replaced meanwhile can go as soon as possible.
-        self.sessions.clear();
+        self.spend(start, |times| &mut times.transmit);
+        drop(inside);
+        self.reader = Some(reader);
+    }
+
+    fn clock(&self) -> Option<std::time::Instant> {
+        self.times.map(|_| net::time::now_std())
+    }
+
+    fn spend(
+        &mut self,
+        start: Option<std::time::Instant>,
+        stage: impl FnOnce(&mut StageTimes) -> &mut u64,
+    ) -> Option<std::time::Instant> {
+        let (Some(times), Some(start)) = (&mut self.times, start) else { return None };
+        let now = net::time::now_std();
+        *stage(times) += now.duration_since(start).as_nanos() as u64;
+        Some(now)
+    }
+
+    /// Tells the control task. What its queue has no room for is kept: marks are told once.
+    fn tell(&mut self, event: Event) {
+        if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event)
+            && self.unsent.len() < UNSENT
+        {
+            self.unsent.push(event);
+        }
+    }
+
+    fn send_events(&mut self) {
+        let mut sent = 0;
+        for event in &self.unsent {
+            if self.events.try_send(event.clone()).is_err() {
+                break;
+            }
+            sent += 1;
+        }
+        self.unsent.drain(..sent);
     }
 
     fn count_drops(&self) {
@@ -225,6 +401,20 @@ impl Pipeline {
         for (selected, port) in self.to_n6.iter().zip(&mut ports.n6) {
             if !selected.is_empty() {
                 count_sent(stats, &stats.n6.downlink, port.transmit(batch, selected));
+            }
+        }
+        if !self.copies.is_empty() {
+            if !self.copies_to_n3.is_empty() {
+                count_sent(
+                    stats,
+                    &stats.n3.downlink,
+                    ports.n3.transmit(&mut self.copies, &self.copies_to_n3),
+                );
+            }
+            for (network, position) in &self.copies_to_n6 {
+                if let Some(port) = ports.n6.get_mut(*network) {
+                    count_sent(stats, &stats.n6.downlink, port.transmit(&mut self.copies, &[*position]));
+                }
             }
         }
         if !self.replies.is_empty() {

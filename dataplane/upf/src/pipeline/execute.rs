@@ -1,0 +1,164 @@
+//! Stage 3: gates, meters and counters of a packet's PDR (TS 29.244 §5.4, §5.2.2), then its FAR ([`super::forward`]).
+//!
+//! Rates and volumes count IP packets. What one meter refuses is not charged to those behind it; what is not
+//! forwarded is not counted.
+
+use std::ops::Range;
+
+use pktio::Batch;
+use telemetry::DropReason;
+
+use super::{BATCH, Event, Pipeline, State, Verdict};
+use crate::session::{self, Endpoint, Entry, flag, kind};
+use crate::state::{Cells, Gauged, NO_CELL};
+use crate::tables::Tables;
+
+/// Packets and octets of neighbours that go to the same account: a burst of one session is counted once.
+#[derive(Clone, Copy)]
+struct Run {
+    state: u32,
+    account: u8,
+    packets: u64,
+    bytes: u64,
+}
+
+impl Pipeline {
+    /// Applies the entries to the packets in `range`. `again`: they have been buffered.
+    pub(super) fn execute<'g>(
+        &mut self,
+        tables: &'g Tables,
+        batch: &mut Batch,
+        range: Range<usize>,
+        verdicts: &[Verdict<'g>; BATCH],
+        now_ns: u64,
+        again: bool,
+    ) {
+        let mut run = Run { state: 0, account: NO_CELL, packets: 0, bytes: 0 };
+        for (at, verdict) in range.zip(verdicts) {
+            let meta = &self.metas[at];
+            let (State::Live, Some(entry), Some(endpoint)) =
+                (meta.state, verdict.entry, verdict.block.first())
+            else {
+                continue;
+            };
+            let bytes = u64::from(meta.length);
+            if !again && !self.held.is_empty() && self.held.holds(endpoint.seid()) {
+                // Behind those that wait: they are released together.
+                self.hold(batch, at, endpoint, entry);
+                continue;
+            }
+            let cells = Cells::new(&tables.lines, endpoint.state());
+            if entry.kind() != kind::BUFFER
+                && let Err(reason) = self.enforce(cells, verdict.block, entry, now_ns, bytes)
+            {
+                self.metas[at].drop(reason);
+                continue;
+            }
+            self.forward(tables, batch, at, endpoint, entry, now_ns);
+            if self.metas[at].state != State::Live {
+                continue;
+            }
+            if entry.is(flag::MORE) {
+                self.more(tables, batch, at, cells, verdict.block, entry, bytes);
+            }
+            if run.account == entry.account && run.state == endpoint.state() {
+                (run.packets, run.bytes) = (run.packets + 1, run.bytes + bytes);
+            } else {
+                self.count(tables, run);
+                run = Run { state: endpoint.state(), account: entry.account, packets: 1, bytes };
+            }
+        }
+        self.count(tables, run);
+    }
+
+    #[inline(always)]
+    fn count(&self, tables: &Tables, run: Run) {
+        if run.packets > 0 {
+            Cells::new(&tables.lines, run.state).count(run.account, run.packets, run.bytes, self.writers);
+        }
+    }
+
+    /// What a closed gate or an exhausted rate stops.
+    #[inline(always)]
+    fn enforce(
+        &self,
+        cells: Cells<'_>,
+        block: &[Endpoint],
+        entry: &Entry,
+        now_ns: u64,
+        bytes: u64,
+    ) -> Result<(), DropReason> {
+        if entry.flags & (flag::CLOSED | flag::MORE) != 0 {
+            return self.enforce_more(cells, block, entry, now_ns, bytes);
+        }
+        for cell in entry.meters {
+            if cell != NO_CELL && !cells.conforms(cell, now_ns, bytes, self.writers) {
+                return Err(DropReason::RateLimit);
+            }
+        }
+        Ok(())
+    }
+
+    fn enforce_more(
+        &self,
+        cells: Cells<'_>,
+        block: &[Endpoint],
+        entry: &Entry,
+        now_ns: u64,
+        bytes: u64,
+    ) -> Result<(), DropReason> {
+        if entry.is(flag::CLOSED) {
+            return Err(DropReason::GateClosed);
+        }
+        let mut guaranteed = false;
+        for further in further(block, entry) {
+            match further.kind() {
+                kind::GAUGE if further.is(flag::QUOTA) && cells.reached(further.account) => {
+                    return Err(DropReason::QuotaExhausted);
+                }
+                // What is within the guarantee is charged to what is shared, and not refused by it.
+                kind::GUARANTEE => guaranteed = cells.conforms(further.account, now_ns, bytes, self.writers),
+                kind::METER
+                    if !cells.conforms(further.account, now_ns, bytes, self.writers) && !guaranteed =>
+                {
+                    return Err(DropReason::RateLimit);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Gauges and copies of a packet that is forwarded.
+    #[allow(clippy::too_many_arguments)] // what the one caller has at hand
+    fn more(
+        &mut self,
+        tables: &Tables,
+        batch: &Batch,
+        at: usize,
+        cells: Cells<'_>,
+        block: &[Endpoint],
+        entry: &Entry,
+        bytes: u64,
+    ) {
+        let seid = block.first().map_or(0, Endpoint::seid);
+        for further in further(block, entry) {
+            match further.kind() {
+                kind::GAUGE if cells.gauge(further.account, bytes) == Gauged::Reached => {
+                    self.tell(Event::Usage { seid, urr: further.teid });
+                }
+                kind::COPY_TUNNEL | kind::COPY_NETWORK => {
+                    self.copy(tables, batch, at, further, bytes as usize)
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The further entries of an entry.
+#[inline]
+fn further<'g>(block: &'g [Endpoint], entry: &Entry) -> impl Iterator<Item = &'g Entry> {
+    let first = entry.more();
+    (first..).map_while(move |at| session::entry(block, at)).take_while(|entry| entry.kind() != kind::END)
+}

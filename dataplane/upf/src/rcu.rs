@@ -1,0 +1,619 @@
+//! Read-copy-update: readers look at published data without waiting, writers replace it and free the old later.
+//!
+//! ```text
+//!  reader                               writer
+//!  slot := epoch       (enter)          replace the pointer or the position
+//!  fence                                fence
+//!  look at what is published            ticket := epoch, epoch := epoch + 1
+//!  slot := idle        (leave)          free the old once no reader's slot is at or below the ticket
+//! ```
+//! The two fences are totally ordered. When the reader's comes first, the writer sees the reader's slot, whose epoch is
+//! at most the ticket, and waits; when the writer's does, the reader sees the new data. A worker enters once per batch, so
+//! a packet costs nothing. `make loom` checks this in every interleaving.
+//!
+//! This is the only module of the crate with unsafe code. What makes it sound: references to published data come
+//! from [`Cell::load`] and [`Slots::load`] only, which take the [`Guard`] of the same [`Domain`] (another's gives nothing)
+//! and live no longer than it; what they refer to is freed or written again by the one [`Writer`] of an arena, or dropped by a
+//! [`Bin`], only after a ticket that was taken behind the replacement has passed.
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::ptr::null_mut;
+
+use sync::{Arc, AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering, fence};
+
+/// What the model checker replaces. Only tests see `loom`.
+#[cfg(all(loom_upf, test))]
+mod sync {
+    pub use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+    pub use loom::sync::{Arc, Mutex};
+}
+
+#[cfg(not(all(loom_upf, test)))]
+mod sync {
+    pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+    pub use std::sync::{Arc, Mutex};
+}
+
+/// The slot of a reader that is outside.
+const IDLE: u64 = u64::MAX;
+
+/// A reader's epoch, on cache lines of its own.
+#[repr(align(128))]
+struct Seat(AtomicU64);
+
+struct Core {
+    epoch: AtomicU64,
+    seats: Mutex<Vec<Arc<Seat>>>,
+}
+
+/// Readers and writers that know of each other.
+#[derive(Clone)]
+pub struct Domain(Arc<Core>);
+
+impl Default for Domain {
+    fn default() -> Domain {
+        Domain(Arc::new(Core { epoch: AtomicU64::new(1), seats: Mutex::new(Vec::new()) }))
+    }
+}
+
+impl std::fmt::Debug for Domain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Domain")
+    }
+}
+
+/// A moment behind which nobody sees what was replaced before it. See [`Domain::passed`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Ticket(u64);
+
+impl Domain {
+    /// A reader, for one thread.
+    pub fn reader(&self) -> Reader {
+        let seat = Arc::new(Seat(AtomicU64::new(IDLE)));
+        self.seats(|seats| seats.push(Arc::clone(&seat)));
+        Reader { domain: self.clone(), seat }
+    }
+
+    /// Readers that are inside now may still see what has been replaced until now.
+    pub fn ticket(&self) -> Ticket {
+        fence(Ordering::SeqCst);
+        Ticket(self.0.epoch.fetch_add(1, Ordering::AcqRel))
+    }
+
+    /// Whether all readers have left, or entered anew, since the ticket was taken. Never waits.
+    pub fn passed(&self, ticket: Ticket) -> bool {
+        self.oldest() > ticket.0
+    }
+
+    /// The lowest epoch that a reader inside has.
+    fn oldest(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        self.seats(|seats| seats.iter().map(|seat| seat.0.load(Ordering::Acquire)).min().unwrap_or(IDLE))
+    }
+
+    fn seats<R>(&self, with: impl FnOnce(&mut Vec<Arc<Seat>>) -> R) -> R {
+        // Nothing that can panic happens under the lock but allocation, which leaves the list as it was.
+        let mut seats = self.0.seats.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        with(&mut seats)
+    }
+
+    fn is(&self, other: &Domain) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// Enters and leaves.
+pub struct Reader {
+    domain: Domain,
+    seat: Arc<Seat>,
+}
+
+impl Reader {
+    /// Enters: what the guard sees stays until it is dropped. Keep it for a batch, not longer: memory waits for it.
+    #[inline]
+    pub fn enter(&mut self) -> Guard<'_> {
+        let epoch = self.domain.0.epoch.load(Ordering::Acquire);
+        self.seat.0.store(epoch, Ordering::Release);
+        fence(Ordering::SeqCst);
+        Guard { reader: self }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let seat = &self.seat;
+        self.domain.seats(|seats| seats.retain(|other| !Arc::ptr_eq(other, seat)));
+    }
+}
+
+/// Inside. Forgetting one keeps memory from being freed until its reader enters again or is dropped; no more.
+pub struct Guard<'r> {
+    reader: &'r Reader,
+}
+
+impl Guard<'_> {
+    #[inline]
+    fn of(&self, domain: &Domain) -> bool {
+        self.reader.domain.is(domain)
+    }
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.reader.seat.0.store(IDLE, Ordering::Release);
+    }
+}
+
+/// Things that wait for readers to leave.
+pub struct Queue<T> {
+    domain: Domain,
+    waiting: VecDeque<(Ticket, T)>,
+}
+
+impl<T> Queue<T> {
+    /// An empty queue.
+    pub fn new(domain: &Domain) -> Queue<T> {
+        Queue { domain: domain.clone(), waiting: VecDeque::new() }
+    }
+
+    /// Adds what has been replaced just now.
+    pub fn push(&mut self, value: T) {
+        self.waiting.push_back((self.domain.ticket(), value));
+    }
+
+    /// Takes what nobody sees any more, in the order of [`Queue::push`].
+    pub fn drain(&mut self) -> impl Iterator<Item = T> {
+        let oldest = if self.waiting.is_empty() { 0 } else { self.domain.oldest() };
+        let count = self.waiting.iter().take_while(|(ticket, _)| oldest > ticket.0).count();
+        self.waiting.drain(..count).map(|(_, value)| value)
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+/// Values that [`Cell`]s had, on the way to be dropped.
+pub struct Bin {
+    queue: Queue<Box<dyn Send>>,
+}
+
+impl Bin {
+    /// An empty bin.
+    pub fn new(domain: &Domain) -> Bin {
+        Bin { queue: Queue::new(domain) }
+    }
+
+    /// Drops what nobody sees any more.
+    pub fn empty(&mut self) {
+        self.queue.drain().for_each(drop);
+    }
+}
+
+impl Drop for Bin {
+    fn drop(&mut self) {
+        // A reader may still be inside: then it is a leak, once, when everything ends.
+        self.empty();
+        self.queue.waiting.drain(..).for_each(std::mem::forget);
+    }
+}
+
+/// A published value.
+pub struct Cell<T> {
+    domain: Domain,
+    value: AtomicPtr<T>,
+    _owns: PhantomData<T>,
+}
+
+// SAFETY: a cell hands out `&T` in several threads and moves `T` to the thread that drops it.
+unsafe impl<T: Send + Sync> Sync for Cell<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Send for Cell<T> {}
+
+impl<T: Send + Sync + 'static> Cell<T> {
+    /// A cell without value.
+    pub fn new(domain: &Domain) -> Cell<T> {
+        Cell { domain: domain.clone(), value: AtomicPtr::new(null_mut()), _owns: PhantomData }
+    }
+
+    /// The value, for as long as the guard is there.
+    #[inline]
+    pub fn load<'g>(&'g self, guard: &'g Guard<'_>) -> Option<&'g T> {
+        if !guard.of(&self.domain) {
+            return None;
+        }
+        // SAFETY: a pointer in the cell is null or a box's. `store` drops the box only behind a grace period that
+        // began after the pointer was replaced, and the guard that saw it holds that off.
+        unsafe { self.value.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Replaces the value; `bin` drops the old one when nobody sees it any more. A bin of another domain keeps it.
+    pub fn store(&self, value: Option<Box<T>>, bin: &mut Bin) {
+        let new = value.map_or(null_mut(), Box::into_raw);
+        let old = self.value.swap(new, Ordering::AcqRel);
+        if !old.is_null() {
+            // SAFETY: the pointer came from `Box::into_raw`, and being swapped out it is nobody's but ours.
+            let old = unsafe { Box::from_raw(old) };
+            if bin.queue.domain.is(&self.domain) {
+                bin.queue.push(old);
+            } else {
+                std::mem::forget(old);
+            }
+        }
+    }
+}
+
+impl<T> Drop for Cell<T> {
+    fn drop(&mut self) {
+        let value = self.value.load(Ordering::Acquire);
+        if !value.is_null() {
+            // SAFETY: guards that see the value borrow the cell, so there are none; the pointer is a box's.
+            drop(unsafe { Box::from_raw(value) });
+        }
+    }
+}
+
+/// Octets of a chunk: a huge page where the kernel has one to give.
+const CHUNK_BYTES: usize = 2 << 20;
+/// Most chunks: 16 GiB.
+const CHUNKS: usize = 8192;
+
+/// Memory in chunks that stay where they are until the end, all zero at first. Holds values for which that is valid.
+struct Chunks<T> {
+    chunks: Box<[AtomicPtr<T>]>,
+    _owns: PhantomData<T>,
+}
+
+impl<T> Chunks<T> {
+    const LEN: usize = CHUNK_BYTES / size_of::<T>();
+
+    fn new() -> Chunks<T> {
+        Chunks { chunks: (0..CHUNKS).map(|_| AtomicPtr::new(null_mut())).collect(), _owns: PhantomData }
+    }
+
+    fn layout() -> Option<std::alloc::Layout> {
+        std::alloc::Layout::from_size_align(CHUNK_BYTES, CHUNK_BYTES).ok()
+    }
+
+    /// Where the value of this number is; null when there is no such chunk yet.
+    #[inline(always)]
+    fn at(&self, number: usize) -> *mut T {
+        match self.chunks.get(number / Self::LEN) {
+            Some(chunk) => {
+                let chunk = chunk.load(Ordering::Acquire);
+                if chunk.is_null() { chunk } else { chunk.wrapping_add(number % Self::LEN) }
+            }
+            None => null_mut(),
+        }
+    }
+
+    /// Makes sure that the chunk with this number is there; for one thread at a time.
+    fn grow(&self, number: usize) -> bool {
+        let (Some(chunk), Some(layout)) = (self.chunks.get(number), Self::layout()) else { return false };
+        if !chunk.load(Ordering::Acquire).is_null() {
+            return true;
+        }
+        // SAFETY: the layout is not of size zero.
+        let memory = unsafe { std::alloc::alloc(layout) };
+        if memory.is_null() {
+            return false;
+        }
+        // SAFETY: the chunk is ours and has this size; the advice is one, and zeroes are written within the chunk.
+        unsafe {
+            libc::madvise(memory.cast(), CHUNK_BYTES, libc::MADV_HUGEPAGE);
+            memory.write_bytes(0, CHUNK_BYTES);
+        }
+        chunk.store(memory.cast(), Ordering::Release);
+        true
+    }
+}
+
+impl<T> Drop for Chunks<T> {
+    fn drop(&mut self) {
+        for chunk in &self.chunks {
+            let chunk = chunk.load(Ordering::Acquire);
+            if let (false, Some(layout)) = (chunk.is_null(), Self::layout()) {
+                // SAFETY: allocated by `grow` with this layout; values in it need no drop.
+                unsafe { std::alloc::dealloc(chunk.cast(), layout) };
+            }
+        }
+    }
+}
+
+/// Asks for a cache line.
+#[inline(always)]
+fn prefetch<T>(place: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: every x86-64 processor has the instruction, and it has no effect but on caches whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
+/// Words of a cache line.
+#[allow(unused_qualifications)] // the model checker's own would not do
+pub type Line = [std::sync::atomic::AtomicU64; 8];
+
+/// Lines of words that any thread may change at any time: counters and meters. They never move.
+pub struct Lines(Chunks<Line>);
+
+// SAFETY: the lines are atomics.
+unsafe impl Sync for Lines {}
+// SAFETY: as above.
+unsafe impl Send for Lines {}
+
+impl Default for Lines {
+    fn default() -> Lines {
+        Lines(Chunks::new())
+    }
+}
+
+impl Lines {
+    /// Lines per chunk: what is to be contiguous must not cross one.
+    pub const CHUNK: usize = Chunks::<Line>::LEN;
+
+    /// The line with this number, once [`Lines::grow`] has been called for it.
+    #[inline(always)]
+    pub fn get(&self, number: u32) -> Option<&Line> {
+        // SAFETY: a place in a chunk is valid, and aligned as the chunk is, until the chunks are dropped with `self`; all
+        // bit patterns are atomics, which may be shared.
+        unsafe { self.0.at(number as usize).as_ref() }
+    }
+
+    /// Makes room up to the line of this number; `false` without memory.
+    pub fn grow(&mut self, number: u32) -> bool {
+        self.grow_shared(number)
+    }
+
+    /// As [`Lines::grow`]. One thread at a time: two would leave one of two new chunks behind as a leak.
+    pub(crate) fn grow_shared(&self, number: u32) -> bool {
+        self.0.grow(number as usize / Self::CHUNK)
+    }
+
+    /// Asks for a line.
+    #[inline(always)]
+    pub fn prefetch(&self, number: u32) {
+        prefetch(self.0.at(number as usize));
+    }
+}
+
+/// Bits of a slot that are the position; the others the class of the length.
+const POSITION_BITS: u32 = 27;
+const POSITION: u32 = (1 << POSITION_BITS) - 1;
+/// Lengths that have a class of their own; then each class is twice as long as the one before.
+const EXACT: usize = 16;
+
+/// The class of a length, and how long blocks of the class are.
+fn class_of(len: usize) -> Option<(u32, usize)> {
+    if len == 0 {
+        return None;
+    }
+    if len <= EXACT {
+        return Some((len as u32 - 1, len));
+    }
+    let (mut class, mut size) = (EXACT as u32, 2 * EXACT);
+    while size < len {
+        (class, size) = (class + 1, 2 * size);
+    }
+    (class < 1 << (32 - POSITION_BITS)).then_some((class, size))
+}
+
+#[inline(always)]
+fn len_of(class: u32) -> usize {
+    if class < EXACT as u32 { class as usize + 1 } else { EXACT << (class - EXACT as u32 + 1) }
+}
+
+/// Blocks of plain values that slots refer to.
+struct Arena<T> {
+    domain: Domain,
+    chunks: Chunks<T>,
+}
+
+// SAFETY: values are shared by reference and written by the one `Writer` while nobody sees them.
+unsafe impl<T: Send + Sync> Sync for Arena<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Send for Arena<T> {}
+
+/// An array of places to look a block up in. Chunks of it are made when first used, so a large one costs little.
+pub struct Slots<T> {
+    arena: Arc<Arena<T>>,
+    chunks: Box<[std::sync::OnceLock<Box<[AtomicU32]>>]>,
+}
+
+/// Slots in a chunk.
+const SLOTS: usize = 16_384;
+
+impl<T: Copy + Send + Sync + 'static> Slots<T> {
+    /// How many there are room for.
+    pub fn capacity(&self) -> usize {
+        self.chunks.len() * SLOTS
+    }
+
+    #[inline(always)]
+    fn slot(&self, index: usize) -> Option<&AtomicU32> {
+        self.chunks.get(index / SLOTS)?.get().map(|chunk| &chunk[index % SLOTS])
+    }
+
+    /// Asks for the slot.
+    #[inline(always)]
+    pub fn prefetch(&self, index: usize) {
+        if let Some(slot) = self.slot(index) {
+            prefetch(std::ptr::from_ref(slot));
+        }
+    }
+
+    /// The block that the slot refers to, for as long as the guard is there; asks for its first two lines.
+    #[inline(always)]
+    pub fn load<'g>(&'g self, guard: &'g Guard<'_>, index: usize) -> Option<&'g [T]> {
+        if !guard.of(&self.arena.domain) {
+            return None;
+        }
+        let value = self.slot(index)?.load(Ordering::Acquire);
+        if value == 0 {
+            return None;
+        }
+        let first = self.arena.chunks.at((value & POSITION) as usize);
+        prefetch(first);
+        prefetch(first.cast::<u8>().wrapping_add(64));
+        // SAFETY: the writer put a block of this class at this position before it stored the slot (release, and acquire
+        // here), and writes there again only behind a grace period that the guard holds off.
+        Some(unsafe { std::slice::from_raw_parts(first, len_of(value >> POSITION_BITS)) })
+    }
+
+    /// What the slot refers to, as a number: to tell whether it has changed.
+    pub fn version(&self, index: usize) -> u32 {
+        self.slot(index).map_or(0, |slot| slot.load(Ordering::Acquire))
+    }
+}
+
+/// A block that is written and not in a slot yet. Give it to [`Writer::install`] or [`Writer::discard`].
+#[derive(Debug)]
+pub struct Block(u32);
+
+/// The one that puts blocks into slots.
+pub struct Writer<T> {
+    arena: Arc<Arena<T>>,
+    free: Vec<Vec<u32>>,
+    next: usize,
+    replaced: Queue<u32>,
+    blocks: usize,
+    bytes: usize,
+}
+
+impl<T: Copy + Send + Sync + 'static> Writer<T> {
+    /// Values to keep while others use what was replaced before memory is looked for.
+    const PATIENCE: usize = 64;
+
+    /// A writer with no slots yet.
+    pub fn new(domain: &Domain) -> Writer<T> {
+        const { assert!(CHUNK_BYTES.is_multiple_of(size_of::<T>()) && align_of::<T>() >= 64) }
+        Writer {
+            arena: Arc::new(Arena { domain: domain.clone(), chunks: Chunks::new() }),
+            free: Vec::new(),
+            // Position zero with class zero would be an empty slot.
+            next: 1,
+            replaced: Queue::new(domain),
+            blocks: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Slots for this writer's blocks.
+    pub fn slots(&self, len: usize) -> Slots<T> {
+        let chunks = (0..len.div_ceil(SLOTS)).map(|_| std::sync::OnceLock::new()).collect();
+        Slots { arena: Arc::clone(&self.arena), chunks }
+    }
+
+    /// Writes a block; `None` when it is empty, too long, or there is no memory.
+    pub fn block(&mut self, values: &[T]) -> Option<Block> {
+        let (class, size) = class_of(values.len())?;
+        if self.replaced.len() > Self::PATIENCE {
+            self.reclaim();
+        }
+        let position = match self.free.get_mut(class as usize).and_then(Vec::pop) {
+            Some(position) => position,
+            None => self.extend(size)?,
+        };
+        let first = self.arena.chunks.at(position as usize);
+        for at in 0..size {
+            let value = values[at.min(values.len() - 1)];
+            // SAFETY: the block is within its chunk, no slot refers to it, and no reader has seen it since it was freed.
+            unsafe { first.add(at).write(value) };
+        }
+        self.blocks += 1;
+        self.bytes += size * size_of::<T>();
+        Some(Block(class << POSITION_BITS | position))
+    }
+
+    /// New room for a block, within one chunk.
+    fn extend(&mut self, size: usize) -> Option<u32> {
+        let len = Chunks::<T>::LEN;
+        if size > len {
+            return None;
+        }
+        if self.next % len + size > len {
+            self.next = self.next.next_multiple_of(len);
+        }
+        let position = self.next;
+        if position + size > POSITION as usize || !self.arena.chunks.grow(position / len) {
+            return None;
+        }
+        self.next += size;
+        Some(position as u32)
+    }
+
+    /// Puts a block into a slot, in place of what was there. A slot that does not exist discards it.
+    pub fn install(&mut self, slots: &Slots<T>, index: usize, block: Block) {
+        match slots.chunks.get(index / SLOTS).filter(|_| Arc::ptr_eq(&slots.arena, &self.arena)) {
+            Some(chunk) => {
+                let chunk = chunk.get_or_init(|| (0..SLOTS).map(|_| AtomicU32::new(0)).collect());
+                self.replace(chunk[index % SLOTS].swap(block.0, Ordering::AcqRel));
+            }
+            None => self.discard(block),
+        }
+    }
+
+    /// Empties a slot.
+    pub fn clear(&mut self, slots: &Slots<T>, index: usize) {
+        if Arc::ptr_eq(&slots.arena, &self.arena)
+            && let Some(slot) = slots.slot(index)
+        {
+            self.replace(slot.swap(0, Ordering::AcqRel));
+        }
+    }
+
+    fn replace(&mut self, old: u32) {
+        if old != 0 {
+            self.count_out(old);
+            self.replaced.push(old);
+        }
+    }
+
+    /// Gives up a block that is in no slot.
+    pub fn discard(&mut self, block: Block) {
+        self.count_out(block.0);
+        self.give_back(block.0);
+    }
+
+    fn count_out(&mut self, block: u32) {
+        self.blocks -= 1;
+        self.bytes -= len_of(block >> POSITION_BITS) * size_of::<T>();
+    }
+
+    fn give_back(&mut self, block: u32) {
+        let class = (block >> POSITION_BITS) as usize;
+        if self.free.len() <= class {
+            self.free.resize_with(class + 1, Vec::new);
+        }
+        self.free[class].push(block & POSITION);
+    }
+
+    /// Takes back what nobody sees any more.
+    pub fn reclaim(&mut self) {
+        let free: Vec<u32> = self.replaced.drain().collect();
+        for block in free {
+            self.give_back(block);
+        }
+    }
+
+    /// Octets of the blocks in slots.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+#[cfg(all(test, loom_upf))]
+mod loom_tests;
+#[cfg(all(test, not(loom_upf)))]
+mod tests;

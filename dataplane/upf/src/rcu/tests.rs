@@ -1,0 +1,131 @@
+//! What readers see, and when memory is used again.
+
+use super::*;
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Value(u64);
+
+#[test]
+fn blocks_are_reused_only_when_their_readers_have_left() {
+    let domain = Domain::default();
+    let mut writer: Writer<Value> = Writer::new(&domain);
+    let slots = writer.slots(10);
+    let mut reader = domain.reader();
+    let put = |writer: &mut Writer<Value>, n: u64| {
+        let block = writer.block(&[Value(n), Value(n)]).unwrap();
+        writer.install(&slots, 3, block);
+    };
+    put(&mut writer, 1);
+    let guard = reader.enter();
+    let seen = slots.load(&guard, 3).unwrap();
+    for n in 2..1000 {
+        put(&mut writer, n);
+        writer.reclaim();
+        assert_eq!((seen[0].0, seen[1].0, seen.len()), (1, 1, 2));
+        assert_eq!(slots.load(&guard, 3).unwrap()[1].0, n);
+    }
+    let grown = writer.next;
+    drop(guard);
+    writer.reclaim();
+    for n in 0..900 {
+        put(&mut writer, n);
+        writer.reclaim();
+    }
+    assert_eq!(writer.next, grown, "freed blocks are used before new ones");
+    writer.clear(&slots, 3);
+    assert_eq!(writer.memory_bytes(), 0);
+    let guard = reader.enter();
+    assert!(
+        slots.load(&guard, 3).is_none()
+            && slots.load(&guard, 4).is_none()
+            && slots.load(&guard, 1 << 40).is_none()
+    );
+}
+
+#[test]
+fn a_guard_of_another_domain_sees_nothing() {
+    let (domain, other) = (Domain::default(), Domain::default());
+    let mut writer: Writer<Value> = Writer::new(&domain);
+    let slots = writer.slots(1);
+    let block = writer.block(&[Value(1)]).unwrap();
+    writer.install(&slots, 0, block);
+    let cell = Cell::new(&domain);
+    cell.store(Some(Box::new(7)), &mut Bin::new(&domain));
+    let mut reader = other.reader();
+    let guard = reader.enter();
+    assert!(slots.load(&guard, 0).is_none() && cell.load(&guard).is_none());
+}
+
+#[test]
+fn tickets_pass_when_readers_leave_and_new_ones_do_not_hold_them() {
+    let domain = Domain::default();
+    let (mut one, mut two) = (domain.reader(), domain.reader());
+    let guard = one.enter();
+    let ticket = domain.ticket();
+    assert!(!domain.passed(ticket));
+    let _later = two.enter();
+    drop(guard);
+    assert!(domain.passed(ticket), "the second reader came behind");
+}
+
+#[test]
+fn cells_drop_what_they_had_and_what_they_have() {
+    let domain = Domain::default();
+    let value = Arc::new(());
+    let cell = Cell::new(&domain);
+    let mut bin = Bin::new(&domain);
+    let mut reader = domain.reader();
+    cell.store(Some(Box::new(Arc::clone(&value))), &mut bin);
+    let guard = reader.enter();
+    assert!(cell.load(&guard).is_some());
+    cell.store(Some(Box::new(Arc::clone(&value))), &mut bin);
+    bin.empty();
+    assert_eq!(Arc::strong_count(&value), 3);
+    drop(guard);
+    bin.empty();
+    assert_eq!(Arc::strong_count(&value), 2);
+    drop(cell);
+    assert_eq!(Arc::strong_count(&value), 1);
+}
+
+#[test]
+fn lengths_have_classes() {
+    for len in 1..2000 {
+        let (class, size) = class_of(len).unwrap();
+        assert!(size >= len && len_of(class) == size);
+    }
+    assert!(class_of(0).is_none());
+    let domain = Domain::default();
+    let mut writer: Writer<Value> = Writer::new(&domain);
+    assert!(writer.block(&[Value(0); 40_000]).is_none(), "longer than a chunk");
+}
+
+/// Many readers look while a writer replaces: each sees whole blocks only.
+#[test]
+fn readers_never_see_half_a_block() {
+    let domain = Domain::default();
+    let mut writer: Writer<Value> = Writer::new(&domain);
+    let slots = writer.slots(4);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let (mut reader, slots, stop) = (domain.reader(), &slots, &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let guard = reader.enter();
+                    for at in 0..4 {
+                        if let Some(block) = slots.load(&guard, at) {
+                            assert!(block.iter().all(|value| value.0 == block[0].0));
+                        }
+                    }
+                }
+            });
+        }
+        for n in 0..20_000u64 {
+            let block = writer.block(&[Value(n); 3]).unwrap();
+            writer.install(&slots, (n % 4) as usize, block);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}

@@ -1,0 +1,261 @@
+//! Counters and meters of sessions: cells of two words, four to a cache line, that outlive modifications.
+//!
+//! All cells of a session stand together, so that a packet's meter and counter are mostly in one line. What a cell is, its
+//! user knows:
+//!
+//! | cell | first word | second word |
+//! |---|---|---|
+//! | account | packets | octets |
+//! | meter | until when the line is taken, in 1/256 ns | rate and burst ([`rate`]) |
+//! | gauge | octets | mark |
+//!
+//! An account belongs to one input and one set of URRs. Where one worker serves an input, it is the only one to write
+//! the account, and a count is a load and a store; where several do ([`Writers::Many`]), it is a locked addition.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use telemetry::worker::Totals;
+
+use crate::rcu::Lines;
+
+/// Cells of a cache line.
+pub const PER_LINE: usize = 4;
+/// Most cells of a session: what a packet's entry can name.
+pub const MAX_CELLS: usize = 250;
+/// No cell.
+pub const NO_CELL: u8 = u8::MAX;
+
+/// How many workers count in an account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writers {
+    /// One.
+    One,
+    /// Several.
+    Many,
+}
+
+/// The cells of a session.
+#[derive(Clone, Copy)]
+pub struct Cells<'a> {
+    lines: &'a Lines,
+    first: u32,
+}
+
+/// What a packet did to a gauge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gauged {
+    /// The mark is ahead.
+    Below,
+    /// This packet reached the mark.
+    Reached,
+    /// It had been reached before.
+    Beyond,
+}
+
+impl<'a> Cells<'a> {
+    /// The cells that begin in line `first`.
+    #[inline(always)]
+    pub fn new(lines: &'a Lines, first: u32) -> Cells<'a> {
+        Cells { lines, first }
+    }
+
+    #[inline(always)]
+    fn cell(self, cell: u8) -> Option<(&'a AtomicU64, &'a AtomicU64)> {
+        let line = self.lines.get(self.first + u32::from(cell) / PER_LINE as u32)?;
+        let at = usize::from(cell) % PER_LINE * 2;
+        Some((&line[at], &line[at + 1]))
+    }
+
+    /// Counts in an account.
+    #[inline(always)]
+    pub fn count(self, cell: u8, packets: u64, bytes: u64, writers: Writers) {
+        let Some((first, second)) = self.cell(cell) else { return };
+        for (word, n) in [(first, packets), (second, bytes)] {
+            match writers {
+                Writers::One => word.store(word.load(Relaxed).wrapping_add(n), Relaxed),
+                Writers::Many => {
+                    word.fetch_add(n, Relaxed);
+                }
+            }
+        }
+    }
+
+    /// What an account has counted.
+    pub fn totals(self, cell: u8) -> Totals {
+        let read = |(packets, bytes): (&AtomicU64, &AtomicU64)| Totals {
+            packets: packets.load(Relaxed),
+            bytes: bytes.load(Relaxed),
+        };
+        self.cell(cell).map_or_else(Totals::default, read)
+    }
+
+    /// Sets both words.
+    pub fn set(self, cell: u8, words: [u64; 2]) {
+        if let Some((first, second)) = self.cell(cell) {
+            first.store(words[0], Relaxed);
+            second.store(words[1], Relaxed);
+        }
+    }
+
+    /// Sets the second word: a rate or a mark.
+    pub fn set_second(self, cell: u8, word: u64) {
+        if let Some((_, second)) = self.cell(cell) {
+            second.store(word, Relaxed);
+        }
+    }
+
+    /// The words.
+    pub fn get(self, cell: u8) -> [u64; 2] {
+        self.cell(cell).map_or([0; 2], |(first, second)| [first.load(Relaxed), second.load(Relaxed)])
+    }
+
+    /// Whether a packet conforms to a meter at `now_ns`; if so it is accounted for.
+    #[inline(always)]
+    pub fn conforms(self, cell: u8, now_ns: u64, bytes: u64, writers: Writers) -> bool {
+        let Some((until, rate)) = self.cell(cell) else { return true };
+        let rate = rate.load(Relaxed);
+        if rate == NOTHING {
+            return false;
+        }
+        let now = now_ns << FRACTION;
+        let cost = (bytes * (rate & 0xFFFF_FFFF)) >> (rate >> 32 & 63);
+        let latest = now + (rate >> 38 << BURST_SHIFT);
+        let mut taken = until.load(Relaxed);
+        loop {
+            let start = taken.max(now);
+            if start > latest {
+                return false;
+            }
+            if writers == Writers::One {
+                until.store(start + cost, Relaxed);
+                return true;
+            }
+            match until.compare_exchange_weak(taken, start + cost, Relaxed, Relaxed) {
+                Ok(_) => return true,
+                Err(current) => taken = current,
+            }
+        }
+    }
+
+    /// Adds to a gauge.
+    #[inline]
+    pub fn gauge(self, cell: u8, bytes: u64) -> Gauged {
+        let Some((counted, mark)) = self.cell(cell) else { return Gauged::Below };
+        let before = counted.fetch_add(bytes, Relaxed);
+        match mark.load(Relaxed) {
+            mark if before >= mark => Gauged::Beyond,
+            mark if before + bytes >= mark => Gauged::Reached,
+            _ => Gauged::Below,
+        }
+    }
+
+    /// Whether a gauge has reached its mark.
+    #[inline]
+    pub fn reached(self, cell: u8) -> bool {
+        self.cell(cell).is_some_and(|(counted, mark)| counted.load(Relaxed) >= mark.load(Relaxed))
+    }
+}
+
+/// Bits of a meter's time below a nanosecond, so that the fastest rates are not rounded away.
+const FRACTION: u32 = 8;
+/// Unit of bursts, as a shift of a meter's time: 65 µs.
+const BURST_SHIFT: u32 = FRACTION + 16;
+/// The rate that nothing conforms to.
+const NOTHING: u64 = 0;
+/// How long a burst may last at the rate itself. Over a second it must not show (2 %), and TCP wants some.
+const BURST_NS: f64 = 15e6;
+/// What a burst must hold at any rate: slow ones would otherwise let nothing pass.
+const BURST_OCTETS: f64 = 3.0 * 1500.0;
+
+/// A rate for a meter: cost of an octet as a fraction (32 bits over a power of two, 6 bits), and the burst above.
+pub fn rate(kbps: u64) -> u64 {
+    if kbps == 0 {
+        return NOTHING;
+    }
+    let octet_ns = 8e6 / kbps as f64;
+    let octet = octet_ns * f64::from(1u32 << FRACTION);
+    let shift = (30.0 - octet.log2().floor()).clamp(0.0, 63.0) as u32;
+    let mantissa = (octet * (1u64 << shift) as f64).round().clamp(1.0, f64::from(u32::MAX)) as u64;
+    let burst_ns = BURST_NS.max(BURST_OCTETS * octet_ns);
+    let burst = ((burst_ns / 65_536.0).ceil() as u64).min((1 << 26) - 1);
+    burst << 38 | u64::from(shift) << 32 | mantissa
+}
+
+/// A meter after the generic cell rate algorithm: one word that says until when the line is taken. For what is not a
+/// session's.
+#[derive(Debug, Default)]
+pub struct Meter(AtomicU64);
+
+impl Meter {
+    /// Whether something that takes the line for `cost_ns` may start now, `burst_ns` ahead of its time at most.
+    #[inline]
+    pub fn conforms(&self, now_ns: u64, cost_ns: u64, burst_ns: u64) -> bool {
+        let mut taken_until = self.0.load(Relaxed);
+        loop {
+            let start = taken_until.max(now_ns);
+            if start - now_ns > burst_ns {
+                return false;
+            }
+            match self.0.compare_exchange_weak(taken_until, start + cost_ns, Relaxed, Relaxed) {
+                Ok(_) => return true,
+                Err(current) => taken_until = current,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed(kbps: u64, every_ns: u64, bytes: u64, count: u64) -> u64 {
+        let lines = Lines::default();
+        assert!(lines.grow_shared(0));
+        let cells = Cells::new(&lines, 0);
+        cells.set_second(1, rate(kbps));
+        let writers = if count.is_multiple_of(2) { Writers::One } else { Writers::Many };
+        (0..count).filter(|n| cells.conforms(1, (1 << 30) + n * every_ns, bytes, writers)).count() as u64
+    }
+
+    #[test]
+    fn meters_pass_their_rate_within_two_percent_over_a_second() {
+        // Offered for one second at twice the rate and more, 64 to 1500 octets, up to 2^40 bit/s.
+        for (kbps, bytes, count) in [
+            (3_000, 1500, 1_000),
+            (10_000, 1250, 10_000),
+            (10_000, 64, 100_001),
+            (1_000_000, 1400, 300_000),
+            (10_000_000, 1500, 2_000_001),
+        ] {
+            let expected = (kbps * 125 / bytes) as f64;
+            let got = passed(kbps, 1_000_000_000 / count, bytes, count) as f64;
+            assert!(
+                (got / expected - 1.0).abs() <= 0.02,
+                "{kbps} kbit/s, {bytes} octets: {got} of {expected}"
+            );
+        }
+        // 2^40 bit/s is 109.05 times 10^6 packets of 1260 octets in a second: offered in a hundredth, thrice.
+        let (kbps, bytes) = ((1u64 << 40) / 1000, 1260);
+        let got = passed(kbps, 3, bytes, 10_000_000) as f64;
+        let expected = 109.05e6 * (0.030 + 0.015);
+        assert!((got / expected - 1.0).abs() <= 0.02, "{got} of {expected}");
+    }
+
+    #[test]
+    fn slow_meters_pass_full_packets_and_zero_passes_none() {
+        assert!(passed(1, 1, 1500, 5) >= 3);
+        assert_eq!(passed(0, 1_000_000_000, 1, 10), 0);
+        assert_eq!(passed(u64::MAX, 1, 1500, 1000), 1000);
+    }
+
+    #[test]
+    fn gauges_tell_the_packet_that_reaches_the_mark() {
+        let lines = Lines::default();
+        assert!(lines.grow_shared(0));
+        let cells = Cells::new(&lines, 0);
+        cells.set(3, [10, 100]);
+        let told: Vec<Gauged> = (0..4).map(|_| cells.gauge(3, 45)).collect();
+        assert_eq!(told, [Gauged::Below, Gauged::Reached, Gauged::Beyond, Gauged::Beyond]);
+        assert!(cells.reached(3));
+    }
+}
