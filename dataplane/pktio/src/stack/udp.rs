@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use packet::checksum::Sum;
-use packet::{ethernet, protocol};
+use packet::ethernet::{self, Mac};
+use packet::protocol;
 use telemetry::DropReason;
 
-use super::{Core, Link, Neighbours, NextHop, Prepared, Received, push_header};
+use super::{Core, Link, Neighbours, NextHop, Prepared, Received, ethertype, push_header};
 use crate::{Batch, FramePort, Port, Sent};
 
 const IPV4_HEADER: usize = 20;
@@ -23,9 +24,57 @@ const DONT_FRAGMENT: u16 = 0x4000;
 pub struct UdpStack<F> {
     core: Core<F>,
     local: SocketAddr,
-    header_len: usize,
-    /// Checksum of the constant part of our IPv4 headers.
-    constant: Sum,
+    template: Template,
+}
+
+/// The headers of all our datagrams, with zero where they differ.
+#[derive(Clone)]
+struct Template {
+    /// Ethernet with a tag, IPv6 and UDP at most.
+    octets: [u8; 18 + IPV6_HEADER + UDP_HEADER],
+    len: usize,
+    /// Sum of the IPv4 header.
+    sum: u32,
+}
+
+impl Template {
+    fn new(link: &Link, local: SocketAddr) -> Template {
+        let mut octets = [0; 18 + IPV6_HEADER + UDP_HEADER];
+        let at = link.header_len();
+        let ip = &mut octets[at..];
+        let ip_len = match local.ip() {
+            IpAddr::V4(source) => {
+                ip[0] = 0x45;
+                ip[6..8].copy_from_slice(&DONT_FRAGMENT.to_be_bytes());
+                (ip[8], ip[9]) = (HOPS, protocol::UDP);
+                ip[12..16].copy_from_slice(&source.octets());
+                IPV4_HEADER
+            }
+            IpAddr::V6(source) => {
+                ip[0] = 0x60;
+                (ip[6], ip[7]) = (protocol::UDP, HOPS);
+                ip[8..24].copy_from_slice(&source.octets());
+                IPV6_HEADER
+            }
+        };
+        let sum = sum(&ip[..IPV4_HEADER]);
+        ip[ip_len..ip_len + 2].copy_from_slice(&local.port().to_be_bytes());
+        link.write(&mut octets, Mac::default(), ethertype(local.ip()));
+        Template { octets, len: at + ip_len + UDP_HEADER, sum }
+    }
+}
+
+/// Sum of a header's 16-bit words; it cannot overflow for the lengths that headers have.
+#[inline]
+fn sum(words: &[u8]) -> u32 {
+    words.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum()
+}
+
+/// The ones' complement sum of 16 bits that a sum stands for.
+#[inline]
+fn fold(sum: u32) -> u16 {
+    let sum = (sum & 0xFFFF) + (sum >> 16);
+    (sum + (sum >> 16)) as u16
 }
 
 impl<F: FramePort> UdpStack<F> {
@@ -37,16 +86,8 @@ impl<F: FramePort> UdpStack<F> {
         neighbours: Neighbours,
     ) -> io::Result<UdpStack<F>> {
         let core = Core::new(frames, vlan, neighbours)?;
-        let (ip_header, constant) = match local.ip() {
-            IpAddr::V4(address) => {
-                let mut header = [0u8; IPV4_HEADER];
-                write_ipv4_constants(&mut header, address);
-                (IPV4_HEADER, Sum::default().octets(&header))
-            }
-            IpAddr::V6(_) => (IPV6_HEADER, Sum::default()),
-        };
-        let header_len = core.link.header_len() + ip_header + UDP_HEADER;
-        Ok(UdpStack { core, local, header_len, constant })
+        let template = Template::new(&core.link, local);
+        Ok(UdpStack { core, local, template })
     }
 
     /// The frame port below.
@@ -58,14 +99,6 @@ impl<F: FramePort> UdpStack<F> {
     pub fn into_frames(self) -> F {
         self.core.frames
     }
-}
-
-/// Version, flags, hops, protocol and source: what is the same in all our IPv4 headers.
-fn write_ipv4_constants(header: &mut [u8], source: Ipv4Addr) {
-    header[0] = 0x45;
-    header[6..8].copy_from_slice(&DONT_FRAGMENT.to_be_bytes());
-    (header[8], header[9]) = (HOPS, protocol::UDP);
-    header[12..16].copy_from_slice(&source.octets());
 }
 
 impl<F: FramePort> Port for UdpStack<F> {
@@ -83,10 +116,10 @@ impl<F: FramePort> Port for UdpStack<F> {
     }
 
     fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
-        let (local, header_len, constant) = (self.local, self.header_len, self.constant);
-        self.core.transmit(batch, selected, header_len, |link, mtu, neighbours, buffer| {
-            let peer = buffer.peer;
-            if header_len - link.header_len() + buffer.len() > mtu {
+        let (local, template) = (self.local, &self.template);
+        self.core.transmit(batch, selected, template.len, |link, mtu, neighbours, buffer| {
+            let (peer, tos, at) = (buffer.peer, buffer.tos, link.header_len());
+            if template.len - at + buffer.len() > mtu {
                 return Prepared::TooBig;
             }
             let mac = match neighbours.next_hop(peer.ip()) {
@@ -94,24 +127,26 @@ impl<F: FramePort> Port for UdpStack<F> {
                 NextHop::Unknown if neighbours.holds() => None,
                 _ => return Prepared::NoNextHop,
             };
-            let tos = buffer.tos;
-            let at = link.header_len();
-            let written = match (local.ip(), peer.ip()) {
-                (IpAddr::V4(from), IpAddr::V4(to)) => push_header(buffer, header_len, |header, payload| {
-                    link.write(header, mac.unwrap_or_default(), ethernet::IPV4);
-                    write_ipv4(&mut header[at..], (from, to), tos, payload.len(), constant);
-                    write_udp(&mut header[at + IPV4_HEADER..], (local.port(), peer.port()), payload.len());
-                }),
-                (IpAddr::V6(from), IpAddr::V6(to)) => push_header(buffer, header_len, |header, payload| {
-                    link.write(header, mac.unwrap_or_default(), ethernet::IPV6);
-                    write_ipv6(&mut header[at..], (from, to), tos, payload.len());
-                    let udp = &mut header[at + IPV6_HEADER..];
-                    write_udp(udp, (local.port(), peer.port()), payload.len());
-                    let sum = udp_checksum(local.ip(), peer.ip(), udp, payload);
-                    udp[6..8].copy_from_slice(&sum.to_be_bytes());
-                }),
-                _ => false,
-            };
+            let written = local.is_ipv4() == peer.is_ipv4()
+                && push_header(buffer, template.len, |header, payload| {
+                    header.copy_from_slice(&template.octets[..template.len]);
+                    header[..6].copy_from_slice(&mac.unwrap_or_default());
+                    match peer.ip() {
+                        IpAddr::V4(to) => {
+                            finish_ipv4(&mut header[at..], to, tos, payload.len(), template.sum)
+                        }
+                        IpAddr::V6(to) => finish_ipv6(&mut header[at..], to, tos, payload.len()),
+                    }
+                    let udp = template.len - UDP_HEADER;
+                    header[udp + 2..udp + 4].copy_from_slice(&peer.port().to_be_bytes());
+                    let length = (UDP_HEADER + payload.len()) as u16;
+                    header[udp + 4..udp + 6].copy_from_slice(&length.to_be_bytes());
+                    // IPv4 allows none, and tunnels send none (TS 29.281 §4.4.2 leaves it to the sender).
+                    if local.is_ipv6() {
+                        let sum = udp_checksum(local.ip(), peer.ip(), &header[udp..], payload);
+                        header[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
+                    }
+                });
             match (written, mac) {
                 (false, _) => Prepared::Error,
                 (true, Some(_)) => Prepared::Frame,
@@ -130,33 +165,25 @@ impl<F: FramePort> Port for UdpStack<F> {
     }
 }
 
-fn write_ipv4(header: &mut [u8], (from, to): (Ipv4Addr, Ipv4Addr), tos: u8, payload: usize, constant: Sum) {
-    // The buffer held other things before: every octet is written.
-    header[..IPV4_HEADER].fill(0);
-    write_ipv4_constants(header, from);
+/// Traffic class, length, destination and checksum of an IPv4 header whose constant part has the sum `constant`.
+#[inline]
+fn finish_ipv4(header: &mut [u8], to: Ipv4Addr, tos: u8, payload: usize, constant: u32) {
+    let total = (IPV4_HEADER + UDP_HEADER + payload) as u16;
+    let octets = to.octets();
     header[1] = tos;
-    let total = ((IPV4_HEADER + UDP_HEADER + payload) as u16).to_be_bytes();
-    header[2..4].copy_from_slice(&total);
-    header[16..20].copy_from_slice(&to.octets());
-    let sum = constant.octets(&[0, tos, total[0], total[1]]).octets(&to.octets()).finish();
-    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    header[2..4].copy_from_slice(&total.to_be_bytes());
+    header[16..20].copy_from_slice(&octets);
+    let sum = constant + u32::from(tos) + u32::from(total) + sum(&octets);
+    header[10..12].copy_from_slice(&(!fold(sum)).to_be_bytes());
 }
 
-fn write_ipv6(header: &mut [u8], (from, to): (Ipv6Addr, Ipv6Addr), tos: u8, payload: usize) {
-    let first = 6u32 << 28 | u32::from(tos) << 20;
-    header[..4].copy_from_slice(&first.to_be_bytes());
+/// Traffic class, length and destination of an IPv6 header.
+#[inline]
+fn finish_ipv6(header: &mut [u8], to: Ipv6Addr, tos: u8, payload: usize) {
+    header[0] |= tos >> 4;
+    header[1] = tos << 4;
     header[4..6].copy_from_slice(&((UDP_HEADER + payload) as u16).to_be_bytes());
-    (header[6], header[7]) = (protocol::UDP, HOPS);
-    header[8..24].copy_from_slice(&from.octets());
     header[24..40].copy_from_slice(&to.octets());
-}
-
-/// A UDP header without checksum, which IPv4 allows and tunnels use (TS 29.281 §4.4.2 leaves it to the sender).
-fn write_udp(header: &mut [u8], (from, to): (u16, u16), payload: usize) {
-    header[..2].copy_from_slice(&from.to_be_bytes());
-    header[2..4].copy_from_slice(&to.to_be_bytes());
-    header[4..6].copy_from_slice(&((UDP_HEADER + payload) as u16).to_be_bytes());
-    header[6..8].fill(0);
 }
 
 /// The checksum that IPv6 demands; 0 would mean that there is none (RFC 8200 §8.1).
@@ -170,6 +197,7 @@ fn udp_checksum(from: IpAddr, to: IpAddr, header: &[u8], payload: &[u8]) -> u16 
     if sum == 0 { u16::MAX } else { sum }
 }
 
+#[inline]
 fn be16(bytes: &[u8], at: usize) -> usize {
     usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]))
 }
@@ -195,6 +223,7 @@ fn strip(link: &Link, local: SocketAddr, frame: &[u8]) -> Option<(SocketAddr, us
 }
 
 /// Source, and the extent of the UDP datagram, of an IPv4 packet to `local`.
+#[inline]
 fn ipv4(local: Ipv4Addr, packet: &[u8]) -> Option<(IpAddr, usize, usize)> {
     let fixed = packet.get(..IPV4_HEADER)?;
     let header = usize::from(fixed[0] & 0x0F) * 4;
@@ -206,7 +235,7 @@ fn ipv4(local: Ipv4Addr, packet: &[u8]) -> Option<(IpAddr, usize, usize)> {
         && be16(fixed, 6) & 0x3FFF == 0
         && fixed[9] == protocol::UDP
         && fixed[16..20] == local.octets()
-        && Sum::default().octets(&packet[..header]).finish() == 0;
+        && fold(sum(&packet[..header])) == u16::MAX;
     let source = Ipv4Addr::new(fixed[12], fixed[13], fixed[14], fixed[15]);
     valid.then_some((source.into(), header, total))
 }
