@@ -107,10 +107,11 @@ fn sample(
         world.process(direction.is_up(at), batch);
     });
     let sent = world.sent().iter().sum::<u64>() - before;
-    let epoch = time::now_std();
+    // Meters only go forward: one clock for all samples.
+    let epoch = world.epoch();
     let mut dropped = 0;
     let theirs = timed(run.plan.sample, &mut window, direction, &teids, |at, batch| {
-        let now_ns = epoch.elapsed().as_nanos() as u64 + (1 << 40) * (round as u64 + 1);
+        let now_ns = epoch.elapsed().as_nanos() as u64;
         for buffer in batch.buffers_mut() {
             let passed = match direction.is_up(at) {
                 true => textbook.uplink(buffer, now_ns),

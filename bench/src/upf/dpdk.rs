@@ -16,8 +16,6 @@ use super::world::World;
 use super::{Run, Serve};
 use crate::machine;
 
-/// Longest packet: 1500 octets in a tunnel.
-const MTU: u16 = 1600;
 /// How long the other side may take to come up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -29,8 +27,7 @@ fn open(folder: &Path, server: bool, core: usize) -> anyhow::Result<[DpdkPort; 2
         let socket = folder.join(format!("{number}.sock"));
         let device =
             format!("net_memif{number},role={role},id=0,socket-abstract=no,socket={}", socket.display());
-        let settings = Settings { mtu: MTU, ..Settings::default() };
-        DpdkPort::open(&device, &settings)?.pop().context("no queue")
+        DpdkPort::open(&device, &Settings::default())?.pop().context("no queue")
     };
     Ok([port(0)?, port(1)?])
 }

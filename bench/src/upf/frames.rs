@@ -190,6 +190,11 @@ impl<F: FramePort> Generator<F> {
         }
     }
 
+    /// Whether user packets of `size` octets fit into frames with their tunnel.
+    pub(super) fn fits(&self, size: usize) -> bool {
+        size + TUNNEL + OUTER - ETHERNET <= self.ports[0].mtu()
+    }
+
     /// The ports, N3 first.
     #[cfg(feature = "dpdk")]
     pub(super) fn ports(&self) -> &[F] {

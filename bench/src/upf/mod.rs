@@ -9,6 +9,7 @@
 mod af_xdp;
 mod alone;
 mod bare;
+mod changes;
 pub(crate) mod client;
 #[cfg(feature = "dpdk")]
 mod dpdk;
@@ -39,6 +40,7 @@ const NS: Axes = Axes { x: "sessions", y: "time per packet", unit: "ns" };
 const US: Axes = Axes { x: "sessions", y: "one-way time", unit: "us" };
 const SHARE: Axes = Axes { x: "sessions", y: "lost", unit: "%" };
 const BYTES: Axes = Axes { x: "sessions", y: "memory of the data plane", unit: "B/session" };
+const STALL: Axes = Axes { x: "sessions", y: "time of a batch", unit: "us" };
 const RATE: Axes = Axes { x: "sessions", y: "rate", unit: "1/s" };
 
 /// Sessions of the frame backends: the tables of as many are hot.
@@ -72,7 +74,7 @@ impl Plan {
                 sessions: vec![1, 1000, 1_000_000],
                 network_rounds: 2,
                 network_sample: Duration::from_millis(80),
-                network_sizes: vec![64, 1500],
+                network_sizes: vec![64, 1400],
                 network_sessions: vec![1000],
                 low: (100, Duration::from_micros(500)),
             }
@@ -84,7 +86,7 @@ impl Plan {
                 sessions: vec![1, 1000, 100_000, 1_000_000],
                 network_rounds: 9,
                 network_sample: Duration::from_millis(200),
-                network_sizes: vec![64, 128, 256, 512, 1024, 1500],
+                network_sizes: vec![64, 128, 256, 512, 1024, 1400, 1500],
                 network_sessions: vec![1, 1000, 100_000],
                 low: (500, Duration::from_millis(1)),
             }
@@ -124,7 +126,9 @@ impl Run {
             format!("{backend}.{}.{}.{what}", kind.name(), direction.name())
         };
         for direction in Direction::ALL {
-            for size in self.plan.network_sizes.clone() {
+            let sizes: Vec<usize> =
+                self.plan.network_sizes.iter().copied().filter(|size| generator.fits(*size)).collect();
+            for size in sizes {
                 let rate = generator.flood(direction, size, self.plan.network_sample)?;
                 let name = series(direction, &format!("{size}.mpps"));
                 self.results.add(name, MPPS, sessions, rate / 1e6);
@@ -178,6 +182,7 @@ pub fn run(options: &Options) -> anyhow::Result<Experiment> {
     // gNB and data network on this core, the user plane on another one if there is one.
     let other = others.first().copied().unwrap_or(*core);
     experiment.param("core_of_user_plane", other);
+    changes::run(&mut run, other)?;
     for sessions in run.plan.network_sessions.clone() {
         kernel::run(&mut run, &kernel::KERNEL, sessions, other)?;
     }

@@ -22,6 +22,12 @@ pub(super) fn write(results: &Results, experiment: &mut Experiment) {
         let ratio = results.ratio("memory.pipeline.mixed.64.mpps", "memory.textbook.mixed.64.mpps", sessions);
         add(format!("pipeline_vs_textbook_{name}"), ratio);
     }
+    for what in ["p999", "longest", "stalled_per_million"] {
+        for with in ["still", "changing"] {
+            add(format!("batch_{what}_{with}"), results.median(&format!("changes.{with}.{what}"), 1000));
+        }
+    }
+    add("rule_changes_per_s".to_owned(), results.median("changes.per_s", 1000));
     add("bytes_per_session".to_owned(), results.median("memory.pipeline.bytes", 1_000_000));
     add("n4_sessions_per_s".to_owned(), results.median("kernel.n4.sessions_per_s", 1000));
     // The relay path has sockets on both sides, as the bare forwarder of the goal.

@@ -25,7 +25,7 @@ use super::subscriber::{CP, QFI, RATE_KBPS, Subscriber, UE_POOL, UPF};
 
 /// A pipeline and what it looks up in.
 pub(super) struct World {
-    sessions: Vec<Session>,
+    control: Control,
     pipeline: Pipeline,
     stats: Arc<[WorkerStats]>,
     discard: Ports,
@@ -35,9 +35,31 @@ pub(super) struct World {
     pub(super) teids: Vec<u32>,
     /// What the process grew by while they were published.
     pub(super) bytes: u64,
-    _writer: Writer,
     _events: mpsc::Receiver<Event>,
     epoch: Instant,
+}
+
+/// The writer's side of a world.
+#[derive(Default)]
+pub(super) struct Control {
+    writer: Option<Writer>,
+    /// With their TEIDs.
+    sessions: Vec<(Session, u32)>,
+}
+
+impl Control {
+    /// Gives one session another tunnel: the other one of its two.
+    ///
+    /// # Errors
+    /// The change is refused.
+    pub(super) fn change(&mut self, number: usize) -> anyhow::Result<()> {
+        let count = self.sessions.len().max(1);
+        let (at, other) = (number % count, (number / count).is_multiple_of(2));
+        if let (Some(writer), Some((session, teid))) = (&mut self.writer, self.sessions.get_mut(at)) {
+            writer.modify(session, &plan(Subscriber(at as u32), *teid, other))?;
+        }
+        Ok(())
+    }
 }
 
 /// Packets that were sent, and where.
@@ -66,7 +88,7 @@ impl World {
         let before = resident_bytes()?;
         for number in 0..count as u32 {
             let teid = writer.allocate().context("no TEID is left")?;
-            sessions.push(writer.establish(&plan(Subscriber(number), teid))?);
+            sessions.push((writer.establish(&plan(Subscriber(number), teid, false))?, teid));
             teids.push(teid);
         }
         let bytes = resident_bytes()?.saturating_sub(before);
@@ -82,7 +104,7 @@ impl World {
         let (discard, record) = (ports(None), ports(Some(&sent)));
         let epoch = net::time::now_std();
         Ok(World {
-            sessions,
+            control: Control { writer: Some(writer), sessions },
             pipeline,
             stats,
             discard,
@@ -92,7 +114,6 @@ impl World {
             bytes,
             _events: events,
             epoch,
-            _writer: writer,
         })
     }
 
@@ -127,6 +148,11 @@ impl World {
         std::mem::take(&mut *self.sent.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// When its clock began.
+    pub(super) fn epoch(&self) -> Instant {
+        self.epoch
+    }
+
     /// Packets sent on N6 and N3.
     pub(super) fn sent(&self) -> [u64; 2] {
         let stats = &self.stats[0];
@@ -135,10 +161,25 @@ impl World {
 
     /// What usage reporting counted in all sessions, up and down.
     pub(super) fn counted(&self) -> [u64; 2] {
-        self.sessions.iter().fold([0, 0], |[up, down], session| {
+        self.control.sessions.iter().fold([0, 0], |[up, down], (session, _)| {
             let (uplink, downlink) = session.usage();
             [up + uplink.packets, down + downlink.packets]
         })
+    }
+
+    /// Takes the writer's side out, for another thread.
+    pub(super) fn take_control(&mut self) -> Control {
+        std::mem::take(&mut self.control)
+    }
+
+    /// Puts it back.
+    pub(super) fn give_control(&mut self, control: Control) {
+        self.control = control;
+    }
+
+    /// TEID at the gNB after a change.
+    pub(super) fn other_teid(subscriber: Subscriber) -> u32 {
+        !subscriber.gnb_teid()
     }
 
     /// Where packets come from.
@@ -172,11 +213,11 @@ impl Port for Sink {
 }
 
 /// A subscriber's session as N4 would plan it: the rules of [`Subscriber::request`].
-fn plan(subscriber: Subscriber, teid: u32) -> Plan {
+fn plan(subscriber: Subscriber, teid: u32, other: bool) -> Plan {
     let ue = UeAddresses { ipv4: vec![subscriber.ue()], ..UeAddresses::default() };
     let pdr = |id: u16, direction| {
         let header = OuterHeader {
-            teid: subscriber.gnb_teid(),
+            teid: if other { World::other_teid(subscriber) } else { subscriber.gnb_teid() },
             peer: subscriber.gnb(),
             container: Container::Downlink,
         };

@@ -1,0 +1,123 @@
+//! Rules that change under full load: whether a batch ever waits for the writer, and whether a packet ever gets what
+//! neither the old nor the new rules say (PDR-4).
+//!
+//! A second thread, on a core of its own where there is one, gives sessions another tunnel and back without pause. Times
+//! of single batches are compared with those of the same pipeline left alone, as the machine interrupts both.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use anyhow::bail;
+use net::time::{self, Duration};
+use pktio::Batch;
+use upf::pipeline::BATCH;
+
+use super::traffic::{Draw, Template};
+use super::world::World;
+use super::{RATE, Run, STALL};
+use crate::machine;
+use crate::stats::quantile;
+
+/// Sessions, all of which change.
+const SESSIONS: usize = 1000;
+/// Octets of a packet.
+const SIZE: usize = 64;
+/// A batch that takes longer has been held up, microseconds.
+const STALLED_US: f64 = 100.0;
+/// Every so many batches what comes out is looked at.
+const LOOK_EVERY: usize = 16;
+
+/// Measures with and without changes, in turn.
+///
+/// # Errors
+/// Sessions cannot be made or changed.
+pub(super) fn run(run: &mut Run, core: usize) -> anyhow::Result<()> {
+    let mut world = World::new(SESSIONS)?;
+    let (mut wrong, mut looked) = (0, 0);
+    for round in 0..run.plan.rounds {
+        run.progress.say(&format!("rule changes under load, round {round}"));
+        for changing in [false, true] {
+            let control = world.take_control();
+            let stop = AtomicBool::new(false);
+            let (times, rate, control) = std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    machine::pin(&[core]);
+                    let mut control = control;
+                    let (start, mut changes) = (time::now_std(), 0_u64);
+                    while !stop.load(Relaxed) {
+                        if changing {
+                            control.change(changes as usize)?;
+                            changes += 1;
+                        } else {
+                            time::sleep_thread(Duration::from_millis(1));
+                        }
+                    }
+                    anyhow::Ok((changes as f64 / start.elapsed().as_secs_f64(), control))
+                });
+                let times = batches(&mut world, run.plan.sample * 4, &mut wrong, &mut looked);
+                stop.store(true, Relaxed);
+                let Ok(written) = writer.join() else { bail!("the writer ended by a panic") };
+                let (rate, control) = written?;
+                anyhow::Ok((times?, rate, control))
+            })?;
+            world.give_control(control);
+            let name = if changing { "changing" } else { "still" };
+            let stalled = times.iter().filter(|us| **us > STALLED_US).count() as f64;
+            for (what, value) in [
+                ("p50", quantile(&times, 0.5)),
+                ("p999", quantile(&times, 0.999)),
+                ("longest", quantile(&times, 1.0)),
+                ("stalled_per_million", 1e6 * stalled / times.len().max(1) as f64),
+            ] {
+                run.results.add(format!("changes.{name}.{what}"), STALL, SESSIONS, value);
+            }
+            if changing {
+                run.results.add("changes.per_s".to_owned(), RATE, SESSIONS, rate);
+            }
+        }
+    }
+    let detail = format!("{looked} packets looked at, {wrong} with other than the old or the new tunnel");
+    run.check("rule changes under load", wrong == 0 && looked > 0, detail);
+    Ok(())
+}
+
+/// Microseconds of single batches.
+fn batches(
+    world: &mut World,
+    duration: Duration,
+    wrong: &mut usize,
+    looked: &mut usize,
+) -> anyhow::Result<Vec<f64>> {
+    let mut template = Template::new(false, SIZE)?;
+    let mut draw = Draw::new(SESSIONS, 3);
+    let mut batch = Batch::new(BATCH, 512);
+    let mut times = Vec::new();
+    let start = time::now_std();
+    for number in 0.. {
+        if start.elapsed() > duration {
+            break;
+        }
+        let mut subscribers = Vec::with_capacity(BATCH);
+        batch.clear();
+        for _ in 0..BATCH {
+            let (subscriber, service) = draw.next();
+            batch.push(template.fill(subscriber, 0, service), World::peer());
+            subscribers.push(subscriber);
+        }
+        if number % LOOK_EVERY == 0 {
+            let sent = world.process_and_show(false, &mut batch);
+            let allowed = |(packet, subscriber): (&[u8], &super::subscriber::Subscriber)| {
+                let teid = packet.get(4..8).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
+                teid == Some(subscriber.gnb_teid()) || teid == Some(World::other_teid(*subscriber))
+            };
+            let packets = sent.iter().map(|(packet, _)| packet.as_slice());
+            let right = packets.zip(&subscribers).filter(|pair| allowed(*pair)).count();
+            *looked += BATCH;
+            *wrong += BATCH - right;
+        } else {
+            let before = time::now_std();
+            world.process(false, &mut batch);
+            times.push(before.elapsed().as_nanos() as f64 / 1e3);
+        }
+    }
+    Ok(times)
+}
