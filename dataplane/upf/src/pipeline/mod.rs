@@ -264,8 +264,9 @@ impl Pipeline {
         self.run(batch, now_ns, ports, false);
     }
 
-    /// Does what the N4 task has asked for: releases or discards buffered packets. A worker calls it when woken.
+    /// Does what the N4 task has asked for: releases or discards buffered packets. A worker calls it once per round.
     pub fn commands(&mut self, now_ns: u64, ports: &mut Ports) {
+        self.count_losses(ports);
         if !self.unsent.is_empty() {
             self.send_events();
         }
@@ -281,6 +282,15 @@ impl Pipeline {
                 }
             }
         }
+    }
+
+    /// Counts what the ports have discarded while receiving: frames that are not for us, packets whose next hop
+    /// never answered.
+    fn count_losses(&self, ports: &mut Ports) {
+        let drops = &self.stats[self.worker].drops;
+        let mut count = |reason, packets| drops.count_n(reason, packets);
+        ports.n3.losses(&mut count);
+        ports.n6.iter_mut().for_each(|port| port.losses(&mut count));
     }
 
     /// Puts packets that were buffered through the stages again, in their order and ahead of newer ones.
