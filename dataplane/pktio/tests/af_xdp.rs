@@ -199,6 +199,56 @@ fn what_cannot_work_is_said() {
     assert!(matches!(jumbo, Err(AfXdpError::Mtu { mtu: 9000, .. })), "{jumbo:?}");
 }
 
+/// Two queues in one port: whichever a flow comes by, it is received, and in its order.
+#[test]
+fn a_port_serves_several_queues() {
+    let (ours, peer) = (NetNs::new().expect("tests run with CAP_SYS_ADMIN"), NetNs::new().unwrap());
+    let queues = ["numrxqueues", "2", "numtxqueues", "2"];
+    let made = ours.enter(|| {
+        let mut command = std::process::Command::new("ip");
+        command.args(["link", "add", "up0"]).args(queues).args(["type", "veth", "peer", "name", "peer0"]);
+        command.args(queues).status().expect("ip is installed").success()
+    });
+    assert!(made.unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let links = Links::in_ns(&ours).unwrap();
+        links.move_to("peer0", &peer).await.unwrap();
+        links.add_address("up0", "10.0.0.1/24".parse().unwrap()).await.unwrap();
+        links.up("up0").await.unwrap();
+        let links = Links::in_ns(&peer).unwrap();
+        links.add_address("peer0", "10.0.0.2/24".parse().unwrap()).await.unwrap();
+        links.up("peer0").await.unwrap();
+    });
+    let net = Net { ours, peer, runtime };
+    let (_interface, mut port, _memory) = net
+        .ours
+        .enter(|| {
+            let interface = Interface::open("up0", None, &[gtpu()]).unwrap();
+            assert_eq!(interface.device().queues, 2);
+            let mut memory = Memory::new(2, [interface.device()]).unwrap();
+            let port = AfXdpPort::open(&interface, [0, 1], &mut memory, Options::default()).unwrap();
+            (interface, port, memory)
+        })
+        .unwrap();
+    let sockets: Vec<UdpSocket> =
+        net.peer.enter(|| (0..16).map(|_| UdpSocket::bind("10.0.0.2:0").unwrap()).collect()).unwrap();
+    for n in 0..10u8 {
+        for (flow, socket) in sockets.iter().enumerate() {
+            socket.send_to(&[flow as u8, n], "10.0.0.1:2152").unwrap();
+        }
+    }
+    let mut next = [0u8; 16];
+    let received = receive(&mut port, 160, |_, batch| {
+        for buffer in batch.buffers() {
+            let [flow, n] = buffer.packet()[42..44] else { panic!("two octets") };
+            assert_eq!(n, next[usize::from(flow)], "flow {flow}");
+            next[usize::from(flow)] += 1;
+        }
+    });
+    assert_eq!((received, next), (160, [10; 16]));
+}
+
 /// An interface that goes down and comes up again serves on, and nothing is left behind meanwhile.
 #[test]
 fn an_interface_may_go_down_and_up() {
