@@ -16,6 +16,7 @@ use classifier::{Backend, Filter, Prefix, Rule, Side};
 use crate::config::Config;
 use crate::plan::{Place, Plan, PlanError};
 use crate::rcu::{Bin, Block, Cell, Domain, Guard, Lines, Queue, Slots, Ticket};
+use crate::routes::{Network, Routes};
 use crate::session::{self, Assembly, Endpoint, Key64, Policy, Route, Session, State};
 
 /// Bits of an allocated TEID that are the index; the others are a generation, so that a tunnel that is gone
@@ -112,6 +113,8 @@ pub struct Tables {
     sparse_teids: Sparse,
     sparse_v4: Sparse,
     sparse_v6: Sparse,
+    /// Framed routes: slots among the sparse ones.
+    routes: Cell<Routes<u32>>,
     policies: Chunked<Cell<Policy>>,
     peers: Chunked<[AtomicU64; 4]>,
     mailboxes: std::sync::Mutex<Vec<std::sync::Weak<Mailbox>>>,
@@ -161,6 +164,7 @@ impl Tables {
             sparse_teids: Sparse::new(&domain),
             sparse_v4: Sparse::new(&domain),
             sparse_v6: Sparse::new(&domain),
+            routes: Cell::new(&domain),
             policies: (0..POLICIES / POLICY_CHUNK).map(|_| OnceLock::new()).collect(),
             peers: (0..PEERS / PEER_CHUNK).map(|_| OnceLock::new()).collect(),
             mailboxes: std::sync::Mutex::new(Vec::new()),
@@ -196,7 +200,16 @@ impl Tables {
                 return Some((&pool.slots, (address - pool.base) as usize));
             }
         }
-        Some((&self.sparse, self.sparse_v4.find(guard, address.into())?))
+        let slot = self.sparse_v4.find(guard, address.into());
+        Some((
+            &self.sparse,
+            slot.or_else(|| self.routed(guard, std::net::Ipv4Addr::from_bits(address).into()))?,
+        ))
+    }
+
+    /// The slot of a framed route that an address is in.
+    fn routed(&self, guard: &Guard<'_>, address: IpAddr) -> Option<usize> {
+        self.routes.load(guard)?.lookup(address).map(|slot| *slot as usize)
     }
 
     /// Where the endpoint of an IPv6 address is.
@@ -208,7 +221,8 @@ impl Tables {
                 return Some((&pool.slots, index));
             }
         }
-        Some((&self.sparse, self.sparse_v6.find(guard, key)?))
+        let slot = self.sparse_v6.find(guard, key);
+        Some((&self.sparse, slot.or_else(|| self.routed(guard, address.into()))?))
     }
 
     fn place_of_ue(&self, guard: &Guard<'_>, address: IpAddr) -> Option<Found<'_>> {
@@ -399,6 +413,7 @@ pub struct Writer {
     peers: PeerNumbers,
     states: StateSpace,
     sparse: HashMap<(u8, u128), u32>,
+    routes: HashMap<Network, u32>,
     free_sparse: Vec<u32>,
     next_sparse: u32,
 }
@@ -493,6 +508,7 @@ impl Writer {
             },
             states: StateSpace::default(),
             sparse: HashMap::new(),
+            routes: HashMap::new(),
             free_sparse: Vec::new(),
             next_sparse: 0,
             tables,
@@ -818,28 +834,63 @@ impl Writer {
                 }
                 (6, key)
             }
-            Key64::Route(..) => return self.arena.discard(block),
+            Key64::Route(address, length) => return self.publish_route(*address, *length, block),
         };
-        let slot = match self.sparse.get(&(kind, sparse)) {
-            Some(slot) => *slot,
-            None => {
-                let Some(slot) = self.free_sparse.pop().or_else(|| {
-                    let next = self.next_sparse;
-                    ((next as usize) < SPARSE).then(|| {
-                        self.next_sparse += 1;
-                        next
-                    })
-                }) else {
-                    return self.arena.discard(block);
-                };
-                slot
-            }
-        };
+        let known = self.sparse.get(&(kind, sparse)).copied();
+        let Some(slot) = known.or_else(|| self.free_slot()) else { return self.arena.discard(block) };
         self.arena.install(&tables.sparse, slot as usize, block);
         if self.sparse.insert((kind, sparse), slot).is_none() {
             let guard = self.reader.enter();
             self.tables.sparse_map(kind).set(&guard, &mut self.bin, sparse, Some(slot));
         }
+    }
+
+    fn free_slot(&mut self) -> Option<u32> {
+        if let Some(slot) = self.free_sparse.pop() {
+            return Some(slot);
+        }
+        let slot = self.next_sparse;
+        if slot as usize >= SPARSE {
+            return None;
+        }
+        self.next_sparse += 1;
+        Some(slot)
+    }
+
+    fn publish_route(&mut self, address: IpAddr, length: u8, block: Block) {
+        let tables = Arc::clone(&self.tables);
+        let Ok(network) = Network::new(address, length) else { return self.arena.discard(block) };
+        let known = self.routes.get(&network).copied();
+        let Some(slot) = known.or_else(|| self.free_slot()) else { return self.arena.discard(block) };
+        self.arena.install(&tables.sparse, slot as usize, block);
+        if self.routes.insert(network, slot).is_none() {
+            self.change_routes(|routes| routes.with(network, slot));
+        }
+    }
+
+    fn withdraw_route(&mut self, address: IpAddr, length: u8, seid: u64) {
+        let tables = Arc::clone(&self.tables);
+        let Ok(network) = Network::new(address, length) else { return };
+        let Some(slot) = self.routes.get(&network).copied() else { return };
+        let owner = {
+            let guard = self.reader.enter();
+            tables.sparse.load(&guard, slot as usize).map(|block| block[0].seid())
+        };
+        if owner == Some(seid) {
+            self.routes.remove(&network);
+            self.change_routes(|routes| routes.without(network));
+            self.arena.clear(&tables.sparse, slot as usize);
+            self.queue.push(Used::Sparse(slot));
+        }
+    }
+
+    fn change_routes(&mut self, change: impl FnOnce(&Routes<u32>) -> Routes<u32>) {
+        let tables = Arc::clone(&self.tables);
+        let routes = {
+            let guard = self.reader.enter();
+            change(&tables.routes.load(&guard).cloned().unwrap_or_default())
+        };
+        tables.routes.store(Some(Box::new(routes)), &mut self.bin);
     }
 
     /// Stops packets from finding the session by a key, if it is still the session's.
@@ -863,7 +914,8 @@ impl Writer {
                     self.arena.clear(slots, index);
                 }
             }
-            Key64::Ue(_) | Key64::Route(..) => {}
+            Key64::Ue(_) => {}
+            Key64::Route(address, length) => self.withdraw_route(*address, *length, seid),
         }
     }
 
@@ -948,4 +1000,36 @@ fn native_keys(plan: &Plan) -> Vec<Key64> {
         }
     }
     keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Arrival, UeAddresses};
+
+    #[test]
+    fn framed_routes_find_the_session_by_the_longest_prefix_and_go_with_it() {
+        let text = r#"{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152",
+            "dnn": [{"name": "internet", "tun": "gw0", "ue_pool": {"ipv4": "10.45.0.0/16"}}]}"#;
+        let config: Config = serde_json::from_str(text).unwrap();
+        let tables = Arc::new(Tables::new(&config));
+        let mut writer = Writer::new(Arc::clone(&tables), &config, 1, 1);
+        let plan = |seid, route: &str, length| Plan {
+            seid,
+            native: UeAddresses { framed: vec![(route.parse().unwrap(), length)], ..Default::default() },
+            arrivals: vec![Arrival { place: Place::Native, rules: Vec::new() }],
+            ..Plan::default()
+        };
+        let wide = writer.establish(&plan(1, "192.0.2.0", 24)).unwrap();
+        let narrow = writer.establish(&plan(2, "192.0.2.128", 25)).unwrap();
+        let six = writer.establish(&plan(3, "fd00:46::", 32)).unwrap();
+        let owner = |address: &str| tables.owner_of_ue(address.parse().unwrap());
+        let found = || ["192.0.2.1", "192.0.2.129", "192.0.3.1", "fd00:46:7::1"].map(owner);
+        assert_eq!(found(), [Some(1), Some(2), None, Some(3)]);
+        writer.remove(narrow);
+        assert_eq!(found(), [Some(1), Some(1), None, Some(3)]);
+        writer.remove(wide);
+        writer.remove(six);
+        assert_eq!((found(), writer.memory_bytes()), ([None; 4], 0));
+    }
 }
