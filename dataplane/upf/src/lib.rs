@@ -16,6 +16,7 @@
 pub mod bridge;
 pub mod config;
 pub mod interface;
+pub mod mailbox;
 pub mod n4;
 pub mod n6;
 pub mod pipeline;

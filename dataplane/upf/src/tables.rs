@@ -7,13 +7,14 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use classifier::session::{Entrance, Interner, MAX_RULES, Rows};
 use classifier::{Backend, Filter, Prefix, Rule, Side};
 
 use crate::config::Config;
+pub use crate::mailbox::{Command, Mailbox};
 use crate::plan::{Place, Plan, PlanError};
 use crate::rcu::{Bin, Block, Cell, Domain, Guard, Lines, Queue, Slots, Ticket};
 use crate::routes::{Network, Routes};
@@ -280,53 +281,6 @@ impl Tables {
         let guard = reader.enter();
         let (slots, index) = self.place_of_ue(&guard, address)?;
         Some(slots.version(index) as usize)
-    }
-}
-
-/// What the N4 task asks of the workers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Command {
-    /// The rules of a session have changed: send what is buffered as they say now.
-    Release(u64),
-    /// Drop what is buffered for a session.
-    Discard(u64),
-}
-
-/// Commands for one worker.
-#[derive(Default)]
-pub struct Mailbox {
-    waiting: AtomicBool,
-    commands: std::sync::Mutex<Vec<Command>>,
-    waker: OnceLock<pktio::poll::Waker>,
-}
-
-impl Mailbox {
-    /// Wakes a worker that sleeps when a command comes.
-    pub fn wake_with(&self, waker: pktio::poll::Waker) {
-        let _ = self.waker.set(waker);
-    }
-
-    /// Whether there are commands.
-    #[inline(always)]
-    pub fn is_waiting(&self) -> bool {
-        self.waiting.load(Ordering::Acquire)
-    }
-
-    /// Takes the commands.
-    pub fn take(&self) -> Vec<Command> {
-        let mut commands = self.commands.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        self.waiting.store(false, Ordering::Release);
-        std::mem::take(&mut commands)
-    }
-
-    fn post(&self, command: Command) {
-        let mut commands = self.commands.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        commands.push(command);
-        self.waiting.store(true, Ordering::Release);
-        drop(commands);
-        if let Some(waker) = self.waker.get() {
-            waker.wake();
-        }
     }
 }
 
