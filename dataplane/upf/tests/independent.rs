@@ -71,5 +71,5 @@ fn tell(stories: &[&str]) {
 /// N4 rules in an independent SMF's words, packets in an independent gNB's (UP-1, UP-2, UP-4).
 #[test]
 fn an_independent_smf_and_gnb_get_what_they_ask_for() {
-    tell(&["forwarding", "usage", "buffering", "notification"]);
+    tell(&["forwarding", "usage", "buffering", "notification", "threshold", "quota"]);
 }

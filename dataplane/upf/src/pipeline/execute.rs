@@ -22,6 +22,10 @@ struct Run {
     bytes: u64,
 }
 
+impl Run {
+    const NONE: Run = Run { state: 0, account: NO_CELL, packets: 0, bytes: 0 };
+}
+
 impl Pipeline {
     /// Applies the entries to the packets in `range`. `again`: they have been buffered.
     pub(super) fn execute<'g>(
@@ -33,7 +37,7 @@ impl Pipeline {
         now_ns: u64,
         again: bool,
     ) {
-        let mut run = Run { state: 0, account: NO_CELL, packets: 0, bytes: 0 };
+        let mut run = Run::NONE;
         for (at, verdict) in range.zip(verdicts) {
             let meta = &self.metas[at];
             let (State::Live, Some(entry), Some(endpoint)) =
@@ -58,14 +62,16 @@ impl Pipeline {
             if self.metas[at].state != State::Live {
                 continue;
             }
-            if entry.is(flag::MORE) {
-                self.more(tables, batch, at, cells, verdict.block, entry, bytes);
-            }
             if run.account == entry.account && run.state == endpoint.state() {
                 (run.packets, run.bytes) = (run.packets + 1, run.bytes + bytes);
             } else {
                 self.count(tables, run);
                 run = Run { state: endpoint.state(), account: entry.account, packets: 1, bytes };
+            }
+            if entry.is(flag::MORE) {
+                // Charged before anybody is told that a limit is reached: N4 looks at the counters at once.
+                self.count(tables, std::mem::replace(&mut run, Run::NONE));
+                self.more(tables, batch, at, cells, verdict.block, entry, bytes);
             }
         }
         self.count(tables, run);
