@@ -79,6 +79,7 @@ pub(super) fn run(run: &mut Run, sessions: usize) -> anyhow::Result<()> {
             }
         }
     }
+    stages(run, &mut world, sessions)?;
     let (counted, sent) = (world.counted(), world.sent());
     run.check(
         &format!("usage of {sessions} sessions"),
@@ -131,6 +132,26 @@ fn sample(
         let detail = format!("pipeline sent {sent} of {}, textbook dropped {dropped}", ours.packets);
         run.check(&what, false, detail);
     }
+    Ok(())
+}
+
+/// Nanoseconds per packet of each stage, last, since taking them costs time itself.
+fn stages(run: &mut Run, world: &mut World, sessions: usize) -> anyhow::Result<()> {
+    let teids = std::mem::take(&mut world.teids);
+    for direction in [Direction::Uplink, Direction::Downlink] {
+        for round in 0..run.plan.rounds {
+            let mut window = Window::new(sessions, 64, SEED + round as u64)?;
+            world.time_stages();
+            let taken = timed(run.plan.sample, &mut window, direction, &teids, |at, batch| {
+                world.process(direction.is_up(at), batch);
+            });
+            for (stage, ns) in world.stages() {
+                let name = format!("memory.stage.{}.{stage}", direction.name());
+                run.results.add(name, NS, sessions, ns as f64 / taken.packets as f64);
+            }
+        }
+    }
+    world.teids = teids;
     Ok(())
 }
 

@@ -148,6 +148,22 @@ impl World {
         std::mem::take(&mut *self.sent.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// From here on each stage's time is taken, which costs some of it.
+    pub(super) fn time_stages(&mut self) {
+        self.pipeline.time_stages();
+    }
+
+    /// Nanoseconds spent in each stage since then.
+    pub(super) fn stages(&self) -> [(&'static str, u64); 4] {
+        let times = self.pipeline.stage_times().unwrap_or_default();
+        [
+            ("parse", times.parse),
+            ("look_up", times.look_up),
+            ("execute", times.execute),
+            ("transmit", times.transmit),
+        ]
+    }
+
     /// When its clock began.
     pub(super) fn epoch(&self) -> Instant {
         self.epoch
