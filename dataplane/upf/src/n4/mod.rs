@@ -14,7 +14,7 @@ pub mod session;
 mod status;
 pub mod usage;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,6 +39,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::Config;
 use crate::pipeline::Event as PacketEvent;
+use crate::rcu::Ticket;
 use crate::stats::WorkerStats;
 use crate::tables::Tables;
 use rules::urr::Now;
@@ -55,6 +56,12 @@ const MAX_ASSOCIATIONS: usize = 256;
 const DATAGRAMS: usize = 64;
 /// Sessions looked at for their timers before datagrams get their turn again.
 const LOOKS: usize = 256;
+/// Between looks whether workers have gone on, when an End Marker waits.
+const END_MARKER_POLL: Duration = Duration::from_millis(1);
+/// After this an End Marker goes anyway.
+const END_MARKER_MAX_MS: u64 = 1000;
+/// Path switches whose End Markers wait at once.
+const MAX_END_MARKERS: usize = 65_536;
 /// Reports kept for a CP function that does not answer, in all.
 const MAX_KEPT: usize = 16_384;
 
@@ -137,6 +144,8 @@ struct Server {
     recovery_time_stamp: NtpSeconds,
     gtpu: UdpPort,
     end_marker: Batch,
+    /// End Markers that wait until workers have gone on, with the time they were asked for.
+    end_markers: VecDeque<(Ticket, u64, Vec<OuterHeaderCreation>)>,
     asked: HashMap<Handle, Asked>,
     /// Reports that a CP function did not answer, for when it does again.
     kept: Vec<Outgoing>,
@@ -166,6 +175,7 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
         recovery_time_stamp,
         gtpu,
         end_marker: Batch::new(1, 64),
+        end_markers: VecDeque::new(),
         asked: HashMap::new(),
         kept: Vec::new(),
         load: (0, 0),
@@ -232,12 +242,14 @@ impl Server {
     fn deadline(&mut self) -> Option<Instant> {
         let own = [self.sessions.next_timeout(), self.sessions.paths.next_ms()].into_iter().flatten().min();
         let own = own.map(|ms| self.epoch + Duration::from_millis(ms));
-        own.into_iter().chain(self.endpoint.poll_timeout()).min()
+        let marker = (!self.end_markers.is_empty()).then(|| now() + END_MARKER_POLL);
+        own.into_iter().chain(self.endpoint.poll_timeout()).chain(marker).min()
     }
 
     fn handle_timeout(&mut self) {
         self.endpoint.handle_timeout(now());
         let moment = self.moment();
+        self.flush_end_markers(moment.ms);
         for _ in 0..LOOKS {
             let Some(report) = self.sessions.handle_timeout(moment) else { break };
             if let Some(report) = report {
@@ -469,9 +481,7 @@ impl Server {
                     return self.reject(id, 0, Cause::SESSION_NOT_FOUND, None);
                 };
                 self.count(modified.response.cause);
-                for header in &modified.end_markers {
-                    self.send_end_marker(header);
-                }
+                self.send_end_markers(std::mem::take(&mut modified.end_markers), moment.ms);
                 modified.response.load_control = self.load(peer);
                 self.respond(id, modified.cp_seid, modified.response);
                 if let Some(report) = modified.report {
@@ -547,12 +557,28 @@ impl Server {
         }
     }
 
-    /// Sends an End Marker on the tunnel that the path has been switched away from (TS 23.501 §5.8.2.9). The
-    /// new session is published already, so that it follows the last packet on that tunnel, except for
-    /// packets of a batch that a worker holds at this moment.
-    fn send_end_marker(&mut self, header: &OuterHeaderCreation) {
-        let Some((teid, peer)) = header.gtpu_endpoint() else { return };
-        self.send_gtpu(peer, &Signalling::EndMarker { teid, pdu_session: None });
+    /// Sends End Markers on tunnels that the path has been switched away from (TS 23.501 §5.8.2.9), once no worker
+    /// holds a packet any more that the old rules send there: they follow the last one.
+    fn send_end_markers(&mut self, headers: Vec<OuterHeaderCreation>, now_ms: u64) {
+        if headers.is_empty() {
+            return;
+        }
+        let ticket = self.sessions.ticket();
+        self.end_markers.push_back((ticket, now_ms, headers));
+        self.flush_end_markers(now_ms);
+    }
+
+    fn flush_end_markers(&mut self, now_ms: u64) {
+        while let Some((ticket, since_ms, headers)) = self.end_markers.pop_front() {
+            // A worker that has died in the middle of a batch must not keep them for ever.
+            let waited = now_ms.saturating_sub(since_ms) >= END_MARKER_MAX_MS;
+            if !waited && self.end_markers.len() < MAX_END_MARKERS && !self.sessions.passed(ticket) {
+                return self.end_markers.push_front((ticket, since_ms, headers));
+            }
+            for (teid, peer) in headers.iter().filter_map(OuterHeaderCreation::gtpu_endpoint) {
+                self.send_gtpu(peer, &Signalling::EndMarker { teid, pdu_session: None });
+            }
+        }
     }
 
     fn send_gtpu(&mut self, peer: IpAddr, message: &Signalling) {

@@ -27,6 +27,7 @@ use super::rules::{Rejection, Rules};
 use super::usage::{Activity, Notification, Outgoing};
 use crate::config::Config;
 use crate::plan::Plan;
+use crate::rcu::Ticket;
 use crate::session::Session;
 use crate::tables::{Tables, Writer};
 
@@ -406,6 +407,16 @@ impl Sessions {
             session.rules = rules;
         }
         Ok(work.effect)
+    }
+
+    /// Stands for the packets that are under way by rules replaced until now.
+    pub(super) fn ticket(&self) -> Ticket {
+        self.writer.ticket()
+    }
+
+    /// Whether they have all been sent.
+    pub(super) fn passed(&self, ticket: Ticket) -> bool {
+        self.writer.passed(ticket)
     }
 
     /// Drops what is buffered for a session (DROBU).

@@ -22,6 +22,8 @@ use crate::plan::{Mark, MarkKind, Measure};
 const MAX_EVENT_TIMES: usize = 16;
 /// Monitoring times of a rule.
 const MAX_MONITORING: usize = 16;
+/// How long a volume that was reached may go unnoticed when the packet path's word of it is lost.
+const LOST_EVENT_MS: u64 = 30_000;
 /// Looks at the counters during one inactivity time.
 const LOOKS: u64 = 8;
 
@@ -631,6 +633,8 @@ impl UrrRule {
             look.map(|time| now.ms + (time / LOOKS).max(100)),
             monitoring,
         ];
+        let volumes = self.limits.volume_threshold.is_some() || self.limits.volume_quota.is_some();
+        times.push(volumes.then_some(now.ms + LOST_EVENT_MS));
         if !self.exhausted {
             times.push(left(self.limits.time_quota, &self.since_grant));
             // Looks whether there was traffic meanwhile.
