@@ -9,6 +9,7 @@
 
 mod cotcp;
 pub mod mutate;
+mod n4;
 mod pipeline;
 mod rules;
 pub mod smoke;

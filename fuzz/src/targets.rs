@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{cotcp, pipeline, rules};
+use crate::{cotcp, n4, pipeline, rules};
 
 /// One decoder or endpoint.
 pub struct Target {
@@ -25,6 +25,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "cotcp-wired", run: cotcp::wired, seeds: cotcp::wired_seeds },
     Target { name: "gtpu", run: gtpu, seeds: || folder("gtpu") },
     Target { name: "ip", run: ip, seeds: || folder("ip") },
+    Target { name: "n4-message", run: n4::message, seeds: || folder("pfcp") },
+    Target { name: "n4-program", run: n4::program, seeds: n4::programs },
     Target { name: "nas", run: nas, seeds: nas_seeds },
     Target { name: "nas-protected", run: nas_protected, seeds: nas_protected_seeds },
     Target { name: "ngap", run: ngap, seeds: || folder("ngap") },

@@ -23,13 +23,13 @@ use std::ptr::null_mut;
 use sync::{Arc, AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering, fence};
 
 /// What the model checker replaces. Only tests see `loom`.
-#[cfg(all(loom_upf, test))]
+#[cfg(all(feature = "loom", test))]
 mod sync {
     pub use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
     pub use loom::sync::{Arc, Mutex};
 }
 
-#[cfg(not(all(loom_upf, test)))]
+#[cfg(not(all(feature = "loom", test)))]
 mod sync {
     pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
     pub use std::sync::{Arc, Mutex};
@@ -613,7 +613,7 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
     }
 }
 
-#[cfg(all(test, loom_upf))]
+#[cfg(all(test, feature = "loom"))]
 mod loom_tests;
-#[cfg(all(test, not(loom_upf)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;
