@@ -75,7 +75,7 @@ fn references(pdr: &CreatePdr) -> (u32, Option<u32>, Option<u32>) {
 
 /// A PDR for packets from the UE in a tunnel, or to its address.
 fn pdr(session: u8, id: u8, refer: u8) -> CreatePdr {
-    let tunnel = id % 2 == 0;
+    let tunnel = id.is_multiple_of(2);
     let ue = UeIpAddress {
         ipv4: Some([10, 45, 0, session + 2].into()),
         destination: !tunnel,
@@ -83,7 +83,11 @@ fn pdr(session: u8, id: u8, refer: u8) -> CreatePdr {
     };
     let pdi = Pdi {
         source_interface: if tunnel { SourceInterface::Access } else { SourceInterface::Core },
-        f_teid: tunnel.then_some(FTeid::Choose { ipv4: true, ipv6: false, id: (id % 4 == 0).then_some(1) }),
+        f_teid: tunnel.then_some(FTeid::Choose {
+            ipv4: true,
+            ipv6: false,
+            id: (id.is_multiple_of(4)).then_some(1),
+        }),
         ue_ip_address: Some(ue),
         qfis: if refer & 0x80 != 0 { vec![Qfi(refer & 0x3f)] } else { Vec::new() },
         ..Default::default()
