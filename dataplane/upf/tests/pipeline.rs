@@ -461,8 +461,8 @@ fn closed_gates_and_exhausted_rates_drop() {
         world.uplink(&up);
     }
     let passed = world.n6.take().len();
-    // A tenth of a second and the burst of 15 ms: 1150.
-    assert!((1145..=1155).contains(&passed), "{passed}");
+    // A tenth of a second and the burst of 50 ms: 1500.
+    assert!((1495..=1505).contains(&passed), "{passed}");
     assert_eq!(world.drops(DropReason::RateLimit), 10_000 - passed as u64);
 
     let close = UpdateQer {
