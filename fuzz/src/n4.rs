@@ -175,7 +175,7 @@ fn sessions() -> Sessions {
         "ue_pool": {"ipv4": "10.45.0.0/16"}}]}"#;
     let config: Arc<upf::Config> = Arc::new(serde_json::from_str(text).expect("the configuration is valid"));
     let tables = Arc::new(Tables::new(&config));
-    Sessions::new(config, tables, 1, 1)
+    Sessions::new(config, tables, 1)
 }
 
 fn seen(sessions: &Sessions, seid: u64) -> Model {

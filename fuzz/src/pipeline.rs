@@ -66,7 +66,7 @@ impl World {
         .expect("the configuration is valid");
         let config = Arc::new(config);
         let tables = Arc::new(Tables::new(&config));
-        let mut sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 1, 5);
+        let mut sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 5);
         let established = sessions.establish(NodeId::Ipv4(UPF), SMF.into(), &session(), NtpSeconds(1));
         assert_eq!(established.response.cause, Cause::ACCEPTED, "{:?}", established.response);
         let teid = match established.response.created_pdrs.first().and_then(|created| created.f_teid) {

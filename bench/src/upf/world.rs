@@ -83,7 +83,7 @@ impl World {
     pub(super) fn new(count: usize) -> anyhow::Result<World> {
         let config = Arc::new(config(count, "", "")?);
         let tables = Arc::new(Tables::new(&config));
-        let mut writer = Writer::new(Arc::clone(&tables), &config, 1, 5);
+        let mut writer = Writer::new(Arc::clone(&tables), &config, 5);
         let (mut sessions, mut teids) = (Vec::with_capacity(count), Vec::with_capacity(count));
         let before = resident_bytes()?;
         for number in 0..count as u32 {

@@ -113,7 +113,7 @@ fn main() {
     let node_id = NodeId::Ipv4(GTPU);
     let mut upf = Upf {
         endpoint: Endpoint::new(EndpointConfig::new(node_id, NtpSeconds(1), 1)),
-        sessions: Sessions::new(config, tables, 2, 1),
+        sessions: Sessions::new(config, tables, 1),
         peer: SocketAddr::from((SMF, 8805)),
     };
     let requests: Vec<Vec<u8>> = (0..count).map(nth).collect();

@@ -59,7 +59,7 @@ fn main() {
 
     let config = Arc::new(config("gw0"));
     let tables = Arc::new(Tables::new(&config));
-    let mut sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 1, 5);
+    let mut sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 5);
     let mut request = establishment(1);
     // Uplink goes on to another UPF, so that both ends are sockets.
     request.create_fars[0] = forward(1, DestinationInterface::Core, Some((GNB_TEID, GNB)));

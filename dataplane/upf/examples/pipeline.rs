@@ -129,7 +129,7 @@ fn main() {
         "dnn": [{"name": "internet", "tun": "gw0", "ue_pool": {"ipv4": "10.0.0.0/11"}}]}"#;
     let config: upf::Config = serde_json::from_str(text).unwrap();
     let tables = Arc::new(Tables::new(&config));
-    let mut writer = Writer::new(Arc::clone(&tables), &config, 1, 1);
+    let mut writer = Writer::new(Arc::clone(&tables), &config, 1);
     let mut teids = Vec::new();
     let start = net::time::now_std();
     let held: Vec<Session> = (0..sessions.min(1_048_000))

@@ -140,7 +140,7 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
 
     let (query_sender, queries) = mpsc::channel(QUERIES);
     let (stop, stopped) = watch::channel(false);
-    let wiring = Wiring { socket, gtpu, tables, stats: Arc::clone(&stats), events, queries, stop: stopped };
+    let wiring = Wiring { socket, gtpu, tables, events, queries, stop: stopped };
     let n4 = tokio::spawn(n4::serve(Arc::clone(&config), wiring));
     let handle = Handle { stats, queries: query_sender, config };
     Ok(Upf { handle, stop, n4: Some(n4), workers, networks: opened.networks, _tables: opened.tables })

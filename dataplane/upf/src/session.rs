@@ -657,11 +657,8 @@ impl State {
         let (from, to) = (Cells::new(&tables.lines, old.first), Cells::new(&tables.lines, self.first));
         for (at, used) in self.uses.iter().enumerate() {
             let before = old.uses.iter().position(|known| known == used);
-            match (used, before) {
-                (Use::Meter { .. } | Use::Guarantee { .. }, Some(before)) => {
-                    to.set(at as u8, from.get(before as u8))
-                }
-                _ => to.set(at as u8, [0; 2]),
+            if let (Use::Meter { .. } | Use::Guarantee { .. }, Some(before)) = (used, before) {
+                to.set(at as u8, from.get(before as u8));
             }
         }
     }

@@ -19,6 +19,7 @@ use crate::plan::{Place, Plan, PlanError};
 use crate::rcu::{Bin, Block, Cell, Domain, Guard, Lines, Queue, Slots, Ticket};
 use crate::routes::{Network, Routes};
 use crate::session::{self, Assembly, Endpoint, Key64, Policy, Route, Session, State};
+use crate::state::{Cells, PER_LINE};
 
 /// Bits of an allocated TEID that are the index; the others are a generation, so that a tunnel that is gone
 /// does not come back to life for packets still under way.
@@ -320,6 +321,9 @@ impl StateSpace {
             return None;
         }
         if let Some(first) = self.free.get_mut(&count).and_then(Vec::pop) {
+            // What another session counted there is not this one's, not even in cells that it uses later.
+            let cells = Cells::new(lines, first);
+            (0..=(count * PER_LINE as u32 - 1) as u8).for_each(|cell| cells.set(cell, [0; 2]));
             return Some(first);
         }
         let chunk = Lines::CHUNK as u32;
@@ -431,7 +435,7 @@ struct Prepared {
 
 impl Writer {
     /// The only writer of `tables`. `seed` should differ between starts of the process, so that TEIDs do too.
-    pub fn new(tables: Arc<Tables>, config: &Config, _workers: usize, seed: u32) -> Writer {
+    pub fn new(tables: Arc<Tables>, config: &Config, seed: u32) -> Writer {
         let arena = tables.arena.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         // A second writer would have slots of no use: what it publishes, nobody finds.
         let arena = arena.unwrap_or_else(|| crate::rcu::Writer::new(&tables.domain));
@@ -589,18 +593,23 @@ impl Writer {
             policies: Vec::new(),
             peers: std::mem::take(&mut self.peers.taken),
         };
-        let result = self.place_state(session, plan, &mut prepared.state, known);
-        let result = result.and_then(|()| self.write(plan, places, &mut prepared));
-        if let Err(error) = result {
-            for (_, block) in prepared.blocks {
-                self.arena.discard(block);
+        let result = self.place_state(session, &mut prepared.state, known);
+        let result = result.and_then(|known| self.write(plan, places, &mut prepared).map(|()| known));
+        let known = match result {
+            Ok(known) => known,
+            Err(error) => {
+                for (_, block) in prepared.blocks {
+                    self.arena.discard(block);
+                }
+                if prepared.state.first != session.state.first || session.state.lines == 0 {
+                    self.queue.push(Used::State(prepared.state.first, prepared.state.lines));
+                }
+                self.give_up(prepared.policies, prepared.peers);
+                return Err(error);
             }
-            if prepared.state.first != session.state.first || session.state.lines == 0 {
-                self.queue.push(Used::State(prepared.state.first, prepared.state.lines));
-            }
-            self.give_up(prepared.policies, prepared.peers);
-            return Err(error);
-        }
+        };
+        // Rates and marks stand in lines that workers read already: behind all that can fail.
+        prepared.state.apply(plan, session, known);
         session.forget_urrs(|id| plan.urrs.iter().any(|urr| urr.id == id));
         Ok(prepared)
     }
@@ -616,25 +625,22 @@ impl Writer {
         Ok(places)
     }
 
-    /// Finds room for the state, and sets what the plan says.
+    /// Finds room for the state; how many of its cells hold what they held before.
     fn place_state(
         &mut self,
         session: &Session,
-        plan: &Plan,
         state: &mut State,
-        mut known: usize,
-    ) -> Result<(), PlanError> {
+        known: usize,
+    ) -> Result<usize, PlanError> {
         let needed = state.needed();
-        if needed > session.state.lines {
-            let old = session.state.clone();
-            let first = self.states.take(&self.tables.lines, needed).ok_or(PlanError::Full("counters"))?;
-            (state.first, state.lines) = (first, needed);
-            state.carry_over(&old, &self.tables);
-            // Gauges begin anew from what has been counted.
-            known = 0;
+        if needed <= session.state.lines {
+            return Ok(known);
         }
-        state.apply(plan, session, known);
-        Ok(())
+        let first = self.states.take(&self.tables.lines, needed).ok_or(PlanError::Full("counters"))?;
+        (state.first, state.lines) = (first, needed);
+        state.carry_over(&session.state, &self.tables);
+        // Gauges begin anew from what has been counted.
+        Ok(0)
     }
 
     /// Writes the blocks.
@@ -967,7 +973,7 @@ mod tests {
             "dnn": [{"name": "internet", "tun": "gw0", "ue_pool": {"ipv4": "10.45.0.0/16"}}]}"#;
         let config: Config = serde_json::from_str(text).unwrap();
         let tables = Arc::new(Tables::new(&config));
-        let mut writer = Writer::new(Arc::clone(&tables), &config, 1, 1);
+        let mut writer = Writer::new(Arc::clone(&tables), &config, 1);
         let plan = |seid, route: &str, length| Plan {
             seid,
             native: UeAddresses { framed: vec![(route.parse().unwrap(), length)], ..Default::default() },
@@ -985,5 +991,72 @@ mod tests {
         writer.remove(wide);
         writer.remove(six);
         assert_eq!((found(), writer.memory_bytes()), ([None; 4], 0));
+    }
+
+    #[test]
+    fn what_a_session_counted_is_not_the_next_ones() {
+        let (lines, mut space) = (Lines::default(), StateSpace::default());
+        let first = space.take(&lines, STATE_LINES).unwrap();
+        let cells = Cells::new(&lines, first);
+        (0..=u8::MAX).for_each(|cell| cells.set(cell, [7, 7]));
+        space.free.entry(STATE_LINES).or_default().push(first);
+        assert_eq!(space.take(&lines, STATE_LINES), Some(first));
+        assert!((0..=u8::MAX).all(|cell| cells.get(cell) == [0; 2]));
+    }
+
+    /// A refused change leaves the rate that is in force: it is found out last that two rules have one id.
+    #[test]
+    fn a_refused_change_leaves_rates_as_they_were() {
+        let text = r#"{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "classifier": "list",
+            "dnn": [{"name": "internet", "tun": "gw0", "ue_pool": {"ipv4": "10.45.0.0/16"}}]}"#;
+        let config: Config = serde_json::from_str(text).unwrap();
+        let tables = Arc::new(Tables::new(&config));
+        let mut writer = Writer::new(Arc::clone(&tables), &config, 1);
+        let teid = writer.allocate().unwrap();
+        let enforcement =
+            |kbps| crate::plan::Enforcement { mbr_kbps: Some(kbps), ..crate::plan::Enforcement::OPEN };
+        let plan = |kbps, ids: [u32; 2]| {
+            let rule = |(id, protocol): (u32, u8)| Rule {
+                id,
+                precedence: 1,
+                value: 0,
+                filter: Filter { protocol: Some(protocol), ..Filter::default() },
+            };
+            Plan {
+                seid: 1,
+                arrivals: vec![Arrival {
+                    place: Place::Tunnel(teid),
+                    rules: ids.into_iter().zip([6, 17]).map(rule).collect(),
+                }],
+                pdrs: vec![crate::plan::Pdr {
+                    id: 1,
+                    direction: crate::plan::Direction::Uplink,
+                    check_source: false,
+                    action: crate::plan::Action::Drop,
+                    notify: false,
+                    duplicates: Vec::new(),
+                    qers: vec![0],
+                    urrs: Vec::new(),
+                    qfi: None,
+                    rqi: false,
+                    ppi: None,
+                }],
+                qers: vec![crate::plan::Qer {
+                    id: 1,
+                    uplink: enforcement(kbps),
+                    downlink: enforcement(kbps),
+                }],
+                ..Plan::default()
+            }
+        };
+        let mut session = writer.establish(&plan(1000, [1, 2])).unwrap();
+        let cells = Cells::new(&tables.lines, session.state.first);
+        let rates = || -> Vec<u64> { (0..4).map(|cell| cells.get(cell)[1]).collect() };
+        let before = rates();
+        assert!(before.contains(&crate::state::rate(1000)));
+        assert!(writer.modify(&mut session, &plan(2000, [7, 7])).is_err());
+        assert_eq!(rates(), before);
+        writer.modify(&mut session, &plan(2000, [1, 2])).unwrap();
+        assert!(rates().contains(&crate::state::rate(2000)));
     }
 }

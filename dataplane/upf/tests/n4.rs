@@ -25,7 +25,7 @@ fn started_at(seed: u32, max_tunnels: u32) -> (Sessions, Arc<Tables>) {
     config.max_tunnels = max_tunnels;
     let config = Arc::new(config);
     let tables = Arc::new(Tables::new(&config));
-    (Sessions::new(config, Arc::clone(&tables), 1, seed), tables)
+    (Sessions::new(config, Arc::clone(&tables), seed), tables)
 }
 
 fn establish(sessions: &mut Sessions, request: &SessionEstablishmentRequest) -> SessionEstablishmentResponse {

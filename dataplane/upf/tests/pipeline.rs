@@ -50,7 +50,7 @@ impl World {
     fn with_config(config: Config) -> World {
         let config = Arc::new(config);
         let tables = Arc::new(Tables::new(&config));
-        let sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 1, 5);
+        let sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 5);
         let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
         let (sender, events) = mpsc::channel(8);
         let guard = Arc::new(Guard::new(&config, [IpAddr::from(MACHINE_V4), MACHINE_V6.into()]));

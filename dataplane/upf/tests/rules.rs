@@ -30,7 +30,7 @@ impl World {
     fn new() -> World {
         let config = Arc::new(config("gw0"));
         let tables = Arc::new(Tables::new(&config));
-        World { sessions: Sessions::new(Arc::clone(&config), tables, 1, 7), config }
+        World { sessions: Sessions::new(Arc::clone(&config), tables, 7), config }
     }
 
     fn establish(&mut self, request: &SessionEstablishmentRequest) -> Result<u64, (Cause, Option<u16>)> {

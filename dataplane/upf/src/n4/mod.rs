@@ -40,7 +40,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::config::Config;
 use crate::pipeline::Event as PacketEvent;
 use crate::rcu::Ticket;
-use crate::stats::WorkerStats;
 use crate::tables::Tables;
 use rules::urr::Now;
 use session::{Established, Sessions};
@@ -104,8 +103,6 @@ pub struct Wiring {
     pub gtpu: UdpPort,
     /// Tables of the workers.
     pub tables: Arc<Tables>,
-    /// Counters of the workers, and last the task's own.
-    pub stats: Arc<[WorkerStats]>,
     /// What packets report.
     pub events: mpsc::Receiver<PacketEvent>,
     /// Questions.
@@ -163,13 +160,13 @@ fn ntp_now() -> NtpSeconds {
 
 /// Serves N4 until told to stop.
 pub async fn serve(config: Arc<Config>, wiring: Wiring) {
-    let Wiring { socket, gtpu, tables, stats, mut events, mut queries, mut stop } = wiring;
+    let Wiring { socket, gtpu, tables, mut events, mut queries, mut stop } = wiring;
     let recovery_time_stamp = ntp_now();
     let node_id = NodeId::from(config.pfcp.ip());
     let endpoint_config = EndpointConfig::new(node_id.clone(), recovery_time_stamp, recovery_time_stamp.0);
     let mut server = Server {
         endpoint: Endpoint::new(endpoint_config),
-        sessions: Sessions::new(Arc::clone(&config), tables, stats.len(), recovery_time_stamp.0),
+        sessions: Sessions::new(Arc::clone(&config), tables, recovery_time_stamp.0),
         associations: HashMap::new(),
         node_id,
         recovery_time_stamp,

@@ -108,9 +108,9 @@ pub struct Modified {
 impl Sessions {
     /// No sessions yet. `seed` must differ between starts of the process: SEIDs begin from it, so that what a CP
     /// function still asks of a session from before a restart cannot hit another UE's.
-    pub fn new(config: Arc<Config>, tables: Arc<Tables>, workers: usize, seed: u32) -> Sessions {
+    pub fn new(config: Arc<Config>, tables: Arc<Tables>, seed: u32) -> Sessions {
         Sessions {
-            writer: Writer::new(tables, &config, workers, seed),
+            writer: Writer::new(tables, &config, seed),
             config,
             sessions: HashMap::new(),
             remote: HashMap::new(),
