@@ -7,7 +7,7 @@ use net::link::Cidr;
 use serde::{Deserialize, Serialize};
 use types::Dnn;
 
-use crate::interface::{self, InterfaceConfig};
+use crate::interface::{self, DpdkConfig, InterfaceConfig};
 
 /// Fewest and most octets of an N6 MTU: IPv6 needs 1280, buffers end at 9,000 and some.
 const MTU: std::ops::RangeInclusive<u32> = 1280..=9000;
@@ -23,6 +23,9 @@ pub struct Config {
     /// How N3 is served; by the kernel's sockets unless said otherwise.
     #[serde(default)]
     pub n3: InterfaceConfig,
+    /// How DPDK is started, for interfaces with that backend.
+    #[serde(default)]
+    pub dpdk: DpdkConfig,
     /// Data networks.
     pub dnn: Vec<DnnConfig>,
     /// Most tunnel endpoints at once.
@@ -172,6 +175,11 @@ impl Config {
         }
         self.n3.check().map_err(|reason| ConfigError::Interface { place: "upf.n3".to_owned(), reason })?;
         self.check_devices()?;
+        let own = |cidr: &Cidr| cidr.address() == self.gtpu.ip();
+        if self.n3.backend == interface::Backend::Dpdk && !self.n3.addresses.iter().any(own) {
+            let reason = format!("addresses lack {}, the address of upf.gtpu", self.gtpu.ip());
+            return Err(ConfigError::Interface { place: "upf.n3".to_owned(), reason });
+        }
         for (i, dnn) in self.dnn.iter().enumerate() {
             if self.dnn[..i].iter().any(|other| other.name == dnn.name) {
                 return Err(ConfigError::Twice(dnn.name.to_string()));
@@ -186,6 +194,12 @@ impl Config {
 }
 
 impl Config {
+    /// Addresses that are the UPF's own and that the kernel does not know of.
+    pub(crate) fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let all = std::iter::once(&self.n3).chain(self.dnn.iter().map(|dnn| &dnn.n6));
+        all.flat_map(|interface| &interface.addresses).map(Cidr::address)
+    }
+
     /// Each device belongs to one interface: its frames are sorted out by one program.
     fn check_devices(&self) -> Result<(), ConfigError> {
         let all = std::iter::once(&self.n3).chain(self.dnn.iter().map(|dnn| &dnn.n6));
@@ -274,10 +288,15 @@ mod tests {
         check("{}", r#""tun": "gw0""#).unwrap();
         check(&af_xdp("eth0"), r#""tun": "gw0", "nat": true"#).unwrap();
         check(&af_xdp("eth0"), &format!(r#""n6": {}"#, af_xdp("eth1"))).unwrap();
+        let dpdk = |address: &str| {
+            format!(r#"{{"backend": "dpdk", "device": "net_memif0", "addresses": ["{address}"]}}"#)
+        };
+        check(&dpdk("127.0.0.7/24"), r#""tun": "gw0""#).unwrap();
         for (n3, dnn, said) in [
             ("{}".to_owned(), String::new(), "tun"),
             (af_xdp(""), r#""tun": "gw0""#.to_owned(), "upf.n3: the backend af_xdp needs a device"),
             (af_xdp("eth0"), format!(r#""n6": {}"#, af_xdp("eth0")), "eth0 appears twice"),
+            (dpdk("127.0.0.8/24"), r#""tun": "gw0""#.to_owned(), "upf.n3: addresses lack 127.0.0.7"),
             ("{}".to_owned(), format!(r#""tun": "gw0", "n6": {}"#, af_xdp("e")), "internet: n6: tun is for"),
             ("{}".to_owned(), format!(r#""nat": true, "n6": {}"#, af_xdp("e")), "internet: n6: nat is for"),
         ] {

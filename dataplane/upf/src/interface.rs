@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// Highest VLAN identifier; 0 and 4095 are reserved (IEEE 802.1Q).
 const MAX_VLAN: u16 = 4094;
+/// MTUs of a link: IPv6 needs 1280, buffers end at 9,000 and some.
+const MTU: std::ops::RangeInclusive<u16> = 1280..=9000;
 
 /// What moves the packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -57,6 +59,27 @@ pub struct InterfaceConfig {
     /// `dpdk`: routers for everything that is not on the link, one per family at most.
     #[serde(default)]
     pub gateways: Vec<IpAddr>,
+    /// `dpdk`: longest IP packet of the link; 1500 unless said otherwise. With the others it is the device's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
+}
+
+/// How DPDK is started, once for all interfaces with that backend: `upf.dpdk`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct DpdkConfig {
+    /// Memory in huge pages, or no start; `false`: in ordinary ones. Unless said: in huge ones when enough are free.
+    #[serde(default)]
+    pub huge_pages: Option<bool>,
+    /// Memory, MB; 512 unless said otherwise.
+    #[serde(default)]
+    pub memory_mb: Option<u32>,
+    /// Core of DPDK's own thread, which is idle once it has started; the first allowed one unless said otherwise.
+    #[serde(default)]
+    pub core: Option<usize>,
+    /// Further arguments of DPDK's environment (EAL), as its manual describes them.
+    #[serde(default)]
+    pub arguments: Vec<String>,
 }
 
 /// Addresses with prefixes, in text form.
@@ -101,16 +124,13 @@ impl InterfaceConfig {
                 return Err(format!("the backend {backend} needs a device, such as `device: {example}`"));
             }
             Backend::AfXdp => pktio::tun::check_name(self.device()).map_err(|error| error.to_string())?,
-            Backend::Dpdk => {
-                if self.addresses.is_empty() {
-                    return Err("the backend dpdk needs addresses, such as `addresses: [10.0.0.1/24]`".into());
-                }
-            }
+            Backend::Dpdk => self.check_dpdk()?,
         }
         if backend != Backend::Dpdk {
             let hint = "the kernel's addresses and routes count";
             has(!self.addresses.is_empty(), "addresses", hint)?;
             has(!self.gateways.is_empty(), "gateways", hint)?;
+            has(self.mtu.is_some(), "mtu", "the device's counts")?;
         }
         if backend != Backend::AfXdp {
             has(self.busy_poll, "busy_poll", "it is for af_xdp")?;
@@ -118,6 +138,28 @@ impl InterfaceConfig {
         }
         if self.queues == Some(0) {
             return Err("queues must be at least 1".into());
+        }
+        Ok(())
+    }
+
+    /// What the kernel knows of its own interfaces has to be said here, and to make sense.
+    fn check_dpdk(&self) -> Result<(), String> {
+        if self.addresses.is_empty() {
+            return Err("the backend dpdk needs addresses, such as `addresses: [10.0.0.1/24]`".into());
+        }
+        if let Some(mtu) = self.mtu.filter(|mtu| !MTU.contains(mtu)) {
+            return Err(format!("mtu {mtu} is not between {} and {}", MTU.start(), MTU.end()));
+        }
+        for (number, gateway) in self.gateways.iter().enumerate() {
+            let same_family = |other: &IpAddr| other.is_ipv4() == gateway.is_ipv4();
+            if self.gateways[..number].iter().any(same_family) {
+                return Err(format!("gateways: {gateway} is the second of its family"));
+            }
+            let network = |own: &Cidr| Cidr::new(*gateway, own.prefix()).map(|cidr| cidr.network());
+            let on_link = |own: &Cidr| same_family(&own.address()) && network(own) == Some(own.network());
+            if !self.addresses.iter().any(on_link) {
+                return Err(format!("gateways: {gateway} is on the link of none of the addresses"));
+            }
         }
         Ok(())
     }
@@ -158,6 +200,24 @@ mod tests {
             (r#"{"backend": "af_xdp", "device": "e", "addresses": ["10.0.0.1/24"]}"#, "kernel's addresses"),
             (r#"{"backend": "dpdk", "device": "net_null0"}"#, "addresses: ["),
             (r#"{"backend": "dpdk", "device": "d", "addresses": ["10.0.0.1"]}"#, "10.45.0.0/16"),
+            (
+                r#"{"backend": "dpdk", "device": "d", "addresses": ["10.0.0.1/24"], "mtu": 9001}"#,
+                "1280 and 9000",
+            ),
+            (
+                r#"{"backend": "dpdk", "device": "d", "addresses": ["10.0.0.1/24"], "queues": 2}"#,
+                "for af_xdp",
+            ),
+            (
+                r#"{"backend": "dpdk", "device": "d", "addresses": ["10.0.0.1/24"], "gateways": ["10.0.1.9"]}"#,
+                "10.0.1.9 is on the link of none",
+            ),
+            (
+                r#"{"backend": "dpdk", "device": "d", "addresses": ["10.0.0.1/24"],
+                    "gateways": ["10.0.0.8", "10.0.0.9"]}"#,
+                "10.0.0.9 is the second",
+            ),
+            (r#"{"backend": "af_xdp", "device": "e", "mtu": 1500}"#, "the device's counts"),
             (r#"{"device": "eth0"}"#, "backend: af_xdp"),
             (r#"{"busy_poll": true}"#, "af_xdp"),
         ] {

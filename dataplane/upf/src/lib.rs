@@ -108,7 +108,7 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
     let opened = ports::open(&config).await?;
     // After the N6 devices, whose addresses are among them.
     let addresses = net::link::local_addresses().map_err(StartError::Addresses)?;
-    let guard = Arc::new(Guard::new(&config, addresses));
+    let guard = Arc::new(Guard::new(&config, addresses.into_iter().chain(config.own_addresses())));
     let socket = net::udp::bind(config.pfcp)
         .await
         .map_err(|error| StartError::Pfcp { address: config.pfcp, error })?;
@@ -118,7 +118,6 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
     let (event_sender, events) = mpsc::channel(EVENTS);
     let epoch = net::time::now_std();
     let mut workers = Vec::new();
-    let gtpu = opened.gtpu;
     let readers = |input| opened.workers.iter().filter(|worker| worker.inputs.contains(&input)).count();
     let shared =
         readers(Input::N3) > 1 || (0..config.dnn.len()).any(|network| readers(Input::N6(network)) > 1);
@@ -127,7 +126,7 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
             number,
             Arc::clone(&tables),
             Arc::clone(&stats),
-            gtpu.local(),
+            opened.local,
             ports.n6.len(),
             event_sender.clone(),
             Arc::clone(&guard),
@@ -140,7 +139,7 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
 
     let (query_sender, queries) = mpsc::channel(QUERIES);
     let (stop, stopped) = watch::channel(false);
-    let wiring = Wiring { socket, gtpu, tables, events, queries, stop: stopped };
+    let wiring = Wiring { socket, gtpu: opened.gtpu, tables, events, queries, stop: stopped };
     let n4 = tokio::spawn(n4::serve(Arc::clone(&config), wiring));
     let handle = Handle { stats, queries: query_sender, config };
     Ok(Upf { handle, stop, n4: Some(n4), workers, networks: opened.networks, _tables: opened.tables })

@@ -3,9 +3,16 @@
 //! With the kernel everywhere there are two workers, one for what comes from N3 and one for what comes from N6.
 //! Where a backend has queues, each worker has its share of every such interface's queues and takes a packet all the
 //! way, so that workers have nothing in common; ports of the kernel's are then read by the first worker, and written
-//! by all.
+//! by all. A device of DPDK's has one queue, so that with one of them there is one worker.
+
+#[cfg(feature = "dpdk")]
+mod dpdk;
+#[cfg(not(feature = "dpdk"))]
+#[path = "ports/without_dpdk.rs"]
+mod dpdk;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pktio::Port;
@@ -30,7 +37,7 @@ pub enum PortError {
     #[error("cannot serve GTP-U on {address} (upf.gtpu): {error}")]
     Gtpu {
         /// Address asked for.
-        address: std::net::SocketAddr,
+        address: SocketAddr,
         /// What the system said.
         error: io::Error,
     },
@@ -52,6 +59,16 @@ pub enum PortError {
         place: String,
         /// What failed.
         error: io::Error,
+    },
+    /// DPDK, or a device of it.
+    #[error("{place}: {error}; {hint}")]
+    Dpdk {
+        /// Where it is configured.
+        place: String,
+        /// What failed.
+        error: String,
+        /// What to do about it.
+        hint: &'static str,
     },
     /// A backend that this build does not have.
     #[error("{place}: this program was built without the backend dpdk; build it with `--features dpdk`")]
@@ -75,8 +92,10 @@ pub struct WorkerPorts {
 pub struct Opened {
     /// One per worker.
     pub workers: Vec<WorkerPorts>,
-    /// The kernel's socket on N3: the N4 task's, and the slow path of the workers.
-    pub gtpu: UdpPort,
+    /// What the N4 task sends through on N3.
+    pub gtpu: Box<dyn Port>,
+    /// Our address on N3.
+    pub local: SocketAddr,
     /// TUN devices, which exist as long as this.
     pub networks: Vec<N6>,
     /// Followers of the kernel's tables, which end with this.
@@ -92,23 +111,17 @@ struct AfXdp<'a> {
 }
 
 impl<'a> AfXdp<'a> {
-    /// Opens the interface if that is its backend.
     fn open(
         place: String,
         config: &'a InterfaceConfig,
         selects: &[Select],
-    ) -> Result<Option<AfXdp<'a>>, PortError> {
-        match config.backend {
-            Backend::Kernel => return Ok(None),
-            Backend::Dpdk => return Err(PortError::NotBuilt { place }),
-            Backend::AfXdp => {}
-        }
+    ) -> Result<Box<AfXdp<'a>>, PortError> {
         let interface = match Interface::open(config.device(), config.vlan, selects) {
             Ok(interface) => interface,
             Err(error) => return Err(PortError::AfXdp { place, error }),
         };
         match KernelTables::follow(interface.device().index) {
-            Ok(tables) => Ok(Some(AfXdp { place, config, interface, tables })),
+            Ok(tables) => Ok(Box::new(AfXdp { place, config, interface, tables })),
             Err(error) => Err(PortError::Routing { place, error }),
         }
     }
@@ -153,53 +166,126 @@ impl<'a> AfXdp<'a> {
     }
 }
 
-/// One data network's interface.
+/// N3 before workers get their ports.
+enum N3<'a> {
+    Kernel(UdpPort),
+    /// With the kernel's socket, as its slow path.
+    AfXdp(Box<AfXdp<'a>>, UdpPort),
+    /// The one worker's, and the N4 task's.
+    Dpdk(Option<Box<dyn Port>>, Box<dyn Port>),
+}
+
+/// One data network's interface before workers get their ports.
 enum Network<'a> {
     /// Position in `Opened::networks`.
     Tun(usize),
     AfXdp(Box<AfXdp<'a>>),
+    /// The one worker's.
+    Dpdk(Option<Box<dyn Port>>),
 }
 
 /// Opens everything in the calling thread's network namespace.
 pub async fn open(config: &Config) -> Result<Opened, PortError> {
+    dpdk::start(config)?;
     let (mut networks, mut tuns) = (Vec::new(), Vec::new());
     for dnn in &config.dnn {
         let place = format!("upf.dnn {}: n6", dnn.name);
-        networks.push(match AfXdp::open(place, &dnn.n6, &pools(dnn))? {
-            Some(interface) => Network::AfXdp(Box::new(interface)),
-            None => {
+        networks.push(match dnn.n6.backend {
+            Backend::Kernel => {
                 tuns.push(n6::set_up(dnn).await?);
                 Network::Tun(tuns.len() - 1)
             }
+            Backend::AfXdp => Network::AfXdp(AfXdp::open(place, &dnn.n6, &pools(dnn))?),
+            Backend::Dpdk => Network::Dpdk(Some(dpdk::n6(&place, &dnn.n6)?)),
         });
     }
-    let gtpu =
-        UdpPort::bind(config.gtpu, false).map_err(|error| PortError::Gtpu { address: config.gtpu, error })?;
-    let select = Select::Udp(config.gtpu.ip(), config.gtpu.port());
-    let n3 = AfXdp::open("upf.n3".to_owned(), &config.n3, &[select])?;
-
-    let with_queues = || n3.iter().chain(networks.iter().filter_map(Network::af_xdp));
-    let workers = match with_queues().map(AfXdp::queues).min() {
-        None => by_direction(&gtpu, &tuns),
-        Some(workers) => (0..workers)
-            .map(|worker| by_queue((worker, workers), n3.as_ref(), &networks, &gtpu, &tuns))
-            .collect::<Result<_, _>>()?,
+    let mut n3 = N3::open(config)?;
+    let af_xdp = n3.af_xdp().into_iter().chain(networks.iter().filter_map(Network::af_xdp));
+    let dpdk =
+        matches!(n3, N3::Dpdk(..)) || networks.iter().any(|network| matches!(network, Network::Dpdk(_)));
+    let queues = af_xdp.map(AfXdp::queues).chain(dpdk.then_some(1)).min();
+    let workers = match (&n3, queues) {
+        (N3::Kernel(gtpu), None) => by_direction(gtpu, &tuns),
+        (_, queues) => {
+            let workers = queues.unwrap_or(1);
+            (0..workers)
+                .map(|worker| by_queue((worker, workers), &mut n3, &mut networks, &tuns))
+                .collect::<Result<_, _>>()?
+        }
     };
-    let af_xdp = networks.into_iter().filter_map(|network| match network {
-        Network::AfXdp(interface) => Some(interface.tables),
-        Network::Tun(_) => None,
-    });
-    let tables = n3.into_iter().map(|interface| interface.tables).chain(af_xdp).collect();
-    Ok(Opened { workers, gtpu, networks: tuns, tables })
+    let mut tables: Vec<_> = networks.into_iter().filter_map(Network::tables).collect();
+    let (gtpu, local): (Box<dyn Port>, _) = match n3 {
+        N3::Kernel(gtpu) => {
+            let local = gtpu.local();
+            (Box::new(gtpu), local)
+        }
+        N3::AfXdp(interface, gtpu) => {
+            tables.push(interface.tables);
+            let local = gtpu.local();
+            (Box::new(gtpu), local)
+        }
+        N3::Dpdk(_, outbox) => (outbox, config.gtpu),
+    };
+    Ok(Opened { workers, gtpu, local, networks: tuns, tables })
+}
+
+impl<'a> N3<'a> {
+    fn open(config: &'a Config) -> Result<N3<'a>, PortError> {
+        let place = "upf.n3".to_owned();
+        let socket = || {
+            UdpPort::bind(config.gtpu, false).map_err(|error| PortError::Gtpu { address: config.gtpu, error })
+        };
+        match config.n3.backend {
+            Backend::Kernel => Ok(N3::Kernel(socket()?)),
+            Backend::AfXdp => {
+                let gtpu = socket()?;
+                let select = Select::Udp(config.gtpu.ip(), config.gtpu.port());
+                Ok(N3::AfXdp(AfXdp::open(place, &config.n3, &[select])?, gtpu))
+            }
+            Backend::Dpdk => {
+                let (port, outbox) = dpdk::n3(&config.n3, config.gtpu)?;
+                Ok(N3::Dpdk(Some(port), Box::new(outbox)))
+            }
+        }
+    }
+
+    fn af_xdp(&self) -> Option<&AfXdp<'a>> {
+        match self {
+            N3::AfXdp(interface, _) => Some(interface),
+            N3::Kernel(_) | N3::Dpdk(..) => None,
+        }
+    }
+
+    /// The port of worker number `worker` of `workers`.
+    fn port(&mut self, worker: u32, workers: u32, memory: &mut Memory) -> Result<Box<dyn Port>, PortError> {
+        match self {
+            N3::Kernel(gtpu) => Ok(Box::new(gtpu.share())),
+            N3::AfXdp(interface, gtpu) => interface.n3(worker, workers, memory, gtpu),
+            N3::Dpdk(port, _) => port.take().ok_or_else(|| one_worker("upf.n3")),
+        }
+    }
 }
 
 impl<'a> Network<'a> {
     fn af_xdp(&self) -> Option<&AfXdp<'a>> {
         match self {
             Network::AfXdp(interface) => Some(interface),
-            Network::Tun(_) => None,
+            Network::Tun(_) | Network::Dpdk(_) => None,
         }
     }
+
+    fn tables(self) -> Option<KernelTables> {
+        match self {
+            Network::AfXdp(interface) => Some(interface.tables),
+            Network::Tun(_) | Network::Dpdk(_) => None,
+        }
+    }
+}
+
+/// A port that was given away already; there is one worker wherever there is one of DPDK's.
+fn one_worker(place: &str) -> PortError {
+    let error = "the device has a queue for one worker".to_owned();
+    PortError::Dpdk { place: place.to_owned(), error, hint: "this is a defect" }
 }
 
 /// What comes to a data network's UEs.
@@ -222,33 +308,31 @@ fn by_direction(gtpu: &UdpPort, tuns: &[N6]) -> Vec<WorkerPorts> {
 /// A worker with its share of the queues.
 fn by_queue(
     (worker, workers): (u32, u32),
-    n3: Option<&AfXdp<'_>>,
-    networks: &[Network<'_>],
-    gtpu: &UdpPort,
+    n3: &mut N3<'_>,
+    networks: &mut [Network<'_>],
     tuns: &[N6],
 ) -> Result<WorkerPorts, PortError> {
-    let interfaces = || n3.into_iter().chain(networks.iter().filter_map(Network::af_xdp));
-    let sockets = interfaces().map(|interface| interface.queues().div_ceil(workers) as usize).sum();
-    let devices = interfaces().map(|interface| interface.interface.device());
-    let mut memory =
-        Memory::new(sockets, devices).map_err(|error| PortError::AfXdp { place: "upf".to_owned(), error })?;
-    let (first, mut inputs) = (worker == 0, Vec::new());
-    let n3 = match n3 {
-        Some(interface) => interface.n3(worker, workers, &mut memory, gtpu)?,
-        None => Box::new(gtpu.share()),
+    let mut memory = {
+        let interfaces = || n3.af_xdp().into_iter().chain(networks.iter().filter_map(Network::af_xdp));
+        let sockets = interfaces().map(|interface| interface.queues().div_ceil(workers) as usize).sum();
+        Memory::new(sockets, interfaces().map(|interface| interface.interface.device()))
+            .map_err(|error| PortError::AfXdp { place: "upf".to_owned(), error })?
     };
+    let (first, mut inputs) = (worker == 0, Vec::new());
+    if first || n3.af_xdp().is_some() {
+        inputs.push(Input::N3);
+    }
+    let n3 = n3.port(worker, workers, &mut memory)?;
     let mut n6: Vec<Box<dyn Port>> = Vec::new();
-    for (number, network) in networks.iter().enumerate() {
-        match network {
-            Network::AfXdp(interface) => n6.push(interface.n6(worker, workers, &mut memory)?),
-            Network::Tun(at) => n6.push(Box::new(tuns[*at].tun.share())),
-        }
+    for (number, network) in networks.iter_mut().enumerate() {
         if first || network.af_xdp().is_some() {
             inputs.push(Input::N6(number));
         }
-    }
-    if first || interfaces().any(|interface| interface.place == "upf.n3") {
-        inputs.insert(0, Input::N3);
+        n6.push(match network {
+            Network::AfXdp(interface) => interface.n6(worker, workers, &mut memory)?,
+            Network::Tun(at) => Box::new(tuns[*at].tun.share()),
+            Network::Dpdk(port) => port.take().ok_or_else(|| one_worker("upf.dnn"))?,
+        });
     }
     Ok(WorkerPorts { name: format!("upf-{worker}"), ports: Ports { n3, n6 }, inputs })
 }

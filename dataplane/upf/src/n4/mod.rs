@@ -31,7 +31,6 @@ use pfcp::{
     NodeReportType, NtpSeconds, OuterHeaderCreation, RemoteGtpuPeer, SmReqFlags, UpFunctionFeatures,
     UserPlanePathReport,
 };
-use pktio::udp::UdpPort;
 use pktio::{Batch, Port};
 use serde_json::Value;
 use telemetry::counters::{Counter, Family};
@@ -99,8 +98,8 @@ pub enum Query {
 pub struct Wiring {
     /// N4 socket.
     pub socket: UdpSocket,
-    /// Port for End Markers.
-    pub gtpu: UdpPort,
+    /// Port for End Markers and path management.
+    pub gtpu: Box<dyn Port>,
     /// Tables of the workers.
     pub tables: Arc<Tables>,
     /// What packets report.
@@ -139,7 +138,7 @@ struct Server {
     associations: HashMap<IpAddr, Association>,
     node_id: NodeId,
     recovery_time_stamp: NtpSeconds,
-    gtpu: UdpPort,
+    gtpu: Box<dyn Port>,
     end_marker: Batch,
     /// End Markers that wait until workers have gone on, with the time they were asked for.
     end_markers: VecDeque<(Ticket, u64, Vec<OuterHeaderCreation>)>,

@@ -1,0 +1,25 @@
+//! In place of `dpdk` in a program that was built without it.
+
+use std::net::SocketAddr;
+
+use pktio::Port;
+use pktio::outbox::Outbox;
+
+use super::PortError;
+use crate::config::Config;
+use crate::interface::InterfaceConfig;
+
+/// Nothing to start.
+pub fn start(_: &Config) -> Result<(), PortError> {
+    Ok(())
+}
+
+/// Refused.
+pub fn n3(_: &InterfaceConfig, _: SocketAddr) -> Result<(Box<dyn Port>, Outbox), PortError> {
+    Err(PortError::NotBuilt { place: "upf.n3".to_owned() })
+}
+
+/// Refused.
+pub fn n6(place: &str, _: &InterfaceConfig) -> Result<Box<dyn Port>, PortError> {
+    Err(PortError::NotBuilt { place: place.to_owned() })
+}
