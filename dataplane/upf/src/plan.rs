@@ -147,10 +147,12 @@ pub enum Action {
     Buffer,
     /// Send on.
     Forward(Forward),
-    /// Answer web requests with another place to go; all else is dropped.
+    /// Of uplink packets: answer web requests with another place to go; all else is dropped.
     RedirectUrl(String),
-    /// Send on to another address instead of the packet's own.
+    /// Of uplink packets: send on to another address instead of the packet's own.
     RedirectAddress(IpAddr, Forward),
+    /// Of downlink packets: send on what answers redirected traffic; all else is dropped.
+    Answers(Forward),
 }
 
 /// A way out.

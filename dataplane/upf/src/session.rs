@@ -18,6 +18,7 @@ use classifier::session::{Entrance, Rows};
 use classifier::{Classifier, Key, Prefix, Rule, Side};
 use telemetry::worker::Totals;
 
+use crate::pipeline::redirect::UrlRedirect;
 use crate::plan::{
     Action, Container, Destination, Direction, Enforcement, Forward, Mark, MarkKind, Measure, Pdr, Place,
     Plan, PlanError,
@@ -150,7 +151,7 @@ pub mod kind {
     pub const TUNNEL: u16 = 2;
     /// To a data network.
     pub const NETWORK: u16 = 3;
-    /// To whoever answers or rewrites: not forwarded as it is.
+    /// Answered with a redirection, which [`super::Entry::teid`] is the number of.
     pub const REDIRECT: u16 = 4;
     /// Further entry: a meter that drops.
     pub const METER: u16 = 0;
@@ -162,6 +163,10 @@ pub mod kind {
     pub const COPY_TUNNEL: u16 = 3;
     /// Further entry: a copy to a data network.
     pub const COPY_NETWORK: u16 = 4;
+    /// Further entry: the number of the address that packets go to instead of their own.
+    pub const ADDRESS: u16 = 5;
+    /// Further entry: the gauge of packets that were dropped since the rules changed, whose first one is worth a word.
+    pub const NOTICE: u16 = 6;
     /// No further entry.
     pub const END: u16 = 7;
 }
@@ -186,6 +191,10 @@ pub mod flag {
     pub const TOS: u16 = 1 << 10;
     /// Of a gauge: packets beyond the mark are dropped.
     pub const QUOTA: u16 = 1 << 11;
+    /// Destinations are replaced on the way out, sources on the way back.
+    pub const TRANSLATE: u16 = 1 << 12;
+    /// Only answers to redirected packets pass.
+    pub const ANSWERS: u16 = 1 << 13;
 }
 
 impl Entry {
@@ -226,6 +235,10 @@ pub enum Policy {
     Rows(Rows),
     /// Many rules, or the classifier that the configuration names.
     Classifier(Box<dyn Classifier>),
+    /// No rules: what a redirection answers with.
+    Redirect(UrlRedirect),
+    /// No rules: the address that packets are redirected to.
+    Address(IpAddr),
 }
 
 /// What a cell of a session's state is for.
@@ -239,6 +252,8 @@ enum Use {
     Guarantee { qer: u32, direction: Direction },
     /// A mark of a URR.
     Gauge { urr: u32, measure: Measure, kind: MarkKind },
+    /// Packets that a PDR's FAR drops and tells of.
+    Notice { pdr: u16 },
 }
 
 /// Lines of state and what their cells are for.
@@ -405,6 +420,8 @@ pub(crate) struct Assembly<'a> {
     pub plan: &'a Plan,
     pub state: &'a mut State,
     pub peers: &'a mut dyn Peers,
+    /// Numbers of what PDRs redirect to, by identifier of the PDR.
+    pub targets: &'a [(u16, u32)],
 }
 
 impl Assembly<'_> {
@@ -483,7 +500,21 @@ impl Assembly<'_> {
             Action::Forward(forward) => {
                 self.forward(&mut entry, forward, [kind::TUNNEL, kind::NETWORK])?;
             }
-            Action::RedirectUrl(_) | Action::RedirectAddress(..) => entry.flags = kind::REDIRECT,
+            Action::RedirectUrl(_) => {
+                entry.flags = kind::REDIRECT;
+                entry.teid = self.target(pdr)?;
+            }
+            Action::RedirectAddress(_, forward) => {
+                self.forward(&mut entry, forward, [kind::TUNNEL, kind::NETWORK])?;
+                entry.flags |= flag::TRANSLATE;
+            }
+            Action::Answers(forward) => {
+                self.forward(&mut entry, forward, [kind::TUNNEL, kind::NETWORK])?;
+                entry.flags |= flag::ANSWERS;
+            }
+        }
+        if pdr.direction == Direction::Downlink && place == Place::Native && self.translates() {
+            entry.flags |= flag::TRANSLATE;
         }
         if pdr.direction == Direction::Uplink {
             entry.flags |= flag::UPLINK;
@@ -518,6 +549,18 @@ impl Assembly<'_> {
             further.push(Entry { flags: kind::END, ..Entry::NONE });
         }
         Ok(entry)
+    }
+
+    fn target(&self, pdr: &Pdr) -> Result<u32, PlanError> {
+        let found = self.targets.iter().find(|(id, _)| *id == pdr.id);
+        found.map(|(_, number)| *number).ok_or(PlanError::Invalid("a redirection without its target"))
+    }
+
+    /// Whether packets of the session are redirected to an address.
+    fn translates(&self) -> bool {
+        // Without any target, which is nearly always, there is nothing to look through.
+        let mut pdrs = self.plan.pdrs.iter().filter(|_| !self.targets.is_empty());
+        pdrs.any(|pdr| matches!(pdr.action, Action::RedirectAddress(..)))
     }
 
     fn forward(&mut self, entry: &mut Entry, forward: &Forward, kinds: [u16; 2]) -> Result<(), PlanError> {
@@ -585,6 +628,13 @@ impl Assembly<'_> {
         }
         // Quotas are looked at before anything is charged.
         out.sort_by_key(|entry| !entry.is(flag::QUOTA));
+        if matches!(pdr.action, Action::RedirectAddress(..)) {
+            out.push(Entry { teid: self.target(pdr)?, flags: kind::ADDRESS, ..Entry::NONE });
+        }
+        if pdr.action == Action::Drop && pdr.notify && pdr.direction == Direction::Downlink {
+            let account = self.state.cell(Use::Notice { pdr: pdr.id })?;
+            out.push(Entry { account, flags: kind::NOTICE, ..Entry::NONE });
+        }
         let plain = meters.len() <= 2 && meters.iter().all(|(kind, _)| *kind == kind::METER);
         if plain && out.is_empty() && pdr.duplicates.is_empty() {
             return Ok(out);
@@ -623,6 +673,8 @@ impl State {
             let cell = at as u8;
             match used {
                 Use::Account { .. } => {}
+                // The rules change: the next packet is worth a word again.
+                Use::Notice { .. } => cells.set(cell, [0, 1]),
                 Use::Meter { qer, direction } | Use::Guarantee { qer, direction } => {
                     let Some(qer) = plan.qers.iter().find(|known| known.id == *qer) else { continue };
                     let enforcement = enforcement(qer, *direction);
@@ -717,6 +769,7 @@ impl Policy {
                 classifier.classify(std::slice::from_ref(key), &mut verdict);
                 verdict[0]
             }
+            Policy::Redirect(_) | Policy::Address(_) => None,
         }
     }
 }

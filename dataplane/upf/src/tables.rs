@@ -15,7 +15,9 @@ use classifier::{Backend, Filter, Prefix, Rule, Side};
 
 use crate::config::Config;
 pub use crate::mailbox::{Command, Mailbox};
-use crate::plan::{Place, Plan, PlanError};
+use crate::pipeline::redirect::UrlRedirect;
+use crate::pipeline::translate::{self, Translations};
+use crate::plan::{Action, Place, Plan, PlanError};
 use crate::rcu::{Bin, Block, Cell, Domain, Guard, Lines, Queue, Slots, Ticket};
 use crate::routes::{Network, Routes};
 use crate::session::{self, Assembly, Endpoint, Key64, Policy, Route, Session, State};
@@ -119,6 +121,8 @@ pub struct Tables {
     routes: Cell<Routes<u32>>,
     policies: Chunked<Cell<Policy>>,
     peers: Chunked<[AtomicU64; 4]>,
+    /// Flows that are redirected to an address.
+    pub translations: Translations,
     mailboxes: std::sync::Mutex<Vec<std::sync::Weak<Mailbox>>>,
     held_octets: Arc<AtomicUsize>,
     /// Taken by the one writer.
@@ -169,6 +173,7 @@ impl Tables {
             routes: Cell::new(&domain),
             policies: (0..POLICIES / POLICY_CHUNK).map(|_| OnceLock::new()).collect(),
             peers: (0..PEERS / PEER_CHUNK).map(|_| OnceLock::new()).collect(),
+            translations: Translations::new(translate::ENTRIES),
             mailboxes: std::sync::Mutex::new(Vec::new()),
             held_octets: Arc::default(),
             arena: std::sync::Mutex::new(Some(arena)),
@@ -528,7 +533,7 @@ impl Writer {
         if session.buffered {
             self.tables.post(Command::Release(session.seid));
         }
-        session.buffered |= plan.pdrs.iter().any(|pdr| pdr.action == crate::plan::Action::Buffer);
+        session.buffered |= plan.pdrs.iter().any(|pdr| pdr.action == Action::Buffer);
         Ok(())
     }
 
@@ -579,18 +584,20 @@ impl Writer {
         let mut state = session.state.clone();
         state.forget_urrs(|id| plan.urrs.iter().any(|urr| urr.id == id));
         let known = state.cells();
-        let places = match self.assemble(plan, &mut state) {
+        let targets = self.targets(plan)?;
+        let numbers = || targets.iter().map(|(_, number)| *number).collect();
+        let places = match self.assemble(plan, &mut state, &targets) {
             Ok(places) => places,
             Err(error) => {
                 let peers = std::mem::take(&mut self.peers.taken);
-                self.give_up(Vec::new(), peers);
+                self.give_up(numbers(), peers);
                 return Err(error);
             }
         };
         let mut prepared = Prepared {
             blocks: Vec::new(),
             state,
-            policies: Vec::new(),
+            policies: numbers(),
             peers: std::mem::take(&mut self.peers.taken),
         };
         let result = self.place_state(session, &mut prepared.state, known);
@@ -614,9 +621,36 @@ impl Writer {
         Ok(prepared)
     }
 
+    /// Numbers of what PDRs redirect to, by identifier of the PDR. They are given up like policies.
+    fn targets(&mut self, plan: &Plan) -> Result<Vec<(u16, u32)>, PlanError> {
+        let mut out = Vec::new();
+        for pdr in &plan.pdrs {
+            let target = match &pdr.action {
+                Action::RedirectUrl(url) => UrlRedirect::new(url)
+                    .map(Policy::Redirect)
+                    .map_err(|_| PlanError::Invalid("a URL that no answer can name")),
+                Action::RedirectAddress(address, _) => Ok(Policy::Address(*address)),
+                _ => continue,
+            };
+            match target.and_then(|target| self.add(target, None)) {
+                Ok(number) => out.push((pdr.id, number)),
+                Err(error) => {
+                    self.give_up(out.into_iter().map(|(_, number)| number).collect(), Vec::new());
+                    return Err(error);
+                }
+            }
+        }
+        Ok(out)
+    }
+
     /// Entries and rules of all places.
-    fn assemble(&mut self, plan: &Plan, state: &mut State) -> Result<Vec<Assembled>, PlanError> {
-        let mut assembly = Assembly { plan, state, peers: &mut self.peers };
+    fn assemble(
+        &mut self,
+        plan: &Plan,
+        state: &mut State,
+        targets: &[(u16, u32)],
+    ) -> Result<Vec<Assembled>, PlanError> {
+        let mut assembly = Assembly { plan, state, peers: &mut self.peers, targets };
         let mut places = Vec::with_capacity(plan.arrivals.len());
         for arrival in &plan.arrivals {
             let (entries, rules) = assembly.entries(arrival.place, &arrival.rules)?;

@@ -56,7 +56,6 @@ pub enum UrlError {
 #[derive(Debug, Clone)]
 pub struct UrlRedirect {
     response: Box<[u8]>,
-    secret: u64,
 }
 
 /// A segment to answer, and what the answer needs to know of it.
@@ -77,9 +76,8 @@ struct Answer<'a> {
 }
 
 impl UrlRedirect {
-    /// Redirects to `url`. `secret` is what initial sequence numbers cannot be guessed without; all workers need the
-    /// same one.
-    pub fn new(url: &str, secret: u64) -> Result<UrlRedirect, UrlError> {
+    /// Redirects to `url`.
+    pub fn new(url: &str) -> Result<UrlRedirect, UrlError> {
         if url.is_empty() || url.len() > URL_MAX {
             return Err(UrlError::Length);
         }
@@ -92,25 +90,26 @@ impl UrlRedirect {
             "HTTP/1.1 302 Found\r\nLocation: {url}\r\nCache-Control: no-store\r\nContent-Length: 0\r\n\
              Connection: close\r\n\r\n"
         );
-        Ok(UrlRedirect { response: response.into_bytes().into(), secret })
+        Ok(UrlRedirect { response: response.into_bytes().into() })
     }
 
     /// Writes the answer to a UE's packet into `out` and returns its length. `None`: nothing is to be said, or `out`
-    /// has no room for it ([`ANSWER_MAX`] is always enough).
-    pub fn answer(&self, packet: &[u8], out: &mut [u8]) -> Option<usize> {
+    /// has no room for it ([`ANSWER_MAX`] is always enough). `secret` is what initial sequence numbers cannot be guessed
+    /// without; all workers need the same one.
+    pub fn answer(&self, packet: &[u8], secret: u64, out: &mut [u8]) -> Option<usize> {
         let segment = Segment::parse(packet)?;
-        let answer = self.reply(&segment)?;
+        let answer = self.reply(&segment, secret)?;
         segment.write(&answer, out)
     }
 
-    fn reply(&self, segment: &Segment<'_>) -> Option<Answer<'_>> {
+    fn reply(&self, segment: &Segment<'_>, secret: u64) -> Option<Answer<'_>> {
         let flags = segment.tcp.flags();
         if flags & RST != 0 {
             return None;
         }
         let web = HTTP_PORTS.contains(&segment.ports.1);
         let next = segment.tcp.sequence().wrapping_add(segment.length);
-        let ours = self.sequence(segment);
+        let ours = segment.initial(secret);
         let acknowledged = segment.tcp.acknowledgement();
         let answer = |sequence, flags, data| Answer { sequence, acknowledged: next, flags, data };
         if flags & SYN != 0 {
@@ -141,13 +140,6 @@ impl UrlRedirect {
             at => Some(answer(at, RST, &[])),
         }
     }
-
-    /// Our initial sequence number in a connection.
-    fn sequence(&self, segment: &Segment<'_>) -> u32 {
-        let mut hasher = DefaultHasher::new();
-        (self.secret, segment.flow.source, segment.flow.destination, segment.ports).hash(&mut hasher);
-        hasher.finish() as u32
-    }
 }
 
 impl<'a> Segment<'a> {
@@ -174,6 +166,13 @@ impl<'a> Segment<'a> {
         let flags = u32::from(tcp.flags() & SYN != 0) + u32::from(tcp.flags() & FIN != 0);
         let length = tcp.payload().len() as u32 + flags;
         Some(Segment { flow, tcp, ports, length })
+    }
+
+    /// Our initial sequence number in the segment's connection.
+    fn initial(&self, secret: u64) -> u32 {
+        let mut hasher = DefaultHasher::new();
+        (secret, self.flow.source, self.flow.destination, self.ports).hash(&mut hasher);
+        hasher.finish() as u32
     }
 
     /// Writes an IP packet back to where the segment came from.
@@ -218,6 +217,7 @@ impl<'a> Segment<'a> {
 mod tests {
     use super::*;
 
+    const SECRET: u64 = 99;
     const URL: &str = "http://portal.example/top-up?id=7";
 
     /// A segment as a UE sends it; `v6` says in which family.
@@ -244,7 +244,7 @@ mod tests {
     /// The answer: sequence, acknowledgement, flags, data. Addresses, ports and checksums are checked.
     fn ask(redirect: &UrlRedirect, packet: &[u8]) -> Option<(u32, u32, u8, Vec<u8>)> {
         let mut out = [0; ANSWER_MAX];
-        let length = redirect.answer(packet, &mut out)?;
+        let length = redirect.answer(packet, SECRET, &mut out)?;
         let asked = Flow::parse(packet).unwrap();
         let reply = Flow::parse(&out[..length]).unwrap();
         assert_eq!(
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_browser_is_sent_elsewhere() {
-        let redirect = UrlRedirect::new(URL, 99).unwrap();
+        let redirect = UrlRedirect::new(URL).unwrap();
         for v6 in [false, true] {
             let (ours, next, flags, data) = ask(&redirect, &segment(v6, 80, 1000, 0, SYN, &[])).unwrap();
             assert_eq!((next, flags, data.len()), (1001, SYN | ACK, 0));
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn leaving_without_a_request_is_acknowledged() {
-        let redirect = UrlRedirect::new(URL, 99).unwrap();
+        let redirect = UrlRedirect::new(URL).unwrap();
         let (ours, ..) = ask(&redirect, &segment(false, 8080, 5, 0, SYN, &[])).unwrap();
         let first = ours.wrapping_add(1);
         let fin = ask(&redirect, &segment(false, 8080, 6, first, FIN | ACK, &[])).unwrap();
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn other_connections_are_reset_and_resets_are_not_answered() {
-        let redirect = UrlRedirect::new(URL, 99).unwrap();
+        let redirect = UrlRedirect::new(URL).unwrap();
         let syn = ask(&redirect, &segment(false, 443, 7, 0, SYN, b"early")).unwrap();
         assert_eq!(syn, (0, 13, RST | ACK, vec![]));
         // A connection from before, to either port; and who guesses at our sequence number.
@@ -316,9 +316,11 @@ mod tests {
 
     #[test]
     fn sequence_numbers_depend_on_the_secret_and_the_connection() {
+        let redirect = UrlRedirect::new(URL).unwrap();
         let number = |secret, port| {
-            let redirect = UrlRedirect::new(URL, secret).unwrap();
-            ask(&redirect, &segment(false, port, 1, 0, SYN, &[])).unwrap().0
+            let (mut out, syn) = ([0; ANSWER_MAX], segment(false, port, 1, 0, SYN, &[]));
+            let length = redirect.answer(&syn, secret, &mut out).unwrap();
+            Tcp::new(&out[20..length]).unwrap().sequence()
         };
         assert_eq!(number(1, 80), number(1, 80));
         assert_ne!(number(1, 80), number(2, 80));
@@ -327,24 +329,24 @@ mod tests {
 
     #[test]
     fn damaged_segments_and_small_buffers_are_survived() {
-        let redirect = UrlRedirect::new(&"u".repeat(URL_MAX), 1).unwrap();
+        let redirect = UrlRedirect::new(&"u".repeat(URL_MAX)).unwrap();
         for v6 in [false, true] {
             let (ours, ..) = ask(&redirect, &segment(v6, 80, 1, 0, SYN, &[])).unwrap();
             let request = segment(v6, 80, 2, ours.wrapping_add(1), ACK, b"GET / HTTP/1.0\r\n\r\n");
             let (_, _, _, data) = ask(&redirect, &request).unwrap();
             assert_eq!(data.len(), redirect.response.len(), "the longest URL fits");
             for room in 0..ANSWER_MAX {
-                if let Some(length) = redirect.answer(&request, &mut vec![0; room]) {
+                if let Some(length) = redirect.answer(&request, SECRET, &mut vec![0; room]) {
                     assert!(length <= room);
                 }
             }
             for length in 0..request.len() {
-                assert_eq!(redirect.answer(&request[..length], &mut [0; ANSWER_MAX]), None);
+                assert_eq!(redirect.answer(&request[..length], SECRET, &mut [0; ANSWER_MAX]), None);
             }
             for bit in 0..request.len() * 8 {
                 let mut damaged = request.clone();
                 damaged[bit / 8] ^= 1 << (bit % 8);
-                let _ = redirect.answer(&damaged, &mut [0; ANSWER_MAX]);
+                let _ = redirect.answer(&damaged, SECRET, &mut [0; ANSWER_MAX]);
             }
         }
     }
@@ -359,7 +361,7 @@ mod tests {
             ("http://ä/", UrlError::Character),
             ("http://a/\u{7f}", UrlError::Character),
         ] {
-            assert_eq!(UrlRedirect::new(url, 1).unwrap_err(), error, "{url:?}");
+            assert_eq!(UrlRedirect::new(url).unwrap_err(), error, "{url:?}");
         }
     }
 }

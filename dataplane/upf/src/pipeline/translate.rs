@@ -10,8 +10,9 @@
 //! lead to the same server cannot be told apart on the way back: the later one wins. When two flows fall on one entry
 //! the later one wins as well, and the other's answers keep the server's address until its UE sends again.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use packet::checksum::Difference;
@@ -40,16 +41,28 @@ enum Which {
 /// Flows that are redirected to an address.
 #[derive(Debug)]
 pub struct Translations {
-    entries: Box<[Entry]>,
+    /// Made with the first flow.
+    entries: OnceLock<Box<[Entry]>>,
+    size: usize,
     /// Keeps UEs from choosing which flows share an entry.
     secret: u64,
 }
 
 impl Translations {
     /// A table for `entries` flows, a power of two or the next one.
-    pub fn new(entries: usize, secret: u64) -> Translations {
-        let entries = (0..entries.next_power_of_two()).map(|_| Entry::default()).collect();
-        Translations { entries, secret }
+    pub fn new(entries: usize) -> Translations {
+        let secret = RandomState::new().hash_one(entries);
+        Translations { entries: OnceLock::new(), size: entries.next_power_of_two(), secret }
+    }
+
+    /// Whether no flow has ever been redirected.
+    pub fn is_empty(&self) -> bool {
+        self.entries.get().is_none()
+    }
+
+    /// A number of this process that nobody outside knows.
+    pub fn secret(&self) -> u64 {
+        self.secret
     }
 
     /// Sends an uplink packet to `server` instead of its destination, and remembers that. Checksums stay as right as
@@ -68,7 +81,7 @@ impl Translations {
     /// Gives a downlink packet the source that its UE sent to, if its flow is a redirected one; whether it did so.
     /// Later fragments keep the server's address.
     pub fn inbound(&self, packet: &mut [u8]) -> bool {
-        let Ok(flow) = Flow::parse(packet) else { return false };
+        let Some(flow) = Flow::parse(packet).ok().filter(|_| !self.is_empty()) else { return false };
         let Some(port) = ue_port(packet, &flow, Which::Destination) else { return false };
         let hash = self.hash(flow.destination, port, flow.source, flow.protocol);
         let Some(original) = self.recall(hash, flow.source.is_ipv4()) else { return false };
@@ -84,7 +97,8 @@ impl Translations {
     }
 
     fn entry(&self, hash: u64) -> &Entry {
-        &self.entries[hash as usize & (self.entries.len() - 1)]
+        let make = || (0..self.size).map(|_| Entry::default()).collect();
+        &self.entries.get_or_init(make)[hash as usize & (self.size - 1)]
     }
 
     fn remember(&self, hash: u64, original: IpAddr) {
@@ -250,7 +264,7 @@ mod tests {
 
     #[test]
     fn answers_seem_to_come_from_where_the_ue_sent_to() {
-        let table = Translations::new(64, 5);
+        let table = Translations::new(64);
         for (ue, wanted, server) in
             [("10.45.0.2", "192.0.2.1", "198.51.100.7"), ("fd00:45::2", "2001:db8::1", "2001:db8:ffff::7")]
         {
@@ -280,7 +294,7 @@ mod tests {
 
     #[test]
     fn udp_without_checksum_stays_without() {
-        let table = Translations::new(1, 5);
+        let table = Translations::new(1);
         let (ue, wanted) = (address("10.45.0.2"), address("192.0.2.1"));
         let mut datagram = payload(ue, wanted, protocol::UDP, (1, 2));
         datagram[6..8].fill(0);
@@ -291,7 +305,7 @@ mod tests {
 
     #[test]
     fn what_names_no_flow_is_refused() {
-        let table = Translations::new(64, 5);
+        let table = Translations::new(64);
         let (ue, wanted, server) = (address("10.45.0.2"), address("192.0.2.1"), address("198.51.100.7"));
         let mut later = ip(ue, wanted, protocol::UDP, &[0; 40]);
         later[7] = 5;
@@ -316,7 +330,7 @@ mod tests {
     /// Two flows fight for the only entry: a reader sees one, the other or none, never a mixture.
     #[test]
     fn half_written_entries_are_taken_for_absent() {
-        let table = Arc::new(Translations::new(1, 5));
+        let table = Arc::new(Translations::new(1));
         let stop = Arc::new(AtomicBool::new(false));
         let destinations = [address("2001:db8:1:1:1:1:1:1"), address("fd00:2:2:2:2:2:2:2")];
         let hashes = [1 << 63 | 0x1111, 1 << 63 | 0x2222];
