@@ -1,5 +1,7 @@
 //! UDP sockets: PFCP, GTP-U towards the control plane, encapsulated SCTP.
 
+pub mod burst;
+
 use std::io;
 use std::net::SocketAddr;
 
