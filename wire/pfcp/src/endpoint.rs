@@ -14,13 +14,14 @@
 //! [`Event::Response`] or [`Event::Failed`]; a request is given to the owner once, however often it is
 //! received; memory is bounded by the limits of [`Config`].
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::codec::{DecodeError, EncodeError};
 use crate::message::*;
+use crate::seeded::SeededMap;
 use crate::value::*;
 
 /// Messages bundled in one datagram that are looked at; the rest is dropped as malformed.
@@ -45,10 +46,13 @@ pub struct Config {
     pub max_outstanding: usize,
     /// Requests remembered for duplicates at most; the oldest is forgotten first.
     pub max_remembered: usize,
+    /// Octets of their answers at most, likewise.
+    pub max_remembered_octets: usize,
 }
 
 impl Config {
-    /// Defaults: T1 1 s, N1 3, heartbeat every 10 s, 65,536 requests each way.
+    /// Defaults: T1 1 s, N1 3, heartbeat every 10 s; 65,536 requests of ours, and as many of our peers' as come in 5 s at
+    /// 100,000 a second.
     pub fn new(node_id: NodeId, recovery_time_stamp: NtpSeconds, first_sequence: u32) -> Self {
         Self {
             node_id,
@@ -58,7 +62,8 @@ impl Config {
             n1: 3,
             heartbeat_interval: Duration::from_secs(10),
             max_outstanding: 65_536,
-            max_remembered: 65_536,
+            max_remembered: 1 << 19,
+            max_remembered_octets: 64 << 20,
         }
     }
 
@@ -227,6 +232,12 @@ struct Remembered {
     response: Option<Arc<[u8]>>,
 }
 
+impl Remembered {
+    fn octets(&self) -> usize {
+        self.response.as_ref().map_or(0, |response| response.len())
+    }
+}
+
 struct Peer {
     address: SocketAddr,
     recovery_time_stamp: Option<NtpSeconds>,
@@ -239,12 +250,14 @@ pub struct Endpoint {
     config: Config,
     next_sequence: u32,
     next_handle: u64,
-    outstanding: HashMap<Key, Outstanding>,
+    outstanding: SeededMap<Key, Outstanding>,
     /// Deadlines in order (T1 is one value for all); stale ones are skipped.
     deadlines: VecDeque<(Instant, Key)>,
-    remembered: HashMap<Key, Remembered>,
+    remembered: SeededMap<Key, Remembered>,
+    /// Octets of the responses among them.
+    remembered_octets: usize,
     forget: VecDeque<(Instant, Key)>,
-    peers: HashMap<IpAddr, Peer>,
+    peers: SeededMap<IpAddr, Peer>,
     transmits: VecDeque<Transmit>,
     events: VecDeque<Event>,
     scratch: Vec<u8>,
@@ -258,11 +271,12 @@ impl Endpoint {
             next_sequence: config.first_sequence & 0xff_ffff,
             config,
             next_handle: 0,
-            outstanding: HashMap::new(),
+            outstanding: SeededMap::default(),
             deadlines: VecDeque::new(),
-            remembered: HashMap::new(),
+            remembered: SeededMap::default(),
+            remembered_octets: 0,
             forget: VecDeque::new(),
-            peers: HashMap::new(),
+            peers: SeededMap::default(),
             transmits: VecDeque::new(),
             events: VecDeque::new(),
             scratch: Vec::with_capacity(2048),
@@ -322,18 +336,20 @@ impl Endpoint {
         if message.message_type().is_request() {
             return Err(SendError::Direction(message.message_type()));
         }
-        let key = (id.peer, id.sequence);
-        if self.remembered.get(&key).is_some_and(|entry| entry.response.is_some()) {
+        self.forget_old(now);
+        let entry = self.remembered.get_mut(&(id.peer, id.sequence));
+        if entry.as_ref().is_some_and(|entry| entry.response.is_some()) {
             return Ok(());
         }
-        self.forget_old(now);
         self.scratch.clear();
         message.encode(seid, id.sequence, &mut self.scratch)?;
         let payload: Arc<[u8]> = self.scratch.as_slice().into();
-        if let Some(entry) = self.remembered.get_mut(&key) {
+        if let Some(entry) = entry {
             entry.response = Some(payload.clone());
+            self.remembered_octets += payload.len();
         }
         self.push_transmit(id.peer, payload);
+        while self.remembered_octets > self.config.max_remembered_octets && self.forget_oldest() {}
         Ok(())
     }
 
@@ -626,22 +642,25 @@ impl Endpoint {
     }
 
     fn remember(&mut self, now: Instant, key: Key, message_type: MessageType) {
-        while self.remembered.len() >= self.config.max_remembered.max(1) {
-            match self.forget.pop_front() {
-                Some((_, oldest)) => self.remembered.remove(&oldest),
-                None => break,
-            };
-        }
-        self.remembered.insert(key, Remembered { message_type, response: None });
+        while self.remembered.len() >= self.config.max_remembered.max(1) && self.forget_oldest() {}
+        let before = self.remembered.insert(key, Remembered { message_type, response: None });
+        self.remembered_octets -= before.map_or(0, |entry| entry.octets());
         self.forget.push_back((now + self.config.remember_for(), key));
     }
 
     fn forget_old(&mut self, now: Instant) {
         while self.forget.front().is_some_and(|(at, _)| *at <= now) {
-            if let Some((_, key)) = self.forget.pop_front() {
-                self.remembered.remove(&key);
-            }
+            self.forget_oldest();
         }
+    }
+
+    /// Forgets what came first; `false` when there is nothing.
+    fn forget_oldest(&mut self) -> bool {
+        let Some((_, key)) = self.forget.pop_front() else { return false };
+        if let Some(entry) = self.remembered.remove(&key) {
+            self.remembered_octets -= entry.octets();
+        }
+        true
     }
 
     /// Version Not Supported Response with the sequence number where version 1 has it (§7.6.3).

@@ -148,6 +148,51 @@ fn memory_for_duplicates_is_bounded() {
     assert_eq!((events(&mut b).len(), b.counters().duplicates), (0, 1), "the newest is still known");
 }
 
+/// A CP function that makes us answer at length must not fill the memory with answers.
+#[test]
+fn answers_kept_for_duplicates_are_bounded_in_octets() {
+    let mut config = Config::new(NodeId::default(), NtpSeconds(1), 0);
+    config.max_remembered_octets = 100_000;
+    let mut b = Endpoint::new(config);
+    let now = start();
+    let reports = vec![UsageReport::default(); 500];
+    let request = |sequence| {
+        let mut bytes = Vec::new();
+        Message::from(SessionModificationRequest::default()).encode(7, sequence, &mut bytes).unwrap();
+        bytes
+    };
+    let mut length = 0;
+    for sequence in 0..100 {
+        b.handle_datagram(now, smf(), &request(sequence));
+        let Event::Request { id, .. } = events(&mut b).remove(0) else { panic!() };
+        let response = SessionModificationResponse { usage_reports: reports.clone(), ..Default::default() };
+        b.respond(now, id, 5, response).unwrap();
+        length = sent(&mut b).remove(0).payload.len();
+    }
+    let kept = 100_000 / length;
+    assert!((2..20).contains(&kept), "answers of {length} octets");
+    for sequence in 0..100 {
+        b.handle_datagram(now, smf(), &request(99 - sequence));
+        let repeated = sent(&mut b).len();
+        assert_eq!(repeated, usize::from((sequence as usize) < kept), "number {}", 99 - sequence);
+        // The others come anew, and push out what was kept only once they are answered.
+        events(&mut b);
+    }
+    // Long after, all is forgotten, and the room is free again.
+    let later = now + Duration::from_secs(60);
+    for sequence in 0..2 {
+        b.handle_datagram(later, smf(), &request(sequence));
+        let Event::Request { id, .. } = events(&mut b).remove(0) else { panic!() };
+        let response = SessionModificationResponse { usage_reports: reports.clone(), ..Default::default() };
+        b.respond(later, id, 5, response).unwrap();
+        sent(&mut b);
+    }
+    for sequence in 0..2 {
+        b.handle_datagram(later, smf(), &request(sequence));
+        assert_eq!(sent(&mut b).len(), 1);
+    }
+}
+
 #[test]
 fn restart_is_told_by_heartbeat_and_by_setup_but_not_by_a_late_heartbeat() {
     let (mut a, mut b) = (endpoint(100), endpoint(200));

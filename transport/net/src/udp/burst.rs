@@ -116,6 +116,23 @@ pub fn send<T: AsRef<[u8]>>(socket: &impl AsFd, datagrams: &[(SocketAddr, T)]) -
     }
 }
 
+/// Sends all datagrams, waiting for room where there is none; `refused` hears of those that cannot be sent.
+pub async fn send_all<T: AsRef<[u8]>>(
+    socket: &UdpSocket,
+    datagrams: &[(SocketAddr, T)],
+    mut refused: impl FnMut(SocketAddr, io::Error),
+) {
+    let mut rest = datagrams;
+    while let Some((to, _)) = rest.first() {
+        let sent = socket.async_io(Interest::WRITABLE, || send(socket, rest)).await;
+        let taken = sent.unwrap_or_else(|error| {
+            refused(*to, error);
+            1
+        });
+        rest = &rest[taken.clamp(1, rest.len())..];
+    }
+}
+
 /// Sends with or without leaving it to the kernel to cut messages.
 fn send_in<T: AsRef<[u8]>>(
     socket: &impl AsFd,
@@ -343,14 +360,23 @@ mod tests {
         assert_eq!(octets, [&b"abcd"[..], b"gh"]);
     }
 
-    #[test]
-    fn an_address_that_cannot_be_reached_is_an_error_and_the_next_goes() {
-        let sender = bind_std("127.0.0.1:0".parse().unwrap(), Options::default()).unwrap();
-        let receiver = bind_std("127.0.0.1:0".parse().unwrap(), Options::default()).unwrap();
+    #[tokio::test]
+    async fn what_cannot_be_sent_is_said_and_the_rest_goes() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let (sender, receiver) = (bind(any).await.unwrap(), bind(any).await.unwrap());
         let good = receiver.local_addr().unwrap();
         // Port 0 is nobody's.
-        let datagrams = [(SocketAddr::from(([127, 0, 0, 1], 0)), b"x"), (good, b"y")];
-        assert!(send(&sender, &datagrams).is_err());
-        assert_eq!(send(&sender, &datagrams[1..]).unwrap(), 1);
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let datagrams = [(nowhere, b"a"), (good, b"b"), (nowhere, b"c"), (good, b"d")];
+        let mut refused = Vec::new();
+        send_all(&sender, &datagrams, |to, _| refused.push(to)).await;
+        assert_eq!(refused, [nowhere; 2]);
+        let mut burst = Burst::new(16);
+        let mut arrived = Vec::new();
+        while arrived.len() < 2 {
+            burst.receive(&receiver).await.unwrap();
+            arrived.extend(burst.iter().map(|(_, octets)| octets[0]));
+        }
+        assert_eq!(arrived, *b"bd");
     }
 }
