@@ -72,6 +72,12 @@ pub trait Port: Send {
         let _ = count;
     }
 
+    /// Whether packets that [`Port::transmit`] has taken wait for the next call of [`Port::receive`] to be sent: their
+    /// owner must not go to sleep for long.
+    fn unsent(&self) -> bool {
+        false
+    }
+
     /// What a [`poll::Poller`] waits for; `None` for a port without a descriptor.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 }

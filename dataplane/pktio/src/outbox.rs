@@ -115,6 +115,10 @@ impl<P: Port> Port for Shared<P> {
         self.port.losses(count);
     }
 
+    fn unsent(&self) -> bool {
+        self.port.unsent() || self.queue.count.load(Ordering::Relaxed) > 0
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.port.fd()
     }

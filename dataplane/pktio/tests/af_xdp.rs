@@ -166,6 +166,46 @@ fn packets_of_other_memory_are_copied_and_bounds_hold() {
 }
 
 #[test]
+fn what_the_kernel_leaves_in_the_ring_is_sent_with_a_later_look() {
+    let net = net();
+    let (_interface, mut port, memory) = net.open(&[gtpu()]).unwrap();
+    let free = memory.free_frames();
+    let socket = net.peer.enter(|| UdpSocket::bind("10.0.0.2:0").unwrap()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.send_to(&[5; 40], "10.0.0.1:2152").unwrap();
+    let mut batch = Batch::new(64, 2048);
+    receive(&mut port, 1, |_, received| {
+        reverse(received.buffers_mut()[0].packet_mut());
+        let frame = received.buffers()[0].packet();
+        while batch.len() < 3 && batch.push(frame, "0.0.0.0:0".parse().unwrap()) {}
+    });
+    assert!(!port.unsent());
+
+    let links = net.ours.enter(|| net.runtime.block_on(async { Links::here().unwrap() })).unwrap();
+    net.runtime.block_on(links.down("up0")).unwrap();
+    assert_eq!(port.transmit(&mut batch, &[0, 1, 2]).packets, 3, "there is room in the ring");
+    assert!(port.unsent());
+    assert_eq!(port.receive(&mut batch).unwrap(), 0);
+    assert!(port.unsent(), "the interface is still down");
+    net.runtime.block_on(links.up("up0")).unwrap();
+    for _ in 0..500 {
+        port.receive(&mut batch).unwrap();
+        if !port.unsent() {
+            break;
+        }
+        net::time::sleep_thread(Duration::from_millis(10));
+    }
+    let mut payload = [0; 64];
+    for _ in 0..3 {
+        assert_eq!(socket.recv_from(&mut payload).unwrap().0, 40);
+    }
+    // The next packet takes along what the kernel is done with.
+    socket.send_to(&[6; 40], "10.0.0.1:2152").unwrap();
+    receive(&mut port, 1, |_, _| ());
+    assert_eq!(memory.free_frames(), free);
+}
+
+#[test]
 fn a_port_leaves_no_trace_and_can_be_opened_again_at_once() {
     let net = net();
     for _ in 0..3 {

@@ -266,6 +266,10 @@ impl Port for AfXdpPort {
         self.sockets[0].transmit(batch, selected)
     }
 
+    fn unsent(&self) -> bool {
+        self.sockets.iter().any(Socket::unsent)
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(match &self.epoll {
             Some(epoll) => epoll.0.as_fd(),

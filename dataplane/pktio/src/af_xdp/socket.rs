@@ -52,6 +52,8 @@ pub(super) struct Socket {
     sending: u32,
     /// Frames in the fill ring, or with the kernel behind it.
     filled: u32,
+    /// The kernel has left frames in the transmit ring and waits to be asked again.
+    unsent: bool,
 }
 
 fn set_option<T>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
@@ -129,9 +131,9 @@ impl Socket {
         let busy_poll = busy_poll && poll_busily(borrowed).is_ok();
         let pool: Arc<dyn Pool> = Arc::clone(umem) as Arc<dyn Pool>;
         let (fd, umem) = (Arc::new(fd), Arc::clone(umem));
-        let (sending, filled) = (0, 0);
+        let (sending, filled, unsent) = (0, 0, false);
         let mut socket =
-            Socket { fill, completion, rx, tx, fd, umem, pool, mode, busy_poll, sending, filled };
+            Socket { fill, completion, rx, tx, fd, umem, pool, mode, busy_poll, sending, filled, unsent };
         socket.maintain();
         Ok(socket)
     }
@@ -178,6 +180,11 @@ impl Socket {
 
     /// Adds the frames that are waiting to `batch`, which holds frames of the UMEM.
     pub(super) fn receive(&mut self, batch: &mut Batch) -> usize {
+        if self.unsent {
+            // Frames that the kernel is done with first: it wants room to say so for the next ones.
+            self.maintain();
+            self.kick();
+        }
         let room = (batch.capacity() - batch.len()) as u32;
         let mut ready = self.rx.ready(room);
         if ready == 0 {
@@ -283,12 +290,19 @@ impl Socket {
         sent
     }
 
-    /// Makes the kernel send what is in the ring.
+    /// Whether frames are waiting that nobody sends before the next call of `receive` or `transmit`.
+    pub(super) fn unsent(&self) -> bool {
+        self.unsent
+    }
+
+    /// Makes the kernel send what is in the ring, as far as it takes it now.
     fn kick(&mut self) {
+        self.unsent = false;
+        if !self.tx.needs_wakeup() {
+            return;
+        }
+        let mut waiting = u32::MAX;
         for _ in 0..KICKS {
-            if !self.tx.needs_wakeup() {
-                return;
-            }
             // SAFETY: nothing is sent from memory of this call: it only makes the kernel look at the ring.
             let status = unsafe {
                 libc::sendto(
@@ -300,11 +314,15 @@ impl Socket {
                     0,
                 )
             };
-            // Interface down or queue full: what is in the ring waits for the next call, within the ring's bound.
             let again = status < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
-            if !again || self.tx.waiting() == 0 {
+            let left = self.tx.waiting();
+            self.unsent = left > 0;
+            // It stops at its budget, and goes on with the next call; where it does not get on, the queue behind is
+            // full, or the interface down, and asking at once would not help.
+            if !again || left == 0 || left == waiting {
                 return;
             }
+            waiting = left;
         }
     }
 }

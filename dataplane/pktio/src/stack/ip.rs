@@ -89,6 +89,10 @@ impl<F: FramePort> Port for IpStack<F> {
         self.core.losses(count);
     }
 
+    fn unsent(&self) -> bool {
+        self.core.unsent()
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.core.fd()
     }

@@ -271,6 +271,10 @@ impl<F: FramePort> Core<F> {
         sent
     }
 
+    fn unsent(&self) -> bool {
+        self.frames.unsent()
+    }
+
     fn losses(&mut self, count: &mut dyn FnMut(DropReason, usize)) {
         if self.not_served > 0 {
             count(DropReason::N3NotServed, std::mem::take(&mut self.not_served));

@@ -160,6 +160,10 @@ impl<F: FramePort> Port for UdpStack<F> {
         self.core.losses(count);
     }
 
+    fn unsent(&self) -> bool {
+        self.core.unsent()
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.core.fd()
     }
