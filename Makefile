@@ -27,7 +27,7 @@ fmt:  ## formatting, checked
 
 # With DPDK where it is installed (`setup-test` does so on Debian). Asked when a recipe runs, not before. The
 # documentation is built without it, so that both ways compile.
-DPDK = $(shell pkg-config --exists 'libdpdk >= 22.11' 2>/dev/null && echo --features pktio/dpdk)
+DPDK = $(shell pkg-config --exists 'libdpdk >= 22.11' 2>/dev/null && echo --features pktio/dpdk,upf/dpdk)
 
 lint:  ## clippy, warnings are errors
 	$(CARGO) clippy --workspace --all-targets --locked $(DPDK) -- -D warnings

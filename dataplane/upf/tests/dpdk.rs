@@ -1,0 +1,471 @@
+//! The whole UPF on DPDK (feature `dpdk`): PFCP spoken by this test; N3 and N6 through af_packet to real kernels in other
+//! namespaces, and through memif to another process, which is this test program started again, with frames compared
+//! octet by octet.
+
+#![cfg(feature = "dpdk")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "support/lab.rs"]
+mod lab;
+mod support;
+
+use std::cell::Cell;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use lab::*;
+use net::link::Links;
+use net::netns::NetNs;
+use net::time::Instant;
+use packet::ethernet::{self, Mac};
+use packet::gtpu::{self, PduSession, Signalling};
+use packet::{ipv4, protocol};
+use pfcp::message::*;
+use pfcp::*;
+use pktio::dpdk::{DpdkPort, Settings, eal};
+use pktio::udp::UdpPort;
+use pktio::{Batch, Port};
+use support::*;
+
+/// What the other process is told: its device and this process's socket, for N3 and N6.
+const RELAY: &str = "GODWIT_TEST_DPDK_RELAY";
+/// Waits end after this.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What a frame is looked for, before it is asked for again.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The configuration of the others with N3 and N6 by DPDK. Ordinary pages, so that the tests run on any machine.
+fn on_dpdk(n3: &str, n6: &str) -> upf::Config {
+    let mut text = serde_json::to_value(config("")).unwrap();
+    text["gtpu"] = format!("{N3_CORE}:2152").into();
+    text["dpdk"] = serde_json::json!({"huge_pages": false, "memory_mb": 256});
+    text["n3"] = serde_json::from_str(n3).unwrap();
+    text["dnn"][0]["n6"] = serde_json::from_str(n6).unwrap();
+    serde_json::from_value(text).unwrap()
+}
+
+/// A UPF that runs in a namespace, and a CP function with an association.
+struct Running {
+    core: tokio::runtime::Runtime,
+    upf: upf::Upf,
+    smf: Smf,
+}
+
+impl Running {
+    fn start(namespace: &NetNs, config: &upf::Config) -> Running {
+        let core = namespace.runtime(2).unwrap();
+        let upf = core.block_on(core.spawn(upf::start(config.clone()))).unwrap().unwrap();
+        let socket = namespace.enter(|| UdpSocket::bind((SMF, 8805)).unwrap()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut smf = Smf { socket, upf: config.pfcp, sequence: 0 };
+        smf.associate(100);
+        Running { core, upf, smf }
+    }
+
+    fn stop(self) {
+        let Running { core, upf, .. } = self;
+        core.block_on(async move { upf.stop().await });
+    }
+}
+
+/// N3 and N6 as veth pairs whose near ends are DPDK's: the kernel there has no addresses.
+async fn lab() -> Lab {
+    let ns = || NetNs::new().expect("tests run with CAP_SYS_ADMIN");
+    let lab = Lab { core: ns(), ran: ns(), dn: ns(), ue: ns() };
+    let core = Links::in_ns(&lab.core).unwrap();
+    for (name, far, prefix) in [("n3", &lab.ran, "200"), ("n6", &lab.dn, "201")] {
+        core.add_veth(name, name, far).await.unwrap();
+        core.up(name).await.unwrap();
+        let links = Links::in_ns(far).unwrap();
+        links.up(name).await.unwrap();
+        links.add_address(name, cidr(&format!("10.{prefix}.0.2/24"))).await.unwrap();
+        links.add_address(name, cidr(&format!("fd00:{prefix}::2/64"))).await.unwrap();
+    }
+    let dn = Links::in_ns(&lab.dn).unwrap();
+    dn.add_route(cidr("10.45.0.0/16"), Some("10.201.0.1".parse().unwrap()), None).await.unwrap();
+    dn.add_route(cidr("fd00:45::/48"), Some("fd00:201::1".parse().unwrap()), None).await.unwrap();
+    lab
+}
+
+/// UP-1, UP-3: both directions and both families, with neighbours that ask and are asked by ARP and neighbour discovery.
+#[test]
+fn a_ue_reaches_the_data_network_by_dpdk() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let lab = runtime.block_on(lab());
+    let config = on_dpdk(
+        r#"{"backend": "dpdk", "device": "net_af_packet0,iface=n3",
+            "addresses": ["10.200.0.1/24", "fd00:200::1/64"]}"#,
+        r#"{"backend": "dpdk", "device": "net_af_packet1,iface=n6",
+            "addresses": ["10.201.0.1/24", "fd00:201::1/64"]}"#,
+    );
+    let mut running = Running::start(&lab.core, &config);
+    let (seid, teid) = running.smf.establish();
+    let tun = runtime.block_on(lab.ue_device());
+    let bind = |address: &str| {
+        let address: SocketAddr = SocketAddr::new(address.parse().unwrap(), gtpu::PORT);
+        lab.ran.enter(|| UdpPort::bind(address, false)).unwrap().unwrap()
+    };
+    let n3 = bind(N3_GNB);
+    let gnb = Gnb::start(&tun, &n3, config.gtpu, teid);
+
+    // Neighbours are not known yet, and nothing is lost for it.
+    assert!(ping(&lab.ue, "10.201.0.2", 10, 56), "IPv4");
+    // Our own addresses are nobody else's to answer for. The kernels' IPv6 addresses take a second to be theirs.
+    wait_for("N3", || ping(&lab.ran, "fd00:200::1", 1, 56));
+    wait_for("N6", || ping(&lab.dn, "fd00:201::1", 1, 56));
+    assert!(ping(&lab.ran, "10.200.0.1", 3, 56) && ping(&lab.dn, "10.201.0.1", 3, 56));
+    assert!(ping(&lab.ue, "fd00:201::2", 10, 56), "IPv6");
+    assert!(ping(&lab.ue, "10.201.0.2", 3, 1372), "a full packet");
+    assert!(ping(&lab.dn, "10.45.0.2", 3, 56), "the other way round");
+
+    // A worker counts what it has sent, so that the last answer may be here first.
+    let sent = |interface: &str| {
+        let stats = running.upf.handle().stats();
+        stats["interfaces"][interface]["sent"]["packets"].as_u64().unwrap()
+    };
+    wait_for("counted", || sent("n3") >= 26 && sent("n6") >= 26);
+
+    // A UE does not reach our tunnels on an address that the kernel knows nothing of.
+    let guarded = || running.upf.handle().stats()["drops"]["core_interface"].as_u64().unwrap_or(0);
+    let client = lab.ue.enter(|| UdpSocket::bind("10.45.0.2:4000").unwrap()).unwrap();
+    wait_for("guarded", || {
+        client.send_to(b"from a UE", "10.201.0.1:2152").unwrap();
+        guarded() > 0
+    });
+    drop(gnb);
+
+    // The N4 task has no port of its own: its End Marker leaves through the worker.
+    drop(n3);
+    let old = lab.ran.enter(|| UdpSocket::bind((N3_GNB, gtpu::PORT)).unwrap()).unwrap();
+    old.set_read_timeout(Some(PATIENCE)).unwrap();
+    switch_path(&mut running.smf, seid);
+    let marker = Signalling::EndMarker { teid: GNB_TEID, pdu_session: None }.build();
+    let mut datagram = [0; 2048];
+    loop {
+        let (length, from) = old.recv_from(&mut datagram).expect("an End Marker comes");
+        if datagram[..length] == marker {
+            assert_eq!(from, config.gtpu);
+            break;
+        }
+    }
+    running.stop();
+    // The devices are free again.
+    Running::start(&lab.core, &config).stop();
+}
+
+/// Moves the downlink to another gNB.
+fn switch_path(smf: &mut Smf, seid: u64) {
+    let parameters = UpdateForwardingParameters {
+        outer_header_creation: Some(OuterHeaderCreation::gtpu(5, Ipv4Addr::new(10, 200, 0, 3).into())),
+        sm_req_flags: Some(SmReqFlags::SNDEM),
+        ..Default::default()
+    };
+    let far = UpdateFar {
+        far_id: FarId(2),
+        update_forwarding_parameters: Some(Box::new(parameters)),
+        ..Default::default()
+    };
+    let request = SessionModificationRequest { update_fars: vec![far], ..Default::default() };
+    match smf.ask(seid, request) {
+        Message::SessionModificationResponse(response) => assert_eq!(response.cause, Cause::ACCEPTED),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until something holds.
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        net::time::sleep_thread(Duration::from_millis(5));
+    }
+}
+
+/// The other process: a memif client per interface, whose frames are datagrams of a socket here.
+#[test]
+fn memif_relay() {
+    let Ok(told) = std::env::var(RELAY) else { return };
+    let options = eal::Options { huge_pages: eal::HugePages::No, megabytes: 256, ..eal::Options::default() };
+    eal::start_with(&options).unwrap();
+    let mut links: Vec<(DpdkPort, UdpSocket)> = told
+        .split(' ')
+        .map(|link| {
+            let (device, to) = link.split_once('>').unwrap();
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.connect(to).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let settings = Settings { buffers: 4095, descriptors: 256, ..Settings::default() };
+            (DpdkPort::open(device, &settings).unwrap().remove(0), socket)
+        })
+        .collect();
+    let (mut batch, mut frame) = (Batch::new(32, 2048), [0; 2048]);
+    let start = Instant::now();
+    let mut greeted = false;
+    while start.elapsed() < 3 * PATIENCE {
+        if !greeted && links.iter().all(|(port, _)| port.is_up()) {
+            // An empty datagram: it is there, and here is its address.
+            links.iter().for_each(|(_, socket)| assert_eq!(socket.send(&[]).unwrap(), 0));
+            greeted = true;
+        }
+        for (port, socket) in &mut links {
+            port.receive(&mut batch).unwrap();
+            for buffer in batch.buffers() {
+                // An error: the other side ends.
+                let _ = socket.send(buffer.packet());
+            }
+            batch.clear();
+            while let Ok(length) = socket.recv(&mut frame) {
+                let mut out = Batch::new(1, 2048);
+                assert!(out.push(&frame[..length], ([0, 0, 0, 0], 0).into()));
+                port.transmit(&mut out, &[0]);
+            }
+        }
+        net::time::sleep_thread(Duration::from_micros(100));
+    }
+}
+
+/// An end of a link to the UPF: a host that this test plays.
+struct Host {
+    socket: UdpSocket,
+    /// The other process's socket.
+    relay: Cell<Option<SocketAddr>>,
+    mac: Mac,
+    vlan: Option<u16>,
+    address: Ipv4Addr,
+    /// The UPF's.
+    upf_mac: Mac,
+    upf: Ipv4Addr,
+}
+
+impl Host {
+    fn new(number: u8, vlan: Option<u16>) -> Host {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(LOOK)).unwrap();
+        let network = 200 + number;
+        Host {
+            socket,
+            relay: Cell::new(None),
+            vlan,
+            mac: [2, 0, 0, 0, 9, number],
+            address: Ipv4Addr::new(10, network, 0, 2),
+            upf_mac: [2, 0, 0, 0, 0, number],
+            upf: Ipv4Addr::new(10, network, 0, 1),
+        }
+    }
+
+    /// Waits for another process than the one before.
+    fn greet(&self) {
+        wait_for("the other process", || match self.socket.recv_from(&mut [0; 2048]) {
+            Ok((0, from)) => self.relay.replace(Some(from)) != Some(from),
+            _ => false,
+        });
+    }
+
+    fn send_frame(&self, frame: &[u8]) {
+        self.socket.send_to(frame, self.relay.get().unwrap()).unwrap();
+    }
+
+    fn frame(&self, to: Mac, from: Mac, ethertype: u16, packet: &[u8]) -> Vec<u8> {
+        ethernet::build(to, from, self.vlan, ethertype, packet)
+    }
+
+    fn send(&self, ethertype: u16, packet: &[u8]) {
+        self.send_frame(&self.frame(self.upf_mac, self.mac, ethertype, packet));
+    }
+
+    fn arp(&self, kind: u8, (mac, address): (Mac, Ipv4Addr), (to_mac, to): (Mac, Ipv4Addr)) -> Vec<u8> {
+        let mut arp = vec![0, 1, 8, 0, 6, 4, 0, kind];
+        arp.extend(mac);
+        arp.extend(address.octets());
+        arp.extend(to_mac);
+        arp.extend(to.octets());
+        arp
+    }
+
+    /// Sends again and again until this frame comes.
+    fn expect(&self, what: &str, expected: &[u8], mut send: impl FnMut()) {
+        let start = Instant::now();
+        let mut others = Vec::new();
+        loop {
+            send();
+            let mut frame = [0; 2048];
+            while let Ok(length) = self.socket.recv(&mut frame) {
+                if frame[..length] == *expected {
+                    return;
+                }
+                others.push(frame[..length].to_vec());
+            }
+            assert!(start.elapsed() < PATIENCE, "{what}: {expected:02x?} did not come, but {others:02x?}");
+        }
+    }
+
+    /// Asks for the UPF's link-layer address; from then on the UPF knows ours.
+    fn ask(&self) {
+        let answer = self.arp(2, (self.upf_mac, self.upf), (self.mac, self.address));
+        let question = self.arp(1, (self.mac, self.address), ([0; 6], self.upf));
+        self.expect("ARP", &self.frame(self.mac, self.upf_mac, ethernet::ARP, &answer), || {
+            self.send_frame(&self.frame([0xFF; 6], self.mac, ethernet::ARP, &question));
+        });
+    }
+}
+
+/// The outer packet from gNB to UPF, or back.
+fn outer(from: Ipv4Addr, to: Ipv4Addr, gtpu: &[u8], dont_fragment: bool) -> Vec<u8> {
+    let mut datagram = Vec::new();
+    for field in [gtpu::PORT, gtpu::PORT, 8 + gtpu.len() as u16, 0] {
+        datagram.extend(field.to_be_bytes());
+    }
+    datagram.extend(gtpu);
+    ipv4::Header { dont_fragment, ..ipv4::Header::new(from, to, protocol::UDP) }.build(&datagram).unwrap()
+}
+
+/// A directory that goes with the test.
+struct Directory(PathBuf);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Directory {
+    fn memif(&self, number: u8, role: &str) -> String {
+        let path = self.0.join(format!("{number}.sock"));
+        format!("net_memif{number},role={role},id=0,socket-abstract=no,socket={}", path.display())
+    }
+}
+
+/// The other process, killed at the end.
+struct Relay(Child);
+
+impl Relay {
+    fn start(directory: &Directory, hosts: [&Host; 2]) -> Relay {
+        let link = |(number, host): (usize, &Host)| {
+            let address = host.socket.local_addr().unwrap();
+            format!("{}>{address}", directory.memif(number as u8, "client"))
+        };
+        let links: Vec<String> = hosts.into_iter().enumerate().map(link).collect();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "memif_relay", "--nocapture"])
+            .env(RELAY, links.join(" "))
+            .stdout(Stdio::null())
+            .spawn();
+        Relay(child.unwrap())
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// UP-1 with every octet: VLAN and tunnel headers, questions for neighbours and for the router, and a peer process
+/// that is killed and replaced.
+#[test]
+fn frames_by_memif_are_as_they_should_be_and_a_peer_process_may_die() {
+    let directory = Directory(std::env::temp_dir().join(format!("godwit-upf-dpdk-{}", std::process::id())));
+    std::fs::create_dir_all(&directory.0).unwrap();
+    let namespace = NetNs::new().expect("tests run with CAP_SYS_ADMIN");
+    let interface = |number: u8, more: &str| {
+        format!(
+            r#"{{"backend": "dpdk", "device": "{},mac=02:00:00:00:00:0{number}",
+                "addresses": ["10.20{number}.0.1/24"]{more}}}"#,
+            directory.memif(number, "server")
+        )
+    };
+    let config = on_dpdk(
+        &interface(0, r#", "vlan": 7"#),
+        &interface(1, r#", "gateways": ["10.201.0.9"], "mtu": 1400"#),
+    );
+    let mut running = Running::start(&namespace, &config);
+    let (_, teid) = running.smf.establish();
+    let (gnb, server) = (Host::new(0, Some(7)), Host::new(1, None));
+
+    for round in 0..2u8 {
+        let relay = Relay::start(&directory, [&gnb, &server]);
+        gnb.greet();
+        server.greet();
+        gnb.ask();
+
+        // Uplink, to a host whose address the UPF has to ask for. What waits meanwhile is not lost.
+        let user = udp(UE_V4.into(), SERVER_V4.into(), &[round; 33]);
+        let container = Some(PduSession::Uplink { qfi: QFI });
+        let gpdu = gtpu::build_gpdu(teid, container, &user).unwrap();
+        let uplink = || gnb.send(ethernet::IPV4, &outer(gnb.address, gnb.upf, &gpdu, false));
+        if round == 0 {
+            let question = server.arp(1, (server.upf_mac, server.upf), ([0; 6], server.address));
+            let question = server.frame([0xFF; 6], server.upf_mac, ethernet::ARP, &question);
+            server.expect("the UPF's question", &question, uplink);
+            server.send(
+                ethernet::ARP,
+                &server.arp(2, (server.mac, server.address), (server.upf_mac, server.upf)),
+            );
+        }
+        let expected = server.frame(server.mac, server.upf_mac, ethernet::IPV4, &user);
+        server.expect("uplink", &expected, || {
+            if round > 0 {
+                uplink()
+            }
+        });
+
+        // Beyond the link: by the router.
+        let router = Ipv4Addr::new(10, 201, 0, 9);
+        let user = udp(UE_V4.into(), Ipv4Addr::new(8, 8, 8, 8).into(), &[round; 5]);
+        let gpdu = gtpu::build_gpdu(teid, container, &user).unwrap();
+        let uplink = || gnb.send(ethernet::IPV4, &outer(gnb.address, gnb.upf, &gpdu, false));
+        if round == 0 {
+            let question = server.arp(1, (server.upf_mac, server.upf), ([0; 6], router));
+            let question = server.frame([0xFF; 6], server.upf_mac, ethernet::ARP, &question);
+            server.expect("the question for the router", &question, uplink);
+            let answer = server.arp(2, (server.mac, router), (server.upf_mac, server.upf));
+            server.send(ethernet::ARP, &answer);
+        }
+        server.expect(
+            "by the router",
+            &server.frame(server.mac, server.upf_mac, ethernet::IPV4, &user),
+            uplink,
+        );
+
+        // Downlink, into the tunnel and the VLAN.
+        let user = udp(SERVER_V4.into(), UE_V4.into(), &[round; 77]);
+        let container = Some(PduSession::Downlink { qfi: QFI, rqi: false, ppi: None });
+        let gpdu = gtpu::build_gpdu(GNB_TEID, container, &user).unwrap();
+        let packet = outer(gnb.upf, gnb.address, &gpdu, true);
+        let expected = gnb.frame(gnb.mac, gnb.upf_mac, ethernet::IPV4, &packet);
+        gnb.expect("downlink", &expected, || server.send(ethernet::IPV4, &user));
+
+        // An Echo Request on N3 is answered.
+        let echo = Signalling::EchoRequest { sequence: 5 }.build();
+        let answer = Signalling::EchoResponse { sequence: 5 }.build();
+        let expected =
+            gnb.frame(gnb.mac, gnb.upf_mac, ethernet::IPV4, &outer(gnb.upf, gnb.address, &answer, true));
+        gnb.expect("Echo Response", &expected, || {
+            gnb.send(ethernet::IPV4, &outer(gnb.address, gnb.upf, &echo, false));
+        });
+        drop(relay);
+    }
+    running.stop();
+    // Nothing is left in the way, neither sockets nor devices.
+    Running::start(&namespace, &config).stop();
+}
+
+#[test]
+fn what_dpdk_does_not_have_is_named_with_what_to_do() {
+    let namespace = NetNs::new().expect("tests run with CAP_SYS_ADMIN");
+    let core = namespace.runtime(1).unwrap();
+    let n3 = |device: &str| {
+        format!(r#"{{"backend": "dpdk", "device": "{device}", "addresses": ["10.200.0.1/24"]}}"#)
+    };
+    let n6 = r#"{"backend": "dpdk", "device": "net_ring7", "addresses": ["10.201.0.1/24"]}"#;
+    for (device, said) in
+        [("net_nonsense0", "named by its driver"), ("0000:7f:00.0", "dpdk-devbind.py --bind vfio-pci")]
+    {
+        let config = on_dpdk(&n3(device), n6);
+        let error = core.block_on(core.spawn(upf::start(config))).unwrap().unwrap_err().to_string();
+        assert!(error.starts_with("upf.n3: ") && error.contains(device) && error.contains(said), "{error}");
+    }
+}
