@@ -205,6 +205,12 @@ impl Buffer {
         self.end = self.start + n.min(self.len()) as u32;
     }
 
+    /// Takes up to `n` octets behind the packet, which [`Buffer::truncate`] may have cut off, into it.
+    #[inline]
+    pub fn extend(&mut self, n: usize) {
+        self.end += n.min((self.room - self.end) as usize) as u32;
+    }
+
     /// Replaces the packet; `false`, and an empty packet, when it does not fit.
     #[inline]
     pub fn set(&mut self, packet: &[u8]) -> bool {
@@ -284,6 +290,11 @@ mod tests {
         buffer.trim_front(4);
         buffer.truncate(3);
         assert_eq!(buffer.packet(), b"ylo");
+        buffer.extend(1);
+        assert_eq!(buffer.packet(), b"yloa");
+        buffer.extend(1000);
+        assert!(buffer.packet().starts_with(b"yload\0") && buffer.len() == 14);
+        buffer.truncate(3);
         assert!(!buffer.grow_front(HEADROOM + 100));
         buffer.trim_front(100);
         assert!(buffer.is_empty());

@@ -1,7 +1,8 @@
-//! TUN devices: IP packets exchanged with the kernel's network stack.
+//! TUN and TAP devices: IP packets, or Ethernet frames, exchanged with the kernel's network stack.
 //!
-//! The device exists as long as a descriptor is open, so it disappears with the process. Its address, MTU
-//! and routes are set through `net::link` by whoever opens it.
+//! The device exists as long as a descriptor is open, so it disappears with the process; one that was made to stay
+//! (`ip tuntap add mode tap …`) is used and left where it is. Its address, MTU and routes are set through `net::link` by
+//! whoever opens it. A frame comes and goes without preamble and check sequence, tags within.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,7 +15,7 @@ use crate::{Batch, Port, Sent};
 /// Longest name of an interface, without the terminating zero.
 pub const NAME_MAX: usize = libc::IFNAMSIZ - 1;
 
-/// Why a TUN device could not be opened.
+/// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
     /// The name is empty, too long or has characters that an interface name may not have.
@@ -24,7 +25,7 @@ pub enum TunError {
     #[error("/dev/net/tun: {0}; is the tun driver loaded, and may this user open the file?")]
     Device(io::Error),
     /// The kernel refused the device.
-    #[error("cannot create TUN device {name}: {error}; it needs CAP_NET_ADMIN and a name not in use")]
+    #[error("cannot create device {name}: {error}; it needs CAP_NET_ADMIN and a name not in use")]
     Create {
         /// Name asked for.
         name: String,
@@ -33,7 +34,7 @@ pub enum TunError {
     },
 }
 
-/// An open TUN device. [`TunPort::share`] gives another port on the same queue.
+/// An open TUN or TAP device. [`TunPort::share`] gives another port on the same queue.
 #[derive(Debug)]
 pub struct TunPort {
     file: Arc<File>,
@@ -50,8 +51,17 @@ pub fn check_name(name: &str) -> Result<(), TunError> {
 }
 
 impl TunPort {
-    /// Creates the device in the calling thread's network namespace. It is down and has no address yet.
+    /// Creates a TUN device in the calling thread's network namespace. It is down and has no address yet.
     pub fn create(name: &str) -> Result<TunPort, TunError> {
+        TunPort::open(name, libc::IFF_TUN)
+    }
+
+    /// Likewise a TAP device.
+    pub fn create_tap(name: &str) -> Result<TunPort, TunError> {
+        TunPort::open(name, libc::IFF_TAP)
+    }
+
+    fn open(name: &str, kind: libc::c_int) -> Result<TunPort, TunError> {
         check_name(name)?;
         let file = OpenOptions::new()
             .read(true)
@@ -64,8 +74,8 @@ impl TunPort {
         for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
             *to = from as libc::c_char;
         }
-        // No packet information header: reads and writes are bare IP packets.
-        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+        // No packet information header: reads and writes are bare packets or frames.
+        request.ifr_ifru.ifru_flags = (kind | libc::IFF_NO_PI) as libc::c_short;
         // SAFETY: TUNSETIFF reads and writes one `ifreq`, to which we pass an exclusive pointer.
         let status = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
         if status < 0 {

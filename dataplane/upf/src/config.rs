@@ -8,9 +8,12 @@ use serde::{Deserialize, Serialize};
 use types::Dnn;
 
 use crate::interface::{self, DpdkConfig, InterfaceConfig};
+use crate::plan::Kind;
 
 /// Fewest and most octets of an N6 MTU: IPv6 needs 1280, buffers end at 9,000 and some.
 const MTU: std::ops::RangeInclusive<u32> = 1280..=9000;
+/// The same of a TAP device, whose frames have 22 octets of header with two tags. IPv6 is none of our business there.
+const ETHERNET_MTU: std::ops::RangeInclusive<u32> = 576..=8978;
 
 /// Configuration of the UPF.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -42,24 +45,31 @@ pub struct Config {
 pub struct DnnConfig {
     /// Data network name, which N4 rules name as network instance.
     pub name: Dnn,
+    /// What its sessions carry, `ip` or `ethernet`: the PDU session type (TS 23.501 §5.6.10).
+    #[serde(default, rename = "type")]
+    pub kind: Kind,
     /// Name of the TUN device that is created for N6. Not with another interface.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tun: String,
+    /// With `ethernet`, name of the TAP device that is created for N6, or of one that was made to stay.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tap: String,
     /// How N6 is served; by a TUN device unless said otherwise.
     #[serde(default)]
     pub n6: InterfaceConfig,
-    /// UE addresses. The device takes the first host address, so the SMF must not assign it.
+    /// UE addresses; none with `ethernet`. The device takes the first host address, so the SMF must not assign it.
+    #[serde(default)]
     pub ue_pool: UePool,
     /// Hide UE addresses behind this machine's on the way out.
     #[serde(default)]
     pub nat: bool,
-    /// MTU of the device: that of the N3 network less 44 octets of tunnel, in IPv6 64.
+    /// MTU of the device: that of the N3 network less 44 octets of tunnel, in IPv6 64; with frames less 14 to 22 more.
     #[serde(default = "default_mtu")]
     pub mtu: u32,
 }
 
-/// UE addresses of a data network; at least one family.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+/// UE addresses of a data network; at least one family where packets are IP.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct UePool {
     /// IPv4 pool.
@@ -138,10 +148,12 @@ pub enum ConfigError {
         mtu: u32,
     },
     /// A name no device can have.
-    #[error("upf.dnn {dnn}: tun: {reason}")]
-    Tun {
+    #[error("upf.dnn {dnn}: {key}: {reason}")]
+    Device {
         /// Data network.
         dnn: String,
+        /// `tun` or `tap`.
+        key: &'static str,
         /// What is wrong.
         reason: String,
     },
@@ -184,8 +196,11 @@ impl Config {
             if self.dnn[..i].iter().any(|other| other.name == dnn.name) {
                 return Err(ConfigError::Twice(dnn.name.to_string()));
             }
-            if self.dnn[..i].iter().any(|other| !dnn.tun.is_empty() && other.tun == dnn.tun) {
-                return Err(ConfigError::Twice(dnn.tun.clone()));
+            let taken =
+                |name: &String| self.dnn[..i].iter().any(|other| [&other.tun, &other.tap].contains(&name));
+            if let Some(name) = [&dnn.tun, &dnn.tap].into_iter().find(|name| !name.is_empty() && taken(name))
+            {
+                return Err(ConfigError::Twice(name.clone()));
             }
             dnn.validate()?;
         }
@@ -221,15 +236,19 @@ impl DnnConfig {
             let reason = format!("{key} is for the backend kernel only; leave it out");
             return Err(ConfigError::Interface { place: place(), reason });
         }
+        if self.kind == Kind::Ethernet {
+            return self.validate_ethernet();
+        }
         let pool_error = |reason| ConfigError::Pool { dnn: self.name.to_string(), reason };
+        if !self.tap.is_empty() {
+            let reason = "it is for `type: ethernet`; packets need `tun`".to_owned();
+            return Err(ConfigError::Device { dnn: self.name.to_string(), key: "tap", reason });
+        }
         if !MTU.contains(&self.mtu) {
             return Err(ConfigError::Mtu { dnn: self.name.to_string(), mtu: self.mtu });
         }
         if self.n6.backend == interface::Backend::Kernel {
-            pktio::tun::check_name(&self.tun).map_err(|error| ConfigError::Tun {
-                dnn: self.name.to_string(),
-                reason: error.to_string(),
-            })?;
+            self.check_device("tun", &self.tun)?;
         }
         match (self.ue_pool.ipv4, self.ue_pool.ipv6) {
             (None, None) => return Err(pool_error("is empty: give ipv4, ipv6 or both")),
@@ -248,6 +267,36 @@ impl DnnConfig {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Frames have no UE addresses that the UPF would know of, and leave through a TAP device.
+    fn validate_ethernet(&self) -> Result<(), ConfigError> {
+        let refuse = |key, reason: &str| {
+            Err(ConfigError::Device { dnn: self.name.to_string(), key, reason: reason.to_owned() })
+        };
+        if self.n6.backend != interface::Backend::Kernel {
+            return refuse("n6", "`type: ethernet` is served by a TAP device only, the backend kernel");
+        }
+        if self.nat || !self.tun.is_empty() {
+            let key = if self.nat { "nat" } else { "tun" };
+            return refuse(key, "leave it out with `type: ethernet`");
+        }
+        if self.ue_pool.ipv4.is_some() || self.ue_pool.ipv6.is_some() {
+            return refuse("ue_pool", "sessions of `type: ethernet` have no UE addresses; leave it out");
+        }
+        if !ETHERNET_MTU.contains(&self.mtu) {
+            let range = format!("must be between {} and {}", ETHERNET_MTU.start(), ETHERNET_MTU.end());
+            return refuse("mtu", &range);
+        }
+        self.check_device("tap", &self.tap)
+    }
+
+    fn check_device(&self, key: &'static str, name: &str) -> Result<(), ConfigError> {
+        pktio::tun::check_name(name).map_err(|error| ConfigError::Device {
+            dnn: self.name.to_string(),
+            key,
+            reason: error.to_string(),
+        })
     }
 
     /// The address of the TUN device in the IPv4 pool: the first host, with the pool's prefix length.
@@ -303,6 +352,38 @@ mod tests {
             let dnn = if dnn.is_empty() { r#""mtu": 1400"#.to_owned() } else { dnn };
             let error = check(&n3, &dnn).unwrap_err();
             assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn ethernet_networks_have_a_tap_device_and_no_addresses() {
+        let check = |dnn: &str| {
+            let text = format!(
+                r#"{{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "dnn": [
+                     {{"name": "internet", "tun": "gw0", "ue_pool": {{"ipv4": "10.45.0.0/16"}}}},
+                     {{"name": "factory", {dnn}}}]}}"#
+            );
+            let config: Config = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            config.validate().map_err(|error| error.to_string()).map(|()| config)
+        };
+        let config = check(r#""type": "ethernet", "tap": "eth-n6", "mtu": 1500"#).unwrap();
+        assert_eq!((config.dnn[0].kind, config.dnn[1].kind), (Kind::Ip, Kind::Ethernet));
+        let again: Config = serde_json::from_value(serde_json::to_value(&config).unwrap()).unwrap();
+        assert_eq!((again.dnn[1].kind, &*again.dnn[1].tap), (Kind::Ethernet, "eth-n6"));
+        for (dnn, said) in [
+            (r#""type": "frames", "tap": "e""#, "ethernet"),
+            (r#""type": "ethernet""#, "factory: tap"),
+            (r#""type": "ethernet", "tap": "gw0""#, "gw0 appears twice"),
+            (r#""type": "ethernet", "tap": "e", "tun": "gw1""#, "factory: tun: leave it out"),
+            (r#""type": "ethernet", "tap": "e", "nat": true"#, "factory: nat: leave it out"),
+            (r#""type": "ethernet", "tap": "e", "ue_pool": {"ipv4": "10.0.0.0/8"}"#, "no UE addresses"),
+            (r#""type": "ethernet", "tap": "e", "mtu": 9000"#, "mtu: must be between"),
+            (r#""type": "ethernet", "tap": "e", "n6": {"backend": "af_xdp", "device": "x"}"#, "TAP device"),
+            (r#""tap": "e", "tun": "gw1", "ue_pool": {"ipv4": "10.46.0.0/16"}"#, "type: ethernet"),
+            (r#""tun": "gw1""#, "ue_pool is empty"),
+        ] {
+            let error = check(dnn).unwrap_err();
+            assert!(error.contains(said), "{dnn}: {error}");
         }
     }
 

@@ -1,4 +1,5 @@
-//! N6: a TUN device per data network, with address, route, forwarding and NAT set up by the UPF itself.
+//! N6: a TUN device per data network, with address, route, forwarding and NAT set up by the UPF itself; for frames a
+//! TAP device, which only has to be up: what it is connected to is the operator's business, a bridge mostly.
 //!
 //! The device goes with its descriptor and takes addresses and routes along; NAT rules go when dropped.
 
@@ -7,6 +8,7 @@ use net::nat::{Masquerade, NatError};
 use pktio::tun::{TunError, TunPort};
 
 use crate::config::DnnConfig;
+use crate::plan::Kind;
 
 /// Packets that the device queues towards us. A segmented 64 kB burst of one TCP connection takes 45.
 const QUEUE: u32 = 2000;
@@ -49,12 +51,16 @@ pub struct N6 {
 
 /// Sets up the device of a data network in the calling thread's network namespace.
 pub async fn set_up(dnn: &DnnConfig) -> Result<N6, N6Error> {
+    let link_error = |error| N6Error::Link { dnn: dnn.name.to_string(), error };
+    if dnn.kind == Kind::Ethernet {
+        let tun = TunPort::create_tap(&dnn.tap)?;
+        keep_silent(&dnn.tap);
+        device(&dnn.tap, dnn.mtu).await.map_err(link_error)?;
+        return Ok(N6 { tun, _nat: None });
+    }
     let tun = TunPort::create(&dnn.tun)?;
-    // The kernel must not form a link-local address and talk to us on its own; where it cannot be told, its
-    // packets are dropped as link-local.
-    let name = dnn.tun.replace('.', "/");
-    let _ = net::sysctl::set(&format!("net.ipv6.conf.{name}.addr_gen_mode"), "1");
-    link(dnn).await.map_err(|error| N6Error::Link { dnn: dnn.name.to_string(), error })?;
+    keep_silent(&dnn.tun);
+    link(dnn).await.map_err(link_error)?;
     net::sysctl::enable_forwarding().map_err(N6Error::Forwarding)?;
     let nat = match dnn.nat {
         false => None,
@@ -68,11 +74,23 @@ pub async fn set_up(dnn: &DnnConfig) -> Result<N6, N6Error> {
     Ok(N6 { tun, _nat: nat })
 }
 
-async fn link(dnn: &DnnConfig) -> Result<(), LinkError> {
+/// The kernel must not form a link-local address and talk to us on its own; where it cannot be told, its packets are
+/// dropped as link-local.
+fn keep_silent(device: &str) {
+    let name = device.replace('.', "/");
+    let _ = net::sysctl::set(&format!("net.ipv6.conf.{name}.addr_gen_mode"), "1");
+}
+
+async fn device(name: &str, mtu: u32) -> Result<Links, LinkError> {
     let links = Links::here()?;
-    links.set_mtu(&dnn.tun, dnn.mtu).await?;
-    links.set_txqueuelen(&dnn.tun, QUEUE).await?;
-    links.up(&dnn.tun).await?;
+    links.set_mtu(name, mtu).await?;
+    links.set_txqueuelen(name, QUEUE).await?;
+    links.up(name).await?;
+    Ok(links)
+}
+
+async fn link(dnn: &DnnConfig) -> Result<(), LinkError> {
+    let links = device(&dnn.tun, dnn.mtu).await?;
     if let Some(address) = dnn.gateway_v4() {
         // Its prefix is the pool's, so the route to the UEs comes with it.
         links.add_address(&dnn.tun, address).await?;

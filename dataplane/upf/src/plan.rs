@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use classifier::Rule;
+use serde::{Deserialize, Serialize};
 
 /// What becomes of the packets of one PFCP session.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -32,8 +33,9 @@ pub struct Plan {
     pub buffer_packets: Option<u16>,
 }
 
-/// What a session carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What a session, or a data network, carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// IPv4, IPv6 or both.
     #[default]
