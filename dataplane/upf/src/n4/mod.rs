@@ -14,18 +14,20 @@ pub mod session;
 mod status;
 pub mod usage;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use net::udp::UdpSocket;
+use net::udp::burst::{self, Burst};
 use packet::gtpu::{self, Signalling};
-use pfcp::endpoint::{Config as EndpointConfig, Endpoint, Event, Handle, RequestId, Transmit};
+use pfcp::endpoint::{Config as EndpointConfig, Endpoint, Event, Handle, RequestId};
 use pfcp::message::{
     AssociationReleaseResponse, AssociationSetupRequest, AssociationSetupResponse, AssociationUpdateResponse,
     NodeReportRequest, SessionSetDeletionResponse,
 };
+use pfcp::seeded::SeededMap;
 use pfcp::{
     AsRspFlags, Cause, ControlSequence, CpFunctionFeatures, LoadControl, Message, Metric, NodeId,
     NodeReportType, NtpSeconds, OuterHeaderCreation, RemoteGtpuPeer, SmReqFlags, UpFunctionFeatures,
@@ -50,8 +52,6 @@ pub const PFCP_PORT: u16 = 8805;
 const DATAGRAM: usize = 65_535;
 /// Most CP functions with an association.
 const MAX_ASSOCIATIONS: usize = 256;
-/// Datagrams taken before events and answers get their turn.
-const DATAGRAMS: usize = 64;
 /// Sessions looked at for their timers before datagrams get their turn again.
 const LOOKS: usize = 256;
 /// Between looks whether workers have gone on, when an End Marker waits.
@@ -135,14 +135,16 @@ struct Server {
     config: Arc<Config>,
     endpoint: Endpoint,
     sessions: Sessions,
-    associations: HashMap<IpAddr, Association>,
+    associations: SeededMap<IpAddr, Association>,
     node_id: NodeId,
     recovery_time_stamp: NtpSeconds,
     gtpu: Box<dyn Port>,
     end_marker: Batch,
     /// End Markers that wait until workers have gone on, with the time they were asked for.
     end_markers: VecDeque<(Ticket, u64, Vec<OuterHeaderCreation>)>,
-    asked: HashMap<Handle, Asked>,
+    asked: SeededMap<Handle, Asked>,
+    /// What goes out with the next system call.
+    outbox: Vec<(SocketAddr, Arc<[u8]>)>,
     /// Reports that a CP function did not answer, for when it does again.
     kept: Vec<Outgoing>,
     /// The load last told, and how often it changed.
@@ -166,34 +168,23 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
     let mut server = Server {
         endpoint: Endpoint::new(endpoint_config),
         sessions: Sessions::new(Arc::clone(&config), tables, recovery_time_stamp.0),
-        associations: HashMap::new(),
+        associations: SeededMap::default(),
         node_id,
         recovery_time_stamp,
         gtpu,
         end_marker: Batch::new(1, 64),
         end_markers: VecDeque::new(),
-        asked: HashMap::new(),
+        asked: SeededMap::default(),
+        outbox: Vec::with_capacity(burst::BURST),
         kept: Vec::new(),
         load: (0, 0),
         epoch: now(),
         config,
     };
-    let mut datagram = vec![0; DATAGRAM];
+    let mut burst = Burst::new(DATAGRAM);
     loop {
         server.handle_events();
-        while let Some(Transmit { to, payload }) = server.endpoint.poll_transmit() {
-            // Mostly there is room: no need to come back through the scheduler.
-            let sent = match socket.try_send_to(&payload, to) {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    socket.send_to(&payload, to).await
-                }
-                sent => sent,
-            };
-            if let Err(error) = sent {
-                // Like a lost datagram: the sender of the request, we or the peer, repeats it.
-                tracing::debug!(%error, %to, "PFCP message not sent");
-            }
-        }
+        server.transmit(&socket).await;
         let timer = async {
             match server.deadline() {
                 Some(deadline) => {
@@ -203,13 +194,12 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
             }
         };
         tokio::select! {
-            received = socket.recv_from(&mut datagram) => match received {
-                Ok((length, from)) => {
-                    server.endpoint.handle_datagram(now(), from, &datagram[..length]);
-                    // What else has come is answered together.
-                    for _ in 1..DATAGRAMS {
-                        let Ok((length, from)) = socket.try_recv_from(&mut datagram) else { break };
-                        server.endpoint.handle_datagram(now(), from, &datagram[..length]);
+            received = burst.receive(&socket) => match received {
+                // What has come together is answered together.
+                Ok(_) => {
+                    let now = now();
+                    for (from, datagram) in burst.iter() {
+                        server.endpoint.handle_datagram(now, from, datagram);
                     }
                 }
                 // An ICMP error of an earlier datagram; the endpoint's timers deal with silent peers.
@@ -229,6 +219,23 @@ fn now() -> Instant {
 }
 
 impl Server {
+    /// Sends what the endpoint has to send.
+    async fn transmit(&mut self, socket: &UdpSocket) {
+        loop {
+            let due = std::iter::from_fn(|| self.endpoint.poll_transmit());
+            self.outbox.extend(due.take(burst::BURST).map(|transmit| (transmit.to, transmit.payload)));
+            if self.outbox.is_empty() {
+                return;
+            }
+            burst::send_all(socket, &self.outbox, |to, error| {
+                // Like a lost datagram: the sender of the request, we or the peer, repeats it.
+                tracing::debug!(%error, %to, "PFCP message not sent");
+            })
+            .await;
+            self.outbox.clear();
+        }
+    }
+
     fn moment(&self) -> Now {
         let since = now().saturating_duration_since(self.epoch);
         Now { ms: since.as_millis() as u64, wall: ntp_now() }

@@ -1,8 +1,9 @@
 //! Path management (TS 29.281 §7.2.1, TS 23.527 §5.2): GTP-U peers are asked for an echo now and then; one that
 //! does not answer is reported to the CP functions, and again when it does (TS 29.244 §7.4.5.1).
 
-use std::collections::HashMap;
 use std::net::IpAddr;
+
+use pfcp::seeded::SeededMap;
 
 /// Timers of path management.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +48,7 @@ pub struct Due {
 #[derive(Debug, Default)]
 pub struct Paths {
     timing: Timing,
-    peers: HashMap<IpAddr, Peer>,
+    peers: SeededMap<IpAddr, Peer>,
     /// When the first peer is due; may be early, never late.
     next_ms: Option<u64>,
 }

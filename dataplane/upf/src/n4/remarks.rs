@@ -1,10 +1,9 @@
 //! PDRs without effect: worth a line in the log, no reason to refuse a session.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt;
 
 use classifier::{Matcher, Rule};
+use pfcp::seeded::SeededMap;
 
 use crate::plan::Pdr;
 
@@ -43,22 +42,49 @@ struct Effect {
     duplicates: Option<u32>,
 }
 
+/// Filters up to which comparing each with each is quicker than hashing them.
+const FEW: usize = 16;
+
+/// The first PDR with each filter.
+enum First {
+    Few(Vec<(Matcher, u32)>),
+    Many(SeededMap<Matcher, u32>),
+}
+
+impl First {
+    fn new(rules: usize) -> First {
+        if rules <= FEW { First::Few(Vec::with_capacity(rules)) } else { First::Many(SeededMap::default()) }
+    }
+
+    /// The PDR that has this filter already; from now on it is `pdr` if none had.
+    fn owner(&mut self, matcher: Matcher, pdr: u32) -> Option<u32> {
+        match self {
+            First::Few(list) => {
+                let known = list.iter().find(|(other, _)| *other == matcher).map(|(_, owner)| *owner);
+                if known.is_none() {
+                    list.push((matcher, pdr));
+                }
+                known
+            }
+            // A filter that is the PDR's own already applies as well as a new one.
+            First::Many(map) => Some(*map.entry(matcher).or_insert(pdr)).filter(|owner| *owner != pdr),
+        }
+    }
+}
+
 /// Looks through the rules of one set, whose values are positions in `pdrs`.
 pub fn find(rules: &[Rule], pdrs: &[Pdr], remarks: &mut Vec<Remark>) {
     let mut sorted: Vec<&Rule> = rules.iter().collect();
     sorted.sort_unstable_by_key(|rule| rule.rank());
-    let mut first: HashMap<Matcher, u32> = HashMap::new();
+    let mut first = First::new(rules.len());
     let mut effects: Vec<Option<Effect>> = vec![None; pdrs.len()];
     for rule in sorted {
         let effect = effects[rule.value as usize].get_or_insert_default();
         let Some(matcher) = Matcher::new(&rule.filter) else { continue };
-        match first.entry(matcher) {
-            Entry::Vacant(place) => {
-                place.insert(rule.value);
-                effect.applies = true;
-            }
-            Entry::Occupied(owner) if *owner.get() != rule.value => effect.duplicates = Some(*owner.get()),
-            Entry::Occupied(_) => {}
+        match first.owner(matcher, rule.value) {
+            None => effect.applies = true,
+            Some(owner) if owner != rule.value => effect.duplicates = Some(owner),
+            Some(_) => {}
         }
     }
     for (pdr, effect) in pdrs.iter().zip(effects) {

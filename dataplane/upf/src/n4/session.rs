@@ -5,7 +5,7 @@
 //! reports by itself is in [`super::usage`].
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use pfcp::message::{
     SessionDeletionResponse, SessionEstablishmentRequest, SessionEstablishmentResponse,
     SessionModificationRequest, SessionModificationResponse,
 };
+use pfcp::seeded::SeededMap;
 use pfcp::{
     ApplyAction, Cause, DestinationInterface, FSeid, FailedRuleId, FqCsid, NodeId, OffendingIe,
     OuterHeaderCreation, UsageReportTrigger, ie,
@@ -62,9 +63,9 @@ pub struct N4Session {
 pub struct Sessions {
     pub(super) config: Arc<Config>,
     pub(super) writer: Writer,
-    pub(super) sessions: HashMap<u64, Box<N4Session>>,
+    pub(super) sessions: SeededMap<u64, Box<N4Session>>,
     /// Remote tunnel endpoints in use, for Error Indications.
-    remote: HashMap<(IpAddr, u32), u64>,
+    remote: SeededMap<(IpAddr, u32), u64>,
     /// The peers that they belong to.
     pub paths: Paths,
     /// Sessions to look at, the next first; stale entries are skipped.
@@ -112,8 +113,8 @@ impl Sessions {
         Sessions {
             writer: Writer::new(tables, &config, seed),
             config,
-            sessions: HashMap::new(),
-            remote: HashMap::new(),
+            sessions: SeededMap::default(),
+            remote: SeededMap::default(),
             paths: Paths::new(Timing::default()),
             timers: BinaryHeap::new(),
             next_seid: u64::from(seed) << 32 | 1,
