@@ -44,6 +44,7 @@ pub use config::{Config, ConfigError};
 use n4::{Query, Wiring};
 use n6::N6;
 use pipeline::guard::Guard;
+use pipeline::links::Links;
 use pipeline::{Input, Pipeline};
 use ports::{PortError, WorkerPorts};
 use stats::WorkerStats;
@@ -113,6 +114,7 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
         .await
         .map_err(|error| StartError::Pfcp { address: config.pfcp, error })?;
 
+    let links = Links::find(&config);
     let tables = Arc::new(Tables::new(&config));
     let stats: Arc<[WorkerStats]> = (0..opened.workers.len()).map(|_| WorkerStats::default()).collect();
     let (event_sender, events) = mpsc::channel(EVENTS);
@@ -131,6 +133,7 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
             event_sender.clone(),
             Arc::clone(&guard),
         );
+        pipeline.set_links(links.clone());
         if shared {
             pipeline.share_inputs();
         }

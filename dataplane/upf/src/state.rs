@@ -137,6 +137,21 @@ impl<'a> Cells<'a> {
         }
     }
 
+    /// Accounts to a meter for a packet that passes in any case: others have to wait for it, but not without end.
+    pub fn charge(self, cell: u8, now_ns: u64, bytes: u64) {
+        let Some((until, rate)) = self.cell(cell) else { return };
+        let rate = rate.load(Relaxed);
+        if rate == NOTHING {
+            return;
+        }
+        let (now, latest) = (now_ns << FRACTION, (now_ns << FRACTION) + (rate >> 38 << BURST_SHIFT));
+        let cost = (bytes * (rate & 0xFFFF_FFFF)) >> (rate >> 32 & 63);
+        // Two bursts ahead nothing is added any more: a guarantee above the rate must not silence others for long.
+        let most = latest + (latest - now);
+        let charged = |taken: u64| (taken <= most).then(|| taken.max(now) + cost);
+        let _ = until.fetch_update(Relaxed, Relaxed, charged);
+    }
+
     /// Adds to a gauge.
     #[inline]
     pub fn gauge(self, cell: u8, bytes: u64) -> Gauged {

@@ -1066,7 +1066,7 @@ mod tests {
                     id: 1,
                     direction: crate::plan::Direction::Uplink,
                     check_source: false,
-                    action: crate::plan::Action::Drop,
+                    action: Action::Drop,
                     notify: false,
                     duplicates: Vec::new(),
                     qers: vec![0],

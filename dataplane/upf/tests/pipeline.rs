@@ -2,133 +2,23 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // helpers of tests fail as tests do
 
 mod support;
+#[path = "support/world.rs"]
+mod world;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use classifier::Backend;
 use packet::gtpu::{PduSession, Signalling, build_gpdu};
 use packet::ndp::{RouterAdvertisement, RouterSolicitation};
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
-use pktio::Batch;
-use pktio::memory::{self, Wire};
 use support::*;
 use telemetry::DropReason;
-use tokio::sync::mpsc;
 use upf::Config;
 use upf::n4::remarks::Remark;
-use upf::n4::session::Sessions;
-use upf::pipeline::guard::Guard;
-use upf::pipeline::{Event, Input, PACKET, Pipeline, Ports};
-use upf::stats::{self, WorkerStats};
-use upf::tables::Tables;
-
-/// A UPF without threads and sockets.
-struct World {
-    sessions: Sessions,
-    pipeline: Pipeline,
-    ports: Ports,
-    n3: Wire,
-    n6: Wire,
-    stats: Arc<[WorkerStats]>,
-    events: mpsc::Receiver<Event>,
-    now_ns: u64,
-    batch: Batch,
-}
-
-const NOW: NtpSeconds = NtpSeconds(1000);
-/// Addresses of the machine that the UPF is on.
-const MACHINE_V4: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
-const MACHINE_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x200, 0, 0, 0, 0, 0, 1);
-
-impl World {
-    fn new() -> World {
-        World::with_config(config("gw0"))
-    }
-
-    fn with_config(config: Config) -> World {
-        let config = Arc::new(config);
-        let tables = Arc::new(Tables::new(&config));
-        let sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 5);
-        let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
-        let (sender, events) = mpsc::channel(8);
-        let guard = Arc::new(Guard::new(&config, [IpAddr::from(MACHINE_V4), MACHINE_V6.into()]));
-        let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), config.gtpu, 1, sender, guard);
-        let (n3_port, n3) = memory::pair(20_000);
-        let (n6_port, n6) = memory::pair(20_000);
-        let ports = Ports { n3: Box::new(n3_port), n6: vec![Box::new(n6_port)] };
-        World { sessions, pipeline, ports, n3, n6, stats, events, now_ns: 1, batch: Batch::new(64, PACKET) }
-    }
-
-    /// With the ordinary session; also returns its TEIDs on N3 and on N4-u.
-    fn with_session() -> (World, u64, u32, u32) {
-        let mut world = World::new();
-        let (seid, n3, n4u) = world.establish();
-        (world, seid, n3, n4u)
-    }
-
-    fn establish(&mut self) -> (u64, u32, u32) {
-        self.establish_by(&establishment(0x55))
-    }
-
-    fn establish_by(&mut self, request: &SessionEstablishmentRequest) -> (u64, u32, u32) {
-        let response = self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request, NOW).response;
-        assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
-        let teid = |id: u16| {
-            let created = response.created_pdrs.iter().find(|created| created.pdr_id == PdrId(id)).unwrap();
-            match created.f_teid {
-                Some(FTeid::Assigned { teid, ipv4: Some(GTPU), .. }) => teid,
-                other => panic!("{other:?}"),
-            }
-        };
-        assert_eq!(teid(1), teid(3), "PDRs with one choose id share an F-TEID");
-        (response.up_f_seid.unwrap().seid, teid(1), teid(4))
-    }
-
-    fn run(&mut self, input: Input) {
-        loop {
-            let received = match input {
-                Input::N3 => self.ports.n3.receive(&mut self.batch).unwrap(),
-                Input::N6(n) => self.ports.n6[n].receive(&mut self.batch).unwrap(),
-            };
-            if received == 0 {
-                return;
-            }
-            self.pipeline.process(input, &mut self.batch, self.now_ns, &mut self.ports);
-        }
-    }
-
-    fn uplink(&mut self, datagram: &[u8]) {
-        self.n3.inject(datagram, gnb());
-        self.run(Input::N3);
-    }
-
-    fn downlink(&mut self, packet: &[u8]) {
-        self.n6.inject(packet, "0.0.0.0:0".parse().unwrap());
-        self.run(Input::N6(0));
-    }
-
-    fn drops(&self, reason: DropReason) -> u64 {
-        stats::drops(&self.stats, reason)
-    }
-
-    /// Asserts that `count` packets were dropped for `reason`, none for any other, and nothing was sent.
-    fn assert_only_dropped(&self, reason: DropReason, count: u64) {
-        for other in DropReason::ALL {
-            assert_eq!(self.drops(*other), if *other == reason { count } else { 0 }, "{}", other.name());
-        }
-        assert!(self.n6.take().is_empty());
-    }
-}
-
-fn gnb() -> SocketAddr {
-    SocketAddr::new(GNB.into(), 2152)
-}
-
-fn uplink_gpdu(teid: u32, packet: &[u8]) -> Vec<u8> {
-    build_gpdu(teid, Some(PduSession::Uplink { qfi: QFI }), packet).unwrap()
-}
+use upf::pipeline::{Event, Input};
+use upf::stats;
+use world::*;
 
 #[test]
 fn uplink_loses_its_tunnel_and_downlink_gets_one() {

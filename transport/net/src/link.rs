@@ -279,23 +279,54 @@ fn open() -> io::Result<Links> {
     Ok(Links { handle, control, connection: tokio::spawn(connection) })
 }
 
+/// The MTU of the interface with this address, in the calling thread's namespace; `None` when none has it.
+///
+/// # Errors
+/// That the kernel did not list the addresses, or does not tell.
+pub fn mtu_at(address: IpAddr) -> io::Result<Option<u32>> {
+    let mut interfaces = nix::ifaddrs::getifaddrs()?;
+    let own = |interface: &nix::ifaddrs::InterfaceAddress| {
+        interface.address.as_ref().and_then(address_of) == Some(address)
+    };
+    interfaces.find(own).map(|interface| mtu_of(&interface.interface_name)).transpose()
+}
+
+/// The MTU of the interface with this name, in the calling thread's namespace.
+///
+/// # Errors
+/// That there is none.
+pub fn mtu_of(name: &str) -> io::Result<u32> {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+    let control = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    let answer = ask(&control, name, libc::SIOCGIFMTU)?;
+    // SAFETY: on success the kernel filled in this member of the union.
+    let mtu = unsafe { answer.ifr_ifru.ifru_mtu };
+    u32::try_from(mtu).map_err(|_| io::Error::other("the kernel returned a negative MTU"))
+}
+
 /// Resolves a name in the namespace of `control`.
 fn index(control: &OwnedFd, name: &str) -> io::Result<u32> {
+    let answer = ask(control, name, libc::SIOCGIFINDEX)?;
+    // SAFETY: on success the kernel filled in this member of the union.
+    let index = unsafe { answer.ifr_ifru.ifru_ifindex };
+    u32::try_from(index).map_err(|_| io::Error::other("the kernel returned a negative interface index"))
+}
+
+/// Asks about an interface in the namespace of `control`; `request` is one that reads and writes one `ifreq`.
+fn ask(control: &OwnedFd, name: &str, request: libc::Ioctl) -> io::Result<libc::ifreq> {
     // SAFETY: `ifreq` is plain data for which all zeroes is a valid value.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    if name.len() >= request.ifr_name.len() {
+    let mut answer: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= answer.ifr_name.len() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "an interface name has at most 15 bytes"));
     }
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+    for (to, from) in answer.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
     }
-    // SAFETY: the descriptor is open; SIOCGIFINDEX reads and writes one `ifreq`, which outlives the call.
-    if unsafe { libc::ioctl(control.as_raw_fd(), libc::SIOCGIFINDEX, &raw mut request) } < 0 {
+    // SAFETY: the descriptor is open; the request reads and writes one `ifreq`, which outlives the call.
+    if unsafe { libc::ioctl(control.as_raw_fd(), request, &raw mut answer) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: on success the kernel filled in this member of the union.
-    let index = unsafe { request.ifr_ifru.ifru_ifindex };
-    u32::try_from(index).map_err(|_| io::Error::other("the kernel returned a negative interface index"))
+    Ok(answer)
 }
 
 /// A request that could not even be written down, such as an IPv4 route through an IPv6 gateway.

@@ -98,7 +98,8 @@ fn compile_pdr(
     config: &Config,
 ) -> Result<Pdr, Rejection> {
     let failed = Rejection::rule(FailedRuleId::Pdr(id));
-    let mut far = rules.fars.get(pdr.far_id).ok_or(failed)?;
+    let own = rules.fars.get(pdr.far_id).ok_or(failed)?;
+    let mut far = own;
     let direction = pdr.direction();
     let mut qers = Vec::with_capacity(pdr.qer_ids.len());
     let (mut qfi, mut rqi, mut ppi) = (None, false, None);
@@ -122,7 +123,7 @@ fn compile_pdr(
         }
     }
     // Without a FAR for this case, an exhausted quota drops (§5.2.2.2.1).
-    let instead = exhausted && rules.fars.get(pdr.far_id).is_some_and(|own| std::ptr::eq(own, far));
+    let instead = exhausted && std::ptr::eq(own, far);
     let forwards = far.action.contains(ApplyAction::FORW);
     let to_network =
         matches!(far.destination, None | Some(DestinationInterface::Core | DestinationInterface::SgiLan));
@@ -140,7 +141,7 @@ fn compile_pdr(
         // What goes to the CP function (router solicitations) has a link-local source, frames have none, and another
         // UPF on the way checks again.
         check_source: direction == Direction::Uplink && to_network && !rules.ethernet,
-        action: if instead { Action::Drop } else { compile_far(far, ue, config) },
+        action: if instead { Action::Drop } else { action(direction, own, far, ue, config) },
         notify: far.action.contains(ApplyAction::NOCP) && !forwards,
         duplicates,
         qers,
@@ -162,6 +163,18 @@ fn compile_qer(id: u32, qer: &QerRule) -> Qer {
         id,
         uplink: enforcement(qer.gates.uplink, |rates| rates.uplink_kbps),
         downlink: enforcement(qer.gates.downlink, |rates| rates.downlink_kbps),
+    }
+}
+
+/// What becomes of packets of a direction. `far` is in force; it may be that of an exhausted quota, in place of the PDR's
+/// `own`. A redirection is the UE's way out: on the way back only what answers it passes, as the PDR's own FAR says.
+fn action(direction: Direction, own: &FarRule, far: &FarRule, ue: &UeAddresses, config: &Config) -> Action {
+    if direction == Direction::Uplink || far.redirect.is_none() {
+        return compile_far(far, ue, config);
+    }
+    match compile_far(own, ue, config) {
+        Action::Forward(forward) => Action::Answers(forward),
+        _ => Action::Drop,
     }
 }
 

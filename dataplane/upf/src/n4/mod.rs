@@ -64,14 +64,16 @@ const MAX_END_MARKERS: usize = 65_536;
 const MAX_KEPT: usize = 16_384;
 
 /// What this UPF does beyond what every one does (§8.2.25).
-const FEATURES: [UpFunctionFeatures; 9] = [
+const FEATURES: [UpFunctionFeatures; 11] = [
     UpFunctionFeatures::FTUP,
+    UpFunctionFeatures::TREU,
     UpFunctionFeatures::EMPU,
     UpFunctionFeatures::MNOP,
     UpFunctionFeatures::DDND,
     UpFunctionFeatures::PDIU,
     UpFunctionFeatures::UDBC,
     UpFunctionFeatures::QUOAC,
+    UpFunctionFeatures::FRRT,
     UpFunctionFeatures::VTIME,
     UpFunctionFeatures::IP6PL,
 ];

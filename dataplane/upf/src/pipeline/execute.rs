@@ -8,7 +8,7 @@ use std::ops::Range;
 use pktio::Batch;
 use telemetry::DropReason;
 
-use super::{BATCH, Event, Pipeline, State, Verdict};
+use super::{BATCH, Event, Inside, Pass, Pipeline, State, Verdict};
 use crate::session::{self, Endpoint, Entry, flag, kind};
 use crate::state::{Cells, Gauged, NO_CELL};
 use crate::tables::Tables;
@@ -27,28 +27,37 @@ impl Run {
 }
 
 impl Pipeline {
-    /// Applies the entries to the packets in `range`. `again`: they have been buffered.
+    /// Applies the entries to the packets in `range`.
     pub(super) fn execute<'g>(
         &mut self,
         tables: &'g Tables,
+        inside: &'g Inside<'_>,
         batch: &mut Batch,
         range: Range<usize>,
         verdicts: &[Verdict<'g>; BATCH],
         now_ns: u64,
-        again: bool,
     ) {
         let mut run = Run::NONE;
+        let again = self.pass == Pass::Held;
         for (at, verdict) in range.zip(verdicts) {
             let meta = &self.metas[at];
             let (State::Live, Some(entry), Some(endpoint)) =
                 (meta.state, verdict.entry, verdict.block.first())
             else {
+                if meta.state == State::Dropped(DropReason::NoPdr) && meta.native {
+                    self.not_matched(tables, batch, at);
+                }
                 continue;
             };
             let bytes = u64::from(meta.length);
             if !again && !self.held.is_empty() && self.held.holds(endpoint.seid()) {
                 // Behind those that wait: they are released together.
                 self.hold(batch, at, endpoint, entry);
+                continue;
+            }
+            if entry.flags & (flag::TRANSLATE | flag::ANSWERS) != 0
+                && !self.translate(tables, inside, batch, at, verdict.block, entry)
+            {
                 continue;
             }
             let cells = Cells::new(&tables.lines, endpoint.state());
@@ -58,8 +67,7 @@ impl Pipeline {
                 self.metas[at].drop(reason);
                 continue;
             }
-            self.forward(tables, batch, at, endpoint, entry, now_ns);
-            if self.metas[at].state != State::Live {
+            if !self.forward(tables, inside, batch, at, verdict.block, entry, now_ns) {
                 continue;
             }
             if run.account == entry.account && run.state == endpoint.state() {
@@ -124,9 +132,8 @@ impl Pipeline {
                 }
                 // What is within the guarantee is charged to what is shared, and not refused by it.
                 kind::GUARANTEE => guaranteed = cells.conforms(further.account, now_ns, bytes, self.writers),
-                kind::METER
-                    if !cells.conforms(further.account, now_ns, bytes, self.writers) && !guaranteed =>
-                {
+                kind::METER if guaranteed => cells.charge(further.account, now_ns, bytes),
+                kind::METER if !cells.conforms(further.account, now_ns, bytes, self.writers) => {
                     return Err(DropReason::RateLimit);
                 }
                 _ => {}
@@ -164,7 +171,9 @@ impl Pipeline {
 
 /// The further entries of an entry.
 #[inline]
-fn further<'g>(block: &'g [Endpoint], entry: &Entry) -> impl Iterator<Item = &'g Entry> {
-    let first = entry.more();
-    (first..).map_while(move |at| session::entry(block, at)).take_while(|entry| entry.kind() != kind::END)
+pub(super) fn further<'g>(block: &'g [Endpoint], entry: &Entry) -> impl Iterator<Item = &'g Entry> {
+    let first = entry.is(flag::MORE).then(|| entry.more());
+    let entries =
+        first.into_iter().flat_map(move |first| (first..).map_while(|at| session::entry(block, at)));
+    entries.take_while(|entry| entry.kind() != kind::END)
 }

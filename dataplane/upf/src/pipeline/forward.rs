@@ -1,12 +1,16 @@
-//! The FAR: drop, buffer, or send on, with a new outer header where it says so.
+//! The FAR: drop, buffer, redirect, or send on, with a new outer header where it says so.
 
 use packet::gtpu::{self, PduSession};
+use packet::protocol;
 use pktio::{Batch, Buffer};
 use telemetry::DropReason;
 
+use super::execute::further;
 use super::held::Waiting;
-use super::{Event, NO_QFI, Pipeline, State};
-use crate::session::{Endpoint, Entry, flag, kind};
+use super::mtu::{self, Fit, Fragments};
+use super::{Event, Inside, NO_QFI, Pass, Pipeline, State};
+use crate::session::{Endpoint, Entry, Policy, flag, kind};
+use crate::state::{Cells, Gauged};
 use crate::tables::Tables;
 
 /// Packets per second that the CP function gets in the long run, as an interval, and how many at once.
@@ -14,30 +18,43 @@ const CONTROL_INTERVAL_NS: u64 = 1_000_000;
 const CONTROL_BURST_NS: u64 = 200 * CONTROL_INTERVAL_NS;
 
 impl Pipeline {
-    /// Applies the FAR to a packet.
+    /// Applies the FAR to a packet; whether it is sent on.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments)] // what the one caller has at hand
     pub(super) fn forward(
         &mut self,
         tables: &Tables,
+        inside: &Inside<'_>,
         batch: &mut Batch,
         at: usize,
-        endpoint: &Endpoint,
+        block: &[Endpoint],
         entry: &Entry,
         now_ns: u64,
-    ) {
-        let received_qfi = self.metas[at].qfi;
+    ) -> bool {
+        let meta = &mut self.metas[at];
+        let length = meta.length as usize;
         match entry.kind() {
             kind::TUNNEL => {
                 if entry.is(flag::CONTROL)
                     && !self.control_meter.conforms(now_ns, CONTROL_INTERVAL_NS, CONTROL_BURST_NS)
                 {
-                    return self.metas[at].drop(DropReason::ControlOverflow);
+                    meta.drop(DropReason::ControlOverflow);
+                    return false;
                 }
-                if encapsulate(&mut batch.buffers_mut()[at], tables, entry, received_qfi) {
+                if length + ppi_len(entry) > self.links.tunnel {
+                    return self.too_long(tables, batch, at, entry, now_ns);
+                }
+                let buffer = &mut batch.buffers_mut()[at];
+                if self.keys[at].words()[3] as u8 == protocol::TCP {
+                    mtu::clamp_syn(buffer.packet_mut(), self.clamp);
+                }
+                let fits = encapsulate(buffer, tables, entry, meta.qfi);
+                if fits {
                     self.to_n3.push(at as u16);
                 } else {
-                    self.metas[at].drop(DropReason::TooBig);
+                    meta.drop(DropReason::TooBig);
                 }
+                fits
             }
             kind::NETWORK => {
                 let words = self.keys[at].words();
@@ -45,21 +62,216 @@ impl Pipeline {
                     && packet::flow::Flow::parse(batch.buffers()[at].packet())
                         .is_ok_and(|flow| self.guard.stops(&flow))
                 {
-                    return self.metas[at].drop(DropReason::CoreInterface);
+                    meta.drop(DropReason::CoreInterface);
+                    return false;
                 }
-                match self.to_n6.get_mut(entry.teid as usize) {
-                    Some(selected) => {
-                        if entry.is(flag::TOS) {
-                            mark(batch.buffers_mut()[at].packet_mut(), entry.tos);
+                let Some(link) = self.links.networks.get(entry.teid as usize) else {
+                    meta.drop(DropReason::FarDrop);
+                    return false;
+                };
+                if entry.is(flag::TOS) {
+                    mark(batch.buffers_mut()[at].packet_mut(), entry.tos);
+                }
+                if length > link.mtu {
+                    return self.too_long(tables, batch, at, entry, now_ns);
+                }
+                if words[3] as u8 == protocol::TCP {
+                    mtu::clamp_syn(batch.buffers_mut()[at].packet_mut(), link.clamp);
+                }
+                self.to_n6[entry.teid as usize].push(at as u16);
+                true
+            }
+            _ => {
+                self.not_forwarded(tables, inside, batch, at, block, entry);
+                false
+            }
+        }
+    }
+
+    /// Buffers, answers or drops a packet.
+    #[cold]
+    fn not_forwarded(
+        &mut self,
+        tables: &Tables,
+        inside: &Inside<'_>,
+        batch: &Batch,
+        at: usize,
+        block: &[Endpoint],
+        entry: &Entry,
+    ) {
+        let Some(endpoint) = block.first() else { return };
+        match entry.kind() {
+            kind::BUFFER => self.hold(batch, at, endpoint, entry),
+            kind::REDIRECT => self.redirect(tables, inside, batch, at, entry),
+            _ => {
+                self.metas[at].drop(DropReason::FarDrop);
+                let cells = Cells::new(&tables.lines, endpoint.state());
+                for further in further(block, entry) {
+                    match further.kind() {
+                        kind::NOTICE if cells.gauge(further.account, 1) == Gauged::Reached => {
+                            self.tell(Event::DownlinkData { seid: endpoint.seid(), pdr: entry.pdr });
                         }
-                        selected.push(at as u16);
+                        kind::COPY_TUNNEL | kind::COPY_NETWORK => {
+                            let length = self.metas[at].length as usize;
+                            self.copy(tables, batch, at, further, length);
+                        }
+                        _ => {}
                     }
-                    None => self.metas[at].drop(DropReason::FarDrop),
                 }
             }
-            kind::BUFFER => self.hold(batch, at, endpoint, entry),
-            _ => self.metas[at].drop(DropReason::FarDrop),
         }
+    }
+
+    /// Answers a web request in its server's name.
+    fn redirect(&mut self, tables: &Tables, inside: &Inside<'_>, batch: &Batch, at: usize, entry: &Entry) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let secret = tables.translations.secret();
+        let answer = match tables.policy(inside, entry.teid) {
+            Some(Policy::Redirect(url)) if self.pass != Pass::Own => {
+                url.answer(batch.buffers()[at].packet(), secret, &mut scratch)
+            }
+            _ => None,
+        };
+        let answered = answer.is_some_and(|length| self.inject(&scratch[..length]));
+        self.scratch = scratch;
+        self.metas[at].drop(if answered { DropReason::Redirected } else { DropReason::FarDrop });
+    }
+
+    /// A packet of a session that redirects to an address, or lets only answers to redirected packets pass; whether it
+    /// goes on as it is now.
+    #[cold]
+    pub(super) fn translate(
+        &mut self,
+        tables: &Tables,
+        inside: &Inside<'_>,
+        batch: &mut Batch,
+        at: usize,
+        block: &[Endpoint],
+        entry: &Entry,
+    ) -> bool {
+        let packet = batch.buffers_mut()[at].packet_mut();
+        let result = match () {
+            () if self.pass == Pass::Own || entry.kind() == kind::BUFFER => Ok(()),
+            () if entry.is(flag::UPLINK) => {
+                let target = further(block, entry).find(|further| further.kind() == kind::ADDRESS);
+                match target.and_then(|target| tables.policy(inside, target.teid)) {
+                    Some(Policy::Address(server)) => tables.translations.outbound(packet, *server),
+                    _ => Err(DropReason::FarDrop),
+                }
+            }
+            () if self.translate_back(tables, batch, at) => return false,
+            () if entry.is(flag::ANSWERS) => Err(DropReason::FarDrop),
+            () => Ok(()),
+        };
+        if let Err(reason) = result {
+            self.metas[at].drop(reason);
+        }
+        result.is_ok()
+    }
+
+    /// A downlink packet that no rule takes: it may be the answer to a redirected one, by a server that filters do not
+    /// name.
+    #[cold]
+    pub(super) fn not_matched(&mut self, tables: &Tables, batch: &mut Batch, at: usize) {
+        if self.pass != Pass::Own && !tables.translations.is_empty() {
+            self.translate_back(tables, batch, at);
+        }
+    }
+
+    /// Gives the answer to a redirected packet the source that its UE sent to, and lets it be looked up again by that;
+    /// whether it is one.
+    fn translate_back(&mut self, tables: &Tables, batch: &mut Batch, at: usize) -> bool {
+        let packet = batch.buffers_mut()[at].packet_mut();
+        let translated = self.metas[at].native && tables.translations.inbound(packet);
+        if translated {
+            self.metas[at].state = match self.inject(packet) {
+                true => State::Consumed,
+                false => State::Dropped(DropReason::TxQueueFull),
+            };
+        }
+        translated
+    }
+
+    /// A packet that is longer than its link takes: fragments are sent, or its sender is told. Whether it is sent.
+    #[cold]
+    fn too_long(
+        &mut self,
+        tables: &Tables,
+        batch: &mut Batch,
+        at: usize,
+        entry: &Entry,
+        now_ns: u64,
+    ) -> bool {
+        let packet = batch.buffers()[at].packet();
+        let tunnel = entry.kind() == kind::TUNNEL;
+        let limit = match self.links.networks.get(entry.teid as usize) {
+            Some(link) if !tunnel => link.mtu,
+            _ => self.links.tunnel.saturating_sub(ppi_len(entry)),
+        };
+        let result = match mtu::fit(packet, limit) {
+            Fit::Fragment => self.fragment(tables, packet, at, entry, limit),
+            _ => Err(DropReason::TooBig),
+        };
+        match result {
+            Ok(()) => self.metas[at].state = State::Consumed,
+            Err(reason) => self.metas[at].drop(reason),
+        }
+        if result == Err(DropReason::TooBig) {
+            self.answer_too_big(packet, limit, (!tunnel).then_some(entry.teid as usize), now_ns);
+        }
+        result.is_ok()
+    }
+
+    /// Sends the fragments of a packet: all, or none.
+    fn fragment(
+        &mut self,
+        tables: &Tables,
+        packet: &[u8],
+        at: usize,
+        entry: &Entry,
+        limit: usize,
+    ) -> Result<(), DropReason> {
+        let mut fragments = Fragments::new(packet, limit).ok_or(DropReason::TooBig)?;
+        if fragments.count() > self.beside.room() {
+            return Err(DropReason::TxQueueFull);
+        }
+        let qfi = self.metas[at].qfi;
+        while let Some(length) = fragments.next(&mut self.scratch) {
+            let pushed = self.beside.push(&self.scratch[..length], self.local);
+            let Some((position, buffer)) = pushed else { break };
+            if entry.kind() == kind::NETWORK {
+                self.beside.to_n6.push((entry.teid as usize, position));
+            } else if encapsulate(buffer, tables, entry, qfi) {
+                self.beside.to_n3.push(position);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the sender of a packet how long it may be: in the data network that the packet came from, or the UE. `to` is
+    /// the network where the packet should have gone.
+    fn answer_too_big(&mut self, packet: &[u8], limit: usize, to: Option<usize>, now_ns: u64) {
+        let link = to.or(self.network).and_then(|network| self.links.networks.get(network));
+        let (Some(link), Ok(flow)) = (link, packet::flow::Flow::parse(packet)) else { return };
+        // What was changed here, its sender would not know again.
+        if self.pass == Pass::Own || !self.limiter.allows(now_ns, flow.source) {
+            return;
+        }
+        let mtu = u16::try_from(limit).unwrap_or(u16::MAX);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        if let Some(length) = mtu::answer(packet, mtu, &link.router, &mut scratch) {
+            match self.network {
+                Some(network) => {
+                    let pushed = self.beside.push(&scratch[..length], self.local);
+                    let position = pushed.map(|(position, _)| position);
+                    self.beside.to_n6.extend(position.map(|position| (network, position)));
+                }
+                None => {
+                    self.inject(&scratch[..length]);
+                }
+            }
+        }
+        self.scratch = scratch;
     }
 
     /// Holds a packet back, and tells the CP function of the first one if the rules say so.
@@ -87,17 +299,24 @@ impl Pipeline {
     pub(super) fn copy(&mut self, tables: &Tables, batch: &Batch, at: usize, further: &Entry, length: usize) {
         let packet = batch.buffers()[at].packet();
         let packet = &packet[packet.len().saturating_sub(length)..];
-        let position = self.copies.len() as u16;
-        if !self.copies.push(packet, self.local) {
+        let Some((position, buffer)) = self.beside.push(packet, self.local) else {
             return self.stats[self.worker].drops.count(DropReason::TxQueueFull);
-        }
-        let Some(buffer) = self.copies.buffers_mut().last_mut() else { return };
+        };
         if further.kind() == kind::COPY_NETWORK {
-            self.copies_to_n6.push((further.teid as usize, position));
+            if further.is(flag::TOS) {
+                mark(buffer.packet_mut(), further.tos);
+            }
+            self.beside.to_n6.push((further.teid as usize, position));
         } else if encapsulate(buffer, tables, further, self.metas[at].qfi) {
-            self.copies_to_n3.push(position);
+            self.beside.to_n3.push(position);
         }
     }
+}
+
+/// Octets of a container beyond its first word: a paging policy indicator takes a second one.
+#[inline(always)]
+fn ppi_len(entry: &Entry) -> usize {
+    usize::from(entry.marking & 0x40) >> 4
 }
 
 /// Puts the packet into a tunnel; `false` when it does not fit.

@@ -13,7 +13,9 @@ mod execute;
 mod forward;
 pub mod guard;
 mod held;
+mod inject;
 pub mod limit;
+pub mod links;
 mod look_up;
 pub mod mtu;
 mod parse;
@@ -25,7 +27,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use classifier::Key;
-use pktio::{Batch, Port, Sent};
+use pktio::{Batch, Buffer, Port, Sent};
 use telemetry::DropReason;
 use telemetry::worker::Traffic;
 use tokio::sync::mpsc;
@@ -37,6 +39,8 @@ use crate::stats::WorkerStats;
 use crate::tables::{Command, Mailbox, Tables};
 use guard::Guard;
 use held::Held;
+use limit::{Limiter, Rates};
+use links::Links;
 
 /// Packets per batch: large enough to spread system calls, small enough to stay in the first-level caches.
 pub const BATCH: usize = 64;
@@ -46,15 +50,15 @@ pub const PACKET: usize = 9216;
 const REPLIES: usize = 64;
 /// Octets of the longest reply: an Error Indication with an IPv6 address.
 const REPLY: usize = 64;
-/// Copies of packets per batch.
-const COPIES: usize = 64;
+/// Packets per batch that are sent beside it: copies, fragments, answers to data networks.
+const BESIDE: usize = 256;
 /// Events kept until the control task has room.
 const UNSENT: usize = 65_536;
 
 /// What the control task learns from packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The first packet is buffered for a session, and its rules say that the CP function is to be told.
+    /// The first packet is buffered for a session, or dropped, and its rules say that the CP function is to be told.
     DownlinkData {
         /// The session.
         seid: u64,
@@ -97,6 +101,25 @@ pub enum Input {
     N3,
     /// The data network with this number.
     N6(usize),
+}
+
+/// Where the packets that are worked on come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// From a port.
+    Port,
+    /// They were buffered.
+    Held,
+    /// They were made or changed here.
+    Own,
+}
+
+/// Packets that are sent beside a batch, and where to.
+#[derive(Default)]
+struct Beside {
+    batch: Option<Batch>,
+    to_n3: Vec<u16>,
+    to_n6: Vec<(usize, u16)>,
 }
 
 /// How far a packet has come.
@@ -171,17 +194,24 @@ pub struct Pipeline {
     writers: Writers,
     /// Events that the control task had no room for.
     unsent: Vec<Event>,
-    /// Copies of packets that go elsewhere as well.
-    copies: Batch,
-    copies_to_n6: Vec<(usize, u16)>,
-    copies_to_n3: Vec<u16>,
+    links: Links,
+    pass: Pass,
+    /// The data network that the batch came from.
+    network: Option<usize>,
+    /// What TCP is told to fit into when it enters a tunnel.
+    clamp: usize,
+    beside: Beside,
+    /// What goes through the stages behind the batch at hand: see [`inject`].
+    injected: Option<Batch>,
+    /// Where answers and fragments are written.
+    scratch: Box<[u8]>,
     times: Option<StageTimes>,
     to_n3: Vec<u16>,
     to_n6: Vec<Vec<u16>>,
     replies: Batch,
     reply_positions: Vec<u16>,
-    /// Meters of what packets can make us send: replies with errors, packets to the CP function.
-    error_meter: Meter,
+    /// Bounds what packets can make us send: replies with errors, packets to the CP function.
+    limiter: Limiter,
     control_meter: Meter,
 }
 
@@ -205,22 +235,33 @@ impl Pipeline {
             reader: Some(tables.domain().reader()),
             mailbox: tables.mailbox(),
             held: Held::new(Arc::clone(tables.held_octets())),
+            limiter: Limiter::new(Rates::REPLIES, tables.translations.secret()),
             tables,
             metas: Vec::with_capacity(BATCH),
             keys: Vec::with_capacity(BATCH),
             writers: Writers::One,
             unsent: Vec::new(),
-            copies: Batch::new(COPIES, PACKET),
-            copies_to_n6: Vec::new(),
-            copies_to_n3: Vec::new(),
+            links: Links::unlimited(networks),
+            pass: Pass::Port,
+            network: None,
+            clamp: usize::MAX,
+            beside: Beside::default(),
+            injected: None,
+            scratch: vec![0; PACKET].into(),
             times: None,
             to_n3: Vec::with_capacity(BATCH),
             to_n6: (0..networks).map(|_| Vec::with_capacity(BATCH)).collect(),
             replies: Batch::new(REPLIES, REPLY),
             reply_positions: (0..REPLIES as u16).collect(),
-            error_meter: Meter::default(),
             control_meter: Meter::default(),
         }
+    }
+
+    /// Says how long packets may be, and as which routers the pipeline answers longer ones; without, there are no
+    /// limits. `links` are those of N3 and of as many data networks as the pipeline has.
+    pub fn set_links(&mut self, links: Links) {
+        debug_assert_eq!(links.networks.len(), self.to_n6.len());
+        self.links = links;
     }
 
     /// Says that other workers read the same inputs, so that counters are shared with them.
@@ -247,13 +288,17 @@ impl Pipeline {
     /// goes forward.
     pub fn process(&mut self, input: Input, batch: &mut Batch, now_ns: u64, ports: &mut Ports) {
         self.commands(now_ns, ports);
-        let received = batch.buffers().iter().map(pktio::Buffer::len).sum();
+        let received = batch.buffers().iter().map(Buffer::len).sum();
         let stats = &self.stats[self.worker];
         let interface = match input {
             Input::N3 => &stats.n3,
             Input::N6(_) => &stats.n6,
         };
         interface.uplink.count_n(batch.len(), received);
+        (self.network, self.clamp) = match input {
+            Input::N3 => (None, self.links.tunnel),
+            Input::N6(number) => (Some(number), self.links.networks[number].clamp),
+        };
         self.begin(batch.len());
         let start = self.clock();
         match input {
@@ -261,7 +306,8 @@ impl Pipeline {
             Input::N6(_) => self.parse_n6(batch),
         }
         self.spend(start, |times| &mut times.parse);
-        self.run(batch, now_ns, ports, false);
+        self.run(batch, now_ns, ports);
+        self.run_injected(now_ns, ports);
     }
 
     /// Does what the N4 task has asked for: releases or discards buffered packets. A worker calls it once per round.
@@ -297,6 +343,7 @@ impl Pipeline {
     fn release(&mut self, seid: u64, now_ns: u64, ports: &mut Ports) {
         let mut queue = self.held.take(seid);
         let Some(mut batch) = self.held.batch() else { return };
+        (self.network, self.clamp) = (None, self.links.clamp);
         while !queue.is_empty() {
             batch.clear();
             self.begin(0);
@@ -315,7 +362,10 @@ impl Pipeline {
                 continue;
             }
             self.parse_held(&mut batch);
-            self.run(&mut batch, now_ns, ports, true);
+            self.pass = Pass::Held;
+            self.run(&mut batch, now_ns, ports);
+            self.pass = Pass::Port;
+            self.run_injected(now_ns, ports);
         }
         self.held.keep(batch);
     }
@@ -328,14 +378,12 @@ impl Pipeline {
         self.replies.clear();
         self.to_n3.clear();
         self.to_n6.iter_mut().for_each(Vec::clear);
-        self.copies.clear();
-        self.copies_to_n3.clear();
-        self.copies_to_n6.clear();
+        self.beside.clear();
     }
 
     /// The stages behind parsing. What workers look at stays until the packets are sent, so that whoever waits for
     /// a grace period knows that they are.
-    fn run(&mut self, batch: &mut Batch, now_ns: u64, ports: &mut Ports, again: bool) {
+    fn run(&mut self, batch: &mut Batch, now_ns: u64, ports: &mut Ports) {
         let tables = Arc::clone(&self.tables);
         let Some(mut reader) = self.reader.take() else { return };
         let inside = reader.enter();
@@ -347,7 +395,7 @@ impl Pipeline {
             let start = self.clock();
             self.look_up(&tables, &inside, batch, from..to, &mut verdicts, now_ns);
             let start = self.spend(start, |times| &mut times.look_up);
-            self.execute(&tables, batch, from..to, &verdicts, now_ns, again);
+            self.execute(&tables, &inside, batch, from..to, &verdicts, now_ns);
             self.spend(start, |times| &mut times.execute);
             from = to;
         }
@@ -413,23 +461,46 @@ impl Pipeline {
                 count_sent(stats, &stats.n6.downlink, port.transmit(batch, selected));
             }
         }
-        if !self.copies.is_empty() {
-            if !self.copies_to_n3.is_empty() {
-                count_sent(
-                    stats,
-                    &stats.n3.downlink,
-                    ports.n3.transmit(&mut self.copies, &self.copies_to_n3),
-                );
-            }
-            for (network, position) in &self.copies_to_n6 {
-                if let Some(port) = ports.n6.get_mut(*network) {
-                    count_sent(stats, &stats.n6.downlink, port.transmit(&mut self.copies, &[*position]));
-                }
-            }
-        }
+        self.beside.transmit(stats, ports);
         if !self.replies.is_empty() {
             let selected = &self.reply_positions[..self.replies.len()];
             count_sent(stats, &stats.n3.downlink, ports.n3.transmit(&mut self.replies, selected));
+        }
+    }
+}
+
+impl Beside {
+    /// Adds a packet and returns it with its position; `None` when there is no room.
+    fn push(&mut self, packet: &[u8], peer: SocketAddr) -> Option<(u16, &mut Buffer)> {
+        let batch = self.batch.get_or_insert_with(|| Batch::new(BESIDE, PACKET));
+        let position = batch.len() as u16;
+        if !batch.push(packet, peer) {
+            return None;
+        }
+        batch.buffers_mut().last_mut().map(|buffer| (position, buffer))
+    }
+
+    /// How many more packets there is room for.
+    fn room(&self) -> usize {
+        BESIDE - self.batch.as_ref().map_or(0, Batch::len)
+    }
+
+    fn clear(&mut self) {
+        let Some(batch) = self.batch.as_mut().filter(|batch| !batch.is_empty()) else { return };
+        batch.clear();
+        self.to_n3.clear();
+        self.to_n6.clear();
+    }
+
+    fn transmit(&mut self, stats: &WorkerStats, ports: &mut Ports) {
+        let Some(batch) = self.batch.as_mut().filter(|batch| !batch.is_empty()) else { return };
+        if !self.to_n3.is_empty() {
+            count_sent(stats, &stats.n3.downlink, ports.n3.transmit(batch, &self.to_n3));
+        }
+        for (network, position) in &self.to_n6 {
+            if let Some(port) = ports.n6.get_mut(*network) {
+                count_sent(stats, &stats.n6.downlink, port.transmit(batch, &[*position]));
+            }
         }
     }
 }

@@ -151,6 +151,11 @@ impl<'a> Fragments<'a> {
         (step > 0 && !packet.dont_fragment()).then_some(Fragments { packet, step, done: 0 })
     }
 
+    /// How many fragments are left.
+    pub fn count(&self) -> usize {
+        (self.packet.payload().len() - self.done).div_ceil(self.step)
+    }
+
     /// Writes the next fragment and returns its length; `None` at the end, or when `out` has no room for it.
     pub fn next(&mut self, out: &mut [u8]) -> Option<usize> {
         let payload = self.packet.payload();
@@ -207,8 +212,18 @@ impl<'a> Fragments<'a> {
     }
 }
 
+/// [`clamp_mss`] for what may be a SYN. Nearly all packets of TCP are none, which one octet tells.
+#[inline(always)]
+pub fn clamp_syn(packet: &mut [u8], mtu: usize) {
+    // Flags behind an IPv4 header without options; behind any other, the long way finds out.
+    let usual = packet.first() == Some(&0x45);
+    if !usual || packet.get(33).is_some_and(|flags| flags & TCP_SYN != 0) {
+        clamp_mss(packet, mtu);
+    }
+}
+
 /// Lowers the segment size that a TCP SYN announces to what fits into `mtu`, in place; whether it did so.
-#[inline]
+#[inline(never)]
 pub fn clamp_mss(packet: &mut [u8], mtu: usize) -> bool {
     let Some((tcp, overhead)) = syn(packet) else { return false };
     let most = u16::try_from(mtu.saturating_sub(overhead)).unwrap_or(u16::MAX);
@@ -401,6 +416,7 @@ mod tests {
         for mtu in [28, 68, 576, 1280, 1399, 1400, 1499] {
             let pieces = fragments(&packet, mtu);
             assert!(pieces.len() > 1);
+            assert_eq!(Fragments::new(&packet, mtu).unwrap().count(), pieces.len());
             assert_eq!(payload_of(&pieces, mtu), packet[20..], "{mtu}");
             // Again, as a narrower link behind would: the pieces of pieces add up as well.
             let again: Vec<_> = pieces.iter().flat_map(|piece| fragments(piece, 68)).collect();

@@ -7,10 +7,6 @@ use telemetry::DropReason;
 
 use super::{Event, Pipeline, State};
 
-/// Time between error replies in the long run, and how many may come at once.
-const ERROR_INTERVAL_NS: u64 = 10_000_000;
-const ERROR_BURST_NS: u64 = 50 * ERROR_INTERVAL_NS;
-
 impl Pipeline {
     /// Deals with a message that is not a G-PDU.
     pub(super) fn signalling(&mut self, packet: &gtpu::Packet<'_>, peer: SocketAddr) -> State {
@@ -64,11 +60,10 @@ impl Pipeline {
         }
     }
 
-    /// Replies to a faulty packet, unless there have been too many such replies lately: they must not let a
-    /// flood at us become a flood from us. The limit also bounds how often a reply is allocated.
+    /// Replies to a faulty packet, unless there have been too many such replies lately, to this peer or to all
+    /// ([`limit`](super::limit)). That also bounds how often a reply is allocated.
     pub(super) fn reply_error(&mut self, now_ns: u64, peer: SocketAddr, message: &Signalling) -> bool {
-        self.error_meter.conforms(now_ns, ERROR_INTERVAL_NS, ERROR_BURST_NS)
-            && self.replies.push(&message.build(), peer)
+        self.limiter.allows(now_ns, peer.ip()) && self.replies.push(&message.build(), peer)
     }
 }
 

@@ -10,6 +10,7 @@ use pfcp::{
 };
 
 use super::{Rejection, Rules, check_new, incorrect, missing};
+use crate::pipeline::redirect::UrlRedirect;
 
 /// Most copies of one packet.
 const MAX_COPIES: usize = 4;
@@ -101,7 +102,8 @@ impl FarRule {
         if verbs.into_iter().filter(|verb| self.action.contains(*verb)).count() != 1 {
             return Err(incorrect(ie::APPLY_ACTION));
         }
-        if self.action.contains(ApplyAction::NOCP) && !self.action.contains(ApplyAction::BUFF) {
+        // The first packet that waits or is lost is worth a word; of what is forwarded there is none.
+        if self.action.contains(ApplyAction::NOCP) && self.action.contains(ApplyAction::FORW) {
             return Err(incorrect(ie::APPLY_ACTION));
         }
         if self.action.contains(ApplyAction::DUPL) && self.copies.is_empty() {
@@ -166,11 +168,7 @@ fn redirect(information: &RedirectInformation) -> Result<Redirect, Rejection> {
     match information.address_type {
         0 => address().and_then(|a| if a.is_ipv4() { Ok(Redirect::Address(a)) } else { Err(fault) }),
         1 => address().and_then(|a| if a.is_ipv6() { Ok(Redirect::Address(a)) } else { Err(fault) }),
-        // Spaces and controls would end the header field that the URL is sent in.
-        2 if !text.is_empty() && text.bytes().all(|octet| octet.is_ascii_graphic()) => {
-            Ok(Redirect::Url(text.to_owned()))
-        }
-        2 => Err(fault),
+        2 => UrlRedirect::new(text).map(|_| Redirect::Url(text.to_owned())).map_err(|_| fault),
         4 => address().map(Redirect::Address),
         _ => Err(Rejection::unsupported(ie::REDIRECT_INFORMATION)),
     }
