@@ -42,6 +42,9 @@ enum Name {
     Upf {
         #[command(flatten)]
         common: Common,
+        /// Only these parts.
+        #[arg(long, value_name = "PART", value_delimiter = ',')]
+        only: Vec<bench::upf::Part>,
         #[command(subcommand)]
         part: Option<UpfPart>,
     },
@@ -90,9 +93,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             bench::upf::serve(part)?;
             Ok(ExitCode::SUCCESS)
         }
-        Name::Upf { common, part: None } => finish(common, |options| {
+        Name::Upf { common, only, part: None } => finish(common, |options| {
             with_rights()?;
-            bench::upf::run(options)
+            bench::upf::run(options, only)
         }),
         Name::Cotcp { common, part: None } => finish(common, |options| {
             if !net::capability::Capability::SysAdmin.held() {

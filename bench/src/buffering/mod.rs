@@ -112,8 +112,7 @@ pub fn run(options: &Options) -> anyhow::Result<Experiment> {
     let mut progress = Progress::new("buffering");
     let mut results = Results::default();
     let network = Network::build()?;
-    let upf =
-        UnderTest::start(&network.upf, world::config(16, "", "")?, others.first().copied().unwrap_or(*core))?;
+    let upf = UnderTest::start(&network.upf, world::config(16)?, others.first().copied().unwrap_or(*core))?;
     let mut client = Client::associate(&network.gnb)?;
     let [first, _] = gnbs();
     let mut request = Subscriber(0).request(first);

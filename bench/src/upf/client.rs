@@ -3,7 +3,7 @@
 //! It runs on the thread that measures, in the gNBs' namespace; nothing happens between its calls.
 
 use std::collections::HashMap;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
 use anyhow::{Context as _, bail};
 use net::netns::NetNs;
@@ -44,12 +44,20 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Associates with the UPF.
+    /// Associates with the UPF over N3's link.
     ///
     /// # Errors
     /// It does not answer, or refuses.
     pub(crate) fn associate(namespace: &NetNs) -> anyhow::Result<Client> {
-        let address = SocketAddr::new(CP.into(), upf::n4::PFCP_PORT);
+        Client::associate_from(namespace, CP, UPF)
+    }
+
+    /// Associates from an address with another one.
+    ///
+    /// # Errors
+    /// It does not answer, or refuses.
+    pub(crate) fn associate_from(namespace: &NetNs, own: Ipv4Addr, upf: Ipv4Addr) -> anyhow::Result<Client> {
+        let address = SocketAddr::new(own.into(), upf::n4::PFCP_PORT);
         let options = net::udp::Options {
             receive_buffer: Some(1 << 20),
             send_buffer: Some(1 << 20),
@@ -57,17 +65,17 @@ impl Client {
         };
         let socket = namespace.enter(|| net::udp::bind_std(address, options))??;
         socket.set_nonblocking(false)?;
-        let config = Config::new(NodeId::Ipv4(CP), NtpSeconds(1), 1);
+        let config = Config::new(NodeId::Ipv4(own), NtpSeconds(1), 1);
         let mut client = Client {
             endpoint: Endpoint::new(config),
             socket,
-            upf: SocketAddr::new(UPF.into(), upf::n4::PFCP_PORT),
+            upf: SocketAddr::new(upf.into(), upf::n4::PFCP_PORT),
             datagram: vec![0; 65_536],
             responses: HashMap::new(),
             reports: Vec::new(),
         };
         let request = AssociationSetupRequest {
-            node_id: NodeId::Ipv4(CP),
+            node_id: NodeId::Ipv4(own),
             recovery_time_stamp: NtpSeconds(1),
             ..Default::default()
         };

@@ -135,7 +135,7 @@ fn rounds(run: &mut Run, folder: &Path, sessions: usize, here: usize, there: usi
                 }
                 generator.idle()?;
             }
-            run.frames("dpdk_memif", kind, sessions, &mut generator)?;
+            run.frames("dpdk_memif", kind.name(), sessions, &mut generator)?;
         }
     }
     Ok(())

@@ -1,9 +1,9 @@
 //! User planes on frame ports: AF_XDP and DPDK. Whole frames come in on one port and leave by the other, and the other way.
 //!
 //! One side is gNB and data network: it makes frames from templates, answers questions for link-layer addresses, and
-//! counts and times what comes back ([`Generator`]). The other polls its two ports on a core of its own ([`serve`]): the
-//! pipeline with its sessions above the frame stack, or, as the limit of the backend, a bare forwarder that swaps the
-//! Ethernet addresses.
+//! counts and times what comes back ([`Generator`]). The other serves its two ports on a core of its own ([`serve`]): a
+//! worker of the user plane's, its pipeline above the frame stack; or, as the limit of the backend, a bare forwarder that
+//! swaps the Ethernet addresses.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -33,6 +33,8 @@ const FRAME: usize = 2048;
 const MAC: Mac = [0x02, 0x67, 0x77, 0, 0, 1];
 /// How long the first packets may take, with the questions for neighbours.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a thread that only waits looks whether to stop.
+const GLANCE: Duration = Duration::from_millis(2);
 /// How long to wait for the last packets.
 const LAST: Duration = Duration::from_millis(20);
 
@@ -56,45 +58,53 @@ impl Kind {
     }
 }
 
-/// Polls both ports until `stop` says so.
+/// Serves both ports until `stop` says so: with a worker of the user plane's, or barely.
 ///
 /// # Errors
 /// Sessions or stacks cannot be made, or a port fails.
 pub(super) fn serve<F: FramePort + 'static>(
     kind: Kind,
-    (mut n3, mut n6): (F, F),
+    (n3, n6): (F, F),
     sessions: usize,
     stop: &dyn Fn() -> bool,
 ) -> anyhow::Result<()> {
-    let mut batch = Batch::new(BATCH, PACKET);
     match kind {
-        Kind::Bare => {
-            let all: Vec<u16> = (0..BATCH as u16).collect();
-            while !stop() {
-                // Looking whether to stop is dearer than a poll.
-                for _ in 0..64 {
-                    forward(&mut n3, &mut n6, &mut batch, &all)?;
-                    forward(&mut n6, &mut n3, &mut batch, &all)?;
-                }
-            }
-        }
+        Kind::Bare => forward_all((n3, n6), stop),
         Kind::Upf => {
-            let mut world = World::new(sessions)?;
             let own = |address: Ipv4Addr| {
                 let cidr = Cidr::new(IpAddr::V4(address), 24).context("address")?;
                 anyhow::Ok(Neighbours::Own(Box::new(Resolver::new(&[cidr], &[]))))
             };
             let local = SocketAddr::new(UPF.into(), gtpu::PORT);
-            let mut ports = Ports {
+            let ports = Ports {
                 n3: Box::new(UdpStack::new(n3, local, None, own(UPF)?)?),
                 n6: vec![Box::new(IpStack::new(n6, None, own(N6)?)?)],
             };
+            // The thread of the worker stays on this one's core.
+            let _serving = World::new(sessions)?.serve(ports)?;
             while !stop() {
-                for _ in 0..64 {
-                    world.serve(true, &mut batch, &mut ports)?;
-                    world.serve(false, &mut batch, &mut ports)?;
-                }
+                time::sleep_thread(GLANCE);
             }
+            Ok(())
+        }
+    }
+}
+
+/// Forwards frames both ways and does nothing else, until `stop` says so.
+///
+/// # Errors
+/// A port fails.
+pub(super) fn forward_all<F: FramePort>(
+    (mut n3, mut n6): (F, F),
+    stop: &dyn Fn() -> bool,
+) -> anyhow::Result<()> {
+    let mut batch = Batch::new(BATCH, PACKET);
+    let all: Vec<u16> = (0..BATCH as u16).collect();
+    while !stop() {
+        // Looking whether to stop is dearer than a poll.
+        for _ in 0..64 {
+            forward(&mut n3, &mut n6, &mut batch, &all)?;
+            forward(&mut n6, &mut n3, &mut batch, &all)?;
         }
     }
     Ok(())
@@ -133,6 +143,9 @@ pub(super) struct Generator<F> {
     out: Batch,
     taken: Batch,
     all: Vec<u16>,
+    /// Number of the next packet that is timed. Others have number 0: what is left of an earlier sample, wherever it lay,
+    /// is not taken for this one's.
+    number: u32,
 }
 
 /// Frames of random subscribers in one direction.
@@ -187,12 +200,18 @@ impl<F: FramePort> Generator<F> {
             out: Batch::new(BATCH, FRAME),
             taken: Batch::new(BATCH, FRAME),
             all: (0..BATCH as u16).collect(),
+            number: 1,
         }
     }
 
     /// Whether user packets of `size` octets fit into frames with their tunnel.
     pub(super) fn fits(&self, size: usize) -> bool {
         size + TUNNEL + OUTER - ETHERNET <= self.ports[0].mtu()
+    }
+
+    /// TEIDs of the sessions at the other side.
+    pub(super) fn teids(&mut self, teids: Vec<u32>) {
+        self.teids = teids;
     }
 
     /// The ports, N3 first.
@@ -285,6 +304,7 @@ impl<F: FramePort> Generator<F> {
         let mut sources = self.sources(direction, 64)?;
         let mut times = Vec::with_capacity((rate * duration.as_secs_f64()) as usize + BATCH);
         let epoch = time::now_std();
+        let first = self.number;
         let (mut sent, mut last) = (0_u32, epoch);
         loop {
             let now = time::now_std();
@@ -294,22 +314,26 @@ impl<F: FramePort> Generator<F> {
                 let count = (due.saturating_sub(sent) as usize).min(BATCH / 4);
                 if count > 0 {
                     let turn = sent as usize % sources.len();
-                    let marks = (sent, elapsed.as_nanos() as u64);
+                    let marks = (first + sent, elapsed.as_nanos() as u64);
                     sent += self.send(&mut sources[turn], count, Some(marks)) as u32;
                 }
             } else if now - last > LAST {
                 break;
             }
             for end in 0..2 {
-                let found = self.take(end, |_, sent_ns| {
+                let found = self.take(end, |number, sent_ns| {
                     let now_ns = epoch.elapsed().as_nanos() as u64;
-                    times.push(now_ns.saturating_sub(sent_ns) as f64 / 1e3);
+                    if number >= first {
+                        times.push(now_ns.saturating_sub(sent_ns) as f64 / 1e3);
+                    }
                 })?;
                 if found > 0 {
                     last = time::now_std();
                 }
             }
         }
+        // Numbers go up for minutes of any rate there is, then begin again.
+        self.number = if first < u32::MAX / 2 { first + sent } else { 1 };
         let lost = 100.0 * (1.0 - times.len() as f64 / f64::from(sent.max(1)));
         Ok(Latency { p50: quantile(&times, 0.5), p99: quantile(&times, 0.99), lost: lost.max(0.0) })
     }

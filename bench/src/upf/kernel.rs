@@ -36,29 +36,15 @@ impl Contender {
     }
 }
 
-/// A backend of the UPF's interfaces.
-pub(super) struct Backend {
-    /// Its name in series.
-    pub(super) name: &'static str,
-    /// Further keys of the UPF's section, and of its data network.
-    pub(super) n3: &'static str,
-    pub(super) n6: &'static str,
-    /// Whether the contenders on kernel sockets take part.
-    pub(super) contenders: bool,
-}
-
-/// Kernel sockets and TUN devices.
-pub(super) const KERNEL: Backend = Backend { name: "kernel", n3: "", n6: "", contenders: true };
-
 /// Measures rates and latencies with `sessions` sessions.
 ///
 /// # Errors
 /// No right to make namespaces, or the UPF does not work.
-pub(super) fn run(run: &mut Run, backend: &Backend, sessions: usize, core: usize) -> anyhow::Result<()> {
-    run.progress.say(&format!("{}: {sessions} sessions", backend.name));
+pub(super) fn run(run: &mut Run, sessions: usize, core: usize) -> anyhow::Result<()> {
+    run.progress.say(&format!("kernel: {sessions} sessions"));
     let network = Network::build()?;
     // Half of the sessions are relayed ones.
-    let config = super::world::config(2 * sessions, backend.n3, backend.n6)?;
+    let config = super::world::config(2 * sessions)?;
     let upf = UnderTest::start(&network.upf, config, core)?;
     let mut client = Client::associate(&network.gnb)?;
     let all = sessions as u32;
@@ -66,12 +52,8 @@ pub(super) fn run(run: &mut Run, backend: &Backend, sessions: usize, core: usize
     let relayed =
         (all..2 * all).map(|number| Subscriber(number).relayed(ends::gnb(), ends::other_upf().ip()));
     let (established, took) = client.establish(plain.chain(relayed))?;
-    run.results.add(
-        format!("{}.n4.sessions_per_s", backend.name),
-        RATE,
-        sessions,
-        established.len() as f64 / took.as_secs_f64(),
-    );
+    let rate = established.len() as f64 / took.as_secs_f64();
+    run.results.add("kernel.n4.sessions_per_s".to_owned(), RATE, sessions, rate);
     let teids = |sessions: &[Established]| sessions.iter().map(|session| session.teid).collect::<Vec<u32>>();
     let (plain, relayed) = (teids(&established[..sessions]), teids(&established[sessions..]));
 
@@ -83,36 +65,32 @@ pub(super) fn run(run: &mut Run, backend: &Backend, sessions: usize, core: usize
         relay_shift: all,
     }];
     let mut forwarders = Vec::new();
-    if backend.contenders {
-        let shift = bare::shift(TEXTBOOK_POOL)?;
-        let textbook = Textbook::new(&plain, shift, Some(ends::gnb()))?;
-        for (name, pool, work) in
-            [("bare", BARE_POOL, Work::Bare), ("textbook", TEXTBOOK_POOL, Work::Textbook(Box::new(textbook)))]
-        {
-            let forwarder = Forwarder::start(&network, core, work)?;
-            let shift = bare::shift(pool)?;
-            contenders.push(Contender {
-                name,
-                n3: forwarder.n3,
-                relay: forwarder.relay,
-                shift,
-                relay_shift: shift,
-            });
-            forwarders.push(forwarder);
-        }
+    let textbook = Textbook::new(&plain, bare::shift(TEXTBOOK_POOL)?, Some(ends::gnb()))?;
+    for (name, pool, work) in
+        [("bare", BARE_POOL, Work::Bare), ("textbook", TEXTBOOK_POOL, Work::Textbook(Box::new(textbook)))]
+    {
+        let forwarder = Forwarder::start(&network, core, work)?;
+        let shift = bare::shift(pool)?;
+        contenders.push(Contender {
+            name,
+            n3: forwarder.n3,
+            relay: forwarder.relay,
+            shift,
+            relay_shift: shift,
+        });
+        forwarders.push(forwarder);
     }
-    let mut measurement = Measurement { run, backend, sessions, ends: Ends::new(&network)?, plain, relayed };
+    let mut measurement = Measurement { run, sessions, ends: Ends::new(&network)?, plain, relayed };
     measurement.check(&contenders)?;
     measurement.rates(&contenders)?;
     measurement.latencies(&contenders)?;
-    measurement.account(&upf);
+    run.account(&format!("kernel with {sessions} sessions"), &upf.stats());
     drop(forwarders);
     upf.stop()
 }
 
 struct Measurement<'a> {
     run: &'a mut Run,
-    backend: &'a Backend,
     sessions: usize,
     ends: Ends,
     plain: Vec<u32>,
@@ -140,11 +118,9 @@ impl Measurement<'_> {
         for round in 0..self.run.plan.network_rounds {
             for size in self.run.plan.network_sizes.clone() {
                 for path in Path::ALL {
+                    let (sessions, path_name) = (self.sessions, path.name());
                     self.run.progress.say(&format!(
-                        "{}: {} sessions, {size} octets, {}, round {round}",
-                        self.backend.name,
-                        self.sessions,
-                        path.name()
+                        "kernel: {sessions} sessions, {size} octets, {path_name}, round {round}"
                     ));
                     for contender in contenders.iter().filter(|of| paths(of).any(|of| of == path)) {
                         let target = contender.target(path, &self.plain, &self.relayed);
@@ -180,7 +156,7 @@ impl Measurement<'_> {
     }
 
     fn name(&self, contender: &Contender, path: Path, what: &str) -> String {
-        format!("{}.{}.{}.{what}", self.backend.name, contender.name, path.name())
+        format!("kernel.{}.{}.{what}", contender.name, path.name())
     }
 
     fn add(&mut self, contender: &Contender, path: Path, load: &str, latency: Latency) {
@@ -193,22 +169,6 @@ impl Measurement<'_> {
         let lost = latency.lost as f64 / (latency.lost + latency.timed).max(1) as f64;
         let name = self.name(contender, path, &format!("{load}.lost"));
         self.run.results.add(name, super::SHARE, self.sessions, 100.0 * lost);
-    }
-
-    /// The UPF's own counters must not name a reason that a flood does not have.
-    fn account(&mut self, upf: &UnderTest) {
-        const EXPECTED: [&str; 3] = ["tx_queue_full", "tx_error", "link_local"];
-        let stats = upf.stats();
-        let drops = stats["drops"].as_object().cloned().unwrap_or_default();
-        let odd: Vec<String> = drops
-            .iter()
-            .filter(|(reason, _)| !EXPECTED.contains(&reason.as_str()))
-            .map(|(reason, count)| format!("{reason}: {count}"))
-            .collect();
-        let sent = stats["interfaces"]["n6"]["sent"]["packets"].as_u64().unwrap_or(0);
-        let detail = if odd.is_empty() { format!("{sent} packets sent on N6") } else { odd.join(", ") };
-        let name = format!("{} with {} sessions drops nothing of its own", self.backend.name, self.sessions);
-        self.run.check(&name, odd.is_empty() && sent > 0, detail);
     }
 }
 

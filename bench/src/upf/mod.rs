@@ -113,52 +113,94 @@ impl Run {
         self.notes.insert(name.to_owned(), what.to_owned());
     }
 
+    /// A UPF's own counters must not name a reason that a flood does not have.
+    fn account(&mut self, whose: &str, stats: &serde_json::Value) {
+        const EXPECTED: [&str; 3] = ["tx_queue_full", "tx_error", "link_local"];
+        let drops = stats["drops"].as_object().cloned().unwrap_or_default();
+        let odd: Vec<String> = drops
+            .iter()
+            .filter(|(reason, _)| !EXPECTED.contains(&reason.as_str()))
+            .map(|(reason, count)| format!("{reason}: {count}"))
+            .collect();
+        let sent = stats["interfaces"]["n6"]["sent"]["packets"].as_u64().unwrap_or(0);
+        let detail = if odd.is_empty() { format!("{sent} packets sent on N6") } else { odd.join(", ") };
+        self.check(&format!("{whose} drops nothing of its own"), odd.is_empty() && sent > 0, detail);
+    }
+
     /// Measures one contender on a frame backend: rates by size and direction, then one-way times.
     fn frames<F: pktio::FramePort>(
         &mut self,
         backend: &str,
-        kind: frames::Kind,
+        contender: &str,
         sessions: usize,
         generator: &mut frames::Generator<F>,
     ) -> anyhow::Result<()> {
         generator.warm_up()?;
-        let series = |direction: Direction, what: &str| {
-            format!("{backend}.{}.{}.{what}", kind.name(), direction.name())
-        };
         for direction in Direction::ALL {
             let sizes: Vec<usize> =
                 self.plan.network_sizes.iter().copied().filter(|size| generator.fits(*size)).collect();
             for size in sizes {
                 let rate = generator.flood(direction, size, self.plan.network_sample)?;
-                let name = series(direction, &format!("{size}.mpps"));
+                let name = format!("{backend}.{contender}.{}.{size}.mpps", direction.name());
                 self.results.add(name, MPPS, sessions, rate / 1e6);
             }
-            let smallest = series(direction, &format!("{}.mpps", self.plan.network_sizes[0]));
-            let most = 1e6 * crate::stats::median(self.results.samples(&smallest, sessions));
-            let low = 1.0 / self.plan.low.1.as_secs_f64();
-            let long = self.plan.low.1 * self.plan.low.0 as u32;
-            for (load, rate, duration) in
-                [("low", low, long), ("load80", 0.8 * most, self.plan.network_sample)]
-            {
-                let found = generator.latency(direction, rate, duration)?;
-                for (what, axes, value) in
-                    [("p50", US, found.p50), ("p99", US, found.p99), ("lost", SHARE, found.lost)]
-                {
-                    if value.is_finite() {
-                        self.results.add(series(direction, &format!("{load}.{what}")), axes, sessions, value);
-                    }
-                }
-            }
+            let name =
+                format!("{backend}.{contender}.{}.{}.mpps", direction.name(), self.plan.network_sizes[0]);
+            let most = 1e6 * crate::stats::median(self.results.samples(&name, sessions));
+            let load80 = generator.latency(direction, 0.8 * most, self.plan.network_sample)?;
+            self.latency(&format!("{backend}.{contender}.{}.load80", direction.name()), sessions, &load80);
+        }
+        self.low(backend, contender, sessions, generator)
+    }
+
+    /// One-way times of packets that come one at a time.
+    fn low<F: pktio::FramePort>(
+        &mut self,
+        backend: &str,
+        contender: &str,
+        sessions: usize,
+        generator: &mut frames::Generator<F>,
+    ) -> anyhow::Result<()> {
+        generator.warm_up()?;
+        let (count, pause) = self.plan.low;
+        for direction in Direction::ALL {
+            let low = generator.latency(direction, 1.0 / pause.as_secs_f64(), pause * count as u32)?;
+            self.latency(&format!("{backend}.{contender}.{}.low", direction.name()), sessions, &low);
         }
         Ok(())
     }
+
+    fn latency(&mut self, series: &str, sessions: usize, found: &frames::Latency) {
+        for (what, axes, value) in
+            [("p50", US, found.p50), ("p99", US, found.p99), ("lost", SHARE, found.lost)]
+        {
+            if value.is_finite() {
+                self.results.add(format!("{series}.{what}"), axes, sessions, value);
+            }
+        }
+    }
 }
 
-/// Runs the experiment.
+/// A part of the experiment.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// The pipeline between ports in memory.
+    Pipeline,
+    /// Rule changes under load.
+    Changes,
+    /// Kernel sockets and TUN.
+    Kernel,
+    /// AF_XDP.
+    AfXdp,
+    /// DPDK, if it is built in.
+    Dpdk,
+}
+
+/// Runs the experiment, or some of its parts; all when none is named.
 ///
 /// # Errors
 /// The machine gives this process no core, or refuses something that is needed.
-pub fn run(options: &Options) -> anyhow::Result<Experiment> {
+pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
     let cores = machine::cores();
     let [core, others @ ..] = cores.as_slice() else { bail!("no core to measure on") };
     let mut experiment = Experiment::new("upf", options.quick);
@@ -176,21 +218,32 @@ pub fn run(options: &Options) -> anyhow::Result<Experiment> {
     let awake = Awake::new();
     experiment.param("awake", awake.is_ok());
     experiment.param("core", if machine::pin(&[*core]) { *core as i64 } else { -1 });
-    for sessions in run.plan.sessions.clone() {
-        alone::run(&mut run, sessions)?;
+    let wanted = |part| parts.is_empty() || parts.contains(&part);
+    if wanted(Part::Pipeline) {
+        for sessions in run.plan.sessions.clone() {
+            alone::run(&mut run, sessions)?;
+        }
     }
     // gNB and data network on this core, the user plane on another one if there is one.
     let other = others.first().copied().unwrap_or(*core);
     experiment.param("core_of_user_plane", other);
-    changes::run(&mut run, other)?;
-    for sessions in run.plan.network_sessions.clone() {
-        kernel::run(&mut run, &kernel::KERNEL, sessions, other)?;
+    if wanted(Part::Changes) {
+        changes::run(&mut run, other)?;
     }
-    if let Err(error) = af_xdp::run(&mut run, FRAME_SESSIONS, other) {
+    if wanted(Part::Kernel) {
+        for sessions in run.plan.network_sessions.clone() {
+            kernel::run(&mut run, sessions, other)?;
+        }
+    }
+    if wanted(Part::AfXdp)
+        && let Err(error) = af_xdp::run(&mut run, FRAME_SESSIONS, other)
+    {
         run.check("af_xdp", false, format!("{error:#}"));
     }
     #[cfg(feature = "dpdk")]
-    if let Err(error) = dpdk::run(&mut run, FRAME_SESSIONS, *core, other) {
+    if wanted(Part::Dpdk)
+        && let Err(error) = dpdk::run(&mut run, FRAME_SESSIONS, *core, other)
+    {
         run.check("dpdk", false, format!("{error:#}"));
     }
     #[cfg(not(feature = "dpdk"))]

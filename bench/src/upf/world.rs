@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use classifier::Rule;
+use net::time::Duration;
 use packet::gtpu;
 use pktio::{Batch, Port, Sent};
 use tokio::sync::mpsc;
@@ -20,8 +21,12 @@ use upf::plan::{
 use upf::session::Session;
 use upf::stats::WorkerStats;
 use upf::tables::{Tables, Writer};
+use upf::worker::Worker;
 
 use super::subscriber::{CP, QFI, RATE_KBPS, Subscriber, UE_POOL, UPF};
+
+/// How long a worker polls before it sleeps: as a UPF's does with a core to itself.
+const POLL: Duration = Duration::from_secs(1);
 
 /// A pipeline and what it looks up in.
 pub(super) struct World {
@@ -37,6 +42,13 @@ pub(super) struct World {
     pub(super) bytes: u64,
     _events: mpsc::Receiver<Event>,
     epoch: Instant,
+}
+
+/// A worker with the sessions that it serves; ends with this.
+pub(super) struct Serving {
+    _worker: Worker,
+    _control: Control,
+    _events: mpsc::Receiver<Event>,
 }
 
 /// The writer's side of a world.
@@ -65,12 +77,17 @@ impl Control {
 /// Packets that were sent, and where.
 type Record = Arc<Mutex<Vec<(Vec<u8>, SocketAddr)>>>;
 
-/// The configuration of a UPF for `sessions` sessions; `n6` is a list of further keys of the data network.
-pub(crate) fn config(sessions: usize, n3: &str, n6: &str) -> anyhow::Result<upf::Config> {
+/// The configuration of a UPF on kernel sockets and a TUN device for `sessions` sessions.
+pub(crate) fn config(sessions: usize) -> anyhow::Result<upf::Config> {
+    config_with(sessions, &format!(r#""pfcp": "{UPF}:8805""#), r#""tun": "gw0", "mtu": 9000"#)
+}
+
+/// The same on other backends: further keys of the UPF's section, and of its data network.
+pub(crate) fn config_with(sessions: usize, upf: &str, dnn: &str) -> anyhow::Result<upf::Config> {
     let tunnels = (sessions + 1).next_power_of_two().max(1024);
     let text = format!(
-        r#"{{"pfcp": "{UPF}:8805", "gtpu": "{UPF}:2152", "max_tunnels": {tunnels}{n3},
-            "dnn": [{{"name": "internet", "tun": "gw0", "mtu": 9000, "ue_pool": {{"ipv4": "{UE_POOL}"}}{n6}}}]}}"#
+        r#"{{"gtpu": "{UPF}:2152", "max_tunnels": {tunnels}, {upf},
+            "dnn": [{{"name": "internet", "ue_pool": {{"ipv4": "{UE_POOL}"}}, {dnn}}}]}}"#
     );
     Ok(serde_json::from_str(&text)?)
 }
@@ -81,7 +98,7 @@ impl World {
     /// # Errors
     /// A session is refused.
     pub(super) fn new(count: usize) -> anyhow::Result<World> {
-        let config = Arc::new(config(count, "", "")?);
+        let config = Arc::new(config(count)?);
         let tables = Arc::new(Tables::new(&config));
         let mut writer = Writer::new(Arc::clone(&tables), &config, 5);
         let (mut sessions, mut teids) = (Vec::with_capacity(count), Vec::with_capacity(count));
@@ -125,19 +142,15 @@ impl World {
         self.pipeline.process(input, batch, now_ns, &mut self.discard);
     }
 
-    /// Receives a batch on one side of `ports` and takes it through the pipeline; how many packets it had.
+    /// A worker of the user plane's, between other ports.
     ///
     /// # Errors
-    /// Those of the port.
-    #[inline]
-    pub(super) fn serve(&mut self, up: bool, batch: &mut Batch, ports: &mut Ports) -> io::Result<usize> {
-        let received = if up { ports.n3.receive(batch)? } else { ports.n6[0].receive(batch)? };
-        if received > 0 {
-            let input = if up { Input::N3 } else { Input::N6(0) };
-            let now_ns = net::time::now_std().duration_since(self.epoch).as_nanos() as u64;
-            self.pipeline.process(input, batch, now_ns, ports);
-        }
-        Ok(received)
+    /// No thread is to be had.
+    pub(super) fn serve(self, ports: Ports) -> io::Result<Serving> {
+        let World { control, pipeline, _events, epoch, .. } = self;
+        let inputs = vec![Input::N3, Input::N6(0)];
+        let worker = Worker::start("upf-bench", pipeline, ports, inputs, epoch, POLL)?;
+        Ok(Serving { _worker: worker, _control: control, _events })
     }
 
     /// The same, and returns what was sent.

@@ -29,6 +29,9 @@ pub struct Config {
     /// How DPDK is started, for interfaces with that backend.
     #[serde(default)]
     pub dpdk: DpdkConfig,
+    /// How packets are waited for.
+    #[serde(default)]
+    pub workers: WorkersConfig,
     /// Data networks.
     pub dnn: Vec<DnnConfig>,
     /// Most tunnel endpoints at once.
@@ -37,6 +40,27 @@ pub struct Config {
     /// How packets find the rule that applies: `auto`, or the name of another classifier. All find the same rule.
     #[serde(default = "default_classifier", with = "backend")]
     pub classifier: Backend,
+}
+
+/// The threads that forward packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkersConfig {
+    /// Microseconds for which a worker polls silent interfaces, at most, before it sleeps; it takes less while that
+    /// catches no packets. Waking up costs a packet some ten microseconds, polling costs the processor: 0 sleeps at
+    /// once, a million never while there is any traffic, for workers that have a core to themselves.
+    #[serde(default = "default_poll_us")]
+    pub poll_us: u64,
+}
+
+impl Default for WorkersConfig {
+    fn default() -> WorkersConfig {
+        WorkersConfig { poll_us: default_poll_us() }
+    }
+}
+
+fn default_poll_us() -> u64 {
+    100
 }
 
 /// One data network: its interface and the UE addresses behind it.

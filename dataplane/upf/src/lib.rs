@@ -34,6 +34,7 @@ pub mod worker;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pktio::stack::kernel::KernelTables;
 use serde_json::{Value, json};
@@ -119,6 +120,7 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
     let stats: Arc<[WorkerStats]> = (0..opened.workers.len()).map(|_| WorkerStats::default()).collect();
     let (event_sender, events) = mpsc::channel(EVENTS);
     let epoch = net::time::now_std();
+    let poll = Duration::from_micros(config.workers.poll_us);
     let mut workers = Vec::new();
     let readers = |input| opened.workers.iter().filter(|worker| worker.inputs.contains(&input)).count();
     let shared =
@@ -137,7 +139,9 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
         if shared {
             pipeline.share_inputs();
         }
-        workers.push(Worker::start(&name, pipeline, ports, inputs, epoch).map_err(StartError::Worker)?);
+        let worker =
+            Worker::start(&name, pipeline, ports, inputs, epoch, poll).map_err(StartError::Worker)?;
+        workers.push(worker);
     }
 
     let (query_sender, queries) = mpsc::channel(QUERIES);

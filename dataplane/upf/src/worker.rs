@@ -1,6 +1,6 @@
 //! Worker threads: each receives batches from its inputs and runs them through its pipeline.
 //!
-//! While there is traffic a worker polls; when nothing has come for some microseconds it gives the processor back and
+//! While there is traffic a worker polls; when nothing has come for a while ([`Patience`]) it gives the processor back and
 //! sleeps until an input has packets or the N4 task wakes it. An input that nobody can wait for, such as a DPDK port, is
 //! polled on, ever more slowly.
 
@@ -17,13 +17,39 @@ use crate::pipeline::{BATCH, Input, PACKET, Pipeline, Ports};
 
 /// Batches taken from one input before the others get their turn.
 const BUDGET: usize = 16;
-/// How long inputs are polled in vain before the worker sleeps: longer than the pauses within a burst, much shorter
-/// than what a person or a battery notices.
-const SPIN: Duration = Duration::from_micros(30);
+/// How long inputs are polled in vain at least before the worker sleeps, unless it shall not: longer than the pauses
+/// within a burst.
+const SPIN: Duration = Duration::from_micros(20);
 /// How long inputs that cannot wake us are polled without pause.
-const PATIENCE: Duration = Duration::from_millis(100);
+const DEAF_SPIN: Duration = Duration::from_millis(100);
 /// Receive errors in a row after which an input is given up: it would otherwise keep its worker spinning.
 const MAX_ERRORS: usize = 64;
+
+/// How long a worker polls in vain before it sleeps.
+///
+/// Waking up costs a packet some ten microseconds, polling costs the processor. A packet that came soon enough after the
+/// worker had fallen asleep says that a longer look would have caught it: the next one is twice as long, up to `most`.
+/// One that came later halves it. Traffic with pauses shorter than `most` is thus soon served without sleeping, and a
+/// silent interface costs little.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    most: Duration,
+    now: Duration,
+}
+
+impl Patience {
+    fn new(most: Duration) -> Patience {
+        Patience { most, now: most.min(SPIN) }
+    }
+
+    /// The worker slept, and there was a packet so long after the last one.
+    fn slept(&mut self, pause: Duration) {
+        self.now = match pause < self.most {
+            true => (self.now * 2).clamp(SPIN.min(self.most), self.most),
+            false => (self.now / 2).max(SPIN.min(self.most)),
+        };
+    }
+}
 
 /// A running worker.
 #[derive(Debug)]
@@ -34,13 +60,15 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread that serves `inputs`. All workers count time from the same `epoch`, since they share meters.
+    /// Starts a thread that serves `inputs`, and polls them in vain for `poll` at most before it sleeps. All workers count
+    /// time from the same `epoch`, since they share meters.
     pub fn start(
         name: &str,
         pipeline: Pipeline,
         ports: Ports,
         inputs: Vec<Input>,
         epoch: Instant,
+        poll: Duration,
     ) -> io::Result<Worker> {
         let poller = Poller::new()?;
         for (token, input) in inputs.iter().enumerate() {
@@ -51,7 +79,8 @@ impl Worker {
         let stop = Arc::new(AtomicBool::new(false));
         let waker = poller.waker();
         pipeline.mailbox().wake_with(poller.waker());
-        let run = Run { pipeline, ports, inputs, poller, stop: Arc::clone(&stop), epoch };
+        let patience = Patience::new(poll);
+        let run = Run { pipeline, ports, inputs, poller, stop: Arc::clone(&stop), epoch, patience };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run.run())?;
         Ok(Worker { stop, waker, thread: Some(thread) })
     }
@@ -88,6 +117,7 @@ struct Run {
     poller: Poller,
     stop: Arc<AtomicBool>,
     epoch: Instant,
+    patience: Patience,
 }
 
 impl Run {
@@ -96,6 +126,7 @@ impl Run {
         let mut errors = vec![0; self.inputs.len()];
         let deaf = self.inputs.iter().any(|input| port(&self.ports, *input).fd().is_none());
         let mut last_packet = net::time::now_std();
+        let mut woken = None;
         while !self.stop.load(Relaxed) {
             let mut busy = false;
             for (at, errors) in errors.iter_mut().enumerate().filter(|(_, errors)| **errors < MAX_ERRORS) {
@@ -104,23 +135,29 @@ impl Run {
             let now = net::time::now_std();
             self.pipeline.commands(now.duration_since(self.epoch).as_nanos() as u64, &mut self.ports);
             if busy {
+                if let Some(woken) = woken.take() {
+                    self.patience.slept(Instant::duration_since(&woken, last_packet));
+                }
                 last_packet = now;
                 continue;
             }
             let idle = now.duration_since(last_packet);
-            let timeout_ms = match () {
-                () if idle < SPIN || deaf && idle < PATIENCE => {
-                    std::hint::spin_loop();
-                    continue;
-                }
-                () if deaf => Some(1),
-                () => None,
-            };
+            if idle < if deaf { DEAF_SPIN.max(self.patience.most) } else { self.patience.now } {
+                std::hint::spin_loop();
+                continue;
+            }
+            // What a port could not send yet it sends when it is asked again.
+            let timeout_ms = (deaf || self.unsent()).then_some(1);
             if let Err(error) = self.poller.wait(timeout_ms, |_| ()) {
                 tracing::error!(%error, "a user plane worker cannot wait for packets and ends");
                 return;
             }
+            woken = Some(net::time::now_std());
         }
+    }
+
+    fn unsent(&self) -> bool {
+        self.ports.n3.unsent() || self.ports.n6.iter().any(|port| port.unsent())
     }
 
     /// Serves one input; whether it had packets.
@@ -161,5 +198,29 @@ impl Run {
             }
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_looks_longer_while_that_catches_packets() {
+        let us = Duration::from_micros;
+        let mut patience = Patience::new(us(1000));
+        assert_eq!(patience.now, SPIN);
+        for _ in 0..10 {
+            patience.slept(us(400));
+        }
+        assert_eq!(patience.now, us(1000));
+        for _ in 0..10 {
+            patience.slept(us(5000));
+        }
+        assert_eq!(patience.now, SPIN, "a silent interface");
+
+        let mut none = Patience::new(Duration::ZERO);
+        none.slept(us(1));
+        assert_eq!(none.now, Duration::ZERO, "never polls in vain");
     }
 }
