@@ -11,9 +11,9 @@ pub use tokio::net::UdpSocket;
 /// How to open a UDP socket. The default asks for nothing special.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Receive buffer in bytes (`SO_RCVBUF`); the kernel caps it at `net.core.rmem_max`.
+    /// Receive buffer in bytes (`SO_RCVBUF`); without CAP_NET_ADMIN the kernel caps it at `net.core.rmem_max`.
     pub receive_buffer: Option<usize>,
-    /// Send buffer in bytes (`SO_SNDBUF`).
+    /// Send buffer in bytes (`SO_SNDBUF`), likewise.
     pub send_buffer: Option<usize>,
     /// Several sockets share the port and the kernel spreads flows over them (`SO_REUSEPORT`).
     pub reuse_port: bool,
@@ -53,10 +53,14 @@ pub fn bind_std(address: SocketAddr, options: Options) -> io::Result<std::net::U
         // One family per socket: an IPv4 twin on the same port stays possible.
         setsockopt(&fd, sockopt::Ipv6V6Only, &true)?;
     }
-    if let Some(bytes) = options.receive_buffer {
+    if let Some(bytes) = options.receive_buffer
+        && setsockopt(&fd, sockopt::RcvBufForce, &bytes).is_err()
+    {
         setsockopt(&fd, sockopt::RcvBuf, &bytes)?;
     }
-    if let Some(bytes) = options.send_buffer {
+    if let Some(bytes) = options.send_buffer
+        && setsockopt(&fd, sockopt::SndBufForce, &bytes).is_err()
+    {
         setsockopt(&fd, sockopt::SndBuf, &bytes)?;
     }
     bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrStorage::from(address))?;

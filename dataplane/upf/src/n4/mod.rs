@@ -2,13 +2,14 @@
 //!
 //! One task owns the PFCP endpoint, the associations and all sessions; requests are handled one by one, so
 //! there is nothing to lock. [`rules`] holds what the CP function said, [`compile`] turns it into what workers
-//! execute, [`session`] does both atomically, [`usage`] finds out what is to be reported, [`path`] watches GTP-U
-//! peers; this file moves messages.
+//! execute, [`session`] does both atomically, [`usage`] finds out what is to be reported, `reports` sees that it
+//! arrives, [`path`] watches GTP-U peers; this file moves messages.
 
 mod changes;
 pub mod compile;
 pub mod path;
 pub mod remarks;
+mod reports;
 pub mod rules;
 pub mod session;
 mod status;
@@ -22,16 +23,15 @@ use std::time::{Duration, Instant};
 use net::udp::UdpSocket;
 use net::udp::burst::{self, Burst};
 use packet::gtpu::{self, Signalling};
-use pfcp::endpoint::{Config as EndpointConfig, Endpoint, Event, Handle, RequestId};
+use pfcp::endpoint::{Config as EndpointConfig, Endpoint, Event, RequestId};
 use pfcp::message::{
     AssociationReleaseResponse, AssociationSetupRequest, AssociationSetupResponse, AssociationUpdateResponse,
-    NodeReportRequest, SessionSetDeletionResponse,
+    SessionSetDeletionResponse,
 };
 use pfcp::seeded::SeededMap;
 use pfcp::{
-    AsRspFlags, Cause, ControlSequence, CpFunctionFeatures, LoadControl, Message, Metric, NodeId,
-    NodeReportType, NtpSeconds, OuterHeaderCreation, RemoteGtpuPeer, SmReqFlags, UpFunctionFeatures,
-    UserPlanePathReport,
+    AsRspFlags, Cause, ControlSequence, CpFunctionFeatures, LoadControl, Message, Metric, NodeId, NtpSeconds,
+    OuterHeaderCreation, RemoteGtpuPeer, SmReqFlags, UpFunctionFeatures,
 };
 use pktio::{Batch, Port};
 use serde_json::Value;
@@ -42,9 +42,9 @@ use crate::config::Config;
 use crate::pipeline::Event as PacketEvent;
 use crate::rcu::Ticket;
 use crate::tables::Tables;
+use reports::{RESENT_AT_ONCE, Reports, overflow};
 use rules::urr::Now;
 use session::{Established, Sessions};
-use usage::Outgoing;
 
 /// The port of PFCP (TS 29.244 §4.4.2).
 pub const PFCP_PORT: u16 = 8805;
@@ -60,8 +60,6 @@ const END_MARKER_POLL: Duration = Duration::from_millis(1);
 const END_MARKER_MAX_MS: u64 = 1000;
 /// Path switches whose End Markers wait at once.
 const MAX_END_MARKERS: usize = 65_536;
-/// Reports kept for a CP function that does not answer, in all.
-const MAX_KEPT: usize = 16_384;
 
 /// What this UPF does beyond what every one does (§8.2.25).
 const FEATURES: [UpFunctionFeatures; 11] = [
@@ -83,8 +81,6 @@ static DELETED: Counter = Counter::new("upf_n4_sessions_deleted");
 static REJECTED: Family = Family::new("upf_n4_rejected", "cause");
 static PEER_RESTARTS: Counter = Counter::new("upf_n4_peer_restarts");
 static PEER_FAILURES: Counter = Counter::new("upf_n4_peer_failures");
-static REPORTS: Family = Family::new("upf_n4_reports", "kind");
-static REPORTS_LOST: Counter = Counter::new("upf_n4_reports_lost");
 static PATH_FAILURES: Counter = Counter::new("upf_n3_path_failures");
 
 /// Questions to the N4 task.
@@ -123,15 +119,6 @@ struct Association {
     wants_load: bool,
 }
 
-/// What a request of ours is about.
-#[derive(Debug)]
-enum Asked {
-    /// A session report, kept for another try.
-    Session(Box<Outgoing>),
-    /// A node report: a path has failed or recovered.
-    Node,
-}
-
 /// The N4 task's state.
 struct Server {
     config: Arc<Config>,
@@ -144,11 +131,9 @@ struct Server {
     end_marker: Batch,
     /// End Markers that wait until workers have gone on, with the time they were asked for.
     end_markers: VecDeque<(Ticket, u64, Vec<OuterHeaderCreation>)>,
-    asked: SeededMap<Handle, Asked>,
+    reports: Reports,
     /// What goes out with the next system call.
     outbox: Vec<(SocketAddr, Arc<[u8]>)>,
-    /// Reports that a CP function did not answer, for when it does again.
-    kept: Vec<Outgoing>,
     /// The load last told, and how often it changed.
     load: (u8, u32),
     /// Where milliseconds are counted from.
@@ -176,9 +161,8 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
         gtpu,
         end_marker: Batch::new(1, 64),
         end_markers: VecDeque::new(),
-        asked: SeededMap::default(),
+        reports: Reports::default(),
         outbox: Vec::with_capacity(burst::BURST),
-        kept: Vec::new(),
         load: (0, 0),
         epoch: now(),
         config,
@@ -268,8 +252,8 @@ impl Server {
         if !due.failed.is_empty() {
             PATH_FAILURES.add(due.failed.len() as u64);
             tracing::warn!(peers = ?due.failed, "GTP-U peers do not answer");
-            let report = UserPlanePathReport { peers: due.failed.into_iter().map(gtpu_peer).collect() };
-            self.report_path(NodeReportType::UPFR, Some(report), None);
+            let failed: Vec<RemoteGtpuPeer> = due.failed.into_iter().map(gtpu_peer).collect();
+            self.report_paths(false, &failed);
         }
     }
 
@@ -278,94 +262,7 @@ impl Server {
         let now_ms = self.moment().ms;
         if self.sessions.paths.answered(peer, now_ms) {
             tracing::info!(%peer, "GTP-U peer answers again");
-            let report = UserPlanePathReport { peers: vec![gtpu_peer(peer)] };
-            self.report_path(NodeReportType::UPRR, None, Some(report));
-        }
-    }
-
-    /// Tells all CP functions of GTP-U peers (§6.2.9).
-    fn report_path(
-        &mut self,
-        report_type: NodeReportType,
-        path_failure: Option<UserPlanePathReport>,
-        path_recovery: Option<UserPlanePathReport>,
-    ) {
-        let node_id = self.node_id.clone();
-        let request = NodeReportRequest { node_id, report_type, path_failure, path_recovery };
-        for association in self.associations.values() {
-            match self.endpoint.send_request(now(), association.address, 0, request.clone()) {
-                Ok(handle) => {
-                    REPORTS.inc("path");
-                    self.asked.insert(handle, Asked::Node);
-                }
-                Err(error) => tracing::debug!(%error, "path not reported"),
-            }
-        }
-    }
-
-    /// Sends a session report, or keeps it for later.
-    fn report(&mut self, report: Outgoing) {
-        let Some(association) = self.associations.get(&report.cp) else {
-            return REPORTS_LOST.inc();
-        };
-        let request = report.request.clone();
-        for (flag, kind) in [
-            (pfcp::ReportType::USAR, "usage"),
-            (pfcp::ReportType::DLDR, "downlink-data"),
-            (pfcp::ReportType::ERIR, "error-indication"),
-            (pfcp::ReportType::UPIR, "inactivity"),
-        ] {
-            if request.report_type.contains(flag) {
-                REPORTS.inc(kind);
-            }
-        }
-        match self.endpoint.send_request(now(), association.address, report.cp_seid, request) {
-            Ok(handle) => {
-                self.asked.insert(handle, Asked::Session(Box::new(report)));
-            }
-            Err(error) => {
-                tracing::debug!(%error, "session not reported");
-                self.keep(report);
-            }
-        }
-    }
-
-    /// Usage must not be lost because a CP function is silent for a while; the rest is old news by then.
-    fn keep(&mut self, report: Outgoing) {
-        let usage = !report.request.usage_reports.is_empty();
-        if usage && self.kept.len() < MAX_KEPT {
-            self.kept.push(report);
-        } else if usage {
-            REPORTS_LOST.inc();
-        }
-    }
-
-    fn answered(&mut self, handle: Handle, message: &Message) {
-        let Some(Asked::Session(report)) = self.asked.remove(&handle) else { return };
-        let Message::SessionReportResponse(response) = message else { return };
-        if response.cause == Cause::SESSION_NOT_FOUND {
-            // The CP function has forgotten it: nobody will ever delete it (§6.3.5.3).
-            tracing::info!(seid = report.seid, "session removed: the CP function does not know it");
-            self.sessions.remove(report.seid);
-            DELETED.inc();
-        } else if self.sessions.report_answered(report.seid, response) {
-            self.sessions.drop_buffered(report.seid, report.cp);
-        }
-    }
-
-    fn failed(&mut self, handle: Handle) {
-        if let Some(Asked::Session(report)) = self.asked.remove(&handle) {
-            self.keep(*report);
-        }
-    }
-
-    /// A CP function is there again: what it has missed.
-    fn resend(&mut self, peer: IpAddr) {
-        let (again, rest) = std::mem::take(&mut self.kept).into_iter().partition(|report| report.cp == peer);
-        self.kept = rest;
-        let again: Vec<Outgoing> = again;
-        for report in again {
-            self.report(report);
+            self.report_paths(true, &[gtpu_peer(peer)]);
         }
     }
 
@@ -391,7 +288,7 @@ impl Server {
                         .map_or(0, |session| session.cp_seid);
                     self.reject(id, cp_seid, cause, error.offending_ie());
                 }
-                Event::Response { handle, message, .. } => self.answered(handle, &message),
+                Event::Response { handle, peer, message, .. } => self.answered(handle, peer.ip(), &message),
                 Event::Failed { handle, .. } => self.failed(handle),
                 Event::PeerRestarted { peer, .. } => {
                     PEER_RESTARTS.inc();
@@ -404,7 +301,7 @@ impl Server {
                 }
                 Event::PeerRecovered { peer } => {
                     tracing::info!(%peer, "CP function answers again");
-                    self.resend(peer);
+                    self.resend(peer, RESENT_AT_ONCE);
                 }
             }
         }
@@ -413,7 +310,7 @@ impl Server {
     /// Removes a CP function's sessions and association.
     fn forget(&mut self, peer: IpAddr) -> usize {
         self.associations.remove(&peer);
-        self.kept.retain(|report| report.cp != peer);
+        self.reports.forget(peer);
         let removed = self.sessions.remove_all_of(peer);
         self.removed(removed);
         removed
@@ -488,7 +385,10 @@ impl Server {
                 self.count(modified.response.cause);
                 self.send_end_markers(std::mem::take(&mut modified.end_markers), moment.ms);
                 modified.response.load_control = self.load(peer);
+                let (rest, additional) = overflow(&mut modified.response.usage_reports);
+                modified.response.additional_usage_reports = additional;
                 self.respond(id, modified.cp_seid, modified.response);
+                self.report_rest((peer, seid, modified.cp_seid), rest);
                 if let Some(report) = modified.report {
                     self.report(report);
                 }
@@ -499,7 +399,10 @@ impl Server {
                     Some((cp_seid, mut response)) => {
                         DELETED.inc();
                         response.load_control = self.load(peer);
+                        let (rest, additional) = overflow(&mut response.usage_reports);
+                        response.additional_usage_reports = additional;
                         self.respond(id, cp_seid, response);
+                        self.report_rest((peer, seid, cp_seid), rest);
                     }
                     None => self.reject(id, 0, Cause::SESSION_NOT_FOUND, None),
                 }
@@ -599,14 +502,8 @@ impl Server {
     fn packet_event(&mut self, event: PacketEvent) {
         match event {
             PacketEvent::ErrorIndication { peer, teid } => {
-                let Some(report) = self.sessions.error_indication(peer, teid) else { return };
-                // One at a time is enough: the peer says it again with our next packet.
-                let under_way = self.asked.values().any(|asked| {
-                    matches!(asked, Asked::Session(other) if other.seid == report.seid
-                        && other.request.error_indication_report.is_some())
-                });
-                if !under_way {
-                    self.report(report);
+                if let Some(report) = self.sessions.error_indication(peer, teid) {
+                    self.report_error(report);
                 }
             }
             PacketEvent::EchoResponse { peer } => self.echo_response(peer),

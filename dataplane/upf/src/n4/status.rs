@@ -33,6 +33,7 @@ impl Server {
         json!({
             "associations": associations,
             "sessions": self.sessions.count(),
+            "usage_reports": {"unanswered": self.reports.under_way, "kept": self.reports.kept_usage},
             "pfcp": {
                 "received": received, "sent": sent, "malformed": malformed, "version": version,
                 "duplicates": duplicates, "unmatched_responses": unmatched_responses,

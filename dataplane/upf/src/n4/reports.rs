@@ -1,0 +1,234 @@
+//! What this UPF tells CP functions by itself: sent, kept for another try, and bounded (TS 29.244 §7.5.8).
+//!
+//! Usage must not be lost because a CP function is silent for a while, and a silent CP function must not fill the
+//! memory: usage reports under way and kept are counted one by one, however many a message has.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use pfcp::endpoint::Handle;
+use pfcp::message::{NodeReportRequest, SessionReportRequest};
+use pfcp::seeded::SeededMap;
+use pfcp::{
+    AdditionalUsageReports, Cause, Message, NodeReportType, RemoteGtpuPeer, ReportType, UsageReport,
+    UserPlanePathReport,
+};
+use telemetry::counters::{Counter, Family};
+
+use super::usage::Outgoing;
+use super::{DELETED, Server, now};
+
+/// Usage reports in one message: what surely fits in a datagram, each with all that it may have.
+const MAX_IN_MESSAGE: usize = 200;
+/// GTP-U peers in one message, likewise.
+const MAX_PEERS: usize = 1024;
+/// Usage reports that CP functions have not answered yet, in all; further ones are kept.
+const MAX_UNDER_WAY: usize = 65_536;
+/// Usage reports kept for CP functions that do not answer, in all.
+const MAX_KEPT: usize = 16_384;
+/// Kept reports that go out at once when a CP function answers again: its socket must hold them.
+pub(super) const RESENT_AT_ONCE: usize = 32;
+/// And those that follow each of its answers, until none is left.
+const RESENT_WITH_ANSWER: usize = 1;
+
+static REPORTS: Family = Family::new("upf_n4_reports", "kind");
+static REPORTS_LOST: Counter = Counter::new("upf_n4_reports_lost");
+
+/// What a request of ours is about.
+#[derive(Debug)]
+enum Asked {
+    /// A session report, kept for another try.
+    Session(Box<Outgoing>),
+    /// A node report: a path has failed or recovered.
+    Node,
+}
+
+/// Reports that CP functions have not answered.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    asked: SeededMap<Handle, Asked>,
+    /// Usage reports among them.
+    pub(super) under_way: usize,
+    /// Sessions with an Error Indication among them.
+    erring: SeededMap<u64, ()>,
+    /// Reports that a CP function did not answer, for when it does again; the oldest first.
+    kept: SeededMap<IpAddr, VecDeque<Outgoing>>,
+    /// Usage reports among these.
+    pub(super) kept_usage: usize,
+}
+
+fn usage(report: &Outgoing) -> usize {
+    report.request.usage_reports.len()
+}
+
+impl Reports {
+    fn sent(&mut self, handle: Handle, report: Outgoing) {
+        self.under_way += usage(&report);
+        if report.request.error_indication_report.is_some() {
+            self.erring.insert(report.seid, ());
+        }
+        self.asked.insert(handle, Asked::Session(Box::new(report)));
+    }
+
+    /// The session report that a request of ours carried; it is over.
+    fn over(&mut self, handle: Handle) -> Option<Outgoing> {
+        let Some(Asked::Session(report)) = self.asked.remove(&handle) else { return None };
+        self.under_way -= usage(&report);
+        if report.request.error_indication_report.is_some() {
+            self.erring.remove(&report.seid);
+        }
+        Some(*report)
+    }
+
+    /// Usage must not be lost because a CP function is silent for a while; the rest is old news by then.
+    fn keep(&mut self, report: Outgoing) {
+        let count = usage(&report);
+        if self.kept_usage + count > MAX_KEPT {
+            REPORTS_LOST.add(count as u64);
+        } else if count > 0 {
+            self.kept_usage += count;
+            self.kept.entry(report.cp).or_default().push_back(report);
+        }
+    }
+
+    /// The oldest report that is kept for a CP function.
+    fn take_kept(&mut self, peer: IpAddr) -> Option<Outgoing> {
+        let list = self.kept.get_mut(&peer)?;
+        let report = list.pop_front();
+        if list.is_empty() {
+            self.kept.remove(&peer);
+        }
+        self.kept_usage -= report.as_ref().map_or(0, usage);
+        report
+    }
+
+    /// A CP function has gone with its sessions.
+    pub(super) fn forget(&mut self, peer: IpAddr) {
+        let gone = self.kept.remove(&peer).unwrap_or_default();
+        self.kept_usage -= gone.iter().map(usage).sum::<usize>();
+    }
+}
+
+/// Takes what a message has no room for out of its usage reports, and says so in it.
+pub(super) fn overflow(reports: &mut Vec<UsageReport>) -> (Vec<UsageReport>, Option<AdditionalUsageReports>) {
+    let rest = reports.split_off(reports.len().min(MAX_IN_MESSAGE));
+    let count = rest.len() as u16;
+    let additional = (count > 0).then_some(AdditionalUsageReports { more: false, count });
+    (rest, additional)
+}
+
+impl Server {
+    /// Tells all CP functions of GTP-U peers that have failed or recovered (§6.2.9).
+    pub(super) fn report_paths(&mut self, recovered: bool, peers: &[RemoteGtpuPeer]) {
+        for peers in peers.chunks(MAX_PEERS) {
+            let report = Some(UserPlanePathReport { peers: peers.to_vec() });
+            let (report_type, path_failure, path_recovery) = match recovered {
+                false => (NodeReportType::UPFR, report, None),
+                true => (NodeReportType::UPRR, None, report),
+            };
+            let node_id = self.node_id.clone();
+            self.report_path(&NodeReportRequest { node_id, report_type, path_failure, path_recovery });
+        }
+    }
+
+    fn report_path(&mut self, request: &NodeReportRequest) {
+        for association in self.associations.values() {
+            match self.endpoint.send_request(now(), association.address, 0, request.clone()) {
+                Ok(handle) => {
+                    REPORTS.inc("path");
+                    self.reports.asked.insert(handle, Asked::Node);
+                }
+                Err(error) => tracing::debug!(%error, "path not reported"),
+            }
+        }
+    }
+
+    /// Reports usage that a response had no room for (§5.2.2.3.1).
+    pub(super) fn report_rest(
+        &mut self,
+        (cp, seid, cp_seid): (IpAddr, u64, u64),
+        usage_reports: Vec<UsageReport>,
+    ) {
+        if !usage_reports.is_empty() {
+            let request =
+                SessionReportRequest { report_type: ReportType::USAR, usage_reports, ..Default::default() };
+            self.report(Outgoing { cp, seid, cp_seid, request });
+        }
+    }
+
+    /// Sends a session report, in as many messages as it takes, or keeps it for later.
+    pub(super) fn report(&mut self, mut report: Outgoing) {
+        let (rest, additional) = overflow(&mut report.request.usage_reports);
+        report.request.additional_usage_reports = additional;
+        let whose = (report.cp, report.seid, report.cp_seid);
+        self.send_report(report);
+        // Ends: each round has fewer.
+        self.report_rest(whose, rest);
+    }
+
+    fn send_report(&mut self, report: Outgoing) {
+        let Some(association) = self.associations.get(&report.cp) else {
+            return REPORTS_LOST.inc();
+        };
+        if usage(&report) > 0 && self.reports.under_way >= MAX_UNDER_WAY {
+            return self.reports.keep(report);
+        }
+        let request = report.request.clone();
+        for (flag, kind) in [
+            (ReportType::USAR, "usage"),
+            (ReportType::DLDR, "downlink-data"),
+            (ReportType::ERIR, "error-indication"),
+            (ReportType::UPIR, "inactivity"),
+        ] {
+            if request.report_type.contains(flag) {
+                REPORTS.inc(kind);
+            }
+        }
+        match self.endpoint.send_request(now(), association.address, report.cp_seid, request) {
+            Ok(handle) => self.reports.sent(handle, report),
+            Err(error) => {
+                tracing::debug!(%error, "session not reported");
+                self.reports.keep(report);
+            }
+        }
+    }
+
+    /// A peer does not know a tunnel. One report at a time is enough: it says so again with our next packet.
+    pub(super) fn report_error(&mut self, report: Outgoing) {
+        if !self.reports.erring.contains_key(&report.seid) {
+            self.report(report);
+        }
+    }
+
+    /// A CP function has answered.
+    pub(super) fn answered(&mut self, handle: Handle, peer: IpAddr, message: &Message) {
+        self.resend(peer, RESENT_WITH_ANSWER);
+        let Some(report) = self.reports.over(handle) else { return };
+        let Message::SessionReportResponse(response) = message else { return };
+        if response.cause == Cause::SESSION_NOT_FOUND {
+            // The CP function has forgotten it: nobody will ever delete it (§6.3.5.3).
+            if self.sessions.get(report.seid).is_some() {
+                tracing::info!(seid = report.seid, "session removed: the CP function does not know it");
+                self.sessions.remove(report.seid);
+                DELETED.inc();
+            }
+        } else if self.sessions.report_answered(report.seid, response) {
+            self.sessions.drop_buffered(report.seid, report.cp);
+        }
+    }
+
+    /// A CP function has not answered.
+    pub(super) fn failed(&mut self, handle: Handle) {
+        if let Some(report) = self.reports.over(handle) {
+            self.reports.keep(report);
+        }
+    }
+
+    /// A CP function is there: some of what it has missed.
+    pub(super) fn resend(&mut self, peer: IpAddr, most: usize) {
+        for _ in 0..most {
+            let Some(report) = self.reports.take_kept(peer) else { return };
+            self.report(report);
+        }
+    }
+}

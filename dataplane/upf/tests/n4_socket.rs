@@ -1,0 +1,455 @@
+//! The N4 task over real sockets: what CP functions may do to it (floods, silence, nonsense, rules without number), and
+//! that it goes on serving them and the others within bounds. Time is virtual: hours pass in moments.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use net::udp::UdpSocket;
+use net::udp::burst::{self, Burst};
+use pfcp::endpoint::{Config as EndpointConfig, Endpoint, Event, Handle};
+use pfcp::message::*;
+use pfcp::*;
+use serde_json::Value;
+use support::*;
+use tokio::sync::{mpsc, oneshot, watch};
+use upf::n4::{Query, Wiring, serve};
+use upf::pipeline::Event as PacketEvent;
+use upf::tables::Tables;
+
+/// A UPF without user plane.
+struct Upf {
+    address: SocketAddr,
+    queries: mpsc::Sender<Query>,
+    /// What workers would say.
+    events: mpsc::Sender<PacketEvent>,
+    _stop: watch::Sender<bool>,
+}
+
+impl Upf {
+    async fn start() -> Upf {
+        let socket = net::udp::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let mut config = config("gw0");
+        config.pfcp = address;
+        let config = Arc::new(config);
+        let (event_sender, events) = mpsc::channel(1024);
+        let (query_sender, queries) = mpsc::channel(16);
+        let (stop, stopped) = watch::channel(false);
+        let tables = Arc::new(Tables::new(&config));
+        let gtpu = Box::new(pktio::memory::Sink::default());
+        tokio::spawn(serve(config, Wiring { socket, gtpu, tables, events, queries, stop: stopped }));
+        Upf { address, queries: query_sender, events: event_sender, _stop: stop }
+    }
+
+    async fn ask(&self, query: impl FnOnce(oneshot::Sender<Value>) -> Query) -> Value {
+        let (reply, answer) = oneshot::channel();
+        self.queries.send(query(reply)).await.unwrap();
+        answer.await.unwrap()
+    }
+}
+
+/// A CP function.
+struct Cp {
+    endpoint: Endpoint,
+    socket: UdpSocket,
+    upf: SocketAddr,
+    burst: Burst,
+    responses: Vec<(Handle, Message)>,
+    /// Requests that the UPF gave up answering, or that say it restarted.
+    trouble: Vec<Event>,
+    /// Usage reports received, by SEID and sequence number.
+    usage: Vec<(u64, u32)>,
+    /// Whether it answers reports.
+    answers: bool,
+}
+
+/// Longest that an answer may take: three tries.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+impl Cp {
+    async fn new(upf: &Upf, address: &str) -> Cp {
+        let socket = net::udp::bind(address.parse().unwrap()).await.unwrap();
+        let config = EndpointConfig::new(NodeId::Ipv4(SMF), NtpSeconds(1), 1);
+        Cp {
+            endpoint: Endpoint::new(config),
+            socket,
+            upf: upf.address,
+            burst: Burst::new(65_535),
+            responses: Vec::new(),
+            trouble: Vec::new(),
+            usage: Vec::new(),
+            answers: true,
+        }
+    }
+
+    async fn associated(upf: &Upf) -> Cp {
+        let mut cp = Cp::new(upf, "127.0.0.1:0").await;
+        let request = AssociationSetupRequest {
+            node_id: NodeId::Ipv4(SMF),
+            recovery_time_stamp: NtpSeconds(1),
+            ..Default::default()
+        };
+        match cp.ask(0, request).await {
+            Message::AssociationSetupResponse(response) => assert_eq!(response.cause, Cause::ACCEPTED),
+            other => panic!("{other:?}"),
+        }
+        cp.endpoint.add_peer(now(), cp.upf);
+        cp
+    }
+
+    fn request(&mut self, seid: u64, message: impl Into<Message>) -> Handle {
+        self.endpoint.send_request(now(), self.upf, seid, message).unwrap()
+    }
+
+    /// Takes what comes during a time, and answers it.
+    async fn turn(&mut self, time: Duration) {
+        let end = net::time::now() + time;
+        loop {
+            self.endpoint.handle_timeout(now());
+            self.handle_events();
+            let out: Vec<_> = std::iter::from_fn(|| self.endpoint.poll_transmit()).collect();
+            let out: Vec<_> = out.into_iter().map(|transmit| (transmit.to, transmit.payload)).collect();
+            burst::send_all(&self.socket, &out, |to, error| panic!("{to}: {error}")).await;
+            let next = self.endpoint.poll_timeout().map(net::time::Instant::from_std);
+            let next = next.unwrap_or(end).min(end);
+            let left = next.saturating_duration_since(net::time::now());
+            if let Ok(received) = net::time::timeout(left, self.burst.receive(&self.socket)).await {
+                received.unwrap();
+                for (from, datagram) in self.burst.iter() {
+                    self.endpoint.handle_datagram(now(), from, datagram);
+                }
+            } else if net::time::now() >= end {
+                return self.handle_events();
+            }
+        }
+    }
+
+    fn handle_events(&mut self) {
+        while let Some(event) = self.endpoint.poll_event() {
+            match event {
+                Event::Response { handle, message, .. } => self.responses.push((handle, message)),
+                Event::Request { id, seid, message: Message::SessionReportRequest(report) } => {
+                    if !self.answers {
+                        continue;
+                    }
+                    let seid = seid.unwrap();
+                    self.usage.extend(report.usage_reports.iter().map(|usage| (seid, usage.sequence.0)));
+                    let response = SessionReportResponse { cause: Cause::ACCEPTED, ..Default::default() };
+                    self.endpoint.respond(now(), id, 0, response).unwrap();
+                }
+                other => self.trouble.push(other),
+            }
+        }
+    }
+
+    async fn wait(&mut self, handle: Handle) -> Message {
+        for _ in 0..PATIENCE.as_millis() {
+            if let Some(at) = self.responses.iter().position(|(answered, _)| *answered == handle) {
+                return self.responses.swap_remove(at).1;
+            }
+            self.turn(Duration::from_millis(1)).await;
+        }
+        panic!("no answer: {:?}", self.trouble);
+    }
+
+    async fn ask(&mut self, seid: u64, message: impl Into<Message>) -> Message {
+        let handle = self.request(seid, message);
+        self.wait(handle).await
+    }
+
+    async fn establish(&mut self, request: SessionEstablishmentRequest) -> SessionEstablishmentResponse {
+        match self.ask(0, request).await {
+            Message::SessionEstablishmentResponse(response) => response,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn modify(
+        &mut self,
+        seid: u64,
+        request: SessionModificationRequest,
+    ) -> SessionModificationResponse {
+        match self.ask(seid, request).await {
+            Message::SessionModificationResponse(response) => response,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends octets as they are.
+    async fn send(&self, datagrams: &[Vec<u8>]) {
+        let datagrams: Vec<_> = datagrams.iter().map(|octets| (self.upf, octets)).collect();
+        burst::send_all(&self.socket, &datagrams, |to, error| panic!("{to}: {error}")).await;
+    }
+
+    async fn heartbeat(&mut self) {
+        let request = HeartbeatRequest { recovery_time_stamp: NtpSeconds(1) };
+        assert!(matches!(self.ask(0, request).await, Message::HeartbeatResponse(_)));
+    }
+}
+
+fn now() -> std::time::Instant {
+    net::time::now().into_std()
+}
+
+/// The ordinary session for UE number `n`.
+fn session(n: u16) -> SessionEstablishmentRequest {
+    let mut request = establishment(u64::from(n) + 1);
+    for pdr in &mut request.create_pdrs {
+        if let Some(ue) = &mut pdr.pdi.ue_ip_address {
+            ue.ipv4 = Some((u32::from(UE_V4) + u32::from(n)).into());
+            ue.ipv6 = None;
+        }
+    }
+    request
+}
+
+fn seid_of(response: &SessionEstablishmentResponse) -> u64 {
+    assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
+    response.up_f_seid.unwrap().seid
+}
+
+fn small_pdr(id: u16) -> CreatePdr {
+    let pdi = Pdi { f_teid: choose(1), ..Default::default() };
+    CreatePdr {
+        pdr_id: PdrId(id),
+        precedence: Precedence(u32::from(id)),
+        pdi,
+        far_id: Some(FarId(1)),
+        ..Default::default()
+    }
+}
+
+/// All 65,536 PDRs that a session can name: as many as there are rules for are served, further requests are refused as
+/// a whole, with the rule for which there was no room.
+#[tokio::test(start_paused = true)]
+async fn rules_without_number_are_refused_as_a_whole() {
+    let upf = Upf::start().await;
+    let mut cp = Cp::associated(&upf).await;
+    // As many as a datagram has room for.
+    let mut request = session(0);
+    request.create_pdrs = (0..1400).map(small_pdr).collect();
+    let refused = cp.establish(request.clone()).await;
+    assert_eq!(refused.cause, Cause::NO_RESOURCES);
+    assert_eq!(refused.failed_rule_id, Some(FailedRuleId::Pdr(1024)));
+    assert_eq!(upf.ask(Query::Sessions).await, Value::Array(vec![]));
+
+    request.create_pdrs.truncate(512);
+    let seid = seid_of(&cp.establish(request).await);
+    let (mut served, mut refused) = (512, 0);
+    for first in (512..=u16::MAX).step_by(512) {
+        let last = first.saturating_add(511);
+        let create_pdrs = (first..=last).map(small_pdr).collect();
+        let answer = cp.modify(seid, SessionModificationRequest { create_pdrs, ..Default::default() }).await;
+        match answer.cause {
+            Cause::ACCEPTED => served += 512,
+            cause => {
+                assert_eq!(cause, Cause::NO_RESOURCES, "{answer:?}");
+                assert_eq!(answer.failed_rule_id, Some(FailedRuleId::Pdr(first)));
+                assert!(answer.created_pdrs.is_empty());
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((served, refused), (1024, 126));
+    let sessions = upf.ask(Query::Sessions).await;
+    assert_eq!(sessions[0]["pdrs"], 1024, "none of what was refused is there");
+    // A rule that goes makes room for one.
+    let exchange = SessionModificationRequest {
+        remove_pdrs: vec![RemovePdr { pdr_id: PdrId(7) }],
+        create_pdrs: vec![small_pdr(40_000)],
+        ..Default::default()
+    };
+    assert_eq!(cp.modify(seid, exchange).await.cause, Cause::ACCEPTED);
+    assert!(matches!(cp.ask(seid, SessionDeletionRequest {}).await, Message::SessionDeletionResponse(_)));
+    assert_eq!(upf.ask(Query::Sessions).await, Value::Array(vec![]));
+}
+
+/// Nonsense of all lengths up to what UDP carries, and requests with one octet changed or cut anywhere.
+#[tokio::test(start_paused = true)]
+async fn nonsense_is_survived_and_counted() {
+    let upf = Upf::start().await;
+    let mut cp = Cp::associated(&upf).await;
+    let mut valid = Vec::new();
+    Message::from(session(0)).encode(0, 77, &mut valid).unwrap();
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random as usize
+    };
+    for round in 0..200 {
+        let mut datagrams = vec![vec![0; next() % 65_508], vec![0xff; next() % 65_508]];
+        // A header that promises more, or less, than there is.
+        datagrams.push([&[0x20, 1][..], &(next() as u16).to_be_bytes(), &vec![0; next() % 3000]].concat());
+        datagrams.push(valid[..next() % valid.len()].to_vec());
+        for _ in 0..8 {
+            let mut broken = valid.clone();
+            let at = next() % broken.len();
+            broken[at] = next() as u8;
+            // Another sequence number each time, or all would be repetitions.
+            broken[12..15].copy_from_slice(&(10_000 + round * 8 + next() as u32 % 8).to_be_bytes()[1..]);
+            datagrams.push(broken);
+        }
+        cp.send(&datagrams).await;
+        cp.heartbeat().await;
+    }
+    let status = upf.ask(Query::Status).await;
+    assert!(status["pfcp"]["malformed"].as_u64().unwrap() > 300, "{status}");
+    assert!(status["sessions"].as_u64().unwrap() <= 256, "the UE has one address: {status}");
+    seid_of(&cp.establish(session(300)).await);
+}
+
+/// A CP function that asks without end and reads no answer: another one is served all the while.
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_one_cp_function_leaves_room_for_another() {
+    let upf = Upf::start().await;
+    let mut flooding = Cp::associated(&upf).await;
+    let mut stranger = Cp::new(&upf, "127.0.0.2:0").await;
+    let mut other = Cp::associated(&upf).await;
+    let encoded = |message: Message, seid, sequence| {
+        let mut out = Vec::new();
+        message.encode(seid, sequence, &mut out).unwrap();
+        out
+    };
+    for round in 0..100u32 {
+        let sequence = |n: u32| round * 100 + n + 1000;
+        let flood: Vec<Vec<u8>> = (0..100)
+            .map(|n| match n % 4 {
+                0 => encoded(session((n % 50) as u16).into(), 0, sequence(n)),
+                1 => encoded(SessionDeletionRequest {}.into(), u64::from(n), sequence(n)),
+                2 => encoded(HeartbeatRequest { recovery_time_stamp: NtpSeconds(1) }.into(), 0, sequence(n)),
+                _ => encoded(SessionModificationRequest::default().into(), u64::from(n), sequence(n)),
+            })
+            .collect();
+        flooding.send(&flood).await;
+        stranger.send(&flood).await;
+        other.heartbeat().await;
+        if round % 20 == 0 {
+            // The same UE each time: the session of before goes.
+            assert_eq!(other.establish(session(1000)).await.cause, Cause::ACCEPTED);
+        }
+    }
+    // Both work as ever once they read again.
+    flooding.heartbeat().await;
+    assert_eq!(stranger.establish(session(7)).await.cause, Cause::NO_ASSOCIATION);
+    seid_of(&flooding.establish(session(600)).await);
+}
+
+/// Usage that nobody acknowledges is kept up to the bound, and what is kept arrives when the CP function is back, at a
+/// pace that its socket can follow.
+#[tokio::test(start_paused = true)]
+async fn unanswered_reports_are_bounded_and_arrive_in_the_end() {
+    const SESSIONS: u16 = 20;
+    let upf = Upf::start().await;
+    let mut cp = Cp::associated(&upf).await;
+    for n in 0..SESSIONS {
+        let mut request = session(n);
+        let urr = &mut request.create_urrs[0];
+        urr.reporting_triggers = ReportingTriggers::PERIO;
+        urr.measurement_period = Some(Seconds(1));
+        seid_of(&cp.establish(request).await);
+    }
+    cp.answers = false;
+    let silence = Duration::from_secs(1000);
+    net::time::sleep(silence).await;
+    let status = upf.ask(Query::Status).await;
+    let (kept, unanswered) =
+        (status["usage_reports"]["kept"].clone(), status["usage_reports"]["unanswered"].as_u64().unwrap());
+    assert_eq!(kept, 16_384, "{status}");
+    assert!(unanswered <= 65_536 && unanswered > 0, "{status}");
+    assert!(status["pfcp"]["timeouts"].as_u64().unwrap() > 16_384, "{status}");
+
+    // What came in the silence is old news.
+    while cp.burst.receive_now(&cp.socket).is_ok() {}
+    cp.answers = true;
+    for _ in 0..60 {
+        cp.turn(Duration::from_secs(1)).await;
+    }
+    let status = upf.ask(Query::Status).await;
+    assert_eq!(status["usage_reports"]["kept"], 0, "{status}");
+    assert!(cp.usage.len() >= 16_384, "{} of the reports that were kept", cp.usage.len());
+    // The first reports of all sessions are among them: the newest were lost, not the oldest.
+    for seid in 1..=u64::from(SESSIONS) {
+        assert!(cp.usage.contains(&(seid, 0)), "the first of session {seid}");
+    }
+}
+
+/// More usage reports than a message can carry: the rest follows in messages of their own (§5.2.2.3.1).
+#[tokio::test(start_paused = true)]
+async fn more_usage_reports_than_fit_come_in_parts() {
+    let upf = Upf::start().await;
+    let mut cp = Cp::associated(&upf).await;
+    let mut request = session(0);
+    let urr = |id| CreateUrr {
+        urr_id: UrrId(id),
+        measurement_method: MeasurementMethod::VOLUM | MeasurementMethod::DURAT,
+        measurement_information: Some(MeasurementInformation::MNOP),
+        ..Default::default()
+    };
+    request.create_urrs.extend((2..=900).map(urr));
+    let seid = seid_of(&cp.establish(request).await);
+    let query = SessionModificationRequest { flags: Some(SmReqFlags::QAURR), ..Default::default() };
+    let answer = cp.modify(seid, query).await;
+    assert_eq!((answer.cause, answer.usage_reports.len()), (Cause::ACCEPTED, 200));
+    let additional = answer.additional_usage_reports.unwrap();
+    assert_eq!((additional.more, additional.count), (false, 700));
+    cp.turn(Duration::from_millis(100)).await;
+    assert_eq!(cp.usage.len(), 700);
+
+    cp.usage.clear();
+    let Message::SessionDeletionResponse(answer) = cp.ask(seid, SessionDeletionRequest {}).await else {
+        panic!()
+    };
+    assert_eq!((answer.cause, answer.usage_reports.len()), (Cause::ACCEPTED, 200));
+    cp.turn(Duration::from_millis(100)).await;
+    assert_eq!(cp.usage.len(), 700);
+    let status = upf.ask(Query::Status).await;
+    assert_eq!((&status["sessions"], &status["usage_reports"]["unanswered"]), (&0.into(), &0.into()));
+}
+
+/// Heartbeats pass both ways while sessions come and go as quickly as both can (§6.2.2).
+#[tokio::test(start_paused = true)]
+async fn heartbeats_pass_under_load() {
+    let upf = Upf::start().await;
+    let mut cp = Cp::associated(&upf).await;
+    let mut made = 0;
+    for round in 0..120u16 {
+        let handles: Vec<Handle> = (0..50).map(|n| cp.request(0, session(round * 50 + n))).collect();
+        for handle in handles {
+            let Message::SessionEstablishmentResponse(response) = cp.wait(handle).await else { panic!() };
+            let seid = seid_of(&response);
+            cp.request(seid, SessionModificationRequest::default());
+            cp.request(seid, SessionDeletionRequest {});
+            made += 1;
+        }
+        cp.turn(Duration::from_millis(500)).await;
+        cp.responses.clear();
+    }
+    assert_eq!((made, upf.ask(Query::Status).await["sessions"].clone()), (6000, 0.into()));
+    assert!(cp.trouble.is_empty(), "{:?}", cp.trouble);
+    let (own, status) = (cp.endpoint.counters(), upf.ask(Query::Status).await);
+    assert_eq!((own.timeouts, &status["pfcp"]["timeouts"]), (0, &0.into()));
+    // Requests, their answers, and six heartbeats each way in a minute, whose answers put off the next.
+    assert!(own.received > 3 * 6000 + 3, "{own:?}");
+}
+
+/// Error Indications for a tunnel come as quickly as packets go there; the CP function is told once at a time.
+#[tokio::test(start_paused = true)]
+async fn one_error_indication_report_at_a_time() {
+    let upf = Upf::start().await;
+    let mut cp = Cp::associated(&upf).await;
+    seid_of(&cp.establish(session(0)).await);
+    let before = cp.endpoint.counters().received;
+    for _ in 0..500 {
+        upf.events.send(PacketEvent::ErrorIndication { peer: GNB.into(), teid: GNB_TEID }).await.unwrap();
+    }
+    tokio::task::yield_now().await;
+    cp.turn(Duration::from_millis(10)).await;
+    let told = cp.endpoint.counters().received - before;
+    assert!((1..=3).contains(&told), "{told} reports");
+}
