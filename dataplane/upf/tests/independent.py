@@ -490,8 +490,8 @@ def quota(smf, gnb, dn):
 
 def framed(smf, gnb, dn):
     """A network behind the UE: its packets pass both ways, its neighbours' do not."""
-    ue, behind = "10.45.5.1", "10.45.77.9"
-    route = IE_FramedRoute(framed_route="10.45.77.0/28 0.0.0.0 1")
+    ue, behind = "10.45.5.1", "10.46.77.9"
+    route = IE_FramedRoute(framed_route="10.46.77.0/28 0.0.0.0 1")
     teid = find(smf.establish(rules(ue, up_pdi=[route], down_pdi=[route])), IE_FTEID).TEID
     for source in (ue, behind):
         up = datagram(source, SERVER, b"from behind", 5)
@@ -500,8 +500,8 @@ def framed(smf, gnb, dn):
         down = datagram(SERVER, source, b"to behind", 6)
         dn.send(down)
         gnb.expect(0x77, routed(down), "downlink to %s" % source)
-    gnb.send(teid, datagram("10.45.77.17", SERVER, b"outside"))
-    if dn.receive("10.45.77.17", "", 0.3) is not None:
+    gnb.send(teid, datagram("10.46.77.17", SERVER, b"outside"))
+    if dn.receive("10.46.77.17", "", 0.3) is not None:
         fail("a source outside the framed route passed")
     smf.delete()
 

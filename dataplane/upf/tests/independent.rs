@@ -42,6 +42,8 @@ async fn lab() -> (NetNs, NetNs) {
         }
     }
     far.add_route(cidr("10.45.0.0/16".into()), Some("10.201.0.1".parse().unwrap()), None).await.unwrap();
+    // Behind a UE.
+    far.add_route(cidr("10.46.77.0/28".into()), Some("10.201.0.1".parse().unwrap()), None).await.unwrap();
     far.add_route(cidr("fd00:45::/48".into()), Some("fd00:201::1".parse().unwrap()), None).await.unwrap();
     (core, peer)
 }
@@ -56,6 +58,10 @@ fn tell(stories: &[&str]) {
     let inside = core.runtime(2).unwrap();
     // Spawned, so that everything happens on threads inside the namespace.
     let upf = inside.block_on(inside.spawn(upf::start(config))).unwrap().unwrap();
+    // What is behind UEs, operators route to the device.
+    let framed = "10.46.77.0/28".parse().unwrap();
+    let core_links = runtime.block_on(async { Links::in_ns(&core) }).unwrap();
+    runtime.block_on(core_links.add_route(framed, None, Some("gw0"))).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/independent.py");
     let output = peer.enter(|| Command::new(&python).arg(script).args(stories).output()).unwrap().unwrap();
     let stats = upf.handle().stats();
@@ -71,5 +77,5 @@ fn tell(stories: &[&str]) {
 /// N4 rules in an independent SMF's words, packets in an independent gNB's (UP-1, UP-2, UP-4).
 #[test]
 fn an_independent_smf_and_gnb_get_what_they_ask_for() {
-    tell(&["forwarding", "usage", "buffering", "notification", "threshold", "quota"]);
+    tell(&["forwarding", "usage", "buffering", "notification", "threshold", "quota", "framed", "redirect"]);
 }
