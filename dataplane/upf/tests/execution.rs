@@ -7,6 +7,8 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+#[path = "support/lab.rs"]
+mod lab;
 mod support;
 #[path = "support/world.rs"]
 mod world;
@@ -14,21 +16,26 @@ mod world;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use packet::checksum::{Sum, checksum};
 use packet::flow::Flow;
 use packet::gtpu::{self, PduSession, Signalling, build_gpdu};
-use packet::icmp::Message;
+use packet::icmp;
 use packet::transport::{Tcp, build_udp};
 use packet::{ipv4, ipv6, protocol};
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
+use pktio::memory::{self, Wire};
 use pktio::{Batch, Port, Sent};
 use support::*;
 use telemetry::DropReason;
+use tokio::sync::{mpsc, watch};
+use upf::n4::Wiring;
 use upf::pipeline::links::{Links, NetworkLink};
 use upf::pipeline::mtu::Router;
 use upf::pipeline::{Event, Input};
+use upf::tables::Tables;
 use world::*;
 
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(10, 45, 0, 1);
@@ -310,7 +317,7 @@ fn packets_too_long_for_a_tunnel_are_fragmented_or_their_sender_is_told() {
     let answers = untunnelled(&world);
     let answer = ipv4::Packet::new(&answers[0]).unwrap();
     assert_eq!((answers.len(), answer.source(), answer.destination()), (1, GATEWAY_V4, SERVER_V4));
-    let message = Message::new(answer.payload()).unwrap();
+    let message = icmp::Message::new(answer.payload()).unwrap();
     assert!(message.checksum_ok(GATEWAY_V4.into(), SERVER_V4.into()));
     assert_eq!((message.kind(), message.code(), message.sequence()), (3, 4, 1456));
     assert_eq!(message.payload(), &packet[..576 - 28]);
@@ -363,7 +370,7 @@ fn packets_too_long_for_a_data_network_are_fragmented_or_the_ue_is_told() {
     let answer = gtpu::Packet::new(&sent[0].0).unwrap().payload().to_vec();
     assert_eq!(sent, [down_gpdu(&answer)], "on the UE's QoS flow");
     let answer = ipv4::Packet::new(&answer).unwrap();
-    let message = Message::new(answer.payload()).unwrap();
+    let message = icmp::Message::new(answer.payload()).unwrap();
     assert_eq!((answer.source(), answer.destination()), (GATEWAY_V4, UE_V4));
     assert_eq!((message.kind(), message.code(), message.sequence()), (3, 4, 1400));
     world.assert_only_dropped(DropReason::TooBig, 1);
@@ -633,6 +640,83 @@ fn an_uplink_classifier_serves_several_peers() {
     world.downlink(&direct);
     assert_eq!(world.n3.take(), [down_gpdu(&direct)]);
     world.assert_only_dropped(DropReason::NoPdr, 0);
+}
+
+/// The N4 task without workers, the tables that it writes, and what it sends on N3.
+fn n4_task() -> (tokio::runtime::Runtime, watch::Sender<bool>, Arc<Tables>, Wire, lab::Smf) {
+    let config = Arc::new(config("gw0"));
+    let tables = Arc::new(Tables::new(&config));
+    let (port, wire) = memory::pair(1000);
+    let (stop, stopped) = watch::channel(false);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let socket = runtime.block_on(net::udp::bind("127.0.0.1:0".parse().unwrap())).unwrap();
+    let upf = socket.local_addr().unwrap();
+    let wiring = Wiring {
+        socket,
+        gtpu: Box::new(port),
+        tables: Arc::clone(&tables),
+        events: mpsc::channel(1).1,
+        queries: mpsc::channel(1).1,
+        stop: stopped,
+    };
+    runtime.spawn(upf::n4::serve(config, wiring));
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    (runtime, stop, tables, wire, lab::Smf { socket, upf, sequence: 0 })
+}
+
+/// End Markers follow the last packet of the old path (TS 23.501 §5.8.2.9): whoever is in the middle of a batch may still
+/// send one. Of a worker that never gets on nobody waits for ever.
+#[test]
+fn an_end_marker_waits_for_workers_in_the_middle_of_a_batch() {
+    let (runtime, _stop, tables, wire, mut smf) = n4_task();
+    smf.associate(1);
+    let (seid, _) = smf.establish();
+    let gnb = SocketAddr::new(lab::N3_GNB.parse().unwrap(), 2152);
+    let mut switch = |teid| {
+        let parameters = UpdateForwardingParameters {
+            outer_header_creation: Some(OuterHeaderCreation::gtpu(teid, gnb.ip())),
+            sm_req_flags: Some(SmReqFlags::SNDEM),
+            ..Default::default()
+        };
+        let far = UpdateFar {
+            far_id: FarId(2),
+            update_forwarding_parameters: Some(Box::new(parameters)),
+            ..Default::default()
+        };
+        let request = SessionModificationRequest { update_fars: vec![far], ..Default::default() };
+        match smf.ask(seid, request) {
+            Message::SessionModificationResponse(response) => assert_eq!(response.cause, Cause::ACCEPTED),
+            other => panic!("{other:?}"),
+        }
+    };
+    // Beside them the task asks its peers whether they are there.
+    let markers = || {
+        let sent = wire.take().into_iter();
+        sent.filter(|(message, _)| message[1] == gtpu::message_type::END_MARKER).collect::<Vec<_>>()
+    };
+    let marker_within = |seconds| {
+        let start = net::time::now_std();
+        loop {
+            let found = markers();
+            if !found.is_empty() || start.elapsed() > Duration::from_secs(seconds) {
+                return found;
+            }
+            runtime.block_on(net::time::sleep(Duration::from_millis(2)));
+        }
+    };
+    let marker = |teid| (Signalling::EndMarker { teid, pdu_session: None }.build(), gnb);
+    let mut worker = tables.domain().reader();
+    let inside = worker.enter();
+    switch(5);
+    assert!(markers().is_empty(), "the worker may still send by the old rules");
+    drop(inside);
+    assert_eq!(marker_within(10), [marker(GNB_TEID)]);
+    switch(6);
+    assert_eq!(marker_within(10), [marker(5)], "nobody is inside");
+    let _stuck = worker.enter();
+    switch(7);
+    assert_eq!(marker_within(10), [marker(6)], "after a second");
 }
 
 /// More rules than the session's state had room for: what was counted and taken before still is.
