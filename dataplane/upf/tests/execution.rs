@@ -702,7 +702,7 @@ fn an_end_marker_waits_for_workers_in_the_middle_of_a_batch() {
             if !found.is_empty() || start.elapsed() > Duration::from_secs(seconds) {
                 return found;
             }
-            runtime.block_on(net::time::sleep(Duration::from_millis(2)));
+            runtime.block_on(async { net::time::sleep(Duration::from_millis(2)).await });
         }
     };
     let marker = |teid| (Signalling::EndMarker { teid, pdu_session: None }.build(), gnb);
