@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p upf --example establish [sessions]`: requests of ordinary sessions (four PDRs, three FARs,
 //! two QERs, one URR), encoded beforehand, go through the endpoint and the N4 rules into the tables; then each is
-//! modified (a path switch) and deleted. No socket is involved.
+//! modified (a path switch) and deleted. No socket is involved; after that, a CP function on another thread
+//! establishes them once more over UDP.
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::panic)] // a tool that reports on standard output
 
 #[path = "../tests/support/mod.rs"]
@@ -12,11 +13,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use net::udp::Options;
+use net::udp::burst::{Burst, send};
 use pfcp::endpoint::{Config as EndpointConfig, Endpoint, Event, RequestId};
-use pfcp::message::{SessionDeletionRequest, SessionModificationRequest};
+use pfcp::message::{AssociationSetupRequest, SessionDeletionRequest, SessionModificationRequest};
 use pfcp::*;
 use support::*;
+use upf::Config;
 use upf::n4::session::Sessions;
+use upf::n4::{Wiring, serve};
 use upf::tables::Tables;
 
 /// What is spent where.
@@ -102,12 +107,61 @@ fn report(what: &str, count: usize, took: Duration, spent: &Spent) {
     );
 }
 
+/// Requests under way at once over UDP.
+const WINDOW: usize = 256;
+
+/// Establishes sessions over loopback: N4 as a UPF serves it, on a thread of its own.
+fn over_udp(config: Config, requests: &[Vec<u8>]) {
+    let (told, address) = std::sync::mpsc::channel();
+    let served = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let roomy =
+                Options { receive_buffer: Some(8 << 20), send_buffer: Some(8 << 20), ..Options::default() };
+            let socket = net::udp::bind_with("127.0.0.1:0".parse().unwrap(), roomy).await.unwrap();
+            let (_events, events) = tokio::sync::mpsc::channel(1);
+            let (_queries, queries) = tokio::sync::mpsc::channel(1);
+            let (stop, stopped) = tokio::sync::watch::channel(false);
+            told.send((socket.local_addr().unwrap(), stop)).unwrap();
+            let config = Arc::new(config);
+            let tables = Arc::new(Tables::new(&config));
+            let gtpu = Box::new(pktio::memory::Sink::default());
+            serve(config, Wiring { socket, gtpu, tables, events, queries, stop: stopped }).await;
+        });
+    });
+    let (upf, stop) = address.recv().unwrap();
+    let roomy = Options { receive_buffer: Some(8 << 20), ..Options::default() };
+    let socket = net::udp::bind_std("127.0.0.1:0".parse().unwrap(), roomy).unwrap();
+    socket.set_nonblocking(false).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let setup = AssociationSetupRequest { node_id: NodeId::Ipv4(SMF), ..Default::default() };
+    socket.send_to(&encode(setup, 0, 0xff_ffff), upf).unwrap();
+    let mut burst = Burst::new(2048);
+    burst.receive_now(&socket).unwrap();
+    let (mut sent, mut answered, start) = (0, 0, net::time::now_std());
+    while answered < requests.len() {
+        let until = requests.len().min(answered + WINDOW);
+        let due: Vec<_> = requests[sent..until].iter().map(|request| (upf, request)).collect();
+        let mut rest = &due[..];
+        while !rest.is_empty() {
+            rest = &rest[send(&socket, rest).unwrap()..];
+        }
+        sent = until;
+        answered += burst.receive_now(&socket).expect("answers");
+    }
+    let rate = requests.len() as f64 / start.elapsed().as_secs_f64() / 1e3;
+    println!("establishment over UDP, {WINDOW} under way: {rate:.0} k/s");
+    stop.send(true).unwrap();
+    served.join().unwrap();
+}
+
 fn main() {
     let count: usize = std::env::args().nth(1).map_or(200_000, |n| n.parse().unwrap());
     let mut config = config("gw0");
     config.max_tunnels = 1 << 20;
     config.dnn[0].ue_pool.ipv4 = Some("10.0.0.0/8".parse().unwrap());
     config.dnn[0].ue_pool.ipv6 = Some("fd00:45::/40".parse().unwrap());
+    let again = config.clone();
     let config = Arc::new(config);
     let tables = Arc::new(Tables::new(&config));
     let node_id = NodeId::Ipv4(GTPU);
@@ -121,6 +175,7 @@ fn main() {
     let (mut spent, start) = (Spent::default(), net::time::now_std());
     let seids: Vec<u64> = requests.iter().map(|request| upf.handle(request, &mut spent)).collect();
     report("establishment", count, start.elapsed(), &spent);
+    let establishments = requests;
 
     let switched = |(n, seid): (usize, &u64)| {
         let parameters = UpdateForwardingParameters {
@@ -149,4 +204,6 @@ fn main() {
         upf.handle(request, &mut spent);
     }
     report("deletion", count, start.elapsed(), &spent);
+    drop(upf);
+    over_udp(again, &establishments);
 }

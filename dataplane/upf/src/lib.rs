@@ -57,6 +57,9 @@ const EVENTS: usize = 256;
 /// Questions waiting for the N4 task.
 const QUERIES: usize = 16;
 
+/// Buffers of the N4 socket: some thousands of requests, as when a CP function moves its sessions here.
+const N4_BUFFER: usize = 8 << 20;
+
 /// Why the UPF could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -111,7 +114,12 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
     // After the N6 devices, whose addresses are among them.
     let addresses = net::link::local_addresses().map_err(StartError::Addresses)?;
     let guard = Arc::new(Guard::new(&config, addresses.into_iter().chain(config.own_addresses())));
-    let socket = net::udp::bind(config.pfcp)
+    let roomy = net::udp::Options {
+        receive_buffer: Some(N4_BUFFER),
+        send_buffer: Some(N4_BUFFER),
+        ..Default::default()
+    };
+    let socket = net::udp::bind_with(config.pfcp, roomy)
         .await
         .map_err(|error| StartError::Pfcp { address: config.pfcp, error })?;
 

@@ -10,7 +10,7 @@ use pfcp::{
 };
 
 use super::rules::urr::{Now, Reading};
-use super::rules::{Rejection, Rules, TunnelAllocator};
+use super::rules::{MAX_RULES, Rejection, Rules, TunnelAllocator};
 use crate::tables::Writer;
 
 /// Allocates TEIDs for one request; what it took is given back unless kept.
@@ -110,8 +110,12 @@ pub(super) fn establish(
     if request.pdn_type == Some(PdnType::NonIp) {
         return Err(Rejection::unsupported(ie::PDN_TYPE));
     }
-    rules.fars.reserve(request.create_fars.len().min(super::rules::MAX_RULES));
-    rules.pdrs.reserve(request.create_pdrs.len().min(super::rules::MAX_RULES));
+    // A million sessions have these tables: no room for rules that do not come.
+    rules.fars.reserve(request.create_fars.len().min(MAX_RULES));
+    rules.pdrs.reserve(request.create_pdrs.len().min(MAX_RULES));
+    rules.qers.reserve(request.create_qers.len().min(MAX_RULES));
+    rules.urrs.reserve(request.create_urrs.len().min(MAX_RULES));
+    rules.endpoints.reserve(request.create_traffic_endpoints.len().min(MAX_RULES));
     if let Some(bar) = &request.create_bar {
         rules.create_bar(bar)?;
     }

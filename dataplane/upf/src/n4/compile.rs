@@ -1,5 +1,6 @@
 //! From rules to what workers execute: [`Rules`] → [`Plan`].
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use classifier::sdf::{Direction as SdfDirection, SdfFilter as SdfText};
@@ -40,13 +41,14 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<R
         pdrs.push(compile_pdr(id, pdr, rules, &ue, config)?);
         let place = rules.teid_of(pdr).map_or(Place::Native, Place::Tunnel);
         let Some(arrival) = arrivals.iter_mut().find(|arrival| arrival.place == place) else { continue };
-        for filter in filters(id, pdr, rules)? {
+        filters(id, pdr, rules, |filter| {
             if next_rule as usize >= MAX_FILTERS {
                 return Err(Rejection::cause(Cause::NO_RESOURCES));
             }
             arrival.rules.push(Rule { id: next_rule, precedence: pdr.precedence, value: position, filter });
             next_rule += 1;
-        }
+            Ok(())
+        })?;
     }
     let mut remarks = Vec::new();
     for arrival in &arrivals {
@@ -248,44 +250,54 @@ pub fn network_of(rules: &Rules, config: &Config) -> Option<String> {
     config.dnn.get(usize::from(network?)).map(|dnn| dnn.name.to_string())
 }
 
-/// The filters that a PDI expands to: every SDF or Ethernet filter with every UE address and every QFI.
-fn filters(id: u16, pdr: &PdrRule, rules: &Rules) -> Result<Vec<Filter>, Rejection> {
+/// Gives `take` the filters that a PDI expands to: every SDF or Ethernet filter with every UE address and every QFI.
+/// Most PDIs have one or two, so none is put anywhere in between.
+fn filters(
+    id: u16,
+    pdr: &PdrRule,
+    rules: &Rules,
+    mut take: impl FnMut(Filter) -> Result<(), Rejection>,
+) -> Result<(), Rejection> {
     let direction = match pdr.direction() {
         Direction::Uplink => SdfDirection::Uplink,
         Direction::Downlink => SdfDirection::Downlink,
     };
-    let mut out = vec![Filter::default()];
+    let all = [Filter::default()];
+    let mut base = Cow::Borrowed(&all[..]);
     if !pdr.ethernet_filters.is_empty() {
-        out.clear();
-        for filter in &pdr.ethernet_filters {
-            out.extend(ethernet_filters(filter, direction)?);
-        }
+        let frames = pdr.ethernet_filters.iter().map(|filter| ethernet_filters(filter, direction));
+        base = Cow::Owned(frames.collect::<Result<Vec<_>, _>>()?.concat());
     }
     if !pdr.sdf_filters.is_empty() {
         let mut texts = Vec::with_capacity(pdr.sdf_filters.len());
         for sdf in &pdr.sdf_filters {
             texts.extend(sdf_filters(sdf, direction)?);
         }
-        out = cross(&texts, &out, |text, frame| Filter { ethernet: frame.ethernet, ..*text });
+        base = Cow::Owned(match pdr.ethernet_filters.is_empty() {
+            true => texts,
+            false => cross(&texts, &base, |text, frame| Filter { ethernet: frame.ethernet, ..*text }),
+        });
     }
     let side = if direction == SdfDirection::Uplink { Side::Source } else { Side::Destination };
-    let prefixes = ue_prefixes(pdr, rules)?;
-    if !prefixes.is_empty() && !rules.ethernet {
-        out = cross(&out, &prefixes, |filter, prefix| Filter { ue: Some((side, *prefix)), ..*filter });
-    }
+    let prefixes = if rules.ethernet { Vec::new() } else { ue_prefixes(pdr, rules)? };
     let qfis: Result<Vec<Qfi>, _> = rules.qfis_of(pdr).iter().map(|qfi| Qfi::new(*qfi)).collect();
     let qfis = qfis.map_err(|_| Rejection::rule(FailedRuleId::Pdr(id)))?;
-    if !qfis.is_empty() {
-        out = cross(&out, &qfis, |filter, qfi| Filter { qfi: Some(*qfi), ..*filter });
+    for filter in base.iter() {
+        for ue in 0..prefixes.len().max(1) {
+            for qfi in 0..qfis.len().max(1) {
+                let ue = prefixes.get(ue).map(|prefix| (side, *prefix));
+                take(Filter { ue, qfi: qfis.get(qfi).copied(), ..*filter })?;
+            }
+        }
     }
-    Ok(out)
+    Ok(())
 }
 
 /// The UE's address, prefix and framed routes, of which a packet has one.
 fn ue_prefixes(pdr: &PdrRule, rules: &Rules) -> Result<Vec<Prefix>, Rejection> {
     let ue = rules.ue_of(pdr);
     let incorrect = |ie| Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie);
-    let mut prefixes = Vec::with_capacity(2);
+    let mut prefixes = Vec::new();
     prefixes.extend(ue.v4.map(|address| Prefix::host(address.into())));
     if let Some((prefix, length)) = ue.v6 {
         prefixes.push(Prefix::new(prefix.into(), length).map_err(|_| incorrect(ie::UE_IP_ADDRESS))?);

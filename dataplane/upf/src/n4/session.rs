@@ -27,7 +27,7 @@ use super::rules::urr::Now;
 use super::rules::{Rejection, Rules};
 use super::usage::{Activity, Notification, Outgoing};
 use crate::config::Config;
-use crate::plan::Plan;
+use crate::plan::{Place, Plan};
 use crate::rcu::Ticket;
 use crate::session::Session;
 use crate::tables::{Tables, Writer};
@@ -261,8 +261,11 @@ impl Sessions {
         match result {
             Ok(worked) => {
                 // Chosen twice for the same rule, for instance.
-                let used = rules.teids();
-                self.give_back(&taken, &used);
+                let used =
+                    |teid| worked.plan.arrivals.iter().any(|arrival| arrival.place == Place::Tunnel(teid));
+                for teid in taken.iter().filter(|teid| !used(**teid)) {
+                    self.writer.release(*teid);
+                }
                 Ok(Worked { taken, ..worked })
             }
             Err(rejection) => {
