@@ -60,6 +60,8 @@ pub async fn set_up(dnn: &DnnConfig) -> Result<N6, N6Error> {
     }
     let tun = TunPort::create(&dnn.tun)?;
     keep_silent(&dnn.tun);
+    // What is too long for a tunnel is answered in the name of the device's address, from which no UE may send.
+    let _ = net::sysctl::set(&format!("net.ipv4.conf.{}.accept_local", dnn.tun.replace('.', "/")), "1");
     link(dnn).await.map_err(link_error)?;
     net::sysctl::enable_forwarding().map_err(N6Error::Forwarding)?;
     let nat = match dnn.nat {

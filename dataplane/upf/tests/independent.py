@@ -544,6 +544,50 @@ def redirect(smf, gnb, dn):
     smf.delete()
 
 
+def lengths(smf, gnb, dn):
+    """A link of 1500 octets: what does not fit into a tunnel is fragmented, or its sender learns what does."""
+    from scapy.all import ICMP, TCP, ICMPv6PacketTooBig
+    ue, ue6 = "10.45.8.1", "fd00:45:0:8::1"
+    smf.establish(rules(ue, "fd00:45:0:8::"))
+    fits = datagram(SERVER, ue, b"f" * (1456 - 28), 1)
+    dn.send(fits)
+    gnb.expect(0x77, routed(fits), "what just fits")
+
+    long = datagram(SERVER, ue, b"l" * (1457 - 28), 2)
+    long.flags = "DF"
+    del long.chksum
+    long = IP(bytes(long))
+    dn.send(long)
+    answer = IP(dn.receive("10.45.0.1", "fragmentation needed"))
+    expected = IP(src="10.45.0.1", dst=SERVER, id=answer.id, flags=answer.flags, ttl=answer.ttl)
+    expected /= ICMP(type=3, code=4, nexthopmtu=1456) / Raw(bytes(routed(long))[:576 - 28])
+    same(answer, expected, "fragmentation needed")
+
+    long = datagram(SERVER6, ue6, b"l" * (1457 - 48))
+    dn.send(long)
+    answer = IPv6(dn.receive("fd00:45::1", "packet too big"))
+    expected = IPv6(src="fd00:45::1", dst=SERVER6, hlim=answer.hlim)
+    expected /= ICMPv6PacketTooBig(mtu=1456) / Raw(bytes(routed(long))[:1280 - 48])
+    same(answer, expected, "packet too big")
+
+    long = routed(datagram(SERVER, ue, bytes(n % 256 for n in range(1500 - 28)), 3))
+    dn.send(datagram(SERVER, ue, bytes(n % 256 for n in range(1500 - 28)), 3))
+    payload = b""
+    for n in range(2):
+        fragment = GTP_U_Header(gnb.receive("fragment %d" % n))[IP]
+        if fragment.frag * 8 != len(payload) or bool(fragment.flags.MF) != (n == 0) or len(bytes(fragment)) > 1456:
+            fail("another fragment: %s" % fragment.summary())
+        payload += bytes(fragment.payload)
+    same(payload, bytes(long.payload), "fragments")
+
+    def syn(segment):
+        return IP(bytes(IP(src=SERVER, dst=ue) / TCP(sport=80, dport=4000, flags="S", options=[("MSS", segment)])))
+
+    dn.send(syn(1460))
+    gnb.expect(0x77, routed(syn(1416)), "a SYN")
+    smf.delete()
+
+
 def main():
     smf, gnb, dn = Smf(), Gnb(), DataNetwork()
     smf.associate()

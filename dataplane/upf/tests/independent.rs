@@ -55,6 +55,8 @@ fn tell(stories: &[&str]) {
     let (core, peer) = runtime.block_on(lab());
     let mut config = config("gw0");
     (config.pfcp, config.gtpu) = ("10.200.0.1:8805".parse().unwrap(), "10.200.0.1:2152".parse().unwrap());
+    // As long as N3's: tunnels do not take what the device does.
+    config.dnn[0].mtu = 1500;
     let inside = core.runtime(2).unwrap();
     // Spawned, so that everything happens on threads inside the namespace.
     let upf = inside.block_on(inside.spawn(upf::start(config))).unwrap().unwrap();
@@ -77,5 +79,15 @@ fn tell(stories: &[&str]) {
 /// N4 rules in an independent SMF's words, packets in an independent gNB's (UP-1, UP-2, UP-4).
 #[test]
 fn an_independent_smf_and_gnb_get_what_they_ask_for() {
-    tell(&["forwarding", "usage", "buffering", "notification", "threshold", "quota", "framed", "redirect"]);
+    tell(&[
+        "forwarding",
+        "usage",
+        "buffering",
+        "notification",
+        "threshold",
+        "quota",
+        "framed",
+        "redirect",
+        "lengths",
+    ]);
 }
