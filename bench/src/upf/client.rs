@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use anyhow::{Context as _, bail};
 use net::netns::NetNs;
 use net::time::{self, Duration};
+use net::udp::burst::{self, Burst};
 use pfcp::endpoint::{Config, Endpoint, Event, Handle};
 use pfcp::message::{
     AssociationSetupRequest, SessionEstablishmentRequest, SessionModificationRequest, SessionReportResponse,
@@ -17,7 +18,7 @@ use pfcp::{Cause, FTeid, Message, NodeId, NtpSeconds, ReportType};
 use super::subscriber::{CP, UPF};
 
 /// Requests under way at once: a CP function that registers a crowd.
-const WINDOW: usize = 64;
+const WINDOW: usize = 256;
 /// Longest that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long one look for datagrams waits.
@@ -37,7 +38,7 @@ pub(crate) struct Client {
     endpoint: Endpoint,
     socket: UdpSocket,
     upf: SocketAddr,
-    datagram: Vec<u8>,
+    burst: Burst,
     responses: HashMap<Handle, Message>,
     /// Downlink data reports so far, and when the last came.
     pub(crate) reports: Vec<std::time::Instant>,
@@ -70,7 +71,7 @@ impl Client {
             endpoint: Endpoint::new(config),
             socket,
             upf: SocketAddr::new(upf.into(), upf::n4::PFCP_PORT),
-            datagram: vec![0; 65_536],
+            burst: Burst::new(65_535),
             responses: HashMap::new(),
             reports: Vec::new(),
         };
@@ -147,16 +148,17 @@ impl Client {
     /// # Errors
     /// Those of the socket.
     pub(crate) fn turn(&mut self, patience: Duration) -> anyhow::Result<()> {
-        while let Some(transmit) = self.endpoint.poll_transmit() {
-            self.socket.send_to(&transmit.payload, transmit.to)?;
-        }
+        self.transmit()?;
         self.socket.set_nonblocking(patience.is_zero())?;
         if !patience.is_zero() {
             self.socket.set_read_timeout(Some(patience))?;
         }
-        match self.socket.recv_from(&mut self.datagram) {
-            Ok((length, from)) => {
-                self.endpoint.handle_datagram(time::now_std(), from, &self.datagram[..length]);
+        match self.burst.receive_now(&self.socket) {
+            Ok(_) => {
+                let now = time::now_std();
+                for (from, datagram) in self.burst.iter() {
+                    self.endpoint.handle_datagram(now, from, datagram);
+                }
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error.into()),
@@ -178,8 +180,15 @@ impl Client {
                 _ => {}
             }
         }
-        while let Some(transmit) = self.endpoint.poll_transmit() {
-            self.socket.send_to(&transmit.payload, transmit.to)?;
+        self.transmit()
+    }
+
+    fn transmit(&mut self) -> anyhow::Result<()> {
+        let due = std::iter::from_fn(|| self.endpoint.poll_transmit());
+        let due: Vec<_> = due.map(|transmit| (transmit.to, transmit.payload)).collect();
+        let mut rest = &due[..];
+        while !rest.is_empty() {
+            rest = &rest[burst::send(&self.socket, rest)?..];
         }
         Ok(())
     }
