@@ -11,41 +11,16 @@ use std::time::Duration;
 
 use lab::*;
 use net::netns::NetNs;
-use packet::gtpu;
 use pfcp::message::*;
 use pfcp::*;
-use pktio::udp::UdpPort;
 use support::*;
 use upf::interface::{Backend, InterfaceConfig};
 
 #[test]
 fn a_ue_reaches_the_data_network_through_the_upf() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let lab = runtime.block_on(Lab::new());
-    let mut config = config("gw0");
-    config.gtpu = SocketAddr::new(N3_CORE.parse().expect("an address"), gtpu::PORT);
-    let core = lab.core.runtime(2).expect("a runtime in the namespace");
-    // Spawned, so that everything happens on threads inside the namespace.
-    let upf = core.block_on(core.spawn(upf::start(config.clone()))).expect("no panic").expect("it starts");
-    let handle = upf.handle();
-
-    let socket = lab.core.enter(|| UdpSocket::bind((SMF, 8805))).expect("entered").expect("bound");
-    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
-    let mut smf = Smf { socket, upf: config.pfcp, sequence: 0 };
-    match smf.ask(0, establishment(1)) {
-        Message::SessionEstablishmentResponse(response) => assert_eq!(response.cause, Cause::NO_ASSOCIATION),
-        other => panic!("{other:?}"),
-    }
-    smf.associate(100);
-    let (seid, teid) = smf.establish();
-
-    let tun = runtime.block_on(lab.ue_device());
-    let n3 = lab
-        .ran
-        .enter(|| UdpPort::bind(SocketAddr::new(N3_GNB.parse().expect("an address"), gtpu::PORT), false))
-        .expect("entered")
-        .expect("bound");
-    let gnb = Gnb::start(&tun, &n3, config.gtpu, teid);
+    let mut network = Network::new(|_| ());
+    let Network { gnb, smf, handle, core, lab, seid, .. } = &mut network;
+    let seid = *seid;
 
     assert!(ping(&lab.ue, "10.201.0.2", 10, 56), "IPv4");
     assert!(ping(&lab.ue, "fd00:201::2", 10, 56), "IPv6");
@@ -111,7 +86,7 @@ fn a_ue_reaches_the_data_network_through_the_upf() {
         }
         other => panic!("{other:?}"),
     }
-    drop(gnb);
+    drop(gnb.take());
     assert!(!ping(&lab.ue, "10.201.0.2", 1, 56));
 
     // A CP function that restarts loses its sessions.
@@ -121,43 +96,29 @@ fn a_ue_reaches_the_data_network_through_the_upf() {
     smf.associate(101);
     assert_eq!(core.block_on(handle.status())["sessions"], 0);
 
-    core.block_on(async move { upf.stop().await });
-    let left = lab.core.enter(|| nix_index("gw0")).expect("entered");
+    network.stop();
+    let left = network.lab.core.enter(|| nix_index("gw0")).expect("entered");
     assert!(!left, "the device goes with the UPF");
-    let status = core.block_on(handle.status());
+    let status = network.core.block_on(network.handle.status());
     assert_eq!(status["running"], false);
 }
 
 /// N3 and N6 by AF_XDP on interfaces that stay the kernel's (UP-2): the same traffic, past the kernel's stack.
 #[test]
 fn a_ue_reaches_the_data_network_by_af_xdp() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let lab = runtime.block_on(Lab::new());
-    let mut config = config("");
-    config.gtpu = SocketAddr::new(N3_CORE.parse().expect("an address"), gtpu::PORT);
     let on = |device: &str| InterfaceConfig {
         backend: Backend::AfXdp,
         device: Some(device.to_owned()),
         ..InterfaceConfig::default()
     };
-    config.n3 = on("n3");
-    config.dnn[0].n6 = on("n6");
-    let core = lab.core.runtime(2).expect("a runtime in the namespace");
-    let upf = core.block_on(core.spawn(upf::start(config.clone()))).expect("no panic").expect("it starts");
-    let handle = upf.handle();
-
-    let socket = lab.core.enter(|| UdpSocket::bind((SMF, 8805))).expect("entered").expect("bound");
-    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
-    let mut smf = Smf { socket, upf: config.pfcp, sequence: 0 };
-    smf.associate(100);
-    let (_, teid) = smf.establish();
-    let tun = runtime.block_on(lab.ue_device());
-    let n3 = lab
-        .ran
-        .enter(|| UdpPort::bind(SocketAddr::new(N3_GNB.parse().expect("an address"), gtpu::PORT), false))
-        .expect("entered")
-        .expect("bound");
-    let gnb = Gnb::start(&tun, &n3, config.gtpu, teid);
+    let mut started = None;
+    let mut network = Network::new(|config| {
+        config.n3 = on("n3");
+        config.dnn[0].n6 = on("n6");
+        config.dnn[0].tun = String::new();
+        started = Some(config.clone());
+    });
+    let Network { handle, lab, .. } = &network;
 
     assert!(ping(&lab.ue, "10.201.0.2", 10, 56), "IPv4");
     assert!(ping(&lab.ue, "fd00:201::2", 10, 56), "IPv6");
@@ -172,9 +133,11 @@ fn a_ue_reaches_the_data_network_by_af_xdp() {
     assert!(stats["interfaces"]["n3"]["sent"]["packets"].as_u64().expect("a number") >= 26, "{stats}");
     let drops = stats["drops"].as_object().expect("an object");
     assert!(drops.keys().all(|reason| reason == "link_local"), "{stats}");
-    drop(gnb);
-    core.block_on(async move { upf.stop().await });
+    drop(network.gnb.take());
+    network.stop();
     // The interfaces are free again, and the kernel's alone.
+    let config = started.expect("it has been configured");
+    let core = &network.core;
     let again = core.block_on(core.spawn(upf::start(config))).expect("no panic").expect("it starts again");
     core.block_on(async move { again.stop().await });
 }

@@ -7,19 +7,16 @@ mod lab;
 mod support;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lab::*;
 use net::link::Links;
-use packet::gtpu;
 use pfcp::message::*;
 use pfcp::*;
-use pktio::udp::UdpPort;
 use support::*;
-use upf::Upf;
 
 /// Low enough that a busy machine offers more at any moment.
 const RATE_KBPS: u64 = 20_000;
@@ -27,38 +24,16 @@ const RATE_KBPS: u64 = 20_000;
 /// burst passes less, whatever the meter does.
 const ATTEMPTS: usize = 12;
 
-/// A UE with a session behind a UPF. Fields are dropped in this order.
-struct Network {
-    _gnb: Gnb,
-    smf: Smf,
-    upf: Option<Upf>,
-    core: tokio::runtime::Runtime,
-    runtime: tokio::runtime::Runtime,
-    lab: Lab,
-    seid: u64,
+/// What is measured of a network.
+trait Rates {
+    fn set_rate(&mut self, rate_kbps: u64);
+    /// Octets of IP packets that have left for the data network.
+    fn sent(&self) -> u64;
+    /// Asserts that one second passes the rate, within 2 %, and that none passes noticeably more.
+    fn assert_rate(&self, what: &str);
 }
 
-impl Network {
-    fn new() -> Network {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let lab = runtime.block_on(Lab::new());
-        let mut config = config("gw0");
-        config.gtpu = SocketAddr::new(N3_CORE.parse().unwrap(), gtpu::PORT);
-        let core = lab.core.runtime(2).unwrap();
-        // Spawned, so that everything happens on threads inside the namespace.
-        let upf = core.block_on(core.spawn(upf::start(config.clone()))).unwrap().unwrap();
-        let socket = lab.core.enter(|| UdpSocket::bind((SMF, 8805))).unwrap().unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let mut smf = Smf { socket, upf: config.pfcp, sequence: 0 };
-        smf.associate(100);
-        let (seid, teid) = smf.establish();
-        let tun = runtime.block_on(lab.ue_device());
-        let address = SocketAddr::new(N3_GNB.parse().unwrap(), gtpu::PORT);
-        let n3 = lab.ran.enter(|| UdpPort::bind(address, false)).unwrap().unwrap();
-        let gnb = Gnb::start(&tun, &n3, config.gtpu, teid);
-        Network { _gnb: gnb, smf, upf: Some(upf), core, runtime, lab, seid }
-    }
-
+impl Rates for Network {
     fn set_rate(&mut self, rate_kbps: u64) {
         let mbr = Some(BitRates { uplink_kbps: rate_kbps, downlink_kbps: rate_kbps });
         let update = UpdateQer { qer_id: QerId(1), mbr, ..Default::default() };
@@ -69,13 +44,11 @@ impl Network {
         }
     }
 
-    /// Octets of IP packets that have left for the data network.
     fn sent(&self) -> u64 {
-        let stats = self.upf.as_ref().unwrap().handle().stats();
+        let stats = self.handle.stats();
         stats["interfaces"]["n6"]["sent"]["bytes"].as_u64().unwrap()
     }
 
-    /// Asserts that one second passes the rate, within 2 %, and that none passes noticeably more.
     fn assert_rate(&self, what: &str) {
         let mut measured = Vec::new();
         for _ in 0..ATTEMPTS {
@@ -91,14 +64,6 @@ impl Network {
             }
         }
         panic!("{what}: {measured:?} of the rate in each of {ATTEMPTS} seconds");
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        if let Some(upf) = self.upf.take() {
-            self.core.block_on(upf.stop());
-        }
     }
 }
 
@@ -155,7 +120,7 @@ fn udp_flow(network: &Network, kbps: u64) -> (Traffic, UdpSocket) {
 
 #[test]
 fn udp_passes_a_meter_at_its_rate() {
-    let mut network = Network::new();
+    let mut network = Network::new(|_| ());
     network.set_rate(RATE_KBPS);
     let (_traffic, _sink) = udp_flow(&network, 3 * RATE_KBPS);
     net::time::sleep_thread(Duration::from_millis(300));
@@ -169,7 +134,7 @@ fn udp_passes_a_meter_at_its_rate() {
 
 #[test]
 fn tcp_passes_a_meter_at_its_rate() {
-    let mut network = Network::new();
+    let mut network = Network::new(|_| ());
     network.set_rate(RATE_KBPS);
     let listener = network.lab.dn.enter(|| TcpListener::bind((SERVER_V4, 6000))).unwrap().unwrap();
     let mut traffic = Traffic::new();
@@ -194,7 +159,7 @@ fn tcp_passes_a_meter_at_its_rate() {
 
 #[test]
 fn interfaces_that_were_down_carry_traffic_again() {
-    let network = Network::new();
+    let network = Network::new(|_| ());
     let address = "10.201.0.2";
     assert!(ping(&network.lab.ue, address, 3, 56), "at first");
     let (_traffic, _sink) = udp_flow(&network, 1000);
@@ -208,7 +173,7 @@ fn interfaces_that_were_down_carry_traffic_again() {
         network.runtime.block_on(links.up(name)).unwrap();
         // Neighbours have to be found anew.
         let again = (0..20).any(|_| ping(&network.lab.ue, address, 1, 56));
-        assert!(again, "{name} is up again: {}", network.upf.as_ref().unwrap().handle().stats());
+        assert!(again, "{name} is up again: {}", network.handle.stats());
     }
     assert!(ping(&network.lab.ue, address, 5, 56), "as before");
 }

@@ -12,6 +12,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use net::link::Links;
 use net::netns::NetNs;
@@ -22,6 +23,8 @@ use pktio::poll::Poller;
 use pktio::tun::TunPort;
 use pktio::udp::UdpPort;
 use pktio::{Batch, Port};
+
+use upf::{Config, Upf};
 
 use super::support::*;
 
@@ -206,6 +209,61 @@ impl Lab {
         links.add_route(cidr("0.0.0.0/0"), None, Some("ue0")).await.expect("route");
         links.add_route(cidr("::/0"), None, Some("ue0")).await.expect("route");
         tun
+    }
+}
+
+/// A UE with a session behind a UPF. Fields are dropped in this order.
+pub struct Network {
+    pub gnb: Option<Gnb>,
+    pub smf: Smf,
+    pub handle: upf::Handle,
+    pub upf: Option<Upf>,
+    pub core: tokio::runtime::Runtime,
+    pub runtime: tokio::runtime::Runtime,
+    pub lab: Lab,
+    pub seid: u64,
+}
+
+impl Network {
+    /// With the UPF that `configure` makes of the ordinary one.
+    pub fn new(configure: impl FnOnce(&mut Config)) -> Network {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let lab = runtime.block_on(Lab::new());
+        let mut config = config("gw0");
+        config.gtpu = SocketAddr::new(N3_CORE.parse().unwrap(), gtpu::PORT);
+        configure(&mut config);
+        let core = lab.core.runtime(2).unwrap();
+        // Spawned, so that everything happens on threads inside the namespace.
+        let upf = core.block_on(core.spawn(upf::start(config.clone()))).unwrap().unwrap();
+        let socket = lab.core.enter(|| UdpSocket::bind((SMF, 8805))).unwrap().unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut smf = Smf { socket, upf: config.pfcp, sequence: 0 };
+        match smf.ask(0, establishment(1)) {
+            Message::SessionEstablishmentResponse(response) => {
+                assert_eq!(response.cause, Cause::NO_ASSOCIATION);
+            }
+            other => panic!("{other:?}"),
+        }
+        smf.associate(100);
+        let (seid, teid) = smf.establish();
+        let tun = runtime.block_on(lab.ue_device());
+        let address = SocketAddr::new(N3_GNB.parse().unwrap(), gtpu::PORT);
+        let n3 = lab.ran.enter(|| UdpPort::bind(address, false)).unwrap().unwrap();
+        let gnb = Some(Gnb::start(&tun, &n3, config.gtpu, teid));
+        Network { gnb, smf, handle: upf.handle(), upf: Some(upf), core, runtime, lab, seid }
+    }
+
+    /// Stops the UPF; the rest of the network stays.
+    pub fn stop(&mut self) {
+        if let Some(upf) = self.upf.take() {
+            self.core.block_on(upf.stop());
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
