@@ -95,11 +95,16 @@ impl Pool for Mbufs {
     }
 }
 
-/// Gives back a frame that was taken and not used.
-pub(super) fn give(raw: Raw) {
-    let mut mbuf = raw.mbuf;
-    // SAFETY: one mbuf, which only the caller knew of.
-    unsafe { godwit_frames_give(&raw mut mbuf, 1) }
+/// Gives back frames that were taken and not used.
+pub(super) fn give(frames: &[Raw]) {
+    for group in frames.chunks(CALL) {
+        let mut mbufs = [std::ptr::null_mut(); CALL];
+        for (mbuf, raw) in mbufs.iter_mut().zip(group) {
+            *mbuf = raw.mbuf;
+        }
+        // SAFETY: as many mbufs as the group has, which only the caller knew of.
+        unsafe { godwit_frames_give(mbufs.as_mut_ptr(), group.len() as u16) }
+    }
 }
 
 /// The pool of all mbufs.

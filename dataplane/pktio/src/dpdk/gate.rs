@@ -18,7 +18,7 @@
 //! is outside its callback only in [`Turn::Control`].
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::Release, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -79,7 +79,8 @@ pub(super) struct Inside<'a>(&'a Section);
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.inside.store(false, SeqCst);
+        // What was done inside comes before; nothing has to come after.
+        self.0.inside.store(false, Release);
     }
 }
 

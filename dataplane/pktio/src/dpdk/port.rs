@@ -232,6 +232,9 @@ pub struct DpdkPort {
     mbufs: Arc<dyn Pool>,
     number: PoolNumber,
     frames: Box<[Raw; CALL]>,
+    /// Empty frames to copy packets into; the first `spares` of them, between two calls none.
+    spare: Box<[Raw; CALL]>,
+    spares: usize,
     refused: u64,
     device: Arc<Device>,
 }
@@ -273,6 +276,8 @@ impl DpdkPort {
             mbufs: Arc::<frames::Mbufs>::clone(mbufs),
             number,
             frames: Box::new([Raw::NONE; CALL]),
+            spare: Box::new([Raw::NONE; CALL]),
+            spares: 0,
             refused: 0,
             device: Arc::clone(&opened),
         };
@@ -321,22 +326,30 @@ impl DpdkPort {
         counters
     }
 
-    /// Puts a copy of a packet that is not in an mbuf into `frames[at]`.
-    #[cold]
-    fn copy(&mut self, buffer: &Buffer, at: usize, sent: &mut Sent) -> bool {
+    /// Puts a copy of a packet that is not in an mbuf into `frames[at]`. Up to `more` further ones may follow: empty
+    /// frames are taken for all of them at once, or, when there are not so many, one by one.
+    fn copy(&mut self, buffer: &Buffer, at: usize, more: usize, sent: &mut Sent) -> bool {
         if buffer.is_gone() {
             sent.errors += 1;
             return false;
         }
-        let frame = &raw mut self.frames[at];
-        // SAFETY: the device's own pool, and room for one frame.
-        if unsafe { godwit_frames_take(self.device.pool, frame, 1) } < 0 {
-            sent.full += 1;
-            return false;
+        if self.spares == 0 {
+            let (pool, spare) = (self.device.pool, self.spare.as_mut_ptr());
+            // SAFETY: the device's own pool, and room for `count` frames.
+            let take = |count: usize| unsafe { godwit_frames_take(pool, spare, count as u16) } >= 0;
+            let counts = [(more + 1).min(CALL), 1];
+            let Some(count) = counts.into_iter().find(|count| take(*count)) else {
+                sent.full += 1;
+                return false;
+            };
+            self.spares = count;
         }
-        let fits = self.frames[at].fill(buffer.packet());
-        if !fits {
-            frames::give(self.frames[at]);
+        let frame = &mut self.spare[self.spares - 1];
+        let fits = frame.fill(buffer.packet());
+        if fits {
+            self.frames[at] = *frame;
+            self.spares -= 1;
+        } else {
             sent.too_big += 1;
         }
         fits
@@ -352,7 +365,7 @@ impl DpdkPort {
             let inside = self.section.as_deref().map(Section::enter);
             if matches!(inside, Some(None)) {
                 // The device is stopped.
-                self.frames[..count].iter().copied().for_each(frames::give);
+                frames::give(&self.frames[..count]);
                 sent.full += count;
                 return;
             }
@@ -394,7 +407,7 @@ impl Port for DpdkPort {
         let buffers = batch.buffers_mut();
         for group in selected.chunks(CALL) {
             let mut count = 0;
-            for &position in group {
+            for (at, &position) in group.iter().enumerate() {
                 let Some(buffer) = buffers.get_mut(usize::from(position)) else {
                     sent.errors += 1;
                     continue;
@@ -405,8 +418,12 @@ impl Port for DpdkPort {
                     self.frames[count] = Raw::from_frame(&frame);
                     count += 1;
                 } else {
-                    count += usize::from(self.copy(buffer, count, &mut sent));
+                    count += usize::from(self.copy(buffer, count, group.len() - at - 1, &mut sent));
                 }
+            }
+            if self.spares > 0 {
+                frames::give(&self.spare[..self.spares]);
+                self.spares = 0;
             }
             self.flush(count, &mut sent);
         }
