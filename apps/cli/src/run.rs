@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 core.metrics = metrics::start(address, config.run_dir.clone(), names).await;
             }
             tracing::info!(nfs = names.join(","), "ready");
-            std::future::pending().await
+            Err(core.failed().await)
         };
         // A signal ends it at any point, also while an NF starts or waits for the NRF.
         let ended = tokio::select! {
@@ -173,6 +173,16 @@ impl Core {
                 running.registered().await;
             }
         }
+    }
+
+    /// Waits until an NF has failed that cannot go on: whoever supervises this process starts it again, and its peers see
+    /// a restart, which they know how to deal with.
+    async fn failed(&mut self) -> anyhow::Error {
+        match &mut self.upf {
+            Some((upf, _)) => upf.failed().await,
+            None => std::future::pending().await,
+        }
+        anyhow::anyhow!("the user plane has failed")
     }
 
     /// Stops in the reverse order of starting, so that each NF still finds its peers while it says goodbye.

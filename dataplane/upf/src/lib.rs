@@ -166,6 +166,19 @@ impl Upf {
         self.handle.clone()
     }
 
+    /// Waits until a part has ended that nobody stopped. What the N4 task knew of its sessions is gone with it: packets go
+    /// on by rules that nobody can change or charge, so this UPF is to be stopped and started again.
+    pub async fn failed(&mut self) {
+        match &mut self.n4 {
+            Some(n4) => {
+                let ended = n4.await;
+                self.n4 = None;
+                tracing::error!(?ended, "N4 is not served any more");
+            }
+            None => std::future::pending().await,
+        }
+    }
+
     /// Stops N4, then the workers, then removes the N6 devices.
     pub async fn stop(mut self) {
         let _ = self.stop.send(true);
@@ -212,5 +225,34 @@ impl Handle {
         let (reply, answer) = oneshot::channel();
         self.queries.send(query(reply)).await.ok()?;
         answer.await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An N4 task that ends by itself is noticed, asked about and can still be stopped.
+    #[tokio::test]
+    async fn the_end_of_the_n4_task_is_told() {
+        let text = r#"{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "dnn": []}"#;
+        let config = Arc::new(serde_json::from_str(text).unwrap());
+        let (queries, query) = mpsc::channel(1);
+        let (stop, mut stopped) = watch::channel(false);
+        let n4 = tokio::spawn(async move {
+            let _ = stopped.changed().await;
+            drop(query);
+            panic!("as a defect would");
+        });
+        let handle = Handle { stats: Arc::new([]), queries, config };
+        let (workers, networks, tables) = (Vec::new(), Vec::new(), Vec::new());
+        let mut upf = Upf { handle, stop, n4: Some(n4), workers, networks, _tables: tables };
+        let moment = Duration::from_millis(20);
+        assert!(net::time::timeout(moment, upf.failed()).await.is_err(), "it goes on");
+        upf.stop.send(true).unwrap();
+        net::time::timeout(Duration::from_secs(5), upf.failed()).await.unwrap();
+        assert_eq!(upf.handle().status().await["running"], false);
+        assert!(net::time::timeout(moment, upf.failed()).await.is_err(), "told once");
+        upf.stop().await;
     }
 }
