@@ -143,6 +143,14 @@ impl Batch {
         self.len += 1;
     }
 
+    /// Asks the processor for the headers of the frame that was added last.
+    #[inline]
+    pub(crate) fn prefetch_last(&self) {
+        if let Some(buffer) = self.buffers.last() {
+            buffer.prefetch_headers();
+        }
+    }
+
     /// The buffers at positions `from..to`, including those without packet; for a backend that receives by copying,
     /// after [`Batch::clear`].
     pub(crate) fn all_mut(&mut self) -> &mut [Buffer] {

@@ -202,6 +202,8 @@ impl Socket {
                 // SAFETY: the kernel has handed the frame to us with this descriptor, its memory is initialised and
                 // stays mapped while the UMEM exists, which does not go before it has all frames back.
                 unsafe { batch.lend(frame, number) };
+                // Another core has just written it, which is far away: ask for all of them at once.
+                batch.prefetch_last();
                 lent += 1;
             }
         }

@@ -144,10 +144,9 @@ struct Core<F> {
     not_served: usize,
 }
 
-/// The kernel's socket is looked at every so many batches, and every so many looks that found no frame: a system
-/// call per empty look would take the processor from the interface's own work.
+/// The kernel's socket is looked at every so many times that the frame port is: a system call per look would take the
+/// processor from the interface's own work.
 const SLOW_TURN: u32 = 64;
-const SLOW_IDLE: u32 = 8;
 
 impl<F: FramePort> Core<F> {
     fn new(frames: F, vlan: Option<u16>, neighbours: Neighbours) -> std::io::Result<Core<F>> {
@@ -205,16 +204,8 @@ impl<F: FramePort> Core<F> {
                 }
             });
         }
-        match &mut self.neighbours {
-            Neighbours::Own(resolver) => resolver.flush(&self.link, &mut self.frames),
-            Neighbours::Kernel(_, slow) if received == 0 => {
-                self.skipped += SLOW_TURN / SLOW_IDLE;
-                if self.skipped >= SLOW_TURN {
-                    self.skipped = 0;
-                    return slow.receive(batch);
-                }
-            }
-            Neighbours::Kernel(..) => {}
+        if let Neighbours::Own(resolver) = &mut self.neighbours {
+            resolver.flush(&self.link, &mut self.frames);
         }
         Ok(batch.len())
     }
