@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
 use crate::result::Machine;
@@ -50,6 +51,13 @@ pub(crate) fn pin(cores: &[usize]) -> bool {
     cores.iter().all(|core| set.set(*core).is_ok()) && sched_setaffinity(Pid::from_raw(0), &set).is_ok()
 }
 
+/// Processor time that the calling thread has had: what other threads took, and the hypervisor where the kernel knows,
+/// is not in it.
+pub(crate) fn thread_time() -> Duration {
+    // The clock exists on every Linux; without it nothing would seem to take any time.
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
+}
+
 /// Keeps cores from falling asleep for as long as it lives. Waking one costs more than most of what is measured here,
 /// as long as the hypervisor likes, and every contender pays it at other places.
 pub(crate) struct Awake {
@@ -90,8 +98,6 @@ pub fn rfc3339(time: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -101,6 +107,17 @@ mod tests {
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(at(1_735_689_599), "2024-12-31T23:59:59Z");
         assert_eq!(at(1_772_323_200), "2026-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn a_threads_time_goes_on_while_it_works_only() {
+        let before = thread_time();
+        net::time::sleep_thread(Duration::from_millis(20));
+        assert!(thread_time() - before < Duration::from_millis(15), "asleep");
+        let (start, before) = (net::time::now_std(), thread_time());
+        while thread_time() - before < Duration::from_millis(2) {
+            assert!(start.elapsed() < Duration::from_secs(20), "it works");
+        }
     }
 
     #[test]

@@ -36,6 +36,8 @@ const MORE_COLOURS: &[RGBColor] = &[
 ];
 /// Width and height of one panel.
 const PANEL: (u32, u32) = (760, 460);
+/// Width of its legend, beside the lines.
+const LEGEND: u32 = 150;
 
 /// Draws every point of every series as a cumulative distribution.
 ///
@@ -109,41 +111,90 @@ pub struct Panel {
     lines: Vec<Line>,
 }
 
+/// x with lower quartile, median and upper quartile.
+type Place = (f64, [f64; 3]);
+
 /// One line of a panel.
 struct Line {
     name: String,
-    /// x with lower quartile, median and upper quartile.
-    points: Vec<(f64, [f64; 3])>,
+    points: Vec<Place>,
 }
 
 impl Panel {
     /// A line for each series that `label` gives one for.
     pub fn of(experiment: &Experiment, title: &str, label: impl Fn(&str) -> Option<String>) -> Panel {
-        let mut panel = Panel {
-            title: title.to_owned(),
-            x_label: String::new(),
-            y_label: String::new(),
-            lines: Vec::new(),
-        };
+        let mut panel = Panel::new(title);
         for series in &experiment.series {
             let Some(name) = label(&series.name) else { continue };
             panel.x_label.clone_from(&series.x_label);
             panel.y_label = format!("{}, {}", series.y_label, series.unit);
-            // Zero has no place on a logarithmic axis: x starts a third below the first value that has.
-            let zero = series.points.iter().map(|point| point.x).find(|x| *x > 0.0).unwrap_or(1.0) / 3.0;
-            let points = series.points.iter().filter(|point| !point.samples.is_empty()).map(|point| {
-                let at = |q| quantile(&point.samples, q).max(0.1);
-                (if point.x > 0.0 { point.x } else { zero }, [at(0.25), at(0.5), at(0.75)])
+            let points = series.points.iter().filter(|point| !point.samples.is_empty());
+            panel.lines.push(Line {
+                name,
+                points: points.map(|point| (point.x, quartiles(&point.samples))).collect(),
             });
-            panel.lines.push(Line { name, points: points.collect() });
         }
         panel
+    }
+
+    /// Lines through several series, for what stands in their names: `label` gives a series' line and its place on the
+    /// axis `x_label`. Of each series counts the point at `at`.
+    pub fn across(
+        experiment: &Experiment,
+        title: &str,
+        x_label: &str,
+        at: f64,
+        label: impl Fn(&str) -> Option<(String, f64)>,
+    ) -> Panel {
+        let mut panel = Panel::new(title);
+        x_label.clone_into(&mut panel.x_label);
+        for series in &experiment.series {
+            let point = series.points.iter().find(|point| point.x == at && !point.samples.is_empty());
+            let (Some((name, x)), Some(point)) = (label(&series.name), point) else { continue };
+            panel.y_label = format!("{}, {}", series.y_label, series.unit);
+            let place = (x, quartiles(&point.samples));
+            match panel.lines.iter_mut().find(|line| line.name == name) {
+                Some(line) => line.points.push(place),
+                None => panel.lines.push(Line { name, points: vec![place] }),
+            }
+        }
+        for line in &mut panel.lines {
+            line.points.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        }
+        panel
+    }
+
+    fn new(title: &str) -> Panel {
+        let title = title.to_owned();
+        Panel { title, x_label: String::new(), y_label: String::new(), lines: Vec::new() }
+    }
+
+    /// Gives zeroes a place, which they have not on a logarithmic axis: a third of the least that is above.
+    fn lift_zeroes(&self) -> Vec<(&str, Vec<Place>)> {
+        let points = || self.lines.iter().flat_map(|line| &line.points);
+        let least = |values: &mut dyn Iterator<Item = f64>| {
+            values.filter(|value| *value > 0.0).min_by(f64::total_cmp).unwrap_or(3.0) / 3.0
+        };
+        let x = least(&mut points().map(|(x, _)| *x));
+        let y = least(&mut points().flat_map(|(_, values)| *values));
+        let lift = |value: f64, least: f64| if value > 0.0 { value } else { least };
+        let lifted = |(at, values): &Place| (lift(*at, x), values.map(|value| lift(value, y)));
+        self.lines.iter().map(|line| (line.name.as_str(), line.points.iter().map(lifted).collect())).collect()
+    }
+
+    /// Whether a median lies where [`Panel::lift_zeroes`] has put it.
+    fn has_zeroes(&self) -> bool {
+        self.lines.iter().flat_map(|line| &line.points).any(|(_, values)| values.contains(&0.0))
     }
 
     /// Whether there is nothing to draw.
     pub fn is_empty(&self) -> bool {
         self.lines.iter().all(|line| line.points.is_empty())
     }
+}
+
+fn quartiles(samples: &[f64]) -> [f64; 3] {
+    [0.25, 0.5, 0.75].map(|q| quantile(samples, q))
 }
 
 /// Draws panels side by side, two in a row. A line has the same colour wherever its name comes again.
@@ -176,7 +227,8 @@ fn draw_panel(
     names: &[&String],
     area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let points = || panel.lines.iter().flat_map(|line| &line.points);
+    let lines = panel.lift_zeroes();
+    let points = || lines.iter().flat_map(|(_, points)| points);
     let bounds = |values: &mut dyn Iterator<Item = f64>| {
         let (low, high) = values.fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(v), high.max(v)));
         low / 1.3..high * 1.3
@@ -186,39 +238,44 @@ fn draw_panel(
     let mut chart = ChartBuilder::on(area)
         .caption(&panel.title, ("sans-serif", 17))
         .margin(10)
-        .margin_right(150)
+        .margin_right(LEGEND)
         .x_label_area_size(36)
         .y_label_area_size(60)
         .build_cartesian_2d(x.log_scale(), y.log_scale())?;
-    let number = |value: &f64| if *value >= 1000.0 { format!("{}k", value / 1000.0) } else { short(*value) };
+    let lowest = if panel.has_zeroes() { "; zero at the bottom" } else { "" };
     chart
         .configure_mesh()
         .x_desc(&panel.x_label)
-        .y_desc(&panel.y_label)
-        .x_label_formatter(&number)
-        .y_label_formatter(&number)
+        .y_desc(format!("{}{lowest}", panel.y_label))
+        .x_label_formatter(&tick)
+        .y_label_formatter(&tick)
         .light_line_style(WHITE)
         .draw()?;
-    for Line { name, points } in &panel.lines {
-        let index = names.iter().position(|of| *of == name).unwrap_or(0);
+    for (row, (name, points)) in lines.iter().enumerate() {
+        let index = names.iter().position(|of| of == name).unwrap_or(0);
         let colour = *COLOURS.iter().chain(MORE_COLOURS).cycle().nth(index).unwrap_or(&BLACK);
         let middle = points.iter().map(|(x, [_, median, _])| (*x, *median));
-        chart
-            .draw_series(LineSeries::new(middle.clone(), colour.stroke_width(2)).point_size(3))?
-            .label(name.clone())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
+        chart.draw_series(LineSeries::new(middle, colour.stroke_width(2)).point_size(3))?;
         let bars = points.iter().map(|(x, [low, _, high])| {
             PathElement::new([(*x, *low), (*x, *high)], colour.mix(0.5).stroke_width(3))
         });
         chart.draw_series(bars)?;
+        // A legend of our own: plotters' cannot stand beside the lines, where it covers none.
+        let (left, top) = (PANEL.0 as i32 - LEGEND as i32 + 8, 40 + 16 * row as i32);
+        area.draw(&PathElement::new([(left, top), (left + 16, top)], colour.stroke_width(3)))?;
+        area.draw(&Text::new((*name).to_owned(), (left + 22, top - 5), ("sans-serif", 12)))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::Coordinate(PANEL.0 as i32 - 215, 4))
-        .label_font(("sans-serif", 12))
-        .background_style(WHITE.mix(0.85))
-        .draw()?;
     Ok(())
+}
+
+/// A number at an axis.
+fn tick(value: &f64) -> String {
+    match *value {
+        value if value >= 1e6 => format!("{}M", value / 1e6),
+        value if value >= 1e3 => format!("{}k", value / 1e3),
+        value if value >= 1.0 && value.fract() == 0.0 => format!("{value}"),
+        value => short(value),
+    }
 }
 
 #[cfg(test)]
@@ -259,12 +316,22 @@ mod tests {
         });
         let panel =
             Panel::of(&experiment, "look-up", |name| Some(name.strip_suffix(".acl.lookup")?.to_owned()));
+        let by_kind = |name: &str| {
+            let (line, _) = name.split_once('.')?;
+            Some((line.to_owned(), 7.0))
+        };
+        let across = Panel::across(&experiment, "by kind", "kind", 4.0, by_kind);
+        assert_eq!((across.lines[0].name.as_str(), across.lines[0].points[0].1[1]), ("auto", 5.0));
+        assert!(Panel::across(&experiment, "by kind", "kind", 5.0, by_kind).is_empty());
         assert!(!panel.is_empty());
         assert!(Panel::of(&experiment, "nothing", |_| None).is_empty());
         let file = std::env::temp_dir().join(format!("godwit-panels-{}.svg", std::process::id()));
         draw_panels(&experiment, &[panel], &file).unwrap();
         let svg = std::fs::read_to_string(&file).unwrap();
         assert!(svg.contains("auto") && svg.contains("look-up, ns"), "{svg}");
+        let lines = svg.lines().filter(|line| line.contains("polyline") && line.contains("#0072B2"));
+        assert!(lines.count() >= 2, "a line, and its colour in the legend");
+        assert_eq!([0.5, 4.0, 20_000.0, 1e6].map(|value| tick(&value)), ["0.500", "4", "20k", "1M"]);
         std::fs::remove_file(file).unwrap();
     }
 }

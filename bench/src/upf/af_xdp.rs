@@ -63,7 +63,7 @@ pub(super) fn run(run: &mut Run, sessions: usize, core: usize) -> anyhow::Result
     run.note("af_xdp_mode", &format!("{:?}", ends[0].mode()));
     let mac = |name| -> anyhow::Result<Mac> { Ok(network.upf.enter(|| Device::find(name))??.mac) };
     let mut generator = Generator::new(ends, [mac("n3")?, mac("n6")?], (1..=sessions as u32).collect());
-    for round in 0..run.plan.network_rounds {
+    for round in 0..run.plan.frame_rounds {
         for contender in [Contender::Bare, Contender::Upf, Contender::Polling] {
             run.progress.say(&format!("AF_XDP: {sessions} sessions, {contender:?}, round {round}"));
             if contender == Contender::Bare {

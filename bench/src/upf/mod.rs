@@ -60,6 +60,9 @@ struct Plan {
     network_sample: Duration,
     network_sizes: Vec<usize>,
     network_sessions: Vec<usize>,
+    /// The same on frames, where a contender's turn begins with a start of its own.
+    frame_rounds: usize,
+    frame_sample: Duration,
     /// Packets one at a time, and the time between them.
     low: (usize, Duration),
 }
@@ -76,6 +79,8 @@ impl Plan {
                 network_sample: Duration::from_millis(80),
                 network_sizes: vec![64, 1400],
                 network_sessions: vec![1000],
+                frame_rounds: 4,
+                frame_sample: Duration::from_millis(40),
                 low: (100, Duration::from_micros(500)),
             }
         } else {
@@ -84,10 +89,12 @@ impl Plan {
                 sample: Duration::from_millis(20),
                 sizes: vec![64, 128, 256, 512, 1024, 1500],
                 sessions: vec![1, 1000, 100_000, 1_000_000],
-                network_rounds: 9,
-                network_sample: Duration::from_millis(200),
+                network_rounds: 7,
+                network_sample: Duration::from_millis(150),
                 network_sizes: vec![64, 128, 256, 512, 1024, 1400, 1500],
                 network_sessions: vec![1, 1000, 100_000],
+                frame_rounds: 9,
+                frame_sample: Duration::from_millis(100),
                 low: (500, Duration::from_millis(1)),
             }
         }
@@ -140,14 +147,14 @@ impl Run {
             let sizes: Vec<usize> =
                 self.plan.network_sizes.iter().copied().filter(|size| generator.fits(*size)).collect();
             for size in sizes {
-                let rate = generator.flood(direction, size, self.plan.network_sample)?;
+                let rate = generator.flood(direction, size, self.plan.frame_sample)?;
                 let name = format!("{backend}.{contender}.{}.{size}.mpps", direction.name());
                 self.results.add(name, MPPS, sessions, rate / 1e6);
             }
             let name =
                 format!("{backend}.{contender}.{}.{}.mpps", direction.name(), self.plan.network_sizes[0]);
             let most = 1e6 * crate::stats::median(self.results.samples(&name, sessions));
-            let load80 = generator.latency(direction, 0.8 * most, self.plan.network_sample)?;
+            let load80 = generator.latency(direction, 0.8 * most, self.plan.frame_sample)?;
             self.latency(&format!("{backend}.{contender}.{}.load80", direction.name()), sessions, &load80);
         }
         self.low(backend, contender, sessions, generator)

@@ -25,6 +25,10 @@ pub(super) fn write(results: &Results, experiment: &mut Experiment) {
     for what in ["p999", "longest", "stalled_per_million"] {
         for with in ["still", "changing"] {
             add(format!("batch_{what}_{with}"), results.median(&format!("changes.{with}.{what}"), 1000));
+            add(
+                format!("batch_cpu_{what}_{with}"),
+                results.median(&format!("changes.{with}.cpu.{what}"), 1000),
+            );
         }
     }
     add("rule_changes_per_s".to_owned(), results.median("changes.per_s", 1000));
@@ -52,6 +56,12 @@ pub(super) fn write(results: &Results, experiment: &mut Experiment) {
                 let us = results.median(&format!("{backend}.upf.{direction}.{what}"), 1000);
                 add(format!("{backend}_us_{direction}_{}", what.replace('.', "_")), us);
             }
+        }
+    }
+    for direction in ["mixed", "uplink", "downlink"] {
+        for what in ["low.p50", "low.p99"] {
+            let us = results.median(&format!("af_xdp.polling.{direction}.{what}"), 1000);
+            add(format!("af_xdp_polling_us_{direction}_{}", what.replace('.', "_")), us);
         }
     }
     // Against the kernel's sockets: rates of one core, and the way there and back.
