@@ -21,6 +21,9 @@ use crate::interface::{Backend, DpdkConfig, InterfaceConfig};
 
 /// MTU of a link of which nothing is said.
 const MTU: u16 = 1500;
+/// Buffers of a zero-copy memif, which loses up to 2,048 of them each time that its peer goes away (see
+/// `pktio::dpdk::port`): enough for six times.
+const BUFFERS_TO_LOSE: u32 = 16_383;
 
 /// Starts DPDK if an interface needs it.
 pub fn start(config: &Config) -> Result<(), PortError> {
@@ -62,7 +65,8 @@ fn physical(device: &str) -> Option<&str> {
 
 fn open_device(place: &str, config: &InterfaceConfig) -> Result<(DpdkPort, Neighbours), PortError> {
     let device = config.device();
-    let settings = Settings { mtu: config.mtu.unwrap_or(MTU), ..Settings::default() };
+    let buffers = if device.contains("zero-copy=yes") { BUFFERS_TO_LOSE } else { 0 };
+    let settings = Settings { mtu: config.mtu.unwrap_or(MTU), buffers, ..Settings::default() };
     let hint = match physical(device) {
         Some(_) => "bind the card to vfio-pci: dpdk-devbind.py --bind vfio-pci ADDRESS",
         None => {
