@@ -1,10 +1,11 @@
 //! `upf`: packets per second and core, time per packet and latency of the user plane, by backend, packet size, number of
 //! sessions and direction.
 //!
-//! Flow: [`alone`] measures the pipeline between memory ports, [`kernel`] whole user planes across namespaces. Sizes are those of the user's IP packets. Every session
-//! has four PDRs, a meter and a usage counter ([`subscriber`]); each packet is of a random session. Contenders take turns
-//! within a round, so that a busy moment of the machine hits all of them: the [`textbook`] user plane, and bare forwarders
-//! per backend, which are the limit. Goals and measured values are in SPECIFICATION.md.
+//! Flow: [`alone`] measures the pipeline between memory ports, [`kernel`] and [`af_xdp`] whole user planes across
+//! namespaces, `dpdk` a worker in a process of its own. Sizes are those of the user's IP packets. Every session has four PDRs,
+//! a meter and a usage counter ([`subscriber`]); each packet is of a random session. Contenders take turns within a round, so
+//! that a busy moment of the machine hits all of them: the [`textbook`] user plane, and bare forwarders per backend, which
+//! are the limit. What the figures mean is in docs/bench-upf.md, goals and measured values in SPECIFICATION.md.
 
 mod af_xdp;
 mod alone;
