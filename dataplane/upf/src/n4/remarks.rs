@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use classifier::{Matcher, Rule};
+use classifier::{Filter, Matcher, Rule};
 use pfcp::seeded::SeededMap;
 
 use crate::plan::Pdr;
@@ -72,8 +72,18 @@ impl First {
     }
 }
 
+/// Whether there is nothing to find, as with most sets: one PDR, and a filter that asks for the UE's address at most.
+fn plain(rules: &[Rule]) -> bool {
+    let Some((first, rest)) = rules.split_first() else { return true };
+    let any = Filter { ue: first.filter.ue, ..Filter::default() };
+    first.filter == any && rest.iter().all(|rule| rule.value == first.value)
+}
+
 /// Looks through the rules of one set, whose values are positions in `pdrs`.
 pub fn find(rules: &[Rule], pdrs: &[Pdr], remarks: &mut Vec<Remark>) {
+    if plain(rules) {
+        return;
+    }
     let mut sorted: Vec<&Rule> = rules.iter().collect();
     sorted.sort_unstable_by_key(|rule| rule.rank());
     let mut first = First::new(rules.len());

@@ -63,6 +63,19 @@ pub struct Limits {
     pub event_quota: Option<u32>,
 }
 
+impl Limits {
+    /// A threshold and a quota of each kind.
+    fn new(
+        [volume_threshold, volume_quota]: [Option<Volume>; 2],
+        time: [Option<Seconds>; 2],
+        events: [Option<Events>; 2],
+    ) -> Limits {
+        let [time_threshold, time_quota] = time.map(|time| time.map(|time| time.0));
+        let [event_threshold, event_quota] = events.map(count);
+        Limits { volume_threshold, volume_quota, time_threshold, time_quota, event_threshold, event_quota }
+    }
+}
+
 /// What is measured, and when the measurement began.
 #[derive(Debug, Clone, Default)]
 struct Measured {
@@ -177,14 +190,11 @@ impl UrrRule {
             method: create.measurement_method,
             triggers: create.reporting_triggers,
             information,
-            limits: Limits {
-                volume_threshold: create.volume_threshold,
-                volume_quota: create.volume_quota,
-                time_threshold: create.time_threshold.map(|time| time.0),
-                time_quota: create.time_quota.map(|time| time.0),
-                event_threshold: count(create.event_threshold),
-                event_quota: count(create.event_quota),
-            },
+            limits: Limits::new(
+                [create.volume_threshold, create.volume_quota],
+                [create.time_threshold, create.time_quota],
+                [create.event_threshold, create.event_quota],
+            ),
             monitoring: Vec::new(),
             period_ms: seconds(create.measurement_period),
             holding_ms: seconds(create.quota_holding_time),
@@ -210,14 +220,11 @@ impl UrrRule {
             event_times: Vec::new(),
         };
         if let Some(at) = create.monitoring_time {
-            let limits = Limits {
-                volume_threshold: create.subsequent_volume_threshold,
-                volume_quota: create.subsequent_volume_quota,
-                time_threshold: create.subsequent_time_threshold.map(|time| time.0),
-                time_quota: create.subsequent_time_quota.map(|time| time.0),
-                event_threshold: count(create.subsequent_event_threshold),
-                event_quota: count(create.subsequent_event_quota),
-            };
+            let limits = Limits::new(
+                [create.subsequent_volume_threshold, create.subsequent_volume_quota],
+                [create.subsequent_time_threshold, create.subsequent_time_quota],
+                [create.subsequent_event_threshold, create.subsequent_event_quota],
+            );
             rule.monitoring.push((at, limits));
         }
         rule.add_monitoring(&create.additional_monitoring_times)?;
@@ -232,14 +239,11 @@ impl UrrRule {
 
     fn add_monitoring(&mut self, times: &[pfcp::AdditionalMonitoringTime]) -> Result<(), Rejection> {
         self.monitoring.extend(times.iter().map(|time| {
-            let limits = Limits {
-                volume_threshold: time.volume_threshold,
-                volume_quota: time.volume_quota,
-                time_threshold: time.time_threshold.map(|time| time.0),
-                time_quota: time.time_quota.map(|time| time.0),
-                event_threshold: count(time.event_threshold),
-                event_quota: count(time.event_quota),
-            };
+            let limits = Limits::new(
+                [time.volume_threshold, time.volume_quota],
+                [time.time_threshold, time.time_quota],
+                [time.event_threshold, time.event_quota],
+            );
             (time.monitoring_time, limits)
         }));
         if self.monitoring.len() > MAX_MONITORING {
@@ -286,14 +290,11 @@ impl UrrRule {
         self.inactivity_ms = seconds(update.inactivity_detection_time).or(self.inactivity_ms);
         self.reports_left = update.number_of_reports.map(|count| count.0).or(self.reports_left);
         if let Some(at) = update.monitoring_time {
-            let limits = Limits {
-                volume_threshold: update.subsequent_volume_threshold,
-                volume_quota: update.subsequent_volume_quota,
-                time_threshold: update.subsequent_time_threshold.map(|time| time.0),
-                time_quota: update.subsequent_time_quota.map(|time| time.0),
-                event_threshold: count(update.subsequent_event_threshold),
-                event_quota: count(update.subsequent_event_quota),
-            };
+            let limits = Limits::new(
+                [update.subsequent_volume_threshold, update.subsequent_volume_quota],
+                [update.subsequent_time_threshold, update.subsequent_time_quota],
+                [update.subsequent_event_threshold, update.subsequent_event_quota],
+            );
             self.monitoring.clear();
             self.monitoring.push((at, limits));
         }
