@@ -64,6 +64,8 @@ drop_reasons! {
     EthernetSource = 29, "ethernet_source", "Ethernet frame whose source is a group address or belongs to somebody else.";
     EthernetMalformed = 30, "ethernet_malformed", "Ethernet frame that ends before its header does.";
     NoTranslation = 31, "no_translation", "Later fragment of a flow that is redirected to an address, which names no flow to translate.";
+    EthernetFiltered = 32, "ethernet_filtered", "Ethernet frame whose destination is where it came from.";
+    EthernetFlood = 33, "ethernet_flood", "Ethernet frame for all sessions of a data network beyond the rate of such frames.";
 }
 
 impl DropReason {

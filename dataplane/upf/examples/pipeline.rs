@@ -94,7 +94,7 @@ fn plan(n: usize, teid: u32) -> Plan {
         ],
         qers: vec![Qer { id: 1, uplink: fast, downlink: fast }],
         urrs: vec![Urr { id: 1, marks: vec![] }],
-        buffer_packets: None,
+        ..Plan::default()
     }
 }
 

@@ -134,6 +134,22 @@ impl Bridge {
             .collect()
     }
 
+    /// Forgets an address that was not heard since second `since_s`; `true` as well when it is not known at the station.
+    pub fn forget_if_silent(&self, station: u32, vlan: u16, mac: Mac, since_s: u32) -> bool {
+        let (place, tag) = self.permuted(vlan, mac);
+        let word = tag << STATION_BITS | u64::from(station + 1);
+        let known =
+            (place * WAYS..(place + 1) * WAYS).find(|entry| self.entries[*entry].load(Relaxed) == word);
+        match known {
+            Some(entry) if self.heard_s[entry].load(Relaxed) > since_s => false,
+            Some(entry) => {
+                self.replace(entry, word, 0);
+                true
+            }
+            None => true,
+        }
+    }
+
     /// Learns that a frame came from `station`.
     pub fn learn(&self, station: u32, vlan: u16, mac: Mac, now_s: u32) -> Learnt {
         if station >= self.bounds.stations {
@@ -292,6 +308,20 @@ mod tests {
         assert_eq!(bridge.learn(5, 0, A, 310), Learnt::New);
         assert_eq!(bridge.find(0, A, 310), Some(5));
         assert!(bridge.addresses(NETWORK).is_empty());
+    }
+
+    #[test]
+    fn silent_addresses_are_forgotten_on_demand() {
+        let bridge = bridge();
+        assert_eq!(bridge.learn(5, 7, A, 10), Learnt::New);
+        assert!(!bridge.forget_if_silent(5, 7, A, 9));
+        assert!(
+            bridge.forget_if_silent(6, 7, A, 9) && bridge.forget_if_silent(5, 0, A, 9),
+            "not known there"
+        );
+        assert_eq!(bridge.find(7, A, 11), Some(5));
+        assert!(bridge.forget_if_silent(5, 7, A, 10));
+        assert_eq!((bridge.find(7, A, 11), bridge.learn(5, 7, A, 11)), (None, Learnt::New));
     }
 
     #[test]

@@ -17,6 +17,10 @@ pub struct Plan {
     pub seid: u64,
     /// What its packets are.
     pub kind: Kind,
+    /// Of an Ethernet session: the number of the data network that it is a station of, if its frames go to one.
+    pub network: Option<u16>,
+    /// The CP function is told of addresses behind the UE.
+    pub reports_addresses: bool,
     /// UE addresses: what uplink sources are checked against. Without any there is no check.
     pub ue: UeAddresses,
     /// Addresses by which packets without tunnel find the session; empty without [`Place::Native`].

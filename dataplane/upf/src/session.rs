@@ -20,8 +20,8 @@ use telemetry::worker::Totals;
 
 use crate::pipeline::redirect::UrlRedirect;
 use crate::plan::{
-    Action, Container, Destination, Direction, Enforcement, Forward, Mark, MarkKind, Measure, Pdr, Place,
-    Plan, PlanError,
+    Action, Container, Destination, Direction, Enforcement, Forward, Kind, Mark, MarkKind, Measure, Pdr,
+    Place, Plan, PlanError,
 };
 use crate::rcu::Ticket;
 use crate::state::{self, Cells, MAX_CELLS, NO_CELL, PER_LINE};
@@ -153,6 +153,8 @@ pub mod kind {
     pub const NETWORK: u16 = 3;
     /// Answered with a redirection, which [`super::Entry::teid`] is the number of.
     pub const REDIRECT: u16 = 4;
+    /// To the bridge of the data network [`super::Entry::peer`]; [`super::Entry::teid`] is the session's station there.
+    pub const BRIDGE: u16 = 5;
     /// Further entry: a meter that drops.
     pub const METER: u16 = 0;
     /// Further entry: a meter that protects from the meters behind it.
@@ -195,6 +197,8 @@ pub mod flag {
     pub const TRANSLATE: u16 = 1 << 12;
     /// Only answers to redirected packets pass.
     pub const ANSWERS: u16 = 1 << 13;
+    /// Packets are Ethernet frames.
+    pub const FRAME: u16 = 1 << 15;
 }
 
 impl Entry {
@@ -235,6 +239,8 @@ pub enum Policy {
     Rows(Rows),
     /// Many rules, or the classifier that the configuration names.
     Classifier(Box<dyn Classifier>),
+    /// Rules of an Ethernet session. A packet that was read as an IP packet finds none of them.
+    Frames(Box<dyn Classifier>),
     /// No rules: what a redirection answers with.
     Redirect(UrlRedirect),
     /// No rules: the address that packets are redirected to.
@@ -301,6 +307,8 @@ pub(crate) enum Key64 {
     Ue(IpAddr),
     /// A framed route.
     Route(IpAddr, u8),
+    /// A station of a bridge.
+    Station(u32),
 }
 
 /// What the N4 task holds of a session that is published.
@@ -315,6 +323,8 @@ pub struct Session {
     folded: Vec<(Vec<u32>, Direction, Totals)>,
     pub(crate) policies: Vec<u32>,
     pub(crate) peers: Vec<u16>,
+    /// Of an Ethernet session: data network, and the station that it is there.
+    pub(crate) station: Option<(u16, u32)>,
     /// Its rules have said to buffer.
     pub(crate) buffered: bool,
 }
@@ -336,6 +346,7 @@ impl Session {
             folded: Vec::new(),
             policies: Vec::new(),
             peers: Vec::new(),
+            station: None,
             buffered: false,
         }
     }
@@ -422,6 +433,8 @@ pub(crate) struct Assembly<'a> {
     pub peers: &'a mut dyn Peers,
     /// Numbers of what PDRs redirect to, by identifier of the PDR.
     pub targets: &'a [(u16, u32)],
+    /// Of an Ethernet session: the station that it is.
+    pub station: Option<u32>,
 }
 
 impl Assembly<'_> {
@@ -519,8 +532,11 @@ impl Assembly<'_> {
         if pdr.direction == Direction::Uplink {
             entry.flags |= flag::UPLINK;
         }
-        if pdr.notify {
+        if pdr.notify || entry.kind() == kind::BRIDGE && self.plan.reports_addresses {
             entry.flags |= flag::NOTIFY;
+        }
+        if self.plan.kind == Kind::Ethernet {
+            entry.flags |= flag::FRAME;
         }
         let mut urrs = Vec::new();
         for at in &pdr.urrs {
@@ -574,6 +590,10 @@ impl Assembly<'_> {
                         Container::Uplink => flag::CONTAINER_UPLINK,
                         Container::None => flag::CONTROL,
                     };
+            }
+            Destination::DataNetwork(network) if self.station.is_some() && kinds[1] == kind::NETWORK => {
+                (entry.teid, entry.peer) = (self.station.unwrap_or_default(), network);
+                entry.flags |= kind::BRIDGE;
             }
             Destination::DataNetwork(network) => {
                 entry.teid = network.into();
@@ -769,7 +789,7 @@ impl Policy {
                 classifier.classify(std::slice::from_ref(key), &mut verdict);
                 verdict[0]
             }
-            Policy::Redirect(_) | Policy::Address(_) => None,
+            Policy::Frames(_) | Policy::Redirect(_) | Policy::Address(_) => None,
         }
     }
 }

@@ -5,6 +5,9 @@
 //! assigned, addresses outside the pools) is found in small copy-on-write hash maps, which say which slot it has. Workers
 //! only load; the one writer, the N4 task, stores ([`crate::rcu`]).
 
+mod further;
+mod stations;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,11 +16,11 @@ use std::sync::{Arc, OnceLock};
 use classifier::session::{Entrance, Interner, MAX_RULES, Rows};
 use classifier::{Backend, Filter, Prefix, Rule, Side};
 
+use crate::bridge::{self, Bridge};
 use crate::config::Config;
 pub use crate::mailbox::{Command, Mailbox};
-use crate::pipeline::redirect::UrlRedirect;
 use crate::pipeline::translate::{self, Translations};
-use crate::plan::{Action, Place, Plan, PlanError};
+use crate::plan::{Action, Kind, Place, Plan, PlanError};
 use crate::rcu::{Bin, Block, Cell, Domain, Guard, Lines, Queue, Slots, Ticket};
 use crate::routes::{Network, Routes};
 use crate::session::{self, Assembly, Endpoint, Key64, Policy, Route, Session, State};
@@ -37,6 +40,8 @@ const POLICY_CHUNK: usize = 1024;
 /// Peers, at most, and how many are in a chunk.
 const PEERS: usize = 1 << 16;
 const PEER_CHUNK: usize = 256;
+/// Ethernet sessions in data networks, at most: what goes to all of a network is sent that often.
+pub const STATIONS: u32 = 8192;
 /// Most lines of a session's state.
 const STATE_LINES: u32 = 64;
 
@@ -117,6 +122,10 @@ pub struct Tables {
     sparse_teids: Sparse,
     sparse_v4: Sparse,
     sparse_v6: Sparse,
+    /// Ethernet sessions by their stations; none without data networks for them.
+    stations: Slots<Endpoint>,
+    /// The bridges of Ethernet data networks.
+    bridges: Vec<Option<Bridge>>,
     /// Framed routes: slots among the sparse ones.
     routes: Cell<Routes<u32>>,
     policies: Chunked<Cell<Policy>>,
@@ -161,7 +170,12 @@ impl Tables {
                 }
             }
         }
+        let bridges: Vec<_> =
+            config.dnn.iter().map(|dnn| (dnn.kind == Kind::Ethernet).then(stations::new_bridge)).collect();
+        let stations = if bridges.iter().any(Option::is_some) { STATIONS as usize } else { 0 };
         Tables {
+            stations: arena.slots(stations),
+            bridges,
             lines: Lines::default(),
             teids: arena.slots(config.max_tunnels as usize),
             sparse: arena.slots(SPARSE),
@@ -246,6 +260,13 @@ impl Tables {
         chunk[number as usize % POLICY_CHUNK].load(guard)
     }
 
+    /// The endpoint of a TEID.
+    pub fn tunnel<'g>(&'g self, guard: &'g Guard<'_>, teid: u32) -> Option<&'g [Endpoint]> {
+        let (slots, index) = self.place_of_teid(teid);
+        let indexed = slots.load(guard, index).filter(|block| block[0].teid() == teid);
+        indexed.or_else(|| self.assigned(guard, teid))
+    }
+
     /// The address of the peer with this number.
     #[inline(always)]
     pub fn peer(&self, number: u16) -> Option<SocketAddr> {
@@ -267,9 +288,7 @@ impl Tables {
     pub fn owner_of_teid(&self, teid: u32) -> Option<u64> {
         let mut reader = self.domain.reader();
         let guard = reader.enter();
-        let (slots, index) = self.place_of_teid(teid);
-        let indexed = slots.load(&guard, index).filter(|block| block[0].teid() == teid);
-        indexed.or_else(|| self.assigned(&guard, teid)).map(|block| block[0].seid())
+        self.tunnel(&guard, teid).map(|block| block[0].seid())
     }
 
     /// The SEID of the session that owns a UE address.
@@ -350,6 +369,7 @@ enum Used {
     Policy(u32),
     Peer(u16),
     Sparse(u32),
+    Station(u32),
 }
 
 /// The writer's side of the tables: allocation of TEIDs, ownership, publication.
@@ -379,6 +399,8 @@ pub struct Writer {
     routes: HashMap<Network, u32>,
     free_sparse: Vec<u32>,
     next_sparse: u32,
+    free_stations: Vec<u32>,
+    next_station: u32,
 }
 
 impl std::fmt::Debug for Writer {
@@ -474,6 +496,8 @@ impl Writer {
             routes: HashMap::new(),
             free_sparse: Vec::new(),
             next_sparse: 0,
+            free_stations: Vec::new(),
+            next_station: bridge::NETWORK + 1,
             tables,
         }
     }
@@ -527,8 +551,17 @@ impl Writer {
     /// more are given back. On an error nothing changes.
     pub fn modify(&mut self, session: &mut Session, plan: &Plan) -> Result<(), PlanError> {
         self.reclaim();
-        let prepared = self.prepare(session, plan)?;
+        let station = self.station(session, plan)?;
+        let prepared = match self.prepare(session, plan, station) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                // Nobody has heard of a new one.
+                self.free_stations.extend(station.filter(|_| session.station.is_none()));
+                return Err(error);
+            }
+        };
         self.install(session, prepared);
+        self.join(session, plan, station);
         // Behind the publication: see `pipeline::held`.
         if session.buffered {
             self.tables.post(Command::Release(session.seid));
@@ -541,6 +574,10 @@ impl Writer {
     pub fn remove(&mut self, mut session: Session) {
         for key in std::mem::take(&mut session.keys) {
             self.withdraw(&key, session.seid);
+        }
+        if let Some((network, station)) = session.station {
+            self.leave(network, station);
+            self.queue.push(Used::Station(station));
         }
         if session.buffered {
             self.discard(session.seid);
@@ -579,14 +616,19 @@ impl Writer {
     }
 
     /// Works everything out that can fail.
-    fn prepare(&mut self, session: &mut Session, plan: &Plan) -> Result<Prepared, PlanError> {
+    fn prepare(
+        &mut self,
+        session: &mut Session,
+        plan: &Plan,
+        station: Option<u32>,
+    ) -> Result<Prepared, PlanError> {
         self.peers.taken.clear();
         let mut state = session.state.clone();
         state.forget_urrs(|id| plan.urrs.iter().any(|urr| urr.id == id));
         let known = state.cells();
         let targets = self.targets(plan)?;
         let numbers = || targets.iter().map(|(_, number)| *number).collect();
-        let places = match self.assemble(plan, &mut state, &targets) {
+        let places = match self.assemble(plan, &mut state, &targets, station) {
             Ok(places) => places,
             Err(error) => {
                 let peers = std::mem::take(&mut self.peers.taken);
@@ -601,7 +643,8 @@ impl Writer {
             peers: std::mem::take(&mut self.peers.taken),
         };
         let result = self.place_state(session, &mut prepared.state, known);
-        let result = result.and_then(|known| self.write(plan, places, &mut prepared).map(|()| known));
+        let result =
+            result.and_then(|known| self.write(plan, station, places, &mut prepared).map(|()| known));
         let known = match result {
             Ok(known) => known,
             Err(error) => {
@@ -621,36 +664,15 @@ impl Writer {
         Ok(prepared)
     }
 
-    /// Numbers of what PDRs redirect to, by identifier of the PDR. They are given up like policies.
-    fn targets(&mut self, plan: &Plan) -> Result<Vec<(u16, u32)>, PlanError> {
-        let mut out = Vec::new();
-        for pdr in &plan.pdrs {
-            let target = match &pdr.action {
-                Action::RedirectUrl(url) => UrlRedirect::new(url)
-                    .map(Policy::Redirect)
-                    .map_err(|_| PlanError::Invalid("a URL that no answer can name")),
-                Action::RedirectAddress(address, _) => Ok(Policy::Address(*address)),
-                _ => continue,
-            };
-            match target.and_then(|target| self.add(target, None)) {
-                Ok(number) => out.push((pdr.id, number)),
-                Err(error) => {
-                    self.give_up(out.into_iter().map(|(_, number)| number).collect(), Vec::new());
-                    return Err(error);
-                }
-            }
-        }
-        Ok(out)
-    }
-
     /// Entries and rules of all places.
     fn assemble(
         &mut self,
         plan: &Plan,
         state: &mut State,
         targets: &[(u16, u32)],
+        station: Option<u32>,
     ) -> Result<Vec<Assembled>, PlanError> {
-        let mut assembly = Assembly { plan, state, peers: &mut self.peers, targets };
+        let mut assembly = Assembly { plan, state, peers: &mut self.peers, targets, station };
         let mut places = Vec::with_capacity(plan.arrivals.len());
         for arrival in &plan.arrivals {
             let (entries, rules) = assembly.entries(arrival.place, &arrival.rules)?;
@@ -681,6 +703,7 @@ impl Writer {
     fn write(
         &mut self,
         plan: &Plan,
+        station: Option<u32>,
         places: Vec<Assembled>,
         prepared: &mut Prepared,
     ) -> Result<(), PlanError> {
@@ -688,7 +711,10 @@ impl Writer {
             let (entrance, route) = self.compile(plan, &rules, prepared)?;
             let (teid, keys) = match place {
                 Place::Tunnel(teid) => (teid, vec![Key64::Teid(teid)]),
-                Place::Native => (0, native_keys(plan)),
+                Place::Native if plan.kind == Kind::Ethernet => {
+                    (0, station.map(Key64::Station).into_iter().collect())
+                }
+                Place::Native => (0, further::native_keys(plan)),
             };
             let block = session::assemble(plan.seid, teid, prepared.state.first, entrance, route, &entries);
             for key in keys {
@@ -708,6 +734,13 @@ impl Writer {
     ) -> Result<(Entrance, Route), PlanError> {
         if rules.is_empty() {
             return Ok((Entrance::NONE, Route::None));
+        }
+        if plan.kind == Kind::Ethernet {
+            let mut classifier = self.backend.build();
+            classifier.insert_all(rules).map_err(|_| PlanError::Invalid("two rules with one id"))?;
+            let policy = self.add(Policy::Frames(classifier), None)?;
+            prepared.policies.push(policy);
+            return Ok((Entrance::NONE, Route::Policy(policy)));
         }
         if let Some(position) = session::only(rules) {
             return Ok((Entrance::NONE, Route::Only(position)));
@@ -829,6 +862,9 @@ impl Writer {
                 (6, key)
             }
             Key64::Route(address, length) => return self.publish_route(*address, *length, block),
+            Key64::Station(station) => {
+                return self.arena.install(&tables.stations, *station as usize, block);
+            }
         };
         let known = self.sparse.get(&(kind, sparse)).copied();
         let Some(slot) = known.or_else(|| self.free_slot()) else { return self.arena.discard(block) };
@@ -849,42 +885,6 @@ impl Writer {
         }
         self.next_sparse += 1;
         Some(slot)
-    }
-
-    fn publish_route(&mut self, address: IpAddr, length: u8, block: Block) {
-        let tables = Arc::clone(&self.tables);
-        let Ok(network) = Network::new(address, length) else { return self.arena.discard(block) };
-        let known = self.routes.get(&network).copied();
-        let Some(slot) = known.or_else(|| self.free_slot()) else { return self.arena.discard(block) };
-        self.arena.install(&tables.sparse, slot as usize, block);
-        if self.routes.insert(network, slot).is_none() {
-            self.change_routes(|routes| routes.with(network, slot));
-        }
-    }
-
-    fn withdraw_route(&mut self, address: IpAddr, length: u8, seid: u64) {
-        let tables = Arc::clone(&self.tables);
-        let Ok(network) = Network::new(address, length) else { return };
-        let Some(slot) = self.routes.get(&network).copied() else { return };
-        let owner = {
-            let guard = self.reader.enter();
-            tables.sparse.load(&guard, slot as usize).map(|block| block[0].seid())
-        };
-        if owner == Some(seid) {
-            self.routes.remove(&network);
-            self.change_routes(|routes| routes.without(network));
-            self.arena.clear(&tables.sparse, slot as usize);
-            self.queue.push(Used::Sparse(slot));
-        }
-    }
-
-    fn change_routes(&mut self, change: impl FnOnce(&Routes<u32>) -> Routes<u32>) {
-        let tables = Arc::clone(&self.tables);
-        let routes = {
-            let guard = self.reader.enter();
-            change(&tables.routes.load(&guard).cloned().unwrap_or_default())
-        };
-        tables.routes.store(Some(Box::new(routes)), &mut self.bin);
     }
 
     /// Stops packets from finding the session by a key, if it is still the session's.
@@ -910,6 +910,7 @@ impl Writer {
             }
             Key64::Ue(_) => {}
             Key64::Route(address, length) => self.withdraw_route(*address, *length, seid),
+            Key64::Station(station) => self.arena.clear(&tables.stations, *station as usize),
         }
     }
 
@@ -963,6 +964,13 @@ impl Writer {
                 }
                 Used::Peer(number) => self.peers.free.push(number),
                 Used::Sparse(slot) => self.free_sparse.push(slot),
+                Used::Station(station) => {
+                    // A worker may have learnt an address there after it was left.
+                    for bridge in self.tables.bridges.iter().flatten() {
+                        bridge.leave(station);
+                    }
+                    self.free_stations.push(station);
+                }
             }
         }
     }
@@ -976,24 +984,6 @@ impl Tables {
             _ => &self.sparse_v6,
         }
     }
-}
-
-/// What the tables find a session by that has packets without tunnel; each once.
-fn native_keys(plan: &Plan) -> Vec<Key64> {
-    let v4 = plan.native.ipv4.iter().map(|address| Key64::Ue((*address).into()));
-    let v6 = plan
-        .native
-        .ipv6
-        .iter()
-        .map(|(prefix, _)| Key64::Ue(IpAddr::V6(Ipv6Addr::from_bits(prefix64(*prefix)))));
-    let framed = plan.native.framed.iter().map(|(prefix, length)| Key64::Route(*prefix, *length));
-    let mut keys: Vec<Key64> = Vec::new();
-    for key in v4.chain(v6).chain(framed) {
-        if !keys.contains(&key) {
-            keys.push(key);
-        }
-    }
-    keys
 }
 
 #[cfg(test)]

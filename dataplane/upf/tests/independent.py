@@ -7,6 +7,7 @@ Arguments: the stories to run, each a function below.
 
 import select
 import socket
+import struct
 import sys
 import time
 
@@ -586,6 +587,128 @@ def lengths(smf, gnb, dn):
     dn.send(syn(1460))
     gnb.expect(0x77, routed(syn(1416)), "a SYN")
     smf.delete()
+
+
+class Lan:
+    """Frames on lan, which a bridge joins with the UPF's TAP device."""
+
+    def __init__(self):
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+        self.socket.bind(("lan", ETH_P_ALL))
+        # The kernel takes the outermost tag off frames that it receives, and says so beside the frame (PACKET_AUXDATA).
+        self.socket.setsockopt(263, 8, 1)
+
+    def send(self, frame):
+        self.socket.send(bytes(frame))
+
+    def expect(self, frame, what, seconds=10):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if not select.select([self.socket], [], [], 0.1)[0]:
+                continue
+            data, auxiliary, _, address = self.socket.recvmsg(65535, 256)
+            if address[2] == socket.PACKET_OUTGOING:
+                continue
+            for _, _, value in auxiliary:
+                status, _, _, _, _, tag, kind = struct.unpack("=IIIHHHH", value[:20])
+                if status & 0x10:
+                    data = data[:12] + struct.pack("!HH", kind if status & 0x40 else 0x8100, tag) + data[12:]
+            return same(data, frame, what)
+        fail("nothing on the LAN: %s" % what)
+
+    def nothing(self, what, seconds=0.3):
+        while select.select([self.socket], [], [], seconds)[0]:
+            data, address = self.socket.recvfrom(65535)
+            if address[2] != socket.PACKET_OUTGOING:
+                fail("%s: %s" % (what, data.hex()))
+
+
+def frame_rules(gnb_teid, urrs=()):
+    """An Ethernet session: one PDR up, one down."""
+    network, kind = IE_NetworkInstance(instance="factory"), IE_EthernetPDUSessionInformation(ETHI=1)
+    refer = [IE_URR_Id(id=urr) for urr in urrs] + [IE_QER_Id(id=1)]
+    creation = IE_OuterHeaderCreation(GTPUUDPIPV4=1, TEID=gnb_teid, ipv4=ME)
+    return [
+        IE_PDNType(pdn_type=5),
+        IE_CreatePDR(IE_list=[
+            IE_PDR_Id(id=1), IE_Precedence(precedence=255), pdi(0, [IE_FTEID(CH=1, V4=1), network, kind]),
+            IE_OuterHeaderRemoval(header=0), IE_FAR_Id(id=1)] + refer),
+        IE_CreatePDR(IE_list=[
+            IE_PDR_Id(id=2), IE_Precedence(precedence=255), pdi(1, [network, kind]), IE_FAR_Id(id=2)] + refer),
+        IE_CreateFAR(IE_list=[IE_FAR_Id(id=1), IE_ApplyAction(FORW=1), IE_ForwardingParameters(
+            IE_list=[IE_DestinationInterface(interface=1), network])]),
+        IE_CreateFAR(IE_list=[IE_FAR_Id(id=2), IE_ApplyAction(FORW=1), IE_ForwardingParameters(
+            IE_list=[IE_DestinationInterface(interface=0), creation])]),
+        IE_CreateQER(IE_list=[IE_QER_Id(id=1), IE_GateStatus(ul=0, dl=0), IE_QFI(QFI=QFI)]),
+    ]
+
+
+def ethernet(smf, gnb, dn):
+    """Two UEs on a LAN: frames find their way by learnt addresses, with their tags, and the SMF hears of addresses."""
+    from scapy.all import ARP, Dot1Q, Ether
+    lan = Lan()
+    ue, other, machine, everyone = "02:00:00:00:00:0a", "02:00:00:00:00:0b", "02:00:00:00:00:4d", "ff:ff:ff:ff:ff:ff"
+    urr = IE_CreateURR(IE_list=[IE_URR_Id(id=1), IE_MeasurementMethod(VOLUM=1),
+                                IE_ReportingTriggers(mac_addresses_reporting=1)])
+    up = find(smf.establish(frame_rules(0x77, [1]) + [urr]), IE_FTEID).TEID
+    first = smf.ours
+    other_up = find(smf.establish(frame_rules(0x78)), IE_FTEID).TEID
+
+    def expect(teid, frame, what):
+        gnb.expect(teid, frame, what)
+
+    question = Ether(src=ue, dst=everyone) / ARP(op=1, hwsrc=ue, psrc="192.0.2.1", pdst="192.0.2.9") / Raw(bytes(18))
+    gnb.send(up, question)
+    lan.expect(question, "a broadcast on the LAN")
+    expect(0x78, question, "a broadcast at the other UE")
+    report = smf.wait_report(lambda report: find(report, IE_MACAddressesDetected), "an address")
+    if find(report, IE_MACAddressesDetected).macs != [ue] or not find(report, IE_UsageReportTrigger).MACAR:
+        fail("another address: %s" % report.command())
+    counted, first_report = [len(question), 0], report
+
+    answer = Ether(src=machine, dst=ue) / ARP(op=2, hwsrc=machine, psrc="192.0.2.9", pdst="192.0.2.1") / Raw(bytes(18))
+    lan.send(answer)
+    expect(0x77, answer, "an answer")
+    counted[1] += len(answer)
+    gnb.nothing("the other UE gets it too")
+
+    # IP inside, of all sizes, and with tags. VLANs are LANs of their own: there nobody has spoken yet.
+    for size in (0, 1, 100, 1300):
+        frame = Ether(src=ue, dst=machine) / datagram("192.0.2.1", "192.0.2.9", b"u" * size)
+        gnb.send(up, frame)
+        lan.expect(frame, "%d octets up" % size)
+        counted[0] += len(bytes(frame))
+        frame = Ether(src=machine, dst=ue) / datagram("192.0.2.9", "192.0.2.1", b"d" * size)
+        lan.send(frame)
+        expect(0x77, frame, "%d octets down" % size)
+        counted[1] += len(bytes(frame))
+    tagged = Ether(src=ue, dst=machine) / Dot1Q(vlan=7, prio=3) / ARP() / Raw(bytes(18))
+    gnb.send(up, tagged)
+    lan.expect(tagged, "a tagged frame up")
+    expect(0x78, tagged, "to all of its VLAN")
+    counted[0] += len(bytes(tagged))
+    back = Ether(src=machine, dst=ue) / Dot1Q(vlan=7, prio=3) / ARP() / Raw(bytes(18))
+    lan.send(back)
+    expect(0x77, back, "a tagged frame down")
+    counted[1] += len(bytes(back))
+
+    # From UE to UE the LAN hears nothing, and nobody speaks in another's name.
+    hello = Ether(src=other, dst=ue) / ARP(op=1, hwsrc=other, psrc="192.0.2.2", pdst="192.0.2.1") / Raw(bytes(18))
+    gnb.send(other_up, hello)
+    expect(0x77, hello, "from UE to UE")
+    counted[1] += len(hello)
+    gnb.send(other_up, Ether(src=ue, dst=machine) / ARP() / Raw(bytes(18)))
+    gnb.send(other_up, Ether(src=machine, dst=ue) / ARP() / Raw(bytes(18)))
+    gnb.nothing("a forged frame arrived")
+    lan.nothing("frames that are none of the LAN's business")
+
+    # The address was new in the VLAN as well. Each report began a new count.
+    report = smf.wait_report(lambda report: find(report, IE_MACAddressesDetected), "an address in a VLAN")
+    smf.ours = first
+    reports = [first_report, report, find(smf.delete(), IE_UsageReport_SDR)]
+    reported = [sum(volume(report)[way] for report in reports) for way in (0, 1)]
+    if reported != counted:
+        fail("reported %s, counted %s" % (reported, counted))
 
 
 def main():

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use net::link::Links;
 use net::netns::NetNs;
-use support::config;
+use support::ethernet_config;
 
 /// The interpreter with scapy and pycrate, if installed.
 fn python() -> Option<PathBuf> {
@@ -25,6 +25,33 @@ fn python() -> Option<PathBuf> {
     assert!(std::env::var_os("CI").is_none(), "scapy is missing: scripts/setup.sh test");
     eprintln!("skipped: scapy is missing; scripts/setup.sh test installs it");
     None
+}
+
+/// Joins `device` and a link to the peer in a bridge, as operators do; on neither does anybody speak unasked.
+fn bridged(core: &NetNs, peer: &NetNs, device: &str) {
+    let quiet = |namespace: &NetNs| {
+        let write = || std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+        namespace.enter(write).unwrap().unwrap();
+    };
+    let ip = |namespace: &NetNs, arguments: &str| {
+        let run = || Command::new("ip").args(arguments.split(' ')).status();
+        assert!(namespace.enter(run).unwrap().unwrap().success(), "ip {arguments}");
+    };
+    [core, peer].into_iter().for_each(quiet);
+    ip(core, "link add br0 type bridge mcast_snooping 0");
+    ip(core, "link add lan type veth peer name lan-peer");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        Links::in_ns(core).unwrap().move_to("lan-peer", peer).await.unwrap();
+    });
+    ip(peer, "link set lan-peer name lan");
+    ip(peer, "link set lan up");
+    for link in ["lan", device] {
+        ip(core, &format!("link set {link} master br0"));
+    }
+    for link in ["br0", "lan"] {
+        ip(core, &format!("link set {link} up"));
+    }
 }
 
 /// Two namespaces, joined by N3 and N6.
@@ -53,7 +80,7 @@ fn tell(stories: &[&str]) {
     let Some(python) = python() else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (core, peer) = runtime.block_on(lab());
-    let mut config = config("gw0");
+    let mut config = ethernet_config("gw0", "tap0");
     (config.pfcp, config.gtpu) = ("10.200.0.1:8805".parse().unwrap(), "10.200.0.1:2152".parse().unwrap());
     // As long as N3's: tunnels do not take what the device does.
     config.dnn[0].mtu = 1500;
@@ -64,6 +91,9 @@ fn tell(stories: &[&str]) {
     let framed = "10.46.77.0/28".parse().unwrap();
     let core_links = runtime.block_on(async { Links::in_ns(&core) }).unwrap();
     runtime.block_on(core_links.add_route(framed, None, Some("gw0"))).unwrap();
+    if stories.contains(&"ethernet") {
+        bridged(&core, &peer, "tap0");
+    }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/independent.py");
     let output = peer.enter(|| Command::new(&python).arg(script).args(stories).output()).unwrap().unwrap();
     let stats = upf.handle().stats();
@@ -90,4 +120,10 @@ fn an_independent_smf_and_gnb_get_what_they_ask_for() {
         "redirect",
         "lengths",
     ]);
+}
+
+/// Frames between UEs and a LAN (UP-3).
+#[test]
+fn an_independent_smf_and_gnb_exchange_frames_with_a_lan() {
+    tell(&["ethernet"]);
 }

@@ -28,7 +28,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let config = Arc::new(config("gw0"));
+        let config = Arc::new(ethernet_config("gw0", "tap0"));
         let tables = Arc::new(Tables::new(&config));
         World { sessions: Sessions::new(Arc::clone(&config), tables, 7), config }
     }

@@ -136,7 +136,15 @@ pub(super) fn establish(
         rules.create_pdr(pdr, tunnels)?;
         effect.add_pdr(rules, pdr.pdr_id, pdr.pdi.f_teid.as_ref(), tunnels);
     }
+    if rules.ethernet && request.pdn_type.is_some_and(|stated| stated != PdnType::Ethernet) {
+        return Err(contradiction());
+    }
     Ok(effect)
+}
+
+/// A PDI speaks of frames in a session of packets.
+fn contradiction() -> Rejection {
+    Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::ETHERNET_PDU_SESSION_INFORMATION)
 }
 
 /// Changes the rules of a session: first removals, then new and changed rules, then queries. `reading` gives what
@@ -149,6 +157,7 @@ pub(super) fn modify(
     now: Now,
 ) -> Result<Effect, Rejection> {
     let mut effect = Effect::default();
+    let ethernet = rules.ethernet;
     remove(rules, request, &mut effect, reading, now)?;
     if let Some(bar) = &request.create_bar {
         rules.create_bar(bar)?;
@@ -190,6 +199,9 @@ pub(super) fn modify(
         rules.update_pdr(pdr, tunnels)?;
         let asked = pdr.pdi.as_ref().and_then(|pdi| pdi.f_teid.as_ref());
         effect.add_pdr(rules, pdr.pdr_id, asked, tunnels);
+    }
+    if rules.ethernet != ethernet {
+        return Err(contradiction());
     }
     query(rules, request, &mut effect, reading, now)?;
     Ok(effect)

@@ -12,7 +12,7 @@ use pfcp::{
 };
 
 use super::remarks::{self, Remark};
-use super::rules::{FarRule, PdrRule, QerRule, Redirect, Rejection, Rules};
+use super::rules::{FarRule, PdrRule, QerRule, Redirect, Rejection, Rules, UrrRule};
 use crate::config::Config;
 use crate::plan::{
     Action, Arrival, Container, Destination, Direction, Enforcement, Forward, Kind, OuterHeader, Pdr, Place,
@@ -50,6 +50,7 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<R
             Ok(())
         })?;
     }
+    let network = settle_networks(&mut pdrs, rules, config)?;
     let mut remarks = Vec::new();
     for arrival in &arrivals {
         remarks::find(&arrival.rules, &pdrs, &mut remarks);
@@ -57,6 +58,8 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<R
     let plan = Plan {
         seid,
         kind: if rules.ethernet { Kind::Ethernet } else { Kind::Ip },
+        network,
+        reports_addresses: rules.ethernet && rules.urrs.values().any(UrrRule::reports_addresses),
         ue,
         native,
         arrivals,
@@ -219,12 +222,56 @@ fn way(
     Forward { to, tos: marking.map(|marking| marking.tos & marking.mask) }
 }
 
+/// Sees to it that packets go to data networks of packets only, and frames to one of frames: the session is a station
+/// there. The network that a FAR names counts, else the first for frames.
+fn settle_networks(pdrs: &mut [Pdr], rules: &Rules, config: &Config) -> Result<Option<u16>, Rejection> {
+    let carries_frames =
+        |network: u16| config.dnn.get(usize::from(network)).is_some_and(|dnn| dnn.kind == Kind::Ethernet);
+    if !rules.ethernet {
+        let wrong = |pdr: &&mut Pdr| match &pdr.action {
+            Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => {
+                carries_frames(*network)
+            }
+            _ => false,
+        };
+        return match pdrs.iter_mut().find(wrong) {
+            Some(pdr) => Err(Rejection::rule(FailedRuleId::Pdr(pdr.id))),
+            None => Ok(None),
+        };
+    }
+    let mut settled = None;
+    for pdr in pdrs.iter_mut() {
+        let network = match &mut pdr.action {
+            // It would have to be an answer in IP.
+            Action::RedirectUrl(_) | Action::RedirectAddress(..) => {
+                return Err(Rejection::unsupported(ie::REDIRECT_INFORMATION));
+            }
+            Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => network,
+            _ => continue,
+        };
+        let far = rules.pdrs.get(pdr.id).and_then(|rule| rules.fars.get(rule.far_id));
+        let meant = match far.and_then(|far| named_network(far, config)) {
+            Some(named) => Some(named),
+            None => config.dnn.iter().position(|dnn| dnn.kind == Kind::Ethernet),
+        };
+        let meant = meant.map(|network| network as u16).filter(|network| carries_frames(*network));
+        let first = *settled.get_or_insert(meant.ok_or(Rejection::rule(FailedRuleId::Pdr(pdr.id)))?);
+        if meant != Some(first) {
+            return Err(Rejection::rule(FailedRuleId::Pdr(pdr.id)));
+        }
+        *network = first;
+    }
+    Ok(settled)
+}
+
+fn named_network(far: &FarRule, config: &Config) -> Option<usize> {
+    let name = far.network_instance.as_ref()?.as_str()?;
+    config.dnn.iter().position(|dnn| dnn.name.to_string().eq_ignore_ascii_case(name))
+}
+
 /// Which data network a FAR means: the one it names, else the one whose pool has the UE's address.
 fn data_network(far: &FarRule, ue: &UeAddresses, config: &Config) -> u16 {
-    let named =
-        far.network_instance.as_ref().and_then(|name| name.as_str()).and_then(|name| {
-            config.dnn.iter().position(|dnn| dnn.name.to_string().eq_ignore_ascii_case(name))
-        });
+    let named = named_network(far, config);
     let by_address = || {
         config.dnn.iter().position(|dnn| {
             let within = |pool: net::link::Cidr, address: IpAddr| {

@@ -5,6 +5,7 @@
 //! execute, [`session`] does both atomically, [`usage`] finds out what is to be reported, `reports` sees that it
 //! arrives, [`path`] watches GTP-U peers; this file moves messages.
 
+pub mod addresses;
 mod changes;
 pub mod compile;
 pub mod path;
@@ -42,6 +43,7 @@ use crate::config::Config;
 use crate::pipeline::Event as PacketEvent;
 use crate::rcu::Ticket;
 use crate::tables::Tables;
+use addresses::Address;
 use reports::{RESENT_AT_ONCE, Reports, overflow};
 use rules::urr::Now;
 use session::{Established, Sessions};
@@ -504,6 +506,12 @@ impl Server {
             PacketEvent::ErrorIndication { peer, teid } => {
                 if let Some(report) = self.sessions.error_indication(peer, teid) {
                     self.report_error(report);
+                }
+            }
+            PacketEvent::Address { seid, mac, c_tag, s_tag } => {
+                let moment = self.moment();
+                if let Some(report) = self.sessions.address(seid, Address { mac, c_tag, s_tag }, moment) {
+                    self.report(report);
                 }
             }
             PacketEvent::EchoResponse { peer } => self.echo_response(peer),

@@ -19,6 +19,7 @@ use pfcp::{
     OuterHeaderCreation, UsageReportTrigger, ie,
 };
 
+use super::addresses::Addresses;
 use super::changes::{self, Allocation, Effect};
 use super::compile::compile;
 use super::path::{Paths, Timing};
@@ -54,6 +55,8 @@ pub struct N4Session {
     sets: Box<[FqCsid]>,
     pub(super) activity: Option<Activity>,
     pub(super) notification: Notification,
+    /// Of an Ethernet session whose rules report addresses.
+    pub(super) addresses: Option<Box<Addresses>>,
     /// When it is looked at next.
     pub(super) due_ms: Option<u64>,
 }
@@ -231,6 +234,7 @@ impl Sessions {
             sets: request.fq_csids.clone().into(),
             activity,
             notification: Notification::default(),
+            addresses: None,
             due_ms: None,
         };
         self.sessions.insert(seid, Box::new(session));

@@ -137,7 +137,7 @@ impl N4Session {
     fn next_ms(&self, now: Now) -> Option<u64> {
         let urrs = self.rules.urrs.values().filter_map(|urr| urr.next_ms(now));
         let activity = self.activity.filter(|activity| !activity.told).map(|activity| activity.next_ms(now));
-        urrs.chain(activity).chain(self.notification.due_ms).min()
+        urrs.chain(activity).chain(self.notification.due_ms).chain(self.addresses_next_ms(now)).min()
     }
 }
 
@@ -155,6 +155,7 @@ impl Sessions {
             }
             self.republish(seid);
         }
+        request.usage_reports.extend(self.addresses_gone(seid, now));
         let session = self.sessions.get_mut(&seid)?;
         if !request.usage_reports.is_empty() {
             request.report_type |= ReportType::USAR;
@@ -278,7 +279,7 @@ impl Sessions {
 }
 
 impl N4Session {
-    fn outgoing(&self, seid: u64, request: SessionReportRequest) -> Outgoing {
+    pub(super) fn outgoing(&self, seid: u64, request: SessionReportRequest) -> Outgoing {
         Outgoing { cp: self.cp, seid, cp_seid: self.cp_seid, request }
     }
 }

@@ -81,6 +81,7 @@ impl Pipeline {
                 self.to_n6[entry.teid as usize].push(at as u16);
                 true
             }
+            kind::BRIDGE => self.bridge(tables, batch, at, block, entry, now_ns),
             _ => {
                 self.not_forwarded(tables, inside, batch, at, block, entry);
                 false
@@ -202,6 +203,15 @@ impl Pipeline {
         entry: &Entry,
         now_ns: u64,
     ) -> bool {
+        if entry.is(flag::FRAME) {
+            // Nobody can be asked for shorter frames: the tunnel's packet is cut into fragments, or refused by the port.
+            let fits = encapsulate(&mut batch.buffers_mut()[at], tables, entry, self.metas[at].qfi);
+            match fits {
+                true => self.to_n3.push(at as u16),
+                false => self.metas[at].drop(DropReason::TooBig),
+            }
+            return fits;
+        }
         let packet = batch.buffers()[at].packet();
         let tunnel = entry.kind() == kind::TUNNEL;
         let limit = match self.links.networks.get(entry.teid as usize) {
@@ -281,7 +291,8 @@ impl Pipeline {
         let buffering = entry.kind() == kind::BUFFER;
         let most = if buffering { entry.teid as usize } else { 0 };
         let octets = batch.buffers()[at].packet().into();
-        let waiting = Waiting { octets, native: meta.native, qfi: meta.qfi, teid: meta.teid };
+        let frame = entry.is(flag::FRAME);
+        let waiting = Waiting { octets, native: meta.native, qfi: meta.qfi, frame, teid: meta.teid };
         match self.held.hold(seid, most, waiting) {
             Some(first) => {
                 meta.state = State::Consumed;

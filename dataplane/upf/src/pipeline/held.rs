@@ -29,6 +29,8 @@ pub(super) struct Waiting {
     pub octets: Box<[u8]>,
     pub native: bool,
     pub qfi: u8,
+    /// An Ethernet frame.
+    pub frame: bool,
     pub teid: u32,
 }
 

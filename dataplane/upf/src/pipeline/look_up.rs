@@ -67,7 +67,7 @@ impl Pipeline {
             if let Some(at) = step.checked_sub(2 * AHEAD)
                 && at < count
             {
-                self.finish(tables, batch, range.start + at, looking[at], &mut verdicts[at], now_ns);
+                self.finish(tables, inside, batch, range.start + at, looking[at], &mut verdicts[at], now_ns);
             }
         }
     }
@@ -136,9 +136,11 @@ impl Pipeline {
 
     /// Finds the entry and asks for its state, or says why there is none.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments)] // what the one caller has at hand
     fn finish<'g>(
         &mut self,
         tables: &'g Tables,
+        inside: &'g Inside<'_>,
         batch: &Batch,
         at: usize,
         looking: Looking<'g>,
@@ -150,7 +152,11 @@ impl Pipeline {
         };
         let key = &self.keys[at];
         let position = match looking {
-            Looking::Not => return,
+            // Bad as a packet, which a frame may be.
+            Looking::Not => {
+                self.may_be_frame(tables, inside, at, endpoint);
+                return;
+            }
             Looking::Only(position) => Some(position),
             Looking::Begun(Policy::Rows(rows), begun) => endpoint.entrance().finish(rows, key, begun),
             Looking::Begun(policy, _) => policy.classify_one(endpoint.entrance(), key),
@@ -159,6 +165,7 @@ impl Pipeline {
         verdict.entry = position.and_then(|position| session::entry(verdict.block, position as usize));
         match verdict.entry {
             Some(entry) => tables.lines.prefetch(endpoint.state() + u32::from(entry.account) / 4),
+            None if self.may_be_frame(tables, inside, at, endpoint) => {}
             None => self.unmatched(batch, at, endpoint),
         }
     }

@@ -8,6 +8,7 @@
 //! per packet it forwards; replies to GTP-U signalling have buffers of their own. Memory that no cache holds is asked
 //! for in rolling order while other packets are worked on ([`look_up`](self)): a core drops requests beyond some twenty.
 
+mod bridged;
 pub mod ethernet;
 mod execute;
 mod forward;
@@ -71,6 +72,17 @@ pub enum Event {
         seid: u64,
         /// The rule.
         urr: u32,
+    },
+    /// An address is new behind the UE of an Ethernet session, and its rules say that the CP function is to be told.
+    Address {
+        /// The session.
+        seid: u64,
+        /// The address.
+        mac: crate::bridge::Mac,
+        /// Customer tag that it came with.
+        c_tag: Option<u16>,
+        /// Service tag likewise.
+        s_tag: Option<u16>,
     },
     /// A peer answered an Echo Request.
     EchoResponse {
@@ -141,14 +153,16 @@ struct Meta {
     native: bool,
     /// QFI of its PDU Session Container, or [`NO_QFI`].
     qfi: u8,
-    /// TEID it arrived on.
+    /// TEID it arrived on; of a frame without tunnel: the station that it is for.
     teid: u32,
-    /// Length of the IP packet.
+    /// Length of the IP packet, or of the frame.
     length: u32,
+    /// Octets that were taken off behind the packet.
+    cut: u16,
 }
 
 impl Meta {
-    const NEW: Meta = Meta { state: State::Live, native: false, qfi: NO_QFI, teid: 0, length: 0 };
+    const NEW: Meta = Meta { state: State::Live, native: false, qfi: NO_QFI, teid: 0, length: 0, cut: 0 };
 
     fn drop(&mut self, reason: DropReason) {
         self.state = State::Dropped(reason);
@@ -205,6 +219,10 @@ pub struct Pipeline {
     injected: Option<Batch>,
     /// Where answers and fragments are written.
     scratch: Box<[u8]>,
+    /// Packets of the batch that may be frames of Ethernet sessions.
+    frames: Vec<u16>,
+    /// Only with Ethernet data networks.
+    bridging: Option<Box<bridged::Bridging>>,
     times: Option<StageTimes>,
     to_n3: Vec<u16>,
     to_n6: Vec<Vec<u16>>,
@@ -236,6 +254,8 @@ impl Pipeline {
             mailbox: tables.mailbox(),
             held: Held::new(Arc::clone(tables.held_octets())),
             limiter: Limiter::new(Rates::REPLIES, tables.translations.secret()),
+            frames: Vec::new(),
+            bridging: tables.has_bridges().then(Box::default),
             tables,
             metas: Vec::with_capacity(BATCH),
             keys: Vec::with_capacity(BATCH),
@@ -300,6 +320,12 @@ impl Pipeline {
             Input::N6(number) => (Some(number), self.links.networks[number].clamp),
         };
         self.begin(batch.len());
+        if let Input::N6(network) = input
+            && self.bridging.is_some()
+            && self.tables.bridge(network).is_some()
+        {
+            return self.run_bridged(Some(network), batch, now_ns, ports);
+        }
         let start = self.clock();
         match input {
             Input::N3 => self.parse_n3(batch, now_ns),
@@ -343,6 +369,8 @@ impl Pipeline {
     fn release(&mut self, seid: u64, now_ns: u64, ports: &mut Ports) {
         let mut queue = self.held.take(seid);
         let Some(mut batch) = self.held.batch() else { return };
+        // All packets of a session are of one kind.
+        let frames = queue.front().is_some_and(|packet| packet.frame);
         (self.network, self.clamp) = (None, self.links.clamp);
         while !queue.is_empty() {
             batch.clear();
@@ -361,9 +389,13 @@ impl Pipeline {
                 queue.pop_front();
                 continue;
             }
-            self.parse_held(&mut batch);
             self.pass = Pass::Held;
-            self.run(&mut batch, now_ns, ports);
+            if frames {
+                self.run_bridged(None, &mut batch, now_ns, ports);
+            } else {
+                self.parse_held(&mut batch);
+                self.run(&mut batch, now_ns, ports);
+            }
             self.pass = Pass::Port;
             self.run_injected(now_ns, ports);
         }
@@ -394,6 +426,9 @@ impl Pipeline {
             let mut verdicts = [none; BATCH];
             let start = self.clock();
             self.look_up(&tables, &inside, batch, from..to, &mut verdicts, now_ns);
+            if !self.frames.is_empty() {
+                self.look_up_frames(&tables, &inside, batch, from..to, &mut verdicts);
+            }
             let start = self.spend(start, |times| &mut times.look_up);
             self.execute(&tables, &inside, batch, from..to, &verdicts, now_ns);
             self.spend(start, |times| &mut times.execute);
@@ -403,6 +438,7 @@ impl Pipeline {
         let start = self.clock();
         self.transmit(batch, ports);
         self.spend(start, |times| &mut times.transmit);
+        self.deliver(&tables, &inside, batch, now_ns, ports);
         drop(inside);
         self.reader = Some(reader);
     }

@@ -114,14 +114,24 @@ fn usual(bytes: &[u8]) -> Option<(u32, u8, usize, usize)> {
 fn parse_ip(meta: &mut Meta, key: &mut Key, buffer: &mut Buffer) {
     if let Some((parsed, length)) = usual_ip(buffer.packet()) {
         *key = parsed;
-        // Padding behind the packet would otherwise travel on inside the next tunnel.
-        buffer.truncate(length);
+        cut(meta, buffer, length);
         meta.length = length as u32;
     } else {
         parse_any_ip(meta, key, buffer);
     }
     if meta.qfi != NO_QFI {
         *key = key.with_qfi(meta.qfi);
+    }
+}
+
+/// Takes off padding behind the packet, which would otherwise travel on inside the next tunnel. How much it was is
+/// remembered: perhaps it only looked like a packet ([`Pipeline::look_up_frames`]).
+#[inline(always)]
+fn cut(meta: &mut Meta, buffer: &mut Buffer, length: usize) {
+    let padding = buffer.len().saturating_sub(length);
+    if padding > 0 {
+        buffer.truncate(length);
+        meta.cut = padding as u16;
     }
 }
 
@@ -145,7 +155,7 @@ fn usual_ip(bytes: &[u8]) -> Option<(Key, usize)> {
 fn parse_any_ip(meta: &mut Meta, out: &mut Key, buffer: &mut Buffer) {
     match Flow::parse(buffer.packet()) {
         Ok(flow) => {
-            buffer.truncate(flow.length);
+            cut(meta, buffer, flow.length);
             meta.length = flow.length as u32;
             *out = key(&flow);
         }

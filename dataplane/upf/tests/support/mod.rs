@@ -28,6 +28,14 @@ pub fn config(tun: &str) -> Config {
     serde_json::from_str(&text).expect("the configuration is valid")
 }
 
+/// With a second data network, whose sessions are of Ethernet frames.
+pub fn ethernet_config(tun: &str, tap: &str) -> Config {
+    let mut config = config(tun);
+    let text = format!(r#"{{"name": "factory", "type": "ethernet", "tap": "{tap}"}}"#);
+    config.dnn.push(serde_json::from_str(&text).expect("the configuration is valid"));
+    config
+}
+
 pub fn ue_address(destination: bool) -> Option<UeIpAddress> {
     Some(UeIpAddress { ipv4: Some(UE_V4), ipv6: Some(UE_PREFIX), destination, ..Default::default() })
 }

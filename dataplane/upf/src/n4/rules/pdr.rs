@@ -298,6 +298,10 @@ impl Rules {
     pub(super) fn check_place(&self, id: u16, pdr: &PdrRule) -> Result<(), Rejection> {
         let teid = self.teid_of(pdr);
         let failed_rule = Some(FailedRuleId::Pdr(id));
+        if self.ethernet && !self.ue_of(pdr).is_empty() {
+            // Addresses of frames are the UE's business (TS 23.501 §5.6.10.2).
+            return Err(Rejection { failed_rule, ..incorrect(ie::UE_IP_ADDRESS) });
+        }
         if teid.is_none() {
             if matches!(pdr.source, SourceInterface::Access | SourceInterface::CpFunction) {
                 // N3 and N4-u always arrive in a tunnel.

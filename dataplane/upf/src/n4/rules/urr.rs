@@ -99,6 +99,8 @@ pub struct UrrRule {
     holding_ms: Option<u64>,
     validity_ms: Option<u64>,
     inactivity_ms: Option<u64>,
+    /// Silence after which an address behind the UE is gone.
+    address_ms: Option<u64>,
     reports_left: Option<u16>,
     /// Rules whose reports make this one report too.
     pub linked: Vec<u32>,
@@ -200,6 +202,7 @@ impl UrrRule {
             holding_ms: seconds(create.quota_holding_time),
             validity_ms: seconds(create.quota_validity_time),
             inactivity_ms: seconds(create.inactivity_detection_time),
+            address_ms: seconds(create.ethernet_inactivity_timer),
             reports_left: create.number_of_reports.map(|count| count.0),
             linked: create.linked_urr_ids.iter().map(|id| id.0).collect(),
             quota_far: create.quota_far_id.map(|id| id.0),
@@ -288,6 +291,7 @@ impl UrrRule {
             self.granted_ms = now.ms;
         }
         self.inactivity_ms = seconds(update.inactivity_detection_time).or(self.inactivity_ms);
+        self.address_ms = seconds(update.ethernet_inactivity_timer).or(self.address_ms);
         self.reports_left = update.number_of_reports.map(|count| count.0).or(self.reports_left);
         if let Some(at) = update.monitoring_time {
             let limits = Limits::new(
@@ -312,6 +316,16 @@ impl UrrRule {
         self.last_active_ms = now.ms;
         self.exhausted = false;
         self.exhausted = self.out_of_quota(reading, now);
+    }
+
+    /// Whether addresses behind the UE are to be reported (§5.13.5).
+    pub fn reports_addresses(&self) -> bool {
+        self.triggers.contains(ReportingTriggers::MACAR)
+    }
+
+    /// Silence after which an address is reported as removed.
+    pub fn address_timeout_ms(&self) -> Option<u64> {
+        self.address_ms.filter(|_| self.reports_addresses())
     }
 
     /// Whether this rule's counters are to count at all (INAM).

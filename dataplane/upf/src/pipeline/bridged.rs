@@ -1,0 +1,381 @@
+//! Frames of Ethernet sessions, and the bridge of their data network (TS 23.501 §5.6.10.2, UP-3).
+//!
+//! ```text
+//!  N3  ──► look up: an Ethernet session ──► rules ──► bridge ──► N6
+//!                                                       ├──► sessions: turned round, each copy by the rules of its session
+//!  N6  ──► bridge ──► one session, in place ──► rules ──► N3
+//!             └──► all sessions, a copy each
+//! ```
+//! Packets of IP sessions never come here. That a G-PDU holds a frame is noticed when no rule of its session takes it as
+//! a packet: such packets are looked up a second time, batch by batch. A frame that the bridge has given to a session does
+//! not come back to the bridge, so none goes round.
+//!
+//! Bounds (UP-4): addresses per session (the bridge's), a source address is its station's, copies per second, and the
+//! group addresses of a link are not forwarded (IEEE 802.1Q table 8-1).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use classifier::Key;
+use pktio::Batch;
+use telemetry::DropReason;
+
+use super::ethernet::View;
+use super::{BATCH, Event, Inside, NO_QFI, PACKET, Pass, Pipeline, Ports, State, Verdict};
+use crate::bridge::{Learnt, Mac, NETWORK};
+use crate::session::{self, Endpoint, Entry, Policy, Route, flag};
+use crate::state::Meter;
+use crate::tables::Tables;
+
+/// Copies of frames to sessions, in the long run, as an interval, and how many at once: more than a network has sessions.
+const COPY_INTERVAL_NS: u64 = 5_000;
+const COPY_BURST_NS: u64 = 2 * crate::tables::STATIONS as u64 * COPY_INTERVAL_NS;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Where a frame goes that turns round at the bridge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Station(u32),
+    /// To all stations of the network but the one that it came from.
+    Others {
+        network: u16,
+        from: u32,
+    },
+}
+
+/// What a pipeline with Ethernet data networks has beside the others.
+pub(super) struct Bridging {
+    /// Frames from one session to others.
+    turned: Batch,
+    targets: Vec<Target>,
+    /// Frames from the data network to all sessions: positions in the batch at hand.
+    floods: Vec<(u16, Target)>,
+    copies: Batch,
+    meter: Meter,
+}
+
+impl Default for Bridging {
+    fn default() -> Bridging {
+        Bridging {
+            turned: Batch::new(BATCH, PACKET),
+            targets: Vec::with_capacity(BATCH),
+            floods: Vec::with_capacity(BATCH),
+            copies: Batch::new(BATCH, PACKET),
+            meter: Meter::default(),
+        }
+    }
+}
+
+impl Bridging {
+    /// Whether there is nothing left to be done.
+    #[inline]
+    fn is_done(&self) -> bool {
+        self.targets.is_empty() && self.floods.is_empty()
+    }
+}
+
+impl Pipeline {
+    /// Notes a packet that its session's rules did not take, for [`Pipeline::look_up_frames`], if that session's packets
+    /// are frames.
+    #[cold]
+    pub(super) fn may_be_frame(
+        &mut self,
+        tables: &Tables,
+        inside: &Inside<'_>,
+        at: usize,
+        of: &Endpoint,
+    ) -> bool {
+        let Route::Policy(number) = of.route() else { return false };
+        let frames = matches!(tables.policy(inside, number), Some(Policy::Frames(_)));
+        if frames && !self.metas[at].native {
+            self.frames.push(at as u16);
+        }
+        frames
+    }
+
+    /// Looks up the packets that are frames again.
+    #[cold]
+    pub(super) fn look_up_frames<'g>(
+        &mut self,
+        tables: &'g Tables,
+        inside: &'g Inside<'_>,
+        batch: &mut Batch,
+        range: Range<usize>,
+        verdicts: &mut [Verdict<'g>; BATCH],
+    ) {
+        let mut frames = std::mem::take(&mut self.frames);
+        for at in frames.drain(..).map(usize::from) {
+            self.look_up_frame(tables, inside, batch, at, &mut verdicts[at - range.start]);
+        }
+        self.frames = frames;
+    }
+
+    fn look_up_frame<'g>(
+        &mut self,
+        tables: &'g Tables,
+        inside: &'g Inside<'_>,
+        batch: &mut Batch,
+        at: usize,
+        verdict: &mut Verdict<'g>,
+    ) {
+        let buffer = &mut batch.buffers_mut()[at];
+        let meta = &mut self.metas[at];
+        // What was cut off as padding of an IP packet is part of the frame.
+        buffer.extend(std::mem::take(&mut meta.cut).into());
+        let view = match View::parse(buffer.packet()) {
+            Ok(view) => view,
+            Err(reason) => return meta.drop(reason),
+        };
+        (meta.state, meta.length) = (State::Live, buffer.len() as u32);
+        let Some(endpoint) = verdict.block.first() else { return meta.drop(DropReason::UnknownUe) };
+        let key = view.key((meta.qfi != NO_QFI).then_some(meta.qfi));
+        // Nobody behind this looks into the frame as into a packet.
+        self.keys[at] = Key::unknown();
+        let policy = match endpoint.route() {
+            Route::Policy(number) => tables.policy(inside, number),
+            _ => None,
+        };
+        let mut found = [None];
+        if let Some(Policy::Frames(classifier)) = policy {
+            classifier.classify(&[key], &mut found);
+        }
+        verdict.entry = found[0].and_then(|position| session::entry(verdict.block, position as usize));
+        if verdict.entry.is_none() {
+            meta.state = State::Consumed;
+            self.stats[self.worker].drops.count(DropReason::NoPdr);
+        }
+    }
+
+    /// The stages for frames from the data network `network`, or for buffered ones.
+    pub(super) fn run_bridged(
+        &mut self,
+        network: Option<usize>,
+        batch: &mut Batch,
+        now_ns: u64,
+        ports: &mut Ports,
+    ) {
+        let tables = Arc::clone(&self.tables);
+        let Some(mut reader) = self.reader.take() else { return };
+        let inside = reader.enter();
+        if let Some(network) = network {
+            // Inside: the stations that are found now are not another session's before the frames are sent.
+            self.switch(&tables, batch, network, now_ns);
+        }
+        self.run_frames(&tables, &inside, batch, now_ns, ports);
+        self.deliver(&tables, &inside, batch, now_ns, ports);
+        drop(inside);
+        self.reader = Some(reader);
+    }
+
+    /// Frames that are known to be such: from a data network, from the bridge, or buffered. Those for a session name its
+    /// station in place of a TEID.
+    fn run_frames(
+        &mut self,
+        tables: &Tables,
+        inside: &Inside<'_>,
+        batch: &mut Batch,
+        now_ns: u64,
+        ports: &mut Ports,
+    ) {
+        let mut from = 0;
+        while from < batch.len() {
+            let to = batch.len().min(from + BATCH);
+            let mut verdicts = [Verdict { block: &[], entry: None }; BATCH];
+            for at in from..to {
+                let meta = self.metas[at];
+                if meta.state != State::Live {
+                    continue;
+                }
+                let verdict = &mut verdicts[at - from];
+                verdict.block = match meta.native {
+                    true => tables.station(inside, meta.teid),
+                    false => tables.tunnel(inside, meta.teid),
+                }
+                .unwrap_or_default();
+                self.look_up_frame(tables, inside, batch, at, verdict);
+            }
+            self.execute(tables, inside, batch, from..to, &verdicts, now_ns);
+            from = to;
+        }
+        self.count_drops();
+        self.transmit(batch, ports);
+    }
+
+    /// Frames from the data network with this number: each goes to a session, or to all.
+    fn switch(&mut self, tables: &Tables, batch: &Batch, network: usize, now_ns: u64) {
+        let (Some(bridge), Some(bridging)) = (tables.bridge(network), &mut self.bridging) else { return };
+        let now_s = (now_ns / SECOND_NS) as u32;
+        for (at, (buffer, meta)) in batch.buffers().iter().zip(&mut self.metas).enumerate() {
+            meta.native = true;
+            let view = match View::parse(buffer.packet()) {
+                Ok(view) => view,
+                Err(reason) => {
+                    meta.drop(reason);
+                    continue;
+                }
+            };
+            let (vlan, to) = (view.vlan(), view.header.destination);
+            if bridge.learn(NETWORK, vlan, view.header.source, now_s) == Learnt::Foreign {
+                meta.drop(DropReason::EthernetSource);
+            } else if is_links_own(to) {
+                meta.drop(DropReason::LinkLocal);
+            } else {
+                match bridge.find(vlan, to, now_s) {
+                    Some(NETWORK) => meta.drop(DropReason::EthernetFiltered),
+                    Some(station) => meta.teid = station,
+                    None => {
+                        meta.state = State::Consumed;
+                        let others = Target::Others { network: network as u16, from: NETWORK };
+                        bridging.floods.push((at as u16, others));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A frame of a session for the bridge of its data network; whether it is sent on.
+    #[cold]
+    pub(super) fn bridge(
+        &mut self,
+        tables: &Tables,
+        batch: &Batch,
+        at: usize,
+        block: &[Endpoint],
+        entry: &Entry,
+        now_ns: u64,
+    ) -> bool {
+        let seid = block.first().map_or(0, Endpoint::seid);
+        let result = self.bridge_frame(tables, batch, at, seid, entry, now_ns);
+        if let Err(reason) = result {
+            self.metas[at].drop(reason);
+        }
+        result.is_ok()
+    }
+
+    fn bridge_frame(
+        &mut self,
+        tables: &Tables,
+        batch: &Batch,
+        at: usize,
+        seid: u64,
+        entry: &Entry,
+        now_ns: u64,
+    ) -> Result<(), DropReason> {
+        let (network, station) = (entry.peer, entry.teid);
+        // While frames from the bridge are on their way there is none: see the module.
+        let (Some(bridge), Some(bridging)) = (tables.bridge(network.into()), &mut self.bridging) else {
+            return Err(DropReason::FarDrop);
+        };
+        let frame = batch.buffers()[at].packet();
+        let view = View::parse(frame)?;
+        let (vlan, to) = (view.vlan(), view.header.destination);
+        if is_links_own(to) {
+            return Err(DropReason::LinkLocal);
+        }
+        let now_s = (now_ns / SECOND_NS) as u32;
+        let learnt = bridge.learn(station, vlan, view.header.source, now_s);
+        if learnt == Learnt::Foreign {
+            return Err(DropReason::EthernetSource);
+        }
+        let target = match bridge.find(vlan, to, now_s) {
+            Some(own) if own == station => return Err(DropReason::EthernetFiltered),
+            Some(NETWORK) => None,
+            Some(other) => Some(Target::Station(other)),
+            None => Some(Target::Others { network, from: station }),
+        };
+        if !matches!(target, Some(Target::Station(_))) {
+            // Towards the machine and what is behind it; other sessions are no sockets of the core.
+            if view.flow.is_some_and(|flow| self.guard.stops(&flow)) {
+                return Err(DropReason::CoreInterface);
+            }
+            if let Some(selected) = self.to_n6.get_mut(usize::from(network)) {
+                selected.push(at as u16);
+            }
+        }
+        if let Some(target) = target {
+            match bridging.turned.push(frame, self.local) {
+                true => bridging.targets.push(target),
+                false => self.stats[self.worker].drops.count(DropReason::TxQueueFull),
+            }
+        }
+        if learnt == Learnt::New && entry.is(flag::NOTIFY) {
+            let header = view.header;
+            self.tell(Event::Address { seid, mac: header.source, c_tag: header.c_tag, s_tag: header.s_tag });
+        }
+        Ok(())
+    }
+
+    /// Sends what the bridge has turned round, and the copies of what goes to all. Behind the sending of `batch`, whose
+    /// frames for all sessions are still there.
+    pub(super) fn deliver(
+        &mut self,
+        tables: &Tables,
+        inside: &Inside<'_>,
+        batch: &Batch,
+        now_ns: u64,
+        ports: &mut Ports,
+    ) {
+        let Some(mut bridging) = self.bridging.take_if(|bridging| !bridging.is_done()) else { return };
+        let pass = std::mem::replace(&mut self.pass, Pass::Own);
+        let Bridging { turned, targets, floods, copies, meter } = &mut *bridging;
+        for (at, target) in floods.drain(..) {
+            if let Some(buffer) = batch.buffers().get(usize::from(at)) {
+                self.flood(tables, inside, (buffer.packet(), target), (copies, meter), now_ns, ports);
+            }
+        }
+        self.begin(turned.len());
+        for (meta, target) in self.metas.iter_mut().zip(targets.iter()) {
+            meta.native = true;
+            match target {
+                Target::Station(station) => meta.teid = *station,
+                Target::Others { .. } => meta.state = State::Consumed,
+            }
+        }
+        self.run_frames(tables, inside, turned, now_ns, ports);
+        for (buffer, target) in turned.buffers().iter().zip(targets.iter()) {
+            self.flood(tables, inside, (buffer.packet(), *target), (copies, meter), now_ns, ports);
+        }
+        targets.clear();
+        turned.clear();
+        self.pass = pass;
+        self.bridging = Some(bridging);
+    }
+
+    /// Sends a frame to all sessions of a network but the one that it came from.
+    fn flood(
+        &mut self,
+        tables: &Tables,
+        inside: &Inside<'_>,
+        (frame, target): (&[u8], Target),
+        (copies, meter): (&mut Batch, &mut Meter),
+        now_ns: u64,
+        ports: &mut Ports,
+    ) {
+        let Target::Others { network, from } = target else { return };
+        let Some(bridge) = tables.bridge(network.into()) else { return };
+        let members = bridge.members();
+        let count = members.iter().filter(|member| **member != from).count() as u64;
+        if count == 0 {
+            return;
+        }
+        if !meter.conforms(now_ns, count * COPY_INTERVAL_NS, COPY_BURST_NS) {
+            return self.stats[self.worker].drops.count(DropReason::EthernetFlood);
+        }
+        for some in members.chunks(BATCH) {
+            copies.clear();
+            self.begin(0);
+            for member in some.iter().filter(|member| **member != from) {
+                copies.push(frame, self.local);
+                self.metas.push(super::Meta { native: true, teid: *member, ..super::Meta::NEW });
+                self.keys.push(Key::unknown());
+            }
+            self.run_frames(tables, inside, copies, now_ns, ports);
+        }
+        copies.clear();
+    }
+}
+
+/// Group addresses that concern one link only: pause frames, spanning trees, neighbours' names.
+fn is_links_own(mac: Mac) -> bool {
+    mac[..5] == [0x01, 0x80, 0xC2, 0, 0] && mac[5] < 0x10
+}
