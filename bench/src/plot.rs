@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::anyhow;
 use plotters::prelude::*;
 
-use crate::result::Experiment;
+use crate::result::{Experiment, Series};
 use crate::stats::{quantile, short};
 
 const SIZE: (u32, u32) = (900, 540);
@@ -33,6 +33,9 @@ const MORE_COLOURS: &[RGBColor] = &[
     RGBColor(0xff, 0x60, 0x90),
     RGBColor(0x30, 0x30, 0xa0),
     RGBColor(0x60, 0xc0, 0x90),
+    RGBColor(0xa0, 0x40, 0x00),
+    RGBColor(0x40, 0x70, 0x80),
+    RGBColor(0xa0, 0xa0, 0xff),
 ];
 /// Width and height of one panel.
 const PANEL: (u32, u32) = (760, 460);
@@ -127,7 +130,7 @@ impl Panel {
         for series in &experiment.series {
             let Some(name) = label(&series.name) else { continue };
             panel.x_label.clone_from(&series.x_label);
-            panel.y_label = format!("{}, {}", series.y_label, series.unit);
+            panel.y_label = with_unit(series);
             let points = series.points.iter().filter(|point| !point.samples.is_empty());
             panel.lines.push(Line {
                 name,
@@ -151,7 +154,7 @@ impl Panel {
         for series in &experiment.series {
             let point = series.points.iter().find(|point| point.x == at && !point.samples.is_empty());
             let (Some((name, x)), Some(point)) = (label(&series.name), point) else { continue };
-            panel.y_label = format!("{}, {}", series.y_label, series.unit);
+            panel.y_label = with_unit(series);
             let place = (x, quartiles(&point.samples));
             match panel.lines.iter_mut().find(|line| line.name == name) {
                 Some(line) => line.points.push(place),
@@ -190,6 +193,14 @@ impl Panel {
     /// Whether there is nothing to draw.
     pub fn is_empty(&self) -> bool {
         self.lines.iter().all(|line| line.points.is_empty())
+    }
+}
+
+/// What the samples are, with their unit if they have one.
+fn with_unit(series: &Series) -> String {
+    match series.unit.as_str() {
+        "1" => series.y_label.clone(),
+        unit => format!("{}, {unit}", series.y_label),
     }
 }
 
@@ -281,7 +292,7 @@ fn tick(value: &f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{Point, Series};
+    use crate::result::Point;
 
     #[test]
     fn a_result_becomes_json_and_a_plot_with_its_legend() {
