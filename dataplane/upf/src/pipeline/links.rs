@@ -68,7 +68,14 @@ impl Links {
             Backend::Dpdk => configured(&config.n3),
             Backend::Kernel | Backend::AfXdp => known(net::link::mtu_at(address), "N3"),
         };
-        Links::new(n3_mtu, address, config.dnn.iter().map(network).collect())
+        let links = Links::new(n3_mtu, address, config.dnn.iter().map(network).collect());
+        for dnn in config.dnn.iter().filter(|dnn| dnn.mtu as usize > links.tunnel) {
+            tracing::warn!(
+                dnn = %dnn.name, mtu = dnn.mtu, most = links.tunnel,
+                "longer packets than tunnels on N3 take are fragmented, or their senders are told"
+            );
+        }
+        links
     }
 }
 

@@ -317,7 +317,10 @@ impl Pipeline {
         interface.uplink.count_n(batch.len(), received);
         (self.network, self.clamp) = match input {
             Input::N3 => (None, self.links.tunnel),
-            Input::N6(number) => (Some(number), self.links.networks[number].clamp),
+            Input::N6(number) => {
+                let link = self.links.networks.get(number);
+                (Some(number), link.map_or(self.links.clamp, |link| link.clamp))
+            }
         };
         self.begin(batch.len());
         if let Input::N6(network) = input
