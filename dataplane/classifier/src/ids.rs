@@ -1,4 +1,4 @@
-//! Maps from rule ids, with a hash that is one multiplication.
+//! Maps from what the owner of a classifier chose, such as rule ids, with a hash that is one multiplication per word.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -13,7 +13,7 @@ pub(crate) fn map_bytes<T>(map: &IdMap<T>) -> usize {
     map.capacity() * 8 / 7 * (size_of::<(u32, T)>() + 1)
 }
 
-/// Hash of one `u32`.
+/// Hash of a few words.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdHasher(u64);
 
@@ -23,15 +23,22 @@ impl Hasher for IdHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u32(byte.into());
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
         }
     }
 
     #[inline]
     fn write_u32(&mut self, id: u32) {
+        self.write_u64(id.into());
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
         // Fibonacci hashing; the map takes the upper bits for its tags and the lower ones for its places.
-        let spread = (self.0 ^ u64::from(id)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let spread = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 = spread ^ spread >> 32;
     }
 }

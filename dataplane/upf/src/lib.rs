@@ -24,6 +24,7 @@ pub mod plan;
 pub mod ports;
 #[allow(unsafe_code)] // the one place: see the module
 pub mod rcu;
+mod references;
 pub mod routes;
 pub mod session;
 pub mod state;

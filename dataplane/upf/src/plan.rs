@@ -250,7 +250,7 @@ pub struct Mark {
 }
 
 /// Which octets are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Measure {
     /// Both directions.
     Total,
@@ -261,7 +261,7 @@ pub enum Measure {
 }
 
 /// What happens at a mark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MarkKind {
     /// `Event::Usage`: a threshold; with `at` one beyond what has been counted, the start of traffic.
     Threshold,

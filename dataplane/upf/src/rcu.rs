@@ -20,18 +20,18 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 
-use sync::{Arc, AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering, fence};
+use sync::{Arc, AtomicPtr, AtomicU64, Mutex, Ordering, fence};
 
 /// What the model checker replaces. Only tests see `loom`.
 #[cfg(all(feature = "loom", test))]
 mod sync {
-    pub use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+    pub use loom::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
     pub use loom::sync::{Arc, Mutex};
 }
 
 #[cfg(not(all(feature = "loom", test)))]
 mod sync {
-    pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+    pub use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
     pub use std::sync::{Arc, Mutex};
 }
 
@@ -263,10 +263,12 @@ impl<T> Drop for Cell<T> {
 
 /// Octets of a chunk: a huge page where the kernel has one to give.
 const CHUNK_BYTES: usize = 2 << 20;
-/// Most chunks: 16 GiB.
+/// Most chunks of an arena: 16 GiB.
 const CHUNKS: usize = 8192;
 
 /// Memory in chunks that stay where they are until the end, all zero at first. Holds values for which that is valid.
+///
+/// From the kernel and not from the allocator, which would write zeroes over what the kernel has just zeroed.
 struct Chunks<T> {
     chunks: Box<[AtomicPtr<T>]>,
     _owns: PhantomData<T>,
@@ -275,12 +277,8 @@ struct Chunks<T> {
 impl<T> Chunks<T> {
     const LEN: usize = CHUNK_BYTES / size_of::<T>();
 
-    fn new() -> Chunks<T> {
-        Chunks { chunks: (0..CHUNKS).map(|_| AtomicPtr::new(null_mut())).collect(), _owns: PhantomData }
-    }
-
-    fn layout() -> Option<std::alloc::Layout> {
-        std::alloc::Layout::from_size_align(CHUNK_BYTES, CHUNK_BYTES).ok()
+    fn new(most: usize) -> Chunks<T> {
+        Chunks { chunks: (0..most).map(|_| AtomicPtr::new(null_mut())).collect(), _owns: PhantomData }
     }
 
     /// Where the value of this number is; null when there is no such chunk yet.
@@ -297,32 +295,46 @@ impl<T> Chunks<T> {
 
     /// Makes sure that the chunk with this number is there; for one thread at a time.
     fn grow(&self, number: usize) -> bool {
-        let (Some(chunk), Some(layout)) = (self.chunks.get(number), Self::layout()) else { return false };
-        if !chunk.load(Ordering::Acquire).is_null() {
-            return true;
+        let Some(chunk) = self.chunks.get(number) else { return false };
+        if chunk.load(Ordering::Acquire).is_null() {
+            match map_chunk() {
+                Some(memory) => chunk.store(memory.cast(), Ordering::Release),
+                None => return false,
+            }
         }
-        // SAFETY: the layout is not of size zero.
-        let memory = unsafe { std::alloc::alloc(layout) };
-        if memory.is_null() {
-            return false;
-        }
-        // SAFETY: the chunk is ours and has this size; the advice is one, and zeroes are written within the chunk.
-        unsafe {
-            libc::madvise(memory.cast(), CHUNK_BYTES, libc::MADV_HUGEPAGE);
-            memory.write_bytes(0, CHUNK_BYTES);
-        }
-        chunk.store(memory.cast(), Ordering::Release);
         true
     }
+}
+
+/// A chunk of zeroes, aligned as it is long so that it can be one huge page.
+fn map_chunk() -> Option<*mut u8> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping wherever the kernel likes touches nothing that is there.
+    let memory = unsafe { libc::mmap(null_mut(), 2 * CHUNK_BYTES, protection, flags, -1, 0) };
+    if memory == libc::MAP_FAILED {
+        return None;
+    }
+    let memory = memory.cast::<u8>();
+    let before = memory.addr().next_multiple_of(CHUNK_BYTES) - memory.addr();
+    let chunk = memory.wrapping_add(before);
+    // SAFETY: the parts in front of the chunk and behind it are ours and nobody has seen them; advice is only advice.
+    unsafe {
+        if before > 0 {
+            libc::munmap(memory.cast(), before);
+        }
+        libc::munmap(chunk.wrapping_add(CHUNK_BYTES).cast(), CHUNK_BYTES - before);
+        libc::madvise(chunk.cast(), CHUNK_BYTES, libc::MADV_HUGEPAGE);
+    }
+    Some(chunk)
 }
 
 impl<T> Drop for Chunks<T> {
     fn drop(&mut self) {
         for chunk in &self.chunks {
             let chunk = chunk.load(Ordering::Acquire);
-            if let (false, Some(layout)) = (chunk.is_null(), Self::layout()) {
-                // SAFETY: allocated by `grow` with this layout; values in it need no drop.
-                unsafe { std::alloc::dealloc(chunk.cast(), layout) };
+            if !chunk.is_null() {
+                // SAFETY: mapped by `grow` with this length; values in it need no drop, and who could see them is gone.
+                unsafe { libc::munmap(chunk.cast(), CHUNK_BYTES) };
             }
         }
     }
@@ -355,7 +367,7 @@ unsafe impl Send for Lines {}
 
 impl Default for Lines {
     fn default() -> Lines {
-        Lines(Chunks::new())
+        Lines(Chunks::new(CHUNKS))
     }
 }
 
@@ -425,32 +437,34 @@ unsafe impl<T: Send + Sync> Sync for Arena<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Send for Arena<T> {}
 
+/// A place to look a block up in: its position and class, or zero.
+#[allow(unused_qualifications)] // the model checker's own would not do
+type Slot = std::sync::atomic::AtomicU32;
+
 /// An array of places to look a block up in. Chunks of it are made when first used, so a large one costs little.
 pub struct Slots<T> {
     arena: Arc<Arena<T>>,
-    chunks: Box<[std::sync::OnceLock<Box<[AtomicU32]>>]>,
+    chunks: Chunks<Slot>,
+    len: usize,
 }
 
-/// Slots in a chunk.
-const SLOTS: usize = 16_384;
-
 impl<T: Copy + Send + Sync + 'static> Slots<T> {
-    /// How many there are room for.
+    /// How many there are.
     pub fn capacity(&self) -> usize {
-        self.chunks.len() * SLOTS
+        self.len
     }
 
     #[inline(always)]
-    fn slot(&self, index: usize) -> Option<&AtomicU32> {
-        self.chunks.get(index / SLOTS)?.get().map(|chunk| &chunk[index % SLOTS])
+    fn slot(&self, index: usize) -> Option<&Slot> {
+        // SAFETY: a place in a chunk is valid, and aligned as the chunk is, until the chunks are dropped with `self`; all
+        // bit patterns are atomics, which may be shared.
+        unsafe { self.chunks.at(index).as_ref() }
     }
 
     /// Asks for the slot.
     #[inline(always)]
     pub fn prefetch(&self, index: usize) {
-        if let Some(slot) = self.slot(index) {
-            prefetch(std::ptr::from_ref(slot));
-        }
+        prefetch(self.chunks.at(index));
     }
 
     /// The block that the slot refers to, for as long as the guard is there; asks for its first two lines.
@@ -463,12 +477,15 @@ impl<T: Copy + Send + Sync + 'static> Slots<T> {
         if value == 0 {
             return None;
         }
-        let first = self.arena.chunks.at((value & POSITION) as usize);
+        let (first, len) =
+            (self.arena.chunks.at((value & POSITION) as usize), len_of(value >> POSITION_BITS));
         prefetch(first);
-        prefetch(first.cast::<u8>().wrapping_add(64));
+        if size_of::<T>() * len > 64 {
+            prefetch(first.cast::<u8>().wrapping_add(64));
+        }
         // SAFETY: the writer put a block of this class at this position before it stored the slot (release, and acquire
         // here), and writes there again only behind a grace period that the guard holds off.
-        Some(unsafe { std::slice::from_raw_parts(first, len_of(value >> POSITION_BITS)) })
+        Some(unsafe { std::slice::from_raw_parts(first, len) })
     }
 
     /// What the slot refers to, as a number: to tell whether it has changed.
@@ -492,14 +509,11 @@ pub struct Writer<T> {
 }
 
 impl<T: Copy + Send + Sync + 'static> Writer<T> {
-    /// Values to keep while others use what was replaced before memory is looked for.
-    const PATIENCE: usize = 64;
-
     /// A writer with no slots yet.
     pub fn new(domain: &Domain) -> Writer<T> {
         const { assert!(CHUNK_BYTES.is_multiple_of(size_of::<T>()) && align_of::<T>() >= 64) }
         Writer {
-            arena: Arc::new(Arena { domain: domain.clone(), chunks: Chunks::new() }),
+            arena: Arc::new(Arena { domain: domain.clone(), chunks: Chunks::new(CHUNKS) }),
             free: Vec::new(),
             // Position zero with class zero would be an empty slot.
             next: 1,
@@ -511,16 +525,13 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
 
     /// Slots for this writer's blocks.
     pub fn slots(&self, len: usize) -> Slots<T> {
-        let chunks = (0..len.div_ceil(SLOTS)).map(|_| std::sync::OnceLock::new()).collect();
-        Slots { arena: Arc::clone(&self.arena), chunks }
+        let chunks = Chunks::new(len.div_ceil(Chunks::<Slot>::LEN));
+        Slots { arena: Arc::clone(&self.arena), chunks, len }
     }
 
     /// Writes a block; `None` when it is empty, too long, or there is no memory.
     pub fn block(&mut self, values: &[T]) -> Option<Block> {
         let (class, size) = class_of(values.len())?;
-        if self.replaced.len() > Self::PATIENCE {
-            self.reclaim();
-        }
         let position = match self.free.get_mut(class as usize).and_then(Vec::pop) {
             Some(position) => position,
             None => self.extend(size)?,
@@ -555,13 +566,35 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
 
     /// Puts a block into a slot, in place of what was there. A slot that does not exist discards it.
     pub fn install(&mut self, slots: &Slots<T>, index: usize, block: Block) {
-        match slots.chunks.get(index / SLOTS).filter(|_| Arc::ptr_eq(&slots.arena, &self.arena)) {
-            Some(chunk) => {
-                let chunk = chunk.get_or_init(|| (0..SLOTS).map(|_| AtomicU32::new(0)).collect());
-                self.replace(chunk[index % SLOTS].swap(block.0, Ordering::AcqRel));
-            }
+        let ours = Arc::ptr_eq(&slots.arena, &self.arena) && index < slots.len;
+        let there = ours && slots.chunks.grow(index / Chunks::<Slot>::LEN);
+        match slots.slot(index).filter(|_| there) {
+            Some(slot) => self.replace(slot.swap(block.0, Ordering::AcqRel)),
             None => self.discard(block),
         }
+    }
+
+    /// What a block of this writer's that is in no slot holds.
+    pub fn values(&self, block: &Block) -> &[T] {
+        self.at(block.0)
+    }
+
+    /// What a slot refers to. The writer needs no guard: nobody else writes.
+    pub fn look(&self, slots: &Slots<T>, index: usize) -> Option<&[T]> {
+        let ours = Arc::ptr_eq(&slots.arena, &self.arena);
+        let value = slots.slot(index).filter(|_| ours)?.load(Ordering::Acquire);
+        (value != 0).then(|| self.at(value))
+    }
+
+    fn at(&self, block: u32) -> &[T] {
+        let (position, len) = ((block & POSITION) as usize, len_of(block >> POSITION_BITS));
+        let first = self.arena.chunks.at(position);
+        if first.is_null() || position % Chunks::<T>::LEN + len > Chunks::<T>::LEN {
+            return &[];
+        }
+        // SAFETY: within one chunk, whose values are valid from the beginning; only this writer changes them, and that
+        // takes it by `&mut`.
+        unsafe { std::slice::from_raw_parts(first, len) }
     }
 
     /// Empties a slot.
@@ -599,12 +632,18 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
         self.free[class].push(block & POSITION);
     }
 
-    /// Takes back what nobody sees any more.
-    pub fn reclaim(&mut self) {
+    /// Takes back what nobody sees any more; `gone` learns what it was.
+    pub fn reclaim(&mut self, mut gone: impl FnMut(&[T])) {
         let free: Vec<u32> = self.replaced.drain().collect();
         for block in free {
+            gone(self.at(block));
             self.give_back(block);
         }
+    }
+
+    /// How many blocks wait to be taken back.
+    pub fn waiting(&self) -> usize {
+        self.replaced.len()
     }
 
     /// Octets of the blocks in slots.

@@ -3,14 +3,15 @@
 //! A session is an *endpoint* per place that packets come in at, a block of plain data which the tables' slots refer to:
 //!
 //! ```text
-//!  slot ──► Endpoint  line 0: Entrance (which rows of the policy can match; the UE's address)
-//!                     line 1: SEID, TEID, where the state is, three entries
-//!           Endpoint  … further entries, where there are more than three PDRs
+//!  slot ──► Endpoint  SEID, TEID, where the state is, the policy, the UE's address; two entries
+//!           Endpoint  … further entries, where there are more than two PDRs
+//!  policy ► rows      which entry a packet gets, for all sessions whose rules differ in the UE's address only
 //!  state ─► cells     meters and counters (`crate::state`)
 //! ```
-//! So a packet of a session that no cache holds waits for three lines: two of the endpoint, asked for together, and one of
-//! state. Endpoints are immutable and replaced as a whole; state outlives modifications.
+//! So a packet of a session that no cache holds waits for two lines behind the slot, one of the endpoint and one of state.
+//! Endpoints are immutable and replaced as a whole; state outlives modifications.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -27,8 +28,10 @@ use crate::rcu::Ticket;
 use crate::state::{self, Cells, MAX_CELLS, NO_CELL, PER_LINE};
 use crate::tables::Tables;
 
-/// Entries of an endpoint's own.
-const INLINE: usize = 3;
+/// Entries of a line.
+const INLINE: usize = 2;
+/// No peer.
+pub(crate) const NO_PEER: u16 = 0;
 /// Marks a tag that is the position of the only entry.
 const ONLY: u32 = 1 << 31;
 /// The tag of an endpoint without rules.
@@ -36,26 +39,22 @@ const NO_RULES: u32 = u32::MAX;
 /// No QFI.
 pub const NO_QFI: u8 = 0xFF;
 
-/// One place of one session. See the module.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(128))]
-pub struct Endpoint {
-    entrance: Entrance,
-    info: Info,
-}
-
+/// One place of one session, or a further line of one. See the module.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-struct Info {
+pub struct Endpoint {
     seid: u64,
     /// First line of the state.
     state: u32,
     /// TEID, or 0.
     teid: u32,
+    /// A [`Route`].
+    tag: u32,
+    entrance: Entrance,
     entries: [Entry; INLINE],
 }
 
-const _: () = assert!(size_of::<Endpoint>() == 128);
+const _: () = assert!(size_of::<Endpoint>() == 64);
 
 /// How a look-up goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,19 +71,19 @@ impl Endpoint {
     /// Our SEID.
     #[inline]
     pub fn seid(&self) -> u64 {
-        self.info.seid
+        self.seid
     }
 
     /// TEID that packets arrive on, or 0.
     #[inline]
     pub fn teid(&self) -> u32 {
-        self.info.teid
+        self.teid
     }
 
     /// First line of the state.
     #[inline]
     pub fn state(&self) -> u32 {
-        self.info.state
+        self.state
     }
 
     /// What a look-up begins with.
@@ -96,21 +95,46 @@ impl Endpoint {
     /// How a look-up goes on.
     #[inline]
     pub fn route(&self) -> Route {
-        match self.entrance.tag() {
+        match self.tag {
             NO_RULES => Route::None,
             tag if tag & ONLY != 0 => Route::Only(tag & !ONLY),
             tag => Route::Policy(tag),
         }
     }
+
+    /// The policy that it leads to.
+    pub(crate) fn policy(&self) -> Option<u32> {
+        match self.route() {
+            Route::Policy(number) => Some(number),
+            Route::Only(_) | Route::None => None,
+        }
+    }
+}
+
+/// The numbers of the peers that a block names, as often as it does.
+pub(crate) fn peers(block: &[Endpoint]) -> impl Iterator<Item = u16> + '_ {
+    let entries = block.iter().flat_map(|endpoint| &endpoint.entries);
+    // An entry to a bridge names a data network there.
+    let tunnels = entries.filter(|entry| entry.kind() != kind::BRIDGE && entry.peer != NO_PEER);
+    tunnels.map(|entry| entry.peer)
+}
+
+/// The numbers of the policies that a block's entries redirect to, as often as they do.
+pub(crate) fn targets(block: &[Endpoint]) -> impl Iterator<Item = u32> + '_ {
+    let entries = block.iter().flat_map(|endpoint| &endpoint.entries);
+    // Only a PDR's own entry has an account, and kinds mean something else for further ones.
+    let target = |entry: &&Entry| match entry.kind() {
+        kind::REDIRECT => entry.account != NO_CELL,
+        kind::ADDRESS => entry.account == NO_CELL,
+        _ => false,
+    };
+    entries.filter(target).map(|entry| entry.teid)
 }
 
 /// The entry at a position of a block.
 #[inline(always)]
 pub fn entry(block: &[Endpoint], position: usize) -> Option<&Entry> {
-    if position < INLINE {
-        return block.first().map(|endpoint| &endpoint.info.entries[position]);
-    }
-    block.get(position / INLINE).map(|endpoint| &endpoint.info.entries[position % INLINE])
+    block.get(position / INLINE).map(|endpoint| &endpoint.entries[position % INLINE])
 }
 
 /// A PDR with its FAR and QERs, or something more about one.
@@ -119,7 +143,7 @@ pub fn entry(block: &[Endpoint], position: usize) -> Option<&Entry> {
 pub struct Entry {
     /// Remote TEID; number of the data network; most packets to buffer; URR of a gauge.
     pub teid: u32,
-    /// Number of the peer.
+    /// Number of the peer, or 0.
     pub peer: u16,
     /// Identifier of the PDR.
     pub pdr: u16,
@@ -204,7 +228,7 @@ pub mod flag {
 impl Entry {
     const NONE: Entry = Entry {
         teid: 0,
-        peer: 0,
+        peer: NO_PEER,
         pdr: 0,
         account: NO_CELL,
         meters: [NO_CELL; 2],
@@ -248,8 +272,8 @@ pub enum Policy {
 }
 
 /// What a cell of a session's state is for.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Use {
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Use {
     /// Packets of an input and a direction that are counted by these URRs.
     Account { native: bool, direction: Direction, urrs: Vec<u32> },
     /// MBR.
@@ -267,7 +291,8 @@ enum Use {
 pub(crate) struct State {
     pub first: u32,
     pub lines: u32,
-    uses: Vec<Use>,
+    /// The same list for all sessions of a policy.
+    pub uses: Arc<Vec<Use>>,
 }
 
 impl State {
@@ -276,7 +301,7 @@ impl State {
         let at = match self.uses.iter().position(|known| *known == wanted) {
             Some(at) => at,
             None => {
-                self.uses.push(wanted);
+                Arc::make_mut(&mut self.uses).push(wanted);
                 self.uses.len() - 1
             }
         };
@@ -315,18 +340,23 @@ pub(crate) enum Key64 {
 pub struct Session {
     pub(crate) seid: u64,
     pub(crate) tables: Arc<Tables>,
-    pub(crate) keys: Vec<Key64>,
+    pub(crate) keys: Box<[Key64]>,
     pub(crate) state: State,
-    /// State that was outgrown, and when nobody counts there any more.
-    pub(crate) outgrown: Vec<(Ticket, State)>,
-    /// What outgrown state had counted.
-    folded: Vec<(Vec<u32>, Direction, Totals)>,
-    pub(crate) policies: Vec<u32>,
-    pub(crate) peers: Vec<u16>,
+    /// What few sessions have.
+    past: Option<Box<Past>>,
     /// Of an Ethernet session: data network, and the station that it is there.
     pub(crate) station: Option<(u16, u32)>,
     /// Its rules have said to buffer.
     pub(crate) buffered: bool,
+}
+
+/// What a session that needed more state than it had at first counted before.
+#[derive(Default)]
+struct Past {
+    /// State that was outgrown, and when nobody counts there any more.
+    outgrown: VecDeque<(Ticket, State)>,
+    /// What outgrown state had counted.
+    folded: Vec<(Vec<u32>, Direction, Totals)>,
 }
 
 impl std::fmt::Debug for Session {
@@ -340,12 +370,9 @@ impl Session {
         Session {
             seid,
             tables,
-            keys: Vec::new(),
+            keys: Box::default(),
             state: State::default(),
-            outgrown: Vec::new(),
-            folded: Vec::new(),
-            policies: Vec::new(),
-            peers: Vec::new(),
+            past: None,
             station: None,
             buffered: false,
         }
@@ -367,8 +394,11 @@ impl Session {
     }
 
     fn sum(&self, counts: impl Fn(&[u32]) -> bool) -> (Totals, Totals) {
-        let outgrown = self.outgrown.iter().flat_map(|(_, state)| state.accounts(&self.tables));
-        let folded = self.folded.iter().map(|(urrs, direction, totals)| (&urrs[..], *direction, *totals));
+        let past = || self.past.iter();
+        let outgrown = past().flat_map(|past| &past.outgrown);
+        let outgrown = outgrown.flat_map(|(_, state)| state.accounts(&self.tables));
+        let folded = past().flat_map(|past| &past.folded);
+        let folded = folded.map(|(urrs, direction, totals)| (&urrs[..], *direction, *totals));
         let mut sums = (Totals::default(), Totals::default());
         for (urrs, direction, totals) in self.state.accounts(&self.tables).chain(outgrown).chain(folded) {
             let sum = match direction {
@@ -382,26 +412,42 @@ impl Session {
         sums
     }
 
-    /// Adds what outgrown state has counted to the rest.
-    pub(crate) fn fold(&mut self, state: &State) {
-        let tables = Arc::clone(&self.tables);
-        for (urrs, direction, totals) in state.accounts(&tables) {
-            self.folded.push((urrs.to_vec(), direction, totals));
+    /// Keeps state that was outgrown until nobody counts there any more.
+    pub(crate) fn outgrow(&mut self, ticket: Ticket, state: State) {
+        self.past.get_or_insert_default().outgrown.push_back((ticket, state));
+    }
+
+    /// Takes outgrown state that nobody counts in any more, and adds what it has counted to the rest.
+    pub(crate) fn fold(&mut self) -> Option<State> {
+        let past = self.past.as_mut()?;
+        let (_, state) = past.outgrown.pop_front_if(|(ticket, _)| self.tables.domain().passed(*ticket))?;
+        for (urrs, direction, totals) in state.accounts(&self.tables) {
+            past.folded.push((urrs.to_vec(), direction, totals));
         }
+        Some(state)
+    }
+
+    /// Takes all state, the outgrown included.
+    pub(crate) fn into_states(self) -> impl Iterator<Item = State> {
+        let past = self.past.map(|past| past.outgrown).unwrap_or_default();
+        past.into_iter().map(|(_, state)| state).chain([self.state])
     }
 
     /// Forgets URRs that are gone.
     pub(crate) fn forget_urrs(&mut self, exists: impl Fn(u32) -> bool) {
-        let outgrown = self.outgrown.iter_mut().map(|(_, state)| state);
-        outgrown.chain([&mut self.state]).for_each(|state| state.forget_urrs(&exists));
-        for (urrs, ..) in &mut self.folded {
+        self.state.forget_urrs(&exists);
+        let Some(past) = &mut self.past else { return };
+        past.outgrown.iter_mut().for_each(|(_, state)| state.forget_urrs(&exists));
+        for (urrs, ..) in &mut past.folded {
             urrs.retain(|id| exists(*id));
         }
     }
 
-    /// Whether both have packets without tunnel looked up in the same rows of memory.
+    /// Whether both have packets looked up in the same rows of memory; for tests.
+    #[doc(hidden)]
     pub fn shares_rules(&self, other: &Session) -> bool {
-        self.policies.iter().any(|policy| other.policies.contains(policy))
+        let theirs = other.tables.policies_of(&other.keys);
+        self.tables.policies_of(&self.keys).iter().any(|policy| theirs.contains(policy))
     }
 
     /// Counts a packet in the first account of a direction that has URRs, as a worker would; for tests of reports.
@@ -440,14 +486,18 @@ pub(crate) struct Assembly<'a> {
 impl Assembly<'_> {
     /// The entries that the rules of a place lead to, and the rules with the positions of these as values.
     pub fn entries(&mut self, place: Place, rules: &[Rule]) -> Result<(Vec<Entry>, Vec<Rule>), PlanError> {
-        let mut used: Vec<u32> = Vec::new();
+        // The position of each PDR's entry.
+        let mut positions = vec![u32::MAX; self.plan.pdrs.len()];
+        let mut used: Vec<u32> = Vec::with_capacity(self.plan.pdrs.len());
         let mut mapped = Vec::with_capacity(rules.len());
         for rule in rules {
-            let position = used.iter().position(|value| *value == rule.value).unwrap_or_else(|| {
+            let position = positions.get_mut(rule.value as usize);
+            let position = position.ok_or(PlanError::Invalid("a rule without PDR"))?;
+            if *position == u32::MAX {
+                *position = used.len() as u32;
                 used.push(rule.value);
-                used.len() - 1
-            });
-            mapped.push(Rule { value: position as u32, ..*rule });
+            }
+            mapped.push(Rule { value: *position, ..*rule });
         }
         let mut entries = Vec::with_capacity(used.len());
         let mut further = Vec::new();
@@ -737,7 +787,12 @@ impl State {
 
     /// Forgets URRs that are gone: what comes under their identifiers later is another's.
     pub fn forget_urrs(&mut self, exists: impl Fn(u32) -> bool) {
-        for used in &mut self.uses {
+        let gone =
+            |used: &Use| matches!(used, Use::Account { urrs, .. } if !urrs.iter().all(|id| exists(*id)));
+        if !self.uses.iter().any(gone) {
+            return;
+        }
+        for used in Arc::make_mut(&mut self.uses) {
             if let Use::Account { urrs, .. } = used {
                 urrs.retain(|id| exists(*id));
             }
@@ -755,19 +810,19 @@ pub(crate) fn assemble(
     seid: u64,
     teid: u32,
     state: u32,
-    mut entrance: Entrance,
+    entrance: Entrance,
     route: Route,
     entries: &[Entry],
 ) -> Vec<Endpoint> {
-    entrance.set_tag(match route {
+    let tag = match route {
         Route::Only(position) => ONLY | position,
         Route::Policy(policy) => policy,
         Route::None => NO_RULES,
-    });
-    let info = Info { seid, state, teid, entries: [Entry::NONE; INLINE] };
-    let mut block = vec![Endpoint { entrance, info }; entries.len().div_ceil(INLINE).max(1)];
+    };
+    let line = Endpoint { seid, state, teid, tag, entrance, entries: [Entry::NONE; INLINE] };
+    let mut block = vec![line; entries.len().div_ceil(INLINE).max(1)];
     for (at, entry) in entries.iter().enumerate() {
-        block[at / INLINE].info.entries[at % INLINE] = *entry;
+        block[at / INLINE].entries[at % INLINE] = *entry;
     }
     block
 }
@@ -783,7 +838,7 @@ impl Policy {
     #[inline]
     pub fn classify_one(&self, entrance: &Entrance, key: &Key) -> Option<u32> {
         match self {
-            Policy::Rows(rows) => entrance.finish(rows, key, entrance.begin(rows, key)),
+            Policy::Rows(rows) => rows.finish(key, rows.begin(entrance, key)),
             Policy::Classifier(classifier) => {
                 let mut verdict = [None];
                 classifier.classify(std::slice::from_ref(key), &mut verdict);

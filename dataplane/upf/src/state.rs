@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use telemetry::worker::Totals;
 
-use crate::rcu::Lines;
+use crate::rcu::{Line, Lines};
 
 /// Cells of a cache line.
 pub const PER_LINE: usize = 4;
@@ -38,7 +38,9 @@ pub enum Writers {
 #[derive(Clone, Copy)]
 pub struct Cells<'a> {
     lines: &'a Lines,
-    first: u32,
+    number: u32,
+    /// The first line, which mostly is all.
+    first: Option<&'a Line>,
 }
 
 /// What a packet did to a gauge.
@@ -56,12 +58,15 @@ impl<'a> Cells<'a> {
     /// The cells that begin in line `first`.
     #[inline(always)]
     pub fn new(lines: &'a Lines, first: u32) -> Cells<'a> {
-        Cells { lines, first }
+        Cells { lines, number: first, first: lines.get(first) }
     }
 
     #[inline(always)]
     fn cell(self, cell: u8) -> Option<(&'a AtomicU64, &'a AtomicU64)> {
-        let line = self.lines.get(self.first + u32::from(cell) / PER_LINE as u32)?;
+        let line = match u32::from(cell) / PER_LINE as u32 {
+            0 => self.first,
+            further => self.lines.get(self.number + further),
+        }?;
         let at = usize::from(cell) % PER_LINE * 2;
         Some((&line[at], &line[at + 1]))
     }

@@ -13,8 +13,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use classifier::session::{Entrance, Interner, MAX_RULES, Rows};
-use classifier::{Backend, Filter, Prefix, Rule, Side};
+use classifier::Rule;
 
 use crate::bridge::{self, Bridge};
 use crate::config::Config;
@@ -22,8 +21,9 @@ pub use crate::mailbox::{Command, Mailbox};
 use crate::pipeline::translate::{self, Translations};
 use crate::plan::{Action, Kind, Place, Plan, PlanError};
 use crate::rcu::{Bin, Block, Cell, Domain, Guard, Lines, Queue, Slots, Ticket};
+use crate::references::References;
 use crate::routes::{Network, Routes};
-use crate::session::{self, Assembly, Endpoint, Key64, Policy, Route, Session, State};
+use crate::session::{self, Assembly, Endpoint, Key64, Policy, Session, State, Use};
 use crate::state::{Cells, PER_LINE};
 
 /// Bits of an allocated TEID that are the index; the others are a generation, so that a tunnel that is gone
@@ -35,11 +35,11 @@ const SHARDS: usize = 256;
 /// Keys that do not index an array, at most.
 const SPARSE: usize = 1 << 20;
 /// Policies, at most, and how many are in a chunk.
-const POLICIES: usize = 1 << 20;
-const POLICY_CHUNK: usize = 1024;
+pub(crate) const POLICIES: usize = 1 << 20;
+pub(crate) const POLICY_CHUNK: usize = 1024;
 /// Peers, at most, and how many are in a chunk.
-const PEERS: usize = 1 << 16;
-const PEER_CHUNK: usize = 256;
+pub(crate) const PEERS: usize = 1 << 16;
+pub(crate) const PEER_CHUNK: usize = 256;
 /// Ethernet sessions in data networks, at most: what goes to all of a network is sent that often.
 pub const STATIONS: u32 = 8192;
 /// Most lines of a session's state.
@@ -107,7 +107,7 @@ struct PoolV4 {
 pub type Found<'t> = (&'t Slots<Endpoint>, usize);
 
 /// An array whose chunks are made when first used.
-type Chunked<T> = Box<[OnceLock<Box<[T]>>]>;
+pub(crate) type Chunked<T> = Box<[OnceLock<Box<[T]>>]>;
 /// A place with its entries and rules, assembled.
 type Assembled = (Place, Vec<session::Entry>, Vec<Rule>);
 
@@ -128,8 +128,8 @@ pub struct Tables {
     bridges: Vec<Option<Bridge>>,
     /// Framed routes: slots among the sparse ones.
     routes: Cell<Routes<u32>>,
-    policies: Chunked<Cell<Policy>>,
-    peers: Chunked<[AtomicU64; 4]>,
+    pub(crate) policies: Chunked<Cell<Policy>>,
+    pub(crate) peers: Chunked<[AtomicU64; 4]>,
     /// Flows that are redirected to an address.
     pub translations: Translations,
     mailboxes: std::sync::Mutex<Vec<std::sync::Weak<Mailbox>>>,
@@ -246,6 +246,34 @@ impl Tables {
         Some((&self.sparse, slot.or_else(|| self.routed(guard, address.into()))?))
     }
 
+    /// The endpoint of an address whose own slot is empty: that of the longest prefix it is in.
+    #[cold]
+    pub fn routed_to<'g>(&'g self, guard: &'g Guard<'_>, address: IpAddr) -> Option<&'g [Endpoint]> {
+        self.sparse.load(guard, self.routed(guard, address)?)
+    }
+
+    /// The endpoint that packets to an address find.
+    fn endpoint_of_ue<'g>(&'g self, guard: &'g Guard<'_>, address: IpAddr) -> Option<&'g [Endpoint]> {
+        let place = self.place_of_ue(guard, address);
+        let own = place.and_then(|(slots, index)| slots.load(guard, index));
+        own.or_else(|| self.routed_to(guard, address))
+    }
+
+    /// The numbers of the policies that what is published under these keys is looked up in.
+    pub(crate) fn policies_of(&self, keys: &[Key64]) -> Vec<u32> {
+        let mut reader = self.domain.reader();
+        let guard = reader.enter();
+        let block = |key: &Key64| match key {
+            Key64::Teid(teid) => {
+                let (slots, index) = self.place_of_teid(*teid);
+                slots.load(&guard, index)
+            }
+            Key64::Ue(address) | Key64::Route(address, _) => self.endpoint_of_ue(&guard, *address),
+            Key64::Station(station) => self.stations.load(&guard, *station as usize),
+        };
+        keys.iter().filter_map(block).filter_map(|block| block.first()?.policy()).collect()
+    }
+
     fn place_of_ue(&self, guard: &Guard<'_>, address: IpAddr) -> Option<Found<'_>> {
         match address {
             IpAddr::V4(address) => self.place_of_v4(guard, address.to_bits()),
@@ -295,8 +323,7 @@ impl Tables {
     pub fn owner_of_ue(&self, address: IpAddr) -> Option<u64> {
         let mut reader = self.domain.reader();
         let guard = reader.enter();
-        let (slots, index) = self.place_of_ue(&guard, address)?;
-        slots.load(&guard, index).map(|block| block[0].seid())
+        self.endpoint_of_ue(&guard, address).map(|block| block[0].seid())
     }
 
     /// Which version of a session packets to a UE address find, to tell whether it has been replaced; for tests.
@@ -366,11 +393,14 @@ impl StateSpace {
 /// What is used again once no worker sees it any more.
 enum Used {
     State(u32, u32),
-    Policy(u32),
-    Peer(u16),
     Sparse(u32),
     Station(u32),
 }
+
+/// Endpoints that may wait for workers before memory is looked for.
+const PATIENCE: usize = 64;
+/// Lists of uses that are known at least before those that nobody has any more are looked for.
+const KNOWN_USES: usize = 64;
 
 /// The writer's side of the tables: allocation of TEIDs, ownership, publication.
 pub struct Writer {
@@ -383,17 +413,14 @@ pub struct Writer {
     next_index: u32,
     max_tunnels: u32,
     generation: u32,
-    allocated: HashSet<u32>,
+    /// The TEID that each index is allocated under, or 0.
+    allocated: Vec<u32>,
     assigned: HashSet<u32>,
-    backend: Backend,
-    /// Lets sessions with the same policy share their compiled rules.
-    interner: Interner,
-    /// Numbers of shared policies, and how many endpoints use them.
-    known: HashMap<usize, u32>,
-    policies: HashMap<u32, (usize, u32)>,
-    free_policies: Vec<u32>,
-    next_policy: u32,
-    peers: PeerNumbers,
+    references: References,
+    uses: HashSet<Arc<Vec<Use>>>,
+    uses_limit: usize,
+    /// The list that was asked for last, mostly the next one as well.
+    last_uses: Arc<Vec<Use>>,
     states: StateSpace,
     sparse: HashMap<(u8, u128), u32>,
     routes: HashMap<Network, u32>,
@@ -405,50 +432,9 @@ pub struct Writer {
 
 impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer").field("allocated", &self.allocated.len()).finish()
-    }
-}
-
-/// Numbers of peers and how many entries use them.
-struct PeerNumbers {
-    tables: Arc<Tables>,
-    numbers: HashMap<SocketAddr, (u16, u32)>,
-    by_number: HashMap<u16, SocketAddr>,
-    free: Vec<u16>,
-    next: u32,
-    /// Taken for the session at hand.
-    taken: Vec<u16>,
-}
-
-impl session::Peers for PeerNumbers {
-    fn number(&mut self, peer: SocketAddr) -> Result<u16, PlanError> {
-        if let Some((number, users)) = self.numbers.get_mut(&peer) {
-            *users += 1;
-            self.taken.push(*number);
-            return Ok(*number);
-        }
-        let number = match self.free.pop() {
-            Some(number) => number,
-            None if (self.next as usize) < PEERS => {
-                self.next += 1;
-                (self.next - 1) as u16
-            }
-            None => return Err(PlanError::Full("peers")),
-        };
-        let chunk = self.tables.peers[usize::from(number) / PEER_CHUNK]
-            .get_or_init(|| (0..PEER_CHUNK).map(|_| Default::default()).collect());
-        let [kind, high, low, _] = &chunk[usize::from(number) % PEER_CHUNK];
-        let (family, bits) = match peer.ip() {
-            IpAddr::V4(address) => (4, u128::from(address.to_bits())),
-            IpAddr::V6(address) => (6, address.to_bits()),
-        };
-        high.store((bits >> 64) as u64, Ordering::Relaxed);
-        low.store(bits as u64, Ordering::Relaxed);
-        kind.store(family << 16 | u64::from(peer.port()), Ordering::Release);
-        self.numbers.insert(peer, (number, 1));
-        self.by_number.insert(number, peer);
-        self.taken.push(number);
-        Ok(number)
+        f.debug_struct("Writer")
+            .field("allocated", &(self.next_index as usize - 1 - self.free.len()))
+            .finish()
     }
 }
 
@@ -456,8 +442,6 @@ impl session::Peers for PeerNumbers {
 struct Prepared {
     blocks: Vec<(Key64, Block)>,
     state: State,
-    policies: Vec<u32>,
-    peers: Vec<u16>,
 }
 
 impl Writer {
@@ -475,22 +459,12 @@ impl Writer {
             next_index: 1,
             max_tunnels: config.max_tunnels,
             generation: seed,
-            allocated: HashSet::new(),
+            allocated: Vec::new(),
             assigned: HashSet::new(),
-            backend: config.classifier,
-            interner: Interner::new(),
-            known: HashMap::new(),
-            policies: HashMap::new(),
-            free_policies: Vec::new(),
-            next_policy: 0,
-            peers: PeerNumbers {
-                tables: Arc::clone(&tables),
-                numbers: HashMap::new(),
-                by_number: HashMap::new(),
-                free: Vec::new(),
-                next: 0,
-                taken: Vec::new(),
-            },
+            references: References::new(Arc::clone(&tables), config.classifier),
+            uses: HashSet::new(),
+            uses_limit: KNOWN_USES,
+            last_uses: Arc::default(),
             states: StateSpace::default(),
             sparse: HashMap::new(),
             routes: HashMap::new(),
@@ -515,7 +489,10 @@ impl Writer {
             self.generation = self.generation.wrapping_add(1);
             let teid = (self.generation << TEID_INDEX_BITS) | index;
             if !self.assigned.contains(&teid) {
-                self.allocated.insert(teid);
+                if self.allocated.len() <= index as usize {
+                    self.allocated.resize(index as usize + 1, 0);
+                }
+                self.allocated[index as usize] = teid;
                 return Some(teid);
             }
         }
@@ -523,17 +500,22 @@ impl Writer {
         None
     }
 
+    fn is_allocated(&self, teid: u32) -> bool {
+        // Index 0 is never given out, so no TEID that is allocated is 0.
+        teid != 0 && self.allocated.get((teid & INDEX_MASK) as usize) == Some(&teid)
+    }
+
     /// Takes a TEID that the CP function chose; `false` when it is in use.
     pub fn assign(&mut self, teid: u32) -> bool {
-        teid != 0 && !self.allocated.contains(&teid) && self.assigned.insert(teid)
+        teid != 0 && !self.is_allocated(teid) && self.assigned.insert(teid)
     }
 
     /// Gives a TEID back and stops packets from finding it.
     pub fn release(&mut self, teid: u32) {
-        if self.allocated.remove(&teid) {
-            let tables = Arc::clone(&self.tables);
-            let (slots, index) = tables.place_of_teid(teid);
+        if self.is_allocated(teid) {
+            let (slots, index) = self.tables.place_of_teid(teid);
             self.arena.clear(slots, index);
+            self.allocated[index] = 0;
             self.free.push_back(teid & INDEX_MASK);
         } else if self.assigned.remove(&teid) {
             self.clear_sparse(0, teid.into());
@@ -582,11 +564,9 @@ impl Writer {
         if session.buffered {
             self.discard(session.seid);
         }
-        let outgrown = std::mem::take(&mut session.outgrown);
-        for state in outgrown.into_iter().map(|(_, state)| state).chain([session.state]) {
+        for state in session.into_states() {
             self.queue.push(Used::State(state.first, state.lines));
         }
-        self.give_up(session.policies, session.peers);
         self.reclaim();
     }
 
@@ -607,7 +587,13 @@ impl Writer {
 
     /// The SEID of the session that owns a UE address now.
     pub fn owner_of_ue(&self, address: IpAddr) -> Option<u64> {
-        self.tables.owner_of_ue(address)
+        let sparse = || {
+            let slot = self.sparse.get(&sparse_key(address))?;
+            Some((&self.tables.sparse, *slot as usize))
+        };
+        let place = self.tables.pool_place(address).or_else(sparse);
+        let own = place.and_then(|(slots, index)| self.arena.look(slots, index)).map(|block| block[0].seid());
+        own.or_else(|| if self.routes.is_empty() { None } else { self.tables.owner_of_ue(address) })
     }
 
     /// Octets of all endpoints that are published.
@@ -622,46 +608,52 @@ impl Writer {
         plan: &Plan,
         station: Option<u32>,
     ) -> Result<Prepared, PlanError> {
-        self.peers.taken.clear();
-        let mut state = session.state.clone();
-        state.forget_urrs(|id| plan.urrs.iter().any(|urr| urr.id == id));
-        let known = state.cells();
-        let targets = self.targets(plan)?;
-        let numbers = || targets.iter().map(|(_, number)| *number).collect();
-        let places = match self.assemble(plan, &mut state, &targets, station) {
-            Ok(places) => places,
-            Err(error) => {
-                let peers = std::mem::take(&mut self.peers.taken);
-                self.give_up(numbers(), peers);
-                return Err(error);
-            }
-        };
-        let mut prepared = Prepared {
-            blocks: Vec::new(),
-            state,
-            policies: numbers(),
-            peers: std::mem::take(&mut self.peers.taken),
-        };
-        let result = self.place_state(session, &mut prepared.state, known);
-        let result =
-            result.and_then(|known| self.write(plan, station, places, &mut prepared).map(|()| known));
+        let exists = |id| plan.urrs.iter().any(|urr| urr.id == id);
+        let mut prepared = Prepared { blocks: Vec::new(), state: session.state.clone() };
+        prepared.state.forget_urrs(exists);
+        let known = prepared.state.cells();
+        let result = self.assemble(plan, &mut prepared.state, station).and_then(|places| {
+            let known = self.place_state(session, &mut prepared.state, known)?;
+            self.write(plan, station, places, &mut prepared)?;
+            Ok(known)
+        });
+        self.references.settle();
         let known = match result {
             Ok(known) => known,
             Err(error) => {
                 for (_, block) in prepared.blocks {
+                    self.references.forget(self.arena.values(&block));
                     self.arena.discard(block);
                 }
-                if prepared.state.first != session.state.first || session.state.lines == 0 {
+                if prepared.state.lines > 0 && prepared.state.first != session.state.first {
                     self.queue.push(Used::State(prepared.state.first, prepared.state.lines));
                 }
-                self.give_up(prepared.policies, prepared.peers);
                 return Err(error);
             }
         };
+        self.share_uses(&mut prepared.state);
         // Rates and marks stand in lines that workers read already: behind all that can fail.
         prepared.state.apply(plan, session, known);
-        session.forget_urrs(|id| plan.urrs.iter().any(|urr| urr.id == id));
+        session.forget_urrs(exists);
         Ok(prepared)
+    }
+
+    /// Lets sessions with the same uses share the list of these.
+    fn share_uses(&mut self, state: &mut State) {
+        if state.uses != self.last_uses {
+            match self.uses.get(&state.uses) {
+                Some(known) => self.last_uses = Arc::clone(known),
+                None => {
+                    self.uses.insert(Arc::clone(&state.uses));
+                    self.last_uses = Arc::clone(&state.uses);
+                }
+            }
+        }
+        state.uses = Arc::clone(&self.last_uses);
+        if self.uses.len() > self.uses_limit {
+            self.uses.retain(|uses| Arc::strong_count(uses) > 1);
+            self.uses_limit = KNOWN_USES.max(2 * self.uses.len());
+        }
     }
 
     /// Entries and rules of all places.
@@ -669,10 +661,10 @@ impl Writer {
         &mut self,
         plan: &Plan,
         state: &mut State,
-        targets: &[(u16, u32)],
         station: Option<u32>,
     ) -> Result<Vec<Assembled>, PlanError> {
-        let mut assembly = Assembly { plan, state, peers: &mut self.peers, targets, station };
+        let targets = self.references.targets(plan)?;
+        let mut assembly = Assembly { plan, state, peers: &mut self.references, targets: &targets, station };
         let mut places = Vec::with_capacity(plan.arrivals.len());
         for arrival in &plan.arrivals {
             let (entries, rules) = assembly.entries(arrival.place, &arrival.rules)?;
@@ -708,7 +700,7 @@ impl Writer {
         prepared: &mut Prepared,
     ) -> Result<(), PlanError> {
         for (place, entries, rules) in places {
-            let (entrance, route) = self.compile(plan, &rules, prepared)?;
+            let (entrance, route) = self.references.compile(plan, &rules)?;
             let (teid, keys) = match place {
                 Place::Tunnel(teid) => (teid, vec![Key64::Teid(teid)]),
                 Place::Native if plan.kind == Kind::Ethernet => {
@@ -719,93 +711,25 @@ impl Writer {
             let block = session::assemble(plan.seid, teid, prepared.state.first, entrance, route, &entries);
             for key in keys {
                 let block = self.arena.block(&block).ok_or(PlanError::Full("rules"))?;
+                self.references.refer(self.arena.values(&block));
                 prepared.blocks.push((key, block));
             }
         }
+        let new = |key: &Key64| match key {
+            Key64::Teid(teid) => !self.is_allocated(*teid) && !self.sparse.contains_key(&(0, (*teid).into())),
+            Key64::Ue(address) => {
+                self.tables.pool_place(*address).is_none() && !self.sparse.contains_key(&sparse_key(*address))
+            }
+            Key64::Station(_) => false,
+            Key64::Route(address, length) => {
+                Network::new(*address, *length).is_ok_and(|network| !self.routes.contains_key(&network))
+            }
+        };
+        let needed = prepared.blocks.iter().filter(|(key, _)| new(key)).count();
+        if needed > self.free_sparse.len() + (SPARSE - self.next_sparse as usize) {
+            return Err(PlanError::Full("addresses and TEIDs that are not the UPF's own"));
+        }
         Ok(())
-    }
-
-    /// Compiles the rules of a place.
-    fn compile(
-        &mut self,
-        plan: &Plan,
-        rules: &[Rule],
-        prepared: &mut Prepared,
-    ) -> Result<(Entrance, Route), PlanError> {
-        if rules.is_empty() {
-            return Ok((Entrance::NONE, Route::None));
-        }
-        if plan.kind == Kind::Ethernet {
-            let mut classifier = self.backend.build();
-            classifier.insert_all(rules).map_err(|_| PlanError::Invalid("two rules with one id"))?;
-            let policy = self.add(Policy::Frames(classifier), None)?;
-            prepared.policies.push(policy);
-            return Ok((Entrance::NONE, Route::Policy(policy)));
-        }
-        if let Some(position) = session::only(rules) {
-            return Ok((Entrance::NONE, Route::Only(position)));
-        }
-        let few = self.backend == Backend::Auto && rules.len() <= MAX_RULES;
-        let program = few.then(|| self.interner.compile(rules).ok()).flatten();
-        let (entrance, policy) = match program {
-            Some(program) => {
-                let (entrance, rows) = program.into_parts();
-                (entrance, self.share(rows)?)
-            }
-            None => {
-                let mut classifier = self.backend.build();
-                classifier.insert_all(rules).map_err(|_| PlanError::Invalid("two rules with one id"))?;
-                (self.entrance_of(plan), self.add(Policy::Classifier(classifier), None)?)
-            }
-        };
-        prepared.policies.push(policy);
-        Ok((entrance, Route::Policy(policy)))
-    }
-
-    /// An entrance that knows the UE's address only: to tell why nothing matched.
-    fn entrance_of(&mut self, plan: &Plan) -> Entrance {
-        let v4 = plan.ue.ipv4.first().map(|address| Prefix::host((*address).into()));
-        let v6 = plan.ue.ipv6.first().and_then(|(prefix, len)| Prefix::new((*prefix).into(), *len).ok());
-        let rule = |(id, prefix)| Rule {
-            id,
-            precedence: 0,
-            value: 0,
-            filter: Filter { ue: Some((Side::Source, prefix)), ..Filter::default() },
-        };
-        let rules: Vec<Rule> = (0..).zip(v4.into_iter().chain(v6)).map(rule).collect();
-        self.interner.compile(&rules).map_or(Entrance::NONE, |program| program.into_parts().0)
-    }
-
-    /// The number of rows that others may use as well.
-    fn share(&mut self, rows: Rows) -> Result<u32, PlanError> {
-        let id = rows.id();
-        if let Some(number) = self.known.get(&id)
-            && let Some((_, users)) = self.policies.get_mut(number)
-        {
-            *users += 1;
-            return Ok(*number);
-        }
-        self.add(Policy::Rows(rows), Some(id))
-    }
-
-    fn add(&mut self, policy: Policy, id: Option<usize>) -> Result<u32, PlanError> {
-        let number = match self.free_policies.pop() {
-            Some(number) => number,
-            None if (self.next_policy as usize) < POLICIES => {
-                self.next_policy += 1;
-                self.next_policy - 1
-            }
-            None => return Err(PlanError::Full("policies")),
-        };
-        let domain = &self.tables.domain;
-        let chunk = self.tables.policies[number as usize / POLICY_CHUNK]
-            .get_or_init(|| (0..POLICY_CHUNK).map(|_| Cell::new(domain)).collect());
-        chunk[number as usize % POLICY_CHUNK].store(Some(Box::new(policy)), &mut self.bin);
-        if let Some(id) = id {
-            self.known.insert(id, number);
-        }
-        self.policies.insert(number, (id.unwrap_or(0), 1));
-        Ok(number)
     }
 
     /// Puts the blocks into their slots and takes away what the session does not have any more.
@@ -815,51 +739,32 @@ impl Writer {
             self.publish(&key, block);
             keys.push(key);
         }
-        let old = std::mem::replace(&mut session.keys, keys);
+        let old = std::mem::replace(&mut session.keys, keys.into());
         for key in old.iter().filter(|key| !session.keys.contains(key)) {
             self.withdraw(key, session.seid);
         }
         let old = std::mem::replace(&mut session.state, prepared.state);
         if old.lines > 0 && old.first != session.state.first {
-            session.outgrown.push((self.tables.domain.ticket(), old));
+            session.outgrow(self.tables.domain.ticket(), old);
         }
-        while let Some((ticket, _)) = session.outgrown.first() {
-            if !self.tables.domain.passed(*ticket) {
-                break;
-            }
-            let (_, state) = session.outgrown.remove(0);
-            session.fold(&state);
+        while let Some(state) = session.fold() {
             self.queue.push(Used::State(state.first, state.lines));
         }
-        let policies = std::mem::replace(&mut session.policies, prepared.policies);
-        let peers = std::mem::replace(&mut session.peers, prepared.peers);
-        self.give_up(policies, peers);
     }
 
     fn publish(&mut self, key: &Key64, block: Block) {
         let tables = Arc::clone(&self.tables);
         let (kind, sparse) = match key {
-            Key64::Teid(teid) if self.allocated.contains(teid) => {
+            Key64::Teid(teid) if self.is_allocated(*teid) => {
                 let (slots, index) = tables.place_of_teid(*teid);
                 return self.arena.install(slots, index, block);
             }
             Key64::Teid(teid) => (0, u128::from(*teid)),
-            Key64::Ue(IpAddr::V4(address)) => {
-                let bits = address.to_bits();
-                let pool = tables.pools_v4.iter().find(|pool| bits >= pool.base && bits <= pool.last);
-                if let Some(pool) = pool {
-                    return self.arena.install(&pool.slots, (bits - pool.base) as usize, block);
+            Key64::Ue(address) => {
+                if let Some((slots, index)) = tables.pool_place(*address) {
+                    return self.arena.install(slots, index, block);
                 }
-                (4, u128::from(bits))
-            }
-            Key64::Ue(IpAddr::V6(address)) => {
-                let key = prefix64(*address);
-                let found =
-                    tables.pools_v6.iter().find_map(|pool| pool.index(key).map(|index| (pool, index)));
-                if let Some((pool, index)) = found {
-                    return self.arena.install(&pool.slots, index, block);
-                }
-                (6, key)
+                sparse_key(*address)
             }
             Key64::Route(address, length) => return self.publish_route(*address, *length, block),
             Key64::Station(station) => {
@@ -892,23 +797,19 @@ impl Writer {
         let tables = Arc::clone(&self.tables);
         match key {
             Key64::Teid(teid) => self.release(*teid),
-            Key64::Ue(address) if tables.owner_of_ue(*address) == Some(seid) => {
-                let (kind, sparse) = match address {
-                    IpAddr::V4(address) => (4, u128::from(address.to_bits())),
-                    IpAddr::V6(address) => (6, prefix64(*address)),
-                };
-                if self.sparse.contains_key(&(kind, sparse)) {
-                    return self.clear_sparse(kind, sparse);
-                }
-                let place = {
-                    let guard = self.reader.enter();
-                    tables.place_of_ue(&guard, *address)
-                };
-                if let Some((slots, index)) = place {
-                    self.arena.clear(slots, index);
+            Key64::Ue(address) => {
+                let (kind, key) = sparse_key(*address);
+                if let Some((slots, index)) = tables.pool_place(*address) {
+                    if self.arena.look(slots, index).is_some_and(|block| block[0].seid() == seid) {
+                        self.arena.clear(slots, index);
+                    }
+                } else if let Some(slot) = self.sparse.get(&(kind, key))
+                    && let Some(block) = self.arena.look(&tables.sparse, *slot as usize)
+                    && block[0].seid() == seid
+                {
+                    self.clear_sparse(kind, key);
                 }
             }
-            Key64::Ue(_) => {}
             Key64::Route(address, length) => self.withdraw_route(*address, *length, seid),
             Key64::Station(station) => self.arena.clear(&tables.stations, *station as usize),
         }
@@ -924,45 +825,17 @@ impl Writer {
         self.queue.push(Used::Sparse(slot));
     }
 
-    /// Notes that a session does not use these policies and peers any more.
-    fn give_up(&mut self, policies: Vec<u32>, peers: Vec<u16>) {
-        for number in policies {
-            let Some((id, users)) = self.policies.get_mut(&number) else { continue };
-            *users -= 1;
-            if *users == 0 {
-                if self.known.get(id) == Some(&number) {
-                    self.known.remove(id);
-                }
-                self.policies.remove(&number);
-                self.queue.push(Used::Policy(number));
-            }
-        }
-        for number in peers {
-            let Some(peer) = self.peers.by_number.get(&number) else { continue };
-            let Some((_, users)) = self.peers.numbers.get_mut(peer) else { continue };
-            *users -= 1;
-            if *users == 0 {
-                self.peers.numbers.remove(peer);
-                self.peers.by_number.remove(&number);
-                self.queue.push(Used::Peer(number));
-            }
-        }
-    }
-
     /// Makes free what no worker sees any more.
     fn reclaim(&mut self) {
         self.bin.empty();
+        self.references.empty();
+        if self.arena.waiting() > PATIENCE {
+            self.arena.reclaim(|block| self.references.forget(block));
+        }
         for used in self.queue.drain().collect::<Vec<_>>() {
             match used {
                 Used::State(_, 0) => {}
                 Used::State(first, lines) => self.states.free.entry(lines).or_default().push(first),
-                Used::Policy(number) => {
-                    if let Some(chunk) = self.tables.policies[number as usize / POLICY_CHUNK].get() {
-                        chunk[number as usize % POLICY_CHUNK].store(None, &mut self.bin);
-                    }
-                    self.free_policies.push(number);
-                }
-                Used::Peer(number) => self.peers.free.push(number),
                 Used::Sparse(slot) => self.free_sparse.push(slot),
                 Used::Station(station) => {
                     // A worker may have learnt an address there after it was left.
@@ -976,7 +849,30 @@ impl Writer {
     }
 }
 
+/// The key of an address that no pool has, with its kind.
+fn sparse_key(address: IpAddr) -> (u8, u128) {
+    match address {
+        IpAddr::V4(address) => (4, u128::from(address.to_bits())),
+        IpAddr::V6(address) => (6, prefix64(address)),
+    }
+}
+
 impl Tables {
+    /// The slot of an address that is in a pool.
+    fn pool_place(&self, address: IpAddr) -> Option<Found<'_>> {
+        match address {
+            IpAddr::V4(address) => {
+                let bits = address.to_bits();
+                let pool = self.pools_v4.iter().find(|pool| bits >= pool.base && bits <= pool.last)?;
+                Some((&pool.slots, (bits - pool.base) as usize))
+            }
+            IpAddr::V6(address) => {
+                let key = prefix64(address);
+                self.pools_v6.iter().find_map(|pool| Some((&pool.slots, pool.index(key)?)))
+            }
+        }
+    }
+
     fn sparse_map(&self, kind: u8) -> &Sparse {
         match kind {
             0 => &self.sparse_teids,
@@ -988,6 +884,8 @@ impl Tables {
 
 #[cfg(test)]
 mod tests {
+    use classifier::Filter;
+
     use super::*;
     use crate::plan::{Arrival, UeAddresses};
 
@@ -1015,6 +913,123 @@ mod tests {
         writer.remove(wide);
         writer.remove(six);
         assert_eq!((found(), writer.memory_bytes()), ([None; 4], 0));
+    }
+
+    fn tables(pools: &str, classifier: &str) -> (Arc<Tables>, Writer) {
+        let text = format!(
+            r#"{{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "classifier": "{classifier}",
+                "dnn": [{{"name": "internet", "tun": "gw0", "ue_pool": {{{pools}}}}}]}}"#
+        );
+        let config: Config = serde_json::from_str(&text).unwrap();
+        let tables = Arc::new(Tables::new(&config));
+        let writer = Writer::new(Arc::clone(&tables), &config, 1);
+        (tables, writer)
+    }
+
+    fn native(seid: u64, native: UeAddresses) -> Plan {
+        let arrivals = vec![Arrival { place: Place::Native, rules: Vec::new() }];
+        Plan { seid, native, arrivals, ..Plan::default() }
+    }
+
+    #[test]
+    fn ipv6_prefixes_find_the_session_by_their_whole_length_inside_a_pool_and_outside() {
+        let (tables, mut writer) = tables(r#""ipv6": "fd00:45::/48""#, "auto");
+        let plan = |seid, prefix: &str, length| {
+            let ipv6 = vec![(prefix.parse().unwrap(), length)];
+            native(seid, UeAddresses { ipv6, ..UeAddresses::default() })
+        };
+        let plans = [
+            plan(1, "fd00:45:0:100::", 56),
+            plan(2, "fd00:45:0:180::", 64),
+            plan(3, "fd00:45:0:200::7", 128),
+            plan(4, "fd00:46::", 60),
+        ];
+        let sessions = plans.map(|plan| writer.establish(&plan).unwrap());
+        let owner = |address: &str| tables.owner_of_ue(address.parse().unwrap());
+        for (address, seid) in [
+            ("fd00:45:0:100::1", Some(1)),
+            ("fd00:45:0:1ff:5::", Some(1)),
+            ("fd00:45:0:180::1", Some(2)),
+            ("fd00:45:0:200::7", Some(3)),
+            ("fd00:45:0:200::8", None),
+            ("fd00:46:0:f::1", Some(4)),
+            ("fd00:46:0:10::1", None),
+        ] {
+            assert_eq!(owner(address), seid, "{address}");
+            assert_eq!(writer.owner_of_ue(address.parse().unwrap()), seid, "{address}");
+        }
+        sessions.into_iter().for_each(|session| writer.remove(session));
+        assert_eq!((owner("fd00:45:0:180::1"), writer.memory_bytes()), (None, 0));
+    }
+
+    #[test]
+    fn when_no_slot_is_left_a_session_is_refused_and_nothing_changes() {
+        let (tables, mut writer) = tables(r#""ipv4": "10.45.0.0/16""#, "auto");
+        writer.next_sparse = SPARSE as u32 - 1;
+        let plan = |seid, addresses: &[&str]| {
+            let ipv4 = addresses.iter().map(|address| address.parse().unwrap()).collect();
+            native(seid, UeAddresses { ipv4, ..UeAddresses::default() })
+        };
+        let mut session = writer.establish(&plan(1, &["192.0.2.1", "10.45.0.2"])).unwrap();
+        let before = writer.memory_bytes();
+        for _ in 0..3 {
+            let refused = writer.establish(&plan(2, &["10.45.0.3", "192.0.2.2"])).map(|_| ());
+            assert!(matches!(refused, Err(PlanError::Full(_))), "{refused:?}");
+            assert!(writer.modify(&mut session, &plan(1, &["192.0.2.1", "192.0.2.2"])).is_err());
+        }
+        let owner = |address: &str| tables.owner_of_ue(address.parse().unwrap());
+        assert_eq!((owner("192.0.2.1"), owner("10.45.0.2"), owner("10.45.0.3")), (Some(1), Some(1), None));
+        assert_eq!(writer.memory_bytes(), before);
+        writer.remove(session);
+        // The slot is used again when no worker can see it any more.
+        writer.establish(&plan(2, &["10.45.0.3", "192.0.2.2"])).unwrap();
+        assert_eq!(owner("192.0.2.2"), Some(2));
+    }
+
+    /// Served with all rules or refused as a whole (the issue: 65,536 PDRs in one session).
+    #[test]
+    fn a_session_with_every_pdr_there_can_be_is_served_or_refused_as_a_whole() {
+        let (tables, mut writer) = tables(r#""ipv4": "10.45.0.0/16""#, "list");
+        let pdr = |id, urrs: &[u16]| crate::plan::Pdr {
+            id,
+            direction: crate::plan::Direction::Uplink,
+            check_source: false,
+            action: Action::Drop,
+            notify: false,
+            duplicates: Vec::new(),
+            qers: Vec::new(),
+            urrs: urrs.to_vec(),
+            qfi: None,
+            rqi: false,
+            ppi: None,
+        };
+        let teid = writer.allocate().unwrap();
+        let port = |port| Some(classifier::PortRange::single(port));
+        let rules = (0..=u16::MAX).map(|id| {
+            let filter = Filter { destination_ports: port(id), ..Filter::default() };
+            Rule { id: id.into(), precedence: 1, value: id.into(), filter }
+        });
+        let mut plan = Plan {
+            seid: 1,
+            arrivals: vec![Arrival { place: Place::Tunnel(teid), rules: rules.collect() }],
+            pdrs: (0..=u16::MAX).map(|id| pdr(id, &[])).collect(),
+            ..Plan::default()
+        };
+        let session = writer.establish(&plan).unwrap();
+        let (slots, index) = tables.place_of_teid(teid);
+        let block = writer.arena.look(slots, index).unwrap();
+        assert!((0..=u16::MAX).all(|id| session::entry(block, id.into()).unwrap().pdr == id));
+        writer.remove(session);
+        // With something more about each PDR there is no room.
+        let at = crate::plan::Mark {
+            measure: crate::plan::Measure::Total,
+            kind: crate::plan::MarkKind::Threshold,
+            at: 1000,
+        };
+        plan.urrs = vec![crate::plan::Urr { id: 1, marks: vec![at] }];
+        plan.pdrs = (0..=u16::MAX).map(|id| pdr(id, &[0])).collect();
+        assert!(matches!(writer.establish(&plan), Err(PlanError::TooMany(_) | PlanError::Full(_))));
+        assert_eq!((writer.memory_bytes(), tables.owner_of_teid(teid)), (0, None));
     }
 
     #[test]

@@ -25,12 +25,14 @@ mod hash_list;
 mod program;
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
+use crate::ids::IdHasher;
 use crate::{Key, Rule, Verdict};
 use arena::Arena;
 pub use hash_list::HashList;
-use program::{Choice, Compiler, Head, Pair, Start, prefetch};
+use program::{Choice, Compiler, FEW, Head, Own, Pair, Start, prefetch};
 
 /// Most rules of a session.
 pub const MAX_RULES: usize = 256;
@@ -98,7 +100,7 @@ impl Sessions {
     /// A rule that can never match is left out. On an error nothing changes.
     pub fn set(&mut self, session: u32, rules: &[Rule]) -> Result<(), SessionError> {
         let rules = sorted(rules)?;
-        let mut head = self.compiler.compile(&rules);
+        let mut head = self.compiler.compile(&rules, true);
         self.remove(session);
         (head.place, head.choice) = self.arena.keep(&self.compiler.pairs, || self.compiler.choose(&head));
         let chunk = session as usize / CHUNK;
@@ -218,8 +220,8 @@ impl Sessions {
 /// Rules of one session, compiled and immutable. Equal rows are shared by the programs of one [`Interner`].
 #[derive(Clone, Debug)]
 pub struct Program {
-    head: Head,
-    rows: Arc<[Pair]>,
+    entrance: Entrance,
+    rows: Rows,
 }
 
 /// A look-up that has begun: see [`Program::begin`].
@@ -231,107 +233,108 @@ impl Program {
     /// other packets of the batch.
     #[inline]
     pub fn begin(&self, key: &Key) -> Begun {
-        let start = self.head.start(key);
-        self.head.prefetch_rows(&self.rows, start);
-        Begun(start)
+        self.rows.begin(&self.entrance, key)
     }
 
     /// The verdict for the packet that the look-up began with.
     #[inline]
     pub fn finish(&self, key: &Key, begun: Begun) -> Verdict {
-        self.head.find(&self.rows, key, begun.0)
+        self.rows.finish(key, begun)
     }
 
     /// The verdict for a packet.
     #[inline]
     pub fn find(&self, key: &Key) -> Verdict {
-        self.head.find(&self.rows, key, self.head.start(key))
+        self.finish(key, self.begin(key))
     }
 
     /// Whether both have one copy of their rows.
     pub fn shares_rows(&self, other: &Program) -> bool {
-        Arc::ptr_eq(&self.rows, &other.rows)
+        self.rows.same(&other.rows)
     }
 
     /// Octets held, the rows included, which others may hold as well.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Program>() + size_of_val(&*self.rows)
+        size_of::<Program>() + self.rows.memory_bytes()
+    }
+
+    /// Takes the program apart: what is the session's own, which can then be kept where the look-up finds it, and
+    /// what it shares.
+    pub fn into_parts(self) -> (Entrance, Rows) {
+        (self.entrance, self.rows)
     }
 }
 
-/// What a look-up in a [`Program`] begins with: plain data of one cache line, to be kept where the look-up is going to
-/// find it. The rows stay behind in [`Rows`].
-#[derive(Clone, Copy, Debug)]
+/// What of a [`Program`] is the session's own, twelve octets of plain data: the UE's address. Everything else that a
+/// look-up begins with belongs to the policy and is in its [`Rows`], where a cache has it already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
-pub struct Entrance(Head);
+pub struct Entrance(Own);
 
 impl Entrance {
-    /// That of no rules: nothing matches.
-    pub const NONE: Entrance = Entrance(Head::NONE);
+    /// That of a session without address.
+    pub const NONE: Entrance = Entrance(Own::NONE);
 
-    /// A number that its user keeps here, such as where the rows are.
-    #[inline]
-    pub fn tag(&self) -> u32 {
-        self.0.place
+    /// Whether source or destination of the packet is the address that most rules are on: the UE's.
+    pub fn owns(&self, key: &Key) -> bool {
+        let (source, destination) = self.0.sides(key);
+        source || destination
     }
+}
 
-    /// Sets the number.
-    pub fn set_tag(&mut self, tag: u32) {
-        self.0.place = tag;
-    }
+/// The rows of a [`Program`], which programs with the same policy share, and where among them to begin.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    pairs: Arc<[Pair]>,
+    choice: Choice,
+    /// Rows per bit of the choice.
+    group: u16,
+    /// How many rows there are, if so few that all are compared; else 0.
+    few: u16,
+}
 
-    /// Looks at the packet and asks for the rows that [`Entrance::finish`] will need.
-    #[inline]
-    pub fn begin(&self, rows: &Rows, key: &Key) -> Begun {
-        let start = self.0.start(key);
-        self.0.prefetch_rows(&rows.0, start);
+impl Rows {
+    /// Looks at a packet of the session with this entrance and asks for the rows that [`Rows::finish`] will need.
+    #[inline(always)]
+    pub fn begin(&self, entrance: &Entrance, key: &Key) -> Begun {
+        if self.few > 0 {
+            prefetch(self.pairs.first());
+            return Begun(entrance.0.start(key));
+        }
+        let start = self.choice.start(entrance.0.sides(key), 0, key);
+        program::prefetch_rows(&self.pairs, self.group, start);
         Begun(start)
     }
 
     /// The verdict for the packet that the look-up began with.
-    #[inline]
-    pub fn finish(&self, rows: &Rows, key: &Key, begun: Begun) -> Verdict {
-        self.0.find(&rows.0, key, begun.0)
+    #[inline(always)]
+    pub fn finish(&self, key: &Key, begun: Begun) -> Verdict {
+        match self.few {
+            0 => program::find(&self.pairs, self.group, key, begun.0),
+            rows => program::find_few(&self.pairs, rows, key, begun.0.own),
+        }
     }
 
-    /// Whether source or destination of the packet is the address that most rules are on: the UE's.
-    pub fn owns(&self, key: &Key) -> bool {
-        self.0.start(key).is_of_owner()
-    }
-}
-
-/// The rows of a [`Program`], which programs with the same policy share.
-#[derive(Clone, Debug)]
-pub struct Rows(Arc<[Pair]>);
-
-impl Rows {
     /// Whether both are one copy.
     pub fn same(&self, other: &Rows) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.pairs, &other.pairs)
     }
 
     /// Tells copies apart while they exist.
     pub fn id(&self) -> usize {
-        Arc::as_ptr(&self.0).cast::<Pair>().addr()
+        Arc::as_ptr(&self.pairs).cast::<Pair>().addr()
     }
 
     /// Octets held, which others may hold as well.
     pub fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.0)
-    }
-}
-
-impl Program {
-    /// Takes the program apart, so that its first line can be kept elsewhere.
-    pub fn into_parts(self) -> (Entrance, Rows) {
-        (Entrance(self.head), Rows(self.rows))
+        size_of_val(&*self.pairs)
     }
 }
 
 /// Compiles rules to programs that share what is equal.
 #[derive(Debug, Default)]
 pub struct Interner {
-    known: HashMap<Arc<[Pair]>, Choice>,
+    known: HashMap<Arc<[Pair]>, (Choice, u16), BuildHasherDefault<IdHasher>>,
     /// Number of known rows at which those that nobody uses are looked for.
     limit: usize,
     compiler: Compiler,
@@ -348,17 +351,14 @@ impl Interner {
 
     /// Compiles a session's rules. A rule that can never match is left out.
     pub fn compile(&mut self, rules: &[Rule]) -> Result<Program, SessionError> {
-        let mut head = self.compiler.compile(&sorted(rules)?);
-        let rows = match self.known.get_key_value(self.compiler.pairs.as_slice()) {
-            Some((rows, choice)) => {
-                head.choice = *choice;
-                Arc::clone(rows)
-            }
+        let head = self.compiler.compile(&sorted(rules)?, false);
+        let (pairs, (choice, group)) = match self.known.get_key_value(self.compiler.pairs.as_slice()) {
+            Some((pairs, choice)) => (Arc::clone(pairs), *choice),
             None => {
-                head.choice = self.compiler.choose(&head);
-                let rows: Arc<[Pair]> = self.compiler.pairs.as_slice().into();
-                self.known.insert(Arc::clone(&rows), head.choice);
-                rows
+                let choice = (self.compiler.choose(&head), head.group());
+                let pairs: Arc<[Pair]> = self.compiler.pairs.as_slice().into();
+                self.known.insert(Arc::clone(&pairs), choice);
+                (pairs, choice)
             }
         };
         if self.known.len() > self.limit {
@@ -366,7 +366,8 @@ impl Interner {
             self.known.retain(|rows, _| Arc::strong_count(rows) > 1);
             self.limit = KNOWN.max(2 * self.known.len());
         }
-        Ok(Program { head, rows })
+        let few = if self.compiler.rows() <= FEW { self.compiler.rows() as u16 } else { 0 };
+        Ok(Program { entrance: Entrance(head.own), rows: Rows { pairs, choice, group, few } })
     }
 
     /// Number of different rows in use, and at most as many that are not any more.

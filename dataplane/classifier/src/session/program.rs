@@ -35,6 +35,8 @@ use crate::{Filter, Key, Matcher, Rule, Verdict};
 
 /// Rows, or groups of rows, that a head tells apart.
 pub(super) const GROUPS: usize = 16;
+/// Rows that are compared without choosing among them.
+pub(super) const FEW: usize = 4;
 /// Bits of a packet that choose among them.
 const BITS: usize = 4;
 /// Words of a key that bits are chosen from, and that a row or the head knows.
@@ -66,10 +68,18 @@ pub(super) struct Pair(pub [Line; 2]);
 
 /// Which groups a packet can match: what equal programs have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
 pub(super) struct Choice {
     table: [u16; GROUPS],
     /// Word of the key, 3 bits, and bit in it, 5 bits.
     bits: [u8; BITS],
+}
+
+/// The UE's address, which sets a session apart from others of its policy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Own {
+    ue_v4: u32,
+    ue_v6: [u32; 2],
 }
 
 /// What a session has of its own, and where to begin. One cache line.
@@ -77,10 +87,9 @@ pub(super) struct Choice {
 #[repr(C, align(64))]
 pub(super) struct Head {
     pub choice: Choice,
-    /// Where the rows are; for the owner of the head.
+    /// Where the rows are.
     pub place: u32,
-    ue_v4: u32,
-    ue_v6: [u32; 2],
+    pub own: Own,
     teids: [u32; 2],
     /// Rows per bit of the table.
     group: u16,
@@ -96,14 +105,7 @@ pub(super) struct Start {
     /// Groups that may match, 16 bits.
     pub groups: u32,
     /// Which fields are the session's own, as in word 2 of a row.
-    own: u32,
-}
-
-impl Start {
-    /// Whether source or destination is the session's own address.
-    pub fn is_of_owner(self) -> bool {
-        self.own & (own::SOURCE | own::DESTINATION) >> own::SHIFT != 0
-    }
+    pub own: u32,
 }
 
 impl Head {
@@ -111,12 +113,16 @@ impl Head {
     pub const NONE: Head = Head {
         choice: Choice { table: [0; GROUPS], bits: [0; BITS] },
         place: 0,
-        ue_v4: 0,
-        ue_v6: [0; 2],
+        own: Own::NONE,
         teids: [0; 2],
         group: 0,
         pairs: 0,
     };
+
+    /// Rows per bit of the table.
+    pub fn group(&self) -> u16 {
+        self.group
+    }
 
     /// Whether it is that of a session: then it has groups.
     pub fn exists(&self) -> bool {
@@ -126,75 +132,130 @@ impl Head {
     /// Looks at what the head says about a packet.
     #[inline(always)]
     pub fn start(&self, key: &Key) -> Start {
+        let is = |teid: u32, bit: u32| if key.words[6] == teid { bit } else { 0 };
+        let teids = is(self.teids[0], own::TEIDS[0]) | is(self.teids[1], own::TEIDS[1]);
+        self.choice.start(self.own.sides(key), teids, key)
+    }
+
+    /// Asks for the lines, of those at `place`, of the first two rows to try.
+    #[inline(always)]
+    pub fn prefetch_rows(&self, pairs: &[Pair], start: Start) {
+        prefetch_rows(pairs, self.group, start);
+    }
+
+    /// The verdict for the packet that `start` was made from.
+    #[inline(always)]
+    pub fn find(&self, pairs: &[Pair], key: &Key, start: Start) -> Verdict {
+        find(pairs, self.group, key, start)
+    }
+}
+
+impl Own {
+    /// No address.
+    pub const NONE: Own = Own { ue_v4: 0, ue_v6: [0; 2] };
+
+    /// As in word 2 of a row: whether source and destination are the session's.
+    #[inline(always)]
+    pub fn start(&self, key: &Key) -> Start {
+        let (source, destination) = self.sides(key);
+        let own = (u32::from(source) * own::SOURCE) | (u32::from(destination) * own::DESTINATION);
+        Start { groups: 0, own: own >> own::SHIFT }
+    }
+
+    /// Whether source and destination are the session's.
+    #[inline(always)]
+    pub fn sides(&self, key: &Key) -> (bool, bool) {
         let words = &key.words;
-        let is = |bit: u32, wanted: bool| if wanted { bit } else { 0 };
-        let v4 = words[3] & present::V4 != 0;
         // A key of no family or of both matches no rule on addresses, so what is found for it does not count.
-        let (source, destination) = if v4 {
+        if words[3] & present::V4 != 0 {
             (words[0] == self.ue_v4, words[1] == self.ue_v4)
         } else {
             ([words[0], words[9]] == self.ue_v6, [words[1], words[12]] == self.ue_v6)
-        };
-        let own = is(own::SOURCE, source)
-            | is(own::DESTINATION, destination)
-            | is(own::TEIDS[0], words[6] == self.teids[0])
-            | is(own::TEIDS[1], words[6] == self.teids[1]);
+        }
+    }
+}
+
+impl Choice {
+    /// Which groups may match a packet; `teids` are its "own" bits for TEIDs.
+    #[inline(always)]
+    pub fn start(&self, (source, destination): (bool, bool), teids: u32, key: &Key) -> Start {
+        let words = &key.words;
+        let is = |bit: u32, wanted: bool| if wanted { bit } else { 0 };
+        let own = is(own::SOURCE, source) | is(own::DESTINATION, destination) | teids;
         let mut chosen = [0; CHOICE];
         chosen.copy_from_slice(&words[..CHOICE]);
         chosen[5] = chosen[5] & !own::ALL | own;
         chosen[REMOTE] = if source { words[1] } else { words[0] };
         chosen[PORTS] = if source { words[2] } else { words[2].rotate_left(16) };
-        let index = self.choice.bits.iter().enumerate().fold(0, |index, (at, bit)| {
+        let index = self.bits.iter().enumerate().fold(0, |index, (at, bit)| {
             let value = chosen[usize::from(bit >> 5)] >> (bit & 31) & 1;
             index | (value as usize) << at
         });
         // From the UE to itself: rules of both directions may match, which expect other things there.
         // Together without a branch, for packets go one way or the other as they like.
         let to_itself = std::hint::black_box(u32::from(source) & u32::from(destination)) != 0;
-        let groups = if to_itself { self.all() } else { self.choice.table[index] };
+        let groups = if to_itself { self.all() } else { self.table[index] };
         Start { groups: groups.into(), own: own >> own::SHIFT }
     }
 
     /// All groups that any packet has.
     #[cold]
     fn all(&self) -> u16 {
-        self.choice.table.iter().fold(0, |all, groups| all | groups)
+        self.table.iter().fold(0, |all, groups| all | groups)
     }
+}
 
-    /// Asks for the lines, of those at `place`, of the first two rows to try.
-    #[inline(always)]
-    pub fn prefetch_rows(&self, pairs: &[Pair], start: Start) {
-        let more = start.groups & start.groups.wrapping_sub(1);
-        for groups in [start.groups, if more == 0 { start.groups } else { more }] {
-            prefetch(pairs.get(groups.trailing_zeros() as usize * usize::from(self.group) / 2));
-        }
+/// Asks for the lines of the first two rows to try.
+#[inline(always)]
+pub(super) fn prefetch_rows(pairs: &[Pair], group: u16, start: Start) {
+    let more = start.groups & start.groups.wrapping_sub(1);
+    for groups in [start.groups, if more == 0 { start.groups } else { more }] {
+        prefetch(pairs.get(groups.trailing_zeros() as usize * usize::from(group) / 2));
     }
+}
 
-    /// The verdict for the packet that `start` was made from.
-    #[inline(always)]
-    pub fn find(&self, pairs: &[Pair], key: &Key, start: Start) -> Verdict {
-        let mut groups = start.groups;
-        let group = usize::from(self.group);
-        while groups != 0 {
-            let first = groups.trailing_zeros() as usize * group;
-            for at in first..first + group {
-                let row = line(pairs, at)?;
-                if row_matches(row, key, start.own) {
-                    match row[2] >> 24 {
-                        0 => return Some(row[7]),
-                        lines => {
-                            let verdict = further(pairs, row[7] as usize, lines as usize, key);
-                            if verdict.is_some() {
-                                return verdict;
-                            }
+/// The verdict for the packet that `start` was made from.
+#[inline(always)]
+pub(super) fn find(pairs: &[Pair], group: u16, key: &Key, start: Start) -> Verdict {
+    let mut groups = start.groups;
+    let group = usize::from(group);
+    while groups != 0 {
+        let first = groups.trailing_zeros() as usize * group;
+        for at in first..first + group {
+            let row = line(pairs, at)?;
+            if row_matches(row, key, start.own) {
+                match row[2] >> 24 {
+                    0 => return Some(row[7]),
+                    lines => {
+                        let verdict = further(pairs, row[7] as usize, lines as usize, key);
+                        if verdict.is_some() {
+                            return verdict;
                         }
                     }
                 }
             }
-            groups &= groups - 1;
         }
-        None
+        groups &= groups - 1;
     }
+    None
+}
+
+/// The verdict where there are no more than [`FEW`] rows: all are compared, without a branch before the end, since which
+/// of them matches is what a processor cannot foresee.
+#[inline(always)]
+pub(super) fn find_few(pairs: &[Pair], rows: u16, key: &Key, own: u32) -> Verdict {
+    let mut matched = 0;
+    for (at, pair) in pairs.iter().take(usize::from(rows).div_ceil(2)).enumerate() {
+        let [first, second] = pair.0.each_ref().map(|row| u32::from(row_matches(row, key, own)));
+        matched |= (first | second << 1) << (2 * at);
+    }
+    // Behind an odd row may be a condition.
+    matched &= (1 << rows) - 1;
+    let row = line(pairs, matched.trailing_zeros() as usize).filter(|_| matched != 0)?;
+    if row[2] >> 24 == 0 {
+        return Some(row[7]);
+    }
+    find(pairs, 1, key, Start { groups: matched, own })
 }
 
 /// The verdict of a row if its further conditions, in `count` lines, match.
@@ -250,20 +311,24 @@ pub(super) struct Compiler {
 
 impl Compiler {
     /// Compiles rules, which are in order of rank, to a head and [`Compiler::pairs`]; ones that never match are left
-    /// out. `place` and `choice` of the head are not set: [`Compiler::choose`] is for rows that are new.
-    pub fn compile(&mut self, rules: &[&Rule]) -> Head {
+    /// out. `place` and `choice` of the head are not set: [`Compiler::choose`] is for rows that are new. `own_teids` says
+    /// whether TEIDs go to the head as well.
+    pub fn compile(&mut self, rules: &[&Rule], own_teids: bool) -> Head {
         let matchers = &mut self.matchers;
         matchers.clear();
         matchers.extend(rules.iter().filter_map(|rule| Some((Matcher::new(&rule.filter)?, rule.value))));
         let named = || rules.iter().filter_map(|rule| ue_alone(rule));
         let all = || matchers.iter().map(|(matcher, _)| *matcher);
         let mut head = Head {
-            ue_v4: first_of(named().flat_map(hosts_v4), all().flat_map(hosts_v4)).unwrap_or_default(),
-            ue_v6: first_of(named().flat_map(prefixes_v6), all().flat_map(prefixes_v6)).unwrap_or_default(),
+            own: Own {
+                ue_v4: first_of(named().flat_map(hosts_v4), all().flat_map(hosts_v4)).unwrap_or_default(),
+                ue_v6: first_of(named().flat_map(prefixes_v6), all().flat_map(prefixes_v6))
+                    .unwrap_or_default(),
+            },
             group: matchers.len().div_ceil(GROUPS).max(1) as u16,
             ..Head::NONE
         };
-        let on_teid = matchers.iter().filter(|(matcher, _)| matcher.mask[6] == u32::MAX);
+        let on_teid = matchers.iter().filter(|(matcher, _)| own_teids && matcher.mask[6] == u32::MAX);
         let teids = most_frequent(on_teid.map(|(matcher, _)| matcher.value[6]));
         for (own, teid) in std::iter::zip(&mut head.teids, &teids) {
             *own = *teid;
@@ -277,6 +342,11 @@ impl Compiler {
         self.pairs.extend(self.lines.chunks(2).map(pair));
         head.pairs = self.pairs.len() as u16;
         head
+    }
+
+    /// How many rows were compiled last.
+    pub fn rows(&self) -> usize {
+        self.matchers.len()
     }
 
     /// How to find the first row to try, for what was compiled last.
@@ -334,8 +404,8 @@ fn prefixes_v6(matcher: Matcher) -> impl Iterator<Item = [u32; 2]> {
 fn take_out_own(matcher: &mut Matcher, head: &Head, teids: usize) {
     for (first, second, bit) in [(0, 9, own::SOURCE), (1, 12, own::DESTINATION)] {
         let full = |word: usize, value: u32| matcher.mask[word] == u32::MAX && matcher.value[word] == value;
-        let v4 = is_v4(matcher) && full(first, head.ue_v4);
-        let v6 = is_v6(matcher) && full(first, head.ue_v6[0]) && full(second, head.ue_v6[1]);
+        let v4 = is_v4(matcher) && full(first, head.own.ue_v4);
+        let v6 = is_v6(matcher) && full(first, head.own.ue_v6[0]) && full(second, head.own.ue_v6[1]);
         if v4 || v6 {
             (matcher.mask[first], matcher.value[first]) = (0, 0);
             require(matcher, bit);

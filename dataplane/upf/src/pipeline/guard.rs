@@ -19,6 +19,8 @@ use crate::n4::PFCP_PORT;
 pub struct Guard {
     addresses: HashSet<IpAddr>,
     ports: Vec<u16>,
+    /// A bit for what a port leaves when divided by 64: most ports are none of these at a glance.
+    sieve: u64,
 }
 
 impl Guard {
@@ -29,14 +31,15 @@ impl Guard {
             vec![gtpu::PORT, PFCP_PORT, UDP_ENCAPSULATION_PORT, config.gtpu.port(), config.pfcp.port()];
         ports.sort_unstable();
         ports.dedup();
-        Guard { addresses: addresses.into_iter().chain(ours).collect(), ports }
+        let sieve = ports.iter().fold(0, |sieve, port| sieve | 1 << (port % 64));
+        Guard { addresses: addresses.into_iter().chain(ours).collect(), ports, sieve }
     }
 
     /// Whether a packet of this protocol to this port, 0 if it shows none, has to be looked at by [`Guard::stops`].
     #[inline(always)]
     pub fn suspects(&self, protocol: u8, port: u16) -> bool {
         match protocol {
-            protocol::UDP => port == 0 || self.ports.contains(&port),
+            protocol::UDP => port == 0 || (self.sieve >> (port % 64) & 1 != 0 && self.ports.contains(&port)),
             protocol::SCTP => true,
             _ => false,
         }

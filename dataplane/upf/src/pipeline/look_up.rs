@@ -1,8 +1,9 @@
 //! Stage 2: which session a packet belongs to, and which of its PDRs applies.
 //!
-//! Three steps roll over the batch, some packets apart, so that the memory of one packet is on its way while others
-//! are worked on: the slot says where the endpoint is and its lines are asked for; the entrance says which rows can
-//! match and these are asked for; the rows say which entry applies and its state is asked for.
+//! Steps roll over the batch, some packets apart, so that the memory of one packet is on its way while others are worked
+//! on: the slot is asked for; it says where the endpoint is and that is asked for; the endpoint says which rows can match
+//! and these are asked for; the rows say which entry applies and its state is asked for. What became of packets without
+//! entry is looked into behind all that.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
@@ -15,10 +16,11 @@ use telemetry::DropReason;
 
 use super::{BATCH, Inside, Pipeline, State, Verdict};
 use crate::session::{self, Endpoint, Policy, Route};
+use crate::state::PER_LINE;
 use crate::tables::{Found, Tables};
 
-/// Packets between the steps. A core keeps some twenty requests for memory, an endpoint is two and its state one more;
-/// with 8 a packet of a million sessions took a quarter longer.
+/// Packets between the steps. A core keeps some twenty requests for memory, and a packet has up to four: slot, endpoint,
+/// rows, state.
 const AHEAD: usize = 4;
 
 /// A look-up under way.
@@ -43,31 +45,38 @@ impl Pipeline {
         verdicts: &mut [Verdict<'g>; BATCH],
         now_ns: u64,
     ) {
-        let count = range.len();
+        let (start, count) = (range.start, range.len().min(BATCH));
         let mut found: [Option<Found<'g>>; BATCH] = [None; BATCH];
-        for (at, place) in range.clone().zip(&mut found) {
-            *place = self.place(tables, inside, batch, at);
-            if let Some((slots, index)) = place {
-                slots.prefetch(*index);
-            }
-        }
         let mut looking = [Looking::Not; BATCH];
-        for step in 0..count + 2 * AHEAD {
-            if step < count
-                && let Some((slots, index)) = found[step]
-                && let Some(block) = slots.load(inside, index)
-            {
-                verdicts[step].block = block;
+        let mut unmatched = false;
+        for step in 0..count + 3 * AHEAD {
+            if step < count {
+                found[step] = self.place(tables, inside, batch, start + step);
+                if let Some((slots, index)) = found[step] {
+                    slots.prefetch(index);
+                }
             }
             if let Some(at) = step.checked_sub(AHEAD)
                 && at < count
+                && let Some((slots, index)) = found[at]
+                && let Some(block) = slots.load(inside, index)
             {
-                looking[at] = self.enter(tables, inside, range.start + at, &mut verdicts[at]);
+                verdicts[at].block = block;
             }
             if let Some(at) = step.checked_sub(2 * AHEAD)
                 && at < count
             {
-                self.finish(tables, inside, batch, range.start + at, looking[at], &mut verdicts[at], now_ns);
+                looking[at] = self.enter(tables, inside, batch, start + at, &mut verdicts[at]);
+            }
+            if let Some(at) = step.checked_sub(3 * AHEAD)
+                && at < count
+            {
+                unmatched |= !self.finish(tables, start + at, looking[at], &mut verdicts[at]);
+            }
+        }
+        if unmatched {
+            for (at, verdict) in range.zip(verdicts).filter(|(_, verdict)| verdict.entry.is_none()) {
+                self.without_entry(tables, inside, batch, at, verdict, now_ns);
             }
         }
     }
@@ -110,13 +119,18 @@ impl Pipeline {
         &self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
+        batch: &Batch,
         at: usize,
         verdict: &mut Verdict<'g>,
     ) -> Looking<'g> {
         let meta = &self.metas[at];
-        if !meta.native && verdict.block.first().is_none_or(|endpoint| endpoint.teid() != meta.teid) {
-            // A stale TEID, or one that the CP function chose.
-            verdict.block = tables.assigned(inside, meta.teid).unwrap_or_default();
+        // A stale TEID, or one that the CP function chose; an address of a longer or a shorter prefix.
+        let elsewhere = match verdict.block.first() {
+            Some(endpoint) => !meta.native && endpoint.teid() != meta.teid,
+            None => true,
+        };
+        if elsewhere {
+            verdict.block = self.elsewhere(tables, inside, batch, at).unwrap_or_default();
         }
         let Some(endpoint) = verdict.block.first().filter(|_| meta.state == State::Live) else {
             return Looking::Not;
@@ -126,7 +140,7 @@ impl Pipeline {
             Route::None => Looking::Nothing,
             Route::Policy(number) => match tables.policy(inside, number) {
                 Some(policy @ Policy::Rows(rows)) => {
-                    Looking::Begun(policy, endpoint.entrance().begin(rows, &self.keys[at]))
+                    Looking::Begun(policy, rows.begin(endpoint.entrance(), &self.keys[at]))
                 }
                 Some(policy) => Looking::Begun(policy, Begun::default()),
                 None => Looking::Nothing,
@@ -134,39 +148,65 @@ impl Pipeline {
         }
     }
 
-    /// Finds the entry and asks for its state, or says why there is none.
-    #[inline(always)]
-    #[allow(clippy::too_many_arguments)] // what the one caller has at hand
-    fn finish<'g>(
-        &mut self,
+    /// The endpoint of a packet whose slot is empty or another's.
+    #[cold]
+    fn elsewhere<'g>(
+        &self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
         batch: &Batch,
         at: usize,
+    ) -> Option<&'g [Endpoint]> {
+        let meta = &self.metas[at];
+        if !meta.native {
+            return tables.assigned(inside, meta.teid);
+        }
+        let packet = batch.buffers()[at].packet();
+        let destination = match packet.first().filter(|_| meta.state == State::Live)? >> 4 {
+            4 => IpAddr::from(*packet.get(16..20)?.first_chunk::<4>()?),
+            _ => IpAddr::from(*packet.get(24..40)?.first_chunk::<16>()?),
+        };
+        tables.routed_to(inside, destination)
+    }
+
+    /// Finds the entry and asks for its state; `false` when there is none.
+    #[inline(always)]
+    fn finish<'g>(
+        &self,
+        tables: &'g Tables,
+        at: usize,
         looking: Looking<'g>,
         verdict: &mut Verdict<'g>,
-        now_ns: u64,
-    ) {
-        let Some(endpoint) = verdict.block.first() else {
-            return self.unknown(batch, at, now_ns);
-        };
+    ) -> bool {
+        let Some(endpoint) = verdict.block.first() else { return false };
         let key = &self.keys[at];
         let position = match looking {
-            // Bad as a packet, which a frame may be.
-            Looking::Not => {
-                self.may_be_frame(tables, inside, at, endpoint);
-                return;
-            }
-            Looking::Only(position) => Some(position),
-            Looking::Begun(Policy::Rows(rows), begun) => endpoint.entrance().finish(rows, key, begun),
+            Looking::Begun(Policy::Rows(rows), begun) => rows.finish(key, begun),
             Looking::Begun(policy, _) => policy.classify_one(endpoint.entrance(), key),
-            Looking::Nothing => None,
+            Looking::Only(position) => Some(position),
+            Looking::Not | Looking::Nothing => None,
         };
         verdict.entry = position.and_then(|position| session::entry(verdict.block, position as usize));
-        match verdict.entry {
-            Some(entry) => tables.lines.prefetch(endpoint.state() + u32::from(entry.account) / 4),
-            None if self.may_be_frame(tables, inside, at, endpoint) => {}
-            None => self.unmatched(batch, at, endpoint),
+        let Some(entry) = verdict.entry else { return false };
+        tables.lines.prefetch(endpoint.state() + u32::from(entry.account) / PER_LINE as u32);
+        true
+    }
+
+    /// Says why a packet has no entry, unless that is known already.
+    #[cold]
+    fn without_entry(
+        &mut self,
+        tables: &Tables,
+        inside: &Inside<'_>,
+        batch: &Batch,
+        at: usize,
+        verdict: &Verdict<'_>,
+        now_ns: u64,
+    ) {
+        let Some(endpoint) = verdict.block.first() else { return self.unknown(batch, at, now_ns) };
+        // Bad as a packet, which a frame may be.
+        if !self.may_be_frame(tables, inside, at, endpoint) && self.metas[at].state == State::Live {
+            self.unmatched(batch, at, endpoint);
         }
     }
 

@@ -408,7 +408,7 @@ impl Pipeline {
     fn begin(&mut self, packets: usize) {
         self.metas.clear();
         self.metas.resize(packets, Meta::NEW);
-        self.keys.clear();
+        // What a key was before does not matter: parsing replaces it, or the packet has none.
         self.keys.resize(packets, Key::unknown());
         self.replies.clear();
         self.to_n3.clear();

@@ -112,16 +112,27 @@ fn usual(bytes: &[u8]) -> Option<(u32, u8, usize, usize)> {
 
 #[inline(always)]
 fn parse_ip(meta: &mut Meta, key: &mut Key, buffer: &mut Buffer) {
-    if let Some((parsed, length)) = usual_ip(buffer.packet()) {
-        *key = parsed;
-        cut(meta, buffer, length);
-        meta.length = length as u32;
-    } else {
-        parse_any_ip(meta, key, buffer);
+    if let Some(usual) = usual_ip(buffer.packet()) {
+        let qfi = Some(meta.qfi).filter(|qfi| *qfi != NO_QFI);
+        key.set_v4(usual.addresses, usual.ports, usual.protocol, usual.tos, qfi);
+        cut(meta, buffer, usual.length);
+        meta.length = usual.length as u32;
+        return;
     }
+    parse_any_ip(meta, key, buffer);
     if meta.qfi != NO_QFI {
         *key = key.with_qfi(meta.qfi);
     }
+}
+
+/// What counts of an IPv4 packet of TCP or UDP.
+struct Usual {
+    addresses: [u32; 2],
+    /// Source port in the upper half.
+    ports: u32,
+    protocol: u8,
+    tos: u8,
+    length: usize,
 }
 
 /// Takes off padding behind the packet, which would otherwise travel on inside the next tunnel. How much it was is
@@ -135,9 +146,9 @@ fn cut(meta: &mut Meta, buffer: &mut Buffer, length: usize) {
     }
 }
 
-/// The key and the length of an IPv4 packet of TCP or UDP without options and not a later fragment.
+/// An IPv4 packet of TCP or UDP without options that is not a later fragment.
 #[inline(always)]
-fn usual_ip(bytes: &[u8]) -> Option<(Key, usize)> {
+fn usual_ip(bytes: &[u8]) -> Option<Usual> {
     let head: &[u8; 24] = bytes.first_chunk()?;
     let length = usize::from(u16::from_be_bytes([head[2], head[3]]));
     let fragment = u16::from_be_bytes([head[6], head[7]]) & 0x1FFF;
@@ -145,13 +156,12 @@ fn usual_ip(bytes: &[u8]) -> Option<(Key, usize)> {
     if head[0] != 0x45 || fragment != 0 || !ports || length < 24 || length > bytes.len() {
         return None;
     }
-    let word = |at: usize| [head[at], head[at + 1], head[at + 2], head[at + 3]];
-    let key = Key::new(word(12).into(), word(16).into(), head[9])
-        .with_tos(head[1])
-        .with_ports(u16::from_be_bytes([head[20], head[21]]), u16::from_be_bytes([head[22], head[23]]));
-    Some((key, length))
+    let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let (protocol, tos) = (head[9], head[1]);
+    Some(Usual { addresses: [word(12), word(16)], ports: word(20), protocol, tos, length })
 }
 
+#[cold]
 fn parse_any_ip(meta: &mut Meta, out: &mut Key, buffer: &mut Buffer) {
     match Flow::parse(buffer.packet()) {
         Ok(flow) => {
@@ -227,10 +237,15 @@ mod tests {
                 if bit < 8 {
                     bytes[at] ^= 1 << bit;
                 }
-                let Some((found, length)) = usual_ip(&bytes) else { continue };
+                let Some(usual) = usual_ip(&bytes) else { continue };
                 answered += 1;
                 let flow = Flow::parse(&bytes).unwrap();
-                assert_eq!((key(&flow), flow.length), (found, length));
+                for qfi in [None, Some(9)] {
+                    let mut found = key(&flow).with_spi(7).with_qfi(3);
+                    found.set_v4(usual.addresses, usual.ports, usual.protocol, usual.tos, qfi);
+                    let right = qfi.map_or(key(&flow), |qfi| key(&flow).with_qfi(qfi));
+                    assert_eq!((right, flow.length), (found, usual.length));
+                }
             }
         }
         assert!(answered > 500, "{answered}");

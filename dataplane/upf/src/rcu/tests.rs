@@ -21,20 +21,24 @@ fn blocks_are_reused_only_when_their_readers_have_left() {
     let seen = slots.load(&guard, 3).unwrap();
     for n in 2..1000 {
         put(&mut writer, n);
-        writer.reclaim();
+        writer.reclaim(|_| ());
         assert_eq!((seen[0].0, seen[1].0, seen.len()), (1, 1, 2));
         assert_eq!(slots.load(&guard, 3).unwrap()[1].0, n);
     }
     let grown = writer.next;
     drop(guard);
-    writer.reclaim();
+    writer.reclaim(|_| ());
     for n in 0..900 {
         put(&mut writer, n);
-        writer.reclaim();
+        writer.reclaim(|_| ());
     }
     assert_eq!(writer.next, grown, "freed blocks are used before new ones");
+    assert_eq!(writer.look(&slots, 3).map(|block| block[1].0), Some(899));
     writer.clear(&slots, 3);
     assert_eq!(writer.memory_bytes(), 0);
+    let mut gone = Vec::new();
+    writer.reclaim(|block| gone.push(block[0].0));
+    assert_eq!((gone, writer.waiting()), (vec![899], 0));
     let guard = reader.enter();
     assert!(
         slots.load(&guard, 3).is_none()
@@ -123,6 +127,7 @@ fn readers_never_see_half_a_block() {
             });
         }
         for n in 0..20_000u64 {
+            writer.reclaim(|_| ());
             let block = writer.block(&[Value(n); 3]).unwrap();
             writer.install(&slots, (n % 4) as usize, block);
         }

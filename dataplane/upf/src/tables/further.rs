@@ -1,14 +1,13 @@
-//! How sessions are found that have no tunnel, by address and framed route (TS 29.244 §5.16); and targets of redirections.
+//! How sessions are found that have no tunnel, by address and framed route (TS 29.244 §5.16).
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::{Used, Writer, prefix64};
-use crate::pipeline::redirect::UrlRedirect;
-use crate::plan::{Action, Plan, PlanError};
+use crate::plan::Plan;
 use crate::rcu::Block;
 use crate::routes::{Network, Routes};
-use crate::session::{Key64, Policy};
+use crate::session::Key64;
 
 impl Writer {
     pub(super) fn publish_route(&mut self, address: IpAddr, length: u8, block: Block) {
@@ -26,10 +25,7 @@ impl Writer {
         let tables = Arc::clone(&self.tables);
         let Ok(network) = Network::new(address, length) else { return };
         let Some(slot) = self.routes.get(&network).copied() else { return };
-        let owner = {
-            let guard = self.reader.enter();
-            tables.sparse.load(&guard, slot as usize).map(|block| block[0].seid())
-        };
+        let owner = self.arena.look(&tables.sparse, slot as usize).map(|block| block[0].seid());
         if owner == Some(seid) {
             self.routes.remove(&network);
             self.change_routes(|routes| routes.without(network));
@@ -46,38 +42,16 @@ impl Writer {
         };
         tables.routes.store(Some(Box::new(routes)), &mut self.bin);
     }
-
-    /// Numbers of what PDRs redirect to, by identifier of the PDR. They are given up like policies.
-    pub(super) fn targets(&mut self, plan: &Plan) -> Result<Vec<(u16, u32)>, PlanError> {
-        let mut out = Vec::new();
-        for pdr in &plan.pdrs {
-            let target = match &pdr.action {
-                Action::RedirectUrl(url) => UrlRedirect::new(url)
-                    .map(Policy::Redirect)
-                    .map_err(|_| PlanError::Invalid("a URL that no answer can name")),
-                Action::RedirectAddress(address, _) => Ok(Policy::Address(*address)),
-                _ => continue,
-            };
-            match target.and_then(|target| self.add(target, None)) {
-                Ok(number) => out.push((pdr.id, number)),
-                Err(error) => {
-                    self.give_up(out.into_iter().map(|(_, number)| number).collect(), Vec::new());
-                    return Err(error);
-                }
-            }
-        }
-        Ok(out)
-    }
 }
 
 /// What the tables find a session by that has packets without tunnel; each once.
 pub(super) fn native_keys(plan: &Plan) -> Vec<Key64> {
     let v4 = plan.native.ipv4.iter().map(|address| Key64::Ue((*address).into()));
-    let v6 = plan
-        .native
-        .ipv6
-        .iter()
-        .map(|(prefix, _)| Key64::Ue(IpAddr::V6(Ipv6Addr::from_bits(prefix64(*prefix)))));
+    // A slot is for 64 bits, as UEs have them; other prefixes are found by their whole length.
+    let v6 = plan.native.ipv6.iter().map(|(prefix, length)| match length {
+        64 => Key64::Ue(IpAddr::V6(Ipv6Addr::from_bits(prefix64(*prefix)))),
+        _ => Key64::Route((*prefix).into(), *length),
+    });
     let framed = plan.native.framed.iter().map(|(prefix, length)| Key64::Route(*prefix, *length));
     let mut keys: Vec<Key64> = Vec::new();
     for key in v4.chain(v6).chain(framed) {

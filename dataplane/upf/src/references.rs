@@ -1,0 +1,239 @@
+//! What endpoints refer to by number: policies and peers.
+//!
+//! A policy is rules that sessions may share, or what a redirection leads to; a peer is an address. Each number counts the
+//! references of blocks that are written and not taken back ([`References::refer`], [`References::forget`]), so that what a
+//! session refers to need not be remembered anywhere but in its blocks. As a block is taken back behind a grace period, a
+//! number without references is one that no worker knows.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use classifier::session::{Entrance, Interner, MAX_RULES, Rows};
+use classifier::{Backend, Filter, Prefix, Rule, Side};
+
+use crate::pipeline::redirect::UrlRedirect;
+use crate::plan::{Action, Kind, Plan, PlanError};
+use crate::rcu::{Bin, Cell};
+use crate::session::{self, Endpoint, NO_PEER, Policy, Route};
+use crate::tables::{PEER_CHUNK, PEERS, POLICIES, POLICY_CHUNK, Tables};
+
+/// The numbers and their references. See the module.
+pub(crate) struct References {
+    tables: Arc<Tables>,
+    backend: Backend,
+    /// Lets sessions with the same policy share their compiled rules.
+    interner: Interner,
+    /// Numbers of shared policies.
+    known: HashMap<usize, u32>,
+    /// What a policy is known as, and its references.
+    policies: Vec<(usize, u32)>,
+    free_policies: Vec<u32>,
+    peers: HashMap<SocketAddr, u16>,
+    /// A peer's address and its references; the first stands for none.
+    by_number: Vec<(SocketAddr, u32)>,
+    free_peers: Vec<u16>,
+    /// New ones that no block may refer to in the end.
+    fresh_policies: Vec<u32>,
+    fresh_peers: Vec<u16>,
+    bin: Bin,
+}
+
+impl session::Peers for References {
+    fn number(&mut self, peer: SocketAddr) -> Result<u16, PlanError> {
+        if let Some(number) = self.peers.get(&peer) {
+            return Ok(*number);
+        }
+        let number = match self.free_peers.pop() {
+            Some(number) => number,
+            None if self.by_number.len() < PEERS => {
+                self.by_number.push((peer, 0));
+                (self.by_number.len() - 1) as u16
+            }
+            None => return Err(PlanError::Full("peers")),
+        };
+        let chunk = self.tables.peers[usize::from(number) / PEER_CHUNK]
+            .get_or_init(|| (0..PEER_CHUNK).map(|_| Default::default()).collect());
+        let [kind, high, low, _] = &chunk[usize::from(number) % PEER_CHUNK];
+        let (family, bits) = match peer.ip() {
+            IpAddr::V4(address) => (4, u128::from(address.to_bits())),
+            IpAddr::V6(address) => (6, address.to_bits()),
+        };
+        high.store((bits >> 64) as u64, Ordering::Relaxed);
+        low.store(bits as u64, Ordering::Relaxed);
+        kind.store(family << 16 | u64::from(peer.port()), Ordering::Release);
+        self.by_number[usize::from(number)] = (peer, 0);
+        self.peers.insert(peer, number);
+        self.fresh_peers.push(number);
+        Ok(number)
+    }
+}
+
+impl References {
+    pub fn new(tables: Arc<Tables>, backend: Backend) -> References {
+        let none = SocketAddr::from(([0; 4], 0));
+        References {
+            backend,
+            interner: Interner::new(),
+            known: HashMap::new(),
+            policies: Vec::new(),
+            free_policies: Vec::new(),
+            peers: HashMap::new(),
+            by_number: vec![(none, 0); usize::from(NO_PEER) + 1],
+            free_peers: Vec::new(),
+            fresh_policies: Vec::new(),
+            fresh_peers: Vec::new(),
+            bin: Bin::new(&tables.domain),
+            tables,
+        }
+    }
+
+    /// Counts what a block refers to.
+    pub fn refer(&mut self, block: &[Endpoint]) {
+        for policy in block.first().and_then(Endpoint::policy).into_iter().chain(session::targets(block)) {
+            self.policies[policy as usize].1 += 1;
+        }
+        for peer in session::peers(block) {
+            self.by_number[usize::from(peer)].1 += 1;
+        }
+    }
+
+    /// The opposite, for a block that no worker sees: what nothing refers to any more is free.
+    pub fn forget(&mut self, block: &[Endpoint]) {
+        for policy in block.first().and_then(Endpoint::policy).into_iter().chain(session::targets(block)) {
+            self.policies[policy as usize].1 -= 1;
+            self.free_policy(policy);
+        }
+        for peer in session::peers(block) {
+            self.by_number[usize::from(peer)].1 -= 1;
+            self.free_peer(peer);
+        }
+    }
+
+    fn free_policy(&mut self, number: u32) {
+        let (id, users) = self.policies[number as usize];
+        if users > 0 {
+            return;
+        }
+        if self.known.get(&id) == Some(&number) {
+            self.known.remove(&id);
+        }
+        if let Some(chunk) = self.tables.policies[number as usize / POLICY_CHUNK].get() {
+            chunk[number as usize % POLICY_CHUNK].store(None, &mut self.bin);
+        }
+        self.free_policies.push(number);
+    }
+
+    fn free_peer(&mut self, number: u16) {
+        let (peer, users) = self.by_number[usize::from(number)];
+        if users == 0 {
+            self.peers.remove(&peer);
+            self.free_peers.push(number);
+        }
+    }
+
+    /// Frees what was made new and has no use in the end.
+    pub fn settle(&mut self) {
+        for number in std::mem::take(&mut self.fresh_policies) {
+            self.free_policy(number);
+        }
+        for number in std::mem::take(&mut self.fresh_peers) {
+            self.free_peer(number);
+        }
+    }
+
+    /// Numbers of what PDRs redirect to, by identifier of the PDR: policies that entries refer to.
+    pub fn targets(&mut self, plan: &Plan) -> Result<Vec<(u16, u32)>, PlanError> {
+        let mut out = Vec::new();
+        for pdr in &plan.pdrs {
+            let target = match &pdr.action {
+                Action::RedirectUrl(url) => UrlRedirect::new(url)
+                    .map(Policy::Redirect)
+                    .map_err(|_| PlanError::Invalid("a URL that no answer can name")),
+                Action::RedirectAddress(address, _) => Ok(Policy::Address(*address)),
+                _ => continue,
+            };
+            out.push((pdr.id, self.add(target?, None)?));
+        }
+        Ok(out)
+    }
+
+    /// Drops what no worker sees any more.
+    pub fn empty(&mut self) {
+        self.bin.empty();
+    }
+
+    /// Compiles the rules of a place.
+    pub fn compile(&mut self, plan: &Plan, rules: &[Rule]) -> Result<(Entrance, Route), PlanError> {
+        if rules.is_empty() {
+            return Ok((Entrance::NONE, Route::None));
+        }
+        if plan.kind == Kind::Ethernet {
+            let mut classifier = self.backend.build();
+            classifier.insert_all(rules).map_err(|_| PlanError::Invalid("two rules with one id"))?;
+            return Ok((Entrance::NONE, Route::Policy(self.add(Policy::Frames(classifier), None)?)));
+        }
+        if let Some(position) = session::only(rules) {
+            return Ok((Entrance::NONE, Route::Only(position)));
+        }
+        let few = self.backend == Backend::Auto && rules.len() <= MAX_RULES;
+        let program = few.then(|| self.interner.compile(rules).ok()).flatten();
+        let (entrance, policy) = match program {
+            Some(program) => {
+                let (entrance, rows) = program.into_parts();
+                (entrance, self.share(rows)?)
+            }
+            None => {
+                let mut classifier = self.backend.build();
+                classifier.insert_all(rules).map_err(|_| PlanError::Invalid("two rules with one id"))?;
+                (self.entrance_of(plan), self.add(Policy::Classifier(classifier), None)?)
+            }
+        };
+        Ok((entrance, Route::Policy(policy)))
+    }
+
+    /// An entrance that knows the UE's address only: to tell why nothing matched.
+    fn entrance_of(&mut self, plan: &Plan) -> Entrance {
+        let v4 = plan.ue.ipv4.first().map(|address| Prefix::host((*address).into()));
+        let v6 = plan.ue.ipv6.first().and_then(|(prefix, len)| Prefix::new((*prefix).into(), *len).ok());
+        let rule = |(id, prefix)| Rule {
+            id,
+            precedence: 0,
+            value: 0,
+            filter: Filter { ue: Some((Side::Source, prefix)), ..Filter::default() },
+        };
+        let rules: Vec<Rule> = (0..).zip(v4.into_iter().chain(v6)).map(rule).collect();
+        self.interner.compile(&rules).map_or(Entrance::NONE, |program| program.into_parts().0)
+    }
+
+    /// The number of rows that others may use as well.
+    fn share(&mut self, rows: Rows) -> Result<u32, PlanError> {
+        let id = rows.id();
+        match self.known.get(&id) {
+            Some(number) => Ok(*number),
+            None => self.add(Policy::Rows(rows), Some(id)),
+        }
+    }
+
+    fn add(&mut self, policy: Policy, id: Option<usize>) -> Result<u32, PlanError> {
+        let number = match self.free_policies.pop() {
+            Some(number) => number,
+            None if self.policies.len() < POLICIES => {
+                self.policies.push((0, 0));
+                (self.policies.len() - 1) as u32
+            }
+            None => return Err(PlanError::Full("policies")),
+        };
+        let domain = &self.tables.domain;
+        let chunk = self.tables.policies[number as usize / POLICY_CHUNK]
+            .get_or_init(|| (0..POLICY_CHUNK).map(|_| Cell::new(domain)).collect());
+        chunk[number as usize % POLICY_CHUNK].store(Some(Box::new(policy)), &mut self.bin);
+        if let Some(id) = id {
+            self.known.insert(id, number);
+        }
+        self.policies[number as usize] = (id.unwrap_or(0), 0);
+        self.fresh_policies.push(number);
+        Ok(number)
+    }
+}
