@@ -19,10 +19,15 @@ use crate::machine;
 /// How long the other side may take to come up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Opens both ports of a side.
+/// Memory of each process, MB. With a zero-copy memif buffers are lost when it ends (see `pktio::dpdk::port`), and with
+/// them the memory they are in: some ten megabytes each time.
+const MEMORY_MB: u32 = 512;
+
+/// Opens both ports of a side. The generator is the client and so the one that need not copy: it is the side that would
+/// be too slow.
 fn open(folder: &Path, server: bool, core: usize) -> anyhow::Result<[DpdkPort; 2]> {
-    eal::start_with(&eal::Options { core: Some(core), ..eal::Options::default() })?;
-    let role = if server { "server" } else { "client" };
+    eal::start_with(&eal::Options { core: Some(core), megabytes: MEMORY_MB, ..eal::Options::default() })?;
+    let role = if server { "server" } else { "client,zero-copy=yes,rsize=9" };
     let port = |number: u8| {
         let socket = folder.join(format!("{number}.sock"));
         let device =
@@ -30,6 +35,37 @@ fn open(folder: &Path, server: bool, core: usize) -> anyhow::Result<[DpdkPort; 2
         DpdkPort::open(&device, &Settings::default())?.pop().context("no queue")
     };
     Ok([port(0)?, port(1)?])
+}
+
+/// Huge pages for both processes, if the machine lets us; given back at the end.
+struct HugePages {
+    before: Option<String>,
+}
+
+/// Pages of 2 MB there are.
+const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+impl HugePages {
+    fn take() -> HugePages {
+        let wanted = u64::from(2 * MEMORY_MB) + 64;
+        let free = eal::free_huge_megabytes();
+        let there = std::fs::read_to_string(HUGE_PAGES).ok();
+        let before = there.filter(|text| {
+            let more = wanted.saturating_sub(free).div_ceil(2);
+            let total = text.trim().parse::<u64>().unwrap_or(0) + more;
+            more > 0 && std::fs::write(HUGE_PAGES, total.to_string()).is_ok()
+        });
+        HugePages { before }
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            // It could be written before; what is in use stays until its process ends.
+            let _ = std::fs::write(HUGE_PAGES, before.trim());
+        }
+    }
 }
 
 /// The other process: says its addresses and serves until its standard input ends.
@@ -110,6 +146,7 @@ impl Drop for Other {
 /// # Errors
 /// DPDK does not start.
 pub(super) fn run(run: &mut Run, sessions: usize, here: usize, there: usize) -> anyhow::Result<()> {
+    let _huge_pages = HugePages::take();
     let folder = std::env::temp_dir().join(format!("godwit-bench-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let result = rounds(run, &folder, sessions, here, there);
@@ -120,14 +157,14 @@ pub(super) fn run(run: &mut Run, sessions: usize, here: usize, there: usize) -> 
 
 fn rounds(run: &mut Run, folder: &Path, sessions: usize, here: usize, there: usize) -> anyhow::Result<()> {
     let teids = World::new(sessions)?.teids;
-    let ports = open(folder, false, here)?;
-    run.note("dpdk_huge_pages", &format!("{:?}", eal::uses_huge_pages()));
-    let mut generator = Generator::new(ports, [Mac::default(); 2], teids);
-    for round in 0..run.plan.network_rounds {
+    for round in 0..run.plan.frame_rounds {
         for kind in Kind::ALL {
             run.progress.say(&format!("DPDK memif: {sessions} sessions, {}, round {round}", kind.name()));
             let other = Other::start(folder, kind, there, sessions)?;
-            generator.peers(other.macs);
+            // After the server, so that it connects at once.
+            let ports = open(folder, false, here)?;
+            run.note("dpdk_huge_pages", &format!("{:?}", eal::uses_huge_pages()));
+            let mut generator = Generator::new(ports, other.macs, teids.clone());
             let start = time::now_std();
             while !generator.ports().iter().all(DpdkPort::is_up) {
                 if start.elapsed() > PATIENCE {

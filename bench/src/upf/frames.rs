@@ -220,12 +220,6 @@ impl<F: FramePort> Generator<F> {
         &self.ports
     }
 
-    /// The other side was exchanged.
-    #[cfg(feature = "dpdk")]
-    pub(super) fn peers(&mut self, peers: [Mac; 2]) {
-        self.peers = peers;
-    }
-
     /// Looks at both ports once, as some must be looked at to come up.
     #[cfg(feature = "dpdk")]
     pub(super) fn idle(&mut self) -> std::io::Result<()> {
