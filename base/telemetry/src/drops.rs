@@ -66,6 +66,7 @@ drop_reasons! {
     NoTranslation = 31, "no_translation", "Later fragment of a flow that is redirected to an address, which names no flow to translate.";
     EthernetFiltered = 32, "ethernet_filtered", "Ethernet frame whose destination is where it came from.";
     EthernetFlood = 33, "ethernet_flood", "Ethernet frame for all sessions of a data network beyond the rate of such frames.";
+    WorkerFailed = 34, "worker_failed", "In a batch at which the packet path failed, a defect: some of it may have been sent.";
 }
 
 impl DropReason {

@@ -3,7 +3,7 @@
 //!
 //! The device goes with its descriptor and takes addresses and routes along; NAT rules go when dropped.
 
-use net::link::{LinkError, Links};
+use net::link::{Cidr, LinkError, Links};
 use net::nat::{Masquerade, NatError};
 use pktio::tun::{TunError, TunPort};
 
@@ -98,8 +98,11 @@ async fn link(dnn: &DnnConfig) -> Result<(), LinkError> {
         links.add_address(&dnn.tun, address).await?;
     }
     if let (Some(address), Some(pool)) = (dnn.gateway_v6(), dnn.ue_pool.ipv6) {
+        // As in IPv4, so that the route comes back with the device when that was down.
+        let name = dnn.tun.replace('.', "/");
+        let _ = net::sysctl::set(&format!("net.ipv6.conf.{name}.keep_addr_on_down"), "1");
+        let address = Cidr::new(address.address(), pool.prefix()).unwrap_or(address);
         links.add_address(&dnn.tun, address).await?;
-        links.add_route(pool.network(), None, Some(&dnn.tun)).await?;
     }
     Ok(())
 }

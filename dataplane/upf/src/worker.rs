@@ -3,8 +3,12 @@
 //! While there is traffic a worker polls; when nothing has come for a while ([`Patience`]) it gives the processor back and
 //! sleeps until an input has packets or the N4 task wakes it. An input that nobody can wait for, such as a DPDK port, is
 //! polled on, ever more slowly.
+//!
+//! A worker ends when it is told to, and for no other reason, or a direction would be lost without a word: a panic costs the
+//! batch at hand, counted as `worker_failed`; an input with errors is left alone for a while and tried again.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -22,8 +26,21 @@ const BUDGET: usize = 16;
 const SPIN: Duration = Duration::from_micros(20);
 /// How long inputs that cannot wake us are polled without pause.
 const DEAF_SPIN: Duration = Duration::from_millis(100);
-/// Receive errors in a row after which an input is given up: it would otherwise keep its worker spinning.
+/// Errors in a row after which an input is left alone: it would otherwise keep its worker spinning.
 const MAX_ERRORS: usize = 64;
+/// And for how long.
+const REST: Duration = Duration::from_secs(1);
+
+/// An input's errors.
+#[derive(Debug, Clone, Copy, Default)]
+struct Trouble {
+    /// In a row.
+    errors: usize,
+    /// It is left alone until then.
+    rests_until: Option<Instant>,
+    /// This has been said.
+    told: bool,
+}
 
 /// How long a worker polls in vain before it sleeps.
 ///
@@ -80,7 +97,10 @@ impl Worker {
         let waker = poller.waker();
         pipeline.mailbox().wake_with(poller.waker());
         let patience = Patience::new(poll);
-        let run = Run { pipeline, ports, inputs, poller, stop: Arc::clone(&stop), epoch, patience };
+        let trouble = vec![Trouble::default(); inputs.len()];
+        let stop_run = Arc::clone(&stop);
+        let run =
+            Run { pipeline, ports, inputs, poller, stop: stop_run, epoch, patience, trouble, failures: 0 };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run.run())?;
         Ok(Worker { stop, waker, thread: Some(thread) })
     }
@@ -118,22 +138,31 @@ struct Run {
     stop: Arc<AtomicBool>,
     epoch: Instant,
     patience: Patience,
+    /// Of each input.
+    trouble: Vec<Trouble>,
+    /// Batches that ended by a panic.
+    failures: u64,
 }
 
 impl Run {
     fn run(mut self) {
         let mut batch = Batch::new(BATCH, PACKET);
-        let mut errors = vec![0; self.inputs.len()];
         let deaf = self.inputs.iter().any(|input| port(&self.ports, *input).fd().is_none());
         let mut last_packet = net::time::now_std();
+        let mut last_look = last_packet;
         let mut woken = None;
         while !self.stop.load(Relaxed) {
             let mut busy = false;
-            for (at, errors) in errors.iter_mut().enumerate().filter(|(_, errors)| **errors < MAX_ERRORS) {
-                busy |= self.turn(at, &mut batch, errors);
+            for at in 0..self.inputs.len() {
+                busy |= !self.rests(at, last_look) && self.turn(at, &mut batch);
             }
             let now = net::time::now_std();
-            self.pipeline.commands(now.duration_since(self.epoch).as_nanos() as u64, &mut self.ports);
+            last_look = now;
+            let now_ns = now.duration_since(self.epoch).as_nanos() as u64;
+            let commands = AssertUnwindSafe(|| self.pipeline.commands(now_ns, &mut self.ports));
+            if catch_unwind(commands).is_err() {
+                self.failed(&mut batch);
+            }
             if busy {
                 if let Some(woken) = woken.take() {
                     self.patience.slept(Instant::duration_since(&woken, last_packet));
@@ -147,12 +176,19 @@ impl Run {
                 continue;
             }
             // What a port could not send yet it sends when it is asked again.
-            let timeout_ms = (deaf || self.unsent()).then_some(1);
+            let timeout_ms = match () {
+                () if deaf || self.unsent() => Some(1),
+                () if self.trouble.iter().any(|trouble| trouble.rests_until.is_some()) => {
+                    Some(REST.as_millis() as _)
+                }
+                () => None,
+            };
             if let Err(error) = self.poller.wait(timeout_ms, |_| ()) {
-                tracing::error!(%error, "a user plane worker cannot wait for packets and ends");
-                return;
+                tracing::error!(%error, "a user plane worker cannot wait for packets; it looks for them");
+                net::time::sleep_thread(Duration::from_millis(1));
             }
-            woken = Some(net::time::now_std());
+            let now = net::time::now_std();
+            (last_look, woken) = (now, Some(now));
         }
     }
 
@@ -160,25 +196,76 @@ impl Run {
         self.ports.n3.unsent() || self.ports.n6.iter().any(|port| port.unsent())
     }
 
+    /// Whether an input is left alone. When its time is over it is waited for again.
+    #[inline]
+    fn rests(&mut self, at: usize, now: Instant) -> bool {
+        let Some(until) = self.trouble[at].rests_until else { return false };
+        if now < until {
+            return true;
+        }
+        // One more error and it rests again.
+        self.trouble[at] = Trouble { errors: MAX_ERRORS - 1, rests_until: None, told: true };
+        if let Some(fd) = port(&self.ports, self.inputs[at]).fd() {
+            let _ = self.poller.add(fd, at as u64);
+        }
+        false
+    }
+
     /// Serves one input; whether it had packets.
-    fn turn(&mut self, at: usize, batch: &mut Batch, errors: &mut usize) -> bool {
+    fn turn(&mut self, at: usize, batch: &mut Batch) -> bool {
         let input = self.inputs[at];
-        match self.serve(input, batch) {
-            Ok(busy) => {
-                *errors = 0;
+        match catch_unwind(AssertUnwindSafe(|| self.serve(input, batch))) {
+            Ok(Ok(busy)) => {
+                if self.trouble[at].errors > 0 {
+                    if self.trouble[at].told {
+                        tracing::info!(?input, "the user plane serves this interface again");
+                    }
+                    self.trouble[at] = Trouble::default();
+                }
                 busy
             }
-            Err(error) => {
-                *errors += 1;
-                if *errors >= MAX_ERRORS {
-                    tracing::error!(%error, ?input, "the user plane gives up this interface");
-                    if let Some(fd) = port(&self.ports, input).fd() {
-                        // Not being able to remove it leaves a spinning worker, and nothing to do about it.
-                        let _ = self.poller.remove(fd);
-                    }
-                }
+            Ok(Err(error)) => {
+                self.error(at, &error.to_string());
                 false
             }
+            Err(_) => {
+                self.failed(batch);
+                self.error(at, "a defect of the packet path");
+                true
+            }
+        }
+    }
+
+    /// Notes an error of an input, which rests after many in a row.
+    #[cold]
+    fn error(&mut self, at: usize, error: &str) {
+        let (trouble, input) = (&mut self.trouble[at], self.inputs[at]);
+        trouble.errors += 1;
+        if trouble.errors < MAX_ERRORS {
+            return;
+        }
+        trouble.rests_until = Some(net::time::now_std() + REST);
+        if !std::mem::replace(&mut trouble.told, true) {
+            tracing::error!(
+                error,
+                ?input,
+                "the user plane cannot serve this interface; it tries again each second"
+            );
+        }
+        if let Some(fd) = port(&self.ports, input).fd() {
+            // Not being able to remove it leaves a worker that does not sleep, and nothing to do about it.
+            let _ = self.poller.remove(fd);
+        }
+    }
+
+    /// A batch ended by a panic: it is lost, and the next one is not.
+    #[cold]
+    fn failed(&mut self, batch: &mut Batch) {
+        self.pipeline.recover(batch.len());
+        batch.clear();
+        self.failures += 1;
+        if self.failures.is_power_of_two() {
+            tracing::error!(batches = self.failures, "the packet path failed at a batch, which is lost");
         }
     }
 

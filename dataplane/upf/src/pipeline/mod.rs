@@ -359,6 +359,21 @@ impl Pipeline {
         }
     }
 
+    /// Makes the pipeline fit for the next batch after one of `lost` packets that ended by a panic: what was taken out for
+    /// it is made anew. What is buffered stays.
+    pub fn recover(&mut self, lost: usize) {
+        self.stats[self.worker].drops.count_n(DropReason::WorkerFailed, lost);
+        self.begin(0);
+        self.frames.clear();
+        self.injected = None;
+        self.pass = Pass::Port;
+        self.scratch = vec![0; PACKET].into();
+        self.bridging = self.tables.has_bridges().then(Box::default);
+        if self.reader.is_none() {
+            self.reader = Some(self.tables.domain().reader());
+        }
+    }
+
     /// Counts what the ports have discarded while receiving: frames that are not for us, packets whose next hop
     /// never answered.
     fn count_losses(&self, ports: &mut Ports) {

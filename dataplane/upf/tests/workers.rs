@@ -1,0 +1,256 @@
+//! Worker threads in trouble: a defect costs a batch and not a direction, an interface that fails comes back, and workers
+//! that share a session count and meter as one.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
+
+#[path = "support/lab.rs"]
+mod lab;
+mod support;
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use lab::*;
+use net::link::Links;
+use packet::gtpu::{self, PduSession, build_gpdu};
+use pfcp::message::SessionModificationRequest;
+use pfcp::*;
+use pktio::memory::{self, MemoryPort, Wire};
+use pktio::udp::UdpPort;
+use pktio::{Batch, Port, Sent};
+use support::*;
+use telemetry::DropReason;
+use tokio::sync::mpsc;
+use upf::n4::session::Sessions;
+use upf::pipeline::guard::Guard;
+use upf::pipeline::{Event, Input, Pipeline, Ports};
+use upf::stats::{self, WorkerStats};
+use upf::tables::Tables;
+use upf::worker::Worker;
+
+/// A port that breaks on demand: on sending a packet with this word inside, or on receiving.
+struct Faulty {
+    port: MemoryPort,
+    broken: Arc<AtomicBool>,
+}
+
+const POISON: &[u8] = b"poison";
+
+impl Port for Faulty {
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        if self.broken.load(Relaxed) {
+            return Err(io::Error::other("out of order"));
+        }
+        self.port.receive(batch)
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+        let poisoned = |at: &u16| batch.buffers()[usize::from(*at)].packet().ends_with(POISON);
+        assert!(!selected.iter().any(poisoned), "a test's defect");
+        self.port.transmit(batch, selected)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// Workers over memory ports, each with a wire for its N3.
+struct World {
+    sessions: Sessions,
+    workers: Vec<Worker>,
+    n3: Vec<Wire>,
+    n6: Vec<Wire>,
+    stats: Arc<[WorkerStats]>,
+    broken: Arc<AtomicBool>,
+    _events: mpsc::Receiver<Event>,
+}
+
+impl World {
+    fn new(workers: usize) -> World {
+        let config = Arc::new(config("gw0"));
+        let tables = Arc::new(Tables::new(&config));
+        let sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 5);
+        let stats: Arc<[WorkerStats]> = (0..workers).map(|_| WorkerStats::default()).collect();
+        let (sender, events) = mpsc::channel(64);
+        let guard = Arc::new(Guard::new(&config, []));
+        let broken = Arc::<AtomicBool>::default();
+        let epoch = net::time::now_std();
+        let (mut running, mut n3, mut n6) = (Vec::new(), Vec::new(), Vec::new());
+        for number in 0..workers {
+            let (n3_port, n3_wire) = memory::pair(100_000);
+            let (n6_port, n6_wire) = memory::pair(100_000);
+            let mut pipeline = Pipeline::new(
+                number,
+                Arc::clone(&tables),
+                Arc::clone(&stats),
+                config.gtpu,
+                1,
+                sender.clone(),
+                Arc::clone(&guard),
+            );
+            if workers > 1 {
+                pipeline.share_inputs();
+            }
+            let n6_port = Faulty { port: n6_port, broken: Arc::clone(&broken) };
+            let ports = Ports { n3: Box::new(n3_port), n6: vec![Box::new(n6_port)] };
+            let inputs = vec![Input::N3, Input::N6(0)];
+            let name = format!("upf-{number}");
+            let poll = Duration::from_micros(50);
+            running.push(Worker::start(&name, pipeline, ports, inputs, epoch, poll).unwrap());
+            n3.push(n3_wire);
+            n6.push(n6_wire);
+        }
+        World { sessions, workers: running, n3, n6, stats, broken, _events: events }
+    }
+
+    /// The ordinary session, without bounds of its rate; its SEID and TEID.
+    fn establish(&mut self) -> (u64, u32) {
+        let mut request = establishment(1);
+        request.create_qers[0].mbr = None;
+        let response =
+            self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NtpSeconds(1000)).response;
+        match response.created_pdrs[0].f_teid {
+            Some(FTeid::Assigned { teid, .. }) => (response.up_f_seid.unwrap().seid, teid),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn drops(&self, reason: DropReason) -> u64 {
+        stats::drops(&self.stats, reason)
+    }
+}
+
+fn gpdu(teid: u32, payload: &[u8]) -> Vec<u8> {
+    let packet = udp(UE_V4.into(), SERVER_V4.into(), payload);
+    build_gpdu(teid, Some(PduSession::Uplink { qfi: QFI }), &packet).unwrap()
+}
+
+fn gnb() -> SocketAddr {
+    SocketAddr::new(GNB.into(), 2152)
+}
+
+/// What comes out of a wire until there are `count` packets.
+#[track_caller]
+fn receive(wire: &Wire, count: usize) -> Vec<Vec<u8>> {
+    let deadline = net::time::now_std() + Duration::from_secs(20);
+    let mut out = Vec::new();
+    while out.len() < count {
+        assert!(before(deadline), "{} of {count} packets", out.len());
+        out.extend(wire.take().into_iter().map(|(packet, _)| packet));
+        net::time::sleep_thread(Duration::from_millis(1));
+    }
+    out
+}
+
+fn before(deadline: Instant) -> bool {
+    net::time::now_std() < deadline
+}
+
+#[test]
+fn a_panic_costs_the_batch_and_not_the_direction() {
+    let mut world = World::new(1);
+    let (seid, teid) = world.establish();
+    for round in 1..=3 {
+        world.n3[0].inject(&gpdu(teid, POISON), gnb());
+        let deadline = net::time::now_std() + Duration::from_secs(20);
+        while world.drops(DropReason::WorkerFailed) < round {
+            assert!(before(deadline), "the batch is counted");
+            net::time::sleep_thread(Duration::from_millis(1));
+        }
+        // Both directions go on.
+        world.n3[0].inject(&gpdu(teid, b"up"), gnb());
+        assert!(receive(&world.n6[0], 1)[0].ends_with(b"up"));
+        world.n6[0].inject(&udp(SERVER_V4.into(), UE_V4.into(), b"down"), gnb());
+        assert!(receive(&world.n3[0], 1)[0].ends_with(b"down"));
+    }
+    assert_eq!(world.drops(DropReason::WorkerFailed), 3);
+    // The worker follows changes of the rules as before, and memory that they free is used again.
+    let far = |action| UpdateFar { far_id: FarId(2), apply_action: Some(action), ..Default::default() };
+    for action in [ApplyAction::BUFF, ApplyAction::FORW] {
+        let request = SessionModificationRequest { update_fars: vec![far(action)], ..Default::default() };
+        let modified = world.sessions.modify(seid, SMF.into(), &request, NtpSeconds(1000)).unwrap();
+        assert_eq!(modified.response.cause, Cause::ACCEPTED);
+        world.n6[0].inject(&udp(SERVER_V4.into(), UE_V4.into(), b"later"), gnb());
+    }
+    assert_eq!(receive(&world.n3[0], 2).len(), 2);
+    world.workers[0].stop();
+}
+
+#[test]
+fn an_input_that_fails_is_tried_again() {
+    let mut world = World::new(1);
+    let (_, teid) = world.establish();
+    world.broken.store(true, Relaxed);
+    // Long enough for all errors that are borne; meanwhile the other direction is served.
+    for _ in 0..200 {
+        world.n3[0].inject(&gpdu(teid, b"up"), gnb());
+        assert_eq!(receive(&world.n6[0], 1).len(), 1);
+    }
+    world.broken.store(false, Relaxed);
+    world.n6[0].inject(&udp(SERVER_V4.into(), UE_V4.into(), b"down"), gnb());
+    assert_eq!(receive(&world.n3[0], 1).len(), 1);
+}
+
+/// Queues of one interface, a worker each: a session whose packets come through both is counted as one (UP-1).
+#[test]
+fn workers_that_share_a_session_count_together() {
+    let mut world = World::new(2);
+    let (seid, teid) = world.establish();
+    const EACH: usize = 20_000;
+    for n in 0..EACH {
+        for wire in &world.n3 {
+            wire.inject(&gpdu(teid, &n.to_be_bytes()), gnb());
+        }
+    }
+    for wire in &world.n6 {
+        let packets = receive(wire, EACH);
+        // Each worker keeps the order of what it reads.
+        let in_order = packets.iter().enumerate().all(|(n, packet)| packet.ends_with(&n.to_be_bytes()));
+        assert!(in_order && packets.len() == EACH);
+    }
+    for worker in &mut world.workers {
+        worker.stop();
+    }
+    let (up, down) = world.sessions.get(seid).unwrap().compiled.usage();
+    assert_eq!((up.packets, down.packets), (2 * EACH as u64, 0));
+    assert_eq!(up.bytes, 2 * EACH as u64 * 36);
+    assert!(DropReason::ALL.iter().all(|reason| world.drops(*reason) == 0));
+}
+
+/// Interfaces of N3 and N6 go down and come up under a running UPF: both directions are served again.
+#[test]
+fn interfaces_go_down_and_come_up() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let lab = runtime.block_on(Lab::new());
+    let mut config = config("gw0");
+    config.gtpu = SocketAddr::new(N3_CORE.parse().unwrap(), gtpu::PORT);
+    let core = lab.core.runtime(2).unwrap();
+    let upf = core.block_on(core.spawn(upf::start(config.clone()))).unwrap().unwrap();
+    let socket = lab.core.enter(|| UdpSocket::bind((SMF, 8805))).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut smf = Smf { socket, upf: config.pfcp, sequence: 0 };
+    smf.associate(100);
+    let (_, teid) = smf.establish();
+    let tun = runtime.block_on(lab.ue_device());
+    let bind = || UdpPort::bind(SocketAddr::new(N3_GNB.parse().unwrap(), gtpu::PORT), false);
+    let n3 = lab.ran.enter(bind).unwrap().unwrap();
+    let gnb = Gnb::start(&tun, &n3, config.gtpu, teid);
+    let both = |when: &str| {
+        assert!(ping(&lab.ue, "10.201.0.2", 2, 56), "IPv4 {when}");
+        assert!(ping(&lab.ue, "fd00:201::2", 2, 56), "IPv6 {when}");
+    };
+    both("at first");
+    let links = runtime.block_on(async { Links::in_ns(&lab.core) }).unwrap();
+    for device in ["n3", "gw0"] {
+        runtime.block_on(links.down(device)).unwrap();
+        assert!(!ping(&lab.ue, "10.201.0.2", 1, 56), "without {device}");
+        runtime.block_on(links.up(device)).unwrap();
+        both(&format!("with {device} again"));
+    }
+    drop(gnb);
+    core.block_on(async move { upf.stop().await });
+}
