@@ -1,27 +1,90 @@
 //! DPDK: gNB and data network in this process, the user plane in another, a memif between them on each side.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context as _, bail};
+use net::link::Cidr;
 use net::time::{self, Duration};
 use packet::ethernet::Mac;
+use packet::gtpu;
 use pktio::FramePort as _;
 use pktio::dpdk::{DpdkPort, Settings, eal};
+use pktio::stack::ip::IpStack;
+use pktio::stack::udp::UdpStack;
+use pktio::stack::{Neighbours, resolver::Resolver};
+use upf::pipeline::Ports;
 
-use super::frames::{self, Generator, Kind};
+use super::frames::{self, Generator};
+use super::network::N6;
+use super::subscriber::UPF;
 use super::world::World;
 use super::{Run, Serve};
 use crate::machine;
 
 /// How long the other side may take to come up.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How often a thread that only waits looks whether to stop.
+const GLANCE: Duration = Duration::from_millis(2);
 
 /// Memory of each process, MB. With a zero-copy memif buffers are lost when it ends (see `pktio::dpdk::port`), and with
 /// them the memory they are in: some ten megabytes each time.
 const MEMORY_MB: u32 = 512;
+
+/// What is between the ports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// The pipeline.
+    Upf,
+    /// As good as nothing.
+    Bare,
+}
+
+impl Kind {
+    const ALL: [Kind; 2] = [Kind::Bare, Kind::Upf];
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Upf => "upf",
+            Kind::Bare => "bare",
+        }
+    }
+}
+
+/// Serves both ports until `stop` says so: with a worker of the user plane's, or barely.
+///
+/// # Errors
+/// Sessions or stacks cannot be made, or a port fails.
+fn serve_ports(
+    kind: Kind,
+    (n3, n6): (DpdkPort, DpdkPort),
+    sessions: usize,
+    stop: &dyn Fn() -> bool,
+) -> anyhow::Result<()> {
+    match kind {
+        Kind::Bare => frames::forward_all((n3, n6), stop),
+        Kind::Upf => {
+            let own = |address: Ipv4Addr| {
+                let cidr = Cidr::new(IpAddr::V4(address), 24).context("address")?;
+                anyhow::Ok(Neighbours::Own(Box::new(Resolver::new(&[cidr], &[]))))
+            };
+            let local = SocketAddr::new(UPF.into(), gtpu::PORT);
+            let ports = Ports {
+                n3: Box::new(UdpStack::new(n3, local, None, own(UPF)?)?),
+                n6: vec![Box::new(IpStack::new(n6, None, own(N6)?)?)],
+            };
+            // The thread of the worker stays on this one's core.
+            let _serving = World::new(sessions)?.serve(ports)?;
+            while !stop() {
+                time::sleep_thread(GLANCE);
+            }
+            Ok(())
+        }
+    }
+}
 
 /// Opens both ports of a side. The generator is the client and so the one that need not copy: it is the side that would
 /// be too slow.
@@ -86,7 +149,7 @@ pub(super) fn serve(part: &Serve) -> anyhow::Result<()> {
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
             stop.store(true, Relaxed);
         });
-        frames::serve(kind, (n3, n6), part.sessions, &|| stop.load(Relaxed))
+        serve_ports(kind, (n3, n6), part.sessions, &|| stop.load(Relaxed))
     })
 }
 

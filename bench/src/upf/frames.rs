@@ -1,24 +1,16 @@
 //! User planes on frame ports: AF_XDP and DPDK. Whole frames come in on one port and leave by the other, and the other way.
 //!
 //! One side is gNB and data network: it makes frames from templates, answers questions for link-layer addresses, and
-//! counts and times what comes back ([`Generator`]). The other serves its two ports on a core of its own ([`serve`]): a
-//! worker of the user plane's, its pipeline above the frame stack; or, as the limit of the backend, a bare forwarder that
-//! swaps the Ethernet addresses.
+//! counts and times what comes back ([`Generator`]). The other serves its two ports on a core of its own: a user plane, or,
+//! as the limit of the backend, a bare forwarder that swaps the Ethernet addresses ([`forward_all`]).
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
-use anyhow::{Context as _, bail};
-use net::link::Cidr;
+use anyhow::bail;
 use net::time::{self, Duration};
 use packet::ethernet::{self, Mac};
 use packet::{gtpu, ipv4, protocol};
-use pktio::stack::ip::IpStack;
-use pktio::stack::udp::UdpStack;
-use pktio::stack::{Neighbours, resolver::Resolver};
 use pktio::{Batch, FramePort};
-use upf::pipeline::{BATCH, PACKET, Ports};
+use upf::pipeline::{BATCH, PACKET};
 
-use super::network::N6;
 use super::subscriber::{CP, UPF};
 use super::traffic::{Direction, Draw, TUNNEL, Template, marked};
 use super::world::World;
@@ -33,62 +25,8 @@ const FRAME: usize = 2048;
 const MAC: Mac = [0x02, 0x67, 0x77, 0, 0, 1];
 /// How long the first packets may take, with the questions for neighbours.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often a thread that only waits looks whether to stop.
-const GLANCE: Duration = Duration::from_millis(2);
 /// How long to wait for the last packets.
 const LAST: Duration = Duration::from_millis(20);
-
-/// What is between the ports.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
-    /// The pipeline.
-    Upf,
-    /// As good as nothing.
-    Bare,
-}
-
-impl Kind {
-    pub(super) const ALL: [Kind; 2] = [Kind::Bare, Kind::Upf];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Kind::Upf => "upf",
-            Kind::Bare => "bare",
-        }
-    }
-}
-
-/// Serves both ports until `stop` says so: with a worker of the user plane's, or barely.
-///
-/// # Errors
-/// Sessions or stacks cannot be made, or a port fails.
-pub(super) fn serve<F: FramePort + 'static>(
-    kind: Kind,
-    (n3, n6): (F, F),
-    sessions: usize,
-    stop: &dyn Fn() -> bool,
-) -> anyhow::Result<()> {
-    match kind {
-        Kind::Bare => forward_all((n3, n6), stop),
-        Kind::Upf => {
-            let own = |address: Ipv4Addr| {
-                let cidr = Cidr::new(IpAddr::V4(address), 24).context("address")?;
-                anyhow::Ok(Neighbours::Own(Box::new(Resolver::new(&[cidr], &[]))))
-            };
-            let local = SocketAddr::new(UPF.into(), gtpu::PORT);
-            let ports = Ports {
-                n3: Box::new(UdpStack::new(n3, local, None, own(UPF)?)?),
-                n6: vec![Box::new(IpStack::new(n6, None, own(N6)?)?)],
-            };
-            // The thread of the worker stays on this one's core.
-            let _serving = World::new(sessions)?.serve(ports)?;
-            while !stop() {
-                time::sleep_thread(GLANCE);
-            }
-            Ok(())
-        }
-    }
-}
 
 /// Forwards frames both ways and does nothing else, until `stop` says so.
 ///

@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use classifier::Rule;
-use net::time::Duration;
 use packet::gtpu;
 use pktio::{Batch, Port, Sent};
 use tokio::sync::mpsc;
@@ -21,12 +20,12 @@ use upf::plan::{
 use upf::session::Session;
 use upf::stats::WorkerStats;
 use upf::tables::{Tables, Writer};
-use upf::worker::Worker;
 
 use super::subscriber::{CP, QFI, RATE_KBPS, Subscriber, UE_POOL, UPF};
 
 /// How long a worker polls before it sleeps: as a UPF's does with a core to itself.
-const POLL: Duration = Duration::from_secs(1);
+#[cfg(feature = "dpdk")]
+const POLL: net::time::Duration = net::time::Duration::from_secs(1);
 
 /// A pipeline and what it looks up in.
 pub(super) struct World {
@@ -45,8 +44,9 @@ pub(super) struct World {
 }
 
 /// A worker with the sessions that it serves; ends with this.
+#[cfg(feature = "dpdk")]
 pub(super) struct Serving {
-    _worker: Worker,
+    _worker: upf::worker::Worker,
     _control: Control,
     _events: mpsc::Receiver<Event>,
 }
@@ -146,10 +146,11 @@ impl World {
     ///
     /// # Errors
     /// No thread is to be had.
+    #[cfg(feature = "dpdk")]
     pub(super) fn serve(self, ports: Ports) -> io::Result<Serving> {
         let World { control, pipeline, _events, epoch, .. } = self;
         let inputs = vec![Input::N3, Input::N6(0)];
-        let worker = Worker::start("upf-bench", pipeline, ports, inputs, epoch, POLL)?;
+        let worker = upf::worker::Worker::start("upf-bench", pipeline, ports, inputs, epoch, POLL)?;
         Ok(Serving { _worker: worker, _control: control, _events })
     }
 

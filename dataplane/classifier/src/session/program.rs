@@ -245,9 +245,10 @@ pub(super) fn find(pairs: &[Pair], group: u16, key: &Key, start: Start) -> Verdi
 #[inline(always)]
 pub(super) fn find_few(pairs: &[Pair], rows: u16, key: &Key, own: u32) -> Verdict {
     let mut matched = 0;
-    for (at, pair) in pairs.iter().take(usize::from(rows).div_ceil(2)).enumerate() {
-        let [first, second] = pair.0.each_ref().map(|row| u32::from(row_matches(row, key, own)));
-        matched |= (first | second << 1) << (2 * at);
+    let pairs_used = usize::from(rows).div_ceil(2).min(pairs.len());
+    for (at, Pair([first, second])) in pairs[..pairs_used].iter().enumerate() {
+        matched |= u32::from(row_matches(first, key, own)) << (2 * at);
+        matched |= u32::from(row_matches(second, key, own)) << (2 * at + 1);
     }
     // Behind an odd row may be a condition.
     matched &= (1 << rows) - 1;

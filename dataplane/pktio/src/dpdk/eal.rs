@@ -37,8 +37,8 @@ pub struct Options {
     pub core: Option<usize>,
     /// Where memory comes from.
     pub huge_pages: HugePages,
-    /// Megabytes: with ordinary pages the most that may be used, which is taken from the system when it is used;
-    /// with huge pages what must be free for them to be chosen.
+    /// The most that may be used, in megabytes: with ordinary pages taken from the system when it is used, with huge
+    /// pages at once.
     pub megabytes: u32,
     /// Addresses of physical devices ("0000:01:00.0"), which are bound to vfio-pci. All others are left alone.
     pub physical: Vec<String>,
@@ -64,10 +64,12 @@ impl Options {
         let mut arguments = vec!["godwit".to_owned(), "--no-shconf".to_owned(), "--no-telemetry".to_owned()];
         // memif in its zero-copy form passes memory to the peer by descriptor: one per segment would be many.
         arguments.push("--single-file-segments".to_owned());
+        arguments.extend(["-m".to_owned(), self.megabytes.to_string()]);
         if huge {
-            arguments.push("--in-memory".to_owned());
+            // All of it at once, and never more: a zero-copy memif shows its peer what there is when they connect.
+            arguments.extend(["--in-memory".to_owned(), format!("--socket-limit={}", self.megabytes)]);
         } else {
-            arguments.extend(["--no-huge".to_owned(), "-m".to_owned(), self.megabytes.to_string()]);
+            arguments.push("--no-huge".to_owned());
         }
         if self.physical.is_empty() {
             arguments.extend(["--no-pci".to_owned(), "--iova-mode=va".to_owned()]);
@@ -261,9 +263,12 @@ mod tests {
     fn arguments_say_where_memory_comes_from_and_what_to_touch() {
         let options = Options { physical: vec!["0000:01:00.0".to_owned()], ..Options::default() };
         let huge = options.arguments(true, 3).join(" ");
-        assert!(huge.contains("--in-memory -a 0000:01:00.0 --lcores 0@3"), "{huge}");
+        assert!(
+            huge.contains("-m 512 --in-memory --socket-limit=512 -a 0000:01:00.0 --lcores 0@3"),
+            "{huge}"
+        );
         assert!(!huge.contains("--no-pci") && !huge.contains("--no-huge"), "{huge}");
         let ordinary = Options::default().arguments(false, 0).join(" ");
-        assert!(ordinary.contains("--no-huge -m 512 --no-pci"), "{ordinary}");
+        assert!(ordinary.contains("-m 512 --no-huge --no-pci"), "{ordinary}");
     }
 }
