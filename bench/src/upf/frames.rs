@@ -25,6 +25,8 @@ const FRAME: usize = 2048;
 const MAC: Mac = [0x02, 0x67, 0x77, 0, 0, 1];
 /// How long the first packets may take, with the questions for neighbours.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two batches of the first packets.
+const PAUSE: Duration = Duration::from_micros(500);
 /// How long to wait for the last packets.
 const LAST: Duration = Duration::from_millis(20);
 
@@ -189,8 +191,12 @@ impl<F: FramePort> Generator<F> {
             for source in &mut sources {
                 self.send(source, BATCH, None);
             }
-            for (end, arrived) in arrived.iter_mut().enumerate() {
-                *arrived += self.take(end, |_, _| ())?;
+            // Not a flood: it would crowd out the answers to the other side's questions for neighbours.
+            let sent = time::now_std();
+            while sent.elapsed() < PAUSE {
+                for (end, arrived) in arrived.iter_mut().enumerate() {
+                    *arrived += self.take(end, |_, _| ())?;
+                }
             }
         }
         self.settle()
