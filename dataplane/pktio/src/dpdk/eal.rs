@@ -25,7 +25,7 @@ pub enum HugePages {
     Automatic,
     /// Huge pages, or no start.
     Yes,
-    /// Ordinary pages: about a quarter slower, needs no preparation of the machine. Not for physical devices.
+    /// Ordinary pages: slower, needs no preparation of the machine. Not for physical devices.
     No,
 }
 
