@@ -19,6 +19,8 @@
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ptr::null_mut;
+// The model checker's own cannot stand in memory that begins as zeros.
+use std::sync::atomic::{AtomicU32 as PlainU32, AtomicU64 as PlainU64};
 
 use sync::{Arc, AtomicPtr, AtomicU64, Mutex, Ordering, fence};
 
@@ -354,8 +356,7 @@ fn prefetch<T>(place: *const T) {
 }
 
 /// Words of a cache line.
-#[allow(unused_qualifications)] // the model checker's own would not do
-pub type Line = [std::sync::atomic::AtomicU64; 8];
+pub type Line = [PlainU64; 8];
 
 /// Lines of words that any thread may change at any time: counters and meters. They never move.
 pub struct Lines(Chunks<Line>);
@@ -438,8 +439,7 @@ unsafe impl<T: Send + Sync> Sync for Arena<T> {}
 unsafe impl<T: Send + Sync> Send for Arena<T> {}
 
 /// A place to look a block up in: its position and class, or zero.
-#[allow(unused_qualifications)] // the model checker's own would not do
-type Slot = std::sync::atomic::AtomicU32;
+type Slot = PlainU32;
 
 /// An array of places to look a block up in. Chunks of it are made when first used, so a large one costs little.
 pub struct Slots<T> {

@@ -1,0 +1,212 @@
+//! What the writer publishes, and what is left when it refuses.
+
+use classifier::Filter;
+
+use super::*;
+use crate::plan::{Arrival, UeAddresses};
+
+#[test]
+fn framed_routes_find_the_session_by_the_longest_prefix_and_go_with_it() {
+    let text = r#"{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152",
+        "dnn": [{"name": "internet", "tun": "gw0", "ue_pool": {"ipv4": "10.45.0.0/16"}}]}"#;
+    let config: Config = serde_json::from_str(text).unwrap();
+    let tables = Arc::new(Tables::new(&config));
+    let mut writer = Writer::new(Arc::clone(&tables), &config, 1);
+    let plan = |seid, route: &str, length| Plan {
+        seid,
+        native: UeAddresses { framed: vec![(route.parse().unwrap(), length)], ..Default::default() },
+        arrivals: vec![Arrival { place: Place::Native, rules: Vec::new() }],
+        ..Plan::default()
+    };
+    let wide = writer.establish(&plan(1, "192.0.2.0", 24)).unwrap();
+    let narrow = writer.establish(&plan(2, "192.0.2.128", 25)).unwrap();
+    let six = writer.establish(&plan(3, "fd00:46::", 32)).unwrap();
+    let owner = |address: &str| tables.owner_of_ue(address.parse().unwrap());
+    let found = || ["192.0.2.1", "192.0.2.129", "192.0.3.1", "fd00:46:7::1"].map(owner);
+    assert_eq!(found(), [Some(1), Some(2), None, Some(3)]);
+    writer.remove(narrow);
+    assert_eq!(found(), [Some(1), Some(1), None, Some(3)]);
+    writer.remove(wide);
+    writer.remove(six);
+    assert_eq!((found(), writer.memory_bytes()), ([None; 4], 0));
+}
+
+fn tables(pools: &str, classifier: &str) -> (Arc<Tables>, Writer) {
+    let text = format!(
+        r#"{{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "classifier": "{classifier}",
+            "dnn": [{{"name": "internet", "tun": "gw0", "ue_pool": {{{pools}}}}}]}}"#
+    );
+    let config: Config = serde_json::from_str(&text).unwrap();
+    let tables = Arc::new(Tables::new(&config));
+    let writer = Writer::new(Arc::clone(&tables), &config, 1);
+    (tables, writer)
+}
+
+fn native(seid: u64, native: UeAddresses) -> Plan {
+    let arrivals = vec![Arrival { place: Place::Native, rules: Vec::new() }];
+    Plan { seid, native, arrivals, ..Plan::default() }
+}
+
+#[test]
+fn ipv6_prefixes_find_the_session_by_their_whole_length_inside_a_pool_and_outside() {
+    let (tables, mut writer) = tables(r#""ipv6": "fd00:45::/48""#, "auto");
+    let plan = |seid, prefix: &str, length| {
+        let ipv6 = vec![(prefix.parse().unwrap(), length)];
+        native(seid, UeAddresses { ipv6, ..UeAddresses::default() })
+    };
+    let plans = [
+        plan(1, "fd00:45:0:100::", 56),
+        plan(2, "fd00:45:0:180::", 64),
+        plan(3, "fd00:45:0:200::7", 128),
+        plan(4, "fd00:46::", 60),
+    ];
+    let sessions = plans.map(|plan| writer.establish(&plan).unwrap());
+    let owner = |address: &str| tables.owner_of_ue(address.parse().unwrap());
+    for (address, seid) in [
+        ("fd00:45:0:100::1", Some(1)),
+        ("fd00:45:0:1ff:5::", Some(1)),
+        ("fd00:45:0:180::1", Some(2)),
+        ("fd00:45:0:200::7", Some(3)),
+        ("fd00:45:0:200::8", None),
+        ("fd00:46:0:f::1", Some(4)),
+        ("fd00:46:0:10::1", None),
+    ] {
+        assert_eq!(owner(address), seid, "{address}");
+        assert_eq!(writer.owner_of_ue(address.parse().unwrap()), seid, "{address}");
+    }
+    sessions.into_iter().for_each(|session| writer.remove(session));
+    assert_eq!((owner("fd00:45:0:180::1"), writer.memory_bytes()), (None, 0));
+}
+
+#[test]
+fn when_no_slot_is_left_a_session_is_refused_and_nothing_changes() {
+    let (tables, mut writer) = tables(r#""ipv4": "10.45.0.0/16""#, "auto");
+    writer.next_sparse = SPARSE as u32 - 1;
+    let plan = |seid, addresses: &[&str]| {
+        let ipv4 = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        native(seid, UeAddresses { ipv4, ..UeAddresses::default() })
+    };
+    let mut session = writer.establish(&plan(1, &["192.0.2.1", "10.45.0.2"])).unwrap();
+    let before = writer.memory_bytes();
+    for _ in 0..3 {
+        let refused = writer.establish(&plan(2, &["10.45.0.3", "192.0.2.2"])).map(|_| ());
+        assert!(matches!(refused, Err(PlanError::Full(_))), "{refused:?}");
+        assert!(writer.modify(&mut session, &plan(1, &["192.0.2.1", "192.0.2.2"])).is_err());
+    }
+    let owner = |address: &str| tables.owner_of_ue(address.parse().unwrap());
+    assert_eq!((owner("192.0.2.1"), owner("10.45.0.2"), owner("10.45.0.3")), (Some(1), Some(1), None));
+    assert_eq!(writer.memory_bytes(), before);
+    writer.remove(session);
+    // The slot is used again when no worker can see it any more.
+    writer.establish(&plan(2, &["10.45.0.3", "192.0.2.2"])).unwrap();
+    assert_eq!(owner("192.0.2.2"), Some(2));
+}
+
+/// Served with all rules or refused as a whole (the issue: 65,536 PDRs in one session).
+#[test]
+fn a_session_with_every_pdr_there_can_be_is_served_or_refused_as_a_whole() {
+    let (tables, mut writer) = tables(r#""ipv4": "10.45.0.0/16""#, "list");
+    let pdr = |id, urrs: &[u16]| crate::plan::Pdr {
+        id,
+        direction: crate::plan::Direction::Uplink,
+        check_source: false,
+        action: Action::Drop,
+        notify: false,
+        duplicates: Vec::new(),
+        qers: Vec::new(),
+        urrs: urrs.to_vec(),
+        qfi: None,
+        rqi: false,
+        ppi: None,
+    };
+    let teid = writer.allocate().unwrap();
+    let port = |port| Some(classifier::PortRange::single(port));
+    let rules = (0..=u16::MAX).map(|id| {
+        let filter = Filter { destination_ports: port(id), ..Filter::default() };
+        Rule { id: id.into(), precedence: 1, value: id.into(), filter }
+    });
+    let mut plan = Plan {
+        seid: 1,
+        arrivals: vec![Arrival { place: Place::Tunnel(teid), rules: rules.collect() }],
+        pdrs: (0..=u16::MAX).map(|id| pdr(id, &[])).collect(),
+        ..Plan::default()
+    };
+    let session = writer.establish(&plan).unwrap();
+    let (slots, index) = tables.place_of_teid(teid);
+    let block = writer.arena.look(slots, index).unwrap();
+    assert!((0..=u16::MAX).all(|id| session::entry(block, id.into()).unwrap().pdr == id));
+    writer.remove(session);
+    // With something more about each PDR there is no room.
+    let at = crate::plan::Mark {
+        measure: crate::plan::Measure::Total,
+        kind: crate::plan::MarkKind::Threshold,
+        at: 1000,
+    };
+    plan.urrs = vec![crate::plan::Urr { id: 1, marks: vec![at] }];
+    plan.pdrs = (0..=u16::MAX).map(|id| pdr(id, &[0])).collect();
+    assert!(matches!(writer.establish(&plan), Err(PlanError::TooMany(_) | PlanError::Full(_))));
+    assert_eq!((writer.memory_bytes(), tables.owner_of_teid(teid)), (0, None));
+}
+
+#[test]
+fn what_a_session_counted_is_not_the_next_ones() {
+    let (lines, mut space) = (Lines::default(), StateSpace::default());
+    let first = space.take(&lines, STATE_LINES).unwrap();
+    let cells = Cells::new(&lines, first);
+    (0..=u8::MAX).for_each(|cell| cells.set(cell, [7, 7]));
+    space.free.entry(STATE_LINES).or_default().push(first);
+    assert_eq!(space.take(&lines, STATE_LINES), Some(first));
+    assert!((0..=u8::MAX).all(|cell| cells.get(cell) == [0; 2]));
+}
+
+/// A refused change leaves the rate that is in force: it is found out last that two rules have one id.
+#[test]
+fn a_refused_change_leaves_rates_as_they_were() {
+    let text = r#"{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "classifier": "list",
+        "dnn": [{"name": "internet", "tun": "gw0", "ue_pool": {"ipv4": "10.45.0.0/16"}}]}"#;
+    let config: Config = serde_json::from_str(text).unwrap();
+    let tables = Arc::new(Tables::new(&config));
+    let mut writer = Writer::new(Arc::clone(&tables), &config, 1);
+    let teid = writer.allocate().unwrap();
+    let enforcement =
+        |kbps| crate::plan::Enforcement { mbr_kbps: Some(kbps), ..crate::plan::Enforcement::OPEN };
+    let plan = |kbps, ids: [u32; 2]| {
+        let rule = |(id, protocol): (u32, u8)| Rule {
+            id,
+            precedence: 1,
+            value: 0,
+            filter: Filter { protocol: Some(protocol), ..Filter::default() },
+        };
+        Plan {
+            seid: 1,
+            arrivals: vec![Arrival {
+                place: Place::Tunnel(teid),
+                rules: ids.into_iter().zip([6, 17]).map(rule).collect(),
+            }],
+            pdrs: vec![crate::plan::Pdr {
+                id: 1,
+                direction: crate::plan::Direction::Uplink,
+                check_source: false,
+                action: Action::Drop,
+                notify: false,
+                duplicates: Vec::new(),
+                qers: vec![0],
+                urrs: Vec::new(),
+                qfi: None,
+                rqi: false,
+                ppi: None,
+            }],
+            qers: vec![crate::plan::Qer { id: 1, uplink: enforcement(kbps), downlink: enforcement(kbps) }],
+            ..Plan::default()
+        }
+    };
+    let mut session = writer.establish(&plan(1000, [1, 2])).unwrap();
+    let cells = Cells::new(&tables.lines, session.state.first);
+    let rates = || -> Vec<u64> { (0..4).map(|cell| cells.get(cell)[1]).collect() };
+    let before = rates();
+    assert!(before.contains(&crate::state::rate(1000)));
+    assert!(writer.modify(&mut session, &plan(2000, [7, 7])).is_err());
+    assert_eq!(rates(), before);
+    writer.modify(&mut session, &plan(2000, [1, 2])).unwrap();
+    assert!(rates().contains(&crate::state::rate(2000)));
+}
