@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use crate::codec::{DecodeError, EncodeError};
 use crate::message::*;
-use crate::seeded::SeededMap;
 use crate::value::*;
+use foldhash::HashMap;
 
 /// Messages bundled in one datagram that are looked at; the rest is dropped as malformed.
 const MAX_BUNDLE: usize = 16;
@@ -250,14 +250,14 @@ pub struct Endpoint {
     config: Config,
     next_sequence: u32,
     next_handle: u64,
-    outstanding: SeededMap<Key, Outstanding>,
+    outstanding: HashMap<Key, Outstanding>,
     /// Deadlines in order (T1 is one value for all); stale ones are skipped.
     deadlines: VecDeque<(Instant, Key)>,
-    remembered: SeededMap<Key, Remembered>,
+    remembered: HashMap<Key, Remembered>,
     /// Octets of the responses among them.
     remembered_octets: usize,
     forget: VecDeque<(Instant, Key)>,
-    peers: SeededMap<IpAddr, Peer>,
+    peers: HashMap<IpAddr, Peer>,
     transmits: VecDeque<Transmit>,
     events: VecDeque<Event>,
     scratch: Vec<u8>,
@@ -271,12 +271,12 @@ impl Endpoint {
             next_sequence: config.first_sequence & 0xff_ffff,
             config,
             next_handle: 0,
-            outstanding: SeededMap::default(),
+            outstanding: HashMap::default(),
             deadlines: VecDeque::new(),
-            remembered: SeededMap::default(),
+            remembered: HashMap::default(),
             remembered_octets: 0,
             forget: VecDeque::new(),
-            peers: SeededMap::default(),
+            peers: HashMap::default(),
             transmits: VecDeque::new(),
             events: VecDeque::new(),
             scratch: Vec::with_capacity(2048),

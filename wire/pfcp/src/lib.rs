@@ -20,7 +20,6 @@ pub mod ie;
 pub mod message;
 pub mod report;
 pub mod rules;
-pub mod seeded;
 pub mod value;
 
 pub use codec::{DecodeError, EncodeError, ShortBytes};

@@ -21,6 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use foldhash::HashMap;
 use net::udp::UdpSocket;
 use net::udp::burst::{self, Burst};
 use packet::gtpu::{self, Signalling};
@@ -29,7 +30,6 @@ use pfcp::message::{
     AssociationReleaseResponse, AssociationSetupRequest, AssociationSetupResponse, AssociationUpdateResponse,
     SessionSetDeletionResponse,
 };
-use pfcp::seeded::SeededMap;
 use pfcp::{
     AsRspFlags, Cause, ControlSequence, CpFunctionFeatures, LoadControl, Message, Metric, NodeId, NtpSeconds,
     OuterHeaderCreation, RemoteGtpuPeer, SmReqFlags, UpFunctionFeatures,
@@ -126,7 +126,7 @@ struct Server {
     config: Arc<Config>,
     endpoint: Endpoint,
     sessions: Sessions,
-    associations: SeededMap<IpAddr, Association>,
+    associations: HashMap<IpAddr, Association>,
     node_id: NodeId,
     recovery_time_stamp: NtpSeconds,
     gtpu: Box<dyn Port>,
@@ -157,7 +157,7 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
     let mut server = Server {
         endpoint: Endpoint::new(endpoint_config),
         sessions: Sessions::new(Arc::clone(&config), tables, recovery_time_stamp.0),
-        associations: SeededMap::default(),
+        associations: HashMap::default(),
         node_id,
         recovery_time_stamp,
         gtpu,

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use pfcp::seeded::SeededMap;
+use foldhash::HashMap;
 
 /// Timers of path management.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +48,7 @@ pub struct Due {
 #[derive(Debug, Default)]
 pub struct Paths {
     timing: Timing,
-    peers: SeededMap<IpAddr, Peer>,
+    peers: HashMap<IpAddr, Peer>,
     /// When the first peer is due; may be early, never late.
     next_ms: Option<u64>,
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use classifier::{Filter, Matcher, Rule};
-use pfcp::seeded::SeededMap;
+use foldhash::HashMap;
 
 use crate::plan::Pdr;
 
@@ -48,12 +48,12 @@ const FEW: usize = 16;
 /// The first PDR with each filter.
 enum First {
     Few(Vec<(Matcher, u32)>),
-    Many(SeededMap<Matcher, u32>),
+    Many(HashMap<Matcher, u32>),
 }
 
 impl First {
     fn new(rules: usize) -> First {
-        if rules <= FEW { First::Few(Vec::with_capacity(rules)) } else { First::Many(SeededMap::default()) }
+        if rules <= FEW { First::Few(Vec::with_capacity(rules)) } else { First::Many(HashMap::default()) }
     }
 
     /// The PDR that has this filter already; from now on it is `pdr` if none had.

@@ -6,9 +6,9 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
+use foldhash::HashMap;
 use pfcp::endpoint::Handle;
 use pfcp::message::{NodeReportRequest, SessionReportRequest};
-use pfcp::seeded::SeededMap;
 use pfcp::{
     AdditionalUsageReports, Cause, Message, NodeReportType, RemoteGtpuPeer, ReportType, UsageReport,
     UserPlanePathReport,
@@ -46,13 +46,13 @@ enum Asked {
 /// Reports that CP functions have not answered.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
-    asked: SeededMap<Handle, Asked>,
+    asked: HashMap<Handle, Asked>,
     /// Usage reports among them.
     pub(super) under_way: usize,
     /// Sessions with an Error Indication among them.
-    erring: SeededMap<u64, ()>,
+    erring: HashMap<u64, ()>,
     /// Reports that a CP function did not answer, for when it does again; the oldest first.
-    kept: SeededMap<IpAddr, VecDeque<Outgoing>>,
+    kept: HashMap<IpAddr, VecDeque<Outgoing>>,
     /// Usage reports among these.
     pub(super) kept_usage: usize,
 }

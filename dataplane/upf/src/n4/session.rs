@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use pfcp::message::{
     SessionDeletionResponse, SessionEstablishmentRequest, SessionEstablishmentResponse,
     SessionModificationRequest, SessionModificationResponse,
 };
-use pfcp::seeded::SeededMap;
 use pfcp::{
     ApplyAction, Cause, DestinationInterface, FSeid, FailedRuleId, FqCsid, NodeId, OffendingIe,
     OuterHeaderCreation, UsageReportTrigger, ie,
@@ -66,9 +66,9 @@ pub struct N4Session {
 pub struct Sessions {
     pub(super) config: Arc<Config>,
     pub(super) writer: Writer,
-    pub(super) sessions: SeededMap<u64, Box<N4Session>>,
+    pub(super) sessions: HashMap<u64, Box<N4Session>>,
     /// Remote tunnel endpoints in use, for Error Indications.
-    remote: SeededMap<(IpAddr, u32), u64>,
+    remote: HashMap<(IpAddr, u32), u64>,
     /// The peers that they belong to.
     pub paths: Paths,
     /// Sessions to look at, the next first; stale entries are skipped.
@@ -116,8 +116,8 @@ impl Sessions {
         Sessions {
             writer: Writer::new(tables, &config, seed),
             config,
-            sessions: SeededMap::default(),
-            remote: SeededMap::default(),
+            sessions: HashMap::default(),
+            remote: HashMap::default(),
             paths: Paths::new(Timing::default()),
             timers: BinaryHeap::new(),
             next_seid: u64::from(seed) << 32 | 1,
