@@ -3,11 +3,12 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use super::{Used, Writer, prefix64};
+use super::{Used, Writer};
 use crate::plan::Plan;
 use crate::rcu::Block;
 use crate::routes::{Network, Routes};
 use crate::session::Key64;
+use crate::tables::prefix64;
 
 impl Writer {
     pub(super) fn publish_route(&mut self, address: IpAddr, length: u8, block: Block) {

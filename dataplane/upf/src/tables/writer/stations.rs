@@ -1,38 +1,8 @@
 //! Ethernet sessions as stations of the bridges of their data networks.
 
-use std::hash::BuildHasher;
-
-use super::{STATIONS, Tables, Writer};
-use crate::bridge::{Bounds, Bridge};
+use super::Writer;
 use crate::plan::{Plan, PlanError};
-use crate::rcu::Guard;
-use crate::session::{Endpoint, Key64, Session};
-
-/// An empty bridge, keyed by chance.
-pub(super) fn new_bridge() -> Bridge {
-    let secret = std::hash::RandomState::new().hash_one(0);
-    Bridge::new(Bounds { stations: STATIONS, ..Bounds::default() }, secret)
-}
-
-impl Tables {
-    /// The bridge of the data network with this number, if it is one of Ethernet frames.
-    #[inline]
-    pub fn bridge(&self, network: usize) -> Option<&Bridge> {
-        self.bridges.get(network)?.as_ref()
-    }
-
-    /// Whether there are Ethernet data networks.
-    pub fn has_bridges(&self) -> bool {
-        self.bridges.iter().any(Option::is_some)
-    }
-
-    /// The endpoint of the Ethernet session that is this station.
-    #[inline]
-    pub fn station<'g>(&'g self, guard: &'g Guard<'_>, station: u32) -> Option<&'g [Endpoint]> {
-        let known = (station as usize) < self.stations.capacity();
-        known.then(|| self.stations.load(guard, station as usize)).flatten()
-    }
-}
+use crate::session::{Key64, Session};
 
 impl Writer {
     /// The station of an Ethernet session: the one that it is, or a new one.
