@@ -16,7 +16,7 @@ use std::time::Duration;
 use net::udp::Options;
 use net::udp::burst::{Burst, send};
 use pfcp::endpoint::{Config as EndpointConfig, Endpoint, Event, RequestId};
-use pfcp::message::{AssociationSetupRequest, SessionDeletionRequest, SessionModificationRequest};
+use pfcp::message::{AssociationSetupRequest, SessionDeletionRequest};
 use pfcp::*;
 use support::*;
 use upf::Config;
@@ -177,19 +177,7 @@ fn main() {
     report("establishment", count, start.elapsed(), &spent);
     let establishments = requests;
 
-    let switched = |(n, seid): (usize, &u64)| {
-        let parameters = UpdateForwardingParameters {
-            outer_header_creation: Some(OuterHeaderCreation::gtpu(!(n as u32), GNB.into())),
-            ..Default::default()
-        };
-        let far = UpdateFar {
-            far_id: FarId(2),
-            update_forwarding_parameters: Some(Box::new(parameters)),
-            ..Default::default()
-        };
-        let request = SessionModificationRequest { update_fars: vec![far], ..Default::default() };
-        encode(request, *seid, count + n)
-    };
+    let switched = |(n, seid): (usize, &u64)| encode(path_switch(!(n as u32), GNB.into()), *seid, count + n);
     let requests: Vec<Vec<u8>> = seids.iter().enumerate().map(switched).collect();
     let (mut spent, start) = (Spent::default(), net::time::now_std());
     for request in &requests {

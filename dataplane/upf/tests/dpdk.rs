@@ -22,8 +22,6 @@ use net::time::Instant;
 use packet::ethernet::{self, Mac};
 use packet::gtpu::{self, PduSession, Signalling};
 use packet::{ipv4, protocol};
-use pfcp::message::*;
-use pfcp::*;
 use pktio::dpdk::{DpdkPort, Settings, eal};
 use pktio::udp::UdpPort;
 use pktio::{Batch, Port};
@@ -140,7 +138,7 @@ fn a_ue_reaches_the_data_network_by_dpdk() {
     drop(n3);
     let old = lab.ran.enter(|| UdpSocket::bind((N3_GNB, gtpu::PORT)).unwrap()).unwrap();
     old.set_read_timeout(Some(PATIENCE)).unwrap();
-    switch_path(&mut running.smf, seid);
+    running.smf.modify(seid, path_switch(5, Ipv4Addr::new(10, 200, 0, 3).into()));
     let marker = Signalling::EndMarker { teid: GNB_TEID, pdu_session: None }.build();
     let mut datagram = [0; 2048];
     loop {
@@ -153,25 +151,6 @@ fn a_ue_reaches_the_data_network_by_dpdk() {
     running.stop();
     // The devices are free again.
     Running::start(&lab.core, &config).stop();
-}
-
-/// Moves the downlink to another gNB.
-fn switch_path(smf: &mut Smf, seid: u64) {
-    let parameters = UpdateForwardingParameters {
-        outer_header_creation: Some(OuterHeaderCreation::gtpu(5, Ipv4Addr::new(10, 200, 0, 3).into())),
-        sm_req_flags: Some(SmReqFlags::SNDEM),
-        ..Default::default()
-    };
-    let far = UpdateFar {
-        far_id: FarId(2),
-        update_forwarding_parameters: Some(Box::new(parameters)),
-        ..Default::default()
-    };
-    let request = SessionModificationRequest { update_fars: vec![far], ..Default::default() };
-    match smf.ask(seid, request) {
-        Message::SessionModificationResponse(response) => assert_eq!(response.cause, Cause::ACCEPTED),
-        other => panic!("{other:?}"),
-    }
 }
 
 /// Waits until something holds.

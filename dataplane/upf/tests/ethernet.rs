@@ -53,20 +53,6 @@ struct Ue {
     teid: u32,
 }
 
-/// An Ethernet session whose frames go down in tunnel `gnb_teid`.
-fn ethernet(gnb_teid: u32) -> SessionEstablishmentRequest {
-    let mut request = establishment(u64::from(gnb_teid));
-    request.pdn_type = Some(PdnType::Ethernet);
-    request.create_pdrs.truncate(2);
-    for pdr in &mut request.create_pdrs {
-        pdr.pdi.ue_ip_address = None;
-        pdr.pdi.ethernet_pdu_session = Some(EthernetPduSessionInformation::ETHI);
-        pdr.qer_ids = vec![QerId(2)];
-    }
-    request.create_fars[1] = forward(2, DestinationInterface::Access, Some((gnb_teid, GNB)));
-    request
-}
-
 impl World {
     fn new() -> World {
         let config = Arc::new(ethernet_config("gw0", "tap0"));
@@ -88,7 +74,8 @@ impl World {
     /// With two UEs, whose tunnels down are 1 and 2.
     fn with_two() -> (World, Ue, Ue) {
         let mut world = World::new();
-        let (a, b) = (world.establish(&ethernet(1)), world.establish(&ethernet(2)));
+        let (a, b) =
+            (world.establish(&ethernet_establishment(1)), world.establish(&ethernet_establishment(2)));
         (world, a, b)
     }
 
@@ -113,9 +100,7 @@ impl World {
     }
 
     fn set_downlink(&mut self, ue: Ue, action: ApplyAction) {
-        let far = UpdateFar { far_id: FarId(2), apply_action: Some(action), ..Default::default() };
-        let request = SessionModificationRequest { update_fars: vec![far], ..Default::default() };
-        assert_eq!(self.modify(ue, &request), Cause::ACCEPTED);
+        assert_eq!(self.modify(ue, &update_far(2, action)), Cause::ACCEPTED);
     }
 
     fn run(&mut self, input: Input) {
@@ -222,7 +207,7 @@ fn a_session_that_goes_leaves_no_address_behind() {
     world.down(&to_nobody);
     world.assert_sent(&[], &[(2, &to_nobody)]);
     // The next session is the same station, a member again, and has nobody's addresses.
-    world.establish(&ethernet(3));
+    world.establish(&ethernet_establishment(3));
     world.down(&to_nobody);
     world.assert_sent(&[], &[(3, &to_nobody), (2, &to_nobody)]);
     world.assert_dropped(DropReason::NoPdr, 0);
@@ -294,6 +279,10 @@ fn what_goes_nowhere_is_counted() {
     world.up(a, &build(M, A, None, IPV4, &pfcp.unwrap()));
     assert_eq!(stats::drops(&world.stats, DropReason::CoreInterface), 1);
     world.assert_sent(&[], &[]);
+    // A data network without sessions.
+    let mut world = World::new();
+    world.down(&frame(ALL, M, 1));
+    world.assert_dropped(DropReason::UnknownUe, 1);
 }
 
 /// All frames to all would be many copies: they have a rate, and what is known passes beside it.
@@ -322,7 +311,7 @@ fn floods_are_bounded() {
 #[test]
 fn filters_select_frames() {
     let mut world = World::new();
-    let mut request = ethernet(1);
+    let mut request = ethernet_establishment(1);
     let tagged = EthernetPacketFilter {
         filter_id: Some(EthernetFilterId(1)),
         properties: Some(EthernetFilterProperties::BIDE),
@@ -395,10 +384,10 @@ fn frames_are_buffered_like_packets() {
 #[test]
 fn frames_do_not_go_round() {
     let mut world = World::new();
-    let mut request = ethernet(1);
+    let mut request = ethernet_establishment(1);
     request.create_fars[1] = forward(2, DestinationInterface::Core, None);
     world.establish(&request);
-    let b = world.establish(&ethernet(2));
+    let b = world.establish(&ethernet_establishment(2));
     world.down(&frame(ALL, M, 1));
     assert_eq!(world.n3.take().len(), 1);
     world.up(b, &frame(ALL, B, 2));
@@ -436,13 +425,13 @@ fn packets_and_frames_pass_side_by_side() {
 #[test]
 fn contradictions_are_refused() {
     let mut world = World::new();
-    let mut request = ethernet(1);
+    let mut request = ethernet_establishment(1);
     request.create_pdrs[1].pdi.ue_ip_address = ue_address(true);
     assert_eq!(
         world.try_establish(&request).err(),
         Some((Cause::MANDATORY_IE_INCORRECT, Some(ie::UE_IP_ADDRESS)))
     );
-    let mut request = ethernet(1);
+    let mut request = ethernet_establishment(1);
     request.pdn_type = Some(PdnType::Ipv4);
     let stated = Some((Cause::MANDATORY_IE_INCORRECT, Some(ie::ETHERNET_PDU_SESSION_INFORMATION)));
     assert_eq!(world.try_establish(&request).err(), stated);
@@ -451,7 +440,7 @@ fn contradictions_are_refused() {
         let parameters = request.create_fars[0].forwarding_parameters.as_mut().unwrap();
         parameters.network_instance = Some(network.into());
     };
-    let mut request = ethernet(1);
+    let mut request = ethernet_establishment(1);
     to(&mut request, "internet");
     assert_eq!(world.try_establish(&request).err(), Some((Cause::RULE_FAILURE, None)));
     to(&mut request, "factory");
@@ -461,7 +450,7 @@ fn contradictions_are_refused() {
     assert_eq!(world.try_establish(&request).err(), Some((Cause::RULE_FAILURE, None)));
     // A session stays what it is.
     let ip = world.establish(&establishment(2));
-    let mut pdr = ethernet(1).create_pdrs.remove(1);
+    let mut pdr = ethernet_establishment(1).create_pdrs.remove(1);
     pdr.pdr_id = PdrId(77);
     let request = SessionModificationRequest { create_pdrs: vec![pdr], ..Default::default() };
     assert_eq!(world.modify(ip, &request), Cause::MANDATORY_IE_INCORRECT);
@@ -475,12 +464,12 @@ fn contradictions_are_refused() {
 #[test]
 fn addresses_are_reported_as_they_come_and_go() {
     let mut world = World::new();
-    let mut request = ethernet(1);
+    let mut request = ethernet_establishment(1);
     let urr = &mut request.create_urrs[0];
     urr.reporting_triggers = ReportingTriggers::MACAR;
     urr.ethernet_inactivity_timer = Some(Seconds(20));
     let a = world.establish(&request);
-    let other = world.establish(&ethernet(2));
+    let other = world.establish(&ethernet_establishment(2));
     world.now_ns = 5_000_000_000;
     world.up(other, &frame(ALL, B, 1));
     let tagged = build(ALL, A, Some(7), ARP, &[1; 46]);

@@ -457,11 +457,6 @@ fn damaged_packets_survive_redirection_and_fragmentation() {
     }
 }
 
-fn update_far(id: u32, action: ApplyAction) -> SessionModificationRequest {
-    let far = UpdateFar { far_id: FarId(id), apply_action: Some(action), ..Default::default() };
-    SessionModificationRequest { update_fars: vec![far], ..Default::default() }
-}
-
 #[test]
 fn the_first_packet_that_a_rule_drops_is_told_if_the_rule_says_so() {
     let (mut world, seid, teid, _) = World::with_session();
@@ -729,23 +724,7 @@ fn an_end_marker_waits_for_workers_in_the_middle_of_a_batch() {
     smf.associate(1);
     let (seid, _) = smf.establish();
     let gnb = SocketAddr::new(lab::N3_GNB.parse().unwrap(), 2152);
-    let mut switch = |teid| {
-        let parameters = UpdateForwardingParameters {
-            outer_header_creation: Some(OuterHeaderCreation::gtpu(teid, gnb.ip())),
-            sm_req_flags: Some(SmReqFlags::SNDEM),
-            ..Default::default()
-        };
-        let far = UpdateFar {
-            far_id: FarId(2),
-            update_forwarding_parameters: Some(Box::new(parameters)),
-            ..Default::default()
-        };
-        let request = SessionModificationRequest { update_fars: vec![far], ..Default::default() };
-        match smf.ask(seid, request) {
-            Message::SessionModificationResponse(response) => assert_eq!(response.cause, Cause::ACCEPTED),
-            other => panic!("{other:?}"),
-        }
-    };
+    let mut switch = |teid| smf.modify(seid, path_switch(teid, gnb.ip()));
     // Beside them the task asks its peers whether they are there.
     let markers = || {
         let sent = wire.take().into_iter();

@@ -433,34 +433,20 @@ fn precedence_and_sdf_filters_choose_the_flow() {
 fn path_switches_are_followed_and_released_sessions_forgotten() {
     let (mut world, seid, teid, _) = World::with_session();
     let new_gnb = SocketAddr::new("127.0.0.21".parse().unwrap(), 2152);
-    let parameters = UpdateForwardingParameters {
-        outer_header_creation: Some(OuterHeaderCreation::gtpu(5, new_gnb.ip())),
-        sm_req_flags: Some(SmReqFlags::SNDEM),
-        ..Default::default()
-    };
-    let far = UpdateFar {
-        far_id: FarId(2),
-        update_forwarding_parameters: Some(Box::new(parameters)),
-        ..Default::default()
-    };
-    let request = SessionModificationRequest { update_fars: vec![far], ..Default::default() };
+    let request = path_switch(5, new_gnb.ip());
     let modified = world.sessions.modify(seid, SMF.into(), &request, NOW).unwrap();
     assert_eq!(modified.end_markers[0].gtpu_endpoint(), Some((GNB_TEID, GNB.into())), "on the old tunnel");
     let down = udp(SERVER_V4.into(), UE_V4.into(), b"x");
     world.downlink(&down);
     assert_eq!(world.n3.take()[0].1, new_gnb);
 
-    let update = UpdateFar { far_id: FarId(2), apply_action: Some(ApplyAction::BUFF), ..Default::default() };
-    let request = SessionModificationRequest { update_fars: vec![update], ..Default::default() };
-    world.sessions.modify(seid, SMF.into(), &request, NOW).unwrap();
+    world.sessions.modify(seid, SMF.into(), &update_far(2, ApplyAction::BUFF), NOW).unwrap();
     for n in 0..10 {
         world.downlink(&udp(SERVER_V4.into(), UE_V4.into(), &[n]));
     }
     assert!(world.n3.take().is_empty());
     // Released in order, ahead of the packet that comes then (UP-2).
-    let update = UpdateFar { far_id: FarId(2), apply_action: Some(ApplyAction::FORW), ..Default::default() };
-    let request = SessionModificationRequest { update_fars: vec![update], ..Default::default() };
-    world.sessions.modify(seid, SMF.into(), &request, NOW).unwrap();
+    world.sessions.modify(seid, SMF.into(), &update_far(2, ApplyAction::FORW), NOW).unwrap();
     world.downlink(&udp(SERVER_V4.into(), UE_V4.into(), &[10]));
     let sent: Vec<u8> =
         world.n3.take().into_iter().filter_map(|(packet, _)| packet.last().copied()).collect();

@@ -1,25 +1,19 @@
-//! Worker threads in trouble: a defect costs a batch and not a direction, an interface that fails comes back, and workers
-//! that share a session count and meter as one.
+//! Worker threads in trouble: a defect costs a batch and not a direction, a port that fails is tried again, and workers
+//! that share a session count and meter as one. For real interfaces see `interfaces.rs`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
-#[path = "support/lab.rs"]
-mod lab;
 mod support;
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use lab::*;
-use net::link::Links;
-use packet::gtpu::{self, PduSession, build_gpdu};
-use pfcp::message::SessionModificationRequest;
+use packet::gtpu::{PduSession, build_gpdu};
 use pfcp::*;
 use pktio::memory::{self, MemoryPort, Wire};
-use pktio::udp::UdpPort;
 use pktio::{Batch, Port, Sent};
 use support::*;
 use telemetry::DropReason;
@@ -169,9 +163,8 @@ fn a_panic_costs_the_batch_and_not_the_direction() {
     }
     assert_eq!(world.drops(DropReason::WorkerFailed), 3);
     // The worker follows changes of the rules as before, and memory that they free is used again.
-    let far = |action| UpdateFar { far_id: FarId(2), apply_action: Some(action), ..Default::default() };
     for action in [ApplyAction::BUFF, ApplyAction::FORW] {
-        let request = SessionModificationRequest { update_fars: vec![far(action)], ..Default::default() };
+        let request = update_far(2, action);
         let modified = world.sessions.modify(seid, SMF.into(), &request, NtpSeconds(1000)).unwrap();
         assert_eq!(modified.response.cause, Cause::ACCEPTED);
         world.n6[0].inject(&udp(SERVER_V4.into(), UE_V4.into(), b"later"), gnb());
@@ -219,38 +212,4 @@ fn workers_that_share_a_session_count_together() {
     assert_eq!((up.packets, down.packets), (2 * EACH as u64, 0));
     assert_eq!(up.bytes, 2 * EACH as u64 * 36);
     assert!(DropReason::ALL.iter().all(|reason| world.drops(*reason) == 0));
-}
-
-/// Interfaces of N3 and N6 go down and come up under a running UPF: both directions are served again.
-#[test]
-fn interfaces_go_down_and_come_up() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let lab = runtime.block_on(Lab::new());
-    let mut config = config("gw0");
-    config.gtpu = SocketAddr::new(N3_CORE.parse().unwrap(), gtpu::PORT);
-    let core = lab.core.runtime(2).unwrap();
-    let upf = core.block_on(core.spawn(upf::start(config.clone()))).unwrap().unwrap();
-    let socket = lab.core.enter(|| UdpSocket::bind((SMF, 8805))).unwrap().unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let mut smf = Smf { socket, upf: config.pfcp, sequence: 0 };
-    smf.associate(100);
-    let (_, teid) = smf.establish();
-    let tun = runtime.block_on(lab.ue_device());
-    let bind = || UdpPort::bind(SocketAddr::new(N3_GNB.parse().unwrap(), gtpu::PORT), false);
-    let n3 = lab.ran.enter(bind).unwrap().unwrap();
-    let gnb = Gnb::start(&tun, &n3, config.gtpu, teid);
-    let both = |when: &str| {
-        assert!(ping(&lab.ue, "10.201.0.2", 2, 56), "IPv4 {when}");
-        assert!(ping(&lab.ue, "fd00:201::2", 2, 56), "IPv6 {when}");
-    };
-    both("at first");
-    let links = runtime.block_on(async { Links::in_ns(&lab.core) }).unwrap();
-    for device in ["n3", "gw0"] {
-        runtime.block_on(links.down(device)).unwrap();
-        assert!(!ping(&lab.ue, "10.201.0.2", 1, 56), "without {device}");
-        runtime.block_on(links.up(device)).unwrap();
-        both(&format!("with {device} again"));
-    }
-    drop(gnb);
-    core.block_on(async move { upf.stop().await });
 }

@@ -356,6 +356,10 @@ impl Pipeline {
         let members = bridge.members();
         let count = members.iter().filter(|member| **member != from).count() as u64;
         if count == 0 {
+            // What came from a session has gone to the data network.
+            if from == NETWORK {
+                self.stats[self.worker].drops.count(DropReason::UnknownUe);
+            }
             return;
         }
         if !meter.conforms(now_ns, count * COPY_INTERVAL_NS, COPY_BURST_NS) {

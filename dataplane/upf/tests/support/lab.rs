@@ -71,8 +71,10 @@ impl Smf {
     }
 
     pub fn set_downlink(&mut self, seid: u64, action: ApplyAction) {
-        let far = UpdateFar { far_id: FarId(2), apply_action: Some(action), ..Default::default() };
-        let request = SessionModificationRequest { update_fars: vec![far], ..Default::default() };
+        self.modify(seid, update_far(2, action));
+    }
+
+    pub fn modify(&mut self, seid: u64, request: SessionModificationRequest) {
         match self.ask(seid, request) {
             Message::SessionModificationResponse(response) => assert_eq!(response.cause, Cause::ACCEPTED),
             other => panic!("{other:?}"),
@@ -81,7 +83,11 @@ impl Smf {
 
     /// Our SEID at the UPF, and the TEID of the tunnel on N3.
     pub fn establish(&mut self) -> (u64, u32) {
-        let mut request = establishment(1);
+        self.establish_by(establishment(1))
+    }
+
+    /// The same for other rules, whose downlink goes to the gNB here.
+    pub fn establish_by(&mut self, mut request: SessionEstablishmentRequest) -> (u64, u32) {
         request.create_fars[1] =
             forward(2, DestinationInterface::Access, Some((GNB_TEID, N3_GNB.parse().expect("an address"))));
         match self.ask(0, request) {
@@ -179,24 +185,32 @@ impl Lab {
     pub async fn new() -> Lab {
         let ns = || NetNs::new().expect("tests run with CAP_SYS_ADMIN");
         let lab = Lab { core: ns(), ran: ns(), dn: ns(), ue: ns() };
-        let core = Links::in_ns(&lab.core).expect("netlink");
-        for (name, peer, namespace, prefix) in [("n3", "n3", &lab.ran, "200"), ("n6", "n6", &lab.dn, "201")] {
-            core.add_veth(name, peer, namespace).await.expect("veth");
-            let far = Links::in_ns(namespace).expect("netlink");
-            for (links, host) in [(&core, 1), (&far, 2)] {
-                links.up(name).await.expect("up");
-                links.add_address(name, cidr(&format!("10.{prefix}.0.{host}/24"))).await.expect("address");
-                links.add_address(name, cidr(&format!("fd00:{prefix}::{host}/64"))).await.expect("address");
+        lab.connect("n3").await;
+        lab.connect("n6").await;
+        lab
+    }
+
+    /// Makes the pair of interfaces that is N3, or N6.
+    pub async fn connect(&self, name: &str) {
+        let core = Links::in_ns(&self.core).expect("netlink");
+        let (namespace, prefix) = if name == "n3" { (&self.ran, "200") } else { (&self.dn, "201") };
+        core.add_veth(name, name, namespace).await.expect("veth");
+        // As on machines whose addresses are configured for good.
+        let keep = format!("net.ipv6.conf.{name}.keep_addr_on_down");
+        net::sysctl::set_in(&self.core, &keep, "1").expect("set");
+        let far = Links::in_ns(namespace).expect("netlink");
+        for (links, host) in [(&core, 1), (&far, 2)] {
+            links.up(name).await.expect("up");
+            links.add_address(name, cidr(&format!("10.{prefix}.0.{host}/24"))).await.expect("address");
+            links.add_address(name, cidr(&format!("fd00:{prefix}::{host}/64"))).await.expect("address");
+        }
+        if name == "n6" {
+            let gateways = [("10.45.0.0/16", "10.201.0.1"), ("fd00:45::/48", "fd00:201::1")];
+            for (pool, gateway) in gateways {
+                let gateway = Some(gateway.parse().expect("an address"));
+                far.add_route(cidr(pool), gateway, None).await.expect("route");
             }
         }
-        let dn = Links::in_ns(&lab.dn).expect("netlink");
-        dn.add_route(cidr("10.45.0.0/16"), Some("10.201.0.1".parse().expect("ip")), None)
-            .await
-            .expect("route");
-        dn.add_route(cidr("fd00:45::/48"), Some("fd00:201::1".parse().expect("ip")), None)
-            .await
-            .expect("route");
-        lab
     }
 
     pub async fn ue_device(&self) -> TunPort {
@@ -209,6 +223,18 @@ impl Lab {
         links.add_route(cidr("0.0.0.0/0"), None, Some("ue0")).await.expect("route");
         links.add_route(cidr("::/0"), None, Some("ue0")).await.expect("route");
         tun
+    }
+}
+
+impl Lab {
+    /// A UE that sends frames.
+    pub async fn ue_tap(&self) -> TunPort {
+        let tap = self.ue.enter(|| TunPort::create_tap("ue0")).expect("entered").expect("created");
+        let links = Links::in_ns(&self.ue).expect("netlink");
+        links.set_mtu("ue0", 1400).await.expect("mtu");
+        links.up("ue0").await.expect("up");
+        links.add_address("ue0", cidr("10.46.0.2/24")).await.expect("address");
+        tap
     }
 }
 
@@ -227,9 +253,23 @@ pub struct Network {
 impl Network {
     /// With the UPF that `configure` makes of the ordinary one.
     pub fn new(configure: impl FnOnce(&mut Config)) -> Network {
+        Network::start(config("gw0"), configure, establishment(1), async |lab| lab.ue_device().await)
+    }
+
+    /// With a session of Ethernet frames, whose data network is the device `tap0`.
+    pub fn ethernet() -> Network {
+        let config = ethernet_config("gw0", "tap0");
+        Network::start(config, |_| (), ethernet_establishment(1), async |lab| lab.ue_tap().await)
+    }
+
+    fn start(
+        mut config: Config,
+        configure: impl FnOnce(&mut Config),
+        session: SessionEstablishmentRequest,
+        device: impl AsyncFnOnce(&Lab) -> TunPort,
+    ) -> Network {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let lab = runtime.block_on(Lab::new());
-        let mut config = config("gw0");
         config.gtpu = SocketAddr::new(N3_CORE.parse().unwrap(), gtpu::PORT);
         configure(&mut config);
         let core = lab.core.runtime(2).unwrap();
@@ -245,8 +285,8 @@ impl Network {
             other => panic!("{other:?}"),
         }
         smf.associate(100);
-        let (seid, teid) = smf.establish();
-        let tun = runtime.block_on(lab.ue_device());
+        let (seid, teid) = smf.establish_by(session);
+        let tun = runtime.block_on(device(&lab));
         let address = SocketAddr::new(N3_GNB.parse().unwrap(), gtpu::PORT);
         let n3 = lab.ran.enter(|| UdpPort::bind(address, false)).unwrap().unwrap();
         let gnb = Some(Gnb::start(&tun, &n3, config.gtpu, teid));

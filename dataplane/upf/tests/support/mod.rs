@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use packet::transport::build_udp;
 use packet::{ipv4, ipv6, protocol};
-use pfcp::message::SessionEstablishmentRequest;
+use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
 use upf::Config;
 
@@ -138,6 +138,41 @@ pub fn establishment(cp_seid: u64) -> SessionEstablishmentRequest {
         }],
         ..Default::default()
     }
+}
+
+/// A session of Ethernet frames that go down in tunnel `gnb_teid`.
+pub fn ethernet_establishment(gnb_teid: u32) -> SessionEstablishmentRequest {
+    let mut request = establishment(u64::from(gnb_teid));
+    request.pdn_type = Some(PdnType::Ethernet);
+    request.create_pdrs.truncate(2);
+    for pdr in &mut request.create_pdrs {
+        pdr.pdi.ue_ip_address = None;
+        pdr.pdi.ethernet_pdu_session = Some(EthernetPduSessionInformation::ETHI);
+        pdr.qer_ids = vec![QerId(2)];
+    }
+    request.create_fars[1] = forward(2, DestinationInterface::Access, Some((gnb_teid, GNB)));
+    request
+}
+
+/// What a FAR does from now on.
+pub fn update_far(id: u32, action: ApplyAction) -> SessionModificationRequest {
+    let far = UpdateFar { far_id: FarId(id), apply_action: Some(action), ..Default::default() };
+    SessionModificationRequest { update_fars: vec![far], ..Default::default() }
+}
+
+/// The downlink of [`establishment`] goes to another gNB, with an End Marker on the old tunnel (TS 23.502 §4.9.1.2).
+pub fn path_switch(teid: u32, gnb: IpAddr) -> SessionModificationRequest {
+    let parameters = UpdateForwardingParameters {
+        outer_header_creation: Some(OuterHeaderCreation::gtpu(teid, gnb)),
+        sm_req_flags: Some(SmReqFlags::SNDEM),
+        ..Default::default()
+    };
+    let far = UpdateFar {
+        far_id: FarId(2),
+        update_forwarding_parameters: Some(Box::new(parameters)),
+        ..Default::default()
+    };
+    SessionModificationRequest { update_fars: vec![far], ..Default::default() }
 }
 
 pub fn udp(from: IpAddr, to: IpAddr, payload: &[u8]) -> Vec<u8> {

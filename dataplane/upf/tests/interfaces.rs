@@ -1,0 +1,113 @@
+//! Interfaces of a running UPF go down and come up: both directions are served again, by the same sessions, and each
+//! packet is accounted for.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
+
+#[path = "support/lab.rs"]
+mod lab;
+mod support;
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use lab::*;
+use net::link::Links;
+use upf::Config;
+use upf::interface::{Backend, InterfaceConfig};
+
+/// Waits end after this.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Where pings of the UE go: the data network, through N6.
+const TARGETS: [&str; 2] = ["10.201.0.2", "fd00:201::2"];
+
+/// Waits until something holds.
+#[track_caller]
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = net::time::now_std() + PATIENCE;
+    while !holds() {
+        assert!(net::time::now_std() < deadline, "{what}: not within {PATIENCE:?}");
+        net::time::sleep_thread(Duration::from_millis(10));
+    }
+}
+
+/// Both families are served; kernels take a second for an IPv6 address of theirs.
+#[track_caller]
+fn served(network: &Network, targets: &[&str], when: &str) {
+    for target in targets {
+        wait_for(&format!("{target} {when}"), || ping(&network.lab.ue, target, 3, 56));
+    }
+}
+
+/// Each packet received was sent or counted as dropped.
+#[track_caller]
+fn conserved(network: &Network) {
+    wait_for("each packet accounted for", || {
+        let stats = network.handle.stats();
+        let of = |interface: &str, direction: &str| {
+            stats["interfaces"][interface][direction]["packets"].as_u64().unwrap()
+        };
+        let drops: u64 = stats["drops"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+        let received = of("n3", "received") + of("n6", "received");
+        received == of("n3", "sent") + of("n6", "sent") + drops
+    });
+}
+
+/// Datagrams of both directions, some of which are still on their way when this ends.
+fn bursts(network: &Network, target: &str) {
+    let send = |to: &str| {
+        let any = if to.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
+        let socket = UdpSocket::bind(any).unwrap();
+        for n in 0..200u16 {
+            // What the kernel finds no way for is none of ours.
+            let _ = socket.send_to(&n.to_be_bytes(), (to, 9));
+            net::time::sleep_thread(Duration::from_micros(100));
+        }
+    };
+    network.lab.ue.enter(|| send(target)).unwrap();
+    network.lab.dn.enter(|| send("10.45.0.2")).unwrap();
+}
+
+/// Takes each device down under traffic, and up again.
+fn down_and_up(network: &Network, devices: &[&str], targets: &[&str]) {
+    served(network, targets, "at first");
+    let links = network.runtime.block_on(async { Links::in_ns(&network.lab.core) }).unwrap();
+    for device in devices {
+        for round in 0..2 {
+            bursts(network, targets[0]);
+            network.runtime.block_on(links.down(device)).unwrap();
+            bursts(network, targets[0]);
+            network.runtime.block_on(links.up(device)).unwrap();
+            served(network, targets, &format!("with {device} again, round {round}"));
+        }
+    }
+    conserved(network);
+}
+
+fn af_xdp(config: &mut Config) {
+    let on = |device: &str| InterfaceConfig {
+        backend: Backend::AfXdp,
+        device: Some(device.to_owned()),
+        ..InterfaceConfig::default()
+    };
+    config.n3 = on("n3");
+    config.dnn[0].n6 = on("n6");
+    config.dnn[0].tun = String::new();
+}
+
+#[test]
+fn interfaces_of_the_kernel_go_down_and_come_up() {
+    down_and_up(&Network::new(|_| ()), &["n3", "gw0"], &TARGETS);
+}
+
+#[test]
+fn interfaces_by_af_xdp_go_down_and_come_up() {
+    down_and_up(&Network::new(af_xdp), &["n3", "n6"], &TARGETS);
+}
+
+/// N6 of Ethernet sessions, where the machine is a station itself.
+#[test]
+fn a_tap_device_goes_down_and_comes_up() {
+    let network = Network::ethernet();
+    let links = network.runtime.block_on(async { Links::in_ns(&network.lab.core) }).unwrap();
+    network.runtime.block_on(links.add_address("tap0", cidr("10.46.0.1/24"))).unwrap();
+    down_and_up(&network, &["n3", "tap0"], &["10.46.0.1"]);
+}
