@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,8 @@ use net::udp::burst::{self, Burst};
 use pfcp::endpoint::{Config as EndpointConfig, Endpoint, Event, Handle};
 use pfcp::message::*;
 use pfcp::*;
+use pktio::memory::Sink;
+use pktio::{Batch, Port, Sent};
 use serde_json::Value;
 use support::*;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -31,6 +33,10 @@ struct Upf {
 
 impl Upf {
     async fn start() -> Upf {
+        Upf::with_n3(Sink::default()).await
+    }
+
+    async fn with_n3(port: impl Port + 'static) -> Upf {
         let socket = net::udp::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = socket.local_addr().unwrap();
         let mut config = config("gw0");
@@ -40,7 +46,7 @@ impl Upf {
         let (query_sender, queries) = mpsc::channel(16);
         let (stop, stopped) = watch::channel(false);
         let tables = Arc::new(Tables::new(&config));
-        let gtpu = Box::new(pktio::memory::Sink::default());
+        let gtpu = Box::new(port);
         tokio::spawn(serve(config, Wiring { socket, gtpu, tables, events, queries, stop: stopped }));
         Upf { address, queries: query_sender, events: event_sender, _stop: stop }
     }
@@ -452,4 +458,69 @@ async fn one_error_indication_report_at_a_time() {
     cp.turn(Duration::from_millis(10)).await;
     let told = cp.endpoint.counters().received - before;
     assert!((1..=3).contains(&told), "{told} reports");
+}
+
+/// N3 with a defect: whoever sends a message to a peer in this network through it panics.
+struct Defective;
+
+const POISON: [u8; 3] = [127, 66, 6];
+
+impl Port for Defective {
+    fn receive(&mut self, _: &mut Batch) -> std::io::Result<usize> {
+        Ok(0)
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+        let peer = batch.buffers()[0].peer.ip();
+        assert!(!matches!(peer, IpAddr::V4(peer) if peer.octets().starts_with(&POISON)), "a test's defect");
+        Sent { packets: selected.len(), ..Sent::default() }
+    }
+
+    fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// A panic costs a request and its session: the CP function is told, may set the session up again, and N4 goes on for it
+/// and all others.
+#[tokio::test(start_paused = true)]
+async fn a_defect_costs_the_request_and_its_session() {
+    let upf = Upf::with_n3(Defective).await;
+    let mut cp = Cp::associated(&upf).await;
+    let gnb = |last| IpAddr::from([POISON[0], POISON[1], POISON[2], last]);
+    let other = seid_of(&cp.establish(session(1)).await);
+    for round in 0..3u8 {
+        let seid = seid_of(&cp.establish(session(0)).await);
+        assert_eq!(cp.modify(seid, path_switch(1, gnb(round))).await.cause, Cause::ACCEPTED);
+        // The End Marker on the way back to the ordinary gNB is what fails.
+        let response = cp.modify(seid, path_switch(2, GNB.into())).await;
+        assert_eq!(response.cause, Cause::SESSION_NOT_FOUND);
+        // It is gone altogether, and with it tunnels and addresses: the next round has them anew.
+        assert_eq!(cp.modify(seid, update_far(2, ApplyAction::FORW)).await.cause, Cause::SESSION_NOT_FOUND);
+        assert_eq!(upf.ask(Query::Sessions).await.as_array().unwrap().len(), 1);
+        assert_eq!(cp.modify(other, update_far(2, ApplyAction::FORW)).await.cause, Cause::ACCEPTED);
+        cp.heartbeat().await;
+    }
+}
+
+/// Timers that fail are left alone for a moment, and N4 is served meanwhile.
+#[tokio::test(start_paused = true)]
+async fn defects_of_timers_do_not_keep_others_waiting() {
+    let upf = Upf::with_n3(Defective).await;
+    let mut cp = Cp::associated(&upf).await;
+    let seid = seid_of(&cp.establish(session(0)).await);
+    let gnb = IpAddr::from([POISON[0], POISON[1], POISON[2], 1]);
+    assert_eq!(cp.modify(seid, path_switch(1, gnb)).await.cause, Cause::ACCEPTED);
+    // The path to it is looked at each minute (TS 29.281 §7.2.1), in vain.
+    for _ in 0..10 {
+        cp.turn(Duration::from_secs(60)).await;
+        assert_eq!(cp.modify(seid, update_far(2, ApplyAction::FORW)).await.cause, Cause::ACCEPTED);
+    }
+    cp.heartbeat().await;
+    // It does not answer; that is all there is to tell.
+    let path_failure = |event: &Event| match event {
+        Event::Request { message: Message::NodeReportRequest(report), .. } => report.path_failure.is_some(),
+        _ => false,
+    };
+    assert!(!cp.trouble.is_empty() && cp.trouble.iter().all(path_failure), "{:?}", cp.trouble);
 }

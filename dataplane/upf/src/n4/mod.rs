@@ -3,11 +3,12 @@
 //! One task owns the PFCP endpoint, the associations and all sessions; requests are handled one by one, so
 //! there is nothing to lock. [`rules`] holds what the CP function said, [`compile`] turns it into what workers
 //! execute, [`session`] does both atomically, [`usage`] finds out what is to be reported, `reports` sees that it
-//! arrives, [`path`] watches GTP-U peers; this file moves messages.
+//! arrives, [`path`] watches GTP-U peers, `defects` bounds what a panic costs; this file moves messages.
 
 pub mod addresses;
 mod changes;
 pub mod compile;
+mod defects;
 pub mod path;
 pub mod remarks;
 mod reports;
@@ -44,6 +45,7 @@ use crate::pipeline::Event as PacketEvent;
 use crate::rcu::Ticket;
 use crate::tables::Tables;
 use addresses::Address;
+use defects::Defects;
 use reports::{RESENT_AT_ONCE, Reports, overflow};
 use rules::urr::Now;
 use session::{Established, Sessions};
@@ -138,6 +140,7 @@ struct Server {
     outbox: Vec<(SocketAddr, Arc<[u8]>)>,
     /// The load last told, and how often it changed.
     load: (u8, u32),
+    defects: Defects,
     /// Where milliseconds are counted from.
     epoch: Instant,
 }
@@ -166,6 +169,7 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
         reports: Reports::default(),
         outbox: Vec::with_capacity(burst::BURST),
         load: (0, 0),
+        defects: Defects::default(),
         epoch: now(),
         config,
     };
@@ -187,15 +191,19 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
                 Ok(_) => {
                     let now = now();
                     for (from, datagram) in burst.iter() {
-                        server.endpoint.handle_datagram(now, from, datagram);
+                        server.guarded(|server| server.endpoint.handle_datagram(now, from, datagram));
                     }
                 }
                 // An ICMP error of an earlier datagram; the endpoint's timers deal with silent peers.
                 Err(error) => tracing::debug!(%error, "PFCP receive"),
             },
-            () = timer => server.handle_timeout(),
-            Some(event) = events.recv() => server.packet_event(event),
-            Some(query) = queries.recv() => server.answer(query),
+            () = timer => server.guarded_timeout(),
+            Some(event) = events.recv() => {
+                server.guarded(|server| server.packet_event(event));
+            }
+            Some(query) = queries.recv() => {
+                server.guarded(|server| server.answer(query));
+            }
             // An error means that whoever could stop us is gone.
             _ = stop.wait_for(|stop| *stop) => return,
         }
@@ -234,7 +242,8 @@ impl Server {
         let own = [self.sessions.next_timeout(), self.sessions.paths.next_ms()].into_iter().flatten().min();
         let own = own.map(|ms| self.epoch + Duration::from_millis(ms));
         let marker = (!self.end_markers.is_empty()).then(|| now() + END_MARKER_POLL);
-        own.into_iter().chain(self.endpoint.poll_timeout()).chain(marker).min()
+        let next = own.into_iter().chain(self.endpoint.poll_timeout()).chain(marker).min();
+        next.max(self.defects.rest_until.filter(|_| next.is_some()))
     }
 
     fn handle_timeout(&mut self) {
@@ -280,31 +289,35 @@ impl Server {
 
     fn handle_events(&mut self) {
         while let Some(event) = self.endpoint.poll_event() {
-            match event {
-                Event::Request { id, seid, message } => self.request(id, seid.unwrap_or(0), message),
-                Event::MalformedRequest { id, seid, error } => {
-                    let cause = error.cause().unwrap_or(Cause::REJECTED);
-                    let cp_seid = seid
-                        .and_then(|seid| self.sessions.get(seid))
-                        .filter(|session| session.cp == id.peer.ip())
-                        .map_or(0, |session| session.cp_seid);
-                    self.reject(id, cp_seid, cause, error.offending_ie());
-                }
-                Event::Response { handle, peer, message, .. } => self.answered(handle, peer.ip(), &message),
-                Event::Failed { handle, .. } => self.failed(handle),
-                Event::PeerRestarted { peer, .. } => {
-                    PEER_RESTARTS.inc();
-                    let sessions = self.forget(peer);
-                    tracing::info!(%peer, sessions, "CP function restarted: its sessions are removed");
-                }
-                Event::PeerFailed { peer } => {
-                    PEER_FAILURES.inc();
-                    tracing::warn!(%peer, "CP function does not answer heartbeats; its sessions stay");
-                }
-                Event::PeerRecovered { peer } => {
-                    tracing::info!(%peer, "CP function answers again");
-                    self.resend(peer, RESENT_AT_ONCE);
-                }
+            self.guarded(|server| server.event(event));
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Request { id, seid, message } => self.guarded_request(id, seid.unwrap_or(0), message),
+            Event::MalformedRequest { id, seid, error } => {
+                let cause = error.cause().unwrap_or(Cause::REJECTED);
+                let cp_seid = seid
+                    .and_then(|seid| self.sessions.get(seid))
+                    .filter(|session| session.cp == id.peer.ip())
+                    .map_or(0, |session| session.cp_seid);
+                self.reject(id, cp_seid, cause, error.offending_ie());
+            }
+            Event::Response { handle, peer, message, .. } => self.answered(handle, peer.ip(), &message),
+            Event::Failed { handle, .. } => self.failed(handle),
+            Event::PeerRestarted { peer, .. } => {
+                PEER_RESTARTS.inc();
+                let sessions = self.forget(peer);
+                tracing::info!(%peer, sessions, "CP function restarted: its sessions are removed");
+            }
+            Event::PeerFailed { peer } => {
+                PEER_FAILURES.inc();
+                tracing::warn!(%peer, "CP function does not answer heartbeats; its sessions stay");
+            }
+            Event::PeerRecovered { peer } => {
+                tracing::info!(%peer, "CP function answers again");
+                self.resend(peer, RESENT_AT_ONCE);
             }
         }
     }

@@ -1,0 +1,103 @@
+//! Defects of our own: a panic costs the message that was handled, and neither N4 nor the user plane.
+//!
+//! The session that a failed request was about is removed, since half of a change may have been made, and the CP
+//! function is told that there is none ("session context not found"): it sets the session up again (TS 23.527 §4.3.3), by
+//! rules that are whole. An establishment is answered with "system failure". Where nothing but defects happens the state of
+//! N4 itself is taken to be damaged: the task ends by the last panic, and with it the process ([`crate::Upf::failed`]),
+//! while packets are forwarded to the end.
+
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::{Duration, Instant};
+
+use pfcp::endpoint::RequestId;
+use pfcp::{Cause, Message};
+use telemetry::counters::Counter;
+
+use super::{Server, now};
+
+static DEFECTS: Counter = Counter::new("upf_n4_defects");
+
+/// Defects in a row after which N4 ends.
+const MOST_IN_A_ROW: u32 = 64;
+/// Timers that failed are left alone for that long: those that are due would fail at once again.
+const REST: Duration = Duration::from_millis(100);
+
+/// Those that happened.
+#[derive(Debug, Default)]
+pub(super) struct Defects {
+    /// Since a request was handled.
+    in_a_row: u32,
+    /// No timer before.
+    pub(super) rest_until: Option<Instant>,
+}
+
+impl Server {
+    /// Does `work`; `None` when it ended by a panic.
+    pub(super) fn guarded<T>(&mut self, work: impl FnOnce(&mut Server) -> T) -> Option<T> {
+        match catch_unwind(AssertUnwindSafe(|| work(self))) {
+            Ok(done) => Some(done),
+            Err(panic) => {
+                DEFECTS.inc();
+                self.defects.in_a_row += 1;
+                if self.defects.in_a_row >= MOST_IN_A_ROW {
+                    resume_unwind(panic);
+                }
+                None
+            }
+        }
+    }
+
+    /// Handles a request, and answers it in any case.
+    pub(super) fn guarded_request(&mut self, id: RequestId, seid: u64, message: Message) {
+        let establishment = match &message {
+            Message::SessionEstablishmentRequest(request) => Some(request.cp_f_seid.seid),
+            _ => None,
+        };
+        if self.guarded(|server| server.request(id, seid, message)).is_some() {
+            self.defects.in_a_row = 0;
+            return;
+        }
+        let peer = id.peer.ip();
+        let cp_seid = establishment.or_else(|| self.sessions.cp_seid_of(seid, peer));
+        let removed = self.guarded(|server| match establishment {
+            Some(cp_seid) => server.sessions.remove_newest_of(peer, cp_seid),
+            None => server.sessions.remove_of(seid, peer),
+        });
+        tracing::error!(%peer, seid, ?removed, "a defect: the request is refused, and its session removed");
+        let cause = match establishment.is_none() && seid != 0 {
+            true => Cause::SESSION_NOT_FOUND,
+            false => Cause::SYSTEM_FAILURE,
+        };
+        self.guarded(|server| server.reject(id, cp_seid.unwrap_or(0), cause, None));
+    }
+
+    /// Looks at timers, later again where that failed.
+    pub(super) fn guarded_timeout(&mut self) {
+        let done = self.guarded(Server::handle_timeout);
+        self.defects.rest_until = done.is_none().then(|| now() + REST);
+    }
+}
+
+impl super::session::Sessions {
+    /// The CP function's SEID of one of its sessions.
+    fn cp_seid_of(&self, seid: u64, cp: IpAddr) -> Option<u64> {
+        self.get(seid).filter(|session| session.cp == cp).map(|session| session.cp_seid)
+    }
+
+    /// Removes a session of a CP function; whether there was one.
+    fn remove_of(&mut self, seid: u64, cp: IpAddr) -> bool {
+        let found = self.cp_seid_of(seid, cp).is_some();
+        if found {
+            self.remove(seid);
+        }
+        found
+    }
+
+    /// Removes the session that a CP function set up last under a SEID of its own.
+    fn remove_newest_of(&mut self, cp: IpAddr, cp_seid: u64) -> bool {
+        let of_it = self.iter().filter(|(_, session)| session.cp == cp && session.cp_seid == cp_seid);
+        let newest = of_it.map(|(seid, _)| *seid).max();
+        newest.is_some_and(|seid| self.remove_of(seid, cp))
+    }
+}
