@@ -29,8 +29,6 @@ use support::*;
 
 /// What the other process is told: its device and this process's socket, for N3 and N6.
 const RELAY: &str = "GODWIT_TEST_DPDK_RELAY";
-/// Waits end after this.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// What a frame is looked for, before it is asked for again.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -118,6 +116,16 @@ fn a_ue_reaches_the_data_network_by_dpdk() {
     assert!(ping(&lab.ue, "10.201.0.2", 3, 1372), "a full packet");
     assert!(ping(&lab.dn, "10.45.0.2", 3, 56), "the other way round");
 
+    // Interfaces go down and come up.
+    let links = runtime.block_on(async { Links::in_ns(&lab.core) }).unwrap();
+    for device in ["n3", "n6"] {
+        lab.bursts("10.201.0.2");
+        runtime.block_on(links.down(device)).unwrap();
+        lab.bursts("10.201.0.2");
+        runtime.block_on(links.up(device)).unwrap();
+        wait_for(device, || ping(&lab.ue, "10.201.0.2", 3, 56) && ping(&lab.ue, "fd00:201::2", 3, 56));
+    }
+
     // A worker counts what it has sent, so that the last answer may be here first.
     let sent = |interface: &str| {
         let stats = running.upf.handle().stats();
@@ -151,15 +159,6 @@ fn a_ue_reaches_the_data_network_by_dpdk() {
     running.stop();
     // The devices are free again.
     Running::start(&lab.core, &config).stop();
-}
-
-/// Waits until something holds.
-fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        net::time::sleep_thread(Duration::from_millis(5));
-    }
 }
 
 /// The other process: a memif client per interface, whose frames are datagrams of a socket here.

@@ -6,28 +6,13 @@
 mod lab;
 mod support;
 
-use std::net::UdpSocket;
-use std::time::Duration;
-
 use lab::*;
 use net::link::Links;
 use upf::Config;
 use upf::interface::{Backend, InterfaceConfig};
 
-/// Waits end after this.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Where pings of the UE go: the data network, through N6.
 const TARGETS: [&str; 2] = ["10.201.0.2", "fd00:201::2"];
-
-/// Waits until something holds.
-#[track_caller]
-fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = net::time::now_std() + PATIENCE;
-    while !holds() {
-        assert!(net::time::now_std() < deadline, "{what}: not within {PATIENCE:?}");
-        net::time::sleep_thread(Duration::from_millis(10));
-    }
-}
 
 /// Both families are served; kernels take a second for an IPv6 address of theirs.
 #[track_caller]
@@ -51,30 +36,15 @@ fn conserved(network: &Network) {
     });
 }
 
-/// Datagrams of both directions, some of which are still on their way when this ends.
-fn bursts(network: &Network, target: &str) {
-    let send = |to: &str| {
-        let any = if to.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
-        let socket = UdpSocket::bind(any).unwrap();
-        for n in 0..200u16 {
-            // What the kernel finds no way for is none of ours.
-            let _ = socket.send_to(&n.to_be_bytes(), (to, 9));
-            net::time::sleep_thread(Duration::from_micros(100));
-        }
-    };
-    network.lab.ue.enter(|| send(target)).unwrap();
-    network.lab.dn.enter(|| send("10.45.0.2")).unwrap();
-}
-
 /// Takes each device down under traffic, and up again.
 fn down_and_up(network: &Network, devices: &[&str], targets: &[&str]) {
     served(network, targets, "at first");
     let links = network.runtime.block_on(async { Links::in_ns(&network.lab.core) }).unwrap();
     for device in devices {
         for round in 0..2 {
-            bursts(network, targets[0]);
+            network.lab.bursts(targets[0]);
             network.runtime.block_on(links.down(device)).unwrap();
-            bursts(network, targets[0]);
+            network.lab.bursts(targets[0]);
             network.runtime.block_on(links.up(device)).unwrap();
             served(network, targets, &format!("with {device} again, round {round}"));
         }

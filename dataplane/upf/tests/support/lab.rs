@@ -31,6 +31,19 @@ use super::support::*;
 pub const N3_CORE: &str = "10.200.0.1";
 pub const N3_GNB: &str = "10.200.0.2";
 
+/// Waits end after this.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until something holds.
+#[track_caller]
+pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = net::time::now_std() + PATIENCE;
+    while !holds() {
+        assert!(net::time::now_std() < deadline, "{what}: not within {PATIENCE:?}");
+        net::time::sleep_thread(Duration::from_millis(5));
+    }
+}
+
 /// A CP function that asks and waits.
 pub struct Smf {
     pub socket: UdpSocket,
@@ -211,6 +224,20 @@ impl Lab {
                 far.add_route(cidr(pool), gateway, None).await.expect("route");
             }
         }
+    }
+
+    /// Datagrams of both directions, some of which are still on their way when this ends.
+    pub fn bursts(&self, target: &str) {
+        let send = |to: &str| {
+            let socket = UdpSocket::bind("0.0.0.0:0").expect("bound");
+            for n in 0..200u16 {
+                // What the kernel finds no way for is none of ours.
+                let _ = socket.send_to(&n.to_be_bytes(), (to, 9));
+                net::time::sleep_thread(Duration::from_micros(100));
+            }
+        };
+        self.ue.enter(|| send(target)).expect("entered");
+        self.dn.enter(|| send(&UE_V4.to_string())).expect("entered");
     }
 
     pub async fn ue_device(&self) -> TunPort {
