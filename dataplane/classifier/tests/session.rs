@@ -229,6 +229,20 @@ fn programs_with_one_policy_share_rows_as_long_as_somebody_uses_them() {
 }
 
 #[test]
+fn an_entrance_becomes_another_ue_s_by_its_address() {
+    let mut interner = Interner::new();
+    // Every third session is of IPv6.
+    for (own, other) in [(4, 7), (3, 6)] {
+        let rules = [own, other].map(|own| policy(2, own));
+        let ues = rules.each_ref().map(|rules| rules[0].filter.ue.unwrap().1.address());
+        let entrances = rules.map(|rules| interner.compile(&rules).unwrap().into_parts().0);
+        assert_ne!(entrances[0], entrances[1]);
+        assert_eq!(entrances[0].for_other_ue(ues[0], ues[1]), entrances[1]);
+        assert_eq!(entrances[0].for_other_ue(ues[1], ues[0]), entrances[0], "it is not that UE's");
+    }
+}
+
+#[test]
 fn what_a_session_cannot_have_is_refused() {
     let mut sessions = Sessions::new();
     let rules = policy(2, 1);

@@ -37,6 +37,13 @@ pub struct Plan {
     pub buffer_packets: Option<u16>,
 }
 
+impl Plan {
+    /// Whether any packets are to be buffered.
+    pub fn buffers(&self) -> bool {
+        self.pdrs.iter().any(|pdr| pdr.action == Action::Buffer)
+    }
+}
+
 /// What a session, or a data network, carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -111,6 +111,11 @@ impl References {
         }
     }
 
+    /// Whether sessions with equal rules have this policy in common.
+    pub fn is_shared(&self, policy: u32) -> bool {
+        self.policies.get(policy as usize).is_some_and(|(id, _)| *id != 0)
+    }
+
     fn free_policy(&mut self, number: u32) {
         let (id, users) = self.policies[number as usize];
         if users > 0 {

@@ -102,6 +102,11 @@ impl Endpoint {
         }
     }
 
+    /// Makes it that of another session.
+    pub(crate) fn give_to(&mut self, seid: u64, state: u32, teid: u32, entrance: Entrance) {
+        (self.seid, self.state, self.teid, self.entrance) = (seid, state, teid, entrance);
+    }
+
     /// The policy that it leads to.
     pub(crate) fn policy(&self) -> Option<u32> {
         match self.route() {
@@ -135,6 +140,11 @@ pub(crate) fn targets(block: &[Endpoint]) -> impl Iterator<Item = u32> + '_ {
 #[inline(always)]
 pub fn entry(block: &[Endpoint], position: usize) -> Option<&Entry> {
     block.get(position / INLINE).map(|endpoint| &endpoint.entries[position % INLINE])
+}
+
+/// The same, to be changed where no worker looks.
+pub(crate) fn entry_mut(block: &mut [Endpoint], position: usize) -> Option<&mut Entry> {
+    block.get_mut(position / INLINE).map(|endpoint| &mut endpoint.entries[position % INLINE])
 }
 
 /// A PDR with its FAR and QERs, or something more about one.
@@ -248,6 +258,11 @@ impl Entry {
     #[inline(always)]
     pub fn is(&self, flag: u16) -> bool {
         self.flags & flag != 0
+    }
+
+    /// Has packets leave in a tunnel of this peer.
+    pub(crate) fn lead_to(&mut self, teid: u32, peer: u16) {
+        (self.teid, self.peer) = (teid, peer);
     }
 
     /// Position of the first further entry.

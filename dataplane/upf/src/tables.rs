@@ -21,7 +21,7 @@ use crate::plan::Kind;
 use crate::rcu::{Bin, Cell, Domain, Guard, Lines, Slots};
 use crate::routes::Routes;
 use crate::session::{Endpoint, Key64, Policy};
-pub use writer::Writer;
+pub use writer::{Writer, layout};
 
 /// Bits of an allocated TEID that are the index; the others are a generation, so that a tunnel that is gone
 /// does not come back to life for packets still under way.
@@ -258,19 +258,20 @@ impl Tables {
         own.or_else(|| self.routed_to(guard, address))
     }
 
+    /// What is published under a key.
+    pub(crate) fn block<'g>(&'g self, guard: &'g Guard<'_>, key: &Key64) -> Option<&'g [Endpoint]> {
+        match key {
+            Key64::Teid(teid) => self.tunnel(guard, *teid),
+            Key64::Ue(address) | Key64::Route(address, _) => self.endpoint_of_ue(guard, *address),
+            Key64::Station(station) => self.station(guard, *station),
+        }
+    }
+
     /// The numbers of the policies that what is published under these keys is looked up in.
     pub(crate) fn policies_of(&self, keys: &[Key64]) -> Vec<u32> {
         let mut reader = self.domain.reader();
         let guard = reader.enter();
-        let block = |key: &Key64| match key {
-            Key64::Teid(teid) => {
-                let (slots, index) = self.place_of_teid(*teid);
-                slots.load(&guard, index)
-            }
-            Key64::Ue(address) | Key64::Route(address, _) => self.endpoint_of_ue(&guard, *address),
-            Key64::Station(station) => self.stations.load(&guard, *station as usize),
-        };
-        keys.iter().filter_map(block).filter_map(|block| block.first()?.policy()).collect()
+        keys.iter().filter_map(|key| self.block(&guard, key)?.first()?.policy()).collect()
     }
 
     fn place_of_ue(&self, guard: &Guard<'_>, address: IpAddr) -> Option<Found<'_>> {

@@ -26,9 +26,11 @@ mod program;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::ids::IdHasher;
+use crate::key::split;
 use crate::{Key, Rule, Verdict};
 use arena::Arena;
 pub use hash_list::HashList;
@@ -275,11 +277,30 @@ impl Entrance {
     /// That of a session without address.
     pub const NONE: Entrance = Entrance(Own::NONE);
 
+    /// That of another session of the same policy: where this one has the address of its UE, `ue`, it has `other`'s. Of IPv6
+    /// addresses the first half counts.
+    pub fn for_other_ue(mut self, ue: IpAddr, other: IpAddr) -> Entrance {
+        match (ue, other) {
+            (IpAddr::V4(ue), IpAddr::V4(other)) if self.0.ue_v4 == ue.to_bits() => {
+                self.0.ue_v4 = other.to_bits();
+            }
+            (IpAddr::V6(ue), IpAddr::V6(other)) if self.0.ue_v6 == halves(ue) => self.0.ue_v6 = halves(other),
+            _ => {}
+        }
+        self
+    }
+
     /// Whether source or destination of the packet is the address that most rules are on: the UE's.
     pub fn owns(&self, key: &Key) -> bool {
         let (source, destination) = self.0.sides(key);
         source || destination
     }
+}
+
+/// The first half of an address, as packets' keys have it.
+fn halves(address: Ipv6Addr) -> [u32; 2] {
+    let [first, second, ..] = split(address.to_bits());
+    [first, second]
 }
 
 /// The rows of a [`Program`], which programs with the same policy share, and where among them to begin.

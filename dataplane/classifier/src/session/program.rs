@@ -78,8 +78,8 @@ pub(super) struct Choice {
 /// The UE's address, which sets a session apart from others of its policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Own {
-    ue_v4: u32,
-    ue_v6: [u32; 2],
+    pub ue_v4: u32,
+    pub ue_v6: [u32; 2],
 }
 
 /// What a session has of its own, and where to begin. One cache line.

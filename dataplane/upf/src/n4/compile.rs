@@ -207,19 +207,25 @@ fn way(
     ue: &UeAddresses,
     config: &Config,
 ) -> Forward {
-    let to = match header.and_then(|header| header.gtpu_endpoint()) {
-        Some((teid, peer)) => Destination::Tunnel(OuterHeader {
-            teid,
-            peer: SocketAddr::new(peer, gtpu::PORT),
-            container: match destination {
-                DestinationInterface::Access => Container::Downlink,
-                DestinationInterface::CpFunction | DestinationInterface::LiFunction => Container::None,
-                _ => Container::Uplink,
-            },
-        }),
+    let to = match tunnel(destination, header) {
+        Some(header) => Destination::Tunnel(header),
         None => Destination::DataNetwork(data_network(far, ue, config)),
     };
     Forward { to, tos: marking.map(|marking| marking.tos & marking.mask) }
+}
+
+/// The tunnel that an outer header means.
+pub(super) fn tunnel(
+    destination: DestinationInterface,
+    header: Option<OuterHeaderCreation>,
+) -> Option<OuterHeader> {
+    let (teid, peer) = header?.gtpu_endpoint()?;
+    let container = match destination {
+        DestinationInterface::Access => Container::Downlink,
+        DestinationInterface::CpFunction | DestinationInterface::LiFunction => Container::None,
+        _ => Container::Uplink,
+    };
+    Some(OuterHeader { teid, peer: SocketAddr::new(peer, gtpu::PORT), container })
 }
 
 /// Sees to it that packets go to data networks of packets only, and frames to one of frames: the session is a station
@@ -271,19 +277,24 @@ fn named_network(far: &FarRule, config: &Config) -> Option<usize> {
 
 /// Which data network a FAR means: the one it names, else the one whose pool has the UE's address.
 fn data_network(far: &FarRule, ue: &UeAddresses, config: &Config) -> u16 {
-    let named = named_network(far, config);
-    let by_address = || {
-        config.dnn.iter().position(|dnn| {
-            let within = |pool: net::link::Cidr, address: IpAddr| {
+    let addresses = ue.ipv4.iter().map(|ue| IpAddr::V4(*ue));
+    let addresses = addresses.chain(ue.ipv6.iter().map(|(ue, _)| IpAddr::V6(*ue)));
+    named_network(far, config).or_else(|| network_with(addresses, config)).unwrap_or(0) as u16
+}
+
+/// The first data network whose pool has one of these addresses.
+pub(super) fn network_with(
+    addresses: impl Iterator<Item = IpAddr> + Clone,
+    config: &Config,
+) -> Option<usize> {
+    config.dnn.iter().position(|dnn| {
+        addresses.clone().any(|address| {
+            let pool = if address.is_ipv4() { dnn.ue_pool.ipv4 } else { dnn.ue_pool.ipv6 };
+            pool.is_some_and(|pool| {
                 net::link::Cidr::new(address, pool.prefix()).is_some_and(|a| a.network() == pool.network())
-            };
-            let v4 = ue.ipv4.iter().any(|ue| dnn.ue_pool.ipv4.is_some_and(|pool| within(pool, (*ue).into())));
-            let v6 =
-                ue.ipv6.iter().any(|(ue, _)| dnn.ue_pool.ipv6.is_some_and(|pool| within(pool, (*ue).into())));
-            v4 || v6
+            })
         })
-    };
-    named.or_else(by_address).unwrap_or(0) as u16
+    })
 }
 
 /// The name of the data network that a session's packets go to.

@@ -1,8 +1,8 @@
 //! Session establishment, modification and deletion (TS 29.244 §6.3), without any transport.
 //!
 //! [`Sessions`] owns all PFCP sessions of the UPF. A request is worked out on a copy of the rules ([`super::changes`])
-//! and compiled; then the copy, the look-up tables and the TEIDs change together, or nothing does. What the UPF
-//! reports by itself is in [`super::usage`].
+//! and compiled, unless there was a new session just like it ([`super::shapes`]); then the copy, the look-up tables and the
+//! TEIDs change together, or nothing does. What the UPF reports by itself is in [`super::usage`].
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -26,9 +26,9 @@ use super::path::{Paths, Timing};
 use super::remarks::Remark;
 use super::rules::urr::Now;
 use super::rules::{Rejection, Rules};
+use super::shapes::{Own, Shapes};
 use super::usage::{Activity, Notification, Outgoing};
 use crate::config::Config;
-use crate::plan::{Place, Plan};
 use crate::rcu::Ticket;
 use crate::session::Session;
 use crate::tables::{Tables, Writer};
@@ -74,12 +74,11 @@ pub struct Sessions {
     /// Sessions to look at, the next first; stale entries are skipped.
     pub(super) timers: BinaryHeap<Reverse<(u64, u64)>>,
     next_seid: u64,
+    pub(super) shapes: Shapes,
 }
 
-/// A request worked out, before anything is changed.
+/// A request worked out, before anything is published.
 struct Worked {
-    plan: Plan,
-    remarks: Vec<Remark>,
     effect: Effect,
     /// Sessions that have to go for their UE addresses.
     replaced: Vec<u64>,
@@ -121,6 +120,7 @@ impl Sessions {
             paths: Paths::new(Timing::default()),
             timers: BinaryHeap::new(),
             next_seid: u64::from(seed) << 32 | 1,
+            shapes: Shapes::default(),
         }
     }
 
@@ -207,21 +207,21 @@ impl Sessions {
         let seid = self.next_seid;
         let mut rules = Rules::default();
         // A CP function that assigns an address again has given up the session that had it: its deletion was lost.
-        let work = self.work_out(seid, Some(cp), &mut rules, Vec::new(), |rules, tunnels| {
+        let work = work_out(self.tools(), seid, Some(cp), &mut rules, Vec::new(), |rules, tunnels| {
             changes::establish(rules, request, tunnels, now)
         })?;
-        let compiled = match self.writer.establish(&work.plan) {
-            Ok(compiled) => compiled,
-            Err(error) => {
-                self.give_back(&work.taken, &[]);
-                return Err(error.into());
+        let (compiled, remarks) = match self.publish(seid, &rules) {
+            Ok(published) => published,
+            Err(rejection) => {
+                give_back(&mut self.writer, &work.taken);
+                return Err(rejection);
             }
         };
         self.next_seid += 1;
         for old in &work.replaced {
             self.remove(*old);
         }
-        log_remarks(seid, &work.remarks, &[]);
+        log_remarks(seid, &remarks, &[]);
         self.remember_remotes(seid, &rules, now);
         let timer = request.user_plane_inactivity_timer;
         let activity = timer.and_then(|timer| Activity::new(timer.0, Default::default(), now));
@@ -230,7 +230,7 @@ impl Sessions {
             cp,
             rules,
             compiled,
-            remarks: work.remarks.into(),
+            remarks,
             sets: request.fq_csids.clone().into(),
             activity,
             notification: Notification::default(),
@@ -242,76 +242,26 @@ impl Sessions {
         Ok((seid, work.effect, work.replaced))
     }
 
-    /// Applies `change` to `rules` and compiles them. On any refusal the TEIDs it took are given back.
-    fn work_out(
-        &mut self,
-        seid: u64,
-        replaceable: Option<IpAddr>,
-        rules: &mut Rules,
-        own: Vec<u32>,
-        change: impl FnOnce(&mut Rules, &mut Allocation<'_>) -> Result<Effect, Rejection>,
-    ) -> Result<Worked, Rejection> {
-        let gtpu = self.config.gtpu.ip();
-        let writer = &mut self.writer;
-        let mut allocation = Allocation { writer, gtpu, taken: Vec::new(), own, chosen: BTreeMap::new() };
-        let changed = change(rules, &mut allocation);
-        let taken = allocation.taken;
-        let result = changed.and_then(|effect| {
-            rules.check()?;
-            let (plan, remarks) = compile(seid, rules, &self.config)?;
-            let replaced = self.check_addresses(seid, replaceable, rules)?;
-            Ok(Worked { plan, remarks, effect, replaced, taken: Vec::new() })
-        });
-        match result {
-            Ok(worked) => {
-                // Chosen twice for the same rule, for instance.
-                let used =
-                    |teid| worked.plan.arrivals.iter().any(|arrival| arrival.place == Place::Tunnel(teid));
-                for teid in taken.iter().filter(|teid| !used(**teid)) {
-                    self.writer.release(*teid);
-                }
-                Ok(Worked { taken, ..worked })
-            }
-            Err(rejection) => {
-                self.give_back(&taken, &[]);
-                Err(rejection)
-            }
-        }
+    /// What a request is worked out with.
+    fn tools(&mut self) -> Tools<'_> {
+        Tools { writer: &mut self.writer, config: &self.config, sessions: &self.sessions }
     }
 
-    fn give_back(&mut self, teids: &[u32], used: &[u32]) {
-        for teid in teids.iter().filter(|teid| !used.contains(teid)) {
-            self.writer.release(*teid);
+    /// Has workers execute the rules of a new session: as one before if they are like its.
+    fn publish(&mut self, seid: u64, rules: &Rules) -> Result<(Session, Box<[Remark]>), Rejection> {
+        let own = Own::new(rules);
+        if let Some(own) = &own
+            && let Some(shape) = self.shapes.find(own, &self.config)
+        {
+            return Ok((self.writer.establish_like(seid, &shape.layout, own)?, shape.remarks.clone()));
         }
-    }
-
-    /// A UE address belongs to one session: two would steal each other's packets. Returns the sessions of the CP
-    /// function `replaceable` that have one of these addresses.
-    fn check_addresses(
-        &self,
-        seid: u64,
-        replaceable: Option<IpAddr>,
-        rules: &Rules,
-    ) -> Result<Vec<u64>, Rejection> {
-        let mut replaced = Vec::new();
-        for (id, pdr) in rules.pdrs.iter().filter(|(_, pdr)| rules.teid_of(pdr).is_none()) {
-            for address in rules.ue_of(pdr).addresses() {
-                let owner = self.writer.owner_of_ue(address);
-                let Some(owner) = owner.filter(|owner| *owner != seid) else { continue };
-                let cp = self.sessions.get(&owner).map(|session| session.cp);
-                if replaceable.is_none() || cp != replaceable {
-                    let failed_rule = Some(FailedRuleId::Pdr(id));
-                    return Err(Rejection {
-                        failed_rule,
-                        ..Rejection::ie(Cause::RULE_FAILURE, ie::UE_IP_ADDRESS)
-                    });
-                }
-                if !replaced.contains(&owner) {
-                    replaced.push(owner);
-                }
-            }
+        let (plan, remarks) = compile(seid, rules, &self.config)?;
+        let remarks: Box<[Remark]> = remarks.into();
+        let session = self.writer.establish(&plan)?;
+        if let Some(own) = own {
+            self.shapes.learn(&own, (plan, remarks.clone()), &session, &mut self.writer, &self.config);
         }
-        Ok(replaced)
+        Ok((session, remarks))
     }
 
     fn remember_remotes(&mut self, seid: u64, rules: &Rules, now: Now) {
@@ -380,23 +330,28 @@ impl Sessions {
         now: Now,
     ) -> Result<Effect, Rejection> {
         let not_found = Rejection::cause(Cause::SESSION_NOT_FOUND);
-        let session = self.sessions.remove(&seid).ok_or(not_found)?;
+        let session = self.sessions.get(&seid).ok_or(not_found)?;
         let own = session.rules.teids();
         let mut rules = session.rules.clone();
         let reading = |id| session.compiled.urr(id);
-        let worked = self.work_out(seid, None, &mut rules, own, |rules, tunnels| {
+        let tools = Tools { writer: &mut self.writer, config: &self.config, sessions: &self.sessions };
+        let work = work_out(tools, seid, None, &mut rules, own, |rules, tunnels| {
             changes::modify(rules, request, tunnels, &reading, now)
+        })?;
+        let session = self.sessions.get_mut(&seid).ok_or(not_found)?;
+        let published = compile(seid, &rules, &self.config).and_then(|(plan, remarks)| {
+            self.writer.modify(&mut session.compiled, &plan)?;
+            Ok(remarks)
         });
-        // Back in its place before anything else can fail.
-        let session = self.sessions.entry(seid).or_insert(session);
-        let work = worked?;
-        if let Err(error) = self.writer.modify(&mut session.compiled, &work.plan) {
-            let own = session.rules.teids();
-            self.give_back(&work.taken, &own);
-            return Err(error.into());
-        }
-        log_remarks(seid, &work.remarks, &session.remarks);
-        session.remarks = work.remarks.into();
+        let remarks = match published {
+            Ok(remarks) => remarks,
+            Err(rejection) => {
+                give_back(&mut self.writer, &work.taken);
+                return Err(rejection);
+            }
+        };
+        log_remarks(seid, &remarks, &session.remarks);
+        session.remarks = remarks.into();
         session.cp_seid = cp_seid;
         if let Some(timer) = request.user_plane_inactivity_timer {
             session.activity = Activity::new(timer.0, session.compiled.usage(), now);
@@ -485,6 +440,87 @@ impl Sessions {
         }
         seids.len()
     }
+}
+
+/// What a request is worked out with.
+struct Tools<'a> {
+    writer: &'a mut Writer,
+    config: &'a Config,
+    sessions: &'a HashMap<u64, Box<N4Session>>,
+}
+
+/// Applies `change` to `rules` and checks them. On any refusal the TEIDs it took are given back.
+fn work_out(
+    tools: Tools<'_>,
+    seid: u64,
+    replaceable: Option<IpAddr>,
+    rules: &mut Rules,
+    own: Vec<u32>,
+    change: impl FnOnce(&mut Rules, &mut Allocation<'_>) -> Result<Effect, Rejection>,
+) -> Result<Worked, Rejection> {
+    let Tools { writer, config, sessions } = tools;
+    let gtpu = config.gtpu.ip();
+    let mut allocation = Allocation { writer, gtpu, taken: Vec::new(), own, chosen: BTreeMap::new() };
+    let changed = change(rules, &mut allocation);
+    let Allocation { writer, mut taken, .. } = allocation;
+    let result = changed.and_then(|effect| {
+        rules.check()?;
+        Ok((effect, check_addresses(writer, sessions, seid, replaceable, rules)?))
+    });
+    match result {
+        Ok((effect, replaced)) => {
+            // Chosen twice for the same rule, for instance.
+            taken.retain(|teid| {
+                let used = rules.has_teid(*teid);
+                if !used {
+                    writer.release(*teid);
+                }
+                used
+            });
+            Ok(Worked { effect, replaced, taken })
+        }
+        Err(rejection) => {
+            give_back(writer, &taken);
+            Err(rejection)
+        }
+    }
+}
+
+/// Releases TEIDs that a request took: they are none that the session had.
+fn give_back(writer: &mut Writer, taken: &[u32]) {
+    for teid in taken {
+        writer.release(*teid);
+    }
+}
+
+/// A UE address belongs to one session: two would steal each other's packets. Returns the sessions of the CP function
+/// `replaceable` that have one of these addresses.
+fn check_addresses(
+    writer: &Writer,
+    sessions: &HashMap<u64, Box<N4Session>>,
+    seid: u64,
+    replaceable: Option<IpAddr>,
+    rules: &Rules,
+) -> Result<Vec<u64>, Rejection> {
+    let mut replaced = Vec::new();
+    for (id, pdr) in rules.pdrs.iter().filter(|(_, pdr)| rules.teid_of(pdr).is_none()) {
+        for address in rules.ue_of(pdr).addresses() {
+            let owner = writer.owner_of_ue(address);
+            let Some(owner) = owner.filter(|owner| *owner != seid) else { continue };
+            let cp = sessions.get(&owner).map(|session| session.cp);
+            if replaceable.is_none() || cp != replaceable {
+                let failed_rule = Some(FailedRuleId::Pdr(id));
+                return Err(Rejection {
+                    failed_rule,
+                    ..Rejection::ie(Cause::RULE_FAILURE, ie::UE_IP_ADDRESS)
+                });
+            }
+            if !replaced.contains(&owner) {
+                replaced.push(owner);
+            }
+        }
+    }
+    Ok(replaced)
 }
 
 /// Says what is odd about a session's rules and was not so before.

@@ -5,6 +5,7 @@
 //! (`reclaim`).
 
 mod further;
+pub mod layout;
 mod stations;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,7 @@ use classifier::Rule;
 use super::{Command, INDEX_MASK, SPARSE, TEID_INDEX_BITS, Tables, prefix64};
 use crate::bridge;
 use crate::config::Config;
-use crate::plan::{Action, Kind, Place, Plan, PlanError};
+use crate::plan::{Kind, Place, Plan, PlanError};
 use crate::rcu::{Bin, Block, Lines, Queue, Ticket};
 use crate::references::References;
 use crate::routes::Network;
@@ -218,7 +219,7 @@ impl Writer {
         if session.buffered {
             self.tables.post(Command::Release(session.seid));
         }
-        session.buffered |= plan.pdrs.iter().any(|pdr| pdr.action == Action::Buffer);
+        session.buffered |= plan.buffers();
         Ok(())
     }
 
@@ -291,13 +292,7 @@ impl Writer {
         let known = match result {
             Ok(known) => known,
             Err(error) => {
-                for (_, block) in prepared.blocks {
-                    self.references.forget(self.arena.values(&block));
-                    self.arena.discard(block);
-                }
-                if prepared.state.lines > session.state.lines {
-                    self.queue.push(Used::State(prepared.state.first, prepared.state.lines));
-                }
+                self.abandon(prepared, session.state.lines);
                 return Err(error);
             }
         };
@@ -306,6 +301,17 @@ impl Writer {
         prepared.state.apply(plan, session, known);
         session.forget_urrs(exists);
         Ok(prepared)
+    }
+
+    /// Takes back what was prepared for a session with so many lines of state.
+    fn abandon(&mut self, prepared: Prepared, lines: u32) {
+        for (_, block) in prepared.blocks {
+            self.references.forget(self.arena.values(&block));
+            self.arena.discard(block);
+        }
+        if prepared.state.lines > lines {
+            self.queue.push(Used::State(prepared.state.first, prepared.state.lines));
+        }
     }
 
     /// Lets sessions with the same uses share the list of these.
@@ -350,15 +356,21 @@ impl Writer {
         state: &mut State,
         known: usize,
     ) -> Result<usize, PlanError> {
-        let needed = state.needed();
-        if needed <= session.state.lines {
+        if state.needed() <= session.state.lines {
             return Ok(known);
         }
-        let first = self.states.take(&self.tables.lines, needed).ok_or(PlanError::Full("counters"))?;
-        (state.first, state.lines) = (first, needed);
+        self.give_state(state)?;
         state.carry_over(&session.state, &self.tables);
         // Gauges begin anew from what has been counted.
         Ok(0)
+    }
+
+    /// Gives the cells new lines.
+    fn give_state(&mut self, state: &mut State) -> Result<(), PlanError> {
+        let needed = state.needed();
+        state.first = self.states.take(&self.tables.lines, needed).ok_or(PlanError::Full("counters"))?;
+        state.lines = needed;
+        Ok(())
     }
 
     /// Writes the blocks.
@@ -380,11 +392,26 @@ impl Writer {
             };
             let block = session::assemble(plan.seid, teid, prepared.state.first, entrance, route, &entries);
             for key in keys {
-                let block = self.arena.block(&block).ok_or(PlanError::Full("rules"))?;
-                self.references.refer(self.arena.values(&block));
-                prepared.blocks.push((key, block));
+                self.prepare_block(key, &block, prepared)?;
             }
         }
+        self.check_room(prepared)
+    }
+
+    fn prepare_block(
+        &mut self,
+        key: Key64,
+        block: &[Endpoint],
+        prepared: &mut Prepared,
+    ) -> Result<(), PlanError> {
+        let block = self.arena.block(block).ok_or(PlanError::Full("rules"))?;
+        self.references.refer(self.arena.values(&block));
+        prepared.blocks.push((key, block));
+        Ok(())
+    }
+
+    /// Whether there are slots for keys that are new and index no array.
+    fn check_room(&self, prepared: &Prepared) -> Result<(), PlanError> {
         let new = |key: &Key64| match key {
             Key64::Teid(teid) => !self.is_allocated(*teid) && !self.sparse.contains_key(&(0, (*teid).into())),
             Key64::Ue(address) => {

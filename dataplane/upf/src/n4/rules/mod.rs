@@ -155,6 +155,12 @@ impl Rules {
         teids
     }
 
+    /// Whether packets of any PDR arrive in this tunnel, or a traffic endpoint has it.
+    pub fn has_teid(&self, teid: u32) -> bool {
+        self.pdrs.values().any(|pdr| self.teid_of(pdr) == Some(teid))
+            || self.endpoints.values().any(|endpoint| endpoint.teid == Some(teid))
+    }
+
     /// The UE addresses by which packets without tunnel find the session, each once.
     pub fn native_addresses(&self) -> Vec<IpAddr> {
         let native = self.pdrs.values().filter(|pdr| self.teid_of(pdr).is_none());

@@ -8,7 +8,7 @@ use pfcp::{
 use super::{Rejection, Rules, check_new};
 
 /// A QoS enforcement rule. Downlink flow level marking, which only GERAN uses, has no effect here.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QerRule {
     /// Gates.
     pub gates: GateStatus,

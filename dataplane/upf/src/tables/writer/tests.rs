@@ -3,7 +3,7 @@
 use classifier::Filter;
 
 use super::*;
-use crate::plan::{Arrival, UeAddresses};
+use crate::plan::{Action, Arrival, UeAddresses};
 
 #[test]
 fn framed_routes_find_the_session_by_the_longest_prefix_and_go_with_it() {

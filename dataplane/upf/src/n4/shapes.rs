@@ -1,0 +1,195 @@
+//! Sessions whose rules are as those of one before.
+//!
+//! A CP function sets up nearly all sessions of a data network alike: only addresses and TEIDs differ. So the last few
+//! different ones are remembered with what they were compiled to, and a new session is compared with these first
+//! ([`Shapes::find`]): then neither a plan nor blocks have to be worked out for it ([`crate::tables::layout`]).
+//!
+//! Compared is all that [`super::compile`] reads, save the UE's addresses, TEIDs and peers. Addresses play a part in one
+//! more way: a filter may name one that is, or contains, the UE's own. Rules are alike only if that is so of both UEs or of none.
+
+use std::net::IpAddr;
+
+use classifier::Prefix;
+
+use super::compile::{network_with, tunnel};
+use super::remarks::Remark;
+use super::rules::{FarRule, PdrRule, Rules, Table, UrrRule};
+use crate::config::Config;
+use crate::plan::{OuterHeader, Plan};
+use crate::session::Session;
+use crate::tables::Writer;
+use crate::tables::layout::{Layout, Particulars, Ue};
+
+/// How many are remembered.
+const MAX_SHAPES: usize = 8;
+/// Most PDRs of one: comparing must be less work than compiling.
+const MAX_PDRS: usize = 16;
+
+/// Rules of a session, and what they were compiled to.
+#[derive(Debug)]
+pub(super) struct Shape {
+    rules: Rules,
+    /// The data network that the UE's addresses are of.
+    network: Option<usize>,
+    /// Prefixes that filters name, and whether the UE has an address in them.
+    named: Vec<(Prefix, bool)>,
+    pub remarks: Box<[Remark]>,
+    pub layout: Layout,
+}
+
+/// Shapes of sessions, the one met last first.
+#[derive(Debug, Default)]
+pub(super) struct Shapes(Vec<Shape>);
+
+/// The rules of a session, as far as they set it apart from others of its shape.
+pub(super) struct Own<'a> {
+    rules: &'a Rules,
+    ue: Ue,
+}
+
+impl<'a> Own<'a> {
+    /// `None` for rules of unusual kinds, which are always compiled.
+    pub fn new(rules: &'a Rules) -> Option<Own<'a>> {
+        let usual = !rules.ethernet && rules.endpoints.is_empty() && rules.pdrs.len() <= MAX_PDRS;
+        let plain = |far: &FarRule| far.redirect.is_none() && far.copies.is_empty();
+        if !usual
+            || !rules.fars.values().all(|far| plain(far))
+            || rules.urrs.values().any(|urr| urr.exhausted)
+        {
+            return None;
+        }
+        let mut ue = Ue::default();
+        for pdr in rules.pdrs.values() {
+            let v6 = match pdr.ue.v6 {
+                Some((prefix, 64)) => Some((prefix.to_bits() >> 64 << 64).into()),
+                Some(_) => return None,
+                None => None,
+            };
+            let same = pdr.ue.v4.is_none() || ue.v4.is_none() || ue.v4 == pdr.ue.v4;
+            if !same || v6.is_some() && ue.v6.is_some() && ue.v6 != v6 || !pdr.ue.framed.is_empty() {
+                return None;
+            }
+            (ue.v4, ue.v6) = (ue.v4.or(pdr.ue.v4), ue.v6.or(v6));
+        }
+        Some(Own { rules, ue })
+    }
+}
+
+impl Particulars for Own<'_> {
+    fn ue(&self) -> Ue {
+        self.ue
+    }
+
+    fn teid(&self, pdr: u16) -> Option<u32> {
+        self.rules.pdrs.get(pdr)?.teid
+    }
+
+    fn tunnel(&self, pdr: u16) -> Option<OuterHeader> {
+        let far = self.rules.fars.get(self.rules.pdrs.get(pdr)?.far_id)?;
+        tunnel(far.destination?, far.outer_header)
+    }
+}
+
+impl Shapes {
+    /// The shape of a session, which then is the first.
+    pub fn find(&mut self, own: &Own<'_>, config: &Config) -> Option<&Shape> {
+        let network = network_with(own.ue.addresses(), config);
+        let at = self.0.iter().position(|shape| shape.network == network && shape.fits(own))?;
+        self.0[..=at].rotate_right(1);
+        self.0.first()
+    }
+
+    /// Remembers a session that was just established with this plan.
+    pub fn learn(
+        &mut self,
+        own: &Own<'_>,
+        (plan, remarks): (Plan, Box<[Remark]>),
+        session: &Session,
+        writer: &mut Writer,
+        config: &Config,
+    ) {
+        let mut named = Vec::new();
+        for filter in plan.arrivals.iter().flat_map(|arrival| &arrival.rules).map(|rule| rule.filter) {
+            for prefix in [filter.source, filter.destination].into_iter().flatten() {
+                if !named.iter().any(|(known, _)| *known == prefix) {
+                    named.push((prefix, has_address_in(own.ue, prefix)));
+                }
+            }
+        }
+        let Some(layout) = writer.learn(session, plan, own) else { return };
+        if self.0.len() >= MAX_SHAPES
+            && let Some(oldest) = self.0.pop()
+        {
+            writer.unlearn(oldest.layout);
+        }
+        let network = network_with(own.ue.addresses(), config);
+        let shape = Shape { rules: own.rules.clone(), network, named, remarks, layout };
+        self.0.insert(0, shape);
+    }
+}
+
+impl Shape {
+    /// Whether a session is like this one.
+    fn fits(&self, own: &Own<'_>) -> bool {
+        let (a, b) = (&self.rules, own.rules);
+        let teids = |rules: &Rules, of: &PdrRule| rules.pdrs.values().position(|pdr| pdr.teid == of.teid);
+        let buffers = |rules: &Rules| rules.bars.values().find_map(|bar| bar.suggested_packets);
+        alike(&a.pdrs, &b.pdrs, |x, y| pdrs_alike(x, y) && (x.teid.is_none() || teids(a, x) == teids(b, y)))
+            && alike(&a.fars, &b.fars, |x, y| fars_alike(x, y))
+            && a.qers == b.qers
+            && alike(&a.urrs, &b.urrs, urrs_alike)
+            && buffers(a) == buffers(b)
+            && self.named.iter().all(|(prefix, within)| has_address_in(own.ue, *prefix) == *within)
+    }
+}
+
+/// Whether two tables have values alike under equal keys.
+fn alike<K: Ord + Copy, V>(a: &Table<K, V>, b: &Table<K, V>, same: impl Fn(&V, &V) -> bool) -> bool {
+    a.len() == b.len() && a.iter().zip(b.iter()).all(|((x, a), (y, b))| x == y && same(a, b))
+}
+
+fn pdrs_alike(a: &PdrRule, b: &PdrRule) -> bool {
+    a.precedence == b.precedence
+        && a.source == b.source
+        && a.far_id == b.far_id
+        && a.teid.is_some() == b.teid.is_some()
+        && a.ue.v4.is_some() == b.ue.v4.is_some()
+        && a.ue.v6.is_some() == b.ue.v6.is_some()
+        && a.qer_ids == b.qer_ids
+        && a.urr_ids == b.urr_ids
+        && a.qfis == b.qfis
+        && a.sdf_filters == b.sdf_filters
+        && a.ethernet_filters == b.ethernet_filters
+}
+
+fn fars_alike(a: &FarRule, b: &FarRule) -> bool {
+    let tunnelled = |far: &FarRule| far.outer_header.is_some_and(|header| header.gtpu_endpoint().is_some());
+    a.action == b.action
+        && a.destination == b.destination
+        && tunnelled(a) == tunnelled(b)
+        && a.network_instance == b.network_instance
+        && a.marking == b.marking
+}
+
+/// For rules that have not counted yet.
+fn urrs_alike(a: &UrrRule, b: &UrrRule) -> bool {
+    a.is_active() == b.is_active() && a.marks() == b.marks()
+}
+
+/// Whether a UE's address, or the prefix it has, is in a prefix or the other way round.
+fn has_address_in(ue: Ue, prefix: Prefix) -> bool {
+    let differ = match prefix.address() {
+        IpAddr::V4(network) => {
+            let shift = 32 - u32::from(prefix.length());
+            ue.v4.map(|own| (own.to_bits() ^ network.to_bits()).checked_shr(shift).unwrap_or(0).into())
+        }
+        IpAddr::V6(network) => ue.v6.map(|own| {
+            let bits = own.to_bits() ^ network.to_bits();
+            bits.checked_shr(128 - u32::from(prefix.length().min(64))).unwrap_or(0)
+        }),
+    };
+    differ == Some(0u128)
+}
+
+#[cfg(test)]
+mod tests;

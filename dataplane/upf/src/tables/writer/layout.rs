@@ -1,0 +1,178 @@
+//! Sessions laid out as one before.
+//!
+//! Nearly all sessions of a data network have the same rules but for the UE's addresses, TEIDs and peers. What was worked
+//! out for one of them is kept as a [`Layout`]: its blocks, and where something is the session's own in them. For the next,
+//! [`Writer::establish_like`] copies these and fills in its own, which leads to the blocks that [`Writer::establish`]
+//! would work out from its plan. Whether the rules are alike is for who holds them to say: `n4::shapes`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use super::{Prepared, Writer};
+use crate::plan::{Action, Destination, Forward, OuterHeader, Pdr, Place, Plan, PlanError};
+use crate::session::{self, Endpoint, Key64, Peers, Session, State, Use, kind};
+
+/// Most lines of a block that is kept: longer ones are filled up behind what they hold.
+const MAX_LINES: usize = 16;
+
+/// The addresses of a UE that has at most one of each family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ue {
+    /// IPv4 address.
+    pub v4: Option<Ipv4Addr>,
+    /// IPv6 prefix, of 64 bits.
+    pub v6: Option<Ipv6Addr>,
+}
+
+impl Ue {
+    /// The addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + Clone + use<> {
+        [self.v4.map(IpAddr::V4), self.v6.map(IpAddr::V6)].into_iter().flatten()
+    }
+}
+
+/// What sets a session apart from others of its layout. PDRs are named by their identifiers.
+pub trait Particulars {
+    /// The UE's addresses.
+    fn ue(&self) -> Ue;
+    /// The local TEID that a PDR's packets arrive on.
+    fn teid(&self, pdr: u16) -> Option<u32>;
+    /// The tunnel that a PDR's FAR leads to.
+    fn tunnel(&self, pdr: u16) -> Option<OuterHeader>;
+}
+
+/// What sessions have in common. See the module.
+#[derive(Debug)]
+pub struct Layout {
+    ue: Ue,
+    plan: Plan,
+    uses: Arc<Vec<Use>>,
+    places: Vec<LaidOut>,
+}
+
+/// A place of a session that was laid out.
+#[derive(Debug)]
+struct LaidOut {
+    /// A PDR whose TEID it is that packets arrive on; none for those without tunnel.
+    pdr: Option<u16>,
+    /// As it was for the first session, without the tunnels it leads to.
+    block: Vec<Endpoint>,
+    /// Positions of entries that lead into tunnels, and whose these are.
+    tunnels: Vec<(usize, u16)>,
+}
+
+impl Writer {
+    /// The layout of a session that was established with this plan and has not changed since; `None` where something else
+    /// in its blocks than TEIDs, tunnels and the UE's addresses is its own. To be given back ([`Writer::unlearn`]).
+    pub fn learn(&mut self, session: &Session, plan: Plan, own: &impl Particulars) -> Option<Layout> {
+        let mut places = Vec::with_capacity(plan.arrivals.len());
+        for arrival in &plan.arrivals {
+            // Entries stand in the order in which rules first lead to their PDRs.
+            let mut pdrs: Vec<&Pdr> = Vec::new();
+            for pdr in arrival.rules.iter().map(|rule| plan.pdrs.get(rule.value as usize)) {
+                if !pdrs.iter().any(|known| pdr.is_some_and(|pdr| pdr.id == known.id)) {
+                    pdrs.push(pdr?);
+                }
+            }
+            let (key, pdr) = match arrival.place {
+                Place::Tunnel(teid) => (Key64::Teid(teid), Some(pdrs.first()?.id)),
+                Place::Native => (session.keys.iter().find(|key| matches!(key, Key64::Ue(_)))?.clone(), None),
+            };
+            let mut block = self.tables.block(&self.reader.enter(), &key)?.to_vec();
+            let policy = block.first()?.policy();
+            if block.len() > MAX_LINES || !policy.is_none_or(|policy| self.references.is_shared(policy)) {
+                return None;
+            }
+            let mut tunnels = Vec::new();
+            for (position, pdr) in pdrs.into_iter().enumerate().filter(|(_, pdr)| leads_to_tunnel(pdr)) {
+                let entry = session::entry_mut(&mut block, position)?;
+                let ours = own.tunnel(pdr.id).is_some_and(|header| header.teid == entry.teid);
+                if entry.pdr != pdr.id || entry.kind() != kind::TUNNEL || !ours {
+                    return None;
+                }
+                entry.lead_to(0, session::NO_PEER);
+                tunnels.push((position, pdr.id));
+            }
+            places.push(LaidOut { pdr, block, tunnels });
+        }
+        places.iter().for_each(|place| self.references.refer(&place.block));
+        Some(Layout { ue: own.ue(), plan, uses: Arc::clone(&session.state.uses), places })
+    }
+
+    /// Gives a layout up.
+    pub fn unlearn(&mut self, layout: Layout) {
+        // Its own blocks are nowhere that workers look.
+        layout.places.iter().for_each(|place| self.references.forget(&place.block));
+    }
+
+    /// Publishes a session that is new and as others before. On an error nothing changes.
+    pub fn establish_like(
+        &mut self,
+        seid: u64,
+        layout: &Layout,
+        own: &impl Particulars,
+    ) -> Result<Session, PlanError> {
+        self.reclaim();
+        let mut session = Session::new(seid, Arc::clone(&self.tables));
+        let state = State { uses: Arc::clone(&layout.uses), ..State::default() };
+        let mut prepared = Prepared { blocks: Vec::with_capacity(layout.places.len() + 1), state };
+        let copied = self.copy(seid, layout, own, &mut prepared);
+        self.references.settle();
+        if let Err(error) = copied {
+            self.abandon(prepared, 0);
+            return Err(error);
+        }
+        prepared.state.apply(&layout.plan, &session, 0);
+        self.install(&mut session, prepared);
+        session.buffered = layout.plan.buffers();
+        Ok(session)
+    }
+
+    /// Writes the blocks.
+    fn copy(
+        &mut self,
+        seid: u64,
+        layout: &Layout,
+        own: &impl Particulars,
+        prepared: &mut Prepared,
+    ) -> Result<(), PlanError> {
+        const UNLIKE: PlanError = PlanError::Invalid("a session that is not as its layout");
+        self.give_state(&mut prepared.state)?;
+        let (state, ue) = (prepared.state.first, own.ue());
+        let mut block = Vec::new();
+        for place in &layout.places {
+            let teid = place.pdr.map_or(Some(0), |pdr| own.teid(pdr)).ok_or(UNLIKE)?;
+            block.clear();
+            block.extend_from_slice(&place.block);
+            for endpoint in &mut block {
+                let mut entrance = *endpoint.entrance();
+                for (before, now) in layout.ue.addresses().zip(ue.addresses()) {
+                    entrance = entrance.for_other_ue(before, now);
+                }
+                endpoint.give_to(seid, state, teid, entrance);
+            }
+            for (position, pdr) in &place.tunnels {
+                let header = own.tunnel(*pdr).ok_or(UNLIKE)?;
+                let peer = self.references.number(header.peer)?;
+                session::entry_mut(&mut block, *position).ok_or(UNLIKE)?.lead_to(header.teid, peer);
+            }
+            if place.pdr.is_some() {
+                self.prepare_block(Key64::Teid(teid), &block, prepared)?;
+                continue;
+            }
+            let native = &layout.plan.native;
+            for address in ue.addresses() {
+                if address.is_ipv4() && !native.ipv4.is_empty()
+                    || address.is_ipv6() && !native.ipv6.is_empty()
+                {
+                    self.prepare_block(Key64::Ue(address), &block, prepared)?;
+                }
+            }
+        }
+        self.check_room(prepared)
+    }
+}
+
+fn leads_to_tunnel(pdr: &Pdr) -> bool {
+    matches!(pdr.action, Action::Forward(Forward { to: Destination::Tunnel(_), .. }))
+}
