@@ -33,6 +33,37 @@ pub struct Poller {
     events: Vec<EpollEvent>,
 }
 
+/// A descriptor that is readable while any of several is.
+#[derive(Debug)]
+pub struct AnyOf(Epoll);
+
+impl AnyOf {
+    /// Of these; more may be added.
+    pub fn new<'a>(fds: impl IntoIterator<Item = BorrowedFd<'a>>) -> io::Result<AnyOf> {
+        let any = AnyOf(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
+        for fd in fds {
+            any.add(fd)?;
+        }
+        Ok(any)
+    }
+
+    /// Another one. It leaves when it is closed, or by [`AnyOf::remove`].
+    pub fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(self.0.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?)
+    }
+
+    /// One less.
+    pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(self.0.delete(fd)?)
+    }
+}
+
+impl AsFd for AnyOf {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.0.as_fd()
+    }
+}
+
 /// What a wait found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ready {

@@ -2,7 +2,8 @@
 //!
 //! The device exists as long as a descriptor is open, so it disappears with the process; one that was made to stay
 //! (`ip tuntap add mode tap …`) is used and left where it is. Its address, MTU and routes are set through `net::link` by
-//! whoever opens it. A frame comes and goes without preamble and check sequence, tags within.
+//! whoever opens it. A device that somebody deletes leaves its descriptor behind, which can be attached to a new one
+//! ([`TunPort::attach`]). A frame comes and goes without preamble and check sequence, tags within.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -39,6 +40,8 @@ pub enum TunError {
 pub struct TunPort {
     file: Arc<File>,
     name: String,
+    /// `IFF_TUN` or `IFF_TAP`.
+    kind: libc::c_int,
 }
 
 /// Whether a device can have this name, without creating one.
@@ -69,20 +72,34 @@ impl TunPort {
             .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
             .open("/dev/net/tun")
             .map_err(TunError::Device)?;
-        // SAFETY: `ifreq` is a plain C struct for which all zeroes is a valid value.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        let port = TunPort { file: Arc::new(file), name: name.to_owned(), kind };
+        port.attach()?;
+        Ok(port)
+    }
+
+    /// Makes the device again that somebody has deleted, or attaches to one of its name that exists, in the calling
+    /// thread's network namespace. This port and those that [share](TunPort::share) its queue go on with it.
+    pub fn attach(&self) -> Result<(), TunError> {
+        let mut request = request();
+        for (to, from) in request.ifr_name.iter_mut().zip(self.name.bytes()) {
             *to = from as libc::c_char;
         }
         // No packet information header: reads and writes are bare packets or frames.
-        request.ifr_ifru.ifru_flags = (kind | libc::IFF_NO_PI) as libc::c_short;
+        request.ifr_ifru.ifru_flags = (self.kind | libc::IFF_NO_PI) as libc::c_short;
         // SAFETY: TUNSETIFF reads and writes one `ifreq`, to which we pass an exclusive pointer.
-        let status = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
+        let status = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
         if status < 0 {
             let error = io::Error::last_os_error();
-            return Err(TunError::Create { name: name.to_owned(), error });
+            return Err(TunError::Create { name: self.name.clone(), error });
         }
-        Ok(TunPort { file: Arc::new(file), name: name.to_owned() })
+        Ok(())
+    }
+
+    /// Whether the device still exists.
+    pub fn is_attached(&self) -> bool {
+        let mut request = request();
+        // SAFETY: TUNGETIFF writes one `ifreq`, to which we pass an exclusive pointer.
+        unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNGETIFF as _, &raw mut request) == 0 }
     }
 
     /// Name of the interface.
@@ -92,8 +109,13 @@ impl TunPort {
 
     /// Another port on the same device: reads take packets from the same queue.
     pub fn share(&self) -> TunPort {
-        TunPort { file: Arc::clone(&self.file), name: self.name.clone() }
+        TunPort { file: Arc::clone(&self.file), name: self.name.clone(), kind: self.kind }
     }
+}
+
+fn request() -> libc::ifreq {
+    // SAFETY: `ifreq` is a plain C struct for which all zeroes is a valid value.
+    unsafe { std::mem::zeroed() }
 }
 
 impl Port for TunPort {

@@ -37,7 +37,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pktio::stack::kernel::KernelTables;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -95,7 +94,6 @@ pub struct Upf {
     /// Workers end before the devices that they use.
     workers: Vec<Worker>,
     networks: Vec<N6>,
-    _tables: Vec<KernelTables>,
 }
 
 /// Questions about a running UPF, from any task: what the OAM interface and the dashboard serve.
@@ -157,8 +155,9 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
     let (stop, stopped) = watch::channel(false);
     let wiring = Wiring { socket, gtpu: opened.gtpu, tables, events, queries, stop: stopped };
     let n4 = tokio::spawn(n4::serve(Arc::clone(&config), wiring));
+    tokio::spawn(n6::keep(Arc::clone(&config), &opened.networks, stop.subscribe()));
     let handle = Handle { stats, queries: query_sender, config };
-    Ok(Upf { handle, stop, n4: Some(n4), workers, networks: opened.networks, _tables: opened.tables })
+    Ok(Upf { handle, stop, n4: Some(n4), workers, networks: opened.networks })
 }
 
 impl Upf {
@@ -246,8 +245,8 @@ mod tests {
             panic!("as a defect would");
         });
         let handle = Handle { stats: Arc::new([]), queries, config };
-        let (workers, networks, tables) = (Vec::new(), Vec::new(), Vec::new());
-        let mut upf = Upf { handle, stop, n4: Some(n4), workers, networks, _tables: tables };
+        let (workers, networks) = (Vec::new(), Vec::new());
+        let mut upf = Upf { handle, stop, n4: Some(n4), workers, networks };
         let moment = Duration::from_millis(20);
         assert!(net::time::timeout(moment, upf.failed()).await.is_err(), "it goes on");
         upf.stop.send(true).unwrap();

@@ -1,17 +1,26 @@
 //! N6: a TUN device per data network, with address, route, forwarding and NAT set up by the UPF itself; for frames a
 //! TAP device, which only has to be up: what it is connected to is the operator's business, a bridge mostly.
 //!
-//! The device goes with its descriptor and takes addresses and routes along; NAT rules go when dropped.
+//! The device goes with its descriptor and takes addresses and routes along; NAT rules go when dropped. A device that
+//! somebody deletes under a running UPF is made again ([`keep`]).
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
 
 use net::link::{Cidr, LinkError, Links};
 use net::nat::{Masquerade, NatError};
 use pktio::tun::{TunError, TunPort};
 
-use crate::config::DnnConfig;
+use tokio::sync::watch;
+
+use crate::config::{Config, DnnConfig};
 use crate::plan::Kind;
 
 /// Packets that the device queues towards us. A segmented 64 kB burst of one TCP connection takes 45.
 const QUEUE: u32 = 2000;
+/// How often it is looked whether devices are there.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Why a data network could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -51,18 +60,13 @@ pub struct N6 {
 
 /// Sets up the device of a data network in the calling thread's network namespace.
 pub async fn set_up(dnn: &DnnConfig) -> Result<N6, N6Error> {
-    let link_error = |error| N6Error::Link { dnn: dnn.name.to_string(), error };
     if dnn.kind == Kind::Ethernet {
         let tun = TunPort::create_tap(&dnn.tap)?;
-        keep_silent(&dnn.tap);
-        device(&dnn.tap, dnn.mtu).await.map_err(link_error)?;
+        configure(dnn).await?;
         return Ok(N6 { tun, _nat: None });
     }
     let tun = TunPort::create(&dnn.tun)?;
-    keep_silent(&dnn.tun);
-    // What is too long for a tunnel is answered in the name of the device's address, from which no UE may send.
-    let _ = net::sysctl::set(&format!("net.ipv4.conf.{}.accept_local", dnn.tun.replace('.', "/")), "1");
-    link(dnn).await.map_err(link_error)?;
+    configure(dnn).await?;
     net::sysctl::enable_forwarding().map_err(N6Error::Forwarding)?;
     let nat = match dnn.nat {
         false => None,
@@ -74,6 +78,62 @@ pub async fn set_up(dnn: &DnnConfig) -> Result<N6, N6Error> {
         }
     };
     Ok(N6 { tun, _nat: nat })
+}
+
+/// What a new device needs.
+async fn configure(dnn: &DnnConfig) -> Result<(), N6Error> {
+    let link_error = |error| N6Error::Link { dnn: dnn.name.to_string(), error };
+    if dnn.kind == Kind::Ethernet {
+        keep_silent(&dnn.tap);
+        return device(&dnn.tap, dnn.mtu).await.map(drop).map_err(link_error);
+    }
+    keep_silent(&dnn.tun);
+    // What is too long for a tunnel is answered in the name of the device's address, from which no UE may send.
+    let _ = net::sysctl::set(&format!("net.ipv4.conf.{}.accept_local", dnn.tun.replace('.', "/")), "1");
+    link(dnn).await.map_err(link_error)
+}
+
+/// Makes devices that somebody has deleted again, until told to stop: sessions go on with them. What an operator had
+/// added to them, such as a bridge, has to be added again.
+pub fn keep(
+    config: Arc<Config>,
+    networks: &[N6],
+    mut stop: watch::Receiver<bool>,
+) -> impl Future<Output = ()> + use<> {
+    let mut devices: Vec<_> = networks.iter().map(|network| (network.tun.share(), true)).collect();
+    async move {
+        while !devices.is_empty() {
+            tokio::select! {
+                () = net::time::sleep(LOOK) => {}
+                // An error means that whoever could stop us is gone.
+                _ = stop.wait_for(|stop| *stop) => return,
+            }
+            for (tun, good) in &mut devices {
+                let named = |dnn: &&DnnConfig| dnn.tun == tun.name() || dnn.tap == tun.name();
+                let (false, Some(dnn)) = (*good && tun.is_attached(), config.dnn.iter().find(named)) else {
+                    continue;
+                };
+                let made = make_again(tun, dnn).await;
+                match &made {
+                    Ok(()) => {
+                        tracing::warn!(device = tun.name(), "the device was gone; it has been made again")
+                    }
+                    Err(error) if *good => {
+                        tracing::error!(device = tun.name(), %error, "the device is gone, and cannot be made again yet");
+                    }
+                    Err(_) => {}
+                }
+                *good = made.is_ok();
+            }
+        }
+    }
+}
+
+async fn make_again(tun: &TunPort, dnn: &DnnConfig) -> Result<(), N6Error> {
+    if !tun.is_attached() {
+        tun.attach()?;
+    }
+    configure(dnn).await
 }
 
 /// The kernel must not form a link-local address and talk to us on its own; where it cannot be told, its packets are

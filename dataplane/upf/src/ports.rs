@@ -5,6 +5,7 @@
 //! way, so that workers have nothing in common; ports of the kernel's are then read by the first worker, and written
 //! by all. A device of DPDK's has one queue, so that with one of them there is one worker.
 
+mod af_xdp;
 #[cfg(feature = "dpdk")]
 mod dpdk;
 #[cfg(not(feature = "dpdk"))]
@@ -16,19 +17,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pktio::Port;
-use pktio::af_xdp::{AfXdpError, AfXdpPort, Interface, Memory, Options};
+use pktio::af_xdp::{AfXdpError, Memory};
 use pktio::bpf::filter::Select;
-use pktio::stack::Neighbours;
-use pktio::stack::ip::IpStack;
-use pktio::stack::kernel::KernelTables;
-use pktio::stack::raw::RawPort;
-use pktio::stack::udp::UdpStack;
 use pktio::udp::UdpPort;
 
 use crate::config::{Config, DnnConfig};
-use crate::interface::{Backend, InterfaceConfig};
+use crate::interface::Backend;
 use crate::n6::{self, N6, N6Error};
 use crate::pipeline::{Input, Ports};
+use af_xdp::{AfXdp, Queues, Role};
 
 /// Why the interfaces could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -98,88 +95,22 @@ pub struct Opened {
     pub local: SocketAddr,
     /// TUN devices, which exist as long as this.
     pub networks: Vec<N6>,
-    /// Followers of the kernel's tables, which end with this.
-    pub tables: Vec<KernelTables>,
-}
-
-/// An interface with AF_XDP, before its queues are shared out.
-struct AfXdp<'a> {
-    place: String,
-    config: &'a InterfaceConfig,
-    interface: Arc<Interface>,
-    tables: KernelTables,
-}
-
-impl<'a> AfXdp<'a> {
-    fn open(
-        place: String,
-        config: &'a InterfaceConfig,
-        selects: &[Select],
-    ) -> Result<Box<AfXdp<'a>>, PortError> {
-        let interface = match Interface::open(config.device(), config.vlan, selects) {
-            Ok(interface) => interface,
-            Err(error) => return Err(PortError::AfXdp { place, error }),
-        };
-        match KernelTables::follow(interface.device().index) {
-            Ok(tables) => Ok(Box::new(AfXdp { place, config, interface, tables })),
-            Err(error) => Err(PortError::Routing { place, error }),
-        }
-    }
-
-    /// How many queues are served.
-    fn queues(&self) -> u32 {
-        let there = self.interface.device().queues;
-        self.config.queues.map_or(there, |wanted| wanted.min(there))
-    }
-
-    /// The queues of worker number `worker` of `workers`.
-    fn port(&self, worker: u32, workers: u32, memory: &mut Memory) -> Result<AfXdpPort, PortError> {
-        let queues = (0..self.queues()).filter(|queue| queue % workers == worker);
-        let options = Options { busy_poll: self.config.busy_poll, ..Options::default() };
-        AfXdpPort::open(&self.interface, queues, memory, options)
-            .map_err(|error| PortError::AfXdp { place: self.place.clone(), error })
-    }
-
-    fn routing(&self, error: io::Error) -> PortError {
-        PortError::Routing { place: self.place.clone(), error }
-    }
-
-    fn n3(
-        &self,
-        worker: u32,
-        workers: u32,
-        memory: &mut Memory,
-        gtpu: &UdpPort,
-    ) -> Result<Box<dyn Port>, PortError> {
-        let frames = self.port(worker, workers, memory)?;
-        let neighbours = Neighbours::Kernel(self.tables.reader(), Box::new(gtpu.share()));
-        let stack = UdpStack::new(frames, gtpu.local(), self.config.vlan, neighbours);
-        Ok(Box::new(stack.map_err(|error| self.routing(error))?))
-    }
-
-    fn n6(&self, worker: u32, workers: u32, memory: &mut Memory) -> Result<Box<dyn Port>, PortError> {
-        let frames = self.port(worker, workers, memory)?;
-        let slow = RawPort::open().map_err(|error| self.routing(error))?;
-        let neighbours = Neighbours::Kernel(self.tables.reader(), Box::new(slow));
-        let stack = IpStack::new(frames, self.config.vlan, neighbours);
-        Ok(Box::new(stack.map_err(|error| self.routing(error))?))
-    }
 }
 
 /// N3 before workers get their ports.
-enum N3<'a> {
+enum N3 {
     Kernel(UdpPort),
     /// With the kernel's socket, as its slow path.
-    AfXdp(Box<AfXdp<'a>>, UdpPort),
+    AfXdp(Arc<AfXdp>, UdpPort),
     /// The one worker's, and the N4 task's.
     Dpdk(Option<Box<dyn Port>>, Box<dyn Port>),
 }
 
 /// One data network's interface before workers get their ports.
-enum Network<'a> {
+enum Network {
     /// Position in `Opened::networks`.
     Tun(usize),
-    AfXdp(Box<AfXdp<'a>>),
+    AfXdp(Arc<AfXdp>),
     /// The one worker's.
     Dpdk(Option<Box<dyn Port>>),
 }
@@ -195,7 +126,7 @@ pub async fn open(config: &Config) -> Result<Opened, PortError> {
                 tuns.push(n6::set_up(dnn).await?);
                 Network::Tun(tuns.len() - 1)
             }
-            Backend::AfXdp => Network::AfXdp(AfXdp::open(place, &dnn.n6, &pools(dnn))?),
+            Backend::AfXdp => Network::AfXdp(AfXdp::open(place, &dnn.n6, pools(dnn))?),
             Backend::Dpdk => Network::Dpdk(Some(dpdk::n6(&place, &dnn.n6)?)),
         });
     }
@@ -203,7 +134,7 @@ pub async fn open(config: &Config) -> Result<Opened, PortError> {
     let af_xdp = n3.af_xdp().into_iter().chain(networks.iter().filter_map(Network::af_xdp));
     let dpdk =
         matches!(n3, N3::Dpdk(..)) || networks.iter().any(|network| matches!(network, Network::Dpdk(_)));
-    let queues = af_xdp.map(AfXdp::queues).chain(dpdk.then_some(1)).min();
+    let queues = af_xdp.map(|interface| interface.queues()).chain(dpdk.then_some(1)).min();
     let workers = match (&n3, queues) {
         (N3::Kernel(gtpu), None) => by_direction(gtpu, &tuns),
         (_, queues) => {
@@ -213,24 +144,18 @@ pub async fn open(config: &Config) -> Result<Opened, PortError> {
                 .collect::<Result<_, _>>()?
         }
     };
-    let mut tables: Vec<_> = networks.into_iter().filter_map(Network::tables).collect();
     let (gtpu, local): (Box<dyn Port>, _) = match n3 {
-        N3::Kernel(gtpu) => {
-            let local = gtpu.local();
-            (Box::new(gtpu), local)
-        }
-        N3::AfXdp(interface, gtpu) => {
-            tables.push(interface.tables);
+        N3::Kernel(gtpu) | N3::AfXdp(_, gtpu) => {
             let local = gtpu.local();
             (Box::new(gtpu), local)
         }
         N3::Dpdk(_, outbox) => (outbox, config.gtpu),
     };
-    Ok(Opened { workers, gtpu, local, networks: tuns, tables })
+    Ok(Opened { workers, gtpu, local, networks: tuns })
 }
 
-impl<'a> N3<'a> {
-    fn open(config: &'a Config) -> Result<N3<'a>, PortError> {
+impl N3 {
+    fn open(config: &Config) -> Result<N3, PortError> {
         let place = "upf.n3".to_owned();
         let socket = || {
             UdpPort::bind(config.gtpu, false).map_err(|error| PortError::Gtpu { address: config.gtpu, error })
@@ -240,7 +165,7 @@ impl<'a> N3<'a> {
             Backend::AfXdp => {
                 let gtpu = socket()?;
                 let select = Select::Udp(config.gtpu.ip(), config.gtpu.port());
-                Ok(N3::AfXdp(AfXdp::open(place, &config.n3, &[select])?, gtpu))
+                Ok(N3::AfXdp(AfXdp::open(place, &config.n3, vec![select])?, gtpu))
             }
             Backend::Dpdk => {
                 let (port, outbox) = dpdk::n3(&config.n3, config.gtpu)?;
@@ -249,7 +174,7 @@ impl<'a> N3<'a> {
         }
     }
 
-    fn af_xdp(&self) -> Option<&AfXdp<'a>> {
+    fn af_xdp(&self) -> Option<&Arc<AfXdp>> {
         match self {
             N3::AfXdp(interface, _) => Some(interface),
             N3::Kernel(_) | N3::Dpdk(..) => None,
@@ -260,23 +185,19 @@ impl<'a> N3<'a> {
     fn port(&mut self, worker: u32, workers: u32, memory: &mut Memory) -> Result<Box<dyn Port>, PortError> {
         match self {
             N3::Kernel(gtpu) => Ok(Box::new(gtpu.share())),
-            N3::AfXdp(interface, gtpu) => interface.n3(worker, workers, memory, gtpu),
+            N3::AfXdp(interface, gtpu) => {
+                let role = Role::N3(gtpu.share());
+                Ok(Box::new(Queues::open(interface, (worker, workers), role, memory)?))
+            }
             N3::Dpdk(port, _) => port.take().ok_or_else(|| one_worker("upf.n3")),
         }
     }
 }
 
-impl<'a> Network<'a> {
-    fn af_xdp(&self) -> Option<&AfXdp<'a>> {
+impl Network {
+    fn af_xdp(&self) -> Option<&Arc<AfXdp>> {
         match self {
             Network::AfXdp(interface) => Some(interface),
-            Network::Tun(_) | Network::Dpdk(_) => None,
-        }
-    }
-
-    fn tables(self) -> Option<KernelTables> {
-        match self {
-            Network::AfXdp(interface) => Some(interface.tables),
             Network::Tun(_) | Network::Dpdk(_) => None,
         }
     }
@@ -308,14 +229,15 @@ fn by_direction(gtpu: &UdpPort, tuns: &[N6]) -> Vec<WorkerPorts> {
 /// A worker with its share of the queues.
 fn by_queue(
     (worker, workers): (u32, u32),
-    n3: &mut N3<'_>,
-    networks: &mut [Network<'_>],
+    n3: &mut N3,
+    networks: &mut [Network],
     tuns: &[N6],
 ) -> Result<WorkerPorts, PortError> {
     let mut memory = {
         let interfaces = || n3.af_xdp().into_iter().chain(networks.iter().filter_map(Network::af_xdp));
         let sockets = interfaces().map(|interface| interface.queues().div_ceil(workers) as usize).sum();
-        Memory::new(sockets, interfaces().map(|interface| interface.interface.device()))
+        let opened: Vec<_> = interfaces().map(|interface| interface.interface()).collect();
+        Memory::new(sockets, opened.iter().map(|interface| interface.device()))
             .map_err(|error| PortError::AfXdp { place: "upf".to_owned(), error })?
     };
     let (first, mut inputs) = (worker == 0, Vec::new());
@@ -329,7 +251,9 @@ fn by_queue(
             inputs.push(Input::N6(number));
         }
         n6.push(match network {
-            Network::AfXdp(interface) => interface.n6(worker, workers, &mut memory)?,
+            Network::AfXdp(interface) => {
+                Box::new(Queues::open(interface, (worker, workers), Role::N6, &mut memory)?)
+            }
             Network::Tun(at) => Box::new(tuns[*at].tun.share()),
             Network::Dpdk(port) => port.take().ok_or_else(|| one_worker("upf.dnn"))?,
         });

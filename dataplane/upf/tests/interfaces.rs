@@ -1,5 +1,5 @@
-//! Interfaces of a running UPF go down and come up: both directions are served again, by the same sessions, and each
-//! packet is accounted for.
+//! Interfaces of a running UPF go down and come up, or are deleted and made again: both directions are served again, by
+//! the same sessions, and each packet is accounted for. For DPDK's see `dpdk.rs`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 #[path = "support/lab.rs"]
@@ -41,13 +41,11 @@ fn down_and_up(network: &Network, devices: &[&str], targets: &[&str]) {
     served(network, targets, "at first");
     let links = network.runtime.block_on(async { Links::in_ns(&network.lab.core) }).unwrap();
     for device in devices {
-        for round in 0..2 {
-            network.lab.bursts(targets[0]);
-            network.runtime.block_on(links.down(device)).unwrap();
-            network.lab.bursts(targets[0]);
-            network.runtime.block_on(links.up(device)).unwrap();
-            served(network, targets, &format!("with {device} again, round {round}"));
-        }
+        network.lab.bursts(targets[0]);
+        network.runtime.block_on(links.down(device)).unwrap();
+        network.lab.bursts(targets[0]);
+        network.runtime.block_on(links.up(device)).unwrap();
+        served(network, targets, &format!("with {device} again"));
     }
     conserved(network);
 }
@@ -80,4 +78,52 @@ fn a_tap_device_goes_down_and_comes_up() {
     let links = network.runtime.block_on(async { Links::in_ns(&network.lab.core) }).unwrap();
     network.runtime.block_on(links.add_address("tap0", cidr("10.46.0.1/24"))).unwrap();
     down_and_up(&network, &["n3", "tap0"], &["10.46.0.1"]);
+}
+
+/// Deletes each device under traffic and has it made again.
+fn deleted_and_made_again(network: &Network, devices: &[&str], targets: &[&str], make: impl Fn(&str)) {
+    served(network, targets, "at first");
+    let links = network.runtime.block_on(async { Links::in_ns(&network.lab.core) }).unwrap();
+    for device in devices {
+        network.lab.bursts(targets[0]);
+        network.runtime.block_on(links.delete(device)).unwrap();
+        network.lab.bursts(targets[0]);
+        make(device);
+        served(network, targets, &format!("with another {device}"));
+    }
+    conserved(network);
+}
+
+#[test]
+fn interfaces_of_the_kernel_may_be_deleted_and_made_again() {
+    let network = Network::new(|_| ());
+    deleted_and_made_again(&network, &["n3", "gw0"], &TARGETS, |device| {
+        // The UPF makes its own devices.
+        if device == "n3" {
+            network.runtime.block_on(network.lab.connect(device));
+        }
+    });
+}
+
+#[test]
+fn interfaces_by_af_xdp_may_be_deleted_and_made_again() {
+    let network = Network::new(af_xdp);
+    deleted_and_made_again(&network, &["n3", "n6", "n3"], &TARGETS, |device| {
+        network.runtime.block_on(network.lab.connect(device));
+    });
+}
+
+#[test]
+fn a_tap_device_may_be_deleted_and_is_made_again() {
+    let network = Network::ethernet();
+    let links = network.runtime.block_on(async { Links::in_ns(&network.lab.core) }).unwrap();
+    let station = || network.runtime.block_on(links.add_address("tap0", cidr("10.46.0.1/24"))).is_ok();
+    // A new device has a new address, of which the UE is told when it comes up.
+    net::sysctl::set_in(&network.lab.core, "net.ipv4.conf.all.arp_notify", "1").unwrap();
+    assert!(station());
+    deleted_and_made_again(&network, &["tap0"], &["10.46.0.1"], |device| {
+        wait_for(device, station);
+        network.runtime.block_on(links.down(device)).unwrap();
+        network.runtime.block_on(links.up(device)).unwrap();
+    });
 }

@@ -20,11 +20,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use packet::ethernet::Mac;
 
 use crate::bpf::filter::{self, Select};
 use crate::bpf::{BpfError, Link, Program, XskMap};
+use crate::poll::AnyOf;
 use crate::{Batch, FramePort, Port, Sent};
 use device::Device;
 pub use socket::Mode;
@@ -186,7 +186,7 @@ pub struct AfXdpPort {
     /// Which socket receives first: they take turns.
     turn: usize,
     /// Over the sockets, where there are several.
-    epoll: Option<Epoll>,
+    any: Option<AnyOf>,
 }
 
 impl std::fmt::Debug for AfXdpPort {
@@ -223,26 +223,16 @@ impl AfXdpPort {
         if sockets.iter().any(|socket| socket.mode() == Mode::Copy) && options.mode != Some(Mode::Copy) {
             tracing::info!(interface = name, "AF_XDP without zero-copy: the kernel copies each packet once");
         }
-        let epoll = match sockets.len() {
-            1 => None,
-            _ => Some(watch(&sockets).map_err(|error| AfXdpError::Device { name: name.clone(), error })?),
-        };
-        Ok(AfXdpPort { interface: Arc::clone(interface), sockets, turn: 0, epoll })
+        let fds = || sockets.iter().map(|socket| socket.fd().as_fd());
+        let any = (sockets.len() > 1).then(|| AnyOf::new(fds())).transpose();
+        let any = any.map_err(|error| AfXdpError::Device { name: name.clone(), error })?;
+        Ok(AfXdpPort { interface: Arc::clone(interface), sockets, turn: 0, any })
     }
 
     /// Copy or zero-copy.
     pub fn mode(&self) -> Mode {
         self.sockets[0].mode()
     }
-}
-
-/// A descriptor that is readable when any of the sockets is.
-fn watch(sockets: &[Socket]) -> io::Result<Epoll> {
-    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-    for (i, socket) in sockets.iter().enumerate() {
-        epoll.add(socket.fd().as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, i as u64))?;
-    }
-    Ok(epoll)
 }
 
 impl Port for AfXdpPort {
@@ -271,8 +261,8 @@ impl Port for AfXdpPort {
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(match &self.epoll {
-            Some(epoll) => epoll.0.as_fd(),
+        Some(match &self.any {
+            Some(any) => any.as_fd(),
             None => self.sockets[0].fd().as_fd(),
         })
     }

@@ -4,16 +4,22 @@
 //! once per batch and take the new copy when there is one. Neighbours in use are confirmed from time to time, since
 //! the kernel does not see the packets that go past it. Only the main routing table counts; where a route has
 //! several paths, the kernel is asked to send.
+//!
+//! An interface that is deleted, or moved to another namespace, does not come back under its number: that it
+//! [is gone](KernelTables::is_gone) is the last that is heard of it.
 
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use net::link::Cidr;
+use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use packet::ethernet::Mac;
 
 use super::NextHop;
@@ -99,14 +105,29 @@ impl Snapshot {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     generation: AtomicU64,
     snapshot: Mutex<Arc<Snapshot>>,
     stop: AtomicBool,
+    gone: AtomicBool,
+    /// Readable once it is gone.
+    gone_event: EventFd,
 }
 
 impl Shared {
+    fn new(snapshot: Snapshot) -> io::Result<Shared> {
+        let gone_event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        let (stop, gone) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Shared {
+            generation: AtomicU64::new(0),
+            snapshot: Mutex::new(Arc::new(snapshot)),
+            stop,
+            gone,
+            gone_event,
+        })
+    }
+
     fn snapshot(&self) -> MutexGuard<'_, Arc<Snapshot>> {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,14 +153,25 @@ impl KernelTables {
         // Before the first copy, so that no change falls between the two.
         let events = Netlink::events()?;
         let mut netlink = Netlink::open()?;
-        let shared = Arc::new(Shared::default());
-        shared.publish(Snapshot::new(interface, netlink.routes()?, netlink.neighbours(interface)?));
+        let snapshot = Snapshot::new(interface, netlink.routes()?, netlink.neighbours(interface)?);
+        let shared = Arc::new(Shared::new(snapshot)?);
         let poller = Poller::new()?;
         poller.add(events.fd(), 0)?;
         let waker = poller.waker();
         let follower = Follower { interface, netlink, events, poller, shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new().name("pktio-neigh".into()).spawn(move || follower.run())?;
         Ok(KernelTables { shared, waker, thread: Some(thread) })
+    }
+
+    /// Whether the interface does not exist any more; nothing is followed then.
+    #[inline]
+    pub fn is_gone(&self) -> bool {
+        self.shared.gone.load(Ordering::Relaxed)
+    }
+
+    /// A descriptor that becomes readable when the interface is gone, and stays so.
+    pub fn gone(&self) -> BorrowedFd<'_> {
+        self.shared.gone_event.as_fd()
     }
 
     /// A view for one worker.
@@ -184,6 +216,14 @@ impl Follower {
                 return;
             }
             self.events.drain();
+            // In place of the error that is promised there may be an empty name.
+            let name = nix::net::if_::if_indextoname(self.interface);
+            if name.map_or_else(|error| error == Errno::ENXIO, |name| name.is_empty()) {
+                self.shared.gone.store(true, Ordering::Relaxed);
+                // The only error is a counter about to overflow.
+                let _ = self.shared.gone_event.write(1);
+                return;
+            }
             if !changed {
                 self.confirm();
             }

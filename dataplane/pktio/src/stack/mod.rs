@@ -28,10 +28,10 @@ pub mod udp;
 
 use std::net::IpAddr;
 
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use packet::ethernet::{self, Mac};
 use telemetry::DropReason;
 
+use crate::poll::AnyOf;
 use crate::{Batch, Buffer, FramePort, Port, Sent};
 use kernel::Reader;
 use resolver::Resolver;
@@ -138,7 +138,7 @@ struct Core<F> {
     fast: Vec<u16>,
     slow: Vec<u16>,
     /// Over the frame port and the slow path.
-    epoll: Option<Epoll>,
+    either: Option<AnyOf>,
     /// How often the slow path was not looked at.
     skipped: u32,
     not_served: usize,
@@ -152,23 +152,20 @@ impl<F: FramePort> Core<F> {
     fn new(frames: F, vlan: Option<u16>, neighbours: Neighbours) -> std::io::Result<Core<F>> {
         let link = Link { mac: frames.mac(), vlan };
         let mtu = frames.mtu();
-        let mut epoll = None;
+        let mut either = None;
         if let (Some(fd), Neighbours::Kernel(_, slow)) = (frames.fd(), &neighbours)
             && let Some(slow) = slow.fd()
         {
-            let both = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-            both.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-            both.add(slow, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
-            epoll = Some(both);
+            either = Some(AnyOf::new([fd, slow])?);
         }
         let (fast, slow) = (Vec::new(), Vec::new());
-        Ok(Core { frames, link, neighbours, mtu, fast, slow, epoll, skipped: 0, not_served: 0 })
+        Ok(Core { frames, link, neighbours, mtu, fast, slow, either, skipped: 0, not_served: 0 })
     }
 
     fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         use std::os::fd::AsFd;
-        match &self.epoll {
-            Some(epoll) => Some(epoll.0.as_fd()),
+        match &self.either {
+            Some(either) => Some(either.as_fd()),
             None => self.frames.fd(),
         }
     }

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use packet::ethernet::Mac;
 
 // linux/rtnetlink.h and linux/neighbour.h.
+const RTMGRP_LINK: u32 = 0x1;
 const RTMGRP_NEIGH: u32 = 0x4;
 const RTMGRP_IPV4_ROUTE: u32 = 0x40;
 const RTMGRP_IPV6_ROUTE: u32 = 0x400;
@@ -78,9 +79,10 @@ impl Netlink {
         if status < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
     }
 
-    /// A socket that becomes readable when neighbours or routes change.
+    /// A socket that becomes readable when interfaces, neighbours or routes change. An interface that goes down or away
+    /// takes its IPv4 routes along without a word about them.
     pub(super) fn events() -> io::Result<Netlink> {
-        Netlink::bind(RTMGRP_NEIGH | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE)
+        Netlink::bind(RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE)
     }
 
     fn bind(groups: u32) -> io::Result<Netlink> {
