@@ -94,6 +94,8 @@ pub struct Upf {
     /// Workers end before the devices that they use.
     workers: Vec<Worker>,
     networks: Vec<N6>,
+    /// Looks after them.
+    keeper: JoinHandle<()>,
 }
 
 /// Questions about a running UPF, from any task: what the OAM interface and the dashboard serve.
@@ -155,9 +157,9 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
     let (stop, stopped) = watch::channel(false);
     let wiring = Wiring { socket, gtpu: opened.gtpu, tables, events, queries, stop: stopped };
     let n4 = tokio::spawn(n4::serve(Arc::clone(&config), wiring));
-    tokio::spawn(n6::keep(Arc::clone(&config), &opened.networks, stop.subscribe()));
+    let keeper = tokio::spawn(n6::keep(Arc::clone(&config), &opened.networks, stop.subscribe()));
     let handle = Handle { stats, queries: query_sender, config };
-    Ok(Upf { handle, stop, n4: Some(n4), workers, networks: opened.networks })
+    Ok(Upf { handle, stop, n4: Some(n4), workers, networks: opened.networks, keeper })
 }
 
 impl Upf {
@@ -190,6 +192,8 @@ impl Upf {
         for worker in &mut self.workers {
             worker.stop();
         }
+        // The devices are gone with the last who has them.
+        let _ = self.keeper.await;
         self.networks.clear();
     }
 }
@@ -245,8 +249,8 @@ mod tests {
             panic!("as a defect would");
         });
         let handle = Handle { stats: Arc::new([]), queries, config };
-        let (workers, networks) = (Vec::new(), Vec::new());
-        let mut upf = Upf { handle, stop, n4: Some(n4), workers, networks };
+        let (workers, networks, keeper) = (Vec::new(), Vec::new(), tokio::spawn(async {}));
+        let mut upf = Upf { handle, stop, n4: Some(n4), workers, networks, keeper };
         let moment = Duration::from_millis(20);
         assert!(net::time::timeout(moment, upf.failed()).await.is_err(), "it goes on");
         upf.stop.send(true).unwrap();
