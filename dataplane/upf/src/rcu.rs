@@ -454,31 +454,60 @@ impl<T: Copy + Send + Sync + 'static> Slots<T> {
         self.len
     }
 
+    /// The place with this number; `None` beyond the end, and where nothing has ever been.
     #[inline(always)]
-    fn slot(&self, index: usize) -> Option<&Slot> {
+    pub fn place(&self, index: usize) -> Option<Place<'_, T>> {
         // SAFETY: a place in a chunk is valid, and aligned as the chunk is, until the chunks are dropped with `self`; all
         // bit patterns are atomics, which may be shared.
-        unsafe { self.chunks.at(index).as_ref() }
+        let slot = unsafe { self.chunks.at(index).as_ref() }?;
+        Some(Place { arena: &self.arena, slot })
     }
 
+    /// The block that the slot refers to, for as long as the guard is there.
+    #[inline]
+    pub fn load<'g>(&'g self, guard: &'g Guard<'_>, index: usize) -> Option<&'g [T]> {
+        self.place(index)?.load(guard)
+    }
+
+    /// What the slot refers to, as a number: to tell whether it has changed.
+    pub fn version(&self, index: usize) -> u32 {
+        self.place(index).map_or(0, |place| place.slot.load(Ordering::Acquire))
+    }
+}
+
+/// A place of [`Slots`], found.
+pub struct Place<'t, T> {
+    arena: &'t Arena<T>,
+    slot: &'t Slot,
+}
+
+impl<T> Clone for Place<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Place<'_, T> {}
+
+impl<'t, T: Copy + Send + Sync + 'static> Place<'t, T> {
     /// Asks for the slot.
     #[inline(always)]
-    pub fn prefetch(&self, index: usize) {
-        prefetch(self.chunks.at(index));
+    pub fn prefetch(self) {
+        prefetch(std::ptr::from_ref(self.slot));
     }
 
     /// The block that the slot refers to, for as long as the guard is there; asks for its first two lines.
     #[inline(always)]
-    pub fn load<'g>(&'g self, guard: &'g Guard<'_>, index: usize) -> Option<&'g [T]> {
-        if !guard.of(&self.arena.domain) {
+    pub fn load<'g>(self, guard: &'g Guard<'_>) -> Option<&'g [T]>
+    where
+        't: 'g,
+    {
+        let value = self.slot.load(Ordering::Acquire);
+        if value == 0 || !guard.of(&self.arena.domain) {
             return None;
         }
-        let value = self.slot(index)?.load(Ordering::Acquire);
-        if value == 0 {
-            return None;
-        }
-        let (first, len) =
-            (self.arena.chunks.at((value & POSITION) as usize), len_of(value >> POSITION_BITS));
+        let first = self.arena.chunks.at((value & POSITION) as usize);
+        let len = len_of(value >> POSITION_BITS);
         prefetch(first);
         if size_of::<T>() * len > 64 {
             prefetch(first.cast::<u8>().wrapping_add(64));
@@ -486,11 +515,6 @@ impl<T: Copy + Send + Sync + 'static> Slots<T> {
         // SAFETY: the writer put a block of this class at this position before it stored the slot (release, and acquire
         // here), and writes there again only behind a grace period that the guard holds off.
         Some(unsafe { std::slice::from_raw_parts(first, len) })
-    }
-
-    /// What the slot refers to, as a number: to tell whether it has changed.
-    pub fn version(&self, index: usize) -> u32 {
-        self.slot(index).map_or(0, |slot| slot.load(Ordering::Acquire))
     }
 }
 
@@ -568,8 +592,8 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
     pub fn install(&mut self, slots: &Slots<T>, index: usize, block: Block) {
         let ours = Arc::ptr_eq(&slots.arena, &self.arena) && index < slots.len;
         let there = ours && slots.chunks.grow(index / Chunks::<Slot>::LEN);
-        match slots.slot(index).filter(|_| there) {
-            Some(slot) => self.replace(slot.swap(block.0, Ordering::AcqRel)),
+        match slots.place(index).filter(|_| there) {
+            Some(Place { slot, .. }) => self.replace(slot.swap(block.0, Ordering::AcqRel)),
             None => self.discard(block),
         }
     }
@@ -582,7 +606,7 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
     /// What a slot refers to. The writer needs no guard: nobody else writes.
     pub fn look(&self, slots: &Slots<T>, index: usize) -> Option<&[T]> {
         let ours = Arc::ptr_eq(&slots.arena, &self.arena);
-        let value = slots.slot(index).filter(|_| ours)?.load(Ordering::Acquire);
+        let value = slots.place(index).filter(|_| ours)?.slot.load(Ordering::Acquire);
         (value != 0).then(|| self.at(value))
     }
 
@@ -600,7 +624,7 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
     /// Empties a slot.
     pub fn clear(&mut self, slots: &Slots<T>, index: usize) {
         if Arc::ptr_eq(&slots.arena, &self.arena)
-            && let Some(slot) = slots.slot(index)
+            && let Some(Place { slot, .. }) = slots.place(index)
         {
             self.replace(slot.swap(0, Ordering::AcqRel));
         }

@@ -21,10 +21,11 @@
 //! [`HashList`] is what others do, for comparison.
 
 mod arena;
+mod few;
 mod hash_list;
 mod program;
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -33,8 +34,9 @@ use crate::ids::IdHasher;
 use crate::key::split;
 use crate::{Key, Rule, Verdict};
 use arena::Arena;
+use few::{FEW, Few};
 pub use hash_list::HashList;
-use program::{Choice, Compiler, FEW, Head, Own, Pair, Start, prefetch};
+use program::{Choice, Compiler, Head, Own, Pair, Start, prefetch};
 
 /// Most rules of a session.
 pub const MAX_RULES: usize = 256;
@@ -306,56 +308,105 @@ fn halves(address: Ipv6Addr) -> [u32; 2] {
 /// The rows of a [`Program`], which programs with the same policy share, and where among them to begin.
 #[derive(Clone, Debug)]
 pub struct Rows {
-    pairs: Arc<[Pair]>,
+    shared: Arc<Shared>,
     choice: Choice,
-    /// Rows per bit of the choice.
+    /// Rows per bit of the choice; 0 if there are so few that all are compared.
     group: u16,
-    /// How many rows there are, if so few that all are compared; else 0.
-    few: u16,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// The first of them.
+    few: Few,
+    pairs: Box<[Pair]>,
 }
 
 impl Rows {
     /// Looks at a packet of the session with this entrance and asks for the rows that [`Rows::finish`] will need.
     #[inline(always)]
     pub fn begin(&self, entrance: &Entrance, key: &Key) -> Begun {
-        if self.few > 0 {
-            prefetch(self.pairs.first());
+        if self.group == 0 {
             return Begun(entrance.0.start(key));
         }
         let start = self.choice.start(entrance.0.sides(key), 0, key);
-        program::prefetch_rows(&self.pairs, self.group, start);
+        program::prefetch_rows(&self.shared.pairs, self.group, start);
         Begun(start)
     }
 
     /// The verdict for the packet that the look-up began with.
     #[inline(always)]
     pub fn finish(&self, key: &Key, begun: Begun) -> Verdict {
-        match self.few {
-            0 => program::find(&self.pairs, self.group, key, begun.0),
-            rows => program::find_few(&self.pairs, rows, key, begun.0.own),
+        let shared = &*self.shared;
+        if self.group != 0 {
+            return program::find(&shared.pairs, self.group, key, begun.0);
+        }
+        match shared.few.find(key, begun.0.own) {
+            Ok(verdict) => verdict,
+            Err(groups) => shared.conditional(key, Start { groups, ..begun.0 }),
+        }
+    }
+
+    /// Asks for the rows if all are compared, for a packet that comes soon. Others are asked for by [`Rows::begin`], which
+    /// knows which ones.
+    #[inline]
+    pub fn prefetch(&self) {
+        if self.group == 0 {
+            self.shared.few.prefetch();
         }
     }
 
     /// Whether both are one copy.
     pub fn same(&self, other: &Rows) -> bool {
-        Arc::ptr_eq(&self.pairs, &other.pairs)
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Tells copies apart while they exist.
     pub fn id(&self) -> usize {
-        Arc::as_ptr(&self.pairs).cast::<Pair>().addr()
+        Arc::as_ptr(&self.shared).addr()
     }
 
     /// Octets held, which others may hold as well.
     pub fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.pairs)
+        size_of::<Shared>() + size_of_val(&*self.shared.pairs)
+    }
+}
+
+impl Shared {
+    /// The verdict among a few rows, some of which have further conditions.
+    #[cold]
+    fn conditional(&self, key: &Key, start: Start) -> Verdict {
+        program::find(&self.pairs, 1, key, start)
+    }
+}
+
+/// Rows that are known, found by what they are.
+#[derive(Debug)]
+struct Known(Rows);
+
+impl std::borrow::Borrow<[Pair]> for Known {
+    fn borrow(&self) -> &[Pair] {
+        &self.0.shared.pairs
+    }
+}
+
+impl PartialEq for Known {
+    fn eq(&self, other: &Known) -> bool {
+        self.0.shared.pairs == other.0.shared.pairs
+    }
+}
+
+impl Eq for Known {}
+
+impl std::hash::Hash for Known {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.shared.pairs.hash(state);
     }
 }
 
 /// Compiles rules to programs that share what is equal.
 #[derive(Debug, Default)]
 pub struct Interner {
-    known: HashMap<Arc<[Pair]>, (Choice, u16), BuildHasherDefault<IdHasher>>,
+    known: HashSet<Known, BuildHasherDefault<IdHasher>>,
     /// Number of known rows at which those that nobody uses are looked for.
     limit: usize,
     compiler: Compiler,
@@ -373,22 +424,24 @@ impl Interner {
     /// Compiles a session's rules. A rule that can never match is left out.
     pub fn compile(&mut self, rules: &[Rule]) -> Result<Program, SessionError> {
         let head = self.compiler.compile(&sorted(rules)?, false);
-        let (pairs, (choice, group)) = match self.known.get_key_value(self.compiler.pairs.as_slice()) {
-            Some((pairs, choice)) => (Arc::clone(pairs), *choice),
+        let rows = match self.known.get(self.compiler.pairs.as_slice()) {
+            Some(Known(rows)) => rows.clone(),
             None => {
-                let choice = (self.compiler.choose(&head), head.group());
-                let pairs: Arc<[Pair]> = self.compiler.pairs.as_slice().into();
-                self.known.insert(Arc::clone(&pairs), choice);
-                (pairs, choice)
+                let pairs: Box<[Pair]> = self.compiler.pairs.as_slice().into();
+                let few = Few::new(&pairs, self.compiler.rows());
+                let group = if self.compiler.rows() <= FEW { 0 } else { head.group() };
+                let choice = self.compiler.choose(&head);
+                let rows = Rows { shared: Arc::new(Shared { few, pairs }), choice, group };
+                self.known.insert(Known(rows.clone()));
+                rows
             }
         };
         if self.known.len() > self.limit {
             // Looked for when their number has doubled, so that it costs little per session.
-            self.known.retain(|rows, _| Arc::strong_count(rows) > 1);
+            self.known.retain(|Known(rows)| Arc::strong_count(&rows.shared) > 1);
             self.limit = KNOWN.max(2 * self.known.len());
         }
-        let few = if self.compiler.rows() <= FEW { self.compiler.rows() as u16 } else { 0 };
-        Ok(Program { entrance: Entrance(head.own), rows: Rows { pairs, choice, group, few } })
+        Ok(Program { entrance: Entrance(head.own), rows })
     }
 
     /// Number of different rows in use, and at most as many that are not any more.

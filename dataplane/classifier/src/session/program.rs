@@ -35,8 +35,6 @@ use crate::{Filter, Key, Matcher, Rule, Verdict};
 
 /// Rows, or groups of rows, that a head tells apart.
 pub(super) const GROUPS: usize = 16;
-/// Rows that are compared without choosing among them.
-pub(super) const FEW: usize = 4;
 /// Bits of a packet that choose among them.
 const BITS: usize = 4;
 /// Words of a key that bits are chosen from, and that a row or the head knows.
@@ -240,25 +238,6 @@ pub(super) fn find(pairs: &[Pair], group: u16, key: &Key, start: Start) -> Verdi
     None
 }
 
-/// The verdict where there are no more than [`FEW`] rows: all are compared, without a branch before the end, since which
-/// of them matches is what a processor cannot foresee.
-#[inline(always)]
-pub(super) fn find_few(pairs: &[Pair], rows: u16, key: &Key, own: u32) -> Verdict {
-    let mut matched = 0;
-    let pairs_used = usize::from(rows).div_ceil(2).min(pairs.len());
-    for (at, Pair([first, second])) in pairs[..pairs_used].iter().enumerate() {
-        matched |= u32::from(row_matches(first, key, own)) << (2 * at);
-        matched |= u32::from(row_matches(second, key, own)) << (2 * at + 1);
-    }
-    // Behind an odd row may be a condition.
-    matched &= (1 << rows) - 1;
-    let row = line(pairs, matched.trailing_zeros() as usize).filter(|_| matched != 0)?;
-    if row[2] >> 24 == 0 {
-        return Some(row[7]);
-    }
-    find(pairs, 1, key, Start { groups: matched, own })
-}
-
 /// The verdict of a row if its further conditions, in `count` lines, match.
 fn further(pairs: &[Pair], first: usize, count: usize, key: &Key) -> Verdict {
     let all =
@@ -267,13 +246,13 @@ fn further(pairs: &[Pair], first: usize, count: usize, key: &Key) -> Verdict {
 }
 
 #[inline(always)]
-fn line(pairs: &[Pair], at: usize) -> Option<&Line> {
+pub(super) fn line(pairs: &[Pair], at: usize) -> Option<&Line> {
     pairs.get(at / 2).map(|pair| &pair.0[at % 2])
 }
 
 /// Mask of a prefix of up to 32 bits.
 #[inline(always)]
-fn prefix_mask(length: u32) -> u32 {
+pub(super) fn prefix_mask(length: u32) -> u32 {
     (0xFFFF_FFFF_0000_0000_u64 >> (length & 63)) as u32
 }
 

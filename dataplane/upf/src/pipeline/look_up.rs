@@ -1,37 +1,61 @@
 //! Stage 2: which session a packet belongs to, and which of its PDRs applies.
 //!
-//! Steps roll over the batch, some packets apart, so that the memory of one packet is on its way while others are worked
-//! on: the slot is asked for; it says where the endpoint is and that is asked for; the endpoint says which rows can match
-//! and these are asked for; the rows say which entry applies and its state is asked for. What became of packets without
-//! entry is looked into behind all that.
+//! Four steps roll over the batch, each a burst of packets behind the one before, so that the memory of a burst is on its
+//! way while others are worked on: the slot is asked for; it says where the endpoint is and that is asked for; the endpoint
+//! says which rows can match and these are asked for; the rows say which entry applies and its state is asked for. What
+//! became of packets without entry is looked into behind all that.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
 
 use classifier::Key;
-use classifier::session::Begun;
+use classifier::session::{Begun, Rows};
 use packet::flow::Flow;
-use pktio::Batch;
+use pktio::{Batch, Buffer};
 use telemetry::DropReason;
 
-use super::{BATCH, Inside, Pipeline, State, Verdict};
+use super::{BATCH, Inside, Meta, Pipeline, State, Verdict};
+use crate::rcu::Place;
 use crate::session::{self, Endpoint, Policy, Route};
 use crate::state::PER_LINE;
-use crate::tables::{Found, Tables};
+use crate::tables::Tables;
 
-/// Packets between the steps. A core keeps some twenty requests for memory, and a packet has up to four: slot, endpoint,
-/// rows, state.
-const AHEAD: usize = 4;
+/// Packets of a burst. A core keeps some twenty requests for memory, and a packet has up to four: slot, endpoint, rows,
+/// state.
+const BURST: usize = 8;
+
+/// Places of a burst.
+type Places<'g> = [Option<Place<'g, Endpoint>>; BURST];
 
 /// A look-up under way.
 #[derive(Clone, Copy)]
 enum Looking<'g> {
-    /// Not live.
-    Not,
-    Only(u32),
-    Begun(&'g Policy, Begun),
-    /// No rules.
-    Nothing,
+    /// In few rows.
+    Rows(&'g Rows, Begun),
+    /// It is this entry, or none.
+    Only(Option<u32>),
+    /// In another way.
+    Other(&'g Policy),
+}
+
+/// The policy that was asked for last: mostly the next packet's too.
+#[derive(Clone, Copy)]
+struct Last<'g> {
+    number: u32,
+    policy: Option<&'g Policy>,
+}
+
+impl<'g> Last<'g> {
+    #[inline(always)]
+    fn policy(&mut self, tables: &'g Tables, inside: &'g Inside<'_>, number: u32) -> Option<&'g Policy> {
+        if self.number != number {
+            *self = Last { number, policy: tables.policy(inside, number) };
+            if let Some(Policy::Rows(rows)) = self.policy {
+                rows.prefetch();
+            }
+        }
+        self.policy
+    }
 }
 
 impl Pipeline {
@@ -46,32 +70,30 @@ impl Pipeline {
         now_ns: u64,
     ) {
         let (start, count) = (range.start, range.len().min(BATCH));
-        let mut found: [Option<Found<'g>>; BATCH] = [None; BATCH];
-        let mut looking = [Looking::Not; BATCH];
+        let verdicts = &mut verdicts[..count];
+        let mut places: Places<'g> = [None; BURST];
+        let mut looking = [Looking::Only(None); BURST];
+        // No policy has this number.
+        let mut last = Last { number: u32::MAX, policy: None };
         let mut unmatched = false;
-        for step in 0..count + 3 * AHEAD {
-            if step < count {
-                found[step] = self.place(tables, inside, batch, start + step);
-                if let Some((slots, index)) = found[step] {
-                    slots.prefetch(index);
-                }
+        let bursts = count.div_ceil(BURST);
+        let of_burst = |number: usize| number * BURST..count.min((number + 1) * BURST);
+        for step in 0..bursts + 3 {
+            // The last step first: each leaves its room to the one before.
+            if (3..bursts + 3).contains(&step) {
+                let burst = of_burst(step - 3);
+                unmatched |= !self.finish(tables, start + burst.start, &looking, &mut verdicts[burst]);
             }
-            if let Some(at) = step.checked_sub(AHEAD)
-                && at < count
-                && let Some((slots, index)) = found[at]
-                && let Some(block) = slots.load(inside, index)
-            {
-                verdicts[at].block = block;
+            if (2..bursts + 2).contains(&step) {
+                let burst = of_burst(step - 2);
+                let at = start + burst.start;
+                self.enter(tables, inside, batch, at, &mut last, &mut looking, &mut verdicts[burst]);
             }
-            if let Some(at) = step.checked_sub(2 * AHEAD)
-                && at < count
-            {
-                looking[at] = self.enter(tables, inside, batch, start + at, &mut verdicts[at]);
+            if (1..bursts + 1).contains(&step) {
+                load(inside, &places, &mut verdicts[of_burst(step - 1)]);
             }
-            if let Some(at) = step.checked_sub(3 * AHEAD)
-                && at < count
-            {
-                unmatched |= !self.finish(tables, start + at, looking[at], &mut verdicts[at]);
+            if step < bursts {
+                self.place(tables, inside, batch, of_burst(step), start, &mut places);
             }
         }
         if unmatched {
@@ -81,71 +103,94 @@ impl Pipeline {
         }
     }
 
-    /// Where a packet's endpoint is to be found.
-    #[inline(always)]
+    /// Asks for the slots of a burst.
+    #[inline(never)]
     fn place<'g>(
         &self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
         batch: &Batch,
-        at: usize,
-    ) -> Option<Found<'g>> {
-        let meta = &self.metas[at];
-        if !meta.native {
-            return match meta.state {
-                // A packet whose content is bad is only dropped for that if the tunnel exists.
-                State::Live | State::Dropped(DropReason::IpMalformed | DropReason::NotIp) => {
-                    Some(tables.place_of_teid(meta.teid))
-                }
-                _ => None,
-            };
-        }
-        if meta.state != State::Live {
-            return None;
-        }
-        let packet = batch.buffers()[at].packet();
-        match packet.first().map(|octet| octet >> 4) {
-            Some(4) => tables.place_of_v4(inside, self.keys[at].words()[1]),
-            _ => {
-                let address: &[u8; 16] = packet.get(24..40)?.first_chunk()?;
-                tables.place_of_v6(inside, Ipv6Addr::from(*address))
+        burst: Range<usize>,
+        start: usize,
+        places: &mut Places<'g>,
+    ) {
+        let burst = start + burst.start..start + burst.end;
+        let packets = self.metas[burst.clone()].iter().zip(&self.keys[burst.clone()]);
+        for (((meta, key), buffer), place) in packets.zip(&batch.buffers()[burst]).zip(places) {
+            *place = place_of(tables, inside, meta, key, buffer);
+            if let Some(place) = place {
+                place.prefetch();
             }
         }
     }
 
-    /// Looks at the endpoint.
-    #[inline(always)]
+    /// Looks at the endpoints of a burst that begins `at`.
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments)] // what the one caller has at hand
     fn enter<'g>(
         &self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
         batch: &Batch,
         at: usize,
-        verdict: &mut Verdict<'g>,
-    ) -> Looking<'g> {
-        let meta = &self.metas[at];
-        // A stale TEID, or one that the CP function chose; an address of a longer or a shorter prefix.
-        let elsewhere = match verdict.block.first() {
-            Some(endpoint) => !meta.native && endpoint.teid() != meta.teid,
-            None => true,
-        };
-        if elsewhere {
-            verdict.block = self.elsewhere(tables, inside, batch, at).unwrap_or_default();
+        last: &mut Last<'g>,
+        looking: &mut [Looking<'g>; BURST],
+        verdicts: &mut [Verdict<'g>],
+    ) {
+        let packets = self.metas[at..].iter().zip(&self.keys[at..]);
+        for (i, (((meta, key), verdict), looking)) in packets.zip(verdicts).zip(looking).enumerate() {
+            // A stale TEID, or one that the CP function chose; an address of a longer or a shorter prefix.
+            let elsewhere = match verdict.block.first() {
+                Some(endpoint) => !meta.native && endpoint.teid() != meta.teid,
+                None => true,
+            };
+            if elsewhere {
+                verdict.block = self.elsewhere(tables, inside, batch, at + i).unwrap_or_default();
+            }
+            *looking = match verdict.block.first() {
+                Some(endpoint) if meta.state == State::Live => match endpoint.route() {
+                    Route::Policy(number) => match last.policy(tables, inside, number) {
+                        Some(Policy::Rows(rows)) => Looking::Rows(rows, rows.begin(endpoint.entrance(), key)),
+                        Some(policy) => Looking::Other(policy),
+                        None => Looking::Only(None),
+                    },
+                    Route::Only(position) => Looking::Only(Some(position)),
+                    Route::None => Looking::Only(None),
+                },
+                _ => Looking::Only(None),
+            };
         }
-        let Some(endpoint) = verdict.block.first().filter(|_| meta.state == State::Live) else {
-            return Looking::Not;
-        };
-        match endpoint.route() {
-            Route::Only(position) => Looking::Only(position),
-            Route::None => Looking::Nothing,
-            Route::Policy(number) => match tables.policy(inside, number) {
-                Some(policy @ Policy::Rows(rows)) => {
-                    Looking::Begun(policy, rows.begin(endpoint.entrance(), &self.keys[at]))
+    }
+
+    /// Finds the entries of a burst that begins `at` and asks for their state; `false` when one has none.
+    #[inline(never)]
+    fn finish<'g>(
+        &self,
+        tables: &'g Tables,
+        at: usize,
+        looking: &[Looking<'g>; BURST],
+        verdicts: &mut [Verdict<'g>],
+    ) -> bool {
+        let mut all = true;
+        for ((key, verdict), looking) in self.keys[at..].iter().zip(verdicts).zip(looking) {
+            let Some(endpoint) = verdict.block.first() else {
+                all = false;
+                continue;
+            };
+            let position = match *looking {
+                Looking::Rows(rows, begun) => rows.finish(key, begun),
+                Looking::Only(position) => position,
+                Looking::Other(policy) => policy.classify_one(endpoint.entrance(), key),
+            };
+            verdict.entry = position.and_then(|position| session::entry(verdict.block, position as usize));
+            match verdict.entry {
+                Some(entry) => {
+                    tables.lines.prefetch(endpoint.state() + u32::from(entry.account) / PER_LINE as u32);
                 }
-                Some(policy) => Looking::Begun(policy, Begun::default()),
-                None => Looking::Nothing,
-            },
+                None => all = false,
+            }
         }
+        all
     }
 
     /// The endpoint of a packet whose slot is empty or another's.
@@ -167,29 +212,6 @@ impl Pipeline {
             _ => IpAddr::from(*packet.get(24..40)?.first_chunk::<16>()?),
         };
         tables.routed_to(inside, destination)
-    }
-
-    /// Finds the entry and asks for its state; `false` when there is none.
-    #[inline(always)]
-    fn finish<'g>(
-        &self,
-        tables: &'g Tables,
-        at: usize,
-        looking: Looking<'g>,
-        verdict: &mut Verdict<'g>,
-    ) -> bool {
-        let Some(endpoint) = verdict.block.first() else { return false };
-        let key = &self.keys[at];
-        let position = match looking {
-            Looking::Begun(Policy::Rows(rows), begun) => rows.finish(key, begun),
-            Looking::Begun(policy, _) => policy.classify_one(endpoint.entrance(), key),
-            Looking::Only(position) => Some(position),
-            Looking::Not | Looking::Nothing => None,
-        };
-        verdict.entry = position.and_then(|position| session::entry(verdict.block, position as usize));
-        let Some(entry) = verdict.entry else { return false };
-        tables.lines.prefetch(endpoint.state() + u32::from(entry.account) / PER_LINE as u32);
-        true
     }
 
     /// Says why a packet has no entry, unless that is known already.
@@ -244,6 +266,48 @@ impl Pipeline {
             _ if foreign => DropReason::SourceAddress,
             _ => DropReason::NoPdr,
         });
+    }
+}
+
+/// Where a packet's endpoint is to be found.
+#[inline(always)]
+fn place_of<'g>(
+    tables: &'g Tables,
+    inside: &'g Inside<'_>,
+    meta: &Meta,
+    key: &Key,
+    buffer: &Buffer,
+) -> Option<Place<'g, Endpoint>> {
+    let (slots, index) = if !meta.native {
+        match meta.state {
+            // A packet whose content is bad is only dropped for that if the tunnel exists.
+            State::Live | State::Dropped(DropReason::IpMalformed | DropReason::NotIp) => {
+                tables.place_of_teid(meta.teid)
+            }
+            _ => return None,
+        }
+    } else if meta.state != State::Live {
+        return None;
+    } else {
+        let packet = buffer.packet();
+        match packet.first().map(|octet| octet >> 4) {
+            Some(4) => tables.place_of_v4(inside, key.words()[1])?,
+            _ => {
+                let address: &[u8; 16] = packet.get(24..40)?.first_chunk()?;
+                tables.place_of_v6(inside, Ipv6Addr::from(*address))?
+            }
+        }
+    };
+    slots.place(index)
+}
+
+/// Finds the endpoints of a burst, and asks for them.
+#[inline(never)]
+fn load<'g>(inside: &'g Inside<'_>, places: &Places<'g>, verdicts: &mut [Verdict<'g>]) {
+    for (verdict, place) in verdicts.iter_mut().zip(places) {
+        if let Some(block) = place.and_then(|place| place.load(inside)) {
+            verdict.block = block;
+        }
     }
 }
 
