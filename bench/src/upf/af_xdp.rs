@@ -2,15 +2,17 @@
 //! ports of their own and answer for all their addresses.
 //!
 //! N4 goes over the loopback interface of the UPF's namespace, as all frames from N3's link are the generator's. The
-//! contender is the bare forwarder, on two ports that share their memory.
+//! contender is the bare forwarder, on two links of its own and ports that share their memory; it sleeps while it is not
+//! its turn, and the user plane does so by itself.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use net::link::Links;
 use net::netns::NetNs;
+use net::time::{self, Duration};
 use packet::ethernet::Mac;
 use pktio::af_xdp::device::Device;
 use pktio::af_xdp::{AfXdpPort, Interface, Memory, Options};
@@ -20,22 +22,20 @@ use super::client::Client;
 use super::ends;
 use super::frames::{self, Generator};
 use super::network::Network;
+use super::source::Deck;
 use super::subscriber::Subscriber;
+use super::traffic::Direction;
 use super::under_test::UnderTest;
-use super::{Run, world};
+use super::{DEFAULT_SESSIONS, Run, world};
 use crate::machine;
 
 /// The UPF's address on N4, and the CP function's.
 const N4: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2)];
 
-/// Who forwards.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Contender {
-    Bare,
-    Upf,
-    /// A UPF whose workers poll on through all pauses that are here.
-    Polling,
-}
+/// The links of the bare forwarder.
+const BARE: [&str; 2] = ["n3b", "n6b"];
+/// How often the bare forwarder looks whether it is its turn.
+const GLANCE: Duration = Duration::from_millis(1);
 
 /// The ports of interfaces that share memory, all packets for us.
 fn open(interfaces: &[&str]) -> anyhow::Result<Vec<AfXdpPort>> {
@@ -50,79 +50,117 @@ fn open_in(namespace: &NetNs, interfaces: &[&str]) -> anyhow::Result<Vec<AfXdpPo
     namespace.enter(|| open(interfaces))?
 }
 
-/// Measures all contenders in turn.
+/// Measures both contenders in turn, with each number of sessions.
 ///
 /// # Errors
 /// No right to, or the kernel has no AF_XDP.
-pub(super) fn run(run: &mut Run, sessions: usize, core: usize) -> anyhow::Result<()> {
+pub(super) fn run(run: &mut Run, core: usize) -> anyhow::Result<()> {
     let network = Network::build()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async { Links::in_ns(&network.upf)?.up("lo").await })?;
-    let one = |mut ports: Vec<AfXdpPort>| ports.pop().context("no port");
-    let ends = [one(open_in(&network.gnb, &["n3"])?)?, one(open_in(&network.dn, &["n6"])?)?];
-    run.note("af_xdp_mode", &format!("{:?}", ends[0].mode()));
-    let mac = |name| -> anyhow::Result<Mac> { Ok(network.upf.enter(|| Device::find(name))??.mac) };
-    let mut generator = Generator::new(ends, [mac("n3")?, mac("n6")?], (1..=sessions as u32).collect());
-    for round in 0..run.plan.frame_rounds {
-        for contender in [Contender::Bare, Contender::Upf, Contender::Polling] {
-            run.progress.say(&format!("AF_XDP: {sessions} sessions, {contender:?}, round {round}"));
-            if contender == Contender::Bare {
-                bare(run, &network, sessions, core, &mut generator)?;
-            } else {
-                whole(run, contender, &network, sessions, core, &mut generator)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn bare(
-    run: &mut Run,
-    network: &Network,
-    sessions: usize,
-    core: usize,
-    generator: &mut Generator<AfXdpPort>,
-) -> anyhow::Result<()> {
-    let mut ports = open_in(&network.upf, &["n3", "n6"])?;
+    runtime.block_on(async {
+        Links::in_ns(&network.upf)?.up("lo").await?;
+        network.pair(BARE[0], &network.gnb).await?;
+        network.pair(BARE[1], &network.dn).await
+    })?;
+    let mut to_upf = generator(&network, ["n3", "n6"])?;
+    let mut to_bare = generator(&network, BARE)?;
+    run.note("af_xdp_mode", &format!("{:?}", to_upf.ports()[0].mode()));
+    let mut ports = open_in(&network.upf, &BARE)?;
     let (n6, n3) = (ports.pop().context("no port")?, ports.pop().context("no port")?);
-    let stop = AtomicBool::new(false);
+    let (rest, stop) = (AtomicBool::new(true), AtomicBool::new(false));
     let measured = std::thread::scope(|scope| {
         let served = scope.spawn(|| {
             machine::pin(&[core]);
-            frames::forward_all((n3, n6), &|| stop.load(Relaxed))
+            frames::forward_all((n3, n6), &|| {
+                while rest.load(Relaxed) && !stop.load(Relaxed) {
+                    time::sleep_thread(GLANCE);
+                }
+                stop.load(Relaxed)
+            })
         });
-        let measured = run.frames("af_xdp", "bare", sessions, generator);
+        let measured = run.plan.network_sessions.clone().into_iter().try_for_each(|sessions| {
+            let upf = Whole::start(run, &network, (sessions, core), "", &mut to_upf)?;
+            to_bare.play(Deck::new(&upf.teids));
+            for round in 0..run.plan.frame_rounds(sessions) {
+                run.progress.say(&format!("AF_XDP: {sessions} sessions, bare, round {round}"));
+                rest.store(false, Relaxed);
+                let measured = run.frames("af_xdp", "bare", sessions, &mut to_bare);
+                rest.store(true, Relaxed);
+                measured?;
+                run.progress.say(&format!("AF_XDP: {sessions} sessions, UPF, round {round}"));
+                run.frames("af_xdp", "upf", sessions, &mut to_upf)?;
+            }
+            upf.stop(run)
+        });
         stop.store(true, Relaxed);
         served.join().map(|served| served.and(measured))
     });
-    measured.unwrap_or_else(|_| anyhow::bail!("the bare forwarder on AF_XDP ended by a panic"))
+    measured.unwrap_or_else(|_| bail!("the bare forwarder on AF_XDP ended by a panic"))?;
+    polling(run, &network, core, &mut to_upf)
 }
 
-fn whole(
+/// One-way times of a UPF whose workers poll on through all pauses that are here.
+fn polling(
     run: &mut Run,
-    contender: Contender,
     network: &Network,
-    sessions: usize,
     core: usize,
     generator: &mut Generator<AfXdpPort>,
 ) -> anyhow::Result<()> {
-    let [own, cp] = N4;
-    let interface = |name: &str| format!(r#"{{"backend": "af_xdp", "device": "{name}"}}"#);
-    let poll = if contender == Contender::Polling { r#", "workers": {"poll_us": 1000000}"# } else { "" };
-    let upf = format!(r#""pfcp": "{own}:8805", "n3": {}{poll}"#, interface("n3"));
-    let config = world::config_with(sessions, &upf, &format!(r#""n6": {}"#, interface("n6")))?;
-    let upf = UnderTest::start(&network.upf, config, core)?;
-    let mut client = Client::associate_from(&network.upf, cp, own)?;
-    let requests = (0..sessions as u32).map(|number| Subscriber(number).request(ends::gnb()));
-    let (established, _) = client.establish(requests)?;
-    generator.teids(established.iter().map(|session| session.teid).collect());
-    let measured = match contender {
-        Contender::Polling => run.low("af_xdp", "polling", sessions, generator),
-        _ => run.frames("af_xdp", "upf", sessions, generator),
-    };
-    let stats = upf.stats();
-    upf.stop()?;
-    measured?;
-    run.account("AF_XDP", &stats);
-    Ok(())
+    let sessions = DEFAULT_SESSIONS;
+    let workers = r#", "workers": {"poll_us": 1000000}"#;
+    let upf = Whole::start(run, network, (sessions, core), workers, generator)?;
+    generator.warm_up()?;
+    for round in 0..run.plan.frame_rounds(sessions) {
+        run.progress.say(&format!("AF_XDP: {sessions} sessions, polling, round {round}"));
+        for direction in Direction::ALL {
+            run.low("af_xdp.polling", direction, sessions, generator)?;
+        }
+    }
+    upf.stop(run)
+}
+
+/// gNB and data network at the far ends of two links.
+fn generator(network: &Network, links: [&str; 2]) -> anyhow::Result<Generator<AfXdpPort>> {
+    let one = |mut ports: Vec<AfXdpPort>| ports.pop().context("no port");
+    let ends = [one(open_in(&network.gnb, &links[..1])?)?, one(open_in(&network.dn, &links[1..])?)?];
+    let mac = |name| -> anyhow::Result<Mac> { Ok(network.upf.enter(|| Device::find(name))??.mac) };
+    Ok(Generator::new(ends, [mac(links[0])?, mac(links[1])?], &Deck::new(&[1])))
+}
+
+/// A whole UPF with its sessions.
+struct Whole {
+    upf: UnderTest,
+    teids: Vec<u32>,
+}
+
+impl Whole {
+    /// Starts it with further keys of its configuration, and has the generator play its sessions' packets.
+    fn start(
+        run: &mut Run,
+        network: &Network,
+        (sessions, core): (usize, usize),
+        further: &str,
+        generator: &mut Generator<AfXdpPort>,
+    ) -> anyhow::Result<Whole> {
+        run.progress.say(&format!("AF_XDP: making {sessions} sessions"));
+        let [own, cp] = N4;
+        let interface = |name: &str| format!(r#"{{"backend": "af_xdp", "device": "{name}"}}"#);
+        let upf = format!(r#""pfcp": "{own}:8805", "n3": {}{further}"#, interface("n3"));
+        let config = world::config_with(sessions, &upf, &format!(r#""n6": {}"#, interface("n6")))?;
+        let upf = UnderTest::start(&network.upf, config, core)?;
+        let mut client = Client::associate_from(&network.upf, cp, own)?;
+        let requests = (0..sessions as u32).map(|number| Subscriber(number).request(ends::gnb()));
+        let (established, _) = client.establish(requests)?;
+        let teids: Vec<u32> = established.iter().map(|session| session.teid).collect();
+        generator.play(Deck::new(&teids));
+        Ok(Whole { upf, teids })
+    }
+
+    /// Stops it; its counters must name no loss of its own.
+    fn stop(self, run: &mut Run) -> anyhow::Result<()> {
+        let stats = self.upf.stats();
+        self.upf.stop()?;
+        run.account("AF_XDP", &stats);
+        Ok(())
+    }
 }

@@ -1,4 +1,7 @@
-//! DPDK: gNB and data network in this process, the user plane in another, a memif between them on each side.
+//! DPDK over memif: gNB and data network in this process, user plane and bare forwarder in others, a memif between them
+//! on each side.
+//!
+//! The processes stay while their turns alternate: whose turn it is not is stopped by a signal.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,9 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use anyhow::{Context as _, bail};
 use net::link::Cidr;
 use net::time::{self, Duration};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use packet::ethernet::Mac;
 use packet::gtpu;
-use pktio::FramePort as _;
+use pktio::FramePort;
 use pktio::dpdk::{DpdkPort, Settings, eal};
 use pktio::stack::ip::IpStack;
 use pktio::stack::udp::UdpStack;
@@ -20,6 +25,7 @@ use upf::pipeline::Ports;
 
 use super::frames::{self, Generator};
 use super::network::N6;
+use super::source::Deck;
 use super::subscriber::UPF;
 use super::world::World;
 use super::{Run, Serve};
@@ -36,7 +42,7 @@ const MEMORY_MB: u32 = 512;
 
 /// What is between the ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+pub(super) enum Kind {
     /// The pipeline.
     Upf,
     /// As good as nothing.
@@ -44,9 +50,9 @@ enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 2] = [Kind::Bare, Kind::Upf];
+    pub(super) const ALL: [Kind; 2] = [Kind::Bare, Kind::Upf];
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Upf => "upf",
             Kind::Bare => "bare",
@@ -54,19 +60,37 @@ impl Kind {
     }
 }
 
+/// What is done between the ports, ready to begin.
+pub(super) enum Work {
+    Upf(Box<World>),
+    Bare,
+}
+
+impl Kind {
+    /// Makes the sessions.
+    ///
+    /// # Errors
+    /// One is refused.
+    pub(super) fn work(self, sessions: usize) -> anyhow::Result<Work> {
+        Ok(match self {
+            Kind::Upf => Work::Upf(Box::new(World::new(sessions)?)),
+            Kind::Bare => Work::Bare,
+        })
+    }
+}
+
 /// Serves both ports until `stop` says so: with a worker of the user plane's, or barely.
 ///
 /// # Errors
-/// Sessions or stacks cannot be made, or a port fails.
-fn serve_ports(
-    kind: Kind,
-    (n3, n6): (DpdkPort, DpdkPort),
-    sessions: usize,
+/// Stacks cannot be made, or a port fails.
+pub(super) fn serve_ports<F: FramePort + 'static>(
+    work: Work,
+    (n3, n6): (F, F),
     stop: &dyn Fn() -> bool,
 ) -> anyhow::Result<()> {
-    match kind {
-        Kind::Bare => frames::forward_all((n3, n6), stop),
-        Kind::Upf => {
+    match work {
+        Work::Bare => frames::forward_all((n3, n6), stop),
+        Work::Upf(world) => {
             let own = |address: Ipv4Addr| {
                 let cidr = Cidr::new(IpAddr::V4(address), 24).context("address")?;
                 anyhow::Ok(Neighbours::Own(Box::new(Resolver::new(&[cidr], &[]))))
@@ -77,7 +101,7 @@ fn serve_ports(
                 n6: vec![Box::new(IpStack::new(n6, None, own(N6)?)?)],
             };
             // The thread of the worker stays on this one's core.
-            let _serving = World::new(sessions)?.serve(ports)?;
+            let _serving = world.serve(ports)?;
             while !stop() {
                 time::sleep_thread(GLANCE);
             }
@@ -88,11 +112,12 @@ fn serve_ports(
 
 /// Opens both ports of a side. The generator is the client and so the one that need not copy: it is the side that would
 /// be too slow.
-fn open(folder: &Path, server: bool, core: usize) -> anyhow::Result<[DpdkPort; 2]> {
-    eal::start_with(&eal::Options { core: Some(core), megabytes: MEMORY_MB, ..eal::Options::default() })?;
+fn open(folder: &Path, kind: Kind, server: bool, core: usize) -> anyhow::Result<[DpdkPort; 2]> {
+    start(core)?;
     let role = if server { "server" } else { "client,zero-copy=yes,rsize=9" };
-    let port = |number: u8| {
-        let socket = folder.join(format!("{number}.sock"));
+    let port = |interface: usize| {
+        let socket = folder.join(format!("{}.{interface}.sock", kind.name()));
+        let number = 2 * kind as usize + interface;
         let device =
             format!("net_memif{number},role={role},id=0,socket-abstract=no,socket={}", socket.display());
         DpdkPort::open(&device, &Settings::default())?.pop().context("no queue")
@@ -100,8 +125,14 @@ fn open(folder: &Path, server: bool, core: usize) -> anyhow::Result<[DpdkPort; 2
     Ok([port(0)?, port(1)?])
 }
 
-/// Huge pages for both processes, if the machine lets us; given back at the end.
-struct HugePages {
+/// Starts DPDK in this process, if it has not been started.
+pub(super) fn start(core: usize) -> anyhow::Result<()> {
+    let options = eal::Options { core: Some(core), megabytes: MEMORY_MB, ..eal::Options::default() };
+    Ok(eal::start_with(&options)?)
+}
+
+/// Huge pages for all processes, if the machine lets us; given back at the end.
+pub(super) struct HugePages {
     before: Option<String>,
 }
 
@@ -109,8 +140,8 @@ struct HugePages {
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
 
 impl HugePages {
-    fn take() -> HugePages {
-        let wanted = u64::from(2 * MEMORY_MB) + 64;
+    pub(super) fn take() -> HugePages {
+        let wanted = u64::from(3 * MEMORY_MB) + 64;
         let free = eal::free_huge_megabytes();
         let there = std::fs::read_to_string(HUGE_PAGES).ok();
         let before = there.filter(|text| {
@@ -138,7 +169,9 @@ impl Drop for HugePages {
 pub(super) fn serve(part: &Serve) -> anyhow::Result<()> {
     machine::pin(&[part.core]);
     let kind = if part.bare { Kind::Bare } else { Kind::Upf };
-    let [n3, n6] = open(&part.folder, true, part.core)?;
+    // First, so that whoever reads the addresses finds everything ready.
+    let work = kind.work(part.sessions)?;
+    let [n3, n6] = open(&part.folder, kind, true, part.core)?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", serde_json::to_string(&[n3.mac(), n6.mac()])?)?;
     out.flush()?;
@@ -149,7 +182,7 @@ pub(super) fn serve(part: &Serve) -> anyhow::Result<()> {
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
             stop.store(true, Relaxed);
         });
-        serve_ports(kind, (n3, n6), part.sessions, &|| stop.load(Relaxed))
+        serve_ports(work, (n3, n6), &|| stop.load(Relaxed))
     })
 }
 
@@ -183,7 +216,15 @@ impl Other {
         Ok(other)
     }
 
+    /// Stops it, or lets it go on.
+    fn rest(&self, rest: bool) {
+        let signal = if rest { Signal::SIGSTOP } else { Signal::SIGCONT };
+        // A process that has ended needs neither.
+        let _ = kill(Pid::from_raw(self.child.id() as i32), signal);
+    }
+
     fn end(&mut self) {
+        self.rest(false);
         drop(self.child.stdin.take());
         let start = time::now_std();
         while start.elapsed() < Duration::from_secs(2) {
@@ -204,39 +245,61 @@ impl Drop for Other {
     }
 }
 
-/// Measures the user plane and the bare forwarder in turn.
+/// Measures the user plane with each number of sessions, and the bare forwarder, in turn.
 ///
 /// # Errors
 /// DPDK does not start.
-pub(super) fn run(run: &mut Run, sessions: usize, here: usize, there: usize) -> anyhow::Result<()> {
-    let _huge_pages = HugePages::take();
+pub(super) fn run(run: &mut Run, here: usize, there: usize) -> anyhow::Result<()> {
     let folder = std::env::temp_dir().join(format!("godwit-bench-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
-    let result = rounds(run, &folder, sessions, here, there);
+    let result = measure(run, &folder, here, there);
     // What is left of sockets is of no use to anybody, and of no harm.
     let _ = std::fs::remove_dir_all(&folder);
     result
 }
 
-fn rounds(run: &mut Run, folder: &Path, sessions: usize, here: usize, there: usize) -> anyhow::Result<()> {
-    let teids = World::new(sessions)?.teids;
-    for round in 0..run.plan.frame_rounds {
-        for kind in Kind::ALL {
-            run.progress.say(&format!("DPDK memif: {sessions} sessions, {}, round {round}", kind.name()));
-            let other = Other::start(folder, kind, there, sessions)?;
-            // After the server, so that it connects at once.
-            let ports = open(folder, false, here)?;
-            run.note("dpdk_huge_pages", &format!("{:?}", eal::uses_huge_pages()));
-            let mut generator = Generator::new(ports, other.macs, teids.clone());
-            let start = time::now_std();
-            while !generator.ports().iter().all(DpdkPort::is_up) {
-                if start.elapsed() > PATIENCE {
-                    bail!("the memifs do not come up");
-                }
-                generator.idle()?;
+fn measure(run: &mut Run, folder: &Path, here: usize, there: usize) -> anyhow::Result<()> {
+    let (bare, mut to_bare) = connect(folder, Kind::Bare, here, there, 1)?;
+    run.note("dpdk_huge_pages", &format!("{:?}", eal::uses_huge_pages()));
+    bare.rest(true);
+    for sessions in run.plan.network_sessions.clone() {
+        run.progress.say(&format!("DPDK memif: making {sessions} sessions"));
+        let (upf, mut to_upf) = connect(folder, Kind::Upf, here, there, sessions)?;
+        upf.rest(true);
+        to_bare.play(Deck::new(&World::teids(sessions)?));
+        for round in 0..run.plan.frame_rounds(sessions) {
+            for (kind, process, generator) in
+                [(Kind::Bare, &bare, &mut to_bare), (Kind::Upf, &upf, &mut to_upf)]
+            {
+                run.progress.say(&format!("DPDK memif: {sessions} sessions, {}, round {round}", kind.name()));
+                process.rest(false);
+                let measured = run.frames("dpdk_memif", kind.name(), sessions, generator);
+                process.rest(true);
+                measured?;
             }
-            run.frames("dpdk_memif", kind.name(), sessions, &mut generator)?;
         }
     }
     Ok(())
+}
+
+/// Starts a process and connects to it.
+fn connect(
+    folder: &Path,
+    kind: Kind,
+    here: usize,
+    there: usize,
+    sessions: usize,
+) -> anyhow::Result<(Other, Generator<DpdkPort>)> {
+    let other = Other::start(folder, kind, there, sessions)?;
+    // After the server, so that it connects at once.
+    let ports = open(folder, kind, false, here)?;
+    let mut generator = Generator::new(ports, other.macs, &Deck::new(&World::teids(sessions)?));
+    let start = time::now_std();
+    while !generator.ports().iter().all(DpdkPort::is_up) {
+        if start.elapsed() > PATIENCE {
+            bail!("the memifs do not come up");
+        }
+        generator.idle()?;
+    }
+    Ok((other, generator))
 }

@@ -18,6 +18,9 @@ use super::under_test::UnderTest;
 use super::{MPPS, RATE, Run, US};
 use crate::stats::median;
 
+/// Sessions up to which the relay path is measured.
+const MOST_RELAYED: usize = 100_000;
+
 /// A contender with the places where it takes packets.
 struct Contender {
     name: &'static str,
@@ -25,6 +28,8 @@ struct Contender {
     relay: std::net::SocketAddr,
     shift: u32,
     relay_shift: u32,
+    /// Whether it is measured on the relay path.
+    relays: bool,
 }
 
 impl Contender {
@@ -43,14 +48,15 @@ impl Contender {
 pub(super) fn run(run: &mut Run, sessions: usize, core: usize) -> anyhow::Result<()> {
     run.progress.say(&format!("kernel: {sessions} sessions"));
     let network = Network::build()?;
-    // Half of the sessions are relayed ones.
-    let config = super::world::config(2 * sessions)?;
+    // There are as many relayed sessions as plain ones, up to where setting them up would take longer than all else.
+    let relays = sessions.min(MOST_RELAYED);
+    let config = super::world::config(sessions + relays)?;
     let upf = UnderTest::start(&network.upf, config, core)?;
     let mut client = Client::associate(&network.gnb)?;
     let all = sessions as u32;
     let plain = (0..all).map(|number| Subscriber(number).request(ends::gnb()));
-    let relayed =
-        (all..2 * all).map(|number| Subscriber(number).relayed(ends::gnb(), ends::other_upf().ip()));
+    let relayed = (all..all + relays as u32)
+        .map(|number| Subscriber(number).relayed(ends::gnb(), ends::other_upf().ip()));
     let (established, took) = client.establish(plain.chain(relayed))?;
     let rate = established.len() as f64 / took.as_secs_f64();
     run.results.add("kernel.n4.sessions_per_s".to_owned(), RATE, sessions, rate);
@@ -63,6 +69,7 @@ pub(super) fn run(run: &mut Run, sessions: usize, core: usize) -> anyhow::Result
         relay: std::net::SocketAddr::new(UPF.into(), packet::gtpu::PORT),
         shift: 0,
         relay_shift: all,
+        relays: relays == sessions,
     }];
     let mut forwarders = Vec::new();
     let textbook = Textbook::new(&plain, bare::shift(TEXTBOOK_POOL)?, Some(ends::gnb()))?;
@@ -77,6 +84,8 @@ pub(super) fn run(run: &mut Run, sessions: usize, core: usize) -> anyhow::Result
             relay: forwarder.relay,
             shift,
             relay_shift: shift,
+            // A textbook user plane relays with the same rules as it forwards: there is nothing of its own to see.
+            relays: name == "bare" && relays == sessions,
         });
         forwarders.push(forwarder);
     }
@@ -115,8 +124,8 @@ impl Measurement<'_> {
     }
 
     fn rates(&mut self, contenders: &[Contender]) -> anyhow::Result<()> {
-        for round in 0..self.run.plan.network_rounds {
-            for size in self.run.plan.network_sizes.clone() {
+        for round in 0..self.run.plan.network_rounds(self.sessions) {
+            for size in self.run.plan.network_sizes(self.sessions) {
                 for path in Path::ALL {
                     let (sessions, path_name) = (self.sessions, path.name());
                     self.run.progress.say(&format!(
@@ -137,7 +146,7 @@ impl Measurement<'_> {
     /// One-way times alone, and at four fifths of the contender's own rate.
     fn latencies(&mut self, contenders: &[Contender]) -> anyhow::Result<()> {
         let size = self.run.plan.network_sizes[0];
-        for _ in 0..self.run.plan.network_rounds {
+        for _ in 0..self.run.plan.network_rounds(self.sessions) {
             for path in Path::ALL {
                 for contender in contenders.iter().filter(|of| paths(of).any(|of| of == path)) {
                     let target = contender.target(path, &self.plain, &self.relayed);
@@ -174,7 +183,6 @@ impl Measurement<'_> {
 
 /// The paths that a contender has.
 fn paths(contender: &Contender) -> impl Iterator<Item = Path> {
-    // A textbook user plane relays with the same rules as it forwards: there is nothing of its own to see.
-    let relays = contender.name != "textbook";
+    let relays = contender.relays;
     Path::ALL.into_iter().filter(move |path| relays || *path != Path::Relay)
 }

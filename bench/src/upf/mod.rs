@@ -2,7 +2,7 @@
 //! sessions and direction.
 //!
 //! Flow: [`alone`] measures the pipeline between memory ports, [`kernel`] and [`af_xdp`] whole user planes across
-//! namespaces, `dpdk` a worker in a process of its own. Sizes are those of the user's IP packets. Every session has four PDRs,
+//! namespaces, `null` a worker between DPDK's null devices, `dpdk` one in a process of its own. Sizes are those of the user's IP packets. Every session has four PDRs,
 //! a meter and a usage counter ([`subscriber`]); each packet is of a random session. Contenders take turns within a round, so
 //! that a busy moment of the machine hits all of them: the [`textbook`] user plane, and bare forwarders per backend, which
 //! are the limit. What the figures mean is in docs/bench-upf.md, goals and measured values in SPECIFICATION.md.
@@ -18,7 +18,10 @@ mod ends;
 mod frames;
 mod kernel;
 pub(crate) mod network;
+#[cfg(feature = "dpdk")]
+mod null;
 pub mod panels;
+mod source;
 pub(crate) mod subscriber;
 mod summary;
 mod textbook;
@@ -44,8 +47,8 @@ const BYTES: Axes = Axes { x: "sessions", y: "memory of the data plane", unit: "
 const STALL: Axes = Axes { x: "sessions", y: "time of a batch", unit: "us" };
 const RATE: Axes = Axes { x: "sessions", y: "rate", unit: "1/s" };
 
-/// Sessions of the frame backends: the tables of as many are hot.
-const FRAME_SESSIONS: usize = 1000;
+/// Sessions with which everything is measured, the promised figures among it: tables of as many are hot.
+const DEFAULT_SESSIONS: usize = 1000;
 
 /// What is measured.
 struct Plan {
@@ -56,12 +59,13 @@ struct Plan {
     sizes: Vec<usize>,
     /// Numbers of sessions.
     sessions: Vec<usize>,
-    /// The same across namespaces, where every packet costs more.
+    /// The same for everything with ports: with all sizes only [`DEFAULT_SESSIONS`], with the others the smallest.
+    network_sessions: Vec<usize>,
+    network_sizes: Vec<usize>,
+    /// Across namespaces, where every packet costs more.
     network_rounds: usize,
     network_sample: Duration,
-    network_sizes: Vec<usize>,
-    network_sessions: Vec<usize>,
-    /// The same on frames, where a contender's turn begins with a start of its own.
+    /// On frames.
     frame_rounds: usize,
     frame_sample: Duration,
     /// Packets one at a time, and the time between them.
@@ -76,10 +80,10 @@ impl Plan {
                 sample: Duration::from_millis(8),
                 sizes: vec![64, 1500],
                 sessions: vec![1, 1000, 1_000_000],
+                network_sessions: vec![DEFAULT_SESSIONS],
+                network_sizes: vec![64, 1400],
                 network_rounds: 2,
                 network_sample: Duration::from_millis(80),
-                network_sizes: vec![64, 1400],
-                network_sessions: vec![1000],
                 frame_rounds: 4,
                 frame_sample: Duration::from_millis(40),
                 low: (100, Duration::from_micros(500)),
@@ -90,15 +94,33 @@ impl Plan {
                 sample: Duration::from_millis(20),
                 sizes: vec![64, 128, 256, 512, 1024, 1500],
                 sessions: vec![1, 1000, 100_000, 1_000_000],
-                network_rounds: 7,
-                network_sample: Duration::from_millis(150),
+                network_sessions: vec![1, DEFAULT_SESSIONS, 100_000, 1_000_000],
                 network_sizes: vec![64, 128, 256, 512, 1024, 1400, 1500],
-                network_sessions: vec![1, 1000, 100_000],
-                frame_rounds: 9,
-                frame_sample: Duration::from_millis(100),
-                low: (500, Duration::from_millis(1)),
+                network_rounds: 5,
+                network_sample: Duration::from_millis(120),
+                frame_rounds: 7,
+                frame_sample: Duration::from_millis(60),
+                low: (200, Duration::from_millis(1)),
             }
         }
+    }
+
+    fn network_sizes(&self, sessions: usize) -> Vec<usize> {
+        let count = if sessions == DEFAULT_SESSIONS { self.network_sizes.len() } else { 1 };
+        self.network_sizes[..count].to_vec()
+    }
+
+    /// Half of the rounds, and one more, where numbers of sessions are compared.
+    fn rounds_for(rounds: usize, sessions: usize) -> usize {
+        if sessions == DEFAULT_SESSIONS { rounds } else { rounds / 2 + 1 }
+    }
+
+    fn network_rounds(&self, sessions: usize) -> usize {
+        Plan::rounds_for(self.network_rounds, sessions)
+    }
+
+    fn frame_rounds(&self, sessions: usize) -> usize {
+        Plan::rounds_for(self.frame_rounds, sessions)
     }
 }
 
@@ -145,9 +167,10 @@ impl Run {
     ) -> anyhow::Result<()> {
         generator.warm_up()?;
         for direction in Direction::ALL {
-            let sizes: Vec<usize> =
-                self.plan.network_sizes.iter().copied().filter(|size| generator.fits(*size)).collect();
-            for size in sizes {
+            for size in self.plan.network_sizes(sessions) {
+                if !generator.fits(size) {
+                    continue;
+                }
                 let rate = generator.flood(direction, size, self.plan.frame_sample)?;
                 let name = format!("{backend}.{contender}.{}.{size}.mpps", direction.name());
                 self.results.add(name, MPPS, sessions, rate / 1e6);
@@ -157,24 +180,22 @@ impl Run {
             let most = 1e6 * crate::stats::median(self.results.samples(&name, sessions));
             let load80 = generator.latency(direction, 0.8 * most, self.plan.frame_sample)?;
             self.latency(&format!("{backend}.{contender}.{}.load80", direction.name()), sessions, &load80);
+            self.low(&format!("{backend}.{contender}"), direction, sessions, generator)?;
         }
-        self.low(backend, contender, sessions, generator)
+        Ok(())
     }
 
     /// One-way times of packets that come one at a time.
     fn low<F: pktio::FramePort>(
         &mut self,
-        backend: &str,
-        contender: &str,
+        whose: &str,
+        direction: Direction,
         sessions: usize,
         generator: &mut frames::Generator<F>,
     ) -> anyhow::Result<()> {
-        generator.warm_up()?;
         let (count, pause) = self.plan.low;
-        for direction in Direction::ALL {
-            let low = generator.latency(direction, 1.0 / pause.as_secs_f64(), pause * count as u32)?;
-            self.latency(&format!("{backend}.{contender}.{}.low", direction.name()), sessions, &low);
-        }
+        let low = generator.latency(direction, 1.0 / pause.as_secs_f64(), pause * count as u32)?;
+        self.latency(&format!("{whose}.{}.low", direction.name()), sessions, &low);
         Ok(())
     }
 
@@ -244,15 +265,21 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
         }
     }
     if wanted(Part::AfXdp)
-        && let Err(error) = af_xdp::run(&mut run, FRAME_SESSIONS, other)
+        && let Err(error) = af_xdp::run(&mut run, other)
     {
         run.check("af_xdp", false, format!("{error:#}"));
     }
     #[cfg(feature = "dpdk")]
-    if wanted(Part::Dpdk)
-        && let Err(error) = dpdk::run(&mut run, FRAME_SESSIONS, *core, other)
-    {
-        run.check("dpdk", false, format!("{error:#}"));
+    if wanted(Part::Dpdk) {
+        let _huge_pages = dpdk::HugePages::take();
+        for (name, measured) in [
+            ("dpdk null", null::run(&mut run, *core, other)),
+            ("dpdk memif", dpdk::run(&mut run, *core, other)),
+        ] {
+            if let Err(error) = measured {
+                run.check(name, false, format!("{error:#}"));
+            }
+        }
     }
     #[cfg(not(feature = "dpdk"))]
     run.note("dpdk", "not measured: built without the feature `dpdk`");

@@ -47,28 +47,33 @@ impl Network {
         let gnbs = (0..GNBS).map(|number| Ipv4Addr::from_bits(CP.to_bits() + number)).collect();
         for (name, near, far, addresses) in [("n3", UPF, &self.gnb, gnbs), ("n6", N6, &self.dn, vec![SERVER])]
         {
-            let at_far = Links::in_ns(far)?;
-            at_upf.add_veth(name, name, far).await?;
-            for links in [&at_upf, &at_far] {
-                links.set_mtu(name, MTU).await?;
-                links.set_txqueuelen(name, QUEUE).await?;
-                links.up(name).await?;
-            }
+            self.pair(name, far).await?;
             at_upf.add_address(name, cidr(near, 24)).await?;
+            let at_far = Links::in_ns(far)?;
             for address in addresses {
                 at_far.add_address(name, cidr(address, 24)).await?;
-            }
-            // Packets as they are on a wire: whole checksums, no super-packets.
-            for namespace in [&self.upf, far] {
-                let off = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"];
-                let command = Command::new("ethtool").args(["-K", name]).args(off).namespace(namespace);
-                // Without ethtool the links are as good; only what other backends see differs.
-                let _ = command.output(Duration::from_secs(10)).await;
             }
         }
         let at_dn = Links::in_ns(&self.dn)?;
         for pool in [UE_POOL, BARE_POOL, TEXTBOOK_POOL] {
             at_dn.add_route(pool.parse().context("pool")?, Some(IpAddr::V4(N6)), Some("n6")).await?;
+        }
+        Ok(())
+    }
+
+    /// A link between the UPF and another one, with the same name at both ends.
+    pub(super) async fn pair(&self, name: &str, far: &NetNs) -> anyhow::Result<()> {
+        Links::in_ns(&self.upf)?.add_veth(name, name, far).await?;
+        for namespace in [&self.upf, far] {
+            let links = Links::in_ns(namespace)?;
+            links.set_mtu(name, MTU).await?;
+            links.set_txqueuelen(name, QUEUE).await?;
+            links.up(name).await?;
+            // Packets as they are on a wire: whole checksums, no super-packets.
+            let off = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"];
+            let command = Command::new("ethtool").args(["-K", name]).args(off).namespace(namespace);
+            // Without ethtool the links are as good; only what other backends see differs.
+            let _ = command.output(Duration::from_secs(10)).await;
         }
         Ok(())
     }

@@ -1,9 +1,12 @@
 //! Packets of random subscribers, made quickly: templates whose addresses, ports and TEID are filled in.
 
+use std::net::Ipv4Addr;
+
 use classifier::generate::Random;
 use packet::gtpu::{PduSession, build_gpdu};
 use packet::transport::build_udp;
 use packet::{checksum, ipv4, protocol};
+use pktio::Buffer;
 
 use super::subscriber::{OTHER_PORT, QFI, SERVER, Subscriber};
 
@@ -48,10 +51,42 @@ impl Direction {
 
 /// A packet to be filled in.
 pub(crate) struct Template {
-    up: bool,
     packet: Vec<u8>,
+    fields: Fields,
+}
+
+/// Where in a packet lies what differs by subscriber.
+#[derive(Clone, Copy)]
+struct Fields {
+    up: bool,
+    /// Where the user's packet begins.
+    user: usize,
     /// Added to UE addresses: for the device of a bare forwarder, which has another pool.
     shift: u32,
+    /// Sum of the user packet's IPv4 header without the UE's address.
+    sum: u32,
+}
+
+impl Fields {
+    /// Fills in a packet.
+    #[inline]
+    fn set(self, packet: &mut [u8], subscriber: Subscriber, teid: u32, service: bool) {
+        if self.up {
+            let at = self.user - TUNNEL + 4;
+            packet[at..at + 4].copy_from_slice(&teid.to_be_bytes());
+        }
+        let port = if service { subscriber.service_port() } else { OTHER_PORT };
+        let (ue_at, ports) = if self.up { (12, [UE_PORT, port]) } else { (16, [port, UE_PORT]) };
+        let user = &mut packet[self.user..];
+        let ue = subscriber.ue().to_bits() + self.shift;
+        user[ue_at..ue_at + 4].copy_from_slice(&ue.to_be_bytes());
+        user[20..22].copy_from_slice(&ports[0].to_be_bytes());
+        user[22..24].copy_from_slice(&ports[1].to_be_bytes());
+        let sum = self.sum + (ue >> 16) + (ue & 0xFFFF);
+        let sum = (sum & 0xFFFF) + (sum >> 16);
+        let sum = !((sum + (sum >> 16)) as u16);
+        user[10..12].copy_from_slice(&sum.to_be_bytes());
+    }
 }
 
 impl Template {
@@ -61,45 +96,58 @@ impl Template {
     /// A size that no packet has.
     pub(crate) fn new(up: bool, size: usize) -> anyhow::Result<Template> {
         let payload = vec![0; size.max(SMALLEST) - ipv4::HEADER_LEN - 8];
-        let ue = Subscriber(0).ue();
-        let (from, to) = if up { (ue, SERVER) } else { (SERVER, ue) };
+        let none = Ipv4Addr::UNSPECIFIED;
+        let (from, to) = if up { (none, SERVER) } else { (SERVER, none) };
         let mut datagram = build_udp((from.into(), UE_PORT), (to.into(), OTHER_PORT), &payload)?;
         // UDP without checksum, which in IPv4 may be: nothing here looks at it.
         datagram[6..8].fill(0);
-        let inner = ipv4::Header::new(from, to, protocol::UDP).build(&datagram)?;
+        let mut inner = ipv4::Header::new(from, to, protocol::UDP).build(&datagram)?;
+        inner[10..12].fill(0);
+        let sum = u32::from(!checksum::checksum(&inner[..ipv4::HEADER_LEN]));
         let packet = if up { build_gpdu(0, Some(PduSession::Uplink { qfi: QFI }), &inner)? } else { inner };
-        Ok(Template { up, packet, shift: 0 })
+        let user = if up { TUNNEL } else { 0 };
+        Ok(Template { packet, fields: Fields { up, user, shift: 0, sum } })
     }
 
     /// With UE addresses so much further on.
     pub(crate) fn shifted(mut self, shift: u32) -> Template {
-        self.shift = shift;
+        self.fields.shift = shift;
         self
+    }
+
+    /// With a header in front that never changes.
+    pub(super) fn behind(mut self, header: &[u8]) -> Template {
+        self.packet.splice(..0, header.iter().copied());
+        self.fields.user += header.len();
+        self
+    }
+
+    /// Octets of the packet.
+    pub(crate) fn len(&self) -> usize {
+        self.packet.len()
     }
 
     /// The packet of a subscriber, to its service or to something else. `teid` is where the UPF takes uplink packets.
     #[inline]
     pub(crate) fn fill(&mut self, subscriber: Subscriber, teid: u32, service: bool) -> &[u8] {
-        let ip = if self.up { TUNNEL } else { 0 };
-        if self.up {
-            self.packet[4..8].copy_from_slice(&teid.to_be_bytes());
-        }
-        let port = if service { subscriber.service_port() } else { OTHER_PORT };
-        let (ue_at, ports) = if self.up { (12, [UE_PORT, port]) } else { (16, [port, UE_PORT]) };
-        let inner = &mut self.packet[ip..];
-        let ue = subscriber.ue().to_bits() + self.shift;
-        inner[ue_at..ue_at + 4].copy_from_slice(&ue.to_be_bytes());
-        inner[20..22].copy_from_slice(&ports[0].to_be_bytes());
-        inner[22..24].copy_from_slice(&ports[1].to_be_bytes());
-        inner[10..12].fill(0);
-        let sum = checksum::checksum(&inner[..ipv4::HEADER_LEN]);
-        inner[10..12].copy_from_slice(&sum.to_be_bytes());
+        self.fields.set(&mut self.packet, subscriber, teid, service);
         &self.packet
+    }
+
+    /// The same in a buffer. Payload behind what [`Template::mark`] writes stays as it lay there.
+    #[inline]
+    pub(super) fn write(&self, buffer: &mut Buffer, subscriber: Subscriber, teid: u32, service: bool) {
+        let head = self.fields.user + SMALLEST;
+        if buffer.restore(self.packet.len()) {
+            let packet = buffer.packet_mut();
+            packet[..head].copy_from_slice(&self.packet[..head]);
+            self.fields.set(packet, subscriber, teid, service);
+        }
     }
 
     /// Writes what tells packets apart into the payload: a number and a time.
     pub(crate) fn mark(&mut self, sequence: u32, time_ns: u64) {
-        let at = if self.up { TUNNEL } else { 0 } + ipv4::HEADER_LEN + 8;
+        let at = self.fields.user + ipv4::HEADER_LEN + 8;
         self.packet[at..at + 4].copy_from_slice(&sequence.to_be_bytes());
         self.packet[at + 4..at + 12].copy_from_slice(&time_ns.to_be_bytes());
     }
@@ -140,6 +188,7 @@ mod tests {
     use super::*;
     use packet::flow::Flow;
     use packet::gtpu::Packet;
+    use pktio::Batch;
 
     #[test]
     fn filled_in_packets_are_whole() {
@@ -152,13 +201,19 @@ mod tests {
                 assert_eq!((outer.teid(), outer.header_len()), (0x1234_5678, TUNNEL));
                 outer.payload().to_vec()
             } else {
-                bytes
+                bytes.clone()
             };
             let flow = Flow::parse(&inner).unwrap();
             let ue = if up { flow.source } else { flow.destination };
             assert_eq!((flow.length, ue), (size, Subscriber(70_000).ue().into()));
             assert!(ipv4::Packet::new(&inner).unwrap().checksum_ok());
             assert_eq!(marked(&inner), Some((7, 99)));
+            let mut batch = Batch::new(1, 2048);
+            batch.refill(1);
+            let framed = template.behind(b"header");
+            framed.write(&mut batch.buffers_mut()[0], Subscriber(70_000), 0x1234_5678, true);
+            let written = batch.buffers()[0].packet();
+            assert_eq!(written, [b"header", &bytes[..]].concat(), "the rest is zero in a new buffer");
         }
     }
 }

@@ -27,6 +27,9 @@ use super::subscriber::{CP, QFI, RATE_KBPS, Subscriber, UE_POOL, UPF};
 #[cfg(feature = "dpdk")]
 const POLL: net::time::Duration = net::time::Duration::from_secs(1);
 
+/// What TEIDs are drawn from.
+const SEED: u32 = 5;
+
 /// A pipeline and what it looks up in.
 pub(super) struct World {
     control: Control,
@@ -100,7 +103,7 @@ impl World {
     pub(super) fn new(count: usize) -> anyhow::Result<World> {
         let config = Arc::new(config(count)?);
         let tables = Arc::new(Tables::new(&config));
-        let mut writer = Writer::new(Arc::clone(&tables), &config, 5);
+        let mut writer = Writer::new(Arc::clone(&tables), &config, SEED);
         let (mut sessions, mut teids) = (Vec::with_capacity(count), Vec::with_capacity(count));
         let before = resident_bytes()?;
         for number in 0..count as u32 {
@@ -132,6 +135,17 @@ impl World {
             _events: events,
             epoch,
         })
+    }
+
+    /// TEIDs that so many sessions have in every world.
+    ///
+    /// # Errors
+    /// There are not so many.
+    #[cfg(feature = "dpdk")]
+    pub(super) fn teids(count: usize) -> anyhow::Result<Vec<u32>> {
+        let config = Arc::new(config(count)?);
+        let mut writer = Writer::new(Arc::new(Tables::new(&config)), &config, SEED);
+        (0..count).map(|_| writer.allocate().context("no TEID is left")).collect()
     }
 
     /// Takes a batch through the pipeline, as a worker does.

@@ -35,7 +35,7 @@ mod dpdk {
 
     use net::time::Instant;
     use pktio::dpdk::{DpdkPort, Settings, eal};
-    use pktio::{Batch, Port};
+    use pktio::{Batch, FramePort, Port};
 
     const BATCH: usize = 32;
 

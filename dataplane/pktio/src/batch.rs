@@ -113,6 +113,14 @@ impl Batch {
         true
     }
 
+    /// Forgets the packets, and makes the first `n` of the batch's own buffers packets, with what lay in them: for
+    /// generators of load.
+    #[inline]
+    pub fn refill(&mut self, n: usize) {
+        self.clear();
+        self.set_len(n);
+    }
+
     /// For a backend that receives without copying: forgets the packets, and takes frames of `pool` from now on.
     #[inline]
     pub fn begin_lent(&mut self, pool: &Arc<dyn Pool>) {
@@ -265,5 +273,11 @@ mod tests {
         assert!(!batch.push(b"more", peer), "the batch is full");
         batch.clear();
         assert!(!batch.push(&[0; 17], peer) && batch.push(&[0; 16], peer));
+        batch.refill(2);
+        assert_eq!(
+            (batch.len(), batch.buffers()[0].packet()),
+            (1, &[0; 16][..]),
+            "there are no more buffers"
+        );
     }
 }

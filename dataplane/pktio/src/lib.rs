@@ -89,4 +89,11 @@ pub trait FramePort: Port {
 
     /// Longest payload of a frame: an IP packet with all its headers.
     fn mtu(&self) -> usize;
+
+    /// Fills `batch` with up to `count` packets to be written by [`Buffer::restore`], in the memory that this port sends
+    /// at the least cost; returns how many there are. For generators of load.
+    fn draw(&mut self, batch: &mut Batch, count: usize) -> usize {
+        batch.refill(count);
+        batch.len()
+    }
 }

@@ -291,22 +291,6 @@ impl DpdkPort {
         !matches!(inside, Some(None)) && unsafe { godwit_port_up(self.device.port) != 0 }
     }
 
-    /// Fills a batch with up to `count` empty frames of the device's pool, to write packets into that are sent without
-    /// being copied; returns how many there are. For generators of load.
-    #[inline]
-    pub fn draw(&mut self, batch: &mut Batch, count: usize) -> usize {
-        eal::register_thread();
-        batch.begin_lent(&self.mbufs);
-        let count = count.min(batch.capacity()).min(CALL);
-        // SAFETY: the device's own pool, and room for `count` frames.
-        let taken =
-            unsafe { godwit_frames_take(self.device.pool, self.frames.as_mut_ptr(), count as u16) } >= 0;
-        if taken {
-            self.lend_frames(batch, count);
-        }
-        batch.len()
-    }
-
     /// Lends the first `count` of the frames that the C side just described.
     #[inline]
     fn lend_frames(&self, batch: &mut Batch, count: usize) {
@@ -449,5 +433,20 @@ impl FramePort for DpdkPort {
 
     fn mtu(&self) -> usize {
         self.device.mtu
+    }
+
+    /// Frames of the device's pool, which are sent without being copied.
+    #[inline]
+    fn draw(&mut self, batch: &mut Batch, count: usize) -> usize {
+        eal::register_thread();
+        batch.begin_lent(&self.mbufs);
+        let count = count.min(batch.capacity()).min(CALL);
+        // SAFETY: the device's own pool, and room for `count` frames.
+        let taken =
+            unsafe { godwit_frames_take(self.device.pool, self.frames.as_mut_ptr(), count as u16) } >= 0;
+        if taken {
+            self.lend_frames(batch, count);
+        }
+        batch.len()
     }
 }

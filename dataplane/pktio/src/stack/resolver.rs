@@ -30,6 +30,8 @@ const TRIES: u32 = 3;
 const CONFIRM_AFTER: Duration = Duration::from_secs(30);
 /// Frames of our own that wait to be sent.
 const MAX_OUT: usize = 512;
+/// Places for addresses asked for lately.
+const RECENT: usize = 256;
 /// Longest frame that we answer or hold.
 const FRAME: usize = 4096;
 
@@ -45,6 +47,15 @@ const ADVERTISEMENT: u8 = 136;
 const ADVERTISED: u8 = 0x60;
 /// Hop limit that shows that a message comes from this link.
 const ON_LINK_HOPS: u8 = 255;
+
+/// Where an address stands among [`RECENT`]: neighbours differ in the last octet.
+#[inline]
+fn place(address: IpAddr) -> usize {
+    usize::from(match address {
+        IpAddr::V4(address) => address.octets()[3],
+        IpAddr::V6(address) => address.octets()[15],
+    })
+}
 
 #[derive(Debug)]
 struct Known {
@@ -73,7 +84,9 @@ pub struct Resolver {
     /// Held frames whose neighbour has answered: the Ethernet destination is filled in.
     released: Vec<Box<[u8]>>,
     batch: Batch,
-    last: Option<(IpAddr, Mac)>,
+    /// Next hops of addresses asked for since something changed, at [`place`]: most packets go to few of them, and
+    /// hashing each address would cost as much as its packet.
+    recent: Box<[Option<(IpAddr, Mac)>; RECENT]>,
     next_look: Instant,
     /// Packets that waited in vain since this was last read.
     pub(super) lost: usize,
@@ -91,7 +104,7 @@ impl Resolver {
             out: Vec::new(),
             released: Vec::new(),
             batch: Batch::new(64, FRAME),
-            last: None,
+            recent: Box::new([None; RECENT]),
             next_look: net::time::now_std(),
             lost: 0,
         }
@@ -124,7 +137,7 @@ impl Resolver {
 
     #[inline]
     pub(super) fn next_hop(&mut self, to: IpAddr) -> NextHop {
-        if let Some((address, mac)) = self.last
+        if let Some((address, mac)) = self.recent[place(to)]
             && address == to
         {
             return NextHop::Mac(mac);
@@ -133,7 +146,7 @@ impl Resolver {
         match self.known.get_mut(&hop) {
             Some(known) => {
                 known.used = true;
-                self.last = Some((to, known.mac));
+                self.recent[place(to)] = Some((to, known.mac));
                 NextHop::Mac(known.mac)
             }
             None => NextHop::Unknown,
@@ -193,7 +206,7 @@ impl Resolver {
             return;
         }
         self.next_look = now + ASK_EVERY;
-        self.last = None;
+        self.recent.fill(None);
         let mut ask = Vec::new();
         let lost = &mut self.lost;
         self.pending.retain(|hop, pending| {
@@ -235,7 +248,7 @@ impl Resolver {
         }
         let used = wanted;
         self.known.insert(address, Known { mac, confirmed: net::time::now_std(), used, asked: 0 });
-        self.last = None;
+        self.recent.fill(None);
     }
 
     /// A frame that is not for the pipeline; `false` if it is not for the stack either.

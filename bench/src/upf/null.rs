@@ -1,0 +1,315 @@
+//! DPDK's null devices: a worker of the user plane's, with its stacks, between devices that cost nothing.
+//!
+//! A null device gives mbufs of which nobody has written the contents, and takes any. A thin port in front of it
+//! ([`Fed`]) writes headers of random subscribers into what it gives, as a network card would have done, and answers the
+//! stack's questions for neighbours. What is measured is therefore all that a core does for a packet with DPDK except
+//! moving it out of and into a device, and the writing of a hundred octets besides. The bare forwarder between the same
+//! ports pays the same and does nothing else. There are no one-way times: packets begin and end at the worker.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use anyhow::Context as _;
+use net::time::{self, Duration};
+use packet::ethernet::{self, Mac};
+use pktio::dpdk::{DpdkPort, Settings};
+use pktio::{Batch, FramePort, Port, Sent};
+
+use super::dpdk::{self, Kind};
+use super::source::{self, Deck, Source};
+use super::traffic::Direction;
+use super::world::World;
+use super::{MPPS, Run};
+use crate::machine;
+
+/// How often a port that nobody wants frames of looks whether that has changed.
+const GLANCE: Duration = Duration::from_micros(200);
+/// How long sessions may take to be made, and the first packets to come.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Frames that may be questions for neighbours.
+const QUESTION: usize = 60;
+
+/// What the ports of a contender shall give, and what they gave and took. One thread serves both.
+#[derive(Default)]
+struct Valve {
+    /// Octets of user packets, and above them the bits of what ways they go; 0: whoever asks waits.
+    wanted: AtomicUsize,
+    given: AtomicU64,
+    taken: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// Bits of [`Valve::wanted`].
+const UP: usize = 1 << 16;
+const DOWN: usize = 1 << 17;
+const SIZE: usize = UP - 1;
+
+impl Valve {
+    fn open(&self, direction: Direction, size: usize) {
+        let ways = match direction {
+            Direction::Uplink => UP,
+            Direction::Downlink => DOWN,
+            Direction::Mixed => UP | DOWN,
+        };
+        self.wanted.store(ways | (size & SIZE), Relaxed);
+    }
+
+    fn close(&self) {
+        self.wanted.store(0, Relaxed);
+        // Whatever was under way has come out by then.
+        time::sleep_thread(GLANCE * 5);
+    }
+
+    /// What is wanted, once something is.
+    #[inline]
+    fn wanted(&self) -> usize {
+        loop {
+            let wanted = self.wanted.load(Relaxed);
+            if wanted != 0 || self.stop.load(Relaxed) {
+                return wanted;
+            }
+            time::sleep_thread(GLANCE);
+        }
+    }
+
+    /// Packets given and taken so far.
+    fn counts(&self) -> [u64; 2] {
+        [self.given.load(Relaxed), self.taken.load(Relaxed)]
+    }
+
+    /// Packets per second that come out.
+    fn rate(&self, direction: Direction, size: usize, duration: Duration) -> f64 {
+        self.open(direction, size);
+        time::sleep_thread(duration / 4);
+        let (before, start) = (self.taken.load(Relaxed), time::now_std());
+        time::sleep_thread(duration);
+        let (taken, took) = (self.taken.load(Relaxed) - before, start.elapsed());
+        self.close();
+        taken as f64 / took.as_secs_f64()
+    }
+}
+
+/// Adds to a counter that only this thread writes.
+fn count(counter: &AtomicU64, packets: usize) {
+    counter.store(counter.load(Relaxed) + packets as u64, Relaxed);
+}
+
+/// A port whose frames are those of gNBs or of the data network, whatever the device below gives.
+struct Fed<F> {
+    frames: F,
+    up: bool,
+    valve: Arc<Valve>,
+    deck: Arc<Deck>,
+    /// What of [`Valve::wanted`] the source is for.
+    made_for: usize,
+    source: Option<Source>,
+    /// To questions for neighbours.
+    answers: Vec<Vec<u8>>,
+}
+
+impl<F: FramePort> Fed<F> {
+    fn new(frames: F, up: bool, valve: &Arc<Valve>, deck: &Arc<Deck>) -> Fed<F> {
+        let (valve, deck) = (Arc::clone(valve), Arc::clone(deck));
+        Fed { frames, up, valve, deck, made_for: 0, source: None, answers: Vec::new() }
+    }
+
+    fn make(&mut self, wanted: usize) -> std::io::Result<()> {
+        let gives = wanted & (if self.up { UP } else { DOWN }) != 0;
+        let source = || Source::new(self.up, wanted & SIZE, (&self.deck, 0), self.frames.mac());
+        self.source = gives.then(source).transpose().map_err(std::io::Error::other)?;
+        self.made_for = wanted;
+        Ok(())
+    }
+
+    /// Takes a frame as a neighbour would; whether it is a user's.
+    fn take(&mut self, frame: &[u8]) -> bool {
+        let question = frame.len() <= QUESTION && frame.get(12..14) == Some(&ethernet::ARP.to_be_bytes());
+        if question {
+            self.answers.extend(source::arp_reply(frame));
+        }
+        !question
+    }
+}
+
+impl<F: FramePort> Port for Fed<F> {
+    #[inline]
+    fn receive(&mut self, batch: &mut Batch) -> std::io::Result<usize> {
+        let wanted = self.valve.wanted();
+        if wanted != self.made_for {
+            self.make(wanted)?;
+        }
+        if let Some(answer) = self.answers.pop() {
+            batch.clear();
+            return Ok(usize::from(batch.push(&answer, World::peer())));
+        }
+        let Some(source) = &mut self.source else {
+            batch.clear();
+            return Ok(0);
+        };
+        let received = self.frames.receive(batch)?;
+        source.fill(batch.buffers_mut(), None);
+        count(&self.valve.given, received);
+        Ok(received)
+    }
+
+    #[inline]
+    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+        let frames = selected.iter().filter_map(|at| batch.buffers().get(usize::from(*at)));
+        let questions = frames.filter(|buffer| !self.take(buffer.packet())).count();
+        let sent = self.frames.transmit(batch, selected);
+        count(&self.valve.taken, sent.packets.saturating_sub(questions));
+        sent
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl<F: FramePort> FramePort for Fed<F> {
+    fn mac(&self) -> Mac {
+        self.frames.mac()
+    }
+
+    fn mtu(&self) -> usize {
+        self.frames.mtu()
+    }
+}
+
+/// Measures user plane and bare forwarder in turn, with each number of sessions.
+///
+/// # Errors
+/// DPDK does not start.
+pub(super) fn run(run: &mut Run, here: usize, there: usize) -> anyhow::Result<()> {
+    dpdk::start(here)?;
+    for sessions in run.plan.network_sessions.clone() {
+        run.progress.say(&format!("DPDK null: making {sessions} sessions"));
+        let deck = Deck::new(&World::teids(sessions)?);
+        let valves = [(); 2].map(|()| Arc::new(Valve::default()));
+        let contenders = || Kind::ALL.into_iter().zip(&valves);
+        std::thread::scope(|scope| {
+            let mut serving = Vec::new();
+            for (kind, valve) in contenders() {
+                let open = |interface: usize| {
+                    let device = format!("net_null{}", 2 * kind as usize + interface);
+                    let port = DpdkPort::open(&device, &Settings::default())?.pop().context("no queue")?;
+                    anyhow::Ok(Fed::new(port, interface == 0, valve, &deck))
+                };
+                let ports = (open(0)?, open(1)?);
+                serving.push(scope.spawn(move || {
+                    machine::pin(&[there]);
+                    dpdk::serve_ports(kind.work(sessions)?, ports, &|| valve.stop.load(Relaxed))
+                }));
+            }
+            let measured = measure(run, sessions, contenders);
+            valves.iter().for_each(|valve| valve.stop.store(true, Relaxed));
+            for thread in serving {
+                let Ok(served) = thread.join() else { anyhow::bail!("a forwarder ended by a panic") };
+                served?;
+            }
+            measured
+        })?;
+    }
+    Ok(())
+}
+
+fn measure<'a, I: Iterator<Item = (Kind, &'a Arc<Valve>)>>(
+    run: &mut Run,
+    sessions: usize,
+    contenders: impl Fn() -> I,
+) -> anyhow::Result<()> {
+    for (kind, valve) in contenders() {
+        let start = time::now_std();
+        // Until the neighbours are known, which takes a question for each.
+        while valve.rate(Direction::Mixed, 64, Duration::from_millis(10)) < 1.0 {
+            if start.elapsed() > PATIENCE {
+                anyhow::bail!("nothing comes out of {}", kind.name());
+            }
+        }
+    }
+    let before: Vec<[u64; 2]> = contenders().map(|(_, valve)| valve.counts()).collect();
+    for round in 0..run.plan.frame_rounds(sessions) {
+        run.progress.say(&format!("DPDK null: {sessions} sessions, round {round}"));
+        for direction in Direction::ALL {
+            for size in run.plan.network_sizes(sessions) {
+                for (kind, valve) in contenders() {
+                    let name = format!("dpdk_null.{}.{}.{size}.mpps", kind.name(), direction.name());
+                    let rate = valve.rate(direction, size, run.plan.frame_sample);
+                    run.results.add(name, MPPS, sessions, rate / 1e6);
+                }
+            }
+        }
+    }
+    for ((kind, valve), before) in contenders().zip(before) {
+        let after = valve.counts();
+        let [given, taken] = [0, 1].map(|at| after[at] - before[at]);
+        let name = format!("DPDK null: what {} got with {sessions} sessions came out", kind.name());
+        run.check(&name, given > 0 && taken == given, format!("{taken} packets of {given}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device that gives empty buffers, and takes.
+    struct Device;
+
+    impl Port for Device {
+        fn receive(&mut self, batch: &mut Batch) -> std::io::Result<usize> {
+            batch.refill(batch.capacity());
+            Ok(batch.len())
+        }
+
+        fn transmit(&mut self, _: &mut Batch, selected: &[u16]) -> Sent {
+            Sent { packets: selected.len(), ..Sent::default() }
+        }
+
+        fn fd(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+    }
+
+    impl FramePort for Device {
+        fn mac(&self) -> Mac {
+            [2, 0, 0, 0, 0, 9]
+        }
+
+        fn mtu(&self) -> usize {
+            1500
+        }
+    }
+
+    #[test]
+    fn a_port_is_fed_with_what_is_wanted_and_answers_questions() {
+        let valve = Arc::new(Valve::default());
+        let mut port = Fed::new(Device, true, &valve, &Deck::new(&[7]));
+        let mut batch = Batch::new(4, 2048);
+        valve.open(Direction::Downlink, 64);
+        assert_eq!(port.receive(&mut batch).unwrap(), 0, "that is the other port's");
+        for size in [64, 1400] {
+            valve.open(Direction::Mixed, size);
+            assert_eq!(port.receive(&mut batch).unwrap(), 4);
+            let lengths: Vec<usize> = batch.buffers().iter().map(pktio::Buffer::len).collect();
+            assert_eq!(lengths, [14 + source::tunnelled(size); 4]);
+        }
+        port.transmit(&mut batch, &[0, 2, 3]);
+        assert_eq!(valve.counts(), [8, 3]);
+
+        let mut request = vec![0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 9];
+        request.extend([10, 200, 0, 1, 0, 0, 0, 0, 0, 0, 10, 200, 0, 5]);
+        batch.clear();
+        batch.push(
+            &ethernet::build([0xFF; 6], [2, 0, 0, 0, 0, 9], None, ethernet::ARP, &request),
+            World::peer(),
+        );
+        port.transmit(&mut batch, &[0]);
+        assert_eq!((port.receive(&mut batch).unwrap(), valve.counts()), (1, [8, 3]));
+        assert_eq!(batch.buffers()[0].packet()[..6], [2, 0, 0, 0, 0, 9], "the answer");
+        valve.stop.store(true, Relaxed);
+        valve.close();
+        assert_eq!(port.receive(&mut batch).unwrap(), 0, "and it does not wait when all is over");
+    }
+}
