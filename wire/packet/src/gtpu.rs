@@ -134,16 +134,16 @@ impl PduSession {
         }
     }
 
-    /// The extension header without the leading length and the trailing next type: a multiple of four, plus two.
-    fn content(&self) -> ([u8; 6], usize) {
+    /// The extension header: its length in words, the first two octets of its content, and the third one, with the paging
+    /// policy indicator, where there is one.
+    #[inline(always)]
+    fn content(&self) -> (u8, [u8; 2], Option<u8>) {
         match *self {
-            PduSession::Downlink { qfi, rqi, ppi: None } => {
-                ([0, (u8::from(rqi) << 6) | (qfi & 0x3F), 0, 0, 0, 0], 2)
-            }
+            PduSession::Uplink { qfi } => (1, [0x10, qfi & 0x3F], None),
+            PduSession::Downlink { qfi, rqi, ppi: None } => (1, [0, u8::from(rqi) << 6 | qfi & 0x3F], None),
             PduSession::Downlink { qfi, rqi, ppi: Some(ppi) } => {
-                ([0, 0x80 | (u8::from(rqi) << 6) | (qfi & 0x3F), (ppi & 7) << 5, 0, 0, 0], 6)
+                (2, [0, 0x80 | u8::from(rqi) << 6 | qfi & 0x3F], Some((ppi & 7) << 5))
             }
-            PduSession::Uplink { qfi } => ([0x10, qfi & 0x3F, 0, 0, 0, 0], 2),
         }
     }
 }
@@ -296,20 +296,41 @@ pub fn encapsulate(
     pdu_session: Option<PduSession>,
 ) -> Option<usize> {
     let length = encapsulation_len(pdu_session);
-    let start = headroom.len().checked_sub(length)?;
-    let out = &mut headroom[start..];
     let announced = u16::try_from(payload_len + length - HEADER_LEN).ok()?;
-    out[0] = VERSION_1_GTP;
-    out[1] = message_type::G_PDU;
-    out[2..4].copy_from_slice(&announced.to_be_bytes());
-    out[4..8].copy_from_slice(&teid.to_be_bytes());
-    if let Some(container) = pdu_session {
-        out[0] |= FLAG_E;
-        let (content, content_len) = container.content();
-        out[8..12].copy_from_slice(&[0, 0, 0, extension_type::PDU_SESSION_CONTAINER]);
-        out[12] = ((content_len + 2) / 4) as u8;
-        out[13..13 + content_len].copy_from_slice(&content[..content_len]);
-        out[13 + content_len] = extension_type::NONE;
+    let [l0, l1] = announced.to_be_bytes();
+    let [t0, t1, t2, t3] = teid.to_be_bytes();
+    let plain = [VERSION_1_GTP, message_type::G_PDU, l0, l1, t0, t1, t2, t3];
+    let Some(container) = pdu_session else {
+        *headroom.last_chunk_mut()? = plain;
+        return Some(length);
+    };
+    let (words, [c0, c1], indicator) = container.content();
+    let next = indicator.unwrap_or(extension_type::NONE);
+    // As one value, for it becomes one store.
+    let head: [u8; 16] = [
+        VERSION_1_GTP | FLAG_E,
+        message_type::G_PDU,
+        l0,
+        l1,
+        t0,
+        t1,
+        t2,
+        t3,
+        0,
+        0,
+        0,
+        extension_type::PDU_SESSION_CONTAINER,
+        words,
+        c0,
+        c1,
+        next,
+    ];
+    if indicator.is_none() {
+        *headroom.last_chunk_mut()? = head;
+    } else {
+        let out: &mut [u8; 20] = headroom.last_chunk_mut()?;
+        out[..16].copy_from_slice(&head);
+        out[16..].copy_from_slice(&[0, 0, 0, extension_type::NONE]);
     }
     Some(length)
 }

@@ -342,12 +342,14 @@ fn encapsulate(buffer: &mut Buffer, tables: &Tables, entry: &Entry, received_qfi
     } else {
         Some(PduSession::Uplink { qfi })
     };
-    let Some(peer) = tables.peer(entry.peer) else { return false };
+    match tables.peer(entry.peer) {
+        Some(peer) => buffer.peer = peer,
+        None => return false,
+    }
     let length = buffer.len();
     let Some(taken) = gtpu::encapsulate(buffer.headroom(), entry.teid, length, container) else {
         return false;
     };
-    buffer.peer = peer;
     buffer.tos = if entry.is(flag::TOS) { entry.tos } else { 0 };
     buffer.grow_front(taken)
 }
