@@ -6,17 +6,18 @@
 //! interface, received and sent, which a busy machine disturbs less.
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::panic)] // a tool that reports on standard output
 
+#[path = "../tests/support/mod.rs"]
+mod support;
+
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use net::link::Links;
-use net::netns::NetNs;
 use packet::transport::build_udp;
 use packet::{ethernet, ipv4, protocol};
-use pktio::af_xdp::{AfXdpPort, Interface, Memory, Options};
+use pktio::af_xdp::AfXdpPort;
 use pktio::bpf::filter::Select;
 use pktio::memory::Generator;
 use pktio::stack::Neighbours;
@@ -24,20 +25,11 @@ use pktio::stack::kernel::KernelTables;
 use pktio::stack::udp::UdpStack;
 use pktio::udp::UdpPort;
 use pktio::{Batch, Buffer, FramePort, Port, Sent};
+use support::{Net, exchange_addresses, open};
 
 const PAIRS: usize = 5;
 const LOCAL: &str = "10.0.0.1:2152";
 const PEER: &str = "10.0.0.2:2152";
-
-fn open(namespace: &NetNs, name: &str, selects: &[Select]) -> (AfXdpPort, u32) {
-    let open = || {
-        let interface = Interface::open(name, None, selects).unwrap();
-        let mut memory = Memory::new(1, [interface.device()]).unwrap();
-        let port = AfXdpPort::open(&interface, [0], &mut memory, Options::default()).unwrap();
-        (port, interface.device().index)
-    };
-    namespace.enter(open).unwrap()
-}
 
 /// Sends for ever and discards what comes back.
 fn generate(mut port: AfXdpPort, frame: &[u8], stop: &AtomicBool) {
@@ -70,13 +62,7 @@ fn echo(port: &mut impl Port, time: Duration, mut turn: impl FnMut(&mut Batch)) 
 
 /// Exchanges the addresses of every frame.
 fn exchange(batch: &mut Batch) {
-    for buffer in batch.buffers_mut() {
-        let frame = buffer.packet_mut();
-        let (destination, rest) = frame.split_at_mut(6);
-        destination.swap_with_slice(&mut rest[..6]);
-        let (source, destination) = frame[26..34].split_at_mut(4);
-        source.swap_with_slice(destination);
-    }
+    batch.buffers_mut().iter_mut().for_each(|buffer| exchange_addresses(buffer.packet_mut()));
 }
 
 /// Frames from nowhere to nowhere.
@@ -132,17 +118,7 @@ fn stack_alone(frame: &[u8], neighbours: Neighbours) -> f64 {
 fn main() {
     let seconds: f64 = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(0.5);
     let time = Duration::from_secs_f64(seconds);
-    let (ours, peer) = (NetNs::new().unwrap(), NetNs::new().unwrap());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let links = Links::in_ns(&ours).unwrap();
-        links.add_veth("up0", "peer0", &peer).await.unwrap();
-        links.add_address("up0", "10.0.0.1/24".parse().unwrap()).await.unwrap();
-        links.up("up0").await.unwrap();
-        let links = Links::in_ns(&peer).unwrap();
-        links.add_address("peer0", "10.0.0.2/24".parse().unwrap()).await.unwrap();
-        links.up("peer0").await.unwrap();
-    });
+    let Net { ours, peer, runtime: _runtime } = Net::new();
     let local: SocketAddr = LOCAL.parse().unwrap();
     let socket = ours.enter(|| UdpPort::bind(local, false).unwrap()).unwrap();
     // The kernels get to know each other.
@@ -152,9 +128,11 @@ fn main() {
     net::time::sleep_thread(Duration::from_millis(100));
 
     let select = [Select::Udp(local.ip(), local.port())];
-    let (generator, _) = open(&peer, "peer0", &[Select::Udp("10.0.0.2".parse().unwrap(), 2152)]);
+    let others = [Select::Udp("10.0.0.2".parse().unwrap(), 2152)];
+    let (_peer, generator, _) = open(&peer, "peer0", &others).unwrap();
     let from = generator.mac();
-    let (mut bare, index) = open(&ours, "up0", &select);
+    let (interface, mut bare, _) = open(&ours, "up0", &select).unwrap();
+    let index = interface.device().index;
     let datagram = build_udp((("10.0.0.2").parse().unwrap(), 2152), (local.ip(), 2152), &[0; 64]).unwrap();
     let header = ipv4::Header::new("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap(), protocol::UDP);
     let frame = ethernet::build(bare.mac(), from, None, ethernet::IPV4, &header.build(&datagram).unwrap());

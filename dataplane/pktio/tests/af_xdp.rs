@@ -2,52 +2,18 @@
 //! with its own network, as `make test` sets up).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
+mod support;
+
 use std::net::UdpSocket;
-use std::sync::Arc;
 use std::time::Duration;
 
 use net::link::Links;
-use net::netns::NetNs;
 use packet::ethernet;
 use pktio::af_xdp::{AfXdpError, AfXdpPort, Interface, Memory, Mode, Options};
 use pktio::bpf::filter::Select;
 use pktio::poll::Poller;
 use pktio::{Batch, FramePort, Port};
-
-/// Two namespaces with a veth pair: `up0` is ours, 10.0.0.1, `peer0` is 10.0.0.2.
-struct Net {
-    ours: NetNs,
-    peer: NetNs,
-    runtime: tokio::runtime::Runtime,
-}
-
-fn net() -> Net {
-    let (ours, peer) = (NetNs::new().expect("tests run with CAP_SYS_ADMIN"), NetNs::new().unwrap());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let links = Links::in_ns(&ours).unwrap();
-        links.add_veth("up0", "peer0", &peer).await.unwrap();
-        links.add_address("up0", "10.0.0.1/24".parse().unwrap()).await.unwrap();
-        links.up("up0").await.unwrap();
-        let links = Links::in_ns(&peer).unwrap();
-        links.add_address("peer0", "10.0.0.2/24".parse().unwrap()).await.unwrap();
-        links.up("peer0").await.unwrap();
-    });
-    Net { ours, peer, runtime }
-}
-
-impl Net {
-    fn open(&self, selects: &[Select]) -> Result<(Arc<Interface>, AfXdpPort, Memory), AfXdpError> {
-        self.ours
-            .enter(|| {
-                let interface = Interface::open("up0", None, selects)?;
-                let mut memory = Memory::new(1, [interface.device()])?;
-                let port = AfXdpPort::open(&interface, [0], &mut memory, Options::default())?;
-                Ok((interface, port, memory))
-            })
-            .unwrap()
-    }
-}
+use support::{Net, exchange_addresses, open};
 
 fn gtpu() -> Select {
     Select::Udp("10.0.0.1".parse().unwrap(), 2152)
@@ -74,10 +40,7 @@ fn receive(port: &mut AfXdpPort, count: usize, mut each: impl FnMut(&mut AfXdpPo
 
 /// Turns a UDP frame round.
 fn reverse(frame: &mut [u8]) {
-    let (destination, rest) = frame.split_at_mut(6);
-    destination.swap_with_slice(&mut rest[..6]);
-    let (source, destination) = frame[26..34].split_at_mut(4);
-    source.swap_with_slice(destination);
+    exchange_addresses(frame);
     let (source, destination) = frame[34..38].split_at_mut(2);
     source.swap_with_slice(destination);
     // Neither side computes the checksum on a veth pair.
@@ -86,8 +49,8 @@ fn reverse(frame: &mut [u8]) {
 
 #[test]
 fn selected_frames_come_and_go_and_the_kernel_keeps_the_rest() {
-    let net = net();
-    let (interface, mut port, memory) = net.open(&[gtpu()]).unwrap();
+    let net = Net::new();
+    let (interface, mut port, memory) = open(&net.ours, "up0", &[gtpu()]).unwrap();
     assert!(interface.native(), "veth has XDP");
     assert_eq!((port.mode(), port.mtu()), (Mode::Copy, 1500));
     let free = memory.free_frames();
@@ -134,8 +97,8 @@ fn selected_frames_come_and_go_and_the_kernel_keeps_the_rest() {
 
 #[test]
 fn packets_of_other_memory_are_copied_and_bounds_hold() {
-    let net = net();
-    let (_interface, mut port, memory) = net.open(&[gtpu()]).unwrap();
+    let net = Net::new();
+    let (_interface, mut port, memory) = open(&net.ours, "up0", &[gtpu()]).unwrap();
     let socket = net.peer.enter(|| UdpSocket::bind("10.0.0.2:0").unwrap()).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     socket.send_to(&[5; 40], "10.0.0.1:2152").unwrap();
@@ -167,8 +130,8 @@ fn packets_of_other_memory_are_copied_and_bounds_hold() {
 
 #[test]
 fn what_the_kernel_leaves_in_the_ring_is_sent_with_a_later_look() {
-    let net = net();
-    let (_interface, mut port, memory) = net.open(&[gtpu()]).unwrap();
+    let net = Net::new();
+    let (_interface, mut port, memory) = open(&net.ours, "up0", &[gtpu()]).unwrap();
     let free = memory.free_frames();
     let socket = net.peer.enter(|| UdpSocket::bind("10.0.0.2:0").unwrap()).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -207,9 +170,9 @@ fn what_the_kernel_leaves_in_the_ring_is_sent_with_a_later_look() {
 
 #[test]
 fn a_port_leaves_no_trace_and_can_be_opened_again_at_once() {
-    let net = net();
+    let net = Net::new();
     for _ in 0..3 {
-        let (_interface, port, _memory) = net.open(&[Select::Everything]).unwrap();
+        let (_interface, port, _memory) = open(&net.ours, "up0", &[Select::Everything]).unwrap();
         drop(port);
     }
     let kernel = net.ours.enter(|| UdpSocket::bind("10.0.0.1:2152").unwrap()).unwrap();
@@ -221,7 +184,7 @@ fn a_port_leaves_no_trace_and_can_be_opened_again_at_once() {
 
 #[test]
 fn what_cannot_work_is_said() {
-    let net = net();
+    let net = Net::new();
     let missing = net.ours.enter(|| Interface::open("nowhere0", None, &[])).unwrap();
     assert!(matches!(missing, Err(AfXdpError::Device { .. })), "{missing:?}");
     let loopback = net.ours.enter(|| Interface::open("lo", None, &[])).unwrap();
@@ -242,25 +205,14 @@ fn what_cannot_work_is_said() {
 /// Two queues in one port: whichever a flow comes by, it is received, and in its order.
 #[test]
 fn a_port_serves_several_queues() {
-    let (ours, peer) = (NetNs::new().expect("tests run with CAP_SYS_ADMIN"), NetNs::new().unwrap());
-    let queues = ["numrxqueues", "2", "numtxqueues", "2"];
-    let made = ours.enter(|| {
+    let net = Net::with(async |ours, links, peer| {
+        let queues = ["numrxqueues", "2", "numtxqueues", "2"];
         let mut command = std::process::Command::new("ip");
         command.args(["link", "add", "up0"]).args(queues).args(["type", "veth", "peer", "name", "peer0"]);
-        command.args(queues).status().expect("ip is installed").success()
+        let ran = ours.enter(|| command.args(queues).status().expect("ip is installed"));
+        assert!(ran.unwrap().success());
+        links.move_to("peer0", peer).await.unwrap();
     });
-    assert!(made.unwrap());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let links = Links::in_ns(&ours).unwrap();
-        links.move_to("peer0", &peer).await.unwrap();
-        links.add_address("up0", "10.0.0.1/24".parse().unwrap()).await.unwrap();
-        links.up("up0").await.unwrap();
-        let links = Links::in_ns(&peer).unwrap();
-        links.add_address("peer0", "10.0.0.2/24".parse().unwrap()).await.unwrap();
-        links.up("peer0").await.unwrap();
-    });
-    let net = Net { ours, peer, runtime };
     let (_interface, mut port, _memory) = net
         .ours
         .enter(|| {
@@ -292,8 +244,8 @@ fn a_port_serves_several_queues() {
 /// An interface that goes down and comes up again serves on, and nothing is left behind meanwhile.
 #[test]
 fn an_interface_may_go_down_and_up() {
-    let net = net();
-    let (_interface, mut port, _memory) = net.open(&[gtpu()]).unwrap();
+    let net = Net::new();
+    let (_interface, mut port, _memory) = open(&net.ours, "up0", &[gtpu()]).unwrap();
     let socket = net.peer.enter(|| UdpSocket::bind("10.0.0.2:0").unwrap()).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let round = |port: &mut AfXdpPort| {
