@@ -5,13 +5,13 @@
 //! session refers to need not be remembered anywhere but in its blocks. As a block is taken back behind a grace period, a
 //! number without references is one that no worker knows.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use classifier::session::{Entrance, Interner, MAX_RULES, Rows};
 use classifier::{Backend, Filter, Prefix, Rule, Side};
+use foldhash::HashMap;
 
 use crate::pipeline::redirect::UrlRedirect;
 use crate::plan::{Action, Kind, Plan, PlanError};
@@ -76,10 +76,10 @@ impl References {
         References {
             backend,
             interner: Interner::new(),
-            known: HashMap::new(),
+            known: HashMap::default(),
             policies: Vec::new(),
             free_policies: Vec::new(),
-            peers: HashMap::new(),
+            peers: HashMap::default(),
             by_number: vec![(none, 0); usize::from(NO_PEER) + 1],
             free_peers: Vec::new(),
             fresh_policies: Vec::new(),

@@ -134,6 +134,15 @@ impl<'a> Ies<'a> {
         Self { rest: bytes }
     }
 
+    /// How many of the IEs that are left are of this type: room for a list that begins is made once.
+    pub fn left(&self, ie: u16) -> usize {
+        let (mut ies, mut count) = (Ies::new(self.rest), 0);
+        while let Ok(Some((next, _))) = ies.next_ie() {
+            count += usize::from(next == ie);
+        }
+        count
+    }
+
     /// The next IE, `None` at the end, [`Fault::Length`] when an IE reaches beyond its container.
     #[inline]
     pub fn next_ie(&mut self) -> Result<Option<(u16, &'a [u8])>, Fault> {
@@ -393,7 +402,7 @@ macro_rules! grouped {
                 let mut ies = crate::codec::Ies::new(bytes);
                 while let Some((ie, value)) = ies.next_ie()? {
                     match ie {
-                        $(crate::ie::$ie => crate::codec::field_read!($presence $ty, $field, ie, value),)*
+                        $(crate::ie::$ie => crate::codec::field_read!($presence $ty, $field, ies, ie, value),)*
                         _ => {}
                     }
                 }
@@ -428,13 +437,15 @@ macro_rules! field_slot {
 pub(crate) use field_slot;
 
 macro_rules! field_read {
-    (many $ty:ty, $field:ident, $ie:ident, $value:ident) => {
-        $field.push(
-            <$ty as crate::codec::Value>::decode($value)
-                .map_err(|f| crate::codec::Fault::Inner(f.at($ie)))?,
-        )
-    };
-    ($presence:ident $ty:ty, $field:ident, $ie:ident, $value:ident) => {
+    (many $ty:ty, $field:ident, $ies:ident, $ie:ident, $value:ident) => {{
+        let value = <$ty as crate::codec::Value>::decode($value)
+            .map_err(|f| crate::codec::Fault::Inner(f.at($ie)))?;
+        if $field.is_empty() {
+            $field.reserve_exact(1 + $ies.left($ie));
+        }
+        $field.push(value)
+    }};
+    ($presence:ident $ty:ty, $field:ident, $ies:ident, $ie:ident, $value:ident) => {
         if $field.is_none() {
             $field = Some(
                 <$ty as crate::codec::Value>::decode($value)

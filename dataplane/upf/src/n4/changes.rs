@@ -1,6 +1,5 @@
 //! What a session request changes in the rules, part by part; the caller throws the result away if one fails.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
@@ -21,7 +20,7 @@ pub(super) struct Allocation<'a> {
     /// TEIDs that the session has already.
     pub own: Vec<u32>,
     /// TEID per choose id: PDRs with the same id share it.
-    pub chosen: BTreeMap<u8, u32>,
+    pub chosen: Vec<(u8, u32)>,
 }
 
 impl TunnelAllocator for Allocation<'_> {
@@ -31,13 +30,14 @@ impl TunnelAllocator for Allocation<'_> {
                 if !(ipv4 && self.gtpu.is_ipv4() || ipv6 && self.gtpu.is_ipv6()) {
                     return Err(Rejection::ie(Cause::INVALID_F_TEID_ALLOCATION, ie::F_TEID));
                 }
-                if let Some(teid) = id.and_then(|id| self.chosen.get(&id)) {
+                let chosen = id.and_then(|id| self.chosen.iter().find(|(known, _)| *known == id));
+                if let Some((_, teid)) = chosen {
                     return Ok(*teid);
                 }
                 let teid = self.writer.allocate().ok_or(Rejection::cause(Cause::NO_RESOURCES))?;
                 self.taken.push(teid);
                 if let Some(id) = id {
-                    self.chosen.insert(id, teid);
+                    self.chosen.push((id, teid));
                 }
                 Ok(teid)
             }

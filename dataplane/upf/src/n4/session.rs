@@ -5,7 +5,7 @@
 //! TEIDs change together, or nothing does. What the UPF reports by itself is in [`super::usage`].
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BinaryHeap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -460,7 +460,7 @@ fn work_out(
 ) -> Result<Worked, Rejection> {
     let Tools { writer, config, sessions } = tools;
     let gtpu = config.gtpu.ip();
-    let mut allocation = Allocation { writer, gtpu, taken: Vec::new(), own, chosen: BTreeMap::new() };
+    let mut allocation = Allocation { writer, gtpu, taken: Vec::new(), own, chosen: Vec::new() };
     let changed = change(rules, &mut allocation);
     let Allocation { writer, mut taken, .. } = allocation;
     let result = changed.and_then(|effect| {

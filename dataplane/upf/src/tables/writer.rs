@@ -10,11 +10,12 @@ mod stations;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use classifier::Rule;
+use foldhash::{HashMap, HashSet};
 
 use super::{Command, INDEX_MASK, SPARSE, TEID_INDEX_BITS, Tables, prefix64};
 use crate::bridge;
@@ -131,14 +132,14 @@ impl Writer {
             max_tunnels: config.max_tunnels,
             generation: seed,
             allocated: Vec::new(),
-            assigned: HashSet::new(),
+            assigned: HashSet::default(),
             references: References::new(Arc::clone(&tables), config.classifier),
-            uses: HashSet::new(),
+            uses: HashSet::default(),
             uses_limit: KNOWN_USES,
             last_uses: Arc::default(),
             states: StateSpace::default(),
-            sparse: HashMap::new(),
-            routes: HashMap::new(),
+            sparse: HashMap::default(),
+            routes: HashMap::default(),
             free_sparse: Vec::new(),
             next_sparse: 0,
             free_stations: Vec::new(),

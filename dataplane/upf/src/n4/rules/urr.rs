@@ -642,22 +642,23 @@ impl UrrRule {
             now.ms + seconds * 1000
         });
         let wanted = |trigger, due: Option<u64>| due.filter(|_| self.triggers.contains(trigger));
-        let mut times = vec![
+        let volumes = self.limits.volume_threshold.is_some() || self.limits.volume_quota.is_some();
+        let mut times = [None; 8];
+        times[..5].copy_from_slice(&[
             wanted(ReportingTriggers::PERIO, self.period_due_ms),
             wanted(ReportingTriggers::TIMTH, left(self.limits.time_threshold, &self.since_report)),
             look.map(|time| now.ms + (time / LOOKS).max(100)),
             monitoring,
-        ];
-        let volumes = self.limits.volume_threshold.is_some() || self.limits.volume_quota.is_some();
-        times.push(volumes.then_some(now.ms + LOST_EVENT_MS));
+            volumes.then_some(now.ms + LOST_EVENT_MS),
+        ]);
         if !self.exhausted {
-            times.push(left(self.limits.time_quota, &self.since_grant));
-            // Looks whether there was traffic meanwhile.
-            times.push(
+            times[5..].copy_from_slice(&[
+                left(self.limits.time_quota, &self.since_grant),
+                // Looks whether there was traffic meanwhile.
                 self.holding_ms
                     .map(|time| (self.last_active_ms + time).min(now.ms + time / LOOKS).max(now.ms + 1)),
-            );
-            times.push(self.validity_ms.map(|time| self.granted_ms + time));
+                self.validity_ms.map(|time| self.granted_ms + time),
+            ]);
         }
         times.into_iter().flatten().min()
     }
