@@ -123,6 +123,9 @@ pub fn put<T: Value>(out: &mut Vec<u8>, ie: u16, value: &T) {
     }
 }
 
+/// Elements of a list that room is made for on the word of IEs' headers.
+const ROOM: usize = 64;
+
 /// Walks the IEs of a message or grouped IE.
 pub struct Ies<'a> {
     rest: &'a [u8],
@@ -134,10 +137,13 @@ impl<'a> Ies<'a> {
         Self { rest: bytes }
     }
 
-    /// How many of the IEs that are left are of this type: room for a list that begins is made once.
-    pub fn left(&self, ie: u16) -> usize {
-        let (mut ies, mut count) = (Ies::new(self.rest), 0);
-        while let Ok(Some((next, _))) = ies.next_ie() {
+    /// Room for a list whose first IE, of this type, has been read: for all that follow, so that it is made once, but not
+    /// for more than [`ROOM`] before they have been decoded.
+    pub fn room(&self, ie: u16) -> usize {
+        let (mut ies, mut count) = (Ies::new(self.rest), 1);
+        while count < ROOM
+            && let Ok(Some((next, _))) = ies.next_ie()
+        {
             count += usize::from(next == ie);
         }
         count
@@ -441,7 +447,7 @@ macro_rules! field_read {
         let value = <$ty as crate::codec::Value>::decode($value)
             .map_err(|f| crate::codec::Fault::Inner(f.at($ie)))?;
         if $field.is_empty() {
-            $field.reserve_exact(1 + $ies.left($ie));
+            $field.reserve_exact($ies.room($ie));
         }
         $field.push(value)
     }};

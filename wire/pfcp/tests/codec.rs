@@ -393,6 +393,28 @@ proptest! {
     }
 }
 
+/// Lists are as long as they are, whatever room was made for them at first, and hold no room for what did not come.
+#[test]
+fn long_lists_are_read_whole_and_their_room_is_what_they_need() {
+    for count in [1, 3, 64, 65, 300] {
+        let create_pdrs =
+            (0..count).map(|id| CreatePdr { pdr_id: PdrId(id), ..Default::default() }).collect();
+        let cp_f_seid = FSeid::new(1, "10.0.0.5".parse().unwrap());
+        let request = SessionEstablishmentRequest { cp_f_seid, create_pdrs, ..Default::default() };
+        let message: Message = request.into();
+        let mut out = Vec::new();
+        message.encode(1, 1, &mut out).unwrap();
+        let (_, back) = Message::decode(&out).unwrap();
+        assert_eq!(back, message);
+        let Message::SessionEstablishmentRequest(request) = back else { panic!("{back:?}") };
+        assert!(count > 64 || request.create_pdrs.capacity() == usize::from(count), "{count}");
+    }
+    // The headers promise many; the second is broken.
+    let mut ies = vec![0, 29, 0, 4, 0, 0, 0, 9];
+    ies.extend([0, 1, 0, 0].repeat(10_000));
+    assert!(Message::decode_ies(MessageType::SessionEstablishmentRequest, &ies).is_err());
+}
+
 /// Not a timed test: prints figures, `cargo test --release -p pfcp -- --ignored --nocapture measure`.
 #[test]
 #[ignore = "prints a measurement, asserts nothing"]
