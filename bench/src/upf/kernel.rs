@@ -15,7 +15,7 @@ use super::network::{BARE_POOL, Network, TEXTBOOK_POOL};
 use super::subscriber::{Subscriber, UPF};
 use super::textbook::Textbook;
 use super::under_test::UnderTest;
-use super::{MPPS, RATE, Run, US};
+use super::{MPPS, Run, US};
 use crate::stats::median;
 
 /// Sessions up to which the relay path is measured.
@@ -57,9 +57,7 @@ pub(super) fn run(run: &mut Run, sessions: usize, core: usize) -> anyhow::Result
     let plain = (0..all).map(|number| Subscriber(number).request(ends::gnb()));
     let relayed = (all..all + relays as u32)
         .map(|number| Subscriber(number).relayed(ends::gnb(), ends::other_upf().ip()));
-    let (established, took) = client.establish(plain.chain(relayed))?;
-    let rate = established.len() as f64 / took.as_secs_f64();
-    run.results.add("kernel.n4.sessions_per_s".to_owned(), RATE, sessions, rate);
+    let (established, _) = client.establish(plain.chain(relayed))?;
     let teids = |sessions: &[Established]| sessions.iter().map(|session| session.teid).collect::<Vec<u32>>();
     let (plain, relayed) = (teids(&established[..sessions]), teids(&established[sessions..]));
 

@@ -17,6 +17,7 @@ mod dpdk;
 mod ends;
 mod frames;
 mod kernel;
+mod n4;
 pub(crate) mod network;
 #[cfg(feature = "dpdk")]
 mod null;
@@ -50,6 +51,9 @@ const RATE: Axes = Axes { x: "sessions", y: "rate", unit: "1/s" };
 /// Sessions with which everything is measured, the promised figures among it: tables of as many are hot.
 const DEFAULT_SESSIONS: usize = 1000;
 
+/// Sessions established over N4 in a round, in a full run and in a quick one.
+const N4_SESSIONS: [usize; 2] = [50_000, 10_000];
+
 /// What is measured.
 struct Plan {
     rounds: usize,
@@ -59,7 +63,9 @@ struct Plan {
     sizes: Vec<usize>,
     /// Numbers of sessions.
     sessions: Vec<usize>,
-    /// The same for everything with ports: with all sizes only [`DEFAULT_SESSIONS`], with the others the smallest.
+    /// Rounds of session establishments over N4, and how many there are in each.
+    n4: (usize, usize),
+    /// Numbers of sessions and sizes for everything with ports: with all sizes only [`DEFAULT_SESSIONS`], with the others the smallest.
     network_sessions: Vec<usize>,
     network_sizes: Vec<usize>,
     /// Across namespaces, where every packet costs more.
@@ -80,6 +86,7 @@ impl Plan {
                 sample: Duration::from_millis(8),
                 sizes: vec![64, 1500],
                 sessions: vec![1, 1000, 1_000_000],
+                n4: (3, N4_SESSIONS[1]),
                 network_sessions: vec![DEFAULT_SESSIONS],
                 network_sizes: vec![64, 1400],
                 network_rounds: 2,
@@ -94,6 +101,7 @@ impl Plan {
                 sample: Duration::from_millis(20),
                 sizes: vec![64, 128, 256, 512, 1024, 1500],
                 sessions: vec![1, 1000, 100_000, 1_000_000],
+                n4: (7, N4_SESSIONS[0]),
                 network_sessions: vec![1, DEFAULT_SESSIONS, 100_000, 1_000_000],
                 network_sizes: vec![64, 128, 256, 512, 1024, 1400, 1500],
                 network_rounds: 5,
@@ -217,11 +225,13 @@ pub enum Part {
     Pipeline,
     /// Rule changes under load.
     Changes,
+    /// Session establishments over N4.
+    N4,
     /// Kernel sockets and TUN.
     Kernel,
     /// AF_XDP.
     AfXdp,
-    /// DPDK, if it is built in.
+    /// DPDK with null devices and over memif, if it is built in.
     Dpdk,
 }
 
@@ -258,6 +268,9 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
     experiment.param("core_of_user_plane", other);
     if wanted(Part::Changes) {
         changes::run(&mut run, other)?;
+    }
+    if wanted(Part::N4) {
+        n4::run(&mut run, other)?;
     }
     if wanted(Part::Kernel) {
         for sessions in run.plan.network_sessions.clone() {

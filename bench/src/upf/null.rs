@@ -233,6 +233,9 @@ fn measure<'a, I: Iterator<Item = (Kind, &'a Arc<Valve>)>>(
         run.progress.say(&format!("DPDK null: {sessions} sessions, round {round}"));
         for direction in Direction::ALL {
             for size in run.plan.network_sizes(sessions) {
+                if source::tunnelled(size) > usize::from(Settings::default().mtu) {
+                    continue;
+                }
                 for (kind, valve) in contenders() {
                     let name = format!("dpdk_null.{}.{}.{size}.mpps", kind.name(), direction.name());
                     let rate = valve.rate(direction, size, run.plan.frame_sample);

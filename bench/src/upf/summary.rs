@@ -3,7 +3,7 @@
 //! Names without a number of sessions are those of [`DEFAULT_SESSIONS`], names without a direction those of both at once
 //! (kernel: of the relay path, which has sockets on both sides as the bare forwarder of its goal).
 
-use super::DEFAULT_SESSIONS;
+use super::{DEFAULT_SESSIONS, N4_SESSIONS};
 use crate::result::Experiment;
 use crate::samples::Results;
 
@@ -19,6 +19,7 @@ pub(super) fn write(results: &Results, experiment: &mut Experiment) {
     let mut summary = Summary { results, experiment };
     summary.pipeline();
     summary.changes();
+    summary.n4();
     summary.kernel();
     for backend in ["af_xdp", "dpdk_memif", "dpdk_null"] {
         summary.frames(backend);
@@ -77,8 +78,13 @@ impl Summary<'_> {
         self.add("rule_changes_per_s".to_owned(), self.median("changes.per_s"));
     }
 
+    /// One number of sessions is measured, which one depends on how long a run may take.
+    fn n4(&mut self) {
+        let rate = N4_SESSIONS.iter().find_map(|count| self.results.median("n4.sessions_per_s", *count));
+        self.add("n4_sessions_per_s".to_owned(), rate);
+    }
+
     fn kernel(&mut self) {
-        self.add("n4_sessions_per_s".to_owned(), self.median("kernel.n4.sessions_per_s"));
         for (path, suffix) in [("relay", ""), ("uplink", "_uplink"), ("downlink", "_downlink")] {
             let of = |contender: &str| format!("kernel.{contender}.{path}.64.mpps");
             let (upf, bare) = (of("upf"), of("bare"));
