@@ -1,10 +1,11 @@
 //! A session laid out as one before is what compiling its own rules would have made of it.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
+use proptest::prelude::*;
 
 use super::super::session::Sessions;
 use crate::config::Config;
@@ -29,13 +30,15 @@ fn sessions(classifier: &str) -> Sessions {
 #[derive(Clone, Copy)]
 struct Of {
     v4: [u8; 4],
-    v6: &'static str,
+    v6: Ipv6Addr,
     teid: u32,
     gnb: u8,
 }
 
-const FIRST: Of = Of { v4: [10, 45, 0, 2], v6: "fd00:45:0:2::", teid: 0x11, gnb: 1 };
-const SECOND: Of = Of { v4: [10, 45, 3, 77], v6: "fd00:45:0:77::", teid: 0x22, gnb: 2 };
+const FIRST: Of =
+    Of { v4: [10, 45, 0, 2], v6: Ipv6Addr::new(0xfd00, 0x45, 0, 2, 0, 0, 0, 0), teid: 0x11, gnb: 1 };
+const SECOND: Of =
+    Of { v4: [10, 45, 3, 77], v6: Ipv6Addr::new(0xfd00, 0x45, 0, 0x77, 0, 0, 0, 0), teid: 0x22, gnb: 2 };
 
 fn pdr(id: u16, precedence: u32, pdi: Pdi, far: u32, qers: &[u32], urrs: &[u32]) -> CreatePdr {
     CreatePdr {
@@ -69,7 +72,7 @@ fn request(kind: u32, of: Of) -> SessionEstablishmentRequest {
     let ue = |destination| {
         Some(UeIpAddress {
             ipv4: (!has(0)).then_some(of.v4.into()),
-            ipv6: (has(0) || has(1)).then(|| of.v6.parse().unwrap()),
+            ipv6: (has(0) || has(1)).then_some(of.v6),
             destination,
             ..Default::default()
         })
@@ -231,6 +234,28 @@ fn sessions_that_differ_otherwise_are_compiled() {
     second.create_pdrs[3].pdi.f_teid = Some(FTeid::Choose { ipv4: true, ipv6: false, id: Some(1) });
     assert!(!both_ways("auto", &request(0, FIRST), &second));
     assert!(!both_ways("list", &request(0, FIRST), &request(0, SECOND)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..Default::default() })]
+
+    /// Sessions of a few shapes in any order, whose UEs are in prefixes that filters name, or not.
+    #[test]
+    fn any_order_of_shapes_publishes_what_compiling_does(
+        kinds in prop::collection::vec(0..KINDS, 1..4),
+        order in prop::collection::vec((any::<prop::sample::Index>(), 0..4u8), 1..16),
+    ) {
+        let (mut by_shape, mut compiled) = (sessions("auto"), sessions("auto"));
+        for (n, (kind, third)) in (2..).zip(order) {
+            let v6 = ["fd00:45:0:2::", "fd00:46:0:2::"][usize::from(third) / 2];
+            let v6 = Ipv6Addr::from_bits(v6.parse::<Ipv6Addr>().unwrap().to_bits() + (u128::from(n) << 64));
+            let of = Of { v4: [10, 45 + third / 2, third, n], v6, teid: n.into(), gnb: third };
+            let request = request(*kind.get(&kinds), of);
+            compiled.shapes.0.clear();
+            let seids = [&mut by_shape, &mut compiled].map(|sessions| establish(sessions, &request));
+            prop_assert_eq!(published(&by_shape, seids[0]), published(&compiled, seids[1]));
+        }
+    }
 }
 
 #[test]
