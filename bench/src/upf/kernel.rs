@@ -48,8 +48,8 @@ impl Contender {
 pub(super) fn run(run: &mut Run, sessions: usize, core: usize) -> anyhow::Result<()> {
     run.progress.say(&format!("kernel: {sessions} sessions"));
     let network = Network::build()?;
-    // There are as many relayed sessions as plain ones, up to where setting them up would take longer than all else.
-    let relays = sessions.min(MOST_RELAYED);
+    // As many relayed sessions as plain ones, up to where a UPF has no room for both.
+    let relays = if sessions <= MOST_RELAYED { sessions } else { 0 };
     let config = super::world::config(sessions + relays)?;
     let upf = UnderTest::start(&network.upf, config, core)?;
     let mut client = Client::associate(&network.gnb)?;

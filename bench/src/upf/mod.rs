@@ -151,6 +151,13 @@ impl Run {
         self.notes.insert(name.to_owned(), what.to_owned());
     }
 
+    /// Runs a part that needs much of the machine: that it cannot is a check that fails, and the others go on.
+    fn part(&mut self, name: &str, measure: impl FnOnce(&mut Run) -> anyhow::Result<()>) {
+        if let Err(error) = measure(self) {
+            self.check(name, false, format!("{error:#}"));
+        }
+    }
+
     /// A UPF's own counters must not name a reason that a flood does not have.
     fn account(&mut self, whose: &str, stats: &serde_json::Value) {
         const EXPECTED: [&str; 3] = ["tx_queue_full", "tx_error", "link_local"];
@@ -270,29 +277,21 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
         changes::run(&mut run, other)?;
     }
     if wanted(Part::N4) {
-        n4::run(&mut run, other)?;
+        run.part("N4", |run| n4::run(run, other));
     }
     if wanted(Part::Kernel) {
         for sessions in run.plan.network_sessions.clone() {
-            kernel::run(&mut run, sessions, other)?;
+            run.part("kernel", |run| kernel::run(run, sessions, other));
         }
     }
-    if wanted(Part::AfXdp)
-        && let Err(error) = af_xdp::run(&mut run, other)
-    {
-        run.check("af_xdp", false, format!("{error:#}"));
+    if wanted(Part::AfXdp) {
+        run.part("AF_XDP", |run| af_xdp::run(run, other));
     }
     #[cfg(feature = "dpdk")]
     if wanted(Part::Dpdk) {
         let _huge_pages = dpdk::HugePages::take();
-        for (name, measured) in [
-            ("dpdk null", null::run(&mut run, *core, other)),
-            ("dpdk memif", dpdk::run(&mut run, *core, other)),
-        ] {
-            if let Err(error) = measured {
-                run.check(name, false, format!("{error:#}"));
-            }
-        }
+        run.part("DPDK null", |run| null::run(run, *core, other));
+        run.part("DPDK memif", |run| dpdk::run(run, *core, other));
     }
     #[cfg(not(feature = "dpdk"))]
     run.note("dpdk", "not measured: built without the feature `dpdk`");
