@@ -8,7 +8,7 @@ use packet::gtpu::{self, PduSession};
 use packet::{icmp, ipv4, protocol};
 use serde_json::Value;
 
-use testkit::world::{establish, id, ping, plain};
+use testkit::world::{establish, id, network, ping, plain};
 
 /// Drops of the UPF for one reason.
 fn drops(stats: &Value, reason: &str) -> u64 {
@@ -22,7 +22,11 @@ fn all_drops(stats: &Value) -> u64 {
 
 #[test]
 fn malformed_gtp_u_and_foreign_addresses_are_dropped_and_counted() {
-    plain(async |world| {
+    // Without the time after the start in which peers are not told of unknown tunnels.
+    let at_once = |options: &mut lab::Options| {
+        options.edit = Box::new(|configuration| configuration["upf"]["restoration_s"] = 0.into());
+    };
+    network(at_once, async |world| {
         let gnb = world.gnb(0).await;
         world.watch(&gnb).await;
         let mut ue = world.ue(&gnb, 0);

@@ -40,6 +40,15 @@ pub struct Config {
     /// How packets find the rule that applies: `auto`, or the name of another classifier. All find the same rule.
     #[serde(default = "default_classifier", with = "backend")]
     pub classifier: Backend,
+    /// Seconds after the start in which packets of unknown tunnels get no Error Indication. The tunnels may be those of
+    /// sessions from before the start, which CP functions put back as soon as they notice (TS 23.527 §4.3); a gNB that
+    /// is told of an error gives the session up.
+    #[serde(default = "default_restoration_s")]
+    pub restoration_s: u32,
+}
+
+fn default_restoration_s() -> u32 {
+    30
 }
 
 /// The threads that forward packets.

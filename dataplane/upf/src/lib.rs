@@ -145,6 +145,7 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
             Arc::clone(&guard),
         );
         pipeline.set_links(links.clone());
+        pipeline.keep_quiet(Duration::from_secs(config.restoration_s.into()));
         if shared {
             pipeline.share_inputs();
         }

@@ -105,13 +105,6 @@ fn untunnelled(world: &World) -> Vec<Vec<u8>> {
     world.n6.take().into_iter().map(|(packet, _)| packet).collect()
 }
 
-fn redirecting(kind: u8, server: &str) -> CreateFar {
-    let mut far = forward(1, DestinationInterface::Core, None);
-    far.forwarding_parameters.as_mut().unwrap().redirect_information =
-        Some(RedirectInformation { address_type: kind, server: server.into(), other_server: None });
-    far
-}
-
 fn sdf(text: &str) -> SdfFilter {
     SdfFilter { flow_description: Some(text.into()), ..Default::default() }
 }

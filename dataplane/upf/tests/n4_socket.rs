@@ -28,6 +28,7 @@ struct Upf {
     queries: mpsc::Sender<Query>,
     /// What workers would say.
     events: mpsc::Sender<PacketEvent>,
+    task: tokio::task::JoinHandle<()>,
     _stop: watch::Sender<bool>,
 }
 
@@ -47,8 +48,9 @@ impl Upf {
         let (stop, stopped) = watch::channel(false);
         let tables = Arc::new(Tables::new(&config));
         let gtpu = Box::new(port);
-        tokio::spawn(serve(config, Wiring { socket, gtpu, tables, events, queries, stop: stopped }));
-        Upf { address, queries: query_sender, events: event_sender, _stop: stop }
+        let wiring = Wiring { socket, gtpu, tables, events, queries, stop: stopped };
+        let task = tokio::spawn(serve(config, wiring));
+        Upf { address, queries: query_sender, events: event_sender, task, _stop: stop }
     }
 
     async fn ask(&self, query: impl FnOnce(oneshot::Sender<Value>) -> Query) -> Value {
@@ -523,4 +525,19 @@ async fn defects_of_timers_do_not_keep_others_waiting() {
         _ => false,
     };
     assert!(!cp.trouble.is_empty() && cp.trouble.iter().all(path_failure), "{:?}", cp.trouble);
+}
+
+/// Where nothing but defects happens N4 ends, and with it the process, for a supervisor to start it again.
+#[tokio::test(start_paused = true)]
+async fn n4_that_only_fails_ends() {
+    let upf = Upf::with_n3(Defective).await;
+    let mut cp = Cp::associated(&upf).await;
+    let seid = seid_of(&cp.establish(session(0)).await);
+    let gnb = IpAddr::from([POISON[0], POISON[1], POISON[2], 1]);
+    assert_eq!(cp.modify(seid, path_switch(1, gnb)).await.cause, Cause::ACCEPTED);
+    // Three questions for the peer a minute, each in vain.
+    cp.turn(Duration::from_secs(10 * 60)).await;
+    assert!(!upf.task.is_finished());
+    cp.turn(Duration::from_secs(20 * 60)).await;
+    assert!(upf.task.await.unwrap_err().is_panic());
 }

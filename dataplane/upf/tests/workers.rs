@@ -188,6 +188,20 @@ fn an_input_that_fails_is_tried_again() {
     assert_eq!(receive(&world.n3[0], 1).len(), 1);
 }
 
+/// N4 that has ended by a defect takes its sessions along, and what workers forward by stays until they end.
+#[test]
+fn packets_are_forwarded_without_n4() {
+    let mut world = World::new(1);
+    let (_, teid) = world.establish();
+    drop(world.sessions);
+    for _ in 0..100 {
+        world.n3[0].inject(&gpdu(teid, b"up"), gnb());
+        assert!(receive(&world.n6[0], 1)[0].ends_with(b"up"));
+        world.n6[0].inject(&udp(SERVER_V4.into(), UE_V4.into(), b"down"), gnb());
+        assert!(receive(&world.n3[0], 1)[0].ends_with(b"down"));
+    }
+}
+
 /// Queues of one interface, a worker each: a session whose packets come through both is counted as one (UP-1).
 #[test]
 fn workers_that_share_a_session_count_together() {

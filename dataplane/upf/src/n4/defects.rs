@@ -1,10 +1,10 @@
 //! Defects of our own: a panic costs the message that was handled, and neither N4 nor the user plane.
 //!
 //! The session that a failed request was about is removed, since half of a change may have been made, and the CP
-//! function is told that there is none ("session context not found"): it sets the session up again (TS 23.527 §4.3.3), by
-//! rules that are whole. An establishment is answered with "system failure". Where nothing but defects happens the state of
-//! N4 itself is taken to be damaged: the task ends by the last panic, and with it the process ([`crate::Upf::failed`]),
-//! while packets are forwarded to the end.
+//! function is told that there is none ("session context not found", TS 29.244 §8.2.1): it sets the session up again, by
+//! rules that are whole. An establishment is answered with "system failure"; a TEID that it had taken by then may stay
+//! taken. Where nothing but defects happens the state of N4 itself is taken to be damaged: the task ends by the last
+//! panic, and with it the process ([`crate::Upf::failed`]), while packets are forwarded to the end.
 
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

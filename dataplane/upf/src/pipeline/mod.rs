@@ -26,6 +26,7 @@ pub mod translate;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use classifier::Key;
 use pktio::{Batch, Buffer, Port, Sent};
@@ -231,6 +232,8 @@ pub struct Pipeline {
     /// Bounds what packets can make us send: replies with errors, packets to the CP function.
     limiter: Limiter,
     control_meter: Meter,
+    /// Before that, unknown tunnels are not answered.
+    quiet_until_ns: u64,
 }
 
 impl Pipeline {
@@ -274,7 +277,13 @@ impl Pipeline {
             replies: Batch::new(REPLIES, REPLY),
             reply_positions: (0..REPLIES as u16).collect(),
             control_meter: Meter::default(),
+            quiet_until_ns: 0,
         }
+    }
+
+    /// Sends no Error Indications for that long from the epoch: sessions are being put back.
+    pub fn keep_quiet(&mut self, time: Duration) {
+        self.quiet_until_ns = time.as_nanos() as u64;
     }
 
     /// Says how long packets may be, and as which routers the pipeline answers longer ones; without, there are no

@@ -54,6 +54,9 @@ impl Pipeline {
 
     /// A G-PDU came for a tunnel that does not exist (§7.3.1): says so to its sender's GTP-U port.
     pub(super) fn unknown_teid(&mut self, now_ns: u64, teid: u32, peer: SocketAddr) {
+        if now_ns < self.quiet_until_ns {
+            return;
+        }
         let message = Signalling::ErrorIndication { teid, peer: self.local.ip(), udp_port: None };
         if self.reply_error(now_ns, SocketAddr::new(peer.ip(), gtpu::PORT), &message) {
             self.stats[self.worker].error_indications_sent.add(1);

@@ -22,8 +22,9 @@ pub const QFI: u8 = 9;
 
 pub fn config(tun: &str) -> Config {
     let text = format!(
-        r#"{{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "dnn": [{{"name": "internet", "tun": "{tun}",
-            "ue_pool": {{"ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48"}}}}]}}"#
+        r#"{{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "restoration_s": 0,
+            "dnn": [{{"name": "internet", "tun": "{tun}",
+                "ue_pool": {{"ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48"}}}}]}}"#
     );
     serde_json::from_str(&text).expect("the configuration is valid")
 }
@@ -68,6 +69,16 @@ pub fn forward(id: u32, to: DestinationInterface, tunnel: Option<(u32, Ipv4Addr)
         })),
         ..Default::default()
     }
+}
+
+/// FAR 1 of an ordinary session, as one that redirects: to an IPv4 address (0), an IPv6 address (1), a URL (2).
+pub fn redirecting(kind: u8, server: &str) -> CreateFar {
+    let mut far = forward(1, DestinationInterface::Core, None);
+    if let Some(parameters) = &mut far.forwarding_parameters {
+        parameters.redirect_information =
+            Some(RedirectInformation { address_type: kind, server: server.into(), other_server: None });
+    }
+    far
 }
 
 /// The session of an ordinary UE: IPv4v6, one QoS flow, router solicitations to the SMF.
