@@ -1,10 +1,16 @@
 //! PDU sessions that cannot be, and peers of the session's NFs that are gone, slow or new.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use nas::GsmCause;
 use net::process::Command;
-use net::time::{Duration, sleep, timeout};
-use ran::Failure;
+use net::time::{Duration, interval, sleep, timeout};
+use packet::{icmp, ipv4, protocol};
+use ran::{Failure, Ue};
 use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use testkit::world::{LIMIT, World, establish, id, network, ping, plain, request, try_ping};
 
@@ -151,6 +157,139 @@ fn a_silent_upf_refuses_sessions_and_a_restarted_one_gets_them_back() {
         assert!(back, "the session does not work after the UPF restarted\n{}", logs());
         establish(&mut ue, 3).await.unwrap();
         ping(&mut ue, 3).await;
+    });
+}
+
+/// UEs that send a packet each few milliseconds and take the answers, whatever happens to the core.
+struct Flows {
+    stop: watch::Sender<bool>,
+    /// Answers so far, of each.
+    answers: Arc<[AtomicU64]>,
+    tasks: Vec<JoinHandle<Ue>>,
+}
+
+impl Flows {
+    /// Of each UE's session 1.
+    fn start(ues: Vec<Ue>) -> Flows {
+        let (stop, stopped) = watch::channel(false);
+        let answers: Arc<[AtomicU64]> = ues.iter().map(|_| AtomicU64::new(0)).collect();
+        let run = |(at, mut ue): (usize, Ue)| {
+            let (mut stopped, answers) = (stopped.clone(), answers.clone());
+            tokio::spawn(async move {
+                let session = ue.session_mut(id(1)).unwrap();
+                let (source, mut turn) = (session.ipv4.unwrap(), interval(Duration::from_millis(5)));
+                let echo = icmp::build_echo(source.into(), lab::DN.into(), 8, 1, 1, b"flow");
+                let packet = ipv4::Header::new(source, lab::DN, protocol::ICMP).build(&echo).unwrap();
+                loop {
+                    tokio::select! {
+                        _ = turn.tick() => assert!(session.send(packet.clone())),
+                        Some(_) = session.received() => {
+                            answers[at].fetch_add(1, Relaxed);
+                        }
+                        _ = stopped.wait_for(|stop| *stop) => return ue,
+                    }
+                }
+            })
+        };
+        let tasks = ues.into_iter().enumerate().map(run).collect();
+        Flows { stop, answers, tasks }
+    }
+
+    /// Waits until each has had some more answers.
+    async fn go_on(&self, when: &str) {
+        let counts = || self.answers.iter().map(|answers| answers.load(Relaxed)).collect::<Vec<_>>();
+        let before = counts();
+        let go_on = async {
+            while !counts().iter().zip(&before).all(|(now, before)| *now >= before + 20) {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        assert!(timeout(LIMIT, go_on).await.is_ok(), "{when}: {before:?}, {:?}", counts());
+    }
+
+    async fn stop(self) -> Vec<Ue> {
+        self.stop.send(true).unwrap();
+        let mut ues = Vec::new();
+        for task in self.tasks {
+            ues.push(task.await.unwrap());
+        }
+        ues
+    }
+}
+
+/// Addresses and tunnels of the UPF's sessions, in order.
+async fn rules(world: &World) -> Vec<String> {
+    let sessions = world.ask("upf", "/sessions").await;
+    let of = |session: &Value| format!("{} {} {}", session["ipv4"], session["teids"], session["remote"]);
+    let mut rules: Vec<String> = sessions.as_array().unwrap().iter().map(of).collect();
+    rules.sort();
+    rules
+}
+
+/// UEs with a session each, whose packets flow.
+async fn flowing(world: &mut World, gnb: &ran::Gnb) -> Flows {
+    let mut ues = Vec::new();
+    for index in 0..4 {
+        let mut ue = world.ue(gnb, index);
+        ue.register().await.unwrap();
+        establish(&mut ue, 1).await.unwrap();
+        ues.push(ue);
+    }
+    let flows = Flows::start(ues);
+    flows.go_on("at first").await;
+    flows
+}
+
+/// TS 23.527 §4.3: a UPF that is killed under load and comes back has all its sessions again, with the tunnels and
+/// addresses that they had: neither UEs nor gNBs do anything for it.
+#[test]
+fn flows_outlive_a_upf_that_is_killed() {
+    network(processes, async |world| {
+        let gnb = world.gnb(0).await;
+        let flows = flowing(world, &gnb).await;
+        for round in 0..2 {
+            let before = rules(world).await;
+            assert_eq!(before.len(), 4, "{before:?}");
+            // Recovery time stamps count seconds: a restart within the second of the start looks like none.
+            sleep(Duration::from_millis(1100)).await;
+            world.lab.kill("upf").await.unwrap();
+            world.lab.restart("upf").await.unwrap();
+            flows.go_on(&format!("after death {round}")).await;
+            assert_eq!(rules(world).await, before);
+            // Which would make a gNB give them up.
+            let stats = world.ask("upf", "/stats").await;
+            assert_eq!(stats["gtpu"]["error_indications_sent"], 0, "{stats}");
+        }
+        for mut ue in flows.stop().await {
+            ue.release_session(id(1)).await.unwrap();
+        }
+        assert!(rules(world).await.is_empty());
+    });
+}
+
+/// An SMF that is killed takes nothing from the flows of its sessions until it is back without them. Then they are
+/// removed (TS 23.527 §4.2), and UEs get new ones.
+#[test]
+fn flows_outlive_an_smf_until_it_is_back() {
+    network(processes, async |world| {
+        let gnb = world.gnb(0).await;
+        let flows = flowing(world, &gnb).await;
+        let before = rules(world).await;
+        world.lab.kill("smf").await.unwrap();
+        // Longer than any of its heartbeats may be missed.
+        for _ in 0..3 {
+            sleep(Duration::from_secs(1)).await;
+            flows.go_on("without SMF").await;
+        }
+        assert_eq!(rules(world).await, before);
+        world.lab.restart("smf").await.unwrap();
+        world.until("smf", "/status", associated).await;
+        world.until("upf", "/sessions", |sessions| sessions.as_array().is_some_and(Vec::is_empty)).await;
+        for mut ue in flows.stop().await {
+            establish(&mut ue, 1).await.unwrap();
+            ping(&mut ue, 1).await;
+        }
+        assert_eq!(rules(world).await.len(), 4);
     });
 }
 
