@@ -1,33 +1,36 @@
-//! The user plane's pipeline between memory ports: a UE's and a gNB's packets in, invariants out.
+//! The user plane's pipeline between memory ports: UEs' and a gNB's packets in, invariants out.
 //!
-//! The input is a number of packets from N3 and N6. Whatever they are, each is sent, consumed or counted under one
-//! reason; what leaves on N6 is an IP packet from the UE's own address (UP-4); what leaves on N3 is well-formed GTP-U.
+//! The input is a number of packets from N3 and N6 for four sessions: an ordinary one, two that are redirected, and one of
+//! Ethernet frames. Whatever they are, each is sent, consumed or counted under one reason; what leaves on N6 is an IP
+//! packet from a UE's own address (UP-4), or a frame; what leaves on N3 is well-formed GTP-U.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use packet::ethernet;
 use packet::flow::Flow;
 use packet::gtpu::{self, PduSession, Signalling, message_type};
-use packet::{icmp, ipv4, ipv6, protocol};
+use packet::{icmp, ipv4, ipv6, protocol, transport};
 use pfcp::message::SessionEstablishmentRequest;
-use pfcp::*;
+use pfcp::{Cause, FTeid, NodeId, NtpSeconds};
 use pktio::Batch;
 use pktio::memory::{self, Wire};
 use telemetry::DropReason;
 use tokio::sync::mpsc;
-use upf::Config;
 use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
 use upf::pipeline::{BATCH, Event, Input, PACKET, Pipeline, Ports};
 use upf::stats::{self, WorkerStats};
 use upf::tables::Tables;
 
-const UPF: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 7);
-const SMF: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
-const GNB: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 20);
-const UE: Ipv4Addr = Ipv4Addr::new(10, 45, 0, 2);
-const UE6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x45, 0, 7, 0, 0, 0, 0);
+#[path = "../../dataplane/upf/tests/support/mod.rs"]
+mod support;
+use support::{
+    GNB, GNB_TEID, GTPU as UPF, SMF, UE_PREFIX as UE6, UE_V4 as UE, establishment, ethernet_config,
+    ethernet_establishment, redirecting,
+};
+
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const SERVER6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const SECOND_NS: u64 = 1_000_000_000;
@@ -36,6 +39,17 @@ const PACKETS: usize = 32;
 /// Bits of the octet in front of each packet.
 const FROM_N6: u8 = 1;
 const FOREIGN_TUNNEL: u8 = 2;
+/// Which session's tunnel, or data network, it is of: [`ETHERNET`] or another.
+const SESSION_SHIFT: u32 = 2;
+const SESSIONS: usize = 4;
+const ETHERNET: usize = 3;
+/// The TEID that the frames of that session go down in.
+const ETHERNET_TEID: u32 = 0x77;
+/// Addresses and EtherType.
+const ETHERNET_HEADER: usize = 14;
+/// Where the second and third session are redirected to.
+const URL: &str = "http://portal.example/pay";
+const PORTAL: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 
 /// A UPF without threads and sockets. It lives through all inputs of a run: rates recover between them.
 struct World {
@@ -43,12 +57,13 @@ struct World {
     ports: Ports,
     n3: Wire,
     n6: Wire,
+    factory: Wire,
     stats: Arc<[WorkerStats]>,
     /// What is not taken from the queue would be lost; nothing of this target is lost there.
     events: mpsc::Receiver<Event>,
-    /// Keeps its session published.
+    /// Keeps them published.
     _sessions: Sessions,
-    teid: u32,
+    teids: [u32; SESSIONS],
     now_ns: u64,
     batch: Batch,
 }
@@ -59,29 +74,23 @@ thread_local! {
 
 impl World {
     fn new() -> World {
-        let config: Config = serde_json::from_str(
-            r#"{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "max_tunnels": 64, "dnn": [{"name": "internet",
-                "tun": "gw0", "ue_pool": {"ipv4": "10.45.0.0/24", "ipv6": "fd00:45::/56"}}]}"#,
-        )
-        .expect("the configuration is valid");
+        let mut config = ethernet_config("gw0", "tap0");
+        config.max_tunnels = 64;
         let config = Arc::new(config);
         let tables = Arc::new(Tables::new(&config));
         let mut sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 5);
-        let established = sessions.establish(NodeId::Ipv4(UPF), SMF.into(), &session(), NtpSeconds(1));
-        assert_eq!(established.response.cause, Cause::ACCEPTED, "{:?}", established.response);
-        let teid = match established.response.created_pdrs.first().and_then(|created| created.f_teid) {
-            Some(FTeid::Assigned { teid, .. }) => teid,
-            other => unreachable!("an F-TEID was asked for: {other:?}"),
-        };
+        let teids = std::array::from_fn(|number| establish(&mut sessions, &session(number)));
         let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
         let (sender, events) = mpsc::channel(4 * PACKETS);
         let guard = Arc::new(Guard::new(&config, []));
-        let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), config.gtpu, 1, sender, guard);
+        let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), config.gtpu, 2, sender, guard);
         let (n3_port, n3) = memory::pair(8 * PACKETS);
         let (n6_port, n6) = memory::pair(8 * PACKETS);
-        let ports = Ports { n3: Box::new(n3_port), n6: vec![Box::new(n6_port)] };
+        let (factory_port, factory) = memory::pair(8 * PACKETS);
+        let ports = Ports { n3: Box::new(n3_port), n6: vec![Box::new(n6_port), Box::new(factory_port)] };
         let batch = Batch::new(BATCH, PACKET);
-        World { pipeline, ports, n3, n6, stats, events, _sessions: sessions, teid, now_ns: 1, batch }
+        let _sessions = sessions;
+        World { pipeline, ports, n3, n6, factory, stats, events, _sessions, teids, now_ns: 1, batch }
     }
 
     /// Packets that ended inside: dropped or consumed.
@@ -109,11 +118,15 @@ impl World {
     }
 
     fn run_input(&mut self, data: &[u8]) {
-        let before = self.ended();
+        let (before, redirected) = (self.ended(), stats::drops(&self.stats, DropReason::Redirected));
         let gnb = SocketAddr::from((GNB, gtpu::PORT));
         for (flags, packet) in packets(data) {
+            let session = usize::from(flags >> SESSION_SHIFT) % SESSIONS;
             if flags & FROM_N6 != 0 {
-                self.n6.inject(packet, gnb);
+                match session {
+                    ETHERNET => self.factory.inject(packet, gnb),
+                    _ => self.n6.inject(packet, gnb),
+                };
                 continue;
             }
             let mut packet = packet.to_vec();
@@ -121,19 +134,28 @@ impl World {
             if flags & FOREIGN_TUNNEL == 0
                 && let Some(teid) = packet.get_mut(4..8)
             {
-                teid.copy_from_slice(&self.teid.to_be_bytes());
+                teid.copy_from_slice(&self.teids[session].to_be_bytes());
             }
             self.n3.inject(&packet, gnb);
         }
-        let received = self.run(Input::N3) + self.run(Input::N6(0));
-        let n6 = self.n6.take();
+        let received = self.run(Input::N3) + self.run(Input::N6(0)) + self.run(Input::N6(1));
+        let (n6, factory) = (self.n6.take(), self.factory.take());
         for (packet, _) in &n6 {
             check_uplink(packet);
         }
+        for (frame, _) in &factory {
+            assert!(frame.len() >= ETHERNET_HEADER, "{frame:02x?}");
+        }
         let forwarded = self.n3.take().iter().filter(|(message, _)| check_message(message)).count();
         while self.events.try_recv().is_ok() {}
-        let ended = self.ended() - before;
-        assert_eq!(received, ended + (n6.len() + forwarded) as u64, "each packet once: {} N6", n6.len());
+        let ended = self.ended() - before + (n6.len() + factory.len() + forwarded) as u64;
+        // What is redirected to a URL is used up, and has an answer that is a packet of its own, or none.
+        let answers = stats::drops(&self.stats, DropReason::Redirected) - redirected;
+        let once = received..=received + answers;
+        assert!(
+            once.contains(&ended),
+            "each packet once: {received} received, {ended} ended, {answers} answered"
+        );
         // Rates of replies and to the CP function are back for the next input.
         self.now_ns += SECOND_NS;
     }
@@ -144,8 +166,11 @@ fn check_uplink(packet: &[u8]) {
     let flow = Flow::parse(packet).expect("only IP packets go to a data network");
     assert_eq!(flow.length, packet.len(), "nothing behind the packet");
     match flow.source {
-        IpAddr::V4(source) => assert_eq!(source, UE),
-        IpAddr::V6(source) => assert_eq!(source.to_bits() >> 64, UE6.to_bits() >> 64),
+        IpAddr::V4(source) => assert!((0..ETHERNET).any(|number| source == ue(number).0), "{flow:?}"),
+        IpAddr::V6(source) => {
+            let prefix = |ue: Ipv6Addr| ue.to_bits() >> 64;
+            assert!((0..ETHERNET).any(|number| prefix(source) == prefix(ue(number).1)), "{flow:?}");
+        }
     }
     let guarded = flow.protocol == protocol::UDP && flow.destination == IpAddr::V4(UPF);
     assert!(!guarded || flow.ports.is_some_and(|(_, to)| to != gtpu::PORT && to != 8805), "{flow:?}");
@@ -159,7 +184,11 @@ fn check_message(message: &[u8]) -> bool {
         assert!(Signalling::parse(&view).is_ok(), "{message:02x?}");
         return false;
     }
-    assert!(Flow::parse(view.payload()).is_ok(), "{message:02x?}");
+    match view.teid() {
+        // Tags that are none of the bridge's business may be cut short.
+        ETHERNET_TEID => assert!(view.payload().len() >= ETHERNET_HEADER, "{message:02x?}"),
+        _ => assert!(Flow::parse(view.payload()).is_ok(), "{message:02x?}"),
+    }
     true
 }
 
@@ -175,59 +204,63 @@ fn packets(mut data: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     .take(PACKETS)
 }
 
-/// An IPv4v6 session with an SDF filter and a rate, as SMFs set them up.
-fn session() -> SessionEstablishmentRequest {
-    let pdr = |id: u16, precedence, pdi: Pdi, far| CreatePdr {
-        pdr_id: PdrId(id),
-        precedence: Precedence(precedence),
-        outer_header_removal: pdi.f_teid.map(|_| OuterHeaderRemoval::default()),
-        pdi,
-        far_id: Some(FarId(far)),
-        qer_ids: vec![QerId(1)],
-        ..Default::default()
-    };
-    let ue = |destination| {
-        Some(UeIpAddress { ipv4: Some(UE), ipv6: Some(UE6), destination, ..Default::default() })
-    };
-    let choose = Some(FTeid::Choose { ipv4: true, ipv6: false, id: Some(1) });
-    let far = |id, to, tunnel: Option<OuterHeaderCreation>| CreateFar {
-        far_id: FarId(id),
-        apply_action: ApplyAction::FORW,
-        forwarding_parameters: Some(Box::new(ForwardingParameters {
-            destination_interface: to,
-            outer_header_creation: tunnel,
-            ..Default::default()
-        })),
-        ..Default::default()
-    };
-    let dns = SdfFilter {
-        flow_description: Some("permit out 17 from any 53 to assigned".into()),
-        ..Default::default()
-    };
-    let up = Pdi { f_teid: choose, ue_ip_address: ue(false), ..Default::default() };
-    let down = Pdi { source_interface: SourceInterface::Core, ue_ip_address: ue(true), ..Default::default() };
-    let dns_down = Pdi { sdf_filters: vec![dns], ..down.clone() };
-    SessionEstablishmentRequest {
-        node_id: NodeId::Ipv4(SMF),
-        cp_f_seid: FSeid::new(1, SMF.into()),
-        create_pdrs: vec![pdr(1, 255, up, 1), pdr(2, 255, down, 2), pdr(3, 1, dns_down, 2)],
-        create_fars: vec![
-            far(1, DestinationInterface::Core, None),
-            far(2, DestinationInterface::Access, Some(OuterHeaderCreation::gtpu(0x77, GNB.into()))),
-        ],
-        create_qers: vec![CreateQer {
-            qer_id: QerId(1),
-            qfi: Some(Qfi(9)),
-            mbr: Some(BitRates { uplink_kbps: 100_000, downlink_kbps: 100_000 }),
-            ..Default::default()
-        }],
-        ..Default::default()
+/// The addresses of a session's UE.
+fn ue(session: usize) -> (Ipv4Addr, Ipv6Addr) {
+    let v6 = UE6.to_bits() + ((session as u128) << 64);
+    ((u32::from(UE) + session as u32).into(), v6.into())
+}
+
+/// The sessions: ordinary, redirected to a URL and to an address, and of frames.
+fn session(number: usize) -> SessionEstablishmentRequest {
+    if number == ETHERNET {
+        return ethernet_establishment(ETHERNET_TEID);
+    }
+    let mut request = establishment(number as u64);
+    for address in request.create_pdrs.iter_mut().filter_map(|pdr| pdr.pdi.ue_ip_address.as_mut()) {
+        let (v4, v6) = ue(number);
+        (address.ipv4, address.ipv6) = (Some(v4), Some(v6));
+    }
+    match number {
+        1 => request.create_fars[0] = redirecting(2, URL),
+        2 => request.create_fars[0] = redirecting(0, &PORTAL.to_string()),
+        _ => {}
+    }
+    request
+}
+
+/// The tunnel of a new session.
+fn establish(sessions: &mut Sessions, request: &SessionEstablishmentRequest) -> u32 {
+    let response = sessions.establish(NodeId::Ipv4(UPF), SMF.into(), request, NtpSeconds(1)).response;
+    assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
+    match response.created_pdrs.first().and_then(|created| created.f_teid) {
+        Some(FTeid::Assigned { teid, .. }) => teid,
+        other => unreachable!("an F-TEID was asked for: {other:?}"),
     }
 }
 
 /// The target.
 pub fn run(data: &[u8]) {
     WORLD.with(|world| world.borrow_mut().run_input(data));
+}
+
+/// Packets of the redirected sessions, with their flags: a connection to a web server, a datagram and its answer.
+fn redirected() -> [(u8, Vec<u8>); 4] {
+    let ip = |from: Ipv4Addr, to: Ipv4Addr, protocol, datagram: &[u8]| {
+        ipv4::Header::new(from, to, protocol).build(datagram).unwrap_or_default()
+    };
+    // From port 4000 to port 80: a SYN, and something that looks like a request.
+    let tcp = |flags: u8, data: &[u8]| {
+        [&[0x0F, 0xA0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 0xFF, 0xFF, 0, 0, 0, 0][..], data].concat()
+    };
+    let datagram = |from, to| transport::build_udp((from, 4000), (to, 4000), b"seed").unwrap_or_default();
+    let (web, other) = (ue(1).0, ue(2).0);
+    let (up, down) = (datagram(other.into(), SERVER.into()), datagram(PORTAL.into(), other.into()));
+    [
+        (1 << SESSION_SHIFT, ip(web, SERVER, protocol::TCP, &tcp(2, &[]))),
+        (1 << SESSION_SHIFT, ip(web, SERVER, protocol::TCP, &tcp(0x18, b"GET / HTTP/1.1\r\n\r\n"))),
+        (2 << SESSION_SHIFT, ip(other, SERVER, protocol::UDP, &up)),
+        (2 << SESSION_SHIFT | FROM_N6, ip(PORTAL, other, protocol::UDP, &down)),
+    ]
 }
 
 /// Ordinary packets of both directions and families, signalling, and an input with some of each.
@@ -257,9 +290,22 @@ pub fn seeds() -> Vec<Vec<u8>> {
         input(FOREIGN_TUNNEL, &Signalling::EndMarker { teid: 1, pdu_session: None }.build()),
         input(
             FOREIGN_TUNNEL,
-            &Signalling::ErrorIndication { teid: 0x77, peer: GNB.into(), udp_port: None }.build(),
+            &Signalling::ErrorIndication { teid: GNB_TEID, peer: GNB.into(), udp_port: None }.build(),
         ),
     ];
+    seeds.extend(redirected().into_iter().map(|(flags, packet)| match flags & FROM_N6 {
+        0 => input(flags, &tunnelled(&packet)),
+        _ => input(flags, &packet),
+    }));
+    // Frames: to all, and to the one that sent them.
+    let (a, b) = ([2, 0, 0, 0, 0, 0xA], [2, 0, 0, 0, 0, 0xB]);
+    let of_frames = (ETHERNET as u8) << SESSION_SHIFT;
+    for (from, to) in [(a, [0xFF; 6]), (a, b)] {
+        let frame = |from, to| ethernet::build(to, from, Some(7), ethernet::IPV4, &inner);
+        seeds.push(input(of_frames, &tunnelled(&frame(from, to))));
+        seeds.push(input(of_frames | FROM_N6, &frame(to, from)));
+        seeds.push(input(of_frames | FROM_N6, &frame(b, a)));
+    }
     seeds.push(seeds.concat());
     seeds
 }
