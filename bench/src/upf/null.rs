@@ -8,7 +8,10 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 use anyhow::Context as _;
 use net::time::{self, Duration};
@@ -25,6 +28,8 @@ use crate::machine;
 
 /// How often a port that nobody wants frames of looks whether that has changed.
 const GLANCE: Duration = Duration::from_micros(200);
+/// How long a batch may take on a machine that has other things to do.
+const AT_REST: Duration = Duration::from_secs(1);
 /// How long sessions may take to be made, and the first packets to come.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Frames that may be questions for neighbours.
@@ -37,6 +42,8 @@ struct Valve {
     wanted: AtomicUsize,
     given: AtomicU64,
     taken: AtomicU64,
+    /// The thread waits to be wanted, and nothing is under way.
+    rests: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -57,18 +64,27 @@ impl Valve {
 
     fn close(&self) {
         self.wanted.store(0, Relaxed);
-        // Whatever was under way has come out by then.
-        time::sleep_thread(GLANCE * 5);
+        let start = time::now_std();
+        // A thread that is gone has nothing under way either.
+        while !self.rests.load(Acquire) && start.elapsed() < AT_REST {
+            time::sleep_thread(GLANCE);
+        }
     }
 
     /// What is wanted, once something is.
     #[inline]
     fn wanted(&self) -> usize {
+        let mut rested = false;
         loop {
             let wanted = self.wanted.load(Relaxed);
             if wanted != 0 || self.stop.load(Relaxed) {
+                if rested {
+                    self.rests.store(false, Relaxed);
+                }
                 return wanted;
             }
+            rested = true;
+            self.rests.store(true, Release);
             time::sleep_thread(GLANCE);
         }
     }
