@@ -2,10 +2,10 @@
 //! sessions and direction.
 //!
 //! Flow: [`alone`] measures the pipeline between memory ports, [`kernel`] and [`af_xdp`] whole user planes across
-//! namespaces, `null` a worker between DPDK's null devices, `dpdk` one in a process of its own. Sizes are those of the user's IP packets. Every session has four PDRs,
-//! a meter and a usage counter ([`subscriber`]); each packet is of a random session. Contenders take turns within a round, so
-//! that a busy moment of the machine hits all of them: the [`textbook`] user plane, and bare forwarders per backend, which
-//! are the limit. What the figures mean is in docs/bench-upf.md, goals and measured values in SPECIFICATION.md.
+//! namespaces, `null` a worker between DPDK's null devices, `dpdk` one in a process of its own. Sizes are those of the
+//! user's IP packets. Every session has four PDRs, a meter and a usage counter ([`subscriber`]); each packet is of a random
+//! session. Contenders take turns within a round, so that a busy moment of the machine hits all of them: the [`textbook`]
+//! user plane, and bare forwarders per backend, which are the limit. What the figures mean is in docs/bench-upf.md, goals and measured values in SPECIFICATION.md.
 
 mod af_xdp;
 mod alone;
@@ -65,7 +65,8 @@ struct Plan {
     sessions: Vec<usize>,
     /// Rounds of session establishments over N4, and how many there are in each.
     n4: (usize, usize),
-    /// Numbers of sessions and sizes for everything with ports: with all sizes only [`DEFAULT_SESSIONS`], with the others the smallest.
+    /// Numbers of sessions and sizes for everything with ports: with all sizes only [`DEFAULT_SESSIONS`], with the others
+    /// the smallest.
     network_sessions: Vec<usize>,
     network_sizes: Vec<usize>,
     /// Across namespaces, where every packet costs more.

@@ -36,18 +36,35 @@ fn conserved(network: &Network) {
     });
 }
 
-/// Takes each device down under traffic, and up again.
-fn down_and_up(network: &Network, devices: &[&str], targets: &[&str]) {
+/// Takes each device away under traffic and brings it back.
+fn interrupted(
+    network: &Network,
+    devices: &[&str],
+    targets: &[&str],
+    away: impl Fn(&Links, &str),
+    back: impl Fn(&Links, &str),
+) {
     served(network, targets, "at first");
     let links = network.runtime.block_on(async { Links::in_ns(&network.lab.core) }).unwrap();
     for device in devices {
         network.lab.bursts(targets[0]);
-        network.runtime.block_on(links.down(device)).unwrap();
+        away(&links, device);
         network.lab.bursts(targets[0]);
-        network.runtime.block_on(links.up(device)).unwrap();
+        back(&links, device);
         served(network, targets, &format!("with {device} again"));
     }
     conserved(network);
+}
+
+fn down_and_up(network: &Network, devices: &[&str], targets: &[&str]) {
+    let down = |links: &Links, device: &str| network.runtime.block_on(links.down(device)).unwrap();
+    let up = |links: &Links, device: &str| network.runtime.block_on(links.up(device)).unwrap();
+    interrupted(network, devices, targets, down, up);
+}
+
+fn deleted_and_made_again(network: &Network, devices: &[&str], targets: &[&str], make: impl Fn(&str)) {
+    let delete = |links: &Links, device: &str| network.runtime.block_on(links.delete(device)).unwrap();
+    interrupted(network, devices, targets, delete, |_, device| make(device));
 }
 
 fn af_xdp(config: &mut Config) {
@@ -78,20 +95,6 @@ fn a_tap_device_goes_down_and_comes_up() {
     let links = network.runtime.block_on(async { Links::in_ns(&network.lab.core) }).unwrap();
     network.runtime.block_on(links.add_address("tap0", cidr("10.46.0.1/24"))).unwrap();
     down_and_up(&network, &["n3", "tap0"], &["10.46.0.1"]);
-}
-
-/// Deletes each device under traffic and has it made again.
-fn deleted_and_made_again(network: &Network, devices: &[&str], targets: &[&str], make: impl Fn(&str)) {
-    served(network, targets, "at first");
-    let links = network.runtime.block_on(async { Links::in_ns(&network.lab.core) }).unwrap();
-    for device in devices {
-        network.lab.bursts(targets[0]);
-        network.runtime.block_on(links.delete(device)).unwrap();
-        network.lab.bursts(targets[0]);
-        make(device);
-        served(network, targets, &format!("with another {device}"));
-    }
-    conserved(network);
 }
 
 #[test]

@@ -505,14 +505,20 @@ async fn a_defect_costs_the_request_and_its_session() {
     }
 }
 
-/// Timers that fail are left alone for a moment, and N4 is served meanwhile.
-#[tokio::test(start_paused = true)]
-async fn defects_of_timers_do_not_keep_others_waiting() {
+/// A session with a tunnel to a peer that nothing can be sent to: asking for the path there fails, each minute.
+async fn with_a_poisoned_path() -> (Upf, Cp, u64) {
     let upf = Upf::with_n3(Defective).await;
     let mut cp = Cp::associated(&upf).await;
     let seid = seid_of(&cp.establish(session(0)).await);
     let gnb = IpAddr::from([POISON[0], POISON[1], POISON[2], 1]);
     assert_eq!(cp.modify(seid, path_switch(1, gnb)).await.cause, Cause::ACCEPTED);
+    (upf, cp, seid)
+}
+
+/// Timers that fail are left alone for a moment, and N4 is served meanwhile.
+#[tokio::test(start_paused = true)]
+async fn defects_of_timers_do_not_keep_others_waiting() {
+    let (_upf, mut cp, seid) = with_a_poisoned_path().await;
     // The path to it is looked at each minute (TS 29.281 §7.2.1), in vain.
     for _ in 0..10 {
         cp.turn(Duration::from_secs(60)).await;
@@ -530,11 +536,7 @@ async fn defects_of_timers_do_not_keep_others_waiting() {
 /// Where nothing but defects happens N4 ends, and with it the process, for a supervisor to start it again.
 #[tokio::test(start_paused = true)]
 async fn n4_that_only_fails_ends() {
-    let upf = Upf::with_n3(Defective).await;
-    let mut cp = Cp::associated(&upf).await;
-    let seid = seid_of(&cp.establish(session(0)).await);
-    let gnb = IpAddr::from([POISON[0], POISON[1], POISON[2], 1]);
-    assert_eq!(cp.modify(seid, path_switch(1, gnb)).await.cause, Cause::ACCEPTED);
+    let (upf, mut cp, _) = with_a_poisoned_path().await;
     // Three questions for the peer a minute, each in vain.
     cp.turn(Duration::from_secs(10 * 60)).await;
     assert!(!upf.task.is_finished());

@@ -5,7 +5,10 @@
 
 use super::program::{Line, Pair, line, prefetch, prefix_mask};
 use crate::{Key, Verdict};
-use lanes::Lanes;
+#[cfg(not(target_arch = "x86_64"))]
+use portable::Lanes;
+#[cfg(target_arch = "x86_64")]
+use sse2::Lanes;
 
 /// Rows that are compared at once.
 pub(super) const FEW: usize = 4;
@@ -88,7 +91,7 @@ impl Few {
 
 /// Four words at once. Every x86-64 processor has these instructions; compilers find them in loops only by luck.
 #[cfg(target_arch = "x86_64")]
-mod lanes {
+mod sse2 {
     use std::arch::x86_64::*;
 
     macro_rules! sse2 {
@@ -155,8 +158,8 @@ mod lanes {
 }
 
 /// The same for other processors.
-#[cfg(not(target_arch = "x86_64"))]
-mod lanes {
+#[cfg(any(test, not(target_arch = "x86_64")))]
+mod portable {
     #[derive(Clone, Copy, Debug)]
     pub struct Lanes([u32; 4]);
 
@@ -204,6 +207,42 @@ mod lanes {
 
         pub fn zeroes(self) -> u32 {
             (0..4).fold(0, |zeroes, lane| zeroes | u32::from(self.0[lane] == 0) << lane)
+        }
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::{portable, sse2};
+    use crate::generate::Random;
+
+    /// What other processors execute is tried where nobody has one.
+    #[test]
+    fn lanes_are_the_same_on_any_processor() {
+        let mut random = Random::new(3);
+        for _ in 0..10_000 {
+            // Few bits, so that lanes are zero now and then.
+            let [one, other]: [[u32; 4]; 2] =
+                std::array::from_fn(|_| std::array::from_fn(|_| random.word() & 0x8003_8003));
+            macro_rules! zeroes {
+                ($lanes:ident) => {{
+                    let (a, b) = ($lanes::Lanes::new(one), $lanes::Lanes::new(other));
+                    let splat = $lanes::Lanes::splat(one[0]);
+                    [
+                        a.and(b),
+                        a.and_not(b),
+                        a.or(b),
+                        a.xor(b),
+                        a.minus_16(b),
+                        a.beyond_16(b),
+                        splat.minus_16(a).beyond_16(b),
+                        // What the difference is, and not only whether there is one.
+                        a.minus_16(b).xor($lanes::Lanes::splat(one[1].wrapping_sub(other[1]))),
+                    ]
+                    .map(|lanes| lanes.zeroes())
+                }};
+            }
+            assert_eq!(zeroes!(portable), zeroes!(sse2), "{one:x?} {other:x?}");
         }
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! One task owns the PFCP endpoint, the associations and all sessions; requests are handled one by one, so
 //! there is nothing to lock. [`rules`] holds what the CP function said, [`compile`] turns it into what workers
-//! execute, `shapes` spares most sessions that, [`session`] does both atomically, [`usage`] finds out what is to be reported, `reports` sees that it
-//! arrives, [`path`] watches GTP-U peers, `defects` bounds what a panic costs; this file moves messages.
+//! execute, `shapes` spares most sessions that, [`session`] does both atomically, [`usage`] finds out what is to be
+//! reported, `reports` sees that it arrives, [`path`] watches GTP-U peers, `defects` bounds what a panic costs; this file
+//! moves messages.
 
 pub mod addresses;
 mod changes;
