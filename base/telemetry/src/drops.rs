@@ -67,6 +67,8 @@ drop_reasons! {
     EthernetFiltered = 32, "ethernet_filtered", "Ethernet frame whose destination is where it came from.";
     EthernetFlood = 33, "ethernet_flood", "Ethernet frame for all sessions of a data network beyond the rate of such frames.";
     WorkerFailed = 34, "worker_failed", "In a batch at which the packet path failed, a defect: some of it may have been sent.";
+    RxQueueFull = 35, "rx_queue_full", "Received faster than a worker took: the receive queue was full.";
+    RxNoBuffer = 36, "rx_no_buffer", "Received while no memory was free for another packet.";
 }
 
 impl DropReason {
@@ -113,6 +115,9 @@ mod tests {
             (15, "tx_queue_full"),
             (20, "not_ip"),
             (25, "quota_exhausted"),
+            (34, "worker_failed"),
+            (35, "rx_queue_full"),
+            (36, "rx_no_buffer"),
         ] {
             assert_eq!(DropReason::from_number(number).unwrap().name(), name);
         }

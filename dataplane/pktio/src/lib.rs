@@ -66,8 +66,9 @@ pub trait Port: Send {
     /// their memory along ([`Buffer::is_gone`]). Positions outside the batch, and packets sent before, are errors.
     fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent;
 
-    /// Calls `count` with each reason for which packets were discarded while receiving, and how many were, since the
-    /// last call. What the kernel discards on its own account is not among them.
+    /// Calls `count` with each reason for which packets were lost since the last call without [`Port::transmit`] having
+    /// said so, and with their number. What a kernel's socket discards is not among them; what the kernel discards for an
+    /// AF_XDP port is.
     fn losses(&mut self, count: &mut dyn FnMut(DropReason, usize)) {
         let _ = count;
     }

@@ -5,15 +5,18 @@
 mod support;
 
 use std::net::UdpSocket;
+use std::sync::Arc;
 use std::time::Duration;
 
 use net::link::Links;
+use net::netns::NetNs;
 use packet::ethernet;
 use pktio::af_xdp::{AfXdpError, AfXdpPort, Interface, Memory, Mode, Options};
 use pktio::bpf::filter::Select;
 use pktio::poll::Poller;
-use pktio::{Batch, FramePort, Port};
+use pktio::{Batch, Buffer, FramePort, Port};
 use support::{Net, exchange_addresses, open};
+use telemetry::DropReason;
 
 fn gtpu() -> Select {
     Select::Udp("10.0.0.1".parse().unwrap(), 2152)
@@ -271,4 +274,257 @@ fn an_interface_may_go_down_and_up() {
     assert_eq!(port.receive(&mut batch).unwrap(), 0);
     links(true);
     round(&mut port);
+}
+
+/// EtherType of local experiments (IEEE 802), which no kernel sends.
+const EXPERIMENT: [u8; 2] = [0x88, 0xB5];
+/// Octets of an Ethernet header.
+const HEADER: usize = 14;
+/// Frames under way at most: fewer than a veth pair queues, so that none may be lost.
+const UNDER_WAY: usize = 192;
+
+/// Frames that follow from their numbers: length, contents, and what is done with them on the way.
+struct Numbered {
+    noise: Vec<u8>,
+}
+
+impl Numbered {
+    fn new() -> Numbered {
+        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+        let mut octet = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        };
+        Numbered { noise: (0..1 << 16).map(|_| octet()).collect() }
+    }
+
+    /// Octets that come off the front of frame `number` on the way, and that are put on.
+    fn change(number: u32) -> (usize, usize) {
+        let octets = 4 + number as usize * 13 % 60;
+        match number % 3 {
+            0 => (0, 0),
+            1 => (octets, 0),
+            _ => (0, octets),
+        }
+    }
+
+    fn payload(&self, number: u32) -> &[u8] {
+        // Lengths of frames: all from the shortest to the longest, neighbours far apart.
+        let length = 60 + number as usize * 389 % (1514 - 60 - 64);
+        let place = number as usize * 7919 % (self.noise.len() - 1514);
+        &self.noise[place..place + length - HEADER - 4]
+    }
+
+    /// What is in front of the payload: the Ethernet header, `more` octets, the number.
+    fn head(&self, number: u32, more: usize) -> Vec<u8> {
+        let mut head = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]].concat();
+        head.extend(EXPERIMENT);
+        head.extend(&self.noise[number as usize % 1000..][..more]);
+        head.extend(number.to_be_bytes());
+        head
+    }
+
+    fn sent(&self, number: u32) -> Vec<u8> {
+        let (off, _) = Numbered::change(number);
+        [&self.head(number, off), self.payload(number)].concat()
+    }
+
+    fn received(&self, number: u32) -> Vec<u8> {
+        let (_, on) = Numbered::change(number);
+        [&self.head(number, on), self.payload(number)].concat()
+    }
+
+    /// Takes off and puts on, in place, as tunnels are: with frames of another kind it does nothing.
+    fn pass(&self, number: u32, buffer: &mut Buffer) {
+        let (off, on) = Numbered::change(number);
+        buffer.trim_front(off);
+        assert!(buffer.grow_front(on));
+        let head = self.head(number, on);
+        buffer.packet_mut()[..head.len()].copy_from_slice(&head);
+    }
+}
+
+/// A pair of links with our namespace in the middle: `up0` to `peer0`, `up1` to `peer1`.
+fn two_links() -> Net {
+    let net = Net::with(async |_, links, peer| {
+        links.add_veth("up0", "peer0", peer).await.unwrap();
+        links.add_veth("up1", "peer1", peer).await.unwrap();
+    });
+    net.runtime.block_on(async {
+        Links::in_ns(&net.ours).unwrap().up("up1").await.unwrap();
+        Links::in_ns(&net.peer).unwrap().up("peer1").await.unwrap();
+    });
+    net
+}
+
+/// Ports on interfaces of a namespace, all of one memory.
+fn open_sharing(namespace: &NetNs, names: &[&str]) -> (Vec<AfXdpPort>, Memory) {
+    let open = || {
+        let open = |name: &&str| Interface::open(name, None, &[Select::Everything]).unwrap();
+        let interfaces: Vec<Arc<Interface>> = names.iter().map(open).collect();
+        let devices = interfaces.iter().map(|interface| interface.device());
+        let mut memory = Memory::new(names.len(), devices).unwrap();
+        let port = |interface| AfXdpPort::open(interface, [0], &mut memory, Options::default()).unwrap();
+        (interfaces.iter().map(port).collect(), memory)
+    };
+    namespace.enter(open).unwrap()
+}
+
+/// Positions in a batch of our frames, and the numbers that they must have: `next` and those behind it.
+fn ours(batch: &Batch, next: &mut u32) -> Vec<(u16, u32)> {
+    let is_ours = |buffer: &Buffer| buffer.packet().get(12..14) == Some(&EXPERIMENT);
+    let places = (0..).zip(batch.buffers()).filter(|(_, buffer)| is_ours(buffer)).map(|(at, _)| at);
+    let found: Vec<(u16, u32)> = places.zip(*next..).collect();
+    *next += found.len() as u32;
+    found
+}
+
+/// Sends frames by a port of the far end, through two ports of ours, to the other far end, where each is compared. Our
+/// ports have one memory, so that frames pass without a copy, or each its own.
+fn pass_frames(net: &Net, count: u32, shared: bool) {
+    let frames = Numbered::new();
+    let (mut near, memories) = if shared {
+        let (ports, memory) = open_sharing(&net.ours, &["up0", "up1"]);
+        (ports, vec![memory])
+    } else {
+        let (mut ports, first) = open_sharing(&net.ours, &["up0"]);
+        let (other, second) = open_sharing(&net.ours, &["up1"]);
+        ports.extend(other);
+        (ports, vec![first, second])
+    };
+    let (mut far, far_memory) = open_sharing(&net.peer, &["peer0", "peer1"]);
+    let (mut out, mut taken) = (Batch::new(48, 2048), Batch::new(64, 2048));
+    let (mut sent, mut passed, mut arrived, mut turn) = (0, 0, 0, 0);
+    let started = net::time::now_std();
+    while arrived < count {
+        assert!(
+            started.elapsed() < Duration::from_secs(120),
+            "of {sent} frames {passed} passed and {arrived} arrived; the others are lost"
+        );
+        out.clear();
+        // Batches of all sizes, the empty one among them.
+        turn += 1;
+        let most = (turn * 31 % 49).min(UNDER_WAY - (sent - arrived) as usize);
+        while out.len() < most && sent < count {
+            assert!(out.push(&frames.sent(sent), "0.0.0.0:0".parse().unwrap()));
+            sent += 1;
+        }
+        let all: Vec<u16> = (0..out.len() as u16).collect();
+        assert_eq!(far[0].transmit(&mut out, &all).packets, all.len());
+
+        near[0].receive(&mut taken).unwrap();
+        let mut selected = Vec::new();
+        for (at, number) in ours(&taken, &mut passed) {
+            let buffer = &mut taken.buffers_mut()[usize::from(at)];
+            assert_eq!(buffer.packet(), frames.sent(number), "frame {number} on its way in");
+            frames.pass(number, buffer);
+            selected.push(at);
+        }
+        assert_eq!(near[1].transmit(&mut taken, &selected).packets, selected.len());
+        // Takes sent frames back, and whatever a kernel has to say.
+        near[1].receive(&mut taken).unwrap();
+        far[0].receive(&mut taken).unwrap();
+
+        far[1].receive(&mut taken).unwrap();
+        for (at, number) in ours(&taken, &mut arrived) {
+            let frame = taken.buffers()[usize::from(at)].packet();
+            assert_eq!(frame, frames.received(number), "frame {number} at the far end");
+        }
+    }
+    assert_eq!((sent, passed), (count, count));
+    for port in near.iter_mut().chain(&mut far) {
+        port.losses(&mut |reason, count| panic!("{count} frames lost: {}", reason.name()));
+    }
+    // Nothing is left under way: all memory is in the fill rings and the lists.
+    drop((out, taken));
+    drop((near, far));
+    for memory in memories.iter().chain([&far_memory]) {
+        assert!(memory.free_frames() > 0);
+    }
+}
+
+#[test]
+fn frames_of_all_sizes_arrive_as_they_were_sent() {
+    let net = two_links();
+    // With a copy in our namespace; then without; and the interfaces are free again in between.
+    for (count, shared) in [(150_000, false), (150_000, true), (1000, false)] {
+        pass_frames(&net, count, shared);
+    }
+}
+
+/// All that the ports report as lost.
+fn losses(port: &mut AfXdpPort) -> Vec<(DropReason, usize)> {
+    // The kernel's counters are not read all the time.
+    net::time::sleep_thread(Duration::from_millis(15));
+    port.receive(&mut Batch::new(1, 64)).unwrap();
+    let mut found = Vec::new();
+    port.losses(&mut |reason, count| found.push((reason, count)));
+    found
+}
+
+#[test]
+fn what_the_kernel_discards_is_counted_by_reason() {
+    let net = Net::new();
+    let (_interface, mut port, _memory) = open(&net.ours, "up0", &[gtpu()]).unwrap();
+    let socket = net.peer.enter(|| UdpSocket::bind("10.0.0.2:0").unwrap()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    assert_eq!(losses(&mut port), []);
+
+    // More than the port has given the kernel chunks for, while nobody takes them.
+    for _ in 0..2048 + 300 {
+        socket.send_to(&[1; 40], "10.0.0.1:2152").unwrap();
+    }
+    let received = receive(&mut port, 2048, |_, _| ());
+    let lost = losses(&mut port);
+    let [(DropReason::RxNoBuffer, count)] = lost[..] else { panic!("{lost:?}") };
+    assert!(received >= 2048 && count <= 300 && received + count > 2048, "{received} received, {count} lost");
+    assert_eq!(losses(&mut port), [], "each is counted once");
+
+    // Longer than a chunk, as the MTU has grown since.
+    net.runtime.block_on(async {
+        Links::in_ns(&net.ours).unwrap().set_mtu("up0", 3000).await.unwrap();
+        Links::in_ns(&net.peer).unwrap().set_mtu("peer0", 3000).await.unwrap();
+    });
+    for _ in 0..7 {
+        socket.send_to(&[2; 2500], "10.0.0.1:2152").unwrap();
+    }
+    assert_eq!(receive(&mut port, 1, |_, _| ()), 0);
+    socket.send_to(&[1; 40], "10.0.0.1:2152").unwrap();
+    assert_eq!(receive(&mut port, 1, |_, _| ()), 1);
+    assert_eq!(losses(&mut port), [(DropReason::TooBig, 7)]);
+}
+
+#[test]
+fn frames_that_the_interface_refuses_are_counted_and_come_home() {
+    let net = Net::new();
+    let (_interface, mut port, memory) = open(&net.ours, "up0", &[gtpu()]).unwrap();
+    let free = memory.free_frames();
+    // Without the other end there is no carrier: frames leave the ring and are dropped.
+    net.runtime.block_on(async { Links::in_ns(&net.peer).unwrap().down("peer0").await.unwrap() });
+    let mut batch = Batch::new(5, 2048);
+    let nobody = "0.0.0.0:0".parse().unwrap();
+    for length in [60, 600, 1514, 13, 1600] {
+        assert!(batch.push(&vec![2; length], nobody));
+    }
+    let sent = port.transmit(&mut batch, &[0, 1, 2, 3, 4]);
+    assert_eq!((sent.packets, sent.errors, sent.too_big), (3, 1, 1), "no header; longer than the MTU");
+    let mut lost = 0;
+    for _ in 0..100 {
+        port.receive(&mut batch).unwrap();
+        lost += losses(&mut port)
+            .iter()
+            .map(|(reason, count)| {
+                assert_eq!(*reason, DropReason::TxQueueFull);
+                *count
+            })
+            .sum::<usize>();
+        if !port.unsent() {
+            break;
+        }
+    }
+    assert_eq!(lost, 3);
+    port.transmit(&mut batch, &[]);
+    assert_eq!(memory.free_frames(), free);
 }

@@ -5,7 +5,7 @@
 //!                       └──────────everything else──► the kernel
 //! ```
 //! An [`Interface`] is the program on one interface; its address, routes and neighbours stay the kernel's. A
-//! [`Memory`] is the frames of one worker. An [`AfXdpPort`] is some queues of one interface, served by one worker.
+//! [`Memory`] holds the frames of one worker. An [`AfXdpPort`] is some queues of one interface, served by one worker.
 //! Zero-copy is used where the driver has it, else the kernel copies, which is said once in the log.
 //!
 //! Program, sockets and memory go with the descriptors: when the process ends, in whatever way, the interface is as
@@ -20,7 +20,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use net::time::{self, Duration};
 use packet::ethernet::Mac;
+use telemetry::DropReason;
 
 use crate::bpf::filter::{self, Select};
 use crate::bpf::{BpfError, Link, Program, XskMap};
@@ -28,7 +30,7 @@ use crate::poll::AnyOf;
 use crate::{Batch, FramePort, Port, Sent};
 use device::Device;
 pub use socket::Mode;
-use socket::{FRAMES, Socket};
+use socket::{CHUNKS, Socket};
 use umem::Umem;
 
 /// The kernel puts 256 octets of headroom in front of a received frame.
@@ -37,6 +39,8 @@ const KERNEL_HEADROOM: usize = 256;
 const LINK_HEADER: usize = 18;
 /// Queues of one interface at most: as many as the largest adapters have.
 const MAX_QUEUES: u32 = 256;
+/// How often the kernel's counters are read while frames come in: a system call for each socket.
+const READ_EVERY: Duration = Duration::from_millis(10);
 
 /// Why an interface cannot be used by AF_XDP.
 #[derive(Debug, thiserror::Error)]
@@ -103,7 +107,7 @@ impl Interface {
         let device =
             Device::find(name).map_err(|error| AfXdpError::Device { name: name.to_owned(), error })?;
         let failed = |error| AfXdpError::Program { name: name.to_owned(), error };
-        frame_len(&device)?;
+        chunk_len(&device)?;
         let map = XskMap::new(MAX_QUEUES).map_err(failed)?;
         let code =
             filter::program(map.as_fd(), device.mac, vlan, selects).map_err(|error| failed(error.into()))?;
@@ -126,8 +130,8 @@ impl Interface {
     }
 }
 
-/// Octets of a frame: the smaller the better for the caches.
-fn frame_len(device: &Device) -> Result<u32, AfXdpError> {
+/// Octets of a chunk of memory, which holds one frame: the smaller the better for the caches.
+fn chunk_len(device: &Device) -> Result<u32, AfXdpError> {
     let needed = device.mtu + LINK_HEADER + KERNEL_HEADROOM;
     match needed {
         ..=2048 => Ok(2048),
@@ -156,16 +160,16 @@ impl Memory {
     ) -> Result<Memory, AfXdpError> {
         let mut length = 2048;
         for device in devices {
-            length = length.max(frame_len(device)?);
+            length = length.max(chunk_len(device)?);
         }
-        let frames = FRAMES.saturating_mul(sockets.clamp(1, 1024) as u32);
-        let umem = Umem::new(frames, length).map_err(AfXdpError::Memory)?;
+        let chunks = CHUNKS.saturating_mul(sockets.clamp(1, 1024) as u32);
+        let umem = Umem::new(chunks, length).map_err(AfXdpError::Memory)?;
         Ok(Memory { umem: Arc::new(umem), first: None })
     }
 
     /// Frames that are neither in a batch nor with the kernel.
     pub fn free_frames(&self) -> usize {
-        self.umem.free_frames()
+        self.umem.free_chunks()
     }
 }
 
@@ -187,6 +191,9 @@ pub struct AfXdpPort {
     turn: usize,
     /// Over the sockets, where there are several.
     any: Option<AnyOf>,
+    /// Frames have come in since the kernel's counters were read, and when these are read again.
+    received: bool,
+    next_reading: std::time::Instant,
 }
 
 impl std::fmt::Debug for AfXdpPort {
@@ -208,9 +215,9 @@ impl AfXdpPort {
         for queue in queues {
             let failed = |error| AfXdpError::Socket { name: name.clone(), queue, error };
             let (umem, first) = (&memory.umem, memory.first.as_ref());
+            let device = (interface.device.index, interface.device.mtu + LINK_HEADER);
             let socket =
-                Socket::open(interface.device.index, queue, umem, first, options.mode, options.busy_poll)
-                    .map_err(failed)?;
+                Socket::open(device, queue, umem, first, options.mode, options.busy_poll).map_err(failed)?;
             memory.first.get_or_insert_with(|| Arc::clone(socket.fd()));
             let entered = interface.map.set(queue, socket.fd().as_fd());
             entered.map_err(|error| AfXdpError::Program { name: name.clone(), error })?;
@@ -226,7 +233,8 @@ impl AfXdpPort {
         let fds = || sockets.iter().map(|socket| socket.fd().as_fd());
         let any = (sockets.len() > 1).then(|| AnyOf::new(fds())).transpose();
         let any = any.map_err(|error| AfXdpError::Device { name: name.clone(), error })?;
-        Ok(AfXdpPort { interface: Arc::clone(interface), sockets, turn: 0, any })
+        let interface = Arc::clone(interface);
+        Ok(AfXdpPort { interface, sockets, turn: 0, any, received: true, next_reading: time::now_std() })
     }
 
     /// Copy or zero-copy.
@@ -248,12 +256,40 @@ impl Port for AfXdpPort {
             }
         }
         self.turn = (self.turn + 1) % count;
+        self.received |= !batch.is_empty();
         Ok(batch.len())
     }
 
     fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
         // Any queue sends anything, and one keeps the order.
         self.sockets[0].transmit(batch, selected)
+    }
+
+    /// Frames that the kernel has discarded between the interface and our rings count here too. While frames come in,
+    /// its counters are read every ten milliseconds, and once more when no more come.
+    fn losses(&mut self, count: &mut dyn FnMut(DropReason, usize)) {
+        if !self.received && self.sockets.iter().all(|socket| !socket.has_refusals()) {
+            return;
+        }
+        let now = time::now_std();
+        if now < self.next_reading {
+            return;
+        }
+        (self.received, self.next_reading) = (false, now + READ_EVERY);
+        for socket in &mut self.sockets {
+            let losses = socket.losses();
+            for (reason, frames) in [
+                (DropReason::RxQueueFull, losses.ring_full),
+                (DropReason::RxNoBuffer, losses.no_chunk),
+                (DropReason::TooBig, losses.too_long),
+                (DropReason::TxQueueFull, losses.refused),
+                (DropReason::TxError, losses.invalid),
+            ] {
+                if frames > 0 {
+                    count(reason, frames as usize);
+                }
+            }
+        }
     }
 
     fn unsent(&self) -> bool {

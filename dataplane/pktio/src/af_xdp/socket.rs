@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use super::ring::Ring;
 use super::umem::{Free, Umem};
-use crate::buffer::{HEADROOM, Pool};
+use crate::buffer::Pool;
 use crate::{Batch, Sent};
 
 /// Entries of each ring: what may arrive while a worker is descheduled for some hundred µs.
 pub(super) const RING: u32 = 2048;
-/// Frames per socket: both directions' rings full, and as many batches as a worker can hold.
-pub(super) const FRAMES: u32 = 2 * RING + 512;
+/// Chunks of memory per socket: both directions' rings full, and as many batches as a worker can hold.
+pub(super) const CHUNKS: u32 = 2 * RING + 512;
+/// Octets of an Ethernet header, without which there is no frame.
+const ETHERNET_HEADER: usize = 14;
 /// System calls per transmission, of which each makes the kernel send at least 32 packets in copy mode.
 const KICKS: usize = 64;
 /// The kernel needs some milliseconds to let go of a queue whose socket was just closed.
@@ -48,12 +50,51 @@ pub(super) struct Socket {
     pool: Arc<dyn Pool>,
     mode: Mode,
     busy_poll: bool,
-    /// Frames in the transmit ring or with the kernel behind it.
-    sending: u32,
-    /// Frames in the fill ring, or with the kernel behind it.
+    /// Longest frame that the interface sends.
+    longest: usize,
+    /// Chunks in the fill ring, or with the kernel behind it.
     filled: u32,
     /// The kernel has left frames in the transmit ring and waits to be asked again.
     unsent: bool,
+    /// Frames that the interface has refused since [`Socket::losses`] was last called.
+    refused: u64,
+    /// The kernel's counters at that time.
+    counted: libc::xdp_statistics,
+}
+
+/// Frames that were lost between the interface and the rings.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Losses {
+    /// Received while the receive ring was full.
+    pub(super) ring_full: u64,
+    /// Received while no chunk was in the fill ring.
+    pub(super) no_chunk: u64,
+    /// Received, and too long for a chunk.
+    pub(super) too_long: u64,
+    /// Taken from the transmit ring and refused by the interface, whose queue was full or which was down.
+    pub(super) refused: u64,
+    /// Descriptors that the kernel has found invalid.
+    pub(super) invalid: u64,
+}
+
+impl Losses {
+    /// What the kernel has counted between two readings of its counters.
+    ///
+    /// `rx_dropped` counts frames, for want of a chunk and for being too long alike. `rx_fill_ring_empty_descs` counts
+    /// failed attempts to take a chunk: when the kernel copies, one for each such frame; with zero-copy the driver's,
+    /// which make no `rx_dropped`.
+    fn between(before: &libc::xdp_statistics, after: &libc::xdp_statistics) -> Losses {
+        let more = |of: fn(&libc::xdp_statistics) -> u64| of(after).saturating_sub(of(before));
+        let dropped = more(|counters| counters.rx_dropped);
+        let no_chunk = more(|counters| counters.rx_fill_ring_empty_descs).min(dropped);
+        Losses {
+            ring_full: more(|counters| counters.rx_ring_full),
+            no_chunk,
+            too_long: dropped - no_chunk,
+            refused: 0,
+            invalid: more(|counters| counters.rx_invalid_descs + counters.tx_invalid_descs),
+        }
+    }
 }
 
 fn set_option<T>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
@@ -70,28 +111,38 @@ fn set_option<T>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, va
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn offsets(fd: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
-    // SAFETY: a plain C struct for which all zeroes is a valid value.
-    let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
-    let mut length = size_of_val(&offsets) as libc::socklen_t;
-    // SAFETY: the option writes at most `length` octets into the struct.
+/// An option of an AF_XDP socket, whose value is a plain C struct or number.
+///
+/// # Safety
+/// All zeroes is a valid value of `T`, and so is whatever the kernel writes for this option.
+unsafe fn option<T>(fd: BorrowedFd<'_>, option: libc::c_int) -> io::Result<T> {
+    // SAFETY: the caller says that zeroes are a value.
+    let mut value: T = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the option writes at most `length` octets, which is what `value` has.
     let status = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_XDP,
-            libc::XDP_MMAP_OFFSETS,
-            (&raw mut offsets).cast(),
-            &raw mut length,
-        )
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_XDP, option, (&raw mut value).cast(), &raw mut length)
     };
-    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(offsets) }
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+fn offsets(fd: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
+    // SAFETY: the option is this struct of numbers.
+    unsafe { option(fd, libc::XDP_MMAP_OFFSETS) }
+}
+
+/// The kernel's counters of a socket. A kernel before 5.9 knows the first three of them and leaves the others zero.
+fn statistics(fd: BorrowedFd<'_>) -> io::Result<libc::xdp_statistics> {
+    // SAFETY: the option is this struct of numbers.
+    unsafe { option(fd, libc::XDP_STATISTICS) }
 }
 
 impl Socket {
-    /// Opens a socket on `queue` of the interface with number `interface`. `first` is the descriptor of the socket
-    /// that has brought `umem` in, if one has. In the mode asked for, or in the best that works.
+    /// Opens a socket on `queue` of the interface with number `interface`, which sends frames of up to `longest`
+    /// octets. `first` is the descriptor of the socket that has brought `umem` in, if one has. In the mode asked for,
+    /// or in the best that works.
     pub(super) fn open(
-        interface: u32,
+        (interface, longest): (u32, usize),
         queue: u32,
         umem: &Arc<Umem>,
         first: Option<&Arc<OwnedFd>>,
@@ -111,7 +162,7 @@ impl Socket {
             let mut registration: libc::xdp_umem_reg = unsafe { std::mem::zeroed() };
             registration.addr = umem.base();
             registration.len = umem.len();
-            registration.chunk_size = umem.frame_len();
+            registration.chunk_size = umem.chunk_len();
             set_option(fd.as_fd(), libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)?;
         }
         for ring in
@@ -130,10 +181,24 @@ impl Socket {
         let _ = set_option(borrowed, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &RING);
         let busy_poll = busy_poll && poll_busily(borrowed).is_ok();
         let pool: Arc<dyn Pool> = Arc::clone(umem) as Arc<dyn Pool>;
+        let counted = statistics(borrowed)?;
         let (fd, umem) = (Arc::new(fd), Arc::clone(umem));
-        let (sending, filled, unsent) = (0, 0, false);
-        let mut socket =
-            Socket { fill, completion, rx, tx, fd, umem, pool, mode, busy_poll, sending, filled, unsent };
+        let mut socket = Socket {
+            fill,
+            completion,
+            rx,
+            tx,
+            fd,
+            umem,
+            pool,
+            mode,
+            busy_poll,
+            longest,
+            filled: 0,
+            unsent: false,
+            refused: 0,
+            counted,
+        };
         socket.maintain();
         Ok(socket)
     }
@@ -146,7 +211,7 @@ impl Socket {
         self.mode
     }
 
-    /// Takes sent frames back and gives the kernel frames to receive into.
+    /// Takes sent chunks back and gives the kernel chunks to receive into.
     fn maintain(&mut self) {
         let umem = Arc::clone(&self.umem);
         let mut free = umem.free();
@@ -154,22 +219,25 @@ impl Socket {
         self.refill(&mut free);
     }
 
+    /// Takes back the chunks of frames that the interface has sent.
     fn complete(&mut self, free: &mut Free) {
         let done = self.completion.ready(RING);
         for _ in 0..done {
-            free.push(self.completion.get());
+            // The kernel returns the address that was submitted, which is where the frame began in its chunk.
+            if let Some(chunk) = self.umem.chunk(self.completion.get()) {
+                free.push(chunk);
+            }
         }
         if done > 0 {
             self.completion.release();
-            self.sending = self.sending.saturating_sub(done);
         }
     }
 
     fn refill(&mut self, free: &mut Free) {
         let mut added = 0;
         for _ in 0..self.fill.free(RING - self.filled.min(RING)) {
-            let Some(token) = free.pop() else { break };
-            self.fill.put(token);
+            let Some(chunk) = free.pop() else { break };
+            self.fill.put(self.umem.address(&chunk));
             added += 1;
         }
         if added > 0 {
@@ -181,7 +249,7 @@ impl Socket {
     /// Adds the frames that are waiting to `batch`, which holds frames of the UMEM.
     pub(super) fn receive(&mut self, batch: &mut Batch) -> usize {
         if self.unsent {
-            // Frames that the kernel is done with first: it wants room to say so for the next ones.
+            // First take back what the kernel has sent: it needs room in the completion ring to send more.
             self.maintain();
             self.kick();
         }
@@ -194,25 +262,28 @@ impl Socket {
             self.wake_receiver();
             ready = self.rx.ready(room);
         }
-        let number = self.umem.number();
+        let umem = Arc::clone(&self.umem);
+        let mut free = umem.free();
         let mut lent = 0;
         for _ in 0..ready {
             let descriptor = self.rx.get();
-            if let Some(frame) = self.umem.frame(descriptor.addr, descriptor.len) {
-                // SAFETY: the kernel has handed the frame to us with this descriptor, its memory is initialised and
-                // stays mapped while the UMEM exists, which does not go before it has all frames back.
-                unsafe { batch.lend(frame, number) };
-                // Another core has just written it, which is far away: ask for all of them at once.
-                batch.prefetch_last();
-                lent += 1;
+            match umem.frame(descriptor.addr, descriptor.len) {
+                Some(frame) => {
+                    // SAFETY: the kernel has handed the chunk to us with this descriptor, its memory is initialised
+                    // and stays mapped while the UMEM exists, which does not go before it has all chunks back.
+                    unsafe { batch.lend(frame, umem.number()) };
+                    // Another core has just written it, which is far away: ask for all of them at once.
+                    batch.prefetch_last();
+                    lent += 1;
+                }
+                // Not what a kernel writes; the chunk at least is kept.
+                None => umem.chunk(descriptor.addr).into_iter().for_each(|chunk| free.push(chunk)),
             }
         }
         if ready > 0 {
             self.rx.release();
             self.filled = self.filled.saturating_sub(ready);
         }
-        let umem = Arc::clone(&self.umem);
-        let mut free = umem.free();
         free.lend(lent);
         self.complete(&mut free);
         self.refill(&mut free);
@@ -255,6 +326,15 @@ impl Socket {
                 continue;
             };
             let length = buffer.len();
+            if length < ETHERNET_HEADER {
+                // The kernel would keep its chunk and send nothing.
+                sent.errors += 1;
+                continue;
+            }
+            if length > self.longest {
+                sent.too_big += 1;
+                continue;
+            }
             if room == 0 {
                 sent.full += 1;
                 continue;
@@ -264,17 +344,17 @@ impl Socket {
                     taken += 1;
                     frame.token + u64::from(frame.start)
                 }
-                None if length + HEADROOM > umem.frame_len() as usize => {
-                    sent.too_big += 1;
-                    continue;
-                }
                 None => {
-                    let Some(token) = free.pop() else {
+                    let Some(mut chunk) = free.pop() else {
                         sent.full += 1;
                         continue;
                     };
-                    umem.fill(token, HEADROOM as u32, buffer.packet());
-                    token + HEADROOM as u64
+                    let Some(address) = umem.fill(&mut chunk, buffer.packet()) else {
+                        free.push(chunk);
+                        sent.too_big += 1;
+                        continue;
+                    };
+                    address
                 }
             };
             self.tx.put(libc::xdp_desc { addr: address, len: length as u32, options: 0 });
@@ -286,7 +366,6 @@ impl Socket {
         drop(free);
         if sent.packets > 0 {
             self.tx.publish();
-            self.sending += sent.packets as u32;
             self.kick();
         }
         sent
@@ -295,6 +374,20 @@ impl Socket {
     /// Whether frames are waiting that nobody sends before the next call of `receive` or `transmit`.
     pub(super) fn unsent(&self) -> bool {
         self.unsent
+    }
+
+    /// Whether [`Socket::losses`] has refused frames to tell of.
+    pub(super) fn has_refusals(&self) -> bool {
+        self.refused > 0
+    }
+
+    /// What was lost since the last call.
+    pub(super) fn losses(&mut self) -> Losses {
+        // A socket that is open has counters; without them nothing more is known than before.
+        let now = statistics(self.fd.as_fd()).unwrap_or(self.counted);
+        let losses = Losses::between(&self.counted, &now);
+        self.counted = now;
+        Losses { refused: std::mem::take(&mut self.refused), ..losses }
     }
 
     /// Makes the kernel send what is in the ring, as far as it takes it now.
@@ -316,12 +409,16 @@ impl Socket {
                     0,
                 )
             };
-            let again = status < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
+            let error = if status < 0 { io::Error::last_os_error().raw_os_error() } else { None };
+            if error == Some(libc::EBUSY) && self.mode == Mode::Copy {
+                // The interface has refused a frame, which is thereby lost; those behind it wait in the ring.
+                self.refused += 1;
+            }
             let left = self.tx.waiting();
             self.unsent = left > 0;
-            // It stops at its budget, and goes on with the next call; where it does not get on, the queue behind is
-            // full, or the interface down, and asking at once would not help.
-            if !again || left == 0 || left == waiting {
+            // The kernel stops at its budget and goes on with the next call. When nothing has left the ring, the queue
+            // behind it is full or the interface down, and asking again at once would not help.
+            if error != Some(libc::EAGAIN) || left == 0 || left == waiting {
                 return;
             }
             waiting = left;
@@ -389,16 +486,41 @@ fn bind(
 
 /// What the kernel has chosen.
 fn bound_mode(fd: BorrowedFd<'_>) -> Mode {
-    let (mut options, mut length) = (0u32, size_of::<u32>() as libc::socklen_t);
-    // SAFETY: the option writes four octets of flags.
-    let status = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_XDP,
-            libc::XDP_OPTIONS,
-            (&raw mut options).cast(),
-            &raw mut length,
-        )
-    };
-    if status == 0 && options & libc::XDP_OPTIONS_ZEROCOPY != 0 { Mode::ZeroCopy } else { Mode::Copy }
+    // SAFETY: the option is this struct of one number.
+    let options = unsafe { option::<libc::xdp_options>(fd, libc::XDP_OPTIONS) };
+    match options {
+        Ok(options) if options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0 => Mode::ZeroCopy,
+        _ => Mode::Copy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counters(dropped: u64, ring_full: u64, fill_empty: u64, invalid: [u64; 2]) -> libc::xdp_statistics {
+        libc::xdp_statistics {
+            rx_dropped: dropped,
+            rx_invalid_descs: invalid[0],
+            tx_invalid_descs: invalid[1],
+            rx_ring_full: ring_full,
+            rx_fill_ring_empty_descs: fill_empty,
+            tx_ring_empty_descs: 77,
+        }
+    }
+
+    #[test]
+    fn the_kernels_counters_become_losses_of_frames() {
+        let before = counters(10, 5, 8, [0, 1]);
+        let losses = |after| Losses::between(&before, &after);
+        assert_eq!(losses(before), Losses::default());
+        let found = losses(counters(17, 6, 13, [2, 4]));
+        assert_eq!(
+            found,
+            Losses { ring_full: 1, no_chunk: 5, too_long: 2, refused: 0, invalid: 5 },
+            "five of seven for want of a chunk"
+        );
+        // With zero-copy a driver's attempts to take chunks are no frames.
+        assert_eq!(losses(counters(10, 5, 900, [0, 1])), Losses::default());
+    }
 }

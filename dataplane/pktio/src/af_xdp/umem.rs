@@ -1,45 +1,57 @@
-//! The memory that AF_XDP sockets exchange packets in: frames of equal size, of which each belongs to the kernel
-//! (in a ring), to a batch, or to the list of free ones.
+//! The memory that AF_XDP sockets exchange packets in (UMEM): chunks of equal size. At any time a chunk belongs to the
+//! kernel (its address is in a ring), to a buffer of a batch, or to the list of free chunks.
 //!
 //! One worker's sockets share one UMEM, so that a packet goes from one interface to the other without a copy. The
 //! list is behind a lock that is taken once per batch, by that worker alone.
+//!
+//! A packet may begin anywhere in its chunk. The kernel therefore hands addresses back that point into a chunk: those
+//! of received packets, and those of sent packets, which it returns as they were submitted. [`Umem::chunk`] is the only
+//! way from an address to a chunk, whatever the address.
 
 use std::io;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::buffer::{Buffer, Frame, Pool, PoolNumber};
+use crate::buffer::{Buffer, Frame, HEADROOM, Pool, PoolNumber};
 
-/// Frames of a UMEM; see the module.
+/// A chunk by its number. Its owner alone may write into it, so it can be neither copied nor cloned.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Chunk(u32);
+
+/// The chunks of one worker's sockets; see the module.
 #[derive(Debug)]
 pub struct Umem {
     number: PoolNumber,
     memory: NonNull<u8>,
-    frame_len: u32,
-    frames: u32,
+    /// Octets of a chunk.
+    chunk_len: u32,
+    chunks: u32,
     free: Mutex<Free>,
 }
 
-/// Frames that are neither the kernel's nor in a batch.
+/// Chunks that are neither the kernel's nor in a batch.
 #[derive(Debug)]
 pub(super) struct Free {
-    /// Offsets of frames. The last one returned is the first one used: it is still in the caches.
-    list: Vec<u64>,
-    /// Frames in batches.
+    /// The chunk returned last is used first: it is still in the caches.
+    list: Vec<Chunk>,
+    /// Chunks in batches.
     lent: usize,
 }
 
-// SAFETY: the memory is reached through frames only, each of which has one owner at a time: the kernel, one buffer,
+// SAFETY: the memory is reached through chunks only, each of which has one owner at a time: the kernel, one buffer,
 // or the list behind the lock.
 unsafe impl Send for Umem {}
 // SAFETY: as above.
 unsafe impl Sync for Umem {}
 
 impl Umem {
-    /// `frames` frames of `frame_len` octets each: 2048 or 4096, as the kernel demands.
-    pub fn new(frames: u32, frame_len: u32) -> io::Result<Umem> {
+    /// `chunks` chunks of `chunk_len` octets each: 2048 or 4096, as the kernel demands.
+    pub fn new(chunks: u32, chunk_len: u32) -> io::Result<Umem> {
+        if !matches!(chunk_len, 2048 | 4096) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let number = PoolNumber::next().ok_or(io::ErrorKind::OutOfMemory)?;
-        let length = frames as usize * frame_len as usize;
+        let length = chunks as usize * chunk_len as usize;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let memory = unsafe {
             libc::mmap(
@@ -55,8 +67,8 @@ impl Umem {
             return Err(io::Error::last_os_error());
         }
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let list = (0..frames).rev().map(|i| u64::from(i) * u64::from(frame_len)).collect();
-        Ok(Umem { number, memory, frame_len, frames, free: Mutex::new(Free { list, lent: 0 }) })
+        let list = (0..chunks).rev().map(Chunk).collect();
+        Ok(Umem { number, memory, chunk_len, chunks, free: Mutex::new(Free { list, lent: 0 }) })
     }
 
     pub(super) fn base(&self) -> u64 {
@@ -65,15 +77,15 @@ impl Umem {
 
     /// Octets in all.
     pub(super) fn len(&self) -> u64 {
-        u64::from(self.frames) * u64::from(self.frame_len)
+        u64::from(self.chunks) * u64::from(self.chunk_len)
     }
 
-    pub(super) fn frame_len(&self) -> u32 {
-        self.frame_len
+    pub(super) fn chunk_len(&self) -> u32 {
+        self.chunk_len
     }
 
-    /// How many frames are free.
-    pub(super) fn free_frames(&self) -> usize {
+    /// How many chunks are free.
+    pub(super) fn free_chunks(&self) -> usize {
         self.free().list.len()
     }
 
@@ -81,52 +93,75 @@ impl Umem {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The frame around a packet that the kernel has put at `address`; `None` if that is not inside the UMEM.
+    /// The chunk that an address points into; `None` outside the memory. For addresses that the kernel or a buffer
+    /// gives back: with the address goes the right to use the chunk.
     #[inline]
-    pub(super) fn frame(&self, address: u64, length: u32) -> Option<Frame> {
-        let start = (address & u64::from(self.frame_len - 1)) as u32;
-        let token = address - u64::from(start);
-        let end = start.checked_add(length)?;
-        if address >= self.len() || end > self.frame_len {
-            return None;
-        }
-        // SAFETY: the offset is inside the mapping, as was just checked.
-        let base = unsafe { self.memory.add(token as usize) };
-        Some(Frame { base, room: self.frame_len, start, end, token })
+    pub(super) fn chunk(&self, address: u64) -> Option<Chunk> {
+        let number = address >> self.chunk_len.trailing_zeros();
+        (number < u64::from(self.chunks)).then_some(Chunk(number as u32))
     }
 
-    /// Writes a packet into a frame that the caller took from the list, `at` octets from its start.
+    /// Where a chunk begins, as the kernel counts.
     #[inline]
-    pub(super) fn fill(&self, token: u64, at: u32, packet: &[u8]) {
-        assert!(at as usize + packet.len() <= self.frame_len as usize && token < self.len());
-        // SAFETY: the place is inside the mapping, as was just checked; the frame is the caller's, and `packet` is
-        // memory of somebody else's.
+    pub(super) fn address(&self, chunk: &Chunk) -> u64 {
+        u64::from(chunk.0) * u64::from(self.chunk_len)
+    }
+
+    /// The frame of a packet of `length` octets that the kernel has put at `address`; `None` when these octets do not
+    /// lie in one chunk of this memory.
+    #[inline]
+    pub(super) fn frame(&self, address: u64, length: u32) -> Option<Frame> {
+        let token = self.address(&self.chunk(address)?);
+        let start = (address - token) as u32;
+        let end = start.checked_add(length).filter(|end| *end <= self.chunk_len)?;
+        // SAFETY: a chunk of this memory begins inside the mapping.
+        let base = unsafe { self.memory.add(token as usize) };
+        Some(Frame { base, room: self.chunk_len, start, end, token })
+    }
+
+    /// Whether a packet of so many octets fits into a chunk, behind its headroom.
+    #[inline]
+    pub(super) fn fits(&self, length: usize) -> bool {
+        length <= self.chunk_len as usize - HEADROOM
+    }
+
+    /// Copies a packet into a chunk, behind the headroom; returns its address. `None` when it does not fit, or when the
+    /// chunk is of a larger memory.
+    #[inline]
+    pub(super) fn fill(&self, chunk: &mut Chunk, packet: &[u8]) -> Option<u64> {
+        if !self.fits(packet.len()) || chunk.0 >= self.chunks {
+            return None;
+        }
+        let address = self.address(chunk) + HEADROOM as u64;
+        // SAFETY: the chunk is one of this memory, and headroom and packet end before it does, as was just checked. The
+        // caller owns the chunk, so `packet` is other memory.
         unsafe {
-            let to = self.memory.as_ptr().add(token as usize + at as usize);
+            let to = self.memory.as_ptr().add(address as usize);
             std::ptr::copy_nonoverlapping(packet.as_ptr(), to, packet.len());
         }
+        Some(address)
     }
 }
 
 impl Free {
-    /// A free frame.
+    /// Takes a free chunk.
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<u64> {
+    pub(super) fn pop(&mut self) -> Option<Chunk> {
         self.list.pop()
     }
 
-    /// A frame is free again.
+    /// Puts a chunk back.
     #[inline]
-    pub(super) fn push(&mut self, token: u64) {
-        self.list.push(token);
+    pub(super) fn push(&mut self, chunk: Chunk) {
+        self.list.push(chunk);
     }
 
-    /// `n` frames have gone into a batch.
+    /// `n` chunks have gone into a batch.
     pub(super) fn lend(&mut self, n: usize) {
         self.lent += n;
     }
 
-    /// `n` frames of a batch have gone to the kernel.
+    /// `n` chunks of a batch have gone to the kernel.
     pub(super) fn returned(&mut self, n: usize) {
         self.lent -= n;
     }
@@ -141,7 +176,7 @@ impl Pool for Umem {
         let mut free = self.free();
         for buffer in buffers {
             if let Some(frame) = buffer.take(self.number) {
-                free.list.push(frame.token);
+                free.list.extend(self.chunk(frame.token));
                 free.lent -= 1;
             }
         }
@@ -150,11 +185,61 @@ impl Pool for Umem {
 
 impl Drop for Umem {
     fn drop(&mut self) {
-        // A frame that never came back may still be in use; its memory then stays mapped for good.
+        // A buffer that was leaked may still be in use; the memory then stays mapped for good.
         if self.free().lent == 0 {
             // SAFETY: `new` made the mapping, all sockets are closed since they refer to this UMEM, and no buffer
-            // has a frame of it.
+            // has a chunk of it.
             unsafe { libc::munmap(self.memory.as_ptr().cast(), self.len() as usize) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNKS: u32 = 4;
+    const LENGTH: u32 = 2048;
+
+    /// Every address, and every packet length around a chunk's: what is inside is one whole chunk, all else nothing.
+    #[test]
+    fn any_address_is_of_one_chunk_or_of_none() {
+        let umem = Umem::new(CHUNKS, LENGTH).unwrap();
+        for address in (0..umem.len() + 5000).chain([u64::MAX, u64::MAX - 2047, 1 << 48]) {
+            let chunk = umem.chunk(address);
+            assert_eq!(chunk.is_some(), address < umem.len(), "{address}");
+            let Some(chunk) = chunk else {
+                assert!(umem.frame(address, 0).is_none());
+                continue;
+            };
+            let first = umem.address(&chunk);
+            assert!(first.is_multiple_of(LENGTH.into()) && (first..first + 2048).contains(&address));
+            let room = LENGTH - (address - first) as u32;
+            let frame = umem.frame(address, room).unwrap();
+            assert_eq!((frame.token, frame.end, frame.start), (first, LENGTH, LENGTH - room));
+            assert!(umem.frame(address, room + 1).is_none() && umem.frame(address, u32::MAX).is_none());
+        }
+    }
+
+    #[test]
+    fn filling_a_chunk_leaves_its_neighbours_alone() {
+        let umem = Umem::new(CHUNKS, LENGTH).unwrap();
+        let longest = LENGTH as usize - HEADROOM;
+        let mut taken: Vec<Chunk> = std::iter::from_fn(|| umem.free().pop()).collect();
+        assert_eq!(taken.len(), CHUNKS as usize);
+        for (number, chunk) in taken.iter_mut().enumerate() {
+            assert!(umem.fill(chunk, &vec![number as u8 + 1; longest]).is_some());
+            assert!(umem.fill(chunk, &vec![9; longest + 1]).is_none(), "it would reach into the next chunk");
+        }
+        for (number, chunk) in taken.iter().enumerate() {
+            let frame = umem.frame(umem.address(chunk) + HEADROOM as u64, longest as u32).unwrap();
+            // SAFETY: the frame is inside the mapping, and nobody writes meanwhile.
+            let packet = unsafe { std::slice::from_raw_parts(frame.base.as_ptr().add(HEADROOM), longest) };
+            assert!(packet.iter().all(|octet| *octet == number as u8 + 1));
+        }
+        assert!(umem.fill(&mut Chunk(CHUNKS), b"x").is_none(), "of another memory");
+        // What begins late in a chunk comes back as that chunk.
+        let late = umem.address(&taken[1]) + 2000;
+        assert_eq!(umem.chunk(late).unwrap(), taken[1]);
     }
 }
