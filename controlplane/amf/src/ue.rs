@@ -262,6 +262,27 @@ impl Ue {
         }
     }
 
+    /// Waits for the gNB's answer, at most for `timers.n2_guard_ms` (`None` then, counted). `take` hands back messages
+    /// that answer something else.
+    pub async fn expect_n2<T>(
+        &mut self,
+        take: impl Fn(Pdu) -> Result<T, Box<Pdu>>,
+    ) -> Result<Option<T>, Interrupt> {
+        let guard = Duration::from_millis(self.amf.config.timers.n2_guard_ms);
+        let answer = self.expect(Waiting::Radio, net::time::now() + guard, |arrival| match arrival {
+            Arrival::N2(pdu) => match take(*pdu) {
+                Ok(taken) => ControlFlow::Break(taken),
+                Err(pdu) => ControlFlow::Continue(Arrival::N2(pdu)),
+            },
+            other => ControlFlow::Continue(other),
+        });
+        let answer = answer.await?;
+        if answer.is_none() {
+            counters::TIMER_EXPIRIES.inc("n2_guard");
+        }
+        Ok(answer)
+    }
+
     /// Sends a NAS message and waits for what answers it, retransmitting when `timer` expires.
     pub async fn exchange<T>(
         &mut self,
@@ -376,18 +397,32 @@ impl Ue {
     pub async fn unexpected(&mut self, arrival: Arrival) -> Result<(), Interrupt> {
         match arrival {
             Arrival::Transfer(transfer) => self.defer(Deferred::Event(UeEvent::Transfer(transfer))),
+            // What the gNB reports of its own accord is not an answer to anything: it is dealt with afterwards.
+            Arrival::N2(pdu) if matches!(*pdu, Pdu::PduSessionResourceNotify(_)) => {
+                if let Some(connection) = &self.connection {
+                    let link = connection.n2.amf_id;
+                    self.defer(Deferred::Event(UeEvent::N2 { link, pdu, received: net::time::now() }));
+                }
+            }
             Arrival::N2(pdu) => {
                 counters::N2_REJECTED.inc("unexpected");
                 tracing::debug!(message = pdu.name(), "unexpected N2 message of a UE");
             }
             Arrival::Nas(message @ (Message::UlNasTransport(_) | Message::ServiceRequest(_)))
-                if self.ctx.registered =>
+                if self.may_request_service() =>
             {
                 self.defer(Deferred::Message(Box::new(message)));
             }
             Arrival::Nas(message) => self.refuse_message(&message).await?,
         }
         Ok(())
+    }
+
+    /// Whether the UE may ask for sessions and service: it is registered, or was sent the accept. It acts on that
+    /// before anything else that the network waits for (REGISTRATION COMPLETE, the gNB's response) need have arrived.
+    fn may_request_service(&self) -> bool {
+        let accepted = self.registering.as_ref().is_some_and(|registering| registering.accept.is_some());
+        self.ctx.registered || (accepted && self.is_secure())
     }
 
     fn defer(&mut self, what: Deferred) {
@@ -577,6 +612,8 @@ impl Ue {
         if self.connection.take().is_none() {
             return;
         }
+        // What the UE said on the connection and was not dealt with goes with it: no answer would reach the UE.
+        self.deferred.retain(|deferred| !matches!(deferred, Deferred::Message(_)));
         self.ctx.cm_event(CmEvent::N2Released);
         self.handle.set_connected(false);
         if self.ctx.registered {

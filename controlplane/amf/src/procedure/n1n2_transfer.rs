@@ -4,8 +4,6 @@
 //! A UE that is idle is paged first; the transfer waits for its service request. What the gNB answers goes back to
 //! the SMF. A session leaves the UE's context when its SMF says so.
 
-use std::ops::ControlFlow;
-
 use bytes::Bytes;
 use nas::{Message, gmm};
 use ngap::cause::{Nas, RadioNetwork};
@@ -17,9 +15,9 @@ use types::PduSessionId;
 
 use super::{deregistration, paging, resource_setup, user_plane};
 use crate::counters;
-use crate::event::{Arrival, Interrupt, N2Info, Transfer};
+use crate::event::{Interrupt, N2Info, Transfer};
 use crate::peers::{SmUpdate, join_all};
-use crate::ue::{Ue, Waiting};
+use crate::ue::Ue;
 
 /// Namf_Communication_N1N2MessageTransfer.
 pub(crate) async fn deliver(ue: &mut Ue, transfer: Transfer) -> Result<(), Interrupt> {
@@ -87,8 +85,10 @@ async fn set_up_resources(
     let s_nssai = session.s_nssai;
     let nas_pdu = protected(ue, id, n1);
     let item = PduSessionSetupItem { id, nas_pdu, s_nssai, transfer };
-    resource_setup::send(ue, None, vec![item]).await?;
-    let outcome = await_n2(ue, resource_setup::outcome).await?;
+    let outcome = match resource_setup::send(ue, None, vec![item]).await? {
+        Some(asked) => ue.expect_n2(|pdu| asked.outcome(pdu)).await?,
+        None => None,
+    };
     match outcome {
         Some(outcome) => user_plane::report_setup(ue, outcome).await,
         None => {
@@ -118,11 +118,12 @@ async fn release_resources(
         })
     })
     .await?;
-    let response = await_n2(ue, |pdu| match pdu {
-        Pdu::PduSessionResourceReleaseResponse(response) => Ok(response),
-        other => Err(Box::new(other)),
-    })
-    .await?;
+    let response = ue
+        .expect_n2(|pdu| match pdu {
+            Pdu::PduSessionResourceReleaseResponse(response) => Ok(response),
+            other => Err(Box::new(other)),
+        })
+        .await?;
     let Some(session) = ue.ctx.sessions.get_mut(&id) else { return Ok(()) };
     session.active = false;
     let released = response.into_iter().flat_map(|r| r.pdu_sessions).find(|item| item.id == id);
@@ -148,11 +149,12 @@ async fn modify_resources(
         })
     })
     .await?;
-    let response = await_n2(ue, |pdu| match pdu {
-        Pdu::PduSessionResourceModifyResponse(response) => Ok(response),
-        other => Err(Box::new(other)),
-    })
-    .await?;
+    let response = ue
+        .expect_n2(|pdu| match pdu {
+            Pdu::PduSessionResourceModifyResponse(response) => Ok(response),
+            other => Err(Box::new(other)),
+        })
+        .await?;
     let Some(response) = response else { return Ok(()) };
     for item in response.pdu_sessions {
         report(ue, item.id, SmUpdate::ModifyDone(item.transfer)).await;
@@ -161,24 +163,6 @@ async fn modify_resources(
         report(ue, item.id, SmUpdate::ModifyFailed(item.transfer)).await;
     }
     Ok(())
-}
-
-/// The gNB's answer, guarded.
-async fn await_n2<T>(ue: &mut Ue, take: impl Fn(Pdu) -> Result<T, Box<Pdu>>) -> Result<Option<T>, Interrupt> {
-    let guard = std::time::Duration::from_millis(ue.amf.config.timers.n2_guard_ms);
-    let answer = ue
-        .expect(Waiting::Radio, net::time::now() + guard, |arrival| match arrival {
-            Arrival::N2(pdu) => match take(*pdu) {
-                Ok(taken) => ControlFlow::Break(taken),
-                Err(pdu) => ControlFlow::Continue(Arrival::N2(pdu)),
-            },
-            other => ControlFlow::Continue(other),
-        })
-        .await?;
-    if answer.is_none() {
-        counters::TIMER_EXPIRIES.inc("n2_guard");
-    }
-    Ok(answer)
 }
 
 /// Tells a session's SMF. What it answers to a report of the gNB needs no forwarding.

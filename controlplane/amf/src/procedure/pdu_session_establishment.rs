@@ -133,19 +133,10 @@ async fn set_up(ue: &mut Ue, id: PduSessionId) -> Result<Outcome, Interrupt> {
         ue.protect(&Message::DlNasTransport(transport))
     });
     let item = PduSessionSetupItem { id, nas_pdu, s_nssai, transfer: request };
-    resource_setup::send(ue, None, vec![item]).await?;
-    let guard = std::time::Duration::from_millis(ue.amf.config.timers.n2_guard_ms);
-    let outcome = ue
-        .expect(Waiting::Radio, net::time::now() + guard, |arrival| match arrival {
-            Arrival::N2(pdu) => match resource_setup::outcome(*pdu) {
-                Ok(outcome) => ControlFlow::Break(outcome),
-                Err(pdu) => ControlFlow::Continue(Arrival::N2(pdu)),
-            },
-            other => ControlFlow::Continue(other),
-        })
-        .await?;
-    let Some(outcome) = outcome else {
-        counters::TIMER_EXPIRIES.inc("n2_guard");
+    let Some(asked) = resource_setup::send(ue, None, vec![item]).await? else {
+        return Ok(Outcome::Failed("no_context"));
+    };
+    let Some(outcome) = ue.expect_n2(|pdu| asked.outcome(pdu)).await? else {
         return Ok(Outcome::Failed("timeout n2_guard"));
     };
     if outcome.context_failed.is_some() || !outcome.done.iter().any(|item| item.id == id) {

@@ -19,7 +19,7 @@ use types::{PduSessionId, SNssai, Supi};
 
 use super::authentication::{AuthenticationError, authentication};
 use super::identification::identification;
-use super::resource_setup::{self, SetupOutcome};
+use super::resource_setup::{self, Asked, SetupOutcome};
 use super::security_mode::{SecurityModeError, security_mode};
 use super::{an_release, deregistration, user_plane};
 use crate::context::{Amf, Subscription};
@@ -100,7 +100,8 @@ impl From<PeerError> for Stop {
 pub(crate) async fn registration(ue: &mut Ue, request: gmm::RegistrationRequest) -> Result<(), Interrupt> {
     ue.registering = Some(Registering { request: request.clone(), accept: None });
     let outcome = accept_or_stop(ue, request).await;
-    let accepted = ue.registering.take().is_some_and(|registering| registering.accept.is_some());
+    // `None` once REGISTRATION COMPLETE has arrived.
+    let incomplete = ue.registering.take();
     match outcome {
         Ok(()) => Ok(()),
         Err(Stop::Reject(cause)) => reject(ue, cause, Vec::new()).await,
@@ -112,6 +113,7 @@ pub(crate) async fn registration(ue: &mut Ue, request: gmm::RegistrationRequest)
             an_release::release(ue, ngap::cause::Nas::Unspecified.into()).await
         }
         Err(Stop::Interrupted(interrupt)) => {
+            let Some(registering) = incomplete else { return Err(interrupt) };
             ue.record(NAME, "interrupted");
             // §5.5.1.2.8 a: the connection is lost or given up after the accept was made. The UE counts as
             // registered and both 5G-GUTIs as valid.
@@ -122,7 +124,7 @@ pub(crate) async fn registration(ue: &mut Ue, request: gmm::RegistrationRequest)
                     | Interrupt::Initial(..)
                     | Interrupt::Unusable(..)
             );
-            if accepted && lower_layer {
+            if registering.accept.is_some() && lower_layer {
                 registered(ue)
             } else {
                 abort(ue)
@@ -358,22 +360,31 @@ async fn accept(
         registering.accept = Some(message.clone());
     }
     let nas_pdu = ue.protect(&message);
-    let mut setup_pending = resource_setup::send(ue, nas_pdu, activation.items).await?;
+    let mut asked = resource_setup::send(ue, nas_pdu, activation.items).await?;
     let mut completed = false;
     let mut sent = 1;
     let timer = std::time::Duration::from_millis(ue.amf.config.timers.t3550_ms);
     let guard = net::time::now() + std::time::Duration::from_millis(ue.amf.config.timers.n2_guard_ms);
     let mut deadline = net::time::now() + timer;
-    while !completed || setup_pending {
+    // The UE and its gNB answer independently: REGISTRATION COMPLETE, and what the UE sends after it, may come before
+    // the gNB's response or after it.
+    while !completed || asked.is_some() {
         let until = if completed { guard } else { deadline };
-        let got = ue.expect(Waiting::Radio, until, wait_for_completion).await?;
+        let got = ue.expect(Waiting::Radio, until, |arrival| take_answer(asked.as_ref(), arrival)).await?;
         match got {
-            Some(Completion::Complete) => completed = true,
-            Some(Completion::Setup(outcome)) => {
-                setup_pending = false;
+            // The answer to an accept that was sent again.
+            Some(Answer::Complete) if completed => {}
+            Some(Answer::Complete) => {
+                completed = true;
+                complete(ue);
+            }
+            Some(Answer::Setup(outcome)) => {
+                asked = None;
                 if let Some(cause) = outcome.context_failed {
-                    ue.record(NAME, "initial_context_setup_failure");
-                    registered(ue);
+                    if !completed {
+                        ue.record(NAME, "initial_context_setup_failure");
+                        registered(ue);
+                    }
                     return an_release::release(ue, cause).await.map_err(Stop::from);
                 }
                 user_plane::report_setup(ue, outcome).await;
@@ -388,15 +399,16 @@ async fn accept(
                 // Fifth expiry, or a gNB that does not answer: the UE counts as registered and both 5G-GUTIs as
                 // valid (TS 24.501 §5.5.1.2.8 c); the connection is of no use.
                 counters::TIMER_EXPIRIES.inc(if completed { "n2_guard" } else { "T3550" });
-                ue.record(NAME, "not_completed");
-                registered(ue);
+                if !completed {
+                    ue.record(NAME, "not_completed");
+                    registered(ue);
+                }
                 return an_release::release(ue, ngap::cause::Nas::Unspecified.into())
                     .await
                     .map_err(Stop::from);
             }
         }
     }
-    complete(ue);
     let idle_update = request.registration_type == RegistrationType::PeriodicUpdating
         && !request.follow_on
         && !ue.ctx.sessions.values().any(|session| session.active);
@@ -407,20 +419,20 @@ async fn accept(
     Ok(())
 }
 
-/// What REGISTRATION ACCEPT waits for.
-enum Completion {
+/// What answers REGISTRATION ACCEPT: the UE, and the gNB where it was asked for something.
+enum Answer {
     Complete,
     Setup(SetupOutcome),
 }
 
-fn wait_for_completion(arrival: Arrival) -> ControlFlow<Completion, Arrival> {
-    match arrival {
-        Arrival::Nas(Message::RegistrationComplete) => ControlFlow::Break(Completion::Complete),
-        Arrival::N2(pdu) => match resource_setup::outcome(*pdu) {
-            Ok(outcome) => ControlFlow::Break(Completion::Setup(outcome)),
+fn take_answer(asked: Option<&Asked>, arrival: Arrival) -> ControlFlow<Answer, Arrival> {
+    match (arrival, asked) {
+        (Arrival::Nas(Message::RegistrationComplete), _) => ControlFlow::Break(Answer::Complete),
+        (Arrival::N2(pdu), Some(asked)) => match asked.outcome(*pdu) {
+            Ok(outcome) => ControlFlow::Break(Answer::Setup(outcome)),
             Err(pdu) => ControlFlow::Continue(Arrival::N2(pdu)),
         },
-        other => ControlFlow::Continue(other),
+        (other, _) => ControlFlow::Continue(other),
     }
 }
 
@@ -431,6 +443,7 @@ fn registered(ue: &mut Ue) {
 
 /// The UE confirmed: the old 5G-GUTI is free again.
 fn complete(ue: &mut Ue) {
+    ue.registering = None;
     registered(ue);
     let current = ue.ctx.tmsi();
     for tmsi in std::mem::take(&mut ue.ctx.tmsis) {

@@ -6,8 +6,9 @@
 use bytes::Bytes;
 use ngap::{
     Cause, InitialContextSetupRequest, Pdu, PduSessionItem, PduSessionResourceSetupRequest,
-    PduSessionSetupItem, UeSecurityCapabilities,
+    PduSessionResourceSetupResponse, PduSessionSetupItem, UeSecurityCapabilities,
 };
+use types::PduSessionId;
 
 use crate::event::Interrupt;
 use crate::ue::Ue;
@@ -23,21 +24,65 @@ pub(crate) struct SetupOutcome {
     pub context_failed: Option<Cause>,
 }
 
-/// Sends what is to be set up, with a NAS message. Whether an answer of the gNB is to be expected.
+/// What the gNB was asked for and has to answer.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// A UE context, perhaps with sessions.
+    Context,
+    /// Resources of these sessions.
+    Sessions(Vec<PduSessionId>),
+}
+
+impl Asked {
+    /// The answer in a message; the message back when it answers something else, such as a request that was given up.
+    pub fn outcome(&self, pdu: Pdu) -> Result<SetupOutcome, Box<Pdu>> {
+        match (self, pdu) {
+            (Asked::Context, Pdu::InitialContextSetupResponse(response)) => Ok(SetupOutcome {
+                done: response.pdu_sessions,
+                failed: response.failed,
+                context_failed: None,
+            }),
+            (Asked::Context, Pdu::InitialContextSetupFailure(failure)) => Ok(SetupOutcome {
+                done: Vec::new(),
+                failed: failure.failed,
+                context_failed: Some(failure.cause),
+            }),
+            (Asked::Sessions(asked), Pdu::PduSessionResourceSetupResponse(response))
+                if names(asked, &response) =>
+            {
+                Ok(SetupOutcome {
+                    done: response.pdu_sessions,
+                    failed: response.failed,
+                    context_failed: None,
+                })
+            }
+            (_, other) => Err(Box::new(other)),
+        }
+    }
+}
+
+/// Whether a response is about one of these sessions; one without any session can only be.
+fn names(asked: &[PduSessionId], response: &PduSessionResourceSetupResponse) -> bool {
+    let mut answered = response.pdu_sessions.iter().chain(&response.failed).map(|item| item.id).peekable();
+    answered.peek().is_none() || answered.any(|id| asked.contains(&id))
+}
+
+/// Sends what is to be set up, with a NAS message. `None` when the gNB has nothing to answer.
 pub(crate) async fn send(
     ue: &mut Ue,
     nas_pdu: Option<Bytes>,
     items: Vec<PduSessionSetupItem>,
-) -> Result<bool, Interrupt> {
+) -> Result<Option<Asked>, Interrupt> {
     let has_context = ue.connection.as_ref().is_some_and(|connection| connection.context);
     if has_context && items.is_empty() {
         if let Some(nas_pdu) = nas_pdu {
             ue.send_nas_pdu(nas_pdu).await?;
         }
-        return Ok(false);
+        return Ok(None);
     }
     let ue_ambr = ue.ctx.subscription.as_ref().and_then(|subscription| subscription.ambr);
     if has_context {
+        let asked = Asked::Sessions(items.iter().map(|item| item.id).collect());
         ue.send(|amf_ue_ngap_id, ran_ue_ngap_id| {
             Pdu::PduSessionResourceSetupRequest(PduSessionResourceSetupRequest {
                 amf_ue_ngap_id,
@@ -48,13 +93,13 @@ pub(crate) async fn send(
             })
         })
         .await?;
-        return Ok(true);
+        return Ok(Some(asked));
     }
     // Without a security context no UE gets this far.
     let (Some(security), Some(capability), Some(connection)) =
         (&ue.ctx.security, ue.ctx.capability, &ue.connection)
     else {
-        return Ok(false);
+        return Ok(None);
     };
     let security_key = security.kgnb_of(connection.kgnb_count);
     let ue_security_capabilities = UeSecurityCapabilities::from_nas(
@@ -86,21 +131,5 @@ pub(crate) async fn send(
     if let Some(connection) = &mut ue.connection {
         connection.context = true;
     }
-    Ok(true)
-}
-
-/// The answer in a message; the message back when it is another one.
-pub(crate) fn outcome(pdu: Pdu) -> Result<SetupOutcome, Box<Pdu>> {
-    match pdu {
-        Pdu::InitialContextSetupResponse(response) => {
-            Ok(SetupOutcome { done: response.pdu_sessions, failed: response.failed, context_failed: None })
-        }
-        Pdu::InitialContextSetupFailure(failure) => {
-            Ok(SetupOutcome { done: Vec::new(), failed: failure.failed, context_failed: Some(failure.cause) })
-        }
-        Pdu::PduSessionResourceSetupResponse(response) => {
-            Ok(SetupOutcome { done: response.pdu_sessions, failed: response.failed, context_failed: None })
-        }
-        other => Err(Box::new(other)),
-    }
+    Ok(Some(Asked::Context))
 }

@@ -4,16 +4,14 @@
 //! of the wanted sessions say what the gNB needs → SERVICE ACCEPT with Initial Context Setup (or resource set-up) →
 //! the gNB's tunnels go back to the SMFs.
 
-use std::ops::ControlFlow;
-
 use nas::{GmmCause, Message, PsiSet, gmm};
 use types::PduSessionId;
 
 use super::resource_setup;
 use super::{an_release, deregistration, user_plane};
 use crate::counters;
-use crate::event::{Arrival, Interrupt};
-use crate::ue::{Ue, Waiting};
+use crate::event::Interrupt;
+use crate::ue::Ue;
 
 const NAME: &str = "service_request";
 
@@ -43,19 +41,9 @@ pub(crate) async fn service_request(ue: &mut Ue, request: gmm::ServiceRequest) -
         reactivation_errors: activation.failed.clone(),
     });
     let nas_pdu = ue.protect(&accept);
-    let answered = resource_setup::send(ue, nas_pdu, activation.items).await?;
-    if answered {
-        let guard = std::time::Duration::from_millis(ue.amf.config.timers.n2_guard_ms);
-        let outcome = ue
-            .expect(Waiting::Radio, net::time::now() + guard, |arrival| match arrival {
-                Arrival::N2(pdu) => match resource_setup::outcome(*pdu) {
-                    Ok(outcome) => ControlFlow::Break(outcome),
-                    Err(pdu) => ControlFlow::Continue(Arrival::N2(pdu)),
-                },
-                other => ControlFlow::Continue(other),
-            })
-            .await?;
-        match outcome {
+    let asked = resource_setup::send(ue, nas_pdu, activation.items).await?;
+    if let Some(asked) = asked {
+        match ue.expect_n2(|pdu| asked.outcome(pdu)).await? {
             Some(outcome) => {
                 if let Some(cause) = outcome.context_failed {
                     ue.record(NAME, "initial_context_setup_failure");
@@ -64,7 +52,6 @@ pub(crate) async fn service_request(ue: &mut Ue, request: gmm::ServiceRequest) -
                 user_plane::report_setup(ue, outcome).await;
             }
             None => {
-                counters::TIMER_EXPIRIES.inc("n2_guard");
                 ue.record(NAME, "timeout n2_guard");
                 return an_release::release(ue, ngap::cause::Nas::Unspecified.into()).await;
             }

@@ -5,5 +5,6 @@
 mod support;
 
 mod n2;
+mod order;
 mod registration;
 mod sessions;

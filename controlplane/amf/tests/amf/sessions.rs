@@ -8,12 +8,12 @@ use types::{Dnn, PduSessionId};
 
 use crate::support::*;
 
-fn id(n: u8) -> PduSessionId {
+pub fn id(n: u8) -> PduSessionId {
     PduSessionId::new(n).unwrap()
 }
 
 /// PDU SESSION ESTABLISHMENT REQUEST, as far as the AMF sees it.
-fn request(n: u8) -> gmm::UlNasTransport {
+pub fn request(n: u8) -> gmm::UlNasTransport {
     let mut transport = gmm::UlNasTransport::n1_sm(id(n), vec![0x2e, n, 1, 0xc1, 0xff, 0xff]);
     transport.request_type = Some(RequestType::Initial);
     transport

@@ -86,13 +86,14 @@ impl Network {
         panic!("{supi} is not as expected: {last}");
     }
 
-    /// The UE's context is gone.
+    /// The UE's context is gone: the AMF answers, and answers that it knows no such UE.
     pub async fn gone(&self, supi: types::Supi) {
         for _ in 0..300 {
-            if nf::oam::call(self.amf.oam(), "GET", &format!("/ues/{supi}"), None).await.is_err() {
-                return;
+            match nf::oam::call(self.amf.oam(), "GET", &format!("/ues/{supi}"), None).await {
+                Err(nf::oam::CallError::Refused(error)) if error.status == 404 => return,
+                Err(error) => panic!("the AMF does not say whether {supi} is there: {error}"),
+                Ok(_) => net::time::sleep(std::time::Duration::from_millis(10)).await,
             }
-            net::time::sleep(std::time::Duration::from_millis(10)).await;
         }
         panic!("{supi} is still there");
     }
