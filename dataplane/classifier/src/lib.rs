@@ -46,6 +46,7 @@ pub mod auto;
 pub mod backend;
 pub mod bit_select;
 pub mod cache;
+pub mod cpu;
 #[cfg(feature = "generate")]
 pub mod generate;
 pub mod guide;

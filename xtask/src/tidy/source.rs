@@ -29,6 +29,11 @@ struct Banned {
 /// neither.
 const COTCP_DRIVER: &str = "transport/cotcp/src/driver";
 
+/// Where functions are compiled for instructions that not every processor has.
+const CPU: &str = "dataplane/classifier/src/cpu.rs";
+const ONE_LIST: &str =
+    "`classifier::cpu`: one list is both what the processor is asked for and what is compiled for";
+
 const BANNED: &[Banned] = &[
     Banned {
         call: "Instant::now",
@@ -63,6 +68,8 @@ const BANNED: &[Banned] = &[
     Banned { call: "UdpSocket::bind", owners: &["transport/net", "dataplane/pktio"], instead: "`net::udp`" },
     Banned { call: "TcpListener::bind", owners: &["transport/net", COTCP_DRIVER], instead: "`net::tcp`" },
     Banned { call: "TcpStream::connect", owners: &["transport/net", COTCP_DRIVER], instead: "`net::tcp`" },
+    Banned { call: "target_feature(", owners: &[CPU], instead: ONE_LIST },
+    Banned { call: "is_x86_feature_detected", owners: &[CPU], instead: ONE_LIST },
     Banned {
         call: "std::process::exit",
         owners: &[],
@@ -258,6 +265,15 @@ mod tests {
         );
         let excused = "//! Doc.\n// tidy-allow: calls: the reason\nfn a() { Instant::now(); }\n";
         assert_eq!(rules("ran/src/ue.rs", excused), []);
+    }
+
+    #[test]
+    fn instructions_are_named_in_one_place() {
+        let compiled = "//! Doc.\n#[target_feature(enable = \"avx2\")]\nfn a() {}\n";
+        assert_eq!(rules("dataplane/classifier/src/session/mod.rs", compiled), [(2, "calls")]);
+        assert_eq!(rules("dataplane/classifier/src/cpu.rs", compiled), []);
+        let asked = "//! Doc.\nfn a() -> bool { is_x86_feature_detected!(\"avx2\") }\n";
+        assert_eq!(rules("dataplane/upf/src/worker.rs", asked), [(2, "calls")]);
     }
 
     #[test]

@@ -54,11 +54,13 @@ mod view;
 
 use crate::matcher::Ranked;
 use iset::Set;
-use lanes::{Lanes, Level, Scalar};
+use lanes::{Lanes, Scalar};
 use remainder::Remainder;
 
+use crate::cpu::Job;
 use crate::ids::{IdMap, map_bytes};
 use crate::ranked::Best;
+use crate::simd::Cpu;
 use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict, rank};
 
 /// An iSet has at least one in so many of all rules: below, another iSet costs more than the remainder saves.
@@ -80,29 +82,18 @@ enum Place {
 }
 
 /// iSets with learned indices, and a remainder.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct NuevoMatch {
     sets: Vec<Set>,
     remainder: Remainder,
     places: IdMap<Place>,
-    level: Level,
+    cpu: Cpu,
 }
 
 impl NuevoMatch {
     /// Without rules.
     pub fn new() -> NuevoMatch {
         NuevoMatch::default()
-    }
-}
-
-impl Default for NuevoMatch {
-    fn default() -> Self {
-        NuevoMatch {
-            sets: Vec::new(),
-            remainder: Remainder::default(),
-            places: IdMap::default(),
-            level: Level::detect(),
-        }
     }
 }
 
@@ -186,30 +177,33 @@ impl NuevoMatch {
         }
         best
     }
+}
 
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,popcnt,bmi1,bmi2")]
-    fn look_up_avx2(&self, lanes: lanes::Avx2, keys: &[Key], verdicts: &mut [Verdict]) {
-        self.look_up(lanes, keys, verdicts);
-    }
+/// A look-up with whatever instructions.
+struct LookUp<'a> {
+    rules: &'a NuevoMatch,
+    keys: &'a [Key],
+    verdicts: &'a mut [Verdict],
+}
 
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx2,popcnt,bmi1,bmi2")]
-    fn look_up_avx512(&self, lanes: lanes::Avx512, keys: &[Key], verdicts: &mut [Verdict]) {
-        self.look_up(lanes, keys, verdicts);
+impl<L: Lanes> Job<L> for LookUp<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, lanes: L) {
+        self.rules.look_up(lanes, self.keys, self.verdicts);
     }
 }
 
 impl Classifier for NuevoMatch {
     fn classify(&self, keys: &[Key], verdicts: &mut [Verdict]) {
-        match self.level {
-            Level::Scalar => self.look_up(Scalar, keys, verdicts),
+        let look_up = LookUp { rules: self, keys, verdicts };
+        match self.cpu {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the value proves that the processor has these instructions.
-            Level::Avx2(lanes) => unsafe { self.look_up_avx2(lanes, keys, verdicts) },
+            Cpu::Avx512(instructions) => instructions.run(look_up),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: likewise.
-            Level::Avx512(lanes) => unsafe { self.look_up_avx512(lanes, keys, verdicts) },
+            Cpu::Avx2(instructions) => instructions.run(look_up),
+            Cpu::Scalar => look_up.run(Scalar),
         }
     }
 

@@ -257,8 +257,8 @@ impl Model {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::lanes::Level;
     use super::*;
+    use crate::simd::Cpu;
 
     /// What each stage's window promises, on every instruction set, and the answer.
     fn check(model: &Model, x: u64, expected: u32) {
@@ -273,16 +273,16 @@ mod tests {
             );
             node = right;
         }
-        for level in Level::all() {
+        for cpu in Cpu::all() {
             let mut found = [0];
-            match level {
-                Level::Scalar => model.find(Scalar, &[x], &mut found),
+            match cpu {
+                Cpu::Scalar => model.find(Scalar, &[x], &mut found),
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx2(lanes) => model.find(lanes, &[x], &mut found),
+                Cpu::Avx2(lanes) => model.find(lanes, &[x], &mut found),
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx512(lanes) => model.find(lanes, &[x], &mut found),
+                Cpu::Avx512(lanes) => model.find(lanes, &[x], &mut found),
             }
-            assert_eq!(found, [expected], "{level:?} {x}");
+            assert_eq!(found, [expected], "{cpu:?} {x}");
         }
     }
 

@@ -14,7 +14,7 @@ struct Both {
 
 impl Both {
     fn new() -> Both {
-        let ours = Level::all().into_iter().map(|level| NuevoMatch { level, ..NuevoMatch::new() });
+        let ours = Cpu::all().map(|cpu| NuevoMatch { cpu, ..NuevoMatch::new() });
         Both { list: List::new(), ours: ours.collect() }
     }
 
@@ -36,7 +36,7 @@ impl Both {
                     ours.classify(keys, verdicts);
                 }
                 let wrong = std::iter::zip(&verdicts, &expected).position(|(found, right)| found != right);
-                assert_eq!(wrong, None, "{:?} batch {batch}: {verdicts:?} {expected:?}", ours.level);
+                assert_eq!(wrong, None, "{:?} batch {batch}: {verdicts:?} {expected:?}", ours.cpu);
             }
         }
     }

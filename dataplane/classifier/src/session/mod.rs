@@ -30,6 +30,9 @@ use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::Avx2;
+use crate::cpu::Job;
 use crate::ids::IdHasher;
 use crate::key::split;
 use crate::{Key, Rule, Verdict};
@@ -142,22 +145,13 @@ impl Sessions {
     pub fn classify(&self, sessions: &[u32], keys: &[Key], verdicts: &mut [Verdict]) {
         let count = sessions.len().min(keys.len()).min(verdicts.len());
         let (sessions, keys, verdicts) = (&sessions[..count], &keys[..count], &mut verdicts[..count]);
+        let job = Classify { sessions: self, numbers: sessions, keys, verdicts };
+        // Shifts and counts of bits in one instruction each.
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("bmi1")
-            && is_x86_feature_detected!("bmi2")
-        {
-            // SAFETY: the processor has these instructions.
-            return unsafe { self.classify_bmi(sessions, keys, verdicts) };
+        if let Some(instructions) = Avx2::detect() {
+            return instructions.run(job);
         }
-        self.classify_bursts(sessions, keys, verdicts);
-    }
-
-    /// The same, with shifts and counts of bits in one instruction each.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-    fn classify_bmi(&self, sessions: &[u32], keys: &[Key], verdicts: &mut [Verdict]) {
-        self.classify_bursts(sessions, keys, verdicts);
+        job.run(());
     }
 
     #[inline(always)]
@@ -218,6 +212,23 @@ impl Sessions {
             + chunks * CHUNK * size_of::<Head>()
             + self.heads.capacity() * size_of::<Option<Box<[Head; CHUNK]>>>()
             + self.arena.memory_bytes()
+    }
+}
+
+/// [`Sessions::classify`] with whatever instructions.
+struct Classify<'a> {
+    sessions: &'a Sessions,
+    numbers: &'a [u32],
+    keys: &'a [Key],
+    verdicts: &'a mut [Verdict],
+}
+
+impl<T> Job<T> for Classify<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, _: T) {
+        self.sessions.classify_bursts(self.numbers, self.keys, self.verdicts);
     }
 }
 

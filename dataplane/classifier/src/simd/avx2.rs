@@ -3,33 +3,11 @@
 use std::arch::x86_64::*;
 
 use super::block::code;
-use super::isa::{self, HotColumns, Kernel, LookUp, Vector};
+use super::isa::{HotColumns, Vector};
 use super::portable::Portable;
 use super::rows::Row;
+use crate::cpu::Avx2;
 use crate::key::WORDS;
-use crate::{Key, Verdict};
-
-/// Proof that the CPU has AVX2. Only [`run`] makes one.
-#[derive(Clone, Copy, Debug)]
-pub struct Avx2(());
-
-/// Runs a kernel with these instructions.
-///
-/// # Safety
-/// The CPU has them.
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-pub unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Avx2(()))
-}
-
-/// Looks keys up with these instructions.
-///
-/// # Safety
-/// The CPU has them.
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-pub unsafe fn look_up<L: LookUp<T>, T>(rules: &T, keys: &[Key], verdicts: &mut [Verdict]) {
-    isa::look_up::<L, _, T>(Avx2(()), rules, keys, verdicts);
-}
 
 /// The words of a probe, each in all lanes.
 #[derive(Clone, Copy, Debug)]

@@ -3,32 +3,10 @@
 use std::arch::x86_64::*;
 
 use super::block::code;
-use super::isa::{self, HotColumns, Kernel, LookUp, Vector};
+use super::isa::{HotColumns, Vector};
 use super::rows::{Row, SLOTS};
+use crate::cpu::Avx512;
 use crate::key::WORDS;
-use crate::{Key, Verdict};
-
-/// Proof that the CPU has AVX-512 F, BW and VL. Only [`run`] makes one.
-#[derive(Clone, Copy, Debug)]
-pub struct Avx512(());
-
-/// Runs a kernel with these instructions.
-///
-/// # Safety
-/// The CPU has them.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,bmi1,bmi2,popcnt,lzcnt")]
-pub unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Avx512(()))
-}
-
-/// Looks keys up with these instructions.
-///
-/// # Safety
-/// The CPU has them.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,bmi1,bmi2,popcnt,lzcnt")]
-pub unsafe fn look_up<L: LookUp<T>, T>(rules: &T, keys: &[Key], verdicts: &mut [Verdict]) {
-    isa::look_up::<L, _, T>(Avx512(()), rules, keys, verdicts);
-}
 
 /// `(a & b) ^ c` bit by bit.
 const AND_XOR: i32 = 0x6A;

@@ -1,12 +1,13 @@
 //! Which vector instructions are used, chosen once at run time.
 //!
 //! Code over vectors is written once, generic over [`Vector`], as a [`Kernel`]. [`Cpu::run`] calls it inside a function
-//! that is compiled for the instructions, so a whole batch is looked up behind one choice. For that everything between
-//! `run` and the instructions is `#[inline(always)]`: code left outside would be compiled without them, which is slow,
-//! though right.
+//! that is compiled for the instructions ([`crate::cpu`]), so a whole batch is looked up behind one choice.
 
 use std::slice;
 
+use crate::cpu::Job;
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::{Avx2, Avx512};
 use crate::key::WORDS;
 use crate::{Key, Verdict};
 
@@ -32,54 +33,80 @@ impl Isa {
 
     /// Whether this CPU has them.
     pub fn is_available(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        let (avx512, avx2) = {
-            use std::arch::is_x86_feature_detected as has;
-            let avx2 = has!("avx2") && has!("bmi1") && has!("bmi2") && has!("popcnt") && has!("lzcnt");
-            (avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vl"), avx2)
-        };
-        #[cfg(not(target_arch = "x86_64"))]
-        let (avx512, avx2) = (false, false);
-        match self {
-            Isa::Avx512 => avx512,
-            Isa::Avx2 => avx2,
-            Isa::Scalar => true,
-        }
+        Cpu::with(self).is_some()
     }
 }
 
 /// Instructions that this CPU is known to have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Cpu(Isa);
+pub enum Cpu {
+    /// See [`Isa::Avx512`].
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+    /// See [`Isa::Avx2`].
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    /// See [`Isa::Scalar`].
+    Scalar,
+}
 
 impl Cpu {
     /// The fastest it has.
     pub fn detect() -> Cpu {
-        Isa::ALL.into_iter().find_map(Cpu::with).unwrap_or(Cpu(Isa::Scalar))
+        Isa::ALL.into_iter().find_map(Cpu::with).unwrap_or(Cpu::Scalar)
     }
 
     /// These; `None` when it does not have them.
     pub fn with(isa: Isa) -> Option<Cpu> {
-        isa.is_available().then_some(Cpu(isa))
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => Avx512::detect().map(Cpu::Avx512),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => Avx2::detect().map(Cpu::Avx2),
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx512 | Isa::Avx2 => None,
+            Isa::Scalar => Some(Cpu::Scalar),
+        }
+    }
+
+    /// All that it has, the fastest first.
+    pub fn all() -> impl Iterator<Item = Cpu> {
+        Isa::ALL.into_iter().filter_map(Cpu::with)
     }
 
     /// Which they are.
     pub fn isa(self) -> Isa {
-        self.0
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Cpu::Avx512(_) => Isa::Avx512,
+            #[cfg(target_arch = "x86_64")]
+            Cpu::Avx2(_) => Isa::Avx2,
+            Cpu::Scalar => Isa::Scalar,
+        }
     }
 
     /// Runs the kernel with these instructions.
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        match self.0 {
-            // SAFETY: `Cpu::with` saw that the CPU has the instructions.
+        match self {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { super::avx512::run(kernel) },
-            // SAFETY: likewise.
+            Cpu::Avx512(instructions) => instructions.run(Run(kernel)),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { super::avx2::run(kernel) },
-            _ => kernel.run(Portable),
+            Cpu::Avx2(instructions) => instructions.run(Run(kernel)),
+            Cpu::Scalar => kernel.run(Portable),
         }
+    }
+}
+
+/// A kernel as a job.
+struct Run<K>(K);
+
+impl<K: Kernel, V: Vector> Job<V> for Run<K> {
+    type Output = K::Output;
+
+    #[inline(always)]
+    fn run(self, vector: V) -> K::Output {
+        self.0.run(vector)
     }
 }
 
@@ -93,7 +120,7 @@ pub trait LookUp<T> {
 
 /// Looks keys up. One key has code of its own: the loop around it would cost more than a tenth of a look-up.
 #[inline(always)]
-pub(super) fn look_up<L: LookUp<T>, V: Vector, T>(
+pub(crate) fn look_up<L: LookUp<T>, V: Vector, T>(
     vector: V,
     rules: &T,
     keys: &[Key],
@@ -107,7 +134,7 @@ pub(super) fn look_up<L: LookUp<T>, V: Vector, T>(
 
 /// The look-up of a [`LookUp`] with the instructions of a [`Cpu`]: one jump, when it is chosen beforehand.
 #[derive(Debug)]
-// SAFETY: the function needs a CPU with its instructions; `new` takes only what the CPU has.
+// SAFETY: the function needs a CPU with its instructions; `new` takes one for which it was given the token.
 pub struct Compiled<T>(unsafe fn(&T, &[Key], &mut [Verdict]));
 
 impl<T> Clone for Compiled<T> {
@@ -121,19 +148,19 @@ impl<T> Copy for Compiled<T> {}
 impl<T> Compiled<T> {
     /// Of `L`, for this CPU.
     pub fn new<L: LookUp<T>>(cpu: Cpu) -> Compiled<T> {
-        Compiled(match cpu.0 {
+        Compiled(match cpu {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => super::avx512::look_up::<L, T>,
+            Cpu::Avx512(_) => Avx512::look_up::<L, T>,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => super::avx2::look_up::<L, T>,
-            _ => |rules, keys, verdicts| look_up::<L, _, T>(Portable, rules, keys, verdicts),
+            Cpu::Avx2(_) => Avx2::look_up::<L, T>,
+            Cpu::Scalar => |rules, keys, verdicts| look_up::<L, _, T>(Portable, rules, keys, verdicts),
         })
     }
 
     /// Looks keys up.
     #[inline(always)]
     pub fn call(self, rules: &T, keys: &[Key], verdicts: &mut [Verdict]) {
-        // SAFETY: `new` took the function for a CPU that has the instructions, which is this one.
+        // SAFETY: `new` was given the token of the function's instructions, which exists only where the CPU has them.
         unsafe { (self.0)(rules, keys, verdicts) }
     }
 }

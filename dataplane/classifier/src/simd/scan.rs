@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::portable::Portable;
 #[cfg(target_arch = "x86_64")]
-use super::{avx2::Avx2, avx512::Avx512};
+use crate::cpu::{Avx2, Avx512};
 
 /// What the look-up needs.
 pub trait Scan: Copy {
