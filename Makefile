@@ -4,7 +4,7 @@ CARGO ?= cargo
 DEMO_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint tidy unit loom doc fuzz-smoke setup-demo setup-test build
+.PHONY: help demo test fmt lint tidy unit loom doc fuzz-smoke setup-demo setup-test build bench
 
 help:  ## this text
 	@echo 'Godwit, a low-latency 5G core'
@@ -17,7 +17,11 @@ demo: setup-demo build  ## a network on this machine: UEs register, ping and dow
 	target/release/godwit demo $(DEMO_ARGS)
 
 build:  ## the binary, target/release/godwit
+	@test -e target/release/godwit || echo 'build: the first time takes about 10 minutes of processor time: 5 minutes on two cores'
 	$(CARGO) build --release --locked --package cli
+
+bench: build  ## the experiments, target/release/godwit-bench, which `godwit bench` starts; with DPDK where it is installed
+	$(CARGO) build --release --locked --package bench $(if $(DPDK),--features bench/dpdk)
 
 test: setup-test fmt lint tidy unit loom doc fuzz-smoke  ## everything that must hold: format, lints, rules, tests, docs, fuzz smoke
 	@echo 'test: all passed'
@@ -49,8 +53,11 @@ loom:  ## the model checker: every interleaving of readers and writers of the cl
 doc:  ## reference documentation, warnings are errors
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --document-private-items
 
+# The program that `unit` has built: `cargo run --package fuzz` would choose fewer features of the dependencies and compile
+# them again.
 fuzz-smoke:  ## every fuzz target for a few seconds, on stable Rust
-	$(CARGO) run --quiet --locked --package fuzz -- --seconds 3
+	$(CARGO) test --quiet --workspace --locked --no-run $(DPDK)
+	target/debug/fuzz --seconds 3
 
 setup-demo:
 	@scripts/setup.sh demo

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 pub mod buffering;
+pub mod command;
 pub mod cotcp;
 pub mod machine;
 pub mod pdr;

@@ -10,8 +10,8 @@ use nf::oam::{self, CallError};
 use serde_json::Value;
 
 use crate::live::{self, Pace};
-use crate::output::{self, Format, Table};
 use crate::{ConfigArg, EXIT_FAILED, EXIT_UNREACHABLE, config};
+use output::{self, Format, Table};
 
 /// Where the sockets are.
 #[derive(clap::Args, Debug)]

@@ -1,167 +1,48 @@
-//! `godwit bench`: runs an experiment and writes its result and plot.
+//! `godwit bench`: starts `godwit-bench`, the program that holds the experiments.
+//!
+//! The experiments bring contenders and plots along (gRPC, yamux, an SVG library) that a running core does not need.
+//! They are a program of their own so that `godwit` is built, installed and started without them.
 
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::Command;
 
-use bench::Options;
-use bench::result::Experiment;
-use bench::stats::short;
+use anyhow::Context as _;
 
-use crate::EXIT_FAILED;
-use crate::output::{self, Format, Table};
+/// The program with the experiments, a file beside `godwit`.
+const PROGRAM: &str = "godwit-bench";
 
-/// Options of `godwit bench`.
+/// Options of `godwit bench`, passed on as they are.
 #[derive(clap::Args, Debug)]
+#[command(disable_help_flag = true)]
 pub struct Args {
-    #[command(subcommand)]
-    experiment: Name,
+    /// Experiment and options; `godwit bench --help` lists them.
+    #[arg(value_name = "EXPERIMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
 }
 
-/// Options of every experiment.
-#[derive(clap::Args, Debug)]
-struct Common {
-    /// End within a minute, with fewer samples.
-    #[arg(long)]
-    quick: bool,
-    /// Folder for the result (JSON) and its plot (SVG).
-    #[arg(long, value_name = "DIR", default_value = "bench/results/latest")]
-    out: PathBuf,
-    #[command(flatten)]
-    format: Format,
-}
-
-/// Experiments.
-#[derive(clap::Subcommand, Debug)]
-enum Name {
-    /// Registration and session establishment: core time, and registrations per second.
-    Procedures(Common),
-    /// Packet classifiers: look-up and update of packet detection rules, every backend.
-    Pdr(Common),
-    /// The user plane: packets per second and core, time per packet and latency, by backend, size and sessions.
-    #[command(args_conflicts_with_subcommands = true)]
-    Upf {
-        #[command(flatten)]
-        common: Common,
-        /// Only these parts.
-        #[arg(long, value_name = "PART", value_delimiter = ',')]
-        only: Vec<bench::upf::Part>,
-        #[command(subcommand)]
-        part: Option<UpfPart>,
-    },
-    /// A downlink flow while its UE is idle or moves: lost, twice, out of order, delayed.
-    Buffering(Common),
-    /// CoTCP against sequential TCP, HTTP/2, gRPC and yamux: the paper's benchmarks.
-    #[command(args_conflicts_with_subcommands = true)]
-    Cotcp {
-        #[command(flatten)]
-        common: Common,
-        #[command(subcommand)]
-        part: Option<Part>,
-    },
-}
-
-/// The process that `upf` starts beside its own.
-#[derive(clap::Subcommand, Debug)]
-enum UpfPart {
-    /// The user plane: serves until its standard input ends.
-    #[command(hide = true)]
-    Serve(bench::upf::Serve),
-}
-
-/// The processes of `cotcp`, for use by hand.
-#[derive(clap::Subcommand, Debug)]
-enum Part {
-    /// The server: answers requests after a delay. Prints its address as JSON and serves until it is stopped.
-    Serve(bench::cotcp::params::Serve),
-    /// The client: workers that send a request, wait for its answer and send the next. Prints what it found as JSON.
-    Load(bench::cotcp::params::Load),
-}
-
-/// Runs the experiment; exit code 1 when one of its checks failed.
+/// Replaces this process by the program with the experiments, so that signals and its exit code need no forwarding.
 ///
 /// # Errors
-/// The network could not be built, or the result not be written.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match &args.experiment {
-        Name::Procedures(common) => finish(common, |options| in_lab(bench::procedures::run(options))),
-        Name::Pdr(common) => finish(common, bench::pdr::run),
-        Name::Buffering(common) => finish(common, |options| {
-            with_rights()?;
-            bench::buffering::run(options)
-        }),
-        Name::Upf { part: Some(UpfPart::Serve(part)), .. } => {
-            bench::upf::serve(part)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Name::Upf { common, only, part: None } => finish(common, |options| {
-            with_rights()?;
-            bench::upf::run(options, only)
-        }),
-        Name::Cotcp { common, part: None } => finish(common, |options| {
-            if !net::capability::Capability::SysAdmin.held() {
-                // Only the link of limited rate needs rights: without them the experiment uses the loopback interface
-                // and says so.
-                let _ = net::netns::enter_user_namespace();
-            }
-            tokio::runtime::Runtime::new()?.block_on(bench::cotcp::run(options))
-        }),
-        Name::Cotcp { part: Some(part), .. } => run_part(part),
-    }
+/// The program was not found or could not be started. There is no other return.
+pub fn run(args: &Args) -> anyhow::Result<std::convert::Infallible> {
+    let program = find()?;
+    let error = Command::new(&program).args(&args.arguments).exec();
+    Err(error).with_context(|| format!("start {}", program.display()))
 }
 
-/// One side of `cotcp`.
-fn run_part(part: &Part) -> anyhow::Result<ExitCode> {
-    match part {
-        Part::Serve(serve) => match bench::cotcp::serve::run(serve, output::json_line)? {},
-        Part::Load(load) => {
-            let report = bench::cotcp::load::run(load)?;
-            output::json_line(&report)?;
-            Ok(if report.wrong + report.failed == 0 {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::from(EXIT_FAILED)
-            })
-        }
+/// `$GODWIT_BENCH`, or the program beside this one.
+fn find() -> anyhow::Result<PathBuf> {
+    if let Some(named) = std::env::var_os("GODWIT_BENCH") {
+        return Ok(named.into());
     }
-}
-
-fn finish(
-    common: &Common,
-    run: impl FnOnce(&Options) -> anyhow::Result<Experiment>,
-) -> anyhow::Result<ExitCode> {
-    let options = Options { quick: common.quick, out: std::path::absolute(&common.out)? };
-    let experiment = run(&options)?;
-    let (json, svg) = bench::write(&experiment, &options.out)?;
-    if common.format.json {
-        output::json(&experiment)?;
-    } else {
-        output::text(&summary(&experiment))?;
-        output::text(&format!("\n{}\n{}\n", json.display(), svg.display()))?;
-    }
-    Ok(if experiment.passed() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
-}
-
-/// Namespaces need root's rights, here or in a user namespace of our own.
-fn with_rights() -> std::io::Result<()> {
-    if net::capability::Capability::SysAdmin.held() { Ok(()) } else { net::netns::enter_user_namespace() }
-}
-
-/// Runs an experiment that builds a network.
-fn in_lab(run: impl Future<Output = anyhow::Result<Experiment>>) -> anyhow::Result<Experiment> {
-    with_rights()?;
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run)
-}
-
-fn summary(experiment: &Experiment) -> String {
-    let mut figures = Table::new(&["figure", "measured", "published"]);
-    for (name, value) in &experiment.ratios {
-        let published = experiment.published.get(name).map(|value| short(*value)).unwrap_or_default();
-        figures.row([name.clone(), short(*value), published]);
-    }
-    let mut checks = Table::new(&["check", "", "found"]);
-    for check in &experiment.checks {
-        let mark = if check.ok { "ok" } else { "FAILED" };
-        checks.row([check.name.clone(), mark.to_owned(), check.detail.clone()]);
-    }
-    format!("{}\n{}", figures.render(), checks.render())
+    let program = std::env::current_exe().context("find this program")?.with_file_name(PROGRAM);
+    anyhow::ensure!(
+        program.is_file(),
+        "{} is missing: the experiments are a program of their own. `make bench` builds it \
+         (cargo build --release --package bench); install it beside `godwit` or name it in $GODWIT_BENCH",
+        program.display()
+    );
+    Ok(program)
 }

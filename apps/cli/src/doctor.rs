@@ -12,8 +12,8 @@ use net::capability::{self, Capability};
 use serde::Serialize;
 
 use crate::config::{self, yaml};
-use crate::output::{self, Format, Table};
 use crate::{ConfigArg, EXIT_FAILED};
+use output::{self, Format, Table};
 
 /// Options of `godwit doctor`.
 #[derive(clap::Args, Debug)]

@@ -23,7 +23,6 @@ pub mod demo;
 pub mod doctor;
 pub mod live;
 mod metrics;
-pub mod output;
 pub mod ran;
 pub mod run;
 pub mod subscriber;
@@ -101,7 +100,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Upf(args) => admin::upf(&args),
         Command::Subscriber(args) => subscriber::run(args),
         Command::Ran(args) => ran::run(&args),
-        Command::Bench(args) => bench::run(&args),
+        Command::Bench(args) => match bench::run(&args)? {},
         Command::Doctor(args) => doctor::run(&args),
         Command::Check(arg) => {
             config::load(&arg.config)?;
@@ -118,23 +117,11 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
 
 /// Writes the error with its causes and picks the exit code.
 fn report(error: &anyhow::Error) -> ExitCode {
-    let mut stderr = std::io::stderr().lock();
     if let Some(problems) = error.downcast_ref::<config::Problems>() {
-        let _ = writeln!(stderr, "{problems}");
+        // The exit code says it too, where standard error is closed.
+        let _ = writeln!(std::io::stderr(), "{problems}");
         return ExitCode::from(EXIT_CONFIG);
     }
-    // A closed stderr leaves the exit code as the only report.
-    let _ = writeln!(stderr, "godwit: {}", with_causes(error));
+    output::error(error);
     ExitCode::from(EXIT_FAILED)
-}
-
-/// The error and its causes; a cause that the text before it already tells is not told again.
-fn with_causes(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
 }

@@ -12,7 +12,7 @@ use telemetry::DropReason;
 
 use crate::EXIT_FAILED;
 use crate::admin::{self, SocketArg, compact, flatten};
-use crate::output::{self, Table};
+use output::{self, Table};
 
 /// How long a look takes.
 #[derive(clap::Args, Debug, Clone, Copy)]

@@ -13,8 +13,8 @@ use store::{
 use types::{Ambr, BitRate, Dnn, Imsi, Key, PduSessionType, SNssai, Supi};
 
 use crate::config;
-use crate::output::{self, Format, Table};
 use crate::{ConfigArg, EXIT_FAILED};
+use output::{self, Format, Table};
 
 /// Subscribers read from the store at a time.
 const PAGE: usize = 1000;

@@ -61,7 +61,7 @@ impl Places {
     }
 
     fn command(&self, part: &str, arguments: Vec<String>, namespace: Option<&NetNs>) -> Command {
-        let command = Command::new(&self.program).args(["bench", "cotcp", part]).args(arguments);
+        let command = Command::new(&self.program).args(["cotcp", part]).args(arguments);
         match namespace {
             Some(namespace) => command.namespace(namespace),
             None => command,

@@ -195,7 +195,7 @@ struct Other {
 impl Other {
     fn start(folder: &Path, kind: Kind, core: usize, sessions: usize) -> anyhow::Result<Other> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["bench", "upf", "serve"]).arg("--folder").arg(folder);
+        command.args(["upf", "serve"]).arg("--folder").arg(folder);
         command.args(["--core", &core.to_string(), "--sessions", &sessions.to_string()]);
         if kind == Kind::Bare {
             command.arg("--bare");

@@ -27,8 +27,10 @@ pub enum Backend {
     /// [`CutSplit`](crate::tree::CutSplit).
     CutSplit,
     /// [`RlTree`](crate::rl_tree::RlTree).
+    #[cfg(feature = "learned")]
     RlTree,
     /// [`NuevoMatch`](crate::nuevo_match::NuevoMatch).
+    #[cfg(feature = "learned")]
     NuevoMatch,
     /// [`TupleMerge`](crate::tuple_merge::TupleMerge).
     TupleMerge,
@@ -48,7 +50,9 @@ impl Backend {
         Backend::HyperCuts,
         Backend::HyperSplit,
         Backend::CutSplit,
+        #[cfg(feature = "learned")]
         Backend::RlTree,
+        #[cfg(feature = "learned")]
         Backend::NuevoMatch,
         Backend::TupleMerge,
         Backend::PartitionSort,
@@ -66,7 +70,9 @@ impl Backend {
             Backend::HyperCuts => "hyper_cuts",
             Backend::HyperSplit => "hyper_split",
             Backend::CutSplit => "cut_split",
+            #[cfg(feature = "learned")]
             Backend::RlTree => "rl_tree",
+            #[cfg(feature = "learned")]
             Backend::NuevoMatch => "nuevo_match",
             Backend::TupleMerge => "tuple_merge",
             Backend::PartitionSort => "partition_sort",
@@ -85,7 +91,9 @@ impl Backend {
             Backend::HyperCuts => visit.visit(crate::tree::HyperCuts::default()),
             Backend::HyperSplit => visit.visit(crate::tree::HyperSplit::default()),
             Backend::CutSplit => visit.visit(crate::tree::CutSplit::default()),
+            #[cfg(feature = "learned")]
             Backend::RlTree => visit.visit(crate::rl_tree::RlTree::new()),
+            #[cfg(feature = "learned")]
             Backend::NuevoMatch => visit.visit(crate::nuevo_match::NuevoMatch::new()),
             Backend::TupleMerge => visit.visit(crate::tuple_merge::TupleMerge::new()),
             Backend::PartitionSort => visit.visit(crate::partition_sort::PartitionSort::new()),
@@ -130,7 +138,12 @@ impl fmt::Display for Backend {
 pub struct UnknownBackend(String);
 
 fn names() -> String {
-    Backend::ALL.iter().map(|backend| backend.name()).collect::<Vec<_>>().join(", ")
+    let names = Backend::ALL.iter().map(|backend| backend.name()).collect::<Vec<_>>().join(", ");
+    if cfg!(feature = "learned") {
+        names
+    } else {
+        names + "; rl_tree and nuevo_match in a build with `--features learned`"
+    }
 }
 
 impl FromStr for Backend {

@@ -38,6 +38,9 @@
 //! standard describes, and the oracle for all others. Backends see filters only as [`Matcher`]s: masks, values and two
 //! port ranges. [`sdf`] reads the text form of SDF filters.
 //!
+//! The two learned backends (`rl_tree`, `nuevo_match`) need the feature `learned`: they are the largest part of the code, and
+//! no default.
+//!
 //! The crate depends on nothing of the project and never allocates in `classify`.
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -54,9 +57,11 @@ pub mod ids;
 pub mod key;
 pub mod list;
 pub mod matcher;
+#[cfg(feature = "learned")]
 pub mod nuevo_match;
 pub mod partition_sort;
 mod ranked;
+#[cfg(feature = "learned")]
 pub mod rl_tree;
 pub mod rule;
 pub mod sdf;

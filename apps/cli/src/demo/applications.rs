@@ -63,7 +63,7 @@ pub async fn ping_all(namespaces: Vec<NetNs>, host: &str, done: impl Fn()) -> Pi
                 all.received += pings.received;
                 all.rtt_ms.extend(pings.rtt_ms);
             }
-            Err(error) => all.problem = all.problem.or(Some(crate::with_causes(&error))),
+            Err(error) => all.problem = all.problem.or(Some(output::with_causes(&error))),
         }
         done();
     }

@@ -23,7 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use types::{Ambr, BitRate};
 
 use crate::EXIT_FAILED;
-use crate::output;
+use output;
 use progress::Progress;
 use report::{Download, Report};
 
@@ -149,7 +149,7 @@ async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
         Ok(lab) => lab,
         Err(error) => {
             step.failed("the core did not start");
-            report.check("core", false, crate::with_causes(&error));
+            report.check("core", false, output::with_causes(&error));
             report.print(time::now() - started)?;
             return Ok(report);
         }
@@ -174,9 +174,9 @@ async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
     match lab.check() {
         Ok(()) => match lab.stop().await {
             Ok(()) => report.check("end", true, "every process ended in order".to_owned()),
-            Err(error) => report.check("end", false, crate::with_causes(&error)),
+            Err(error) => report.check("end", false, output::with_causes(&error)),
         },
-        Err(error) => report.check("end", false, crate::with_causes(&error)),
+        Err(error) => report.check("end", false, output::with_causes(&error)),
     }
     if !args.serve || !report.passed() {
         report.print(time::now() - started)?;
@@ -232,7 +232,7 @@ async fn attach(
                         path: event.text("netns").unwrap_or_default().to_owned(),
                         ipv6: event.text("ipv6").is_some(),
                     }),
-                    Err(error) => failures.push(crate::with_causes(&error)),
+                    Err(error) => failures.push(output::with_causes(&error)),
                 }
             }
             "failed" => failures.push(event.text("detail").unwrap_or("no reason given").to_owned()),
@@ -273,7 +273,7 @@ async fn traffic(lab: &Lab, ues: &[Ue], args: &Args, progress: &Progress, report
         Err(error) => {
             step.failed("failed");
             report.download = Download::default();
-            report.check("download", false, crate::with_causes(&error));
+            report.check("download", false, output::with_causes(&error));
         }
     }
 }
@@ -308,7 +308,7 @@ async fn leave(lab: &Lab, simulator: Simulator, progress: &Progress, report: &mu
     let step = progress.step("deregistration");
     if let Err(error) = simulator.stop().await {
         step.failed("failed");
-        return report.check("deregistration", false, crate::with_causes(&error));
+        return report.check("deregistration", false, output::with_causes(&error));
     }
     let deadline = time::now() + FORGET_LIMIT;
     loop {

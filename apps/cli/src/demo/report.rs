@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::applications::Pings;
-use crate::output::{self, Table};
+use output::{self, Table};
 
 /// Failures named in a check; the rest is counted.
 const FAILURES_SHOWN: usize = 3;

@@ -1,4 +1,7 @@
-//! What commands print: tables for people, JSON for programs.
+//! What commands print: tables for people, JSON for programs, errors with their causes.
+//!
+//! Shared by the programs `godwit` and `godwit-bench`, so that their output looks alike.
+#![forbid(unsafe_code)]
 
 use std::io::{self, Write};
 
@@ -98,6 +101,23 @@ pub fn listing(format: Format, value: &impl Serialize, table: &Table, empty: &st
     }
 }
 
+/// Text of an error and its causes. A cause that the text names already is left out.
+pub fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+/// Writes an error and its causes to standard error, with the name of the program in front.
+pub fn error(error: &anyhow::Error) {
+    // The exit code says that the command failed, also where standard error is closed.
+    let _ = writeln!(io::stderr().lock(), "godwit: {}", with_causes(error));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,5 +128,11 @@ mod tests {
         table.row(["imsi-999700000000001".to_owned(), "registered".to_owned()]);
         table.row(["x".to_owned()]);
         assert_eq!(table.render(), "SUPI                  STATE\nimsi-999700000000001  registered\nx\n");
+    }
+
+    #[test]
+    fn a_cause_is_named_once() {
+        let error = anyhow::anyhow!("no such file").context("cannot read x: no such file").context("start");
+        assert_eq!(with_causes(&error), "start: cannot read x: no such file");
     }
 }

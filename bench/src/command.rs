@@ -1,0 +1,173 @@
+//! The command line of `godwit-bench`, which `godwit bench` starts: runs an experiment and writes its result and plot.
+//!
+//! Exit codes: 0 all well; 1 the experiment could not run, or one of its checks failed; 2 the command line is wrong.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use output::{Format, Table};
+
+use crate::Options;
+use crate::result::Experiment;
+use crate::stats::short;
+
+/// Experiments of Godwit: figures, each a median with its spread, with all samples and a plot.
+#[derive(clap::Parser, Debug)]
+#[command(name = "godwit bench", version, propagate_version = true)]
+struct Args {
+    #[command(subcommand)]
+    experiment: Name,
+}
+
+/// Options of every experiment.
+#[derive(clap::Args, Debug)]
+struct Common {
+    /// End within a minute, with fewer samples.
+    #[arg(long)]
+    quick: bool,
+    /// Folder for the result (JSON) and its plot (SVG).
+    #[arg(long, value_name = "DIR", default_value = "bench/results/latest")]
+    out: PathBuf,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Experiments.
+#[derive(clap::Subcommand, Debug)]
+enum Name {
+    /// Registration and session establishment: core time, and registrations per second.
+    Procedures(Common),
+    /// Packet classifiers: look-up and update of packet detection rules, every backend.
+    Pdr(Common),
+    /// The user plane: packets per second and core, time per packet and latency, by backend, size and sessions.
+    #[command(args_conflicts_with_subcommands = true)]
+    Upf {
+        #[command(flatten)]
+        common: Common,
+        /// Only these parts.
+        #[arg(long, value_name = "PART", value_delimiter = ',')]
+        only: Vec<crate::upf::Part>,
+        #[command(subcommand)]
+        part: Option<UpfPart>,
+    },
+    /// A downlink flow while its UE is idle or moves: lost, twice, out of order, delayed.
+    Buffering(Common),
+    /// CoTCP against sequential TCP, HTTP/2, gRPC and yamux: the paper's benchmarks.
+    #[command(args_conflicts_with_subcommands = true)]
+    Cotcp {
+        #[command(flatten)]
+        common: Common,
+        #[command(subcommand)]
+        part: Option<Part>,
+    },
+}
+
+/// The process that `upf` starts beside its own.
+#[derive(clap::Subcommand, Debug)]
+enum UpfPart {
+    /// The user plane: serves until its standard input ends.
+    #[command(hide = true)]
+    Serve(crate::upf::Serve),
+}
+
+/// The processes of `cotcp`, for use by hand.
+#[derive(clap::Subcommand, Debug)]
+enum Part {
+    /// The server: answers requests after a delay. Prints its address as JSON and serves until it is stopped.
+    Serve(crate::cotcp::params::Serve),
+    /// The client: workers that send a request, wait for its answer and send the next. Prints what it found as JSON.
+    Load(crate::cotcp::params::Load),
+}
+
+/// Parses the arguments of the process and runs the experiment.
+pub fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            output::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.experiment {
+        Name::Procedures(common) => finish(common, |options| in_lab(crate::procedures::run(options))),
+        Name::Pdr(common) => finish(common, crate::pdr::run),
+        Name::Buffering(common) => finish(common, |options| {
+            with_rights()?;
+            crate::buffering::run(options)
+        }),
+        Name::Upf { part: Some(UpfPart::Serve(part)), .. } => {
+            crate::upf::serve(part)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Name::Upf { common, only, part: None } => finish(common, |options| {
+            with_rights()?;
+            crate::upf::run(options, only)
+        }),
+        Name::Cotcp { common, part: None } => finish(common, |options| {
+            if !net::capability::Capability::SysAdmin.held() {
+                // Only the link of limited rate needs rights: without them the experiment uses the loopback interface
+                // and says so.
+                let _ = net::netns::enter_user_namespace();
+            }
+            tokio::runtime::Runtime::new()?.block_on(crate::cotcp::run(options))
+        }),
+        Name::Cotcp { part: Some(part), .. } => run_part(part),
+    }
+}
+
+/// One side of `cotcp`.
+fn run_part(part: &Part) -> anyhow::Result<ExitCode> {
+    match part {
+        Part::Serve(serve) => match crate::cotcp::serve::run(serve, output::json_line)? {},
+        Part::Load(load) => {
+            let report = crate::cotcp::load::run(load)?;
+            output::json_line(&report)?;
+            Ok(if report.wrong + report.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+    }
+}
+
+fn finish(
+    common: &Common,
+    run: impl FnOnce(&Options) -> anyhow::Result<Experiment>,
+) -> anyhow::Result<ExitCode> {
+    let options = Options { quick: common.quick, out: std::path::absolute(&common.out)? };
+    let experiment = run(&options)?;
+    let (json, svg) = crate::write(&experiment, &options.out)?;
+    if common.format.json {
+        output::json(&experiment)?;
+    } else {
+        output::text(&summary(&experiment))?;
+        output::text(&format!("\n{}\n{}\n", json.display(), svg.display()))?;
+    }
+    Ok(if experiment.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Namespaces need root's rights, here or in a user namespace of our own.
+fn with_rights() -> std::io::Result<()> {
+    if net::capability::Capability::SysAdmin.held() { Ok(()) } else { net::netns::enter_user_namespace() }
+}
+
+/// Runs an experiment that builds a network.
+fn in_lab(run: impl Future<Output = anyhow::Result<Experiment>>) -> anyhow::Result<Experiment> {
+    with_rights()?;
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run)
+}
+
+fn summary(experiment: &Experiment) -> String {
+    let mut figures = Table::new(&["figure", "measured", "published"]);
+    for (name, value) in &experiment.ratios {
+        let published = experiment.published.get(name).map(|value| short(*value)).unwrap_or_default();
+        figures.row([name.clone(), short(*value), published]);
+    }
+    let mut checks = Table::new(&["check", "", "found"]);
+    for check in &experiment.checks {
+        let mark = if check.ok { "ok" } else { "FAILED" };
+        checks.row([check.name.clone(), mark.to_owned(), check.detail.clone()]);
+    }
+    format!("{}\n{}", figures.render(), checks.render())
+}
