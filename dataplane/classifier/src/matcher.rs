@@ -47,6 +47,7 @@ impl Ranked {
     }
 
     /// Its id.
+    #[cfg(feature = "learned")]
     pub fn id(&self) -> u32 {
         self.rank as u32
     }
