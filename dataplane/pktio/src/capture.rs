@@ -5,8 +5,10 @@
 //! the TUN device) belongs to that point only; others are told apart by protocol and port.
 //!
 //! A loopback device shows each packet leaving and arriving; only the arrival is kept, so no packet stands
-//! in a file twice. Files are flushed twice a second: a kill loses at most the last second. A later fragment
+//! in a file twice. Datagrams that were sent as one message are written one by one ([`burst`]). Files are flushed twice a second: a kill loses at most the last second. A later fragment
 //! of an IP packet carries no port and is therefore only matched by protocol.
+
+mod burst;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,6 +24,7 @@ use packet::flow::Flow;
 use telemetry::pcapng::{InterfaceId, LinkType, Writer};
 
 use crate::poll::{Poller, Waker};
+use burst::Burst;
 
 /// Packets per system call.
 const BATCH: usize = 32;
@@ -142,7 +145,7 @@ impl Capture {
         let poller = Poller::new()?;
         poller.add(socket.as_fd(), TOKEN)?;
         let waker = poller.waker();
-        let sorter = Sorter { files, interfaces: HashMap::new(), failed: false };
+        let sorter = Sorter { files, interfaces: HashMap::new(), cut: Vec::new(), failed: false };
         let thread = std::thread::Builder::new()
             .name("capture".to_owned())
             .spawn(move || run(&Receiver { socket }, poller, sorter))?;
@@ -228,6 +231,8 @@ struct Interface {
 struct Sorter {
     files: Vec<PointFile>,
     interfaces: HashMap<i32, Option<Interface>>,
+    /// A datagram that was cut out of a burst.
+    cut: Vec<u8>,
     /// A write has failed; said once.
     failed: bool,
 }
@@ -261,13 +266,31 @@ impl Sorter {
         });
         let Some(interface) = interface.clone() else { return };
         let flow = flow_of(interface.link, packet.bytes);
-        if let Some(position) = self.select(&interface.name, flow.as_ref())
-            && let Err(error) = self.files[position].write(packet, &interface)
+        let Some(position) = self.select(&interface.name, flow.as_ref()) else { return };
+        if let Err(error) = self.write(position, packet, &interface)
             && !self.failed
         {
             self.failed = true;
             tracing::warn!(%error, "capture file cannot be written; packets are missing from it");
         }
+    }
+
+    /// Writes a packet, or each datagram of a burst.
+    fn write(&mut self, position: usize, packet: &Captured<'_>, interface: &Interface) -> io::Result<()> {
+        let ip = match interface.link {
+            LinkType::Raw => Some(0),
+            LinkType::Ethernet => ethernet_header(packet.bytes),
+        };
+        // What was captured in part cannot be cut.
+        let whole = packet.bytes.len() == packet.original_len;
+        let burst = ip.filter(|_| whole).and_then(|ip| Burst::find(packet.bytes, ip));
+        let Some(burst) = burst else { return self.files[position].write(packet, interface) };
+        for number in 0..burst.len() {
+            burst.cut(number, &mut self.cut);
+            let (bytes, original_len) = (self.cut.as_slice(), self.cut.len());
+            self.files[position].write(&Captured { bytes, original_len, ..*packet }, interface)?;
+        }
+        Ok(())
     }
 
     fn select(&self, interface: &str, flow: Option<&Flow>) -> Option<usize> {
@@ -319,6 +342,11 @@ impl PointFile {
         self.packets += 1;
         Ok(())
     }
+}
+
+/// Octets of an Ethernet header with its tags.
+fn ethernet_header(bytes: &[u8]) -> Option<usize> {
+    ethernet::Frame::new(bytes).ok().map(|frame| bytes.len() - frame.payload().len())
 }
 
 fn flow_of(link: LinkType, bytes: &[u8]) -> Option<Flow> {

@@ -169,3 +169,37 @@ fn captures_sort_packets_by_reference_point_without_duplicates() {
     assert!(n6["gw0"].iter().any(|packet| packet.ends_with(b"n6") && packet[0] == 0x45));
     std::fs::remove_dir_all(&directory).unwrap();
 }
+
+/// What a port sends as one message for the kernel to cut stands in the file as the datagrams that it is on the wire.
+#[test]
+fn captures_show_each_datagram_of_a_burst() {
+    let namespace = NetNs::new().expect("tests run with CAP_SYS_ADMIN");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { Links::in_ns(&namespace).unwrap().up("lo").await.unwrap() });
+    let directory = std::env::temp_dir().join(format!("godwit-burst-{}", std::process::id()));
+    let capture = namespace.enter(|| Capture::start(&directory, vec![Point::n3()])).unwrap().unwrap();
+    // Bursts of several lengths, each with a shorter packet at its end, and a packet alone.
+    let lengths = [80, 80, 80, 80, 20, 300, 300, 300, 7, 1000];
+    let sent: Vec<Vec<u8>> = (0..)
+        .zip(lengths)
+        .map(|(n, length)| packet::gtpu::build_gpdu(n, None, &vec![n as u8; length]).unwrap())
+        .collect();
+    let addresses = ["127.0.0.7:2152", "[::1]:2152"];
+    for at in addresses {
+        let to = at.parse().unwrap();
+        let mut port = namespace.enter(|| UdpPort::bind(to, false)).unwrap().unwrap();
+        let mut batch = Batch::new(16, 2048);
+        assert!(sent.iter().all(|packet| batch.push(packet, to)));
+        let all: Vec<u16> = (0..sent.len() as u16).collect();
+        assert_eq!(port.transmit(&mut batch, &all).packets, sent.len());
+    }
+    assert_eq!(capture.stop().packets[0].1, 20);
+    let frames = packets(&directory.join("n3.pcapng")).remove("lo").unwrap();
+    for (at, (frame, sent)) in frames.iter().zip(sent.iter().chain(&sent)).enumerate() {
+        let headers = if at < lengths.len() { 42 } else { 62 };
+        assert_eq!(&frame[headers..], sent, "packet {at}");
+        let udp = packet::transport::Udp::new(&frame[headers - 8..]).unwrap();
+        assert_eq!(udp.payload(), sent, "the length is this datagram's");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
