@@ -1,7 +1,7 @@
 //! Which backend when.
 //!
-//! All backends give the same verdicts (`tests/conformance`), so the choice is about time and memory only. Whoever does
-//! not measure takes [`auto`](crate::auto): it moves between the others as rules come and go. The rest is here to be
+//! All backends give the same verdicts (`tests/conformance`), so the choice is about time and memory only. Take
+//! [`auto`](crate::auto) unless you measure: it moves between the others as rules come and go. The rest is here to be
 //! compared with, to be studied, and for loads that are unlike ours.
 //!
 //! | name | idea | from | look-up | update | memory | take it when |
@@ -30,7 +30,7 @@
 //! [`cache`](crate::cache) of verdicts pays where few flows are most of the traffic.
 //!
 //! # Updates while others look up
-//! Backends are plain data: whoever changes one must own it. [`shared`](crate::shared) holds two copies of any backend,
+//! Backends are plain data: changing one needs `&mut`. [`shared`](crate::shared) holds two copies of any backend,
 //! so that readers never wait and one writer changes rules; memory doubles, and an update is done twice.
 //!
 //! # Rules that do nothing

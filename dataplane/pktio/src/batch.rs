@@ -13,12 +13,12 @@ use crate::buffer::{Buffer, Frame, Pool, PoolNumber};
 pub struct Batch {
     /// The batch's own buffers, or, while `lent`, frames of `pool`. The first `len` hold packets.
     buffers: Vec<Buffer>,
-    /// The others of the two.
+    /// While `lent`, the batch's own buffers; else empty, with room for frames.
     parked: Vec<Buffer>,
     len: usize,
     capacity: usize,
     lent: bool,
-    /// Whose frames were held last; kept so that a batch counts its reference once and not per use.
+    /// The pool of the frames that were lent last. It is kept so that its reference count changes once and not per use.
     pool: Option<Arc<dyn Pool>>,
 }
 

@@ -5,13 +5,13 @@
 //! - [`udp::UdpPort`]: a UDP socket (GTP-U) with `recvmmsg`/`sendmmsg`;
 //! - [`tun::TunPort`]: IP packets of a TUN device (N6, a UE's interface);
 //! - [`stack`]: the same two on frames of AF_XDP ([`af_xdp`]) or DPDK;
-//! - [`memory`]: queues, for tests, and sources and sinks, for measuring a pipeline alone.
+//! - [`memory`]: queues for tests; sources and sinks for measuring a pipeline alone.
 //!
 //! Frames that a backend receives stay in its memory and are lent to the batch ([`buffer`]). The feature `dpdk`
 //! adds the module `dpdk`: ports of any of its drivers, and its classifier as a contender in benchmarks.
 //!
 //! [`poll::Poller`] lets a worker thread sleep until a port has packets or someone wakes it, and
-//! [`capture`] writes what passes reference points to pcapng files.
+//! [`capture`] writes the packets of reference points to pcapng files.
 //!
 //! Invariants: nothing on the packet path allocates, locks or logs; ports never block; a packet that
 //! the kernel does not take is reported in [`Sent`], never retried for ever.
@@ -38,7 +38,7 @@ use telemetry::DropReason;
 pub use batch::Batch;
 pub use buffer::{Buffer, HEADROOM};
 
-/// What became of the packets given to [`Port::transmit`].
+/// How many of the packets given to [`Port::transmit`] were sent, and why the others were not.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Sent {
     /// Packets taken by the device or socket.
@@ -58,7 +58,7 @@ pub struct Sent {
 /// A source and sink of packets.
 pub trait Port: Send {
     /// Fills `batch` with the packets that are waiting and returns their number: 0 when there are none.
-    /// What the batch held before is lost. A UDP port also sets each buffer's peer to the sender.
+    /// Packets that the batch held before are lost. A UDP port also sets each buffer's peer to the sender.
     fn receive(&mut self, batch: &mut Batch) -> io::Result<usize>;
 
     /// Sends the packets of `batch` at the positions `selected`, in that order. A UDP port sends each to

@@ -1,7 +1,7 @@
 //! Ports whose other end is a test or a benchmark.
 //!
-//! [`pair`] gives a port and its wire: two bounded queues. [`Generator`] and [`Sink`] have no other end: what they
-//! cost is what a caller's function costs, so that a pipeline can be measured alone.
+//! [`pair`] gives a port and its wire: two bounded queues. [`Generator`] and [`Sink`] have no other end. They cost no more
+//! than the caller's function, so that a pipeline can be measured alone.
 
 use std::collections::VecDeque;
 use std::io;
@@ -128,7 +128,7 @@ impl<F: FnMut(usize, &mut Buffer) + Send> Port for Generator<F> {
     }
 }
 
-/// A port that takes everything and has nothing.
+/// A port that takes every packet and never receives one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sink {
     /// Packets so far.

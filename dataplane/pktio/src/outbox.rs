@@ -4,9 +4,9 @@
 //! there now and then (End Markers, path management) they put into an [`Outbox`], a port of its own; the owner
 //! uses its port through [`Shared`], which sends what is waiting whenever it receives.
 //!
-//! Order is kept among the packets of an outbox. It holds [`CAPACITY`] packets; more are refused as with any queue.
-//! Looking costs the owner one load of a counter per batch. The lock is taken only when something is waiting, and held
-//! for a copy of pointers.
+//! The packets of an outbox are sent in their order. It holds [`CAPACITY`] packets; more are refused as by any full queue.
+//! The owner loads one counter per batch to see whether packets are waiting. Only when some are does it take the lock, which
+//! is held while pointers are copied.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,9 +19,9 @@ use telemetry::DropReason;
 
 use crate::{Batch, Port, Sent};
 
-/// Packets that may wait: far more than a control task sends between two looks of a worker.
+/// Packets that may wait: far more than a control task sends between two batches of a worker.
 pub const CAPACITY: usize = 1024;
-/// Packets sent per look; more wait for the next one.
+/// Packets sent with each batch of the owner; more wait for the next one.
 const BATCH: usize = 32;
 /// Longest packet: signalling is short, and a user's packet with its tunnel header fits as well.
 const LONGEST: usize = 2048;

@@ -38,7 +38,7 @@ pub struct Poller {
 pub struct AnyOf(Epoll);
 
 impl AnyOf {
-    /// Of these; more may be added.
+    /// A descriptor that is readable while any of `fds` is. More may be added.
     pub fn new<'a>(fds: impl IntoIterator<Item = BorrowedFd<'a>>) -> io::Result<AnyOf> {
         let any = AnyOf(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
         for fd in fds {
@@ -47,12 +47,12 @@ impl AnyOf {
         Ok(any)
     }
 
-    /// Another one. It leaves when it is closed, or by [`AnyOf::remove`].
+    /// Adds a descriptor. It is removed when it is closed, or by [`AnyOf::remove`].
     pub fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         Ok(self.0.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?)
     }
 
-    /// One less.
+    /// Removes a descriptor.
     pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         Ok(self.0.delete(fd)?)
     }
@@ -64,7 +64,7 @@ impl AsFd for AnyOf {
     }
 }
 
-/// What a wait found.
+/// The result of [`Poller::wait`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ready {
     /// A [`Waker`] was used.
@@ -80,7 +80,7 @@ impl Poller {
         Ok(Poller { epoll, wake, events: vec![EpollEvent::empty(); EVENTS] })
     }
 
-    /// Adds a descriptor under a token (below `u64::MAX`). It leaves when it is closed, or by [`Poller::remove`].
+    /// Adds a descriptor under a token (below `u64::MAX`). It is removed when it is closed, or by [`Poller::remove`].
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?)
     }

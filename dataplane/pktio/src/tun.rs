@@ -59,7 +59,7 @@ impl TunPort {
         TunPort::open(name, libc::IFF_TUN)
     }
 
-    /// Likewise a TAP device.
+    /// Creates a TAP device in the calling thread's network namespace. It is down and has no address yet.
     pub fn create_tap(name: &str) -> Result<TunPort, TunError> {
         TunPort::open(name, libc::IFF_TAP)
     }
@@ -77,8 +77,8 @@ impl TunPort {
         Ok(port)
     }
 
-    /// Makes the device again that somebody has deleted, or attaches to one of its name that exists, in the calling
-    /// thread's network namespace. This port and those that [share](TunPort::share) its queue go on with it.
+    /// Creates the device again after it was deleted, or attaches to an existing one of its name, in the calling thread's
+    /// network namespace. This port and those that [share](TunPort::share) its queue use the new device from then on.
     pub fn attach(&self) -> Result<(), TunError> {
         let mut request = request();
         for (to, from) in request.ifr_name.iter_mut().zip(self.name.bytes()) {

@@ -216,7 +216,7 @@ mod tests {
     use super::{portable, sse2};
     use crate::generate::Random;
 
-    /// What other processors execute is tried where nobody has one.
+    /// The portable lanes, which only other processors use, are tested here on x86-64.
     #[test]
     fn lanes_are_the_same_on_any_processor() {
         let mut random = Random::new(3);

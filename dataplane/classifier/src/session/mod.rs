@@ -418,7 +418,7 @@ impl std::hash::Hash for Known {
 #[derive(Debug, Default)]
 pub struct Interner {
     known: HashSet<Known, BuildHasherDefault<IdHasher>>,
-    /// Number of known rows at which those that nobody uses are looked for.
+    /// Number of known rows at which unused ones are searched for and removed.
     limit: usize,
     compiler: Compiler,
 }

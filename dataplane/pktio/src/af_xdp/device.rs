@@ -1,4 +1,4 @@
-//! What there is to know of a network interface, by ioctl: unlike /sys that answers for the calling thread's
+//! Index, address, MTU and queues of a network interface, by ioctl. Unlike /sys, ioctl answers for the calling thread's
 //! network namespace.
 
 use std::io;

@@ -22,7 +22,7 @@ const MD_RX_QUEUE: i16 = 16;
 /// EtherType of a VLAN tag.
 const VLAN: u16 = 0x8100;
 
-/// What is redirected.
+/// Packets that are redirected to a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Select {
     /// Whole UDP datagrams to an address and port.
@@ -34,8 +34,8 @@ pub enum Select {
 }
 
 /// Assembles the program for an interface with address `mac`: selected frames go to the socket in `map` under the
-/// queue they came from, or to the kernel where there is none. With a VLAN identifier only tagged frames count,
-/// without only untagged ones.
+/// queue they came from, or to the kernel where there is none. With a VLAN identifier only frames with that tag
+/// are selected, without one only untagged frames.
 pub fn program(
     map: BorrowedFd<'_>,
     mac: Mac,

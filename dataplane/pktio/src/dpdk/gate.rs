@@ -33,12 +33,12 @@ const PATIENCE: u32 = 100;
 /// Looks at a worker before the control thread leaves it the core.
 const SPINS: u32 = 100;
 
-/// Whose turn it is.
+/// Which thread may run: the control thread or the workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Turn {
     /// The control thread waits in its callback.
     Parked,
-    /// It is about other things.
+    /// The control thread serves its other callbacks.
     Control,
     /// A device is being opened or closed; the control thread is parked.
     Device,

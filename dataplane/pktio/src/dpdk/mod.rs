@@ -1,4 +1,4 @@
-//! What uses DPDK, with the feature `dpdk` only.
+//! DPDK: environment, ports and classifier. Only with the feature `dpdk`.
 //!
 //! - [`eal`]: the environment that DPDK starts once per process;
 //! - [`port`]: Ethernet frames through any device that DPDK drives, without the kernel: NICs, memif, AF_XDP,
@@ -7,7 +7,7 @@
 //!   to another without being copied;
 //! - [`acl`]: its classifier, to compare with.
 //!
-//! DPDK is reached through small C files beside the modules, as much of it are inline functions. They are compiled by
+//! DPDK is called through small C files beside the modules, because much of it is inline functions. They are compiled by
 //! `build.rs`; DPDK is linked as shared libraries (Debian: libdpdk-dev), which load their drivers when started.
 //!
 //! Invariants: one environment per process; whoever calls a port's functions gets a number and with it a cache of
@@ -25,7 +25,7 @@ use std::ffi::{CStr, c_int};
 pub use eal::start;
 pub use port::{DpdkPort, Settings};
 
-/// Why DPDK did not do something.
+/// An error of DPDK.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("DPDK: {what}: {reason}")]
 pub struct Error {

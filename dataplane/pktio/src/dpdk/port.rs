@@ -69,7 +69,7 @@ struct Wanted {
     queues: u16,
     descriptors: u16,
     mtu: u16,
-    /// Whether a device that does not start is opened all the same.
+    /// Whether a device is opened although it does not start.
     patient: u16,
 }
 

@@ -5,8 +5,8 @@
 //! the kernel does not see the packets that go past it. Only the main routing table counts; where a route has
 //! several paths, the kernel is asked to send.
 //!
-//! An interface that is deleted, or moved to another namespace, does not come back under its number: that it
-//! [is gone](KernelTables::is_gone) is the last that is heard of it.
+//! An interface that is deleted, or moved to another namespace, does not come back under its number. It then
+//! [is gone](KernelTables::is_gone) for good, and the tables do not change any more.
 
 use std::collections::HashMap;
 use std::io;
@@ -31,7 +31,7 @@ const CONFIRM_MS: u16 = 10_000;
 /// Shortest time between two copies, so that a storm of changes does not keep the thread busy.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What is known at one time.
+/// A copy of the kernel's tables.
 #[derive(Debug, Default)]
 struct Snapshot {
     /// Longest prefix first, then lowest metric.

@@ -1,4 +1,4 @@
-//! A thin stack between Ethernet frames and what the pipeline works on.
+//! A thin stack between Ethernet frames and the packets that the pipeline works on.
 //!
 //! ```text
 //! N3: UDP payloads with a peer ◄──► UdpStack ──┐
@@ -50,16 +50,16 @@ pub enum NextHop {
     Elsewhere,
 }
 
-/// Who knows next hops.
+/// The source of next hops.
 pub enum Neighbours {
-    /// The kernel, whose interface it is. What it has to do itself goes through the slow path.
+    /// The kernel, which has the interface's addresses. Packets that it has to send itself take the slow path.
     Kernel(Reader, Slow),
-    /// We do.
+    /// Our own ARP and neighbour discovery.
     Own(Box<Resolver>),
 }
 
-/// A port of the kernel's for the packets that the frame port cannot send, and for those that the XDP program leaves
-/// to the kernel.
+/// A kernel socket for the packets that the frame port cannot send, and for those that the XDP program passes to the
+/// kernel.
 pub type Slow = Box<dyn Port>;
 
 /// Ethernet on one interface: our side of the header.
@@ -108,15 +108,15 @@ impl Link {
     }
 }
 
-/// What became of a received frame.
+/// The kind of a received frame.
 enum Received {
-    /// The buffer holds what the pipeline works on.
+    /// The buffer holds a packet for the pipeline.
     Packet,
     /// For the stack itself, if it answers for the interface; else not served.
     Other,
 }
 
-/// What became of a packet that is to be sent.
+/// How a packet is sent, or why it is not.
 enum Prepared {
     /// The buffer holds a frame.
     Frame,
@@ -139,13 +139,13 @@ struct Core<F> {
     slow: Vec<u16>,
     /// Over the frame port and the slow path.
     either: Option<AnyOf>,
-    /// How often the slow path was not looked at.
+    /// Calls of `receive` since the slow path was last read.
     skipped: u32,
     not_served: usize,
 }
 
-/// The kernel's socket is looked at every so many times that the frame port is: a system call per look would take the
-/// processor from the interface's own work.
+/// Calls of `receive` for each reading of the kernel's socket. A system call in every one would take the processor from
+/// the interface's own work.
 const SLOW_TURN: u32 = 64;
 
 impl<F: FramePort> Core<F> {

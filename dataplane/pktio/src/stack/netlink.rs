@@ -80,7 +80,7 @@ impl Netlink {
     }
 
     /// A socket that becomes readable when interfaces, neighbours or routes change. An interface that goes down or away
-    /// takes its IPv4 routes along without a word about them.
+    /// takes its IPv4 routes along, and the kernel does not announce that.
     pub(super) fn events() -> io::Result<Netlink> {
         Netlink::bind(RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE)
     }
@@ -109,7 +109,7 @@ impl Netlink {
         self.fd.as_fd()
     }
 
-    /// Reads away everything that has been announced; what it was is asked for anew.
+    /// Discards all announcements that are waiting. The tables are read again instead.
     pub(super) fn drain(&self) {
         let mut buffer = [0u8; 4096];
         while self.read(&mut buffer, libc::MSG_DONTWAIT | libc::MSG_TRUNC).is_ok_and(|n| n > 0) {}

@@ -72,7 +72,7 @@ struct Pending {
     held: Vec<Box<[u8]>>,
 }
 
-/// See the module.
+/// Addresses, gateways and neighbours of an interface of our own; see the module.
 #[derive(Debug)]
 pub struct Resolver {
     addresses: Vec<Cidr>,
@@ -88,7 +88,7 @@ pub struct Resolver {
     /// hashing each address would cost as much as its packet.
     recent: Box<[Option<(IpAddr, Mac)>; RECENT]>,
     next_look: Instant,
-    /// Packets that waited in vain since this was last read.
+    /// Packets whose neighbour has not answered, since this was last read.
     pub(super) lost: usize,
 }
 
