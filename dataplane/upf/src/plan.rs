@@ -42,6 +42,30 @@ impl Plan {
     pub fn buffers(&self) -> bool {
         self.pdrs.iter().any(|pdr| pdr.action == Action::Buffer)
     }
+
+    /// Whether workers of different inputs write the same meters and counters of downlink packets: those of N3 and N6 where
+    /// a rate is for tunnelled packets and for others, and wherever a packet to the UE is made from one that came from N3
+    /// (redirections to a URL, frames that the bridge turns round). Uplink packets always come from N3.
+    pub fn shares_downlink(&self) -> bool {
+        if self.kind == Kind::Ethernet
+            || self.pdrs.iter().any(|pdr| matches!(pdr.action, Action::RedirectUrl(_)))
+        {
+            return true;
+        }
+        let metered = |qer: &u16| self.qers.get(usize::from(*qer)).is_some_and(|qer| qer.downlink.has_rate());
+        let qers = |native: bool| {
+            let places =
+                self.arrivals.iter().filter(move |arrival| (arrival.place == Place::Native) == native);
+            let rules = places.flat_map(|arrival| &arrival.rules);
+            let pdrs = rules.filter_map(|rule| self.pdrs.get(rule.value as usize));
+            pdrs.filter(|pdr| pdr.direction == Direction::Downlink).flat_map(|pdr| &pdr.qers)
+        };
+        let mut native = vec![false; self.qers.len()];
+        for qer in qers(true).filter(|qer| metered(qer)) {
+            native[usize::from(*qer)] = true;
+        }
+        qers(false).any(|qer| native.get(usize::from(*qer)) == Some(&true))
+    }
 }
 
 /// What a session, or a data network, carries.
@@ -233,6 +257,11 @@ pub struct Enforcement {
 impl Enforcement {
     /// Lets everything pass.
     pub const OPEN: Enforcement = Enforcement { open: true, mbr_kbps: None, gbr_kbps: None };
+
+    /// Whether there is a rate to meter.
+    fn has_rate(&self) -> bool {
+        self.mbr_kbps.is_some() || self.gbr_kbps.is_some()
+    }
 }
 
 /// A usage reporting rule, as far as the packet path must know it. Its counters are found again by `id`.

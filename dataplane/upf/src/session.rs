@@ -231,6 +231,8 @@ pub mod flag {
     pub const TRANSLATE: u16 = 1 << 12;
     /// Only answers to redirected packets pass.
     pub const ANSWERS: u16 = 1 << 13;
+    /// Another worker may count and meter in the same cells, even where each input has one worker.
+    pub const SHARED: u16 = 1 << 14;
     /// Packets are Ethernet frames.
     pub const FRAME: u16 = 1 << 15;
 }
@@ -496,6 +498,8 @@ pub(crate) struct Assembly<'a> {
     pub targets: &'a [(u16, u32)],
     /// Of an Ethernet session: the station that it is.
     pub station: Option<u32>,
+    /// Several workers may write the cells of downlink packets ([`Plan::shares_downlink`]).
+    pub shared_downlink: bool,
 }
 
 impl Assembly<'_> {
@@ -594,8 +598,10 @@ impl Assembly<'_> {
         if pdr.direction == Direction::Downlink && place == Place::Native && self.translates() {
             entry.flags |= flag::TRANSLATE;
         }
-        if pdr.direction == Direction::Uplink {
-            entry.flags |= flag::UPLINK;
+        match pdr.direction {
+            Direction::Uplink => entry.flags |= flag::UPLINK,
+            Direction::Downlink if self.shared_downlink => entry.flags |= flag::SHARED,
+            Direction::Downlink => {}
         }
         if pdr.notify || entry.kind() == kind::BRIDGE && self.plan.reports_addresses {
             entry.flags |= flag::NOTIFY;

@@ -9,8 +9,9 @@
 //! | meter | until when the line is taken, in 1/256 ns | rate and burst ([`rate`]) |
 //! | gauge | octets | mark |
 //!
-//! An account belongs to one input and one set of URRs. Where one worker serves an input, it is the only one to write
-//! the account, and a count is a load and a store; where several do ([`Writers::Many`]), it is a locked addition.
+//! An account belongs to one input and one set of URRs, a meter to one QER and one direction. Mostly one worker is the only
+//! one to write a cell, and a count is a load and a store. A locked addition is needed where several workers serve an input,
+//! and for entries whose cells workers of different inputs share ([`crate::session::flag::SHARED`]): [`Writers::Many`].
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -25,7 +26,7 @@ pub const MAX_CELLS: usize = 250;
 /// No cell.
 pub const NO_CELL: u8 = u8::MAX;
 
-/// How many workers count in an account.
+/// How many workers write a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writers {
     /// One.

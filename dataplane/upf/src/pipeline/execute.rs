@@ -10,7 +10,7 @@ use telemetry::DropReason;
 
 use super::{BATCH, Event, Inside, Pass, Pipeline, State, Verdict};
 use crate::session::{self, Endpoint, Entry, flag, kind};
-use crate::state::{Cells, Gauged, NO_CELL};
+use crate::state::{Cells, Gauged, NO_CELL, Writers};
 use crate::tables::Tables;
 
 /// Packets and octets of neighbours that go to the same account: a burst of one session is counted once.
@@ -18,12 +18,13 @@ use crate::tables::Tables;
 struct Run {
     state: u32,
     account: u8,
+    writers: Writers,
     packets: u64,
     bytes: u64,
 }
 
 impl Run {
-    const NONE: Run = Run { state: 0, account: NO_CELL, packets: 0, bytes: 0 };
+    const NONE: Run = Run { state: 0, account: NO_CELL, writers: Writers::One, packets: 0, bytes: 0 };
 }
 
 impl Pipeline {
@@ -74,7 +75,8 @@ impl Pipeline {
                 (run.packets, run.bytes) = (run.packets + 1, run.bytes + bytes);
             } else {
                 self.count(tables, run);
-                run = Run { state: endpoint.state(), account: entry.account, packets: 1, bytes };
+                let writers = self.writers_of(entry);
+                run = Run { state: endpoint.state(), account: entry.account, writers, packets: 1, bytes };
             }
             if entry.is(flag::MORE) {
                 // Charged before anybody is told that a limit is reached: N4 looks at the counters at once.
@@ -88,8 +90,14 @@ impl Pipeline {
     #[inline(always)]
     fn count(&self, tables: &Tables, run: Run) {
         if run.packets > 0 {
-            Cells::new(&tables.lines, run.state).count(run.account, run.packets, run.bytes, self.writers);
+            Cells::new(&tables.lines, run.state).count(run.account, run.packets, run.bytes, run.writers);
         }
+    }
+
+    /// Whether other workers write the cells of an entry, too.
+    #[inline(always)]
+    fn writers_of(&self, entry: &Entry) -> Writers {
+        if entry.is(flag::SHARED) { Writers::Many } else { self.writers }
     }
 
     /// What a closed gate or an exhausted rate stops.
@@ -105,8 +113,9 @@ impl Pipeline {
         if entry.flags & (flag::CLOSED | flag::MORE) != 0 {
             return self.enforce_more(cells, block, entry, now_ns, bytes);
         }
+        let writers = self.writers_of(entry);
         for cell in entry.meters {
-            if cell != NO_CELL && !cells.conforms(cell, now_ns, bytes, self.writers) {
+            if cell != NO_CELL && !cells.conforms(cell, now_ns, bytes, writers) {
                 return Err(DropReason::RateLimit);
             }
         }
@@ -124,6 +133,7 @@ impl Pipeline {
         if entry.is(flag::CLOSED) {
             return Err(DropReason::GateClosed);
         }
+        let writers = self.writers_of(entry);
         let mut guaranteed = false;
         for further in further(block, entry) {
             match further.kind() {
@@ -131,9 +141,9 @@ impl Pipeline {
                     return Err(DropReason::QuotaExhausted);
                 }
                 // What is within the guarantee is charged to what is shared, and not refused by it.
-                kind::GUARANTEE => guaranteed = cells.conforms(further.account, now_ns, bytes, self.writers),
+                kind::GUARANTEE => guaranteed = cells.conforms(further.account, now_ns, bytes, writers),
                 kind::METER if guaranteed => cells.charge(further.account, now_ns, bytes),
-                kind::METER if !cells.conforms(further.account, now_ns, bytes, self.writers) => {
+                kind::METER if !cells.conforms(further.account, now_ns, bytes, writers) => {
                     return Err(DropReason::RateLimit);
                 }
                 _ => {}

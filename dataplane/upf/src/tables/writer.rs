@@ -341,7 +341,14 @@ impl Writer {
         station: Option<u32>,
     ) -> Result<Vec<Assembled>, PlanError> {
         let targets = self.references.targets(plan)?;
-        let mut assembly = Assembly { plan, state, peers: &mut self.references, targets: &targets, station };
+        let mut assembly = Assembly {
+            plan,
+            state,
+            peers: &mut self.references,
+            targets: &targets,
+            station,
+            shared_downlink: plan.shares_downlink(),
+        };
         let mut places = Vec::with_capacity(plan.arrivals.len());
         for arrival in &plan.arrivals {
             let (entries, rules) = assembly.entries(arrival.place, &arrival.rules)?;

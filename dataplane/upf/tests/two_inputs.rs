@@ -1,0 +1,210 @@
+//! One session, packets to its UE through two inputs: a worker for N3 and one for N6, as with the kernel on both sides.
+//! Rates and volumes are those of the session, whichever worker a packet comes through (UP-1).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Barrier};
+
+use packet::checksum::Sum;
+use packet::gtpu::{self, PduSession, build_gpdu};
+use packet::{ipv4, protocol};
+use pfcp::message::SessionEstablishmentRequest;
+use pfcp::*;
+use pktio::Batch;
+use pktio::memory::{self, Wire};
+use support::*;
+use telemetry::DropReason;
+use tokio::sync::mpsc;
+use upf::n4::session::Sessions;
+use upf::pipeline::guard::Guard;
+use upf::pipeline::{Event, Input, PACKET, Pipeline, Ports};
+use upf::stats::{self, WorkerStats};
+use upf::tables::Tables;
+
+/// A moment: what passes at it is a meter's burst.
+const NOW_NS: u64 = 1 << 30;
+const ROUNDS: usize = 8;
+
+/// A pipeline, what it serves, and the far ends of its ports.
+struct Side {
+    pipeline: Pipeline,
+    ports: Ports,
+    input: Input,
+    n3: Wire,
+    n6: Wire,
+}
+
+impl Side {
+    /// Serves what there is; at once with whoever else waits at the barrier.
+    fn run(&mut self, start: &Barrier) {
+        let mut batch = Batch::new(64, PACKET);
+        start.wait();
+        loop {
+            let received = match self.input {
+                Input::N3 => self.ports.n3.receive(&mut batch),
+                Input::N6(network) => self.ports.n6[network].receive(&mut batch),
+            };
+            if received.unwrap() == 0 {
+                return;
+            }
+            self.pipeline.process(self.input, &mut batch, NOW_NS, &mut self.ports);
+        }
+    }
+}
+
+struct World {
+    sessions: Sessions,
+    sides: [Side; 2],
+    stats: Arc<[WorkerStats]>,
+    _events: mpsc::Receiver<Event>,
+}
+
+impl World {
+    fn new() -> World {
+        let config = Arc::new(config("gw0"));
+        let tables = Arc::new(Tables::new(&config));
+        let sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 5);
+        let stats: Arc<[WorkerStats]> = (0..2).map(|_| WorkerStats::default()).collect();
+        let (sender, events) = mpsc::channel(64);
+        let guard = Arc::new(Guard::new(&config, []));
+        let mut number = 0;
+        let sides = [Input::N3, Input::N6(0)].map(|input| {
+            let pipeline = Pipeline::new(
+                number,
+                Arc::clone(&tables),
+                Arc::clone(&stats),
+                config.gtpu,
+                1,
+                sender.clone(),
+                Arc::clone(&guard),
+            );
+            number += 1;
+            let (n3_port, n3) = memory::pair(1 << 20);
+            let (n6_port, n6) = memory::pair(1 << 20);
+            let ports = Ports { n3: Box::new(n3_port), n6: vec![Box::new(n6_port)] };
+            Side { pipeline, ports, input, n3, n6 }
+        });
+        World { sessions, sides, stats, _events: events }
+    }
+
+    /// The SEID and the TEIDs of PDRs.
+    fn establish<const N: usize>(
+        &mut self,
+        request: &SessionEstablishmentRequest,
+        pdrs: [u16; N],
+    ) -> (u64, [u32; N]) {
+        let response =
+            self.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), request, NtpSeconds(1000)).response;
+        assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
+        let teid = |id: u16| {
+            let created = response.created_pdrs.iter().find(|created| created.pdr_id == PdrId(id)).unwrap();
+            match created.f_teid {
+                Some(FTeid::Assigned { teid, .. }) => teid,
+                other => panic!("{other:?}"),
+            }
+        };
+        (response.up_f_seid.unwrap().seid, pdrs.map(teid))
+    }
+
+    fn downlink(&self, count: usize, payload: usize) {
+        let packet = udp(SERVER_V4.into(), UE_V4.into(), &vec![6; payload]);
+        (0..count).for_each(|_| self.sides[1].n6.inject(&packet, gnb()));
+    }
+
+    fn tunnelled(&self, teid: u32, count: usize, packet: &[u8]) {
+        let gpdu = build_gpdu(teid, Some(PduSession::Uplink { qfi: QFI }), packet).unwrap();
+        (0..count).for_each(|_| self.sides[0].n3.inject(&gpdu, gnb()));
+    }
+
+    /// Both workers serve what they have: at once, or one after the other.
+    fn run(&mut self, at_once: bool) {
+        let start = Barrier::new(if at_once { 2 } else { 1 });
+        if !at_once {
+            return self.sides.iter_mut().for_each(|side| side.run(&start));
+        }
+        std::thread::scope(|scope| {
+            for side in &mut self.sides {
+                let start = &start;
+                scope.spawn(move || side.run(start));
+            }
+        });
+    }
+
+    /// Packets and octets of users that the gNB has got.
+    fn received(&self) -> (u64, u64) {
+        let packets = self.sides.iter().flat_map(|side| side.n3.take());
+        let lengths = packets.map(|(packet, _)| {
+            let header = gtpu::Packet::new(&packet).unwrap().header_len();
+            (packet.len() - header) as u64
+        });
+        lengths.fold((0, 0), |(packets, bytes), length| (packets + 1, bytes + length))
+    }
+}
+
+fn gnb() -> SocketAddr {
+    SocketAddr::new(GNB.into(), 2152)
+}
+
+/// A rate for packets from the data network and for those of a tunnel from another UPF: the burst passes once.
+#[test]
+fn a_rate_of_both_inputs_passes_what_it_would_pass_of_one() {
+    let passed = |at_once: bool| {
+        let mut world = World::new();
+        let mut request = establishment(1);
+        let core = SourceInterface::Core;
+        let n9 = Pdi {
+            source_interface: core,
+            f_teid: choose(3),
+            ue_ip_address: ue_address(true),
+            ..Default::default()
+        };
+        request.create_pdrs.push(pdr(5, 255, n9, 2, &[1, 2]));
+        let (seid, [teid]) = world.establish(&request, [5]);
+        // 50 ms of 1 Gbit/s are 62,500 packets.
+        world.downlink(80_000, 72);
+        world.tunnelled(teid, 80_000, &udp(SERVER_V4.into(), UE_V4.into(), &[6; 72]));
+        world.run(at_once);
+        let refused = stats::drops(&world.stats, DropReason::RateLimit);
+        let (packets, bytes) = world.received();
+        assert_eq!(packets + refused, 160_000);
+        let (_, down) = world.sessions.get(seid).unwrap().compiled.usage();
+        assert_eq!((down.packets, down.bytes), (packets, bytes), "counted and received");
+        packets
+    };
+    let alone = passed(false);
+    assert!((62_500..62_700).contains(&alone), "{alone}");
+    for round in 0..ROUNDS {
+        assert_eq!(passed(true), alone, "round {round}");
+    }
+}
+
+/// While web requests are answered by the worker of N3, that of N6 forwards packets to the same UE.
+#[test]
+fn answers_and_packets_to_one_ue_are_all_counted() {
+    // A TCP SYN to a web server.
+    let mut syn = vec![0; 20];
+    syn[..4].copy_from_slice(&[0x9C, 0x40, 0, 80]);
+    (syn[12], syn[13]) = (0x50, 2);
+    let header = ipv4::Header::new(UE_V4, SERVER_V4, protocol::TCP);
+    let sum = Sum::default().pseudo_header(UE_V4.into(), SERVER_V4.into(), protocol::TCP, syn.len());
+    let sum = sum.octets(&syn).finish();
+    syn[16..18].copy_from_slice(&sum.to_be_bytes());
+    let syn = header.build(&syn).unwrap();
+    for round in 0..ROUNDS {
+        let mut world = World::new();
+        let mut request = establishment(1);
+        request.create_fars[0] = redirecting(2, "http://portal.example/");
+        request.create_qers[0].mbr = None;
+        let (seid, [teid]) = world.establish(&request, [1]);
+        world.downlink(50_000, 72);
+        world.tunnelled(teid, 50_000, &syn);
+        world.run(true);
+        assert_eq!(stats::drops(&world.stats, DropReason::Redirected), 50_000);
+        let (packets, bytes) = world.received();
+        assert_eq!(packets, 100_000);
+        let (_, down) = world.sessions.get(seid).unwrap().compiled.usage();
+        assert_eq!((down.packets, down.bytes), (packets, bytes), "round {round}");
+    }
+}
