@@ -144,6 +144,8 @@ grouped! {
         CREATE_BAR => create_bar: opt CreateBar,
         /// Traffic endpoints.
         CREATE_TRAFFIC_ENDPOINT => create_traffic_endpoints: many CreateTrafficEndpoint,
+        /// Multi-access rules, as they come: read by nobody here.
+        CREATE_MAR => create_mars: many ShortBytes,
         /// Type of session.
         PDN_TYPE => pdn_type: opt PdnType,
         /// Idle time after which the UP function reports.
@@ -220,6 +222,12 @@ grouped! {
         UPDATE_BAR_SMR => update_bar: opt UpdateBar,
         /// Traffic endpoints to change.
         UPDATE_TRAFFIC_ENDPOINT => update_traffic_endpoints: many UpdateTrafficEndpoint,
+        /// Multi-access rules to remove, to create and to change, as they come: read by nobody here.
+        REMOVE_MAR => remove_mars: many ShortBytes,
+        /// To create.
+        CREATE_MAR => create_mars: many ShortBytes,
+        /// To change.
+        UPDATE_MAR => update_mars: many ShortBytes,
         /// Drop buffered packets, query all URRs.
         PFCPSMREQ_FLAGS => flags: opt SmReqFlags,
         /// URRs to report on.

@@ -66,6 +66,8 @@ grouped! {
         OUTER_HEADER_REMOVAL => outer_header_removal: opt OuterHeaderRemoval,
         /// FAR to apply.
         FAR_ID => far_id: opt FarId,
+        /// MAR to apply instead: the session has several accesses (ATSSS).
+        MAR_ID => mar_id: opt MarId,
         /// URRs that count the packet.
         URR_ID => urr_ids: many UrrId,
         /// QERs that police the packet.

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::{
-    Cause, CreatedPdr, CreatedTrafficEndpoint, FTeid, FailedRuleId, OuterHeaderCreation, PdnType, SmReqFlags,
-    TrafficEndpointId, UsageReport, UsageReportTrigger, ie,
+    Cause, CreatedPdr, CreatedTrafficEndpoint, FTeid, FailedRuleId, OuterHeaderCreation, PdnType, ShortBytes,
+    SmReqFlags, TrafficEndpointId, UsageReport, UsageReportTrigger, ie,
 };
 
 use super::rules::urr::{Now, Reading};
@@ -105,6 +105,7 @@ pub(super) fn establish(
     tunnels: &mut Allocation<'_>,
     now: Now,
 ) -> Result<Effect, Rejection> {
+    check_mars([(&request.create_mars, ie::CREATE_MAR)])?;
     let mut effect = Effect::default();
     rules.ethernet = request.pdn_type == Some(PdnType::Ethernet);
     if request.pdn_type == Some(PdnType::NonIp) {
@@ -142,6 +143,14 @@ pub(super) fn establish(
     Ok(effect)
 }
 
+/// Refuses multi-access rules: ATSSS is not offered (§8.2.25), and without them the session's PDRs have no FAR.
+fn check_mars<const N: usize>(mars: [(&Vec<ShortBytes>, u16); N]) -> Result<(), Rejection> {
+    match mars.into_iter().find(|(mars, _)| !mars.is_empty()) {
+        Some((_, ie)) => Err(Rejection::unsupported(ie)),
+        None => Ok(()),
+    }
+}
+
 /// A PDI speaks of frames in a session of packets.
 fn contradiction() -> Rejection {
     Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::ETHERNET_PDU_SESSION_INFORMATION)
@@ -156,6 +165,11 @@ pub(super) fn modify(
     reading: &dyn Fn(u32) -> Reading,
     now: Now,
 ) -> Result<Effect, Rejection> {
+    check_mars([
+        (&request.create_mars, ie::CREATE_MAR),
+        (&request.update_mars, ie::UPDATE_MAR),
+        (&request.remove_mars, ie::REMOVE_MAR),
+    ])?;
     let mut effect = Effect::default();
     let ethernet = rules.ethernet;
     remove(rules, request, &mut effect, reading, now)?;

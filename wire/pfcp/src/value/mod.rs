@@ -17,6 +17,8 @@ use crate::codec::{enumerated, flags, integers};
 integers! {
     /// PDR ID, unique in its session (§8.2.36).
     PdrId(u16);
+    /// MAR ID (§8.2.124).
+    MarId(u16);
     /// FAR ID (§8.2.74); the top bit marks one predefined in the UP function.
     FarId(u32);
     /// QER ID (§8.2.75).

@@ -148,6 +148,11 @@ impl Rules {
             &create.activate_predefined_rules,
             [create.activation_time, create.deactivation_time],
         )?;
+        if create.mar_id.is_some() {
+            // In place of a FAR: ATSSS is not offered.
+            let failed_rule = Some(FailedRuleId::Pdr(id));
+            return Err(Rejection { failed_rule, ..Rejection::unsupported(ie::MAR_ID) });
+        }
         let far_id = create.far_id.ok_or(missing(ie::FAR_ID))?;
         let mut rule = PdrRule {
             precedence: create.precedence.0,
