@@ -72,10 +72,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     findings.push(runtime.block_on(forward_filter()));
     match std::fs::read_to_string(&args.config.config) {
         Ok(text) => match config::parse(&text) {
-            Ok(_) => match yaml::parse(&text) {
+            Ok(config) => match yaml::parse(&text) {
                 Ok(node) => {
                     let file = args.config.config.display();
                     findings.push(Finding::ok("configuration", format!("{file} is sound")));
+                    findings.push(reached_by_ues(&config.upf));
                     findings.extend(configured(&node));
                 }
                 Err(problem) => findings.push(Finding::problem("configuration", problem.message, "")),
@@ -432,6 +433,22 @@ fn local_addresses() -> Vec<IpAddr> {
         found.extend(address.map(|bits| IpAddr::from(Ipv6Addr::from(bits))));
     }
     found
+}
+
+/// What UEs reach of this machine and of the core's networks.
+fn reached_by_ues(upf: &upf::Config) -> Finding {
+    const CHECK: &str = "UEs";
+    let exposed = upf.exposed();
+    if !exposed.is_empty() {
+        let advice = "take it out of upf.dnn[].open, or give the service an address and a port of its own";
+        return Finding::problem(CHECK, exposed.join("; "), advice);
+    }
+    let opened = upf.opened();
+    if opened.is_empty() {
+        return Finding::ok(CHECK, "reach no address of this machine, nor of the core's networks");
+    }
+    let advice = "upf.dnn[].open says so; all else of this machine is closed to them";
+    Finding::note(CHECK, opened.join("; "), advice)
 }
 
 /// gNBs on other machines cannot reach a loopback address.

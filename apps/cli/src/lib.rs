@@ -103,9 +103,19 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Bench(args) => match bench::run(&args)? {},
         Command::Doctor(args) => doctor::run(&args),
         Command::Check(arg) => {
-            config::load(&arg.config)?;
+            let config = config::load(&arg.config)?;
             // A closed stdout leaves the exit code, which says the same.
-            let _ = writeln!(std::io::stdout(), "{} is sound", arg.config.display());
+            let mut out = std::io::stdout();
+            let _ = writeln!(out, "{} is sound", arg.config.display());
+            let opened = config.upf.opened();
+            if opened.is_empty() {
+                let _ = writeln!(out, "UEs reach nothing of this machine and the core's networks");
+            }
+            for line in
+                opened.into_iter().chain(config.upf.exposed().iter().map(|line| format!("warning: {line}")))
+            {
+                let _ = writeln!(out, "{line}");
+            }
             Ok(ExitCode::SUCCESS)
         }
         Command::Completions { shell } => {

@@ -59,7 +59,7 @@ drop_reasons! {
     FastPathMiss = 24, "fast_path_miss", "The fast path has no entry and no host path takes over.";
     QuotaExhausted = 25, "quota_exhausted", "The usage quota of a usage reporting rule is used up.";
     LinkLocal = 26, "link_local", "Multicast or link-local packet, which belongs to its link and is never forwarded.";
-    CoreInterface = 27, "core_interface", "Uplink packet to an N2, N3 or N4 socket of this machine, which UEs must not reach.";
+    CoreInterface = 27, "core_interface", "Uplink packet to this machine or the core's networks, which UEs must not reach unless the configuration opens a service.";
     Redirected = 28, "redirected", "Answered with a redirection, as the forwarding action rule says, instead of being forwarded.";
     EthernetSource = 29, "ethernet_source", "Ethernet frame whose source is a group address or belongs to somebody else.";
     EthernetMalformed = 30, "ethernet_malformed", "Ethernet frame that ends before its header does.";
@@ -69,6 +69,7 @@ drop_reasons! {
     WorkerFailed = 34, "worker_failed", "In a batch at which the packet path failed, a defect: some of it may have been sent.";
     RxQueueFull = 35, "rx_queue_full", "Received faster than a worker took: the receive queue was full.";
     RxNoBuffer = 36, "rx_no_buffer", "Received while no memory was free for another packet.";
+    TunnelLoop = 37, "tunnel_loop", "The tunnel leads back to this machine: the packet would come again and again.";
 }
 
 impl DropReason {

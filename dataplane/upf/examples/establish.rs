@@ -1,9 +1,10 @@
 //! How many PFCP sessions per second are decoded, applied and answered, and what each part costs?
 //!
-//! `cargo run --release -p upf --example establish [sessions]`: requests of ordinary sessions (four PDRs, three FARs,
-//! two QERs, one URR), encoded beforehand, go through the endpoint and the N4 rules into the tables; then each is
-//! modified (a path switch) and deleted. No socket is involved; after that, a CP function on another thread
-//! establishes them once more over UDP.
+//! `cargo run --release -p upf --example establish [sessions] [policies]`: requests of ordinary sessions (four PDRs, three
+//! FARs, two QERs, one URR), encoded beforehand, go through the endpoint and the N4 rules into the tables; then each is
+//! modified (a path switch) and deleted. The sessions are of so many policies, one unless said otherwise: rules that differ
+//! in a filter. No socket is involved; after that, a CP function on another thread establishes them once more over UDP. What
+//! the process grows by is told as well.
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::panic)] // a tool that reports on standard output
 
 #[path = "../tests/support/mod.rs"]
@@ -84,8 +85,13 @@ fn encode(message: impl Into<Message>, seid: u64, sequence: usize) -> Vec<u8> {
     out
 }
 
-fn nth(n: usize) -> Vec<u8> {
+fn nth(n: usize, policies: usize) -> Vec<u8> {
     let mut request = establishment(n as u64);
+    if policies > 1 {
+        let text = format!("permit out 17 from 192.0.2.1 {} to assigned", 8000 + n % policies);
+        let filter = SdfFilter { flow_description: Some(text.as_str().into()), ..Default::default() };
+        request.create_pdrs[2].pdi.sdf_filters = vec![filter];
+    }
     for pdr in &mut request.create_pdrs {
         if let Some(ue) = &mut pdr.pdi.ue_ip_address {
             ue.ipv4 = Some((u32::from(UE_V4) + n as u32).into());
@@ -94,6 +100,13 @@ fn nth(n: usize) -> Vec<u8> {
     }
     request.create_fars[1] = forward(2, DestinationInterface::Access, Some((n as u32, GNB)));
     encode(request, 0, n)
+}
+
+/// Octets of memory that the process has.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
 fn report(what: &str, count: usize, took: Duration, spent: &Spent) {
@@ -161,6 +174,7 @@ fn main() {
     config.max_tunnels = 1 << 20;
     config.dnn[0].ue_pool.ipv4 = Some("10.0.0.0/8".parse().unwrap());
     config.dnn[0].ue_pool.ipv6 = Some("fd00:45::/40".parse().unwrap());
+    let policies: usize = std::env::args().nth(2).map_or(1, |n| n.parse().unwrap());
     let again = config.clone();
     let config = Arc::new(config);
     let tables = Arc::new(Tables::new(&config));
@@ -170,11 +184,16 @@ fn main() {
         sessions: Sessions::new(config, tables, 1),
         peer: SocketAddr::from((SMF, 8805)),
     };
-    let requests: Vec<Vec<u8>> = (0..count).map(nth).collect();
-    println!("{count} sessions, requests of {} octets", requests[0].len());
+    let requests: Vec<Vec<u8>> = (0..count).map(|n| nth(n, policies)).collect();
+    println!("{count} sessions of {policies} policies, requests of {} octets", requests[0].len());
+    let before = resident();
     let (mut spent, start) = (Spent::default(), net::time::now_std());
     let seids: Vec<u64> = requests.iter().map(|request| upf.handle(request, &mut spent)).collect();
     report("establishment", count, start.elapsed(), &spent);
+    println!(
+        "memory: {} octets per session, N4's rules and the answers kept for T1 · N1 included",
+        (resident() - before) / count
+    );
     let establishments = requests;
 
     let switched = |(n, seid): (usize, &u64)| encode(path_switch(!(n as u32), GNB.into()), *seid, count + n);

@@ -1,5 +1,6 @@
 //! The `upf` section of `godwit.yaml`.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use classifier::Backend;
@@ -34,6 +35,13 @@ pub struct Config {
     pub workers: WorkersConfig,
     /// Data networks.
     pub dnn: Vec<DnnConfig>,
+    /// Networks of the core beyond this machine, where gNBs and other NFs are: no UE reaches them. This machine's own
+    /// addresses need not be listed.
+    #[serde(default, with = "interface::texts")]
+    pub closed: Vec<Cidr>,
+    /// Sockets of the core that the rest of the configuration file names; their addresses are closed as well.
+    #[serde(skip)]
+    pub core: Vec<SocketAddr>,
     /// Most tunnel endpoints at once.
     #[serde(default = "default_max_tunnels")]
     pub max_tunnels: u32,
@@ -93,12 +101,95 @@ pub struct DnnConfig {
     /// UE addresses; none with `ethernet`. The device takes the first host address, so the SMF must not assign it.
     #[serde(default)]
     pub ue_pool: UePool,
+    /// Services of this machine, or in networks of the core, that UEs may use all the same; none unless said otherwise.
+    #[serde(default)]
+    pub open: Vec<Service>,
     /// Hide UE addresses behind this machine's on the way out.
     #[serde(default)]
     pub nat: bool,
     /// MTU of the device: that of the N3 network less 44 octets of tunnel, in IPv6 64; with frames less 14 to 22 more.
     #[serde(default = "default_mtu")]
     pub mtu: u32,
+}
+
+/// A service of this machine or of the core's networks that UEs may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Service {
+    /// Its address, or a network.
+    #[serde(with = "address_or_network")]
+    pub address: Cidr,
+    /// Its protocol; any unless said otherwise, and with a port those that have ports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<Protocol>,
+    /// Its port; any unless said otherwise, except those of N3, N4 and SCTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+}
+
+/// Protocols that services are named by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// UDP.
+    Udp,
+    /// TCP.
+    Tcp,
+    /// ICMP and ICMPv6: pings.
+    Icmp,
+}
+
+impl Service {
+    /// Whether packets of this protocol to this address and port are for the service. Without a known port they are none of
+    /// a service with one.
+    pub fn admits(&self, to: IpAddr, protocol: u8, port: Option<u16>) -> bool {
+        let within = Cidr::new(to, self.address.prefix()).is_some_and(|to| {
+            to.address().is_ipv4() == self.address.address().is_ipv4()
+                && to.network() == self.address.network()
+        });
+        let right = match self.protocol {
+            Some(Protocol::Udp) => protocol == packet::protocol::UDP,
+            Some(Protocol::Tcp) => protocol == packet::protocol::TCP,
+            Some(Protocol::Icmp) => [packet::protocol::ICMP, packet::protocol::ICMPV6].contains(&protocol),
+            None => true,
+        };
+        within && right && self.port.is_none_or(|wanted| port == Some(wanted))
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = Cidr::host(self.address.address()) == self.address;
+        match host {
+            true => write!(f, "{}", self.address.address())?,
+            false => write!(f, "{}", self.address)?,
+        }
+        match self.protocol {
+            Some(Protocol::Udp) => f.write_str(" UDP")?,
+            Some(Protocol::Tcp) => f.write_str(" TCP")?,
+            Some(Protocol::Icmp) => f.write_str(" ICMP")?,
+            None => {}
+        }
+        self.port.map_or(Ok(()), |port| write!(f, " port {port}"))
+    }
+}
+
+/// An address, `10.45.0.1`, or a network, `10.200.0.0/24`.
+mod address_or_network {
+    use std::net::IpAddr;
+
+    use net::link::Cidr;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &Cidr, serializer: S) -> Result<S::Ok, S::Error> {
+        value.to_string().serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Cidr, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let host = text.parse::<IpAddr>().ok().map(Cidr::host);
+        host.map_or_else(|| text.parse().map_err(serde::de::Error::custom), Ok)
+    }
 }
 
 /// UE addresses of a data network; at least one family where packets are IP.
@@ -201,6 +292,14 @@ pub enum ConfigError {
         /// What is wrong.
         reason: String,
     },
+    /// A service with a port and a protocol that has none.
+    #[error("upf.dnn {dnn}: open: {service} has a port, which ICMP has not; leave one of them out")]
+    Service {
+        /// Data network.
+        dnn: String,
+        /// As given.
+        service: String,
+    },
     /// Too few or too many tunnels.
     #[error("upf.max_tunnels must be between 1 and 1048576, not {0}")]
     MaxTunnels(u32),
@@ -242,6 +341,50 @@ impl Config {
 }
 
 impl Config {
+    /// What UEs may use of this machine and of the core's networks, a sentence for each service.
+    pub fn opened(&self) -> Vec<String> {
+        let services = self.dnn.iter().flat_map(|dnn| dnn.open.iter().map(move |open| (dnn, open)));
+        services.map(|(dnn, open)| format!("UEs of {} reach {open}", dnn.name)).collect()
+    }
+
+    /// Sockets of the core that a service opens to UEs, a sentence for each.
+    pub fn exposed(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        for (dnn, open) in self.dnn.iter().flat_map(|dnn| dnn.open.iter().map(move |open| (dnn, open))) {
+            let sockets = self.core.iter().chain([&self.gtpu, &self.pfcp]);
+            let protocol = match open.protocol {
+                Some(Protocol::Tcp) => packet::protocol::TCP,
+                _ => packet::protocol::UDP,
+            };
+            let reached = sockets.filter(|socket| open.admits(socket.ip(), protocol, Some(socket.port())));
+            out.extend(
+                reached.map(|socket| format!("UEs of {} reach {socket}, a socket of the core", dnn.name)),
+            );
+        }
+        out.dedup();
+        out
+    }
+
+    /// What no UE reaches, whatever the addresses of this machine's interfaces are.
+    pub(crate) fn closed_networks(&self) -> impl Iterator<Item = Cidr> {
+        let named = [self.gtpu.ip(), self.pfcp.ip()].into_iter().chain(self.core.iter().map(SocketAddr::ip));
+        let hosts = named.chain(self.own_addresses()).filter(|address| !address.is_unspecified());
+        hosts.map(Cidr::host).chain(self.closed.iter().copied())
+    }
+
+    /// Addresses at which this UPF itself receives what it sends into tunnels.
+    pub(crate) fn tunnel_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        std::iter::once(self.gtpu.ip()).chain(self.n3.addresses.iter().map(Cidr::address))
+    }
+
+    /// Of `addresses`, the machine's, those that no tunnel to a gNB or another UPF leads to. Where the UPF itself is at a
+    /// loopback address, a whole network is on this machine, each part of it at a loopback address of its own.
+    pub(crate) fn local_far_ends(&self, addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
+        let network_here = self.gtpu.ip().is_loopback();
+        let others = addresses.iter().copied().filter(move |own| !(network_here && own.is_loopback()));
+        self.tunnel_addresses().chain(others)
+    }
+
     /// Addresses that are the UPF's own and that the kernel does not know of.
     pub(crate) fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let all = std::iter::once(&self.n3).chain(self.dnn.iter().map(|dnn| &dnn.n6));
@@ -268,6 +411,10 @@ impl DnnConfig {
             let key = if self.nat { "nat" } else { "tun" };
             let reason = format!("{key} is for the backend kernel only; leave it out");
             return Err(ConfigError::Interface { place: place(), reason });
+        }
+        let odd = |service: &&Service| service.port.is_some() && service.protocol == Some(Protocol::Icmp);
+        if let Some(service) = self.open.iter().find(odd) {
+            return Err(ConfigError::Service { dnn: self.name.to_string(), service: service.to_string() });
         }
         if self.kind == Kind::Ethernet {
             return self.validate_ethernet();

@@ -83,7 +83,7 @@ pub struct DpdkConfig {
 }
 
 /// Addresses with prefixes, in text form.
-mod texts {
+pub(crate) mod texts {
     use net::link::Cidr;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

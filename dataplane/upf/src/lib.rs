@@ -30,6 +30,7 @@ pub mod session;
 pub mod state;
 pub mod stats;
 pub mod tables;
+mod upkeep;
 pub mod worker;
 
 use std::io;
@@ -43,13 +44,14 @@ use tokio::task::JoinHandle;
 
 pub use config::{Config, ConfigError};
 use n4::{Query, Wiring};
-use n6::N6;
+use n6::{Devices, N6};
 use pipeline::guard::Guard;
 use pipeline::links::Links;
 use pipeline::{Input, Pipeline};
 use ports::{PortError, WorkerPorts};
 use stats::WorkerStats;
 use tables::Tables;
+use upkeep::Addresses;
 use worker::Worker;
 
 /// Packet events waiting for the N4 task; more are lost, since their causes repeat.
@@ -112,9 +114,11 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
     config.validate()?;
     let config = Arc::new(config);
     let opened = ports::open(&config).await?;
+    let tables = Arc::new(Tables::new(&config));
+    let guard = Arc::new(Guard::new(&config, []));
     // After the N6 devices, whose addresses are among them.
-    let addresses = net::link::local_addresses().map_err(StartError::Addresses)?;
-    let guard = Arc::new(Guard::new(&config, addresses.into_iter().chain(config.own_addresses())));
+    let addresses = Addresses::new(Arc::clone(&config), Arc::clone(&guard), Arc::clone(&tables))
+        .map_err(StartError::Addresses)?;
     let roomy = net::udp::Options {
         receive_buffer: Some(N4_BUFFER),
         send_buffer: Some(N4_BUFFER),
@@ -125,7 +129,6 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
         .map_err(|error| StartError::Pfcp { address: config.pfcp, error })?;
 
     let links = Links::find(&config);
-    let tables = Arc::new(Tables::new(&config));
     let stats: Arc<[WorkerStats]> = (0..opened.workers.len()).map(|_| WorkerStats::default()).collect();
     let (event_sender, events) = mpsc::channel(EVENTS);
     let epoch = net::time::now_std();
@@ -158,7 +161,8 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
     let (stop, stopped) = watch::channel(false);
     let wiring = Wiring { socket, gtpu: opened.gtpu, tables, events, queries, stop: stopped };
     let n4 = tokio::spawn(n4::serve(Arc::clone(&config), wiring));
-    let keeper = tokio::spawn(n6::keep(Arc::clone(&config), &opened.networks, stop.subscribe()));
+    let devices = Devices::new(Arc::clone(&config), &opened.networks);
+    let keeper = tokio::spawn(upkeep::run(addresses, devices, stop.subscribe()));
     let handle = Handle { stats, queries: query_sender, config };
     Ok(Upf { handle, stop, n4: Some(n4), workers, networks: opened.networks, keeper })
 }

@@ -2,25 +2,19 @@
 //! TAP device, which only has to be up: what it is connected to is the operator's business, a bridge mostly.
 //!
 //! The device goes with its descriptor and takes addresses and routes along; NAT rules go when dropped. A device that
-//! somebody deletes under a running UPF is made again ([`keep`]).
+//! somebody deletes, sets down or takes the addresses of under a running UPF is set up again ([`Devices`]).
 
-use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use net::link::{Cidr, LinkError, Links};
 use net::nat::{Masquerade, NatError};
 use pktio::tun::{TunError, TunPort};
-
-use tokio::sync::watch;
 
 use crate::config::{Config, DnnConfig};
 use crate::plan::Kind;
 
 /// Packets that the device queues towards us. A segmented 64 kB burst of one TCP connection takes 45.
 const QUEUE: u32 = 2000;
-/// How often it is looked whether devices are there.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// Why a data network could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -93,43 +87,62 @@ async fn configure(dnn: &DnnConfig) -> Result<(), N6Error> {
     link(dnn).await.map_err(link_error)
 }
 
-/// Makes devices that somebody has deleted again, until told to stop: sessions go on with them. What an operator had
-/// added to them, such as a bridge, has to be added again.
-pub fn keep(
+/// The devices of data networks, which are put right when somebody else has changed them: sessions go on with them.
+pub struct Devices {
     config: Arc<Config>,
-    networks: &[N6],
-    mut stop: watch::Receiver<bool>,
-) -> impl Future<Output = ()> + use<> {
-    let mut devices: Vec<_> = networks.iter().map(|network| (network.tun.share(), true)).collect();
-    async move {
-        while !devices.is_empty() {
-            tokio::select! {
-                () = net::time::sleep(LOOK) => {}
-                // An error means that whoever could stop us is gone.
-                _ = stop.wait_for(|stop| *stop) => return,
-            }
-            for (tun, good) in &mut devices {
-                let named = |dnn: &&DnnConfig| dnn.tun == tun.name() || dnn.tap == tun.name();
-                let (false, Some(dnn)) = (*good && tun.is_attached(), config.dnn.iter().find(named)) else {
-                    continue;
-                };
-                let made = make_again(tun, dnn).await;
-                match &made {
-                    Ok(()) => {
-                        tracing::warn!(device = tun.name(), "the device was gone; it has been made again")
-                    }
-                    Err(error) if *good => {
-                        tracing::error!(device = tun.name(), %error, "the device is gone, and cannot be made again yet");
-                    }
-                    Err(_) => {}
+    /// With whether the device was in order when it was looked at last.
+    devices: Vec<(TunPort, bool)>,
+}
+
+impl Devices {
+    /// Looks after the devices of these networks.
+    pub fn new(config: Arc<Config>, networks: &[N6]) -> Devices {
+        Devices { config, devices: networks.iter().map(|network| (network.tun.share(), true)).collect() }
+    }
+
+    /// Makes devices that are gone again, brings up those that are down, and gives back MTU and addresses that are not there
+    /// any more. What an operator had added, such as a bridge, has to be added again to a device that was gone.
+    pub async fn look(&mut self) {
+        for (tun, good) in &mut self.devices {
+            let named = |dnn: &&DnnConfig| dnn.tun == tun.name() || dnn.tap == tun.name();
+            let Some(dnn) = self.config.dnn.iter().find(named) else { continue };
+            let Some(fault) = fault(tun, dnn) else {
+                *good = true;
+                continue;
+            };
+            let device = tun.name();
+            let repaired = repair(tun, dnn).await;
+            match &repaired {
+                Ok(()) => tracing::warn!(device, "the device {fault}; it has been set up again"),
+                Err(error) if *good => {
+                    tracing::error!(device, %error, "the device {fault}, and cannot be set up again yet");
                 }
-                *good = made.is_ok();
+                Err(_) => {}
             }
+            *good = repaired.is_ok();
         }
     }
 }
 
-async fn make_again(tun: &TunPort, dnn: &DnnConfig) -> Result<(), N6Error> {
+/// What is wrong with a device, if anything is.
+fn fault(tun: &TunPort, dnn: &DnnConfig) -> Option<String> {
+    if !tun.is_attached() {
+        return Some("was gone".to_owned());
+    }
+    let device = tun.name();
+    if !net::link::is_up(device).unwrap_or(false) {
+        return Some("was down".to_owned());
+    }
+    match net::link::mtu_of(device) {
+        Ok(mtu) if mtu != dnn.mtu => return Some(format!("had the MTU {mtu}")),
+        Ok(_) | Err(_) => {}
+    }
+    let present = net::link::local_addresses().ok()?;
+    let lacks = |wanted: &Cidr| !present.iter().any(|own| own.interface == device && own.address == *wanted);
+    addresses(dnn).find(lacks).map(|address| format!("had lost its address {address}"))
+}
+
+async fn repair(tun: &TunPort, dnn: &DnnConfig) -> Result<(), N6Error> {
     if !tun.is_attached() {
         tun.attach()?;
     }
@@ -153,16 +166,20 @@ async fn device(name: &str, mtu: u32) -> Result<Links, LinkError> {
 
 async fn link(dnn: &DnnConfig) -> Result<(), LinkError> {
     let links = device(&dnn.tun, dnn.mtu).await?;
-    if let Some(address) = dnn.gateway_v4() {
-        // Its prefix is the pool's, so the route to the UEs comes with it.
-        links.add_address(&dnn.tun, address).await?;
-    }
-    if let (Some(address), Some(pool)) = (dnn.gateway_v6(), dnn.ue_pool.ipv6) {
+    if dnn.gateway_v6().is_some() {
         // As in IPv4, so that the route comes back with the device when that was down.
         let name = dnn.tun.replace('.', "/");
         let _ = net::sysctl::set(&format!("net.ipv6.conf.{name}.keep_addr_on_down"), "1");
-        let address = Cidr::new(address.address(), pool.prefix()).unwrap_or(address);
+    }
+    for address in addresses(dnn) {
         links.add_address(&dnn.tun, address).await?;
     }
     Ok(())
+}
+
+/// The addresses of a network's device. Their prefixes are the pools', so the routes to the UEs come with them.
+fn addresses(dnn: &DnnConfig) -> impl Iterator<Item = Cidr> {
+    let v6 = dnn.gateway_v6().zip(dnn.ue_pool.ipv6);
+    let v6 = v6.map(|(own, pool)| Cidr::new(own.address(), pool.prefix()).unwrap_or(own));
+    dnn.gateway_v4().into_iter().chain(v6)
 }

@@ -5,9 +5,8 @@
 //! session refers to need not be remembered anywhere but in its blocks. As a block is taken back behind a grace period, a
 //! number without references is one that no worker knows.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use classifier::session::{Entrance, Interner, MAX_RULES, Rows};
 use classifier::{Backend, Filter, Prefix, Rule, Side};
@@ -17,7 +16,7 @@ use crate::pipeline::redirect::UrlRedirect;
 use crate::plan::{Action, Kind, Plan, PlanError};
 use crate::rcu::{Bin, Cell};
 use crate::session::{self, Endpoint, NO_PEER, Policy, Route};
-use crate::tables::{PEER_CHUNK, PEERS, POLICIES, POLICY_CHUNK, Tables};
+use crate::tables::{PEERS, POLICIES, POLICY_CHUNK, Tables};
 
 /// The numbers and their references. See the module.
 pub(crate) struct References {
@@ -53,16 +52,7 @@ impl session::Peers for References {
             }
             None => return Err(PlanError::Full("peers")),
         };
-        let chunk = self.tables.peers[usize::from(number) / PEER_CHUNK]
-            .get_or_init(|| (0..PEER_CHUNK).map(|_| Default::default()).collect());
-        let [kind, high, low, _] = &chunk[usize::from(number) % PEER_CHUNK];
-        let (family, bits) = match peer.ip() {
-            IpAddr::V4(address) => (4, u128::from(address.to_bits())),
-            IpAddr::V6(address) => (6, address.to_bits()),
-        };
-        high.store((bits >> 64) as u64, Ordering::Relaxed);
-        low.store(bits as u64, Ordering::Relaxed);
-        kind.store(family << 16 | u64::from(peer.port()), Ordering::Release);
+        self.tables.set_peer(number, peer);
         self.by_number[usize::from(number)] = (peer, 0);
         self.peers.insert(peer, number);
         self.fresh_peers.push(number);

@@ -7,7 +7,7 @@
 
 mod writer;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -98,6 +98,18 @@ struct PoolV4 {
     slots: Slots<Endpoint>,
 }
 
+/// Set in a peer's first word while its address is one of this machine.
+const PEER_IS_LOCAL: u64 = 1 << 24;
+
+/// The far end of tunnels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// The address is one of this machine.
+    pub is_local: bool,
+}
+
 /// Where a packet's endpoint is to be looked up.
 pub type Found<'t> = (&'t Slots<Endpoint>, usize);
 
@@ -127,6 +139,8 @@ pub struct Tables {
     pub translations: Translations,
     mailboxes: std::sync::Mutex<Vec<std::sync::Weak<Mailbox>>>,
     held_octets: Arc<AtomicUsize>,
+    /// Addresses that packets come back from to this machine: see [`Tables::set_local_addresses`].
+    local: std::sync::Mutex<HashSet<IpAddr>>,
     /// Taken by the one writer.
     arena: std::sync::Mutex<Option<crate::rcu::Writer<Endpoint>>>,
 }
@@ -189,6 +203,7 @@ impl Tables {
             translations: Translations::new(translate::ENTRIES),
             mailboxes: std::sync::Mutex::new(Vec::new()),
             held_octets: Arc::default(),
+            local: std::sync::Mutex::new(config.tunnel_addresses().collect()),
             arena: std::sync::Mutex::new(Some(arena)),
             domain,
         }
@@ -313,21 +328,69 @@ impl Tables {
         indexed.or_else(|| self.assigned(guard, teid))
     }
 
-    /// The address of the peer with this number.
+    /// The peer with this number.
     #[inline(always)]
-    pub fn peer(&self, number: u16) -> Option<SocketAddr> {
+    pub fn peer(&self, number: u16) -> Option<Peer> {
         let chunk = self.peers[usize::from(number) / PEER_CHUNK].get()?;
         let [kind, high, low, _] = &chunk[usize::from(number) % PEER_CHUNK];
         let (kind, low) = (kind.load(Ordering::Acquire), low.load(Ordering::Relaxed));
         let port = kind as u16;
-        match kind >> 16 {
-            4 => Some(SocketAddr::from((std::net::Ipv4Addr::from_bits(low as u32), port))),
+        let address = match kind >> 16 & 0xFF {
+            4 => SocketAddr::from((std::net::Ipv4Addr::from_bits(low as u32), port)),
             6 => {
                 let bits = u128::from(high.load(Ordering::Relaxed)) << 64 | u128::from(low);
-                Some(SocketAddr::from((Ipv6Addr::from_bits(bits), port)))
+                SocketAddr::from((Ipv6Addr::from_bits(bits), port))
             }
-            _ => None,
+            _ => return None,
+        };
+        Some(Peer { address, is_local: kind & PEER_IS_LOCAL != 0 })
+    }
+
+    /// Publishes the address of a peer.
+    pub(crate) fn set_peer(&self, number: u16, peer: SocketAddr) {
+        let chunk = self.peers[usize::from(number) / PEER_CHUNK]
+            .get_or_init(|| (0..PEER_CHUNK).map(|_| Default::default()).collect());
+        let [kind, high, low, _] = &chunk[usize::from(number) % PEER_CHUNK];
+        let (family, bits) = match peer.ip() {
+            IpAddr::V4(address) => (4, u128::from(address.to_bits())),
+            IpAddr::V6(address) => (6, address.to_bits()),
+        };
+        // Under the lock: either this sees a new list of addresses, or whoever sets that sees this peer.
+        let local = self.lock_local();
+        let is_local = if local.contains(&peer.ip()) { PEER_IS_LOCAL } else { 0 };
+        high.store((bits >> 64) as u64, Ordering::Relaxed);
+        low.store(bits as u64, Ordering::Relaxed);
+        kind.store(is_local | family << 16 | u64::from(peer.port()), Ordering::Release);
+    }
+
+    /// Whether a packet to this address would come back to this machine.
+    pub fn is_local(&self, address: IpAddr) -> bool {
+        self.lock_local().contains(&address)
+    }
+
+    /// These are the addresses of this machine now: what tunnels to peers with one of them would send comes back, and is
+    /// dropped. Returns peers that were none of them before.
+    pub fn set_local_addresses(&self, addresses: impl IntoIterator<Item = IpAddr>) -> Vec<IpAddr> {
+        let mut local = self.lock_local();
+        *local = addresses.into_iter().collect();
+        let mut found = Vec::new();
+        let chunks = (0..).zip(&self.peers).filter_map(|(at, chunk)| Some((at, chunk.get()?)));
+        for (at, peer) in chunks.flat_map(|(at, chunk)| (at * PEER_CHUNK..).zip(chunk.iter())) {
+            let Some(known) = self.peer(at as u16) else { continue };
+            let is_local = local.contains(&known.address.ip());
+            match is_local {
+                true => peer[0].fetch_or(PEER_IS_LOCAL, Ordering::Relaxed),
+                false => peer[0].fetch_and(!PEER_IS_LOCAL, Ordering::Relaxed),
+            };
+            if is_local && !known.is_local {
+                found.push(known.address.ip());
+            }
         }
+        found
+    }
+
+    fn lock_local(&self) -> std::sync::MutexGuard<'_, HashSet<IpAddr>> {
+        self.local.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// The SEID of the session that owns a TEID.

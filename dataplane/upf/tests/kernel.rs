@@ -18,7 +18,10 @@ use upf::interface::{Backend, InterfaceConfig};
 
 #[test]
 fn a_ue_reaches_the_data_network_through_the_upf() {
-    let mut network = Network::new(|_| ());
+    let mut network = Network::new(|config| {
+        let open = r#"[{"address": "10.201.0.1", "protocol": "udp", "port": 5353}]"#;
+        config.dnn[0].open = serde_json::from_str(open).expect("valid");
+    });
     let Network { gnb, smf, handle, core, lab, seid, .. } = &mut network;
     let seid = *seid;
 
@@ -26,21 +29,19 @@ fn a_ue_reaches_the_data_network_through_the_upf() {
     assert!(ping(&lab.ue, "fd00:201::2", 10, 56), "IPv6");
     assert!(ping(&lab.ue, "10.201.0.2", 3, 1372), "a full packet");
     assert!(ping(&lab.dn, "10.45.0.2", 3, 56), "the other way round");
-    assert!(ping(&lab.ue, "10.45.0.1", 1, 56), "the gateway itself");
 
     let stats = handle.stats();
-    assert!(stats["interfaces"]["n6"]["sent"]["packets"].as_u64().expect("a number") >= 27, "{stats}");
+    assert!(stats["interfaces"]["n6"]["sent"]["packets"].as_u64().expect("a number") >= 26, "{stats}");
     let drops = stats["drops"].as_object().expect("an object");
     assert!(drops.keys().all(|reason| reason == "link_local"), "{stats}");
     let before = stats["interfaces"]["n3"]["received"]["packets"].as_u64().expect("a number");
     let sessions = core.block_on(handle.sessions());
     assert_eq!(sessions[0]["ipv4"][0], "10.45.0.2");
     assert_eq!(sessions[0]["dnn"], "internet");
-    assert!(sessions[0]["uplink"]["packets"].as_u64().expect("a number") >= 27, "{sessions}");
+    assert!(sessions[0]["uplink"]["packets"].as_u64().expect("a number") >= 26, "{sessions}");
     assert_eq!(core.block_on(handle.status())["sessions"], 1);
 
-    // The machine answers pings and offers services, but not its tunnels and control interfaces.
-    assert!(ping(&lab.ue, N3_CORE, 3, 56), "the machine");
+    // The machine is out of reach, the gateway included, but for the service that is open.
     let bound = |namespace: &NetNs, address: &str| {
         let socket = namespace.enter(|| UdpSocket::bind(address)).expect("entered").expect("bound");
         socket.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
@@ -48,17 +49,24 @@ fn a_ue_reaches_the_data_network_through_the_upf() {
     };
     let service = bound(&lab.core, "10.201.0.1:5353");
     let exposed = bound(&lab.core, "10.201.0.1:8805");
+    let other = bound(&lab.core, "10.45.0.1:5353");
     let client = bound(&lab.ue, "10.45.0.2:4000");
-    for to in ["10.200.0.1:2152", "10.201.0.1:8805", "10.201.0.1:5353"] {
+    let closed = ["10.200.0.1:2152", "10.201.0.1:8805", "10.45.0.1:5353", "10.45.255.255:9"];
+    for to in closed.into_iter().chain(["10.201.0.1:5353"]) {
         client.send_to(b"from a UE", to).expect("sent");
     }
     let mut datagram = [0; 64];
     assert_eq!(service.recv(&mut datagram).expect("the service is reached"), 9);
-    exposed.set_nonblocking(true).expect("set");
-    assert!(exposed.recv(&mut datagram).is_err(), "sent before what the service has received");
+    for socket in [exposed, other] {
+        socket.set_nonblocking(true).expect("set");
+        assert!(socket.recv(&mut datagram).is_err(), "sent before what the service has received");
+    }
     let drops = handle.stats()["drops"].clone();
-    assert_eq!(drops["core_interface"], 2, "{drops}");
+    assert_eq!(drops["core_interface"], 4, "{drops}");
     assert!(drops.get("gtpu_malformed").is_none(), "{drops}");
+    for address in [N3_CORE, "10.45.0.1", "fd00:201::1", "fd00:45::1"] {
+        assert!(!ping(&lab.ue, address, 1, 56), "{address}");
+    }
 
     // While the path is not there packets wait, and none is lost when it comes.
     smf.set_downlink(seid, ApplyAction::BUFF);
@@ -101,6 +109,43 @@ fn a_ue_reaches_the_data_network_through_the_upf() {
     assert!(!left, "the device goes with the UPF");
     let status = network.core.block_on(network.handle.status());
     assert_eq!(status["running"], false);
+}
+
+/// Addresses that the machine gets under a running UPF: UEs do not reach them, and no tunnel leads to them.
+#[test]
+fn addresses_that_come_later_are_closed_and_no_far_ends() {
+    let mut network = Network::new(|_| ());
+    let Network { smf, handle, core, lab, .. } = &mut network;
+    let links = {
+        let _entered = core.enter();
+        net::link::Links::in_ns(&lab.core).expect("netlink")
+    };
+    let drops = |reason: &str| handle.stats()["drops"][reason].as_u64().unwrap_or(0);
+    core.block_on(links.add_address("n6", cidr("10.201.0.77/24"))).expect("added");
+    wait_for("the new address is closed", || {
+        let answered = ping(&lab.ue, "10.201.0.77", 1, 56);
+        drops("core_interface") > 0 && !answered
+    });
+    assert!(ping(&lab.ue, "10.201.0.2", 3, 56), "the data network is not");
+    // The gNB's own address.
+    core.block_on(links.add_address("n3", cidr("10.200.0.2/32"))).expect("added");
+    wait_for("packets to the gNB would come back", || {
+        ping(&lab.dn, "10.45.0.2", 1, 56);
+        drops("tunnel_loop") > 0
+    });
+    let mut request = establishment(2);
+    for pdr in &mut request.create_pdrs {
+        if let Some(ue) = &mut pdr.pdi.ue_ip_address {
+            (ue.ipv4, ue.ipv6) = (Some([10, 45, 0, 3].into()), None);
+        }
+    }
+    request.create_fars[1] = forward(2, DestinationInterface::Access, Some((1, [10, 200, 0, 2].into())));
+    match smf.ask(0, request) {
+        Message::SessionEstablishmentResponse(response) => {
+            assert_eq!(response.cause, Cause::MANDATORY_IE_INCORRECT, "{response:?}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 /// N3 and N6 by AF_XDP on interfaces that stay the kernel's (UP-2): the same traffic, past the kernel's stack.

@@ -171,7 +171,7 @@ fn interfaces_that_were_down_carry_traffic_again() {
         let _entered = network.runtime.enter();
         Links::in_ns(&network.lab.core).unwrap()
     };
-    for name in ["n3", "gw0", "n6"] {
+    for name in ["n3", "n6"] {
         network.runtime.block_on(links.down(name)).unwrap();
         assert!(!ping(&network.lab.ue, address, 1, 56), "{name} is down");
         network.runtime.block_on(links.up(name)).unwrap();
@@ -180,4 +180,42 @@ fn interfaces_that_were_down_carry_traffic_again() {
         assert!(again, "{name} is up again: {}", network.handle.stats());
     }
     assert!(ping(&network.lab.ue, address, 5, 56), "as before");
+}
+
+/// The device of a data network is the UPF's own: what somebody has changed there is put right.
+#[test]
+fn the_device_of_a_data_network_is_put_right() {
+    let network = Network::new(|_| ());
+    let reaches = |what: &str| {
+        wait_for(what, || {
+            ping(&network.lab.ue, "10.201.0.2", 1, 56) && ping(&network.lab.ue, "fd00:201::2", 1, 56)
+        });
+    };
+    reaches("at first");
+    let ip = |arguments: &[&str]| {
+        let run = || std::process::Command::new("ip").args(arguments).status();
+        assert!(network.lab.core.enter(run).unwrap().unwrap().success(), "{arguments:?}");
+    };
+    let is_whole = || {
+        let whole = || {
+            let listed = net::link::local_addresses().unwrap();
+            let own: Vec<_> = listed.iter().filter(|own| own.interface == "gw0").collect();
+            let wanted = ["10.45.0.1/16", "fd00:45::1/48"];
+            wanted.iter().all(|text| own.iter().any(|own| own.address == cidr(text) && own.up))
+                && net::link::mtu_of("gw0").unwrap() == 1400
+        };
+        network.lab.core.enter(whole).unwrap()
+    };
+    assert!(is_whole());
+    for change in [
+        &["link", "set", "gw0", "down"][..],
+        &["address", "flush", "dev", "gw0"],
+        &["-4", "address", "flush", "dev", "gw0"],
+        &["-6", "address", "flush", "dev", "gw0"],
+        &["link", "set", "gw0", "mtu", "1300"],
+    ] {
+        ip(change);
+        wait_for("it is put right", is_whole);
+        reaches("packets pass again");
+    }
 }

@@ -256,13 +256,35 @@ impl Links {
     }
 }
 
+/// An address of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    /// Name of the interface.
+    pub interface: String,
+    /// The interface is up.
+    pub up: bool,
+    /// The address with the length of its network's prefix.
+    pub address: Cidr,
+}
+
 /// The addresses of all interfaces in the calling thread's namespace, of both families.
 ///
 /// # Errors
 /// That the kernel did not list them.
-pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
-    let interfaces = nix::ifaddrs::getifaddrs()?;
-    Ok(interfaces.filter_map(|interface| address_of(&interface.address?)).collect())
+pub fn local_addresses() -> io::Result<Vec<InterfaceAddress>> {
+    let own = |interface: nix::ifaddrs::InterfaceAddress| {
+        let address = address_of(interface.address.as_ref()?)?;
+        let mask = interface.netmask.as_ref().and_then(address_of);
+        let prefix = match mask {
+            Some(IpAddr::V4(mask)) => mask.to_bits().leading_ones() as u8,
+            Some(IpAddr::V6(mask)) => mask.to_bits().leading_ones() as u8,
+            None => Cidr::host(address).prefix(),
+        };
+        let address = Cidr::new(address, prefix).unwrap_or(Cidr::host(address));
+        let up = interface.flags.contains(nix::net::if_::InterfaceFlags::IFF_UP);
+        Some(InterfaceAddress { interface: interface.interface_name, up, address })
+    };
+    Ok(nix::ifaddrs::getifaddrs()?.filter_map(own).collect())
 }
 
 fn address_of(socket: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
@@ -302,6 +324,63 @@ pub fn mtu_of(name: &str) -> io::Result<u32> {
     // SAFETY: on success the kernel filled in this member of the union.
     let mtu = unsafe { answer.ifr_ifru.ifru_mtu };
     u32::try_from(mtu).map_err(|_| io::Error::other("the kernel returned a negative MTU"))
+}
+
+/// Whether the interface with this name, in the calling thread's namespace, is up.
+///
+/// # Errors
+/// That there is none.
+pub fn is_up(name: &str) -> io::Result<bool> {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+    let control = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    let answer = ask(&control, name, libc::SIOCGIFFLAGS)?;
+    // SAFETY: on success the kernel filled in this member of the union.
+    let flags = unsafe { answer.ifr_ifru.ifru_flags };
+    Ok(i32::from(flags) & libc::IFF_UP != 0)
+}
+
+/// Tells when interfaces or addresses of a namespace change.
+#[derive(Debug)]
+pub struct Watch(tokio::io::unix::AsyncFd<OwnedFd>);
+
+impl Watch {
+    /// Watches the calling thread's namespace. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// That no netlink socket could be opened.
+    pub fn here() -> io::Result<Watch> {
+        use nix::sys::socket::{AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket};
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let protocol = SockProtocol::NetlinkRoute;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+        let groups = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups as u32))?;
+        // SAFETY: the descriptor stays open for as long as the watch owns it.
+        Ok(Watch(unsafe { tokio::io::unix::AsyncFd::register(socket) }?))
+    }
+
+    /// Waits until something has changed since the last call, or since the watch began. May be cancelled.
+    pub async fn changed(&mut self) {
+        loop {
+            let Ok(mut ready) = self.0.readable_mut().await else {
+                // The runtime ends.
+                return std::future::pending().await;
+            };
+            let mut changed = false;
+            // What changed is for the caller to look at. An overflow says that something did.
+            loop {
+                let socket = ready.get_inner().as_raw_fd();
+                match nix::sys::socket::recv(socket, &mut [0; 256], nix::sys::socket::MsgFlags::MSG_TRUNC) {
+                    Ok(0) | Err(nix::errno::Errno::EAGAIN) => break,
+                    Ok(_) | Err(_) => changed = true,
+                }
+            }
+            ready.clear_ready();
+            if changed {
+                return;
+            }
+        }
+    }
 }
 
 /// Resolves a name in the namespace of `control`.
@@ -370,15 +449,37 @@ mod tests {
         let Ok(namespace) = NetNs::new() else { return };
         let links = Links::in_ns(&namespace).unwrap();
         links.up("lo").await.unwrap();
-        let mut expected: Vec<IpAddr> = vec!["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()];
+        let mut expected = vec![cidr("127.0.0.1/8"), cidr("::1/128")];
         for text in ["10.9.8.7/24", "fd00:9::7/64"] {
             links.add_address("lo", cidr(text)).await.unwrap();
-            expected.push(cidr(text).address());
+            expected.push(cidr(text));
         }
-        let mut listed = namespace.enter(local_addresses).unwrap().unwrap();
+        let listed = namespace.enter(local_addresses).unwrap().unwrap();
+        assert!(listed.iter().all(|own| own.interface == "lo" && own.up));
+        let mut listed: Vec<Cidr> = listed.into_iter().map(|own| own.address).collect();
         expected.sort();
         listed.sort();
         assert_eq!(listed, expected);
+    }
+
+    #[tokio::test]
+    async fn a_watch_sees_what_changes_and_rests_otherwise() {
+        let Ok(namespace) = NetNs::new() else { return };
+        let links = Links::in_ns(&namespace).unwrap();
+        let mut watch = namespace.enter(Watch::here).unwrap().unwrap();
+        let quiet = std::time::Duration::from_millis(50);
+        let patience = std::time::Duration::from_secs(10);
+        while crate::time::timeout(quiet, watch.changed()).await.is_ok() {}
+        let is_up = || namespace.enter(|| is_up("lo")).unwrap().unwrap();
+        links.down("lo").await.unwrap();
+        crate::time::timeout(patience, watch.changed()).await.unwrap();
+        assert!(!is_up());
+        links.up("lo").await.unwrap();
+        crate::time::timeout(patience, watch.changed()).await.unwrap();
+        assert!(is_up());
+        while crate::time::timeout(quiet, watch.changed()).await.is_ok() {}
+        links.add_address("lo", cidr("10.9.8.7/32")).await.unwrap();
+        crate::time::timeout(patience, watch.changed()).await.unwrap();
     }
 
     #[tokio::test]

@@ -136,7 +136,10 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     let udr = reader.section::<udr::Config>("udr", &[]);
     let pcf = reader.section::<pcf::Config>("pcf", &[]);
     let smf = reader.section::<smf::Config>("smf", &["slices"]);
-    let upf = reader.section::<upf::Config>("upf", &[]);
+    let mut upf = reader.section::<upf::Config>("upf", &[]);
+    if let Some(upf) = &mut upf {
+        sockets(&root, &mut upf.core);
+    }
     let mut problems = reader.problems;
     let config = (|| {
         Some(Config {
@@ -162,6 +165,19 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
             if problems.is_empty() { Ok(config) } else { Err(sorted(problems)) }
         }
         _ => Err(sorted(problems)),
+    }
+}
+
+/// All sockets that a configuration names: in a key of an NF, in a list, or in a URL.
+fn sockets(node: &Node, found: &mut Vec<SocketAddr>) {
+    match &node.value {
+        Value::Scalar { text, .. } => {
+            let address = text.split_once("://").map_or(text.as_str(), |(_, rest)| rest);
+            let address = address.split('/').next().unwrap_or_default();
+            found.extend(address.parse::<SocketAddr>().ok());
+        }
+        Value::Sequence(items) => items.iter().for_each(|item| sockets(item, found)),
+        Value::Mapping(entries) => entries.iter().for_each(|(_, entry)| sockets(entry, found)),
     }
 }
 
@@ -300,6 +316,20 @@ mod tests {
             problems[0].message.contains("\"gateway-of-internet\" is not an interface name"),
             "{problems:?}"
         );
+    }
+
+    #[test]
+    fn the_sockets_of_the_core_are_closed_to_ues() {
+        let text = SHIPPED.replace("sbi: 127.0.0.5:7777", "sbi: 192.0.2.5:7777");
+        let open =
+            "nat: true\n      open: [{address: 192.0.2.5, port: 7777}, {address: 10.45.0.1, port: 53}]";
+        let upf = parse(&text.replacen("nat: true", open, 1)).unwrap().upf;
+        assert!(upf.core.contains(&"192.0.2.5:7777".parse().unwrap()), "{:?}", upf.core);
+        assert_eq!(upf.opened().len(), 2);
+        assert_eq!(upf.exposed(), ["UEs of internet reach 192.0.2.5:7777, a socket of the core"]);
+        let bad = open.replace("port: 53", "protocol: icmp, port: 53");
+        let problems = parse(&text.replacen("nat: true", &bad, 1)).unwrap_err();
+        assert!(problems[0].message.contains("ICMP has not"), "{problems:?}");
     }
 
     #[test]

@@ -207,7 +207,7 @@ impl Sessions {
         let seid = self.next_seid;
         let mut rules = Rules::default();
         // A CP function that assigns an address again has given up the session that had it: its deletion was lost.
-        let work = work_out(self.tools(), seid, Some(cp), &mut rules, Vec::new(), |rules, tunnels| {
+        let work = work_out(self.tools(), seid, Some(cp), (&mut rules, None), |rules, tunnels| {
             changes::establish(rules, request, tunnels, now)
         })?;
         let (compiled, remarks) = match self.publish(seid, &rules) {
@@ -331,11 +331,10 @@ impl Sessions {
     ) -> Result<Effect, Rejection> {
         let not_found = Rejection::cause(Cause::SESSION_NOT_FOUND);
         let session = self.sessions.get(&seid).ok_or(not_found)?;
-        let own = session.rules.teids();
         let mut rules = session.rules.clone();
         let reading = |id| session.compiled.urr(id);
         let tools = Tools { writer: &mut self.writer, config: &self.config, sessions: &self.sessions };
-        let work = work_out(tools, seid, None, &mut rules, own, |rules, tunnels| {
+        let work = work_out(tools, seid, None, (&mut rules, Some(&session.rules)), |rules, tunnels| {
             changes::modify(rules, request, tunnels, &reading, now)
         })?;
         let session = self.sessions.get_mut(&seid).ok_or(not_found)?;
@@ -449,22 +448,24 @@ struct Tools<'a> {
     sessions: &'a HashMap<u64, Box<N4Session>>,
 }
 
-/// Applies `change` to `rules` and checks them. On any refusal the TEIDs it took are given back.
+/// Applies `change` to `rules`, a copy of those `before` if there were any, and checks them. On any refusal the TEIDs it took
+/// are given back.
 fn work_out(
     tools: Tools<'_>,
     seid: u64,
     replaceable: Option<IpAddr>,
-    rules: &mut Rules,
-    own: Vec<u32>,
+    (rules, before): (&mut Rules, Option<&Rules>),
     change: impl FnOnce(&mut Rules, &mut Allocation<'_>) -> Result<Effect, Rejection>,
 ) -> Result<Worked, Rejection> {
     let Tools { writer, config, sessions } = tools;
     let gtpu = config.gtpu.ip();
+    let own = before.map(Rules::teids).unwrap_or_default();
     let mut allocation = Allocation { writer, gtpu, taken: Vec::new(), own, chosen: Vec::new() };
     let changed = change(rules, &mut allocation);
     let Allocation { writer, mut taken, .. } = allocation;
     let result = changed.and_then(|effect| {
         rules.check()?;
+        check_far_ends(writer, gtpu, rules, before)?;
         Ok((effect, check_addresses(writer, sessions, seid, replaceable, rules)?))
     });
     match result {
@@ -491,6 +492,37 @@ fn give_back(writer: &mut Writer, taken: &[u32]) {
     for teid in taken {
         writer.release(*teid);
     }
+}
+
+/// Refuses tunnels that would lead back to this machine, by FARs that are not as before: a packet would come again and again.
+/// The CP function may be on this machine (N4-u); a gNB or another UPF may where all of them have loopback addresses.
+fn check_far_ends(
+    writer: &Writer,
+    gtpu: IpAddr,
+    rules: &Rules,
+    before: Option<&Rules>,
+) -> Result<(), Rejection> {
+    let leads_back = |destination: DestinationInterface, header: Option<OuterHeaderCreation>| {
+        let Some((_, peer)) = header.and_then(|header| header.gtpu_endpoint()) else { return false };
+        let control =
+            matches!(destination, DestinationInterface::CpFunction | DestinationInterface::LiFunction);
+        let local = || writer.is_local(peer) || peer.is_loopback() && !gtpu.is_loopback();
+        peer == gtpu || !control && local()
+    };
+    for (id, far) in rules.fars.iter() {
+        if before.and_then(|before| before.fars.get(id)).is_some_and(|known| Arc::ptr_eq(known, far)) {
+            continue;
+        }
+        let destination = far.destination.unwrap_or(DestinationInterface::Access);
+        let copies = far.copies.iter().map(|copy| (copy.destination, copy.outer_header));
+        let mut ways = std::iter::once((destination, far.outer_header)).chain(copies);
+        if ways.any(|(destination, header)| leads_back(destination, header)) {
+            let failed_rule = Some(FailedRuleId::Far(id));
+            let incorrect = Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::OUTER_HEADER_CREATION);
+            return Err(Rejection { failed_rule, ..incorrect });
+        }
+    }
+    Ok(())
 }
 
 /// A UE address belongs to one session: two would steal each other's packets. Returns the sessions of the CP function

@@ -284,9 +284,12 @@ impl Pipeline {
             None => Some(Target::Others { network, from: station }),
         };
         if !matches!(target, Some(Target::Station(_))) {
-            // Towards the machine and what is behind it; other sessions are no sockets of the core.
-            if view.flow.is_some_and(|flow| self.guard.stops(&flow)) {
-                return Err(DropReason::CoreInterface);
+            // Towards the machine and what is behind it; other sessions are no part of the core. What neighbours on a link
+            // tell each other stays possible.
+            if let Some(packet) = view.routed(frame)
+                && let Some(reason) = self.closed.stops(network.into(), packet, || None)
+            {
+                return Err(reason);
             }
             if let Some(selected) = self.to_n6.get_mut(usize::from(network)) {
                 selected.push(at as u16);

@@ -3,6 +3,8 @@
 //! A G-PDU of an Ethernet session holds a frame from the destination address on, without preamble and check sequence
 //! (TS 29.561 §8.2, TS 23.501 §5.6.10.2). Which session a frame goes to is the business of [`crate::bridge`].
 
+use std::net::IpAddr;
+
 use classifier::{Ethernet, Key};
 use packet::ethernet::{IPV4, IPV6};
 use packet::flow::Flow;
@@ -58,6 +60,16 @@ impl View {
             _ => None,
         };
         Ok(View { header, flow, payload: at })
+    }
+
+    /// The IP packet inside a frame for one station, unless it is from one neighbour on a link to another.
+    pub fn routed<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
+        let link_local = |flow: &Flow| match flow.destination {
+            IpAddr::V4(to) => to.is_link_local(),
+            IpAddr::V6(to) => to.is_unicast_link_local(),
+        };
+        let routed = !self.is_group() && !self.flow.as_ref().is_some_and(link_local);
+        frame.get(self.payload..).filter(|_| routed && matches!(self.header.ethertype, IPV4 | IPV6))
     }
 
     /// What a classifier looks up. `qfi` is that of the tunnel the frame came in.

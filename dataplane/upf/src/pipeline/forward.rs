@@ -35,6 +35,12 @@ impl Pipeline {
         let length = meta.length as usize;
         match entry.kind() {
             kind::TUNNEL => {
+                // What this UPF has sent into a tunnel and goes into one again would go round, once more each time.
+                if !meta.native && self.pass == Pass::Port && batch.buffers()[at].peer.ip() == self.local.ip()
+                {
+                    meta.drop(DropReason::TunnelLoop);
+                    return false;
+                }
                 if entry.is(flag::CONTROL)
                     && !self.control_meter.conforms(now_ns, CONTROL_INTERVAL_NS, CONTROL_BURST_NS)
                 {
@@ -48,21 +54,19 @@ impl Pipeline {
                 if self.keys[at].words()[3] as u8 == protocol::TCP {
                     mtu::clamp_syn(buffer.packet_mut(), self.clamp);
                 }
-                let fits = encapsulate(buffer, tables, entry, meta.qfi);
-                if fits {
-                    self.to_n3.push(at as u16);
-                } else {
-                    meta.drop(DropReason::TooBig);
+                let result = encapsulate(buffer, tables, entry, meta.qfi);
+                match result {
+                    Ok(()) => self.to_n3.push(at as u16),
+                    Err(reason) => meta.drop(reason),
                 }
-                fits
+                result.is_ok()
             }
             kind::NETWORK => {
                 let words = self.keys[at].words();
-                if self.guard.suspects(words[3] as u8, words[2] as u16)
-                    && packet::flow::Flow::parse(batch.buffers()[at].packet())
-                        .is_ok_and(|flow| self.guard.stops(&flow))
-                {
-                    meta.drop(DropReason::CoreInterface);
+                let ports = || ports_of(words[2]);
+                let packet = batch.buffers()[at].packet();
+                if let Some(reason) = self.closed.stops(entry.teid as usize, packet, ports) {
+                    meta.drop(reason);
                     return false;
                 }
                 let Some(link) = self.links.networks.get(entry.teid as usize) else {
@@ -205,12 +209,12 @@ impl Pipeline {
     ) -> bool {
         if entry.is(flag::FRAME) {
             // Nobody can be asked for shorter frames: the tunnel's packet is cut into fragments, or refused by the port.
-            let fits = encapsulate(&mut batch.buffers_mut()[at], tables, entry, self.metas[at].qfi);
-            match fits {
-                true => self.to_n3.push(at as u16),
-                false => self.metas[at].drop(DropReason::TooBig),
+            let result = encapsulate(&mut batch.buffers_mut()[at], tables, entry, self.metas[at].qfi);
+            match result {
+                Ok(()) => self.to_n3.push(at as u16),
+                Err(reason) => self.metas[at].drop(reason),
             }
-            return fits;
+            return result.is_ok();
         }
         let packet = batch.buffers()[at].packet();
         let tunnel = entry.kind() == kind::TUNNEL;
@@ -251,7 +255,8 @@ impl Pipeline {
             let Some((position, buffer)) = pushed else { break };
             if entry.kind() == kind::NETWORK {
                 self.beside.to_n6.push((entry.teid as usize, position));
-            } else if encapsulate(buffer, tables, entry, qfi) {
+            } else {
+                encapsulate(buffer, tables, entry, qfi)?;
                 self.beside.to_n3.push(position);
             }
         }
@@ -310,6 +315,12 @@ impl Pipeline {
     pub(super) fn copy(&mut self, tables: &Tables, batch: &Batch, at: usize, further: &Entry, length: usize) {
         let packet = batch.buffers()[at].packet();
         let packet = &packet[packet.len().saturating_sub(length)..];
+        if further.kind() == kind::COPY_NETWORK {
+            let ports = || ports_of(self.keys[at].words()[2]);
+            if let Some(reason) = self.closed.stops(further.teid as usize, packet, ports) {
+                return self.stats[self.worker].drops.count(reason);
+            }
+        }
         let Some((position, buffer)) = self.beside.push(packet, self.local) else {
             return self.stats[self.worker].drops.count(DropReason::TxQueueFull);
         };
@@ -318,10 +329,18 @@ impl Pipeline {
                 mark(buffer.packet_mut(), further.tos);
             }
             self.beside.to_n6.push((further.teid as usize, position));
-        } else if encapsulate(buffer, tables, further, self.metas[at].qfi) {
-            self.beside.to_n3.push(position);
+            return;
+        }
+        match encapsulate(buffer, tables, further, self.metas[at].qfi) {
+            Ok(()) => self.beside.to_n3.push(position),
+            Err(reason) => self.stats[self.worker].drops.count(reason),
         }
     }
+}
+
+/// Source and destination port in a key's word for them; none where it is empty.
+fn ports_of(word: u32) -> Option<(u16, u16)> {
+    (word != 0).then_some(((word >> 16) as u16, word as u16))
 }
 
 /// Octets of a container beyond its first word: a paging policy indicator takes a second one.
@@ -330,9 +349,14 @@ fn ppi_len(entry: &Entry) -> usize {
     usize::from(entry.marking & 0x40) >> 4
 }
 
-/// Puts the packet into a tunnel; `false` when it does not fit.
+/// Puts the packet into a tunnel, or says why it cannot be.
 #[inline(always)]
-fn encapsulate(buffer: &mut Buffer, tables: &Tables, entry: &Entry, received_qfi: u8) -> bool {
+fn encapsulate(
+    buffer: &mut Buffer,
+    tables: &Tables,
+    entry: &Entry,
+    received_qfi: u8,
+) -> Result<(), DropReason> {
     let qfi = if entry.qfi == NO_QFI { received_qfi } else { entry.qfi };
     let container = if qfi == NO_QFI || !entry.is(flag::CONTAINER_DOWNLINK | flag::CONTAINER_UPLINK) {
         None
@@ -342,16 +366,19 @@ fn encapsulate(buffer: &mut Buffer, tables: &Tables, entry: &Entry, received_qfi
     } else {
         Some(PduSession::Uplink { qfi })
     };
-    match tables.peer(entry.peer) {
-        Some(peer) => buffer.peer = peer,
-        None => return false,
+    let peer = tables.peer(entry.peer).ok_or(DropReason::FarDrop)?;
+    // The CP function may be on this machine (N4-u); a gNB or another UPF is not.
+    if peer.is_local && !entry.is(flag::CONTROL) {
+        return Err(DropReason::TunnelLoop);
     }
+    buffer.peer = peer.address;
     let length = buffer.len();
-    let Some(taken) = gtpu::encapsulate(buffer.headroom(), entry.teid, length, container) else {
-        return false;
-    };
+    let taken = gtpu::encapsulate(buffer.headroom(), entry.teid, length, container);
     buffer.tos = if entry.is(flag::TOS) { entry.tos } else { 0 };
-    buffer.grow_front(taken)
+    match taken.is_some_and(|taken| buffer.grow_front(taken)) {
+        true => Ok(()),
+        false => Err(DropReason::TooBig),
+    }
 }
 
 /// Marks an IP packet that leaves without outer header.

@@ -1,59 +1,357 @@
-//! What UEs must not reach through a data network: the core's own N2, N3 and N4 sockets.
+//! What UEs must not reach through a data network: this machine and the core's networks.
 //!
-//! A data network is reached through the machine's routing, which also knows the machine itself. Unguarded, a
-//! UE could send G-PDUs into other UEs' tunnels, PFCP to the UPF and SCTP to the AMF. Everything else that the
-//! machine offers stays reachable: pinging the gateway, a name server.
+//! A data network is reached through the machine's routing, which also knows the machine itself. Unguarded, a UE could
+//! send G-PDUs into other UEs' tunnels, PFCP to the UPF, SCTP to the AMF and requests to any NF's SBI. So a packet from a UE is
+//! dropped when its destination is an address of this machine, of any interface, or in a network that the configuration
+//! closes (`upf.closed`). `upf.dnn[].open` lets the UEs of a data network use single services there, such as a name server.
+//! The address of a data network's own device is an address of this machine like any other.
+//!
+//! Addresses of interfaces change while the UPF runs: [`Guard::set_addresses`] takes the new list, and each worker fetches
+//! what follows from it at the start of its next batch ([`Guard::closed`]). A look at a packet's destination is a bit of the
+//! first octet for most packets, and a binary search among few ranges for others.
 
-use std::collections::HashSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use net::link::Cidr;
 use net::sctp::UDP_ENCAPSULATION_PORT;
 use packet::flow::Flow;
 use packet::{gtpu, protocol};
+use telemetry::DropReason;
 
-use crate::config::Config;
+use crate::config::{Config, Service};
 use crate::n4::PFCP_PORT;
 
-/// The addresses and ports that are guarded.
+/// Destinations that concern a link, or the sender's own machine, whatever the interfaces' addresses are.
+const ALWAYS: [&str; 9] = [
+    "0.0.0.0/8",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "255.255.255.255/32",
+    "::/128",
+    "::1/128",
+    // IPv4 addresses in IPv6 form, which a socket for both families would take for its own.
+    "::/96",
+    "::ffff:0:0/96",
+    "fe80::/10",
+];
+/// Multicast of one link (RFC 5771 §4).
+const LINK_MULTICAST: &str = "224.0.0.0/24";
+/// Widest scope of IPv6 multicast that stays on a link (RFC 7346).
+const LINK_SCOPE: u128 = 2;
+
+/// The closed destinations of one family, as ranges in order.
+#[derive(Debug, Clone, Default)]
+struct Ranges<T> {
+    /// A bit for each first octet that a closed address has.
+    first_octets: [u64; 4],
+    ranges: Vec<(T, T)>,
+}
+
+impl<T: Copy + Ord> Ranges<T> {
+    fn new(mut ranges: Vec<(T, T)>, first_octet: impl Fn(T) -> u8) -> Ranges<T> {
+        ranges.sort_unstable();
+        let mut first_octets = [0; 4];
+        for (first, last) in &ranges {
+            for octet in first_octet(*first)..=first_octet(*last) {
+                first_octets[usize::from(octet / 64)] |= 1 << (octet % 64);
+            }
+        }
+        // Ranges that overlap become one, so that the last one that begins before an address decides.
+        let mut apart: Vec<(T, T)> = Vec::with_capacity(ranges.len());
+        for (first, last) in ranges {
+            match apart.last_mut().filter(|before| first <= before.1) {
+                Some(before) => before.1 = before.1.max(last),
+                None => apart.push((first, last)),
+            }
+        }
+        Ranges { first_octets, ranges: apart }
+    }
+
+    /// Whether an address with this first octet may be closed.
+    #[inline(always)]
+    fn may_contain(&self, first_octet: u8) -> bool {
+        self.first_octets[usize::from(first_octet / 64)] >> (first_octet % 64) & 1 != 0
+    }
+
+    fn contains(&self, address: T) -> bool {
+        let before = self.ranges.partition_point(|(first, _)| *first <= address);
+        before > 0 && address <= self.ranges[before - 1].1
+    }
+}
+
+/// What is closed to UEs at a moment.
+#[derive(Debug, Default)]
+pub struct Closed {
+    /// Which list of addresses it follows from.
+    version: u64,
+    v4: Ranges<u32>,
+    v6: Ranges<u128>,
+    /// By number of the data network.
+    open: Arc<[Vec<Service>]>,
+    /// UDP ports of the core, which no service without a port opens.
+    ports: Arc<[u16]>,
+}
+
+impl Closed {
+    /// Whether a packet from a UE to data network `network` must not be sent there, and why. `ports` are those of the flow
+    /// that the packet belongs to, which a later fragment does not show.
+    #[inline(always)]
+    pub fn stops(
+        &self,
+        network: usize,
+        packet: &[u8],
+        ports: impl FnOnce() -> Option<(u16, u16)>,
+    ) -> Option<DropReason> {
+        let closed = match packet.first()? >> 4 {
+            4 => {
+                let to: &[u8; 4] = packet.get(16..20)?.first_chunk()?;
+                self.v4.may_contain(to[0]) && self.v4.contains(u32::from_be_bytes(*to))
+            }
+            _ => {
+                let to: &[u8; 16] = packet.get(24..40)?.first_chunk()?;
+                self.v6.may_contain(to[0]) && self.v6.contains(u128::from_be_bytes(*to))
+            }
+        };
+        if closed { self.stops_unless_open(network, packet, ports()) } else { None }
+    }
+
+    #[cold]
+    fn stops_unless_open(
+        &self,
+        network: usize,
+        packet: &[u8],
+        ports: Option<(u16, u16)>,
+    ) -> Option<DropReason> {
+        let Ok(flow) = Flow::parse(packet) else { return Some(DropReason::IpMalformed) };
+        if flow.destination.is_multicast() {
+            return Some(DropReason::LinkLocal);
+        }
+        let port = flow.ports.or(ports).map(|(_, to)| to);
+        let opens = |service: &Service| {
+            let core = match flow.protocol {
+                protocol::UDP => port.is_none_or(|port| self.ports.contains(&port)),
+                protocol::SCTP => true,
+                _ => false,
+            };
+            service.admits(flow.destination, flow.protocol, port) && (service.port.is_some() || !core)
+        };
+        let open = self.open.get(network).is_some_and(|services| services.iter().any(opens));
+        (!open).then_some(DropReason::CoreInterface)
+    }
+
+    /// Whether UEs must not send to an address.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => self.v4.contains(address.to_bits()),
+            IpAddr::V6(address) => self.v6.contains(address.to_bits()),
+        }
+    }
+}
+
+/// Keeps what is closed up to date. See the module.
 #[derive(Debug)]
 pub struct Guard {
-    addresses: HashSet<IpAddr>,
-    ports: Vec<u16>,
-    /// A bit for what a port leaves when divided by 64: most ports are none of these at a glance.
-    sieve: u64,
+    /// Addresses and networks of the configuration.
+    configured: Vec<Cidr>,
+    open: Arc<[Vec<Service>]>,
+    ports: Arc<[u16]>,
+    version: AtomicU64,
+    current: Mutex<Arc<Closed>>,
 }
 
 impl Guard {
-    /// Guards `addresses`, the machine's own, and those of `config`. Loopback addresses always are.
+    /// Guards `addresses`, the machine's own, and what `config` says.
     pub fn new(config: &Config, addresses: impl IntoIterator<Item = IpAddr>) -> Guard {
-        let ours = [config.gtpu.ip(), config.pfcp.ip()];
         let mut ports =
             vec![gtpu::PORT, PFCP_PORT, UDP_ENCAPSULATION_PORT, config.gtpu.port(), config.pfcp.port()];
         ports.sort_unstable();
         ports.dedup();
-        let sieve = ports.iter().fold(0, |sieve, port| sieve | 1 << (port % 64));
-        Guard { addresses: addresses.into_iter().chain(ours).collect(), ports, sieve }
+        let guard = Guard {
+            configured: config.closed_networks().collect(),
+            open: config.dnn.iter().map(|dnn| dnn.open.clone()).collect(),
+            ports: ports.into(),
+            version: AtomicU64::new(0),
+            current: Mutex::default(),
+        };
+        guard.set_addresses(addresses.into_iter().map(Cidr::host));
+        guard
     }
 
-    /// Whether a packet of this protocol to this port, 0 if it shows none, has to be looked at by [`Guard::stops`].
+    /// The machine has these addresses now, with the prefixes of their networks.
+    pub fn set_addresses(&self, addresses: impl IntoIterator<Item = Cidr>) {
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        let mut close = |cidr: Cidr| match (cidr.network().address(), cidr.prefix()) {
+            (IpAddr::V4(network), prefix) => {
+                let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+                v4.push((network.to_bits(), network.to_bits() | hosts));
+            }
+            (IpAddr::V6(network), prefix) => {
+                let hosts = u128::MAX.checked_shr(prefix.into()).unwrap_or(0);
+                v6.push((network.to_bits(), network.to_bits() | hosts));
+            }
+        };
+        let constant = ALWAYS.into_iter().chain([LINK_MULTICAST]).filter_map(|text| text.parse().ok());
+        constant.chain(self.configured.iter().copied()).for_each(&mut close);
+        for own in addresses {
+            delivered(own).for_each(|address| close(Cidr::host(address)));
+        }
+        for flags in 0..16u128 {
+            let first = (0xFF00 | flags << 4) << 112;
+            v6.push((first, first | LINK_SCOPE << 112 | u128::MAX >> 16));
+        }
+        let mut current = self.lock();
+        let version = current.version + 1;
+        *current = Arc::new(Closed {
+            version,
+            v4: Ranges::new(v4, |address| (address >> 24) as u8),
+            v6: Ranges::new(v6, |address| (address >> 120) as u8),
+            open: Arc::clone(&self.open),
+            ports: Arc::clone(&self.ports),
+        });
+        self.version.store(version, Ordering::Release);
+    }
+
+    /// What is closed now, if `known` is not that any more.
     #[inline(always)]
-    pub fn suspects(&self, protocol: u8, port: u16) -> bool {
-        match protocol {
-            protocol::UDP => port == 0 || (self.sieve >> (port % 64) & 1 != 0 && self.ports.contains(&port)),
-            protocol::SCTP => true,
-            _ => false,
+    pub fn closed(&self, known: &Closed) -> Option<Arc<Closed>> {
+        let changed = self.version.load(Ordering::Acquire) != known.version;
+        if changed { Some(Arc::clone(&self.lock())) } else { None }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<Closed>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The addresses that a machine takes for its own because of an interface's: the address itself, in IPv4 the broadcast
+/// addresses of its network, and in IPv6 its network's anycast address of routers (RFC 4291 §2.6.1).
+fn delivered(own: Cidr) -> impl Iterator<Item = IpAddr> {
+    let network = own.network().address();
+    let others = match (network, own.prefix()) {
+        (IpAddr::V4(network), 0..=30) => {
+            let hosts = u32::MAX.checked_shr(own.prefix().into()).unwrap_or(0);
+            let broadcast = Ipv4Addr::from_bits(network.to_bits() | hosts);
+            [Some(network.into()), Some(broadcast.into())]
+        }
+        (IpAddr::V6(network), 1..=126) => [Some(network.into()), None],
+        _ => [None, None],
+    };
+    std::iter::once(own.address()).chain(others.into_iter().flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(more: &str, dnn: &str) -> Config {
+        let text = format!(
+            r#"{{"pfcp": "192.0.2.7:8805", "gtpu": "192.0.2.8:2152" {more}, "dnn": [
+                 {{"name": "internet", "tun": "gw0", "ue_pool": {{"ipv4": "10.45.0.0/16"}} {dnn}}},
+                 {{"name": "ims", "tun": "gw1", "ue_pool": {{"ipv4": "10.46.0.0/16"}}}}]}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn udp(to: &str, port: u16) -> Vec<u8> {
+        let to = address(to);
+        let from = if to.is_ipv4() { address("10.45.0.2") } else { address("2001:db8::2") };
+        let datagram = packet::transport::build_udp((from, 4000), (to, port), b"x").unwrap();
+        match (from, to) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => packet::ipv4::Header::new(from, to, 17).build(&datagram),
+            (IpAddr::V6(from), IpAddr::V6(to)) => packet::ipv6::Header::new(from, to, 17).build(&datagram),
+            _ => unreachable!("one family"),
+        }
+        .unwrap()
+    }
+
+    fn stopped(guard: &Guard, to: &str, port: u16) -> bool {
+        let closed = guard.closed(&Closed::default()).unwrap();
+        closed.stops(0, &udp(to, port), || None).is_some()
+    }
+
+    #[test]
+    fn this_machine_and_closed_networks_are_out_of_reach() {
+        let guard = Guard::new(&config(r#", "closed": ["198.51.100.0/24", "2001:db8:5::/48"]"#, ""), []);
+        for (to, expected) in [
+            ("192.0.2.7", true),
+            ("192.0.2.8", true),
+            ("192.0.2.9", false),
+            ("198.51.99.255", false),
+            ("198.51.100.0", true),
+            ("198.51.100.255", true),
+            ("198.51.101.0", false),
+            ("127.0.0.1", true),
+            ("127.255.255.255", true),
+            ("0.0.0.0", true),
+            ("169.254.1.1", true),
+            ("255.255.255.255", true),
+            ("224.0.0.251", true),
+            ("239.1.1.1", false),
+            ("8.8.8.8", false),
+            ("10.45.0.9", false),
+            ("::1", true),
+            ("::ffff:127.0.0.1", true),
+            ("fe80::1", true),
+            ("ff02::1", true),
+            ("ff32::1", true),
+            ("ff05::1", false),
+            ("2001:db8:5::1", true),
+            ("2001:db8:6::1", false),
+        ] {
+            assert_eq!(stopped(&guard, to, 53), expected, "{to}");
         }
     }
 
-    /// Whether a packet towards a data network would end in one of the core's sockets. A later fragment has no
-    /// ports to tell by, so it counts as one: it is of no use without its first fragment either.
-    #[inline]
-    pub fn stops(&self, flow: &Flow) -> bool {
-        let suspect = match flow.protocol {
-            protocol::UDP => flow.ports.is_none_or(|(_, to)| self.ports.contains(&to)),
-            protocol::SCTP => true,
-            _ => false,
-        };
-        suspect && (flow.destination.is_loopback() || self.addresses.contains(&flow.destination))
+    #[test]
+    fn addresses_that_come_and_go_are_followed() {
+        let guard = Guard::new(&config("", ""), []);
+        let before = guard.closed(&Closed::default()).unwrap();
+        assert!(!stopped(&guard, "203.0.113.5", 22) && guard.closed(&before).is_none());
+        guard.set_addresses(["203.0.113.5/24", "2001:db8:7::5/64"].map(|text| text.parse().unwrap()));
+        assert!(guard.closed(&before).is_some());
+        for to in
+            ["203.0.113.5", "203.0.113.255", "203.0.113.0", "2001:db8:7::5", "2001:db8:7::", "192.0.2.8"]
+        {
+            assert!(stopped(&guard, to, 22), "{to}");
+        }
+        for to in ["203.0.113.6", "2001:db8:7::6"] {
+            assert!(!stopped(&guard, to, 22), "{to}");
+        }
+        guard.set_addresses([]);
+        assert!(!stopped(&guard, "203.0.113.5", 22));
+    }
+
+    #[test]
+    fn services_are_open_to_one_data_network_and_the_core_stays_closed() {
+        let open = r#", "open": [{"address": "10.45.0.1", "port": 53}, {"address": "192.0.2.0/24"},
+                       {"address": "10.45.0.1", "protocol": "icmp"}]"#;
+        let guard = Guard::new(&config("", open), [address("10.45.0.1"), address("192.0.2.9")]);
+        let closed = guard.closed(&Closed::default()).unwrap();
+        for (to, port, expected) in [
+            ("10.45.0.1", 53, false),
+            ("10.45.0.1", 80, true),
+            ("192.0.2.9", 80, false),
+            ("192.0.2.9", gtpu::PORT, true),
+            ("192.0.2.7", PFCP_PORT, true),
+            ("127.0.0.1", 53, true),
+        ] {
+            assert_eq!(closed.stops(0, &udp(to, port), || None).is_some(), expected, "{to} {port}");
+            // The other data network has no such services.
+            assert!(closed.stops(1, &udp(to, port), || None).is_some());
+        }
+        let mut ping = udp("10.45.0.1", 80);
+        ping[9] = protocol::ICMP;
+        assert_eq!(closed.stops(0, &ping, || None), None);
+        // A later fragment is of the flow that its first one said.
+        let mut fragment = udp("10.45.0.1", 80);
+        fragment[7] = 9;
+        assert!(closed.stops(0, &fragment, || None).is_some());
+        assert_eq!(closed.stops(0, &fragment, || Some((4000, 53))), None);
     }
 }

@@ -39,7 +39,7 @@ use crate::session::Entry;
 use crate::state::{Meter, Writers};
 use crate::stats::WorkerStats;
 use crate::tables::{Command, Mailbox, Tables};
-use guard::Guard;
+use guard::{Closed, Guard};
 use held::Held;
 use limit::{Limiter, Rates};
 use links::Links;
@@ -199,13 +199,15 @@ pub struct Pipeline {
     local: SocketAddr,
     events: mpsc::Sender<Event>,
     guard: Arc<Guard>,
+    /// What is closed to UEs, as of the last batch.
+    closed: Arc<Closed>,
     /// Enters the tables' domain; taken while a batch is worked on.
     reader: Option<Reader>,
     mailbox: Arc<Mailbox>,
     metas: Vec<Meta>,
     keys: Vec<Key>,
     held: Held,
-    /// Whether other workers read the same inputs.
+    /// Whether other workers read the same inputs, and so write the same cells.
     writers: Writers,
     /// Events that the control task had no room for.
     unsent: Vec<Event>,
@@ -252,6 +254,7 @@ impl Pipeline {
             stats,
             local,
             events,
+            closed: guard.closed(&Closed::default()).unwrap_or_default(),
             guard,
             reader: Some(tables.domain().reader()),
             mailbox: tables.mailbox(),
@@ -351,6 +354,9 @@ impl Pipeline {
     /// Does what the N4 task has asked for: releases or discards buffered packets. A worker calls it once per round.
     pub fn commands(&mut self, now_ns: u64, ports: &mut Ports) {
         self.count_losses(ports);
+        if let Some(closed) = self.guard.closed(&self.closed) {
+            self.closed = closed;
+        }
         if !self.unsent.is_empty() {
             self.send_events();
         }

@@ -268,6 +268,11 @@ impl Writer {
         own.or_else(|| if self.routes.is_empty() { None } else { self.tables.owner_of_ue(address) })
     }
 
+    /// Whether what a tunnel to this address sends comes back to this machine.
+    pub fn is_local(&self, address: IpAddr) -> bool {
+        self.tables.is_local(address)
+    }
+
     /// Octets of all endpoints that are published.
     pub fn memory_bytes(&self) -> usize {
         self.arena.memory_bytes()

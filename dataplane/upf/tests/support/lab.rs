@@ -283,9 +283,12 @@ impl Network {
         Network::start(config("gw0"), configure, establishment(1), async |lab| lab.ue_device().await)
     }
 
-    /// With a session of Ethernet frames, whose data network is the device `tap0`.
+    /// With a session of Ethernet frames, whose data network is the device `tap0`. The machine is a station of it, which
+    /// answers pings.
     pub fn ethernet() -> Network {
-        let config = ethernet_config("gw0", "tap0");
+        let mut config = ethernet_config("gw0", "tap0");
+        let open = r#"[{"address": "10.46.0.1", "protocol": "icmp"}]"#;
+        config.dnn[1].open = serde_json::from_str(open).expect("valid");
         Network::start(config, |_| (), ethernet_establishment(1), async |lab| lab.ue_tap().await)
     }
 

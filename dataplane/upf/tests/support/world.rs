@@ -12,8 +12,8 @@ use std::sync::Arc;
 use packet::gtpu::{PduSession, build_gpdu};
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
-use pktio::Batch;
 use pktio::memory::{self, Wire};
+use pktio::{Batch, Port};
 use telemetry::DropReason;
 use tokio::sync::mpsc;
 use upf::Config;
@@ -28,6 +28,8 @@ use super::support::*;
 /// A UPF without threads and sockets.
 pub struct World {
     pub sessions: Sessions,
+    pub tables: Arc<Tables>,
+    pub guard: Arc<Guard>,
     pub pipeline: Pipeline,
     pub ports: Ports,
     pub n3: Wire,
@@ -55,11 +57,35 @@ impl World {
         let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
         let (sender, events) = mpsc::channel(8);
         let guard = Arc::new(Guard::new(&config, [IpAddr::from(MACHINE_V4), MACHINE_V6.into()]));
-        let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), config.gtpu, 1, sender, guard);
+        let networks = config.dnn.len();
+        let pipeline = Pipeline::new(
+            0,
+            Arc::clone(&tables),
+            Arc::clone(&stats),
+            config.gtpu,
+            networks,
+            sender,
+            Arc::clone(&guard),
+        );
         let (n3_port, n3) = memory::pair(20_000);
         let (n6_port, n6) = memory::pair(20_000);
-        let ports = Ports { n3: Box::new(n3_port), n6: vec![Box::new(n6_port)] };
-        World { sessions, pipeline, ports, n3, n6, stats, events, now_ns: 1, batch: Batch::new(64, PACKET) }
+        // Of further data networks nobody has the other end.
+        let further = (1..networks).map(|_| Box::new(memory::pair(20_000).0) as Box<dyn Port>);
+        let n6_ports = std::iter::once(Box::new(n6_port) as Box<dyn Port>).chain(further);
+        let ports = Ports { n3: Box::new(n3_port), n6: n6_ports.collect() };
+        World {
+            sessions,
+            tables,
+            guard,
+            pipeline,
+            ports,
+            n3,
+            n6,
+            stats,
+            events,
+            now_ns: 1,
+            batch: Batch::new(64, PACKET),
+        }
     }
 
     /// With the ordinary session; also returns its TEIDs on N3 and on N4-u.

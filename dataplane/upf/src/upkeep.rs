@@ -1,0 +1,91 @@
+//! What changes on the machine while the UPF runs: addresses of interfaces, and devices that are the UPF's own.
+//!
+//! Addresses matter in two places: UEs must not reach them ([`Guard`]), and a tunnel to one of them comes back here
+//! ([`Tables::set_local_addresses`]). One task follows them and looks after the devices of data networks
+//! ([`crate::n6::Devices`]): when the kernel says that something has changed, and once a second in any case.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use net::link::{InterfaceAddress, Watch};
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::n6::Devices;
+use crate::pipeline::guard::Guard;
+use crate::tables::Tables;
+
+/// How often to look without being told of a change.
+const LOOK: Duration = Duration::from_secs(1);
+/// After a change: others follow it mostly, as when an interface gets its addresses.
+const SETTLE: Duration = Duration::from_millis(10);
+
+/// Follows the addresses of this machine.
+pub struct Addresses {
+    config: Arc<Config>,
+    guard: Arc<Guard>,
+    tables: Arc<Tables>,
+    known: Vec<InterfaceAddress>,
+}
+
+impl Addresses {
+    /// Tells guard and tables of the addresses that the machine has now.
+    ///
+    /// # Errors
+    /// That the kernel did not list them.
+    pub fn new(config: Arc<Config>, guard: Arc<Guard>, tables: Arc<Tables>) -> std::io::Result<Addresses> {
+        let mut addresses = Addresses { config, guard, tables, known: Vec::new() };
+        addresses.set(net::link::local_addresses()?);
+        Ok(addresses)
+    }
+
+    fn look(&mut self) {
+        // What cannot be listed now is listed in a second.
+        if let Ok(listed) = net::link::local_addresses()
+            && listed != self.known
+        {
+            self.set(listed);
+        }
+    }
+
+    fn set(&mut self, listed: Vec<InterfaceAddress>) {
+        self.guard.set_addresses(listed.iter().map(|own| own.address));
+        let addresses: Vec<IpAddr> = listed.iter().map(|own| own.address.address()).collect();
+        let peers = self.tables.set_local_addresses(self.config.local_far_ends(&addresses));
+        if !peers.is_empty() {
+            tracing::error!(
+                ?peers,
+                "tunnels lead to addresses that are this machine's now; their packets are dropped"
+            );
+        }
+        self.known = listed;
+    }
+}
+
+/// Follows addresses and looks after devices until told to stop.
+pub async fn run(mut addresses: Addresses, mut devices: Devices, mut stop: watch::Receiver<bool>) {
+    let mut changes = Watch::here()
+        .inspect_err(|error| tracing::warn!(%error, "changes of addresses are noticed after a second only"))
+        .ok();
+    loop {
+        let changed = async {
+            match &mut changes {
+                Some(changes) => changes.changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        let told = tokio::select! {
+            () = net::time::sleep(LOOK) => false,
+            () = changed => true,
+            // An error means that whoever could stop us is gone.
+            _ = stop.changed() => return,
+        };
+        if told {
+            addresses.look();
+            net::time::sleep(SETTLE).await;
+        }
+        addresses.look();
+        devices.look().await;
+    }
+}
