@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -18,12 +18,22 @@ use tokio::sync::Notify;
 
 use super::cookie::Path;
 use super::endpoint::Endpoint;
-use super::packet::{ABORT, Packet};
+use super::packet::{self, ABORT, Packet};
 use super::{CloseReason, Event, Message, SendError};
-use crate::time::{self, Instant};
+use crate::time::{self, Duration, Instant};
 
 /// Bytes of complete messages held for a slow reader; beyond, the receive window closes.
 const INBOX_BYTES: usize = 256 * 1024;
+
+/// How often a heartbeat on demand is sent within its time.
+const HEARTBEATS: u32 = 3;
+
+/// Unpredictable, so that nobody answers a heartbeat without having seen it.
+fn random_number() -> std::io::Result<u64> {
+    let mut bytes = [0; 8];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
 
 /// The protocol machine, movable between threads.
 struct Machine(Socket);
@@ -39,6 +49,10 @@ pub(super) struct Shared {
     pub path: Path,
     /// The peer's UDP port when encapsulated; follows the peer (RFC 6951 §5.4).
     udp_port: AtomicU16,
+    /// The peer's verification tag, as the protocol machine last wrote it; 0 before the hand-shake.
+    peer_tag: AtomicU32,
+    /// The number of the last [`Shared::heartbeat`] that the peer returned.
+    heard: AtomicU64,
     state: Mutex<State>,
     readable: Notify,
     writable: Notify,
@@ -87,6 +101,8 @@ impl Shared {
             endpoint,
             path,
             udp_port: AtomicU16::new(udp_port),
+            peer_tag: AtomicU32::new(0),
+            heard: AtomicU64::new(0),
             state: Mutex::new(state),
             readable: Notify::new(),
             writable: Notify::new(),
@@ -149,6 +165,12 @@ impl Shared {
                     return;
                 }
             }
+        }
+        if let Some(number) = packet.heartbeat_acknowledged()
+            && packet.verification_tag() == self.lock().machine.0.verification_tag()
+        {
+            self.heard.store(number, Ordering::Release);
+            self.readable.notify_waiters();
         }
         let spelt_out = packet.with_shutdown_acknowledged();
         self.drive(|machine| machine.handle_input(spelt_out.as_deref().unwrap_or(packet.bytes())));
@@ -254,6 +276,30 @@ impl Shared {
         self.drive(DcSctpSocket::close);
     }
 
+    /// As [`super::Sender::heartbeat`].
+    pub async fn heartbeat(&self, limit: Duration) -> bool {
+        let Ok(number) = random_number() else { return false };
+        let deadline = time::now() + limit;
+        while time::now() < deadline {
+            let tag = self.peer_tag.load(Ordering::Relaxed);
+            let heartbeat = packet::heartbeat(self.endpoint.port(), self.path.peer.port(), tag, number);
+            self.endpoint.transmit(&self.path, self.destination(), heartbeat);
+            // Sent again while there is time: one may be lost.
+            let again = time::now() + limit / HEARTBEATS;
+            let answered = self.wait(&self.readable, |state| {
+                if self.heard.load(Ordering::Acquire) == number {
+                    return Some(true);
+                }
+                state.closed.is_some().then_some(false)
+            });
+            let remaining = again.min(deadline).saturating_duration_since(time::now());
+            if let Ok(answered) = time::timeout(remaining, answered).await {
+                return answered;
+            }
+        }
+        false
+    }
+
     /// Streams we may send on.
     pub fn outgoing_streams(&self) -> u16 {
         self.lock().outgoing_streams
@@ -295,6 +341,9 @@ impl Shared {
         while let Some(event) = state.machine.0.poll_event() {
             match event {
                 SocketEvent::SendPacket(packet) => {
+                    if let Some(&[a, b, c, d]) = packet.get(4..8) {
+                        self.peer_tag.store(u32::from_be_bytes([a, b, c, d]), Ordering::Relaxed);
+                    }
                     self.endpoint.transmit(&self.path, self.destination(), packet)
                 }
                 SocketEvent::OnTotalBufferedAmountLow() => self.writable.notify_waiters(),

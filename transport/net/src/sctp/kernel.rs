@@ -30,6 +30,7 @@ const SCTP_NODELAY: libc::c_int = 3;
 const SCTP_PEER_ADDR_PARAMS: libc::c_int = 9;
 const SCTP_EVENTS: libc::c_int = 11;
 const SCTP_STATUS: libc::c_int = 14;
+const SCTP_GET_ASSOC_STATS: libc::c_int = 112;
 /// Ancillary data: [`SendReceiveInfo`].
 const SCTP_SNDRCV: libc::c_int = 1;
 /// In the flags of [`SendReceiveInfo`]: abort the association.
@@ -43,6 +44,10 @@ const RESTART: u16 = 2;
 const SHUTDOWN_COMPLETE: u16 = 3;
 /// In [`PeerAddressParameters`]: heartbeats are on.
 const SPP_HB_ENABLE: u32 = 1;
+/// In [`PeerAddressParameters`]: a heartbeat is sent at once.
+const SPP_HB_DEMAND: u32 = 1 << 2;
+/// How often the kernel is asked whether the answer to a heartbeat has come.
+const HEARTBEAT_POLL: Duration = Duration::from_millis(20);
 
 /// Pause after `accept` reports an error that concerns no connection (out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -119,6 +124,19 @@ struct Status {
     incoming_streams: u16,
     outgoing_streams: u16,
     rest: [u32; 48],
+}
+
+/// `struct sctp_assoc_stats`.
+#[repr(C)]
+struct Statistics {
+    association: i32,
+    observed: libc::sockaddr_storage,
+    max_rto: u64,
+    sacks_received: u64,
+    sacks_sent: u64,
+    packets_sent: u64,
+    packets_received: u64,
+    rest: [u64; 10],
 }
 
 /// A listening kernel socket.
@@ -321,6 +339,27 @@ impl Association {
         self.outgoing_streams
     }
 
+    /// The kernel tells nobody of a HEARTBEAT ACK, but counts what arrives with the association's verification tag.
+    pub async fn heartbeat(&self, limit: Duration) -> bool {
+        let Ok(before) = packets_received(self.fd.get_ref()) else { return false };
+        // SAFETY: plain data for which all zeroes is a valid value (an address of no family: every path).
+        let mut demand: PeerAddressParameters = unsafe { std::mem::zeroed() };
+        demand.flags = SPP_HB_DEMAND;
+        if set(self.fd.get_ref(), SCTP_PEER_ADDR_PARAMS, &demand).is_err() {
+            return false;
+        }
+        let deadline = time::now() + limit;
+        while time::now() < deadline {
+            time::sleep(HEARTBEAT_POLL).await;
+            match packets_received(self.fd.get_ref()) {
+                Ok(after) if after != before => return true,
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
     /// Starts an orderly end; the kernel carries it through even when the socket is closed.
     pub fn abandon(&self) {
         let _ = nix::sys::socket::shutdown(self.fd.as_raw_fd(), nix::sys::socket::Shutdown::Write);
@@ -517,6 +556,23 @@ fn status(fd: &OwnedFd) -> io::Result<Status> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(status) }
 }
 
+fn packets_received(fd: &OwnedFd) -> io::Result<u64> {
+    // SAFETY: plain data for which all zeroes is a valid value.
+    let mut statistics: Statistics = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<Statistics>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `statistics`, which is that large.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            SOL_SCTP,
+            SCTP_GET_ASSOC_STATS,
+            (&raw mut statistics).cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(statistics.packets_received) }
+}
+
 fn set<T>(fd: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
     // SAFETY: `value` is plain data declared as the kernel's structure for `option`, alive during the call.
     let status = unsafe {
@@ -560,6 +616,9 @@ mod tests {
         assert_eq!(offset_of!(PeerAddressParameters, flags), 146);
         assert_eq!(size_of::<PeerAddressParameters>(), 156);
         assert_eq!(offset_of!(Status, outgoing_streams), 18);
+        assert_eq!(offset_of!(Statistics, observed), 8);
+        assert_eq!(offset_of!(Statistics, packets_received), 168);
+        assert_eq!(size_of::<Statistics>(), 256);
         assert!(size_of::<Status>() >= 176);
     }
 

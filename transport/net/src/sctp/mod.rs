@@ -531,6 +531,15 @@ impl Sender {
         }
     }
 
+    /// Sends a HEARTBEAT at once (RFC 9260 §8.3) and tells whether the peer answered within `limit`. What may be wrong
+    /// with a peer that does not answer is found out by the association itself, later.
+    pub async fn heartbeat(&self, limit: Duration) -> bool {
+        match &self.carrier {
+            Carrier::User(shared) => shared.heartbeat(limit).await,
+            Carrier::Kernel(association) => association.heartbeat(limit).await,
+        }
+    }
+
     /// The peer's address and SCTP port.
     pub fn peer(&self) -> SocketAddr {
         match &self.carrier {

@@ -12,10 +12,13 @@ const CHUNK_HEADER: usize = 4;
 /// Chunk header, initiate tag, window, stream counts, initial TSN.
 const INIT_FIXED: usize = 20;
 const STATE_COOKIE: u16 = 7;
+const HEARTBEAT_INFORMATION: u16 = 1;
 
 pub(super) const INIT: u8 = 1;
 pub(super) const INIT_ACK: u8 = 2;
 const SACK: u8 = 3;
+const HEARTBEAT: u8 = 4;
+const HEARTBEAT_ACK: u8 = 5;
 pub(super) const ABORT: u8 = 6;
 pub(super) const SHUTDOWN: u8 = 7;
 pub(super) const SHUTDOWN_ACK: u8 = 8;
@@ -114,6 +117,17 @@ impl<'a> Packet<'a> {
         self.first().filter(|chunk| chunk.kind == COOKIE_ECHO).map(|chunk| &chunk.bytes[CHUNK_HEADER..])
     }
 
+    /// The number of a [`heartbeat`] of ours that a HEARTBEAT ACK in this packet returns. The protocol machine's own
+    /// heartbeats carry information of another length.
+    pub fn heartbeat_acknowledged(&self) -> Option<u64> {
+        let acknowledge = self.chunks().find(|chunk| chunk.kind == HEARTBEAT_ACK)?;
+        let information = chunk(&acknowledge.bytes[CHUNK_HEADER..])?;
+        if u16::from_be_bytes([information.kind, information.flags]) != HEARTBEAT_INFORMATION {
+            return None;
+        }
+        Some(u64::from_be_bytes(information.bytes[CHUNK_HEADER..].try_into().ok()?))
+    }
+
     /// This packet with the acknowledgement that its SHUTDOWN carries (RFC 9260 §3.3.8) spelt out as a SACK in front,
     /// because the protocol machine overlooks it there; `None` if there is no SHUTDOWN.
     pub fn with_shutdown_acknowledged(&self) -> Option<Vec<u8>> {
@@ -208,6 +222,13 @@ pub(super) fn abort(source: u16, destination: u16, tag: u32, reflected: bool, ca
 /// The answer to a SHUTDOWN ACK of an association we no longer know.
 pub(super) fn shutdown_complete(source: u16, destination: u16, tag: u32) -> Vec<u8> {
     single(source, destination, tag, [SHUTDOWN_COMPLETE, T_BIT], &[])
+}
+
+/// A HEARTBEAT that carries `number`, which the peer returns (RFC 9260 §8.3).
+pub(super) fn heartbeat(source: u16, destination: u16, tag: u32, number: u64) -> Vec<u8> {
+    let mut value = Vec::new();
+    push_tlv(&mut value, HEARTBEAT_INFORMATION.to_be_bytes(), &number.to_be_bytes());
+    single(source, destination, tag, [HEARTBEAT, 0], &value)
 }
 
 /// An ERROR saying that the cookie is too old by `micros` (RFC 9260 §5.2.6).

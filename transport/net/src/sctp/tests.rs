@@ -200,6 +200,8 @@ pub(super) async fn converse(mut listener: Listener, config: SctpConfig) {
     assert_eq!(client.send(message(config.streams, 1, 0)).await, Err(SendError::Stream(config.streams)));
 
     // What was sent before an orderly end still arrives.
+    assert!(client.sender().heartbeat(Duration::from_secs(5)).await);
+    assert!(server.sender().heartbeat(Duration::from_secs(5)).await);
     client.send(message(0, 30_000, 9)).await.unwrap();
     let sender = client.sender();
     let end = tokio::spawn(client.shutdown());
@@ -240,6 +242,38 @@ async fn streams_and_ppid_pass_and_the_smaller_stream_count_holds() {
         client.send(sent.clone()).await.unwrap();
         assert_eq!(next_message(&mut server).await, sent);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_on_demand_tells_a_live_peer_from_a_dead_one() {
+    let mut world = World::new(SctpConfig::default());
+    let (client, server) = world.pair().await;
+    let limit = Duration::from_secs(1);
+    let before = time::now();
+    assert!(server.sender().heartbeat(limit).await);
+    assert!(client.sender().heartbeat(limit).await);
+    assert!(time::now() - before < limit, "an answer is not waited for longer than it takes");
+    // Nobody else's answer counts: the number is made up, the verification tag is not the peer's.
+    world.network.cut(true);
+    let asking = tokio::spawn({
+        let sender = server.sender();
+        async move { sender.heartbeat(limit).await }
+    });
+    time::sleep(Duration::from_millis(1)).await;
+    let asked = world.network.sent().pop().unwrap().1;
+    let mut forged = asked.clone();
+    forged[..4].copy_from_slice(&[asked[2], asked[3], asked[0], asked[1]]);
+    forged[packet::HEADER] = 5;
+    forged[4] ^= 1;
+    let checksum = crc32c::packet_checksum(&forged);
+    forged[8..12].copy_from_slice(&checksum.to_le_bytes());
+    world.network.inject(SocketAddr::new(CLIENT.parse().unwrap(), 0), SERVER, forged);
+    assert!(!asking.await.unwrap());
+    world.network.cut(false);
+    assert!(server.sender().heartbeat(limit).await, "one that is cut off for a moment is alive");
+    client.abort();
+    time::sleep(Duration::from_millis(10)).await;
+    assert!(!server.sender().heartbeat(limit).await);
 }
 
 #[tokio::test(start_paused = true)]
