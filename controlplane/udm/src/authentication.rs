@@ -12,8 +12,10 @@ use sbi::{
     },
     op::{udm::*, udr},
 };
+use tokio::sync::oneshot;
 use types::{Key, Supi};
 
+use crate::sequence::VectorRequest;
 use crate::{Udm, counters};
 
 /// Attempts to advance a sequence number that another UDM advances at the same time.
@@ -30,7 +32,7 @@ impl Udm {
     ) -> Result<AuthenticationInfoResult, ProblemDetails> {
         let supi = self.identify(&request.supi_or_suci).await?;
         let resynchronization = request.body.resynchronization_info;
-        let vector = self.vector(supi, &request.body.serving_network_name, resynchronization).await?;
+        let vector = self.vector(supi, request.body.serving_network_name, resynchronization).await?;
         Ok(AuthenticationInfoResult {
             auth_type: AuthType::FiveGAka,
             authentication_vector: Some(Av5GHeAka {
@@ -85,53 +87,113 @@ impl Udm {
         })
     }
 
-    /// Reads the credentials, advances the sequence number, makes the vector.
+    /// A vector with a sequence number of its own.
     async fn vector(
-        &self,
+        self: &Arc<Self>,
         supi: Supi,
-        serving_network_name: &str,
+        serving_network_name: String,
         resynchronization: Option<ResynchronizationInfo>,
     ) -> Result<aka::Vector, ProblemDetails> {
+        let (reply, answer) = oneshot::channel();
+        let request = VectorRequest { serving_network_name, resynchronization, reply };
+        if self.vector_requests.push(supi, request) {
+            // A task of its own: whoever asked first may give up, others still wait.
+            tokio::spawn(Arc::clone(self).serve_vectors(supi));
+        }
+        answer.await.unwrap_or_else(|_| Err(ProblemDetails::system_failure()))
+    }
+
+    /// Answers the requests for one subscriber's vectors, in batches, until none is left.
+    async fn serve_vectors(self: Arc<Self>, supi: Supi) {
+        while let Some(batch) = self.vector_requests.take(supi) {
+            self.serve_batch(supi, batch).await;
+        }
+    }
+
+    /// Reads the credentials, advances the sequence number by one for each request, makes the vectors.
+    async fn serve_batch(&self, supi: Supi, mut batch: Vec<VectorRequest>) {
+        match self.advance(supi, &mut batch).await {
+            Ok((milenage, amf, highest)) => {
+                let mut sqn = highest;
+                for request in batch {
+                    sqn = aka::next_sqn(sqn);
+                    let vector = make_vector(&milenage, sqn, &amf, &request.serving_network_name);
+                    // Who gave up meanwhile leaves a gap in the numbers, which USIMs accept.
+                    _ = request.reply.send(vector);
+                }
+            }
+            Err(problem) => {
+                for request in batch {
+                    _ = request.reply.send(Err(problem.clone()));
+                }
+            }
+        }
+    }
+
+    /// Advances the number in the UDR by one for each request. Requests whose AUTS is wrong are answered and leave the
+    /// batch. Returns the key material and the number after which those of the batch begin.
+    async fn advance(
+        &self,
+        supi: Supi,
+        batch: &mut Vec<VectorRequest>,
+    ) -> Result<(aka::Milenage, Key<2>, u64), ProblemDetails> {
         for _ in 0..SQN_ATTEMPTS {
             let query = udr::QueryAuthSubscriptionRequest { ue_id: supi, body: () };
             let subscription =
                 self.client.call::<udr::QueryAuthSubscription>(Target::Discover, query).await?;
             let (milenage, amf, last) = credentials(&subscription)?;
-            let highest = match &resynchronization {
-                None => last,
-                Some(info) => {
-                    let sqn_ms = milenage.resynchronise(&info.rand, &info.auts).map_err(|_| {
-                        counters::AUTS_REJECTED.inc();
-                        ProblemDetails::forbidden("AUTHENTICATION_REJECTED")
-                            .detail("AUTS was not made with this key")
-                    })?;
-                    // The USIM's number always counts: ours was out of its range, below or above (TS 33.102 §6.3.5).
-                    counters::RESYNCHRONISATIONS.inc();
-                    sqn_ms
-                }
-            };
-            let sqn = aka::next_sqn(highest);
+            // The USIM's number always counts: ours was out of its range, below or above (TS 33.102 §6.3.5).
+            let highest = resynchronised(&milenage, batch).unwrap_or(last);
+            if batch.is_empty() {
+                return Ok((milenage, amf, highest));
+            }
+            let sqn = batch.iter().fold(highest, |sqn, _| aka::next_sqn(sqn));
             let patch = Patch(vec![
                 patch_item(PatchOperation::Test, subscription.sequence_number.as_ref(), last),
                 patch_item(PatchOperation::Replace, subscription.sequence_number.as_ref(), sqn),
             ]);
             let advance = udr::ModifyAuthSubscriptionRequest { ue_id: supi, body: patch };
             match self.client.call::<udr::ModifyAuthSubscription>(Target::Discover, advance).await {
-                Ok(()) => {
-                    let mut rand = [0; 16];
-                    getrandom::fill(&mut rand).map_err(|_| ProblemDetails::system_failure())?;
-                    let vector = milenage.vector(&Key::new(rand), sqn, &amf, serving_network_name);
-                    return vector.map_err(|error| {
-                        ProblemDetails::mandatory_ie_incorrect("servingNetworkName", error.to_string())
-                    });
-                }
-                // Somebody else advanced it in between: read again.
+                Ok(()) => return Ok((milenage, amf, highest)),
+                // Another UDM advanced it in between: read again.
                 Err(CallError::Problem { error, .. }) if error.status == 409 => {}
                 Err(error) => return Err(error.into()),
             }
         }
         Err(ProblemDetails::nf_congestion().detail("the sequence number keeps changing"))
     }
+}
+
+/// The highest number that USIMs reported in the batch. A request with a wrong AUTS is refused and leaves it.
+fn resynchronised(milenage: &aka::Milenage, batch: &mut Vec<VectorRequest>) -> Option<u64> {
+    let mut highest = None;
+    for request in std::mem::take(batch) {
+        if let Some(info) = &request.resynchronization {
+            let Ok(sqn_ms) = milenage.resynchronise(&info.rand, &info.auts) else {
+                counters::AUTS_REJECTED.inc();
+                let problem = ProblemDetails::forbidden("AUTHENTICATION_REJECTED");
+                _ = request.reply.send(Err(problem.detail("AUTS was not made with this key")));
+                continue;
+            };
+            counters::RESYNCHRONISATIONS.inc();
+            highest = highest.max(Some(sqn_ms));
+        }
+        batch.push(request);
+    }
+    highest
+}
+
+fn make_vector(
+    milenage: &aka::Milenage,
+    sqn: u64,
+    amf: &Key<2>,
+    serving_network_name: &str,
+) -> Result<aka::Vector, ProblemDetails> {
+    let mut rand = [0; 16];
+    getrandom::fill(&mut rand).map_err(|_| ProblemDetails::system_failure())?;
+    milenage
+        .vector(&Key::new(rand), sqn, amf, serving_network_name)
+        .map_err(|error| ProblemDetails::mandatory_ie_incorrect("servingNetworkName", error.to_string()))
 }
 
 /// Key material and last sequence number of a subscription.

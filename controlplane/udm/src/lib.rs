@@ -3,13 +3,14 @@
 //!
 //! Read [`authentication`] for 5G-AKA, [`service`] for the rest.
 //!
-//! Invariants: no state of its own beside the SUCI keys; a sequence number is durable before the vector made with
+//! Invariants: no state of its own beside the SUCI keys and requests under way ([`sequence`]); a sequence number is durable before the vector made with
 //! it leaves; the long-term key never leaves.
 #![forbid(unsafe_code)]
 
 mod authentication;
 mod config;
 mod counters;
+mod sequence;
 mod service;
 
 use std::{collections::HashMap, sync::Arc};
@@ -37,6 +38,7 @@ struct Udm {
     plmn: Plmn,
     /// By home network public key identifier.
     suci_keys: HashMap<u8, Arc<PrivateKey>>,
+    vector_requests: sequence::Requests,
 }
 
 /// Starts the UDM of `plmn`.
@@ -51,7 +53,12 @@ pub async fn start(config: Config, plmn: Plmn, env: nf::Env) -> Result<nf::Runni
         Ok((key.id, Arc::new(private)))
     });
     let suci_keys = keys.collect::<Result<_, types::Invalid>>()?;
-    let udm = Arc::new(Udm { client: instance.client(), plmn, suci_keys });
+    let udm = Arc::new(Udm {
+        client: instance.client(),
+        plmn,
+        suci_keys,
+        vector_requests: sequence::Requests::default(),
+    });
     instance.profile().plmn_list = vec![plmn];
     instance.prepare::<sbi::op::udr::QueryAmData>();
     let router = Router::new(udm)
