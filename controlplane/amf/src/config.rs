@@ -3,10 +3,11 @@
 //!
 //! Everything is checked by [`Config::validate`] before anything starts; messages say what to change.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use nas::{CipheringAlgorithm, IntegrityAlgorithm};
+use net::link::Cidr;
 use serde::{Deserialize, Serialize};
 use types::{AmfId, Plmn, SNssai, Tac};
 
@@ -44,12 +45,27 @@ pub struct Config {
     /// Relative capacity told to gNBs (0..=255), for their load balancing between AMFs of a set.
     #[serde(default = "default_capacity")]
     pub relative_capacity: u8,
+    /// gNBs that may connect; empty: every one. Where N2 is not a network of its own, list them.
+    #[serde(default)]
+    pub allowed_gnbs: Vec<AllowedGnb>,
     /// NAS and guard timers.
     #[serde(default)]
     pub timers: Timers,
     /// Bounds of what gNBs and UEs can make the AMF keep.
     #[serde(default)]
     pub limits: Limits,
+}
+
+/// gNBs that may connect: `{address: 10.1.0.0/16}` or `{address: 10.1.0.7/32, id: 0x1}`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct AllowedGnb {
+    /// Network that the association comes from.
+    #[serde(with = "cidr_form")]
+    pub address: Cidr,
+    /// gNB identity that may be claimed from there; none: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u32>,
 }
 
 /// Timers. Retransmission timers are in milliseconds, the others in seconds; defaults are those of TS 24.501
@@ -71,7 +87,8 @@ pub struct Timers {
     pub t3512_s: u64,
     /// T3502, seconds: how long a UE waits after five failed registrations, told to the UE.
     pub t3502_s: u64,
-    /// T3346, seconds: back-off told to a UE that is refused for congestion.
+    /// T3346, seconds: longest back-off told to a UE that is refused for congestion. Each is told a time of its own, at
+    /// random between a quarter of this and all of it.
     pub t3346_s: u64,
     /// Mobile reachable timer, seconds; 0 means T3512 + 4 minutes, the default of the standard.
     pub mobile_reachable_s: u64,
@@ -81,6 +98,11 @@ pub struct Timers {
     pub n2_guard_ms: u64,
     /// Guard on the SMF's N1N2 transfer after it accepted a session, milliseconds. Below T3580 (16 s) of the UE.
     pub smf_guard_ms: u64,
+    /// How long a registration waits for its turn when many register at once, milliseconds. Beyond: 5GMM cause #22.
+    /// Below T3510 (15 s) of the UE by what the registration itself takes.
+    pub admission_ms: u64,
+    /// How long an association may exist without NG Setup, milliseconds.
+    pub ng_setup_ms: u64,
 }
 
 impl Default for Timers {
@@ -98,6 +120,8 @@ impl Default for Timers {
             implicit_deregistration_s: 0,
             n2_guard_ms: 10_000,
             smf_guard_ms: 10_000,
+            admission_ms: 10_000,
+            ng_setup_ms: 10_000,
         }
     }
 }
@@ -138,8 +162,15 @@ impl Timers {
 pub struct Limits {
     /// gNB associations at once.
     pub gnbs: usize,
-    /// UE contexts at once, registering ones included. Beyond: 5GMM cause #22 with T3346.
+    /// Of these, associations from one address.
+    pub gnbs_per_address: usize,
+    /// UEs at once that have proven who they are. Beyond: 5GMM cause #22 with T3346.
     pub ues: usize,
+    /// Memory for UEs that have not proven who they are yet, in MiB. One gNB may take as much as is still free. Beyond:
+    /// 5GMM cause #22 with T3346.
+    pub unproven_mb: usize,
+    /// Registrations that call other NFs at the same time; others wait for their turn.
+    pub registration_calls: usize,
     /// Messages waiting for one UE. Beyond: the message is dropped and counted.
     pub ue_queue: usize,
     /// PDU sessions of one UE (the standard allows 15).
@@ -150,7 +181,16 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { gnbs: 1024, ues: 100_000, ue_queue: 32, sessions_per_ue: 15, procedure_samples: 100_000 }
+        Limits {
+            gnbs: 1024,
+            gnbs_per_address: 256,
+            ues: 100_000,
+            unproven_mb: 128,
+            registration_calls: 64,
+            ue_queue: 32,
+            sessions_per_ue: 15,
+            procedure_samples: 100_000,
+        }
     }
 }
 
@@ -186,6 +226,14 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// Whether an association from `address` may be accepted, for a gNB that says it is `id` if it has said so.
+    pub fn allows_gnb(&self, address: IpAddr, id: Option<u32>) -> bool {
+        let fits = |allowed: &AllowedGnb| {
+            allowed.address.contains(address) && (id.is_none() || allowed.id.is_none() || allowed.id == id)
+        };
+        self.allowed_gnbs.is_empty() || self.allowed_gnbs.iter().any(fits)
+    }
+
     /// Checks everything that deserialization alone cannot.
     pub fn validate(&self) -> Result<(), ConfigError> {
         check_list("tac", &self.tac, 16)?;
@@ -209,6 +257,8 @@ impl Config {
             ("t3512_s", t.t3512_s),
             ("n2_guard_ms", t.n2_guard_ms),
             ("smf_guard_ms", t.smf_guard_ms),
+            ("admission_ms", t.admission_ms),
+            ("ng_setup_ms", t.ng_setup_ms),
         ];
         if let Some((name, _)) = timers.into_iter().find(|(_, value)| *value == 0) {
             return Err(ConfigError::ZeroTimer(name));
@@ -216,7 +266,10 @@ impl Config {
         let l = &self.limits;
         let limits = [
             ("gnbs", l.gnbs),
+            ("gnbs_per_address", l.gnbs_per_address),
             ("ues", l.ues),
+            ("unproven_mb", l.unproven_mb),
+            ("registration_calls", l.registration_calls),
             ("ue_queue", l.ue_queue),
             ("sessions_per_ue", l.sessions_per_ue),
             ("procedure_samples", l.procedure_samples),
@@ -296,6 +349,24 @@ mod amf_id_form {
     }
 }
 
+/// `10.1.0.0/16`, or one address without prefix length.
+mod cidr_form {
+    use net::link::Cidr;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(cidr: &Cidr, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(cidr)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Cidr, D::Error> {
+        let text = String::deserialize(d)?;
+        match text.parse() {
+            Ok(address) => Ok(Cidr::host(address)),
+            Err(_) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -337,6 +408,33 @@ mod tests {
         let many = with("limits", serde_json::json!({"sessions_per_ue": 16}));
         assert_eq!(many.validate(), Err(ConfigError::Sessions(16)));
         assert_eq!(with("name", serde_json::json!("é")).validate(), Err(ConfigError::Name));
+    }
+
+    #[test]
+    fn allowed_gnbs_are_networks_and_identities() {
+        let address = |text: &str| text.parse().unwrap();
+        let everyone: Config = serde_json::from_value(minimal()).unwrap();
+        assert!(everyone.allows_gnb(address("192.0.2.1"), Some(7)));
+        let list = serde_json::json!([{"address": "10.1.0.0/16"}, {"address": "10.2.0.1", "id": 7}, {"address": "fd00::/64"}]);
+        let config = with("allowed_gnbs", list);
+        let cases = [
+            ("10.1.255.255", Some(1), true),
+            ("10.2.0.1", None, true),
+            ("10.2.0.1", Some(7), true),
+            ("10.2.0.1", Some(8), false),
+            ("10.2.0.2", None, false),
+            ("fd00::1", Some(1), true),
+            ("fd00:0:0:1::1", Some(1), false),
+            ("127.0.0.1", None, false),
+        ];
+        for (from, id, allowed) in cases {
+            assert_eq!(config.allows_gnb(address(from), id), allowed, "{from} {id:?}");
+        }
+        let text = serde_json::to_string(&config).unwrap();
+        assert!(serde_json::from_str::<Config>(&text).unwrap().allows_gnb(address("10.1.0.1"), None));
+        let mut json = minimal();
+        json["allowed_gnbs"] = serde_json::json!([{"address": "10.1.0.0/33"}]);
+        assert!(serde_json::from_value::<Config>(json).is_err());
     }
 
     #[test]

@@ -20,9 +20,10 @@ use nas::security::SecurityContext;
 use nas::{KeySetId, UeSecurityCapability};
 use ngap::{AmfUeNgapId, GlobalRanNodeId, UserLocation};
 use serde::Serialize;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use types::{Ambr, Dnn, Guami, Guti, PduSessionId, Pei, SNssai, Supi, Tai, Tmsi};
 
+use crate::admission::{Admission, Room};
 use crate::config::Config;
 use crate::event::UeEvent;
 use crate::gnb::Gnb;
@@ -39,12 +40,19 @@ pub(crate) struct Amf {
     pub gnbs: Mutex<HashMap<u64, Arc<Gnb>>>,
     pub ues: UeIndex,
     pub samples: Samples,
-    /// Bounds the UE tasks (`limits.ues`): each holds a permit.
+    /// Bounds what UEs that register can take.
+    pub admission: Arc<Admission>,
+    /// Bounds the UEs that have proven who they are (`limits.ues`): each holds a permit.
     pub ue_permits: Arc<Semaphore>,
     next_association: AtomicU64,
     next_ue_ngap_id: AtomicU64,
     next_session_serial: AtomicU64,
 }
+
+/// What a UE takes before it has proven who it is, beside its first message: its task with the largest procedure it can
+/// be in, its queue, its connection's entries in the tables. Measured with a counting allocator
+/// (`tests/memory.rs`), rounded up.
+const UNPROVEN_UE_OCTETS: usize = 24 * 1024;
 
 /// AMF UE NGAP IDs have 40 bits (TS 38.413 §9.3.3.1).
 const MAX_AMF_UE_NGAP_ID: u64 = (1 << 40) - 1;
@@ -58,6 +66,10 @@ impl Amf {
             gnbs: Mutex::default(),
             ues: UeIndex::default(),
             samples: Samples::new(config.limits.procedure_samples),
+            admission: Admission::new(
+                config.limits.registration_calls,
+                config.limits.unproven_mb.saturating_mul(1 << 20),
+            ),
             ue_permits: Arc::new(Semaphore::new(config.limits.ues.min(Semaphore::MAX_PERMITS))),
             next_association: AtomicU64::new(1),
             next_ue_ngap_id: AtomicU64::new(1),
@@ -87,9 +99,13 @@ impl Amf {
         self.next_session_serial.fetch_add(1, Relaxed)
     }
 
-    /// A handle and queue for a new UE task; `None` when `limits.ues` is reached.
-    pub fn new_ue(&self) -> Option<(Arc<UeHandle>, mpsc::Receiver<UeEvent>, OwnedSemaphorePermit)> {
-        let permit = self.ue_permits.clone().try_acquire_owned().ok()?;
+    /// A handle and queue for a new UE task, whose first message of `octets` came from `gnb`. `None` when `limits.ues`
+    /// is reached or there is no room for UEs that have not proven who they are.
+    pub fn new_ue(&self, gnb: &Gnb, octets: usize) -> Option<(Arc<UeHandle>, mpsc::Receiver<UeEvent>, Room)> {
+        if self.ue_permits.available_permits() == 0 {
+            return None;
+        }
+        let room = self.admission.room(gnb.key, UNPROVEN_UE_OCTETS + octets)?;
         let (queue, receiver) = mpsc::channel(self.config.limits.ue_queue);
         let handle = UeHandle {
             queue,
@@ -97,7 +113,7 @@ impl Amf {
             superseded: Notify::new(),
             view: Mutex::default(),
         };
-        Some((Arc::new(handle), receiver, permit))
+        Some((Arc::new(handle), receiver, room))
     }
 
     /// The association through which this gNB last set up, other than `but`.

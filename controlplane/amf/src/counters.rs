@@ -18,6 +18,8 @@ pub static ERROR_INDICATIONS: Family = Family::new("amf_n2_error_indications_rec
 pub static NAS_REJECTED: Family = Family::new("amf_nas_rejected", "reason");
 /// Procedures that ended, by `<procedure>:<outcome>`.
 pub static PROCEDURES: Family = Family::new("amf_procedures", "outcome");
+/// Registrations whose turn did not come in time, by what they had still to do ([`crate::admission::Class`]).
+pub static NOT_ADMITTED: Family = Family::new("amf_not_admitted", "class");
 /// Registrations refused, by 5GMM cause number.
 pub static REGISTRATION_REJECTS: Family = Family::new("amf_registration_rejects", "cause");
 /// Service requests refused, by 5GMM cause number.

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use net::sctp;
+use net::time::{Duration, Instant};
 use ngap::{AmfUeNgapId, GlobalRanNodeId, PagingDrx, RanUeNgapId, SupportedTa};
 use tokio::sync::{Notify, watch};
 use types::Tai;
@@ -53,6 +54,8 @@ pub(crate) struct Gnb {
     sender: sctp::Sender,
     streams: u16,
     info: Mutex<Option<GnbInfo>>,
+    /// When the association ends unless NG Setup has succeeded.
+    setup_by: Mutex<Instant>,
     links: Mutex<Links>,
     /// Tells the association's task to end (another association took the gNB's place, or shutdown).
     pub end: Notify,
@@ -76,10 +79,10 @@ struct Entry {
     fresh: Arc<AtomicBool>,
 }
 
-/// Whose message it is.
+/// The UE that a UE-associated message belongs to.
 #[derive(Debug)]
 pub(crate) enum Owner {
-    /// This UE's.
+    /// This UE.
     Ue(Arc<UeHandle>),
     /// The AMF UE NGAP ID is not of this association.
     UnknownLocal,
@@ -88,13 +91,14 @@ pub(crate) enum Owner {
 }
 
 impl Gnb {
-    pub fn new(key: u64, association: &sctp::Association) -> Gnb {
+    pub fn new(key: u64, association: &sctp::Association, setup_by: Instant) -> Gnb {
         Gnb {
             key,
             peer: association.peer(),
             sender: association.sender(),
             streams: association.outgoing_streams(),
             info: Mutex::default(),
+            setup_by: Mutex::new(setup_by),
             links: Mutex::default(),
             end: Notify::new(),
             received: AtomicU64::new(0),
@@ -113,6 +117,20 @@ impl Gnb {
 
     pub fn set_info(&self, info: Option<GnbInfo>) {
         *self.info.lock().unwrap_or_else(PoisonError::into_inner) = info;
+    }
+
+    /// When NG Setup must have succeeded.
+    pub fn setup_by(&self) -> Instant {
+        *self.setup_by.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set_setup_by(&self, at: Instant) {
+        *self.setup_by.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    }
+
+    /// Whether the gNB's end of the association still answers, asked for with an SCTP heartbeat.
+    pub async fn is_alive(&self, limit: Duration) -> bool {
+        self.sender.heartbeat(limit).await
     }
 
     /// Whether the gNB said it serves this tracking area.
@@ -210,7 +228,7 @@ impl Gnb {
         }
     }
 
-    /// Whose UE-associated message this is.
+    /// The UE to which a message with these identities belongs.
     pub fn owner(&self, amf_id: AmfUeNgapId, ran_id: RanUeNgapId) -> Owner {
         match self.links().by_amf.get(&amf_id) {
             None => Owner::UnknownLocal,

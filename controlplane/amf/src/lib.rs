@@ -6,12 +6,14 @@
 //! the same queue.
 //!
 //! Invariants: a UE's state is touched by its own task only; no gNB, UE or NF can make another UE wait; every queue,
-//! table and wait is bounded; what is refused is counted (`counters.rs`); keys are never logged.
+//! table and wait is bounded; under load `admission.rs` decides whose turn it is; what is refused is counted
+//! (`counters.rs`); keys are never logged.
 //!
 //! Read first: [`mod@config`], `context.rs` (what exists, who owns it), `ue.rs` (how a procedure waits), then
 //! `procedure/registration.rs`.
 #![forbid(unsafe_code)]
 
+mod admission;
 pub mod config;
 mod context;
 mod counters;

@@ -41,9 +41,18 @@ pub(crate) fn temporary_identity(amf: &Amf, pdu: &[u8]) -> Option<Tmsi> {
     }
 }
 
+/// T3346 for a UE that is refused for congestion: at random between a quarter of `timers.t3346_s` and all of it, so that
+/// a crowd that is refused together does not come back together (TS 24.501 §5.3.9).
+pub(crate) fn back_off(config: &Config) -> Option<nas::Timer> {
+    let longest = config.timers.t3346_s;
+    let shortest = longest.div_ceil(4);
+    let seconds = shortest + u64::from(crate::random::u32()) % (longest - shortest + 1);
+    Some(nas::Timer::For(std::time::Duration::from_secs(seconds)))
+}
+
 /// The answer to a first message when no UE can be taken any more: 5GMM cause #22.
 pub(crate) fn congestion_reject(config: &Config, pdu: &[u8]) -> Option<Bytes> {
-    let back_off = Some(nas::Timer::For(std::time::Duration::from_secs(config.timers.t3346_s)));
+    let back_off = back_off(config);
     let answer = match Envelope::read(pdu).ok()?.peek().ok()?.message {
         Message::RegistrationRequest(_) => {
             let mut reject = gmm::RegistrationReject::new(GmmCause::Congestion);
@@ -118,8 +127,9 @@ impl Ue {
     pub(crate) fn pass_on(&self, mut initial: Box<Initial>) -> Verdict {
         initial.claimed = self.ctx.supi;
         // Without a place for a new task the connection is dropped: its gNB's guard timer clears it.
-        if let Some(ue) = n2::start_ue(&self.amf) {
-            initial.link.gnb.rebind(initial.link.amf_id, ue.clone());
+        let gnb = initial.link.gnb.clone();
+        if let Some(ue) = n2::start_ue(&self.amf, &gnb, initial.pdu.len()) {
+            gnb.rebind(initial.link.amf_id, ue.clone());
             if let Err(event) = ue.send(UeEvent::Initial(initial)) {
                 counters::UE_QUEUE_FULL.inc(event.name());
             }

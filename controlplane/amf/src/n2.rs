@@ -5,8 +5,10 @@
 //! its bounded queue, never waiting for a UE. What is wrong is answered as TS 38.413 §10 says and counted; the
 //! association and all other UEs go on.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use bytes::Bytes;
 use net::sctp::{self, Event};
@@ -39,12 +41,14 @@ pub(crate) async fn run(amf: Arc<Amf>, listener: sctp::Listener, stopping: nf::S
 
 async fn listen(amf: &Arc<Amf>, mut listener: sctp::Listener) {
     while let Ok(association) = listener.accept().await {
-        if amf.gnbs().len() >= amf.config.limits.gnbs {
-            counters::N2_REJECTED.inc("too_many_gnbs");
+        if let Err(reason) = admit(amf, association.peer().ip()) {
+            counters::N2_REJECTED.inc(reason);
+            tracing::debug!(peer = %association.peer(), reason, "N2 association refused");
             association.abort();
             continue;
         }
-        let gnb = Arc::new(Gnb::new(amf.association_key(), &association));
+        let setup_by = net::time::now() + Duration::from_millis(amf.config.timers.ng_setup_ms);
+        let gnb = Arc::new(Gnb::new(amf.association_key(), &association, setup_by));
         amf.gnbs().insert(gnb.key, gnb.clone());
         counters::ASSOCIATIONS.inc();
         tracing::info!(peer = %gnb.peer, "N2 association");
@@ -52,8 +56,24 @@ async fn listen(amf: &Arc<Amf>, mut listener: sctp::Listener) {
     }
 }
 
+/// Whether another association from `address` is accepted; else why not.
+fn admit(amf: &Amf, address: IpAddr) -> Result<(), &'static str> {
+    if !amf.config.allows_gnb(address, None) {
+        return Err("gnb_not_allowed");
+    }
+    let limits = &amf.config.limits;
+    let gnbs = amf.gnbs();
+    if gnbs.len() >= limits.gnbs {
+        return Err("too_many_gnbs");
+    }
+    if gnbs.values().filter(|gnb| gnb.peer.ip() == address).count() >= limits.gnbs_per_address {
+        return Err("too_many_gnbs_of_address");
+    }
+    Ok(())
+}
+
 /// How often a stopping AMF looks whether its associations have ended.
-const STOP_POLL: std::time::Duration = std::time::Duration::from_millis(5);
+const STOP_POLL: Duration = Duration::from_millis(5);
 
 /// One association, until it ends.
 async fn serve(amf: Arc<Amf>, gnb: Arc<Gnb>, mut association: sctp::Association) {
@@ -64,11 +84,17 @@ async fn serve(amf: Arc<Amf>, gnb: Arc<Gnb>, mut association: sctp::Association)
                 Some(Event::Restarted) => {
                     // The gNB's side started anew: nothing it had set up exists any more (TS 38.412 §7).
                     gnb.set_info(None);
+                    gnb.set_setup_by(net::time::now() + Duration::from_millis(amf.config.timers.ng_setup_ms));
                     gnb.lose_all(LinkDown::AssociationLost);
                 }
                 Some(Event::Closed { reason }) => break reason.to_string(),
                 None => break "closed".to_owned(),
             },
+            () = net::time::sleep_until(gnb.setup_by()), if gnb.info().is_none() => {
+                counters::N2_REJECTED.inc("no_ng_setup");
+                association.abort();
+                break "no NG Setup in time".to_owned();
+            }
             () = gnb.end.notified() => {
                 gnb.lose_all(LinkDown::AssociationLost);
                 break association.shutdown().await.to_string();
@@ -208,15 +234,24 @@ fn cause_name(cause: Cause) -> &'static str {
     }
 }
 
-/// A UE without a connection says something: finds its task, or starts one.
+/// No UE can send more: a NAS message travels in one RRC message, and that in one PDCP SDU of at most 9,000 octets
+/// (TS 38.323 §4.3.1). What is longer is the gNB's own invention, and would fill the queues of UEs.
+const MAX_NAS_OCTETS: usize = 9_000;
+
+/// INITIAL UE MESSAGE: finds the task of the UE, or starts one.
 fn initial_ue_message(amf: &Arc<Amf>, gnb: &Arc<Gnb>, message: InitialUeMessage, received: Instant) {
     let ran_id = message.ran_ue_ngap_id;
+    if message.nas_pdu.len() > MAX_NAS_OCTETS {
+        counters::N2_REJECTED.inc("nas_too_long");
+        return indicate(gnb, None, Some(ran_id), Protocol::Unspecified.into());
+    }
     if gnb.is_duplicate(ran_id, &message.nas_pdu) {
         counters::N2_REJECTED.inc("duplicate_initial");
         return;
     }
     let known = n1::temporary_identity(amf, &message.nas_pdu).and_then(|tmsi| amf.ues.by_tmsi(tmsi));
-    let Some(ue) = known.or_else(|| start_ue(amf)) else {
+    let octets = message.nas_pdu.len();
+    let Some(ue) = known.or_else(|| start_ue(amf, gnb, octets)) else {
         return congested(amf, gnb, ran_id, &message.nas_pdu);
     };
     let link = gnb.bind(amf.ue_ngap_id(), ran_id, ue.clone(), message.nas_pdu.clone());
@@ -231,7 +266,7 @@ fn initial_ue_message(amf: &Arc<Amf>, gnb: &Arc<Gnb>, message: InitialUeMessage,
     };
     let Err(event) = ue.send(UeEvent::Initial(Box::new(initial))) else { return };
     // Its task ended this moment: the UE comes back right after it left.
-    match start_ue(amf) {
+    match start_ue(amf, gnb, octets) {
         Some(ue) => {
             gnb.rebind(amf_id, ue.clone());
             hand_over(&ue, event);
@@ -240,10 +275,10 @@ fn initial_ue_message(amf: &Arc<Amf>, gnb: &Arc<Gnb>, message: InitialUeMessage,
     }
 }
 
-/// A new UE task; `None` when there are too many.
-pub(crate) fn start_ue(amf: &Arc<Amf>) -> Option<Arc<UeHandle>> {
-    let (handle, queue, permit) = amf.new_ue()?;
-    Ue::spawn(amf.clone(), handle.clone(), queue, permit);
+/// A new UE task for a first message of `octets`; `None` when there are too many.
+pub(crate) fn start_ue(amf: &Arc<Amf>, gnb: &Gnb, octets: usize) -> Option<Arc<UeHandle>> {
+    let (handle, queue, room) = amf.new_ue(gnb, octets)?;
+    Ue::spawn(amf.clone(), handle.clone(), queue, room);
     Some(handle)
 }
 
@@ -297,6 +332,9 @@ fn ue_message(gnb: &Arc<Gnb>, pdu: Pdu, received: Instant) {
         gnb.released(amf_id);
     }
     let event = match pdu {
+        Pdu::UplinkNasTransport(transport) if transport.nas_pdu.len() > MAX_NAS_OCTETS => {
+            return counters::N2_REJECTED.inc("nas_too_long");
+        }
         Pdu::UplinkNasTransport(transport) => {
             UeEvent::Nas { link: amf_id, pdu: transport.nas_pdu, location: transport.user_location, received }
         }

@@ -92,5 +92,6 @@ async fn status(amf: Arc<Amf>) -> Result<Value, Error> {
         "ues": amf.ues.len(),
         "ues_connected": connected,
         "sessions": sessions,
+        "admission": amf.admission.load(),
     }))
 }

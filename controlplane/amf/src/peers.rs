@@ -197,12 +197,13 @@ impl Peers {
         Peers { client, instance, api_root }
     }
 
+    /// On the heap while it is under way: a UE's task lives long, and most of the time it calls nobody.
     async fn call<O: Operation>(
         &self,
         target: impl Into<Target>,
         request: O::Request,
     ) -> Result<O::Response, PeerError> {
-        self.client.call::<O>(target, request).await.map_err(PeerError::of::<O>)
+        Box::pin(self.client.call::<O>(target, request)).await.map_err(PeerError::of::<O>)
     }
 
     /// Nausf_UEAuthentication: a challenge for the UE.
@@ -350,7 +351,8 @@ impl Peers {
             supported_features: None,
         };
         let target = Target::Serving { dnn: Some(dnn), snssai: Some(s_nssai) };
-        match self.client.call::<CreateSmContext>(target, CreateSmContextRequest { body }).await {
+        let request = CreateSmContextRequest { body };
+        match Box::pin(self.client.call::<CreateSmContext>(target, request)).await {
             Ok(created) => ResourceUri::parse(&created.location, &NSMF_PDUSESSION).map_err(|_| SmError {
                 error: PeerError::Malformed,
                 n1: None,
@@ -374,7 +376,7 @@ impl Peers {
     ) -> Result<SmUpdated, SmError> {
         let request =
             UpdateSmContextRequest { sm_context_ref: context.id.clone(), body: update_model(update) };
-        match self.client.call::<UpdateSmContext>(context, request).await {
+        match Box::pin(self.client.call::<UpdateSmContext>(context, request)).await {
             Ok(None) => Ok(SmUpdated::default()),
             Ok(Some(updated)) => Ok(SmUpdated {
                 n1: updated.n1_sm_msg.map(BinaryPart::into_bytes),
@@ -399,7 +401,7 @@ impl Peers {
             cause: N1N2MessageTransferCause::UeNotResponding,
             n1n2_msg_data_uri: uri.to_owned(),
         };
-        if let Err(error) = self.client.notify::<N1N2TransferFailureNotify>(uri, body).await {
+        if let Err(error) = Box::pin(self.client.notify::<N1N2TransferFailureNotify>(uri, body)).await {
             PeerError::of::<N1N2TransferFailureNotify>(error);
         }
     }

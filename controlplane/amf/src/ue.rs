@@ -25,6 +25,7 @@ use ngap::{AmfUeNgapId, Cause, DownlinkNasTransport, Pdu, RanUeNgapId};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use types::Supi;
 
+use crate::admission::{Class, Place, Room};
 use crate::context::{Amf, SessionView, UeContext, UeHandle, UeView};
 use crate::counters;
 use crate::event::{Arrival, Initial, Interrupt, Transfer, UeEvent};
@@ -131,17 +132,15 @@ pub(crate) struct Ue {
     reachability: Option<(Reachability, Instant)>,
     /// The task ends after the current procedure.
     pub ended: bool,
-    _permit: OwnedSemaphorePermit,
+    /// Octets taken for the UE until it has proven who it is.
+    room: Option<Room>,
+    /// One of `limits.ues`, from then on.
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Ue {
     /// Starts a UE's task. `first` must already be queued or be sent right after.
-    pub fn spawn(
-        amf: Arc<Amf>,
-        handle: Arc<UeHandle>,
-        queue: mpsc::Receiver<UeEvent>,
-        permit: OwnedSemaphorePermit,
-    ) {
+    pub fn spawn(amf: Arc<Amf>, handle: Arc<UeHandle>, queue: mpsc::Receiver<UeEvent>, room: Room) {
         let ue = Ue {
             amf,
             handle,
@@ -154,7 +153,8 @@ impl Ue {
             deferred: VecDeque::new(),
             reachability: None,
             ended: false,
-            _permit: permit,
+            room: Some(room),
+            permit: None,
         };
         tokio::spawn(ue.run());
     }
@@ -232,6 +232,48 @@ impl Ue {
             why = link_down(link) => Err(Interrupt::LinkDown(why)),
             () = sleep_until(deadline) => Ok(None),
         }
+    }
+
+    /// Waits for this UE's turn to call other NFs on behalf of `identity`, at most for `timers.admission_ms` (`None`
+    /// then, counted).
+    pub async fn place(&mut self, class: Class, identity: &str) -> Result<Option<Place>, Interrupt> {
+        let Some(connection) = &self.connection else {
+            return Err(Interrupt::LinkDown(LinkDown::AssociationLost));
+        };
+        let mut ticket = self.amf.admission.place(class, connection.n2.gnb.key, identity);
+        let deadline = net::time::now() + Duration::from_millis(self.amf.config.timers.admission_ms);
+        loop {
+            let event = tokio::select! {
+                biased;
+                place = ticket.granted() => return Ok(Some(place)),
+                event = self.receive(Some(deadline)) => event?,
+            };
+            let Some(event) = event else {
+                counters::NOT_ADMITTED.inc(class.name());
+                return Ok(None);
+            };
+            if let Some(arrival) = self.check(event).await? {
+                self.unexpected(arrival).await?;
+            }
+        }
+    }
+
+    /// The UE has proven that it is `supi`: this task becomes the subscriber's, and another one that was ends. `false`
+    /// when `limits.ues` is reached.
+    pub fn claim(&mut self, supi: Supi) -> bool {
+        if self.permit.is_none() {
+            let Ok(permit) = self.amf.ue_permits.clone().try_acquire_owned() else {
+                counters::N2_REJECTED.inc("too_many_ues");
+                return false;
+            };
+            self.permit = Some(permit);
+        }
+        self.room = None;
+        self.ctx.supi = Some(supi);
+        if let Some(old) = self.amf.ues.claim(supi, &self.handle) {
+            old.superseded.notify_one();
+        }
+        true
     }
 
     /// Waits until `take` accepts an arrival, at most until `deadline` (`None` then).
@@ -370,6 +412,8 @@ impl Ue {
     fn check_n2(&mut self, pdu: Box<Pdu>) -> Result<Option<Arrival>, Interrupt> {
         match *pdu {
             Pdu::UeContextReleaseRequest(request) => Err(Interrupt::ReleaseRequested(request.cause)),
+            // The gNB asks the UE for it once it has a context. Kept for nobody who has not proven who it is.
+            Pdu::UeRadioCapabilityInfoIndication(_) if !self.is_secure() => Ok(None),
             Pdu::UeRadioCapabilityInfoIndication(info) => {
                 self.ctx.radio_capability = info.ue_radio_capability.or(self.ctx.radio_capability.take());
                 Ok(None)
@@ -691,8 +735,8 @@ impl Ue {
     async fn end(mut self) {
         self.disconnect();
         self.amf.ues.remove(self.ctx.supi, &self.ctx.tmsis, &self.handle);
-        // Whoever queued an event in the last moment learns that nobody takes it: senders of `done` are dropped.
-        // A UE that came back meanwhile, registering right after its deregistration, is not to be lost with them.
+        // Events that are still queued are dropped with their `done` channels, which tells their senders. A new
+        // connection among them goes to a new task: the UE registers again right after its deregistration.
         self.queue.close();
         for deferred in std::mem::take(&mut self.deferred) {
             if let Deferred::Event(event) = deferred {

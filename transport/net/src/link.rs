@@ -62,6 +62,15 @@ impl Cidr {
     }
 }
 
+impl Cidr {
+    /// Whether the address belongs to the network.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        Cidr::new(address, self.prefix).is_some_and(|other| {
+            address.is_ipv4() == self.address.is_ipv4() && other.network() == self.network()
+        })
+    }
+}
+
 impl fmt::Display for Cidr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix)

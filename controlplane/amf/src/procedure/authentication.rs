@@ -12,6 +12,7 @@ use nas::{GmmCause, IdentityType, KeySetId, Message, MobileIdentity, gmm};
 use types::{Key, Supi};
 
 use super::identification::identification;
+use crate::admission::{Class, Place};
 use crate::event::Arrival;
 use crate::peers::{Challenge, PeerError, Resynchronization};
 use crate::ue::{NoAnswer, Timer, Ue};
@@ -66,16 +67,20 @@ pub(crate) async fn authentication(
     let (mut resynchronized, mut identified) = (false, false);
     let network = ue.amf.config.plmn.serving_network_name();
     let mut challenge: Option<Challenge> = None;
+    let mut class = if identity.starts_with("suci-") { Class::Unknown } else { Class::Claimed };
     loop {
         let current = match challenge.take() {
             Some(challenge) => challenge,
             None => {
                 let amf = ue.amf.clone();
+                let _place = place(ue, class, &identity).await?;
+                class = Class::Begun;
                 amf.peers.authenticate(&identity, &network, resynchronization.take()).await?
             }
         };
         match challenge_ue(ue, &current, ngksi).await? {
             Answer::Response(Some(res_star)) => {
+                let _place = place(ue, class, &identity).await?;
                 return confirm(ue, current, ngksi, res_star).await;
             }
             Answer::Response(None) => return Err(AuthenticationError::Rejected),
@@ -102,6 +107,12 @@ pub(crate) async fn authentication(
             },
         }
     }
+}
+
+/// The UE's turn to call the AUSF; without one in time the network is congested.
+async fn place(ue: &mut Ue, class: Class, identity: &str) -> Result<Place, AuthenticationError> {
+    let place = ue.place(class, identity).await.map_err(NoAnswer::Interrupted)?;
+    place.ok_or(AuthenticationError::Peer(GmmCause::Congestion))
 }
 
 /// AUTHENTICATION REQUEST under T3560.

@@ -55,13 +55,7 @@ async fn authenticated(ue: &mut Ue, request: &gmm::DeregistrationRequestUe) -> R
         return Ok(false);
     }
     match authentication(ue, identity).await {
-        Ok(authenticated) => {
-            ue.ctx.supi = Some(authenticated.supi);
-            if let Some(old) = ue.amf.ues.claim(authenticated.supi, &ue.handle) {
-                old.superseded.notify_one();
-            }
-            Ok(true)
-        }
+        Ok(authenticated) => Ok(ue.claim(authenticated.supi)),
         Err(super::authentication::AuthenticationError::NoAnswer(NoAnswer::Interrupted(interrupt))) => {
             Err(interrupt)
         }

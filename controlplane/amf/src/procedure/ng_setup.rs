@@ -1,15 +1,19 @@
 //! NG Setup and RAN Configuration Update (TS 38.413 §8.7.1, §8.7.2).
 //!
 //! A gNB is accepted when it belongs to no other PLMN alone, serves a tracking area of ours and a slice of ours
-//! there. A gNB that sets up again, on this association or another, starts anew: its UEs go CM-IDLE.
+//! there. A gNB that sets up again, on this association or another, starts anew: its UEs go CM-IDLE. An identity that
+//! is in use on an association from another address is given up only when that association no longer answers an SCTP
+//! heartbeat: knowing a gNB's identity is not enough to take its place.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ngap::cause::{Misc, RadioNetwork};
 use ngap::{
-    Cause, NgSetupFailure, NgSetupRequest, NgSetupResponse, Pdu, PlmnSlices, RanConfigurationUpdate,
-    RanConfigurationUpdateAcknowledge, RanConfigurationUpdateFailure, SupportedTa, TimeToWait,
+    Cause, GlobalRanNodeId, NgSetupFailure, NgSetupRequest, NgSetupResponse, Pdu, PlmnSlices,
+    RanConfigurationUpdate, RanConfigurationUpdateAcknowledge, RanConfigurationUpdateFailure, SupportedTa,
+    TimeToWait,
 };
 
 use crate::context::Amf;
@@ -19,6 +23,10 @@ use crate::gnb::{Gnb, GnbInfo, LinkDown};
 /// What a refused gNB waits before it tries again: long enough not to load us, short enough that a corrected
 /// configuration takes effect while the operator watches.
 const RETRY: TimeToWait = TimeToWait::V10s;
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+
+/// How long the heartbeat's answer of an association may take before another may take its identity over.
+const HEARTBEAT_LIMIT: Duration = Duration::from_secs(3);
 
 /// NG Setup.
 pub(crate) async fn ng_setup(amf: &Arc<Amf>, gnb: &Arc<Gnb>, request: NgSetupRequest) {
@@ -31,21 +39,35 @@ pub(crate) async fn ng_setup(amf: &Arc<Amf>, gnb: &Arc<Gnb>, request: NgSetupReq
             theirs = theirs.join(", "), plmn = %amf.config.plmn, tac = ?amf.config.tac,
             "NG Setup refused: the gNB serves nothing that amf.tac, plmn and slices name"
         );
-        let failure = NgSetupFailure { cause, time_to_wait: Some(RETRY), criticality_diagnostics: None };
-        return send(gnb, failure.into()).await;
+        return refuse(amf, gnb, cause).await;
+    }
+    let id = request.global_ran_node_id;
+    let number = match id {
+        GlobalRanNodeId::Gnb { id, .. } => Some(id.value()),
+        _ => None,
+    };
+    if !amf.config.allows_gnb(gnb.peer.ip(), number) {
+        counters::NG_SETUP_FAILURES.inc("gnb_not_allowed");
+        tracing::warn!(gnb = %id, peer = %gnb.peer, "NG Setup refused: amf.allowed_gnbs has no such gNB");
+        return refuse(amf, gnb, Misc::Unspecified.into()).await;
     }
     // NG Setup erases what the two sides had (TS 38.413 §8.7.1.1) …
     gnb.lose_all(LinkDown::Reset);
     // … also on an association the gNB has lost and we have not noticed yet.
-    if let Some(old) = amf.gnb_with_id(&request.global_ran_node_id, gnb.key) {
-        tracing::info!(gnb = %request.global_ran_node_id, "gNB is back on a new association");
+    while let Some(old) = amf.gnb_with_id(&id, gnb.key) {
+        if old.peer.ip() != gnb.peer.ip() && old.is_alive(HEARTBEAT_LIMIT).await {
+            counters::NG_SETUP_FAILURES.inc("identity_in_use");
+            tracing::warn!(gnb = %id, peer = %gnb.peer, used_by = %old.peer, "NG Setup refused: the identity is in use");
+            return refuse(amf, gnb, Misc::Unspecified.into()).await;
+        }
+        tracing::info!(gnb = %id, "gNB is back on a new association");
         amf.gnbs().remove(&old.key);
         old.lose_all(LinkDown::AssociationLost);
         old.end.notify_one();
     }
-    tracing::info!(gnb = %request.global_ran_node_id, name = request.ran_node_name, "NG Setup");
+    tracing::info!(gnb = %id, name = request.ran_node_name, "NG Setup");
     gnb.set_info(Some(GnbInfo {
-        id: request.global_ran_node_id,
+        id,
         name: request.ran_node_name,
         tas: request.supported_tas,
         drx: request.default_paging_drx,
@@ -58,6 +80,14 @@ pub(crate) async fn ng_setup(amf: &Arc<Amf>, gnb: &Arc<Gnb>, request: NgSetupReq
         criticality_diagnostics: None,
     };
     send(gnb, response.into()).await;
+}
+
+/// NG Setup Failure. The gNB may try again on this association, when it has waited as long as it is told to.
+async fn refuse(amf: &Amf, gnb: &Gnb, cause: Cause) {
+    let timer = Duration::from_millis(amf.config.timers.ng_setup_ms);
+    gnb.set_setup_by(net::time::now() + RETRY_AFTER + timer);
+    let failure = NgSetupFailure { cause, time_to_wait: Some(RETRY), criticality_diagnostics: None };
+    send(gnb, failure.into()).await;
 }
 
 /// RAN Configuration Update: the same checks for what is new.

@@ -22,10 +22,12 @@ use super::identification::identification;
 use super::resource_setup::{self, Asked, SetupOutcome};
 use super::security_mode::{SecurityModeError, security_mode};
 use super::{an_release, deregistration, user_plane};
+use crate::admission::Class;
 use crate::context::{Amf, Subscription};
 use crate::counters;
 use crate::event::{Arrival, Interrupt};
 use crate::gnb::LinkDown;
+use crate::n1;
 use crate::peers::PeerError;
 use crate::state::MmEvent;
 use crate::ue::{NoAnswer, Registering, Ue, Waiting};
@@ -224,7 +226,10 @@ async fn secure(
             return Err(error.into());
         }
     };
-    claim(ue, supi);
+    if !ue.claim(supi) {
+        subscription.abort();
+        return Err(Stop::Reject(GmmCause::Congestion));
+    }
     Ok((replayed_request(ue, request, whole, capability)?, subscription))
 }
 
@@ -271,29 +276,33 @@ async fn identify(ue: &mut Ue, request: &gmm::RegistrationRequest) -> Result<Str
     }
 }
 
-/// Makes this task the subscriber's; another one that was ends.
-fn claim(ue: &mut Ue, supi: Supi) {
-    ue.ctx.supi = Some(supi);
-    if let Some(old) = ue.amf.ues.claim(supi, &ue.handle) {
-        old.superseded.notify_one();
-    }
-}
-
 /// Asks for the subscription in the background: the UE is busy with the security mode command meanwhile.
 fn fetch_subscription(ue: &Ue, supi: Supi) -> Fetch {
     let amf = ue.amf.clone();
-    tokio::spawn(async move { amf.peers.subscription(supi, amf.config.plmn).await })
+    let gnb = ue.connection.as_ref().map_or(0, |connection| connection.n2.gnb.key);
+    tokio::spawn(async move {
+        let _place = amf.admission.place(Class::Begun, gnb, &supi.to_string()).granted().await;
+        amf.peers.subscription(supi, amf.config.plmn).await
+    })
 }
 
 /// Registers as serving AMF and asks for policy, both at once (TS 23.502 §4.2.2.2.2 steps 14 and 16).
 async fn register_in_core(ue: &mut Ue, supi: Supi, fetch: Option<Fetch>) -> Result<(), Stop> {
     let amf = ue.amf.clone();
     let peers = &amf.peers;
+    let class = if fetch.is_some() { Class::Begun } else { Class::Registered };
+    // Before a place is taken: the fetch needs one too.
+    let fetched = match fetch {
+        // A task that was lost is as good as a peer that did not answer.
+        Some(fetch) => Some(fetch.await.unwrap_or(Err(PeerError::Timeout))),
+        None => None,
+    };
+    let place = ue.place(class, &supi.to_string()).await?;
+    let _place = place.ok_or(Stop::Reject(GmmCause::Congestion))?;
     let (location, pei, known) = (ue.ctx.location, ue.ctx.pei, ue.ctx.subscription.take());
     let fetch = async {
-        match (fetch, known) {
-            // A task that was lost is as good as a peer that did not answer.
-            (Some(fetch), _) => fetch.await.unwrap_or(Err(PeerError::Timeout)),
+        match (fetched, known) {
+            (Some(fetched), _) => fetched,
             (None, Some(subscription)) => Ok(subscription),
             (None, None) => peers.subscription(supi, amf.config.plmn).await,
         }
@@ -500,8 +509,7 @@ async fn reject(ue: &mut Ue, cause: GmmCause, rejected_nssai: Vec<RejectedSNssai
     let mut reject = gmm::RegistrationReject::new(cause);
     reject.rejected_nssai = rejected_nssai;
     if cause == GmmCause::Congestion {
-        let back_off = std::time::Duration::from_secs(ue.amf.config.timers.t3346_s);
-        reject.t3346 = Some(nas::Timer::For(back_off));
+        reject.t3346 = n1::back_off(&ue.amf.config);
     }
     let sent = ue.send_nas(&Message::RegistrationReject(reject)).await;
     ue.record(NAME, format!("reject #{}", cause.number()));

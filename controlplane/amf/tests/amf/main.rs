@@ -4,6 +4,7 @@
 
 mod support;
 
+mod limits;
 mod n2;
 mod order;
 mod registration;

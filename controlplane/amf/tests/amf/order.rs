@@ -281,7 +281,7 @@ async fn what_a_ue_said_on_a_lost_connection_starts_nothing() {
     let network = Network::start().await;
     let mut gnb = Gnb::up(network.n2, 1).await;
     let mut ue = Ue::new(1);
-    let response = accepted(&mut gnb, &mut ue).await;
+    accepted(&mut gnb, &mut ue).await;
     ue.send(&gnb, &Message::RegistrationComplete).await;
     session_request(1).take(&gnb, &mut ue).await;
     network.ue(ue.supi(), |view| view["mm_state"] == "5GMM-REGISTERED").await;

@@ -61,6 +61,8 @@ pub struct Core {
     pub sessions: Mutex<BTreeMap<String, Session>>,
     pub calls: Mutex<Vec<String>>,
     pub faults: Mutex<HashMap<&'static str, Fault>>,
+    /// How long every operation takes.
+    pub delay: Mutex<Duration>,
     pub smf_mode: Mutex<SmfMode>,
     pub slices: Mutex<Vec<types::SNssai>>,
     pub amf: OnceLock<ApiRoot>,
@@ -84,6 +86,7 @@ impl Core {
             sessions: Mutex::default(),
             calls: Mutex::default(),
             faults: Mutex::default(),
+            delay: Mutex::default(),
             smf_mode: Mutex::new(SmfMode::Works),
             slices: Mutex::new(vec!["1".parse().unwrap()]),
             amf: OnceLock::new(),
@@ -131,6 +134,10 @@ impl Core {
 
     async fn begin(&self, operation: &'static str) -> Result<(), ProblemDetails> {
         self.calls.lock().unwrap().push(operation.to_owned());
+        let delay = *self.delay.lock().unwrap();
+        if !delay.is_zero() {
+            net::time::sleep(delay).await;
+        }
         let fault = self.faults.lock().unwrap().get(operation).cloned();
         match fault {
             None => Ok(()),

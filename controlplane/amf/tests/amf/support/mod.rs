@@ -37,7 +37,13 @@ impl Network {
 
     /// With changes to the configuration.
     pub async fn with(changes: serde_json::Value) -> Network {
+        Network::with_address(|_| changes).await
+    }
+
+    /// With changes to the configuration that depend on where N2 is.
+    pub async fn with_address(changes: impl FnOnce(SocketAddr) -> serde_json::Value) -> Network {
         let address = address();
+        let changes = changes(format!("{address}:38412").parse().unwrap());
         let (core, server) = Core::start().await;
         let mut config = serde_json::json!({
             "sbi": format!("{address}:0"),

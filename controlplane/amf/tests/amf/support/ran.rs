@@ -1,6 +1,6 @@
 //! A gNB and UEs, scripted: every message is sent and expected by the test.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -39,14 +39,24 @@ pub struct Gnb {
 impl Gnb {
     /// Connects without NG Setup.
     pub async fn connect(amf: SocketAddr) -> Gnb {
+        Gnb::connect_from(amf.ip(), amf).await
+    }
+
+    /// The same from another address of this host.
+    pub async fn connect_from(address: IpAddr, amf: SocketAddr) -> Gnb {
         let config = SctpConfig { mode: SctpMode::Udp { port: 9899 }, ..SctpConfig::default() };
-        let local = SocketAddr::new(amf.ip(), 0);
+        let local = SocketAddr::new(address, 0);
         Gnb { association: Association::connect(local, amf, config).await.unwrap() }
     }
 
     /// Connects and sets up as gNB `id`.
     pub async fn up(amf: SocketAddr, id: u32) -> Gnb {
-        let mut gnb = Gnb::connect(amf).await;
+        Gnb::up_from(amf.ip(), amf, id).await
+    }
+
+    /// The same from another address of this host.
+    pub async fn up_from(address: IpAddr, amf: SocketAddr, id: u32) -> Gnb {
+        let mut gnb = Gnb::connect_from(address, amf).await;
         gnb.send(setup_request(id, plmn(), 1, "1")).await;
         let response = gnb.recv().await;
         assert!(matches!(response, Pdu::NgSetupResponse(_)), "{response:?}");
