@@ -26,7 +26,8 @@ struct Common {
     /// End within a minute, with fewer samples.
     #[arg(long)]
     quick: bool,
-    /// Folder for the result (JSON) and its plot (SVG).
+    /// Folder for the result (JSON) and its plot (SVG). Another folder in bench/results is published: only what a release
+    /// build of a committed tree has measured.
     #[arg(long, value_name = "DIR", default_value = "bench/results/latest")]
     out: PathBuf,
     #[command(flatten)]
@@ -136,6 +137,7 @@ fn finish(
     run: impl FnOnce(&Options) -> anyhow::Result<Experiment>,
 ) -> anyhow::Result<ExitCode> {
     let options = Options { quick: common.quick, out: std::path::absolute(&common.out)? };
+    crate::publish::permit(&options.out)?;
     let experiment = run(&options)?;
     let (json, svg) = crate::write(&experiment, &options.out)?;
     if common.format.json {

@@ -3,6 +3,8 @@
 //! Flow: an experiment fills a [`result::Experiment`]; [`write()`] puts it into `DIR/<id>.json` and draws
 //! `DIR/<id>.svg` from the same samples. Read first: [`result`], then an experiment such as [`procedures`].
 //!
+//! Results in `bench/results` are published: [`publish`] says which may be.
+//!
 //! Invariants: a figure is a median with its spread, never a single run; contenders are interleaved in one run, and a
 //! ratio is computed pair by pair; nothing is left out of the samples.
 #![forbid(unsafe_code)]
@@ -19,6 +21,7 @@ pub mod pdr;
 pub mod plot;
 pub mod procedures;
 pub mod progress;
+pub mod publish;
 pub mod result;
 mod samples;
 pub mod stats;
@@ -33,11 +36,20 @@ pub struct Options {
     pub out: PathBuf,
 }
 
-/// Writes `<id>.json` and `<id>.svg`; returns their paths.
+/// Writes `<id>.json` and `<id>.svg`; returns their paths. A result that must not be published goes to
+/// [`publish::latest`] instead.
 ///
 /// # Errors
-/// When the folder cannot be made or a file not written.
+/// When the folder cannot be made or a file not written, and when the result is not published.
 pub fn write(experiment: &result::Experiment, folder: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
+    let Err(refused) = publish::permit_result(experiment, folder) else {
+        return write_to(experiment, folder);
+    };
+    let (json, _) = write_to(experiment, &publish::latest(folder))?;
+    anyhow::bail!("not published: {refused}. The result is in {}", json.display())
+}
+
+fn write_to(experiment: &result::Experiment, folder: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let json = folder.join(format!("{}.json", experiment.experiment));
     let text = serde_json::to_string(experiment)? + "\n";

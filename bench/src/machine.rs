@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -11,14 +10,9 @@ use nix::unistd::Pid;
 
 use crate::result::Machine;
 
-/// Commit of the sources this binary is run from, with `-dirty` when they were changed.
+/// Commit of the checkout that this program is run in, with `-dirty` when it has changes; `unknown` outside of one.
 pub fn commit() -> String {
-    let git =
-        Command::new("git").args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]).output();
-    match git {
-        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-        _ => "unknown".to_owned(),
-    }
+    crate::publish::commit(std::path::Path::new("."))
 }
 
 /// Processor, memory and kernel, from /proc.
@@ -58,8 +52,8 @@ pub(crate) fn thread_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }
 
-/// Keeps cores from falling asleep for as long as it lives. Waking one costs more than most of what is measured here,
-/// as long as the hypervisor likes, and every contender pays it at other places.
+/// Keeps cores awake until it is dropped. Waking a core takes longer than most things that are measured here, for a time
+/// that the hypervisor decides, and it hits every contender elsewhere.
 pub(crate) struct Awake {
     /// The system's way to ask for it: the request ends when the file is closed.
     _latency: File,

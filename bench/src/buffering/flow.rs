@@ -1,4 +1,4 @@
-//! A steady downlink flow to one UE, and what of it arrives at two gNBs.
+//! A steady downlink flow to one UE, and the packets of it that arrive at two gNBs.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,16 +11,26 @@ use pktio::udp::UdpPort;
 use pktio::{Batch, Port as _};
 use upf::pipeline::BATCH;
 
+use crate::upf::contents::{self, Contents, Found, Tally, Wrong};
 use crate::upf::network::Network;
-use crate::upf::subscriber::{CP, OTHER_PORT, SERVER, Subscriber};
-use crate::upf::traffic::{Template, UE_PORT, marked};
+use crate::upf::subscriber::{CP, OTHER_PORT, SERVER, Subscriber, UPF};
+use crate::upf::traffic::{SMALLEST, Template, UDP_HEADER, UE_PORT};
 
 /// Octets of a buffer.
 const PACKET: usize = 2048;
-/// Octets of a user packet.
-const SIZE: usize = 200;
+/// Octets of the longest user packet; all sizes come in turn, so many octets apart.
+const LONGEST: usize = 400;
+const SIZE_STEP: usize = 37;
 /// How long the gNBs listen after the last packet was sent.
 const AFTER: Duration = Duration::from_millis(100);
+
+/// TEID at the gNB that the UE moves to.
+pub(super) const NEW_TEID: u32 = 0x0200_0002;
+
+/// TEIDs at both gNBs.
+pub(super) fn teids() -> [u32; 2] {
+    [Subscriber(0).gnb_teid(), NEW_TEID]
+}
 
 /// The gNB that the UE is at first, and the one it moves to.
 pub(super) fn gnbs() -> [SocketAddr; 2] {
@@ -41,7 +51,7 @@ pub(super) struct Arrival {
     pub(super) at_ns: u64,
 }
 
-/// What became of a flow.
+/// What was sent and what arrived.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     /// Packets sent.
@@ -50,6 +60,8 @@ pub(super) struct Record {
     pub(super) arrivals: Vec<Arrival>,
     /// When the packets were released.
     pub(super) origin_ns: u64,
+    /// Packets compared at the gNBs.
+    pub(super) tally: Tally,
 }
 
 /// The ends of the flow.
@@ -58,6 +70,9 @@ pub(super) struct Flow {
     gnbs: [UdpPort; 2],
     batch: Batch,
     taken: Batch,
+    /// A packet of each size.
+    templates: Vec<Template>,
+    contents: Contents,
 }
 
 impl Flow {
@@ -71,7 +86,10 @@ impl Flow {
             bound.with_context(|| format!("bind {address}"))
         };
         let [first, second] = gnbs();
+        let sizes = (SMALLEST..=LONGEST).step_by(SIZE_STEP);
         Ok(Flow {
+            templates: sizes.map(|size| Template::new(false, size)).collect::<anyhow::Result<_>>()?,
+            contents: Contents::new(0),
             server: bind(&network.dn, SocketAddr::new(SERVER.into(), OTHER_PORT))?,
             gnbs: [bind(&network.gnb, first)?, bind(&network.gnb, second)?],
             batch: Batch::new(BATCH, PACKET),
@@ -87,7 +105,6 @@ impl Flow {
         stop: &AtomicBool,
         record: &mut Record,
     ) -> anyhow::Result<()> {
-        let mut template = Template::new(false, SIZE)?;
         let to = SocketAddr::new(Subscriber(0).ue().into(), UE_PORT);
         let started = time::now_std();
         let mut stopped: Option<Instant> = None;
@@ -103,10 +120,12 @@ impl Flow {
                 self.batch.clear();
                 let count = (due - record.sent).min(BATCH as u32);
                 for number in record.sent..record.sent + count {
+                    let turn = number as usize % self.templates.len();
+                    let template = &mut self.templates[turn];
                     template.mark(number, (now - epoch).as_nanos() as u64);
                     let packet = template.fill(Subscriber(0), 0, false);
                     // The socket makes the headers itself.
-                    self.batch.push(&packet[packet::ipv4::HEADER_LEN + 8..], to);
+                    self.batch.push(&packet[packet::ipv4::HEADER_LEN + UDP_HEADER..], to);
                 }
                 let all: Vec<u16> = (0..count as u16).collect();
                 let sent = self.server.transmit(&mut self.batch, &all);
@@ -124,20 +143,31 @@ impl Flow {
             }
             let at_ns = (time::now_std() - epoch).as_nanos() as u64;
             for buffer in self.taken.buffers() {
-                let Ok(outer) = gtpu::Packet::new(buffer.packet()) else { continue };
-                let (sequence, sent_ns) = match outer.message_type() {
-                    message_type::END_MARKER => (None, 0),
-                    message_type::G_PDU => match marked(outer.payload()) {
-                        Some((sequence, sent_ns)) => (Some(sequence), sent_ns),
+                let bytes = buffer.packet();
+                let message_type = gtpu::Packet::new(bytes).map(|outer| outer.message_type());
+                let (sequence, sent_ns) = if message_type == Ok(message_type::END_MARKER) {
+                    (None, 0)
+                } else {
+                    let compared = compare(gnb, bytes, buffer.peer, &mut self.contents);
+                    match record.tally.count(compared, bytes) {
+                        Some(found) => (Some(found.number), found.time_ns),
                         None => continue,
-                    },
-                    _ => continue,
+                    }
                 };
                 record.arrivals.push(Arrival { gnb, sequence, sent_ns, at_ns });
             }
         }
         Ok(())
     }
+}
+
+/// Compares what a gNB received with what the server sent.
+fn compare(gnb: usize, bytes: &[u8], peer: SocketAddr, contents: &mut Contents) -> Result<Found, Wrong> {
+    let (teid, user) = contents::gpdu(false, bytes)?;
+    if teid != teids()[gnb] || peer.ip() != IpAddr::V4(UPF) {
+        return Err("the tunnel's addresses");
+    }
+    contents.sent_by_socket(user)
 }
 
 /// What was wrong with a flow.
@@ -191,7 +221,7 @@ mod tests {
             sent_ns: 0,
             at_ns: 0,
         });
-        Record { sent, arrivals: arrivals.collect(), origin_ns: 0 }
+        Record { sent, arrivals: arrivals.collect(), ..Record::default() }
     }
 
     #[test]

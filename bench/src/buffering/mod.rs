@@ -1,9 +1,10 @@
-//! `buffering`: what becomes of a steady downlink flow while its UE is idle and while it moves to another gNB.
+//! `buffering`: what happens to a steady downlink flow while its UE is idle and while it moves to another gNB.
 //!
 //! A whole UPF across namespaces with one session. Situations, each a run of its own: `idle` (the FAR says buffer and
 //! notify; later forward), `handover` (the same, and forward to another gNB), `path_switch` (forward to another gNB at
 //! once, with an End Marker to the old one), `overflow` (idle for longer than the bound allows: what is held must be the
-//! oldest, in order, the rest counted). Goals: nothing lost, duplicated or out of order within the bound.
+//! oldest, in order, the rest counted). Goals: nothing lost, duplicated or out of order within the bound. Packets of all sizes
+//! come in turn, and every one is compared octet by octet at the gNBs.
 
 mod flow;
 
@@ -26,22 +27,20 @@ use crate::result::Experiment;
 use crate::samples::{Axes, Results};
 use crate::stats::quantile;
 use crate::upf::client::Client;
+use crate::upf::contents::Tally;
 use crate::upf::network::Network;
 use crate::upf::subscriber::Subscriber;
 use crate::upf::under_test::UnderTest;
 use crate::upf::world;
-use flow::{Flow, Record, Wrongs, gnbs};
+use flow::{Flow, Record, Wrongs, gnbs, teids};
 
 /// Packets that the session's BAR allows to be buffered.
 const BOUND: u8 = 250;
 /// Time before and after what is measured.
 const AROUND: Duration = Duration::from_millis(40);
-/// TEID at the gNB that the UE moves to.
-const NEW_TEID: u32 = 0x0200_0002;
 
 const PACKETS: Axes = Axes { x: "packets per second", y: "packets", unit: "1" };
 const US: Axes = Axes { x: "packets per second", y: "time", unit: "us" };
-const BYTES: Axes = Axes { x: "packets per second", y: "memory", unit: "B/packet" };
 
 /// What happens to the flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,16 +78,14 @@ impl Situation {
 /// The moments of a run, in the flow's time.
 #[derive(Clone, Copy, Debug)]
 struct Moments {
-    /// The UPF had confirmed that it buffers.
-    held: Option<Instant>,
-    /// The CP function sent the new path.
+    /// The CP function asked the UPF to buffer.
+    asked: Option<Instant>,
+    /// It sent the new path.
     released: Instant,
     /// And had the answer.
     confirmed: Instant,
-    /// The report of downlink data.
+    /// The report of downlink data came.
     notified: Option<Instant>,
-    /// What the process grew by while packets were held.
-    grown: u64,
 }
 
 /// Runs the experiment.
@@ -122,13 +119,14 @@ pub fn run(options: &Options) -> anyhow::Result<Experiment> {
     let (established, _) = client.establish(std::iter::once(request))?;
     let Some(session) = established.first().copied() else { bail!("no session") };
     let mut flow = Flow::new(&network)?;
-    let mut failures: Vec<String> = Vec::new();
+    let (mut failures, mut tally): (Vec<String>, Tally) = Default::default();
     for round in 0..=rounds {
         for situation in Situation::ALL {
             for rate in rates {
                 progress.say(&format!("{}, {rate} packets per second, round {round}", situation.name()));
                 let before = overflowed(&upf);
-                let (record, moments) = once(&mut flow, &mut client, session.seid, situation, *rate)?;
+                let (mut record, moments) = once(&mut flow, &mut client, session.seid, situation, *rate)?;
+                tally.add(std::mem::take(&mut record.tally));
                 // The first round finds no neighbours yet.
                 if round > 0 {
                     let overflow = overflowed(&upf) - before;
@@ -150,6 +148,8 @@ pub fn run(options: &Options) -> anyhow::Result<Experiment> {
         };
         experiment.check(name, found.is_empty(), detail);
     }
+    let (ok, detail) = tally.judge();
+    experiment.check("packets arrive octet by octet", ok, detail);
     summarise(&results, rates, &mut experiment);
     experiment.series = results.into_series();
     Ok(experiment)
@@ -172,7 +172,7 @@ fn once(
     let epoch = time::now_std();
     let stop = AtomicBool::new(false);
     let mut record = Record::default();
-    // Room from the start, so that what grows is the UPF's.
+    // Room from the start, so that the flow does not wait for memory.
     let seconds = (3 * AROUND + situation.hold(rate)).as_secs_f64() + 0.2;
     record.arrivals.reserve((seconds * rate) as usize);
     // Each run begins at the first gNB.
@@ -194,21 +194,20 @@ fn once(
 /// What the CP function does meanwhile.
 fn control(client: &mut Client, seid: u64, situation: Situation, rate: f64) -> anyhow::Result<Moments> {
     time::sleep_thread(AROUND);
-    let before = world::resident_bytes()?;
-    let mut held = None;
+    let mut asked = None;
     if situation != Situation::PathSwitch {
-        held = Some(client.modify(seid, buffer())?);
+        asked = Some(time::now_std());
+        client.modify(seid, buffer())?;
         let until = time::now_std() + situation.hold(rate);
         while time::now_std() < until {
             client.turn(Duration::from_millis(1))?;
         }
     }
-    let grown = world::resident_bytes()?.saturating_sub(before);
     let moves = matches!(situation, Situation::Handover | Situation::PathSwitch);
     let released = time::now_std();
     let confirmed = client.modify(seid, forward(usize::from(moves), situation == Situation::PathSwitch))?;
     time::sleep_thread(2 * AROUND);
-    Ok(Moments { held, released, confirmed, notified: client.reports.first().copied(), grown })
+    Ok(Moments { asked, released, confirmed, notified: client.reports.first().copied() })
 }
 
 /// The FAR of downlink packets buffers and notifies.
@@ -223,7 +222,7 @@ fn buffer() -> SessionModificationRequest {
 
 /// It forwards to a gNB; with an End Marker to the one before.
 fn forward(gnb: usize, end_marker: bool) -> SessionModificationRequest {
-    let teid = [Subscriber(0).gnb_teid(), NEW_TEID][gnb];
+    let teid = teids()[gnb];
     let parameters = UpdateForwardingParameters {
         destination_interface: Some(DestinationInterface::Access),
         outer_header_creation: Some(OuterHeaderCreation::gtpu(teid, gnbs()[gnb].ip())),
@@ -253,8 +252,8 @@ fn add(results: &mut Results, record: &Record, moments: &Moments, situation: Sit
     put("reordered", PACKETS, f64::from(reordered));
     let us = |from: Instant, to: Instant| to.saturating_duration_since(from).as_nanos() as f64 / 1e3;
     put("modification", US, us(moments.released, moments.confirmed));
-    if let (Some(held), Some(notified)) = (moments.held, moments.notified) {
-        put("notification", US, us(held, notified));
+    if let (Some(asked), Some(notified)) = (moments.asked, moments.notified) {
+        put("notification", US, us(asked, notified));
     }
     let origin = record.origin_ns;
     let delay = |arrival: &flow::Arrival| (arrival.at_ns - arrival.sent_ns) as f64 / 1e3;
@@ -270,7 +269,6 @@ fn add(results: &mut Results, record: &Record, moments: &Moments, situation: Sit
     if !released.is_empty() && situation != Situation::PathSwitch {
         put("first_released", US, quantile(&released, 0.0));
         put("last_released", US, quantile(&released, 1.0));
-        put("memory", BYTES, moments.grown as f64 / released.len() as f64);
     }
     let after: Vec<f64> = data().filter(|of| of.sent_ns >= origin).map(|of| delay(of) - usual).collect();
     put("added_delay_p50", US, quantile(&after, 0.5).max(0.0));
@@ -322,9 +320,6 @@ fn summarise(results: &Results, rates: &[f64], experiment: &mut Experiment) {
                 experiment.ratios.insert(format!("{name}_{what}_us"), us);
             }
         }
-        if let Some(bytes) = results.median(&format!("{name}.memory"), 10_000) {
-            experiment.ratios.insert(format!("{name}_bytes_per_packet"), bytes);
-        }
     }
 }
 
@@ -337,7 +332,7 @@ pub fn panels(experiment: &Experiment) -> Vec<Panel> {
         of("lost packets (the goal is none, but beyond the bound)", "lost"),
         of("from the release to the last packet that was buffered", "last_released"),
         of("added delay of packets after the release, 99th percentile", "added_delay_p99"),
-        of("from buffering to the report of downlink data", "notification"),
+        of("from the request to buffer to the report of downlink data", "notification"),
     ];
     panels.into_iter().filter(|panel| !panel.is_empty()).collect()
 }

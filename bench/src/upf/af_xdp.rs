@@ -20,7 +20,7 @@ use pktio::bpf::filter::Select;
 
 use super::client::Client;
 use super::ends;
-use super::frames::{self, Generator};
+use super::frames::{self, Forwarder, Generator};
 use super::network::Network;
 use super::source::Deck;
 use super::subscriber::Subscriber;
@@ -62,8 +62,9 @@ pub(super) fn run(run: &mut Run, core: usize) -> anyhow::Result<()> {
         network.pair(BARE[0], &network.gnb).await?;
         network.pair(BARE[1], &network.dn).await
     })?;
-    let mut to_upf = generator(&network, ["n3", "n6"])?;
-    let mut to_bare = generator(&network, BARE)?;
+    // All sessions are at one gNB.
+    let mut to_upf = generator(&network, ["n3", "n6"], Forwarder::UserPlane { gnbs: 1 })?;
+    let mut to_bare = generator(&network, BARE, Forwarder::Bare)?;
     run.note("af_xdp_mode", &format!("{:?}", to_upf.ports()[0].mode()));
     let mut ports = open_in(&network.upf, &BARE)?;
     let (n6, n3) = (ports.pop().context("no port")?, ports.pop().context("no port")?);
@@ -116,15 +117,20 @@ fn polling(
             run.low("af_xdp.polling", direction, sessions, generator)?;
         }
     }
+    run.compared("af_xdp polling", generator.take_tally());
     upf.stop(run)
 }
 
 /// gNB and data network at the far ends of two links.
-fn generator(network: &Network, links: [&str; 2]) -> anyhow::Result<Generator<AfXdpPort>> {
+fn generator(
+    network: &Network,
+    links: [&str; 2],
+    forwarder: Forwarder,
+) -> anyhow::Result<Generator<AfXdpPort>> {
     let one = |mut ports: Vec<AfXdpPort>| ports.pop().context("no port");
     let ends = [one(open_in(&network.gnb, &links[..1])?)?, one(open_in(&network.dn, &links[1..])?)?];
     let mac = |name| -> anyhow::Result<Mac> { Ok(network.upf.enter(|| Device::find(name))??.mac) };
-    Ok(Generator::new(ends, [mac(links[0])?, mac(links[1])?], &Deck::new(&[1])))
+    Ok(Generator::new(ends, [mac(links[0])?, mac(links[1])?], forwarder, &Deck::new(&[1])))
 }
 
 /// A whole UPF with its sessions.

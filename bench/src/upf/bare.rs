@@ -22,12 +22,14 @@ use super::textbook::Textbook;
 use super::traffic::TUNNEL;
 use crate::machine;
 
+/// The TEID of all packets that the bare forwarder puts into a tunnel.
+pub(super) const TEID: u32 = 1;
 /// Batches from one input before the others get their turn.
 const BUDGET: usize = 16;
 
-/// What is done with packets between taking and sending them.
+/// How packets are changed between receiving and sending.
 pub(super) enum Work {
-    /// As good as nothing.
+    /// A header that never changes is taken off or put on.
     Bare,
     /// What a textbook user plane does, packet by packet, each with system calls of its own.
     Textbook(Box<Textbook>),
@@ -164,7 +166,7 @@ impl Run {
                     buffer.peer = ends::gnb();
                     let container = Some(PduSession::Downlink { qfi: QFI, rqi: false, ppi: None });
                     let length = buffer.len();
-                    gtpu::encapsulate(buffer.headroom(), 1, length, container)
+                    gtpu::encapsulate(buffer.headroom(), TEID, length, container)
                         .is_some_and(|taken| buffer.grow_front(taken))
                 }
                 (Work::Textbook(textbook), 0) => textbook.uplink(buffer, now_ns),

@@ -6,6 +6,7 @@
 //! time on the wall stands the processor time that the thread had (`cpu`): a batch during which the system gave the core to
 //! somebody else is long on the wall only, whereas one that waited in our code would be long in both.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::bail;
@@ -13,6 +14,8 @@ use net::time::{self, Duration};
 use pktio::Batch;
 use upf::pipeline::BATCH;
 
+use super::contents::{self, Tally, Wrong};
+use super::subscriber::Subscriber;
 use super::traffic::{Draw, Template};
 use super::world::World;
 use super::{RATE, Run, STALL};
@@ -25,7 +28,7 @@ const SESSIONS: usize = 1000;
 const SIZE: usize = 64;
 /// A batch that takes longer has been held up, microseconds.
 const STALLED_US: f64 = 100.0;
-/// Every so many batches what comes out is looked at.
+/// Every so many batches what comes out is compared.
 const LOOK_EVERY: usize = 16;
 
 /// Measures with and without changes, in turn.
@@ -34,7 +37,7 @@ const LOOK_EVERY: usize = 16;
 /// Sessions cannot be made or changed.
 pub(super) fn run(run: &mut Run, core: usize) -> anyhow::Result<()> {
     let mut world = World::new(SESSIONS)?;
-    let (mut wrong, mut looked) = (0, 0);
+    let mut tally = Tally::default();
     for round in 0..run.plan.rounds {
         run.progress.say(&format!("rule changes under load, round {round}"));
         for changing in [false, true] {
@@ -55,7 +58,7 @@ pub(super) fn run(run: &mut Run, core: usize) -> anyhow::Result<()> {
                     }
                     anyhow::Ok((changes as f64 / start.elapsed().as_secs_f64(), control))
                 });
-                let times = batches(&mut world, run.plan.sample * 4, &mut wrong, &mut looked);
+                let times = batches(&mut world, run.plan.sample * 4, &mut tally);
                 stop.store(true, Relaxed);
                 let Ok(written) = writer.join() else { bail!("the writer ended by a panic") };
                 let (rate, control) = written?;
@@ -79,9 +82,18 @@ pub(super) fn run(run: &mut Run, core: usize) -> anyhow::Result<()> {
             }
         }
     }
-    let detail = format!("{looked} packets looked at, {wrong} with other than the old or the new tunnel");
-    run.check("rule changes under load", wrong == 0 && looked > 0, detail);
+    run.compared("rule changes under load", tally);
     Ok(())
+}
+
+/// Compares a packet that came out with those of the old and of the new tunnel.
+fn compare(subscriber: Subscriber, packet: &[u8], bytes: &[u8], to: Option<SocketAddr>) -> Result<(), Wrong> {
+    let (teid, user) = contents::gpdu(false, bytes)?;
+    if ![subscriber.gnb_teid(), World::other_teid(subscriber)].contains(&teid) || to != Some(subscriber.gnb())
+    {
+        return Err("a tunnel of neither the old nor the new rules");
+    }
+    if user == packet { Ok(()) } else { Err("the user's packet") }
 }
 
 /// Microseconds of single batches, on the wall and of the thread's own.
@@ -92,12 +104,7 @@ struct Times {
 }
 
 /// Times batches for a while.
-fn batches(
-    world: &mut World,
-    duration: Duration,
-    wrong: &mut usize,
-    looked: &mut usize,
-) -> anyhow::Result<Times> {
+fn batches(world: &mut World, duration: Duration, tally: &mut Tally) -> anyhow::Result<Times> {
     let mut template = Template::new(false, SIZE)?;
     let mut draw = Draw::new(SESSIONS, 3);
     let mut batch = Batch::new(BATCH, 512);
@@ -107,23 +114,23 @@ fn batches(
         if start.elapsed() > duration {
             break;
         }
-        let mut subscribers = Vec::with_capacity(BATCH);
+        let mut expected = Vec::with_capacity(BATCH);
         batch.clear();
-        for _ in 0..BATCH {
+        for at in 0..BATCH as u32 {
             let (subscriber, service) = draw.next();
-            batch.push(template.fill(subscriber, 0, service), World::peer());
-            subscribers.push(subscriber);
+            template.mark(at, number as u64);
+            let packet = template.fill(subscriber, 0, service);
+            if number % LOOK_EVERY == 0 {
+                expected.push((subscriber, packet.to_vec()));
+            }
+            batch.push(packet, World::peer());
         }
         if number % LOOK_EVERY == 0 {
             let sent = world.process_and_show(false, &mut batch);
-            let allowed = |(packet, subscriber): (&[u8], &super::subscriber::Subscriber)| {
-                let teid = packet.get(4..8).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
-                teid == Some(subscriber.gnb_teid()) || teid == Some(World::other_teid(*subscriber))
-            };
-            let packets = sent.iter().map(|(packet, _)| packet.as_slice());
-            let right = packets.zip(&subscribers).filter(|pair| allowed(*pair)).count();
-            *looked += BATCH;
-            *wrong += BATCH - right;
+            for (at, (subscriber, packet)) in expected.iter().enumerate() {
+                let (bytes, peer) = sent.get(at).map_or((&[][..], None), |(bytes, to)| (bytes, Some(*to)));
+                tally.count(compare(*subscriber, packet, bytes, peer), bytes);
+            }
         } else {
             let (own, before) = (machine::thread_time(), time::now_std());
             world.process(false, &mut batch);

@@ -23,10 +23,10 @@ use pktio::stack::udp::UdpStack;
 use pktio::stack::{Neighbours, resolver::Resolver};
 use upf::pipeline::Ports;
 
-use super::frames::{self, Generator};
+use super::frames::{self, Forwarder, Generator};
 use super::network::N6;
 use super::source::Deck;
-use super::subscriber::UPF;
+use super::subscriber::{GNBS, UPF};
 use super::world::World;
 use super::{Run, Serve};
 use crate::machine;
@@ -40,12 +40,12 @@ const GLANCE: Duration = Duration::from_millis(2);
 /// them the memory they are in: some ten megabytes each time.
 const MEMORY_MB: u32 = 512;
 
-/// What is between the ports.
+/// The forwarder between the ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// The pipeline.
+    /// A worker of the user plane.
     Upf,
-    /// As good as nothing.
+    /// The forwarder that only swaps addresses.
     Bare,
 }
 
@@ -60,13 +60,21 @@ impl Kind {
     }
 }
 
-/// What is done between the ports, ready to begin.
+/// A forwarder with its sessions, ready to begin.
 pub(super) enum Work {
     Upf(Box<World>),
     Bare,
 }
 
 impl Kind {
+    /// What it does to frames.
+    pub(super) fn forwarder(self) -> Forwarder {
+        match self {
+            Kind::Upf => Forwarder::UserPlane { gnbs: GNBS },
+            Kind::Bare => Forwarder::Bare,
+        }
+    }
+
     /// Makes the sessions.
     ///
     /// # Errors
@@ -293,7 +301,8 @@ fn connect(
     let other = Other::start(folder, kind, there, sessions)?;
     // After the server, so that it connects at once.
     let ports = open(folder, kind, false, here)?;
-    let mut generator = Generator::new(ports, other.macs, &Deck::new(&World::teids(sessions)?));
+    let deck = Deck::new(&World::teids(sessions)?);
+    let mut generator = Generator::new(ports, other.macs, kind.forwarder(), &deck);
     let start = time::now_std();
     while !generator.ports().iter().all(DpdkPort::is_up) {
         if start.elapsed() > PATIENCE {

@@ -1,14 +1,16 @@
 //! The ends of a path through a user plane: sockets of gNB and data network, used by the one thread that measures.
 //!
 //! What arrives is counted by the interface's own counter, so that taking packets costs nothing while a rate is measured;
-//! sockets hold what fits and the kernel drops the rest, which is the cheapest end that there is. For latency and
-//! content, packets are taken from the sockets.
+//! sockets hold what fits and the kernel drops the rest, which is the cheapest end that there is. What the sockets hold is
+//! compared octet by octet after each rate ([`super::contents`]), and so is every packet that is timed; [`Ends::verify`]
+//! demands each packet back.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use net::netns::NetNs;
 use net::time::{self, Duration};
 use packet::gtpu;
@@ -16,15 +18,23 @@ use pktio::udp::UdpPort;
 use pktio::{Batch, Port as _};
 use upf::pipeline::BATCH;
 
+use super::contents::{self, Contents, Found, Tally, Wrong};
 use super::network::Network;
-use super::subscriber::{CP, OTHER_PORT, SERVER, Subscriber};
-use super::traffic::{Draw, Template, UE_PORT, marked, marked_payload};
+use super::subscriber::{CP, OTHER_PORT, SERVER, Subscriber, UPF};
+use super::traffic::{Draw, SMALLEST, Template, UDP_HEADER, UE_PORT};
 use crate::stats::quantile;
 
 /// Octets of a buffer: the longest packet.
 const PACKET: usize = 2048;
 /// How long a packet may take until it counts as lost.
 const LOST: Duration = Duration::from_millis(50);
+/// The same where each has to come, on a machine that has other things to do.
+const LAST_OF_ALL: Duration = Duration::from_secs(2);
+/// Packets under way at once when each has to come: they fit into every socket on the way.
+const WINDOW: usize = 32;
+/// Octets of user packets when all sizes come in turn: the longest, and from one to the next.
+const LONGEST: usize = 1500;
+const SIZE_STEP: usize = 73;
 
 /// A way through the user plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +68,19 @@ pub(super) struct Target<'a> {
     pub(super) teids: &'a [u32],
     /// What is added to UE addresses.
     pub(super) shift: u32,
+    /// TEIDs of the packets that come out in tunnels.
+    pub(super) sends: Teid,
+}
+
+/// The TEID with which a contender sends a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Teid {
+    /// The subscriber's at its gNB.
+    OfSubscriber,
+    /// The same for all.
+    Fixed(u32),
+    /// The one with which it came.
+    Kept,
 }
 
 /// gNB, data network and the other UPF.
@@ -69,6 +92,8 @@ pub(super) struct Ends {
     batch: Batch,
     taken: Batch,
     all: Vec<u16>,
+    contents: Contents,
+    tally: Tally,
 }
 
 /// Where other UPFs take GTP-U.
@@ -104,7 +129,14 @@ impl Ends {
             batch: Batch::new(BATCH, PACKET),
             taken: Batch::new(BATCH, PACKET),
             all: (0..BATCH as u16).collect(),
+            contents: Contents::new(0),
+            tally: Tally::default(),
         })
+    }
+
+    /// What was compared since this was last called.
+    pub(super) fn take_tally(&mut self) -> Tally {
+        std::mem::take(&mut self.tally)
     }
 
     /// Sends packets as fast as this core can for `time`, after a while for warming up; packets per second that arrived.
@@ -120,7 +152,7 @@ impl Ends {
         let (before, start) = (self.arrived(path)?, time::now_std());
         self.send_for(&mut source, duration);
         let (after, took) = (self.arrived(path)?, start.elapsed());
-        self.settle();
+        self.settle(path, target);
         Ok((after - before) as f64 / took.as_secs_f64())
     }
 
@@ -144,19 +176,54 @@ impl Ends {
     }
 
     /// Takes what has arrived, until nothing comes any more.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn settle(&mut self, path: Path, target: Target<'_>) {
         let mut quiet = time::now_std();
         while quiet.elapsed() < Duration::from_millis(5) {
-            for path in Path::ALL {
-                if self.take(path, |_, _| ()) > 0 {
-                    quiet = time::now_std();
-                }
+            if self.take(path, target, |_| ()) > 0 {
+                quiet = time::now_std();
             }
         }
     }
 
-    /// Takes waiting packets at a path's end; calls `see` with number and sending time of each.
-    fn take(&mut self, path: Path, mut see: impl FnMut(u32, u64)) -> usize {
+    /// Sends `count` packets of all sizes in turn, few at a time, and takes each once and as it must be.
+    ///
+    /// # Errors
+    /// One is missing, twice, or other than it must be.
+    pub(super) fn verify(&mut self, path: Path, target: Target<'_>, count: u32) -> anyhow::Result<()> {
+        self.settle(path, target);
+        let sizes = (SMALLEST..=LONGEST).step_by(SIZE_STEP);
+        let mut sources: Vec<Source<'_>> =
+            sizes.map(|size| Source::new(path, size, target)).collect::<anyhow::Result<_>>()?;
+        let mut under_way: HashMap<u32, usize> = HashMap::new();
+        let (mut sent, mut last) = (0, time::now_std());
+        while sent < count || !under_way.is_empty() {
+            if last.elapsed() > LAST_OF_ALL {
+                bail!("of {sent} packets {} did not arrive", under_way.len());
+            }
+            while under_way.len() < WINDOW && sent < count {
+                // Numbers from 1 on, which packets of a flood do not have.
+                let (turn, number) = (sent as usize % sources.len(), sent + 1);
+                if self.send(&mut sources[turn], 1, Some((number, 0))) == 0 {
+                    break;
+                }
+                under_way.insert(number, sources[turn].size);
+                sent += 1;
+            }
+            let mut found = Vec::new();
+            self.take(path, target, |one| found.push(one));
+            for one in found {
+                let known = under_way.remove(&one.number);
+                if known != Some(one.size) {
+                    bail!("a packet arrived that is not under way: {one:?}, sent with {known:?} octets");
+                }
+                last = time::now_std();
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes waiting packets at a path's end and compares them; calls `see` with each that is as it must be.
+    fn take(&mut self, path: Path, target: Target<'_>, mut see: impl FnMut(Found)) -> usize {
         let port = match path {
             Path::Uplink => &mut self.server,
             Path::Downlink => &mut self.gnb,
@@ -165,12 +232,9 @@ impl Ends {
         // An ICMP error of an earlier packet is like nothing received.
         let received = port.receive(&mut self.taken).unwrap_or(0);
         for buffer in self.taken.buffers() {
-            let mark = match path {
-                Path::Uplink => marked_payload(buffer.packet()),
-                _ => gtpu::Packet::new(buffer.packet()).ok().and_then(|outer| marked(outer.payload())),
-            };
-            if let Some((number, time_ns)) = mark {
-                see(number, time_ns);
+            let compared = compare(path, target, (buffer.packet(), buffer.peer), &mut self.contents);
+            if let Some(found) = self.tally.count(compared, buffer.packet()) {
+                see(found);
             }
         }
         received
@@ -183,7 +247,7 @@ impl Ends {
         target: Target<'_>,
         (count, every): (usize, Duration),
     ) -> anyhow::Result<Latency> {
-        let mut source = Source::new(path, super::traffic::SMALLEST + 24, target)?;
+        let mut source = Source::new(path, SMALLEST + 24, target)?;
         let (mut times, mut lost) = (Vec::with_capacity(count), 0);
         let epoch = time::now_std();
         for number in 0..count as u32 {
@@ -191,9 +255,9 @@ impl Ends {
             self.send(&mut source, 1, Some((number, (start - epoch).as_nanos() as u64)));
             let mut found = None;
             while found.is_none() && start.elapsed() < LOST {
-                let mut at = None;
-                self.take(path, |of, _| at = at.or((of == number).then_some(())));
-                found = at.map(|()| start.elapsed());
+                let mut arrived = false;
+                self.take(path, target, |one| arrived |= one.number == number);
+                found = arrived.then(|| start.elapsed());
             }
             match found {
                 Some(took) => times.push(took.as_nanos() as f64 / 1e3),
@@ -213,7 +277,7 @@ impl Ends {
         target: Target<'_>,
         (rate, duration): (f64, Duration),
     ) -> anyhow::Result<Latency> {
-        let mut source = Source::new(path, super::traffic::SMALLEST + 24, target)?;
+        let mut source = Source::new(path, SMALLEST + 24, target)?;
         let mut times = Vec::with_capacity((rate * duration.as_secs_f64()) as usize + BATCH);
         let epoch = time::now_std();
         let mut sent = 0_u32;
@@ -234,12 +298,13 @@ impl Ends {
             }
             let mut marks = [0_u64; BATCH];
             let mut found = 0;
-            self.take(path, |_, time_ns| {
-                marks[found.min(BATCH - 1)] = time_ns;
+            let taken_at = time::now_std();
+            self.take(path, target, |one| {
+                marks[found.min(BATCH - 1)] = one.time_ns;
                 found += 1;
             });
             if found > 0 {
-                last = time::now_std();
+                last = taken_at;
                 let now_ns = (last - epoch).as_nanos() as u64;
                 let took = marks[..found.min(BATCH)].iter().map(|at| now_ns.saturating_sub(*at) as f64 / 1e3);
                 times.extend(took);
@@ -250,9 +315,41 @@ impl Ends {
     }
 }
 
+/// Compares a packet that came out of a path with what must come out; the peer is who sent it.
+fn compare(
+    path: Path,
+    target: Target<'_>,
+    (bytes, peer): (&[u8], SocketAddr),
+    contents: &mut Contents,
+) -> Result<Found, Wrong> {
+    if path == Path::Uplink {
+        let found = contents.datagram(true, contents::v4(peer.ip()), bytes)?;
+        return if peer.port() == UE_PORT { Ok(found) } else { Err("the UE's port") };
+    }
+    let (teid, user) = contents::gpdu(path == Path::Relay, bytes)?;
+    let found = match path {
+        Path::Relay => contents.user_packet(true, user)?,
+        _ => contents.sent_by_socket(user)?,
+    };
+    let wanted = match target.sends {
+        Teid::OfSubscriber => Some(found.subscriber.gnb_teid()),
+        Teid::Fixed(teid) => Some(teid),
+        Teid::Kept => {
+            let number = found.subscriber.0.checked_sub(target.shift);
+            number.and_then(|number| target.teids.get(number as usize).copied())
+        }
+    };
+    match wanted == Some(teid) && peer.ip() == IpAddr::V4(UPF) {
+        true => Ok(found),
+        false => Err("the tunnel's addresses"),
+    }
+}
+
 /// Packets of random subscribers for a path.
 struct Source<'a> {
     path: Path,
+    /// Octets of user packets.
+    size: usize,
     target: Target<'a>,
     template: Template,
     draw: Draw,
@@ -261,7 +358,7 @@ struct Source<'a> {
 impl<'a> Source<'a> {
     fn new(path: Path, size: usize, target: Target<'a>) -> anyhow::Result<Source<'a>> {
         let template = Template::new(path != Path::Downlink, size)?.shifted(target.shift);
-        Ok(Source { path, target, template, draw: Draw::new(target.teids.len(), 9) })
+        Ok(Source { path, size, target, template, draw: Draw::new(target.teids.len(), 9) })
     }
 
     fn fill(&mut self, batch: &mut Batch, count: usize, marks: Option<(u32, u64)>) {
@@ -277,7 +374,7 @@ impl<'a> Source<'a> {
                 Path::Uplink | Path::Relay => batch.push(packet, self.target.n3),
                 // The socket makes the headers itself.
                 Path::Downlink => {
-                    let payload = packet::ipv4::HEADER_LEN + 8;
+                    let payload = packet::ipv4::HEADER_LEN + UDP_HEADER;
                     batch.push(&packet[payload..], ue_socket(subscriber, self.target.shift))
                 }
             };

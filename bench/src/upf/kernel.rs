@@ -10,7 +10,7 @@ use net::time::Duration;
 
 use super::bare::{self, Forwarder, Work};
 use super::client::{Client, Established};
-use super::ends::{self, Ends, Latency, Path, Target};
+use super::ends::{self, Ends, Latency, Path, Target, Teid};
 use super::network::{BARE_POOL, Network, TEXTBOOK_POOL};
 use super::subscriber::{Subscriber, UPF};
 use super::textbook::Textbook;
@@ -34,9 +34,16 @@ struct Contender {
 
 impl Contender {
     fn target<'a>(&self, path: Path, teids: &'a [u32], relay_teids: &'a [u32]) -> Target<'a> {
+        let bare = self.name == "bare";
         match path {
-            Path::Relay => Target { n3: self.relay, teids: relay_teids, shift: self.relay_shift },
-            _ => Target { n3: self.n3, teids, shift: self.shift },
+            Path::Relay => {
+                let sends = if bare { Teid::Kept } else { Teid::OfSubscriber };
+                Target { n3: self.relay, teids: relay_teids, shift: self.relay_shift, sends }
+            }
+            _ => {
+                let sends = if bare { Teid::Fixed(bare::TEID) } else { Teid::OfSubscriber };
+                Target { n3: self.n3, teids, shift: self.shift, sends }
+            }
         }
     }
 }
@@ -116,9 +123,20 @@ impl Measurement<'_> {
                 if found.timed < 15 {
                     bail!("{} {}: {} of 20 packets arrived", contender.name, path.name(), found.timed);
                 }
+                if let Err(error) = self.ends.verify(path, target, self.run.plan.verified) {
+                    let whose = format!("kernel {} {}", contender.name, path.name());
+                    let name = format!("{whose}: every packet arrives, once and as it must");
+                    self.run.check(&name, false, format!("{error:#}"));
+                }
+                self.count_compared(contender);
             }
         }
         Ok(())
+    }
+
+    /// Adds the packets that were compared during a contender's turn.
+    fn count_compared(&mut self, contender: &Contender) {
+        self.run.compared(&format!("kernel {}", contender.name), self.ends.take_tally());
     }
 
     fn rates(&mut self, contenders: &[Contender]) -> anyhow::Result<()> {
@@ -134,6 +152,7 @@ impl Measurement<'_> {
                         let rate = self.ends.flood(path, size, target, self.run.plan.network_sample)?;
                         let name = self.name(contender, path, &format!("{size}.mpps"));
                         self.run.results.add(name, MPPS, self.sessions, rate / 1e6);
+                        self.count_compared(contender);
                     }
                 }
             }
@@ -153,9 +172,10 @@ impl Measurement<'_> {
                     let most = 1e6 * median(self.run.results.samples(&name, self.sessions));
                     let loaded = (0.8 * most, self.run.plan.network_sample);
                     let loaded = self.ends.latency_loaded(path, target, loaded)?;
+                    self.ends.settle(path, target);
                     self.add(contender, path, "low", low);
                     self.add(contender, path, "load80", loaded);
-                    self.ends.settle();
+                    self.count_compared(contender);
                 }
             }
         }

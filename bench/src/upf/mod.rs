@@ -12,6 +12,7 @@ mod alone;
 mod bare;
 mod changes;
 pub(crate) mod client;
+pub(crate) mod contents;
 #[cfg(feature = "dpdk")]
 mod dpdk;
 mod ends;
@@ -38,6 +39,7 @@ use crate::machine::{self, Awake};
 use crate::progress::Progress;
 use crate::result::Experiment;
 use crate::samples::{Axes, Results};
+use contents::Tally;
 use traffic::Direction;
 
 const MPPS: Axes = Axes { x: "sessions", y: "packets per second and core", unit: "Mpps" };
@@ -65,8 +67,8 @@ struct Plan {
     sessions: Vec<usize>,
     /// Rounds of session establishments over N4, and how many there are in each.
     n4: (usize, usize),
-    /// Numbers of sessions and sizes for everything with ports: with all sizes only [`DEFAULT_SESSIONS`], with the others
-    /// the smallest.
+    /// Numbers of sessions and sizes for all parts with ports. All sizes are measured with [`DEFAULT_SESSIONS`] only, the
+    /// smallest with every number.
     network_sessions: Vec<usize>,
     network_sizes: Vec<usize>,
     /// Across namespaces, where every packet costs more.
@@ -77,6 +79,8 @@ struct Plan {
     frame_sample: Duration,
     /// Packets one at a time, and the time between them.
     low: (usize, Duration),
+    /// Packets of all sizes, by contender and round, each of which has to come back as it must.
+    verified: u32,
 }
 
 impl Plan {
@@ -95,6 +99,7 @@ impl Plan {
                 frame_rounds: 4,
                 frame_sample: Duration::from_millis(40),
                 low: (100, Duration::from_micros(500)),
+                verified: 5000,
             }
         } else {
             Plan {
@@ -110,6 +115,7 @@ impl Plan {
                 frame_rounds: 7,
                 frame_sample: Duration::from_millis(60),
                 low: (200, Duration::from_millis(1)),
+                verified: 30_000,
             }
         }
     }
@@ -139,8 +145,10 @@ struct Run {
     progress: Progress,
     results: Results,
     checks: Vec<(String, bool, String)>,
-    /// What is worth knowing of how it was measured.
+    /// How it was measured, where that depends on the machine.
     notes: std::collections::BTreeMap<String, String>,
+    /// Packets compared at receiving ends, by whose they are.
+    tallies: std::collections::BTreeMap<String, Tally>,
 }
 
 impl Run {
@@ -152,7 +160,13 @@ impl Run {
         self.notes.insert(name.to_owned(), what.to_owned());
     }
 
-    /// Runs a part that needs much of the machine: that it cannot is a check that fails, and the others go on.
+    /// Adds packets that were compared. All of a contender's together become a check.
+    fn compared(&mut self, whose: &str, tally: Tally) {
+        self.tallies.entry(whose.to_owned()).or_default().add(tally);
+    }
+
+    /// Runs a part that needs rights or devices which the machine may lack. Its error is a failed check, and the other
+    /// parts go on.
     fn part(&mut self, name: &str, measure: impl FnOnce(&mut Run) -> anyhow::Result<()>) {
         if let Err(error) = measure(self) {
             self.check(name, false, format!("{error:#}"));
@@ -182,6 +196,10 @@ impl Run {
         generator: &mut frames::Generator<F>,
     ) -> anyhow::Result<()> {
         generator.warm_up()?;
+        if let Err(error) = generator.verify(Direction::Mixed, self.plan.verified) {
+            let name = format!("{backend} {contender}: every frame comes out, once and as it must");
+            self.check(&name, false, format!("{error:#}"));
+        }
         for direction in Direction::ALL {
             for size in self.plan.network_sizes(sessions) {
                 if !generator.fits(size) {
@@ -198,6 +216,7 @@ impl Run {
             self.latency(&format!("{backend}.{contender}.{}.load80", direction.name()), sessions, &load80);
             self.low(&format!("{backend}.{contender}"), direction, sessions, generator)?;
         }
+        self.compared(&format!("{backend} {contender}"), generator.take_tally());
         Ok(())
     }
 
@@ -257,6 +276,7 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
         results: Results::default(),
         checks: Vec::new(),
         notes: std::collections::BTreeMap::new(),
+        tallies: std::collections::BTreeMap::new(),
     };
     experiment.param("rounds", run.plan.rounds);
     experiment.param("sample_ms", run.plan.sample.as_millis() as u64);
@@ -298,6 +318,10 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
     run.note("dpdk", "not measured: built without the feature `dpdk`");
     for (name, what) in std::mem::take(&mut run.notes) {
         experiment.param(&name, what);
+    }
+    for (whose, tally) in &run.tallies {
+        let (ok, detail) = tally.judge();
+        experiment.check(&format!("{whose}: packets arrive octet by octet"), ok, detail);
     }
     for (name, ok, detail) in std::mem::take(&mut run.checks) {
         experiment.check(&name, ok, detail);

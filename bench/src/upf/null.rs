@@ -1,17 +1,18 @@
 //! DPDK's null devices: a worker of the user plane's, with its stacks, between devices that cost nothing.
 //!
-//! A null device gives mbufs of which nobody has written the contents, and takes any. A thin port in front of it
+//! A null device gives mbufs with undefined contents, and takes any. A thin port in front of it
 //! ([`Fed`]) writes headers of random subscribers into what it gives, as a network card would have done, and answers the
-//! stack's questions for neighbours. What is measured is therefore all that a core does for a packet with DPDK except
+//! stack's questions for neighbours. One batch in [`COMPARED`] is written whole and compared octet by octet when it comes
+//! out. What is measured is therefore all that a core does for a packet with DPDK except
 //! moving it out of and into a device, and the writing of a hundred octets besides. The bare forwarder between the same
 //! ports pays the same and does nothing else. There are no one-way times: packets begin and end at the worker.
 
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
 use net::time::{self, Duration};
@@ -19,32 +20,41 @@ use packet::ethernet::{self, Mac};
 use pktio::dpdk::{DpdkPort, Settings};
 use pktio::{Batch, FramePort, Port, Sent};
 
+use super::contents::{Contents, Tally};
 use super::dpdk::{self, Kind};
+use super::frames::Forwarder;
 use super::source::{self, Deck, Source};
 use super::traffic::Direction;
 use super::world::World;
 use super::{MPPS, Run};
 use crate::machine;
 
-/// How often a port that nobody wants frames of looks whether that has changed.
+/// How often a port that gives no frames checks whether frames are wanted.
 const GLANCE: Duration = Duration::from_micros(200);
 /// How long a batch may take on a machine that has other things to do.
 const AT_REST: Duration = Duration::from_secs(1);
 /// How long sessions may take to be made, and the first packets to come.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// One batch in so many is written whole and compared.
+const COMPARED: usize = 64;
 /// Frames that may be questions for neighbours.
 const QUESTION: usize = 60;
 
-/// What the ports of a contender shall give, and what they gave and took. One thread serves both.
+/// Which packets the ports of a contender give, and how many they gave and took. One thread serves both ports.
 #[derive(Default)]
 struct Valve {
-    /// Octets of user packets, and above them the bits of what ways they go; 0: whoever asks waits.
+    /// Octets of user packets; above them the bits for the directions. While it is 0 the ports wait.
     wanted: AtomicUsize,
     given: AtomicU64,
     taken: AtomicU64,
     /// The thread waits to be wanted, and nothing is under way.
     rests: AtomicBool,
     stop: AtomicBool,
+    /// Neighbours are known: what comes out is what was given last.
+    compare: AtomicBool,
+    /// The batch under way is one that is compared.
+    whole: AtomicBool,
+    tally: Mutex<Tally>,
 }
 
 /// Bits of [`Valve::wanted`].
@@ -117,6 +127,11 @@ struct Fed<F> {
     up: bool,
     valve: Arc<Valve>,
     deck: Arc<Deck>,
+    /// What is between the ports, and the addresses of both.
+    forwarder: Forwarder,
+    macs: [Mac; 2],
+    contents: Contents,
+    batches: usize,
     /// What of [`Valve::wanted`] the source is for.
     made_for: usize,
     source: Option<Source>,
@@ -125,9 +140,24 @@ struct Fed<F> {
 }
 
 impl<F: FramePort> Fed<F> {
-    fn new(frames: F, up: bool, valve: &Arc<Valve>, deck: &Arc<Deck>) -> Fed<F> {
-        let (valve, deck) = (Arc::clone(valve), Arc::clone(deck));
-        Fed { frames, up, valve, deck, made_for: 0, source: None, answers: Vec::new() }
+    /// Both ports of a contender, N3's first.
+    fn pair(frames: [F; 2], forwarder: Forwarder, valve: &Arc<Valve>, deck: &Arc<Deck>) -> (Fed<F>, Fed<F>) {
+        let macs = [frames[0].mac(), frames[1].mac()];
+        let fed = |frames: F, up: bool| Fed {
+            frames,
+            up,
+            valve: Arc::clone(valve),
+            deck: Arc::clone(deck),
+            forwarder,
+            macs,
+            contents: Contents::new(0),
+            batches: 0,
+            made_for: 0,
+            source: None,
+            answers: Vec::new(),
+        };
+        let [n3, n6] = frames;
+        (fed(n3, true), fed(n6, false))
     }
 
     fn make(&mut self, wanted: usize) -> std::io::Result<()> {
@@ -143,6 +173,11 @@ impl<F: FramePort> Fed<F> {
         let question = frame.len() <= QUESTION && frame.get(12..14) == Some(&ethernet::ARP.to_be_bytes());
         if question {
             self.answers.extend(source::arp_reply(frame));
+        } else if self.valve.whole.load(Relaxed) {
+            // What leaves on N6 goes up.
+            let (up, place) = (!self.up, (self.macs, &*self.deck));
+            let compared = self.forwarder.compare(up, frame, place, &mut self.contents);
+            self.valve.tally.lock().unwrap_or_else(PoisonError::into_inner).count(compared, frame);
         }
         !question
     }
@@ -160,11 +195,19 @@ impl<F: FramePort> Port for Fed<F> {
             return Ok(usize::from(batch.push(&answer, World::peer())));
         }
         let Some(source) = &mut self.source else {
+            self.valve.whole.store(false, Relaxed);
             batch.clear();
             return Ok(0);
         };
         let received = self.frames.receive(batch)?;
-        source.fill(batch.buffers_mut(), None);
+        self.batches += 1;
+        let whole = self.batches.is_multiple_of(COMPARED) && self.valve.compare.load(Relaxed);
+        self.valve.whole.store(whole, Relaxed);
+        if whole {
+            source.fill(batch.buffers_mut(), None);
+        } else {
+            source.fill_heads(batch.buffers_mut());
+        }
         count(&self.valve.given, received);
         Ok(received)
     }
@@ -209,10 +252,9 @@ pub(super) fn run(run: &mut Run, here: usize, there: usize) -> anyhow::Result<()
             for (kind, valve) in contenders() {
                 let open = |interface: usize| {
                     let device = format!("net_null{}", 2 * kind as usize + interface);
-                    let port = DpdkPort::open(&device, &Settings::default())?.pop().context("no queue")?;
-                    anyhow::Ok(Fed::new(port, interface == 0, valve, &deck))
+                    DpdkPort::open(&device, &Settings::default())?.pop().context("no queue")
                 };
-                let ports = (open(0)?, open(1)?);
+                let ports = Fed::pair([open(0)?, open(1)?], kind.forwarder(), valve, &deck);
                 serving.push(scope.spawn(move || {
                     machine::pin(&[there]);
                     dpdk::serve_ports(kind.work(sessions)?, ports, &|| valve.stop.load(Relaxed))
@@ -244,6 +286,7 @@ fn measure<'a, I: Iterator<Item = (Kind, &'a Arc<Valve>)>>(
             }
         }
     }
+    contenders().for_each(|(_, valve)| valve.compare.store(true, Relaxed));
     let before: Vec<[u64; 2]> = contenders().map(|(_, valve)| valve.counts()).collect();
     for round in 0..run.plan.frame_rounds(sessions) {
         run.progress.say(&format!("DPDK null: {sessions} sessions, round {round}"));
@@ -265,6 +308,8 @@ fn measure<'a, I: Iterator<Item = (Kind, &'a Arc<Valve>)>>(
         let [given, taken] = [0, 1].map(|at| after[at] - before[at]);
         let name = format!("DPDK null: what {} got with {sessions} sessions came out", kind.name());
         run.check(&name, given > 0 && taken == given, format!("{taken} packets of {given}"));
+        let tally = std::mem::take(&mut *valve.tally.lock().unwrap_or_else(PoisonError::into_inner));
+        run.compared(&format!("dpdk_null {}", kind.name()), tally);
     }
     Ok(())
 }
@@ -301,10 +346,35 @@ mod tests {
         }
     }
 
+    /// A damaged octet is found in every batch that is compared.
+    #[test]
+    fn what_comes_out_is_compared() {
+        let valve = Arc::new(Valve::default());
+        let (mut n3, mut n6) = Fed::pair([Device, Device], Forwarder::Bare, &valve, &Deck::new(&[7]));
+        let mut batch = Batch::new(2, 2048);
+        valve.open(Direction::Uplink, 300);
+        valve.compare.store(true, Relaxed);
+        for number in 0..4 * COMPARED {
+            assert_eq!(n3.receive(&mut batch).unwrap(), 2);
+            for buffer in batch.buffers_mut() {
+                // As the bare forwarder does.
+                let (destination, rest) = buffer.packet_mut().split_at_mut(6);
+                destination.swap_with_slice(&mut rest[..6]);
+                if number >= 2 * COMPARED {
+                    buffer.packet_mut()[200] ^= 1;
+                }
+            }
+            n6.transmit(&mut batch, &[0, 1]);
+        }
+        let tally = valve.tally.lock().unwrap();
+        assert_eq!((tally.compared, tally.wrong), (8, 4), "{:?}", tally.judge());
+    }
+
     #[test]
     fn a_port_is_fed_with_what_is_wanted_and_answers_questions() {
         let valve = Arc::new(Valve::default());
-        let mut port = Fed::new(Device, true, &valve, &Deck::new(&[7]));
+        let user_plane = Forwarder::UserPlane { gnbs: 1 };
+        let (mut port, _) = Fed::pair([Device, Device], user_plane, &valve, &Deck::new(&[7]));
         let mut batch = Batch::new(4, 2048);
         valve.open(Direction::Downlink, 64);
         assert_eq!(port.receive(&mut batch).unwrap(), 0, "that is the other port's");

@@ -1,7 +1,7 @@
 //! Frames of random subscribers: what gNB and data network send in front of a user plane on a frame port.
 //!
 //! Which subscriber's packet comes next is drawn beforehand ([`Deck`]), and frames are written where they are sent from
-//! ([`Source`]), so that whoever makes them is not what is measured.
+//! ([`Source`]), so that making them is not what is measured.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use super::subscriber::{CP, Subscriber, UPF};
 use super::traffic::{Draw, SMALLEST, TUNNEL, Template};
 
 /// Octets of an Ethernet header.
-const ETHERNET: usize = 14;
+pub(super) const ETHERNET: usize = 14;
 /// And of the IPv4 and UDP headers of a tunnel behind it.
 const OUTER: usize = ETHERNET + 20 + 8;
 /// Our address on both links: locally administered.
-const MAC: Mac = [0x02, 0x67, 0x77, 0, 0, 1];
+pub(super) const MAC: Mac = [0x02, 0x67, 0x77, 0, 0, 1];
 /// Packets drawn beforehand: at least, and at most.
 pub(super) const CARDS: usize = 1 << 16;
 const MANY_CARDS: usize = 1 << 21;
@@ -26,6 +26,8 @@ const MANY_CARDS: usize = 1 << 21;
 pub(super) struct Deck {
     /// The subscriber's number, twice, and one more when it is a packet of its service; the TEID of its tunnel.
     cards: Vec<(u32, u32)>,
+    /// TEIDs of the subscribers, in order.
+    teids: Vec<u32>,
 }
 
 impl Deck {
@@ -37,13 +39,20 @@ impl Deck {
             let (subscriber, service) = draw.next();
             Some((subscriber.0 << 1 | u32::from(service), *teids.get(subscriber.0 as usize)?))
         });
-        Arc::new(Deck { cards: cards.collect() })
+        Arc::new(Deck { cards: cards.collect(), teids: teids.to_vec() })
+    }
+
+    /// The TEID of a subscriber's tunnel from access.
+    pub(super) fn teid(&self, subscriber: Subscriber) -> Option<u32> {
+        self.teids.get(subscriber.0 as usize).copied()
     }
 }
 
 /// Frames of random subscribers in one direction.
 pub(super) struct Source {
     pub(super) up: bool,
+    /// Octets of user packets.
+    pub(super) size: usize,
     template: Template,
     deck: Arc<Deck>,
     next: usize,
@@ -72,26 +81,38 @@ impl Source {
             let outer = ipv4::Header::new(CP, UPF, protocol::UDP).build(&datagram)?;
             header.extend(&outer[..OUTER - ETHERNET]);
         }
-        Ok(Source { up, template: template.behind(&header), deck: Arc::clone(deck), next })
+        Ok(Source { up, size, template: template.behind(&header), deck: Arc::clone(deck), next })
     }
 
     /// Writes a frame into each buffer. With `marks`, the number of the first of them and the time.
     #[inline]
     pub(super) fn fill(&mut self, buffers: &mut [Buffer], marks: Option<(u32, u64)>) {
+        self.write(buffers, marks, true);
+    }
+
+    /// The same for memory whose other octets do not matter: only headers and marks are written.
+    #[cfg(feature = "dpdk")]
+    #[inline]
+    pub(super) fn fill_heads(&mut self, buffers: &mut [Buffer]) {
+        self.write(buffers, None, false);
+    }
+
+    #[inline]
+    fn write(&mut self, buffers: &mut [Buffer], marks: Option<(u32, u64)>, whole: bool) {
         for (number, buffer) in buffers.iter_mut().enumerate() {
             let Some(&(subscriber, teid)) = self.deck.cards.get(self.next) else { return };
             self.next = if self.next + 1 < self.deck.cards.len() { self.next + 1 } else { 0 };
             if let Some((first, time_ns)) = marks {
                 self.template.mark(first + number as u32, time_ns);
             }
-            self.template.write(buffer, Subscriber(subscriber >> 1), teid, subscriber & 1 != 0);
+            self.template.write(buffer, (Subscriber(subscriber >> 1), teid, subscriber & 1 != 0), whole);
         }
     }
-}
 
-/// Octets of the frames that come out for user packets of `size` octets that go up, or down.
-pub(super) fn length_out(up: bool, size: usize) -> usize {
-    size.max(SMALLEST) + if up { ETHERNET } else { OUTER + TUNNEL }
+    /// Whose packet comes next.
+    pub(super) fn upcoming(&self) -> Option<Subscriber> {
+        self.deck.cards.get(self.next).map(|(subscriber, _)| Subscriber(subscriber >> 1))
+    }
 }
 
 /// Octets of IP packets on N3 for user packets of `size` octets.
@@ -99,9 +120,14 @@ pub(super) fn tunnelled(size: usize) -> usize {
     size + TUNNEL + OUTER - ETHERNET
 }
 
+/// Octets of a frame with a user packet of `size` octets, in a tunnel or not.
+pub(super) fn frame_length(tunnelled: bool, size: usize) -> usize {
+    size.max(SMALLEST) + if tunnelled { OUTER + TUNNEL } else { ETHERNET }
+}
+
 /// Where the user packet begins: behind a tunnel if there is one.
-#[inline]
-pub(super) fn inner_offset(frame: &[u8]) -> usize {
+#[cfg(test)]
+fn inner_offset(frame: &[u8]) -> usize {
     let is_tunnel = frame.get(ETHERNET + 9) == Some(&protocol::UDP)
         && frame.get(ETHERNET + 22..ETHERNET + 24) == Some(&gtpu::PORT.to_be_bytes());
     if is_tunnel { OUTER + TUNNEL } else { ETHERNET }
@@ -155,11 +181,7 @@ mod tests {
             assert!(ipv4::Packet::new(&frame[ETHERNET..]).unwrap().checksum_ok());
             assert!(ipv4::Packet::new(inner).unwrap().checksum_ok());
             assert_eq!(frame.len() - ETHERNET, if up { tunnelled(100) } else { 100 });
-            assert_eq!(
-                length_out(!up, 100),
-                frame.len(),
-                "what one side sends is as long as what the other gets"
-            );
+            assert_eq!(frame_length(up, 100), frame.len());
         }
     }
 
@@ -176,6 +198,6 @@ mod tests {
         batch.refill(2);
         source.fill(batch.buffers_mut(), None);
         assert_eq!(source.next, 1);
-        assert!(batch.buffers().iter().all(|buffer| buffer.len() == length_out(true, 64)));
+        assert!(batch.buffers().iter().all(|buffer| buffer.len() == frame_length(false, 64)));
     }
 }

@@ -1,4 +1,7 @@
 //! Packets of random subscribers, made quickly: templates whose addresses, ports and TEID are filled in.
+//!
+//! The payload is a mark, by which packets are told apart, and octets of a fixed sequence: the receiving end knows all
+//! of a packet ([`super::contents`]).
 
 use std::net::Ipv4Addr;
 
@@ -14,6 +17,10 @@ use super::subscriber::{OTHER_PORT, QFI, SERVER, Subscriber};
 pub(crate) const TUNNEL: usize = 16;
 /// Octets of the smallest user packet that holds a sequence number: IPv4, UDP and 12 of payload.
 pub(crate) const SMALLEST: usize = 40;
+/// Octets of a UDP header.
+pub(crate) const UDP_HEADER: usize = 8;
+/// Where the mark is in a user's packet.
+const MARK: usize = ipv4::HEADER_LEN + UDP_HEADER;
 /// The UE's port.
 pub(crate) const UE_PORT: u16 = 40_000;
 
@@ -61,6 +68,8 @@ struct Fields {
     up: bool,
     /// Where the user's packet begins.
     user: usize,
+    /// Where the TEID is, in a tunnel.
+    teid: Option<usize>,
     /// Added to UE addresses: for the device of a bare forwarder, which has another pool.
     shift: u32,
     /// Sum of the user packet's IPv4 header without the UE's address.
@@ -71,8 +80,7 @@ impl Fields {
     /// Fills in a packet.
     #[inline]
     fn set(self, packet: &mut [u8], subscriber: Subscriber, teid: u32, service: bool) {
-        if self.up {
-            let at = self.user - TUNNEL + 4;
+        if let Some(at) = self.teid {
             packet[at..at + 4].copy_from_slice(&teid.to_be_bytes());
         }
         let port = if service { subscriber.service_port() } else { OTHER_PORT };
@@ -90,23 +98,44 @@ impl Fields {
 }
 
 impl Template {
-    /// User packets of `size` octets.
+    /// Packets as gNBs and the data network send them: uplink packets in a tunnel, downlink packets in none. The user's
+    /// packet has `size` octets.
     ///
     /// # Errors
     /// A size that no packet has.
     pub(crate) fn new(up: bool, size: usize) -> anyhow::Result<Template> {
-        let payload = vec![0; size.max(SMALLEST) - ipv4::HEADER_LEN - 8];
+        let user = Template::user(up, size)?;
+        if up { user.tunnelled(PduSession::Uplink { qfi: QFI }) } else { Ok(user) }
+    }
+
+    /// Users' packets of `size` octets in no tunnel.
+    ///
+    /// # Errors
+    /// A size that no packet has.
+    pub(crate) fn user(up: bool, size: usize) -> anyhow::Result<Template> {
+        let length = size.max(SMALLEST) - MARK;
+        let payload: Vec<u8> = (0..length).map(|at| (at as u8).wrapping_mul(167) ^ (at >> 8) as u8).collect();
         let none = Ipv4Addr::UNSPECIFIED;
         let (from, to) = if up { (none, SERVER) } else { (SERVER, none) };
         let mut datagram = build_udp((from.into(), UE_PORT), (to.into(), OTHER_PORT), &payload)?;
-        // UDP without checksum, which in IPv4 may be: nothing here looks at it.
+        // UDP without checksum, which in IPv4 may be: the contents are compared octet by octet.
         datagram[6..8].fill(0);
-        let mut inner = ipv4::Header::new(from, to, protocol::UDP).build(&datagram)?;
-        inner[10..12].fill(0);
-        let sum = u32::from(!checksum::checksum(&inner[..ipv4::HEADER_LEN]));
-        let packet = if up { build_gpdu(0, Some(PduSession::Uplink { qfi: QFI }), &inner)? } else { inner };
-        let user = if up { TUNNEL } else { 0 };
-        Ok(Template { packet, fields: Fields { up, user, shift: 0, sum } })
+        let mut packet = ipv4::Header::new(from, to, protocol::UDP).build(&datagram)?;
+        packet[10..12].fill(0);
+        let sum = u32::from(!checksum::checksum(&packet[..ipv4::HEADER_LEN]));
+        let mut template = Template { packet, fields: Fields { up, user: 0, teid: None, shift: 0, sum } };
+        template.mark(0, 0);
+        Ok(template)
+    }
+
+    /// The same in a tunnel.
+    ///
+    /// # Errors
+    /// Packets that are too long for one.
+    fn tunnelled(self, container: PduSession) -> anyhow::Result<Template> {
+        let packet = build_gpdu(0, Some(container), &self.packet)?;
+        let (user, teid) = (packet.len() - self.packet.len(), Some(4));
+        Ok(Template { packet, fields: Fields { user, teid, ..self.fields } })
     }
 
     /// With UE addresses so much further on.
@@ -119,6 +148,7 @@ impl Template {
     pub(super) fn behind(mut self, header: &[u8]) -> Template {
         self.packet.splice(..0, header.iter().copied());
         self.fields.user += header.len();
+        self.fields.teid = self.fields.teid.map(|at| at + header.len());
         self
     }
 
@@ -134,10 +164,15 @@ impl Template {
         &self.packet
     }
 
-    /// The same in a buffer. Payload behind what [`Template::mark`] writes stays as it lay there.
+    /// The same in a buffer. If not all of it is `whole`, payload behind the mark stays as it lay there.
     #[inline]
-    pub(super) fn write(&self, buffer: &mut Buffer, subscriber: Subscriber, teid: u32, service: bool) {
-        let head = self.fields.user + SMALLEST;
+    pub(super) fn write(
+        &self,
+        buffer: &mut Buffer,
+        (subscriber, teid, service): (Subscriber, u32, bool),
+        whole: bool,
+    ) {
+        let head = if whole { self.packet.len() } else { self.fields.user + SMALLEST };
         if buffer.restore(self.packet.len()) {
             let packet = buffer.packet_mut();
             packet[..head].copy_from_slice(&self.packet[..head]);
@@ -147,19 +182,20 @@ impl Template {
 
     /// Writes what tells packets apart into the payload: a number and a time.
     pub(crate) fn mark(&mut self, sequence: u32, time_ns: u64) {
-        let at = self.fields.user + ipv4::HEADER_LEN + 8;
+        let at = self.fields.user + MARK;
         self.packet[at..at + 4].copy_from_slice(&sequence.to_be_bytes());
         self.packet[at + 4..at + 12].copy_from_slice(&time_ns.to_be_bytes());
     }
 }
 
 /// Reads what [`Template::mark`] wrote, from a user packet.
+#[cfg(test)]
 pub(crate) fn marked(inner: &[u8]) -> Option<(u32, u64)> {
-    let payload = inner.get(ipv4::HEADER_LEN + 8..)?;
+    let payload = inner.get(MARK..)?;
     marked_payload(payload)
 }
 
-/// The same from what a UDP socket received.
+/// Reads what [`Template::mark`] wrote, from the payload of a datagram.
 pub(crate) fn marked_payload(payload: &[u8]) -> Option<(u32, u64)> {
     let sequence = u32::from_be_bytes(payload.get(..4)?.try_into().ok()?);
     Some((sequence, u64::from_be_bytes(payload.get(4..12)?.try_into().ok()?)))
@@ -211,9 +247,16 @@ mod tests {
             let mut batch = Batch::new(1, 2048);
             batch.refill(1);
             let framed = template.behind(b"header");
-            framed.write(&mut batch.buffers_mut()[0], Subscriber(70_000), 0x1234_5678, true);
+            framed.write(&mut batch.buffers_mut()[0], (Subscriber(70_000), 0x1234_5678, true), true);
+            let written = batch.buffers_mut()[0].packet_mut();
+            assert_eq!(written, [b"header", &bytes[..]].concat());
+            // Headers and mark are written anew, the rest is what lay there.
+            let head = framed.fields.user + SMALLEST;
+            written.fill(0);
+            framed.write(&mut batch.buffers_mut()[0], (Subscriber(70_000), 0x1234_5678, true), false);
             let written = batch.buffers()[0].packet();
-            assert_eq!(written, [b"header", &bytes[..]].concat(), "the rest is zero in a new buffer");
+            assert_eq!(written[..head], [b"header", &bytes[..]].concat()[..head]);
+            assert!(written[head..].iter().all(|octet| *octet == 0));
         }
     }
 }

@@ -310,7 +310,7 @@ fn plan(subscriber: Subscriber, teid: u32, other: bool) -> Plan {
 }
 
 /// Memory of this process that is in use, from /proc.
-pub(crate) fn resident_bytes() -> anyhow::Result<u64> {
+fn resident_bytes() -> anyhow::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/status")?;
     let line =
         text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in /proc/self/status")?;
