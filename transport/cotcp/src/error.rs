@@ -1,8 +1,9 @@
-//! What goes wrong, by whose fault: [`Code`] on the wire (§7), [`ConnectionError`] and [`CallError`] here.
+//! Errors, grouped by who caused them: [`Code`] on the wire (§7), [`ConnectionError`] and [`CallError`] for
+//! the caller.
 
 use std::fmt;
 
-/// An error code of the wire (§7). From 256 on the application's.
+/// An error code on the wire (§7). Codes from 256 on belong to the application.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Code(pub u16);
 
@@ -11,25 +12,25 @@ impl Code {
     pub const NONE: Self = Self(0);
     /// A frame that the specification does not allow.
     pub const PROTOCOL: Self = Self(1);
-    /// The server failed.
+    /// The server failed while it worked on the call.
     pub const INTERNAL: Self = Self(2);
-    /// The side is going away.
+    /// The side is shutting down and takes no new calls.
     pub const REFUSED: Self = Self(3);
-    /// A limit is reached; later it may work.
+    /// A limit is reached. The same call may succeed later.
     pub const OVERLOADED: Self = Self(4);
-    /// The call's time is over.
+    /// The call's deadline has passed.
     pub const DEADLINE: Self = Self(5);
-    /// Nobody waits any more.
+    /// The caller has cancelled the call.
     pub const CANCELLED: Self = Self(6);
-    /// The message is longer than the receiver takes.
+    /// The message is longer than the receiver accepts.
     pub const TOO_LARGE: Self = Self(7);
-    /// More was sent than there was credit for.
+    /// The peer sent more octets than it had credit for.
     pub const FLOW_CONTROL: Self = Self(8);
-    /// Too many frames that do nothing.
+    /// The peer sent too many frames without effect.
     pub const ABUSE: Self = Self(9);
-    /// A frame or message was begun and not finished, or nothing was read.
+    /// The peer did not finish a frame or message in time, or read nothing for too long.
     pub const TIMEOUT: Self = Self(10);
-    /// The application's first code.
+    /// The first code that an application may define.
     pub const APPLICATION: Self = Self(256);
 }
 
@@ -59,59 +60,60 @@ impl fmt::Debug for Code {
     }
 }
 
-/// What about a frame was not allowed.
+/// The rule that a received frame breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// Shorter than its type needs.
+    /// The frame is shorter than its type requires.
     #[error("a frame is shorter than its type needs")]
     Short,
-    /// The reserved bit, or a call number where there must be none.
+    /// The reserved bit is set, or a frame of the connection has a call number.
     #[error("a reserved bit is set in the ID {0:#010x}")]
     Reserved(u32),
-    /// A frame type that does not exist.
+    /// The frame type does not exist.
     #[error("frame type {0} does not exist")]
     UnknownType(u8),
-    /// A type that only the other side may send.
+    /// Only the other side may send this frame type.
     #[error("a frame of type {0} came from the wrong side")]
     WrongSide(u8),
-    /// An option that does not fit.
+    /// An option's value is out of range or has the wrong length.
     #[error("option {0} does not fit")]
     Option(u8),
-    /// A request with the ID of one that is open.
+    /// The request has the ID of a call that is still open.
     #[error("the ID {0} is of a call that is open")]
     Duplicate(u32),
-    /// A message of a call began twice, or went on after its end.
+    /// A message of the call started twice, or went on after its last fragment.
     #[error("a message of call {0} began twice or went on after its end")]
     Sequence(u32),
 }
 
-/// Why a connection is over. By blame: the peer's frames, the peer's silence, the stream, or nobody's.
+/// Why a connection ended. Variants tell who caused it: the peer's frames, the peer's silence, the stream, or
+/// this side.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectionError {
-    /// The peer sent what the specification does not allow.
+    /// The peer broke a rule of the specification.
     #[error("the peer broke the protocol: {0}")]
     Protocol(#[from] Violation),
-    /// The peer sent more than it had credit for, or gave more credit than there can be.
+    /// The peer sent more than it had credit for, or granted more credit than the specification allows.
     #[error("the peer broke flow control")]
     FlowControl,
-    /// The peer sent too many frames that do nothing.
+    /// The peer sent too many frames without effect.
     #[error("the peer sent too many frames that do nothing")]
     Abuse,
-    /// A frame was begun and not finished in time.
+    /// The peer did not finish a frame in time.
     #[error("a frame was not finished in time")]
     FrameTimeout,
     /// The peer read nothing for too long.
     #[error("the peer reads nothing")]
     WriteTimeout,
-    /// Nothing came for too long, not even the answer to a PING.
+    /// The peer sent nothing for too long, not even a PONG.
     #[error("the peer is silent")]
     Silent,
     /// The peer ended the connection with this code.
     #[error("the peer closed the connection: {code} {text}")]
     Peer {
-        /// From the peer's GO_AWAY.
+        /// Code of the peer's GO_AWAY.
         code: Code,
-        /// For people.
+        /// Explanation for people.
         text: Box<str>,
     },
     /// The stream ended between frames.
@@ -120,19 +122,19 @@ pub enum ConnectionError {
     /// The stream ended in the middle of a frame.
     #[error("the connection was closed in the middle of a frame")]
     Truncated,
-    /// The stream failed; the driver says so.
+    /// The stream failed. The driver supplies the reason.
     #[error("the connection failed: {0}")]
     Io(std::io::ErrorKind),
-    /// TLS failed; the driver says so.
+    /// TLS failed. The driver supplies the reason.
     #[error("TLS failed: {0}")]
     Tls(Box<str>),
-    /// We closed it.
+    /// This side closed the connection.
     #[error("closed on our side")]
     Local,
 }
 
 impl ConnectionError {
-    /// What GO_AWAY tells the peer about it; nothing when the stream is gone anyway.
+    /// The code that GO_AWAY tells the peer; `None` when the stream is closed already.
     #[must_use]
     pub fn code(&self) -> Option<Code> {
         match self {
@@ -145,48 +147,48 @@ impl ConnectionError {
         }
     }
 
-    /// Whether the peer's frames are to blame.
+    /// Whether a frame of the peer caused the end.
     #[must_use]
     pub fn is_violation(&self) -> bool {
         matches!(self, Self::Protocol(_) | Self::FlowControl | Self::Abuse)
     }
 }
 
-/// Why a call was not taken, or failed.
+/// Why a call was refused or failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// As many calls are open, or octets queued, as there may be; later it works.
+    /// The limit of open calls or of queued octets is reached. The same call may succeed later.
     #[error("too many calls or octets wait; later it works")]
     Busy,
-    /// The message is longer than the peer takes, or its answer than we do.
+    /// The request is longer than the peer accepts, or the answer is longer than this side accepts.
     #[error("the message is too long")]
     TooLarge,
     /// The peer speaks version 1, which cannot carry this call.
     #[error("the call needs version 2 and the peer speaks version 1")]
     NeedsVersion2,
-    /// One side is going away; another connection may take the call.
+    /// One side is shutting down. The call may succeed on another connection.
     #[error("the connection takes no new calls")]
     GoingAway,
     /// The call's deadline passed.
     #[error("the deadline passed")]
     Deadline,
-    /// Nothing came for too long, or the peer gave no credit for too long.
+    /// The server sent nothing for too long, or granted no credit for too long.
     #[error("the call made no progress for too long")]
     Timeout,
-    /// More of unfinished messages than we hold at once.
+    /// The unfinished messages together exceed what this side holds.
     #[error("too much of unfinished messages is held")]
     Overloaded,
-    /// There is no such call, or no longer.
+    /// The call does not exist, or has ended.
     #[error("there is no such call")]
     Unknown,
     /// The server answered with an error.
     #[error("the server answered {code}: {text}")]
     Remote {
-        /// Of §7, or the application's.
+        /// A code of §7, or one that the application defined.
         code: Code,
-        /// The server has not begun with it.
+        /// The server has not begun to work on the call.
         not_processed: bool,
-        /// For people.
+        /// Explanation for people.
         text: Box<str>,
     },
     /// The connection ended before the answer.
@@ -194,13 +196,13 @@ pub enum CallError {
     Connection {
         /// Why it ended.
         error: ConnectionError,
-        /// Whether anything of the call may have left; if not, it may be repeated.
+        /// Whether octets of the call may have reached the stream. If not, the call may be repeated.
         sent: bool,
     },
 }
 
 impl CallError {
-    /// Whether the server has surely not begun with the call, so that it may be repeated elsewhere.
+    /// Whether the server has certainly not begun to work on the call, so that it may be repeated elsewhere.
     #[must_use]
     pub fn not_processed(&self) -> bool {
         match self {

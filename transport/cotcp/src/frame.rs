@@ -7,32 +7,32 @@ use bytes::{Buf, Bytes};
 
 use crate::error::{Code, Violation};
 
-/// Octets of ID and length.
+/// Length of a frame's header: its ID and its length field.
 pub const HEADER: usize = 6;
 /// The ID of a HELLO.
 pub const HELLO_ID: u32 = u32::MAX;
-/// Set in the ID of a frame that has type and flags.
+/// Bit of the ID that marks a frame with type and flags (version 2).
 pub const EXTENDED: u32 = 1 << 31;
-/// IDs of calls in version 2 are below.
+/// In version 2 the IDs of calls are below this value.
 pub const CALLS: u32 = 1 << 30;
-/// A body that is longer goes in fragments of this much (§4.1).
+/// Longest body of one frame. A longer body is cut into fragments of this length (§4.1).
 pub const FRAGMENT: usize = 4096;
-/// Longest text of an error.
+/// Longest text in ERROR and GO_AWAY, in octets.
 pub const TEXT: usize = 1024;
-/// Longest tracing context.
+/// Longest tracing context, in octets.
 pub const TRACE: usize = 128;
 /// The priority of a call that names none.
 pub const PRIORITY: u8 = 3;
 /// The least urgent priority.
 pub const LEAST_URGENT: u8 = 7;
 
-/// Flag of REQUEST, RESPONSE and DATA: the message goes on.
+/// Flag of REQUEST, RESPONSE and DATA: further DATA frames of the message follow.
 pub const MORE: u8 = 1;
-/// Flag of REQUEST: nobody waits for an answer.
+/// Flag of REQUEST: the client expects no answer.
 pub const ONE_WAY: u8 = 2;
-/// Flag of ERROR.
+/// Flag of ERROR: the server has not begun to work on the call.
 pub const NOT_PROCESSED: u8 = 1;
-/// Flag of CREDIT: it is the connection's.
+/// Flag of CREDIT: the credit is for the connection, not for one call.
 pub const CONNECTION: u8 = 1;
 
 /// The numbers of the frame types.
@@ -41,41 +41,41 @@ pub mod kind {
     pub const REQUEST: u8 = 1;
     /// Begins a response.
     pub const RESPONSE: u8 = 2;
-    /// Goes on with either.
+    /// Carries the next fragment of a request or response.
     pub const DATA: u8 = 3;
-    /// Ends a call.
+    /// Ends a call with an error code.
     pub const ERROR: u8 = 4;
-    /// The client gives a call up.
+    /// The client cancels a call.
     pub const CANCEL: u8 = 5;
-    /// More may be sent.
+    /// Allows the peer to send more DATA.
     pub const CREDIT: u8 = 6;
-    /// Is anybody there?
+    /// Asks the peer to show that it is alive.
     pub const PING: u8 = 7;
-    /// Yes.
+    /// Answers a PING.
     pub const PONG: u8 = 8;
-    /// No new calls.
+    /// The sender takes no new calls.
     pub const GO_AWAY: u8 = 9;
 }
 
-/// Which side of a connection.
+/// The side of a connection that sent a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The one that opened it.
+    /// The side that opened the connection.
     Client,
-    /// The other.
+    /// The side that accepted the connection.
     Server,
 }
 
 /// The options of a REQUEST.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Milliseconds that are left.
+    /// Milliseconds until the call's deadline.
     pub deadline_ms: Option<u32>,
-    /// 0, the most urgent, to 7.
+    /// Priority, from 0 (most urgent) to 7 (least urgent).
     pub priority: u8,
     /// Tracing context, at most [`TRACE`] octets.
     pub trace: Option<Bytes>,
-    /// Length of the whole body, as far as known.
+    /// Length of the whole body, when the client knows it.
     pub size: Option<u64>,
 }
 
@@ -86,7 +86,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Writes them with their length before them. All fit: at most 149 octets.
+    /// Appends the options, preceded by their total length: at most 149 octets.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.push(0);
@@ -131,73 +131,75 @@ impl Options {
     }
 }
 
-/// A frame of version 2 that has a type.
+/// A version 2 frame with type and flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
     /// Begins a request.
     Request {
-        /// DATA follow.
+        /// DATA frames with the rest of the body follow.
         more: bool,
-        /// Nobody waits for an answer.
+        /// The client expects no answer.
         one_way: bool,
-        /// Deadline and so on.
+        /// Deadline, priority, tracing context and size.
         options: Options,
-        /// The beginning of the body.
+        /// The first fragment of the body.
         body: Bytes,
     },
     /// Begins a response.
     Response {
-        /// DATA follow.
+        /// DATA frames with the rest of the body follow.
         more: bool,
-        /// The beginning of the body.
+        /// The first fragment of the body.
         body: Bytes,
     },
-    /// Goes on with a message.
+    /// Carries the next fragment of a message.
     Data {
-        /// More DATA follow.
+        /// Further DATA frames follow.
         more: bool,
-        /// The next of the body.
+        /// The fragment.
         body: Bytes,
     },
-    /// Ends a call.
+    /// Ends a call with an error.
     Error {
-        /// Why.
+        /// Reason.
         code: Code,
-        /// The server has not begun with it.
+        /// The server has not begun to work on the call, so the client may repeat it elsewhere.
         not_processed: bool,
-        /// For people.
+        /// Explanation for people.
         text: Box<str>,
     },
-    /// The client gives a call up.
+    /// The client cancels a call.
     Cancel {
-        /// Why.
+        /// Reason.
         code: Code,
     },
-    /// More may be sent.
+    /// Allows the peer to send more DATA.
     Credit {
-        /// Of all messages together, else of this call's.
+        /// Whether the credit is for all messages of the connection together; otherwise it is for this call's
+        /// message.
         connection: bool,
-        /// How much more.
+        /// Additional octets that the peer may send.
         octets: u32,
     },
-    /// Is anybody there?
+    /// Asks the peer to show that it is alive.
     Ping([u8; 8]),
-    /// The answer, with the same octets.
+    /// Answers a PING with the octets of that PING.
     Pong([u8; 8]),
-    /// No new calls.
+    /// The sender takes no new calls.
     GoAway {
-        /// NONE, or why the connection closes at once.
+        /// `NONE`, or the reason why the sender closes the connection at once.
         code: Code,
-        /// For people.
+        /// Explanation for people.
         text: Box<str>,
     },
 }
 
 impl Frame {
-    /// Reads what follows the header of a frame with the top bit set; gives the call it belongs to.
+    /// Decodes what follows the header of a frame whose ID has the top bit set. Returns the frame and the ID
+    /// of its call.
     ///
     /// # Errors
-    /// What about it is not allowed; the connection cannot go on then.
+    /// The rule that the frame breaks. The connection must be closed then.
     pub fn decode(id: u32, mut rest: Bytes, from: Side) -> Result<(u32, Self), Violation> {
         let call = id & !EXTENDED;
         let (&[kind, flags], _) = rest.split_first_chunk().ok_or(Violation::Short)?;
@@ -237,13 +239,14 @@ impl Frame {
         Ok((call, frame))
     }
 
-    /// Whether it belongs to no call.
+    /// Whether the frame is about the connection and not about one call.
     fn of_connection(&self) -> bool {
         let credit = matches!(self, Self::Credit { connection: true, .. });
         credit || matches!(self, Self::Ping(_) | Self::Pong(_) | Self::GoAway { .. })
     }
 
-    /// Writes the whole frame, header included. A body that does not fit is cut: the caller sends fragments.
+    /// Encodes the whole frame with its header. A body longer than [`FRAGMENT`] is cut off: the caller splits
+    /// bodies before.
     pub fn encode(&self, call: u32, out: &mut Vec<u8>) {
         let (kind, flags) = self.kind_and_flags();
         let start = out.len();
@@ -295,7 +298,7 @@ pub fn header(id: u32, length: u16) -> [u8; HEADER] {
     [a, b, c, d, e, f]
 }
 
-/// ID and length of the frame that `octets` begin with, if they are all there.
+/// ID and length of the frame that `octets` start with, if the header is complete.
 #[must_use]
 pub fn read_header(octets: &[u8]) -> Option<(u32, usize)> {
     let &[a, b, c, d, e, f] = octets.first_chunk()?;
@@ -314,12 +317,12 @@ fn take_code(rest: &mut Bytes) -> Result<Code, Violation> {
     Ok(Code(code))
 }
 
-/// A text from the wire. It is for people: what is no UTF-8 is replaced, what is too long cut.
+/// Decodes a text for people: invalid UTF-8 is replaced, and what exceeds [`TEXT`] octets is cut off.
 fn text(octets: &[u8]) -> Box<str> {
     cut(&String::from_utf8_lossy(&octets[..octets.len().min(TEXT)])).into()
 }
 
-/// At most [`TEXT`] octets of a text.
+/// The longest prefix of `text` with at most [`TEXT`] octets.
 pub(crate) fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT)]
 }

@@ -1,40 +1,40 @@
-//! The body of a HELLO (§2): who speaks, which version, with which limits.
+//! The body of a HELLO (§2): protocol version and limits of the side that sends it.
 
 use crate::config::Config;
 
-/// What a HELLO begins with; the zero is the beginning of neither JSON nor Protobuf.
+/// The first octets of a HELLO. No JSON or Protobuf message starts with the zero octet.
 pub const MAGIC: [u8; 6] = [0, b'C', b'o', b'T', b'C', b'P'];
-/// The version described by the specification's §3 and on.
+/// The protocol version that §3 and later sections of the specification describe.
 pub const VERSION: u8 = 2;
 
-/// Windows we offer are not smaller.
+/// Smallest window that this implementation offers.
 const LEAST_WINDOW: u32 = 4 * crate::frame::FRAGMENT as u32;
 
 const CLIENT: u8 = 1;
 const SERVER: u8 = 2;
 
-/// What a side takes: the options of a HELLO.
+/// Limits that a side announces in the options of its HELLO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Calls that the sender works on at once.
+    /// Calls that the sender works on at the same time.
     pub max_calls: u32,
-    /// Credit that each message begins with.
+    /// Credit that each message starts with.
     pub call_window: u32,
-    /// Credit that the connection begins with.
+    /// Credit that the connection starts with.
     pub connection_window: u32,
-    /// Longest body the sender takes in.
+    /// Longest body that the sender accepts.
     pub max_message: u32,
 }
 
 impl Default for Limits {
-    /// What holds for options that are absent.
+    /// The limits that hold for options a HELLO leaves out.
     fn default() -> Self {
         Self { max_calls: 1024, call_window: 65_536, connection_window: 1_048_576, max_message: 16_777_216 }
     }
 }
 
 impl Limits {
-    /// What a side with this configuration offers.
+    /// The limits that a side with this configuration announces.
     #[must_use]
     pub fn of(config: &Config) -> Self {
         // More credit than 2³¹ − 1 cannot be given; with less than a few fragments each would wait for the last.
@@ -52,7 +52,7 @@ impl Limits {
     }
 }
 
-/// Writes the body of a HELLO: the client's, or the server's with the version that holds.
+/// Encodes the body of a HELLO. A server passes the version that both sides use from then on.
 #[must_use]
 pub fn encode(from_client: bool, mut limits: Limits) -> Vec<u8> {
     let mut body = Vec::with_capacity(32);
@@ -68,7 +68,7 @@ pub fn encode(from_client: bool, mut limits: Limits) -> Vec<u8> {
     body
 }
 
-/// Reads a HELLO of the other side; `None` when it is none, or not valid.
+/// Decodes the peer's HELLO; `None` when the body is not a valid HELLO.
 #[must_use]
 pub fn decode(body: &[u8], from_client: bool) -> Option<Limits> {
     let (&[role, version], mut options) = body.strip_prefix(&MAGIC)?.split_first_chunk()?;

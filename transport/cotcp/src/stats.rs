@@ -1,6 +1,6 @@
-//! Counters of one connection: plain numbers that a driver reads when it likes.
+//! Counters of one connection: plain numbers that a driver may read at any time.
 
-/// What has happened on a connection so far. All grow only.
+/// Counters since the connection was opened. They only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Frames received.
@@ -13,21 +13,23 @@ pub struct Stats {
     pub calls: u64,
     /// Calls answered by the server.
     pub answered: u64,
-    /// Calls that failed, for whatever reason.
+    /// Calls that failed for any reason.
     pub failed: u64,
-    /// Calls given up by the client: CANCEL sent or received.
+    /// Calls that the client cancelled: CANCEL frames sent or received.
     pub cancelled: u64,
-    /// Calls whose deadline or time-out passed.
+    /// Calls whose deadline or time-out expired.
     pub timed_out: u64,
-    /// Requests answered with an error at once: over a limit, or going away.
+    /// Requests that the server refused with an error at once, because a limit was reached or it was
+    /// draining.
     pub refused: u64,
-    /// Frames of calls that were over: late answers, unknown IDs.
+    /// Frames for calls that had ended: late answers and unknown IDs.
     pub late: u64,
     /// Version 1 requests that failed and got no answer.
     pub unanswered: u64,
     /// PINGs sent.
     pub pings: u64,
-    /// Connections ended by what the peer sent: 1 at most for one connection, for sums.
+    /// Connections that the peer ended by breaking a rule: 0 or 1 here, a count when connections are added
+    /// up.
     pub violations: u64,
 }
 

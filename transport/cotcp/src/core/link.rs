@@ -1,5 +1,5 @@
-//! What both sides of a connection share: splitting the input, the version, credit of the connection, the queue, and all
-//! that depends on time or on how the peer behaves.
+//! What both sides of a connection share: frame boundaries, the version, the connection's credit, the send
+//! queue, and all checks of time and of the peer's behaviour.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,19 +15,21 @@ use crate::frame::{self, Frame, HEADER, Options, Side, kind};
 use crate::hello::Limits;
 use crate::{Config, Stats};
 
-/// Fragments are put into the outbox while less than this waits there, which is how much an urgent small frame may have
-/// before it: little while the stream takes less than it is given, else doubling, so that a fast stream costs few writes.
+/// A fragment enters the outbox only while fewer octets than this wait there. The bound is also the longest
+/// queue that an urgent small frame finds in front of it. It starts at the first value, doubles up to the
+/// second while the stream takes everything, and returns to the first when the stream falls behind.
 const AHEAD: (usize, usize) = (4 * 1024, 32 * 1024);
-/// CREDITs that may come for one frame of DATA: its message's and the connection's. Others count as abuse.
+/// CREDIT frames that the peer may send per DATA frame: one for the message, one for the connection. More
+/// count as abuse.
 const CREDITS_PER_DATA: u32 = 2;
-/// Most of them that are waited for: what is not used soon does not add up.
+/// Upper bound of `credits_due`, so that unused allowances do not add up for ever.
 const CREDITS_DUE: u32 = 4096;
-/// CANCELs sent in a second: half of what a peer stands.
+/// CANCEL frames sent per second: half of what a peer tolerates.
 const CANCELS_PER_SECOND: u32 = 500;
-/// How often open calls are looked at for time-outs.
+/// How often open calls are checked for time-outs.
 const SWEEP: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// Counts what happens within a second.
+/// Limits how often something may happen within a second.
 #[derive(Debug)]
 pub(crate) struct Rate {
     since: Option<Instant>,
@@ -40,7 +42,7 @@ impl Rate {
         Self { since: None, count: 0, most }
     }
 
-    /// Whether one more may happen.
+    /// Whether it may happen once more now.
     pub(crate) fn allows(&mut self, now: Instant) -> bool {
         let since = *self.since.get_or_insert(now);
         if now.saturating_duration_since(since) >= Duration::from_secs(1) {
@@ -50,13 +52,13 @@ impl Rate {
         self.count <= self.most
     }
 
-    /// When it allows something again.
+    /// When it may happen again.
     pub(crate) fn again(&self) -> Option<Instant> {
         (self.count > self.most).then(|| self.since.map(|since| since + Duration::from_secs(1)))?
     }
 }
 
-/// The shared part of a connection; `K` names calls.
+/// The shared part of a connection. `K` identifies calls.
 #[derive(Debug)]
 pub(crate) struct Link<K> {
     pub config: Config,
@@ -64,50 +66,51 @@ pub(crate) struct Link<K> {
     pub input: BytesMut,
     pub outbox: Outbox,
     pub version: Version,
-    /// What the peer takes.
+    /// Limits that the peer announced.
     pub peer: Limits,
-    /// What we take.
+    /// Limits that this side announced.
     pub ours: Limits,
     pub stats: Stats,
     pub queue: Queue<K>,
     pub closed: Option<ConnectionError>,
-    /// We take or open no new calls.
+    /// This side takes or opens no new calls.
     pub leaving: bool,
-    /// The peer takes or opens none.
+    /// The peer takes or opens no new calls.
     pub peer_leaving: bool,
-    /// Octets of messages that are being put together.
+    /// Octets of messages being assembled.
     pub assembled: usize,
     /// Octets of messages that wait to be sent in fragments.
     pub queued: usize,
     pub cancels: Rate,
-    /// Credit for all DATA we send.
+    /// Connection credit for the DATA that this side sends.
     credit: u32,
-    /// CREDITs that may come for DATA we sent.
+    /// CREDIT frames that the peer may still send for DATA that this side sent.
     credits_due: u32,
-    /// What the peer may send in DATA.
+    /// DATA octets that the peer may still send on this connection.
     window: u32,
-    /// Octets used and not yet given back.
+    /// Octets that were consumed and not yet returned as credit.
     owed: u32,
     deadlines: BinaryHeap<Reverse<(Instant, K)>>,
     sweep_at: Option<Instant>,
     abuse: Rate,
-    /// When something came last.
+    /// When the peer last sent something.
     heard: Instant,
-    /// All octets that had come when the input was last looked at.
+    /// Octets received when the input was last checked.
     seen: u64,
-    /// When the PING left that is not answered.
+    /// When the unanswered PING was sent.
     pinged: Option<Instant>,
     ping_number: u64,
-    /// The PING sent right after GO_AWAY: its PONG comes after all that the peer sent before it knew.
+    /// The PING sent right after GO_AWAY. Its PONG arrives after everything that the peer sent before it knew
+    /// of GO_AWAY.
     barrier: Option<u64>,
     crossed: bool,
-    /// Since when a frame is begun and not complete.
+    /// When the first octet of an incomplete frame arrived.
     partial: Option<Instant>,
-    /// When the stream last took something, and how much it had taken then.
+    /// When the stream last accepted octets, and how many it had accepted by then.
     progress: Option<(Instant, u64)>,
-    /// Where in the output the last fragment ends.
+    /// Position in the output where the last fragment ends.
     fragment_end: u64,
-    /// What of [`AHEAD`] is allowed now.
+    /// The bound in force, within [`AHEAD`].
     ahead: usize,
 }
 
@@ -150,14 +153,14 @@ impl<K: Copy + Ord> Link<K> {
         }
     }
 
-    /// Both speak version 2 from here on.
+    /// Switches to version 2 with the peer's limits.
     pub(crate) fn upgrade(&mut self, peer: Limits) {
         self.version = Version::V2;
         self.credit = peer.connection_window;
         self.peer = peer;
     }
 
-    /// The longest body that goes as a frame of version 1.
+    /// Longest body that fits a version 1 frame.
     #[inline]
     pub(crate) fn longest_plain(&self) -> usize {
         if self.version == Version::V2 { frame::FRAGMENT } else { usize::from(u16::MAX) }
@@ -165,7 +168,7 @@ impl<K: Copy + Ord> Link<K> {
 
     // Input.
 
-    /// The next whole frame.
+    /// The next complete frame.
     #[inline]
     pub(crate) fn next_frame(&mut self, now: Instant) -> Option<(u32, Bytes)> {
         if let Some((id, length)) = frame::read_header(&self.input)
@@ -182,7 +185,8 @@ impl<K: Copy + Ord> Link<K> {
         None
     }
 
-    /// All whole frames were taken: notes the time for keep-alive and for the frame that is not complete.
+    /// Called when all complete frames were taken: updates the keep-alive timer and the timer of an
+    /// incomplete frame.
     fn listen(&mut self, now: Instant) {
         let seen = self.stats.octets_in + self.input.len() as u64;
         if seen != self.seen {
@@ -197,30 +201,30 @@ impl<K: Copy + Ord> Link<K> {
         }
     }
 
-    /// One more frame that does nothing.
+    /// Counts a frame without effect.
     ///
     /// # Errors
-    /// There were too many.
+    /// The peer sent more of them than [`crate::Config::abuse_per_second`] allows.
     pub(crate) fn abuse(&mut self, now: Instant) -> Result<(), ConnectionError> {
         if self.abuse.allows(now) { Ok(()) } else { Err(ConnectionError::Abuse) }
     }
 
     // Output.
 
-    /// Puts a frame without a long body into the outbox.
+    /// Appends a frame with a short body, or none, to the outbox.
     pub(crate) fn send(&mut self, call: u32, frame: &Frame) {
         self.stats.frames_out += 1;
         self.outbox.frame(call, frame);
     }
 
-    /// Puts a frame of version 1 into the outbox.
+    /// Appends a version 1 frame to the outbox.
     #[inline]
     pub(crate) fn send_plain(&mut self, id: u32, body: Bytes) {
         self.stats.frames_out += 1;
         self.outbox.plain(id, body);
     }
 
-    /// Puts a message in line to be sent in fragments.
+    /// Enters a message into the send queue.
     pub(crate) fn line_up(&mut self, key: K, sending: &mut Sending) {
         if !sending.in_line && sending.can_go_on() {
             sending.in_line = true;
@@ -228,14 +232,14 @@ impl<K: Copy + Ord> Link<K> {
         }
     }
 
-    /// Looks how much the stream took of what it was last given: before fragments have their turns.
+    /// Adapts the bound of [`AHEAD`] to how much the stream has accepted. Call it before fragments are sent.
     pub(crate) fn pace(&mut self) {
         let blocked = self.outbox.written() < self.fragment_end;
         self.ahead = if blocked { AHEAD.0 } else { (self.ahead * 2).min(AHEAD.1) };
     }
 
-    /// Whose turn it is to put a fragment into the outbox; none while enough waits there. One fragment is let in even
-    /// beside many small frames, or these would keep long messages out for ever.
+    /// The call whose turn it is to send a fragment; `None` while enough octets wait in the outbox. One
+    /// fragment may always enter: otherwise a steady flow of small frames would block long messages.
     pub(crate) fn turn(&mut self) -> Option<(K, u64)> {
         if self.outbox.len() >= self.ahead && self.outbox.written() < self.fragment_end {
             return None;
@@ -243,8 +247,8 @@ impl<K: Copy + Ord> Link<K> {
         self.queue.pop()
     }
 
-    /// Sends the next fragment of a message whose turn it is; false when there is none for now. `options` go with
-    /// the first one of a request.
+    /// Sends the next fragment of a message whose turn it is. Returns false when the message has none to send
+    /// now. `options` accompany the first fragment of a request.
     pub(crate) fn fragment(
         &mut self,
         now: Instant,
@@ -291,7 +295,7 @@ impl<K: Copy + Ord> Link<K> {
         true
     }
 
-    /// A message is given up: what was counted for it is not any more.
+    /// Forgets a message that is no longer sent, and what was counted for it.
     pub(crate) fn stop_sending(&mut self, sending: &Sending) {
         self.queued -= sending.queued;
         if sending.in_line {
@@ -299,7 +303,7 @@ impl<K: Copy + Ord> Link<K> {
         }
     }
 
-    /// Nobody takes in the rest of a message: what was counted for it is not any more, and credit that it used goes back.
+    /// Forgets a message that is no longer received, and returns the connection credit it used.
     pub(crate) fn stop_receiving(&mut self, receiving: &Receiving) {
         self.assembled -= receiving.held();
         self.give_back(receiving.unused);
@@ -307,10 +311,10 @@ impl<K: Copy + Ord> Link<K> {
 
     // Flow control.
 
-    /// DATA came, of whatever call.
+    /// Charges a DATA frame to the window of the connection.
     ///
     /// # Errors
-    /// There was no credit for it.
+    /// The peer had no credit for it.
     pub(crate) fn data(&mut self, now: Instant, size: usize, more: bool) -> Result<(), ConnectionError> {
         if size == 0 && more {
             self.abuse(now)?;
@@ -320,7 +324,7 @@ impl<K: Copy + Ord> Link<K> {
         Ok(())
     }
 
-    /// Octets of DATA were used: gives them back when it is worth a frame.
+    /// Records that octets of DATA were consumed. Sends a CREDIT frame when enough are owed.
     pub(crate) fn give_back(&mut self, octets: u32) {
         self.owed += octets;
         if self.owed >= self.ours.connection_window.div_ceil(2) {
@@ -330,10 +334,10 @@ impl<K: Copy + Ord> Link<K> {
         }
     }
 
-    /// A CREDIT came; a call's own is added by the caller.
+    /// Applies a CREDIT frame of the connection, or checks one of a call, whose credit the caller adds.
     ///
     /// # Errors
-    /// It is more than there can be, or comes for nothing too often.
+    /// The credit exceeds the largest window, or the peer sends CREDIT frames without cause too often.
     pub(crate) fn credit(
         &mut self,
         now: Instant,
@@ -363,14 +367,14 @@ impl<K: Copy + Ord> Link<K> {
         self.ping_number
     }
 
-    /// A PING came.
+    /// Answers a PING.
     pub(crate) fn pong(&mut self, now: Instant, octets: [u8; 8]) -> Result<(), ConnectionError> {
         self.abuse(now)?;
         self.send(0, &Frame::Pong(octets));
         Ok(())
     }
 
-    /// A PONG came.
+    /// Takes a PONG.
     pub(crate) fn ponged(&mut self, now: Instant, octets: [u8; 8]) -> Result<(), ConnectionError> {
         let number = u64::from_be_bytes(octets);
         self.crossed |= self.barrier.is_some_and(|barrier| number >= barrier && number <= self.ping_number);
@@ -378,7 +382,7 @@ impl<K: Copy + Ord> Link<K> {
         self.abuse(now)
     }
 
-    /// Tells the peer that there are no new calls.
+    /// Tells the peer that this side takes no new calls.
     pub(crate) fn go_away(&mut self, text: &str) {
         if std::mem::replace(&mut self.leaving, true) || self.version != Version::V2 || self.closed.is_some()
         {
@@ -388,7 +392,7 @@ impl<K: Copy + Ord> Link<K> {
         self.barrier = Some(self.ping());
     }
 
-    /// A GO_AWAY came; whether it is the first.
+    /// Takes a GO_AWAY. Returns whether it is the first.
     pub(crate) fn gone_away(
         &mut self,
         now: Instant,
@@ -404,18 +408,18 @@ impl<K: Copy + Ord> Link<K> {
         Ok(!std::mem::replace(&mut self.peer_leaving, true))
     }
 
-    /// Whether no call can come any more that is not here yet.
+    /// Whether every call that the peer sent has arrived, so that no further call can follow.
     pub(crate) fn no_more_calls(&self) -> bool {
         let client = self.side == Side::Client && (self.leaving || self.peer_leaving);
         client || self.peer_leaving || (self.leaving && (self.crossed || self.version != Version::V2))
     }
 
-    /// Why the stream's end is one.
+    /// The error that the end of the stream means in this state.
     pub(crate) fn end(&self) -> ConnectionError {
         if self.input.is_empty() { ConnectionError::Closed } else { ConnectionError::Truncated }
     }
 
-    /// The connection is over. False when it was before.
+    /// Ends the connection. Returns false when it had ended before.
     pub(crate) fn close(&mut self, error: ConnectionError) -> bool {
         if self.closed.is_some() {
             return false;
@@ -439,8 +443,8 @@ impl<K: Copy + Ord> Link<K> {
 
     // Time.
 
-    /// A call's deadline, to be asked for with [`Self::due`]. `open` says which calls still are: deadlines of others
-    /// are dropped when they are the most, as calls usually end long before.
+    /// Registers the deadline of a call for [`Self::due`]. When most registered deadlines belong to ended
+    /// calls, those are removed; `open` says which calls are open.
     pub(crate) fn watch(&mut self, at: Instant, key: K, calls: usize, mut open: impl FnMut(K) -> bool) {
         if self.deadlines.len() > 2 * calls + 64 {
             self.deadlines.retain(|Reverse((_, key))| open(*key));
@@ -448,7 +452,7 @@ impl<K: Copy + Ord> Link<K> {
         self.deadlines.push(Reverse((at, key)));
     }
 
-    /// A call whose deadline has passed; it may be over already.
+    /// A call whose deadline has passed. The call may have ended already.
     pub(crate) fn due(&mut self, now: Instant) -> Option<K> {
         let Reverse((at, _)) = self.deadlines.peek()?;
         if *at > now {
@@ -457,7 +461,7 @@ impl<K: Copy + Ord> Link<K> {
         self.deadlines.pop().map(|Reverse((_, key))| key)
     }
 
-    /// There are open calls that a sweep must look at.
+    /// Requests a sweep over the open calls.
     #[inline]
     pub(crate) fn sweep_later(&mut self, now: Instant) {
         if self.sweep_at.is_none() {
@@ -470,12 +474,12 @@ impl<K: Copy + Ord> Link<K> {
         (call.min(self.config.message_timeout) / 4).clamp(SWEEP.0, SWEEP.1)
     }
 
-    /// Whether it is time for a sweep; [`Self::sweep_later`] asks for another.
+    /// Whether a sweep is due. [`Self::sweep_later`] requests the next.
     pub(crate) fn sweeps(&mut self, now: Instant) -> bool {
         self.sweep_at.take_if(|at| *at <= now).is_some()
     }
 
-    /// Watches whether the stream takes what there is. To be called whenever the driver is about to write.
+    /// Watches whether the stream accepts octets. Call it before every write.
     pub(crate) fn watch_writing(&mut self, now: Instant) {
         let written = self.outbox.written();
         match self.progress {
@@ -485,7 +489,7 @@ impl<K: Copy + Ord> Link<K> {
         }
     }
 
-    /// When something is due of what is here.
+    /// When [`Self::time_out`] must be called.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         if self.closed.is_some() {
             return None;
@@ -500,7 +504,7 @@ impl<K: Copy + Ord> Link<K> {
         times.into_iter().flatten().min()
     }
 
-    /// When to ping, or to give up.
+    /// When a PING is to be sent, or the peer is given up.
     fn keep_alive(&self) -> Option<Instant> {
         match (self.version, self.pinged) {
             (Version::V2, Some(since)) => Some(since + self.config.ping_timeout),
@@ -509,10 +513,10 @@ impl<K: Copy + Ord> Link<K> {
         }
     }
 
-    /// Does what is due here.
+    /// Does what is due at `now`.
     ///
     /// # Errors
-    /// The connection is over.
+    /// The connection has ended.
     pub(crate) fn time_out(&mut self, now: Instant) -> Result<(), ConnectionError> {
         self.watch_writing(now);
         if self.partial.is_some_and(|since| now >= since + self.config.frame_timeout) {
@@ -531,14 +535,14 @@ impl<K: Copy + Ord> Link<K> {
         Ok(())
     }
 
-    /// We do not read, so the peer's silence means nothing.
+    /// Stops the silence timer while this side does not read.
     pub(crate) fn not_listening(&mut self, now: Instant) {
         self.heard = now;
         self.partial = None;
         self.pinged = None;
     }
 
-    /// Since when nothing has come.
+    /// Since when the peer has been silent.
     pub(crate) fn silent_since(&self) -> Instant {
         self.heard
     }

@@ -1,5 +1,5 @@
-//! One message on its way: [`Sending`] cuts it into fragments as credit allows, [`Receiving`] puts it together or hands
-//! its parts on, and knows what credit the sender has and is owed (§4.1, §5).
+//! One message in transit (§4.1, §5). [`Sending`] cuts a message into fragments as credit allows.
+//! [`Receiving`] assembles fragments or hands them on, and keeps account of the sender's credit.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -8,26 +8,26 @@ use bytes::{Bytes, BytesMut};
 
 use crate::frame::FRAGMENT;
 
-/// Most credit that there can be.
+/// Largest credit that a window can hold.
 pub(crate) const MOST_CREDIT: u32 = i32::MAX as u32;
-/// Parts that are smaller are copied: a slice would keep the whole buffer that was read, and a peer could have much
-/// held for little credit.
+/// Parts shorter than this are copied. A slice of the read buffer would keep the whole buffer alive, so a
+/// peer could pin much memory for little credit.
 const COPY: usize = 1024;
 
-/// What a message has to send now.
+/// What [`Sending::next`] found to send.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The next fragment.
     Fragment {
-        /// It is the first.
+        /// Whether it is the first fragment of the message.
         begins: bool,
-        /// Others follow.
+        /// Whether further fragments follow.
         more: bool,
         body: Bytes,
     },
-    /// Nothing: it waits for its own credit, or for its sender's next part.
+    /// Nothing: the message waits for its own credit, or for the next part from its caller.
     Wait,
-    /// Nothing, as the connection has no credit.
+    /// Nothing: the connection has no credit.
     WaitForConnection,
 }
 
@@ -37,21 +37,21 @@ pub(crate) struct Sending {
     parts: VecDeque<Bytes>,
     /// Octets in `parts`.
     pub queued: usize,
-    /// The last part is in.
+    /// Whether the caller has supplied the last part.
     pub ended: bool,
-    /// The first fragment has gone.
+    /// Whether the first fragment was sent.
     pub begun: bool,
-    /// The last fragment has gone.
+    /// Whether the last fragment was sent.
     pub done: bool,
     pub credit: u32,
     pub priority: u8,
-    /// Where it is in the queue, or would be.
+    /// The message's position in the send queue.
     pub pass: u64,
-    /// It has a turn in the queue, or waits there for credit of the connection.
+    /// Whether the message is in the send queue, or waits at its place there for credit of the connection.
     pub in_line: bool,
-    /// A part was refused: somebody wants to know when there is room.
+    /// Whether a part was refused. The caller is notified when there is room again.
     pub refused: bool,
-    /// Since when it waits for credit.
+    /// Since when the message waits for credit.
     pub since: Instant,
 }
 
@@ -77,7 +77,7 @@ impl Sending {
         }
     }
 
-    /// Takes another part. False when the last one was in already.
+    /// Appends a part. Returns false when the last part was supplied before.
     pub(crate) fn push(&mut self, now: Instant, body: Bytes, last: bool) -> bool {
         if self.ended {
             return false;
@@ -93,7 +93,7 @@ impl Sending {
         true
     }
 
-    /// The next fragment, with what credit there is; takes from both credits what it costs.
+    /// Takes the next fragment and charges it to the credit of the message and of the connection.
     pub(crate) fn next(&mut self, now: Instant, connection: &mut u32) -> Step {
         let begins = !self.begun;
         let size = match self.parts.front() {
@@ -124,48 +124,48 @@ impl Sending {
         }
     }
 
-    /// Whether it has something that only credit keeps back.
+    /// Whether only missing credit keeps the message from being sent.
     pub(crate) fn starves(&self) -> bool {
         self.begun && self.queued > 0 && !self.done
     }
 
-    /// Whether [`Self::next`] may give a fragment, apart from credit of the connection.
+    /// Whether [`Self::next`] would yield a fragment if the connection had credit.
     pub(crate) fn can_go_on(&self) -> bool {
         !self.begun || (self.queued > 0 && self.credit > 0) || (self.queued == 0 && self.ended && !self.done)
     }
 
-    /// Adds credit; false when that is more than there can be.
+    /// Adds credit. Returns false when the sum exceeds [`MOST_CREDIT`].
     pub(crate) fn add_credit(&mut self, octets: u32) -> bool {
         self.credit = self.credit.saturating_add(octets);
         self.credit <= MOST_CREDIT
     }
 }
 
-/// A message being received that did not come in one frame.
+/// A message being received in more than one frame.
 #[derive(Debug)]
 pub(crate) struct Receiving {
-    /// What has come, when it is put together here.
+    /// The octets received so far, when the message is assembled here.
     whole: Option<BytesMut>,
-    /// All octets that have come.
+    /// Octets received so far.
     pub total: u64,
-    /// What the sender may still send.
+    /// Octets that the sender may still send.
     window: u32,
-    /// What it began with.
+    /// The initial window.
     full: u32,
-    /// Octets that were used and not yet given back.
+    /// Octets that were consumed and not yet returned as credit.
     owed: u32,
-    /// Octets handed on and not yet used.
+    /// Octets handed on and not yet consumed.
     pub unused: u32,
-    /// The same of the first fragment, which used no credit.
+    /// Octets of the first fragment not yet consumed. The first fragment is not charged to credit.
     uncharged: u32,
-    /// When the last fragment came.
+    /// When the last fragment arrived.
     pub since: Instant,
-    /// The last fragment has come; parts may still wait to be used.
+    /// Whether the last fragment has arrived. Parts may still wait to be consumed.
     pub ended: bool,
 }
 
 impl Receiving {
-    /// `parts`: fragments are handed on.
+    /// A new message. With `parts`, fragments are handed on instead of assembled.
     pub(crate) fn new(now: Instant, parts: bool, window: u32) -> Self {
         let whole = if parts { None } else { Some(BytesMut::new()) };
         Self {
@@ -181,24 +181,25 @@ impl Receiving {
         }
     }
 
-    /// Whether it is put together here.
+    /// Whether the message is assembled here.
     pub(crate) fn assembles(&self) -> bool {
         self.whole.is_some()
     }
 
-    /// Octets held here.
+    /// Octets held in memory.
     pub(crate) fn held(&self) -> usize {
         self.whole.as_ref().map_or(0, BytesMut::len)
     }
 
-    /// The first fragment, which needs no credit.
+    /// Takes the first fragment, which is not charged to credit. Returns the part to hand on, if any.
     pub(crate) fn begin(&mut self, body: Bytes) -> Option<Bytes> {
         self.total += body.len() as u64;
         self.uncharged = body.len() as u32;
         self.keep(body)
     }
 
-    /// Another fragment: what to hand on. `Err` when the sender had no credit for it.
+    /// Takes another fragment and returns the part to hand on, if any. `Err` when the sender had no credit
+    /// for it.
     pub(crate) fn data(&mut self, now: Instant, body: Bytes) -> Result<Option<Bytes>, ()> {
         let size = body.len() as u32;
         self.window = self.window.checked_sub(size).ok_or(())?;
@@ -223,7 +224,8 @@ impl Receiving {
         }
     }
 
-    /// Parts were used; gives how many octets of it the connection gets back: no more than were handed on.
+    /// Records that parts were consumed. Returns the octets that the connection's credit gets back: never
+    /// more than were handed on.
     pub(crate) fn consumed(&mut self, octets: usize) -> u32 {
         let octets = u32::try_from(octets).unwrap_or(u32::MAX);
         let uncharged = self.uncharged.min(octets);
@@ -234,7 +236,7 @@ impl Receiving {
         octets
     }
 
-    /// What to give back in a CREDIT now: nothing until it is half of the window.
+    /// The credit to return in a CREDIT frame now. `None` until half of the window is owed.
     pub(crate) fn give_back(&mut self) -> Option<u32> {
         if self.owed < self.full.div_ceil(2) {
             return None;
@@ -243,7 +245,7 @@ impl Receiving {
         Some(std::mem::take(&mut self.owed))
     }
 
-    /// The message, complete.
+    /// The complete message.
     pub(crate) fn finish(self) -> Bytes {
         self.whole.unwrap_or_default().freeze()
     }
