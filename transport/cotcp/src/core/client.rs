@@ -1,4 +1,4 @@
-//! The client's side of a connection. Read the contract in [`super`] first.
+//! The client's side of a connection. Read the polling contract in [`super`] first.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,20 +14,21 @@ use crate::frame::{self, FRAGMENT, Frame, HELLO_ID, Options, Side, TRACE};
 use crate::hello::{self, Limits};
 use crate::{Config, Stats};
 
-/// How a call is made. The default is a plain one, which any peer understands.
+/// Options of a call. The default options work with any peer.
 #[derive(Debug, Clone)]
 pub struct CallOptions {
-    /// How long the caller waits. Carried to the server in version 2, kept by the client in any.
+    /// How long the caller waits. Version 2 also tells the server.
     pub deadline: Option<Duration>,
-    /// 0, the most urgent, to 7; 3 by default. Version 2; in version 1 it means nothing.
+    /// Priority from 0 (most urgent) to 7; 3 by default. Version 1 ignores it.
     pub priority: u8,
-    /// Tracing context, at most 128 octets. Version 2; in version 1 it is left out.
+    /// Tracing context of at most 128 octets. Version 1 does not send it.
     pub trace: Option<Bytes>,
-    /// Nobody waits for an answer. Needs version 2.
+    /// The caller expects no answer. Needs version 2.
     pub one_way: bool,
-    /// The body given is only the beginning; [`Client::send_part`] brings the rest. Needs version 2.
+    /// The body passed is only the first part; [`Client::send_part`] supplies the rest. Needs version 2.
     pub more: bool,
-    /// Hand on a long answer in parts, each to be given back with [`Client::consumed`]. In version 1 there are none.
+    /// Deliver a long answer in parts. The caller returns each with [`Client::consumed`]. Version 1 has no
+    /// parts.
     pub parts: bool,
 }
 
@@ -45,7 +46,7 @@ impl Default for CallOptions {
 }
 
 impl CallOptions {
-    /// Whether a frame of version 1 carries it.
+    /// Whether a version 1 frame can carry the call.
     #[inline]
     fn is_plain(&self) -> bool {
         let flags = self.one_way || self.more;
@@ -56,7 +57,7 @@ impl CallOptions {
 /// What [`Client::poll`] reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientEvent {
-    /// The whole answer. The call is over.
+    /// The whole answer. The call has ended.
     Answered {
         /// The call.
         id: CallId,
@@ -67,41 +68,41 @@ pub enum ClientEvent {
     Part {
         /// The call.
         id: CallId,
-        /// The next of the answer.
+        /// The next part of the answer.
         body: Bytes,
-        /// It was the last; the call is over.
+        /// Whether it was the last part; the call has ended then.
         last: bool,
     },
-    /// The call is over without an answer.
+    /// The call ended without an answer.
     Failed {
         /// The call.
         id: CallId,
-        /// Why.
+        /// Reason.
         error: CallError,
     },
-    /// All of a one-way call is in the outbox. The call is over.
+    /// The outbox holds all of a one-way call. The call has ended.
     Sent {
         /// The call.
         id: CallId,
     },
-    /// More parts are taken after [`Client::send_part`] refused one.
+    /// [`Client::send_part`] accepts parts again after it refused one.
     Writable {
         /// The call.
         id: CallId,
     },
-    /// The version is known now.
+    /// The version of the connection is known.
     Version(Version),
-    /// The server takes no new calls. Open ones go on.
+    /// The server takes no new calls. Open calls go on.
     GoAway,
 }
 
-/// How long the place of a call that was given up is kept, so that a late answer finds nobody (version 2; in version 1
-/// until the answer comes, for the ID must not be used before).
+/// How long version 2 keeps the slot of a cancelled call, so that a late answer reaches no other call.
+/// Version 1 keeps the slot until the answer arrives, because the ID must not be used again before.
 const LINGER: Duration = Duration::from_secs(10);
-/// Octets of parts that wait, from which on no more are taken.
+/// A call accepts no further parts while this many octets of its parts wait.
 const PARTS: usize = 65_536;
 
-/// What a call has beside its place when it is more than a frame each way.
+/// State of a call that takes more than one frame in either direction.
 #[derive(Debug, Default)]
 struct Stream {
     sending: Option<Sending>,
@@ -114,14 +115,14 @@ struct Stream {
 
 #[derive(Debug)]
 struct Call {
-    /// When the request was sent, or given up.
+    /// When the request was sent, or cancelled.
     since: Instant,
-    /// Hand on the answer in parts.
+    /// Whether the answer is delivered in parts.
     parts: bool,
     one_way: bool,
-    /// It has a deadline of its own.
+    /// Whether the call has a deadline of its own.
     timed: bool,
-    /// The caller wants no more of it, and has been told so.
+    /// Whether the caller has cancelled the call, or was told that it failed.
     given_up: bool,
     stream: Option<Box<Stream>>,
 }
@@ -131,12 +132,12 @@ impl Call {
         self.stream.as_mut()?.sending.as_mut()
     }
 
-    /// Whether anything of it may have left.
+    /// Whether octets of the call may have reached the stream.
     fn sent(&self) -> bool {
         self.stream.as_ref().and_then(|stream| stream.sending.as_ref()).is_none_or(|sending| sending.begun)
     }
 
-    /// Why it has waited too long, if it has.
+    /// The time-out that has expired for this call, if any.
     fn overdue(&self, now: Instant, config: &Config) -> bool {
         let since = |at: Instant| now.saturating_duration_since(at);
         let Some(stream) = &self.stream else {
@@ -161,21 +162,22 @@ impl Call {
 pub struct Client {
     link: Link<CallId>,
     calls: Slab<Call>,
-    /// Calls in `calls` that were given up.
+    /// Number of cancelled calls in `calls`.
     given_up: usize,
-    /// Of these, those that the server has not been told of.
+    /// Cancelled calls that the server was not told of yet.
     cancels: VecDeque<(CallId, Code)>,
     events: VecDeque<ClientEvent>,
-    /// Calls that wait for the version.
+    /// Calls that wait until the version is known.
     held: Vec<CallId>,
-    /// A HELLO was sent and nothing with its ID has come.
+    /// Whether a HELLO was sent and no frame with its ID has arrived.
     hello_open: bool,
     /// When the calls in `held` fail.
     hello_until: Option<Instant>,
 }
 
 impl Client {
-    /// For a connection that was just made. A HELLO waits in the outbox when the configuration says so.
+    /// The state of a connection just opened. A HELLO waits in the outbox if the configuration asks for
+    /// version 2.
     #[must_use]
     pub fn new(now: Instant, config: Config) -> Self {
         let mut link = Link::new(now, config, Side::Client);
@@ -197,11 +199,13 @@ impl Client {
 
     // Calls.
 
-    /// Opens a call. A small one is in the outbox afterwards; others go in fragments with the next [`Self::fill`], or
-    /// wait for the version. One event says how it ended (for parts: the last one).
+    /// Opens a call. The outbox holds a small call afterwards. Longer calls leave in fragments with the next
+    /// [`Self::fill`], and calls that need version 2 wait until it is known. One event reports how the call
+    /// ended; with parts, the last of its events.
     ///
     /// # Errors
-    /// The call was not taken; nothing of it was sent. [`CallError::Busy`] passes: see [`Self::capacity`].
+    /// The call was refused and nothing of it was sent. After [`CallError::Busy`] try again later: see
+    /// [`Self::capacity`].
     #[inline]
     pub fn call(&mut self, now: Instant, body: Bytes, options: &CallOptions) -> Result<CallId, CallError> {
         if self.capacity() == 0 || self.link.leaving || self.link.peer_leaving || self.link.closed.is_some() {
@@ -253,7 +257,7 @@ impl Client {
         Ok(id)
     }
 
-    /// A call that is not plain, or long.
+    /// Opens a call with options, or with a long body.
     fn call_with(&mut self, now: Instant, body: Bytes, options: &CallOptions) -> Result<CallId, CallError> {
         let too_long = body.len() > self.link.peer.max_message as usize && self.link.version == Version::V2;
         if too_long
@@ -284,7 +288,7 @@ impl Client {
         Ok(id)
     }
 
-    /// One that is a single REQUEST.
+    /// Opens a call that is a single REQUEST frame.
     fn call_small(&mut self, now: Instant, body: Bytes, options: &CallOptions) -> Result<CallId, CallError> {
         let (one_way, timed) = (options.one_way, options.deadline.is_some());
         let call = Call { since: now, parts: options.parts, one_way, timed, given_up: false, stream: None };
@@ -303,7 +307,7 @@ impl Client {
         Ok(id)
     }
 
-    /// One that goes in fragments, or waits for the version.
+    /// Opens a call that leaves in fragments, or waits for the version.
     fn call_long(
         &mut self,
         now: Instant,
@@ -345,7 +349,7 @@ impl Client {
         }
     }
 
-    /// Calls that [`Self::call`] takes now. Grows when calls end or output is written.
+    /// How many calls [`Self::call`] accepts now. The number grows when calls end or output is written.
     #[must_use]
     #[inline]
     pub fn capacity(&self) -> usize {
@@ -358,11 +362,11 @@ impl Client {
         (most as usize).saturating_sub(self.calls.len() - self.given_up + self.cancels.len())
     }
 
-    /// Goes on with a request that was begun with [`CallOptions::more`].
+    /// Continues a request that was opened with [`CallOptions::more`].
     ///
     /// # Errors
-    /// [`CallError::Busy`] when a window full of parts waits already; a [`ClientEvent::Writable`] comes later.
-    /// [`CallError::Unknown`] when the call is over, or its last part was sent.
+    /// [`CallError::Busy`] when a full window of parts waits already; a [`ClientEvent::Writable`] follows
+    /// later. [`CallError::Unknown`] when the call has ended, or its last part was sent.
     pub fn send_part(&mut self, now: Instant, id: CallId, body: Bytes, last: bool) -> Result<(), CallError> {
         if self.link.closed.is_some() {
             return Err(self.refusal());
@@ -383,7 +387,7 @@ impl Client {
         Ok(())
     }
 
-    /// Parts of this call were used; the server may send as much more.
+    /// Records that the caller consumed octets of parts, so that the server may send as many again.
     pub fn consumed(&mut self, id: CallId, octets: usize) {
         let Some(stream) = self.calls.get_mut(id).and_then(|call| call.stream.as_mut()) else { return };
         let Some(receiving) = &mut stream.receiving else { return };
@@ -393,7 +397,7 @@ impl Client {
         }
     }
 
-    /// Gives a call up: no event of it comes any more. False when it was over already.
+    /// Cancels a call: no further event reports it. Returns false when the call had ended.
     pub fn cancel(&mut self, now: Instant, id: CallId, code: Code) -> bool {
         let open = self.give_up(now, id, code);
         if open {
@@ -422,7 +426,7 @@ impl Client {
         true
     }
 
-    /// Tells the server of calls given up, no faster than it stands.
+    /// Tells the server of cancelled calls, at no higher rate than it tolerates.
     fn send_cancels(&mut self, now: Instant) {
         while self.link.version == Version::V2
             && let Some((id, code)) = self.cancels.front().copied()
@@ -437,7 +441,7 @@ impl Client {
         }
     }
 
-    /// Ends a call that failed here, and tells the caller.
+    /// Ends a call that failed on this side, and reports it to the caller.
     fn fail(&mut self, now: Instant, id: CallId, error: CallError) {
         let code = match error {
             CallError::Deadline => Code::DEADLINE,
@@ -452,20 +456,21 @@ impl Client {
         }
     }
 
-    /// Opens no more calls. The connection is drained when the open ones are over.
+    /// Stops opening calls. The connection is drained when the open calls have ended.
     pub fn go_away(&mut self) {
         self.link.go_away("");
     }
 
     // The driver's side.
 
-    /// Where the driver puts what it reads.
+    /// The buffer into which the driver reads.
     #[inline]
     pub fn input(&mut self) -> &mut BytesMut {
         &mut self.link.input
     }
 
-    /// Whether the driver should read. A client always does: it holds back by opening no calls and giving no credit.
+    /// Whether the driver should read. A client always reads. It slows the server down by opening no calls
+    /// and granting no credit.
     #[must_use]
     pub fn wants_input(&self) -> bool {
         self.link.closed.is_none()
@@ -474,7 +479,7 @@ impl Client {
     /// The next event.
     ///
     /// # Errors
-    /// The connection is over; all calls have been reported.
+    /// The connection has ended and every call was reported.
     #[inline]
     pub fn poll(&mut self, now: Instant) -> Result<Option<ClientEvent>, ConnectionError> {
         loop {
@@ -496,7 +501,7 @@ impl Client {
         }
     }
 
-    /// Only now, as the driver hears of a call's end, may another call get the place.
+    /// Frees the slots of calls whose end the driver has now seen, so that new calls may use them.
     #[cold]
     fn reported(&mut self, event: &ClientEvent) {
         if let ClientEvent::Sent { id } | ClientEvent::Failed { id, .. } = event {
@@ -504,7 +509,7 @@ impl Client {
         }
     }
 
-    /// A response of version 1: nearly always that of a call that waits for it.
+    /// Handles a version 1 response; its call nearly always waits for it.
     #[inline]
     fn answer(&mut self, id: CallId, body: Bytes) -> Option<ClientEvent> {
         match self.calls.remove(id) {
@@ -525,7 +530,8 @@ impl Client {
         }
     }
 
-    /// The same for a call that was given up, or is more than a frame each way. It was taken out already.
+    /// Handles a response to a cancelled call, or to one of more than one frame. The call is no longer in the
+    /// table.
     fn answer_other(&mut self, id: CallId, mut call: Call, body: Bytes) {
         if call.given_up {
             self.given_up -= 1;
@@ -544,7 +550,7 @@ impl Client {
         }
     }
 
-    /// The answer to a call that was taken out is whole.
+    /// Reports the complete answer of a call that is no longer in the table.
     fn answered(&mut self, id: CallId, body: Bytes) {
         if body.len() > self.link.ours.max_message as usize {
             self.link.stats.failed += 1;
@@ -555,7 +561,7 @@ impl Client {
         }
     }
 
-    /// A frame whose ID is not one of a call.
+    /// Handles a frame whose ID is not that of an open call.
     fn frame(&mut self, now: Instant, id: u32, body: Bytes) -> Result<(), ConnectionError> {
         if id == HELLO_ID && std::mem::take(&mut self.hello_open) {
             self.decide(now, hello::decode(&body, false));
@@ -595,7 +601,8 @@ impl Client {
         }
     }
 
-    /// The server has said, by a HELLO or without, which version it speaks; or it was silent for too long.
+    /// Settles the version: the server has answered the HELLO, has sent something else, or was silent for too
+    /// long.
     fn decide(&mut self, now: Instant, limits: Option<Limits>) {
         self.hello_until = None;
         match limits {
@@ -625,7 +632,8 @@ impl Client {
         }
     }
 
-    /// An open call, or a count of one frame that came too late. `ends`: the frame is the last of its call.
+    /// Finds an open call. Counts the frame as late when there is none. `ends`: the frame is the last of its
+    /// call.
     fn find(&mut self, id: CallId, ends: bool) -> Option<&mut Call> {
         let given_up = self.calls.get_mut(id).is_none_or(|call| call.given_up);
         if given_up {
@@ -704,7 +712,7 @@ impl Client {
         Ok(())
     }
 
-    /// The last fragment of an answer that is put together has come.
+    /// Handles the last fragment of an assembled answer.
     fn assembled(&mut self, id: CallId) {
         let Some(mut stream) = self.calls.remove(id).and_then(|call| call.stream) else { return };
         let receiving = stream.receiving.take();
@@ -733,7 +741,7 @@ impl Client {
         Ok(())
     }
 
-    /// Moves fragments into the outbox while little waits there, and watches that the server reads.
+    /// Moves fragments into the outbox while few octets wait there, and checks that the server reads.
     pub fn fill(&mut self, now: Instant) {
         if self.link.closed.is_some() {
             return;
@@ -779,19 +787,19 @@ impl Client {
         }
     }
 
-    /// Whether [`Self::poll`] has something to say although nothing was read: [`Self::fill`] makes events, too.
+    /// Whether [`Self::poll`] has events although nothing was read. [`Self::fill`] produces such events.
     #[must_use]
     pub fn wants_poll(&self) -> bool {
         !self.events.is_empty() || self.link.closed.is_some()
     }
 
-    /// What to write.
+    /// The octets to write.
     #[inline]
     pub fn output(&mut self) -> &mut Outbox {
         &mut self.link.outbox
     }
 
-    /// When to call [`Self::time_out`].
+    /// When [`Self::time_out`] must be called.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let cancels = if self.cancels.is_empty() { None } else { self.link.cancels.again() };
@@ -800,7 +808,7 @@ impl Client {
         self.link.deadline().into_iter().chain(own).min()
     }
 
-    /// Does what is due. Poll afterwards.
+    /// Handles expired timers. Poll afterwards.
     pub fn time_out(&mut self, now: Instant) {
         if self.link.closed.is_some() {
             return;
@@ -823,7 +831,7 @@ impl Client {
         }
     }
 
-    /// Ends calls that wait for too long, and forgets those given up long ago.
+    /// Ends calls whose time-outs expired, and forgets calls that were cancelled long ago.
     fn sweep(&mut self, now: Instant) {
         let (mut overdue, mut forgotten) = (Vec::new(), Vec::new());
         let mut silent = false;
@@ -856,12 +864,12 @@ impl Client {
         }
     }
 
-    /// The stream ended.
+    /// The driver reports the end of the stream.
     pub fn end_of_stream(&mut self) {
         self.lose(self.link.end());
     }
 
-    /// The stream failed, or is to be closed. The first reason stays.
+    /// The driver reports that the stream failed, or closes it. The first reason reported counts.
     pub fn lose(&mut self, error: ConnectionError) {
         if !self.link.close(error.clone()) {
             return;
@@ -879,25 +887,26 @@ impl Client {
 
     // What it is like.
 
-    /// What was agreed on.
+    /// The version of the connection.
     #[must_use]
     pub fn version(&self) -> Version {
         self.link.version
     }
 
-    /// Calls that are open.
+    /// Number of open calls.
     #[must_use]
     pub fn open_calls(&self) -> usize {
         self.calls.len() - self.given_up
     }
 
-    /// Whether one side has gone away, all calls are over and everything is written: time to close.
+    /// Whether the connection can be closed: one side takes no new calls, all calls have ended and everything
+    /// is written.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.link.no_more_calls() && self.open_calls() == 0 && self.link.outbox.is_empty()
     }
 
-    /// Octets held for the peer's sake: unfinished answers, long requests that wait, and the outbox.
+    /// Octets held: unfinished answers, waiting long requests, and the outbox.
     #[must_use]
     pub fn held_octets(&self) -> usize {
         self.link.assembled + self.link.queued + self.link.outbox.len()
@@ -910,7 +919,7 @@ impl Client {
     }
 }
 
-/// A call is over: what was counted for it is not any more, and credit that it used goes back.
+/// Forgets what was counted for a call that ended, and returns the connection credit it used.
 fn release(link: &mut Link<CallId>, stream: Option<Box<Stream>>) {
     let Some(stream) = stream else { return };
     if let Some(sending) = stream.sending {
@@ -921,7 +930,7 @@ fn release(link: &mut Link<CallId>, stream: Option<Box<Stream>>) {
     }
 }
 
-/// For a DEADLINE; at least one, as none left would be odd to say.
+/// Milliseconds for the DEADLINE option: at least one, as zero would mean that the deadline has passed.
 fn milliseconds(left: Duration) -> u32 {
     u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1)
 }

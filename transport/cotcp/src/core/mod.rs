@@ -46,10 +46,10 @@ pub use client::{CallOptions, Client, ClientEvent};
 pub use outbox::Outbox;
 pub use server::{Request, RequestId, Server, ServerEvent};
 
-/// What the two sides have agreed on.
+/// The version of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// No HELLO has come yet; only version 1 is sent.
+    /// No HELLO has arrived yet. Only version 1 frames are sent.
     Undecided,
     /// The peer speaks version 1.
     V1,
@@ -57,7 +57,7 @@ pub enum Version {
     V2,
 }
 
-/// A call of a [`Client`]: its ID on the wire.
+/// Identifies a call of a [`Client`]: the call's ID on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(u32);
 
@@ -69,7 +69,7 @@ impl CallId {
         Self(u32::from(generation) << Self::PLACE_BITS | place)
     }
 
-    /// A small number that no other open call has: an index for what the driver keeps per call.
+    /// A small number that no other open call has. The driver uses it as an index.
     #[must_use]
     #[inline]
     pub fn place(self) -> usize {
@@ -80,7 +80,7 @@ impl CallId {
         (self.0 >> Self::PLACE_BITS) as u16
     }
 
-    /// As on the wire.
+    /// The ID on the wire.
     #[must_use]
     pub fn wire(self) -> u32 {
         self.0

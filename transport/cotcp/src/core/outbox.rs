@@ -1,4 +1,5 @@
-//! What waits to be written: small frames one after the other in one buffer, long bodies beside it without a copy.
+//! Octets that wait to be written. Small frames stand one after the other in one buffer; long bodies are kept
+//! beside it without a copy.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -7,14 +8,14 @@ use bytes::{Buf, Bytes};
 
 use crate::frame::{self, HEADER};
 
-/// A body from this length on is not copied: a place of its own in the vectored write costs less.
+/// A body of at least this length is not copied: an entry of its own in the vectored write costs less.
 const BY_REFERENCE: usize = 2048;
-/// Written octets are removed from the front of the buffer when there are this many and nothing empties it.
+/// Written octets are removed from the front of the buffer when they are at least this many.
 const COMPACT: usize = 64 * 1024;
-/// An empty buffer with more room than this gives it back.
+/// An empty buffer with a larger capacity frees its memory.
 const KEEP: usize = 256 * 1024;
 
-/// A body that belongs before `buffer[at]`.
+/// A body whose place is before `buffer[at]`.
 #[derive(Debug)]
 struct Insert {
     at: usize,
@@ -25,12 +26,12 @@ struct Insert {
 #[derive(Debug, Default)]
 pub struct Outbox {
     buffer: Vec<u8>,
-    /// What is before has been written.
+    /// Octets of `buffer` before this position were written.
     start: usize,
     inserts: VecDeque<Insert>,
     /// Octets in `inserts`.
     inserted: usize,
-    /// All octets ever written by the driver.
+    /// Octets written by the driver since the beginning.
     written: u64,
 }
 
@@ -42,7 +43,7 @@ impl Outbox {
         self.buffer.len() - self.start + self.inserted
     }
 
-    /// Whether nothing waits.
+    /// Whether no octets wait.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -55,7 +56,7 @@ impl Outbox {
         self.written
     }
 
-    /// A frame of version 1. The body is at most 65,535 octets; the callers check.
+    /// Appends a version 1 frame. The callers ensure that the body has at most 65,535 octets.
     #[inline]
     pub(crate) fn plain(&mut self, id: u32, body: Bytes) {
         debug_assert!(body.len() <= usize::from(u16::MAX));
@@ -64,8 +65,8 @@ impl Outbox {
         self.body(body);
     }
 
-    /// The beginning of a frame with a type: `head` is what comes between the flags and the body. [`Self::body`] must
-    /// follow with `length` octets.
+    /// Appends the start of a frame with a type; `head` stands between the flags and the body. A call of
+    /// [`Self::body`] with `length` octets must follow.
     pub(crate) fn head(&mut self, call: u32, kind_and_flags: [u8; 2], head: &[u8], length: usize) {
         let length = 2 + head.len() + length;
         debug_assert!(length <= usize::from(u16::MAX));
@@ -74,7 +75,7 @@ impl Outbox {
         self.buffer.extend_from_slice(head);
     }
 
-    /// A body after its head.
+    /// Appends the body that belongs to the last head.
     #[inline]
     pub(crate) fn body(&mut self, body: Bytes) {
         if body.len() < BY_REFERENCE {
@@ -85,22 +86,22 @@ impl Outbox {
         }
     }
 
-    /// A frame without a long body.
+    /// Appends a frame with a short body, or none.
     pub(crate) fn frame(&mut self, call: u32, frame: &frame::Frame) {
         frame.encode(call, &mut self.buffer);
     }
 
-    /// Forgets all that waits, as the stream is gone.
+    /// Drops all waiting octets, because the stream has ended.
     pub(crate) fn clear(&mut self) {
         *self = Self { written: self.written, ..Self::default() };
     }
 
-    /// Where the buffer's octets end that come before the next insert.
+    /// Position in the buffer before which the next insert belongs.
     fn end(&self) -> usize {
         self.inserts.front().map_or(self.buffer.len(), |insert| insert.at)
     }
 
-    /// After everything was written, the buffer starts again; otherwise what was written is removed now and then.
+    /// Resets the buffer when everything was written; otherwise removes written octets when there are many.
     fn tidy(&mut self) {
         if self.start == self.buffer.len() && self.inserts.is_empty() {
             self.buffer.clear();

@@ -1,28 +1,28 @@
-//! Whose fragment is next: messages take turns by priority, and none waits for ever.
+//! The order of fragments: messages take turns by priority, and no message waits for ever.
 //!
-//! Each message has a *pass*. The one with the lowest goes next, and what it sends moves its pass on: by little when it is
-//! urgent, by up to 128 times as much when it is not. A message that was long without a turn therefore comes to the
-//! front by itself; one that begins now starts at the pass of the moment, not at zero.
+//! Each message has a *pass*. The message with the lowest pass sends next, and each fragment raises its pass:
+//! by little when the message is urgent, by up to 128 times as much when it is not. A message that waited
+//! long therefore comes to the front. A new message starts at the current pass, not at zero.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::frame::LEAST_URGENT;
 
-/// Added to what a fragment costs, so that empty ones cost something.
+/// Added to the cost of a fragment, so that empty fragments cost something.
 const PER_FRAGMENT: u64 = 64;
 
 /// Messages with something to send, by key.
 #[derive(Debug)]
 pub(crate) struct Queue<K> {
     turns: BinaryHeap<Reverse<(u64, u64, K)>>,
-    /// Those that wait for credit of the connection.
+    /// Messages that wait for credit of the connection.
     blocked: Vec<K>,
-    /// The pass of whose turn it was last.
+    /// Pass of the message that sent last.
     pass: u64,
-    /// Among equal passes the one that came first.
+    /// Breaks ties among equal passes: first come, first served.
     order: u64,
-    /// Keys here whose messages were given up.
+    /// Number of keys in the queue whose messages were dropped.
     pub stale: usize,
 }
 
@@ -31,37 +31,38 @@ impl<K: Copy + Ord> Queue<K> {
         Self { turns: BinaryHeap::new(), blocked: Vec::new(), pass: 0, order: 0, stale: 0 }
     }
 
-    /// Puts a message in line that was not: it starts now, or where it was when that is later.
+    /// Enters a message at the current pass, or at its own when that is higher.
     pub(crate) fn push(&mut self, key: K, pass: u64) {
         self.order += 1;
         self.turns.push(Reverse((pass.max(self.pass), self.order, key)));
     }
 
-    /// Whose turn it is, with its pass.
+    /// Removes the message whose turn it is and returns it with its pass.
     pub(crate) fn pop(&mut self) -> Option<(K, u64)> {
         let Reverse((pass, _, key)) = self.turns.pop()?;
         self.pass = pass;
         Some((key, pass))
     }
 
-    /// The pass of a message after it sent so many octets.
+    /// The pass of a message after it has sent this many octets.
     pub(crate) fn after(pass: u64, priority: u8, octets: usize) -> u64 {
         pass + ((octets as u64 + PER_FRAGMENT) << priority.min(LEAST_URGENT))
     }
 
-    /// The message waits for credit of the connection.
+    /// Records that a message waits for credit of the connection.
     pub(crate) fn block(&mut self, key: K) {
         self.blocked.push(key);
     }
 
-    /// There is credit of the connection again.
+    /// Returns the waiting messages to the queue, because the connection has credit again.
     pub(crate) fn unblock(&mut self) {
         for key in std::mem::take(&mut self.blocked) {
             self.push(key, 0);
         }
     }
 
-    /// Drops the keys of messages that were given up, when they are the most: a peer could make ever more of them.
+    /// Removes the keys of dropped messages when they are the majority. Otherwise a peer could make the queue
+    /// grow without bound.
     pub(crate) fn tidy(&mut self, mut sends: impl FnMut(K) -> bool) {
         if self.stale > 64 && self.stale * 2 > self.turns.len() + self.blocked.len() {
             self.turns.retain(|Reverse((_, _, key))| sends(*key));
@@ -75,7 +76,8 @@ impl<K: Copy + Ord> Queue<K> {
 mod tests {
     use super::*;
 
-    /// Two messages of the same priority alternate; an urgent one gets most and the other still its part.
+    /// Two messages of the same priority alternate. An urgent message gets most turns, and the other still
+    /// gets its share.
     #[test]
     fn shares_follow_priority_and_nobody_starves() {
         for (priorities, least, most) in [([3, 3], 49, 51), ([3, 5], 77, 83), ([0, 7], 975, 995)] {

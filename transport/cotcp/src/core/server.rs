@@ -1,4 +1,4 @@
-//! The server's side of a connection. Read the contract in [`super`] first.
+//! The server's side of a connection. Read the polling contract in [`super`] first.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,12 +13,12 @@ use crate::error::{CallError, Code, ConnectionError, Violation};
 use crate::frame::{self, Frame, HELLO_ID, Options, Side};
 use crate::{Config, Stats, hello};
 
-/// A request of a [`Server`] that wants an answer.
+/// Identifies a request that expects an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId {
     pub(super) wire: u32,
     pub(super) place: u32,
-    /// Tells requests with the same ID apart, one after the other.
+    /// Distinguishes successive requests with the same ID.
     pub(super) serial: u32,
 }
 
@@ -29,14 +29,14 @@ impl RequestId {
         self.wire
     }
 
-    /// A small number that no other open request has: an index for what the driver keeps per request.
+    /// A small number that no other open request has. The driver uses it as an index.
     #[must_use]
     pub fn place(self) -> usize {
         self.place as usize
     }
 }
 
-/// What came with a request beside the body.
+/// What a request carries beside its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Extras {
     pub deadline: Option<Instant>,
@@ -46,16 +46,17 @@ pub(crate) struct Extras {
     pub one_way: bool,
 }
 
-/// A request.
+/// A request from the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// For the answer.
+    /// Identifies the request in the answer.
     pub id: RequestId,
-    /// The whole body, or the beginning of it.
+    /// The whole body, or its first part.
     pub body: Bytes,
-    /// Whether `body` is all; if not, [`ServerEvent::Part`]s follow. Always with [`Config::parts`] off.
+    /// Whether `body` is complete. If not, [`ServerEvent::Part`]s follow. Always true when [`Config::parts`]
+    /// is off.
     pub whole: bool,
-    /// Boxed, as most requests have nothing of it.
+    /// Boxed, because most requests carry none of this.
     pub(crate) extras: Option<Box<Extras>>,
 }
 
@@ -66,7 +67,7 @@ impl Request {
         self.extras.as_ref()?.deadline
     }
 
-    /// 0, the most urgent, to 7.
+    /// Priority from 0 (most urgent) to 7.
     #[must_use]
     pub fn priority(&self) -> u8 {
         self.extras.as_ref().map_or(frame::PRIORITY, |extras| extras.priority)
@@ -78,13 +79,14 @@ impl Request {
         self.extras.as_ref()?.trace.as_ref()
     }
 
-    /// Length of the whole body, when the client said so.
+    /// Length of the whole body, when the client announced it.
     #[must_use]
     pub fn size(&self) -> Option<u64> {
         self.extras.as_ref()?.size
     }
 
-    /// Nobody waits for an answer. Call [`Server::respond`] all the same when it is done: the body goes nowhere.
+    /// Whether the client expects no answer. The application calls [`Server::respond`] all the same when it
+    /// has finished; the body is discarded.
     #[must_use]
     pub fn is_one_way(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.one_way)
@@ -94,48 +96,48 @@ impl Request {
 /// What [`Server::poll`] reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerEvent {
-    /// A request. Answer it with [`Server::respond`], [`Server::send_part`] or [`Server::fail`].
+    /// A new request. Answer it with [`Server::respond`], [`Server::send_part`] or [`Server::fail`].
     Request(Request),
-    /// The next of a request that was not whole. Give it back with [`Server::consumed`].
+    /// The next part of a request that was not complete. Return it with [`Server::consumed`].
     Part {
         /// The request.
         id: RequestId,
-        /// The next of the body.
+        /// The next part of the body.
         body: Bytes,
-        /// It was the last.
+        /// Whether it was the last part.
         last: bool,
     },
-    /// Nobody waits for the answer any more; one that is given is refused.
+    /// The client no longer waits for the answer. An answer given later is refused.
     Cancelled {
         /// The request.
         id: RequestId,
-        /// CANCELLED or what the client said, DEADLINE, TIMEOUT, or INTERNAL when the connection is over.
+        /// CANCELLED or the client's code, DEADLINE, TIMEOUT, or INTERNAL when the connection has ended.
         code: Code,
     },
-    /// More parts are taken after [`Server::send_part`] refused one.
+    /// [`Server::send_part`] accepts parts again after it refused one.
     Writable {
         /// The request.
         id: RequestId,
     },
-    /// The version is known now.
+    /// The version of the connection is known.
     Version(Version),
     /// The client opens no more calls.
     GoAway,
 }
 
-/// Octets of parts that wait, from which on no more are taken.
+/// A request's answer accepts no further parts while this many octets of its parts wait.
 const PARTS: usize = 65_536;
 
-/// A request that is open.
+/// An open request.
 #[derive(Debug)]
 struct Open {
     priority: u8,
     one_way: bool,
-    /// The application has been told of it.
+    /// Whether the application knows the request.
     reported: bool,
-    /// The application has given its whole answer; what is left is to send it.
+    /// Whether the application has given its whole answer, so that only sending is left.
     answered: bool,
-    /// Kept until the request is whole and can be reported.
+    /// Kept until the request is complete and can be reported.
     extras: Option<Box<Extras>>,
     sending: Option<Box<Sending>>,
     receiving: Option<Box<Receiving>>,
@@ -155,13 +157,13 @@ struct Fresh {
 pub struct Server {
     link: Link<RequestId>,
     table: Table<Open>,
-    /// Until it is answered, or the next poll puts it into the table.
+    /// Until the request is answered, or the next poll enters it into the table.
     fresh: Option<Fresh>,
     events: VecDeque<ServerEvent>,
 }
 
 impl Server {
-    /// For a connection that was just accepted.
+    /// The state of a connection just accepted.
     #[must_use]
     pub fn new(now: Instant, config: Config) -> Self {
         let link = Link::new(now, config, Side::Server);
@@ -170,11 +172,12 @@ impl Server {
 
     // Answers.
 
-    /// Answers a request whole; it is over then. For a request answered before the next poll no table is touched.
+    /// Answers a request with a whole body, which ends it. A request answered before the next poll never
+    /// enters the table.
     ///
     /// # Errors
-    /// [`CallError::Unknown`] when it is over already; [`CallError::TooLarge`] when the client takes no such answer
-    /// (it has been told, and the request is over).
+    /// [`CallError::Unknown`] when the request has ended. [`CallError::TooLarge`] when the client does not
+    /// accept so long an answer; the client was told, and the request has ended.
     #[inline]
     pub fn respond(&mut self, now: Instant, id: RequestId, body: Bytes) -> Result<(), CallError> {
         if body.len() <= self.link.longest_plain()
@@ -223,11 +226,11 @@ impl Server {
         Ok(())
     }
 
-    /// Answers a request with an error; `not_processed` lets the client repeat it elsewhere. A version 1 client gets
-    /// [`Config::v1_error_body`] or nothing; a one-way request is over without a word.
+    /// Answers a request with an error. With `not_processed` the client may repeat it elsewhere. A version 1
+    /// client gets [`Config::v1_error_body`] or nothing. A one-way request ends without a frame.
     ///
     /// # Errors
-    /// [`CallError::Unknown`] when it is over already.
+    /// [`CallError::Unknown`] when the request has ended.
     pub fn fail(
         &mut self,
         _now: Instant,
@@ -256,11 +259,12 @@ impl Server {
         }
     }
 
-    /// Answers a request in parts as they are made; the last one ends it.
+    /// Answers a request in parts. The last part ends the request.
     ///
     /// # Errors
-    /// [`CallError::Busy`] when a window full of parts waits already; a [`ServerEvent::Writable`] comes later.
-    /// [`CallError::NeedsVersion2`] for a version 1 client. [`CallError::Unknown`] when it is over already.
+    /// [`CallError::Busy`] when a full window of parts waits already; a [`ServerEvent::Writable`] follows
+    /// later. [`CallError::NeedsVersion2`] for a version 1 client. [`CallError::Unknown`] when the request
+    /// has ended.
     pub fn send_part(
         &mut self,
         now: Instant,
@@ -304,7 +308,7 @@ impl Server {
         Ok(())
     }
 
-    /// Parts of this request were used; the client may send as much more.
+    /// Records that the application consumed octets of parts, so that the client may send as many again.
     pub fn consumed(&mut self, id: RequestId, octets: usize) {
         let Some(receiving) = self.table.get_mut(id).and_then(|open| open.receiving.as_mut()) else { return };
         self.link.give_back(receiving.consumed(octets));
@@ -313,22 +317,22 @@ impl Server {
         }
     }
 
-    /// Takes no more requests. The connection is drained when the open ones are answered. A version 1 client cannot be
-    /// told: its requests are not read any more.
+    /// Takes no more requests. The connection is drained when the open ones are answered. Version 1 has no
+    /// frame to say so: the server then stops reading requests.
     pub fn go_away(&mut self, text: &str) {
         self.link.go_away(text);
     }
 
     // The driver's side.
 
-    /// Where the driver puts what it reads.
+    /// The buffer into which the driver reads.
     #[inline]
     pub fn input(&mut self) -> &mut BytesMut {
         &mut self.link.input
     }
 
-    /// Whether the driver should read: not while the client leaves too many answers unread, and with version 1 not while
-    /// as many requests are open as may be.
+    /// Whether the driver should read. It should not while the client leaves too many answers unread, nor,
+    /// with version 1, while as many requests are open as allowed.
     #[must_use]
     #[inline]
     pub fn wants_input(&self) -> bool {
@@ -340,7 +344,7 @@ impl Server {
     /// The next event.
     ///
     /// # Errors
-    /// The connection is over; all requests have been reported.
+    /// The connection has ended and every request was reported.
     #[inline]
     pub fn poll(&mut self, now: Instant) -> Result<Option<ServerEvent>, ConnectionError> {
         if self.fresh.is_some() {
@@ -375,7 +379,7 @@ impl Server {
         self.link.version == Version::V2
     }
 
-    /// Puts the request that was reported last into the table.
+    /// Enters the request that was reported last into the table.
     fn settle(&mut self) {
         let Some(Fresh { id, priority, one_way, deadline }) = self.fresh.take() else { return };
         let open = Open {
@@ -398,7 +402,7 @@ impl Server {
         }
     }
 
-    /// A frame; nearly always a small whole request.
+    /// Handles a frame; nearly always a small complete request.
     #[inline]
     fn frame(&mut self, now: Instant, id: u32, body: Bytes) -> Result<Option<Request>, ConnectionError> {
         match self.link.version {
@@ -417,7 +421,7 @@ impl Server {
         Ok(Some(self.report(id, body, None)))
     }
 
-    /// The first frame says which version the client speaks.
+    /// Settles the version by the client's first frame.
     fn decide(&mut self, id: u32, body: &[u8]) {
         match hello::decode(body, true).filter(|_| id == HELLO_ID) {
             Some(limits) => {
@@ -430,7 +434,7 @@ impl Server {
         self.events.push_back(ServerEvent::Version(self.link.version));
     }
 
-    /// Whether a request is taken. If not, its client has been told.
+    /// Whether a request is accepted. If not, the client was told.
     #[inline]
     fn admit(&mut self, id: u32, size: u64, one_way: bool) -> Result<bool, ConnectionError> {
         if self.table.len() > 0 && self.table.find(id).is_some() {
@@ -471,7 +475,7 @@ impl Server {
         Request { id, body, whole: true, extras }
     }
 
-    /// A frame of version 2 with a type, or with an ID that there must not be.
+    /// Handles a version 2 frame with a type, or a frame with an invalid ID.
     fn extended(&mut self, now: Instant, id: u32, body: Bytes) -> Result<Option<Request>, ConnectionError> {
         if id & frame::EXTENDED == 0 {
             return Err(Violation::Reserved(id).into());
@@ -551,7 +555,7 @@ impl Server {
         Ok(None)
     }
 
-    /// Ends a request that takes too much to put together; whether it did.
+    /// Ends a request that exceeds the budget for assembling. Returns whether it did.
     fn check_budget(&mut self, id: RequestId) -> bool {
         let total = self.table.get_mut(id).and_then(|open| open.receiving.as_ref()).map_or(0, |r| r.total);
         let (code, text) = if total > u64::from(self.link.ours.max_message) {
@@ -565,7 +569,7 @@ impl Server {
         true
     }
 
-    /// Ends a request from our side, and tells whoever knows of it.
+    /// Ends a request on this side, and tells the client and the application as far as they know of it.
     fn abandon(&mut self, id: RequestId, code: Code, text: &str, not_processed: bool) {
         let Some(open) = self.close_call(id) else { return };
         self.link.stats.failed += 1;
@@ -626,7 +630,7 @@ impl Server {
         Ok(self.assembled(id))
     }
 
-    /// The last fragment of a request that is put together has come.
+    /// Handles the last fragment of an assembled request.
     fn assembled(&mut self, id: RequestId) -> Option<Request> {
         let open = self.table.get_mut(id)?;
         let receiving = open.receiving.take()?;
@@ -660,7 +664,7 @@ impl Server {
         Ok(())
     }
 
-    /// Takes a call out, with all that was counted for it.
+    /// Removes a call and what was counted for it.
     fn close_call(&mut self, id: RequestId) -> Option<Open> {
         let open = self.table.remove(id)?;
         if let Some(sending) = &open.sending {
@@ -672,7 +676,7 @@ impl Server {
         Some(open)
     }
 
-    /// Moves fragments into the outbox while little waits there, and watches that the client reads.
+    /// Moves fragments into the outbox while few octets wait there, and checks that the client reads.
     pub fn fill(&mut self, now: Instant) {
         if self.link.closed.is_some() {
             return;
@@ -699,31 +703,31 @@ impl Server {
         }
     }
 
-    /// Whether [`Self::poll`] has something to say although nothing was read: [`Self::fill`] makes events, too.
+    /// Whether [`Self::poll`] has events although nothing was read. [`Self::fill`] produces such events.
     #[must_use]
     pub fn wants_poll(&self) -> bool {
         !self.events.is_empty() || self.link.closed.is_some()
     }
 
-    /// What to write.
+    /// The octets to write.
     #[inline]
     pub fn output(&mut self) -> &mut Outbox {
         &mut self.link.outbox
     }
 
-    /// When to call [`Self::time_out`].
+    /// When [`Self::time_out`] must be called.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.link.deadline().into_iter().chain(self.idle_until()).min()
     }
 
-    /// When a connection without calls that cannot be pinged is closed.
+    /// When an idle connection that cannot be pinged is closed.
     fn idle_until(&self) -> Option<Instant> {
         let idle = self.open_calls() == 0 && !self.is_v2() && self.link.closed.is_none();
         if idle { Some(self.link.silent_since() + self.link.config.idle_timeout?) } else { None }
     }
 
-    /// Does what is due. Poll afterwards.
+    /// Handles expired timers. Poll afterwards.
     pub fn time_out(&mut self, now: Instant) {
         if self.link.closed.is_some() {
             return;
@@ -748,7 +752,7 @@ impl Server {
         }
     }
 
-    /// Ends messages that are stuck.
+    /// Ends messages that made no progress for too long.
     fn sweep(&mut self, now: Instant) {
         let most = self.link.config.message_timeout;
         let (mut stuck, mut more) = (Vec::new(), false);
@@ -769,12 +773,12 @@ impl Server {
         }
     }
 
-    /// The stream ended.
+    /// The driver reports the end of the stream.
     pub fn end_of_stream(&mut self) {
         self.lose(self.link.end());
     }
 
-    /// The stream failed, or is to be closed. The first reason stays.
+    /// The driver reports that the stream failed, or closes it. The first reason reported counts.
     pub fn lose(&mut self, error: ConnectionError) {
         if !self.link.close(error) {
             return;
@@ -790,26 +794,27 @@ impl Server {
 
     // What it is like.
 
-    /// What was agreed on.
+    /// The version of the connection.
     #[must_use]
     pub fn version(&self) -> Version {
         self.link.version
     }
 
-    /// Requests that are not answered yet, or whose answer is not sent yet.
+    /// Number of requests that are not answered, or whose answer is not sent yet.
     #[must_use]
     #[inline]
     pub fn open_calls(&self) -> usize {
         self.table.len() + usize::from(self.fresh.is_some())
     }
 
-    /// Whether one side has gone away, all requests are answered and everything is written: time to close.
+    /// Whether the connection can be closed: one side takes no new calls, all requests are answered and
+    /// everything is written.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.link.no_more_calls() && self.open_calls() == 0 && self.link.outbox.is_empty()
     }
 
-    /// Octets held for the peer's sake: unfinished requests, long answers that wait, and the outbox.
+    /// Octets held: unfinished requests, waiting long answers, and the outbox.
     #[must_use]
     pub fn held_octets(&self) -> usize {
         self.link.assembled + self.link.queued + self.link.outbox.len()

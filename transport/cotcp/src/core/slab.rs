@@ -1,28 +1,28 @@
-//! The client's calls: a slab whose places are found directly by the ID.
+//! The client's calls: a slab whose slots are found directly by the call's ID.
 //!
-//! An ID is the number of a place (16 bits) and the place's generation (14 bits), which goes on with each use. A late
-//! answer therefore finds another generation and reaches nobody. Places are used in turn, the one that was free for
-//! longest first.
+//! An ID is the number of a slot (16 bits) and the slot's generation (14 bits), which grows with each use. A
+//! late answer therefore carries an old generation and reaches no call. The slot that was free for longest is
+//! used first.
 
 use super::CallId;
 
-/// No place.
+/// No slot.
 const NONE: u32 = u32::MAX;
-/// Places made before any is used again, so that an ID does not come again soon with few calls.
+/// Slots created before any is used again, so that an ID does not repeat soon when calls are few.
 const AT_LEAST: usize = 64;
-/// A place is 16 bits of the ID.
+/// The slot's number has 16 bits in the ID.
 const AT_MOST: usize = 1 << CallId::PLACE_BITS;
 
 #[derive(Debug)]
 struct Place<T> {
-    /// The next free one while this is free.
+    /// The next free slot, while this one is free.
     next: u32,
     generation: u16,
     value: Option<T>,
 }
 
 impl<T> Place<T> {
-    /// The next use is another one.
+    /// Advances the generation for the next use.
     #[inline]
     fn reuse(&mut self) {
         self.generation = (self.generation + 1) & CallId::GENERATIONS;
@@ -44,13 +44,13 @@ impl<T> Slab<T> {
         Self { places: Vec::with_capacity(AT_LEAST), first_free: NONE, last_free: NONE, len: 0 }
     }
 
-    /// Values held.
+    /// Number of values.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Puts a value in; none when all places are taken.
+    /// Inserts a value; `None` when all slots are taken.
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Option<CallId> {
         if self.first_free == NONE || self.places.len() < AT_LEAST {
@@ -80,7 +80,7 @@ impl<T> Slab<T> {
         if place.generation != id.generation() { None } else { place.value.as_mut() }
     }
 
-    /// Takes a value out; its place gets another generation and goes to the end of the free ones.
+    /// Removes a value. Its slot advances its generation and goes to the end of the free list.
     #[inline]
     pub(crate) fn remove(&mut self, id: CallId) -> Option<T> {
         let place = self.places.get_mut(id.place())?;
@@ -94,7 +94,8 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// Takes a value out; its place stays taken until [`Self::free`], as somebody is still to be told.
+    /// Removes a value but keeps its slot until [`Self::free`], because the caller has not been told of the
+    /// call's end yet.
     pub(crate) fn take(&mut self, id: CallId) -> Option<T> {
         let value =
             self.places.get_mut(id.place()).filter(|place| place.generation == id.generation())?.value.take();
@@ -102,7 +103,7 @@ impl<T> Slab<T> {
         value
     }
 
-    /// Gives the place of a value back that was taken out; nothing when that was done.
+    /// Frees the slot of a removed value. Does nothing when the slot is free.
     pub(crate) fn free(&mut self, id: CallId) {
         let taken = |place: &&mut Place<T>| place.generation == id.generation() && place.value.is_none();
         if let Some(place) = self.places.get_mut(id.place()).filter(taken) {
@@ -111,7 +112,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Puts a place at the end of the free ones.
+    /// Appends a slot to the free list.
     #[inline]
     fn append(&mut self, index: u32) {
         match self.places.get_mut(self.last_free as usize) {
@@ -121,7 +122,7 @@ impl<T> Slab<T> {
         self.last_free = index;
     }
 
-    /// All values, in the order of their places.
+    /// All values, in the order of their slots.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (CallId, &mut T)> {
         self.places.iter_mut().enumerate().filter_map(|(index, place)| {
             let id = CallId::new(index as u32, place.generation);

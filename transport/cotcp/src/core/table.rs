@@ -1,7 +1,8 @@
-//! The server's open requests, found by their place (the application answers) or by their ID (the client's frames).
+//! The server's open requests, found by slot (when the application answers) or by ID (when the client sends a
+//! frame).
 //!
-//! The client chooses the IDs, so the way from an ID to its place goes through a small hash with a seed of this
-//! connection. Who answers a request before the next poll needs neither: it only borrows a place's number.
+//! The client chooses the IDs, so a small hash table with a seed of this connection leads from an ID to its
+//! slot. A request answered before the next poll needs neither: it only borrows a slot number.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -13,7 +14,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 struct Place<T> {
     id: RequestId,
-    /// The next with the same hash.
+    /// The next slot in the same chain.
     next: u32,
     value: Option<T>,
 }
@@ -23,7 +24,7 @@ struct Place<T> {
 pub(crate) struct Table<T> {
     places: Vec<Place<T>>,
     free: Vec<u32>,
-    /// First of each chain; a power of two long.
+    /// First slot of each chain. The length is a power of two.
     chains: Vec<u32>,
     seed: u32,
     len: usize,
@@ -48,7 +49,7 @@ impl<T> Table<T> {
         (wire.wrapping_mul(self.seed) >> (32 - self.chains.len().ilog2())) as usize
     }
 
-    /// A place for a request that was just received. Must go to [`Self::insert`] or [`Self::give_back`].
+    /// Reserves a slot for a new request. Pass it to [`Self::insert`] or [`Self::give_back`].
     #[inline]
     pub(crate) fn borrow(&mut self, wire: u32) -> RequestId {
         self.serial = self.serial.wrapping_add(1);
@@ -63,13 +64,13 @@ impl<T> Table<T> {
         place
     }
 
-    /// The request was answered; its place is free.
+    /// Frees the reserved slot of a request that was answered at once.
     #[inline]
     pub(crate) fn give_back(&mut self, id: RequestId) {
         self.free.push(id.place);
     }
 
-    /// The request stays open.
+    /// Stores a request that stays open.
     pub(crate) fn insert(&mut self, id: RequestId, value: T) {
         if self.len >= self.chains.len() {
             self.rehash();
@@ -112,7 +113,7 @@ impl<T> Table<T> {
         if place.id == id { place.value.as_mut() } else { None }
     }
 
-    /// Takes a request out; its place is free.
+    /// Removes a request and frees its slot.
     pub(crate) fn remove(&mut self, id: RequestId) -> Option<T> {
         self.get_mut(id)?;
         let chain = self.chain(id.wire);
@@ -133,7 +134,7 @@ impl<T> Table<T> {
         self.places[id.place as usize].value.take()
     }
 
-    /// All open requests, in the order of their places.
+    /// All open requests, in the order of their slots.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (RequestId, &mut T)> {
         self.places.iter_mut().filter_map(|place| {
             let id = place.id;
