@@ -1,8 +1,9 @@
-//! Bodies in parts: what a message is made of while it is sent or received.
+//! Bodies in parts, while a message is sent or received.
 //!
-//! A [`Pipe`] lies between the application and a connection's task. What is received waits there until the application
-//! takes it, and only then the peer may send more; what is sent waits there until the state machine takes it, and the
-//! application waits meanwhile. So neither side holds more than a window of any message.
+//! A [`Pipe`] connects the application with a connection's task. Received parts wait in the pipe until the
+//! application takes them; only then may the peer send more. Parts to be sent wait there until the state
+//! machine takes them, and the application waits meanwhile. So neither side holds more than a window of any
+//! message.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -13,12 +14,12 @@ use bytes::{Bytes, BytesMut};
 
 use crate::error::CallError;
 
-/// Octets of parts to be sent that wait in a pipe.
+/// Octets of parts to be sent that may wait in a pipe.
 const WAITING: usize = 64 * 1024;
 
-/// A connection's task, for pipes: it looks at the pipes of calls that were noted.
+/// The task of a connection, as its pipes see it: it looks at the pipes of calls that were noted.
 pub(super) trait Owner: Send + Sync {
-    /// Something happened to a pipe of this call.
+    /// Tells the task that a pipe of this call has changed.
     fn note(&self, call: u64);
 }
 
@@ -32,9 +33,10 @@ struct State {
     waiting: usize,
     /// Octets that the application took since the task last asked.
     taken: usize,
-    /// Nothing comes behind `parts`, or this is why.
+    /// Set when nothing follows `parts`: `Ok` after the last part, otherwise the error that ended the
+    /// message.
     end: Option<Result<(), CallError>>,
-    /// The application's end was dropped early.
+    /// Whether the application dropped its end before the last part.
     dropped: bool,
     owner: Option<Belongs>,
     waker: Option<Waker>,
@@ -46,13 +48,13 @@ pub(super) struct Pipe {
     state: Mutex<State>,
 }
 
-/// What a connection's task finds in a pipe to send from.
+/// What the task finds in a pipe to send from.
 pub(super) enum Next {
-    /// The next part; `true`: the last.
+    /// The next part, and whether it is the last.
     Part(Bytes, bool),
-    /// Nothing at the moment.
+    /// No part at the moment.
     Nothing,
-    /// The application gave up.
+    /// The application dropped its end.
     Dropped,
 }
 
@@ -61,12 +63,12 @@ impl Pipe {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says whom to tell.
+    /// Sets the task to notify.
     pub(super) fn belong(&self, owner: Arc<dyn Owner>, call: u64) {
         self.lock().owner = Some((owner, call));
     }
 
-    /// The task: a part was received. False when nobody wants it.
+    /// For the task: delivers a received part. Returns false when the application has dropped its end.
     pub(super) fn deliver(&self, part: Bytes, last: bool) -> bool {
         let mut state = self.lock();
         if !part.is_empty() && !state.dropped {
@@ -80,7 +82,7 @@ impl Pipe {
         !state.dropped
     }
 
-    /// The task: nothing more comes, or is taken.
+    /// For the task: ends the pipe with an error.
     pub(super) fn end(&self, error: CallError) {
         let mut state = self.lock();
         state.end.get_or_insert(Err(error));
@@ -88,20 +90,21 @@ impl Pipe {
         state.wake();
     }
 
-    /// The task: how much the application took, and whether it dropped its end.
+    /// For the task: octets that the application took since the last call, and whether it dropped its end.
     pub(super) fn taken(&self) -> (usize, bool) {
         let mut state = self.lock();
         (std::mem::take(&mut state.taken), state.dropped)
     }
 
-    /// The task: drops what waits for an application that does not want it; gives how much.
+    /// For the task: drops what waits for an application that has dropped its end. Returns the number of
+    /// octets.
     pub(super) fn forget(&self) -> usize {
         let mut state = self.lock();
         state.parts.clear();
         std::mem::take(&mut state.waiting)
     }
 
-    /// The task: the next part to send.
+    /// For the task: the next part to send.
     pub(super) fn next(&self) -> Next {
         let mut state = self.lock();
         let ended = matches!(state.end, Some(Ok(())));
@@ -118,7 +121,7 @@ impl Pipe {
         }
     }
 
-    /// The task: a part that could not be sent yet.
+    /// For the task: returns a part that could not be sent yet.
     pub(super) fn put_back(&self, part: Bytes) {
         let mut state = self.lock();
         state.waiting += part.len();
@@ -140,7 +143,7 @@ impl State {
     }
 }
 
-/// Tells the task, after the lock was given up.
+/// Notifies the task after the lock is released.
 fn tell(state: MutexGuard<'_, State>) {
     let owner = state.owner.clone();
     drop(state);
@@ -149,18 +152,18 @@ fn tell(state: MutexGuard<'_, State>) {
     }
 }
 
-/// Takes a message in as it comes. Dropped before its end, it gives the rest up.
+/// Receives a message part by part. Dropping it early tells the peer to stop sending.
 pub struct PartReceiver {
     pub(super) pipe: Arc<Pipe>,
 }
 
 impl PartReceiver {
-    /// The next part; none after the last. The sender may send more when it is taken.
+    /// The next part; `None` after the last. Taking a part lets the sender send more.
     pub async fn next(&mut self) -> Option<Result<Bytes, CallError>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// As [`Self::next`].
+    /// The same as [`Self::next`], for use in a `poll` function.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>> {
         let mut state = self.pipe.lock();
         if let Some(part) = state.parts.pop_front() {
@@ -183,10 +186,10 @@ impl PartReceiver {
         }
     }
 
-    /// All that is left, if it is no more than `at_most` octets.
+    /// Collects the remaining parts, at most `at_most` octets.
     ///
     /// # Errors
-    /// The message broke off, or is longer.
+    /// The message was cut short, or is longer.
     pub async fn collect(mut self, at_most: usize) -> Result<Bytes, CallError> {
         let mut whole = BytesMut::new();
         while let Some(part) = self.next().await {
@@ -208,16 +211,16 @@ impl Drop for PartReceiver {
     }
 }
 
-/// Sends a message as it is made. It ends with [`Self::finish`]; dropped before, the message breaks off.
+/// Sends a message part by part. [`Self::finish`] ends it; dropping the sender before cuts the message short.
 pub struct PartSender {
     pub(super) pipe: Arc<Pipe>,
 }
 
 impl PartSender {
-    /// Sends the next part, as soon as there is room for it.
+    /// Sends the next part as soon as there is room.
     ///
     /// # Errors
-    /// Why nobody takes it any more.
+    /// The reason why the receiver takes no more parts.
     pub async fn send(&mut self, part: impl Into<Bytes>) -> Result<(), CallError> {
         let mut part = Some(part.into());
         poll_fn(|cx| {
@@ -239,7 +242,7 @@ impl PartSender {
         .await
     }
 
-    /// Says that the last part has been sent.
+    /// Ends the message.
     pub fn finish(self) {
         self.pipe.lock().end.get_or_insert(Ok(()));
     }
@@ -253,13 +256,13 @@ impl Drop for PartSender {
     }
 }
 
-/// A pipe to send through: the application's end and the task's.
+/// A pipe for a message to be sent: the application's end and the task's end.
 pub(super) fn outgoing() -> (PartSender, Arc<Pipe>) {
     let pipe = Arc::new(Pipe::default());
     (PartSender { pipe: Arc::clone(&pipe) }, pipe)
 }
 
-/// A pipe to receive through: the task's end and the application's.
+/// A pipe for a message to be received: the task's end and the application's end.
 pub(super) fn incoming() -> (Arc<Pipe>, PartReceiver) {
     let pipe = Arc::new(Pipe::default());
     (Arc::clone(&pipe), PartReceiver { pipe })

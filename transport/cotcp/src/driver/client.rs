@@ -23,14 +23,14 @@ use crate::Stats;
 use crate::core::CallOptions;
 use crate::error::{CallError, ConnectionError};
 
-/// Calls a server over one or several connections, which are made again when they are lost. Cloning gives another
-/// handle to the same; with the last one dropped the connections close.
+/// Calls a server over one or several connections, which are opened again when they are lost. Clones share
+/// the connections; dropping the last one closes them.
 #[derive(Clone)]
 pub struct Client {
     owner: Arc<Owner>,
 }
 
-/// Closes the connections when the last handle is gone.
+/// Closes the connections when the last handle is dropped.
 struct Owner {
     pool: Arc<Pool>,
     closing: watch::Sender<bool>,
@@ -52,23 +52,23 @@ impl Owner {
 }
 
 impl Client {
-    /// Connects. The other connections of the pool are made meanwhile.
+    /// Connects to a server. The other connections of the pool are opened in the background.
     ///
     /// # Errors
-    /// Nobody answers there. [`Self::lazy`] goes on trying instead.
+    /// No server answers at the address. [`Self::lazy`] keeps trying instead.
     pub async fn connect(address: impl Into<Address>, config: impl Into<ClientConfig>) -> io::Result<Self> {
         let (address, pool) = (address.into(), Arc::new(Pool::new(config.into())));
         let first = Keeper::connect(&pool, &address).await?;
         Ok(Self::start(pool, Some(address), Some(first)))
     }
 
-    /// Connects in the background, and calls wait for that a while.
+    /// Connects in the background. Calls wait for a connection up to [`ClientConfig::wait_for_connection`].
     #[must_use]
     pub fn lazy(address: impl Into<Address>, config: impl Into<ClientConfig>) -> Self {
         Self::start(Arc::new(Pool::new(config.into())), Some(address.into()), None)
     }
 
-    /// Over one stream that is there already. When it ends, calls fail.
+    /// Uses a stream that is connected already. When the stream ends, calls fail.
     #[must_use]
     pub fn over(stream: Stream, config: impl Into<ClientConfig>) -> Self {
         let config = ClientConfig { connections: 1, ..config.into() };
@@ -90,7 +90,7 @@ impl Client {
         Self { owner: Arc::new(Owner { pool, closing }) }
     }
 
-    /// Calls the server. Dropping the future gives the call up.
+    /// Calls the server. Dropping the future cancels the call.
     ///
     /// # Errors
     /// See [`CallError`]. Each call gets one answer or one error.
@@ -98,12 +98,12 @@ impl Client {
         Call::new(&self.owner.pool, body.into(), None)
     }
 
-    /// A call with a deadline, a priority and so on.
+    /// Prepares a call with a deadline, a priority or other options.
     pub fn request(&self, body: impl Into<Bytes>) -> RequestBuilder<'_> {
         RequestBuilder { client: self, body: body.into(), options: CallOptions::default() }
     }
 
-    /// Connections that are up.
+    /// Number of established connections.
     #[must_use]
     pub fn connected(&self) -> usize {
         self.owner.pool.links.iter().filter(|link| link.load() != DOWN).count()
@@ -126,7 +126,7 @@ impl Client {
         Metrics { connections, stats }
     }
 
-    /// Makes no new calls, waits for the open ones, and closes the connections.
+    /// Stops making calls, waits for the open ones, and closes the connections.
     pub async fn close(&self) {
         self.owner.close();
         let pool = &self.owner.pool;
@@ -140,7 +140,7 @@ impl Client {
     }
 }
 
-/// A call before it is sent.
+/// A call that is not sent yet.
 #[must_use = "a request does nothing until it is sent"]
 pub struct RequestBuilder<'a> {
     client: &'a Client,
@@ -155,7 +155,7 @@ impl<'a> RequestBuilder<'a> {
         self
     }
 
-    /// 0, the most urgent, to 7; 3 without.
+    /// Priority from 0 (most urgent) to 7; 3 by default.
     pub fn priority(mut self, priority: u8) -> Self {
         self.options.priority = priority;
         self
@@ -167,16 +167,16 @@ impl<'a> RequestBuilder<'a> {
         self
     }
 
-    /// Sends it, and waits for the answer.
+    /// Sends the call and waits for the answer.
     pub fn send(self) -> Call<'a> {
         Call::new(&self.client.owner.pool, self.body, Some(Box::new(self.options)))
     }
 
-    /// Sends it, with the body as the first part, and gives the ends to send the rest with and to receive the answer by.
-    /// Needs version 2.
+    /// Sends the body as the first part. Returns a sender for the remaining parts and a receiver for the
+    /// answer. Needs version 2.
     ///
     /// # Errors
-    /// The call was not taken. What happens to it later, the two ends say.
+    /// The call was refused. Later errors are reported by the sender and the receiver.
     pub async fn stream(mut self) -> Result<(PartSender, PartReceiver), CallError> {
         let (sender, pipe) = body::outgoing();
         self.options.more = true;
@@ -184,10 +184,10 @@ impl<'a> RequestBuilder<'a> {
         Ok((sender, receiver))
     }
 
-    /// Sends it, and receives the answer in parts as they come. An answer of version 1 is one part.
+    /// Sends the call and receives the answer part by part. A version 1 answer is a single part.
     ///
     /// # Errors
-    /// The call was not taken. What happens to it later, the receiver says.
+    /// The call was refused. Later errors are reported by the receiver.
     pub async fn receive(self) -> Result<PartReceiver, CallError> {
         self.open(None).await
     }
@@ -201,14 +201,15 @@ impl<'a> RequestBuilder<'a> {
         Ok(receiver)
     }
 
-    /// Sends it without waiting for an answer: done when it has left. Needs version 2.
+    /// Sends the call without expecting an answer. The future completes when the call was written. Needs
+    /// version 2.
     pub fn send_one_way(mut self) -> Call<'a> {
         self.options.one_way = true;
         self.send()
     }
 }
 
-/// A call: a future of the answer. It is sent when first polled.
+/// A call: a future of the answer. It is sent when it is first polled.
 #[must_use = "a call is made when it is awaited"]
 pub struct Call<'a> {
     pool: &'a Pool,
@@ -217,28 +218,28 @@ pub struct Call<'a> {
     stage: CallStage,
     repeats: u32,
     slow: Option<Box<Slow>>,
-    /// The bodies go in parts: the call is done when it is begun.
+    /// Set when the bodies go in parts: the future completes when the call was opened.
     streams: Option<Streams>,
 }
 
 enum CallStage {
-    /// To be sent.
+    /// The call is not sent yet.
     New,
-    /// On its way.
+    /// The call was sent.
     Open { link: usize, key: Key },
-    /// Waits for room on a link, or for any connection.
+    /// The call waits for room on a link, or for any connection.
     Blocked { link: Option<usize>, ticket: u64 },
-    /// Its pipes say what becomes of it.
+    /// The call was opened, and its pipes report its end.
     Begun,
-    /// Has given its result.
+    /// The future has returned its result.
     Done,
 }
 
-/// What only calls have that must wait before they are sent, or have a deadline.
+/// State that only calls need which wait before they are sent, or have a deadline.
 #[derive(Default)]
 struct Slow {
     deadline: Option<Instant>,
-    /// How long it may wait, and what to say then.
+    /// How long the call may wait, and the error when that time is over.
     patience: Option<(Pin<Box<Sleep>>, CallError)>,
 }
 
@@ -248,7 +249,7 @@ impl<'a> Call<'a> {
         Self { pool, body, options, stage: CallStage::New, repeats: 0, slow: None, streams: None }
     }
 
-    /// Makes the call, or waits for room; gives the error that ends it.
+    /// Sends the call, or waits for room. `Err` ends the call.
     fn begin(&mut self, cx: &Context<'_>) -> Result<(), CallError> {
         self.keep_deadline();
         if self.pool.counters.closed.load(Relaxed) {
@@ -280,7 +281,7 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// The deadline counts from the first attempt.
+    /// Starts the deadline with the first attempt.
     fn keep_deadline(&mut self) {
         let Some(options) = &mut self.options else { return };
         let Some(given) = options.deadline else { return };
@@ -293,7 +294,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Bounds the wait for room or a connection, all attempts together.
+    /// Limits the wait for room or a connection, over all attempts.
     fn wait_at_most(&mut self, patience: Option<Duration>, error: CallError) {
         let slow = self.slow.get_or_insert_default();
         if slow.patience.is_some() {
@@ -309,7 +310,7 @@ impl<'a> Call<'a> {
         slow.patience = Some((Box::pin(tokio::time::sleep(duration)), error));
     }
 
-    /// Waits for room or a connection. Ready when there may be some, or when it took too long.
+    /// Waits for room or a connection. Ready when there may be room, or when the wait took too long.
     fn poll_blocked(
         &mut self,
         cx: &mut Context<'_>,
@@ -334,7 +335,7 @@ impl<'a> Call<'a> {
         Poll::Ready(Err(error.clone()))
     }
 
-    /// Whether to make the call again after this error: no server has begun with it.
+    /// Whether to repeat the call after this error: only when no server has begun to work on it.
     fn may_repeat(&mut self, error: &CallError) -> bool {
         let repeat = error.not_processed()
             && !matches!(error, CallError::NeedsVersion2)

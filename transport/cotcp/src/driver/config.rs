@@ -1,4 +1,4 @@
-//! How a client and a server behave, beyond what one connection does ([`Config`]).
+//! How clients and servers behave, beyond the behaviour of one connection ([`Config`]).
 
 use std::time::Duration;
 
@@ -7,22 +7,23 @@ use crate::Config;
 /// How a [`super::client::Client`] behaves.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// Each connection.
+    /// Configuration of each connection.
     pub connection: Config,
-    /// Connections that are held open.
+    /// Number of connections to keep open.
     pub connections: usize,
-    /// Calls of one turn of the executor that go to the same connection before the next is chosen: together they cost
-    /// one write.
+    /// Calls made in one turn of the executor that use the same connection before the next one is chosen.
+    /// Calls on one connection share a write.
     pub burst: u32,
-    /// From the beginning of an attempt to connect to its end, TLS included.
+    /// Time for one attempt to connect, TLS included.
     pub connect_timeout: Duration,
-    /// How long a call waits for a connection while there is none.
+    /// How long a call waits while there is no connection.
     pub wait_for_connection: Duration,
-    /// Pause after the first failed attempt to connect. It doubles with each; half of it is random.
+    /// Pause after the first failed attempt to connect. It doubles with each failure, and half of it is
+    /// random.
     pub backoff_min: Duration,
     /// The longest pause.
     pub backoff_max: Duration,
-    /// How often a call that no server has begun with is repeated.
+    /// How often a call is repeated that no server has begun to work on.
     pub repeats: u32,
     /// How long [`super::client::Client::close`] waits for open calls.
     pub drain_timeout: Duration,
@@ -53,13 +54,13 @@ impl From<Config> for ClientConfig {
 /// How a [`super::server::Server`] behaves.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Each connection.
+    /// Configuration of each connection.
     pub connection: Config,
-    /// Connections beyond are closed at once, and counted.
+    /// Most connections at a time. Further ones are closed at once and counted.
     pub max_connections: usize,
     /// How long a TLS hand-shake may take.
     pub handshake_timeout: Duration,
-    /// How long open calls may go on once the server drains.
+    /// How long open calls may continue after the server starts to drain.
     pub drain_timeout: Duration,
 }
 

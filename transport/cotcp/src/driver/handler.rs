@@ -1,4 +1,4 @@
-//! What a server's handler gets and gives.
+//! What a server's handler receives and returns.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -12,23 +12,23 @@ use crate::core::server::Extras;
 use crate::error::Code;
 use crate::frame::PRIORITY;
 
-/// A request.
+/// A request from a client.
 pub struct Request {
-    /// What the client sent; with [`crate::Config::parts`] perhaps only the beginning. A slice of what was read from the
-    /// stream: copy what is kept for long.
+    /// The body; with [`crate::Config::parts`] perhaps only its first part. It is a slice of the read buffer:
+    /// copy what is kept for long.
     pub body: Bytes,
     pub(super) extras: Option<Box<Extras>>,
     pub(super) rest: Option<PartReceiver>,
 }
 
 impl Request {
-    /// When the client stops waiting; the request is dropped then.
+    /// When the client stops waiting. The server drops the request then.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.extras.as_ref()?.deadline
     }
 
-    /// 0, the most urgent, to 7.
+    /// Priority from 0 (most urgent) to 7.
     #[must_use]
     pub fn priority(&self) -> u8 {
         self.extras.as_ref().map_or(PRIORITY, |extras| extras.priority)
@@ -40,33 +40,33 @@ impl Request {
         self.extras.as_ref()?.trace.as_ref()
     }
 
-    /// Length of the whole body, when it does not come in one piece and the client said so.
+    /// Length of the whole body, when it arrives in parts and the client announced it.
     #[must_use]
     pub fn size(&self) -> Option<u64> {
         self.extras.as_ref()?.size
     }
 
-    /// What comes after [`Self::body`], when that is only the beginning. The client sends on as it is taken; dropped, it
-    /// is ignored.
+    /// The parts that follow [`Self::body`], when that is only the first. The client sends more as parts are
+    /// taken. Dropping the receiver ignores the rest.
     pub fn rest(&mut self) -> Option<PartReceiver> {
         self.rest.take()
     }
 
-    /// Nobody waits for an answer.
+    /// Whether the client expects no answer.
     #[must_use]
     pub fn is_one_way(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.one_way)
     }
 }
 
-/// The error that a handler answers with.
+/// An error with which a handler answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Of the protocol, or from [`Code::APPLICATION`] on.
+    /// A code of the protocol, or from [`Code::APPLICATION`] on.
     pub code: Code,
-    /// For people; at most 1,024 octets reach the client.
+    /// Explanation for people. At most 1,024 octets reach the client.
     pub text: Cow<'static, str>,
-    /// The request had no effect: the client may repeat it elsewhere.
+    /// Whether the request had no effect, so that the client may repeat it elsewhere.
     pub not_processed: bool,
 }
 
@@ -76,14 +76,14 @@ impl Failure {
         Self { code, text: text.into(), not_processed: false }
     }
 
-    /// The request was not begun, because there is too much to do.
+    /// The server is too busy and has not begun to work on the request.
     #[must_use]
     pub fn overloaded() -> Self {
         Self { code: Code::OVERLOADED, text: "busy".into(), not_processed: true }
     }
 }
 
-/// What a handler answers with: anything that becomes [`Bytes`], or parts.
+/// The answer of a handler: anything that becomes [`Bytes`], or parts.
 pub struct Reply(pub(super) ReplyKind);
 
 pub(super) enum ReplyKind {
@@ -92,8 +92,8 @@ pub(super) enum ReplyKind {
 }
 
 impl Reply {
-    /// An answer that is made while it is sent: the handler returns the reply, and another task feeds the sender.
-    /// A version 1 client gets it as one message, if it is no longer than that.
+    /// An answer produced while it is sent: the handler returns the reply, and another task feeds the sender.
+    /// A version 1 client gets it as one message, if it is short enough for version 1.
     #[must_use]
     pub fn parts() -> (PartSender, Self) {
         let (sender, pipe) = body::outgoing();

@@ -1,8 +1,8 @@
-//! CoTCP over TLS 1.3 (SPEC §8), with rustls: who is who is checked while the connection is made, on both sides if the
-//! server is given roots for its clients.
+//! CoTCP over TLS 1.3 (SPEC §8), with rustls. The hand-shake authenticates the server, and also the client
+//! when the server has roots for its clients.
 //!
-//! [`client_config`] and [`server_config`] make configurations of rustls from PEM; any other of rustls's will do, if it
-//! names the protocol [`ALPN`].
+//! [`client_config`] and [`server_config`] build configurations of rustls from PEM. Any other rustls
+//! configuration works too, if it offers the protocol [`ALPN`].
 
 use std::io;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::stream::{Address, Stream, connect_tcp, low_latency};
 
-/// The name of the protocol inside TLS.
+/// The ALPN protocol name.
 pub const ALPN: &[u8] = b"cotcp";
 
-/// Why a configuration cannot be made.
+/// Why a TLS configuration cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// No certificates or no key in the text, or broken ones.
+    /// The PEM text has no certificate or no key, or is damaged.
     #[error("the PEM text is not what it should be: {0}")]
     Pem(rustls::pki_types::pem::Error),
-    /// Certificate and key do not fit together, or cannot be used.
+    /// Certificate and key do not belong together, or are not usable.
     #[error(transparent)]
     Rustls(#[from] rustls::Error),
-    /// No root certificate can be used.
+    /// No root certificate is usable.
     #[error("the roots cannot be used: {0}")]
     Roots(Box<str>),
 }
@@ -36,7 +36,7 @@ pub enum TlsError {
 /// A certificate chain and its key, as PEM.
 #[derive(Clone, Copy)]
 pub struct Identity<'a> {
-    /// The certificate first, then those that sign it.
+    /// The certificate, followed by those of its issuers.
     pub chain: &'a [u8],
     /// The private key.
     pub key: &'a [u8],
@@ -65,10 +65,11 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// For a client that trusts these roots, and says who it is when the server wants to know.
+/// A configuration for a client that trusts these roots. `own` is presented when the server asks for a
+/// certificate.
 ///
 /// # Errors
-/// The texts cannot be used.
+/// A PEM text is not usable.
 pub fn client_config(trusted: &[u8], own: Option<Identity<'_>>) -> Result<Arc<ClientConfig>, TlsError> {
     let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13])?;
     let builder = builder.with_root_certificates(roots(trusted)?);
@@ -80,10 +81,11 @@ pub fn client_config(trusted: &[u8], own: Option<Identity<'_>>) -> Result<Arc<Cl
     Ok(Arc::new(config))
 }
 
-/// For a server; with roots for clients, only clients that they vouch for get in.
+/// A configuration for a server. With roots for clients, the server accepts only clients with a certificate
+/// from these roots.
 ///
 /// # Errors
-/// The texts cannot be used.
+/// A PEM text is not usable.
 pub fn server_config(own: Identity<'_>, clients: Option<&[u8]>) -> Result<Arc<ServerConfig>, TlsError> {
     let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13])?;
     let builder = match clients {
@@ -102,10 +104,10 @@ pub fn server_config(own: Identity<'_>, clients: Option<&[u8]>) -> Result<Arc<Se
 }
 
 impl Address {
-    /// `host:port` over TLS; the server has to prove that it is `name`.
+    /// Connects to `host:port` over TLS. The server must present a certificate for `name`.
     ///
     /// # Errors
-    /// `name` is no name of a server.
+    /// `name` is not a valid server name.
     pub fn tls(address: &str, name: &str, config: Arc<ClientConfig>) -> io::Result<Self> {
         let name = ServerName::try_from(name.to_owned())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -121,7 +123,7 @@ impl Address {
     }
 }
 
-/// Shakes hands with a client.
+/// Performs the hand-shake with a client.
 pub(super) async fn accept(
     config: Arc<ServerConfig>,
     stream: tokio::net::TcpStream,
@@ -132,7 +134,7 @@ pub(super) async fn accept(
     Ok(Stream::other(accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??))
 }
 
-/// What rustls says about a failed stream, if it was that.
+/// The reason that rustls gives for a failed stream, if rustls failed it.
 pub(super) fn reason(error: &io::Error) -> Option<Box<str>> {
     let inner = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     Some(inner.to_string().into())
