@@ -1,7 +1,9 @@
-//! The task of one client connection: reads, hands answers out, writes what callers left, watches the clock.
+//! The task of one client connection: reads, distributes answers, writes what callers have left in the
+//! outbox, keeps the timers.
 //!
-//! It never waits inside: each turn does what can be done and says what to wake it for. A timer is armed only when the
-//! next deadline is earlier than what it is armed for; when it fires too early, it is armed again.
+//! The task never waits inside a turn: it does what can be done and registers what must wake it. The timer is
+//! armed only when the next deadline is earlier than the armed one; when it fires too early, it is armed
+//! again.
 
 use std::io;
 use std::pin::Pin;
@@ -20,9 +22,9 @@ use crate::core::ClientEvent;
 use crate::error::ConnectionError;
 use crate::frame;
 
-/// Rounds of reading and writing in one turn, so that other tasks of the executor have theirs.
+/// Rounds of reading and writing in one turn. The limit leaves time for other tasks of the executor.
 const ROUNDS: usize = 8;
-/// Octets that are read before what they say is done.
+/// Octets that are read before their frames are handled.
 const READ_AT_ONCE: usize = 64 * 1024;
 
 /// A timer for the deadlines of a state machine.
@@ -36,7 +38,7 @@ impl Alarm {
         Self { sleep: Box::pin(tokio::time::sleep(Duration::ZERO)), armed: None }
     }
 
-    /// Whether what it was armed for has come. It has to be set again then.
+    /// Whether the armed time has come. The alarm must be set again then.
     pub(super) fn rings(&mut self, now: Instant) -> bool {
         let rings = self.armed.is_some_and(|at| at <= now);
         if rings {
@@ -59,8 +61,9 @@ impl Alarm {
     }
 }
 
-/// Whether a task that is woken runs before those that were woken earlier, as on tokio's runtime of several threads.
-/// There, the task goes to the end of the queue once before it writes.
+/// Whether the executor runs a woken task before tasks that were woken earlier, as tokio's multi-threaded
+/// runtime does. The task then moves to the end of the queue once before it writes, so that the other callers
+/// can add their calls.
 pub(super) fn runs_too_early() -> bool {
     Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread
 }
@@ -71,11 +74,11 @@ pub(super) struct Connection {
     inlet: Inlet,
     alarm: Alarm,
     early: bool,
-    /// It has gone to the end of the queue since it was woken.
+    /// Whether the task has moved to the end of the queue since it was woken.
     yielded: bool,
-    /// Of callers with answers.
+    /// Wakers of callers whose answers have arrived.
     wake: Vec<Waker>,
-    /// The server takes no more calls on it.
+    /// Whether the server takes no more calls on this connection.
     pub(super) leaving: bool,
 }
 
@@ -85,7 +88,7 @@ impl Connection {
         Self { link, inlet, alarm: Alarm::new(), early, yielded: false, wake: Vec::new(), leaving: false }
     }
 
-    /// One turn. Ready when the connection is over.
+    /// One turn. Ready when the connection has ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
         for _ in 0..ROUNDS {
             // Outside the lock: callers need not wait while the kernel copies.
@@ -107,7 +110,7 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Hands out the answers that were read, and writes what callers left.
+    /// Distributes the answers that were read, and writes what callers have left.
     fn work(&mut self, cx: &mut Context<'_>, state: &mut State) -> Result<(), ConnectionError> {
         let now = time::now();
         state.set_task(cx.waker());
@@ -146,7 +149,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Hands out all events there are.
+    /// Distributes all pending events.
     fn events(&mut self, now: Instant, state: &mut State) -> Result<(), ConnectionError> {
         loop {
             let up = state.up.as_mut().ok_or(ConnectionError::Local)?;
@@ -166,7 +169,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes what callers and events left; when the task runs before other callers, it lets them go first.
+    /// Writes the outbox. When the task runs before other callers, it first lets them add their calls.
     fn write(
         &mut self,
         cx: &mut Context<'_>,
@@ -194,15 +197,15 @@ impl Connection {
     }
 }
 
-/// The way in: what was read and the state machine has not seen.
+/// Input that was read and not yet given to the state machine.
 pub(super) struct Inlet {
     reader: Reader,
     input: BytesMut,
-    /// The stream ended, or failed with this.
+    /// Set when the stream has ended, with its error if it failed.
     pub(super) end: Option<Option<ConnectionError>>,
     wanted: bool,
     over: bool,
-    /// The state machine wants to be polled again though nothing was read.
+    /// Whether the state machine must be polled again although nothing was read.
     pub(super) unread: bool,
 }
 
@@ -211,7 +214,7 @@ impl Inlet {
         Self { reader, input: BytesMut::new(), end: None, wanted: true, over: false, unread: false }
     }
 
-    /// Reads until there is nothing more or a lot; true when there may be more.
+    /// Reads until the stream has no more or much was read. Returns whether there may be more.
     pub(super) fn read(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.wanted || self.over {
             return false;
@@ -231,19 +234,19 @@ impl Inlet {
         true
     }
 
-    /// Gives the state machine what was read; true when that is anything new.
+    /// Gives the state machine what was read. Returns whether any of it is new.
     pub(super) fn hand_over(&mut self, input: &mut BytesMut) -> bool {
         std::mem::swap(input, &mut self.input);
         !input.is_empty()
     }
 
-    /// Takes the rest back, to read on behind it.
+    /// Takes the unread rest back, so that reading continues behind it.
     pub(super) fn take_back(&mut self, input: &mut BytesMut) {
         std::mem::swap(input, &mut self.input);
     }
 
-    /// Notes whether to read on. When that was not wanted before, nothing would wake the task for it. A whole frame that is
-    /// left means that the state machine held back and does not any more: nothing new may come after it.
+    /// Records whether to read on. When reading starts again, the task must be polled: no event of the stream
+    /// would wake it. A complete frame may be left from before, and no further input may follow it.
     pub(super) fn wanted(&mut self, wanted: bool) {
         let whole = |(_, length)| self.input.len() >= frame::HEADER + length;
         self.unread = wanted && (!self.wanted || frame::read_header(&self.input).is_some_and(whole));
@@ -251,7 +254,7 @@ impl Inlet {
     }
 }
 
-/// A stream that cannot be written is lost; the next poll of the core says so.
+/// Reports a stream that cannot be written as lost; the next poll of the state machine returns the error.
 pub(super) fn lose_on_error(result: Poll<io::Result<()>>, lose: impl FnOnce(ConnectionError)) {
     if let Poll::Ready(Err(error)) = result {
         lose(failure(&error));

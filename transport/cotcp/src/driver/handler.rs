@@ -108,16 +108,17 @@ impl<T: Into<Bytes>> From<T> for Reply {
     }
 }
 
-/// What handles the requests of a server: a closure `|request: Request| async { Ok(body) }`, or a type of its own.
+/// Handles the requests of a server: a closure `|request: Request| async { Ok(body) }`, or a type of its own.
 ///
-/// A future is polled at once in the connection's task: what is ready then costs no task switch. One that waits does not
-/// hold up others; one that computes for long does, and belongs into a task of its own.
+/// A handler's future is polled at once in the connection's task, so a future that is ready costs no task
+/// switch. A future that waits does not delay others. A future that computes for long delays them: spawn a
+/// task for it.
 pub trait Handler: Clone + Send + Sync + 'static {
-    /// The answer to come.
+    /// The future of the answer.
     type Future: Future<Output = Result<Self::Reply, Failure>> + Send;
-    /// What the answer is made of.
+    /// The type of the answer.
     type Reply: Into<Reply>;
-    /// Begins to handle a request.
+    /// Starts to handle a request.
     fn handle(&self, request: Request) -> Self::Future;
 }
 

@@ -1,11 +1,13 @@
-//! One place of a client for a connection: what callers and the connection's task share, under one lock.
+//! A link is a client's slot for one connection: the state that callers and the connection's task share,
+//! under one lock.
 //!
-//! A caller takes the lock, puts its call into the outbox and leaves its waker; the first one of a turn wakes the task.
-//! The task runs after all callers that are ready and writes once what they left; a call that is alone is written by
-//! its caller. When answers come, the task puts them into the callers' places and wakes them after it gave up the lock.
+//! A caller takes the lock, puts its call into the outbox and leaves its waker; the first caller of a turn
+//! wakes the task. The task runs after all callers that are ready, and writes all their calls at once. A call
+//! that is alone is written by its caller. When answers arrive, the task stores them in the callers' places,
+//! releases the lock and wakes the callers.
 //!
-//! A link outlives its connections: each has its epoch. Results that nobody has fetched when their place is used again,
-//! by a later call or connection, move to `strays`, so that a result can reach only the call that it belongs to.
+//! A link outlives its connections: an epoch counts them. When a place is used again before its result was
+//! fetched, the result moves to `strays`. So a result can reach only the call that it belongs to.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -23,22 +25,22 @@ use crate::core::{self, CallId, CallOptions, ClientEvent, Outbox, Version};
 use crate::error::{CallError, Code, ConnectionError};
 use crate::{Config, Stats};
 
-/// A call of a link, whatever connection it was made on.
+/// Identifies a call of a link across all its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     epoch: u32,
     id: CallId,
 }
 
-/// What became of an attempt to make a call.
+/// Outcome of an attempt to send a call.
 pub(super) enum Begin {
-    /// It is on its way.
+    /// The call was sent.
     Open(Key),
-    /// There is no room; the waker is called when there is. The ticket is for [`Link::forget`].
+    /// There is no room. The waker is called when there is. The ticket is for [`Link::forget`].
     Blocked(u64),
-    /// There is no connection here, or none that takes new calls.
+    /// The link has no connection that takes new calls.
     Down,
-    /// It was not taken.
+    /// The call was refused.
     Failed(CallError),
 }
 
@@ -55,16 +57,16 @@ struct Place {
     stage: Stage,
 }
 
-/// The connection that a link has at the moment.
+/// The connection that a link has at present.
 pub(super) struct Up {
     pub(super) core: core::Client,
     pub(super) writer: Writer,
-    /// A caller's write failed; the task takes note.
+    /// Set when a write by a caller failed, for the task to see.
     pub(super) failed: Option<io::Error>,
 }
 
 impl Up {
-    /// Writes all that may leave now.
+    /// Writes what may leave now.
     pub(super) fn write(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<io::Result<()>> {
         loop {
             self.core.fill(now);
@@ -85,7 +87,7 @@ pub(super) struct Streams {
     pub(super) outgoing: Option<Arc<Pipe>>,
 }
 
-/// Callers that wait for room or a connection, in turn.
+/// Callers that wait for room or for a connection, first come, first served.
 #[derive(Default)]
 struct Blocked {
     tickets: u64,
@@ -96,46 +98,47 @@ struct Blocked {
 pub(super) struct State {
     pub(super) up: Option<Up>,
     epoch: u32,
-    /// By the place in a call's ID.
+    /// Indexed by the slot in a call's ID.
     places: Vec<Place>,
     strays: HashMap<Key, Outcome>,
-    /// By ID, of calls whose bodies go in parts.
+    /// By slot: the calls whose bodies go in parts.
     streams: HashMap<u32, (CallId, Streams)>,
-    /// Calls to whose pipes something happened, with the epoch before the ID.
+    /// Calls with pipes that have changed: epoch and ID.
     pub(super) notes: Vec<u64>,
     blocked: Blocked,
     task: Waker,
-    /// What the task's timer is set for.
+    /// When the task's timer fires.
     pub(super) alarm: Option<Instant>,
-    /// The task has been woken to write.
+    /// Whether the task was woken to write.
     pub(super) flush_due: bool,
-    /// Calls that wait for the task to write.
+    /// Number of calls that wait for the task to write.
     batch: u32,
-    /// The last answers came one at a time: a caller need not wait for others to write with.
+    /// Whether the last answers arrived one at a time, so that a caller need not wait for others to write
+    /// with.
     pub(super) quiet: bool,
-    /// When the calls of this turn were made: one look at the clock for all of them.
+    /// Time of this turn's calls: the clock is read once for all of them.
     now: Instant,
-    /// Why there is no connection.
+    /// Why the link has no connection.
     pub(super) reason: ConnectionError,
-    /// The client closes.
+    /// Whether the client is closing.
     pub(super) closing: bool,
-    /// The server takes no more calls on this connection.
+    /// Whether the server takes no more calls on this connection.
     pub(super) leaving: bool,
-    /// Of connections that are over.
+    /// Counters of earlier connections.
     past: Stats,
     plain: CallOptions,
 }
 
-/// A place of a client for a connection.
+/// A client's slot for one connection.
 pub(super) struct Link {
     state: Mutex<State>,
-    /// For the pool, which looks without the lock: open calls, [`DOWN`] without a connection.
+    /// Number of open calls, or [`DOWN`]. The pool reads it without the lock.
     load: AtomicU32,
-    /// Calls since the task last wrote.
+    /// Number of calls since the task last wrote.
     batch: AtomicU32,
 }
 
-/// Calls after which a caller writes although the task will: the server has something to do meanwhile.
+/// After this many calls a caller writes before the task does, so that the server can begin to work.
 const BATCH: u32 = 128;
 
 /// The load of a link that takes no new calls.
@@ -166,22 +169,22 @@ impl Link {
         Self { state: Mutex::new(state), load: AtomicU32::new(DOWN), batch: AtomicU32::new(0) }
     }
 
-    /// The lock. Nothing panics under it; if it did, the state would still be whole.
+    /// Takes the lock. Nothing panics while it is held; if it did, the state would still be consistent.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is a connection, though it may take no new calls.
+    /// Whether the link has a connection, even one that takes no new calls.
     pub(super) fn is_up(&self) -> bool {
         self.lock().up.is_some()
     }
 
-    /// Open calls, or [`DOWN`].
+    /// Number of open calls, or [`DOWN`].
     pub(super) fn load(&self) -> u32 {
         self.load.load(Relaxed)
     }
 
-    /// Calls that wait for the next write; 0 when none is due.
+    /// Number of calls that wait for the next write; 0 when no write is due.
     pub(super) fn batch(&self) -> u32 {
         self.batch.load(Relaxed)
     }
@@ -198,9 +201,9 @@ impl Link {
         self.batch.store(0, Relaxed);
     }
 
-    /// Makes a call.
+    /// Sends a call.
     ///
-    /// `lone`: nothing tells of other calls that could leave with it.
+    /// `lone`: no other call is in sight that could share the write.
     pub(super) fn begin(
         &self,
         cx: &Context<'_>,
@@ -211,7 +214,7 @@ impl Link {
         self.begin_with(cx, body, options, lone, |state, key| state.wait(key, cx))
     }
 
-    /// Makes a call whose bodies go in parts; what becomes of it, its pipes say.
+    /// Sends a call whose bodies go in parts. Its pipes report its end.
     pub(super) fn begin_stream(
         self: &Arc<Self>,
         cx: &Context<'_>,
@@ -267,7 +270,7 @@ impl Link {
         Begin::Open(key)
     }
 
-    /// The answer to a call, when it is there.
+    /// The answer to a call, once it has arrived.
     pub(super) fn poll(&self, key: Key, cx: &Context<'_>) -> Poll<Outcome> {
         let mut state = self.lock();
         let place = state.places.get_mut(key.id.place()).filter(|place| place.key == key);
@@ -286,7 +289,7 @@ impl Link {
         }
     }
 
-    /// Nobody waits for the call any more.
+    /// Cancels a call.
     pub(super) fn cancel(&self, key: Key) {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -307,7 +310,8 @@ impl Link {
         }
     }
 
-    /// A blocked call gave up, or was woken. If it was woken and does not use its turn, the next one gets it.
+    /// Removes a blocked call from the queue. If it had been woken, the next blocked call is woken in its
+    /// place.
     pub(super) fn forget(&self, ticket: u64) {
         let mut state = self.lock();
         if !state.blocked.remove(ticket) {
@@ -318,14 +322,14 @@ impl Link {
         }
     }
 
-    /// Whether the blocked call still waits for its turn; leaves the new waker.
+    /// Whether the blocked call must still wait. Stores its new waker.
     pub(super) fn is_blocked(&self, ticket: u64, cx: &Context<'_>) -> bool {
         let mut state = self.lock();
         let entry = state.blocked.waiting.iter_mut().find(|(waiting, _)| *waiting == ticket);
         entry.map(|(_, waker)| waker.clone_from(cx.waker())).is_some()
     }
 
-    /// There is a connection.
+    /// Installs a new connection.
     pub(super) fn open(&self, now: Instant, writer: Writer, config: Config) {
         let mut state = self.lock();
         state.epoch = state.epoch.wrapping_add(1);
@@ -338,7 +342,8 @@ impl Link {
         wake.into_iter().for_each(Waker::wake);
     }
 
-    /// The connection is over. Gives what was agreed on, and the stream to close.
+    /// Removes the ended connection. Returns its version, and the stream to close with what was left to
+    /// write.
     pub(super) fn close(&self, reason: ConnectionError) -> Option<(Version, Writer, Outbox)> {
         let mut state = self.lock();
         let mut wake = Vec::new();
@@ -363,7 +368,7 @@ impl Link {
         up.map(|mut up| (up.core.version(), up.writer, std::mem::take(up.core.output())))
     }
 
-    /// No more calls; the task closes the connection when the open ones are done.
+    /// Stops taking calls. The task closes the connection when the open calls have ended.
     pub(super) fn go_away(&self) {
         let mut state = self.lock();
         state.closing = true;
@@ -376,7 +381,7 @@ impl Link {
         blocked.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
-    /// Ends the connection now.
+    /// Ends the connection at once.
     pub(super) fn lose(&self, error: ConnectionError) {
         let mut state = self.lock();
         if let Some(up) = &mut state.up {
@@ -385,7 +390,7 @@ impl Link {
         state.wake_to_write();
     }
 
-    /// The counters of all its connections.
+    /// Counters of all connections of the link.
     pub(super) fn stats(&self) -> Stats {
         let state = self.lock();
         let mut stats = state.past;
@@ -397,7 +402,7 @@ impl Link {
 }
 
 impl State {
-    /// Makes the place of a call wait.
+    /// Registers the waker of a call's place.
     fn wait(&mut self, key: Key, cx: &Context<'_>) {
         let index = key.id.place();
         while self.places.len() <= index {
@@ -410,8 +415,8 @@ impl State {
         }
     }
 
-    /// Sees to it that what was just put into the outbox leaves: at once when the call is alone or many wait, else with
-    /// others.
+    /// Ensures that the octets just added are written: at once when the call is alone or many calls wait,
+    /// otherwise together with others.
     fn send(&mut self, lone: bool) {
         let Some(up) = &mut self.up else { return };
         let full = self.batch >= BATCH;
@@ -441,12 +446,12 @@ impl State {
         self.task.wake_by_ref();
     }
 
-    /// The task that callers wake.
+    /// Stores the waker of the task.
     pub(super) fn set_task(&mut self, waker: &Waker) {
         self.task.clone_from(waker);
     }
 
-    /// As many blocked callers as there is room for.
+    /// Takes the wakers of as many blocked callers as there is room for.
     pub(super) fn unblock(&mut self, wake: &mut Vec<Waker>) {
         if self.blocked.waiting.is_empty() {
             return;
@@ -456,7 +461,7 @@ impl State {
         wake.extend(self.blocked.waiting.drain(..count).map(|(_, waker)| waker));
     }
 
-    /// Hands an event on to whom it concerns. The wakers are for when the lock is given up.
+    /// Stores an event in its call's place. The wakers are to be called after the lock is released.
     pub(super) fn event(&mut self, event: ClientEvent, wake: &mut Vec<Waker>) {
         match event {
             ClientEvent::Answered { id, body } => self.finish(id, Ok(body), wake),
@@ -492,7 +497,7 @@ impl State {
 
 /// Calls whose bodies go in parts.
 impl State {
-    /// The call is over.
+    /// Ends the pipes of a call.
     fn finish_streams(&mut self, id: CallId, outcome: Outcome) {
         let Some((_, streams)) = self.streams.remove(&id.wire()) else { return };
         let error = outcome.as_ref().err().cloned().unwrap_or(CallError::Unknown);
@@ -505,7 +510,7 @@ impl State {
         }
     }
 
-    /// Looks at the pipes that were noted.
+    /// Looks at the pipes that have changed.
     pub(super) fn notes(&mut self, now: Instant) {
         self.now = now;
         for note in std::mem::take(&mut self.notes) {
@@ -526,7 +531,7 @@ impl State {
         }
     }
 
-    /// Sends what lies in the pipe of a call.
+    /// Sends the parts in the pipe of a call.
     fn pump(&mut self, id: CallId) {
         let Some((_, streams)) = self.streams.get_mut(&id.wire()) else { return };
         let Some(up) = &mut self.up else { return };
@@ -547,7 +552,7 @@ impl State {
         }
     }
 
-    /// The application dropped one end of a call before it was over.
+    /// Ends a call of which the application dropped one end early.
     fn give_up(&mut self, id: CallId) {
         if let Some(up) = &mut self.up {
             up.core.cancel(self.now, id, Code::CANCELLED);

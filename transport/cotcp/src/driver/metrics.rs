@@ -4,36 +4,37 @@ use std::fmt::Write as _;
 
 use crate::Stats;
 
-/// What happened to the connections of a client or a server. All but `open` grow only.
+/// Counters of a client's or server's connections. All but `open` only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// Connections that are up.
+    /// Connections that are established.
     pub open: u64,
-    /// Made or accepted so far, hand-shakes included.
+    /// Connections opened or accepted so far, including those whose hand-shake failed.
     pub made: u64,
-    /// Attempts that failed: nobody there, time-out, TLS.
+    /// Attempts that failed: no listener, time-out, or TLS.
     pub failed: u64,
-    /// Over again, for whatever reason.
+    /// Connections that ended, for any reason.
     pub lost: u64,
-    /// Server: closed at once, as there were too many.
+    /// Server: connections closed at once, because the limit was reached.
     pub refused: u64,
-    /// Client: made again without a HELLO, as the peer closed on one.
+    /// Client: connections opened again without a HELLO, because the peer closed the connection after one.
     pub fell_back: u64,
-    /// Client: calls that were repeated, as no server had begun with them.
+    /// Client: calls that were repeated, because no server had begun to work on them.
     pub repeated: u64,
 }
 
 /// The counters of a client or a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Metrics {
-    /// Of the connections as such.
+    /// Counters of connections.
     pub connections: Connections,
-    /// Of all connections together, those that are over included.
+    /// Counters of calls and frames, over all connections, ended ones included.
     pub stats: Stats,
 }
 
 impl Metrics {
-    /// In the text format of Prometheus; `labels` goes between the braces of each line, such as `side="server"`.
+    /// The counters in the text format of Prometheus. `labels` stands between the braces of each line, for
+    /// example `side="server"`.
     #[must_use]
     pub fn to_prometheus(&self, labels: &str) -> String {
         let (connections, stats) = (&self.connections, &self.stats);

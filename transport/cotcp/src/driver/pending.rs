@@ -1,8 +1,8 @@
-//! Futures of requests that were not answered at once.
+//! Futures of handlers that did not answer at once.
 //!
-//! Each request's future is polled in a place of its own; most are ready then, and the place, its allocation and its
-//! waker serve the next request. One that is not stays, and its waker notes the place, so that only futures which were
-//! woken are polled again.
+//! Each request's future is polled in a slot. Most are ready at once, and the slot, its allocation and its
+//! waker serve the next request. A future that is not ready stays in its slot, and its waker notes the slot,
+//! so that only woken futures are polled again.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// The handler panicked instead of answering. One request fails, not the connection.
+/// The handler panicked. The request fails; the connection goes on.
 pub(super) struct Panicked;
 
-/// What a future was ready with.
+/// The output of a future.
 pub(super) type Outcome<T> = Result<T, Panicked>;
 
-/// Places that were woken, and the task that looks at them.
+/// Slots whose futures were woken, and the task to wake.
 struct Woken {
     places: Vec<u32>,
     task: Waker,
@@ -55,12 +55,12 @@ struct Place<F, T> {
     tag: Option<T>,
 }
 
-/// Futures with a tag each.
+/// Futures, each with a tag.
 pub(super) struct Pending<F, T> {
     places: Vec<Place<F, T>>,
     free: Vec<u32>,
     woken: Arc<Mutex<Woken>>,
-    /// Being worked through; kept for its allocation.
+    /// The slots being worked through; kept for its allocation.
     turn: Vec<u32>,
 }
 
@@ -70,7 +70,7 @@ impl<F: Future, T: Copy> Pending<F, T> {
         Self { places: Vec::new(), free: Vec::new(), woken, turn: Vec::new() }
     }
 
-    /// Polls a new future; when it is not ready, keeps it and gives its place.
+    /// Polls a new future. When it is not ready, keeps it and returns its slot.
     #[inline]
     pub(super) fn start(&mut self, future: F, tag: T) -> Result<Outcome<F::Output>, u32> {
         let index = match self.free.last() {
@@ -115,7 +115,7 @@ impl<F: Future, T: Copy> Pending<F, T> {
         Some(outcome)
     }
 
-    /// Drops the future at a place, if it is still there with that tag.
+    /// Drops the future in a slot, if the slot still holds one with that tag.
     pub(super) fn remove(&mut self, index: u32, is: impl Fn(T) -> bool) {
         let Some(place) = self.places.get_mut(index as usize) else { return };
         if place.tag.is_some_and(is) {
@@ -125,7 +125,8 @@ impl<F: Future, T: Copy> Pending<F, T> {
         }
     }
 
-    /// Polls futures that were woken, and gives one that is ready. Wakes `task` for the next ones.
+    /// Polls futures that were woken, and returns the first that is ready. Wakes `task` for the remaining
+    /// ones.
     pub(super) fn next(&mut self, task: &Waker) -> Option<(T, Outcome<F::Output>)> {
         if self.turn.is_empty() {
             let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! A client's connections: which one takes a call, how each is made again when it is lost.
+//! A client's connections: the choice of one for a call, and opening lost ones again.
 
 use std::future::poll_fn;
 use std::hash::{BuildHasher as _, RandomState};
@@ -19,23 +19,25 @@ use super::time;
 use crate::core::Version;
 use crate::error::ConnectionError;
 
-/// A connection that ends sooner is made again after a pause: the server may not want us.
+/// When a connection ends sooner than this, the next attempt waits a while: the server may be refusing the
+/// client.
 const LASTING: Duration = Duration::from_secs(1);
-/// Connections that are looked at for the least busy one.
+/// Number of connections that are compared to find the least busy one.
 const CANDIDATES: usize = 16;
 
 /// The connections of a client.
 pub(super) struct Pool {
-    /// Two for each connection: while one finishes its calls as the server goes away, the other takes new ones.
+    /// Two links per connection: while one finishes its calls because the server is going away, the other
+    /// takes new calls.
     pub(super) links: Box<[Arc<Link>]>,
     pub(super) config: ClientConfig,
-    /// Callers that found no connection at all.
+    /// Callers that found no connection.
     waiting: Mutex<Waiting>,
-    /// Why the last connection ended, or could not be made.
+    /// Why the last connection ended, or could not be opened.
     reason: Mutex<ConnectionError>,
-    /// The one that took the last call.
+    /// The link that took the last call.
     current: AtomicUsize,
-    /// Where looking begins next.
+    /// Where the next search begins.
     next: AtomicUsize,
     pub(super) counters: Counters,
 }
@@ -46,7 +48,7 @@ struct Waiting {
     wakers: Vec<(u64, Waker)>,
 }
 
-/// What happened to the connections.
+/// Counters of connections.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) connected: AtomicU64,
@@ -72,8 +74,9 @@ impl Pool {
         }
     }
 
-    /// The link for a call: the one that the calls of this turn go to already, or the least busy of some. Calls that
-    /// go together cost one write; the turns spread them over all connections. True when no other call is seen.
+    /// The link for a call: the one that this turn's calls already use, or the least busy of some. Calls of
+    /// one turn share a write, and the turns spread over all connections. The flag says that no other call is
+    /// in sight.
     #[inline]
     pub(super) fn choose(&self) -> (usize, bool) {
         if self.links.len() > 2 {
@@ -88,7 +91,7 @@ impl Pool {
         (if moved { other } else { current }, true)
     }
 
-    /// Leaves the waker of a caller that found no connection; gives the ticket for the next two.
+    /// Stores the waker of a caller that found no connection. Returns a ticket for the next two functions.
     pub(super) fn wait(&self, cx: &Context<'_>) -> u64 {
         let mut waiting = self.lock();
         waiting.tickets += 1;
@@ -102,19 +105,19 @@ impl Pool {
         ticket
     }
 
-    /// Whether the caller still has to wait; leaves the new waker.
+    /// Whether the caller must still wait. Stores its new waker.
     pub(super) fn is_waiting(&self, ticket: u64, cx: &Context<'_>) -> bool {
         let mut waiting = self.lock();
         let entry = waiting.wakers.iter_mut().find(|(waiting, _)| *waiting == ticket);
         entry.map(|(_, waker)| waker.clone_from(cx.waker())).is_some()
     }
 
-    /// The caller does not wait any more.
+    /// Removes a caller that no longer waits.
     pub(super) fn forget(&self, ticket: u64) {
         self.lock().wakers.retain(|(waiting, _)| *waiting != ticket);
     }
 
-    /// A caller gives up waiting, for room on a link or for any connection.
+    /// Removes a caller that waits for room on a link, or for any connection.
     pub(super) fn give_up(&self, link: Option<usize>, ticket: u64) {
         match link {
             Some(link) => self.links[link].forget(ticket),
@@ -122,7 +125,7 @@ impl Pool {
         }
     }
 
-    /// Why there is no connection: what happened last.
+    /// Why there is no connection: the last error.
     pub(super) fn reason(&self) -> ConnectionError {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -131,7 +134,7 @@ impl Pool {
         *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
 
-    /// There is a connection, or will be none.
+    /// Wakes the callers that wait for a connection: there is one, or there will be none.
     pub(super) fn wake(&self) {
         let wakers = std::mem::take(&mut self.lock().wakers);
         wakers.into_iter().for_each(|(_, waker)| waker.wake());
@@ -168,19 +171,19 @@ impl Pool {
     }
 }
 
-/// Keeps one place of a pool connected until the client closes.
+/// Keeps one slot of a pool connected until the client closes.
 pub(super) struct Keeper {
     pub(super) pool: Arc<Pool>,
-    /// Of the two links that take turns, the one for the next connection.
+    /// Which of the slot's two links the next connection uses.
     pub(super) index: usize,
-    /// The connection on the other one, while it finishes its calls.
+    /// The task of the connection on the other link, while that finishes its calls.
     pub(super) leaving: Option<JoinHandle<()>>,
     pub(super) address: Option<Address>,
     pub(super) closing: watch::Receiver<bool>,
 }
 
 impl Keeper {
-    /// Connects once, within the time there is for it.
+    /// Connects once, within the configured time.
     pub(super) async fn connect(pool: &Pool, address: &Address) -> io::Result<Stream> {
         let attempt = tokio::time::timeout(pool.config.connect_timeout, address.connect());
         let result = attempt.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
@@ -189,7 +192,7 @@ impl Keeper {
         result
     }
 
-    /// Runs until the client closes; a stream that is connected already comes first.
+    /// Runs until the client closes. A stream that is connected already is used first.
     pub(super) async fn run(mut self, mut ready: Option<Stream>) {
         let mut failures = 0;
         let mut negotiate = self.pool.config.connection.negotiate;
@@ -231,7 +234,7 @@ impl Keeper {
         &self.pool.links[self.index]
     }
 
-    /// Drives one connection to its end, or until the server takes no more calls on it.
+    /// Runs one connection until it ends, or until the server takes no more calls on it.
     async fn hold(&mut self, stream: Stream, negotiate: bool) -> End {
         let (link, pool) = (Arc::clone(self.link()), Arc::clone(&self.pool));
         let mut config = pool.config.connection.clone();
@@ -268,7 +271,7 @@ impl Keeper {
     }
 }
 
-/// The connection of a link is over; gives what had been agreed on.
+/// Removes the ended connection of a link. Returns the version that was in use.
 fn finish(pool: &Pool, link: &Link, error: ConnectionError) -> Option<Version> {
     pool.counters.lost.fetch_add(1, Relaxed);
     pool.note_reason(error.clone());
@@ -280,14 +283,14 @@ fn finish(pool: &Pool, link: &Link, error: ConnectionError) -> Option<Version> {
 /// How a connection ended.
 struct End {
     error: ConnectionError,
-    /// Something came from the peer.
+    /// Whether the peer sent anything.
     answered: bool,
     version: Option<Version>,
     lasted: Duration,
 }
 
 impl End {
-    /// The peer ended the stream without a word.
+    /// Whether the peer closed the stream before it sent anything.
     fn before_any_answer(&self) -> bool {
         let ended = matches!(
             self.error,
@@ -300,8 +303,8 @@ impl End {
     }
 }
 
-/// The pause after so many failures in a row: it doubles, and half of it is random, so that clients which lost the same
-/// server do not come back together.
+/// The pause after this many failures in a row. It doubles, and half of it is random, so that clients which
+/// lost the same server do not return at the same moment.
 fn backoff(config: &ClientConfig, failures: u32) -> Duration {
     let whole = config.backoff_min.saturating_mul(1 << (failures - 1).min(20)).min(config.backoff_max);
     let random = RandomState::new().hash_one(failures) as u32;

@@ -1,4 +1,4 @@
-//! The server: takes connections, a task each, and ends them when it drains.
+//! The server: accepts connections, runs a task for each, and ends them when it drains.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -21,7 +21,7 @@ use super::time;
 use crate::error::ConnectionError;
 use crate::{Config, Stats};
 
-/// Pause after the system had no room for another connection.
+/// Pause after the system refused another connection for lack of resources.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 enum Listener {
@@ -29,7 +29,7 @@ enum Listener {
     Unix(UnixListener, PathBuf),
 }
 
-/// A server that listens. [`Self::serve`] runs it.
+/// A listening server. [`Self::serve`] runs it.
 pub struct Server {
     listener: Listener,
     #[cfg(feature = "tls")]
@@ -37,7 +37,7 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
-/// What connections, handles and the accepting loop share.
+/// State that connections, handles and the accepting loop share.
 struct Shared {
     config: ServerConfig,
     sessions: Mutex<Sessions>,
@@ -53,21 +53,21 @@ struct Shared {
 struct Sessions {
     next: u64,
     open: HashMap<u64, Arc<Control>>,
-    /// Of connections that are over.
+    /// Counters of connections that have ended.
     past: Stats,
 }
 
-/// Drains and counts a server from elsewhere.
+/// A handle to drain and observe a server.
 #[derive(Clone)]
 pub struct ServerHandle {
     shared: Arc<Shared>,
 }
 
 impl Server {
-    /// Listens on `host:port`; port 0 takes a free one.
+    /// Listens on `host:port`. Port 0 takes a free port.
     ///
     /// # Errors
-    /// The address is in use, or may not be used.
+    /// The address is in use, or not permitted.
     pub async fn bind(
         address: impl tokio::net::ToSocketAddrs,
         config: impl Into<ServerConfig>,
@@ -79,7 +79,7 @@ impl Server {
     /// Listens on a Unix socket.
     ///
     /// # Errors
-    /// The path exists, or may not be used.
+    /// The path exists, or is not permitted.
     pub fn bind_unix(path: impl AsRef<Path>, config: impl Into<ServerConfig>) -> io::Result<Self> {
         let path = path.as_ref().to_owned();
         let listener = UnixListener::bind(&path)?;
@@ -104,7 +104,7 @@ impl Server {
         }
     }
 
-    /// Speaks TLS with its clients (over TCP).
+    /// Uses TLS with clients (over TCP).
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn with_tls(mut self, config: Arc<tokio_rustls::rustls::ServerConfig>) -> Self {
@@ -112,10 +112,10 @@ impl Server {
         self
     }
 
-    /// Where it listens, if that is TCP.
+    /// The address on which it listens, if that is TCP.
     ///
     /// # Errors
-    /// The system does not say, or it is a Unix socket.
+    /// The system call failed, or the server listens on a Unix socket.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match &self.listener {
             Listener::Tcp(listener) => listener.local_addr(),
@@ -123,13 +123,13 @@ impl Server {
         }
     }
 
-    /// To drain it later.
+    /// A handle to drain the server with.
     #[must_use]
     pub fn handle(&self) -> ServerHandle {
         ServerHandle { shared: Arc::clone(&self.shared) }
     }
 
-    /// Answers requests until the server is drained. If the future is dropped before, all connections end.
+    /// Answers requests until the server is drained. Dropping the future ends all connections.
     pub async fn serve<H: Handler>(self, handler: H) {
         let ender = Ender(Arc::clone(&self.shared));
         let mut draining = self.shared.draining.subscribe();
@@ -168,7 +168,7 @@ impl Server {
     }
 }
 
-/// Answers requests on a stream that somebody else accepted, until it ends; gives the reason.
+/// Answers requests on an accepted stream until it ends. Returns the reason.
 pub async fn serve_stream<H: Handler>(stream: Stream, config: Config, handler: H) -> ConnectionError {
     let mut session = Session::new(stream, config, handler, Arc::new(Control::default()));
     let reason = poll_fn(|cx| session.poll(cx)).await;
@@ -176,7 +176,7 @@ pub async fn serve_stream<H: Handler>(stream: Stream, config: Config, handler: H
     reason
 }
 
-/// A stream that was accepted.
+/// An accepted stream.
 enum Accepted {
     Ready(Stream),
     #[cfg(feature = "tls")]
@@ -184,7 +184,7 @@ enum Accepted {
 }
 
 impl Accepted {
-    /// The stream after the hand-shake, if there is one to be made.
+    /// The stream after the TLS hand-shake, if the server uses TLS.
     #[cfg_attr(not(feature = "tls"), expect(clippy::unused_async, reason = "TLS has to wait"))]
     async fn ready(self, within: Duration) -> io::Result<Stream> {
         #[cfg(not(feature = "tls"))]
@@ -235,7 +235,7 @@ impl Shared {
         session.close().await;
     }
 
-    /// Lets open calls go on for a while, then ends the connections.
+    /// Lets open calls continue for a while, then ends the connections.
     async fn finish(&self) {
         self.each(Control::drain);
         let end = time::now() + self.config.drain_timeout;
@@ -250,7 +250,7 @@ impl Shared {
     }
 }
 
-/// Ends all connections when the server does.
+/// Ends all connections when the server ends.
 struct Ender(Arc<Shared>);
 
 impl Drop for Ender {
@@ -259,7 +259,7 @@ impl Drop for Ender {
     }
 }
 
-/// Forgets a connection when its task ends, however that is.
+/// Removes a connection from the list when its task ends for any reason.
 struct Entry<'a> {
     shared: &'a Shared,
     number: u64,
@@ -275,8 +275,8 @@ impl Drop for Entry<'_> {
 }
 
 impl ServerHandle {
-    /// Takes no more connections and calls; [`Server::serve`] returns when the open calls are done, or after
-    /// [`ServerConfig::drain_timeout`].
+    /// Stops accepting connections and calls. [`Server::serve`] returns when the open calls have ended, or
+    /// after [`ServerConfig::drain_timeout`].
     pub fn drain(&self) {
         self.shared.draining.send_replace(true);
     }
@@ -299,7 +299,7 @@ impl ServerHandle {
         Metrics { connections, stats }
     }
 
-    /// Connections that are open.
+    /// Number of open connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.lock().open.len()

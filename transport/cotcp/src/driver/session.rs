@@ -1,8 +1,8 @@
 //! The task of one server connection: reads requests, runs their handlers, writes the answers.
 //!
-//! A handler's future is polled as soon as its request is decoded. Those that are ready at once, the usual case, cost
-//! nothing more; the others wait in [`Pending`] of the same task, so that a connection needs no lock. Bodies in parts go
-//! through pipes, of which the application's ends may be anywhere.
+//! A handler's future is polled as soon as its request is decoded. A future that is ready at once, the usual
+//! case, costs nothing more. The others wait in [`Pending`] in the same task, so a connection needs no lock.
+//! Bodies in parts go through pipes, whose application ends may be in any task.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,7 +25,7 @@ use crate::core::{self, RequestId, ServerEvent};
 use crate::error::{CallError, Code, ConnectionError};
 use crate::{Config, Stats};
 
-/// Rounds of reading and writing in one turn, so that other connections have theirs.
+/// Rounds of reading and writing in one turn. The limit leaves time for other connections.
 const ROUNDS: usize = 8;
 
 /// How the server tells a connection to end.
@@ -33,19 +33,19 @@ const ROUNDS: usize = 8;
 pub(super) struct Control {
     wish: AtomicU8,
     task: Mutex<Option<Waker>>,
-    /// Something is in `notes`.
+    /// Whether `notes` has entries.
     noted: AtomicBool,
-    /// Streams to whose pipes something happened.
+    /// Streams with pipes that have changed.
     notes: Mutex<Vec<u64>>,
-    /// The counters after the last round.
+    /// The counters as of the last round.
     stats: Mutex<Stats>,
 }
 
-/// Go on.
+/// Continue.
 const GO_ON: u8 = 0;
 /// Take no new calls, finish the open ones.
 const DRAIN: u8 = 1;
-/// End now.
+/// End at once.
 const STOP: u8 = 2;
 
 impl Control {
@@ -86,10 +86,10 @@ impl Owner for Control {
 /// The pipes of a request whose bodies go in parts.
 struct Streams {
     id: RequestId,
-    /// Until all has come.
+    /// The pipe of the request, until all of it has arrived.
     incoming: Option<Arc<Pipe>>,
     outgoing: Option<Arc<Pipe>>,
-    /// An answer for a version 1 client is put together here.
+    /// The answer for a version 1 client, assembled here.
     whole: BytesMut,
 }
 
@@ -100,15 +100,15 @@ pub(super) struct Session<H: Handler> {
     writer: Writer,
     handler: H,
     pending: Pending<H::Future, RequestId>,
-    /// Where requests wait that were not answered at once, for when they are cancelled.
+    /// Requests that were not answered at once, by ID: where their futures wait.
     waiting: HashMap<RequestId, u32>,
-    /// By a number of their own.
+    /// Requests with pipes, by a number of their own.
     streams: HashMap<u64, Streams>,
     by_request: HashMap<RequestId, u64>,
     next_stream: u64,
     alarm: Alarm,
     control: Arc<Control>,
-    /// What `control` said that is done already.
+    /// The value of `control` that was last acted on.
     heard: u8,
     task: Option<Waker>,
 }
@@ -132,12 +132,12 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    /// After the end: says goodbye.
+    /// Sends what is left after the end, and closes the stream.
     pub(super) async fn close(mut self) {
         self.writer.close(std::mem::take(self.core.output())).await;
     }
 
-    /// One turn. Ready when the connection is over.
+    /// One turn. Ready when the connection has ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
         self.register(cx);
         for _ in 0..ROUNDS {
@@ -159,7 +159,7 @@ impl<H: Handler> Session<H> {
         Poll::Pending
     }
 
-    /// Leaves the waker for [`Control`]; a task's waker stays the same.
+    /// Stores the waker for [`Control`]. A task's waker stays the same.
     fn register(&mut self, cx: &Context<'_>) {
         if !self.task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
             self.task = Some(cx.waker().clone());
@@ -201,7 +201,7 @@ impl<H: Handler> Session<H> {
         Ok(())
     }
 
-    /// Does what the server wishes.
+    /// Acts on the server's wish to drain or stop.
     fn listen(&mut self) {
         let wish = self.control.wish.load(Relaxed);
         if wish == self.heard {
@@ -214,7 +214,7 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    /// Answers requests whose handlers are ready now.
+    /// Answers requests whose handlers have become ready.
     fn woken(&mut self, cx: &Context<'_>, now: Instant) {
         while let Some((id, outcome)) = self.pending.next(cx.waker()) {
             self.waiting.remove(&id);
@@ -263,7 +263,7 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    /// Nobody waits for the answer any more.
+    /// Drops the handler of a cancelled request.
     fn cancelled(&mut self, id: RequestId) {
         if let Some(place) = self.waiting.remove(&id) {
             self.pending.remove(place, |tag| tag == id);
@@ -306,7 +306,7 @@ impl<H: Handler> Session<H> {
 
 /// Bodies in parts.
 impl<H: Handler> Session<H> {
-    /// The streams of a request, new if there are none.
+    /// The streams of a request, created when there are none.
     fn streams(&mut self, id: RequestId) -> (u64, &mut Streams) {
         let number = *self.by_request.entry(id).or_insert_with(|| {
             self.next_stream += 1;
@@ -316,7 +316,8 @@ impl<H: Handler> Session<H> {
         (number, self.streams.entry(number).or_insert_with(new))
     }
 
-    /// A request came whose body goes on. Its beginning is taken at once, as the handler has it.
+    /// Starts to receive the rest of a request. The first part counts as consumed, because the handler has
+    /// it.
     fn receive(&mut self, id: RequestId, beginning: usize) -> PartReceiver {
         let (pipe, receiver) = body::incoming();
         let control: Arc<Control> = Arc::clone(&self.control);
@@ -337,7 +338,7 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    /// A handler answers in parts.
+    /// Starts to send an answer in parts.
     fn send(&mut self, now: Instant, id: RequestId, pipe: Arc<Pipe>) {
         let control: Arc<Control> = Arc::clone(&self.control);
         let (number, streams) = self.streams(id);
@@ -346,7 +347,7 @@ impl<H: Handler> Session<H> {
         self.pump(now, number);
     }
 
-    /// Looks at the pipes that were noted.
+    /// Looks at the pipes that have changed.
     fn notes(&mut self, now: Instant) {
         // In this order, so that a note that comes meanwhile is seen in the next round.
         self.control.noted.store(false, Release);
@@ -365,7 +366,7 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    /// Sends what lies in a pipe.
+    /// Sends the parts in a pipe.
     fn pump(&mut self, now: Instant, number: u64) {
         let Some(streams) = self.streams.get_mut(&number) else { return };
         let (id, Some(outgoing)) = (streams.id, &streams.outgoing) else { return };

@@ -1,6 +1,7 @@
-//! Streams below a connection: TCP, Unix sockets, anything that tokio can read and write.
+//! The streams below a connection: TCP, Unix sockets, anything that tokio can read and write.
 //!
-//! A connection reads and writes through two boxed halves: one virtual call per batch of frames.
+//! A connection reads and writes through two boxed halves, at the cost of one virtual call per batch of
+//! frames.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -19,29 +20,31 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 use crate::core::Outbox;
 use crate::error::ConnectionError;
 
-/// First size of the buffer that is read into; many connections are idle.
+/// First size of the read buffer. It is small because many connections are idle.
 const READ_MIN: usize = 4 * 1024;
-/// It grows to this while reads fill it.
+/// Largest size of the read buffer, which grows while reads fill it.
 const READ_MAX: usize = 128 * 1024;
-/// Slices of one write.
+/// Slices of one vectored write.
 const SLICES: usize = 32;
-/// Octets that the kernel takes before a socket is no longer writable: what lies in it cannot be overtaken.
+/// Octets that the kernel may queue before the socket is no longer writable. A small frame cannot overtake
+/// what the kernel has queued.
 const NOT_SENT: u32 = 4 * 1024;
 
-/// For the last words to a peer.
+/// Time to send the last octets to a peer.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 type ReadHalf = Box<dyn AsyncRead + Send + Unpin>;
 type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// A stream that is connected, in halves.
+/// A connected stream, split into halves.
 pub struct Stream {
     pub(super) reader: Reader,
     pub(super) writer: Writer,
 }
 
 impl Stream {
-    /// A TCP connection. Sets what latency needs: small writes leave at once, and little waits in the kernel.
+    /// A TCP connection. Sets socket options for low latency: small writes leave at once, and little is
+    /// queued in the kernel.
     #[must_use]
     pub fn tcp(stream: TcpStream) -> Self {
         low_latency(&stream);
@@ -56,7 +59,7 @@ impl Stream {
         Self::halves(Box::new(reader), Box::new(writer))
     }
 
-    /// Any other stream that delivers everything in order.
+    /// Any other stream that delivers all octets in order.
     #[must_use]
     pub fn other(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
         let (reader, writer) = tokio::io::split(stream);
@@ -71,15 +74,15 @@ impl Stream {
     }
 }
 
-/// Lets small writes leave at once, and little wait in the kernel. Both are hints: without them the connection works,
-/// only slower.
+/// Asks the kernel to send small writes at once and to queue little. When the options fail, the connection
+/// works but is slower.
 pub(super) fn low_latency(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let _ = socket2::SockRef::from(stream).set_tcp_notsent_lowat(NOT_SENT);
 }
 
-/// What a stream's error means for its connection.
+/// The connection error for an error of the stream.
 pub(super) fn failure(error: &io::Error) -> ConnectionError {
     #[cfg(feature = "tls")]
     if let Some(reason) = super::tls::reason(error) {
@@ -88,14 +91,14 @@ pub(super) fn failure(error: &io::Error) -> ConnectionError {
     ConnectionError::Io(error.kind())
 }
 
-/// The half that is read.
+/// The read half.
 pub(super) struct Reader {
     half: ReadHalf,
     size: usize,
 }
 
 impl Reader {
-    /// Reads once, and gives how much; 0 is the end. `Ready` may come with less than there is.
+    /// Reads once and returns the number of octets; 0 is the end. More may be left after `Ready`.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
         if input.capacity() - input.len() < self.size / 2 {
             input.reserve(self.size);
@@ -109,15 +112,15 @@ impl Reader {
     }
 }
 
-/// The half that is written.
+/// The write half.
 pub(super) struct Writer {
     half: WriteHalf,
-    /// Something was written and not flushed.
+    /// Whether octets were written and not flushed.
     dirty: bool,
 }
 
 impl Writer {
-    /// Writes what the outbox has until it is empty or the stream takes no more.
+    /// Writes the outbox until it is empty or the stream takes no more.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<io::Result<()>> {
         while !outbox.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES];
@@ -136,7 +139,7 @@ impl Writer {
         Poll::Ready(Ok(()))
     }
 
-    /// Pushes out what a layer between (TLS) holds back. Free on sockets.
+    /// Flushes what a layer such as TLS holds back. Costs nothing on sockets.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.dirty {
             ready!(Pin::new(&mut self.half).poll_flush(cx))?;
@@ -147,7 +150,7 @@ impl Writer {
 }
 
 impl Writer {
-    /// Writes what is left and says that it is the end, as far as the peer lets us in a moment.
+    /// Writes what is left and closes the stream, within a short time limit.
     pub(super) async fn close(mut self, mut rest: Outbox) {
         let farewell = async {
             poll_fn(|cx| self.poll(cx, &mut rest)).await?;
@@ -160,13 +163,13 @@ impl Writer {
 
 type Connecting = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
 
-/// Where a client connects to, each time anew.
+/// Where a client connects to.
 #[derive(Clone)]
 pub struct Address(Kind);
 
 #[derive(Clone)]
 enum Kind {
-    /// Looked up at each attempt; the addresses are tried in turn.
+    /// A name, looked up at each attempt. Its addresses are tried in turn.
     Name(Arc<str>),
     Tcp(SocketAddr),
     Unix(Arc<Path>),
@@ -174,7 +177,7 @@ enum Kind {
 }
 
 impl Address {
-    /// Whatever the function connects to: TLS, a proxy, a pipe in a test.
+    /// Connects by a function: TLS, a proxy, a pipe in a test.
     pub fn with<F, T>(connect: F) -> Self
     where
         F: Fn() -> T + Send + Sync + 'static,
@@ -194,7 +197,7 @@ impl Address {
     }
 }
 
-/// Connects to `host:port`, to the first address that answers.
+/// Connects to `host:port`, trying its addresses in turn.
 pub(super) async fn connect_tcp(name: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in lookup_host(name).await? {
