@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! permit out <protocol> from <address> [<ports>] to <address> [<ports>]
-//! protocol: a number, or `ip` for any      address: `any`, `assigned`, or [address][/length]
+//! protocol: a number, `ip` for any, or a name such as `udp`      address: `any`, `assigned`, or [address][/length]
 //! ports: 80  |  1000-2000  |  80,443,8000-8080
 //! ```
 //! The text describes downlink packets: `from` is the remote side, `to` the UE. For uplink both are swapped
@@ -83,6 +83,25 @@ pub enum Direction {
     Downlink,
 }
 
+/// Names of protocols (IANA). RFC 6733 has numbers and `ip` only, but CP functions write names too.
+const PROTOCOLS: [(&str, u8); 10] = [
+    ("icmp", 1),
+    ("igmp", 2),
+    ("tcp", 6),
+    ("udp", 17),
+    ("gre", 47),
+    ("esp", 50),
+    ("ah", 51),
+    ("icmpv6", 58),
+    ("ipv6-icmp", 58),
+    ("sctp", 132),
+];
+
+fn protocol(word: &str) -> Option<u8> {
+    let named = PROTOCOLS.iter().find(|(name, _)| name.eq_ignore_ascii_case(word));
+    named.map(|(_, number)| *number).or_else(|| word.parse().ok())
+}
+
 impl SdfFilter {
     /// Reads the text.
     pub fn parse(text: &str) -> Result<SdfFilter, SdfError> {
@@ -98,7 +117,7 @@ impl SdfFilter {
         expect(keyword("out")?, "out")?;
         let protocol = match keyword("a protocol")? {
             "ip" => None,
-            word => Some(word.parse().map_err(|_| unexpected(word, "`ip` or a protocol number"))?),
+            word => Some(protocol(word).ok_or_else(|| unexpected(word, "`ip`, a protocol number or name"))?),
         };
         expect(keyword("from")?, "from")?;
         let from_address = parse_address(keyword("an address")?)?;

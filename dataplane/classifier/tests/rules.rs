@@ -99,6 +99,11 @@ fn sdf_filters_are_read() {
     assert!(hits(&downlink, key("192.0.2.9", "10.45.0.2", 6, (443, 2000))));
     assert!(!hits(&downlink, key("192.0.2.9", "10.45.0.2", 17, (443, 2000))));
 
+    for (name, number) in [("udp", "17"), ("tcp", "6"), ("ICMP", "1"), ("ipv6-icmp", "58"), ("sctp", "132")] {
+        let parse =
+            |protocol| SdfFilter::parse(&format!("permit out {protocol} from 192.0.2.1 80 to any")).unwrap();
+        assert_eq!(parse(name), parse(number), "{name}");
+    }
     let v6 = SdfFilter::parse("permit out 17 from 2001:db8::/32 to any").unwrap();
     assert!(hits(&v6.filters(Direction::Downlink), key("2001:db8::1", "fd00::1", 17, (1, 2))));
 }
@@ -114,7 +119,7 @@ fn other_texts_are_refused_with_a_reason() {
         "permit out ip from any to",
         "deny out ip from any to any",
         "permit in ip from any to any",
-        "permit out tcp from any to any",
+        "permit out tcpp from any to any",
         "permit out ip from !10.0.0.1 to any",
         "permit out ip from 10.0.0.1/33 to any",
         "permit out ip from any 80-70 to any",
