@@ -8,7 +8,7 @@ use packet::gtpu::{self, PduSession};
 use packet::{icmp, ipv4, protocol};
 use serde_json::Value;
 
-use testkit::world::{establish, id, network, ping, plain};
+use testkit::world::{establish, id, network, ping};
 
 /// Drops of the UPF for one reason.
 fn drops(stats: &Value, reason: &str) -> u64 {
@@ -82,7 +82,12 @@ fn an_independent_pfcp_implementation_gets_a_session() {
         eprintln!("skipped: scapy is missing; scripts/setup.sh test installs it");
         return;
     }
-    plain(async |world| {
+    let admit = |options: &mut lab::Options| {
+        options.edit = Box::new(|configuration| {
+            configuration["upf"]["smf"] = serde_json::json!(["127.0.0.4", "127.0.0.99"]);
+        });
+    };
+    network(admit, async |world| {
         let gnb = world.gnb(0).await;
         world.watch(&gnb).await;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("pfcp_peer.py");

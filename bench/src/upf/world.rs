@@ -89,7 +89,7 @@ pub(crate) fn config(sessions: usize) -> anyhow::Result<upf::Config> {
 pub(crate) fn config_with(sessions: usize, upf: &str, dnn: &str) -> anyhow::Result<upf::Config> {
     let tunnels = (sessions + 1).next_power_of_two().max(1024);
     let text = format!(
-        r#"{{"gtpu": "{UPF}:2152", "max_tunnels": {tunnels}, {upf},
+        r#"{{"gtpu": "{UPF}:2152", "smf": ["0.0.0.0/0", "::/0"], "max_tunnels": {tunnels}, {upf},
             "dnn": [{{"name": "internet", "ue_pool": {{"ipv4": "{UE_POOL}"}}, {dnn}}}]}}"#
     );
     Ok(serde_json::from_str(&text)?)

@@ -218,6 +218,11 @@ impl Session {
         self.number.to_string()
     }
 
+    /// Its SEID.
+    pub fn seid(&self) -> u64 {
+        self.number.into()
+    }
+
     /// By which the UE names it.
     pub fn key(&self) -> (Supi, PduSessionId) {
         (self.supi, self.id)
@@ -237,7 +242,7 @@ impl Session {
     /// The rules for the UPF.
     pub fn rules(&self, smf: &Smf, state: &SessionState) -> SessionRules {
         SessionRules {
-            seid: self.number.into(),
+            seid: self.seid(),
             n4: smf.n4.local().ip(),
             n4u: smf.config.gtpu,
             n4u_teid: Teid(self.number),

@@ -119,7 +119,10 @@ async fn handle_events(smf: Arc<Smf>, mut events: mpsc::Receiver<N4Event>) {
                 tokio::spawn(async move {
                     let session = u32::try_from(seid).ok().and_then(|number| smf.sessions.get(number));
                     let up_seid = match session {
-                        Some(session) => session.state.lock().await.upf.map_or(0, |upf| upf.seid),
+                        Some(session) => {
+                            let upf = session.state.lock().await.upf.filter(|upf| upf.address == id.peer);
+                            upf.map_or(0, |upf| upf.seid)
+                        }
                         None => 0,
                     };
                     if let Some(cause) = error.cause() {

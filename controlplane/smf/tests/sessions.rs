@@ -8,7 +8,10 @@ use nas::gsm::{ModificationRequest, ReleaseComplete, ReleaseRequest};
 use nas::{GsmCause, SmBody, SmMessage};
 use ngap::transfer::*;
 use pfcp::message::*;
-use pfcp::{ApplyAction, FTeid, Message, OuterHeaderCreation, ReportType};
+use pfcp::{
+    ApplyAction, DownlinkDataReport, ErrorIndicationReport, FTeid, Message, OuterHeaderCreation, PdrId,
+    ReportType, ie,
+};
 use sbi::model::smf::*;
 use sbi::op::smf::{ReleaseSmContext, ReleaseSmContextRequest, UpdateSmContext, UpdateSmContextRequest};
 use std::sync::atomic::Ordering;
@@ -370,15 +373,14 @@ async fn the_user_plane_goes_idle_and_comes_back() {
     // Idle again; downlink data pages the UE.
     world.update(&session.context, state(UpCnxState::Deactivated)).await.unwrap();
     world.next_at_upf().await;
-    let report = |kind| SessionReportRequest { report_type: kind, ..Default::default() };
     let seid = session.establishment.cp_f_seid.seid;
-    world.upf.report(world.n4, seid, report(ReportType::DLDR));
+    world.upf.report(world.n4, seid, downlink_data());
     let Message::SessionReportResponse(response) = world.next_at_upf().await else { panic!() };
     assert_eq!(response.cause, pfcp::Cause::ACCEPTED);
     let (n1, n2) = world.next_transfer().await;
     assert_eq!((n1, n2.unwrap().0), (None, N2SmInfoType::PduResSetupReq));
     // A report for nobody.
-    world.upf.report(world.n4, 9999, report(ReportType::DLDR));
+    world.upf.report(world.n4, 9999, downlink_data());
     let Message::SessionReportResponse(response) = world.next_at_upf().await else { panic!() };
     assert_eq!(response.cause, pfcp::Cause::SESSION_NOT_FOUND);
 }
@@ -391,8 +393,7 @@ async fn an_unreachable_ue_has_its_packets_dropped() {
     world.update(&session.context, body).await.unwrap();
     world.next_at_upf().await;
     world.peers.amf_refuses.store(true, Ordering::Relaxed);
-    let report = SessionReportRequest { report_type: ReportType::DLDR, ..Default::default() };
-    world.upf.report(world.n4, session.establishment.cp_f_seid.seid, report);
+    world.upf.report(world.n4, session.establishment.cp_f_seid.seid, downlink_data());
     world.next_at_upf().await;
     let Message::SessionModificationRequest(change) = world.next_at_upf().await else { panic!() };
     assert_eq!(change.update_fars[0].apply_action, Some(ApplyAction::DROP));
@@ -449,6 +450,139 @@ async fn a_silent_or_refusing_upf_fails_the_procedure_with_a_cause() {
     until_associated(&world, true).await;
     while world.at_upf.try_recv().is_ok() {}
     world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+}
+
+fn downlink_data() -> SessionReportRequest {
+    SessionReportRequest {
+        report_type: ReportType::DLDR,
+        downlink_data_report: Some(DownlinkDataReport { pdr_ids: vec![PdrId(2)], ..Default::default() }),
+        ..Default::default()
+    }
+}
+
+/// The cause and offending IE of the answer to a report.
+async fn answer_to_report(world: &mut World) -> (pfcp::Cause, Option<u16>) {
+    let Message::SessionReportResponse(response) = world.next_at_upf().await else { panic!() };
+    (response.cause, response.offending_ie.map(|ie| ie.0))
+}
+
+/// What a report announces must be in it, and an error indication be about the tunnel that the session has.
+#[tokio::test]
+async fn incomplete_and_foreign_reports_change_nothing() {
+    let mut world = World::new().await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let seid = session.establishment.cp_f_seid.seid;
+    let report = |report_type| SessionReportRequest { report_type, ..Default::default() };
+    let missing = pfcp::Cause::CONDITIONAL_IE_MISSING;
+    for (kind, ie) in [
+        (ReportType::DLDR, ie::DOWNLINK_DATA_REPORT),
+        (ReportType::USAR, ie::USAGE_REPORT_SRR),
+        (ReportType::ERIR, ie::ERROR_INDICATION_REPORT),
+    ] {
+        world.upf.report(world.n4, seid, report(kind));
+        assert_eq!(answer_to_report(&mut world).await, (missing, Some(ie)), "{kind:?}");
+    }
+    let indication = |remote_f_teids| SessionReportRequest {
+        error_indication_report: Some(ErrorIndicationReport { remote_f_teids }),
+        ..report(ReportType::ERIR)
+    };
+    world.upf.report(world.n4, seid, indication(vec![]));
+    let without = (pfcp::Cause::MANDATORY_IE_MISSING, Some(ie::F_TEID));
+    assert_eq!(answer_to_report(&mut world).await, without);
+    let tunnel = |teid, last| FTeid::Assigned { teid, ipv4: Some([10, 200, 0, last].into()), ipv6: None };
+    world.upf.report(world.n4, seid, indication(vec![tunnel(0xbeef, 3), tunnel(0xbee, 2)]));
+    assert_eq!(answer_to_report(&mut world).await, (pfcp::Cause::ACCEPTED, None));
+    assert_eq!(world.oam("GET", "/sessions").await[0]["user_plane"], "activated");
+    // The one that it has.
+    world.upf.report(world.n4, seid, indication(vec![tunnel(0xbeef, 2)]));
+    assert_eq!(answer_to_report(&mut world).await, (pfcp::Cause::ACCEPTED, None));
+    let Message::SessionModificationRequest(change) = world.next_at_upf().await else { panic!() };
+    assert_eq!(change.update_fars[0].apply_action, Some(ApplyAction::BUFF | ApplyAction::NOCP));
+}
+
+/// Whoever forges a UPF's address can send requests, and guess at responses: only what the UPF itself answers counts.
+#[tokio::test]
+async fn forged_messages_of_a_upf_lose_no_session() {
+    let mut world = World::new().await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let octets = |message: Message, seid, sequence| {
+        let mut out = Vec::new();
+        message.encode(seid, sequence, &mut out).unwrap();
+        out
+    };
+    let node_id = || pfcp::NodeId::from(world.upf.address.ip());
+    let stamp = pfcp::NtpSeconds(9999);
+    let mut forged = vec![
+        octets(HeartbeatRequest { recovery_time_stamp: stamp }.into(), 0, 1),
+        octets(AssociationReleaseRequest { node_id: node_id() }.into(), 0, 2),
+        octets(
+            AssociationSetupRequest { node_id: node_id(), recovery_time_stamp: stamp, ..Default::default() }
+                .into(),
+            0,
+            3,
+        ),
+    ];
+    forged.extend((0..500).map(|n| octets(HeartbeatResponse { recovery_time_stamp: stamp }.into(), 0, n)));
+    let elsewhere = std::net::UdpSocket::bind((world.upf.address.ip(), 0)).unwrap();
+    let report = SessionReportRequest {
+        report_type: ReportType::ERIR,
+        error_indication_report: Some(ErrorIndicationReport {
+            remote_f_teids: vec![FTeid::Assigned {
+                teid: 0xbeef,
+                ipv4: Some([10, 200, 0, 2].into()),
+                ipv6: None,
+            }],
+        }),
+        ..Default::default()
+    };
+    let seid = session.establishment.cp_f_seid.seid;
+    elsewhere.send_to(&octets(report.into(), seid, 4), world.n4).unwrap();
+    for message in forged {
+        elsewhere.send_to(&message, world.n4).unwrap();
+        world.upf.forge(world.n4, message);
+    }
+    net::time::sleep(Duration::from_millis(500)).await;
+    let asked = world.at_upf.try_recv();
+    assert!(asked.is_err(), "the SMF did something about it: {asked:?}");
+    let status = world.oam("GET", "/status").await;
+    assert_eq!(status["detail"]["upfs"][0]["associated"], true, "{status}");
+    assert_eq!(status["detail"]["upfs"][0]["recovery_time_stamp"], 1000, "{status}");
+    assert_eq!(
+        (world.sessions_at_upf(), world.oam("GET", "/sessions").await[0]["state"].clone()),
+        (1, "active".into())
+    );
+}
+
+/// A response that is about another session, or about one that nobody can ask about, is of no use.
+#[tokio::test]
+async fn responses_with_a_wrong_or_no_seid_are_refused() {
+    let mut world = World::new().await;
+    for mode in [MISTAKEN, NUMBERLESS] {
+        world.upf.mode.store(mode, Ordering::Relaxed);
+        world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
+        let (n1, n2) = world.next_transfer().await;
+        assert_eq!((reject_cause(&n1.unwrap().body), n2), (GsmCause::NetworkFailure, None));
+        wait_for_end(&mut world, false).await;
+        world.upf.mode.store(NORMAL, Ordering::Relaxed);
+    }
+}
+
+/// The UPF cannot send to the gNB: UE and gNB are told that there is no session.
+#[tokio::test]
+async fn a_tunnel_that_the_upf_refuses_ends_the_session() {
+    let mut world = World::new().await;
+    let context =
+        world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
+    world.next_transfer().await;
+    world.upf.mode.store(REFUSING_TUNNELS, Ordering::Relaxed);
+    let updated = world.gnb_says(&context, N2SmInfoType::PduResSetupRsp, gnb_answer()).await;
+    assert_eq!(updated.up_cnx_state, Some(UpCnxState::Deactivated));
+    let (n1, n2) = world.next_transfer().await;
+    let SmBody::ReleaseCommand(command) = n1.unwrap().body else { panic!() };
+    assert_eq!((command.cause, n2.unwrap().0), (GsmCause::NetworkFailure, N2SmInfoType::PduResRelCmd));
+    while world.sessions_at_upf() > 0 {
+        world.next_at_upf().await;
+    }
 }
 
 async fn until_associated(world: &World, associated: bool) {

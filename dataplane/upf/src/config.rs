@@ -22,6 +22,10 @@ const ETHERNET_MTU: std::ops::RangeInclusive<u32> = 576..=8978;
 pub struct Config {
     /// N4: address and port that PFCP is served on.
     pub pfcp: SocketAddr,
+    /// CP functions that may use this UPF: addresses and networks. In a file with a section `smf`, that SMF's address
+    /// unless said otherwise. Nobody else gets an association.
+    #[serde(default, with = "cidrs", skip_serializing_if = "Vec::is_empty")]
+    pub smf: Vec<Cidr>,
     /// N3 and N9: address and port of GTP-U. gNBs are told this address.
     pub gtpu: SocketAddr,
     /// How N3 is served; by the kernel's sockets unless said otherwise.
@@ -104,6 +108,9 @@ pub struct DnnConfig {
     /// Services of this machine, or in networks of the core, that UEs may use all the same; none unless said otherwise.
     #[serde(default)]
     pub open: Vec<Service>,
+    /// Take uplink packets of sessions whose rules name no UE address: their sources cannot be checked.
+    #[serde(default)]
+    pub any_source: bool,
     /// Hide UE addresses behind this machine's on the way out.
     #[serde(default)]
     pub nat: bool,
@@ -246,6 +253,25 @@ mod cidr {
     }
 }
 
+/// Addresses and networks, `127.0.0.4` or `10.0.0.0/24`.
+mod cidrs {
+    use net::link::Cidr;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &[Cidr], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(value.iter().map(Cidr::to_string))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Cidr>, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        let parse = |text: &String| match text.parse() {
+            Ok(address) => Ok(Cidr::host(address)),
+            Err(_) => text.parse().map_err(serde::de::Error::custom),
+        };
+        texts.iter().map(parse).collect()
+    }
+}
+
 /// What is wrong with a configuration.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -383,6 +409,13 @@ impl Config {
         let network_here = self.gtpu.ip().is_loopback();
         let others = addresses.iter().copied().filter(move |own| !(network_here && own.is_loopback()));
         self.tunnel_addresses().chain(others)
+    }
+
+    /// Whether a CP function with this address may have an association.
+    pub fn is_smf(&self, address: IpAddr) -> bool {
+        self.smf.iter().any(|network| {
+            Cidr::new(address, network.prefix()).is_some_and(|other| other.network() == network.network())
+        })
     }
 
     /// Addresses that are the UPF's own and that the kernel does not know of.

@@ -22,6 +22,7 @@ pub mod n6;
 pub mod pipeline;
 pub mod plan;
 pub mod ports;
+pub mod random;
 #[allow(unsafe_code)] // the one place: see the module
 pub mod rcu;
 mod references;

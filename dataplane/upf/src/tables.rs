@@ -21,7 +21,7 @@ use crate::plan::Kind;
 use crate::rcu::{Bin, Cell, Domain, Guard, Lines, Slots};
 use crate::routes::Routes;
 use crate::session::{Endpoint, Key64, Policy};
-pub use writer::{Writer, layout};
+pub use writer::{Held, Writer, layout};
 
 /// Bits of an allocated TEID that are the index; the others are a generation, so that a tunnel that is gone
 /// does not come back to life for packets still under way.

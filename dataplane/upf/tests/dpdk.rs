@@ -55,7 +55,7 @@ impl Running {
         let upf = core.block_on(core.spawn(upf::start(config.clone()))).unwrap().unwrap();
         let socket = namespace.enter(|| UdpSocket::bind((SMF, 8805)).unwrap()).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        let mut smf = Smf { socket, upf: config.pfcp, sequence: 0 };
+        let mut smf = Smf { socket, upf: config.pfcp, sequence: 0, started: 100 };
         smf.associate(100);
         Running { core, upf, smf }
     }

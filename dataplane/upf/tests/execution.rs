@@ -706,7 +706,7 @@ fn n4_task() -> (tokio::runtime::Runtime, watch::Sender<bool>, Arc<Tables>, Wire
     runtime.spawn(upf::n4::serve(config, wiring));
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    (runtime, stop, tables, wire, lab::Smf { socket, upf, sequence: 0 })
+    (runtime, stop, tables, wire, lab::Smf { socket, upf, sequence: 0, started: 100 })
 }
 
 /// End Markers follow the last packet of the old path (TS 23.501 §5.8.2.9): whoever is in the middle of a batch may still

@@ -82,6 +82,7 @@ fn tell(stories: &[&str]) {
     let (core, peer) = runtime.block_on(lab());
     let mut config = ethernet_config("gw0", "tap0");
     (config.pfcp, config.gtpu) = ("10.200.0.1:8805".parse().unwrap(), "10.200.0.1:2152".parse().unwrap());
+    config.smf = vec!["10.200.0.2/32".parse().unwrap()];
     // As long as N3's: tunnels do not take what the device does.
     config.dnn[0].mtu = 1500;
     let inside = core.runtime(2).unwrap();

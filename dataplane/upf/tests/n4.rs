@@ -20,7 +20,7 @@ fn sessions(max_tunnels: u32) -> (Sessions, Arc<Tables>) {
     started_at(5, max_tunnels)
 }
 
-fn started_at(seed: u32, max_tunnels: u32) -> (Sessions, Arc<Tables>) {
+fn started_at(seed: u64, max_tunnels: u32) -> (Sessions, Arc<Tables>) {
     let mut config = config("gw0");
     config.max_tunnels = max_tunnels;
     let config = Arc::new(config);
@@ -238,14 +238,11 @@ fn refused_modifications_change_nothing() {
     let rules = &sessions.get(seid).unwrap().rules;
     assert!(rules.pdrs.contains(3) && rules.fars.get(1).unwrap().action == ApplyAction::FORW);
 
-    // Removing a FAR that a PDR needs is refused too; together with the PDR it is not.
-    let mut request = SessionModificationRequest {
+    let request = SessionModificationRequest {
+        remove_pdrs: vec![RemovePdr { pdr_id: PdrId(3) }],
         remove_fars: vec![RemoveFar { far_id: FarId(3) }],
         ..Default::default()
     };
-    let refused = sessions.modify(seid, SMF.into(), &request, NOW).unwrap();
-    assert_eq!(refused.response.failed_rule_id, Some(FailedRuleId::Pdr(3)));
-    request.remove_pdrs = vec![RemovePdr { pdr_id: PdrId(3) }];
     let accepted = sessions.modify(seid, SMF.into(), &request, NOW).unwrap();
     assert_eq!(accepted.response.cause, Cause::ACCEPTED);
     assert!(tables.owner_of_teid(teid_of(&response, 1)).is_some(), "PDR 1 still uses the tunnel");
@@ -316,7 +313,7 @@ fn an_address_assigned_again_replaces_the_session_that_had_it() {
     for address in [IpAddr::V4(UE_V4), UE_V6.into()] {
         assert_eq!(tables.owner_of_ue(address), Some(new));
     }
-    assert_eq!(sessions.by_remote(GNB.into(), GNB_TEID).unwrap().compiled.seid(), new);
+    assert!(sessions.by_remote(GNB.into(), GNB_TEID).map(|(seid, _)| seid).eq([new]));
     // The deletion that comes late finds nothing, and takes nothing away.
     assert!(sessions.delete(old, SMF.into(), NOW).is_none());
     assert_eq!(tables.owner_of_ue(UE_V4.into()), Some(new));
@@ -338,6 +335,152 @@ fn tunnels_run_out_and_come_back_under_other_names() {
     assert!([teid_of(&three, 1), teid_of(&three, 4)].iter().all(|teid| *teid != old_teid && *teid != 0));
     assert!(tables.owner_of_teid(old_teid).is_none());
     assert!(tables.owner_of_teid(teid_of(&three, 1)).is_some());
+}
+
+/// What is removed is removed from the PDRs that refer to it (§6.3.3.3); a PDR without FAR drops its packets.
+#[test]
+fn removed_rules_are_taken_out_of_those_that_refer_to_them() {
+    let (mut sessions, tables) = sessions(64);
+    let response = establish(&mut sessions, &establishment(1));
+    let seid = seid_of(&response);
+    let request = SessionModificationRequest {
+        remove_fars: vec![RemoveFar { far_id: FarId(1) }],
+        remove_qers: vec![RemoveQer { qer_id: QerId(1) }],
+        remove_urrs: vec![RemoveUrr { urr_id: UrrId(1) }],
+        ..Default::default()
+    };
+    let modified = sessions.modify(seid, SMF.into(), &request, NOW).unwrap().response;
+    assert_eq!((modified.cause, modified.usage_reports.len()), (Cause::ACCEPTED, 1));
+    let rules = &sessions.get(seid).unwrap().rules;
+    let uplink = rules.pdrs.get(1).unwrap();
+    assert_eq!((uplink.far_id, &uplink.qer_ids[..], &uplink.urr_ids[..]), (None, &[2][..], &[][..]));
+    assert_eq!(rules.pdrs.get(2).unwrap().far_id, Some(2));
+    assert_eq!(tables.owner_of_teid(teid_of(&response, 1)), Some(seid));
+    let config = config("gw0");
+    let (plan, _) = upf::n4::compile::compile(seid, rules, &config).unwrap();
+    let action = |id| &plan.pdrs.iter().find(|pdr| pdr.id == id).unwrap().action;
+    assert_eq!(*action(1), upf::plan::Action::Drop);
+    assert!(matches!(action(2), upf::plan::Action::Forward(_)));
+    // Nothing is left to be removed again.
+    let again = sessions.modify(seid, SMF.into(), &request, NOW).unwrap().response;
+    assert_eq!((again.cause, again.failed_rule_id), (Cause::RULE_FAILURE, Some(FailedRuleId::Far(1))));
+    // A PDR gets another FAR.
+    let request = SessionModificationRequest {
+        update_pdrs: vec![UpdatePdr { pdr_id: PdrId(1), far_id: Some(FarId(3)), ..Default::default() }],
+        ..Default::default()
+    };
+    assert_eq!(sessions.modify(seid, SMF.into(), &request, NOW).unwrap().response.cause, Cause::ACCEPTED);
+}
+
+/// Tunnels that no packet could be sent into: the CP function is told, instead of each packet being lost.
+#[test]
+fn tunnels_to_nowhere_are_refused() {
+    let octets = |description: u8, teid: u32, address: &[u8]| {
+        let value = [&[description, 0][..], &teid.to_be_bytes(), address].concat();
+        <OuterHeaderCreation as codec::Value>::decode(&value).unwrap()
+    };
+    let v6 = "fd00:200::2".parse::<std::net::Ipv6Addr>().unwrap().octets();
+    let cases = [
+        ("IPv6 on an N3 of IPv4", octets(2, 7, &v6)),
+        ("no address", octets(1, 7, &[0; 4])),
+        ("broadcast", octets(1, 7, &[255; 4])),
+        ("a group", octets(1, 7, &[224, 0, 0, 1])),
+        ("TEID of signalling", octets(1, 0, &GNB.octets())),
+    ];
+    let (mut sessions, _) = sessions(64);
+    let refusal = (Cause::MANDATORY_IE_INCORRECT, Some(OffendingIe(ie::OUTER_HEADER_CREATION)));
+    let seid = seid_of(&establish(&mut sessions, &establishment(1)));
+    for (what, header) in cases {
+        let mut request = other_ue(establishment(2), 9);
+        if let Some(parameters) = &mut request.create_fars[1].forwarding_parameters {
+            parameters.outer_header_creation = Some(header);
+        }
+        let response = establish(&mut sessions, &request);
+        assert_eq!((response.cause, response.offending_ie), refusal, "{what}");
+        assert_eq!(response.failed_rule_id, Some(FailedRuleId::Far(2)), "{what}");
+        let mut change = path_switch(1, GNB.into());
+        if let Some(parameters) = &mut change.update_fars[0].update_forwarding_parameters {
+            parameters.outer_header_creation = Some(header);
+        }
+        let response = sessions.modify(seid, SMF.into(), &change, NOW).unwrap();
+        assert_eq!((response.response.cause, response.response.offending_ie), refusal, "{what}");
+        assert!(response.end_markers.is_empty());
+        assert_eq!(sessions.by_remote(GNB.into(), GNB_TEID).count(), 1, "as before");
+    }
+}
+
+/// Without a UE address the sources of uplink packets could not be checked.
+#[test]
+fn an_uplink_without_ue_address_needs_a_network_that_allows_it() {
+    let mut request = establishment(1);
+    request.create_pdrs.truncate(1);
+    request.create_pdrs[0].pdi.ue_ip_address = None;
+    let (mut refusing, _) = sessions(64);
+    let response = establish(&mut refusing, &request);
+    assert_eq!(
+        (response.cause, response.offending_ie, response.failed_rule_id),
+        (Cause::CONDITIONAL_IE_MISSING, Some(OffendingIe(ie::UE_IP_ADDRESS)), Some(FailedRuleId::Pdr(1)))
+    );
+    // The session says the address with another rule: sources are checked by it.
+    let mut elsewhere = establishment(1);
+    elsewhere.create_pdrs[0].pdi.ue_ip_address = None;
+    seid_of(&establish(&mut refusing, &elsewhere));
+    let mut config = config("gw0");
+    config.dnn[0].any_source = true;
+    let config = Arc::new(config);
+    let tables = Arc::new(Tables::new(&config));
+    seid_of(&establish(&mut Sessions::new(config, tables, 5), &request));
+}
+
+#[test]
+fn a_cp_function_without_seid_is_refused() {
+    let (mut sessions, _) = sessions(64);
+    let response = establish(&mut sessions, &establishment(0));
+    let incorrect = (Cause::MANDATORY_IE_INCORRECT, Some(OffendingIe(ie::F_SEID)));
+    assert_eq!((response.cause, response.offending_ie), incorrect);
+    let seid = seid_of(&establish(&mut sessions, &establishment(1)));
+    let request =
+        SessionModificationRequest { cp_f_seid: Some(FSeid::new(0, SMF.into())), ..Default::default() };
+    let modified = sessions.modify(seid, SMF.into(), &request, NOW).unwrap();
+    assert_eq!(
+        (modified.response.cause, modified.response.offending_ie, modified.cp_seid),
+        (incorrect.0, incorrect.1, 1)
+    );
+}
+
+/// SEIDs and TEIDs are of no use for guessing others: not the next one, nor those of another start.
+#[test]
+fn identifiers_cannot_be_foreseen() {
+    let draw = |secret| {
+        let (mut sessions, _) = started_at(secret, 4096);
+        let made = (0..200).map(|n| establish(&mut sessions, &other_ue(establishment(1), n)));
+        made.map(|response| (seid_of(&response), teid_of(&response, 1))).collect::<Vec<_>>()
+    };
+    let (a, b) = (draw(1), draw(2));
+    let near = |a: u64, b: u64| a.abs_diff(b) < 1 << 32;
+    assert!(!a.windows(2).any(|pair| near(pair[0].0, pair[1].0)));
+    assert!(!a.iter().any(|(seid, _)| b.iter().any(|(other, _)| near(*seid, *other))));
+    let next = a.windows(2).filter(|pair| pair[0].1.abs_diff(pair[1].1) <= 2).count();
+    assert!(next < 5, "{next}");
+}
+
+/// Two CP functions may send to the same tunnel, rightly or not: each is told of its own session, and takes nothing from
+/// the other.
+#[test]
+fn remote_tunnels_are_known_for_each_cp_function() {
+    let (mut sessions, _) = sessions(64);
+    let first = seid_of(&establish(&mut sessions, &establishment(1)));
+    let other_smf = IpAddr::from([127, 0, 0, 5]);
+    let request = other_ue(establishment(2), 1);
+    let second = sessions.establish(NodeId::Ipv4(GTPU), other_smf, &request, NOW).response;
+    let told = sessions.error_indications(GNB.into(), GNB_TEID);
+    let mut cps: Vec<_> = told.iter().map(|report| (report.cp, report.seid)).collect();
+    cps.sort_unstable();
+    assert_eq!(cps, [(SMF.into(), first), (other_smf, seid_of(&second))]);
+    assert_eq!((sessions.count_of(SMF.into()), sessions.count_of(other_smf)), (1, 1));
+    sessions.delete(seid_of(&second), other_smf, NOW).unwrap();
+    let told = sessions.error_indications(GNB.into(), GNB_TEID);
+    assert_eq!((told.len(), told[0].seid, sessions.count_of(other_smf)), (1, first, 0));
 }
 
 #[test]
@@ -381,7 +524,7 @@ proptest! {
         for (kind, n, pdr, far, variant) in steps {
             match kind {
                 0 | 1 => {
-                    let mut request = other_ue(establishment(u64::from(n)), n);
+                    let mut request = other_ue(establishment(u64::from(n) + 1), n);
                     if variant == 2 {
                         request.create_pdrs[usize::from(pdr) % 4].far_id = Some(FarId(far));
                     }

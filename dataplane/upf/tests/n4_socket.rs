@@ -4,8 +4,9 @@
 
 mod support;
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use net::udp::UdpSocket;
@@ -18,6 +19,7 @@ use pktio::{Batch, Port, Sent};
 use serde_json::Value;
 use support::*;
 use tokio::sync::{mpsc, oneshot, watch};
+use upf::mailbox::{Command, Mailbox};
 use upf::n4::{Query, Wiring, serve};
 use upf::pipeline::Event as PacketEvent;
 use upf::tables::Tables;
@@ -25,6 +27,8 @@ use upf::tables::Tables;
 /// A UPF without user plane.
 struct Upf {
     address: SocketAddr,
+    /// What it asks of workers.
+    mailbox: Arc<Mailbox>,
     queries: mpsc::Sender<Query>,
     /// What workers would say.
     events: mpsc::Sender<PacketEvent>,
@@ -38,19 +42,24 @@ impl Upf {
     }
 
     async fn with_n3(port: impl Port + 'static) -> Upf {
+        Upf::with(port, |_| ()).await
+    }
+
+    async fn with(port: impl Port + 'static, change: impl FnOnce(&mut upf::Config)) -> Upf {
         let socket = net::udp::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = socket.local_addr().unwrap();
         let mut config = config("gw0");
         config.pfcp = address;
+        change(&mut config);
         let config = Arc::new(config);
         let (event_sender, events) = mpsc::channel(1024);
         let (query_sender, queries) = mpsc::channel(16);
         let (stop, stopped) = watch::channel(false);
         let tables = Arc::new(Tables::new(&config));
-        let gtpu = Box::new(port);
+        let (gtpu, mailbox) = (Box::new(port), tables.mailbox());
         let wiring = Wiring { socket, gtpu, tables, events, queries, stop: stopped };
         let task = tokio::spawn(serve(config, wiring));
-        Upf { address, queries: query_sender, events: event_sender, task, _stop: stop }
+        Upf { address, mailbox, queries: query_sender, events: event_sender, task, _stop: stop }
     }
 
     async fn ask(&self, query: impl FnOnce(oneshot::Sender<Value>) -> Query) -> Value {
@@ -71,8 +80,14 @@ struct Cp {
     trouble: Vec<Event>,
     /// Usage reports received, by SEID and sequence number.
     usage: Vec<(u64, u32)>,
+    /// The UPF's SEIDs by its own.
+    seids: HashMap<u64, u64>,
+    /// Error indications received, by SEID.
+    errors: Vec<u64>,
     /// Whether it answers reports.
     answers: bool,
+    /// Whether it has released its association.
+    released: bool,
 }
 
 /// Longest that an answer may take: three tries.
@@ -80,8 +95,12 @@ const PATIENCE: Duration = Duration::from_secs(4);
 
 impl Cp {
     async fn new(upf: &Upf, address: &str) -> Cp {
+        Cp::started_at(upf, address, 1).await
+    }
+
+    async fn started_at(upf: &Upf, address: &str, stamp: u32) -> Cp {
         let socket = net::udp::bind(address.parse().unwrap()).await.unwrap();
-        let config = EndpointConfig::new(NodeId::Ipv4(SMF), NtpSeconds(1), 1);
+        let config = EndpointConfig::new(NodeId::Ipv4(SMF), NtpSeconds(stamp), stamp.into());
         Cp {
             endpoint: Endpoint::new(config),
             socket,
@@ -90,23 +109,29 @@ impl Cp {
             responses: Vec::new(),
             trouble: Vec::new(),
             usage: Vec::new(),
+            seids: HashMap::new(),
+            errors: Vec::new(),
             answers: true,
+            released: false,
         }
     }
 
     async fn associated(upf: &Upf) -> Cp {
-        let mut cp = Cp::new(upf, "127.0.0.1:0").await;
-        let request = AssociationSetupRequest {
-            node_id: NodeId::Ipv4(SMF),
-            recovery_time_stamp: NtpSeconds(1),
-            ..Default::default()
-        };
-        match cp.ask(0, request).await {
-            Message::AssociationSetupResponse(response) => assert_eq!(response.cause, Cause::ACCEPTED),
-            other => panic!("{other:?}"),
-        }
+        Cp::associated_from(upf, "127.0.0.1:0").await
+    }
+
+    async fn associated_from(upf: &Upf, address: &str) -> Cp {
+        let mut cp = Cp::new(upf, address).await;
+        assert_eq!(cp.associate(1).await.cause, Cause::ACCEPTED);
         cp.endpoint.add_peer(now(), cp.upf);
         cp
+    }
+
+    async fn associate(&mut self, stamp: u32) -> AssociationSetupResponse {
+        match self.ask(0, setup(stamp)).await {
+            Message::AssociationSetupResponse(response) => response,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn request(&mut self, seid: u64, message: impl Into<Message>) -> Handle {
@@ -145,8 +170,15 @@ impl Cp {
                         continue;
                     }
                     let seid = seid.unwrap();
+                    self.errors.extend(report.error_indication_report.as_ref().map(|_| seid));
                     self.usage.extend(report.usage_reports.iter().map(|usage| (seid, usage.sequence.0)));
                     let response = SessionReportResponse { cause: Cause::ACCEPTED, ..Default::default() };
+                    let upf = self.seids.get(&seid).copied().unwrap_or(0);
+                    self.endpoint.respond(now(), id, upf, response).unwrap();
+                }
+                Event::Request { id, message: Message::AssociationUpdateRequest(_), .. } => {
+                    let cause = if self.released { Cause::NO_ASSOCIATION } else { Cause::ACCEPTED };
+                    let response = AssociationUpdateResponse { cause, ..Default::default() };
                     self.endpoint.respond(now(), id, 0, response).unwrap();
                 }
                 other => self.trouble.push(other),
@@ -170,8 +202,12 @@ impl Cp {
     }
 
     async fn establish(&mut self, request: SessionEstablishmentRequest) -> SessionEstablishmentResponse {
+        let own = request.cp_f_seid.seid;
         match self.ask(0, request).await {
-            Message::SessionEstablishmentResponse(response) => response,
+            Message::SessionEstablishmentResponse(response) => {
+                self.seids.extend(response.up_f_seid.map(|f_seid| (own, f_seid.seid)));
+                response
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -235,7 +271,7 @@ fn small_pdr(id: u16) -> CreatePdr {
 /// a whole, with the rule for which there was no room.
 #[tokio::test(start_paused = true)]
 async fn rules_without_number_are_refused_as_a_whole() {
-    let upf = Upf::start().await;
+    let upf = Upf::with(Sink::default(), |config| config.dnn[0].any_source = true).await;
     let mut cp = Cp::associated(&upf).await;
     // As many as a datagram has room for.
     let mut request = session(0);
@@ -318,7 +354,7 @@ async fn a_flood_of_one_cp_function_leaves_room_for_another() {
     let upf = Upf::start().await;
     let mut flooding = Cp::associated(&upf).await;
     let mut stranger = Cp::new(&upf, "127.0.0.2:0").await;
-    let mut other = Cp::associated(&upf).await;
+    let mut other = Cp::associated_from(&upf, "127.0.0.3:0").await;
     let encoded = |message: Message, seid, sequence| {
         let mut out = Vec::new();
         message.encode(seid, sequence, &mut out).unwrap();
@@ -446,20 +482,255 @@ async fn heartbeats_pass_under_load() {
     assert!(own.received > 3 * 6000 + 3, "{own:?}");
 }
 
-/// Error Indications for a tunnel come as quickly as packets go there; the CP function is told once at a time.
+fn setup(stamp: u32) -> AssociationSetupRequest {
+    AssociationSetupRequest {
+        node_id: NodeId::Ipv4(SMF),
+        recovery_time_stamp: NtpSeconds(stamp),
+        ..Default::default()
+    }
+}
+
+fn octets(message: impl Into<Message>, seid: u64, sequence: u32) -> Vec<u8> {
+    let mut out = Vec::new();
+    message.into().encode(seid, sequence, &mut out).unwrap();
+    out
+}
+
+async fn count(upf: &Upf, what: &str) -> usize {
+    let status = upf.ask(Query::Status).await;
+    status[what].as_array().map_or_else(|| status[what].as_u64().unwrap() as usize, Vec::len)
+}
+
 #[tokio::test(start_paused = true)]
-async fn one_error_indication_report_at_a_time() {
+async fn only_configured_cp_functions_associate() {
+    let upf = Upf::with(Sink::default(), |config| {
+        config.smf = vec!["127.0.0.4/32".parse().unwrap(), "127.9.0.0/16".parse().unwrap()];
+    })
+    .await;
+    for (address, cause) in [
+        ("127.0.0.1:0", Cause::REJECTED),
+        ("127.0.0.5:0", Cause::REJECTED),
+        ("127.0.0.4:0", Cause::ACCEPTED),
+        ("127.9.200.1:0", Cause::ACCEPTED),
+    ] {
+        let mut cp = Cp::new(&upf, address).await;
+        assert_eq!(cp.associate(1).await.cause, cause, "{address}");
+    }
+    assert_eq!(count(&upf, "associations").await, 2);
+}
+
+/// What a datagram says that anyone can send, from the CP function's own address and port as well, ends no session.
+#[tokio::test(start_paused = true)]
+async fn forged_messages_end_no_session() {
+    let upf = Upf::start().await;
+    let mut cp = Cp::associated(&upf).await;
+    let mut request = session(0);
+    request.fq_csids = vec![FqCsid { node: CsidNode::Ipv4(SMF), csids: vec![1], node_type: None }];
+    let seid = seid_of(&cp.establish(request.clone()).await);
+    let sets = SessionSetDeletionRequest { fq_csids: request.fq_csids.clone(), ..Default::default() };
+    let forged = |first: u32| {
+        [
+            octets(HeartbeatRequest { recovery_time_stamp: NtpSeconds(9) }, 0, first),
+            octets(setup(9), 0, first + 1),
+            octets(AssociationReleaseRequest { node_id: NodeId::Ipv4(SMF) }, 0, first + 2),
+        ]
+        .into_iter()
+        .chain((0..500).map(|n| octets(HeartbeatResponse { recovery_time_stamp: NtpSeconds(9) }, 0, n)))
+        .collect::<Vec<_>>()
+    };
+    // From another port of its address: messages of the session, too.
+    let intruder = Cp::new(&upf, "127.0.0.1:0").await;
+    intruder.send(&forged(9000)).await;
+    let more = [
+        octets(sets.clone(), 0, 9100),
+        octets(SessionSetDeletionRequest::default(), 0, 9101),
+        octets(SessionDeletionRequest {}, seid, 9102),
+        octets(update_far(2, ApplyAction::DROP), seid, 9103),
+        octets(session(0), 0, 9104),
+    ];
+    intruder.send(&more).await;
+    cp.turn(Duration::from_secs(20)).await;
+    // From its own.
+    cp.send(&forged(9500)).await;
+    cp.send(&[octets(SessionSetDeletionRequest::default(), 0, 9510)]).await;
+    cp.turn(Duration::from_secs(20)).await;
+    assert_eq!((count(&upf, "sessions").await, count(&upf, "associations").await), (1, 1));
+    assert_eq!(cp.modify(seid, update_far(2, ApplyAction::FORW)).await.cause, Cause::ACCEPTED);
+    // The CP function itself may do all of that.
+    let Message::SessionSetDeletionResponse(answer) = cp.ask(0, sets).await else { panic!() };
+    assert_eq!((answer.cause, count(&upf, "sessions").await), (Cause::ACCEPTED, 0));
+    seid_of(&cp.establish(session(0)).await);
+    cp.released = true;
+    let release = AssociationReleaseRequest { node_id: NodeId::Ipv4(SMF) };
+    let Message::AssociationReleaseResponse(answer) = cp.ask(0, release).await else { panic!() };
+    assert_eq!(answer.cause, Cause::ACCEPTED);
+    cp.turn(Duration::from_secs(1)).await;
+    assert_eq!((count(&upf, "sessions").await, count(&upf, "associations").await), (0, 0));
+}
+
+/// A CP function that has restarted says so when it is asked: where it was at once, elsewhere when nobody answers there.
+#[tokio::test(start_paused = true)]
+async fn a_restarted_cp_function_gets_a_new_association() {
     let upf = Upf::start().await;
     let mut cp = Cp::associated(&upf).await;
     seid_of(&cp.establish(session(0)).await);
-    let before = cp.endpoint.counters().received;
-    for _ in 0..500 {
-        upf.events.send(PacketEvent::ErrorIndication { peer: GNB.into(), teid: GNB_TEID }).await.unwrap();
+    let address = cp.socket.local_addr().unwrap().to_string();
+    drop(cp);
+    let mut cp = Cp::started_at(&upf, &address, 2).await;
+    let answer = cp.associate(2).await;
+    assert_eq!((answer.cause, answer.flags), (Cause::ACCEPTED, None));
+    assert_eq!((count(&upf, "sessions").await, count(&upf, "associations").await), (0, 1));
+    seid_of(&cp.establish(session(0)).await);
+    // Without restart it keeps them.
+    let answer = cp.associate(2).await;
+    assert_eq!((answer.cause, answer.flags), (Cause::ACCEPTED, Some(AsRspFlags::PSREI)));
+    assert_eq!(count(&upf, "sessions").await, 1);
+    // While it is there, nobody takes its place.
+    let mut other = Cp::started_at(&upf, "127.0.0.1:0", 3).await;
+    let handle = other.request(0, setup(3));
+    other.turn(Duration::from_millis(5)).await;
+    cp.turn(Duration::from_secs(1)).await;
+    let Message::AssociationSetupResponse(refused) = other.wait(handle).await else { panic!() };
+    assert_eq!((refused.cause, count(&upf, "sessions").await), (Cause::REJECTED, 1));
+    drop(cp);
+    other.request(0, setup(3));
+    other.turn(Duration::from_secs(10)).await;
+    let answer = other.associate(3).await;
+    assert_eq!((answer.cause, count(&upf, "sessions").await), (Cause::ACCEPTED, 0));
+    seid_of(&other.establish(session(0)).await);
+}
+
+/// CP functions that are gone do not keep others out for good.
+#[tokio::test(start_paused = true)]
+async fn silent_cp_functions_give_their_slots_back() {
+    let upf = Upf::start().await;
+    for n in 0..600u16 {
+        let [high, low] = n.to_be_bytes();
+        let mut gone = Cp::new(&upf, &format!("127.7.{high}.{low}:0")).await;
+        assert_eq!(gone.associate(1).await.cause, Cause::ACCEPTED, "{n}");
+        if n % 200 == 199 {
+            net::time::sleep(Duration::from_secs(30)).await;
+        }
     }
-    tokio::task::yield_now().await;
+    assert!(count(&upf, "associations").await <= 256);
+    // With sessions they stay, and do not count.
+    for n in 0..300u16 {
+        let [high, low] = n.to_be_bytes();
+        let mut gone = Cp::associated_from(&upf, &format!("127.8.{high}.{low}:0")).await;
+        seid_of(&gone.establish(session(n)).await);
+        if n % 100 == 99 {
+            net::time::sleep(Duration::from_secs(30)).await;
+        }
+    }
+    assert_eq!(count(&upf, "sessions").await, 300);
+    let mut cp = Cp::associated(&upf).await;
+    seid_of(&cp.establish(session(1000)).await);
+}
+
+/// A datagram, and where it was sent.
+type Datagram = (Vec<u8>, SocketAddr);
+
+/// N3 that keeps what is sent.
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<Vec<Datagram>>>);
+
+impl Port for Recorder {
+    fn receive(&mut self, _: &mut Batch) -> std::io::Result<usize> {
+        Ok(0)
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+        let sent = batch.buffers().iter().map(|buffer| (buffer.packet().to_vec(), buffer.peer));
+        self.0.lock().unwrap().extend(sent);
+        Sent { packets: selected.len(), ..Sent::default() }
+    }
+
+    fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl Recorder {
+    /// The sequence numbers of the Echo Requests to a peer.
+    fn echoes(&self, peer: IpAddr) -> Vec<u16> {
+        let sent = self.0.lock().unwrap();
+        let to_peer = sent.iter().filter(|(octets, to)| to.ip() == peer && octets[1] == 1);
+        to_peer.map(|(octets, _)| u16::from_be_bytes([octets[8], octets[9]])).collect()
+    }
+}
+
+/// Error Indications come as quickly as packets go to a tunnel: the peer is asked, and the CP function told, once at a time.
+#[tokio::test(start_paused = true)]
+async fn error_indications_are_confirmed_by_the_peer_and_reported_once() {
+    let n3 = Recorder::default();
+    let upf = Upf::with_n3(n3.clone()).await;
+    let mut cp = Cp::associated(&upf).await;
+    seid_of(&cp.establish(session(0)).await);
+    let gnb = IpAddr::from(GNB);
+    let other = IpAddr::from([127, 0, 0, 21]);
+    let indication = |peer| PacketEvent::ErrorIndication { peer, teid: GNB_TEID };
+    for _ in 0..500 {
+        upf.events.send(indication(gnb)).await.unwrap();
+        // Not the far end of the tunnel.
+        upf.events.send(indication(other)).await.unwrap();
+    }
     cp.turn(Duration::from_millis(10)).await;
-    let told = cp.endpoint.counters().received - before;
-    assert!((1..=3).contains(&told), "{told} reports");
+    assert_eq!((n3.echoes(gnb).len(), n3.echoes(other).len(), cp.errors.len()), (1, 0, 0));
+    let sequence = n3.echoes(gnb)[0];
+    for (peer, sequence) in [(gnb, sequence.wrapping_add(1)), (other, sequence)] {
+        upf.events.send(PacketEvent::EchoResponse { peer, sequence }).await.unwrap();
+    }
+    cp.turn(Duration::from_millis(10)).await;
+    assert!(cp.errors.is_empty());
+    upf.events.send(PacketEvent::EchoResponse { peer: gnb, sequence }).await.unwrap();
+    cp.turn(Duration::from_millis(10)).await;
+    assert_eq!(cp.errors, [1]);
+    // A peer that does not answer has not complained.
+    upf.events.send(indication(gnb)).await.unwrap();
+    cp.turn(Duration::from_secs(15)).await;
+    let asked = n3.echoes(gnb);
+    assert!(asked.len() == 4 && asked[1] != sequence, "{asked:?}");
+    upf.events.send(PacketEvent::EchoResponse { peer: gnb, sequence: asked[1] }).await.unwrap();
+    cp.turn(Duration::from_millis(10)).await;
+    assert_eq!(cp.errors, [1]);
+}
+
+/// A refused modification has no effect (§6.3.3.3), also on what is buffered.
+#[tokio::test(start_paused = true)]
+async fn only_an_accepted_modification_drops_what_is_buffered() {
+    let upf = Upf::start().await;
+    let mut cp = Cp::associated(&upf).await;
+    let seid = seid_of(&cp.establish(session(0)).await);
+    assert_eq!(cp.modify(seid, update_far(2, ApplyAction::BUFF)).await.cause, Cause::ACCEPTED);
+    upf.mailbox.take();
+    let dropping = |far| SessionModificationRequest {
+        flags: Some(SmReqFlags::DROBU),
+        ..update_far(far, ApplyAction::FORW)
+    };
+    assert_eq!(cp.modify(seid, dropping(99)).await.cause, Cause::RULE_FAILURE);
+    assert_eq!(upf.mailbox.take(), []);
+    assert_eq!(cp.modify(seid, dropping(2)).await.cause, Cause::ACCEPTED);
+    assert_eq!(upf.mailbox.take(), [Command::Discard(seid)]);
+}
+
+/// An answer about another session is none: the report is kept and comes again.
+#[tokio::test(start_paused = true)]
+async fn answers_to_reports_name_the_session() {
+    let upf = Upf::start().await;
+    let mut cp = Cp::associated(&upf).await;
+    let mut request = session(0);
+    request.create_urrs[0].reporting_triggers = ReportingTriggers::PERIO;
+    request.create_urrs[0].measurement_period = Some(Seconds(5));
+    let seid = seid_of(&cp.establish(request).await);
+    cp.seids.insert(1, seid ^ 1);
+    cp.turn(Duration::from_secs(6)).await;
+    assert_eq!(count(&upf, "sessions").await, 1);
+    assert!(!cp.usage.is_empty());
+    let kept = upf.ask(Query::Status).await["usage_reports"]["kept"].as_u64().unwrap();
+    cp.seids.insert(1, seid);
+    cp.turn(Duration::from_secs(6)).await;
+    let first = cp.usage.iter().filter(|(_, sequence)| *sequence == 0).count();
+    assert!(kept == 1 && first == 2, "{kept} {:?}", cp.usage);
 }
 
 /// N3 with a defect: whoever sends a message to a peer in this network through it panics.

@@ -480,6 +480,6 @@ fn error_indications_reach_the_control_task() {
     let indication = Signalling::ErrorIndication { teid: GNB_TEID, peer: GNB.into(), udp_port: None };
     world.uplink(&indication.build());
     let Ok(Event::ErrorIndication { peer, teid }) = world.events.try_recv() else { panic!("an event") };
-    assert_eq!(world.sessions.by_remote(peer, teid).unwrap().cp_seid, 0x55);
-    assert!(world.sessions.by_remote(peer, teid + 1).is_none());
+    assert_eq!(world.sessions.by_remote(peer, teid).next().unwrap().1.cp_seid, 0x55);
+    assert!(world.sessions.by_remote(peer, teid + 1).next().is_none());
 }

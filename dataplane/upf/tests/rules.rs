@@ -684,7 +684,7 @@ fn a_set_of_sessions_goes_together() {
     let mut world = World::new();
     let set = |csid| FqCsid { node: CsidNode::Ipv4(SMF), csids: vec![csid], node_type: None };
     for n in 0..6u8 {
-        let mut request = establishment(n.into());
+        let mut request = establishment(u64::from(n) + 1);
         request.fq_csids = vec![set(u16::from(n % 3))];
         for pdr in &mut request.create_pdrs {
             if let Some(ue) = &mut pdr.pdi.ue_ip_address {
@@ -696,4 +696,33 @@ fn a_set_of_sessions_goes_together() {
     assert_eq!(world.sessions.remove_sets(SMF.into(), &[set(1), set(7)]), 2);
     assert_eq!(world.sessions.remove_sets(GNB.into(), &[set(2)]), 0, "another CP function's");
     assert_eq!(world.sessions.count(), 4);
+}
+
+/// A FAR without notification or QFI: what there is to say of the packet is nothing (§8.2.27).
+#[test]
+fn service_information_that_says_nothing_is_left_out() {
+    let mut world = World::new();
+    let mut request = establishment(1);
+    request.create_fars[1].apply_action = ApplyAction::BUFF | ApplyAction::NOCP;
+    request.create_pdrs[1].qer_ids = vec![QerId(1)];
+    let seid = world.establish(&request).unwrap();
+    let told = world.sessions.downlink_data(seid, 2, Default::default(), at(0)).unwrap();
+    let report = told.request.downlink_data_report.as_ref().unwrap();
+    assert_eq!((report.pdr_ids.clone(), report.service_information.clone()), (vec![PdrId(2)], vec![]));
+    let mut octets = Vec::new();
+    Message::from(told.request).encode(1, 1, &mut octets).unwrap();
+    // Downlink Data Service Information has type 45.
+    assert!(!octets.windows(4).any(|ie| ie[..2] == [0, 45]), "{octets:02x?}");
+}
+
+/// Spare bits of later releases mean nothing here, and the octet that they are in is kept (§8.1.1).
+#[test]
+fn spare_bits_of_apply_action_are_ignored() {
+    let octets = [0, 44, 0, 2, 0x02, 0xe0];
+    let mut request = establishment(1);
+    let mut encoded = Vec::new();
+    request.create_fars[0].apply_action = ApplyAction(0xe002);
+    Message::from(request.clone()).encode(0, 1, &mut encoded).unwrap();
+    assert!(encoded.windows(6).any(|ie| ie == octets), "{encoded:02x?}");
+    assert!(World::new().establish(&request).is_ok());
 }

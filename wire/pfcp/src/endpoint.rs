@@ -13,8 +13,13 @@
 //! Instants are the owner's, so that simulated time works. Invariants: each accepted [`Handle`] ends in exactly one
 //! [`Event::Response`] or [`Event::Failed`]; a request is given to the owner once, however often it is
 //! received; memory is bounded by the limits of [`Config`].
+//!
+//! UDP proves no sender. So a restart of a peer ([`Event::PeerRestarted`]) is believed only from a response to a request
+//! that was sent to the peer's own address and port, and whose sequence number nobody else can foresee ([`scramble`]). A
+//! request that hints at a restart makes the endpoint ask ([`Endpoint::ask`]).
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,8 +39,8 @@ pub struct Config {
     pub node_id: NodeId,
     /// When we started, told to peers in heartbeats.
     pub recovery_time_stamp: NtpSeconds,
-    /// First sequence number (24 bits); should differ between restarts.
-    pub first_sequence: u32,
+    /// Secret that sequence numbers are drawn with; must be random, and differ between restarts.
+    pub secret: u64,
     /// T1: time until a request is sent again.
     pub t1: Duration,
     /// N1: how often a request is sent at most.
@@ -53,11 +58,11 @@ pub struct Config {
 impl Config {
     /// Defaults: T1 1 s, N1 3, heartbeat every 10 s; 65,536 requests of ours, and as many of our peers' as come in 5 s at
     /// 100,000 a second.
-    pub fn new(node_id: NodeId, recovery_time_stamp: NtpSeconds, first_sequence: u32) -> Self {
+    pub fn new(node_id: NodeId, recovery_time_stamp: NtpSeconds, secret: u64) -> Self {
         Self {
             node_id,
             recovery_time_stamp,
-            first_sequence,
+            secret,
             t1: Duration::from_secs(1),
             n1: 3,
             heartbeat_interval: Duration::from_secs(10),
@@ -170,7 +175,8 @@ pub enum Event {
         /// Why.
         failure: Failure,
     },
-    /// The recovery time stamp of a peer changed: it lost its sessions. Comes before the message that tells.
+    /// The recovery time stamp of a peer changed: it lost its sessions. The peer itself has confirmed it, in a response
+    /// to a request of ours. Comes before the message that tells.
     PeerRestarted {
         /// The peer.
         peer: IpAddr,
@@ -242,13 +248,33 @@ struct Peer {
     address: SocketAddr,
     recovery_time_stamp: Option<NtpSeconds>,
     next_heartbeat: Instant,
+    /// Heartbeats that it has not answered yet.
+    asked: u32,
+    /// Not asked before by [`Endpoint::ask`]: forged requests must not make us flood it.
+    next_ask: Instant,
     failed: bool,
+}
+
+/// Rounds of [`scramble`].
+const ROUNDS: u8 = 6;
+
+/// Permutes the 24-bit numbers under a secret: counted numbers become sequence numbers that repeat after 2^24 at the
+/// earliest, and that nobody without the secret can foresee. A Feistel network over halves of 12 bits.
+fn scramble(secret: u64, counted: u32) -> u32 {
+    let (mut left, mut right) = (counted >> 12 & 0xfff, counted & 0xfff);
+    for round in 0..ROUNDS {
+        let mut hasher = DefaultHasher::new();
+        (secret, round, right).hash(&mut hasher);
+        (left, right) = (right, left ^ (hasher.finish() as u32 & 0xfff));
+    }
+    left << 12 | right
 }
 
 /// The endpoint; see the module for its contract.
 pub struct Endpoint {
     config: Config,
-    next_sequence: u32,
+    /// Sequence numbers drawn, see [`scramble`].
+    drawn: u32,
     next_handle: u64,
     outstanding: HashMap<Key, Outstanding>,
     /// Deadlines in order (T1 is one value for all); stale ones are skipped.
@@ -268,8 +294,8 @@ impl Endpoint {
     /// An endpoint without peers.
     pub fn new(config: Config) -> Self {
         Self {
-            next_sequence: config.first_sequence & 0xff_ffff,
             config,
+            drawn: 0,
             next_handle: 0,
             outstanding: HashMap::default(),
             deadlines: VecDeque::new(),
@@ -292,12 +318,32 @@ impl Endpoint {
     /// Starts heartbeats to a peer and watches its recovery time stamp. Known peers keep their stamp.
     pub fn add_peer(&mut self, now: Instant, address: SocketAddr) {
         let next_heartbeat = now + self.config.heartbeat_interval;
-        self.peers.entry(address.ip()).and_modify(|peer| peer.address = address).or_insert(Peer {
-            address,
-            recovery_time_stamp: None,
-            next_heartbeat,
-            failed: false,
-        });
+        let (recovery_time_stamp, asked, next_ask, failed) = (None, 0, now, false);
+        let new = Peer { address, recovery_time_stamp, next_heartbeat, asked, next_ask, failed };
+        let peer = self.peers.entry(address.ip()).or_insert(new);
+        if peer.address != address {
+            // What it was asked elsewhere, it does not answer any more.
+            peer.address = address;
+            peer.asked = 0;
+        }
+    }
+
+    /// Takes a peer's recovery time stamp as confirmed: no restart is reported for it.
+    pub fn set_recovery_time_stamp(&mut self, peer: IpAddr, stamp: NtpSeconds) {
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            peer.recovery_time_stamp = Some(stamp);
+        }
+    }
+
+    /// Asks a watched peer for its recovery time stamp now, unless a heartbeat to it is under way or it has been asked
+    /// within T1.
+    pub fn ask(&mut self, now: Instant, peer: IpAddr) {
+        let peer = self.peers.get_mut(&peer);
+        if let Some(peer) = peer.filter(|peer| peer.asked == 0 && peer.next_ask <= now) {
+            peer.next_ask = now + self.config.t1;
+            peer.next_heartbeat = now;
+            self.send_heartbeats(now);
+        }
     }
 
     /// Stops watching a peer.
@@ -459,8 +505,9 @@ impl Endpoint {
             }),
             Purpose::Heartbeat => {
                 let ip = key.0.ip();
-                if let Some(peer) = self.peers.get_mut(&ip).filter(|peer| !peer.failed) {
-                    peer.failed = true;
+                let Some(peer) = self.peers.get_mut(&ip).filter(|peer| peer.address == key.0) else { return };
+                peer.asked = peer.asked.saturating_sub(1);
+                if !std::mem::replace(&mut peer.failed, true) {
                     self.events.push_back(Event::PeerFailed { peer: ip });
                 }
             }
@@ -476,7 +523,11 @@ impl Endpoint {
         for address in due.collect::<Vec<_>>() {
             let message = HeartbeatRequest { recovery_time_stamp: self.config.recovery_time_stamp }.into();
             // When too much is in flight, the next interval's heartbeat does.
-            let _ = self.transmit_request(now, address, 0, &message, Purpose::Heartbeat);
+            if self.transmit_request(now, address, 0, &message, Purpose::Heartbeat).is_ok()
+                && let Some(peer) = self.peers.get_mut(&address.ip())
+            {
+                peer.asked += 1;
+            }
         }
     }
 
@@ -496,13 +547,15 @@ impl Endpoint {
             return Err(SendError::Busy);
         }
         // At most `max_outstanding` of 2^24 numbers are taken, so this ends.
-        while self.outstanding.contains_key(&(to, self.next_sequence)) {
-            self.next_sequence = (self.next_sequence + 1) & 0xff_ffff;
-        }
-        let sequence = self.next_sequence;
+        let sequence = loop {
+            self.drawn = (self.drawn + 1) & 0xff_ffff;
+            let sequence = scramble(self.config.secret, self.drawn);
+            if !self.outstanding.contains_key(&(to, sequence)) {
+                break sequence;
+            }
+        };
         self.scratch.clear();
         message.encode(seid, sequence, &mut self.scratch)?;
-        self.next_sequence = (sequence + 1) & 0xff_ffff;
         let payload: Arc<[u8]> = self.scratch.as_slice().into();
         let deadline = now + self.config.t1;
         let key = (to, sequence);
@@ -541,13 +594,10 @@ impl Endpoint {
             }
         };
         if let Message::HeartbeatRequest(heartbeat) = &message {
-            self.note_recovery(from.ip(), heartbeat.recovery_time_stamp, false);
+            self.doubt(now, from.ip(), heartbeat.recovery_time_stamp);
             let response = HeartbeatResponse { recovery_time_stamp: self.config.recovery_time_stamp };
             let _ = self.respond(now, id, 0, response);
             return;
-        }
-        if let Message::AssociationSetupRequest(setup) = &message {
-            self.note_recovery(from.ip(), setup.recovery_time_stamp, true);
         }
         self.remember(now, key, header.message_type);
         self.events.push_back(Event::Request { id, seid: header.seid, message });
@@ -589,16 +639,19 @@ impl Endpoint {
         }
         match &decoded {
             Ok(Message::HeartbeatResponse(heartbeat)) => {
-                self.note_recovery(from.ip(), heartbeat.recovery_time_stamp, false);
+                self.note_recovery(from, heartbeat.recovery_time_stamp, false);
             }
-            Ok(Message::AssociationSetupResponse(setup)) => {
-                self.note_recovery(from.ip(), setup.recovery_time_stamp, true);
+            Ok(Message::AssociationSetupResponse(setup)) if setup.cause.is_accepted() => {
+                self.note_recovery(from, setup.recovery_time_stamp, true);
             }
             _ => {}
         }
-        if let Some(peer) = self.peers.get_mut(&from.ip()) {
+        if let Some(peer) = self.peers.get_mut(&from.ip()).filter(|peer| peer.address == from) {
             // Any answer proves the peer alive: the next heartbeat can wait.
             peer.next_heartbeat = now + self.config.heartbeat_interval;
+            if request.purpose == Purpose::Heartbeat {
+                peer.asked = peer.asked.saturating_sub(1);
+            }
             if std::mem::take(&mut peer.failed) {
                 self.events.push_back(Event::PeerRecovered { peer: from.ip() });
             }
@@ -624,20 +677,29 @@ impl Endpoint {
         });
     }
 
-    /// A newer stamp means a restart; an older one is a late heartbeat, unless the peer sets up anew (its
-    /// clock may have gone back).
-    fn note_recovery(&mut self, ip: IpAddr, stamp: NtpSeconds, setup: bool) {
-        let Some(peer) = self.peers.get_mut(&ip) else { return };
+    /// A response of the peer. A newer stamp means a restart; an older one comes late, unless the peer accepts an
+    /// association (its clock may have gone back).
+    fn note_recovery(&mut self, from: SocketAddr, stamp: NtpSeconds, setup: bool) {
+        let ip = from.ip();
+        let Some(peer) = self.peers.get_mut(&ip).filter(|peer| peer.address == from) else { return };
         let restarted = match peer.recovery_time_stamp {
             None => false,
             Some(old) if setup => old != stamp,
-            Some(old) => stamp.0.wrapping_sub(old.0) as i32 > 0,
+            Some(old) => is_newer(stamp, old),
         };
         if peer.recovery_time_stamp.is_none() || restarted {
             peer.recovery_time_stamp = Some(stamp);
         }
         if restarted {
             self.events.push_back(Event::PeerRestarted { peer: ip, recovery_time_stamp: stamp });
+        }
+    }
+
+    /// A heartbeat request says that a peer has restarted. Anyone can send one: the peer itself is asked.
+    fn doubt(&mut self, now: Instant, ip: IpAddr, stamp: NtpSeconds) {
+        let known = self.peers.get(&ip).and_then(|peer| peer.recovery_time_stamp);
+        if known.is_some_and(|known| is_newer(stamp, known)) {
+            self.ask(now, ip);
         }
     }
 
@@ -716,4 +778,9 @@ impl Endpoint {
             _ => return None,
         })
     }
+}
+
+/// Whether a stamp is the later one; they wrap in 2036.
+fn is_newer(stamp: NtpSeconds, than: NtpSeconds) -> bool {
+    stamp.0.wrapping_sub(than.0) as i32 > 0
 }

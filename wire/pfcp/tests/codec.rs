@@ -439,3 +439,15 @@ fn measure() {
         println!("{} octets: encode {encode:?}, decode {:?}", bytes.len(), start.elapsed() / N);
     }
 }
+
+/// A Node ID names somebody: of a domain name there is at least one label (§8.2.38).
+#[test]
+fn a_node_id_without_name_is_refused() {
+    for name in [&[2][..], &[2, 0]] {
+        let ie = [&[0, 60, 0, name.len() as u8][..], name].concat();
+        let octets =
+            [&[0x20, 5, 0, (ie.len() + 12) as u8, 0, 0, 1, 0][..], &ie, &[0, 96, 0, 4, 0, 0, 0, 1]].concat();
+        let refused = Message::decode(&octets).map(|_| ());
+        assert_eq!(refused, Err(DecodeError::Incorrect(ie::NODE_ID)), "{name:?}");
+    }
+}

@@ -193,38 +193,134 @@ fn answers_kept_for_duplicates_are_bounded_in_octets() {
     }
 }
 
-#[test]
-fn restart_is_told_by_heartbeat_and_by_setup_but_not_by_a_late_heartbeat() {
-    let (mut a, mut b) = (endpoint(100), endpoint(200));
-    let mut now = start();
-    a.add_peer(now, upf());
-    let exchange = |a: &mut Endpoint, b: &mut Endpoint, now: &mut Instant| {
-        *now = a.poll_timeout().unwrap();
-        a.handle_timeout(*now);
-        for transmit in sent(a) {
-            b.handle_datagram(*now, smf(), &transmit.payload);
-        }
-        for transmit in sent(b) {
-            a.handle_datagram(*now, upf(), &transmit.payload);
-        }
-        events(a)
-    };
-    assert_eq!(exchange(&mut a, &mut b, &mut now), []);
+/// Passes what both have to send once; what the first one tells.
+fn exchange(a: &mut Endpoint, b: &mut Endpoint, now: Instant) -> Vec<Event> {
+    for transmit in sent(a) {
+        b.handle_datagram(now, smf(), &transmit.payload);
+    }
+    for transmit in sent(b) {
+        a.handle_datagram(now, upf(), &transmit.payload);
+    }
+    events(a)
+}
+
+fn encoded(message: impl Into<Message>, sequence: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message.into().encode(0, sequence, &mut bytes).unwrap();
+    bytes
+}
+
+fn heartbeat(stamp: u32) -> HeartbeatRequest {
+    HeartbeatRequest { recovery_time_stamp: NtpSeconds(stamp) }
+}
+
+fn restarted(stamp: u32) -> Vec<Event> {
+    vec![Event::PeerRestarted { peer: upf().ip(), recovery_time_stamp: NtpSeconds(stamp) }]
+}
+
+/// An endpoint that has heard the stamp 200 of its peer.
+fn watching(now: &mut Instant) -> Endpoint {
+    let mut a = endpoint(100);
+    a.add_peer(*now, upf());
+    *now = a.poll_timeout().unwrap();
+    a.handle_timeout(*now);
+    assert_eq!(exchange(&mut a, &mut endpoint(200), *now), []);
     assert_eq!(a.peer_recovery_time_stamp(upf().ip()), Some(NtpSeconds(200)));
+    a
+}
+
+#[test]
+fn restart_is_told_by_answered_heartbeats_and_associations_but_not_by_a_late_heartbeat() {
+    let mut now = start();
+    let mut a = watching(&mut now);
+    let mut next_heartbeat = |a: &mut Endpoint, b: &mut Endpoint| {
+        now = a.poll_timeout().unwrap();
+        a.handle_timeout(now);
+        exchange(a, b, now)
+    };
     let mut b = endpoint(300);
-    let restarted =
-        |stamp| vec![Event::PeerRestarted { peer: upf().ip(), recovery_time_stamp: NtpSeconds(stamp) }];
-    assert_eq!(exchange(&mut a, &mut b, &mut now), restarted(300));
-    assert_eq!(exchange(&mut a, &mut b, &mut now), [], "told once");
-    let mut old = endpoint(250);
-    assert_eq!(exchange(&mut a, &mut old, &mut now), []);
-    let mut setup = Vec::new();
-    let message = AssociationSetupRequest { recovery_time_stamp: NtpSeconds(250), ..Default::default() };
-    Message::from(message).encode(0, 1, &mut setup).unwrap();
-    a.handle_datagram(now, upf(), &setup);
+    assert_eq!(next_heartbeat(&mut a, &mut b), restarted(300));
+    assert_eq!(next_heartbeat(&mut a, &mut b), [], "told once");
+    assert_eq!(next_heartbeat(&mut a, &mut endpoint(250)), []);
+    // Its clock has gone back: the association that it accepts says so.
+    a.send_request(now, upf(), 0, AssociationSetupRequest::default()).unwrap();
+    let (header, _, _) = Header::decode(&sent(&mut a)[0].payload).unwrap();
+    let cause = Cause::ACCEPTED;
+    let response =
+        AssociationSetupResponse { cause, recovery_time_stamp: NtpSeconds(250), ..Default::default() };
+    a.handle_datagram(now, upf(), &encoded(response, header.sequence));
     let got = events(&mut a);
     assert_eq!(got[..1], restarted(250)[..]);
-    assert!(matches!(got[1], Event::Request { .. }));
+    assert!(matches!(got[1], Event::Response { .. }));
+}
+
+/// Whoever forges the peer's address can send requests, and guess at responses: only what the peer itself answers counts.
+#[test]
+fn a_forged_recovery_time_stamp_is_not_believed() {
+    let mut now = start();
+    let mut a = watching(&mut now);
+    let setup = AssociationSetupRequest { recovery_time_stamp: NtpSeconds(999), ..Default::default() };
+    a.handle_datagram(now, upf(), &encoded(setup, 1));
+    assert!(matches!(events(&mut a)[..], [Event::Request { .. }]), "left to the owner");
+    a.handle_datagram(now, upf(), &encoded(heartbeat(999), 2));
+    assert_eq!(events(&mut a), []);
+    // Our answer, and a heartbeat that asks the peer, once however often that is repeated.
+    for sequence in 3..100 {
+        a.handle_datagram(now, upf(), &encoded(heartbeat(999), sequence));
+    }
+    let requests = |out: &[Transmit]| {
+        let kinds = out.iter().map(|t| Header::decode(&t.payload).unwrap().0);
+        kinds
+            .filter(|header| header.message_type.is_request())
+            .map(|header| header.sequence)
+            .collect::<Vec<_>>()
+    };
+    let out = sent(&mut a);
+    let asked = requests(&out);
+    assert_eq!((out.len(), asked.len()), (99, 1));
+    // Responses with numbers near ours are nobody's, also while a heartbeat is under way.
+    for near in 0..1000 {
+        for sequence in [asked[0].wrapping_add(near + 1), asked[0].wrapping_sub(near + 1), near] {
+            if sequence & 0xff_ffff != asked[0] {
+                let forged = HeartbeatResponse { recovery_time_stamp: NtpSeconds(999) };
+                a.handle_datagram(now, upf(), &encoded(forged, sequence & 0xff_ffff));
+            }
+        }
+    }
+    // Nor is a response from another port of its address.
+    let forged = HeartbeatResponse { recovery_time_stamp: NtpSeconds(999) };
+    a.handle_datagram(now, "127.0.0.7:4000".parse().unwrap(), &encoded(forged, asked[0]));
+    assert_eq!(events(&mut a), []);
+    assert_eq!(a.peer_recovery_time_stamp(upf().ip()), Some(NtpSeconds(200)));
+    // The peer's own answer counts, whatever it says.
+    let mut real = endpoint(200);
+    for transmit in out {
+        real.handle_datagram(now, smf(), &transmit.payload);
+    }
+    assert_eq!(exchange(&mut a, &mut real, now), []);
+    // When it has restarted indeed, it says so to the next question.
+    now += Duration::from_secs(2);
+    a.handle_datagram(now, upf(), &encoded(heartbeat(300), 500));
+    assert_eq!(exchange(&mut a, &mut endpoint(300), now), restarted(300));
+}
+
+#[test]
+fn sequence_numbers_do_not_repeat_and_depend_on_the_secret() {
+    let numbers = |secret| {
+        let mut config = Config::new(NodeId::default(), NtpSeconds(1), secret);
+        config.max_outstanding = usize::MAX;
+        let mut endpoint = Endpoint::new(config);
+        let mut draw = || {
+            endpoint.send_request(start(), upf(), 0, heartbeat(1)).unwrap();
+            Header::decode(&sent(&mut endpoint)[0].payload).unwrap().0.sequence
+        };
+        (0..50_000).map(|_| draw()).collect::<Vec<_>>()
+    };
+    let (a, b) = (numbers(1), numbers(2));
+    assert_eq!(a.iter().collect::<std::collections::HashSet<_>>().len(), a.len());
+    let same = a.iter().zip(&b).filter(|(a, b)| a == b).count();
+    let steps = a.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
+    assert!(same < 5 && steps < 5, "{same} {steps}");
 }
 
 #[test]

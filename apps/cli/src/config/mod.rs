@@ -160,7 +160,11 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
         })
     })();
     match config {
-        Some(config) if problems.is_empty() => {
+        Some(mut config) if problems.is_empty() => {
+            // A UPF serves the SMF of the same file unless others are named.
+            if config.upf.smf.is_empty() {
+                config.upf.smf.push(net::link::Cidr::host(config.smf.pfcp.ip()));
+            }
             semantic::check(&config, &root, &mut problems);
             if problems.is_empty() { Ok(config) } else { Err(sorted(problems)) }
         }

@@ -5,11 +5,15 @@
 //! microseconds, so a procedure sends on its own task without a hop.
 //!
 //! A UPF whose recovery time stamp changed has lost its sessions: the association is set up anew and
-//! [`N4Event::Restore`] asks the sessions back (see `procedure::restoration`).
+//! [`N4Event::Restore`] has the sessions set up again (see `procedure::restoration`).
+//!
+//! UDP proves no sender. What a UPF starts counts only from its configured address and port, and changes no association:
+//! a restart is believed when the UPF says so in a response to a request of ours (`pfcp::endpoint`).
 
 pub mod rules;
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,6 +37,7 @@ const RETRY: Duration = Duration::from_secs(1);
 static FAILURES: Family = Family::new("smf_n4_failure", "cause");
 static EVENTS_DROPPED: Counter = Counter::new("smf_n4_events_dropped");
 static UNEXPECTED: Counter = Counter::new("smf_n4_unexpected_request");
+static WRONG_SEIDS: Counter = Counter::new("smf_n4_wrong_seids");
 
 /// Why an N4 request did not succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -113,10 +118,26 @@ struct Upf {
 
 type Answer = Result<Message, N4Error>;
 
+/// The two ends of a PFCP session.
+#[derive(Debug, Clone, Copy)]
+pub struct Seids {
+    /// Our SEID, which responses must carry.
+    pub own: u64,
+    /// The UPF's; 0 in an establishment.
+    pub upf: u64,
+}
+
+/// A procedure that waits for a response.
+struct Waiting {
+    /// Our SEID, of a session request.
+    seid: Option<u64>,
+    sender: oneshot::Sender<Answer>,
+}
+
 struct State {
     endpoint: Endpoint,
     /// Procedures that wait for a response.
-    waiting: HashMap<Handle, oneshot::Sender<Answer>>,
+    waiting: HashMap<Handle, Waiting>,
     upfs: Vec<Upf>,
     /// When the receiving task wakes up by itself.
     armed: Option<std::time::Instant>,
@@ -166,8 +187,9 @@ impl N4 {
         let since_epoch = time::wall_clock().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let recovery = NtpSeconds::from_unix(since_epoch.as_secs());
         let node_id = NodeId::from(local.ip());
-        // Sequence numbers of a restarted SMF must not look like repetitions of those before.
-        let mut endpoint = pfcp::endpoint::Config::new(node_id, recovery, since_epoch.subsec_micros() << 4);
+        // Keyed by the operating system's random numbers.
+        let secret = std::hash::RandomState::new().hash_one(recovery.0);
+        let mut endpoint = pfcp::endpoint::Config::new(node_id, recovery, secret);
         endpoint.t1 = Duration::from_millis(config.timers.pfcp_t1_ms);
         endpoint.n1 = config.timers.pfcp_n1;
         endpoint.heartbeat_interval = Duration::from_millis(config.timers.pfcp_heartbeat_ms);
@@ -229,13 +251,27 @@ impl N4 {
             .collect()
     }
 
-    /// Sends a request to a UPF and waits for the response; `seid` is the UPF's.
-    pub async fn request(&self, upf: SocketAddr, seid: u64, message: impl Into<Message>) -> Answer {
+    /// Sends a session request to a UPF and waits for the response.
+    pub async fn request(&self, upf: SocketAddr, seids: Seids, message: impl Into<Message>) -> Answer {
+        let answer = self.ask(upf, Some(seids), message.into()).await?;
+        match &answer {
+            // A session that the UPF cannot be asked about again is none.
+            Message::SessionEstablishmentResponse(response)
+                if response.up_f_seid.is_none_or(|f_seid| f_seid.seid == 0) =>
+            {
+                Err(N4Error::Unusable)
+            }
+            _ => Ok(answer),
+        }
+    }
+
+    async fn ask(&self, upf: SocketAddr, seids: Option<Seids>, message: Message) -> Answer {
         let (sender, answer) = oneshot::channel();
         {
             let mut state = self.lock();
+            let seid = seids.map_or(0, |seids| seids.upf);
             let handle = state.endpoint.send_request(time::now().into_std(), upf, seid, message)?;
-            state.waiting.insert(handle, sender);
+            state.waiting.insert(handle, Waiting { seid: seids.map(|seids| seids.own), sender });
             self.flush(&mut state);
         }
         let answer = answer.await.unwrap_or(Err(N4Error::Stopped));
@@ -326,20 +362,28 @@ impl N4 {
 
     fn handle_event(&self, state: &mut State, event: Event) {
         match event {
-            Event::Response { handle, message, .. } => {
+            Event::Response { handle, seid, message, .. } => {
                 if let Some(waiting) = state.waiting.remove(&handle) {
+                    let answer = if is_about(waiting.seid, seid, &message) {
+                        Ok(message)
+                    } else {
+                        WRONG_SEIDS.inc();
+                        Err(N4Error::Unusable)
+                    };
                     // The procedure may have been given up meanwhile.
-                    let _ = waiting.send(Ok(message));
+                    let _ = waiting.sender.send(answer);
                 }
             }
             Event::Failed { handle, failure, .. } => {
                 if let Some(waiting) = state.waiting.remove(&handle) {
-                    let _ = waiting.send(Err(N4Error::Failed(failure)));
+                    let _ = waiting.sender.send(Err(N4Error::Failed(failure)));
                 }
             }
             Event::Request { id, seid, message } => self.handle_request(state, id, seid, message),
             Event::MalformedRequest { id, seid, error } => {
-                self.tell(N4Event::Malformed { id, seid: seid.unwrap_or(0), error });
+                if state.upfs.iter().any(|upf| upf.address == id.peer) {
+                    self.queue(N4Event::Malformed { id, seid: seid.unwrap_or(0), error });
+                }
             }
             Event::PeerRestarted { peer, .. } => {
                 tracing::warn!(%peer, "UPF restarted: its sessions will be set up again");
@@ -364,14 +408,14 @@ impl N4 {
     fn handle_request(&self, state: &mut State, id: RequestId, seid: Option<u64>, message: Message) {
         let now = time::now().into_std();
         let node_id = NodeId::from(self.inner.local.ip());
-        let upf = state.upfs.iter_mut().find(|upf| upf.address.ip() == id.peer.ip());
+        let upf = state.upfs.iter_mut().find(|upf| upf.address == id.peer);
         let response: Message = match (message, upf) {
             (Message::SessionReportRequest(report), Some(_)) => {
-                return self.tell(N4Event::Report { id, seid: seid.unwrap_or(0), report });
+                return self.queue(N4Event::Report { id, seid: seid.unwrap_or(0), report });
             }
-            (Message::AssociationSetupRequest(request), Some(upf)) => {
-                upf.features = request.up_function_features.unwrap_or_default();
-                self.there(upf);
+            (Message::AssociationSetupRequest(_), Some(upf)) => {
+                // The association is set up by our own request; whether the UPF has restarted, it is asked itself.
+                state.endpoint.ask(now, upf.address.ip());
                 AssociationSetupResponse {
                     node_id,
                     cause: Cause::ACCEPTED,
@@ -381,15 +425,9 @@ impl N4 {
                 }
                 .into()
             }
-            (Message::AssociationUpdateRequest(request), Some(upf)) => {
-                upf.features = request.up_function_features.unwrap_or(upf.features);
-                AssociationUpdateResponse { node_id, cause: Cause::ACCEPTED, ..Default::default() }.into()
-            }
-            (Message::AssociationReleaseRequest(_), Some(upf)) => {
-                upf.lost_sessions |= upf.associated;
-                upf.associated = false;
-                upf.wake.notify_one();
-                AssociationReleaseResponse { node_id, cause: Cause::ACCEPTED }.into()
+            (Message::AssociationUpdateRequest(_), Some(upf)) => {
+                let cause = if upf.associated { Cause::ACCEPTED } else { Cause::NO_ASSOCIATION };
+                AssociationUpdateResponse { node_id, cause, ..Default::default() }.into()
             }
             (Message::NodeReportRequest(report), Some(upf)) => {
                 tracing::warn!(upf = %upf.address, report = ?report.report_type, "node report");
@@ -407,7 +445,7 @@ impl N4 {
     }
 
     /// Queues an event; when the queue is full the UPF repeats its request.
-    fn tell(&self, event: N4Event) {
+    fn queue(&self, event: N4Event) {
         if self.inner.events.try_send(event).is_err() {
             EVENTS_DROPPED.inc();
         }
@@ -441,7 +479,7 @@ impl N4 {
                 cp_function_features: Some(CpFunctionFeatures::default()),
                 ..Default::default()
             };
-            match self.request(upf, 0, request).await {
+            match self.ask(upf, None, request.into()).await {
                 Ok(Message::AssociationSetupResponse(response)) => self.associated(upf, &response),
                 Ok(_) => time::sleep(RETRY).await,
                 Err(N4Error::Stopped) => return,
@@ -462,22 +500,24 @@ impl N4 {
         if !upf.features.contains(UpFunctionFeatures::FTUP) {
             tracing::warn!(upf = %address, "UPF does not say that it allocates F-TEIDs; it is asked to all the same");
         }
-        self.there(upf);
-    }
-
-    /// A UPF has an association with us: what it lost before comes back now.
-    fn there(&self, upf: &mut Upf) {
         upf.associated = true;
         upf.alive = true;
         if std::mem::take(&mut upf.lost_sessions) {
             upf.epoch += 1;
-            self.tell(N4Event::Restore { upf: upf.address });
+            self.queue(N4Event::Restore { upf: upf.address });
         }
     }
 }
 
 fn set_alive(state: &mut State, peer: IpAddr, alive: bool) {
     state.upfs.iter_mut().filter(|upf| upf.address.ip() == peer).for_each(|upf| upf.alive = alive);
+}
+
+/// Whether a response is about the session of the request: it carries our SEID. One that refuses may carry 0, when the
+/// UPF does not know it (TS 29.244 §7.2.2.4.2).
+fn is_about(own: Option<u64>, seid: Option<u64>, message: &Message) -> bool {
+    let refused = cause_of(message).is_some_and(|cause| !cause.is_accepted());
+    own.is_none() || seid == own || refused && seid == Some(0)
 }
 
 /// The cause of a response.

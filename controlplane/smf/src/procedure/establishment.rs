@@ -22,7 +22,7 @@ use types::{Ambr, Arp, BitRate, Dnn, FiveQi, PduSessionId, PduSessionType, Pti, 
 use crate::context::{Network, Phase, Session, SessionState, Smf, UpState, UpfSession};
 use crate::n1;
 use crate::n2;
-use crate::n4::{N4Error, rules};
+use crate::n4::{N4Error, Seids, rules};
 use crate::peers::{ForUe, apply};
 use crate::pool::{Addresses, PoolError};
 use crate::procedure::{release, user_plane};
@@ -139,8 +139,13 @@ fn read_request(data: &SmContextCreateData) -> Result<Wanted, SmContextCreateErr
     Ok(Wanted { supi, id, dnn, s_nssai, amf, pti, request })
 }
 
-/// The AMF's API root: its status callback lives on it.
+/// The AMF's API root: its status callback lives on it. `None` for what is no URI that could be called (RFC 3986 §2): the
+/// AMF would never hear of the session's end.
 fn amf_of(uri: &str) -> Option<ApiRoot> {
+    let allowed = |octet: u8| octet.is_ascii_alphanumeric() || b"-._~:/?[]@!$&'()*+,;=%".contains(&octet);
+    if !uri.bytes().all(allowed) {
+        return None;
+    }
     let authority = uri.strip_prefix("http://")?.split('/').next()?;
     format!("http://{authority}").parse().ok()
 }
@@ -336,14 +341,15 @@ async fn prepare(
 
 /// N4 session establishment (step 10).
 async fn establish_n4(smf: &Smf, session: &Session, state: &SessionState) -> Result<UpfSession, N4Error> {
-    let address = smf.n4.select_upf()?;
+    let (address, own) = (smf.n4.select_upf()?, session.seid());
     let rules = session.rules(smf, state);
-    let answer = smf.n4.request(address, 0, rules.establishment(None, None)).await?;
+    let answer = smf.n4.request(address, Seids { own, upf: 0 }, rules.establishment(None, None)).await?;
     let Message::SessionEstablishmentResponse(response) = answer else { return Err(N4Error::Unusable) };
     let seid = response.up_f_seid.ok_or(N4Error::Unusable)?.seid;
     let Some(tunnels) = rules.chosen(&response) else {
         // A session we cannot use must not stay.
-        let _ = smf.n4.request(address, seid, pfcp::message::SessionDeletionRequest {}).await;
+        let seids = Seids { own, upf: seid };
+        let _ = smf.n4.request(address, seids, pfcp::message::SessionDeletionRequest {}).await;
         return Err(N4Error::Unusable);
     };
     Ok(UpfSession { address, seid, epoch: smf.n4.epoch(address), tunnels })
@@ -362,4 +368,29 @@ pub(crate) async fn fail(smf: &Arc<Smf>, session: &Arc<Session>, cause: GsmCause
     let outcome = format!("#{}", cause.number());
     smf.samples.push("pdu_session_establishment", session.supi, outcome, start, Duration::ZERO);
     release::locally(smf, session, release::Tell::Amf(None)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callback_uris_are_those_that_can_be_called() {
+        let root = |uri| amf_of(uri).map(|root| root.to_string());
+        let good = "http://127.0.0.5:7777/namf-callback/v1/sm-context-status/imsi-1%2F5";
+        assert_eq!(root(good).as_deref(), Some("http://127.0.0.5:7777"));
+        let bad = [
+            "",
+            "http://",
+            "ftp://127.0.0.5/x",
+            "127.0.0.5/x",
+            "http://127.0.0.5/a b",
+            "http://127.0.0.5/\r\nx: y",
+            "http://127.0.0.5/x#y",
+            "http://127.0.0.5/\u{e9}",
+        ];
+        for uri in bad {
+            assert_eq!(root(uri), None, "{uri:?}");
+        }
+    }
 }

@@ -17,6 +17,7 @@ use types::Pti;
 use crate::context::{Phase, Session, SessionState, Smf, UpState};
 use crate::n1;
 use crate::n2;
+use crate::n4::Seids;
 use crate::peers::ForUe;
 
 static RELEASED: Counter = Counter::new("smf_session_released");
@@ -88,7 +89,7 @@ async fn begin(
     pti: Pti,
 ) -> ForUe {
     REASONS.inc(&cause.number().to_string());
-    delete_n4(smf, state).await;
+    delete_n4(smf, session, state).await;
     let command = n1::release_command(session.id, pti, cause);
     let n2 = match state.up {
         UpState::Deactivated => None,
@@ -190,7 +191,7 @@ pub(crate) async fn locally(smf: &Arc<Smf>, session: &Arc<Session>, tell: Tell) 
     state.phase = Phase::Released;
     session.changed.notify_waiters();
     smf.sessions.remove(session);
-    delete_n4(smf, &mut state).await;
+    delete_n4(smf, session, &mut state).await;
     // Only now: before, the UPF might still have sent another UE's packets to this one.
     let addresses = std::mem::take(&mut state.addresses);
     if let Some(network) = smf.networks.get(&session.dnn) {
@@ -225,11 +226,10 @@ pub(crate) async fn locally(smf: &Arc<Smf>, session: &Arc<Session>, tell: Tell) 
 
 /// N4 session release. When the deletion is lost for good on the way, the session stays on the UPF until that is
 /// restarted or, if it is ours, until its address is used again.
-async fn delete_n4(smf: &Smf, state: &mut SessionState) {
-    if let Some(upf) = state.upf.take()
-        && let Err(error) =
-            smf.n4.request(upf.address, upf.seid, pfcp::message::SessionDeletionRequest {}).await
-    {
+async fn delete_n4(smf: &Smf, session: &Session, state: &mut SessionState) {
+    let Some(upf) = state.upf.take() else { return };
+    let seids = Seids { own: session.seid(), upf: upf.seid };
+    if let Err(error) = smf.n4.request(upf.address, seids, pfcp::message::SessionDeletionRequest {}).await {
         tracing::warn!(%error, upf = %upf.address, "session not deleted on the UPF");
     }
 }

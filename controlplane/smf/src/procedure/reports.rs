@@ -1,11 +1,13 @@
 //! Session reports of the UPF (TS 29.244 §5.2.2.3, TS 23.502 §4.2.3.3): downlink data for an idle UE, error
 //! indications, usage.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use ngap::GtpTunnel;
 use pfcp::endpoint::RequestId;
 use pfcp::message::{SessionReportRequest, SessionReportResponse};
-use pfcp::{Cause, ReportType};
+use pfcp::{Cause, FTeid, ReportType, ie};
 use sbi::model::amf::N1N2MessageTransferCause as Outcome;
 use sbi::model::smf::N2SmInfoType;
 use telemetry::counters::{Counter, Family};
@@ -18,6 +20,8 @@ use crate::procedure::user_plane;
 
 static REPORTS: Family = Family::new("smf_session_report", "type");
 static UNKNOWN_SESSION: Counter = Counter::new("smf_report_for_unknown_session");
+static INCOMPLETE: Counter = Counter::new("smf_report_incomplete");
+static FOREIGN_TUNNELS: Counter = Counter::new("smf_report_of_foreign_tunnel");
 static UNREACHABLE: Counter = Counter::new("smf_ue_unreachable");
 
 /// Answers a report and acts on it.
@@ -27,7 +31,19 @@ pub(crate) async fn handle(smf: Arc<Smf>, id: RequestId, seid: u64, report: Sess
         UNKNOWN_SESSION.inc();
         return smf.n4.reject(id, 0, Cause::SESSION_NOT_FOUND, None);
     };
-    let up_seid = session.state.lock().await.upf.map_or(0, |upf| upf.seid);
+    let (upf, gnb) = {
+        let state = session.state.lock().await;
+        (state.upf.filter(|upf| upf.address == id.peer), state.gnb)
+    };
+    // Another UPF has no say in it.
+    let Some(up_seid) = upf.map(|upf| upf.seid) else {
+        UNKNOWN_SESSION.inc();
+        return smf.n4.reject(id, 0, Cause::SESSION_NOT_FOUND, None);
+    };
+    if let Some((cause, ie)) = incomplete(&report) {
+        INCOMPLETE.inc();
+        return smf.n4.reject(id, up_seid, cause, Some(ie));
+    }
     smf.n4.respond(id, up_seid, SessionReportResponse { cause: Cause::ACCEPTED, ..Default::default() });
     let has = |kind| report.report_type.contains(kind);
     if has(ReportType::DLDR) {
@@ -36,12 +52,46 @@ pub(crate) async fn handle(smf: Arc<Smf>, id: RequestId, seid: u64, report: Sess
     }
     if has(ReportType::ERIR) {
         REPORTS.inc("error_indication");
-        // The gNB does not know the tunnel any more: the next downlink packet pages the UE (TS 23.527 §5.3.3.2).
-        let _ = user_plane::deactivate(&smf, &session).await;
+        // The gNB does not know the tunnel any more: the next downlink packet pages the UE (TS 23.527 §5.3.3.2). A tunnel
+        // that the session has left, or never had, says nothing about the one that it has.
+        if gnb.is_some_and(|gnb| names(&report, gnb)) {
+            let _ = user_plane::deactivate(&smf, &session).await;
+        } else {
+            FOREIGN_TUNNELS.inc();
+        }
     }
     if has(ReportType::USAR) {
         REPORTS.inc("usage");
     }
+}
+
+/// What a report announces and does not contain, with the cause to refuse it by (table 7.5.8.1-1).
+fn incomplete(report: &SessionReportRequest) -> Option<(Cause, u16)> {
+    let lacks = |kind, is_there: bool| report.report_type.contains(kind) && !is_there;
+    let tunnels = report.error_indication_report.as_ref().map(|report| report.remote_f_teids.len());
+    if lacks(ReportType::DLDR, report.downlink_data_report.is_some()) {
+        Some((Cause::CONDITIONAL_IE_MISSING, ie::DOWNLINK_DATA_REPORT))
+    } else if lacks(ReportType::USAR, !report.usage_reports.is_empty()) {
+        Some((Cause::CONDITIONAL_IE_MISSING, ie::USAGE_REPORT_SRR))
+    } else if lacks(ReportType::ERIR, tunnels.is_some()) {
+        Some((Cause::CONDITIONAL_IE_MISSING, ie::ERROR_INDICATION_REPORT))
+    } else if tunnels == Some(0) {
+        Some((Cause::MANDATORY_IE_MISSING, ie::F_TEID))
+    } else {
+        None
+    }
+}
+
+/// Whether an Error Indication Report is about this tunnel.
+fn names(report: &SessionReportRequest, gnb: GtpTunnel) -> bool {
+    let tunnels = report.error_indication_report.iter().flat_map(|report| &report.remote_f_teids);
+    tunnels.into_iter().any(|f_teid| match *f_teid {
+        FTeid::Assigned { teid, ipv4, ipv6 } => {
+            let addresses = [ipv4.map(IpAddr::V4), ipv6.map(IpAddr::V6)];
+            teid == gnb.teid.0 && addresses.contains(&Some(gnb.address.preferred()))
+        }
+        FTeid::Choose { .. } => false,
+    })
 }
 
 /// Downlink data waits: the AMF pages the UE or, when it is connected, has the gNB set up the resources.

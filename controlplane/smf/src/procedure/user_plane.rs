@@ -15,12 +15,13 @@ use telemetry::counters::Counter;
 use crate::context::{Phase, Session, SessionState, Smf, UpState, UpfSession};
 use crate::n2;
 use crate::n4::rules;
-use crate::n4::{N4Error, rules::Tunnels};
+use crate::n4::{N4Error, Seids, rules::Tunnels};
 use crate::n4u;
-use crate::procedure::establishment;
+use crate::procedure::{establishment, release};
 
 static ACTIVATED: Counter = Counter::new("smf_up_activated");
 static DEACTIVATED: Counter = Counter::new("smf_up_deactivated");
+static GNB_UNUSABLE: Counter = Counter::new("smf_gnb_tunnel_refused");
 static GNB_REFUSED: Counter = Counter::new("smf_gnb_refused_session");
 
 /// How often a silent UPF is told of a gNB's tunnel, and how long apart: five minutes in all, after which a UPF that is
@@ -83,10 +84,17 @@ pub(crate) async fn set_up_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>, octets
             tracing::warn!(supi = %session.supi, id = %session.id, %error, "the UPF has not confirmed the gNB's tunnel");
             tokio::spawn(confirm(smf.clone(), session.clone(), gnb));
         }
+        // The UPF cannot send there, or not at all: the gNB must not believe that it has the session, nor the UE.
         Err(error) => {
-            state.up = UpState::Deactivated;
+            tracing::warn!(supi = %session.supi, id = %session.id, %error, "the UPF refused the gNB's tunnel");
+            GNB_UNUSABLE.inc();
             state.gnb = None;
-            return Err(n4_failed(error));
+            drop(state);
+            let (smf, session) = (smf.clone(), session.clone());
+            tokio::spawn(async move {
+                release::by_network(&smf, &session, GsmCause::NetworkFailure).await;
+            });
+            return Ok(up_state(UpCnxState::Deactivated));
         }
     }
     ACTIVATED.inc();
@@ -158,7 +166,7 @@ pub(crate) async fn modify(
     change: pfcp::message::SessionModificationRequest,
 ) -> Result<(), N4Error> {
     let upf = state.upf.ok_or(N4Error::Unusable)?;
-    match smf.n4.request(upf.address, upf.seid, change).await {
+    match smf.n4.request(upf.address, Seids { own: session.seid(), upf: upf.seid }, change).await {
         Err(N4Error::Refused(pfcp::Cause::SESSION_NOT_FOUND)) => reestablish(smf, session, state).await,
         result => result.map(drop),
     }
@@ -173,7 +181,8 @@ pub(crate) async fn reestablish(
     let Some(UpfSession { address, tunnels, .. }) = state.upf else { return Err(N4Error::Unusable) };
     let gnb: Option<GtpTunnel> = state.gnb;
     let request = session.rules(smf, state).establishment(Some(tunnels), gnb);
-    let answer = smf.n4.request(address, 0, request).await?;
+    let own = session.seid();
+    let answer = smf.n4.request(address, Seids { own, upf: 0 }, request).await?;
     let Message::SessionEstablishmentResponse(response) = answer else { return Err(N4Error::Unusable) };
     let seid = response.up_f_seid.ok_or(N4Error::Unusable)?.seid;
     let tunnels: Tunnels = tunnels;
@@ -182,7 +191,7 @@ pub(crate) async fn reestablish(
     state.upf = Some(UpfSession { address, seid, epoch, tunnels });
     if gnb.is_none() && state.up == UpState::Deactivated {
         // Established without notification: an idle UE is to be paged.
-        smf.n4.request(address, seid, rules::deactivate()).await?;
+        smf.n4.request(address, Seids { own, upf: seid }, rules::deactivate()).await?;
     }
     Ok(())
 }

@@ -154,6 +154,12 @@ pub const SILENT: u8 = 1;
 pub const REFUSING: u8 = 2;
 /// Session modifications do not arrive.
 pub const LOSING_MODIFICATIONS: u8 = 3;
+/// Responses carry another session's SEID.
+pub const MISTAKEN: u8 = 4;
+/// New sessions have the SEID 0.
+pub const NUMBERLESS: u8 = 5;
+/// Session modifications are refused: no packet could be sent into the tunnel.
+pub const REFUSING_TUNNELS: u8 = 6;
 
 /// A UPF without user plane.
 pub struct TestUpf {
@@ -171,6 +177,7 @@ pub struct TestUpf {
 enum Control {
     Restart,
     Report(SocketAddr, u64, SessionReportRequest),
+    Octets(SocketAddr, Vec<u8>),
 }
 
 impl TestUpf {
@@ -188,6 +195,11 @@ impl TestUpf {
 
     pub fn report(&self, smf: SocketAddr, cp_seid: u64, report: SessionReportRequest) {
         let _ = self.control.send(Control::Report(smf, cp_seid, report));
+    }
+
+    /// Sends what somebody who forges the UPF's address and port could send.
+    pub fn forge(&self, smf: SocketAddr, octets: Vec<u8>) {
+        let _ = self.control.send(Control::Octets(smf, octets));
     }
 
     async fn run(self: Arc<Self>, mut control: mpsc::UnboundedReceiver<Control>) {
@@ -215,12 +227,16 @@ impl TestUpf {
                     Some(Control::Report(smf, seid, report)) => {
                         endpoint.send_request(time::now().into_std(), smf, seid, report).expect("room");
                     }
+                    Some(Control::Octets(smf, octets)) => {
+                        let _ = socket.send_to(&octets, smf).await;
+                    }
                     None => return,
                 },
             }
             while let Some(event) = endpoint.poll_event() {
                 if let Event::Request { id, seid, message } = event {
-                    let (peer_seid, response) = self.answer(seid.unwrap_or(0), &message);
+                    let (mut peer_seid, response) = self.answer(seid.unwrap_or(0), &message);
+                    peer_seid += u64::from(self.mode.load(Ordering::Relaxed) == MISTAKEN);
                     endpoint.respond(time::now().into_std(), id, peer_seid, response).expect("a response");
                     let _ = self.seen.send(message);
                 } else if let Event::Response { message, .. } = event {
@@ -280,7 +296,10 @@ impl TestUpf {
                 let response = SessionEstablishmentResponse {
                     node_id,
                     cause: pfcp::Cause::ACCEPTED,
-                    up_f_seid: Some(FSeid::new(seid, self.address.ip())),
+                    up_f_seid: Some(FSeid::new(
+                        if self.mode.load(Ordering::Relaxed) == NUMBERLESS { 0 } else { seid },
+                        self.address.ip(),
+                    )),
                     created_pdrs: created_pdrs.collect(),
                     ..Default::default()
                 };
@@ -288,6 +307,10 @@ impl TestUpf {
                 (peer, response.into())
             }
             Message::SessionModificationRequest(_) => match sessions.get(&seid) {
+                Some((peer, _)) if self.mode.load(Ordering::Relaxed) == REFUSING_TUNNELS => {
+                    let cause = pfcp::Cause::MANDATORY_IE_INCORRECT;
+                    (*peer, SessionModificationResponse { cause, ..Default::default() }.into())
+                }
                 Some((peer, _)) => (*peer, accepted_modification()),
                 None => {
                     let cause = pfcp::Cause::SESSION_NOT_FOUND;

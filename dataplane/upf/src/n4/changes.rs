@@ -234,23 +234,20 @@ fn remove(
         rules.pdrs.remove(id).ok_or(Rejection::rule(FailedRuleId::Pdr(id)))?;
     }
     for far in &request.remove_fars {
-        let id = far.far_id.0;
-        rules.fars.remove(id).ok_or(Rejection::rule(FailedRuleId::Far(id)))?;
+        rules.remove_far(far.far_id.0)?;
     }
     for qer in &request.remove_qers {
-        let id = qer.qer_id.0;
-        rules.qers.remove(id).ok_or(Rejection::rule(FailedRuleId::Qer(id)))?;
+        rules.remove_qer(qer.qer_id.0)?;
     }
     if let Some(bar) = &request.remove_bar {
-        let id = bar.bar_id.0;
-        rules.bars.remove(id).ok_or(Rejection::rule(FailedRuleId::Bar(id)))?;
+        rules.remove_bar(bar.bar_id.0)?;
     }
     for endpoint in &request.remove_traffic_endpoints {
         rules.remove_endpoint(endpoint.id.0)?;
     }
     for urr in &request.remove_urrs {
         let id = urr.urr_id.0;
-        let mut rule = rules.urrs.remove(id).ok_or(Rejection::rule(FailedRuleId::Urr(id)))?;
+        let mut rule = rules.remove_urr(id)?;
         let reading = reading(id);
         rule.observe(reading, now);
         effect.reports.extend(rule.report(id, UsageReportTrigger::TERMR, reading, now, None));

@@ -103,7 +103,8 @@ fn compile_pdr(
     config: &Config,
 ) -> Result<Pdr, Rejection> {
     let failed = Rejection::rule(FailedRuleId::Pdr(id));
-    let own = rules.fars.get(pdr.far_id).ok_or(failed)?;
+    // The FAR may have been removed from under the rule: then nothing says where packets go, and they are dropped.
+    let own = rules.far_of(pdr);
     let mut far = own;
     let direction = pdr.direction();
     let mut qers = Vec::with_capacity(pdr.qer_ids.len());
@@ -124,37 +125,59 @@ fn compile_pdr(
         }
         if urr.exhausted {
             exhausted = true;
-            far = urr.quota_far.and_then(|id| rules.fars.get(id)).unwrap_or(far);
+            far = urr.quota_far.and_then(|id| rules.fars.get(id)).map(|far| &**far).or(far);
         }
     }
     // Without a FAR for this case, an exhausted quota drops (§5.2.2.2.1).
-    let instead = exhausted && std::ptr::eq(own, far);
-    let forwards = far.action.contains(ApplyAction::FORW);
-    let to_network =
-        matches!(far.destination, None | Some(DestinationInterface::Core | DestinationInterface::SgiLan));
-    let duplicates = match far.action.contains(ApplyAction::DUPL) && !instead {
-        true => far
-            .copies
-            .iter()
-            .map(|copy| way(copy.destination, copy.outer_header, copy.marking, far, ue, config))
-            .collect(),
-        false => Vec::new(),
+    let without = exhausted && own.map(std::ptr::from_ref) == far.map(std::ptr::from_ref);
+    let far = far.filter(|_| !without);
+    let does = |what| far.is_some_and(|far| far.action.contains(what));
+    let to_network = matches!(
+        far.and_then(|far| far.destination),
+        None | Some(DestinationInterface::Core | DestinationInterface::SgiLan)
+    );
+    let copies = far.filter(|_| does(ApplyAction::DUPL));
+    let copies = copies.into_iter().flat_map(|far| far.copies.iter().map(move |copy| (far, copy)));
+    let action = match (own, far) {
+        (Some(own), Some(far)) => action(direction, own, far, ue, config),
+        _ => Action::Drop,
     };
+    // What goes to the CP function (router solicitations) has a link-local source, frames have none, and another
+    // UPF on the way checks again.
+    let check_source = direction == Direction::Uplink && to_network && !rules.ethernet;
+    if check_source && ue.is_empty() && !takes_any_source(&action, config) {
+        let failed_rule = Some(FailedRuleId::Pdr(id));
+        return Err(Rejection {
+            failed_rule,
+            ..Rejection::ie(Cause::CONDITIONAL_IE_MISSING, ie::UE_IP_ADDRESS)
+        });
+    }
     Ok(Pdr {
         id,
         direction,
-        // What goes to the CP function (router solicitations) has a link-local source, frames have none, and another
-        // UPF on the way checks again.
-        check_source: direction == Direction::Uplink && to_network && !rules.ethernet,
-        action: if instead { Action::Drop } else { action(direction, own, far, ue, config) },
-        notify: far.action.contains(ApplyAction::NOCP) && !forwards,
-        duplicates,
+        check_source,
+        action,
+        notify: does(ApplyAction::NOCP) && !does(ApplyAction::FORW),
+        duplicates: copies
+            .map(|(far, copy)| way(copy.destination, copy.outer_header, copy.marking, far, ue, config))
+            .collect(),
         qers,
         urrs,
         qfi,
         rqi,
         ppi,
     })
+}
+
+/// Whether packets may be forwarded so from a session that names no UE address to check their source by.
+fn takes_any_source(action: &Action, config: &Config) -> bool {
+    match action {
+        Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => {
+            config.dnn.get(usize::from(*network)).is_some_and(|dnn| dnn.any_source)
+        }
+        Action::RedirectUrl(_) | Action::RedirectAddress(..) => false,
+        _ => true,
+    }
 }
 
 fn compile_qer(id: u32, qer: &QerRule) -> Qer {
@@ -255,7 +278,7 @@ fn settle_networks(pdrs: &mut [Pdr], rules: &Rules, config: &Config) -> Result<O
             Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => network,
             _ => continue,
         };
-        let far = rules.pdrs.get(pdr.id).and_then(|rule| rules.fars.get(rule.far_id));
+        let far = rules.pdrs.get(pdr.id).and_then(|rule| rules.far_of(rule));
         let meant = match far.and_then(|far| named_network(far, config)) {
             Some(named) => Some(named),
             None => config.dnn.iter().position(|dnn| dnn.kind == Kind::Ethernet),
@@ -300,7 +323,7 @@ pub(super) fn network_with(
 /// The name of the data network that a session's packets go to.
 pub fn network_of(rules: &Rules, config: &Config) -> Option<String> {
     let ue = ue_addresses(rules, rules.pdrs.values().map(|pdr| &**pdr));
-    let used = rules.pdrs.values().filter_map(|pdr| rules.fars.get(pdr.far_id));
+    let used = rules.pdrs.values().filter_map(|pdr| rules.far_of(pdr));
     let network = used.map(|far| compile_far(far, &ue, config)).find_map(|action| match action {
         Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => Some(network),
         _ => None,

@@ -2,9 +2,9 @@
 //!
 //! The session that a failed request was about is removed, since half of a change may have been made, and the CP
 //! function is told that there is none ("session context not found", TS 29.244 §8.2.1): it sets the session up again, by
-//! rules that are whole. An establishment is answered with "system failure"; a TEID that it had taken by then may stay
-//! taken. Where nothing but defects happens the state of N4 itself is taken to be damaged: the task ends by the last
-//! panic, and with it the process ([`crate::Upf::failed`]), while packets are forwarded to the end.
+//! rules that are whole. An establishment is answered with "system failure"; what it had published and the TEIDs that it had
+//! taken are taken back. Where nothing but defects happens the state of N4 itself is taken to be damaged: the task ends by
+//! the last panic, and with it the process ([`crate::Upf::failed`]), while packets are forwarded to the end.
 
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -23,12 +23,12 @@ const MOST_IN_A_ROW: u32 = 64;
 /// Timers that failed are left alone for that long: those that are due would fail at once again.
 const REST: Duration = Duration::from_millis(100);
 
-/// Those that happened.
+/// Panics that happened.
 #[derive(Debug, Default)]
 pub(super) struct Defects {
-    /// Since a request was handled.
+    /// Panics since the last request that was handled.
     in_a_row: u32,
-    /// No timer before.
+    /// Timers are not looked at before.
     pub(super) rest_until: Option<Instant>,
 }
 
@@ -54,21 +54,23 @@ impl Server {
             Message::SessionEstablishmentRequest(request) => Some(request.cp_f_seid.seid),
             _ => None,
         };
+        self.sessions.begin();
         if self.guarded(|server| server.request(id, seid, message)).is_some() {
+            self.sessions.end();
             self.defects.in_a_row = 0;
             return;
         }
         let peer = id.peer.ip();
         let cp_seid = establishment.or_else(|| self.sessions.cp_seid_of(seid, peer));
-        let removed = self.guarded(|server| match establishment {
-            Some(cp_seid) => server.sessions.remove_newest_of(peer, cp_seid),
-            None => server.sessions.remove_of(seid, peer),
+        let removed = self.guarded(|server| {
+            let seid = if establishment.is_some() { server.sessions.last_established() } else { seid };
+            let removed = server.sessions.remove_of(seid, peer);
+            server.sessions.roll_back();
+            removed
         });
         tracing::error!(%peer, seid, ?removed, "a defect: the request is refused, and its session removed");
-        let cause = match establishment.is_none() && seid != 0 {
-            true => Cause::SESSION_NOT_FOUND,
-            false => Cause::SYSTEM_FAILURE,
-        };
+        let of_a_session = establishment.is_none() && seid != 0;
+        let cause = if of_a_session { Cause::SESSION_NOT_FOUND } else { Cause::SYSTEM_FAILURE };
         self.guarded(|server| server.reject(id, cp_seid.unwrap_or(0), cause, None));
     }
 
@@ -92,12 +94,5 @@ impl super::session::Sessions {
             self.remove(seid);
         }
         found
-    }
-
-    /// Removes the session that a CP function set up last under a SEID of its own.
-    fn remove_newest_of(&mut self, cp: IpAddr, cp_seid: u64) -> bool {
-        let of_it = self.iter().filter(|(_, session)| session.cp == cp && session.cp_seid == cp_seid);
-        let newest = of_it.map(|(seid, _)| *seid).max();
-        newest.is_some_and(|seid| self.remove_of(seid, cp))
     }
 }

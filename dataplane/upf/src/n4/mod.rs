@@ -1,15 +1,17 @@
 //! N4: the PFCP server (TS 29.244).
 //!
 //! One task owns the PFCP endpoint, the associations and all sessions; requests are handled one by one, so
-//! there is nothing to lock. [`rules`] holds what the CP function said, [`compile`] turns it into what workers
-//! execute, `shapes` spares most sessions that, [`session`] does both atomically, [`usage`] finds out what is to be
-//! reported, `reports` sees that it arrives, [`path`] watches GTP-U peers, `defects` bounds what a panic costs; this file
-//! moves messages.
+//! there is nothing to lock. `associations` says which CP functions are served, [`rules`] holds what they said,
+//! [`compile`] turns it into what workers execute, `shapes` spares most sessions that, [`session`] does both atomically,
+//! [`usage`] finds out what is to be reported, `reports` sees that it arrives, [`path`] watches GTP-U peers, `defects`
+//! bounds what a panic costs; this file moves messages.
 
 pub mod addresses;
+mod associations;
 mod changes;
 pub mod compile;
 mod defects;
+pub mod indications;
 pub mod path;
 pub mod remarks;
 mod reports;
@@ -24,18 +26,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldhash::HashMap;
 use net::udp::UdpSocket;
 use net::udp::burst::{self, Burst};
 use packet::gtpu::{self, Signalling};
 use pfcp::endpoint::{Config as EndpointConfig, Endpoint, Event, RequestId};
-use pfcp::message::{
-    AssociationReleaseResponse, AssociationSetupRequest, AssociationSetupResponse, AssociationUpdateResponse,
-    SessionSetDeletionResponse,
-};
 use pfcp::{
-    AsRspFlags, Cause, ControlSequence, CpFunctionFeatures, LoadControl, Message, Metric, NodeId, NtpSeconds,
-    OuterHeaderCreation, RemoteGtpuPeer, SmReqFlags, UpFunctionFeatures,
+    Cause, ControlSequence, LoadControl, Message, Metric, NodeId, NtpSeconds, OuterHeaderCreation,
+    RemoteGtpuPeer, UpFunctionFeatures,
 };
 use pktio::{Batch, Port};
 use serde_json::Value;
@@ -44,10 +41,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::Config;
 use crate::pipeline::Event as PacketEvent;
+use crate::random;
 use crate::rcu::Ticket;
 use crate::tables::Tables;
 use addresses::Address;
+use associations::Associations;
 use defects::Defects;
+use indications::Indications;
+use path::Timing;
 use reports::{RESENT_AT_ONCE, Reports, overflow};
 use rules::urr::Now;
 use session::{Established, Sessions};
@@ -56,8 +57,6 @@ use session::{Established, Sessions};
 pub const PFCP_PORT: u16 = 8805;
 /// Largest datagram that is received: what UDP can carry.
 const DATAGRAM: usize = 65_535;
-/// Most CP functions with an association.
-const MAX_ASSOCIATIONS: usize = 256;
 /// Sessions looked at for their timers before datagrams get their turn again.
 const LOOKS: usize = 256;
 /// Between looks whether workers have gone on, when an End Marker waits.
@@ -114,23 +113,12 @@ pub struct Wiring {
     pub stop: watch::Receiver<bool>,
 }
 
-/// A CP function that has set up an association.
-#[derive(Debug)]
-struct Association {
-    node_id: NodeId,
-    /// Where its requests come from, and ours go.
-    address: SocketAddr,
-    recovery_time_stamp: NtpSeconds,
-    /// It wants to know the load.
-    wants_load: bool,
-}
-
 /// The N4 task's state.
 struct Server {
     config: Arc<Config>,
     endpoint: Endpoint,
     sessions: Sessions,
-    associations: HashMap<IpAddr, Association>,
+    associations: Associations,
     node_id: NodeId,
     recovery_time_stamp: NtpSeconds,
     gtpu: Box<dyn Port>,
@@ -138,6 +126,7 @@ struct Server {
     /// End Markers that wait until workers have gone on, with the time they were asked for.
     end_markers: VecDeque<(Ticket, u64, Vec<OuterHeaderCreation>)>,
     reports: Reports,
+    indications: Indications,
     /// What goes out with the next system call.
     outbox: Vec<(SocketAddr, Arc<[u8]>)>,
     /// The load last told, and how often it changed.
@@ -158,17 +147,18 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
     let Wiring { socket, gtpu, tables, mut events, mut queries, mut stop } = wiring;
     let recovery_time_stamp = ntp_now();
     let node_id = NodeId::from(config.pfcp.ip());
-    let endpoint_config = EndpointConfig::new(node_id.clone(), recovery_time_stamp, recovery_time_stamp.0);
+    let endpoint_config = EndpointConfig::new(node_id.clone(), recovery_time_stamp, random::secret());
     let mut server = Server {
         endpoint: Endpoint::new(endpoint_config),
-        sessions: Sessions::new(Arc::clone(&config), tables, recovery_time_stamp.0),
-        associations: HashMap::default(),
+        sessions: Sessions::new(Arc::clone(&config), tables, random::secret()),
+        associations: Associations::default(),
         node_id,
         recovery_time_stamp,
         gtpu,
         end_marker: Batch::new(1, 64),
         end_markers: VecDeque::new(),
         reports: Reports::default(),
+        indications: Indications::new(Timing::default(), random::secret()),
         outbox: Vec::with_capacity(burst::BURST),
         load: (0, 0),
         defects: Defects::default(),
@@ -206,7 +196,7 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
             Some(query) = queries.recv() => {
                 server.guarded(|server| server.answer(query));
             }
-            // An error means that whoever could stop us is gone.
+            // An error means that the sender is gone: nobody could stop this task any more.
             _ = stop.wait_for(|stop| *stop) => return,
         }
     }
@@ -241,7 +231,9 @@ impl Server {
 
     /// When [`Server::handle_timeout`] has something to do.
     fn deadline(&mut self) -> Option<Instant> {
-        let own = [self.sessions.next_timeout(), self.sessions.paths.next_ms()].into_iter().flatten().min();
+        let paths = self.sessions.paths.next_ms();
+        let own =
+            [self.sessions.next_timeout(), paths, self.indications.next_ms()].into_iter().flatten().min();
         let own = own.map(|ms| self.epoch + Duration::from_millis(ms));
         let marker = (!self.end_markers.is_empty()).then(|| now() + END_MARKER_POLL);
         let next = own.into_iter().chain(self.endpoint.poll_timeout()).chain(marker).min();
@@ -259,7 +251,8 @@ impl Server {
             }
         }
         let due = self.sessions.paths.poll(moment.ms);
-        for (peer, sequence) in due.echoes {
+        let indicated = self.indications.poll(moment.ms);
+        for (peer, sequence) in due.echoes.into_iter().chain(indicated) {
             self.send_gtpu(peer, &Signalling::EchoRequest { sequence });
         }
         if !due.failed.is_empty() {
@@ -271,17 +264,33 @@ impl Server {
     }
 
     /// A GTP-U peer has answered an Echo Request.
-    fn echo_response(&mut self, peer: IpAddr) {
+    fn echo_response(&mut self, peer: IpAddr, sequence: u16) {
         let now_ms = self.moment().ms;
-        if self.sessions.paths.answered(peer, now_ms) {
+        if self.sessions.paths.answered(peer, sequence, now_ms) {
             tracing::info!(%peer, "GTP-U peer answers again");
             self.report_paths(true, &[gtpu_peer(peer)]);
+        }
+        for teid in self.indications.answered(peer, sequence) {
+            for report in self.sessions.error_indications(peer, teid) {
+                self.report_error(report);
+            }
+        }
+    }
+
+    /// A GTP-U peer says that it does not know a tunnel.
+    fn error_indication(&mut self, peer: IpAddr, teid: u32) {
+        if self.sessions.by_remote(peer, teid).next().is_none() {
+            return;
+        }
+        let now_ms = self.moment().ms;
+        if let Some(sequence) = self.indications.came(peer, teid, now_ms) {
+            self.send_gtpu(peer, &Signalling::EchoRequest { sequence });
         }
     }
 
     /// The load, for a CP function that wants to know it.
     fn load(&mut self, peer: IpAddr) -> Option<LoadControl> {
-        self.associations.get(&peer).filter(|association| association.wants_load)?;
+        self.associations.get(peer).filter(|association| association.wants_load)?;
         let load = self.sessions.load();
         if load != self.load.0 {
             self.load = (load, self.load.1.wrapping_add(1));
@@ -306,8 +315,16 @@ impl Server {
                     .map_or(0, |session| session.cp_seid);
                 self.reject(id, cp_seid, cause, error.offending_ie());
             }
-            Event::Response { handle, peer, message, .. } => self.answered(handle, peer.ip(), &message),
-            Event::Failed { handle, .. } => self.failed(handle),
+            Event::Response { handle, peer, seid, message } => {
+                if !self.association_answered(handle, &message) {
+                    self.answered(handle, peer.ip(), seid, &message);
+                }
+            }
+            Event::Failed { handle, .. } => {
+                if !self.association_unanswered(handle) {
+                    self.failed(handle);
+                }
+            }
             Event::PeerRestarted { peer, .. } => {
                 PEER_RESTARTS.inc();
                 let sessions = self.forget(peer);
@@ -316,21 +333,14 @@ impl Server {
             Event::PeerFailed { peer } => {
                 PEER_FAILURES.inc();
                 tracing::warn!(%peer, "CP function does not answer heartbeats; its sessions stay");
+                self.silent(peer);
             }
             Event::PeerRecovered { peer } => {
                 tracing::info!(%peer, "CP function answers again");
+                self.recovered(peer);
                 self.resend(peer, RESENT_AT_ONCE);
             }
         }
-    }
-
-    /// Removes a CP function's sessions and association.
-    fn forget(&mut self, peer: IpAddr) -> usize {
-        self.associations.remove(&peer);
-        self.reports.forget(peer);
-        let removed = self.sessions.remove_all_of(peer);
-        self.removed(removed);
-        removed
     }
 
     /// Several sessions have gone.
@@ -341,39 +351,18 @@ impl Server {
     fn request(&mut self, id: RequestId, seid: u64, message: Message) {
         let peer = id.peer.ip();
         let node_id = self.node_id.clone();
+        // Sessions are changed only from the address and port that has the association.
+        let owner = self.associations.of(id.peer).map(|association| association.address.ip());
         match message {
-            Message::AssociationSetupRequest(request) => {
-                self.associate(id, request);
-            }
+            Message::AssociationSetupRequest(request) => self.associate(id, request),
             Message::AssociationUpdateRequest(request) => {
-                if let (Some(association), Some(features)) =
-                    (self.associations.get_mut(&peer), request.cp_function_features)
-                {
-                    association.wants_load = features.contains(CpFunctionFeatures::LOAD);
-                }
-                let cause = self.association_cause(peer);
-                self.respond(id, 0, AssociationUpdateResponse { node_id, cause, ..Default::default() });
+                self.update_association(id, request.cp_function_features);
             }
-            Message::AssociationReleaseRequest(_) => {
-                let cause = self.association_cause(peer);
-                let sessions = self.forget(peer);
-                self.endpoint.remove_peer(peer);
-                tracing::info!(%peer, sessions, "association released");
-                self.respond(id, 0, AssociationReleaseResponse { node_id, cause });
-            }
-            Message::SessionSetDeletionRequest(request) => {
-                let cause = self.association_cause(peer);
-                // Without sets, all of the CP function's sessions are meant.
-                let removed = match request.fq_csids.is_empty() {
-                    true => self.sessions.remove_all_of(peer),
-                    false => self.sessions.remove_sets(peer, &request.fq_csids),
-                };
-                self.removed(removed);
-                self.respond(id, 0, SessionSetDeletionResponse { node_id, cause, offending_ie: None });
-            }
+            Message::AssociationReleaseRequest(_) => self.release_association(id),
+            Message::SessionSetDeletionRequest(request) => self.delete_session_sets(id, &request),
             Message::SessionEstablishmentRequest(request) => {
                 let cp_seid = request.cp_f_seid.seid;
-                if !self.associations.contains_key(&peer) {
+                if self.associations.of(id.peer).is_none() {
                     return self.reject(id, cp_seid, Cause::NO_ASSOCIATION, None);
                 }
                 let moment = self.moment();
@@ -392,11 +381,8 @@ impl Server {
             }
             Message::SessionModificationRequest(request) => {
                 let moment = self.moment();
-                // First, since a modification releases what is buffered.
-                if request.flags.is_some_and(|flags| flags.contains(SmReqFlags::DROBU)) {
-                    self.sessions.drop_buffered(seid, peer);
-                }
-                let Some(mut modified) = self.sessions.modify(seid, peer, &request, moment) else {
+                let modified = owner.and_then(|cp| self.sessions.modify(seid, cp, &request, moment));
+                let Some(mut modified) = modified else {
                     return self.reject(id, 0, Cause::SESSION_NOT_FOUND, None);
                 };
                 self.count(modified.response.cause);
@@ -412,7 +398,7 @@ impl Server {
             }
             Message::SessionDeletionRequest(_) => {
                 let moment = self.moment();
-                match self.sessions.delete(seid, peer, moment) {
+                match owner.and_then(|cp| self.sessions.delete(seid, cp, moment)) {
                     Some((cp_seid, mut response)) => {
                         DELETED.inc();
                         response.load_control = self.load(peer);
@@ -427,40 +413,6 @@ impl Server {
             // Requests that only a UP function sends.
             _ => self.reject(id, 0, Cause::SERVICE_NOT_SUPPORTED, None),
         }
-    }
-
-    fn association_cause(&self, peer: IpAddr) -> Cause {
-        if self.associations.contains_key(&peer) { Cause::ACCEPTED } else { Cause::NO_ASSOCIATION }
-    }
-
-    /// Association set-up (§6.2.6). A CP function that asks again without having restarted keeps its sessions.
-    fn associate(&mut self, id: RequestId, request: AssociationSetupRequest) {
-        let AssociationSetupRequest { node_id, recovery_time_stamp, cp_function_features, .. } = request;
-        let peer = id.peer.ip();
-        let known = self.associations.get(&peer);
-        if known.is_none() && self.associations.len() >= MAX_ASSOCIATIONS {
-            return self.reject(id, 0, Cause::NO_RESOURCES, None);
-        }
-        let retained = known.is_some_and(|known| known.recovery_time_stamp == recovery_time_stamp);
-        if !retained {
-            self.forget(peer);
-            tracing::info!(%peer, node = ?node_id, "association with a CP function");
-        }
-        let wants_load =
-            cp_function_features.is_some_and(|features| features.contains(CpFunctionFeatures::LOAD));
-        let association = Association { node_id, address: id.peer, recovery_time_stamp, wants_load };
-        self.associations.insert(peer, association);
-        self.endpoint.add_peer(now(), id.peer);
-        let features = FEATURES.into_iter().fold(UpFunctionFeatures::default(), |all, one| all | one);
-        let response = AssociationSetupResponse {
-            node_id: self.node_id.clone(),
-            cause: Cause::ACCEPTED,
-            recovery_time_stamp: self.recovery_time_stamp,
-            up_function_features: Some(features),
-            flags: retained.then_some(AsRspFlags::PSREI),
-            ..Default::default()
-        };
-        self.respond(id, 0, response);
     }
 
     fn count(&self, cause: Cause) {
@@ -495,7 +447,7 @@ impl Server {
 
     fn flush_end_markers(&mut self, now_ms: u64) {
         while let Some((ticket, since_ms, headers)) = self.end_markers.pop_front() {
-            // A worker that has died in the middle of a batch must not keep them for ever.
+            // A worker that died in the middle of a batch must not delay them for ever.
             let waited = now_ms.saturating_sub(since_ms) >= END_MARKER_MAX_MS;
             if !waited && self.end_markers.len() < MAX_END_MARKERS && !self.sessions.passed(ticket) {
                 return self.end_markers.push_front((ticket, since_ms, headers));
@@ -518,18 +470,14 @@ impl Server {
 
     fn packet_event(&mut self, event: PacketEvent) {
         match event {
-            PacketEvent::ErrorIndication { peer, teid } => {
-                if let Some(report) = self.sessions.error_indication(peer, teid) {
-                    self.report_error(report);
-                }
-            }
+            PacketEvent::ErrorIndication { peer, teid } => self.error_indication(peer, teid),
             PacketEvent::Address { seid, mac, c_tag, s_tag } => {
                 let moment = self.moment();
                 if let Some(report) = self.sessions.address(seid, Address { mac, c_tag, s_tag }, moment) {
                     self.report(report);
                 }
             }
-            PacketEvent::EchoResponse { peer } => self.echo_response(peer),
+            PacketEvent::EchoResponse { peer, sequence } => self.echo_response(peer, sequence),
             PacketEvent::Usage { seid, .. } => {
                 let moment = self.moment();
                 if let Some(report) = self.sessions.look(seid, moment) {

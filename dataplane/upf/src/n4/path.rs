@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use foldhash::HashMap;
 
+use crate::random::Draw;
+
 /// Timers of path management.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
@@ -45,18 +47,19 @@ pub struct Due {
 }
 
 /// The GTP-U peers that tunnels lead to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Paths {
     timing: Timing,
+    draw: Draw,
     peers: HashMap<IpAddr, Peer>,
     /// When the first peer is due; may be early, never late.
     next_ms: Option<u64>,
 }
 
 impl Paths {
-    /// No peers yet.
-    pub fn new(timing: Timing) -> Paths {
-        Paths { timing, ..Paths::default() }
+    /// No peers yet. Sequence numbers are drawn under `secret`.
+    pub fn new(timing: Timing, secret: u64) -> Paths {
+        Paths { timing, draw: Draw::new(secret), peers: HashMap::default(), next_ms: None }
     }
 
     /// A tunnel leads to `peer` from now on.
@@ -103,7 +106,7 @@ impl Paths {
             }
             if peer.sent < n3 {
                 if peer.sent == 0 {
-                    peer.sequence = peer.sequence.wrapping_add(1);
+                    peer.sequence = self.draw.number() as u16;
                 }
                 peer.sent += 1;
                 peer.due_ms = now_ms + t3_ms;
@@ -120,9 +123,12 @@ impl Paths {
         due
     }
 
-    /// A peer has answered. Returns whether it had failed.
-    pub fn answered(&mut self, address: IpAddr, now_ms: u64) -> bool {
-        let Some(peer) = self.peers.get_mut(&address) else { return false };
+    /// A peer has answered. Returns whether it had failed. What answers no request of ours does not count.
+    pub fn answered(&mut self, address: IpAddr, sequence: u16, now_ms: u64) -> bool {
+        let peer = self.peers.get_mut(&address);
+        let Some(peer) = peer.filter(|peer| peer.sent > 0 && peer.sequence == sequence) else {
+            return false;
+        };
         peer.sent = 0;
         peer.due_ms = now_ms + self.timing.interval_ms;
         std::mem::take(&mut peer.failed)
@@ -141,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_silent_peer_fails_once_and_recovers() {
-        let mut paths = Paths::new(Timing { interval_ms: 1000, t3_ms: 100, n3: 2 });
+        let mut paths = Paths::new(Timing { interval_ms: 1000, t3_ms: 100, n3: 2 }, 1);
         paths.join(A, 0);
         paths.join(A, 500);
         assert_eq!((paths.next_ms(), echoes(&mut paths, 999), echoes(&mut paths, 1000)), (Some(1000), 0, 1));
@@ -150,9 +156,11 @@ mod tests {
         // It goes on being asked, and is not reported again.
         assert_eq!((echoes(&mut paths, 2200), echoes(&mut paths, 2300)), (1, 1));
         assert_eq!(paths.poll(2400), Due::default());
-        assert!(paths.failed(A) && paths.answered(A, 2500) && !paths.failed(A));
-        assert!(!paths.answered(A, 2500), "recovers once");
-        assert_eq!((echoes(&mut paths, 3400), echoes(&mut paths, 3500)), (0, 1));
+        let asked = paths.poll(3400).echoes[0].1;
+        assert!(!paths.answered(A, asked.wrapping_add(1), 3450), "not our question");
+        assert!(paths.failed(A) && paths.answered(A, asked, 3450) && !paths.failed(A));
+        assert!(!paths.answered(A, asked, 3450), "recovers once");
+        assert_eq!((echoes(&mut paths, 4400), echoes(&mut paths, 4450)), (0, 1));
         paths.leave(A);
         paths.leave(A);
         assert_eq!((echoes(&mut paths, 99_999), paths.next_ms()), (0, None), "nobody uses it any more");

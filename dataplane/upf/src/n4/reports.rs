@@ -32,6 +32,7 @@ pub(super) const RESENT_AT_ONCE: usize = 32;
 const RESENT_WITH_ANSWER: usize = 1;
 
 static REPORTS: Family = Family::new("upf_n4_reports", "kind");
+static WRONG_SEIDS: Counter = Counter::new("upf_n4_wrong_seids");
 static REPORTS_LOST: Counter = Counter::new("upf_n4_reports_lost");
 
 /// What a request of ours is about.
@@ -80,7 +81,7 @@ impl Reports {
         Some(*report)
     }
 
-    /// Usage must not be lost because a CP function is silent for a while; the rest is old news by then.
+    /// Keeps the usage of a report that was not answered. What else it said is outdated when the CP function answers again.
     fn keep(&mut self, report: Outgoing) {
         let count = usage(&report);
         if self.kept_usage + count > MAX_KEPT {
@@ -132,7 +133,7 @@ impl Server {
     }
 
     fn report_path(&mut self, request: &NodeReportRequest) {
-        for association in self.associations.values() {
+        for (_, association) in self.associations.iter() {
             match self.endpoint.send_request(now(), association.address, 0, request.clone()) {
                 Ok(handle) => {
                     REPORTS.inc("path");
@@ -162,12 +163,12 @@ impl Server {
         report.request.additional_usage_reports = additional;
         let whose = (report.cp, report.seid, report.cp_seid);
         self.send_report(report);
-        // Ends: each round has fewer.
+        // This recursion ends: each round has fewer usage reports.
         self.report_rest(whose, rest);
     }
 
     fn send_report(&mut self, report: Outgoing) {
-        let Some(association) = self.associations.get(&report.cp) else {
+        let Some(association) = self.associations.get(report.cp) else {
             return REPORTS_LOST.inc();
         };
         if usage(&report) > 0 && self.reports.under_way >= MAX_UNDER_WAY {
@@ -193,7 +194,8 @@ impl Server {
         }
     }
 
-    /// A peer does not know a tunnel. One report at a time is enough: it says so again with our next packet.
+    /// Reports that a peer does not know a tunnel, unless such a report of the session is under way: the peer repeats it with
+    /// our next packet.
     pub(super) fn report_error(&mut self, report: Outgoing) {
         if !self.reports.erring.contains_key(&report.seid) {
             self.report(report);
@@ -201,12 +203,18 @@ impl Server {
     }
 
     /// A CP function has answered.
-    pub(super) fn answered(&mut self, handle: Handle, peer: IpAddr, message: &Message) {
+    pub(super) fn answered(&mut self, handle: Handle, peer: IpAddr, seid: Option<u64>, message: &Message) {
         self.resend(peer, RESENT_WITH_ANSWER);
         let Some(report) = self.reports.over(handle) else { return };
         let Message::SessionReportResponse(response) = message else { return };
+        // A CP function that has forgotten the session may have forgotten our SEID too (§7.2.2.4.2).
+        let unknown = response.cause == Cause::SESSION_NOT_FOUND && seid == Some(0);
+        if seid != Some(report.seid) && !unknown {
+            WRONG_SEIDS.inc();
+            return self.reports.keep(report);
+        }
         if response.cause == Cause::SESSION_NOT_FOUND {
-            // The CP function has forgotten it: nobody will ever delete it (§6.3.5.3).
+            // The CP function does not know it and will never delete it (§6.3.5.3).
             if self.sessions.get(report.seid).is_some() {
                 tracing::info!(seid = report.seid, "session removed: the CP function does not know it");
                 self.sessions.remove(report.seid);
@@ -224,7 +232,7 @@ impl Server {
         }
     }
 
-    /// A CP function is there: some of what it has missed.
+    /// A CP function answers: it gets some of the reports that it has missed.
     pub(super) fn resend(&mut self, peer: IpAddr, most: usize) {
         for _ in 0..most {
             let Some(report) = self.reports.take_kept(peer) else { return };

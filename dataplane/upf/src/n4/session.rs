@@ -16,7 +16,7 @@ use pfcp::message::{
 };
 use pfcp::{
     ApplyAction, Cause, DestinationInterface, FSeid, FailedRuleId, FqCsid, NodeId, OffendingIe,
-    OuterHeaderCreation, UsageReportTrigger, ie,
+    OuterHeaderCreation, SmReqFlags, UsageReportTrigger, ie,
 };
 
 use super::addresses::Addresses;
@@ -29,9 +29,10 @@ use super::rules::{Rejection, Rules};
 use super::shapes::{Own, Shapes};
 use super::usage::{Activity, Notification, Outgoing};
 use crate::config::Config;
+use crate::random::Draw;
 use crate::rcu::Ticket;
 use crate::session::Session;
-use crate::tables::{Tables, Writer};
+use crate::tables::{Held, Tables, Writer};
 
 /// Most sessions; a CP function gets "no resources" beyond.
 pub const MAX_SESSIONS: usize = 1 << 20;
@@ -49,7 +50,7 @@ pub struct N4Session {
     pub rules: Rules,
     /// What workers execute.
     pub compiled: Session,
-    /// What is odd about the rules.
+    /// PDRs without effect.
     pub remarks: Box<[Remark]>,
     /// Sets of sessions that it fails with.
     sets: Box<[FqCsid]>,
@@ -67,14 +68,24 @@ pub struct Sessions {
     pub(super) config: Arc<Config>,
     pub(super) writer: Writer,
     pub(super) sessions: HashMap<u64, Box<N4Session>>,
-    /// Remote tunnel endpoints in use, for Error Indications.
-    remote: HashMap<(IpAddr, u32), u64>,
-    /// The peers that they belong to.
+    /// CP functions that have sessions.
+    owners: HashMap<IpAddr, Owner>,
+    /// The peers that remote tunnel endpoints belong to.
     pub paths: Paths,
     /// Sessions to look at, the next first; stale entries are skipped.
     pub(super) timers: BinaryHeap<Reverse<(u64, u64)>>,
-    next_seid: u64,
+    draw: Draw,
+    /// The SEID that the running or last establishment was given; 0 when the running request is none.
+    established: u64,
     pub(super) shapes: Shapes,
+}
+
+/// What a CP function has here.
+#[derive(Debug, Default)]
+struct Owner {
+    sessions: usize,
+    /// Remote tunnel endpoints in use, for Error Indications. Another CP function may name the same ones.
+    remote: HashMap<(IpAddr, u32), u64>,
 }
 
 /// A request worked out, before anything is published.
@@ -109,17 +120,19 @@ pub struct Modified {
 }
 
 impl Sessions {
-    /// No sessions yet. `seed` must differ between starts of the process: SEIDs begin from it, so that what a CP
-    /// function still asks of a session from before a restart cannot hit another UE's.
-    pub fn new(config: Arc<Config>, tables: Arc<Tables>, seed: u32) -> Sessions {
+    /// No sessions yet. SEIDs and TEIDs are drawn under `secret`, which is random: nobody can guess one, and what a CP
+    /// function still asks of a session from before a restart does not hit another UE's.
+    pub fn new(config: Arc<Config>, tables: Arc<Tables>, secret: u64) -> Sessions {
+        let mut draw = Draw::new(secret);
         Sessions {
-            writer: Writer::new(tables, &config, seed),
+            writer: Writer::new(tables, &config, draw.number()),
             config,
             sessions: HashMap::default(),
-            remote: HashMap::default(),
-            paths: Paths::new(Timing::default()),
+            owners: HashMap::default(),
+            paths: Paths::new(Timing::default(), draw.number()),
             timers: BinaryHeap::new(),
-            next_seid: u64::from(seed) << 32 | 1,
+            draw,
+            established: 0,
             shapes: Shapes::default(),
         }
     }
@@ -139,13 +152,25 @@ impl Sessions {
         self.sessions.get(&seid).map(|session| &**session)
     }
 
-    /// The session that sends to this remote tunnel endpoint.
-    pub fn by_remote(&self, peer: IpAddr, teid: u32) -> Option<&N4Session> {
-        self.get(self.seid_by_remote(peer, teid)?)
+    /// The sessions that send to this remote tunnel endpoint, by our SEID: one at most of each CP function.
+    pub fn by_remote(&self, peer: IpAddr, teid: u32) -> impl Iterator<Item = (u64, &N4Session)> {
+        let seids = self.owners.values().filter_map(move |owner| owner.remote.get(&(peer, teid)));
+        seids.filter_map(|seid| Some((*seid, self.get(*seid)?)))
     }
 
-    pub(super) fn seid_by_remote(&self, peer: IpAddr, teid: u32) -> Option<u64> {
-        self.remote.get(&(peer, teid)).copied()
+    /// Number of sessions of a CP function.
+    pub fn count_of(&self, cp: IpAddr) -> usize {
+        self.owners.get(&cp).map_or(0, |owner| owner.sessions)
+    }
+
+    /// A SEID that is not in use.
+    fn new_seid(&mut self) -> u64 {
+        loop {
+            let seid = self.draw.number();
+            if seid != 0 && !self.sessions.contains_key(&seid) {
+                return seid;
+            }
+        }
     }
 
     /// How full the UPF is, in per cent: sessions and tunnels, whichever is scarcer.
@@ -204,9 +229,13 @@ impl Sessions {
         if request.fq_csids.len() > MAX_SETS {
             return Err(Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::FQ_CSID));
         }
-        let seid = self.next_seid;
+        if request.cp_f_seid.seid == 0 {
+            return Err(Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::F_SEID));
+        }
+        let seid = self.new_seid();
+        self.established = seid;
         let mut rules = Rules::default();
-        // A CP function that assigns an address again has given up the session that had it: its deletion was lost.
+        // When a CP function assigns an address again, its deletion of the session that had it was lost.
         let work = work_out(self.tools(), seid, Some(cp), (&mut rules, None), |rules, tunnels| {
             changes::establish(rules, request, tunnels, now)
         })?;
@@ -217,12 +246,16 @@ impl Sessions {
                 return Err(rejection);
             }
         };
-        self.next_seid += 1;
         for old in &work.replaced {
             self.remove(*old);
         }
         log_remarks(seid, &remarks, &[]);
-        self.remember_remotes(seid, &rules, now);
+        let owner = self.owners.entry(cp).or_default();
+        owner.sessions += 1;
+        owner.remote.extend(remotes(&rules).map(|remote| (remote, seid)));
+        for peer in watched(&rules) {
+            self.paths.join(peer, now.ms);
+        }
         let timer = request.user_plane_inactivity_timer;
         let activity = timer.and_then(|timer| Activity::new(timer.0, Default::default(), now));
         let session = N4Session {
@@ -264,19 +297,12 @@ impl Sessions {
         Ok((session, remarks))
     }
 
-    fn remember_remotes(&mut self, seid: u64, rules: &Rules, now: Now) {
-        for (peer, teid) in remotes(rules) {
-            self.remote.insert((peer, teid), seid);
-        }
-        for peer in watched(rules) {
-            self.paths.join(peer, now.ms);
-        }
-    }
-
-    fn forget_remotes(&mut self, seid: u64, rules: &Rules) {
-        for remote in remotes(rules) {
-            if self.remote.get(&remote) == Some(&seid) {
-                self.remote.remove(&remote);
+    fn forget_remotes(&mut self, seid: u64, cp: IpAddr, rules: &Rules) {
+        if let Some(owner) = self.owners.get_mut(&cp) {
+            for remote in remotes(rules) {
+                if owner.remote.get(&remote) == Some(&seid) {
+                    owner.remote.remove(&remote);
+                }
             }
         }
         for peer in watched(rules) {
@@ -330,6 +356,11 @@ impl Sessions {
         now: Now,
     ) -> Result<Effect, Rejection> {
         let not_found = Rejection::cause(Cause::SESSION_NOT_FOUND);
+        if cp_seid == 0 {
+            return Err(Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::F_SEID));
+        }
+        let drops = request.flags.is_some_and(|flags| flags.contains(SmReqFlags::DROBU));
+        let held = if drops { Held::Dropped } else { Held::Sent };
         let session = self.sessions.get(&seid).ok_or(not_found)?;
         let mut rules = session.rules.clone();
         let reading = |id| session.compiled.urr(id);
@@ -339,7 +370,7 @@ impl Sessions {
         })?;
         let session = self.sessions.get_mut(&seid).ok_or(not_found)?;
         let published = compile(seid, &rules, &self.config).and_then(|(plan, remarks)| {
-            self.writer.modify(&mut session.compiled, &plan)?;
+            self.writer.modify(&mut session.compiled, &plan, held)?;
             Ok(remarks)
         });
         let remarks = match published {
@@ -361,10 +392,9 @@ impl Sessions {
             // Before it is left by the old rules: a peer that stays is not forgotten in between.
             self.paths.join(peer, now.ms);
         }
-        self.forget_remotes(seid, &old);
-        for remote in remotes(&rules) {
-            self.remote.insert(remote, seid);
-        }
+        let cp = session.cp;
+        self.forget_remotes(seid, cp, &old);
+        self.owners.entry(cp).or_default().remote.extend(remotes(&rules).map(|remote| (remote, seid)));
         if let Some(session) = self.sessions.get_mut(&seid) {
             session.rules = rules;
         }
@@ -381,7 +411,7 @@ impl Sessions {
         self.writer.passed(ticket)
     }
 
-    /// Drops what is buffered for a session (DROBU).
+    /// Drops what is buffered for a session, as the answer to a report says (DROBU).
     pub fn drop_buffered(&self, seid: u64, cp: IpAddr) {
         if self.sessions.get(&seid).is_some_and(|session| session.cp == cp) {
             self.writer.discard(seid);
@@ -410,11 +440,16 @@ impl Sessions {
         Some((cp_seid, response))
     }
 
-    /// Removes a session without a word.
+    /// Removes a session without a last report.
     pub fn remove(&mut self, seid: u64) {
-        if let Some(session) = self.sessions.remove(&seid) {
-            self.writer.remove(session.compiled);
-            self.forget_remotes(seid, &session.rules);
+        let Some(session) = self.sessions.remove(&seid) else { return };
+        self.writer.remove(session.compiled);
+        self.forget_remotes(seid, session.cp, &session.rules);
+        if let Some(owner) = self.owners.get_mut(&session.cp) {
+            owner.sessions -= 1;
+            if owner.sessions == 0 {
+                self.owners.remove(&session.cp);
+            }
         }
     }
 
@@ -429,6 +464,29 @@ impl Sessions {
             let in_set = |own: &FqCsid| sets.iter().any(|set| set.meets(own));
             session.cp == cp && session.sets.iter().any(in_set)
         })
+    }
+
+    /// A request begins: see [`Sessions::roll_back`].
+    pub(super) fn begin(&mut self) {
+        self.established = 0;
+        self.writer.begin();
+    }
+
+    /// A request has been handled.
+    pub(super) fn end(&mut self) {
+        self.writer.end();
+    }
+
+    /// The SEID of the session that the running request establishes.
+    pub(super) fn last_established(&self) -> u64 {
+        self.established
+    }
+
+    /// Takes back what a request had done when a defect of ours ended it: the TEIDs that it took, and what it published
+    /// for a session that is not there.
+    pub(super) fn roll_back(&mut self) {
+        let sessions = &self.sessions;
+        self.writer.roll_back(|seid| sessions.contains_key(&seid));
     }
 
     fn remove_where(&mut self, mut condition: impl FnMut(&N4Session) -> bool) -> usize {
@@ -465,6 +523,7 @@ fn work_out(
     let Allocation { writer, mut taken, .. } = allocation;
     let result = changed.and_then(|effect| {
         rules.check()?;
+        rules.check_tunnels(gtpu)?;
         check_far_ends(writer, gtpu, rules, before)?;
         Ok((effect, check_addresses(writer, sessions, seid, replaceable, rules)?))
     });
@@ -555,7 +614,7 @@ fn check_addresses(
     Ok(replaced)
 }
 
-/// Says what is odd about a session's rules and was not so before.
+/// Logs the PDRs without effect that had one before.
 fn log_remarks(seid: u64, remarks: &[Remark], before: &[Remark]) {
     for remark in remarks.iter().filter(|remark| !before.contains(remark)) {
         tracing::warn!(seid, "{remark}");
@@ -564,7 +623,7 @@ fn log_remarks(seid: u64, remarks: &[Remark], before: &[Remark]) {
 
 /// Remote endpoints that the rules send to.
 pub(super) fn remotes(rules: &Rules) -> impl Iterator<Item = (IpAddr, u32)> {
-    let used = rules.pdrs.values().filter_map(|pdr| rules.fars.get(pdr.far_id));
+    let used = rules.pdrs.values().filter_map(|pdr| rules.far_of(pdr));
     let forwarding = used.filter(|far| far.action.contains(ApplyAction::FORW));
     forwarding.filter_map(|far| {
         let (teid, peer) = far.outer_header?.gtpu_endpoint()?;

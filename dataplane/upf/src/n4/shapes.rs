@@ -85,7 +85,7 @@ impl Particulars for Own<'_> {
     }
 
     fn tunnel(&self, pdr: u16) -> Option<OuterHeader> {
-        let far = self.rules.fars.get(self.rules.pdrs.get(pdr)?.far_id)?;
+        let far = self.rules.far_of(self.rules.pdrs.get(pdr)?)?;
         tunnel(far.destination?, far.outer_header)
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn session(seid: u64, session: &N4Session, config: &Config) -> Value 
         .pdrs
         .iter()
         .filter_map(|(id, pdr)| {
-            let far = rules.fars.get(pdr.far_id)?;
+            let far = rules.far_of(pdr)?;
             let (teid, peer) = far.outer_header?.gtpu_endpoint()?;
             let forwards = far.action.contains(pfcp::ApplyAction::FORW);
             forwards.then(|| json!({"pdr": id, "teid": teid, "peer": peer.to_string()}))

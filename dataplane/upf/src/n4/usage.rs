@@ -18,6 +18,7 @@ use super::rules::UrrRule;
 use super::rules::urr::Now;
 use super::session::{N4Session, Sessions};
 use crate::plan::Mark;
+use crate::tables::Held;
 
 /// How often one look may find something new: each round only happens when traffic has passed the marks of the
 /// previous one meanwhile.
@@ -80,7 +81,7 @@ pub(super) struct Notification {
 }
 
 impl Notification {
-    /// The rules have changed: the next packet that waits is worth a word again.
+    /// The rules have changed: the next packet that waits is reported again.
     pub(super) fn reset(&mut self) {
         *self = Notification::default();
     }
@@ -177,8 +178,8 @@ impl Sessions {
     fn republish(&mut self, seid: u64) {
         let Some(session) = self.sessions.get_mut(&seid) else { return };
         let compiled = compile(seid, &session.rules, &self.config);
-        let published =
-            compiled.and_then(|(plan, _)| Ok(self.writer.modify(&mut session.compiled, &plan)?));
+        let published = compiled
+            .and_then(|(plan, _)| Ok(self.writer.modify(&mut session.compiled, &plan, Held::Sent)?));
         if let Err(rejection) = published {
             // The same rules were accepted before; counters go on, limits are enforced late.
             tracing::error!(seid, ?rejection, "limits of a session could not be renewed");
@@ -197,7 +198,7 @@ impl Sessions {
         let session = self.sessions.get_mut(&seid)?;
         let rules = &session.rules;
         let rule = rules.pdrs.get(pdr)?;
-        let far = rules.fars.get(rule.far_id)?;
+        let far = rules.far_of(rule)?;
         if !far.action.contains(pfcp::ApplyAction::NOCP) || session.notification.told {
             return None;
         }
@@ -206,9 +207,11 @@ impl Sessions {
         let waiting = &mut session.notification;
         if waiting.pdrs.len() < MAX_REPORTED_PDRS && !waiting.pdrs.contains(&PdrId(pdr)) {
             waiting.pdrs.push(PdrId(pdr));
-            waiting
-                .service
-                .push(DownlinkDataServiceInformation { qfi: service.qfi.or(qfi.map(Qfi)), ..service });
+            let service = DownlinkDataServiceInformation { qfi: service.qfi.or(qfi.map(Qfi)), ..service };
+            // One that says nothing is left out (table 7.5.8.2-1).
+            if service != DownlinkDataServiceInformation::default() {
+                waiting.service.push(service);
+            }
         }
         waiting.due_ms.get_or_insert(now.ms + delay);
         if delay > 0 {
@@ -218,10 +221,8 @@ impl Sessions {
         self.look(seid, now)
     }
 
-    /// A peer does not know a tunnel that one of our sessions sends to.
-    pub fn error_indication(&self, peer: IpAddr, teid: u32) -> Option<Outgoing> {
-        let seid = self.seid_by_remote(peer, teid)?;
-        let session = self.get(seid)?;
+    /// A peer does not know a tunnel that sessions send to: the reports about that.
+    pub fn error_indications(&self, peer: IpAddr, teid: u32) -> Vec<Outgoing> {
         let (ipv4, ipv6) = match peer {
             IpAddr::V4(address) => (Some(address), None),
             IpAddr::V6(address) => (None, Some(address)),
@@ -232,7 +233,8 @@ impl Sessions {
             error_indication_report: Some(ErrorIndicationReport { remote_f_teids }),
             ..Default::default()
         };
-        Some(session.outgoing(seid, request))
+        let sessions = self.by_remote(peer, teid);
+        sessions.map(|(seid, session)| session.outgoing(seid, request.clone())).collect()
     }
 
     /// Does what the answer to a report says. Returns whether buffered packets are to be dropped.

@@ -89,10 +89,12 @@ pub enum Event {
     EchoResponse {
         /// The peer.
         peer: std::net::IpAddr,
+        /// Sequence number of the request.
+        sequence: u16,
     },
     /// A peer does not know the tunnel that we send to.
     ErrorIndication {
-        /// The peer, as its message names it.
+        /// The peer, from whose own address that came.
         peer: std::net::IpAddr,
         /// TEID there.
         teid: u32,

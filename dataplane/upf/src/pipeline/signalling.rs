@@ -26,10 +26,13 @@ impl Pipeline {
                 }
             }
             message_type::ERROR_INDICATION => match Signalling::parse(packet) {
-                Ok(Signalling::ErrorIndication { teid, peer, .. }) => {
+                Ok(Signalling::ErrorIndication { teid, peer: named, .. }) => {
                     stats.error_indications_received.add(1);
-                    // A full queue loses the event; the peer repeats it with our next packet.
-                    let _ = self.events.try_send(Event::ErrorIndication { peer, teid });
+                    // Only the far end of a tunnel knows whether it exists: what others say of it does not count. A full
+                    // queue loses the event; the peer repeats it with our next packet.
+                    if named == peer.ip() {
+                        let _ = self.events.try_send(Event::ErrorIndication { peer: named, teid });
+                    }
                     State::Consumed
                 }
                 _ => State::Dropped(DropReason::GtpuMalformed),
@@ -37,8 +40,10 @@ impl Pipeline {
             message_type::ECHO_RESPONSE => {
                 stats.signalling.add(1);
                 // Nobody can crowd out other events with these.
-                if self.events.capacity() > self.events.max_capacity() / 2 {
-                    let _ = self.events.try_send(Event::EchoResponse { peer: peer.ip() });
+                if let Some(sequence) = packet.sequence()
+                    && self.events.capacity() > self.events.max_capacity() / 2
+                {
+                    let _ = self.events.try_send(Event::EchoResponse { peer: peer.ip(), sequence });
                 }
                 State::Consumed
             }

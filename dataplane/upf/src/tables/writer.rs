@@ -7,17 +7,17 @@
 mod further;
 pub mod layout;
 mod stations;
+mod teids;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use classifier::Rule;
 use foldhash::{HashMap, HashSet};
 
-use super::{Command, INDEX_MASK, SPARSE, TEID_INDEX_BITS, Tables, prefix64};
+use super::{Command, SPARSE, Tables, prefix64};
 use crate::bridge;
 use crate::config::Config;
 use crate::plan::{Kind, Place, Plan, PlanError};
@@ -26,6 +26,7 @@ use crate::references::References;
 use crate::routes::Network;
 use crate::session::{self, Assembly, Endpoint, Key64, Session, State, Use};
 use crate::state::{Cells, PER_LINE};
+use teids::Teids;
 
 /// Most lines of a session's state.
 const STATE_LINES: u32 = 64;
@@ -74,6 +75,25 @@ enum Used {
     Sparse(u32),
     Station(u32),
 }
+
+/// What becomes of packets that are buffered for a session whose rules change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// They are treated as the new rules say.
+    Sent,
+    /// They are dropped (DROBU, TS 29.244 §8.2.18).
+    Dropped,
+}
+
+/// What one request has taken and published, to be taken back when a defect of ours ends it.
+#[derive(Default)]
+struct Journal {
+    /// A request is being handled.
+    open: bool,
+    teids: Vec<u32>,
+    keys: Vec<(Key64, u64)>,
+}
+
 /// The writer's side of the tables: allocation of TEIDs, ownership, publication.
 pub struct Writer {
     tables: Arc<Tables>,
@@ -81,13 +101,10 @@ pub struct Writer {
     reader: crate::rcu::Reader,
     bin: Bin,
     queue: Queue<Used>,
-    free: VecDeque<u32>,
-    next_index: u32,
-    max_tunnels: u32,
-    generation: u32,
-    /// The TEID that each index is allocated under, or 0.
-    allocated: Vec<u32>,
+    teids: Teids,
+    /// TEIDs that CP functions assigned.
     assigned: HashSet<u32>,
+    journal: Journal,
     references: References,
     uses: HashSet<Arc<Vec<Use>>>,
     uses_limit: usize,
@@ -104,9 +121,7 @@ pub struct Writer {
 
 impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer")
-            .field("allocated", &(self.next_index as usize - 1 - self.free.len()))
-            .finish()
+        f.debug_struct("Writer").field("teids", &self.teids.len()).finish()
     }
 }
 
@@ -117,8 +132,8 @@ struct Prepared {
 }
 
 impl Writer {
-    /// The only writer of `tables`. `seed` should differ between starts of the process, so that TEIDs do too.
-    pub fn new(tables: Arc<Tables>, config: &Config, seed: u32) -> Writer {
+    /// The only writer of `tables`. TEIDs are drawn under `secret`.
+    pub fn new(tables: Arc<Tables>, config: &Config, secret: u64) -> Writer {
         let arena = tables.arena.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         // A second writer would have slots of no use: what it publishes, nobody finds.
         let arena = arena.unwrap_or_else(|| crate::rcu::Writer::new(&tables.domain));
@@ -127,12 +142,9 @@ impl Writer {
             reader: tables.domain.reader(),
             bin: Bin::new(&tables.domain),
             queue: Queue::new(&tables.domain),
-            free: VecDeque::new(),
-            next_index: 1,
-            max_tunnels: config.max_tunnels,
-            generation: seed,
-            allocated: Vec::new(),
+            teids: Teids::new(config.max_tunnels, secret),
             assigned: HashSet::default(),
+            journal: Journal::default(),
             references: References::new(Arc::clone(&tables), config.classifier),
             uses: HashSet::default(),
             uses_limit: KNOWN_USES,
@@ -148,38 +160,56 @@ impl Writer {
         }
     }
 
-    /// A TEID that is not in use. Freed indices are reused last of all, each time under another generation.
+    /// A TEID that is not in use.
     pub fn allocate(&mut self) -> Option<u32> {
-        let index = if self.next_index < self.max_tunnels {
-            self.next_index += 1;
-            self.next_index - 1
-        } else {
-            self.free.pop_front()?
-        };
-        // A TEID that the CP function assigned may stand in the way of one generation, not of several.
-        for _ in 0..16 {
-            self.generation = self.generation.wrapping_add(1);
-            let teid = (self.generation << TEID_INDEX_BITS) | index;
-            if !self.assigned.contains(&teid) {
-                if self.allocated.len() <= index as usize {
-                    self.allocated.resize(index as usize + 1, 0);
-                }
-                self.allocated[index as usize] = teid;
-                return Some(teid);
-            }
-        }
-        self.free.push_back(index);
-        None
+        let teid = self.teids.allocate(|teid| !self.assigned.contains(&teid))?;
+        self.remember_teid(teid);
+        Some(teid)
     }
 
     fn is_allocated(&self, teid: u32) -> bool {
-        // Index 0 is never given out, so no TEID that is allocated is 0.
-        teid != 0 && self.allocated.get((teid & INDEX_MASK) as usize) == Some(&teid)
+        self.teids.contains(teid)
     }
 
     /// Takes a TEID that the CP function chose; `false` when it is in use.
     pub fn assign(&mut self, teid: u32) -> bool {
-        teid != 0 && !self.is_allocated(teid) && self.assigned.insert(teid)
+        let taken = teid != 0 && !self.is_allocated(teid) && self.assigned.insert(teid);
+        if taken {
+            self.remember_teid(teid);
+        }
+        taken
+    }
+
+    fn remember_teid(&mut self, teid: u32) {
+        if self.journal.open {
+            self.journal.teids.push(teid);
+        }
+    }
+
+    /// A request begins: what it takes and publishes is remembered for [`Writer::roll_back`], until [`Writer::end`].
+    pub fn begin(&mut self) {
+        self.end();
+        self.journal.open = true;
+    }
+
+    /// A request has been handled.
+    pub fn end(&mut self) {
+        self.journal.open = false;
+        self.journal.teids.clear();
+        self.journal.keys.clear();
+    }
+
+    /// Takes back what was done since [`Writer::begin`] for sessions that do not exist, and TEIDs that no session has.
+    pub fn roll_back(&mut self, exists: impl Fn(u64) -> bool) {
+        let Journal { teids, keys, .. } = std::mem::take(&mut self.journal);
+        for (key, seid) in keys.iter().filter(|(_, seid)| !exists(*seid)) {
+            self.withdraw(key, *seid);
+        }
+        for teid in teids {
+            if self.tables.owner_of_teid(teid).is_none_or(|seid| !exists(seid)) {
+                self.release(teid);
+            }
+        }
     }
 
     /// Gives a TEID back and stops packets from finding it.
@@ -187,8 +217,7 @@ impl Writer {
         if self.is_allocated(teid) {
             let (slots, index) = self.tables.place_of_teid(teid);
             self.arena.clear(slots, index);
-            self.allocated[index] = 0;
-            self.free.push_back(teid & INDEX_MASK);
+            self.teids.release(teid);
         } else if self.assigned.remove(&teid) {
             self.clear_sparse(0, teid.into());
         }
@@ -197,13 +226,13 @@ impl Writer {
     /// Publishes a session that is new. On an error nothing changes.
     pub fn establish(&mut self, plan: &Plan) -> Result<Session, PlanError> {
         let mut session = Session::new(plan.seid, Arc::clone(&self.tables));
-        self.modify(&mut session, plan)?;
+        self.modify(&mut session, plan, Held::Sent)?;
         Ok(session)
     }
 
     /// Replaces a session's rules by those of a plan: counters and meters stay, and TEIDs that the plan does not use any
     /// more are given back. On an error nothing changes.
-    pub fn modify(&mut self, session: &mut Session, plan: &Plan) -> Result<(), PlanError> {
+    pub fn modify(&mut self, session: &mut Session, plan: &Plan, held: Held) -> Result<(), PlanError> {
         self.reclaim();
         let station = self.station(session, plan)?;
         let prepared = match self.prepare(session, plan, station) {
@@ -218,7 +247,10 @@ impl Writer {
         self.join(session, plan, station);
         // Behind the publication: see `pipeline::held`.
         if session.buffered {
-            self.tables.post(Command::Release(session.seid));
+            self.tables.post(match held {
+                Held::Sent => Command::Release(session.seid),
+                Held::Dropped => Command::Discard(session.seid),
+            });
         }
         session.buffered |= plan.buffers();
         Ok(())
@@ -446,6 +478,9 @@ impl Writer {
     fn install(&mut self, session: &mut Session, prepared: Prepared) {
         let mut keys = Vec::with_capacity(prepared.blocks.len());
         for (key, block) in prepared.blocks {
+            if self.journal.open {
+                self.journal.keys.push((key.clone(), session.seid));
+            }
             self.publish(&key, block);
             keys.push(key);
         }

@@ -49,6 +49,8 @@ pub struct Smf {
     pub socket: UdpSocket,
     pub upf: SocketAddr,
     pub sequence: u32,
+    /// Its recovery time stamp, which it answers heartbeats with while it waits.
+    pub started: u32,
 }
 
 impl Smf {
@@ -61,7 +63,12 @@ impl Smf {
         loop {
             let length = self.socket.recv(&mut datagram).expect("the UPF answers");
             let (header, message) = Message::decode(&datagram[..length]).expect("the UPF sends valid PFCP");
-            // Requests of the UPF (heartbeats) are none of this test's business.
+            if let Message::HeartbeatRequest(_) = message {
+                let response = HeartbeatResponse { recovery_time_stamp: NtpSeconds(self.started) };
+                out.clear();
+                Message::from(response).encode(0, header.sequence, &mut out).expect("it fits");
+                self.socket.send_to(&out, self.upf).expect("sent");
+            }
             if header.sequence == self.sequence && !message.message_type().is_request() {
                 return message;
             }
@@ -69,6 +76,7 @@ impl Smf {
     }
 
     pub fn associate(&mut self, started: u32) {
+        self.started = started;
         let request = AssociationSetupRequest {
             node_id: NodeId::Ipv4(SMF),
             recovery_time_stamp: NtpSeconds(started),
@@ -307,7 +315,7 @@ impl Network {
         let upf = core.block_on(core.spawn(upf::start(config.clone()))).unwrap().unwrap();
         let socket = lab.core.enter(|| UdpSocket::bind((SMF, 8805))).unwrap().unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let mut smf = Smf { socket, upf: config.pfcp, sequence: 0 };
+        let mut smf = Smf { socket, upf: config.pfcp, sequence: 0, started: 100 };
         match smf.ask(0, establishment(1)) {
             Message::SessionEstablishmentResponse(response) => {
                 assert_eq!(response.cause, Cause::NO_ASSOCIATION);

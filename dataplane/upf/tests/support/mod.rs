@@ -22,7 +22,7 @@ pub const QFI: u8 = 9;
 
 pub fn config(tun: &str) -> Config {
     let text = format!(
-        r#"{{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "restoration_s": 0,
+        r#"{{"pfcp": "127.0.0.7:8805", "smf": ["127.0.0.0/8"], "gtpu": "127.0.0.7:2152", "restoration_s": 0,
             "dnn": [{{"name": "internet", "tun": "{tun}",
                 "ue_pool": {{"ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48"}}}}]}}"#
     );

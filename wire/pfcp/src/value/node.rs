@@ -36,7 +36,11 @@ impl Value for NodeId {
         match cursor.u8()? & 0x0f {
             0 => cursor.array::<4>().map(|octets| Self::Ipv4(octets.into())),
             1 => cursor.array::<16>().map(|octets| Self::Ipv6(octets.into())),
-            2 => decode_labels(cursor.0).map(Self::Fqdn),
+            // The root of DNS names nobody.
+            2 => match decode_labels(cursor.0)? {
+                name if name.is_empty() => Err(Fault::Incorrect),
+                name => Ok(Self::Fqdn(name)),
+            },
             _ => Err(Fault::Incorrect),
         }
     }

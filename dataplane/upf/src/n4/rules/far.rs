@@ -12,6 +12,17 @@ use pfcp::{
 use super::{Rejection, Rules, check_new, incorrect, missing};
 use crate::pipeline::redirect::UrlRedirect;
 
+/// Actions that stand for features which are not offered. Spare bits mean nothing, and are kept (§8.1.1).
+const NOT_OFFERED: ApplyAction = ApplyAction(
+    ApplyAction::IPMA.0
+        | ApplyAction::IPMD.0
+        | ApplyAction::DFRT.0
+        | ApplyAction::EDRT.0
+        | ApplyAction::BDPN.0
+        | ApplyAction::DDPN.0
+        | ApplyAction::FSSM.0
+        | ApplyAction::MBSU.0,
+);
 /// Most copies of one packet.
 const MAX_COPIES: usize = 4;
 
@@ -93,16 +104,14 @@ impl FarRule {
 
     /// Checks what a FAR needs for what it says (table 7.5.2.3-1).
     fn check(&self) -> Result<(), Rejection> {
-        let known =
-            ApplyAction::DROP | ApplyAction::FORW | ApplyAction::BUFF | ApplyAction::NOCP | ApplyAction::DUPL;
-        if self.action.0 & !known.0 != 0 {
+        if self.action.0 & NOT_OFFERED.0 != 0 {
             return Err(Rejection::unsupported(ie::APPLY_ACTION));
         }
         let verbs = [ApplyAction::DROP, ApplyAction::FORW, ApplyAction::BUFF];
         if verbs.into_iter().filter(|verb| self.action.contains(*verb)).count() != 1 {
             return Err(incorrect(ie::APPLY_ACTION));
         }
-        // The first packet that waits or is lost is worth a word; of what is forwarded there is none.
+        // The CP function is told of the first packet that waits or is dropped, and of none that is forwarded.
         if self.action.contains(ApplyAction::NOCP) && self.action.contains(ApplyAction::FORW) {
             return Err(incorrect(ie::APPLY_ACTION));
         }
@@ -152,11 +161,14 @@ fn check_way(
 }
 
 fn check_policies(policy: bool, enrichment: bool, proxying: bool) -> Result<(), Rejection> {
-    match () {
-        () if policy => Err(Rejection::ie(Cause::INVALID_FORWARDING_POLICY, ie::FORWARDING_POLICY)),
-        () if enrichment => Err(Rejection::unsupported(ie::HEADER_ENRICHMENT)),
-        () if proxying => Err(Rejection::unsupported(ie::PROXYING)),
-        () => Ok(()),
+    if policy {
+        Err(Rejection::ie(Cause::INVALID_FORWARDING_POLICY, ie::FORWARDING_POLICY))
+    } else if enrichment {
+        Err(Rejection::unsupported(ie::HEADER_ENRICHMENT))
+    } else if proxying {
+        Err(Rejection::unsupported(ie::PROXYING))
+    } else {
+        Ok(())
     }
 }
 

@@ -110,10 +110,12 @@ pub trait TunnelAllocator {
 
 /// Refuses a rule that exists already, or is one too many.
 fn check_new<K: Ord + Copy, V>(table: &Table<K, V>, key: K, id: FailedRuleId) -> Result<(), Rejection> {
-    match () {
-        () if table.contains(key) => Err(Rejection::rule(id)),
-        () if table.len() >= MAX_RULES => Err(Rejection::full(id)),
-        () => Ok(()),
+    if table.contains(key) {
+        Err(Rejection::rule(id))
+    } else if table.len() >= MAX_RULES {
+        Err(Rejection::full(id))
+    } else {
+        Ok(())
     }
 }
 
@@ -121,7 +123,7 @@ impl Rules {
     /// Checks that everything that is referred to exists.
     pub fn check(&self) -> Result<(), Rejection> {
         for (id, pdr) in self.pdrs.iter() {
-            let complete = self.fars.contains(pdr.far_id)
+            let complete = pdr.far_id.is_none_or(|id| self.fars.contains(id))
                 && pdr.qer_ids.iter().all(|id| self.qers.contains(*id))
                 && pdr.urr_ids.iter().all(|id| self.urrs.contains(*id))
                 && pdr.endpoint.is_none_or(|id| self.endpoints.contains(id));
@@ -145,14 +147,79 @@ impl Rules {
         Ok(())
     }
 
-    /// The local TEIDs of all PDRs, each once.
+    /// Checks that packets can be sent to every far end of a tunnel from an N3 with the address `n3`.
+    pub fn check_tunnels(&self, n3: IpAddr) -> Result<(), Rejection> {
+        for (id, far) in self.fars.iter() {
+            let headers =
+                far.outer_header.into_iter().chain(far.copies.iter().filter_map(|c| c.outer_header));
+            for (teid, peer) in headers.filter_map(|header| header.gtpu_endpoint()) {
+                let broadcast = peer == IpAddr::V4(std::net::Ipv4Addr::BROADCAST);
+                let nobody = peer.is_unspecified() || peer.is_multicast() || broadcast;
+                // TEID 0 is that of signalling (TS 29.281 §5.1); an N3 has one family.
+                if teid == 0 || nobody || peer.is_ipv4() != n3.is_ipv4() {
+                    let failed_rule = Some(FailedRuleId::Far(id));
+                    return Err(Rejection { failed_rule, ..incorrect(ie::OUTER_HEADER_CREATION) });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a FAR, and the reference to it of PDRs and URRs (§6.3.3.3). PDRs that had it drop packets until they have
+    /// another.
+    pub fn remove_far(&mut self, id: u32) -> Result<(), Rejection> {
+        self.fars.remove(id).ok_or(Rejection::rule(FailedRuleId::Far(id)))?;
+        self.change_pdrs(|pdr| pdr.far_id == Some(id), |pdr| pdr.far_id = None);
+        for urr in self.urrs.values_mut() {
+            urr.quota_far = urr.quota_far.filter(|far| *far != id);
+        }
+        Ok(())
+    }
+
+    /// Removes a QER, and the references to it of PDRs.
+    pub fn remove_qer(&mut self, id: u32) -> Result<(), Rejection> {
+        self.qers.remove(id).ok_or(Rejection::rule(FailedRuleId::Qer(id)))?;
+        self.change_pdrs(|pdr| pdr.qer_ids.contains(&id), |pdr| pdr.qer_ids.retain(|qer| *qer != id));
+        Ok(())
+    }
+
+    /// Removes a URR, and the references to it of PDRs and other URRs.
+    pub fn remove_urr(&mut self, id: u32) -> Result<UrrRule, Rejection> {
+        let removed = self.urrs.remove(id).ok_or(Rejection::rule(FailedRuleId::Urr(id)))?;
+        self.change_pdrs(|pdr| pdr.urr_ids.contains(&id), |pdr| pdr.urr_ids.retain(|urr| *urr != id));
+        for urr in self.urrs.values_mut() {
+            urr.linked.retain(|linked| *linked != id);
+        }
+        Ok(removed)
+    }
+
+    /// Removes a BAR, and the references to it of FARs.
+    pub fn remove_bar(&mut self, id: u8) -> Result<(), Rejection> {
+        self.bars.remove(id).ok_or(Rejection::rule(FailedRuleId::Bar(id)))?;
+        for far in self.fars.values_mut().filter(|far| far.bar_id == Some(id)) {
+            Arc::make_mut(far).bar_id = None;
+        }
+        Ok(())
+    }
+
+    fn change_pdrs(&mut self, which: impl Fn(&PdrRule) -> bool, change: impl Fn(&mut PdrRule)) {
+        for pdr in self.pdrs.values_mut().filter(|pdr| which(pdr)) {
+            change(Arc::make_mut(pdr));
+        }
+    }
+
+    /// The local TEIDs of all PDRs, each once, in the order of the first PDR that has it: what is compiled must not depend
+    /// on how TEIDs were drawn.
     pub fn teids(&self) -> Vec<u32> {
-        let mut teids: Vec<u32> = self.pdrs.values().filter_map(|pdr| self.teid_of(pdr)).collect();
+        let of_pdrs = self.pdrs.values().filter_map(|pdr| self.teid_of(pdr));
         // A traffic endpoint keeps its TEID while no PDR uses it.
-        teids.extend(self.endpoints.values().filter_map(|endpoint| endpoint.teid));
+        let of_endpoints = self.endpoints.values().filter_map(|endpoint| endpoint.teid);
+        let mut teids: Vec<(u32, usize)> =
+            of_pdrs.chain(of_endpoints).enumerate().map(|(at, teid)| (teid, at)).collect();
         teids.sort_unstable();
-        teids.dedup();
-        teids
+        teids.dedup_by_key(|(teid, _)| *teid);
+        teids.sort_unstable_by_key(|(_, at)| *at);
+        teids.into_iter().map(|(teid, _)| teid).collect()
     }
 
     /// Whether packets of any PDR arrive in this tunnel, or a traffic endpoint has it.
@@ -170,7 +237,7 @@ impl Rules {
         addresses
     }
 
-    /// Whether a PDR exists, for a query; otherwise the rule at fault.
+    /// Whether a URR exists, for a query; otherwise the rule at fault.
     pub fn known_urr(&self, id: u32) -> Result<(), Rejection> {
         if self.urrs.contains(id) { Ok(()) } else { Err(Rejection::rule(FailedRuleId::Urr(id))) }
     }

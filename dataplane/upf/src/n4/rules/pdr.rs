@@ -10,7 +10,9 @@ use pfcp::{
     Pdi, SdfFilter, ShortBytes, SourceInterface, UeIpAddress, UpdatePdr, UpdateTrafficEndpoint, ie,
 };
 
-use super::{MAX_RULES, Rejection, Rules, TunnelAllocator, check_new, check_predefined, incorrect, missing};
+use super::{
+    FarRule, MAX_RULES, Rejection, Rules, TunnelAllocator, check_new, check_predefined, incorrect, missing,
+};
 use crate::plan::Direction;
 use crate::routes::Network;
 
@@ -33,8 +35,8 @@ pub struct PdrRule {
     pub sdf_filters: Vec<SdfFilter>,
     /// Ethernet filters, likewise, and written for the direction of this rule.
     pub ethernet_filters: Vec<EthernetPacketFilter>,
-    /// FAR.
-    pub far_id: u32,
+    /// FAR; none after it was removed from under the rule.
+    pub far_id: Option<u32>,
     /// URRs.
     pub urr_ids: Vec<u32>,
     /// QERs.
@@ -115,6 +117,11 @@ fn framed_routes(pdi: &Pdi) -> Result<Vec<(IpAddr, u8)>, Rejection> {
 }
 
 impl Rules {
+    /// The FAR of a PDR.
+    pub fn far_of(&self, pdr: &PdrRule) -> Option<&FarRule> {
+        self.fars.get(pdr.far_id?).map(|far| &**far)
+    }
+
     /// The local TEID of a PDR, its own or its traffic endpoint's.
     pub fn teid_of(&self, pdr: &PdrRule) -> Option<u32> {
         match pdr.endpoint {
@@ -163,7 +170,7 @@ impl Rules {
             qfis: Vec::new(),
             sdf_filters: Vec::new(),
             ethernet_filters: Vec::new(),
-            far_id: far_id.0,
+            far_id: Some(far_id.0),
             urr_ids: create.urr_ids.iter().map(|id| id.0).collect(),
             qer_ids: create.qer_ids.iter().map(|id| id.0).collect(),
             removal: removal(create.outer_header_removal)?,
@@ -190,7 +197,7 @@ impl Rules {
             rule.precedence = precedence.0;
         }
         if let Some(far_id) = update.far_id {
-            rule.far_id = far_id.0;
+            rule.far_id = Some(far_id.0);
         }
         if !update.urr_ids.is_empty() {
             rule.urr_ids = update.urr_ids.iter().map(|id| id.0).collect();

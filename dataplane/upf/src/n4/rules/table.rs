@@ -81,6 +81,11 @@ impl<K: Ord + Copy, V> Table<K, V> {
     }
 
     /// Values in the order of their keys.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> + '_ {
+        self.0.iter_mut().map(|(_, value)| value)
+    }
+
+    /// The values, by key.
     pub fn values(&self) -> impl Iterator<Item = &V> + '_ {
         self.0.iter().map(|(_, value)| value)
     }

@@ -91,7 +91,7 @@ fn when_no_slot_is_left_a_session_is_refused_and_nothing_changes() {
     for _ in 0..3 {
         let refused = writer.establish(&plan(2, &["10.45.0.3", "192.0.2.2"])).map(|_| ());
         assert!(matches!(refused, Err(PlanError::Full(_))), "{refused:?}");
-        assert!(writer.modify(&mut session, &plan(1, &["192.0.2.1", "192.0.2.2"])).is_err());
+        assert!(writer.modify(&mut session, &plan(1, &["192.0.2.1", "192.0.2.2"]), Held::Sent).is_err());
     }
     let owner = |address: &str| tables.owner_of_ue(address.parse().unwrap());
     assert_eq!((owner("192.0.2.1"), owner("10.45.0.2"), owner("10.45.0.3")), (Some(1), Some(1), None));
@@ -205,8 +205,45 @@ fn a_refused_change_leaves_rates_as_they_were() {
     let rates = || -> Vec<u64> { (0..4).map(|cell| cells.get(cell)[1]).collect() };
     let before = rates();
     assert!(before.contains(&crate::state::rate(1000)));
-    assert!(writer.modify(&mut session, &plan(2000, [7, 7])).is_err());
+    assert!(writer.modify(&mut session, &plan(2000, [7, 7]), Held::Sent).is_err());
     assert_eq!(rates(), before);
-    writer.modify(&mut session, &plan(2000, [1, 2])).unwrap();
+    writer.modify(&mut session, &plan(2000, [1, 2]), Held::Sent).unwrap();
     assert!(rates().contains(&crate::state::rate(2000)));
+}
+
+/// A defect of ours in the middle of an establishment: tunnels and addresses are as before.
+#[test]
+fn what_a_request_did_is_taken_back() {
+    let text = r#"{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "max_tunnels": 8,
+        "dnn": [{"name": "internet", "tun": "gw0", "ue_pool": {"ipv4": "10.45.0.0/16"}}]}"#;
+    let config: Config = serde_json::from_str(text).unwrap();
+    let tables = Arc::new(Tables::new(&config));
+    let mut writer = Writer::new(Arc::clone(&tables), &config, 1);
+    let plan = |seid, teid, address: &str| Plan {
+        seid,
+        ue: UeAddresses::default(),
+        native: UeAddresses { ipv4: vec![address.parse().unwrap()], ..UeAddresses::default() },
+        arrivals: [Place::Tunnel(teid), Place::Native]
+            .map(|place| Arrival { place, rules: Vec::new() })
+            .into(),
+        ..Plan::default()
+    };
+    writer.begin();
+    let kept_teid = writer.allocate().unwrap();
+    let _kept = writer.establish(&plan(1, kept_teid, "10.45.0.2")).unwrap();
+    for _ in 0..50 {
+        writer.begin();
+        let teid = writer.allocate().unwrap();
+        let spare = writer.allocate().unwrap();
+        assert!(writer.assign(0x7700_0001));
+        let published = writer.establish(&plan(2, teid, "10.45.0.3")).unwrap();
+        assert_eq!(tables.owner_of_ue("10.45.0.3".parse().unwrap()), Some(2));
+        // The panic: nobody has recorded the session.
+        drop(published);
+        writer.roll_back(|seid| seid == 1);
+        assert_eq!(tables.owner_of_ue("10.45.0.3".parse().unwrap()), None);
+        assert!(tables.owner_of_teid(teid).is_none() && !writer.is_allocated(spare));
+    }
+    assert_eq!(tables.owner_of_teid(kept_teid), Some(1));
+    assert_eq!(tables.owner_of_ue("10.45.0.2".parse().unwrap()), Some(1));
 }
