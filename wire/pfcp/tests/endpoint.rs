@@ -206,7 +206,7 @@ fn exchange(a: &mut Endpoint, b: &mut Endpoint, now: Instant) -> Vec<Event> {
 
 fn encoded(message: impl Into<Message>, sequence: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
-    message.into().encode(0, sequence, &mut bytes).unwrap();
+    message.into().encode(0, sequence, &mut bytes).expect("it fits");
     bytes
 }
 
@@ -222,7 +222,7 @@ fn restarted(stamp: u32) -> Vec<Event> {
 fn watching(now: &mut Instant) -> Endpoint {
     let mut a = endpoint(100);
     a.add_peer(*now, upf());
-    *now = a.poll_timeout().unwrap();
+    *now = a.poll_timeout().expect("heartbeats are due");
     a.handle_timeout(*now);
     assert_eq!(exchange(&mut a, &mut endpoint(200), *now), []);
     assert_eq!(a.peer_recovery_time_stamp(upf().ip()), Some(NtpSeconds(200)));
