@@ -20,7 +20,7 @@ use upf::pipeline::BATCH;
 
 use super::contents::{self, Contents, Found, Tally, Wrong};
 use super::network::Network;
-use super::subscriber::{CP, OTHER_PORT, SERVER, Subscriber, UPF};
+use super::subscriber::{CP, OTHER_PORT, SERVER, Subscriber};
 use super::traffic::{Draw, SMALLEST, Template, UDP_HEADER, UE_PORT};
 use crate::stats::quantile;
 
@@ -32,6 +32,8 @@ const LOST: Duration = Duration::from_millis(50);
 const LAST_OF_ALL: Duration = Duration::from_secs(2);
 /// Packets under way at once when each has to come: they fit into every socket on the way.
 const WINDOW: usize = 32;
+/// Number of the first packet that has to come: higher than those of all others.
+const VERIFIED: u32 = 1 << 30;
 /// Octets of user packets when all sizes come in turn: the longest, and from one to the next.
 const LONGEST: usize = 1500;
 const SIZE_STEP: usize = 73;
@@ -94,6 +96,8 @@ pub(super) struct Ends {
     all: Vec<u16>,
     contents: Contents,
     tally: Tally,
+    /// Number of the next packet that [`Ends::verify`] sends.
+    next: u32,
 }
 
 /// Where other UPFs take GTP-U.
@@ -131,6 +135,7 @@ impl Ends {
             all: (0..BATCH as u16).collect(),
             contents: Contents::new(0),
             tally: Tally::default(),
+            next: VERIFIED,
         })
     }
 
@@ -195,14 +200,15 @@ impl Ends {
         let mut sources: Vec<Source<'_>> =
             sizes.map(|size| Source::new(path, size, target)).collect::<anyhow::Result<_>>()?;
         let mut under_way: HashMap<u32, usize> = HashMap::new();
+        let first = self.next;
+        self.next += count;
         let (mut sent, mut last) = (0, time::now_std());
         while sent < count || !under_way.is_empty() {
             if last.elapsed() > LAST_OF_ALL {
                 bail!("of {sent} packets {} did not arrive", under_way.len());
             }
             while under_way.len() < WINDOW && sent < count {
-                // Numbers from 1 on, which packets of a flood do not have.
-                let (turn, number) = (sent as usize % sources.len(), sent + 1);
+                let (turn, number) = (sent as usize % sources.len(), first + sent);
                 if self.send(&mut sources[turn], 1, Some((number, 0))) == 0 {
                     break;
                 }
@@ -211,7 +217,8 @@ impl Ends {
             }
             let mut found = Vec::new();
             self.take(path, target, |one| found.push(one));
-            for one in found {
+            // Lower numbers are those of earlier samples.
+            for one in found.into_iter().filter(|one| one.number >= first) {
                 let known = under_way.remove(&one.number);
                 if known != Some(one.size) {
                     bail!("a packet arrived that is not under way: {one:?}, sent with {known:?} octets");
@@ -233,6 +240,7 @@ impl Ends {
         let received = port.receive(&mut self.taken).unwrap_or(0);
         for buffer in self.taken.buffers() {
             let compared = compare(path, target, (buffer.packet(), buffer.peer), &mut self.contents);
+            let Some(compared) = compared else { continue };
             if let Some(found) = self.tally.count(compared, buffer.packet()) {
                 see(found);
             }
@@ -315,18 +323,41 @@ impl Ends {
     }
 }
 
-/// Compares a packet that came out of a path with what must come out; the peer is who sent it.
+/// Compares a packet that came out of a path with what must come out; the peer is its sender. `None` for what is not the
+/// contender's: late packets of another one, and what a kernel sends of its own accord.
 fn compare(
     path: Path,
     target: Target<'_>,
     (bytes, peer): (&[u8], SocketAddr),
     contents: &mut Contents,
-) -> Result<Found, Wrong> {
+) -> Option<Result<Found, Wrong>> {
     if path == Path::Uplink {
-        let found = contents.datagram(true, contents::v4(peer.ip()), bytes)?;
-        return if peer.port() == UE_PORT { Ok(found) } else { Err("the UE's port") };
+        let ue = contents::v4(peer.ip());
+        let first = Subscriber(0).ue().to_bits() + target.shift;
+        let number = ue.to_bits().checked_sub(first)?;
+        let found = (number < target.teids.len() as u32).then(|| contents.datagram(true, ue, bytes))?;
+        return Some(
+            found.and_then(|one| if peer.port() == UE_PORT { Ok(one) } else { Err("the UE's port") }),
+        );
     }
-    let (teid, user) = contents::gpdu(path == Path::Relay, bytes)?;
+    if peer != target.n3 {
+        return None;
+    }
+    let user = match contents::gpdu(path == Path::Relay, bytes) {
+        Ok((_, user)) if user.first().is_some_and(|first| first >> 4 == 6) => return None,
+        Ok(tunnelled) => tunnelled,
+        Err(wrong) => return Some(Err(wrong)),
+    };
+    Some(compare_tunnelled(path, target, user, contents))
+}
+
+/// The same for a TEID and the user's packet in its tunnel.
+fn compare_tunnelled(
+    path: Path,
+    target: Target<'_>,
+    (teid, user): (u32, &[u8]),
+    contents: &mut Contents,
+) -> Result<Found, Wrong> {
     let found = match path {
         Path::Relay => contents.user_packet(true, user)?,
         _ => contents.sent_by_socket(user)?,
@@ -339,10 +370,7 @@ fn compare(
             number.and_then(|number| target.teids.get(number as usize).copied())
         }
     };
-    match wanted == Some(teid) && peer.ip() == IpAddr::V4(UPF) {
-        true => Ok(found),
-        false => Err("the tunnel's addresses"),
-    }
+    if wanted == Some(teid) { Ok(found) } else { Err("the TEID") }
 }
 
 /// Packets of random subscribers for a path.

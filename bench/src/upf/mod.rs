@@ -175,7 +175,8 @@ impl Run {
 
     /// A UPF's own counters must not name a reason that a flood does not have.
     fn account(&mut self, whose: &str, stats: &serde_json::Value) {
-        const EXPECTED: [&str; 3] = ["tx_queue_full", "tx_error", "link_local"];
+        const EXPECTED: [&str; 5] =
+            ["rx_queue_full", "rx_no_buffer", "tx_queue_full", "tx_error", "link_local"];
         let drops = stats["drops"].as_object().cloned().unwrap_or_default();
         let odd: Vec<String> = drops
             .iter()

@@ -120,7 +120,9 @@ impl Template {
         let mut datagram = build_udp((from.into(), UE_PORT), (to.into(), OTHER_PORT), &payload)?;
         // UDP without checksum, which in IPv4 may be: the contents are compared octet by octet.
         datagram[6..8].fill(0);
-        let mut packet = ipv4::Header::new(from, to, protocol::UDP).build(&datagram)?;
+        // Without the flag a kernel that sends it on would choose an identification.
+        let header = ipv4::Header { dont_fragment: true, ..ipv4::Header::new(from, to, protocol::UDP) };
+        let mut packet = header.build(&datagram)?;
         packet[10..12].fill(0);
         let sum = u32::from(!checksum::checksum(&packet[..ipv4::HEADER_LEN]));
         let mut template = Template { packet, fields: Fields { up, user: 0, teid: None, shift: 0, sum } };
