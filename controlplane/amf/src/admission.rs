@@ -1,12 +1,12 @@
 //! Admission: how much the AMF takes on for UEs that register, and whose turn it is.
 //!
-//! Anybody with a radio can send a REGISTRATION REQUEST, and answering one costs memory here and calls to other NFs.
+//! Every device with a radio can send a REGISTRATION REQUEST; an answer costs memory here and calls to other NFs.
 //! Two bounds keep a crowd, or an attacker, from taking all of either:
 //!
 //! - **Places** ([`Place`]): registrations that call other NFs at the same time (`limits.registration_calls`). More
 //!   at once would not be served faster, but every call would take longer until all of them miss their time-outs.
-//!   Who finds no place waits ([`Admission::place`]). Turns go by [`Class`]: what has been begun is brought to its
-//!   end first, a SUCI, which costs a decryption, comes last. Within a class the gNBs take turns, for each gNB the
+//!   A registration without a place waits ([`Admission::place`]). Turns go by [`Class`]: registrations that have begun
+//!   go first, those with a SUCI, which costs a decryption, last. Within a class the gNBs take turns, for each gNB the
 //!   identities take turns, and the same identity is served oldest first: no gNB and no identity can make another
 //!   wait for more than its turn.
 //! - **Room** ([`Room`]): octets held for UEs that have not proven who they are (`limits.unproven_mb`). One gNB may
@@ -106,7 +106,7 @@ impl Admission {
         let (waiter, granted) = oneshot::channel();
         let mut state = self.state();
         if state.places_taken < self.places {
-            // A place is free only when nobody waits.
+            // A place is free only when no registration waits.
             state.places_taken += 1;
             drop(state);
             // The receiver is right here.
@@ -299,7 +299,7 @@ impl Drop for Ticket {
             return;
         }
         let unused = {
-            // Under the lock: whoever takes the waiter out of its line sees that it has given up.
+            // Under the lock, so that `next` either finds the waiter closed or has taken it out before.
             let mut state = self.admission.state();
             self.granted.close();
             let granted = self.granted.try_recv();

@@ -41,8 +41,8 @@ pub(crate) fn temporary_identity(amf: &Amf, pdu: &[u8]) -> Option<Tmsi> {
     }
 }
 
-/// T3346 for a UE that is refused for congestion: at random between a quarter of `timers.t3346_s` and all of it, so that
-/// a crowd that is refused together does not come back together (TS 24.501 §5.3.9).
+/// T3346 for a UE that is refused for congestion: at random between a quarter of `timers.t3346_s` and all of it, so
+/// that a crowd that is refused together does not come back together (TS 24.501 §5.3.9).
 pub(crate) fn back_off(config: &Config) -> Option<nas::Timer> {
     let longest = config.timers.t3346_s;
     let shortest = longest.div_ceil(4);
@@ -72,7 +72,7 @@ pub(crate) fn congestion_reject(config: &Config, pdu: &[u8]) -> Option<Bytes> {
 /// What becomes of a first message.
 #[allow(clippy::large_enum_variant, reason = "lives for one match")]
 pub(crate) enum Verdict {
-    /// It is this UE's, or nobody's yet and this is a task without a UE.
+    /// It is from this task's UE, or this task has no UE yet.
     Ours(Box<Initial>, Message),
     /// It went to another task.
     Elsewhere,

@@ -197,7 +197,7 @@ impl Peers {
         Peers { client, instance, api_root }
     }
 
-    /// On the heap while it is under way: a UE's task lives long, and most of the time it calls nobody.
+    /// The call's state is on the heap while it lasts, so that a UE's task does not hold room for it all its life.
     async fn call<O: Operation>(
         &self,
         target: impl Into<Target>,

@@ -197,7 +197,7 @@ impl Ue {
         self.end().await;
     }
 
-    /// A connection of nobody: its messages started nothing, none is left to look at, and nothing else would ever end
+    /// A connection without a registered UE: its messages started no procedure, none is left, and nothing else would end
     /// it. Anybody can open one, so it must not hold a place among `limits.ues`.
     fn is_stranded(&self) -> bool {
         self.ctx.mm == Mm::Deregistered && self.connection.is_some() && self.deferred.is_empty()
@@ -412,7 +412,7 @@ impl Ue {
     fn check_n2(&mut self, pdu: Box<Pdu>) -> Result<Option<Arrival>, Interrupt> {
         match *pdu {
             Pdu::UeContextReleaseRequest(request) => Err(Interrupt::ReleaseRequested(request.cause)),
-            // The gNB asks the UE for it once it has a context. Kept for nobody who has not proven who it is.
+            // The gNB asks the UE for it after Initial Context Setup. It is kept only for UEs that are authenticated.
             Pdu::UeRadioCapabilityInfoIndication(_) if !self.is_secure() => Ok(None),
             Pdu::UeRadioCapabilityInfoIndication(info) => {
                 self.ctx.radio_capability = info.ue_radio_capability.or(self.ctx.radio_capability.take());

@@ -1,9 +1,9 @@
 //! One user-space association: the protocol machine under its lock, its timer task, what waits to be read.
 //!
 //! There is one [`Shared`] per association, owned by its timer task and by the application's handles; the endpoint
-//! only refers to it. Whoever has something to do (the endpoint's receiving task, a sender, the timer) takes the
-//! lock, lets the protocol machine run, and sends what it produced before letting go: no hop between tasks on the way
-//! in or out, and packets leave in the order they were made. The lock is never held across an `await`.
+//! only refers to it. The endpoint's receiving task, senders and the timer each take the lock, run the protocol machine
+//! and send the packets it made before they release the lock. Messages therefore pass from no task to another, and
+//! packets leave in the order they were made. The lock is never held across an `await`.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// An association that has not begun. [`Shared::start`] must follow once it is worth keeping.
+    /// An association before its hand-shake. Its timers run only after [`Shared::start`].
     pub fn new(endpoint: Arc<Endpoint>, path: Path, udp_port: u16) -> Arc<Shared> {
         let machine = Machine(Socket::new("", &endpoint.options(path.peer.port())));
         let state = State {
@@ -394,7 +394,7 @@ impl Shared {
 }
 
 impl State {
-    /// Takes note of an event that concerns the application; `true` if a reader may care.
+    /// Applies an event of the protocol machine; `true` if it may wake a reader.
     fn apply(&mut self, event: SocketEvent) -> bool {
         match event {
             SocketEvent::OnConnected() => {

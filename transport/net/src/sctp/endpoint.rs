@@ -307,7 +307,7 @@ impl Endpoint {
     }
 }
 
-/// Receives until nobody listens and the last association is gone.
+/// Receives until the listener is closed and the last association has ended.
 async fn receive(endpoint: Arc<Endpoint>) {
     let mut buffer = vec![0; MAX_PACKET];
     loop {

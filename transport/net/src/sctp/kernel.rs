@@ -339,7 +339,7 @@ impl Association {
         self.outgoing_streams
     }
 
-    /// The kernel tells nobody of a HEARTBEAT ACK, but counts what arrives with the association's verification tag.
+    /// The kernel reports no HEARTBEAT ACK, but counts the packets that arrive with the association's verification tag.
     pub async fn heartbeat(&self, limit: Duration) -> bool {
         let Ok(before) = packets_received(self.fd.get_ref()) else { return false };
         // SAFETY: plain data for which all zeroes is a valid value (an address of no family: every path).
