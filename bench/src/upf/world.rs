@@ -19,7 +19,7 @@ use upf::plan::{
 };
 use upf::session::Session;
 use upf::stats::WorkerStats;
-use upf::tables::{Tables, Writer};
+use upf::tables::{Held, Tables, Writer};
 
 use super::subscriber::{CP, QFI, RATE_KBPS, Subscriber, UE_POOL, UPF};
 
@@ -28,7 +28,7 @@ use super::subscriber::{CP, QFI, RATE_KBPS, Subscriber, UE_POOL, UPF};
 const POLL: net::time::Duration = net::time::Duration::from_secs(1);
 
 /// What TEIDs are drawn from.
-const SEED: u32 = 5;
+const SEED: u64 = 5;
 
 /// A pipeline and what it looks up in.
 pub(super) struct World {
@@ -71,7 +71,7 @@ impl Control {
         let count = self.sessions.len().max(1);
         let (at, other) = (number % count, (number / count).is_multiple_of(2));
         if let (Some(writer), Some((session, teid))) = (&mut self.writer, self.sessions.get_mut(at)) {
-            writer.modify(session, &plan(Subscriber(at as u32), *teid, other))?;
+            writer.modify(session, &plan(Subscriber(at as u32), *teid, other), Held::Sent)?;
         }
         Ok(())
     }
