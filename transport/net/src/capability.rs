@@ -7,24 +7,36 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Capability {
+    /// Files whatever their owner and mode.
+    DacOverride = 1,
     /// Ports below 1024.
     NetBindService = 10,
     /// Interfaces, addresses, routes, TUN devices, nftables.
     NetAdmin = 12,
     /// Raw and packet sockets: SCTP in user space, captures.
     NetRaw = 13,
+    /// Memory that is not paged out, beyond the limit: packet memory of AF_XDP and DPDK.
+    IpcLock = 14,
+    /// Devices by their registers: network cards that DPDK drives.
+    SysRawio = 17,
     /// Namespaces.
     SysAdmin = 21,
+    /// eBPF programs and maps (Linux 5.8).
+    Bpf = 39,
 }
 
 impl Capability {
     /// Its name as in capabilities(7).
     pub fn name(self) -> &'static str {
         match self {
+            Capability::DacOverride => "CAP_DAC_OVERRIDE",
             Capability::NetBindService => "CAP_NET_BIND_SERVICE",
             Capability::NetAdmin => "CAP_NET_ADMIN",
             Capability::NetRaw => "CAP_NET_RAW",
+            Capability::IpcLock => "CAP_IPC_LOCK",
+            Capability::SysRawio => "CAP_SYS_RAWIO",
             Capability::SysAdmin => "CAP_SYS_ADMIN",
+            Capability::Bpf => "CAP_BPF",
         }
     }
 

@@ -7,10 +7,13 @@
 //! by file descriptors, helper processes die with us).
 
 pub mod capability;
+pub mod limits;
 pub mod link;
 pub mod nat;
 pub mod netns;
 pub mod precise;
+pub mod private_file;
+pub mod privileges;
 pub mod process;
 pub mod sctp;
 pub mod sysctl;

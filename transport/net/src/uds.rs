@@ -1,7 +1,7 @@
 //! Unix sockets: how `godwit` commands reach a running NF. They work across network namespaces.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tokio::net::UnixListener;
@@ -15,8 +15,11 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds to `path` (mode 0600), creating parent directories. A socket file that nobody answers on is what a
-    /// killed process left behind, and is replaced.
+    /// Binds to `path`, creating parent directories. A socket file that nobody answers on is what a killed process
+    /// left behind, and is replaced.
+    ///
+    /// The socket has mode 0600 from the moment it can be found: it is bound inside a private directory, and appears
+    /// under its name afterwards.
     ///
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`] when another process answers there; otherwise those of the file system.
@@ -32,8 +35,7 @@ impl Listener {
             }
             std::fs::remove_file(&path)?;
         }
-        let inner = UnixListener::bind(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let inner = bind_private(&path)?;
         Ok(Listener { inner, path })
     }
 
@@ -56,6 +58,36 @@ impl Drop for Listener {
         // Nothing to do about a failure: the next bind replaces the file.
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// Binds a socket that has mode 0600 before anybody else can reach it.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    // A short name: paths of sockets end after 107 octets.
+    let private = path.with_file_name(format!(".{}", std::process::id()));
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    match std::fs::DirBuilder::new().mode(0o700).create(&private) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            // Left by a killed process with this identifier, whose socket would be in the way.
+            std::fs::remove_dir_all(&private)?;
+            std::fs::DirBuilder::new().mode(0o700).create(&private)?;
+        }
+        created => created?,
+    }
+    let hidden = private.join(name);
+    let bound = (|| {
+        let listener = UnixListener::bind(&hidden)?;
+        std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o600))?;
+        // A link, not a rename: of two processes that start at once, one is refused.
+        std::fs::hard_link(&hidden, path)?;
+        Ok(listener)
+    })();
+    std::fs::remove_dir_all(&private)?;
+    bound.map_err(|error: io::Error| match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            io::Error::new(io::ErrorKind::AddrInUse, format!("{} exists already", path.display()))
+        }
+        _ => error,
+    })
 }
 
 /// Connects to a socket file.
@@ -81,10 +113,46 @@ mod tests {
         drop(listener);
         assert!(!path.exists());
 
+        // Something else under that name is not replaced.
+        std::fs::write(&path, "not a socket").unwrap();
+        assert_eq!(Listener::bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        std::fs::remove_file(&path).unwrap();
+
         // A file left by a killed process is replaced.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         Listener::bind(&path).unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// Whoever looks all the time never sees a socket with another mode than 0600.
+    #[tokio::test]
+    async fn the_socket_never_has_another_mode() {
+        let directory = std::env::temp_dir().join(format!("godwit-uds-mode-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("nf.sock");
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let mut seen = std::collections::BTreeSet::new();
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    if let Ok(found) = std::fs::metadata(&path) {
+                        seen.insert(found.permissions().mode() & 0o777);
+                    }
+                }
+                seen
+            });
+            for _ in 0..500 {
+                drop(Listener::bind(&path).unwrap());
+            }
+            let _last = Listener::bind(&path).unwrap();
+            crate::time::sleep_thread(crate::time::Duration::from_millis(20));
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            watcher.join().unwrap()
+        });
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0o600]);
+        let left: Vec<_> = std::fs::read_dir(&directory).unwrap().flatten().collect();
+        assert!(left.is_empty(), "{left:?}");
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }
