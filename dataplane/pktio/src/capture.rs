@@ -5,15 +5,21 @@
 //! the TUN device) belongs to that point only; others are told apart by protocol and port.
 //!
 //! A loopback device shows each packet leaving and arriving; only the arrival is kept, so no packet stands
-//! in a file twice. Datagrams that were sent as one message are written one by one ([`burst`]). Files are flushed twice a second: a kill loses at most the last second. A later fragment
-//! of an IP packet carries no port and is therefore only matched by protocol.
+//! in a file twice. Datagrams that were sent as one message are written one by one ([`burst`]). Files are flushed twice a
+//! second: a kill loses at most the last second. A later fragment of an IP packet carries no port and is therefore only
+//! matched by protocol.
+//!
+//! Files have mode 0600: they show what subscribers do. Keys in SBI messages are masked before they are written
+//! (`mask.rs`).
 
 mod burst;
+mod mask;
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -23,6 +29,7 @@ use packet::ethernet;
 use packet::flow::Flow;
 use telemetry::pcapng::{InterfaceId, LinkType, Writer};
 
+use self::mask::Masks;
 use crate::poll::{Poller, Waker};
 use burst::Burst;
 
@@ -58,6 +65,8 @@ pub struct Point {
     pub name: String,
     /// A packet that any of these selects is captured.
     pub any_of: Vec<Selector>,
+    /// Whether keys in JSON are masked; packets that are not TCP are cut after their headers then.
+    pub mask_keys: bool,
 }
 
 impl Point {
@@ -65,28 +74,30 @@ impl Point {
     pub fn n2(udp_port: Option<u16>) -> Point {
         let mut any_of = vec![Selector::Protocol(packet::protocol::SCTP)];
         any_of.extend(udp_port.map(Selector::Udp));
-        Point { name: "n2".to_owned(), any_of }
+        Point { name: "n2".to_owned(), any_of, mask_keys: false }
     }
 
     /// N3: GTP-U.
     pub fn n3() -> Point {
-        Point { name: "n3".to_owned(), any_of: vec![Selector::Udp(packet::gtpu::PORT)] }
+        let any_of = vec![Selector::Udp(packet::gtpu::PORT)];
+        Point { name: "n3".to_owned(), any_of, mask_keys: false }
     }
 
     /// N4: PFCP.
     pub fn n4() -> Point {
-        Point { name: "n4".to_owned(), any_of: vec![Selector::Udp(8805)] }
+        Point { name: "n4".to_owned(), any_of: vec![Selector::Udp(8805)], mask_keys: false }
     }
 
     /// N6: the UPF's TUN devices.
     pub fn n6<'a>(interfaces: impl IntoIterator<Item = &'a str>) -> Point {
         let any_of = interfaces.into_iter().map(|name| Selector::Interface(name.to_owned())).collect();
-        Point { name: "n6".to_owned(), any_of }
+        Point { name: "n6".to_owned(), any_of, mask_keys: false }
     }
 
-    /// SBI: HTTP/2 on these ports.
+    /// SBI: HTTP/2 on these ports, without the keys in its messages.
     pub fn sbi(ports: impl IntoIterator<Item = u16>) -> Point {
-        Point { name: "sbi".to_owned(), any_of: ports.into_iter().map(Selector::Tcp).collect() }
+        let any_of = ports.into_iter().map(Selector::Tcp).collect();
+        Point { name: "sbi".to_owned(), any_of, mask_keys: true }
     }
 }
 
@@ -137,10 +148,18 @@ impl Capture {
         let mut files = Vec::new();
         for point in points {
             let path = directory.join(format!("{}.pcapng", point.name));
-            let file = File::create(&path).map_err(file_error(&path))?;
+            let file = create_private(&path).map_err(file_error(&path))?;
             let writer =
                 Writer::new(BufWriter::with_capacity(1 << 18, file), "godwit").map_err(file_error(&path))?;
-            files.push(PointFile { point, writer, interfaces: HashMap::new(), packets: 0 });
+            let masks = point.mask_keys.then(Masks::default);
+            files.push(PointFile {
+                point,
+                writer,
+                interfaces: HashMap::new(),
+                packets: 0,
+                masks,
+                masked: Vec::new(),
+            });
         }
         let poller = Poller::new()?;
         poller.add(socket.as_fd(), TOKEN)?;
@@ -167,6 +186,15 @@ impl Drop for Capture {
     fn drop(&mut self) {
         self.finish();
     }
+}
+
+/// Creates a file that only its owner may read. An older one of that name is replaced, whoever has it open.
+fn create_private(path: &Path) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 fn open_socket() -> io::Result<OwnedFd> {
@@ -219,6 +247,10 @@ struct PointFile {
     writer: Writer<BufWriter<File>>,
     interfaces: HashMap<i32, InterfaceId>,
     packets: u64,
+    /// What masks keys, where there are any.
+    masks: Option<Masks>,
+    /// The packet with its keys masked.
+    masked: Vec<u8>,
 }
 
 #[derive(Clone)]
@@ -338,7 +370,16 @@ impl PointFile {
                 id
             }
         };
-        self.writer.packet(id, packet.timestamp_ns, packet.bytes, packet.original_len)?;
+        let bytes = match &mut self.masks {
+            Some(masks) => {
+                self.masked.clear();
+                self.masked.extend_from_slice(packet.bytes);
+                let length = masks.mask(interface.link, &mut self.masked);
+                &self.masked[..length]
+            }
+            None => packet.bytes,
+        };
+        self.writer.packet(id, packet.timestamp_ns, bytes, packet.original_len)?;
         self.packets += 1;
         Ok(())
     }
