@@ -8,15 +8,15 @@
 //! CAUSES.inc("plmn_not_allowed");
 //! assert_eq!(telemetry::counters::snapshot()["amf_registration_rejected"], 1);
 //! ```
-//! It enters the registry when first counted, so an idle counter costs nothing. Not for the packet
-//! path: that has [`crate::worker`]. Names are `<nf>_<what>`, lower case, as metrics want them.
+//! A counter enters the registry when it first counts, so an unused one costs nothing. The packet path
+//! has counters of its own: [`crate::worker`]. Names are `<nf>_<what>`, lower case, as metrics want them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-/// Most label values that one [`Family`] keeps apart; what comes after counts under `other`. Labels
-/// may stem from peers, so the memory they take must be bounded.
+/// Most label values that one [`Family`] keeps apart. Events with further values count under `other`: peers may
+/// choose the values, so their memory must be bounded.
 pub const MAX_LABELS: usize = 128;
 
 static COUNTERS: Mutex<Vec<&'static Counter>> = Mutex::new(Vec::new());

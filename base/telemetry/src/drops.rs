@@ -1,4 +1,4 @@
-//! The drop-reason list: every packet that is not forwarded counts under exactly one of these.
+//! The drop reasons: every packet that is not forwarded counts under exactly one of them.
 //!
 //! The numbers are an interface: they index counter arrays here, in eBPF maps and in stored results.
 //! A reason is therefore never renumbered or reused; a new one takes the next free number. The names

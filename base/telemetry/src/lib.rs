@@ -1,4 +1,4 @@
-//! What the rest of the project uses to say what happened.
+//! Counters, drop reasons, captures, metrics and logs, used by every other crate.
 //!
 //! - [`drops`]: the one list of reasons why a packet was not forwarded (UP-4).
 //! - [`worker`]: counters of the packet path, one cache-aligned copy per worker, summed when read.
@@ -7,8 +7,8 @@
 //! - [`prometheus`]: the text that a metrics server answers with.
 //! - [`log`]: start of the structured log.
 //!
-//! Nothing here opens a socket, reads a clock or starts a thread: time stamps are passed in, and
-//! whoever serves a counter (OAM socket, dashboard) reads it here.
+//! Nothing here opens a socket, reads a clock or starts a thread. Callers pass time stamps in. The OAM
+//! sockets and the metrics server read the counters here.
 #![forbid(unsafe_code)]
 
 pub mod counters;

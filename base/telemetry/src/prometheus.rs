@@ -1,6 +1,6 @@
 //! Metrics as Prometheus reads them: the text exposition format 0.0.4.
 //!
-//! Flow: whoever serves `/metrics` makes an [`Exposition`], adds what it knows, and [`Exposition::counters`] adds the
+//! Flow: the server of `/metrics` makes an [`Exposition`] and adds its metrics; [`Exposition::counters`] adds the
 //! process's event counters. Names that operators' dashboards know from other cores begin with `fivegs_` and follow the
 //! measurements of TS 28.552; all others begin with `godwit_`.
 
@@ -51,7 +51,7 @@ const STANDARD: [(&str, &str, &str); 8] = [
     ),
 ];
 
-/// What a metric's value does.
+/// How a metric's value changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Only grows, until the process starts again.

@@ -1,4 +1,4 @@
-//! Where things are: PLMN, tracking area, cell (TS 23.003 §2.2, §19.4.2).
+//! Networks, tracking areas and cells: PLMN, TAC, TAI, NCGI (TS 23.003 §2.2, §19.4.2).
 
 use std::{fmt, str::FromStr};
 

@@ -30,14 +30,14 @@ impl BitRate {
         self.0
     }
 
-    /// kbit/s, rounded up so that a small rate never becomes none.
+    /// kbit/s, rounded up: a rate above 0 never becomes 0.
     pub const fn kbps(self) -> u64 {
         self.0.div_ceil(1_000)
     }
 }
 
 impl fmt::Display for BitRate {
-    /// The largest unit that loses nothing.
+    /// Writes the rate in the largest unit that shows it exactly.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let exact = |(_, unit): &&(&str, u64)| self.0.is_multiple_of(*unit) && self.0 >= *unit;
         let (name, unit) = UNITS.iter().rev().find(exact).unwrap_or(&UNITS[0]);

@@ -1,4 +1,4 @@
-//! Where sessions go: S-NSSAI and DNN (TS 23.003 §28.4.2, §9A).
+//! Slices and data networks: S-NSSAI and DNN (TS 23.003 §28.4.2, §9A).
 
 use std::{fmt, str::FromStr};
 

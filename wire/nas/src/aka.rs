@@ -105,8 +105,8 @@ impl Milenage {
     }
 }
 
-/// The sequence number to give out after `last`: SEQ one up, IND one up in turn, so that vectors that
-/// overtake each other are still accepted (TS 33.102 annex C.1.1.3, C.2.2). Wraps after 2^43 vectors.
+/// The sequence number to give out after `last`. SEQ and IND both grow by one (IND modulo 32), so that vectors
+/// that overtake each other are still accepted (TS 33.102 annex C.1.1.3, C.2.2). Wraps after 2^43 vectors.
 pub fn next_sqn(last: u64) -> u64 {
     let ind_mask = (1 << IND_BITS) - 1;
     let seq = (last >> IND_BITS).wrapping_add(1);
@@ -114,7 +114,7 @@ pub fn next_sqn(last: u64) -> u64 {
     (seq << IND_BITS | ind) & SQN_MAX
 }
 
-/// HXRES*, what the serving network may know of the expected answer (TS 33.501 annex A.5).
+/// HXRES*, the hash of the expected answer that the serving network gets (TS 33.501 annex A.5).
 pub fn hxres_star(rand: &Key<16>, xres_star: &Key<16>) -> Key<16> {
     let hash = nas_5gs::compute_hxres_star(&Rand::new(rand.expose()), &XresStar::new(xres_star.expose()));
     Key::new(*hash.as_octets())
@@ -183,7 +183,7 @@ pub struct Usim {
 }
 
 impl Usim {
-    /// A USIM that has accepted nothing above `sqn` yet.
+    /// A USIM whose highest accepted sequence number is `sqn`.
     pub fn new(milenage: Milenage, sqn: u64) -> Self {
         Self { milenage, seq: [sqn >> IND_BITS; 1 << IND_BITS] }
     }
@@ -212,7 +212,7 @@ impl Usim {
         }
         let name = serving_network_name.as_bytes();
         let kausf = nas_5gs::derive_kausf(response.ck(), response.ik(), name, &autn);
-        // A name too long for the derivation is no network of ours.
+        // No network of ours has a name that is too long for the derivation.
         let (Ok(kausf), Ok(res_star)) = (kausf, response.res_star(name)) else {
             return Err(AkaFailure::Mac);
         };

@@ -23,7 +23,7 @@ macro_rules! causes {
                 self as u8
             }
 
-            /// What a receiver makes of `number`: one the table does not have means #111.
+            /// Reads a received number. One that is not in the table means #111.
             pub const fn received(number: u8) -> Self {
                 match number {
                     $($number => Self::$variant,)*

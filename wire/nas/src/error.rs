@@ -1,11 +1,11 @@
-//! Why octets are no message, or a message no octets.
+//! Errors of decoding and encoding.
 //!
 //! Errors are split by what the receiver must do (TS 24.501 §7): ignore the message, answer it with a cause,
 //! or go on without an optional element.
 
 use crate::{GmmCause, GsmCause};
 
-/// Why received octets are not a message this crate can hand on.
+/// Why received octets cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Ends inside its header: to be ignored (TS 24.501 §7.2.1).
@@ -37,7 +37,7 @@ pub enum DecodeError {
     /// An unknown element that is encoded as "comprehension required" (TS 24.501 §7.5.1).
     #[error("unknown element {0:#04x} must be understood")]
     ComprehensionRequired(u8),
-    /// Anything else the standard has no own cause for.
+    /// Another error, for which the standard has no cause of its own.
     #[error("{0}")]
     Protocol(String),
 }
@@ -81,7 +81,7 @@ pub struct SoftError {
     pub reason: String,
 }
 
-/// A message, and the optional elements of it that had to be left out.
+/// A decoded message, and the optional elements that were left out of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decoded<M> {
     /// The message.
@@ -90,7 +90,7 @@ pub struct Decoded<M> {
     pub soft_errors: Vec<SoftError>,
 }
 
-/// Why a message cannot be put into octets: a value of ours does not fit its element.
+/// Why a message cannot be encoded: a value does not fit its element.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot encode `{ie}`: {reason}")]
 pub struct EncodeError {

@@ -335,7 +335,7 @@ pub struct AuthenticationRequest {
     pub abba: Vec<u8>,
     /// Challenge.
     pub rand: Option<[u8; 16]>,
-    /// Network's proof.
+    /// AUTN, by which the UE authenticates the network.
     pub autn: Option<[u8; 16]>,
     /// EAP message, for EAP-AKA'.
     pub eap: Option<Vec<u8>>,
@@ -400,7 +400,7 @@ pub struct SecurityModeCommand {
     pub ciphering: CipheringAlgorithm,
     /// Key set that comes into use.
     pub ngksi: KeySetId,
-    /// What the UE said it can do, so that it can see whether someone changed it.
+    /// The UE's security capabilities as the network received them; the UE compares them with its own.
     pub replayed_capability: UeSecurityCapability,
     /// The UE is to send its IMEISV.
     pub imeisv_requested: bool,
@@ -461,7 +461,7 @@ pub struct SecurityModeReject {
 /// 5GMM STATUS (§8.2.29), both ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    /// What was wrong with the message that it answers.
+    /// The error in the message that it answers.
     pub cause: GmmCause,
 }
 

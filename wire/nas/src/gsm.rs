@@ -44,7 +44,7 @@ pub enum SmBody {
 /// PDU SESSION ESTABLISHMENT REQUEST (§8.3.1), from the UE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EstablishmentRequest {
-    /// User-plane integrity the UE can keep up with.
+    /// Highest data rates at which the UE supports user-plane integrity protection.
     pub integrity_rate: IntegrityDataRate,
     /// Session type wished for.
     pub session_type: Option<PduSessionType>,
@@ -138,7 +138,7 @@ pub struct ModificationRequest {
     pub max_packet_filters: Option<u16>,
     /// Always-on session wished for.
     pub always_on: bool,
-    /// User-plane integrity the UE can keep up with.
+    /// Highest data rates at which the UE supports user-plane integrity protection.
     pub integrity_rate: Option<IntegrityDataRate>,
     /// QoS rules wished for.
     pub qos_rules: Vec<QosRule>,

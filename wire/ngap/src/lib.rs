@@ -48,7 +48,7 @@ pub const PPID: u32 = 60;
 /// SCTP port of NGAP (TS 38.412 §7).
 pub const PORT: u16 = 38412;
 
-/// A decoded PDU, and what its sender has to be told about it.
+/// A decoded PDU, and the errors in it that its sender is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decoded {
     /// The message.

@@ -1,4 +1,4 @@
-//! Transfers (TS 38.413 §9.3.4): what SMF and gNB tell each other, carried opaquely by the AMF.
+//! Transfers (TS 38.413 §9.3.4): messages between SMF and gNB, which the AMF carries without reading them.
 //!
 //! Each has `encode` and `decode` of its octets, the `transfer` of a PDU session item in a message.
 
@@ -87,7 +87,7 @@ pub struct QosFlowChange {
     pub parameters: Option<QosParameters>,
 }
 
-/// A QoS flow and why it was not set up, or is to be released (QoS Flow List with Cause).
+/// A QoS flow with the cause of its failure or release (QoS Flow List with Cause).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QosFlowCause {
     /// The flow.
@@ -96,7 +96,7 @@ pub struct QosFlowCause {
     pub cause: Cause,
 }
 
-/// How much a protection of the user plane is wanted (Security Indication, §9.3.1.27).
+/// Whether a protection of the user plane is required, preferred or not needed (Security Indication, §9.3.1.27).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protection {
     /// Without it the session is refused.

@@ -306,7 +306,7 @@ pub fn encapsulate(
     };
     let (words, [c0, c1], indicator) = container.content();
     let next = indicator.unwrap_or(extension_type::NONE);
-    // As one value, for it becomes one store.
+    // One value, so that the compiler makes one store of it.
     let head: [u8; 16] = [
         VERSION_1_GTP | FLAG_E,
         message_type::G_PDU,
@@ -474,7 +474,7 @@ impl Signalling {
         }
     }
 
-    /// What we answer to an extension header that we do not know.
+    /// Our answer to an extension header that we do not know: the list of those that we do.
     pub fn our_extension_headers() -> Signalling {
         Signalling::SupportedExtensionHeaders {
             types: vec![extension_type::UDP_PORT, extension_type::PDU_SESSION_CONTAINER],
@@ -533,7 +533,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Everything that decodes a datagram received on the GTP-U port; the entry point of fuzzing.
+/// Decodes a datagram received on the GTP-U port with every decoder there is. The fuzzer starts here.
 pub fn decode(bytes: &[u8]) -> Result<Option<Signalling>, ParseError> {
     let packet = Packet::new(bytes)?;
     if packet.message_type() == message_type::G_PDU {

@@ -15,12 +15,12 @@ pub struct Packet<'a> {
     bytes: &'a [u8],
 }
 
-/// Where the extension headers end.
+/// The upper-layer header: what follows the extension headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Upper {
-    /// Protocol of what stands there.
+    /// Its protocol.
     pub protocol: u8,
-    /// Offset of that in the packet.
+    /// Its offset in the packet.
     pub offset: usize,
     /// Offset of this fragment in octets, when there is a fragment header. Only offset 0 carries the transport header.
     pub fragment: Option<usize>,

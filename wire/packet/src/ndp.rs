@@ -1,4 +1,4 @@
-//! Router discovery (RFC 4861, RFC 8106): what gives a UE its IPv6 prefix (TS 23.501 §5.8.2.2.3).
+//! Router discovery (RFC 4861, RFC 8106), by which a UE gets its IPv6 prefix (TS 23.501 §5.8.2.2.3).
 //!
 //! Messages are whole IPv6 packets, because the checks (hop limit 255, checksum) need the header.
 

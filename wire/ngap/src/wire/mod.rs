@@ -27,7 +27,7 @@ pub(crate) trait Wire<'a, W>: Sized {
     fn from_wire(wire: W) -> Result<Self, Invalid>;
 }
 
-/// Something a release after this one, or another kind of node, would know.
+/// An error for a value that a later release defines, or that is for another kind of node.
 fn unknown<T>(what: &'static str) -> Result<T, Invalid> {
     Err(Invalid::new(what, "of an alternative or value not known here", "one of TS 38.413"))
 }
