@@ -21,7 +21,7 @@ use sbi::{
         udr::{QueryAuthSubscription, QueryAuthSubscriptionRequest},
     },
 };
-use store::{Authentication, OnConflict, OperatorCode, Sqlite, Store, Subscriber};
+use store::{Authentication, KeySource, OnConflict, OperatorCode, Sqlite, Store, Subscriber};
 use types::{Imsi, Key, Plmn};
 
 pub const IMSI: &str = "999700000000001";
@@ -50,7 +50,8 @@ pub struct Home {
 impl Home {
     pub async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store: Arc<dyn Store> = Arc::new(Sqlite::open(&folder.path().join("godwit.db")).unwrap());
+        let key = KeySource::File(folder.path().join("store.key"));
+        let store: Arc<dyn Store> = Arc::new(Sqlite::open(&folder.path().join("godwit.db"), &key).unwrap());
         let authentication = Authentication {
             k: k(),
             operator_code: OperatorCode::Opc(opc()),
@@ -69,8 +70,9 @@ impl Home {
             env
         };
         let udr = udr::start(udr::Config { sbi: free }, store.clone(), env(&[])).await.unwrap();
-        let suci_keys =
-            vec![udm::SuciKey { id: 1, profile: udm::Profile::A, private_key: HOME_KEY.parse().unwrap() }];
+        let private_key_file = folder.path().join("suci.key");
+        net::private_file::create(&private_key_file, HOME_KEY).unwrap();
+        let suci_keys = vec![udm::SuciKey { id: 1, profile: udm::Profile::A, private_key_file }];
         let config = udm::Config { sbi: free, suci_keys };
         let udm = udm::start(config, plmn(), env(&[(NfType::Udr, &udr)])).await.unwrap();
         let ausf =

@@ -1,5 +1,6 @@
 //! What a person types: configurations with mistakes, subscribers, listings of a running core, exit codes.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -46,11 +47,19 @@ fn mistakes_in_the_configuration_name_line_key_and_suggestion() {
 #[test]
 fn subscribers_are_added_listed_shown_imported_and_removed() {
     let folder = tempfile::tempdir().unwrap();
-    let store = folder.path().join("godwit.db");
+    let (store, key) = (folder.path().join("godwit.db"), folder.path().join("store.key"));
     let subscriber = |verb: &str, rest: &[&str]| {
-        let output = godwit(&[&["subscriber", verb, "--store", store.to_str().unwrap()], rest].concat());
+        let places = ["--store", store.to_str().unwrap(), "--store-key", key.to_str().unwrap()];
+        let output = godwit(&[&["subscriber", verb], &places[..], rest].concat());
         (output.status.code().unwrap(), said(&output))
     };
+    // Without a store, only `add` and `import` create one.
+    for (verb, rest) in [("show", ["999700000000001"]), ("remove", ["999700000000001"]), ("list", ["--json"])]
+    {
+        let (code, text) = subscriber(verb, &rest);
+        assert!(code == 1 && text.contains("there is no store at"), "{verb}: {text}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     let keys = ["--k", "465B5CE8B199B49FAA5F0A2EE238A6BC", "--opc", "E8ED289DEBA952E4283B54E88E6183CA"];
     let add = |rest: &[&str]| subscriber("add", &[&["999700000000001"], &keys[..], rest].concat());
     assert_eq!(add(&["--count", "0"]).0, 2);
@@ -76,6 +85,87 @@ fn subscribers_are_added_listed_shown_imported_and_removed() {
     let (code, text) = subscriber("import", &[file.to_str().unwrap()]);
     assert!(code == 1 && text.contains("line 2"), "{text}");
     assert_eq!(subscriber("remove", &["999700000000009"]).0, 1);
+}
+
+/// The keys' key: created, needed, checked for its mode, changed.
+#[test]
+fn the_key_of_the_store_is_a_file_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (store, key, new_key) = (path("godwit.db"), path("store.key"), path("new.key"));
+    let subscriber = |verb: &str, key: &str, rest: &[&str]| {
+        let output = godwit(&[&["subscriber", verb, "--store", &store, "--store-key", key], rest].concat());
+        (output.status.code().unwrap(), said(&output))
+    };
+    let k = "465b5ce8b199b49faa5f0a2ee238a6bc";
+    let new = ["999700000000001", "--k", k, "--opc", "e8ed289deba952e4283b54e88e6183ca"];
+    let (code, text) = subscriber("add", &key, &new);
+    assert_eq!(code, 0, "{text}");
+    let mode = std::fs::metadata(&key).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    let on_disk = std::fs::read(&store).unwrap();
+    assert!(!on_disk.windows(k.len()).any(|text| text.eq_ignore_ascii_case(k.as_bytes())));
+
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let (code, text) = subscriber("list", &key, &[]);
+    assert!(code == 1 && text.contains("chmod 0600"), "{text}");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let (code, text) = subscriber("list", &path("none.key"), &[]);
+    assert!(code == 1 && text.contains("is missing: restore it"), "{text}");
+
+    let (code, text) = subscriber("change-key", &key, &[&new_key]);
+    assert!(code == 0 && text.contains("restart the core"), "{text}");
+    let (code, text) = subscriber("list", &key, &[]);
+    assert!(code == 1 && text.contains("is not the key that the store is encrypted with"), "{text}");
+    let (code, shown) = subscriber("show", &new_key, &["999700000000001", "--json"]);
+    assert!(code == 0 && shown.contains(k), "{shown}");
+    // As a systemd service has it.
+    std::fs::create_dir(path("credentials")).unwrap();
+    std::fs::rename(&new_key, path("credentials/store.key")).unwrap();
+    let mut list = Command::new(lab::find_godwit().unwrap());
+    list.args(["subscriber", "list", "--store", &store]).env("CREDENTIALS_DIRECTORY", path("credentials"));
+    let output = list.output().unwrap();
+    assert!(output.status.success() && said(&output).contains("999700000000001"), "{}", said(&output));
+}
+
+/// What is wrong with the machine or its files is said at the start, with what to do.
+#[test]
+fn a_core_refuses_to_start_on_a_damaged_store_or_with_too_few_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../godwit.yaml");
+    let mut text = std::fs::read_to_string(shipped).unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for (key, from, to) in [
+        ("run_dir", "/run/godwit", path("run")),
+        ("store", "/var/lib/godwit/godwit.db", path("godwit.db")),
+        ("store_key", "/etc/godwit/store.key", path("store.key")),
+    ] {
+        let line = format!("\n{key}: {from}");
+        assert!(text.contains(&line), "{line}");
+        text = text.replace(&line, &format!("\n{key}: {to}"));
+    }
+    let config = path("godwit.yaml");
+    std::fs::write(&config, text).unwrap();
+    let godwit_path = lab::find_godwit().unwrap().display().to_string();
+    let run = |before: &str| {
+        let command = format!("{before} exec {godwit_path} run -c {config} --nf udr");
+        Command::new("unshare").args(["-n", "sh", "-c", &command]).output().unwrap()
+    };
+    let output = run("ulimit -Sn 64; ulimit -Hn 100;");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("`ulimit -n` is 100"), "{}", said(&output));
+
+    let keys = ["--k", "465B5CE8B199B49FAA5F0A2EE238A6BC", "--opc", "E8ED289DEBA952E4283B54E88E6183CA"];
+    let add =
+        [&["subscriber", "add", "-c", &config, "999700000000001", "--count", "2000"], &keys[..]].concat();
+    assert!(godwit(&add).status.success());
+    let mut octets = std::fs::read(path("godwit.db")).unwrap();
+    let middle = octets.len() / 2 / 4096 * 4096;
+    octets[middle..][..512].fill(0x5A);
+    std::fs::write(path("godwit.db"), octets).unwrap();
+    let output = run("");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("is damaged") && said(&output).contains(".recover"), "{}", said(&output));
 }
 
 #[test]

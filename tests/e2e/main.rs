@@ -8,6 +8,7 @@ mod authentication;
 mod captures;
 mod command_line;
 mod n2;
+mod privileges;
 mod registration;
 mod sessions;
 mod subscription;

@@ -158,12 +158,16 @@ fn a_ue_without_a_common_algorithm_is_refused() {
 
 #[test]
 fn concealed_identities_and_every_cipher_work() {
-    let keys = |options: &mut lab::Options| {
-        options.edit = Box::new(|configuration| {
+    let folder = tempfile::tempdir().unwrap();
+    let (file_a, file_b) = (folder.path().join("a.key"), folder.path().join("b.key"));
+    net::private_file::create(&file_a, PROFILE_A.0).unwrap();
+    net::private_file::create(&file_b, PROFILE_B.0).unwrap();
+    let keys = move |options: &mut lab::Options| {
+        options.edit = Box::new(move |configuration| {
             configuration["amf"]["ciphering"] = json!(["NEA2", "NEA1", "NEA0"]);
             configuration["udm"]["suci_keys"] = json!([
-                {"id": 1, "profile": "A", "private_key": PROFILE_A.0},
-                {"id": 2, "profile": "B", "private_key": PROFILE_B.0},
+                {"id": 1, "profile": "A", "private_key_file": file_a},
+                {"id": 2, "profile": "B", "private_key_file": file_b},
             ]);
         });
     };

@@ -1,4 +1,4 @@
-//! `godwit ue`, `session` and `upf`: what a running core knows, asked over the NFs' administration sockets.
+//! `godwit ue`, `session`, `upf` and `status`: listings from a running core, over its NFs' administration sockets.
 //!
 //! The sockets lie in `run_dir` and can be opened by the user the core runs as; they work across network namespaces.
 
@@ -152,8 +152,8 @@ pub fn upf(args: &UpfArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// `godwit status`: every NF of this machine, whether it runs and is registered. Where none runs the exit code says
-/// so; some that do not run are no mistake, as NFs may be spread over machines.
+/// `godwit status`: whether each NF of this machine runs and is registered. When none runs, the exit code is 4. Some NFs
+/// may be missing: they may run on other machines.
 ///
 /// # Errors
 /// As [`ue`].

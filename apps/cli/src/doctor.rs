@@ -1,4 +1,4 @@
-//! `godwit doctor`: what this machine offers, what is in the way, and what to do about it.
+//! `godwit doctor`: checks of this machine and of the configuration, with advice.
 //!
 //! Nothing is changed. Each check is one function that returns [`Finding`]s; the advice is a command or setting
 //! to type, because "session up, no internet" is where most people give up on a core.
@@ -63,7 +63,7 @@ impl Finding {
 /// # Errors
 /// When the result cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut findings = vec![kernel(), privileges(), sctp(), tun(), namespaces()];
+    let mut findings = vec![kernel(), privileges(), open_files(), sctp(), tun(), namespaces()];
     findings.extend(programs());
     findings.push(hugepages());
     findings.push(dpdk());
@@ -139,6 +139,22 @@ fn privileges() -> Finding {
         "run as root, or: setcap cap_net_admin,cap_net_raw,cap_net_bind_service+ep $(command -v godwit). \
          `godwit demo` works without",
     )
+}
+
+/// The program has raised its limit as far as it may when it started.
+fn open_files() -> Finding {
+    const CHECK: &str = "open files";
+    match net::limits::raise_open_files() {
+        Ok(limit) if limit >= crate::run::OPEN_FILES_MIN => {
+            Finding::ok(CHECK, format!("{limit} at once (`ulimit -n`)"))
+        }
+        Ok(limit) => Finding::problem(
+            CHECK,
+            format!("{limit} at once; the core needs at least {}", crate::run::OPEN_FILES_MIN),
+            "raise the hard limit: `ulimit -Hn`, LimitNOFILE= of systemd, nofile in /etc/security/limits.conf",
+        ),
+        Err(error) => Finding::note(CHECK, format!("the limit cannot be read: {error}"), ""),
+    }
 }
 
 fn sctp() -> Finding {

@@ -84,6 +84,8 @@ pub struct ConfigArg {
 /// Parses the arguments of the process and runs the command.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    // Simulated UEs and experiments need many sockets. `run` says when it is too few, others when they run out.
+    let _ = net::limits::raise_open_files();
     match dispatch(cli.command) {
         Ok(code) => code,
         Err(error) => report(&error),
@@ -104,6 +106,8 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Check(arg) => {
             let config = config::load(&arg.config)?;
+            // Only here and at the start: other commands may be run by users who cannot read the keys.
+            config.udm.suci_keys.iter().try_for_each(|key| key.load().map(drop))?;
             // A closed stdout leaves the exit code, which says the same.
             let mut out = std::io::stdout();
             let _ = writeln!(out, "{} is sound", arg.config.display());

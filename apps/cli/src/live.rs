@@ -1,6 +1,6 @@
-//! `godwit upf stats` and `godwit session show`: counters, and what they gained over a moment.
+//! `godwit upf stats` and `godwit session show`: counters and their rates.
 //!
-//! Flow: the administration sockets are asked, again after the interval, and the differences become rates. A person sees
+//! Flow: the administration sockets are asked twice, an interval apart; the differences become rates. A person sees
 //! tables; `--json` gives the last answer with the rates beside it, once, or a line per interval with `--watch`.
 
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ struct Reading {
     value: Value,
 }
 
-/// What a look found: the value, and what it gained per second.
+/// An answer, and by how much its numbers grew per second.
 struct Look {
     value: Value,
     rates: Option<Value>,
@@ -87,11 +87,11 @@ where
     })
 }
 
-/// What every number of `after` gained per second since `before`; members that are no numbers are left out.
+/// By how much each number of `after` has grown per second since `before`; members that are no numbers are left out.
 fn gained(before: &Value, after: &Value, seconds: f64) -> Value {
     match after {
         Value::Number(number) => {
-            // What was not there had not counted yet; what shrank has been restarted.
+            // A counter that was missing before started at 0; one that shrank belongs to a restarted process.
             let gain = number.as_f64().unwrap_or(0.0) - before.as_f64().unwrap_or(0.0);
             json!((gain.max(0.0) / seconds * 10.0).round() / 10.0)
         }

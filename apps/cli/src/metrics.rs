@@ -1,7 +1,7 @@
 //! Metrics of a running process for Prometheus: `metrics: 127.0.0.1:9090` in `godwit.yaml`, then `GET /metrics`.
 //!
 //! Flow: at each request the administration sockets of the process's NFs are asked, their answers become metrics, and
-//! the process's event counters follow. So metrics tell what `godwit upf stats` and `godwit status` tell. Names follow
+//! the process's event counters follow. The figures are those of `godwit upf stats` and `godwit status`. Names follow
 //! TS 28.552 and are those that dashboards for other cores use; no metric has a label whose values subscribers choose.
 
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ async fn render(run_dir: &std::path::Path, names: &[String]) -> String {
     let mut out = Exposition::new();
     for name in names {
         let socket = oam::socket_path(run_dir, name);
-        // An NF that does not answer has no metrics; that it is missing shows in the others' absence.
+        // An NF that does not answer has no metrics.
         let Ok(status) = oam::call(&socket, "GET", "/status", None).await else { continue };
         match name.as_str() {
             "upf" => {

@@ -4,16 +4,19 @@
 //! before the SMF, which associates with it; each keeps trying until its peers are there, so a core may as well be
 //! started in pieces on several machines.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
+use net::capability::Capability;
 use net::sctp::SctpMode;
 use nf::metrics::MetricsServer;
 use nf::oam;
 use store::Store;
 use tokio::signal::unix::{SignalKind, signal};
+use upf::interface::Backend;
 
 use crate::ConfigArg;
 use crate::config::{self, Config, SECTIONS, de};
@@ -55,6 +58,21 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = config::load(&args.config.config)?;
     telemetry::log::init(args.log.as_deref().unwrap_or(&config.log))?;
     let names: Vec<&str> = if args.nf.is_empty() { SECTIONS.to_vec() } else { args.nf.clone() };
+    // Both hold for threads that start later, so they come before the first.
+    open_files()?;
+    let mut capabilities = needed_capabilities(&config, &names, args.pcap.is_some());
+    let folders = [Some(&config.run_dir), Some(&config.store), Some(&config.store_key), args.pcap.as_ref()];
+    if let Some(folder) = folders.into_iter().flatten().find_map(|path| folder_of_another(path)) {
+        let capability = Capability::DacOverride;
+        if capability.held() {
+            let (name, folder) = (capability.name(), folder.display());
+            tracing::warn!(
+                "{name} is kept, because {folder} belongs to another user: chown it to be rid of it"
+            );
+            capabilities.push(capability);
+        }
+    }
+    net::privileges::keep_only(&capabilities)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -86,14 +104,78 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn capture(folder: &std::path::Path, config: &Config) -> anyhow::Result<pktio::capture::Capture> {
+/// Files and sockets that a core needs at least: a few hundred of its own, and one for each gNB and SBI connection.
+pub(crate) const OPEN_FILES_MIN: u64 = 1024;
+
+/// Raises the limit of open files as far as possible, and looks whether it is enough.
+fn open_files() -> anyhow::Result<()> {
+    let limit =
+        net::limits::raise_open_files().context("cannot raise the limit of open files (`ulimit -n`)")?;
+    if limit < OPEN_FILES_MIN {
+        bail!(
+            "`ulimit -n` is {limit}, but the core needs at least {OPEN_FILES_MIN} open files: raise the hard limit \
+             (`ulimit -Hn`, LimitNOFILE= of systemd, nofile in /etc/security/limits.conf)"
+        );
+    }
+    Ok(())
+}
+
+/// Capabilities that these network functions need for as long as they run; all others are given up at the start. Kept
+/// ones are needed again when an interface comes back that was deleted.
+fn needed_capabilities(config: &Config, names: &[&str], capture: bool) -> Vec<Capability> {
+    let runs = |name: &str| names.contains(&name);
+    let upf = &config.upf;
+    let backends = || std::iter::once(upf.n3.backend).chain(upf.dnn.iter().map(|dnn| dnn.n6.backend));
+    let uses = |backend| runs("upf") && backends().any(|used| used == backend);
+    let raw_sctp = runs("amf") && matches!(config.amf.sctp, SctpMode::Auto | SctpMode::Raw);
+    // The SMF takes bursts of PFCP responses: its socket's buffer may exceed the system's limit.
+    let netlink = runs("upf") || runs("smf");
+    let low_port = sbi_ports(config).iter().any(|(name, port)| runs(name) && *port < 1024)
+        || config.metrics.is_some_and(|metrics| metrics.port() < 1024);
+    let needed = [
+        (Capability::NetAdmin, netlink),
+        (Capability::NetRaw, runs("upf") || raw_sctp || capture),
+        (Capability::NetBindService, low_port),
+        (Capability::Bpf, uses(Backend::AfXdp)),
+        (Capability::IpcLock, uses(Backend::AfXdp) || uses(Backend::Dpdk)),
+        // A device of its own: physical addresses, registers, and files of huge pages.
+        (Capability::SysAdmin, uses(Backend::Dpdk)),
+        (Capability::SysRawio, uses(Backend::Dpdk)),
+        (Capability::DacOverride, uses(Backend::Dpdk)),
+    ];
+    needed.into_iter().filter(|(_, needed)| *needed).map(|(capability, _)| capability).collect()
+}
+
+/// The folder that `path` is or will be in, when it belongs to another user and is not open to all: root then needs a
+/// capability to write there.
+fn folder_of_another(path: &Path) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
+    let (folder, found) = path.ancestors().find_map(|folder| {
+        let found = folder.metadata().ok().filter(std::fs::Metadata::is_dir)?;
+        Some((folder.to_owned(), found))
+    })?;
+    let user = std::fs::metadata("/proc/self").ok()?.uid();
+    (found.uid() != user && found.mode() & 0o002 == 0).then_some(folder)
+}
+
+/// Ports of the service-based interfaces, with the network functions that listen on them.
+fn sbi_ports(config: &Config) -> [(&'static str, u16); 7] {
+    [
+        ("nrf", config.nrf.sbi.port()),
+        ("amf", config.amf.sbi.port()),
+        ("smf", config.smf.sbi.port()),
+        ("ausf", config.ausf.sbi.port()),
+        ("udm", config.udm.sbi.port()),
+        ("udr", config.udr.sbi.port()),
+        ("pcf", config.pcf.sbi.port()),
+    ]
+}
+
+fn capture(folder: &Path, config: &Config) -> anyhow::Result<pktio::capture::Capture> {
     use pktio::capture::{Capture, Point};
     std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let tuns = config.upf.dnn.iter().map(|dnn| dnn.tun.as_str());
-    let ports =
-        [config.nrf.sbi, config.amf.sbi, config.smf.sbi, config.ausf.sbi, config.udm.sbi, config.udr.sbi];
-    let mut ports: Vec<u16> =
-        ports.iter().map(std::net::SocketAddr::port).chain([config.pcf.sbi.port()]).collect();
+    let mut ports: Vec<u16> = sbi_ports(config).iter().map(|(_, port)| *port).collect();
     ports.sort_unstable();
     ports.dedup();
     let udp_port = match config.amf.sctp {
@@ -161,7 +243,9 @@ impl Core {
         if let Some(store) = &self.store {
             return Ok(store.clone());
         }
-        let store: Arc<dyn Store> = Arc::new(store::Sqlite::open(&config.store)?);
+        let store = store::Sqlite::open(&config.store, &store::KeySource::find(&config.store_key))?;
+        store.check()?;
+        let store: Arc<dyn Store> = Arc::new(store);
         self.store = Some(store.clone());
         Ok(store)
     }
@@ -220,6 +304,32 @@ fn upf_oam(upf: upf::Handle) -> nf::Oam {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_network_function_keeps_only_what_it_needs() {
+        let shipped = include_str!("../../../godwit.yaml");
+        let config = |from: &str, to: &str| {
+            assert!(shipped.contains(from));
+            config::parse(&shipped.replacen(from, to, 1)).unwrap()
+        };
+        let plain = config("log: info", "log: info");
+        let kept = |config: &Config, names: &[&str], capture| -> Vec<&str> {
+            needed_capabilities(config, names, capture).into_iter().map(Capability::name).collect()
+        };
+        assert_eq!(kept(&plain, SECTIONS, false), ["CAP_NET_ADMIN", "CAP_NET_RAW"]);
+        assert_eq!(kept(&plain, &["udm", "udr", "nrf"], false), Vec::<&str>::new());
+        assert_eq!(kept(&plain, &["nrf"], true), ["CAP_NET_RAW"]);
+        assert_eq!(kept(&plain, &["amf"], false), ["CAP_NET_RAW"]);
+        assert_eq!(kept(&config("sctp: auto", "sctp: udp"), &["amf"], false), Vec::<&str>::new());
+        let low = config("sbi: 127.0.0.12:7777", "sbi: 127.0.0.12:443");
+        assert_eq!(kept(&low, &["udm"], false), ["CAP_NET_BIND_SERVICE"]);
+        assert_eq!(kept(&low, &["udr"], false), Vec::<&str>::new());
+        let af_xdp =
+            config("  # n3: {backend: af_xdp, device: eth0}", "  n3: {backend: af_xdp, device: eth0}");
+        let with_packets = ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_IPC_LOCK"];
+        assert_eq!(kept(&af_xdp, &["upf"], false), with_packets);
+        assert_eq!(kept(&af_xdp, &["udm"], false), Vec::<&str>::new());
+    }
 
     #[test]
     fn names_of_nfs_are_read_with_a_suggestion() {

@@ -7,8 +7,8 @@ use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use serde::Serialize;
 use store::{
-    Authentication, DnnSubscription, OnConflict, OperatorCode, SliceSubscription, Sqlite, Store as _,
-    Subscriber,
+    Authentication, DnnSubscription, KeySource, OnConflict, OperatorCode, SliceSubscription, Sqlite,
+    Store as _, Subscriber,
 };
 use types::{Ambr, BitRate, Dnn, Imsi, Key, PduSessionType, SNssai, Supi};
 
@@ -33,6 +33,10 @@ struct StoreArg {
     /// The store itself; no configuration is read then.
     #[arg(long, value_name = "FILE")]
     store: Option<PathBuf>,
+    /// The key that encrypts the subscribers' keys in the store given by --store. A systemd credential `store.key` goes
+    /// before it.
+    #[arg(long, value_name = "FILE", default_value = config::STORE_KEY, requires = "store")]
+    store_key: PathBuf,
 }
 
 #[derive(Subcommand, Debug)]
@@ -75,6 +79,17 @@ enum Verb {
         replace: bool,
         /// The file, or - for standard input.
         file: PathBuf,
+    },
+    /// Encrypt the subscribers' keys with another key, for example when the old one may be known to others.
+    ///
+    /// Afterwards put the new file's name into the configuration (`store_key`), or load it as the systemd credential
+    /// `store.key`, and restart the core, which until then cannot read the store any more. When it was interrupted,
+    /// run it again.
+    ChangeKey {
+        #[command(flatten)]
+        store: StoreArg,
+        /// File of the new key; created (mode 0600) when missing.
+        new_key: PathBuf,
     },
 }
 
@@ -131,20 +146,52 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         match args.verb {
             Verb::Add(add) => self::add(*add).await,
-            Verb::List { store, format } => list(&open(&store)?, format).await,
-            Verb::Show { store, format, imsi } => show(&open(&store)?, format, &imsi).await,
-            Verb::Remove { store, imsi } => remove(&open(&store)?, &imsi).await,
-            Verb::Import { store, replace, file } => import(&open(&store)?, replace, &file).await,
+            Verb::List { store, format } => list(&store.open_existing()?, format).await,
+            Verb::Show { store, format, imsi } => show(&store.open_existing()?, format, &imsi).await,
+            Verb::Remove { store, imsi } => remove(&store.open_existing()?, &imsi).await,
+            Verb::Import { store, replace, file } => import(&store.open()?, replace, &file).await,
+            Verb::ChangeKey { store, new_key } => change_key(&store, new_key),
         }
     })
 }
 
-fn open(arg: &StoreArg) -> anyhow::Result<Sqlite> {
-    let path = match &arg.store {
-        Some(path) => path.clone(),
-        None => config::load(&arg.config.config)?.store,
-    };
-    Ok(Sqlite::open(&path)?)
+impl StoreArg {
+    /// The store and its key.
+    fn places(&self) -> anyhow::Result<(PathBuf, KeySource)> {
+        let (store, key) = match &self.store {
+            Some(store) => (store.clone(), self.store_key.clone()),
+            None => {
+                let config = config::load(&self.config.config)?;
+                (config.store, config.store_key)
+            }
+        };
+        Ok((store, KeySource::find(&key)))
+    }
+
+    /// Opens the store; creates it, and its key, when missing.
+    fn open(&self) -> anyhow::Result<Sqlite> {
+        let (store, key) = self.places()?;
+        Ok(Sqlite::open(&store, &key)?)
+    }
+
+    /// Opens the store, for commands that have nothing to do where there is none.
+    fn open_existing(&self) -> anyhow::Result<Sqlite> {
+        let (store, key) = self.places()?;
+        Ok(Sqlite::open_existing(&store, &key)?)
+    }
+}
+
+fn change_key(store: &StoreArg, new_key: PathBuf) -> anyhow::Result<ExitCode> {
+    let (path, old) = store.places()?;
+    let new_key = std::path::absolute(new_key)?;
+    Sqlite::change_key(&path, &old, &KeySource::File(new_key.clone()))?;
+    let (new, old) = (new_key.display(), old.path().display());
+    output::text(&format!(
+        "the keys in {} are encrypted with {new} now.\nWrite `store_key: {new}` into the configuration (or load it as \
+         the credential `store.key`), restart the core, back {new} up, and keep {old} only as long as its backups.\n",
+        path.display()
+    ))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// An IMSI as people type it.
@@ -187,7 +234,7 @@ async fn add(args: AddArgs) -> anyhow::Result<ExitCode> {
         subscriber.validate().map_err(anyhow::Error::msg)?;
         subscribers.push(subscriber);
     }
-    open(&args.store)?.put_subscribers(subscribers, conflict(args.replace)).await?;
+    args.store.open()?.put_subscribers(subscribers, conflict(args.replace)).await?;
     output::text(&format!("{} subscriber(s) added\n", args.count))?;
     Ok(ExitCode::SUCCESS)
 }

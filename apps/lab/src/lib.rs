@@ -6,7 +6,7 @@
 //!                         .2 n2    N2 and N3     .1 n2           .1 n6            .2 n6
 //! ```
 //! Used by `godwit demo`, the experiments and the end-to-end tests. The NFs and the simulator are real `godwit`
-//! processes, configured by a generated `godwit.yaml`; nothing here is known to them.
+//! processes, configured by a generated `godwit.yaml`; they do not know that they run in a lab.
 //!
 //! What it leaves behind: nothing. Namespaces are anonymous and links live in them; child processes die with this one
 //! even when it is killed; the private folder (configuration, store, sockets, logs) goes when [`Lab`] is dropped. Only
@@ -38,7 +38,7 @@ pub const NFS: [&str; 8] = ["nrf", "udr", "udm", "ausf", "pcf", "upf", "smf", "a
 
 /// How long the core may take to be ready.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// Between looks at whether it is.
+/// Interval between checks whether it is ready.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a process may take to end when asked.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -57,12 +57,12 @@ pub struct Options {
     pub pcap: Option<PathBuf>,
     /// Log filter of the core's processes.
     pub log: String,
-    /// Last changes to the generated configuration.
+    /// Changes the generated configuration, after everything else.
     pub edit: Box<dyn FnOnce(&mut Value) + Send>,
 }
 
 impl Options {
-    /// `ues` default subscribers, everything else plain.
+    /// `ues` default subscribers; everything else takes its default.
     ///
     /// # Errors
     /// No `godwit` program was found.
@@ -227,10 +227,10 @@ impl Lab {
         std::fs::read_to_string(self.folder.path().join(format!("{process}.log"))).unwrap_or_default()
     }
 
-    /// Says what failed when a process of the core has ended.
+    /// Checks that every process of the core still runs.
     ///
     /// # Errors
-    /// A process has ended; with its last words.
+    /// A process has ended; with the last lines of its log.
     pub fn check(&mut self) -> anyhow::Result<()> {
         let ended = self.nfs.iter_mut().find_map(|nf| nf.child.try_wait().map(|status| (nf.name, status)));
         match ended {
@@ -245,7 +245,7 @@ impl Lab {
     /// A process did not end by itself, or ended badly. Everything is removed all the same.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         let mut failure = Ok(());
-        // The reverse of the start, so that each can still say goodbye to those it needs.
+        // In the reverse order of the start, so that each can still deregister at those it needs.
         while let Some(mut nf) = self.nfs.pop() {
             let status = nf.child.stop(STOP_LIMIT).await.context("wait for the core")?;
             if !status.success() && failure.is_ok() {

@@ -39,7 +39,7 @@ pub(crate) struct Namespaces {
     pub dn: NetNs,
 }
 
-/// Builds them with their links, addresses and routes.
+/// Builds the namespaces with their links, addresses and routes.
 pub(crate) async fn build() -> anyhow::Result<Namespaces> {
     let new = || {
         NetNs::new()
@@ -47,7 +47,7 @@ pub(crate) async fn build() -> anyhow::Result<Namespaces> {
     };
     let (core, ran, dn) = (new()?, new()?, new()?);
     for namespace in [&core, &ran, &dn] {
-        // Nobody else is on these links: without the search for duplicates IPv6 works at once, not after a second.
+        // No other host is on these links. Without duplicate address detection IPv6 works at once, not after a second.
         net::sysctl::set_in(namespace, "net.ipv6.conf.default.accept_dad", "0")?;
     }
     let at_core = Links::in_ns(&core)?;

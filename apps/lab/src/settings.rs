@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
-use store::{Authentication, OnConflict, OperatorCode, Sqlite, Store as _, Subscriber};
+use store::{Authentication, KeySource, OnConflict, OperatorCode, Sqlite, Store as _, Subscriber};
 use types::{Imsi, Supi};
 
 use crate::network::{CORE_N2, UE_POOL, UE_POOL_IPV6};
@@ -28,17 +28,19 @@ pub fn default_subscriber(index: u32) -> Subscriber {
 
 /// Fills the store in `folder`.
 pub(crate) async fn provision(folder: &Path, subscribers: Vec<Subscriber>) -> anyhow::Result<()> {
-    let store = Sqlite::open(&folder.join("godwit.db")).context("create the subscriber store")?;
+    let key = KeySource::File(folder.join("store.key"));
+    let store = Sqlite::open(&folder.join("godwit.db"), &key).context("create the subscriber store")?;
     store.put_subscribers(subscribers, OnConflict::Replace).await.context("provision the subscribers")
 }
 
-/// What goes into `godwit.yaml`: as the one in the sources, with the lab's addresses and folder.
+/// The content of `godwit.yaml`: as the one in the sources, with the lab's addresses and folder.
 pub(crate) fn configuration(folder: &Path, log: &str) -> Value {
     let pool = json!({"ipv4": UE_POOL, "ipv6": UE_POOL_IPV6});
     json!({
         "plmn": {"mcc": "999", "mnc": "70"},
         "run_dir": folder.join("run"),
         "store": folder.join("godwit.db"),
+        "store_key": folder.join("store.key"),
         "log": log,
         "slices": [{"sst": 1}],
         "nrf": {"sbi": "127.0.0.10:7777"},
@@ -72,8 +74,8 @@ pub(crate) fn configuration(folder: &Path, log: &str) -> Value {
     })
 }
 
-/// Whether an NF that says `status` of itself can do its work: those with an SBI once the NRF knows them, the SMF once
-/// it also has a user plane.
+/// Whether an NF whose status is `status` can work: NFs with an SBI when the NRF knows them, and the SMF when it also has a
+/// user plane.
 pub(crate) fn is_ready(nf: &str, status: &Value) -> bool {
     let registered = matches!(nf, "nrf" | "upf") || status["registered"] == true;
     let upfs = status["detail"]["upfs"].as_array();

@@ -74,7 +74,7 @@ impl SimulatorEvent {
 pub struct Simulator {
     child: Child,
     events: mpsc::UnboundedReceiver<SimulatorEvent>,
-    /// Seen while looking for something else.
+    /// Events that [`Simulator::expect`] passed over.
     passed: VecDeque<SimulatorEvent>,
     log: std::path::PathBuf,
     /// How long it may take to end.
@@ -108,7 +108,7 @@ impl Simulator {
             .spawn()
             .with_context(|| format!("start {} ran", godwit.display()))?;
         let lines = child.take_stdout().context("read the simulator's events")?;
-        // Unbounded, for a process that cannot write stops; a demo is some thousand lines.
+        // Unbounded: a process whose output nobody reads would stop. A demo writes some thousand lines.
         let (sender, events) = mpsc::unbounded_channel();
         tokio::spawn(read(lines, sender));
         let stop_limit = STOP_LIMIT + STOP_LIMIT_PER_UE * options.ues;
@@ -154,7 +154,7 @@ impl Simulator {
         self.child.id()
     }
 
-    /// Kills it as `kill -9` does: the gNBs are gone without a word.
+    /// Kills it as `kill -9` does: the gNBs vanish without releasing anything.
     ///
     /// # Errors
     /// None are expected.
@@ -185,7 +185,7 @@ impl Simulator {
         tail(&std::fs::read_to_string(&self.log).unwrap_or_default())
     }
 
-    /// The last events passed over, in short.
+    /// The last events that were passed over, for an error.
     fn seen(&self) -> String {
         let last: Vec<_> = self.passed.iter().rev().take(3).map(|event| event.0.to_string()).collect();
         if last.is_empty() { "nothing".to_owned() } else { last.join(" ") }
@@ -203,7 +203,7 @@ async fn read(
                     return;
                 }
             }
-            Err(error) => tracing::warn!(%error, line, "the simulator wrote something else than an event"),
+            Err(error) => tracing::warn!(%error, line, "the simulator wrote a line that is no event"),
         }
     }
 }

@@ -101,6 +101,9 @@ pub fn listing(format: Format, value: &impl Serialize, table: &Table, empty: &st
     }
 }
 
+/// What the system says to a process that has as many files open as it may: the number of Linux on every architecture.
+const EMFILE: i32 = 24;
+
 /// Text of an error and its causes. A cause that the text names already is left out.
 pub fn with_causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
@@ -108,6 +111,12 @@ pub fn with_causes(error: &anyhow::Error) -> String {
         if !text.contains(&cause) {
             text = format!("{text}: {cause}");
         }
+    }
+    let out_of_files = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.raw_os_error() == Some(EMFILE))
+    };
+    if error.chain().any(out_of_files) {
+        text += ": raise `ulimit -n`";
     }
     text
 }

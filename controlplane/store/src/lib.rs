@@ -8,16 +8,20 @@
 //! authentication sequence number of each (written by the UDM through the UDR), and *contexts*:
 //! JSON documents of network functions, by kind and key.
 //!
+//! K, OPc and OP are encrypted in the file, with a key that is kept elsewhere ([`KeySource`]).
+//!
 //! Invariants: this crate opens no socket, knows no procedure, and never logs a key. A value that a
-//! completed call wrote survives `kill -9` of any process.
+//! completed call wrote survives `kill -9` of any process. No subscriber's key is in the file in clear.
 #![forbid(unsafe_code)]
 
 pub mod import;
+mod seal;
 mod sqlite;
 mod subscriber;
 
 use std::{future::Future, pin::Pin};
 
+pub use seal::{KeyError, KeySource};
 pub use sqlite::Sqlite;
 pub use subscriber::{Authentication, DnnSubscription, OperatorCode, SQN_MAX, SliceSubscription, Subscriber};
 use types::Supi;
@@ -44,6 +48,26 @@ pub enum StoreError {
         /// What the system said.
         reason: String,
     },
+    /// There is no store yet.
+    #[error("there is no store at {path}: `godwit subscriber add` or `import` creates it")]
+    Missing {
+        /// The file asked for.
+        path: String,
+    },
+    /// The file is no database any more, or parts of it are broken.
+    #[error(
+        "the store {path} is damaged ({reason}): stop the core, then restore a backup, or save what can still be read: \
+         sqlite3 {path} .recover | sqlite3 NEW-FILE"
+    )]
+    Damaged {
+        /// The file.
+        path: String,
+        /// What SQLite found.
+        reason: String,
+    },
+    /// The key that encrypts the subscribers' keys cannot be had, or is another.
+    #[error(transparent)]
+    Key(Box<KeyError>),
     /// A row holds something this program cannot read.
     #[error("the store holds an unreadable record for {key}: {reason}")]
     Corrupt {

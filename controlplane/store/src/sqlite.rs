@@ -7,47 +7,28 @@
 //! `synchronous = NORMAL`: a power failure may lose the last commits; a USIM then finds the
 //! sequence number too low once and resynchronises (TS 33.102 §6.3.5). What the operator writes
 //! (subscribers) is followed by a checkpoint, which does reach the disk.
+//!
+//! K, OPc and OP are encrypted (`seal.rs`); `schema.rs` has the tables and encrypts those of older programs.
 
 use std::{
     os::unix::fs::OpenOptionsExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
     time::Duration,
 };
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, params};
 use tokio::sync::oneshot;
-use types::{Ambr, Key, Supi};
+use types::{Ambr, Supi};
 
+use crate::seal::{KeySource, StoreKey};
 use crate::{
     Authentication, OnConflict, OperatorCode, SliceSubscription, Store, StoreError, StoreFuture, Subscriber,
 };
 
-/// Version of the tables below, kept in `PRAGMA user_version`.
-const SCHEMA_VERSION: i64 = 1;
-
-/// Tables of version 1. Keys are text in hexadecimal, so that an operator can read and repair them.
-const SCHEMA: &str = "
-    CREATE TABLE subscriber (
-        imsi    TEXT PRIMARY KEY,
-        msisdn  TEXT,
-        k       TEXT NOT NULL,
-        opc     TEXT,
-        op      TEXT,
-        amf     TEXT NOT NULL,
-        sqn     INTEGER NOT NULL,
-        ue_ambr TEXT NOT NULL,
-        slices  TEXT NOT NULL,
-        CHECK ((opc IS NULL) <> (op IS NULL))
-    ) WITHOUT ROWID;
-    CREATE TABLE context (
-        kind     TEXT NOT NULL,
-        key      TEXT NOT NULL,
-        document TEXT NOT NULL,
-        PRIMARY KEY (kind, key)
-    ) WITHOUT ROWID;
-";
+mod schema;
 
 /// Columns of a subscriber, in the order [`read_subscriber`] takes them.
 const COLUMNS: &str = "imsi, msisdn, k, opc, op, amf, sqn, ue_ambr, slices";
@@ -66,42 +47,101 @@ type Write = Box<dyn FnOnce(&Connection) -> AfterCommit + Send>;
 /// Told whether the transaction was committed.
 type AfterCommit = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
-/// The store in one SQLite file. Cheap to clone; the file closes with the last clone.
+/// The store in one SQLite file. Cheap to clone. Dropping the last clone closes the file: the write-ahead log is then part
+/// of it, and gone.
 #[derive(Clone)]
 pub struct Sqlite {
+    // Dropped first, so that the writer's connection is the last one, which cleans up.
     reader: Arc<Mutex<Connection>>,
-    writes: mpsc::SyncSender<Write>,
+    writer: Arc<Writer>,
+    key: Arc<StoreKey>,
+    path: Arc<PathBuf>,
+}
+
+/// The writer thread and the way to it.
+struct Writer {
+    /// There until the drop.
+    queue: Option<mpsc::SyncSender<Write>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Writer {
+    fn start(connection: Connection) -> std::io::Result<Writer> {
+        let (queue, writes) = mpsc::sync_channel(WRITE_QUEUE);
+        let thread =
+            thread::Builder::new().name("store".into()).spawn(move || write_loop(&connection, &writes))?;
+        Ok(Writer { queue: Some(queue), thread: Some(thread) })
+    }
+}
+
+impl Drop for Writer {
+    /// Waits until what is queued is written and the file closed.
+    fn drop(&mut self) {
+        self.queue = None;
+        // A panic of the thread was reported where it happened.
+        let _ = self.thread.take().map(thread::JoinHandle::join);
+    }
 }
 
 impl Sqlite {
-    /// Opens the file, creating it (mode 0600) and its folder when missing, and brings its tables up to date.
+    /// Opens the file, creating it (mode 0600), its folder and its key when missing, and brings its tables up to date:
+    /// keys that an older program wrote in clear are encrypted.
     ///
     /// # Errors
-    /// [`StoreError::Open`] when the file cannot be used, [`StoreError::Newer`] when a newer program wrote it.
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let error = |reason: &dyn ToString| StoreError::Open {
-            path: path.display().to_string(),
-            reason: reason.to_string(),
-        };
+    /// [`StoreError::Open`] when the file cannot be used, [`StoreError::Newer`] when a newer program wrote it,
+    /// [`StoreError::Key`] when the key is missing or wrong.
+    pub fn open(path: &Path, key: &KeySource) -> Result<Self, StoreError> {
+        let error = |e: std::io::Error| open_error(path, &e);
         if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
-            std::fs::create_dir_all(folder).map_err(|e| error(&e))?;
+            std::fs::create_dir_all(folder).map_err(error)?;
         }
-        // SQLite would create the file with the umask's mode; it holds keys, so it is created here first.
-        std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|e| error(&e))?;
-        let writer = connect(path).map_err(|e| error(&e))?;
-        migrate(&writer)?;
-        let reader = connect(path).map_err(|e| error(&e))?;
-        let (writes, queue) = mpsc::sync_channel(WRITE_QUEUE);
-        thread::Builder::new()
-            .name("store".into())
-            .spawn(move || write_loop(&writer, &queue))
-            .map_err(|e| error(&e))?;
-        Ok(Self { reader: Arc::new(Mutex::new(reader)), writes })
+        // SQLite would create the file with the umask's mode, so it is created here first.
+        std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(error)?;
+        Self::open_existing(path, key)
+    }
+
+    /// As [`Sqlite::open`], but creates no file.
+    ///
+    /// # Errors
+    /// [`StoreError::Missing`] when there is none; otherwise as [`Sqlite::open`].
+    pub fn open_existing(path: &Path, key: &KeySource) -> Result<Self, StoreError> {
+        let writer = connect(path)?;
+        let key = schema::prepare(&writer, key).map_err(|error| named(path, error))?;
+        let reader = connect(path)?;
+        let writer = Arc::new(Writer::start(writer).map_err(|e| open_error(path, &e))?);
+        let reader = Arc::new(Mutex::new(reader));
+        Ok(Self { reader, writer, key: Arc::new(key), path: Arc::new(path.to_owned()) })
+    }
+
+    /// Looks through the whole file for damage, so that a start finds it rather than some subscriber's registration.
+    /// Takes about a second per gigabyte.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`].
+    pub fn check(&self) -> Result<(), StoreError> {
+        let connection = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
+        match found {
+            Ok(found) if found == "ok" => Ok(()),
+            Ok(found) => Err(damaged(&self.path, found)),
+            Err(error) => Err(named(&self.path, error.into())),
+        }
+    }
+
+    /// Encrypts the keys of the store at `path` with another key, `new`, which is created when missing. All or nothing;
+    /// to be repeated when it was interrupted. Running processes have to be restarted with the new key.
+    ///
+    /// # Errors
+    /// As [`Sqlite::open_existing`].
+    pub fn change_key(path: &Path, old: &KeySource, new: &KeySource) -> Result<(), StoreError> {
+        let connection = connect(path)?;
+        let changed = match schema::is_encrypted(&connection) {
+            Ok(true) => schema::change_key(&connection, old, new),
+            // An older program's: encrypted with the new key from the beginning.
+            Ok(false) => schema::prepare(&connection, new).map(drop),
+            Err(error) => Err(error),
+        };
+        changed.map_err(|error| named(path, error))
     }
 
     /// Runs `read` on the reading connection.
@@ -114,6 +154,11 @@ impl Sqlite {
         let result = read(&connection);
         drop(connection);
         Box::pin(std::future::ready(result))
+    }
+
+    /// The reason why a row cannot be read: the store's key was changed while this process runs, or else `error`.
+    fn or_wrong_key(&self, connection: &Connection, error: StoreError) -> StoreError {
+        schema::verify_key(connection, &self.key).err().unwrap_or(error)
     }
 
     /// Hands `write` to the writer thread and waits for its commit.
@@ -130,12 +175,13 @@ impl Sqlite {
             })
         });
         Box::pin(async move {
-            match self.writes.try_send(job) {
+            let Some(queue) = &self.writer.queue else { return Err(StoreError::Closed) };
+            match queue.try_send(job) {
                 Ok(()) => {}
                 Err(mpsc::TrySendError::Disconnected(_)) => return Err(StoreError::Closed),
                 Err(mpsc::TrySendError::Full(job)) => {
-                    let writes = self.writes.clone();
-                    let sent = tokio::task::spawn_blocking(move || writes.send(job).is_ok()).await;
+                    let queue = queue.clone();
+                    let sent = tokio::task::spawn_blocking(move || queue.send(job).is_ok()).await;
                     if !sent.unwrap_or(false) {
                         return Err(StoreError::Closed);
                     }
@@ -146,32 +192,51 @@ impl Sqlite {
     }
 }
 
-fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let connection = Connection::open(path)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    connection.pragma_update(None, "synchronous", "NORMAL")?;
-    connection.set_prepared_statement_cache_capacity(32);
-    Ok(connection)
+/// Connects to a file that exists.
+fn connect(path: &Path) -> Result<Connection, StoreError> {
+    match path.metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(StoreError::Missing { path: path.display().to_string() });
+        }
+        // SQLite's own words for a folder are "unable to open database file".
+        Ok(found) if !found.is_file() => return Err(open_error(path, &"it is no file")),
+        Ok(_) => {}
+        Err(error) => return Err(open_error(path, &error)),
+    }
+    let connect = || {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        connection.set_prepared_statement_cache_capacity(32);
+        Ok(connection)
+    };
+    connect().map_err(|error: rusqlite::Error| match is_damage(&error) {
+        true => damaged(path, error.to_string()),
+        false => open_error(path, &error),
+    })
 }
 
-fn migrate(connection: &Connection) -> Result<(), StoreError> {
-    // IMMEDIATE: two processes that start at once must not both create the tables.
-    connection.execute_batch("BEGIN IMMEDIATE")?;
-    let result = (|| {
-        let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-        match found {
-            0 => {
-                connection.execute_batch(SCHEMA)?;
-                connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
-                Ok(())
-            }
-            SCHEMA_VERSION => Ok(()),
-            found => Err(StoreError::Newer { found, known: SCHEMA_VERSION }),
-        }
-    })();
-    connection.execute_batch(if result.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
-    result
+fn open_error(path: &Path, reason: &dyn ToString) -> StoreError {
+    StoreError::Open { path: path.display().to_string(), reason: reason.to_string() }
+}
+
+fn damaged(path: &Path, reason: String) -> StoreError {
+    StoreError::Damaged { path: path.display().to_string(), reason }
+}
+
+/// Names the file, when the error is one of damage.
+fn named(path: &Path, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Database(error) if is_damage(&error) => damaged(path, error.to_string()),
+        error => error,
+    }
+}
+
+fn is_damage(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
 /// Takes all that is waiting, writes it in one transaction, then answers.
@@ -219,15 +284,19 @@ fn in_savepoint<T>(
     result
 }
 
-fn read_subscriber(row: &Row<'_>) -> Result<Subscriber, StoreError> {
+/// Reads a row; when a value does not decrypt, the caller looks whether the key is still the store's.
+fn read_subscriber(row: &Row<'_>, key: &StoreKey) -> Result<Subscriber, StoreError> {
     let imsi: String = row.get(0)?;
     let corrupt = |reason: String| StoreError::Corrupt { key: imsi.clone(), reason };
-    let key = |text: String| text.parse::<Key<16>>().map_err(|e| corrupt(e.to_string()));
-    let (opc, op): (Option<String>, Option<String>) = (row.get(3)?, row.get(4)?);
-    let operator_code = match (opc, op) {
-        (Some(opc), _) => OperatorCode::Opc(key(opc)?),
-        (None, Some(op)) => OperatorCode::Op(key(op)?),
-        (None, None) => return Err(corrupt("neither OPc nor OP".into())),
+    let unseal = |index: usize, column: &str| {
+        let sealed = row.get_ref(index)?.as_blob().map_err(|e| corrupt(e.to_string()))?;
+        key.open(&imsi, column, sealed).ok_or_else(|| schema::undecryptable(&imsi, column))
+    };
+    let is_null = |index: usize| Ok::<bool, StoreError>(row.get_ref(index)? == ValueRef::Null);
+    let operator_code = match (is_null(3)?, is_null(4)?) {
+        (false, _) => OperatorCode::Opc(unseal(3, "opc")?),
+        (true, false) => OperatorCode::Op(unseal(4, "op")?),
+        (true, true) => return Err(corrupt("neither OPc nor OP".into())),
     };
     let json = |e: serde_json::Error| corrupt(e.to_string());
     let ue_ambr: Ambr =
@@ -238,7 +307,7 @@ fn read_subscriber(row: &Row<'_>) -> Result<Subscriber, StoreError> {
         supi: imsi.parse().map_err(|e: types::Invalid| corrupt(e.to_string()))?,
         msisdn: row.get(1)?,
         authentication: Authentication {
-            k: key(row.get(2)?)?,
+            k: unseal(2, "k")?,
             operator_code,
             amf: row.get::<_, String>(5)?.parse().map_err(|e: types::Invalid| corrupt(e.to_string()))?,
             // SQLite's integers are signed; 48 bits always fit.
@@ -251,6 +320,7 @@ fn read_subscriber(row: &Row<'_>) -> Result<Subscriber, StoreError> {
 
 fn put_subscriber(
     connection: &Connection,
+    key: &StoreKey,
     subscriber: &Subscriber,
     on_conflict: OnConflict,
 ) -> Result<(), StoreError> {
@@ -265,8 +335,8 @@ fn put_subscriber(
     let imsi = subscriber.supi.imsi().to_string();
     let json = |e: serde_json::Error| StoreError::Corrupt { key: imsi.clone(), reason: e.to_string() };
     let (opc, op) = match &subscriber.authentication.operator_code {
-        OperatorCode::Opc(key) => (Some(key.to_hex()), None),
-        OperatorCode::Op(key) => (None, Some(key.to_hex())),
+        OperatorCode::Opc(opc) => (Some(key.seal(&imsi, "opc", opc)?), None),
+        OperatorCode::Op(op) => (None, Some(key.seal(&imsi, "op", op)?)),
     };
     let changed = connection
         .prepare_cached(&format!(
@@ -275,7 +345,7 @@ fn put_subscriber(
         .execute(params![
             imsi,
             subscriber.msisdn,
-            subscriber.authentication.k.to_hex(),
+            key.seal(&imsi, "k", &subscriber.authentication.k)?,
             opc,
             op,
             subscriber.authentication.amf.to_hex(),
@@ -291,8 +361,11 @@ fn put_subscriber(
 
 impl Store for Sqlite {
     fn put_subscribers(&self, subscribers: Vec<Subscriber>, on_conflict: OnConflict) -> StoreFuture<'_, ()> {
+        let key = self.key.clone();
         let written = self.write(move |connection| {
-            subscribers.iter().try_for_each(|s| put_subscriber(connection, s, on_conflict))
+            // The key may have been changed since this process read it.
+            schema::verify_key(connection, &key)?;
+            subscribers.iter().try_for_each(|s| put_subscriber(connection, &key, s, on_conflict))
         });
         Box::pin(async move {
             written.await?;
@@ -310,7 +383,8 @@ impl Store for Sqlite {
             let mut statement =
                 connection.prepare_cached(&format!("SELECT {COLUMNS} FROM subscriber WHERE imsi = ?1"))?;
             let mut rows = statement.query([supi.imsi().to_string()])?;
-            rows.next()?.map(read_subscriber).transpose()
+            let read = rows.next()?.map(|row| read_subscriber(row, &self.key)).transpose();
+            read.map_err(|error| self.or_wrong_key(connection, error))
         })
     }
 
@@ -324,7 +398,8 @@ impl Store for Sqlite {
             let mut rows = statement.query(params![after, limit])?;
             let mut found = Vec::new();
             while let Some(row) = rows.next()? {
-                found.push(read_subscriber(row)?);
+                let read = read_subscriber(row, &self.key);
+                found.push(read.map_err(|error| self.or_wrong_key(connection, error))?);
             }
             Ok(found)
         })

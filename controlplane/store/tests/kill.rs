@@ -10,7 +10,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use store::{Authentication, OnConflict, OperatorCode, Sqlite, Store, Subscriber};
+use store::{Authentication, KeySource, OnConflict, OperatorCode, Sqlite, Store, Subscriber};
 use types::{Key, Supi};
 
 /// Environment variable with the path of the store; set only in the process that is killed.
@@ -20,9 +20,13 @@ fn supi() -> Supi {
     "999700000000001".parse().unwrap()
 }
 
+fn open(path: &Path) -> Sqlite {
+    Sqlite::open(path, &KeySource::File(path.with_extension("key"))).unwrap()
+}
+
 /// Advances the sequence number for ever, and says each number only after the store has it.
 async fn give_out(path: &Path) {
-    let store = Sqlite::open(path).unwrap();
+    let store = open(path);
     let mut sqn = store.subscriber(supi()).await.unwrap().unwrap().authentication.sqn;
     let mut out = std::io::stdout();
     loop {
@@ -57,7 +61,7 @@ async fn a_number_given_out_survives_kill_9() {
         amf: Key::new([0x80, 0]),
         sqn: 0,
     };
-    let store = Sqlite::open(&path).unwrap();
+    let store = open(&path);
     store.put_subscribers(vec![Subscriber::new(supi(), authentication)], OnConflict::Fail).await.unwrap();
     drop(store);
 
@@ -76,9 +80,83 @@ async fn a_number_given_out_survives_kill_9() {
         child.wait().unwrap();
         // What it said before it died, and nobody has read yet, counts as well.
         highest = numbers.last().unwrap_or(highest);
-        let store = Sqlite::open(&path).unwrap();
+        let store = open(&path);
         let kept = store.subscriber(supi()).await.unwrap().unwrap().authentication.sqn;
         assert!(kept >= highest, "round {round}: {highest} was given out, {kept} is kept");
         assert!(kept <= highest + 1, "at most the last one was not said");
     }
+}
+
+/// Environment variable with the path of a store that is to be encrypted; set only in the process that is killed.
+const PLAINTEXT: &str = "GODWIT_TEST_PLAINTEXT_STORE";
+/// Enough for the change to take a while.
+const SUBSCRIBERS: u64 = 4_000;
+const K: &str = "465b5ce8b199b49faa5f0a2ee238a6bc";
+const OPC: &str = "e8ed289deba952e4283b54e88e6183ca";
+
+/// A store as version 1 left it: keys in clear.
+fn plaintext_store(path: &Path) {
+    let connection = rusqlite::Connection::open(path).unwrap();
+    connection
+        .execute_batch(&format!(
+            "CREATE TABLE subscriber (imsi TEXT PRIMARY KEY, msisdn TEXT, k TEXT NOT NULL, opc TEXT, op TEXT,
+                 amf TEXT NOT NULL, sqn INTEGER NOT NULL, ue_ambr TEXT NOT NULL, slices TEXT NOT NULL,
+                 CHECK ((opc IS NULL) <> (op IS NULL))) WITHOUT ROWID;
+             CREATE TABLE context (kind TEXT NOT NULL, key TEXT NOT NULL, document TEXT NOT NULL,
+                 PRIMARY KEY (kind, key)) WITHOUT ROWID;
+             PRAGMA user_version = 1;
+             WITH RECURSIVE number (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM number WHERE n + 1 < {SUBSCRIBERS})
+             INSERT INTO subscriber SELECT 999700000000000 + n, NULL, '{K}', '{OPC}', NULL, '8000', n,
+                 '{{\"uplink\":\"1 Gbps\",\"downlink\":\"1 Gbps\"}}',
+                 '[{{\"snssai\":{{\"sst\":1}},\"dnns\":[{{\"dnn\":\"internet\"}}]}}]' FROM number;"
+        ))
+        .unwrap();
+}
+
+/// `kill -9` while the keys of an older store are being encrypted: whatever the moment, the next start has every
+/// subscriber with its keys and its sequence number, and no key is left in clear.
+#[tokio::test]
+async fn encrypting_an_older_store_survives_kill_9() {
+    if let Some(path) = std::env::var_os(PLAINTEXT) {
+        drop(open(Path::new(&path)));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let template = folder.path().join("template.db");
+    plaintext_store(&template);
+    let mut interrupted = 0;
+    for round in 0..16 {
+        let own = tempfile::tempdir().unwrap();
+        let path = own.path().join("godwit.db");
+        std::fs::copy(&template, &path).unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "encrypting_an_older_store_survives_kill_9"])
+            .env(PLAINTEXT, &path)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Moments between the start of the process and some time after its end.
+        net::time::sleep(net::time::Duration::from_millis(3 + 6 * round)).await;
+        interrupted += u32::from(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+
+        let store = open(&path);
+        let subscribers = store.subscribers(None, usize::MAX).await.unwrap();
+        assert_eq!(subscribers.len() as u64, SUBSCRIBERS, "round {round}");
+        for (index, subscriber) in subscribers.iter().enumerate() {
+            let authentication = &subscriber.authentication;
+            assert_eq!((authentication.k.to_hex().as_str(), authentication.sqn), (K, index as u64));
+            assert_eq!(authentication.operator_code, OperatorCode::Opc(OPC.parse().unwrap()));
+        }
+        drop(store);
+        for file in std::fs::read_dir(own.path()).unwrap() {
+            let octets = std::fs::read(file.unwrap().path()).unwrap();
+            assert!(
+                !octets.windows(K.len()).any(|text| text == K.as_bytes()),
+                "round {round}: a key in clear"
+            );
+        }
+    }
+    assert!(interrupted > 3, "the kills came too late: {interrupted}");
 }

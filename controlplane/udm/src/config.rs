@@ -1,8 +1,11 @@
 //! What an operator configures of the UDM.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use nas::ProtectionScheme;
+use nas::suci::PrivateKey;
+use net::private_file::{self, PrivateFileError};
 use serde::Deserialize;
 use types::{Invalid, Key};
 
@@ -26,8 +29,38 @@ pub struct SuciKey {
     pub id: u8,
     /// Which curve.
     pub profile: Profile,
-    /// The private key, 64 hexadecimal digits.
-    pub private_key: Key<32>,
+    /// File of the private key: mode 0600, 64 hexadecimal digits. The configuration itself holds no secret.
+    pub private_key_file: PathBuf,
+}
+
+/// Why a home network private key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SuciKeyError {
+    /// Its file is missing, or open to others.
+    #[error("udm.suci_keys: {0}")]
+    File(#[from] PrivateFileError),
+    /// The file holds something else.
+    #[error("udm.suci_keys: {} is no private key of profile {profile:?}: 64 hexadecimal digits are expected", path.display())]
+    NotAKey {
+        /// The file.
+        path: PathBuf,
+        /// The curve it should be of.
+        profile: Profile,
+    },
+}
+
+impl SuciKey {
+    /// Reads the private key.
+    ///
+    /// # Errors
+    /// The file is missing, open to others, or holds no key of this curve.
+    pub fn load(&self) -> Result<PrivateKey, SuciKeyError> {
+        let text = private_file::read(&self.private_key_file)?;
+        let key: Result<Key<32>, _> = text.trim().parse();
+        let private = key.and_then(|key| PrivateKey::new(self.profile.into(), &key));
+        private
+            .map_err(|_| SuciKeyError::NotAKey { path: self.private_key_file.clone(), profile: self.profile })
+    }
 }
 
 /// Curve of a home network key.
@@ -58,14 +91,13 @@ impl Config {
     /// Rules that the types alone cannot hold.
     ///
     /// # Errors
-    /// A key identifier out of range or given twice, or octets that are no key.
+    /// A key identifier out of range or given twice.
     pub fn validate(&self) -> Result<(), Invalid> {
         for (i, key) in self.suci_keys.iter().enumerate() {
             let twice = self.suci_keys.iter().take(i).any(|other| other.id == key.id);
             if twice || !(1..=254).contains(&key.id) {
                 return Err(Invalid::new("udm.suci_keys.id", key.id, "1 to 254, each once"));
             }
-            nas::suci::PrivateKey::new(key.profile.into(), &key.private_key)?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ mod service;
 
 use std::{collections::HashMap, sync::Arc};
 
-pub use config::{Config, Profile, SuciKey};
+pub use config::{Config, Profile, SuciKey, SuciKeyError};
 use nas::suci::PrivateKey;
 use sbi::{Client, Router, model::nrf::NfType, op::udm as op};
 use types::Plmn;
@@ -26,6 +26,9 @@ pub enum StartError {
     /// A configured value is wrong.
     #[error(transparent)]
     Config(#[from] types::Invalid),
+    /// A home network private key cannot be had.
+    #[error(transparent)]
+    SuciKey(#[from] SuciKeyError),
     /// Its address or its OAM socket cannot be had.
     #[error(transparent)]
     Bind(#[from] nf::BindError),
@@ -48,11 +51,8 @@ struct Udm {
 pub async fn start(config: Config, plmn: Plmn, env: nf::Env) -> Result<nf::Running, StartError> {
     config.validate()?;
     let mut instance = nf::Instance::bind(NfType::Udm, config.sbi, &env).await?;
-    let keys = config.suci_keys.iter().map(|key| {
-        let private = PrivateKey::new(key.profile.into(), &key.private_key)?;
-        Ok((key.id, Arc::new(private)))
-    });
-    let suci_keys = keys.collect::<Result<_, types::Invalid>>()?;
+    let keys = config.suci_keys.iter().map(|key| Ok((key.id, Arc::new(key.load()?))));
+    let suci_keys = keys.collect::<Result<_, SuciKeyError>>()?;
     let udm = Arc::new(Udm {
         client: instance.client(),
         plmn,

@@ -31,7 +31,7 @@ pub fn read<'a, T: Deserialize<'a>>(node: &'a Node, path: &str) -> Result<T, Pro
     })
 }
 
-/// The candidate a mistyped word was probably meant to be: a slip or two of the finger away, or with a long
+/// The candidate that a mistyped word was probably meant to be: one or two letters differ, or it has a long
 /// common beginning.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
@@ -47,7 +47,7 @@ pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str
         .map(|(_, candidate)| candidate)
 }
 
-/// An error on its way up: the path is collected innermost first.
+/// An error inside a value. Each level adds its key to the path, the innermost first.
 #[derive(Debug)]
 pub struct Error {
     line: Option<usize>,

@@ -2,7 +2,7 @@
 //!
 //! Flow: [`load`] parses the file into a tree that knows its lines ([`yaml`]), checks the top-level keys,
 //! copies shared values into the sections that need them, reads each section as that NF's `Config` ([`de`]),
-//! and finally checks what no section can see alone. All problems are reported at once, each as
+//! and finally runs the checks across sections ([`semantic`]). All problems are reported at once, each as
 //! `file:line: key: what is wrong`.
 
 use std::fmt;
@@ -28,6 +28,8 @@ pub struct Config {
     pub run_dir: PathBuf,
     /// The SQLite file.
     pub store: PathBuf,
+    /// The key that subscribers' keys in it are encrypted with; a systemd credential `store.key` goes before.
+    pub store_key: PathBuf,
     /// Filter of the logs.
     pub log: String,
     /// Where Prometheus reads metrics; nowhere when missing.
@@ -50,8 +52,11 @@ pub struct Config {
     pub upf: upf::Config,
 }
 
+/// Where the key of the store is unless said otherwise: not beside the store, so that no copy takes both along.
+pub const STORE_KEY: &str = "/etc/godwit/store.key";
+
 /// Keys of the top level that are not sections of an NF.
-const SHARED: &[&str] = &["plmn", "slices", "run_dir", "store", "log", "metrics"];
+const SHARED: &[&str] = &["plmn", "slices", "run_dir", "store", "store_key", "log", "metrics"];
 /// Sections, named as the NFs, in the order of starting.
 pub const SECTIONS: &[&str] = &["nrf", "udr", "udm", "ausf", "pcf", "upf", "smf", "amf"];
 
@@ -127,6 +132,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     let slices = reader.optional("slices", || vec![SNssai::from_octets(1, None)]);
     let run_dir = reader.optional("run_dir", || PathBuf::from("/run/godwit"));
     let store = reader.optional("store", || PathBuf::from("/var/lib/godwit/godwit.db"));
+    let store_key = reader.optional("store_key", || PathBuf::from(STORE_KEY));
     let log = reader.optional("log", || "info".to_owned());
     let metrics = reader.optional("metrics", || None);
     let nrf = reader.section::<nrf::Config>("nrf", &[]);
@@ -147,6 +153,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
             slices: slices?,
             run_dir: run_dir?,
             store: store?,
+            store_key: store_key?,
             log: log?,
             metrics: metrics?,
             nrf: nrf?,

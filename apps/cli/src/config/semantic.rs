@@ -1,4 +1,4 @@
-//! What no section can see alone: addresses used twice, and each NF's own `validate`.
+//! Checks across sections (addresses used twice, pools that overlap), and each NF's own `validate`.
 
 use std::net::IpAddr;
 

@@ -2,8 +2,8 @@
 //!
 //! Flow ([`show`]): build the lab and start the core; start gNBs and UEs and watch them register and set sessions up;
 //! `ping` from every UE; an HTTP download by `curl` through one; ask the NFs what they counted; let everyone
-//! deregister. Each step ends in checks of the report; a step that fails lets the later ones that can still say
-//! something go on. The exit code is 0 only when every check passed.
+//! deregister. Each step adds checks to the report. After a failed step, the later steps that do not need it still run.
+//! The exit code is 0 only when every check passed.
 //!
 //! Without root the process first enters namespaces of its own, in which it may do all this.
 
@@ -33,7 +33,7 @@ const EXIT_INTERRUPTED: u8 = 130;
 const UE_LIMIT: Duration = Duration::from_millis(100);
 /// Time for the first.
 const BASE_LIMIT: Duration = Duration::from_secs(30);
-/// More than one flow gets through any machine this runs on.
+/// A bit rate above what any machine forwards.
 const UNLIMITED: Ambr =
     Ambr { uplink: BitRate::from_bps(100_000_000_000), downlink: BitRate::from_bps(100_000_000_000) };
 /// How long the core may take to forget UEs that left.
@@ -102,19 +102,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
 }
 
-/// A report that cannot be written is said before the demo, not after it.
+/// Checks that the report can be written, before the demo runs.
 fn writable(file: &Path) -> anyhow::Result<()> {
     let there = file.exists();
     let open = std::fs::OpenOptions::new().append(true).create(true).open(file);
     open.with_context(|| format!("write {}", file.display()))?;
     if !there {
-        // Only a try: no empty file stays if the demo does not get to its end.
+        // The file is removed again, so that none stays empty when the demo is interrupted.
         let _ = std::fs::remove_file(file);
     }
     Ok(())
 }
 
-/// What the demo needs of the machine, told at once and with the remedy, rather than by some process in the middle.
+/// Checks what the demo needs of the machine, before anything starts. An error says what to do.
 fn requirements() -> anyhow::Result<()> {
     capability::tun_device().context(
         "/dev/net/tun cannot be opened, and UEs need it: as root, `modprobe tun` if it is missing, \
@@ -193,7 +193,7 @@ struct Ue {
     ipv6: bool,
 }
 
-/// Watches the UEs until all are through, one way or the other.
+/// Watches the UEs until each has its session or has failed.
 async fn attach(
     simulator: &mut Simulator,
     expected: u32,

@@ -72,7 +72,7 @@ impl Step {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
-        // Nobody to tell is no failure.
+        // A closed terminal is no error.
         let _ = writeln!(std::io::stderr(), "{mark} {}: {result}", self.name);
     }
 }

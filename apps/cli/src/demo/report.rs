@@ -1,4 +1,4 @@
-//! What a demo found out: the JSON file and the table.
+//! The result of a demo: a JSON file and a table.
 
 use std::collections::BTreeMap;
 
@@ -94,7 +94,7 @@ impl Report {
         self.checks.iter().all(|check| check.ok)
     }
 
-    /// Notes what the UEs reported: their times, and what failed.
+    /// Adds what the UEs reported: their times, and their failures.
     pub fn attached(&mut self, registration_ms: &[f64], session_ms: &[f64], failures: &[String]) {
         self.registered = registration_ms.len() as u64;
         self.sessions = session_ms.len() as u64;
@@ -121,7 +121,7 @@ impl Report {
         self.ping = Ping { sent: pings.sent, received: pings.received, rtt_ms };
     }
 
-    /// Notes the UPF's counters.
+    /// Adds the UPF's counters.
     pub fn counted(&mut self, stats: &Value) {
         let drops = stats.get("drops").and_then(Value::as_object);
         self.drops = drops
@@ -137,7 +137,7 @@ impl Report {
         self.check("UPF", through >= self.download.bytes, detail);
     }
 
-    /// Notes the AMF's own times: a list of `{"procedure", "core_us", …}`.
+    /// Adds the AMF's own times: a list of `{"procedure", "core_us", …}`.
     pub fn core_times(&mut self, procedures: &Value) {
         let mut samples: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for sample in procedures.as_array().into_iter().flatten() {

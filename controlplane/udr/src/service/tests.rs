@@ -1,6 +1,6 @@
 //! Each operation over a real SQLite file.
 
-use store::{Authentication, OnConflict, Sqlite};
+use store::{Authentication, KeySource, OnConflict, Sqlite};
 
 use super::*;
 
@@ -8,7 +8,8 @@ const SUPI: &str = "imsi-999700000000001";
 
 async fn repository() -> (tempfile::TempDir, Arc<Repository>) {
     let folder = tempfile::tempdir().unwrap();
-    let store = Sqlite::open(&folder.path().join("godwit.db")).unwrap();
+    let key = KeySource::File(folder.path().join("store.key"));
+    let store = Sqlite::open(&folder.path().join("godwit.db"), &key).unwrap();
     let authentication = Authentication {
         k: Key::new([1; 16]),
         operator_code: OperatorCode::Op(Key::new([2; 16])),
