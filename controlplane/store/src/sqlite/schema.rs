@@ -120,7 +120,7 @@ fn encrypt(connection: &Connection, source: &KeySource) -> Result<StoreKey, Stor
 fn copy_encrypted(connection: &Connection, key: &StoreKey) -> Result<u64, StoreError> {
     let mut select = connection.prepare("SELECT * FROM plaintext")?;
     let mut insert = connection.prepare("INSERT INTO subscriber VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")?;
-    let columns: Vec<String> = select.column_names().into_iter().map(str::to_owned).collect();
+    let columns: Vec<String> = select.column_names().map(str::to_owned).collect();
     let mut rows = select.query([])?;
     let mut count = 0_u64;
     while let Some(row) = rows.next()? {
