@@ -7,6 +7,7 @@ use nas::GsmCause;
 use net::process::Command;
 use net::time::{Duration, interval, sleep, timeout};
 use packet::{icmp, ipv4, protocol};
+use ran::ue::Occurred;
 use ran::{Failure, Ue};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -268,7 +269,8 @@ fn flows_outlive_a_upf_that_is_killed() {
 }
 
 /// An SMF that is killed takes nothing from the flows of its sessions until it is back without them. Then they are
-/// removed (TS 23.527 §4.2), and UEs get new ones.
+/// removed (TS 23.527 §4.2); the AMF notices and has the UEs register, and they establish sessions anew: in another order
+/// than before, so that whatever still named an old session would now name another UE's.
 #[test]
 fn flows_outlive_an_smf_until_it_is_back() {
     network(processes, async |world| {
@@ -285,11 +287,27 @@ fn flows_outlive_an_smf_until_it_is_back() {
         world.lab.restart("smf").await.unwrap();
         world.until("smf", "/status", associated).await;
         world.until("upf", "/sessions", |sessions| sessions.as_array().is_some_and(Vec::is_empty)).await;
-        for mut ue in flows.stop().await {
-            establish(&mut ue, 1).await.unwrap();
-            ping(&mut ue, 1).await;
+        let mut ues = flows.stop().await;
+        for ue in &mut ues {
+            let occurred = timeout(LIMIT, ue.serve()).await.expect("told that its session is gone").unwrap();
+            assert!(matches!(occurred, Occurred::Released(_)), "{occurred:?}");
+            ue.register().await.unwrap();
+        }
+        for at in [2, 0, 3, 1] {
+            establish(&mut ues[at], 1).await.unwrap();
+            ping(&mut ues[at], 1).await;
         }
         assert_eq!(rules(world).await.len(), 4);
+        // Each ends its own session and no other.
+        for at in [1, 3] {
+            ues[at].deregister(false).await.unwrap();
+        }
+        world
+            .until("upf", "/sessions", |sessions| sessions.as_array().is_some_and(|all| all.len() == 2))
+            .await;
+        for at in [0, 2] {
+            ping(&mut ues[at], 1).await;
+        }
     });
 }
 

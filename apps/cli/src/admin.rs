@@ -126,7 +126,7 @@ pub fn ue(args: &UeArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// As [`ue`].
 pub fn session(args: &SessionArgs) -> anyhow::Result<ExitCode> {
-    const COLUMNS: [&str; 8] = ["supi", "id", "dnn", "snssai", "type", "ipv4", "ipv6", "state"];
+    const COLUMNS: [&str; 9] = ["supi", "id", "dnn", "snssai", "type", "ipv4", "ipv6", "state", "user_plane"];
     match &args.verb {
         SessionVerb::List(socket) => {
             list(socket, "smf", "/sessions", &COLUMNS, "no PDU session is established")

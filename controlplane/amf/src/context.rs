@@ -11,13 +11,13 @@
 //! A UE's state is touched by its task only. Everybody else sends an event to its bounded queue, or reads the
 //! [`UeView`] the task publishes at its commit points. Indexes (SUPI → UE, 5G-TMSI → UE) live in [`UeIndex`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use nas::security::SecurityContext;
-use nas::{KeySetId, UeSecurityCapability};
+use nas::{KeySetId, PsiSet, UeSecurityCapability};
 use ngap::{AmfUeNgapId, GlobalRanNodeId, UserLocation};
 use serde::Serialize;
 use tokio::sync::{Notify, Semaphore, mpsc};
@@ -37,6 +37,8 @@ pub(crate) struct Amf {
     pub config: Config,
     pub guami: Guami,
     pub peers: Peers,
+    /// Notices SMFs that restarted.
+    pub smfs: Arc<nf::Watch>,
     pub gnbs: Mutex<HashMap<u64, Arc<Gnb>>>,
     pub ues: UeIndex,
     pub samples: Samples,
@@ -58,11 +60,12 @@ const UNPROVEN_UE_OCTETS: usize = 24 * 1024;
 const MAX_AMF_UE_NGAP_ID: u64 = (1 << 40) - 1;
 
 impl Amf {
-    pub fn new(config: Config, peers: Peers) -> Amf {
+    pub fn new(config: Config, peers: Peers, smfs: Arc<nf::Watch>) -> Amf {
         let guami = Guami { plmn: config.plmn, amf_id: config.amf_id };
         Amf {
             guami,
             peers,
+            smfs,
             gnbs: Mutex::default(),
             ues: UeIndex::default(),
             samples: Samples::new(config.limits.procedure_samples),
@@ -72,9 +75,9 @@ impl Amf {
             ),
             ue_permits: Arc::new(Semaphore::new(config.limits.ues.min(Semaphore::MAX_PERMITS))),
             next_association: AtomicU64::new(1),
-            next_ue_ngap_id: AtomicU64::new(1),
-            // Not from 1: what an SMF still says to an AMF that restarted is not taken for one of the new sessions.
-            next_session_serial: AtomicU64::new(crate::random::u32().into()),
+            // Not from 1: what gNBs and SMFs still say to an AMF that restarted is not taken for what it has now.
+            next_ue_ngap_id: AtomicU64::new(nf::random::u64()),
+            next_session_serial: AtomicU64::new(nf::random::u32().into()),
             config,
         }
     }
@@ -315,6 +318,8 @@ pub(crate) struct UeContext {
     /// Registered as serving AMF in the UDM.
     pub uecm_registered: bool,
     pub sessions: BTreeMap<PduSessionId, PduSession>,
+    /// Sessions that the UE may believe in although their SMF has lost them: the next accept tells it.
+    pub lost_sessions: BTreeSet<PduSessionId>,
     pub radio_capability: Option<Bytes>,
 }
 
@@ -382,8 +387,15 @@ impl UeContext {
             policy: None,
             uecm_registered: false,
             sessions: BTreeMap::new(),
+            lost_sessions: BTreeSet::new(),
             radio_capability: None,
         }
+    }
+
+    /// The PDU session status of an accept: when the UE asks for it, or believes in sessions that are gone.
+    pub fn session_status(&mut self, asked: bool) -> Option<PsiSet> {
+        let told = !std::mem::take(&mut self.lost_sessions).is_empty();
+        (asked || told).then(|| self.sessions.keys().copied().collect())
     }
 
     /// The 5G-TMSI the UE was last given.

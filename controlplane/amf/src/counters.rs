@@ -30,6 +30,8 @@ pub static PAYLOAD_NOT_FORWARDED: Family = Family::new("amf_payload_not_forwarde
 pub static TIMER_EXPIRIES: Family = Family::new("amf_timer_expiries", "timer");
 /// Calls to other NFs that failed, by `<operation>:<why>`.
 pub static SBI_FAILURES: Family = Family::new("amf_sbi_failures", "operation");
+/// Sessions that ended in their SMF without the UE's knowledge.
+pub static SESSIONS_LOST: Counter = Counter::new("amf_sessions_lost");
 /// Requests of other NFs that were refused, by reason.
 pub static SERVICE_REJECTED: Family = Family::new("amf_service_rejected", "reason");
 /// Events for a UE dropped because its queue was full, by kind.

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use nas::{GmmCause, Message};
 use net::time::Instant;
 use ngap::{AmfUeNgapId, Cause, Pdu, UserLocation};
+use sbi::ApiRoot;
 use tokio::sync::oneshot;
-use types::{PduSessionId, Supi};
+use types::{Ambr, PduSessionId, Supi};
 
 use crate::gnb::{LinkDown, N2Link};
 
@@ -29,6 +30,12 @@ pub(crate) enum UeEvent {
     SessionGone { session: PduSessionId, serial: u64 },
     /// Somebody in the network wants the UE deregistered.
     Deregister(Deregister),
+    /// The PCF changed the policy of the UE; what is left out stays.
+    PolicyUpdated { ue_ambr: Option<Ambr> },
+    /// The PCF ended the policy association: the subscription alone holds.
+    PolicyTerminated,
+    /// The SMF at this API root restarted: it may have lost sessions of the UE.
+    SmfRestarted(ApiRoot),
 }
 
 impl UeEvent {
@@ -41,6 +48,9 @@ impl UeEvent {
             UeEvent::Transfer(_) => "transfer",
             UeEvent::SessionGone { .. } => "session_gone",
             UeEvent::Deregister(_) => "deregister",
+            UeEvent::SmfRestarted(_) => "smf_restarted",
+            UeEvent::PolicyUpdated { .. } => "policy_updated",
+            UeEvent::PolicyTerminated => "policy_terminated",
         }
     }
 }

@@ -24,7 +24,6 @@ mod n2;
 mod oam;
 mod peers;
 mod procedure;
-mod random;
 mod samples;
 mod service;
 mod state;
@@ -72,7 +71,16 @@ pub async fn start(config: Config, env: nf::Env) -> Result<nf::Running, StartErr
     let profile = instance.profile();
     profile.plmn_list = vec![config.plmn];
     profile.s_nssais = config.slices.clone();
-    let amf = Arc::new(context::Amf::new(config, peers));
+    let (smfs, restarted) = instance.watch(NfType::Smf);
+    let amf = Arc::new(context::Amf::new(config, peers, smfs));
+    let (stopping, notify_ues) =
+        (instance.stopping(), procedure::session_loss::notify_ues(amf.clone(), restarted));
+    instance.spawn(async move {
+        tokio::select! {
+            () = stopping.wait() => {}
+            () = notify_ues => {}
+        }
+    });
     let stopping = instance.stopping();
     instance.spawn(n2::run(amf.clone(), listener, stopping));
     instance.prepare::<sbi::op::ausf::Authenticate>();

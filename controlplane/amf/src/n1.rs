@@ -46,7 +46,7 @@ pub(crate) fn temporary_identity(amf: &Amf, pdu: &[u8]) -> Option<Tmsi> {
 pub(crate) fn back_off(config: &Config) -> Option<nas::Timer> {
     let longest = config.timers.t3346_s;
     let shortest = longest.div_ceil(4);
-    let seconds = shortest + u64::from(crate::random::u32()) % (longest - shortest + 1);
+    let seconds = shortest + u64::from(nf::random::u32()) % (longest - shortest + 1);
     Some(nas::Timer::For(std::time::Duration::from_secs(seconds)))
 }
 

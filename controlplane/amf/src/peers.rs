@@ -14,7 +14,10 @@ use sbi::model::common::{AccessType, NfInstanceId, NrLocation, RatType, Resynchr
 use sbi::model::{ausf, common, pcf, smf, udm};
 use sbi::op::amf::N1N2TransferFailureNotify;
 use sbi::op::ausf::{Authenticate, AuthenticateRequest, Confirm5gAka, Confirm5gAkaRequest, NAUSF_AUTH};
-use sbi::op::pcf::{CreateAmPolicy, CreateAmPolicyRequest, DeleteAmPolicy, DeleteAmPolicyRequest, NPCF_AM};
+use sbi::op::pcf::{
+    CreateAmPolicy, CreateAmPolicyRequest, DeleteAmPolicy, DeleteAmPolicyRequest, NPCF_AM,
+    am_notification_uri,
+};
 use sbi::op::smf::{
     CreateSmContext, CreateSmContextRequest, NSMF_PDUSESSION, ReleaseSmContext, ReleaseSmContextRequest,
     SmContextStatusNotify, UpdateSmContext, UpdateSmContextRequest,
@@ -166,6 +169,8 @@ pub(crate) enum SmUpdate {
     Activate(Option<UserLocation>),
     /// The user plane is gone.
     Deactivate(Option<UserLocation>),
+    /// Where the UE is, which changes nothing.
+    Location(Option<UserLocation>),
 }
 
 /// What an SM context answered.
@@ -293,7 +298,7 @@ impl Peers {
         pei: Option<Pei>,
     ) -> Option<PolicyAssociation> {
         let body = pcf::PolicyAssociationRequest {
-            notification_uri: format!("{}/npcf-callback/v1/am-policy/{supi}", self.api_root),
+            notification_uri: am_notification_uri(&self.api_root, &supi.to_string()),
             supi,
             gpsi: None,
             access_type: Some(AccessType::ThreeGpp),
@@ -454,6 +459,9 @@ fn update_model(update: SmUpdate) -> smf::SmContextUpdateData {
         SmUpdate::Notify { transfer, released: true } => n2(transfer, PduResNtyRel),
         SmUpdate::Activate(location) => state(smf::UpCnxState::Activating, location),
         SmUpdate::Deactivate(location) => state(smf::UpCnxState::Deactivated, location),
+        SmUpdate::Location(location) => {
+            smf::SmContextUpdateData { ue_location: location.and_then(location_model), ..empty }
+        }
     }
 }
 

@@ -9,9 +9,13 @@ use sbi::model::amf::{
     N1MessageClass, N1N2MessageTransferCause, N1N2MessageTransferError, N1N2MessageTransferReqData,
     N1N2MessageTransferRspData,
 };
+use sbi::model::nrf::NotificationData;
+use sbi::model::pcf::{PolicyUpdate, TerminationNotification};
 use sbi::model::smf::{ResourceStatus, SmContextStatusNotification};
 use sbi::model::udm::{DeregistrationData, DeregistrationReason};
 use sbi::op::amf::{N1N2MessageTransfer, N1N2MessageTransferRequest};
+use sbi::op::nrf::NfStatusNotify;
+use sbi::op::pcf::{AmPolicyTerminateNotify, AmPolicyUpdateNotify};
 use sbi::op::smf::SmContextStatusNotify;
 use sbi::op::udm::DeregistrationNotify;
 use sbi::{BinaryPart, Initiated, Notification, ProblemDetails, Router};
@@ -28,6 +32,9 @@ pub(crate) fn router(amf: Arc<Amf>) -> Router<Amf> {
         .on::<N1N2MessageTransfer>(n1n2_message_transfer)
         .on::<SmContextStatusNotify>(sm_context_status)
         .on::<DeregistrationNotify>(deregistration)
+        .on::<NfStatusNotify>(nf_status)
+        .on::<AmPolicyUpdateNotify>(policy_updated)
+        .on::<AmPolicyTerminateNotify>(policy_terminated)
 }
 
 /// Namf_Communication_N1N2MessageTransfer.
@@ -95,6 +102,32 @@ async fn sm_context_status(
         Some(ue) => queue(&ue, UeEvent::SessionGone { session, serial }),
         None => Ok(()),
     }
+}
+
+/// Nnrf_NFManagement_NFStatusNotify about SMFs.
+async fn nf_status(
+    amf: Arc<Amf>,
+    notification: Notification<NotificationData>,
+) -> Result<(), ProblemDetails> {
+    amf.smfs.notified(notification)
+}
+
+/// Npcf_AMPolicyControl_UpdateNotify, update (TS 29.507 §4.2.4.2).
+async fn policy_updated(
+    amf: Arc<Amf>,
+    notification: Notification<PolicyUpdate>,
+) -> Result<(), ProblemDetails> {
+    let ue = find(&amf, &notification.id)?;
+    queue(&ue, UeEvent::PolicyUpdated { ue_ambr: notification.body.ue_ambr })
+}
+
+/// Npcf_AMPolicyControl_UpdateNotify, termination (TS 29.507 §4.2.4.3).
+async fn policy_terminated(
+    amf: Arc<Amf>,
+    notification: Notification<TerminationNotification>,
+) -> Result<(), ProblemDetails> {
+    let ue = find(&amf, &notification.id)?;
+    queue(&ue, UeEvent::PolicyTerminated)
 }
 
 /// Nudm_UECM_DeregistrationNotification.

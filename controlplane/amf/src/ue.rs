@@ -177,6 +177,9 @@ impl Ue {
                         ))
                         .await
                     }
+                    Ok(()) if self.must_hear_of_lost_sessions() && self.deferred.is_empty() => {
+                        Box::pin(procedure::session_loss::request_registration(&mut self)).await
+                    }
                     Ok(()) => break,
                 };
             }
@@ -373,13 +376,24 @@ impl Ue {
                 self.check_n2(pdu)
             }
             UeEvent::Transfer(transfer) => Ok(Some(Arrival::Transfer(transfer))),
-            UeEvent::SessionGone { session, serial } => {
-                if self.ctx.sessions.get(&session).is_some_and(|known| known.serial == serial) {
-                    self.ctx.sessions.remove(&session);
+            UeEvent::PolicyUpdated { ue_ambr } => {
+                // The gNB gets it with the next set-up of resources.
+                if let Some(subscription) = &mut self.ctx.subscription {
+                    subscription.ambr = ue_ambr.or(subscription.ambr);
                 }
                 Ok(None)
             }
-            UeEvent::Deregister(_) => {
+            UeEvent::SessionGone { session, serial } => {
+                let known = self.ctx.sessions.get(&session).filter(|known| known.serial == serial);
+                // A UE that is connected was told before: its gNB has released the session.
+                match known.map(|known| known.active || self.connection.is_none()) {
+                    Some(true) => self.forget_session(session),
+                    Some(false) => _ = self.ctx.sessions.remove(&session),
+                    None => {}
+                }
+                Ok(None)
+            }
+            UeEvent::Deregister(_) | UeEvent::SmfRestarted(_) | UeEvent::PolicyTerminated => {
                 self.defer(Deferred::Event(event));
                 Ok(None)
             }
@@ -490,6 +504,16 @@ impl Ue {
         }
         match event {
             UeEvent::Deregister(order) => Box::pin(procedure::deregistration::by_network(self, order)).await,
+            UeEvent::PolicyTerminated => {
+                if let Some(policy) = self.ctx.policy.take() {
+                    self.amf.clone().peers.delete_am_policy(policy).await;
+                }
+                Ok(())
+            }
+            UeEvent::SmfRestarted(smf) => {
+                Box::pin(procedure::session_loss::check(self, &smf)).await;
+                Ok(())
+            }
             event => match self.check(event).await? {
                 None => Ok(()),
                 Some(Arrival::Nas(message)) => self.handle_message(message).await,

@@ -6,18 +6,19 @@ use net::time;
 use sbi::{
     ApiRoot, Bound, Client, Router, Server, Service,
     model::{
-        common::NfInstanceId,
+        common::{DateTime, NfInstanceId},
         nrf::{IpEndPoint, NfProfile, NfService, NfServiceVersion, NfStatus, NfType, UriScheme},
     },
 };
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
+use tokio::{sync::mpsc, task::JoinSet};
 
 use crate::{
     env::Env,
     oam::{self, Oam},
     registration::{self, Registration},
     shutdown::Shutdown,
+    watch::Watch,
 };
 
 /// Pause between attempts to find a peer that has not started yet.
@@ -119,6 +120,22 @@ impl Instance {
                 _ = time::timeout(PREPARE_LIMIT, tries) => {}
             }
         });
+    }
+
+    /// Notices restarts of NFs of a type: their profiles come from the receiver. The router has to serve
+    /// `NfStatusNotify` with [`Watch::notified`].
+    pub fn watch(&mut self, nf_type: NfType) -> (Arc<Watch>, mpsc::Receiver<NfProfile>) {
+        let (watch, restarted) = Watch::new(nf_type);
+        if let Some(nrf) = self.env.nrf.clone() {
+            let (stop, run) = (self.stop.clone(), watch.clone().run(self.client(), nrf, self.api_root()));
+            self.spawn(async move {
+                tokio::select! {
+                    () = stop.wait() => {}
+                    () = run => {}
+                }
+            });
+        }
+        (watch, restarted)
     }
 
     /// Runs a task beside the server. When the NF stops, the task sees [`Self::stopping`], has
@@ -272,6 +289,7 @@ fn base_profile(id: NfInstanceId, nf_type: NfType, address: SocketAddr) -> NfPro
         smf_info: None,
         nf_services: Vec::new(),
         nf_service_list: std::collections::BTreeMap::new(),
+        recovery_time: Some(DateTime::with_milliseconds(time::wall_clock())),
         other: serde_json::Map::new(),
     }
 }

@@ -18,10 +18,13 @@ pub mod env;
 pub mod instance;
 pub mod metrics;
 pub mod oam;
+pub mod random;
 pub mod registration;
 pub mod shutdown;
+pub mod watch;
 
 pub use env::Env;
 pub use instance::{BindError, Instance, Running};
 pub use oam::Oam;
 pub use shutdown::Shutdown;
+pub use watch::Watch;

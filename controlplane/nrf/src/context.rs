@@ -58,7 +58,6 @@ struct Inner {
     subscriptions: HashMap<String, SubscriptionData>,
     /// Order of creation, so that the oldest goes when there are too many.
     subscription_order: VecDeque<String>,
-    next_subscription: u64,
 }
 
 #[derive(Debug)]
@@ -210,8 +209,8 @@ impl Registry {
     /// Adds a subscription; the oldest goes when there are too many. Returns its identifier.
     pub fn subscribe(&self, mut subscription: SubscriptionData) -> SubscriptionData {
         let mut inner = self.lock();
-        inner.next_subscription += 1;
-        let id = inner.next_subscription.to_string();
+        // Nobody may end another's subscription by guessing, nor one of an NRF that restarted by its old name.
+        let id = format!("{:016x}", nf::random::u64());
         subscription.subscription_id = Some(id.clone());
         inner.subscriptions.insert(id.clone(), subscription.clone());
         inner.subscription_order.push_back(id);

@@ -148,7 +148,7 @@ async fn silent_instances_are_not_discovered() {
         "nfStatus": "REGISTERED",
         "fqdn": "smf.example",
         "heartBeatTimer": 99,
-        "recoveryTime": "2026-01-01T00:00:00Z",
+        "locality": "here",
         "smfInfo": {"sNssaiSmfInfoList": [{"sNssai": {"sst": 1}, "dnnSmfInfoList": [{"dnn": "internet", "x": 1}]}]},
     }))
     .unwrap();
@@ -158,7 +158,7 @@ async fn silent_instances_are_not_discovered() {
         panic!("201 expected")
     };
     assert_eq!(created.body.heart_beat_timer, Some(1), "NRF decides the interval");
-    assert_eq!(created.body.other["recoveryTime"], "2026-01-01T00:00:00Z", "unknown attributes are kept");
+    assert_eq!(created.body.other["locality"], "here", "unknown attributes are kept");
     let found = async |request| client.call::<DiscoverNf>(at, request).await.unwrap().nf_instances.len();
     assert_eq!(found(discover(NfType::Smf)).await, 1);
     assert_eq!(found(discover(NfType::Udm)).await, 0);
@@ -246,4 +246,32 @@ async fn the_environment_stops_everything_and_status_tells() {
     assert!(!udm.oam().exists() && !nrf.oam().exists());
     let gone = nf::oam::call(udm.oam(), "GET", "/status", None).await.unwrap_err();
     assert!(matches!(gone, nf::oam::CallError::NotRunning { .. }));
+}
+
+/// TS 29.510 §5.2.2.6: by the recovery time in NRF's notifications.
+#[tokio::test]
+async fn who_watches_notices_restarts() {
+    let (folder, at) = (folder(), address(51));
+    let env = env(folder.path(), at);
+    let nrf = nrf::start(config(at), env.clone()).await.unwrap();
+    let mut instance = Instance::bind(NfType::Amf, address(52), &env).await.unwrap();
+    let (watch, mut restarted) = instance.watch(NfType::Udm);
+    let router = Router::new(watch)
+        .on::<NfStatusNotify>(async |watch: Arc<nf::Watch>, notification| watch.notified(notification));
+    let amf = instance.start(router, Oam::new()).unwrap();
+    for round in 0..3 {
+        let udm = udm(&env, address(53)).await;
+        udm.registered().await;
+        if round == 0 {
+            net::time::sleep(Duration::from_millis(300)).await;
+            assert!(restarted.try_recv().is_err(), "a start is no restart");
+        } else {
+            let heard = net::time::timeout(Duration::from_secs(10), restarted.recv()).await;
+            assert_eq!(heard.expect("noticed").unwrap().nf_instance_id, udm.id());
+        }
+        udm.stop().await;
+    }
+    assert!(restarted.try_recv().is_err(), "each is noticed once");
+    amf.stop().await;
+    nrf.stop().await;
 }

@@ -6,7 +6,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Associations of one kind, each under a number and under what it is about.
+/// Associations of one kind, each under a random number and under what it is about. What AMF and SMF still name of a
+/// PCF that restarted is no association of another UE.
 ///
 /// A new association about the same thing replaces the old one: its owner has lost it (a restart, a
 /// session set up anew), so a table cannot grow beyond what exists, whatever gets lost.
@@ -20,17 +21,16 @@ pub(crate) struct Associations<K, T> {
 struct Inner<K, T> {
     by_id: HashMap<u64, (K, T)>,
     by_key: HashMap<K, u64>,
-    next: u64,
 }
 
 impl<K: Clone + Eq + Hash, T: Clone> Associations<K, T> {
     pub(crate) fn new(limit: usize) -> Self {
-        let inner = Inner { by_id: HashMap::new(), by_key: HashMap::new(), next: 1 };
+        let inner = Inner { by_id: HashMap::new(), by_key: HashMap::new() };
         Self { limit, inner: Mutex::new(inner) }
     }
 
     /// Adds an association; its identifier, or `None` when there is no room.
-    pub(crate) fn create(&self, key: K, value: T) -> Option<u64> {
+    pub(crate) fn create(&self, key: K, value: T) -> Option<String> {
         let mut inner = self.lock();
         if let Some(old) = inner.by_key.remove(&key) {
             inner.by_id.remove(&old);
@@ -38,26 +38,28 @@ impl<K: Clone + Eq + Hash, T: Clone> Associations<K, T> {
         if inner.by_id.len() >= self.limit {
             return None;
         }
-        let id = inner.next;
-        inner.next += 1;
+        let mut id = nf::random::u64();
+        while inner.by_id.contains_key(&id) {
+            id = nf::random::u64();
+        }
         inner.by_key.insert(key.clone(), id);
         inner.by_id.insert(id, (key, value));
-        Some(id)
+        Some(format!("{id:016x}"))
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<T> {
-        self.lock().by_id.get(&id.parse().ok()?).map(|(_, value)| value.clone())
+        self.lock().by_id.get(&parse(id)?).map(|(_, value)| value.clone())
     }
 
     /// Changes an association; what `change` returns, or `None` when there is no such association.
     pub(crate) fn change<R>(&self, id: &str, change: impl FnOnce(&mut T) -> R) -> Option<R> {
-        self.lock().by_id.get_mut(&id.parse().ok()?).map(|(_, value)| change(value))
+        self.lock().by_id.get_mut(&parse(id)?).map(|(_, value)| change(value))
     }
 
     /// Removes an association; whether there was one.
     pub(crate) fn delete(&self, id: &str) -> bool {
         let mut inner = self.lock();
-        let Some((key, _)) = id.parse().ok().and_then(|id: u64| inner.by_id.remove(&id)) else {
+        let Some((key, _)) = parse(id).and_then(|id| inner.by_id.remove(&id)) else {
             return false;
         };
         inner.by_key.remove(&key);
@@ -71,4 +73,9 @@ impl<K: Clone + Eq + Hash, T: Clone> Associations<K, T> {
     fn lock(&self) -> MutexGuard<'_, Inner<K, T>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// An identifier as a peer gives it: anything may be in it.
+fn parse(id: &str) -> Option<u64> {
+    u64::from_str_radix(id, 16).ok()
 }

@@ -17,6 +17,9 @@ pub struct Config {
     pub gtpu: SocketAddr,
     /// PFCP addresses of the UPFs, most preferred first.
     pub upf: Vec<SocketAddr>,
+    /// How UPFs want data networks to be named in Network Instance.
+    #[serde(default)]
+    pub network_instance: NetworkInstance,
     /// Data networks.
     pub dnn: Vec<DnnConfig>,
     /// Slices told to NRF; any slice of a subscription is served.
@@ -28,6 +31,17 @@ pub struct Config {
     /// Bounds of what peers can make the SMF keep.
     #[serde(default)]
     pub limits: Limits,
+}
+
+/// How a data network is written in Network Instance (TS 29.244 §8.2.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NetworkInstance {
+    /// As an APN is, in labels that begin with their length (TS 23.003 §9.1).
+    #[default]
+    Labels,
+    /// As plain text.
+    Text,
 }
 
 /// One data network.
@@ -120,7 +134,10 @@ prefix!(Ipv6Addr, u128, 128);
 pub struct Timers {
     /// T3592: waiting for PDU SESSION RELEASE COMPLETE (TS 24.501 table 10.3.2).
     pub t3592_ms: u64,
-    /// How long the answers of UE and gNB to a new session are waited for.
+    /// T3591: waiting for PDU SESSION MODIFICATION COMPLETE (TS 24.501 table 10.3.2).
+    pub t3591_ms: u64,
+    /// How long the gNB's answer to a set-up of resources is waited for, for a new session or for one whose user plane
+    /// comes back. Longer than an AMF pages.
     pub establishment_guard_ms: u64,
     /// T1 of PFCP: time until a request is sent again.
     pub pfcp_t1_ms: u64,
@@ -134,6 +151,7 @@ impl Default for Timers {
     fn default() -> Self {
         Self {
             t3592_ms: 16_000,
+            t3591_ms: 16_000,
             establishment_guard_ms: 20_000,
             pfcp_t1_ms: 1_000,
             pfcp_n1: 3,

@@ -7,7 +7,11 @@
 //! | [`SessionState`] | one per [`Session`], behind its own lock | the procedure that holds the lock | the same |
 //!
 //! A procedure holds the session's lock over its N4 exchanges, so that two never mix; it gives it up while it waits
-//! for UE, gNB or AMF. The number of a session is its SM context reference, its SEID and its TEID on N4-u at once.
+//! for UE, gNB or AMF.
+//!
+//! A session has one random number: as text it is the SM context reference, as it is the SEID, and its lower half is the
+//! TEID on N4-u. Nobody can guess it, and what AMF and UPF still name of an SMF that restarted is no session of another
+//! UE.
 
 use std::collections::HashMap;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -71,8 +75,8 @@ impl Network {
 
 /// One PDU session.
 pub(crate) struct Session {
-    /// SM context reference, SEID and TEID on N4-u; never 0.
-    pub number: u32,
+    /// SM context reference, SEID and, in its lower half, TEID on N4-u; neither half is 0.
+    pub number: u64,
     /// Whose it is.
     pub supi: Supi,
     /// The identity the UE chose.
@@ -164,6 +168,8 @@ pub(crate) struct UpfSession {
 pub(crate) struct SessionState {
     pub phase: Phase,
     pub up: UpState,
+    /// How often the user plane was activated: tells an activation from those before and after it.
+    pub activations: u32,
     /// What the UE was given, which may be less than it asked for.
     pub session_type: PduSessionType,
     /// From the pool of the data network; given back when the session ends.
@@ -192,13 +198,15 @@ pub(crate) struct SessionState {
     pub pti: Pti,
     /// The release command in flight, for T3592.
     pub release_command: Option<bytes::Bytes>,
+    /// The modification command in flight, for T3591.
+    pub modification_command: Option<bytes::Bytes>,
     /// What the UE asked for at establishment.
     pub pco: Option<Pco>,
 }
 
 impl Session {
     pub fn new(
-        number: u32,
+        number: u64,
         (supi, id): (Supi, PduSessionId),
         dnn: Dnn,
         s_nssai: SNssai,
@@ -215,12 +223,28 @@ impl Session {
 
     /// The SM context reference.
     pub fn reference(&self) -> String {
-        self.number.to_string()
+        format!("{:016x}", self.number)
+    }
+
+    /// TEID on N4-u at our end.
+    pub fn n4u_teid(&self) -> Teid {
+        teid_of(self.number)
+    }
+
+    /// Returns once the session is in a phase that `wanted` accepts.
+    pub async fn wait_for_phase(&self, wanted: impl Fn(Phase) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            if wanted(self.state.lock().await.phase) {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Its SEID.
     pub fn seid(&self) -> u64 {
-        self.number.into()
+        self.number
     }
 
     /// By which the UE names it.
@@ -231,7 +255,7 @@ impl Session {
     /// Interface identifier of the UE's link-local address: unique on its link, where only the UE and the SMF's
     /// router (`::1`) live.
     pub fn interface_id(&self) -> [u8; 8] {
-        (u64::from(self.number) | 1 << 32).to_be_bytes()
+        (u64::from(self.n4u_teid().0) | 1 << 32).to_be_bytes()
     }
 
     /// The default QoS flow.
@@ -245,11 +269,13 @@ impl Session {
             seid: self.seid(),
             n4: smf.n4.local().ip(),
             n4u: smf.config.gtpu,
-            n4u_teid: Teid(self.number),
+            n4u_teid: self.n4u_teid(),
             dnn: self.dnn.clone(),
+            network_instance: smf.config.network_instance,
             s_nssai: self.s_nssai,
             session_type: state.session_type,
             addresses: state.addresses,
+            interface_id: self.interface_id(),
             ambr: state.ambr,
             qfi: self.qfi(),
         }
@@ -272,15 +298,18 @@ impl Session {
     }
 }
 
-/// All sessions, by number and by UE.
+/// All sessions, by TEID on N4-u and by UE.
 #[derive(Default)]
 pub(crate) struct Sessions(Mutex<Tables>);
 
 #[derive(Default)]
 struct Tables {
-    by_number: HashMap<u32, Arc<Session>>,
-    by_ue: HashMap<(Supi, PduSessionId), u32>,
-    last: u32,
+    by_teid: HashMap<Teid, Arc<Session>>,
+    by_ue: HashMap<(Supi, PduSessionId), Teid>,
+}
+
+fn teid_of(number: u64) -> Teid {
+    Teid(number as u32)
 }
 
 impl Sessions {
@@ -288,55 +317,58 @@ impl Sessions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a new session under the next number; the one it takes the place of comes back.
-    pub fn insert(&self, make: impl FnOnce(u32) -> Session) -> (Arc<Session>, Option<Arc<Session>>) {
+    /// Keeps a new session under a random number; the one it takes the place of comes back.
+    pub fn insert(&self, make: impl FnOnce(u64) -> Session) -> (Arc<Session>, Option<Arc<Session>>) {
         let mut tables = self.lock();
-        loop {
-            // 0 is no TEID and no SEID.
-            tables.last = tables.last.checked_add(1).unwrap_or(1);
-            if !tables.by_number.contains_key(&tables.last) {
-                break;
-            }
+        // `limits.sessions` keeps the table far from full: a free number is found after a draw or two.
+        let mut number = nf::random::u64();
+        while number >> 32 == 0 || number as u32 == 0 || tables.by_teid.contains_key(&teid_of(number)) {
+            number = nf::random::u64();
         }
-        let session = Arc::new(make(tables.last));
-        let replaced = tables.by_ue.insert(session.key(), session.number);
-        tables.by_number.insert(session.number, session.clone());
-        let replaced = replaced.and_then(|number| tables.by_number.get(&number).cloned());
+        let session = Arc::new(make(number));
+        let replaced = tables.by_ue.insert(session.key(), session.n4u_teid());
+        tables.by_teid.insert(session.n4u_teid(), session.clone());
+        let replaced = replaced.and_then(|teid| tables.by_teid.get(&teid).cloned());
         (session, replaced)
     }
 
     /// Forgets a session; another that took its place for the UE stays.
     pub fn remove(&self, session: &Session) {
         let mut tables = self.lock();
-        tables.by_number.remove(&session.number);
-        if tables.by_ue.get(&session.key()) == Some(&session.number) {
+        tables.by_teid.remove(&session.n4u_teid());
+        if tables.by_ue.get(&session.key()) == Some(&session.n4u_teid()) {
             tables.by_ue.remove(&session.key());
         }
     }
 
-    /// By SEID or TEID on N4-u.
-    pub fn get(&self, number: u32) -> Option<Arc<Session>> {
-        self.lock().by_number.get(&number).cloned()
+    /// By TEID on N4-u.
+    pub fn by_teid(&self, teid: Teid) -> Option<Arc<Session>> {
+        self.lock().by_teid.get(&teid).cloned()
+    }
+
+    /// By SEID.
+    pub fn by_seid(&self, seid: u64) -> Option<Arc<Session>> {
+        self.by_teid(teid_of(seid)).filter(|session| session.number == seid)
     }
 
     /// By SM context reference, as a peer gives it: anything may be in it.
     pub fn by_reference(&self, reference: &str) -> Option<Arc<Session>> {
-        self.get(reference.parse().ok()?)
+        self.by_seid(u64::from_str_radix(reference, 16).ok()?)
     }
 
     /// The session a UE has under an identity.
     pub fn of_ue(&self, supi: Supi, id: PduSessionId) -> Option<Arc<Session>> {
         let tables = self.lock();
-        tables.by_number.get(tables.by_ue.get(&(supi, id))?).cloned()
+        tables.by_teid.get(tables.by_ue.get(&(supi, id))?).cloned()
     }
 
     /// A copy of the list: procedures may change it meanwhile.
     pub fn all(&self) -> Vec<Arc<Session>> {
-        self.lock().by_number.values().cloned().collect()
+        self.lock().by_teid.values().cloned().collect()
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.lock().by_number.len()
+        self.lock().by_teid.len()
     }
 }

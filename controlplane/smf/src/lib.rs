@@ -25,7 +25,7 @@ mod service;
 
 use std::sync::Arc;
 
-pub use config::{Config, ConfigError, DnnConfig, UePool};
+pub use config::{Config, ConfigError, DnnConfig, NetworkInstance, UePool};
 use context::{Network, Smf};
 use n4::{N4, N4Event, Tasks};
 use nf::{Env, Instance, Running};
@@ -112,12 +112,12 @@ async fn handle_events(smf: Arc<Smf>, mut events: mpsc::Receiver<N4Event>) {
             N4Event::Report { id, seid, report } => {
                 tokio::spawn(procedure::reports::handle(smf, id, seid, report));
             }
-            N4Event::Restore { upf } => {
-                tokio::spawn(procedure::restoration::restore(smf, upf));
+            N4Event::Restore { upf, lost } => {
+                tokio::spawn(procedure::restoration::restore(smf, upf, lost));
             }
             N4Event::Malformed { id, seid, error } => {
                 tokio::spawn(async move {
-                    let session = u32::try_from(seid).ok().and_then(|number| smf.sessions.get(number));
+                    let session = smf.sessions.by_seid(seid);
                     let up_seid = match session {
                         Some(session) => {
                             let upf = session.state.lock().await.upf.filter(|upf| upf.address == id.peer);

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use ngap::transfer::{
-    PduSessionResourceReleaseCommandTransfer, PduSessionResourceSetupRequestTransfer,
-    PduSessionResourceSetupResponseTransfer, PduSessionResourceSetupUnsuccessfulTransfer, QosFlow,
-    QosParameters,
+    PduSessionResourceModifyRequestTransfer, PduSessionResourceReleaseCommandTransfer,
+    PduSessionResourceSetupRequestTransfer, PduSessionResourceSetupResponseTransfer,
+    PduSessionResourceSetupUnsuccessfulTransfer, QosFlow, QosFlowChange, QosParameters,
 };
 use ngap::{GtpTunnel, TransferError};
 use telemetry::counters::Counter;
@@ -27,6 +27,27 @@ pub(crate) fn setup_request(session: &Session, state: &SessionState, n3: GtpTunn
             qfi: session.qfi(),
             parameters: QosParameters::non_gbr(state.five_qi, state.arp),
         }],
+    };
+    encoded(transfer.encode())
+}
+
+/// PDU Session Resource Modify Request Transfer: what the PCF changed of session AMBR and default QoS flow.
+pub(crate) fn modify_request(
+    session: &Session,
+    state: &SessionState,
+    ambr_changed: bool,
+    flow_changed: bool,
+) -> Option<Bytes> {
+    let flow = QosFlowChange {
+        qfi: session.qfi(),
+        parameters: Some(QosParameters::non_gbr(state.five_qi, state.arp)),
+    };
+    let transfer = PduSessionResourceModifyRequestTransfer {
+        session_ambr: ambr_changed.then_some(state.ambr),
+        ul_tunnels: Vec::new(),
+        network_instance: None,
+        qos_flows: if flow_changed { vec![flow] } else { Vec::new() },
+        released_qos_flows: Vec::new(),
     };
     encoded(transfer.encode())
 }

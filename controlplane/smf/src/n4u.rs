@@ -3,7 +3,7 @@
 //! A UE solicits as soon as it is told of its session, which is before the UPF knows the gNB's tunnel: the answer
 //! then waits for [`reachable`], or it would be lost and the UE without address for seconds (RFC 4861 §6.3.7).
 //!
-//! The UPF forwards router solicitations here by GTP-U; the TEID is the session's number. The advertisement goes
+//! The UPF forwards router solicitations here by GTP-U; the TEID is that of the session on N4-u. The advertisement goes
 //! back through the UPF's own tunnel, which forwards it to the gNB.
 
 use std::net::{Ipv6Addr, SocketAddr};
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use packet::gtpu::{self, Signalling};
 use packet::ndp::{ALL_NODES, RouterAdvertisement, RouterSolicitation};
 use telemetry::counters::{Counter, Family};
+use types::Teid;
 
 use crate::context::{Advertisement, Session, Smf};
 
@@ -46,7 +47,7 @@ fn handle(smf: &Smf, from: SocketAddr, datagram: &[u8]) -> Result<(), &'static s
     if message.message_type() != gtpu::message_type::G_PDU {
         return Err("not_a_g_pdu");
     }
-    let session = smf.sessions.get(message.teid()).ok_or("unknown_teid")?;
+    let session = smf.sessions.by_teid(Teid(message.teid())).ok_or("unknown_teid")?;
     let solicitation =
         RouterSolicitation::parse(message.payload()).map_err(|_| "not_a_router_solicitation")?;
     let mut router = session.router();

@@ -28,6 +28,7 @@ struct Shown {
     ambr_downlink: String,
     five_qi: u8,
     state: &'static str,
+    /// `activated`, `activating`, `deactivated`, or `upf_lost` when its UPF does not answer.
     user_plane: Value,
     upf: Option<String>,
     upf_teid: Option<String>,
@@ -35,8 +36,9 @@ struct Shown {
     gnb_teid: Option<String>,
 }
 
-async fn show(session: &Session) -> Shown {
+async fn show(smf: &Smf, session: &Session) -> Shown {
     let state = session.state.lock().await;
+    let upf_lost = state.upf.is_some_and(|upf| !smf.n4.is_up(upf.address));
     let n3 = state.upf.map(|upf| upf.tunnels.n3);
     Shown {
         supi: session.supi,
@@ -51,7 +53,7 @@ async fn show(session: &Session) -> Shown {
         ambr_downlink: state.ambr.downlink.to_string(),
         five_qi: state.five_qi.0,
         state: state.phase.name(),
-        user_plane: json!(state.up),
+        user_plane: if upf_lost { json!("upf_lost") } else { json!(state.up) },
         upf: n3.map(|tunnel| tunnel.address.preferred().to_string()),
         upf_teid: n3.map(|tunnel| tunnel.teid.to_string()),
         gnb: state.gnb.map(|tunnel| tunnel.address.preferred().to_string()),
@@ -68,7 +70,7 @@ pub(crate) fn routes(smf: Arc<Smf>) -> Oam {
             async move {
                 let mut shown = Vec::new();
                 for session in smf.sessions.all() {
-                    shown.push(show(&session).await);
+                    shown.push(show(&smf, &session).await);
                 }
                 shown.sort_by_key(|session| (session.supi.to_string(), session.id));
                 Ok(shown)

@@ -9,7 +9,10 @@ use sbi::model::pcf::{SmPolicyContextData, SmPolicyDecision, SmPolicyDeleteData}
 use sbi::model::smf::{Cause, N2SmInfoType, ResourceStatus, SmContextStatusNotification, StatusInfo};
 use sbi::model::udm::{DnnConfiguration, SmfRegistration};
 use sbi::op::amf::{N1N2MessageTransfer, N1N2MessageTransferRequest, N1N2TransferFailureNotify};
-use sbi::op::pcf::{CreateSmPolicy, CreateSmPolicyRequest, DeleteSmPolicy, DeleteSmPolicyRequest, NPCF_SM};
+use sbi::op::pcf::{
+    CreateSmPolicy, CreateSmPolicyRequest, DeleteSmPolicy, DeleteSmPolicyRequest, NPCF_SM,
+    sm_notification_uri,
+};
 use sbi::op::smf::SmContextStatusNotify;
 use sbi::op::udm::*;
 use sbi::{CallError, Created, Initiated, ResourceUri, Target, callback_uri};
@@ -22,9 +25,9 @@ static POLICY_WITHOUT_PCF: Counter = Counter::new("smf_policy_without_pcf");
 static TRANSFERS: Family = Family::new("smf_n1n2_transfer", "outcome");
 static NOTIFY_FAILED: Counter = Counter::new("smf_status_notify_failed");
 
-/// What an AMF is asked to pass on.
+/// What an AMF is asked to pass on to the UE and its gNB.
 #[derive(Debug, Default)]
-pub(crate) struct ForUe {
+pub(crate) struct Transfer {
     /// 5GSM message.
     pub n1: Option<Bytes>,
     /// N2 information.
@@ -41,7 +44,7 @@ impl Smf {
         &self,
         session: &Session,
         amf: &sbi::ApiRoot,
-        what: ForUe,
+        what: Transfer,
     ) -> Result<N1N2MessageTransferCause, CallError<N1N2MessageTransferError>> {
         let uri = || callback_uri::<N1N2TransferFailureNotify>(self.api_root.as_str(), &session.reference());
         let n2_info = |(kind, data): (N2SmInfoType, Bytes)| N2InfoContainer {
@@ -174,7 +177,7 @@ impl Smf {
             pdu_session_id: session.id,
             pdu_session_type: state.session_type,
             dnn: session.dnn.clone(),
-            notification_uri: format!("{}/smf-callback/v1/sm-policy/{}", self.api_root, session.number),
+            notification_uri: sm_notification_uri(self.api_root.as_str(), &session.reference()),
             access_type: Some(sbi::model::common::AccessType::ThreeGpp),
             rat_type: Some(sbi::model::common::RatType::Nr),
             serving_network: Some(state.plmn),

@@ -1,6 +1,7 @@
 //! Times of procedures, raw, for `GET /procedures`: medians and tails are computed by whoever asks.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ pub(crate) struct Sample {
     pub supi: Supi,
     /// `ok`, or why not.
     pub outcome: String,
-    /// Time at work, microseconds: without waits for UE and gNB.
+    /// Time at work, microseconds: without waits for UDM, PCF, UPF, AMF, UE and gNB.
     pub core_us: u64,
     /// From first message in to last message out, microseconds.
     pub total_us: u64,
@@ -30,21 +31,21 @@ pub(crate) struct Sample {
 pub(crate) struct Samples(Mutex<VecDeque<Sample>>);
 
 impl Samples {
-    /// Keeps the time since `start`; `waited` of it was for UE and gNB.
+    /// Keeps the time since `start`, `at_work` of which the procedure was not waiting ([`at_work`]).
     pub fn push(
         &self,
         procedure: &'static str,
         supi: Supi,
         outcome: String,
         start: Instant,
-        waited: Duration,
+        at_work: Duration,
     ) {
         let total = time::now().saturating_duration_since(start);
         let sample = Sample {
             procedure,
             supi,
             outcome,
-            core_us: total.saturating_sub(waited).as_micros() as u64,
+            core_us: at_work.as_micros() as u64,
             total_us: total.as_micros() as u64,
         };
         let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,5 +57,41 @@ impl Samples {
 
     pub fn snapshot(&self) -> Vec<Sample> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+/// Runs a future; its output, and how long it was at work: in its polls, not between them.
+pub(crate) async fn at_work<F: Future>(future: F) -> (F::Output, Duration) {
+    let mut future = pin!(future);
+    let mut worked = Duration::ZERO;
+    let output = std::future::poll_fn(|context| {
+        let began = time::now();
+        let polled = future.as_mut().poll(context);
+        worked += time::now().saturating_duration_since(began);
+        polled
+    })
+    .await;
+    (output, worked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn waits_are_no_work() {
+        let busy = || {
+            let began = time::now();
+            while began.elapsed() < Duration::from_millis(20) {}
+        };
+        let started = time::now();
+        let ((), worked) = at_work(async {
+            busy();
+            time::sleep(Duration::from_millis(300)).await;
+            busy();
+        })
+        .await;
+        assert!(worked >= Duration::from_millis(40), "{worked:?}");
+        assert!(worked + Duration::from_millis(290) <= started.elapsed(), "{worked:?}");
     }
 }

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use nas::gsm::{ModificationReject, ReleaseReject, SmHeader};
 use nas::{GsmCause, SmBody};
 use sbi::model::amf::N1N2MsgTxfrFailureNotification;
+use sbi::model::pcf::{SmPolicyNotification, TerminationNotification};
 use sbi::model::smf::*;
 use sbi::op::amf::N1N2TransferFailureNotify;
+use sbi::op::pcf::{SmPolicyTerminateNotify, SmPolicyUpdateNotify};
 use sbi::op::smf::*;
 use sbi::{Created, Notification, ProblemDetails, Router};
 use telemetry::counters::Counter;
 use types::Pti;
 
-use crate::context::{Session, Smf};
+use crate::context::{Phase, Session, Smf};
 use crate::n1;
-use crate::procedure::{establishment, release, reports, user_plane};
+use crate::procedure::{establishment, modification, release, service_request, user_plane};
 
 static UNKNOWN_CONTEXT: Counter = Counter::new("smf_unknown_sm_context");
 
@@ -27,6 +29,8 @@ pub(crate) fn router(smf: Arc<Smf>) -> Router<Smf> {
         .on::<UpdateSmContext>(update)
         .on::<ReleaseSmContext>(release_context)
         .on::<N1N2TransferFailureNotify>(transfer_failed)
+        .on::<SmPolicyUpdateNotify>(policy_updated)
+        .on::<SmPolicyTerminateNotify>(policy_terminated)
 }
 
 async fn create(
@@ -56,7 +60,7 @@ async fn update(smf: Arc<Smf>, request: UpdateSmContextRequest) -> Updated {
         }
     }
     if data.release == Some(true) {
-        release::locally(&smf, &session, release::Tell::Nobody).await;
+        release::locally(&smf, &session, release::Notify::Nobody).await;
         return Ok(None);
     }
     let from_gnb = match (&data.n2_sm_info_type, &data.n2_sm_info) {
@@ -76,7 +80,7 @@ async fn update(smf: Arc<Smf>, request: UpdateSmContextRequest) -> Updated {
         return Ok(from_gnb.filter(|answer| *answer != SmContextUpdatedData::default()));
     }
     match data.up_cnx_state {
-        Some(UpCnxState::Activating) => user_plane::activate(&session).await.map(Some),
+        Some(UpCnxState::Activating) => user_plane::activate(&smf, &session).await.map(Some),
         Some(UpCnxState::Deactivated) => user_plane::deactivate(&smf, &session).await.map(Some),
         // Other changes (location, time zone) need nothing done.
         _ => Ok(None),
@@ -95,11 +99,22 @@ async fn from_gnb(
         N2SmInfoType::PduResSetupFail => user_plane::not_set_up_by_gnb(smf, session, octets).await,
         N2SmInfoType::PduResNtyRel => user_plane::released_by_gnb(smf, session).await,
         N2SmInfoType::PduResRelRsp => {
-            release::completed_by_gnb(smf, session).await;
+            let active = session.state.lock().await.phase == Phase::Active;
+            if active {
+                service_request::released_by_gnb(smf, session).await;
+            } else {
+                release::completed_by_gnb(smf, session).await;
+            }
             Ok(SmContextUpdatedData::default())
         }
         // Only default flows without notification control are asked for: nothing to be done.
         N2SmInfoType::PduResNty => Ok(SmContextUpdatedData::default()),
+        N2SmInfoType::PduResModRsp => Ok(SmContextUpdatedData::default()),
+        N2SmInfoType::PduResModFail => {
+            // The gNB goes on with what it had; the UPF polices what the PCF authorised.
+            tracing::info!(supi = %session.supi, id = %session.id, "the gNB did not modify the session");
+            Ok(SmContextUpdatedData::default())
+        }
         // Handover and modification by the gNB are not served yet.
         _ => Err(ProblemDetails::new(403, "N2_SM_ERROR").into()),
     }
@@ -136,9 +151,11 @@ async fn from_ue(smf: &Arc<Smf>, session: &Arc<Session>, octets: &[u8]) -> SmCon
             release::status_from_ue(smf, session, pti).await;
             answer(None)
         }
-        SmBody::EstablishmentRequest(_)
-        | SmBody::ModificationComplete(_)
-        | SmBody::ModificationCommandReject(_) => status(GsmCause::MessageTypeNotCompatible),
+        SmBody::ModificationComplete(_) | SmBody::ModificationCommandReject(_) => {
+            modification::answered_by_ue(session).await;
+            answer(None)
+        }
+        SmBody::EstablishmentRequest(_) => status(GsmCause::MessageTypeNotCompatible),
         SmBody::EstablishmentAccept(_)
         | SmBody::EstablishmentReject(_)
         | SmBody::ModificationReject(_)
@@ -151,7 +168,7 @@ async fn from_ue(smf: &Arc<Smf>, session: &Arc<Session>, octets: &[u8]) -> SmCon
 /// The AMF has released the session towards the UE (deregistration) or never told it.
 async fn release_context(smf: Arc<Smf>, request: ReleaseSmContextRequest) -> Result<(), ProblemDetails> {
     let session = find(&smf, &request.sm_context_ref)?;
-    release::locally(&smf, &session, release::Tell::Nobody).await;
+    release::locally(&smf, &session, release::Notify::Nobody).await;
     Ok(())
 }
 
@@ -161,6 +178,29 @@ async fn transfer_failed(
     request: Notification<N1N2MsgTxfrFailureNotification>,
 ) -> Result<(), ProblemDetails> {
     let session = find(&smf, &request.id)?;
-    reports::unreachable(&smf, &session).await;
+    service_request::unreachable(&smf, &session).await;
+    Ok(())
+}
+
+/// Npcf_SMPolicyControl_UpdateNotify, update (TS 29.512 §4.2.3.2).
+async fn policy_updated(
+    smf: Arc<Smf>,
+    request: Notification<SmPolicyNotification>,
+) -> Result<(), ProblemDetails> {
+    let session = find(&smf, &request.id)?;
+    match &request.body.sm_policy_decision {
+        Some(decision) => modification::policy_changed(&smf, &session, decision).await,
+        None => Ok(()),
+    }
+}
+
+/// Npcf_SMPolicyControl_UpdateNotify, termination (TS 29.512 §4.2.3.3): the session ends, and the association with it.
+async fn policy_terminated(
+    smf: Arc<Smf>,
+    request: Notification<TerminationNotification>,
+) -> Result<(), ProblemDetails> {
+    let session = find(&smf, &request.id)?;
+    tracing::info!(supi = %session.supi, id = %session.id, cause = request.body.cause, "session ended by the PCF");
+    tokio::spawn(async move { release::by_network(&smf, &session, GsmCause::RegularDeactivation).await });
     Ok(())
 }

@@ -129,6 +129,12 @@ impl Discovery {
     }
 }
 
+/// Where an instance offers a service.
+pub fn api_roots(profile: &NfProfile, service: &str) -> Vec<ApiRoot> {
+    let services = profile.nf_services.iter().chain(profile.nf_service_list.values());
+    services.filter(|offered| offered.service_name == service).filter_map(|s| api_root(profile, s)).collect()
+}
+
 /// API roots of the instances with the best (lowest) priority that offer the service.
 fn rank(instances: &[NfProfile], service: &str) -> Vec<ApiRoot> {
     let mut roots: Vec<(u16, ApiRoot)> = Vec::new();

@@ -53,6 +53,7 @@ pub mod target;
 
 pub use client::{CallError, Client};
 pub use config::{ClientConfig, ServerConfig};
+pub use discovery::api_roots;
 #[doc(hidden)]
 pub use http_json::fuzz_content;
 pub use message::BinaryPart;

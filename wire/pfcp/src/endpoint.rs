@@ -108,6 +108,9 @@ pub enum Failure {
     /// N1 transmissions without an answer.
     #[error("peer does not answer")]
     TimedOut,
+    /// The peer refused, in a response that lacks other IEs or has broken ones: the cause is all that counts.
+    #[error("refused with cause {0:?}")]
+    Refused(Cause),
     /// The answer could not be decoded.
     #[error("malformed response: {0}")]
     Malformed(DecodeError),
@@ -634,7 +637,8 @@ impl Endpoint {
             return;
         };
         let decoded = Message::decode_ies(header.message_type, ies);
-        if decoded.is_err() {
+        let refusal = if decoded.is_err() { peek_rejection(ies) } else { None };
+        if decoded.is_err() && refusal.is_none() {
             self.counters.malformed += 1;
         }
         match &decoded {
@@ -667,7 +671,7 @@ impl Endpoint {
                     message,
                 });
             }
-            Err(error) => Failure::Malformed(error),
+            Err(error) => refusal.map_or(Failure::Malformed(error), Failure::Refused),
         };
         self.events.push_back(Event::Failed {
             handle,

@@ -506,5 +506,17 @@ pub fn peek_cp_f_seid(ies: &[u8]) -> Option<FSeid> {
     None
 }
 
+/// The cause of a response whose other IEs are missing or broken, when it is not acceptance. Some UP functions leave the
+/// Node ID out of a rejection.
+pub fn peek_rejection(ies: &[u8]) -> Option<Cause> {
+    let mut walk = Ies::new(ies);
+    while let Ok(Some((ie, value))) = walk.next_ie() {
+        if ie == ie::CAUSE {
+            return Cause::decode(value).ok().filter(|cause| !cause.is_accepted());
+        }
+    }
+    None
+}
+
 /// A name for [`ShortBytes`] where the standard says network instance.
 pub type NetworkInstance = ShortBytes;

@@ -9,6 +9,7 @@
 //! | PDU session establishment | [`pdu_session_establishment`] | UE, through [`ul_nas_transport`] |
 //! | PDU session release and modification | [`n1n2_transfer`] | UE or SMF |
 //! | Paging | [`paging`] | SMF, through [`n1n2_transfer`] |
+//! | Sessions lost by their SMF | [`session_loss`] | AMF |
 //! | NG Setup, RAN configuration update, NG Reset | [`ng_setup`], [`ng_reset`] | gNB |
 //!
 //! [`resource_setup`] and [`user_plane`] are steps that several of them share.
@@ -26,5 +27,6 @@ pub(crate) mod registration;
 pub(crate) mod resource_setup;
 pub(crate) mod security_mode;
 pub(crate) mod service_request;
+pub(crate) mod session_loss;
 pub(crate) mod ul_nas_transport;
 pub(crate) mod user_plane;

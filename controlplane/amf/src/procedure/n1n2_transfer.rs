@@ -16,7 +16,7 @@ use types::PduSessionId;
 use super::{deregistration, paging, resource_setup, user_plane};
 use crate::counters;
 use crate::event::{Interrupt, N2Info, Transfer};
-use crate::peers::{SmUpdate, join_all};
+use crate::peers::SmUpdate;
 use crate::ue::Ue;
 
 /// Namf_Communication_N1N2MessageTransfer.
@@ -166,11 +166,14 @@ async fn modify_resources(
 }
 
 /// Tells a session's SMF. What it answers to a report of the gNB needs no forwarding.
-async fn report(ue: &Ue, id: PduSessionId, update: SmUpdate) {
+async fn report(ue: &mut Ue, id: PduSessionId, update: SmUpdate) {
     let Some(session) = ue.ctx.sessions.get(&id) else { return };
     let amf = ue.amf.clone();
-    // A failure is counted by the call; there is nobody else to tell.
-    _ = amf.peers.update_sm_context(&session.context, update).await;
+    // Another failure is counted by the call; there is nobody else to tell.
+    let answer = amf.peers.update_sm_context(&session.context, update).await;
+    if answer.is_err_and(|refused| refused.error.is_not_found()) {
+        ue.forget_session(id);
+    }
 }
 
 /// A session that the UE establishes anew under the same identity: the old one goes from gNB and SMF.
@@ -195,16 +198,12 @@ pub(crate) async fn unsolicited(ue: &mut Ue, pdu: Pdu) -> Result<(), Interrupt> 
         Pdu::PduSessionResourceNotify(notify) => {
             let news = notify.pdu_sessions.into_iter().map(|item| (item, false));
             let gone = notify.released.into_iter().map(|item| (item, true));
-            let amf = ue.amf.clone();
-            let mut calls = Vec::new();
             for (item, released) in news.chain(gone) {
-                let Some(session) = ue.ctx.sessions.get_mut(&item.id) else { continue };
-                session.active &= !released;
-                let (context, amf) = (session.context.clone(), amf.clone());
-                let update = SmUpdate::Notify { transfer: item.transfer, released };
-                calls.push(async move { amf.peers.update_sm_context(&context, update).await });
+                if let Some(session) = ue.ctx.sessions.get_mut(&item.id) {
+                    session.active &= !released;
+                }
+                report(ue, item.id, SmUpdate::Notify { transfer: item.transfer, released }).await;
             }
-            join_all(calls).await;
         }
         Pdu::UeContextReleaseComplete(_) => counters::N2_REJECTED.inc("unexpected"),
         other => {

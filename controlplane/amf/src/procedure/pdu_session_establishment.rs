@@ -55,6 +55,7 @@ pub(crate) async fn pdu_session_establishment(
     };
     match amf.peers.create_sm_context(&amf, create).await {
         Ok(context) => {
+            ue.ctx.lost_sessions.remove(&id);
             ue.ctx.sessions.insert(id, PduSession { dnn, s_nssai, serial, context, active: false });
         }
         Err(refused) => {

@@ -478,7 +478,7 @@ fn accept_message(
         let unconfirmed = ue.ctx.tmsis.remove(1);
         ue.amf.ues.free_tmsi(unconfirmed);
     }
-    let tmsi = ue.amf.ues.allocate_tmsi(&ue.handle, crate::random::u32);
+    let tmsi = ue.amf.ues.allocate_tmsi(&ue.handle, nf::random::u32);
     ue.ctx.tmsis.push(tmsi);
     let timers = &ue.amf.config.timers;
     let seconds = |s| Some(nas::Timer::For(std::time::Duration::from_secs(s)));
@@ -491,9 +491,7 @@ fn accept_message(
     accept.network_features = Some(nas::NetworkFeatures::default());
     accept.t3512 = seconds(timers.t3512_s);
     accept.t3502 = seconds(timers.t3502_s);
-    if request.pdu_session_status.is_some() {
-        accept.pdu_session_status = Some(ue.ctx.sessions.keys().copied().collect());
-    }
+    accept.pdu_session_status = ue.ctx.session_status(request.pdu_session_status.is_some());
     if request.uplink_data_status.is_some() {
         let failed: PsiSet = activation.failed.iter().map(|(id, _)| *id).collect();
         accept.reactivation_result = Some(failed);

@@ -34,7 +34,7 @@ pub(crate) async fn service_request(ue: &mut Ue, request: gmm::ServiceRequest) -
         request.uplink_data_status.map(|set| set.iter().collect()).unwrap_or_default();
     let activation = user_plane::activate(ue, &wanted).await;
     let accept = Message::ServiceAccept(gmm::ServiceAccept {
-        pdu_session_status: request.pdu_session_status.map(|_| ue.ctx.sessions.keys().copied().collect()),
+        pdu_session_status: ue.ctx.session_status(request.pdu_session_status.is_some()),
         reactivation_result: request
             .uplink_data_status
             .map(|_| activation.failed.iter().map(|(id, _)| *id).collect::<PsiSet>()),

@@ -45,8 +45,7 @@ pub(crate) async fn ul_nas_transport(ue: &mut Ue, transport: gmm::UlNasTransport
                 }
                 Err(refused) => {
                     if refused.error.is_not_found() {
-                        // The SMF has lost the session: so have we.
-                        ue.ctx.sessions.remove(&id);
+                        ue.forget_session(id);
                     }
                     not_forwarded(ue, id, payload.to_vec(), refused.error.payload_cause()).await
                 }

@@ -49,8 +49,7 @@ pub(crate) async fn activate(ue: &mut Ue, wanted: &[PduSessionId]) -> Activation
             }
             Err(refused) => {
                 if refused.error.is_not_found() {
-                    // The SMF has lost the session (it restarted): the PDU session status tells the UE.
-                    ue.ctx.sessions.remove(&id);
+                    ue.forget_session(id);
                 }
                 activation.failed.push((id, refused.error.payload_cause()));
             }
@@ -76,11 +75,9 @@ pub(crate) async fn report_setup(ue: &mut Ue, outcome: SetupOutcome) {
         calls.push(async move { amf.peers.update_sm_context(&context, update).await });
     }
     for (id, answer) in ids.into_iter().zip(join_all(calls).await) {
-        if answer.is_err()
-            && let Some(session) = ue.ctx.sessions.get_mut(&id)
-        {
-            // The SMF does not know of the gNB's tunnel: downlink cannot flow. Counted by the call.
-            session.active = false;
+        // Another refusal (counted by the call) leaves what the gNB has as it is: the SMF has it released.
+        if answer.is_err_and(|refused| refused.error.is_not_found()) {
+            ue.forget_session(id);
         }
     }
 }
@@ -90,13 +87,19 @@ pub(crate) async fn deactivate_all(ue: &mut Ue) {
     let amf = ue.amf.clone();
     let location = ue.ctx.location;
     let mut calls = Vec::new();
-    for session in ue.ctx.sessions.values_mut().filter(|session| session.active) {
+    let mut ids = Vec::new();
+    for (id, session) in ue.ctx.sessions.iter_mut().filter(|(_, session)| session.active) {
         session.active = false;
+        ids.push(*id);
         let context = session.context.clone();
         let amf = amf.clone();
         calls
             .push(async move { amf.peers.update_sm_context(&context, SmUpdate::Deactivate(location)).await });
     }
-    // A failure is counted by the call; the SMF finds out with the next activation.
-    join_all(calls).await;
+    // Another failure is counted by the call; the SMF finds out with the next activation.
+    for (id, answer) in ids.into_iter().zip(join_all(calls).await) {
+        if answer.is_err_and(|refused| refused.error.is_not_found()) {
+            ue.forget_session(id);
+        }
+    }
 }

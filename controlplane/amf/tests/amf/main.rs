@@ -8,4 +8,5 @@ mod limits;
 mod n2;
 mod order;
 mod registration;
+mod session_loss;
 mod sessions;

@@ -84,10 +84,12 @@ pub enum N4Event {
         /// What is wrong with it.
         error: pfcp::DecodeError,
     },
-    /// The UPF lost its sessions and is there again.
+    /// An association was set up anew: the UPF does not have its sessions any more, or may not have them.
     Restore {
         /// The UPF.
         upf: SocketAddr,
+        /// Whether it certainly lost them: it restarted or released the association.
+        lost: bool,
     },
 }
 
@@ -227,6 +229,11 @@ impl N4 {
     pub fn select_upf(&self) -> Result<SocketAddr, N4Error> {
         let state = self.lock();
         state.upfs.iter().find(|upf| upf.associated && upf.alive).map(|upf| upf.address).ok_or(N4Error::NoUpf)
+    }
+
+    /// Whether a UPF has an association with us and answers.
+    pub fn is_up(&self, upf: SocketAddr) -> bool {
+        self.lock().upfs.iter().any(|other| other.address == upf && other.associated && other.alive)
     }
 
     /// Changes each time a UPF is there again after it lost its sessions: a session set up under the present epoch
@@ -376,7 +383,11 @@ impl N4 {
             }
             Event::Failed { handle, failure, .. } => {
                 if let Some(waiting) = state.waiting.remove(&handle) {
-                    let _ = waiting.sender.send(Err(N4Error::Failed(failure)));
+                    let error = match failure {
+                        Failure::Refused(cause) => N4Error::Refused(cause),
+                        failure => N4Error::Failed(failure),
+                    };
+                    let _ = waiting.sender.send(Err(error));
                 }
             }
             Event::Request { id, seid, message } => self.handle_request(state, id, seid, message),
@@ -394,7 +405,7 @@ impl N4 {
                 }
             }
             Event::PeerFailed { peer } => {
-                tracing::warn!(%peer, "UPF does not answer");
+                tracing::warn!(%peer, "UPF does not answer: the association is set up again when it does");
                 set_alive(state, peer, false);
             }
             Event::PeerRecovered { peer } => {
@@ -461,13 +472,14 @@ impl N4 {
         }
     }
 
-    /// Keeps the association with one UPF (§6.2.6).
+    /// Keeps the association with one UPF (§6.2.6). A UPF that answers no heartbeat is asked for a new association too,
+    /// until it answers either: after a restart it may ignore heartbeats of those it has no association with.
     async fn associate(self, upf: SocketAddr) {
         loop {
             let (associated, wake) = {
                 let state = self.lock();
                 let Some(upf) = state.upfs.iter().find(|other| other.address == upf) else { return };
-                (upf.associated, upf.wake.clone())
+                (upf.associated && upf.alive, upf.wake.clone())
             };
             if associated {
                 wake.notified().await;
@@ -500,17 +512,24 @@ impl N4 {
         if !upf.features.contains(UpFunctionFeatures::FTUP) {
             tracing::warn!(upf = %address, "UPF does not say that it allocates F-TEIDs; it is asked to all the same");
         }
-        upf.associated = true;
+        // When there was an association already, the UPF may have deleted the sessions with that one (§6.2.6.2.2).
+        let repeated = std::mem::replace(&mut upf.associated, true);
         upf.alive = true;
-        if std::mem::take(&mut upf.lost_sessions) {
+        let lost = std::mem::take(&mut upf.lost_sessions);
+        if lost {
             upf.epoch += 1;
-            self.queue(N4Event::Restore { upf: upf.address });
+        }
+        if lost || repeated {
+            self.queue(N4Event::Restore { upf: upf.address, lost });
         }
     }
 }
 
 fn set_alive(state: &mut State, peer: IpAddr, alive: bool) {
-    state.upfs.iter_mut().filter(|upf| upf.address.ip() == peer).for_each(|upf| upf.alive = alive);
+    for upf in state.upfs.iter_mut().filter(|upf| upf.address.ip() == peer) {
+        upf.alive = alive;
+        upf.wake.notify_one();
+    }
 }
 
 /// Whether a response is about the session of the request: it carries our SEID. One that refuses may carry 0, when the

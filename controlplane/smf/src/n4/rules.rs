@@ -7,7 +7,11 @@
 //! | 3 router solicitation (IPv6) | N3 | F-TEID of PDR 1, ICMPv6 to all routers | 3: to the SMF over N4-u |
 //! | 4 router advertisement (IPv6) | SMF | F-TEID on N4-u | 2 |
 //!
-//! QER 1 polices the session AMBR, QER 2 marks the default QoS flow.
+//! QER 1 marks the default QoS flow, QER 2 polices the session AMBR. That order counts with UPFs that look for the QoS
+//! flow in the first QER of a PDR only.
+//!
+//! Interface types and the network instance stand in every PDI and FAR of N3 and N6: Open5GS takes the data network of
+//! an uplink PDR and the check of the UE's source address from them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,6 +20,7 @@ use pfcp::message::*;
 use pfcp::*;
 use types::{Ambr, Dnn, PduSessionType, Teid};
 
+use crate::config::NetworkInstance;
 use crate::pool::Addresses;
 
 const UPLINK: PdrId = PdrId(1);
@@ -25,8 +30,10 @@ const ADVERTISEMENT: PdrId = PdrId(4);
 const TO_NETWORK: FarId = FarId(1);
 const TO_GNB: FarId = FarId(2);
 const TO_SMF: FarId = FarId(3);
-const AMBR: QerId = QerId(1);
-const FLOW: QerId = QerId(2);
+const FLOW: QerId = QerId(1);
+const AMBR: QerId = QerId(2);
+/// The QERs of packets between UE and data network.
+const QERS: [QerId; 2] = [FLOW, AMBR];
 /// The session's default rules match last; the SMF's own come first.
 const PRECEDENCE_DEFAULT: Precedence = Precedence(255);
 const PRECEDENCE_CONTROL: Precedence = Precedence(1);
@@ -49,12 +56,16 @@ pub struct SessionRules {
     pub n4u_teid: Teid,
     /// Data network, also the network instance of N6.
     pub dnn: Dnn,
+    /// How it is written as network instance.
+    pub network_instance: NetworkInstance,
     /// Slice.
     pub s_nssai: types::SNssai,
     /// Type.
     pub session_type: PduSessionType,
     /// UE addresses.
     pub addresses: Addresses,
+    /// Interface identifier of the UE's link-local address, for IPv6.
+    pub interface_id: [u8; 8],
     /// Session AMBR.
     pub ambr: Ambr,
     /// Default QoS flow.
@@ -139,11 +150,18 @@ impl SessionRules {
     }
 
     fn instance(&self) -> Option<ShortBytes> {
-        Some(self.dnn.as_str().into())
+        Some(match self.network_instance {
+            NetworkInstance::Labels => network_instance_as_labels(self.dnn.as_str()),
+            NetworkInstance::Text => self.dnn.as_str().into(),
+        })
     }
 
+    /// UE IP Address. After the /64 comes the interface identifier: UPFs that check the source of uplink packets let
+    /// the UE's router solicitation pass by it (§8.2.62).
     fn ue_ip_address(&self, destination: bool) -> Option<UeIpAddress> {
         let Addresses { ipv4, ipv6 } = self.addresses;
+        let interface_id = u128::from(u64::from_be_bytes(self.interface_id));
+        let ipv6 = ipv6.map(|prefix| (u128::from(prefix) | interface_id).into());
         Some(UeIpAddress { ipv4, ipv6, destination, ..Default::default() })
     }
 
@@ -153,14 +171,16 @@ impl SessionRules {
             precedence: PRECEDENCE_DEFAULT,
             pdi: Pdi {
                 source_interface: SourceInterface::Access,
+                source_interface_type: Some(InterfaceType::N3_3GPP_ACCESS),
                 f_teid: Some(n3),
+                network_instance: self.instance(),
                 // The source address is verified: what does not match is dropped (UP-4).
                 ue_ip_address: self.ue_ip_address(false),
                 ..Default::default()
             },
             outer_header_removal: Some(remove_gtpu()),
             far_id: Some(TO_NETWORK),
-            qer_ids: vec![AMBR, FLOW],
+            qer_ids: QERS.into(),
             ..Default::default()
         }
     }
@@ -171,12 +191,13 @@ impl SessionRules {
             precedence: PRECEDENCE_DEFAULT,
             pdi: Pdi {
                 source_interface: SourceInterface::Core,
+                source_interface_type: Some(InterfaceType::N6),
                 network_instance: self.instance(),
                 ue_ip_address: self.ue_ip_address(true),
                 ..Default::default()
             },
             far_id: Some(TO_GNB),
-            qer_ids: vec![AMBR, FLOW],
+            qer_ids: QERS.into(),
             ..Default::default()
         }
     }
@@ -187,7 +208,9 @@ impl SessionRules {
             precedence: PRECEDENCE_CONTROL,
             pdi: Pdi {
                 source_interface: SourceInterface::Access,
+                source_interface_type: Some(InterfaceType::N3_3GPP_ACCESS),
                 f_teid: Some(n3),
+                network_instance: self.instance(),
                 sdf_filters: vec![SdfFilter {
                     flow_description: Some(SOLICITATION_FILTER.into()),
                     ..Default::default()
@@ -222,6 +245,7 @@ impl SessionRules {
             apply_action: ApplyAction::FORW,
             forwarding_parameters: Some(Box::new(ForwardingParameters {
                 destination_interface: DestinationInterface::Core,
+                destination_interface_type: Some(InterfaceType::N6),
                 network_instance: self.instance(),
                 ..Default::default()
             })),
@@ -243,8 +267,8 @@ impl SessionRules {
     }
 
     fn qers(&self) -> Vec<CreateQer> {
-        let ambr = CreateQer { qer_id: AMBR, mbr: Some(rates(self.ambr)), ..Default::default() };
-        vec![ambr, CreateQer { qer_id: FLOW, qfi: Some(Qfi(self.qfi.value())), ..Default::default() }]
+        let flow = CreateQer { qer_id: FLOW, qfi: Some(Qfi(self.qfi.value())), ..Default::default() };
+        vec![flow, CreateQer { qer_id: AMBR, mbr: Some(rates(self.ambr)), ..Default::default() }]
     }
 }
 
@@ -273,6 +297,7 @@ fn to_gnb(gnb: Option<GtpTunnel>) -> CreateFar {
         apply_action: ApplyAction::FORW,
         forwarding_parameters: Some(Box::new(ForwardingParameters {
             destination_interface: DestinationInterface::Access,
+            destination_interface_type: Some(InterfaceType::N3_3GPP_ACCESS),
             outer_header_creation: Some(gnb_header(gnb)),
             ..Default::default()
         })),
@@ -284,6 +309,7 @@ fn to_gnb(gnb: Option<GtpTunnel>) -> CreateFar {
 pub fn activate(gnb: GtpTunnel) -> SessionModificationRequest {
     let parameters = UpdateForwardingParameters {
         destination_interface: Some(DestinationInterface::Access),
+        destination_interface_type: Some(InterfaceType::N3_3GPP_ACCESS),
         outer_header_creation: Some(gnb_header(gnb)),
         ..Default::default()
     };

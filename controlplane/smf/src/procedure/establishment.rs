@@ -23,9 +23,10 @@ use crate::context::{Network, Phase, Session, SessionState, Smf, UpState, UpfSes
 use crate::n1;
 use crate::n2;
 use crate::n4::{N4Error, Seids, rules};
-use crate::peers::{ForUe, apply};
+use crate::peers::{Transfer, apply};
 use crate::pool::{Addresses, PoolError};
 use crate::procedure::{release, user_plane};
+use crate::samples::at_work;
 
 static REQUESTED: Counter = Counter::new("smf_session_requested");
 static ESTABLISHED: Counter = Counter::new("smf_session_accepted");
@@ -52,6 +53,27 @@ struct Wanted {
     request: EstablishmentRequest,
 }
 
+/// What the accept says beside the session's state.
+struct Answer {
+    /// Why the UE gets another type of session than it asked for.
+    type_cause: Option<GsmCause>,
+    /// The UE asked for an always-on session.
+    always_on: bool,
+}
+
+/// The time an establishment takes.
+#[derive(Clone, Copy)]
+struct Times {
+    start: time::Instant,
+    at_work: Duration,
+}
+
+impl Times {
+    fn record(self, smf: &Smf, session: &Session, outcome: String) {
+        smf.samples.push("pdu_session_establishment", session.supi, outcome, self.start, self.at_work);
+    }
+}
+
 /// Nsmf_PDUSession_CreateSMContext.
 pub(crate) async fn create(
     smf: Arc<Smf>,
@@ -59,11 +81,28 @@ pub(crate) async fn create(
 ) -> Result<Created<SmContextCreatedData>, SmContextCreateError> {
     REQUESTED.inc();
     let start = time::now();
-    let wanted = read_request(&data)?;
+    let (accepted, at_work) = at_work(accept(&smf, &data)).await;
+    let (session, answer) = accepted?;
+    let location = format!("/sm-contexts/{}", session.reference());
+    let body = SmContextCreatedData {
+        pdu_session_id: Some(session.id),
+        s_nssai: data.s_nssai,
+        ..Default::default()
+    };
+    tokio::spawn(establish(smf, session, answer, Times { start, at_work }));
+    Ok(Created { location, body })
+}
+
+/// Steps 3 to 5: what the subscription allows, addresses, and the session.
+async fn accept(
+    smf: &Arc<Smf>,
+    data: &SmContextCreateData,
+) -> Result<(Arc<Session>, Answer), SmContextCreateError> {
+    let wanted = read_request(data)?;
     let reject = |cause| reject(&wanted, cause);
     // The UE lost the session it had under this identity: it is released without a word (step 3).
     if let Some(old) = smf.sessions.of_ue(wanted.supi, wanted.id) {
-        release::locally(&smf, &old, release::Tell::Nobody).await;
+        release::locally(smf, &old, release::Notify::Nobody).await;
     }
     let network = smf.networks.get(&wanted.dnn).ok_or(GsmCause::MissingOrUnknownDnn).map_err(reject)?;
     if smf.sessions.len() >= smf.config.limits.sessions {
@@ -82,7 +121,7 @@ pub(crate) async fn create(
     let fixed = static_addresses(&subscribed);
     let addresses = allocate(network, session_type, fixed).map_err(reject)?;
     let always_on = wanted.request.always_on;
-    let state = new_state(&data, &wanted, &subscribed, session_type, addresses);
+    let state = new_state(data, &wanted, &subscribed, session_type, addresses);
     let (session, replaced) = smf
         .sessions
         .insert(|number| Session::new(number, (wanted.supi, wanted.id), wanted.dnn, wanted.s_nssai, state));
@@ -90,17 +129,10 @@ pub(crate) async fn create(
     if let Some(replaced) = replaced {
         tokio::spawn({
             let smf = smf.clone();
-            async move { release::locally(&smf, &replaced, release::Tell::Nobody).await }
+            async move { release::locally(&smf, &replaced, release::Notify::Nobody).await }
         });
     }
-    let location = format!("/sm-contexts/{}", session.number);
-    tokio::spawn(establish(smf.clone(), session, type_cause, always_on, start));
-    let body = SmContextCreatedData {
-        pdu_session_id: Some(data.pdu_session_id.unwrap_or(wanted.id)),
-        s_nssai: data.s_nssai,
-        ..Default::default()
-    };
-    Ok(Created { location, body })
+    Ok((session, Answer { type_cause, always_on }))
 }
 
 /// What must be there, and the UE's message.
@@ -211,6 +243,7 @@ fn new_state(
     SessionState {
         phase: Phase::Establishing,
         up: UpState::Deactivated,
+        activations: 0,
         session_type,
         addresses,
         ambr: subscribed.session_ambr.unwrap_or(DEFAULT_AMBR),
@@ -225,43 +258,42 @@ fn new_state(
         registration: None,
         pti: wanted.pti,
         release_command: None,
+        modification_command: None,
         pco: wanted.request.pco.clone(),
     }
 }
 
 /// Steps 7 to 11, then the wait for the gNB's answer.
-async fn establish(
-    smf: Arc<Smf>,
-    session: Arc<Session>,
-    type_cause: Option<GsmCause>,
-    always_on: bool,
-    start: time::Instant,
-) {
-    let prepared = prepare(&smf, &session, type_cause, always_on).await;
+async fn establish(smf: Arc<Smf>, session: Arc<Session>, answer: Answer, mut times: Times) {
+    let (prepared, worked) = at_work(prepare(&smf, &session, &answer)).await;
+    times.at_work += worked;
     let (amf, what) = match prepared {
         Ok(Some(ready)) => ready,
-        // Whoever ended it has told whom it concerns; a reject now would hit the session that took its place.
+        // Another procedure has ended the session. A reject now would hit the one that took its place.
         Ok(None) => return,
         Err(cause) => {
-            fail(&smf, &session, cause, start).await;
+            times.record(&smf, &session, format!("#{}", cause.number()));
+            fail(&smf, &session, cause).await;
             return;
         }
     };
     // The gNB's answer may overtake the AMF's: the wait begins before the transfer.
-    let activated = wait_until_active(&session);
-    if smf.transfer(&session, &amf, what).await.is_err() {
+    let activated = session.wait_for_phase(|phase| phase != Phase::Establishing);
+    let (sent, worked) = at_work(smf.transfer(&session, &amf, what)).await;
+    times.at_work += worked;
+    if sent.is_err() {
         // The AMF lost the UE: it knows, and releases its part.
-        smf.samples.push("pdu_session_establishment", session.supi, "amf".into(), start, Duration::ZERO);
-        release::locally(&smf, &session, release::Tell::Amf(None)).await;
+        times.record(&smf, &session, "amf".into());
+        release::locally(&smf, &session, release::Notify::Amf(None)).await;
         return;
     }
     ESTABLISHED.inc();
-    smf.samples.push("pdu_session_establishment", session.supi, "ok".into(), start, Duration::ZERO);
+    times.record(&smf, &session, "ok".into());
     register(&smf, &session).await;
     let guard = Duration::from_millis(smf.config.timers.establishment_guard_ms);
     if time::timeout(guard, activated).await.is_err() {
         tracing::info!(supi = %session.supi, id = %session.id, "the gNB did not answer: session released");
-        release::locally(&smf, &session, release::Tell::Amf(Some(Cause::FiveGAnNotResponding))).await;
+        release::locally(&smf, &session, release::Notify::Amf(Some(Cause::FiveGAnNotResponding))).await;
     }
 }
 
@@ -276,26 +308,14 @@ async fn register(smf: &Arc<Smf>, session: &Arc<Session>) {
     }
 }
 
-/// Returns once the session is in use, or was ended by somebody else.
-async fn wait_until_active(session: &Session) {
-    loop {
-        let changed = session.changed.notified();
-        if session.state.lock().await.phase != Phase::Establishing {
-            return;
-        }
-        changed.await;
-    }
-}
-
 /// Policy and user plane; what goes to UE and gNB. `None` when the session was ended before it began.
 async fn prepare(
     smf: &Arc<Smf>,
     session: &Arc<Session>,
-    type_cause: Option<GsmCause>,
-    always_on: bool,
-) -> Result<Option<(ApiRoot, ForUe)>, GsmCause> {
+    answer: &Answer,
+) -> Result<Option<(ApiRoot, Transfer)>, GsmCause> {
     let mut state = session.state.lock().await;
-    // Whoever ended it was here before: what is made for it now, nobody would give back.
+    // Ended before it began: nobody would give back what is made for it now.
     if state.phase != Phase::Establishing {
         return Ok(None);
     }
@@ -332,10 +352,14 @@ async fn prepare(
     session.publish_advertisement(network, &state);
     let n3 = state.upf.map(|upf| upf.tunnels.n3).ok_or(GsmCause::NetworkFailure)?;
     let transfer = n2::setup_request(session, &state, n3).ok_or(GsmCause::NetworkFailure)?;
-    let accept = n1::establishment_accept(session, &state, &network.config, type_cause, always_on);
+    let accept =
+        n1::establishment_accept(session, &state, &network.config, answer.type_cause, answer.always_on);
     state.up = UpState::Activating;
-    let what =
-        ForUe { n1: Some(accept), n2: Some((N2SmInfoType::PduResSetupReq, transfer)), ..Default::default() };
+    let what = Transfer {
+        n1: Some(accept),
+        n2: Some((N2SmInfoType::PduResSetupReq, transfer)),
+        ..Default::default()
+    };
     Ok(Some((state.amf.clone(), what)))
 }
 
@@ -356,7 +380,7 @@ async fn establish_n4(smf: &Smf, session: &Session, state: &SessionState) -> Res
 }
 
 /// The UE is told why; everything is given back; the AMF forgets the session.
-pub(crate) async fn fail(smf: &Arc<Smf>, session: &Arc<Session>, cause: GsmCause, start: time::Instant) {
+pub(crate) async fn fail(smf: &Arc<Smf>, session: &Arc<Session>, cause: GsmCause) {
     REJECTED.inc(&cause.number().to_string());
     let (amf, pti) = {
         let state = session.state.lock().await;
@@ -364,10 +388,8 @@ pub(crate) async fn fail(smf: &Arc<Smf>, session: &Arc<Session>, cause: GsmCause
     };
     let n1 = n1::establishment_reject(session.id, pti, cause);
     // If this fails, the AMF has lost the UE and there is nobody to tell.
-    let _ = smf.transfer(session, &amf, ForUe { n1: Some(n1), ..Default::default() }).await;
-    let outcome = format!("#{}", cause.number());
-    smf.samples.push("pdu_session_establishment", session.supi, outcome, start, Duration::ZERO);
-    release::locally(smf, session, release::Tell::Amf(None)).await;
+    let _ = smf.transfer(session, &amf, Transfer { n1: Some(n1), ..Default::default() }).await;
+    release::locally(smf, session, release::Notify::Amf(None)).await;
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Procedures of TS 23.502 as the SMF sees them, one file each.
 
 pub(crate) mod establishment;
+pub(crate) mod modification;
 pub(crate) mod release;
 pub(crate) mod reports;
 pub(crate) mod restoration;
+pub(crate) mod service_request;
 pub(crate) mod user_plane;

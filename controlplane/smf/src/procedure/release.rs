@@ -18,7 +18,7 @@ use crate::context::{Phase, Session, SessionState, Smf, UpState};
 use crate::n1;
 use crate::n2;
 use crate::n4::Seids;
-use crate::peers::ForUe;
+use crate::peers::Transfer;
 
 static RELEASED: Counter = Counter::new("smf_session_released");
 static REASONS: Family = Family::new("smf_session_release_started", "cause");
@@ -29,7 +29,7 @@ const T3592_RETRANSMISSIONS: u32 = 4;
 
 /// Who is told of a local release.
 #[derive(Debug, Clone)]
-pub(crate) enum Tell {
+pub(crate) enum Notify {
     /// The AMF asked for it, or the UE has taken the identity for a new session.
     Nobody,
     /// The AMF, by status notification.
@@ -52,7 +52,7 @@ pub(crate) async fn requested_by_ue(
 }
 
 /// What goes back in the answer to the AMF's update.
-fn updated(what: ForUe) -> SmContextUpdatedData {
+fn updated(what: Transfer) -> SmContextUpdatedData {
     let (n2_sm_info_type, n2_sm_info) = what.n2.unzip();
     SmContextUpdatedData {
         n1_sm_msg: what.n1.map(Into::into),
@@ -75,7 +75,7 @@ pub(crate) async fn by_network(smf: &Arc<Smf>, session: &Arc<Session>, cause: Gs
     what.skip_if_idle = true;
     use sbi::model::amf::N1N2MessageTransferCause as Outcome;
     match smf.transfer(session, &amf, what).await {
-        Ok(Outcome::N1MsgNotTransferred) | Err(_) => locally(smf, session, Tell::Amf(None)).await,
+        Ok(Outcome::N1MsgNotTransferred) | Err(_) => locally(smf, session, Notify::Amf(None)).await,
         Ok(_) => {}
     }
 }
@@ -87,7 +87,7 @@ async fn begin(
     state: &mut SessionState,
     cause: GsmCause,
     pti: Pti,
-) -> ForUe {
+) -> Transfer {
     REASONS.inc(&cause.number().to_string());
     delete_n4(smf, session, state).await;
     let command = n1::release_command(session.id, pti, cause);
@@ -101,14 +101,14 @@ async fn begin(
     state.phase = Phase::Releasing { n1: true, n2: n2.is_some() };
     session.changed.notify_waiters();
     tokio::spawn(supervise(smf.clone(), session.clone()));
-    ForUe { n1: Some(command), n2: n2.map(|n2| (N2SmInfoType::PduResRelCmd, n2)), ..Default::default() }
+    Transfer { n1: Some(command), n2: n2.map(|n2| (N2SmInfoType::PduResRelCmd, n2)), ..Default::default() }
 }
 
 /// T3592: repeats the command, and ends the session when UE or gNB stay silent.
 async fn supervise(smf: Arc<Smf>, session: Arc<Session>) {
     let t3592 = Duration::from_millis(smf.config.timers.t3592_ms);
     for expiry in 0..=T3592_RETRANSMISSIONS {
-        if time::timeout(t3592, wait_until_released(&session)).await.is_ok() {
+        if time::timeout(t3592, session.wait_for_phase(|phase| phase == Phase::Released)).await.is_ok() {
             return;
         }
         T3592_EXPIRED.inc();
@@ -120,24 +120,13 @@ async fn supervise(smf: Arc<Smf>, session: Arc<Session>) {
         // The UE has answered, the gNB has not: it will not any more.
         let Some(n1) = n1 else { break };
         if expiry < T3592_RETRANSMISSIONS {
-            let what = ForUe { n1: Some(n1), skip_if_idle: true, ..Default::default() };
+            let what = Transfer { n1: Some(n1), skip_if_idle: true, ..Default::default() };
             if smf.transfer(&session, &amf, what).await.is_err() {
                 break;
             }
         }
     }
-    locally(&smf, &session, Tell::Amf(None)).await;
-}
-
-/// Returns once UE and gNB have answered, or the session was ended by somebody else.
-async fn wait_until_released(session: &Session) {
-    loop {
-        let changed = session.changed.notified();
-        if session.state.lock().await.phase == Phase::Released {
-            return;
-        }
-        changed.await;
-    }
+    locally(&smf, &session, Notify::Amf(None)).await;
 }
 
 /// PDU SESSION RELEASE COMPLETE. A wrong transaction is answered (TS 24.501 §7.3.1).
@@ -179,11 +168,11 @@ async fn answered(smf: &Arc<Smf>, session: &Arc<Session>, which: impl FnOnce(&mu
     }
     // The AMF waits for the answer to its update: the rest follows beside.
     let (smf, session) = (smf.clone(), session.clone());
-    tokio::spawn(async move { locally(&smf, &session, Tell::Amf(None)).await });
+    tokio::spawn(async move { locally(&smf, &session, Notify::Amf(None)).await });
 }
 
 /// Gives everything back and forgets the session. Does nothing the second time.
-pub(crate) async fn locally(smf: &Arc<Smf>, session: &Arc<Session>, tell: Tell) {
+pub(crate) async fn locally(smf: &Arc<Smf>, session: &Arc<Session>, notify: Notify) {
     let mut state = session.state.lock().await;
     if state.phase == Phase::Released {
         return;
@@ -202,7 +191,7 @@ pub(crate) async fn locally(smf: &Arc<Smf>, session: &Arc<Session>, tell: Tell) 
     drop(state);
     RELEASED.inc();
     let told = async {
-        if let Tell::Amf(cause) = tell {
+        if let Notify::Amf(cause) = notify {
             smf.notify_released(&uri, cause).await;
         }
     };

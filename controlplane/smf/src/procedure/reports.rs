@@ -8,25 +8,19 @@ use ngap::GtpTunnel;
 use pfcp::endpoint::RequestId;
 use pfcp::message::{SessionReportRequest, SessionReportResponse};
 use pfcp::{Cause, FTeid, ReportType, ie};
-use sbi::model::amf::N1N2MessageTransferCause as Outcome;
-use sbi::model::smf::N2SmInfoType;
 use telemetry::counters::{Counter, Family};
 
-use crate::context::{Phase, Session, Smf, UpState};
-use crate::n2;
-use crate::n4::rules;
-use crate::peers::ForUe;
-use crate::procedure::user_plane;
+use crate::context::Smf;
+use crate::procedure::service_request;
 
 static REPORTS: Family = Family::new("smf_session_report", "type");
 static UNKNOWN_SESSION: Counter = Counter::new("smf_report_for_unknown_session");
 static INCOMPLETE: Counter = Counter::new("smf_report_incomplete");
 static FOREIGN_TUNNELS: Counter = Counter::new("smf_report_of_foreign_tunnel");
-static UNREACHABLE: Counter = Counter::new("smf_ue_unreachable");
 
 /// Answers a report and acts on it.
 pub(crate) async fn handle(smf: Arc<Smf>, id: RequestId, seid: u64, report: SessionReportRequest) {
-    let session = u32::try_from(seid).ok().and_then(|number| smf.sessions.get(number));
+    let session = smf.sessions.by_seid(seid);
     let Some(session) = session else {
         UNKNOWN_SESSION.inc();
         return smf.n4.reject(id, 0, Cause::SESSION_NOT_FOUND, None);
@@ -48,14 +42,14 @@ pub(crate) async fn handle(smf: Arc<Smf>, id: RequestId, seid: u64, report: Sess
     let has = |kind| report.report_type.contains(kind);
     if has(ReportType::DLDR) {
         REPORTS.inc("downlink_data");
-        page(&smf, &session).await;
+        service_request::activate_user_plane(&smf, &session).await;
     }
     if has(ReportType::ERIR) {
         REPORTS.inc("error_indication");
-        // The gNB does not know the tunnel any more: the next downlink packet pages the UE (TS 23.527 §5.3.3.2). A tunnel
-        // that the session has left, or never had, says nothing about the one that it has.
+        // The gNB does not know the tunnel any more (TS 23.527 §5.3.3.2). A tunnel that the session has left, or never
+        // had, says nothing about the one that it has.
         if gnb.is_some_and(|gnb| names(&report, gnb)) {
-            let _ = user_plane::deactivate(&smf, &session).await;
+            service_request::release_at_gnb(&smf, &session).await;
         } else {
             FOREIGN_TUNNELS.inc();
         }
@@ -92,36 +86,4 @@ fn names(report: &SessionReportRequest, gnb: GtpTunnel) -> bool {
         }
         FTeid::Choose { .. } => false,
     })
-}
-
-/// Downlink data waits: the AMF pages the UE or, when it is connected, has the gNB set up the resources.
-async fn page(smf: &Arc<Smf>, session: &Arc<Session>) {
-    let (amf, transfer) = {
-        let mut state = session.state.lock().await;
-        let (Phase::Active, UpState::Deactivated, Some(upf)) = (state.phase, state.up, state.upf) else {
-            return;
-        };
-        let Some(transfer) = n2::setup_request(session, &state, upf.tunnels.n3) else { return };
-        state.up = UpState::Activating;
-        (state.amf.clone(), transfer)
-    };
-    let n2 = Some((N2SmInfoType::PduResSetupReq, transfer));
-    let what = ForUe { n2, failure_notification: true, ..Default::default() };
-    match smf.transfer(session, &amf, what).await {
-        Ok(Outcome::Initiated | Outcome::AttemptingToReachUe | Outcome::WaitingForAsynchronousTransfer) => {}
-        Ok(_) | Err(_) => unreachable(smf, session).await,
-    }
-}
-
-/// The UE cannot be reached: what waits for it is dropped, until it comes back by itself.
-pub(crate) async fn unreachable(smf: &Arc<Smf>, session: &Arc<Session>) {
-    UNREACHABLE.inc();
-    let mut state = session.state.lock().await;
-    if state.phase != Phase::Active || state.up == UpState::Activated {
-        return;
-    }
-    state.up = UpState::Deactivated;
-    if let Err(error) = user_plane::modify(smf, session, &mut state, rules::discard()).await {
-        tracing::warn!(%error, "packets of an unreachable UE not dropped");
-    }
 }

@@ -1,5 +1,8 @@
 //! A UPF restarted (TS 23.527 §4.3): every session it had is set up again with the tunnels it had, so that UEs and
 //! gNBs notice no more than the gap. A session that cannot be restored is released, and the UE asked to come again.
+//!
+//! When the association was set up anew without a sign of a restart, the UPF may have deleted the sessions or not: a
+//! modification that changes nothing finds out, and sets up again what is missing.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +11,8 @@ use nas::GsmCause;
 use telemetry::counters::Counter;
 use tokio::task::JoinSet;
 
-use crate::context::{Phase, Session, Smf};
+use crate::context::{Phase, Session, SessionState, Smf};
+use crate::n4::{N4Error, rules};
 use crate::procedure::{release, user_plane};
 
 static RESTORED: Counter = Counter::new("smf_session_restored");
@@ -17,29 +21,41 @@ static LOST: Counter = Counter::new("smf_session_not_restored");
 /// Sessions restored at once: enough to keep a UPF busy, few enough to leave room for others.
 const AT_ONCE: usize = 64;
 
-/// Restores the sessions of a UPF.
-pub(crate) async fn restore(smf: Arc<Smf>, upf: SocketAddr) {
+/// Restores the sessions of a UPF; `lost` when it certainly has none of them any more.
+pub(crate) async fn restore(smf: Arc<Smf>, upf: SocketAddr, lost: bool) {
     let mut running = JoinSet::new();
     for session in smf.sessions.all() {
         if running.len() >= AT_ONCE {
             running.join_next().await;
         }
-        running.spawn(restore_session(smf.clone(), session, upf));
+        running.spawn(restore_session(smf.clone(), session, upf, lost));
     }
     running.join_all().await;
-    tracing::info!(%upf, restored = RESTORED.get(), lost = LOST.get(), "sessions of a restarted UPF (totals)");
+    tracing::info!(%upf, lost, restored = RESTORED.get(), not_restored = LOST.get(), "sessions of a UPF (totals)");
 }
 
-async fn restore_session(smf: Arc<Smf>, session: Arc<Session>, upf: SocketAddr) {
+async fn restore_session(smf: Arc<Smf>, session: Arc<Session>, upf: SocketAddr, lost: bool) {
     let mut state = session.state.lock().await;
-    // Sessions set up since the UPF is there again, and those that a procedure missed and has put back, are on it:
-    // a second establishment with the same tunnels would be refused.
+    // Sessions set up since the UPF is back, and those that a procedure missed and has put back, are on it: a second
+    // establishment with the same tunnels would be refused.
     let epoch = smf.n4.epoch(upf);
-    if state.upf.is_none_or(|on| on.address != upf || on.epoch == epoch) || state.phase == Phase::Released {
+    if state.upf.is_none_or(|on| on.address != upf || lost && on.epoch == epoch) {
         return;
     }
-    match user_plane::reestablish(&smf, &session, &mut state).await {
+    if state.phase == Phase::Released {
+        return;
+    }
+    let result = if lost {
+        user_plane::reestablish(&smf, &session, &mut state).await
+    } else {
+        confirm(&smf, &session, &mut state).await
+    };
+    match result {
         Ok(()) => RESTORED.inc(),
+        // It has answered the association and went away again: the next association asks again.
+        Err(N4Error::Failed(error)) if !lost => {
+            tracing::debug!(supi = %session.supi, id = %session.id, %error, "session not confirmed by its UPF");
+        }
         Err(error) => {
             LOST.inc();
             tracing::warn!(supi = %session.supi, id = %session.id, %error, "session lost with its UPF");
@@ -47,4 +63,10 @@ async fn restore_session(smf: Arc<Smf>, session: Arc<Session>, upf: SocketAddr) 
             release::by_network(&smf, &session, GsmCause::ReactivationRequested).await;
         }
     }
+}
+
+/// Tells the UPF again where downlink packets go; it gets the session anew when it does not have it.
+async fn confirm(smf: &Smf, session: &Session, state: &mut SessionState) -> Result<(), N4Error> {
+    let change = state.gnb.map_or_else(rules::deactivate, rules::activate);
+    user_plane::modify(smf, session, state, change).await
 }

@@ -17,7 +17,7 @@ use crate::n2;
 use crate::n4::rules;
 use crate::n4::{N4Error, Seids, rules::Tunnels};
 use crate::n4u;
-use crate::procedure::{establishment, release};
+use crate::procedure::{establishment, release, service_request};
 
 static ACTIVATED: Counter = Counter::new("smf_up_activated");
 static DEACTIVATED: Counter = Counter::new("smf_up_deactivated");
@@ -36,14 +36,14 @@ fn up_state(state: UpCnxState) -> SmContextUpdatedData {
 }
 
 /// The AMF wants the user plane: what the gNB needs goes back.
-pub(crate) async fn activate(session: &Arc<Session>) -> Updated {
+pub(crate) async fn activate(smf: &Arc<Smf>, session: &Arc<Session>) -> Updated {
     let mut state = session.state.lock().await;
     let (Phase::Active, Some(upf)) = (state.phase, state.upf) else {
         return Err(ProblemDetails::new(403, "SESSION_NOT_ACTIVE").into());
     };
     let transfer =
         n2::setup_request(session, &state, upf.tunnels.n3).ok_or_else(ProblemDetails::system_failure)?;
-    state.up = UpState::Activating;
+    service_request::begin_activation(smf, session, &mut state);
     Ok(SmContextUpdatedData {
         n2_sm_info: Some(transfer.into()),
         n2_sm_info_type: Some(N2SmInfoType::PduResSetupReq),
@@ -139,7 +139,7 @@ async fn refused_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>) -> Updated {
         // The accept did not reach the UE with the resources: the reject does.
         let (smf, session) = (smf.clone(), session.clone());
         tokio::spawn(async move {
-            establishment::fail(&smf, &session, GsmCause::InsufficientResources, time::now()).await;
+            establishment::fail(&smf, &session, GsmCause::InsufficientResources).await;
         });
     }
     Ok(up_state(UpCnxState::Deactivated))

@@ -294,8 +294,8 @@ fn settle_networks(pdrs: &mut [Pdr], rules: &Rules, config: &Config) -> Result<O
 }
 
 fn named_network(far: &FarRule, config: &Config) -> Option<usize> {
-    let name = far.network_instance.as_ref()?.as_str()?;
-    config.dnn.iter().position(|dnn| dnn.name.to_string().eq_ignore_ascii_case(name))
+    let name = pfcp::network_instance_name(far.network_instance.as_ref()?)?;
+    config.dnn.iter().position(|dnn| dnn.name.to_string().eq_ignore_ascii_case(&name))
 }
 
 /// Which data network a FAR means: the one it names, else the one whose pool has the UE's address.

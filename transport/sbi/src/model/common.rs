@@ -93,10 +93,20 @@ impl FromStr for VarPlmnId {
     }
 }
 
-/// Point in time as TS 29.571 `DateTime` (RFC 3339, UTC, seconds).
+/// Point in time as TS 29.571 `DateTime` (RFC 3339; ours in UTC, of seconds).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DateTime(pub String);
+
+impl DateTime {
+    /// The same, of milliseconds.
+    pub fn with_milliseconds(time: SystemTime) -> Self {
+        let milliseconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.subsec_millis());
+        let Self(mut text) = Self::from(time);
+        text.truncate(text.len() - 1);
+        Self(format!("{text}.{milliseconds:03}Z"))
+    }
+}
 
 impl From<SystemTime> for DateTime {
     fn from(time: SystemTime) -> Self {

@@ -52,6 +52,7 @@ model! {
         ? smf_info: SmfInfo,
         * nf_services: Vec<NfService>,
         * nf_service_list: BTreeMap<String, NfService>,
+        ? recovery_time: DateTime,
         #[serde(flatten)]
         other: serde_json::Map<String, serde_json::Value>,
     }

@@ -149,6 +149,26 @@ model! {
         ? serving_network: Plmn,
     }
 
+    /// PCF changes the access and mobility policy; what is left out stays.
+    pub struct PolicyUpdate {
+        resource_uri: String,
+        * triggers: Vec<AmTrigger>,
+        ? rfsp: u16,
+        ? ue_ambr: Ambr,
+    }
+
+    /// PCF changes session policy.
+    pub struct SmPolicyNotification {
+        resource_uri: String,
+        ? sm_policy_decision: SmPolicyDecision,
+    }
+
+    /// PCF ends an association; the cause is one of TS 29.507 table 5.6.3.4-1 or TS 29.512 table 5.6.3.15-1.
+    pub struct TerminationNotification {
+        resource_uri: String,
+        cause: String,
+    }
+
     /// A policy association as GET shows it.
     pub struct SmPolicyControl {
         context: SmPolicyContextData,

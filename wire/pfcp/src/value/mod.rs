@@ -61,7 +61,7 @@ integers! {
     NotificationDelay(u8);
     /// Number of reports (§8.2.133).
     ReportCount(u16);
-    /// 3GPP interface type (§8.2.118): 10 is N3, 14 N6, 13 N9.
+    /// 3GPP interface type (§8.2.118).
     InterfaceType(u8);
     /// Paging policy indicator, 3 bits (§8.2.116).
     PagingPolicyIndicator(u8);
@@ -79,6 +79,13 @@ impl NtpSeconds {
     pub fn from_unix(seconds: u64) -> Self {
         Self(seconds.wrapping_add(Self::UNIX_OFFSET) as u32)
     }
+}
+
+impl InterfaceType {
+    /// N3, 3GPP access.
+    pub const N3_3GPP_ACCESS: Self = Self(11);
+    /// N6.
+    pub const N6: Self = Self(17);
 }
 
 impl Cause {

@@ -105,6 +105,20 @@ impl Value for ApnDnn {
     }
 }
 
+/// A network instance as an APN is written, in length-prefixed labels (§8.2.4, TS 23.003 §9.1).
+pub fn network_instance_as_labels(name: &str) -> ShortBytes {
+    let mut octets = Vec::with_capacity(name.len() + 1);
+    encode_labels(name, &mut octets);
+    octets.as_slice().into()
+}
+
+/// The name of a network instance, which peers write as labels or as plain text: §8.2.4 allows both. No printable text
+/// reads as labels, because its first octet would be a label longer than the text. `None` when it is neither.
+pub fn network_instance_name(octets: &ShortBytes) -> Option<String> {
+    let labels = decode_labels(octets.as_bytes()).ok();
+    labels.or_else(|| octets.as_str().map(str::to_owned)).filter(|name| !name.is_empty())
+}
+
 /// Slice (§8.2.176). An SD of `ff ff ff` on the wire means none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SNssai {

@@ -9,13 +9,14 @@ use nas::aka::{self, Milenage};
 use sbi::model::amf::*;
 use sbi::model::ausf::*;
 use sbi::model::common::{AuthType, Link, Nssai};
+use sbi::model::nrf::{NotificationData, NotificationEventType, SearchResult, SubscriptionData};
 use sbi::model::pcf::PolicyAssociation;
 use sbi::model::smf::*;
 use sbi::model::udm::{
     AccessAndMobilitySubscriptionData, Amf3GppAccessRegistration, DnnInfo, SmfSelectionSubscriptionData,
     SnssaiInfo,
 };
-use sbi::op::{amf as amf_op, ausf, pcf, smf, udm};
+use sbi::op::{amf as amf_op, ausf, nrf, pcf, smf, udm};
 use sbi::{
     ApiRoot, Client, ClientConfig, Created, ProblemDetails, Router, Server, ServerConfig, Stored, serve,
 };
@@ -67,6 +68,12 @@ pub struct Core {
     pub slices: Mutex<Vec<types::SNssai>>,
     pub amf: OnceLock<ApiRoot>,
     pub client: Client,
+    /// Where the PCF tells of the policy it gave last.
+    pub policy_uri: Mutex<Option<String>>,
+    /// Where the SMF listens.
+    sessions_at: OnceLock<std::net::SocketAddr>,
+    /// Where the NRF tells of the SMF.
+    pub nrf_callback: Mutex<Option<String>>,
     pub registered: Mutex<HashMap<Supi, Amf3GppAccessRegistration>>,
 }
 
@@ -91,6 +98,9 @@ impl Core {
             slices: Mutex::new(vec!["1".parse().unwrap()]),
             amf: OnceLock::new(),
             client: Client::new(ClientConfig::default()),
+            policy_uri: Mutex::default(),
+            sessions_at: OnceLock::new(),
+            nrf_callback: Mutex::default(),
             registered: Mutex::default(),
         });
         let router = Router::new(core.clone())
@@ -104,8 +114,11 @@ impl Core {
             .on::<pcf::DeleteAmPolicy>(delete_policy)
             .on::<smf::CreateSmContext>(create_context)
             .on::<smf::UpdateSmContext>(update_context)
-            .on::<smf::ReleaseSmContext>(release_context);
+            .on::<smf::ReleaseSmContext>(release_context)
+            .on::<nrf::SubscribeNf>(subscribe)
+            .on::<nrf::DiscoverNf>(discover);
         let server = serve(router, "127.0.0.1:0".parse().unwrap(), ServerConfig::default()).await.unwrap();
+        core.sessions_at.set(server.address()).unwrap();
         (core, server)
     }
 
@@ -324,9 +337,10 @@ async fn update_amf(core: Arc<Core>, request: udm::UpdateAmfRequest) -> Result<(
 
 async fn create_policy(
     core: Arc<Core>,
-    _: pcf::CreateAmPolicyRequest,
+    request: pcf::CreateAmPolicyRequest,
 ) -> Result<Created<PolicyAssociation>, ProblemDetails> {
     core.begin("create_policy").await?;
+    *core.policy_uri.lock().unwrap() = Some(request.body.notification_uri);
     let body = PolicyAssociation {
         request: None,
         triggers: vec![],
@@ -432,4 +446,58 @@ async fn release_context(
     core.begin("release_context").await?;
     let found = core.sessions.lock().unwrap().remove(&request.sm_context_ref);
     found.map(drop).ok_or_else(ProblemDetails::context_not_found)
+}
+
+/// The SMF as the NRF knows it: at the address of this core, started at `recovery_time`.
+fn smf_profile(core: &Core, recovery_time: &str) -> sbi::model::nrf::NfProfile {
+    let sessions = core.sessions_at.get().unwrap();
+    serde_json::from_value(serde_json::json!({
+        "nfInstanceId": sbi::model::common::NfInstanceId::from_random(4), "nfType": "SMF",
+        "nfStatus": "REGISTERED", "recoveryTime": recovery_time,
+        "nfServices": [{
+            "serviceInstanceId": "1", "serviceName": "nsmf-pdusession", "scheme": "http",
+            "versions": [{"apiVersionInUri": "v1", "apiFullVersion": "1.0.0"}],
+            "nfServiceStatus": "REGISTERED",
+            "ipEndPoints": [{"ipv4Address": sessions.ip(), "port": sessions.port()}],
+        }],
+    }))
+    .unwrap()
+}
+
+async fn subscribe(
+    core: Arc<Core>,
+    request: nrf::SubscribeNfRequest,
+) -> Result<Created<SubscriptionData>, ProblemDetails> {
+    let mut body = request.body;
+    *core.nrf_callback.lock().unwrap() = Some(body.nf_status_notification_uri.clone());
+    body.subscription_id = Some("1".to_owned());
+    Ok(Created { location: "/subscriptions/1".to_owned(), body })
+}
+
+async fn discover(core: Arc<Core>, _: nrf::DiscoverNfRequest) -> Result<SearchResult, ProblemDetails> {
+    core.begin("discover").await?;
+    let nf_instances = vec![smf_profile(&core, "2026-01-01T00:00:00.000Z")];
+    Ok(SearchResult { validity_period: 60, nf_instances })
+}
+
+impl Core {
+    /// Nnrf_NFManagement_NFStatusNotify: the SMF registered, having started at `recovery_time`.
+    pub async fn smf_registered(&self, recovery_time: &str) {
+        let uri = self.nrf_callback.lock().unwrap().clone().unwrap();
+        let body = NotificationData {
+            event: NotificationEventType::ProfileChanged,
+            nf_instance_uri: String::new(),
+            nf_profile: Some(smf_profile(self, recovery_time)),
+        };
+        self.client.notify::<nrf::NfStatusNotify>(&uri, body).await.unwrap();
+    }
+
+    /// The SMF forgets the UE's session with this identity.
+    pub fn lose_session(&self, supi: Supi, id: PduSessionId) {
+        let of_session = format!("/{supi}_{id}_");
+        let mut sessions = self.sessions.lock().unwrap();
+        let before = sessions.len();
+        sessions.retain(|_, session| !session.status_uri.contains(&of_session));
+        assert_eq!(sessions.len() + 1, before);
+    }
 }

@@ -42,6 +42,15 @@ impl Network {
 
     /// With changes to the configuration that depend on where N2 is.
     pub async fn with_address(changes: impl FnOnce(SocketAddr) -> serde_json::Value) -> Network {
+        Network::build(changes, false).await
+    }
+
+    /// With an NRF, which tells of the SMF.
+    pub async fn with_nrf() -> Network {
+        Network::build(|_| serde_json::json!({}), true).await
+    }
+
+    async fn build(changes: impl FnOnce(SocketAddr) -> serde_json::Value, nrf: bool) -> Network {
         let address = address();
         let changes = changes(format!("{address}:38412").parse().unwrap());
         let (core, server) = Core::start().await;
@@ -57,7 +66,7 @@ impl Network {
         }
         let run_dir = std::env::temp_dir().join(format!("godwit-amf-{address}"));
         std::fs::create_dir_all(&run_dir).unwrap();
-        let mut env = nf::Env::new(&run_dir, None);
+        let mut env = nf::Env::new(&run_dir, nrf.then(|| server.address().into()));
         for nf in [NfType::Ausf, NfType::Udm, NfType::Pcf, NfType::Smf] {
             env.client.peers.insert(nf, server.address().into());
         }

@@ -73,7 +73,10 @@ impl UeMatch {
             return Err(Rejection::unsupported(ie::UE_IP_ADDRESS));
         }
         let delegated = 64 - ue.ipv6_delegation_bits.unwrap_or(0).min(63);
-        let v6 = ue.ipv6.map(|prefix| (prefix, ue.ipv6_prefix_length.unwrap_or(delegated)));
+        let length = ue.ipv6_prefix_length.unwrap_or(delegated);
+        // The octets after the prefix are the UE's interface identifier, which its packets need not carry.
+        let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+        let v6 = ue.ipv6.map(|address| (Ipv6Addr::from(u128::from(address) & mask), length));
         Ok(UeMatch { v4: ue.ipv4, v6, framed: Vec::new() })
     }
 

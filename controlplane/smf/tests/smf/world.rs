@@ -51,7 +51,12 @@ pub struct Peers {
     seen: mpsc::UnboundedSender<Seen>,
     pub udm_silent: AtomicBool,
     pub pcf_refuses: AtomicBool,
+    /// The AMF does not know the UE.
     pub amf_refuses: AtomicBool,
+    /// The AMF has no time.
+    pub amf_congested: AtomicBool,
+    /// Where the PCF tells of the policy it gave last.
+    pub policy_uri: Mutex<Option<String>>,
     /// Policy associations that exist.
     pub policies: AtomicI32,
     pub types: Mutex<Vec<PduSessionType>>,
@@ -101,11 +106,12 @@ async fn deregister(peers: Arc<Peers>, _: DeregisterSmfRequest) -> Result<(), Pr
 
 async fn create_policy(
     peers: Arc<Peers>,
-    _: CreateSmPolicyRequest,
+    request: CreateSmPolicyRequest,
 ) -> Result<Created<SmPolicyDecision>, ProblemDetails> {
     if peers.pcf_refuses.load(Ordering::Relaxed) {
         return Err(ProblemDetails::new(403, "USER_UNKNOWN"));
     }
+    *peers.policy_uri.lock().expect("test") = Some(request.body.notification_uri);
     let body = peers.decision.lock().expect("test").clone();
     peers.policies.fetch_add(1, Ordering::Relaxed);
     Ok(Created { location: "/sm-policies/1".into(), body })
@@ -132,6 +138,9 @@ async fn transfer(
     let _ = peers.seen.send(Seen::Transfer { n1, n2, skip: body.skip_ind == Some(true) });
     if peers.amf_refuses.load(Ordering::Relaxed) {
         return Err(ProblemDetails::new(404, "CONTEXT_NOT_FOUND").into());
+    }
+    if peers.amf_congested.load(Ordering::Relaxed) {
+        return Err(ProblemDetails::nf_congestion().into());
     }
     let body =
         N1N2MessageTransferRspData { cause: N1N2MessageTransferCause::Initiated, supported_features: None };
@@ -160,12 +169,24 @@ pub const MISTAKEN: u8 = 4;
 pub const NUMBERLESS: u8 = 5;
 /// Session modifications are refused: no packet could be sent into the tunnel.
 pub const REFUSING_TUNNELS: u8 = 6;
+/// Heartbeats of peers without association are ignored.
+pub const IGNORING_STRANGERS: u8 = 7;
+/// Sessions are refused by a response that has a cause and nothing else.
+pub const REFUSING_BARELY: u8 = 8;
+
+/// Types of messages, the second octet of each.
+const HEARTBEAT: u8 = 1;
+const ASSOCIATION_SETUP: u8 = 5;
+const ESTABLISHMENT: u8 = 50;
+const MODIFICATION: u8 = 52;
 
 /// A UPF without user plane.
 pub struct TestUpf {
     pub address: SocketAddr,
     pub mode: AtomicU8,
     pub stamp: AtomicU32,
+    /// Whether it has an association.
+    pub associated: AtomicBool,
     /// Datagrams that did not arrive.
     pub lost: AtomicU32,
     /// By its SEID: the SMF's SEID and the request that made the session.
@@ -190,6 +211,7 @@ impl TestUpf {
     pub fn restart(&self) {
         self.sessions.lock().expect("test").clear();
         self.stamp.fetch_add(1, Ordering::Relaxed);
+        self.associated.store(false, Ordering::Relaxed);
         let _ = self.control.send(Control::Restart);
     }
 
@@ -210,12 +232,21 @@ impl TestUpf {
             tokio::select! {
                 received = socket.recv_from(&mut buffer) => {
                     let Ok((length, from)) = received else { continue };
-                    // The second octet of a PFCP message is its type.
-                    let lost = match self.mode.load(Ordering::Relaxed) {
+                    let mode = self.mode.load(Ordering::Relaxed);
+                    if buffer[1] == ASSOCIATION_SETUP && mode != SILENT {
+                        self.associated.store(true, Ordering::Relaxed);
+                    }
+                    let lost = match mode {
                         SILENT => true,
-                        LOSING_MODIFICATIONS => buffer[1] == 52,
+                        LOSING_MODIFICATIONS => buffer[1] == MODIFICATION,
+                        IGNORING_STRANGERS => buffer[1] == HEARTBEAT && !self.associated.load(Ordering::Relaxed),
                         _ => false,
                     };
+                    if mode == REFUSING_BARELY && buffer[1] == ESTABLISHMENT {
+                        let refusal = bare_refusal(&buffer[..length]);
+                        socket.send_to(&refusal, from).await.expect("loopback");
+                        continue;
+                    }
                     if lost {
                         self.lost.fetch_add(1, Ordering::Relaxed);
                         continue;
@@ -272,7 +303,7 @@ impl TestUpf {
                         SessionEstablishmentResponse { node_id, cause, ..Default::default() }.into(),
                     );
                 }
-                let seid = 1000 + peer;
+                let seid = peer.wrapping_add(1000);
                 // TEIDs of a session that exists are not given away again, not even to itself.
                 if sessions.contains_key(&seid) {
                     let cause = pfcp::Cause::REJECTED;
@@ -328,6 +359,17 @@ impl TestUpf {
             other => panic!("the SMF should not send {other:?}"),
         }
     }
+}
+
+/// Session Establishment Response with cause 75 and no other IE, as some UPFs send it.
+fn bare_refusal(request: &[u8]) -> Vec<u8> {
+    let (header, message) = Message::decode(request).expect("the SMF sends readable messages");
+    let Message::SessionEstablishmentRequest(request) = message else { panic!("{message:?}") };
+    let mut refusal = vec![0x21, 51, 0, 17];
+    refusal.extend(request.cp_f_seid.seid.to_be_bytes());
+    refusal.extend((header.sequence << 8).to_be_bytes());
+    refusal.extend([0, 19, 0, 1, 75]);
+    refusal
 }
 
 fn accepted_modification() -> Message {
@@ -389,6 +431,8 @@ impl World {
             udm_silent: false.into(),
             pcf_refuses: false.into(),
             amf_refuses: false.into(),
+            amf_congested: false.into(),
+            policy_uri: Mutex::default(),
             policies: 0.into(),
             decision: Mutex::default(),
             types: Mutex::new(vec![PduSessionType::Ipv4, PduSessionType::Ipv6, PduSessionType::Ipv4v6]),
@@ -586,6 +630,7 @@ pub fn start_upf(address: SocketAddr) -> (Arc<TestUpf>, mpsc::UnboundedReceiver<
         address,
         mode: NORMAL.into(),
         stamp: 1000.into(),
+        associated: false.into(),
         lost: 0.into(),
         sessions: Mutex::default(),
         seen,

@@ -1,0 +1,141 @@
+//! Sessions that the SMF has lost: how AMF, UE and gNB come to know.
+
+use nas::{GmmCause, Message, PsiSet, RegistrationType, gmm};
+use ngap::Pdu;
+use sbi::model::pcf::{PolicyUpdate, TerminationNotification};
+use sbi::op::pcf::{AmPolicyTerminateNotify, AmPolicyUpdateNotify, am_notification_uri};
+use types::PduSessionId;
+
+use crate::support::*;
+
+fn id(n: u8) -> PduSessionId {
+    PduSessionId::new(n).unwrap()
+}
+
+fn set(ids: &[u8]) -> PsiSet {
+    ids.iter().map(|n| id(*n)).collect()
+}
+
+impl Ue {
+    /// Expects to be asked to register, and the end of the connection; registers with the sessions it believes in. The
+    /// sessions that the accept says are left.
+    async fn made_to_register(&mut self, gnb: &mut Gnb, believes: &[u8]) -> Option<PsiSet> {
+        let command = self.recv(gnb).await;
+        let Message::ConfigurationUpdateCommand(command) = command else { panic!("{command:?}") };
+        assert!(command.acknowledge && command.registration_requested);
+        self.send(gnb, &Message::ConfigurationUpdateComplete).await;
+        gnb.released(self).await;
+        let mut update = self.registration_request(RegistrationType::MobilityUpdating);
+        update.pdu_session_status = Some(set(believes));
+        self.open(gnb, &Message::RegistrationRequest(update)).await;
+        self.complete(gnb).await.pdu_session_status
+    }
+}
+
+async fn with_sessions(network: &Network, sessions: &[u8]) -> (Gnb, Ue) {
+    let mut gnb = Gnb::up(network.n2, 1).await;
+    let mut ue = Ue::new(1);
+    ue.register(&mut gnb).await;
+    for n in sessions {
+        ue.establish(&mut gnb, *n).await;
+    }
+    network.core.wait_called("setup_done", sessions.len()).await;
+    (gnb, ue)
+}
+
+#[tokio::test]
+async fn a_connected_ue_is_made_to_register_when_its_smf_says_404() {
+    let network = Network::start().await;
+    let (mut gnb, mut ue) = with_sessions(&network, &[1, 2]).await;
+    network.core.lose_session(ue.supi(), id(1));
+    let release = gmm::UlNasTransport::n1_sm(id(1), vec![0x2e, 1, 5, 0xd1]);
+    ue.send(&gnb, &Message::UlNasTransport(release)).await;
+    let back = ue.recv(&mut gnb).await;
+    let Message::DlNasTransport(back) = back else { panic!("{back:?}") };
+    assert_eq!(back.cause, Some(GmmCause::PayloadNotForwarded));
+    assert_eq!(ue.made_to_register(&mut gnb, &[1, 2]).await, Some(set(&[2])));
+    // Told once: the other session goes on, and the identity is free.
+    ue.establish(&mut gnb, 1).await;
+    network.ue(ue.supi(), |view| view["sessions"].as_array().unwrap().len() == 2).await;
+}
+
+/// The gNB hears from the UPF that a tunnel is unknown, and releases the session's resources.
+#[tokio::test]
+async fn what_the_gnb_reports_of_a_session_that_the_smf_lost_is_not_ignored() {
+    let network = Network::start().await;
+    let (mut gnb, mut ue) = with_sessions(&network, &[1]).await;
+    network.core.lose_session(ue.supi(), id(1));
+    gnb.send(ngap::PduSessionResourceNotify {
+        amf_ue_ngap_id: ue.amf_id.unwrap(),
+        ran_ue_ngap_id: ue.ran_id,
+        pdu_sessions: vec![],
+        released: vec![ngap::PduSessionItem { id: id(1), transfer: bytes::Bytes::from_static(b"gone") }],
+        user_location: None,
+    })
+    .await;
+    assert_eq!(ue.made_to_register(&mut gnb, &[1]).await, Some(set(&[])));
+}
+
+#[tokio::test]
+async fn an_idle_ue_is_told_in_its_next_accept_also_where_it_does_not_ask() {
+    let network = Network::start().await;
+    let (mut gnb, mut ue) = with_sessions(&network, &[1, 2]).await;
+    ue.idle(&mut gnb).await;
+    network.core.wait_called("deactivate", 2).await;
+    let reference = network.core.sessions.lock().unwrap().keys().next().unwrap().clone();
+    network.core.session_gone(&reference).await;
+    network.ue(ue.supi(), |view| view["sessions"].as_array().unwrap().len() == 1).await;
+    gnb.silent(50).await;
+    ue.service_request(&gnb, &[]).await;
+    let Message::ServiceAccept(accept) = ue.recv(&mut gnb).await else { panic!() };
+    assert_eq!(accept.pdu_session_status.unwrap().iter().count(), 1);
+    // Told once.
+    ue.idle(&mut gnb).await;
+    ue.service_request(&gnb, &[]).await;
+    let Message::ServiceAccept(accept) = ue.recv(&mut gnb).await else { panic!() };
+    assert_eq!(accept.pdu_session_status, None);
+}
+
+/// TS 29.510: the recovery time of an SMF changed.
+#[tokio::test]
+async fn an_smf_that_restarted_is_asked_for_every_session() {
+    let network = Network::with_nrf().await;
+    let (mut gnb, mut ue) = with_sessions(&network, &[1, 2]).await;
+    network.core.wait_called("discover", 1).await;
+    // The same again is no restart: nobody is asked.
+    let before = network.core.called("update_context");
+    network.core.smf_registered("2026-01-01T00:00:00.000Z").await;
+    gnb.silent(200).await;
+    assert_eq!(network.core.called("update_context"), before);
+    network.core.lose_session(ue.supi(), id(2));
+    network.core.smf_registered("2026-01-01T00:00:09.000Z").await;
+    assert_eq!(ue.made_to_register(&mut gnb, &[1, 2]).await, Some(set(&[1])));
+    // Nothing is lost: nobody is told.
+    network.core.smf_registered("2026-01-01T00:00:10.000Z").await;
+    network.core.wait_called("update_context", before + 4).await;
+    gnb.silent(100).await;
+    network.ue(ue.supi(), |view| view["sessions"].as_array().unwrap().len() == 1).await;
+}
+
+#[tokio::test]
+async fn the_pcf_changes_and_ends_the_policy_of_a_ue() {
+    let network = Network::start().await;
+    let (mut gnb, mut ue) = with_sessions(&network, &[]).await;
+    let root = format!("http://{}", network.amf.sbi());
+    let uri = am_notification_uri(&root, &ue.supi().to_string());
+    assert_eq!(network.core.policy_uri.lock().unwrap().as_deref(), Some(uri.as_str()));
+    let ambr = types::Ambr { uplink: "7 Mbps".parse().unwrap(), downlink: "8 Mbps".parse().unwrap() };
+    let update =
+        PolicyUpdate { resource_uri: String::new(), triggers: vec![], rfsp: None, ue_ambr: Some(ambr) };
+    let client = &network.core.client;
+    client.notify::<AmPolicyUpdateNotify>(&format!("{uri}/update"), update).await.unwrap();
+    ue.send(&gnb, &Message::UlNasTransport(crate::sessions::request(1))).await;
+    let Pdu::PduSessionResourceSetupRequest(setup) = gnb.recv().await else { panic!() };
+    assert_eq!(setup.ue_ambr, Some(ambr));
+    let end = TerminationNotification { resource_uri: String::new(), cause: "UNSPECIFIED".to_owned() };
+    client.notify::<AmPolicyTerminateNotify>(&format!("{uri}/terminate"), end.clone()).await.unwrap();
+    network.core.wait_called("delete_policy", 1).await;
+    let nobody = am_notification_uri(&root, "imsi-999700000000777");
+    let error = client.notify::<AmPolicyTerminateNotify>(&format!("{nobody}/terminate"), end).await;
+    assert_eq!(error.unwrap_err().status(), Some(404));
+}

@@ -1,0 +1,126 @@
+//! Network-requested PDU session modification (TS 23.502 §4.3.3.2; TS 24.501 §6.3.2): the PCF has changed its decision.
+//!
+//! The UPF comes first, then UE and gNB are told by one transfer. T3591 repeats the command until the UE answers. A gNB
+//! without resources of the session is told by the next set-up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nas::SmBody;
+use nas::gsm::ModificationCommand;
+use nas::{FlowOperation, QosFlowDescription};
+use net::time;
+use sbi::ProblemDetails;
+use sbi::model::pcf::SmPolicyDecision;
+use sbi::model::smf::N2SmInfoType;
+use telemetry::counters::Counter;
+use types::Pti;
+
+use crate::context::{Phase, Session, SessionState, Smf, UpState};
+use crate::n1;
+use crate::n2;
+use crate::n4::rules;
+use crate::peers::{Transfer, apply};
+use crate::procedure::user_plane;
+
+static MODIFIED: Counter = Counter::new("smf_session_modified");
+static T3591_EXPIRED: Counter = Counter::new("smf_t3591_expired");
+
+/// Retransmissions of the command; on the next expiry it is given up (TS 24.501 §6.3.2.5).
+const T3591_RETRANSMISSIONS: u32 = 4;
+
+/// Npcf_SMPolicyControl_UpdateNotify: the decision takes the place of the one in force.
+pub(crate) async fn policy_changed(
+    smf: &Arc<Smf>,
+    session: &Arc<Session>,
+    decision: &SmPolicyDecision,
+) -> Result<(), ProblemDetails> {
+    let mut state = session.state.lock().await;
+    match state.phase {
+        Phase::Active => {}
+        // The UE is being told of the session: the PCF repeats what it wants.
+        Phase::Establishing => return Err(ProblemDetails::new(400, "PENDING_TRANSACTION")),
+        Phase::Releasing { .. } | Phase::Released => return Err(ProblemDetails::context_not_found()),
+    }
+    let before = (state.ambr, state.five_qi, state.arp);
+    apply(decision, &mut state);
+    let ambr_changed = state.ambr != before.0;
+    let flow_changed = (state.five_qi, state.arp) != (before.1, before.2);
+    if !ambr_changed && !flow_changed {
+        return Ok(());
+    }
+    if ambr_changed {
+        let change = rules::change_ambr(state.ambr);
+        if let Err(error) = user_plane::modify(smf, session, &mut state, change).await {
+            (state.ambr, state.five_qi, state.arp) = before;
+            return Err(ProblemDetails::peer_not_responding().detail(error));
+        }
+    }
+    let what = tell(session, &mut state, ambr_changed, flow_changed);
+    let amf = state.amf.clone();
+    MODIFIED.inc();
+    drop(state);
+    let (smf, session) = (smf.clone(), session.clone());
+    tokio::spawn(async move {
+        let command = what.n1.clone();
+        // An AMF that does not take it has lost the UE: it, or the UE, ends the session.
+        if smf.transfer(&session, &amf, what).await.is_ok() {
+            supervise(&smf, &session, command).await;
+        }
+    });
+    Ok(())
+}
+
+/// What UE and gNB are told.
+fn tell(session: &Session, state: &mut SessionState, ambr_changed: bool, flow_changed: bool) -> Transfer {
+    let flow = QosFlowDescription {
+        operation: FlowOperation::Modify,
+        ..QosFlowDescription::non_gbr(session.qfi(), state.five_qi)
+    };
+    let command = ModificationCommand {
+        cause: None,
+        session_ambr: ambr_changed.then_some(state.ambr),
+        rq_timer: None,
+        always_on: None,
+        qos_rules: Vec::new(),
+        qos_flows: if flow_changed { vec![flow] } else { Vec::new() },
+        pco: None,
+    };
+    let command = n1::encode(session.id, Pti::UNASSIGNED, SmBody::ModificationCommand(command));
+    state.modification_command = Some(command.clone());
+    let n2 = match state.up {
+        UpState::Activated => n2::modify_request(session, state, ambr_changed, flow_changed),
+        UpState::Deactivated | UpState::Activating => None,
+    };
+    Transfer { n1: Some(command), n2: n2.map(|n2| (N2SmInfoType::PduResModReq, n2)), ..Default::default() }
+}
+
+/// T3591: repeats the command until the UE answers or another one takes its place.
+async fn supervise(smf: &Arc<Smf>, session: &Arc<Session>, command: Option<bytes::Bytes>) {
+    let t3591 = Duration::from_millis(smf.config.timers.t3591_ms);
+    for expiry in 0..=T3591_RETRANSMISSIONS {
+        time::sleep(t3591).await;
+        let amf = {
+            let mut state = session.state.lock().await;
+            if state.phase != Phase::Active || state.modification_command != command {
+                return;
+            }
+            if expiry == T3591_RETRANSMISSIONS {
+                state.modification_command = None;
+            }
+            state.amf.clone()
+        };
+        T3591_EXPIRED.inc();
+        let again = Transfer { n1: command.clone(), ..Default::default() };
+        if expiry < T3591_RETRANSMISSIONS && smf.transfer(session, &amf, again).await.is_err() {
+            return;
+        }
+    }
+    tracing::info!(supi = %session.supi, id = %session.id, "the UE did not answer a modification");
+}
+
+/// PDU SESSION MODIFICATION COMPLETE or COMMAND REJECT: the UE has heard. What it does not apply of a rate limit, the
+/// UPF does.
+pub(crate) async fn answered_by_ue(session: &Session) {
+    session.state.lock().await.modification_command = None;
+}

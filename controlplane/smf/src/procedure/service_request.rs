@@ -1,0 +1,116 @@
+//! Network-triggered service request (TS 23.502 §4.2.3.3), and what brings the user plane back after the gNB has lost
+//! it (TS 23.527 §5.3.3.2).
+//!
+//! [`activate_user_plane`] begins it: downlink data waits, and the AMF pages the UE or has the gNB set up resources.
+//! Every activation is supervised: when no answer of the gNB comes, or the UPF reports an Error Indication, SMF and AMF
+//! begin from the same state again ([`release_at_gnb`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use net::time;
+use ngap::cause::RadioNetwork;
+use sbi::model::amf::N1N2MessageTransferCause as Outcome;
+use sbi::model::smf::N2SmInfoType;
+use telemetry::counters::{Counter, Family};
+
+use crate::context::{Phase, Session, SessionState, Smf, UpState};
+use crate::n2;
+use crate::n4::rules;
+use crate::peers::Transfer;
+use crate::procedure::{release, user_plane};
+
+static UNREACHABLE: Counter = Counter::new("smf_ue_unreachable");
+static ACTIVATION_EXPIRED: Counter = Counter::new("smf_up_activation_expired");
+static RELEASED_AT_GNB: Family = Family::new("smf_up_released_at_gnb", "transfer");
+
+/// Has the AMF reach the UE and the gNB set up resources, unless the user plane is up or on its way.
+pub(crate) async fn activate_user_plane(smf: &Arc<Smf>, session: &Arc<Session>) {
+    let (amf, transfer) = {
+        let mut state = session.state.lock().await;
+        let (Phase::Active, UpState::Deactivated, Some(upf)) = (state.phase, state.up, state.upf) else {
+            return;
+        };
+        let Some(transfer) = n2::setup_request(session, &state, upf.tunnels.n3) else { return };
+        begin_activation(smf, session, &mut state);
+        (state.amf.clone(), transfer)
+    };
+    let n2 = Some((N2SmInfoType::PduResSetupReq, transfer));
+    let what = Transfer { n2, failure_notification: true, ..Default::default() };
+    match smf.transfer(session, &amf, what).await {
+        Ok(Outcome::Initiated | Outcome::AttemptingToReachUe | Outcome::WaitingForAsynchronousTransfer) => {}
+        Err(error) if error.is("CONTEXT_NOT_FOUND") => {
+            // The AMF has lost the UE, and with it the session.
+            release::locally(smf, session, release::Notify::Nobody).await;
+        }
+        Ok(_) | Err(_) => unreachable(smf, session).await,
+    }
+}
+
+/// The gNB is being asked. When it has not answered in time, the user plane counts as down again.
+pub(crate) fn begin_activation(smf: &Arc<Smf>, session: &Arc<Session>, state: &mut SessionState) {
+    state.up = UpState::Activating;
+    state.activations += 1;
+    let (smf, session, activation) = (smf.clone(), session.clone(), state.activations);
+    tokio::spawn(async move {
+        time::sleep(Duration::from_millis(smf.config.timers.establishment_guard_ms)).await;
+        let pending = {
+            let state = session.state.lock().await;
+            state.activations == activation && state.up == UpState::Activating && state.phase == Phase::Active
+        };
+        if pending {
+            ACTIVATION_EXPIRED.inc();
+            tracing::info!(supi = %session.supi, id = %session.id, "no answer of the gNB: user plane is down");
+            release_at_gnb(&smf, &session).await;
+        }
+    });
+}
+
+/// The gNB has lost the session's user plane, or its answer is missing: downlink packets wait in the UPF, and the gNB
+/// releases what it may still have, so that AMF and gNB also count the user plane as down. [`released_by_gnb`] follows
+/// when the gNB has done so. An idle UE has no user plane: nothing is asked for then.
+pub(crate) async fn release_at_gnb(smf: &Arc<Smf>, session: &Arc<Session>) {
+    if user_plane::deactivate(smf, session).await.is_err() {
+        // Counted by N4; the restoration of the UPF's sessions puts it right.
+        tracing::debug!(supi = %session.supi, id = %session.id, "user plane not deactivated on the UPF");
+    }
+    let (phase, amf) = {
+        let state = session.state.lock().await;
+        (state.phase, state.amf.clone())
+    };
+    if phase != Phase::Active {
+        return;
+    }
+    let Some(command) = n2::release_command(RadioNetwork::ReleaseDueTo5gcGeneratedReason.into()) else {
+        return;
+    };
+    let n2 = Some((N2SmInfoType::PduResRelCmd, command));
+    let what = Transfer { n2, skip_if_idle: true, ..Default::default() };
+    match smf.transfer(session, &amf, what).await {
+        Ok(cause) => RELEASED_AT_GNB.inc(cause.as_str()),
+        Err(error) if error.is("CONTEXT_NOT_FOUND") => {
+            release::locally(smf, session, release::Notify::Nobody).await;
+        }
+        Err(_) => RELEASED_AT_GNB.inc("failed"),
+    }
+}
+
+/// The gNB has released the resources of a session that goes on: they are set up again.
+pub(crate) async fn released_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>) {
+    let (smf, session) = (smf.clone(), session.clone());
+    // The AMF waits for the answer to its update.
+    tokio::spawn(async move { activate_user_plane(&smf, &session).await });
+}
+
+/// The UE cannot be reached: what waits for it is dropped, until it comes back by itself.
+pub(crate) async fn unreachable(smf: &Arc<Smf>, session: &Arc<Session>) {
+    UNREACHABLE.inc();
+    let mut state = session.state.lock().await;
+    if state.phase != Phase::Active || state.up == UpState::Activated {
+        return;
+    }
+    state.up = UpState::Deactivated;
+    if let Err(error) = user_plane::modify(smf, session, &mut state, rules::discard()).await {
+        tracing::warn!(%error, "packets of an unreachable UE not dropped");
+    }
+}

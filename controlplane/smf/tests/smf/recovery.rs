@@ -1,0 +1,286 @@
+//! What AMF, SMF, UPF and gNB know of a session when one of them has lost it.
+
+use std::sync::atomic::Ordering;
+
+use crate::world::*;
+use nas::{GsmCause, SmBody};
+use pfcp::message::*;
+use pfcp::{ApplyAction, InterfaceType, Message, QerId, ReportType};
+use sbi::ResourceUri;
+use sbi::model::smf::*;
+use sbi::op::pcf::{SmPolicyTerminateNotify, SmPolicyUpdateNotify};
+use sbi::op::smf::{ReleaseSmContext, ReleaseSmContextRequest};
+use types::PduSessionType;
+
+fn state(state: UpCnxState) -> SmContextUpdateData {
+    SmContextUpdateData { up_cnx_state: Some(state), ..Default::default() }
+}
+
+fn report(report_type: ReportType) -> SessionReportRequest {
+    let gnb = pfcp::FTeid::Assigned { teid: 0xbeef, ipv4: Some([10, 200, 0, 2].into()), ipv6: None };
+    let downlink = pfcp::DownlinkDataReport { pdr_ids: vec![pfcp::PdrId(2)], ..Default::default() };
+    let dldr = report_type == ReportType::DLDR;
+    let erir = report_type == ReportType::ERIR;
+    SessionReportRequest {
+        report_type,
+        downlink_data_report: dldr.then_some(downlink),
+        error_indication_report: erir.then(|| pfcp::ErrorIndicationReport { remote_f_teids: vec![gnb] }),
+        ..Default::default()
+    }
+}
+
+/// The action of a modification of the FAR towards the gNB.
+fn action(message: Message) -> ApplyAction {
+    let Message::SessionModificationRequest(change) = message else { panic!("{message:?}") };
+    change.update_fars[0].apply_action.unwrap()
+}
+
+impl World {
+    /// The next modification at the UPF; responses to it and others pass.
+    async fn next_action(&mut self) -> ApplyAction {
+        loop {
+            let message = self.next_at_upf().await;
+            if matches!(message, Message::SessionModificationRequest(_)) {
+                return action(message);
+            }
+        }
+    }
+}
+
+/// Two SMFs, or one before and after its restart, give their sessions references, SEIDs and TEIDs that differ.
+#[tokio::test]
+async fn what_one_smf_names_is_nothing_to_another() {
+    let mut before = World::new().await;
+    let mut after = World::new().await;
+    let old = before.establish(supi(1), id(5), PduSessionType::Ipv4v6).await;
+    let new = after.establish(supi(2), id(5), PduSessionType::Ipv4v6).await;
+    assert_ne!(old.context.id, new.context.id);
+    assert_ne!(old.establishment.cp_f_seid.seid, new.establishment.cp_f_seid.seid);
+    let n4u = |session: &Established| {
+        let to_smf = session.establishment.create_fars[2].forwarding_parameters.clone().unwrap();
+        to_smf.outer_header_creation.unwrap().teid
+    };
+    assert_ne!(n4u(&old), n4u(&new));
+    // The AMF ends the session it had with the first.
+    let context = ResourceUri { api_root: new.context.api_root.clone(), id: old.context.id.clone() };
+    let release = ReleaseSmContextRequest { sm_context_ref: context.id.clone(), body: None };
+    let error = after.client.call::<ReleaseSmContext>(&context, release).await.unwrap_err();
+    assert!(error.is("CONTEXT_NOT_FOUND"), "{error}");
+    let error = after.update(&context, state(UpCnxState::Deactivated)).await.unwrap_err();
+    assert!(error.is("CONTEXT_NOT_FOUND"), "{error}");
+    // A UPF reports for the session it had with the first.
+    after.upf.report(after.n4, old.establishment.cp_f_seid.seid, report(ReportType::ERIR));
+    let Message::SessionReportResponse(response) = after.next_at_upf().await else { panic!() };
+    assert_eq!(response.cause, pfcp::Cause::SESSION_NOT_FOUND);
+    let shown = after.oam("GET", "/sessions").await;
+    assert_eq!((&shown[0]["state"], &shown[0]["user_plane"]), (&"active".into(), &"activated".into()));
+    assert_eq!(after.sessions_at_upf(), 1);
+    let nonsense = ["", "1", "0", "-1", "ffffffffffffffff", "1ffffffffffffffff", "context"];
+    for id in nonsense {
+        let context = ResourceUri { api_root: new.context.api_root.clone(), id: id.into() };
+        assert!(after.update(&context, state(UpCnxState::Deactivated)).await.is_err(), "{id}");
+    }
+}
+
+/// TS 23.527 §5.3.3.2: the gNB has lost the user plane of a session, and only that.
+#[tokio::test]
+async fn after_an_error_indication_the_gnb_releases_the_session_and_sets_it_up_again() {
+    let mut world = World::new().await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let seid = session.establishment.cp_f_seid.seid;
+    world.upf.report(world.n4, seid, report(ReportType::ERIR));
+    assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
+    // The AMF, which believes the user plane to be up, has the gNB release it.
+    let Seen::Transfer { n1, n2, skip } = world.next().await else { panic!() };
+    assert_eq!((n1, n2.unwrap().0, skip), (None, N2SmInfoType::PduResRelCmd, true));
+    let released = ngap::transfer::PduSessionResourceReleaseResponseTransfer.encode().unwrap();
+    world.gnb_says(&session.context, N2SmInfoType::PduResRelRsp, released).await;
+    let (n1, n2) = world.next_transfer().await;
+    assert_eq!((n1, n2.unwrap().0), (None, N2SmInfoType::PduResSetupReq));
+    world.gnb_says(&session.context, N2SmInfoType::PduResSetupRsp, gnb_answer()).await;
+    assert_eq!(world.next_action().await, ApplyAction::FORW);
+    assert_eq!(world.oam("GET", "/sessions").await[0]["user_plane"], "activated");
+}
+
+/// No answer of the gNB to an activation: it ends after its time, and later data begin another one.
+#[tokio::test]
+async fn an_activation_without_answer_ends_and_is_tried_again() {
+    let mut world = World::with(|config| config["timers"]["establishment_guard_ms"] = 150.into()).await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let seid = session.establishment.cp_f_seid.seid;
+    world.update(&session.context, state(UpCnxState::Deactivated)).await.unwrap();
+    world.next_action().await;
+    for _ in 0..2 {
+        world.upf.report(world.n4, seid, report(ReportType::DLDR));
+        let (_, n2) = world.next_transfer().await;
+        assert_eq!(n2.unwrap().0, N2SmInfoType::PduResSetupReq);
+        assert_eq!(world.oam("GET", "/sessions").await[0]["user_plane"], "activating");
+        // The UPF is told once more, so that it reports the next packet.
+        assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
+        let (_, n2) = world.next_transfer().await;
+        assert_eq!(n2.unwrap().0, N2SmInfoType::PduResRelCmd);
+        assert_eq!(world.oam("GET", "/sessions").await[0]["user_plane"], "deactivated");
+    }
+    // The same when the AMF asked for it, and an answer in time is one.
+    world.update(&session.context, state(UpCnxState::Activating)).await.unwrap();
+    assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
+    world.update(&session.context, state(UpCnxState::Activating)).await.unwrap();
+    world.gnb_says(&session.context, N2SmInfoType::PduResSetupRsp, gnb_answer()).await;
+    assert_eq!(world.next_action().await, ApplyAction::FORW);
+    net::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert_eq!(world.oam("GET", "/sessions").await[0]["user_plane"], "activated");
+}
+
+#[tokio::test]
+async fn a_session_whose_ue_the_amf_has_lost_ends() {
+    let mut world = World::new().await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    world.update(&session.context, state(UpCnxState::Deactivated)).await.unwrap();
+    world.peers.amf_refuses.store(true, Ordering::Relaxed);
+    let seid = session.establishment.cp_f_seid.seid;
+    world.upf.report(world.n4, seid, report(ReportType::DLDR));
+    while world.sessions_at_upf() > 0 {
+        world.next_at_upf().await;
+    }
+    assert_eq!(world.oam("GET", "/sessions").await, serde_json::json!([]));
+}
+
+/// Npcf_SMPolicyControl_UpdateNotify: what the PCF decides later reaches UPF, gNB and UE, and it can end the session.
+#[tokio::test]
+async fn the_pcf_changes_and_ends_the_policy_of_a_session() {
+    let mut world = World::with(|config| config["timers"]["t3591_ms"] = 100.into()).await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let uri = world.peers.policy_uri.lock().unwrap().clone().unwrap();
+    let decision = serde_json::json!({"resourceUri": "", "smPolicyDecision": {"sessRules": {"default": {
+        "sessRuleId": "default", "authSessAmbr": {"uplink": "5 Mbps", "downlink": "6 Mbps"},
+        "authDefQos": {"5qi": 7, "arp": {"priorityLevel": 3, "preemptCap": "NOT_PREEMPT", "preemptVuln": "PREEMPTABLE"}},
+    }}}});
+    let update: sbi::model::pcf::SmPolicyNotification = serde_json::from_value(decision).unwrap();
+    let update_uri = format!("{uri}/update");
+    world.client.notify::<SmPolicyUpdateNotify>(&update_uri, update.clone()).await.unwrap();
+    let Message::SessionModificationRequest(change) = world.next_at_upf().await else { panic!() };
+    assert_eq!(change.update_qers[0].mbr.unwrap().downlink_kbps, 6_000);
+    let (n1, n2) = world.next_transfer().await;
+    let command = n1.unwrap();
+    let SmBody::ModificationCommand(body) = &command.body else { panic!("{command:?}") };
+    assert_eq!(body.session_ambr.unwrap().uplink.kbps(), 5_000);
+    assert_eq!(body.qos_flows[0].five_qi(), Some(types::FiveQi(7)));
+    let (kind, octets) = n2.unwrap();
+    assert_eq!(kind, N2SmInfoType::PduResModReq);
+    let modify = ngap::transfer::PduSessionResourceModifyRequestTransfer::decode(&octets).unwrap();
+    assert_eq!(modify.session_ambr, body.session_ambr);
+    assert_eq!(modify.qos_flows[0].parameters.as_ref().unwrap().arp.priority, 3);
+    // T3591: the command again, until the UE answers; the same decision again changes nothing.
+    let (n1, n2) = world.next_transfer().await;
+    assert_eq!((n1.unwrap(), n2), (command, None));
+    let complete = nas::gsm::ModificationComplete::default();
+    let complete = nas::SmMessage::new(id(5), types::Pti::UNASSIGNED, SmBody::ModificationComplete(complete));
+    assert_eq!(world.ue_says(&session.context, &complete).await, SmContextUpdatedData::default());
+    world.client.notify::<SmPolicyUpdateNotify>(&update_uri, update).await.unwrap();
+    net::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert!(world.seen.try_recv().is_err());
+    assert_eq!(world.oam("GET", "/sessions").await[0]["ambr_downlink"], "6 Mbps");
+
+    let end = sbi::model::pcf::TerminationNotification {
+        resource_uri: String::new(),
+        cause: "UNSPECIFIED".to_owned(),
+    };
+    let end_uri = format!("{uri}/terminate");
+    world.client.notify::<SmPolicyTerminateNotify>(&end_uri, end.clone()).await.unwrap();
+    let (n1, _) = world.next_transfer().await;
+    assert!(matches!(n1.unwrap().body, SmBody::ReleaseCommand(_)));
+    let stranger = end_uri.replace(&session.context.id, "0000000100000001");
+    let error = world.client.notify::<SmPolicyTerminateNotify>(&stranger, end).await.unwrap_err();
+    assert!(error.is("CONTEXT_NOT_FOUND"), "{error}");
+}
+
+/// Open5GS's UPF: no uplink without interface types, data network of the uplink from the network instance, the QoS flow
+/// from the first QER, router solicitations by the interface identifier.
+#[tokio::test]
+async fn the_rules_have_what_other_upfs_look_for() {
+    let (n3, n6) = (Some(InterfaceType(11)), Some(InterfaceType(17)));
+    for (configured, octets) in [("labels", &b"\x08internet"[..]), ("text", b"internet")] {
+        let mut world = World::with(|config| config["network_instance"] = configured.into()).await;
+        let session = world.establish(supi(1), id(5), PduSessionType::Ipv4v6).await;
+        let request = &session.establishment;
+        for (number, interface) in [(1, n3), (2, n6), (3, n3)] {
+            let pdi = &pdr(request, number).unwrap().pdi;
+            assert_eq!(pdi.source_interface_type, interface, "PDR {number}");
+            assert_eq!(pdi.network_instance.as_ref().unwrap().as_bytes(), octets, "PDR {number}");
+        }
+        let parameters = request.create_fars[0].forwarding_parameters.as_ref().unwrap();
+        assert_eq!(parameters.destination_interface_type, n6);
+        assert_eq!(parameters.network_instance.as_ref().unwrap().as_bytes(), octets);
+        let to_gnb = session.modification.update_fars[0].update_forwarding_parameters.as_ref().unwrap();
+        assert_eq!(to_gnb.destination_interface_type, n3);
+        let first = request.create_qers[0].clone();
+        assert!(first.qfi.is_some() && first.mbr.is_none(), "{first:?}");
+        for number in [1, 2] {
+            assert_eq!(pdr(request, number).unwrap().qer_ids, [first.qer_id, QerId(2)]);
+        }
+        let interface_id = session.accept.address.unwrap().link_local().unwrap().segments();
+        for number in [1, 2] {
+            let ue = pdr(request, number).unwrap().pdi.ue_ip_address.unwrap();
+            assert_eq!(ue.ipv6.unwrap().segments()[4..], interface_id[4..]);
+            assert_eq!((ue.ipv6_prefix_length, ue.ipv6_delegation_bits), (None, None));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_without_node_id_is_a_refusal() {
+    let mut world = World::new().await;
+    world.upf.mode.store(REFUSING_BARELY, Ordering::Relaxed);
+    world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
+    let (n1, _) = world.next_transfer().await;
+    let SmBody::EstablishmentReject(reject) = n1.unwrap().body else { panic!() };
+    // Cause 75, no resources; a malformed answer would be a network failure.
+    assert_eq!(reject.cause, GsmCause::InsufficientResources);
+}
+
+/// A UPF that restarts and answers no heartbeat before it has an association again.
+#[tokio::test]
+async fn a_upf_that_ignores_strangers_is_associated_again_and_gets_its_sessions_back() {
+    let mut world = World::with(|config| config["timers"]["pfcp_n1"] = 2.into()).await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    for _ in 0..2 {
+        world.upf.mode.store(IGNORING_STRANGERS, Ordering::Relaxed);
+        world.upf.restart();
+        let restored = loop {
+            if let Message::SessionEstablishmentRequest(request) = world.next_at_upf().await {
+                break request;
+            }
+        };
+        assert_eq!(restored.cp_f_seid, session.establishment.cp_f_seid);
+        assert_eq!(restored.create_fars[1].apply_action, ApplyAction::FORW);
+    }
+}
+
+/// A UPF that was out of reach and did not restart: whether it keeps its sessions with the new association or not.
+#[tokio::test]
+async fn a_upf_that_was_out_of_reach_keeps_its_sessions_or_gets_them_back() {
+    let mut world = World::with(|config| config["timers"]["pfcp_n1"] = 2.into()).await;
+    world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    for keeps in [true, false] {
+        world.upf.mode.store(SILENT, Ordering::Relaxed);
+        while world.oam("GET", "/status").await["detail"]["upfs"][0]["associated"] == true {
+            net::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        assert_eq!(world.oam("GET", "/sessions").await[0]["user_plane"], "upf_lost");
+        world.upf.associated.store(false, Ordering::Relaxed);
+        world.upf.mode.store(IGNORING_STRANGERS, Ordering::Relaxed);
+        if !keeps {
+            world.upf.sessions.lock().unwrap().clear();
+        }
+        loop {
+            match world.next_at_upf().await {
+                Message::SessionModificationRequest(_) if keeps => break,
+                Message::SessionEstablishmentRequest(_) if !keeps => break,
+                Message::SessionModificationRequest(_) | Message::AssociationSetupRequest(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(world.oam("GET", "/sessions").await[0]["state"], "active");
+        assert_eq!(world.sessions_at_upf(), 1);
+    }
+}
