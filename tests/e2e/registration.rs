@@ -197,14 +197,30 @@ fn concealed_identities_and_every_cipher_work() {
     });
 }
 
+/// How often the network asked a recorded UE for a proof, and for its identity.
+fn asked(ue: &ran::Ue) -> (usize, usize) {
+    let count = |wanted: fn(&Message) -> bool| {
+        let heard = ue.recorded().iter().filter(|one| !one.sent);
+        heard.filter(|one| one.message.as_ref().is_some_and(wanted)).count()
+    };
+    let challenges = count(|message| matches!(message, Message::AuthenticationRequest(_)));
+    (challenges, count(|message| matches!(message, Message::IdentityRequest(_))))
+}
+
 #[test]
 fn a_known_guti_saves_the_authentication_and_an_unknown_one_costs_an_identity_request() {
     plain(async |world| {
         let gnb = world.gnb(0).await;
         let mut ue = world.ue(&gnb, 0);
+        ue.record();
         let first = ue.register().await.unwrap();
-        ue.deregister(false).await.unwrap();
+        assert!(first.authenticated);
+        assert_eq!(asked(&ue), (1, 0), "a SUCI is authenticated and needs no identity request");
+        // Still registered, it comes back on a new connection: its 5G-GUTI and keys prove who it is.
+        ue.lose_connection();
         let second = ue.register().await.unwrap();
+        assert!(!second.authenticated);
+        assert_eq!(asked(&ue), (1, 0), "the 5G-GUTI is known");
         assert_ne!(first.guti, second.guti, "a 5G-GUTI is not used twice");
         establish(&mut ue, 1).await.unwrap();
         ping(&mut ue, 1).await;
@@ -217,6 +233,7 @@ fn a_known_guti_saves_the_authentication_and_an_unknown_one_costs_an_identity_re
         ue.camp(gnb);
         let third = ue.register().await.unwrap();
         assert!(third.authenticated);
+        assert_eq!(asked(&ue), (2, 1), "the 5G-GUTI is unknown");
         establish(&mut ue, 2).await.unwrap();
         ping(&mut ue, 2).await;
     });
