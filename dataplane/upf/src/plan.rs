@@ -19,6 +19,8 @@ pub struct Plan {
     pub kind: Kind,
     /// Of an Ethernet session: the number of the data network that it is a station of, if its frames go to one.
     pub network: Option<u16>,
+    /// Of a session of packets: the number of the data network that those without tunnel come from; any if it is not known.
+    pub origin: Option<u16>,
     /// The CP function is told of addresses behind the UE.
     pub reports_addresses: bool,
     /// UE addresses: what uplink sources are checked against. Without any there is no check.
@@ -122,7 +124,7 @@ fn within_v6(address: Ipv6Addr, prefix: Ipv6Addr, length: u8) -> bool {
 }
 
 /// Where packets come in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// From a data network, without tunnel; found by UE address.
     Native,

@@ -263,10 +263,10 @@ impl<T> Drop for Cell<T> {
     }
 }
 
-/// Octets of a chunk: a huge page where the kernel has one to give.
-const CHUNK_BYTES: usize = 2 << 20;
+/// Octets of a chunk: two huge pages where the kernel has them to give. A session of as many PDRs as there are identifiers fits.
+const CHUNK_BYTES: usize = 4 << 20;
 /// Most chunks of an arena: 16 GiB.
-const CHUNKS: usize = 8192;
+const CHUNKS: usize = 4096;
 
 /// Memory in chunks that stay where they are until the end, all zero at first. Holds values for which that is valid.
 ///
@@ -308,7 +308,7 @@ impl<T> Chunks<T> {
     }
 }
 
-/// A chunk of zeroes, aligned as it is long so that it can be one huge page.
+/// A chunk of zeroes, aligned as it is long so that it can be of huge pages.
 fn map_chunk() -> Option<*mut u8> {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping wherever the kernel likes touches nothing that is there.

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use classifier::session::{Entrance, Rows};
 use classifier::{Classifier, Key, Prefix, Rule, Side};
+use foldhash::HashMap;
 use telemetry::worker::Totals;
 
 use crate::pipeline::redirect::UrlRedirect;
@@ -36,6 +37,8 @@ pub(crate) const NO_PEER: u16 = 0;
 const ONLY: u32 = 1 << 31;
 /// The tag of an endpoint without rules.
 const NO_RULES: u32 = u32::MAX;
+/// From any data network.
+const ANYWHERE: u32 = 0;
 /// No QFI.
 pub const NO_QFI: u8 = 0xFF;
 
@@ -46,7 +49,7 @@ pub struct Endpoint {
     seid: u64,
     /// First line of the state.
     state: u32,
-    /// TEID, or 0.
+    /// TEID; without tunnel the number of the data network that packets come from and one, or 0 for any.
     teid: u32,
     /// A [`Route`].
     tag: u32,
@@ -55,6 +58,12 @@ pub struct Endpoint {
 }
 
 const _: () = assert!(size_of::<Endpoint>() == 64);
+
+/// The data network that a packet without tunnel comes from, as endpoints have it.
+#[inline]
+pub fn came_from(network: Option<usize>) -> u32 {
+    network.map_or(ANYWHERE, |network| network as u32 + 1)
+}
 
 /// How a look-up goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,10 +83,16 @@ impl Endpoint {
         self.seid
     }
 
-    /// TEID that packets arrive on, or 0.
+    /// TEID that packets arrive on; for packets without tunnel, where they come from as [`came_from`] writes it.
     #[inline]
     pub fn teid(&self) -> u32 {
         self.teid
+    }
+
+    /// Whether packets without tunnel may come from there: what [`came_from`] gives.
+    #[inline(always)]
+    pub fn admits(&self, from: u32) -> bool {
+        self.teid == from || self.teid == ANYWHERE || from == ANYWHERE
     }
 
     /// First line of the state.
@@ -148,7 +163,7 @@ pub(crate) fn entry_mut(block: &mut [Endpoint], position: usize) -> Option<&mut 
 }
 
 /// A PDR with its FAR and QERs, or something more about one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C, align(16))]
 pub struct Entry {
     /// Remote TEID; number of the data network; most packets to buffer; URR of a gauge.
@@ -201,7 +216,7 @@ pub mod kind {
     pub const COPY_NETWORK: u16 = 4;
     /// Further entry: the number of the address that packets go to instead of their own.
     pub const ADDRESS: u16 = 5;
-    /// Further entry: the gauge of packets that were dropped since the rules changed, whose first one is worth a word.
+    /// Further entry: the gauge of packets that were dropped since the rules changed, of whose first one the CP function is told.
     pub const NOTICE: u16 = 6;
     /// No further entry.
     pub const END: u16 = 7;
@@ -483,6 +498,44 @@ impl Session {
     }
 }
 
+/// Lists of further entries of a place. They stand behind the entries of the first line, where 16 bits name their positions
+/// however many PDRs there are; PDRs with equal lists share one.
+#[derive(Default)]
+struct Lists {
+    /// Position of the first list.
+    first: usize,
+    entries: Vec<Entry>,
+    known: HashMap<Vec<Entry>, u16>,
+}
+
+impl Lists {
+    /// The position of a list, new if need be.
+    fn add(&mut self, list: Vec<Entry>) -> Result<u16, PlanError> {
+        if let Some(position) = self.known.get(&list) {
+            return Ok(*position);
+        }
+        let position = self.first + self.entries.len();
+        let position = u16::try_from(position).map_err(|_| PlanError::TooMany("different rules"))?;
+        self.entries.extend(&list);
+        self.entries.push(Entry { flags: kind::END, ..Entry::NONE });
+        self.known.insert(list, position);
+        Ok(position)
+    }
+}
+
+/// The position of a place's entry with this number, where `further` entries stand behind those of the first line.
+pub(crate) fn entry_position(number: usize, further: usize) -> usize {
+    if number < INLINE { number } else { number + further }
+}
+
+/// How many further entries a block has whose PDRs have `count` entries. With more of these than the first line holds they
+/// are the last ones, but for one entry that may fill up the line and has no account.
+pub(crate) fn count_further(block: &[Endpoint], count: usize) -> usize {
+    let Some(last) = block.last() else { return 0 };
+    let filled = usize::from(last.entries[INLINE - 1].account == NO_CELL);
+    (block.len() * INLINE - filled).saturating_sub(count)
+}
+
 /// Numbers of peers, on the way.
 pub(crate) trait Peers {
     /// The number of a peer.
@@ -518,14 +571,18 @@ impl Assembly<'_> {
             }
             mapped.push(Rule { value: *position, ..*rule });
         }
+        let mut lists = Lists { first: used.len().min(INLINE), ..Lists::default() };
         let mut entries = Vec::with_capacity(used.len());
-        let mut further = Vec::new();
         for value in &used {
             let pdr = self.plan.pdrs.get(*value as usize).ok_or(PlanError::Invalid("a rule without PDR"))?;
-            entries.push(self.entry(place, pdr, used.len(), &mut further)?);
+            entries.push(self.entry(place, pdr, &mut lists)?);
         }
         self.check_sources(&used, &mut mapped);
-        entries.extend(further);
+        for rule in &mut mapped {
+            rule.value = entry_position(rule.value as usize, lists.entries.len()) as u32;
+        }
+        let behind = entries.split_off(lists.first);
+        entries.extend(lists.entries.into_iter().chain(behind));
         Ok((entries, mapped))
     }
 
@@ -560,13 +617,7 @@ impl Assembly<'_> {
         *rules = out;
     }
 
-    fn entry(
-        &mut self,
-        place: Place,
-        pdr: &Pdr,
-        first: usize,
-        further: &mut Vec<Entry>,
-    ) -> Result<Entry, PlanError> {
+    fn entry(&mut self, place: Place, pdr: &Pdr, lists: &mut Lists) -> Result<Entry, PlanError> {
         let mut entry = Entry {
             pdr: pdr.id,
             qfi: pdr.qfi.map_or(NO_QFI, |qfi| qfi & 0x3F),
@@ -630,10 +681,7 @@ impl Assembly<'_> {
             }
         } else {
             entry.flags |= flag::MORE;
-            let position = u16::try_from(first + further.len()).map_err(|_| PlanError::TooMany("rules"))?;
-            entry.meters = position.to_le_bytes();
-            further.extend(more);
-            further.push(Entry { flags: kind::END, ..Entry::NONE });
+            entry.meters = lists.add(more)?.to_le_bytes();
         }
         Ok(entry)
     }
@@ -764,7 +812,7 @@ impl State {
             let cell = at as u8;
             match used {
                 Use::Account { .. } => {}
-                // The rules change: the next packet is worth a word again.
+                // The rules change: the CP function is told of the next packet again.
                 Use::Notice { .. } => cells.set(cell, [0, 1]),
                 Use::Meter { qer, direction } | Use::Guarantee { qer, direction } => {
                     let Some(qer) = plan.qers.iter().find(|known| known.id == *qer) else { continue };

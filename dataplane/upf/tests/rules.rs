@@ -654,29 +654,46 @@ fn an_idle_user_plane_is_reported_once_per_pause() {
 }
 
 #[test]
-fn too_many_pdrs_are_answered_and_change_nothing() {
+fn too_many_rules_are_answered_and_change_nothing() {
     let mut world = World::new();
     let seid = world.establish(&establishment(1)).unwrap();
-    let mut refused = 0;
-    // As many as a session can name, in requests that fit in datagrams.
-    for chunk in 0..64u16 {
-        let ids = (0..1024).map(|n| chunk * 1024 + n).filter(|id| *id > 4);
-        let pdi = |_| Pdi { f_teid: choose(9), ..Default::default() };
-        let request = SessionModificationRequest {
-            create_pdrs: ids.map(|id| pdr(id, u32::from(id), pdi(id), 1, &[])).collect(),
-            ..Default::default()
-        };
-        let response = world.sessions.modify(seid, SMF.into(), &request, at(0)).unwrap().response;
-        match response.cause {
-            Cause::ACCEPTED => assert_eq!(refused, 0, "room does not come back"),
-            cause => {
-                assert_eq!(cause, Cause::NO_RESOURCES);
-                refused += 1;
-            }
-        }
-    }
-    assert!(refused >= 63, "{refused}");
+    let create = |ids: std::ops::Range<u32>| SessionModificationRequest {
+        create_fars: ids.map(|id| forward(id, DestinationInterface::Core, None)).collect(),
+        ..Default::default()
+    };
+    // Three are there. As many as a session can have, and one more.
+    world.modify(seid, &create(4..65_536), 0);
+    let answer = world.sessions.modify(seid, SMF.into(), &create(65_536..65_538), at(0)).unwrap().response;
+    assert_eq!((answer.cause, answer.failed_rule_id), (Cause::NO_RESOURCES, Some(FailedRuleId::Far(65_537))));
+    assert_eq!(world.sessions.get(seid).unwrap().rules.fars.len(), 65_535);
     assert!(world.sessions.delete(seid, SMF.into(), at(0)).is_some());
+}
+
+/// Traffic that is steered over several accesses (ATSSS) is not offered: its rules are refused by name (TS 29.244 §8.2.25).
+#[test]
+fn multi_access_rules_are_a_service_that_is_not_offered() {
+    let mut world = World::new();
+    let mut request = establishment(1);
+    request.create_mars.push("any".into());
+    assert_eq!(world.establish(&request), Err((Cause::SERVICE_NOT_SUPPORTED, Some(ie::CREATE_MAR))));
+    let mut request = establishment(1);
+    (request.create_pdrs[0].far_id, request.create_pdrs[0].mar_id) = (None, Some(MarId(1)));
+    assert_eq!(world.establish(&request), Err((Cause::SERVICE_NOT_SUPPORTED, Some(ie::MAR_ID))));
+    // As they come over N4.
+    let mut octets = Vec::new();
+    Message::from(request.clone()).encode(0, 1, &mut octets).unwrap();
+    let (_, message) = Message::decode(&octets).unwrap();
+    assert_eq!(message, Message::from(request));
+    let seid = world.establish(&establishment(1)).unwrap();
+    for (request, offending) in [
+        (SessionModificationRequest { create_mars: vec!["x".into()], ..Default::default() }, ie::CREATE_MAR),
+        (SessionModificationRequest { update_mars: vec!["x".into()], ..Default::default() }, ie::UPDATE_MAR),
+        (SessionModificationRequest { remove_mars: vec!["x".into()], ..Default::default() }, ie::REMOVE_MAR),
+    ] {
+        let answer = world.sessions.modify(seid, SMF.into(), &request, at(0)).unwrap().response;
+        let ie = answer.offending_ie.map(|ie| ie.0);
+        assert_eq!((answer.cause, ie), (Cause::SERVICE_NOT_SUPPORTED, Some(offending)));
+    }
 }
 
 #[test]

@@ -8,16 +8,19 @@ use pfcp::{
     SmReqFlags, TrafficEndpointId, UsageReport, UsageReportTrigger, ie,
 };
 
+use super::compile::network_named;
 use super::rules::urr::{Now, Reading};
 use super::rules::{MAX_RULES, Rejection, Rules, TunnelAllocator};
+use crate::config::Config;
 use crate::tables::Writer;
 
 /// Allocates TEIDs for one request; what it took is given back unless kept.
 pub(super) struct Allocation<'a> {
     pub writer: &'a mut Writer,
+    pub config: &'a Config,
     pub gtpu: IpAddr,
     pub taken: Vec<u32>,
-    /// TEIDs that the session has already.
+    /// TEIDs that the session has already, in order.
     pub own: Vec<u32>,
     /// TEID per choose id: PDRs with the same id share it.
     pub chosen: Vec<(u8, u32)>,
@@ -47,7 +50,7 @@ impl TunnelAllocator for Allocation<'_> {
                 if !ours {
                     return Err(Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::F_TEID));
                 }
-                if self.own.contains(&teid) || self.taken.contains(&teid) {
+                if self.own.binary_search(&teid).is_ok() || self.taken.contains(&teid) {
                     return Ok(teid);
                 }
                 if !self.writer.assign(teid) {
@@ -57,6 +60,10 @@ impl TunnelAllocator for Allocation<'_> {
                 Ok(teid)
             }
         }
+    }
+
+    fn network(&self, instance: &ShortBytes) -> Option<u16> {
+        network_named(instance, self.config).map(|network| network as u16)
     }
 }
 

@@ -5,11 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use classifier::sdf::{Direction as SdfDirection, SdfFilter as SdfText};
 use classifier::{EthernetFilter, Filter, FlowLabel, Masked, Prefix, Qfi, Rule, Side};
+use foldhash::HashMap;
 use packet::gtpu;
 use pfcp::{
     ApplyAction, BitRates, Cause, DestinationInterface, EthernetPacketFilter, FailedRuleId, Gate,
-    MacAddresses, OuterHeaderCreation, SdfFilter, TransportLevelMarking, VlanTag, ie,
+    MacAddresses, OuterHeaderCreation, SdfFilter, ShortBytes, TransportLevelMarking, VlanTag, ie,
 };
+
+use types::Dnn;
 
 use super::remarks::{self, Remark};
 use super::rules::{FarRule, PdrRule, QerRule, Redirect, Rejection, Rules, UrrRule};
@@ -19,13 +22,16 @@ use crate::plan::{
     Plan, Qer, UeAddresses, Urr,
 };
 
-/// Most filters that the PDRs of one session expand to: ports and families multiply.
-const MAX_FILTERS: usize = 4096;
+/// Most filters that the PDRs of one session expand to: ports and families multiply. Enough for as many PDRs as there are
+/// identifiers, in both families.
+const MAX_FILTERS: usize = 262_144;
+/// The same of one PDR.
+const MAX_PDR_FILTERS: usize = 4096;
 
 /// Works out the plan for the rules of a session, and what is odd about them.
 ///
 /// Source interface, TEID and network instance of a PDI need no filter: a packet's tunnel, or its having none, says
-/// which of a session's rule sets it is looked up in.
+/// which of a session's rule sets it is looked up in, and all packets without tunnel come from one data network.
 pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<Remark>), Rejection> {
     let ue = ue_addresses(rules, rules.pdrs.values().map(|pdr| &**pdr));
     let untunnelled = rules.pdrs.values().filter(|pdr| rules.teid_of(pdr).is_none());
@@ -35,12 +41,14 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<R
     let native_place = untunnelled.then_some(Place::Native);
     let places = native_place.into_iter().chain(rules.teids().into_iter().map(Place::Tunnel));
     let mut arrivals: Vec<Arrival> = places.map(|place| Arrival { place, rules: Vec::new() }).collect();
+    let positions: HashMap<Place, usize> =
+        arrivals.iter().enumerate().map(|(at, arrival)| (arrival.place, at)).collect();
     let mut next_rule = 0;
     for (id, pdr) in rules.pdrs.iter() {
         let position = pdrs.len() as u32;
         pdrs.push(compile_pdr(id, pdr, rules, &ue, config)?);
         let place = rules.teid_of(pdr).map_or(Place::Native, Place::Tunnel);
-        let Some(arrival) = arrivals.iter_mut().find(|arrival| arrival.place == place) else { continue };
+        let Some(arrival) = positions.get(&place).and_then(|at| arrivals.get_mut(*at)) else { continue };
         filters(id, pdr, rules, |filter| {
             if next_rule as usize >= MAX_FILTERS {
                 return Err(Rejection::cause(Cause::NO_RESOURCES));
@@ -51,14 +59,17 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<R
         })?;
     }
     let network = settle_networks(&mut pdrs, rules, config)?;
+    let origin = if rules.ethernet { None } else { origin(rules, config)? };
     let mut remarks = Vec::new();
     for arrival in &arrivals {
         remarks::find(&arrival.rules, &pdrs, &mut remarks);
+        remarks.truncate(remarks::MOST);
     }
     let plan = Plan {
         seid,
         kind: if rules.ethernet { Kind::Ethernet } else { Kind::Ip },
         network,
+        origin,
         reports_addresses: rules.ethernet && rules.urrs.values().any(UrrRule::reports_addresses),
         ue,
         native,
@@ -69,6 +80,22 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<R
         buffer_packets: rules.bars.values().find_map(|bar| bar.suggested_packets),
     };
     Ok((plan, remarks))
+}
+
+/// The data network that packets without tunnel must come from: the one that PDIs name, else the one that the UE's address is
+/// of. A session is of one data network (TS 23.501 §5.6.1); rules that name two are refused.
+fn origin(rules: &Rules, config: &Config) -> Result<Option<u16>, Rejection> {
+    let mut origin: Option<u16> = None;
+    for (id, pdr) in rules.pdrs.iter().filter(|(_, pdr)| rules.teid_of(pdr).is_none()) {
+        let own = || network_with(rules.ue_of(pdr).addresses(), config).map(|network| network as u16);
+        let network = rules.network_of(pdr).or_else(own);
+        if network.is_some()
+            && *origin.get_or_insert(network.unwrap_or_default()) != network.unwrap_or_default()
+        {
+            return Err(Rejection::rule(FailedRuleId::Pdr(id)));
+        }
+    }
+    Ok(origin)
 }
 
 fn ue_addresses<'a>(rules: &'a Rules, pdrs: impl Iterator<Item = &'a PdrRule>) -> UeAddresses {
@@ -294,8 +321,20 @@ fn settle_networks(pdrs: &mut [Pdr], rules: &Rules, config: &Config) -> Result<O
 }
 
 fn named_network(far: &FarRule, config: &Config) -> Option<usize> {
+<<<<<<< HEAD
     let name = pfcp::network_instance_name(far.network_instance.as_ref()?)?;
     config.dnn.iter().position(|dnn| dnn.name.to_string().eq_ignore_ascii_case(&name))
+=======
+    network_named(far.network_instance.as_ref()?, config)
+}
+
+/// The data network that a network instance names: in labels as a DNN, or as text (§8.2.4).
+pub(super) fn network_named(instance: &ShortBytes, config: &Config) -> Option<usize> {
+    let labels = || Dnn::from_labels(instance.as_bytes()).ok();
+    let text = || Dnn::new(instance.as_str()?).ok();
+    let name = labels().or_else(text)?;
+    config.dnn.iter().position(|dnn| dnn.name == name)
+>>>>>>> f82d43b (upf: 65,536 PDRs per session; network instances; templates of sessions by hash)
 }
 
 /// Which data network a FAR means: the one it names, else the one whose pool has the UE's address.
@@ -363,6 +402,12 @@ fn filters(
     let prefixes = if rules.ethernet { Vec::new() } else { ue_prefixes(pdr, rules)? };
     let qfis: Result<Vec<Qfi>, _> = rules.qfis_of(pdr).iter().map(|qfi| Qfi::new(*qfi)).collect();
     let qfis = qfis.map_err(|_| Rejection::rule(FailedRuleId::Pdr(id)))?;
+    if base.len() > MAX_PDR_FILTERS {
+        return Err(Rejection {
+            failed_rule: Some(FailedRuleId::Pdr(id)),
+            ..Rejection::cause(Cause::NO_RESOURCES)
+        });
+    }
     for filter in base.iter() {
         for ue in 0..prefixes.len().max(1) {
             for qfi in 0..qfis.len().max(1) {
@@ -391,7 +436,7 @@ fn ue_prefixes(pdr: &PdrRule, rules: &Rules) -> Result<Vec<Prefix>, Rejection> {
 
 fn cross<T>(filters: &[Filter], values: &[T], join: impl Fn(&Filter, &T) -> Filter) -> Vec<Filter> {
     let pairs = filters.iter().flat_map(|filter| values.iter().map(move |value| (filter, value)));
-    pairs.take(MAX_FILTERS + 1).map(|(filter, value)| join(filter, value)).collect()
+    pairs.take(MAX_PDR_FILTERS + 1).map(|(filter, value)| join(filter, value)).collect()
 }
 
 fn sdf_filters(sdf: &SdfFilter, direction: SdfDirection) -> Result<Vec<Filter>, Rejection> {

@@ -2,7 +2,7 @@
 //!
 //! One task owns the PFCP endpoint, the associations and all sessions; requests are handled one by one, so
 //! there is nothing to lock. `associations` says which CP functions are served, [`rules`] holds what they said,
-//! [`compile`] turns it into what workers execute, `shapes` spares most sessions that, [`session`] does both atomically,
+//! [`compile`] turns it into what workers execute, `templates` spares most sessions that, [`session`] does both atomically,
 //! [`usage`] finds out what is to be reported, `reports` sees that it arrives, [`path`] watches GTP-U peers, `defects`
 //! bounds what a panic costs; this file moves messages.
 
@@ -17,8 +17,8 @@ pub mod remarks;
 mod reports;
 pub mod rules;
 pub mod session;
-mod shapes;
 mod status;
+mod templates;
 pub mod usage;
 
 use std::collections::VecDeque;

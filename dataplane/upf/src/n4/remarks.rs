@@ -1,4 +1,4 @@
-//! PDRs without effect: worth a line in the log, no reason to refuse a session.
+//! PDRs without effect: they are logged, and no reason to refuse a session.
 
 use std::fmt;
 
@@ -6,6 +6,9 @@ use classifier::{Filter, Matcher, Rule};
 use foldhash::HashMap;
 
 use crate::plan::Pdr;
+
+/// Most that are kept and logged of a session: more would say the same.
+pub const MOST: usize = 32;
 
 /// What is odd about a session's PDRs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

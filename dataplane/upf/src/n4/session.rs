@@ -1,7 +1,7 @@
 //! Session establishment, modification and deletion (TS 29.244 §6.3), without any transport.
 //!
 //! [`Sessions`] owns all PFCP sessions of the UPF. A request is worked out on a copy of the rules ([`super::changes`])
-//! and compiled, unless there was a new session just like it ([`super::shapes`]); then the copy, the look-up tables and the
+//! and compiled, unless there is a template for it ([`super::templates`]); then the copy, the look-up tables and the
 //! TEIDs change together, or nothing does. What the UPF reports by itself is in [`super::usage`].
 
 use std::cmp::Reverse;
@@ -26,7 +26,7 @@ use super::path::{Paths, Timing};
 use super::remarks::Remark;
 use super::rules::urr::Now;
 use super::rules::{Rejection, Rules};
-use super::shapes::{Own, Shapes};
+use super::templates::{Own, Templates};
 use super::usage::{Activity, Notification, Outgoing};
 use crate::config::Config;
 use crate::random::Draw;
@@ -77,7 +77,7 @@ pub struct Sessions {
     draw: Draw,
     /// The SEID that the running or last establishment was given; 0 when the running request is none.
     established: u64,
-    pub(super) shapes: Shapes,
+    pub(super) templates: Templates,
 }
 
 /// What a CP function has here.
@@ -133,7 +133,7 @@ impl Sessions {
             timers: BinaryHeap::new(),
             draw,
             established: 0,
-            shapes: Shapes::default(),
+            templates: Templates::default(),
         }
     }
 
@@ -280,19 +280,19 @@ impl Sessions {
         Tools { writer: &mut self.writer, config: &self.config, sessions: &self.sessions }
     }
 
-    /// Has workers execute the rules of a new session: as one before if they are like its.
+    /// Has workers execute the rules of a new session: by its template, if there is one.
     fn publish(&mut self, seid: u64, rules: &Rules) -> Result<(Session, Box<[Remark]>), Rejection> {
-        let own = Own::new(rules);
+        let own = Own::new(rules, &self.config);
         if let Some(own) = &own
-            && let Some(shape) = self.shapes.find(own, &self.config)
+            && let Some(template) = self.templates.find(own, &self.config)
         {
-            return Ok((self.writer.establish_like(seid, &shape.layout, own)?, shape.remarks.clone()));
+            return Ok((self.writer.establish_like(seid, &template.layout, own)?, template.remarks.clone()));
         }
         let (plan, remarks) = compile(seid, rules, &self.config)?;
         let remarks: Box<[Remark]> = remarks.into();
         let session = self.writer.establish(&plan)?;
         if let Some(own) = own {
-            self.shapes.learn(&own, (plan, remarks.clone()), &session, &mut self.writer, &self.config);
+            self.templates.learn(&own, (plan, remarks.clone()), &session, &mut self.writer, &self.config);
         }
         Ok((session, remarks))
     }
@@ -517,8 +517,8 @@ fn work_out(
 ) -> Result<Worked, Rejection> {
     let Tools { writer, config, sessions } = tools;
     let gtpu = config.gtpu.ip();
-    let own = before.map(Rules::teids).unwrap_or_default();
-    let mut allocation = Allocation { writer, gtpu, taken: Vec::new(), own, chosen: Vec::new() };
+    let own = before.map(Rules::sorted_teids).unwrap_or_default();
+    let mut allocation = Allocation { writer, config, gtpu, taken: Vec::new(), own, chosen: Vec::new() };
     let changed = change(rules, &mut allocation);
     let Allocation { writer, mut taken, .. } = allocation;
     let result = changed.and_then(|effect| {
@@ -530,8 +530,9 @@ fn work_out(
     match result {
         Ok((effect, replaced)) => {
             // Chosen twice for the same rule, for instance.
+            let used = if taken.is_empty() { Vec::new() } else { rules.sorted_teids() };
             taken.retain(|teid| {
-                let used = rules.has_teid(*teid);
+                let used = used.binary_search(teid).is_ok();
                 if !used {
                     writer.release(*teid);
                 }

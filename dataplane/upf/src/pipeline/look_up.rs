@@ -2,8 +2,8 @@
 //!
 //! Four steps roll over the batch, each a burst of packets behind the one before, so that the memory of a burst is on its
 //! way while others are worked on: the slot is asked for; it says where the endpoint is and that is asked for; the endpoint
-//! says which rows can match and these are asked for; the rows say which entry applies and its state is asked for. What
-//! became of packets without entry is looked into behind all that.
+//! says which rows can match and these are asked for; the rows say which entry applies and its state is asked for. Packets that
+//! matched no rule get their drop reason after that.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use packet::flow::Flow;
 use pktio::{Batch, Buffer};
 use telemetry::DropReason;
 
-use super::{BATCH, Inside, Meta, Pipeline, State, Verdict};
+use super::{BATCH, Inside, Meta, Pass, Pipeline, State, Verdict};
 use crate::rcu::Place;
 use crate::session::{self, Endpoint, Policy, Route};
 use crate::state::PER_LINE;
@@ -79,7 +79,7 @@ impl Pipeline {
         let bursts = count.div_ceil(BURST);
         let of_burst = |number: usize| number * BURST..count.min((number + 1) * BURST);
         for step in 0..bursts + 3 {
-            // The last step first: each leaves its room to the one before.
+            // From the last stage to the first: each writes where the stage behind it has just read.
             if (3..bursts + 3).contains(&step) {
                 let burst = of_burst(step - 3);
                 unmatched |= !self.finish(tables, start + burst.start, &looking, &mut verdicts[burst]);
@@ -138,6 +138,7 @@ impl Pipeline {
         verdicts: &mut [Verdict<'g>],
     ) {
         let packets = self.metas[at..].iter().zip(&self.keys[at..]);
+        let from = self.origin();
         for (i, (((meta, key), verdict), looking)) in packets.zip(verdicts).zip(looking).enumerate() {
             // A stale TEID, or one that the CP function chose; an address of a longer or a shorter prefix.
             let elsewhere = match verdict.block.first() {
@@ -148,6 +149,8 @@ impl Pipeline {
                 verdict.block = self.elsewhere(tables, inside, batch, at + i).unwrap_or_default();
             }
             *looking = match verdict.block.first() {
+                // Of another data network: see `unmatched`.
+                Some(endpoint) if meta.native && !endpoint.admits(from) => Looking::Only(None),
                 Some(endpoint) if meta.state == State::Live => match endpoint.route() {
                     Route::Policy(number) => match last.policy(tables, inside, number) {
                         Some(Policy::Rows(rows)) => Looking::Rows(rows, rows.begin(endpoint.entrance(), key)),
@@ -255,13 +258,20 @@ impl Pipeline {
         }
     }
 
+    /// Where packets without tunnel come from. Those that were buffered, or made here, came from where they may.
+    fn origin(&self) -> u32 {
+        session::came_from(self.network.filter(|_| self.pass == Pass::Port))
+    }
+
     /// No rule matched. PDIs name the UE's address, so a foreign source matches none of them: say which it was.
     #[cold]
     fn unmatched(&mut self, batch: &Batch, at: usize, endpoint: &Endpoint) {
         let owned = |key: &Key| endpoint.entrance().owns(key);
         let foreign = !self.metas[at].native && !owned(&self.keys[at]);
         let flow = Flow::parse(batch.buffers()[at].packet());
+        let elsewhere = self.metas[at].native && !endpoint.admits(self.origin());
         self.metas[at].drop(match flow {
+            _ if elsewhere => DropReason::DirectionMismatch,
             Ok(flow) if foreign && is_link_local(&flow) => DropReason::LinkLocal,
             _ if foreign => DropReason::SourceAddress,
             _ => DropReason::NoPdr,

@@ -102,7 +102,9 @@ fn lengths_have_classes() {
     assert!(class_of(0).is_none());
     let domain = Domain::default();
     let mut writer: Writer<Value> = Writer::new(&domain);
-    assert!(writer.block(&[Value(0); 40_000]).is_none(), "longer than a chunk");
+    let chunk = Chunks::<Value>::LEN;
+    assert!(writer.block(&vec![Value(0); chunk + 1]).is_none(), "longer than a chunk");
+    assert!(writer.block(&vec![Value(0); chunk]).is_some());
 }
 
 /// Many readers look while a writer replaces: each sees whole blocks only.

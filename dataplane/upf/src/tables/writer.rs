@@ -433,7 +433,9 @@ impl Writer {
                 Place::Native if plan.kind == Kind::Ethernet => {
                     (0, station.map(Key64::Station).into_iter().collect())
                 }
-                Place::Native => (0, further::native_keys(plan)),
+                Place::Native => {
+                    (session::came_from(plan.origin.map(usize::from)), further::native_keys(plan))
+                }
             };
             let block = session::assemble(plan.seid, teid, prepared.state.first, entrance, route, &entries);
             for key in keys {

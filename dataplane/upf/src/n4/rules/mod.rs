@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use pfcp::{Cause, EthernetPacketFilter, FTeid, FailedRuleId, SdfFilter, ie};
+use pfcp::{Cause, EthernetPacketFilter, FTeid, FailedRuleId, SdfFilter, ShortBytes, ie};
 
 pub use far::{Duplicate, FarRule, Redirect};
 pub use pdr::{Endpoint, PdrRule, UeMatch};
@@ -26,8 +26,11 @@ pub use urr::{Limits, UrrRule};
 
 use crate::plan::{Direction, PlanError};
 
-/// Most rules of one kind in a session: bounds what a CP function can make us hold and work through.
-pub const MAX_RULES: usize = 1024;
+/// Most rules of one kind in a session: as many as PDRs have identifiers. Bounds what a CP function can make us hold and work
+/// through.
+pub const MAX_RULES: usize = 65_536;
+/// Most filters or routes of one PDI.
+pub const MAX_FILTERS: usize = 1024;
 
 /// Why a session request is refused: cause, offending IE and rule at fault of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,10 +105,12 @@ pub struct Rules {
     pub ethernet_filters: BTreeMap<u32, (Direction, EthernetPacketFilter)>,
 }
 
-/// Resolves local F-TEIDs: allocates where CHOOSE is set, checks where one is assigned.
+/// Resolves local F-TEIDs (allocates where CHOOSE is set, checks where one is assigned) and names of data networks.
 pub trait TunnelAllocator {
     /// The TEID for this F-TEID.
     fn resolve(&mut self, f_teid: &FTeid) -> Result<u32, Rejection>;
+    /// The number of the data network that a network instance names; none for other names, such as those of N3.
+    fn network(&self, instance: &ShortBytes) -> Option<u16>;
 }
 
 /// Refuses a rule that exists already, or is one too many.
@@ -222,10 +227,11 @@ impl Rules {
         teids.into_iter().map(|(teid, _)| teid).collect()
     }
 
-    /// Whether packets of any PDR arrive in this tunnel, or a traffic endpoint has it.
-    pub fn has_teid(&self, teid: u32) -> bool {
-        self.pdrs.values().any(|pdr| self.teid_of(pdr) == Some(teid))
-            || self.endpoints.values().any(|endpoint| endpoint.teid == Some(teid))
+    /// The local TEIDs of all PDRs and traffic endpoints by number, each once.
+    pub fn sorted_teids(&self) -> Vec<u32> {
+        let mut teids = self.teids();
+        teids.sort_unstable();
+        teids
     }
 
     /// The UE addresses by which packets without tunnel find the session, each once.
@@ -254,10 +260,7 @@ fn incorrect(ie: u16) -> Rejection {
 }
 
 /// Refuses names of predefined rules and timers of deferred rules, which are not offered.
-fn check_predefined(
-    names: &[pfcp::ShortBytes],
-    times: [Option<pfcp::NtpSeconds>; 2],
-) -> Result<(), Rejection> {
+fn check_predefined(names: &[ShortBytes], times: [Option<pfcp::NtpSeconds>; 2]) -> Result<(), Rejection> {
     if !names.is_empty() {
         return Err(Rejection::cause(Cause::UNKNOWN_PREDEFINED_RULE));
     }

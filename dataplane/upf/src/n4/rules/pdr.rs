@@ -11,7 +11,8 @@ use pfcp::{
 };
 
 use super::{
-    FarRule, MAX_RULES, Rejection, Rules, TunnelAllocator, check_new, check_predefined, incorrect, missing,
+    FarRule, MAX_FILTERS, MAX_RULES, Rejection, Rules, TunnelAllocator, check_new, check_predefined,
+    incorrect, missing,
 };
 use crate::plan::Direction;
 use crate::routes::Network;
@@ -27,6 +28,8 @@ pub struct PdrRule {
     pub endpoint: Option<u8>,
     /// Local TEID, allocated or assigned; none for packets without tunnel.
     pub teid: Option<u32>,
+    /// Data network that packets without tunnel come from, if the PDI names one.
+    pub network: Option<u16>,
     /// UE address and routes behind it.
     pub ue: UeMatch,
     /// QoS flows.
@@ -81,7 +84,7 @@ impl UeMatch {
     }
 
     /// The addresses by which packets without tunnel find the session.
-    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + Clone + use<> {
         [self.v4.map(IpAddr::V4), self.v6.map(|(prefix, _)| IpAddr::V6(prefix))].into_iter().flatten()
     }
 
@@ -96,6 +99,8 @@ impl UeMatch {
 pub struct Endpoint {
     /// Local TEID.
     pub teid: Option<u32>,
+    /// Data network, as in [`PdrRule::network`].
+    pub network: Option<u16>,
     /// UE address.
     pub ue: UeMatch,
     /// QoS flows.
@@ -111,7 +116,7 @@ fn framed_routes(pdi: &Pdi) -> Result<Vec<(IpAddr, u8)>, Rejection> {
             .map(|network| (network.address(), network.length()))
             .ok_or(incorrect(ie))
     };
-    if pdi.framed_routes.len() + pdi.framed_ipv6_routes.len() > MAX_RULES {
+    if pdi.framed_routes.len() + pdi.framed_ipv6_routes.len() > MAX_FILTERS {
         return Err(Rejection::ie(Cause::NO_RESOURCES, ie::FRAMED_ROUTE));
     }
     let v4 = pdi.framed_routes.iter().map(|text| parse(text, ie::FRAMED_ROUTE, true));
@@ -131,6 +136,14 @@ impl Rules {
             Some(id) => self.endpoints.get(id)?.teid,
             None => pdr.teid,
         }
+    }
+
+    /// The data network that a PDR's packets without tunnel come from, likewise.
+    pub fn network_of(&self, pdr: &PdrRule) -> Option<u16> {
+        pdr.endpoint
+            .and_then(|id| self.endpoints.get(id))
+            .and_then(|endpoint| endpoint.network)
+            .or(pdr.network)
     }
 
     /// The UE address of a PDR, likewise. Framed routes are the PDR's own.
@@ -169,6 +182,7 @@ impl Rules {
             source: create.pdi.source_interface,
             endpoint: None,
             teid: None,
+            network: None,
             ue: UeMatch::default(),
             qfis: Vec::new(),
             sdf_filters: Vec::new(),
@@ -228,7 +242,7 @@ impl Rules {
         if pdi.application_id.is_some() {
             return Err(Rejection::ie(Cause::UNKNOWN_APPLICATION_ID, ie::APPLICATION_ID));
         }
-        if pdi.sdf_filters.len() > MAX_RULES || pdi.ethernet_filters.len() > MAX_RULES {
+        if pdi.sdf_filters.len() > MAX_FILTERS || pdi.ethernet_filters.len() > MAX_FILTERS {
             return Err(Rejection::full(failed));
         }
         rule.source = pdi.source_interface;
@@ -237,6 +251,7 @@ impl Rules {
         self.set_sdf_filters(rule, pdi, failed)?;
         self.set_ethernet_filters(rule, pdi, failed)?;
         rule.qfis = pdi.qfis.iter().map(|qfi| qfi.0).collect();
+        rule.network = pdi.network_instance.as_ref().and_then(|instance| tunnels.network(instance));
         rule.ue = UeMatch::new(pdi.ue_ip_address.as_ref())?;
         rule.endpoint = pdi.traffic_endpoint_id.map(|id| id.0);
         if rule.endpoint.is_some() {
@@ -345,6 +360,7 @@ impl Rules {
         }
         let endpoint = Endpoint {
             teid: create.f_teid.as_ref().map(|f_teid| tunnels.resolve(f_teid)).transpose()?,
+            network: create.network_instance.as_ref().and_then(|instance| tunnels.network(instance)),
             ue: UeMatch::new(create.ue_ip_address.as_ref())?,
             qfis: create.qfis.iter().map(|qfi| qfi.0).collect(),
         };

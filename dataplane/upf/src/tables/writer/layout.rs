@@ -3,7 +3,7 @@
 //! Nearly all sessions of a data network have the same rules but for the UE's addresses, TEIDs and peers. What was worked
 //! out for one of them is kept as a [`Layout`]: its blocks, and where something is the session's own in them. For the next,
 //! [`Writer::establish_like`] copies these and fills in its own, which leads to the blocks that [`Writer::establish`]
-//! would work out from its plan. Whether the rules are alike is for who holds them to say: `n4::shapes`.
+//! would work out from its plan. Whether the rules are alike is for who holds them to say: `n4::templates`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -83,8 +83,10 @@ impl Writer {
             if block.len() > MAX_LINES || !policy.is_none_or(|policy| self.references.is_shared(policy)) {
                 return None;
             }
+            let further = session::count_further(&block, pdrs.len());
             let mut tunnels = Vec::new();
-            for (position, pdr) in pdrs.into_iter().enumerate().filter(|(_, pdr)| leads_to_tunnel(pdr)) {
+            for (number, pdr) in pdrs.into_iter().enumerate().filter(|(_, pdr)| leads_to_tunnel(pdr)) {
+                let position = session::entry_position(number, further);
                 let entry = session::entry_mut(&mut block, position)?;
                 let ours = own.tunnel(pdr.id).is_some_and(|header| header.teid == entry.teid);
                 if entry.pdr != pdr.id || entry.kind() != kind::TUNNEL || !ours {
@@ -141,7 +143,12 @@ impl Writer {
         let (state, ue) = (prepared.state.first, own.ue());
         let mut block = Vec::new();
         for place in &layout.places {
-            let teid = place.pdr.map_or(Some(0), |pdr| own.teid(pdr)).ok_or(UNLIKE)?;
+            let teid = match place.pdr {
+                Some(pdr) => own.teid(pdr),
+                // The data network that packets come from is that of all such sessions.
+                None => place.block.first().map(Endpoint::teid),
+            };
+            let teid = teid.ok_or(UNLIKE)?;
             block.clear();
             block.extend_from_slice(&place.block);
             for endpoint in &mut block {

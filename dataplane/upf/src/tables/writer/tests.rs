@@ -102,7 +102,7 @@ fn when_no_slot_is_left_a_session_is_refused_and_nothing_changes() {
     assert_eq!(owner("192.0.2.2"), Some(2));
 }
 
-/// Served with all rules or refused as a whole (the issue: 65,536 PDRs in one session).
+/// Served with all rules or refused as a whole.
 #[test]
 fn a_session_with_every_pdr_there_can_be_is_served_or_refused_as_a_whole() {
     let (tables, mut writer) = tables(r#""ipv4": "10.45.0.0/16""#, "list");
@@ -136,15 +136,30 @@ fn a_session_with_every_pdr_there_can_be_is_served_or_refused_as_a_whole() {
     let block = writer.arena.look(slots, index).unwrap();
     assert!((0..=u16::MAX).all(|id| session::entry(block, id.into()).unwrap().pdr == id));
     writer.remove(session);
-    // With something more about each PDR there is no room.
+    // With something more about each PDR, all in one list.
     let at = crate::plan::Mark {
         measure: crate::plan::Measure::Total,
         kind: crate::plan::MarkKind::Threshold,
         at: 1000,
     };
-    plan.urrs = vec![crate::plan::Urr { id: 1, marks: vec![at] }];
+    plan.urrs = (0..1000).map(|id| crate::plan::Urr { id, marks: vec![at] }).collect();
     plan.pdrs = (0..=u16::MAX).map(|id| pdr(id, &[0])).collect();
-    assert!(matches!(writer.establish(&plan), Err(PlanError::TooMany(_) | PlanError::Full(_))));
+    let teid = writer.allocate().unwrap();
+    plan.arrivals[0].place = Place::Tunnel(teid);
+    let session = writer.establish(&plan).unwrap();
+    let (slots, index) = tables.place_of_teid(teid);
+    let block = writer.arena.look(slots, index).unwrap();
+    for id in 0..=u16::MAX {
+        // A gauge and the end of the list.
+        let entry = session::entry(block, session::entry_position(id.into(), 2)).unwrap();
+        assert_eq!((entry.pdr, entry.more()), (id, 2));
+    }
+    writer.remove(session);
+    // There are not as many counters.
+    plan.pdrs = (0..=u16::MAX).map(|id| pdr(id, &[id % 1000])).collect();
+    let teid = writer.allocate().unwrap();
+    plan.arrivals[0].place = Place::Tunnel(teid);
+    assert!(matches!(writer.establish(&plan), Err(PlanError::TooMany(_))));
     assert_eq!((writer.memory_bytes(), tables.owner_of_teid(teid)), (0, None));
 }
 

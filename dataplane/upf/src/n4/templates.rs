@@ -1,15 +1,20 @@
-//! Sessions whose rules are as those of one before.
+//! Templates: what sessions with the same rules have in common, worked out once.
 //!
-//! A CP function sets up nearly all sessions of a data network alike: only addresses and TEIDs differ. So the last few
-//! different ones are remembered with what they were compiled to, and a new session is compared with these first
-//! ([`Shapes::find`]): then neither a plan nor blocks have to be worked out for it ([`crate::tables::layout`]).
+//! A CP function sets up nearly all sessions of a data network by some policies: only addresses and TEIDs differ between the
+//! sessions of one. So each different set of rules is remembered with what it was compiled to, and a new session is looked
+//! up among these first ([`Templates::find`]): then neither a plan nor blocks have to be worked out for it
+//! ([`crate::tables::layout`]). Templates are found by a hash of their rules, and compared then; when there are too many, one
+//! that was not used for a while makes room.
 //!
 //! Compared is all that [`super::compile`] reads, save the UE's addresses, TEIDs and peers. Addresses play a part in one
-//! more way: a filter may name one that is, or contains, the UE's own. Rules are alike only if that is so of both UEs or of none.
+//! more way: a filter may name one that is, or contains, the UE's own. A template fits only if that is so of both UEs or of none.
 
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use classifier::Prefix;
+use foldhash::HashMap;
+use foldhash::fast::FixedState;
 
 use super::compile::{network_with, tunnel};
 use super::remarks::Remark;
@@ -20,14 +25,18 @@ use crate::session::Session;
 use crate::tables::Writer;
 use crate::tables::layout::{Layout, Particulars, Ue};
 
-/// How many are remembered.
-const MAX_SHAPES: usize = 8;
-/// Most PDRs of one: comparing must be less work than compiling.
+/// How many are remembered: more than operators have policies.
+const MAX_TEMPLATES: usize = 1024;
+/// Most PDRs of one, and most filters of all its PDRs: comparing must be less work than compiling.
 const MAX_PDRS: usize = 16;
+const MAX_FILTERS: usize = 64;
 
 /// Rules of a session, and what they were compiled to.
 #[derive(Debug)]
-pub(super) struct Shape {
+pub(super) struct Template {
+    hash: u64,
+    /// Used since room was looked for last.
+    used: bool,
     rules: Rules,
     /// The data network that the UE's addresses are of.
     network: Option<usize>,
@@ -37,20 +46,30 @@ pub(super) struct Shape {
     pub layout: Layout,
 }
 
-/// Shapes of sessions, the one met last first.
+/// All templates.
 #[derive(Debug, Default)]
-pub(super) struct Shapes(Vec<Shape>);
+pub(super) struct Templates {
+    all: Vec<Template>,
+    /// Positions by hash. Several templates have one hash where filters name addresses of some UEs.
+    by_hash: HashMap<u64, Vec<usize>>,
+    /// Where room is looked for next.
+    hand: usize,
+}
 
-/// The rules of a session, as far as they set it apart from others of its shape.
+/// The rules of a session, as far as they set it apart from others of its template.
 pub(super) struct Own<'a> {
     rules: &'a Rules,
     ue: Ue,
+    /// Of all that templates are compared by, UE addresses apart.
+    hash: u64,
 }
 
 impl<'a> Own<'a> {
     /// `None` for rules of unusual kinds, which are always compiled.
-    pub fn new(rules: &'a Rules) -> Option<Own<'a>> {
+    pub fn new(rules: &'a Rules, config: &Config) -> Option<Own<'a>> {
         let usual = !rules.ethernet && rules.endpoints.is_empty() && rules.pdrs.len() <= MAX_PDRS;
+        let usual =
+            usual && rules.pdrs.values().map(|pdr| pdr.sdf_filters.len()).sum::<usize>() <= MAX_FILTERS;
         let plain = |far: &FarRule| far.redirect.is_none() && far.copies.is_empty();
         if !usual
             || !rules.fars.values().all(|far| plain(far))
@@ -71,7 +90,8 @@ impl<'a> Own<'a> {
             }
             (ue.v4, ue.v6) = (ue.v4.or(pdr.ue.v4), ue.v6.or(v6));
         }
-        Some(Own { rules, ue })
+        let hash = hash(rules, network_with(ue.addresses(), config));
+        Some(Own { rules, ue, hash })
     }
 }
 
@@ -90,13 +110,17 @@ impl Particulars for Own<'_> {
     }
 }
 
-impl Shapes {
-    /// The shape of a session, which then is the first.
-    pub fn find(&mut self, own: &Own<'_>, config: &Config) -> Option<&Shape> {
+impl Templates {
+    /// The template of a session.
+    pub fn find(&mut self, own: &Own<'_>, config: &Config) -> Option<&Template> {
+        let positions = self.by_hash.get(&own.hash)?;
         let network = network_with(own.ue.addresses(), config);
-        let at = self.0.iter().position(|shape| shape.network == network && shape.fits(own))?;
-        self.0[..=at].rotate_right(1);
-        self.0.first()
+        let fits =
+            |at: &&usize| self.all.get(**at).is_some_and(|known| known.network == network && known.fits(own));
+        let at = *positions.iter().find(fits)?;
+        let template = self.all.get_mut(at)?;
+        template.used = true;
+        Some(template)
     }
 
     /// Remembers a session that was just established with this plan.
@@ -117,18 +141,66 @@ impl Shapes {
             }
         }
         let Some(layout) = writer.learn(session, plan, own) else { return };
-        if self.0.len() >= MAX_SHAPES
-            && let Some(oldest) = self.0.pop()
-        {
-            writer.unlearn(oldest.layout);
-        }
         let network = network_with(own.ue.addresses(), config);
-        let shape = Shape { rules: own.rules.clone(), network, named, remarks, layout };
-        self.0.insert(0, shape);
+        let (hash, rules) = (own.hash, own.rules.clone());
+        let template = Template { hash, used: false, rules, network, named, remarks, layout };
+        let at = if self.all.len() < MAX_TEMPLATES {
+            self.all.push(template);
+            self.all.len() - 1
+        } else {
+            let at = self.least_used();
+            let old = std::mem::replace(&mut self.all[at], template);
+            if let Some(positions) = self.by_hash.get_mut(&old.hash) {
+                positions.retain(|position| *position != at);
+                if positions.is_empty() {
+                    self.by_hash.remove(&old.hash);
+                }
+            }
+            writer.unlearn(old.layout);
+            at
+        };
+        self.by_hash.entry(hash).or_default().push(at);
+    }
+
+    /// A template that was not used since all others were looked at: a round ends at the latest where it began.
+    fn least_used(&mut self) -> usize {
+        loop {
+            let at = self.hand;
+            self.hand = (at + 1) % self.all.len();
+            if !std::mem::take(&mut self.all[at].used) {
+                return at;
+            }
+        }
     }
 }
 
-impl Shape {
+/// Of what [`Template::fits`] compares, enough to tell policies apart.
+fn hash(rules: &Rules, network: Option<usize>) -> u64 {
+    // Whoever chooses rules that collide gets templates compared one after the other, a thousand at most.
+    let mut state = FixedState::default().build_hasher();
+    network.hash(&mut state);
+    for (id, pdr) in rules.pdrs.iter() {
+        (id, pdr.precedence, pdr.far_id, pdr.teid.is_some()).hash(&mut state);
+        (pdr.ue.v4.is_some(), pdr.ue.v6.is_some(), pdr.network).hash(&mut state);
+        (&pdr.qer_ids, &pdr.urr_ids, &pdr.qfis).hash(&mut state);
+        for filter in &pdr.sdf_filters {
+            filter.flow_description.as_ref().map(|text| text.as_bytes()).hash(&mut state);
+        }
+    }
+    for (id, far) in rules.fars.iter() {
+        (id, far.action.0, far.outer_header.is_some()).hash(&mut state);
+    }
+    for (id, qer) in rules.qers.iter() {
+        (id, qer.qfi).hash(&mut state);
+        for rates in [&qer.mbr, &qer.gbr].into_iter().flatten() {
+            (rates.uplink_kbps, rates.downlink_kbps).hash(&mut state);
+        }
+    }
+    rules.urrs.len().hash(&mut state);
+    state.finish()
+}
+
+impl Template {
     /// Whether a session is like this one.
     fn fits(&self, own: &Own<'_>) -> bool {
         let (a, b) = (&self.rules, own.rules);
@@ -155,6 +227,7 @@ fn pdrs_alike(a: &PdrRule, b: &PdrRule) -> bool {
         && a.teid.is_some() == b.teid.is_some()
         && a.ue.v4.is_some() == b.ue.v4.is_some()
         && a.ue.v6.is_some() == b.ue.v6.is_some()
+        && a.network == b.network
         && a.qer_ids == b.qer_ids
         && a.urr_ids == b.urr_ids
         && a.qfis == b.qfis

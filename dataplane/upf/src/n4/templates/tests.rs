@@ -8,6 +8,7 @@ use pfcp::*;
 use proptest::prelude::*;
 
 use super::super::session::Sessions;
+use super::Templates;
 use crate::config::Config;
 use crate::state::Cells;
 use crate::tables::Tables;
@@ -172,21 +173,21 @@ fn published(sessions: &Sessions, seid: u64) -> String {
     format!("{blocks:#?} {uses:?} {words:?} {:?} {}", session.remarks, session.compiled.buffered)
 }
 
-/// The second session after the first, by the first's shape if it fits, and compiled; whether it did.
+/// The second session after the first, by the first's template if it fits, and compiled; whether it did.
 fn both_ways(
     classifier: &str,
     first: &SessionEstablishmentRequest,
     second: &SessionEstablishmentRequest,
 ) -> bool {
-    let (mut by_shape, mut compiled) = (sessions(classifier), sessions(classifier));
-    for sessions in [&mut by_shape, &mut compiled] {
+    let (mut by_template, mut compiled) = (sessions(classifier), sessions(classifier));
+    for sessions in [&mut by_template, &mut compiled] {
         establish(sessions, first);
     }
-    compiled.shapes.0.clear();
-    let known = by_shape.shapes.0.len();
-    let seids = [&mut by_shape, &mut compiled].map(|sessions| establish(sessions, second));
-    assert_eq!(published(&by_shape, seids[0]), published(&compiled, seids[1]));
-    let fits = known > 0 && by_shape.shapes.0.len() == known;
+    compiled.templates = Default::default();
+    let known = by_template.templates.all.len();
+    let seids = [&mut by_template, &mut compiled].map(|sessions| establish(sessions, second));
+    assert_eq!(published(&by_template, seids[0]), published(&compiled, seids[1]));
+    let fits = known > 0 && by_template.templates.all.len() == known;
     // Whichever way it came, it is changed and deleted like any other.
     let now = Ipv4Addr::new(10, 100, 0, 9);
     let parameters = UpdateForwardingParameters {
@@ -199,13 +200,13 @@ fn both_ways(
         ..Default::default()
     };
     let request = SessionModificationRequest { update_fars: vec![update], ..Default::default() };
-    for (sessions, seid) in [&mut by_shape, &mut compiled].into_iter().zip(seids) {
+    for (sessions, seid) in [&mut by_template, &mut compiled].into_iter().zip(seids) {
         let modified = sessions.modify(seid, SMF.into(), &request, NOW).unwrap();
         assert_eq!(modified.response.cause, Cause::ACCEPTED);
     }
-    assert_eq!(published(&by_shape, seids[0]), published(&compiled, seids[1]), "after a modification");
-    assert_eq!(by_shape.remove_all_of(SMF.into()), 2);
-    assert_eq!(by_shape.writer.memory_bytes(), 0);
+    assert_eq!(published(&by_template, seids[0]), published(&compiled, seids[1]), "after a modification");
+    assert_eq!(by_template.remove_all_of(SMF.into()), 2);
+    assert_eq!(by_template.writer.memory_bytes(), 0);
     fits
 }
 
@@ -239,33 +240,63 @@ fn sessions_that_differ_otherwise_are_compiled() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..Default::default() })]
 
-    /// Sessions of a few shapes in any order, whose UEs are in prefixes that filters name, or not.
+    /// Sessions of a few policies in any order, whose UEs are in prefixes that filters name, or not.
     #[test]
-    fn any_order_of_shapes_publishes_what_compiling_does(
+    fn any_order_of_sessions_publishes_what_compiling_does(
         kinds in prop::collection::vec(0..KINDS, 1..4),
         order in prop::collection::vec((any::<prop::sample::Index>(), 0..4u8), 1..16),
     ) {
-        let (mut by_shape, mut compiled) = (sessions("auto"), sessions("auto"));
+        let (mut by_template, mut compiled) = (sessions("auto"), sessions("auto"));
         for (n, (kind, third)) in (2..).zip(order) {
             let v6 = ["fd00:45:0:2::", "fd00:46:0:2::"][usize::from(third) / 2];
             let v6 = Ipv6Addr::from_bits(v6.parse::<Ipv6Addr>().unwrap().to_bits() + (u128::from(n) << 64));
             let of = Of { v4: [10, 45 + third / 2, third, n], v6, teid: n.into(), gnb: third };
             let request = request(*kind.get(&kinds), of);
-            compiled.shapes.0.clear();
-            let seids = [&mut by_shape, &mut compiled].map(|sessions| establish(sessions, &request));
-            prop_assert_eq!(published(&by_shape, seids[0]), published(&compiled, seids[1]));
+            compiled.templates = Default::default();
+            let seids = [&mut by_template, &mut compiled].map(|sessions| establish(sessions, &request));
+            prop_assert_eq!(published(&by_template, seids[0]), published(&compiled, seids[1]));
         }
     }
 }
 
+/// Sessions of as many policies as the bench has, in turn: each policy is compiled once.
 #[test]
-fn few_shapes_are_remembered_and_hold_no_more_than_themselves() {
+fn every_policy_is_compiled_once() {
     let mut sessions = sessions("auto");
+    const POLICIES: u32 = 64;
+    let by_policy = |n: u32| {
+        let of = Of { v4: [10, 45, (n >> 8) as u8 + 1, n as u8], teid: n + 1, ..FIRST };
+        let mut request = request(0, of);
+        let text = format!("permit out 17 from 192.0.2.1 {} to assigned", 8000 + n % POLICIES);
+        request.create_pdrs[4].pdi.sdf_filters[0].flow_description = Some(text.as_str().into());
+        request
+    };
+    let seids: Vec<u64> = (0..10 * POLICIES).map(|n| establish(&mut sessions, &by_policy(n))).collect();
+    assert_eq!(sessions.templates.all.len(), POLICIES as usize);
+    assert_eq!(sessions.templates.by_hash.len(), POLICIES as usize, "each has a hash of its own");
+    seids.into_iter().for_each(|seid| sessions.remove(seid));
+}
+
+#[test]
+fn templates_are_bounded_and_hold_no_more_than_themselves() {
+    let mut sessions = sessions("auto");
+    let policies = super::MAX_TEMPLATES as u32 + 100;
+    let by_policy = |n: u32| {
+        let mut request = request(0, FIRST);
+        request.create_pdrs[0].precedence = Precedence(1000 + n);
+        request
+    };
     for round in 0..2 {
-        for kind in 0..KINDS {
-            let seid = establish(&mut sessions, &request(kind, FIRST));
+        for n in 0..policies {
+            let seid = establish(&mut sessions, &by_policy(n));
             sessions.remove(seid);
-            assert!(sessions.shapes.0.len() <= super::MAX_SHAPES, "{round}");
+            // One that is used all the time stays.
+            let seid = establish(&mut sessions, &by_policy(0));
+            sessions.remove(seid);
+            let Templates { all, by_hash, .. } = &sessions.templates;
+            assert!(all.len() <= super::MAX_TEMPLATES, "{round}");
+            assert_eq!(by_hash.values().map(Vec::len).sum::<usize>(), all.len());
+            assert!(all.iter().any(|known| known.rules.pdrs.get(1).unwrap().precedence == 1000));
         }
     }
     assert_eq!((sessions.count(), sessions.writer.memory_bytes()), (0, 0));
