@@ -70,6 +70,8 @@ drop_reasons! {
     RxQueueFull = 35, "rx_queue_full", "Received faster than a worker took: the receive queue was full.";
     RxNoBuffer = 36, "rx_no_buffer", "Received while no memory was free for another packet.";
     TunnelLoop = 37, "tunnel_loop", "The tunnel leads back to this machine: the packet would come again and again.";
+    FragmentOverlap = 38, "fragment_overlap", "Fragment of octets that have come already, or that contradicts other fragments.";
+    FragmentOverflow = 39, "fragment_overflow", "Later fragment whose first one has not come in time, or beyond the room for fragments.";
 }
 
 impl DropReason {

@@ -267,7 +267,11 @@ impl Tables {
     }
 
     /// The endpoint that packets to an address find.
-    fn endpoint_of_ue<'g>(&'g self, guard: &'g Guard<'_>, address: IpAddr) -> Option<&'g [Endpoint]> {
+    pub(crate) fn endpoint_of_ue<'g>(
+        &'g self,
+        guard: &'g Guard<'_>,
+        address: IpAddr,
+    ) -> Option<&'g [Endpoint]> {
         let place = self.place_of_ue(guard, address);
         let own = place.and_then(|(slots, index)| slots.load(guard, index));
         own.or_else(|| self.routed_to(guard, address))
@@ -319,6 +323,11 @@ impl Tables {
     pub fn policy<'g>(&'g self, guard: &'g Guard<'_>, number: u32) -> Option<&'g Policy> {
         let chunk = self.policies.get(number as usize / POLICY_CHUNK)?.get()?;
         chunk[number as usize % POLICY_CHUNK].load(guard)
+    }
+
+    /// Whether the packets of an endpoint are Ethernet frames.
+    pub(crate) fn is_of_frames(&self, guard: &Guard<'_>, endpoint: &Endpoint) -> bool {
+        endpoint.policy().is_some_and(|number| matches!(self.policy(guard, number), Some(Policy::Frames(_))))
     }
 
     /// The endpoint of a TEID.

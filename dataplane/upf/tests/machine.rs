@@ -121,7 +121,7 @@ fn from_ue(to: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
 fn fragments(mut packet: Vec<u8>) -> [Vec<u8>; 2] {
     packet[6] = 0x20;
     let first = packet.clone();
-    (packet[6], packet[7]) = (0, 1);
+    (packet[6], packet[7]) = (0, 5);
     [first, packet]
 }
 

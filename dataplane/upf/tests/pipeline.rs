@@ -212,12 +212,13 @@ fn foreign_sources_are_dropped_and_told_from_link_local_ones() {
     assert_eq!(world.drops(DropReason::SourceAddress), 3);
 }
 
-/// An uplink packet from the UE: `payload` of `protocol`, in IPv6 as the fragment at `offset` if there is one.
-fn from_ue(to: IpAddr, protocol: u8, offset: Option<u16>, payload: &[u8]) -> Vec<u8> {
+/// An uplink packet from the UE: `payload` of `protocol`, as a fragment with an identification at an offset if there is one.
+fn from_ue(to: IpAddr, protocol: u8, fragment: Option<(u16, u16)>, payload: &[u8]) -> Vec<u8> {
     match to {
         IpAddr::V4(to) => {
             let mut packet = packet::ipv4::Header::new(UE_V4, to, protocol).build(payload).unwrap();
-            if let Some(offset) = offset {
+            if let Some((identification, offset)) = fragment {
+                packet[4..6].copy_from_slice(&identification.to_be_bytes());
                 // More fragments follow; then the header's checksum again.
                 packet[6..8].copy_from_slice(&(0x2000 | (offset / 8)).to_be_bytes());
                 packet[10..12].fill(0);
@@ -227,12 +228,13 @@ fn from_ue(to: IpAddr, protocol: u8, offset: Option<u16>, payload: &[u8]) -> Vec
             packet
         }
         IpAddr::V6(to) => {
-            let Some(offset) = offset else {
+            let Some((identification, offset)) = fragment else {
                 return packet::ipv6::Header::new(UE_V6, to, protocol).build(payload).unwrap();
             };
             let mut fragment = vec![protocol, 0];
             fragment.extend((offset | 1).to_be_bytes());
-            fragment.extend([0, 0, 0, 1]);
+            fragment.extend([0, 0]);
+            fragment.extend(identification.to_be_bytes());
             fragment.extend(payload);
             packet::ipv6::Header::new(UE_V6, to, packet::protocol::FRAGMENT).build(&fragment).unwrap()
         }
@@ -244,7 +246,7 @@ fn ues_do_not_reach_the_machine() {
     use packet::protocol::{ICMP, ICMPV6, SCTP, TCP, UDP};
     let (mut world, _, teid, _) = World::with_session();
     let header =
-        |port: u16| [&4000u16.to_be_bytes()[..], &port.to_be_bytes(), &[0, 12, 0, 0], b"data"].concat();
+        |port: u16| [&4000u16.to_be_bytes()[..], &port.to_be_bytes(), &[0, 16, 0, 0], b"datadata"].concat();
     let machine = [IpAddr::V4(MACHINE_V4), MACHINE_V6.into(), GTPU.into(), "127.0.0.5".parse().unwrap()];
     let others = [IpAddr::V4(SERVER_V4), SERVER_V6.into()];
     let mut stopped = 0;
@@ -252,28 +254,29 @@ fn ues_do_not_reach_the_machine() {
         let guarded = !others.contains(&to);
         let icmp = if to.is_ipv4() { ICMP } else { ICMPV6 };
         // G-PDUs within G-PDUs, PFCP, SCTP with and without UDP, other services; whole, and as first and later fragments.
-        for (protocol, offset, port) in [
+        for (protocol, fragment, port) in [
             (UDP, None, 2152),
             (UDP, None, 8805),
             (UDP, None, 9899),
-            (UDP, Some(0), 2152),
-            (UDP, Some(0), 8805),
-            (UDP, Some(1024), 5000),
+            (UDP, Some((1, 0)), 2152),
+            (UDP, Some((2, 0)), 8805),
+            (UDP, Some((2, 1024)), 5000),
             (SCTP, None, 38412),
-            (SCTP, Some(0), 38412),
-            (SCTP, Some(1024), 5000),
+            (SCTP, Some((3, 0)), 38412),
+            (SCTP, Some((3, 1024)), 5000),
             (UDP, None, 53),
-            (UDP, Some(0), 53),
+            (UDP, Some((4, 0)), 53),
             (TCP, None, 7777),
-            (TCP, Some(1024), 0),
+            (TCP, Some((5, 0)), 7777),
+            (TCP, Some((5, 1024)), 0),
             (icmp, None, 0),
         ] {
-            let packet = from_ue(to, protocol, offset, &header(port));
+            let packet = from_ue(to, protocol, fragment, &header(port));
             world.uplink(&uplink_gpdu(teid, &packet));
             stopped += u64::from(guarded);
             let sent: Vec<_> = world.n6.take().into_iter().map(|(packet, _)| packet).collect();
             let expected = if guarded { vec![] } else { vec![packet] };
-            assert_eq!(sent, expected, "{protocol} {offset:?} {port} to {to}");
+            assert_eq!(sent, expected, "{protocol} {fragment:?} {port} to {to}");
             assert_eq!(world.drops(DropReason::CoreInterface), stopped);
         }
     }

@@ -23,6 +23,21 @@ pub struct Flow {
     pub flow_label: u32,
     /// Length of the IP packet without padding.
     pub length: usize,
+    /// Which part of a packet this is, when it is a fragment and not all of one.
+    pub fragment: Option<Fragment>,
+}
+
+/// A fragment of a packet (RFC 791 §3.2, RFC 8200 §4.5).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Fragment {
+    /// Tells packets of the same addresses (in IPv4 also of the same protocol) apart.
+    pub identification: u32,
+    /// Where in the packet's payload this part begins, octets.
+    pub offset: usize,
+    /// Octets of the payload that are here.
+    pub length: usize,
+    /// Whether more follows behind this part.
+    pub more: bool,
 }
 
 impl Flow {
@@ -48,6 +63,12 @@ impl Flow {
             spi,
             flow_label: 0,
             length: packet.bytes().len(),
+            fragment: fragment(
+                packet.identification().into(),
+                packet.fragment_offset(),
+                packet.payload().len(),
+                packet.more_fragments(),
+            ),
         })
     }
 
@@ -64,8 +85,20 @@ impl Flow {
             spi,
             flow_label: packet.flow_label(),
             length: packet.bytes().len(),
+            fragment: upper.fragment.and_then(|offset| {
+                let (bytes, at) = (packet.bytes(), upper.fragmented_at);
+                // The walk has read the header: flags and identification are in its last six octets.
+                let more = bytes[at - 5] & 1 != 0;
+                fragment(be32(bytes, at - 4), offset, bytes.len() - at, more)
+            }),
         })
     }
+}
+
+/// A packet with a fragment header that holds all of it is none (RFC 6946).
+#[inline]
+fn fragment(identification: u32, offset: usize, length: usize, more: bool) -> Option<Fragment> {
+    (offset > 0 || more).then_some(Fragment { identification, offset, length, more })
 }
 
 type Selectors = (Option<(u16, u16)>, Option<u32>);

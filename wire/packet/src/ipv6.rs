@@ -24,6 +24,8 @@ pub struct Upper {
     pub offset: usize,
     /// Offset of this fragment in octets, when there is a fragment header. Only offset 0 carries the transport header.
     pub fragment: Option<usize>,
+    /// With a fragment header: where that ends.
+    pub fragmented_at: usize,
 }
 
 impl<'a> Packet<'a> {
@@ -89,7 +91,8 @@ impl<'a> Packet<'a> {
     /// them by SPI. Behind a fragment header other than the first fragment nothing can be read, so
     /// the walk ends there.
     pub fn upper(&self) -> Result<Upper, ParseError> {
-        let mut upper = Upper { protocol: self.next_header(), offset: HEADER_LEN, fragment: None };
+        let mut upper =
+            Upper { protocol: self.next_header(), offset: HEADER_LEN, fragment: None, fragmented_at: 0 };
         for _ in 0..MAX_EXTENSION_HEADERS {
             let length = match upper.protocol {
                 protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
@@ -101,6 +104,7 @@ impl<'a> Packet<'a> {
                     let header =
                         self.bytes.get(upper.offset..upper.offset + 8).ok_or(ParseError::Truncated)?;
                     upper.fragment = Some(usize::from(be16(header, 2) & 0xFFF8));
+                    upper.fragmented_at = upper.offset + 8;
                     8
                 }
                 _ => return Ok(upper),

@@ -85,8 +85,7 @@ impl Pipeline {
         at: usize,
         of: &Endpoint,
     ) -> bool {
-        let Route::Policy(number) = of.route() else { return false };
-        let frames = matches!(tables.policy(inside, number), Some(Policy::Frames(_)));
+        let frames = tables.is_of_frames(inside, of);
         if frames && !self.metas[at].native {
             self.frames.push(at as u16);
         }

@@ -155,18 +155,20 @@ impl Pipeline {
         entry: &Entry,
     ) -> bool {
         let packet = batch.buffers_mut()[at].packet_mut();
-        let result = match () {
-            () if self.pass == Pass::Own || entry.kind() == kind::BUFFER => Ok(()),
-            () if entry.is(flag::UPLINK) => {
-                let target = further(block, entry).find(|further| further.kind() == kind::ADDRESS);
-                match target.and_then(|target| tables.policy(inside, target.teid)) {
-                    Some(Policy::Address(server)) => tables.translations.outbound(packet, *server),
-                    _ => Err(DropReason::FarDrop),
-                }
+        let result = if self.pass == Pass::Own || entry.kind() == kind::BUFFER {
+            Ok(())
+        } else if entry.is(flag::UPLINK) {
+            let target = further(block, entry).find(|further| further.kind() == kind::ADDRESS);
+            match target.and_then(|target| tables.policy(inside, target.teid)) {
+                Some(Policy::Address(server)) => tables.translations.outbound(packet, *server),
+                _ => Err(DropReason::FarDrop),
             }
-            () if self.translate_back(tables, batch, at) => return false,
-            () if entry.is(flag::ANSWERS) => Err(DropReason::FarDrop),
-            () => Ok(()),
+        } else if self.translate_back(tables, batch, at) {
+            return false;
+        } else if entry.is(flag::ANSWERS) {
+            Err(DropReason::FarDrop)
+        } else {
+            Ok(())
         };
         if let Err(reason) = result {
             self.metas[at].drop(reason);
@@ -295,9 +297,12 @@ impl Pipeline {
         let (seid, meta) = (endpoint.seid(), &mut self.metas[at]);
         let buffering = entry.kind() == kind::BUFFER;
         let most = if buffering { entry.teid as usize } else { 0 };
-        let octets = batch.buffers()[at].packet().into();
+        let octets: Box<[u8]> = batch.buffers()[at].packet().into();
         let frame = entry.is(flag::FRAME);
-        let waiting = Waiting { octets, native: meta.native, qfi: meta.qfi, frame, teid: meta.teid };
+        let flow = packet::flow::Flow::parse(&octets).ok().filter(|_| !frame);
+        let later = flow.and_then(|flow| flow.fragment).is_some_and(|part| part.offset > 0);
+        let key = later.then(|| Box::new(self.keys[at]));
+        let waiting = Waiting { octets, native: meta.native, qfi: meta.qfi, frame, teid: meta.teid, key };
         match self.held.hold(seid, most, waiting) {
             Some(first) => {
                 meta.state = State::Consumed;

@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use classifier::Key;
 use pktio::Batch;
 
 use super::PACKET;
@@ -32,6 +33,8 @@ pub(super) struct Waiting {
     /// An Ethernet frame.
     pub frame: bool,
     pub teid: u32,
+    /// Of a later fragment: what it is looked up by.
+    pub key: Option<Box<Key>>,
 }
 
 /// Packets of one session.

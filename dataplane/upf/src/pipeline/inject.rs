@@ -29,7 +29,7 @@ impl Pipeline {
         let Some(mut batch) = self.injected.take() else { return };
         self.begin(batch.len());
         let before = std::mem::replace(&mut self.pass, Pass::Own);
-        self.parse_n6(&mut batch);
+        self.parse_n6(&mut batch, now_ns);
         self.run(&mut batch, now_ns, ports);
         self.pass = before;
         batch.clear();

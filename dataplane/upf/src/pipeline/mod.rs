@@ -12,6 +12,7 @@ mod bridged;
 pub mod ethernet;
 mod execute;
 mod forward;
+mod fragments;
 pub mod guard;
 mod held;
 mod inject;
@@ -39,6 +40,7 @@ use crate::session::Entry;
 use crate::state::{Meter, Writers};
 use crate::stats::WorkerStats;
 use crate::tables::{Command, Mailbox, Tables};
+use fragments::Fragments;
 use guard::{Closed, Guard};
 use held::Held;
 use limit::{Limiter, Rates};
@@ -209,6 +211,9 @@ pub struct Pipeline {
     metas: Vec<Meta>,
     keys: Vec<Key>,
     held: Held,
+    fragments: Fragments,
+    /// Packets of the batch that are fragments.
+    fragmented: Vec<u16>,
     /// Whether other workers read the same inputs, and so write the same cells.
     writers: Writers,
     /// Events that the control task had no room for.
@@ -261,6 +266,8 @@ impl Pipeline {
             reader: Some(tables.domain().reader()),
             mailbox: tables.mailbox(),
             held: Held::new(Arc::clone(tables.held_octets())),
+            fragments: Fragments::default(),
+            fragmented: Vec::new(),
             limiter: Limiter::new(Rates::REPLIES, tables.translations.secret()),
             frames: Vec::new(),
             bridging: tables.has_bridges().then(Box::default),
@@ -346,10 +353,11 @@ impl Pipeline {
         let start = self.clock();
         match input {
             Input::N3 => self.parse_n3(batch, now_ns),
-            Input::N6(_) => self.parse_n6(batch),
+            Input::N6(_) => self.parse_n6(batch, now_ns),
         }
         self.spend(start, |times| &mut times.parse);
         self.run(batch, now_ns, ports);
+        self.run_early_fragments(now_ns, ports);
         self.run_injected(now_ns, ports);
     }
 
@@ -361,6 +369,9 @@ impl Pipeline {
         }
         if !self.unsent.is_empty() {
             self.send_events();
+        }
+        if !self.fragments.is_empty() {
+            self.expire_fragments(now_ns);
         }
         if !self.mailbox.is_waiting() {
             return;
@@ -382,6 +393,8 @@ impl Pipeline {
         self.stats[self.worker].drops.count_n(DropReason::WorkerFailed, lost);
         self.begin(0);
         self.frames.clear();
+        self.fragmented.clear();
+        self.fragments = Fragments::default();
         self.injected = None;
         self.pass = Pass::Port;
         self.scratch = vec![0; PACKET].into();
@@ -410,6 +423,8 @@ impl Pipeline {
         while !queue.is_empty() {
             batch.clear();
             self.begin(0);
+            // Keys of packets that do not show their ports.
+            let mut known = Vec::new();
             while let Some(packet) = queue.front() {
                 if !batch.push(&packet.octets, self.local) {
                     break;
@@ -417,6 +432,7 @@ impl Pipeline {
                 let meta = Meta { native: packet.native, qfi: packet.qfi, teid: packet.teid, ..Meta::NEW };
                 self.metas.push(meta);
                 self.keys.push(Key::unknown());
+                known.extend(packet.key.as_deref().map(|key| (batch.len() - 1, *key)));
                 queue.pop_front();
             }
             if batch.is_empty() {
@@ -429,6 +445,9 @@ impl Pipeline {
                 self.run_bridged(None, &mut batch, now_ns, ports);
             } else {
                 self.parse_held(&mut batch);
+                for (at, key) in known {
+                    self.keys[at] = key;
+                }
                 self.run(&mut batch, now_ns, ports);
             }
             self.pass = Pass::Port;

@@ -7,7 +7,7 @@ use packet::{ParseError, gtpu::Signalling, protocol};
 use pktio::{Batch, Buffer};
 use telemetry::DropReason;
 
-use super::{Meta, NO_QFI, Pipeline, State};
+use super::{Meta, NO_QFI, Pass, Pipeline, State};
 
 /// First octet of a G-PDU without options, and of one with extension headers only.
 const PLAIN: u8 = 0x30;
@@ -31,7 +31,12 @@ impl Pipeline {
                 }
             }
             let meta = &mut self.metas[i];
-            parse_ip(meta, &mut self.keys[i], buffer);
+            if parse_ip(meta, &mut self.keys[i], buffer) {
+                self.fragmented.push(i as u16);
+            }
+        }
+        if !self.fragmented.is_empty() {
+            self.assign_fragments(batch, now_ns);
         }
     }
 
@@ -66,15 +71,21 @@ impl Pipeline {
     }
 
     /// N6: IP packets to UEs.
-    pub(super) fn parse_n6(&mut self, batch: &mut Batch) {
+    pub(super) fn parse_n6(&mut self, batch: &mut Batch, now_ns: u64) {
         let metas = self.metas.iter_mut().zip(&mut self.keys);
-        for (buffer, (meta, key)) in batch.buffers_mut().iter_mut().zip(metas) {
+        for (i, (buffer, (meta, key))) in batch.buffers_mut().iter_mut().zip(metas).enumerate() {
             meta.native = true;
-            parse_ip(meta, key, buffer);
+            // What was made here is for one flow in any case.
+            if parse_ip(meta, key, buffer) && self.pass == Pass::Port {
+                self.fragmented.push(i as u16);
+            }
+        }
+        if !self.fragmented.is_empty() {
+            self.assign_fragments(batch, now_ns);
         }
     }
 
-    /// Packets that were buffered: as they came, without tunnel.
+    /// Packets that were buffered: as they came, without tunnel. The flows of fragments are known already.
     pub(super) fn parse_held(&mut self, batch: &mut Batch) {
         let metas = self.metas.iter_mut().zip(&mut self.keys);
         for (buffer, (meta, key)) in batch.buffers_mut().iter_mut().zip(metas) {
@@ -110,19 +121,21 @@ fn usual(bytes: &[u8]) -> Option<(u32, u8, usize, usize)> {
     (container && plain).then_some((teid, options[14] & 0x3F, 16, total))
 }
 
+/// Reads an IP packet; whether it is a fragment.
 #[inline(always)]
-fn parse_ip(meta: &mut Meta, key: &mut Key, buffer: &mut Buffer) {
+fn parse_ip(meta: &mut Meta, key: &mut Key, buffer: &mut Buffer) -> bool {
     if let Some(usual) = usual_ip(buffer.packet()) {
         let qfi = Some(meta.qfi).filter(|qfi| *qfi != NO_QFI);
         key.set_v4(usual.addresses, usual.ports, usual.protocol, usual.tos, qfi);
         cut(meta, buffer, usual.length);
         meta.length = usual.length as u32;
-        return;
+        return false;
     }
-    parse_any_ip(meta, key, buffer);
+    let fragment = parse_any_ip(meta, key, buffer);
     if meta.qfi != NO_QFI {
         *key = key.with_qfi(meta.qfi);
     }
+    fragment
 }
 
 /// What counts of an IPv4 packet of TCP or UDP.
@@ -146,12 +159,12 @@ fn cut(meta: &mut Meta, buffer: &mut Buffer, length: usize) {
     }
 }
 
-/// An IPv4 packet of TCP or UDP without options that is not a later fragment.
+/// An IPv4 packet of TCP or UDP without options that is not a fragment.
 #[inline(always)]
 fn usual_ip(bytes: &[u8]) -> Option<Usual> {
     let head: &[u8; 24] = bytes.first_chunk()?;
     let length = usize::from(u16::from_be_bytes([head[2], head[3]]));
-    let fragment = u16::from_be_bytes([head[6], head[7]]) & 0x1FFF;
+    let fragment = u16::from_be_bytes([head[6], head[7]]) & 0x3FFF;
     let ports = head[9] == protocol::UDP || head[9] == protocol::TCP;
     if head[0] != 0x45 || fragment != 0 || !ports || length < 24 || length > bytes.len() {
         return None;
@@ -162,17 +175,20 @@ fn usual_ip(bytes: &[u8]) -> Option<Usual> {
 }
 
 #[cold]
-fn parse_any_ip(meta: &mut Meta, out: &mut Key, buffer: &mut Buffer) {
+fn parse_any_ip(meta: &mut Meta, out: &mut Key, buffer: &mut Buffer) -> bool {
+    let mut fragment = false;
     match Flow::parse(buffer.packet()) {
         Ok(flow) => {
             cut(meta, buffer, flow.length);
             meta.length = flow.length as u32;
             *out = key(&flow);
+            fragment = flow.fragment.is_some();
         }
         Err(ParseError::Version) => meta.drop(DropReason::NotIp),
         Err(_) => meta.drop(DropReason::IpMalformed),
     }
     debug_assert!(meta.length > 0 || matches!(meta.state, State::Dropped(_)));
+    fragment
 }
 
 fn key(flow: &Flow) -> Key {

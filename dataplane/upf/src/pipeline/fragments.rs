@@ -1,0 +1,547 @@
+//! Which flow a fragment belongs to: virtual reassembly.
+//!
+//! Only the first fragment of a packet has the ports that rules ask for. What it says is remembered under the packet's
+//! identification, and later fragments are looked up as if they said it too. Nothing is put together: each fragment goes on by
+//! itself. A later fragment that comes before the first one waits for it.
+//!
+//! Bounds against senders of halves: so many packets in parts for a worker and for one sender ([`Origin`]), so many octets
+//! waiting, and a time after which a packet in parts is given up. Parts that overlap others make a packet ambiguous: it
+//! is refused as a whole (RFC 5722 §4, RFC 1858 §4); a part that came before is dropped alone. When all parts have come,
+//! the packet is forgotten.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use classifier::Key;
+use foldhash::HashMap;
+use packet::flow::{Flow, Fragment};
+use pktio::Batch;
+use telemetry::DropReason;
+
+use super::{Meta, NO_QFI, Pipeline, Ports, State};
+
+/// Packets in parts, of a worker.
+const PACKETS: usize = 8192;
+/// The same of one origin.
+const PER_ORIGIN: u32 = 512;
+/// How long a packet may take to arrive. Hosts wait 15 to 60 seconds (RFC 791 §3.2, RFC 8200 §4.5), but send the parts at once.
+const LIFE_NS: u64 = 3_000_000_000;
+/// Parts of one packet that wait, and octets of all that wait: as many as 64 kB in fragments of 576 octets.
+const WAITING: usize = 128;
+const WAITING_OCTETS: usize = 4 << 20;
+/// Gaps that a packet may have.
+const GAPS: usize = 8;
+/// Longest payload of an IP packet.
+const LONGEST: usize = 65_535;
+
+/// Where fragments come from: a tunnel, or a data network towards a UE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Origin {
+    Tunnel(u32),
+    Network(Option<usize>, IpAddr),
+}
+
+/// A packet in parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Name {
+    origin: Origin,
+    source: IpAddr,
+    destination: IpAddr,
+    /// In IPv4 only: identifications are those of a protocol.
+    protocol: u8,
+    identification: u32,
+}
+
+/// What the first fragment says and others do not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct First {
+    protocol: u8,
+    ports: Option<(u16, u16)>,
+    spi: Option<u32>,
+}
+
+impl First {
+    /// The key of a fragment of this packet.
+    pub fn key(&self, flow: &Flow) -> Key {
+        let mut key = Key::new(flow.source, flow.destination, self.protocol)
+            .with_tos(flow.tos)
+            .with_flow_label(flow.flow_label);
+        if let Some((source, destination)) = self.ports {
+            key = key.with_ports(source, destination);
+        }
+        if let Some(spi) = self.spi {
+            key = key.with_spi(spi);
+        }
+        key
+    }
+}
+
+/// A later fragment that waits for the first.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub octets: Box<[u8]>,
+    pub peer: SocketAddr,
+    pub qfi: u8,
+}
+
+#[derive(Debug)]
+struct Partial {
+    since_ns: u64,
+    first: Option<First>,
+    /// What has come, in order and apart.
+    ranges: Vec<(usize, usize)>,
+    /// Length of the whole, once the last part has come.
+    end: Option<usize>,
+    refused: bool,
+    waiting: Vec<Waiting>,
+}
+
+/// What becomes of a fragment.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is a first one, or belongs to the flow of this one.
+    Known(First),
+    /// It waits, if there is room: [`Fragments::wait`].
+    Early,
+    Drop(DropReason),
+}
+
+/// The packets in parts of a worker.
+#[derive(Debug, Default)]
+pub(super) struct Fragments {
+    partials: HashMap<Name, Partial>,
+    per_origin: HashMap<Origin, u32>,
+    /// Oldest first; a name may stand for a packet that is complete, or for a later one.
+    ages: VecDeque<(u64, Name)>,
+    waiting_octets: usize,
+    /// Names whose first fragment has come and for which others waited.
+    ready: Vec<Name>,
+    /// Fragments that waited in vain.
+    lost: usize,
+}
+
+impl Fragments {
+    /// Notes a fragment.
+    pub fn note(&mut self, origin: Origin, flow: &Flow, part: &Fragment, now_ns: u64) -> Verdict {
+        self.expire(now_ns);
+        let name = name(origin, flow, part);
+        if !self.partials.contains_key(&name) && !self.admit(name, now_ns) {
+            return Verdict::Drop(DropReason::FragmentOverflow);
+        }
+        let Some(partial) = self.partials.get_mut(&name) else {
+            return Verdict::Drop(DropReason::FragmentOverflow);
+        };
+        if let Err(reason) = partial.add(part) {
+            if partial.refused {
+                let waiting = std::mem::take(&mut partial.waiting);
+                self.give_up(&waiting);
+            }
+            return Verdict::Drop(reason);
+        }
+        if part.offset == 0 {
+            let first = First { protocol: flow.protocol, ports: flow.ports, spi: flow.spi };
+            partial.first = Some(first);
+            if !partial.waiting.is_empty() {
+                self.ready.push(name);
+            }
+        }
+        let Some(first) = partial.first else { return Verdict::Early };
+        if partial.is_whole() && partial.waiting.is_empty() {
+            self.remove(&name);
+        }
+        Verdict::Known(first)
+    }
+
+    /// Lets an early fragment wait; `false` when there is no room.
+    pub fn wait(&mut self, origin: Origin, flow: &Flow, part: &Fragment, waiting: Waiting) -> bool {
+        let length = waiting.octets.len();
+        let room = self.waiting_octets + length <= WAITING_OCTETS;
+        match self.partials.get_mut(&name(origin, flow, part)).filter(|_| room) {
+            Some(partial) if partial.waiting.len() < WAITING => {
+                partial.waiting.push(waiting);
+                self.waiting_octets += length;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether there are no packets in parts.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.partials.is_empty()
+    }
+
+    /// Whether fragments have waited for a first one that has come.
+    #[inline(always)]
+    pub fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Takes the fragments of a packet whose first one has come, with what that says.
+    pub fn take_ready(&mut self) -> Option<(Origin, First, Vec<Waiting>)> {
+        let name = self.ready.pop()?;
+        let partial = self.partials.get_mut(&name)?;
+        let (first, waiting) = (partial.first?, std::mem::take(&mut partial.waiting));
+        if partial.is_whole() {
+            self.remove(&name);
+        }
+        self.waiting_octets -= octets(&waiting);
+        Some((name.origin, first, waiting))
+    }
+
+    /// How many fragments have waited in vain since the last call.
+    #[inline(always)]
+    pub fn take_lost(&mut self) -> usize {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Gives up what has not come in time.
+    pub fn expire(&mut self, now_ns: u64) {
+        while let Some((since_ns, name)) = self.ages.front().copied() {
+            if since_ns.saturating_add(LIFE_NS) > now_ns && self.ages.len() < 2 * PACKETS {
+                return;
+            }
+            self.ages.pop_front();
+            if self.partials.get(&name).is_some_and(|partial| partial.since_ns == since_ns) {
+                self.remove(&name);
+            }
+        }
+    }
+
+    /// Makes room for a new packet in parts.
+    fn admit(&mut self, name: Name, now_ns: u64) -> bool {
+        if self.partials.len() >= PACKETS {
+            return false;
+        }
+        let of_origin = self.per_origin.entry(name.origin).or_default();
+        if *of_origin >= PER_ORIGIN {
+            return false;
+        }
+        *of_origin += 1;
+        self.ages.push_back((now_ns, name));
+        let partial = Partial {
+            since_ns: now_ns,
+            first: None,
+            ranges: Vec::new(),
+            end: None,
+            refused: false,
+            waiting: Vec::new(),
+        };
+        self.partials.insert(name, partial);
+        true
+    }
+
+    fn remove(&mut self, name: &Name) {
+        let Some(partial) = self.partials.remove(name) else { return };
+        self.give_up(&partial.waiting);
+        if let Some(count) = self.per_origin.get_mut(&name.origin) {
+            *count -= 1;
+            if *count == 0 {
+                self.per_origin.remove(&name.origin);
+            }
+        }
+    }
+
+    fn give_up(&mut self, waiting: &[Waiting]) {
+        self.lost += waiting.len();
+        self.waiting_octets -= octets(waiting);
+    }
+}
+
+fn octets(waiting: &[Waiting]) -> usize {
+    waiting.iter().map(|waiting| waiting.octets.len()).sum()
+}
+
+fn name(origin: Origin, flow: &Flow, part: &Fragment) -> Name {
+    Name {
+        origin,
+        source: flow.source,
+        destination: flow.destination,
+        protocol: if flow.source.is_ipv4() { flow.protocol } else { 0 },
+        identification: part.identification,
+    }
+}
+
+impl Partial {
+    /// Notes which part has come.
+    fn add(&mut self, part: &Fragment) -> Result<(), DropReason> {
+        let (from, to) = (part.offset, part.offset + part.length);
+        if self.refused {
+            return Err(DropReason::FragmentOverlap);
+        }
+        // All parts but the last one are of whole units (RFC 791 §3.2, RFC 8200 §4.5).
+        if part.length == 0 || to > LONGEST || part.more && !part.length.is_multiple_of(8) {
+            return Err(DropReason::IpMalformed);
+        }
+        if self.ranges.iter().any(|(first, last)| *first <= from && to <= *last) {
+            // It has come before.
+            return Err(DropReason::FragmentOverlap);
+        }
+        let end = if part.more { self.end } else { Some(to) };
+        let beyond = end.is_some_and(|end| to > end || self.ranges.iter().any(|(_, last)| *last > end));
+        let another_end = self.end.is_some() && self.end != end;
+        if beyond || another_end || self.ranges.iter().any(|(first, last)| from < *last && *first < to) {
+            self.refused = true;
+            return Err(DropReason::FragmentOverlap);
+        }
+        let at = self.ranges.partition_point(|(first, _)| *first < from);
+        let joins_next = self.ranges.get(at).is_some_and(|(first, _)| *first == to);
+        let joins_last = at > 0 && self.ranges[at - 1].1 == from;
+        if !joins_next && !joins_last && self.ranges.len() > GAPS {
+            return Err(DropReason::FragmentOverflow);
+        }
+        match (joins_last, joins_next) {
+            (true, true) => self.ranges[at - 1].1 = self.ranges.remove(at).1,
+            (true, false) => self.ranges[at - 1].1 = to,
+            (false, true) => self.ranges[at].0 = from,
+            (false, false) => self.ranges.insert(at, (from, to)),
+        }
+        self.end = end;
+        Ok(())
+    }
+
+    /// Whether all parts have come.
+    fn is_whole(&self) -> bool {
+        self.end.is_some_and(|end| self.ranges == [(0, end)])
+    }
+}
+
+impl Pipeline {
+    /// Gives the fragments among a batch the keys of their flows. Those that come before the first of their packet wait.
+    #[cold]
+    pub(super) fn assign_fragments(&mut self, batch: &Batch, now_ns: u64) {
+        let mut fragmented = std::mem::take(&mut self.fragmented);
+        let Some(mut reader) = self.reader.take() else { return };
+        let tables = Arc::clone(&self.tables);
+        let inside = reader.enter();
+        for at in fragmented.drain(..).map(usize::from) {
+            let meta = self.metas[at];
+            let buffer = &batch.buffers()[at];
+            let Ok(flow) = Flow::parse(buffer.packet()) else { continue };
+            let Some(part) = flow.fragment.filter(|_| meta.state == State::Live) else { continue };
+            let (origin, block) = if meta.native {
+                let block = tables.endpoint_of_ue(&inside, flow.destination);
+                (Origin::Network(self.network, flow.destination), block)
+            } else {
+                (Origin::Tunnel(meta.teid), tables.tunnel(&inside, meta.teid))
+            };
+            // Nothing is kept for sessions that do not exist. What looks like a fragment in a session of frames is a frame.
+            let Some(endpoint) = block.and_then(|block| block.first()) else { continue };
+            if tables.is_of_frames(&inside, endpoint) {
+                continue;
+            }
+            match self.fragments.note(origin, &flow, &part, now_ns) {
+                Verdict::Known(first) => self.keys[at] = with_qfi(first.key(&flow), meta.qfi),
+                Verdict::Early => {
+                    let octets = buffer.packet().into();
+                    let waiting = Waiting { octets, peer: buffer.peer, qfi: meta.qfi };
+                    match self.fragments.wait(origin, &flow, &part, waiting) {
+                        true => self.metas[at].state = State::Consumed,
+                        false => self.metas[at].drop(DropReason::FragmentOverflow),
+                    }
+                }
+                Verdict::Drop(reason) => self.metas[at].drop(reason),
+            }
+        }
+        drop(inside);
+        self.reader = Some(reader);
+        self.fragmented = fragmented;
+        self.count_lost_fragments();
+    }
+
+    /// Gives up fragments that have waited too long.
+    #[cold]
+    pub(super) fn expire_fragments(&mut self, now_ns: u64) {
+        self.fragments.expire(now_ns);
+        self.count_lost_fragments();
+    }
+
+    fn count_lost_fragments(&mut self) {
+        let lost = self.fragments.take_lost();
+        self.stats[self.worker].drops.count_n(DropReason::FragmentOverflow, lost);
+    }
+
+    /// Takes fragments whose first one has come by now through the stages.
+    #[inline(always)]
+    pub(super) fn run_early_fragments(&mut self, now_ns: u64, ports: &mut Ports) {
+        if self.fragments.is_ready() {
+            self.run_ready(now_ns, ports);
+        }
+    }
+
+    #[cold]
+    fn run_ready(&mut self, now_ns: u64, ports: &mut Ports) {
+        let Some(mut batch) = self.held.batch() else { return };
+        while let Some((origin, first, waiting)) = self.fragments.take_ready() {
+            let (native, teid) = match origin {
+                Origin::Tunnel(teid) => (false, teid),
+                Origin::Network(..) => (true, 0),
+            };
+            let mut waiting = waiting.into_iter().peekable();
+            while waiting.peek().is_some() {
+                batch.clear();
+                self.begin(0);
+                while let Some(next) = waiting.peek()
+                    && batch.push(&next.octets, next.peer)
+                {
+                    let Some(Waiting { octets, qfi, .. }) = waiting.next() else { break };
+                    let mut meta = Meta { native, teid, qfi, length: octets.len() as u32, ..Meta::NEW };
+                    let key = match Flow::parse(&octets) {
+                        Ok(flow) => with_qfi(first.key(&flow), qfi),
+                        Err(_) => {
+                            meta.drop(DropReason::IpMalformed);
+                            Key::unknown()
+                        }
+                    };
+                    self.metas.push(meta);
+                    self.keys.push(key);
+                }
+                if batch.is_empty() {
+                    // Longer than any buffer, which it was in: cannot be.
+                    break;
+                }
+                self.run(&mut batch, now_ns, ports);
+            }
+        }
+        batch.clear();
+        self.held.keep(batch);
+    }
+}
+
+fn with_qfi(key: Key, qfi: u8) -> Key {
+    if qfi == NO_QFI { key } else { key.with_qfi(qfi) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORIGIN: Origin = Origin::Tunnel(7);
+
+    fn part(identification: u32, offset: usize, length: usize, more: bool) -> (Flow, Fragment) {
+        let part = Fragment { identification, offset, length, more };
+        let flow = Flow {
+            source: [10, 45, 0, 2].into(),
+            destination: [192, 0, 2, 1].into(),
+            protocol: 17,
+            ports: (offset == 0).then_some((4000, 53)),
+            tos: 0,
+            spi: None,
+            flow_label: 0,
+            length: 20 + length,
+            fragment: Some(part),
+        };
+        (flow, part)
+    }
+
+    fn note(fragments: &mut Fragments, origin: Origin, of: (Flow, Fragment), now_ns: u64) -> Verdict {
+        let verdict = fragments.note(origin, &of.0, &of.1, now_ns);
+        if verdict == Verdict::Early {
+            let peer = ([127, 0, 0, 1], 2152).into();
+            let waiting = Waiting { octets: vec![0; of.1.length].into(), peer, qfi: 9 };
+            assert!(fragments.wait(origin, &of.0, &of.1, waiting));
+        }
+        verdict
+    }
+
+    fn is_empty(fragments: &Fragments) -> bool {
+        fragments.partials.is_empty() && fragments.per_origin.is_empty() && fragments.waiting_octets == 0
+    }
+
+    const FIRST: First = First { protocol: 17, ports: Some((4000, 53)), spi: None };
+
+    #[test]
+    fn parts_in_any_order_belong_to_the_first_and_leave_nothing_behind() {
+        let parts = [part(1, 0, 800, true), part(1, 800, 800, true), part(1, 1600, 100, false)];
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let mut fragments = Fragments::default();
+            let mut released = 0;
+            let mut known = 0;
+            for at in order {
+                match note(&mut fragments, ORIGIN, parts[at], 1) {
+                    Verdict::Known(first) => {
+                        assert_eq!(first, FIRST);
+                        known += 1;
+                    }
+                    Verdict::Early => {}
+                    Verdict::Drop(reason) => panic!("{reason:?}"),
+                }
+                while let Some((origin, first, waiting)) = fragments.take_ready() {
+                    assert_eq!((origin, first), (ORIGIN, FIRST));
+                    released += waiting.len();
+                }
+            }
+            assert_eq!(known + released, 3, "{order:?}");
+            assert!(is_empty(&fragments) && fragments.take_lost() == 0, "{order:?}");
+        }
+    }
+
+    #[test]
+    fn what_overlaps_is_refused_and_what_came_before_is_dropped_alone() {
+        for (second, refuses) in [
+            (part(1, 0, 800, true), false),
+            (part(1, 8, 80, true), false),
+            (part(1, 0, 808, true), true),
+            (part(1, 792, 80, true), true),
+            (part(1, 0, 400, false), false),
+        ] {
+            let mut fragments = Fragments::default();
+            assert_eq!(note(&mut fragments, ORIGIN, part(1, 0, 800, true), 1), Verdict::Known(FIRST));
+            let overlap = Verdict::Drop(DropReason::FragmentOverlap);
+            assert_eq!(note(&mut fragments, ORIGIN, second, 1), overlap, "{second:?}");
+            let last = note(&mut fragments, ORIGIN, part(1, 800, 80, false), 1);
+            assert_eq!(last == overlap, refuses, "{second:?}");
+        }
+        // A second end, and parts that are none.
+        let mut fragments = Fragments::default();
+        note(&mut fragments, ORIGIN, part(1, 0, 800, true), 1);
+        for bad in [part(1, 800, 81, true), part(1, 800, 0, true), part(1, 65_528, 16, true)] {
+            assert_eq!(note(&mut fragments, ORIGIN, bad, 1), Verdict::Drop(DropReason::IpMalformed));
+        }
+        note(&mut fragments, ORIGIN, part(1, 1600, 8, false), 1);
+        let end = note(&mut fragments, ORIGIN, part(1, 1608, 8, true), 1);
+        assert_eq!(end, Verdict::Drop(DropReason::FragmentOverlap));
+    }
+
+    #[test]
+    fn time_and_numbers_are_bounded() {
+        let mut fragments = Fragments::default();
+        assert_eq!(note(&mut fragments, ORIGIN, part(1, 8, 8, true), 1), Verdict::Early);
+        fragments.expire(LIFE_NS);
+        assert_eq!(fragments.take_lost(), 0);
+        fragments.expire(LIFE_NS + 1);
+        assert_eq!(fragments.take_lost(), 1);
+        assert!(is_empty(&fragments));
+        // One sender's halves leave room for others'.
+        let overflow = Verdict::Drop(DropReason::FragmentOverflow);
+        for number in 0..10_000 {
+            let verdict = note(&mut fragments, ORIGIN, part(number, 0, 8, true), 1);
+            assert_eq!(verdict == overflow, number >= PER_ORIGIN);
+        }
+        assert_eq!(note(&mut fragments, Origin::Tunnel(8), part(0, 0, 8, true), 1), Verdict::Known(FIRST));
+        for tunnel in 9..100_000 {
+            note(&mut fragments, Origin::Tunnel(tunnel), part(0, 0, 8, true), 1);
+        }
+        assert_eq!(fragments.partials.len(), PACKETS);
+        fragments.expire(2 + LIFE_NS);
+        assert!(is_empty(&fragments) && fragments.ages.is_empty());
+        // Many gaps.
+        let far = |n: usize| part(1, n * 16, 8, true);
+        let verdicts: Vec<_> = (0..20).map(|n| note(&mut fragments, ORIGIN, far(n), 1)).collect();
+        assert_eq!(verdicts.iter().filter(|verdict| **verdict == overflow).count(), 20 - GAPS - 1);
+    }
+
+    #[test]
+    fn origins_protocols_and_addresses_are_apart() {
+        let mut fragments = Fragments::default();
+        note(&mut fragments, ORIGIN, part(1, 0, 8, true), 1);
+        let mut other = part(1, 8, 8, false);
+        assert_eq!(note(&mut fragments, Origin::Tunnel(8), other, 1), Verdict::Early);
+        assert_eq!(note(&mut fragments, ORIGIN, part(2, 8, 8, false), 1), Verdict::Early);
+        other.0.protocol = 6;
+        assert_eq!(note(&mut fragments, ORIGIN, other, 1), Verdict::Early);
+        assert_eq!(note(&mut fragments, ORIGIN, part(1, 8, 8, false), 1), Verdict::Known(FIRST));
+    }
+}
