@@ -12,8 +12,6 @@ use pfcp::{
     MacAddresses, OuterHeaderCreation, SdfFilter, ShortBytes, TransportLevelMarking, VlanTag, ie,
 };
 
-use types::Dnn;
-
 use super::remarks::{self, Remark};
 use super::rules::{FarRule, PdrRule, QerRule, Redirect, Rejection, Rules, UrrRule};
 use crate::config::Config;
@@ -321,20 +319,13 @@ fn settle_networks(pdrs: &mut [Pdr], rules: &Rules, config: &Config) -> Result<O
 }
 
 fn named_network(far: &FarRule, config: &Config) -> Option<usize> {
-<<<<<<< HEAD
-    let name = pfcp::network_instance_name(far.network_instance.as_ref()?)?;
-    config.dnn.iter().position(|dnn| dnn.name.to_string().eq_ignore_ascii_case(&name))
-=======
     network_named(far.network_instance.as_ref()?, config)
 }
 
-/// The data network that a network instance names: in labels as a DNN, or as text (§8.2.4).
+/// The data network that a network instance names.
 pub(super) fn network_named(instance: &ShortBytes, config: &Config) -> Option<usize> {
-    let labels = || Dnn::from_labels(instance.as_bytes()).ok();
-    let text = || Dnn::new(instance.as_str()?).ok();
-    let name = labels().or_else(text)?;
-    config.dnn.iter().position(|dnn| dnn.name == name)
->>>>>>> f82d43b (upf: 65,536 PDRs per session; network instances; templates of sessions by hash)
+    let name = pfcp::network_instance_name(instance)?;
+    config.dnn.iter().position(|dnn| dnn.name.to_string().eq_ignore_ascii_case(&name))
 }
 
 /// Which data network a FAR means: the one it names, else the one whose pool has the UE's address.
