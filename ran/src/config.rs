@@ -43,6 +43,9 @@ pub struct Config {
     pub tun: bool,
     /// How often each UE registers: after the last but one time it deregisters and starts again.
     pub cycles: u32,
+    /// The gNBs have a UE's connection released when it was silent for this long; the UE comes back when
+    /// it is paged, when its programs send, or to update its registration. `None`: UEs stay connected.
+    pub inactivity: Option<Duration>,
     /// Stay registered after everything is set up.
     pub hold: Hold,
     /// Deregister at the end; otherwise the UEs just vanish.
@@ -89,6 +92,8 @@ pub struct UeConfig {
     pub session: Option<PduSessionType>,
     /// MTU of a TUN device when the network names none.
     pub mtu: u16,
+    /// UEs answer when they are paged; otherwise they act as if out of coverage while idle.
+    pub answers_paging: bool,
     /// How long a UE waits for each answer (T3510, T3580, T3521 are 15 s, 16 s, 15 s by default).
     pub answer_timeout: Duration,
 }
@@ -127,6 +132,7 @@ impl Default for Config {
             concurrency: 64,
             tun: false,
             cycles: 1,
+            inactivity: None,
             hold: Hold::UntilShutdown,
             deregister: true,
             release_sessions: false,
@@ -152,6 +158,7 @@ impl Default for UeConfig {
             dnn: Some(Dnn::new("internet").expect("one label is a DNN")),
             session: Some(PduSessionType::Ipv4),
             mtu: 1400,
+            answers_paging: true,
             answer_timeout: Duration::from_secs(15),
         }
     }

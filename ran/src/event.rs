@@ -6,6 +6,8 @@
 //! | `registered` | a UE is registered; times as it saw them |
 //! | `session` | a PDU session is up, with addresses and, with TUN, where its interface is |
 //! | `released` | a PDU session is gone |
+//! | `idle` | a UE's connection was released; it stays registered |
+//! | `service` | an idle UE has a connection again; why, and how long it took |
 //! | `deregistered` | a UE is no longer registered |
 //! | `failed` | a procedure of a UE failed, with the cause |
 //! | `ready` | every UE has been through its initial procedures |
@@ -74,6 +76,22 @@ pub enum Event {
         /// From the request to the Release Command, milliseconds; when the UE asked.
         release_ms: Option<f64>,
     },
+    /// A UE's connection was released; it stays registered.
+    Idle {
+        /// The UE.
+        supi: Supi,
+        /// Why, as the network says.
+        cause: String,
+    },
+    /// An idle UE has a connection again, or has updated its registration.
+    Service {
+        /// The UE.
+        supi: Supi,
+        /// `paging`, `uplink_data`, `periodic_update` or `mobility_update`.
+        reason: &'static str,
+        /// From its request to the accept, with the radio resources asked for, milliseconds.
+        service_ms: f64,
+    },
     /// A UE is no longer registered.
     Deregistered {
         /// The UE.
@@ -123,6 +141,8 @@ pub struct Totals {
     pub failed: u64,
     /// Deregistrations.
     pub deregistered: u64,
+    /// Times that an idle UE came back.
+    pub services: u64,
     /// Since the first registration, milliseconds.
     pub elapsed_ms: f64,
     /// User-plane packets from UEs.

@@ -9,14 +9,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use net::time::Instant;
+use ngap::cause::RadioNetwork;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::config::{Config, Hold};
 use crate::event::{By, Event, Totals, elapsed_ms};
 use crate::gnb::{Gnb, GnbConfig, GnbError};
-use crate::ue::{Failure, Occurred, Ue};
+use crate::ue::{Failure, Occurred, Ue, Wake};
 use crate::user_plane::UserPlane;
+
+/// How long an idle UE whose request failed waits before the next.
+const RETRY_WAIT: Duration = Duration::from_secs(1);
 
 /// Why a simulation could not start.
 #[derive(Debug, thiserror::Error)]
@@ -141,6 +145,7 @@ struct Counts {
     sessions: AtomicU64,
     failed: AtomicU64,
     deregistered: AtomicU64,
+    services: AtomicU64,
     /// UEs that have been through their initial procedures.
     settled: AtomicU64,
 }
@@ -158,6 +163,7 @@ impl World {
             sessions: read(&self.counts.sessions),
             failed: read(&self.counts.failed),
             deregistered: read(&self.counts.deregistered),
+            services: read(&self.counts.services),
             elapsed_ms: elapsed_ms(self.started),
             uplink_packets: packets.uplink,
             downlink_packets: packets.downlink,
@@ -165,7 +171,7 @@ impl World {
         }
     }
 
-    fn tell(&self, event: &Event) {
+    fn report(&self, event: &Event) {
         (self.sink)(event);
     }
 
@@ -210,7 +216,7 @@ impl World {
             }
         }
         let totals = self.totals();
-        self.tell(&Event::Summary(totals));
+        self.report(&Event::Summary(totals));
         totals
     }
 
@@ -241,14 +247,14 @@ impl World {
     /// Counts a UE as settled, and says so when it was the last one.
     fn settle(&self) {
         if bump(&self.counts.settled) == u64::from(self.config.count) {
-            self.tell(&Event::Ready(self.totals()));
+            self.report(&Event::Ready(self.totals()));
         }
     }
 
     /// Reports a failure.
     fn failed(&self, ue: &Ue, procedure: &'static str, failure: &Failure) {
         bump(&self.counts.failed);
-        self.tell(&Event::Failed {
+        self.report(&Event::Failed {
             supi: ue.supi(),
             procedure,
             reason: failure.reason(),
@@ -267,7 +273,7 @@ impl World {
         match ue.register().await {
             Ok(registered) => {
                 bump(&self.counts.registered);
-                self.tell(&Event::Registered {
+                self.report(&Event::Registered {
                     supi: ue.supi(),
                     guti: registered.guti.map(|guti| guti.to_string()),
                     registration_ms: millis(registered.took),
@@ -304,7 +310,7 @@ impl World {
         bump(&self.counts.sessions);
         let supi = ue.supi();
         if let Some(session) = ue.session_mut(id) {
-            self.tell(&Event::Session {
+            self.report(&Event::Session {
                 supi,
                 id,
                 session_type: session.session_type,
@@ -322,38 +328,99 @@ impl World {
 
     /// Stays registered, answering the network, for as long as the configuration says.
     async fn stay(&self, ue: &mut Ue) {
-        let until = match self.config.hold {
-            Hold::UntilShutdown => None,
-            Hold::For(duration) => Some(net::time::now() + duration),
+        let over = async {
+            match self.config.hold {
+                Hold::UntilShutdown => std::future::pending().await,
+                Hold::For(duration) => net::time::sleep(duration).await,
+            }
         };
-        loop {
-            let over = async {
-                match until {
-                    Some(deadline) => net::time::sleep_until(deadline).await,
-                    None => std::future::pending().await,
+        let served = async {
+            loop {
+                if ue.connected() {
+                    self.serve(ue).await;
+                } else if ue.registered() {
+                    let why = ue.idle().await;
+                    self.wake_up(ue, why).await;
+                } else {
+                    std::future::pending::<()>().await;
                 }
-            };
-            let occurred = tokio::select! {
-                occurred = ue.serve(), if ue.connected() => occurred,
-                () = over => return,
-                () = self.stop() => return,
+            }
+        };
+        tokio::select! {
+            () = served => {}
+            () = over => {}
+            () = self.stop() => {}
+        }
+    }
+
+    /// Answers the network until the UE has no connection any more. After `inactivity` without a packet or NAS
+    /// message its gNB asks for the release of the connection.
+    async fn serve(&self, ue: &mut Ue) {
+        let (mut active, mut asked) = (ue.activity(), false);
+        while ue.connected() {
+            let occurred = match self.config.inactivity {
+                None => ue.serve().await.map(Some),
+                Some(inactivity) => ue.serve_until(net::time::now() + inactivity).await,
             };
             match occurred {
-                Ok(Occurred::SessionReleased { id, .. }) => {
-                    let (supi, by) = (ue.supi(), By::Network);
-                    self.tell(&Event::Released { supi, id, by, release_ms: None });
+                Ok(None) => {
+                    let inactive = std::mem::replace(&mut active, ue.activity()) == active;
+                    if inactive
+                        && !asked
+                        && let Some(connection) = ue.connection()
+                        && let Err(error) = connection.request_release(RadioNetwork::UserInactivity).await
+                    {
+                        tracing::debug!(%error, "the gNB could not ask for the release of a connection");
+                    }
+                    asked = inactive;
                 }
-                Ok(Occurred::Deregistered { .. }) => {
-                    bump(&self.counts.deregistered);
-                    let (supi, by) = (ue.supi(), By::Network);
-                    self.tell(&Event::Deregistered { supi, by, deregistration_ms: None });
-                }
-                Ok(Occurred::Released(_)) => {}
-                Ok(Occurred::ErrorIndication(error)) => {
-                    let failure = Failure::ErrorIndication(error.cause.unwrap_or_default());
-                    self.failed(ue, "connection", &failure);
-                }
+                Ok(Some(occurred)) => self.occurred(ue, occurred),
                 Err(failure) => self.failed(ue, "connection", &failure),
+            }
+        }
+    }
+
+    /// Reports what the network did.
+    fn occurred(&self, ue: &Ue, occurred: Occurred) {
+        let (supi, by) = (ue.supi(), By::Network);
+        match occurred {
+            Occurred::SessionReleased { id, .. } => {
+                self.report(&Event::Released { supi, id, by, release_ms: None });
+            }
+            Occurred::Deregistered { .. } => {
+                bump(&self.counts.deregistered);
+                self.report(&Event::Deregistered { supi, by, deregistration_ms: None });
+            }
+            Occurred::Released(cause) if ue.registered() => {
+                self.report(&Event::Idle { supi, cause: cause.to_string() });
+            }
+            Occurred::Released(_) => {}
+            Occurred::ErrorIndication(error) => {
+                let failure = Failure::ErrorIndication(error.cause.unwrap_or_default());
+                self.failed(ue, "connection", &failure);
+            }
+        }
+    }
+
+    /// An idle UE turns to the network. One that the network does not know any more registers again.
+    async fn wake_up(&self, ue: &mut Ue, why: Wake) {
+        let started = net::time::now();
+        match ue.wake_up(why).await {
+            Ok(()) => {
+                bump(&self.counts.services);
+                let took = net::time::now().saturating_duration_since(started);
+                let (supi, reason) = (ue.supi(), why.reason());
+                self.report(&Event::Service { supi, reason, service_ms: millis(took) });
+            }
+            Err(failure) => {
+                self.failed(ue, "service_request", &failure);
+                if ue.registered() {
+                    // As after T3517: the UE gives up this attempt, and does not try again at once.
+                    ue.lose_connection();
+                    net::time::sleep(RETRY_WAIT).await;
+                } else {
+                    self.arrive(ue).await;
+                }
             }
         }
     }
@@ -369,7 +436,7 @@ impl World {
                 match ue.release_session(id).await {
                     Ok(took) => {
                         let (by, release_ms) = (By::Ue, Some(millis(took)));
-                        self.tell(&Event::Released { supi, id, by, release_ms });
+                        self.report(&Event::Released { supi, id, by, release_ms });
                     }
                     Err(failure) => self.failed(ue, "pdu_session_release", &failure),
                 }
@@ -379,7 +446,7 @@ impl World {
             Ok(deregistered) => {
                 bump(&self.counts.deregistered);
                 let deregistration_ms = Some(millis(deregistered.took));
-                self.tell(&Event::Deregistered { supi, by: By::Ue, deregistration_ms });
+                self.report(&Event::Deregistered { supi, by: By::Ue, deregistration_ms });
             }
             Err(failure) => self.failed(ue, "deregistration", &failure),
         }

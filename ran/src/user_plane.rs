@@ -116,6 +116,7 @@ struct State {
     qfi: u8,
     tun: Option<TunPort>,
     queue: tokio::sync::mpsc::Sender<Bytes>,
+    packets: Arc<AtomicU64>,
 }
 
 /// One end of a GTP-U tunnel; dropping it closes the tunnel.
@@ -125,6 +126,8 @@ pub struct Tunnel {
     teid: Teid,
     upf: GtpTunnel,
     queue: tokio::sync::mpsc::Receiver<Bytes>,
+    /// Packets in both directions.
+    packets: Arc<AtomicU64>,
 }
 
 impl UserPlane {
@@ -163,6 +166,7 @@ impl UserPlane {
         let (position, teid) = self.inner.positions().take().ok_or(NoTunnel)?;
         let (sender, queue) = tokio::sync::mpsc::channel(QUEUE);
         let upf_address = SocketAddr::new(upf, gtpu::PORT);
+        let packets = Arc::new(AtomicU64::new(0));
         let state = State {
             teid,
             upf: upf_address,
@@ -170,10 +174,11 @@ impl UserPlane {
             qfi: qfi.value(),
             tun: None,
             queue: sender,
+            packets: Arc::clone(&packets),
         };
         self.inner.command(Command::Open { position, tunnel: state });
         let upf = GtpTunnel { address: upf.into(), teid: upf_teid };
-        Ok(Tunnel { user_plane: self.clone(), teid: Teid(teid), upf, queue })
+        Ok(Tunnel { user_plane: self.clone(), teid: Teid(teid), upf, queue, packets })
     }
 
     /// Packet counts so far.
@@ -242,6 +247,11 @@ impl Tunnel {
     /// The UPF's end.
     pub fn upf(&self) -> GtpTunnel {
         self.upf
+    }
+
+    /// Packets that went through the tunnel, in both directions.
+    pub fn packets(&self) -> u64 {
+        self.packets.load(Ordering::Relaxed)
     }
 
     /// From now on packets come from and go to `tun`.
@@ -356,17 +366,14 @@ impl Worker {
         true
     }
 
-    /// Lets go of a tunnel. The kernel takes some 30 ms to remove a TUN device, in which this thread would
-    /// move no packet, and which add up when hundreds of UEs leave: that is left to a thread of its own.
+    /// Lets go of a tunnel, and of its TUN device, which a session of an idle UE keeps.
     fn close(&self, tunnel: State) {
         let Some(tun) = tunnel.tun else { return };
         if let Some(fd) = tun.fd() {
             // Not there only if adding it failed, which was reported.
             let _ = self.poller.remove(fd);
         }
-        let remover = std::thread::Builder::new().name("ran-tun".into()).stack_size(REMOVER_STACK);
-        // Without a thread the closure is dropped here, and the device with it.
-        let _ = remover.spawn(move || drop(tun));
+        remove(tun);
     }
 
     /// Packets of a UE's TUN.
@@ -401,6 +408,7 @@ impl Worker {
         }
         let sent = self.n3.transmit(&mut self.batch, &self.selected);
         count(&self.counters.uplink, sent.packets);
+        count(&tunnel.packets, sent.packets);
         count(&self.counters.dropped, self.batch.len() - sent.packets);
     }
 
@@ -436,6 +444,7 @@ impl Worker {
         if tunnel.teid != teid {
             return count(&self.counters.dropped, 1);
         }
+        count(&tunnel.packets, 1);
         buffer.truncate(total);
         buffer.trim_front(header);
         let delivered = match &mut tunnel.tun {
@@ -470,6 +479,14 @@ impl Worker {
         batch.push(packet, peer);
         self.n3.transmit(&mut batch, &[0]);
     }
+}
+
+/// Closes a TUN device. The kernel takes some 30 ms to remove one, in which the caller would move no packet, and
+/// which add up when hundreds of UEs leave: that is left to a thread of its own.
+pub(crate) fn remove(tun: TunPort) {
+    let remover = std::thread::Builder::new().name("ran-tun".into()).stack_size(REMOVER_STACK);
+    // Without a thread the closure is dropped here, and the device with it.
+    let _ = remover.spawn(move || drop(tun));
 }
 
 /// Whether an IP packet is a router advertisement, which the simulated UE reads itself.

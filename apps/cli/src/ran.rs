@@ -62,6 +62,10 @@ pub struct Args {
     /// How often each UE registers.
     #[arg(long, default_value_t = 1)]
     cycles: u32,
+    /// Seconds of silence after which the gNB has a UE's connection released; it comes back when paged or when its
+    /// programs send. UEs stay connected when not given.
+    #[arg(long, value_name = "SECONDS")]
+    inactivity: Option<f64>,
     /// Seconds to stay once everything is set up; until interrupted when not given.
     #[arg(long, value_name = "SECONDS")]
     hold: Option<f64>,
@@ -117,6 +121,9 @@ struct UeArgs {
     /// Session to set up: ipv4, ipv6, ipv4v6, or none.
     #[arg(long, value_name = "TYPE", default_value = "ipv4")]
     session: String,
+    /// Do not answer when paged, as if out of coverage while idle.
+    #[arg(long)]
+    ignore_paging: bool,
     /// Seconds a UE waits for each answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 15.0)]
     answer_timeout: f64,
@@ -162,6 +169,10 @@ impl Args {
             concurrency: self.concurrency,
             tun: self.tun,
             cycles: self.cycles,
+            inactivity: self
+                .inactivity
+                .map(|seconds| Duration::try_from_secs_f64(seconds).context("--inactivity"))
+                .transpose()?,
             hold: match self.hold {
                 Some(seconds) => Hold::For(Duration::try_from_secs_f64(seconds).context("--hold")?),
                 None => Hold::UntilShutdown,
@@ -190,6 +201,7 @@ impl UeArgs {
             slice: self.slice,
             dnn: Some(self.dnn.clone()),
             session,
+            answers_paging: !self.ignore_paging,
             answer_timeout: Duration::try_from_secs_f64(self.answer_timeout).context("--answer-timeout")?,
             ..UeConfig::default()
         })

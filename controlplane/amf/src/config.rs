@@ -327,7 +327,7 @@ fn default_integrity() -> Vec<IntegrityAlgorithm> {
 }
 
 fn default_ciphering() -> Vec<CipheringAlgorithm> {
-    vec![CipheringAlgorithm::Nea0, CipheringAlgorithm::Nea2, CipheringAlgorithm::Nea1]
+    vec![CipheringAlgorithm::Nea2, CipheringAlgorithm::Nea1, CipheringAlgorithm::Nea0]
 }
 
 /// `amf_id: {region: 2, set: 1, pointer: 0}`: the words operators use, where SBI has six hexadecimal digits.

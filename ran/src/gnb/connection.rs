@@ -17,7 +17,9 @@ use ngap::transfer::{
     PduSessionResourceSetupRequestTransfer, PduSessionResourceSetupResponseTransfer,
     PduSessionResourceSetupUnsuccessfulTransfer,
 };
-use ngap::{AmfUeNgapId, Cause, Pdu, PduSessionItem, PduSessionSetupItem, RanUeNgapId};
+use ngap::{
+    AmfUeNgapId, Cause, Pdu, PduSessionItem, PduSessionSetupItem, RanUeNgapId, RrcEstablishmentCause,
+};
 use tokio::sync::mpsc;
 use types::{PduSessionId, PduSessionType, Qfi, STmsi};
 
@@ -59,6 +61,8 @@ pub struct Connection {
     ran_ue_ngap_id: RanUeNgapId,
     amf_ue_ngap_id: Option<AmfUeNgapId>,
     inbox: mpsc::Receiver<Pdu>,
+    /// Why the UE opened it.
+    cause: RrcEstablishmentCause,
     /// What earlier messages gave the UE and it has not taken yet.
     pending: VecDeque<Downlink>,
     /// Sessions with resources here.
@@ -66,12 +70,18 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(gnb: Gnb, ran_ue_ngap_id: RanUeNgapId, inbox: mpsc::Receiver<Pdu>) -> Self {
+    pub(super) fn new(
+        gnb: Gnb,
+        ran_ue_ngap_id: RanUeNgapId,
+        inbox: mpsc::Receiver<Pdu>,
+        cause: RrcEstablishmentCause,
+    ) -> Self {
         Self {
             gnb,
             ran_ue_ngap_id,
             amf_ue_ngap_id: None,
             inbox,
+            cause,
             pending: VecDeque::new(),
             sessions: Vec::new(),
         }
@@ -112,7 +122,7 @@ impl Connection {
                 ran_ue_ngap_id,
                 nas_pdu,
                 user_location: self.gnb.location(),
-                rrc_establishment_cause: ngap::RrcEstablishmentCause::MoSignalling,
+                rrc_establishment_cause: self.cause,
                 s_tmsi,
                 amf_set_id: None,
                 ue_context_request: true,

@@ -1,8 +1,9 @@
 //! A gNB's end of N2: one SCTP association, NG Setup, and the UEs behind it.
 //!
 //! [`Gnb::connect`] sets everything up and starts a task that reads the association. A message about a
-//! UE goes to that UE's [`Connection`]; one about the interface is handled here and also offered to
-//! whoever watches ([`Gnb::interface_message`]). A gNB lives until the last [`Gnb`] is dropped, or
+//! UE goes to that UE's [`Connection`]; PAGING goes to the UE that camps here under the paged identity
+//! ([`Gnb::camp`]); everything else about the interface is handled here and also offered to whoever
+//! watches ([`Gnb::interface_message`]). A gNB lives until the last [`Gnb`] is dropped, or
 //! [`Gnb::shutdown`].
 //!
 //! Invariants: queues are bounded; a slow reader loses its own messages (counted in
@@ -10,6 +11,7 @@
 //! says and concerns no UE.
 
 mod connection;
+mod paging;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -19,11 +21,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use net::sctp::{self, SctpConfig};
-use ngap::{AmfUeNgapId, GnbId, Pdu, RanUeNgapId, ResetType};
+use ngap::{AmfUeNgapId, GnbId, Pdu, RanUeNgapId, ResetType, RrcEstablishmentCause};
 use tokio::sync::{mpsc, watch};
 use types::{Guami, Ncgi, NrCellId, Plmn, SNssai, Tac, Tai};
 
 pub use connection::{Bearer, Connection, Downlink};
+pub use paging::Camping;
 
 use crate::user_plane::UserPlane;
 
@@ -87,6 +90,7 @@ struct Shared {
     setup_ms: f64,
     user_plane: Option<UserPlane>,
     ues: Mutex<HashMap<RanUeNgapId, Entry>>,
+    camping: paging::CampingUes,
     next_ran_id: AtomicU32,
     interface: tokio::sync::Mutex<mpsc::Receiver<Pdu>>,
     lost: AtomicU64,
@@ -139,6 +143,7 @@ impl Gnb {
             setup_ms: crate::event::elapsed_ms(started),
             user_plane,
             ues: Mutex::default(),
+            camping: paging::CampingUes::default(),
             next_ran_id: AtomicU32::new(1),
             interface: tokio::sync::Mutex::new(interface),
             lost: AtomicU64::new(0),
@@ -194,12 +199,13 @@ impl Gnb {
         }
     }
 
-    /// A connection for a UE that camps on this gNB: an RRC connection, not yet known to the AMF.
-    pub fn open(&self) -> Connection {
+    /// A connection for a UE that camps on this gNB: an RRC connection, not yet known to the AMF. The
+    /// AMF hears `cause` with the UE's first message.
+    pub fn open(&self, cause: RrcEstablishmentCause) -> Connection {
         let id = RanUeNgapId(self.shared.next_ran_id.fetch_add(1, Ordering::Relaxed));
         let (queue, inbox) = mpsc::channel(UE_QUEUE);
         self.shared.ues().insert(id, Entry { queue, amf_ue_ngap_id: None });
-        Connection::new(self.clone(), id, inbox)
+        Connection::new(self.clone(), id, inbox, cause)
     }
 
     /// Sends a message, on stream 0 when it is about the interface and on the UE's otherwise
@@ -230,8 +236,8 @@ impl Gnb {
         }
     }
 
-    /// The next message from the AMF that is about no UE of this gNB: paging, resets, error
-    /// indications, answers to such. `None` when the association has ended.
+    /// The next message from the AMF that is about no UE of this gNB: paging of UEs that do not camp
+    /// here, resets, error indications, answers to such. `None` when the association has ended.
     pub async fn interface_message(&self) -> Option<Pdu> {
         self.shared.interface.lock().await.recv().await
     }
@@ -387,8 +393,10 @@ impl Reader {
             }
             return;
         }
-        if let Pdu::NgReset(reset) = &pdu {
-            self.reset(shared, &reset.reset_type).await;
+        match &pdu {
+            Pdu::Paging(paging) if shared.page(paging) => return,
+            Pdu::NgReset(reset) => self.reset(shared, &reset.reset_type).await,
+            _ => {}
         }
         if self.interface.try_send(pdu).is_err() {
             shared.lost.fetch_add(1, Ordering::Relaxed);

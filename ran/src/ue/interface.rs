@@ -2,7 +2,8 @@
 //!
 //! The namespace has no name: it is reached as [`Interface::netns`] while this process lives, for
 //! example by `nsenter --net=PATH ping …`. It contains the loopback interface, up, and one TUN device
-//! with the session's addresses and default routes through it.
+//! with the session's addresses and default routes through it. The device stays while the UE is idle:
+//! what programs send then waits in it, and makes the UE ask for service.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -10,9 +11,11 @@ use std::path::PathBuf;
 use net::link::{Cidr, Links};
 use net::netns::NetNs;
 use net::sysctl;
+use pktio::Port as _;
 use pktio::tun::TunPort;
 
 use super::{Failure, Session};
+use crate::user_plane::Tunnel;
 
 /// Name of the device in each namespace.
 const NAME: &str = "tun0";
@@ -24,6 +27,8 @@ const QUEUE_LEN: u32 = 2_000;
 pub struct Interface {
     namespace: NetNs,
     links: Links,
+    /// Shared with the user plane's thread while there are radio resources.
+    tun: Option<TunPort>,
 }
 
 impl Interface {
@@ -44,12 +49,30 @@ impl Interface {
             .map_err(|error| failed(&error))?
             .map_err(|error| failed(&error))?;
         let links = Links::in_ns(&namespace).map_err(|error| failed(&error))?;
-        let interface = Self { namespace, links };
+        let interface = Self { namespace, links, tun: Some(tun) };
         interface.configure(session).await.map_err(|error| failed(&error))?;
         if let Some(bearer) = &session.bearer {
-            bearer.tunnel.attach(tun);
+            interface.connect(&bearer.tunnel);
         }
         Ok(interface)
+    }
+
+    /// From now on packets go through `tunnel`.
+    pub(super) fn connect(&self, tunnel: &Tunnel) {
+        if let Some(tun) = &self.tun {
+            tunnel.attach(tun.share());
+        }
+    }
+
+    /// Waits until a program has sent a packet. Cancel-safe.
+    pub(super) async fn readable(&self) {
+        let Some(device) = self.tun.as_ref().and_then(|tun| tun.fd()) else {
+            return std::future::pending().await;
+        };
+        if let Err(error) = net::readable(device).await {
+            tracing::error!(%error, "cannot wait for a TUN device");
+            std::future::pending().await
+        }
     }
 
     async fn configure(&self, session: &Session) -> Result<(), net::link::LinkError> {
@@ -80,6 +103,15 @@ impl Interface {
     /// The device's name within it.
     pub fn name(&self) -> &'static str {
         NAME
+    }
+}
+
+impl Drop for Interface {
+    /// The kernel takes some 30 ms to remove a device, in which a thread of the runtime would serve no UE.
+    fn drop(&mut self) {
+        if let Some(tun) = self.tun.take() {
+            crate::user_plane::remove(tun);
+        }
     }
 }
 

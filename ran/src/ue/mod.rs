@@ -2,7 +2,8 @@
 //!
 //! One owner drives a [`Ue`] through its methods, one file per procedure in `procedure/`; each is a
 //! straight line of sending and waiting. Between procedures [`Ue::serve`] answers what the network
-//! starts. Nothing runs in the background, so a test sees every step.
+//! starts, and of a UE without connection [`Ue::idle`] says when it needs one. Nothing runs in the
+//! background, so a test sees every step.
 //!
 //! # Driving one UE by hand
 //! - [`Ue::send`] protects and sends a message as a UE would; [`Ue::send_plain`] does not protect;
@@ -16,6 +17,7 @@
 //!   received PDUs through [`Connection::next_pdu`](crate::gnb::Connection::next_pdu).
 //! - A wrong key, sequence number or algorithm list is a matter of [`UeConfig`].
 
+mod idle;
 mod interface;
 mod n1;
 mod procedure;
@@ -27,24 +29,27 @@ use std::sync::Arc;
 use nas::aka::{Milenage, Usim};
 use nas::security::SecurityContext;
 use nas::suci::{PublicKey, conceal};
-use nas::{GmmCause, GsmCause, KeySetId, MobileIdentity, UeSecurityCapability};
-use types::{Guti, Imsi, Invalid, Key, PduSessionId, Supi};
+use nas::{GmmCause, GsmCause, KeySetId, MobileIdentity, PsiSet, UeSecurityCapability};
+use net::time::{Duration, Instant};
+use types::{Guti, Imsi, Invalid, Key, PduSessionId, Supi, Tai};
 
 use crate::config::{SuciScheme, UeConfig};
-use crate::gnb::{Bearer, Connection, Gnb};
+use crate::gnb::{Bearer, Camping, Connection, Gnb};
 
+pub use idle::Wake;
 pub use interface::Interface;
 pub use n1::{Heard, Recorded};
 pub use procedure::deregistration::Deregistered;
 pub use procedure::network_initiated::Occurred;
 pub use procedure::pdu_session_establishment::SessionRequest;
 pub use procedure::registration::Registered;
+pub use procedure::service_request::Served;
 pub use session::Session;
 
 /// Why a procedure did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// REGISTRATION REJECT, or a 5GSM message returned by the AMF.
+    /// REGISTRATION REJECT, SERVICE REJECT, or a 5GSM message returned by the AMF.
     #[error("rejected: {0}")]
     Rejected(GmmCause),
     /// PDU SESSION … REJECT.
@@ -129,7 +134,17 @@ pub struct Ue {
     /// KAMF of an authentication whose SECURITY MODE COMMAND is still to come.
     fresh_kamf: Option<(KeySetId, Key<32>)>,
     guti: Option<Guti>,
+    /// Where it is paged: on its gNB, while it has a 5G-GUTI.
+    camping: Option<Camping>,
     registered: bool,
+    /// Tracking areas in which it need not register again.
+    registration_area: Vec<Tai>,
+    /// T3512, as the network gave it.
+    periodic_update: Option<Duration>,
+    /// When it lost or gave up its last connection.
+    idle_since: Option<Instant>,
+    /// NAS messages in both directions.
+    nas_messages: u64,
     /// The complete REGISTRATION REQUEST under way, for SECURITY MODE COMPLETE.
     initial_message: Option<Vec<u8>>,
     authenticated: bool,
@@ -169,7 +184,12 @@ impl Ue {
             secured: false,
             fresh_kamf: None,
             guti: None,
+            camping: None,
             registered: false,
+            registration_area: Vec::new(),
+            periodic_update: None,
+            idle_since: None,
+            nas_messages: 0,
             initial_message: None,
             authenticated: false,
             connection: None,
@@ -232,10 +252,28 @@ impl Ue {
         &self.gnb
     }
 
-    /// Camps on another gNB; its connection is lost without a word to either side.
+    /// Camps on another gNB; its connection is lost without a word to either side. Outside the
+    /// registration area a registered UE then has to register ([`Wake::Moved`]).
     pub fn camp(&mut self, gnb: Gnb) {
         self.lose_connection();
         self.gnb = gnb;
+        self.set_guti(self.guti);
+    }
+
+    /// Takes a new temporary identity into use: from now on it is paged with it.
+    fn set_guti(&mut self, guti: Option<Guti>) {
+        let unchanged = self.guti == guti && self.camping.as_ref().is_some_and(|at| at.is_on(&self.gnb));
+        if unchanged {
+            return;
+        }
+        self.guti = guti;
+        self.camping = guti.filter(|_| self.config.answers_paging).map(|guti| self.gnb.camp(guti.s_tmsi()));
+    }
+
+    /// 5G-GUTI, keys and registration are void.
+    fn forget_keys(&mut self) {
+        self.set_guti(None);
+        (self.context, self.registered) = (None, false);
     }
 
     /// Messages from the network that were not believed or not understood.
@@ -246,15 +284,40 @@ impl Ue {
     /// Forgets identity and keys, as a UE fresh from the factory.
     pub fn forget(&mut self) {
         self.lose_connection();
-        (self.context, self.fresh_kamf, self.guti, self.registered) = (None, None, None, false);
+        self.forget_keys();
+        self.fresh_kamf = None;
         self.sessions.clear();
     }
 
-    /// Drops the radio connection without telling the network.
+    /// Drops the radio connection, and with it the sessions' radio resources, without telling the
+    /// network.
     pub fn lose_connection(&mut self) {
-        self.connection = None;
+        if self.connection.take().is_some() {
+            self.idle_since = Some(net::time::now());
+        }
         self.secured = false;
         self.bearers.clear();
+        self.sessions.values_mut().for_each(|session| session.bearer = None);
+    }
+
+    /// Sessions that the network does not have are given up (TS 24.501 §5.5.1.3.4, §5.6.1.4.1).
+    fn keep_sessions(&mut self, of_network: Option<PsiSet>) {
+        if let Some(of_network) = of_network {
+            self.sessions.retain(|id, _| of_network.contains(*id));
+            self.bearers.retain(|id, _| of_network.contains(*id));
+        }
+    }
+
+    /// The sessions it has.
+    fn session_status(&self) -> PsiSet {
+        self.sessions.keys().copied().collect()
+    }
+
+    /// NAS messages and packets of its sessions on the present connection, in both directions: a number
+    /// that stands still while the UE is inactive.
+    pub fn activity(&self) -> u64 {
+        let bearers = self.sessions.values().filter_map(|session| session.bearer.as_ref());
+        self.nas_messages + bearers.map(|bearer| bearer.tunnel.packets()).sum::<u64>()
     }
 
     /// A new SUCI; with a public key a different one each time.

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use nas::gmm::{AuthenticationRequest, SecurityModeCommand, SecurityModeComplete};
 use nas::security::{Envelope, Header, SecurityContext, Side, Verified, allowed_unprotected};
 use nas::{GmmCause, IdentityType, Message, MobileIdentity};
+use ngap::RrcEstablishmentCause;
 use types::{Key, Pei};
 
 use super::{Failure, Ue};
@@ -52,11 +53,19 @@ impl Ue {
         }
     }
 
-    /// Opens a connection if there is none.
+    /// Opens a connection for signalling if there is none.
     pub fn connect(&mut self) {
+        self.connect_for(RrcEstablishmentCause::MoSignalling);
+    }
+
+    /// Opens a connection if there is none; the network hears why. A page is answered by that.
+    pub fn connect_for(&mut self, cause: RrcEstablishmentCause) {
         if self.connection.is_none() {
-            self.connection = Some(self.gnb.open());
-            self.secured = false;
+            self.connection = Some(self.gnb.open(cause));
+            (self.secured, self.idle_since) = (false, None);
+        }
+        if let Some(camping) = &mut self.camping {
+            camping.clear();
         }
     }
 
@@ -94,6 +103,7 @@ impl Ue {
         self.connect();
         tracing::trace!(supi = %self.supi, message = message.map(Message::name), "uplink NAS");
         self.keep(true, &octets, message);
+        self.nas_messages += 1;
         let s_tmsi = self.guti.map(types::Guti::s_tmsi);
         let connection = self.connection.as_mut().ok_or(Failure::ConnectionLost)?;
         connection.send_nas(octets, s_tmsi).await.map_err(|_| Failure::ConnectionLost)
@@ -110,6 +120,7 @@ impl Ue {
             };
             match downlink {
                 Downlink::Nas(octets) => {
+                    self.nas_messages += 1;
                     let message = self.read(&octets);
                     tracing::trace!(supi = %self.supi, message = message.as_ref().map(Message::name), "downlink NAS");
                     self.keep(false, &octets, message.as_ref());
@@ -124,7 +135,7 @@ impl Ue {
                 Downlink::SessionUp(bearer) => {
                     let id = bearer.id;
                     match self.sessions.get_mut(&id) {
-                        Some(session) => session.bearer = Some(bearer),
+                        Some(session) => session.activate(bearer),
                         None => drop(self.bearers.insert(id, bearer)),
                     }
                     return Ok(Heard::SessionUp(id));
@@ -138,7 +149,6 @@ impl Ue {
                 }
                 Downlink::Released(cause) => {
                     self.lose_connection();
-                    self.sessions.values_mut().for_each(|session| session.bearer = None);
                     return Ok(Heard::Released(cause));
                 }
                 Downlink::ErrorIndication(error) => return Ok(Heard::ErrorIndication(error)),
@@ -221,7 +231,7 @@ impl Ue {
             }
             Message::AuthenticationReject(_) => {
                 // The USIM is invalid from now on (TS 24.501 §5.4.1.3.5).
-                (self.context, self.guti, self.registered) = (None, None, false);
+                self.forget_keys();
                 return Err(Failure::AuthenticationRejected);
             }
             Message::SecurityModeCommand(command) => {
@@ -229,7 +239,7 @@ impl Ue {
                 self.send(&answer).await?;
             }
             Message::ConfigurationUpdateCommand(command) => {
-                self.guti = command.guti.or(self.guti);
+                self.set_guti(command.guti.or(self.guti));
                 if command.acknowledge {
                     self.send(&Message::ConfigurationUpdateComplete).await?;
                 }

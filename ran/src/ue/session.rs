@@ -69,6 +69,23 @@ impl Session {
         }
     }
 
+    /// Radio resources came: packets flow, those of programs that waited in the TUN device first.
+    pub(super) fn activate(&mut self, bearer: Bearer) {
+        if let Some(interface) = &self.interface {
+            interface.connect(&bearer.tunnel);
+        }
+        self.bearer = Some(bearer);
+    }
+
+    /// Waits until a program of the UE has sent something that waits for radio resources; for ever
+    /// without TUN device, or while there are resources. Cancel-safe.
+    pub(super) async fn uplink_waiting(&self) {
+        match &self.interface {
+            Some(interface) if self.bearer.is_none() => interface.readable().await,
+            _ => std::future::pending().await,
+        }
+    }
+
     /// The address that the interface identifier makes link-local.
     pub fn link_local(&self) -> Option<Ipv6Addr> {
         self.accept.address.and_then(PduAddress::link_local)

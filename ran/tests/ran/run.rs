@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nas::Message;
 use ngap::Pdu;
-use ngap::cause::{Misc, Nas};
+use ngap::cause::{Misc, Nas, RadioNetwork};
 use ran::{Config, Event, Hold, RunError};
 
 use crate::support::*;
@@ -92,6 +92,45 @@ async fn an_interrupted_run_deregisters_and_a_failure_is_told() {
     let totals = totals.unwrap();
     assert_eq!((totals.registered, totals.deregistered, totals.failed), (1, 1, 1));
     let expected = ["gnb", "registered", "ready", "failed", "deregistered", "summary"];
+    assert_eq!(names(&events), expected);
+}
+
+#[tokio::test]
+async fn an_inactive_ue_is_released_and_comes_back_when_it_is_paged() {
+    let (config, mut listener) = listen(33, |config| {
+        config.ue.session = None;
+        config.inactivity = Some(Duration::from_millis(100));
+    })
+    .await;
+    let (events, sink) = collector();
+    let supi = config.ue.first_imsi.into();
+    let interrupted = tokio::sync::Notify::new();
+    let script = async {
+        let mut network = accept_gnb(&mut listener, 33).await;
+        network.register(supi).await;
+        for _ in 0..2 {
+            let Pdu::UeContextReleaseRequest(request) = network.receive().await else { panic!() };
+            assert_eq!(request.cause, RadioNetwork::UserInactivity.into());
+            network.release(RadioNetwork::UserInactivity).await;
+            network.page(guti(0x1001).s_tmsi(), 1).await;
+            let (_, request) = network.service_request().await;
+            assert_eq!(request.service_type, nas::ServiceType::MobileTerminated);
+            let accept = Message::ServiceAccept(nas::gmm::ServiceAccept::default());
+            network.set_up_context(accept, Vec::new()).await;
+        }
+        while names(&events).iter().filter(|name| *name == "service").count() < 2 {
+            net::time::sleep(Duration::from_millis(1)).await;
+        }
+        interrupted.notify_one();
+        leave(&mut network).await;
+        network
+    };
+    let run = ran::run_with(config, sink, interrupted.notified());
+    let (totals, _network) = tokio::join!(run, script);
+    let totals = totals.unwrap();
+    assert_eq!((totals.services, totals.deregistered, totals.failed), (2, 1, 0));
+    let expected =
+        ["gnb", "registered", "ready", "idle", "service", "idle", "service", "deregistered", "summary"];
     assert_eq!(names(&events), expected);
 }
 

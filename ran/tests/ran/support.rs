@@ -223,19 +223,35 @@ impl Network {
 
     /// Accepts a registration in an Initial Context Setup.
     pub async fn accept(&mut self, tmsi: u32) {
-        let accept = RegistrationAccept {
+        self.accept_with(tmsi, |_| ()).await;
+    }
+
+    /// The same with a changed accept.
+    pub async fn accept_with(&mut self, tmsi: u32, edit: impl FnOnce(&mut RegistrationAccept)) {
+        let mut accept = RegistrationAccept {
             access: AccessType::ThreeGpp,
             guti: Some(guti(tmsi)),
             ..RegistrationAccept::new()
         };
-        let nas = self.context.as_mut().unwrap().protect(&Message::RegistrationAccept(accept)).unwrap();
+        edit(&mut accept);
+        self.set_up_context(Message::RegistrationAccept(accept), Vec::new()).await;
+        assert!(matches!(self.protected().await, Message::RegistrationComplete));
+    }
+
+    /// Initial Context Setup with a NAS message; the gNB's ends of the tunnels of `sessions`.
+    pub async fn set_up_context(
+        &mut self,
+        message: Message,
+        pdu_sessions: Vec<ngap::PduSessionSetupItem>,
+    ) -> Vec<ngap::GtpTunnel> {
+        let nas = self.context.as_mut().unwrap().protect(&message).unwrap();
         let kgnb = self.context.as_ref().unwrap().kgnb();
         self.send(ngap::InitialContextSetupRequest {
             amf_ue_ngap_id: AMF_ID,
             ran_ue_ngap_id: self.ran_id.unwrap(),
             ue_ambr: None,
             guami: guami(),
-            pdu_sessions: Vec::new(),
+            pdu_sessions,
             allowed_nssai: vec![SNssai::from_octets(1, None)],
             ue_security_capabilities: ngap::UeSecurityCapabilities::from_nas(0xe0, 0x60, 0, 0),
             security_key: kgnb,
@@ -243,8 +259,25 @@ impl Network {
             nas_pdu: Some(nas.into()),
         })
         .await;
-        assert!(matches!(self.receive().await, Pdu::InitialContextSetupResponse(_)));
-        assert!(matches!(self.protected().await, Message::RegistrationComplete));
+        let Pdu::InitialContextSetupResponse(response) = self.receive().await else { panic!() };
+        assert!(response.failed.is_empty());
+        response.pdu_sessions.iter().map(dl_tunnel).collect()
+    }
+
+    /// Pages a UE in a tracking area.
+    pub async fn page(&self, s_tmsi: STmsi, tac: u8) {
+        let tais = vec![Tai { plmn: guami().plmn, tac: Tac::from_octets([0, 0, tac]) }];
+        self.send(ngap::Paging { s_tmsi, paging_drx: None, tais }).await;
+    }
+
+    /// The SERVICE REQUEST of an idle UE, as it is on N2 and as it reads with the UE's keys.
+    pub async fn service_request(&mut self) -> (ngap::InitialUeMessage, ServiceRequest) {
+        let Pdu::InitialUeMessage(initial) = self.receive().await else { panic!() };
+        self.ran_id = Some(initial.ran_ue_ngap_id);
+        assert_eq!(header(&initial.nas_pdu), Some(Header::Integrity));
+        let verified = self.context.as_mut().unwrap().unprotect(&initial.nas_pdu).unwrap();
+        let Message::ServiceRequest(request) = verified.message.message else { panic!() };
+        (initial, request)
     }
 
     /// A whole first registration.
@@ -292,6 +325,21 @@ impl Network {
         let payload = SmMessage::new(id, pti, SmBody::EstablishmentAccept(accept)).encode().unwrap();
         let nas = Message::DlNasTransport(DlNasTransport::n1_sm(id, payload));
         let nas = self.context.as_mut().unwrap().protect(&nas).unwrap();
+        self.send(ngap::PduSessionResourceSetupRequest {
+            amf_ue_ngap_id: AMF_ID,
+            ran_ue_ngap_id: self.ran_id.unwrap(),
+            nas_pdu: None,
+            pdu_sessions: vec![self.setup_item(id, Some(nas.into()))],
+            ue_ambr: None,
+        })
+        .await;
+        let Pdu::PduSessionResourceSetupResponse(response) = self.receive().await else { panic!() };
+        assert_eq!((response.pdu_sessions.len(), response.failed.len()), (1, 0));
+        dl_tunnel(&response.pdu_sessions[0])
+    }
+
+    /// What a gNB needs of a session whose UPF end is 0x77 at the test's UPF.
+    pub fn setup_item(&self, id: PduSessionId, nas_pdu: Option<bytes::Bytes>) -> ngap::PduSessionSetupItem {
         let upf = self.upf.local_addr().unwrap().ip();
         let arp = Arp { priority: 8, may_preempt: false, preemptable: true };
         let transfer = PduSessionResourceSetupRequestTransfer {
@@ -306,23 +354,12 @@ impl Network {
                 parameters: QosParameters::non_gbr(FiveQi(9), arp),
             }],
         };
-        self.send(ngap::PduSessionResourceSetupRequest {
-            amf_ue_ngap_id: AMF_ID,
-            ran_ue_ngap_id: self.ran_id.unwrap(),
-            nas_pdu: None,
-            pdu_sessions: vec![ngap::PduSessionSetupItem {
-                id,
-                nas_pdu: Some(nas.into()),
-                s_nssai: SNssai::from_octets(1, None),
-                transfer: transfer.encode().unwrap(),
-            }],
-            ue_ambr: None,
-        })
-        .await;
-        let Pdu::PduSessionResourceSetupResponse(response) = self.receive().await else { panic!() };
-        assert_eq!((response.pdu_sessions.len(), response.failed.len()), (1, 0));
-        let transfer = PduSessionResourceSetupResponseTransfer::decode(&response.pdu_sessions[0].transfer);
-        transfer.unwrap().dl_tunnel
+        ngap::PduSessionSetupItem {
+            id,
+            nas_pdu,
+            s_nssai: SNssai::from_octets(1, None),
+            transfer: transfer.encode().unwrap(),
+        }
     }
 
     /// The next datagram at the UPF.
@@ -351,6 +388,11 @@ impl Network {
         let to = SocketAddr::new(tunnel.address.preferred(), gtpu::PORT);
         self.upf.send_to(&datagram, to).await.unwrap();
     }
+}
+
+/// The gNB's end of a session it has set up.
+fn dl_tunnel(item: &ngap::PduSessionItem) -> ngap::GtpTunnel {
+    PduSessionResourceSetupResponseTransfer::decode(&item.transfer).unwrap().dl_tunnel
 }
 
 /// The header an uplink message was protected with.

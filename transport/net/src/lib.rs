@@ -15,9 +15,12 @@ pub mod precise;
 pub mod private_file;
 pub mod privileges;
 pub mod process;
+mod readable;
 pub mod sctp;
 pub mod sysctl;
 pub mod tcp;
 pub mod time;
 pub mod udp;
 pub mod uds;
+
+pub use readable::readable;

@@ -23,7 +23,7 @@ async fn initial_registration_with_suci() {
     assert_eq!(view["rm_state"], "RM-REGISTERED");
     assert_eq!(view["pei"], "imeisv-4370816125816151");
     assert_eq!(view["gnb"], "gnb-1");
-    assert_eq!((&view["integrity"], &view["ciphering"]), (&"NIA2".into(), &"NEA0".into()));
+    assert_eq!((&view["integrity"], &view["ciphering"]), (&"NIA2".into(), &"NEA2".into()));
     let samples = network.oam("GET", "/procedures").await;
     assert_eq!((&samples[0]["procedure"], &samples[0]["outcome"]), (&"registration".into(), &"ok".into()));
     assert!(samples[0]["core_us"].as_u64().unwrap() > 0);

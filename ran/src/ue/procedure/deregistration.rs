@@ -45,9 +45,7 @@ impl Ue {
             self.send(request).await?;
         } else {
             // From idle: an initial message, protected as such.
-            let context = self.context.as_mut().ok_or(Failure::Missing("security context"))?;
-            let octets = context.protect_initial(request);
-            let octets = octets.map_err(|error| Failure::Build(error.to_string()))?;
+            let octets = self.protect_initial(request)?;
             self.send_octets(octets.into(), Some(request)).await?;
         }
         loop {

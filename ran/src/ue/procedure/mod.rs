@@ -5,12 +5,34 @@ pub mod network_initiated;
 pub mod pdu_session_establishment;
 pub mod pdu_session_release;
 pub mod registration;
+pub mod service_request;
 
 use std::time::Duration;
 
-use nas::Message;
+use nas::{GmmCause, Message};
 
 use super::{Failure, Heard, Ue};
+
+/// How long a rejected UE waits for the AMF to release its connection before it drops it.
+const RELEASE_WAIT: Duration = Duration::from_millis(500);
+
+/// Causes after which a UE deletes its 5G-GUTI and ngKSI and counts itself deregistered (TS 24.501
+/// §5.5.1.2.5, §5.6.1.5).
+fn forgets_identity(cause: GmmCause) -> bool {
+    matches!(
+        cause,
+        GmmCause::IllegalUe
+            | GmmCause::IllegalMe
+            | GmmCause::FiveGsServicesNotAllowed
+            | GmmCause::UeIdentityCannotBeDerived
+            | GmmCause::ImplicitlyDeregistered
+            | GmmCause::PlmnNotAllowed
+            | GmmCause::TrackingAreaNotAllowed
+            | GmmCause::RoamingNotAllowedInTrackingArea
+            | GmmCause::NoSuitableCellsInTrackingArea
+            | GmmCause::ServingNetworkNotAuthorized
+    )
+}
 
 impl Ue {
     /// Waits for what a procedure is waiting for, answering meanwhile what belongs to no procedure.

@@ -4,6 +4,7 @@
 use nas::gmm::DlNasTransport;
 use nas::gsm::ModificationComplete;
 use nas::{GmmCause, GsmCause, Message, SmBody, SmMessage};
+use net::time::Instant;
 use types::PduSessionId;
 
 use crate::ue::{Failure, Heard, Ue};
@@ -38,26 +39,45 @@ impl Ue {
     /// The connection is lost, or the network rejected the UE.
     pub async fn serve(&mut self) -> Result<Occurred, Failure> {
         loop {
-            match self.hear().await? {
-                Heard::Released(cause) => return Ok(Occurred::Released(cause)),
-                Heard::ErrorIndication(error) => return Ok(Occurred::ErrorIndication(error)),
-                Heard::SessionUp(_) | Heard::SessionDown(_) => {}
-                Heard::Nas(message) => match self.respond(message).await? {
-                    Some(Message::DeregistrationRequestNetwork(request)) => {
-                        self.network_deregistration().await?;
-                        return Ok(Occurred::Deregistered {
-                            reregistration_required: request.reregistration_required,
-                            cause: request.cause,
-                        });
-                    }
-                    Some(Message::DlNasTransport(transport)) => {
-                        if let Some(occurred) = self.network_sm_message(&transport).await? {
-                            return Ok(occurred);
-                        }
-                    }
-                    Some(_) | None => {}
-                },
+            let heard = self.hear().await?;
+            if let Some(occurred) = self.react(heard).await? {
+                return Ok(occurred);
             }
+        }
+    }
+
+    /// As [`Ue::serve`], but `None` when nothing has arrived until `deadline`. What has arrived is
+    /// answered in any case.
+    ///
+    /// # Errors
+    /// As [`Ue::serve`].
+    pub async fn serve_until(&mut self, deadline: Instant) -> Result<Option<Occurred>, Failure> {
+        loop {
+            let rest = deadline.saturating_duration_since(net::time::now());
+            let Ok(heard) = net::time::timeout(rest, self.hear()).await else { return Ok(None) };
+            if let Some(occurred) = self.react(heard?).await? {
+                return Ok(Some(occurred));
+            }
+        }
+    }
+
+    /// Answers what the network did; what it was, if it matters to the UE's owner.
+    async fn react(&mut self, heard: Heard) -> Result<Option<Occurred>, Failure> {
+        match heard {
+            Heard::Released(cause) => Ok(Some(Occurred::Released(cause))),
+            Heard::ErrorIndication(error) => Ok(Some(Occurred::ErrorIndication(error))),
+            Heard::SessionUp(_) | Heard::SessionDown(_) => Ok(None),
+            Heard::Nas(message) => match self.respond(message).await? {
+                Some(Message::DeregistrationRequestNetwork(request)) => {
+                    self.network_deregistration().await?;
+                    Ok(Some(Occurred::Deregistered {
+                        reregistration_required: request.reregistration_required,
+                        cause: request.cause,
+                    }))
+                }
+                Some(Message::DlNasTransport(transport)) => self.network_sm_message(&transport).await,
+                Some(_) | None => Ok(None),
+            },
         }
     }
 

@@ -1,16 +1,15 @@
-//! Registration (TS 23.502 §4.2.2.2, TS 24.501 §5.5.1.2): initial, with SUCI or 5G-GUTI.
+//! Registration (TS 23.502 §4.2.2.2, TS 24.501 §5.5.1): initial, with SUCI or 5G-GUTI; mobility and
+//! periodic update.
 
 use std::time::Duration;
 
 use nas::gmm::RegistrationRequest;
-use nas::{GmmCause, Message, RegistrationType};
+use nas::{Message, PsiSet, RegistrationType, Timer};
 use net::time::Instant;
 use types::Guti;
 
+use super::{RELEASE_WAIT, forgets_identity};
 use crate::ue::{Failure, Heard, Ue};
-
-/// How long a rejected UE waits for the AMF to release its connection before it drops it.
-const RELEASE_WAIT: Duration = Duration::from_millis(500);
 
 /// A successful registration.
 #[derive(Debug, Clone)]
@@ -29,7 +28,7 @@ pub struct Registered {
 
 impl Ue {
     /// Registers: with the 5G-GUTI and security context of an earlier registration where there are
-    /// any, else with a SUCI and without protection.
+    /// any, else with a SUCI and without protection. Sessions of before are gone.
     ///
     /// # Errors
     /// Why not; after a rejection with causes that say so, identity and keys are forgotten.
@@ -37,25 +36,44 @@ impl Ue {
         if !self.registered && self.connection.is_some() {
             self.await_release(RELEASE_WAIT).await;
         }
+        self.registration(self.registration_request()?).await
+    }
+
+    /// Updates the registration: because of T3512, or because the UE has moved. It keeps its sessions;
+    /// those in `uplink` get their user planes.
+    ///
+    /// # Errors
+    /// As [`Ue::register`].
+    pub async fn update_registration(
+        &mut self,
+        registration_type: RegistrationType,
+        uplink: PsiSet,
+    ) -> Result<Registered, Failure> {
+        let mut request = self.registration_request()?;
+        request.registration_type = registration_type;
+        request.follow_on = uplink != PsiSet::default();
+        request.pdu_session_status = Some(self.session_status());
+        request.uplink_data_status = Some(uplink).filter(|_| request.follow_on);
+        self.registration(request).await
+    }
+
+    async fn registration(&mut self, request: RegistrationRequest) -> Result<Registered, Failure> {
         self.connect();
-        let request = self.registration_request()?;
+        let registration_type = request.registration_type;
         let build = |error: &dyn std::fmt::Display| Failure::Build(error.to_string());
         let complete = Message::RegistrationRequest(request.clone());
-        let octets = match &mut self.context {
-            Some(context) if self.guti.is_some() => {
-                context.protect_initial(&complete).map_err(|error| build(&error))?
-            }
-            _ => {
-                let clear = Message::RegistrationRequest(clear_part(request));
-                clear.encode().map_err(|error| build(&error))?
-            }
+        let octets = if self.context.is_some() && self.guti.is_some() {
+            self.protect_initial(&complete)?
+        } else {
+            let clear = Message::RegistrationRequest(clear_part(request));
+            clear.encode().map_err(|error| build(&error))?
         };
         // The complete message goes again, ciphered, once there is a context (§4.4.6).
         self.initial_message = Some(complete.encode().map_err(|error| build(&error))?);
         self.authenticated = false;
         let started = net::time::now();
         self.send_octets(octets.into(), Some(&complete)).await?;
-        let outcome = self.registration_answer(started).await;
+        let outcome = self.registration_answer(registration_type, started).await;
         self.initial_message = None;
         if matches!(outcome, Err(Failure::Rejected(_) | Failure::AuthenticationRejected)) {
             self.await_release(RELEASE_WAIT).await;
@@ -63,7 +81,7 @@ impl Ue {
         outcome
     }
 
-    /// REGISTRATION REQUEST as this UE would send it now, complete.
+    /// REGISTRATION REQUEST of an initial registration as this UE would send it now, complete.
     pub fn registration_request(&self) -> Result<RegistrationRequest, Failure> {
         let mut request = RegistrationRequest::new(RegistrationType::Initial, self.ngksi(), self.identity()?);
         request.follow_on = self.config.session.is_some();
@@ -73,13 +91,27 @@ impl Ue {
         Ok(request)
     }
 
-    async fn registration_answer(&mut self, started: Instant) -> Result<Registered, Failure> {
+    async fn registration_answer(
+        &mut self,
+        registration_type: RegistrationType,
+        started: Instant,
+    ) -> Result<Registered, Failure> {
         loop {
             match self.await_answer("Registration Accept").await? {
                 Heard::Nas(Message::RegistrationAccept(accept)) => {
                     let took = net::time::now().saturating_duration_since(started);
-                    self.guti = accept.guti.or(self.guti);
+                    self.set_guti(accept.guti.or(self.guti));
                     self.registered = true;
+                    self.registration_area.clone_from(&accept.tai_list);
+                    self.periodic_update = match accept.t3512 {
+                        Some(Timer::For(t3512)) => Some(t3512),
+                        Some(Timer::Deactivated) | None => None,
+                    };
+                    if registration_type == RegistrationType::Initial {
+                        self.sessions.clear();
+                    } else {
+                        self.keep_sessions(accept.pdu_session_status);
+                    }
                     if accept.guti.is_some() {
                         self.send(&Message::RegistrationComplete).await?;
                     }
@@ -89,7 +121,7 @@ impl Ue {
                 Heard::Nas(Message::RegistrationReject(reject)) => {
                     self.registered = false;
                     if forgets_identity(reject.cause) {
-                        (self.guti, self.context) = (None, None);
+                        self.forget_keys();
                     }
                     return Err(Failure::Rejected(reject.cause));
                 }
@@ -107,20 +139,4 @@ fn clear_part(request: RegistrationRequest) -> RegistrationRequest {
         ue_security_capability: request.ue_security_capability,
         ..RegistrationRequest::new(registration_type, ngksi, identity)
     }
-}
-
-/// Causes after which a UE deletes its 5G-GUTI and ngKSI (TS 24.501 §5.5.1.2.5).
-fn forgets_identity(cause: GmmCause) -> bool {
-    matches!(
-        cause,
-        GmmCause::IllegalUe
-            | GmmCause::IllegalMe
-            | GmmCause::FiveGsServicesNotAllowed
-            | GmmCause::UeIdentityCannotBeDerived
-            | GmmCause::PlmnNotAllowed
-            | GmmCause::TrackingAreaNotAllowed
-            | GmmCause::RoamingNotAllowedInTrackingArea
-            | GmmCause::NoSuitableCellsInTrackingArea
-            | GmmCause::ServingNetworkNotAuthorized
-    )
 }

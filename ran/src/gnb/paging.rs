@@ -1,0 +1,89 @@
+//! Paging (TS 38.413 §8.5, TS 38.304 §7.1): a gNB broadcasts, and the UE that camps under the paged
+//! identity hears it.
+//!
+//! A UE camps with its 5G-S-TMSI as long as it has one, connected or not: a page that arrives between
+//! the release of its connection and its being idle is not lost.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ngap::Paging;
+use tokio::sync::Notify;
+use types::{STmsi, Tai};
+
+use super::{Gnb, Shared};
+
+/// The UEs that camp on a gNB, by the identity they are paged with.
+#[derive(Debug, Default)]
+pub(super) struct CampingUes(Mutex<HashMap<STmsi, Arc<Notify>>>);
+
+impl CampingUes {
+    fn lock(&self) -> MutexGuard<'_, HashMap<STmsi, Arc<Notify>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A UE's place on a gNB; dropping it ends it.
+#[derive(Debug)]
+pub struct Camping {
+    gnb: Gnb,
+    s_tmsi: STmsi,
+    paged: Arc<Notify>,
+}
+
+impl Gnb {
+    /// A UE camps here and listens for pages of `s_tmsi`.
+    pub fn camp(&self, s_tmsi: STmsi) -> Camping {
+        let paged = Arc::new(Notify::new());
+        self.shared.camping.lock().insert(s_tmsi, Arc::clone(&paged));
+        Camping { gnb: self.clone(), s_tmsi, paged }
+    }
+}
+
+impl Camping {
+    /// Waits for a page; one that came since the last wait counts. Cancel-safe.
+    pub async fn paged(&self) {
+        self.paged.notified().await;
+    }
+
+    /// Whether this is a place on `gnb`.
+    pub fn is_on(&self, gnb: &Gnb) -> bool {
+        Arc::ptr_eq(&self.gnb.shared, &gnb.shared)
+    }
+
+    /// Forgets a page that has been answered.
+    pub fn clear(&mut self) {
+        let mut camping = self.gnb.shared.camping.lock();
+        // Another UE may have been given the identity since.
+        if let Some(current) = camping.get_mut(&self.s_tmsi).filter(|of| Arc::ptr_eq(of, &self.paged)) {
+            self.paged = Arc::new(Notify::new());
+            *current = Arc::clone(&self.paged);
+        }
+    }
+}
+
+impl Drop for Camping {
+    fn drop(&mut self) {
+        let mut camping = self.gnb.shared.camping.lock();
+        if camping.get(&self.s_tmsi).is_some_and(|current| Arc::ptr_eq(current, &self.paged)) {
+            camping.remove(&self.s_tmsi);
+        }
+    }
+}
+
+impl Shared {
+    /// Pages the UE in our cell, if it is paged in our tracking area and camps here.
+    pub(super) fn page(&self, paging: &Paging) -> bool {
+        let here = Tai { plmn: self.config.plmn, tac: self.config.tac };
+        if !paging.tais.contains(&here) {
+            return false;
+        }
+        match self.camping.lock().get(&paging.s_tmsi) {
+            Some(paged) => {
+                paged.notify_one();
+                true
+            }
+            None => false,
+        }
+    }
+}

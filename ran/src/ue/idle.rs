@@ -1,0 +1,106 @@
+//! Idle mode: what makes a registered UE without connection turn to the network, and how it does.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use nas::{Message, PsiSet, RegistrationType, ServiceType};
+use ngap::UserLocation;
+use types::PduSessionId;
+
+use super::{Failure, Ue};
+
+/// Why an idle UE needs a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wake {
+    /// The network paged it (TS 24.501 §5.6.2).
+    Paged,
+    /// Programs have sent packets on these sessions (§5.6.1.1 d).
+    UplinkData(PsiSet),
+    /// T3512 has expired (§5.5.1.3.1 d).
+    PeriodicUpdate,
+    /// It left its registration area (§5.5.1.3.1 a).
+    Moved,
+}
+
+impl Wake {
+    /// A word for statistics.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Paged => "paging",
+            Self::UplinkData(_) => "uplink_data",
+            Self::PeriodicUpdate => "periodic_update",
+            Self::Moved => "mobility_update",
+        }
+    }
+}
+
+impl Ue {
+    /// Waits, without connection, until the UE needs one. Cancel-safe: what was returned but not acted
+    /// on is returned again, except a page, which the network repeats.
+    pub async fn idle(&self) -> Wake {
+        let UserLocation::Nr { tai, .. } = self.gnb.location() else { return Wake::Moved };
+        if !self.registration_area.is_empty() && !self.registration_area.contains(&tai) {
+            return Wake::Moved;
+        }
+        let paged = async {
+            match &self.camping {
+                Some(camping) => camping.paged().await,
+                None => std::future::pending().await,
+            }
+        };
+        let periodic = async {
+            match (self.idle_since, self.periodic_update) {
+                (Some(since), Some(t3512)) => net::time::sleep_until(since + t3512).await,
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = paged => Wake::Paged,
+            sessions = self.uplink_waiting() => Wake::UplinkData(sessions),
+            () = periodic => Wake::PeriodicUpdate,
+        }
+    }
+
+    /// Waits until programs have sent packets on sessions without radio resources; which they are.
+    async fn uplink_waiting(&self) -> PsiSet {
+        let waits = self.sessions.iter().map(|(id, session)| (*id, Box::pin(session.uplink_waiting())));
+        let mut waits: Vec<(PduSessionId, _)> = waits.collect();
+        poll_fn(move |context| {
+            let mut waiting = PsiSet::default();
+            for (id, wait) in &mut waits {
+                if wait.as_mut().poll(context).is_ready() {
+                    waiting.insert(*id);
+                }
+            }
+            if waiting == PsiSet::default() { Poll::Pending } else { Poll::Ready(waiting) }
+        })
+        .await
+    }
+
+    /// Does what [`Ue::idle`] asked for: a service request of the right type, or a registration update.
+    ///
+    /// # Errors
+    /// Why not. A UE that the network does not know any more is then no longer registered.
+    pub async fn wake_up(&mut self, why: Wake) -> Result<(), Failure> {
+        match why {
+            Wake::Paged => {
+                self.service_request(ServiceType::MobileTerminated, PsiSet::default()).await.map(drop)
+            }
+            Wake::UplinkData(sessions) => self.service_request(ServiceType::Data, sessions).await.map(drop),
+            Wake::PeriodicUpdate => self
+                .update_registration(RegistrationType::PeriodicUpdating, PsiSet::default())
+                .await
+                .map(drop),
+            Wake::Moved => self
+                .update_registration(RegistrationType::MobilityUpdating, PsiSet::default())
+                .await
+                .map(drop),
+        }
+    }
+
+    /// Protects the first message of a connection: what may go in clear in clear, the whole ciphered.
+    pub(super) fn protect_initial(&mut self, message: &Message) -> Result<Vec<u8>, Failure> {
+        let context = self.context.as_mut().ok_or(Failure::Missing("security context"))?;
+        context.protect_initial(message).map_err(|error| Failure::Build(error.to_string()))
+    }
+}
