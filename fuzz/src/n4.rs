@@ -24,10 +24,13 @@ const CP: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 4));
 const GTPU: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 7);
 const NOW: NtpSeconds = NtpSeconds(1000);
 
-/// The identifiers of a session's rules, and what they refer to.
+/// A PDR's FAR, first QER and first URR.
+type References = (Option<u32>, Option<u32>, Option<u32>);
+
+/// The identifiers of a session's rules, and the rules that PDRs refer to.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 struct Model {
-    pdrs: BTreeMap<u16, (u32, Option<u32>, Option<u32>)>,
+    pdrs: BTreeMap<u16, References>,
     fars: BTreeSet<u32>,
     qers: BTreeSet<u32>,
     urrs: BTreeSet<u32>,
@@ -36,10 +39,19 @@ struct Model {
 impl Model {
     fn complete(&self) -> bool {
         self.pdrs.values().all(|(far, qer, urr)| {
-            self.fars.contains(far)
+            far.is_none_or(|far| self.fars.contains(&far))
                 && qer.is_none_or(|qer| self.qers.contains(&qer))
                 && urr.is_none_or(|urr| self.urrs.contains(&urr))
         })
+    }
+
+    /// Removes the references of PDRs to removed rules (TS 29.244 §6.3.3.3).
+    fn drop_references(&mut self) {
+        for (far, qer, urr) in self.pdrs.values_mut() {
+            *far = far.filter(|far| self.fars.contains(far));
+            *qer = qer.filter(|qer| self.qers.contains(qer));
+            *urr = urr.filter(|urr| self.urrs.contains(urr));
+        }
     }
 
     /// Carries a modification out; `None` when it is to be refused.
@@ -48,7 +60,9 @@ impl Model {
         let fine = request.remove_pdrs.iter().all(|pdr| new.pdrs.remove(&pdr.pdr_id.0).is_some())
             && request.remove_fars.iter().all(|far| new.fars.remove(&far.far_id.0))
             && request.remove_qers.iter().all(|qer| new.qers.remove(&qer.qer_id.0))
-            && request.remove_urrs.iter().all(|urr| new.urrs.remove(&urr.urr_id.0))
+            && request.remove_urrs.iter().all(|urr| new.urrs.remove(&urr.urr_id.0));
+        new.drop_references();
+        let fine = fine
             && request.create_fars.iter().all(|far| new.fars.insert(far.far_id.0))
             && request.update_fars.iter().all(|far| new.fars.contains(&far.far_id.0))
             && request.create_qers.iter().all(|qer| new.qers.insert(qer.qer_id.0))
@@ -58,7 +72,7 @@ impl Model {
             && request.create_pdrs.iter().all(|pdr| new.pdrs.insert(pdr.pdr_id.0, references(pdr)).is_none())
             && request.update_pdrs.iter().all(|pdr| match new.pdrs.get_mut(&pdr.pdr_id.0) {
                 Some(known) => {
-                    known.0 = pdr.far_id.map_or(known.0, |far| far.0);
+                    known.0 = pdr.far_id.map_or(known.0, |far| Some(far.0));
                     true
                 }
                 None => false,
@@ -68,9 +82,8 @@ impl Model {
     }
 }
 
-fn references(pdr: &CreatePdr) -> (u32, Option<u32>, Option<u32>) {
-    let far = pdr.far_id.map_or(0, |far| far.0);
-    (far, pdr.qer_ids.first().map(|qer| qer.0), pdr.urr_ids.first().map(|urr| urr.0))
+fn references(pdr: &CreatePdr) -> References {
+    (pdr.far_id.map(|far| far.0), pdr.qer_ids.first().map(|qer| qer.0), pdr.urr_ids.first().map(|urr| urr.0))
 }
 
 /// A PDR for packets from the UE in a tunnel, or to its address.

@@ -15,7 +15,7 @@ use crate::support::*;
 /// What a gNB still has to send for one UE.
 enum Step {
     /// From the UE.
-    Nas(Message),
+    Nas(Box<Message>),
     /// The gNB's own.
     N2(Box<Pdu>),
 }
@@ -92,7 +92,7 @@ fn resources_set_up(amf: AmfUeNgapId, ran: RanUeNgapId, id: PduSessionId) -> Pdu
 }
 
 fn nas(message: Message) -> Step {
-    Step::Nas(message)
+    Step::Nas(Box::new(message))
 }
 
 fn n2(pdu: impl Into<Pdu>) -> Step {
