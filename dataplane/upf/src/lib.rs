@@ -11,7 +11,7 @@
 //! is sent or counted under one [`telemetry::DropReason`].
 //!
 //! Read first: [`plan`] (what a session does with packets), [`session`] (what workers execute), then [`pipeline`] and [`n4`].
-#![deny(unsafe_code, unsafe_op_in_unsafe_fn)]
+#![forbid(unsafe_code)]
 
 pub mod bridge;
 pub mod config;
@@ -23,8 +23,6 @@ pub mod pipeline;
 pub mod plan;
 pub mod ports;
 pub mod random;
-#[allow(unsafe_code)] // the one place: see the module
-pub mod rcu;
 mod references;
 pub mod routes;
 pub mod session;

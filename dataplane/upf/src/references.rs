@@ -14,9 +14,9 @@ use foldhash::HashMap;
 
 use crate::pipeline::redirect::UrlRedirect;
 use crate::plan::{Action, Kind, Plan, PlanError};
-use crate::rcu::{Bin, Cell};
 use crate::session::{self, Endpoint, NO_PEER, Policy, Route};
 use crate::tables::{PEERS, POLICIES, POLICY_CHUNK, Tables};
+use rcu::{Bin, Cell};
 
 /// The numbers and their references. See the module.
 pub(crate) struct References {

@@ -25,9 +25,9 @@ use crate::plan::{
     Action, Container, Destination, Direction, Enforcement, Forward, Kind, Mark, MarkKind, Measure, Pdr,
     Place, Plan, PlanError,
 };
-use crate::rcu::Ticket;
 use crate::state::{self, Cells, MAX_CELLS, NO_CELL, PER_LINE};
 use crate::tables::Tables;
+use rcu::Ticket;
 
 /// Entries of a line.
 const INLINE: usize = 2;

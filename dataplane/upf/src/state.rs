@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use telemetry::worker::Totals;
 
-use crate::rcu::{Line, Lines};
+use rcu::{Line, Lines};
 
 /// Cells of a cache line.
 pub const PER_LINE: usize = 4;

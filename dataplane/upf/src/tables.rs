@@ -3,7 +3,7 @@
 //! The control side allocates TEIDs, and UE addresses come from configured pools, so both index arrays of
 //! slots directly: a look-up is one load (design idea 5). What does not fit (TEIDs that the CP function
 //! assigned, addresses outside the pools) is found in small copy-on-write hash maps, which say which slot it has. Workers
-//! only load; the one [`Writer`], the N4 task's, stores ([`crate::rcu`]).
+//! only load; the one [`Writer`], the N4 task's, stores ([`rcu`]).
 
 mod writer;
 
@@ -18,9 +18,9 @@ use crate::config::Config;
 pub use crate::mailbox::{Command, Mailbox};
 use crate::pipeline::translate::{self, Translations};
 use crate::plan::Kind;
-use crate::rcu::{Bin, Cell, Domain, Guard, Lines, Slots};
 use crate::routes::Routes;
 use crate::session::{Endpoint, Key64, Policy};
+use rcu::{Bin, Cell, Domain, Guard, Lines, Slots};
 pub use writer::{Held, Writer, layout};
 
 /// Bits of an allocated TEID that are the index; the others are a generation, so that a tunnel that is gone
@@ -142,7 +142,7 @@ pub struct Tables {
     /// Addresses that packets come back from to this machine: see [`Tables::set_local_addresses`].
     local: std::sync::Mutex<HashSet<IpAddr>>,
     /// Taken by the one writer.
-    arena: std::sync::Mutex<Option<crate::rcu::Writer<Endpoint>>>,
+    arena: std::sync::Mutex<Option<rcu::Writer<Endpoint>>>,
 }
 
 impl std::fmt::Debug for Tables {
@@ -166,7 +166,7 @@ impl Tables {
     /// Empty tables for the pools of a configuration.
     pub fn new(config: &Config) -> Tables {
         let domain = Domain::default();
-        let arena = crate::rcu::Writer::new(&domain);
+        let arena = rcu::Writer::new(&domain);
         let (mut pools_v4, mut pools_v6) = (Vec::new(), Vec::new());
         for pool in config.dnn.iter().flat_map(|dnn| [dnn.ue_pool.ipv4, dnn.ue_pool.ipv6]).flatten() {
             match pool.network().address() {

@@ -30,9 +30,9 @@ use super::templates::{Own, Templates};
 use super::usage::{Activity, Notification, Outgoing};
 use crate::config::Config;
 use crate::random::Draw;
-use crate::rcu::Ticket;
 use crate::session::Session;
 use crate::tables::{Held, Tables, Writer};
+use rcu::Ticket;
 
 /// Most sessions; a CP function gets "no resources" beyond.
 pub const MAX_SESSIONS: usize = 1 << 20;

@@ -15,10 +15,10 @@ use pktio::{Batch, Buffer};
 use telemetry::DropReason;
 
 use super::{BATCH, Inside, Meta, Pass, Pipeline, State, Verdict};
-use crate::rcu::Place;
 use crate::session::{self, Endpoint, Policy, Route};
 use crate::state::PER_LINE;
 use crate::tables::Tables;
+use rcu::Place;
 
 /// Packets of a burst. A core keeps some twenty requests for memory, and a packet has up to four: slot, endpoint, rows,
 /// state.

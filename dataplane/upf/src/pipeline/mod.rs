@@ -35,7 +35,6 @@ use telemetry::DropReason;
 use telemetry::worker::Traffic;
 use tokio::sync::mpsc;
 
-use crate::rcu::{Guard as Inside, Reader};
 use crate::session::Entry;
 use crate::state::{Meter, Writers};
 use crate::stats::WorkerStats;
@@ -45,6 +44,7 @@ use guard::{Closed, Guard};
 use held::Held;
 use limit::{Limiter, Rates};
 use links::Links;
+use rcu::{Guard as Inside, Reader};
 
 /// Packets per batch: large enough to spread system calls, small enough to stay in the first-level caches.
 pub const BATCH: usize = 64;

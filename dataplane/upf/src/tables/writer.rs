@@ -21,11 +21,11 @@ use super::{Command, SPARSE, Tables, prefix64};
 use crate::bridge;
 use crate::config::Config;
 use crate::plan::{Kind, Place, Plan, PlanError};
-use crate::rcu::{Bin, Block, Lines, Queue, Ticket};
 use crate::references::References;
 use crate::routes::Network;
 use crate::session::{self, Assembly, Endpoint, Key64, Session, State, Use};
 use crate::state::{Cells, PER_LINE};
+use rcu::{Bin, Block, Lines, Queue, Ticket};
 use teids::Teids;
 
 /// Most lines of a session's state.
@@ -97,8 +97,8 @@ struct Journal {
 /// The writer's side of the tables: allocation of TEIDs, ownership, publication.
 pub struct Writer {
     tables: Arc<Tables>,
-    arena: crate::rcu::Writer<Endpoint>,
-    reader: crate::rcu::Reader,
+    arena: rcu::Writer<Endpoint>,
+    reader: rcu::Reader,
     bin: Bin,
     queue: Queue<Used>,
     teids: Teids,
@@ -136,7 +136,7 @@ impl Writer {
     pub fn new(tables: Arc<Tables>, config: &Config, secret: u64) -> Writer {
         let arena = tables.arena.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         // A second writer would have slots of no use: what it publishes, nobody finds.
-        let arena = arena.unwrap_or_else(|| crate::rcu::Writer::new(&tables.domain));
+        let arena = arena.unwrap_or_else(|| rcu::Writer::new(&tables.domain));
         Writer {
             arena,
             reader: tables.domain.reader(),

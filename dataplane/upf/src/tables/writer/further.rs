@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::{Used, Writer};
 use crate::plan::Plan;
-use crate::rcu::Block;
 use crate::routes::{Network, Routes};
 use crate::session::Key64;
 use crate::tables::prefix64;
+use rcu::Block;
 
 impl Writer {
     pub(super) fn publish_route(&mut self, address: IpAddr, length: u8, block: Block) {

@@ -11,10 +11,11 @@
 //! at most the ticket, and waits; when the writer's does, the reader sees the new data. A worker enters once per batch, so
 //! a packet costs nothing. `make loom` checks this in every interleaving.
 //!
-//! This is the only module of the crate with unsafe code. What makes it sound: references to published data come
+//! This crate holds the unsafe code of the user plane's tables. What makes it sound: references to published data come
 //! from [`Cell::load`] and [`Slots::load`] only, which take the [`Guard`] of the same [`Domain`] (another's gives nothing)
 //! and live no longer than it; what they refer to is freed or written again by the one [`Writer`] of an arena, or dropped by a
 //! [`Bin`], only after a ticket that was taken behind the replacement has passed.
+#![deny(unsafe_op_in_unsafe_fn)]
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -25,13 +26,13 @@ use std::sync::atomic::{AtomicU32 as PlainU32, AtomicU64 as PlainU64};
 use sync::{Arc, AtomicPtr, AtomicU64, Mutex, Ordering, fence};
 
 /// What the model checker replaces. Only tests see `loom`.
-#[cfg(all(feature = "loom", test))]
+#[cfg(all(loom, test))]
 mod sync {
     pub use loom::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
     pub use loom::sync::{Arc, Mutex};
 }
 
-#[cfg(not(all(feature = "loom", test)))]
+#[cfg(not(all(loom, test)))]
 mod sync {
     pub use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
     pub use std::sync::{Arc, Mutex};
@@ -84,6 +85,7 @@ impl Domain {
     }
 
     /// Whether all readers have left, or entered anew, since the ticket was taken. Never waits.
+    #[inline]
     pub fn passed(&self, ticket: Ticket) -> bool {
         self.oldest() > ticket.0
     }
@@ -390,7 +392,7 @@ impl Lines {
     }
 
     /// As [`Lines::grow`]. One thread at a time: two would leave one of two new chunks behind as a leak.
-    pub(crate) fn grow_shared(&self, number: u32) -> bool {
+    pub fn grow_shared(&self, number: u32) -> bool {
         self.0.grow(number as usize / Self::CHUNK)
     }
 
@@ -450,6 +452,7 @@ pub struct Slots<T> {
 
 impl<T: Copy + Send + Sync + 'static> Slots<T> {
     /// How many there are.
+    #[inline]
     pub fn capacity(&self) -> usize {
         self.len
     }
@@ -470,6 +473,7 @@ impl<T: Copy + Send + Sync + 'static> Slots<T> {
     }
 
     /// What the slot refers to, as a number: to tell whether it has changed.
+    #[inline]
     pub fn version(&self, index: usize) -> u32 {
         self.place(index).map_or(0, |place| place.slot.load(Ordering::Acquire))
     }
@@ -676,7 +680,7 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
     }
 }
 
-#[cfg(all(test, feature = "loom"))]
+#[cfg(all(test, loom))]
 mod loom_tests;
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(all(test, not(loom)))]
 mod tests;
