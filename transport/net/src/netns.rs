@@ -180,6 +180,17 @@ fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result
 }
 
 #[cfg(test)]
+impl NetNs {
+    /// A namespace for a test; `None` where this user may not create any, which passes everywhere but in CI.
+    pub(crate) fn for_test() -> Option<NetNs> {
+        let namespace = NetNs::new();
+        let excused = !nix::unistd::geteuid().is_root() && std::env::var_os("CI").is_none();
+        assert!(namespace.is_ok() || excused, "this test needs a network namespace: {namespace:?}");
+        namespace.ok()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -189,10 +200,7 @@ mod tests {
 
     #[test]
     fn namespaces_are_apart_and_the_caller_stays() {
-        let Ok(namespace) = NetNs::new() else {
-            assert!(!nix::unistd::geteuid().is_root(), "root must be able to create namespaces");
-            return;
-        };
+        let Some(namespace) = NetNs::for_test() else { return };
         let home = NetNs::current().unwrap();
         let inside = namespace.enter(|| inode(&NetNs::current().unwrap())).unwrap();
         assert_eq!(inside, inode(&namespace));
@@ -211,7 +219,7 @@ mod tests {
 
     #[tokio::test]
     async fn loopback_is_up_and_sockets_outlive_the_visit() {
-        let Ok(namespace) = NetNs::new() else { return };
+        let Some(namespace) = NetNs::for_test() else { return };
         let a =
             namespace.enter(|| crate::udp::bind_std("127.0.0.1:4000".parse().unwrap(), Default::default()));
         let a = tokio::net::UdpSocket::from_std(a.unwrap().unwrap()).unwrap();

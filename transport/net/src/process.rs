@@ -292,7 +292,7 @@ mod tests {
 
     #[tokio::test]
     async fn runs_inside_the_namespace_and_lines_can_be_read() {
-        let Ok(namespace) = NetNs::new() else { return };
+        let Some(namespace) = NetNs::for_test() else { return };
         let mut child = Command::new("sh")
             .args(["-c", "readlink /proc/self/ns/net; tail -n +3 /proc/net/dev | cut -d: -f1; sleep 100"])
             .namespace(&namespace)

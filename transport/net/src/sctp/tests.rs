@@ -611,10 +611,7 @@ fn resealed(mut packet: Vec<u8>) -> Vec<u8> {
 
 #[tokio::test]
 async fn raw_and_udp_sockets_between_namespaces() {
-    let Ok(namespace) = NetNs::new() else {
-        assert!(!nix::unistd::geteuid().is_root());
-        return;
-    };
+    let Some(namespace) = NetNs::for_test() else { return };
     for mode in [SctpMode::Raw, SctpMode::Udp { port: 9899 }] {
         for address in ["127.0.0.1:38412", "[::1]:38412"] {
             let config = SctpConfig { mode, ..SctpConfig::default() };
@@ -638,7 +635,7 @@ async fn raw_and_udp_sockets_between_namespaces() {
 
 #[tokio::test]
 async fn a_listener_on_every_address_answers_from_the_one_called() {
-    let Ok(namespace) = NetNs::new() else { return };
+    let Some(namespace) = NetNs::for_test() else { return };
     for (mode, any, called) in [
         (SctpMode::Raw, "0.0.0.0:38412", "127.0.0.9:38412"),
         (SctpMode::Udp { port: 9899 }, "0.0.0.0:38412", "127.0.0.9:38412"),
