@@ -42,7 +42,7 @@ fn plmn() -> Plmn {
 /// The three network functions, each with its own address, and a client in the AMF's place.
 pub struct Home {
     pub client: Client,
-    store: Arc<dyn Store>,
+    pub store: Arc<dyn Store>,
     running: Vec<nf::Running>,
     _folder: tempfile::TempDir,
 }

@@ -40,7 +40,13 @@ fn captures_decode_without_a_malformed_packet() {
     }
     let folder = tempfile::tempdir().unwrap();
     let pcap = folder.path().to_owned();
-    let capture = |options: &mut lab::Options| options.pcap = Some(pcap);
+    let capture = |options: &mut lab::Options| {
+        options.pcap = Some(pcap);
+        // In clear, so that tshark reads NAS.
+        options.edit = Box::new(|configuration| {
+            configuration["amf"]["ciphering"] = serde_json::json!(["NEA0", "NEA2", "NEA1"]);
+        });
+    };
     network(capture, async |world| {
         let gnb = world.gnb(0).await;
         for index in 0..2 {

@@ -7,6 +7,7 @@
 mod authentication;
 mod captures;
 mod command_line;
+mod idle;
 mod n2;
 mod privileges;
 mod registration;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use sbi::{
     ProblemDetails, Router, Stored, Target,
-    model::{common::*, udm::*},
+    model::{common::*, udm::*, udr::SubscriptionDataSubscriptions},
     op::udm::*,
     operation::{Notification, callback_uri},
 };
@@ -146,4 +146,183 @@ async fn the_smf_of_a_session_is_remembered_until_it_says_goodbye() {
     goodbye().await.unwrap();
     assert_eq!(goodbye().await.unwrap_err().status(), Some(404));
     home.stop().await;
+}
+
+/// A network function that takes notifications of changes, for as long as it knows the UE.
+struct Subscriber {
+    told: mpsc::UnboundedSender<ModificationNotification>,
+    knows: std::sync::atomic::AtomicBool,
+}
+
+async fn changed(
+    subscriber: Arc<Subscriber>,
+    notification: Notification<ModificationNotification>,
+) -> Result<(), ProblemDetails> {
+    subscriber.told.send(notification.body).map_err(|_| ProblemDetails::system_failure())?;
+    let knows = subscriber.knows.load(std::sync::atomic::Ordering::Relaxed);
+    knows.then_some(()).ok_or_else(ProblemDetails::context_not_found)
+}
+
+/// An operator's change reaches who subscribed, through store, UDR and UDM, once for each change.
+#[tokio::test]
+async fn who_subscribed_hears_of_changes_and_who_serves_of_a_removal() {
+    const SOON: Duration = Duration::from_secs(10);
+    let home = Home::start().await;
+    let (told, mut heard) = mpsc::unbounded_channel();
+    let (told_amf, mut heard_amf) = mpsc::unbounded_channel();
+    let subscriber = Arc::new(Subscriber { told, knows: true.into() });
+    let bind = || sbi::Bound::bind("127.0.0.1:0".parse().unwrap(), sbi::ServerConfig::default());
+    let (first, second) = (bind().await.unwrap(), bind().await.unwrap());
+    let root = |bound: &sbi::Bound| format!("http://{}", bound.address());
+    let (uri, amf_uri) = (
+        callback_uri::<SdmNotify>(&root(&first), IMSI),
+        callback_uri::<DeregistrationNotify>(&root(&second), IMSI),
+    );
+    let nf = first.serve(Router::new(subscriber.clone()).on::<SdmNotify>(changed));
+    let old_amf = second.serve(Router::new(Arc::new(told_amf)).on::<DeregistrationNotify>(hear));
+    let client = &home.client;
+    let change = async || {
+        let before = home.store.subscriber(supi()).await.unwrap().unwrap();
+        home.store.put_subscribers(vec![before], store::OnConflict::Replace).await.unwrap();
+    };
+    let subscribe = || {
+        let body = SdmSubscription {
+            nf_instance_id: NfInstanceId::from_random(7),
+            callback_reference: uri.clone(),
+            monitored_resource_uris: vec![format!("{}/am-data", supi())],
+            implicit_unsubscribe: Some(true),
+            expires: None,
+            single_nssai: None,
+            dnn: None,
+            plmn_id: None,
+            subscription_id: None,
+            supported_features: None,
+        };
+        client.call::<SdmSubscribe>(Target::Discover, SdmSubscribeRequest { ue_id: supi(), body })
+    };
+    let registration = RegisterAmfRequest { ue_id: supi(), body: amf(1, 1, &amf_uri) };
+    client.call::<RegisterAmf>(Target::Discover, registration).await.unwrap();
+    let created = subscribe().await.unwrap();
+    let id = created.body.subscription_id.unwrap();
+    // A UDM that is gone for good holds nobody up.
+    let gone_udm = SubscriptionDataSubscriptions {
+        ue_id: None,
+        callback_reference: "http://127.0.0.1:1/nudr-callback/v1/data-change/udm".to_owned(),
+        monitored_resource_uris: Vec::new(),
+    };
+    let request = sbi::op::udr::SubscribeToDataRequest { body: gone_udm };
+    client.call::<sbi::op::udr::SubscribeToData>(Target::Discover, request).await.unwrap();
+    change().await;
+    let notification = net::time::timeout(SOON, heard.recv()).await.unwrap().unwrap();
+    assert_eq!(notification.subscription_id, Some(id.clone()));
+    assert_eq!(notification.notify_items[0].resource_id, format!("{}/am-data", supi()));
+    // The same network function again: one subscription, one notification.
+    subscribe().await.unwrap();
+    change().await;
+    net::time::timeout(SOON, heard.recv()).await.unwrap().unwrap();
+    assert!(net::time::timeout(Duration::from_millis(1_500), heard.recv()).await.is_err(), "told twice");
+    // A sequence number is no change of the subscription.
+    assert!(home.store.set_sqn(supi(), 77).await.unwrap());
+    // Who has not unsubscribed but forgotten the UE is told once more, and then no longer.
+    subscriber.knows.store(false, std::sync::atomic::Ordering::Relaxed);
+    change().await;
+    net::time::timeout(SOON, heard.recv()).await.unwrap().unwrap();
+    let gone = async || {
+        let unsubscribe = SdmUnsubscribeRequest { ue_id: supi(), subscription_id: id.clone(), body: () };
+        client.call::<SdmUnsubscribe>(Target::Discover, unsubscribe).await
+    };
+    let forgotten = async {
+        let query = || sbi::op::udr::QuerySdmSubscriptionsRequest { ue_id: supi(), body: () };
+        while !client
+            .call::<sbi::op::udr::QuerySdmSubscriptions>(Target::Discover, query())
+            .await
+            .unwrap()
+            .0
+            .is_empty()
+        {
+            net::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    net::time::timeout(SOON, forgotten).await.unwrap();
+    assert_eq!(gone().await.unwrap_err().status(), Some(404));
+    subscribe().await.unwrap();
+    gone().await.unwrap();
+    change().await;
+    assert!(net::time::timeout(Duration::from_millis(1_500), heard.recv()).await.is_err());
+
+    assert!(home.store.remove_subscriber(supi()).await.unwrap());
+    let data = net::time::timeout(SOON, heard_amf.recv()).await.unwrap().unwrap();
+    assert_eq!(data.dereg_reason, DeregistrationReason::SubscriptionWithdrawn);
+    // What was kept for that goes then.
+    let cleared = async {
+        while home.store.context(store::SERVING_AMF, &supi().to_string()).await.unwrap().is_some() {
+            net::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    net::time::timeout(SOON, cleared).await.unwrap();
+    nf.stop().await;
+    old_amf.stop().await;
+    home.stop().await;
+}
+
+/// `godwit subscriber` while UEs are registered, in a whole network.
+#[test]
+fn an_operators_changes_reach_registered_ues() {
+    let two_slices = |options: &mut lab::Options| {
+        options.edit = Box::new(|configuration| {
+            configuration["slices"] = serde_json::json!([{"sst": 1}, {"sst": 2}]);
+        });
+    };
+    testkit::world::network(two_slices, async |world| {
+        use nas::{GmmCause, Message};
+        use ran::ue::{Occurred, Wake};
+        use testkit::world::{LIMIT, establish, ping};
+        let gnb = world.gnb(0).await;
+        world.watch(&gnb).await;
+        let mut ue = world.ue(&gnb, 0);
+        ue.record();
+        ue.register().await.unwrap();
+        establish(&mut ue, 1).await.unwrap();
+        let imsi = ue.supi().to_string();
+        let godwit = async |arguments: &[&str]| {
+            let output = world.lab.godwit(arguments).output(LIMIT).await.unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        };
+        let keys = ["--k", "465B5CE8B199B49FAA5F0A2EE238A6BC", "--opc", "E8ED289DEBA952E4283B54E88E6183CA"];
+        let replace = ["subscriber", "add", &imsi, "--replace", "--snssai", "1", "--snssai", "2"];
+        godwit(&[replace.as_slice(), &keys].concat()).await;
+        let configured = async {
+            loop {
+                ue.serve_until(net::time::now() + Duration::from_millis(20)).await.unwrap();
+                let update = ue.recorded().iter().find_map(|one| match &one.message {
+                    Some(Message::ConfigurationUpdateCommand(command)) => {
+                        Some(command.configured_nssai.clone())
+                    }
+                    _ => None,
+                });
+                if let Some(slices) = update {
+                    return slices;
+                }
+            }
+        };
+        let slices = net::time::timeout(LIMIT, configured).await.expect("a configuration update");
+        assert_eq!(slices, ["1".parse::<SNssai>().unwrap(), "2".parse().unwrap()]);
+        ping(&mut ue, 1).await;
+
+        // Removed while it is idle: paged, told, and gone with its session. Others are not disturbed.
+        let inactivity = ngap::Cause::RadioNetwork(ngap::cause::RadioNetwork::UserInactivity);
+        ue.connection().unwrap().request_release(inactivity).await.unwrap();
+        while !matches!(net::time::timeout(LIMIT, ue.serve()).await.unwrap().unwrap(), Occurred::Released(_))
+        {
+        }
+        godwit(&["subscriber", "remove", &imsi]).await;
+        assert_eq!(net::time::timeout(LIMIT, ue.idle()).await.unwrap(), Wake::Paged);
+        ue.wake_up(Wake::Paged).await.unwrap();
+        let occurred = net::time::timeout(LIMIT, ue.serve()).await.unwrap().unwrap();
+        let told =
+            Occurred::Deregistered { reregistration_required: false, cause: Some(GmmCause::IllegalUe) };
+        assert_eq!(occurred, told);
+        world.until("smf", "/sessions", |sessions| !sessions.to_string().contains(&imsi)).await;
+        world.bystander_is_well().await;
+    });
 }

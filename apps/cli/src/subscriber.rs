@@ -1,4 +1,5 @@
-//! `godwit subscriber …`: who may use the network. Works on the store directly, with or without a running core.
+//! `godwit subscriber …`: who may use the network. Works on the store directly, with or without a running core, which
+//! notices changes by itself (docs/spec/ts29503.md).
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -59,7 +60,7 @@ enum Verb {
         /// IMSI, with or without `imsi-`.
         imsi: String,
     },
-    /// Remove subscribers. Registered UEs stay until they register again or are deregistered.
+    /// Remove subscribers. Their UEs are deregistered by a running core, idle ones after paging.
     Remove {
         #[command(flatten)]
         store: StoreArg,
@@ -132,7 +133,8 @@ struct AddArgs {
     /// How many, with consecutive IMSIs.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
-    /// Overwrite when it exists.
+    /// Overwrite when it exists. A running core tells registered UEs of changed slices and bit rates; sessions go on
+    /// as they are.
     #[arg(long)]
     replace: bool,
 }

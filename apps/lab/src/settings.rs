@@ -51,8 +51,7 @@ pub(crate) fn configuration(folder: &Path, log: &str) -> Value {
             "amf_id": {"region": 2, "set": 1, "pointer": 0},
             "tac": [1],
             "integrity": ["NIA2", "NIA1"],
-            // In clear, so that captures can be read.
-            "ciphering": ["NEA0", "NEA2", "NEA1"],
+            "ciphering": ["NEA2", "NEA1", "NEA0"],
         },
         "smf": {
             "sbi": "127.0.0.4:7777",

@@ -77,12 +77,12 @@ pub struct Timers {
     pub t3550_ms: u64,
     /// T3560, milliseconds: waiting for AUTHENTICATION RESPONSE or SECURITY MODE COMPLETE.
     pub t3560_ms: u64,
+    /// T3555, milliseconds: waiting for CONFIGURATION UPDATE COMPLETE.
+    pub t3555_ms: u64,
     /// T3570, milliseconds: waiting for IDENTITY RESPONSE.
     pub t3570_ms: u64,
     /// T3522, milliseconds: waiting for DEREGISTRATION ACCEPT.
     pub t3522_ms: u64,
-    /// T3555: waiting for CONFIGURATION UPDATE COMPLETE.
-    pub t3555_ms: u64,
     /// T3513, milliseconds: waiting for the answer to paging (value left to the network).
     pub t3513_ms: u64,
     /// T3512, seconds: periodic registration update, told to the UE.
@@ -111,10 +111,10 @@ impl Default for Timers {
     fn default() -> Timers {
         Timers {
             t3550_ms: 6_000,
+            t3555_ms: 6_000,
             t3560_ms: 6_000,
             t3570_ms: 6_000,
             t3522_ms: 6_000,
-            t3555_ms: 6_000,
             t3513_ms: 4_000,
             t3512_s: 54 * 60,
             t3502_s: 12 * 60,
@@ -253,10 +253,10 @@ impl Config {
         let t = &self.timers;
         let timers = [
             ("t3550_ms", t.t3550_ms),
+            ("t3555_ms", t.t3555_ms),
             ("t3560_ms", t.t3560_ms),
             ("t3570_ms", t.t3570_ms),
             ("t3522_ms", t.t3522_ms),
-            ("t3555_ms", t.t3555_ms),
             ("t3513_ms", t.t3513_ms),
             ("t3512_s", t.t3512_s),
             ("n2_guard_ms", t.n2_guard_ms),

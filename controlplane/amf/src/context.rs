@@ -321,6 +321,12 @@ pub(crate) struct UeContext {
     /// Sessions that the UE may believe in although their SMF has lost them: the next accept tells it.
     pub lost_sessions: BTreeSet<PduSessionId>,
     pub radio_capability: Option<Bytes>,
+    /// The UE has answered a page: it is due a new 5G-GUTI (TS 33.501 §6.12.3).
+    pub guti_due: bool,
+    /// The UE's slices have changed since it was told of them.
+    pub slices_due: bool,
+    /// The UDM notifies us when the subscription changes.
+    pub sdm_subscribed: bool,
 }
 
 /// What the UDM says a subscriber may do.
@@ -347,6 +353,18 @@ impl Subscription {
     /// Whether the subscriber may use the slice.
     pub fn allows(&self, s_nssai: SNssai) -> bool {
         self.default_slices.contains(&s_nssai) || self.slices.contains(&s_nssai)
+    }
+
+    /// The Configured NSSAI (TS 23.501 §5.15.3): what the subscriber may use of what the network `serves`, defaults
+    /// first.
+    pub fn configured_slices(&self, serves: &[SNssai]) -> Vec<SNssai> {
+        let mut configured: Vec<SNssai> = Vec::new();
+        for slice in self.default_slices.iter().chain(&self.slices) {
+            if serves.contains(slice) && !configured.contains(slice) {
+                configured.push(*slice);
+            }
+        }
+        configured
     }
 
     /// The DNNs of a slice.
@@ -389,7 +407,16 @@ impl UeContext {
             sessions: BTreeMap::new(),
             lost_sessions: BTreeSet::new(),
             radio_capability: None,
+            guti_due: false,
+            slices_due: false,
+            sdm_subscribed: false,
         }
+    }
+
+    /// The UE's aggregate bit rate: the PCF's, or else the subscription's.
+    pub fn ambr(&self) -> Option<Ambr> {
+        let policy = self.policy.as_ref().and_then(|policy| policy.ue_ambr);
+        policy.or_else(|| self.subscription.as_ref()?.ambr)
     }
 
     /// The PDU session status of an accept: when the UE asks for it, or believes in sessions that are gone.

@@ -36,6 +36,8 @@ pub(crate) enum UeEvent {
     PolicyTerminated,
     /// The SMF at this API root restarted: it may have lost sessions of the UE.
     SmfRestarted(ApiRoot),
+    /// The UDM says that the subscription has changed.
+    SubscriptionChanged,
 }
 
 impl UeEvent {
@@ -51,6 +53,7 @@ impl UeEvent {
             UeEvent::SmfRestarted(_) => "smf_restarted",
             UeEvent::PolicyUpdated { .. } => "policy_updated",
             UeEvent::PolicyTerminated => "policy_terminated",
+            UeEvent::SubscriptionChanged => "subscription_changed",
         }
     }
 }
@@ -95,14 +98,36 @@ pub(crate) enum N2Info {
 /// A deregistration that the network starts.
 #[derive(Debug)]
 pub(crate) struct Deregister {
-    /// The UE is to register again at once.
-    pub reregister: bool,
-    /// The subscription is gone or another AMF serves the UE: the UDM need not be told.
-    pub by_udm: bool,
-    /// The subscription does not exist any more: the UE is told with 5GMM cause #3.
-    pub withdrawn: bool,
+    pub why: DeregistrationReason,
+    /// The UE has been paged for it, which is done once.
+    pub paged: bool,
     /// Told when done.
     pub done: Option<oneshot::Sender<()>>,
+}
+
+/// Why the network deregisters a UE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeregistrationReason {
+    /// An operator says so; `reregister`: the UE is to register again at once.
+    Operator { reregister: bool },
+    /// The UDM says that the subscription does not exist any more: the UE is told with 5GMM cause #3.
+    Withdrawn,
+    /// The UE has lost slices, or the UDM says so: it is to register again at once.
+    Reregistration,
+    /// The UDM says that another AMF serves the UE: it is neither paged nor told (TS 23.502 §4.2.2.2.2 step 14d).
+    Moved,
+}
+
+impl DeregistrationReason {
+    /// Whether the UE is to register again at once.
+    pub fn reregister(self) -> bool {
+        matches!(self, Self::Operator { reregister: true } | Self::Reregistration)
+    }
+
+    /// Whether the UDM, having asked for it, need not be told.
+    pub fn by_udm(self) -> bool {
+        !matches!(self, Self::Operator { .. })
+    }
 }
 
 /// What a waiting procedure may be waiting for.

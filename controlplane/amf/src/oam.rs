@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use types::Supi;
 
 use crate::context::Amf;
-use crate::event::{Deregister, UeEvent};
+use crate::event::{Deregister, DeregistrationReason, UeEvent};
 
 /// All routes.
 pub(crate) fn routes(amf: &Arc<Amf>) -> Oam {
@@ -55,9 +55,10 @@ async fn deregister(amf: Arc<Amf>, request: Request) -> Result<Value, Error> {
     let ue = amf.ues.by_supi(supi).ok_or_else(|| Error::not_found(format!("{supi} is not registered")))?;
     let (done, finished) = oneshot::channel();
     let reregister = request.body()["reregister"].as_bool().unwrap_or(false);
-    let order = Deregister { reregister, by_udm: false, withdrawn: false, done: Some(done) };
+    let why = DeregistrationReason::Operator { reregister };
+    let order = Deregister { why, paged: false, done: Some(done) };
     ue.send(UeEvent::Deregister(order)).map_err(|_| Error::conflict("the UE is busy; try again"))?;
-    // Bounded by T3522 and the caller's patience; a UE that vanishes meanwhile counts as deregistered.
+    // Bounded by T3513, T3522 and the caller's patience; a UE that vanishes meanwhile counts as deregistered.
     _ = finished.await;
     Ok(json!({"supi": supi, "deregistered": true}))
 }

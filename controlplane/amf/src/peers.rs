@@ -24,10 +24,11 @@ use sbi::op::smf::{
 };
 use sbi::op::udm::{
     DeregistrationNotify, GetAmData, GetAmDataRequest, GetSmfSelectData, GetSmfSelectDataRequest,
-    RegisterAmf, RegisterAmfRequest, UpdateAmf, UpdateAmfRequest,
+    RegisterAmf, RegisterAmfRequest, SdmNotify, SdmSubscribe, SdmSubscribeRequest, UpdateAmf,
+    UpdateAmfRequest,
 };
 use sbi::{BinaryPart, CallError, Client, Operation, OperationError, ResourceUri, Target, callback_uri};
-use types::{Dnn, Guami, Key, PduSessionId, Pei, Plmn, SNssai, Supi};
+use types::{Ambr, Dnn, Guami, Key, PduSessionId, Pei, Plmn, SNssai, Supi};
 
 use crate::context::{Amf, SliceDnns, Subscription};
 use crate::counters;
@@ -129,7 +130,13 @@ pub(crate) struct Resynchronization {
 }
 
 /// An AM policy association in a PCF.
-pub(crate) type PolicyAssociation = ResourceUri;
+#[derive(Debug)]
+pub(crate) struct PolicyAssociation {
+    pub resource: ResourceUri,
+    /// The PCF's bit rate for the UE, which goes before the subscription's.
+    pub ue_ambr: Option<Ambr>,
+}
+
 /// An SM context in an SMF.
 pub(crate) type SmContextRef = ResourceUri;
 
@@ -289,6 +296,23 @@ impl Peers {
         Ok(subscription(am_data, smf_select))
     }
 
+    /// Nudm_SDM_Subscribe: the UDM is to notify us of changes, for as long as this AMF serves the UE.
+    pub async fn subscribe_to_changes(&self, supi: Supi, plmn: Plmn) -> Result<(), PeerError> {
+        let body = udm::SdmSubscription {
+            nf_instance_id: self.instance,
+            callback_reference: callback_uri::<SdmNotify>(&self.api_root, &supi.to_string()),
+            monitored_resource_uris: vec![format!("{supi}/am-data"), format!("{supi}/smf-select-data")],
+            implicit_unsubscribe: Some(true),
+            expires: None,
+            single_nssai: None,
+            dnn: None,
+            plmn_id: Some(plmn),
+            subscription_id: None,
+            supported_features: None,
+        };
+        self.call::<SdmSubscribe>(Target::Discover, SdmSubscribeRequest { ue_id: supi, body }).await.map(drop)
+    }
+
     /// Npcf_AMPolicyControl. A PCF that is missing or refuses is not fatal: the network goes on with local policy.
     pub async fn create_am_policy(
         &self,
@@ -316,13 +340,21 @@ impl Peers {
         };
         let created =
             self.call::<CreateAmPolicy>(Target::Discover, CreateAmPolicyRequest { body }).await.ok()?;
-        ResourceUri::parse(&created.location, &NPCF_AM).ok()
+        let resource = ResourceUri::parse(&created.location, &NPCF_AM).ok()?;
+        Some(PolicyAssociation { resource, ue_ambr: created.body.ue_ambr })
     }
 
-    /// Npcf_AMPolicyControl: the association ends. A failure is counted and changes nothing here.
+    /// Npcf_AMPolicyControl: the association ends. A failure is counted and changes nothing here. That the association
+    /// is gone is none: a PCF may replace it when the UE registers anew, before the old registration's end gets there.
     pub async fn delete_am_policy(&self, policy: PolicyAssociation) {
-        let request = DeleteAmPolicyRequest { pol_asso_id: policy.id.clone(), body: () };
-        _ = self.call::<DeleteAmPolicy>(&policy, request).await;
+        let request = DeleteAmPolicyRequest { pol_asso_id: policy.resource.id.clone(), body: () };
+        match Box::pin(self.client.call::<DeleteAmPolicy>(&policy.resource, request)).await {
+            Ok(()) => {}
+            Err(error) if error.status() == Some(404) => {
+                tracing::debug!(%error, "the AM policy association is gone already");
+            }
+            Err(error) => drop(PeerError::of::<DeleteAmPolicy>(error)),
+        }
     }
 
     /// Nsmf_PDUSession: a new session, in an SMF that serves its DNN and slice.
@@ -400,12 +432,9 @@ impl Peers {
         }
     }
 
-    /// Tells an SMF that a transfer it was promised did not reach the UE. A failure is counted and changes nothing.
-    pub async fn transfer_failed(&self, uri: &str) {
-        let body = N1N2MsgTxfrFailureNotification {
-            cause: N1N2MessageTransferCause::UeNotResponding,
-            n1n2_msg_data_uri: uri.to_owned(),
-        };
+    /// Tells an SMF why a transfer it was promised did not reach the UE. A failure is counted and changes nothing.
+    pub async fn transfer_failed(&self, uri: &str, cause: N1N2MessageTransferCause) {
+        let body = N1N2MsgTxfrFailureNotification { cause, n1n2_msg_data_uri: uri.to_owned() };
         if let Err(error) = Box::pin(self.client.notify::<N1N2TransferFailureNotify>(uri, body)).await {
             PeerError::of::<N1N2TransferFailureNotify>(error);
         }

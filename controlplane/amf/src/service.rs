@@ -12,18 +12,18 @@ use sbi::model::amf::{
 use sbi::model::nrf::NotificationData;
 use sbi::model::pcf::{PolicyUpdate, TerminationNotification};
 use sbi::model::smf::{ResourceStatus, SmContextStatusNotification};
-use sbi::model::udm::{DeregistrationData, DeregistrationReason};
+use sbi::model::udm::{self, DeregistrationData, ModificationNotification};
 use sbi::op::amf::{N1N2MessageTransfer, N1N2MessageTransferRequest};
 use sbi::op::nrf::NfStatusNotify;
 use sbi::op::pcf::{AmPolicyTerminateNotify, AmPolicyUpdateNotify};
 use sbi::op::smf::SmContextStatusNotify;
-use sbi::op::udm::DeregistrationNotify;
+use sbi::op::udm::{DeregistrationNotify, SdmNotify};
 use sbi::{BinaryPart, Initiated, Notification, ProblemDetails, Router};
 use types::Supi;
 
 use crate::context::{Amf, UeHandle};
 use crate::counters;
-use crate::event::{Deregister, Transfer, UeEvent};
+use crate::event::{Deregister, DeregistrationReason, Transfer, UeEvent};
 use crate::peers::{n2_info, parse_session_id};
 
 /// Everything the AMF serves.
@@ -35,6 +35,7 @@ pub(crate) fn router(amf: Arc<Amf>) -> Router<Amf> {
         .on::<NfStatusNotify>(nf_status)
         .on::<AmPolicyUpdateNotify>(policy_updated)
         .on::<AmPolicyTerminateNotify>(policy_terminated)
+        .on::<SdmNotify>(subscription_changed)
 }
 
 /// Namf_Communication_N1N2MessageTransfer.
@@ -136,14 +137,21 @@ async fn deregistration(
     notification: Notification<DeregistrationData>,
 ) -> Result<(), ProblemDetails> {
     let ue = find(&amf, &notification.id)?;
-    let reason = notification.body.dereg_reason;
-    let order = Deregister {
-        reregister: reason == DeregistrationReason::ReregistrationRequired,
-        by_udm: true,
-        withdrawn: reason == DeregistrationReason::SubscriptionWithdrawn,
-        done: None,
+    let why = match notification.body.dereg_reason {
+        udm::DeregistrationReason::SubscriptionWithdrawn => DeregistrationReason::Withdrawn,
+        udm::DeregistrationReason::ReregistrationRequired => DeregistrationReason::Reregistration,
+        _ => DeregistrationReason::Moved,
     };
-    queue(&ue, UeEvent::Deregister(order))
+    queue(&ue, UeEvent::Deregister(Deregister { why, paged: false, done: None }))
+}
+
+/// Nudm_SDM_Notification.
+async fn subscription_changed(
+    amf: Arc<Amf>,
+    notification: Notification<ModificationNotification>,
+) -> Result<(), ProblemDetails> {
+    let ue = find(&amf, &notification.id)?;
+    queue(&ue, UeEvent::SubscriptionChanged)
 }
 
 fn find(amf: &Amf, id: &str) -> Result<Arc<UeHandle>, ProblemDetails> {

@@ -28,7 +28,7 @@ use types::Supi;
 use crate::admission::{Class, Place, Room};
 use crate::context::{Amf, SessionView, UeContext, UeHandle, UeView};
 use crate::counters;
-use crate::event::{Arrival, Initial, Interrupt, Transfer, UeEvent};
+use crate::event::{Arrival, Initial, Interrupt, UeEvent};
 use crate::gnb::{LinkDown, N2Link};
 use crate::n1::Verdict;
 use crate::procedure;
@@ -164,6 +164,9 @@ impl Ue {
             let mut outcome = match self.next().await {
                 Next::Event(event) => self.handle_event(event).await,
                 Next::Message(message) => self.handle_message(*message).await,
+                Next::ConfigurationUpdate => {
+                    Box::pin(procedure::configuration_update::configuration_update(&mut self)).await
+                }
                 Next::Interrupt(interrupt) => Err(interrupt),
                 Next::Expired(which) => self.unreachable(which).await,
             };
@@ -176,9 +179,6 @@ impl Ue {
                             ngap::cause::Nas::Unspecified.into(),
                         ))
                         .await
-                    }
-                    Ok(()) if self.must_hear_of_lost_sessions() && self.deferred.is_empty() => {
-                        Box::pin(procedure::session_loss::request_registration(&mut self)).await
                     }
                     Ok(()) => break,
                 };
@@ -213,6 +213,9 @@ impl Ue {
                 Deferred::Message(message) => Next::Message(message),
                 Deferred::Event(event) => Next::Event(event),
             };
+        }
+        if procedure::configuration_update::is_due(self) {
+            return Next::ConfigurationUpdate;
         }
         let deadline = self.reachability;
         match self.receive(deadline.map(|(_, at)| at)).await {
@@ -378,8 +381,8 @@ impl Ue {
             UeEvent::Transfer(transfer) => Ok(Some(Arrival::Transfer(transfer))),
             UeEvent::PolicyUpdated { ue_ambr } => {
                 // The gNB gets it with the next set-up of resources.
-                if let Some(subscription) = &mut self.ctx.subscription {
-                    subscription.ambr = ue_ambr.or(subscription.ambr);
+                if let Some(policy) = &mut self.ctx.policy {
+                    policy.ue_ambr = ue_ambr.or(policy.ue_ambr);
                 }
                 Ok(None)
             }
@@ -393,7 +396,10 @@ impl Ue {
                 }
                 Ok(None)
             }
-            UeEvent::Deregister(_) | UeEvent::SmfRestarted(_) | UeEvent::PolicyTerminated => {
+            UeEvent::Deregister(_)
+            | UeEvent::SubscriptionChanged
+            | UeEvent::SmfRestarted(_)
+            | UeEvent::PolicyTerminated => {
                 self.defer(Deferred::Event(event));
                 Ok(None)
             }
@@ -504,6 +510,9 @@ impl Ue {
         }
         match event {
             UeEvent::Deregister(order) => Box::pin(procedure::deregistration::by_network(self, order)).await,
+            UeEvent::SubscriptionChanged => {
+                Box::pin(procedure::subscription_change::subscription_change(self)).await
+            }
             UeEvent::PolicyTerminated => {
                 if let Some(policy) = self.ctx.policy.take() {
                     self.amf.clone().peers.delete_am_policy(policy).await;
@@ -628,6 +637,12 @@ impl Ue {
         Ok(())
     }
 
+    /// The UE's Configured NSSAI (TS 23.501 §5.15.3).
+    pub fn configured_slices(&self) -> Vec<types::SNssai> {
+        let subscription = self.ctx.subscription.as_ref();
+        subscription.map(|s| s.configured_slices(&self.amf.config.slices)).unwrap_or_default()
+    }
+
     /// Answers a message that does not fit the state (TS 24.501 §7.4): 5GMM STATUS, except where the message can
     /// only be the repeated answer to something we retransmitted.
     async fn refuse_message(&mut self, message: &Message) -> Result<(), Interrupt> {
@@ -654,9 +669,9 @@ impl Ue {
         self.send_nas(&Message::Status(nas::gmm::Status { cause })).await
     }
 
-    /// Puts a transfer back, to be delivered when the procedure that follows has ended.
-    pub fn redeliver(&mut self, transfer: Transfer) {
-        self.deferred.push_front(Deferred::Event(UeEvent::Transfer(Box::new(transfer))));
+    /// Puts an event back, to be handled first when the procedure that follows has ended.
+    pub fn put_back(&mut self, event: UeEvent) {
+        self.deferred.push_front(Deferred::Event(event));
     }
 
     /// Takes a connection into use.
@@ -785,6 +800,7 @@ impl Ue {
 enum Next {
     Event(UeEvent),
     Message(Box<Message>),
+    ConfigurationUpdate,
     Interrupt(Interrupt),
     Expired(Reachability),
 }

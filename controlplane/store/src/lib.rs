@@ -93,6 +93,18 @@ pub enum OnConflict {
     Replace,
 }
 
+/// A subscriber that was overwritten or removed; see [`Store::changed_subscribers`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The subscriber.
+    pub supi: Supi,
+    /// Tells this change from later ones of the same subscriber.
+    pub number: u64,
+}
+
+/// Kind of the context document that holds the serving AMF of a subscriber, under its SUPI.
+pub const SERVING_AMF: &str = "amf-3gpp-access";
+
 /// The future every [`Store`] method returns: boxed, so that `dyn Store` works.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
@@ -110,8 +122,16 @@ pub trait Store: Send + Sync {
     /// How many subscribers there are.
     fn subscriber_count(&self) -> StoreFuture<'_, u64>;
 
-    /// Removes a subscriber and its contexts; `false` when there was none.
+    /// Removes a subscriber; `false` when there was none. Its contexts go with it, or, when an AMF serves the UE, with
+    /// [`Store::change_notified`]: they say who has to hear of the removal.
     fn remove_subscriber(&self, supi: Supi) -> StoreFuture<'_, bool>;
+
+    /// At most `limit` subscribers that were overwritten or removed while their UE was served, and of whose change the
+    /// network functions have not been notified.
+    fn changed_subscribers(&self, limit: usize) -> StoreFuture<'_, Vec<Change>>;
+
+    /// The network functions have been notified of a change. What changed since stays to be notified.
+    fn change_notified(&self, change: Change) -> StoreFuture<'_, ()>;
 
     /// Sets the sequence number when it still is `expected`; `false` when it is not (or the subscriber is gone).
     /// Two UDMs can thus never use one number twice.

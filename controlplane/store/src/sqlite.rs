@@ -25,7 +25,8 @@ use types::{Ambr, Supi};
 
 use crate::seal::{KeySource, StoreKey};
 use crate::{
-    Authentication, OnConflict, OperatorCode, SliceSubscription, Store, StoreError, StoreFuture, Subscriber,
+    Authentication, Change, OnConflict, OperatorCode, SERVING_AMF, SliceSubscription, Store, StoreError,
+    StoreFuture, Subscriber,
 };
 
 mod schema;
@@ -356,6 +357,30 @@ fn put_subscriber(
     if changed == 0 {
         return Err(StoreError::Exists(subscriber.supi));
     }
+    note_change(connection, subscriber.supi).map(drop)
+}
+
+/// Kind of the documents that name the subscribers of [`Store::changed_subscribers`]; each is the change's number.
+const CHANGED: &str = "subscriber-change";
+
+/// Notes a change of a subscriber, if an AMF serves its UE.
+fn note_change(connection: &Connection, supi: Supi) -> Result<bool, StoreError> {
+    let noted = connection
+        .prepare_cached(
+            "INSERT INTO context (kind, key, document)
+             SELECT ?1, key, '1' FROM context WHERE kind = ?2 AND key = ?3
+             ON CONFLICT (kind, key) DO UPDATE SET document = CAST(document AS INTEGER) + 1",
+        )?
+        .execute([CHANGED, SERVING_AMF, &supi.to_string()])?;
+    Ok(noted > 0)
+}
+
+/// Removes the contexts of a subscriber: those under its SUPI, alone or followed by `/…`.
+fn remove_contexts(connection: &Connection, supi: Supi) -> Result<(), StoreError> {
+    connection.execute(
+        "DELETE FROM context WHERE key = ?1 OR key GLOB ?2",
+        [supi.to_string(), format!("{supi}/*")],
+    )?;
     Ok(())
 }
 
@@ -416,12 +441,46 @@ impl Store for Sqlite {
         self.write(move |connection| {
             let imsi = supi.imsi().to_string();
             let removed = connection.execute("DELETE FROM subscriber WHERE imsi = ?1", [&imsi])?;
-            // Contexts of a subscriber are keyed by its SUPI, alone or followed by `/…`.
-            connection.execute(
-                "DELETE FROM context WHERE key = ?1 OR key GLOB ?2",
-                [supi.to_string(), format!("{supi}/*")],
-            )?;
+            if removed == 0 || !note_change(connection, supi)? {
+                remove_contexts(connection, supi)?;
+            }
             Ok(removed > 0)
+        })
+    }
+
+    fn changed_subscribers(&self, limit: usize) -> StoreFuture<'_, Vec<Change>> {
+        self.read(|connection| {
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            let mut statement = connection.prepare_cached(
+                "SELECT key, CAST(document AS INTEGER) FROM context WHERE kind = ?1 ORDER BY key LIMIT ?2",
+            )?;
+            let mut rows = statement.query(params![CHANGED, limit])?;
+            let mut changes = Vec::new();
+            while let Some(row) = rows.next()? {
+                let key: String = row.get(0)?;
+                let corrupt =
+                    |e: types::Invalid| StoreError::Corrupt { key: key.clone(), reason: e.to_string() };
+                let supi = key.parse().map_err(corrupt)?;
+                changes.push(Change { supi, number: row.get::<_, i64>(1)?.unsigned_abs() });
+            }
+            Ok(changes)
+        })
+    }
+
+    fn change_notified(&self, change: Change) -> StoreFuture<'_, ()> {
+        self.write(move |connection| {
+            let Change { supi, number } = change;
+            let gone = connection.execute(
+                "DELETE FROM context WHERE kind = ?1 AND key = ?2 AND CAST(document AS INTEGER) = ?3",
+                params![CHANGED, supi.to_string(), number as i64],
+            )?;
+            let exists = connection
+                .query_row("SELECT 1 FROM subscriber WHERE imsi = ?1", [supi.imsi().to_string()], |_| Ok(()))
+                .optional()?;
+            if gone > 0 && exists.is_none() {
+                remove_contexts(connection, supi)?;
+            }
+            Ok(())
         })
     }
 

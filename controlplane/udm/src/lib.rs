@@ -1,15 +1,16 @@
 //! Unified data management (TS 29.503): identifies subscribers, makes their authentication vectors, and is the
 //! face of their subscription and of who serves them. All of it lives in the UDR.
 //!
-//! Read [`authentication`] for 5G-AKA, [`service`] for the rest.
+//! Read [`authentication`] for 5G-AKA, [`notification`] for changes of subscriptions, [`service`] for the rest.
 //!
-//! Invariants: no state of its own beside the SUCI keys and requests under way ([`sequence`]); a sequence number is durable before the vector made with
-//! it leaves; the long-term key never leaves.
+//! Invariants: no state of its own beside the SUCI keys and requests under way ([`sequence`]); a sequence number is
+//! durable before the vector made with it leaves; the long-term key never leaves.
 #![forbid(unsafe_code)]
 
 mod authentication;
 mod config;
 mod counters;
+mod notification;
 mod sequence;
 mod service;
 
@@ -61,6 +62,8 @@ pub async fn start(config: Config, plmn: Plmn, env: nf::Env) -> Result<nf::Runni
     });
     instance.profile().plmn_list = vec![plmn];
     instance.prepare::<sbi::op::udr::QueryAmData>();
+    let (client, root, stopping) = (instance.client(), instance.api_root().to_string(), instance.stopping());
+    instance.spawn(notification::subscribe_to_changes(client, root, stopping));
     let router = Router::new(udm)
         .on::<op::GenerateAuthData>(Udm::generate_auth_data)
         .on::<op::ConfirmAuth>(Udm::confirm_auth)
@@ -68,6 +71,9 @@ pub async fn start(config: Config, plmn: Plmn, env: nf::Env) -> Result<nf::Runni
         .on::<op::GetNssai>(Udm::nssai)
         .on::<op::GetSmfSelectData>(Udm::smf_select_data)
         .on::<op::GetSmData>(Udm::sm_data)
+        .on::<op::SdmSubscribe>(Udm::subscribe)
+        .on::<op::SdmUnsubscribe>(Udm::unsubscribe)
+        .on::<sbi::op::udr::DataChange>(Udm::data_changed)
         .on::<op::RegisterAmf>(Udm::register_amf)
         .on::<op::UpdateAmf>(Udm::update_amf)
         .on::<op::GetAmf>(Udm::amf)

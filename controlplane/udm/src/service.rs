@@ -18,7 +18,7 @@ use types::{Plmn, Supi};
 use crate::{Udm, counters};
 
 impl Udm {
-    fn serving_plmn(&self, asked: Option<Plmn>) -> VarPlmnId {
+    pub(crate) fn serving_plmn(&self, asked: Option<Plmn>) -> VarPlmnId {
         VarPlmnId(asked.unwrap_or(self.plmn))
     }
 
@@ -154,7 +154,7 @@ impl Udm {
         }
     }
 
-    async fn amf_registration(
+    pub(crate) async fn amf_registration(
         &self,
         supi: Supi,
     ) -> Result<Option<Amf3GppAccessRegistration>, ProblemDetails> {

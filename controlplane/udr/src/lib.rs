@@ -1,10 +1,11 @@
 //! Unified data repository (TS 29.504, TS 29.505, TS 29.519): the store behind its 3GPP interface.
 //!
-//! Read [`service`] first: each operation is one function over the store. The UDR never interprets
-//! what it keeps beyond its form; that is UDM's and PCF's work.
+//! Read [`service`] first: each operation is one function over the store; `notification.rs` tells UDMs of
+//! changes. The UDR never interprets what it keeps beyond its form; that is UDM's and PCF's work.
 #![forbid(unsafe_code)]
 
 mod config;
+mod notification;
 pub mod service;
 
 use std::sync::Arc;
@@ -24,7 +25,9 @@ pub async fn start(
     store: Arc<dyn Store>,
     env: nf::Env,
 ) -> Result<nf::Running, nf::BindError> {
-    let instance = nf::Instance::bind(NfType::Udr, config.sbi, &env).await?;
+    let mut instance = nf::Instance::bind(NfType::Udr, config.sbi, &env).await?;
+    let (client, stopping) = (instance.client(), instance.stopping());
+    instance.spawn(notification::run(store.clone(), client, stopping));
     let router = Router::new(Arc::new(Repository::new(store.clone())))
         .on::<op::QueryAuthSubscription>(Repository::query_auth_subscription)
         .on::<op::ModifyAuthSubscription>(Repository::modify_auth_subscription)
@@ -38,6 +41,10 @@ pub async fn start(
         .on::<op::CreateSmfContext>(Repository::create_smf_context)
         .on::<op::DeleteSmfContext>(Repository::delete_smf_context)
         .on::<op::QuerySmfContext>(Repository::query_smf_context)
+        .on::<op::PutSdmSubscription>(Repository::put_sdm_subscription)
+        .on::<op::DeleteSdmSubscription>(Repository::delete_sdm_subscription)
+        .on::<op::QuerySdmSubscriptions>(Repository::query_sdm_subscriptions)
+        .on::<op::SubscribeToData>(Repository::subscribe_to_data)
         .on::<op::QuerySmPolicyData>(Repository::query_sm_policy_data)
         .on::<op::QueryAmPolicyData>(Repository::query_am_policy_data);
     let oam = nf::Oam::new().get("/subscribers/count", move |_| {

@@ -1,8 +1,8 @@
 //! Nudr_DataRepository over the store: each function answers one operation.
 //!
-//! Provisioned data is derived from the operator's [`store::Subscriber`] on every read, so a change
-//! made with `godwit subscriber` holds from the next registration on. Context data (who serves the
-//! UE) are JSON documents of the store, under the SUPI.
+//! Provisioned data is derived from the operator's [`store::Subscriber`] on every read; those who read
+//! before hear of a change made with `godwit subscriber` by notification. Context data (who serves the
+//! UE, who wants notifications) are JSON documents of the store, under the SUPI.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,11 +18,19 @@ use types::{Key, SNssai, SscMode, Supi};
 
 /// Kinds of context document.
 const AUTH_STATUS: &str = "authentication-status";
-const AMF_CONTEXT: &str = "amf-3gpp-access";
+const AMF_CONTEXT: &str = store::SERVING_AMF;
 const SMF_CONTEXT: &str = "smf-registrations";
+const SDM_SUBSCRIPTION: &str = "sdm-subscriptions";
+/// Subscriptions of UDMs, by the URI to notify.
+pub(crate) const SUBS_TO_NOTIFY: &str = "subs-to-notify";
 
 /// Sequence number in an authentication subscription, as a JSON pointer: the only thing UDM may change.
 const SQN_POINTER: &str = "/sequenceNumber";
+
+/// Longest URI to notify.
+const MAX_CALLBACK: usize = 512;
+/// UDMs that may subscribe to changes: more than any network has.
+const MAX_SUBS_TO_NOTIFY: usize = 64;
 
 /// Answers of the repository. One per process; the store is shared with other processes.
 pub struct Repository {
@@ -256,6 +264,64 @@ impl Repository {
         request: QuerySmfContextRequest,
     ) -> Result<SmfRegistration, ProblemDetails> {
         self.read(SMF_CONTEXT, &session_key(request.ue_id, request.pdu_session_id)).await
+    }
+
+    /// Stores who wants to hear of changes of a subscription.
+    pub async fn put_sdm_subscription(
+        self: Arc<Self>,
+        request: PutSdmSubscriptionRequest,
+    ) -> Result<Stored<SdmSubscription>, ProblemDetails> {
+        let PutSdmSubscriptionRequest { ue_id, subs_id, body } = request;
+        let path = format!("/subscription-data/{ue_id}/context-data/sdm-subscriptions/{subs_id}");
+        let new = self.write(SDM_SUBSCRIPTION, ue_id, format!("{ue_id}/{subs_id}"), &body).await?;
+        Ok(stored(new, path, body))
+    }
+
+    /// Forgets it.
+    pub async fn delete_sdm_subscription(
+        self: Arc<Self>,
+        request: DeleteSdmSubscriptionRequest,
+    ) -> Result<(), ProblemDetails> {
+        let key = format!("{}/{}", request.ue_id, request.subs_id);
+        let removed = self.store.remove_context(SDM_SUBSCRIPTION, &key).await.map_err(store_failed)?;
+        removed.then_some(()).ok_or_else(data_not_found)
+    }
+
+    /// Everybody who wants to hear of changes of a subscription.
+    pub async fn query_sdm_subscriptions(
+        self: Arc<Self>,
+        request: QuerySdmSubscriptionsRequest,
+    ) -> Result<SdmSubscriptions, ProblemDetails> {
+        let prefix = format!("{}/", request.ue_id);
+        let documents = self.store.contexts(SDM_SUBSCRIPTION, &prefix).await.map_err(store_failed)?;
+        let read = |(key, document): (String, String)| {
+            serde_json::from_str(&document).map_err(|error| {
+                tracing::error!(%error, kind = SDM_SUBSCRIPTION, key, "a context document is unreadable");
+                ProblemDetails::system_failure()
+            })
+        };
+        documents.into_iter().map(read).collect::<Result<_, _>>().map(SdmSubscriptions)
+    }
+
+    /// Stores where a UDM wants to hear of changes; the same URI again replaces what was.
+    pub async fn subscribe_to_data(
+        self: Arc<Self>,
+        request: SubscribeToDataRequest,
+    ) -> Result<Created<SubscriptionDataSubscriptions>, ProblemDetails> {
+        let body = request.body;
+        if !body.callback_reference.starts_with("http") || body.callback_reference.len() > MAX_CALLBACK {
+            let reason = "must be a URI to notify";
+            return Err(ProblemDetails::mandatory_ie_incorrect("callbackReference", reason));
+        }
+        let others = self.store.contexts(SUBS_TO_NOTIFY, "").await.map_err(store_failed)?;
+        let known = others.iter().any(|(key, _)| *key == body.callback_reference);
+        if !known && others.len() >= MAX_SUBS_TO_NOTIFY {
+            return Err(ProblemDetails::new(503, "INSUFFICIENT_RESOURCES"));
+        }
+        let document = serde_json::to_string(&body).map_err(|_| ProblemDetails::system_failure())?;
+        let key = body.callback_reference.clone();
+        self.store.put_context(SUBS_TO_NOTIFY, key, document).await.map_err(store_failed)?;
+        Ok(Created { location: "/subscription-data/subs-to-notify/1".to_owned(), body })
     }
 
     /// Session policy data: which slices and DNNs have a policy. The rates are in the session subscription.

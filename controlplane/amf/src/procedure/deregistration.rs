@@ -8,10 +8,10 @@ use std::ops::ControlFlow;
 use nas::{AccessType, GmmCause, Message, gmm};
 use types::PduSessionId;
 
-use super::an_release;
 use super::authentication::authentication;
+use super::{an_release, paging};
 use crate::counters;
-use crate::event::{Arrival, Deregister, Interrupt};
+use crate::event::{Arrival, Deregister, DeregistrationReason, Interrupt, UeEvent};
 use crate::peers::join_all;
 use crate::state::MmEvent;
 use crate::ue::{NoAnswer, Timer, Ue};
@@ -63,42 +63,31 @@ async fn authenticated(ue: &mut Ue, request: &gmm::DeregistrationRequestUe) -> R
     }
 }
 
-/// The network deregisters the UE: UDM or operator. T3522 is running meanwhile.
-pub(crate) async fn by_network(ue: &mut Ue, order: Deregister) -> Result<(), Interrupt> {
+/// The network deregisters the UE: UDM or operator. An idle UE is paged, and told when it has come back (TS 23.502
+/// §4.2.2.3.3); one that does not answer is deregistered without being told.
+pub(crate) async fn by_network(ue: &mut Ue, mut order: Deregister) -> Result<(), Interrupt> {
     if !ue.ctx.registered {
         return Ok(());
     }
     let mut outcome = Ok(());
-    if ue.connection.is_some() {
-        ue.ctx.mm_event(MmEvent::DeregistrationRequested);
-        let request = Message::DeregistrationRequestNetwork(gmm::DeregistrationRequestNetwork {
-            reregistration_required: order.reregister,
-            access: AccessType::ThreeGpp,
-            cause: order.withdrawn.then_some(GmmCause::IllegalUe),
-            t3346: None,
-            rejected_nssai: Vec::new(),
-        });
-        let timer = Timer::ms("T3522", ue.amf.config.timers.t3522_ms);
-        let answer = ue.exchange(timer, &request, |arrival| match arrival {
-            Arrival::Nas(Message::DeregistrationAcceptNetwork) => ControlFlow::Break(()),
-            other => ControlFlow::Continue(other),
-        });
-        match answer.await {
-            // No answer after the fifth expiry is as good as one (§5.5.2.3.5 a); so is the UE's own deregistration
-            // (§5.5.2.3.5 e) and a lost connection (§5.5.2.3.5 b).
-            Ok(()) | Err(NoAnswer::Timeout(_)) => {}
-            Err(NoAnswer::Interrupted(Interrupt::Nas(message)))
-                if matches!(*message, Message::DeregistrationRequestUe(_)) =>
-            {
-                outcome = ue.send_nas(&Message::DeregistrationAcceptUe).await;
+    if order.why != DeregistrationReason::Moved {
+        if ue.connection.is_some() {
+            outcome = request_deregistration(ue, order.why).await;
+        } else if !std::mem::replace(&mut order.paged, true) {
+            match paging::page(ue).await {
+                Err(interrupt @ Interrupt::Initial(..)) => {
+                    ue.put_back(UeEvent::Deregister(order));
+                    return Err(interrupt);
+                }
+                Err(interrupt) => outcome = Err(interrupt),
+                Ok(_) => {}
             }
-            Err(NoAnswer::Interrupted(interrupt)) => outcome = Err(interrupt),
         }
     }
     ue.ctx.mm_event(MmEvent::DeregistrationAccepted);
-    tracing::info!(supi = ?ue.ctx.supi, by_udm = order.by_udm, "deregistered by the network");
+    tracing::info!(supi = ?ue.ctx.supi, why = ?order.why, "deregistered by the network");
     let released = an_release::release(ue, ngap::cause::Nas::Deregister.into()).await;
-    local(ue, order.by_udm).await;
+    local(ue, order.why.by_udm()).await;
     ue.record("network_deregistration", "ok");
     if let Some(done) = order.done {
         // Nobody may be listening any more.
@@ -107,6 +96,34 @@ pub(crate) async fn by_network(ue: &mut Ue, order: Deregister) -> Result<(), Int
     match outcome.and(released) {
         Err(interrupt @ (Interrupt::Initial(..) | Interrupt::Superseded)) => Err(interrupt),
         _ => Ok(()),
+    }
+}
+
+/// DEREGISTRATION REQUEST under T3522.
+async fn request_deregistration(ue: &mut Ue, why: DeregistrationReason) -> Result<(), Interrupt> {
+    ue.ctx.mm_event(MmEvent::DeregistrationRequested);
+    let request = Message::DeregistrationRequestNetwork(gmm::DeregistrationRequestNetwork {
+        reregistration_required: why.reregister(),
+        access: AccessType::ThreeGpp,
+        cause: (why == DeregistrationReason::Withdrawn).then_some(GmmCause::IllegalUe),
+        t3346: None,
+        rejected_nssai: Vec::new(),
+    });
+    let timer = Timer::ms("T3522", ue.amf.config.timers.t3522_ms);
+    let answer = ue.exchange(timer, &request, |arrival| match arrival {
+        Arrival::Nas(Message::DeregistrationAcceptNetwork) => ControlFlow::Break(()),
+        other => ControlFlow::Continue(other),
+    });
+    match answer.await {
+        // No answer after the fifth expiry is as good as one (§5.5.2.3.5 a); so is the UE's own deregistration
+        // (§5.5.2.3.5 e) and a lost connection (§5.5.2.3.5 b).
+        Ok(()) | Err(NoAnswer::Timeout(_)) => Ok(()),
+        Err(NoAnswer::Interrupted(Interrupt::Nas(message)))
+            if matches!(*message, Message::DeregistrationRequestUe(_)) =>
+        {
+            ue.send_nas(&Message::DeregistrationAcceptUe).await
+        }
+        Err(NoAnswer::Interrupted(interrupt)) => Err(interrupt),
     }
 }
 

@@ -8,7 +8,9 @@
 //! | AN release | [`an_release`] | gNB, AMF, loss of the association |
 //! | PDU session establishment | [`pdu_session_establishment`] | UE, through [`ul_nas_transport`] |
 //! | PDU session release and modification | [`n1n2_transfer`] | UE or SMF |
-//! | Paging | [`paging`] | SMF, through [`n1n2_transfer`] |
+//! | UE configuration update | [`configuration_update`] | AMF, after a page was answered, slices changed or sessions were lost |
+//! | Change of the subscription | [`subscription_change`] | UDM |
+//! | Paging | [`paging`] | SMF, through [`n1n2_transfer`]; [`deregistration`] |
 //! | Sessions lost by their SMF | [`session_loss`] | AMF |
 //! | NG Setup, RAN configuration update, NG Reset | [`ng_setup`], [`ng_reset`] | gNB |
 //!
@@ -16,6 +18,7 @@
 
 pub(crate) mod an_release;
 pub(crate) mod authentication;
+pub(crate) mod configuration_update;
 pub(crate) mod deregistration;
 pub(crate) mod identification;
 pub(crate) mod n1n2_transfer;
@@ -28,5 +31,6 @@ pub(crate) mod resource_setup;
 pub(crate) mod security_mode;
 pub(crate) mod service_request;
 pub(crate) mod session_loss;
+pub(crate) mod subscription_change;
 pub(crate) mod ul_nas_transport;
 pub(crate) mod user_plane;

@@ -11,9 +11,10 @@ use ngap::{
     Pdu, PduSessionItem, PduSessionModifyItem, PduSessionResourceModifyRequest,
     PduSessionResourceReleaseCommand, PduSessionSetupItem,
 };
+use sbi::model::amf::N1N2MessageTransferCause;
 use types::PduSessionId;
 
-use super::{deregistration, paging, resource_setup, user_plane};
+use super::{deregistration, paging, resource_setup, subscription_change, user_plane};
 use crate::counters;
 use crate::event::{Interrupt, N2Info, Transfer};
 use crate::peers::SmUpdate;
@@ -27,6 +28,8 @@ pub(crate) async fn deliver(ue: &mut Ue, transfer: Transfer) -> Result<(), Inter
     if !ue.is_secure() {
         // Connected, but not known to be the UE yet.
         counters::SERVICE_REJECTED.inc("not_secure");
+        let cause = N1N2MessageTransferCause::TemporaryRejectRegistrationOngoing;
+        paging::not_delivered(ue, transfer, cause).await;
         return Ok(());
     }
     let Transfer { session, n1, n2, .. } = transfer;
@@ -204,6 +207,9 @@ pub(crate) async fn unsolicited(ue: &mut Ue, pdu: Pdu) -> Result<(), Interrupt> 
                 }
                 report(ue, item.id, SmUpdate::Notify { transfer: item.transfer, released }).await;
             }
+        }
+        Pdu::UeContextModificationResponse(_) | Pdu::UeContextModificationFailure(_) => {
+            subscription_change::context_modified(ue, &pdu);
         }
         Pdu::UeContextReleaseComplete(_) => counters::N2_REJECTED.inc("unexpected"),
         other => {

@@ -1,62 +1,101 @@
 //! Network-triggered service request (TS 23.502 §4.2.3.3, TS 24.501 §5.6.2): pages an idle UE.
 //!
 //! Every gNB that serves a tracking area of the registration area is asked, again when T3513 expires. The UE answers
-//! with a service request on a new connection, which interrupts the wait; what it was paged for is put back and
-//! delivered once the service request is done.
+//! with a service request on a new connection, which interrupts the wait; what it was paged for, an SMF's transfer or
+//! a deregistration, is put back and done once the service request has ended.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ngap::{Paging, Pdu};
+use sbi::model::amf::N1N2MessageTransferCause;
 use types::Tai;
 
 use crate::counters;
-use crate::event::{Interrupt, Transfer};
+use crate::event::{Interrupt, Transfer, UeEvent};
 use crate::gnb::Gnb;
 use crate::ue::{Ue, Waiting};
 
 /// Pagings before the UE counts as not reachable: the first and two more, as radio paging cells are missed easily.
 const ATTEMPTS: u32 = 3;
 
-/// Pages the UE for `transfer`.
+/// What paging brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotReached {
+    /// The UE did not answer.
+    NoAnswer,
+    /// No gNB serves the UE's registration area.
+    NoGnb,
+    /// There is no registered UE to page.
+    NotRegistered,
+}
+
+/// Pages the UE for `transfer`, which is delivered after the UE's service request. Its SMF hears when it cannot be.
 pub(crate) async fn paging(ue: &mut Ue, transfer: Transfer) -> Result<(), Interrupt> {
-    let Some(tmsi) = ue.ctx.tmsi().filter(|_| ue.ctx.registered) else { return Ok(()) };
-    let tais = ue.amf.registration_area();
-    let page =
-        Pdu::Paging(Paging { s_tmsi: ue.amf.guti(tmsi).s_tmsi(), paging_drx: None, tais: tais.clone() });
-    let octets = match page.encode() {
-        Ok(octets) => octets,
-        Err(error) => {
-            tracing::error!(%error, "Paging not sent");
-            return Ok(());
+    let cause = match page(ue).await {
+        Ok(NotReached::NoAnswer) => N1N2MessageTransferCause::UeNotResponding,
+        Ok(NotReached::NoGnb) => N1N2MessageTransferCause::AnNotResponding,
+        Ok(NotReached::NotRegistered) => N1N2MessageTransferCause::FailureCauseUnspecified,
+        Err(interrupt @ Interrupt::Initial(..)) => {
+            ue.put_back(UeEvent::Transfer(Box::new(transfer)));
+            return Err(interrupt);
+        }
+        Err(interrupt) => {
+            not_delivered(ue, transfer, N1N2MessageTransferCause::FailureCauseUnspecified).await;
+            return Err(interrupt);
         }
     };
+    not_delivered(ue, transfer, cause).await;
+    Ok(())
+}
+
+/// Tells the SMF of a transfer, if it wants to know, why it was not delivered.
+pub(crate) async fn not_delivered(ue: &Ue, transfer: Transfer, cause: N1N2MessageTransferCause) {
+    if let Some(uri) = transfer.failure_uri {
+        ue.amf.peers.transfer_failed(&uri, cause).await;
+    }
+}
+
+/// Pages the UE. A UE that answers is an [`Interrupt::Initial`]: whoever pages puts back what it has for the UE and
+/// returns the interrupt.
+pub(crate) async fn page(ue: &mut Ue) -> Result<NotReached, Interrupt> {
+    if !ue.ctx.registered || ue.ctx.tmsis.is_empty() {
+        return Ok(NotReached::NotRegistered);
+    }
+    let tais = ue.amf.registration_area();
+    // A UE that has not confirmed its latest 5G-GUTI may listen to the one before (TS 24.501 §5.4.4.6).
+    let mut pages = Vec::new();
+    for tmsi in &ue.ctx.tmsis {
+        let s_tmsi = ue.amf.guti(*tmsi).s_tmsi();
+        match Pdu::Paging(Paging { s_tmsi, paging_drx: None, tais: tais.clone() }).encode() {
+            Ok(octets) => pages.push(octets),
+            Err(error) => tracing::error!(%error, "Paging not sent"),
+        }
+    }
     let t3513 = std::time::Duration::from_millis(ue.amf.config.timers.t3513_ms);
+    let mut not_reached = NotReached::NoGnb;
     for _ in 0..ATTEMPTS {
         for gnb in serving(ue, &tais) {
-            // A gNB that does not take it is passed over: others, or the next attempt, may reach the UE.
-            _ = gnb.try_send_common(octets.clone());
+            not_reached = NotReached::NoAnswer;
+            for octets in &pages {
+                // A gNB that does not take it is passed over: others, or the next attempt, may reach the UE.
+                _ = gnb.try_send_common(octets.clone());
+            }
         }
         let waited: Result<Option<()>, Interrupt> =
             ue.expect(Waiting::Radio, net::time::now() + t3513, ControlFlow::Continue).await;
         match waited {
             Ok(_) => counters::TIMER_EXPIRIES.inc("T3513"),
             Err(interrupt) => {
-                if matches!(interrupt, Interrupt::Initial(..)) {
-                    ue.record("paging", "ok");
-                    ue.redeliver(transfer);
-                }
+                let answered = matches!(interrupt, Interrupt::Initial(..));
+                ue.record("paging", if answered { "ok" } else { "interrupted" });
                 return Err(interrupt);
             }
         }
     }
-    ue.record("paging", "not_reachable");
-    if let Some(uri) = transfer.failure_uri {
-        let amf = ue.amf.clone();
-        amf.peers.transfer_failed(&uri).await;
-    }
-    Ok(())
+    ue.record("paging", if not_reached == NotReached::NoGnb { "no_gnb" } else { "not_reachable" });
+    Ok(not_reached)
 }
 
 /// The gNBs that serve one of the tracking areas.

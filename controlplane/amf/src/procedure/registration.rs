@@ -21,7 +21,7 @@ use super::authentication::{AuthenticationError, authentication};
 use super::identification::identification;
 use super::resource_setup::{self, Asked, SetupOutcome};
 use super::security_mode::{SecurityModeError, security_mode};
-use super::{an_release, deregistration, user_plane};
+use super::{an_release, configuration_update, deregistration, user_plane};
 use crate::admission::Class;
 use crate::context::{Amf, Subscription};
 use crate::counters;
@@ -299,18 +299,23 @@ async fn register_in_core(ue: &mut Ue, supi: Supi, fetch: Option<Fetch>) -> Resu
     };
     let place = ue.place(class, &supi.to_string()).await?;
     let _place = place.ok_or(Stop::Reject(GmmCause::Congestion))?;
-    let (location, pei, known) = (ue.ctx.location, ue.ctx.pei, ue.ctx.subscription.take());
+    let (location, pei) = (ue.ctx.location, ue.ctx.pei);
     let fetch = async {
-        match (fetched, known) {
-            (Some(fetched), _) => fetched,
-            (None, Some(subscription)) => Ok(subscription),
-            (None, None) => peers.subscription(supi, amf.config.plmn).await,
+        match fetched {
+            Some(fetched) => fetched,
+            None => peers.subscription(supi, amf.config.plmn).await,
         }
     };
     let had_policy = ue.ctx.policy.is_some();
     let policy =
         async { if had_policy { None } else { peers.create_am_policy(supi, &amf, location, pei).await } };
-    let (registered, subscription, policy) = tokio::join!(peers.register_amf(supi, &amf, pei), fetch, policy);
+    // Without notifications a change holds from the next registration on.
+    let had_notifications = ue.ctx.sdm_subscribed;
+    let notifications =
+        async { had_notifications || peers.subscribe_to_changes(supi, amf.config.plmn).await.is_ok() };
+    let (registered, subscription, policy, notifications) =
+        tokio::join!(peers.register_amf(supi, &amf, pei), fetch, policy, notifications);
+    ue.ctx.sdm_subscribed = notifications;
     ue.ctx.policy = policy.or(ue.ctx.policy.take());
     // Noted before anything else can fail, so that a rejected UE is taken back from the UDM.
     ue.ctx.uecm_registered = registered.is_ok();
@@ -453,15 +458,9 @@ fn registered(ue: &mut Ue) {
 /// The UE confirmed: the old 5G-GUTI is free again.
 fn complete(ue: &mut Ue) {
     ue.registering = None;
+    configuration_update::guti_confirmed(ue);
+    ue.ctx.slices_due = false;
     registered(ue);
-    let current = ue.ctx.tmsi();
-    for tmsi in std::mem::take(&mut ue.ctx.tmsis) {
-        if Some(tmsi) == current {
-            ue.ctx.tmsis.push(tmsi);
-        } else {
-            ue.amf.ues.free_tmsi(tmsi);
-        }
-    }
     ue.record(NAME, "ok");
     tracing::info!(supi = ?ue.ctx.supi, "registered");
 }
@@ -472,22 +471,15 @@ fn accept_message(
     rejected_nssai: Vec<RejectedSNssai>,
     activation: &user_plane::Activation,
 ) -> Message {
-    // The UE may hold the one it last confirmed or the latest. Those given in between and never confirmed go, or a UE
-    // that registers again and again without completing would collect them.
-    while ue.ctx.tmsis.len() > 2 {
-        let unconfirmed = ue.ctx.tmsis.remove(1);
-        ue.amf.ues.free_tmsi(unconfirmed);
-    }
-    let tmsi = ue.amf.ues.allocate_tmsi(&ue.handle, nf::random::u32);
-    ue.ctx.tmsis.push(tmsi);
+    let guti = configuration_update::new_guti(ue);
     let timers = &ue.amf.config.timers;
     let seconds = |s| Some(nas::Timer::For(std::time::Duration::from_secs(s)));
     let mut accept = gmm::RegistrationAccept::new();
-    accept.guti = Some(ue.amf.guti(tmsi));
+    accept.guti = Some(guti);
     accept.tai_list = ue.amf.registration_area();
     accept.allowed_nssai = ue.ctx.allowed_nssai.clone();
     accept.rejected_nssai = rejected_nssai;
-    accept.configured_nssai = ue.amf.config.slices.clone();
+    accept.configured_nssai = ue.configured_slices();
     accept.network_features = Some(nas::NetworkFeatures::default());
     accept.t3512 = seconds(timers.t3512_s);
     accept.t3502 = seconds(timers.t3502_s);

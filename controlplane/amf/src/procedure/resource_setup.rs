@@ -80,7 +80,7 @@ pub(crate) async fn send(
         }
         return Ok(None);
     }
-    let ue_ambr = ue.ctx.subscription.as_ref().and_then(|subscription| subscription.ambr);
+    let ue_ambr = ue.ctx.ambr();
     if has_context {
         let asked = Asked::Sessions(items.iter().map(|item| item.id).collect());
         ue.send(|amf_ue_ngap_id, ran_ue_ngap_id| {

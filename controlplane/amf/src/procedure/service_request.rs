@@ -2,9 +2,10 @@
 //!
 //! Flow: the message was verified with the UE's context, else #9 → sessions that the UE lost are released → the SMFs
 //! of the wanted sessions say what the gNB needs → SERVICE ACCEPT with Initial Context Setup (or resource set-up) →
-//! the gNB's tunnels go back to the SMFs.
+//! the gNB's tunnels go back to the SMFs. A UE that answers a page gets a new 5G-GUTI afterwards
+//! (`configuration_update.rs`).
 
-use nas::{GmmCause, Message, PsiSet, gmm};
+use nas::{GmmCause, Message, PsiSet, ServiceType, gmm};
 use types::PduSessionId;
 
 use super::resource_setup;
@@ -57,6 +58,8 @@ pub(crate) async fn service_request(ue: &mut Ue, request: gmm::ServiceRequest) -
             }
         }
     }
+    // A UE that was paged was named on the air.
+    ue.ctx.guti_due |= request.service_type == ServiceType::MobileTerminated;
     ue.record(NAME, "ok");
     Ok(())
 }

@@ -1,30 +1,27 @@
 //! Sessions that ended in their SMF without the UE's knowledge: the SMF restarted (TS 23.527 §6.2), or gave them up.
 //!
-//! The AMF notices by the SMF's notification, by 404 to whatever it asks an SMF, and by the recovery time that NRF tells ([`notify_ues`]), after which
-//! [`check`] asks the SMF for each session. [`Ue::forget_session`] takes a lost session out of the UE's context and
-//! remembers that the UE still believes in it.
+//! The AMF notices by the SMF's notification, by 404 to whatever it asks an SMF, and by the recovery time that NRF tells
+//! ([`notify_ues`]), after which [`check`] asks the SMF for each session. [`Ue::forget_session`] takes a lost session
+//! out of the UE's context and remembers that the UE still believes in it.
 //!
 //! How the UE learns it: by the PDU session status of its next accept. A UE that is connected would not ask for one soon
-//! enough, and what the gNB has of the session leads nowhere: [`request_registration`] has it register. Its session is
-//! gone for good, as its address is; the UE establishes it anew.
+//! enough, and what the gNB has of the session leads nowhere: a configuration update (`configuration_update.rs`) has it
+//! register. Its session is gone for good, as its address is; the UE establishes it anew.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nas::{Message, gmm};
 use sbi::ApiRoot;
 use sbi::model::nrf::NfProfile;
 use sbi::op::smf::NSMF_PDUSESSION;
 use tokio::sync::mpsc;
 use types::PduSessionId;
 
-use super::an_release;
 use crate::context::Amf;
 use crate::counters;
-use crate::event::{Arrival, Interrupt, UeEvent};
+use crate::event::UeEvent;
 use crate::peers::{SmContextRef, SmUpdate, join_all};
-use crate::ue::{NoAnswer, Timer, Ue};
+use crate::ue::Ue;
 
 /// UEs that are told at once that an SMF restarted, and the pause before the next: neither the SMF, which each asks for
 /// its sessions, nor the radio side is to be flooded.
@@ -75,32 +72,4 @@ impl Ue {
             self.ctx.lost_sessions.insert(id);
         }
     }
-
-    /// Whether the UE has to be told now, rather than when it comes back.
-    pub fn must_hear_of_lost_sessions(&self) -> bool {
-        !self.ctx.lost_sessions.is_empty() && self.ctx.registered && self.is_secure()
-    }
-}
-
-/// Has a connected UE register: CONFIGURATION UPDATE COMMAND under T3555, then the end of the connection, which the UE
-/// waits for (TS 24.501 §5.4.4.2, §5.4.4.3). The registration accept has the PDU session status.
-pub(crate) async fn request_registration(ue: &mut Ue) -> Result<(), Interrupt> {
-    ue.publish();
-    let command = Message::ConfigurationUpdateCommand(gmm::ConfigurationUpdateCommand {
-        acknowledge: true,
-        registration_requested: true,
-        ..gmm::ConfigurationUpdateCommand::default()
-    });
-    let timer = Timer::ms("T3555", ue.amf.config.timers.t3555_ms);
-    let answer = ue.exchange(timer, &command, |arrival| match arrival {
-        Arrival::Nas(Message::ConfigurationUpdateComplete) => ControlFlow::Break(()),
-        other => ControlFlow::Continue(other),
-    });
-    match answer.await {
-        // A UE that does not confirm is told when it comes back.
-        Ok(()) | Err(NoAnswer::Timeout(_)) => {}
-        Err(NoAnswer::Interrupted(interrupt)) => return Err(interrupt),
-    }
-    ue.record("session_loss", "registration_requested");
-    an_release::release(ue, ngap::cause::Nas::NormalRelease.into()).await
 }

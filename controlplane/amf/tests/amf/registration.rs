@@ -34,6 +34,90 @@ async fn initial_registration_with_suci() {
 }
 
 #[tokio::test]
+async fn the_configured_slices_are_the_subscribers() {
+    let slices = |list: &[&str]| list.iter().map(|one| one.parse().unwrap()).collect::<Vec<types::SNssai>>();
+    let served = serde_json::json!([{"sst": 1}, {"sst": 2}, {"sst": 3}]);
+    let network = Network::with(serde_json::json!({"slices": served})).await;
+    // Of five subscribed ones the network has two.
+    *network.core.slices.lock().unwrap() = slices(&["1", "7"]);
+    *network.core.other_slices.lock().unwrap() = slices(&["2-000001", "3", "8"]);
+    let mut gnb = Gnb::up(network.n2, 1).await;
+    let mut ue = Ue::new(1);
+    let accept = ue.register(&mut gnb).await;
+    assert_eq!(accept.configured_nssai, slices(&["1", "3"]));
+    assert_eq!(accept.allowed_nssai, slices(&["1"]));
+    // A change holds from the next registration on, also where the UE is known and its message verified.
+    *network.core.slices.lock().unwrap() = slices(&["2"]);
+    ue.idle(&mut gnb).await;
+    ue.requested_nssai = Vec::new();
+    let again = Message::RegistrationRequest(ue.registration_request(INITIAL));
+    ue.open(&gnb, &again).await;
+    let accept = ue.complete(&mut gnb).await;
+    assert_eq!(network.core.called("authenticate"), 1);
+    assert_eq!((accept.configured_nssai, accept.allowed_nssai), (slices(&["2", "3"]), slices(&["2"])));
+}
+
+#[tokio::test]
+async fn changes_of_the_subscription_take_effect_while_the_ue_is_registered() {
+    let slices = |list: &[&str]| list.iter().map(|one| one.parse().unwrap()).collect::<Vec<types::SNssai>>();
+    let served = serde_json::json!([{"sst": 1}, {"sst": 2}, {"sst": 3}]);
+    let network = Network::with(serde_json::json!({"slices": served})).await;
+    let core = &network.core;
+    let mut gnb = Gnb::up(network.n2, 1).await;
+    let mut ue = Ue::new(1);
+    ue.register(&mut gnb).await;
+    assert_eq!(core.called("sdm_subscribe"), 1);
+    // Nothing of what the AMF reads has changed.
+    core.subscription_changed(ue.supi()).await;
+    core.wait_called("am_data", 2).await;
+    gnb.silent(100).await;
+    // A bit rate: the gNB is told, and the UE need not be.
+    *core.ambr.lock().unwrap() = "2 Mbps";
+    core.subscription_changed(ue.supi()).await;
+    let Pdu::UeContextModificationRequest(request) = gnb.recv().await else { panic!() };
+    assert_eq!(request.ue_ambr.unwrap().uplink, "2 Mbps".parse().unwrap());
+    gnb.send(UeContextModificationResponse {
+        amf_ue_ngap_id: request.amf_ue_ngap_id,
+        ran_ue_ngap_id: request.ran_ue_ngap_id,
+        user_location: None,
+        criticality_diagnostics: None,
+    })
+    .await;
+    // Another slice: the UE is told, when it is idle with its next connection.
+    *core.other_slices.lock().unwrap() = slices(&["3"]);
+    core.subscription_changed(ue.supi()).await;
+    let Message::ConfigurationUpdateCommand(command) = ue.recv(&mut gnb).await else { panic!() };
+    assert_eq!((&command.configured_nssai, command.guti), (&slices(&["1", "3"]), None));
+    assert_eq!(command.allowed_nssai, slices(&["1"]));
+    ue.send(&gnb, &Message::ConfigurationUpdateComplete).await;
+    ue.idle(&mut gnb).await;
+    *core.other_slices.lock().unwrap() = slices(&["2", "3"]);
+    core.subscription_changed(ue.supi()).await;
+    core.wait_called("am_data", 5).await;
+    gnb.silent(100).await;
+    ue.service_request(&gnb, &[]).await;
+    assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
+    let Message::ConfigurationUpdateCommand(command) = ue.recv(&mut gnb).await else { panic!() };
+    assert_eq!(command.configured_nssai, slices(&["1", "2", "3"]));
+    ue.send(&gnb, &Message::ConfigurationUpdateComplete).await;
+    // The slice in use is gone: the UE is to register again, and gets the others.
+    *core.slices.lock().unwrap() = slices(&["2"]);
+    core.subscription_changed(ue.supi()).await;
+    let Message::DeregistrationRequestNetwork(request) = ue.recv(&mut gnb).await else { panic!() };
+    assert!(request.reregistration_required);
+    ue.send(&gnb, &Message::DeregistrationAcceptNetwork).await;
+    gnb.released(&mut ue).await;
+    ue.requested_nssai = Vec::new();
+    let accept = ue.register(&mut gnb).await;
+    assert_eq!(accept.allowed_nssai, slices(&["2"]));
+    // A UDM that is not there costs nothing: what is in force stays so.
+    core.fault("am_data", Fault::Refuse(503, "NF_CONGESTION"));
+    core.subscription_changed(ue.supi()).await;
+    gnb.silent(100).await;
+    network.ue(ue.supi(), |view| view["mm_state"] == "5GMM-REGISTERED").await;
+}
+
+#[tokio::test]
 async fn algorithms_follow_the_configured_order() {
     let changes = serde_json::json!({"integrity": ["NIA1", "NIA2"], "ciphering": ["NEA2", "NEA0"]});
     let network = Network::with(changes).await;
@@ -439,7 +523,9 @@ async fn deregistration_by_the_ue() {
 
 #[tokio::test]
 async fn deregistration_by_operator_and_udm() {
-    let network = Network::with(serde_json::json!({"timers": {"t3522_ms": 60, "n2_guard_ms": 500}})).await;
+    let network =
+        Network::with(serde_json::json!({"timers": {"t3513_ms": 300, "t3522_ms": 60, "n2_guard_ms": 500}}))
+            .await;
     let mut gnb = Gnb::up(network.n2, 1).await;
     let mut ue = Ue::new(1);
     ue.register(&mut gnb).await;
@@ -455,19 +541,51 @@ async fn deregistration_by_operator_and_udm() {
     network.gone(ue.supi()).await;
     network.core.wait_called("purge_amf", 1).await;
 
-    // The UDM withdraws the subscription of an idle UE: nobody to tell, and the UDM knows.
+    // The UDM withdraws the subscription of a UE, which is idle: it is paged, comes back and is told. The UDM knows.
+    use sbi::model::udm::DeregistrationReason::{SubscriptionWithdrawn, UeInitialRegistration};
     let mut ue = Ue::new(2);
     ue.register(&mut gnb).await;
     ue.idle(&mut gnb).await;
-    let uri = network.core.registered.lock().unwrap()[&ue.supi()].dereg_callback_uri.clone();
-    let body = sbi::model::udm::DeregistrationData {
-        dereg_reason: sbi::model::udm::DeregistrationReason::SubscriptionWithdrawn,
-        access_type: None,
-        pdu_session_id: None,
-        new_smf_instance_id: None,
-    };
-    network.core.client.notify::<sbi::op::udm::DeregistrationNotify>(&uri, body).await.unwrap();
+    network.core.deregister(ue.supi(), SubscriptionWithdrawn).await;
+    let Pdu::Paging(paging) = gnb.recv().await else { panic!() };
+    assert_eq!(paging.s_tmsi, ue.guti.unwrap().s_tmsi());
+    ue.answer_page(&gnb).await;
+    assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
+    let Message::DeregistrationRequestNetwork(request) = ue.recv(&mut gnb).await else { panic!() };
+    assert_eq!((request.cause, request.reregistration_required), (Some(GmmCause::IllegalUe), false));
+    ue.send(&gnb, &Message::DeregistrationAcceptNetwork).await;
+    gnb.released(&mut ue).await;
     network.gone(ue.supi()).await;
+    assert_eq!(network.core.called("purge_amf"), 1);
+
+    // Another that does not answer its pages is deregistered without being told.
+    let mut ue = Ue::new(3);
+    ue.register(&mut gnb).await;
+    ue.idle(&mut gnb).await;
+    network.core.deregister(ue.supi(), SubscriptionWithdrawn).await;
+    for _ in 0..3 {
+        assert!(matches!(gnb.recv().await, Pdu::Paging(_)));
+    }
+    network.gone(ue.supi()).await;
+    // One that answers and vanishes again gains nothing by it.
+    let mut ue = Ue::new(4);
+    ue.register(&mut gnb).await;
+    ue.idle(&mut gnb).await;
+    network.core.deregister(ue.supi(), SubscriptionWithdrawn).await;
+    assert!(matches!(gnb.recv().await, Pdu::Paging(_)));
+    ue.answer_page(&gnb).await;
+    let Pdu::InitialContextSetupRequest(setup) = gnb.recv().await else { panic!() };
+    ue.amf_id = Some(setup.amf_ue_ngap_id);
+    ue.idle(&mut gnb).await;
+    network.gone(ue.supi()).await;
+    gnb.silent(100).await;
+    // One that another AMF serves already is neither paged nor told.
+    let mut ue = Ue::new(5);
+    ue.register(&mut gnb).await;
+    ue.idle(&mut gnb).await;
+    network.core.deregister(ue.supi(), UeInitialRegistration).await;
+    network.gone(ue.supi()).await;
+    gnb.silent(100).await;
     assert_eq!(network.core.called("purge_amf"), 1);
 }
 

@@ -129,6 +129,11 @@ async fn the_pcf_changes_and_ends_the_policy_of_a_ue() {
         PolicyUpdate { resource_uri: String::new(), triggers: vec![], rfsp: None, ue_ambr: Some(ambr) };
     let client = &network.core.client;
     client.notify::<AmPolicyUpdateNotify>(&format!("{uri}/update"), update).await.unwrap();
+    // The policy goes before the subscription, also when this changes.
+    *network.core.ambr.lock().unwrap() = "2 Mbps";
+    network.core.subscription_changed(ue.supi()).await;
+    network.core.wait_called("am_data", 2).await;
+    gnb.silent(100).await;
     ue.send(&gnb, &Message::UlNasTransport(crate::sessions::request(1))).await;
     let Pdu::PduSessionResourceSetupRequest(setup) = gnb.recv().await else { panic!() };
     assert_eq!(setup.ue_ambr, Some(ambr));

@@ -314,7 +314,7 @@ async fn sessions_that_the_ue_lost_are_released() {
 
 #[tokio::test]
 async fn an_idle_ue_is_paged_and_then_served() {
-    let network = Network::with(serde_json::json!({"timers": {"t3513_ms": 80}})).await;
+    let network = Network::with(serde_json::json!({"timers": {"t3513_ms": 300}})).await;
     let (mut gnb, mut ue) = (Gnb::up(network.n2, 1).await, Ue::new(1));
     ue.register(&mut gnb).await;
     ue.establish(&mut gnb, 1).await;
@@ -332,10 +332,111 @@ async fn an_idle_ue_is_paged_and_then_served() {
         assert_eq!(paging.s_tmsi, ue.guti.unwrap().s_tmsi());
         assert_eq!(paging.tais, [tai(1)]);
     }
-    ue.service_request(&gnb, &[]).await;
+    let old = ue.guti.unwrap();
+    ue.answer_page(&gnb).await;
     assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
+    // What it was paged for comes first, then the identity that takes the place of the one on the air.
     let Pdu::PduSessionResourceSetupRequest(setup) = gnb.recv().await else { panic!() };
     assert_eq!(setup.pdu_sessions[0].id, id(1));
+    gnb.send(PduSessionResourceSetupResponse {
+        amf_ue_ngap_id: setup.amf_ue_ngap_id,
+        ran_ue_ngap_id: ue.ran_id,
+        pdu_sessions: vec![PduSessionItem { id: id(1), transfer: Bytes::from_static(b"response") }],
+        failed: vec![],
+        criticality_diagnostics: None,
+        user_location: None,
+    })
+    .await;
+    ue.new_guti(&mut gnb).await;
+    assert_ne!(ue.guti, Some(old));
+    assert!(network.core.not_delivered.lock().unwrap().is_empty());
+    // The new one is what it is paged by and comes back with; nobody answers to the old one any more.
+    ue.idle(&mut gnb).await;
+    network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
+    let n2 = Some((SETUP_N2, N2SmInfoType::PduResSetupReq));
+    network.core.transfer(ue.supi(), id(1), None, n2).await.unwrap();
+    let Pdu::Paging(paging) = gnb.recv().await else { panic!() };
+    assert_eq!(paging.s_tmsi, ue.guti.unwrap().s_tmsi());
+    // A service request of another kind is no answer to a page, though it ends it.
+    ue.service_request(&gnb, &[1]).await;
+    assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
+    gnb.silent(100).await;
+}
+
+#[tokio::test]
+async fn a_new_identity_that_was_not_confirmed_is_given_again_and_paged_beside_the_old_one() {
+    let timers = serde_json::json!({"timers": {"t3513_ms": 400, "t3555_ms": 400}});
+    let network = Network::with(timers).await;
+    let (mut gnb, mut ue) = (Gnb::up(network.n2, 1).await, Ue::new(1));
+    ue.register(&mut gnb).await;
+    ue.establish(&mut gnb, 1).await;
+    ue.idle(&mut gnb).await;
+    network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
+    let page = async |network: &Network, ue: &Ue| {
+        network.core.transfer(ue.supi(), id(1), Some(RELEASE_N1), None).await.unwrap();
+    };
+    page(&network, &ue).await;
+    assert!(matches!(gnb.recv().await, Pdu::Paging(_)));
+    ue.answer_page(&gnb).await;
+    assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
+    assert_eq!(ue.transport(&mut gnb).await.payload, RELEASE_N1);
+    // The connection goes before the UE has confirmed.
+    let Message::ConfigurationUpdateCommand(lost) = ue.recv(&mut gnb).await else { panic!() };
+    ue.idle(&mut gnb).await;
+    network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
+    page(&network, &ue).await;
+    let mut paged = Vec::new();
+    for _ in 0..2 {
+        let Pdu::Paging(paging) = gnb.recv().await else { panic!() };
+        paged.push(paging.s_tmsi);
+    }
+    assert_eq!(paged, [ue.guti.unwrap().s_tmsi(), lost.guti.unwrap().s_tmsi()]);
+    ue.answer_page(&gnb).await;
+    assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
+    assert_eq!(ue.transport(&mut gnb).await.payload, RELEASE_N1);
+    // Repeated by T3555, then confirmed.
+    let Message::ConfigurationUpdateCommand(first) = ue.recv(&mut gnb).await else { panic!() };
+    assert_ne!(first.guti, lost.guti);
+    let old = ue.guti.unwrap();
+    ue.new_guti(&mut gnb).await;
+    assert_eq!(ue.guti, first.guti);
+    ue.idle(&mut gnb).await;
+    // Both others are free again: who comes with one of them is asked who it is.
+    let new = ue.guti;
+    for gone in [Some(old), lost.guti] {
+        ue.guti = gone;
+        ue.service_request(&gnb, &[]).await;
+        assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceReject(_)));
+        gnb.released(&mut ue).await;
+    }
+    ue.guti = new;
+    ue.service_request(&gnb, &[]).await;
+    assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
+}
+
+#[tokio::test]
+async fn an_smf_hears_why_a_transfer_was_not_delivered() {
+    let network = Network::with(serde_json::json!({"timers": {"t3513_ms": 60}})).await;
+    let (mut gnb, mut ue) = (Gnb::up(network.n2, 1).await, Ue::new(1));
+    ue.register(&mut gnb).await;
+    ue.establish(&mut gnb, 1).await;
+    ue.idle(&mut gnb).await;
+    network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
+    let n2 = Some((SETUP_N2, N2SmInfoType::PduResSetupReq));
+    network.core.transfer(ue.supi(), id(1), None, n2.clone()).await.unwrap();
+    for _ in 0..3 {
+        assert!(matches!(gnb.recv().await, Pdu::Paging(_)));
+    }
+    network.core.wait_called("not_delivered", 1).await;
+    // Without a gNB nobody was paged.
+    gnb.association.abort();
+    while network.oam("GET", "/gnbs").await != serde_json::json!([]) {
+        net::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    network.core.transfer(ue.supi(), id(1), None, n2).await.unwrap();
+    network.core.wait_called("not_delivered", 2).await;
+    use sbi::model::amf::N1N2MessageTransferCause::{AnNotResponding, UeNotResponding};
+    assert_eq!(*network.core.not_delivered.lock().unwrap(), [UeNotResponding, AnNotResponding]);
 }
 
 #[tokio::test]

@@ -29,6 +29,8 @@ open_enum! {
         UeNotReachableForSession = "UE_NOT_REACHABLE_FOR_SESSION",
         TemporaryRejectRegistrationOngoing = "TEMPORARY_REJECT_REGISTRATION_ONGOING",
         TemporaryRejectHandoverOngoing = "TEMPORARY_REJECT_HANDOVER_ONGOING",
+        AnNotResponding = "AN_NOT_RESPONDING",
+        FailureCauseUnspecified = "FAILURE_CAUSE_UNSPECIFIED",
     }
 }
 

@@ -128,6 +128,11 @@ impl From<SystemTime> for DateTime {
 }
 
 open_enum! {
+    /// Kind of a change of a resource (TS 29.571 §5.2.2.3).
+    pub enum ChangeType { Add = "ADD", Move = "MOVE", Remove = "REMOVE", Replace = "REPLACE", }
+}
+
+open_enum! {
     /// Access network (TS 29.571 `AccessType`).
     pub enum AccessType { ThreeGpp = "3GPP_ACCESS", NonThreeGpp = "NON_3GPP_ACCESS", }
     /// Radio access technology.
@@ -160,6 +165,21 @@ model! {
         path: String,
         ? from: String,
         ? value: serde_json::Value,
+    }
+
+    /// What has changed in a resource.
+    pub struct NotifyItem {
+        resource_id: String,
+        changes: Vec<ChangeItem>,
+    }
+
+    /// One change of a resource.
+    pub struct ChangeItem {
+        op: ChangeType,
+        path: String,
+        ? from: String,
+        ? orig_value: serde_json::Value,
+        ? new_value: serde_json::Value,
     }
 
     /// Cause that NGAP gave: group number of TS 29.571 and value of TS 38.413.

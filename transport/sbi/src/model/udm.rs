@@ -6,8 +6,8 @@ use types::{Ambr, Dnn, Guami, Key, PduSessionId, PduSessionType, Pei, Plmn, SNss
 
 use super::{
     common::{
-        AccessType, AuthType, DateTime, IpAddress, NfInstanceId, Nssai, RatType, ResynchronizationInfo,
-        SubscribedDefaultQos,
+        AccessType, AuthType, DateTime, IpAddress, NfInstanceId, NotifyItem, Nssai, RatType,
+        ResynchronizationInfo, SubscribedDefaultQos,
     },
     model, open_enum,
 };
@@ -178,6 +178,23 @@ model! {
         ? subscription_id: String,
         ? supported_features: String,
     }
+}
+
+model! {
+    /// Tells who subscribed what has changed.
+    pub struct ModificationNotification {
+        notify_items: Vec<NotifyItem>,
+        ? subscription_id: String,
+    }
+}
+
+/// `sdm-subscriptions` of a subscriber in the UDR.
+#[derive(Debug, Clone, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct SdmSubscriptions(pub Vec<SdmSubscription>);
+
+impl Message for SdmSubscriptions {
+    const MEDIA: Media = Media::Json;
 }
 
 /// `sm-data`: one entry per slice.

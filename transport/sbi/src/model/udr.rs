@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use types::{Dnn, Key, SNssai, Supi};
 
-use super::{common::AuthType, model, open_enum};
+use super::{
+    common::{AuthType, NotifyItem},
+    model, open_enum,
+};
 
 open_enum! {
     /// How sequence numbers advance (TS 33.102 annex C).
@@ -31,6 +34,20 @@ model! {
         ? sqn: Key<6>,
         * last_indexes: BTreeMap<String, u32>,
         ? ind_length: u8,
+    }
+
+    /// Asks the UDR for notifications when data change; of every subscriber when it names none.
+    pub struct SubscriptionDataSubscriptions {
+        ? ue_id: Supi,
+        callback_reference: String,
+        * monitored_resource_uris: Vec<String>,
+    }
+
+    /// The UDR tells what has changed. Without items everything may have.
+    pub struct DataChangeNotify {
+        * original_callback_reference: Vec<String>,
+        ? ue_id: Supi,
+        * notify_items: Vec<NotifyItem>,
     }
 
     /// Access and mobility policy data of a subscriber (TS 29.519 §5.4.2.2).

@@ -90,4 +90,8 @@ callback! {
     /// UDM tells the old AMF (or SMF) that the UE is no longer its own (`deregCallbackUri`).
     DeregistrationNotify(DeregistrationData) "Nudm_UECM_DeregistrationNotification":
     UDM_CALLBACK "/deregistration/{id}";
+
+    /// UDM tells who subscribed that subscription data have changed (`callbackReference`).
+    SdmNotify(ModificationNotification) "Nudm_SDM_Notification":
+    UDM_CALLBACK "/sdm-notification/{id}";
 }

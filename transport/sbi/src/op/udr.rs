@@ -2,15 +2,17 @@
 
 use types::{Dnn, PduSessionId, SNssai, Supi};
 
-use super::{operation, service};
+use super::{callback, operation, service};
 use crate::{
     model::{common::*, udm::*, udr::*},
-    operation::Stored,
+    operation::{Created, Stored},
 };
 
 service! {
     /// Nudr_DataRepository.
     NUDR_DR = "nudr-dr" "v2" "2.2.0" Udr;
+    /// Callbacks of UDR, served by UDM.
+    UDR_CALLBACK = "nudr-callback" "v1" "1.0.0";
 }
 
 operation! {
@@ -75,6 +77,26 @@ operation! {
     NUDR_DR Get "/subscription-data/{ueId}/context-data/smf-registrations/{pduSessionId}"
     { ue_id: Supi = "ueId", pdu_session_id: PduSessionId = "pduSessionId" } body () => SmfRegistration;
 
+    /// Stores who wants to hear of changes of a subscription.
+    PutSdmSubscription(PutSdmSubscriptionRequest) "Nudr_DR_Update(sdm-subscriptions)":
+    NUDR_DR Put "/subscription-data/{ueId}/context-data/sdm-subscriptions/{subsId}"
+    { ue_id: Supi = "ueId", subs_id: String = "subsId" } body SdmSubscription => Stored<SdmSubscription>;
+
+    /// Forgets it.
+    DeleteSdmSubscription(DeleteSdmSubscriptionRequest) "Nudr_DR_Delete(sdm-subscriptions)":
+    NUDR_DR Delete "/subscription-data/{ueId}/context-data/sdm-subscriptions/{subsId}"
+    { ue_id: Supi = "ueId", subs_id: String = "subsId" } body () => ();
+
+    /// Everybody who wants to hear of changes of a subscription.
+    QuerySdmSubscriptions(QuerySdmSubscriptionsRequest) "Nudr_DR_Query(sdm-subscriptions)":
+    NUDR_DR Get "/subscription-data/{ueId}/context-data/sdm-subscriptions"
+    { ue_id: Supi = "ueId" } body () => SdmSubscriptions;
+
+    /// Asks for notifications when subscription data change.
+    SubscribeToData(SubscribeToDataRequest) "Nudr_DR_Subscribe":
+    NUDR_DR Post "/subscription-data/subs-to-notify" {}
+    body SubscriptionDataSubscriptions => Created<SubscriptionDataSubscriptions>;
+
     /// Session policy data (TS 29.519).
     QuerySmPolicyData(QuerySmPolicyDataRequest) "Nudr_DR_Query(sm-policy-data)":
     NUDR_DR Get "/policy-data/ues/{ueId}/sm-data" { ue_id: Supi = "ueId" }
@@ -83,4 +105,10 @@ operation! {
     /// Access and mobility policy data (TS 29.519).
     QueryAmPolicyData(QueryAmPolicyDataRequest) "Nudr_DR_Query(am-policy-data)":
     NUDR_DR Get "/policy-data/ues/{ueId}/am-data" { ue_id: Supi = "ueId" } body () => AmPolicyData;
+}
+
+callback! {
+    /// UDR tells UDM that subscription data have changed (`callbackReference`).
+    DataChange(DataChangeNotify) "Nudr_DR_Notify":
+    UDR_CALLBACK "/data-change/{id}";
 }

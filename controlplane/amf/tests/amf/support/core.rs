@@ -13,8 +13,8 @@ use sbi::model::nrf::{NotificationData, NotificationEventType, SearchResult, Sub
 use sbi::model::pcf::PolicyAssociation;
 use sbi::model::smf::*;
 use sbi::model::udm::{
-    AccessAndMobilitySubscriptionData, Amf3GppAccessRegistration, DnnInfo, SmfSelectionSubscriptionData,
-    SnssaiInfo,
+    AccessAndMobilitySubscriptionData, Amf3GppAccessRegistration, DeregistrationData, DeregistrationReason,
+    DnnInfo, ModificationNotification, SdmSubscription, SmfSelectionSubscriptionData, SnssaiInfo,
 };
 use sbi::op::{amf as amf_op, ausf, nrf, pcf, smf, udm};
 use sbi::{
@@ -65,7 +65,13 @@ pub struct Core {
     /// How long every operation takes.
     pub delay: Mutex<Duration>,
     pub smf_mode: Mutex<SmfMode>,
+    /// Subscribed slices: the defaults, and the others.
     pub slices: Mutex<Vec<types::SNssai>>,
+    pub other_slices: Mutex<Vec<types::SNssai>>,
+    /// Why transfers were not delivered, as the AMF said.
+    pub not_delivered: Mutex<Vec<N1N2MessageTransferCause>>,
+    /// Where the SMF wants to hear that.
+    pub failure_uri: OnceLock<String>,
     pub amf: OnceLock<ApiRoot>,
     pub client: Client,
     /// Where the PCF tells of the policy it gave last.
@@ -75,6 +81,9 @@ pub struct Core {
     /// Where the NRF tells of the SMF.
     pub nrf_callback: Mutex<Option<String>>,
     pub registered: Mutex<HashMap<Supi, Amf3GppAccessRegistration>>,
+    /// Where the AMF wants to hear of changes of a subscription.
+    pub sdm_callbacks: Mutex<HashMap<Supi, String>>,
+    pub ambr: Mutex<&'static str>,
 }
 
 /// N1 and N2 as the SMF would send; the AMF looks into neither.
@@ -96,12 +105,17 @@ impl Core {
             delay: Mutex::default(),
             smf_mode: Mutex::new(SmfMode::Works),
             slices: Mutex::new(vec!["1".parse().unwrap()]),
+            other_slices: Mutex::default(),
+            not_delivered: Mutex::default(),
+            failure_uri: OnceLock::new(),
             amf: OnceLock::new(),
             client: Client::new(ClientConfig::default()),
             policy_uri: Mutex::default(),
             sessions_at: OnceLock::new(),
             nrf_callback: Mutex::default(),
             registered: Mutex::default(),
+            sdm_callbacks: Mutex::default(),
+            ambr: Mutex::new("1 Gbps"),
         });
         let router = Router::new(core.clone())
             .on::<ausf::Authenticate>(authenticate)
@@ -110,8 +124,10 @@ impl Core {
             .on::<udm::GetSmfSelectData>(smf_select)
             .on::<udm::RegisterAmf>(register_amf)
             .on::<udm::UpdateAmf>(update_amf)
+            .on::<udm::SdmSubscribe>(sdm_subscribe)
             .on::<pcf::CreateAmPolicy>(create_policy)
             .on::<pcf::DeleteAmPolicy>(delete_policy)
+            .on::<amf_op::N1N2TransferFailureNotify>(not_delivered)
             .on::<smf::CreateSmContext>(create_context)
             .on::<smf::UpdateSmContext>(update_context)
             .on::<smf::ReleaseSmContext>(release_context)
@@ -119,6 +135,8 @@ impl Core {
             .on::<nrf::DiscoverNf>(discover);
         let server = serve(router, "127.0.0.1:0".parse().unwrap(), ServerConfig::default()).await.unwrap();
         core.sessions_at.set(server.address()).unwrap();
+        let root = format!("http://{}", server.address());
+        core.failure_uri.set(sbi::callback_uri::<amf_op::N1N2TransferFailureNotify>(&root, "1")).unwrap();
         (core, server)
     }
 
@@ -181,6 +199,7 @@ impl Core {
     ) -> Result<N1N2MessageTransferCause, u16> {
         let body = N1N2MessageTransferReqData {
             skip_ind,
+            n1n2_failure_txf_notif_uri: self.failure_uri.get().cloned(),
             pdu_session_id: Some(id),
             n1_message_container: n1.map(|n1| N1MessageContainer {
                 n1_message_class: N1MessageClass::Sm,
@@ -208,6 +227,25 @@ impl Core {
             Ok(answer) => Ok(answer.body().cause.clone()),
             Err(error) => Err(error.status().unwrap_or(0)),
         }
+    }
+
+    /// Nudm_SDM_Notification to the AMF that subscribed.
+    pub async fn subscription_changed(&self, supi: Supi) {
+        let uri = self.sdm_callbacks.lock().unwrap()[&supi].clone();
+        let body = ModificationNotification { notify_items: vec![], subscription_id: None };
+        self.client.notify::<udm::SdmNotify>(&uri, body).await.unwrap();
+    }
+
+    /// Nudm_UECM_DeregistrationNotification to the AMF that serves the UE.
+    pub async fn deregister(&self, supi: Supi, reason: DeregistrationReason) {
+        let uri = self.registered.lock().unwrap()[&supi].dereg_callback_uri.clone();
+        let body = DeregistrationData {
+            dereg_reason: reason,
+            access_type: None,
+            pdu_session_id: None,
+            new_smf_instance_id: None,
+        };
+        self.client.notify::<udm::DeregistrationNotify>(&uri, body).await.unwrap();
     }
 
     /// Nsmf_PDUSession_SMContextStatusNotify for a session.
@@ -293,13 +331,15 @@ async fn am_data(
     _: udm::GetAmDataRequest,
 ) -> Result<AccessAndMobilitySubscriptionData, ProblemDetails> {
     core.begin("am_data").await?;
-    let slices = core.slices.lock().unwrap().clone();
+    let ambr = *core.ambr.lock().unwrap();
+    let default_single_nssais = core.slices.lock().unwrap().clone();
+    let single_nssais = core.other_slices.lock().unwrap().clone();
     Ok(AccessAndMobilitySubscriptionData {
         subscribed_ue_ambr: Some(types::Ambr {
-            uplink: "1 Gbps".parse().unwrap(),
-            downlink: "1 Gbps".parse().unwrap(),
+            uplink: ambr.parse().unwrap(),
+            downlink: ambr.parse().unwrap(),
         }),
-        nssai: Some(Nssai { supported_features: None, default_single_nssais: slices, single_nssais: vec![] }),
+        nssai: Some(Nssai { supported_features: None, default_single_nssais, single_nssais }),
         ..Default::default()
     })
 }
@@ -329,6 +369,16 @@ async fn register_amf(
     Ok(Stored::Replaced(Some(request.body)))
 }
 
+async fn sdm_subscribe(
+    core: Arc<Core>,
+    request: udm::SdmSubscribeRequest,
+) -> Result<Created<SdmSubscription>, ProblemDetails> {
+    core.begin("sdm_subscribe").await?;
+    let uri = request.body.callback_reference.clone();
+    core.sdm_callbacks.lock().unwrap().insert(request.ue_id, uri);
+    Ok(Created { location: format!("/{}/sdm-subscriptions/1", request.ue_id), body: request.body })
+}
+
 async fn update_amf(core: Arc<Core>, request: udm::UpdateAmfRequest) -> Result<(), ProblemDetails> {
     core.begin("purge_amf").await?;
     core.registered.lock().unwrap().remove(&request.ue_id);
@@ -354,6 +404,14 @@ async fn create_policy(
 
 async fn delete_policy(core: Arc<Core>, _: pcf::DeleteAmPolicyRequest) -> Result<(), ProblemDetails> {
     core.begin("delete_policy").await
+}
+
+async fn not_delivered(
+    core: Arc<Core>,
+    notification: sbi::Notification<N1N2MsgTxfrFailureNotification>,
+) -> Result<(), ProblemDetails> {
+    core.not_delivered.lock().unwrap().push(notification.body.cause);
+    core.begin("not_delivered").await
 }
 
 async fn create_context(

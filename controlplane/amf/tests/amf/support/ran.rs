@@ -337,6 +337,24 @@ impl Ue {
         self.complete(gnb).await
     }
 
+    /// Opens a connection with the SERVICE REQUEST that answers a page.
+    pub async fn answer_page(&mut self, gnb: &Gnb) {
+        let ngksi = self.security.as_ref().unwrap().ngksi();
+        let s_tmsi = self.guti.unwrap().s_tmsi();
+        let request = gmm::ServiceRequest::new(ngksi, nas::ServiceType::MobileTerminated, s_tmsi);
+        self.open(gnb, &Message::ServiceRequest(request)).await;
+    }
+
+    /// Expects CONFIGURATION UPDATE COMMAND with a new 5G-GUTI, and takes it.
+    pub async fn new_guti(&mut self, gnb: &mut Gnb) {
+        let command = self.recv(gnb).await;
+        let Message::ConfigurationUpdateCommand(command) = command else { panic!("{command:?}") };
+        assert!(command.acknowledge);
+        assert_ne!(command.guti, self.guti);
+        self.guti = Some(command.guti.unwrap());
+        self.send(gnb, &Message::ConfigurationUpdateComplete).await;
+    }
+
     /// Asks the gNB to release the connection, and sees it released.
     pub async fn idle(&mut self, gnb: &mut Gnb) {
         gnb.send(UeContextReleaseRequest {

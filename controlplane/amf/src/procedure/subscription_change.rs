@@ -1,0 +1,61 @@
+//! Change of the subscription while the UE is registered (TS 23.502 §4.5.1).
+//!
+//! - Aggregate bit rate: the gNB of a connected UE is told at once, another with the next connection.
+//! - Slices that the subscriber has beside the allowed ones: the UE is told by a configuration update.
+//! - An allowed slice that is gone: the UE is deregistered and told to register again, which gives it the slices that
+//!   it has now and releases the sessions on the others (§4.2.4.2).
+//! - DNNs: the next session is set up as they say. Sessions go on as they are.
+
+use ngap::{Pdu, UeContextModificationRequest};
+
+use super::deregistration;
+use crate::counters;
+use crate::event::{Deregister, DeregistrationReason, Interrupt};
+use crate::ue::Ue;
+
+const NAME: &str = "subscription_change";
+
+/// Fetches the subscription anew and does what follows.
+pub(crate) async fn subscription_change(ue: &mut Ue) -> Result<(), Interrupt> {
+    let Some(supi) = ue.ctx.supi.filter(|_| ue.ctx.registered) else { return Ok(()) };
+    let amf = ue.amf.clone();
+    let Ok(subscription) = amf.peers.subscription(supi, amf.config.plmn).await else {
+        // Counted by the call. What is in force stays so until the next registration.
+        ue.record(NAME, "failed");
+        return Ok(());
+    };
+    let (old_slices, old_ambr) = (ue.configured_slices(), ue.ctx.ambr());
+    ue.ctx.subscription = Some(subscription);
+    let slices = ue.configured_slices();
+    ue.record(NAME, "ok");
+    if !ue.ctx.allowed_nssai.iter().all(|allowed| slices.contains(allowed)) {
+        let order = Deregister { why: DeregistrationReason::Reregistration, paged: false, done: None };
+        return deregistration::by_network(ue, order).await;
+    }
+    let ambr = ue.ctx.ambr();
+    ue.ctx.slices_due |= slices != old_slices;
+    let in_gnb = ue.connection.as_ref().is_some_and(|connection| connection.context);
+    if ambr != old_ambr && in_gnb {
+        ue.send(|amf_ue_ngap_id, ran_ue_ngap_id| {
+            Pdu::UeContextModificationRequest(UeContextModificationRequest {
+                amf_ue_ngap_id,
+                ran_ue_ngap_id,
+                security_key: None,
+                ue_ambr: ambr,
+                ue_security_capabilities: None,
+                new_amf_ue_ngap_id: None,
+            })
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// The gNB's answer to a change of the bit rate. One that refuses goes on with the old one; the next connection brings
+/// the new one.
+pub(crate) fn context_modified(ue: &mut Ue, pdu: &Pdu) {
+    if let Pdu::UeContextModificationFailure(failure) = pdu {
+        counters::N2_REJECTED.inc("context_modification_failure");
+        tracing::warn!(supi = ?ue.ctx.supi, cause = %failure.cause, "the gNB keeps the UE's old bit rate");
+    }
+}

@@ -1,0 +1,86 @@
+//! Nudr_DataRepository_Notify (TS 29.504 §5.2.2.8): tells UDMs of subscribers that an operator has changed.
+//!
+//! The store notes a change in the transaction that makes it, whichever process does, and only for subscribers whose UE
+//! is served. Here the notes are looked for each second, and each is taken away when a UDM has taken it: a change is told
+//! at least once, also when this process or the UDMs were down meanwhile. One UDM is enough, because who wants to hear of
+//! the subscriber is kept here and not in the UDM. A UDM that cannot be reached is forgotten until it subscribes again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nf::Shutdown;
+use sbi::Client;
+use sbi::model::udr::{DataChangeNotify, SubscriptionDataSubscriptions};
+use sbi::op::udr::DataChange;
+use store::{Store, StoreError};
+use telemetry::counters::Counter;
+
+use crate::service::SUBS_TO_NOTIFY;
+
+/// How often changes are looked for.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Changes told between two looks, so that a large import does not flood the UDM.
+const AT_ONCE: usize = 256;
+
+/// Notifications that a UDM did not take; they are repeated.
+static NOTIFICATIONS_FAILED: Counter = Counter::new("udr_notifications_failed");
+
+/// Notifies until the UDR stops.
+pub(crate) async fn run(store: Arc<dyn Store>, client: Client, stopping: Shutdown) {
+    let mut interval = net::time::interval(INTERVAL);
+    loop {
+        tokio::select! {
+            () = stopping.wait() => return,
+            _ = interval.tick() => {}
+        }
+        if let Err(error) = notify(&*store, &client).await {
+            tracing::error!(%error, "changes of subscribers were not notified");
+        }
+    }
+}
+
+/// Tells of the changes that there are.
+async fn notify(store: &dyn Store, client: &Client) -> Result<(), StoreError> {
+    let changes = store.changed_subscribers(AT_ONCE).await?;
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let mut udms = Vec::new();
+    for (key, document) in store.contexts(SUBS_TO_NOTIFY, "").await? {
+        match serde_json::from_str::<SubscriptionDataSubscriptions>(&document) {
+            Ok(subscription) => udms.push((key, subscription)),
+            Err(error) => tracing::error!(%error, key, "a subscription to changes is unreadable"),
+        }
+    }
+    for change in changes {
+        let mut told = false;
+        let mut unreachable = Vec::new();
+        for (key, udm) in &udms {
+            if udm.ue_id.is_some_and(|only| only != change.supi) {
+                continue;
+            }
+            let body = DataChangeNotify {
+                original_callback_reference: vec![udm.callback_reference.clone()],
+                ue_id: Some(change.supi),
+                notify_items: Vec::new(),
+            };
+            let Err(error) = client.notify::<DataChange>(&udm.callback_reference, body).await else {
+                told = true;
+                break;
+            };
+            NOTIFICATIONS_FAILED.inc();
+            tracing::warn!(%error, supi = %change.supi, "a UDM could not be told of a change");
+            if error.status().is_none() {
+                unreachable.push(key.clone());
+            }
+        }
+        for key in unreachable {
+            store.remove_context(SUBS_TO_NOTIFY, &key).await?;
+            udms.retain(|(known, _)| *known != key);
+        }
+        if told {
+            store.change_notified(change).await?;
+        }
+    }
+    Ok(())
+}
