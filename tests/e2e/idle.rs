@@ -189,3 +189,20 @@ fn an_idle_ue_comes_back_with_uplink_data_and_updates_its_registration() {
         assert_eq!(world.ask("amf", "/ues").await, serde_json::json!([]));
     });
 }
+
+/// The command waits until three pages have had no answer, which takes longer than a listing may.
+#[test]
+fn an_operator_deregisters_an_idle_ue_that_does_not_answer() {
+    plain(async |world| {
+        let gnb = world.gnb(0).await;
+        world.watch(&gnb).await;
+        let mut ue = world.ue_with(&gnb, 0, |config| config.answers_paging = false);
+        ue.register().await.unwrap();
+        become_idle(world, &mut ue).await;
+        let supi = ue.supi().to_string();
+        let output = world.lab.godwit(&["ue", "deregister", &supi]).output(LIMIT).await.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(of(&world.ask("amf", "/ues").await, &supi).is_null());
+        world.bystander_is_well().await;
+    });
+}

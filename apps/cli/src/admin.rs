@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Subcommand;
 use nf::oam::{self, CallError};
@@ -214,10 +215,20 @@ pub(crate) fn run_dir(socket: &SocketArg) -> anyhow::Result<PathBuf> {
     }
 }
 
+/// Time for an NF to do something together with a UE: paging (3 × T3513) and a request with its repetitions (5 × T3522)
+/// take 42 s by default; the rest is for longer timers.
+const ACTION_LIMIT: Duration = Duration::from_secs(120);
+
 /// Calls an NF; the inner error is the exit code after the reason was written.
 fn ask(socket: &SocketArg, nf: &str, method: &str, route: &str) -> anyhow::Result<Result<Value, ExitCode>> {
     let path = oam::socket_path(&run_dir(socket)?, nf);
-    let answer = runtime()?.block_on(oam::call(&path, method, route, None));
+    let answer = runtime()?.block_on(async {
+        if method == "GET" {
+            oam::call(&path, method, route, None).await
+        } else {
+            oam::call_within(ACTION_LIMIT, &path, method, route, None).await
+        }
+    });
     Ok(answer.map_err(|error| refused(&error)))
 }
 

@@ -29,7 +29,7 @@ const MAX_BODY: usize = 64 * 1024;
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
 /// Connections at once.
 const MAX_CONNECTIONS: usize = 32;
-/// Time for [`call`].
+/// Time for [`call`], which asks for what the NF knows already.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request to an OAM route.
@@ -303,6 +303,14 @@ pub enum CallError {
     /// The NF refused.
     #[error("{0}")]
     Refused(Error),
+    /// It has not answered in time.
+    #[error("the NF on {} has not answered within {} s", path.display(), limit.as_secs())]
+    Late {
+        /// The socket.
+        path: PathBuf,
+        /// The time it had.
+        limit: Duration,
+    },
     /// It answered, but not sensibly.
     #[error("the NF on {} answered nonsense: {reason}", path.display())]
     Broken {
@@ -316,8 +324,22 @@ pub enum CallError {
 /// Calls a route: `call(path, "GET", "/status", None)`.
 ///
 /// # Errors
-/// The NF does not run, refused, or broke off.
+/// The NF does not run, refused, broke off, or has not answered within 10 s.
 pub async fn call(
+    socket: &Path,
+    method: &str,
+    route: &str,
+    body: Option<&Value>,
+) -> Result<Value, CallError> {
+    call_within(CALL_TIMEOUT, socket, method, route, body).await
+}
+
+/// The same with another limit, for what the NF does together with others, such as a UE.
+///
+/// # Errors
+/// As [`call`].
+pub async fn call_within(
+    limit: Duration,
     socket: &Path,
     method: &str,
     route: &str,
@@ -352,7 +374,5 @@ pub async fn call(
         let message = value["error"].as_str().unwrap_or("refused without a reason").to_owned();
         Err(CallError::Refused(Error { status: status.as_u16(), message }))
     };
-    time::timeout(CALL_TIMEOUT, exchange)
-        .await
-        .unwrap_or_else(|_| Err(broken("no answer in time".to_owned())))
+    time::timeout(limit, exchange).await.unwrap_or_else(|_| Err(CallError::Late { path: path(), limit }))
 }
