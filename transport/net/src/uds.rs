@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::net::UnixListener;
 pub use tokio::net::UnixStream;
@@ -62,12 +63,15 @@ impl Drop for Listener {
 
 /// Binds a socket that has mode 0600 before anybody else can reach it.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
-    // A short name: paths of sockets end after 107 octets.
-    let private = path.with_file_name(format!(".{}", std::process::id()));
+    // The NFs of a process bind their sockets at the same time, each in a folder of its own. The name is short: paths of
+    // sockets end after 107 octets.
+    static BOUND: AtomicU32 = AtomicU32::new(0);
+    let number = BOUND.fetch_add(1, Ordering::Relaxed);
+    let private = path.with_file_name(format!(".{}-{number}", std::process::id()));
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     match std::fs::DirBuilder::new().mode(0o700).create(&private) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            // Left by a killed process with this identifier, whose socket would be in the way.
+            // A killed process with this identifier left it.
             std::fs::remove_dir_all(&private)?;
             std::fs::DirBuilder::new().mode(0o700).create(&private)?;
         }
@@ -122,6 +126,26 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         Listener::bind(&path).unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// The NFs of one process share a folder, and all bind when the process starts.
+    #[tokio::test]
+    async fn sockets_of_one_folder_are_bound_at_the_same_time() {
+        let directory = std::env::temp_dir().join(format!("godwit-uds-many-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let runtime = tokio::runtime::Handle::current();
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let (runtime, directory) = (&runtime, &directory);
+                scope.spawn(move || {
+                    let _entered = runtime.enter();
+                    for _ in 0..100 {
+                        Listener::bind(directory.join(format!("nf-{thread}.sock"))).unwrap();
+                    }
+                });
+            }
+        });
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
