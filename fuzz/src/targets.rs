@@ -37,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rl-tree-model", run: rules::model, seeds: rules::models },
     Target { name: "sbi", run: sbi_json, seeds: sbi_seeds },
     Target { name: "sbi-multipart", run: sbi_multipart, seeds: sbi_multipart_seeds },
+    Target { name: "sbi-token", run: ::sbi::fuzz_token, seeds: sbi_token_seeds },
     Target { name: "sctp", run: net::sctp::fuzz_packet, seeds: || folder("sctp") },
     Target { name: "sdf", run: sdf, seeds: sdf_seeds },
     Target { name: "suci", run: suci, seeds: suci_seeds },
@@ -297,6 +298,18 @@ fn sbi_seeds() -> Vec<Vec<u8>> {
         r#"{"supiOrSuci":"suci-0-999-70-0-0-0-0000000001","servingNetworkName":"5G:mnc070.mcc999.3gppnetwork.org"}"#,
         r#"{"nfInstanceId":"3a8bfe10-ec98-8bba-923e-aa926b1cdc8c","nfType":"AMF","nfStatus":"REGISTERED","ipv4Addresses":["127.0.0.5"],"sNssais":[{"sst":1,"sd":"010203"}]}"#,
         r#"{"status":404,"cause":"USER_NOT_FOUND","invalidParams":[{"param":"supi","reason":"x"}]}"#,
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
+
+/// An access token, and an assertion; the signatures do not matter to a decoder.
+fn sbi_token_seeds() -> Vec<Vec<u8>> {
+    [
+        // {"alg":"ES256","typ":"JWT"} {"iss":"1","sub":"3a8bfe10-…","aud":"UDR","scope":"nudr-dr","exp":1}
+        "eyJhbGciOiJFUzI1NiIsInR5cCI6IkpXVCJ9.eyJpc3MiOiIxIiwic3ViIjoiM2E4YmZlMTAtZWM5OC04YmJhLTkyM2UtYWE5MjZiMWNkYzhjIiwiYXVkIjoiVURSIiwic2NvcGUiOiJudWRyLWRyIiwiZXhwIjoxfQ.AAAA",
+        // {"alg":"HS256"} {"iss":"3a8bfe10-…","sub":"3a8bfe10-…","aud":"NRF","iat":1,"exp":61}
+        "eyJhbGciOiJIUzI1NiJ9.eyJpc3MiOiIzYThiZmUxMC1lYzk4LThiYmEtOTIzZS1hYTkyNmIxY2RjOGMiLCJzdWIiOiIzYThiZmUxMC1lYzk4LThiYmEtOTIzZS1hYTkyNmIxY2RjOGMiLCJhdWQiOiJOUkYiLCJpYXQiOjEsImV4cCI6NjF9.AAAA",
     ]
     .map(|text| text.as_bytes().to_vec())
     .to_vec()

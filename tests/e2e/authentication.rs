@@ -77,8 +77,9 @@ impl Home {
         let udm = udm::start(config, plmn(), env(&[(NfType::Udr, &udr)])).await.unwrap();
         let ausf =
             ausf::start(ausf::Config { sbi: free }, plmn(), env(&[(NfType::Udm, &udm)])).await.unwrap();
-        let client =
-            env(&[(NfType::Ausf, &ausf), (NfType::Udm, &udm), (NfType::Udr, &udr)]).client(NfType::Amf);
+        let client = env(&[(NfType::Ausf, &ausf), (NfType::Udm, &udm), (NfType::Udr, &udr)])
+            .client(NfType::Amf)
+            .unwrap();
         Self { client, store, running: vec![ausf, udm, udr], _folder: folder }
     }
 

@@ -78,6 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     findings.push(Finding::ok("configuration", format!("{file} is sound")));
                     findings.push(reached_by_ues(&config.upf));
                     findings.extend(configured(&node));
+                    findings.push(access_tokens(&config.sbi));
                 }
                 Err(problem) => findings.push(Finding::problem("configuration", problem.message, "")),
             },
@@ -114,6 +115,31 @@ fn print(format: Format, findings: &[Finding]) -> anyhow::Result<()> {
         }
     }
     Ok(output::text(&table.render())?)
+}
+
+/// Whether the core asks callers of the service-based interface who they are.
+fn access_tokens(sbi: &nf::security::Config) -> Finding {
+    use nf::security::Tokens;
+    const CHECK: &str = "access tokens";
+    let remedy = "remove sbi.tokens from the configuration";
+    match sbi.tokens {
+        Tokens::Off => Finding::note(
+            CHECK,
+            "switched off: whoever reaches the service-based interface may read subscribers' keys",
+            remedy,
+        ),
+        Tokens::ExceptCallbacks => {
+            Finding::note(CHECK, "notifications need none: whoever reaches an NF may send one", remedy)
+        }
+        Tokens::Required => match std::fs::read_dir(&sbi.trust) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Finding::note(
+                CHECK,
+                format!("{}: {error}", sbi.trust.display()),
+                "run doctor as the core's user",
+            ),
+            _ => Finding::ok(CHECK, format!("needed by every call; keys in {}", sbi.trust.display())),
+        },
+    }
 }
 
 fn kernel() -> Finding {

@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let capture = args.pcap.as_ref().map(|folder| capture(folder, &config)).transpose()?;
-        let mut core = Core::new(&config)?;
+        let mut core = Core::new(&config, &names)?;
         let run = async {
             core.start_all(&config, &names).await?;
             core.registered().await;
@@ -197,10 +197,13 @@ struct Core {
 }
 
 impl Core {
-    fn new(config: &Config) -> anyhow::Result<Self> {
+    fn new(config: &Config, names: &[&str]) -> anyhow::Result<Self> {
         std::fs::create_dir_all(&config.run_dir)
             .with_context(|| format!("cannot create run_dir {}", config.run_dir.display()))?;
+        // A loopback address is this machine's, whichever process the NRF runs in.
+        let nrf_is_local = names.contains(&"nrf") || config.nrf.sbi.ip().is_loopback();
         let env = nf::Env::new(&config.run_dir, Some(config.nrf.sbi.into()));
+        let env = env.secured(&config.sbi, nrf_is_local).context("sbi.trust")?;
         Ok(Core { env, running: Vec::new(), upf: None, store: None, metrics: None })
     }
 

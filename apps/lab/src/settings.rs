@@ -42,6 +42,7 @@ pub(crate) fn configuration(folder: &Path, log: &str) -> Value {
         "store": folder.join("godwit.db"),
         "store_key": folder.join("store.key"),
         "log": log,
+        "sbi": {"trust": folder.join("trust")},
         "slices": [{"sst": 1}],
         "nrf": {"sbi": "127.0.0.10:7777"},
         "amf": {

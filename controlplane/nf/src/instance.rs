@@ -18,6 +18,7 @@ use crate::{
     oam::{self, Oam},
     registration::{self, Registration},
     shutdown::Shutdown,
+    trust::TrustError,
     watch::Watch,
 };
 
@@ -47,6 +48,14 @@ pub enum BindError {
         /// What the system says.
         source: io::Error,
     },
+    /// The NF cannot prove who it is.
+    #[error("{nf} cannot use its keys: {source}")]
+    Trust {
+        /// NF type.
+        nf: NfType,
+        /// Which file, and what is wrong with it.
+        source: TrustError,
+    },
 }
 
 /// An NF that has its address but does not serve yet.
@@ -65,7 +74,7 @@ impl Instance {
     /// Takes the SBI address for an NF of this type.
     ///
     /// # Errors
-    /// The address is in use or not of this host.
+    /// The address is in use or not of this host, or the NF's secret cannot be used.
     pub async fn bind(nf_type: NfType, address: SocketAddr, env: &Env) -> Result<Self, BindError> {
         let bound = Bound::bind(address, env.server.clone()).await.map_err(|source| BindError::Sbi {
             nf: nf_type.clone(),
@@ -74,7 +83,15 @@ impl Instance {
         })?;
         let address = bound.address();
         let id = NfInstanceId::from_name(&format!("{nf_type} {address}"));
-        let client = env.client(nf_type.clone());
+        // The NRF finds NFs in itself.
+        let nrf = if nf_type == NfType::Nrf { Some(address.into()) } else { env.nrf.clone() };
+        let client = env
+            .client_of(nf_type.clone(), id, nrf)
+            .map_err(|source| BindError::Trust { nf: nf_type.clone(), source })?;
+        let bound = match env.guard(&nf_type, id) {
+            Some(guard) => bound.guarded(guard),
+            None => bound,
+        };
         let profile = base_profile(id, nf_type.clone(), address);
         let stop = Shutdown::default();
         Ok(Self { env: env.clone(), nf_type, bound, client, stop, profile, tasks: JoinSet::new() })
@@ -154,7 +171,9 @@ impl Instance {
         oam: Oam,
     ) -> Result<Running, BindError> {
         let address = self.bound.address();
-        self.profile.nf_services = router.services().iter().map(|s| service_entry(s, address)).collect();
+        let guarded = self.env.trust.is_some();
+        let services = router.services();
+        self.profile.nf_services = services.iter().map(|s| service_entry(s, address, guarded)).collect();
         let registration = Arc::new(Registration::default());
         let status = status(&self.nf_type, self.profile.nf_instance_id, address, registration.clone());
         let path = oam::socket_path(&self.env.run_dir, self.nf_type.as_str());
@@ -301,7 +320,7 @@ fn split_address(address: SocketAddr) -> (Option<std::net::Ipv4Addr>, Option<std
     }
 }
 
-fn service_entry(service: &Service, address: SocketAddr) -> NfService {
+fn service_entry(service: &Service, address: SocketAddr, guarded: bool) -> NfService {
     let (ipv4_address, ipv6_address) = split_address(address);
     let end_point = IpEndPoint {
         ipv4_address,
@@ -325,6 +344,8 @@ fn service_entry(service: &Service, address: SocketAddr) -> NfService {
         capacity: None,
         load: None,
         supported_features: None,
+        allowed_nf_types: service.consumers.to_vec(),
+        oauth2_required: guarded.then_some(true),
         other: serde_json::Map::new(),
     }
 }

@@ -20,11 +20,14 @@ pub mod metrics;
 pub mod oam;
 pub mod random;
 pub mod registration;
+pub mod security;
 pub mod shutdown;
+pub mod trust;
 pub mod watch;
 
 pub use env::Env;
 pub use instance::{BindError, Instance, Running};
 pub use oam::Oam;
 pub use shutdown::Shutdown;
+pub use trust::{Trust, TrustError};
 pub use watch::Watch;

@@ -15,6 +15,8 @@ pub struct Config {
     pub heartbeat_s: u32,
     /// Seconds for which others may remember the result of a discovery.
     pub validity_s: u32,
+    /// Seconds for which an access token is valid.
+    pub token_s: u32,
     /// Instances and subscriptions kept at once; more are refused.
     pub max_instances: usize,
 }
@@ -25,6 +27,7 @@ impl Default for Config {
             sbi: SocketAddr::from(([127, 0, 0, 10], 7777)),
             heartbeat_s: 10,
             validity_s: 30,
+            token_s: 3600,
             max_instances: 4096,
         }
     }
@@ -41,6 +44,9 @@ impl Config {
         }
         if self.validity_s > 86_400 {
             return Err(Invalid::new("validity_s", self.validity_s, "at most 86400 seconds"));
+        }
+        if !(10..=86_400).contains(&self.token_s) {
+            return Err(Invalid::new("token_s", self.token_s, "10 to 86400 seconds"));
         }
         if self.max_instances == 0 {
             return Err(Invalid::new("max_instances", self.max_instances, "at least 1"));

@@ -55,9 +55,16 @@ pub struct Registry {
 #[derive(Debug, Default)]
 struct Inner {
     instances: BTreeMap<NfInstanceId, Entry>,
-    subscriptions: HashMap<String, SubscriptionData>,
+    subscriptions: HashMap<String, Subscription>,
     /// Order of creation, so that the oldest goes when there are too many.
     subscription_order: VecDeque<String>,
+}
+
+#[derive(Debug)]
+struct Subscription {
+    data: SubscriptionData,
+    /// Who made it, where that is proven.
+    owner: Option<NfInstanceId>,
 }
 
 #[derive(Debug)]
@@ -136,6 +143,9 @@ impl Registry {
         if patched.nf_instance_id != id {
             return Err(invalid(&"nfInstanceId must not change"));
         }
+        if patched.nf_type != entry.profile.nf_type {
+            return Err(invalid(&"nfType must not change"));
+        }
         (entry.heard, entry.counted) = (now, false);
         // The load changes with every heartbeat and interests nobody who waits for changes.
         let changed =
@@ -206,25 +216,28 @@ impl Registry {
         }
     }
 
-    /// Adds a subscription; the oldest goes when there are too many. Returns its identifier.
-    pub fn subscribe(&self, mut subscription: SubscriptionData) -> SubscriptionData {
+    /// Adds a subscription; the oldest goes when there are too many. Returns it with its identifier.
+    pub fn subscribe(&self, mut data: SubscriptionData, owner: Option<NfInstanceId>) -> SubscriptionData {
         let mut inner = self.lock();
         // Nobody may end another's subscription by guessing, nor one of an NRF that restarted by its old name.
         let id = format!("{:016x}", nf::random::u64());
-        subscription.subscription_id = Some(id.clone());
-        inner.subscriptions.insert(id.clone(), subscription.clone());
+        data.subscription_id = Some(id.clone());
+        inner.subscriptions.insert(id.clone(), Subscription { data: data.clone(), owner });
         inner.subscription_order.push_back(id);
         if inner.subscription_order.len() > self.max_instances
             && let Some(oldest) = inner.subscription_order.pop_front()
         {
             inner.subscriptions.remove(&oldest);
         }
-        subscription
+        data
     }
 
-    /// Ends a subscription; whether there was one.
-    pub fn unsubscribe(&self, id: &str) -> bool {
+    /// Ends a subscription that `caller` made; whether there was one. Who made it counts only where that is proven.
+    pub fn unsubscribe(&self, id: &str, caller: Option<NfInstanceId>) -> bool {
         let mut inner = self.lock();
+        if !inner.subscriptions.get(id).is_some_and(|s| s.owner.is_none() || s.owner == caller) {
+            return false;
+        }
         inner.subscription_order.retain(|other| other != id);
         inner.subscriptions.remove(id).is_some()
     }
@@ -241,7 +254,7 @@ impl Registry {
                         && c.service_name.as_ref().is_none_or(|name| offers(&event.profile, name))
                 })
         };
-        self.lock().subscriptions.values().filter(wants).cloned().collect()
+        self.lock().subscriptions.values().map(|s| &s.data).filter(wants).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

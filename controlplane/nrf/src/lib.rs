@@ -2,32 +2,42 @@
 //!
 //! NFs register their profile and keep it alive with heartbeats; others discover them. The registry lives in
 //! memory only: after a restart NFs find themselves unknown at their next heartbeat and register again
-//! (`nf::registration`), so there is nothing to lose.
+//! (`nf::registration`), so there is nothing to lose. It also gives them access tokens, signed with a key that it keeps.
 //!
-//! Read first: [`context`] (the registry), then [`service`] (the operations on it).
+//! Read first: [`context`] (the registry), then [`service`] (the operations on it) and [`token`] (who may call whom).
 #![forbid(unsafe_code)]
 
 pub mod config;
 pub mod context;
 pub mod service;
+pub mod token;
 
 use std::sync::Arc;
 
-use net::time;
-use nf::{BindError, Env, Instance, Oam, Running};
+use net::time::{self, Duration};
+use nf::{BindError, Env, Instance, Oam, Running, Trust};
 use sbi::model::nrf::NfType;
 
 pub use config::Config;
 use context::Registry;
+use token::Authority;
 
 /// Starts an NRF.
 ///
 /// # Errors
-/// Its SBI address or OAM socket cannot be used.
+/// Its SBI address, OAM socket or keys cannot be used.
 pub async fn start(config: Config, env: Env) -> Result<Running, BindError> {
     let mut instance = Instance::bind(NfType::Nrf, config.sbi, &env).await?;
     let (registry, events) = Registry::new(&config);
-    let state = Arc::new(service::State { registry, api_root: instance.api_root() });
+    let authority = match &env.trust {
+        Some(trust) => {
+            let life = Duration::from_secs(config.token_s.into());
+            let authority = Authority::new(instance.id(), Trust::clone(trust), life, config.max_instances);
+            Some(authority.map_err(|source| BindError::Trust { nf: NfType::Nrf, source })?)
+        }
+        None => None,
+    };
+    let state = Arc::new(service::State { registry, authority, api_root: instance.api_root() });
 
     // Notices expired instances even when nobody asks, and delivers notifications one after the other.
     let (sweeper, stopping) = (state.clone(), instance.stopping());

@@ -1,21 +1,27 @@
-//! Nnrf_NFManagement and Nnrf_NFDiscovery (TS 29.510 §5.2, §5.3).
+//! Nnrf_NFManagement, Nnrf_NFDiscovery and Nnrf_AccessToken (TS 29.510 §5.2, §5.3, §5.4).
 
 use std::sync::Arc;
 
 use net::time;
 use nf::Shutdown;
 use sbi::{
-    ApiRoot, Client, Created, ProblemDetails, Router, Stored,
+    ApiRoot, Caller, Client, Created, ProblemDetails, Router, Stored,
     model::{
-        common::Link,
-        nrf::{NfProfile, NotificationData, SearchResult, SubscriptionData, UriList, UriListLinks},
+        common::{Link, NfInstanceId},
+        nrf::{
+            AccessTokenErr, AccessTokenRsp, NfProfile, NotificationData, SearchResult, SubscriptionData,
+            UriList, UriListLinks,
+        },
     },
     op::nrf::*,
 };
 use telemetry::counters::Counter;
 use tokio::sync::mpsc;
 
-use crate::context::{Event, Registry, RegistryError};
+use crate::{
+    context::{Event, Registry, RegistryError},
+    token::Authority,
+};
 
 static NOTIFICATIONS_LOST: Counter = Counter::new("nrf_notifications_lost");
 
@@ -24,6 +30,8 @@ static NOTIFICATIONS_LOST: Counter = Counter::new("nrf_notifications_lost");
 pub struct State {
     /// The instances.
     pub registry: Registry,
+    /// Gives access tokens; `None` when they are switched off.
+    pub authority: Option<Authority>,
     /// Our own root, for links.
     pub api_root: ApiRoot,
 }
@@ -33,14 +41,15 @@ type Reply<T> = Result<T, ProblemDetails>;
 /// The operations NRF offers.
 pub fn router(state: Arc<State>) -> Router<State> {
     Router::new(state)
-        .on::<RegisterNf>(register)
-        .on::<UpdateNf>(update)
-        .on::<DeregisterNf>(deregister)
+        .on_behalf::<RegisterNf, _, _>(register)
+        .on_behalf::<UpdateNf, _, _>(update)
+        .on_behalf::<DeregisterNf, _, _>(deregister)
         .on::<GetNf>(get)
         .on::<ListNf>(list)
-        .on::<SubscribeNf>(subscribe)
-        .on::<UnsubscribeNf>(unsubscribe)
+        .on_behalf::<SubscribeNf, _, _>(subscribe)
+        .on_behalf::<UnsubscribeNf, _, _>(unsubscribe)
         .on::<DiscoverNf>(discover)
+        .on::<RequestToken>(token)
 }
 
 impl From<RegistryError> for ProblemDetails {
@@ -53,8 +62,25 @@ impl From<RegistryError> for ProblemDetails {
     }
 }
 
-async fn register(state: Arc<State>, request: RegisterNfRequest) -> Reply<Stored<NfProfile>> {
+/// A profile belongs to the instance it describes: nobody else registers, changes or removes it.
+fn owned(id: NfInstanceId, caller: &Caller) -> Reply<()> {
+    match caller.id() {
+        Some(caller) if caller != id => {
+            let detail = format!("{caller} may not change the profile of {id}");
+            Err(ProblemDetails::forbidden("NOT_THE_OWNER").detail(detail))
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn register(state: Arc<State>, request: RegisterNfRequest, caller: Caller) -> Reply<Stored<NfProfile>> {
     let RegisterNfRequest { nf_instance_id, body } = request;
+    owned(nf_instance_id, &caller)?;
+    if caller.nf_type().is_some_and(|proven| *proven != body.nf_type) {
+        return Err(
+            ProblemDetails::forbidden("NOT_THE_OWNER").detail("nfType is not that of the access token")
+        );
+    }
     if body.nf_instance_id != nf_instance_id {
         return Err(ProblemDetails::mandatory_ie_incorrect("nfInstanceId", "differs from the URI"));
     }
@@ -66,11 +92,13 @@ async fn register(state: Arc<State>, request: RegisterNfRequest) -> Reply<Stored
     Ok(Stored::Replaced(Some(body)))
 }
 
-async fn update(state: Arc<State>, request: UpdateNfRequest) -> Reply<Option<NfProfile>> {
+async fn update(state: Arc<State>, request: UpdateNfRequest, caller: Caller) -> Reply<Option<NfProfile>> {
+    owned(request.nf_instance_id, &caller)?;
     Ok(state.registry.update(request.nf_instance_id, &request.body, time::now())?)
 }
 
-async fn deregister(state: Arc<State>, request: DeregisterNfRequest) -> Reply<()> {
+async fn deregister(state: Arc<State>, request: DeregisterNfRequest, caller: Caller) -> Reply<()> {
+    owned(request.nf_instance_id, &caller)?;
     tracing::info!(id = %request.nf_instance_id, "deregistered");
     Ok(state.registry.deregister(request.nf_instance_id)?)
 }
@@ -86,22 +114,35 @@ async fn list(state: Arc<State>, request: ListNfRequest) -> Reply<UriList> {
     Ok(UriList { total_item_count: Some(item.len()), links: UriListLinks { item } })
 }
 
-async fn subscribe(state: Arc<State>, request: SubscribeNfRequest) -> Reply<Created<SubscriptionData>> {
-    let body = state.registry.subscribe(request.body);
+async fn subscribe(
+    state: Arc<State>,
+    request: SubscribeNfRequest,
+    caller: Caller,
+) -> Reply<Created<SubscriptionData>> {
+    let body = state.registry.subscribe(request.body, caller.id());
     let location = format!("/subscriptions/{}", body.subscription_id.as_deref().unwrap_or_default());
     Ok(Created { location, body })
 }
 
-async fn unsubscribe(state: Arc<State>, request: UnsubscribeNfRequest) -> Reply<()> {
-    match state.registry.unsubscribe(&request.subscription_id) {
-        true => Ok(()),
-        false => Err(ProblemDetails::new(404, "SUBSCRIPTION_NOT_FOUND")),
+async fn unsubscribe(state: Arc<State>, request: UnsubscribeNfRequest, caller: Caller) -> Reply<()> {
+    if state.registry.unsubscribe(&request.subscription_id, caller.id()) {
+        Ok(())
+    } else {
+        Err(ProblemDetails::new(404, "SUBSCRIPTION_NOT_FOUND"))
     }
+}
+
+async fn token(state: Arc<State>, request: RequestTokenRequest) -> Result<AccessTokenRsp, AccessTokenErr> {
+    let authority = state.authority.as_ref();
+    let authority = authority.ok_or_else(|| {
+        AccessTokenErr::new("invalid_request", "access tokens are switched off (sbi.tokens)")
+    })?;
+    authority.grant(&state.registry, &request.body)
 }
 
 async fn discover(state: Arc<State>, request: DiscoverNfRequest) -> Reply<SearchResult> {
     let nf_instances = state.registry.discover(&request, time::now());
-    // An empty result is not worth remembering: the instance may be about to register.
+    // An empty result must not be remembered: the instance may be about to register.
     let validity_period = if nf_instances.is_empty() { 0 } else { state.registry.validity_s() };
     Ok(SearchResult { validity_period, nf_instances })
 }

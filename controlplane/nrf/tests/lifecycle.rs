@@ -77,7 +77,7 @@ async fn nrf_may_come_last_and_may_restart() {
     let (folder, at) = (folder(), address(1));
     let env = env(folder.path(), at);
     let udm = udm(&env, address(2)).await;
-    let client = env.client(NfType::Amf);
+    let client = env.client(NfType::Amf).unwrap();
     assert!(matches!(ask(&client).await, CallError::Unreachable { .. }), "no NRF yet");
 
     let nrf_env = Env::new(folder.path().join("nrf"), None);
@@ -92,7 +92,7 @@ async fn nrf_may_come_last_and_may_restart() {
     eventually("registration with the new NRF", async || client.call::<GetNf>(at, request()).await.is_ok())
         .await;
     // A client without cache finds it again, too.
-    assert!(ask(&env.client(NfType::Amf)).await.is(&format!("FROM_{}", udm.id())));
+    assert!(ask(&env.client(NfType::Amf).unwrap()).await.is(&format!("FROM_{}", udm.id())));
 
     // An orderly end deregisters.
     udm.stop().await;
@@ -107,10 +107,10 @@ async fn discoveries_are_remembered_and_corrected() {
     let nrf = nrf::start(config(at), Env::new(folder.path().join("nrf"), None)).await.unwrap();
     let old = udm(&env, address(12)).await;
     old.registered().await;
-    let client = env.client(NfType::Amf);
+    let client = env.client(NfType::Amf).unwrap();
     assert!(ask(&client).await.is(&format!("FROM_{}", old.id())));
     // Many callers that find the cache empty share one discovery.
-    let fresh = env.client(NfType::Amf);
+    let fresh = env.client(NfType::Amf).unwrap();
     let discoveries = async || {
         let status = nf::oam::call(nrf.oam(), "GET", "/status", None).await.unwrap();
         status["counters"]["sbi_discoveries"].as_u64().unwrap()
@@ -141,7 +141,7 @@ async fn discoveries_are_remembered_and_corrected() {
 async fn silent_instances_are_not_discovered() {
     let (folder, at) = (folder(), address(21));
     let nrf = nrf::start(config(at), Env::new(folder.path(), None)).await.unwrap();
-    let client = env(folder.path(), at).client(NfType::Amf);
+    let client = env(folder.path(), at).client(NfType::Amf).unwrap();
     let profile: NfProfile = serde_json::from_value(serde_json::json!({
         "nfInstanceId": "4947a69a-f61b-4bc1-b9da-47c9c5d14b64",
         "nfType": "SMF",

@@ -36,7 +36,7 @@ fn session(dnn: &str) -> SmPolicyContextData {
 async fn start(config: Config) -> (nf::Running, Client, sbi::ApiRoot, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let env = nf::Env::new(folder.path(), None);
-    let client = env.client(sbi::model::nrf::NfType::Smf);
+    let client = env.client(sbi::model::nrf::NfType::Smf).unwrap();
     let config = Config { sbi: "127.0.0.1:0".parse().unwrap(), ..config };
     let running = pcf::start(config, env).await.unwrap();
     let root = running.sbi().into();

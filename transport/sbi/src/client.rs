@@ -9,17 +9,19 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use http::HeaderValue;
 use net::time::{self, Instant};
 
 use crate::{
-    codec::Codec,
+    access::{Access, Wallet},
+    codec::{Codec, Payload},
     config::ClientConfig,
     counters::{CLIENT_CALLS, CLIENT_FAILURES, CLIENT_RETRIES},
     discovery::Discovery,
     exchange::{Answer, Exchange, Lost},
     http_json,
     message::Media,
-    operation::{Body, Callback, Operation, OperationError, Request, Response},
+    operation::{Body, Callback, Operation, OperationError, Request, Response, Service},
     param::ParamWriter,
     problem::ProblemDetails,
     target::{ApiRoot, Selection, Target},
@@ -118,12 +120,14 @@ struct Inner {
     config: ClientConfig,
     peers: Mutex<HashMap<ApiRoot, Arc<http_json::Peer>>>,
     discovery: Discovery,
+    wallet: Wallet,
 }
 
 impl Client {
     /// A client; opens nothing yet.
     pub fn new(config: ClientConfig) -> Self {
-        Self { inner: Arc::new(Inner { config, peers: Mutex::default(), discovery: Discovery::default() }) }
+        let (peers, discovery, wallet) = (Mutex::default(), Discovery::default(), Wallet::default());
+        Self { inner: Arc::new(Inner { config, peers, discovery, wallet }) }
     }
 
     /// Its configuration.
@@ -148,8 +152,8 @@ impl Client {
         result
     }
 
-    /// Finds an instance that offers `O`'s service and opens the connection to it, so that the first call finds both
-    /// done. Does nothing else: no request reaches the peer.
+    /// Finds an instance that offers `O`'s service, gets an access token for it and opens the connection, so that the
+    /// first call finds all of that done. Does nothing else: no request reaches the peer.
     ///
     /// # Errors
     /// There is no instance yet, or it does not take connections.
@@ -160,6 +164,7 @@ impl Client {
         let selection =
             select(&O::SERVICE, None, None).ok_or_else(|| unreachable("callbacks go to a URI"))?;
         let root = self.resolve::<O>(&selection, deadline).await?;
+        self.authorization(&O::SERVICE, O::ACCESS, deadline).await.map_err(lost_error::<O>)?;
         self.peer(&root).prepare(deadline).await.map_err(lost_error::<O>)
     }
 
@@ -174,9 +179,9 @@ impl Client {
             reason: format!("`{}` is not a URI we can call", uri.chars().take(128).collect::<String>()),
         })?;
         let payload = Body::encode(body, Codec::Json);
-        let exchange = Exchange { operation: O::NAME, method: O::METHOD, path_and_query: path, payload };
+        let exchange = exchange::<O>(path, payload);
         let deadline = time::now() + self.inner.config.timeout;
-        let result = match self.exchange_at(&root, exchange, deadline).await {
+        let result = match self.exchange_at::<O>(&root, exchange, deadline).await {
             Ok(answer) => read_answer::<O>(answer),
             Err(lost) => Err(lost_error::<O>(lost)),
         };
@@ -198,11 +203,11 @@ impl Client {
         request.write_params(&mut params);
         let path_and_query = params.finish();
         let payload = request.into_body().encode(Codec::Json);
-        let exchange = Exchange { operation: O::NAME, method: O::METHOD, path_and_query, payload };
+        let exchange = exchange::<O>(path_and_query, payload);
 
         let selection = match target {
             Target::At(root) => {
-                let answer = self.exchange_at(&root, exchange, deadline).await;
+                let answer = self.exchange_at::<O>(&root, exchange, deadline).await;
                 return answer.map_err(lost_error::<O>).and_then(read_answer::<O>);
             }
             Target::Discover => select(&service, None, None),
@@ -213,12 +218,12 @@ impl Client {
             reason: "callbacks go to a URI".to_owned(),
         })?;
         let root = self.resolve::<O>(&selection, deadline).await?;
-        let answer = match self.exchange_at(&root, exchange.clone(), deadline).await {
+        let answer = match self.exchange_at::<O>(&root, exchange.clone(), deadline).await {
             // The instance is gone: another may have taken its place.
             Err(Lost::NotConnected(_) | Lost::NotProcessed(_)) => {
                 self.inner.discovery.forget(&selection, &root);
                 let other = self.resolve::<O>(&selection, deadline).await?;
-                self.exchange_at(&other, exchange, deadline).await
+                self.exchange_at::<O>(&other, exchange, deadline).await
             }
             result => result,
         };
@@ -237,14 +242,56 @@ impl Client {
         }
     }
 
-    /// One exchange with one peer; repeated once on a fresh connection when the old one was dead.
-    async fn exchange_at(
+    /// One exchange with one peer, with an access token; repeated once with a new token when the peer takes the one
+    /// that was held for invalid.
+    async fn exchange_at<O: Operation>(
         &self,
         root: &ApiRoot,
         mut exchange: Exchange,
         deadline: Instant,
     ) -> Result<Answer, Lost> {
         exchange.path_and_query.insert_str(0, root.prefix());
+        exchange.authorization = self.authorization(&O::SERVICE, O::ACCESS, deadline).await?;
+        let Some(refused) = exchange.authorization.clone() else {
+            return self.exchange_once(root, exchange, deadline).await;
+        };
+        let answer = self.exchange_once(root, exchange.clone(), deadline).await?;
+        if answer.status != 401 {
+            return Ok(answer);
+        }
+        self.inner.wallet.forget(&O::SERVICE, &refused);
+        exchange.authorization = self.authorization(&O::SERVICE, O::ACCESS, deadline).await?;
+        CLIENT_RETRIES.inc();
+        self.exchange_once(root, exchange, deadline).await
+    }
+
+    /// The access token for calls to a service; `None` when tokens are switched off or the call needs none.
+    async fn authorization(
+        &self,
+        service: &Service,
+        access: Access,
+        deadline: Instant,
+    ) -> Result<Option<HeaderValue>, Lost> {
+        let Some(credentials) = self.inner.config.credentials.as_ref().filter(|_| access != Access::Open)
+        else {
+            return Ok(None);
+        };
+        let token = self.inner.wallet.token(self, credentials, service);
+        match time::timeout(deadline - time::now(), token).await {
+            Ok(token) => {
+                token.map(Some).map_err(|reason| Lost::NoToken(format!("no access token: {reason}")))
+            }
+            Err(_) => Err(Lost::Timeout),
+        }
+    }
+
+    /// One exchange with one peer; repeated once on a fresh connection when the old one was dead.
+    async fn exchange_once(
+        &self,
+        root: &ApiRoot,
+        exchange: Exchange,
+        deadline: Instant,
+    ) -> Result<Answer, Lost> {
         let peer = self.peer(root);
         match peer.call(exchange.clone(), deadline).await {
             Err(Lost::NotProcessed(_)) => {
@@ -270,11 +317,11 @@ impl Client {
     }
 }
 
-fn select(
-    service: &crate::operation::Service,
-    dnn: Option<types::Dnn>,
-    snssai: Option<types::SNssai>,
-) -> Option<Selection> {
+fn exchange<O: Operation>(path_and_query: String, payload: Option<Payload>) -> Exchange {
+    Exchange { operation: O::NAME, method: O::METHOD, path_and_query, payload, authorization: None }
+}
+
+fn select(service: &Service, dnn: Option<types::Dnn>, snssai: Option<types::SNssai>) -> Option<Selection> {
     let nf_type = service.offered_by.clone()?;
     Some(Selection { nf_type, service: service.name, dnn, snssai })
 }
@@ -291,9 +338,10 @@ fn split_uri(uri: &str) -> Option<(ApiRoot, String)> {
 fn lost_error<O: Operation>(lost: Lost) -> CallError<O::Error> {
     let operation = O::NAME;
     match lost {
-        Lost::NotConnected(reason) | Lost::NotProcessed(reason) | Lost::Unknown(reason) => {
-            CallError::Unreachable { operation, reason }
-        }
+        Lost::NoToken(reason)
+        | Lost::NotConnected(reason)
+        | Lost::NotProcessed(reason)
+        | Lost::Unknown(reason) => CallError::Unreachable { operation, reason },
         Lost::Timeout => CallError::Timeout { operation },
         Lost::Malformed(reason) => CallError::Malformed { operation, reason },
     }
@@ -317,7 +365,7 @@ fn read_answer<O: Operation>(answer: Answer) -> Result<O::Response, CallError<O:
 }
 
 /// Reads the content of a failure; the status line overrules a status in it.
-fn decode_error<O: Operation>(payload: crate::codec::Payload, status: u16) -> Option<O::Error> {
+fn decode_error<O: Operation>(payload: Payload, status: u16) -> Option<O::Error> {
     if payload.media == Media::Problem {
         let problem: ProblemDetails = Codec::Json.decode(payload).ok()?;
         return Some(ProblemDetails { status, ..problem }.into());

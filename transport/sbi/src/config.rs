@@ -1,8 +1,8 @@
 //! Limits and times of client and server, with defaults that suit a core on one machine.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use crate::{model::nrf::NfType, target::ApiRoot};
+use crate::{access::Credentials, model::nrf::NfType, target::ApiRoot};
 
 /// Limits of a server. All of them hold per server unless said otherwise.
 #[derive(Debug, Clone)]
@@ -50,6 +50,8 @@ pub struct ClientConfig {
     pub peers: HashMap<NfType, ApiRoot>,
     /// Who is asking; NRF wants to know.
     pub requester: NfType,
+    /// By which access tokens are had from the NRF. `None` calls without tokens.
+    pub credentials: Option<Arc<Credentials>>,
 }
 
 impl Default for ClientConfig {
@@ -60,6 +62,7 @@ impl Default for ClientConfig {
             nrf: None,
             peers: HashMap::new(),
             requester: NfType::Af,
+            credentials: None,
         }
     }
 }

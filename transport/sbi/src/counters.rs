@@ -12,6 +12,10 @@ pub(crate) static CLIENT_RETRIES: Counter = Counter::new("sbi_client_retries");
 pub(crate) static CLIENT_CONNECTIONS: Counter = Counter::new("sbi_client_connections");
 /// Discoveries sent to NRF.
 pub(crate) static DISCOVERIES: Counter = Counter::new("sbi_discoveries");
+/// Access tokens asked for.
+pub(crate) static TOKENS_REQUESTED: Counter = Counter::new("sbi_tokens_requested");
+/// Access tokens whose signature was verified; those remembered are not.
+pub(crate) static TOKENS_VERIFIED: Counter = Counter::new("sbi_tokens_verified");
 /// Requests received.
 pub(crate) static SERVER_REQUESTS: Counter = Counter::new("sbi_server_requests");
 /// Requests refused before a handler saw them, by reason.

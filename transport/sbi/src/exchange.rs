@@ -6,6 +6,7 @@
 //! ```
 
 use crate::{
+    access::Caller,
     codec::Payload,
     operation::{Method, Reply, Success},
 };
@@ -19,6 +20,8 @@ pub(crate) struct Exchange {
     /// Path from the authority on, with query.
     pub(crate) path_and_query: String,
     pub(crate) payload: Option<Payload>,
+    /// Access token, as the header has it.
+    pub(crate) authorization: Option<http::HeaderValue>,
 }
 
 /// A request that arrived, content complete.
@@ -28,6 +31,8 @@ pub(crate) struct Incoming<'a> {
     pub(crate) query: &'a str,
     /// Scheme and authority by which the caller knows us, for `Location`.
     pub(crate) api_root: String,
+    /// Who sent it.
+    pub(crate) caller: Caller,
     pub(crate) payload: Option<Payload>,
 }
 
@@ -37,9 +42,20 @@ pub(crate) struct Answer {
     /// Status code as HTTP has it.
     pub(crate) status: u16,
     pub(crate) location: Option<String>,
-    /// Methods a resource allows; only with 405.
-    pub(crate) allow: Option<String>,
+    /// What a refused caller can do instead.
+    pub(crate) remedy: Option<Remedy>,
+    /// Nobody on the way may keep it: it holds a token (RFC 6749 §5.1).
+    pub(crate) no_store: bool,
     pub(crate) payload: Option<Payload>,
+}
+
+/// What a refused caller can do instead.
+#[derive(Debug)]
+pub(crate) enum Remedy {
+    /// The methods that the resource allows, with 405.
+    Allow(Box<str>),
+    /// How to authenticate, with 401 and 403.
+    Authenticate(Box<str>),
 }
 
 impl Answer {
@@ -51,12 +67,12 @@ impl Answer {
             Success::Accepted => 202,
             Success::NoContent => 204,
         };
-        Self { status, location: reply.location, allow: None, payload: reply.payload }
+        Self { status, location: reply.location, remedy: None, no_store: false, payload: reply.payload }
     }
 
     /// An answer that says why not.
     pub(crate) fn failure(status: u16, payload: Payload) -> Self {
-        Self { status, location: None, allow: None, payload: Some(payload) }
+        Self { status, location: None, remedy: None, no_store: false, payload: Some(payload) }
     }
 
     /// The success in it, if any.
@@ -75,6 +91,8 @@ impl Answer {
 /// Why no answer came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lost {
+    /// The NRF gave no access token for the call, which was not made.
+    NoToken(String),
     /// No connection could be opened: the peer is down. Another instance may help.
     NotConnected(String),
     /// An open connection failed before the peer can have processed the request: safe to try again.

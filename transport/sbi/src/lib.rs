@@ -34,6 +34,7 @@
 //! Read first: [`operation`], then [`op::smf`] for examples, then [`router`] and [`client`].
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod client;
 pub mod codec;
 pub mod config;
@@ -51,6 +52,9 @@ pub mod router;
 pub mod server;
 pub mod target;
 
+#[doc(hidden)]
+pub use access::jws::fuzz_token;
+pub use access::{Caller, Credentials, Guard};
 pub use client::{CallError, Client};
 pub use config::{ClientConfig, ServerConfig};
 pub use discovery::api_roots;

@@ -16,6 +16,8 @@ pub enum Media {
     MergePatch,
     /// `application/3gppHal+json`.
     Hal,
+    /// `application/x-www-form-urlencoded`; within this crate a JSON object of texts.
+    Form,
     /// `application/vnd.3gpp.5gnas`: a NAS message or container.
     Nas,
     /// `application/vnd.3gpp.ngap`: an NGAP information element or transfer.
@@ -24,8 +26,16 @@ pub enum Media {
 
 impl Media {
     /// Every media type.
-    pub const ALL: [Self; 7] =
-        [Self::Json, Self::Problem, Self::JsonPatch, Self::MergePatch, Self::Hal, Self::Nas, Self::Ngap];
+    pub const ALL: [Self; 8] = [
+        Self::Json,
+        Self::Problem,
+        Self::JsonPatch,
+        Self::MergePatch,
+        Self::Hal,
+        Self::Form,
+        Self::Nas,
+        Self::Ngap,
+    ];
 
     /// Name in `content-type`.
     pub const fn as_str(self) -> &'static str {
@@ -35,6 +45,7 @@ impl Media {
             Self::JsonPatch => "application/json-patch+json",
             Self::MergePatch => "application/merge-patch+json",
             Self::Hal => "application/3gppHal+json",
+            Self::Form => "application/x-www-form-urlencoded",
             Self::Nas => "application/vnd.3gpp.5gnas",
             Self::Ngap => "application/vnd.3gpp.ngap",
         }
@@ -48,7 +59,7 @@ impl Media {
 
     /// Whether the content is a JSON document.
     pub const fn is_json(self) -> bool {
-        !matches!(self, Self::Nas | Self::Ngap)
+        !matches!(self, Self::Form | Self::Nas | Self::Ngap)
     }
 }
 

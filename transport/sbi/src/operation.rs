@@ -9,6 +9,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
+    access::Access,
     codec::{Codec, DecodeError, Payload},
     message::{Media, PartSlot},
     model::nrf::NfType,
@@ -27,6 +28,8 @@ pub struct Service {
     pub full_version: &'static str,
     /// Who offers it: what a client asks NRF for. `None` for callbacks, which are called at a given URI.
     pub offered_by: Option<NfType>,
+    /// Who may use it; everyone when there is none.
+    pub consumers: &'static [NfType],
 }
 
 /// HTTP method of an operation; other bindings only carry it for logs.
@@ -72,6 +75,8 @@ pub trait Operation: Send + Sync + 'static {
     const METHOD: Method;
     /// Path below `{apiRoot}/{service}/{version}`, with parameters in braces.
     const PATH: &'static str;
+    /// What a caller needs beside an access token for the service.
+    const ACCESS: Access = Access::Service;
     /// Parameters and body.
     type Request: Request;
     /// What success answers.

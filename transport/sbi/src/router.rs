@@ -7,9 +7,10 @@
 use std::{collections::HashMap, future::Future, pin::Pin, sync::Arc};
 
 use crate::{
-    codec::{Codec, DecodeError, Payload},
+    access::{Access, Caller, Guard},
+    codec::{Codec, DecodeError},
     counters::{SERVER_PROBLEMS, SERVER_REJECTED, SERVER_REQUESTS},
-    exchange::{Answer, Incoming},
+    exchange::{Answer, Incoming, Remedy},
     message::Media,
     operation::{Body, Method, Operation, OperationError, Request, Response, Service},
     param::{InvalidParam, ParamReader},
@@ -34,13 +35,15 @@ where
 type Pending = Pin<Box<dyn Future<Output = Answer> + Send>>;
 /// Parses and starts the handler; an answer at once when parsing fails.
 type Endpoint =
-    Box<dyn Fn(&ParamReader<'_>, Option<Payload>, Codec, &dyn Fn() -> String) -> Pending + Send + Sync>;
+    Box<dyn Fn(&ParamReader<'_>, Incoming<'_>, Codec, &dyn Fn(&str) -> String) -> Pending + Send + Sync>;
 
 struct Route {
     method: Method,
     /// Segments of the template; parameters in braces.
     template: Vec<&'static str>,
     operation: &'static str,
+    offered: Service,
+    access: Access,
     media: Option<Media>,
     endpoint: Endpoint,
 }
@@ -72,9 +75,21 @@ impl<S: Send + Sync + 'static> Router<S> {
 
     /// Serves operation `O` with `handler`, an `async fn(Arc<S>, O::Request) -> Result<O::Response, O::Error>`.
     #[must_use]
-    pub fn on<O: Operation>(mut self, handler: impl Handler<S, O>) -> Self {
+    pub fn on<O: Operation>(self, handler: impl Handler<S, O>) -> Self {
+        self.on_behalf::<O, _, _>(move |state, request, _| handler(state, request))
+    }
+
+    /// The same with a handler that is also told who calls.
+    #[must_use]
+    pub fn on_behalf<O, F, Fut>(mut self, handler: F) -> Self
+    where
+        O: Operation,
+        F: Fn(Arc<S>, O::Request, Caller) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<O::Response, O::Error>> + Send + 'static,
+    {
         let state = self.state.clone();
-        let endpoint: Endpoint = Box::new(move |params, payload, codec, resource_root| {
+        let endpoint: Endpoint = Box::new(move |params, incoming, codec, resource_root| {
+            let Incoming { api_root, payload, caller, .. } = incoming;
             let body = match <O::Request as Request>::Body::decode(payload, codec) {
                 Ok(body) => body,
                 Err(error) => return Box::pin(std::future::ready(reject_body(&error, codec))),
@@ -83,14 +98,17 @@ impl<S: Send + Sync + 'static> Router<S> {
                 Ok(request) => request,
                 Err(error) => return Box::pin(std::future::ready(reject_param(error, codec))),
             };
-            let root = resource_root();
-            let future = handler(state.clone(), request);
-            Box::pin(async move { answer::<O>(future.await, codec, &root) })
+            let root = resource_root(&api_root);
+            let future = handler(state.clone(), request, caller);
+            let no_store = O::ACCESS == Access::Open;
+            Box::pin(async move { Answer { no_store, ..answer::<O>(future.await, codec, &root) } })
         });
         let route = Route {
             method: O::METHOD,
             template: segments(O::PATH).collect(),
             operation: O::NAME,
+            offered: O::SERVICE,
+            access: O::ACCESS,
             media: <O::Request as Request>::Body::MEDIA,
             endpoint,
         };
@@ -128,6 +146,18 @@ impl Found<'_> {
     pub(crate) fn operation(&self) -> &'static str {
         self.route.operation
     }
+
+    /// Who calls, when `guard` lets the request pass.
+    ///
+    /// # Errors
+    /// 401 or 403, ready to send.
+    pub(crate) fn admit(&self, guard: &Guard, authorization: Option<&str>) -> Result<Caller, Answer> {
+        guard.check(&self.route.offered, self.route.access, authorization).map_err(|refusal| {
+            let problem = refusal.problem();
+            tracing::debug!(operation = self.operation(), %problem, "refused");
+            Answer { remedy: Some(Remedy::Authenticate(refusal.challenge)), ..reject(problem, Codec::Json) }
+        })
+    }
 }
 
 impl Table {
@@ -158,16 +188,16 @@ impl Table {
             return Err(reject(ProblemDetails::resource_uri_structure_not_found(), Codec::Json));
         }
         let problem = ProblemDetails::new(405, "METHOD_NOT_ALLOWED");
-        Err(Answer { allow: Some(allowed.join(", ")), ..reject(problem, Codec::Json) })
+        let remedy = Some(Remedy::Allow(allowed.join(", ").into()));
+        Err(Answer { remedy, ..reject(problem, Codec::Json) })
     }
 
     /// Runs the operation.
     pub(crate) fn answer(&self, found: &Found<'_>, incoming: Incoming<'_>, codec: Codec) -> Pending {
-        let Incoming { query, api_root, payload, .. } = incoming;
-        let params = ParamReader::new(found.params.clone(), query);
+        let params = ParamReader::new(found.params.clone(), incoming.query);
         let (name, version) = found.service;
-        let root = move || format!("{api_root}/{name}/{version}");
-        (found.route.endpoint)(&params, payload, codec, &root)
+        let root = move |api_root: &str| format!("{api_root}/{name}/{version}");
+        (found.route.endpoint)(&params, incoming, codec, &root)
     }
 }
 

@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr};
 
 use tokio::{sync::watch, task::JoinHandle};
 
-use crate::{config::ServerConfig, http_json, router::Router};
+use crate::{access::Guard, config::ServerConfig, http_json, router::Router};
 
 /// A running server. Dropping it stops it without waiting.
 #[derive(Debug)]
@@ -41,6 +41,7 @@ pub struct Bound {
     listener: net::tcp::TcpListener,
     address: SocketAddr,
     config: ServerConfig,
+    guard: Option<Guard>,
 }
 
 impl Bound {
@@ -51,7 +52,7 @@ impl Bound {
     pub async fn bind(address: SocketAddr, config: ServerConfig) -> io::Result<Self> {
         let listener = net::tcp::listen(address).await?;
         let address = listener.local_addr()?;
-        Ok(Self { listener, address, config })
+        Ok(Self { listener, address, config, guard: None })
     }
 
     /// The address; with port 0 in the request, the port it got.
@@ -59,10 +60,18 @@ impl Bound {
         self.address
     }
 
+    /// Lets requests pass only with an access token; without this every request passes.
+    #[must_use]
+    pub fn guarded(mut self, guard: Guard) -> Self {
+        self.guard = Some(guard);
+        self
+    }
+
     /// Begins to serve.
     pub fn serve<S: Send + Sync + 'static>(self, router: Router<S>) -> Server {
         let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn(http_json::run(self.listener, router.into_table(), self.config, stopped));
+        let offer = http_json::Offer { table: router.into_table(), config: self.config, guard: self.guard };
+        let task = tokio::spawn(http_json::run(self.listener, offer, stopped));
         Server { address: self.address, stop, task: Some(task) }
     }
 }

@@ -34,6 +34,8 @@ pub struct Config {
     pub log: String,
     /// Where Prometheus reads metrics; nowhere when missing.
     pub metrics: Option<SocketAddr>,
+    /// How the service-based interface is protected.
+    pub sbi: nf::security::Config,
     /// NRF.
     pub nrf: nrf::Config,
     /// AMF.
@@ -56,7 +58,7 @@ pub struct Config {
 pub const STORE_KEY: &str = "/etc/godwit/store.key";
 
 /// Keys of the top level that are not sections of an NF.
-const SHARED: &[&str] = &["plmn", "slices", "run_dir", "store", "store_key", "log", "metrics"];
+const SHARED: &[&str] = &["plmn", "slices", "run_dir", "store", "store_key", "log", "metrics", "sbi"];
 /// Sections, named as the NFs, in the order of starting.
 pub const SECTIONS: &[&str] = &["nrf", "udr", "udm", "ausf", "pcf", "upf", "smf", "amf"];
 
@@ -135,6 +137,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     let store_key = reader.optional("store_key", || PathBuf::from(STORE_KEY));
     let log = reader.optional("log", || "info".to_owned());
     let metrics = reader.optional("metrics", || None);
+    let sbi = reader.optional("sbi", nf::security::Config::default);
     let nrf = reader.section::<nrf::Config>("nrf", &[]);
     let amf = reader.section::<amf::Config>("amf", &["plmn", "slices"]);
     let ausf = reader.section::<ausf::Config>("ausf", &[]);
@@ -156,6 +159,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
             store_key: store_key?,
             log: log?,
             metrics: metrics?,
+            sbi: sbi?,
             nrf: nrf?,
             amf: amf?,
             ausf: ausf?,

@@ -145,6 +145,9 @@ impl Peer {
         let headers = request.headers_mut();
         headers
             .insert(header::ACCEPT, HeaderValue::from_static("application/json, application/problem+json"));
+        if let Some(authorization) = exchange.authorization {
+            headers.insert(header::AUTHORIZATION, authorization);
+        }
         let content = exchange.payload.map(content::write);
         if let Some((media, body)) = &content {
             let media = HeaderValue::from_str(media).map_err(|error| Lost::Malformed(error.to_string()))?;
@@ -191,6 +194,6 @@ impl Peer {
             Err(_) if status >= 300 => None,
             Err(error) => return Err(Lost::Malformed(format!("{error}: `{content_type}`"))),
         };
-        Ok(Answer { status, location, allow: None, payload })
+        Ok(Answer { status, location, remedy: None, no_store: false, payload })
     }
 }

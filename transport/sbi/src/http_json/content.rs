@@ -1,4 +1,4 @@
-//! Content on the wire: a JSON document, or `multipart/related` (RFC 2387) when binary parts come with it.
+//! Content on the wire: a JSON document, `multipart/related` (RFC 2387) when binary parts come with it, or a form.
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
@@ -10,10 +10,13 @@ use bytes::{Bytes, BytesMut};
 use crate::{
     codec::{Part, Payload},
     message::Media,
+    param::{percent_decode, percent_encode},
 };
 
 /// Binary parts of one message: the standard knows at most a handful.
 const MAX_PARTS: usize = 16;
+/// Fields of one form: the request for a token has a dozen.
+const MAX_FIELDS: usize = 64;
 /// Our boundary, drawn once per process. Binary parts hold what UEs send, so a UE must not be able to guess
 /// it and end a part early.
 static BOUNDARY: LazyLock<String> = LazyLock::new(|| {
@@ -31,10 +34,16 @@ pub(crate) enum ContentError {
     /// The multipart structure is broken.
     #[error("multipart content is broken: {0}")]
     Multipart(&'static str),
+    /// The form is broken.
+    #[error("the form is broken: {0}")]
+    Form(&'static str),
 }
 
 /// Media type and octets to send.
 pub(crate) fn write(payload: Payload) -> (String, Bytes) {
+    if payload.media == Media::Form {
+        return (payload.media.as_str().to_owned(), write_form(&payload.root));
+    }
     if payload.parts.is_empty() {
         return (payload.media.as_str().to_owned(), payload.root);
     }
@@ -70,8 +79,47 @@ pub(crate) fn read(content_type: &str, body: Bytes) -> Result<Payload, ContentEr
         let boundary = parameter(content_type, "boundary").ok_or(ContentError::Multipart("no boundary"))?;
         return read_multipart(boundary, &body);
     }
-    let media = Media::parse(content_type).filter(|m| m.is_json()).ok_or(ContentError::MediaType)?;
+    let media = Media::parse(content_type);
+    if media == Some(Media::Form) {
+        return Ok(Payload { media: Media::Form, root: read_form(&body)?, parts: Vec::new() });
+    }
+    let media = media.filter(|m| m.is_json()).ok_or(ContentError::MediaType)?;
     Ok(Payload { media, root: body, parts: Vec::new() })
+}
+
+/// A JSON object of texts as a form. Whatever else is in it does not belong into one and is left out.
+fn write_form(json: &[u8]) -> Bytes {
+    let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(json).unwrap_or_default();
+    let mut form = String::with_capacity(json.len());
+    for (name, value) in &fields {
+        let Some(value) = value.as_str() else { continue };
+        if !form.is_empty() {
+            form.push('&');
+        }
+        percent_encode(&mut form, name);
+        form.push('=');
+        percent_encode(&mut form, value);
+    }
+    form.into()
+}
+
+/// A form as a JSON object of texts. A field that comes twice is refused (RFC 6749 §3.2).
+fn read_form(body: &[u8]) -> Result<Bytes, ContentError> {
+    let broken = ContentError::Form;
+    let text = std::str::from_utf8(body).map_err(|_| broken("it is not text"))?;
+    let mut fields = serde_json::Map::new();
+    for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let decode = |raw| percent_decode(raw, true).ok_or(broken("its percent-encoding is broken"));
+        if fields.len() == MAX_FIELDS {
+            return Err(broken("too many fields"));
+        }
+        if fields.insert(decode(name)?, decode(value)?.into()).is_some() {
+            return Err(broken("a field comes twice"));
+        }
+    }
+    let json = serde_json::to_vec(&fields).map_err(|_| broken("it is not text"))?;
+    Ok(json.into())
 }
 
 /// A parameter of a header value; quotes removed.

@@ -10,7 +10,7 @@ mod content;
 mod server;
 
 pub(crate) use client::Peer;
-pub(crate) use server::run;
+pub(crate) use server::{Offer, run};
 
 /// Entry of fuzzing: the content of a message, JSON or multipart.
 #[doc(hidden)]

@@ -21,33 +21,39 @@ use tokio::sync::{Semaphore, watch};
 
 use super::content::{self, ContentError};
 use crate::{
+    access::{Caller, Guard},
     codec::{Codec, Payload},
     config::ServerConfig,
     counters::SERVER_CONNECTION_ERRORS,
-    exchange::{Answer, Incoming},
+    exchange::{Answer, Incoming, Remedy},
     message::Media,
     problem::ProblemDetails,
     router::{Table, reject},
 };
 
+/// What is served, how, and to whom.
+pub(crate) struct Offer {
+    pub(crate) table: Table,
+    pub(crate) config: ServerConfig,
+    /// Checks access tokens; `None` when they are switched off.
+    pub(crate) guard: Option<Guard>,
+}
+
 /// What every connection of a server shares.
 struct Shared {
     table: Table,
     config: ServerConfig,
+    guard: Option<Guard>,
     /// Requests being worked on, over all connections.
     in_flight: Semaphore,
 }
 
 /// Accepts connections until `stop` turns true, then lets requests finish for `drain_timeout`.
-pub(crate) async fn run(
-    listener: TcpListener,
-    table: Table,
-    config: ServerConfig,
-    mut stop: watch::Receiver<bool>,
-) {
+pub(crate) async fn run(listener: TcpListener, offer: Offer, mut stop: watch::Receiver<bool>) {
+    let Offer { table, config, guard } = offer;
     let in_flight = Semaphore::new(config.max_requests);
     let connections = Arc::new(Semaphore::new(config.max_connections));
-    let shared = Arc::new(Shared { table, config, in_flight });
+    let shared = Arc::new(Shared { table, config, guard, in_flight });
     let mut tasks = tokio::task::JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -161,13 +167,20 @@ async fn start(exchange: impl Future<Output = ()> + Send + 'static) {
 /// One request and its answer.
 async fn exchange(request: Request<RecvStream>, respond: SendResponse<Bytes>, shared: Arc<Shared>) {
     let (head, body) = request.into_parts();
-    let Ok(_permit) = shared.in_flight.try_acquire() else {
-        discard(body, &shared.config).await;
-        return send(respond, reject(ProblemDetails::nf_congestion(), Codec::Json));
-    };
-    let path = head.uri.path();
-    let found = match shared.table.find(head.method.as_str(), path) {
-        Ok(found) => found,
+    let found = shared.table.find(head.method.as_str(), head.uri.path());
+    // Before anything is kept for the request: strangers must not take the place of those who may call.
+    let admitted = found.and_then(|found| {
+        let authorization = head.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let caller = match &shared.guard {
+            Some(guard) => found.admit(guard, authorization)?,
+            None => Caller::default(),
+        };
+        let permit = shared.in_flight.try_acquire();
+        let permit = permit.map_err(|_| reject(ProblemDetails::nf_congestion(), Codec::Json))?;
+        Ok((found, caller, permit))
+    });
+    let (found, caller, _permit) = match admitted {
+        Ok(admitted) => admitted,
         Err(answer) => {
             discard(body, &shared.config).await;
             return send(respond, answer);
@@ -187,10 +200,11 @@ async fn exchange(request: Request<RecvStream>, respond: SendResponse<Bytes>, sh
     let incoming = Incoming {
         query: head.uri.query().unwrap_or_default(),
         api_root: format!("http://{authority}"),
+        caller,
         payload,
     };
-    let answer = shared.table.answer(&found, incoming, Codec::Json);
-    send(respond, answer.await);
+    let answer = shared.table.answer(&found, incoming, Codec::Json).await;
+    send(respond, answer);
 }
 
 /// Reads the content. `Err(None)` when the stream broke.
@@ -218,7 +232,9 @@ async fn payload(
     let payload = content::read(content_type, body).map_err(|error| {
         Some(match error {
             ContentError::MediaType => unsupported(),
-            ContentError::Multipart(_) => ProblemDetails::invalid_msg_format().detail(error),
+            ContentError::Multipart(_) | ContentError::Form(_) => {
+                ProblemDetails::invalid_msg_format().detail(error)
+            }
         })
     })?;
     // HAL documents are JSON to whoever does not care for links.
@@ -289,7 +305,12 @@ fn send(mut respond: SendResponse<Bytes>, answer: Answer) {
         }
     };
     set(header::LOCATION, answer.location.as_deref());
-    set(header::ALLOW, answer.allow.as_deref());
+    match &answer.remedy {
+        Some(Remedy::Allow(methods)) => set(header::ALLOW, Some(methods)),
+        Some(Remedy::Authenticate(challenge)) => set(header::WWW_AUTHENTICATE, Some(challenge)),
+        None => {}
+    }
+    set(header::CACHE_CONTROL, answer.no_store.then_some("no-store"));
     let content = answer.payload.map(content::write);
     set(header::CONTENT_TYPE, content.as_ref().map(|(media, _)| media.as_str()));
     if let Some((_, body)) = &content {

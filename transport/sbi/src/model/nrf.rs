@@ -11,6 +11,11 @@ use super::{
     common::{DateTime, Link, NfInstanceId},
     model, open_enum,
 };
+use crate::{
+    codec::{Codec, Payload},
+    operation::{Message, OperationError},
+    problem::ProblemDetails,
+};
 
 open_enum! {
     /// Kind of network function.
@@ -71,6 +76,8 @@ model! {
         ? capacity: u16,
         ? load: u8,
         ? supported_features: String,
+        * allowed_nf_types: Vec<NfType>,
+        ? oauth2_required: bool,
         #[serde(flatten)]
         other: serde_json::Map<String, serde_json::Value>,
     }
@@ -163,6 +170,109 @@ model! {
         event: NotificationEventType,
         nf_instance_uri: String,
         ? nf_profile: NfProfile,
+    }
+
+    /// Asks for an access token; travels as a form (TS 29.510 §6.3.5.2.2, RFC 6749 §4.4.2, RFC 7523 §2.2).
+    pub struct AccessTokenReq: Form {
+        #[serde(rename = "grant_type")]
+        grant_type: String,
+        nf_instance_id: NfInstanceId,
+        ? nf_type: NfType,
+        ? target_nf_type: NfType,
+        scope: String,
+        ? target_nf_instance_id: NfInstanceId,
+        #[serde(rename = "client_assertion_type")]
+        ? client_assertion_type: String,
+        #[serde(rename = "client_assertion")]
+        ? client_assertion: TokenText,
+    }
+
+    /// An access token (TS 29.510 §6.3.5.2.3). `scope` is there when it is not what was asked for.
+    pub struct AccessTokenRsp {
+        #[serde(rename = "access_token")]
+        access_token: TokenText,
+        #[serde(rename = "token_type")]
+        token_type: String,
+        #[serde(rename = "expires_in")]
+        ? expires_in: u32,
+        ? scope: String,
+    }
+}
+
+impl AccessTokenReq {
+    /// The only grant type there is.
+    pub const CLIENT_CREDENTIALS: &str = "client_credentials";
+    /// Type of the assertions by which an NF proves itself.
+    pub const JWT_BEARER: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+}
+
+/// A token or assertion as text. Whoever has it may use it, so `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct TokenText(String);
+
+impl TokenText {
+    /// The text, to send or to verify it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for TokenText {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl std::fmt::Debug for TokenText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TokenText({} octets)", self.0.len())
+    }
+}
+
+/// Why there is no token (TS 29.510 §6.3.5.2.5, RFC 6749 §5.2).
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct AccessTokenErr {
+    /// `invalid_client`, `invalid_scope` and the like.
+    pub error: String,
+    /// For people.
+    #[serde(default, rename = "error_description", skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// The same as a problem; the standard's form has no place for it.
+    #[serde(skip)]
+    problem: Box<ProblemDetails>,
+}
+
+impl AccessTokenErr {
+    /// A refusal: status 400, as RFC 6749 §5.2 wants it.
+    pub fn new(error: &str, description: impl std::fmt::Display) -> Self {
+        let description = description.to_string();
+        let problem = ProblemDetails::new(400, error).detail(&description);
+        Self { error: error.to_owned(), description: Some(description), problem: Box::new(problem) }
+    }
+}
+
+impl Message for AccessTokenErr {}
+
+impl From<ProblemDetails> for AccessTokenErr {
+    fn from(problem: ProblemDetails) -> Self {
+        let description = problem.detail.clone();
+        Self { error: "invalid_request".to_owned(), description, problem: Box::new(problem) }
+    }
+}
+
+impl OperationError for AccessTokenErr {
+    fn problem(&self) -> &ProblemDetails {
+        &self.problem
+    }
+
+    fn encode(self, codec: Codec) -> Payload {
+        codec.encode(self)
+    }
+
+    fn decode(payload: Payload, codec: Codec) -> Option<Self> {
+        let read: Self = codec.decode(payload).ok()?;
+        Some(Self::new(&read.error, read.description.unwrap_or_default()))
     }
 }
 

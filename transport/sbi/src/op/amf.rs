@@ -5,9 +5,9 @@ use crate::{model::amf::*, operation::Initiated};
 
 service! {
     /// Namf_Communication.
-    NAMF_COMM = "namf-comm" "v1" "1.2.0" Amf;
+    NAMF_COMM = "namf-comm" "v1" "1.2.0" Amf => [Amf, Smf, Pcf, Udm, Smsf, Lmf, Nef];
     /// Callbacks of AMF, served by SMF.
-    AMF_CALLBACK = "namf-callback" "v1" "1.0.0";
+    AMF_CALLBACK = "namf-callback" "v1" "1.0.0" => [Amf];
 }
 
 operation! {

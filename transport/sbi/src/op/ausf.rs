@@ -5,7 +5,7 @@ use crate::{model::ausf::*, operation::Created};
 
 service! {
     /// Nausf_UEAuthentication.
-    NAUSF_AUTH = "nausf-auth" "v1" "1.2.0" Ausf;
+    NAUSF_AUTH = "nausf-auth" "v1" "1.2.0" Ausf => [Amf];
 }
 
 operation! {

@@ -9,15 +9,17 @@ pub mod smf;
 pub mod udm;
 pub mod udr;
 
+use crate::{model::nrf::NfType, operation::Service};
+
 /// Declares operations and their request types:
-/// `Name(Request) NAME-for-logs: SERVICE METHOD path { path parameters } ? { query parameters } body Body => Response | Error;`
+/// `Name(Request) NAME-for-logs: SERVICE METHOD path { path parameters } ? { query parameters } body Body => Response | Error where Access;`
 macro_rules! operation {
     ($(
         $(#[$meta:meta])*
         $name:ident($request:ident) $title:literal: $service:ident $method:ident $path:literal
         { $($param:ident: $param_ty:ty = $param_name:literal),* }
         $(? { $($query:ident: $query_ty:ty = $query_name:literal),* $(; $($opt:ident: $opt_ty:ty = $opt_name:literal),*)? })?
-        body $body:ty => $response:ty $(| $error:ty)?;
+        body $body:ty => $response:ty $(| $error:ty)? $(where $access:ident $(($scope:expr))?)?;
     )*) => {$(
         $(#[$meta])*
         #[derive(Debug)]
@@ -43,6 +45,7 @@ macro_rules! operation {
             const NAME: &'static str = $title;
             const METHOD: $crate::operation::Method = $crate::operation::Method::$method;
             const PATH: &'static str = $path;
+            $(const ACCESS: $crate::access::Access = $crate::access::Access::$access $(($scope))?;)?
             type Request = $request;
             type Response = $response;
             type Error = $crate::op::error_type!($($error)?);
@@ -114,17 +117,27 @@ macro_rules! callback {
 }
 pub(crate) use callback;
 
-/// Declares services: `NAME = name version full-version [offered by]`.
+/// Declares services: `NAME = name version full-version [offered by] [=> [consumers]]`.
+///
+/// The consumers are those that TS 23.501 §7.2 names, as far as we know them; without them, every NF.
 macro_rules! service {
-    ($($(#[$meta:meta])* $const:ident = $name:literal $version:literal $full:literal $($by:ident)?;)*) => {$(
+    ($(
+        $(#[$meta:meta])*
+        $const:ident = $name:literal $version:literal $full:literal $($by:ident)? $(=> [$($consumer:ident),*])?;
+    )*) => {$(
         $(#[$meta])*
         pub const $const: $crate::operation::Service = $crate::operation::Service {
             name: $name,
             version: $version,
             full_version: $full,
             offered_by: $crate::op::offered_by!($($by)?),
+            consumers: &[$($($crate::model::nrf::NfType::$consumer),*)?],
         };
-    )*};
+    )*
+
+        /// The services of this module.
+        pub(crate) const SERVICES: &[$crate::operation::Service] = &[$($const),*];
+    };
 }
 pub(crate) use service;
 
@@ -138,3 +151,21 @@ macro_rules! offered_by {
     };
 }
 pub(crate) use offered_by;
+
+/// Every service of ours, callbacks included: what the NRF grants tokens for.
+pub fn services() -> impl Iterator<Item = &'static Service> {
+    let modules = [
+        amf::SERVICES,
+        ausf::SERVICES,
+        nrf::SERVICES,
+        pcf::SERVICES,
+        smf::SERVICES,
+        udm::SERVICES,
+        udr::SERVICES,
+    ];
+    modules.into_iter().flatten()
+}
+
+/// Resource-level scopes, with the one NF type that gets them: whoever authenticates subscribers.
+pub const RESOURCE_SCOPES: &[(&str, NfType)] =
+    &[(udr::READ_CREDENTIALS, NfType::Udm), (udr::MODIFY_CREDENTIALS, NfType::Udm)];

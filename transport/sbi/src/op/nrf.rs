@@ -12,12 +12,14 @@ use crate::{
 };
 
 service! {
-    /// Nnrf_NFManagement.
+    /// Nnrf_NFManagement; every NF registers.
     NNRF_NFM = "nnrf-nfm" "v1" "1.2.0" Nrf;
-    /// Nnrf_NFDiscovery.
+    /// Nnrf_NFDiscovery; every NF discovers.
     NNRF_DISC = "nnrf-disc" "v1" "1.2.0" Nrf;
     /// Callbacks of NRF, served by whoever subscribed.
-    NRF_CALLBACK = "nnrf-callback" "v1" "1.0.0";
+    NRF_CALLBACK = "nnrf-callback" "v1" "1.0.0" => [Nrf];
+    /// Nnrf_AccessToken, whose path `/oauth2/token` has no version.
+    NNRF_OAUTH2 = "oauth2" "token" "1.2.0" Nrf;
 }
 
 operation! {
@@ -59,6 +61,10 @@ operation! {
         target_plmn_list: Vec<Plmn> = "target-plmn-list", guami: Guami = "guami",
         target_nf_instance_id: NfInstanceId = "target-nf-instance-id", limit: u32 = "limit" }
     body () => SearchResult;
+
+    /// Asks for an access token.
+    RequestToken(RequestTokenRequest) "Nnrf_AccessToken_Get":
+    NNRF_OAUTH2 Post "" {} body AccessTokenReq => AccessTokenRsp | AccessTokenErr where Open;
 }
 
 callback! {

@@ -8,11 +8,11 @@ use crate::{
 
 service! {
     /// Npcf_AMPolicyControl.
-    NPCF_AM = "npcf-am-policy-control" "v1" "1.2.0" Pcf;
+    NPCF_AM = "npcf-am-policy-control" "v1" "1.2.0" Pcf => [Amf];
     /// Npcf_SMPolicyControl.
-    NPCF_SM = "npcf-smpolicycontrol" "v1" "1.2.0" Pcf;
+    NPCF_SM = "npcf-smpolicycontrol" "v1" "1.2.0" Pcf => [Smf];
     /// Callbacks of PCF, served by AMF and SMF.
-    PCF_CALLBACK = "npcf-callback" "v1" "1.0.0";
+    PCF_CALLBACK = "npcf-callback" "v1" "1.0.0" => [Pcf];
 }
 
 operation! {

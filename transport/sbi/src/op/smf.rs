@@ -5,9 +5,9 @@ use crate::{model::smf::*, operation::Created};
 
 service! {
     /// Nsmf_PDUSession.
-    NSMF_PDUSESSION = "nsmf-pdusession" "v1" "1.2.0" Smf;
+    NSMF_PDUSESSION = "nsmf-pdusession" "v1" "1.2.0" Smf => [Amf, Smf];
     /// Callbacks of SMF, served by AMF.
-    SMF_CALLBACK = "nsmf-callback" "v1" "1.0.0";
+    SMF_CALLBACK = "nsmf-callback" "v1" "1.0.0" => [Smf];
 }
 
 operation! {

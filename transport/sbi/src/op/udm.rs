@@ -10,13 +10,13 @@ use crate::{
 
 service! {
     /// Nudm_UEAuthentication.
-    NUDM_UEAU = "nudm-ueau" "v1" "1.2.0" Udm;
+    NUDM_UEAU = "nudm-ueau" "v1" "1.2.0" Udm => [Ausf];
     /// Nudm_SubscriberDataManagement.
-    NUDM_SDM = "nudm-sdm" "v2" "2.2.0" Udm;
+    NUDM_SDM = "nudm-sdm" "v2" "2.2.0" Udm => [Amf, Smf, Ausf, Smsf, Nef, Gmlc];
     /// Nudm_UEContextManagement.
-    NUDM_UECM = "nudm-uecm" "v1" "1.2.0" Udm;
+    NUDM_UECM = "nudm-uecm" "v1" "1.2.0" Udm => [Amf, Smf, Smsf, Nef, Gmlc, Nwdaf];
     /// Callbacks of UDM, served by AMF and SMF.
-    UDM_CALLBACK = "nudm-callback" "v1" "1.0.0";
+    UDM_CALLBACK = "nudm-callback" "v1" "1.0.0" => [Udm];
 }
 
 operation! {

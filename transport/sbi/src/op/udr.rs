@@ -10,21 +10,28 @@ use crate::{
 
 service! {
     /// Nudr_DataRepository.
-    NUDR_DR = "nudr-dr" "v2" "2.2.0" Udr;
+    NUDR_DR = "nudr-dr" "v2" "2.2.0" Udr => [Udm, Pcf, Nef];
     /// Callbacks of UDR, served by UDM.
-    UDR_CALLBACK = "nudr-callback" "v1" "1.0.0";
+    UDR_CALLBACK = "nudr-callback" "v1" "1.0.0" => [Udr];
 }
+
+/// Scope to read long-term keys and sequence numbers (TS 29.505, OpenAPI file).
+pub const READ_CREDENTIALS: &str = "nudr-dr:subscription-data:authentication-subscription:read";
+/// Scope to change sequence numbers.
+pub const MODIFY_CREDENTIALS: &str = "nudr-dr:subscription-data:authentication-subscription:modify";
 
 operation! {
     /// Credentials.
     QueryAuthSubscription(QueryAuthSubscriptionRequest) "Nudr_DR_Query(authentication-subscription)":
     NUDR_DR Get "/subscription-data/{ueId}/authentication-data/authentication-subscription"
-    { ue_id: Supi = "ueId" } body () => AuthenticationSubscription;
+    { ue_id: Supi = "ueId" } body () => AuthenticationSubscription
+    where Scope(READ_CREDENTIALS);
 
     /// Advances the sequence number.
     ModifyAuthSubscription(ModifyAuthSubscriptionRequest) "Nudr_DR_Update(authentication-subscription)":
     NUDR_DR Patch "/subscription-data/{ueId}/authentication-data/authentication-subscription"
-    { ue_id: Supi = "ueId" } body Patch => ();
+    { ue_id: Supi = "ueId" } body Patch => ()
+    where Scope(MODIFY_CREDENTIALS);
 
     /// Stores how the last authentication ended.
     CreateAuthStatus(CreateAuthStatusRequest) "Nudr_DR_Create(authentication-status)":

@@ -1,0 +1,34 @@
+//! How the service-based interface is protected: the `sbi` section of `godwit.yaml`.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+/// Which calls need an access token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tokens {
+    /// Every call.
+    #[default]
+    Required,
+    /// Every call but notifications, for which NFs of other makers have no tokens.
+    ExceptCallbacks,
+    /// None: whoever reaches an NF may read and change everything, subscribers' keys included.
+    Off,
+}
+
+/// The `sbi` section of `godwit.yaml`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Which calls need an access token.
+    pub tokens: Tokens,
+    /// Folder of keys and secrets; see [`crate::trust`].
+    pub trust: PathBuf,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { tokens: Tokens::default(), trust: PathBuf::from("/var/lib/godwit/trust") }
+    }
+}

@@ -1,0 +1,263 @@
+//! The folder of keys and secrets by which network functions know each other.
+//!
+//! | file | holds | read by |
+//! |---|---|---|
+//! | `nrf-token.key` | the NRF's key, which signs access tokens (PKCS #8, PEM) | NRF |
+//! | `nrf-token.pub` | its public half (PEM) | every NF, to verify tokens |
+//! | `<nf>.secret`, `<nf>-<name>.secret` | what an NF shares with the NRF (64 hexadecimal digits) | that NF, NRF |
+//!
+//! What is missing is made at the first start, so a core on one machine needs no preparation, in one process or in several:
+//! they share the folder. An NF on another machine gets copies of `nrf-token.pub` and of its own secret, and nothing else;
+//! two machines with an NF of the same type use secrets with different names. Keys and secrets have mode 0600; a file that
+//! others may read is refused. A file appears complete or not at all, whoever else is making it.
+
+use std::{
+    fs, io,
+    io::Write as _,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use sbi::{
+    access::{Secret, SigningKey, VerifyingKey},
+    model::nrf::NfType,
+};
+use types::Key;
+
+const SIGNING_KEY: &str = "nrf-token.key";
+const VERIFYING_KEY: &str = "nrf-token.pub";
+/// No file of ours is longer; something else by the same name is not read into memory.
+const MAX_FILE: u64 = 64 * 1024;
+/// Secrets of one NF type that an NRF reads: one per machine.
+const MAX_SECRETS: usize = 256;
+
+/// Why the folder cannot be used. Names the file, never what is in it.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// A file or the folder cannot be read or made.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Others could read it.
+    #[error("{}: mode {mode:04o} lets others read it; chmod 600", path.display())]
+    Mode {
+        /// Which.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// It does not hold what its name says.
+    #[error("{}: {reason}", path.display())]
+    Content {
+        /// Which.
+        path: PathBuf,
+        /// What was expected.
+        reason: String,
+    },
+    /// The NRF's public key is not here and must not be made here.
+    #[error(
+        "{}: not there; copy it from the NRF's machine (or start the NRF first, when it runs on this machine)",
+        .0.display()
+    )]
+    NoVerifyingKey(PathBuf),
+}
+
+/// The folder, opened: the NRF's public key is there.
+#[derive(Debug, Clone)]
+pub struct Trust {
+    folder: PathBuf,
+    verifying: VerifyingKey,
+}
+
+impl Trust {
+    /// Opens the folder. With `nrf_is_local` the folder and the NRF's key are made if need be; otherwise the NRF runs on
+    /// another machine, and its public key must have been copied here.
+    ///
+    /// # Errors
+    /// Files that cannot be made, are missing, damaged, or open to others.
+    pub fn open(folder: &Path, nrf_is_local: bool) -> Result<Self, TrustError> {
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|source| TrustError::Io { path: folder.to_owned(), source })?;
+        let public = folder.join(VERIFYING_KEY);
+        if nrf_is_local && !public.exists() {
+            let key = signing_key(folder)?;
+            create(&public, pem("PUBLIC KEY", &key.public().to_spki()).as_bytes(), 0o644)?;
+        }
+        let text = match read(&public) {
+            Err(TrustError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Err(TrustError::NoVerifyingKey(public));
+            }
+            read => read?,
+        };
+        let verifying = unpem("PUBLIC KEY", &text)
+            .and_then(|der| VerifyingKey::from_spki(&der).ok())
+            .ok_or_else(|| content(&public, "expected a P-256 public key in PEM"))?;
+        Ok(Self { folder: folder.to_owned(), verifying })
+    }
+
+    /// The key that verifies access tokens.
+    pub fn verifying_key(&self) -> VerifyingKey {
+        self.verifying
+    }
+
+    /// The key that signs them: for the NRF alone.
+    ///
+    /// # Errors
+    /// It is missing, damaged, open to others, or not the other half of `nrf-token.pub`.
+    pub fn signing_key(&self) -> Result<SigningKey, TrustError> {
+        let key = signing_key(&self.folder)?;
+        if key.public() != self.verifying {
+            let reason =
+                format!("is not the other half of {VERIFYING_KEY}; remove the latter to have it made again");
+            return Err(content(&self.folder.join(SIGNING_KEY), reason));
+        }
+        Ok(key)
+    }
+
+    /// The secret of an NF of this type on this machine; made if there is none.
+    ///
+    /// # Errors
+    /// It cannot be made, is damaged or open to others.
+    pub fn secret(&self, nf_type: &NfType) -> Result<Secret, TrustError> {
+        let stem = stem(nf_type);
+        let own = self.folder.join(format!("{stem}.secret"));
+        let named = self.secret_files(&stem)?;
+        let path = match named.as_slice() {
+            // A copied secret that has a name is the only one there is on that machine.
+            [only] if !own.exists() => only.clone(),
+            _ => own,
+        };
+        if !path.exists() {
+            let secret = Secret::generate().map_err(|error| content(&path, error))?;
+            create(&path, format!("{}\n", secret.to_hex()).as_bytes(), 0o600)?;
+        }
+        read_secret(&path)
+    }
+
+    /// Every secret of NFs of this type, by file name: for the NRF alone. Files that cannot be used are logged and left out.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn secrets(&self, nf_type: &NfType) -> Result<Vec<(String, Secret)>, TrustError> {
+        let files = self.secret_files(&stem(nf_type))?;
+        let secrets = files.into_iter().take(MAX_SECRETS).filter_map(|path| match read_secret(&path) {
+            Ok(secret) => Some((path.file_name()?.to_string_lossy().into_owned(), secret)),
+            Err(error) => {
+                tracing::warn!(%error, "a secret is left out");
+                None
+            }
+        });
+        Ok(secrets.collect())
+    }
+
+    /// Files `<stem>.secret` and `<stem>-….secret`, sorted.
+    fn secret_files(&self, stem: &str) -> Result<Vec<PathBuf>, TrustError> {
+        let io = |source| TrustError::Io { path: self.folder.clone(), source };
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.folder).map_err(io)? {
+            let path = entry.map_err(io)?.path();
+            let name =
+                path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".secret"));
+            let rest = name.and_then(|name| name.strip_prefix(stem));
+            if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) {
+                files.push(path);
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+}
+
+/// The beginning of file names of an NF type. Types of later releases are any text, so only letters and digits remain.
+fn stem(nf_type: &NfType) -> String {
+    let letters = nf_type.as_str().chars().filter(char::is_ascii_alphanumeric).take(32);
+    letters.map(|letter| letter.to_ascii_lowercase()).collect()
+}
+
+/// The NRF's key of a folder; made if there is none.
+fn signing_key(folder: &Path) -> Result<SigningKey, TrustError> {
+    let path = folder.join(SIGNING_KEY);
+    if !path.exists() {
+        let octets = SigningKey::generate().map_err(|error| content(&path, error))?;
+        create(&path, pem("PRIVATE KEY", &octets).as_bytes(), 0o600)?;
+    }
+    refuse_open(&path)?;
+    let octets = unpem("PRIVATE KEY", &read(&path)?);
+    let octets = octets.ok_or_else(|| content(&path, "expected a private key in PEM"))?;
+    SigningKey::from_pkcs8(&octets).map_err(|error| content(&path, error))
+}
+
+fn read_secret(path: &Path) -> Result<Secret, TrustError> {
+    refuse_open(path)?;
+    let octets: Result<Key<32>, _> = read(path)?.trim().parse();
+    let octets = octets.map_err(|_| content(path, "expected 64 hexadecimal digits"))?;
+    Ok(Secret::new(&octets))
+}
+
+fn content(path: &Path, reason: impl ToString) -> TrustError {
+    TrustError::Content { path: path.to_owned(), reason: reason.to_string() }
+}
+
+fn read(path: &Path) -> Result<String, TrustError> {
+    let io = |source| TrustError::Io { path: path.to_owned(), source };
+    if fs::metadata(path).map_err(io)?.len() > MAX_FILE {
+        return Err(content(path, "is too long"));
+    }
+    fs::read_to_string(path).map_err(io)
+}
+
+/// Refuses a key that others may read: it may have been read already.
+fn refuse_open(path: &Path) -> Result<(), TrustError> {
+    let metadata = fs::metadata(path).map_err(|source| TrustError::Io { path: path.to_owned(), source })?;
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 == 0 { Ok(()) } else { Err(TrustError::Mode { path: path.to_owned(), mode }) }
+}
+
+/// Makes a file with its final content and mode, unless another process was faster; then the other's stays.
+fn create(path: &Path, octets: &[u8], mode: u32) -> Result<(), TrustError> {
+    let io = |source| TrustError::Io { path: path.to_owned(), source };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let draft = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let write = || {
+        // One that a killed process of the same number left.
+        match fs::remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
+        file.write_all(octets)?;
+        file.sync_all()?;
+        match fs::hard_link(&draft, path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            linked => linked,
+        }
+    };
+    let written = write();
+    // What remains of a failure is a file that nobody reads.
+    let _ = fs::remove_file(&draft);
+    written.map_err(io)
+}
+
+/// One PEM block (RFC 7468).
+fn pem(label: &str, octets: &[u8]) -> String {
+    let text = BASE64_STANDARD.encode(octets);
+    let mut out = format!("-----BEGIN {label}-----\n");
+    for line in text.as_bytes().chunks(64) {
+        out.push_str(&String::from_utf8_lossy(line));
+        out.push('\n');
+    }
+    out.push_str(&format!("-----END {label}-----\n"));
+    out
+}
+
+fn unpem(label: &str, text: &str) -> Option<Vec<u8>> {
+    let (_, rest) = text.split_once(&format!("-----BEGIN {label}-----"))?;
+    let (body, _) = rest.split_once("-----END ")?;
+    let body: String = body.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+    BASE64_STANDARD.decode(body).ok()
+}

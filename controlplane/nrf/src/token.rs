@@ -1,0 +1,260 @@
+//! Nnrf_AccessToken (TS 29.510 §5.4, TS 33.501 §13.4.1.1): who gets an access token for what.
+//!
+//! Flow of a request: the form is complete → the NF has proved its instance and type ([`Authority::authenticate`]) → its
+//! type may use every service it asks for, and the target offers them (`granted`) → the token is signed. Errors are those
+//! of RFC 6749 §5.2, always with status 400.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Mutex, PoisonError},
+};
+
+use net::time::{self, Duration, Instant};
+use nf::{Trust, TrustError};
+use sbi::{
+    access::{AccessTokenClaims, Audience, CALLBACK_AUDIENCE, Secret, SigningKey, jws},
+    model::{
+        common::NfInstanceId,
+        nrf::{AccessTokenErr, AccessTokenReq, AccessTokenRsp, NfType},
+    },
+    op::{RESOURCE_SCOPES, services},
+};
+use telemetry::counters::{Counter, Family};
+
+use crate::context::Registry;
+
+/// Scopes in one request; ours have one.
+const MAX_SCOPES: usize = 32;
+/// Secrets are read again this often at most: an assertion that fits none may be signed with a new one.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
+/// NF types whose secrets are remembered; the standard has some forty.
+const MAX_TYPES: usize = 128;
+
+static GRANTED: Counter = Counter::new("nrf_tokens_granted");
+static REFUSED: Family = Family::new("nrf_tokens_refused", "error");
+
+/// What the NRF signs tokens with and knows NFs by.
+#[derive(Debug)]
+pub struct Authority {
+    id: NfInstanceId,
+    key: SigningKey,
+    life: Duration,
+    trust: Trust,
+    max_instances: usize,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Secrets by NF type, with the time they were read.
+    secrets: HashMap<NfType, (Instant, Vec<(String, Secret)>)>,
+    /// The secret by which an instance proved itself first: another NF of its type, on another machine, cannot pose as it.
+    owners: BTreeMap<NfInstanceId, String>,
+}
+
+/// A consumer that has proved who it is.
+#[derive(Debug)]
+struct Consumer {
+    id: NfInstanceId,
+    nf_type: NfType,
+}
+
+impl Authority {
+    /// The authority of an NRF instance.
+    ///
+    /// # Errors
+    /// The signing key cannot be used.
+    pub fn new(
+        id: NfInstanceId,
+        trust: Trust,
+        life: Duration,
+        max_instances: usize,
+    ) -> Result<Self, TrustError> {
+        let key = trust.signing_key()?;
+        Ok(Self { id, key, life, trust, max_instances, known: Mutex::default() })
+    }
+
+    /// Answers a request for a token.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn grant(
+        &self,
+        registry: &Registry,
+        request: &AccessTokenReq,
+    ) -> Result<AccessTokenRsp, AccessTokenErr> {
+        let granted = self.try_grant(registry, request);
+        match &granted {
+            Ok(_) => GRANTED.inc(),
+            Err(error) => {
+                REFUSED.inc(&error.error);
+                tracing::info!(
+                    id = %request.nf_instance_id,
+                    nf_type = request.nf_type.as_ref().map(NfType::as_str),
+                    scope = request.scope.chars().take(128).collect::<String>(),
+                    error = error.error,
+                    reason = error.description,
+                    "no access token"
+                );
+            }
+        }
+        granted
+    }
+
+    fn try_grant(
+        &self,
+        registry: &Registry,
+        request: &AccessTokenReq,
+    ) -> Result<AccessTokenRsp, AccessTokenErr> {
+        if request.grant_type != AccessTokenReq::CLIENT_CREDENTIALS {
+            return Err(AccessTokenErr::new("unsupported_grant_type", "only client_credentials"));
+        }
+        let consumer = self.authenticate(request)?;
+        let audience = audience(registry, request)?;
+        let asked: Vec<&str> = request.scope.split(' ').filter(|scope| !scope.is_empty()).collect();
+        if asked.is_empty() || asked.len() > MAX_SCOPES {
+            return Err(AccessTokenErr::new("invalid_scope", "name the services"));
+        }
+        let mut scopes: Vec<&str> = Vec::new();
+        for scope in &asked {
+            if !granted(registry, &consumer.nf_type, &audience.target, scope) {
+                let reason =
+                    format!("{} is not for {} from {}", scope_text(scope), consumer.nf_type, audience.target);
+                return Err(AccessTokenErr::new("invalid_scope", reason));
+            }
+            scopes.push(scope);
+            // With a service come the resource-level scopes in it that this type of NF has: those who do not know them
+            // ask for the service only.
+            let within =
+                |resource: &str| resource.strip_prefix(scope).is_some_and(|rest| rest.starts_with(':'));
+            let entitled =
+                RESOURCE_SCOPES.iter().filter(|(resource, nf)| *nf == consumer.nf_type && within(resource));
+            scopes.extend(entitled.map(|(resource, _)| *resource));
+        }
+        scopes.sort_unstable();
+        scopes.dedup();
+        let scope = scopes.join(" ");
+        let claims = AccessTokenClaims {
+            iss: self.id.to_string(),
+            sub: consumer.id,
+            aud: audience.claim,
+            scope: scope.clone(),
+            exp: jws::seconds(time::wall_clock()) + self.life.as_secs(),
+            nf_type: Some(consumer.nf_type),
+        };
+        let token = self.key.sign(&claims).map_err(|error| {
+            tracing::error!(%error, "cannot sign");
+            AccessTokenErr::new("invalid_request", "the NRF cannot sign")
+        })?;
+        Ok(AccessTokenRsp {
+            access_token: token.into(),
+            token_type: "Bearer".to_owned(),
+            expires_in: Some(self.life.as_secs() as u32),
+            scope: (scope != request.scope).then_some(scope),
+        })
+    }
+
+    /// Who asks, by the assertion that its secret signed.
+    fn authenticate(&self, request: &AccessTokenReq) -> Result<Consumer, AccessTokenErr> {
+        let invalid = |reason: &str| AccessTokenErr::new("invalid_client", reason);
+        let nf_type = request
+            .nf_type
+            .clone()
+            .ok_or_else(|| AccessTokenErr::new("invalid_request", "nfType is missing"))?;
+        if request.client_assertion_type.as_deref() != Some(AccessTokenReq::JWT_BEARER) {
+            return Err(invalid("prove yourself: client_assertion_type must be that of RFC 7523"));
+        }
+        let assertion =
+            request.client_assertion.as_ref().ok_or_else(|| invalid("client_assertion is missing"))?;
+        let id = request.nf_instance_id;
+        let signer = self
+            .signer(&nf_type, assertion.expose(), false)
+            .or_else(|| self.signer(&nf_type, assertion.expose(), true));
+        let (name, claims) = signer.ok_or_else(|| invalid("the assertion fits no secret of this NF type"))?;
+        claims.check(id, time::wall_clock()).map_err(|error| invalid(&format!("the assertion: {error}")))?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.owners.get(&id) {
+            Some(owner) if *owner != name => return Err(invalid("the instance belongs to another NF")),
+            Some(_) => {}
+            None if known.owners.len() >= self.max_instances => return Err(invalid("too many NF instances")),
+            None => _ = known.owners.insert(id, name),
+        }
+        Ok(Consumer { id, nf_type })
+    }
+
+    /// The secret that signed an assertion, by name. `reload` reads the secrets again if that is not too soon.
+    fn signer(
+        &self,
+        nf_type: &NfType,
+        assertion: &str,
+        reload: bool,
+    ) -> Option<(String, sbi::access::AssertionClaims)> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = time::now();
+        let read = known.secrets.get(nf_type).map(|(read, _)| *read);
+        let due = match read {
+            None => true,
+            Some(read) => reload && now - read >= RELOAD_INTERVAL,
+        };
+        if due {
+            if known.secrets.len() >= MAX_TYPES {
+                known.secrets.clear();
+            }
+            match self.trust.secrets(nf_type) {
+                Ok(secrets) => _ = known.secrets.insert(nf_type.clone(), (now, secrets)),
+                Err(error) => tracing::warn!(%error, "cannot read the secrets of NFs"),
+            }
+        } else if reload {
+            return None;
+        }
+        let (_, secrets) = known.secrets.get(nf_type)?;
+        secrets.iter().find_map(|(name, secret)| Some((name.clone(), secret.verify(assertion).ok()?)))
+    }
+}
+
+/// Whom a token will be for.
+struct Target {
+    target: NfType,
+    claim: Audience,
+}
+
+fn audience(registry: &Registry, request: &AccessTokenReq) -> Result<Target, AccessTokenErr> {
+    let invalid = |reason: &str| AccessTokenErr::new("invalid_request", reason);
+    if let Some(id) = request.target_nf_instance_id {
+        let profile =
+            registry.get(id, time::now()).ok_or_else(|| invalid("targetNfInstanceId is not registered"))?;
+        return Ok(Target { target: profile.nf_type, claim: Audience::Instances(vec![id.to_string()]) });
+    }
+    let target = request.target_nf_type.clone().ok_or_else(|| invalid("targetNfType is missing"))?;
+    let claim = Audience::Type(target.to_string());
+    Ok(Target { target, claim })
+}
+
+/// Whether NFs of type `consumer` may have `scope` at NFs of type `target`.
+///
+/// Services of 3GPP that we know have the consumers that TS 23.501 names, whatever a profile says; others are for those
+/// whom a registered instance allows.
+fn granted(registry: &Registry, consumer: &NfType, target: &NfType, scope: &str) -> bool {
+    if let Some((_, nf)) = RESOURCE_SCOPES.iter().find(|(resource, _)| *resource == scope) {
+        let service = scope.split(':').next().unwrap_or_default();
+        return nf == consumer && granted(registry, consumer, target, service);
+    }
+    if let Some(service) = services().find(|service| service.name == scope) {
+        let offered = match &service.offered_by {
+            Some(offers) => offers == target,
+            None => target.as_str() == CALLBACK_AUDIENCE,
+        };
+        return offered && (service.consumers.is_empty() || service.consumers.contains(consumer));
+    }
+    registry.list(Some(target), usize::MAX, time::now()).iter().any(|profile| {
+        let services = profile.nf_services.iter().chain(profile.nf_service_list.values());
+        let allows = |allowed: &[NfType]| allowed.is_empty() || allowed.contains(consumer);
+        allows(&profile.allowed_nf_types)
+            && services.into_iter().any(|s| s.service_name == scope && allows(&s.allowed_nf_types))
+    })
+}
+
+/// A scope as the log shows it.
+fn scope_text(scope: &str) -> String {
+    scope.chars().filter(|c| !c.is_control()).take(80).collect()
+}

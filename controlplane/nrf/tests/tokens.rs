@@ -1,0 +1,388 @@
+//! Access tokens between real NFs: who gets one for what, what opens with it, and what survives a restart.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::{net::SocketAddr, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
+
+use nf::{
+    Env, Instance, Oam, Running, Trust, TrustError,
+    security::{Config as Security, Tokens},
+};
+use nrf::Config;
+use sbi::{
+    CallError, Client, ClientConfig, Credentials, ProblemDetails, Router, Target,
+    access::{AssertionClaims, Audience, Secret},
+    model::{
+        common::{NfInstanceId, Patch},
+        nrf::*,
+    },
+    op::{nrf::*, udr::*},
+};
+
+fn security(folder: &Path) -> Security {
+    Security { tokens: Tokens::Required, trust: folder.join("trust") }
+}
+
+fn address(last: u8) -> SocketAddr {
+    SocketAddr::from(([127, 0, 78, last], 7777))
+}
+
+/// A core in the making: its folder, an environment with tokens, and the NRF.
+struct World {
+    folder: tempfile::TempDir,
+    env: Env,
+    nrf: Running,
+    at: SocketAddr,
+}
+
+impl World {
+    async fn start(last: u8, token_s: u32) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let at = address(last);
+        let env = Env::new(folder.path(), Some(at.into())).secured(&security(folder.path()), true).unwrap();
+        let nrf = nrf::start(Config { sbi: at, token_s, ..Config::default() }, env.clone()).await.unwrap();
+        Self { folder, env, nrf, at }
+    }
+
+    /// Something that answers as UDR: any question with 404, so that an answer shows that it was let in.
+    async fn udr(&self, last: u8) -> Running {
+        let instance = Instance::bind(NfType::Udr, address(last), &self.env).await.unwrap();
+        let router = Router::new(Arc::new(()))
+            .on::<QueryAuthSubscription>(async |_: Arc<()>, _| Err(ProblemDetails::user_not_found()))
+            .on::<QueryAmData>(async |_: Arc<()>, _| Err(ProblemDetails::user_not_found()));
+        instance.start(router, Oam::new()).unwrap()
+    }
+
+    fn token_request(&self, nf_type: NfType, target: NfType, scope: &str) -> AccessTokenReq {
+        let trust = self.env.trust.as_ref().unwrap();
+        let id = NfInstanceId::from_name("a test");
+        let secret = trust.secret(&nf_type).unwrap();
+        AccessTokenReq {
+            grant_type: AccessTokenReq::CLIENT_CREDENTIALS.to_owned(),
+            nf_instance_id: id,
+            nf_type: Some(nf_type),
+            target_nf_type: Some(target),
+            scope: scope.to_owned(),
+            target_nf_instance_id: None,
+            client_assertion_type: Some(AccessTokenReq::JWT_BEARER.to_owned()),
+            client_assertion: Some(secret.sign(&AssertionClaims::new(id, net::time::wall_clock())).into()),
+        }
+    }
+
+    async fn ask(&self, body: AccessTokenReq) -> Result<AccessTokenRsp, CallError<AccessTokenErr>> {
+        let client = Client::new(ClientConfig::default());
+        client.call::<RequestToken>(self.at, RequestTokenRequest { body }).await
+    }
+}
+
+fn auth_data() -> QueryAuthSubscriptionRequest {
+    QueryAuthSubscriptionRequest { ue_id: "imsi-999700000000001".parse().unwrap(), body: () }
+}
+
+fn am_data() -> QueryAmDataRequest {
+    let (ue_id, serving_plmn_id) = ("imsi-999700000000001".parse().unwrap(), "99970".parse().unwrap());
+    QueryAmDataRequest { ue_id, serving_plmn_id, body: () }
+}
+
+/// `error` of a refused request for a token.
+fn error(answer: Result<AccessTokenRsp, CallError<AccessTokenErr>>) -> String {
+    answer.unwrap_err().refusal().unwrap().error.clone()
+}
+
+#[tokio::test]
+async fn credentials_are_for_the_udm_and_nothing_is_for_strangers() {
+    let world = World::start(1, 3600).await;
+    let udr = world.udr(2).await;
+    udr.registered().await;
+    let (udm, pcf) = (world.env.client(NfType::Udm).unwrap(), world.env.client(NfType::Pcf).unwrap());
+    let reached = |error: CallError| error.is("USER_NOT_FOUND");
+    assert!(reached(udm.call::<QueryAuthSubscription>(Target::Discover, auth_data()).await.unwrap_err()));
+    assert!(reached(udm.call::<QueryAmData>(Target::Discover, am_data()).await.unwrap_err()));
+    assert!(reached(pcf.call::<QueryAmData>(Target::Discover, am_data()).await.unwrap_err()));
+    let refused = pcf.call::<QueryAuthSubscription>(Target::Discover, auth_data()).await.unwrap_err();
+    assert_eq!((refused.status(), refused.is("INSUFFICIENT_SCOPE")), (Some(403), true), "{refused}");
+    // The AMF has no business at the UDR at all: it does not even get a token.
+    let amf = world.env.client(NfType::Amf).unwrap();
+    let refused =
+        amf.call::<QueryAuthSubscription>(Target::At(udr.sbi().into()), auth_data()).await.unwrap_err();
+    assert!(refused.to_string().contains("invalid_scope"), "{refused}");
+    // Without token nobody: neither at the UDR nor at the NRF.
+    let stranger = Client::new(ClientConfig::default());
+    let refused = stranger.call::<QueryAuthSubscription>(udr.sbi(), auth_data()).await.unwrap_err();
+    assert_eq!((refused.status(), refused.is("ACCESS_TOKEN_MISSING")), (Some(401), true));
+    let list = ListNfRequest { nf_type: None, limit: None, body: () };
+    assert_eq!(stranger.call::<ListNf>(world.at, list).await.unwrap_err().status(), Some(401));
+    udr.stop().await;
+    world.nrf.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_says_who_for_whom_and_how_long() {
+    let world = World::start(11, 120).await;
+    let answer = world.ask(world.token_request(NfType::Udm, NfType::Udr, "nudr-dr")).await.unwrap();
+    assert_eq!((answer.token_type.as_str(), answer.expires_in), ("Bearer", Some(120)));
+    // More than was asked for: a UDM that does not know resource-level scopes gets those that are its own.
+    let scope = format!("nudr-dr {MODIFY_CREDENTIALS} {READ_CREDENTIALS}");
+    assert_eq!(answer.scope.as_ref(), Some(&scope));
+    let key = world.env.trust.as_ref().unwrap().verifying_key();
+    let claims = key.verify(answer.access_token.expose()).unwrap();
+    assert_eq!(claims.iss, world.nrf.id().to_string());
+    assert_eq!(claims.sub, NfInstanceId::from_name("a test"));
+    assert_eq!(claims.aud, Audience::Type("UDR".to_owned()));
+    assert_eq!((claims.scope, claims.nf_type), (scope, Some(NfType::Udm)));
+    let life = claims.exp - sbi::access::jws::seconds(net::time::wall_clock());
+    assert!((110..=120).contains(&life), "{life}");
+    // A form by itself shows nobody the token.
+    assert!(!format!("{answer:?}").contains(answer.access_token.expose()));
+    world.nrf.stop().await;
+}
+
+#[tokio::test]
+async fn the_nrf_grants_only_what_the_standard_has_and_only_to_those_who_prove_themselves() {
+    let world = World::start(21, 3600).await;
+    let request = |nf, target, scope| world.token_request(nf, target, scope);
+    for (nf, target, scope) in [
+        (NfType::Amf, NfType::Udr, "nudr-dr"),
+        (NfType::Amf, NfType::Udm, "nudm-ueau"),
+        (NfType::Smf, NfType::Ausf, "nausf-auth"),
+        (NfType::Pcf, NfType::Udr, READ_CREDENTIALS),
+        (NfType::Udm, NfType::Udm, "nudr-dr"),
+        (NfType::Udm, NfType::Udr, "nudr-dr nausf-auth"),
+        (NfType::Udm, NfType::Udr, ""),
+        (NfType::Udm, NfType::Udr, "unknown-service"),
+        (NfType::Amf, "CALLBACK".parse().unwrap(), "nudm-callback"),
+        (NfType::Udm, NfType::Amf, "nudm-callback"),
+    ] {
+        let answer = world.ask(request(nf.clone(), target, scope)).await;
+        assert_eq!(error(answer), "invalid_scope", "{nf} {scope}");
+    }
+    let good = || request(NfType::Udm, NfType::Udr, "nudr-dr");
+    let other_secret = request(NfType::Amf, NfType::Udr, "nudr-dr").client_assertion;
+    let expired = {
+        let trust = world.env.trust.as_ref().unwrap();
+        let past = net::time::wall_clock() - Duration::from_secs(200);
+        let claims = AssertionClaims::new(good().nf_instance_id, past);
+        trust.secret(&NfType::Udm).unwrap().sign(&claims)
+    };
+    for (what, body) in [
+        ("no assertion", AccessTokenReq { client_assertion: None, ..good() }),
+        ("no type of assertion", AccessTokenReq { client_assertion_type: None, ..good() }),
+        ("the AMF's secret", AccessTokenReq { client_assertion: other_secret, ..good() }),
+        ("another instance", AccessTokenReq { nf_instance_id: NfInstanceId::from_random(3), ..good() }),
+        ("an old assertion", AccessTokenReq { client_assertion: Some(expired.into()), ..good() }),
+        ("nonsense", AccessTokenReq { client_assertion: Some("a.b.c".to_owned().into()), ..good() }),
+    ] {
+        assert_eq!(error(world.ask(body).await), "invalid_client", "{what}");
+    }
+    let body = AccessTokenReq { grant_type: "password".to_owned(), ..good() };
+    assert_eq!(error(world.ask(body).await), "unsupported_grant_type");
+    let body = AccessTokenReq { target_nf_type: None, ..good() };
+    assert_eq!(error(world.ask(body).await), "invalid_request");
+    world.ask(good()).await.unwrap();
+    world.nrf.stop().await;
+}
+
+#[tokio::test]
+async fn a_profile_is_its_owners() {
+    let world = World::start(31, 3600).await;
+    let udr = world.udr(32).await;
+    udr.registered().await;
+    let other = world.env.client(NfType::Udr).unwrap();
+    let get = || GetNfRequest { nf_instance_id: udr.id(), body: () };
+    let profile = other.call::<GetNf>(world.at, get()).await.unwrap();
+    assert_eq!(profile.nf_services[0].oauth2_required, Some(true));
+    assert_eq!(profile.nf_services[0].allowed_nf_types, [NfType::Udm, NfType::Pcf, NfType::Nef]);
+    let moved = NfProfile { ipv4_addresses: vec![[127, 6, 6, 6].into()], ..profile.clone() };
+    let steal = RegisterNfRequest { nf_instance_id: udr.id(), body: moved };
+    let refused = [
+        other.call::<RegisterNf>(world.at, steal).await.unwrap_err().status(),
+        other
+            .call::<UpdateNf>(
+                world.at,
+                UpdateNfRequest {
+                    nf_instance_id: udr.id(),
+                    body: Patch::replace("/nfStatus", "SUSPENDED".into()),
+                },
+            )
+            .await
+            .unwrap_err()
+            .status(),
+        other
+            .call::<DeregisterNf>(world.at, DeregisterNfRequest { nf_instance_id: udr.id(), body: () })
+            .await
+            .unwrap_err()
+            .status(),
+    ];
+    assert_eq!(refused, [Some(403); 3]);
+    assert_eq!(other.call::<GetNf>(world.at, get()).await.unwrap(), profile);
+    // Its own type, too, is what an instance has proved.
+    let amf = world.env.client(NfType::Amf).unwrap();
+    let id = amf.config().credentials.as_ref().unwrap().id;
+    let posing = NfProfile { nf_instance_id: id, nf_type: NfType::Udm, ..profile };
+    let request = RegisterNfRequest { nf_instance_id: id, body: posing };
+    assert_eq!(amf.call::<RegisterNf>(world.at, request).await.unwrap_err().status(), Some(403));
+    udr.stop().await;
+    world.nrf.stop().await;
+}
+
+#[tokio::test]
+async fn subscriptions_end_by_whoever_made_them() {
+    let world = World::start(41, 3600).await;
+    let (amf, smf) = (world.env.client(NfType::Amf).unwrap(), world.env.client(NfType::Smf).unwrap());
+    let body = SubscriptionData {
+        nf_status_notification_uri: "http://127.0.78.42:1/x".to_owned(),
+        req_nf_instance_id: None,
+        subscr_cond: None,
+        subscription_id: None,
+        validity_time: None,
+        req_notif_events: vec![],
+        req_nf_type: None,
+    };
+    let created = amf.call::<SubscribeNf>(world.at, SubscribeNfRequest { body }).await.unwrap();
+    let subscription_id = created.body.subscription_id.unwrap();
+    let end = || UnsubscribeNfRequest { subscription_id: subscription_id.clone(), body: () };
+    assert_eq!(smf.call::<UnsubscribeNf>(world.at, end()).await.unwrap_err().status(), Some(404));
+    amf.call::<UnsubscribeNf>(world.at, end()).await.unwrap();
+    world.nrf.stop().await;
+}
+
+#[tokio::test]
+async fn tokens_are_fetched_once_replaced_in_time_and_outlive_the_nrf() {
+    // Ten seconds: replaced after eight.
+    let world = World::start(51, 10).await;
+    let udr = world.udr(52).await;
+    udr.registered().await;
+    let client = world.env.client(NfType::Udm).unwrap();
+    let requested = async || {
+        let status = nf::oam::call(world.nrf.oam(), "GET", "/status", None).await.unwrap();
+        status["counters"]["nrf_tokens_granted"].as_u64().unwrap()
+    };
+    let before = requested().await;
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let client = client.clone();
+        calls
+            .spawn(async move { client.call::<QueryAmData>(Target::Discover, am_data()).await.unwrap_err() });
+    }
+    assert!(calls.join_all().await.iter().all(|error| error.is("USER_NOT_FOUND")));
+    // Tests of this file run at the same time and count, too; two hundred would not pass.
+    assert!(requested().await - before < 100);
+    let verified = async || {
+        let status = nf::oam::call(udr.oam(), "GET", "/status", None).await.unwrap();
+        status["counters"]["sbi_tokens_verified"].as_u64().unwrap()
+    };
+    let before = verified().await;
+    for _ in 0..300 {
+        assert!(client.call::<QueryAmData>(udr.sbi(), am_data()).await.unwrap_err().is("USER_NOT_FOUND"));
+    }
+    assert!(verified().await - before < 100, "a token is verified once");
+    // The NRF restarts: its key is kept, so tokens given before stay valid and new ones fit.
+    world.nrf.stop().await;
+    assert!(client.call::<QueryAmData>(udr.sbi(), am_data()).await.unwrap_err().is("USER_NOT_FOUND"));
+    let again = nrf::start(Config { sbi: world.at, ..Config::default() }, world.env.clone()).await.unwrap();
+    let fresh = world.env.client(NfType::Udm).unwrap();
+    assert!(fresh.call::<QueryAmData>(udr.sbi(), am_data()).await.unwrap_err().is("USER_NOT_FOUND"));
+    udr.stop().await;
+    again.stop().await;
+}
+
+#[tokio::test]
+async fn an_nf_on_another_machine_needs_the_public_key_and_its_own_secret() {
+    let world = World::start(61, 3600).await;
+    let udr = world.udr(62).await;
+    udr.registered().await;
+    let trust = world.folder.path().join("trust");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let missing = Trust::open(elsewhere.path(), false).unwrap_err();
+    assert!(matches!(missing, TrustError::NoVerifyingKey(_)), "{missing}");
+    std::fs::copy(trust.join("nrf-token.pub"), elsewhere.path().join("nrf-token.pub")).unwrap();
+    let config = Security { tokens: Tokens::Required, trust: elsewhere.path().to_owned() };
+    let env = Env::new(elsewhere.path(), Some(world.at.into())).secured(&config, false).unwrap();
+    let ask = async |client: &Client| client.call::<QueryAmData>(udr.sbi(), am_data()).await.unwrap_err();
+    // It has made a secret that the NRF does not know.
+    let client = env.client(NfType::Udm).unwrap();
+    assert!(ask(&client).await.to_string().contains("invalid_client"));
+    // The operator carries it over under a name of its own; the NRF finds it without a restart.
+    std::fs::copy(elsewhere.path().join("udm.secret"), trust.join("udm-east.secret")).unwrap();
+    net::time::sleep(Duration::from_millis(1100)).await;
+    assert!(ask(&client).await.is("USER_NOT_FOUND"));
+    // The instance is that secret's now: the local UDM cannot pose as it.
+    let id = client.config().credentials.as_ref().unwrap().id;
+    let local = world.env.trust.as_ref().unwrap().secret(&NfType::Udm).unwrap();
+    let credentials = Arc::new(Credentials { id, nf_type: NfType::Udm, secret: Some(local) });
+    let posing = Client::new(ClientConfig { credentials: Some(credentials), ..client.config().clone() });
+    assert!(ask(&posing).await.to_string().contains("belongs to another NF"));
+    udr.stop().await;
+    world.nrf.stop().await;
+}
+
+#[tokio::test]
+async fn a_rejected_token_is_replaced_and_the_call_made_again() {
+    let world = World::start(71, 3600).await;
+    let udr = world.udr(72).await;
+    udr.registered().await;
+    let client = world.env.client(NfType::Udm).unwrap();
+    assert!(client.call::<QueryAmData>(udr.sbi(), am_data()).await.unwrap_err().is("USER_NOT_FOUND"));
+    udr.stop().await;
+    world.nrf.stop().await;
+    // The operator replaces the NRF's key and restarts; the client still holds a token of the old one.
+    let trust = world.folder.path().join("trust");
+    std::fs::remove_file(trust.join("nrf-token.key")).unwrap();
+    std::fs::remove_file(trust.join("nrf-token.pub")).unwrap();
+    let env = Env::new(world.folder.path(), Some(world.at.into()));
+    let env = env.secured(&security(world.folder.path()), true).unwrap();
+    let nrf = nrf::start(Config { sbi: world.at, ..Config::default() }, env.clone()).await.unwrap();
+    let world = World { folder: world.folder, env, nrf, at: world.at };
+    let udr = world.udr(72).await;
+    assert!(client.call::<QueryAmData>(udr.sbi(), am_data()).await.unwrap_err().is("USER_NOT_FOUND"));
+    udr.stop().await;
+    world.nrf.stop().await;
+}
+
+#[test]
+fn keys_are_made_once_by_whoever_comes_first_and_only_for_their_owner() {
+    let folder = tempfile::tempdir().unwrap();
+    let trust = folder.path().join("var/trust");
+    // Processes that start at the same time agree.
+    let open = || {
+        let trust = Trust::open(&trust, true).unwrap();
+        let claims = AssertionClaims::new(NfInstanceId::from_random(1), std::time::UNIX_EPOCH);
+        (trust.verifying_key(), trust.secret(&NfType::Amf).unwrap().sign(&claims))
+    };
+    let results = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(results.iter().all(|result| *result == results[0]));
+    let mode = |name: &str| std::fs::metadata(trust.join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("nrf-token.key"), mode("amf.secret"), mode("nrf-token.pub")), (0o600, 0o600, 0o644));
+    assert_eq!(std::fs::metadata(&trust).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(std::fs::read_dir(&trust).unwrap().count(), 3, "no drafts remain");
+
+    let opened = Trust::open(&trust, true).unwrap();
+    let set = |name: &str, mode| {
+        std::fs::set_permissions(trust.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for (name, mode) in [("amf.secret", 0o640), ("amf.secret", 0o604), ("nrf-token.key", 0o644)] {
+        set(name, mode);
+        let error = match name {
+            "amf.secret" => opened.secret(&NfType::Amf).unwrap_err(),
+            _ => opened.signing_key().unwrap_err(),
+        };
+        assert!(error.to_string().contains("chmod 600"), "{error}");
+        set(name, 0o600);
+    }
+    for (name, content) in [("amf.secret", "short"), ("nrf-token.key", "-----BEGIN PRIVATE KEY-----\nAAAA\n")]
+    {
+        let before = std::fs::read(trust.join(name)).unwrap();
+        std::fs::write(trust.join(name), content).unwrap();
+        let error = match name {
+            "amf.secret" => opened.secret(&NfType::Amf).unwrap_err(),
+            _ => opened.signing_key().unwrap_err(),
+        };
+        assert!(error.to_string().contains(name) && !error.to_string().contains("short"), "{error}");
+        std::fs::write(trust.join(name), before).unwrap();
+    }
+    let _: Secret = opened.secret(&NfType::Amf).unwrap();
+    std::fs::remove_file(trust.join("nrf-token.key")).unwrap();
+    assert!(opened.signing_key().unwrap_err().to_string().contains("not the other half"));
+}

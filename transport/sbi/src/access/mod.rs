@@ -1,0 +1,63 @@
+//! Who may call what: OAuth 2.0 access tokens (TS 33.501 §13.4.1, TS 29.510 §5.4, RFC 6749 §4.4).
+//!
+//! ```text
+//! Client ── POST /oauth2/token, proof of identity ─▶ NRF      Wallet: one token per service, kept until shortly
+//!        ◀─ JWT: subject, audience, scope, expiry ──                   before it expires
+//! Client ── request, Authorization: Bearer JWT ────▶ server   Guard: signature, audience, expiry and scope, before
+//!                                                             any content is read
+//! ```
+//! A token is a JWT that the NRF signs with ES256 ([`SigningKey`]). An NF proves to the NRF who it is with an assertion
+//! that it signs with a secret of its own ([`Secret`], RFC 7523), or with its TLS certificate. Servers remember the
+//! tokens they have verified, so that a call costs a look-up and no signature.
+//!
+//! Read first: [`jws`] (the form of a token), then `guard.rs` (server) and `wallet.rs` (client).
+
+mod guard;
+pub mod jws;
+mod wallet;
+
+use std::sync::Arc;
+
+pub use guard::Guard;
+pub use jws::{AccessTokenClaims, AssertionClaims, Audience, Secret, SigningKey, TokenError, VerifyingKey};
+pub use wallet::Credentials;
+pub(crate) use wallet::Wallet;
+
+use crate::model::{common::NfInstanceId, nrf::NfType};
+
+/// What a caller must have to call an operation, beside a token for the operation's service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing else.
+    Service,
+    /// A resource-level scope, such as `nudr-dr:subscription-data:authentication-subscription:read`.
+    Scope(&'static str),
+    /// No token at all: the request proves itself. Only the request for a token.
+    Open,
+}
+
+/// Audience of tokens for callbacks. The standard knows none: whoever notifies has a URI and no NF type.
+pub const CALLBACK_AUDIENCE: &str = "CALLBACK";
+
+/// Who sent a request, as far as that is proven.
+#[derive(Debug, Clone, Default)]
+pub struct Caller {
+    token: Option<Arc<AccessTokenClaims>>,
+}
+
+impl Caller {
+    /// The caller that a verified token names.
+    pub(crate) fn with_token(token: Arc<AccessTokenClaims>) -> Self {
+        Self { token: Some(token) }
+    }
+
+    /// NF instance; `None` when nothing proves it (tokens are switched off, or the operation needs none).
+    pub fn id(&self) -> Option<NfInstanceId> {
+        self.token.as_ref().map(|token| token.sub)
+    }
+
+    /// NF type, where the proof says it.
+    pub fn nf_type(&self) -> Option<&NfType> {
+        self.token.as_ref().and_then(|token| token.nf_type.as_ref())
+    }
+}

@@ -1,0 +1,151 @@
+//! Client side: the tokens an NF holds, and how it gets them.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+};
+
+use http::HeaderValue;
+use net::time::{self, Duration, Instant};
+
+use super::{AssertionClaims, CALLBACK_AUDIENCE, Secret};
+use crate::{
+    Client, Target,
+    counters::TOKENS_REQUESTED,
+    model::{
+        common::NfInstanceId,
+        nrf::{AccessTokenReq, NfType},
+    },
+    op::nrf::{RequestToken, RequestTokenRequest},
+    operation::Service,
+};
+
+/// A token is replaced this long before it expires; one with a short life, after four fifths of it.
+const REPLACE_BEFORE: Duration = Duration::from_secs(60);
+/// Life of a token when the NRF does not say.
+const DEFAULT_LIFE_S: u32 = 60;
+
+/// Who an NF is, and how it proves that to the NRF.
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    /// NF instance.
+    pub id: NfInstanceId,
+    /// NF type.
+    pub nf_type: NfType,
+    /// Signs assertions; `None` when the TLS certificate is the proof.
+    pub secret: Option<Secret>,
+}
+
+/// A token, ready to be sent.
+#[derive(Debug, Clone)]
+struct Token {
+    header: HeaderValue,
+    replace_at: Instant,
+    expires: Instant,
+}
+
+/// The tokens of one client, by the name of the service.
+#[derive(Debug, Default)]
+pub(crate) struct Wallet {
+    tokens: Mutex<HashMap<&'static str, Token>>,
+    /// Held while the NRF is asked: a thousand calls at start ask once per service.
+    asking: tokio::sync::Mutex<()>,
+    /// Requests that failed, counted, and why the last one did: the answer for those who waited behind it, too.
+    failure: Mutex<(u64, Option<(&'static str, String)>)>,
+}
+
+impl Wallet {
+    /// The `Authorization` for calls to `service`, held or fetched from the NRF.
+    pub(crate) async fn token(
+        &self,
+        client: &Client,
+        credentials: &Credentials,
+        service: &Service,
+    ) -> Result<HeaderValue, String> {
+        let now = time::now();
+        let held = self.held(service.name, now);
+        if let Some(token) = held.as_ref().filter(|token| now < token.replace_at) {
+            return Ok(token.header.clone());
+        }
+        let failures_before = self.failure().0;
+        let _asking = match &held {
+            // One call fetches the next token while the others use the one that is about to expire.
+            Some(token) => match self.asking.try_lock() {
+                Ok(asking) => asking,
+                Err(_) => return Ok(token.header.clone()),
+            },
+            None => self.asking.lock().await,
+        };
+        if let Some(token) = self.held(service.name, now).filter(|token| now < token.replace_at) {
+            return Ok(token.header);
+        }
+        if held.is_none()
+            && let (count, Some((failed, reason))) = self.failure()
+            && count != failures_before
+            && failed == service.name
+        {
+            return Err(reason);
+        }
+        match fetch(client, credentials, service).await {
+            Ok(token) => {
+                let header = token.header.clone();
+                self.tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(service.name, token);
+                Ok(header)
+            }
+            Err(reason) => {
+                let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+                *failure = (failure.0 + 1, Some((service.name, reason.clone())));
+                // The NRF may be away for a while: the old token is good until it expires.
+                held.map(|token| token.header).ok_or(reason)
+            }
+        }
+    }
+
+    /// Forgets a token that a server refused.
+    pub(crate) fn forget(&self, service: &Service, refused: &HeaderValue) {
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        if tokens.get(service.name).is_some_and(|token| token.header == refused) {
+            tokens.remove(service.name);
+        }
+    }
+
+    fn failure(&self) -> (u64, Option<(&'static str, String)>) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn held(&self, service: &str, now: Instant) -> Option<Token> {
+        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        tokens.get(service).filter(|token| now < token.expires).cloned()
+    }
+}
+
+/// Asks the NRF (TS 29.510 §5.4.2.2).
+async fn fetch(client: &Client, credentials: &Credentials, service: &Service) -> Result<Token, String> {
+    let nrf = client.config().nrf.clone().ok_or("no address of the NRF is configured")?;
+    TOKENS_REQUESTED.inc();
+    let asked = time::now();
+    let assertion = credentials
+        .secret
+        .as_ref()
+        .map(|secret| secret.sign(&AssertionClaims::new(credentials.id, time::wall_clock())));
+    let target = service.offered_by.clone().unwrap_or(NfType::Other(CALLBACK_AUDIENCE.into()));
+    let body = AccessTokenReq {
+        grant_type: AccessTokenReq::CLIENT_CREDENTIALS.to_owned(),
+        nf_instance_id: credentials.id,
+        nf_type: Some(credentials.nf_type.clone()),
+        target_nf_type: Some(target),
+        scope: service.name.to_owned(),
+        target_nf_instance_id: None,
+        client_assertion_type: assertion.as_ref().map(|_| AccessTokenReq::JWT_BEARER.to_owned()),
+        client_assertion: assertion.map(Into::into),
+    };
+    // Boxed, because this is itself a call.
+    let call = Box::pin(client.call::<RequestToken>(Target::At(nrf), RequestTokenRequest { body }));
+    let answer = call.await.map_err(|error| error.to_string())?;
+    // Not marked as sensitive: so HPACK indexes it, and it is one octet from a connection's second call on.
+    let header = HeaderValue::try_from(format!("Bearer {}", answer.access_token.expose()))
+        .map_err(|_| "the NRF's access token is no token".to_owned())?;
+    let life = Duration::from_secs(answer.expires_in.unwrap_or(DEFAULT_LIFE_S).into());
+    let replace_after = life.saturating_sub(REPLACE_BEFORE).max(life * 4 / 5);
+    Ok(Token { header, replace_at: asked + replace_after, expires: asked + life })
+}
