@@ -7,8 +7,8 @@
 //! | `<nf>.secret`, `<nf>-<name>.secret` | what an NF shares with the NRF (64 hexadecimal digits) | that NF, NRF |
 //!
 //! What is missing is made at the first start, so a core on one machine needs no preparation, in one process or in several:
-//! they share the folder. An NF on another machine gets copies of `nrf-token.pub` and of its own secret, and nothing else;
-//! two machines with an NF of the same type use secrets with different names. Keys and secrets have mode 0600; a file that
+//! they share the folder. An NF on another machine gets a copy of `nrf-token.pub` and makes its own secret, which is copied
+//! to the NRF's machine under a name of its own, such as `amf-east.secret`. Keys and secrets have mode 0600; a file that
 //! others may read is refused. A file appears complete or not at all, whoever else is making it.
 
 use std::{
@@ -16,6 +16,7 @@ use std::{
     io::Write as _,
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -124,14 +125,7 @@ impl Trust {
     /// # Errors
     /// It cannot be made, is damaged or open to others.
     pub fn secret(&self, nf_type: &NfType) -> Result<Secret, TrustError> {
-        let stem = stem(nf_type);
-        let own = self.folder.join(format!("{stem}.secret"));
-        let named = self.secret_files(&stem)?;
-        let path = match named.as_slice() {
-            // A copied secret that has a name is the only one there is on that machine.
-            [only] if !own.exists() => only.clone(),
-            _ => own,
-        };
+        let path = self.folder.join(format!("{}.secret", stem(nf_type)));
         if !path.exists() {
             let secret = Secret::generate().map_err(|error| content(&path, error))?;
             create(&path, format!("{}\n", secret.to_hex()).as_bytes(), 0o600)?;
@@ -139,20 +133,24 @@ impl Trust {
         read_secret(&path)
     }
 
-    /// Every secret of NFs of this type, by file name: for the NRF alone. Files that cannot be used are logged and left out.
+    /// Every secret of NFs of this type, by file name: for the NRF alone. Damaged files are logged and left out.
     ///
     /// # Errors
-    /// The folder cannot be read.
+    /// The folder or a file in it may not be read.
     pub fn secrets(&self, nf_type: &NfType) -> Result<Vec<(String, Secret)>, TrustError> {
         let files = self.secret_files(&stem(nf_type))?;
         let secrets = files.into_iter().take(MAX_SECRETS).filter_map(|path| match read_secret(&path) {
-            Ok(secret) => Some((path.file_name()?.to_string_lossy().into_owned(), secret)),
+            Ok(secret) => Some(Ok((path.file_name()?.to_string_lossy().into_owned(), secret))),
+            // None of them can be read any more, then: they have not vanished.
+            Err(TrustError::Io { path, source }) if source.kind() == io::ErrorKind::PermissionDenied => {
+                Some(Err(TrustError::Io { path, source }))
+            }
             Err(error) => {
                 tracing::warn!(%error, "a secret is left out");
                 None
             }
         });
-        Ok(secrets.collect())
+        secrets.collect()
     }
 
     /// Files `<stem>.secret` and `<stem>-….secret`, sorted.
@@ -222,7 +220,9 @@ fn refuse_open(path: &Path) -> Result<(), TrustError> {
 fn create(path: &Path, octets: &[u8], mode: u32) -> Result<(), TrustError> {
     let io = |source| TrustError::Io { path: path.to_owned(), source };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let draft = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    static DRAFTS: AtomicU64 = AtomicU64::new(0);
+    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
+    let draft = path.with_file_name(format!(".{name}.{}.{number}", std::process::id()));
     let write = || {
         // One that a killed process of the same number left.
         match fs::remove_file(&draft) {

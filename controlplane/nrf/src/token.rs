@@ -27,8 +27,10 @@ use crate::context::Registry;
 const MAX_SCOPES: usize = 32;
 /// Secrets are read again this often at most: an assertion that fits none may be signed with a new one.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
-/// NF types whose secrets are remembered; the standard has some forty.
-const MAX_TYPES: usize = 128;
+
+/// NF types of a core of ours, each with a secret on the NRF's machine.
+const LOCAL_TYPES: [NfType; 7] =
+    [NfType::Nrf, NfType::Udr, NfType::Udm, NfType::Ausf, NfType::Pcf, NfType::Smf, NfType::Amf];
 
 static GRANTED: Counter = Counter::new("nrf_tokens_granted");
 static REFUSED: Family = Family::new("nrf_tokens_refused", "error");
@@ -71,7 +73,14 @@ impl Authority {
         max_instances: usize,
     ) -> Result<Self, TrustError> {
         let key = trust.signing_key()?;
-        Ok(Self { id, key, life, trust, max_instances, known: Mutex::default() })
+        // Made and read now, while the process may still have the rights for it.
+        let mut known = Known::default();
+        for nf_type in LOCAL_TYPES {
+            trust.secret(&nf_type)?;
+            let secrets = trust.secrets(&nf_type)?;
+            known.secrets.insert(nf_type, (time::now(), secrets));
+        }
+        Ok(Self { id, key, life, trust, max_instances, known: Mutex::new(known) })
     }
 
     /// Answers a request for a token.
@@ -197,12 +206,17 @@ impl Authority {
             Some(read) => reload && now - read >= RELOAD_INTERVAL,
         };
         if due {
-            if known.secrets.len() >= MAX_TYPES {
-                known.secrets.clear();
-            }
             match self.trust.secrets(nf_type) {
+                // A type without secrets is not remembered: there is no end of names for such.
+                Ok(secrets) if secrets.is_empty() => _ = known.secrets.remove(nf_type),
                 Ok(secrets) => _ = known.secrets.insert(nf_type.clone(), (now, secrets)),
-                Err(error) => tracing::warn!(%error, "cannot read the secrets of NFs"),
+                // Those read before stay: this process may have given up the right to read them.
+                Err(error) => {
+                    tracing::debug!(%error, "cannot read the secrets of NFs");
+                    if let Some((read, _)) = known.secrets.get_mut(nf_type) {
+                        *read = now;
+                    }
+                }
             }
         } else if reload {
             return None;

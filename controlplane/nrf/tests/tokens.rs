@@ -54,7 +54,7 @@ impl World {
 
     fn token_request(&self, nf_type: NfType, target: NfType, scope: &str) -> AccessTokenReq {
         let trust = self.env.trust.as_ref().unwrap();
-        let id = NfInstanceId::from_name("a test");
+        let id = test_id(&nf_type);
         let secret = trust.secret(&nf_type).unwrap();
         AccessTokenReq {
             grant_type: AccessTokenReq::CLIENT_CREDENTIALS.to_owned(),
@@ -72,6 +72,11 @@ impl World {
         let client = Client::new(ClientConfig::default());
         client.call::<RequestToken>(self.at, RequestTokenRequest { body }).await
     }
+}
+
+/// The instance for which [`World::token_request`] asks.
+fn test_id(nf_type: &NfType) -> NfInstanceId {
+    NfInstanceId::from_name(&format!("a test as {nf_type}"))
 }
 
 fn auth_data() -> QueryAuthSubscriptionRequest {
@@ -126,7 +131,7 @@ async fn a_token_says_who_for_whom_and_how_long() {
     let key = world.env.trust.as_ref().unwrap().verifying_key();
     let claims = key.verify(answer.access_token.expose()).unwrap();
     assert_eq!(claims.iss, world.nrf.id().to_string());
-    assert_eq!(claims.sub, NfInstanceId::from_name("a test"));
+    assert_eq!(claims.sub, test_id(&NfType::Udm));
     assert_eq!(claims.aud, Audience::Type("UDR".to_owned()));
     assert_eq!((claims.scope, claims.nf_type), (scope, Some(NfType::Udm)));
     let life = claims.exp - sbi::access::jws::seconds(net::time::wall_clock());

@@ -7,8 +7,10 @@ use crate::{access::Credentials, model::nrf::NfType, target::ApiRoot};
 /// Limits of a server. All of them hold per server unless said otherwise.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Connections at once; more are closed at once.
+    /// Connections at once. For one more, the oldest on which no request was let in is closed.
     pub max_connections: usize,
+    /// The same for one peer: an IPv4 address, or an IPv6 network of 64 bits.
+    pub max_connections_per_address: usize,
     /// Requests being worked on; more are answered 503 NF_CONGESTION.
     pub max_requests: usize,
     /// Requests at once per connection; more wait in the client (RFC 9113 §5.1.2).
@@ -19,6 +21,10 @@ pub struct ServerConfig {
     pub max_header_bytes: u32,
     /// Time for a handshake, and for a request's content to arrive.
     pub read_timeout: Duration,
+    /// A connection on which no request was let in is closed when none has come for so long.
+    pub stranger_timeout: Duration,
+    /// The same for connections of callers that are known.
+    pub idle_timeout: Duration,
     /// Time for requests to finish once the server is told to stop.
     pub drain_timeout: Duration,
 }
@@ -27,11 +33,14 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             max_connections: 512,
+            max_connections_per_address: 128,
             max_requests: 16_384,
             max_concurrent_streams: 1_024,
             max_body_bytes: 256 * 1024,
             max_header_bytes: 16 * 1024,
             read_timeout: Duration::from_secs(5),
+            stranger_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(900),
             drain_timeout: Duration::from_secs(2),
         }
     }

@@ -286,6 +286,52 @@ async fn garbage_slow_and_greedy_peers_do_not_stop_the_server() {
     assert_eq!(reached.load(SeqCst), before + 1);
 }
 
+#[tokio::test]
+async fn idle_connections_of_strangers_shut_nobody_out() {
+    let config = ServerConfig {
+        max_connections: 8,
+        max_connections_per_address: 4,
+        stranger_timeout: Duration::from_millis(300),
+        idle_timeout: Duration::from_millis(900),
+        ..ServerConfig::default()
+    };
+    let (server, _) = server(config).await;
+    let at = server.address();
+    let probe = "/nudm-sdm/v2/imsi-999700000000001/nssai";
+    // Someone who was there before keeps the connection, whatever comes.
+    let mut known = connect(at).await;
+    let mut ask = async || {
+        let request = Request::get(format!("http://{at}{probe}")).body(()).unwrap();
+        Some(known.send_request(request, true).ok()?.0.await.ok()?.status().as_u16())
+    };
+    assert_eq!(ask().await, Some(404));
+    let mut idle = Vec::new();
+    for _ in 0..50 {
+        idle.push(net::tcp::connect(at, Duration::from_secs(5)).await.unwrap());
+        assert_eq!(send(at, "GET", probe, None, "").await.0, 404, "with {} idle", idle.len());
+    }
+    assert_eq!(ask().await, Some(404));
+    // A stranger without a request is sent away, a head that never ends included; a caller only when it is silent for long.
+    let mut slow = net::tcp::connect(at, Duration::from_secs(5)).await.unwrap();
+    slow.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\0\0\0\0\x01\x82")
+        .await
+        .unwrap();
+    net::time::sleep(Duration::from_millis(600)).await;
+    let mut rest = Vec::new();
+    let ended = net::time::timeout(Duration::from_secs(5), slow.read_to_end(&mut rest)).await;
+    assert!(ended.is_ok(), "the connection stays");
+    assert_eq!(ask().await, Some(404));
+    net::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(ask().await, None, "silent for too long");
+    // The client of ours opens another without a word.
+    let client = Client::new(ClientConfig::default());
+    let get = || GetNssaiRequest { supi: "imsi-999700000000001".parse().unwrap(), plmn_id: None, body: () };
+    for _ in 0..2 {
+        assert!(client.call::<GetNssai>(at, get()).await.unwrap_err().is("USER_NOT_FOUND"));
+        net::time::sleep(Duration::from_millis(1500)).await;
+    }
+}
+
 /// The head of a request whose content comes later, or never.
 fn unfinished(at: SocketAddr) -> Request<()> {
     Request::post(format!("http://{at}{EVENTS}")).header("content-type", JSON).body(()).unwrap()

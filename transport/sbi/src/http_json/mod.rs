@@ -6,6 +6,7 @@
 //! spawns it when it has to wait, which most handlers never do.
 
 mod client;
+mod connections;
 mod content;
 mod server;
 

@@ -19,7 +19,10 @@ use net::{
 };
 use tokio::sync::{Semaphore, watch};
 
-use super::content::{self, ContentError};
+use super::{
+    connections::{Connections, Place},
+    content::{self, ContentError},
+};
 use crate::{
     access::{Caller, Guard},
     codec::{Codec, Payload},
@@ -52,7 +55,7 @@ struct Shared {
 pub(crate) async fn run(listener: TcpListener, offer: Offer, mut stop: watch::Receiver<bool>) {
     let Offer { table, config, guard } = offer;
     let in_flight = Semaphore::new(config.max_requests);
-    let connections = Arc::new(Semaphore::new(config.max_connections));
+    let connections = Connections::new(config.max_connections, config.max_connections_per_address);
     let shared = Arc::new(Shared { table, config, guard, in_flight });
     let mut tasks = tokio::task::JoinSet::new();
     loop {
@@ -64,14 +67,16 @@ pub(crate) async fn run(listener: TcpListener, offer: Offer, mut stop: watch::Re
         };
         match accepted {
             Ok((stream, peer)) => {
-                let Ok(permit) = connections.clone().try_acquire_owned() else {
+                let Some(place) = connections.admit(peer.ip()) else {
                     SERVER_CONNECTION_ERRORS.inc("too_many_connections");
                     continue;
                 };
-                let (shared, stop) = (shared.clone(), stop.clone());
+                let (place, shared, stop) = (Arc::new(place), shared.clone(), stop.clone());
                 tasks.spawn(async move {
-                    connection(stream, peer, shared, stop).await;
-                    drop(permit);
+                    tokio::select! {
+                        () = connection(stream, peer, place.clone(), shared, stop) => {}
+                        () = place.evicted() => SERVER_CONNECTION_ERRORS.inc("evicted"),
+                    }
                 });
             }
             Err(error) => {
@@ -93,6 +98,7 @@ pub(crate) async fn run(listener: TcpListener, offer: Offer, mut stop: watch::Re
 async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
+    place: Arc<Place>,
     shared: Arc<Shared>,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -119,9 +125,20 @@ async fn connection(
         Err(_) => return SERVER_CONNECTION_ERRORS.inc("handshake_timeout"),
     };
     let mut stopping = false;
+    let mut heard = time::now();
     loop {
+        let patience = if place.is_proven() { config.idle_timeout } else { config.stranger_timeout };
         let next = tokio::select! {
             next = connection.accept() => next,
+            () = time::sleep_until(heard + patience), if !stopping => {
+                if !place.is_proven() {
+                    return SERVER_CONNECTION_ERRORS.inc("stranger_timeout");
+                }
+                // The peer may just be sending: it is told that this would not be processed, and goes elsewhere.
+                stopping = true;
+                connection.graceful_shutdown();
+                continue;
+            }
             _ = stop.wait_for(|stop| *stop), if !stopping => {
                 stopping = true;
                 connection.graceful_shutdown();
@@ -129,7 +146,10 @@ async fn connection(
             }
         };
         match next {
-            Some(Ok((request, respond))) => start(exchange(request, respond, shared.clone())).await,
+            Some(Ok((request, respond))) => {
+                heard = time::now();
+                start(exchange(request, respond, place.clone(), shared.clone())).await;
+            }
             Some(Err(error)) => {
                 // A peer that just closes its socket is no error worth counting.
                 if !error.is_io() {
@@ -165,7 +185,12 @@ async fn start(exchange: impl Future<Output = ()> + Send + 'static) {
 }
 
 /// One request and its answer.
-async fn exchange(request: Request<RecvStream>, respond: SendResponse<Bytes>, shared: Arc<Shared>) {
+async fn exchange(
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+    place: Arc<Place>,
+    shared: Arc<Shared>,
+) {
     let (head, body) = request.into_parts();
     let found = shared.table.find(head.method.as_str(), head.uri.path());
     // Before anything is kept for the request: strangers must not take the place of those who may call.
@@ -175,6 +200,10 @@ async fn exchange(request: Request<RecvStream>, respond: SendResponse<Bytes>, sh
             Some(guard) => found.admit(guard, authorization)?,
             None => Caller::default(),
         };
+        // Without guard everybody is known; a request that needs no token makes nobody so.
+        if caller.id().is_some() || shared.guard.is_none() {
+            place.prove();
+        }
         let permit = shared.in_flight.try_acquire();
         let permit = permit.map_err(|_| reject(ProblemDetails::nf_congestion(), Codec::Json))?;
         Ok((found, caller, permit))
