@@ -61,8 +61,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Both hold for threads that start later, so they come before the first.
     open_files()?;
     let mut capabilities = needed_capabilities(&config, &names, args.pcap.is_some());
-    let folders = [Some(&config.run_dir), Some(&config.store), Some(&config.store_key), args.pcap.as_ref()];
-    if let Some(folder) = folders.into_iter().flatten().find_map(|path| folder_of_another(path)) {
+    let trust = Some(&config.sbi.trust).filter(|_| config.sbi.tokens != nf::security::Tokens::Off);
+    let own = [&config.run_dir, &config.store, &config.store_key].map(Some);
+    let folders = own.into_iter().chain([trust, args.pcap.as_ref()]);
+    if let Some(folder) = folders.flatten().find_map(|path| folder_of_another(path)) {
         let capability = Capability::DacOverride;
         if capability.held() {
             let (name, folder) = (capability.name(), folder.display());

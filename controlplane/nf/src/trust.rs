@@ -8,18 +8,17 @@
 //!
 //! What is missing is made at the first start, so a core on one machine needs no preparation, in one process or in several:
 //! they share the folder. An NF on another machine gets a copy of `nrf-token.pub` and makes its own secret, which is copied
-//! to the NRF's machine under a name of its own, such as `amf-east.secret`. Keys and secrets have mode 0600; a file that
-//! others may read is refused. A file appears complete or not at all, whoever else is making it.
+//! to the NRF's machine under a name of its own, such as `amf-east.secret`. Files have mode 0600; keys and secrets that
+//! others may read are refused.
 
 use std::{
     fs, io,
-    io::Write as _,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use net::private_file::{self, PrivateFileError};
 use sbi::{
     access::{Secret, SigningKey, VerifyingKey},
     model::nrf::NfType,
@@ -28,15 +27,13 @@ use types::Key;
 
 const SIGNING_KEY: &str = "nrf-token.key";
 const VERIFYING_KEY: &str = "nrf-token.pub";
-/// No file of ours is longer; something else by the same name is not read into memory.
-const MAX_FILE: u64 = 64 * 1024;
 /// Secrets of one NF type that an NRF reads: one per machine.
 const MAX_SECRETS: usize = 256;
 
 /// Why the folder cannot be used. Names the file, never what is in it.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// A file or the folder cannot be read or made.
+    /// The folder or a file cannot be read or made.
     #[error("{}: {source}", path.display())]
     Io {
         /// Which.
@@ -44,14 +41,9 @@ pub enum TrustError {
         /// What the system says.
         source: io::Error,
     },
-    /// Others could read it.
-    #[error("{}: mode {mode:04o} lets others read it; chmod 600", path.display())]
-    Mode {
-        /// Which.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
+    /// A secret that cannot be read, or that others may read.
+    #[error(transparent)]
+    Secret(#[from] PrivateFileError),
     /// It does not hold what its name says.
     #[error("{}: {reason}", path.display())]
     Content {
@@ -66,6 +58,18 @@ pub enum TrustError {
         .0.display()
     )]
     NoVerifyingKey(PathBuf),
+}
+
+impl TrustError {
+    /// Whether this process has no right to read what is there.
+    fn is_denied(&self) -> bool {
+        let error = match self {
+            Self::Io { source, .. } => source,
+            Self::Secret(PrivateFileError::Unreadable { error, .. }) => error,
+            _ => return false,
+        };
+        error.kind() == io::ErrorKind::PermissionDenied
+    }
 }
 
 /// The folder, opened: the NRF's public key is there.
@@ -87,14 +91,12 @@ impl Trust {
         let public = folder.join(VERIFYING_KEY);
         if nrf_is_local && !public.exists() {
             let key = signing_key(folder)?;
-            create(&public, pem("PUBLIC KEY", &key.public().to_spki()).as_bytes(), 0o644)?;
+            create(&public, &pem("PUBLIC KEY", &key.public().to_spki()))?;
         }
-        let text = match read(&public) {
-            Err(TrustError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                return Err(TrustError::NoVerifyingKey(public));
-            }
-            read => read?,
-        };
+        let text = fs::read_to_string(&public).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => TrustError::NoVerifyingKey(public.clone()),
+            _ => TrustError::Io { path: public.clone(), source },
+        })?;
         let verifying = unpem("PUBLIC KEY", &text)
             .and_then(|der| VerifyingKey::from_spki(&der).ok())
             .ok_or_else(|| content(&public, "expected a P-256 public key in PEM"))?;
@@ -128,7 +130,7 @@ impl Trust {
         let path = self.folder.join(format!("{}.secret", stem(nf_type)));
         if !path.exists() {
             let secret = Secret::generate().map_err(|error| content(&path, error))?;
-            create(&path, format!("{}\n", secret.to_hex()).as_bytes(), 0o600)?;
+            create(&path, &format!("{}\n", secret.to_hex()))?;
         }
         read_secret(&path)
     }
@@ -142,9 +144,7 @@ impl Trust {
         let secrets = files.into_iter().take(MAX_SECRETS).filter_map(|path| match read_secret(&path) {
             Ok(secret) => Some(Ok((path.file_name()?.to_string_lossy().into_owned(), secret))),
             // None of them can be read any more, then: they have not vanished.
-            Err(TrustError::Io { path, source }) if source.kind() == io::ErrorKind::PermissionDenied => {
-                Some(Err(TrustError::Io { path, source }))
-            }
+            Err(error) if error.is_denied() => Some(Err(error)),
             Err(error) => {
                 tracing::warn!(%error, "a secret is left out");
                 None
@@ -182,17 +182,15 @@ fn signing_key(folder: &Path) -> Result<SigningKey, TrustError> {
     let path = folder.join(SIGNING_KEY);
     if !path.exists() {
         let octets = SigningKey::generate().map_err(|error| content(&path, error))?;
-        create(&path, pem("PRIVATE KEY", &octets).as_bytes(), 0o600)?;
+        create(&path, &pem("PRIVATE KEY", &octets))?;
     }
-    refuse_open(&path)?;
-    let octets = unpem("PRIVATE KEY", &read(&path)?);
+    let octets = unpem("PRIVATE KEY", &private_file::read(&path)?);
     let octets = octets.ok_or_else(|| content(&path, "expected a private key in PEM"))?;
     SigningKey::from_pkcs8(&octets).map_err(|error| content(&path, error))
 }
 
 fn read_secret(path: &Path) -> Result<Secret, TrustError> {
-    refuse_open(path)?;
-    let octets: Result<Key<32>, _> = read(path)?.trim().parse();
+    let octets: Result<Key<32>, _> = private_file::read(path)?.trim().parse();
     let octets = octets.map_err(|_| content(path, "expected 64 hexadecimal digits"))?;
     Ok(Secret::new(&octets))
 }
@@ -201,46 +199,14 @@ fn content(path: &Path, reason: impl ToString) -> TrustError {
     TrustError::Content { path: path.to_owned(), reason: reason.to_string() }
 }
 
-fn read(path: &Path) -> Result<String, TrustError> {
-    let io = |source| TrustError::Io { path: path.to_owned(), source };
-    if fs::metadata(path).map_err(io)?.len() > MAX_FILE {
-        return Err(content(path, "is too long"));
+/// Makes a file, unless another process was faster; then the other's stays.
+fn create(path: &Path, text: &str) -> Result<(), TrustError> {
+    match private_file::create(path, text) {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+            Err(TrustError::Io { path: path.to_owned(), source })
+        }
+        _ => Ok(()),
     }
-    fs::read_to_string(path).map_err(io)
-}
-
-/// Refuses a key that others may read: it may have been read already.
-fn refuse_open(path: &Path) -> Result<(), TrustError> {
-    let metadata = fs::metadata(path).map_err(|source| TrustError::Io { path: path.to_owned(), source })?;
-    let mode = metadata.permissions().mode() & 0o777;
-    if mode & 0o077 == 0 { Ok(()) } else { Err(TrustError::Mode { path: path.to_owned(), mode }) }
-}
-
-/// Makes a file with its final content and mode, unless another process was faster; then the other's stays.
-fn create(path: &Path, octets: &[u8], mode: u32) -> Result<(), TrustError> {
-    let io = |source| TrustError::Io { path: path.to_owned(), source };
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    static DRAFTS: AtomicU64 = AtomicU64::new(0);
-    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
-    let draft = path.with_file_name(format!(".{name}.{}.{number}", std::process::id()));
-    let write = || {
-        // One that a killed process of the same number left.
-        match fs::remove_file(&draft) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
-        file.write_all(octets)?;
-        file.sync_all()?;
-        match fs::hard_link(&draft, path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            linked => linked,
-        }
-    };
-    let written = write();
-    // What remains of a failure is a file that nobody reads.
-    let _ = fs::remove_file(&draft);
-    written.map_err(io)
 }
 
 /// One PEM block (RFC 7468).

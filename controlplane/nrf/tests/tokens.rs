@@ -359,7 +359,7 @@ fn keys_are_made_once_by_whoever_comes_first_and_only_for_their_owner() {
     });
     assert!(results.iter().all(|result| *result == results[0]));
     let mode = |name: &str| std::fs::metadata(trust.join(name)).unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode("nrf-token.key"), mode("amf.secret"), mode("nrf-token.pub")), (0o600, 0o600, 0o644));
+    assert_eq!((mode("nrf-token.key"), mode("amf.secret"), mode("nrf-token.pub")), (0o600, 0o600, 0o600));
     assert_eq!(std::fs::metadata(&trust).unwrap().permissions().mode() & 0o777, 0o700);
     assert_eq!(std::fs::read_dir(&trust).unwrap().count(), 3, "no drafts remain");
 
@@ -373,7 +373,7 @@ fn keys_are_made_once_by_whoever_comes_first_and_only_for_their_owner() {
             "amf.secret" => opened.secret(&NfType::Amf).unwrap_err(),
             _ => opened.signing_key().unwrap_err(),
         };
-        assert!(error.to_string().contains("chmod 600"), "{error}");
+        assert!(error.to_string().contains("chmod 0600"), "{error}");
         set(name, 0o600);
     }
     for (name, content) in [("amf.secret", "short"), ("nrf-token.key", "-----BEGIN PRIVATE KEY-----\nAAAA\n")]
