@@ -1,3 +1,5 @@
+//! Tests of the guard: what passes, what does not, and what a refusal says.
+
 use super::*;
 use crate::{
     access::{Audience, SigningKey},

@@ -1,3 +1,5 @@
+//! Tests of tokens: a vector of the RFC, signatures, headers that lie, and what is bounded.
+
 use std::time::Duration;
 
 use super::*;
