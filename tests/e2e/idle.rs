@@ -186,7 +186,7 @@ fn an_idle_ue_comes_back_with_uplink_data_and_updates_its_registration() {
         // What the network has no longer, the UE gives up: the SMF's session goes while the UE is idle.
         become_idle(world, &mut ue).await;
         ue.deregister(false).await.unwrap();
-        assert_eq!(world.ask("amf", "/ues").await, serde_json::json!([]));
+        world.until("amf", "/ues", |ues| *ues == serde_json::json!([])).await;
     });
 }
 

@@ -159,7 +159,7 @@ mod tests {
         let seen = std::thread::scope(|scope| {
             let watcher = scope.spawn(|| {
                 let mut seen = std::collections::BTreeSet::new();
-                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                while !done.load(Ordering::Relaxed) {
                     if let Ok(found) = std::fs::metadata(&path) {
                         seen.insert(found.permissions().mode() & 0o777);
                     }
@@ -171,7 +171,7 @@ mod tests {
             }
             let _last = Listener::bind(&path).unwrap();
             crate::time::sleep_thread(crate::time::Duration::from_millis(20));
-            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            done.store(true, Ordering::Relaxed);
             watcher.join().unwrap()
         });
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0o600]);
