@@ -5,8 +5,9 @@
 
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Why the log could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +29,7 @@ pub enum LogError {
 /// Stricter than `RUST_LOG`, where a lone word that is no level is a target: in a configuration `log: verbose` is a
 /// mistake, and would switch everything off but the target "verbose".
 pub fn validate(filter: &str) -> Result<(), LogError> {
-    let lone = |word: &&str| !word.contains(['=', '[']) && word.parse::<LevelFilter>().is_err();
+    let lone = |word: &&str| !word.contains('=') && word.parse::<LevelFilter>().is_err();
     if let Some(word) = filter.split(',').map(str::trim).find(lone) {
         let reason = format!("{word:?} is no level; there are off, error, warn, info, debug and trace");
         return Err(LogError::Filter { filter: filter.to_owned(), reason });
@@ -36,9 +37,13 @@ pub fn validate(filter: &str) -> Result<(), LogError> {
     parse(filter).map(|_| ())
 }
 
-fn parse(filter: &str) -> Result<EnvFilter, LogError> {
-    EnvFilter::try_new(filter)
-        .map_err(|error| LogError::Filter { filter: filter.to_owned(), reason: error.to_string() })
+/// `Targets` and not `EnvFilter`, which also selects spans: Godwit has none, and regular expressions to find them in took
+/// longer to compile than all the rest of the log.
+fn parse(filter: &str) -> Result<Targets, LogError> {
+    filter.parse().map_err(|error: ParseError| LogError::Filter {
+        filter: filter.to_owned(),
+        reason: error.to_string(),
+    })
 }
 
 /// Starts the log with this filter. A second call changes nothing: libraries and tests may call it freely.
@@ -49,9 +54,11 @@ pub fn init(filter: &str) -> Result<(), LogError> {
     };
     // An error here means that a subscriber is already in place, which is what the caller wants.
     let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
+        .finish()
+        .with(filter)
         .try_init();
     Ok(())
 }
