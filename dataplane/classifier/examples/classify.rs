@@ -1,5 +1,5 @@
-//! Which rule is a packet's? Reads SDF filters as PCF and SMF write them, classifies packets given on the command line,
-//! and tells what is wrong with the rules. Try
+//! Which rule matches a packet? Reads SDF filters as PCF and SMF write them, classifies packets given on the
+//! command line, and reports faults of the rules. Try
 //!
 //! ```sh
 //! cargo run -p classifier --example classify
@@ -64,14 +64,14 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // A closed stderr leaves the exit code.
+            // If standard error is closed, the exit code still tells.
             let _ = writeln!(io::stderr(), "classify: {error}\n(--help tells how it is used)");
             ExitCode::from(2)
         }
     }
 }
 
-/// `None` when only help is wanted.
+/// Parses the arguments; `None` when only help is wanted.
 fn options(arguments: &mut impl Iterator<Item = String>) -> Result<Option<Options>, String> {
     let (mut file, mut packets) = (None, Vec::new());
     let (mut direction, mut backend) = (Direction::Downlink, Backend::Auto);
@@ -96,7 +96,7 @@ fn options(arguments: &mut impl Iterator<Item = String>) -> Result<Option<Option
     Ok(Some(Options { rules, packets, direction, backend }))
 }
 
-/// A rule per combination of ports; the value is the line, by which the rule is known to the reader.
+/// One rule per combination of ports. The value is the line number, by which the reader knows the rule.
 fn rules(text: &str, direction: Direction) -> Result<Vec<Rule>, String> {
     let mut rules = Vec::new();
     for (line, value) in text.lines().zip(1u32..) {
@@ -151,7 +151,7 @@ fn run(options: &Options) -> Result<(), String> {
     let keys = options.packets.iter().map(|text| packet(text)).collect::<Result<Vec<Key>, String>>()?;
     let mut classifier = options.backend.build();
     classifier.insert_all(&rules).map_err(|error| error.to_string())?;
-    // All packets in one batch: that is how a user plane does it.
+    // All packets in one batch, as a user plane does it.
     let mut verdicts = vec![None; keys.len()];
     classifier.classify(&keys, &mut verdicts);
 
@@ -185,7 +185,7 @@ fn run(options: &Options) -> Result<(), String> {
     print(&text)
 }
 
-/// A reader that went away (`| head`) is no error.
+/// A closed pipe (`| head`) is not an error.
 fn print(text: &str) -> Result<(), String> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(format!("standard output: {error}")),

@@ -1,4 +1,5 @@
-//! Trains the model of `rl_tree` on generated rule sets and saves it: how the model that the crate ships was made.
+//! Trains the model of `rl_tree` on generated rule sets and saves it. The model that the crate ships was made
+//! this way.
 //!
 //! ```text
 //! cargo run --release -p classifier --example rl_tree_train -- <file> [<decisions> [<model to start from>]]
@@ -12,10 +13,10 @@ use classifier::Rule;
 use classifier::generate::{self, Family, Fields};
 use classifier::rl_tree::{Model, Objective, Training};
 
-/// Sizes of the sets that are learnt from; what is seen later is of any size.
+/// Sizes of the sets for training; the model is later used for sets of any size.
 const SIZES: [usize; 3] = [60, 250, 1000];
 
-/// Sets of every family, of 5-tuple rules and of full ones.
+/// Sets of every family, with 5-tuple rules and with full rules.
 fn sets(sizes: &[usize], seed: u64) -> Vec<Vec<Rule>> {
     let mut sets = Vec::new();
     for &size in sizes {
@@ -42,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(start) => Model::from_bytes(&std::fs::read(start)?)?,
         None => Model::random(1),
     };
-    // What it is judged by it has never seen.
+    // The model is judged by sets that it has not seen.
     let (seen, unseen) = (sets(&SIZES, 11), sets(&[150, 700], 77));
     println!("before: {:.1} ns on other rules", mean_ns(&model, &unseen));
     let heuristics =

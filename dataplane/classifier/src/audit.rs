@@ -1,13 +1,15 @@
 //! Rules that have no effect: reported, never rejected.
 //!
-//! A rule set may be sound to install and still not say what its author meant. [`audit`] finds rules that can never
-//! match, that repeat another, or that are wholly covered by one that comes earlier. What it finds is certain. It does
-//! not find rules that only several earlier rules together cover, nor those that no packet of a given network can
-//! match; and in large sets it looks for cover among the [`MASKS`] widest combinations of fields only, and among
-//! [`RANGES`] port ranges of each, so that the time it takes grows with the number of rules and not with its square.
+//! A valid rule set may still not do what its author meant. [`audit`] finds rules that can never match, rules
+//! that repeat an earlier rule, and rules that one earlier rule covers wholly. Every finding is certain. Two
+//! kinds of rules are not found: those that only several earlier rules together cover, and those that no packet
+//! of a given network can match. In large sets the search is limited to the [`MASKS`] widest combinations of
+//! fields, and to [`RANGES`] port ranges of each, so that its time grows with the number of rules and not with
+//! its square.
 //!
-//! The search is that of a tuple space: earlier rules stand in a map by mask and value, without ports. A rule is
-//! covered by one of a mask that is part of its own mask, whose value it has, and whose port ranges hold its own.
+//! The search works like a tuple space: a map holds earlier rules by mask and value, without ports. A rule is
+//! covered by an earlier rule if the earlier mask is part of the rule's mask, the values agree under the
+//! earlier mask, and the earlier port ranges contain the rule's.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,31 +17,31 @@ use std::fmt;
 use crate::key::WORDS;
 use crate::{Matcher, Rule};
 
-/// Combinations of fields that are tried for each rule: those with the fewest bits, as they cover most.
+/// Combinations of fields that are tried for each rule: those with the fewest bits, as these cover most.
 pub const MASKS: usize = 256;
-/// Rules that are tried of those with the same mask and value: they differ in ports only.
+/// Earlier rules that are tried for one mask and value; they differ in their ports only.
 pub const RANGES: usize = 64;
 
-/// A rule without effect, by id.
+/// A rule without effect. Rules are named by their ids.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Finding {
     /// Two of its fields exclude each other.
     NeverMatches {
-        /// The rule.
+        /// The rule without effect.
         rule: u32,
     },
-    /// It selects exactly what an earlier rule selects, which wins.
+    /// The rule selects exactly what an earlier rule selects, and the earlier rule wins.
     Duplicate {
         /// The rule without effect.
         rule: u32,
-        /// The first of its kind.
+        /// The earlier rule.
         of: u32,
     },
-    /// An earlier rule selects all that it selects, and more.
+    /// An earlier rule selects all that this rule selects, and more.
     Shadowed {
         /// The rule without effect.
         rule: u32,
-        /// The rule that wins.
+        /// The earlier rule.
         by: u32,
     },
 }
@@ -71,7 +73,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The rules without effect, in order of precedence. A rule appears once, with the first reason of the three.
+/// The rules without effect, in order of precedence. Each rule appears once, with the first reason that
+/// applies.
 pub fn audit(rules: &[Rule]) -> Vec<Finding> {
     let mut compiled: Vec<(&Rule, Option<Matcher>)> =
         rules.iter().map(|rule| (rule, Matcher::new(&rule.filter))).collect();
@@ -90,7 +93,7 @@ pub fn audit(rules: &[Rule]) -> Vec<Finding> {
             continue;
         }
         first.insert(matcher, rule);
-        // A covered rule need not be remembered: whatever it covers its coverer does, too.
+        // A covered rule need not be remembered: the rule that covers it also covers whatever it would cover.
         match earlier.covering(&matcher) {
             Some(by) => findings.push(Finding::Shadowed { rule, by }),
             None => earlier.add(rule, &matcher),
@@ -99,22 +102,22 @@ pub fn audit(rules: &[Rule]) -> Vec<Finding> {
     findings
 }
 
-/// A rule of a bucket.
+/// An earlier rule, among those with the same mask and value.
 struct Ranges {
     id: u32,
     source: (u16, u16),
     destination: (u16, u16),
 }
 
-/// The rules before the one that is looked at.
+/// The rules before the current one.
 struct Earlier {
-    /// The widest masks, in order of width.
+    /// The widest masks, widest first.
     masks: Vec<[u32; WORDS]>,
-    /// Places in `masks`.
+    /// Index of each mask in `masks`.
     places: HashMap<[u32; WORDS], usize>,
-    /// By place of the mask and by value.
+    /// The rules by index of their mask and by value.
     buckets: HashMap<(usize, [u32; WORDS]), Vec<Ranges>>,
-    /// Whether there are rules of a mask yet.
+    /// For each mask, whether any rule has it yet.
     filled: Vec<bool>,
 }
 
@@ -138,7 +141,8 @@ impl Earlier {
         }
     }
 
-    /// An earlier rule that selects all that `matcher` does; of the widest mask, the first one.
+    /// An earlier rule that selects everything `matcher` selects. Wider masks are tried first; of one mask, the
+    /// first rule that does.
     fn covering(&self, matcher: &Matcher) -> Option<u32> {
         for (place, mask) in self.masks.iter().enumerate() {
             let part = std::iter::zip(mask, &matcher.mask).all(|(mask, of)| mask & !of == 0);
@@ -159,7 +163,7 @@ impl Earlier {
     }
 }
 
-/// Whether one range holds another.
+/// Whether one range contains another.
 fn holds(wide: (u16, u16), narrow: (u16, u16)) -> bool {
     wide.0 <= narrow.0 && narrow.1 <= wide.1
 }

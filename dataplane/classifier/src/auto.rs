@@ -1,22 +1,23 @@
-//! The default: whichever backend is the fastest for the rules there are: [`Simd`] up to [`BLOCKS`] rules, beyond that
+//! The default: the fastest backend for the number of rules. Up to [`BLOCKS`] rules that is [`Simd`], beyond it
 //! [`BitSelect`].
 //!
-//! Rules move on to the next structure when one more does not fit, and back only when far fewer are left, so that
-//! rules which come and go around a limit do not move each time. Moving costs as much as building: a millisecond. Both
-//! structures say the same of every packet, so nothing but time changes.
+//! Rules move to the larger structure when one more does not fit, and back only when far fewer are left, so
+//! that rules which come and go around a limit do not move each time. A move costs as much as building the
+//! structure: a millisecond. Both structures give the same verdicts, so a move changes the speed only.
 //!
-//! One or two rules, too, are fastest in a block: compared one by one they took 8 ns where the block takes 3, as it is
-//! hard to foresee which one matches.
+//! One or two rules are fastest in a block too: comparing them one by one took 8 ns where a block takes 3 ns,
+//! as the processor cannot predict which of them matches.
 
 use crate::bit_select::BitSelect;
 use crate::simd::Simd;
 use crate::{Classifier, InsertError, Key, Rule, Verdict};
 
-/// Rules that are compared in blocks. Which block has the match decides when a look-up stops, and costs a wrong guess of
-/// the processor when packets cannot be foreseen; cells do not depend on that. With `godwit bench pdr`, whose traces no
-/// predictor can learn, cells are faster from 64 rules on; on a trace of 2000 packets both break even at 100.
+/// Most rules that are compared in blocks. A block look-up stops at the block with the match; when packets are
+/// unpredictable, this costs a mispredicted branch. Look-ups in cells do not have this branch. In `godwit bench
+/// pdr`, whose traces no branch predictor can learn, cells are faster from 64 rules on; on a trace of 2000
+/// packets both are equally fast at 100 rules.
 const BLOCKS: usize = 64;
-/// When no more than this many are left in a [`BitSelect`], they are compared in blocks again.
+/// The rules of a [`BitSelect`] move back to blocks when no more than this many are left.
 const BLOCKS_AGAIN: usize = 32;
 
 /// Rules in the structure that suits their number.
@@ -28,7 +29,7 @@ pub struct Auto {
 #[derive(Clone, Debug)]
 enum Rules {
     Blocks(Simd),
-    /// Boxed, as most classifiers of a user plane are of the other kind and should stay small.
+    /// Boxed, because most classifiers of a user plane hold few rules and should stay small.
     Cells(Box<BitSelect>),
 }
 
@@ -38,7 +39,7 @@ impl Default for Rules {
     }
 }
 
-/// Calls a method of whichever structure there is.
+/// Calls a method of the structure in use.
 macro_rules! each {
     ($rules:expr, $name:ident => $call:expr) => {
         match $rules {
@@ -49,12 +50,12 @@ macro_rules! each {
 }
 
 impl Auto {
-    /// No rules.
+    /// A classifier without rules.
     pub fn new() -> Auto {
         Auto::default()
     }
 
-    /// Moves the rules to a structure that holds `more` than there are.
+    /// Moves the rules to the larger structure if `more` rules do not fit in blocks.
     fn grow(&mut self, more: usize) {
         if let Rules::Blocks(simd) = &self.rules
             && simd.len() + more > BLOCKS
@@ -63,7 +64,7 @@ impl Auto {
         }
     }
 
-    /// Moves them back when few are left.
+    /// Moves the rules back to blocks when few are left.
     fn shrink(&mut self) {
         if let Rules::Cells(cells) = &self.rules
             && cells.len() <= BLOCKS_AGAIN

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::{Classifier, List};
 
-/// A way to classify.
+/// A classification algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Backend {
     /// [`Auto`](crate::auto::Auto).
@@ -39,7 +39,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// All of them.
+    /// Every backend.
     pub const ALL: &[Backend] = &[
         Backend::Auto,
         Backend::List,
@@ -58,7 +58,7 @@ impl Backend {
         Backend::PartitionSort,
     ];
 
-    /// Its name, as in `upf.classifier` and in benchmark results.
+    /// The name that `upf.classifier` and benchmark results use.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Auto => "auto",
@@ -79,7 +79,7 @@ impl Backend {
         }
     }
 
-    /// Does something with an empty classifier of this kind.
+    /// Calls `visit` with an empty classifier of this kind.
     pub fn with<V: Visit>(self, visit: V) -> V::Output {
         match self {
             Backend::Auto => visit.visit(crate::auto::Auto::new()),
@@ -100,7 +100,7 @@ impl Backend {
         }
     }
 
-    /// An empty classifier.
+    /// An empty classifier of this kind.
     pub fn build(self) -> Box<dyn Classifier> {
         struct Boxed;
 
@@ -116,13 +116,13 @@ impl Backend {
     }
 }
 
-/// Something to do with a classifier whose type is known when it is compiled: look-ups without a virtual call, and
-/// [`shared`](crate::shared) copies.
+/// Code that is generic over the type of the classifier. Look-ups then need no virtual call, and the classifier
+/// can be [`shared`](crate::shared).
 pub trait Visit {
-    /// What comes out.
+    /// Result of the visit.
     type Output;
 
-    /// Does it.
+    /// Uses the classifier.
     fn visit<C: Classifier + Clone + 'static>(self, classifier: C) -> Self::Output;
 }
 
@@ -132,7 +132,7 @@ impl fmt::Display for Backend {
     }
 }
 
-/// A name that is no backend's.
+/// A name that no backend has.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no classifier is called {0:?}; there are {names}", names = names())]
 pub struct UnknownBackend(String);

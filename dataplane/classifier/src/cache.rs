@@ -1,38 +1,39 @@
 //! Verdicts of packets seen before, for traffic in which few flows are most of the packets.
 //!
-//! A [`Cache`] belongs to one reader thread and stands in front of any classifier. Entries name the epoch of the rules
-//! that they were found in, so that an update, which begins a new epoch, makes all of them void without touching any.
-//! A hit compares the whole key: no packet ever gets the verdict of another.
+//! A [`Cache`] belongs to one reader thread and stands in front of a classifier. Every entry names the epoch of
+//! the rules from which its verdict came. An update of the rules begins a new epoch, which invalidates all
+//! entries without writing to them. A hit compares the whole key: no packet ever gets the verdict of another
+//! packet.
 //!
 //! ```text
 //! key ─hash→ set of 2 lines: words 0 to 8 | kind | epoch 64 | found | value     (64 octets)
 //!            and 2 rests:    words 9 to 19, read for IPv6 and Ethernet only     (44 octets)
 //! ```
-//! A line is compared at once. Of the two, the first was hit last; a hit of the second exchanges them. The misses of a
-//! batch are classified together in one call.
+//! One vector operation compares a line. The first line of a set is the one that was hit last; a hit in the
+//! second exchanges them. The misses of a batch are classified together in one call.
 //!
-//! The cache steps aside where it does not pay. Up to [`SMALL`] rules, a look-up takes no longer than a hit. And when
-//! less than a quarter of [`WINDOW`] packets hit, as when somebody sends nothing but new flows, the next [`SKIPPED`]
-//! packets bypass it; then it is tried again.
+//! The cache is bypassed where it does not pay. Up to [`SMALL`] rules, a look-up takes no longer than a hit.
+//! When less than a quarter of [`WINDOW`] packets hit, as when a peer sends nothing but new flows, the next
+//! [`SKIPPED`] packets bypass the cache; then it is tried again.
 
 use crate::key::WORDS;
 use crate::simd::compare::{EPOCH, KIND, NARROW, WIDE};
 use crate::simd::{Cpu, Kernel, Vector};
 use crate::{Classifier, Key, Verdict};
 
-/// Rules up to which packets bypass the cache.
+/// Up to this number of rules, packets bypass the cache.
 pub const SMALL: usize = 64;
-/// Packets after which hits are counted up.
+/// Packets after which the hits are counted.
 pub const WINDOW: u32 = 1024;
-/// Packets that bypass the cache after a window of misses, so that these cost a sixteenth.
+/// Packets that bypass the cache after a window of misses. Misses then cost a sixteenth of the time.
 pub const SKIPPED: u32 = 15 * WINDOW;
-/// Packets looked up in one go: their misses are kept until all were looked up.
+/// Packets looked up together: their misses are collected and classified at the end.
 const CHUNK: usize = 32;
 
-/// Places in a line, behind those that are compared.
+/// Index of the verdict in a line, behind the words that are compared.
 const FOUND: usize = EPOCH + 2;
 const VALUE: usize = EPOCH + 3;
-/// Kinds of lines; that of one without an entry is zero.
+/// Kinds of lines. Zero is a line without entry.
 const IS_NARROW: u32 = 1;
 const IS_WIDE: u32 = 2;
 
@@ -40,9 +41,9 @@ const IS_WIDE: u32 = 2;
 #[derive(Clone, Debug)]
 pub struct Cache {
     cpu: Cpu,
-    /// Packets still to bypass.
+    /// Packets that are still to bypass the cache.
     skip: u32,
-    /// Packets and misses of this window.
+    /// Packets of this window, and how many of them missed.
     seen: u32,
     misses: u32,
     sets: Vec<Set>,
@@ -56,17 +57,17 @@ struct Set {
     lines: [[u32; 16]; 2],
 }
 
-/// The misses of a batch. Kept, as clearing it each time would take longer than a hit.
+/// The misses of a batch. Kept between batches, since clearing it would take longer than a hit.
 #[derive(Clone, Debug)]
 struct Scratch {
-    /// Position in the batch, and set.
+    /// Position in the batch, and number of the set.
     missed: [(u32, u32); CHUNK],
     keys: [Key; CHUNK],
     verdicts: [Verdict; CHUNK],
 }
 
 impl Cache {
-    /// Room for `entries` verdicts, rounded up to a power of two; each takes 108 octets.
+    /// A cache with room for `entries` verdicts, rounded up to a power of two; each takes 108 octets.
     pub fn new(entries: usize) -> Cache {
         let sets = entries.div_ceil(2).clamp(1, 1 << 30).next_power_of_two();
         Cache {
@@ -84,8 +85,8 @@ impl Cache {
         }
     }
 
-    /// Looks keys up as `classifier` does, whose rules are those of `epoch`. Whoever changes the rules, or passes another
-    /// classifier, passes an epoch that was not used before.
+    /// Looks up keys as `classifier` does. `epoch` identifies the classifier's rules: whoever changes the
+    /// rules, or passes another classifier, must pass an epoch that was not used before.
     #[inline]
     pub fn classify<C: Classifier + ?Sized>(
         &mut self,
@@ -131,7 +132,7 @@ impl Cache {
         (self.seen, self.misses) = (0, 0);
     }
 
-    /// Asks the classifier for what was missed, and keeps the answers.
+    /// Classifies the keys that missed, and stores the verdicts.
     #[inline(never)]
     fn ask<C: Classifier + ?Sized>(
         &mut self,
@@ -155,7 +156,7 @@ impl Cache {
         }
     }
 
-    /// Makes an entry the first of its set.
+    /// Stores an entry as the first of its set.
     fn keep(&mut self, set: usize, epoch: u64, key: &Key, verdict: Verdict) {
         let (narrow, rest) = split(key);
         let kind = if *rest == [0; WIDE] { IS_NARROW } else { IS_WIDE };
@@ -165,7 +166,7 @@ impl Cache {
         (line[FOUND], line[VALUE]) = (verdict.is_some().into(), verdict.unwrap_or(0));
         let (lines, rests) = (&mut self.sets[set].lines, &mut self.rests[set]);
         if lines[0] == line && (kind == IS_NARROW || rests[0] == *rest) {
-            // Twice among the misses of a batch.
+            // The key missed twice in this batch.
             return;
         }
         if lines[0][EPOCH..FOUND] == line[EPOCH..FOUND] {
@@ -174,13 +175,13 @@ impl Cache {
         (lines[0], rests[0]) = (line, *rest);
     }
 
-    /// Octets held, the heap included.
+    /// Octets of memory in use, the heap included.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Cache>() + size_of::<Scratch>() + size_of_val(&self.sets[..]) + size_of_val(&self.rests[..])
     }
 }
 
-/// The look-up of up to [`CHUNK`] keys. The result is how many were missed.
+/// The look-up of up to [`CHUNK`] keys. Returns how many missed.
 struct Find<'a> {
     cache: &'a mut Cache,
     epoch: u64,
@@ -223,7 +224,8 @@ impl Kernel for Find<'_> {
     }
 }
 
-/// Of the words that tell most flows apart. Others that are equal here share a set, not a verdict.
+/// A hash of the words in which most flows differ. Keys that are equal in these words share a set, but never a
+/// verdict.
 #[inline(always)]
 fn hash(key: &Key) -> u64 {
     let word = |at: usize| u64::from(key.words[at + 1]) << 32 | u64::from(key.words[at]);
@@ -231,7 +233,7 @@ fn hash(key: &Key) -> u64 {
     mixed ^ fold(word(6) ^ 0x8CB9_2BA7_2F3D_8DD7, word(4) ^ 0xA076_1D64_78BD_642F)
 }
 
-/// Product of two numbers, its halves folded together: all bits depend on all.
+/// Multiplies two numbers and folds the halves of the product together, so that every bit depends on all bits.
 #[inline(always)]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);

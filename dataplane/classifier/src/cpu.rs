@@ -1,24 +1,25 @@
-//! Vector instructions that not every processor has, each set with a token: a value of it proves that this processor
-//! has the whole set.
+//! Vector instruction sets that not every processor has. Each has a token: a value of the token's type proves
+//! that this processor supports the whole set.
 //!
-//! The macro `instructions` is the only place of this crate that names instructions. From one list it makes both the
-//! question to the processor and the functions that are compiled for the set, so the two cannot differ. `cargo xtask
-//! tidy` refuses the attribute `target_feature` elsewhere.
+//! The macro `instructions` is the only place of this crate that names instructions. One list gives both the
+//! features to detect and the features to compile for, so the two cannot differ. `cargo xtask tidy` refuses the
+//! attribute `target_feature` elsewhere.
 //!
-//! Code for a set is a [`Job`] that the token runs. Everything between [`Job::run`] and the instructions is
-//! `#[inline(always)]`: code left outside would be compiled without them, which is slow, though right.
+//! Code for an instruction set is a [`Job`] that the token runs. Everything that [`Job::run`] calls is
+//! `#[inline(always)]`: a function that is not inlined would be compiled without the instructions, which is
+//! correct but slow.
 
 #[cfg(target_arch = "x86_64")]
 use crate::simd::isa::{self, LookUp};
 #[cfg(target_arch = "x86_64")]
 use crate::{Key, Verdict};
 
-/// Something to compute with the instructions that `T` stands for. Implementations of `run` are `#[inline(always)]`.
+/// A computation with the instructions for which `T` stands. Implementations of `run` are `#[inline(always)]`.
 pub trait Job<T> {
-    /// What it computes.
+    /// Result of the computation.
     type Output;
 
-    /// Computes it.
+    /// Runs the computation.
     fn run(self, instructions: T) -> Self::Output;
 }
 
@@ -30,7 +31,7 @@ macro_rules! instructions {
         pub struct $token(());
 
         impl $token {
-            /// The token, when this processor has all of the instructions.
+            /// The token, if this processor has all instructions of the set.
             pub fn detect() -> Option<$token> {
                 let has_all = true $(&& std::arch::is_x86_feature_detected!($feature))+;
                 has_all.then_some($token(()))
@@ -43,14 +44,16 @@ macro_rules! instructions {
                 fn compiled<J: Job<$token>>(token: $token, job: J) -> J::Output {
                     job.run(token)
                 }
-                // SAFETY: `self` was made by `detect`, which asked for each feature that `compiled` is compiled for.
+                // SAFETY: only `detect` makes tokens, after it found every feature that `compiled` is compiled
+                // for.
                 unsafe { compiled(self, job) }
             }
 
-            /// Looks keys up in rules, compiled for these instructions: a function to take the address of.
+            /// Looks up keys in rules, compiled for these instructions. A function of its own, because callers
+            /// take its address.
             ///
             /// # Safety
-            /// There is a token.
+            /// The caller must hold a token of this instruction set.
             $(#[target_feature(enable = $feature)])+
             pub(crate) unsafe fn look_up<L: LookUp<T>, T>(rules: &T, keys: &[Key], verdicts: &mut [Verdict]) {
                 isa::look_up::<L, _, T>($token(()), rules, keys, verdicts);
@@ -61,12 +64,12 @@ macro_rules! instructions {
 
 #[cfg(target_arch = "x86_64")]
 instructions! {
-    /// AVX2, and the instructions on bits that came before or with it.
+    /// AVX2, and the bit-manipulation instructions that came with it or before.
     Avx2: "avx2", "bmi1", "bmi2", "popcnt", "lzcnt"
 }
 
 #[cfg(target_arch = "x86_64")]
 instructions! {
-    /// AVX-512 F, BW and VL, with all that [`Avx2`] stands for.
+    /// AVX-512 F, BW and VL, with everything that [`Avx2`] includes.
     Avx512: "avx512f", "avx512bw", "avx512vl", "avx2", "bmi1", "bmi2", "popcnt", "lzcnt"
 }

@@ -3,8 +3,8 @@
 //! Sets resemble those of ClassBench (Taylor, Turner: "ClassBench: A Packet Classification Benchmark", IEEE INFOCOM
 //! 2005 and IEEE/ACM ToN 15(3), 2007): [`Family::Acl`] access lists, [`Family::Fw`] firewalls, [`Family::Ipc`] IP
 //! chains, drawn from published statistics of protocols, port classes, prefix lengths and address trees
-//! (`families.rs`). Nothing of its code or seed files is used. [`Fields::Full`] adds the other fields of PDRs
-//! (`fields.rs`). [`trace()`] draws packets that fit a set (`trace.rs`).
+//! (`families.rs`). None of ClassBench's code or seed files is used. [`Fields::Full`] adds the other fields of
+//! PDRs (`fields.rs`). [`trace()`] draws packets that fit a set (`trace.rs`).
 //!
 //! A rule is drawn as ClassBench does: protocol; port classes given the protocol; prefix lengths given the classes;
 //! ports from the lists of the family; addresses by a walk down a random tree whose branching and skew are given per
@@ -13,12 +13,12 @@
 //! a tree grows so that the number of addresses doubles when the number of rules grows fourfold. In 15 % of the rules
 //! prefix lengths are moved by up to two bits (ClassBench's "smoothing").
 //!
-//! No two rules of a set have the same filter: one that comes out again is drawn anew, after [`PATIENCE`] tries with
-//! ports at random where the class is exact, and with addresses at random. None selects every packet, so that a packet
-//! without a match exists. Narrow rules come before wide ones (as in ClassBench sets), the precedence is the place in
-//! that order, apart from 5 % of the rules that have their predecessor's. Id and value are that place as well.
+//! No two rules of a set have the same filter: a repeated rule is drawn anew. After [`PATIENCE`] tries, exact
+//! ports and addresses are drawn at random. No rule selects every packet, so that a packet without a match
+//! exists. Narrow rules come before wide ones (as in ClassBench sets). The precedence is the position in that
+//! order, except that 5 % of the rules have their predecessor's. Id and value are the position too.
 //!
-//! Everything follows from the seed by integer arithmetic: equal on every machine.
+//! Everything follows from the seed by integer arithmetic, so sets are equal on every machine.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -45,15 +45,15 @@ pub enum Family {
     Ipc,
     /// The best case of tuple space search: all rules in one tuple (exact hosts, ports and protocol).
     OneTuple,
-    /// The worst case of tuple space search: each rule in a tuple of its own, as far as there are: 314 thousand.
+    /// The worst case of tuple space search: every rule in a tuple of its own, up to 314 thousand rules.
     EachItsTuple,
 }
 
 impl Family {
-    /// The three of ClassBench.
+    /// The three families of ClassBench.
     pub const CLASSBENCH: [Family; 3] = [Family::Acl, Family::Fw, Family::Ipc];
 
-    /// Its name in benchmark results.
+    /// The name in benchmark results.
     pub fn name(self) -> &'static str {
         match self {
             Family::Acl => "acl",
@@ -74,7 +74,7 @@ pub enum Fields {
     Full,
 }
 
-/// Draws of one rule that repeat others before its ports and addresses are taken at random.
+/// Number of repeated draws of one rule before its ports and addresses are drawn at random.
 pub const PATIENCE: usize = 12;
 
 /// Draws `n` rules, in order of precedence.
@@ -117,7 +117,7 @@ pub fn rules(family: Family, fields: Fields, n: usize, seed: u64) -> Vec<Rule> {
     filters.iter().enumerate().map(place).collect()
 }
 
-/// How many packets a filter selects, as the number of bits that it leaves open.
+/// The number of bits that a filter leaves open: the logarithm of how many packets it selects.
 fn scope(filter: &Filter) -> u32 {
     let Some(matcher) = Matcher::new(filter) else { return 0 };
     let open = |field: &Field| {
@@ -130,11 +130,11 @@ fn scope(filter: &Filter) -> u32 {
     Field::ALL.iter().map(open).sum()
 }
 
-/// What is the same for all rules of a set.
+/// Parameters that are equal for all rules of a set.
 struct Generator {
     profile: &'static Profile,
     seed: u64,
-    /// Added permille of branching in the lower half of the address trees.
+    /// Permille of branching that are added in the lower half of the address trees.
     growth: u32,
 }
 
@@ -146,7 +146,7 @@ impl Generator {
         Generator { profile, seed, growth: 22 * doublings }
     }
 
-    /// A filter on the 5-tuple.
+    /// Draws a filter on the 5-tuple.
     fn classbench(&self, random: &mut Random, at_random: bool) -> Filter {
         let profile = self.profile;
         let &(protocol, classes) = random.weighted(profile.protocols);
@@ -177,7 +177,7 @@ impl Generator {
         }
     }
 
-    /// Source and destination address.
+    /// Draws source and destination address.
     fn addresses(&self, random: &mut Random) -> (u32, u32) {
         let profile = self.profile;
         let source = self.walk(profile.sources, 1, (0, 0), random);
@@ -209,7 +209,7 @@ impl Generator {
     }
 }
 
-/// Branching and skew at a depth.
+/// Branching and skew at this depth.
 fn at_level(levels: Levels, depth: u8) -> (u32, u32) {
     let mut below = 0;
     for &(count, branching, skew) in levels {
@@ -254,7 +254,7 @@ fn ports(
     }
 }
 
-/// Two hosts, two ports, a protocol.
+/// A filter on two hosts, two ports and a protocol.
 fn one_tuple(random: &mut Random) -> Filter {
     Filter {
         source: prefix(random.word(), 32),
@@ -266,11 +266,11 @@ fn one_tuple(random: &mut Random) -> Filter {
     }
 }
 
-/// The rule of the tuple with this number: 33 source and 33 destination prefix lengths, 17 lengths of prefixes of
-/// either port. Neighbours differ in all four, so that small sets have long and short ones of each.
+/// The filter of the tuple with this number: 33 source and 33 destination prefix lengths, and 17 prefix lengths
+/// of either port. Neighbours differ in all four, so that small sets have long and short prefixes of each.
 fn each_its_tuple(number: usize, random: &mut Random) -> Filter {
     const TUPLES: u64 = 33 * 33 * 17 * 17;
-    // Steps that have no factor in common with the number of tuples visit each once.
+    // The step has no factor in common with the number of tuples, so every tuple is visited once.
     let tuple = ((number as u64 * 142_111 + 3) % TUPLES) as usize;
     let (source, rest) = (tuple % 33, tuple / 33);
     let (destination, rest) = (rest % 33, rest / 33);

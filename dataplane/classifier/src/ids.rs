@@ -1,19 +1,20 @@
-//! Maps from what the owner of a classifier chose, such as rule ids, with a hash that is one multiplication per word.
+//! Maps whose keys the owner of a classifier chose, such as rule ids. Their hash is one multiplication per
+//! word.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// From rule ids to whatever a backend needs to find a rule again.
+/// A map from rule ids to what a backend needs to find the rule.
 ///
-/// Ids come from the owner of the classifier, not from packets, so nobody can aim for collisions.
+/// Ids come from the owner of the classifier, not from packets, so an attacker cannot provoke collisions.
 pub type IdMap<T> = HashMap<u32, T, BuildHasherDefault<IdHasher>>;
 
-/// Bytes that a map holds on the heap: entries and one control byte each, at the load that `hashbrown` keeps.
+/// Octets that a map holds on the heap: entries and one control octet each, at the load factor of `hashbrown`.
 pub(crate) fn map_bytes<T>(map: &IdMap<T>) -> usize {
     map.capacity() * 8 / 7 * (size_of::<(u32, T)>() + 1)
 }
 
-/// Hash of a few words.
+/// A hasher for a few words.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdHasher(u64);
 
@@ -37,7 +38,8 @@ impl Hasher for IdHasher {
 
     #[inline]
     fn write_u64(&mut self, word: u64) {
-        // Fibonacci hashing; the map takes the upper bits for its tags and the lower ones for its places.
+        // Fibonacci hashing. `hashbrown` takes its tags from the upper bits of the hash and the bucket from the
+        // lower ones.
         let spread = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 = spread ^ spread >> 32;
     }

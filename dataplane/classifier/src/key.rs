@@ -18,8 +18,8 @@
 //! 15    Ethernet destination 32     16    destination 16 | source 16     17    source 32
 //! 18    Ethertype 16 | C-TAG 16     19    S-TAG 16 | unused 16
 //! ```
-//! "+ 1" leaves zero for "not known", which no rule on that field matches. A field without a spare value has a
-//! presence bit instead, which a rule on the field asks for as well.
+//! "+ 1" leaves zero for "not known", which no rule on that field matches. A field in which every value is
+//! valid has a presence bit in word 3 instead; a rule on the field also requires this bit.
 
 use std::net::IpAddr;
 
@@ -47,28 +47,29 @@ pub struct Key {
     pub(crate) words: [u32; WORDS],
 }
 
-/// An Ethernet header, as far as rules look at it.
+/// The fields of an Ethernet header that rules can match.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Ethernet {
     /// Destination address.
     pub destination: [u8; 6],
     /// Source address.
     pub source: [u8; 6],
-    /// Type of the payload, behind the tags.
+    /// Ethertype of the payload, behind the tags.
     pub ethertype: u16,
     /// Customer tag (IEEE 802.1Q): priority 3, drop eligible 1, VLAN 12 bits.
     pub c_tag: Option<u16>,
-    /// Service tag (IEEE 802.1ad), likewise.
+    /// Service tag (IEEE 802.1ad), with the same bits.
     pub s_tag: Option<u16>,
 }
 
 impl Key {
-    /// A packet of which nothing is known.
+    /// The key of a packet of which no field is known.
     pub fn unknown() -> Key {
         Key { words: [0; WORDS] }
     }
 
-    /// An IP packet. Addresses of two families match no rule on an address.
+    /// The key of an IP packet. When the two addresses are of different families, no rule on an address
+    /// matches.
     #[inline]
     pub fn new(source: IpAddr, destination: IpAddr, protocol: u8) -> Key {
         let mut key = Key::unknown();
@@ -91,8 +92,9 @@ impl Key {
         key
     }
 
-    /// Makes this the key of an IPv4 packet that shows its ports, source in the upper half, in place; `qfi` if it came
-    /// with one. What most packets are, without a copy of the key on the way.
+    /// Sets this key, in place, to that of an IPv4 packet with ports; `ports` has the source port in the upper
+    /// half. `qfi` is the QoS flow identifier, if the packet has one. Most packets are of this kind, and this
+    /// way none of the key is copied.
     #[inline(always)]
     pub fn set_v4(&mut self, addresses: [u32; 2], ports: u32, protocol: u8, tos: u8, qfi: Option<u8>) {
         let flow = qfi.map_or(0, |qfi| u32::from(qfi & 0x3F) << 16 | present::QFI);
@@ -101,7 +103,7 @@ impl Key {
         self.words[..4].copy_from_slice(&[addresses[0], addresses[1], ports, flow | known]);
     }
 
-    /// Source and destination port, where the protocol has ports and the packet shows them.
+    /// Sets source and destination port, for protocols with ports when the packet shows them.
     #[inline]
     pub fn with_ports(mut self, source: u16, destination: u16) -> Key {
         self.words[2] = u32::from(source) << 16 | u32::from(destination);
@@ -109,21 +111,21 @@ impl Key {
         self
     }
 
-    /// Type of service or traffic class.
+    /// Sets the type of service or traffic class.
     #[inline]
     pub fn with_tos(mut self, tos: u8) -> Key {
         self.words[3] = self.words[3] & !0xFF00 | u32::from(tos) << 8;
         self
     }
 
-    /// QoS flow identifier of the PDU Session Container; the lower 6 bits count.
+    /// Sets the QoS flow identifier of the PDU Session Container; the lower 6 bits are used.
     #[inline]
     pub fn with_qfi(mut self, qfi: u8) -> Key {
         self.words[3] = self.words[3] & !(0x3F << 16) | u32::from(qfi & 0x3F) << 16 | present::QFI;
         self
     }
 
-    /// Security parameter index of ESP or AH.
+    /// Sets the security parameter index of ESP or AH.
     #[inline]
     pub fn with_spi(mut self, spi: u32) -> Key {
         self.words[4] = spi;
@@ -131,21 +133,21 @@ impl Key {
         self
     }
 
-    /// IPv6 flow label; the lower 20 bits count. Rules on it match no other packets than IPv6.
+    /// Sets the IPv6 flow label; the lower 20 bits are used. Rules on the flow label match IPv6 packets only.
     #[inline]
     pub fn with_flow_label(mut self, label: u32) -> Key {
         self.words[5] = self.words[5] & !0xF_FFFF | label & 0xF_FFFF;
         self
     }
 
-    /// Source interface (TS 29.244 §8.2.2).
+    /// Sets the source interface (TS 29.244 §8.2.2).
     #[inline]
     pub fn with_source_interface(mut self, interface: u8) -> Key {
         self.words[5] = self.words[5] & 0x00FF_FFFF | (u32::from(interface & 0x0F) + 1) << 24;
         self
     }
 
-    /// Tunnel endpoint the packet arrived at.
+    /// Sets the identifier of the tunnel endpoint (TEID) at which the packet arrived.
     #[inline]
     pub fn with_teid(mut self, teid: u32) -> Key {
         self.words[6] = teid;
@@ -153,28 +155,29 @@ impl Key {
         self
     }
 
-    /// Local address that the tunnel ends at, as a number below 127 that the user of the crate assigned.
+    /// Sets the local address at which the tunnel ends, as a number below 127 that the user of the crate
+    /// assigned.
     #[inline]
     pub fn with_local_address(mut self, number: u8) -> Key {
         self.words[7] = self.words[7] & 0x01FF_FFFF | (u32::from(number.min(126)) + 1) << 25;
         self
     }
 
-    /// Network instance, as a number above zero that the user of the crate assigned.
+    /// Sets the network instance, as a number above zero that the user of the crate assigned.
     #[inline]
     pub fn with_network_instance(mut self, number: u16) -> Key {
         self.words[7] = self.words[7] & !0xFFFF | u32::from(number);
         self
     }
 
-    /// Traffic endpoint (TS 29.244 §8.2.92).
+    /// Sets the traffic endpoint (TS 29.244 §8.2.92).
     #[inline]
     pub fn with_traffic_endpoint(mut self, id: u8) -> Key {
         self.words[7] = self.words[7] & !(0x1FF << 16) | (u32::from(id) + 1) << 16;
         self
     }
 
-    /// Application that was detected, as a number that the user of the crate assigned.
+    /// Sets the application that was detected, as a number that the user of the crate assigned.
     #[inline]
     pub fn with_application(mut self, number: u32) -> Key {
         self.words[8] = number;
@@ -182,7 +185,7 @@ impl Key {
         self
     }
 
-    /// Ethernet header.
+    /// Sets the fields of the Ethernet header.
     #[inline]
     pub fn with_ethernet(mut self, header: Ethernet) -> Key {
         let [high, middle, low] = mac_words(header.destination, header.source);
@@ -196,14 +199,14 @@ impl Key {
         self
     }
 
-    /// The words, laid out as the module says.
+    /// The words, laid out as the module's table shows.
     #[inline]
     pub fn words(&self) -> &[u32; WORDS] {
         &self.words
     }
 
-    /// A key of any words, for tests and fuzzers: classifiers must be right for these too. What no key has, both IP
-    /// versions, becomes IPv4.
+    /// A key of any words, for tests and fuzzers: classifiers must be right for these too. Words that claim
+    /// both IP versions, as no real key does, become an IPv4 key.
     pub fn from_words(mut words: [u32; WORDS]) -> Key {
         if words[3] & present::V4 != 0 {
             words[3] &= !present::V6;
@@ -212,7 +215,7 @@ impl Key {
     }
 }
 
-/// The four words of an address, the first bits first.
+/// The four words of an address, most significant first.
 pub(crate) fn split(bits: u128) -> [u32; 4] {
     [(bits >> 96) as u32, (bits >> 64) as u32, (bits >> 32) as u32, bits as u32]
 }

@@ -34,14 +34,14 @@
 //! | find rules without effect | [`audit`](mod@audit) |
 //! | draw rule sets and packets | `generate` (feature `generate`) |
 //!
-//! Backends are modules, each written from its paper; [`Backend`] lists them. [`list`] is the linear list that the
-//! standard describes, and the oracle for all others. Backends see filters only as [`Matcher`]s: masks, values and two
-//! port ranges. [`sdf`] reads the text form of SDF filters.
+//! Backends are modules, each written from its paper; [`Backend`] lists them. [`list`] is the linear list that
+//! the standard describes. Tests compare every other backend with it. Backends see a filter only as a
+//! [`Matcher`]: masks, values and two port ranges. [`sdf`] reads the text form of SDF filters.
 //!
-//! The two learned backends (`rl_tree`, `nuevo_match`) need the feature `learned`: they are the largest part of the code, and
-//! no default.
+//! The two learned backends (`rl_tree`, `nuevo_match`) need the feature `learned`. It is off by default,
+//! because they are the largest part of the code.
 //!
-//! The crate depends on nothing of the project and never allocates in `classify`.
+//! The crate depends on no other crate of the project, and `classify` never allocates.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod audit;
@@ -83,40 +83,41 @@ pub use rule::{
     Prefix, Qfi, Rule, RuleError, Side, rank,
 };
 
-/// The value of the first matching rule, if any matches.
+/// The value of the first matching rule; `None` when no rule matches.
 pub type Verdict = Option<u32>;
 
 /// Why a rule was not inserted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InsertError {
-    /// A rule with this id is present.
+    /// There is already a rule with this id.
     #[error("rule {0} exists already")]
     Exists(u32),
 }
 
-/// A set of rules that packets are looked up in.
+/// A set of rules in which packets are looked up.
 pub trait Classifier: Send + Sync {
     /// Writes the verdict of `keys[i]` to `verdicts[i]`. Keys beyond the length of `verdicts` are not looked up.
     fn classify(&self, keys: &[Key], verdicts: &mut [Verdict]);
 
-    /// Adds a rule. One that can never match counts as a rule and is never found.
+    /// Adds a rule. A rule that can never match is accepted and counted, but never found.
     fn insert(&mut self, rule: Rule) -> Result<(), InsertError>;
 
-    /// Removes the rule with this id; `false` when there is none.
+    /// Removes the rule with this id; `false` when no rule has it.
     fn remove(&mut self, id: u32) -> bool;
 
-    /// Gives the rule another precedence; `false` when there is none with this id.
+    /// Changes a rule's precedence; `false` when no rule has this id.
     fn set_precedence(&mut self, id: u32, precedence: u32) -> bool;
 
-    /// Adds many rules at once: what backends that build do better than one by one. Stops at the first error.
+    /// Adds many rules at once. Backends that build a structure do this faster than one insertion at a time.
+    /// Stops at the first error; the rules before it stay.
     fn insert_all(&mut self, rules: &[Rule]) -> Result<(), InsertError> {
         rules.iter().try_for_each(|rule| self.insert(*rule))
     }
 
-    /// Rebuilds what updates have worn out. Takes as long as building anew: nothing for the packet path.
+    /// Rebuilds what updates have degraded. Takes as long as building the structure: not for the packet path.
     fn optimise(&mut self) {}
 
-    /// Octets held, the heap included.
+    /// Octets of memory in use, the heap included.
     fn memory_bytes(&self) -> usize;
 
     /// Number of rules.

@@ -1,8 +1,8 @@
 //! The linear list: rules in order of precedence, tried one by one (TS 29.244 §5.2.1).
 //!
-//! Cheapest of all for one or two rules, and the baseline and oracle of every other backend. It is built as well as a
-//! list can be: the fields of the 5-tuple, on which nearly every rule fails, lie side by side in 48 octets; the other
-//! fields are looked at only when these match.
+//! The cheapest structure for one or two rules, and the reference and baseline for every other backend. It is
+//! made as fast as a list can be: the fields of the 5-tuple, on which nearly every rule fails, lie side by side
+//! in 48 octets; the other fields are compared only when these match.
 
 use crate::ids::{IdMap, map_bytes};
 use crate::matcher::FiveTuple;
@@ -12,13 +12,13 @@ use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict, rank};
 #[derive(Clone, Debug, Default)]
 pub struct List {
     entries: Vec<Entry>,
-    /// Matchers of the entries that have more fields than an entry holds, at [`Entry::more`].
+    /// Matchers of rules with conditions beyond the 5-tuple; [`Entry::more`] is an index into it.
     matchers: Vec<Matcher>,
     free: Vec<u32>,
     precedences: IdMap<u32>,
 }
 
-/// [`Entry::more`] of an entry that says everything itself.
+/// The value of [`Entry::more`] when the rule has no such conditions.
 const COMPLETE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,8 @@
-//! What classifiers work on: a [`Filter`] compiled to masks, values and port ranges.
+//! A [`Filter`] compiled to masks, values and port ranges: the form in which classifiers use it.
 //!
-//! A key matches when `key[w] & mask[w] == value[w]` for every word and both ports are in their ranges. Apart from
-//! ports every field of a PDI is a mask, so the whole of PDR-1 fits one ternary match and two ranges. Prefixes, exact
-//! values and masks with holes are no cases of their own.
+//! A key matches when `key[w] & mask[w] == value[w]` for every word and both ports are in their ranges. Every
+//! field of a PDI except the ports can be written as a mask and a value, so all conditions of PDR-1 become one
+//! masked comparison and two ranges. Prefixes, exact values and non-contiguous masks need no code of their own.
 //!
 //! [`Field`] cuts the words into fields again, for classifiers that divide the space by dimension (trees, tuples,
 //! sorted intervals).
@@ -14,24 +14,24 @@ use crate::rule::{EthernetFilter, Family, Filter, Prefix, Rule, Side};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C, align(16))]
 pub struct Matcher {
-    /// Bits that count. Zero in word 2: ports are matched as ranges.
+    /// Bits that are compared. Zero in word 2: ports are matched as ranges.
     pub mask: [u32; WORDS],
-    /// What they must be; zero outside the mask.
+    /// The values of these bits; zero outside the mask.
     pub value: [u32; WORDS],
     /// First and last source port, both included.
     pub source_ports: (u16, u16),
-    /// First and last destination port.
+    /// First and last destination port, both included.
     pub destination_ports: (u16, u16),
 }
 
-/// A rule as backends hand it to one another.
+/// A compiled rule with its rank, as backends pass it to one another.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ranked {
     /// Precedence and id: [`crate::rank`].
     pub rank: u64,
     /// What a match returns.
     pub value: u32,
-    /// What it selects.
+    /// Which packets the rule selects.
     pub matcher: Matcher,
 }
 
@@ -46,15 +46,15 @@ impl Ranked {
         ranked
     }
 
-    /// Its id.
+    /// Id of the rule: the lower half of the rank.
     #[cfg(feature = "learned")]
     pub fn id(&self) -> u32 {
         self.rank as u32
     }
 }
 
-/// The part of a matcher that nearly every rule fails on: addresses, ports, and protocol with ToS and QFI, side by side
-/// in 32 octets. For rules that are compared one by one.
+/// The fields of a matcher on which nearly every comparison fails: addresses, ports, protocol, ToS and QFI,
+/// side by side in 32 octets. For backends that compare rules one by one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FiveTuple {
     mask: [u32; 3],
@@ -64,10 +64,10 @@ pub(crate) struct FiveTuple {
 }
 
 impl FiveTuple {
-    /// The words of a key that it has masks for; ports lie between.
+    /// The words of a key that are compared under a mask. Word 2 holds the ports, which are compared as ranges.
     const WORDS: [usize; 3] = [0, 1, 3];
 
-    /// Of a matcher.
+    /// Copies these fields from a matcher.
     pub fn new(matcher: &Matcher) -> FiveTuple {
         FiveTuple {
             mask: FiveTuple::WORDS.map(|word| matcher.mask[word]),
@@ -77,13 +77,14 @@ impl FiveTuple {
         }
     }
 
-    /// Whether nothing else is asked for by a matcher that uses these words.
+    /// Whether a matcher that uses the words `used` ([`Matcher::used_words`]) has no other condition than these
+    /// fields.
     pub fn is_all_of(used: u32) -> bool {
         let held: u32 = FiveTuple::WORDS.iter().map(|word| 1 << word).sum();
         used & !held == 0
     }
 
-    /// Whether the key matches, as far as this says.
+    /// Whether these fields of the key match.
     #[inline]
     pub fn matches(&self, key: &Key) -> bool {
         let words = &key.words;
@@ -96,39 +97,39 @@ impl FiveTuple {
     }
 }
 
-/// All ports.
+/// The range of all ports.
 pub const ANY_PORT: (u16, u16) = (0, u16::MAX);
 
 impl Matcher {
-    /// Matches every key.
+    /// A matcher that every key matches.
     pub const ALL: Matcher =
         Matcher { mask: [0; WORDS], value: [0; WORDS], source_ports: ANY_PORT, destination_ports: ANY_PORT };
 
-    /// Matches no key: no word has bits outside its mask.
+    /// A matcher that no key matches: its value has bits outside its mask.
     pub const NEVER: Matcher = {
         let mut never = Matcher::ALL;
         never.value[0] = 1;
         never
     };
 
-    /// Compiles a filter; `None` when no packet can ever match it, as two of its fields exclude each other.
+    /// Compiles a filter; `None` when two of its fields exclude each other, so that no packet can ever match.
     ///
-    /// Only addresses and the IP versions that fields ask for can do so: all other fields have bits of their own.
-    /// Every update compiles, so this avoids what is not needed.
+    /// Only addresses and the IP versions that fields imply can exclude each other; every other field has bits
+    /// of its own. Every update compiles a filter, so this function avoids unneeded work.
     pub fn new(filter: &Filter) -> Option<Matcher> {
         let mut matcher = Matcher::ALL;
         matcher.demand(filter)?;
         Some(matcher)
     }
 
-    /// Makes [`Matcher::ALL`] demand what a filter does. Returns [`used_words`](Self::used_words); `None` when no
-    /// packet can ever match.
+    /// Adds the conditions of `filter` to this matcher, which must be [`Matcher::ALL`]. Returns
+    /// [`used_words`](Self::used_words); `None` when no packet can ever match.
     ///
-    /// In place, and with the words in use noted: to copy or search words that were just written one by one would wait
-    /// for each of them.
+    /// It writes in place and notes which words it uses. Copying or searching words right after they were
+    /// written one by one would stall the processor until each write has finished.
     #[inline(always)]
     pub(crate) fn demand(&mut self, filter: &Filter) -> Option<u32> {
-        // Word 3, that most fields have a part in.
+        // Word 3: most fields set bits in it.
         let (mut mask, mut value) = (0, 0);
         let mut require = |bits: u32, of: u32| {
             mask |= bits;
@@ -186,7 +187,8 @@ impl Matcher {
         Some(used)
     }
 
-    /// Addresses; adds the IP versions they ask for to `family`. `None` when they exclude each other.
+    /// Adds the conditions on addresses, and the IP versions that they imply to `family`. `None` when they
+    /// exclude each other.
     #[inline(always)]
     fn addresses(&mut self, filter: &Filter, family: &mut u32, used: &mut u32) -> Option<()> {
         if let Some(prefix) = &filter.source {
@@ -204,7 +206,7 @@ impl Matcher {
         Some(())
     }
 
-    /// What does not come from the packet's headers.
+    /// Adds the conditions on fields that do not come from the packet's headers.
     #[inline(always)]
     fn tunnel(&mut self, filter: &Filter, used: &mut u32) {
         let mut add = |word: usize, mask: u32, value: u32| {
@@ -231,7 +233,7 @@ impl Matcher {
         }
     }
 
-    /// The Ethernet header. Returns what has to be present.
+    /// Adds the conditions on the Ethernet header. Returns the presence bits that they require.
     fn ethernet(&mut self, ethernet: &EthernetFilter, used: &mut u32) -> u32 {
         let mut required = present::ETHERNET;
         let mut add = |word: usize, mask: u32, value: u32| {
@@ -257,14 +259,15 @@ impl Matcher {
         required
     }
 
-    /// Adds a condition on bits that no other is about.
+    /// Adds a condition on bits that have no condition yet.
     #[inline(always)]
     fn add(&mut self, word: usize, mask: u32, value: u32) {
         self.mask[word] |= mask;
         self.value[word] |= value;
     }
 
-    /// Adds a prefix and returns the IP version it asks for; `None` when it excludes one that is there.
+    /// Adds a condition on an address and returns the IP version that it implies; `None` when it excludes a
+    /// condition that is already there.
     #[inline(always)]
     fn prefix(&mut self, side: Side, prefix: &Prefix, used: &mut u32) -> Option<u32> {
         let (first, rest) = if side == Side::Source { (0, 9) } else { (1, 12) };
@@ -292,7 +295,7 @@ impl Matcher {
                 .all(|((mask, value), word)| word & mask == *value)
     }
 
-    /// Whether the ports do.
+    /// Whether the ports of the key are in both ranges.
     #[inline]
     pub fn ports_match(&self, key: &Key) -> bool {
         let (source, destination) = ((key.words[2] >> 16) as u16, key.words[2] as u16);
@@ -300,13 +303,14 @@ impl Matcher {
             && (self.destination_ports.0..=self.destination_ports.1).contains(&destination)
     }
 
-    /// A bit for every word that the mask is not zero in.
+    /// One bit for every word whose mask is not zero.
     pub fn used_words(&self) -> u32 {
         (0..WORDS).fold(0, |used, word| used | u32::from(self.mask[word] != 0) << word)
     }
 
-    /// Bits of `field` that must have a certain value, from bit 0 of the field. For ports: the bits that first and
-    /// last have in common from the left, which is less than the range says unless it is a prefix.
+    /// The bits of `field` that must have a certain value, shifted so that the field starts at bit 0. For
+    /// ports: the leading bits that are equal in the whole range. They say less than the range does, unless the
+    /// range is a prefix.
     #[inline]
     pub fn mask(&self, field: Field) -> u32 {
         match field {
@@ -316,7 +320,7 @@ impl Matcher {
         }
     }
 
-    /// Value of these bits.
+    /// The values of the bits of [`mask`](Self::mask).
     #[inline]
     pub fn value(&self, field: Field) -> u32 {
         match field {
@@ -326,8 +330,8 @@ impl Matcher {
         }
     }
 
-    /// Smallest and greatest value of `field` that can match, both included. Exact for ranges and prefixes; a mask
-    /// with holes matches only some values in between.
+    /// Smallest and greatest value of `field` that can match, both included. Exact for ranges and prefixes; a
+    /// non-contiguous mask matches only some of the values in between.
     #[inline]
     pub fn range(&self, field: Field) -> (u32, u32) {
         match field {
@@ -341,14 +345,14 @@ impl Matcher {
     }
 }
 
-/// The bits of a port that are the same in all of a range, from the left.
+/// Mask of the leading bits that are equal in all ports of a range.
 #[inline]
 pub(crate) fn common((first, last): (u16, u16)) -> u32 {
     let differ = u32::from(first ^ last);
     0xFFFF & !(u32::MAX.checked_shr(differ.leading_zeros()).unwrap_or(0))
 }
 
-/// A field: `width` bits of a word, from bit `shift` on.
+/// A field of a key: `width` bits of a word, starting at bit `shift`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Field {
     pub(crate) word: u8,
@@ -367,12 +371,12 @@ impl Field {
     pub const DESTINATION_PORT: Field = Field::new(2, 0, 16);
     /// Source address: IPv4, or the first 32 bits of IPv6.
     pub const SOURCE: Field = Field::new(0, 0, 32);
-    /// Destination address, likewise.
+    /// Destination address, in the same form.
     pub const DESTINATION: Field = Field::new(1, 0, 32);
     /// Transport protocol.
     pub const PROTOCOL: Field = Field::new(3, 0, 8);
 
-    /// Every field: those of the 5-tuple first, and no bit of a key in two.
+    /// Every field, those of the 5-tuple first. No two fields share a bit of the key.
     pub const ALL: [Field; 28] = [
         Field::SOURCE,
         Field::DESTINATION,
@@ -404,7 +408,7 @@ impl Field {
         Field::new(19, 16, 16), // S-TAG
     ];
 
-    /// Bits.
+    /// Width in bits.
     pub const fn width(self) -> u32 {
         self.width as u32
     }
@@ -420,7 +424,7 @@ impl Field {
         word >> self.shift & self.max()
     }
 
-    /// Its value in a key.
+    /// The field's value in a key.
     #[inline]
     pub fn of(self, key: &Key) -> u32 {
         self.cut(key.words[self.word as usize])

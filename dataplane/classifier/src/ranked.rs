@@ -1,20 +1,22 @@
 //! Candidates and parts of a structure in order of rank.
 //!
-//! [`Groups`] holds rules that a structure cannot tell apart, [`Order`] the parts of a structure (tables, partitions)
-//! by the best rank in each, so that a search can stop early, and [`Best`] is what a search has found.
+//! [`Groups`] holds rules that a structure cannot tell apart. [`Order`] sorts the parts of a structure (tables,
+//! partitions) by the best rank in each, so that a search can stop early. [`Best`] is the best match that a
+//! search has found.
 
 use crate::Verdict;
 use crate::store::Store;
 
-/// What a place in a structure holds: the slot of a rule, or a group of rules.
+/// Content of a place in a structure: the slot of one rule, or the number of a group of rules with [`GROUP`]
+/// set.
 pub(crate) type Head = u32;
-/// Marks a head that is the number of a group.
+/// Set in a head that is the number of a group.
 pub(crate) const GROUP: u32 = 1 << 30;
 
 /// The best match of a search so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Best {
-    /// The greatest when nothing has matched; a rule may have it nevertheless.
+    /// Rank of the match; `u64::MAX` when nothing has matched. A rule may have this rank too.
     pub rank: u64,
     pub verdict: Verdict,
 }
@@ -22,17 +24,17 @@ pub(crate) struct Best {
 impl Best {
     pub const NONE: Best = Best { rank: u64::MAX, verdict: None };
 
-    /// Whether nothing from `rank` on can be better.
+    /// Whether no rule of rank `rank` or greater can be better than this match.
     #[inline]
     pub fn is_before(&self, rank: u64) -> bool {
         self.rank <= rank && self.verdict.is_some()
     }
 }
 
-/// Rules that must be tried one by one, wherever there are two or more.
+/// Groups of two or more rules that a structure cannot tell apart, so that a look-up must try them one by one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Groups {
-    /// Slots in order of rank.
+    /// The slots of each group in order of rank.
     lists: Vec<Vec<u32>>,
     free: Vec<u32>,
 }
@@ -47,13 +49,13 @@ impl Groups {
         number | GROUP
     }
 
-    /// The slots that a head stands for.
+    /// The slots for which a head stands.
     #[inline]
     pub fn of<'a>(&'a self, head: &'a Head) -> &'a [u32] {
         if head & GROUP == 0 { std::slice::from_ref(head) } else { &self.lists[(head & !GROUP) as usize] }
     }
 
-    /// Adds a slot to what `head` stands for; gives the number of slots.
+    /// Adds a slot to the rules for which `head` stands; returns their number.
     pub fn join(&mut self, head: &mut Head, slot: u32, store: &Store) -> usize {
         let rank = store.entry(slot).rank;
         if *head & GROUP == 0 {
@@ -66,7 +68,7 @@ impl Groups {
         list.len()
     }
 
-    /// Takes a slot out; `false` when it was the only one.
+    /// Removes a slot from the rules for which `head` stands; `false` when it was the only one.
     pub fn leave(&mut self, head: &mut Head, slot: u32, store: &Store) -> bool {
         if *head & GROUP == 0 {
             return false;
@@ -89,15 +91,15 @@ impl Groups {
     }
 }
 
-/// A part's place in the order of search.
+/// A part of a structure with the best rank in it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Place {
-    /// No rule of the part ranks before this.
+    /// A lower bound of the ranks in the part.
     pub best: u64,
     pub part: u32,
 }
 
-/// Parts, sorted by the best rank in them.
+/// The parts of a structure, sorted by the best rank in them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Order {
     places: Vec<Place>,
@@ -122,12 +124,12 @@ impl Order {
         self.places.remove(self.places.partition_point(|other| *other < place));
     }
 
-    /// Moves the part of `old` to where `best` belongs.
+    /// Gives the part of `old` the rank `best` and moves it to its new position.
     pub fn update(&mut self, old: Place, best: u64) {
         let new = Place { best, ..old };
         let from = self.places.partition_point(|place| *place < old);
         let to = self.places.partition_point(|place| *place < new);
-        // Only the places in between move.
+        // Only the places between the two positions move.
         if to <= from {
             self.places[to..=from].rotate_right(1);
             self.places[to] = new;

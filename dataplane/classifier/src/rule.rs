@@ -1,7 +1,7 @@
 //! Filters and rules.
 //!
-//! Everything is constructed through checks: a prefix longer than its address or a reversed port range is an
-//! error, never a rule that silently means something else.
+//! Constructors check their arguments: a prefix longer than its address or a reversed port range is an error.
+//! It never becomes a rule with another meaning.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,9 +15,9 @@ pub enum RuleError {
     /// Prefix longer than the address.
     #[error("prefix length {length} exceeds the {bits} bits of the address")]
     PrefixLength {
-        /// As given.
+        /// The length as given.
         length: u8,
-        /// 32 or 128.
+        /// Length of the address in bits: 32 or 128.
         bits: u8,
     },
     /// First port above the last.
@@ -26,9 +26,9 @@ pub enum RuleError {
     /// A number out of its range.
     #[error("{field} {value} is out of range")]
     Number {
-        /// Which.
+        /// Name of the field.
         field: &'static str,
-        /// As given.
+        /// The number as given.
         value: u32,
     },
 }
@@ -51,7 +51,7 @@ pub enum Side {
     Destination,
 }
 
-/// The bits of the first `length` of a word; all from 32 on.
+/// A mask of the first `length` bits of a word; all 32 bits when `length` is greater.
 #[inline]
 fn mask(length: u8) -> u32 {
     (u64::MAX << (32 - length.min(32))) as u32
@@ -62,12 +62,12 @@ fn mask(length: u8) -> u32 {
 pub struct Prefix {
     family: Family,
     length: u8,
-    /// The first bits first; zero behind the prefix. IPv4 has the first word only.
+    /// Words of the address, most significant first; zero behind the prefix. IPv4 uses the first word only.
     words: [u32; 4],
 }
 
 impl Prefix {
-    /// The prefix of `length` bits of `address`; bits behind it are ignored.
+    /// The prefix of `length` bits of `address`; later bits of the address are ignored.
     pub fn new(address: IpAddr, length: u8) -> Result<Prefix, RuleError> {
         let host = Prefix::host(address);
         if length > host.length {
@@ -80,7 +80,7 @@ impl Prefix {
         Ok(prefix)
     }
 
-    /// Exactly this address.
+    /// A prefix that holds this address only.
     pub fn host(address: IpAddr) -> Prefix {
         match address {
             IpAddr::V4(address) => {
@@ -108,18 +108,19 @@ impl Prefix {
         }
     }
 
-    /// Its length in bits.
+    /// Length in bits.
     pub fn length(&self) -> u8 {
         self.length
     }
 
-    /// One of its four words, the first bits first; of IPv4 the first word only. Zero behind the prefix.
+    /// Word `at` (0 to 3) of the address, most significant word first; IPv4 has word 0 only. Bits behind the
+    /// prefix are 0.
     #[inline]
     pub(crate) fn word(&self, at: usize) -> u32 {
         self.words[at]
     }
 
-    /// Which bits of a word count.
+    /// Mask of the bits of word `at` that belong to the prefix.
     #[inline]
     pub(crate) fn mask(&self, at: usize) -> u32 {
         mask(self.length.saturating_sub(32 * at as u8))
@@ -140,23 +141,23 @@ pub struct PortRange {
 }
 
 impl PortRange {
-    /// A range; an error when reversed.
+    /// A range of ports; an error when `first` is above `last`.
     pub fn new(first: u16, last: u16) -> Result<PortRange, RuleError> {
         if first > last { Err(RuleError::PortRange(first, last)) } else { Ok(PortRange { first, last }) }
     }
 
-    /// One port.
+    /// A range of one port.
     pub fn single(port: u16) -> PortRange {
         PortRange { first: port, last: port }
     }
 
-    /// First and last.
+    /// First and last port.
     pub fn bounds(self) -> (u16, u16) {
         (self.first, self.last)
     }
 }
 
-/// A value of which only the bits of a mask count.
+/// A value and a mask: only the bits of the mask are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Masked<T = u8> {
     value: T,
@@ -164,21 +165,21 @@ pub struct Masked<T = u8> {
 }
 
 impl Masked<u8> {
-    /// Bits of `value` outside `mask` are ignored. Masks may have holes.
+    /// Bits of `value` outside `mask` are ignored. The mask need not be contiguous.
     pub fn new(value: u8, mask: u8) -> Masked {
         Masked { value: value & mask, mask }
     }
 }
 
 impl Masked<u16> {
-    /// A tag control information, likewise: priority 3, drop eligible 1, VLAN 12 bits.
+    /// A value and mask of a VLAN tag (tag control information): priority 3 bits, drop eligible 1, VLAN 12.
     pub fn tag(value: u16, mask: u16) -> Masked<u16> {
         Masked { value: value & mask, mask }
     }
 }
 
 impl Masked<[u8; 6]> {
-    /// An Ethernet address, likewise.
+    /// A value and mask of an Ethernet address.
     pub fn mac(value: [u8; 6], mask: [u8; 6]) -> Masked<[u8; 6]> {
         Masked { value: std::array::from_fn(|at| value[at] & mask[at]), mask }
     }
@@ -190,13 +191,13 @@ impl<T: Copy> Masked<T> {
         self.value
     }
 
-    /// The bits that count.
+    /// The mask: the bits that are compared.
     pub fn mask(self) -> T {
         self.mask
     }
 }
 
-/// Defines a checked number.
+/// Defines a number type whose constructor checks the range.
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident, $inner:ty, $range:expr, $field:literal) => {
         $(#[$doc])*
@@ -204,7 +205,7 @@ macro_rules! number {
         pub struct $name($inner);
 
         impl $name {
-            /// An error when out of range.
+            /// The number; an error when it is out of range.
             pub fn new(value: $inner) -> Result<$name, RuleError> {
                 if $range.contains(&value) {
                     Ok($name(value))
@@ -233,46 +234,49 @@ number!(
     LocalAddress, u8, (0..=126), "local address"
 );
 
-/// Conditions on the Ethernet header (TS 29.244 §8.2.93 to §8.2.97). The default selects every packet that has one.
+/// Conditions on the Ethernet header (TS 29.244 §8.2.93 to §8.2.97). The default selects every packet with an
+/// Ethernet header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct EthernetFilter {
     /// Destination address.
     pub destination: Masked<[u8; 6]>,
     /// Source address.
     pub source: Masked<[u8; 6]>,
-    /// Type of the payload.
+    /// Ethertype of the payload.
     pub ethertype: Option<u16>,
-    /// Customer tag. A packet without one does not match.
+    /// Customer tag (C-TAG). A packet without this tag does not match.
     pub c_tag: Option<Masked<u16>>,
-    /// Service tag. A packet without one does not match.
+    /// Service tag (S-TAG). A packet without this tag does not match.
     pub s_tag: Option<Masked<u16>>,
 }
 
 /// What a rule selects: all fields that are set must match. The default selects every packet.
 ///
-/// These are the packet detection information of TS 29.244 §7.5.2.2-2 (PDR-1). What has no place in a packet has none
-/// here: an SDF filter ID names a filter that was sent before, and a bidirectional filter is two filters.
+/// These are the fields of the packet detection information, TS 29.244 §7.5.2.2-2 (PDR-1). Two of them are not
+/// fields of a packet and are resolved before: an SDF filter ID names a filter that was sent before, and a
+/// bidirectional filter is two filters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Filter {
     /// Source prefix.
     pub source: Option<Prefix>,
     /// Destination prefix.
     pub destination: Option<Prefix>,
-    /// The UE's address or prefix, and on which side it stands; holds beside `source` and `destination`.
+    /// The UE's address or prefix, and the side on which it must stand. Applies in addition to `source` and
+    /// `destination`.
     pub ue: Option<(Side, Prefix)>,
     /// Transport protocol.
     pub protocol: Option<u8>,
     /// Source ports. A packet without ports does not match.
     pub source_ports: Option<PortRange>,
-    /// Destination ports, likewise.
+    /// Destination ports. A packet without ports does not match.
     pub destination_ports: Option<PortRange>,
     /// Type of service or traffic class.
     pub tos: Option<Masked>,
-    /// Security parameter index. A packet without one does not match.
+    /// Security parameter index. A packet without SPI does not match.
     pub spi: Option<u32>,
     /// IPv6 flow label. IPv4 packets do not match.
     pub flow_label: Option<FlowLabel>,
-    /// QoS flow identifier. A packet without one does not match.
+    /// QoS flow identifier. A packet without QFI does not match.
     pub qfi: Option<Qfi>,
     /// Source interface.
     pub source_interface: Option<Interface>,
@@ -286,23 +290,23 @@ pub struct Filter {
     pub traffic_endpoint: Option<u8>,
     /// Application ID, numbered by the user of the crate. A packet of an unknown application does not match.
     pub application: Option<u32>,
-    /// Ethernet header. A packet without one does not match.
+    /// Ethernet header. A packet without Ethernet header does not match.
     pub ethernet: Option<EthernetFilter>,
 }
 
 impl Filter {
-    /// Whether the filter selects every packet: then no key needs to be built.
+    /// Whether the filter selects every packet, so that the caller need not build a key.
     pub fn selects_all(&self) -> bool {
         *self == Filter::default()
     }
 
-    /// Whether it selects this packet. To ask more than once, compile it to a [`Matcher`].
+    /// Whether the filter selects this packet. To test many packets, compile the filter to a [`Matcher`] once.
     pub fn matches(&self, key: &Key) -> bool {
         Matcher::new(self).is_some_and(|matcher| matcher.matches(key))
     }
 }
 
-/// A filter with its place in the order and what it leads to.
+/// A filter with its precedence and the value that a match returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rule {
     /// Unique in its classifier; the lower id wins among equal precedences.
@@ -312,19 +316,19 @@ pub struct Rule {
     /// What a match returns: the position of a PDR, for instance. Several rules may share it, as
     /// several SDF filters share a PDR.
     pub value: u32,
-    /// What it selects.
+    /// Which packets the rule selects.
     pub filter: Filter,
 }
 
 impl Rule {
-    /// Place in the order: precedence, then id. The least of all that match wins.
+    /// Position in the order of precedence, then id. The matching rule with the least rank wins.
     #[inline]
     pub fn rank(&self) -> u64 {
         rank(self.precedence, self.id)
     }
 }
 
-/// Place of a rule in the order.
+/// The rank of a rule: precedence in the upper half, id in the lower.
 #[inline]
 pub fn rank(precedence: u32, id: u32) -> u64 {
     u64::from(precedence) << 32 | u64::from(id)

@@ -13,12 +13,12 @@ use std::net::IpAddr;
 
 use crate::rule::{Filter, PortRange, Prefix, RuleError};
 
-/// Longest text that is read. A longer one is a mistake or an attack.
+/// Longest text that is read. A longer text is a mistake or an attack.
 pub const MAX_LENGTH: usize = 512;
 /// Most ports and ranges of one side; a filter expands into the product of both sides.
 pub const MAX_PORTS: usize = 8;
 
-/// Why a text is not an SDF filter that we apply.
+/// Why a text is not an SDF filter that Godwit supports.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SdfError {
     /// Longer than [`MAX_LENGTH`].
@@ -27,12 +27,12 @@ pub enum SdfError {
     /// The text ends where a word was expected.
     #[error("incomplete: {0} is missing")]
     Missing(&'static str),
-    /// A word that is not what was expected here.
+    /// A word where another one was expected.
     #[error("{word:?} is not {expected}")]
     Unexpected {
-        /// As given.
+        /// The word as given.
         word: String,
-        /// What may stand there.
+        /// The words that are allowed there.
         expected: &'static str,
     },
     /// More than [`MAX_PORTS`] ports on one side.
@@ -48,7 +48,7 @@ pub enum SdfError {
 pub struct Side {
     /// Which addresses.
     pub address: Address,
-    /// Which ports; empty for all.
+    /// Which ports; empty means all.
     pub ports: Vec<PortRange>,
 }
 
@@ -57,7 +57,8 @@ pub struct Side {
 pub enum Address {
     /// All.
     Any,
-    /// The address assigned to the UE. As the session's own rules already check that, it selects all.
+    /// The address assigned to the UE. Selects every address, since the session's own rules already check the
+    /// UE's address.
     Assigned,
     /// A prefix.
     Prefix(Prefix),
@@ -83,7 +84,7 @@ pub enum Direction {
     Downlink,
 }
 
-/// Names of protocols (IANA). RFC 6733 has numbers and `ip` only, but CP functions write names too.
+/// Names of protocols (IANA). RFC 6733 allows only numbers and `ip`, but CP functions send names too.
 const PROTOCOLS: [(&str, u8); 10] = [
     ("icmp", 1),
     ("igmp", 2),
@@ -165,7 +166,7 @@ impl SdfFilter {
     }
 }
 
-/// `None` once for "all ports", else each range.
+/// One `None` for "all ports"; otherwise every range.
 fn choices(ports: &[PortRange]) -> impl Iterator<Item = Option<PortRange>> {
     ports.is_empty().then_some(None).into_iter().chain(ports.iter().copied().map(Some))
 }

@@ -1,22 +1,22 @@
-//! The rules of a classifier as its packet path sees them: one cache line each, by slot.
+//! The rules of a classifier as its packet path reads them: one cache line for each slot.
 //!
-//! Structures that only *find candidates* (hash tables, search trees) keep slots of this store and ask it whether a
-//! candidate really matches. An [`Entry`] holds the words 0 to 3 of a matcher as two pairs of words, both port ranges
-//! and what is needed to rank a match; the other sixteen words lie apart as [`Rest`] and are read only for rules that
-//! use them and whose first words match.
+//! Structures that only *find candidates* (hash tables, search trees) keep slot numbers of this store and ask
+//! it whether a candidate really matches. An [`Entry`] holds the words 0 to 3 of a matcher as two pairs of
+//! words, both port ranges, and rank and value. The other sixteen words are stored separately, as [`Rest`].
+//! They are read only for rules that use them, and only when the first words match.
 //!
-//! Invariant: `ids` has exactly the slots that are in use; slots in `free` hold stale entries that nothing refers to.
+//! Invariant: `ids` has exactly the slots in use; slots in `free` hold stale entries to which nothing refers.
 
 use crate::ids::{IdMap, map_bytes};
 use crate::{Field, InsertError, Key, Matcher, Rule, rank};
 
-/// Pairs of words of a key.
+/// Number of pairs of words in a key.
 pub(crate) const PAIRS: usize = 10;
-/// Of these, the ones apart: words 4 to 19.
+/// Number of pairs that [`Rest`] holds: the words 4 to 19.
 pub(crate) const REST: usize = PAIRS - 2;
-/// No slot, no table.
+/// Means "no slot" or "no table".
 pub(crate) const NONE: u32 = u32::MAX;
-/// [`Entry::rest`] of a rule that says everything itself.
+/// The value of [`Entry::rest`] when the rule uses none of the words 4 to 19.
 const COMPLETE: u32 = u32::MAX;
 
 /// Words `2 * at` (lower half) and `2 * at + 1` of a key, mask or value.
@@ -31,7 +31,7 @@ pub(crate) fn first_pairs(words: &[u32; 2 * PAIRS]) -> [u64; 2] {
     [pair(words, 0), pair(words, 1)]
 }
 
-/// The other pairs.
+/// The other pairs: words 4 to 19.
 pub(crate) fn rest_pairs(words: &[u32; 2 * PAIRS]) -> [u64; REST] {
     std::array::from_fn(|at| pair(words, 2 + at))
 }
@@ -40,25 +40,27 @@ pub(crate) fn rest_pairs(words: &[u32; 2 * PAIRS]) -> [u64; REST] {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Entry {
-    /// Bits of the pairs 0 and 1 that count; none of the ports.
+    /// Bits of the pairs 0 and 1 that are compared; none of the ports.
     pub masks: [u64; 2],
-    /// What they must be.
+    /// The values of these bits.
     pub values: [u64; 2],
-    /// First and last.
+    /// First and last source port.
     pub source_ports: (u16, u16),
     pub destination_ports: (u16, u16),
-    /// Place in the order.
+    /// Precedence and id: [`crate::rank`].
     pub rank: u64,
-    /// The verdict.
+    /// The verdict when this rule wins.
     pub value: u32,
     /// Slot of the [`Rest`], or [`COMPLETE`].
     rest: u32,
-    /// The part of the structure that the rule is in, for its owner; [`NONE`] for rules that never match.
+    /// The part of the structure in which the rule is; the structure sets it. [`NONE`] for rules that never
+    /// match.
     pub home: u32,
 }
 
 impl Entry {
-    /// Whether the first four words match. No branches: the outcome of any one field is hard to predict.
+    /// Whether the first four words match. Without branches, as the outcome of a single comparison is hard to
+    /// predict.
     #[inline]
     fn first_match(&self, first: [u64; 2]) -> bool {
         let ports = first[1] as u32;
@@ -70,8 +72,8 @@ impl Entry {
             & within(ports as u16, self.destination_ports)
     }
 
-    /// The pairs 0 and 1 of a key that the rule matches in all bits that a tuple may ask for: ports are the first of
-    /// their range.
+    /// The pairs 0 and 1 of a key that matches the rule in all bits that a tuple may compare. Ports are the
+    /// first of their ranges.
     #[inline]
     pub fn sample(&self) -> [u64; 2] {
         let ports = u64::from(self.source_ports.0) << 16 | u64::from(self.destination_ports.0);
@@ -95,7 +97,7 @@ impl Rest {
     }
 }
 
-/// Rules by slot.
+/// All rules, by slot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Store {
     entries: Vec<Entry>,
@@ -106,14 +108,14 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Takes a rule in, and gives its slot, and its matcher when it can match.
+    /// Stores a rule. Returns its slot, and its matcher unless the rule can never match.
     pub fn insert(&mut self, rule: &Rule) -> Result<(u32, Option<Matcher>), InsertError> {
         let compiled = Matcher::new(&rule.filter);
         let slot = self.insert_compiled(rule.rank(), rule.value, compiled.as_ref())?;
         Ok((slot, compiled))
     }
 
-    /// The same for a rule that has been compiled; none if it never matches.
+    /// Stores a rule that is already compiled; `matcher` is `None` if it can never match.
     pub fn insert_compiled(
         &mut self,
         rank: u64,
@@ -159,12 +161,12 @@ impl Store {
         self.rests.len() as u32 - 1
     }
 
-    /// Slot of a rule.
+    /// Slot of the rule with this id.
     pub fn find(&self, id: u32) -> Option<u32> {
         self.ids.get(&id).copied()
     }
 
-    /// Frees the slot of a rule that the structure has let go of.
+    /// Frees the slot of a rule that the structure has already removed.
     pub fn remove(&mut self, slot: u32) {
         let entry = &self.entries[slot as usize];
         self.ids.remove(&(entry.rank as u32));
@@ -174,7 +176,7 @@ impl Store {
         self.free.push(slot);
     }
 
-    /// Changes the precedence of a rule that the structure has let go of.
+    /// Changes the precedence of a rule that the structure has already removed.
     pub fn set_precedence(&mut self, slot: u32, precedence: u32) {
         let entry = &mut self.entries[slot as usize];
         entry.rank = rank(precedence, entry.rank as u32);
@@ -185,7 +187,7 @@ impl Store {
         &self.entries[slot as usize]
     }
 
-    /// Notes where the rule is.
+    /// Sets the part of the structure in which the rule is.
     pub fn set_home(&mut self, slot: u32, home: u32) {
         self.entries[slot as usize].home = home;
     }
@@ -221,13 +223,13 @@ impl Store {
         (cut(value), cut(value) | !cut(mask) & field.max())
     }
 
-    /// Whether the rule is one that never matches.
+    /// Whether the rule can never match.
     pub fn is_never(&self, slot: u32) -> bool {
         let entry = self.entry(slot);
         entry.values[0] & !entry.masks[0] != 0
     }
 
-    /// The rule's matcher again; not for rules that never match.
+    /// The rule's matcher, rebuilt; not for rules that never match.
     pub fn matcher(&self, slot: u32) -> Matcher {
         let entry = self.entry(slot);
         let mut matcher = Matcher::ALL;
@@ -248,14 +250,14 @@ impl Store {
         matcher
     }
 
-    /// Slots in use, the least rank first.
+    /// The slots in use, in order of rank.
     pub fn slots_by_rank(&self) -> Vec<u32> {
         let mut slots: Vec<u32> = self.ids.values().copied().collect();
         slots.sort_unstable_by_key(|&slot| self.entry(slot).rank);
         slots
     }
 
-    /// Renumbers the rules so that those in `order`, which must be all, lie in this order.
+    /// Renumbers the slots to follow `order`, which must contain every rule that is in the structure.
     pub fn reorder(&mut self, order: &[u32]) {
         let mut fresh = Store::default();
         fresh.entries.reserve_exact(order.len());
@@ -275,7 +277,7 @@ impl Store {
         self.ids.len()
     }
 
-    /// On the heap.
+    /// Octets on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>()
             + self.rests.capacity() * size_of::<Rest>()

@@ -2,21 +2,20 @@
 //!
 //! V. Srinivasan, S. Suri and G. Varghese, "Packet classification using tuple space search", SIGCOMM 1999. Rules with
 //! the same masks in all fields form a tuple; within it a rule is found by one hash look-up of the packet's masked
-//! fields. The price of a packet is the number of tuples, which real rule sets keep far below the number of rules,
-//! and an adversary does not: the worst case is one tuple per rule. Updates touch one table, hence its use in
-//! virtual switches.
+//! A packet costs one hash for every tuple. Real rule sets have far fewer tuples than rules; an adversary can
+//! make one tuple per rule. Updates touch one table, which is why virtual switches use this algorithm.
 //!
-//! [`TssSorted`] is the form of Open vSwitch (B. Pfaff et al., "The design and implementation of Open vSwitch", NSDI
-//! 2015, §5.2): tables in order of the best rank in them, and the search stops when its match ranks before all that
-//! the next table has. [`Tss`] tries every table.
+//! [`TssSorted`] is the form of Open vSwitch (B. Pfaff et al., "The design and implementation of Open vSwitch",
+//! NSDI 2015, §5.2): tables are searched in order of the best rank in them, and the search stops when its match
+//! ranks before everything in the next table. [`Tss`] tries every table.
 //!
-//! Both differ from the papers in the port ranges. The original gives ranges numbers by nesting level, Open vSwitch
-//! cuts them into prefixes; either multiplies tables or rules. Here a tuple has none, the upper half or all of a
-//! port's bits, whatever all ports of the range have in common; rules that then share a masked key form a short list
-//! in order of rank and are verified (see [`tuple`](crate::tuple)).
+//! Both differ from the papers in the port ranges. The original gives ranges numbers by nesting level, and Open
+//! vSwitch cuts them into prefixes; either multiplies tables or rules. Here a tuple contains no bits, the upper
+//! eight or all sixteen bits of a port: as many as are equal in the whole range. Rules that then share a masked
+//! key form a short list in order of rank, and each is verified (see [`tuple`](crate::tuple)).
 //!
-//! Cost, with t tables: look-up t hashes and usually one line per table; insertion and removal one table, and moving
-//! up to t places of the search order when the best rank of a table changes.
+//! Cost with t tables: a look-up takes t hashes and usually one cache line per table. Insertion and removal
+//! change one table, and move up to t places of the search order when the best rank of that table changes.
 
 use crate::tuple::{Space, Tuple};
 use crate::{Classifier, Field, InsertError, Key, Matcher, Rule, Verdict};
@@ -26,14 +25,14 @@ pub type Tss = TupleSpace<false>;
 /// Tuple space search that tries tables by rank and stops early.
 pub type TssSorted = TupleSpace<true>;
 
-/// Both of them: [`Tss`], [`TssSorted`].
+/// Tuple space search: [`Tss`] and [`TssSorted`].
 #[derive(Clone, Debug)]
 pub struct TupleSpace<const SORTED: bool> {
     space: Space,
 }
 
 impl<const SORTED: bool> TupleSpace<SORTED> {
-    /// Without rules.
+    /// A classifier without rules.
     pub fn new() -> Self {
         TupleSpace { space: Space::new() }
     }
@@ -45,7 +44,7 @@ impl<const SORTED: bool> Default for TupleSpace<SORTED> {
     }
 }
 
-/// Bits of a port that a tuple asks for: all, the upper eight or none.
+/// The bits of a port that a tuple contains: all, the upper eight or none.
 fn port_bits(matcher: &Matcher, field: Field) -> u32 {
     match matcher.mask(field) {
         0xFFFF => 0xFFFF,

@@ -1,40 +1,42 @@
-//! TupleMerge: tuple space search with fewer tables, as tables look at fewer bits than their rules.
+//! TupleMerge: tuple space search with fewer tables, because a table may compare fewer bits than its rules do.
 //!
 //! J. Daly, V. Bruschi, L. Linguaglossa, S. Pontarelli, D. Rossi, J. Tollet, E. Torng and A. Yourtchenko, "TupleMerge:
 //! fast software packet processing for online packet classification", IEEE/ACM Transactions on Networking 27(4), 2019.
-//! A rule may lie in every table whose tuple has no bit that the rule's own masks lack, so rules of many tuples share
-//! a table. The price are collisions: rules with one masked key in the table form a group that is tried one by one.
+//! A rule may be in every table whose bits are all in the rule's own masks, so rules of many tuples share a
+//! table. The price is collisions: rules with the same masked key in the table form a group, and a look-up
+//! tries them one by one.
 //!
-//! - Insertion takes the fitting table with the most bits; without one, a table is made of the rule's masks *relaxed*:
-//!   address prefixes cut to whole octets, everything else left out as long as the addresses have [`ENOUGH`] bits.
-//! - When a group grows beyond [`LIMIT`], the table is *split*: a further field is chosen that divides the group best,
-//!   and the rules that have these bits move to the table with them: all of the table, or if there are more than
-//!   [`MOVED`] (the paper has no bound) those of the group.
-//! - Search is that of a sorted tuple space: tables by best rank, and an early stop.
-//! - [`optimise`](Classifier::optimise), and insertion of many rules, empty small tables into others as far as no
-//!   group there grows beyond the limit.
+//! - Insertion takes the fitting table with the most bits. If none fits, a new table gets the rule's masks
+//!   *relaxed*: address prefixes cut to whole octets, and all other fields left out if the addresses have at
+//!   least [`ENOUGH`] bits.
+//! - When a group grows beyond [`LIMIT`], the table is *split*. A further field is chosen that divides the
+//!   group best, and rules that have these bits move to a table with this field: all such rules of the old
+//!   table, or, if there are more than [`MOVED`] (the paper has no bound), only those of the group.
+//! - Search is that of a sorted tuple space: tables in order of their best rank, with an early stop.
+//! - [`optimise`](Classifier::optimise), and insertion of many rules, move the rules of small tables into other
+//!   tables where no group then grows beyond the limit.
 //!
-//! Differences from the paper: its tuples are lengths of address prefixes, ours are masks over all fields; its splits
-//! follow a fixed order of fields, ours what the group differs in, since PDRs of one session often agree in both
-//! addresses' first bits and differ in application, QFI or ports. Its limit is 40 for rules of 20 octets; ours are
-//! verified at a cache line each, so a lower one pays. A group of rules that no field tells apart (equal filters,
-//! overlapping port ranges) may exceed the limit.
+//! Differences from the paper. Its tuples are lengths of address prefixes; these are masks over all fields. Its
+//! splits follow a fixed order of fields; these use the field in which the group differs, since PDRs of one
+//! session often agree in the first bits of both addresses and differ in application, QFI or ports. Its limit
+//! is 40 for rules of 20 octets; here a verification reads a cache line, so a lower limit is better. A group of
+//! rules that no field tells apart (equal filters, overlapping port ranges) may exceed the limit.
 //!
-//! Cost, with t tables: look-up at most t hashes and one group; insertion t mask comparisons and one table, and now
-//! and then a split; removal one table.
+//! Cost with t tables: a look-up takes at most t hashes and one group. Insertion takes t mask comparisons, one
+//! table, and sometimes a split. Removal changes one table.
 
 use crate::store::NONE;
 use crate::tuple::{Space, Tuple};
 use crate::{Classifier, Field, InsertError, Key, Matcher, Rule, Verdict};
 
-/// Rules in a group before the table is split.
+/// Rules in a group before its table is split.
 const LIMIT: usize = 8;
 /// Most rules that one split moves, so that no insertion takes long.
 const MOVED: usize = 256;
 /// Bits of addresses that make a new table selective enough without other fields.
 const ENOUGH: u32 = 16;
 
-/// Tuple space with merged tuples.
+/// A tuple space in which rules of several tuples share a table.
 #[derive(Clone, Debug)]
 pub struct TupleMerge {
     pub(crate) space: Space,
@@ -46,18 +48,18 @@ impl Default for TupleMerge {
     }
 }
 
-/// All bits that a table may ask of this rule.
+/// All bits that a table may compare for this rule.
 fn masks(matcher: &Matcher) -> Tuple {
     Tuple::new(matcher, matcher.mask(Field::SOURCE_PORT) << 16 | matcher.mask(Field::DESTINATION_PORT))
 }
 
-/// Cuts a prefix to whole octets; leaves alone what is no prefix.
+/// Cuts a prefix to whole octets; leaves a mask that is not a prefix unchanged.
 fn whole_octets(mask: u32) -> u32 {
     let length = mask.leading_ones();
     if length == mask.count_ones() { u32::MAX.checked_shl(32 - length / 8 * 8).unwrap_or(0) } else { mask }
 }
 
-/// The tuple of a new table for a rule.
+/// The tuple of a new table for this rule.
 fn relaxed(matcher: &Matcher) -> Tuple {
     let mut fewer = Matcher::ALL;
     fewer.mask[0] = whole_octets(matcher.mask[0]);
@@ -73,26 +75,26 @@ fn relaxed(matcher: &Matcher) -> Tuple {
 }
 
 impl TupleMerge {
-    /// Without rules.
+    /// A classifier without rules.
     pub fn new() -> TupleMerge {
         TupleMerge { space: Space::new() }
     }
 
-    /// Gives a rule of the store a table.
+    /// Puts a rule of the store into a table.
     pub(crate) fn place(&mut self, slot: u32, matcher: &Matcher) {
         let table = match self.space.fitting(&masks(matcher), NONE) {
             Some(table) => table,
             None => self.space.table(&relaxed(matcher)),
         };
         let group = self.space.attach(slot, table);
-        // A group that could not be divided is tried again when it has grown by as much again.
+        // A group that could not be divided is tried again when its excess over the limit has doubled.
         if group > LIMIT && (group - LIMIT).is_power_of_two() {
             self.split(slot, table);
         }
     }
 
-    /// Gives the rules of a group that share a further field a table that asks for it, and those of the whole table
-    /// unless there are too many.
+    /// Moves those rules of a group that share a further field to a table that compares this field, together
+    /// with such rules of the whole table unless there are too many.
     fn split(&mut self, slot: u32, table: u32) {
         let group = self.space.group(slot, table).to_vec();
         let matchers: Vec<Matcher> = group.iter().map(|&slot| self.space.store.matcher(slot)).collect();
@@ -107,7 +109,7 @@ impl TupleMerge {
         }
     }
 
-    /// Empties tables into others where that makes no group too long.
+    /// Moves the rules of small tables into other tables where that makes no group too long.
     pub(crate) fn merge(&mut self) {
         for table in self.space.smallest_tables() {
             let slots = self.space.rules(table);
@@ -120,7 +122,8 @@ impl TupleMerge {
                 };
                 moved.push((slot, other));
             }
-            // Two of the rules may meet in one group: then it becomes longer than wanted by their number at most.
+            // Several of the moved rules may join one group, which then exceeds the limit by at most their
+            // number.
             if moved.len() == slots.len() {
                 for (slot, other) in moved {
                     self.space.detach(slot);
@@ -131,7 +134,8 @@ impl TupleMerge {
     }
 }
 
-/// The tuple with one more field, or more bits of one, that leaves the least of a group together.
+/// The tuple with one more field, or with more bits of one field, that leaves the fewest rules of a group
+/// together.
 fn divide(group: &[Matcher], present: &Tuple) -> Option<Tuple> {
     let mut best = (group.len(), u32::MAX, None);
     for field in Field::ALL {
@@ -157,7 +161,7 @@ fn divide(group: &[Matcher], present: &Tuple) -> Option<Tuple> {
     }
     let (field, mask) = best.2?;
     let tuple = present.with(field, mask);
-    // Less than a quarter gone is not worth a table.
+    // A new table that takes away less than a quarter of the group does not pay.
     (tuple != *present && best.0 * 4 <= group.len() * 3).then_some(tuple)
 }
 

@@ -1,4 +1,4 @@
-//! No look-up allocates: counted by an allocator of this test's own, for every backend and kind of rule.
+//! Look-ups never allocate: an allocator of this test counts, for every backend and kind of rule.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -10,7 +10,7 @@ use classifier::simd::Simd;
 use classifier::simd::isa::Isa;
 use classifier::{Backend, Classifier, Key};
 
-/// The system's allocator, which counts what each thread asks of it.
+/// The system's allocator, which counts the requests of each thread.
 struct Counting;
 
 thread_local! {
@@ -18,7 +18,7 @@ thread_local! {
 }
 
 fn count() {
-    // A thread that is ending has no counter any more, and nobody who would look at it.
+    // A thread that is ending has no counter any more, and its count is not needed.
     let _ = ASKED.try_with(|asked| asked.set(asked.get() + 1));
 }
 
@@ -27,7 +27,7 @@ fn count() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promises are the ones `System` asks for.
+        // SAFETY: the caller's guarantees are those that `System` requires.
         unsafe { System.alloc(layout) }
     }
 
@@ -53,7 +53,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How often this thread turns to the allocator during `work`.
+/// Number of allocator calls by this thread during `work`.
 fn asked_by(work: impl FnOnce()) -> usize {
     let before = ASKED.get();
     work();
@@ -66,7 +66,7 @@ fn the_counter_counts() {
     assert_eq!(asked_by(|| ()), 0);
 }
 
-/// Looks up in batches of one, of some, and of all, also what nothing matches.
+/// Looks up in batches of one, of some, and of all, and also keys that match nothing.
 fn assert_silent(name: &str, classifier: &dyn Classifier, keys: &[Key]) {
     let mut verdicts = vec![None; keys.len()];
     let asked = asked_by(|| {
@@ -79,7 +79,7 @@ fn assert_silent(name: &str, classifier: &dyn Classifier, keys: &[Key]) {
     assert_eq!(asked, 0, "{name} asked the allocator");
 }
 
-/// Each backend, and the variants that the CPU decides between.
+/// Every backend, and the variants between which the CPU decides.
 fn contenders() -> Vec<(String, Box<dyn Classifier>)> {
     let backends = Backend::ALL.iter().map(|backend| (backend.name().to_owned(), backend.build()));
     let variants = Isa::ALL.into_iter().filter_map(|isa| {
@@ -101,7 +101,7 @@ fn no_backend_allocates_in_a_look_up() {
                     let name = format!("{name} with {n} rules of {} {fields:?}", family.name());
                     classifier.insert_all(&set).unwrap();
                     assert_silent(&name, &*classifier, &keys);
-                    // Structures that updates have worn out look elsewhere, too.
+                    // Updates degrade structures, whose look-ups may then take other paths.
                     for rule in set.iter().step_by(3) {
                         classifier.remove(rule.id);
                     }

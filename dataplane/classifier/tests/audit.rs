@@ -26,7 +26,7 @@ fn each_kind_is_found_and_says_who_wins() {
         rule(2, 11, Filter { source: prefix("10.1.0.0", 16), destination_ports: ports(80, 80), ..all }),
         rule(3, 12, wide),
         rule(4, 13, Filter { source: prefix("10.0.0.0", 8), destination: prefix("fd00::", 8), ..all }),
-        // Not covered: more ports, another address, no ports asked for, and one that comes first.
+        // Not covered: more ports, another address, no condition on ports, and a rule that comes first.
         rule(5, 14, Filter { source: prefix("10.1.0.0", 16), destination_ports: ports(80, 1024), ..all }),
         rule(6, 15, Filter { source: prefix("11.0.0.0", 8), destination_ports: ports(80, 80), ..all }),
         rule(7, 16, Filter { source: prefix("10.0.0.0", 8), ..all }),
@@ -41,7 +41,7 @@ fn each_kind_is_found_and_says_who_wins() {
     assert_eq!(expected.map(Finding::rule), [2, 3, 4]);
     assert!(expected[0].to_string().contains("rule 2 has no effect: rule 1"));
     assert_eq!(audit(&[]), []);
-    // Everything comes first: all others are covered.
+    // A rule that selects everything and comes first covers all others.
     let with_all = [&set[..], &[rule(9, 0, all)]].concat();
     assert_eq!(audit(&with_all).len(), 8);
 }
@@ -53,14 +53,14 @@ fn equal_precedences_go_by_id() {
     assert_eq!(audit(&set), [Finding::Duplicate { rule: 2, of: 1 }]);
 }
 
-/// Without the rules that are reported every packet has the verdict it had.
+/// Without the reported rules every packet has the same verdict as before.
 #[test]
 fn rules_that_are_reported_have_no_effect() {
     let mut found = 0;
     for family in [Family::Acl, Family::Fw, Family::Ipc, Family::EachItsTuple] {
         for fields in [Fields::FiveTuple, Fields::Full] {
             let mut set = rules(family, fields, 2000, 9);
-            // Wide ones first, so that there is something to find; the order of a generated set has narrow ones first.
+            // Wide rules first, so that some are covered; a generated set has narrow rules first.
             for rule in &mut set {
                 rule.precedence = 2000 - rule.precedence;
             }
@@ -83,7 +83,7 @@ fn rules_that_are_reported_have_no_effect() {
     assert!(found > 1000, "{found} of 16000 rules are covered");
 }
 
-/// Small sets against the definition: a rule is covered by one other when every field is.
+/// Small sets against the definition: a rule is covered by another when every field is.
 #[test]
 fn nothing_is_missed_in_small_sets() {
     let range = |id: u32| (id % 7 * 3, id % 7 * 3 + id / 7 % 5 * 4);

@@ -1,4 +1,4 @@
-//! The default classifier against the list while rules come and go across its limits.
+//! The default classifier compared with the list, while rules come and go across its limits.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use classifier::auto::Auto;
@@ -54,8 +54,8 @@ fn many_rules_at_once_end_where_one_by_one_do() {
     }
 }
 
-/// Generated rules are in the order of what they select, so that wide rules come last. Here rules of one shape, which
-/// share a table of the index, come in a band, and the bands in many orders.
+/// Generated rules are in the order of what they select, so that wide rules come last. Here rules with the same
+/// masks, which share a table of the index, are contiguous, and these groups come in many orders.
 #[test]
 fn shapes_of_rules_may_come_in_any_order() {
     for (family, seed) in (0..8).flat_map(|seed| [(Family::Fw, seed), (Family::Ipc, seed)]) {

@@ -1,4 +1,4 @@
-//! The verdict cache against the classifier behind it.
+//! The verdict cache compared with the classifier behind it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::cell::Cell;
@@ -7,7 +7,7 @@ use classifier::cache::{Cache, SKIPPED, SMALL, WINDOW};
 use classifier::generate::{self, Family, Fields, Random, Traffic};
 use classifier::{Classifier, InsertError, Key, List, Rule, Verdict};
 
-/// A list that counts the keys it is asked for.
+/// A list that counts the keys that it classifies.
 #[derive(Default)]
 struct Counted {
     list: List,
@@ -112,7 +112,7 @@ fn a_new_epoch_voids_all_entries() {
     for epoch in [7, 7, 8, 8, 7] {
         cached(&mut cache, &counted, epoch, &keys);
     }
-    // Asked in the first of each run; the entries of epoch 7 were overwritten by those of 8.
+    // Asked in the first batch of each run; the entries of epoch 8 have replaced those of epoch 7.
     assert_eq!(counted.take_asked(), 3 * keys.len());
 }
 
@@ -137,7 +137,7 @@ fn traffic_of_new_flows_bypasses_it_and_zipf_traffic_does_not() {
         cached(&mut cache, &counted, 0, batch);
     }
     assert_eq!(counted.take_asked(), flood.len());
-    // Even what it holds is not looked for now, but it is soon after.
+    // The cache is bypassed now, even for keys that it holds, but used again soon after.
     cached(&mut cache, &counted, 0, &zipf[zipf.len() - 1..]);
     assert_eq!(counted.take_asked(), 1);
     for batch in fresh(SKIPPED).chunks(32) {

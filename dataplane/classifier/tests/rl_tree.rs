@@ -1,4 +1,4 @@
-//! Trees chosen by reinforcement learning: what is learnt, saved and loaded, and that verdicts stay right.
+//! Trees chosen by reinforcement learning: learning, saving and loading, and right verdicts throughout.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -62,7 +62,7 @@ fn trained_trees_equal_the_list() {
     }
 }
 
-/// What the paper is about: training makes better trees, also of rules that the policy has never seen.
+/// The paper's claim: training makes better trees, also for rules that the policy has never seen.
 #[test]
 fn a_trained_policy_makes_better_trees_than_an_untrained_one() {
     let (seen, unseen) = (sets(150, 1), sets(150, 2));
@@ -90,14 +90,14 @@ fn the_shipped_policy_beats_the_heuristics_on_rules_it_has_not_seen() {
 #[test]
 fn a_build_is_never_worse_than_the_heuristics() {
     for rules in sets(300, 21) {
-        // A policy that knows nothing, so that all depends on the heuristics.
+        // An untrained policy, so that only the heuristics matter.
         let mut tree = RlTree::with_model(&Model::random(8), Options::default());
         tree.insert_all(&rules).unwrap();
         let heuristics = Model::evaluate_heuristics(&rules, &Objective::default());
         let reward = |mean: f32, bytes: f32| 0.9 * mean.ln() + 0.1 * (bytes / 300.0).ln();
         let built = tree.expected_cost().unwrap();
         let [built, heuristics] = [built, heuristics].map(|cost| reward(cost.mean_ns, cost.bytes));
-        // The keys of both are random, and different.
+        // The random keys of the two costs differ.
         assert!(built < heuristics + 0.1, "{built} {heuristics}");
     }
 }
@@ -135,10 +135,10 @@ fn a_saved_model_builds_the_same_trees_without_training() {
         let loaded = Model::from_bytes(&file).unwrap();
         let mut second = RlTree::with_model(&loaded, Options::default());
         second.insert_all(&rules).unwrap();
-        assert_eq!(second.forest().shapes(), first.forest().shapes());
-        // Nothing was tried, let alone learnt.
+        assert_eq!(second.forest().tree_stats(), first.forest().tree_stats());
+        // Nothing was compared, and nothing was learned.
         assert_eq!((second.expected_cost(), second.model().trained_steps()), (None, loaded.trained_steps()));
-        // For other rules the policy counts, and the decisions do not.
+        // For other rules the policy is used, and the decisions are not.
         let others = generate::rules(Family::Acl, Fields::Full, 100, 8);
         let (mut list, mut tree) = (List::new(), RlTree::with_model(&loaded, Options::default()));
         list.insert_all(&others).unwrap();
@@ -149,7 +149,7 @@ fn a_saved_model_builds_the_same_trees_without_training() {
     }
 }
 
-/// More rules than are learnt from or tried.
+/// More rules than are compared or learned from.
 #[test]
 fn large_sets_are_built_by_the_network() {
     let rules = generate::rules(Family::Acl, Fields::FiveTuple, 3_000, 12);

@@ -148,7 +148,8 @@ proptest! {
         }
     }
 
-    /// The list answers as the definition does: minimum of (precedence, id) among all that match.
+    /// The list gives the verdict of the definition: the minimum of (precedence, id) among all rules that
+    /// match.
     #[test]
     fn the_list_is_the_definition(
         rules in proptest::collection::vec((0u32..4, 0u16..4, 0u16..4, any::<bool>()), 0..20),

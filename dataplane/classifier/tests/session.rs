@@ -1,4 +1,4 @@
-//! Tables of sessions against the linear list.
+//! Tables of sessions compared with the linear list.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 use std::collections::HashMap;
@@ -18,7 +18,8 @@ fn listed(rules: &[Rule], keys: &[Key]) -> Vec<Verdict> {
     verdicts
 }
 
-/// A policy as operators have it: both directions of some services, and the rest. `own` is what tells sessions apart.
+/// A typical operator's policy: both directions of some services, and a default rule. `own` makes sessions
+/// different.
 fn policy(services: u32, own: u32) -> Vec<Rule> {
     let ue: IpAddr = if own.is_multiple_of(3) {
         Ipv6Addr::new(0xFD00, 0, own as u16, 0, 0, 0, 0, 0).into()
@@ -50,7 +51,7 @@ fn without_teid(rule: Rule) -> Rule {
     Rule { filter: Filter { teid: None, ..rule.filter }, ..rule }
 }
 
-/// Packets of and near a session.
+/// Packets of a session, and packets that nearly belong to it.
 fn packets(own: u32, random: &mut Random, count: usize) -> Vec<Key> {
     let near = |random: &mut Random| own ^ u32::from(random.chance(200));
     let packet = |random: &mut Random| {
@@ -64,7 +65,7 @@ fn packets(own: u32, random: &mut Random, count: usize) -> Vec<Key> {
         } else {
             (Ipv4Addr::from_bits(0x0A00_0000 + ue).into(), Ipv4Addr::from_bits(random.word()).into())
         };
-        // Now and then a UE talks to itself.
+        // Some packets go from the UE to itself.
         let other = if random.chance(100) { ue } else { other };
         let (source, destination) = if uplink { (ue, other) } else { (other, ue) };
         let port = 78 + random.below(10) as u16;
@@ -85,7 +86,7 @@ fn sessions_with_one_policy_share_it() {
         baseline.set(own, &policy(own % 4, own)).unwrap();
     }
     assert_eq!((sessions.len(), baseline.len()), (1999, 1999));
-    // Four numbers of services, IPv4 and IPv6.
+    // Policies with four numbers of services, for IPv4 and IPv6.
     assert_eq!(sessions.policies(), 8);
     let mut found = 0;
     for own in 1..2000 {
@@ -107,7 +108,7 @@ fn sessions_with_one_policy_share_it() {
     assert!(sessions.is_empty() && baseline.is_empty());
 }
 
-/// Rules of all kinds: each row form, further conditions, masks with holes, rules that never match.
+/// Rules of all kinds: each form of row, further conditions, non-contiguous masks, rules that never match.
 fn any_rules(random: &mut Random) -> Vec<Rule> {
     let count = [0, 1, 2, 4, 15, 16, 17, 40, 200, MAX_RULES][random.below(10)];
     let seed = random.bits();
@@ -131,7 +132,7 @@ fn any_rules(random: &mut Random) -> Vec<Rule> {
     all
 }
 
-/// Packets in and near rules, and ones of any words.
+/// Packets that match or nearly match rules, and keys of any words.
 fn any_packets(rules: &[Rule], random: &mut Random) -> Vec<Key> {
     let seed = random.bits();
     let mut keys = if rules.is_empty() { Vec::new() } else { trace(rules, Traffic::Uniform, 60, seed) };
@@ -179,7 +180,7 @@ fn tables_and_programs_give_the_verdicts_of_the_list() {
         found += right.iter().flatten().count();
     }
     assert!(found > 5000, "{found}");
-    // All sessions at once: each keeps its own rules whatever happened to the others.
+    // All sessions at once: each keeps its own rules, whatever happened to the others.
     let (mut numbers, mut keys, mut right) = (Vec::new(), Vec::new(), Vec::new());
     for (session, rules) in &present {
         let some = any_packets(rules, &mut random);
@@ -214,7 +215,8 @@ fn memory_of_sessions_that_are_gone_is_used_again() {
 #[test]
 fn programs_with_one_policy_share_rows_as_long_as_somebody_uses_them() {
     let mut interner = Interner::new();
-    // A program leaves TEIDs in its rows: whoever asks it knows the tunnel already.
+    // A program compares TEIDs in its rows: its caller has found the session by the tunnel already, so these
+    // rules leave TEIDs out.
     let one = |own| policy(2, own).into_iter().map(without_teid).collect::<Vec<_>>();
     let programs: Vec<_> = (1..100).map(|own| interner.compile(&one(3 * own + 1)).unwrap()).collect();
     assert!(programs.iter().all(|program| program.shares_rows(&programs[0])));
@@ -229,16 +231,16 @@ fn programs_with_one_policy_share_rows_as_long_as_somebody_uses_them() {
 }
 
 #[test]
-fn an_entrance_becomes_another_ue_s_by_its_address() {
+fn the_ue_s_address_is_replaced_by_another_ue_s() {
     let mut interner = Interner::new();
-    // Every third session is of IPv6.
+    // Every third session uses IPv6.
     for (own, other) in [(4, 7), (3, 6)] {
         let rules = [own, other].map(|own| policy(2, own));
         let ues = rules.each_ref().map(|rules| rules[0].filter.ue.unwrap().1.address());
-        let entrances = rules.map(|rules| interner.compile(&rules).unwrap().into_parts().0);
-        assert_ne!(entrances[0], entrances[1]);
-        assert_eq!(entrances[0].for_other_ue(ues[0], ues[1]), entrances[1]);
-        assert_eq!(entrances[0].for_other_ue(ues[1], ues[0]), entrances[0], "it is not that UE's");
+        let own = rules.map(|rules| interner.compile(&rules).unwrap().into_parts().0);
+        assert_ne!(own[0], own[1]);
+        assert_eq!(own[0].for_other_ue(ues[0], ues[1]), own[1]);
+        assert_eq!(own[0].for_other_ue(ues[1], ues[0]), own[0], "it is not that UE's");
     }
 }
 

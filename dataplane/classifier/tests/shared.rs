@@ -48,7 +48,7 @@ fn bulk_work_reaches_both_copies() {
     assert_eq!(writer.insert_all(&[on_port(100, 1, 100), on_port(5, 1, 1)]), Err(InsertError::Exists(5)));
     assert!(writer.remove(7));
     for _ in 0..3 {
-        // Every publication shows the other copy.
+        // Every publication makes the other copy visible.
         writer.publish();
         let guard = reader.pin();
         assert_eq!((guard.len(), look(&*guard, 7), look(&*guard, 100)), (100, None, Some(100)));
@@ -77,8 +77,8 @@ fn forgotten_guards_and_dropped_readers_let_the_writer_go_on() {
     assert_eq!(look(&*last.pin(), 1), Some(1));
 }
 
-/// Checks what one reader sees until told to stop: in state `n`, rules `n` and `n + 1` exist, and on port 9 the one
-/// that counts alternates.
+/// Checks what one reader sees until told to stop. In state `n` the rules `n` and `n + 1` exist, and on port 9
+/// each of them wins in turn.
 fn watch(mut reader: Reader<List>, stop: &AtomicBool, bursts: &AtomicU64) {
     let mut last = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -109,12 +109,12 @@ fn every_verdict_is_that_of_a_published_state_in_order() {
         }
         writer.insert(on_port(1, 1000, 9)).unwrap();
         let mut state = 0;
-        // At least so many states, and so many bursts however slow the machine is.
+        // At least this many states, and as many bursts, however slow the machine is.
         while state < 1000 || bursts.load(Ordering::Relaxed) < 1000 {
             state += 1;
             let id = state as u32;
             writer.insert(on_port(id + 1, 5, 9)).unwrap();
-            // The rule that was newest moves before or behind the new one.
+            // The rule that was newest moves before or behind the new rule.
             assert!(writer.set_precedence(id, if state % 2 == 0 { 1 } else { 10 }));
             if state > 1 {
                 assert!(writer.remove(id - 1));

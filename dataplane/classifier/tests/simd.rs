@@ -1,4 +1,4 @@
-//! The vector classifier against the list, with every set of instructions that this CPU has.
+//! The vector classifier compared with the list, with every instruction set that this CPU has.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -115,7 +115,7 @@ impl Random {
             });
         }
         if self.one_in(16) {
-            // Words that no packet makes, such as both families.
+            // Words that no packet has, such as both IP versions.
             let mut words = *key.words();
             words[self.below(20) as usize] ^= 1 << self.below(32);
             key = Key::from_words(words);
@@ -198,7 +198,7 @@ fn many_rules_at_once_are_as_many_inserted_one_by_one() {
         }
         assert_equal(&list, &others, random);
 
-        // The second batch ends at a rule that exists.
+        // The second batch ends at a rule that exists already.
         rules.iter_mut().for_each(|rule| rule.id += count);
         rules[count as usize - 2].id = 0;
         assert_eq!(list.insert_all(&rules), Err(InsertError::Exists(0)));

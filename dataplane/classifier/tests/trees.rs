@@ -1,4 +1,4 @@
-//! Decision trees against the linear list.
+//! Decision trees compared with the linear list.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -31,7 +31,7 @@ impl Random {
         (self.below(one_in) == 0).then(|| value(self))
     }
 
-    /// Few addresses, near each other and far apart.
+    /// Few addresses, some near each other and some far apart.
     fn address(&mut self) -> IpAddr {
         if self.below(5) == 0 {
             let words =
@@ -105,7 +105,7 @@ impl Random {
 
     fn rule(&mut self, id: u32, full: bool) -> Rule {
         let filter = if full { self.full() } else { self.tuple() };
-        // Few precedences, so that equal ones are common; the greatest there is among them.
+        // Few precedences, so that equal ones are common; the greatest possible one is among them.
         let precedence = [self.below(8) as u32, self.below(300) as u32, u32::MAX][self.below(3) as usize];
         Rule { id, precedence, value: id ^ 0x5555, filter }
     }
@@ -216,13 +216,13 @@ fn cut_split_equals_the_list() {
     everything(&CutSplit::default());
 }
 
-/// A policy that has learnt nothing chooses what no heuristic would.
+/// An untrained policy makes choices that no heuristic would make.
 #[test]
 fn untrained_rl_tree_equals_the_list() {
     everything(RlTree::with_model(&Model::random(1), Options::default()).forest());
 }
 
-/// Generated sets are answered as the list does; copies and depth stay within their bounds.
+/// Verdicts for generated sets equal the list's; copies and depth stay within their bounds.
 fn generated(scheme: &Forest<impl Policy>) {
     for family in generate::Family::CLASSBENCH {
         for (fields, n) in
@@ -232,8 +232,8 @@ fn generated(scheme: &Forest<impl Policy>) {
             let (mut list, mut tree) = (List::new(), Forest::new(scheme.policy().clone()));
             list.insert_all(&rules).unwrap();
             tree.insert_all(&rules).unwrap();
-            let copies: usize = tree.shapes().iter().map(|shape| shape.copies).sum();
-            let longest = tree.shapes().iter().map(|shape| shape.longest_leaf).max();
+            let copies: usize = tree.tree_stats().iter().map(|stats| stats.copies).sum();
+            let longest = tree.tree_stats().iter().map(|stats| stats.longest_leaf).max();
             assert!(
                 copies <= 7 * n && longest <= Some(64 + n / 4),
                 "{family:?} {fields:?}: {copies}, {longest:?}"
@@ -270,7 +270,7 @@ fn rules_that_cannot_be_told_apart_become_one_leaf() {
             (0..2000).map(|id| Rule { id, precedence: 2000 - id, value: id, filter: filter(id) }).collect();
         let mut tree = CutSplit::default();
         tree.insert_all(&rules).unwrap();
-        assert!(tree.shapes().iter().map(|shape| shape.copies).sum::<usize>() <= 4 * rules.len());
+        assert!(tree.tree_stats().iter().map(|stats| stats.copies).sum::<usize>() <= 4 * rules.len());
         let key = key_of(30_000, 30_000);
         for last in (1990..2000).rev() {
             let mut verdict = [None];

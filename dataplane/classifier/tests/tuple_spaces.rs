@@ -1,4 +1,5 @@
-//! Tuple space search, TupleMerge and PartitionSort against the linear list: any rules, any program of updates.
+//! Tuple space search, TupleMerge and PartitionSort compared with the linear list: any rules, any sequence of
+//! updates.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests stop at the first surprise")]
 
@@ -16,7 +17,7 @@ fn build(name: &str) -> Box<dyn Classifier> {
     name.parse::<Backend>().unwrap().build()
 }
 
-/// Numbers from a seed (SplitMix64).
+/// A random number generator (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -36,7 +37,7 @@ impl Random {
         values[self.below(values.len() as u64) as usize]
     }
 
-    /// Few values in each place, so that rules overlap and packets match.
+    /// Few values in each field, so that rules overlap and packets match.
     fn address(&mut self, v6: bool) -> IpAddr {
         let few = |random: &mut Random| random.of(&[0u8, 1, 2, 0x80, 0xFF]);
         if v6 {
@@ -67,7 +68,7 @@ impl Random {
         if one { PortRange::single(a) } else { PortRange::new(a.min(b), a.max(b)).unwrap() }
     }
 
-    /// A filter; each field with probability 1 in `sparse`.
+    /// A filter; each field is present with probability 1 in `sparse`.
     fn filter(&mut self, sparse: u64, full: bool) -> Filter {
         let v6 = self.one_in(6);
         let mut filter = Filter::default();
@@ -148,7 +149,7 @@ fn assert_equal(name: &str, classifier: &dyn Classifier, list: &List, keys: &[Ke
     }
 }
 
-/// Applies a random program to a backend and to the list.
+/// Applies a random sequence of updates to a backend and to the list.
 fn program(name: &str, seed: u64, steps: u32, ids: u64, sparse: u64, full: bool) {
     let random = &mut Random(seed);
     let (mut ours, mut list) = (build(name), List::new());
@@ -239,7 +240,7 @@ fn many_rules_agree_while_they_come_and_go() {
         assert_equal(name, &*ours, &list, &keys, "all in");
         assert!(ours.memory_bytes() > 6000 * 16 && ours.memory_bytes() < 6000 * 2000);
         for round in 0..8 {
-            // Best first, so that what is known of the best rank of a part gets old.
+            // Best rules first, so that the known best rank of a part becomes outdated.
             for id in (0..6000).filter(|id| id % 8 == round) {
                 assert!(ours.remove(id) && list.remove(id));
             }

@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use classifier::session::{Entrance, Interner, MAX_RULES, Rows};
+use classifier::session::{Interner, MAX_RULES, OwnAddresses, Rows};
 use classifier::{Backend, Filter, Prefix, Rule, Side};
 use foldhash::HashMap;
 
@@ -160,36 +160,36 @@ impl References {
     }
 
     /// Compiles the rules of a place.
-    pub fn compile(&mut self, plan: &Plan, rules: &[Rule]) -> Result<(Entrance, Route), PlanError> {
+    pub fn compile(&mut self, plan: &Plan, rules: &[Rule]) -> Result<(OwnAddresses, Route), PlanError> {
         if rules.is_empty() {
-            return Ok((Entrance::NONE, Route::None));
+            return Ok((OwnAddresses::NONE, Route::None));
         }
         if plan.kind == Kind::Ethernet {
             let mut classifier = self.backend.build();
             classifier.insert_all(rules).map_err(|_| PlanError::Invalid("two rules with one id"))?;
-            return Ok((Entrance::NONE, Route::Policy(self.add(Policy::Frames(classifier), None)?)));
+            return Ok((OwnAddresses::NONE, Route::Policy(self.add(Policy::Frames(classifier), None)?)));
         }
         if let Some(position) = session::only(rules) {
-            return Ok((Entrance::NONE, Route::Only(position)));
+            return Ok((OwnAddresses::NONE, Route::Only(position)));
         }
         let few = self.backend == Backend::Auto && rules.len() <= MAX_RULES;
         let program = few.then(|| self.interner.compile(rules).ok()).flatten();
-        let (entrance, policy) = match program {
+        let (own, policy) = match program {
             Some(program) => {
-                let (entrance, rows) = program.into_parts();
-                (entrance, self.share(rows)?)
+                let (own, rows) = program.into_parts();
+                (own, self.share(rows)?)
             }
             None => {
                 let mut classifier = self.backend.build();
                 classifier.insert_all(rules).map_err(|_| PlanError::Invalid("two rules with one id"))?;
-                (self.entrance_of(plan), self.add(Policy::Classifier(classifier), None)?)
+                (self.own_addresses_of(plan), self.add(Policy::Classifier(classifier), None)?)
             }
         };
-        Ok((entrance, Route::Policy(policy)))
+        Ok((own, Route::Policy(policy)))
     }
 
-    /// An entrance that knows the UE's address only: to tell why nothing matched.
-    fn entrance_of(&mut self, plan: &Plan) -> Entrance {
+    /// The addresses of the UE alone, from which a look-up tells why nothing matched.
+    fn own_addresses_of(&mut self, plan: &Plan) -> OwnAddresses {
         let v4 = plan.ue.ipv4.first().map(|address| Prefix::host((*address).into()));
         let v6 = plan.ue.ipv6.first().and_then(|(prefix, len)| Prefix::new((*prefix).into(), *len).ok());
         let rule = |(id, prefix)| Rule {
@@ -199,7 +199,7 @@ impl References {
             filter: Filter { ue: Some((Side::Source, prefix)), ..Filter::default() },
         };
         let rules: Vec<Rule> = (0..).zip(v4.into_iter().chain(v6)).map(rule).collect();
-        self.interner.compile(&rules).map_or(Entrance::NONE, |program| program.into_parts().0)
+        self.interner.compile(&rules).map_or(OwnAddresses::NONE, |program| program.into_parts().0)
     }
 
     /// The number of rows that others may use as well.

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use classifier::session::{Entrance, Rows};
+use classifier::session::{OwnAddresses, Rows};
 use classifier::{Classifier, Key, Prefix, Rule, Side};
 use foldhash::HashMap;
 use telemetry::worker::Totals;
@@ -53,7 +53,7 @@ pub struct Endpoint {
     teid: u32,
     /// A [`Route`].
     tag: u32,
-    entrance: Entrance,
+    own: OwnAddresses,
     entries: [Entry; INLINE],
 }
 
@@ -103,8 +103,8 @@ impl Endpoint {
 
     /// What a look-up begins with.
     #[inline]
-    pub fn entrance(&self) -> &Entrance {
-        &self.entrance
+    pub fn own_addresses(&self) -> &OwnAddresses {
+        &self.own
     }
 
     /// How a look-up goes on.
@@ -118,8 +118,8 @@ impl Endpoint {
     }
 
     /// Makes it that of another session.
-    pub(crate) fn give_to(&mut self, seid: u64, state: u32, teid: u32, entrance: Entrance) {
-        (self.seid, self.state, self.teid, self.entrance) = (seid, state, teid, entrance);
+    pub(crate) fn give_to(&mut self, seid: u64, state: u32, teid: u32, own: OwnAddresses) {
+        (self.seid, self.state, self.teid, self.own) = (seid, state, teid, own);
     }
 
     /// The policy that it leads to.
@@ -289,7 +289,7 @@ impl Entry {
     }
 }
 
-/// Rules of one or many sessions, for look-ups that do not end at the entrance.
+/// Rules of one or many sessions, for look-ups that cannot use the endpoint alone.
 pub enum Policy {
     /// Rows that sessions with the same policy share.
     Rows(Rows),
@@ -879,7 +879,7 @@ pub(crate) fn assemble(
     seid: u64,
     teid: u32,
     state: u32,
-    entrance: Entrance,
+    own: OwnAddresses,
     route: Route,
     entries: &[Entry],
 ) -> Vec<Endpoint> {
@@ -888,7 +888,7 @@ pub(crate) fn assemble(
         Route::Policy(policy) => policy,
         Route::None => NO_RULES,
     };
-    let line = Endpoint { seid, state, teid, tag, entrance, entries: [Entry::NONE; INLINE] };
+    let line = Endpoint { seid, state, teid, tag, own, entries: [Entry::NONE; INLINE] };
     let mut block = vec![line; entries.len().div_ceil(INLINE).max(1)];
     for (at, entry) in entries.iter().enumerate() {
         block[at / INLINE].entries[at % INLINE] = *entry;
@@ -905,9 +905,9 @@ pub(crate) fn only(rules: &[Rule]) -> Option<u32> {
 impl Policy {
     /// The verdict for a packet, at once.
     #[inline]
-    pub fn classify_one(&self, entrance: &Entrance, key: &Key) -> Option<u32> {
+    pub fn classify_one(&self, own: &OwnAddresses, key: &Key) -> Option<u32> {
         match self {
-            Policy::Rows(rows) => rows.finish(key, rows.begin(entrance, key)),
+            Policy::Rows(rows) => rows.finish(key, rows.begin(own, key)),
             Policy::Classifier(classifier) => {
                 let mut verdict = [None];
                 classifier.classify(std::slice::from_ref(key), &mut verdict);

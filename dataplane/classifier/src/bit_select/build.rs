@@ -1,4 +1,4 @@
-//! Building: choosing bits and filling cells.
+//! Building: chooses bits and fills cells.
 
 use super::choose::{self, MAX_OPEN, SMALL, Ternary};
 use super::index::Index;
@@ -7,21 +7,21 @@ use super::{ALWAYS, BitSelect, Classes, LINK, Line, MAX_TABLES, NOWHERE, Table, 
 use crate::simd::Compiled;
 use crate::simd::portable::Portable;
 
-/// Rules that are not worth a table of their own.
+/// Fewer rules do not get a table of their own.
 const FEW: usize = 16;
 
-/// A rule on its way into a table.
+/// A rule that is to be put into a table.
 struct Entry {
     row: u32,
     ternary: Ternary,
 }
 
 impl BitSelect {
-    /// Chooses the tables anew, for the rules that there are.
+    /// Chooses the tables anew, for the present rules.
     pub(super) fn build(&mut self) {
         let mut rows: Vec<u32> = self.ids.values().copied().collect();
         rows.retain(|row| self.rows[*row as usize].table != NOWHERE);
-        // In the order of ranks everywhere: cells are filled in this order.
+        // In order of rank throughout, as cells are filled in this order.
         rows.sort_unstable_by_key(|row| self.rows[*row as usize].rank);
         let left: Vec<Entry> =
             rows.into_iter().map(|row| Entry { row, ternary: Ternary::new(&self.matcher(row)) }).collect();
@@ -47,7 +47,8 @@ impl BitSelect {
         self.lines.shrink_to_fit();
     }
 
-    /// Tables for rules that demand a zero of a bit, for those that do not demand it, and for those that demand a one.
+    /// Adds tables for rules that require a zero of a bit, for those that leave it open, and for those that
+    /// require a one.
     fn add_classes(&mut self, bit: usize, entries: Vec<Entry>) {
         let away = choose::away(entries.len(), true);
         let (zero, others): (Vec<Entry>, Vec<Entry>) =
@@ -55,7 +56,8 @@ impl BitSelect {
         let (one, mut common): (Vec<Entry>, Vec<Entry>) =
             others.into_iter().partition(|entry| entry.ternary.is(bit, true));
         common.extend(self.add_tables(zero, away));
-        // Last in the order, but built first, as what they leave over goes to those for all.
+        // Last in the order, but built first, as the rules that they leave over go to the tables for all
+        // packets.
         let before = std::mem::take(&mut self.tables);
         let mut placed: Vec<u32> = one.iter().map(|entry| entry.row).collect();
         let over = self.add_tables(one, away);
@@ -75,13 +77,14 @@ impl BitSelect {
         self.classes = Some(Classes { mask: 1 << (bit % 32), own, common });
     }
 
-    /// The table of one cell.
+    /// Adds the table with one cell.
     fn add_last(&mut self, mut entries: Vec<Entry>) {
         entries.sort_unstable_by_key(|entry| self.rows[entry.row as usize].rank);
         self.add_table(Index::new(&[]), &choose::Selection::new(), &entries);
     }
 
-    /// Tables for some rules, sorted by rank. Returns those that no table took; to turn one away costs `away`.
+    /// Adds tables for rules, which must be sorted by rank. Returns the rules that no table took. `away` is the
+    /// cost of leaving a rule to the next table.
     fn add_tables(&mut self, mut left: Vec<Entry>, away: f64) -> Vec<Entry> {
         let first = self.tables.len();
         while left.len() > FEW && self.tables.len() + 1 < first + MAX_TABLES {
@@ -123,7 +126,7 @@ impl BitSelect {
         self.tables.push(table);
     }
 
-    /// Lines for some rules; 0 for none.
+    /// Stores rules in a chain of lines and returns the first line; 0 for no rules.
     fn chain(&mut self, entries: &[Entry], filter: &Index, members: &[u32]) -> u32 {
         let mut lanes = members.iter().map(|member| {
             let entry = &entries[*member as usize];
@@ -152,7 +155,7 @@ impl BitSelect {
     }
 }
 
-/// Cells that share their rules: those whose number has certain bits.
+/// Cells that have the same rules: all cells in whose number certain bits have certain values.
 struct Cube {
     base: usize,
     fixed: usize,
@@ -160,7 +163,7 @@ struct Cube {
 }
 
 impl Cube {
-    /// Numbers of the cells, of `count` in all.
+    /// Numbers of the cells, out of `count` cells in all.
     fn cells(&self, count: usize) -> impl Iterator<Item = usize> {
         let (base, open) = (self.base, !self.fixed & (count - 1));
         let mut at = Some(0usize);

@@ -1,44 +1,47 @@
-//! Which bits to index by.
+//! Chooses the bits of the index.
 //!
-//! The bits are taken one by one. Each divides every cell that is still too large in two; a rule that leaves the bit
-//! open goes into both halves. Wanted are small cells for those who look up, so a bit is worth the drop in what a
-//! packet drawn from a random rule has to scan. A rule that leaves more than [`MAX_OPEN`] of the bits open is turned
-//! away instead and goes to the next table, at a price.
+//! The bits are chosen one by one. Each divides every cell that is still too large in two; a rule that leaves
+//! the bit open goes into both halves. Look-ups want small cells, so the value of a bit is how much it reduces
+//! the rules to scan for a packet that matches a random rule. A rule that leaves more than [`MAX_OPEN`] of the
+//! bits open is not copied that often: it goes to the next table, at a cost.
 
 use crate::matcher::{Field, Matcher};
 use crate::store::{PAIRS, pair};
 
-/// Bits of the index that a rule may leave open: it belongs to two to this power of cells.
+/// Most bits of the index that a rule may leave open: with n open bits it is in 2ⁿ cells.
 pub(super) const MAX_OPEN: u32 = 4;
-/// Bits of an index at most: 2²⁰ cells of 4 octets.
+/// Most bits of an index: 2²⁰ cells of 4 octets.
 const MAX_BITS: usize = 20;
-/// What turning a rule away costs, in rules scanned.
+/// Cost of leaving a rule to the next table, in rules scanned.
 const AWAY: f64 = 60.0;
-/// The same for more than so many rules of two kinds. Their look-ups wait for memory, more so the more tables they go
-/// through: with 200 they took 10 to 30 % less. With fewer rules, or of one kind, they took as much or more, and rules
-/// were in more cells.
+/// The same cost for more than this number of rules of two kinds. Their look-ups wait for memory, the more so
+/// the more tables they go through: with a cost of 200 they took 10 to 30 % less time. With fewer rules, or
+/// with one kind, they took as long or longer, and rules were in more cells.
 const AWAY_MANY: (usize, f64) = (4096, 200.0);
-/// Cells with no more rules are not divided further.
+/// Cells with at most this many rules are not divided further.
 pub(super) const SMALL: usize = 8;
-/// Rules looked at when choosing: more do not choose better, and choosing is most of the time of building.
+/// Most rules examined for a choice. More do not improve it, and choosing takes most of the time of a build.
 const SAMPLE: usize = 8192;
-/// Pairs of rules looked at when choosing the bits of a filter.
+/// Most pairs of rules examined when choosing the bits of a filter.
 const SAMPLE_PAIRS: usize = 2048;
-/// Bits of a filter: what a line has room for.
+/// Bits of a filter, as many as a line has room for.
 const FILTER_BITS: usize = 16;
-/// Fewer rules mostly fit one table, of whatever kinds they are: one took 10 to 20 % less with 300 and 600.
+/// Fewer rules mostly fit one table whatever their kinds are: with 300 and 600 rules one table took 10 to 20 %
+/// less time.
 const CLASS_RULES: usize = 700;
-/// Rules looked at when parting them into kinds.
+/// Most rules examined when dividing rules into kinds.
 const CLASS_SAMPLE: usize = 1024;
-/// Bits that rules of two kinds demand differently, at least. IPv6 differs from IPv4 by 60 to 130; protocols with ports
-/// from those without by 20, which made look-ups slower.
+/// Rules of two kinds must differ in the number of bits that they require by at least this. IPv6 differs from
+/// IPv4 by 60 to 130. Protocols with ports differ from those without by 20, and separating them made look-ups
+/// slower.
 const CLASS_WORTH: f32 = 48.0;
-/// Least part of the cost that a bit has to save, since it doubles the index.
+/// Least share of the cost that a bit has to save, since it doubles the index.
 const LEAST_GAIN: f64 = 0.01;
 
-/// What a rule demands of every bit, ports included as far as their range is a prefix.
+/// The bits that a rule requires and their values. Port ranges count as far as they are prefixes.
 ///
-/// In pairs of words, as they are gathered: reading a pair just after writing its halves would wait for both.
+/// Stored in pairs of words, as they are gathered: reading a pair just after writing its halves would stall
+/// until both are written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ternary {
     pub mask: [u64; PAIRS],
@@ -59,47 +62,49 @@ impl Ternary {
         ternary
     }
 
-    /// Whether the bit has to have a certain value.
+    /// Whether the rule requires a value of this bit.
     #[inline(always)]
     fn demands(&self, bit: usize) -> bool {
         self.mask[bit / 64] >> (bit % 64) & 1 == 1
     }
 
-    /// Which.
+    /// The value that it requires.
     #[inline(always)]
     fn is_one(&self, bit: usize) -> bool {
         self.value[bit / 64] >> (bit % 64) & 1 == 1
     }
 
-    /// Whether the bit has to have this value.
+    /// Whether the rule requires this value of the bit.
     pub fn is(&self, bit: usize, value: bool) -> bool {
         self.demands(bit) && self.is_one(bit) == value
     }
 
-    /// Bits of which the two demand different values.
+    /// Mask of the bits for which the two rules require different values.
     fn excludes(&self, other: &Ternary) -> [u64; PAIRS] {
         std::array::from_fn(|at| (self.value[at] ^ other.value[at]) & self.mask[at] & other.mask[at])
     }
 }
 
-/// Bits to index by, the most dividing first.
+/// Bits of an index; those that divide most come first.
 pub(super) type Selection = Vec<usize>;
 
 /// A rule in a cell.
 #[derive(Clone, Copy)]
 struct Member {
     rule: u32,
-    /// Part of the rule: one that is in four cells is a quarter of a rule in each, since of the packets that match it
+    /// Share of the rule: a rule in four cells counts a quarter in each, since a quarter of the packets that
+    /// match it come there.
     /// a quarter come here.
     part: f32,
 }
 
-/// What turning away one of so many rules costs.
+/// Cost of leaving one of this many rules to the next table.
 pub(super) fn away(rules: usize, kinds: bool) -> f64 {
     if kinds && rules > AWAY_MANY.0 { AWAY_MANY.1 } else { AWAY }
 }
 
-/// Chooses the bits of an index for `rules`; none when none is worth it. Turning a rule away costs `away`.
+/// Chooses the bits of an index for `rules`; empty when no bit pays. `away` is the cost of leaving a rule to
+/// the next table.
 pub(super) fn index_bits(rules: &[&Ternary], away: f64) -> Selection {
     let step = rules.len().div_ceil(SAMPLE).max(1);
     let sample: Vec<&Ternary> = rules.iter().copied().step_by(step).collect();
@@ -108,11 +113,12 @@ pub(super) fn index_bits(rules: &[&Ternary], away: f64) -> Selection {
     Chooser::new(sample, vec![all], step as f64, away).choose(most)
 }
 
-/// Chooses the bits that tell the rules of a cell apart: those that a line of the cell holds of each of its rules.
-/// `cells` are positions in `rules`.
+/// Chooses the bits that tell the rules of a cell apart. A line of the cell holds these bits of each of its
+/// rules. `cells` are positions in `rules`.
 ///
-/// A bit is worth the pairs of rules of one cell that demand different values of it. A pair that is told apart already
-/// counts for less, but counts: a packet of the one rule may be anything where that rule leaves bits open.
+/// The value of a bit is the number of pairs of rules in one cell that require different values of it. A pair
+/// that other bits tell apart counts less, but still counts: in the bits that one rule leaves open, its packets
+/// may have any value.
 pub(super) fn filter_bits(rules: &[&Ternary], cells: &[Vec<u32>], index: &Selection) -> Selection {
     let pairs =
         cells.iter().flat_map(|cell| cell.windows(2).chain(cell.chunks(8).filter(|few| few.len() > 2)));
@@ -147,11 +153,12 @@ pub(super) fn filter_bits(rules: &[&Ternary], cells: &[Vec<u32>], index: &Select
     chosen
 }
 
-/// Chooses the bit of word 3 that parts rules into two kinds which demand different things: none when there is none.
+/// Chooses the bit of word 3 that divides rules into two kinds that use different fields; `None` when there is
+/// no such bit.
 ///
-/// Nearly every rule has to demand it, with either value, and its value has to foretell which other bits the rule
-/// demands: rules for IPv6 look at other words than those for IPv4. Each kind has tables of its own, whose bits its
-/// rules do not leave open.
+/// Nearly every rule has to require a value of this bit, and the value has to predict which other bits the rule
+/// requires: rules for IPv6 use other words than rules for IPv4. Each kind then has its own tables, whose bits
+/// its rules seldom leave open.
 pub(super) fn class_bit(rules: &[&Ternary]) -> Option<usize> {
     if rules.len() < CLASS_RULES {
         return None;
@@ -163,8 +170,8 @@ pub(super) fn class_bit(rules: &[&Ternary]) -> Option<usize> {
     (worth >= CLASS_WORTH).then_some(bit)
 }
 
-/// How many bits more or less a rule demands when it demands a one of this bit than when it demands a zero, pair by
-/// pair. None when too few rules demand the one or the other.
+/// Difference of the number of required bits, pair by pair, between rules that require a one of this bit and
+/// rules that require a zero. `None` when too few rules require one of these values.
 fn class_worth(sample: &[&Ternary], bit: usize) -> Option<f32> {
     let mut bits = [[0.0; PAIRS]; 2];
     let mut count = [0; 2];
@@ -181,19 +188,19 @@ fn class_worth(sample: &[&Ternary], bit: usize) -> Option<f32> {
 
 struct Chooser<'a> {
     sample: Vec<&'a Ternary>,
-    /// How many rules each of the sample stands for.
+    /// Number of rules for which each rule of the sample stands.
     scale: f64,
-    /// What turning a rule away costs.
+    /// Cost of leaving a rule to the next table.
     away: f64,
-    /// Bits that divide at all.
+    /// Bits that divide the rules at all.
     candidates: Selection,
-    /// Chosen bits that each rule leaves open.
+    /// Number of chosen bits that each rule leaves open.
     open: Vec<u32>,
-    /// Cells that are worth dividing.
+    /// Cells that may be divided further.
     cells: Vec<Vec<Member>>,
 }
 
-/// What one half of a cell would hold.
+/// Content of one half of a cell.
 #[derive(Clone, Copy, Default)]
 struct Half {
     members: u32,
@@ -207,7 +214,7 @@ impl Half {
         self.parts += part;
     }
 
-    /// What scanning costs all who do.
+    /// Cost of all look-ups that scan this half.
     fn cost(self, chooser: &Chooser) -> f64 {
         let scale = chooser.scale;
         f64::from(self.parts) * scale * (f64::from(self.members) * scale).max(SMALL as f64)
@@ -231,7 +238,7 @@ impl<'a> Chooser<'a> {
         chosen
     }
 
-    /// The bit that saves most; none when it saves too little.
+    /// The bit that saves most; `None` when it saves too little.
     fn best_bit(&self) -> Option<usize> {
         let cost = |cell: &Vec<Member>| {
             let mut whole = Half::default();
@@ -245,7 +252,7 @@ impl<'a> Chooser<'a> {
         (present - least > LEAST_GAIN * present).then_some(bit)
     }
 
-    /// What the cell costs after division by a bit.
+    /// Cost of the cell after division by a bit.
     fn divided(&self, cell: &[Member], bit: usize) -> f64 {
         let (mut zero, mut one, mut away) = (Half::default(), Half::default(), 0.0f32);
         for member in cell {
@@ -262,7 +269,7 @@ impl<'a> Chooser<'a> {
         zero.cost(self) + one.cost(self) + f64::from(away) * self.scale * self.away
     }
 
-    /// Divides the cells; those that become small are done.
+    /// Divides the cells; those that become small are not divided further.
     fn divide(&mut self, bit: usize) {
         let mut halves = Vec::with_capacity(self.cells.len() * 2);
         for cell in &self.cells {
@@ -287,7 +294,7 @@ impl<'a> Chooser<'a> {
     }
 }
 
-/// Whether some rules demand a zero and some a one, enough of them.
+/// Whether enough rules require a zero and enough a one.
 fn divides(sample: &[&Ternary], bit: usize) -> bool {
     let demanding = sample.iter().filter(|rule| rule.demands(bit)).count();
     let one = sample.iter().filter(|rule| rule.is_one(bit)).count();

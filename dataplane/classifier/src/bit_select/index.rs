@@ -1,4 +1,4 @@
-//! From the chosen bits of a key to the number of a cell.
+//! Computes the number of a cell from the chosen bits of a key.
 
 use super::choose::Ternary;
 use crate::Key;
@@ -6,29 +6,30 @@ use crate::simd::Scan;
 use crate::simd::portable::Portable;
 use crate::store::{PAIRS, pair};
 
-/// Gathers bits of two neighbouring words.
+/// Gathers bits of two neighbouring words of a key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pick {
-    /// Which pair of words.
+    /// Index of the pair of words.
     pair: usize,
     mask: u64,
-    /// Where the gathered bits go.
+    /// Position of the gathered bits in the number.
     shift: u32,
 }
 
-/// Which bits make up the number of a cell.
+/// The bits that make up the number of a cell.
 #[derive(Clone, Debug)]
 pub(super) struct Index {
-    /// Addresses, and ports with protocol: what almost all rules are told apart by. Zero masks cost next to nothing.
+    /// The first two pairs: addresses, and ports with protocol, which tell almost all rules apart. Empty masks
+    /// cost next to nothing.
     addresses: Pick,
     ports: Pick,
-    /// All other words.
+    /// All other pairs with chosen bits.
     more: Box<[Pick]>,
     bits: u32,
 }
 
 impl Index {
-    /// Of these bits, in any order.
+    /// An index of these bits, in any order.
     pub fn new(selection: &[usize]) -> Index {
         let mut masks = [0u64; PAIRS];
         for bit in selection {
@@ -56,10 +57,10 @@ impl Index {
         self.gather(|at| pair(&key.words, at), scan)
     }
 
-    /// The number that these pairs of words make.
+    /// The number that the chosen bits of these pairs make.
     #[inline(always)]
     fn gather(&self, pair: impl Fn(usize) -> u64, scan: impl Scan) -> usize {
-        // The first two picks are at fixed places, the others are seldom there.
+        // The first two picks are always done; others are rare.
         let mut number = scan.gather(pair(0), self.addresses.mask)
             | scan.gather(pair(1), self.ports.mask) << self.ports.shift;
         for pick in &self.more {
@@ -68,24 +69,24 @@ impl Index {
         number as usize
     }
 
-    /// The bit of the number that a bit of the key becomes.
+    /// The bit of the number to which a bit of the key contributes.
     pub fn weight(&self, bit: usize) -> usize {
         self.gather(|at| if at == bit / 64 { 1 << (bit % 64) } else { 0 }, Portable)
     }
 
-    /// Mask and value that a rule demands of the number.
+    /// Mask and value of the number that a rule requires.
     #[inline(always)]
     pub fn demands(&self, rule: &Ternary, scan: impl Scan) -> (usize, usize) {
         (self.gather(|at| rule.mask[at], scan), self.gather(|at| rule.value[at], scan))
     }
 
-    /// Bits of the number that a rule leaves open: it belongs to two to this power of cells.
+    /// Number of bits of the number that a rule leaves open: with n open bits it is in 2ⁿ cells.
     #[inline(always)]
     pub fn spread(&self, rule: &Ternary, scan: impl Scan) -> u32 {
         self.bits - self.gather(|at| rule.mask[at], scan).count_ones()
     }
 
-    /// All cells that a rule belongs to, ascending.
+    /// All cells of a rule, ascending.
     #[inline(always)]
     pub fn cells_of(&self, rule: &Ternary, scan: impl Scan) -> Cells {
         let (mask, base) = self.demands(rule, scan);
@@ -93,7 +94,7 @@ impl Index {
     }
 }
 
-/// Cells of one rule.
+/// The cells of one rule.
 #[derive(Clone, Debug)]
 pub(super) struct Cells {
     base: usize,
@@ -107,7 +108,7 @@ impl Iterator for Cells {
     #[inline]
     fn next(&mut self) -> Option<usize> {
         let at = self.at?;
-        // The next subset of the open bits in ascending order; zero after the last.
+        // The next larger subset of the open bits; zero after the last.
         let next = at.wrapping_sub(self.open) & self.open;
         self.at = (next != 0).then_some(next);
         Some(self.base | at)

@@ -4,8 +4,8 @@ use super::{BitSelect, COMPLETE, LINK, Row, SECOND, Table};
 use crate::simd::{LookUp, Vector};
 use crate::{Key, Verdict};
 
-/// Looks up key by key. `CLASSES`: there are tables that not all packets go through; even the question costs a
-/// nanosecond where there are none.
+/// Looks up keys one after the other. With `CLASSES`, some tables are for part of the packets only; a variant
+/// of its own, because testing for them takes a nanosecond.
 pub(super) struct First<const CLASSES: bool>;
 
 impl<const CLASSES: bool> LookUp<BitSelect> for First<CLASSES> {
@@ -52,7 +52,7 @@ impl BitSelect {
         verdict
     }
 
-    /// The tables that a packet goes through.
+    /// The tables to search for a key.
     #[inline(always)]
     fn tables_of(&self, key: &Key) -> &[Table] {
         let Some(classes) = &self.classes else { return &self.tables };

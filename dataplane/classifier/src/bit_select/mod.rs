@@ -1,40 +1,40 @@
-//! Discriminating bits of the packet as the number of a cell, and few rules in every cell: the default beyond some sixty
-//! rules.
+//! Some bits of the packet that tell rules apart form the number of a cell, and every cell has few rules. The
+//! default for more than about sixty rules.
 //!
 //! ```text
 //! key ─PEXT→ number of the cell → line: up to 8 rules, 16 bits of each → row: the whole rule
 //! ```
-//! A table has chosen some bits, as many as leave about eight rules in a cell ([`choose`]). A rule is in every cell
-//! whose number fits it; one that leaves too many of the bits open is in the next table, which has chosen its bits
-//! for what was left over, and so on. What is left in the end is in the last table, which has one cell. A packet goes
-//! through all tables whose best rule is better than what was found so far.
+//! A table uses as many chosen bits as leave about eight rules in a cell ([`choose`]). A rule is in every cell
+//! whose number fits it. A rule that leaves too many of the bits open is in the next table, which chose its
+//! bits for the rules left over, and so on. Rules that no table took are in the last table, which has one cell.
+//! A look-up goes through all tables whose best rule is better than the match so far.
 //!
-//! Rules with the fields of PDRs are of kinds that look at different words, above all IPv6 and IPv4: a bit that tells
-//! the ones apart is open in all the others, which would be copied or turned away. So where a bit of word 3 tells two
-//! kinds apart, each has tables of its own. Four kinds, by source interface or protocol as well, were slower below 100k
-//! rules: each leaves over some rules, and tables for those.
+//! Rules with the fields of PDRs are of kinds that use different words, above all IPv6 and IPv4. A bit that
+//! tells the rules of one kind apart is open in all others, which would be copied or left over. So where a bit
+//! of word 3 separates two kinds, each kind has its own tables. Four kinds, by source interface or protocol as
+//! well, were slower below 100k rules: each kind leaves some rules over, which need further tables.
 //!
-//! What a look-up costs beyond a thousand rules is cache lines and wrong guesses of the processor. So a rule is not
-//! copied into its cells, only its row's number is, with the 16 bits that tell the rules of the table's cells apart
-//! best: the line says for eight rules at once which are worth fetching. With generated 5-tuple rules a packet reads
-//! one to three lines and one or two rows. What a row has no room for is beside it, in a second one at the same place,
-//! so that both are fetched at once; only Ethernet and the end of IPv6 addresses are in records ([`Rests`]). What
-//! looks like a gain and was none when measured: collecting the candidates of all tables before reading a row, asking
-//! for memory in advance, be it for a whole batch or for a packet's lines in all its tables, and the best rank of a
-//! cell beside its line.
+//! Beyond a thousand rules, look-up time is cache misses and mispredicted branches. So cells do not hold copies
+//! of rules. A cell's line holds the numbers of the rules' rows, with the 16 bits of each that best tell apart
+//! rules in one cell of the table: one comparison shows which of eight rows are worth reading. With generated
+//! 5-tuple rules a packet reads one to three lines and one or two rows. Fields for which a row has no room are
+//! in a second row at the same index, so that both can be fetched at once; only Ethernet and the end of IPv6
+//! addresses are in records ([`Rests`]). Measurements showed no gain from: collecting the candidates of all
+//! tables before reading a row; prefetching for a whole batch, or for a packet's lines in all tables; storing
+//! the best rank of a cell beside its line.
 //!
-//! Bits that tell rules apart were used by Woo ("A modular approach to packet classification: algorithms and results",
-//! INFOCOM 2000), and with several tables by DBTable (J. Liao et al., "DBTable: Leveraging Discriminative Bitsets for
-//! High-Performance Packet Classification", IEEE/ACM Transactions on Networking, 2024). Ours differs in that cells
-//! hold references with a second-level filter, that wildcards are either copied or turned away by what either costs
-//! look-ups, and that a table's cells merge where few rules are.
+//! Woo used bits that tell rules apart ("A modular approach to packet classification: algorithms and results",
+//! INFOCOM 2000); DBTable does with several tables (J. Liao et al., "DBTable: Leveraging Discriminative Bitsets
+//! for High-Performance Packet Classification", IEEE/ACM Transactions on Networking, 2024). Differences: cells
+//! hold references with a second-level filter; a rule with open bits is copied or left to the next table,
+//! whichever costs look-ups less; cells of a table merge where few rules are.
 //!
-//! An update changes one row and the lines of the rule's cells, in place: some hundred nanoseconds, most of them for
-//! rules that are in many cells. The bits stay as they were chosen; `optimise` chooses anew, and so does an insertion
-//! that would find the structure more than twice as large as it was built for.
+//! An update changes one row and the lines of the rule's cells, in place: some hundred nanoseconds, most of
+//! them for rules in many cells. The chosen bits stay. `optimise` chooses them anew, and so does an insertion
+//! into a structure that has become more than twice as large as when it was built.
 //!
-//! Invariants: line 0 is empty and is the cell of no rule; a line's rules are sorted by rank, also along a chain; a row
-//! knows its table; `Table::best` is at most the rank of every rule in the table.
+//! Invariants: line 0 is empty and is the cell of no rule. A line's rules are sorted by rank, also along a
+//! chain. A row knows its table. `Table::best` is at most the rank of every rule in the table.
 
 mod build;
 mod choose;
@@ -53,58 +53,58 @@ use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict};
 use choose::{MAX_OPEN, Ternary};
 use index::Index;
 
-/// Tables at most, the last one included.
+/// Most tables, the last one included.
 const MAX_TABLES: usize = 16;
-/// No more fields than a row has room for.
+/// [`Row::rest`]: the row holds all fields of the rule.
 const COMPLETE: u32 = u32::MAX;
-/// No more fields than a row and a second one have room for.
+/// [`Row::rest`]: the row and its second row hold all fields of the rule.
 const SECOND: u32 = u32::MAX - 1;
-/// Words 0 to 3 are in the row.
+/// Words 0 to 3, which are in the row.
 const IN_ROW: u32 = 0b1111;
-/// Words 4 to 11 are in the second row; the others in a record.
+/// Words 4 to 11, which are in the second row; the others are in a record.
 const IN_SECOND: u32 = 0b1111_1111_0000;
 
-/// Tables of cells.
+/// A classifier of tables of cells.
 #[derive(Clone, Debug)]
 pub struct BitSelect {
     cpu: Cpu,
     look_up: Compiled<BitSelect>,
     rows: Vec<Row>,
-    /// As many, or none when no rule needs one.
+    /// The second row for every row; empty when no rule needs one.
     seconds: Vec<Second>,
     free_rows: Vec<u32>,
     lines: Vec<Line>,
     free_lines: Vec<u32>,
-    /// None when there is one kind of rules.
+    /// `None` when all rules are of one kind.
     classes: Option<Classes>,
     /// Never empty.
     tables: Vec<Table>,
     rests: Rests,
     ids: IdMap<u32>,
-    /// Rules when the tables were chosen.
+    /// Number of rules when the tables were built.
     built: usize,
-    /// Rules that were inserted since and fit no table but the last.
+    /// Number of rules inserted since that fit only the last table.
     strays: usize,
 }
 
-/// A rule. One cache line.
+/// A rule, in one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Row {
     /// Words 0, 1 and 3, and the first ports.
     value: [u32; 4],
-    /// Their masks, and how far the port ranges reach beyond the first port.
+    /// The masks of these words, and the lengths of the port ranges.
     mask: [u32; 4],
     rank: u64,
     verdict: u32,
-    /// Record of the other words, [`SECOND`] or [`COMPLETE`].
+    /// Number of the record with the other words, or [`SECOND`] or [`COMPLETE`].
     rest: u32,
-    /// Table, or [`NOWHERE`].
+    /// Number of the table, or [`NOWHERE`].
     table: u8,
 }
 
 impl Row {
-    /// First and last of the ports that stand `shift` bits up: 16 for the source, 0 for the destination.
+    /// First and last of the ports at bit `shift`: 16 for the source, 0 for the destination.
     #[inline(always)]
     fn ports(&self, shift: u32) -> (u16, u16) {
         let first = (self.value[3] >> shift) as u16;
@@ -112,8 +112,7 @@ impl Row {
     }
 }
 
-/// What else a rule demands: the words 4 to 11, which most rules of a UPF use. One cache line, found without reading the
-/// row.
+/// The words 4 to 11 of a rule, which most rules of a UPF use. One cache line, found without reading the row.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Second {
@@ -130,25 +129,25 @@ impl Second {
     }
 }
 
-/// Table of a rule that can never match.
+/// [`Row::table`] of a rule that can never match.
 const NOWHERE: u8 = u8::MAX;
 
-/// Rules of a cell. One cache line.
+/// Up to eight rules of a cell, in one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Line {
-    /// Bits of the table's filter that each rule demands.
+    /// Bits of the table's filter that each rule requires.
     masks: [u16; 8],
     values: [u16; 8],
-    /// Numbers of rows, or in the last lane [`LINK`] and the line that goes on.
+    /// Numbers of rows; the last lane may hold [`LINK`] and the number of the next line.
     rows: [u32; 8],
 }
 
-/// Marks a lane that names the next line.
+/// Marks a lane that holds the number of the next line.
 const LINK: u32 = 1 << 31;
-/// An empty lane: it fits no key.
+/// An empty lane: no key matches it.
 const FREE: (u16, u16, u32) = (0, 1, u32::MAX);
-/// A lane that leads to the next line: it fits every key.
+/// Filter of the lane with the next line: every key matches it.
 const ALWAYS: (u16, u16) = (0, 0);
 
 impl Line {
@@ -162,29 +161,29 @@ impl Line {
         (self.masks[lane], self.values[lane], self.rows[lane]) = (mask, value, row);
     }
 
-    /// The line that goes on.
+    /// Number of the next line of the chain.
     fn next(&self) -> Option<u32> {
         let last = self.rows[7];
         (last != FREE.2 && last & LINK != 0).then_some(last & !LINK)
     }
 
-    /// Lanes with rules.
+    /// Number of lanes with rules.
     fn len(&self) -> usize {
         self.rows.iter().take_while(|row| **row & LINK == 0).count()
     }
 }
 
-/// Rules of two kinds, told apart by a bit of word 3, have tables of their own.
+/// Rules of two kinds, separated by a bit of word 3, have their own tables.
 ///
-/// `tables` holds those of the one kind, those for all packets, and those of the other, so that what a packet goes
-/// through is in one piece.
+/// `tables` has those of one kind, then those for all packets, then those of the other kind. So the tables for
+/// any packet are contiguous.
 #[derive(Clone, Copy, Debug)]
 struct Classes {
-    /// The bit.
+    /// The bit, as a mask.
     mask: u32,
-    /// Tables for packets without it only: those before this one.
+    /// Tables before this index are only for packets without the bit.
     own: usize,
-    /// Tables for all packets end here. The last of them has one cell.
+    /// Tables for all packets end at this index. The last of them has one cell.
     common: usize,
 }
 
@@ -197,7 +196,7 @@ struct Table {
 }
 
 impl Table {
-    /// One cell.
+    /// A table with one cell.
     fn last() -> Table {
         Table { index: Index::new(&[]), filter: Index::new(&[]), cells: vec![0], best: u64::MAX }
     }
@@ -225,12 +224,12 @@ impl Default for BitSelect {
 }
 
 impl BitSelect {
-    /// No rules.
+    /// A classifier without rules.
     pub fn new() -> BitSelect {
         BitSelect::default()
     }
 
-    /// Makes room for so many rules, and no more: they are the most of what there is.
+    /// Allocates room for exactly this many rules: rows take most of the memory.
     fn reserve(&mut self, rules: usize) {
         self.ids.reserve(rules);
         self.rows.reserve_exact(rules.saturating_sub(self.free_rows.len()));
@@ -268,7 +267,7 @@ impl BitSelect {
         });
         self.rows[at as usize] = row;
         if used & !IN_ROW != 0 || !self.seconds.is_empty() {
-            // Also those that were there before any needed one.
+            // Extends the second rows to all rows when the first rule needs one.
             if self.seconds.len() < self.rows.len() {
                 if self.seconds.is_empty() {
                     self.seconds.reserve_exact(self.rows.capacity());
@@ -280,14 +279,14 @@ impl BitSelect {
         at
     }
 
-    /// What the rule in a row demands, bit by bit.
+    /// The bits that the rule in a row requires.
     #[inline(always)]
     fn ternary(&self, row: u32) -> Ternary {
         let here = &self.rows[row as usize];
         if here.rest < SECOND {
             return Ternary::new(&self.matcher(row));
         }
-        // The row itself says it all, and a detour through a matcher would cost more than the update.
+        // The row itself has everything; making a matcher first would cost more than the update.
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let ports = common(here.ports(16)) << 16 | common(here.ports(0));
         let mut ternary = Ternary { mask: [0; PAIRS], value: [0; PAIRS] };
@@ -304,7 +303,7 @@ impl BitSelect {
         ternary
     }
 
-    /// What the rule in a row selects.
+    /// The matcher of the rule in a row.
     fn matcher(&self, row: u32) -> Matcher {
         let second = self.seconds.get(row as usize);
         let row = &self.rows[row as usize];
@@ -323,14 +322,14 @@ impl BitSelect {
         matcher
     }
 
-    /// All rules, in no order.
+    /// All rules, in any order.
     pub(crate) fn ranked(&self) -> Vec<Ranked> {
         let rows = self.ids.values().map(|row| (*row, &self.rows[*row as usize]));
         rows.map(|(at, row)| Ranked { rank: row.rank, value: row.verdict, matcher: self.matcher(at) })
             .collect()
     }
 
-    /// These rules, no two of the same id.
+    /// A classifier with these rules; no two may have the same id.
     pub(crate) fn of(rules: &[Ranked]) -> BitSelect {
         let mut these = BitSelect::new();
         these.reserve(rules.len());
@@ -341,7 +340,7 @@ impl BitSelect {
         these
     }
 
-    /// Adds a rule that the next [`build`](Self::build) puts into a table.
+    /// Adds a rule, which the next [`build`](Self::build) puts into a table.
     fn add(&mut self, rule: &Ranked) {
         let row = self.add_row(rule);
         self.rows[row as usize].table = if rule.matcher == Matcher::NEVER { NOWHERE } else { 0 };
@@ -377,7 +376,8 @@ impl BitSelect {
         }
     }
 
-    /// Puts a lane into a chain of lines, unless it is there: neighbouring cells may share their line.
+    /// Inserts a lane into a chain of lines, unless it is there already: neighbouring cells may share their
+    /// line.
     fn insert_into(&mut self, mut line: u32, mut entry: (u16, u16, u32)) {
         let rank = self.rows[entry.2 as usize].rank;
         loop {
@@ -398,7 +398,7 @@ impl BitSelect {
                 here.open(lane, length, entry);
                 return;
             }
-            // Full: the last rule moves on, to a new line when there is none.
+            // The line is full: its last rule moves to the next line, a new one if there is none.
             let next = next.unwrap_or_else(|| {
                 let next = new_line(&mut self.lines, &mut self.free_lines);
                 let here = &mut self.lines[line as usize];
@@ -408,7 +408,7 @@ impl BitSelect {
                 next
             });
             if lane == 8 {
-                // There was no next line, and it comes after what moved there.
+                // There was no next line, and the rule comes after the one that moved there.
                 self.lines[next as usize].set(1, entry);
                 return;
             }
@@ -418,13 +418,13 @@ impl BitSelect {
                 here.open(lane, 6, entry);
                 entry = moved;
             }
-            // What moves on comes before all that is there.
+            // The rule that moves comes before all rules there.
             self.push_front(next, entry);
             return;
         }
     }
 
-    /// Puts a lane in front of a chain.
+    /// Inserts a lane at the front of a chain.
     fn push_front(&mut self, mut line: u32, mut entry: (u16, u16, u32)) {
         loop {
             let here = &mut self.lines[line as usize];
@@ -465,7 +465,7 @@ impl BitSelect {
         }
     }
 
-    /// Takes a row out of a chain, if it is there.
+    /// Removes a row from a chain, if it is there.
     fn remove_from(&mut self, mut line: u32, row: u32) {
         let mut previous = None;
         loop {
@@ -486,7 +486,7 @@ impl BitSelect {
         }
     }
 
-    /// Takes a line without rules out of its chain.
+    /// Removes a line without rules from its chain.
     fn unlink(&mut self, previous: u32, line: u32) {
         let last = match self.lines[line as usize].next() {
             Some(next) => (ALWAYS.0, ALWAYS.1, LINK | next),
@@ -496,12 +496,12 @@ impl BitSelect {
         self.free_lines.push(line);
     }
 
-    /// The table of one cell.
+    /// Index of the table with one cell.
     fn last(&self) -> usize {
         self.classes.map_or(self.tables.len(), |classes| classes.common) - 1
     }
 
-    /// The other tables that may hold a rule, in the order of preference.
+    /// The other tables that may hold a rule, in order of preference.
     #[inline(always)]
     fn tables_for(&self, rule: &Ternary) -> [Range<usize>; 2] {
         let Some(classes) = self.classes else { return [0..self.tables.len() - 1, 0..0] };
@@ -514,14 +514,14 @@ impl BitSelect {
         [own, classes.own..classes.common - 1]
     }
 
-    /// Whether the tables were chosen for quite other rules.
+    /// Whether the rules have changed too much since the tables were built.
     fn is_worn(&self) -> bool {
         self.ids.len() > 2 * self.built + 64 || self.strays > 64 + self.ids.len() / 16
     }
 }
 
 impl Line {
-    /// Makes room at `lane` of `length` and fills it.
+    /// Shifts the lanes from `lane` on, of `length` lanes, by one and sets `lane`.
     fn open(&mut self, lane: usize, length: usize, entry: (u16, u16, u32)) {
         self.masks.copy_within(lane..length, lane + 1);
         self.values.copy_within(lane..length, lane + 1);
@@ -529,7 +529,7 @@ impl Line {
         self.set(lane, entry);
     }
 
-    /// Closes the gap at `lane` of `length`.
+    /// Shifts the lanes behind `lane`, of `length` lanes, back by one.
     fn close(&mut self, lane: usize, length: usize) {
         self.masks.copy_within(lane + 1..length, lane);
         self.values.copy_within(lane + 1..length, lane);
@@ -547,18 +547,18 @@ fn new_line(lines: &mut Vec<Line>, free: &mut Vec<u32>) -> u32 {
     lines.len() as u32 - 1
 }
 
-/// Changes the place of a rule.
-enum Move {
-    In,
-    Out,
-    Anew(u64),
+/// How the table of a rule changes.
+enum Step {
+    Insert,
+    Remove,
+    SetRank(u64),
 }
 
-/// A [`Move`] of the rule in a row, with the instructions of a look-up.
+/// A [`Step`] of the rule in a row, compiled for the instructions of look-ups.
 struct Update<'a> {
     classifier: &'a mut BitSelect,
     row: u32,
-    step: Move,
+    step: Step,
 }
 
 impl Kernel for Update<'_> {
@@ -568,12 +568,12 @@ impl Kernel for Update<'_> {
     fn run<V: Vector>(self, vector: V) {
         let Update { classifier, row, step } = self;
         match step {
-            Move::In => {
+            Step::Insert => {
                 let ternary = classifier.ternary(row);
                 classifier.place(vector, row, &ternary);
             }
-            Move::Out => classifier.displace(vector, row),
-            Move::Anew(rank) => {
+            Step::Remove => classifier.displace(vector, row),
+            Step::SetRank(rank) => {
                 classifier.displace(vector, row);
                 let here = &mut classifier.rows[row as usize];
                 here.rank = rank;
@@ -600,7 +600,7 @@ impl Classifier for BitSelect {
         let row = self.add_row(&rule);
         self.ids.insert(rule.rank as u32, row);
         if rule.matcher != Matcher::NEVER {
-            self.cpu.run(Update { classifier: self, row, step: Move::In });
+            self.cpu.run(Update { classifier: self, row, step: Step::Insert });
         }
         if self.is_worn() {
             self.build();
@@ -610,7 +610,7 @@ impl Classifier for BitSelect {
 
     fn remove(&mut self, id: u32) -> bool {
         let Some(row) = self.ids.remove(&id) else { return false };
-        self.cpu.run(Update { classifier: self, row, step: Move::Out });
+        self.cpu.run(Update { classifier: self, row, step: Step::Remove });
         let rest = self.rows[row as usize].rest;
         if rest < SECOND {
             self.rests.remove(rest);
@@ -621,7 +621,7 @@ impl Classifier for BitSelect {
 
     fn set_precedence(&mut self, id: u32, precedence: u32) -> bool {
         let Some(&row) = self.ids.get(&id) else { return false };
-        self.cpu.run(Update { classifier: self, row, step: Move::Anew(rank(precedence, id)) });
+        self.cpu.run(Update { classifier: self, row, step: Step::SetRank(rank(precedence, id)) });
         true
     }
 

@@ -1,8 +1,9 @@
 //! The statistics of the three ClassBench families.
 //!
-//! ACL: rounded from the published parameter file of seed set acl1 (733 filters). FW and IPC: estimated from published
-//! sets that were generated from the seeds fw1 (283 filters) and ipc1 (1702 filters). Tables give weights; rows under
-//! about half a percent are merged into a neighbour, as no benchmark could tell.
+//! ACL: rounded from the published parameter file of seed set acl1 (733 filters). FW and IPC: estimated from
+//! published sets that were generated from the seeds fw1 (283 filters) and ipc1 (1702 filters). Tables give
+//! weights. Rows under about half a percent are merged into a neighbour, as the difference would not show in a
+//! benchmark.
 
 use super::Family;
 
@@ -26,19 +27,20 @@ type Table<T> = &'static [(u32, T)];
 type Lengths = (u8, u8);
 /// First and last port.
 type Ports = (u16, u16);
-/// The 25 combinations of port classes that a family uses.
+/// A combination of source and destination port class.
 type Classes = (Port, Port);
-/// Levels of an address tree, from the root: how many, permille of nodes with two children, how much lighter the
-/// lighter one is in percent (Taylor and Turner's "skew").
+/// Levels of an address tree, starting at the root. Each row: number of levels, permille of nodes with two
+/// children, and by how many percent the lighter child is lighter (Taylor and Turner's "skew").
 pub(super) type Levels = &'static [(u8, u32, u32)];
 
-/// What is known of a family.
+/// The statistics of a family.
 pub(super) struct Profile {
-    /// Filters of the seed set: larger sets have more addresses.
+    /// Number of filters of the seed set; larger sets have more addresses.
     pub scale: usize,
-    /// IP protocols, none for any, each with its combinations of source and destination port classes.
+    /// IP protocols (`None` for any), each with its combinations of source and destination port classes.
     pub protocols: Table<(Option<u8>, Table<Classes>)>,
-    /// Prefix lengths of source and destination for combinations of port classes; the last row is for all others.
+    /// Prefix lengths of source and destination for combinations of port classes; the last row is for all
+    /// others.
     pub lengths: &'static [(&'static [Classes], Table<Lengths>)],
     pub source_ranges: Table<Ports>,
     pub source_ports: Table<u16>,
@@ -47,7 +49,7 @@ pub(super) struct Profile {
     /// Shape of the tree of source addresses.
     pub sources: Levels,
     pub destinations: Levels,
-    /// Permille of rules whose addresses have their first bits in common, and how many bits.
+    /// Permille of rules whose two addresses share their first bits, and the number of these bits.
     pub correlated: u32,
     pub common_bits: u8,
 }
@@ -57,12 +59,12 @@ impl Profile {
         match family {
             Family::Fw => &FW,
             Family::Ipc => &IPC,
-            // The two adversarial families have no statistics; they never come here.
+            // The two adversarial families have no statistics and never get here.
             Family::Acl | Family::OneTuple | Family::EachItsTuple => &ACL,
         }
     }
 
-    /// The prefix lengths that go with these port classes.
+    /// The prefix lengths for these port classes.
     pub(super) fn lengths_of(&self, classes: Classes) -> Table<Lengths> {
         let found = self.lengths.iter().find(|(of, _)| of.contains(&classes));
         found.or(self.lengths.last()).map_or(&[(1, (32, 32))], |(_, table)| table)

@@ -1,8 +1,9 @@
 //! The fields of a PDR beyond the 5-tuple, added to a drawn filter.
 //!
-//! There are no published statistics of PDRs. The fractions below follow what a session's rules contain (TS 29.244
-//! §7.5.2.2, TS 23.501 §5.8.2): every rule has a source interface, those of the access side a tunnel and often a QFI,
-//! those on a UE host its address; the rarer fields occur often enough that each is exercised in a set of a hundred.
+//! There are no published statistics of PDRs. The shares below follow the contents of a session's rules (TS
+//! 29.244 §7.5.2.2, TS 23.501 §5.8.2): every rule has a source interface; rules of the access side have a
+//! tunnel and often a QFI; rules on a UE host have its address. The rarer fields are frequent enough that a set
+//! of a hundred rules has each of them.
 //!
 //! | field | share of rules | values |
 //! |---|---|---|
@@ -31,19 +32,19 @@ use crate::{
 /// Source interface values of TS 29.244 §8.2.2.
 pub(super) const ACCESS: u8 = 0;
 pub(super) const CORE: u8 = 1;
-/// ESP.
+/// Protocol number of ESP.
 const ESP: u8 = 50;
 
 fn length(prefix: &Prefix) -> u8 {
     prefix.length()
 }
 
-/// The n-th tunnel endpoint identifier: spread, as UPFs hand them out.
+/// The n-th tunnel endpoint identifier: spread over the range, as UPFs assign them.
 pub(super) fn teid(number: usize) -> u32 {
     (number as u32 + 1).wrapping_mul(0x0001_0001)
 }
 
-/// Tunnel endpoints that the rules of a set of `n` share.
+/// Number of tunnel endpoints that the rules of a set of `n` share.
 pub(super) fn teids(n: usize) -> usize {
     1 + n / 64
 }
@@ -69,7 +70,8 @@ pub(super) fn extend(filter: &mut Filter, n: usize, random: &mut Random) {
         ue_address(filter, access);
     }
     if random.chance(200) {
-        // Expedited, assured and class selector code points; 0x5C leaves bits out in between.
+        // Code points of expedited forwarding, assured forwarding and class selectors. Mask 0x5C is not
+        // contiguous.
         let class = [46, 34, 26, 18, 10, 8, 0][random.below(7)];
         let mask = if random.chance(100) { 0x5C } else { 0xFC };
         filter.tos = Some(Masked::new(class << 2, mask));
@@ -98,7 +100,7 @@ fn tunnel(filter: &mut Filter, n: usize, random: &mut Random) {
     }
 }
 
-/// Turns a host address into the UE's.
+/// Turns a host address into the condition on the UE's address.
 fn ue_address(filter: &mut Filter, access: bool) {
     let (side, place) = if access {
         (Side::Source, &mut filter.source)
@@ -136,7 +138,7 @@ fn ethernet(filter: &Filter, random: &mut Random) -> EthernetFilter {
     let v6 = [filter.source, filter.destination].iter().flatten().any(|prefix| prefix.family() == Family::V6);
     let mut result =
         EthernetFilter { ethertype: Some(if v6 { 0x86DD } else { 0x0800 }), ..EthernetFilter::default() };
-    // Locally administered addresses of a few hundred stations of one vendor.
+    // Locally administered addresses of a few hundred devices of one vendor.
     let station = |random: &mut Random| [0x02, 0x47, 0x57, 0, random.below(2) as u8, random.word() as u8];
     if random.chance(500) {
         result.destination = Masked::mac(station(random), [0xFF; 6]);

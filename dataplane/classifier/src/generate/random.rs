@@ -3,7 +3,7 @@
 //! xoshiro256** (Blackman, Vigna: "Scrambled linear pseudorandom number generators", ACM TOMS 2021), seeded through
 //! SplitMix64. Good enough for benchmarks, not for secrets.
 
-/// A sequence of random numbers.
+/// A random number generator.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: [u64; 4],
@@ -18,7 +18,7 @@ pub fn mix(value: u64) -> u64 {
 }
 
 impl Random {
-    /// The sequence of this seed.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Random {
         let mut at = seed;
         let mut next = || {
@@ -28,7 +28,7 @@ impl Random {
         Random { state: [next(), next(), next(), next()] }
     }
 
-    /// Any 64 bits.
+    /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         let [a, b, c, d] = self.state;
         let result = b.wrapping_mul(5).rotate_left(7).wrapping_mul(9);
@@ -37,12 +37,12 @@ impl Random {
         result
     }
 
-    /// Any 32 bits.
+    /// 32 random bits.
     pub fn word(&mut self) -> u32 {
         (self.bits() >> 32) as u32
     }
 
-    /// A number below `bound`, or zero when that is zero. Its bias is below 2⁻³² for the bounds used here.
+    /// A number below `bound`; zero when `bound` is zero. The bias is below 2⁻³² for the bounds used here.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.bits()) * bound as u128) >> 64) as usize
     }
@@ -57,7 +57,7 @@ impl Random {
         self.below(1000) < permille as usize
     }
 
-    /// An entry of a table, each as often as its weight (the first member) says.
+    /// An entry of a table, drawn with its weight (the first member).
     ///
     /// # Panics
     /// When the table is empty.
@@ -73,7 +73,7 @@ impl Random {
         &table[table.len() - 1].1
     }
 
-    /// Brings `items` into random order.
+    /// Shuffles `items`.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));

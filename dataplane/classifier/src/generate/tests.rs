@@ -1,4 +1,4 @@
-//! The statistics of the sets, their stability, and that traces do what they say.
+//! Statistics and stability of the sets, and contents of the traces.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hasher;
@@ -7,7 +7,7 @@ use super::*;
 use crate::key::present;
 use crate::{Classifier, List};
 
-/// A hash that is the same everywhere (FNV-1a).
+/// A hash that is equal on every machine (FNV-1a).
 struct Fnv(u64);
 
 impl Hasher for Fnv {
@@ -41,10 +41,10 @@ fn fingerprint(family: Family, fields: Fields) -> u64 {
     hasher.finish()
 }
 
-/// Something that may hold for a filter.
+/// A condition on a filter.
 type Condition<'a> = &'a dyn Fn(&Filter) -> bool;
 
-/// Share of the rules for which `what` holds, in percent.
+/// Percentage of the rules for which `what` holds.
 fn percent(rules: &[Rule], what: impl Fn(&Filter) -> bool) -> usize {
     100 * rules.iter().filter(|rule| what(&rule.filter)).count() / rules.len()
 }
@@ -61,7 +61,7 @@ fn the_same_seed_gives_the_same_rules_and_packets() {
         .chain([Family::OneTuple, Family::EachItsTuple])
         .flat_map(|family| fields.map(|fields| fingerprint(family, fields)))
         .collect();
-    // Changes only when generated sets do: figures before and after are then not comparable.
+    // Changes only when the generated sets change; results from before and after are then not comparable.
     let expected: [u64; 10] = [
         0x0019_68c4_961e_fa65,
         0x978c_ab55_85b8_77c2,
@@ -109,7 +109,7 @@ fn acl_sets_have_the_published_statistics() {
         let found = percent(&rules, what);
         assert!(range.contains(&found), "{found} % not in {range:?}");
     };
-    // The published shares, and what is lost of the rarer alternatives because repeated rules are drawn anew.
+    // The published shares, less what the rarer alternatives lose because repeated rules are drawn anew.
     share(83..95, &|filter| filter.protocol == Some(6));
     share(2..10, &|filter| filter.protocol.is_none());
     share(54..72, &|filter| {

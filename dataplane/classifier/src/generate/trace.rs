@@ -5,11 +5,11 @@ use super::{Random, random};
 use crate::key::{WORDS, present};
 use crate::{Classifier, Ethernet, Key, List, Matcher, Rule};
 
-/// Which packets come, and how often.
+/// Kind of traffic.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Traffic {
-    /// Each packet lies in a rule that is drawn anew, somewhere in what it selects, as the trace generator of
-    /// ClassBench does. (A rule that comes before may match it, too.)
+    /// Every packet matches a rule that is drawn anew, and lies anywhere in what the rule selects, as with the
+    /// trace generator of ClassBench. (An earlier rule may match the packet too.)
     Uniform,
     /// Packets of this many flows, the k-th with a share of 1/k (Zipf's law with exponent 1). Flows are drawn like
     /// uniform packets.
@@ -21,11 +21,11 @@ pub enum Traffic {
     NoMatch,
 }
 
-/// Different packets of a trace without matches, at most: each was checked against all rules.
+/// Most different packets of a trace without matches: each was checked against all rules.
 pub const MISSES: usize = 2048;
 
-/// Draws `count` packets. Empty when there is no packet of that kind: without rules, or, for [`Traffic::NoMatch`],
-/// when rules match everything.
+/// Draws `count` packets. Empty when there is no packet of that kind: when there are no rules, or, for
+/// [`Traffic::NoMatch`], when the rules match everything.
 pub fn trace(rules: &[Rule], traffic: Traffic, count: usize, seed: u64) -> Vec<Key> {
     let mut random = Random::new(random::mix(seed) ^ 0x0074_7261_6365);
     let drawer = Drawer::new(rules);
@@ -45,10 +45,10 @@ pub fn trace(rules: &[Rule], traffic: Traffic, count: usize, seed: u64) -> Vec<K
     }
 }
 
-/// The rules that can match, and what is known of them together.
+/// The rules that can match, and what they have in common.
 struct Drawer {
     matchers: Vec<Matcher>,
-    /// Whether rules look at more than IPv4 5-tuples, so packets have more as well.
+    /// Whether rules use fields beyond the IPv4 5-tuple, so that packets get these too.
     full: bool,
     teids: usize,
 }
@@ -56,7 +56,7 @@ struct Drawer {
 impl Drawer {
     fn new(rules: &[Rule]) -> Drawer {
         let matchers: Vec<Matcher> = rules.iter().filter_map(|rule| Matcher::new(&rule.filter)).collect();
-        // A rule on an IPv4 prefix asks that the packet is not IPv6.
+        // A rule on an IPv4 prefix requires that the packet is not IPv6.
         let five_tuple = |matcher: &Matcher| {
             let fields = 0xFF | present::V4 | present::V6 | present::PORTS;
             matcher.used_words() & !0b1011 == 0
@@ -73,7 +73,7 @@ impl Drawer {
         (0..count).map(|_| self.inside(&self.matchers[random.below(self.matchers.len())], random)).collect()
     }
 
-    /// A packet that the matcher matches: what it leaves open is as in other packets.
+    /// A packet that the matcher matches. Fields that the matcher leaves open are drawn as for other packets.
     fn inside(&self, matcher: &Matcher, random: &mut Random) -> Key {
         let v6 = match matcher.mask[3] & (present::V4 | present::V6) {
             0 => self.full && random.chance(100),
@@ -86,7 +86,7 @@ impl Drawer {
         key
     }
 
-    /// Any packet, with ports in the matcher's ranges.
+    /// A random packet with ports in the matcher's ranges.
     fn packet(&self, v6: bool, matcher: &Matcher, random: &mut Random) -> Key {
         let mut key = Key::unknown();
         key.words[0] = random.word();
@@ -108,7 +108,7 @@ impl Drawer {
         if self.full { self.more(key, v6, protocol, random) } else { key }
     }
 
-    /// Adds what only packets of a UPF have.
+    /// Adds the fields that only packets of a UPF have.
     fn more(&self, mut key: Key, v6: bool, protocol: u8, random: &mut Random) -> Key {
         let access = random.chance(500);
         key = key
@@ -169,11 +169,12 @@ fn zipf(flows: &[Key], count: usize, random: &mut Random) -> Vec<Key> {
 fn misses(rules: &[Rule], drawer: &Drawer, count: usize, random: &mut Random) -> Vec<Key> {
     let mut list = List::new();
     for rule in rules {
-        // An id that exists twice is the caller's mistake: the second rule is not looked at.
+        // An id that exists twice is the caller's mistake; the second rule is ignored.
         let _ = list.insert(*rule);
     }
     let mut found = Vec::new();
-    // A set of wide rules matches nearly everything: not to search forever, but long enough for one packet in 16.
+    // A set of wide rules matches nearly everything. The search is bounded, but long enough when one packet in
+    // 16 matches no rule.
     for attempt in 0..64 * count {
         let near = drawer.matchers.get(random.below(drawer.matchers.len()));
         let key = match near {
@@ -201,7 +202,7 @@ fn beside(mut key: Key, which: usize, random: &mut Random) -> Key {
         0 => key.words[0] = random.word(),
         1 => key.words[1] = random.word(),
         2 => key.words[2] = random.word(),
-        // Protocols that rules do not name.
+        // Protocols that rules do not use.
         _ => key.words[3] = key.words[3] & !0xFF | [132, 2, 89, 253][random.below(4)],
     }
     key

@@ -1,4 +1,5 @@
-//! Rules as a look-up checks them: one cache line each, two more in iSets with rules on fields beyond the 5-tuple.
+//! Rules in the form in which look-ups compare them: one cache line each; three where a rule of the iSet uses
+//! fields beyond the 5-tuple.
 
 use super::lanes::prefetch;
 use crate::key::WORDS;
@@ -6,12 +7,13 @@ use crate::matcher::Ranked;
 use crate::ranked::Best;
 use crate::{Key, Matcher};
 
-/// The words of a key that an entry has masks for: addresses and protocol, ToS, QFI, presence. Ports lie between.
+/// The words of a key that an entry compares under masks: addresses, and protocol, ToS, QFI, presence. Word 2
+/// holds the ports, compared as ranges.
 const FIRST: [usize; 3] = [0, 1, 3];
-/// The first of the words that a [`Rest`] has.
+/// The first of the words that a [`Rest`] compares.
 const OTHERS: usize = 4;
 
-/// One rule. A dead one has an expectation that no key meets.
+/// One rule. A removed rule stays as a dead entry with a value that no key has.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Entry {
@@ -36,7 +38,7 @@ impl Entry {
         }
     }
 
-    /// No branches: where a rule fails is hard to predict.
+    /// Without branches, as it is hard to predict which field fails.
     #[inline(always)]
     fn matches(&self, words: &[u32; WORDS]) -> bool {
         let (source, destination) = ((words[2] >> 16) as u16, words[2] as u16);
@@ -49,7 +51,7 @@ impl Entry {
     }
 }
 
-/// The words of a rule that an [`Entry`] does not have.
+/// The words of a rule that are not in an [`Entry`].
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Rest {
@@ -65,7 +67,7 @@ impl Rest {
         }
     }
 
-    /// One or two vector operations, where the caller is compiled for a processor that has them.
+    /// One or two vector operations, when the caller is compiled for a processor that has them.
     #[inline(always)]
     fn matches(&self, words: &[u32; WORDS]) -> bool {
         let both = std::iter::zip(&self.mask, &self.expected).zip(&words[OTHERS..]);
@@ -73,7 +75,7 @@ impl Rest {
     }
 }
 
-/// Whether a rule looks at words that an [`Entry`] does not have.
+/// Whether a rule uses words that are not in an [`Entry`].
 fn needs_rest(rule: &Ranked) -> bool {
     rule.matcher.used_words() >> OTHERS != 0
 }
@@ -82,7 +84,7 @@ fn needs_rest(rule: &Ranked) -> bool {
 #[derive(Clone, Debug)]
 pub(super) struct Entries {
     entries: Vec<Entry>,
-    /// One for each entry, or none at all when no rule needs one.
+    /// One for each entry; empty when no rule needs one.
     rests: Vec<Rest>,
 }
 
@@ -100,7 +102,7 @@ impl Entries {
         self.entries.len()
     }
 
-    /// Lets the entry at `at` match nothing; its place stays.
+    /// Makes the entry at `at` match nothing; its place stays.
     pub(super) fn kill(&mut self, at: usize) {
         let entry = &mut self.entries[at];
         (entry.mask[0], entry.expected[0]) = (0, 1);
@@ -111,7 +113,7 @@ impl Entries {
         expected[0] & !mask[0] != 0
     }
 
-    /// Replaces a dead entry; `false` when the rule has more than there is room for.
+    /// Replaces a dead entry by this rule; `false` when the rule needs a [`Rest`] and there is none.
     pub(super) fn revive(&mut self, at: usize, rule: &Ranked) -> bool {
         match self.rests.get_mut(at) {
             Some(rest) => *rest = Rest::new(&rule.matcher),
@@ -146,7 +148,7 @@ impl Entries {
         Ranked { matcher, rank: entry.rank, value: entry.value }
     }
 
-    /// Asks for an entry.
+    /// Prefetches an entry.
     #[inline(always)]
     pub(super) fn prefetch(&self, at: usize) {
         prefetch(&self.entries[at]);
@@ -156,11 +158,11 @@ impl Entries {
         }
     }
 
-    /// Takes the entry as `best` if the key matches it and it comes before.
+    /// Stores the entry's rule in `best` if the key matches it and it ranks before `best`.
     #[inline(always)]
     pub(super) fn check(&self, at: usize, key: &Key, best: &mut Best) {
         let entry = &self.entries[at];
-        // Ranks are unique: the same can only be that of "none".
+        // Ranks are unique, so equal ranks mean that `best` is empty.
         let first = entry.matches(key.words()) & (entry.rank <= best.rank);
         if first && self.rests.get(at).is_none_or(|rest| rest.matches(key.words())) {
             *best = Best { rank: entry.rank, verdict: Some(entry.value) };

@@ -1,14 +1,14 @@
-//! Fitting straight pieces to intervals, each within an error: the training of submodels.
+//! Fits straight pieces to intervals, each within an error: the training of submodels.
 
-/// An interval of inputs, both ends included. Its position is the wanted output.
+/// An interval of inputs, both ends included. Its position in the list is the output to predict.
 pub(super) type Interval = (u64, u64);
 
 /// A straight piece.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Piece {
-    /// The first of the intervals it stands for, at whose lower end it starts with the value of its position.
+    /// Index of its first interval. At the lower end of that interval the piece has the value of its position.
     pub first: usize,
-    /// How many there are.
+    /// Number of intervals.
     pub count: usize,
     /// Never negative.
     pub slope: f64,
@@ -16,10 +16,11 @@ pub(super) struct Piece {
 
 /// The longest piece from the interval at `first` on that misses no position by more than `allowed`.
 ///
-/// It narrows the cone of slopes that still reach both ends of the following intervals until none is left; each
-/// interval is looked at once (J. O'Rourke, "An on-line algorithm for fitting straight lines between data ranges",
-/// CACM 24(9), 1981, with the lower end of the first interval as the apex). As a piece without slope misses only what
-/// is further than `allowed` away, there are always more than `allowed` intervals in one.
+/// It narrows the cone of slopes that still reach both ends of the following intervals until none is left, and
+/// visits each interval once (J. O'Rourke, "An on-line algorithm for fitting straight lines between data
+/// ranges", CACM 24(9), 1981, with the lower end of the first interval as the apex). A piece with slope zero
+/// misses only positions further than `allowed` away, so a piece always has more than `allowed` intervals, if
+/// there are as many.
 pub(super) fn longest(intervals: &[Interval], first: usize, allowed: f64) -> Piece {
     let apex = intervals[first].0;
     let (mut least, mut most) = (0.0_f64, f64::INFINITY);
@@ -55,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_piece_is_longer_than_the_error() {
-        // Intervals that grow by a half each, the worst for straight pieces.
+        // Every interval starts at twice the start of the one before: the worst case for straight pieces.
         let intervals: Vec<_> = (0..62).map(|at| (1 << at, (1_u64 << at) + ((1 << at) - 1))).collect();
         let mut first = 0;
         while first < intervals.len() {

@@ -8,7 +8,7 @@ use crate::Key;
 use crate::matcher::Ranked;
 use crate::ranked::Best;
 
-/// Most iSets. Every one costs a look-up about as much as two or three probes of hash tables, whatever it holds.
+/// Most iSets. Whatever its size, each costs a look-up about as much as two or three probes of hash tables.
 const MOST: usize = 4;
 
 /// One independent set.
@@ -16,15 +16,15 @@ const MOST: usize = 4;
 pub(super) struct Set {
     view: View,
     model: Model,
-    /// Where the intervals end.
+    /// Upper ends of the intervals.
     highs: Vec<u64>,
     /// The rules, in the order of their intervals.
     entries: Entries,
     dead: usize,
 }
 
-/// Divides rules into iSets of at least `least` rules each, one after the other as large as can be; also returns the
-/// rules left over.
+/// Divides rules into iSets of at least `least` rules, each as large as possible; also returns the rules left
+/// over.
 pub(super) fn divide(mut rules: Vec<Ranked>, least: usize) -> (Vec<Set>, Vec<Ranked>) {
     let mut sets = Vec::new();
     while sets.len() < MOST && rules.len() >= least {
@@ -44,7 +44,8 @@ pub(super) fn divide(mut rules: Vec<Ranked>, least: usize) -> (Vec<Set>, Vec<Ran
 
 /// The largest set of rules whose ranges in `view` do not overlap, in order.
 ///
-/// Interval scheduling: of the ranges that start behind those chosen, the one that ends first is always right.
+/// Interval scheduling: of the ranges that start behind the chosen ones, taking the one that ends first is
+/// always optimal.
 fn independent(rules: &[Ranked], view: View) -> Vec<u32> {
     let with_place = |(at, rule): (usize, &Ranked)| {
         let (low, high) = view.range(&rule.matcher);
@@ -73,12 +74,12 @@ impl Set {
         Set { view, model, highs, entries, dead: 0 }
     }
 
-    /// Rules, the dead left out.
+    /// Number of rules, without dead entries.
     pub(super) fn live(&self) -> usize {
         self.entries.len() - self.dead
     }
 
-    /// Ids and positions.
+    /// Ids and positions of the rules.
     pub(super) fn positions(&self) -> impl Iterator<Item = (u32, u32)> {
         (0..self.entries.len()).map(|at| (self.entries.id(at), at as u32))
     }
@@ -88,7 +89,8 @@ impl Set {
         (0..self.entries.len()).filter(|at| !self.entries.is_dead(*at)).map(|at| self.entries.get(at))
     }
 
-    /// Puts a rule where a removed one was whose interval holds its own; `None` when there is no such place.
+    /// Puts a rule into the place of a removed rule whose interval contains its own; `None` when there is no
+    /// such place.
     pub(super) fn revive(&mut self, rule: &Ranked) -> Option<u32> {
         if self.dead == 0 {
             return None;
@@ -110,14 +112,15 @@ impl Set {
         self.dead += 1;
     }
 
-    /// Gives it another rank.
+    /// Changes the rank of the rule at a position.
     pub(super) fn set_rank(&mut self, at: u32, rank: u64) {
         self.entries.set_rank(at as usize, rank);
     }
 
-    /// Betters `best[i]` by the rule of the set that `keys[i]` matches, if it does; for at most `N` keys.
+    /// Replaces `best[i]` by the rule of this set that `keys[i]` matches, if it is better; for at most `N`
+    /// keys.
     ///
-    /// One step for all keys before the next step for any, so that the cache misses of a step overlap.
+    /// Every step is done for all keys before the next step, so that the cache misses of a step overlap.
     #[inline(always)]
     pub(super) fn look_up<L: Lanes, const N: usize>(&self, lanes: L, keys: &[Key], best: &mut [Best; N]) {
         let count = keys.len().min(N);
@@ -132,7 +135,7 @@ impl Set {
         }
     }
 
-    /// Finds the first match of one packet in all of the sets; each step in all sets before the next in any.
+    /// Finds the best match of one packet in all sets; every step is done in all sets before the next step.
     #[inline(always)]
     pub(super) fn look_up_one<L: Lanes>(sets: &[Set], lanes: L, key: &Key) -> Best {
         let (mut values, mut places) = ([0; MOST], [0; MOST]);

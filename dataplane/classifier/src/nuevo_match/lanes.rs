@@ -1,25 +1,25 @@
-//! Counting how many sorted numbers do not exceed another: all the arithmetic on vectors that a look-up needs.
+//! Counts how many sorted numbers are at most `x`: the only vector arithmetic that a look-up needs.
 //!
-//! [`Lanes`] has one implementation per instruction set, on the token that proves that the processor has the set
-//! ([`crate::cpu`]). All of them count the same numbers, so they cannot differ in anything but speed.
+//! [`Lanes`] has one implementation per instruction set, on the token that proves that the processor has the
+//! set ([`crate::cpu`]). All implementations return the same counts; they differ in speed only.
 
 use super::model::PIECES;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::{Avx2, Avx512};
 
-/// Lows compared at once.
+/// Number of interval starts compared at once.
 pub(super) const WINDOW: usize = 16;
 
 /// Vector arithmetic.
 pub(super) trait Lanes: Copy {
-    /// How many knots do not exceed `x`.
+    /// How many knots are at most `x`.
     fn knots(self, knots: &[u64; PIECES], x: u64) -> usize;
 
-    /// How many lows do not exceed `x`.
+    /// How many interval starts are at most `x`.
     fn lows(self, lows: &[u64; WINDOW], x: u64) -> usize;
 }
 
-/// Any processor.
+/// Plain loops, for any processor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scalar;
 
@@ -44,14 +44,14 @@ mod x86 {
 
     use super::{Avx2, Avx512, Lanes, PIECES, WINDOW};
 
-    /// How many of eight do not exceed `x`. All are below 2⁶³, so that they compare alike as signed numbers.
+    /// How many of eight numbers are at most `x`. All are below 2⁶³, so they compare alike as signed numbers.
     #[inline(always)]
     fn count_avx2(_proof: Avx2, numbers: &[u64; 8], x: u64) -> usize {
         let mut above = 0;
         let (halves, _) = numbers.as_chunks::<4>();
         for half in halves {
-            // SAFETY: there is a token, so the processor has the instructions. The load reads the 32 octets of the array
-            // and asks for no alignment.
+            // SAFETY: there is a token, so the processor has the instructions. The load reads the 32 octets of
+            // the array and needs no alignment.
             above += unsafe {
                 let half = _mm256_loadu_si256(half.as_ptr().cast::<__m256i>());
                 let greater = _mm256_cmpgt_epi64(half, _mm256_set1_epi64x(x as i64));
@@ -79,8 +79,8 @@ mod x86 {
 
     #[inline(always)]
     fn count_avx512(_proof: Avx512, numbers: &[u64; 8], x: u64) -> usize {
-        // SAFETY: there is a token, so the processor has the instructions. The load reads the 64 octets of the array and
-        // asks for no alignment.
+        // SAFETY: there is a token, so the processor has the instructions. The load reads the 64 octets of the
+        // array and needs no alignment.
         unsafe {
             let numbers = _mm512_loadu_si512(numbers.as_ptr().cast());
             _mm512_cmple_epu64_mask(numbers, _mm512_set1_epi64(x as i64)).count_ones() as usize
@@ -104,7 +104,7 @@ mod x86 {
     }
 }
 
-/// Asks for the cache line of `target`.
+/// Prefetches the cache line of `target`.
 #[inline(always)]
 pub(super) fn prefetch<T>(target: &T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,45 +1,51 @@
-//! NuevoMatch: most rules are found by a learned index instead of being searched for.
+//! NuevoMatch: a learned index finds most rules without a search.
 //!
-//! A. Rashelbach, O. Rottenstreich and M. Silberstein, "A Computational Approach to Packet Classification", SIGCOMM
-//! 2020; training and updates as far as they serve us: the same, "Scaling Open vSwitch with a Computational Cache",
-//! NSDI 2022.
+//! A. Rashelbach, O. Rottenstreich and M. Silberstein, "A Computational Approach to Packet Classification",
+//! SIGCOMM 2020. Training and updates partly follow the same authors' "Scaling Open vSwitch with a
+//! Computational Cache", NSDI 2022.
 //!
 //! ```text
 //!           ┌ iSet, by one field: model → window → interval → check all fields ┐
-//! packet ───┼ iSet, by another …                                               ├─ the first in order
-//!           └ remainder: a classifier of another kind, told what is found ─────┘
+//! packet ───┼ iSet, by another …                                               ├─ the best rank wins
+//!           └ remainder: another classifier, given the best match so far ─────┘
 //! ```
-//! An *iSet* is a set of rules whose ranges in some fields do not overlap, so a packet can match at most one of them
-//! ([`iset`], [`view`]). Interval scheduling finds the largest, which is taken out of the rules, and so on while an
-//! iSet has at least a [`SHARE`] of the rules. Which interval a packet falls into is predicted by an RQ-RMI, a
-//! hierarchy of tiny piecewise linear models ([`model`]) whose worst error is known: within it, mostly one vector
-//! comparison finds the interval. What is left, the *remainder*, goes to a classifier that handles overlaps well
-//! ([`remainder`]); as the iSets come first, it need only look for rules before what they found.
+//! An *iSet* is a set of rules whose ranges in some fields do not overlap, so a packet can match at most one of
+//! them ([`iset`], [`view`]). Interval scheduling finds the largest iSet and takes it out of the rules; this
+//! repeats while an iSet has at least one in [`SHARE`] of the rules. An RQ-RMI, a hierarchy of tiny piecewise
+//! linear models ([`model`]), predicts the interval into which a packet falls. Its worst error is known; within
+//! it, mostly one vector comparison finds the interval. The rules left over, the *remainder*, go to a
+//! classifier that handles overlaps well ([`remainder`]). It is searched after the iSets, and only for rules
+//! that rank before their match.
 //!
-//! **Invariants.** A rule is in exactly one of: an iSet (live), the remainder, nowhere (it can never match); `places`
-//! says which. The intervals of an iSet never change after training. A dead entry matches nothing.
+//! **Invariants.** A rule is in an iSet (live), in the remainder, or nowhere (it can never match); `places`
+//! says where. The intervals of an iSet never change after training. A dead entry matches nothing.
 //!
-//! **Cost.** Look-up: per iSet two or three submodels (two cache lines each) with two or three lines of interval
-//! starts behind each, and one line for the rule, three where rules look beyond the 5-tuple. Each step is taken for
-//! all packets of a batch, or for one packet in all iSets, before the next, so that cache misses overlap. Removal: one
-//! map access and one write. Insertion: into the remainder, or into the place of a removed rule whose interval holds
-//! the new one's, so that rules which come and go do not wear the structure out. [`Classifier::optimise`] trains anew;
-//! so does [`Classifier::insert_all`] when it adds a good part of all rules. Memory: 64 octets per rule of an iSet for
-//! the rule, 16 for its interval, two for the model; 128 more per rule where rules look beyond the 5-tuple.
+//! **Cost.** Look-up: per iSet two or three submodels (two cache lines each), each with two or three lines of
+//! interval starts, and one line for the rule, three where rules use fields beyond the 5-tuple. Every step is
+//! done for all packets of a batch, or for one packet in all iSets, before the next step, so that cache misses
+//! overlap. Removal: one map access and one write. Insertion: into the remainder, or into the place of a
+//! removed rule whose interval contains the new rule's, so that rules which come and go do not degrade the
+//! structure. [`Classifier::optimise`] trains anew; so does [`Classifier::insert_all`] when it adds a large
+//! part of all rules. Memory per rule of an iSet: 64 octets for the rule, 16 for its interval, two for the
+//! model; 128 more where rules use fields beyond the 5-tuple.
 //!
-//! **When it pays.** With tens of thousands of rules and batches, where the remainder alone would miss the cache once
-//! per table. Below some thousands, a hash table costs less than an iSet and the remainder alone is faster; iSets of
-//! less than [`LEAST`] rules are not made.
+//! **When it pays.** With tens of thousands of rules and batches, where the remainder alone would miss the
+//! cache once per table. Below some thousands of rules, a hash table costs less than an iSet, so the remainder
+//! alone is faster. No iSet has fewer than [`LEAST`] rules.
 //!
-//! **Where we differ from the papers.**
-//! - An iSet of theirs is by one field, ours by a sequence of up to six ([`view`]). On ClassBench-like sets of 100,000
-//!   rules four iSets by one field hold 9 % to 17 % of the rules, two by sequences 43 % to 75 %.
-//! - Submodels are fitted in one pass, to an error that is given, in place of stochastic gradient descent to one that
-//!   comes out ([`model`]): 100,000 rules take less than a second, nearly all of it for choosing the fields, not
-//!   minutes; and the same rules give the same model everywhere.
-//! - Inner stages are corrected by a search like the last one, so skewed inputs cost a stage at most, not the bound.
-//! - Inference is in integers and never falls with growing input, so the error bound needs no analysis of rounding.
-//! - The papers keep inserted rules in the remainder until training; ours reuse intervals.
+//! **Differences from the papers.**
+//! - The papers order an iSet by one field; here a sequence of up to six fields orders it ([`view`]). On
+//!   ClassBench-like sets of 100,000 rules four iSets by one field hold 9 % to 17 % of the rules, two by
+//!   sequences 43 % to 75 %.
+//! - Submodels are fitted in one pass to a given error; the papers use stochastic gradient descent, and the
+//!   error is what results ([`model`]). 100,000 rules take less than a second, nearly all of it for choosing
+//!   the fields, instead of minutes, and the same rules give the same model everywhere.
+//! - Inner stages are corrected by a search like the last stage, so a skewed input costs at most a stage and
+//!   does not weaken the error bound.
+//! - Inference uses integers and never decreases with growing input, so the error bound needs no analysis of
+//!   rounding.
+//! - The papers keep inserted rules in the remainder until the next training; here they reuse intervals of
+//!   removed rules.
 #![allow(clippy::doc_markdown, reason = "iSet and RQ-RMI are the paper's spelling")]
 
 mod entry;
@@ -63,11 +69,12 @@ use crate::ranked::Best;
 use crate::simd::Cpu;
 use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict, rank};
 
-/// An iSet has at least one in so many of all rules: below, another iSet costs more than the remainder saves.
+/// An iSet has at least one in this many of all rules. A smaller iSet would cost more than it saves the
+/// remainder.
 const SHARE: usize = 10;
-/// Fewest rules of an iSet: so few are found faster by other means.
+/// Fewest rules of an iSet: other means find fewer rules faster.
 const LEAST: usize = 256;
-/// Packets that take each step of a look-up together.
+/// Number of packets that take each step of a look-up together.
 const CHUNK: usize = 32;
 
 /// Where a rule is.
@@ -75,13 +82,13 @@ const CHUNK: usize = 32;
 enum Place {
     /// In the remainder.
     Remainder,
-    /// Nowhere, as it can never match.
+    /// In no structure, as the rule can never match.
     Nowhere,
     /// In an iSet.
     Set { set: u16, position: u32 },
 }
 
-/// iSets with learned indices, and a remainder.
+/// A classifier of iSets with learned indices, and a remainder.
 #[derive(Clone, Debug, Default)]
 pub struct NuevoMatch {
     sets: Vec<Set>,
@@ -91,23 +98,23 @@ pub struct NuevoMatch {
 }
 
 impl NuevoMatch {
-    /// Without rules.
+    /// A classifier without rules.
     pub fn new() -> NuevoMatch {
         NuevoMatch::default()
     }
 }
 
 impl NuevoMatch {
-    /// Rules in each iSet, and in the remainder.
+    /// Number of rules in each iSet, and in the remainder.
     pub fn sizes(&self) -> (Vec<usize>, usize) {
         (self.sets.iter().map(Set::live).collect(), self.remainder.len())
     }
 
-    /// Divides and trains anew: the rules there are, and these.
+    /// Divides and trains anew with the present rules and these.
     fn rebuild(&mut self, mut rules: Vec<Ranked>) {
         rules.extend(self.sets.iter().flat_map(Set::rules));
         rules.extend(self.remainder.rules());
-        // The division then depends on the rules alone, not on their history.
+        // Sorted, so that the result depends on the rules alone, not on their history.
         rules.sort_unstable_by_key(|rule| rule.rank);
         let least = LEAST.max(rules.len() / SHARE);
         let (sets, rest) = iset::divide(rules, least);
@@ -127,7 +134,7 @@ impl NuevoMatch {
         self.places.insert(id, place);
     }
 
-    /// Notes a rule that is on its way in; returns it unless it can never match.
+    /// Records the id of a new rule; returns the compiled rule unless it can never match.
     fn admit(&mut self, rule: &Rule) -> Result<Option<Ranked>, InsertError> {
         let compiled = Matcher::new(&rule.filter);
         let place = if compiled.is_some() { Place::Remainder } else { Place::Nowhere };
@@ -138,7 +145,7 @@ impl NuevoMatch {
         Ok(compiled.map(|matcher| Ranked { matcher, rank: rule.rank(), value: rule.value }))
     }
 
-    /// Puts a rule in that has been admitted.
+    /// Stores a rule for which `admit` was called.
     fn add(&mut self, rule: &Ranked) {
         for (at, set) in self.sets.iter_mut().enumerate() {
             if let Some(position) = set.revive(rule) {
@@ -151,7 +158,7 @@ impl NuevoMatch {
 
     #[inline(always)]
     fn look_up<L: Lanes>(&self, lanes: L, keys: &[Key], verdicts: &mut [Verdict]) {
-        // One packet alone shall not pay for arrays of many.
+        // A single packet should not pay for arrays of many.
         if let ([key], [verdict, ..]) = (keys, &mut *verdicts) {
             let best = Set::look_up_one(&self.sets, lanes, key);
             *verdict = self.remainder.better(key, best).verdict;
@@ -179,7 +186,7 @@ impl NuevoMatch {
     }
 }
 
-/// A look-up with whatever instructions.
+/// A look-up, to be compiled for different instructions.
 struct LookUp<'a> {
     rules: &'a NuevoMatch,
     keys: &'a [Key],
@@ -229,7 +236,7 @@ impl Classifier for NuevoMatch {
         match *place {
             Place::Nowhere => {}
             Place::Remainder => self.remainder.set_precedence(id, precedence),
-            // The order of an iSet is that of its intervals: nothing moves.
+            // An iSet is ordered by interval, so nothing moves.
             Place::Set { set, position } => {
                 self.sets[usize::from(set)].set_rank(position, rank(precedence, id))
             }
@@ -249,7 +256,7 @@ impl Classifier for NuevoMatch {
                 }
             }
         }
-        // Training costs as much as many insertions into the remainder.
+        // Training costs as much as this many insertions into the remainder.
         if admitted.len() >= LEAST.max(self.places.len() / 4) {
             self.rebuild(admitted);
         } else {

@@ -1,59 +1,62 @@
-//! The range-query recursive model index (RQ-RMI): where in a sorted array of intervals is the one that holds `x`?
+//! The range-query recursive model index (RQ-RMI): finds the interval that holds `x` in a sorted array of
+//! intervals.
 //!
-//! Submodels stand in stages: one in the first, and each stage leads to the submodel of the next, the last to the
-//! interval. A submodel predicts a position, and a window around the prediction is searched with one comparison of
-//! vectors, so that the outcome is exact.
+//! Submodels are in stages. The first stage has one submodel; each stage leads to a submodel of the next, and
+//! the last stage to the interval. A submodel predicts a position, and one vector comparison searches a window
+//! around the prediction, so the result is exact.
 //!
-//! A submodel of the paper is a network of one input, eight hidden ReLU neurons and one output. Such a network is a
-//! continuous function of at most nine straight pieces, and is stored and computed as its pieces here: eight compares
-//! find the piece, one multiplication gives the value. Pieces need not meet.
+//! A submodel of the paper is a network of one input, eight hidden ReLU neurons and one output. Such a network
+//! is a continuous function of at most nine straight pieces; here the pieces themselves are stored. Eight
+//! comparisons find the piece, and one multiplication gives the value. Neighbouring pieces need not meet.
 //!
-//! **Training** goes the other way than the paper's. There the number of submodels is given, each stage is trained on
-//! what the one before sends to it, and the error is what comes out; a prediction of an inner stage is never
-//! corrected. Inputs that cluster at several scales, as sequences of fields do, then nearly all end in one leaf, whose
-//! error is the whole array (we tried). Here the error is given, at most half a [`WINDOW`]; pieces are made as long as
-//! it allows, eight are a submodel, and the submodels' own ranges are the intervals of the stage before. One pass per
-//! stage, and each has at most a 56th of the submodels of the next.
+//! **Training** works in the opposite direction to the paper's. In the paper the number of submodels is given,
+//! each stage is trained on the inputs that the stage before sends to it, and the error is what results; a
+//! prediction of an inner stage is never corrected. Inputs that cluster at several scales, as sequences of
+//! fields do, then nearly all end in one leaf, whose error is the whole array (we tried). Here the error is
+//! given, at most half a [`WINDOW`]. Pieces are as long as it allows, eight pieces are a submodel, and the
+//! ranges of the submodels are the intervals of the stage before. Each stage takes one pass, and has at most a
+//! 56th of the submodels of the next.
 //!
-//! **Why the window always holds the answer.** All arithmetic is on integers, so a prediction is one exact function of
-//! `x` on every processor. A piece starts at the lower end of an interval, so each interval lies within one piece. A
-//! piece does not fall, as its slope is not negative and rounding down keeps order. Hence the predictions for an
-//! interval lie between those at its two ends, and the errors there, which training computes with the very function
-//! that look-ups use, bound the error everywhere. The paper needs an analysis of its networks for this (its
-//! "transition inputs"), as those may fall and are computed in floating point.
+//! **Why the window always contains the answer.** All arithmetic is on integers, so a prediction is the same
+//! function of `x` on every processor. A piece starts at the lower end of an interval, so each interval lies
+//! within one piece. A piece never decreases, as its slope is not negative and rounding down keeps order. Hence
+//! the predictions for an interval lie between those at its two ends. Training computes the errors at the ends
+//! with the function that look-ups use, and these errors bound the error everywhere. The paper needs an
+//! analysis of its networks for this (its "transition inputs"), as those may decrease and are computed in
+//! floating point.
 
 use super::fit::{self, Interval};
 use super::lanes::{Lanes, Scalar, WINDOW, prefetch};
 
-/// The greatest `x`. One bit less than there is, so that signed and unsigned comparisons agree.
+/// The greatest `x`: 63 bits, so that signed and unsigned comparisons agree.
 pub(super) const MAX: u64 = u64::MAX >> 1;
-/// Straight pieces of a submodel.
+/// Number of straight pieces of a submodel.
 pub(super) const PIECES: usize = 8;
-/// Greatest error that pieces are fitted with. Rounding slope and value down adds less than two below, so that all
+/// Greatest error with which pieces are fitted. Rounding slope and value down adds less than two, so all
 /// errors, and the position itself, fit into a window.
 const ERROR: f64 = (WINDOW / 2 - 2) as f64;
-/// Most intervals of a piece: so many do not feel that slopes are rounded to 26 bits.
+/// Most intervals of a piece: with this many, rounding slopes to 26 bits has no effect.
 const LONGEST: usize = 1 << 20;
 
-/// A submodel: two cache lines.
+/// A submodel, in two cache lines.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 struct Node {
-    /// Where the pieces start; [`MAX`] for those not used.
+    /// Starts of the pieces; [`MAX`] for unused pieces.
     knots: [u64; PIECES],
     slopes: [Slope; PIECES],
-    /// Where the window of a piece starts at its knot: before the predicted position by the greatest error.
+    /// Start of each piece's window at its knot: the predicted position less the greatest error.
     bases: [i32; PIECES],
 }
 
 impl Node {
-    /// The submodel of as many intervals from `first` on as eight pieces can hold; also gives how many that are.
+    /// The submodel of as many intervals from `first` on as eight pieces can hold; also returns their number.
     fn train(intervals: &[Interval], first: usize) -> (Node, usize) {
         let mut node = Node { knots: [MAX; PIECES], slopes: [Slope(0); PIECES], bases: [0; PIECES] };
         let mut next = first;
         for at in 0..PIECES {
             if next == intervals.len() {
-                // At MAX the last of the pieces is taken, used or not.
+                // For MAX this is the last piece, used or not.
                 let last = at.saturating_sub(1);
                 let end = start(node.slopes[last], node.bases[last], MAX - node.knots[last]);
                 node.bases[at..].fill(end.min(i32::MAX.into()) as i32);
@@ -73,7 +76,7 @@ impl Node {
         (node, next - first)
     }
 
-    /// Where the window starts; may lie before the first position and behind the last.
+    /// Start of the window; may be before the first position or behind the last.
     #[inline(always)]
     fn start<L: Lanes>(&self, lanes: L, x: u64) -> i64 {
         let at = lanes.knots(&self.knots, x).saturating_sub(1) % PIECES;
@@ -81,7 +84,7 @@ impl Node {
     }
 }
 
-/// Positions per input, in units of 2⁻⁶⁴: 26 bits, and in the lower 6 bits how far they are shifted left.
+/// Positions per input, in units of 2⁻⁶⁴: a 26-bit number, and in the lower 6 bits its left shift.
 ///
 /// Intervals do not overlap, so no slope above one is ever useful.
 #[derive(Clone, Copy, Debug)]
@@ -90,9 +93,9 @@ struct Slope(u32);
 impl Slope {
     const BITS: u32 = 26;
 
-    /// Rounded down.
+    /// The slope, rounded down.
     fn new(slope: f64) -> Slope {
-        // Rust's conversion saturates: one becomes the greatest number below it.
+        // Rust's conversion saturates: a slope of one becomes the greatest number below it.
         let units = (slope * 2.0_f64.powi(64)) as u64;
         let shift = (u64::BITS - Self::BITS).saturating_sub(units.leading_zeros());
         Slope(((units >> shift) as u32) << 6 | shift)
@@ -104,25 +107,25 @@ impl Slope {
     }
 }
 
-/// The value of a piece `right` of its knot.
+/// The value of a piece at distance `right` from its knot.
 #[inline(always)]
 fn start(slope: Slope, base: i32, right: u64) -> i64 {
     i64::from(base) + ((u128::from(right) * u128::from(slope.units())) >> 64) as i64
 }
 
-/// One stage: submodels, and what they search.
+/// One stage: its submodels, and the positions that they search.
 #[derive(Clone, Debug)]
 struct Stage {
     nodes: Vec<Node>,
-    /// Where the ranges of the next stage's submodels start, or the intervals, in order; then [`WINDOW`] times the
-    /// greatest number.
+    /// Starts of the ranges of the next stage's submodels, or of the intervals, in order; then [`WINDOW`] times
+    /// the greatest number.
     lows: Vec<u64>,
-    /// The last position of `lows` that counts.
+    /// The last valid index of `lows`.
     last: u32,
 }
 
 impl Stage {
-    /// Trains on intervals; also gives the ranges of the submodels.
+    /// Trains on intervals; also returns the ranges of the submodels.
     fn train(intervals: &[Interval]) -> (Stage, Vec<Interval>) {
         let (mut nodes, mut ranges) = (Vec::new(), Vec::new());
         let mut next = 0;
@@ -139,7 +142,7 @@ impl Stage {
         (Stage { nodes, lows, last: (intervals.len() - 1) as u32 }, ranges)
     }
 
-    /// First half of a step: the start of the window, which is asked for from memory.
+    /// First half of a step: computes the start of the window and prefetches it.
     #[inline(always)]
     fn start<L: Lanes>(&self, lanes: L, x: u64, node: u32) -> u32 {
         let start = self.nodes[node as usize].start(lanes, x).clamp(0, self.last.into()) as u32;
@@ -148,7 +151,7 @@ impl Stage {
         start
     }
 
-    /// Second half: the position of the interval that holds `x`. When none does, of any.
+    /// Second half: the position of the interval that holds `x`; some valid position when no interval does.
     #[inline(always)]
     fn position<L: Lanes>(&self, lanes: L, x: u64, start: u32) -> u32 {
         let count = match self.lows[start as usize..].first_chunk() {
@@ -158,7 +161,7 @@ impl Stage {
         (start + count as u32).saturating_sub(1).min(self.last)
     }
 
-    /// Asks for a submodel.
+    /// Prefetches a submodel.
     #[inline(always)]
     fn prefetch(&self, node: u32) {
         let Node { knots, bases, .. } = &self.nodes[node as usize];
@@ -170,12 +173,12 @@ impl Stage {
 /// A trained index of intervals that do not overlap.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
-    /// The first has one submodel.
+    /// The first stage has one submodel.
     stages: Vec<Stage>,
 }
 
 impl Model {
-    /// Trains on intervals that are sorted, do not overlap and are at least one.
+    /// Trains on at least one interval; the intervals must be sorted and not overlap.
     pub(super) fn train(intervals: &[Interval]) -> Model {
         let (stage, mut ranges) = Stage::train(intervals);
         let mut stages = vec![stage];
@@ -188,9 +191,9 @@ impl Model {
         Model { stages }
     }
 
-    /// Replaces each input of `xs` by the position of the interval that holds it, or by any.
+    /// Replaces each input of `xs` by the position of the interval that holds it, or by some valid position.
     ///
-    /// Takes each half step for all before the next for any.
+    /// Every half step is done for all inputs before the next.
     #[inline(always)]
     pub(super) fn find<L: Lanes>(&self, lanes: L, xs: &[u64], places: &mut [u32]) {
         places.fill(0);
@@ -208,20 +211,20 @@ impl Model {
         }
     }
 
-    /// How many stages.
+    /// Number of stages.
     #[inline(always)]
     pub(super) fn stages(&self) -> usize {
         self.stages.len()
     }
 
-    /// First half of the step of one stage, for one input: `place` is the outcome of the stage before, at first zero.
-    /// A stage that there is not changes nothing.
+    /// First half of the step of one stage, for one input. `place` is the result of the stage before, zero for
+    /// the first. Does nothing when the stage does not exist.
     #[inline(always)]
     pub(super) fn predict<L: Lanes>(&self, lanes: L, stage: usize, x: u64, place: u32) -> u32 {
         self.stages.get(stage).map_or(place, |stage| stage.start(lanes, x, place))
     }
 
-    /// Second half.
+    /// Second half of the step.
     #[inline(always)]
     pub(super) fn correct<L: Lanes>(&self, lanes: L, stage: usize, x: u64, start: u32) -> u32 {
         let Some(this) = self.stages.get(stage) else { return start };
@@ -239,7 +242,7 @@ impl Model {
         place[0]
     }
 
-    /// Where the interval at a position starts.
+    /// Lower end of the interval at a position.
     pub(super) fn low(&self, position: u32) -> u64 {
         self.stages.last().map_or(0, |stage| stage.lows[position as usize])
     }
@@ -260,11 +263,12 @@ mod tests {
     use super::*;
     use crate::simd::Cpu;
 
-    /// What each stage's window promises, on every instruction set, and the answer.
+    /// Checks on every instruction set that each stage's window contains its answer, and that the result is
+    /// right.
     fn check(model: &Model, x: u64, expected: u32) {
         let mut node = 0;
         for (depth, stage) in model.stages.iter().enumerate() {
-            // Where the intervals or submodels that hold `x` are, by binary search.
+            // Position of the interval or submodel that holds `x`, by binary search.
             let right = stage.lows[..=stage.last as usize].partition_point(|low| *low <= x) as u32 - 1;
             let start = stage.nodes[node as usize].start(Scalar, x).max(0) as u32;
             assert!(
@@ -286,7 +290,7 @@ mod tests {
         }
     }
 
-    /// Every `x` near an end of an interval, and so of a piece and a submodel, if an interval holds it.
+    /// Checks every `x` near an end of an interval, and so of a piece and a submodel, if an interval holds it.
     fn check_borders(set: &[Interval]) {
         let model = Model::train(set);
         for (at, (low, high)) in set.iter().enumerate() {
@@ -296,7 +300,7 @@ mod tests {
                 check(&model, x, at as u32);
             }
         }
-        // Whatever is not in an interval finds some position, and never an invalid one.
+        // An input outside all intervals finds some valid position.
         for x in
             [0, 1, MAX / 2, MAX].into_iter().chain(set.iter().flat_map(|(low, high)| [low / 2, high / 2]))
         {
@@ -345,7 +349,7 @@ mod tests {
 
     #[test]
     fn every_x_of_a_small_universe() {
-        // Dense and sparse intervals within 16 bits: a port field, tried at every port.
+        // Dense and sparse intervals within 16 bits, as in a port field; every port is tried.
         let parts =
             (0..6000).map(|at: u64| if at % 700 < 600 { (at % 2, at % 3) } else { (at % 97, at % 31) });
         let set: Vec<_> = intervals(parts).into_iter().filter(|interval| interval.1 < 1 << 16).collect();

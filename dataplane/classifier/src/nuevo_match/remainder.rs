@@ -1,18 +1,18 @@
-//! What the rules go to that no iSet takes: TupleMerge, which the papers found to be the best companion.
+//! The rules that are in no iSet, in a TupleMerge, which the papers found to be the best companion.
 
 use crate::Key;
 use crate::matcher::Ranked;
 use crate::ranked::Best;
 use crate::tuple_merge::TupleMerge;
 
-/// Rules that can match, searched from what has been found already.
+/// The rules that can match and are in no iSet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Remainder {
     rules: TupleMerge,
 }
 
 impl Remainder {
-    /// With these rules.
+    /// A remainder with these rules.
     pub(super) fn new(rules: &[Ranked]) -> Remainder {
         let mut remainder = Remainder::default();
         rules.iter().for_each(|rule| remainder.insert(rule));
@@ -20,13 +20,13 @@ impl Remainder {
         remainder
     }
 
-    /// The first rule that the key matches and that comes before `best`; else `best`.
+    /// The first rule that the key matches and that ranks before `best`; otherwise `best`.
     #[inline]
     pub(super) fn better(&self, key: &Key, best: Best) -> Best {
         self.rules.space.better::<true>(key, best)
     }
 
-    /// Adds a rule; its id is not present.
+    /// Adds a rule, whose id must be new.
     pub(super) fn insert(&mut self, rule: &Ranked) {
         let Ranked { matcher, rank, value } = rule;
         if let Ok(slot) = self.rules.space.store.insert_compiled(*rank, *value, Some(matcher)) {
@@ -39,12 +39,12 @@ impl Remainder {
         self.rules.space.remove(id);
     }
 
-    /// Gives a rule another precedence.
+    /// Changes the precedence of a rule.
     pub(super) fn set_precedence(&mut self, id: u32, precedence: u32) {
         self.rules.space.set_precedence(id, precedence);
     }
 
-    /// How many rules.
+    /// Number of rules.
     pub(super) fn len(&self) -> usize {
         self.rules.space.store.len()
     }

@@ -1,4 +1,4 @@
-//! Against the linear list, on every instruction set.
+//! Comparison with the linear list, on every instruction set.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::generate::{self, Family, Fields, Random, Traffic};
 use crate::{Filter, List, Masked, PortRange, Prefix};
 
-/// The list and, per instruction set, one of ours, always given the same updates.
+/// The list, and one NuevoMatch per instruction set, which all get the same updates.
 struct Both {
     list: List,
     ours: Vec<NuevoMatch>,
@@ -42,7 +42,7 @@ impl Both {
     }
 }
 
-/// Packets of the rules, and some that are nearly so.
+/// Packets that match the rules, and packets that nearly do.
 fn packets(rules: &[Rule], count: usize, seed: u64) -> Vec<Key> {
     let mut keys = generate::trace(rules, Traffic::Uniform, count, seed);
     let mut random = Random::new(seed);
@@ -103,7 +103,7 @@ fn the_last_rank_of_all_is_found() {
     let mut both = Both::new();
     both.update(|all| all.insert(last(u32::MAX)));
     both.check(&[Key::unknown()]);
-    // The same in an iSet.
+    // The same with the rule in an iSet.
     let mut rules = generate::rules(Family::OneTuple, Fields::FiveTuple, 400, 3);
     rules[50] = Rule { filter: rules[50].filter, ..last(u32::MAX) };
     let mut both = Both::new();
@@ -112,7 +112,7 @@ fn the_last_rank_of_all_is_found() {
     both.check(&generate::trace(&rules, Traffic::Uniform, 1000, 4));
 }
 
-/// One rule of few different values, so that rules overlap, repeat and exclude themselves.
+/// One rule with few different values, so that rules overlap, repeat and exclude themselves.
 fn few(random: &mut Random, id: u32) -> Rule {
     let address = |random: &mut Random| {
         let bits = [0x0A00_0000, 0x0A00_0001, 0x0A80_0000, 0x0AFF_FFFF, u32::MAX, 0][random.below(6)];

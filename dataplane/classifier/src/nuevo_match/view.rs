@@ -1,10 +1,10 @@
-//! What an iSet orders rules by: up to 63 bits of a packet, cut out of its fields and put behind one another.
+//! The key by which an iSet orders rules: up to 63 bits of a packet, cut out of its fields and concatenated.
 //!
-//! The papers take one field. Rule sets repeat themselves too much for that: an access list of 100,000 rules may have
-//! 200 different sources and 7,000 destinations, so that no iSet by one field has more than those. But ranges of the
-//! *sequence* (source, destination) overlap only when both do. A rule selects, of a sequence of fields, at most what
-//! lies between its lowest values in all of them and its highest; intervals of such numbers serve a learned index as
-//! well as intervals of one field, which is the case of one slice.
+//! The papers use one field. Rule sets repeat values too often for that: an access list of 100,000 rules may
+//! have 200 different sources and 7,000 destinations, so no iSet by one field has more rules than that. But
+//! ranges of the *sequence* (source, destination) overlap only when both do. In a sequence of fields, a rule
+//! selects at most what lies between its lowest values in all fields and its highest. A learned index works as
+//! well with intervals of such numbers as with intervals of one field, which is the case of one slice.
 
 use super::model::MAX;
 use crate::matcher::Ranked;
@@ -12,16 +12,16 @@ use crate::{Field, Key, Matcher};
 
 /// Most fields of a view.
 const SLICES: usize = 6;
-/// Bits of a view.
+/// Number of bits of a view.
 const BITS: u32 = 64 - MAX.leading_zeros();
-/// Bits of a view before those are cut off that serve it least.
+/// Number of bits of a view before its least useful bits are cut off.
 const UNCUT: u32 = 128;
-/// Bits that are cut off at a time.
+/// Number of bits that are cut off at a time.
 const CUT: u8 = 4;
-/// Rules that views are chosen by, at most.
+/// Most rules from which views are chosen.
 const SAMPLE: usize = 8192;
 
-/// A part of a field: `width` bits of a word, from bit `shift` on.
+/// A part of a field: `width` bits of a word, starting at bit `shift`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Slice {
     word: u8,
@@ -39,7 +39,7 @@ impl Slice {
         (u64::from(word >> (self.shift & 31)) & ((1 << (self.width & 63)) - 1)) as u32
     }
 
-    /// Smallest and greatest value in packets that match.
+    /// Smallest and greatest value of the slice in packets that match.
     fn range(self, matcher: &Matcher) -> (u32, u32) {
         let word = usize::from(self.word);
         if word != 2 {
@@ -49,7 +49,7 @@ impl Slice {
         let ((first, last), base) =
             if self.shift >= 16 { (matcher.source_ports, 16) } else { (matcher.destination_ports, 0) };
         let (first, last) = (u32::from(first) << base, u32::from(last) << base);
-        // Where the bits above differ, those of the slice take any value.
+        // Where the bits above the slice differ, the bits of the slice take any value.
         let above = u32::from(self.shift + self.width);
         let (apart, all) = ((u64::from(first) ^ u64::from(last)) >> above, self.cut(u32::MAX));
         if apart == 0 { (self.cut(first), self.cut(last)) } else { (0, all) }
@@ -70,17 +70,18 @@ impl View {
         view
     }
 
-    /// The bits of a packet.
+    /// The bits of a packet in this view.
     #[inline(always)]
     pub(super) fn of(&self, key: &Key) -> u64 {
         self.slices[..self.used].iter().fold(0, |bits, slice| {
-            // Words are fewer than 32: the compiler sees no way out of the array of a key's words then.
+            // A word index is always below the number of words. The remainder tells the compiler so, which then
+            // needs no bounds check.
             let word = key.words()[usize::from(slice.word) % key.words().len()];
             bits << (slice.width & 63) | u64::from(slice.cut(word))
         })
     }
 
-    /// The least and the greatest that they are in packets that match. Others may lie in between.
+    /// The least and the greatest value of the view in packets that match. Other packets may lie in between.
     pub(super) fn range(&self, matcher: &Matcher) -> (u64, u64) {
         self.slices[..self.used].iter().fold((0, 0), |(low, high), slice| {
             let (least, most) = slice.range(matcher);
@@ -88,7 +89,8 @@ impl View {
         })
     }
 
-    /// The view in which the most of these rules stand apart, as far as trying one step after the other tells.
+    /// The view in which the most rules have disjoint ranges, as far as a search that tries one step after the
+    /// other finds it.
     pub(super) fn choose(rules: &[Ranked]) -> View {
         let stride = rules.len().div_ceil(SAMPLE).max(1);
         let mut chooser = Chooser { rules: rules.iter().step_by(stride).collect(), ranges: Vec::new() };
@@ -99,12 +101,13 @@ impl View {
 
 struct Chooser<'a> {
     rules: Vec<&'a Ranked>,
-    /// Room for [`Chooser::count`].
+    /// Buffer for [`Chooser::count`].
     ranges: Vec<(u128, u128)>,
 }
 
 impl Chooser<'_> {
-    /// Fields in an order, one added at a time: that with which the most rules stand apart, in front or behind.
+    /// An order of fields. Each step adds the field, in front or behind, with which the most rules have
+    /// disjoint ranges.
     fn fields(&mut self) -> Vec<Slice> {
         let useful = |field: &Field| {
             let any = (0, field.max());
@@ -135,7 +138,7 @@ impl Chooser<'_> {
         }
     }
 
-    /// Cuts bits off the ends of slices, where it costs least, until a view can hold them.
+    /// Cuts bits off the ends of slices, where it costs the fewest rules, until a view can hold them.
     fn narrow(&mut self, mut slices: Vec<Slice>) -> Vec<Slice> {
         while bits(&slices) > BITS {
             let surplus = (bits(&slices) - BITS) as u8;
@@ -157,7 +160,7 @@ impl Chooser<'_> {
         slices
     }
 
-    /// How many rules stand apart.
+    /// Number of rules with disjoint ranges.
     fn count(&mut self, slices: &[Slice]) -> usize {
         self.ranges.clear();
         self.ranges.extend(self.rules.iter().map(|rule| {

@@ -1,25 +1,27 @@
-//! PartitionSort: rules in few partitions, each sorted like the keys of a search tree.
+//! PartitionSort: few partitions of rules, each sorted like the keys of a search tree.
 //!
 //! S. Yingchareonthawornchai, J. Daly, A. X. Liu and E. Torng, "A sorted partitioning approach to high-speed and
-//! fast-update OpenFlow classification", ICNP 2016. Rules cannot be sorted in general, but many can: rules are
-//! *sortable* by a sequence of fields when any two of them, in the first field where their intervals differ, have
-//! disjoint ones. Such rules form a search tree over several keys with at most one place to look at per packet, whose
-//! update is that of a search tree. The rule set is cut into as few sortable partitions as a greedy choice finds
-//! ([`sortable`]); a packet is looked up in one after the other, best rank first, until its match ranks before all
-//! that is left.
+//! S. Yingchareonthawornchai, J. Daly, A. X. Liu and E. Torng, "A sorted partitioning approach to high-speed
+//! and fast-update OpenFlow classification", ICNP 2016. A set of rules is *sortable* by a sequence of fields
+//! when for any two rules the intervals of the first field in which they differ are disjoint. Such rules form a
+//! search tree over several keys: a packet can match at one place at most, and an update is that of a search
+//! tree. A greedy algorithm divides the rules into as few sortable partitions as it can ([`sortable`]). A
+//! look-up searches one after the other, the partition with the best rank first, until its match ranks before
+//! all that are left.
 //!
-//! - Insertion: the first partition that can sort the rule takes it, else the *loose* rules, which are tried one by
-//!   one. When these are more than [`LOOSE`], what is sortable among them becomes a partition of its own.
-//! - Many rules at once, and [`optimise`](Classifier::optimise): partitions are chosen anew for all rules.
+//! - Insertion: the first partition that can sort the rule takes it. Otherwise it is a *loose* rule; these are
+//!   tried one by one. When there are more than [`LOOSE`], a sortable part of them becomes a partition.
+//! - Insertion of many rules, and [`optimise`](Classifier::optimise): partitions are chosen anew for all rules.
 //!
-//! Differences from the paper: it has balanced binary trees with one field per node, we have one B+ tree of intervals
-//! per field and group of agreeing rules, searched by comparing 15 bounds at once ([`tree`]); it rebuilds a small tree
-//! with another order of fields when a rule does not fit, we collect such rules until a partition pays: that also
-//! makes small sets the list that is best for them. Intervals of masks with holes are their hulls, and what a
-//! search finds is verified in all fields, so that trees need not ask for every field.
+//! Differences from the paper. The paper has balanced binary trees with one field per node; here every field,
+//! and every group of rules that agree in earlier fields, has a B+ tree of intervals, searched by comparing 15
+//! bounds at once ([`tree`]). The paper rebuilds a small tree with another order of fields when a rule does not
+//! fit; here such rules are collected until a partition pays, so that small sets stay a list, which is best for
+//! them. A non-contiguous mask is represented by the interval around its values. Every rule that a search finds
+//! is verified in all fields, so trees need not contain every field.
 //!
-//! Cost, with p partitions: look-up p descents of O(log n); insertion up to p descents, removal one. A rule set
-//! without sortable subsets degenerates to the list.
+//! Cost with p partitions: a look-up takes p descents of O(log n); an insertion up to p descents, a removal
+//! one. A rule set without sortable subsets becomes a list.
 
 mod sortable;
 mod tree;
@@ -29,22 +31,22 @@ use crate::store::{NONE, Store, first_pairs};
 use crate::{Classifier, InsertError, Key, Rule, Verdict};
 use tree::Tree;
 
-/// Loose rules before a partition is made of them.
+/// Most loose rules before a partition is made of them.
 const LOOSE: usize = 16;
 /// Fewest rules of a new partition.
 const WORTH: usize = 8;
-/// A new partition takes at least one in this many of the rules left, or these stay loose.
+/// A new partition must take at least one in this many of the rules that are left; otherwise they stay loose.
 const SHARE: usize = 256;
 
 #[derive(Clone, Debug)]
 struct Partition {
     tree: Tree,
-    /// No rule ranks before this.
+    /// A lower bound of the ranks in the partition.
     best: u64,
     rules: usize,
-    /// Removals since `best` was exact for sure.
+    /// Removals since `best` was last exact.
     worn: usize,
-    /// Whether the rule that `best` came from has gone.
+    /// Whether the rule with rank `best` has been removed.
     stale: bool,
 }
 
@@ -55,16 +57,16 @@ pub struct PartitionSort {
     groups: Groups,
     parts: Vec<Partition>,
     free: Vec<u32>,
-    /// Parts with rules.
+    /// The parts that contain rules, in order of search.
     order: Order,
-    /// The part of the rules that no other takes: its tree has no fields.
+    /// The part of the loose rules, whose tree has no fields.
     loose: Option<u32>,
-    /// Rules that have become loose since it was last tried to sort them.
+    /// Rules that have become loose since sorting them was last tried.
     refused: usize,
 }
 
 impl PartitionSort {
-    /// Without rules.
+    /// A classifier without rules.
     pub fn new() -> PartitionSort {
         PartitionSort::default()
     }
@@ -92,7 +94,7 @@ impl PartitionSort {
         best.verdict
     }
 
-    /// Puts a rule of the store where it fits.
+    /// Puts a rule of the store into a part.
     fn place(&mut self, slot: u32) {
         for number in 0..self.parts.len() as u32 {
             let sorted = self.loose != Some(number) && self.parts[number as usize].rules > 0;
@@ -105,7 +107,8 @@ impl PartitionSort {
         self.attach(slot, number);
         self.refused += 1;
         let rules = self.parts[number as usize].rules;
-        // Trying costs as much per rule as some insertions, and comes to nothing more often the more rules it leaves.
+        // An attempt costs as much per rule as some insertions, and fails more often the more rules it leaves
+        // over.
         if rules > LOOSE && self.refused >= LOOSE.max(rules / 2) {
             self.refused = 0;
             let slots = self.slots(number);
@@ -116,7 +119,7 @@ impl PartitionSort {
         }
     }
 
-    /// Makes partitions of rules that are in none; the rest becomes loose.
+    /// Makes partitions of rules that are in no part; the rest become loose.
     fn partition(&mut self, mut slots: Vec<u32>) {
         while slots.len() > LOOSE {
             let found = sortable::choose(&self.store, &slots);
@@ -139,7 +142,7 @@ impl PartitionSort {
         }
     }
 
-    /// Puts a rule into a part, if it can be sorted there.
+    /// Puts a rule into a part; `false` if it cannot be sorted there.
     fn attach(&mut self, slot: u32, number: u32) -> bool {
         let part = &mut self.parts[number as usize];
         if !part.tree.insert(slot, &self.store, &mut self.groups) {
@@ -215,7 +218,7 @@ impl Partition {
     }
 }
 
-/// Number of a new part.
+/// Adds a part and returns its number.
 fn make(parts: &mut Vec<Partition>, free: &mut Vec<u32>, tree: Tree) -> u32 {
     let part = Partition::new(tree);
     if let Some(number) = free.pop() {

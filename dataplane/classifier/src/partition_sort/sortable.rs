@@ -1,24 +1,26 @@
-//! Which rules can be sorted together, and by which fields; the choice that the paper makes greedily (§IV, "GrInd").
+//! Chooses rules that can be sorted together, and the order of fields; the paper does this greedily (§IV,
+//! "GrInd").
 //!
-//! By one field, the largest set of rules of a group is kept whose intervals are equal or disjoint (weighted interval
-//! scheduling, exact in O(n log n)). What remains of the group is divided by these intervals, and so on by the next
-//! field. What is not kept is left for another partition.
+//! For one field, the largest subset of a group is kept in which intervals are equal or disjoint (weighted
+//! interval scheduling, exact in O(n log n)). These intervals divide the subset into smaller groups, which the
+//! next field divides in turn. Rules that are not kept are left for another partition.
 //!
-//! Which field comes next? The one that keeps most is a poor choice: a field that most rules say nothing about keeps
-//! these and loses the others, and has divided nothing. With few fields all orders are tried on a sample. With many,
-//! a group counts as the square root of its rules: what is still together will lose rules to later fields.
+//! Which field should be next? The one that keeps most rules is a poor choice: a field that most rules leave
+//! open keeps these rules, loses the others, and divides nothing. With few fields all orders are tried on a
+//! sample. With many fields, a group counts as the square root of its rules, as rules that are still together
+//! will be lost to later fields.
 
 use crate::Field;
 use crate::store::Store;
 
-/// Rules that fields are chosen by, when there are more.
+/// Most rules from which the order of fields is chosen.
 const SAMPLE: usize = 1024;
-/// Most fields that all orders are tried of: 120 of them.
+/// Up to this number of fields all orders are tried: 120.
 const FEW: usize = 5;
-/// Fewest rules that this is worth its time for.
+/// With fewer rules, choosing an order is not worth its time.
 const MANY: usize = 64;
 
-/// The outcome.
+/// Result of the choice.
 pub(super) struct Sortable {
     /// All fields, in the order to sort by.
     pub fields: Vec<Field>,
@@ -26,12 +28,13 @@ pub(super) struct Sortable {
     pub left: Vec<u32>,
 }
 
-/// Fields that rules can be sorted by. Presence is no interval: its bits say apart what other fields mean.
+/// Fields by which rules can be sorted. Not the presence bits, which form no interval and only qualify other
+/// fields.
 fn sorting_fields() -> impl Iterator<Item = Field> {
     Field::ALL.into_iter().filter(|field| (field.word, field.shift) != (3, 22))
 }
 
-/// Chooses an order of fields, and the rules to sort by it.
+/// Chooses an order of fields, and the rules that can be sorted by it.
 pub(super) fn choose(store: &Store, slots: &[u32]) -> Sortable {
     let step = slots.len().div_ceil(SAMPLE).max(1);
     let sample: Vec<u32> = slots.iter().copied().step_by(step).collect();
@@ -55,7 +58,7 @@ pub(super) fn choose(store: &Store, slots: &[u32]) -> Sortable {
     Sortable { fields, taken, left }
 }
 
-/// The order of fields that keeps the most rules, and how many.
+/// The order of fields that keeps the most rules, and their number.
 fn best_order(store: &Store, groups: &[Vec<u32>], open: &[Field]) -> (usize, Vec<Field>) {
     let mut best = (groups.iter().map(Vec::len).sum(), Vec::new());
     for (at, &field) in open.iter().enumerate() {
@@ -88,7 +91,7 @@ fn good_order(store: &Store, sample: Vec<u32>, mut open: Vec<Field>) -> Vec<Fiel
     fields
 }
 
-/// Divides each group by the intervals of a field, without the rules that stand in the way of more others.
+/// Divides each group by the intervals of a field, and drops rules that overlap too many others.
 fn divide(store: &Store, groups: &[Vec<u32>], field: Field) -> Vec<Vec<u32>> {
     let mut parts = Vec::new();
     for group in groups {
@@ -101,7 +104,7 @@ fn divide(store: &Store, groups: &[Vec<u32>], field: Field) -> Vec<Vec<u32>> {
     parts
 }
 
-/// The rules of one group with the most that have equal or disjoint intervals, by interval.
+/// The largest subset of a group in which intervals are equal or disjoint, grouped by interval.
 fn schedule(store: &Store, group: &[u32], field: Field, parts: &mut Vec<Vec<u32>>) {
     let mut by_end: Vec<((u32, u32), u32)> = group
         .iter()
@@ -111,7 +114,8 @@ fn schedule(store: &Store, group: &[u32], field: Field, parts: &mut Vec<Vec<u32>
         })
         .collect();
     by_end.sort_unstable();
-    // Each interval with its rules; the most rules among the intervals up to it, and where the one before it stands.
+    // For each interval: its rules, the most rules that can be kept among the intervals up to it, and its
+    // predecessor in that choice.
     let intervals: Vec<&[((u32, u32), u32)]> = by_end.chunk_by(|a, b| a.0 == b.0).collect();
     let mut most = vec![0];
     let mut before = Vec::with_capacity(intervals.len());

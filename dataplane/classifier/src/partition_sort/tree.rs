@@ -4,23 +4,23 @@
 //! root ─► tree of field a ──[low,high]──► tree of field b ──[low,high]──► rule, or group of equal rules
 //!                         ──[low,high]──► rule            (the only one with this interval of a)
 //! ```
-//! The fields of a partition have an order. A *map* divides rules that agree in all earlier fields by their intervals
-//! of one field, which are disjoint; each leads to the rules that have it. A map stands only where at least two
-//! intervals differ, so that a rule that is alone after one field is found after one map; its other fields are
-//! verified by whoever searches. Large maps are B+ trees: *inner* nodes lead to nodes of the same map.
+//! The fields of a partition have an order. A *map* divides rules that agree in all earlier fields by their
+//! intervals of one field, which are disjoint; each interval leads to the rules that have it. A map exists only
+//! where at least two intervals differ, so a rule that is alone after one field is found through one map; the
+//! caller verifies its other fields. Large maps are B+ trees: *inner* nodes lead to nodes of the same map.
 //!
-//! A node is three cache lines, of which a search reads two: all lower bounds, compared at once, and the pair of upper
-//! bound and reference at the place that they say.
+//! A node is three cache lines, of which a search reads two: all lower bounds, compared at once, and the line
+//! with the upper bound and reference of the entry found.
 //!
-//! Invariants: the intervals below one entry of an inner node end before the lower bound of the next entry (which may
-//! be lower than what is left there: then a rule in between is refused); a map has two intervals or more; places
-//! behind the last entry repeat it, so that a search need not know how many there are.
+//! Invariants. The intervals below one entry of an inner node end before the lower bound of the next entry;
+//! that bound may be too low after removals, and a rule in between is then refused. A map has at least two
+//! intervals. Places behind the last entry repeat it, so that a search need not know the number of entries.
 
 use crate::ranked::{Groups, Head};
 use crate::store::Store;
 use crate::{Field, Key};
 
-/// A [`Head`], or a node: its number, its field's place in the order, and whether it is an inner one.
+/// A [`Head`], or a node: its number, the position of its field, and whether it is an inner node.
 type Ref = u32;
 const NODE: u32 = 1 << 31;
 const INNER: u32 = 1 << 30;
@@ -45,13 +45,13 @@ fn number_of(at: Ref) -> usize {
     (at & ((1 << FIELD_SHIFT) - 1)) as usize
 }
 
-/// The same order for signed comparison, which is what vector units have.
+/// Maps unsigned to signed numbers in the same order, as vector units compare signed numbers.
 #[inline]
 fn biased(value: u32) -> i32 {
     (value ^ 1 << 31) as i32
 }
 
-/// Where an interval ends and what it leads to. In inner nodes the end is of no interest: the greatest.
+/// The end of an interval and the reference. In inner nodes the end is unused and set to the greatest value.
 #[derive(Clone, Copy, Debug)]
 struct End {
     high: u32,
@@ -61,7 +61,7 @@ struct End {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Node {
-    /// Biased; the last one, which has no entry, is always the greatest.
+    /// Biased. The last one has no entry and is always the greatest value.
     lows: [i32; FANOUT + 1],
     ends: [End; FANOUT],
     len: u32,
@@ -87,14 +87,14 @@ impl Node {
         }
     }
 
-    /// How many lower bounds are at most `value`, the ones behind the last entry included.
+    /// Number of lower bounds that are at most `value`, including those behind the last entry.
     #[inline]
     fn count(&self, value: u32) -> usize {
         let value = biased(value);
         self.lows.iter().map(|&low| i32::from(low <= value)).sum::<i32>() as usize
     }
 
-    /// Likewise of the entries only.
+    /// Number of entries whose lower bound is at most `value`.
     fn entries_until(&self, value: u32) -> usize {
         self.count(value).min(self.len as usize)
     }
@@ -131,24 +131,24 @@ impl Node {
     }
 }
 
-/// Rules that are sorted by a sequence of fields.
+/// Rules sorted by a sequence of fields.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
     fields: Vec<Field>,
     nodes: Vec<Node>,
     free: Vec<u32>,
     root: Ref,
-    /// Nodes on the way to where an update happens, and the places taken there. Kept for its memory.
+    /// Nodes on the way to the place of an update, with the entries taken. Kept to reuse its memory.
     path: Vec<(Ref, usize)>,
 }
 
 impl Tree {
-    /// Without fields, all rules are one group.
+    /// An empty tree. Without fields, all rules are one group.
     pub fn new(fields: Vec<Field>) -> Tree {
         Tree { fields, nodes: Vec::new(), free: Vec::new(), root: NOTHING, path: Vec::new() }
     }
 
-    /// The only rules that can match, if any. Not for trees without rules.
+    /// The only rules that can match, if any. The tree must not be empty.
     #[inline]
     pub fn find(&self, key: &Key) -> Option<Head> {
         let mut at = self.root;
@@ -165,7 +165,7 @@ impl Tree {
         Some(at)
     }
 
-    /// Adds a rule; `false`, and no change, when it cannot be sorted among those present.
+    /// Adds a rule; `false`, and no change, when it cannot be sorted among the rules in the tree.
     pub fn insert(&mut self, slot: u32, store: &Store, groups: &mut Groups) -> bool {
         if self.root == NOTHING {
             self.root = slot;
@@ -174,12 +174,12 @@ impl Tree {
         self.path.clear();
         let mut at = self.root;
         let mut depth = 0;
-        // What the nodes above say of the map that `at` is in: where its next interval may start.
+        // Bounds from the nodes above in the same map: where the next interval may start.
         let (mut same_map, mut limit) = (false, None);
         loop {
             let field = if at & NODE == 0 { self.fields.len() } else { field_of(at) };
             if !same_map && depth < field {
-                // Fields that the rules present agree in have no map.
+                // Fields in which all rules below agree have no map.
                 match self.differing(depth..field, at, slot, store, groups) {
                     Differ::Nowhere => {}
                     Differ::Overlap => return false,
@@ -202,7 +202,7 @@ impl Tree {
             let before = until.max(1) - 1;
             if at & INNER != 0 {
                 self.path.push((at, before));
-                // The next entry is the one behind `before`, also when all entries are greater.
+                // The entry behind `before`; it is the first entry when all are greater.
                 let next = if before + 1 < node.len as usize { Some(node.low(before + 1)) } else { limit };
                 (at, same_map, limit) = (node.ends[before].to, true, next);
                 continue;
@@ -225,7 +225,7 @@ impl Tree {
         }
     }
 
-    /// Takes a rule out that is in the tree; `true` when it was the last.
+    /// Removes a rule, which must be in the tree; `true` when it was the last.
     pub fn remove(&mut self, slot: u32, store: &Store, groups: &mut Groups) -> bool {
         self.path.clear();
         let mut at = self.root;
@@ -254,7 +254,7 @@ impl Tree {
         true
     }
 
-    /// What all rules of the tree are found under.
+    /// The heads under which the rules of the tree are found.
     pub fn heads(&self) -> Vec<Head> {
         let mut heads = Vec::new();
         let mut open = if self.root == NOTHING { Vec::new() } else { vec![self.root] };
@@ -276,7 +276,7 @@ impl Tree {
             + self.path.capacity() * size_of::<(Ref, usize)>()
     }
 
-    /// First field of some in which a rule differs from those below `at`, which agree in them.
+    /// The first of some fields in which a rule differs from the rules below `at`, which agree in these fields.
     fn differing(
         &self,
         fields: std::ops::Range<usize>,
@@ -302,7 +302,7 @@ impl Tree {
         Differ::Nowhere
     }
 
-    /// Puts a map of two intervals where the path has led to.
+    /// Puts a map of two intervals at the end of the path.
     fn fork(&mut self, field: usize, one: ((u32, u32), Ref), other: ((u32, u32), Ref)) {
         let entry = |((low, high), to): ((u32, u32), Ref)| (low, End { high, to });
         let (first, second) = if one.0.0 < other.0.0 { (one, other) } else { (other, one) };
@@ -319,7 +319,7 @@ impl Tree {
         self.nodes.len() - 1
     }
 
-    /// Replaces what the end of the path refers to.
+    /// Replaces the reference at the end of the path.
     fn lead_to(&mut self, to: Ref) {
         match self.path.last() {
             None => self.root = to,
@@ -331,7 +331,7 @@ impl Tree {
         }
     }
 
-    /// Makes the inner nodes above cover a new lower bound.
+    /// Lowers the bounds of the inner nodes above to a new lower bound.
     fn lower(&mut self, low: u32) {
         for &(at, place) in self.path.iter().rev().take_while(|(at, _)| at & INNER != 0) {
             let bound = &mut self.nodes[number_of(at)].lows[place];
@@ -339,7 +339,7 @@ impl Tree {
         }
     }
 
-    /// Adds an entry to a node, which the path leads to; splits it when it is full.
+    /// Adds an entry to the node at the end of the path; splits the node when it is full.
     fn add(&mut self, at: Ref, place: usize, low: u32, end: End) {
         let node = &mut self.nodes[number_of(at)];
         if (node.len as usize) < FANOUT {
@@ -370,7 +370,7 @@ impl Tree {
         }
     }
 
-    /// Does without the first node of a map, as long as it leads to one place only.
+    /// Removes the top node of a map, as long as it has only one entry.
     fn collapse(&mut self, mut at: Ref) {
         if self.path.last().is_some_and(|(parent, _)| parent & INNER != 0) {
             return;
@@ -387,10 +387,10 @@ impl Tree {
     }
 }
 
-/// How a rule relates to others in some fields.
+/// How a rule compares with others in some fields.
 enum Differ {
     Nowhere,
     Overlap,
-    /// Field, the interval of those present, the rule's.
+    /// Position of the field, interval of the rules in the tree, interval of the rule.
     At(usize, (u32, u32), (u32, u32)),
 }

@@ -1,16 +1,16 @@
-//! What can be done with a node of the tree, and what that leads to.
+//! The ways to divide a node of the tree, and their effects.
 //!
 //! ```text
 //! action        children                           of the paper
 //! leaf          none                               its fixed leaf threshold, here a decision
 //! cut           2^b: b bits of one to three fields cut dimension × number of equal cuts
-//! simple f t    rules asking ≥ t bits, and < t     simple partition by a coverage threshold, anywhere in a tree
-//! large         rules by which fields are wide     EffiCuts partition
+//! simple f t    rules that fix ≥ t bits, and < t   simple partition by a coverage threshold, anywhere in a tree
+//! large         rules by the fields that are wide     EffiCuts partition
 //! ```
-//! A cut takes a window of bits. The highest undecided ones make the equal cuts of a box that the paper has; a lower
-//! window, where the rules differ most, skips the bits that they have in common. A look-up pays one shift and mask
-//! for either. Ports, whose rules are ranges, are cut at the highest bits only. As nodes of the core take bits of up
-//! to three fields at once (as HyperCuts does), so may an action, which the paper's may not.
+//! A cut uses a window of bits. The highest undecided bits give the equal cuts of a box that the paper has. A
+//! lower window, where the rules differ most, skips the bits that they have in common. A look-up pays one shift
+//! and mask for either. Ports, whose rules are ranges, are cut at the highest bits only. Unlike in the paper,
+//! one cut may use bits of up to three fields, as nodes of [`tree`](crate::tree) can (and as in HyperCuts).
 
 use super::space::{Column, Space};
 use crate::Field;
@@ -20,8 +20,8 @@ use crate::tree::node::{Extent, MAX_CUTS, Window};
 const TUPLE: u8 = 5;
 /// Categories of the EffiCuts partition: one bit per field of the 5-tuple.
 const CATEGORIES: usize = 1 << TUPLE;
-/// Parts that an EffiCuts partition makes at most: smaller categories share the last one. Every part is one more
-/// tree to look up.
+/// Most parts of an EffiCuts partition: smaller categories share the last one. Every part is one more tree to
+/// search.
 const LARGE_PARTS: usize = 4;
 /// Most bits of a cut: 1024 children.
 pub(super) const MAX_BITS: u8 = 10;
@@ -29,37 +29,38 @@ pub(super) const MAX_BITS: u8 = 10;
 /// Octets of an action in a model file.
 pub(super) const ACTION_BYTES: usize = 10;
 
-/// One action. What makes sense depends on the node.
+/// One action. Which ones are useful depends on the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
-    /// Ends here.
+    /// Makes the node a leaf.
     Leaf,
-    /// Cuts by bits of fields. Windows that are not used have no bits and stand last.
+    /// Cuts by bits of fields. Unused windows have no bits and come last.
     Cut(Windows),
-    /// Parts rules that ask for at least so many bits of the field from those that ask for less.
+    /// Separates rules that fix at least `least` bits of the field from those that fix fewer.
     Simple { field: u8, least: u8 },
-    /// Parts rules by the set of fields that they are wide in.
+    /// Separates rules by the set of fields in which they are wide.
     Large,
 }
 
-/// Bits of fields, the first field in the upper bits of a child's number.
+/// Bits of fields; the first field gives the upper bits of a child's number.
 pub(super) type Windows = [Window; MAX_CUTS];
 
-/// All bits of them.
+/// Number of bits of all windows.
 pub(super) fn total_bits(windows: &Windows) -> u32 {
     windows.iter().map(|window| u32::from(window.bits)).sum()
 }
 
-/// The part that each category of rules goes to.
+/// The part to which each category of rules belongs.
 pub(super) type Categories = [u8; CATEGORIES];
 
-/// The ranges that the rules of a node reach in the port dimensions, as `tree::build` keeps them for all.
+/// The port ranges that the rules of a node cover, as `tree::build` keeps them for all dimensions.
 pub(super) type Ports = [(u32, u32); 2];
 
-/// Any ports.
+/// Covers all ports.
 pub(super) const ANY_PORTS: Ports = [(0, 0xFFFF); 2];
 
-/// What is left of an extent in a node. Only ports need it: a cut of another field divides no rule's mask.
+/// The part of an extent that lies in a node. Only ports are clipped: a cut of another field divides no rule's
+/// mask.
 #[inline]
 pub(super) fn clipped(column: &Column, rule: usize, ports: &Ports) -> Extent {
     let extent = column.extents[rule];
@@ -73,8 +74,8 @@ pub(super) fn clipped(column: &Column, rule: usize, ports: &Ports) -> Extent {
     }
 }
 
-/// Calls `each` with ranges of children of a cut that a rule reaches: the same as [`Extent::cut`] for masks, but
-/// together, for counting. The clip of the other fields to a region is left out.
+/// Calls `each` with ranges of children of a cut that a rule reaches. For masks these are the children of
+/// [`Extent::cut`], but reported as ranges, for counting. The region of the other fields is ignored.
 #[inline]
 pub(super) fn cells(port: bool, extent: &Extent, shift: u8, bits: u8, mut each: impl FnMut(u32, u32)) {
     let window = (1u32 << bits) - 1;
@@ -106,7 +107,7 @@ pub(super) fn cells(port: bool, extent: &Extent, shift: u8, bits: u8, mut each: 
     }
 }
 
-/// The ports of one child of a cut, which takes the highest bits that differ.
+/// The ports of one child of a cut that uses the highest bits that differ.
 pub(super) fn narrowed(ports: &Ports, side: usize, shift: u8, bits: u8, child: u32) -> Ports {
     let (first, last) = ports[side];
     let mut narrowed = *ports;
@@ -117,10 +118,10 @@ pub(super) fn narrowed(ports: &Ports, side: usize, shift: u8, bits: u8, child: u
     narrowed
 }
 
-/// Category of a rule: the fields of the 5-tuple that it is wide in. EffiCuts calls half of a dimension wide, of
-/// addresses a twentieth: fewer than five bits.
-pub(super) fn category(care: impl Fn(u8) -> u32) -> usize {
-    (0..TUPLE).filter(|&field| care(field) < wide_below(field)).map(|field| 1 << field).sum()
+/// Category of a rule: the set of fields of the 5-tuple in which it is wide. In EffiCuts a rule is wide in a
+/// field if it covers half of it, and in an address if it covers a twentieth: if it fixes fewer than five bits.
+pub(super) fn category(fixed_bits: impl Fn(u8) -> u32) -> usize {
+    (0..TUPLE).filter(|&field| fixed_bits(field) < wide_below(field)).map(|field| 1 << field).sum()
 }
 
 fn wide_below(field: u8) -> u32 {
@@ -128,19 +129,19 @@ fn wide_below(field: u8) -> u32 {
     if field == Field::SOURCE || field == Field::DESTINATION { 5 } else { 1 }
 }
 
-/// Bits that a rule asks for of a field that may be no column.
-pub(super) fn care(space: &Space, field: u8, rule: usize) -> u32 {
-    space.column(field).map_or(0, |column| column.asked[rule])
+/// Number of bits that a rule fixes of a field; zero if the field is no column.
+pub(super) fn fixed_bits_of(space: &Space, field: u8, rule: usize) -> u32 {
+    space.column(field).map_or(0, |column| column.fixed_bits[rule])
 }
 
-/// Which categories share a part: the fullest have their own, in order of size. `care(rule, field)` is the number of
-/// bits that a rule asks for.
+/// Assigns categories to parts: the largest categories get parts of their own, in order of size. `fixed_bits(rule,
+/// field)` is the number of bits that a rule fixes.
 pub(super) fn categories(
     rules: impl Iterator<Item = u32>,
-    care: impl Fn(u32, u8) -> u32,
+    fixed_bits: impl Fn(u32, u8) -> u32,
 ) -> (Categories, usize) {
     let mut counts = [0usize; CATEGORIES];
-    rules.for_each(|rule| counts[category(|field| care(rule, field))] += 1);
+    rules.for_each(|rule| counts[category(|field| fixed_bits(rule, field))] += 1);
     let mut order: Vec<usize> = (0..CATEGORIES).filter(|&at| counts[at] > 0).collect();
     order.sort_by_key(|&at| (usize::MAX - counts[at], at));
     let parts = order.len().clamp(1, LARGE_PARTS);
@@ -152,7 +153,7 @@ pub(super) fn categories(
 }
 
 impl Action {
-    /// The octets of the model file.
+    /// The action as in a model file.
     pub fn to_bytes(self) -> [u8; ACTION_BYTES] {
         let mut bytes = [0; ACTION_BYTES];
         match self {
@@ -169,7 +170,7 @@ impl Action {
         bytes
     }
 
-    /// The action of these octets; `None` when they are none that could be done.
+    /// Reads an action of a model file; `None` when the octets are no possible action.
     pub fn from_bytes(bytes: [u8; ACTION_BYTES]) -> Option<Action> {
         let width = |field: u8| Field::ALL.get(usize::from(field)).map(|field| field.width() as u8);
         let rest = &bytes[1..];

@@ -1,62 +1,62 @@
-//! The actions worth considering at a node, and the numbers that the policy sees of each.
+//! The actions to consider at a node, and the numbers about each that the policy gets as input.
 //!
-//! The paper's state is the box of a node in binary and its partition history: a policy on that learns where the
-//! rules of *one* set lie. Here the policy sees what an action would do: how many rules the children hold, how many
-//! copies that takes, how many bits the box has left, what the partitions above did. It scores every action by the
-//! same small network. So it need not know how many fields there are, and what it learns on one rule set holds for
-//! another.
+//! The paper's state is the box of a node in binary and its partition history. A policy with that input learns
+//! where the rules of *one* set are. Here the input describes what an action would do: how many rules the
+//! children hold, how many copies that takes, how many bits of the box are left, what the partitions above did.
+//! The same small network scores every action. So the number of fields does not matter, and what the policy
+//! learns on one rule set is valid for others.
 
-use super::action::{Action, Ports, Windows, care, categories, category, cells, clipped};
+use super::action::{Action, Ports, Windows, categories, category, cells, clipped, fixed_bits_of};
 use super::grow::{Node, place};
 use super::space::{Column, Space};
 use crate::tree::node::{Extent, Window};
 
-/// Numbers about the node, the same for all its candidates.
+/// Number of inputs about the node, equal for all its candidates.
 pub(super) const NODE_INPUTS: usize = 10;
-/// Numbers about one action.
+/// Number of inputs about one action.
 const ACTION_INPUTS: usize = KINDS + 9;
-/// Leaf, best window, highest window, several fields, the two partitions.
+/// Kinds of actions: leaf, best window, highest window, several fields, and the two partitions.
 const KINDS: usize = 6;
-/// All of them.
+/// Number of inputs in all.
 pub(super) const INPUTS: usize = NODE_INPUTS + ACTION_INPUTS;
-/// Nodes of at most so many rules may be leaves by choice.
+/// Nodes of at most this many rules may be leaves by choice.
 pub(super) const LEAF_MAX: f32 = 64.0;
 
-/// Rules and keys that numbers are taken from, at most: enough for shares, and the work per node stays bounded.
+/// Most rules and keys from which the inputs are computed. Enough for shares, and bounds the work per node.
 pub(super) const SAMPLE: usize = 256;
-/// Fields that cuts are considered in, at most: those that separate best.
+/// Most fields for which cuts are considered: those that separate best.
 const FIELDS: usize = 6;
-/// Rules in all children of a cut, by rules in the node, at most.
+/// Limit for the rules in all children of a cut, as a multiple of the rules in the node.
 const COPIES: f32 = 8.0;
-/// Sizes of cuts of one field.
+/// Numbers of bits for cuts of one field.
 const SIZES: [u8; 6] = [1, 2, 3, 4, 6, 8];
-/// Sizes of cuts of the two or three fields that separate best, the best first.
+/// Numbers of bits for cuts of the two or three fields that separate best, the best field first.
 const JOINT: [[u8; 3]; 8] =
     [[1, 1, 0], [2, 1, 0], [2, 2, 0], [3, 3, 0], [4, 4, 0], [1, 1, 1], [2, 2, 2], [4, 3, 3]];
-/// Partitions on the way to a leaf, those of whole trees not counted.
+/// Most partitions above a leaf, without those of whole trees.
 pub(super) const PARTED_MAX: u8 = 3;
-/// Parts of one tree, at most; a look-up visits them all.
+/// Most parts of one tree; a look-up visits all of them.
 pub(super) const PARTS_MAX: usize = 8;
 
-/// An action and what the policy knows of it.
+/// An action and its inputs for the policy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub action: Action,
-    /// Rules that a key meets afterwards, on average.
+    /// Average number of rules that a key meets afterwards.
     pub meets: f32,
-    /// Rules in all children, by rules in the node.
+    /// Rules in all children, as a multiple of the rules in the node.
     pub copies: f32,
     pub inputs: [f32; INPUTS],
 }
 
-/// Ones and zeros of one bit among the sampled rules, and how well it separates.
+/// How often a bit is one and zero among the sampled rules, and how well it separates them.
 #[derive(Clone, Copy, Default)]
 struct Bit {
     gain: f32,
     wild: f32,
 }
 
-/// Counters for 32 bits at once: plane `p` holds bit `p` of each count.
+/// Counts of 32 bit positions at once: plane `p` holds bit `p` of each count.
 #[derive(Default)]
 struct Counts([u32; 9]);
 
@@ -78,10 +78,10 @@ impl Counts {
     }
 }
 
-/// [`Bit::gain`] of a bit that was taken: no window with it is good.
+/// [`Bit::gain`] of a bit that is already used: no window with this bit is good.
 const TAKEN: f32 = -1e6;
 
-/// What a cut would do.
+/// Effect of a cut.
 struct Effect {
     meets: f32,
     most: f32,
@@ -89,18 +89,19 @@ struct Effect {
     empty: f32,
 }
 
-/// Finds candidates; keeps its buffers from node to node.
+/// Finds candidates. Keeps its buffers from node to node.
 #[derive(Default)]
 pub(super) struct Scout {
-    /// The candidates of the node that was looked at last.
+    /// The candidates of the node examined last.
     pub candidates: Vec<Candidate>,
-    /// The numbers about that node.
+    /// The inputs about that node.
     pub node: [f32; NODE_INPUTS],
     rules: Vec<u32>,
     keys: Vec<u32>,
-    /// Rules of the node, when those that are seen are a sample.
+    /// Number of rules of the node, also when only a sample is examined.
     count: f32,
-    /// For [`Scout::effect`]: changes of the number of rules from child to child, and keys per child.
+    /// Buffers of [`Scout::effect`]: differences of the number of rules from child to child, and keys per
+    /// child.
     steps: Vec<i32>,
     held: Vec<u32>,
 }
@@ -112,7 +113,7 @@ fn thin(from: &[u32], to: &mut Vec<u32>) {
     to.extend(from.iter().step_by(step));
 }
 
-/// Counts a rule in the children from `child` on that it reaches, as changes from child to child.
+/// Counts a rule in the children that it reaches, from `child` on, as differences from child to child.
 fn step_cells(columns: &[(Window, &Column)], rule: usize, ports: &Ports, child: usize, steps: &mut [i32]) {
     let Some(((window, column), rest)) = columns.split_first() else { return };
     let extent = clipped(column, rule, ports);
@@ -127,8 +128,8 @@ fn step_cells(columns: &[(Window, &Column)], rule: usize, ports: &Ports, child: 
     });
 }
 
-/// The window of so many bits that separates best, and the highest that separates. Ports have only the latter, as
-/// ranges would reach around in a lower one.
+/// The window of `size` bits that separates best, and the highest window that separates. Ports have only the
+/// latter, as ranges would wrap around in a lower one.
 fn windows(node: &Node, column: &Column, bits: &[Bit; 32], size: u8) -> Option<(Option<Window>, Window)> {
     let differ = column.port.map(|side| 32 - (node.ports[side].0 ^ node.ports[side].1).leading_zeros() as u8);
     let top = || (0..32u8).rev().find(|&at| bits[usize::from(at)].gain > 0.0);
@@ -143,7 +144,7 @@ fn windows(node: &Node, column: &Column, bits: &[Bit; 32], size: u8) -> Option<(
     let best =
         (0..=end - size).rev().max_by(|&a, &b| gain(bits, &window(a)).total_cmp(&gain(bits, &window(b))));
     let best = best.map(window).filter(|best| gain(bits, best) > 0.0)?;
-    // The bits below the highest may be taken: then the next window up to it that is free.
+    // The bits below the highest may be used already: then take the next lower window that is free.
     let highest = (0..=end - size).rev().map(window).find(|window| gain(bits, window) > 0.0);
     Some((Some(best), highest.unwrap_or(best)))
 }
@@ -158,7 +159,7 @@ fn log(x: f32) -> f32 {
 }
 
 impl Scout {
-    /// Lists what can be done with `node`. `parts` are those of the tree so far.
+    /// Lists the candidates for `node`. `parts` is the number of parts of the tree so far.
     pub fn look(&mut self, space: &Space, node: &Node, parts: usize) {
         self.candidates.clear();
         thin(&node.rules, &mut self.rules);
@@ -189,7 +190,8 @@ impl Scout {
         }
     }
 
-    /// Gain of every bit of the column: the logarithm of how many times fewer rules a key meets behind it.
+    /// The gain of every bit of the column: the logarithm of the factor by which a key meets fewer rules after
+    /// a cut at it.
     fn bits(&self, column: &Column, taken: u32) -> [Bit; 32] {
         let (mut ones, mut zeros) = (Counts::default(), Counts::default());
         for &rule in &self.rules {
@@ -212,8 +214,8 @@ impl Scout {
                 bit.gain = TAKEN;
             } else if ones > 0.0 && zeros > 0.0 || known > 0.0 && differ(at) {
                 let meets = bit.wild + (ones * ones + zeros * zeros) / known;
-                // A bit that all rules agree on, but some do not ask for, still sends other keys elsewhere; it is
-                // worth little, and not nothing.
+                // A bit that has one value in all rules that fix it, while other rules leave it open, still
+                // separates keys. It is worth little, but more than nothing.
                 bit.gain = (total / meets).ln().max(0.01 * known / total);
             }
             bit.wild /= total;
@@ -221,7 +223,7 @@ impl Scout {
         bits
     }
 
-    /// Whether the rules have different ranges of a port: their common bits may not tell.
+    /// Whether the rules have different port ranges, which may not show in the ranges' common bits.
     fn ranges_differ(&self, column: &Column, node: &Node) -> bool {
         let Some(side) = column.port else { return false };
         let range = |rule: u32| clipped(column, rule as usize, &node.ports);
@@ -235,7 +237,7 @@ impl Scout {
             best.map_or(1.0, |bit| bit.wild)
         };
         let tamest = fields.iter().map(|(_, _, bits)| wild(bits)).fold(1.0, f32::min);
-        let asked: u32 = self.rules.iter().map(|&rule| care(space, 0, rule as usize)).sum();
+        let fixed_bits: u32 = self.rules.iter().map(|&rule| fixed_bits_of(space, 0, rule as usize)).sum();
         let room = |(low, high): (u32, u32)| (high - low + 1).ilog2() as f32 / 16.0;
         self.node = [
             log(self.count),
@@ -250,12 +252,12 @@ impl Scout {
             best,
             fields.len() as f32 / 8.0,
             tamest,
-            asked as f32 / (32 * self.rules.len().max(1)) as f32,
+            fixed_bits as f32 / (32 * self.rules.len().max(1)) as f32,
             room(node.ports[0]) + room(node.ports[1]),
         ];
     }
 
-    /// Cuts in one field: for each size the equal cuts of the box, and the window that separates best.
+    /// Cuts of one field. For each size: the equal cuts of the box, and the window that separates best.
     fn cuts(&mut self, node: &Node, column: &Column, bits: &[Bit; 32]) {
         for size in SIZES {
             let Some((best, highest)) = windows(node, column, bits, size) else { break };
@@ -268,7 +270,7 @@ impl Scout {
         }
     }
 
-    /// Cuts in several fields at once.
+    /// Cuts of several fields at once.
     fn joint_cuts(&mut self, node: &Node, fields: &[(f32, &Column, [Bit; 32])]) {
         for sizes in JOINT {
             let parts = sizes.iter().zip(fields).filter(|(size, _)| **size > 0);
@@ -303,7 +305,7 @@ impl Scout {
         self.push(Action::Cut(windows), kind, [effect.meets, effect.most, effect.copies, children], more);
     }
 
-    /// Counts rules and keys per child.
+    /// Counts rules and keys of each child.
     fn effect(&mut self, node: &Node, columns: &[(Window, &Column)], size: u8) -> Effect {
         let children = 1usize << size;
         self.steps.clear();
@@ -336,13 +338,13 @@ impl Scout {
         }
     }
 
-    /// Partitions: by each field of the 5-tuple at three thresholds, and that of EffiCuts.
+    /// Partitions: by each field of the 5-tuple at three thresholds, and the EffiCuts partition.
     fn partitions(&mut self, space: &Space, top: bool, parts: usize) {
         let count = self.count;
         for column in space.columns.iter().filter(|column| column.number < 5) {
             let width = column.field.width() as u8;
             for least in [1, width / 2, width] {
-                let asking = |rule: &&u32| column.asked[**rule as usize] >= u32::from(least);
+                let asking = |rule: &&u32| column.fixed_bits[**rule as usize] >= u32::from(least);
                 let first = self.rules.iter().filter(asking).count();
                 let share = first as f32 / self.rules.len().max(1) as f32;
                 if share <= 0.02 || share >= 0.98 {
@@ -354,11 +356,11 @@ impl Scout {
             }
         }
         let (map, found) =
-            categories(self.rules.iter().copied(), |rule, field| care(space, field, rule as usize));
+            categories(self.rules.iter().copied(), |rule, field| fixed_bits_of(space, field, rule as usize));
         if top && found > 1 && parts + found - 1 <= PARTS_MAX {
             let mut sizes = [0usize; 8];
             for &rule in &self.rules {
-                let at = category(|field| care(space, field, rule as usize));
+                let at = category(|field| fixed_bits_of(space, field, rule as usize));
                 sizes[usize::from(map[at]) % 8] += 1;
             }
             let most = sizes.iter().max().copied().unwrap_or(0) as f32;
@@ -373,7 +375,8 @@ impl Scout {
         }
     }
 
-    /// Adds a candidate from: its kind; rules met, rules in the fullest child, copies, children; and four more.
+    /// Adds a candidate. `effect` is: rules met, rules in the fullest child, copies, children. `more` is four
+    /// further inputs.
     fn push(&mut self, action: Action, kind: usize, effect: [f32; 4], more: [f32; 4]) {
         let [meets, most, copies, children] = effect;
         let mut inputs = [0.0; INPUTS];

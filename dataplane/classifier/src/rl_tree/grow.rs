@@ -1,14 +1,14 @@
-//! Grows a tree: the decision process that the policy learns on.
+//! Grows a tree: the decision process in which the policy learns.
 //!
-//! A node is a state, an action replaces it by its children, each a problem of its own. The cost of a node follows
-//! from those of its children (the paper's branching decision process), so every decision is judged by the subtree
-//! below it only, once that is complete.
+//! A node is a state. An action replaces it by its children, and each child is a problem of its own. The cost
+//! of a node follows from the costs of its children (the paper's branching decision process), so every decision
+//! is judged only by the subtree below it, once that is complete.
 
 use std::collections::HashMap;
 
 use super::action::{
-    ANY_PORTS, Action, Categories, MAX_BITS, Ports, Windows, care, categories, category, clipped, narrowed,
-    total_bits,
+    ANY_PORTS, Action, Categories, MAX_BITS, Ports, Windows, categories, category, clipped, fixed_bits_of,
+    narrowed, total_bits,
 };
 use super::candidate::{PARTED_MAX, PARTS_MAX};
 use super::space::{Column, Space};
@@ -16,14 +16,14 @@ use crate::Field;
 use crate::tree::entry::LANES;
 use crate::tree::node::Window;
 
-/// Nodes of at most so many rules are leaves without asking: a leaf compares them all at once.
+/// Nodes of at most this many rules are always leaves: a leaf compares them all at once.
 pub(super) const FEW: usize = LANES;
-/// Copies that a tree may have, by rules.
+/// Most copies in a tree, as a multiple of the rules.
 pub(super) const COPIES: usize = 12;
-/// Longest way down, partitions included.
+/// Most levels, partitions included.
 pub(super) const MAX_DEPTH: u32 = 24;
 
-/// What a step of a look-up takes, in nanoseconds: to begin one, in a tree; a node; a block of rules in a leaf.
+/// Nanoseconds that the steps of a look-up take: beginning a tree; a node; a block of rules in a leaf.
 const TREE_NS: f32 = 3.0;
 const NODE_NS: f32 = 4.0;
 const BLOCK_NS: f32 = 6.0;
@@ -31,31 +31,32 @@ const BLOCK_NS: f32 = 6.0;
 const NODE_BYTES: f32 = 16.0;
 const BLOCK_BYTES: f32 = 512.0;
 
-/// A node that waits for a decision.
+/// A node that is to be decided.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    /// Numbers of its rules, ascending: in order of rank.
+    /// Indices of its rules, ascending, which is in order of rank.
     pub rules: Vec<u32>,
-    /// Rules whose key comes here.
+    /// The rules whose keys come to this node.
     pub keys: Vec<u32>,
-    /// Its box in the port dimensions.
+    /// The node's box in the port dimensions.
     pub ports: Ports,
-    /// Bits that cuts above have taken, by field of [`Field::ALL`]: to take them again divides nothing.
+    /// Bits that cuts above have used, by field of [`Field::ALL`]: using them again would divide nothing.
     pub taken: [u32; Field::ALL.len()],
     pub depth: u32,
-    /// How many nodes of the final tree this one stands for: twins are grown once, but stored apart.
+    /// Number of nodes of the final tree for which this one stands: equal nodes are grown once, but stored
+    /// apart.
     pub times: u32,
-    /// Partitions above within the tree.
+    /// Number of partitions above, within the tree.
     pub parted: u8,
-    /// Whether all nodes above are partitions, so that this one may be, too.
+    /// Whether all nodes above are partitions, so that this one may be a partition too.
     pub top: bool,
 }
 
-/// No bits of any field.
+/// No bits of any field are used.
 pub(super) const UNTAKEN: [u32; Field::ALL.len()] = [0; Field::ALL.len()];
 
 impl Node {
-    /// All rules of the space, so far below the root.
+    /// A node with all rules of the space, at level `depth`.
     pub fn whole(space: &Space, taken: [u32; Field::ALL.len()], depth: u32, top: bool) -> Node {
         let all: Vec<u32> = (0..space.rules as u32).collect();
         let mut node =
@@ -64,7 +65,7 @@ impl Node {
         node
     }
 
-    /// Shrinks the ports to what the rules reach.
+    /// Shrinks the ports to those that the rules cover.
     fn shrink(&mut self, space: &Space) {
         for column in &space.columns {
             let Some(side) = column.port else { continue };
@@ -77,18 +78,18 @@ impl Node {
     }
 }
 
-/// What a subtree costs.
+/// Cost of a subtree.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Cost {
-    /// Nanoseconds, over the keys of the node.
+    /// Average nanoseconds over the keys of the node.
     pub mean: f32,
-    /// Nanoseconds of the worst path.
+    /// Nanoseconds on the slowest path.
     pub worst: f32,
-    /// Octets.
+    /// Octets of memory.
     pub bytes: f32,
 }
 
-/// How a partition tells its parts apart.
+/// How a partition divides rules.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Parting {
     Simple { field: u8, least: u8 },
@@ -96,32 +97,32 @@ pub(super) enum Parting {
 }
 
 impl Parting {
-    /// The part of a rule, which asks for `care(field)` bits of a field.
-    pub fn part(&self, care: impl Fn(u8) -> u32) -> usize {
+    /// The part of a rule, which fixes `fixed_bits(field)` bits of a field.
+    pub fn part(&self, fixed_bits: impl Fn(u8) -> u32) -> usize {
         match self {
-            Parting::Simple { field, least } => usize::from(care(*field) < u32::from(*least)),
-            Parting::Large(map) => usize::from(map[category(care)]),
+            Parting::Simple { field, least } => usize::from(fixed_bits(*field) < u32::from(*least)),
+            Parting::Large(map) => usize::from(map[category(fixed_bits)]),
         }
     }
 }
 
-/// Names a node by its rules: where one stands, the same decision holds.
+/// A hash of a node's rules: equal rule sets get the same decision.
 pub(super) fn digest(rules: &[u32]) -> u64 {
     let fold =
         |sum: u64, &rule: &u32| (sum.rotate_left(5) ^ u64::from(rule)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     rules.iter().fold(rules.len() as u64, fold)
 }
 
-/// The decisions of a tree, by [`digest`], in the order they were taken.
+/// The decisions of a tree in the order in which they were taken; nodes are named by [`digest`].
 pub(super) type Decisions = Vec<(u64, Action)>;
 
-/// Where the actions come from: the policy, a heuristic, a file.
+/// The source of the actions: the policy, a heuristic, or a file.
 pub(super) trait Decide {
-    /// The action for `node`, when `parts` is the number of parts so far. One that makes no sense there ends in a
-    /// leaf. The number comes back to [`Decide::outcome`].
+    /// The action for `node`; `parts` is the number of parts so far. An action that is not possible there
+    /// becomes a leaf. The returned number is passed to [`Decide::outcome`].
     fn decide(&mut self, space: &Space, node: &Node, parts: usize) -> (Action, usize);
 
-    /// What the subtree of a decision about so many rules came to cost.
+    /// Reports the cost of the subtree that followed from a decision about `rules` rules.
     fn outcome(&mut self, ticket: usize, rules: usize, cost: &Cost) {
         let _ = (ticket, rules, cost);
     }
@@ -131,7 +132,8 @@ pub(super) trait Decide {
 pub(super) struct Grower<'a, D> {
     space: &'a Space,
     decide: &'a mut D,
-    /// Rules that leaves of this tree may still take, copies included: bounds what a bad policy costs.
+    /// Number of rules that leaves of this tree may still take, copies included: limits the cost of a bad
+    /// policy.
     room: usize,
     parts: usize,
     decisions: Decisions,
@@ -166,7 +168,8 @@ impl<'a, D: Decide> Grower<'a, D> {
             Action::Simple { field, least } => self.part(node, Parting::Simple { field, least }, 2),
             Action::Large => {
                 let rules = node.rules.iter().copied();
-                let (map, parts) = categories(rules, |rule, field| care(self.space, field, rule as usize));
+                let (map, parts) =
+                    categories(rules, |rule, field| fixed_bits_of(self.space, field, rule as usize));
                 self.part(node, Parting::Large(map), parts)
             }
         };
@@ -178,7 +181,7 @@ impl<'a, D: Decide> Grower<'a, D> {
         self.room = self.room.saturating_sub(node.rules.len() * node.times as usize);
         let blocks = |rules: usize| rules.div_ceil(LANES) as f32;
         let held = blocks(node.rules.len());
-        // A key stops at its own rule at the latest; that of another part passes all of them.
+        // A key stops at its own rule at the latest. A key of a rule in another part passes all of them.
         let read = |key: &u32| node.rules.binary_search(key).map_or(held, |at| blocks(at + 1));
         let sum: f32 = node.keys.iter().map(read).sum();
         let mean = if node.keys.is_empty() { held } else { sum / node.keys.len() as f32 };
@@ -196,13 +199,13 @@ impl<'a, D: Decide> Grower<'a, D> {
         if node.top {
             self.parts += parts - 1;
         } else {
-            // A node that sends keys to both of its children.
+            // The node that sends keys to both of its children.
             (total.mean, total.worst, total.bytes) = (NODE_NS, NODE_NS, NODE_BYTES * parts as f32);
             parted = node.parted + 1;
         }
         let mut held = vec![Vec::new(); parts];
         for &rule in &node.rules {
-            let part = parting.part(|field| care(self.space, field, rule as usize));
+            let part = parting.part(|field| fixed_bits_of(self.space, field, rule as usize));
             held[part.min(parts - 1)].push(rule);
         }
         for rules in held {
@@ -254,7 +257,7 @@ impl<'a, D: Decide> Grower<'a, D> {
         let mut total = Cost { bytes: NODE_BYTES * places as f32, ..Cost::default() };
         let mut weights = 0.0;
         for twins in merged {
-            // Where no key comes, a rule still might.
+            // A child without keys may still get packets if it has rules.
             let weight = twins.keys.len() as f32 + if twins.rules.is_empty() { 0.001 } else { 0.1 };
             let Twins { rules, keys, ports, count } = twins;
             let times = node.times.saturating_mul(count);
@@ -273,12 +276,12 @@ impl<'a, D: Decide> Grower<'a, D> {
     }
 }
 
-/// The bits of a field that a window takes.
+/// Mask of the field's bits that a window uses.
 pub(super) fn window_bits(window: &Window) -> u32 {
     ((1 << window.bits) - 1) << window.shift
 }
 
-/// The children that a rule reaches.
+/// Finds the children that a rule reaches.
 fn reach(columns: &[(Window, &Column)], rule: u32, ports: &Ports, cells: &mut Vec<usize>) {
     cells.clear();
     cells.push(0);
@@ -294,7 +297,7 @@ fn reach(columns: &[(Window, &Column)], rule: u32, ports: &Ports, cells: &mut Ve
     }
 }
 
-/// The child that a key goes to.
+/// The child to which a key goes.
 pub(super) fn place(columns: &[(Window, &Column)], key: u32) -> usize {
     columns.iter().fold(0, |child, (window, column)| {
         let bits = column.keys[key as usize] >> window.shift & ((1 << window.bits) - 1);
@@ -306,12 +309,12 @@ pub(super) fn place(columns: &[(Window, &Column)], key: u32) -> usize {
 struct Twins {
     rules: Vec<u32>,
     keys: Vec<u32>,
-    /// The box around all of them.
+    /// A box around the boxes of all of them.
     ports: Ports,
     count: u32,
 }
 
-/// Children with the same rules become one (as in HiCuts), so that the same decision is made once.
+/// Merges children with the same rules (as HiCuts does), so that each decision is made once.
 fn merge(held: Vec<Vec<u32>>, keys: Vec<Vec<u32>>, boxes: impl Fn(usize) -> Ports) -> Vec<Twins> {
     let mut merged: Vec<Twins> = Vec::new();
     let mut known: HashMap<u64, usize> = HashMap::new();

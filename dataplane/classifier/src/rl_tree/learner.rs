@@ -1,5 +1,5 @@
-//! The policy as the core of the trees asks for it: the decisions of the best tree known, and the network for all
-//! nodes that this tree does not have.
+//! The learned policy in the form that [`Forest`](crate::tree::Forest) needs: it uses the decisions of the best
+//! tree known, and the network for nodes that are not in that tree.
 
 use std::sync::Arc;
 
@@ -15,40 +15,41 @@ use super::{Objective, Options};
 use crate::tree::build::{self, Limits, Part};
 use crate::tree::{self, node::Extent};
 
-/// Rules that trees are tried on, at most: that of a larger set is grown once, by the network.
+/// Up to this number of rules, trees are compared. For a larger set, the network grows one tree.
 const TRIED: usize = 2048;
-/// Share of rules that reach nearly everywhere, from which on they are put beside the others in such a tree.
+/// In such a tree, when this share of a part's rules (percent) reaches nearly all children, they move to a
+/// separate tree.
 const WIDE_PERCENT: usize = 10;
-/// Rules that are learnt from, at most.
+/// Most rules from which the network learns.
 pub(super) const LEARNT: usize = 1024;
 
-/// A model at work on one rule set.
+/// A model in use for one rule set.
 #[derive(Clone, Debug)]
 pub struct Learner {
     pub(super) options: Options,
     policy: Arc<Policy>,
-    /// Decisions that the policy has learnt from.
+    /// Number of decisions from which the policy has learned.
     steps: u64,
     plan: Arc<Plan>,
-    /// Decisions that the next build may take for training.
+    /// Number of decisions that the next build may use for training.
     pub(super) budget: u64,
-    /// Cost of the tree that was built last, if it was tried.
+    /// Cost of the tree that was built last; `None` if it was not compared with others.
     pub(super) cost: Option<Cost>,
 }
 
 impl Learner {
-    /// With this model.
+    /// A learner with this model.
     pub(super) fn new(model: &Model, options: Options) -> Learner {
         let (policy, plan) = (Arc::clone(&model.policy), Arc::clone(&model.plan));
         Learner { options, policy, steps: model.steps, plan, budget: 0, cost: None }
     }
 
-    /// The model as it is now.
+    /// The model in its present state.
     pub(super) fn model(&self) -> Model {
         Model { policy: Arc::clone(&self.policy), plan: Arc::clone(&self.plan), steps: self.steps }
     }
 
-    /// Trees by the heuristics and by the network: the best of them, and whose it is.
+    /// Grows trees by the heuristics and by the network. Returns the best tree, and which of them made it.
     fn tried(&self, space: &Space) -> (Grown, Chooser) {
         let objective = self.options.objective;
         let mut best = grow(space, &mut Likeliest::new(&self.policy), &objective);
@@ -63,7 +64,7 @@ impl Learner {
         (best, chooser)
     }
 
-    /// Trains the network for this build; the best tree on the way, if it is one for all rules.
+    /// Trains the network for this build. Returns the best tree that it grew, if that tree is for all rules.
     fn learn(&mut self, from: &build::Space, whole: &Part) -> Option<Grown> {
         let mut rng = Rng::new(self.options.seed);
         let space = Space::new(from, whole, LEARNT, &mut rng);
@@ -75,7 +76,7 @@ impl Learner {
         best.filter(|_| space.rules == from.len())
     }
 
-    /// The action for a node that the plan does not know.
+    /// The action for a node that is not in the plan.
     fn decide(&self, from: &build::Space, part: &Part, depth: u32, parts: Option<usize>) -> Action {
         let space = Space::new(from, part, SAMPLE, &mut Rng::new(digest(&part.rules)));
         let mut taken = UNTAKEN;
@@ -83,7 +84,7 @@ impl Learner {
             taken[usize::from(dim)] = *known;
         }
         let mut node = Node::whole(&space, taken, depth, parts.is_some());
-        // How often the rules were parted above is not known; far down, often enough.
+        // The number of partitions above is not known; it is estimated from the depth.
         node.parted = (depth / 4).min(PARTED_MAX.into()) as u8;
         let parts = parts.unwrap_or(PARTS_MAX);
         match self.plan.chooser {
@@ -95,7 +96,7 @@ impl Learner {
         }
     }
 
-    /// Whether the plan is for this space.
+    /// The action of the plan for these rules, if the plan is for this space.
     fn planned(&self, space: &build::Space, rules: &[u32]) -> Option<Action> {
         let plan = &self.plan;
         if plan.rules != space.len() { None } else { plan.actions.get(&digest(rules)).copied() }
@@ -106,11 +107,11 @@ impl Learner {
             Some(action) => action,
             None => self.decide(space, &space.part(rules.clone()), depth, Some(*parts)),
         };
-        let care = |rule: u32, field: u8| space.asked(rule, field);
+        let fixed_bits = |rule: u32, field: u8| space.fixed_bits(rule, field);
         let (parting, count) = match action {
             Action::Simple { field, least } => (Parting::Simple { field, least }, 2),
             Action::Large => {
-                let (map, count) = categories(rules.iter().copied(), care);
+                let (map, count) = categories(rules.iter().copied(), fixed_bits);
                 (Parting::Large(map), count)
             }
             Action::Leaf | Action::Cut(_) => return vec![rules],
@@ -122,7 +123,7 @@ impl Learner {
         let mut groups = vec![Vec::new(); count];
         let mut fullest = 0;
         for &rule in &rules {
-            let group = parting.part(|field| care(rule, field)).min(count - 1);
+            let group = parting.part(|field| fixed_bits(rule, field)).min(count - 1);
             groups[group].push(rule);
             fullest = fullest.max(groups[group].len());
         }
@@ -139,7 +140,7 @@ fn grow(space: &Space, decide: &mut impl Decide, objective: &Objective) -> Grown
     (reward(objective, &cost, space.rules), cost, decisions)
 }
 
-/// Names a rule set by all that its rules match, and by their order.
+/// A hash of everything that a rule set's rules match, and of their order.
 pub(super) fn fingerprint(space: &build::Space) -> u64 {
     let mut sum = space.len() as u64;
     let mut add =
@@ -151,7 +152,7 @@ pub(super) fn fingerprint(space: &build::Space) -> u64 {
             [first, last, mask, value].into_iter().for_each(&mut add);
         }
     }
-    // Zero says "no rules".
+    // Zero means "no rules".
     sum.max(1)
 }
 
@@ -159,7 +160,7 @@ impl tree::Policy for Learner {
     fn prepare(&mut self, space: &build::Space) {
         let print = fingerprint(space);
         if self.plan.fingerprint == print && self.budget == 0 {
-            // The tree of a loaded model, or of the last build.
+            // A plan exists already: from a loaded model, or from the last build.
             Arc::make_mut(&mut self.plan).rules = space.len();
             return;
         }
@@ -178,7 +179,7 @@ impl tree::Policy for Learner {
     }
 
     fn partition(&self, space: &build::Space, rules: Vec<u32>) -> Vec<Vec<u32>> {
-        // Those that were evicted are few, and were parted before.
+        // A separate tree gets fewer rules, which were divided before.
         if rules.len() == space.len() { self.divide(space, rules, 0, &mut 1) } else { vec![rules] }
     }
 
@@ -190,7 +191,7 @@ impl tree::Policy for Learner {
         };
         match action {
             Action::Cut(windows) => build::Action::Windows(windows),
-            Action::Simple { field, least } => build::Action::Beside { field, least },
+            Action::Simple { field, least } => build::Action::SeparateTree { field, least },
             Action::Leaf | Action::Large => build::Action::Leaf,
         }
     }
@@ -201,7 +202,7 @@ impl tree::Policy for Learner {
 
     fn limits(&self) -> Limits {
         if self.plan.actions.is_empty() {
-            // Nobody knows how large this tree will be: rules with many copies get trees of their own.
+            // The size of this tree is not known in advance: rules with many copies get a separate tree.
             Limits { copies: 128, total: 8 }
         } else {
             Limits { copies: usize::MAX, total: COPIES + 4 }
@@ -226,7 +227,7 @@ mod tests {
     use crate::tree::node::Window;
     use crate::{Classifier, List};
 
-    /// Any action, sensible or not, that a model file may have.
+    /// Any action that a model file may contain, useful or not.
     fn any_action(rng: &mut Rng) -> Action {
         loop {
             let window = |rng: &mut Rng| Window {
@@ -245,7 +246,7 @@ mod tests {
         }
     }
 
-    /// A model file may say anything about the very rules that it is used for.
+    /// A model file may contain any decisions, even for the very rules for which it is used.
     #[test]
     fn hostile_decisions_make_no_wrong_verdicts() {
         for seed in 0..24 {
@@ -256,12 +257,12 @@ mod tests {
             let (mut list, mut tree) = (List::new(), RlTree::new());
             list.insert_all(&rules).unwrap();
             tree.insert_all(&rules).unwrap();
-            // Several rounds: each replaces decisions of nodes that the round before has made.
+            // Several rounds: each replaces decisions for nodes that the round before has made.
             let mut rng = Rng::new(seed);
             let mut model = tree.model();
             for _ in 0..4 {
                 let plan = Arc::make_mut(&mut model.plan);
-                // In the order of their digests, for a failure to come again.
+                // In the order of their digests, so that a failure can be reproduced.
                 let mut actions: Vec<_> = plan.actions.iter_mut().collect();
                 actions.sort_unstable_by_key(|(digest, _)| **digest);
                 actions.into_iter().for_each(|(_, action)| *action = any_action(&mut rng));

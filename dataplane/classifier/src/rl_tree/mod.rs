@@ -1,42 +1,44 @@
 //! Decision trees chosen by reinforcement learning, as NeuroCuts does (E. Liang, H. Zhu, X. Jin, I. Stoica, "Neural
 //! Packet Classification", ACM SIGCOMM 2019).
 //!
-//! A tree grows node by node; at each node a policy chooses between cutting by bits of fields, parting the rules among
-//! several trees, and a leaf. What a choice was worth shows when the subtree below is complete: its look-up time and
-//! size are the reward. A small network learns from whole trees to choose better ones.
+//! A tree grows node by node. At each node a policy chooses between cutting by bits of fields, dividing the
+//! rules among several trees, and a leaf. The value of a choice is known when the subtree below it is complete:
+//! its look-up time and size are the reward. A small network learns from whole trees to choose better.
 //!
 //! ```text
 //! rules ─► space    columns of the used fields, one random key per rule
 //!          grow     the decision process: node + action → children, and the cost of subtrees
-//!          candidate  actions worth considering, with the numbers that the policy sees of each
-//!          action   what actions do
+//!          candidate  actions to consider, with the inputs of the policy for each
+//!          action   effects of actions
 //!          policy   network, exploration, heuristics
 //!          train    proximal policy optimisation on grown trees
 //!          model    weights and decisions as a file
-//!          learner  the result as the policy of a tree::Forest, which looks up and updates
+//!          learner  the result as policy of a tree::Forest, which does look-ups and updates
 //! ```
 //!
-//! # Where we differ from the paper
-//! - The paper's policy sees the box of a node in binary, one network output per action, and is trained for hours on
-//!   each rule set. Ours sees what each action would do, in numbers that mean the same for every rule set, and scores
-//!   actions by one small network (see [`candidate`]). So a trained policy holds for rules it never saw: the
-//!   crate ships one, and a build is quick without any training.
-//! - A cut takes bits of up to three fields, as nodes of [`tree`](crate::tree) can; where a branch ends is a decision;
-//!   rules may be parted at any node, not only above the first cut.
-//! - Time is by default the expected cost over random keys of all rules instead of the worst path (the paper's
-//!   objective is [`Measure::Worst`]), in nanoseconds per step measured for this core.
-//! - Rules with too many copies go to another tree (see [`tree::build`](mod@crate::tree::build)), so that memory is
-//!   bounded whatever the policy does.
+//! # Differences from the paper
+//! - The paper's policy sees the box of a node in binary, has one network output per action, and is trained for
+//!   hours on each rule set. This policy sees the effects of each action, in numbers that mean the same for
+//!   every rule set, and scores actions by one small network (see [`candidate`]). So a trained policy also
+//!   works for rules that it never saw: the crate ships one, and a build without training is quick.
+//! - A cut uses bits of up to three fields, as nodes of [`tree`](crate::tree) can. Whether a branch ends is a
+//!   decision. Rules may be divided among trees at any node, not only above the first cut.
+//! - Time is by default the expected cost over random keys of all rules, instead of the slowest path (the
+//!   paper's objective, [`Measure::Worst`]). It is in nanoseconds, measured for each step of this
+//!   implementation.
+//! - Rules with too many copies go to a separate tree (see [`tree::build`](mod@crate::tree::build)), so that
+//!   memory is bounded whatever the policy does.
 //!
 //! # When it learns
-//! [`insert_all`](crate::Classifier::insert_all) and [`optimise`](crate::Classifier::optimise) may train, as many
-//! decisions as [`Options`] say; single updates never do. Afterwards the best tree that was seen is
-//! built, be it of the network, of exploration or of one of the greedy heuristics: never a worse one than
-//! theirs, by the cost model. Sets of more than a thousand rules learn from a sample. For more than two thousand no
-//! trees are compared: the network grows one, and rules that reach far are put beside the others.
+//! [`insert_all`](crate::Classifier::insert_all) and [`optimise`](crate::Classifier::optimise) may train, with
+//! as many decisions as [`Options`] allow; single updates never do. Afterwards the best tree that was seen is
+//! built, whether it came from the network, from exploration or from one of the greedy heuristics. So by the
+//! cost model it is never worse than a heuristic's tree. Sets of more than a thousand rules are sampled for
+//! learning. For more than two thousand rules no trees are compared: the network grows one, and rules that
+//! reach far move to a separate tree.
 //!
-//! For a long run, train a [`Model`] on rule sets of the kind expected ([`Model::train`]), save it, and start
-//! classifiers with [`RlTree::with_model`].
+//! For a long training run, train a [`Model`] on rule sets of the expected kind ([`Model::train`]), save it,
+//! and start classifiers with [`RlTree::with_model`].
 //!
 //! # Costs
 //! A look-up reads one node of 16 octets per level and one leaf per tree. A build looks at up to 256 rules per node.
@@ -60,40 +62,40 @@ pub use learner::Learner;
 pub use model::{Model, ModelError};
 pub use train::{Progress, Training, TreeCost};
 
-use crate::tree::{Forest, Shape};
+use crate::tree::{Forest, TreeStats};
 use crate::{Classifier, InsertError, Key, Rule, Verdict};
 
-/// Which time of a tree counts.
+/// Which look-up time of a tree counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Measure {
-    /// Expected over random keys, one per rule.
+    /// The expected time over random keys, one per rule.
     Mean,
-    /// That of the slowest path, as in the paper.
+    /// The time of the slowest path, as in the paper.
     Worst,
 }
 
-/// How time and space become a reward.
+/// How time and space are scaled in the reward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scale {
-    /// Logarithms: a tenth less counts the same everywhere. For a mix of time and space.
+    /// Logarithms: a tenth less counts the same for small and large trees. For a mix of time and space.
     Log,
-    /// As they are.
+    /// Unchanged.
     Linear,
 }
 
-/// What a good tree is: the paper's `c · f(time) + (1 - c) · f(space)`.
+/// The goal of learning: the paper's `c · f(time) + (1 - c) · f(space)`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Objective {
-    /// Time.
+    /// Which time counts.
     pub time: Measure,
     /// `f`.
     pub scale: Scale,
-    /// `c`, in 0…1: one for time only, zero for space only.
+    /// `c`, from 0 to 1: 1 for time only, 0 for space only.
     pub time_share: f32,
 }
 
 impl Default for Objective {
-    /// Mostly expected time.
+    /// Mostly the expected time.
     fn default() -> Objective {
         Objective { time: Measure::Mean, scale: Scale::Log, time_share: 0.85 }
     }
@@ -102,21 +104,21 @@ impl Default for Objective {
 /// How a classifier learns.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Options {
-    /// What for.
+    /// The goal.
     pub objective: Objective,
-    /// Decisions that [`insert_all`](Classifier::insert_all) may learn from, and at most [`Options::per_rule`] times
-    /// the rules. Ten thousand take about a second.
+    /// Most decisions that [`insert_all`](Classifier::insert_all) may learn from; also at most
+    /// [`Options::per_rule`] times the number of rules. Ten thousand take about a second.
     pub insert_all_budget: u64,
-    /// The same for [`optimise`](Classifier::optimise).
+    /// The same limit for [`optimise`](Classifier::optimise).
     pub optimise_budget: u64,
-    /// Bounds the budgets for few rules; with fewer than 64, nothing is learnt.
+    /// Most decisions per rule. With fewer than 64 rules, nothing is learned.
     pub per_rule: u64,
-    /// Of the random numbers: the same seed and rules, the same tree.
+    /// Seed of the random numbers: the same seed and rules give the same tree.
     pub seed: u64,
 }
 
 impl Default for Options {
-    /// A build without training, an optimisation with some.
+    /// Insertion without training, optimisation with some.
     fn default() -> Options {
         Options {
             objective: Objective::default(),
@@ -128,7 +130,7 @@ impl Default for Options {
     }
 }
 
-/// With fewer rules there is nothing to learn: they are a few blocks, whatever the tree.
+/// Fewer rules are not learned from: any tree of them is a few blocks.
 const LEARN_MIN: usize = 64;
 
 /// The model that the crate ships: trained by `examples/rl_tree_train.rs` with 150,000 decisions on generated rule
@@ -153,30 +155,31 @@ impl Default for RlTree {
 }
 
 impl RlTree {
-    /// No rules; decides by the model that the crate ships.
+    /// A classifier without rules that uses the model shipped with the crate.
     pub fn new() -> RlTree {
         RlTree::with_model(shipped(), Options::default())
     }
 
-    /// No rules; decides by this model. When it comes with the decisions for the rules that are inserted,
-    /// those are repeated.
+    /// A classifier without rules that uses this model. If the model contains the decisions for the rules that
+    /// are inserted, it repeats those.
     pub fn with_model(model: &Model, options: Options) -> RlTree {
         RlTree { forest: Forest::new(Learner::new(model, options)) }
     }
 
-    /// What it has learnt so far, with the decisions of the tree that was built last: to be saved.
+    /// The model learned so far, with the decisions of the tree that was built last. To be saved.
     pub fn model(&self) -> Model {
         self.forest.policy().model()
     }
 
-    /// What the tree that was built last should cost, by the cost model. `None` when it was not compared with others.
+    /// Expected cost of the tree that was built last, by the cost model. `None` when it was not compared with
+    /// others.
     pub fn expected_cost(&self) -> Option<TreeCost> {
         self.forest.policy().cost.map(TreeCost::from)
     }
 
-    /// The trees as they are, and the list beside them as the last.
-    pub fn shapes(&self) -> Vec<Shape> {
-        self.forest.shapes()
+    /// Statistics of every tree, and of the list as the last.
+    pub fn tree_stats(&self) -> Vec<TreeStats> {
+        self.forest.tree_stats()
     }
 
     /// The trees with their policy.
@@ -184,7 +187,7 @@ impl RlTree {
         &self.forest
     }
 
-    /// Allows the next build to learn from so many decisions, fewer for few `rules`.
+    /// Lets the next build learn from as many decisions as the options allow for `rules` rules.
     fn allow(&mut self, budget: impl Fn(&Options) -> u64, rules: usize) {
         let learner = self.forest.policy_mut();
         let bound = learner.options.per_rule.saturating_mul(rules as u64);

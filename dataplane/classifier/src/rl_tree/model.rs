@@ -8,13 +8,13 @@
 //!  8      fingerprint of the rules that the decisions are for; zero without decisions
 //!  4      number of decisions
 //!  8      decisions taken in training
-//!  1      who decides where no decision is stored: 0 the network, 1 and up a heuristic
+//!  1      source of decisions that are not stored: 0 the network, 1 and up a heuristic
 //!  4 × w  weights of the actor, then of the critic
 //! 18 × d  decisions: digest of the rules of the node 8, action 10
-//!  8      checksum of all before (FNV-1a)
+//!  8      checksum of everything before it (FNV-1a)
 //! ```
-//! The checksum finds damage, not malice: whatever a file says, the classifier that uses it gives right verdicts,
-//! and its limits bound memory. A bad policy makes slow trees, no wrong ones.
+//! The checksum detects damage, not malice. Whatever a file contains, the classifier that uses it gives right
+//! verdicts and keeps to its memory limits: a bad policy makes slow trees, never wrong ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,27 +27,27 @@ use super::policy::Policy;
 const MAGIC: &[u8; 8] = b"GWRLTREE";
 const VERSION: u16 = 1;
 const HEADER: usize = 8 + 4 * 2 + 8 + 4 + 8 + 1;
-/// Decisions in a file, at most: more than a tree of 100 k rules has. A file is at most this long.
+/// Most decisions in a file: more than a tree of 100,000 rules has. Bounds the length of a file.
 const DECISIONS_MAX: usize = 1 << 20;
 
-/// Why octets are no model.
+/// Why octets are not a valid model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ModelError {
-    /// Fewer or more octets than the header says.
+    /// Fewer or more octets than the header requires.
     #[error("a model of {expected} octets, but there are {found}")]
     Length {
-        /// What the header says, or the length of a header.
+        /// Length according to the header, or the length of a header.
         expected: usize,
-        /// What there is.
+        /// The actual length.
         found: usize,
     },
-    /// Something else than a model.
+    /// Not a model file.
     #[error("no model file")]
     Foreign,
     /// A model of another version of this module.
     #[error("a model of version {0}")]
     Version(u16),
-    /// A network of another shape.
+    /// A network with other numbers of inputs or units.
     #[error("a model whose network has another shape")]
     Shape,
     /// Too many decisions.
@@ -56,15 +56,15 @@ pub enum ModelError {
     /// Octets were changed.
     #[error("a damaged model: its checksum differs")]
     Checksum,
-    /// A weight that is no number.
+    /// A weight that is not a finite number.
     #[error("a model with a weight that is not finite")]
     Weight,
-    /// A decision that is none.
+    /// An invalid decision.
     #[error("a model with an unknown decision")]
     Decision,
 }
 
-/// A policy with what it has learnt, and the decisions of the tree it was used for last.
+/// A trained policy, and the decisions of the tree for which it was used last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     pub(super) policy: Arc<Policy>,
@@ -72,25 +72,25 @@ pub struct Model {
     pub(super) steps: u64,
 }
 
-/// Who decides where there is no stored decision.
+/// Source of decisions that are not stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Chooser {
     #[default]
     Network,
-    /// Index of one of the heuristics; the last for any that there is not.
+    /// Index of one of the heuristics; a larger number means the last one.
     Heuristic(u8),
 }
 
 /// Decisions of one tree.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Plan {
-    /// Of the rules that they are for.
+    /// Fingerprint of the rules for which the decisions are.
     pub fingerprint: u64,
-    /// How many these are; not in the file.
+    /// Number of these rules; not in the file.
     pub rules: usize,
-    /// For nodes that they do not have.
+    /// Decides for nodes that are not stored.
     pub chooser: Chooser,
-    /// By digest of the rules of a node.
+    /// The action of each node, by the digest of its rules.
     pub actions: HashMap<u64, Action>,
 }
 
@@ -102,13 +102,13 @@ impl Plan {
 }
 
 impl Model {
-    /// A policy that knows nothing: a start for training.
+    /// An untrained policy: a start for training.
     pub fn random(seed: u64) -> Model {
         let policy = Policy::random(&mut super::rng::Rng::new(seed));
         Model { policy: Arc::new(policy), plan: Arc::default(), steps: 0 }
     }
 
-    /// Decisions taken in training.
+    /// Number of decisions taken in training.
     pub fn trained_steps(&self) -> u64 {
         self.steps
     }
@@ -125,7 +125,7 @@ impl Model {
         for number in [VERSION, INPUTS as u16, NODE_INPUTS as u16, HIDDEN as u16] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        // Sorted, so that equal models have equal files; cut off where a file would be refused.
+        // Sorted, so that equal models have equal files. Cut off at the number that a reader accepts.
         let mut decisions: Vec<_> = self.plan.actions.iter().collect();
         decisions.sort_unstable_by_key(|(digest, _)| **digest);
         decisions.truncate(DECISIONS_MAX);
@@ -199,7 +199,7 @@ impl Model {
     }
 }
 
-/// What is left to read.
+/// The octets that are left to read.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {

@@ -1,25 +1,26 @@
 //! A small multilayer perceptron in f32: two hidden layers, one output, and Adam to train it.
 //!
-//! It scores one action of one tree node at a time, thousands of times per tree, so it is small enough to stay in the
-//! first-level cache, and its loops run along the [`HIDDEN`] units of a layer, which the compiler turns into vector
-//! instructions. Hidden units are rectified, so that no result depends on a platform's `tanh`.
+//! It scores one action of one tree node at a time, thousands of times per tree. So it is small enough for the
+//! first-level cache, and its loops run along the [`HIDDEN`] units of a layer, which the compiler turns into
+//! vector instructions. Hidden units are rectified, so that no result depends on a platform's `tanh`.
 
 use super::rng::Rng;
 
 /// Units of each hidden layer.
 pub(super) const HIDDEN: usize = 16;
-/// A little slope for negative sums keeps every unit trainable.
+/// Slope for negative sums; a little above zero keeps every unit trainable.
 const LEAK: f32 = 0.1;
 
 /// A network from `inputs` numbers to one.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Net {
     inputs: usize,
-    /// First layer: a row of units per input, then the biases; second layer likewise; output weights and bias.
+    /// First layer: a row of units for each input, then the biases; then the second layer in the same form;
+    /// then output weights and bias.
     weights: Vec<f32>,
 }
 
-/// What a forward pass leaves for the backward pass.
+/// Results of a forward pass that the backward pass needs.
 #[derive(Clone, Copy)]
 pub(super) struct Trace {
     first: [f32; HIDDEN],
@@ -48,7 +49,7 @@ impl Layer<'_> {
 }
 
 impl Net {
-    /// Number of weights for so many inputs.
+    /// Number of weights for this number of inputs.
     pub const fn size(inputs: usize) -> usize {
         (inputs + 1) * HIDDEN + (HIDDEN + 1) * HIDDEN + HIDDEN + 1
     }
@@ -71,7 +72,7 @@ impl Net {
         Net { inputs, weights }
     }
 
-    /// The network with these weights, if they are as many as it takes and all finite.
+    /// A network with these weights; `None` unless their number is right and all are finite.
     pub fn from_weights(inputs: usize, weights: Vec<f32>) -> Option<Net> {
         let valid = weights.len() == Net::size(inputs) && weights.iter().all(|weight| weight.is_finite());
         valid.then_some(Net { inputs, weights })
@@ -82,10 +83,10 @@ impl Net {
         &self.weights
     }
 
-    /// Layers and output weights.
+    /// Both layers, and the output weights.
     #[inline]
     fn parts(&self) -> (Layer<'_>, Layer<'_>, &[f32]) {
-        // The output weights are a row of their own, the last; only the output bias is left over.
+        // The output weights are the last row; only the output bias is left over.
         let (rows, _) = self.weights.as_chunks::<HIDDEN>();
         let (first, second) = rows.split_at(self.inputs + 1);
         let output = &self.weights[(self.inputs + 1 + HIDDEN + 1) * HIDDEN..];
@@ -96,7 +97,7 @@ impl Net {
         )
     }
 
-    /// The output for these inputs, and what the backward pass needs.
+    /// Computes the output for these inputs, and what the backward pass needs.
     #[inline]
     pub fn forward(&self, inputs: &[f32]) -> Trace {
         let (one, two, out) = self.parts();
@@ -141,7 +142,7 @@ fn accumulate(row: &mut [f32; HIDDEN], slopes: &[f32; HIDDEN], factor: f32) {
     }
 }
 
-/// Derivative of the rectifier, by its result.
+/// Derivative of the rectifier, from its result.
 #[inline]
 fn bend(result: f32) -> f32 {
     if result > 0.0 { 1.0 } else { LEAK }
@@ -156,13 +157,13 @@ pub(super) struct Adam {
 }
 
 impl Adam {
-    /// For a network of so many weights.
+    /// An optimiser for this number of weights.
     pub fn new(weights: usize) -> Adam {
         Adam { mean: vec![0.0; weights], square: vec![0.0; weights], steps: 0 }
     }
 
-    /// Moves the weights of `net` against `gradient`, and clears it. A gradient longer than `longest` is shortened
-    /// to it first: one odd tree must not undo what was learnt.
+    /// Moves the weights of `net` against `gradient`, and clears the gradient. A gradient longer than `longest`
+    /// is shortened to it first: one unusual tree must not undo what was learned.
     pub fn step(&mut self, net: &mut Net, gradient: &mut [f32], rate: f32, longest: f32) {
         const KEEP_MEAN: f32 = 0.9;
         const KEEP_SQUARE: f32 = 0.999;
@@ -194,7 +195,7 @@ mod tests {
     fn the_gradient_is_the_derivative() {
         let mut rng = Rng::new(1);
         let mut net = Net::random(5, &mut rng);
-        // Larger output weights than at the start, for differences that f32 shows.
+        // Larger output weights than at the start, so that differences are visible in f32.
         for weight in &mut net.weights {
             *weight += rng.unit() - 0.5;
         }

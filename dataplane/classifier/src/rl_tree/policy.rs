@@ -1,4 +1,4 @@
-//! The policy: which candidate to take at a node, and what the node is expected to cost.
+//! The policy: chooses a candidate at a node, and predicts the cost of the node.
 //!
 //! An actor scores every candidate, and the scores become probabilities (softmax); a critic predicts the reward of
 //! the node. Both are a [`Net`].
@@ -10,7 +10,7 @@ use super::net::Net;
 use super::rng::Rng;
 use super::space::Space;
 
-/// Actor and critic.
+/// The networks of actor and critic.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Policy {
     pub actor: Net,
@@ -18,7 +18,7 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// One that has learnt nothing: nearly every action is as likely as any other.
+    /// An untrained policy: all actions are about equally likely.
     pub fn random(rng: &mut Rng) -> Policy {
         Policy { actor: Net::random(INPUTS, rng), critic: Net::random(NODE_INPUTS, rng) }
     }
@@ -28,7 +28,7 @@ impl Policy {
         size_of_val(self.actor.weights()) + size_of_val(self.critic.weights())
     }
 
-    /// Probabilities of the candidates, in their order.
+    /// Computes the probabilities of the candidates, in their order.
     pub fn probabilities(&self, candidates: &[Candidate], into: &mut Vec<f32>) {
         into.clear();
         into.extend(candidates.iter().map(|candidate| self.actor.forward(&candidate.inputs).output));
@@ -36,7 +36,7 @@ impl Policy {
     }
 }
 
-/// Scores become probabilities.
+/// Turns scores into probabilities.
 pub(super) fn softmax(scores: &mut [f32]) {
     let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0;
@@ -47,7 +47,7 @@ pub(super) fn softmax(scores: &mut [f32]) {
     scores.iter_mut().for_each(|score| *score /= sum);
 }
 
-/// Takes the likeliest action, without chance.
+/// Takes the most likely action; not random.
 pub(super) struct Likeliest<'a> {
     policy: &'a Policy,
     scout: Scout,
@@ -73,16 +73,16 @@ impl Decide for Likeliest<'_> {
 pub(super) struct Step {
     /// Inputs of the critic.
     pub node: [f32; NODE_INPUTS],
-    /// Inputs of the actor, for all candidates: where in [`Explorer::inputs`].
+    /// Inputs of the actor for all candidates, as a range of [`Explorer::inputs`].
     pub candidates: std::ops::Range<usize>,
-    /// Which of them was taken, and how likely it was.
+    /// Index of the candidate that was taken, and its probability.
     pub taken: usize,
     pub probability: f32,
-    /// What came of it; `NAN` until then.
+    /// The reward; `NAN` until it is known.
     pub reward: f32,
 }
 
-/// Takes actions by chance, as likely as the policy says, and keeps what came of them.
+/// Takes random actions, with the probabilities of the policy, and records the rewards.
 pub(super) struct Explorer<'a> {
     policy: &'a Policy,
     rng: &'a mut Rng,
@@ -94,7 +94,7 @@ pub(super) struct Explorer<'a> {
 }
 
 impl<'a> Explorer<'a> {
-    /// `judge` gives the reward of a subtree of so many rules.
+    /// `judge` computes the reward of a subtree from its cost and number of rules.
     pub fn new(policy: &'a Policy, rng: &'a mut Rng, judge: &'a dyn Fn(&Cost, usize) -> f32) -> Explorer<'a> {
         let (probabilities, steps, inputs) = (Vec::new(), Vec::new(), Vec::new());
         Explorer { policy, rng, judge, scout: Scout::default(), probabilities, steps, inputs }
@@ -137,10 +137,10 @@ impl Decide for Explorer<'_> {
     }
 }
 
-/// The heuristic of HiCuts and its successors: the cut after which a key meets the fewest rules, as long as the
-/// copies stay within bounds. Exploration never ends below the best of a few of these.
+/// The heuristic of HiCuts and its successors: takes the cut after which a key meets the fewest rules, as long
+/// as copies stay within a limit. The result of exploration is never worse than the best of a few of these.
 pub(super) struct Greedy {
-    /// Rules in all children, by rules in the node, at most.
+    /// Limit for the rules in all children, as a multiple of the rules in the node.
     pub copies: f32,
     /// Whether the first action is the EffiCuts partition.
     pub large_first: bool,
@@ -148,7 +148,7 @@ pub(super) struct Greedy {
 }
 
 impl Greedy {
-    /// The variants that are tried.
+    /// The variants that are compared.
     pub fn variants() -> [Greedy; 6] {
         [(1.2, false), (1.2, true), (2.0, false), (2.0, true), (4.0, false), (4.0, true)]
             .map(|(copies, large_first)| Greedy { copies, large_first, scout: Scout::default() })

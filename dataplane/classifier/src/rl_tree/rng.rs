@@ -1,12 +1,12 @@
 //! Random numbers for exploration: SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators",
 //! OOPSLA 2014). Seeded, so that a training run can be repeated bit by bit.
 
-/// A generator.
+/// A random number generator.
 #[derive(Clone, Debug)]
 pub(super) struct Rng(u64);
 
 impl Rng {
-    /// The same seed, the same numbers.
+    /// The same seed gives the same numbers.
     pub fn new(seed: u64) -> Rng {
         Rng(seed)
     }
@@ -25,18 +25,18 @@ impl Rng {
         (self.bits() >> 32) as u32
     }
 
-    /// A number below `end`, which is not zero. The bias of the multiplication does not matter here.
+    /// A number below `end`, which must not be zero. The small bias of the multiplication does not matter here.
     pub fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.bits()) * end as u128) >> 64) as usize
     }
 
-    /// A number in 0…1, without 1.
+    /// A number from 0 up to, but not including, 1.
     pub fn unit(&mut self) -> f32 {
         // 24 bits: as many as an f32 holds exactly.
         (self.bits() >> 40) as f32 / (1 << 24) as f32
     }
 
-    /// Puts the elements in random order.
+    /// Shuffles the elements.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for end in (1..items.len()).rev() {
             items.swap(end, self.below(end + 1));

@@ -1,7 +1,7 @@
-//! The rules as decisions see them: one column per field that some rule uses, rules in order of rank.
+//! The rules as decisions need them: one column per field that some rule uses, rules in order of rank.
 //!
-//! Every rule brings one random key that it matches. Where the keys go tells how long look-ups take: the expected
-//! cost of a tree is that of the keys, as in ClassBench traces, and needs no traffic.
+//! Every rule comes with one random key that it matches. The expected time of a look-up is computed from the
+//! paths of these keys, as with ClassBench traces, so no traffic is needed.
 
 use super::rng::Rng;
 use crate::Field;
@@ -11,33 +11,34 @@ use crate::tree::node::Extent;
 /// One field of every rule.
 #[derive(Clone, Debug)]
 pub(super) struct Column {
-    /// Which field.
+    /// The field.
     pub field: Field,
-    /// Its place in [`Field::ALL`].
+    /// Index of the field in [`Field::ALL`].
     pub number: u8,
-    /// Which of the two ports, if it is one: ports are ranges, all other fields masks.
+    /// 0 or 1 for the source or destination port, whose rules are ranges; `None` for all other fields, whose
+    /// rules are masks.
     pub port: Option<usize>,
-    /// What each rule can match.
+    /// The values that each rule can match.
     pub extents: Vec<Extent>,
-    /// Bits that each rule asks for.
-    pub asked: Vec<u32>,
-    /// The value of the field in the key of each rule.
+    /// Number of bits that each rule fixes.
+    pub fixed_bits: Vec<u32>,
+    /// The field's value in the key of each rule.
     pub keys: Vec<u32>,
 }
 
-/// All columns.
+/// All columns of a rule set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Space {
     /// The used fields, in the order of [`Field::ALL`].
     pub columns: Vec<Column>,
     /// Number of rules.
     pub rules: usize,
-    /// How many rules of the set each of them stands for: more than one when they are a sample.
+    /// Number of rules of the set for which each rule stands: more than one when the rules are a sample.
     pub weight: f32,
 }
 
 impl Space {
-    /// The rules of a part, or at most `most` of them, evenly spaced.
+    /// The columns of the rules of a part, or of `most` of them, evenly spaced.
     pub fn new(from: &build::Space, part: &Part, most: usize, rng: &mut Rng) -> Space {
         let step = part.rules.len().div_ceil(most.max(1)).max(1);
         let chosen: Vec<u32> = part.rules.iter().copied().step_by(step).collect();
@@ -46,8 +47,8 @@ impl Space {
             let port = [Field::SOURCE_PORT, Field::DESTINATION_PORT].iter().position(|&port| port == field);
             let extents: Vec<Extent> = chosen.iter().map(|&rule| from.clipped(part, rule, dim)).collect();
             let keys = extents.iter().map(|extent| sample(extent, field, port.is_some(), rng)).collect();
-            let asked = chosen.iter().map(|&rule| from.asked(rule, number)).collect();
-            Column { field, number, port, extents, asked, keys }
+            let fixed_bits = chosen.iter().map(|&rule| from.fixed_bits(rule, number)).collect();
+            Column { field, number, port, extents, fixed_bits, keys }
         });
         let weight = part.rules.len() as f32 / chosen.len().max(1) as f32;
         Space { columns: columns.collect(), rules: chosen.len(), weight }
@@ -59,12 +60,12 @@ impl Space {
     }
 }
 
-/// A random value that the rule takes.
+/// A random value that the rule matches.
 fn sample(extent: &Extent, field: Field, port: bool, rng: &mut Rng) -> u32 {
     if port {
         extent.first + rng.below(extent.span() as usize + 1) as u32
     } else {
-        // Bits that the tree above has decided are not in the mask, but the same in first and last.
+        // Bits that the tree above has decided are not in the mask, but are equal in first and last.
         let differ = extent.first ^ extent.last;
         let open = u32::MAX.checked_shr(differ.leading_zeros()).unwrap_or(0) & field.max();
         extent.first & !open | extent.value & open | rng.word() & !extent.mask & open

@@ -1,9 +1,10 @@
-//! Learning: whole trees are grown by chance, and the policy moves towards what paid off.
+//! Learning: whole trees are grown with random decisions, and the policy moves towards the better ones.
 //!
-//! The update is proximal policy optimisation (Schulman et al., "Proximal Policy Optimization Algorithms", 2017), as in
-//! the paper: several passes over the decisions of a few trees, each held near the policy that took them by clipping
-//! the ratio of probabilities. As every decision has its own return, that of its subtree, no discount and no
-//! estimate of later rewards is needed: the advantage is the reward less what the critic expected.
+//! The update is proximal policy optimisation (Schulman et al., "Proximal Policy Optimization Algorithms",
+//! 2017), as in the paper. It makes several passes over the decisions of a few trees; clipping the ratio of
+//! probabilities keeps the policy near the one that took the decisions. Every decision has its own return, that
+//! of its subtree, so there is no discount and no estimate of later rewards: the advantage is the reward less
+//! the critic's prediction.
 
 use super::candidate::INPUTS;
 use super::grow::{Cost, Decisions, Grower};
@@ -18,21 +19,21 @@ use crate::tree::entry::Pool;
 use crate::tree::node::Extent;
 use crate::{Matcher, Rule};
 
-/// Decisions of one update; the paper's batch is 60 000, for a network 500 times as large.
+/// Decisions per update; the paper's batch is 60 000, for a network 500 times as large.
 const BATCH: usize = 1024;
 /// Decisions per step of the optimiser.
 const MINIBATCH: usize = 64;
 /// Passes over a batch.
 const PASSES: usize = 3;
-/// How far probabilities may move per batch.
+/// How far the ratio of probabilities may move from one per batch.
 const CLIP: f32 = 0.2;
-/// Weight of the entropy, which keeps the policy exploring.
+/// Weight of the entropy in the loss, which keeps the policy exploring.
 const ENTROPY: f32 = 0.005;
 const RATE: f32 = 2e-3;
-/// Longest gradient.
+/// Longest gradient of a step.
 const LONGEST: f32 = 1.0;
 
-/// The reward of a subtree of so many rules. Space is counted per rule.
+/// The reward for a subtree of `rules` rules. Space is counted per rule.
 pub(super) fn reward(objective: &Objective, cost: &Cost, rules: usize) -> f32 {
     let time = match objective.time {
         Measure::Mean => cost.mean,
@@ -46,27 +47,27 @@ pub(super) fn reward(objective: &Objective, cost: &Cost, rules: usize) -> f32 {
     }
 }
 
-/// A tree that was grown: reward, cost, decisions.
+/// Reward, cost and decisions of a grown tree.
 pub(super) type Grown = (f32, Cost, Decisions);
 
-/// What training has come to.
+/// Result of training.
 pub(super) struct Trained {
-    /// The best tree of each space that was grown on the way, with its reward.
+    /// The best tree that was grown for each space, with its reward.
     pub best: Vec<Option<Grown>>,
-    /// Decisions taken.
+    /// Number of decisions taken.
     pub steps: u64,
-    /// Trees grown.
+    /// Number of trees grown.
     pub trees: u64,
 }
 
-/// A policy that learns.
+/// A policy in training.
 pub(super) struct Trainer<'a> {
     pub policy: &'a mut Policy,
     pub objective: Objective,
     pub rng: Rng,
 }
 
-/// Decisions with everything an update needs.
+/// Decisions with everything that an update needs.
 #[derive(Default)]
 struct Batch {
     steps: Vec<Step>,
@@ -96,7 +97,7 @@ impl Trainer<'_> {
                 break;
             }
             trained.steps += batch.steps.len() as u64;
-            // Smaller steps towards the end: what is learnt last should not depend on the last few trees.
+            // Smaller steps towards the end, so that the result does not depend on the last few trees.
             let left = 1.0 - trained.steps as f32 / budget as f32;
             self.update(&batch, RATE * left.max(0.1), &mut actor, &mut critic);
         }
@@ -144,7 +145,7 @@ impl Trainer<'_> {
     }
 }
 
-/// Mean zero, deviation one.
+/// Shifts and scales values to mean zero and deviation one.
 fn normalise(values: &mut [f32]) {
     let count = values.len().max(1) as f32;
     let mean = values.iter().sum::<f32>() / count;
@@ -153,13 +154,13 @@ fn normalise(values: &mut [f32]) {
     values.iter_mut().for_each(|value| *value = (*value - mean) * scale);
 }
 
-/// Adds the slope of the clipped loss and of the entropy for one decision.
+/// Adds the gradient of the clipped loss and of the entropy for one decision.
 fn act(actor: &Net, step: &Step, inputs: &[[f32; INPUTS]], advantage: f32, share: f32, gradient: &mut [f32]) {
     let traces: Vec<_> = inputs.iter().map(|inputs| actor.forward(inputs)).collect();
     let mut chances: Vec<f32> = traces.iter().map(|trace| trace.output).collect();
     softmax(&mut chances);
     let ratio = chances[step.taken] / step.probability.max(1e-8);
-    // Beyond the clip, moving on in the same direction gains nothing.
+    // Beyond the clip, further change in the same direction gains nothing.
     let clipped = advantage > 0.0 && ratio > 1.0 + CLIP || advantage < 0.0 && ratio < 1.0 - CLIP;
     let pull = if clipped { 0.0 } else { advantage * ratio };
     let entropy: f32 = -chances.iter().map(|chance| chance * chance.max(1e-12).ln()).sum::<f32>();
@@ -168,7 +169,7 @@ fn act(actor: &Net, step: &Step, inputs: &[[f32; INPUTS]], advantage: f32, share
         let taken = if at == step.taken { 1.0 } else { 0.0 };
         let spread = -chance * (chance.max(1e-12).ln() + entropy);
         let slope = -share * (pull * (taken - chance) + ENTROPY * spread);
-        // A slope of nothing is common once the policy is sure, and skipping it saves most of the work.
+        // Slopes near zero are common once the policy is sure; skipping them saves most of the work.
         if slope.abs() > 1e-9 {
             actor.backward(inputs, trace, slope, gradient);
         }
@@ -178,11 +179,11 @@ fn act(actor: &Net, step: &Step, inputs: &[[f32; INPUTS]], advantage: f32, share
 /// A training run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Training {
-    /// What a good tree is.
+    /// The goal.
     pub objective: Objective,
-    /// Decisions to learn from. A hundred thousand take about ten seconds.
+    /// Number of decisions to learn from. A hundred thousand take about ten seconds.
     pub decisions: u64,
-    /// Of the random numbers.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -195,18 +196,18 @@ impl Default for Training {
 /// What a training run did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
-    /// Decisions it learnt from.
+    /// Number of decisions from which it learned.
     pub decisions: u64,
-    /// Trees it grew.
+    /// Number of trees that it grew.
     pub trees: u64,
 }
 
-/// What a tree costs, by the cost model.
+/// Cost of a tree by the cost model.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TreeCost {
-    /// Nanoseconds per look-up, over one random key per rule.
+    /// Average nanoseconds per look-up, over one random key per rule.
     pub mean_ns: f32,
-    /// Nanoseconds of the slowest path.
+    /// Nanoseconds on the slowest path.
     pub worst_ns: f32,
     /// Octets of nodes and leaves.
     pub bytes: f32,
@@ -238,7 +239,7 @@ impl Model {
         Progress { decisions: trained.steps, trees: trained.trees }
     }
 
-    /// What the best tree of the greedy heuristics costs, that exploration starts from.
+    /// Cost of the best tree of the greedy heuristics, with which exploration is compared.
     pub fn evaluate_heuristics(rules: &[Rule], objective: &Objective) -> TreeCost {
         let space = sampled(rules, &mut Rng::new(0));
         let costs = Greedy::variants().map(|mut greedy| Grower::grow(&space, &mut greedy).1);
@@ -247,14 +248,14 @@ impl Model {
         best.unwrap_or_default().into()
     }
 
-    /// What the tree costs that the policy alone makes of these rules, or of a sample of them.
+    /// Cost of the tree that the policy alone makes of these rules, or of a sample of them.
     pub fn evaluate(&self, rules: &[Rule]) -> TreeCost {
         let space = sampled(rules, &mut Rng::new(0));
         Grower::grow(&space, &mut Likeliest::new(&self.policy)).1.into()
     }
 }
 
-/// The space of at most as many rules as are learnt from.
+/// The space of these rules, or of a sample if they are more than the network learns from.
 fn sampled(rules: &[Rule], rng: &mut Rng) -> Space {
     let mut pool = Pool::default();
     let mut rows: Vec<_> = rules

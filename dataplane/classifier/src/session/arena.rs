@@ -1,36 +1,36 @@
-//! Rows of a million sessions: in chunks that never move, equal ones once.
+//! Memory for the rows of a million sessions: chunks that never move, in which equal rows are stored once.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::program::{Choice, Pair};
 use crate::ids::{IdMap, map_bytes};
 
-/// Cache lines in a chunk: 256 KiB. More than the longest program has.
+/// Cache lines in a chunk, 256 KiB; longer than the longest program.
 const CHUNK: usize = 4096;
-/// Programs that can be found again to be shared: in buckets, so that a flood of sessions that have nothing in common
-/// costs no more memory than this.
+/// Buckets of programs that can be found again to be shared. Bounded, so that a flood of sessions without
+/// common rows costs no more memory than this.
 const BUCKETS: usize = 1024;
 const WAYS: usize = 4;
 
-/// Rows by place.
+/// Rows, found by their place.
 #[derive(Clone, Debug)]
 pub(super) struct Arena {
     chunks: Vec<Box<[Pair]>>,
-    /// Lines used of the last chunk.
+    /// Lines in use of the last chunk.
     used: usize,
-    /// Free places, by length.
+    /// Free places, by their length.
     free: Vec<Vec<u32>>,
-    /// Users of places that have more than one.
+    /// Number of users of each place with more than one.
     shared: IdMap<u32>,
     buckets: Box<[[Entry; WAYS]]>,
     programs: usize,
 }
 
-/// A program that may be shared.
+/// A program that other sessions may share.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     place: u32,
-    /// Zero: no entry.
+    /// Length in lines; zero means no entry.
     pairs: u16,
     tag: u16,
     choice: Choice,
@@ -48,7 +48,7 @@ impl Arena {
         }
     }
 
-    /// The lines at `place`; of a place that does not exist, none.
+    /// The lines at `place`; empty when the place does not exist.
     #[inline(always)]
     pub fn get(&self, place: u32, pairs: u16) -> &[Pair] {
         let at = place as usize % CHUNK;
@@ -56,7 +56,8 @@ impl Arena {
         chunk.and_then(|chunk| chunk.get(at..at + usize::from(pairs))).unwrap_or_default()
     }
 
-    /// A place that has these lines: one that is there already, if it is remembered. `choose` is called otherwise.
+    /// A place with these lines: an existing one if it is remembered, else a new one, for which `choose` is
+    /// called.
     pub fn keep(&mut self, pairs: &[Pair], choose: impl FnOnce() -> Choice) -> (u32, Choice) {
         if pairs.is_empty() {
             return (0, Choice::default());
@@ -74,7 +75,7 @@ impl Arena {
         if let Some(chunk) = self.chunks.get_mut(place as usize / CHUNK) {
             chunk[at..at + pairs.len()].copy_from_slice(pairs);
         }
-        // What is shared stays; what has one user makes way.
+        // Shared programs stay remembered. A program with one user may be forgotten for this one.
         let unshared = |entry: &&mut Entry| entry.pairs == 0 || !self.shared.contains_key(&entry.place);
         let victims = self.buckets[bucket].iter_mut().filter(unshared);
         if let Some(entry) = victims.min_by_key(|entry| entry.pairs) {
@@ -84,7 +85,7 @@ impl Arena {
         (place, choice)
     }
 
-    /// One user less. The last one frees the place.
+    /// Removes one user of a place. The last one frees the place.
     pub fn release(&mut self, place: u32, pairs: u16) {
         if pairs == 0 {
             return;
@@ -111,7 +112,7 @@ impl Arena {
             return place;
         }
         if self.used + pairs > CHUNK {
-            // The rest of the chunk serves shorter programs.
+            // The rest of the chunk is for shorter programs.
             let rest = CHUNK - self.used;
             if rest > 0 {
                 self.give_back(((self.chunks.len() - 1) * CHUNK + self.used) as u32, rest);
@@ -131,7 +132,7 @@ impl Arena {
         self.free[pairs].push(place);
     }
 
-    /// Different programs, as far as they were found to be equal.
+    /// Number of different programs. Equal programs of which one was forgotten count twice.
     pub fn programs(&self) -> usize {
         self.programs
     }

@@ -1,7 +1,7 @@
 //! Up to four rows as columns, so that a packet is compared with all of them at once.
 //!
-//! Most policies have this few rules per place, and which of them matches is what a processor cannot foresee: there is no
-//! branch before the end.
+//! Most programs have at most four rows, and the processor cannot predict which of them
+//! matches. So there is no branch before the end.
 
 use super::program::{Line, Pair, line, prefetch, prefix_mask};
 use crate::{Key, Verdict};
@@ -10,31 +10,31 @@ use portable::Lanes;
 #[cfg(target_arch = "x86_64")]
 use sse2::Lanes;
 
-/// Rows that are compared at once.
+/// Number of rows that are compared at once.
 pub(super) const FEW: usize = 4;
-/// What no packet has among its "own" bits.
+/// An "own" bit that no packet has.
 const NEVER: u32 = 1 << 31;
 
-/// The rows, a lane each.
+/// The rows, one in each lane.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Few {
-    /// Source address, destination address, word 3 of the key: the mask, and the value in it.
+    /// Mask and value of the source address, the destination address and word 3 of the key.
     words: [[Lanes; 2]; 3],
-    /// "Own" bits that are asked for.
+    /// "Own" bits that the row requires.
     own: Lanes,
-    /// First port and length of the range: source ports in the upper halves, destination ports in the lower.
+    /// First port and length of the range: source ports in the upper half, destination ports in the lower.
     first: Lanes,
     span: Lanes,
     verdicts: [u32; FEW],
-    /// Rows with further conditions, a bit each.
+    /// One bit for each row with further conditions.
     conditional: u32,
 }
 
 impl Few {
     /// Columns of the first `rows` rows.
     pub fn new(pairs: &[Pair], rows: usize) -> Few {
-        // In place of a row that there is not.
+        // Fills the lanes that have no row.
         let never: Line = [0, 0, NEVER, 0, 0, 0, 0, 0];
         let row = |lane: usize| line(pairs, lane).filter(|_| lane < rows).unwrap_or(&never);
         let rows: [&Line; FEW] = std::array::from_fn(row);
@@ -58,14 +58,14 @@ impl Few {
         }
     }
 
-    /// Asks for all of it: three cache lines.
+    /// Prefetches all three cache lines.
     pub fn prefetch(&self) {
         prefetch(Some(&self.words));
         prefetch(Some(&self.words[2]));
         prefetch(Some(&self.span));
     }
 
-    /// The rows that match, their further conditions aside, a bit each.
+    /// One bit for each row that matches, without regard to its further conditions.
     #[inline(always)]
     fn matching(&self, key: &Key, own: u32) -> u32 {
         let words = &key.words;
@@ -78,7 +78,8 @@ impl Few {
         differ.zeroes()
     }
 
-    /// The verdict for a packet; `Err` with the rows that may match if their further conditions have to be looked at.
+    /// The verdict for a packet. `Err` with the rows that may match, when their further conditions have to be
+    /// compared.
     #[inline(always)]
     pub fn find(&self, key: &Key, own: u32) -> Result<Verdict, u32> {
         let matched = self.matching(key, own);
@@ -89,14 +90,14 @@ impl Few {
     }
 }
 
-/// Four words at once. Every x86-64 processor has these instructions; compilers find them in loops only by luck.
+/// Four words at once. Every x86-64 processor has these instructions, but compilers seldom find them in loops.
 #[cfg(target_arch = "x86_64")]
 mod sse2 {
     use std::arch::x86_64::*;
 
     macro_rules! sse2 {
         ($instructions:expr) => {
-            // SAFETY: every x86-64 processor has SSE2, which is all that these ask for.
+            // SAFETY: every x86-64 processor has SSE2, which is all that these instructions need.
             unsafe { $instructions }
         };
     }
@@ -120,7 +121,7 @@ mod sse2 {
             Lanes(sse2!(_mm_and_si128(self.0, other.0)))
         }
 
-        /// What is in these and not in the others.
+        /// Bits that are set here and not in `other`.
         #[inline(always)]
         pub fn and_not(self, other: Lanes) -> Lanes {
             Lanes(sse2!(_mm_andnot_si128(other.0, self.0)))
@@ -136,19 +137,19 @@ mod sse2 {
             Lanes(sse2!(_mm_xor_si128(self.0, other.0)))
         }
 
-        /// The difference of halves.
+        /// Differences of the 16-bit halves.
         #[inline(always)]
         pub fn minus_16(self, other: Lanes) -> Lanes {
             Lanes(sse2!(_mm_sub_epi16(self.0, other.0)))
         }
 
-        /// By how much halves exceed the others.
+        /// By how much each 16-bit half exceeds that of `other`; zero if it does not.
         #[inline(always)]
         pub fn beyond_16(self, other: Lanes) -> Lanes {
             Lanes(sse2!(_mm_subs_epu16(self.0, other.0)))
         }
 
-        /// Which lanes are zero, a bit each.
+        /// One bit for each lane that is zero.
         #[inline(always)]
         pub fn zeroes(self) -> u32 {
             let zeroes = sse2!(_mm_castsi128_ps(_mm_cmpeq_epi32(self.0, _mm_setzero_si128())));
@@ -157,7 +158,7 @@ mod sse2 {
     }
 }
 
-/// The same for other processors.
+/// The same operations for other processors.
 #[cfg(any(test, not(target_arch = "x86_64")))]
 mod portable {
     #[derive(Clone, Copy, Debug)]
@@ -216,12 +217,12 @@ mod tests {
     use super::{portable, sse2};
     use crate::generate::Random;
 
-    /// The portable lanes, which only other processors use, are tested here on x86-64.
+    /// The portable lanes are for other processors; this tests them on x86-64.
     #[test]
     fn lanes_are_the_same_on_any_processor() {
         let mut random = Random::new(3);
         for _ in 0..10_000 {
-            // Few bits, so that lanes are zero now and then.
+            // Few bits are set, so that some lanes are zero.
             let [one, other]: [[u32; 4]; 2] =
                 std::array::from_fn(|_| std::array::from_fn(|_| random.word() & 0x8003_8003));
             macro_rules! zeroes {
@@ -236,7 +237,7 @@ mod tests {
                         a.minus_16(b),
                         a.beyond_16(b),
                         splat.minus_16(a).beyond_16(b),
-                        // What the difference is, and not only whether there is one.
+                        // Checks the difference itself, and not only whether it is zero.
                         a.minus_16(b).xor($lanes::Lanes::splat(one[1].wrapping_sub(other[1]))),
                     ]
                     .map(|lanes| lanes.zeroes())

@@ -1,8 +1,8 @@
-//! What user plane functions commonly do, as the baseline of benchmarks: a hash from the session to a linked list of
-//! its PDRs, walked in order of precedence.
+//! The baseline of benchmarks, as user plane functions commonly do it: a hash from the session to a linked list
+//! of its PDRs, walked in order of precedence.
 //!
-//! Built as well as that can be: the hash is one multiplication, a node holds the 5-tuple itself, and the nodes of
-//! a session were allocated one after the other.
+//! It is made as fast as this design can be: the hash is one multiplication, a node holds the 5-tuple itself,
+//! and the nodes of a session were allocated one after the other.
 
 use super::{SessionError, sorted};
 use crate::ids::{IdMap, map_bytes};
@@ -20,7 +20,7 @@ pub struct HashList {
 struct Node {
     tuple: FiveTuple,
     value: u32,
-    /// When more than the 5-tuple counts.
+    /// The whole matcher, if the rule has conditions beyond the 5-tuple.
     more: Option<Box<Matcher>>,
     next: Option<Box<Node>>,
 }
@@ -33,12 +33,12 @@ impl Node {
 }
 
 impl HashList {
-    /// No sessions.
+    /// A table without sessions.
     pub fn new() -> HashList {
         HashList::default()
     }
 
-    /// Gives a session its rules; those it had are gone.
+    /// Sets a session's rules and drops those it had.
     pub fn set(&mut self, session: u32, rules: &[Rule]) -> Result<(), SessionError> {
         let rules = sorted(rules)?;
         self.remove(session);
@@ -62,7 +62,7 @@ impl HashList {
         Ok(())
     }
 
-    /// Removes a session; `false` when there is none with this number.
+    /// Removes a session; `false` when no session has this number.
     pub fn remove(&mut self, session: u32) -> bool {
         let Some(mut next) = self.sessions.remove(&session) else { return false };
         while let Some(node) = next {
@@ -72,7 +72,7 @@ impl HashList {
         true
     }
 
-    /// As [`super::Sessions::classify`], one packet after the other.
+    /// Like [`super::Sessions::classify`], one packet after the other.
     pub fn classify(&self, sessions: &[u32], keys: &[Key], verdicts: &mut [Verdict]) {
         for ((session, key), verdict) in sessions.iter().zip(keys).zip(verdicts) {
             let mut node = self.sessions.get(session).and_then(Option::as_deref);
@@ -95,7 +95,7 @@ impl HashList {
         self.sessions.is_empty()
     }
 
-    /// Octets held, without what the allocator adds.
+    /// Octets of memory in use, without the allocator's own.
     pub fn memory_bytes(&self) -> usize {
         map_bytes(&self.sessions) + self.heap
     }

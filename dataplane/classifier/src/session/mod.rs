@@ -1,24 +1,25 @@
 //! Many sessions with few rules each, where every packet is of another session: the real load of a user plane.
 //!
-//! A million sessions fit no cache, so what counts is how many cache lines a packet touches that are in memory only
-//! (150 ns and more each), and that these are fetched for many packets at once. [`Sessions`] has one line per
-//! session, indexed by the session's number; it says which of the session's rules can match at all. The rules are
-//! rows of 32 octets elsewhere (`program`), shared by all sessions with the same policy, whose addresses and
-//! TEIDs alone differ. So a packet costs one line from memory when policies are shared, and seldom more than two when
-//! every session has rules of its own. [`Sessions::classify`] asks for the lines of all packets of a batch first,
-//! works out where their rows are and asks for these, and then compares.
+//! The heads of a million sessions fit no cache. The cost of a packet is therefore the number of cache lines
+//! that must come from memory (150 ns and more each), and it helps to fetch them for many packets at once.
+//! [`Sessions`] has one line per session, indexed by the session's number, that says which of the session's
+//! rules can match at all. The rules are rows of 32 octets elsewhere (`program`). Sessions with the same
+//! policy, which differ only in addresses and TEIDs, share their rows. So a packet costs one line from memory
+//! when policies are shared, and seldom more than two when every session has rules of its own.
+//! [`Sessions::classify`] first prefetches the lines of all packets of a burst, then finds and prefetches their
+//! rows, and then compares.
 //!
 //! ```text
 //!  session ──► head, 64 octets: own address, TEIDs, four bits to look at ──table──► rows that may match
 //!                                                                        place ──► row, row │ row, row │ …
 //! ```
-//! A session's rules are replaced as a whole ([`Sessions::set`]), in some microseconds. For a session with hundreds of
-//! rules use a classifier of its own.
+//! [`Sessions::set`] replaces all rules of a session at once, in some microseconds. For a session with hundreds
+//! of rules, use a classifier of its own.
 //!
-//! Where sessions are objects of their own, held by pointer, [`Interner`] compiles rules to [`Program`]s, which share
-//! rows in the same way.
+//! Where sessions are objects of their own behind pointers, use an [`Interner`]. It compiles rules to
+//! [`Program`]s, which share rows in the same way.
 //!
-//! [`HashList`] is what others do, for comparison.
+//! [`HashList`] is the usual design, for comparison.
 
 mod arena;
 mod few;
@@ -41,27 +42,28 @@ use few::{FEW, Few};
 pub use hash_list::HashList;
 use program::{Choice, Compiler, Head, Own, Pair, Start, prefetch};
 
-/// Most rules of a session.
+/// Most rules that a session can have.
 pub const MAX_RULES: usize = 256;
-/// Packets whose heads are asked for at once, while those of the burst before are looked at. Few on purpose: a core drops
-/// prefetches beyond those it has buffers for, and the look-up then waits for memory in full. On the Zen core measured,
-/// twice 8 to 10 are kept and twice 12 are not (26 ns a packet against 40; twice 32: 48).
+/// Packets whose heads are prefetched at once, while those of the burst before are compared. Few on purpose: a
+/// core drops prefetches beyond those for which it has buffers, and the look-up then waits for memory in full.
+/// On the Zen core measured, twice 8 to 10 are kept and twice 12 are not (26 ns a packet against 40; twice 32:
+/// 48).
 const BURST: usize = 8;
-/// Heads in a chunk: 256 KiB, allocated when the first of its sessions comes.
+/// Heads in a chunk: 256 KiB, allocated when its first session is set.
 const CHUNK: usize = 4096;
 
-/// Why a session did not get its rules.
+/// Why a session's rules were refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SessionError {
-    /// More than [`MAX_RULES`].
+    /// More than [`MAX_RULES`] rules.
     #[error("{0} rules are more than {MAX_RULES}, the most of a session")]
     TooMany(usize),
-    /// Two rules with one id.
+    /// Two rules have this id.
     #[error("two rules have the id {0}")]
     SameId(u32),
 }
 
-/// The rules in order of rank, checked.
+/// The rules in order of rank, checked for number and equal ids.
 fn sorted(rules: &[Rule]) -> Result<Vec<&Rule>, SessionError> {
     if rules.len() > MAX_RULES {
         return Err(SessionError::TooMany(rules.len()));
@@ -76,13 +78,14 @@ fn sorted(rules: &[Rule]) -> Result<Vec<&Rule>, SessionError> {
     Ok(sorted)
 }
 
-/// A chunk of no sessions, made on the heap.
+/// A chunk without sessions, made on the heap.
 fn empty_chunk() -> Box<[Head; CHUNK]> {
-    // The length is right, so this does not fail; what stands for failure is right too, by way of the stack.
+    // The vector has the right length, so the conversion does not fail. The fallback is the same value, by way
+    // of the stack.
     vec![Head::NONE; CHUNK].try_into().unwrap_or_else(|_| Box::new([Head::NONE; CHUNK]))
 }
 
-/// A table of sessions by number.
+/// Sessions and their rules, by the session's number.
 #[derive(Clone, Debug)]
 pub struct Sessions {
     heads: Vec<Option<Box<[Head; CHUNK]>>>,
@@ -98,13 +101,13 @@ impl Default for Sessions {
 }
 
 impl Sessions {
-    /// No sessions.
+    /// A table without sessions.
     pub fn new() -> Sessions {
         Sessions { heads: Vec::new(), arena: Arena::new(), len: 0, compiler: Compiler::default() }
     }
 
-    /// Gives a session its rules; those it had are gone. Numbers should be dense: memory is taken for 4,096 at once.
-    /// A rule that can never match is left out. On an error nothing changes.
+    /// Sets a session's rules and drops those it had. Numbers should be dense: memory is allocated for 4,096
+    /// sessions at once. A rule that can never match is left out. On an error nothing changes.
     pub fn set(&mut self, session: u32, rules: &[Rule]) -> Result<(), SessionError> {
         let rules = sorted(rules)?;
         let mut head = self.compiler.compile(&rules, true);
@@ -120,7 +123,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Removes a session; `false` when there is none with this number.
+    /// Removes a session; `false` when no session has this number.
     pub fn remove(&mut self, session: u32) -> bool {
         let chunk = self.heads.get_mut(session as usize / CHUNK).and_then(Option::as_mut);
         let Some(head) = chunk.map(|heads| &mut heads[session as usize % CHUNK]) else { return false };
@@ -139,14 +142,14 @@ impl Sessions {
         chunk.and_then(Option::as_ref).map_or(&Head::NONE, |heads| &heads[session as usize % CHUNK])
     }
 
-    /// Writes the verdict of packet `keys[i]` of session `sessions[i]` to `verdicts[i]`; the shortest slice counts. A
-    /// session that is not there gives no verdict. Made for 32 packets and more at a time: then some are
-    /// looked at while the lines of others are on the way.
+    /// Writes the verdict of packet `keys[i]` of session `sessions[i]` to `verdicts[i]`; stops at the end of
+    /// the shortest slice. An unknown session gives no verdict. Best for 32 packets and more at a time: some
+    /// are then compared while the lines of others are fetched.
     pub fn classify(&self, sessions: &[u32], keys: &[Key], verdicts: &mut [Verdict]) {
         let count = sessions.len().min(keys.len()).min(verdicts.len());
         let (sessions, keys, verdicts) = (&sessions[..count], &keys[..count], &mut verdicts[..count]);
         let job = Classify { sessions: self, numbers: sessions, keys, verdicts };
-        // Shifts and counts of bits in one instruction each.
+        // The instructions of `Avx2` make a shift or a bit count one instruction.
         #[cfg(target_arch = "x86_64")]
         if let Some(instructions) = Avx2::detect() {
             return instructions.run(job);
@@ -166,7 +169,7 @@ impl Sessions {
         }
     }
 
-    /// Finds the heads of a burst and asks for them.
+    /// Finds the heads of a burst and prefetches them.
     #[inline(always)]
     fn find_heads<'a>(&'a self, sessions: Option<&[u32]>, heads: &mut [&'a Head; BURST]) {
         for (head, session) in heads.iter_mut().zip(sessions.unwrap_or_default()) {
@@ -175,7 +178,7 @@ impl Sessions {
         }
     }
 
-    /// Classifies packets whose heads are on the way.
+    /// Classifies packets whose heads have been prefetched.
     #[inline(always)]
     fn classify_burst(&self, heads: &[&Head; BURST], keys: &[Key], verdicts: &mut [Verdict]) {
         let mut looks = [(Start::default(), [].as_slice()); BURST];
@@ -200,12 +203,12 @@ impl Sessions {
         self.len == 0
     }
 
-    /// Number of different policies, as far as sessions were found to share one.
+    /// Number of different policies. Policies that were not recognised as equal count separately.
     pub fn policies(&self) -> usize {
         self.arena.programs()
     }
 
-    /// Octets held, the heap included.
+    /// Octets of memory in use, the heap included.
     pub fn memory_bytes(&self) -> usize {
         let chunks = self.heads.iter().flatten().count();
         size_of::<Sessions>()
@@ -215,7 +218,7 @@ impl Sessions {
     }
 }
 
-/// [`Sessions::classify`] with whatever instructions.
+/// [`Sessions::classify`], to be compiled for different instruction sets.
 struct Classify<'a> {
     sessions: &'a Sessions,
     numbers: &'a [u32],
@@ -232,28 +235,28 @@ impl<T> Job<T> for Classify<'_> {
     }
 }
 
-/// Rules of one session, compiled and immutable. Equal rows are shared by the programs of one [`Interner`].
+/// The rules of one session, compiled and immutable. Programs of one [`Interner`] share equal rows.
 #[derive(Clone, Debug)]
 pub struct Program {
-    entrance: Entrance,
+    own: OwnAddresses,
     rows: Rows,
 }
 
 /// A look-up that has begun: see [`Program::begin`].
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Begun(Start);
+pub struct StartedLookup(Start);
 
 impl Program {
-    /// Looks at the packet and asks for the memory that [`Program::finish`] will need. Between the two, begin with the
-    /// other packets of the batch.
+    /// Examines the packet and prefetches the memory that [`Program::finish`] will need. Between the two calls,
+    /// begin the look-ups of the other packets of the batch.
     #[inline]
-    pub fn begin(&self, key: &Key) -> Begun {
-        self.rows.begin(&self.entrance, key)
+    pub fn begin(&self, key: &Key) -> StartedLookup {
+        self.rows.begin(&self.own, key)
     }
 
-    /// The verdict for the packet that the look-up began with.
+    /// The verdict for the packet with which the look-up began.
     #[inline]
-    pub fn finish(&self, key: &Key, begun: Begun) -> Verdict {
+    pub fn finish(&self, key: &Key, begun: StartedLookup) -> Verdict {
         self.rows.finish(key, begun)
     }
 
@@ -263,36 +266,37 @@ impl Program {
         self.finish(key, self.begin(key))
     }
 
-    /// Whether both have one copy of their rows.
+    /// Whether both programs share one copy of their rows.
     pub fn shares_rows(&self, other: &Program) -> bool {
         self.rows.same(&other.rows)
     }
 
-    /// Octets held, the rows included, which others may hold as well.
+    /// Octets of memory in use, including rows that other programs may share.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Program>() + self.rows.memory_bytes()
     }
 
-    /// Takes the program apart: what is the session's own, which can then be kept where the look-up finds it, and
-    /// what it shares.
-    pub fn into_parts(self) -> (Entrance, Rows) {
-        (self.entrance, self.rows)
+    /// Takes the program apart into the session's own part, which the caller can keep where the look-up reads
+    /// anyway, and the part that sessions share.
+    pub fn into_parts(self) -> (OwnAddresses, Rows) {
+        (self.own, self.rows)
     }
 }
 
-/// What of a [`Program`] is the session's own, twelve octets of plain data: the UE's address. Everything else that a
-/// look-up begins with belongs to the policy and is in its [`Rows`], where a cache has it already.
+/// The part of a [`Program`] that is the session's own: the UE's IPv4 address and IPv6 prefix, twelve octets of
+/// plain data. Everything else that a look-up needs first belongs to the policy and is in its [`Rows`], which
+/// are in a cache already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
-pub struct Entrance(Own);
+pub struct OwnAddresses(Own);
 
-impl Entrance {
-    /// That of a session without address.
-    pub const NONE: Entrance = Entrance(Own::NONE);
+impl OwnAddresses {
+    /// For a session without address.
+    pub const NONE: OwnAddresses = OwnAddresses(Own::NONE);
 
-    /// That of another session of the same policy: where this one has the address of its UE, `ue`, it has `other`'s. Of IPv6
-    /// addresses the first half counts.
-    pub fn for_other_ue(mut self, ue: IpAddr, other: IpAddr) -> Entrance {
+    /// The same part of another session with the same policy: the address `ue`, if it is here, is replaced by
+    /// `other`. Of IPv6 addresses only the first half is used.
+    pub fn for_other_ue(mut self, ue: IpAddr, other: IpAddr) -> OwnAddresses {
         match (ue, other) {
             (IpAddr::V4(ue), IpAddr::V4(other)) if self.0.ue_v4 == ue.to_bits() => {
                 self.0.ue_v4 = other.to_bits();
@@ -303,50 +307,50 @@ impl Entrance {
         self
     }
 
-    /// Whether source or destination of the packet is the address that most rules are on: the UE's.
+    /// Whether source or destination of the packet is the UE's address.
     pub fn owns(&self, key: &Key) -> bool {
         let (source, destination) = self.0.sides(key);
         source || destination
     }
 }
 
-/// The first half of an address, as packets' keys have it.
+/// The first half of an IPv6 address, as keys hold it.
 fn halves(address: Ipv6Addr) -> [u32; 2] {
     let [first, second, ..] = split(address.to_bits());
     [first, second]
 }
 
-/// The rows of a [`Program`], which programs with the same policy share, and where among them to begin.
+/// The rows of a [`Program`], which programs with the same policy share, and the choice of the rows to try.
 #[derive(Clone, Debug)]
 pub struct Rows {
     shared: Arc<Shared>,
     choice: Choice,
-    /// Rows per bit of the choice; 0 if there are so few that all are compared.
+    /// Rows per bit of the choice; 0 if there are so few rows that all are compared.
     group: u16,
 }
 
 #[derive(Debug)]
 struct Shared {
-    /// The first of them.
+    /// The first rows, in columns.
     few: Few,
     pairs: Box<[Pair]>,
 }
 
 impl Rows {
-    /// Looks at a packet of the session with this entrance and asks for the rows that [`Rows::finish`] will need.
+    /// Examines a packet of the session with this UE and prefetches the rows that [`Rows::finish`] will need.
     #[inline(always)]
-    pub fn begin(&self, entrance: &Entrance, key: &Key) -> Begun {
+    pub fn begin(&self, own: &OwnAddresses, key: &Key) -> StartedLookup {
         if self.group == 0 {
-            return Begun(entrance.0.start(key));
+            return StartedLookup(own.0.start(key));
         }
-        let start = self.choice.start(entrance.0.sides(key), 0, key);
+        let start = self.choice.start(own.0.sides(key), 0, key);
         program::prefetch_rows(&self.shared.pairs, self.group, start);
-        Begun(start)
+        StartedLookup(start)
     }
 
-    /// The verdict for the packet that the look-up began with.
+    /// The verdict for the packet with which the look-up began.
     #[inline(always)]
-    pub fn finish(&self, key: &Key, begun: Begun) -> Verdict {
+    pub fn finish(&self, key: &Key, begun: StartedLookup) -> Verdict {
         let shared = &*self.shared;
         if self.group != 0 {
             return program::find(&shared.pairs, self.group, key, begun.0);
@@ -357,8 +361,8 @@ impl Rows {
         }
     }
 
-    /// Asks for the rows if all are compared, for a packet that comes soon. Others are asked for by [`Rows::begin`], which
-    /// knows which ones.
+    /// Prefetches the rows if they are so few that all are compared, for a packet that comes soon. Otherwise
+    /// does nothing: [`Rows::begin`] prefetches the rows that it chooses.
     #[inline]
     pub fn prefetch(&self) {
         if self.group == 0 {
@@ -366,31 +370,31 @@ impl Rows {
         }
     }
 
-    /// Whether both are one copy.
+    /// Whether both are the same copy.
     pub fn same(&self, other: &Rows) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Tells copies apart while they exist.
+    /// A number that identifies this copy of the rows while it exists.
     pub fn id(&self) -> usize {
         Arc::as_ptr(&self.shared).addr()
     }
 
-    /// Octets held, which others may hold as well.
+    /// Octets of memory in use, which other programs may share.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Shared>() + size_of_val(&*self.shared.pairs)
     }
 }
 
 impl Shared {
-    /// The verdict among a few rows, some of which have further conditions.
+    /// The verdict among the rows in `start` whose further conditions must be compared.
     #[cold]
     fn conditional(&self, key: &Key, start: Start) -> Verdict {
         program::find(&self.pairs, 1, key, start)
     }
 }
 
-/// Rows that are known, found by what they are.
+/// Rows in a set, found by their content.
 #[derive(Debug)]
 struct Known(Rows);
 
@@ -414,20 +418,20 @@ impl std::hash::Hash for Known {
     }
 }
 
-/// Compiles rules to programs that share what is equal.
+/// Compiles rules to programs, and lets programs share equal rows.
 #[derive(Debug, Default)]
 pub struct Interner {
     known: HashSet<Known, BuildHasherDefault<IdHasher>>,
-    /// Number of known rows at which unused ones are searched for and removed.
+    /// Number of known rows at which unused rows are removed.
     limit: usize,
     compiler: Compiler,
 }
 
-/// Rows that an [`Interner`] holds at least before it looks for unused ones.
+/// The limit is never below this.
 const KNOWN: usize = 64;
 
 impl Interner {
-    /// Knows nothing yet.
+    /// An interner that knows no rows.
     pub fn new() -> Interner {
         Interner::default()
     }
@@ -448,14 +452,15 @@ impl Interner {
             }
         };
         if self.known.len() > self.limit {
-            // Looked for when their number has doubled, so that it costs little per session.
+            // The limit is twice the number that was left last time, so that the search costs little per
+            // session.
             self.known.retain(|Known(rows)| Arc::strong_count(&rows.shared) > 1);
             self.limit = KNOWN.max(2 * self.known.len());
         }
-        Ok(Program { entrance: Entrance(head.own), rows })
+        Ok(Program { own: OwnAddresses(head.own), rows })
     }
 
-    /// Number of different rows in use, and at most as many that are not any more.
+    /// Number of different rows that are known. At most half of them, or [`KNOWN`], may be unused.
     pub fn policies(&self) -> usize {
         self.known.len()
     }

@@ -1,8 +1,8 @@
 //! One session's rules: a head of one cache line and rows of 32 octets.
 //!
 //! # Rows
-//! A row is one rule, in order of rank. It compares the 5-tuple with ToS and QFI by itself; the other fields of a PDI
-//! are conditions in lines behind the rows, three to a line, looked at when the row has matched.
+//! A row is one rule, in order of rank. It compares the 5-tuple, ToS and QFI; conditions on other fields of a
+//! PDI are in lines behind the rows, three to a line, and are compared when the row has matched.
 //!
 //! ```text
 //! word  row                                         further conditions
@@ -17,17 +17,18 @@
 //!  7    verdict, or line of the further conditions  verdict, in the first line
 //! ```
 //!
-//! # What is the session's own
-//! Rules of two sessions with one policy differ in the UE's address and in TEIDs. These go to the head; a row only asks
-//! whether source, destination or TEID is *own*, which is worked out once per packet. Then equal policies have equal
-//! rows, of which one copy is kept ([`super::arena`], [`super::Interner`]).
+//! # Fields of the session's own
+//! Rules of two sessions with one policy differ in the UE's address and in TEIDs. The head holds these values.
+//! A row only requires that source, destination or TEID is the session's *own*, which is computed once per
+//! packet. So equal policies have equal rows, of which one copy is stored ([`super::arena`],
+//! [`super::Interner`]).
 //!
 //! # Which rows to try
-//! The head has four bit positions and a table from the values of these bits in a packet to the rows that these
-//! bits do not exclude: one bit per row, or per group of neighbours when there are more than sixteen. The
-//! positions are chosen so that few rows remain, as in bit-selection schemes for large sets (T. Y. C. Woo, "A Modular
-//! Approach to Packet Classification", INFOCOM 2000). So a packet that is to be looked up in memory that no cache
-//! holds touches the head, and mostly one line of rows.
+//! The head has four bit positions, and a table from the values of these bits in a packet to the rows that
+//! these values do not exclude: one bit per row, or per group of neighbouring rows when there are more than
+//! sixteen. The positions are chosen so that few rows remain, as in bit-selection schemes for large sets (T. Y.
+//! C. Woo, "A Modular Approach to Packet Classification", INFOCOM 2000). So a look-up in memory that is in no
+//! cache touches the head, and mostly one line of rows.
 
 use crate::key::{WORDS, present};
 use crate::matcher::Field;
@@ -37,77 +38,78 @@ use crate::{Filter, Key, Matcher, Rule, Verdict};
 pub(super) const GROUPS: usize = 16;
 /// Bits of a packet that choose among them.
 const BITS: usize = 4;
-/// Words of a key that bits are chosen from, and that a row or the head knows.
+/// Words from which bits are chosen: those that a row or the head compares.
 const CHOICE: usize = 8;
-/// In place of words 4 and 7, which seldom tell rules apart, bits are chosen from the address that is not the UE's, and
-/// from the ports, the UE's in the upper half. So the same bits serve both directions of a service.
+/// Words 4 and 7 seldom tell rules apart. In their place, bits are chosen from the address that is not the
+/// UE's, and from the ports with the UE's port in the upper half. So the same bits serve both directions of a
+/// service.
 const REMOTE: usize = 4;
 const PORTS: usize = 7;
-/// Positions that are considered after a first look at each.
+/// Positions that are examined closely, after a rough ranking of all.
 const FINALISTS: usize = 24;
 
-/// "Own" bits: free in word 5 of keys and matchers.
+/// "Own" bits, in bits of word 5 that keys and matchers leave free.
 mod own {
     pub const SOURCE: u32 = 1 << 20;
     pub const DESTINATION: u32 = 1 << 21;
     pub const TEIDS: [u32; 2] = [1 << 22, 1 << 23];
     pub const ALL: u32 = 0xF << 20;
-    /// From their place in word 5 to that in word 2 of a row.
+    /// Shift from their place in word 5 to that in word 2 of a row.
     pub const SHIFT: u32 = 4;
 }
 
 /// Half a cache line: a row, or three further conditions.
 pub(super) type Line = [u32; 8];
 
-/// A cache line of them.
+/// A cache line: two lines of 32 octets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct Pair(pub [Line; 2]);
 
-/// Which groups a packet can match: what equal programs have in common.
+/// Which groups of rows a packet can match. Equal for programs with equal rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub(super) struct Choice {
     table: [u16; GROUPS],
-    /// Word of the key, 3 bits, and bit in it, 5 bits.
+    /// Index of the word in the upper 3 bits, bit position in the lower 5.
     bits: [u8; BITS],
 }
 
-/// The UE's address, which sets a session apart from others of its policy.
+/// The UE's address, in which sessions of one policy differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Own {
     pub ue_v4: u32,
     pub ue_v6: [u32; 2],
 }
 
-/// What a session has of its own, and where to begin. One cache line.
+/// The fields of one session, and its choice of rows. One cache line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Head {
     pub choice: Choice,
-    /// Where the rows are.
+    /// Place of the rows in the arena.
     pub place: u32,
     pub own: Own,
     teids: [u32; 2],
     /// Rows per bit of the table.
     group: u16,
-    /// Cache lines at `place`.
+    /// Number of cache lines at `place`.
     pub pairs: u16,
 }
 
 const _: () = assert!(size_of::<Head>() == 64 && size_of::<Pair>() == 64);
 
-/// A packet, seen from one session.
+/// What a look-up needs to know of a packet before it compares rows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Start {
-    /// Groups that may match, 16 bits.
+    /// Groups that may match: one bit each, 16 bits.
     pub groups: u32,
-    /// Which fields are the session's own, as in word 2 of a row.
+    /// Which fields have the session's own values, as in word 2 of a row.
     pub own: u32,
 }
 
 impl Head {
-    /// That of no session: nothing matches.
+    /// The head of no session: nothing matches.
     pub const NONE: Head = Head {
         choice: Choice { table: [0; GROUPS], bits: [0; BITS] },
         place: 0,
@@ -122,12 +124,12 @@ impl Head {
         self.group
     }
 
-    /// Whether it is that of a session: then it has groups.
+    /// Whether this is the head of a session: only then it has groups.
     pub fn exists(&self) -> bool {
         self.group != 0
     }
 
-    /// Looks at what the head says about a packet.
+    /// Compares the head's fields with a packet.
     #[inline(always)]
     pub fn start(&self, key: &Key) -> Start {
         let is = |teid: u32, bit: u32| if key.words[6] == teid { bit } else { 0 };
@@ -135,13 +137,13 @@ impl Head {
         self.choice.start(self.own.sides(key), teids, key)
     }
 
-    /// Asks for the lines, of those at `place`, of the first two rows to try.
+    /// Prefetches the lines of the first two rows to try, from the lines at `place`.
     #[inline(always)]
     pub fn prefetch_rows(&self, pairs: &[Pair], start: Start) {
         prefetch_rows(pairs, self.group, start);
     }
 
-    /// The verdict for the packet that `start` was made from.
+    /// The verdict for the packet from which `start` was made.
     #[inline(always)]
     pub fn find(&self, pairs: &[Pair], key: &Key, start: Start) -> Verdict {
         find(pairs, self.group, key, start)
@@ -149,10 +151,10 @@ impl Head {
 }
 
 impl Own {
-    /// No address.
+    /// For a session without address.
     pub const NONE: Own = Own { ue_v4: 0, ue_v6: [0; 2] };
 
-    /// As in word 2 of a row: whether source and destination are the session's.
+    /// Which addresses of the packet are the session's own, as in word 2 of a row.
     #[inline(always)]
     pub fn start(&self, key: &Key) -> Start {
         let (source, destination) = self.sides(key);
@@ -160,11 +162,12 @@ impl Own {
         Start { groups: 0, own: own >> own::SHIFT }
     }
 
-    /// Whether source and destination are the session's.
+    /// Whether source and destination are the session's own.
     #[inline(always)]
     pub fn sides(&self, key: &Key) -> (bool, bool) {
         let words = &key.words;
-        // A key of no family or of both matches no rule on addresses, so what is found for it does not count.
+        // A key without IP version or with both matches no rule on addresses, so the result for it does not
+        // matter.
         if words[3] & present::V4 != 0 {
             (words[0] == self.ue_v4, words[1] == self.ue_v4)
         } else {
@@ -189,21 +192,21 @@ impl Choice {
             let value = chosen[usize::from(bit >> 5)] >> (bit & 31) & 1;
             index | (value as usize) << at
         });
-        // From the UE to itself: rules of both directions may match, which expect other things there.
-        // Together without a branch, for packets go one way or the other as they like.
+        // From the UE to itself: rules of both directions may match, and they expect different values in these
+        // bits. Computed without a branch, because the direction of packets is unpredictable.
         let to_itself = std::hint::black_box(u32::from(source) & u32::from(destination)) != 0;
         let groups = if to_itself { self.all() } else { self.table[index] };
         Start { groups: groups.into(), own: own >> own::SHIFT }
     }
 
-    /// All groups that any packet has.
+    /// All groups that the table contains.
     #[cold]
     fn all(&self) -> u16 {
         self.table.iter().fold(0, |all, groups| all | groups)
     }
 }
 
-/// Asks for the lines of the first two rows to try.
+/// Prefetches the lines of the first two rows to try.
 #[inline(always)]
 pub(super) fn prefetch_rows(pairs: &[Pair], group: u16, start: Start) {
     let more = start.groups & start.groups.wrapping_sub(1);
@@ -212,7 +215,7 @@ pub(super) fn prefetch_rows(pairs: &[Pair], group: u16, start: Start) {
     }
 }
 
-/// The verdict for the packet that `start` was made from.
+/// The verdict for the packet from which `start` was made.
 #[inline(always)]
 pub(super) fn find(pairs: &[Pair], group: u16, key: &Key, start: Start) -> Verdict {
     let mut groups = start.groups;
@@ -238,7 +241,7 @@ pub(super) fn find(pairs: &[Pair], group: u16, key: &Key, start: Start) -> Verdi
     None
 }
 
-/// The verdict of a row if its further conditions, in `count` lines, match.
+/// The verdict of a row, if its further conditions, in `count` lines, match.
 fn further(pairs: &[Pair], first: usize, count: usize, key: &Key) -> Verdict {
     let all =
         (first..first + count).all(|at| line(pairs, at).is_some_and(|line| conditions_match(line, key)));
@@ -256,8 +259,8 @@ pub(super) fn prefix_mask(length: u32) -> u32 {
     (0xFFFF_FFFF_0000_0000_u64 >> (length & 63)) as u32
 }
 
-/// Whether the row matches, its further conditions aside. Everything is compared before the one branch: the
-/// comparisons are cheaper than a branch that goes wrong.
+/// Whether the row matches, without regard to its further conditions. All fields are compared before the one
+/// branch: comparisons are cheaper than a mispredicted branch.
 #[inline(always)]
 fn row_matches(row: &Line, key: &Key, own: u32) -> bool {
     let words = &key.words;
@@ -279,20 +282,20 @@ fn conditions_match(line: &Line, key: &Key) -> bool {
     differ == 0
 }
 
-/// Rules on their way to a head and rows. Kept for the memory of its vectors.
+/// Compiles rules to a head and rows. Kept between sessions, to reuse the memory of its vectors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Compiler {
-    /// Without what is the session's own.
+    /// Matchers and verdicts, without the conditions that became "own" bits.
     matchers: Vec<(Matcher, u32)>,
     lines: Vec<Line>,
-    /// The rows and what belongs to them, the last line filled up.
+    /// The rows and the lines of further conditions, the last cache line filled up.
     pub pairs: Vec<Pair>,
 }
 
 impl Compiler {
-    /// Compiles rules, which are in order of rank, to a head and [`Compiler::pairs`]; ones that never match are left
-    /// out. `place` and `choice` of the head are not set: [`Compiler::choose`] is for rows that are new. `own_teids` says
-    /// whether TEIDs go to the head as well.
+    /// Compiles rules, which must be in order of rank, to a head and [`Compiler::pairs`]. Rules that can never
+    /// match are left out. `place` and `choice` of the head are not set: [`Compiler::choose`] computes the
+    /// choice for rows that are new. `own_teids` says whether the head holds TEIDs as well.
     pub fn compile(&mut self, rules: &[&Rule], own_teids: bool) -> Head {
         let matchers = &mut self.matchers;
         matchers.clear();
@@ -324,18 +327,18 @@ impl Compiler {
         head
     }
 
-    /// How many rows were compiled last.
+    /// Number of rows compiled last.
     pub fn rows(&self) -> usize {
         self.matchers.len()
     }
 
-    /// How to find the first row to try, for what was compiled last.
+    /// The choice of rows for the rules compiled last.
     pub fn choose(&self, head: &Head) -> Choice {
         choose_bits(head.group, &self.matchers)
     }
 }
 
-/// Distinct values, the most frequent first; among equals the one seen first.
+/// Distinct values, the most frequent first; among equally frequent ones the first seen comes first.
 fn most_frequent<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     let mut counted: Vec<(u32, T)> = Vec::new();
     for value in values {
@@ -356,31 +359,31 @@ fn is_v6(matcher: &Matcher) -> bool {
     matcher.mask[3] & matcher.value[3] & present::V6 != 0
 }
 
-/// The value that rules name as the UE's, else the one that most rules are on.
+/// The value that rules name as the UE's; if none does, the most frequent one of all.
 fn first_of<T: PartialEq>(mut named: impl Iterator<Item = T>, all: impl Iterator<Item = T>) -> Option<T> {
     named.next().or_else(|| most_frequent(all).into_iter().next())
 }
 
-/// What a rule says about the UE's address, and nothing else.
+/// The rule's condition on the UE's address alone.
 fn ue_alone(rule: &Rule) -> Option<Matcher> {
     let ue = Some(rule.filter.ue?);
     Matcher::new(&Filter { ue, ..Filter::default() })
 }
 
-/// Single IPv4 addresses that a matcher is on.
+/// IPv4 addresses that a matcher compares in full.
 fn hosts_v4(matcher: Matcher) -> impl Iterator<Item = u32> {
     let words = if is_v4(&matcher) { 0..2 } else { 0..0 };
     words.filter(move |&word| matcher.mask[word] == u32::MAX).map(move |word| matcher.value[word])
 }
 
-/// First halves of IPv6 addresses that a matcher is on.
+/// First halves of IPv6 addresses that a matcher compares in full.
 fn prefixes_v6(matcher: Matcher) -> impl Iterator<Item = [u32; 2]> {
     let sides = if is_v6(&matcher) { [[0, 9], [1, 12]].as_slice() } else { &[] };
     let full = move |words: &&[usize; 2]| words.iter().all(|&word| matcher.mask[word] == u32::MAX);
     sides.iter().filter(full).map(move |words| words.map(|word| matcher.value[word]))
 }
 
-/// Turns conditions on values that the head has into "own" bits.
+/// Replaces conditions on values that the head holds by "own" bits.
 fn take_out_own(matcher: &mut Matcher, head: &Head, teids: usize) {
     for (first, second, bit) in [(0, 9, own::SOURCE), (1, 12, own::DESTINATION)] {
         let full = |word: usize, value: u32| matcher.mask[word] == u32::MAX && matcher.value[word] == value;
@@ -408,15 +411,15 @@ fn require(matcher: &mut Matcher, bit: u32) {
     matcher.value[5] |= bit;
 }
 
-/// A bit position with the groups that have a rule for its value 0, and for 1.
+/// A bit position, with the groups that have a rule for value 0 and those that have one for value 1.
 #[derive(Clone, Copy)]
 struct Position {
     bit: u8,
     sides: [u16; 2],
 }
 
-/// Chooses the bits greedily: each time the one that leaves the fewest groups to try, averaged over the groups and
-/// over the values of the bits that a group is found under.
+/// Chooses the bits greedily. Each step takes the bit that leaves the fewest groups to try, averaged over the
+/// groups and over the bit values under which a group is found.
 fn choose_bits(group: u16, matchers: &[(Matcher, u32)]) -> Choice {
     let all = (0..matchers.len()).fold(0, |all, at| all | 1 << (at / usize::from(group)));
     let cost = |sets: &[u16], position: &Position| -> u32 {
@@ -434,7 +437,7 @@ fn choose_bits(group: u16, matchers: &[(Matcher, u32)]) -> Choice {
         let nothing = Position { bit: 0, sides: [all; 2] };
         let best = positions.iter().min_by_key(|position| cost(&sets, position)).unwrap_or(&nothing);
         choice.bits[at] = best.bit;
-        // The new bit is the upper half of the index.
+        // The new bit becomes the highest bit of the index.
         let split = best.sides.iter().flat_map(|side| sets.iter().map(move |set| set & side));
         sets = split.collect();
     }
@@ -464,9 +467,9 @@ fn positions(matchers: &[(Matcher, u32)], group: u16, all: u16) -> Vec<Position>
     positions
 }
 
-/// Mask and value of one of the words that bits are chosen from.
+/// Mask and value of one of the words from which bits are chosen.
 fn bits_of(matcher: &Matcher, word: usize) -> (u32, u32) {
-    // Ports: what first and last have in common.
+    // Ports: the leading bits that are equal in the whole range.
     let ports = |of: fn(&Matcher, Field) -> u32| {
         of(matcher, Field::SOURCE_PORT) << 16 | of(matcher, Field::DESTINATION_PORT)
     };
@@ -481,24 +484,24 @@ fn bits_of(matcher: &Matcher, word: usize) -> (u32, u32) {
             let (mask, value) = both();
             (mask.rotate_left(16), value.rotate_left(16))
         }
-        // From the UE to the UE is a case of its own.
+        // Packets from the UE to itself are handled apart, in [`Choice::start`].
         (5, true, false) => (matcher.mask[5] | own::DESTINATION, matcher.value[5]),
         (5, false, true) => (matcher.mask[5] | own::SOURCE, matcher.value[5]),
-        // Which side it would be is not known.
+        // The matcher does not say which address is the UE's.
         (REMOTE | PORTS, false, false) => (0, 0),
         _ => (matcher.mask[word], matcher.value[word]),
     }
 }
 
-/// Length of a mask that is a prefix.
+/// Length of a mask that is a prefix; otherwise `None`.
 fn prefix_length(mask: u32) -> Option<u32> {
     (mask.leading_ones() + mask.trailing_zeros() == 32).then(|| mask.leading_ones())
 }
 
 fn write_rows(matchers: &[(Matcher, u32)], group: usize, lines: &mut Vec<Line>) {
     lines.clear();
-    // Whole groups, so that a look-up need not care where the rows end. What fills up asks for a bit that nothing
-    // in word 3 can be.
+    // Whole groups, so that a look-up need not check where the rows end. The rows that fill up require a bit
+    // outside their mask, so no packet matches them.
     let rows = matchers.len().next_multiple_of(group);
     let never: Line = [0, 0, 0, 0, 1, 0xFFFF_0000, 0xFFFF_0000, 0];
     lines.resize(rows, never);
@@ -542,7 +545,7 @@ fn conditions(words: &[usize], matcher: &Matcher, value: u32) -> Line {
     line
 }
 
-/// Asks for the cache line of a value.
+/// Prefetches the cache line of a value.
 #[inline(always)]
 pub(super) fn prefetch<T>(value: Option<&T>) {
     #[cfg(target_arch = "x86_64")]

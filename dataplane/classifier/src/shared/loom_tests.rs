@@ -1,15 +1,15 @@
-//! The swap in all interleavings. Run by `make loom`.
+//! Publication in all interleavings. Run by `make loom`.
 
 use loom::thread;
 
 use super::{Guard, Writer};
 use crate::{Classifier, Filter, Key, List, Rule};
 
-/// A value that is torn when a reader and the writer meet in one copy; `loom` reports the meeting itself too.
+/// A value whose halves differ if a reader and the writer are in one copy; `loom` reports such an access too.
 type Pair = (u32, u32);
 
-/// Checks all interleavings in which threads are interrupted at most `preemptions` times where they need not be:
-/// faults show with one or two, and without a bound this takes minutes.
+/// Checks all interleavings with at most `preemptions` involuntary thread switches. Faults show with one or
+/// two, and without a bound this takes minutes.
 fn bounded(preemptions: usize, check: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -23,7 +23,7 @@ fn publish(writer: &mut Writer<Pair>, value: u32) {
     writer.catch_up(|_, _| {});
 }
 
-/// What a guard sees; must be whole and agree with its epoch.
+/// The value that a guard sees. Checks that it is whole and agrees with the guard's epoch.
 fn seen(guard: &Guard<'_, Pair>) -> u32 {
     let (first, second) = **guard;
     assert_eq!(first, second);
@@ -71,7 +71,7 @@ fn readers_come_and_go_while_the_writer_waits() {
         let mut writer = Writer::new((0, 0));
         let mut reader = writer.reader();
         let thread = thread::spawn(move || {
-            // As a forgotten guard leaves it; over when the reader pins again.
+            // The state that a forgotten guard leaves. It ends when the reader pins again.
             reader.slot.0.store(1, loom::sync::atomic::Ordering::Release);
             let mut other = reader.clone();
             seen(&reader.pin());

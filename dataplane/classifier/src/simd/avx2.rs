@@ -1,4 +1,4 @@
-//! Lanes in AVX2 registers, eight in each.
+//! Comparison of lanes in AVX2 registers, eight lanes in each.
 
 use std::arch::x86_64::*;
 
@@ -9,7 +9,7 @@ use super::rows::Row;
 use crate::cpu::Avx2;
 use crate::key::WORDS;
 
-/// The words of a probe, each in all lanes.
+/// The words of a probe, each copied to all lanes.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
     source: __m256i,
@@ -96,7 +96,7 @@ impl Vector for Avx2 {
 }
 
 /// # Safety
-/// The CPU has AVX2, and `first` and seven more are below `N`.
+/// The CPU has AVX2, and `first + 7` is below `N`.
 #[inline(always)]
 unsafe fn candidates<const N: usize>(columns: &HotColumns<N>, first: usize, probe: &Probe) -> u32 {
     // SAFETY: the caller's promise.
@@ -122,7 +122,8 @@ unsafe fn candidates<const N: usize>(columns: &HotColumns<N>, first: usize, prob
     }
 }
 
-/// The lanes that are not less than `value`. AVX2 compares signed numbers only, but has a maximum of others.
+/// The lanes that are not less than `value`, as unsigned numbers. AVX2 compares signed numbers only, but has an
+/// unsigned maximum.
 ///
 /// # Safety
 /// The CPU has AVX2.
@@ -133,7 +134,7 @@ unsafe fn not_less(lanes: __m256i, value: __m256i) -> u32 {
 }
 
 /// # Safety
-/// The CPU has AVX2, and `first` and seven more are below `N`.
+/// The CPU has AVX2, and `first + 7` is below `N`.
 #[inline(always)]
 unsafe fn load<const N: usize>(column: &[u32; N], first: usize) -> __m256i {
     // SAFETY: the caller's promise.

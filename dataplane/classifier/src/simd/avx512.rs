@@ -1,4 +1,4 @@
-//! Lanes in AVX-512 registers: 16 in one, or 8 in one of half the size.
+//! Comparison of lanes in AVX-512 registers: 16 lanes in a full register, or 8 in one of half the size.
 
 use std::arch::x86_64::*;
 
@@ -19,7 +19,7 @@ const OR_AND: i32 = 0xF8;
 /// `a | b | c`.
 const OR: i32 = 0xFE;
 
-/// The words of a probe, each in all lanes.
+/// The words of a probe, each copied to all lanes.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
     source: __m512i,
@@ -64,7 +64,7 @@ impl Vector for Avx512 {
     #[inline(always)]
     fn row_matches(self, row: &Row, picked: &__m256i) -> bool {
         const USED: u8 = (1 << SLOTS) - 1;
-        // SAFETY: the CPU has the instructions, as `self` exists; as many masks and values are loaded as there are.
+        // SAFETY: the CPU has the instructions, as `self` exists; the loads stay within the masks and values.
         unsafe {
             let masks = _mm256_maskz_loadu_epi32(USED, row.masks.as_ptr().cast());
             let values = _mm256_maskz_loadu_epi32(USED, row.values.as_ptr().cast());
@@ -76,8 +76,8 @@ impl Vector for Avx512 {
     #[inline(always)]
     fn rest_matches(self, words: &[u32; 16], which: u16, pairs: &[u32]) -> bool {
         let (masks, values) = pairs.split_at(pairs.len() / 2);
-        // SAFETY: the CPU has the instructions, as `self` exists. The words are 16; of masks and values as many are
-        // read as there are, which is less than 256.
+        // SAFETY: the CPU has the instructions, as `self` exists. There are 16 words; the masked loads read
+        // only existing masks and values, which are fewer than 256.
         unsafe {
             let used = _bzhi_u32(0xFFFF, masks.len().min(16) as u32) as u16;
             let words = _mm512_maskz_compress_epi32(which, _mm512_loadu_si512(words.as_ptr().cast()));
@@ -174,7 +174,7 @@ unsafe fn candidates_16<const N: usize>(columns: &HotColumns<N>, probe: &Probe) 
     // SAFETY: the caller's promise.
     unsafe {
         let rule = load_16(&columns.code);
-        // Two shifts each: a shuffle would have to load its pattern.
+        // Two shifts each, as a shuffle would have to load its pattern.
         let source_shift = _mm512_srli_epi32::<24>(_mm512_slli_epi32::<16>(rule));
         let destination_shift = _mm512_srli_epi32::<24>(_mm512_slli_epi32::<8>(rule));
         let source =
@@ -186,7 +186,7 @@ unsafe fn candidates_16<const N: usize>(columns: &HotColumns<N>, probe: &Probe) 
         let ports = _mm512_sub_epi16(probe.ports, load_16(&columns.first_ports));
         let ports = _mm512_subs_epu16(ports, load_16(&columns.span_ports));
         let differs = _mm512_ternarylogic_epi32::<OR>(source, destination, ports);
-        // The flags of the rule count, and the protocol if the sign of the code says so.
+        // The rule's flags are compared, and the protocol only if the sign bit of the code is set.
         let exact = _mm512_srai_epi32::<31>(rule);
         let counts = _mm512_ternarylogic_epi32::<IF>(rule, exact, _mm512_set1_epi32(code::FLAGS as i32));
         let compared = _mm512_set1_epi32((code::FLAGS | code::PROTOCOL) as i32);
@@ -215,7 +215,7 @@ unsafe fn candidates_8<const N: usize>(columns: &HotColumns<N>, probe: &Probe) -
         let ports = _mm256_sub_epi16(half(probe.ports), load_8(&columns.first_ports));
         let ports = _mm256_subs_epu16(ports, load_8(&columns.span_ports));
         let differs = _mm256_ternarylogic_epi32::<OR>(source, destination, ports);
-        // The flags of the rule count, and the protocol if the sign of the code says so.
+        // The rule's flags are compared, and the protocol only if the sign bit of the code is set.
         let exact = _mm256_srai_epi32::<31>(rule);
         let counts = _mm256_ternarylogic_epi32::<IF>(rule, exact, _mm256_set1_epi32(code::FLAGS as i32));
         let compared = _mm256_set1_epi32((code::FLAGS | code::PROTOCOL) as i32);

@@ -1,22 +1,23 @@
-//! Blocks of rules that are compared with a key all at once.
+//! Blocks of rules that are all compared with a key at once.
 //!
-//! A block holds up to `N` rules in columns, in order of rank: the first lane that matches is the winner. Five columns
-//! say all of an IPv4 5-tuple in 20 octets:
+//! A block holds up to `N` rules in columns, in order of rank: the first lane that matches wins. Five columns
+//! hold an IPv4 5-tuple in 20 octets:
 //!
 //! ```text
 //! code         flags 8, see below | destination shift 8 | source shift 8 | protocol 8
-//! source       word 0 of the value: differs from the key's, shifted right by source shift, are zero
-//! destination  word 1, likewise
+//! source       word 0 of the value; matches if (value xor key) >> source shift is zero
+//! destination  word 1 of the value; likewise with destination shift
 //! first ports  source 16 | destination 16
-//! span ports   last minus first port, likewise: (port - first) mod 2^16 is at most this
+//! span ports   last minus first port of each; matches if (port - first) mod 2^16 is at most this
 //!
-//! flags 31 protocol counts   30 TEID   29 ports   28 record   27 Ethernet   26 IPv6   25 IPv4   24 more
+//! flags 31 compare protocol   30 TEID   29 ports   28 record   27 Ethernet   26 IPv6   25 IPv4   24 more
 //! ```
-//! Shifts say prefixes in an octet that masks would need a word for, so 16 lanes are five registers. Flags are the
-//! presence bits of word 3 that the key must have. Three more columns are the rule's value, precedence and id.
+//! A shift encodes a prefix in one octet where a mask would need a word, so 16 lanes take five registers. Flags
+//! 30, 29 and 27 to 25 are the presence bits of word 3 that the key must have. Three more columns are the
+//! rule's value, precedence and id.
 //!
-//! Whatever these columns cannot say (QFI, ToS, tunnel, IPv6 …) is a record in [`Rests`], of which the value column
-//! holds the place, and the lane has the flag *more*. It is looked at when the columns match.
+//! Conditions on other fields (QFI, ToS, tunnel, IPv6 …) are a record in [`Rests`]. The lane then has the flag
+//! *more*, and its value column holds the place of the record, which is compared when the columns match.
 
 use crate::key::present;
 use crate::matcher::Ranked;
@@ -35,32 +36,32 @@ pub(super) mod code {
     pub const DESTINATION_SHIFT: u32 = 16;
     pub const MORE: u32 = 1 << 24;
     pub const FAMILIES: u32 = present::V4 | present::V6;
-    /// Presence bits that a code has, where they are in word 3.
+    /// Presence bits that a code can require, at their positions in word 3.
     pub const FLAGS: u32 = FAMILIES | present::ETHERNET | present::PORTS | present::TEID;
-    /// The rule has a record beside its row: see [`super::super::rows`].
+    /// The rule has a record in addition to its row: see [`super::super::rows`].
     pub const RECORD: u32 = 1 << 28;
     pub const PROTOCOL_COUNTS: u32 = 1 << 31;
-    /// A rule that cannot match: no key has both families.
+    /// Flags of a rule that cannot match: no key has both IP versions.
     pub const NEVER: u32 = FAMILIES;
-    /// A lane without a rule.
+    /// Code of a lane without rule.
     pub const EMPTY: u32 = u32::MAX;
 }
 
-/// A key, made ready to be compared with any number of blocks.
+/// A key, prepared for the comparison with any number of blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe<V: Vector> {
     words: V::Probe,
 }
 
 impl<V: Vector> Probe<V> {
-    /// Of this key.
+    /// The probe of this key.
     #[inline(always)]
     pub fn new(vector: V, key: &Key) -> Probe<V> {
         Probe { words: vector.probe(&key.words) }
     }
 }
 
-/// One rule as a lane holds it.
+/// One rule in the form in which a lane holds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lane {
     code: u32,
@@ -74,7 +75,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// No rule: matches nothing.
+    /// A lane without rule: matches nothing.
     pub const EMPTY: Lane = Lane {
         code: code::EMPTY,
         source: 0,
@@ -86,12 +87,13 @@ impl Lane {
         id: u32::MAX,
     };
 
-    /// The rule of this rank ([`rank`]) and value. What does not fit a lane goes to `rests`: give it back by
-    /// [`Lane::drop_rest`] once no lane holds the rule any more. Copies of a lane share it.
+    /// The lane of the rule with this rank ([`rank`]) and value. Conditions that do not fit a lane go to
+    /// `rests`; free them with [`Lane::drop_rest`] once no lane holds the rule any more. Copies of a lane share
+    /// them.
     pub fn new(matcher: &Matcher, rank: u64, value: u32, rests: &mut Rests) -> Lane {
         let Some(used) = Lane::used(matcher) else { return Lane::never(rank, value) };
-        let mut lane = Lane::alone(matcher, rank, value);
-        let left = Lane::unsaid(matcher, used);
+        let mut lane = Lane::fitting(matcher, rank, value);
+        let left = Lane::words_beyond(matcher, used);
         if left != 0 {
             lane.code |= code::MORE;
             lane.value = rests.add(value, matcher, left & !0xF);
@@ -99,7 +101,7 @@ impl Lane {
         lane
     }
 
-    /// The words that a matcher uses, a bit each; `None` if it can never match.
+    /// One bit for each word that a matcher uses; `None` if it can never match.
     pub(super) fn used(matcher: &Matcher) -> Option<u32> {
         let contradicts =
             std::iter::zip(&matcher.mask, &matcher.value).any(|(mask, value)| value & !mask != 0);
@@ -108,26 +110,26 @@ impl Lane {
         (!never).then(|| matcher.used_words())
     }
 
-    /// The words of a rule that a lane cannot say, of those it uses.
+    /// The words, of those that a rule uses, that do not fit a lane.
     #[inline]
-    pub(super) fn unsaid(matcher: &Matcher, used: u32) -> u32 {
+    pub(super) fn words_beyond(matcher: &Matcher, used: u32) -> u32 {
         let word_3 = (matcher.mask[3], matcher.value[3]);
-        used & !0xF | u32::from(said_of_word_3(word_3).1 != word_3) << 3
+        used & !0xF | u32::from(word_3_in_code(word_3).1 != word_3) << 3
     }
 
-    /// A rule that can never match.
+    /// The lane of a rule that can never match.
     pub(super) fn never(rank: u64, value: u32) -> Lane {
         let (precedence, id) = ((rank >> 32) as u32, rank as u32);
         Lane { code: code::NEVER, value, precedence, id, ..Lane::EMPTY }
     }
 
-    /// As much of a rule as a lane can say. The rule is one that can match.
+    /// The lane with the conditions that fit it. The rule must be able to match.
     #[inline]
-    pub(super) fn alone(matcher: &Matcher, rank: u64, value: u32) -> Lane {
+    pub(super) fn fitting(matcher: &Matcher, rank: u64, value: u32) -> Lane {
         let (precedence, id) = ((rank >> 32) as u32, rank as u32);
         let lane = Lane { value, precedence, id, ..Lane::EMPTY };
         let bounds = [matcher.source_ports, matcher.destination_ports];
-        let (word, _) = said_of_word_3((matcher.mask[3], matcher.value[3]));
+        let (word, _) = word_3_in_code((matcher.mask[3], matcher.value[3]));
         let [source, destination] = [shift(matcher.mask[0]), shift(matcher.mask[1])];
         Lane {
             code: word | source << code::SOURCE_SHIFT | destination << code::DESTINATION_SHIFT,
@@ -144,7 +146,7 @@ impl Lane {
         self.code & code::FAMILIES == code::FAMILIES
     }
 
-    /// The rule, as one that has the rest of it in this row.
+    /// The same lane, of a rule whose other conditions are in this row.
     pub(super) fn with_row(self, row: u32, has_record: bool) -> Lane {
         let record = if has_record { code::RECORD } else { 0 };
         Lane { code: self.code | code::MORE | record, value: row, ..self }
@@ -155,21 +157,21 @@ impl Lane {
         has_more(self.code).then_some((self.value, self.code & code::RECORD != 0))
     }
 
-    /// As much of the rule as the lane says.
-    pub(super) fn ranked_alone(&self) -> Ranked {
-        Ranked { rank: self.rank(), value: self.value, matcher: self.matcher_alone() }
+    /// The rule with only the conditions in the lane.
+    pub(super) fn ranked_in_lane(&self) -> Ranked {
+        Ranked { rank: self.rank(), value: self.value, matcher: self.matcher_in_lane() }
     }
 
     /// The matcher of a rule whose lane [`Lane::new`] made.
     pub fn matcher(&self, rests: &Rests) -> Matcher {
-        let mut matcher = self.matcher_alone();
+        let mut matcher = self.matcher_in_lane();
         if has_more(self.code) {
             rests.read(self.value, &mut matcher);
         }
         matcher
     }
 
-    fn matcher_alone(&self) -> Matcher {
+    fn matcher_in_lane(&self) -> Matcher {
         if self.is_never() {
             return Matcher::NEVER;
         }
@@ -194,14 +196,14 @@ impl Lane {
         matcher
     }
 
-    /// Gives back what it has in `rests`.
+    /// Frees what the rule has in `rests`.
     pub fn drop_rest(&self, rests: &mut Rests) {
         if has_more(self.code) {
             rests.remove(self.value);
         }
     }
 
-    /// A copy of the rule that has in `to` what this one has in `rests`.
+    /// A copy of the rule, whose record is copied from `rests` to `to`.
     pub fn copy(&self, rests: &Rests, to: &mut Rests) -> Lane {
         let value = if has_more(self.code) { to.copy(rests, self.value) } else { self.value };
         Lane { value, ..*self }
@@ -217,7 +219,7 @@ impl Lane {
         rank(self.precedence, self.id)
     }
 
-    /// Whether it is a lane without a rule.
+    /// Whether the lane holds no rule.
     pub fn is_empty(&self) -> bool {
         self.code == code::EMPTY
     }
@@ -228,9 +230,9 @@ impl Lane {
     }
 }
 
-/// What of word 3 a code can say, and the mask and value that this stands for.
+/// The part of word 3 that fits a code: the code bits, and the mask and value that they represent.
 #[inline]
-fn said_of_word_3((mask, value): (u32, u32)) -> (u32, (u32, u32)) {
+fn word_3_in_code((mask, value): (u32, u32)) -> (u32, (u32, u32)) {
     let mut word = mask & value & code::FLAGS & !code::FAMILIES;
     let mut said = (word, word);
     let mut say = |when: bool, bits: u32, (mask, value): (u32, u32)| {
@@ -248,7 +250,7 @@ fn said_of_word_3((mask, value): (u32, u32)) -> (u32, (u32, u32)) {
     (word, said)
 }
 
-/// Bits that the mask of a prefix leaves free. Filters have no other masks in the words 0 and 1.
+/// Number of bits that the mask of a prefix leaves open. Filters have no other masks in the words 0 and 1.
 fn shift(mask: u32) -> u32 {
     let length = mask.leading_ones();
     debug_assert_eq!(mask.checked_shl(length).unwrap_or(0), 0, "addresses have prefixes");
@@ -261,11 +263,11 @@ fn pair([source, destination]: [u16; 2]) -> u32 {
 
 #[inline(always)]
 fn has_more(code: u32) -> bool {
-    // An empty lane has all bits.
+    // An empty lane has all bits set.
     code & code::MORE != 0 && code != code::EMPTY
 }
 
-/// Up to `N` rules, 8 or 16, sorted by rank, from lane 0 on.
+/// Up to `N` (8 or 16) rules, sorted by rank, starting at lane 0.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Block<const N: usize> {
@@ -298,7 +300,7 @@ impl<const N: usize> Block<N> {
         }
     }
 
-    /// The lane of the first rule that matches. The probe is of the same key.
+    /// The lane of the first rule that matches. The probe must be of the same key.
     #[inline(always)]
     pub fn find<V: Vector>(&self, vector: V, probe: &Probe<V>, key: &Key, rests: &Rests) -> Option<usize> {
         let mut candidates = self.candidates::<V, N>(vector, probe);
@@ -312,7 +314,8 @@ impl<const N: usize> Block<N> {
         None
     }
 
-    /// The lanes among the first `USED` ones whose columns match: the rules, if none has more than a lane holds.
+    /// The lanes whose columns match, among the first `USED`. These rules match if none has conditions beyond
+    /// its lane.
     #[inline(always)]
     pub fn candidates<V: Vector, const USED: usize>(&self, vector: V, probe: &Probe<V>) -> u32 {
         const { assert!(USED <= N) };
@@ -326,7 +329,7 @@ impl<const N: usize> Block<N> {
         if self.hot.code[lane & (N - 1)] & code::MORE == 0 { value } else { rests.value(value) }
     }
 
-    /// The verdict of the first of these lanes whose row, if it has one, matches.
+    /// The verdict of the first of these lanes whose row, if it has one, matches too.
     #[inline(always)]
     pub(super) fn first<V: Vector, const RECORDS: bool>(
         &self,
@@ -352,13 +355,13 @@ impl<const N: usize> Block<N> {
         None
     }
 
-    /// The value of the rule in this lane when no rule has more than a lane holds.
+    /// The value of the rule in this lane, if no rule of the block has conditions beyond its lane.
     #[inline(always)]
     pub(super) fn small_value(&self, lane: usize) -> u32 {
         self.value[lane & (N - 1)]
     }
 
-    /// The rank of the rule in this lane; the greatest of all when it is empty.
+    /// The rank of the rule in this lane; the greatest possible rank if the lane is empty.
     #[inline(always)]
     pub fn rank(&self, lane: usize) -> u64 {
         rank(self.precedence[lane & (N - 1)], self.id[lane & (N - 1)])
@@ -380,7 +383,7 @@ impl<const N: usize> Block<N> {
         (lanes != 0).then(|| lanes.trailing_zeros() as usize)
     }
 
-    /// The lane that a rule of this rank belongs in: the number of those of lower rank.
+    /// The lane for a rule of this rank: the number of rules with a lower rank.
     #[inline(always)]
     pub fn position<V: Vector>(&self, vector: V, rank: u64) -> usize {
         let (precedence, id) = ((rank >> 32) as u32, rank as u32);
@@ -388,7 +391,7 @@ impl<const N: usize> Block<N> {
         (vector.less(&self.precedence, precedence) | equal).count_ones() as usize
     }
 
-    /// What the lane holds; it may be empty.
+    /// The content of a lane, which may be empty.
     #[inline(always)]
     pub fn get(&self, lane: usize) -> Lane {
         let lane = lane & (N - 1);
@@ -410,19 +413,19 @@ impl<const N: usize> Block<N> {
         self.each(rule, |column, word| column[lane & (N - 1)] = word);
     }
 
-    /// Makes room at `lane` and puts the rule there. What was in the last lane is gone.
+    /// Inserts the rule at `lane`. The rule in the last lane is lost.
     #[inline(always)]
     pub fn insert<V: Vector>(&mut self, vector: V, lane: usize, rule: &Lane) {
         self.each(rule, |column, word| vector.insert(column, lane & (N - 1), word));
     }
 
-    /// Removes what `lane` holds; those behind it move up.
+    /// Removes the rule at `lane`; the rules behind it move up.
     #[inline(always)]
     pub fn remove<V: Vector>(&mut self, vector: V, lane: usize) {
         self.each(&Lane::EMPTY, |column, word| vector.remove(column, lane & (N - 1), word));
     }
 
-    /// Does something to each column, given the word of the rule that belongs in it.
+    /// Calls `change` for each column with the word of the rule that belongs to it.
     #[inline(always)]
     fn each(&mut self, rule: &Lane, mut change: impl FnMut(&mut [u32; N], u32)) {
         change(&mut self.hot.code, rule.code);

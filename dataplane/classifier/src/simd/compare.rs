@@ -8,18 +8,18 @@ use super::portable::Portable;
 use crate::cpu::{Avx2, Avx512};
 use crate::key::WORDS;
 
-/// Words of a key in a line of the cache: all that an IPv4 packet has.
+/// Words of a key in a line of the cache: those that an IPv4 packet uses.
 pub const NARROW: usize = 9;
-/// The others.
+/// Number of the other words.
 pub const WIDE: usize = WORDS - NARROW;
-/// Where a line has its kind.
+/// Index of the kind in a line.
 pub const KIND: usize = NARROW;
-/// Where it has its epoch, the lower half first.
+/// Index of the epoch in a line, lower half first.
 pub const EPOCH: usize = NARROW + 1;
 /// Words of a line that are compared.
 const COMPARED: usize = EPOCH + 2;
 
-/// What the look-up needs.
+/// The comparisons of a look-up.
 pub trait Compare: Copy {
     /// Whether a line has the first [`NARROW`] words of the key, this kind and this epoch.
     fn line(self, line: &[u32; 16], words: &[u32; WORDS], kind: u32, epoch: u64) -> bool;
@@ -59,9 +59,10 @@ impl Compare for Avx2 {
 impl Compare for Avx512 {
     #[inline(always)]
     fn line(self, line: &[u32; 16], words: &[u32; WORDS], kind: u32, epoch: u64) -> bool {
-        // SAFETY: the CPU has the instructions, as `self` exists; lines are 16 words, keys more than are loaded.
+        // SAFETY: the CPU has the instructions, as `self` exists; lines have 16 words, keys more than are
+        // loaded.
         unsafe {
-            // Not by way of memory: a load waits for narrower stores before it.
+            // Built in a register: a load from memory would wait for the narrower stores before it.
             let tail = _mm512_maskz_set1_epi64(1 << (EPOCH / 2), epoch as i64);
             let tail = _mm512_mask_set1_epi32(tail, 1 << KIND, kind as i32);
             let wanted = _mm512_mask_loadu_epi32(tail, (1 << NARROW) - 1, words.as_ptr().cast());
@@ -73,7 +74,7 @@ impl Compare for Avx512 {
     #[inline(always)]
     fn rest(self, one: &[u32; WIDE], other: &[u32; WIDE]) -> bool {
         const ALL: u16 = (1 << WIDE) - 1;
-        // SAFETY: the CPU has the instructions, as `self` exists; of both no more words are loaded than there are.
+        // SAFETY: the CPU has the instructions, as `self` exists; the loads stay within both arrays.
         unsafe {
             let one = _mm512_maskz_loadu_epi32(ALL, one.as_ptr().cast());
             let other = _mm512_maskz_loadu_epi32(ALL, other.as_ptr().cast());

@@ -1,7 +1,7 @@
-//! Which vector instructions are used, chosen once at run time.
+//! Chooses, once at run time, which vector instructions are used.
 //!
-//! Code over vectors is written once, generic over [`Vector`], as a [`Kernel`]. [`Cpu::run`] calls it inside a function
-//! that is compiled for the instructions ([`crate::cpu`]), so a whole batch is looked up behind one choice.
+//! Vector code is written once as a [`Kernel`], generic over [`Vector`]. [`Cpu::run`] calls it inside a
+//! function that is compiled for the instructions ([`crate::cpu`]), so one choice serves a whole batch.
 
 use std::slice;
 
@@ -23,21 +23,21 @@ pub enum Isa {
     Avx512,
     /// AVX2: 8 lanes at once.
     Avx2,
-    /// What every CPU has.
+    /// Instructions that every CPU has.
     Scalar,
 }
 
 impl Isa {
-    /// All, the fastest first.
+    /// All sets, the fastest first.
     pub const ALL: [Isa; 3] = [Isa::Avx512, Isa::Avx2, Isa::Scalar];
 
-    /// Whether this CPU has them.
+    /// Whether this CPU has these instructions.
     pub fn is_available(self) -> bool {
         Cpu::with(self).is_some()
     }
 }
 
-/// Instructions that this CPU is known to have.
+/// A set of instructions that this CPU is known to have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cpu {
     /// See [`Isa::Avx512`].
@@ -51,12 +51,12 @@ pub enum Cpu {
 }
 
 impl Cpu {
-    /// The fastest it has.
+    /// The fastest set that this CPU has.
     pub fn detect() -> Cpu {
         Isa::ALL.into_iter().find_map(Cpu::with).unwrap_or(Cpu::Scalar)
     }
 
-    /// These; `None` when it does not have them.
+    /// This set; `None` when the CPU does not have it.
     pub fn with(isa: Isa) -> Option<Cpu> {
         match isa {
             #[cfg(target_arch = "x86_64")]
@@ -69,12 +69,12 @@ impl Cpu {
         }
     }
 
-    /// All that it has, the fastest first.
+    /// All sets that this CPU has, the fastest first.
     pub fn all() -> impl Iterator<Item = Cpu> {
         Isa::ALL.into_iter().filter_map(Cpu::with)
     }
 
-    /// Which they are.
+    /// Name of the set.
     pub fn isa(self) -> Isa {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -110,15 +110,15 @@ impl<K: Kernel, V: Vector> Job<V> for Run<K> {
     }
 }
 
-/// A look-up in rules that are a `T`: a kernel of which nothing need go through memory, for batches of one.
-/// Implementations of `look_up` are `#[inline(always)]`, and have no closures with vectors in them: these may be left
-/// outside, as each look-up is compiled twice.
+/// A look-up in rules of type `T`: a kernel whose arguments are passed in registers, for batches of one.
+/// Implementations of `look_up` are `#[inline(always)]`, and contain no closures with vectors: each look-up is
+/// compiled twice, so the compiler may not inline these.
 pub trait LookUp<T> {
-    /// Looks the keys up.
+    /// Looks up the keys.
     fn look_up<V: Vector>(vector: V, rules: &T, keys: &[Key], verdicts: &mut [Verdict]);
 }
 
-/// Looks keys up. One key has code of its own: the loop around it would cost more than a tenth of a look-up.
+/// Looks up keys. A single key has code of its own: the loop would cost more than a tenth of its look-up.
 #[inline(always)]
 pub(crate) fn look_up<L: LookUp<T>, V: Vector, T>(
     vector: V,
@@ -132,9 +132,10 @@ pub(crate) fn look_up<L: LookUp<T>, V: Vector, T>(
     }
 }
 
-/// The look-up of a [`LookUp`] with the instructions of a [`Cpu`]: one jump, when it is chosen beforehand.
+/// A [`LookUp`] compiled for the instructions of a [`Cpu`]: one indirect call, when it is chosen beforehand.
 #[derive(Debug)]
-// SAFETY: the function needs a CPU with its instructions; `new` takes one for which it was given the token.
+// SAFETY: the function needs a CPU with its instructions; `new` takes a function only with the token of its
+// set.
 pub struct Compiled<T>(unsafe fn(&T, &[Key], &mut [Verdict]));
 
 impl<T> Clone for Compiled<T> {
@@ -146,7 +147,7 @@ impl<T> Clone for Compiled<T> {
 impl<T> Copy for Compiled<T> {}
 
 impl<T> Compiled<T> {
-    /// Of `L`, for this CPU.
+    /// The look-up `L`, compiled for this CPU.
     pub fn new<L: LookUp<T>>(cpu: Cpu) -> Compiled<T> {
         Compiled(match cpu {
             #[cfg(target_arch = "x86_64")]
@@ -157,7 +158,7 @@ impl<T> Compiled<T> {
         })
     }
 
-    /// Looks keys up.
+    /// Looks up keys.
     #[inline(always)]
     pub fn call(self, rules: &T, keys: &[Key], verdicts: &mut [Verdict]) {
         // SAFETY: `new` was given the token of the function's instructions, which exists only where the CPU has them.
@@ -173,41 +174,41 @@ impl Default for Cpu {
 
 /// Code over vectors. Implementations of `run` are `#[inline(always)]`.
 pub trait Kernel {
-    /// What it computes.
+    /// Result of the computation.
     type Output;
 
-    /// Computes it.
+    /// Runs the computation.
     fn run<V: Vector>(self, vector: V) -> Self::Output;
 }
 
 /// One set of instructions; a value of the type proves that the CPU has them.
 ///
-/// Columns are arrays of `N` lanes, `N` being 8 or 16. Masks have the bit of lane 0 lowest.
+/// Columns are arrays of `N` lanes; `N` is 8 or 16. In masks, the lowest bit is lane 0.
 pub trait Vector: Scan + Compare {
-    /// What is looked for, in registers.
+    /// A key to search for, in registers.
     type Probe: Copy;
 
-    /// Spreads the words 0 to 3, which columns are compared with.
+    /// Spreads the words 0 to 3, with which columns are compared.
     fn probe(self, words: &[u32; WORDS]) -> Self::Probe;
 
-    /// The lanes whose columns match, of the first `USED` ones.
+    /// The lanes among the first `USED` whose columns match.
     fn candidates<const USED: usize, const N: usize>(
         self,
         columns: &HotColumns<N>,
         probe: &Self::Probe,
     ) -> u32;
 
-    /// Words of a key that rows are compared with, in registers.
+    /// The words of a key that are compared with rows, in registers.
     type Picked: Copy;
 
-    /// Picks words by their places.
+    /// Picks words by their indices.
     fn pick(self, words: &[u32; 16], places: &[u32; 8]) -> Self::Picked;
 
-    /// Whether the first words picked are as a row demands.
+    /// Whether the picked words match a row.
     fn row_matches(self, row: &Row, picked: &Self::Picked) -> bool;
 
-    /// Whether `(word & mask) == value` for each of the words 4 to 19 that `which` has a bit for: from bit 0 on for
-    /// word 4. `pairs` are the masks of those words only, then their values.
+    /// Whether `(word & mask) == value` for each of the words 4 to 19 with a bit in `which`; bit 0 is word 4.
+    /// `pairs` has the masks of those words only, then their values.
     fn rest_matches(self, words: &[u32; 16], which: u16, pairs: &[u32]) -> bool;
 
     /// The lanes that hold `value`.
@@ -216,14 +217,14 @@ pub trait Vector: Scan + Compare {
     /// The lanes that hold less than `value`.
     fn less<const N: usize>(self, column: &[u32; N], value: u32) -> u32;
 
-    /// Moves the lanes from `lane` on up by one, the last one out, and puts `value` into the gap.
+    /// Moves the lanes from `lane` on up by one and puts `value` into the gap. The last lane's value is lost.
     fn insert<const N: usize>(self, column: &mut [u32; N], lane: usize, value: u32);
 
-    /// Moves the lanes behind `lane` down by one, over it, and puts `value` into the last one.
+    /// Moves the lanes behind `lane` down by one, over `lane`, and puts `value` into the last lane.
     fn remove<const N: usize>(self, column: &mut [u32; N], lane: usize, value: u32);
 }
 
-/// The columns that every look-up reads: see [`super::block`].
+/// The columns that every look-up reads; see [`super::block`].
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct HotColumns<const N: usize> {

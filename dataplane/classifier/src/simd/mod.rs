@@ -1,21 +1,21 @@
-//! Rules compared sixteen at a time, by vector instructions: the fastest for up to about a hundred rules, and the leaf
-//! of larger structures.
+//! Rules compared sixteen at a time with vector instructions: the fastest backend for up to about a hundred
+//! rules, and the leaf of larger structures.
 //!
-//! Rules stand in [`Block`]s of 16, sorted by rank. A look-up compares a key with all rules of a block at once; the
-//! first match of the first block that has one wins. It costs about as much per block as a list costs per rule, and
-//! does not depend on what rules look like, save for those with fields beyond the 5-tuple: these are
-//! compared further, one by one, when their 5-tuples match ([`rest`]).
+//! Rules are in [`Block`]s of 16, sorted by rank. A look-up compares a key with all rules of a block at once;
+//! the first match in the first block with a match wins. A block costs about as much as one rule of a list. The
+//! cost does not depend on the rules, except for rules with fields beyond the 5-tuple: when their 5-tuple
+//! matches, their other fields are compared one rule at a time ([`rest`]).
 //!
-//! An update compares ids in the same way, so that there is no map from ids to rules to be kept; then it moves the
-//! columns of one block, and now and then a rule to the next block, or half a block to a new one. Invariants: blocks
-//! are in order, none is empty, lanes are filled from 0 on.
+//! An update compares ids in the same way, so no map from ids to rules is needed. Then it shifts the columns of
+//! one block, and sometimes moves a rule to the next block, or half a block to a new one. Invariants: blocks
+//! are in order, none is empty, lanes are filled starting at 0.
 //!
 //! Comparing all rules with a packet at once is what TCAMs do. In software it is the last step of
 //! DBTable (J. Liao et al., "DBTable: Leveraging Discriminative Bitsets for High-Performance Packet Classification",
 //! IEEE/ACM Transactions on Networking, 2024) and of DPDK's `rte_acl` (many packets, one rule each). Here rules are in
 //! columns of 32 bits, prefixes are shifts and port ranges two 16-bit halves, so that a rule is 20 octets.
 //!
-//! [`isa`] says how one of AVX-512, AVX2 and plain loops is chosen.
+//! [`isa`] chooses between AVX-512, AVX2 and plain loops.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -44,28 +44,28 @@ pub use scan::Scan;
 
 /// Rules in a block.
 const LANES: usize = 16;
-/// Two neighbours with no more rules than this become one block: fewer than fill it, lest the next insertion
-/// divides it again.
+/// Two neighbouring blocks with at most this many rules are merged. Fewer than fill a block, so that the next
+/// insertion does not divide it again.
 const MERGED: usize = 12;
-/// So many rules are inserted one by one rather than by building anew.
+/// Up to this many rules are inserted one by one; more are inserted by building anew.
 const FEW: usize = 8;
 
-/// Where the fields of the rules are.
+/// Where the conditions of the rules are stored.
 enum Fields {
-    Tuples,
+    InLanes,
     Rows,
     Records,
 }
 
-/// Sorted blocks of rules.
+/// A classifier of sorted blocks.
 #[derive(Clone, Debug)]
 pub struct Simd {
     cpu: Cpu,
-    /// The one that fits the rules.
+    /// The fastest look-up that suits the rules.
     look_up: Compiled<Simd>,
     len: usize,
     blocks: Vec<Block<LANES>>,
-    /// Once there are rules that need them.
+    /// Exists once a rule needs a row.
     rows: Option<Box<Rows>>,
 }
 
@@ -77,53 +77,55 @@ impl Default for Simd {
 
 impl Simd {
     fn on(cpu: Cpu) -> Simd {
-        let look_up = Compiled::new::<Tuples>(cpu);
+        let look_up = Compiled::new::<TuplesInBlocks>(cpu);
         Simd { cpu, look_up, len: 0, blocks: Vec::new(), rows: None }
     }
 
-    /// Chooses the look-up after the rules have changed.
+    /// Chooses the look-up; called after every change of the rules.
     fn choose(&mut self) {
         let small = self.len <= LANES / 2;
         let one = self.blocks.len() == 1;
         let fields = match &self.rows {
             Some(rows) if rows.has_records() => Fields::Records,
             Some(rows) if !rows.is_empty() => Fields::Rows,
-            _ => Fields::Tuples,
+            _ => Fields::InLanes,
         };
         self.look_up = match (one, fields) {
-            (true, Fields::Tuples) if small => Compiled::new::<One<{ LANES / 2 }>>(self.cpu),
-            (true, Fields::Tuples) => Compiled::new::<One<LANES>>(self.cpu),
-            (false, Fields::Tuples) => Compiled::new::<Tuples>(self.cpu),
-            (true, Fields::Rows) if small => Compiled::new::<OneFull<{ LANES / 2 }, false>>(self.cpu),
-            (true, Fields::Rows) => Compiled::new::<OneFull<LANES, false>>(self.cpu),
-            (false, Fields::Rows) => Compiled::new::<Full<false>>(self.cpu),
-            (true, Fields::Records) if small => Compiled::new::<OneFull<{ LANES / 2 }, true>>(self.cpu),
-            (true, Fields::Records) => Compiled::new::<OneFull<LANES, true>>(self.cpu),
-            (false, Fields::Records) => Compiled::new::<Full<true>>(self.cpu),
+            (true, Fields::InLanes) if small => Compiled::new::<TuplesInOneBlock<{ LANES / 2 }>>(self.cpu),
+            (true, Fields::InLanes) => Compiled::new::<TuplesInOneBlock<LANES>>(self.cpu),
+            (false, Fields::InLanes) => Compiled::new::<TuplesInBlocks>(self.cpu),
+            (true, Fields::Rows) if small => Compiled::new::<RulesInOneBlock<{ LANES / 2 }, false>>(self.cpu),
+            (true, Fields::Rows) => Compiled::new::<RulesInOneBlock<LANES, false>>(self.cpu),
+            (false, Fields::Rows) => Compiled::new::<RulesInBlocks<false>>(self.cpu),
+            (true, Fields::Records) if small => {
+                Compiled::new::<RulesInOneBlock<{ LANES / 2 }, true>>(self.cpu)
+            }
+            (true, Fields::Records) => Compiled::new::<RulesInOneBlock<LANES, true>>(self.cpu),
+            (false, Fields::Records) => Compiled::new::<RulesInBlocks<true>>(self.cpu),
         };
     }
 
-    /// No rules, and the fastest instructions this CPU has.
+    /// A classifier without rules that uses the fastest instructions of this CPU.
     pub fn new() -> Simd {
         Simd::default()
     }
 
-    /// No rules, and these instructions; `None` when this CPU does not have them.
+    /// A classifier without rules that uses these instructions; `None` when this CPU does not have them.
     pub fn with_isa(isa: Isa) -> Option<Simd> {
         Cpu::with(isa).map(Simd::on)
     }
 
-    /// A classifier of these rules, in any order, no two with the same id.
+    /// A classifier with these rules, in any order; no two may have the same id.
     pub(crate) fn of(rules: &[Ranked]) -> Simd {
         let mut simd = Simd::new();
         simd.fill(rules.to_vec());
         simd
     }
 
-    /// Its rules.
+    /// All rules.
     pub(crate) fn ranked(&self) -> Vec<Ranked> {
         let rule =
-            |lane: Lane| self.rows.as_ref().map_or_else(|| lane.ranked_alone(), |rows| rows.ranked(&lane));
+            |lane: Lane| self.rows.as_ref().map_or_else(|| lane.ranked_in_lane(), |rows| rows.ranked(&lane));
         self.lanes().map(rule).collect()
     }
 
@@ -134,9 +136,9 @@ impl Simd {
         let Some(used) = ranked.matcher.demand(&rule.filter) else {
             return Lane::never(ranked.rank, ranked.value);
         };
-        match Lane::unsaid(&ranked.matcher, used) {
-            0 => Lane::alone(&ranked.matcher, ranked.rank, ranked.value),
-            unsaid => self.rows.get_or_insert_default().add_unsaid(&ranked, unsaid),
+        match Lane::words_beyond(&ranked.matcher, used) {
+            0 => Lane::fitting(&ranked.matcher, ranked.rank, ranked.value),
+            beyond => self.rows.get_or_insert_default().add_with_row(&ranked, beyond),
         }
     }
 
@@ -151,7 +153,7 @@ impl Simd {
         ranks.map(|(at, lane)| self.blocks[at].get(lane)).filter(|lane| !lane.is_empty())
     }
 
-    /// Replaces everything by full blocks of these rules.
+    /// Replaces all blocks by full blocks of these rules.
     fn fill(&mut self, mut rules: Vec<Ranked>) {
         rules.sort_unstable_by_key(|rule| rule.rank);
         self.len = rules.len();
@@ -177,7 +179,7 @@ impl Classifier for Simd {
     }
 
     fn insert(&mut self, rule: Rule) -> Result<(), InsertError> {
-        if self.cpu.run(Has { blocks: &self.blocks, id: rule.id }) {
+        if self.cpu.run(Contains { blocks: &self.blocks, id: rule.id }) {
             return Err(InsertError::Exists(rule.id));
         }
         let lane = self.lane(&rule);
@@ -196,7 +198,7 @@ impl Classifier for Simd {
     }
 
     fn set_precedence(&mut self, id: u32, precedence: u32) -> bool {
-        let moved = self.cpu.run(Move { blocks: &mut self.blocks, id, precedence });
+        let moved = self.cpu.run(SetPrecedence { blocks: &mut self.blocks, id, precedence });
         self.choose();
         moved
     }
@@ -213,7 +215,7 @@ impl Classifier for Simd {
         rules.get(fresh).map_or(Ok(()), |rule| Err(InsertError::Exists(rule.id)))
     }
 
-    /// Fills the blocks, so that look-ups meet fewer, and gives unused memory back.
+    /// Fills the blocks, so that look-ups compare fewer, and frees unused memory.
     fn optimise(&mut self) {
         self.fill(self.ranked());
     }
@@ -229,10 +231,10 @@ impl Classifier for Simd {
     }
 }
 
-/// The look-up in one block, of which `USED` lanes may have rules, all within their lanes.
-struct One<const USED: usize>;
+/// Look-up in one block with rules in at most `USED` lanes, whose conditions all fit their lanes.
+struct TuplesInOneBlock<const USED: usize>;
 
-impl<const USED: usize> LookUp<Simd> for One<USED> {
+impl<const USED: usize> LookUp<Simd> for TuplesInOneBlock<USED> {
     #[inline(always)]
     fn look_up<V: Vector>(vector: V, rules: &Simd, keys: &[Key], verdicts: &mut [Verdict]) {
         let Some(block) = rules.blocks.first() else { return };
@@ -243,10 +245,10 @@ impl<const USED: usize> LookUp<Simd> for One<USED> {
     }
 }
 
-/// The look-up of rules that are all within their lanes.
-struct Tuples;
+/// Look-up in any number of blocks of rules whose conditions all fit their lanes.
+struct TuplesInBlocks;
 
-impl LookUp<Simd> for Tuples {
+impl LookUp<Simd> for TuplesInBlocks {
     #[inline(always)]
     fn look_up<V: Vector>(vector: V, rules: &Simd, keys: &[Key], verdicts: &mut [Verdict]) {
         for (key, verdict) in keys.iter().zip(verdicts) {
@@ -263,10 +265,10 @@ impl LookUp<Simd> for Tuples {
     }
 }
 
-/// The look-up in one block of any rules, in its first `USED` lanes.
-struct OneFull<const USED: usize, const RECORDS: bool>;
+/// Look-up in one block with any rules in its first `USED` lanes.
+struct RulesInOneBlock<const USED: usize, const RECORDS: bool>;
 
-impl<const USED: usize, const RECORDS: bool> LookUp<Simd> for OneFull<USED, RECORDS> {
+impl<const USED: usize, const RECORDS: bool> LookUp<Simd> for RulesInOneBlock<USED, RECORDS> {
     #[inline(always)]
     fn look_up<V: Vector>(vector: V, rules: &Simd, keys: &[Key], verdicts: &mut [Verdict]) {
         let (Some(block), Some(rows)) = (rules.blocks.first(), &rules.rows) else { return };
@@ -278,10 +280,10 @@ impl<const USED: usize, const RECORDS: bool> LookUp<Simd> for OneFull<USED, RECO
     }
 }
 
-/// The look-up of any rules.
-struct Full<const RECORDS: bool>;
+/// Look-up in any number of blocks with any rules.
+struct RulesInBlocks<const RECORDS: bool>;
 
-impl<const RECORDS: bool> LookUp<Simd> for Full<RECORDS> {
+impl<const RECORDS: bool> LookUp<Simd> for RulesInBlocks<RECORDS> {
     #[inline(always)]
     fn look_up<V: Vector>(vector: V, rules: &Simd, keys: &[Key], verdicts: &mut [Verdict]) {
         let Some(rows) = &rules.rows else { return };
@@ -306,12 +308,12 @@ fn find<V: Vector>(vector: V, blocks: &[Block<LANES>], id: u32) -> Option<(usize
 }
 
 /// Whether there is a rule with this id.
-struct Has<'a> {
+struct Contains<'a> {
     blocks: &'a [Block<LANES>],
     id: u32,
 }
 
-impl Kernel for Has<'_> {
+impl Kernel for Contains<'_> {
     type Output = bool;
 
     #[inline(always)]
@@ -320,19 +322,19 @@ impl Kernel for Has<'_> {
     }
 }
 
-/// Gives the rule with this id another precedence; `false` when there is none.
-struct Move<'a> {
+/// Changes the precedence of the rule with this id; `false` when there is none.
+struct SetPrecedence<'a> {
     blocks: &'a mut Vec<Block<LANES>>,
     id: u32,
     precedence: u32,
 }
 
-impl Kernel for Move<'_> {
+impl Kernel for SetPrecedence<'_> {
     type Output = bool;
 
     #[inline(always)]
     fn run<V: Vector>(self, vector: V) -> bool {
-        let Move { blocks, id, precedence } = self;
+        let SetPrecedence { blocks, id, precedence } = self;
         let Some(lane) = (Remove { blocks: &mut *blocks, id }).run(vector) else { return false };
         Insert { blocks, lane: lane.with_precedence(precedence) }.run(vector);
         true
@@ -361,7 +363,7 @@ impl Kernel for Insert<'_> {
             block.insert(vector, position, &lane);
             return;
         }
-        // The block is full: one rule moves on, if the next block has room.
+        // The block is full: one rule moves to the next block if that has room.
         let out = if position == LANES { lane } else { block.get(LANES - 1) };
         if blocks.get(at + 1).is_none_or(|next| next.len(vector) == LANES) {
             if position == LANES {
@@ -384,14 +386,14 @@ impl Kernel for Insert<'_> {
 /// Adds an empty block at `at`.
 fn add(blocks: &mut Vec<Block<LANES>>, at: usize) -> &mut Block<LANES> {
     if blocks.len() == blocks.capacity() {
-        // By a quarter: small sets should not hold twice what they need.
+        // Capacity grows by a quarter: small sets should not hold twice the memory that they need.
         blocks.reserve_exact((blocks.len() / 4).max(1));
     }
     blocks.insert(at, Block::new());
     &mut blocks[at]
 }
 
-/// Moves the upper half of a block to a new one behind it.
+/// Moves the upper half of a block to a new block behind it.
 #[inline(always)]
 fn divide<V: Vector>(vector: V, blocks: &mut Vec<Block<LANES>>, at: usize) {
     add(blocks, at + 1);
@@ -404,7 +406,7 @@ fn divide<V: Vector>(vector: V, blocks: &mut Vec<Block<LANES>>, at: usize) {
     }
 }
 
-/// Takes the rule with this id out.
+/// Removes the rule with this id.
 struct Remove<'a> {
     blocks: &'a mut Vec<Block<LANES>>,
     id: u32,
@@ -424,7 +426,7 @@ impl Kernel for Remove<'_> {
             blocks.remove(at);
             return Some(removed);
         }
-        // With the neighbour behind it, or the one in front of it, when few are left in both.
+        // Merges with the next or the previous block when few rules are left in both.
         for first in [at, at.wrapping_sub(1)] {
             let (Some(one), Some(two)) = (blocks.get(first), blocks.get(first.wrapping_add(1))) else {
                 continue;

@@ -1,12 +1,12 @@
-//! Lanes as plain loops, for CPUs without AVX2: what the other sets are tested against. Compilers make use of whatever
-//! vectors the target always has.
+//! Comparison of lanes in plain loops, for CPUs without AVX2, and as the reference in tests of the other sets.
+//! Compilers use the vector instructions that every CPU of the target has.
 
 use super::block::code;
 use super::isa::{HotColumns, Vector};
 use super::rows::Row;
 use crate::key::WORDS;
 
-/// Instructions of any CPU.
+/// Instructions that every CPU has.
 #[derive(Clone, Copy, Debug)]
 pub struct Portable;
 
@@ -96,14 +96,14 @@ fn mask<const N: usize>(column: &[u32; N], holds: impl Fn(u32) -> bool) -> u32 {
     (0..N).fold(0, |mask, lane| mask | u32::from(holds(column[lane])) << lane)
 }
 
-/// A shift that leaves nothing of the word from 32 on.
+/// A right shift; zero when `by` is 32 or more.
 #[inline(always)]
 fn shifted(word: u32, by: u32) -> u32 {
     (u64::from(word) >> (by & 63)) as u32
 }
 
-/// Nonzero when one of two ports is outside of its range: how far behind the last port it is, in a ring that starts
-/// with the first one.
+/// Nonzero when one of two ports is outside its range: its distance from the first port, modulo 2^16, exceeds
+/// the span.
 #[inline(always)]
 fn outside(ports: u32, first: u32, span: u32) -> u32 {
     let one = |ports: u16, first: u16, span: u16| u32::from(ports.wrapping_sub(first).saturating_sub(span));

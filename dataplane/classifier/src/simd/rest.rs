@@ -1,10 +1,10 @@
-//! What a lane has no room for: the other words of a rule, in one arena for all rules of a classifier.
+//! Conditions that do not fit a lane: the other words of rules, in one arena for all rules of a classifier.
 //!
 //! ```text
 //! record  value of the rule | which words | mask, value of word 3 | masks of the words | values of the words
 //! ```
-//! Only the words that a rule uses are stored, so a rule with three more fields takes 40 octets. Records that are given
-//! back are kept by size and used again.
+//! Only words that a rule uses are stored, so a rule with three more fields takes 40 octets. Freed records are
+//! kept by size and used again.
 
 use crate::key::WORDS;
 use crate::{Key, Matcher};
@@ -15,13 +15,13 @@ use super::isa::Vector;
 #[derive(Clone, Debug)]
 pub struct Rests {
     words: Vec<u32>,
-    /// First free record by number of words; each holds the place of the next one.
+    /// For every number of words, the first free record; a free record holds the place of the next one.
     free: [u32; SIZES],
     /// Records in use.
     used: u32,
 }
 
-/// A record has from no word up to all but word 3.
+/// Possible numbers of words in a record: from none to all except word 3.
 const SIZES: usize = WORDS;
 /// End of a list of free records.
 const NONE: u32 = u32::MAX;
@@ -34,8 +34,8 @@ impl Default for Rests {
 }
 
 impl Rests {
-    /// Stores word 3 and the words `which` of a matcher, none of them below 4, and the value of its rule. Returns its
-    /// place.
+    /// Stores the value of a rule, word 3 of its matcher, and the words `which`, none of them below 4. Returns
+    /// the place of the record.
     pub(crate) fn add(&mut self, value: u32, matcher: &Matcher, which: u32) -> u32 {
         debug_assert_eq!(which & 0xF, 0, "columns say these words");
         let count = which.count_ones() as usize;
@@ -55,7 +55,7 @@ impl Rests {
         let free = self.free[count];
         if free == NONE {
             let at = self.words.len();
-            // By a quarter at most, for a doubled arena would weigh more than its rules.
+            // Grows by at most a quarter, as a doubled arena would be larger than its rules.
             if self.words.capacity() - at < HEAD + 2 * count {
                 self.words.reserve_exact((at / 4).max(HEAD + 2 * count));
             }
@@ -77,7 +77,7 @@ impl Rests {
         }
     }
 
-    /// Gives a record back.
+    /// Frees a record.
     pub(crate) fn remove(&mut self, at: u32) {
         let count = self.words[at as usize + 1].count_ones() as usize;
         self.words[at as usize] = self.free[count];
@@ -85,7 +85,7 @@ impl Rests {
         self.used -= 1;
     }
 
-    /// Gives unused memory back.
+    /// Frees unused memory.
     pub(super) fn shrink(&mut self) {
         self.words.shrink_to_fit();
     }
@@ -96,7 +96,7 @@ impl Rests {
         self.used == 0
     }
 
-    /// Stores a record of another arena. Returns its place.
+    /// Copies a record of another arena; returns its new place.
     pub(super) fn copy(&mut self, from: &Rests, record: u32) -> u32 {
         let record = &from.words[record as usize..];
         let count = record[1].count_ones() as usize;
@@ -120,7 +120,7 @@ impl Rests {
         };
         let Some(pairs) = tail.get(..2 * which.count_ones() as usize) else { return false };
         let Some(words) = key.words.last_chunk() else { return false };
-        // Both are looked at, as one branch is cheaper than two.
+        // Both are compared, as one branch is cheaper than two.
         (key.words[3] & mask == value) & vector.rest_matches(words, (which >> 4) as u16, pairs)
     }
 

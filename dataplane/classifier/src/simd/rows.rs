@@ -1,14 +1,16 @@
-//! What rules ask for beyond the 5-tuple, for [`super::Simd`].
+//! The conditions of rules beyond the 5-tuple, for [`super::Simd`].
 //!
-//! Rules that ask for more mostly ask for the same few words: QFI and ToS, source interface, TEID, network instance,
-//! application. Up to [`SLOTS`] such words have a slot in the row of each rule that is not all in its lane:
+//! Rules with such conditions mostly use the same few words: QFI and ToS, source interface, TEID, network
+//! instance, application. Up to [`SLOTS`] of these words have a slot in the rows. Every rule whose conditions
+//! do not fit its lane has a row:
 //!
 //! ```text
 //! row  value of the rule | mask for each slot | value for each slot
 //! ```
-//! The words of a key are picked once, in the order of the slots, and then compared with a row at once. A rule that
-//! uses other words as well has a record of them in [`Rests`], and its place in its row instead of the value. Which
-//! words have slots is decided as rules come, among [`COMMON`], and anew by what rules use when all are put in anew.
+//! The words of a key are picked once, in the order of the slots, and a row is then compared in one operation.
+//! A rule that also uses other words has a record of them in [`Rests`], and its row has the place of the record
+//! instead of the value. The words for the slots are chosen among [`COMMON`] as rules are added, and anew, by
+//! the words that rules use, when all rules are added again.
 
 use crate::key::WORDS;
 use crate::matcher::Ranked;
@@ -20,20 +22,20 @@ use super::rest::Rests;
 
 /// Slots in a row. With five, a rule takes 76 octets.
 pub const SLOTS: usize = 5;
-/// Words that get slots as soon as a rule uses them.
+/// Words that get a slot as soon as a rule uses them.
 const COMMON: [usize; SLOTS] = [3, 5, 6, 7, 8];
-/// Otherwise a word gets a slot if one in so many rules uses it.
+/// Any other word gets a slot if at least one in this many rules uses it.
 const WORTH: usize = 10;
-/// The last word with registers of its own; the last word of a key never has a slot.
+/// The last word that can be picked; the last word of a key never has a slot.
 const LAST: usize = WORDS - 2;
 /// End of the list of free rows.
 const NONE: u32 = u32::MAX;
 
-/// See above.
+/// A row; see the module's documentation.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Row {
-    /// Value of the rule, place of its record, or in a free row the next free one.
+    /// Value of the rule, or the place of its record. In a free row, the next free row.
     value: u32,
     pub(super) masks: [u32; SLOTS],
     pub(super) values: [u32; SLOTS],
@@ -42,7 +44,7 @@ pub struct Row {
 /// Rows of rules.
 #[derive(Clone, Debug)]
 pub struct Rows {
-    /// The word of each slot, counted from word 3. Slots behind `width` are not used: their masks are zero.
+    /// The word of each slot, counted from word 3. Slots from `width` on are unused: their masks are zero.
     pick: [u32; 8],
     width: usize,
     rows: Vec<Row>,
@@ -61,34 +63,35 @@ impl Default for Rows {
 impl Rows {
     /// No rows, but slots for the words that most of these rules use.
     pub fn for_rules(rules: &[Ranked]) -> Rows {
-        let unsaid =
-            |rule: &Ranked| Lane::used(&rule.matcher).map_or(0, |used| Lane::unsaid(&rule.matcher, used));
+        let beyond = |rule: &Ranked| {
+            Lane::used(&rule.matcher).map_or(0, |used| Lane::words_beyond(&rule.matcher, used))
+        };
         let mut uses = [0; WORDS];
         for rule in rules {
-            let used = unsaid(rule);
+            let used = beyond(rule);
             (0..WORDS).for_each(|word| uses[word] += (used >> word & 1) as usize);
         }
         let mut words: Vec<usize> = (0..=LAST).filter(|word| uses[*word] > 0).collect();
         words.retain(|word| uses[*word] * WORTH >= rules.len());
         words.sort_by_key(|word| usize::MAX - uses[*word]);
         words.truncate(SLOTS);
-        let needed = rules.iter().filter(|rule| unsaid(rule) != 0).count();
+        let needed = rules.iter().filter(|rule| beyond(rule) != 0).count();
         let mut rows = Rows { width: words.len(), rows: Vec::with_capacity(needed), ..Rows::default() };
         rows.pick.iter_mut().zip(words).for_each(|(place, word)| *place = word as u32 - 3);
         rows
     }
 
-    /// Gives unused memory back.
+    /// Frees unused memory.
     pub fn shrink(&mut self) {
         self.rests.shrink();
     }
 
-    /// Words with slots, a bit each.
+    /// One bit for each word with a slot.
     fn slots(&self) -> u32 {
         self.pick[..self.width].iter().map(|word| 8 << word).sum()
     }
 
-    /// Gives slots to the common ones of these words, while there is room.
+    /// Gives slots to those of these words that are in [`COMMON`], while there is room.
     fn widen(&mut self, used: u32) {
         for word in COMMON {
             if used & 1 << word == 0 || self.slots() & 1 << word != 0 || self.width == SLOTS {
@@ -102,15 +105,15 @@ impl Rows {
     /// The lane of a rule, with a row if it needs one.
     pub fn add(&mut self, rule: &Ranked) -> Lane {
         match Lane::used(&rule.matcher) {
-            Some(used) => self.add_unsaid(rule, Lane::unsaid(&rule.matcher, used)),
+            Some(used) => self.add_with_row(rule, Lane::words_beyond(&rule.matcher, used)),
             None => Lane::never(rule.rank, rule.value),
         }
     }
 
-    /// Likewise, knowing what words its lane cannot say. The rule is one that can match.
-    pub fn add_unsaid(&mut self, rule: &Ranked, used: u32) -> Lane {
+    /// As [`add`](Self::add), for a rule that can match; `used` are the words that do not fit its lane.
+    pub fn add_with_row(&mut self, rule: &Ranked, used: u32) -> Lane {
         let Ranked { rank, value, ref matcher } = *rule;
-        let lane = Lane::alone(matcher, rank, value);
+        let lane = Lane::fitting(matcher, rank, value);
         if used == 0 {
             return lane;
         }
@@ -138,14 +141,14 @@ impl Rows {
             return at;
         }
         if self.rows.len() == self.rows.capacity() {
-            // By a quarter, for doubled rows would weigh more than their rules.
+            // Grows by a quarter, as doubled rows would be larger than their rules.
             self.rows.reserve_exact((self.rows.len() / 4).max(1));
         }
         self.rows.push(row);
         self.rows.len() as u32 - 1
     }
 
-    /// Gives back what a lane has.
+    /// Frees the row and record of a lane.
     pub fn give_back(&mut self, lane: &Lane) {
         let Some((at, has_record)) = lane.row() else { return };
         let row = &mut self.rows[at as usize];
@@ -158,7 +161,7 @@ impl Rows {
 
     /// The rule of a lane.
     pub fn ranked(&self, lane: &Lane) -> Ranked {
-        let mut rule = lane.ranked_alone();
+        let mut rule = lane.ranked_in_lane();
         let Some((at, has_record)) = lane.row() else { return rule };
         let row = &self.rows[at as usize];
         rule.value = row.value;
@@ -184,7 +187,7 @@ impl Rows {
         self.used == 0
     }
 
-    /// The words of a key that rows are compared with.
+    /// Picks the words of a key that are compared with rows.
     #[inline(always)]
     pub fn pick<V: Vector>(&self, vector: V, key: &Key) -> V::Picked {
         match key.words[3..].first_chunk() {
@@ -193,7 +196,7 @@ impl Rows {
         }
     }
 
-    /// The verdict of a rule whose lane matches, if its row does, and its record where there are `RECORDS`.
+    /// The verdict of a rule whose lane matches, if its row matches, and, with `RECORDS`, its record.
     #[inline(always)]
     pub fn verdict<V: Vector, const RECORDS: bool>(
         &self,

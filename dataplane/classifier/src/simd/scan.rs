@@ -7,19 +7,19 @@ use super::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::{Avx2, Avx512};
 
-/// What the look-up needs.
+/// The operations of a look-up.
 pub trait Scan: Copy {
-    /// Gathers the bits of `word` that are set in `mask` at the lower end: the instruction PEXT.
+    /// Gathers the bits of `word` that are set in `mask` at the low end (the instruction PEXT).
     fn gather(self, word: u64, mask: u64) -> u64;
 
-    /// The lanes with `key & mask == value`, the bit of lane 0 lowest.
+    /// One bit for each lane with `key & mask == value`; lane 0 is the lowest bit.
     fn filter(self, masks: &[u16; 8], values: &[u16; 8], key: u16) -> u32;
 
-    /// Whether three words are as the mask demands, and the two ports in the fourth are no further than the mask says
-    /// beyond the value.
+    /// Whether three words match under their masks, and the two ports in the fourth word are at most the mask's
+    /// half beyond the value's half.
     fn row(self, value: &[u32; 4], mask: &[u32; 4], key: &[u32; 4]) -> bool;
 
-    /// Whether eight words are as the mask demands.
+    /// Whether eight words match under their masks.
     fn eight(self, value: &[u32; 8], mask: &[u32; 8], key: &[u32; 8]) -> bool;
 }
 
@@ -67,7 +67,7 @@ macro_rules! with_bmi2 {
 
             #[inline(always)]
             fn filter(self, masks: &[u16; 8], values: &[u16; 8], key: u16) -> u32 {
-                // SAFETY: the CPU has the instructions, as `self` exists; eight halves of a word are 16 octets.
+                // SAFETY: the CPU has the instructions, as `self` exists; eight 16-bit values are 16 octets.
                 unsafe {
                     let masked =
                         _mm_and_si128(_mm_loadu_si128(masks.as_ptr().cast()), _mm_set1_epi16(key as i16));

@@ -1,75 +1,77 @@
-//! Building trees: the rules as ranges ([`Space`]), nodes not yet built ([`Part`]), what can be done with them
-//! ([`Action`]) and who decides ([`Policy`]).
+//! Building trees: the rules as ranges ([`Space`]), nodes that are not yet built ([`Part`]), ways to divide
+//! them ([`Action`]), and the [`Policy`] that chooses among these.
 //!
-//! [`Space::apply`] is a function: it may be called to try an action, or a whole tree of them, without building
-//! anything. [`build`] asks the policy for an action per node, applies it and writes nodes and leaves.
+//! [`Space::apply`] changes nothing: it may be called to try an action, or a whole tree of them, without
+//! building. [`build`] asks the policy for an action per node, applies it, and writes nodes and leaves.
 //!
-//! Memory is bounded whatever the policy does. A rule comes into a tree with a budget of [`Limits::copies`], which the
-//! children that it reaches share. A rule that reaches more children than it has budget left *reaches far* at that
-//! node: all such rules become a tree of their own beside the one of the others ([`Step::Both`]), where they are
-//! divided by other fields. It takes the place of the rule lists that HyperCuts pushes up to inner nodes, and of
-//! EffiCuts' separation of large rules, and happens only where it is needed. When the copies of all rules exceed
-//! [`Limits::total`] times their number, no rule is copied any more.
+//! Memory is bounded whatever the policy does. A rule comes into a tree with a budget of [`Limits::copies`],
+//! which the children that it reaches share. A rule that reaches more children than it has budget left *reaches
+//! far* at that node. All such rules become a separate tree, where other fields divide them, and look-ups
+//! search both trees ([`Step::Both`]). This replaces the rule lists that HyperCuts pushes up to inner nodes,
+//! and EffiCuts' separation of large rules, and happens only where it is needed. When the copies of all rules
+//! exceed [`Limits::total`] times their number, no rule is copied any more.
 
 use super::entry::{Entry, LANES};
 use super::node::{Extent, FIELDS, MAX_CUT_BITS, MAX_CUTS, Step, Tree, Window};
 use crate::Field;
 
-/// Levels that trees have at most, the leaves included. The walk of an update recurses, so there must be a bound.
+/// Most levels of a tree, the leaves included. The walk of an update recurses, so there must be a bound.
 pub const MAX_DEPTH: u32 = 48;
 
-/// Rules to build from, as ranges of the fields that they use. Rules are numbered in order: 0 comes first.
+/// The rules from which trees are built, as ranges of the fields that they use. Rules are numbered in order of
+/// rank: 0 comes first.
 #[derive(Clone, Debug)]
 pub struct Space {
     entries: Vec<Entry>,
     dims: Vec<u8>,
-    /// Row by row: extents of a rule in `dims`.
+    /// The extents of a rule in all `dims`, rule after rule.
     extents: Vec<Extent>,
 }
 
 /// A node that is not built yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
-    /// Rules that can match there, in order.
+    /// Rules that can match in this part, in order.
     pub rules: Vec<u32>,
-    /// First and last value of every dimension of the space, shrunk to what the rules reach.
+    /// First and last value of every dimension of the space, shrunk to what the rules cover.
     pub region: Box<[(u32, u32)]>,
-    /// Bits of every dimension that cuts above have taken, and their values.
+    /// Bits of every dimension that cuts above have decided, and their values.
     pub known: Box<[(u32, u32)]>,
 }
 
-/// What is done with a part. Dimensions are numbers of [`Space::dims`].
+/// How a part is divided. Dimensions are indices into [`Space::dims`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Nothing: its rules are compared one by one.
+    /// Not at all: its rules are compared one by one.
     Leaf,
-    /// Two children: dimension, and the greatest value that goes into the first.
+    /// Two children: the dimension, and the greatest value that belongs to the first child.
     Split(u8, u32),
-    /// Equal-sized cuts: pairs of dimension and bits, which give `2^bits` cuts. Zero bits: none. Taken are the upper
-    /// bits of those that differ within the region; more than there are, or than a node can have, are left out.
+    /// Equal-sized cuts: pairs of dimension and number of bits, which give `2^bits` cuts; zero bits mean no
+    /// cut. A cut takes the upper bits of those that differ within the region. Bits that do not exist, or for
+    /// which a node has no room, are left out.
     Cut([(u8, u8); MAX_CUTS]),
-    /// Cuts by any bits of fields (not dimensions). Those of a port, whose rules are ranges, must be the highest that
-    /// differ within the region.
+    /// Cuts by any bits of fields (not dimensions). The bits of a port, whose rules are ranges, must be the
+    /// highest that differ within the region.
     Windows([Window; MAX_CUTS]),
-    /// Puts rules that ask for fewer than `least` bits of a field into a tree beside that of the others.
-    Beside {
+    /// Moves rules that fix fewer than `least` bits of a field to a separate tree; look-ups search both.
+    SeparateTree {
         /// Index in [`Field::ALL`].
         field: u8,
-        /// Bits.
+        /// Number of bits.
         least: u8,
     },
 }
 
 impl Action {
-    /// Cuts of one dimension.
+    /// A cut of one dimension.
     pub fn cut(dim: u8, bits: u8) -> Action {
         Action::Cut([(dim, bits), (0, 0), (0, 0)])
     }
 }
 
 impl Space {
-    /// Of these entries, which must be in order and come with what they can match (all fields, or less where
-    /// the tree above has divided them already).
+    /// A space of these entries, which must be in order of rank. Each comes with the extents that it can match:
+    /// all of it, or less where the tree above has already divided the fields.
     pub fn new(rules: Vec<(Entry, [Extent; FIELDS])>) -> Space {
         let used = |at: &usize| {
             let max = Field::ALL[*at].max();
@@ -93,7 +95,7 @@ impl Space {
         self.entries.is_empty()
     }
 
-    /// The fields that some rule says something about, as indices of [`Field::ALL`].
+    /// The fields that at least one rule restricts, as indices into [`Field::ALL`].
     pub fn dims(&self) -> &[u8] {
         &self.dims
     }
@@ -103,14 +105,15 @@ impl Space {
         &self.entries[rule as usize]
     }
 
-    /// What a rule can match of a dimension, anywhere.
+    /// The values of a dimension that a rule can match, without regard to any part.
     #[inline]
     pub fn extent(&self, rule: u32, dim: usize) -> &Extent {
         &self.extents[rule as usize * self.dims.len() + dim]
     }
 
-    /// Bits that a rule asks for of a field; of a port, those that the length of its range leaves.
-    pub fn asked(&self, rule: u32, field: u8) -> u32 {
+    /// Number of bits of a field that a rule fixes. For a port, its width less the bits that the length of the
+    /// range needs.
+    pub fn fixed_bits(&self, rule: u32, field: u8) -> u32 {
         let Some(dim) = self.dims.iter().position(|&dim| dim == field) else { return 0 };
         let extent = self.extent(rule, dim);
         match Field::ALL[field as usize] {
@@ -121,7 +124,7 @@ impl Space {
         }
     }
 
-    /// What it can match of a dimension in a part that it belongs to.
+    /// The values of a dimension that a rule can match within a part to which it belongs.
     #[inline]
     pub fn clipped(&self, part: &Part, rule: u32, dim: usize) -> Extent {
         let extent = *self.extent(rule, dim);
@@ -135,18 +138,18 @@ impl Space {
         }
     }
 
-    /// A part of these rules, which must be in order.
+    /// A part with these rules, which must be in order.
     pub fn part(&self, rules: Vec<u32>) -> Part {
         let whole = self.dims.iter().map(|&dim| (0, Field::ALL[dim as usize].max())).collect();
         self.shrink(Part { rules, region: whole, known: vec![(0, 0); self.dims.len()].into() })
     }
 
-    /// A part of all rules.
+    /// A part with all rules.
     pub fn whole(&self) -> Part {
         self.part((0..self.len() as u32).collect())
     }
 
-    /// Shrinks the region to what the rules reach.
+    /// Shrinks the region to what the rules cover.
     fn shrink(&self, mut part: Part) -> Part {
         for dim in 0..self.dims.len() {
             let (first, last) = part.region[dim];
@@ -166,10 +169,10 @@ impl Space {
         part
     }
 
-    /// The step that an action is in this part; `None` when it would divide nothing.
+    /// The step that carries out an action in this part; `None` when it would divide nothing.
     pub fn step(&self, part: &Part, action: &Action) -> Option<Step> {
         match *action {
-            Action::Leaf | Action::Beside { .. } => None,
+            Action::Leaf | Action::SeparateTree { .. } => None,
             Action::Split(dim, bound) => {
                 let &(first, last) = part.region.get(dim as usize)?;
                 let field = self.dims[dim as usize];
@@ -198,7 +201,7 @@ impl Space {
         }
     }
 
-    /// Whether a cut of the part may take these bits.
+    /// Whether a cut of the part may use these bits.
     fn can_take(&self, part: &Part, window: &Window) -> bool {
         let Some(dim) = self.dims.iter().position(|&dim| dim == window.field) else { return false };
         let field = Field::ALL[window.field as usize];
@@ -208,13 +211,14 @@ impl Space {
         end <= field.width() && (!port || u64::from(first ^ last) >> end == 0)
     }
 
-    /// The children that an action gives a part, in the order of the node's children; none when it would divide nothing.
-    /// Children may be empty. A rule stands in every child that it reaches into.
+    /// The children that an action gives a part, in the order of the node's children; none when it would divide
+    /// nothing. Children may be empty. Every rule is in each child that it reaches.
     pub fn apply(&self, part: &Part, action: &Action) -> Vec<Part> {
         self.step(part, action).map_or(Vec::new(), |step| self.children(part, &step, |_, _| {}))
     }
 
-    /// The children. Calls `each` with the place of every rule in the part and the children that it stands in.
+    /// The children of a step. Calls `each` with the index of every rule in the part and the children that
+    /// contain it.
     fn children(&self, part: &Part, step: &Step, mut each: impl FnMut(usize, &[u32])) -> Vec<Part> {
         let mut rules: Vec<Vec<u32>> = vec![Vec::new(); step.children()];
         let mut cells = Vec::new();
@@ -232,7 +236,7 @@ impl Space {
         whole.collect()
     }
 
-    /// Number of children that a rule reaches into, or a few more.
+    /// Number of children that a rule reaches; sometimes a few too many.
     fn reach(&self, part: &Part, step: &Step, rule: u32) -> usize {
         match *step {
             Step::Split { field, bound } => {
@@ -251,7 +255,7 @@ impl Space {
         }
     }
 
-    /// Numbers of the children that a rule reaches into.
+    /// Numbers of the children that a rule reaches.
     pub fn cells(&self, part: &Part, step: &Step, rule: u32, cells: &mut Vec<u32>) {
         match *step {
             Step::Leaf { .. } | Step::Both => {}
@@ -276,7 +280,7 @@ impl Space {
         }
     }
 
-    /// Number of a field among the dimensions.
+    /// Index of a field among the dimensions.
     fn dim(&self, field: u8) -> usize {
         self.dims.iter().position(|&dim| dim == field).unwrap_or(0)
     }
@@ -301,7 +305,7 @@ impl Space {
                         (*known | cells << window.shift, *bits & !(cells << window.shift) | taken);
                     let region = &mut part.region[dim];
                     let below = ((1u64 << (window.shift + window.bits)) - 1) as u32;
-                    // Where bits above differ, the child has values all over the region.
+                    // Where bits above the window differ, the child has values all over the region.
                     if (region.0 ^ region.1) & !below == 0 {
                         let low = ((1u64 << window.shift) - 1) as u32;
                         let above = region.0 & !below;
@@ -313,29 +317,30 @@ impl Space {
     }
 }
 
-/// Who decides how trees are built. Copies of a classifier have a copy of it each.
+/// Decides how trees are built. Every copy of a classifier has its own copy of the policy.
 pub trait Policy: Clone + Send + Sync {
-    /// Looks at all rules before they are built from, to choose fields or to learn.
+    /// Examines all rules before a build, to choose fields or to learn.
     fn prepare(&mut self, space: &Space) {
         let _ = space;
     }
 
-    /// Divides rules among trees that are all searched; every rule in one group, each in order.
+    /// Divides rules into groups, one tree each; look-ups search all trees. Every rule must be in one group,
+    /// and each group in order.
     fn partition(&self, space: &Space, rules: Vec<u32>) -> Vec<Vec<u32>> {
         let _ = space;
         vec![rules]
     }
 
-    /// What to do with a part of more rules than a leaf should have, so many levels below the root.
+    /// How to divide a part with more rules than a leaf should have, `depth` levels below the root.
     fn choose(&self, space: &Space, part: &Part, depth: u32) -> Action;
 
-    /// Rules that a leaf should have at most ("binth").
+    /// Most rules that a leaf should have ("binth").
     fn leaf_rules(&self) -> usize {
         LANES
     }
 
-    /// From which share on, in percent of the rules of a part, those that reach more than half of the children of a step
-    /// are put beside the others before they have used up their budget.
+    /// A share of the rules of a part, in percent. When at least so many rules reach more than half of a step's
+    /// children, these rules move to a separate tree before they have used up their budgets.
     fn wide_percent(&self) -> usize {
         100
     }
@@ -354,9 +359,9 @@ pub trait Policy: Clone + Send + Sync {
 /// How much copying of rules is allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Copies of one rule in a tree before it is put beside the others.
+    /// Copies of one rule in a tree before the rule moves to a separate tree.
     pub copies: usize,
-    /// Copies of all, times the number of rules.
+    /// Copies of all rules, as a multiple of the number of rules.
     pub total: usize,
 }
 
@@ -367,17 +372,17 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// For a leaf that is divided.
+    /// The limits when a leaf is divided.
     pub const LOCAL: Limits = Limits { copies: 2, total: 3 };
 }
 
-/// Leaves' worth of rules up to which a part with rules that reach far becomes a leaf: usually, and when the copies of all
-/// rules are used up.
+/// A part with rules that reach far becomes a leaf if its rules fill no more than this number of leaves:
+/// usually, and when the copies of all rules are used up.
 const CHAIN_OR_LEAF: (usize, usize) = (4, 8);
-/// Budget of rules in a tree beside another.
+/// Budget of rules that move to a separate tree.
 const FAR_COPIES: u32 = 4;
 
-/// Builds the tree of a part at `root`, an empty leaf `depth` levels below its root.
+/// Builds the tree of a part at `root`, which is an empty leaf at level `depth`.
 pub fn build<P: Policy>(
     tree: &mut Tree,
     root: u32,
@@ -395,11 +400,11 @@ pub fn build<P: Policy>(
     }
 }
 
-/// A node to build.
+/// A node that is to be built.
 struct Open {
     node: u32,
     part: Part,
-    /// Copies that every rule of the part may still have.
+    /// Number of copies that each rule of the part may still have.
     budgets: Vec<u32>,
     depth: u32,
 }
@@ -409,7 +414,7 @@ struct Builder<'a, P> {
     space: &'a Space,
     policy: &'a P,
     allowed: usize,
-    /// Rules in all leaves so far.
+    /// Number of rules in all leaves so far.
     total: usize,
     open: Vec<Open>,
 }
@@ -420,8 +425,8 @@ impl<P: Policy> Builder<'_, P> {
         let small = rules <= self.policy.leaf_rules() || open.depth + 1 >= MAX_DEPTH;
         let action =
             if small { Action::Leaf } else { self.policy.choose(self.space, &open.part, open.depth) };
-        if let Action::Beside { field, least } = action {
-            let wide = |&rule: &u32| self.space.asked(rule, field) < u32::from(least);
+        if let Action::SeparateTree { field, least } = action {
+            let wide = |&rule: &u32| self.space.fixed_bits(rule, field) < u32::from(least);
             let wide: Vec<bool> = open.part.rules.iter().map(wide).collect();
             let both = wide.contains(&true) && wide.contains(&false);
             return if both { self.both(open, &wide) } else { self.leaf(open) };
@@ -430,7 +435,7 @@ impl<P: Policy> Builder<'_, P> {
         let reach: Vec<usize> =
             open.part.rules.iter().map(|&rule| self.space.reach(&open.part, &step, rule)).collect();
         let exhausted = self.total > self.allowed;
-        // Where many rules reach nearly everywhere, they go at once.
+        // Where many rules reach nearly all children, they move to the separate tree at once.
         let half = step.children() / 2;
         let wide = reach.iter().filter(|&&reach| reach > half).count();
         let crowd = rules > 4 * self.policy.leaf_rules() && wide * 100 > rules * self.policy.wide_percent();
@@ -438,7 +443,7 @@ impl<P: Policy> Builder<'_, P> {
             let budget = if exhausted { 1 } else { open.budgets[at] as usize };
             if crowd { half.min(budget) } else { budget }
         };
-        // A leaf of a few blocks is read faster than a chain of small trees beside each other.
+        // A leaf of a few blocks is faster than a chain of small separate trees.
         let blocks = if exhausted { CHAIN_OR_LEAF.1 } else { CHAIN_OR_LEAF.0 };
         let short = rules <= blocks * self.policy.leaf_rules();
         let far: Vec<bool> = (0..rules).map(|at| reach[at] > limit(at)).collect();
@@ -450,12 +455,12 @@ impl<P: Policy> Builder<'_, P> {
         } else if exhausted || short {
             self.leaf(open);
         } else {
-            // All reach far: there is nothing to put them beside.
+            // All rules reach far, so a separate tree would have all of them too.
             self.divide(open, &step);
         }
     }
 
-    /// Puts the rules that reach far into a tree beside that of the others.
+    /// Moves the rules that reach far to a separate tree.
     fn both(&mut self, open: Open, far: &[bool]) {
         let Open { node, part, budgets, depth } = open;
         let mut sides = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
@@ -472,7 +477,7 @@ impl<P: Policy> Builder<'_, P> {
         }
     }
 
-    /// Makes the children of a step.
+    /// Makes and queues the children of a step.
     fn divide(&mut self, open: Open, step: &Step) {
         let Open { node, part, budgets, depth } = &open;
         let mut left: Vec<Vec<u32>> = vec![Vec::new(); step.children()];
@@ -480,7 +485,7 @@ impl<P: Policy> Builder<'_, P> {
             let share = (budgets[at] as usize / cells.len().max(1)).max(1) as u32;
             cells.iter().for_each(|&cell| left[cell as usize].push(share));
         });
-        // A step that leaves every rule in every child divides nothing: it would be repeated for ever.
+        // A step that puts every rule into every child divides nothing, and would be repeated for ever.
         if children.iter().all(|child| child.rules.len() == part.rules.len()) {
             return self.leaf(open);
         }
@@ -492,7 +497,7 @@ impl<P: Policy> Builder<'_, P> {
         }
     }
 
-    /// The best precedence of a part.
+    /// The least precedence value of a part.
     fn best(&self, part: &Part) -> u32 {
         part.rules.first().map_or(u32::MAX, |&rule| self.space.entry(rule).precedence())
     }

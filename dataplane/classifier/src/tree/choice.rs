@@ -1,51 +1,52 @@
-//! How good a cut or a split would be, estimated from a sample of the rules.
+//! Estimates, from a sample of the rules, how good a cut or a split would be.
 //!
-//! Large nodes are few but cost the most, so every estimate looks at [`SAMPLE`] rules at most, evenly spread over the
-//! order. Parts that are smaller are looked at whole.
+//! Large nodes are few but take most of the time, so every estimate uses at most [`SAMPLE`] rules, evenly
+//! spread over the order. In smaller parts all rules are used.
 
 use super::build::{Action, Part, Space};
 use super::node::{Extent, MAX_CUT_BITS, MAX_CUTS};
 
-/// Rules that an estimate looks at.
+/// Most rules that an estimate uses.
 const SAMPLE: usize = 512;
-/// A rule that reaches more children of a cut, or more than half of them, would rather stand beside the cut.
+/// A rule that reaches more than this number of a cut's children, or more than half of them, counts as one for
+/// a separate tree.
 const FAR: usize = 16;
 
-/// What the rules of a sample match in one dimension of a part.
+/// The values of one dimension of a part that the rules of a sample match.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// Number among the dimensions.
+    /// Index of the dimension.
     pub dim: u8,
     extents: Vec<Extent>,
-    /// Bits that differ within the region, from the lowest.
+    /// Mask of the bits that differ within the region, starting at the lowest.
     differ: u32,
 }
 
-/// A split and what it would lead to, in rules of the sample.
+/// A split and its effect, in rules of the sample.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Split {
     dim: u8,
     bound: u32,
     /// Rules on the larger side.
     pub larger: usize,
-    /// Rules that stand on both sides.
+    /// Rules that would be on both sides.
     pub copied: usize,
 }
 
 impl Split {
-    /// As an action.
+    /// The split as an action.
     pub fn action(&self) -> Action {
         Action::Split(self.dim, self.bound)
     }
 }
 
 impl Column {
-    /// Dimensions of a part in which something can be divided.
+    /// The dimensions of a part in which its rules can be divided.
     pub fn all(space: &Space, part: &Part) -> Vec<Column> {
         (0..space.dims().len()).filter_map(|dim| Column::new(space, part, dim)).collect()
     }
 
-    /// One dimension; `None` when its rules cannot be told apart there.
+    /// The column of one dimension; `None` when the dimension does not tell the part's rules apart.
     pub fn new(space: &Space, part: &Part, dim: usize) -> Option<Column> {
         let (first, last) = part.region[dim];
         let step = part.rules.len().div_ceil(SAMPLE).max(1);
@@ -56,7 +57,7 @@ impl Column {
         (!whole).then_some(Column { dim: dim as u8, extents, differ })
     }
 
-    /// Ranges that differ from each other.
+    /// Number of different ranges.
     pub fn distinct(&self) -> usize {
         let mut ranges: Vec<(u32, u32)> =
             self.extents.iter().map(|extent| (extent.first, extent.last)).collect();
@@ -65,8 +66,8 @@ impl Column {
         ranges.len()
     }
 
-    /// The places between the end points of the ranges, in order: bound, rules that begin up to it, rules that end up
-    /// to it.
+    /// All possible bounds, at end points of the ranges, in order. Each with the number of rules that begin at
+    /// or below it, and of rules that end at or below it.
     fn bounds(&self) -> Vec<(u32, usize, usize)> {
         let mut firsts: Vec<u32> = self.extents.iter().map(|extent| extent.first).collect();
         let mut lasts: Vec<u32> = self.extents.iter().map(|extent| extent.last).collect();
@@ -75,7 +76,7 @@ impl Column {
         let (mut begun, mut ended) = (0, 0);
         let mut bounds = Vec::with_capacity(2 * firsts.len());
         while ended < lasts.len() {
-            // The next bound: before a range begins, or where one ends.
+            // The next bound is just before the start of a range, or at the end of one.
             let bound = match firsts.get(begun) {
                 Some(&first) if first <= lasts[ended] => {
                     begun += firsts[begun..].iter().take_while(|&&other| other == first).count();
@@ -94,7 +95,7 @@ impl Column {
         bounds
     }
 
-    /// Rules that cover a segment between two end points, on the average.
+    /// Average number of rules that cover a segment between two neighbouring end points.
     pub fn overlap(&self) -> f64 {
         let bounds = self.bounds();
         let mut before = 0;
@@ -106,7 +107,7 @@ impl Column {
         covered as f64 / bounds.len().max(1) as f64
     }
 
-    /// The split that leaves the fewest rules on the larger side, copies counted twice.
+    /// The split that leaves the fewest rules on the larger side; copies count twice.
     pub fn best_split(&self) -> Option<Split> {
         let rules = self.extents.len();
         let splits = self.bounds().into_iter().map(|(bound, begun, ended)| {
@@ -118,10 +119,11 @@ impl Column {
     }
 }
 
-/// Bits of up to three dimensions that divide the sample best, at most `bits` in all.
+/// The bits of up to three dimensions that divide the sample best, at most `bits` in all.
 ///
-/// Bits are given one by one to the dimension where they leave the fewest pairs of rules together, as long as the copies
-/// stay below `growth` percent of the rules. With `beside`, rules that reach far are no copies but a group of their own.
+/// Bits are added one by one to the dimension where they leave the fewest pairs of rules together, as long as
+/// the copies stay below `growth` percent of the rules. With `beside`, rules that reach far do not count as
+/// copies: they go to a separate tree.
 pub fn best_cut(columns: &[Column], bits: u32, growth: usize, beside: bool) -> Option<Action> {
     let rules = columns.first()?.extents.len();
     let bits = bits.min(MAX_CUT_BITS);
@@ -140,7 +142,7 @@ pub fn best_cut(columns: &[Column], bits: u32, growth: usize, beside: bool) -> O
             }
         }
         let Some((pairs, trial)) = best else { break };
-        // A bit that does nothing may still have to be passed for the next to do something.
+        // A bit that divides nothing is kept too: the bit below it may divide well.
         taken = trial;
         if pairs < together {
             together = pairs;
@@ -154,7 +156,8 @@ pub fn best_cut(columns: &[Column], bits: u32, growth: usize, beside: bool) -> O
     (!chosen.is_empty()).then_some(Action::Cut(cuts))
 }
 
-/// One more bit for a dimension; `None` when it has no more, or would be one dimension too many.
+/// Adds a bit to a dimension; `None` when the dimension has no more bits, or the cut would have one dimension
+/// too many.
 fn add_bit(taken: &[(usize, u32)], at: usize, differ: u32) -> Option<Vec<(usize, u32)>> {
     let mut trial = taken.to_vec();
     match trial.iter().position(|(other, _)| *other == at) {
@@ -165,7 +168,7 @@ fn add_bit(taken: &[(usize, u32)], at: usize, differ: u32) -> Option<Vec<(usize,
     Some(trial)
 }
 
-/// Room to count the rules of cells in.
+/// Buffer to count the rules of each child.
 #[derive(Clone, Debug, Default)]
 struct Cells {
     beside: bool,
@@ -174,7 +177,7 @@ struct Cells {
 }
 
 impl Cells {
-    /// Rules in all cells, and the sum of their squares.
+    /// Sum of the rules of all children, and sum of the squares.
     fn count(&mut self, columns: &[Column], cuts: &[(usize, u32)]) -> (usize, usize) {
         let all: u32 = cuts.iter().map(|(_, bits)| bits).sum();
         self.counts.clear();

@@ -1,23 +1,26 @@
-//! CutSplit: cuts where they copy nothing, then splits (W. Li, X. Li, H. Li, G. Xie, "CutSplit: A Decision-Tree
-//! Combining Cutting and Splitting for Scalable Packet Classification", IEEE INFOCOM 2018).
+//! CutSplit: cuts where they copy few rules, then splits (W. Li, X. Li, H. Li, G. Xie, "CutSplit: A
+//! Decision-Tree Combining Cutting and Splitting for Scalable Packet Classification", IEEE INFOCOM 2018).
 //!
-//! Cuts are fast but copy rules that are wide in the field that is cut; splits copy few but make deep trees. So rules are
-//! divided by which field they are small in, each group gets a tree, the tree cuts that field as long as there are many
-//! rules (FiCuts: no choice of fields, hence no wrong one), and splits the small rest like
-//! [`hyper_split`](super::hyper_split).
+//! Cuts are fast but copy rules that are wide in the field that is cut; splits copy few rules but make deep
+//! trees. So rules are grouped by the field in which they are small, and each group gets a tree. While a part
+//! has many rules, the tree cuts that field (FiCuts: the field is fixed, so it cannot be chosen wrongly). The
+//! small parts that are left are split as in [`hyper_split`](super::hyper_split).
 //!
 //! - *Small* is a range below the square root of the field's size, 2^16 for an address: the paper's threshold.
-//! - Group 1 is small in the first field, group 2 only in the second, group 3 in neither. The paper has a group for small
-//!   in both as well; it is in group 1 here, where splits take care of the second field: one tree less to search.
-//! - The two fields are the addresses in the paper. Here they are chosen: the wide fields (addresses, TEID, SPI,
-//!   application, words of IPv6 addresses …) that have the most small and different values. So a set of uplink rules, which
-//!   differ by TEID, is divided by TEID.
-//! - Group 3 is split only, where the paper takes it to a tuple space search. So are rules inserted later that reach too
-//!   many leaves of every tree: they go to the list of the [`Forest`], which becomes trees when long.
-//! - A cut goes on in smaller parts (down to [`SPLIT_BELOW`] rules) as long as copies stay below [`GROWTH`].
+//! - Group 1 is small in the first field, group 2 only in the second, group 3 in neither. The paper has a
+//!   fourth group, small in both. Here these rules are in group 1, whose splits use the second field: one tree
+//!   less to search.
+//! - The two fields are the addresses in the paper. Here they are the two wide fields (addresses, TEID, SPI,
+//!   application, words of IPv6 addresses …) in which most rules are small and differ. So a set of uplink
+//!   rules, which differ by TEID, is divided by TEID.
+//! - Group 3 is split only, where the paper uses a tuple space search. Rules inserted later that reach too many
+//!   leaves of every tree go to the list of the [`Forest`], which becomes trees when it is long.
+//! - Cutting continues in smaller parts (down to [`SPLIT_BELOW`] rules) as long as copies stay below
+//!   [`GROWTH`].
 //!
-//! Cost: per tree that is searched two to four cuts and as many splits, one cache line each, and a block of a leaf. The
-//! trees with worse rules than the best found are skipped. An update touches the leaves that the rule reaches in one tree.
+//! Cost: for each tree that is searched, two to four cuts and as many splits of one cache line each, and a
+//! block of a leaf. Trees without better rules than the match so far are skipped. An update changes the leaves
+//! that the rule reaches in one tree.
 
 use super::Forest;
 use super::build::{Action, Part, Policy, Space};
@@ -25,7 +28,8 @@ use super::choice::{Column, best_cut};
 use super::hyper_split::best_split;
 use crate::Field;
 
-/// Share of rules that reach nearly everywhere, from which on they are put beside the others.
+/// When this share of a part's rules (percent) reaches nearly all children, these rules move to a separate
+/// tree.
 const WIDE_PERCENT: usize = 20;
 
 /// The classifier.
@@ -33,17 +37,17 @@ pub type CutSplit = Forest<CutThenSplit>;
 
 /// A part of fewer rules is split.
 const SPLIT_BELOW: usize = 24;
-/// Copies of rules in the children of a cut, in percent of its rules.
+/// Limit for the copies of rules in the children of a cut, in percent of its rules.
 const GROWTH: usize = 115;
-/// Children of a cut: `2^bits` is about the number of rules divided by this.
+/// A cut has about as many children as the number of rules divided by this.
 const RULES_PER_CHILD: usize = 2;
-/// Fields narrower than this are not divided by.
+/// Rules are not grouped by fields narrower than this.
 const MIN_WIDTH: u32 = 16;
 
-/// Divides by small fields, then cuts them, then splits.
+/// The policy: groups rules by small fields, cuts these fields, then splits.
 #[derive(Clone, Debug, Default)]
 pub struct CutThenSplit {
-    /// Indices in [`Field::ALL`] of the fields that rules are divided by.
+    /// Indices into [`Field::ALL`] of the fields by which rules are grouped.
     small: [Option<u8>; 2],
 }
 

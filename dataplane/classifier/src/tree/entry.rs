@@ -1,9 +1,9 @@
-//! Rules as leaves hold them, and the arena that the leaves lie in.
+//! Rules in the form in which leaves store them, and the arena that stores the leaves.
 //!
 //! A leaf is one or more blocks of [`LANES`] rules in columns, in order, all but the last full: see
-//! [`simd::block`](crate::simd::block). One look at a block compares a packet with all of its rules without a branch, so
-//! a leaf costs about the same with one rule as with [`LANES`]. Copies of a rule in several leaves share what a lane
-//! has no room for.
+//! [`simd::block`](crate::simd::block). One comparison checks a packet against all rules of a block without a
+//! branch, so a leaf costs about the same with one rule as with [`LANES`]. Copies of a rule in several leaves
+//! share the fields for which a lane has no room.
 
 use crate::simd::{Block, Lane, Probe, Rests, Vector, portable::Portable};
 use crate::{Key, Matcher, Verdict};
@@ -11,14 +11,14 @@ use crate::{Key, Matcher, Verdict};
 /// Rules in a block of a leaf.
 pub const LANES: usize = 16;
 
-/// A rule as a leaf holds it.
+/// A rule in the form in which leaves store it.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     lane: Lane,
 }
 
 impl Entry {
-    /// Place in the order.
+    /// Position in the order of precedence, then id.
     #[inline]
     pub fn rank(&self) -> u64 {
         self.lane.rank()
@@ -30,7 +30,7 @@ impl Entry {
         (self.rank() >> 32) as u32
     }
 
-    /// Identifier, the lower half.
+    /// Id, the lower half of the rank.
     #[inline]
     pub fn id(&self) -> u32 {
         self.lane.id()
@@ -46,39 +46,39 @@ impl Entry {
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     rank: u64,
-    /// Its value, if there is one.
+    /// Value of the rule; `None` if no rule was found.
     pub verdict: Verdict,
 }
 
 impl Found {
-    /// No rule: comes after every one.
+    /// No rule: every rule comes before it.
     pub const NONE: Found = Found { rank: u64::MAX, verdict: None };
 
-    /// Nodes of a higher precedence value have nothing better.
+    /// Precedence of the match so far. Nodes whose best precedence value is higher contain nothing better.
     #[inline(always)]
     pub fn precedence(&self) -> u32 {
         (self.rank >> 32) as u32
     }
 }
 
-/// What lanes have no room for.
+/// The fields of rules for which lanes have no room.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
     rests: Rests,
 }
 
 impl Pool {
-    /// The entry of a rule. What it takes from the pool is given back by [`Pool::release`].
+    /// Makes the entry of a rule. [`Pool::release`] frees what the entry takes from the pool.
     pub fn entry(&mut self, matcher: &Matcher, rank: u64, value: u32) -> Entry {
         Entry { lane: Lane::new(matcher, rank, value, &mut self.rests) }
     }
 
-    /// The matcher that an entry was made of.
+    /// The matcher from which the entry was made.
     pub fn matcher(&self, entry: &Entry) -> Matcher {
         entry.lane.matcher(&self.rests)
     }
 
-    /// Gives back what an entry and its copies held.
+    /// Frees what an entry and its copies hold.
     pub fn release(&mut self, entry: &Entry) {
         entry.lane.drop_rest(&mut self.rests);
     }
@@ -91,16 +91,16 @@ impl Pool {
 
 /// The blocks of all leaves. Those of one leaf lie side by side.
 ///
-/// How many blocks a leaf has room for follows from its length ([`room`]), so nobody has to store it; a leaf that
-/// outgrows its room moves, and what it leaves is kept for the next leaf of that size.
+/// The number of blocks for which a leaf has room follows from its length ([`room`]) and need not be stored. A
+/// leaf that outgrows its room moves, and its old room is kept for the next leaf of that size.
 #[derive(Clone, Debug, Default)]
 pub struct Arena {
     blocks: Vec<Block<LANES>>,
-    /// First blocks of rooms without a leaf, by class.
+    /// First blocks of free rooms, by class.
     free: Vec<Vec<u32>>,
 }
 
-/// Class and size in blocks of the room of a leaf: powers of two.
+/// Class of a leaf's room and its size in blocks, a power of two.
 fn room(len: usize) -> (usize, usize) {
     if len == 0 {
         return (0, 0);
@@ -123,7 +123,7 @@ impl Arena {
         first as u32
     }
 
-    /// Forgets a leaf.
+    /// Frees the room of a leaf.
     pub fn drop_leaf(&mut self, first: u32, len: usize) {
         let (class, size) = room(len);
         if size == 0 {
@@ -136,7 +136,7 @@ impl Arena {
         self.free[class].push(first);
     }
 
-    /// A leaf of these entries, which are in order.
+    /// Stores a leaf of these entries, which must be in order; returns its first block.
     pub fn add(&mut self, entries: impl ExactSizeIterator<Item = Entry>) -> u32 {
         let first = self.take(entries.len());
         for (at, entry) in entries.enumerate() {
@@ -158,10 +158,10 @@ impl Arena {
         (0..len).map(|at| Entry { lane: blocks[at / LANES].get(at % LANES) })
     }
 
-    /// The place in a leaf of the first entry that does not come before this rank.
+    /// Index of the first entry of a leaf that does not come before this rank.
     fn place(&self, first: u32, len: usize, rank: u64) -> usize {
         let blocks = self.blocks(first, len);
-        // The last block that begins before the rank, or the first of all.
+        // The last block whose first entry comes before the rank, or the first block.
         let block = blocks.partition_point(|block| block.rank(0) < rank).saturating_sub(1);
         block * LANES + blocks.get(block).map_or(0, |block| block.position(Portable, rank))
     }
@@ -188,12 +188,12 @@ impl Arena {
         to
     }
 
-    /// Puts an entry in its place in a leaf; where the leaf begins now.
+    /// Inserts an entry into a leaf in order; returns the leaf's first block, which may be new.
     pub fn insert(&mut self, first: u32, len: usize, entry: &Entry) -> u32 {
         let at = self.place(first, len, entry.rank());
         let first = self.move_to_room(first, len, len + 1);
         let blocks = &mut self.blocks[first as usize..first as usize + (len + 1).div_ceil(LANES)];
-        // The last lane of every block moves to the next.
+        // The last lane of every block moves to the next block.
         let mut carried = entry.lane;
         for (number, block) in blocks.iter_mut().enumerate().skip(at / LANES) {
             let last = block.get(LANES - 1);
@@ -204,7 +204,8 @@ impl Arena {
         first
     }
 
-    /// Takes the entry of this rank out of a leaf; where the leaf begins now. `None` when it is not there.
+    /// Removes the entry of this rank from a leaf; returns the leaf's first block, which may be new. `None`
+    /// when it is not there.
     pub fn remove(&mut self, first: u32, len: usize, rank: u64) -> Option<u32> {
         if !self.holds(first, len, rank) {
             return None;
@@ -222,7 +223,7 @@ impl Arena {
         Some(self.move_to_room(first, len, len - 1))
     }
 
-    /// The first entry of a leaf that matches, if it comes before `found`.
+    /// Finds the first entry of a leaf that matches, if it comes before `found`.
     #[inline(always)]
     pub fn scan<V: Vector>(
         &self,
@@ -233,7 +234,7 @@ impl Arena {
         found: &mut Found,
     ) {
         for block in self.blocks(first, len) {
-            // Long leaves end where the entries come after what another tree has found.
+            // The rest of a long leaf is skipped when its entries come after the match from another tree.
             if block.rank(0) > found.rank {
                 return;
             }

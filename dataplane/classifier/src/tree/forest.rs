@@ -1,14 +1,14 @@
-//! A classifier of a few trees and a list, with updates, for any [`Policy`].
+//! A classifier with a few trees and a list, with updates, for any [`Policy`].
 //!
-//! A build asks the policy to divide the rules into groups and builds one tree per group; small groups become a list,
-//! the last root. A look-up searches all roots, the one with the best rule first, and skips nodes that hold nothing
-//! better than what was found.
+//! A build asks the policy to divide the rules into groups and builds one tree per group; small groups become a
+//! list, the last root. A look-up searches all roots, the one with the best rule first, and skips nodes without
+//! better rules than the match so far.
 //!
-//! A new rule goes where it needs the fewest leaves, and into the list when it would need more than
-//! [`INSERT_LEAVES`] everywhere. A leaf that outgrows its bound is built anew in place, with the policy's own
-//! choice; so is a list that has grown long, as trees beside it. Nothing is merged until
-//! [`optimise`](Classifier::optimise), so look-ups get slower with many updates, but nodes that updates made are
-//! bounded by the number of rules that a rebuild saw.
+//! A new rule goes to the tree where it needs the fewest leaves, or to the list when it would need more than
+//! [`INSERT_LEAVES`] in every tree. A leaf that becomes too long is built anew in place, with the policy's own
+//! choices; a list that has become long is turned into further trees. Nothing is merged until
+//! [`optimise`](Classifier::optimise), so many updates make look-ups slower. The nodes that updates may add are
+//! bounded by the number of nodes of the last build.
 
 use super::build::{Limits, MAX_DEPTH, Policy, Space, build};
 use super::entry::Entry;
@@ -17,15 +17,15 @@ use crate::ids::{IdMap, map_bytes};
 use crate::simd::{Compiled, Cpu, LookUp, Vector};
 use crate::{Classifier, InsertError, Key, Matcher, Rule, Verdict};
 
-/// Trees at most, the list not counted.
+/// Most trees, without the list.
 pub const TREES: usize = 8;
-/// A list is made trees when this long, and at every doubling.
+/// At this length, and at every doubling, the list becomes trees.
 const LIST_SPLIT: usize = 32;
-/// A group of fewer rules than this is not worth a tree: one leaf is read faster.
+/// A smaller group does not get a tree: one leaf is faster.
 const GROUP_MIN: usize = 16;
-/// Leaves that one inserted rule may stand in.
+/// Most leaves that one inserted rule may be in.
 const INSERT_LEAVES: usize = 16;
-/// Nodes that updates may make, beside as many as a build has made.
+/// Nodes that updates may add, besides as many as a build has made.
 const SPARE_NODES: usize = 4096;
 /// [`Stored::root`] of a rule that can never match.
 const NOWHERE: u8 = u8::MAX;
@@ -37,20 +37,20 @@ struct Stored {
     root: u8,
 }
 
-/// Trees built by a policy.
+/// Trees built by a policy, and a list.
 #[derive(Clone, Debug)]
 pub struct Forest<P> {
     policy: P,
     tree: Tree,
-    /// Roots in the node array; the last is the list.
+    /// Indices of the roots in the node array; the last is the list.
     roots: Vec<u32>,
-    /// The same, the root with the best rule first.
+    /// The roots, the one with the best rule first.
     order: Vec<u32>,
     rules: Vec<Stored>,
-    /// Places in `rules` that are free.
+    /// Free indices in `rules`.
     free: Vec<u32>,
     ids: IdMap<u32>,
-    /// Nodes there may be before an `optimise`.
+    /// Most nodes that there may be before an `optimise`.
     allowed_nodes: usize,
     walk: Walk,
     look_up: Compiled<Forest<P>>,
@@ -75,7 +75,7 @@ impl<P: Policy + Default> Default for Forest<P> {
 }
 
 impl<P: Policy> Forest<P> {
-    /// No rules.
+    /// A classifier without rules.
     pub fn new(policy: P) -> Forest<P> {
         let mut tree = Tree::default();
         let list = tree.add_root();
@@ -93,17 +93,17 @@ impl<P: Policy> Forest<P> {
         }
     }
 
-    /// Who decides.
+    /// The policy.
     pub fn policy(&self) -> &P {
         &self.policy
     }
 
-    /// To change who decides; holds for what is built from now on.
+    /// The policy, to be changed; a change affects nodes that are built from now on.
     pub fn policy_mut(&mut self) -> &mut P {
         &mut self.policy
     }
 
-    /// Builds everything anew.
+    /// Builds all trees anew.
     fn rebuild(&mut self) {
         let mut entries: Vec<Entry> =
             self.rules_placed().map(|slot| self.rules[slot as usize].entry).collect();
@@ -123,7 +123,7 @@ impl<P: Policy> Forest<P> {
         self.sort_roots();
     }
 
-    /// Slots of the rules that can match.
+    /// Indices of the rules that can match.
     fn rules_placed(&self) -> impl Iterator<Item = u32> {
         self.ids.values().copied().filter(|&slot| self.rules[slot as usize].root != NOWHERE)
     }
@@ -151,7 +151,8 @@ impl<P: Policy> Forest<P> {
         }
     }
 
-    /// Builds trees of these rules, before the list, and fills the list with small groups. The list must be empty.
+    /// Builds trees of these rules before the list, and puts small groups into the list. The list must be
+    /// empty.
     fn grow(&mut self, space: &Space) {
         let list = self.roots.pop().unwrap_or_default();
         let mut rest: Vec<u32> = Vec::new();
@@ -179,11 +180,12 @@ impl<P: Policy> Forest<P> {
         self.order.sort_unstable_by_key(|&root| tree.node(root).best());
     }
 
-    /// Puts an entry where it needs the fewest leaves.
+    /// Puts an entry into the tree where it needs the fewest leaves.
     fn place(&mut self, entry: &Entry) {
         let mut extents = self.tree.extents(entry);
         let trees = self.roots.len() - 1;
-        // The tree with the fewest leaves, and the limit that they were found with: another might lead elsewhere.
+        // The best tree so far, and the limit under which its leaves were found. The same limit must be used
+        // again, as another may lead to other leaves.
         let (mut best, mut fewest, mut limit) = (trees, INSERT_LEAVES + 1, 0);
         let mut walked = trees;
         for at in 0..trees {
@@ -209,7 +211,8 @@ impl<P: Policy> Forest<P> {
         let mut full = Vec::new();
         for &leaf in &self.walk.leaves {
             let len = self.tree.insert_at(leaf, entry);
-            // At every doubling only: a leaf that cannot be divided must not be tried at each insert.
+            // Only when the leaf's length has doubled: a leaf that cannot be divided must not be tried at every
+            // insertion.
             let rooms = (len - 1) / self.policy.leaf_rules();
             if rooms * self.policy.leaf_rules() == len - 1 && rooms.is_power_of_two() {
                 full.push(leaf);
@@ -234,7 +237,7 @@ impl<P: Policy> Forest<P> {
         self.sort_roots();
     }
 
-    /// Builds a full leaf anew. `extents` are those of a rule that stands in it.
+    /// Builds a full leaf anew. `extents` are those of a rule in the leaf.
     fn divide(&mut self, root: u32, leaf: u32, extents: &[Extent; FIELDS]) {
         let mut path = Vec::new();
         if self.tree.nodes() > self.allowed_nodes
@@ -284,7 +287,7 @@ impl<P: Policy> Forest<P> {
     }
 }
 
-/// The nodes above a leaf and the child taken at each, along the rule of these extents.
+/// Finds the nodes above a leaf and the child taken at each, following a rule with these extents.
 fn find(tree: &Tree, at: u32, leaf: u32, extents: &mut [Extent; FIELDS], path: &mut Vec<(u32, u32)>) -> bool {
     if at == leaf {
         return true;
@@ -301,7 +304,7 @@ fn find(tree: &Tree, at: u32, leaf: u32, extents: &mut [Extent; FIELDS], path: &
     !missing
 }
 
-/// What is left of the extents of a rule at the end of a path that it reaches to.
+/// The part of a rule's extents that is left at the end of a path that the rule reaches.
 fn follow(tree: &Tree, path: &[(u32, u32)], mut extents: [Extent; FIELDS]) -> [Extent; FIELDS] {
     for &(node, taken) in path {
         let mut next = extents;
@@ -354,7 +357,7 @@ impl<P: Policy> Classifier for Forest<P> {
     }
 
     fn insert_all(&mut self, rules: &[Rule]) -> Result<(), InsertError> {
-        // Few beside many go one by one; what is built anew is worth it.
+        // A few rules go one by one into a large set; otherwise building anew pays.
         if rules.len() < self.len() / 4 {
             return rules.iter().try_for_each(|rule| self.insert(*rule));
         }
@@ -389,38 +392,38 @@ impl<P: Policy> Classifier for Forest<P> {
     }
 }
 
-/// What a tree looks like, for tests and statistics.
+/// Size and stats of a tree, for tests and statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Shape {
-    /// Leaves with rules.
+pub struct TreeStats {
+    /// Number of leaves with rules.
     pub leaves: usize,
-    /// Most rules in a leaf.
+    /// Number of rules in the longest leaf.
     pub longest_leaf: usize,
-    /// Rules in leaves, copies included.
+    /// Number of rules in all leaves, copies included.
     pub copies: usize,
-    /// Nodes above a leaf at most.
+    /// Greatest number of nodes above a leaf.
     pub depth: usize,
 }
 
 impl<P: Policy> Forest<P> {
-    /// The trees, and the list as the last.
-    pub fn shapes(&self) -> Vec<Shape> {
-        self.roots.iter().map(|&root| self.shape(root)).collect()
+    /// Statistics of every tree, and of the list as the last.
+    pub fn tree_stats(&self) -> Vec<TreeStats> {
+        self.roots.iter().map(|&root| self.stats_of(root)).collect()
     }
 
-    fn shape(&self, root: u32) -> Shape {
-        let mut shape = Shape::default();
+    fn stats_of(&self, root: u32) -> TreeStats {
+        let mut stats = TreeStats::default();
         let mut open = vec![(root, 0)];
         while let Some((at, depth)) = open.pop() {
             let node = self.tree.node(at);
             if let Step::Leaf { len } = node.step() {
-                shape.leaves += usize::from(len > 0);
-                shape.longest_leaf = shape.longest_leaf.max(len);
-                shape.copies += len;
-                shape.depth = shape.depth.max(depth);
+                stats.leaves += usize::from(len > 0);
+                stats.longest_leaf = stats.longest_leaf.max(len);
+                stats.copies += len;
+                stats.depth = stats.depth.max(depth);
             }
             open.extend((0..node.step().children() as u32).map(|child| (node.base() + child, depth + 1)));
         }
-        shape
+        stats
     }
 }

@@ -1,19 +1,21 @@
 //! Nodes, the look-up, and the walk of a rule to its leaves.
 //!
-//! All trees of a classifier lie in one array of nodes of 16 octets; the children of a node lie side by side, so that a
-//! step of a look-up touches one cache line: that of the child. What a node does with a packet stands in its `code`:
+//! All trees of a classifier share one array of nodes of 16 octets. The children of a node lie side by side, so
+//! a step of a look-up touches one cache line: that of the child. The `code` of a node says what it does with a
+//! packet:
 //!
 //! ```text
-//! leaf   bits 0-1 = 0 | length 2-31                                           base = first entry in the arena
+//! leaf   bits 0-1 = 0 | length 2-31                                           base = first block in the arena
 //! split  bits 0-1 = 1 | word 2-6 | shift 7-11 | width - 1 12-16 | bound 32-63 base = first of two children
 //! cut    bits 0-1 = 2 | three times: word 5 | shift 5 | bits 4                base = first of 2^(all bits) children
 //! both   bits 0-1 = 3                                                         base = first of two children
 //! ```
-//! A split sends values up to its bound left. A cut takes some bits of up to three fields for the number of the
-//! child: equal-sized cuts of HyperCuts are powers of two, so that a child is found without division or
-//! comparison. It looks at no bits above those it takes: a key that differs there from all rules of the node ends in
-//! some leaf and matches nothing. So regions shrunk to their rules ("region compaction") cost nothing in the look-up.
-//! Below a `both`, both children are searched: the first has the rules that would have had too many copies in the second.
+//! A split sends values up to its bound left. A cut uses some bits of up to three fields as the number of the
+//! child: the equal-sized cuts of HyperCuts are powers of two, so that a child is found without division or
+//! comparison. A cut ignores the bits above those that it uses: a key that differs there from all rules of the
+//! node ends in some leaf and matches nothing. So regions that were shrunk to their rules ("region compaction")
+//! cost nothing in the look-up. Below a `both`, both children are searched: the first has the rules that would
+//! have had too many copies in the second.
 
 use super::entry::{Arena, Entry, Found, Pool};
 use crate::key::WORDS;
@@ -22,37 +24,37 @@ use crate::{Field, Key, Matcher, Verdict};
 
 /// Most fields that one node cuts.
 pub const MAX_CUTS: usize = 3;
-/// Most bits that one node takes of all fields: a block of children of 64 KiB.
+/// Most bits that one node uses, of all fields: 64 KiB of children.
 pub const MAX_CUT_BITS: u32 = 12;
-/// Fields there are.
+/// Number of fields.
 pub const FIELDS: usize = Field::ALL.len();
 
-/// What a rule can match of a field: a range, and within it the values with certain bits.
+/// The values of a field that a rule can match: a range, and within it the values with certain bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// Smallest value.
     pub first: u32,
     /// Greatest value, included.
     pub last: u32,
-    /// Bits that count, see [`Matcher::mask`].
+    /// Bits that are compared, see [`Matcher::mask`].
     pub mask: u32,
-    /// What they must be.
+    /// The values of these bits.
     pub value: u32,
 }
 
 impl Extent {
-    /// Of this field.
+    /// The extent of one field.
     pub fn of(matcher: &Matcher, field: Field) -> Extent {
         let (first, last) = matcher.range(field);
         Extent { first, last, mask: matcher.mask(field), value: matcher.value(field) }
     }
 
-    /// Of all fields.
+    /// The extents of all fields.
     pub fn all(matcher: &Matcher) -> [Extent; FIELDS] {
         Field::ALL.map(|field| Extent::of(matcher, field))
     }
 
-    /// Of the fields that have a bit in `used`; of the others, anything.
+    /// The extents of the fields that have a bit in `used`; the others are unrestricted.
     pub fn some(matcher: &Matcher, used: u32) -> [Extent; FIELDS] {
         let mut extents = [Extent { first: 0, last: 0, mask: 0, value: 0 }; FIELDS];
         let mut left = used;
@@ -64,12 +66,12 @@ impl Extent {
         extents
     }
 
-    /// Number of values from first to last, less one.
+    /// Number of values in the range, less one.
     pub fn span(&self) -> u32 {
         self.last - self.first
     }
 
-    /// The part on one side of a bound: up to it, or above it. `None` when there is nothing.
+    /// The part on one side of a bound: up to it, or above it. `None` when it is empty.
     pub fn side(self, bound: u32, above: bool) -> Option<Extent> {
         if above && self.last > bound {
             Some(Extent { first: self.first.max(bound + 1), ..self })
@@ -80,7 +82,7 @@ impl Extent {
         }
     }
 
-    /// Number of children that [`Extent::cut`] reaches, or a few more.
+    /// Number of children that [`Extent::cut`] reaches; sometimes a few too many.
     #[inline]
     pub fn reach(&self, shift: u32, bits: u32) -> usize {
         let cells = (1u32 << bits) - 1;
@@ -89,22 +91,24 @@ impl Extent {
         (range.min(cells) as usize + 1).min(1 << open)
     }
 
-    /// Calls `each` with every child that the extent reaches of a cut by `bits` bits from `shift` on, and the part of
-    /// the extent there. The one definition of where rules go in a cut: building, inserting and removing agree.
+    /// A cut uses `bits` bits of the field, starting at `shift`. Calls `each` with every child that the extent
+    /// reaches, and the part of the extent there. Building, inserting and removing all use this function, so
+    /// they agree on where a rule goes.
     #[inline]
     pub fn cut(self, shift: u32, bits: u32, mut each: impl FnMut(u32, Extent)) {
         let low = ((1u64 << shift) - 1) as u32;
         let cells = (1u32 << bits) - 1;
         let (from, to) = (self.first >> shift, self.last >> shift);
         let fits = |child: u32| (child ^ self.value >> shift) & (self.mask >> shift) & cells == 0;
-        // The bits taken are known in a child, whatever is left of the range: a cut further down may take some again.
+        // In a child the used bits are known, whatever part of the range is left: a cut further down may use
+        // some of them again.
         let known = |child: u32| Extent {
             mask: self.mask | cells << shift,
             value: self.value & !(cells << shift) | child << shift,
             ..self
         };
         if to - from > cells {
-            // Reaches around: bits above those that are taken differ between first and last.
+            // The range wraps around: bits above the used ones differ between first and last.
             (0..=cells).filter(|&child| fits(child)).for_each(|child| each(child, known(child)));
             return;
         }
@@ -118,40 +122,41 @@ impl Extent {
     }
 }
 
-/// Where a field is found, and which bits of it are taken.
+/// A run of bits of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Window {
     /// Index of the field in [`Field::ALL`].
     pub field: u8,
-    /// Lowest bit taken, from bit 0 of the field.
+    /// Lowest bit of the window; bit 0 is the lowest of the field.
     pub shift: u8,
-    /// Number of bits; zero where nothing is cut.
+    /// Number of bits; zero when unused.
     pub bits: u8,
 }
 
 /// What a node does with a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Compares it with rules.
+    /// Compares the packet with rules.
     Leaf {
-        /// How many.
+        /// Number of rules.
         len: usize,
     },
-    /// Sends it left when the field is at most `bound`, else right.
+    /// Sends the packet left when the field is at most `bound`, else right.
     Split {
         /// Index of the field in [`Field::ALL`].
         field: u8,
         /// Greatest value that goes left.
         bound: u32,
     },
-    /// Sends it to the child that bits of fields say, the first field in the upper bits.
+    /// Sends the packet to the child whose number the bits of the fields make, the first field in the upper
+    /// bits.
     Cut([Window; MAX_CUTS]),
-    /// Sends it to two children: rules that reach far, and all others.
+    /// Sends the packet to two children: the rules that reach far, and all others.
     Both,
 }
 
 impl Step {
-    /// Children that a node with this step has.
+    /// Number of children of a node with this step.
     pub fn children(&self) -> usize {
         match self {
             Step::Leaf { .. } => 0,
@@ -161,11 +166,11 @@ impl Step {
     }
 }
 
-/// A node: see the module.
+/// A node, as the module's documentation describes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
 pub struct Node {
-    /// No rule below has a lower precedence value. A bound: removals may leave it too low.
+    /// A lower bound of the precedence values below. Removals may leave it too low.
     best: u32,
     base: u32,
     code: u64,
@@ -175,10 +180,10 @@ const LEAF: u64 = 0;
 const SPLIT: u64 = 1;
 const CUT: u64 = 2;
 const BOTH: u64 = 3;
-/// Bits of a window in a code.
+/// Bits that a window takes in a code.
 const WINDOW: u32 = 14;
 
-/// Index in [`Field::ALL`] of the field that holds a bit of a word.
+/// For each bit of each word, the index in [`Field::ALL`] of the field that contains it.
 const FIELD_AT: [[u8; 32]; WORDS] = {
     let mut fields = [[u8::MAX; 32]; WORDS];
     let mut at = 0;
@@ -209,7 +214,7 @@ impl Node {
             Step::Cut(windows) => {
                 let mut code = CUT;
                 for (at, window) in windows.into_iter().enumerate() {
-                    // A window of no bits may lie behind its field, where there is no room in the code.
+                    // A window without bits may lie beyond its field, where the code has no room for it.
                     if window.bits == 0 {
                         continue;
                     }
@@ -253,17 +258,17 @@ impl Node {
         (self.code >> 2) as usize
     }
 
-    /// First entry of a leaf, or first child.
+    /// First block of a leaf in the arena, or index of the first child.
     pub fn base(&self) -> u32 {
         self.base
     }
 
-    /// No rule below has a lower precedence value.
+    /// A lower bound of the precedence values below.
     pub fn best(&self) -> u32 {
         self.best
     }
 
-    /// The child that a key belongs to. Only for nodes that are no leaves.
+    /// The child to which a key belongs. Only for splits and cuts.
     #[inline(always)]
     fn child(&self, key: &Key) -> u32 {
         let code = self.code;
@@ -281,7 +286,7 @@ impl Node {
     }
 }
 
-/// Nodes that a look-up has put off at most: one per level, and trees have fewer levels.
+/// Most nodes that a look-up can postpone: one per level, and trees have fewer levels.
 const WAITING: usize = 64;
 const _: () = assert!(WAITING >= super::build::MAX_DEPTH as usize);
 
@@ -290,9 +295,9 @@ const _: () = assert!(WAITING >= super::build::MAX_DEPTH as usize);
 pub struct Tree {
     nodes: Vec<Node>,
     arena: Arena,
-    /// A bit for every field that some node looks at.
+    /// One bit for every field that some node examines.
     used: u32,
-    /// Matchers of rules with more fields than the 5-tuple.
+    /// The parts of matchers for which lanes have no room.
     pub pool: Pool,
 }
 
@@ -308,7 +313,7 @@ impl Tree {
         base as u32
     }
 
-    /// What a rule can match of the fields that nodes look at.
+    /// The extents of a rule in the fields that nodes examine.
     pub fn extents(&self, entry: &Entry) -> [Extent; FIELDS] {
         Extent::some(&self.pool.matcher(entry), self.used)
     }
@@ -318,12 +323,12 @@ impl Tree {
         self.nodes.len()
     }
 
-    /// One of them.
+    /// One node.
     pub fn node(&self, node: u32) -> &Node {
         &self.nodes[node as usize]
     }
 
-    /// Makes an empty leaf an inner node; returns its first child.
+    /// Turns an empty leaf into an inner node; returns its first child.
     pub fn set_inner(&mut self, node: u32, best: u32, step: Step) -> u32 {
         self.used |= match step {
             Step::Split { field, .. } => 1 << field,
@@ -335,7 +340,7 @@ impl Tree {
         base
     }
 
-    /// Fills an empty leaf with entries, which are in order.
+    /// Fills an empty leaf with entries, which must be in order.
     pub fn set_leaf(&mut self, node: u32, entries: impl ExactSizeIterator<Item = Entry>) {
         let len = entries.len();
         let base = self.arena.add(entries);
@@ -349,7 +354,7 @@ impl Tree {
         self.arena.entries(node.base, node.len())
     }
 
-    /// Empties a leaf; what it held.
+    /// Empties a leaf and returns its entries.
     pub fn take_leaf(&mut self, leaf: u32) -> Vec<Entry> {
         let entries = self.leaf_entries(leaf).collect();
         let node = std::mem::replace(&mut self.nodes[leaf as usize], Node::EMPTY);
@@ -357,7 +362,7 @@ impl Tree {
         entries
     }
 
-    /// Puts an entry into a leaf; how many it holds now.
+    /// Inserts an entry into a leaf; returns the new number of entries.
     pub fn insert_at(&mut self, leaf: u32, entry: &Entry) -> usize {
         let node = self.nodes[leaf as usize];
         let len = node.len();
@@ -367,7 +372,7 @@ impl Tree {
         len + 1
     }
 
-    /// Takes an entry out of a leaf; `false` when it is not there.
+    /// Removes an entry from a leaf; `false` when it is not there.
     pub fn remove_at(&mut self, leaf: u32, rank: u64) -> bool {
         let node = self.nodes[leaf as usize];
         let Some(base) = self.arena.remove(node.base, node.len(), rank) else { return false };
@@ -376,18 +381,18 @@ impl Tree {
         true
     }
 
-    /// Lowers the bound of a node to this precedence.
+    /// Lowers the bound of a node to this precedence value.
     pub fn improve(&mut self, node: u32, precedence: u32) {
         let node = &mut self.nodes[node as usize];
         node.best = node.best.min(precedence);
     }
 
-    /// The verdict of the first entry below all `roots` that matches the key.
+    /// The verdict of the first entry, below any of `roots`, that matches the key.
     #[inline(always)]
     pub fn search<V: Vector>(&self, vector: V, roots: impl Iterator<Item = u32>, key: &Key) -> Verdict {
         let probe = Probe::new(vector, key);
         let mut found = Found::NONE;
-        // Second children of the `Both` nodes above: fewer than levels.
+        // Second children of the `Both` nodes above; fewer than there are levels.
         let mut waiting = [0; WAITING];
         let mut count = 0;
         for root in roots {
@@ -400,7 +405,8 @@ impl Tree {
                             self.arena.scan(vector, leaf, &self.pool, (key, &probe), &mut found);
                         }
                         BOTH => {
-                            // First the one that may have the better rule: the other may then be skipped.
+                            // The child that may have the better rule comes first, so that the other may be
+                            // skipped.
                             let base = node.base as usize;
                             let swap = usize::from(self.nodes[base + 1].best < self.nodes[base].best);
                             waiting[count % WAITING] = (base + 1 - swap) as u32;
@@ -430,7 +436,7 @@ impl Tree {
     }
 }
 
-/// The leaves that a rule belongs into.
+/// The leaves to which a rule belongs.
 #[derive(Clone, Debug, Default)]
 pub struct Walk {
     /// The leaves, after a walk.
@@ -440,15 +446,15 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Finds the leaves below `root` where a rule of these extents is to be inserted; `false` when there are more than
-    /// `limit`.
+    /// Finds the leaves below `root` for the insertion of a rule with these extents; `false` when there are
+    /// more than `limit`.
     pub fn insert(&mut self, tree: &Tree, root: u32, extents: &mut [Extent; FIELDS], limit: usize) -> bool {
         self.leaves.clear();
         self.inner.clear();
         self.visit(tree, root, extents, Purpose::Insert { limit })
     }
 
-    /// Finds the leaves below `root` that hold the rule of these extents and this rank.
+    /// Finds the leaves below `root` that contain the rule with these extents and this rank.
     pub fn find(&mut self, tree: &Tree, root: u32, extents: &mut [Extent; FIELDS], rank: u64) {
         self.leaves.clear();
         self.inner.clear();
@@ -488,20 +494,20 @@ impl Walk {
     }
 }
 
-/// What a walk is for.
+/// Purpose of a walk.
 #[derive(Clone, Copy, Debug)]
 enum Purpose {
-    /// Leaves to insert at, up to a number of them.
+    /// To find at most `limit` leaves to insert a rule into.
     Insert { limit: usize },
-    /// Leaves that hold a rule.
+    /// To find the leaves that contain a rule.
     Find { rank: u64 },
 }
 
-/// Leaves below a [`Step::Both`] that an inserted rule may have before it counts as one that reaches far.
+/// An inserted rule that needs more leaves than this below a [`Step::Both`] counts as one that reaches far.
 const FAR: usize = 4;
 
 impl Tree {
-    /// Whether a rule stands below a node. It does in every leaf that it reaches or in none, so one is looked at.
+    /// Whether a rule is below a node. It is in every leaf that it reaches or in none, so one leaf is checked.
     fn holds(&self, at: u32, extents: &mut [Extent; FIELDS], rank: u64) -> bool {
         let node = self.node(at);
         match node.step() {
@@ -510,7 +516,8 @@ impl Tree {
             _ => {
                 let mut holds = false;
                 for_children(node, extents, &mut |child, extents| {
-                    // A child that the rule reaches without reaching a leaf says nothing: go on to the next.
+                    // A rule may reach a child but no leaf below it. Such a child decides nothing: go on with
+                    // the next.
                     holds = self.holds(child, extents, rank);
                     !holds && !self.reaches(child, extents)
                 });
@@ -529,7 +536,7 @@ impl Tree {
     }
 }
 
-/// Calls `each` with every child that the extents reach, and the extents cut to it; stops when it returns `false`.
+/// Calls `each` with every child that the extents reach, and the extents cut to it, until it returns `false`.
 pub fn for_children(
     node: &Node,
     extents: &mut [Extent; FIELDS],

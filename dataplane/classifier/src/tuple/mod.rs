@@ -1,20 +1,22 @@
-//! Tuple spaces: rules grouped by which bits they look at, one hash table per group.
+//! Tuple spaces: rules grouped by the bits that they compare, with one hash table per group.
 //!
-//! A [`Tuple`] is a mask over all words of a key. A table hashes the bits of its tuple; all rules in it must look at
-//! least at these bits (their own masks may have more: TupleMerge), so a packet's masked key leads to every rule of
-//! the table that can match it. Rules with one masked key form a group in order of rank, and each candidate is
-//! verified, since port ranges and relaxed tuples say less than the rule.
+//! A [`Tuple`] is a mask over all words of a key. A table hashes the bits of its tuple. Every rule in the table
+//! compares at least these bits (in TupleMerge often more), so a packet's masked key leads to every rule of the
+//! table that can match. Rules with the same masked key form a group in order of rank. Each candidate is
+//! verified, since its conditions may go beyond the tuple: port ranges, and the bits that a relaxed tuple
+//! leaves out.
 //!
 //! What makes it fast:
 //! - The first four words (addresses, ports, protocol, ToS, QFI) are two `u64`, hashed by one widening
-//!   multiplication. The other words of a tuple are its [rest](Rests), interned: tables that ask for the same other
-//!   words (all those of a session, say) share one hash of them per packet.
+//!   multiplication. The masks of the other words are stored once for all tables that have them ([`Rests`]):
+//!   these tables (all those of a session, say) share one hash of these words per packet.
 //! - A miss reads the table's header and one bucket of seven 16-bit tags ([`Table`]).
-//! - `order` lists the tables by the least rank in them. A search stops when its match ranks before all that is left.
+//! - `order` lists the tables by the least rank in them. A search stops when its match ranks before all tables
+//!   that are left.
 //!
-//! Invariants: `order` has every table with rules once, sorted by (best, table); `best` is a lower bound of the ranks
-//! in the table (removals may leave it too low for a while, which costs time but no match); a table's rules have its
-//! number as their home.
+//! Invariants. `order` has every table that contains rules once, sorted by (best, table). `best` is a lower
+//! bound of the ranks in the table; removals may leave it too low for a while, which costs time but loses no
+//! match. The home of a rule is the number of its table.
 
 mod table;
 
@@ -30,14 +32,14 @@ use table::Table;
 /// Odd constants without structure: digits of the fractional part of the square roots of 2, 3 and 5.
 const SEEDS: [u64; 3] = [0x6A09_E667_F3BC_C909, 0xBB67_AE85_84CA_A73B, 0x3C6E_F372_FE94_F82B];
 
-/// Mixes two words: both halves of their product.
+/// Mixes two words: combines both halves of their product.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
 }
 
-/// The bits that a table looks at, as pairs of words.
+/// The bits that a table compares, as masks of pairs of words.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Tuple {
     pub first: [u64; 2],
@@ -45,21 +47,21 @@ pub(crate) struct Tuple {
 }
 
 impl Tuple {
-    /// All bits of a rule's masks, and `ports` (laid out as word 2) of the ports.
+    /// All bits of a rule's masks, and the bits `ports` (laid out as word 2) of the ports.
     pub fn new(matcher: &Matcher, ports: u32) -> Tuple {
         let mut first = first_pairs(&matcher.mask);
         first[1] |= u64::from(ports);
         Tuple { first, rest: rest_pairs(&matcher.mask) }
     }
 
-    /// Whether all bits of this one are in the other.
+    /// Whether all bits of this tuple are in `other`.
     #[inline]
     pub fn within(&self, other: &Tuple) -> bool {
         let outside = (self.first[0] & !other.first[0]) | (self.first[1] & !other.first[1]);
         outside == 0 && (0..REST).fold(0, |all, at| all | (self.rest[at] & !other.rest[at])) == 0
     }
 
-    /// With these bits of a field in addition.
+    /// This tuple with further bits of a field.
     pub fn with(mut self, field: Field, mask: u32) -> Tuple {
         let word = u64::from(mask) << field.shift << (32 * (field.word % 2));
         match usize::from(field.word / 2) {
@@ -69,13 +71,13 @@ impl Tuple {
         self
     }
 
-    /// How many bits.
+    /// Number of bits.
     pub fn bits(&self) -> u32 {
         self.first.iter().chain(&self.rest).map(|pair| pair.count_ones()).sum()
     }
 }
 
-/// Hasher of tuples; they come from rules, not from packets.
+/// Hasher of tuples. They come from rules, not from packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TupleHasher(u64);
 
@@ -103,7 +105,7 @@ type TupleMap<K> = HashMap<K, u32, BuildHasherDefault<TupleHasher>>;
 struct RestMask {
     masks: [u64; REST],
     steps: Vec<([u8; 2], [u64; 2])>,
-    /// Tables that use it.
+    /// Number of tables that use it.
     users: u32,
 }
 
@@ -129,7 +131,7 @@ impl RestMask {
     }
 }
 
-/// The distinct words 4 to 19 of all tuples. Number 0 is "none of them" and hashes to zero.
+/// The masks of the words 4 to 19, each different one once. Number 0 has no bits and hashes to zero.
 #[derive(Clone, Debug)]
 struct Rests {
     list: Vec<RestMask>,
@@ -180,7 +182,7 @@ impl Rests {
     }
 }
 
-/// Rules in tables by tuple.
+/// Rules in hash tables, one table for each tuple.
 #[derive(Clone, Debug)]
 pub(crate) struct Space {
     pub store: Store,
@@ -205,16 +207,17 @@ impl Space {
         }
     }
 
-    /// The verdict of one key. `SORTED`: stops as soon as no table that is left can hold a better match.
+    /// The verdict of one key. With `SORTED` the search stops as soon as no table that is left can hold a
+    /// better match.
     ///
-    /// The loop is kept small, as it runs once per table and most tables miss: whatever may be a hit is left to
-    /// [`Space::visit`].
+    /// The loop is small, as it runs once per table and most tables miss; [`Space::visit`] does the rest when a
+    /// table may have a match.
     #[inline]
     pub fn search<const SORTED: bool>(&self, key: &Key) -> Verdict {
         self.better::<SORTED>(key, Best::NONE).verdict
     }
 
-    /// The same, but what comes before `best`; else `best`.
+    /// Like [`search`](Self::search), but `best` stays unless a rule ranks before it.
     #[inline]
     pub fn better<const SORTED: bool>(&self, key: &Key, mut best: Best) -> Best {
         let first = first_pairs(&key.words);
@@ -241,7 +244,7 @@ impl Space {
         self.rests.list[rest as usize].hash(|at| pair(&key.words, 2 + at))
     }
 
-    /// Tries the rules of a table that have this hash.
+    /// Tries the rules of a table whose key has this hash.
     #[inline(never)]
     fn visit(&self, table: &Table, hash: u64, first: [u64; 2], key: &Key, best: &mut Best) {
         table.probe(hash, |head, _| {
@@ -259,7 +262,7 @@ impl Space {
         });
     }
 
-    /// The table of exactly this tuple, made when there is none.
+    /// The table with exactly this tuple; makes one if there is none.
     pub fn table(&mut self, tuple: &Tuple) -> u32 {
         if let Some(&number) = self.numbers.get(tuple) {
             return number;
@@ -273,12 +276,12 @@ impl Space {
             self.tables.len() as u32 - 1
         };
         self.numbers.insert(*tuple, number);
-        // An empty table ranks last until its first rule comes.
+        // An empty table ranks last until it gets its first rule.
         self.order.insert(Place { best: u64::MAX, part: number });
         number
     }
 
-    /// The table with the most bits among those that a rule with these masks may lie in, apart from `except`.
+    /// The table with the most bits among those in which a rule with these masks may be, apart from `except`.
     pub fn fitting(&self, masks: &Tuple, except: u32) -> Option<u32> {
         let mut fitting = None;
         let mut bits = 0;
@@ -295,7 +298,7 @@ impl Space {
         fitting
     }
 
-    /// Numbers of the tables, the one with the fewest rules first.
+    /// Numbers of the tables, in order of their number of rules, fewest first.
     pub fn smallest_tables(&self) -> Vec<u32> {
         let mut numbers: Vec<u32> = self.order.parts().collect();
         numbers.sort_by_key(|&number| self.tables[number as usize].rules);
@@ -318,7 +321,8 @@ impl Space {
         heads.flat_map(|head| self.groups.of(head)).copied().collect()
     }
 
-    /// The rules that would be tried along with this one, itself included, if it were in this table.
+    /// The rules that a look-up would try together with this rule, if it were in this table; includes the rule
+    /// itself.
     pub fn group(&self, slot: u32, number: u32) -> &[u32] {
         let table = &self.tables[number as usize];
         let alike = |head: &Head| Self::alike(&self.store, table, self.groups.of(head)[0], slot);
@@ -334,7 +338,7 @@ impl Space {
         table.hash(self.store.entry(slot).sample(), rest_hash)
     }
 
-    /// Whether two rules of a table have one masked key there.
+    /// Whether two rules have the same masked key in a table.
     fn alike(store: &Store, table: &Table, one: u32, other: u32) -> bool {
         let (a, b) = (store.entry(one).sample(), store.entry(other).sample());
         let tuple = &table.tuple;
@@ -343,12 +347,12 @@ impl Space {
         }
         match (store.rest(one), store.rest(other)) {
             (Some(a), Some(b)) => (0..REST).all(|at| (a.values[at] ^ b.values[at]) & tuple.rest[at] == 0),
-            // Without other words the table looks at none.
+            // A table without other words compares none.
             _ => true,
         }
     }
 
-    /// Puts a rule into a table whose tuple is within the rule's masks; gives the size of its group.
+    /// Puts a rule into a table whose bits are all in the rule's masks; returns the size of its group.
     pub fn attach(&mut self, slot: u32, number: u32) -> usize {
         let hash = self.rule_hash(&self.tables[number as usize], slot);
         let Space { store, tables, groups, .. } = self;
@@ -402,7 +406,7 @@ impl Space {
         self.refresh(number);
     }
 
-    /// Removes a rule altogether; `false` when there is none with this id.
+    /// Removes a rule from its table and from the store; `false` when no rule has this id.
     pub fn remove(&mut self, id: u32) -> bool {
         let Some(slot) = self.store.find(id) else { return false };
         self.detach(slot);
@@ -410,7 +414,7 @@ impl Space {
         true
     }
 
-    /// Moves a rule within the order, in its table; `false` when there is none with this id.
+    /// Changes the precedence of a rule and its position in its group; `false` when no rule has this id.
     pub fn set_precedence(&mut self, id: u32, precedence: u32) -> bool {
         let Some(slot) = self.store.find(id) else { return false };
         let home = self.store.entry(slot).home;
@@ -418,7 +422,7 @@ impl Space {
             self.store.set_precedence(slot, precedence);
             return true;
         }
-        // The only rule of a table would take the table with it.
+        // If this is the only rule of its table, `detach` drops the table.
         let tuple = self.tables[home as usize].tuple;
         self.detach(slot);
         self.store.set_precedence(slot, precedence);
@@ -427,7 +431,7 @@ impl Space {
         true
     }
 
-    /// Finds a table's best rank again, once removals have paid for looking through the table.
+    /// Computes a table's best rank again, but only after so many removals that a pass over the table pays.
     fn refresh(&mut self, number: u32) {
         let table = &mut self.tables[number as usize];
         if table.rules == 0 || !table.stale || table.worn * 4 < table.rules {
@@ -454,7 +458,7 @@ impl Space {
         self.free.push(number);
     }
 
-    /// Moves the heads of a table to buckets that fit their number.
+    /// Moves the heads of a table to a number of buckets that fits them.
     fn resize(&mut self, number: u32) {
         let table = &mut self.tables[number as usize];
         let heads: Vec<Head> = table.heads().copied().collect();
@@ -465,7 +469,7 @@ impl Space {
         }
     }
 
-    /// Lays everything out anew in order of rank, which is roughly the order of search; each rule stays with its
+    /// Stores everything anew in order of rank, which is roughly the order of search; every rule keeps its
     /// tuple.
     pub fn relayout(&mut self) {
         let slots = self.store.slots_by_rank();
@@ -483,7 +487,7 @@ impl Space {
         *self = fresh;
     }
 
-    /// With this value itself.
+    /// Octets of memory in use, this value included.
     pub fn memory_bytes(&self) -> usize {
         let tables: usize = self.tables.iter().map(Table::heap_bytes).sum();
         size_of::<Space>()

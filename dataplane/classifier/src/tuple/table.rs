@@ -1,14 +1,15 @@
 //! One hash table of a tuple space.
 //!
-//! Open addressing in buckets of seven places, after F14 (Bronson and Shi, Facebook, 2019): a bucket is seven 16-bit
-//! tags and a count of the heads that wanted this bucket but found it full and lie further on. A look-up compares all
-//! tags at once and goes on only when the count is not zero, so that removal needs no tombstones and a miss costs one
-//! bucket, 16 octets. Buckets lie apart from the heads they stand for: what misses touch stays small.
+//! Open addressing in buckets of seven places, after F14 (Bronson and Shi, Facebook, 2019). A bucket has seven
+//! 16-bit tags, and the number of heads that belong to this bucket but found it full and are in a later one. A
+//! look-up compares all tags at once and goes on only when that number is not zero. So removal needs no
+//! tombstones, and a miss costs one bucket of 16 octets. Buckets are stored apart from the heads, which keeps
+//! the memory that misses touch small.
 
 use super::{SEEDS, Tuple, fold};
 use crate::ranked::Head;
 
-/// Places of a bucket.
+/// Places in a bucket.
 const PLACES: usize = 7;
 
 #[derive(Clone, Copy, Default, Debug)]
@@ -16,12 +17,12 @@ const PLACES: usize = 7;
 struct Bucket {
     /// Zero for free places.
     tags: [u16; PLACES],
-    /// Heads that are further on; sticks at the maximum.
+    /// Number of heads that passed this bucket because it was full. Stays at the maximum once it is reached.
     passed: u16,
 }
 
 impl Bucket {
-    /// A bit for every place with this tag.
+    /// One bit for every place with this tag.
     #[inline]
     fn find(&self, tag: u16) -> u32 {
         #[cfg(target_arch = "x86_64")]
@@ -36,7 +37,7 @@ impl Bucket {
                 let equal = _mm_cmpeq_epi16(tags, _mm_set1_epi16(tag as i16));
                 _mm_movemask_epi8(_mm_packs_epi16(equal, _mm_setzero_si128()))
             };
-            // The eighth lane is the count.
+            // The eighth lane is `passed`, not a tag.
             found as u32 & 0x7F
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -49,33 +50,33 @@ impl Bucket {
     }
 }
 
-/// Tag of a hash: never zero.
+/// The tag of a hash; never zero.
 #[inline]
 fn tag(hash: u64) -> u16 {
     (hash >> 48) as u16 | 0x8000
 }
 
-/// The table of one tuple. What a look-up reads of it stands in its first cache line.
+/// The table of one tuple. Its first cache line has everything that a look-up reads of it.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Table {
     first: [u64; 2],
-    /// A power of two.
+    /// The number of buckets is a power of two.
     buckets: Box<[Bucket]>,
     heads: Box<[Head]>,
-    /// Number of the tuple's words 4 to 19.
+    /// Number of the tuple's masks for the words 4 to 19.
     pub rest: u32,
-    /// Bits of the tuple.
+    /// Number of bits in the tuple.
     pub bits: u32,
-    /// Heads in the table.
+    /// Number of heads in the table.
     used: u32,
-    /// No rule ranks before this.
+    /// A lower bound of the ranks in the table.
     pub best: u64,
-    /// Rules in the table.
+    /// Number of rules in the table.
     pub rules: u32,
-    /// Removals since `best` was exact for sure.
+    /// Removals since `best` was last exact.
     pub worn: u32,
-    /// Whether the rule that `best` came from has gone.
+    /// Whether the rule with rank `best` has been removed.
     pub stale: bool,
     pub tuple: Tuple,
 }
@@ -97,7 +98,7 @@ impl Table {
         }
     }
 
-    /// Hash of a key's bits, given the hash of its words 4 to 19.
+    /// The hash of a key, given the hash of its words 4 to 19.
     #[inline]
     pub fn hash(&self, first: [u64; 2], rest_hash: u64) -> u64 {
         fold(first[0] & self.first[0] ^ SEEDS[0] ^ rest_hash, first[1] & self.first[1] ^ SEEDS[1])
@@ -108,19 +109,20 @@ impl Table {
         hash as usize & (self.buckets.len() - 1)
     }
 
-    /// Whether a head with this hash may be in the table: seldom wrong, and then only if it says so.
+    /// Whether a head with this hash may be in the table. Never misses a head that is there; seldom reports one
+    /// that is not.
     #[inline]
     pub fn may_have(&self, hash: u64) -> bool {
         let bucket = &self.buckets[self.bucket(hash)];
         bucket.find(tag(hash)) | u32::from(bucket.passed) != 0
     }
 
-    /// Shows every head that may have this hash and its place, until `visit` says that it was the right one.
+    /// Calls `visit` with every head that may have this hash and its place, until it returns `true`.
     #[inline]
     pub fn probe(&self, hash: u64, mut visit: impl FnMut(&Head, usize) -> bool) {
         let tag = tag(hash);
         let mut at = self.bucket(hash);
-        // The count of a whole table of sticky buckets would lead around forever.
+        // Bounded: if all buckets were at the maximum of `passed`, the search would never end.
         for _ in 0..self.buckets.len() {
             let bucket = &self.buckets[at];
             let mut places = bucket.find(tag);
@@ -138,7 +140,7 @@ impl Table {
         }
     }
 
-    /// Place of the head with this hash that `is` the one looked for.
+    /// Place of the head with this hash for which `is` returns `true`.
     pub fn locate(&self, hash: u64, mut is: impl FnMut(&Head) -> bool) -> Option<usize> {
         let mut found = None;
         self.probe(hash, |head, place| {
@@ -148,7 +150,7 @@ impl Table {
         found
     }
 
-    /// What a place holds.
+    /// The head in a place.
     pub fn head(&self, place: usize) -> &Head {
         &self.heads[place]
     }
@@ -157,23 +159,23 @@ impl Table {
         &mut self.heads[place]
     }
 
-    /// Whether the bits of the first four words are within those of `masks`.
+    /// Whether the table's bits of the first four words are all in `masks`.
     #[inline]
     pub fn first_within(&self, masks: &Tuple) -> bool {
         (self.first[0] & !masks.first[0]) | (self.first[1] & !masks.first[1]) == 0
     }
 
-    /// Whether the next head needs more buckets. At five eighths few buckets are passed.
+    /// Whether the table needs more buckets before the next head. At five eighths, few buckets are passed.
     pub fn is_full(&self) -> bool {
         (self.used as usize + 1) * 8 > self.buckets.len() * PLACES * 5 && self.used >= PLACES as u32
     }
 
-    /// Whether much fewer buckets would do.
+    /// Whether far fewer buckets would suffice.
     pub fn is_sparse(&self) -> bool {
         self.buckets.len() > 1 && (self.used as usize) * 8 < self.buckets.len() * PLACES
     }
 
-    /// Adds a head whose key is not in the table, which must not be full.
+    /// Adds a head whose key is not in the table. The table must not be full.
     pub fn add(&mut self, hash: u64, head: Head) {
         let mask = self.buckets.len() - 1;
         let mut at = self.bucket(hash);
@@ -204,13 +206,13 @@ impl Table {
         }
     }
 
-    /// Every head.
+    /// Every head in the table.
     pub fn heads(&self) -> impl Iterator<Item = &Head> {
         let tags = self.buckets.iter().flat_map(|bucket| &bucket.tags);
         tags.zip(&self.heads).filter_map(|(&tag, head)| (tag != 0).then_some(head))
     }
 
-    /// Empties the table, with room for this many heads at half the load that is full.
+    /// Empties the table and makes room for this many heads at half the load of a full table.
     pub fn reset(&mut self, heads: usize) {
         let buckets = (heads * 16).div_ceil(PLACES * 5).next_power_of_two();
         self.buckets = vec![Bucket::default(); buckets].into();
@@ -243,7 +245,7 @@ mod tests {
         let tuple = Tuple { first: [0; 2], rest: [0; crate::store::REST] };
         let mut table = Table::new(tuple, 0);
         table.reset(64);
-        // All want the last bucket; half of them with one tag.
+        // All hash to the last bucket; pairs of them have the same tag.
         let hash = |head: u32| u64::MAX >> 16 | u64::from(head / 2) << 48;
         for head in 0..40 {
             assert!(!table.is_full());

@@ -10,7 +10,7 @@ use crate::{assert_verdicts, classify};
 
 const RULES: usize = 100_000;
 
-/// Rules, packets, and what the list says before and after the updates.
+/// Rules, packets, and the list's verdicts before and after the updates.
 struct Case {
     rules: Vec<Rule>,
     keys: Vec<Key>,
@@ -18,7 +18,7 @@ struct Case {
     after: Vec<Verdict>,
 }
 
-/// Built once for all tests of this file.
+/// The case, built once for all tests of this file.
 fn case() -> &'static Case {
     static CASE: OnceLock<Case> = OnceLock::new();
     CASE.get_or_init(|| {
@@ -34,7 +34,7 @@ fn case() -> &'static Case {
     })
 }
 
-/// Some updates all over the set.
+/// Some updates spread over the set.
 fn update(classifier: &mut dyn Classifier, rules: &[Rule]) {
     for rule in rules.iter().step_by(1009) {
         assert!(classifier.remove(rule.id));
@@ -58,7 +58,7 @@ fn check(backend: Backend) {
     assert_verdicts(backend.name(), &*classifier, keys, after);
 }
 
-/// The backends of every second place in the list, so that two cores share the work.
+/// Every second backend, starting at `first`, so that two cores share the work.
 fn check_half(first: usize) {
     Backend::ALL.iter().skip(first).step_by(2).for_each(|backend| check(*backend));
 }

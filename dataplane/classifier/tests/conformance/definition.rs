@@ -1,5 +1,5 @@
-//! What a filter means, written a second time: field by field, from the typed filter and the documented layout of keys.
-//! Nothing here uses [`classifier::Matcher`], whose mistakes it is to find.
+//! The meaning of a filter, written a second time: field by field, from the typed filter and the documented
+//! layout of keys. Nothing here uses [`classifier::Matcher`], because the tests are to find its mistakes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,10 +7,10 @@ use classifier::{
     Ethernet, EthernetFilter, Family, Filter, Key, Masked, PortRange, Prefix, Rule, Side, Verdict,
 };
 
-/// A packet as its fields.
+/// The fields of a packet.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Packet {
-    /// Source and destination, of one family.
+    /// Source and destination, both of one IP version.
     pub addresses: Option<(IpAddr, IpAddr)>,
     pub protocol: u8,
     pub ports: Option<(u16, u16)>,
@@ -28,11 +28,11 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// As the user plane builds a key.
+    /// The key as the user plane builds it.
     pub fn key(&self) -> Key {
         let mut key = match self.addresses {
             Some((source, destination)) => Key::new(source, destination, self.protocol),
-            // Addresses of two families are none.
+            // Addresses of two IP versions: the key of a packet without addresses.
             None => Key::new(Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into(), self.protocol),
         };
         key = key.with_tos(self.tos).with_flow_label(self.flow_label);
@@ -69,7 +69,7 @@ impl Packet {
         key
     }
 
-    /// From a key, by the table in the documentation of `classifier::key`.
+    /// The packet of a key, by the table in the documentation of `classifier::key`.
     pub fn read(key: &Key) -> Packet {
         let words = key.words();
         let bit = |number: u32| words[3] >> number & 1 == 1;
@@ -83,7 +83,7 @@ impl Packet {
             (false, true) => Some((wide(0, 9), wide(1, 12))),
             _ => None,
         };
-        // Zero says "not known", others are one too high.
+        // Zero means "not known"; other numbers are stored plus one.
         let numbered = |value: u32| value.checked_sub(1);
         Packet {
             addresses,
@@ -97,7 +97,7 @@ impl Packet {
             teid: bit(30).then_some(words[6]),
             local_address: numbered(words[7] >> 25).map(|number| number as u8),
             network_instance: Some(words[7] as u16).filter(|number| *number != 0),
-            // A ninth bit: any value above 256 is no endpoint.
+            // The ninth bit: a stored value above 256 is no endpoint.
             traffic_endpoint: numbered(words[7] >> 16 & 0x1FF).and_then(|number| number.try_into().ok()),
             application: bit(31).then_some(words[8]),
             ethernet: bit(27).then(|| ethernet(words, bit(28), bit(23))),
@@ -119,7 +119,7 @@ fn ethernet(words: &[u32], customer: bool, service: bool) -> Ethernet {
 
 /// Whether a filter selects a packet.
 pub fn selects(filter: &Filter, packet: &Packet) -> bool {
-    // Without `..`: a field that is added has to be defined here, too.
+    // Without `..`, so that a new field must be defined here too.
     let Filter {
         source,
         destination,
@@ -165,7 +165,7 @@ fn address(packet: &Packet, side: Side) -> Option<IpAddr> {
     Some(if side == Side::Source { source } else { destination })
 }
 
-/// Bit by bit from the left.
+/// Compares bit by bit, most significant first.
 fn contains(prefix: &Prefix, address: Option<IpAddr>) -> bool {
     let bits = |address: IpAddr| match address {
         IpAddr::V4(address) => (Family::V4, address.octets().to_vec()),

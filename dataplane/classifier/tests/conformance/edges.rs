@@ -23,7 +23,7 @@ fn prefix(text: &str, length: u8) -> Option<Prefix> {
     Some(Prefix::new(text.parse().unwrap(), length).unwrap())
 }
 
-/// Filters whose conditions exclude each other.
+/// Filters with conditions that exclude each other.
 fn impossible() -> Vec<Filter> {
     let all = Filter::default();
     vec![
@@ -96,7 +96,7 @@ fn equal_filters_and_precedences_go_by_precedence_and_then_by_id() {
             assert_verdicts(&name, &*classifier, &[key()], &[Some(first)]);
             assert!(classifier.set_precedence(id, precedence));
         }
-        // Now 4 and 5 at 0, 6 at 2, 3 and 7 at 9.
+        // Precedences are now: 4 and 5 at 0, 6 at 2, 3 and 7 at 9.
         for id in [4, 5, 6, 3, 7] {
             assert_verdicts(&name, &*classifier, &[key()], &[Some(100 + id)]);
             assert!(classifier.remove(id), "{name}");
@@ -112,7 +112,7 @@ fn an_id_that_exists_changes_nothing() {
         assert_eq!(classifier.insert(rule(1, 0, Filter::default())), Err(InsertError::Exists(1)), "{name}");
         let some = [rule(2, 9, Filter::default()), rule(1, 0, Filter::default()), rule(3, 0, dns())];
         assert_eq!(classifier.insert_all(&some), Err(InsertError::Exists(1)), "{name}");
-        // What came before the error is there, what came behind it is not.
+        // The rules before the error are there, those behind it are not.
         assert_eq!(classifier.len(), 2, "{name}");
         assert_verdicts(&name, &*classifier, &[key(), Key::unknown()], &[Some(101), Some(102)]);
         let twice = [rule(4, 9, dns()), rule(4, 9, dns())];
@@ -133,7 +133,7 @@ fn batches_of_any_length_are_looked_up() {
                 assert_eq!(verdict, Some(expected), "{name}: {at} of {length}");
             }
         }
-        // Keys without a place for the verdict are not looked up; places without a key stay as they are.
+        // Keys without a place for the verdict are not looked up; places without a key stay unchanged.
         let mut verdicts = [Some(7); 3];
         classifier.classify(&[key(); 40], &mut verdicts);
         assert_eq!(verdicts, [Some(101); 3], "{name}");
@@ -173,12 +173,12 @@ fn values_out_of_range_are_errors_of_their_type() {
     assert_eq!(Interface::new(16), Err(number("source interface", 16)));
     assert_eq!(NetworkInstance::new(0), Err(number("network instance", 0)));
     assert_eq!(LocalAddress::new(127), Err(number("local address", 127)));
-    // Bits outside a mask are no errors: they do not count, wherever they come from.
+    // Bits outside a mask are not errors: they are ignored.
     assert_eq!(Masked::new(0xFF, 0x0F), Masked::new(0x0F, 0x0F));
     assert_eq!(Masked::tag(0xFFFF, 0x0FFF).value(), 0x0FFF);
     assert_eq!(Prefix::new("10.1.2.3".parse().unwrap(), 8), Prefix::new("10.0.0.0".parse().unwrap(), 8));
     assert_eq!(prefix("10.1.2.3", 8).unwrap().to_string(), "10.0.0.0/8");
-    // A tag with an empty mask still asks for a tag.
+    // A tag condition with an empty mask still requires a tag.
     let tagged = EthernetFilter { c_tag: Some(Masked::tag(5, 0)), ..EthernetFilter::default() };
     let tagged = Filter { ethernet: Some(tagged), ..Filter::default() };
     let frame = classifier::Ethernet::default();

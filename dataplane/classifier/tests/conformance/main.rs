@@ -1,10 +1,10 @@
-//! Every backend does what the definition says: for random rules and packets, generated traces, programs of updates,
-//! and at the limits of sizes and values.
+//! Every backend conforms to the definition: for random rules and packets, generated traces, sequences of
+//! updates, and at the limits of sizes and values.
 //!
-//! [`definition`] is the meaning of a filter, written independently of the crate; the linear list is held against it,
-//! and every backend against the list. In the dev profile all takes some tens of seconds at most: the set of a hundred
-//! thousand rules is drawn once, with the list's verdicts, for all backends; the others are small, as structures change
-//! their shape within the first thousand rules.
+//! [`definition`] is the meaning of a filter, written independently of the crate. The linear list is compared
+//! with it, and every backend with the list. In the dev profile all tests take some tens of seconds at most:
+//! the set of a hundred thousand rules, with the list's verdicts, is drawn once for all backends; the other
+//! sets are small, as structures change their form within the first thousand rules.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod bulk;
@@ -18,7 +18,7 @@ use classifier::simd::Simd;
 use classifier::simd::isa::Isa;
 use classifier::{Backend, Classifier, Key, Verdict};
 
-/// Whatever classifies, by name: each backend, and the variants that the CPU decides between.
+/// All classifiers by name: every backend, and the variants between which the CPU decides.
 pub fn contenders() -> Vec<(String, Box<dyn Classifier>)> {
     let backends = Backend::ALL.iter().map(|backend| (backend.name().to_owned(), backend.build()));
     let variants = Isa::ALL.into_iter().filter_map(|isa| {
@@ -28,15 +28,15 @@ pub fn contenders() -> Vec<(String, Box<dyn Classifier>)> {
     backends.chain(variants).collect()
 }
 
-/// The verdicts of a whole batch at once.
+/// The verdicts of a batch.
 pub fn classify(classifier: &dyn Classifier, keys: &[Key]) -> Vec<Verdict> {
-    // Something that no rule of a test says, so that a verdict that was not written shows.
+    // A value that no rule of a test has, so that a verdict that was not written is noticed.
     let mut verdicts = vec![Some(u32::MAX); keys.len()];
     classifier.classify(keys, &mut verdicts);
     verdicts
 }
 
-/// Fails with the first packet that is classified otherwise.
+/// Fails with the first packet that has another verdict.
 #[track_caller]
 pub fn assert_verdicts(name: &str, classifier: &dyn Classifier, keys: &[Key], expected: &[Verdict]) {
     let verdicts = classify(classifier, keys);

@@ -1,4 +1,4 @@
-//! Random rules, and random programs of updates with look-ups after each step.
+//! Random rules, and random sequences of updates with look-ups after each step.
 
 use classifier::{Classifier, InsertError, Key, List, Matcher, Rule, Verdict};
 use proptest::collection::vec;
@@ -8,7 +8,7 @@ use crate::definition::{self, Packet};
 use crate::random::{self, Update};
 use crate::{assert_verdicts, classify, contenders};
 
-/// A classifier that is nothing but its definition.
+/// A classifier that applies the definition directly.
 #[derive(Default)]
 struct Defined(Vec<Rule>);
 
@@ -25,7 +25,7 @@ impl Defined {
         packets.iter().map(|packet| definition::verdict(&self.0, packet)).collect()
     }
 
-    /// What each method returns.
+    /// The result of the method that an update calls.
     fn update(&mut self, update: &Update) -> Outcome {
         match update {
             Update::Insert(rule) => Outcome::Inserted(self.insert(**rule)),
@@ -95,7 +95,7 @@ proptest! {
         }
     }
 
-    /// As above for all backends, which are built from all rules at once.
+    /// The same for all backends, which are built from all rules at once.
     #[test]
     fn every_backend_is_the_definition(
         rules in random::rules(48),

@@ -1,4 +1,4 @@
-//! Random filters, packets and updates, of few different values so that they meet.
+//! Random filters, packets and updates, drawn from few different values so that they meet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -71,7 +71,8 @@ fn ethernet_filter() -> impl Strategy<Value = EthernetFilter> {
     )
 }
 
-/// One condition more. Two on one field: the later counts. Several on addresses may contradict each other.
+/// Adds one condition. A second condition on a field replaces the first. Conditions on addresses may contradict
+/// each other.
 fn condition() -> impl Strategy<Value = fn(Filter, Drawn) -> Filter> {
     let conditions: [fn(Filter, Drawn) -> Filter; 17] = [
         |filter, drawn| Filter { source: Some(drawn.prefix), ..filter },
@@ -92,11 +93,11 @@ fn condition() -> impl Strategy<Value = fn(Filter, Drawn) -> Filter> {
         |filter, drawn| Filter { application: Some(drawn.wide()), ..filter },
         |filter, drawn| Filter { ethernet: Some(drawn.ethernet), ..filter },
     ];
-    // The 5-tuple more often than the others.
+    // The 5-tuple more often than other fields.
     prop_oneof![2 => 0..6usize, 1 => 0..conditions.len()].prop_map(move |at| conditions[at])
 }
 
-/// Values for a condition, whichever it is.
+/// Random values for a condition.
 #[derive(Clone, Copy, Debug)]
 struct Drawn {
     prefix: Prefix,
@@ -115,7 +116,7 @@ impl Drawn {
         [0, 1, 0x8000_0000, u32::MAX][self.small as usize]
     }
 
-    /// Masks with and without holes.
+    /// Contiguous and other masks.
     fn tos(&self) -> Masked {
         [Masked::new(0xB8, 0xFC), Masked::new(0, 0), Masked::new(0x81, 0xC3), Masked::new(1, 1)]
             [self.small as usize]
@@ -196,7 +197,7 @@ pub fn rules(most: usize) -> impl Strategy<Value = Vec<Rule>> {
     })
 }
 
-/// One step of a program.
+/// One update of a sequence.
 #[derive(Clone, Debug)]
 pub enum Update {
     Insert(Box<Rule>),

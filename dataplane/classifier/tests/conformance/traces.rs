@@ -21,7 +21,7 @@ fn list(rules: &[Rule]) -> List {
     list
 }
 
-/// The verdicts of the list, each held against the definition.
+/// The verdicts of the list, each compared with the definition.
 fn expected(rules: &[Rule], keys: &[Key]) -> Vec<Verdict> {
     let verdicts = classify(&list(rules), keys);
     for (key, verdict) in keys.iter().zip(&verdicts) {
@@ -30,12 +30,13 @@ fn expected(rules: &[Rule], keys: &[Key]) -> Vec<Verdict> {
     verdicts
 }
 
-/// Builds all at once and looks up; then updates a third of the rules one by one, with look-ups in between.
+/// Builds from all rules at once and looks up; then updates a third of the rules one by one, with look-ups in
+/// between.
 fn check(family: Family, fields: Fields, n: usize) {
     let set = rules(family, fields, n, 7);
     let keys = packets(&set, PACKETS);
     let before = expected(&set, &keys);
-    // What the updates below leave.
+    // The rules that remain after the updates below.
     let mut random = Random::new(n as u64);
     let mut changed = set.clone();
     let mut steps = Vec::new();
@@ -126,7 +127,7 @@ fn backends_that_grow_rule_by_rule_are_the_list_at_every_size() {
                 }
             }
         }
-        // And back to nothing.
+        // And back to no rules.
         Random::new(6).shuffle(&mut order);
         for (step, rule) in order.iter().enumerate() {
             assert!(reference.remove(rule.id));

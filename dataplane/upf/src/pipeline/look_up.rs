@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
 
 use classifier::Key;
-use classifier::session::{Begun, Rows};
+use classifier::session::{Rows, StartedLookup};
 use packet::flow::Flow;
 use pktio::{Batch, Buffer};
 use telemetry::DropReason;
@@ -31,7 +31,7 @@ type Places<'g> = [Option<Place<'g, Endpoint>>; BURST];
 #[derive(Clone, Copy)]
 enum Looking<'g> {
     /// In few rows.
-    Rows(&'g Rows, Begun),
+    Rows(&'g Rows, StartedLookup),
     /// It is this entry, or none.
     Only(Option<u32>),
     /// In another way.
@@ -153,7 +153,9 @@ impl Pipeline {
                 Some(endpoint) if meta.native && !endpoint.admits(from) => Looking::Only(None),
                 Some(endpoint) if meta.state == State::Live => match endpoint.route() {
                     Route::Policy(number) => match last.policy(tables, inside, number) {
-                        Some(Policy::Rows(rows)) => Looking::Rows(rows, rows.begin(endpoint.entrance(), key)),
+                        Some(Policy::Rows(rows)) => {
+                            Looking::Rows(rows, rows.begin(endpoint.own_addresses(), key))
+                        }
                         Some(policy) => Looking::Other(policy),
                         None => Looking::Only(None),
                     },
@@ -183,7 +185,7 @@ impl Pipeline {
             let position = match *looking {
                 Looking::Rows(rows, begun) => rows.finish(key, begun),
                 Looking::Only(position) => position,
-                Looking::Other(policy) => policy.classify_one(endpoint.entrance(), key),
+                Looking::Other(policy) => policy.classify_one(endpoint.own_addresses(), key),
             };
             verdict.entry = position.and_then(|position| session::entry(verdict.block, position as usize));
             match verdict.entry {
@@ -266,7 +268,7 @@ impl Pipeline {
     /// No rule matched. PDIs name the UE's address, so a foreign source matches none of them: say which it was.
     #[cold]
     fn unmatched(&mut self, batch: &Batch, at: usize, endpoint: &Endpoint) {
-        let owned = |key: &Key| endpoint.entrance().owns(key);
+        let owned = |key: &Key| endpoint.own_addresses().owns(key);
         let foreign = !self.metas[at].native && !owned(&self.keys[at]);
         let flow = Flow::parse(batch.buffers()[at].packet());
         let elsewhere = self.metas[at].native && !endpoint.admits(self.origin());

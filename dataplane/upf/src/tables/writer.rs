@@ -427,7 +427,7 @@ impl Writer {
         prepared: &mut Prepared,
     ) -> Result<(), PlanError> {
         for (place, entries, rules) in places {
-            let (entrance, route) = self.references.compile(plan, &rules)?;
+            let (own, route) = self.references.compile(plan, &rules)?;
             let (teid, keys) = match place {
                 Place::Tunnel(teid) => (teid, vec![Key64::Teid(teid)]),
                 Place::Native if plan.kind == Kind::Ethernet => {
@@ -437,7 +437,7 @@ impl Writer {
                     (session::came_from(plan.origin.map(usize::from)), further::native_keys(plan))
                 }
             };
-            let block = session::assemble(plan.seid, teid, prepared.state.first, entrance, route, &entries);
+            let block = session::assemble(plan.seid, teid, prepared.state.first, own, route, &entries);
             for key in keys {
                 self.prepare_block(key, &block, prepared)?;
             }

@@ -152,11 +152,11 @@ impl Writer {
             block.clear();
             block.extend_from_slice(&place.block);
             for endpoint in &mut block {
-                let mut entrance = *endpoint.entrance();
+                let mut own = *endpoint.own_addresses();
                 for (before, now) in layout.ue.addresses().zip(ue.addresses()) {
-                    entrance = entrance.for_other_ue(before, now);
+                    own = own.for_other_ue(before, now);
                 }
-                endpoint.give_to(seid, state, teid, entrance);
+                endpoint.give_to(seid, state, teid, own);
             }
             for (position, pdr) in &place.tunnels {
                 let header = own.tunnel(*pdr).ok_or(UNLIKE)?;
