@@ -1,17 +1,18 @@
 //! The bridge of a data network with Ethernet sessions: learnt addresses and flooding (TS 23.501 §5.6.10.2).
 //!
-//! Frames go to the station that their destination address was last seen at: a session, or the data network. Frames
-//! to groups and to unknown addresses go to all stations but the one that they came from. Workers learn and look up
-//! without a lock: an entry of the table is one word. The table's place for an address is some bits of a permutation
-//! of address and VLAN, so an entry needs to hold the other bits only and still stands for exactly one address, and
-//! the permutation is keyed, so nobody can aim at one place.
+//! A frame goes to the station at which its destination address was last seen: a session, or the data network.
+//! Frames to groups and to unknown addresses go to all stations except the one from which they came. Workers
+//! learn and look up without a lock, as an entry of the table is one word. A keyed permutation of address and
+//! VLAN gives the place in the table (some of its bits) and the tag (the others). So an entry that holds only
+//! the tag still identifies exactly one address, and an attacker cannot choose addresses that share a place.
 //!
 //! ```text
 //!  VLAN 12 | MAC 48  ──permutation──►  place 16 | tag 44
 //!  entry: tag 44 | station + 1: 20     (0: empty)
 //! ```
-//! Bounds: the table's size; so many addresses per station; and an address stays where it is as long as it is heard
-//! there, so no UE takes over another's, or the gateway's, by sending in its name (UP-4).
+//! Bounds: the size of the table; a number of addresses per station; and an address stays at its station as
+//! long as it is heard there, so that no UE takes over the address of another, or of the gateway, by sending
+//! with it (UP-4).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -20,12 +21,12 @@ use arc_swap::ArcSwap;
 
 /// The station that is the data network; sessions have numbers from 1 on.
 pub const NETWORK: u32 = 0;
-/// Most stations; their numbers are below it.
+/// Most stations; station numbers are below it.
 pub const STATIONS_MAX: u32 = (1 << STATION_BITS) - 1;
 const STATION_BITS: u32 = 20;
 const TAG_BITS: u32 = 64 - STATION_BITS;
 const PLACE_BITS: u32 = 60 - TAG_BITS;
-/// Entries per place.
+/// Number of entries in a place.
 const WAYS: usize = 4;
 const HALF: u64 = (1 << 30) - 1;
 
@@ -35,9 +36,9 @@ pub type Mac = [u8; 6];
 /// Bounds of a bridge.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Station numbers are below this.
+    /// Station numbers are below this number.
     pub stations: u32,
-    /// Most addresses at a session.
+    /// Most addresses of a session.
     pub per_session: u16,
     /// Most addresses in the data network.
     pub network: u16,
@@ -51,35 +52,35 @@ impl Default for Bounds {
     }
 }
 
-/// What learning a source address came to.
+/// Result of learning a source address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Learnt {
-    /// It was known there.
+    /// The address was already known at this station.
     Known,
-    /// It is known from now on: worth a report of addresses detected (TS 29.244 §5.13.5).
+    /// The address is new. The CP function may want a report of addresses detected (TS 29.244 §5.13.5).
     New,
-    /// It belongs to another station: the frame is to be dropped.
+    /// The address belongs to another station: the frame must be dropped.
     Foreign,
-    /// There is no room. The frame passes; frames to the address are flooded.
+    /// There is no room. The frame passes, and frames to the address are flooded.
     Full,
 }
 
-/// A bridge.
+/// The bridge of a data network.
 #[derive(Debug)]
 pub struct Bridge {
     entries: Box<[AtomicU64]>,
-    /// When each entry's address was last heard, in seconds.
+    /// The second at which each entry's address was last heard.
     heard_s: Box<[AtomicU32]>,
-    /// Addresses per station.
+    /// Number of addresses of each station.
     counts: Box<[AtomicU16]>,
-    /// Sessions, for flooding.
+    /// The sessions to which frames are flooded.
     members: ArcSwap<Vec<u32>>,
     bounds: Bounds,
     secret: u64,
 }
 
 impl Bridge {
-    /// A bridge that knows nobody. `secret` keys the table.
+    /// A bridge without stations and addresses. `secret` is the key of the permutation.
     pub fn new(bounds: Bounds, secret: u64) -> Bridge {
         let places = WAYS << PLACE_BITS;
         let bounds = Bounds { stations: bounds.stations.clamp(1, STATIONS_MAX), ..bounds };
@@ -93,7 +94,7 @@ impl Bridge {
         }
     }
 
-    /// Adds a session; `false` when its number is no session's.
+    /// Adds a session; `false` when the number is not that of a session.
     pub fn join(&self, station: u32) -> bool {
         if station == NETWORK || station >= self.bounds.stations {
             return false;
@@ -120,7 +121,8 @@ impl Bridge {
         }
     }
 
-    /// The sessions that a flooded frame goes to, beside the data network; the one that it came from is among them.
+    /// The sessions to which a frame is flooded, besides the data network. Includes the session from which the
+    /// frame came.
     pub fn members(&self) -> Arc<Vec<u32>> {
         self.members.load_full()
     }
@@ -134,7 +136,8 @@ impl Bridge {
             .collect()
     }
 
-    /// Forgets an address that was not heard since second `since_s`; `true` as well when it is not known at the station.
+    /// Forgets an address that was not heard since second `since_s`. Also returns `true` when the address is
+    /// not known at the station.
     pub fn forget_if_silent(&self, station: u32, vlan: u16, mac: Mac, since_s: u32) -> bool {
         let (place, tag) = self.permuted(vlan, mac);
         let word = tag << STATION_BITS | u64::from(station + 1);
@@ -163,7 +166,7 @@ impl Bridge {
             let there = self.entries[entry].load(Relaxed);
             let stale = self.is_stale(entry, now_s);
             if there == word {
-                // Written once a second at most, so that the line stays shared between workers.
+                // Written at most once a second, so that workers can share the cache line.
                 if self.heard_s[entry].load(Relaxed) != now_s {
                     self.heard_s[entry].store(now_s, Relaxed);
                 }
@@ -183,7 +186,7 @@ impl Bridge {
         let bound = if station == NETWORK { self.bounds.network } else { self.bounds.per_session };
         match free {
             Some((entry, there)) if self.counts[station as usize].load(Relaxed) < bound => {
-                // Before the word, or the entry would be stale at first.
+                // Before the word, as the entry would otherwise be outdated at first.
                 self.heard_s[entry].store(now_s, Relaxed);
                 if self.replace(entry, there, word) { Learnt::New } else { Learnt::Full }
             }
@@ -191,7 +194,7 @@ impl Bridge {
         }
     }
 
-    /// The station of an address; none for groups and unknown ones: their frames are flooded.
+    /// The station of an address; `None` for groups and unknown addresses, whose frames are flooded.
     #[inline]
     pub fn find(&self, vlan: u16, mac: Mac, now_s: u32) -> Option<u32> {
         if mac[0] & 1 != 0 {
@@ -213,14 +216,14 @@ impl Bridge {
         now_s.saturating_sub(self.heard_s[entry].load(Relaxed)) >= self.bounds.age_s
     }
 
-    /// Entries of a station.
+    /// Indices of a station's entries.
     fn of(&self, station: u32) -> impl Iterator<Item = usize> + '_ {
         let none = self.counts.get(station as usize).is_none_or(|count| count.load(Relaxed) == 0);
         let entries = if none { 0 } else { self.entries.len() };
         (0..entries).filter(move |entry| self.station(self.entries[*entry].load(Relaxed)) == Some(station))
     }
 
-    /// Replaces an entry's word if it still is `from`, and keeps count.
+    /// Replaces an entry's word if it still is `from`, and updates the counts of addresses.
     fn replace(&self, entry: usize, from: u64, to: u64) -> bool {
         if self.entries[entry].compare_exchange(from, to, Relaxed, Relaxed).is_err() {
             return false;
@@ -288,11 +291,11 @@ mod tests {
         assert_eq!(bridge.learn(5, 0, A, 2), Learnt::Known);
         assert_eq!(bridge.learn(NETWORK, 0, B, 2), Learnt::New);
         assert_eq!((bridge.find(0, A, 3), bridge.find(0, B, 3)), (Some(5), Some(NETWORK)));
-        // VLANs are networks of their own.
+        // Each VLAN is a network of its own.
         assert_eq!(bridge.find(7, A, 3), None);
         assert_eq!(bridge.learn(6, 7, A, 3), Learnt::New);
         assert_eq!((bridge.find(7, A, 3), bridge.find(0, A, 3)), (Some(6), Some(5)));
-        // Groups are nobody's.
+        // A group address has no station.
         assert_eq!(bridge.find(0, [0xFF; 6], 3), None);
         assert_eq!(bridge.addresses(5), [(0, A)]);
         assert_eq!(bridge.addresses(6), [(7, A)]);
@@ -347,7 +350,7 @@ mod tests {
         assert!(bridge.addresses(u32::MAX).is_empty());
     }
 
-    /// A flood of addresses fills the table to its bound and displaces nobody who is heard.
+    /// A flood of addresses fills the table up to its bound and displaces no address that is still heard.
     #[test]
     fn floods_displace_nobody() {
         let bridge = Bridge::new(Bounds { network: u16::MAX, ..Bounds::default() }, 7);
@@ -368,7 +371,7 @@ mod tests {
             assert!(place < 1 << PLACE_BITS && tag < 1 << TAG_BITS);
             assert_eq!(bridge.restored(place as u64, tag), (vlan, mac));
         }
-        // Neighbours spread: no place is hit much more often than by chance.
+        // Neighbouring addresses are spread: no place gets many more of them than by chance.
         let mut hits = vec![0u32; 1 << PLACE_BITS];
         for n in 0..1 << PLACE_BITS {
             hits[bridge.permuted(0, mac(n)).0] += 1;
@@ -376,7 +379,8 @@ mod tests {
         assert!(hits.iter().max() < Some(&12), "{:?}", hits.iter().max());
     }
 
-    /// Workers learn the same addresses for different stations at once: each is found somewhere, and counts agree.
+    /// Workers learn the same addresses for different stations at the same time: each is found at some station,
+    /// and the counts agree.
     #[test]
     fn workers_learn_at_once() {
         let bridge = Bridge::new(Bounds { stations: 8, per_session: 1000, ..Bounds::default() }, 3);

@@ -11,50 +11,53 @@ use types::Dnn;
 use crate::interface::{self, DpdkConfig, InterfaceConfig};
 use crate::plan::Kind;
 
-/// Fewest and most octets of an N6 MTU: IPv6 needs 1280, buffers end at 9,000 and some.
+/// Smallest and greatest N6 MTU in octets: IPv6 needs 1280, and packet buffers hold a little more than 9,000.
 const MTU: std::ops::RangeInclusive<u32> = 1280..=9000;
-/// The same of a TAP device, whose frames have 22 octets of header with two tags. IPv6 is none of our business there.
+/// The same for a TAP device, whose frames have 22 octets of header with two tags. IPv6's minimum does not
+/// apply.
 const ETHERNET_MTU: std::ops::RangeInclusive<u32> = 576..=8978;
 
 /// Configuration of the UPF.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// N4: address and port that PFCP is served on.
+    /// N4: address and port of the PFCP server.
     pub pfcp: SocketAddr,
-    /// CP functions that may use this UPF: addresses and networks. In a file with a section `smf`, that SMF's address
-    /// unless said otherwise. Nobody else gets an association.
+    /// CP functions that may use this UPF: addresses and networks. In a file with a section `smf` the default
+    /// is that SMF's address. No other CP function gets an association.
     #[serde(default, with = "cidrs", skip_serializing_if = "Vec::is_empty")]
     pub smf: Vec<Cidr>,
-    /// N3 and N9: address and port of GTP-U. gNBs are told this address.
+    /// N3 and N9: address and port of GTP-U. gNBs are given this address.
     pub gtpu: SocketAddr,
-    /// How N3 is served; by the kernel's sockets unless said otherwise.
+    /// How N3 is connected; by default through the kernel's sockets.
     #[serde(default)]
     pub n3: InterfaceConfig,
-    /// How DPDK is started, for interfaces with that backend.
+    /// Start options of DPDK, for interfaces with that backend.
     #[serde(default)]
     pub dpdk: DpdkConfig,
-    /// How packets are waited for.
+    /// The threads that forward packets.
     #[serde(default)]
     pub workers: WorkersConfig,
     /// Data networks.
     pub dnn: Vec<DnnConfig>,
-    /// Networks of the core beyond this machine, where gNBs and other NFs are: no UE reaches them. This machine's own
-    /// addresses need not be listed.
+    /// Networks of the core beyond this machine, with gNBs and other NFs, which UEs must not reach. The
+    /// machine's own addresses are always closed and need not be listed.
     #[serde(default, with = "interface::texts")]
     pub closed: Vec<Cidr>,
-    /// Sockets of the core that the rest of the configuration file names; their addresses are closed as well.
+    /// Sockets of the core that the rest of the configuration file names; UEs must not reach their addresses
+    /// either.
     #[serde(skip)]
     pub core: Vec<SocketAddr>,
-    /// Most tunnel endpoints at once.
+    /// Most tunnel endpoints at the same time.
     #[serde(default = "default_max_tunnels")]
     pub max_tunnels: u32,
-    /// How packets find the rule that applies: `auto`, or the name of another classifier. All find the same rule.
+    /// The algorithm that finds a packet's rule: `auto`, or the name of another classifier. All of them find
+    /// the same rule.
     #[serde(default = "default_classifier", with = "backend")]
     pub classifier: Backend,
-    /// Seconds after the start in which packets of unknown tunnels get no Error Indication. The tunnels may be those of
-    /// sessions from before the start, which CP functions put back as soon as they notice (TS 23.527 §4.3); a gNB that
-    /// is told of an error gives the session up.
+    /// Seconds after the start in which packets of unknown tunnels get no Error Indication. The tunnels may
+    /// belong to sessions from before the start, which CP functions restore as soon as they notice the restart
+    /// (TS 23.527 §4.3). A gNB that gets an Error Indication gives the session up.
     #[serde(default = "default_restoration_s")]
     pub restoration_s: u32,
 }
@@ -67,9 +70,10 @@ fn default_restoration_s() -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkersConfig {
-    /// Microseconds for which a worker polls silent interfaces, at most, before it sleeps; it takes less while that
-    /// catches no packets. Waking up costs a packet some ten microseconds, polling costs the processor: 0 sleeps at
-    /// once, a million never while there is any traffic, for workers that have a core to themselves.
+    /// Most microseconds for which a worker polls silent interfaces before it sleeps; it polls shorter while
+    /// that catches no packets. Waking up delays a packet by about ten microseconds, polling takes processor
+    /// time: with 0 a worker sleeps at once, with a million it never sleeps while there is any traffic, for
+    /// workers with a core of their own.
     #[serde(default = "default_poll_us")]
     pub poll_us: u64,
 }
@@ -88,33 +92,36 @@ fn default_poll_us() -> u64 {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DnnConfig {
-    /// Data network name, which N4 rules name as network instance.
+    /// Data network name (DNN), which N4 rules use as network instance.
     pub name: Dnn,
-    /// What its sessions carry, `ip` or `ethernet`: the PDU session type (TS 23.501 §5.6.10).
+    /// Content of its sessions, `ip` or `ethernet`: the PDU session type (TS 23.501 §5.6.10).
     #[serde(default, rename = "type")]
     pub kind: Kind,
-    /// Name of the TUN device that is created for N6. Not with another interface.
+    /// Name of the TUN device that is created for N6. Not with another backend of `n6`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tun: String,
-    /// With `ethernet`, name of the TAP device that is created for N6, or of one that was made to stay.
+    /// With `ethernet`: name of the TAP device for N6, which is created, or of a persistent one that exists.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tap: String,
-    /// How N6 is served; by a TUN device unless said otherwise.
+    /// How N6 is connected; by default through a TUN device.
     #[serde(default)]
     pub n6: InterfaceConfig,
-    /// UE addresses; none with `ethernet`. The device takes the first host address, so the SMF must not assign it.
+    /// UE addresses; none with `ethernet`. The device gets the first host address, so the SMF must not assign
+    /// that.
     #[serde(default)]
     pub ue_pool: UePool,
-    /// Services of this machine, or in networks of the core, that UEs may use all the same; none unless said otherwise.
+    /// Services of this machine or in networks of the core that UEs may use; by default none.
     #[serde(default)]
     pub open: Vec<Service>,
-    /// Take uplink packets of sessions whose rules name no UE address: their sources cannot be checked.
+    /// Accept uplink packets of sessions whose rules name no UE address, although their sources cannot be
+    /// checked.
     #[serde(default)]
     pub any_source: bool,
-    /// Hide UE addresses behind this machine's on the way out.
+    /// Replace UE addresses by this machine's address on the way out (NAT).
     #[serde(default)]
     pub nat: bool,
-    /// MTU of the device: that of the N3 network less 44 octets of tunnel, in IPv6 64; with frames less 14 to 22 more.
+    /// MTU of the device: the MTU of the N3 network less 44 octets for the tunnel (64 with IPv6), and less 14
+    /// to 22 more with Ethernet frames.
     #[serde(default = "default_mtu")]
     pub mtu: u32,
 }
@@ -123,18 +130,18 @@ pub struct DnnConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
-    /// Its address, or a network.
+    /// Its address or network.
     #[serde(with = "address_or_network")]
     pub address: Cidr,
-    /// Its protocol; any unless said otherwise, and with a port those that have ports.
+    /// Its protocol; by default any, or with a port any that has ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// Its port; any unless said otherwise, except those of N3, N4 and SCTP.
+    /// Its port; by default any except those of N3, N4 and SCTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
 }
 
-/// Protocols that services are named by.
+/// Protocols of services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
@@ -147,8 +154,8 @@ pub enum Protocol {
 }
 
 impl Service {
-    /// Whether packets of this protocol to this address and port are for the service. Without a known port they are none of
-    /// a service with one.
+    /// Whether packets of this protocol to this address and port are for the service. Packets without a known
+    /// port are not for a service with a port.
     pub fn admits(&self, to: IpAddr, protocol: u8, port: Option<u16>) -> bool {
         let within = Cidr::new(to, self.address.prefix()).is_some_and(|to| {
             to.address().is_ipv4() == self.address.address().is_ipv4()
@@ -181,7 +188,7 @@ impl fmt::Display for Service {
     }
 }
 
-/// An address, `10.45.0.1`, or a network, `10.200.0.0/24`.
+/// An address (`10.45.0.1`) or a network (`10.200.0.0/24`) as text.
 mod address_or_network {
     use std::net::IpAddr;
 
@@ -199,14 +206,14 @@ mod address_or_network {
     }
 }
 
-/// UE addresses of a data network; at least one family where packets are IP.
+/// UE addresses of a data network; at least one IP version for IP sessions.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct UePool {
-    /// IPv4 pool.
+    /// IPv4 addresses.
     #[serde(default, with = "cidr")]
     pub ipv4: Option<Cidr>,
-    /// IPv6 pool, of which each session gets a /64.
+    /// IPv6 prefix; each session gets a /64 of it.
     #[serde(default, with = "cidr")]
     pub ipv6: Option<Cidr>,
 }
@@ -219,7 +226,7 @@ fn default_classifier() -> Backend {
     Backend::Auto
 }
 
-/// A classifier by name.
+/// A classifier by its name.
 mod backend {
     use classifier::Backend;
     use serde::{Deserialize, Deserializer, Serializer};
@@ -229,7 +236,7 @@ mod backend {
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Backend, D::Error> {
-        // The error names them all.
+        // The error lists all names.
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
@@ -238,7 +245,7 @@ fn default_mtu() -> u32 {
     1400
 }
 
-/// A pool in text form, `10.45.0.0/16`.
+/// An address pool as text, `10.45.0.0/16`.
 mod cidr {
     use net::link::Cidr;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -253,7 +260,7 @@ mod cidr {
     }
 }
 
-/// Addresses and networks, `127.0.0.4` or `10.0.0.0/24`.
+/// Addresses and networks as text, `127.0.0.4` or `10.0.0.0/24`.
 mod cidrs {
     use net::link::Cidr;
     use serde::{Deserialize, Deserializer, Serializer};
@@ -278,10 +285,10 @@ pub enum ConfigError {
     /// No data network.
     #[error("upf.dnn is empty: add at least one data network, {{name: internet, tun: gw0, ue_pool: …}}")]
     NoDnn,
-    /// The same name or device twice.
+    /// The same name or device is used twice.
     #[error("upf.dnn: {0} appears twice")]
     Twice(String),
-    /// Neither family in a pool, a family in the wrong place, or a prefix of unusable length.
+    /// A pool without addresses, with an address of the wrong IP version, or with a prefix of unusable length.
     #[error("upf.dnn {dnn}: ue_pool {reason}")]
     Pool {
         /// Data network.
@@ -294,10 +301,10 @@ pub enum ConfigError {
     Mtu {
         /// Data network.
         dnn: String,
-        /// As given.
+        /// The MTU as given.
         mtu: u32,
     },
-    /// A name no device can have.
+    /// A name that no device can have.
     #[error("upf.dnn {dnn}: {key}: {reason}")]
     Device {
         /// Data network.
@@ -307,23 +314,23 @@ pub enum ConfigError {
         /// What is wrong.
         reason: String,
     },
-    /// GTP-U on no particular address.
+    /// The GTP-U address is the unspecified address.
     #[error("upf.gtpu must be an address that gNBs reach, not {0}: it is sent to them as tunnel endpoint")]
     GtpuAddress(IpAddr),
-    /// How N3 or N6 is to be served.
+    /// An invalid interface of N3 or N6.
     #[error("{place}: {reason}")]
     Interface {
-        /// Which of them.
+        /// Name of the interface's section.
         place: String,
         /// What is wrong.
         reason: String,
     },
-    /// A service with a port and a protocol that has none.
+    /// A service with a port whose protocol has no ports.
     #[error("upf.dnn {dnn}: open: {service} has a port, which ICMP has not; leave one of them out")]
     Service {
         /// Data network.
         dnn: String,
-        /// As given.
+        /// The service as given.
         service: String,
     },
     /// Too few or too many tunnels.
@@ -332,7 +339,7 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Checks what the types cannot.
+    /// Checks what the types do not ensure.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.gtpu.ip().is_unspecified() {
             return Err(ConfigError::GtpuAddress(self.gtpu.ip()));
@@ -367,13 +374,13 @@ impl Config {
 }
 
 impl Config {
-    /// What UEs may use of this machine and of the core's networks, a sentence for each service.
+    /// The services of this machine and of the core's networks that UEs may use, one sentence for each.
     pub fn opened(&self) -> Vec<String> {
         let services = self.dnn.iter().flat_map(|dnn| dnn.open.iter().map(move |open| (dnn, open)));
         services.map(|(dnn, open)| format!("UEs of {} reach {open}", dnn.name)).collect()
     }
 
-    /// Sockets of the core that a service opens to UEs, a sentence for each.
+    /// Sockets of the core that a service opens to UEs, one sentence for each.
     pub fn exposed(&self) -> Vec<String> {
         let mut out = Vec::new();
         for (dnn, open) in self.dnn.iter().flat_map(|dnn| dnn.open.iter().map(move |open| (dnn, open))) {
@@ -391,20 +398,21 @@ impl Config {
         out
     }
 
-    /// What no UE reaches, whatever the addresses of this machine's interfaces are.
+    /// Networks that UEs must not reach, besides the addresses of this machine's interfaces.
     pub(crate) fn closed_networks(&self) -> impl Iterator<Item = Cidr> {
         let named = [self.gtpu.ip(), self.pfcp.ip()].into_iter().chain(self.core.iter().map(SocketAddr::ip));
         let hosts = named.chain(self.own_addresses()).filter(|address| !address.is_unspecified());
         hosts.map(Cidr::host).chain(self.closed.iter().copied())
     }
 
-    /// Addresses at which this UPF itself receives what it sends into tunnels.
+    /// Addresses at which this UPF would itself receive packets that it sends into tunnels.
     pub(crate) fn tunnel_addresses(&self) -> impl Iterator<Item = IpAddr> {
         std::iter::once(self.gtpu.ip()).chain(self.n3.addresses.iter().map(Cidr::address))
     }
 
-    /// Of `addresses`, the machine's, those that no tunnel to a gNB or another UPF leads to. Where the UPF itself is at a
-    /// loopback address, a whole network is on this machine, each part of it at a loopback address of its own.
+    /// The addresses, out of `addresses` of this machine, that cannot be those of a gNB or another UPF. If the
+    /// UPF itself has a loopback address, a whole network runs on this machine, each part at a loopback address
+    /// of its own.
     pub(crate) fn local_far_ends(&self, addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
         let network_here = self.gtpu.ip().is_loopback();
         let others = addresses.iter().copied().filter(move |own| !(network_here && own.is_loopback()));
@@ -418,13 +426,13 @@ impl Config {
         })
     }
 
-    /// Addresses that are the UPF's own and that the kernel does not know of.
+    /// Addresses of the UPF that the kernel does not know.
     pub(crate) fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let all = std::iter::once(&self.n3).chain(self.dnn.iter().map(|dnn| &dnn.n6));
         all.flat_map(|interface| &interface.addresses).map(Cidr::address)
     }
 
-    /// Each device belongs to one interface: its frames are sorted out by one program.
+    /// Each device must belong to one interface, as one program sorts its frames.
     fn check_devices(&self) -> Result<(), ConfigError> {
         let all = std::iter::once(&self.n3).chain(self.dnn.iter().map(|dnn| &dnn.n6));
         let mut devices: Vec<&str> = all.filter_map(|interface| interface.device.as_deref()).collect();
@@ -482,7 +490,8 @@ impl DnnConfig {
         Ok(())
     }
 
-    /// Frames have no UE addresses that the UPF would know of, and leave through a TAP device.
+    /// Checks a data network with Ethernet sessions: no UE addresses, as the UPF does not know them, and a TAP
+    /// device.
     fn validate_ethernet(&self) -> Result<(), ConfigError> {
         let refuse = |key, reason: &str| {
             Err(ConfigError::Device { dnn: self.name.to_string(), key, reason: reason.to_owned() })
@@ -519,7 +528,8 @@ impl DnnConfig {
         Cidr::new(IpAddr::V4(Ipv4Addr::from_bits(network.to_bits() + 1)), pool.prefix())
     }
 
-    /// The address of the TUN device in the IPv6 pool: the first of the first /64, alone; the pool is a route.
+    /// The address of the TUN device in the IPv6 pool: the first address of the first /64, as a /128. A route
+    /// covers the pool.
     pub fn gateway_v6(&self) -> Option<Cidr> {
         let pool = self.ue_pool.ipv6?.network();
         let IpAddr::V6(network) = pool.address() else { return None };

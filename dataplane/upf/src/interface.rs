@@ -1,4 +1,4 @@
-//! Which way packets of N3 and N6 go between the UPF and the network: `upf.n3` and `upf.dnn[].n6`.
+//! How packets of N3 and N6 pass between the UPF and the network: `upf.n3` and `upf.dnn[].n6`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 
 /// Highest VLAN identifier; 0 and 4095 are reserved (IEEE 802.1Q).
 const MAX_VLAN: u16 = 4094;
-/// MTUs of a link: IPv6 needs 1280, buffers end at 9,000 and some.
+/// Range of a link's MTU: IPv6 needs 1280, and packet buffers hold a little more than 9,000.
 const MTU: std::ops::RangeInclusive<u16> = 1280..=9000;
 
-/// What moves the packets.
+/// Access to an interface's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
     /// The kernel's network stack: a UDP socket on N3, a TUN device on N6.
     #[default]
     Kernel,
-    /// AF_XDP on an interface that stays the kernel's for everything else.
+    /// AF_XDP on an interface that the kernel keeps using for all other packets.
     AfXdp,
-    /// DPDK, on a device of its own.
+    /// DPDK, on a device that only the UPF uses.
     Dpdk,
 }
 
@@ -34,47 +34,49 @@ impl fmt::Display for Backend {
     }
 }
 
-/// How an interface of the user plane is served.
+/// Connection of the UPF to the N3 or N6 network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct InterfaceConfig {
-    /// What moves the packets; the kernel's sockets and devices unless said otherwise.
+    /// Access to packets; by default through the kernel's sockets and devices.
     #[serde(default)]
     pub backend: Backend,
     /// `af_xdp`: name of the network interface; `dpdk`: the device with its arguments, `net_memif0,role=client`.
     #[serde(default)]
     pub device: Option<String>,
-    /// VLAN that the frames are in.
+    /// VLAN of the frames.
     #[serde(default)]
     pub vlan: Option<u16>,
-    /// `af_xdp`: how many of the interface's queues are served, each by a worker; all unless said otherwise.
+    /// `af_xdp`: number of the interface's queues to serve, shared among the workers; by default all.
     #[serde(default)]
     pub queues: Option<u32>,
     /// `af_xdp`: workers poll the interface themselves instead of waiting for its interrupts.
     #[serde(default)]
     pub busy_poll: bool,
-    /// `dpdk`: addresses on this interface with their prefixes, `10.0.0.1/24`. With `af_xdp` they are the kernel's.
+    /// `dpdk`: addresses of this interface with their prefixes, `10.0.0.1/24`. With `af_xdp` the kernel has
+    /// them.
     #[serde(default, with = "texts")]
     pub addresses: Vec<Cidr>,
-    /// `dpdk`: routers for everything that is not on the link, one per family at most.
+    /// `dpdk`: routers for all destinations outside the link, at most one per IP version.
     #[serde(default)]
     pub gateways: Vec<IpAddr>,
-    /// `dpdk`: longest IP packet of the link; 1500 unless said otherwise. With the others it is the device's.
+    /// `dpdk`: longest IP packet of the link; by default 1500. With other backends the device has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
 }
 
-/// How DPDK is started, once for all interfaces with that backend: `upf.dpdk`.
+/// Start options of DPDK for all interfaces with that backend: `upf.dpdk`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DpdkConfig {
-    /// Memory in huge pages, or no start; `false`: in ordinary ones. Unless said: in huge ones when enough are free.
+    /// `true`: memory in huge pages, or DPDK does not start. `false`: ordinary pages. By default huge pages
+    /// when enough are free.
     #[serde(default)]
     pub huge_pages: Option<bool>,
-    /// Memory, MB; 512 unless said otherwise.
+    /// Memory in MB; by default 512.
     #[serde(default)]
     pub memory_mb: Option<u32>,
-    /// Core of DPDK's own thread, which is idle once it has started; the first allowed one unless said otherwise.
+    /// Core of DPDK's own thread, which is idle after the start; by default the first allowed core.
     #[serde(default)]
     pub core: Option<usize>,
     /// Further arguments of DPDK's environment (EAL), as its manual describes them.
@@ -98,12 +100,12 @@ pub(crate) mod texts {
 }
 
 impl InterfaceConfig {
-    /// The device, of a backend that needs one.
+    /// Name of the device; empty for a backend that needs none.
     pub fn device(&self) -> &str {
         self.device.as_deref().unwrap_or_default()
     }
 
-    /// What is wrong, for a person, if anything is.
+    /// Checks the section; the error is text for a person.
     pub fn check(&self) -> Result<(), String> {
         let backend = self.backend;
         let has = |set: bool, key: &str, hint: &str| match set {
@@ -142,7 +144,7 @@ impl InterfaceConfig {
         Ok(())
     }
 
-    /// What the kernel knows of its own interfaces has to be said here, and to make sense.
+    /// Checks the addresses, routers and MTU of a DPDK interface, which the kernel knows of its own interfaces.
     fn check_dpdk(&self) -> Result<(), String> {
         if self.addresses.is_empty() {
             return Err("the backend dpdk needs addresses, such as `addresses: [10.0.0.1/24]`".into());

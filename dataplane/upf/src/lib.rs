@@ -6,9 +6,9 @@
 //!  N3 (GTP-U socket) ──► worker "upf-n3": parse → session → classify → qos → forward ──► N6, N3
 //!  N6 (TUN devices)  ──► worker "upf-n6": the same stages                             ──► N3
 //! ```
-//! Control compiles, data executes: the N4 task is the only writer; workers look at what is published ([`rcu`]), never
-//! lock and never allocate per packet that they forward (a packet to be buffered is copied). Every packet
-//! is sent or counted under one [`telemetry::DropReason`].
+//! Control compiles, data executes. The N4 task is the only writer. Workers read what it has published
+//! ([`rcu`]), never lock, and never allocate for a packet that they forward (a packet to be buffered is
+//! copied). Every packet is sent or counted under one [`telemetry::DropReason`].
 //!
 //! Read first: [`plan`] (what a session does with packets), [`session`] (what workers execute), then [`pipeline`] and [`n4`].
 #![forbid(unsafe_code)]
@@ -53,35 +53,35 @@ use tables::Tables;
 use upkeep::Addresses;
 use worker::Worker;
 
-/// Packet events waiting for the N4 task; more are lost, since their causes repeat.
+/// Packet events that wait for the N4 task. Further events are lost, which is harmless as their causes repeat.
 const EVENTS: usize = 256;
-/// Questions waiting for the N4 task.
+/// Queries that wait for the N4 task.
 const QUERIES: usize = 16;
 
-/// Buffers of the N4 socket: some thousands of requests, as when a CP function moves its sessions here.
+/// Buffers of the N4 socket: some thousands of requests, as when a CP function moves its sessions to this UPF.
 const N4_BUFFER: usize = 8 << 20;
 
 /// Why the UPF could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// N4.
+    /// The N4 socket could not be opened.
     #[error("cannot serve PFCP on {address} (upf.pfcp): {error}")]
     Pfcp {
-        /// Address asked for.
+        /// Address that was asked for.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// N3 and N6.
+    /// The ports of N3 or N6 could not be opened.
     #[error(transparent)]
     Ports(#[from] PortError),
-    /// What is guarded against UEs.
+    /// The machine's addresses, which UEs must not reach, could not be listed.
     #[error("cannot list this machine's addresses: {0}")]
     Addresses(io::Error),
-    /// Threads.
+    /// A thread could not be started.
     #[error("cannot start the user plane: {0}")]
     Worker(io::Error),
 }
@@ -92,14 +92,14 @@ pub struct Upf {
     handle: Handle,
     stop: watch::Sender<bool>,
     n4: Option<JoinHandle<()>>,
-    /// Workers end before the devices that they use.
+    /// Before `networks`, as fields are dropped in order: workers must end before the devices that they use.
     workers: Vec<Worker>,
     networks: Vec<N6>,
-    /// Looks after them.
+    /// Follows addresses and repairs devices.
     keeper: JoinHandle<()>,
 }
 
-/// Questions about a running UPF, from any task: what the OAM interface and the dashboard serve.
+/// Queries to a running UPF, from any task, for the OAM interface and the dashboard.
 #[derive(Clone, Debug)]
 pub struct Handle {
     stats: Arc<[WorkerStats]>,
@@ -107,15 +107,15 @@ pub struct Handle {
     config: Arc<Config>,
 }
 
-/// Starts a UPF in the calling thread's network namespace: N6 devices first, then N3, workers, and N4 last, so
-/// that a CP function only finds a UPF that works. Needs a tokio runtime and CAP_NET_ADMIN.
+/// Starts a UPF in the calling thread's network namespace: first N6 devices, then N3, then workers, and N4
+/// last, so that a CP function only finds a UPF that works. Needs a tokio runtime and CAP_NET_ADMIN.
 pub async fn start(config: Config) -> Result<Upf, StartError> {
     config.validate()?;
     let config = Arc::new(config);
     let opened = ports::open(&config).await?;
     let tables = Arc::new(Tables::new(&config));
     let guard = Arc::new(Guard::new(&config, []));
-    // After the N6 devices, whose addresses are among them.
+    // After the N6 devices, because their addresses are among those listed.
     let addresses = Addresses::new(Arc::clone(&config), Arc::clone(&guard), Arc::clone(&tables))
         .map_err(StartError::Addresses)?;
     let roomy = net::udp::Options {
@@ -167,13 +167,14 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
 }
 
 impl Upf {
-    /// A handle for questions.
+    /// A handle for queries.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Waits until a part has ended that nobody stopped. What the N4 task knew of its sessions is gone with it: packets go
-    /// on by rules that nobody can change or charge, so this UPF is to be stopped and started again.
+    /// Waits until a part of the UPF has ended without being stopped. The N4 task's knowledge of its sessions
+    /// is then lost: packets are still forwarded by rules that nobody can change or charge. Stop this UPF and
+    /// start it again.
     pub async fn failed(&mut self) {
         match &mut self.n4 {
             Some(n4) => {
@@ -196,7 +197,7 @@ impl Upf {
         for worker in &mut self.workers {
             worker.stop();
         }
-        // The devices are gone with the last who has them.
+        // The devices go when their last owner is dropped.
         let _ = self.keeper.await;
         self.networks.clear();
     }
@@ -240,7 +241,7 @@ impl Handle {
 mod tests {
     use super::*;
 
-    /// An N4 task that ends by itself is noticed, asked about and can still be stopped.
+    /// An N4 task that ends by itself is noticed; queries get an answer, and the UPF can still be stopped.
     #[tokio::test]
     async fn the_end_of_the_n4_task_is_told() {
         let text = r#"{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "dnn": []}"#;

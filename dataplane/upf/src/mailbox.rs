@@ -1,18 +1,18 @@
-//! Commands of the N4 task for one worker, which looks for them between batches.
+//! Commands of the N4 task to one worker, which reads them between batches.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-/// What the N4 task asks of the workers.
+/// A command of the N4 task to the workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// The rules of a session have changed: send what is buffered as they say now.
+    /// The rules of a session have changed: process its buffered packets by the new rules.
     Release(u64),
-    /// Drop what is buffered for a session.
+    /// Drop the buffered packets of a session.
     Discard(u64),
 }
 
-/// Commands for one worker.
+/// Commands to one worker.
 #[derive(Default)]
 pub struct Mailbox {
     waiting: AtomicBool,
@@ -21,12 +21,12 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// Wakes a worker that sleeps when a command comes.
+    /// Sets the waker that wakes the worker when a command arrives while it sleeps.
     pub fn wake_with(&self, waker: pktio::poll::Waker) {
         let _ = self.waker.set(waker);
     }
 
-    /// Whether there are commands.
+    /// Whether there are commands to read.
     #[inline(always)]
     pub fn is_waiting(&self) -> bool {
         self.waiting.load(Ordering::Acquire)

@@ -102,7 +102,7 @@ impl Devices {
 
     /// Makes devices that are gone again, brings up those that are down, and gives back MTU and addresses that are not there
     /// any more. What an operator had added, such as a bridge, has to be added again to a device that was gone.
-    pub async fn look(&mut self) {
+    pub async fn repair(&mut self) {
         for (tun, good) in &mut self.devices {
             let named = |dnn: &&DnnConfig| dnn.tun == tun.name() || dnn.tap == tun.name();
             let Some(dnn) = self.config.dnn.iter().find(named) else { continue };

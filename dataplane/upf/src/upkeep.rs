@@ -40,7 +40,7 @@ impl Addresses {
         Ok(addresses)
     }
 
-    fn look(&mut self) {
+    fn update(&mut self) {
         // What cannot be listed now is listed in a second.
         if let Ok(listed) = net::link::local_addresses()
             && listed != self.known
@@ -82,10 +82,10 @@ pub async fn run(mut addresses: Addresses, mut devices: Devices, mut stop: watch
             _ = stop.changed() => return,
         };
         if told {
-            addresses.look();
+            addresses.update();
             net::time::sleep(SETTLE).await;
         }
-        addresses.look();
-        devices.look().await;
+        addresses.update();
+        devices.repair().await;
     }
 }

@@ -502,12 +502,12 @@ fn addresses_are_reported_as_they_come_and_go() {
     // It speaks once more, and then no longer.
     world.now_ns = 15_000_000_000;
     world.up(a, &tagged);
-    assert!(world.sessions.look(a.seid, at(30_000)).is_none());
+    assert!(world.sessions.check(a.seid, at(30_000)).is_none());
     assert!(world.sessions.next_timeout().is_some_and(|next| next <= 35_000));
-    let gone = world.sessions.look(a.seid, at(36_000)).unwrap().request.usage_reports.remove(0);
+    let gone = world.sessions.check(a.seid, at(36_000)).unwrap().request.usage_reports.remove(0);
     assert_eq!(gone.trigger, UsageReportTrigger::MACAR);
     assert_eq!(gone.ethernet_traffic.unwrap().removed, [listed]);
-    assert!(world.sessions.look(a.seid, at(60_000)).is_none(), "once");
+    assert!(world.sessions.check(a.seid, at(60_000)).is_none(), "once");
     world.n6.take();
     world.up(a, &tagged);
     let events = std::iter::from_fn(|| world.events.try_recv().ok());

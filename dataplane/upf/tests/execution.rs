@@ -188,7 +188,7 @@ fn an_exhausted_quota_redirects_and_nothing_else_comes_back() {
     world.downlink(&down);
     assert_eq!(world.n3.take(), [down_gpdu(&down)]);
     assert_eq!(world.events.try_recv(), Ok(Event::Usage { seid, urr: 1 }));
-    let report = world.sessions.look(seid, NOW).unwrap().request;
+    let report = world.sessions.check(seid, NOW).unwrap().request;
     assert!(report.usage_reports[0].trigger.contains(UsageReportTrigger::VOLQU));
     world.downlink(&down);
     assert!(world.n3.take().is_empty());

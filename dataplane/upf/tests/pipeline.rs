@@ -16,7 +16,7 @@ use pfcp::*;
 use support::*;
 use telemetry::DropReason;
 use upf::Config;
-use upf::n4::remarks::Remark;
+use upf::n4::ineffective::Ineffective;
 use upf::pipeline::{Event, Input};
 use upf::stats;
 use world::*;
@@ -154,9 +154,12 @@ fn rules_without_effect_are_remarked_and_accepted() {
     never.pdi.sdf_filters[0].flow_description = Some("permit out 17 from any to 10.46.0.1 80".into());
     request.create_pdrs.extend([again, never]);
     let (seid, ..) = world.establish_by(&request);
-    let remarks = &world.sessions.get(seid).unwrap().remarks;
-    assert_eq!(**remarks, [Remark::Never { pdr: 51 }, Remark::Duplicate { pdr: 50, of: 12 }]);
-    assert_eq!(remarks[1].to_string(), "PDR 50 never applies: it matches as PDR 12, which comes first");
+    let ineffective = &world.sessions.get(seid).unwrap().ineffective;
+    assert_eq!(
+        **ineffective,
+        [Ineffective::NeverMatches { pdr: 51 }, Ineffective::Duplicate { pdr: 50, of: 12 }]
+    );
+    assert_eq!(ineffective[1].to_string(), "PDR 50 never applies: it matches as PDR 12, which comes first");
     assert!(world.sessions.iter().all(|(_, session)| session.rules.pdrs.contains(51)));
 }
 

@@ -63,7 +63,7 @@ impl World {
 
     /// What is reported about the session after an event at `ms`.
     fn reports(&mut self, seid: u64, ms: u64) -> Vec<UsageReport> {
-        self.sessions.look(seid, at(ms)).map_or_else(Vec::new, |out| out.request.usage_reports)
+        self.sessions.check(seid, at(ms)).map_or_else(Vec::new, |out| out.request.usage_reports)
     }
 
     /// Runs all timers until `ms` and returns what is reported, with the time.

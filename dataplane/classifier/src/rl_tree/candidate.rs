@@ -91,7 +91,7 @@ struct Effect {
 
 /// Finds candidates. Keeps its buffers from node to node.
 #[derive(Default)]
-pub(super) struct Scout {
+pub(super) struct CandidateFinder {
     /// The candidates of the node examined last.
     pub candidates: Vec<Candidate>,
     /// The inputs about that node.
@@ -100,7 +100,7 @@ pub(super) struct Scout {
     keys: Vec<u32>,
     /// Number of rules of the node, also when only a sample is examined.
     count: f32,
-    /// Buffers of [`Scout::effect`]: differences of the number of rules from child to child, and keys per
+    /// Buffers of [`CandidateFinder::effect`]: differences of the number of rules from child to child, and keys per
     /// child.
     steps: Vec<i32>,
     held: Vec<u32>,
@@ -158,9 +158,9 @@ fn log(x: f32) -> f32 {
     (1.0 + x).ln() / 8.0
 }
 
-impl Scout {
+impl CandidateFinder {
     /// Lists the candidates for `node`. `parts` is the number of parts of the tree so far.
-    pub fn look(&mut self, space: &Space, node: &Node, parts: usize) {
+    pub fn list(&mut self, space: &Space, node: &Node, parts: usize) {
         self.candidates.clear();
         thin(&node.rules, &mut self.rules);
         thin(&node.keys, &mut self.keys);

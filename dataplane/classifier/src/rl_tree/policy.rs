@@ -4,7 +4,7 @@
 //! the node. Both are a [`Net`].
 
 use super::action::Action;
-use super::candidate::{Candidate, INPUTS, NODE_INPUTS, Scout};
+use super::candidate::{Candidate, CandidateFinder, INPUTS, NODE_INPUTS};
 use super::grow::{Cost, Decide, Node};
 use super::net::Net;
 use super::rng::Rng;
@@ -50,20 +50,20 @@ pub(super) fn softmax(scores: &mut [f32]) {
 /// Takes the most likely action; not random.
 pub(super) struct Likeliest<'a> {
     policy: &'a Policy,
-    scout: Scout,
+    finder: CandidateFinder,
 }
 
 impl<'a> Likeliest<'a> {
     pub fn new(policy: &'a Policy) -> Likeliest<'a> {
-        Likeliest { policy, scout: Scout::default() }
+        Likeliest { policy, finder: CandidateFinder::default() }
     }
 }
 
 impl Decide for Likeliest<'_> {
     fn decide(&mut self, space: &Space, node: &Node, parts: usize) -> (Action, usize) {
-        self.scout.look(space, node, parts);
+        self.finder.list(space, node, parts);
         let score = |candidate: &Candidate| self.policy.actor.forward(&candidate.inputs).output;
-        let scored = self.scout.candidates.iter().map(|candidate| (score(candidate), candidate.action));
+        let scored = self.finder.candidates.iter().map(|candidate| (score(candidate), candidate.action));
         let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
         (best.map_or(Action::Leaf, |(_, action)| action), 0)
     }
@@ -87,7 +87,7 @@ pub(super) struct Explorer<'a> {
     policy: &'a Policy,
     rng: &'a mut Rng,
     judge: &'a dyn Fn(&Cost, usize) -> f32,
-    scout: Scout,
+    finder: CandidateFinder,
     probabilities: Vec<f32>,
     pub steps: Vec<Step>,
     pub inputs: Vec<[f32; INPUTS]>,
@@ -97,14 +97,14 @@ impl<'a> Explorer<'a> {
     /// `judge` computes the reward of a subtree from its cost and number of rules.
     pub fn new(policy: &'a Policy, rng: &'a mut Rng, judge: &'a dyn Fn(&Cost, usize) -> f32) -> Explorer<'a> {
         let (probabilities, steps, inputs) = (Vec::new(), Vec::new(), Vec::new());
-        Explorer { policy, rng, judge, scout: Scout::default(), probabilities, steps, inputs }
+        Explorer { policy, rng, judge, finder: CandidateFinder::default(), probabilities, steps, inputs }
     }
 }
 
 impl Decide for Explorer<'_> {
     fn decide(&mut self, space: &Space, node: &Node, parts: usize) -> (Action, usize) {
-        self.scout.look(space, node, parts);
-        let candidates = &self.scout.candidates;
+        self.finder.list(space, node, parts);
+        let candidates = &self.finder.candidates;
         if candidates.is_empty() {
             return (Action::Leaf, usize::MAX);
         }
@@ -121,7 +121,7 @@ impl Decide for Explorer<'_> {
         let first = self.inputs.len();
         self.inputs.extend(candidates.iter().map(|candidate| candidate.inputs));
         self.steps.push(Step {
-            node: self.scout.node,
+            node: self.finder.node,
             candidates: first..self.inputs.len(),
             taken,
             probability: self.probabilities[taken],
@@ -144,21 +144,21 @@ pub(super) struct Greedy {
     pub copies: f32,
     /// Whether the first action is the EffiCuts partition.
     pub large_first: bool,
-    scout: Scout,
+    finder: CandidateFinder,
 }
 
 impl Greedy {
     /// The variants that are compared.
     pub fn variants() -> [Greedy; 6] {
         [(1.2, false), (1.2, true), (2.0, false), (2.0, true), (4.0, false), (4.0, true)]
-            .map(|(copies, large_first)| Greedy { copies, large_first, scout: Scout::default() })
+            .map(|(copies, large_first)| Greedy { copies, large_first, finder: CandidateFinder::default() })
     }
 }
 
 impl Decide for Greedy {
     fn decide(&mut self, space: &Space, node: &Node, parts: usize) -> (Action, usize) {
-        self.scout.look(space, node, parts);
-        let candidates = &self.scout.candidates;
+        self.finder.list(space, node, parts);
+        let candidates = &self.finder.candidates;
         let large = |candidate: &Candidate| candidate.action == Action::Large;
         if self.large_first && node.depth == 0 && candidates.iter().any(large) {
             return (Action::Large, 0);

@@ -1,8 +1,9 @@
-//! Addresses behind the UE of an Ethernet session, as the CP function wants to know of them (TS 29.244 §5.13.5).
+//! Addresses behind the UE of an Ethernet session, and reports of them to the CP function (TS 29.244 §5.13.5).
 //!
-//! The packet path says when the bridge has learnt an address. Here it is remembered, reported as detected with every URR
-//! that asks for addresses, and as removed once it was silent for the URR's inactivity timer; the bridge then forgets it too,
-//! so that it is new when it speaks again. At most as many are known as the bridge lets a session have.
+//! The packet path sends an event when the bridge has learnt an address. It is remembered here and reported as
+//! detected with every URR that asks for addresses. It is reported as removed once it was silent for the URR's
+//! inactivity timer; the bridge then forgets it too, so that it is new when it is heard again. At most as many
+//! addresses are remembered as the bridge allows a session.
 
 use pfcp::message::SessionReportRequest;
 use pfcp::{EthernetTraffic, MacAddressList, ReportType, UsageReport, UsageReportTrigger, VlanTag};
@@ -12,12 +13,12 @@ use super::session::{N4Session, Sessions};
 use super::usage::Outgoing;
 use crate::bridge::{Bounds, Mac};
 
-/// Looks per inactivity time: how late a removal may be noticed.
-const LOOKS: u64 = 4;
+/// Number of checks in an inactivity time; bounds how late a removal is noticed.
+const CHECKS: u64 = 4;
 /// The VLAN identifier in a tag.
 const VLAN: u16 = 0x0FFF;
 
-/// An address with the tags that it came with.
+/// An address with the VLAN tags of its frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address {
     /// The address.
@@ -29,7 +30,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// The VLAN that the bridge has it in.
+    /// The VLAN in which the bridge has the address.
     fn vlan(&self) -> u16 {
         self.s_tag.or(self.c_tag).unwrap_or(0) & VLAN
     }
@@ -40,24 +41,24 @@ impl Address {
     }
 }
 
-/// The addresses of a session that the CP function has been told of.
+/// The addresses of a session that have been reported to the CP function.
 #[derive(Debug, Default)]
 pub(super) struct Addresses(Vec<Address>);
 
 impl N4Session {
-    /// After how many milliseconds of silence an address is gone; none where nobody wants to know.
+    /// Milliseconds of silence after which an address is removed; `None` when no URR asks for addresses.
     fn address_timeout_ms(&self) -> Option<u64> {
         self.rules.urrs.values().filter_map(|urr| urr.address_timeout_ms()).min()
     }
 
-    /// When to look next whether an address is silent.
+    /// When to check for silent addresses next.
     pub(super) fn addresses_next_ms(&self, now: Now) -> Option<u64> {
         let known = self.addresses.as_ref().is_some_and(|addresses| !addresses.0.is_empty());
         let timeout = self.address_timeout_ms().filter(|_| known)?;
-        Some(now.ms + (timeout / LOOKS).max(1000))
+        Some(now.ms + (timeout / CHECKS).max(1000))
     }
 
-    /// Reports of each rule that asks for addresses.
+    /// One report for every rule that asks for addresses.
     fn address_reports(&mut self, traffic: &EthernetTraffic, now: Now) -> Vec<UsageReport> {
         let mut reports = Vec::new();
         for (id, urr) in self.rules.urrs.iter_mut().filter(|(_, urr)| urr.reports_addresses()) {
@@ -74,7 +75,7 @@ impl N4Session {
 }
 
 impl Sessions {
-    /// The bridge has learnt an address at a session.
+    /// Handles the event that the bridge has learnt an address of a session.
     pub fn address(&mut self, seid: u64, address: Address, now: impl Into<Now>) -> Option<Outgoing> {
         let now = now.into();
         let session = self.sessions.get_mut(&seid)?;
@@ -82,7 +83,8 @@ impl Sessions {
             return None;
         }
         let known = &mut session.addresses.get_or_insert_default().0;
-        // The bridge forgets by itself what was silent for long; what is new to it then is none to the CP function.
+        // The bridge forgets silent addresses by itself and may learn them again; the CP function knows these
+        // already.
         if known.contains(&address) || known.len() >= usize::from(Bounds::default().per_session) {
             return None;
         }
@@ -95,7 +97,7 @@ impl Sessions {
         self.sessions.get(&seid).map(|session| session.outgoing(seid, request))
     }
 
-    /// Addresses that have been silent for the inactivity timer: reports that they are gone.
+    /// Reports of the removal of addresses that were silent for the inactivity timer.
     pub(super) fn addresses_gone(&mut self, seid: u64, now: Now) -> Vec<UsageReport> {
         let Some(session) = self.sessions.get_mut(&seid) else { return Vec::new() };
         let Some(timeout_ms) = session.address_timeout_ms() else { return Vec::new() };

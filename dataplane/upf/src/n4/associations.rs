@@ -1,18 +1,20 @@
-//! Associations with CP functions (TS 29.244 §6.2.6 to §6.2.8): who may have one, and what it takes to end one.
+//! Associations with CP functions (TS 29.244 §6.2.6 to §6.2.8): which CP functions may have one, and how one
+//! ends.
 //!
-//! UDP proves no sender, and all sessions of a CP function end with its association. So a message alone ends none:
+//! UDP does not prove a sender, and all sessions of a CP function end with its association. So no single
+//! message ends one:
 //!
 //! - Only configured CP functions associate (`upf.smf`).
 //! - An association belongs to an address *and* port. Session messages, releases and session set deletions from
 //!   elsewhere are refused.
-//! - An Association Setup Request that would replace an association waits for an answer to a Heartbeat Request: by the
-//!   address and port that has the association, and by that of the request only where the first is silent. It counts when
-//!   the answer has its recovery time stamp.
-//! - A release is answered, and the CP function asked by an Association Update Request. Its sessions go when it says that it
-//!   has no association, or nothing any more.
+//! - An Association Setup Request that would replace an association is first confirmed: a Heartbeat Request
+//!   goes to the address and port of the association, and to those of the Setup Request only if the former do
+//!   not answer. The request is accepted if the answer has its recovery time stamp.
+//! - A release is answered, and an Association Update Request then asks the CP function for confirmation. Its
+//!   sessions are removed when it says that it has no association, or no longer answers.
 //!
-//! A CP function that does not answer heartbeats gives its slot back ([`MAX_ASSOCIATIONS`]); its sessions stay, and with
-//! them the association.
+//! A CP function that does not answer heartbeats does not count towards [`MAX_ASSOCIATIONS`]. Its sessions
+//! stay, and with them the association.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -29,9 +31,9 @@ use telemetry::counters::Counter;
 
 use super::{FEATURES, Server, now};
 
-/// CP functions with an association that answer, at most.
+/// Most CP functions with an association that answer.
 const MAX_ASSOCIATIONS: usize = 256;
-/// Strangers that the log names, at most; the rest is counted only.
+/// Most unknown senders that the log names; further ones are only counted.
 const MAX_STRANGERS: usize = 16;
 
 static STRANGERS: Counter = Counter::new("upf_n4_strangers");
@@ -41,44 +43,44 @@ static UNCONFIRMED: Counter = Counter::new("upf_n4_unconfirmed");
 #[derive(Debug)]
 pub(super) struct Association {
     pub(super) node_id: NodeId,
-    /// Where its requests come from, and ours go.
+    /// Source of its requests and destination of this UPF's requests.
     pub(super) address: SocketAddr,
     recovery_time_stamp: NtpSeconds,
-    /// It wants to know the load.
+    /// Whether it wants load information.
     pub(super) wants_load: bool,
     state: State,
 }
 
-/// What is known of a CP function's being there.
+/// Whether a CP function is known to be reachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Has not answered a request of ours yet.
+    /// It has not answered a request of this UPF yet.
     New,
-    /// Has answered.
+    /// It has answered.
     Alive,
-    /// Does not answer any more.
+    /// It no longer answers.
     Silent,
 }
 
-/// A set-up that would replace an association.
+/// A Setup Request that would replace an association.
 #[derive(Debug)]
 struct Claim {
     id: RequestId,
     request: AssociationSetupRequest,
-    /// The address and port that has the association.
+    /// Address and port of the association.
     known: SocketAddr,
 }
 
-/// What a CP function was asked.
+/// A question to a CP function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Question {
-    /// Whether a new CP function is there.
+    /// Whether a new CP function is reachable.
     Presence,
-    /// The address and port of the association: whether it has the recovery time stamp of the claim.
+    /// Whether the address and port of the association have the recovery time stamp of the claim.
     Owner,
-    /// The address and port of the claim itself, likewise.
+    /// Whether the address and port of the claim itself have its recovery time stamp.
     Claimant,
-    /// Whether it has released the association.
+    /// Whether the CP function has released the association.
     Release,
 }
 
@@ -86,7 +88,7 @@ enum Question {
 #[derive(Debug, Default)]
 pub(super) struct Associations {
     by_address: HashMap<IpAddr, Association>,
-    /// Set-ups that wait for an answer, one for a CP function.
+    /// Setup Requests that wait for confirmation, at most one of each CP function.
     claims: HashMap<IpAddr, Claim>,
     asked: HashMap<Handle, (IpAddr, Question)>,
     strangers: HashSet<IpAddr>,
@@ -98,12 +100,12 @@ impl Associations {
         self.by_address.get(&peer)
     }
 
-    /// The association that messages from this address and port belong to.
+    /// The association to which messages from this address and port belong.
     pub(super) fn of(&self, from: SocketAddr) -> Option<&Association> {
         self.get(from.ip()).filter(|association| association.address == from)
     }
 
-    /// All, with their addresses.
+    /// All associations with their addresses.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&IpAddr, &Association)> {
         self.by_address.iter()
     }
@@ -114,7 +116,8 @@ impl Associations {
 }
 
 impl Server {
-    /// An Association Setup Request (§6.2.6). A CP function that asks again without having restarted keeps its sessions.
+    /// Handles an Association Setup Request (§6.2.6). A CP function that repeats it without having restarted
+    /// keeps its sessions.
     pub(super) fn associate(&mut self, id: RequestId, request: AssociationSetupRequest) {
         let peer = id.peer.ip();
         if !self.config.is_smf(peer) {
@@ -143,7 +146,8 @@ impl Server {
         }
     }
 
-    /// Asks whoever has the association. A claim that waits already is not disturbed: its sender repeats it.
+    /// Asks the address and port of the association. A claim from another port does not replace one that is
+    /// waiting; the sender of that repeats it.
     fn claim(&mut self, claim: Claim) {
         let (peer, known) = (claim.id.peer.ip(), claim.known);
         let waiting = self.associations.claims.get(&peer);
@@ -158,7 +162,7 @@ impl Server {
         }
     }
 
-    /// Sends what answers a question.
+    /// Sends the message whose answer answers the question.
     fn question(&mut self, to: SocketAddr, question: Question) {
         let message: Message = match question {
             Question::Release => {
@@ -177,7 +181,8 @@ impl Server {
         }
     }
 
-    /// Whether a response answers a question about an association.
+    /// Handles the response to a question about an association; `false` when it is a response to something
+    /// else.
     pub(super) fn association_answered(&mut self, handle: Handle, message: &Message) -> bool {
         let Some((peer, question)) = self.associations.asked.remove(&handle) else { return false };
         self.heard_of(peer, question);
@@ -198,7 +203,7 @@ impl Server {
         true
     }
 
-    /// A CP function has answered at the address that it is known by.
+    /// Notes that a CP function has answered at the address of its association.
     fn heard_of(&mut self, peer: IpAddr, question: Question) {
         if question != Question::Claimant
             && let Some(association) = self.associations.by_address.get_mut(&peer)
@@ -207,10 +212,10 @@ impl Server {
         }
     }
 
-    /// The stamp that a claim is judged by has come.
+    /// Decides a claim by the recovery time stamp of an answer.
     fn judge(&mut self, peer: IpAddr, question: Question, stamp: NtpSeconds) {
         let Some(claim) = self.associations.claims.remove(&peer) else { return };
-        // Whoever has the association and is there keeps it against other ports of its address.
+        // A CP function that answers keeps its association against other ports of its address.
         let same_place = question == Question::Claimant || claim.id.peer == claim.known;
         if !same_place || stamp != claim.request.recovery_time_stamp {
             UNCONFIRMED.inc();
@@ -226,7 +231,8 @@ impl Server {
         self.recovered(peer);
     }
 
-    /// A question about an association was not answered; whether the request was one.
+    /// Handles a question about an association that got no answer; `false` when the request was not such a
+    /// question.
     pub(super) fn association_unanswered(&mut self, handle: Handle) -> bool {
         let Some((peer, question)) = self.associations.asked.remove(&handle) else { return false };
         match question {
@@ -252,7 +258,7 @@ impl Server {
         }
     }
 
-    /// Sets up an association, and answers so.
+    /// Sets up an association, and answers the request.
     fn accept(&mut self, id: RequestId, request: AssociationSetupRequest, retained: bool) {
         let AssociationSetupRequest { node_id, recovery_time_stamp, cp_function_features, .. } = request;
         let peer = id.peer.ip();
@@ -285,8 +291,8 @@ impl Server {
         }
     }
 
-    /// Whether there is room for one more association. Silent CP functions without sessions make way, then one that never
-    /// answered; silent ones with sessions do not count.
+    /// Whether there is room for one more association. Removes a silent CP function without sessions if needed,
+    /// or else one that has never answered. Silent CP functions with sessions do not count.
     fn make_room(&mut self) -> bool {
         if self.associations.by_address.len() < MAX_ASSOCIATIONS {
             return true;
@@ -310,14 +316,14 @@ impl Server {
         unproven.is_some()
     }
 
-    /// A CP function does not answer.
+    /// Notes that a CP function does not answer.
     pub(super) fn silent(&mut self, peer: IpAddr) {
         if let Some(association) = self.associations.by_address.get_mut(&peer) {
             association.state = State::Silent;
         }
     }
 
-    /// A CP function answers again.
+    /// Notes that a CP function answers again.
     pub(super) fn recovered(&mut self, peer: IpAddr) {
         self.heard_of(peer, Question::Presence);
     }
@@ -338,7 +344,7 @@ impl Server {
         removed
     }
 
-    /// An Association Update Request (§6.2.7).
+    /// Handles an Association Update Request (§6.2.7).
     pub(super) fn update_association(&mut self, id: RequestId, features: Option<CpFunctionFeatures>) {
         let cause = self.associations.cause(id.peer);
         if let (Cause::ACCEPTED, Some(features)) = (cause, features)
@@ -350,7 +356,7 @@ impl Server {
         self.respond(id, 0, AssociationUpdateResponse { node_id, cause, ..Default::default() });
     }
 
-    /// An Association Release Request (§6.2.8): answered, then confirmed.
+    /// Handles an Association Release Request (§6.2.8): answers it, and then asks for confirmation.
     pub(super) fn release_association(&mut self, id: RequestId) {
         let cause = self.associations.cause(id.peer);
         let node_id = self.node_id.clone();
@@ -361,7 +367,7 @@ impl Server {
         }
     }
 
-    /// A Session Set Deletion Request (§6.2.8A): the sessions of the sets that it names.
+    /// Handles a Session Set Deletion Request (§6.2.8A): removes the sessions in the sets that it names.
     pub(super) fn delete_session_sets(&mut self, id: RequestId, request: &SessionSetDeletionRequest) {
         let mut cause = self.associations.cause(id.peer);
         let mut offending_ie = None;

@@ -1,4 +1,4 @@
-//! What a session request changes in the rules, part by part; the caller throws the result away if one fails.
+//! Applies a session request to the rules, part by part. The caller discards the result if one part fails.
 
 use std::net::IpAddr;
 
@@ -14,15 +14,15 @@ use super::rules::{MAX_RULES, Rejection, Rules, TunnelAllocator};
 use crate::config::Config;
 use crate::tables::Writer;
 
-/// Allocates TEIDs for one request; what it took is given back unless kept.
+/// Allocates TEIDs for one request; TEIDs that are not kept are released.
 pub(super) struct Allocation<'a> {
     pub writer: &'a mut Writer,
     pub config: &'a Config,
     pub gtpu: IpAddr,
     pub taken: Vec<u32>,
-    /// TEIDs that the session has already, in order.
+    /// TEIDs that the session had before, in order.
     pub own: Vec<u32>,
-    /// TEID per choose id: PDRs with the same id share it.
+    /// The TEID of each choose id: PDRs with the same id share it.
     pub chosen: Vec<(u8, u32)>,
 }
 
@@ -76,13 +76,13 @@ impl Allocation<'_> {
     }
 }
 
-/// What the CP function is to be told of a request's effect.
+/// Effects of a request that the response must contain.
 #[derive(Debug, Default)]
 pub(super) struct Effect {
     pub created: Vec<CreatedPdr>,
     pub endpoints: Vec<CreatedTrafficEndpoint>,
     pub reports: Vec<UsageReport>,
-    /// Tunnels that End Markers go to.
+    /// Tunnels into which End Markers must be sent.
     pub end_markers: Vec<OuterHeaderCreation>,
 }
 
@@ -95,7 +95,7 @@ impl Effect {
         }));
     }
 
-    /// Notes the F-TEID of a PDR if the UP function was to choose it.
+    /// Adds the F-TEID of a PDR to the response if the UP function was to choose it.
     fn add_pdr(&mut self, rules: &Rules, id: pfcp::PdrId, asked: Option<&FTeid>, tunnels: &Allocation<'_>) {
         let chosen = matches!(asked, Some(FTeid::Choose { .. }));
         if let Some(teid) = rules.pdrs.get(id.0).and_then(|rule| rule.teid).filter(|_| chosen) {
@@ -118,7 +118,7 @@ pub(super) fn establish(
     if request.pdn_type == Some(PdnType::NonIp) {
         return Err(Rejection::unsupported(ie::PDN_TYPE));
     }
-    // A million sessions have these tables: no room for rules that do not come.
+    // A million sessions have these tables, so they have no room for rules that do not come.
     rules.fars.reserve(request.create_fars.len().min(MAX_RULES));
     rules.pdrs.reserve(request.create_pdrs.len().min(MAX_RULES));
     rules.qers.reserve(request.create_qers.len().min(MAX_RULES));
@@ -150,7 +150,7 @@ pub(super) fn establish(
     Ok(effect)
 }
 
-/// Refuses multi-access rules: ATSSS is not offered (§8.2.25), and without them the session's PDRs have no FAR.
+/// Refuses multi-access rules: ATSSS is not supported (§8.2.25), and PDRs that depend on them have no FAR.
 fn check_mars<const N: usize>(mars: [(&Vec<ShortBytes>, u16); N]) -> Result<(), Rejection> {
     match mars.into_iter().find(|(mars, _)| !mars.is_empty()) {
         Some((_, ie)) => Err(Rejection::unsupported(ie)),
@@ -158,13 +158,13 @@ fn check_mars<const N: usize>(mars: [(&Vec<ShortBytes>, u16); N]) -> Result<(), 
     }
 }
 
-/// A PDI speaks of frames in a session of packets.
+/// The PDI has conditions on frames, but the session carries IP packets.
 fn contradiction() -> Rejection {
     Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::ETHERNET_PDU_SESSION_INFORMATION)
 }
 
-/// Changes the rules of a session: first removals, then new and changed rules, then queries. `reading` gives what
-/// the packet path has counted under a URR.
+/// Changes the rules of a session: first removals, then new and changed rules, then queries. `reading` returns
+/// the counters of a URR in the packet path.
 pub(super) fn modify(
     rules: &mut Rules,
     request: &SessionModificationRequest,
@@ -228,7 +228,7 @@ pub(super) fn modify(
     Ok(effect)
 }
 
-/// Removes rules; removed URRs make their last report.
+/// Removes rules; every removed URR makes its last report.
 fn remove(
     rules: &mut Rules,
     request: &SessionModificationRequest,
@@ -262,7 +262,7 @@ fn remove(
     Ok(())
 }
 
-/// Reports at once what is asked for (§5.2.2.3.1).
+/// Makes the usage reports that the request asks for (§5.2.2.3.1).
 fn query(
     rules: &mut Rules,
     request: &SessionModificationRequest,

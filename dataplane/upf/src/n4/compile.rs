@@ -1,4 +1,4 @@
-//! From rules to what workers execute: [`Rules`] → [`Plan`].
+//! Compiles rules into the form that workers execute: [`Rules`] → [`Plan`].
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use pfcp::{
     MacAddresses, OuterHeaderCreation, SdfFilter, ShortBytes, TransportLevelMarking, VlanTag, ie,
 };
 
-use super::remarks::{self, Remark};
+use super::ineffective::{self, Ineffective};
 use super::rules::{FarRule, PdrRule, QerRule, Redirect, Rejection, Rules, UrrRule};
 use crate::config::Config;
 use crate::plan::{
@@ -20,17 +20,18 @@ use crate::plan::{
     Plan, Qer, UeAddresses, Urr,
 };
 
-/// Most filters that the PDRs of one session expand to: ports and families multiply. Enough for as many PDRs as there are
-/// identifiers, in both families.
+/// Most filters of one session. Every combination of a PDR's ports, addresses and QFIs is a filter. Enough for
+/// as many PDRs as there are identifiers, with both IP versions.
 const MAX_FILTERS: usize = 262_144;
-/// The same of one PDR.
+/// Most filters of one PDR.
 const MAX_PDR_FILTERS: usize = 4096;
 
-/// Works out the plan for the rules of a session, and what is odd about them.
+/// Compiles the rules of a session; also returns its PDRs without effect.
 ///
-/// Source interface, TEID and network instance of a PDI need no filter: a packet's tunnel, or its having none, says
-/// which of a session's rule sets it is looked up in, and all packets without tunnel come from one data network.
-pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<Remark>), Rejection> {
+/// Source interface, TEID and network instance of a PDI need no filter. The packet's tunnel, or its lack of
+/// one, selects the session's rule set in which it is looked up, and all packets without tunnel come from one
+/// data network.
+pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<Ineffective>), Rejection> {
     let ue = ue_addresses(rules, rules.pdrs.values().map(|pdr| &**pdr));
     let untunnelled = rules.pdrs.values().filter(|pdr| rules.teid_of(pdr).is_none());
     let native = ue_addresses(rules, untunnelled.map(|pdr| &**pdr));
@@ -58,10 +59,10 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<R
     }
     let network = settle_networks(&mut pdrs, rules, config)?;
     let origin = if rules.ethernet { None } else { origin(rules, config)? };
-    let mut remarks = Vec::new();
+    let mut ineffective = Vec::new();
     for arrival in &arrivals {
-        remarks::find(&arrival.rules, &pdrs, &mut remarks);
-        remarks.truncate(remarks::MOST);
+        ineffective::find(&arrival.rules, &pdrs, &mut ineffective);
+        ineffective.truncate(ineffective::MAX_KEPT);
     }
     let plan = Plan {
         seid,
@@ -77,11 +78,12 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<R
         urrs: rules.urrs.iter().map(|(id, urr)| Urr { id, marks: urr.marks() }).collect(),
         buffer_packets: rules.bars.values().find_map(|bar| bar.suggested_packets),
     };
-    Ok((plan, remarks))
+    Ok((plan, ineffective))
 }
 
-/// The data network that packets without tunnel must come from: the one that PDIs name, else the one that the UE's address is
-/// of. A session is of one data network (TS 23.501 §5.6.1); rules that name two are refused.
+/// The data network from which packets without tunnel must come: the network that PDIs name, else the network
+/// of the UE's address. A session belongs to one data network (TS 23.501 §5.6.1), so rules that name two are
+/// refused.
 fn origin(rules: &Rules, config: &Config) -> Result<Option<u16>, Rejection> {
     let mut origin: Option<u16> = None;
     for (id, pdr) in rules.pdrs.iter().filter(|(_, pdr)| rules.teid_of(pdr).is_none()) {
@@ -110,7 +112,7 @@ fn ue_addresses<'a>(rules: &'a Rules, pdrs: impl Iterator<Item = &'a PdrRule>) -
         {
             ue.ipv6.push(prefix);
         }
-        // Routes are the rule's own, even when a traffic endpoint says the address.
+        // Framed routes are the rule's own, even when a traffic endpoint gives the address.
         for route in &pdr.ue.framed {
             if !ue.framed.contains(route) {
                 ue.framed.push(*route);
@@ -128,7 +130,7 @@ fn compile_pdr(
     config: &Config,
 ) -> Result<Pdr, Rejection> {
     let failed = Rejection::rule(FailedRuleId::Pdr(id));
-    // The FAR may have been removed from under the rule: then nothing says where packets go, and they are dropped.
+    // Without a FAR, which may have been removed, there is no destination, and packets are dropped.
     let own = rules.far_of(pdr);
     let mut far = own;
     let direction = pdr.direction();
@@ -153,7 +155,7 @@ fn compile_pdr(
             far = urr.quota_far.and_then(|id| rules.fars.get(id)).map(|far| &**far).or(far);
         }
     }
-    // Without a FAR for this case, an exhausted quota drops (§5.2.2.2.1).
+    // If no FAR is given for an exhausted quota, packets are dropped (§5.2.2.2.1).
     let without = exhausted && own.map(std::ptr::from_ref) == far.map(std::ptr::from_ref);
     let far = far.filter(|_| !without);
     let does = |what| far.is_some_and(|far| far.action.contains(what));
@@ -167,8 +169,8 @@ fn compile_pdr(
         (Some(own), Some(far)) => action(direction, own, far, ue, config),
         _ => Action::Drop,
     };
-    // What goes to the CP function (router solicitations) has a link-local source, frames have none, and another
-    // UPF on the way checks again.
+    // Sources are not checked here for packets to the CP function, as router solicitations have a link-local
+    // source; for frames, which have none; and for packets to another UPF, which checks them itself.
     let check_source = direction == Direction::Uplink && to_network && !rules.ethernet;
     if check_source && ue.is_empty() && !takes_any_source(&action, config) {
         let failed_rule = Some(FailedRuleId::Pdr(id));
@@ -194,7 +196,7 @@ fn compile_pdr(
     })
 }
 
-/// Whether packets may be forwarded so from a session that names no UE address to check their source by.
+/// Whether packets may be forwarded this way from a session without a UE address to check sources against.
 fn takes_any_source(action: &Action, config: &Config) -> bool {
     match action {
         Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => {
@@ -209,7 +211,7 @@ fn compile_qer(id: u32, qer: &QerRule) -> Qer {
     let enforcement = |gate, rate: fn(&BitRates) -> u64| Enforcement {
         open: gate == Gate::Open,
         mbr_kbps: qer.mbr.as_ref().map(rate),
-        // A guarantee of nothing is none.
+        // A guaranteed rate of zero is no guarantee.
         gbr_kbps: qer.gbr.as_ref().map(rate).filter(|rate| *rate > 0),
     };
     Qer {
@@ -219,8 +221,9 @@ fn compile_qer(id: u32, qer: &QerRule) -> Qer {
     }
 }
 
-/// What becomes of packets of a direction. `far` is in force; it may be that of an exhausted quota, in place of the PDR's
-/// `own`. A redirection is the UE's way out: on the way back only what answers it passes, as the PDR's own FAR says.
+/// The action for packets of a direction. `far` applies now: it is the PDR's `own`, or that of an exhausted
+/// quota. A redirection applies to uplink packets; of the downlink packets only answers to redirected packets
+/// pass, by the PDR's own FAR.
 fn action(direction: Direction, own: &FarRule, far: &FarRule, ue: &UeAddresses, config: &Config) -> Action {
     if direction == Direction::Uplink || far.redirect.is_none() {
         return compile_far(far, ue, config);
@@ -262,7 +265,7 @@ fn way(
     Forward { to, tos: marking.map(|marking| marking.tos & marking.mask) }
 }
 
-/// The tunnel that an outer header means.
+/// The tunnel that an outer header describes.
 pub(super) fn tunnel(
     destination: DestinationInterface,
     header: Option<OuterHeaderCreation>,
@@ -276,8 +279,8 @@ pub(super) fn tunnel(
     Some(OuterHeader { teid, peer: SocketAddr::new(peer, gtpu::PORT), container })
 }
 
-/// Sees to it that packets go to data networks of packets only, and frames to one of frames: the session is a station
-/// there. The network that a FAR names counts, else the first for frames.
+/// Checks that IP packets go to IP data networks, and frames to one Ethernet data network, in which the session
+/// is a station. That is the network that a FAR names, or else the first Ethernet network.
 fn settle_networks(pdrs: &mut [Pdr], rules: &Rules, config: &Config) -> Result<Option<u16>, Rejection> {
     let carries_frames =
         |network: u16| config.dnn.get(usize::from(network)).is_some_and(|dnn| dnn.kind == Kind::Ethernet);
@@ -296,7 +299,7 @@ fn settle_networks(pdrs: &mut [Pdr], rules: &Rules, config: &Config) -> Result<O
     let mut settled = None;
     for pdr in pdrs.iter_mut() {
         let network = match &mut pdr.action {
-            // It would have to be an answer in IP.
+            // The answer of a redirection would have to be IP.
             Action::RedirectUrl(_) | Action::RedirectAddress(..) => {
                 return Err(Rejection::unsupported(ie::REDIRECT_INFORMATION));
             }
@@ -328,7 +331,7 @@ pub(super) fn network_named(instance: &ShortBytes, config: &Config) -> Option<us
     config.dnn.iter().position(|dnn| dnn.name.to_string().eq_ignore_ascii_case(&name))
 }
 
-/// Which data network a FAR means: the one it names, else the one whose pool has the UE's address.
+/// The data network of a FAR: the network that it names, else the one whose pool has the UE's address.
 fn data_network(far: &FarRule, ue: &UeAddresses, config: &Config) -> u16 {
     let addresses = ue.ipv4.iter().map(|ue| IpAddr::V4(*ue));
     let addresses = addresses.chain(ue.ipv6.iter().map(|(ue, _)| IpAddr::V6(*ue)));
@@ -350,7 +353,7 @@ pub(super) fn network_with(
     })
 }
 
-/// The name of the data network that a session's packets go to.
+/// Name of the data network to which a session's packets go.
 pub fn network_of(rules: &Rules, config: &Config) -> Option<String> {
     let ue = ue_addresses(rules, rules.pdrs.values().map(|pdr| &**pdr));
     let used = rules.pdrs.values().filter_map(|pdr| rules.far_of(pdr));
@@ -361,8 +364,8 @@ pub fn network_of(rules: &Rules, config: &Config) -> Option<String> {
     config.dnn.get(usize::from(network?)).map(|dnn| dnn.name.to_string())
 }
 
-/// Gives `take` the filters that a PDI expands to: every SDF or Ethernet filter with every UE address and every QFI.
-/// Most PDIs have one or two, so none is put anywhere in between.
+/// Calls `take` with every filter of a PDI: every combination of an SDF or Ethernet filter, a UE address and a
+/// QFI. Does not collect them first, as most PDIs have one or two.
 fn filters(
     id: u16,
     pdr: &PdrRule,
@@ -410,7 +413,7 @@ fn filters(
     Ok(())
 }
 
-/// The UE's address, prefix and framed routes, of which a packet has one.
+/// The UE's addresses, prefixes and framed routes. A packet has to match one of them.
 fn ue_prefixes(pdr: &PdrRule, rules: &Rules) -> Result<Vec<Prefix>, Rejection> {
     let ue = rules.ue_of(pdr);
     let incorrect = |ie| Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie);
@@ -448,7 +451,7 @@ fn sdf_filters(sdf: &SdfFilter, direction: SdfDirection) -> Result<Vec<Filter>, 
     Ok(out)
 }
 
-/// An Ethernet filter (§5.13.2): every pair of addresses with every SDF filter inside.
+/// Filters of an Ethernet filter (§5.13.2): every pair of addresses with every SDF filter inside.
 fn ethernet_filters(
     filter: &EthernetPacketFilter,
     direction: SdfDirection,
@@ -501,7 +504,7 @@ fn mac_filters(frame: EthernetFilter, mac: &MacAddresses) -> Result<Vec<Ethernet
     Ok(pairs.map(|(source, destination)| EthernetFilter { source, destination, ..frame }).collect())
 }
 
-/// An address, or a range of addresses as the few masked values that it is made of.
+/// An address; or the few masked values that make up a range of addresses.
 fn mac_ranges(low: Option<[u8; 6]>, high: Option<[u8; 6]>) -> Result<Vec<Masked<[u8; 6]>>, Rejection> {
     let number = |mac: [u8; 6]| mac.iter().fold(0u64, |sum, octet| sum << 8 | u64::from(*octet));
     let octets = |value: u64| -> [u8; 6] {
@@ -519,7 +522,7 @@ fn mac_ranges(low: Option<[u8; 6]>, high: Option<[u8; 6]>) -> Result<Vec<Masked<
     }
     const ALL: u64 = (1 << 48) - 1;
     let (mut next, mut out) = (first, Vec::new());
-    // Each step takes the largest aligned block that fits: at most two for each of the 48 bits.
+    // Each step takes the largest aligned block that fits: at most two blocks for each of the 48 bits.
     loop {
         let left = last - next + 1;
         let size = next.trailing_zeros().min(48).min(left.ilog2());

@@ -1,9 +1,12 @@
-//! Defects of our own: a panic costs the message that was handled, and neither N4 nor the user plane.
+//! Defects of the UPF itself: a panic costs the message that was being handled, but neither N4 nor the user
+//! plane.
 //!
-//! The session that a failed request was about is removed, since half of a change may have been made, and the CP
-//! function is told that there is none ("session context not found", TS 29.244 §8.2.1): it sets the session up again, by
-//! rules that are whole. An establishment is answered with "system failure"; what it had published and the TEIDs that it had
-//! taken are taken back. Where nothing but defects happens the state of N4 itself is taken to be damaged: the task ends by
+//! The session of a failed request is removed, since the change may be half done, and the CP function is told
+//! that it does not exist ("session context not found", TS 29.244 §8.2.1). The CP function then sets it up
+//! again with complete rules. A failed establishment is answered with "system failure"; its published blocks
+//! and its TEIDs are taken back. After [`MOST_IN_A_ROW`] defects without a success in between, N4's own state
+//! is assumed to be damaged: the last panic ends the task, and with it the process ([`crate::Upf::failed`]).
+//! Packets are forwarded until then.
 //! the last panic, and with it the process ([`crate::Upf::failed`]), while packets are forwarded to the end.
 
 use std::net::IpAddr;
@@ -20,20 +23,20 @@ static DEFECTS: Counter = Counter::new("upf_n4_defects");
 
 /// Defects in a row after which N4 ends.
 const MOST_IN_A_ROW: u32 = 64;
-/// Timers that failed are left alone for that long: those that are due would fail at once again.
+/// How long timers are not checked after a failure: those that are due would fail again at once.
 const REST: Duration = Duration::from_millis(100);
 
-/// Panics that happened.
+/// Counts panics.
 #[derive(Debug, Default)]
 pub(super) struct Defects {
-    /// Panics since the last request that was handled.
+    /// Number of panics since the last request that was handled.
     in_a_row: u32,
-    /// Timers are not looked at before.
+    /// Timers are not checked before this instant.
     pub(super) rest_until: Option<Instant>,
 }
 
 impl Server {
-    /// Does `work`; `None` when it ended by a panic.
+    /// Runs `work`; `None` when it panicked.
     pub(super) fn guarded<T>(&mut self, work: impl FnOnce(&mut Server) -> T) -> Option<T> {
         match catch_unwind(AssertUnwindSafe(|| work(self))) {
             Ok(done) => Some(done),
@@ -48,7 +51,7 @@ impl Server {
         }
     }
 
-    /// Handles a request, and answers it in any case.
+    /// Handles a request, and answers it even if that panics.
     pub(super) fn guarded_request(&mut self, id: RequestId, seid: u64, message: Message) {
         let establishment = match &message {
             Message::SessionEstablishmentRequest(request) => Some(request.cp_f_seid.seid),
@@ -74,7 +77,7 @@ impl Server {
         self.guarded(|server| server.reject(id, cp_seid.unwrap_or(0), cause, None));
     }
 
-    /// Looks at timers, later again where that failed.
+    /// Handles timers; after a panic, later again.
     pub(super) fn guarded_timeout(&mut self) {
         let done = self.guarded(Server::handle_timeout);
         self.defects.rest_until = done.is_none().then(|| now() + REST);
@@ -87,7 +90,7 @@ impl super::session::Sessions {
         self.get(seid).filter(|session| session.cp == cp).map(|session| session.cp_seid)
     }
 
-    /// Removes a session of a CP function; whether there was one.
+    /// Removes a session of a CP function; `false` if there was none.
     fn remove_of(&mut self, seid: u64, cp: IpAddr) -> bool {
         let found = self.cp_seid_of(seid, cp).is_some();
         if found {

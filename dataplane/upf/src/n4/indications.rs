@@ -1,8 +1,9 @@
-//! Error Indications of GTP-U peers (TS 29.281 §7.3.1) before a CP function is told of them.
+//! Error Indications of GTP-U peers (TS 29.281 §7.3.1), which are confirmed before a CP function is told.
 //!
-//! Anyone can send one, and the session that it names loses its user plane. So the pipeline takes them only from the
-//! address that the tunnel leads to, and here the peer is asked by an Echo Request, whose sequence number nobody can
-//! foresee: a peer that is not there, or not a GTP-U node, has not complained.
+//! Anyone can send an Error Indication, and the session that it names then loses its user plane. So the
+//! pipeline accepts them only from the address to which the tunnel leads, and this module confirms them with an
+//! Echo Request to the peer, whose sequence number cannot be guessed. Without an answer the Error Indication is
+//! ignored.
 
 use std::net::IpAddr;
 
@@ -11,12 +12,13 @@ use foldhash::HashMap;
 use super::path::Timing;
 use crate::random::Draw;
 
-/// Peers that are asked at once, at most; what others say is lost, and they say it again with our next packet.
+/// Most peers that are asked at once. Error Indications of further peers are lost; these peers repeat them when
+/// they get the next packet.
 const MAX_PEERS: usize = 1024;
-/// Tunnels of one peer that wait for its answer, at most: a gNB that has restarted knows none of its tunnels.
+/// Most tunnels of one peer that wait for its answer: a gNB that has restarted knows none of its tunnels.
 const MAX_TUNNELS: usize = 16_384;
 
-/// Tunnels that a peer does not know, until it has answered.
+/// Tunnels that a peer does not know; kept until it has answered.
 #[derive(Debug)]
 struct Waiting {
     sequence: u16,
@@ -34,14 +36,14 @@ pub struct Indications {
 }
 
 impl Indications {
-    /// None yet. Sequence numbers are drawn under `secret`.
+    /// No Error Indications. `secret` makes sequence numbers unpredictable.
     pub fn new(timing: Timing, secret: u64) -> Indications {
         Indications { timing, draw: Draw::new(secret), peers: HashMap::default() }
     }
 
-    /// A peer says that it does not know a tunnel. Returns the sequence number of the Echo Request to send, if it has not
-    /// been asked yet.
-    pub fn came(&mut self, peer: IpAddr, teid: u32, now_ms: u64) -> Option<u16> {
+    /// Handles an Error Indication. Returns the sequence number of the Echo Request to send, unless the peer
+    /// has been asked already.
+    pub fn received(&mut self, peer: IpAddr, teid: u32, now_ms: u64) -> Option<u16> {
         if let Some(waiting) = self.peers.get_mut(&peer) {
             if waiting.teids.len() < MAX_TUNNELS && !waiting.teids.contains(&teid) {
                 waiting.teids.push(teid);
@@ -57,7 +59,7 @@ impl Indications {
         Some(sequence)
     }
 
-    /// A peer has answered an Echo Request: the tunnels that it does not know.
+    /// Handles an Echo Response: returns the tunnels that the peer does not know.
     pub fn answered(&mut self, peer: IpAddr, sequence: u16) -> Vec<u32> {
         if self.peers.get(&peer).is_none_or(|waiting| waiting.sequence != sequence) {
             return Vec::new();
@@ -70,7 +72,7 @@ impl Indications {
         self.peers.values().map(|waiting| waiting.due_ms).min()
     }
 
-    /// Repeats Echo Requests, and forgets what peers that do not answer have said.
+    /// Repeats Echo Requests; forgets the Error Indications of peers that do not answer.
     pub fn poll(&mut self, now_ms: u64) -> Vec<(IpAddr, u16)> {
         let Timing { t3_ms, n3, .. } = self.timing;
         let mut echoes = Vec::new();
@@ -100,8 +102,8 @@ mod tests {
     fn a_peer_is_asked_once_and_only_its_answer_counts() {
         let mut indications = Indications::new(TIMING, 1);
         let (gnb, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        let sequence = indications.came(gnb, 7, 0).unwrap();
-        assert_eq!((indications.came(gnb, 8, 1), indications.came(gnb, 7, 1)), (None, None));
+        let sequence = indications.received(gnb, 7, 0).unwrap();
+        assert_eq!((indications.received(gnb, 8, 1), indications.received(gnb, 7, 1)), (None, None));
         assert!(indications.answered(gnb, sequence.wrapping_add(1)).is_empty());
         assert!(indications.answered(other, sequence).is_empty());
         assert_eq!(indications.poll(100), [(gnb, sequence)]);
@@ -114,11 +116,11 @@ mod tests {
     fn what_a_silent_peer_is_said_to_have_said_is_forgotten() {
         let mut indications = Indications::new(TIMING, 1);
         let gnb = IpAddr::from([10, 0, 0, 1]);
-        let sequence = indications.came(gnb, 7, 0).unwrap();
+        let sequence = indications.received(gnb, 7, 0).unwrap();
         assert_eq!((indications.poll(100).len(), indications.poll(200).len()), (1, 0));
         assert!(indications.answered(gnb, sequence).is_empty());
         for n in 0..3000u32 {
-            indications.came(IpAddr::from(n.to_be_bytes()), 1, 300);
+            indications.received(IpAddr::from(n.to_be_bytes()), 1, 300);
         }
         assert_eq!(indications.poll(400).len(), MAX_PEERS);
     }

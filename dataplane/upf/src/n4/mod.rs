@@ -1,10 +1,11 @@
 //! N4: the PFCP server (TS 29.244).
 //!
-//! One task owns the PFCP endpoint, the associations and all sessions; requests are handled one by one, so
-//! there is nothing to lock. `associations` says which CP functions are served, [`rules`] holds what they said,
-//! [`compile`] turns it into what workers execute, `templates` spares most sessions that, [`session`] does both atomically,
-//! [`usage`] finds out what is to be reported, `reports` sees that it arrives, [`path`] watches GTP-U peers, `defects`
-//! bounds what a panic costs; this file moves messages.
+//! One task owns the PFCP endpoint, the associations and all sessions, and handles requests one by one, so
+//! there is nothing to lock. `associations` decides which CP functions are served. [`rules`] holds the rules
+//! that they sent. [`compile`] turns rules into the form that workers execute; `templates` spares this for most
+//! sessions. [`session`] does both atomically. [`usage`] finds what must be reported, and `reports` repeats
+//! reports until they arrive. [`path`] watches GTP-U peers. `defects` bounds the damage of a panic. This file
+//! receives and sends messages.
 
 pub mod addresses;
 mod associations;
@@ -12,8 +13,8 @@ mod changes;
 pub mod compile;
 mod defects;
 pub mod indications;
+pub mod ineffective;
 pub mod path;
-pub mod remarks;
 mod reports;
 pub mod rules;
 pub mod session;
@@ -57,16 +58,16 @@ use session::{Established, Sessions};
 pub const PFCP_PORT: u16 = 8805;
 /// Largest datagram that is received: what UDP can carry.
 const DATAGRAM: usize = 65_535;
-/// Sessions looked at for their timers before datagrams get their turn again.
-const LOOKS: usize = 256;
-/// Between looks whether workers have gone on, when an End Marker waits.
+/// Sessions whose timers are handled before datagrams get their turn again.
+const MAX_TIMERS: usize = 256;
+/// Interval of checks whether workers have finished their batches, while an End Marker waits.
 const END_MARKER_POLL: Duration = Duration::from_millis(1);
-/// After this an End Marker goes anyway.
+/// After this time an End Marker is sent in any case.
 const END_MARKER_MAX_MS: u64 = 1000;
-/// Path switches whose End Markers wait at once.
+/// Most path switches whose End Markers wait.
 const MAX_END_MARKERS: usize = 65_536;
 
-/// What this UPF does beyond what every one does (§8.2.25).
+/// Optional features of this UPF (§8.2.25).
 const FEATURES: [UpFunctionFeatures; 11] = [
     UpFunctionFeatures::FTUP,
     UpFunctionFeatures::TREU,
@@ -88,7 +89,7 @@ static PEER_RESTARTS: Counter = Counter::new("upf_n4_peer_restarts");
 static PEER_FAILURES: Counter = Counter::new("upf_n4_peer_failures");
 static PATH_FAILURES: Counter = Counter::new("upf_n3_path_failures");
 
-/// Questions to the N4 task.
+/// A query to the N4 task.
 #[derive(Debug)]
 pub enum Query {
     /// All sessions, as JSON.
@@ -97,7 +98,7 @@ pub enum Query {
     Status(oneshot::Sender<Value>),
 }
 
-/// What the task is connected to.
+/// The N4 task's connections to the rest of the UPF.
 pub struct Wiring {
     /// N4 socket.
     pub socket: UdpSocket,
@@ -105,11 +106,11 @@ pub struct Wiring {
     pub gtpu: Box<dyn Port>,
     /// Tables of the workers.
     pub tables: Arc<Tables>,
-    /// What packets report.
+    /// Events from packets.
     pub events: mpsc::Receiver<PacketEvent>,
-    /// Questions.
+    /// Queries.
     pub queries: mpsc::Receiver<Query>,
-    /// Becomes true when the task shall end.
+    /// Becomes true when the task must end.
     pub stop: watch::Receiver<bool>,
 }
 
@@ -123,20 +124,20 @@ struct Server {
     recovery_time_stamp: NtpSeconds,
     gtpu: Box<dyn Port>,
     end_marker: Batch,
-    /// End Markers that wait until workers have gone on, with the time they were asked for.
+    /// End Markers that wait until workers have finished their batches, with the time of the request.
     end_markers: VecDeque<(Ticket, u64, Vec<OuterHeaderCreation>)>,
     reports: Reports,
     indications: Indications,
-    /// What goes out with the next system call.
+    /// Datagrams for the next system call.
     outbox: Vec<(SocketAddr, Arc<[u8]>)>,
-    /// The load last told, and how often it changed.
+    /// The load that was reported last, and a sequence number that counts its changes.
     load: (u8, u32),
     defects: Defects,
-    /// Where milliseconds are counted from.
+    /// The instant from which milliseconds are counted.
     epoch: Instant,
 }
 
-/// Seconds since 1900 of the wall clock.
+/// Seconds since 1900, by the wall clock.
 fn ntp_now() -> NtpSeconds {
     let since = net::time::wall_clock().duration_since(std::time::UNIX_EPOCH);
     NtpSeconds::from_unix(since.map_or(0, |since| since.as_secs()))
@@ -179,14 +180,14 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
         };
         tokio::select! {
             received = burst.receive(&socket) => match received {
-                // What has come together is answered together.
+                // Datagrams that have arrived together are answered together.
                 Ok(_) => {
                     let now = now();
                     for (from, datagram) in burst.iter() {
                         server.guarded(|server| server.endpoint.handle_datagram(now, from, datagram));
                     }
                 }
-                // An ICMP error of an earlier datagram; the endpoint's timers deal with silent peers.
+                // An ICMP error caused by an earlier datagram; the endpoint's timers handle silent peers.
                 Err(error) => tracing::debug!(%error, "PFCP receive"),
             },
             () = timer => server.guarded_timeout(),
@@ -196,7 +197,7 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
             Some(query) = queries.recv() => {
                 server.guarded(|server| server.answer(query));
             }
-            // An error means that the sender is gone: nobody could stop this task any more.
+            // An error means that the sender is gone, so that nobody could stop this task any more.
             _ = stop.wait_for(|stop| *stop) => return,
         }
     }
@@ -207,7 +208,7 @@ fn now() -> Instant {
 }
 
 impl Server {
-    /// Sends what the endpoint has to send.
+    /// Sends the endpoint's datagrams.
     async fn transmit(&mut self, socket: &UdpSocket) {
         loop {
             let due = std::iter::from_fn(|| self.endpoint.poll_transmit());
@@ -216,7 +217,7 @@ impl Server {
                 return;
             }
             burst::send_all(socket, &self.outbox, |to, error| {
-                // Like a lost datagram: the sender of the request, we or the peer, repeats it.
+                // Like a lost datagram: the sender of the request, this UPF or the peer, repeats it.
                 tracing::debug!(%error, %to, "PFCP message not sent");
             })
             .await;
@@ -229,7 +230,7 @@ impl Server {
         Now { ms: since.as_millis() as u64, wall: ntp_now() }
     }
 
-    /// When [`Server::handle_timeout`] has something to do.
+    /// When [`Server::handle_timeout`] must be called.
     fn deadline(&mut self) -> Option<Instant> {
         let paths = self.sessions.paths.next_ms();
         let own =
@@ -244,7 +245,7 @@ impl Server {
         self.endpoint.handle_timeout(now());
         let moment = self.moment();
         self.flush_end_markers(moment.ms);
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_TIMERS {
             let Some(report) = self.sessions.handle_timeout(moment) else { break };
             if let Some(report) = report {
                 self.report(report);
@@ -263,7 +264,7 @@ impl Server {
         }
     }
 
-    /// A GTP-U peer has answered an Echo Request.
+    /// Handles an Echo Response of a GTP-U peer.
     fn echo_response(&mut self, peer: IpAddr, sequence: u16) {
         let now_ms = self.moment().ms;
         if self.sessions.paths.answered(peer, sequence, now_ms) {
@@ -277,18 +278,18 @@ impl Server {
         }
     }
 
-    /// A GTP-U peer says that it does not know a tunnel.
+    /// Handles an Error Indication: a GTP-U peer does not know a tunnel.
     fn error_indication(&mut self, peer: IpAddr, teid: u32) {
         if self.sessions.by_remote(peer, teid).next().is_none() {
             return;
         }
         let now_ms = self.moment().ms;
-        if let Some(sequence) = self.indications.came(peer, teid, now_ms) {
+        if let Some(sequence) = self.indications.received(peer, teid, now_ms) {
             self.send_gtpu(peer, &Signalling::EchoRequest { sequence });
         }
     }
 
-    /// The load, for a CP function that wants to know it.
+    /// The load, if the CP function wants it.
     fn load(&mut self, peer: IpAddr) -> Option<LoadControl> {
         self.associations.get(peer).filter(|association| association.wants_load)?;
         let load = self.sessions.load();
@@ -343,7 +344,7 @@ impl Server {
         }
     }
 
-    /// Several sessions have gone.
+    /// Counts sessions that were removed.
     fn removed(&mut self, count: usize) {
         DELETED.add(count as u64);
     }
@@ -351,7 +352,7 @@ impl Server {
     fn request(&mut self, id: RequestId, seid: u64, message: Message) {
         let peer = id.peer.ip();
         let node_id = self.node_id.clone();
-        // Sessions are changed only from the address and port that has the association.
+        // Sessions are changed only from the address and port of the association.
         let owner = self.associations.of(id.peer).map(|association| association.address.ip());
         match message {
             Message::AssociationSetupRequest(request) => self.associate(id, request),
@@ -410,7 +411,7 @@ impl Server {
                     None => self.reject(id, 0, Cause::SESSION_NOT_FOUND, None),
                 }
             }
-            // Requests that only a UP function sends.
+            // Requests that only UP functions send.
             _ => self.reject(id, 0, Cause::SERVICE_NOT_SUPPORTED, None),
         }
     }
@@ -434,8 +435,8 @@ impl Server {
         }
     }
 
-    /// Sends End Markers on tunnels that the path has been switched away from (TS 23.501 §5.8.2.9), once no worker
-    /// holds a packet any more that the old rules send there: they follow the last one.
+    /// Sends End Markers into the tunnels of the old path after a path switch (TS 23.501 §5.8.2.9), once no
+    /// worker holds a packet any more that the old rules send there. So the End Markers follow the last packet.
     fn send_end_markers(&mut self, headers: Vec<OuterHeaderCreation>, now_ms: u64) {
         if headers.is_empty() {
             return;
@@ -480,7 +481,7 @@ impl Server {
             PacketEvent::EchoResponse { peer, sequence } => self.echo_response(peer, sequence),
             PacketEvent::Usage { seid, .. } => {
                 let moment = self.moment();
-                if let Some(report) = self.sessions.look(seid, moment) {
+                if let Some(report) = self.sessions.check(seid, moment) {
                     self.report(report);
                 }
             }
@@ -494,7 +495,7 @@ impl Server {
     }
 
     fn answer(&self, query: Query) {
-        // A receiver that has gone away needs no answer.
+        // If the receiver is gone, no answer is needed.
         let _ = match query {
             Query::Sessions(reply) => {
                 let list = self.sessions.iter();
@@ -507,7 +508,7 @@ impl Server {
     }
 }
 
-/// A peer as node reports name it.
+/// A peer in the form of node reports.
 fn gtpu_peer(peer: IpAddr) -> RemoteGtpuPeer {
     match peer {
         IpAddr::V4(address) => RemoteGtpuPeer { ipv4: Some(address), ..Default::default() },

@@ -1,4 +1,4 @@
-//! Path management (TS 29.281 §7.2.1, TS 23.527 §5.2): GTP-U peers are asked for an echo now and then; one that
+//! Path management (TS 29.281 §7.2.1, TS 23.527 §5.2). GTP-U peers get Echo Requests at intervals. A peer that
 //! does not answer is reported to the CP functions, and again when it does (TS 29.244 §7.4.5.1).
 
 use std::net::IpAddr;
@@ -10,9 +10,9 @@ use crate::random::Draw;
 /// Timers of path management.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// Between Echo Requests to a peer; TS 29.281 §7.2.1 allows no less than 60 s.
+    /// Interval of Echo Requests to a peer; TS 29.281 §7.2.1 requires at least 60 s.
     pub interval_ms: u64,
-    /// T3-RESPONSE: until an unanswered request is repeated.
+    /// T3-RESPONSE: time until an unanswered request is repeated.
     pub t3_ms: u64,
     /// N3-REQUESTS: how often a request is sent at most.
     pub n3: u8,
@@ -24,12 +24,12 @@ impl Default for Timing {
     }
 }
 
-/// Most peers that are watched; further ones are used without being watched.
+/// Most peers that are watched; packets to further peers are sent without path management.
 const MAX_PEERS: usize = 65_536;
 
 #[derive(Debug)]
 struct Peer {
-    /// Tunnels that lead to it.
+    /// Number of tunnels that lead to the peer.
     users: u32,
     due_ms: u64,
     sent: u8,
@@ -37,32 +37,32 @@ struct Peer {
     sequence: u16,
 }
 
-/// What is to be done after [`Paths::poll`].
+/// The work that [`Paths::poll`] returns.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Due {
     /// Echo Requests to send, with their sequence numbers.
     pub echoes: Vec<(IpAddr, u16)>,
-    /// Peers that have failed.
+    /// Peers that have just failed.
     pub failed: Vec<IpAddr>,
 }
 
-/// The GTP-U peers that tunnels lead to.
+/// The GTP-U peers to which tunnels lead.
 #[derive(Debug)]
 pub struct Paths {
     timing: Timing,
     draw: Draw,
     peers: HashMap<IpAddr, Peer>,
-    /// When the first peer is due; may be early, never late.
+    /// When the first peer is due; may be too early, but not too late.
     next_ms: Option<u64>,
 }
 
 impl Paths {
-    /// No peers yet. Sequence numbers are drawn under `secret`.
+    /// No peers. `secret` makes sequence numbers unpredictable.
     pub fn new(timing: Timing, secret: u64) -> Paths {
         Paths { timing, draw: Draw::new(secret), peers: HashMap::default(), next_ms: None }
     }
 
-    /// A tunnel leads to `peer` from now on.
+    /// Counts a new tunnel to `peer`.
     pub fn join(&mut self, peer: IpAddr, now_ms: u64) {
         if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&peer) {
             return;
@@ -73,7 +73,7 @@ impl Paths {
         self.next_ms = Some(self.next_ms.map_or(due_ms, |next| next.min(due_ms)));
     }
 
-    /// One tunnel less leads to `peer`.
+    /// Counts the end of a tunnel to `peer`.
     pub fn leave(&mut self, peer: IpAddr) {
         if let Some(known) = self.peers.get_mut(&peer) {
             known.users = known.users.saturating_sub(1);
@@ -93,7 +93,7 @@ impl Paths {
         self.peers.get(&peer).is_some_and(|peer| peer.failed)
     }
 
-    /// Sends and repeats Echo Requests, and gives peers up.
+    /// Sends and repeats Echo Requests; detects failed peers.
     pub fn poll(&mut self, now_ms: u64) -> Due {
         let mut due = Due::default();
         if self.next_ms.is_none_or(|next| next > now_ms) {
@@ -123,7 +123,8 @@ impl Paths {
         due
     }
 
-    /// A peer has answered. Returns whether it had failed. What answers no request of ours does not count.
+    /// Handles an Echo Response. Returns whether the peer had failed. A response without a matching request is
+    /// ignored.
     pub fn answered(&mut self, address: IpAddr, sequence: u16, now_ms: u64) -> bool {
         let peer = self.peers.get_mut(&address);
         let Some(peer) = peer.filter(|peer| peer.sent > 0 && peer.sequence == sequence) else {
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!((paths.next_ms(), echoes(&mut paths, 999), echoes(&mut paths, 1000)), (Some(1000), 0, 1));
         assert_eq!(echoes(&mut paths, 1100), 1, "repeated after T3");
         assert_eq!(paths.poll(1200), Due { echoes: vec![], failed: vec![A] });
-        // It goes on being asked, and is not reported again.
+        // The peer still gets Echo Requests, but is not reported again.
         assert_eq!((echoes(&mut paths, 2200), echoes(&mut paths, 2300)), (1, 1));
         assert_eq!(paths.poll(2400), Due::default());
         let asked = paths.poll(3400).echoes[0].1;

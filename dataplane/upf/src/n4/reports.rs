@@ -1,7 +1,9 @@
-//! What this UPF tells CP functions by itself: sent, kept for another try, and bounded (TS 29.244 §7.5.8).
+//! Reports that this UPF sends to CP functions on its own: sent, kept for another attempt, and bounded (TS
+//! 29.244 §7.5.8).
 //!
-//! Usage must not be lost because a CP function is silent for a while, and a silent CP function must not fill the
-//! memory: usage reports under way and kept are counted one by one, however many a message has.
+//! A CP function that is silent for a while must not lose usage reports, and must not fill the memory either.
+//! So the usage reports that are sent but not answered, and those that are kept, are counted one by one,
+//! however many a message contains.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -18,29 +20,29 @@ use telemetry::counters::{Counter, Family};
 use super::usage::Outgoing;
 use super::{DELETED, Server, now};
 
-/// Usage reports in one message: what surely fits in a datagram, each with all that it may have.
+/// Usage reports in one message: as many as fit in a datagram even if each has all its fields.
 const MAX_IN_MESSAGE: usize = 200;
-/// GTP-U peers in one message, likewise.
+/// GTP-U peers in one message: as many as fit in a datagram.
 const MAX_PEERS: usize = 1024;
-/// Usage reports that CP functions have not answered yet, in all; further ones are kept.
+/// Most usage reports in all that CP functions have not answered yet; further ones are kept.
 const MAX_UNDER_WAY: usize = 65_536;
-/// Usage reports kept for CP functions that do not answer, in all.
+/// Most usage reports in all that are kept for CP functions that do not answer.
 const MAX_KEPT: usize = 16_384;
-/// Kept reports that go out at once when a CP function answers again: its socket must hold them.
+/// Kept reports that are sent at once when a CP function answers again; its socket must be able to hold them.
 pub(super) const RESENT_AT_ONCE: usize = 32;
-/// And those that follow each of its answers, until none is left.
+/// Kept reports that are sent after each of its later answers, until none is left.
 const RESENT_WITH_ANSWER: usize = 1;
 
 static REPORTS: Family = Family::new("upf_n4_reports", "kind");
 static WRONG_SEIDS: Counter = Counter::new("upf_n4_wrong_seids");
 static REPORTS_LOST: Counter = Counter::new("upf_n4_reports_lost");
 
-/// What a request of ours is about.
+/// Content of a request of this UPF.
 #[derive(Debug)]
 enum Asked {
-    /// A session report, kept for another try.
+    /// A session report, which is kept for another attempt.
     Session(Box<Outgoing>),
-    /// A node report: a path has failed or recovered.
+    /// A node report of a path failure or recovery.
     Node,
 }
 
@@ -48,13 +50,13 @@ enum Asked {
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     asked: HashMap<Handle, Asked>,
-    /// Usage reports among them.
+    /// Number of usage reports among them.
     pub(super) under_way: usize,
-    /// Sessions with an Error Indication among them.
+    /// Sessions that have an Error Indication Report among them.
     erring: HashMap<u64, ()>,
-    /// Reports that a CP function did not answer, for when it does again; the oldest first.
+    /// Reports that a CP function did not answer, oldest first, to be sent when it answers again.
     kept: HashMap<IpAddr, VecDeque<Outgoing>>,
-    /// Usage reports among these.
+    /// Number of usage reports among these.
     pub(super) kept_usage: usize,
 }
 
@@ -71,7 +73,7 @@ impl Reports {
         self.asked.insert(handle, Asked::Session(Box::new(report)));
     }
 
-    /// The session report that a request of ours carried; it is over.
+    /// Removes and returns the session report of a request that was answered or has failed.
     fn over(&mut self, handle: Handle) -> Option<Outgoing> {
         let Some(Asked::Session(report)) = self.asked.remove(&handle) else { return None };
         self.under_way -= usage(&report);
@@ -81,7 +83,8 @@ impl Reports {
         Some(*report)
     }
 
-    /// Keeps the usage of a report that was not answered. What else it said is outdated when the CP function answers again.
+    /// Keeps the usage of a report that was not answered. The rest of the report will be outdated by the time
+    /// the CP function answers again.
     fn keep(&mut self, report: Outgoing) {
         let count = usage(&report);
         if self.kept_usage + count > MAX_KEPT {
@@ -92,7 +95,7 @@ impl Reports {
         }
     }
 
-    /// The oldest report that is kept for a CP function.
+    /// Removes and returns the oldest report that is kept for a CP function.
     fn take_kept(&mut self, peer: IpAddr) -> Option<Outgoing> {
         let list = self.kept.get_mut(&peer)?;
         let report = list.pop_front();
@@ -103,14 +106,14 @@ impl Reports {
         report
     }
 
-    /// A CP function has gone with its sessions.
+    /// Drops the reports for a CP function that is gone with its sessions.
     pub(super) fn forget(&mut self, peer: IpAddr) {
         let gone = self.kept.remove(&peer).unwrap_or_default();
         self.kept_usage -= gone.iter().map(usage).sum::<usize>();
     }
 }
 
-/// Takes what a message has no room for out of its usage reports, and says so in it.
+/// Removes the usage reports that do not fit in a message; returns them, and the IE that announces them.
 pub(super) fn overflow(reports: &mut Vec<UsageReport>) -> (Vec<UsageReport>, Option<AdditionalUsageReports>) {
     let rest = reports.split_off(reports.len().min(MAX_IN_MESSAGE));
     let count = rest.len() as u16;
@@ -119,7 +122,7 @@ pub(super) fn overflow(reports: &mut Vec<UsageReport>) -> (Vec<UsageReport>, Opt
 }
 
 impl Server {
-    /// Tells all CP functions of GTP-U peers that have failed or recovered (§6.2.9).
+    /// Reports GTP-U peers that have failed or recovered to all CP functions (§6.2.9).
     pub(super) fn report_paths(&mut self, recovered: bool, peers: &[RemoteGtpuPeer]) {
         for peers in peers.chunks(MAX_PEERS) {
             let report = Some(UserPlanePathReport { peers: peers.to_vec() });
@@ -144,7 +147,7 @@ impl Server {
         }
     }
 
-    /// Reports usage that a response had no room for (§5.2.2.3.1).
+    /// Reports usage for which a response had no room (§5.2.2.3.1).
     pub(super) fn report_rest(
         &mut self,
         (cp, seid, cp_seid): (IpAddr, u64, u64),
@@ -157,13 +160,13 @@ impl Server {
         }
     }
 
-    /// Sends a session report, in as many messages as it takes, or keeps it for later.
+    /// Sends a session report, in as many messages as needed, or keeps it for later.
     pub(super) fn report(&mut self, mut report: Outgoing) {
         let (rest, additional) = overflow(&mut report.request.usage_reports);
         report.request.additional_usage_reports = additional;
         let whose = (report.cp, report.seid, report.cp_seid);
         self.send_report(report);
-        // This recursion ends: each round has fewer usage reports.
+        // The recursion ends because each round has fewer usage reports.
         self.report_rest(whose, rest);
     }
 
@@ -194,27 +197,27 @@ impl Server {
         }
     }
 
-    /// Reports that a peer does not know a tunnel, unless such a report of the session is under way: the peer repeats it with
-    /// our next packet.
+    /// Reports that a peer does not know a tunnel, unless such a report of the session is still unanswered. The
+    /// peer repeats its Error Indication when it gets the next packet.
     pub(super) fn report_error(&mut self, report: Outgoing) {
         if !self.reports.erring.contains_key(&report.seid) {
             self.report(report);
         }
     }
 
-    /// A CP function has answered.
+    /// Handles an answer of a CP function to a report.
     pub(super) fn answered(&mut self, handle: Handle, peer: IpAddr, seid: Option<u64>, message: &Message) {
         self.resend(peer, RESENT_WITH_ANSWER);
         let Some(report) = self.reports.over(handle) else { return };
         let Message::SessionReportResponse(response) = message else { return };
-        // A CP function that has forgotten the session may have forgotten our SEID too (§7.2.2.4.2).
+        // A CP function that has forgotten the session may have forgotten this UPF's SEID too (§7.2.2.4.2).
         let unknown = response.cause == Cause::SESSION_NOT_FOUND && seid == Some(0);
         if seid != Some(report.seid) && !unknown {
             WRONG_SEIDS.inc();
             return self.reports.keep(report);
         }
         if response.cause == Cause::SESSION_NOT_FOUND {
-            // The CP function does not know it and will never delete it (§6.3.5.3).
+            // The CP function does not know the session and will never delete it (§6.3.5.3).
             if self.sessions.get(report.seid).is_some() {
                 tracing::info!(seid = report.seid, "session removed: the CP function does not know it");
                 self.sessions.remove(report.seid);
@@ -225,14 +228,14 @@ impl Server {
         }
     }
 
-    /// A CP function has not answered.
+    /// Handles a report that a CP function did not answer.
     pub(super) fn failed(&mut self, handle: Handle) {
         if let Some(report) = self.reports.over(handle) {
             self.reports.keep(report);
         }
     }
 
-    /// A CP function answers: it gets some of the reports that it has missed.
+    /// Sends up to `most` kept reports to a CP function that answers again.
     pub(super) fn resend(&mut self, peer: IpAddr, most: usize) {
         for _ in 0..most {
             let Some(report) = self.reports.take_kept(peer) else { return };

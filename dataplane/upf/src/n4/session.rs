@@ -1,8 +1,9 @@
 //! Session establishment, modification and deletion (TS 29.244 §6.3), without any transport.
 //!
-//! [`Sessions`] owns all PFCP sessions of the UPF. A request is worked out on a copy of the rules ([`super::changes`])
-//! and compiled, unless there is a template for it ([`super::templates`]); then the copy, the look-up tables and the
-//! TEIDs change together, or nothing does. What the UPF reports by itself is in [`super::usage`].
+//! [`Sessions`] owns all PFCP sessions of the UPF. A request is applied to a copy of the rules
+//! ([`super::changes`]), which is compiled unless there is a template for it ([`super::templates`]). Then the
+//! rules, the look-up tables and the TEIDs change together, or nothing does. Reports that the UPF sends on its
+//! own are in [`super::usage`].
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,8 +23,8 @@ use pfcp::{
 use super::addresses::Addresses;
 use super::changes::{self, Allocation, Effect};
 use super::compile::compile;
+use super::ineffective::Ineffective;
 use super::path::{Paths, Timing};
-use super::remarks::Remark;
 use super::rules::urr::Now;
 use super::rules::{Rejection, Rules};
 use super::templates::{Own, Templates};
@@ -34,9 +35,9 @@ use crate::session::Session;
 use crate::tables::{Held, Tables, Writer};
 use rcu::Ticket;
 
-/// Most sessions; a CP function gets "no resources" beyond.
+/// Most sessions; further ones are refused with "no resources available".
 pub const MAX_SESSIONS: usize = 1 << 20;
-/// Sets that a session can be in: one per kind of node.
+/// Most sets to which a session can belong: one per kind of node.
 const MAX_SETS: usize = 8;
 
 /// A PFCP session.
@@ -48,17 +49,17 @@ pub struct N4Session {
     pub cp: IpAddr,
     /// Its rules.
     pub rules: Rules,
-    /// What workers execute.
+    /// The form that workers execute.
     pub compiled: Session,
     /// PDRs without effect.
-    pub remarks: Box<[Remark]>,
-    /// Sets of sessions that it fails with.
+    pub ineffective: Box<[Ineffective]>,
+    /// The session sets (FQ-CSIDs) with which it fails.
     sets: Box<[FqCsid]>,
     pub(super) activity: Option<Activity>,
     pub(super) notification: Notification,
-    /// Of an Ethernet session whose rules report addresses.
+    /// Addresses behind the UE, for an Ethernet session whose rules report them.
     pub(super) addresses: Option<Box<Addresses>>,
-    /// When it is looked at next.
+    /// When it is checked next.
     pub(super) due_ms: Option<u64>,
 }
 
@@ -70,58 +71,58 @@ pub struct Sessions {
     pub(super) sessions: HashMap<u64, Box<N4Session>>,
     /// CP functions that have sessions.
     owners: HashMap<IpAddr, Owner>,
-    /// The peers that remote tunnel endpoints belong to.
+    /// The peers of remote tunnel endpoints.
     pub paths: Paths,
-    /// Sessions to look at, the next first; stale entries are skipped.
+    /// When sessions must be checked, and their SEIDs, the next first. Outdated entries are skipped.
     pub(super) timers: BinaryHeap<Reverse<(u64, u64)>>,
     draw: Draw,
-    /// The SEID that the running or last establishment was given; 0 when the running request is none.
+    /// The SEID of the running or last establishment; 0 when the running request is not an establishment.
     established: u64,
     pub(super) templates: Templates,
 }
 
-/// What a CP function has here.
+/// What belongs to a CP function.
 #[derive(Debug, Default)]
 struct Owner {
     sessions: usize,
-    /// Remote tunnel endpoints in use, for Error Indications. Another CP function may name the same ones.
+    /// Remote tunnel endpoints in use, for Error Indications. Other CP functions may use the same ones.
     remote: HashMap<(IpAddr, u32), u64>,
 }
 
-/// A request worked out, before anything is published.
-struct Worked {
+/// A request that was applied and found valid, before anything is published.
+struct Checked {
     effect: Effect,
-    /// Sessions that have to go for their UE addresses.
+    /// Sessions that must be removed because this one takes over their UE addresses.
     replaced: Vec<u64>,
-    /// TEIDs that were allocated.
+    /// TEIDs that were allocated for it.
     taken: Vec<u32>,
 }
 
-/// What an establishment leaves to be done.
+/// Result of an establishment.
 #[derive(Debug)]
 pub struct Established {
     /// Response.
     pub response: SessionEstablishmentResponse,
-    /// Sessions that had the UE addresses until now, and are gone.
+    /// Sessions that had the UE addresses before and were removed.
     pub replaced: Vec<u64>,
 }
 
-/// What a modification leaves to be done.
+/// Result of a modification.
 #[derive(Debug)]
 pub struct Modified {
-    /// The CP function's SEID, for the response.
+    /// The CP function's SEID, for the header of the response.
     pub cp_seid: u64,
     /// Response.
     pub response: SessionModificationResponse,
-    /// Tunnels that End Markers go to.
+    /// Tunnels into which End Markers must be sent.
     pub end_markers: Vec<OuterHeaderCreation>,
-    /// What is to be reported after the response: limits that had been reached already.
+    /// A report to send after the response: limits that had been reached already.
     pub report: Option<Outgoing>,
 }
 
 impl Sessions {
-    /// No sessions yet. SEIDs and TEIDs are drawn under `secret`, which is random: nobody can guess one, and what a CP
-    /// function still asks of a session from before a restart does not hit another UE's.
+    /// No sessions. SEIDs and TEIDs are derived from the random number `secret`. So nobody can guess one, and a
+    /// request for a session from before a restart does not hit another UE's session.
     pub fn new(config: Arc<Config>, tables: Arc<Tables>, secret: u64) -> Sessions {
         let mut draw = Draw::new(secret);
         Sessions {
@@ -137,7 +138,7 @@ impl Sessions {
         }
     }
 
-    /// All sessions by our SEID.
+    /// All sessions by this UPF's SEID.
     pub fn iter(&self) -> impl Iterator<Item = (&u64, &N4Session)> {
         self.sessions.iter().map(|(seid, session)| (seid, &**session))
     }
@@ -147,12 +148,13 @@ impl Sessions {
         self.sessions.len()
     }
 
-    /// A session by our SEID.
+    /// A session by this UPF's SEID.
     pub fn get(&self, seid: u64) -> Option<&N4Session> {
         self.sessions.get(&seid).map(|session| &**session)
     }
 
-    /// The sessions that send to this remote tunnel endpoint, by our SEID: one at most of each CP function.
+    /// The sessions that send to this remote tunnel endpoint, by this UPF's SEID: at most one of each CP
+    /// function.
     pub fn by_remote(&self, peer: IpAddr, teid: u32) -> impl Iterator<Item = (u64, &N4Session)> {
         let seids = self.owners.values().filter_map(move |owner| owner.remote.get(&(peer, teid)));
         seids.filter_map(|seid| Some((*seid, self.get(*seid)?)))
@@ -173,15 +175,15 @@ impl Sessions {
         }
     }
 
-    /// How full the UPF is, in per cent: sessions and tunnels, whichever is scarcer.
+    /// Load of the UPF in per cent: that of sessions or tunnels, whichever is higher.
     pub fn load(&self) -> u8 {
         let sessions = self.sessions.len() * 100 / MAX_SESSIONS;
-        // A session usually has a tunnel; the tables know no better without counting.
+        // A session usually has one tunnel; an exact number would need a count of the tables.
         let tunnels = self.sessions.len() * 100 / (self.config.max_tunnels as usize).max(1);
         sessions.max(tunnels).min(100) as u8
     }
 
-    /// Establishes a session (§6.3.2). `cp` is the address the request came from.
+    /// Establishes a session (§6.3.2). `cp` is the source address of the request.
     pub fn establish(
         &mut self,
         node_id: NodeId,
@@ -235,11 +237,13 @@ impl Sessions {
         let seid = self.new_seid();
         self.established = seid;
         let mut rules = Rules::default();
-        // When a CP function assigns an address again, its deletion of the session that had it was lost.
-        let work = work_out(self.tools(), seid, Some(cp), (&mut rules, None), |rules, tunnels| {
-            changes::establish(rules, request, tunnels, now)
-        })?;
-        let (compiled, remarks) = match self.publish(seid, &rules) {
+        // A CP function that assigns an address again has deleted the earlier session with it, and the deletion
+        // was lost.
+        let work =
+            apply_checked(self.request_context(), seid, Some(cp), (&mut rules, None), |rules, tunnels| {
+                changes::establish(rules, request, tunnels, now)
+            })?;
+        let (compiled, ineffective) = match self.publish(seid, &rules) {
             Ok(published) => published,
             Err(rejection) => {
                 give_back(&mut self.writer, &work.taken);
@@ -249,7 +253,7 @@ impl Sessions {
         for old in &work.replaced {
             self.remove(*old);
         }
-        log_remarks(seid, &remarks, &[]);
+        log_ineffective(seid, &ineffective, &[]);
         let owner = self.owners.entry(cp).or_default();
         owner.sessions += 1;
         owner.remote.extend(remotes(&rules).map(|remote| (remote, seid)));
@@ -263,7 +267,7 @@ impl Sessions {
             cp,
             rules,
             compiled,
-            remarks,
+            ineffective,
             sets: request.fq_csids.clone().into(),
             activity,
             notification: Notification::default(),
@@ -275,26 +279,29 @@ impl Sessions {
         Ok((seid, work.effect, work.replaced))
     }
 
-    /// What a request is worked out with.
-    fn tools(&mut self) -> Tools<'_> {
-        Tools { writer: &mut self.writer, config: &self.config, sessions: &self.sessions }
+    /// What [`apply_checked`] needs of the sessions.
+    fn request_context(&mut self) -> RequestContext<'_> {
+        RequestContext { writer: &mut self.writer, config: &self.config, sessions: &self.sessions }
     }
 
-    /// Has workers execute the rules of a new session: by its template, if there is one.
-    fn publish(&mut self, seid: u64, rules: &Rules) -> Result<(Session, Box<[Remark]>), Rejection> {
+    /// Publishes the rules of a new session for the workers, from a template if there is one.
+    fn publish(&mut self, seid: u64, rules: &Rules) -> Result<(Session, Box<[Ineffective]>), Rejection> {
         let own = Own::new(rules, &self.config);
         if let Some(own) = &own
             && let Some(template) = self.templates.find(own, &self.config)
         {
-            return Ok((self.writer.establish_like(seid, &template.layout, own)?, template.remarks.clone()));
+            return Ok((
+                self.writer.establish_like(seid, &template.layout, own)?,
+                template.ineffective.clone(),
+            ));
         }
-        let (plan, remarks) = compile(seid, rules, &self.config)?;
-        let remarks: Box<[Remark]> = remarks.into();
+        let (plan, ineffective) = compile(seid, rules, &self.config)?;
+        let ineffective: Box<[Ineffective]> = ineffective.into();
         let session = self.writer.establish(&plan)?;
         if let Some(own) = own {
-            self.templates.learn(&own, (plan, remarks.clone()), &session, &mut self.writer, &self.config);
+            self.templates.learn(&own, (plan, ineffective.clone()), &session, &mut self.writer, &self.config);
         }
-        Ok((session, remarks))
+        Ok((session, ineffective))
     }
 
     fn forget_remotes(&mut self, seid: u64, cp: IpAddr, rules: &Rules) {
@@ -310,7 +317,7 @@ impl Sessions {
         }
     }
 
-    /// Changes a session (§6.3.3). `None` when it does not exist or belongs to another CP function.
+    /// Changes a session (§6.3.3). `None` when it does not exist, or belongs to another CP function.
     pub fn modify(
         &mut self,
         seid: u64,
@@ -333,7 +340,7 @@ impl Sessions {
                     ..answer(Cause::ACCEPTED)
                 },
                 end_markers: effect.end_markers,
-                report: self.look(seid, now),
+                report: self.check(seid, now),
             },
             Err(rejection) => Modified {
                 cp_seid: old_cp_seid,
@@ -364,24 +371,26 @@ impl Sessions {
         let session = self.sessions.get(&seid).ok_or(not_found)?;
         let mut rules = session.rules.clone();
         let reading = |id| session.compiled.urr(id);
-        let tools = Tools { writer: &mut self.writer, config: &self.config, sessions: &self.sessions };
-        let work = work_out(tools, seid, None, (&mut rules, Some(&session.rules)), |rules, tunnels| {
-            changes::modify(rules, request, tunnels, &reading, now)
-        })?;
+        let context =
+            RequestContext { writer: &mut self.writer, config: &self.config, sessions: &self.sessions };
+        let work =
+            apply_checked(context, seid, None, (&mut rules, Some(&session.rules)), |rules, tunnels| {
+                changes::modify(rules, request, tunnels, &reading, now)
+            })?;
         let session = self.sessions.get_mut(&seid).ok_or(not_found)?;
-        let published = compile(seid, &rules, &self.config).and_then(|(plan, remarks)| {
+        let published = compile(seid, &rules, &self.config).and_then(|(plan, ineffective)| {
             self.writer.modify(&mut session.compiled, &plan, held)?;
-            Ok(remarks)
+            Ok(ineffective)
         });
-        let remarks = match published {
-            Ok(remarks) => remarks,
+        let ineffective = match published {
+            Ok(ineffective) => ineffective,
             Err(rejection) => {
                 give_back(&mut self.writer, &work.taken);
                 return Err(rejection);
             }
         };
-        log_remarks(seid, &remarks, &session.remarks);
-        session.remarks = remarks.into();
+        log_ineffective(seid, &ineffective, &session.ineffective);
+        session.ineffective = ineffective.into();
         session.cp_seid = cp_seid;
         if let Some(timer) = request.user_plane_inactivity_timer {
             session.activity = Activity::new(timer.0, session.compiled.usage(), now);
@@ -389,7 +398,8 @@ impl Sessions {
         session.notification.reset();
         let old = std::mem::take(&mut session.rules);
         for peer in watched(&rules) {
-            // Before it is left by the old rules: a peer that stays is not forgotten in between.
+            // New peers join before the old rules' peers leave, so that a peer in both is not forgotten in
+            // between.
             self.paths.join(peer, now.ms);
         }
         let cp = session.cp;
@@ -401,24 +411,24 @@ impl Sessions {
         Ok(work.effect)
     }
 
-    /// Stands for the packets that are under way by rules replaced until now.
+    /// A ticket for the packets that are still processed by rules replaced until now; see [`Sessions::passed`].
     pub(super) fn ticket(&self) -> Ticket {
         self.writer.ticket()
     }
 
-    /// Whether they have all been sent.
+    /// Whether all packets of this ticket have been sent.
     pub(super) fn passed(&self, ticket: Ticket) -> bool {
         self.writer.passed(ticket)
     }
 
-    /// Drops what is buffered for a session, as the answer to a report says (DROBU).
+    /// Drops a session's buffered packets, as the response to a report asks (DROBU).
     pub fn drop_buffered(&self, seid: u64, cp: IpAddr) {
         if self.sessions.get(&seid).is_some_and(|session| session.cp == cp) {
             self.writer.discard(seid);
         }
     }
 
-    /// Deletes a session (§6.3.4) and returns the CP function's SEID with the last usage reports.
+    /// Deletes a session (§6.3.4); returns the CP function's SEID and the last usage reports.
     pub fn delete(
         &mut self,
         seid: u64,
@@ -453,12 +463,13 @@ impl Sessions {
         }
     }
 
-    /// Removes all sessions of a CP function: association release, restart. Returns their number.
+    /// Removes all sessions of a CP function after an association release or a restart. Returns their number.
     pub fn remove_all_of(&mut self, cp: IpAddr) -> usize {
         self.remove_where(|session| session.cp == cp)
     }
 
-    /// Removes the sessions of a CP function that are in one of these sets (§6.2.8, TS 23.527 §4.5). Returns their number.
+    /// Removes the sessions of a CP function that belong to one of these sets (§6.2.8, TS 23.527 §4.5). Returns
+    /// their number.
     pub fn remove_sets(&mut self, cp: IpAddr, sets: &[FqCsid]) -> usize {
         self.remove_where(|session| {
             let in_set = |own: &FqCsid| sets.iter().any(|set| set.meets(own));
@@ -466,24 +477,24 @@ impl Sessions {
         })
     }
 
-    /// A request begins: see [`Sessions::roll_back`].
+    /// Notes that a request begins; see [`Sessions::roll_back`].
     pub(super) fn begin(&mut self) {
         self.established = 0;
         self.writer.begin();
     }
 
-    /// A request has been handled.
+    /// Notes that a request has been handled.
     pub(super) fn end(&mut self) {
         self.writer.end();
     }
 
-    /// The SEID of the session that the running request establishes.
+    /// The SEID of the session that the running request establishes; 0 if it is not an establishment.
     pub(super) fn last_established(&self) -> u64 {
         self.established
     }
 
-    /// Takes back what a request had done when a defect of ours ended it: the TEIDs that it took, and what it published
-    /// for a session that is not there.
+    /// Undoes a request that a defect of the UPF has interrupted: releases its TEIDs, and withdraws what it
+    /// published for a session that does not exist.
     pub(super) fn roll_back(&mut self) {
         let sessions = &self.sessions;
         self.writer.roll_back(|seid| sessions.contains_key(&seid));
@@ -499,23 +510,23 @@ impl Sessions {
     }
 }
 
-/// What a request is worked out with.
-struct Tools<'a> {
+/// What [`apply_checked`] needs of the sessions.
+struct RequestContext<'a> {
     writer: &'a mut Writer,
     config: &'a Config,
     sessions: &'a HashMap<u64, Box<N4Session>>,
 }
 
-/// Applies `change` to `rules`, a copy of those `before` if there were any, and checks them. On any refusal the TEIDs it took
-/// are given back.
-fn work_out(
-    tools: Tools<'_>,
+/// Applies `change` to `rules`, which are a copy of `before` or empty, and checks them. On a refusal the TEIDs
+/// that were allocated are released.
+fn apply_checked(
+    context: RequestContext<'_>,
     seid: u64,
     replaceable: Option<IpAddr>,
     (rules, before): (&mut Rules, Option<&Rules>),
     change: impl FnOnce(&mut Rules, &mut Allocation<'_>) -> Result<Effect, Rejection>,
-) -> Result<Worked, Rejection> {
-    let Tools { writer, config, sessions } = tools;
+) -> Result<Checked, Rejection> {
+    let RequestContext { writer, config, sessions } = context;
     let gtpu = config.gtpu.ip();
     let own = before.map(Rules::sorted_teids).unwrap_or_default();
     let mut allocation = Allocation { writer, config, gtpu, taken: Vec::new(), own, chosen: Vec::new() };
@@ -529,7 +540,7 @@ fn work_out(
     });
     match result {
         Ok((effect, replaced)) => {
-            // Chosen twice for the same rule, for instance.
+            // Some may be unused, for instance if one was chosen twice for the same rule.
             let used = if taken.is_empty() { Vec::new() } else { rules.sorted_teids() };
             taken.retain(|teid| {
                 let used = used.binary_search(teid).is_ok();
@@ -538,7 +549,7 @@ fn work_out(
                 }
                 used
             });
-            Ok(Worked { effect, replaced, taken })
+            Ok(Checked { effect, replaced, taken })
         }
         Err(rejection) => {
             give_back(writer, &taken);
@@ -547,15 +558,15 @@ fn work_out(
     }
 }
 
-/// Releases TEIDs that a request took: they are none that the session had.
+/// Releases TEIDs that a request allocated and the session did not have before.
 fn give_back(writer: &mut Writer, taken: &[u32]) {
     for teid in taken {
         writer.release(*teid);
     }
 }
 
-/// Refuses tunnels that would lead back to this machine, by FARs that are not as before: a packet would come again and again.
-/// The CP function may be on this machine (N4-u); a gNB or another UPF may where all of them have loopback addresses.
+/// Refuses new tunnels that lead back to this machine: a packet would come again and again. The CP function may
+/// be on this machine (N4-u). A gNB or another UPF may be if all of them have loopback addresses.
 fn check_far_ends(
     writer: &Writer,
     gtpu: IpAddr,
@@ -585,8 +596,8 @@ fn check_far_ends(
     Ok(())
 }
 
-/// A UE address belongs to one session: two would steal each other's packets. Returns the sessions of the CP function
-/// `replaceable` that have one of these addresses.
+/// Refuses a UE address that another session has: the two would take each other's packets. Sessions of the CP
+/// function `replaceable` do not prevent that; those that have one of the addresses are returned.
 fn check_addresses(
     writer: &Writer,
     sessions: &HashMap<u64, Box<N4Session>>,
@@ -615,14 +626,14 @@ fn check_addresses(
     Ok(replaced)
 }
 
-/// Logs the PDRs without effect that had one before.
-fn log_remarks(seid: u64, remarks: &[Remark], before: &[Remark]) {
-    for remark in remarks.iter().filter(|remark| !before.contains(remark)) {
-        tracing::warn!(seid, "{remark}");
+/// Logs the PDRs without effect that are not in `before`.
+fn log_ineffective(seid: u64, ineffective: &[Ineffective], before: &[Ineffective]) {
+    for pdr in ineffective.iter().filter(|pdr| !before.contains(pdr)) {
+        tracing::warn!(seid, "{pdr}");
     }
 }
 
-/// Remote endpoints that the rules send to.
+/// Remote endpoints to which the rules send.
 pub(super) fn remotes(rules: &Rules) -> impl Iterator<Item = (IpAddr, u32)> {
     let used = rules.pdrs.values().filter_map(|pdr| rules.far_of(pdr));
     let forwarding = used.filter(|far| far.action.contains(ApplyAction::FORW));
@@ -632,7 +643,7 @@ pub(super) fn remotes(rules: &Rules) -> impl Iterator<Item = (IpAddr, u32)> {
     })
 }
 
-/// Peers whose paths are watched: gNBs and UPFs, each as often as tunnels lead there.
+/// Peers whose paths are watched: gNBs and UPFs, each once for every tunnel to it.
 fn watched(rules: &Rules) -> impl Iterator<Item = IpAddr> {
     let forwarding = rules.fars.values().filter(|far| far.action.contains(ApplyAction::FORW));
     let tunnels = forwarding.filter(|far| {

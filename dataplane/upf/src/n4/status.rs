@@ -1,4 +1,4 @@
-//! What the N4 task tells operators, as JSON.
+//! Sessions and status of N4 for operators, as JSON.
 
 use std::collections::BTreeSet;
 

@@ -1,13 +1,14 @@
-//! Templates: what sessions with the same rules have in common, worked out once.
+//! Templates: the common part of sessions with the same rules, compiled once.
 //!
-//! A CP function sets up nearly all sessions of a data network by some policies: only addresses and TEIDs differ between the
-//! sessions of one. So each different set of rules is remembered with what it was compiled to, and a new session is looked
-//! up among these first ([`Templates::find`]): then neither a plan nor blocks have to be worked out for it
-//! ([`crate::tables::layout`]). Templates are found by a hash of their rules, and compared then; when there are too many, one
-//! that was not used for a while makes room.
+//! A CP function sets up nearly all sessions of a data network with a few policies. The sessions of one policy
+//! differ only in addresses and TEIDs. So each different set of rules is remembered with its compiled form, and
+//! rules of a new session are first looked up among these ([`Templates::find`]). If there is a template,
+//! neither a plan nor blocks must be computed ([`crate::tables::layout`]). Templates are found by a hash of
+//! their rules and then compared. When there are too many, one that was not used for a while is replaced.
 //!
-//! Compared is all that [`super::compile`] reads, save the UE's addresses, TEIDs and peers. Addresses play a part in one
-//! more way: a filter may name one that is, or contains, the UE's own. A template fits only if that is so of both UEs or of none.
+//! The comparison covers everything that [`super::compile`] reads except the UE's addresses, TEIDs and peers.
+//! Addresses matter in one more way: a filter may name an address or prefix that is, or contains, the UE's own.
+//! A template fits only if such a filter covers both UEs or neither.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::IpAddr;
@@ -17,7 +18,7 @@ use foldhash::HashMap;
 use foldhash::fast::FixedState;
 
 use super::compile::{network_with, tunnel};
-use super::remarks::Remark;
+use super::ineffective::Ineffective;
 use super::rules::{FarRule, PdrRule, Rules, Table, UrrRule};
 use crate::config::Config;
 use crate::plan::{OuterHeader, Plan};
@@ -25,24 +26,24 @@ use crate::session::Session;
 use crate::tables::Writer;
 use crate::tables::layout::{Layout, Particulars, Ue};
 
-/// How many are remembered: more than operators have policies.
+/// Most templates: more than operators have policies.
 const MAX_TEMPLATES: usize = 1024;
-/// Most PDRs of one, and most filters of all its PDRs: comparing must be less work than compiling.
+/// Most PDRs of a template, and most filters of all its PDRs: comparing must be faster than compiling.
 const MAX_PDRS: usize = 16;
 const MAX_FILTERS: usize = 64;
 
-/// Rules of a session, and what they were compiled to.
+/// Rules of a session, and their compiled form.
 #[derive(Debug)]
 pub(super) struct Template {
     hash: u64,
-    /// Used since room was looked for last.
+    /// Whether it was used since templates were last checked for replacement.
     used: bool,
     rules: Rules,
-    /// The data network that the UE's addresses are of.
+    /// The data network of the UE's addresses.
     network: Option<usize>,
-    /// Prefixes that filters name, and whether the UE has an address in them.
+    /// Prefixes in filters, and whether each contains the UE's address.
     named: Vec<(Prefix, bool)>,
-    pub remarks: Box<[Remark]>,
+    pub ineffective: Box<[Ineffective]>,
     pub layout: Layout,
 }
 
@@ -50,17 +51,17 @@ pub(super) struct Template {
 #[derive(Debug, Default)]
 pub(super) struct Templates {
     all: Vec<Template>,
-    /// Positions by hash. Several templates have one hash where filters name addresses of some UEs.
+    /// Indices by hash. Several templates have the same hash if filters name addresses of some UEs.
     by_hash: HashMap<u64, Vec<usize>>,
-    /// Where room is looked for next.
+    /// Where the next search for a template to replace begins.
     hand: usize,
 }
 
-/// The rules of a session, as far as they set it apart from others of its template.
+/// The rules of a new session, with the data by which its template is found.
 pub(super) struct Own<'a> {
     rules: &'a Rules,
     ue: Ue,
-    /// Of all that templates are compared by, UE addresses apart.
+    /// Hash of everything that templates are compared by, except UE addresses.
     hash: u64,
 }
 
@@ -111,7 +112,7 @@ impl Particulars for Own<'_> {
 }
 
 impl Templates {
-    /// The template of a session.
+    /// Finds the template for a session.
     pub fn find(&mut self, own: &Own<'_>, config: &Config) -> Option<&Template> {
         let positions = self.by_hash.get(&own.hash)?;
         let network = network_with(own.ue.addresses(), config);
@@ -123,11 +124,11 @@ impl Templates {
         Some(template)
     }
 
-    /// Remembers a session that was just established with this plan.
+    /// Makes a template of a session that was just established with this plan.
     pub fn learn(
         &mut self,
         own: &Own<'_>,
-        (plan, remarks): (Plan, Box<[Remark]>),
+        (plan, ineffective): (Plan, Box<[Ineffective]>),
         session: &Session,
         writer: &mut Writer,
         config: &Config,
@@ -143,7 +144,7 @@ impl Templates {
         let Some(layout) = writer.learn(session, plan, own) else { return };
         let network = network_with(own.ue.addresses(), config);
         let (hash, rules) = (own.hash, own.rules.clone());
-        let template = Template { hash, used: false, rules, network, named, remarks, layout };
+        let template = Template { hash, used: false, rules, network, named, ineffective, layout };
         let at = if self.all.len() < MAX_TEMPLATES {
             self.all.push(template);
             self.all.len() - 1
@@ -162,7 +163,8 @@ impl Templates {
         self.by_hash.entry(hash).or_default().push(at);
     }
 
-    /// A template that was not used since all others were looked at: a round ends at the latest where it began.
+    /// Index of a template that was not used since all others were checked. The search ends at the latest where
+    /// it began.
     fn least_used(&mut self) -> usize {
         loop {
             let at = self.hand;
@@ -174,9 +176,10 @@ impl Templates {
     }
 }
 
-/// Of what [`Template::fits`] compares, enough to tell policies apart.
+/// A hash of enough of the fields that [`Template::fits`] compares to tell policies apart.
 fn hash(rules: &Rules, network: Option<usize>) -> u64 {
-    // Whoever chooses rules that collide gets templates compared one after the other, a thousand at most.
+    // Not keyed: rules that collide on purpose only make the UPF compare templates one by one, at most a
+    // thousand.
     let mut state = FixedState::default().build_hasher();
     network.hash(&mut state);
     for (id, pdr) in rules.pdrs.iter() {
@@ -201,7 +204,7 @@ fn hash(rules: &Rules, network: Option<usize>) -> u64 {
 }
 
 impl Template {
-    /// Whether a session is like this one.
+    /// Whether the template can be used for this session.
     fn fits(&self, own: &Own<'_>) -> bool {
         let (a, b) = (&self.rules, own.rules);
         let teids = |rules: &Rules, of: &PdrRule| rules.pdrs.values().position(|pdr| pdr.teid == of.teid);
@@ -215,7 +218,7 @@ impl Template {
     }
 }
 
-/// Whether two tables have values alike under equal keys.
+/// Whether two tables have the same keys, and the values of each key satisfy `same`.
 fn alike<K: Ord + Copy, V>(a: &Table<K, V>, b: &Table<K, V>, same: impl Fn(&V, &V) -> bool) -> bool {
     a.len() == b.len() && a.iter().zip(b.iter()).all(|((x, a), (y, b))| x == y && same(a, b))
 }
@@ -244,12 +247,12 @@ fn fars_alike(a: &FarRule, b: &FarRule) -> bool {
         && a.marking == b.marking
 }
 
-/// For rules that have not counted yet.
+/// Compares rules that have not counted anything yet.
 fn urrs_alike(a: &UrrRule, b: &UrrRule) -> bool {
     a.is_active() == b.is_active() && a.marks() == b.marks()
 }
 
-/// Whether a UE's address, or the prefix it has, is in a prefix or the other way round.
+/// Whether a UE's IPv4 address or IPv6 /64 is in a prefix, or contains it.
 fn has_address_in(ue: Ue, prefix: Prefix) -> bool {
     let differ = match prefix.address() {
         IpAddr::V4(network) => {

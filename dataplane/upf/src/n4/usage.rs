@@ -1,7 +1,8 @@
-//! What the UPF tells the CP function by itself: usage, downlink data, inactivity (TS 29.244 §5.2.2, §5.2.3.1, §7.5.8).
+//! Reports that the UPF sends to the CP function on its own: usage, downlink data, inactivity (TS 29.244
+//! §5.2.2, §5.2.3.1, §7.5.8).
 //!
-//! Events of the packet path only say *look at this session*; [`Sessions`] then reads the counters and finds out what
-//! has happened. So an event that comes late or twice does no harm.
+//! Events of the packet path only say *check this session*. [`Sessions`] then reads the counters and finds out
+//! what has happened. So an event that is late or repeated does no harm.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -20,10 +21,10 @@ use super::session::{N4Session, Sessions};
 use crate::plan::Mark;
 use crate::tables::Held;
 
-/// How often one look may find something new: each round only happens when traffic has passed the marks of the
-/// previous one meanwhile.
+/// Most rounds of one check. A further round is needed only when traffic has passed the marks of the previous
+/// round meanwhile.
 const MAX_ROUNDS: usize = 3;
-/// PDRs named in one downlink data report.
+/// Most PDRs named in one downlink data report.
 const MAX_REPORTED_PDRS: usize = 16;
 
 /// A report for a CP function.
@@ -31,11 +32,11 @@ const MAX_REPORTED_PDRS: usize = 16;
 pub struct Outgoing {
     /// The CP function.
     pub cp: IpAddr,
-    /// Our SEID.
+    /// This UPF's SEID.
     pub seid: u64,
-    /// Its SEID.
+    /// The CP function's SEID.
     pub cp_seid: u64,
-    /// What it is told.
+    /// The request.
     pub request: SessionReportRequest,
 }
 
@@ -54,7 +55,7 @@ impl Activity {
         (seconds > 0).then_some(Activity { timeout_ms, seen, last_ms: now.ms, told: false })
     }
 
-    /// Whether the time without traffic has passed just now.
+    /// Whether the time without traffic has just become as long as the timer.
     fn expired(&mut self, usage: (Totals, Totals), now: Now) -> bool {
         if usage != self.seen {
             self.seen = usage;
@@ -65,15 +66,15 @@ impl Activity {
     }
 
     fn next_ms(&self, now: Now) -> u64 {
-        // Looks in between, to know when traffic ended.
+        // Reads the counters several times, to know when traffic ended.
         (now.ms + self.timeout_ms / 8).min(self.last_ms + self.timeout_ms).max(now.ms + 1)
     }
 }
 
-/// Downlink data that the CP function is to be told of.
+/// Downlink data of which the CP function must be told.
 #[derive(Debug, Default)]
 pub(super) struct Notification {
-    /// It has been told since the rules last changed.
+    /// Whether the CP function has been told since the rules last changed.
     told: bool,
     due_ms: Option<u64>,
     pdrs: Vec<PdrId>,
@@ -81,7 +82,7 @@ pub(super) struct Notification {
 }
 
 impl Notification {
-    /// The rules have changed: the next packet that waits is reported again.
+    /// The rules have changed: the next packet that is buffered is reported again.
     pub(super) fn reset(&mut self) {
         *self = Notification::default();
     }
@@ -97,13 +98,14 @@ impl Notification {
     }
 }
 
-/// What of a rule the packet path has to know.
+/// The part of a rule that the packet path needs.
 fn visible(urr: &UrrRule) -> (bool, Vec<Mark>) {
     (urr.exhausted, urr.marks())
 }
 
 impl N4Session {
-    /// Reads the counters: the reports that are due, and whether the packet path has to be told something.
+    /// Reads the counters. Returns the reports that are due, and whether the rules of the packet path have to
+    /// be updated.
     fn observe(&mut self, now: Now) -> (Vec<UsageReport>, bool) {
         let mut due: Vec<(u32, UsageReportTrigger)> = Vec::new();
         let mut changed = false;
@@ -134,7 +136,7 @@ impl N4Session {
         (reports, true)
     }
 
-    /// When to look again without an event.
+    /// When to check again without an event.
     fn next_ms(&self, now: Now) -> Option<u64> {
         let urrs = self.rules.urrs.values().filter_map(|urr| urr.next_ms(now));
         let activity = self.activity.filter(|activity| !activity.told).map(|activity| activity.next_ms(now));
@@ -143,8 +145,8 @@ impl N4Session {
 }
 
 impl Sessions {
-    /// Looks at a session after an event or a timer: what its CP function is to be told.
-    pub fn look(&mut self, seid: u64, now: impl Into<Now>) -> Option<Outgoing> {
+    /// Checks a session after an event or a timer; returns the report to its CP function, if any.
+    pub fn check(&mut self, seid: u64, now: impl Into<Now>) -> Option<Outgoing> {
         let now = now.into();
         let mut request = SessionReportRequest::default();
         for _ in 0..MAX_ROUNDS {
@@ -174,19 +176,19 @@ impl Sessions {
         (request.report_type.0 != 0).then(|| session.outgoing(seid, request))
     }
 
-    /// Tells the packet path the marks and exhausted quotas of now.
+    /// Publishes the present marks and exhausted quotas to the packet path.
     fn republish(&mut self, seid: u64) {
         let Some(session) = self.sessions.get_mut(&seid) else { return };
         let compiled = compile(seid, &session.rules, &self.config);
         let published = compiled
             .and_then(|(plan, _)| Ok(self.writer.modify(&mut session.compiled, &plan, Held::Sent)?));
         if let Err(rejection) = published {
-            // The same rules were accepted before; counters go on, limits are enforced late.
+            // The same rules were accepted before. Counters go on, and limits are enforced late.
             tracing::error!(seid, ?rejection, "limits of a session could not be renewed");
         }
     }
 
-    /// A packet waits because of PDR `pdr`: the CP function is told, at once or after the BAR's delay.
+    /// Handles a packet that is buffered because of PDR `pdr`: reports it, at once or after the BAR's delay.
     pub fn downlink_data(
         &mut self,
         seid: u64,
@@ -208,7 +210,7 @@ impl Sessions {
         if waiting.pdrs.len() < MAX_REPORTED_PDRS && !waiting.pdrs.contains(&PdrId(pdr)) {
             waiting.pdrs.push(PdrId(pdr));
             let service = DownlinkDataServiceInformation { qfi: service.qfi.or(qfi.map(Qfi)), ..service };
-            // One that says nothing is left out (table 7.5.8.2-1).
+            // Service information without content is left out (table 7.5.8.2-1).
             if service != DownlinkDataServiceInformation::default() {
                 waiting.service.push(service);
             }
@@ -218,10 +220,10 @@ impl Sessions {
             self.schedule(seid, now);
             return None;
         }
-        self.look(seid, now)
+        self.check(seid, now)
     }
 
-    /// A peer does not know a tunnel that sessions send to: the reports about that.
+    /// The reports to CP functions that a peer does not know a tunnel to which their sessions send.
     pub fn error_indications(&self, peer: IpAddr, teid: u32) -> Vec<Outgoing> {
         let (ipv4, ipv6) = match peer {
             IpAddr::V4(address) => (Some(address), None),
@@ -237,7 +239,7 @@ impl Sessions {
         sessions.map(|(seid, session)| session.outgoing(seid, request.clone())).collect()
     }
 
-    /// Does what the answer to a report says. Returns whether buffered packets are to be dropped.
+    /// Does what the response to a report asks. Returns whether buffered packets must be dropped.
     pub fn report_answered(&mut self, seid: u64, response: &SessionReportResponse) -> bool {
         let Some(session) = self.sessions.get_mut(&seid) else { return false };
         if let Some(update) = &response.update_bar {
@@ -247,7 +249,7 @@ impl Sessions {
         response.flags.is_some_and(|flags| flags.contains(pfcp::SrRspFlags::DROBU))
     }
 
-    /// Remembers when to look at a session again.
+    /// Schedules the next check of a session.
     pub(super) fn schedule(&mut self, seid: u64, now: Now) {
         let Some(session) = self.sessions.get_mut(&seid) else { return };
         let next = session.next_ms(now);
@@ -257,7 +259,7 @@ impl Sessions {
         }
     }
 
-    /// When [`Sessions::handle_timeout`] is to be called, in milliseconds of [`Now`].
+    /// When [`Sessions::handle_timeout`] must be called, in milliseconds of [`Now`].
     pub fn next_timeout(&mut self) -> Option<u64> {
         while let Some(Reverse((at, seid))) = self.timers.peek().copied() {
             if self.sessions.get(&seid).is_some_and(|session| session.due_ms == Some(at)) {
@@ -268,7 +270,8 @@ impl Sessions {
         None
     }
 
-    /// Looks at one session whose time has come; `None` when there is none. It may have nothing to tell.
+    /// Checks one session whose time has come; `None` when there is none. The inner `None` means nothing to
+    /// report.
     pub fn handle_timeout(&mut self, now: impl Into<Now>) -> Option<Option<Outgoing>> {
         let now = now.into();
         let due = self.next_timeout().is_some_and(|at| at <= now.ms);
@@ -276,7 +279,7 @@ impl Sessions {
         if let Some(session) = self.sessions.get_mut(&seid) {
             session.due_ms = None;
         }
-        Some(self.look(seid, now))
+        Some(self.check(seid, now))
     }
 }
 

@@ -12,7 +12,7 @@ use pfcp::{
 use super::{Rejection, Rules, check_new, incorrect, missing};
 use crate::pipeline::redirect::UrlRedirect;
 
-/// Actions that stand for features which are not offered. Spare bits mean nothing, and are kept (§8.1.1).
+/// Actions of features that are not supported. Spare bits have no meaning, and are kept (§8.1.1).
 const NOT_OFFERED: ApplyAction = ApplyAction(
     ApplyAction::IPMA.0
         | ApplyAction::IPMD.0
@@ -29,47 +29,46 @@ const MAX_COPIES: usize = 4;
 /// A forwarding action rule.
 #[derive(Debug, Clone)]
 pub struct FarRule {
-    /// Apply action.
+    /// Apply Action.
     pub action: ApplyAction,
-    /// Destination; there when packets are ever forwarded.
+    /// Destination interface; required for packets to be forwarded.
     pub destination: Option<DestinationInterface>,
-    /// Tunnel to put packets into.
+    /// Outer header of forwarded packets: their tunnel.
     pub outer_header: Option<OuterHeaderCreation>,
-    /// Data network, by name.
+    /// Name of the data network.
     pub network_instance: Option<ShortBytes>,
     /// Transport level marking.
     pub marking: Option<TransportLevelMarking>,
-    /// Where traffic is redirected to.
+    /// Target of a redirection.
     pub redirect: Option<Redirect>,
-    /// Where copies go.
+    /// Destinations of copies.
     pub copies: Vec<Duplicate>,
-    /// BAR for buffering.
+    /// Identifier of the BAR for buffering.
     pub bar_id: Option<u8>,
 }
 
-/// Where traffic is redirected to (§8.2.20).
+/// Target of a redirection (§8.2.20).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Redirect {
-    /// Web requests are answered with this URL.
+    /// Web requests are answered with a redirection to this URL.
     Url(String),
-    /// Packets go to this address instead of their own.
+    /// Packets are sent to this address instead of their destination.
     Address(IpAddr),
 }
 
-/// Where a copy of a packet goes.
+/// Destination of a copy of each packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Duplicate {
     /// Destination.
     pub destination: DestinationInterface,
-    /// Tunnel to put it into.
+    /// Outer header of the copy.
     pub outer_header: Option<OuterHeaderCreation>,
     /// Transport level marking.
     pub marking: Option<TransportLevelMarking>,
 }
 
 impl FarRule {
-    /// What an update leaves of the parameters. A tunnel that an End Marker was asked for is returned: the one used
-    /// until now.
+    /// Applies an update to the parameters. If it asks for an End Marker, returns the tunnel used until now.
     fn update(
         &mut self,
         parameters: &UpdateForwardingParameters,
@@ -102,7 +101,7 @@ impl FarRule {
         Ok(end_marker)
     }
 
-    /// Checks what a FAR needs for what it says (table 7.5.2.3-1).
+    /// Checks that the FAR has what its actions need (table 7.5.2.3-1).
     fn check(&self) -> Result<(), Rejection> {
         if self.action.0 & NOT_OFFERED.0 != 0 {
             return Err(Rejection::unsupported(ie::APPLY_ACTION));
@@ -111,7 +110,8 @@ impl FarRule {
         if verbs.into_iter().filter(|verb| self.action.contains(*verb)).count() != 1 {
             return Err(incorrect(ie::APPLY_ACTION));
         }
-        // The CP function is told of the first packet that waits or is dropped, and of none that is forwarded.
+        // The CP function is told of the first packet that is buffered or dropped, never of one that is
+        // forwarded.
         if self.action.contains(ApplyAction::NOCP) && self.action.contains(ApplyAction::FORW) {
             return Err(incorrect(ie::APPLY_ACTION));
         }
@@ -123,7 +123,7 @@ impl FarRule {
         }
         match self.destination {
             None if self.action.contains(ApplyAction::FORW) => Err(missing(ie::FORWARDING_PARAMETERS)),
-            // A FAR that buffers learns the tunnel later.
+            // A FAR that buffers gets its tunnel later.
             Some(_) if !self.action.contains(ApplyAction::FORW) => check_header(self.outer_header),
             Some(destination) => check_way(destination, self.outer_header),
             None => Ok(()),
@@ -140,7 +140,7 @@ fn check_header(header: Option<OuterHeaderCreation>) -> Result<(), Rejection> {
     }
 }
 
-/// Whether packets can go this way.
+/// Checks that packets can be forwarded to a destination.
 fn check_way(
     destination: DestinationInterface,
     header: Option<OuterHeaderCreation>,
@@ -154,7 +154,7 @@ fn check_way(
         {
             Err(missing(ie::OUTER_HEADER_CREATION))
         }
-        // Between UEs of one group (5G LAN): not offered.
+        // Forwarding between UEs of a group (5G LAN) is not supported.
         DestinationInterface::FiveGvnInternal => Err(Rejection::unsupported(ie::DESTINATION_INTERFACE)),
         _ => Ok(()),
     }
@@ -172,7 +172,7 @@ fn check_policies(policy: bool, enrichment: bool, proxying: bool) -> Result<(), 
     }
 }
 
-/// Reads where to redirect to. Of two addresses the first counts.
+/// Reads the target of a redirection. Of two addresses the first is used.
 fn redirect(information: &RedirectInformation) -> Result<Redirect, Rejection> {
     let fault = incorrect(ie::REDIRECT_INFORMATION);
     let text = information.server.as_str().ok_or(fault)?;
@@ -227,7 +227,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Changes a FAR. Returns the tunnel that an End Marker was asked for: the one used until now.
+    /// Changes a FAR. If the request asks for an End Marker, returns the tunnel used until now.
     pub fn update_far(&mut self, update: &UpdateFar) -> Result<Option<OuterHeaderCreation>, Rejection> {
         let id = update.far_id.0;
         let shared = self.fars.get_mut(id).ok_or(Rejection::rule(FailedRuleId::Far(id)))?;

@@ -1,10 +1,10 @@
-//! The rules of one PFCP session as the CP function has set them (TS 29.244 §5.2), and their changes.
+//! The rules of one PFCP session as the CP function has set them (TS 29.244 §5.2), and changes of them.
 //!
-//! A request is applied to a copy of the rules; only when every part of it is valid does the copy replace
+//! A request is applied to a copy of the rules. Only if every part of the request is valid, the copy replaces
 //! the original ([`super::session`]). So a request takes effect as a whole or not at all.
 //!
-//! One file per kind: [`pdr`] with traffic endpoints, [`far`], [`qer`] with BARs, [`urr`]. Features that are not
-//! advertised (§8.2.25) are refused, never ignored: a CP function that uses them anyway counts on them.
+//! One file per kind: [`pdr`] with traffic endpoints, [`far`], [`qer`] with BARs, [`urr`]. Features that are
+//! not advertised (§8.2.25) are refused, never ignored: a CP function that uses them relies on them.
 
 pub mod far;
 pub mod pdr;
@@ -26,20 +26,20 @@ pub use urr::{Limits, UrrRule};
 
 use crate::plan::{Direction, PlanError};
 
-/// Most rules of one kind in a session: as many as PDRs have identifiers. Bounds what a CP function can make us hold and work
-/// through.
+/// Most rules of one kind in a session: as many as PDRs have identifiers. Bounds the memory and time that a CP
+/// function can use.
 pub const MAX_RULES: usize = 65_536;
 /// Most filters or routes of one PDI.
 pub const MAX_FILTERS: usize = 1024;
 
-/// Why a session request is refused: cause, offending IE and rule at fault of the response.
+/// Refusal of a session request: cause, offending IE and failed rule for the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rejection {
     /// Cause.
     pub cause: Cause,
     /// Offending IE.
     pub offending_ie: Option<u16>,
-    /// Rule at fault.
+    /// Failed rule ID.
     pub failed_rule: Option<FailedRuleId>,
 }
 
@@ -49,7 +49,7 @@ impl Rejection {
         Rejection { cause, offending_ie: None, failed_rule: None }
     }
 
-    /// A cause with the IE that is at fault.
+    /// A cause with the offending IE.
     pub fn ie(cause: Cause, ie: u16) -> Rejection {
         Rejection { cause, offending_ie: Some(ie), failed_rule: None }
     }
@@ -59,7 +59,7 @@ impl Rejection {
         Rejection { cause: Cause::RULE_FAILURE, offending_ie: None, failed_rule: Some(rule) }
     }
 
-    /// An IE that stands for a feature that is not offered.
+    /// An IE of a feature that is not supported.
     pub fn unsupported(ie: u16) -> Rejection {
         Rejection::ie(Cause::SERVICE_NOT_SUPPORTED, ie)
     }
@@ -87,7 +87,7 @@ impl From<PlanError> for Rejection {
 pub struct Rules {
     /// Whether the session carries Ethernet frames.
     pub ethernet: bool,
-    /// PDRs by id; shared with the copy that a request is worked out on.
+    /// PDRs by id, shared with the copy to which a request is applied.
     pub pdrs: Table<u16, Arc<PdrRule>>,
     /// FARs by id.
     pub fars: Table<u32, Arc<FarRule>>,
@@ -95,25 +95,27 @@ pub struct Rules {
     pub qers: Table<u32, QerRule>,
     /// URRs by id.
     pub urrs: Table<u32, UrrRule>,
-    /// BARs by id; one in practice.
+    /// BARs by id; in practice one.
     pub bars: Table<u8, BarRule>,
     /// Traffic endpoints by id.
     pub endpoints: Table<u8, Endpoint>,
-    /// SDF filters that have an identifier, to be referred to by it.
+    /// SDF filters with an identifier, to which later IEs may refer.
     pub filters: BTreeMap<u32, SdfFilter>,
-    /// Ethernet filters that have one, with the direction they are written for.
+    /// Ethernet filters with an identifier, and the direction for which each is written.
     pub ethernet_filters: BTreeMap<u32, (Direction, EthernetPacketFilter)>,
 }
 
-/// Resolves local F-TEIDs (allocates where CHOOSE is set, checks where one is assigned) and names of data networks.
+/// Resolves local F-TEIDs (allocates a TEID where CHOOSE is set, and checks an assigned one) and names of data
+/// networks.
 pub trait TunnelAllocator {
     /// The TEID for this F-TEID.
     fn resolve(&mut self, f_teid: &FTeid) -> Result<u32, Rejection>;
-    /// The number of the data network that a network instance names; none for other names, such as those of N3.
+    /// The number of the data network that a network instance names; `None` for other names, such as that of
+    /// N3.
     fn network(&self, instance: &ShortBytes) -> Option<u16>;
 }
 
-/// Refuses a rule that exists already, or is one too many.
+/// Refuses a rule that exists already or exceeds [`MAX_RULES`].
 fn check_new<K: Ord + Copy, V>(table: &Table<K, V>, key: K, id: FailedRuleId) -> Result<(), Rejection> {
     if table.contains(key) {
         Err(Rejection::rule(id))
@@ -125,7 +127,7 @@ fn check_new<K: Ord + Copy, V>(table: &Table<K, V>, key: K, id: FailedRuleId) ->
 }
 
 impl Rules {
-    /// Checks that everything that is referred to exists.
+    /// Checks that every rule, endpoint and filter that is referred to exists.
     pub fn check(&self) -> Result<(), Rejection> {
         for (id, pdr) in self.pdrs.iter() {
             let complete = pdr.far_id.is_none_or(|id| self.fars.contains(id))
@@ -152,7 +154,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Checks that packets can be sent to every far end of a tunnel from an N3 with the address `n3`.
+    /// Checks that packets can be sent to the far ends of all tunnels from an N3 with the address `n3`.
     pub fn check_tunnels(&self, n3: IpAddr) -> Result<(), Rejection> {
         for (id, far) in self.fars.iter() {
             let headers =
@@ -160,7 +162,7 @@ impl Rules {
             for (teid, peer) in headers.filter_map(|header| header.gtpu_endpoint()) {
                 let broadcast = peer == IpAddr::V4(std::net::Ipv4Addr::BROADCAST);
                 let nobody = peer.is_unspecified() || peer.is_multicast() || broadcast;
-                // TEID 0 is that of signalling (TS 29.281 §5.1); an N3 has one family.
+                // TEID 0 is for signalling (TS 29.281 §5.1); an N3 has addresses of one IP version.
                 if teid == 0 || nobody || peer.is_ipv4() != n3.is_ipv4() {
                     let failed_rule = Some(FailedRuleId::Far(id));
                     return Err(Rejection { failed_rule, ..incorrect(ie::OUTER_HEADER_CREATION) });
@@ -170,8 +172,8 @@ impl Rules {
         Ok(())
     }
 
-    /// Removes a FAR, and the reference to it of PDRs and URRs (§6.3.3.3). PDRs that had it drop packets until they have
-    /// another.
+    /// Removes a FAR, and the references of PDRs and URRs to it (§6.3.3.3). These PDRs drop packets until they
+    /// have another FAR.
     pub fn remove_far(&mut self, id: u32) -> Result<(), Rejection> {
         self.fars.remove(id).ok_or(Rejection::rule(FailedRuleId::Far(id)))?;
         self.change_pdrs(|pdr| pdr.far_id == Some(id), |pdr| pdr.far_id = None);
@@ -181,14 +183,14 @@ impl Rules {
         Ok(())
     }
 
-    /// Removes a QER, and the references to it of PDRs.
+    /// Removes a QER, and the references of PDRs to it.
     pub fn remove_qer(&mut self, id: u32) -> Result<(), Rejection> {
         self.qers.remove(id).ok_or(Rejection::rule(FailedRuleId::Qer(id)))?;
         self.change_pdrs(|pdr| pdr.qer_ids.contains(&id), |pdr| pdr.qer_ids.retain(|qer| *qer != id));
         Ok(())
     }
 
-    /// Removes a URR, and the references to it of PDRs and other URRs.
+    /// Removes a URR, and the references of PDRs and other URRs to it.
     pub fn remove_urr(&mut self, id: u32) -> Result<UrrRule, Rejection> {
         let removed = self.urrs.remove(id).ok_or(Rejection::rule(FailedRuleId::Urr(id)))?;
         self.change_pdrs(|pdr| pdr.urr_ids.contains(&id), |pdr| pdr.urr_ids.retain(|urr| *urr != id));
@@ -198,7 +200,7 @@ impl Rules {
         Ok(removed)
     }
 
-    /// Removes a BAR, and the references to it of FARs.
+    /// Removes a BAR, and the references of FARs to it.
     pub fn remove_bar(&mut self, id: u8) -> Result<(), Rejection> {
         self.bars.remove(id).ok_or(Rejection::rule(FailedRuleId::Bar(id)))?;
         for far in self.fars.values_mut().filter(|far| far.bar_id == Some(id)) {
@@ -213,11 +215,11 @@ impl Rules {
         }
     }
 
-    /// The local TEIDs of all PDRs, each once, in the order of the first PDR that has it: what is compiled must not depend
-    /// on how TEIDs were drawn.
+    /// The local TEIDs of all PDRs, each once, in the order of the first PDR that has it. The order must not
+    /// depend on the values, as these are random and compiled sessions are compared.
     pub fn teids(&self) -> Vec<u32> {
         let of_pdrs = self.pdrs.values().filter_map(|pdr| self.teid_of(pdr));
-        // A traffic endpoint keeps its TEID while no PDR uses it.
+        // A traffic endpoint keeps its TEID even if no PDR uses it.
         let of_endpoints = self.endpoints.values().filter_map(|endpoint| endpoint.teid);
         let mut teids: Vec<(u32, usize)> =
             of_pdrs.chain(of_endpoints).enumerate().map(|(at, teid)| (teid, at)).collect();
@@ -227,7 +229,7 @@ impl Rules {
         teids.into_iter().map(|(teid, _)| teid).collect()
     }
 
-    /// The local TEIDs of all PDRs and traffic endpoints by number, each once.
+    /// The local TEIDs of all PDRs and traffic endpoints, each once, in ascending order.
     pub fn sorted_teids(&self) -> Vec<u32> {
         let mut teids = self.teids();
         teids.sort_unstable();
@@ -243,23 +245,23 @@ impl Rules {
         addresses
     }
 
-    /// Whether a URR exists, for a query; otherwise the rule at fault.
+    /// Checks that a queried URR exists; otherwise returns the failed rule.
     pub fn known_urr(&self, id: u32) -> Result<(), Rejection> {
         if self.urrs.contains(id) { Ok(()) } else { Err(Rejection::rule(FailedRuleId::Urr(id))) }
     }
 }
 
-/// What an IE that is conditional in a create is missing from.
+/// A conditional IE is missing.
 fn missing(ie: u16) -> Rejection {
     Rejection::ie(Cause::CONDITIONAL_IE_MISSING, ie)
 }
 
-/// An IE that says something impossible.
+/// An IE has an impossible value.
 fn incorrect(ie: u16) -> Rejection {
     Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie)
 }
 
-/// Refuses names of predefined rules and timers of deferred rules, which are not offered.
+/// Refuses names of predefined rules and activation times of rules, which are not supported.
 fn check_predefined(names: &[ShortBytes], times: [Option<pfcp::NtpSeconds>; 2]) -> Result<(), Rejection> {
     if !names.is_empty() {
         return Err(Rejection::cause(Cause::UNKNOWN_PREDEFINED_RULE));

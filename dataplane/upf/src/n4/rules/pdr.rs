@@ -1,6 +1,7 @@
 //! Packet detection rules (TS 29.244 §5.2.1) and traffic endpoints (§5.2.1.2).
 //!
-//! What arrives in a tunnel always leaves its outer header here; a rule can only say so in the kinds that exist.
+//! The outer header of a packet that arrives in a tunnel is always removed here; a PDR's outer header removal
+//! is only checked to name a kind that exists.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -22,34 +23,34 @@ use crate::routes::Network;
 pub struct PdrRule {
     /// Precedence.
     pub precedence: u32,
-    /// Where packets come from.
+    /// Source interface.
     pub source: SourceInterface,
-    /// Traffic endpoint that says TEID, UE address and QFIs in place of this rule.
+    /// Traffic endpoint that has TEID, UE address and QFIs in place of this rule.
     pub endpoint: Option<u8>,
-    /// Local TEID, allocated or assigned; none for packets without tunnel.
+    /// Local TEID, allocated or assigned; `None` for packets without tunnel.
     pub teid: Option<u32>,
-    /// Data network that packets without tunnel come from, if the PDI names one.
+    /// Data network of packets without tunnel, if the PDI names one.
     pub network: Option<u16>,
-    /// UE address and routes behind it.
+    /// UE address, and routes behind the UE.
     pub ue: UeMatch,
     /// QoS flows.
     pub qfis: Vec<u8>,
-    /// SDF filters, with references to earlier ones resolved.
+    /// SDF filters; references to earlier filters are resolved.
     pub sdf_filters: Vec<SdfFilter>,
-    /// Ethernet filters, likewise, and written for the direction of this rule.
+    /// Ethernet filters, with references resolved, written for the direction of this rule.
     pub ethernet_filters: Vec<EthernetPacketFilter>,
-    /// FAR; none after it was removed from under the rule.
+    /// FAR; `None` after the FAR was removed.
     pub far_id: Option<u32>,
     /// URRs.
     pub urr_ids: Vec<u32>,
     /// QERs.
     pub qer_ids: Vec<u32>,
-    /// What outer header removal says, if anything.
+    /// Outer header removal, if present.
     removal: Option<u8>,
 }
 
 impl PdrRule {
-    /// Uplink from access, downlink from everywhere else.
+    /// Uplink for packets from the access side, downlink for all others.
     pub fn direction(&self) -> Direction {
         match self.source {
             SourceInterface::Access => Direction::Uplink,
@@ -77,7 +78,7 @@ impl UeMatch {
         }
         let delegated = 64 - ue.ipv6_delegation_bits.unwrap_or(0).min(63);
         let length = ue.ipv6_prefix_length.unwrap_or(delegated);
-        // The octets after the prefix are the UE's interface identifier, which its packets need not carry.
+        // The octets behind the prefix are the UE's interface identifier; its packets need not have it.
         let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
         let v6 = ue.ipv6.map(|address| (Ipv6Addr::from(u128::from(address) & mask), length));
         Ok(UeMatch { v4: ue.ipv4, v6, framed: Vec::new() })
@@ -94,7 +95,7 @@ impl UeMatch {
     }
 }
 
-/// A traffic endpoint: what several PDIs have in common.
+/// A traffic endpoint: the fields that several PDIs share.
 #[derive(Debug, Clone, Default)]
 pub struct Endpoint {
     /// Local TEID.
@@ -107,7 +108,8 @@ pub struct Endpoint {
     pub qfis: Vec<u8>,
 }
 
-/// Routes of a UE: `Framed-Route` of RADIUS, of which only the network counts (§8.2.109, §8.2.111).
+/// Routes behind a UE, as RADIUS attribute `Framed-Route`, of which only the network is used (§8.2.109,
+/// §8.2.111).
 fn framed_routes(pdi: &Pdi) -> Result<Vec<(IpAddr, u8)>, Rejection> {
     let parse = |text: &ShortBytes, ie: u16, v4: bool| {
         let network = text.as_str().and_then(|text| Network::parse(text).ok());
@@ -130,7 +132,7 @@ impl Rules {
         self.fars.get(pdr.far_id?).map(|far| &**far)
     }
 
-    /// The local TEID of a PDR, its own or its traffic endpoint's.
+    /// The local TEID of a PDR: its own, or that of its traffic endpoint.
     pub fn teid_of(&self, pdr: &PdrRule) -> Option<u32> {
         match pdr.endpoint {
             Some(id) => self.endpoints.get(id)?.teid,
@@ -138,7 +140,7 @@ impl Rules {
         }
     }
 
-    /// The data network that a PDR's packets without tunnel come from, likewise.
+    /// The data network of a PDR's packets without tunnel: its own, or that of its traffic endpoint.
     pub fn network_of(&self, pdr: &PdrRule) -> Option<u16> {
         pdr.endpoint
             .and_then(|id| self.endpoints.get(id))
@@ -146,12 +148,13 @@ impl Rules {
             .or(pdr.network)
     }
 
-    /// The UE address of a PDR, likewise. Framed routes are the PDR's own.
+    /// The UE address of a PDR: its own, or that of its traffic endpoint. Framed routes are always the PDR's
+    /// own.
     pub fn ue_of<'a>(&'a self, pdr: &'a PdrRule) -> &'a UeMatch {
         pdr.endpoint.and_then(|id| self.endpoints.get(id)).map_or(&pdr.ue, |endpoint| &endpoint.ue)
     }
 
-    /// The QoS flows of a PDR, likewise; its own come before its traffic endpoint's.
+    /// The QoS flows of a PDR: its own, or else those of its traffic endpoint.
     pub fn qfis_of<'a>(&'a self, pdr: &'a PdrRule) -> &'a [u8] {
         match pdr.endpoint.and_then(|id| self.endpoints.get(id)) {
             Some(endpoint) if pdr.qfis.is_empty() => &endpoint.qfis,
@@ -159,7 +162,8 @@ impl Rules {
         }
     }
 
-    /// Adds a PDR. What it refers to may be created later in the same request; [`Rules::check`] looks.
+    /// Adds a PDR. Rules to which it refers may be created later in the same request; [`Rules::check`] checks
+    /// that.
     pub fn create_pdr(
         &mut self,
         create: &CreatePdr,
@@ -172,7 +176,7 @@ impl Rules {
             [create.activation_time, create.deactivation_time],
         )?;
         if create.mar_id.is_some() {
-            // In place of a FAR: ATSSS is not offered.
+            // A MAR in place of a FAR: ATSSS is not supported.
             let failed_rule = Some(FailedRuleId::Pdr(id));
             return Err(Rejection { failed_rule, ..Rejection::unsupported(ie::MAR_ID) });
         }
@@ -255,7 +259,7 @@ impl Rules {
         rule.ue = UeMatch::new(pdi.ue_ip_address.as_ref())?;
         rule.endpoint = pdi.traffic_endpoint_id.map(|id| id.0);
         if rule.endpoint.is_some() {
-            // The endpoint says these (table 7.5.2.2-2); saying them twice can only contradict.
+            // The endpoint has these (table 7.5.2.2-2); a second value could only contradict.
             if pdi.f_teid.is_some() {
                 return Err(incorrect(ie::F_TEID));
             }
@@ -265,7 +269,7 @@ impl Rules {
             rule.teid = None;
         } else {
             rule.teid = match &pdi.f_teid {
-                // A changed PDI that repeats the endpoint it has keeps it.
+                // A changed PDI that repeats its F-TEID keeps it.
                 Some(FTeid::Assigned { teid, .. }) if rule.teid == Some(*teid) => Some(*teid),
                 Some(f_teid) => Some(tunnels.resolve(f_teid)?),
                 None => None,
@@ -284,7 +288,8 @@ impl Rules {
         rule.sdf_filters = pdi.sdf_filters.clone();
         for filter in &mut rule.sdf_filters {
             let Some(id) = filter.filter_id else { continue };
-            // A filter with an identifier and nothing else stands for the one given before (§8.2.5).
+            // A filter with an identifier and nothing else stands for the filter sent before with this
+            // identifier (§8.2.5).
             let reference = SdfFilter { filter_id: Some(id), ..SdfFilter::default() };
             if *filter == reference {
                 *filter = self.filters.get(&id).ok_or(Rejection::rule(failed))?.clone();
@@ -295,8 +300,8 @@ impl Rules {
         Ok(())
     }
 
-    /// As SDF filters; a bidirectional filter that is referred to from the other direction has its addresses swapped
-    /// (§8.2.98).
+    /// Like `set_sdf_filters`, for Ethernet filters. The addresses of a bidirectional filter are swapped when a
+    /// rule of the other direction refers to it (§8.2.98).
     fn set_ethernet_filters(
         &mut self,
         rule: &mut PdrRule,
@@ -324,20 +329,20 @@ impl Rules {
         Ok(())
     }
 
-    /// Whether packets can reach a PDR, and whether it takes off what they come in.
+    /// Checks that packets can reach a PDR, and that it removes the outer header with which they arrive.
     pub(super) fn check_place(&self, id: u16, pdr: &PdrRule) -> Result<(), Rejection> {
         let teid = self.teid_of(pdr);
         let failed_rule = Some(FailedRuleId::Pdr(id));
         if self.ethernet && !self.ue_of(pdr).is_empty() {
-            // Addresses of frames are the UE's business (TS 23.501 §5.6.10.2).
+            // Addresses within frames are not the network's (TS 23.501 §5.6.10.2).
             return Err(Rejection { failed_rule, ..incorrect(ie::UE_IP_ADDRESS) });
         }
         if teid.is_none() {
             if matches!(pdr.source, SourceInterface::Access | SourceInterface::CpFunction) {
-                // N3 and N4-u always arrive in a tunnel.
+                // Packets of N3 and N4-u always arrive in a tunnel.
                 return Err(missing(ie::F_TEID));
             }
-            // Frames find their session by the address that was learnt.
+            // Frames find their session by the learnt MAC address.
             if self.ue_of(pdr).is_empty() && !self.ethernet {
                 return Err(missing(ie::UE_IP_ADDRESS));
             }
@@ -348,7 +353,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Adds a traffic endpoint. Returns its TEID when it was chosen here.
+    /// Adds a traffic endpoint. Returns its TEID if the UP function chose it.
     pub fn create_endpoint(
         &mut self,
         create: &CreateTrafficEndpoint,
@@ -369,7 +374,7 @@ impl Rules {
         Ok(chosen)
     }
 
-    /// Changes a traffic endpoint. Returns its TEID when it was chosen here.
+    /// Changes a traffic endpoint. Returns its TEID if the UP function chose it.
     pub fn update_endpoint(
         &mut self,
         update: &UpdateTrafficEndpoint,
@@ -406,7 +411,7 @@ impl Rules {
     }
 }
 
-/// The kinds of outer header that packets come in here: GTP-U over UDP over IP.
+/// Checks outer header removal: packets arrive here in GTP-U over UDP over IP.
 fn removal(removal: Option<OuterHeaderRemoval>) -> Result<Option<u8>, Rejection> {
     match removal.map(|removal| removal.description) {
         Some(

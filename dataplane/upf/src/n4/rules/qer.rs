@@ -7,20 +7,20 @@ use pfcp::{
 
 use super::{Rejection, Rules, check_new};
 
-/// A QoS enforcement rule. Downlink flow level marking, which only GERAN uses, has no effect here.
+/// A QoS enforcement rule. Downlink flow level marking is for GERAN only and has no effect here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QerRule {
-    /// Gates.
+    /// Gate status.
     pub gates: GateStatus,
     /// Maximum bit rates.
     pub mbr: Option<BitRates>,
     /// Guaranteed bit rates.
     pub gbr: Option<BitRates>,
-    /// QFI to mark.
+    /// QFI with which packets are marked.
     pub qfi: Option<u8>,
-    /// Reflective QoS.
+    /// Reflective QoS indication.
     pub rqi: bool,
-    /// Paging policy.
+    /// Paging policy indicator.
     pub ppi: Option<u8>,
 }
 
@@ -29,7 +29,7 @@ pub struct QerRule {
 pub struct BarRule {
     /// Delay before the CP function is told of downlink data, in units of 50 ms.
     pub notification_delay: u8,
-    /// Packets to buffer.
+    /// Number of packets to buffer.
     pub suggested_packets: Option<u16>,
 }
 
@@ -98,7 +98,8 @@ impl Rules {
         Ok(())
     }
 
-    /// Changes a BAR as the answer to a report says (table 7.5.9.2-1). Unknown BARs are nobody's fault any more.
+    /// Changes a BAR as the response to a report asks (table 7.5.9.2-1). An unknown BAR is ignored, as a
+    /// response cannot be refused.
     pub fn update_bar_in_response(&mut self, update: &UpdateBarInReportResponse) {
         let Some(rule) = self.bars.get_mut(update.bar_id.0) else { return };
         rule.notification_delay = update.notification_delay.map_or(rule.notification_delay, |delay| delay.0);

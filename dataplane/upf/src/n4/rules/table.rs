@@ -1,4 +1,4 @@
-//! A small map, sorted by key: sessions have a handful of rules of each kind, and there are many sessions.
+//! A small map, sorted by key. There are many sessions, and each has a handful of rules of each kind.
 
 /// Values by key, in the order of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,27 +19,27 @@ impl<K: Ord + Copy, V> Table<K, V> {
         }
     }
 
-    /// The value under a key.
+    /// The value of a key.
     pub fn get(&self, key: K) -> Option<&V> {
         self.find(key).ok().map(|at| &self.0[at].1)
     }
 
-    /// The value under a key, to be changed.
+    /// The value of a key, mutable.
     pub fn get_mut(&mut self, key: K) -> Option<&mut V> {
         self.find(key).ok().map(|at| &mut self.0[at].1)
     }
 
-    /// Whether there is a value under a key.
+    /// Whether a key has a value.
     pub fn contains(&self, key: K) -> bool {
         self.find(key).is_ok()
     }
 
-    /// The place of a key in the order.
+    /// Index of a key in the order.
     pub fn position(&self, key: K) -> Option<usize> {
         self.find(key).ok()
     }
 
-    /// Puts a value under a key and returns the one that was there.
+    /// Sets the value of a key and returns the previous one.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.find(key) {
             Ok(at) => Some(std::mem::replace(&mut self.0[at].1, value)),
@@ -50,7 +50,7 @@ impl<K: Ord + Copy, V> Table<K, V> {
         }
     }
 
-    /// Takes the value under a key away.
+    /// Removes and returns the value of a key.
     pub fn remove(&mut self, key: K) -> Option<V> {
         self.find(key).ok().map(|at| self.0.remove(at).1)
     }
@@ -60,7 +60,7 @@ impl<K: Ord + Copy, V> Table<K, V> {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -75,17 +75,17 @@ impl<K: Ord + Copy, V> Table<K, V> {
         self.0.iter().map(|(key, value)| (*key, value))
     }
 
-    /// Keys and values in order, to be changed.
+    /// Keys and values in order; the values are mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (K, &mut V)> + '_ {
         self.0.iter_mut().map(|(key, value)| (*key, value))
     }
 
-    /// Values in the order of their keys.
+    /// Values in the order of their keys, mutable.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> + '_ {
         self.0.iter_mut().map(|(_, value)| value)
     }
 
-    /// The values, by key.
+    /// Values in the order of their keys.
     pub fn values(&self) -> impl Iterator<Item = &V> + '_ {
         self.0.iter().map(|(_, value)| value)
     }

@@ -1,12 +1,14 @@
 //! Usage reporting rules (TS 29.244 §5.2.2): what is measured, and when it is reported.
 //!
-//! Workers count octets and compare them with absolute marks ([`UrrRule::marks`]); everything else is done here from
-//! readings of their counters. [`UrrRule::observe`] takes a reading and says which triggers have come,
-//! [`UrrRule::report`] makes the report and begins the next measurement, [`UrrRule::next_ms`] says when to look again.
+//! Workers count octets and compare them with absolute marks ([`UrrRule::marks`]). Everything else is done
+//! here, from readings of their counters. [`UrrRule::observe`] takes a reading and returns the triggers that it
+//! caused, [`UrrRule::report`] makes the report and begins the next measurement, and [`UrrRule::next_ms`] says
+//! when the next reading is needed.
 //!
-//! Time is measured while there is traffic: from the first packet, or from the beginning where ISTM says so, until
-//! the inactivity detection time has passed without a packet. An *event* is the start of traffic after such a pause.
-//! Pauses are noticed by looking at the counters, hence within an eighth of the time that they must last.
+//! Time is measured while there is traffic: from the first packet (with ISTM from the beginning) until the
+//! inactivity detection time has passed without a packet. An *event* is the start of traffic after such a
+//! pause. Pauses are detected by reading the counters, and therefore with a delay of at most an eighth of their
+//! length.
 
 use pfcp::{
     CreateUrr, Events, FailedRuleId, MeasurementInformation, MeasurementMethod, NtpSeconds,
@@ -18,26 +20,26 @@ use telemetry::worker::Totals;
 use super::{MAX_RULES, Rejection, Rules, check_new, incorrect};
 use crate::plan::{Mark, MarkKind, Measure};
 
-/// Event times in one report.
+/// Most event times in one report.
 const MAX_EVENT_TIMES: usize = 16;
-/// Monitoring times of a rule.
+/// Most monitoring times of a rule.
 const MAX_MONITORING: usize = 16;
-/// How long a volume that was reached may go unnoticed when the packet path's word of it is lost.
+/// Interval of readings that find a volume that was reached, in case the packet path's event was lost.
 const LOST_EVENT_MS: u64 = 30_000;
-/// Looks at the counters during one inactivity time.
-const LOOKS: u64 = 8;
+/// Number of counter readings in one inactivity time.
+const CHECKS: u64 = 8;
 
-/// The instant of a request or reading: milliseconds of a clock that only goes forward, and the time of day.
+/// The instant of a request or reading: milliseconds of a monotonic clock, and the time of day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
-    /// Milliseconds since any start.
+    /// Milliseconds since some fixed instant.
     pub ms: u64,
     /// Time of day.
     pub wall: NtpSeconds,
 }
 
 impl From<NtpSeconds> for Now {
-    /// Both clocks at once, for who has only one.
+    /// Both clocks from the time of day, for callers that have only that.
     fn from(wall: NtpSeconds) -> Now {
         Now { ms: u64::from(wall.0) * 1000, wall }
     }
@@ -49,17 +51,17 @@ pub type Reading = (Totals, Totals);
 /// Thresholds and quotas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Volume to report after.
+    /// Volume after which usage is reported.
     pub volume_threshold: Option<Volume>,
-    /// Volume to stop after.
+    /// Volume after which traffic stops.
     pub volume_quota: Option<Volume>,
-    /// Seconds to report after.
+    /// Seconds after which usage is reported.
     pub time_threshold: Option<u32>,
-    /// Seconds to stop after.
+    /// Seconds after which traffic stops.
     pub time_quota: Option<u32>,
-    /// Events to report after.
+    /// Number of events after which usage is reported.
     pub event_threshold: Option<u32>,
-    /// Events to stop after.
+    /// Number of events after which traffic stops.
     pub event_quota: Option<u32>,
 }
 
@@ -76,12 +78,12 @@ impl Limits {
     }
 }
 
-/// What is measured, and when the measurement began.
+/// A measurement: the counters at its beginning, and the time with traffic.
 #[derive(Debug, Clone, Default)]
 struct Measured {
     /// Counters at the beginning.
     base: Reading,
-    /// Milliseconds with traffic, the present run not included.
+    /// Milliseconds with traffic, without the present run.
     active_ms: u64,
     events: u32,
 }
@@ -93,32 +95,32 @@ pub struct UrrRule {
     triggers: ReportingTriggers,
     information: MeasurementInformation,
     limits: Limits,
-    /// Later limits with the time of day from which they hold, the next first.
+    /// Limits that apply from later times of day on, the next first.
     monitoring: Vec<(NtpSeconds, Limits)>,
     period_ms: Option<u64>,
     holding_ms: Option<u64>,
     validity_ms: Option<u64>,
     inactivity_ms: Option<u64>,
-    /// Silence after which an address behind the UE is gone.
+    /// Silence after which an address behind the UE counts as removed.
     address_ms: Option<u64>,
     reports_left: Option<u16>,
-    /// Rules whose reports make this one report too.
+    /// Linked rules: when one of these reports, this rule reports too.
     pub linked: Vec<u32>,
     /// FAR for packets once a quota is exhausted; without one they are dropped.
     pub quota_far: Option<u32>,
-    /// A quota is exhausted: packets of PDRs with this rule are not forwarded.
+    /// Whether a quota is exhausted, so that packets of PDRs with this rule are not forwarded.
     pub exhausted: bool,
-    /// Since the last report.
+    /// Measurement since the last report.
     since_report: Measured,
-    /// Since the quotas were granted.
+    /// Measurement since the quotas were granted.
     since_grant: Measured,
-    /// What was measured until a monitoring time, for the next report.
+    /// The measurement before a monitoring time, for the next report.
     before: Option<(Measured, NtpSeconds)>,
     /// The last reading.
     seen: Reading,
-    /// Traffic has begun and not paused.
+    /// Whether traffic has begun and not paused since.
     in_traffic: bool,
-    /// Since when time is charged that is not in the measurements yet.
+    /// When the present run began: time that is not yet added to the measurements.
     running_since_ms: Option<u64>,
     last_active_ms: u64,
     granted_ms: u64,
@@ -142,7 +144,7 @@ fn difference(reading: Reading, base: Reading) -> Reading {
     (reading.0 - base.0, reading.1 - base.1)
 }
 
-/// Whether a volume has been reached in any of its measures. A rule without the measure never does.
+/// Whether a volume has been reached in any of its measures. Without limits it never is.
 fn reached(volume: Option<Volume>, counted: Reading) -> bool {
     let Some(volume) = volume else { return false };
     let measures = [
@@ -153,7 +155,7 @@ fn reached(volume: Option<Volume>, counted: Reading) -> bool {
     measures.into_iter().any(|(limit, counted)| limit.is_some_and(|limit| counted >= limit))
 }
 
-/// Triggers that can come true here.
+/// Checks that the triggers are supported.
 fn check_triggers(triggers: ReportingTriggers) -> Result<(), Rejection> {
     use ReportingTriggers as T;
     let known = T::PERIO | T::VOLTH | T::TIMTH | T::QUHTI | T::START | T::STOPT | T::LIUSA | T::VOLQU;
@@ -162,7 +164,7 @@ fn check_triggers(triggers: ReportingTriggers) -> Result<(), Rejection> {
 }
 
 fn check_information(information: MeasurementInformation) -> Result<(), Rejection> {
-    // Counting before QoS enforcement, and by application, is not offered.
+    // Measuring before QoS enforcement and by application is not supported.
     use MeasurementInformation as I;
     let known = I::INAM | I::ISTM | I::MNOP | I::RADI;
     if information.0 & !known.0 != 0 {
@@ -235,7 +237,7 @@ impl UrrRule {
         if information.contains(MeasurementInformation::ISTM) {
             rule.running_since_ms = Some(now.ms);
         }
-        // A quota of nothing is exhausted from the beginning; nobody needs to be told.
+        // A quota of zero is exhausted from the beginning, and needs no report.
         rule.exhausted = rule.out_of_quota(Reading::default(), now);
         Ok(rule)
     }
@@ -256,7 +258,7 @@ impl UrrRule {
         Ok(())
     }
 
-    /// Changes the rule. New quotas replace old ones and count from now on (§5.2.2.2.1).
+    /// Changes the rule. New quotas replace the old ones and count from now on (§5.2.2.2.1).
     fn update(&mut self, update: &UpdateUrr, reading: Reading, now: Now) -> Result<(), Rejection> {
         if let Some(method) = update.measurement_method {
             self.method = method;
@@ -328,12 +330,12 @@ impl UrrRule {
         self.address_ms.filter(|_| self.reports_addresses())
     }
 
-    /// Whether this rule's counters are to count at all (INAM).
+    /// Whether the rule's counters count at all (inactive measurement, INAM).
     pub fn is_active(&self) -> bool {
         !self.information.contains(MeasurementInformation::INAM)
     }
 
-    /// Milliseconds with traffic of a measurement, up to now.
+    /// Milliseconds with traffic in a measurement, until now.
     fn active_ms(&self, measured: &Measured, now: Now) -> u64 {
         let run = self.running_since_ms.map_or(0, |since| now.ms.saturating_sub(since));
         measured.active_ms + run
@@ -358,7 +360,7 @@ impl UrrRule {
         by
     }
 
-    /// Ends a run of traffic: its time is charged to both measurements.
+    /// Ends a run of traffic: adds its time to both measurements.
     fn end_run(&mut self, until_ms: u64) {
         if let Some(since) = self.running_since_ms.take() {
             let run = until_ms.saturating_sub(since);
@@ -367,7 +369,7 @@ impl UrrRule {
         }
     }
 
-    /// Notes traffic and pauses. Returns START and STOPT.
+    /// Detects the start and pauses of traffic. Returns START and STOPT.
     fn follow_traffic(&mut self, reading: Reading, now: Now) -> UsageReportTrigger {
         let mut came = UsageReportTrigger::default();
         if reading != self.seen {
@@ -383,7 +385,7 @@ impl UrrRule {
         }
         let quiet = now.ms.saturating_sub(self.last_active_ms);
         if self.inactivity_ms.is_some_and(|time| quiet >= time) {
-            // Also the time that ISTM counts before the first packet.
+            // This includes the time that ISTM counts before the first packet.
             self.end_run(self.last_active_ms);
             if std::mem::take(&mut self.in_traffic) {
                 came |= UsageReportTrigger::STOPT;
@@ -401,8 +403,8 @@ impl UrrRule {
         UsageReportTrigger::START
     }
 
-    /// Takes a reading and returns the triggers that have come and are asked for. Exhausted quotas take effect
-    /// whether they are asked for or not.
+    /// Takes a reading and returns those of its triggers that the CP function asks for. An exhausted quota
+    /// takes effect in any case.
     pub fn observe(&mut self, reading: Reading, now: Now) -> UsageReportTrigger {
         use UsageReportTrigger as T;
         let mut came = self.follow_traffic(reading, now);
@@ -437,7 +439,7 @@ impl UrrRule {
         self.asked_for(came)
     }
 
-    /// Those of the triggers that the CP function wants reports for.
+    /// The triggers for which the CP function wants reports.
     fn asked_for(&self, came: UsageReportTrigger) -> UsageReportTrigger {
         use ReportingTriggers as R;
         use UsageReportTrigger as U;
@@ -463,12 +465,12 @@ impl UrrRule {
         asked
     }
 
-    /// Whether a report of one of `reported` makes this rule report too.
+    /// Whether a report of one of the rules `reported` makes this rule report too.
     pub fn follows(&self, reported: &[u32]) -> bool {
         self.triggers.contains(ReportingTriggers::LIUSA) && self.linked.iter().any(|id| reported.contains(id))
     }
 
-    /// At a monitoring time the measurement so far is put aside, and later limits take over (§5.2.2.2.2).
+    /// At a monitoring time, sets the measurement so far aside and applies the later limits (§5.2.2.2.2).
     fn pass_monitoring_time(&mut self, reading: Reading, now: Now) {
         while let Some((at, limits)) = self.monitoring.first().copied() {
             if (at.0.wrapping_sub(now.wall.0) as i32) > 0 {
@@ -481,7 +483,7 @@ impl UrrRule {
             }
             let next = Measured { base: reading, ..Measured::default() };
             let passed = std::mem::replace(&mut self.since_report, next);
-            // Of a finished measurement the base is what it counted.
+            // In a finished measurement, `base` holds what it counted.
             let mut finished = Measured { base: difference(reading, passed.base), ..passed };
             if let Some((earlier, _)) = self.before.take() {
                 finished.base = (finished.base.0 + earlier.base.0, finished.base.1 + earlier.base.1);
@@ -506,7 +508,7 @@ impl UrrRule {
         }
     }
 
-    /// Makes a report of what was measured since the last one: two where a monitoring time lies between.
+    /// Reports what was measured since the last report: two reports if a monitoring time lies between.
     pub fn report(
         &mut self,
         id: u32,
@@ -592,7 +594,7 @@ impl UrrRule {
         }
     }
 
-    /// Whether the beginning of traffic is waited for.
+    /// Whether the rule waits for traffic to begin.
     fn awaits_traffic(&self) -> bool {
         let matters = self.method.contains(MeasurementMethod::DURAT)
             || self.method.contains(MeasurementMethod::EVENT)
@@ -600,7 +602,7 @@ impl UrrRule {
         matters && !self.in_traffic
     }
 
-    /// The volumes at which workers are to say so, in octets since the rule was created.
+    /// The volumes that workers must report, in octets since the rule was created.
     pub fn marks(&self) -> Vec<Mark> {
         let mut marks = Vec::new();
         let mut add = |kind, base: Reading, volume: Option<Volume>| {
@@ -629,7 +631,7 @@ impl UrrRule {
         marks
     }
 
-    /// When to take the next reading, if time alone can make something happen.
+    /// When to take the next reading, if time alone can cause a trigger.
     pub fn next_ms(&self, now: Now) -> Option<u64> {
         let left = |limit: Option<u32>, measured: &Measured| {
             let since = self.running_since_ms?;
@@ -647,16 +649,16 @@ impl UrrRule {
         times[..5].copy_from_slice(&[
             wanted(ReportingTriggers::PERIO, self.period_due_ms),
             wanted(ReportingTriggers::TIMTH, left(self.limits.time_threshold, &self.since_report)),
-            look.map(|time| now.ms + (time / LOOKS).max(100)),
+            look.map(|time| now.ms + (time / CHECKS).max(100)),
             monitoring,
             volumes.then_some(now.ms + LOST_EVENT_MS),
         ]);
         if !self.exhausted {
             times[5..].copy_from_slice(&[
                 left(self.limits.time_quota, &self.since_grant),
-                // Looks whether there was traffic meanwhile.
+                // Checks whether there was traffic meanwhile.
                 self.holding_ms
-                    .map(|time| (self.last_active_ms + time).min(now.ms + time / LOOKS).max(now.ms + 1)),
+                    .map(|time| (self.last_active_ms + time).min(now.ms + time / CHECKS).max(now.ms + 1)),
                 self.validity_ms.map(|time| self.granted_ms + time),
             ]);
         }
@@ -665,7 +667,7 @@ impl UrrRule {
 }
 
 impl Rules {
-    /// Adds a URR, measuring from now. `reading` is what the counters of this identifier say already.
+    /// Adds a URR that measures from now on. `reading` is what the counters of this identifier show already.
     pub fn create_urr(&mut self, create: &CreateUrr, reading: Reading, now: Now) -> Result<(), Rejection> {
         let id = create.urr_id.0;
         check_new(&self.urrs, id, FailedRuleId::Urr(id))?;

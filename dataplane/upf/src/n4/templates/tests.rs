@@ -1,4 +1,4 @@
-//! A session laid out as one before is what compiling its own rules would have made of it.
+//! A session that is laid out by a template equals the session that compiling its own rules would give.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn sessions(classifier: &str) -> Sessions {
     Sessions::new(config, tables, 1)
 }
 
-/// What sets the sessions of a test apart.
+/// The values in which sessions of a test differ.
 #[derive(Clone, Copy)]
 struct Of {
     v4: [u8; 4],
@@ -67,7 +67,7 @@ fn far(id: u32, to: DestinationInterface, tunnel: Option<(u32, Ipv4Addr)>) -> Cr
     }
 }
 
-/// A session with features by bits of `kind`, of which there are [`KINDS`].
+/// A session with features selected by the bits of `kind`, which is below [`KINDS`].
 fn request(kind: u32, of: Of) -> SessionEstablishmentRequest {
     let has = |bit: u32| kind >> bit & 1 != 0;
     let ue = |destination| {
@@ -160,7 +160,7 @@ fn establish(sessions: &mut Sessions, request: &SessionEstablishmentRequest) -> 
     response.up_f_seid.unwrap().seid
 }
 
-/// All that is published of a session, and what its state begins with.
+/// Everything that is published of a session, and the initial content of its state.
 fn published(sessions: &Sessions, seid: u64) -> String {
     let session = sessions.get(seid).unwrap();
     let tables = &session.compiled.tables;
@@ -170,10 +170,11 @@ fn published(sessions: &Sessions, seid: u64) -> String {
     let guard = reader.enter();
     let blocks: Vec<_> = session.compiled.keys.iter().map(|key| (key, tables.block(&guard, key))).collect();
     let uses = &session.compiled.state.uses;
-    format!("{blocks:#?} {uses:?} {words:?} {:?} {}", session.remarks, session.compiled.buffered)
+    format!("{blocks:#?} {uses:?} {words:?} {:?} {}", session.ineffective, session.compiled.buffered)
 }
 
-/// The second session after the first, by the first's template if it fits, and compiled; whether it did.
+/// Establishes the second session after the first, by the first's template if it fits, and also by compiling;
+/// returns whether the template fitted.
 fn both_ways(
     classifier: &str,
     first: &SessionEstablishmentRequest,
@@ -188,7 +189,7 @@ fn both_ways(
     let seids = [&mut by_template, &mut compiled].map(|sessions| establish(sessions, second));
     assert_eq!(published(&by_template, seids[0]), published(&compiled, seids[1]));
     let fits = known > 0 && by_template.templates.all.len() == known;
-    // Whichever way it came, it is changed and deleted like any other.
+    // Either way, it can be changed and deleted like any other session.
     let now = Ipv4Addr::new(10, 100, 0, 9);
     let parameters = UpdateForwardingParameters {
         outer_header_creation: Some(OuterHeaderCreation::gtpu(5, now.into())),
@@ -214,7 +215,8 @@ fn both_ways(
 fn a_session_like_one_before_is_published_as_if_it_were_compiled() {
     for kind in 0..KINDS {
         let fits = both_ways("auto", &request(kind, FIRST), &request(kind, SECOND));
-        // The third filter is on the first UE's own IPv4 address, the fourth on a prefix that it alone is in.
+        // The third filter is on the first UE's own IPv4 address, the fourth on a prefix that contains only
+        // that UE.
         let names_the_first = kind & 1 == 0 && kind >> 2 & 3 >= 2;
         assert_eq!(fits, !names_the_first, "{kind:#b}");
     }
@@ -225,10 +227,10 @@ fn sessions_that_differ_otherwise_are_compiled() {
     for bit in 0..9 {
         let kind = 0b1_0001_0110;
         let (first, second) = (request(kind, FIRST), request(kind ^ 1 << bit, SECOND));
-        // Without its URR, nobody asks for the volume, but the rule is there.
+        // Without the URR, volume is not measured, but the rule is there.
         assert!(!both_ways("auto", &first, &second), "bit {bit}");
     }
-    // Another data network by the address; TEIDs that are shared otherwise; no shared rows.
+    // Another data network by the address; TEIDs shared by other PDRs; no shared rows.
     let mut second = request(0, Of { v4: [10, 46, 0, 1], ..SECOND });
     assert!(!both_ways("auto", &request(0, FIRST), &second));
     second = request(0, SECOND);
@@ -240,7 +242,7 @@ fn sessions_that_differ_otherwise_are_compiled() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..Default::default() })]
 
-    /// Sessions of a few policies in any order, whose UEs are in prefixes that filters name, or not.
+    /// Sessions of a few policies in any order; the UEs are in prefixes that filters name, or not.
     #[test]
     fn any_order_of_sessions_publishes_what_compiling_does(
         kinds in prop::collection::vec(0..KINDS, 1..4),
@@ -259,7 +261,7 @@ proptest! {
     }
 }
 
-/// Sessions of as many policies as the bench has, in turn: each policy is compiled once.
+/// Sessions of as many policies as the benchmark has, in turn: each policy is compiled once.
 #[test]
 fn every_policy_is_compiled_once() {
     let mut sessions = sessions("auto");
@@ -290,7 +292,7 @@ fn templates_are_bounded_and_hold_no_more_than_themselves() {
         for n in 0..policies {
             let seid = establish(&mut sessions, &by_policy(n));
             sessions.remove(seid);
-            // One that is used all the time stays.
+            // A template that is used all the time stays.
             let seid = establish(&mut sessions, &by_policy(0));
             sessions.remove(seid);
             let Templates { all, by_hash, .. } = &sessions.templates;
