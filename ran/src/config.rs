@@ -1,7 +1,7 @@
 //! What to simulate: gNBs, UEs, and what the UEs do.
 //!
-//! The defaults are the default subscriber and network of `godwit demo`; every value is overridden by
-//! the command line. Nothing here is specific to one core.
+//! The defaults are the default subscriber and network of `godwit demo`; the command line overrides
+//! every value. Nothing here is specific to one core.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -10,12 +10,12 @@ use nas::{CipheringAlgorithm, IntegrityAlgorithm, ProtectionScheme};
 use net::sctp::SctpMode;
 use types::{Dnn, Imsi, Key, PduSessionType, Plmn, SNssai, Tac};
 
-/// A whole simulation.
+/// What one run of the simulator does.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where the AMF listens for NGAP.
     pub amf: SocketAddr,
-    /// How SCTP travels.
+    /// Transport of SCTP: the kernel's, or UDP.
     pub sctp: SctpMode,
     /// Number of gNBs; UEs are spread over them in turn.
     pub gnbs: u16,
@@ -41,16 +41,17 @@ pub struct Config {
     pub concurrency: usize,
     /// Give each session a TUN device in a namespace of its UE.
     pub tun: bool,
-    /// How often each UE registers: after the last but one time it deregisters and starts again.
+    /// How often each UE registers. It deregisters between two registrations.
     pub cycles: u32,
-    /// The gNBs have a UE's connection released when it was silent for this long; the UE comes back when
-    /// it is paged, when its programs send, or to update its registration. `None`: UEs stay connected.
+    /// How long a UE must have been silent before its gNB asks the AMF to release its connection. An
+    /// idle UE comes back when it is paged, when its programs send, or to update its registration.
+    /// `None`: UEs stay connected.
     pub inactivity: Option<Duration>,
-    /// Stay registered after everything is set up.
+    /// How long the UEs stay registered after everything is set up.
     pub hold: Hold,
-    /// Deregister at the end; otherwise the UEs just vanish.
+    /// Deregister at the end; otherwise the UEs end without a message to the network.
     pub deregister: bool,
-    /// Release sessions by themselves before deregistering.
+    /// Release each session before deregistering.
     pub release_sessions: bool,
 }
 
@@ -63,7 +64,7 @@ pub enum Hold {
     For(Duration),
 }
 
-/// What every UE has in common. The n-th UE has the n-th IMSI.
+/// The configuration that all UEs share. The n-th UE has the n-th IMSI.
 #[derive(Debug, Clone)]
 pub struct UeConfig {
     /// Identity of the first UE.
@@ -84,7 +85,7 @@ pub struct UeConfig {
     pub integrity: Vec<IntegrityAlgorithm>,
     /// Ciphering algorithms supported.
     pub ciphering: Vec<CipheringAlgorithm>,
-    /// Slice to ask for; `None`: leave it to the network.
+    /// Slice to ask for; `None`: the network chooses.
     pub slice: Option<SNssai>,
     /// Data network to ask for; `None`: the default one.
     pub dnn: Option<Dnn>,
@@ -92,7 +93,7 @@ pub struct UeConfig {
     pub session: Option<PduSessionType>,
     /// MTU of a TUN device when the network names none.
     pub mtu: u16,
-    /// UEs answer when they are paged; otherwise they act as if out of coverage while idle.
+    /// UEs answer when they are paged; otherwise an idle UE behaves as if out of coverage.
     pub answers_paging: bool,
     /// How long a UE waits for each answer (T3510, T3580, T3521 are 15 s, 16 s, 15 s by default).
     pub answer_timeout: Duration,

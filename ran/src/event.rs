@@ -1,17 +1,17 @@
 //! What happened, as one JSON object per line.
 //!
-//! | event | says |
+//! | event | meaning |
 //! |---|---|
 //! | `gnb` | a gNB finished NG Setup |
-//! | `registered` | a UE is registered; times as it saw them |
+//! | `registered` | a UE is registered; times are measured at the UE |
 //! | `session` | a PDU session is up, with addresses and, with TUN, where its interface is |
-//! | `released` | a PDU session is gone |
+//! | `released` | a PDU session was released |
 //! | `idle` | a UE's connection was released; it stays registered |
 //! | `service` | an idle UE has a connection again; why, and how long it took |
 //! | `deregistered` | a UE is no longer registered |
 //! | `failed` | a procedure of a UE failed, with the cause |
 //! | `ready` | every UE has been through its initial procedures |
-//! | `summary` | the end |
+//! | `summary` | the simulation has ended; counts of the whole run |
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -83,13 +83,14 @@ pub enum Event {
         /// Why, as the network says.
         cause: String,
     },
-    /// An idle UE has a connection again, or has updated its registration.
+    /// An idle UE has a connection again, or a UE has updated its registration.
     Service {
         /// The UE.
         supi: Supi,
         /// `paging`, `uplink_data`, `periodic_update` or `mobility_update`.
         reason: &'static str,
-        /// From its request to the accept, with the radio resources asked for, milliseconds.
+        /// From the UE's request until the network has accepted it and the requested radio resources
+        /// are set up, milliseconds.
         service_ms: f64,
     },
     /// A UE is no longer registered.
@@ -116,7 +117,7 @@ pub enum Event {
     },
     /// Every UE has been through its initial procedures.
     Ready(Totals),
-    /// The end.
+    /// The simulation has ended; counts of the whole run.
     Summary(Totals),
 }
 

@@ -1,7 +1,6 @@
-//! gNB and UE simulator: real NGAP over SCTP, real 5G NAS, real GTP-U. It knows nothing of any
-//! particular core.
+//! gNB and UE simulator: real NGAP over SCTP, real 5G NAS, real GTP-U. It works with any 5G core.
 //!
-//! Two ways in:
+//! There are two ways to use it:
 //! - [`run()`]: many UEs over some gNBs, driven by a [`Config`]; what happens is printed as JSON lines
 //!   ([`Event`]). This is `godwit ran`.
 //! - [`Gnb`] and [`Ue`]: one gNB and one UE, step by step. Tests use this; see [`ue`] for how to send
@@ -13,9 +12,9 @@
 //!        └─ Interface (TUN device in a namespace)
 //! ```
 //!
-//! Invariants: a UE is owned by one task and acts only in its methods; a gNB answers for its UEs
-//! without one waiting for another; queues are bounded; keys do not print. Radio is not simulated:
-//! everything between UE and gNB arrives, at once.
+//! Invariants: one task owns a UE, and the UE acts only in its methods; no UE waits for another UE of
+//! its gNB; queues are bounded; keys are not printed. The radio is not simulated: everything between UE
+//! and gNB arrives at once.
 //!
 //! ```no_run
 //! use std::sync::Arc;

@@ -1,7 +1,8 @@
-//! Many UEs at once, as a [`Config`] asks.
+//! Simulates many UEs at once, as a [`Config`] says.
 //!
-//! One task per UE goes through the same straight line: register, set up a session, stay, leave. A
-//! semaphore bounds how many are in their initial procedures, an interval how many start per second.
+//! One task per UE registers, sets up a session, stays for the configured time and deregisters. A
+//! semaphore bounds how many UEs are in their initial procedures; an interval bounds how many start per
+//! second.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -16,10 +17,10 @@ use tokio::task::JoinSet;
 use crate::config::{Config, Hold};
 use crate::event::{By, Event, Totals, elapsed_ms};
 use crate::gnb::{Gnb, GnbConfig, GnbError};
-use crate::ue::{Failure, Occurred, Ue, Wake};
+use crate::ue::{Failure, NetworkEvent, Ue, WakeReason};
 use crate::user_plane::UserPlane;
 
-/// How long an idle UE whose request failed waits before the next.
+/// How long an idle UE waits after a failed request before it tries again.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
 
 /// Why a simulation could not start.
@@ -36,7 +37,7 @@ pub enum RunError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// A gNB did not come up.
+    /// A gNB could not be set up.
     #[error("gNB {id:#x}: {source}")]
     Gnb {
         /// Its identity.
@@ -64,12 +65,12 @@ impl Config {
 /// Runs a simulation until it is over or `shutdown` completes, printing events to standard output.
 ///
 /// # Errors
-/// It could not start. UEs that fail are events, not errors.
+/// The simulation could not start. UEs that fail are events, not errors.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<Totals, RunError> {
     run_with(config, print, shutdown).await
 }
 
-/// One event as one line. Whoever closed our output does not want it any more: that is no error.
+/// Prints one event as one line. A closed standard output is no error: nobody reads the events then.
 fn print(event: &Event) {
     if let Ok(mut line) = serde_json::to_vec(event) {
         line.push(b'\n');
@@ -111,7 +112,7 @@ pub async fn run_with(
         ues.push(Ue::new(Arc::clone(&ue_config), index.into(), gnb.clone())?);
     }
     let (stop, stopping) = watch::channel(false);
-    let world = Arc::new(World {
+    let simulation = Arc::new(Simulation {
         permits: Semaphore::new(config.concurrency.max(1)),
         counts: Counts::default(),
         started: net::time::now(),
@@ -120,7 +121,7 @@ pub async fn run_with(
         stopping,
         config,
     });
-    let totals = world.clone().simulate(ues, stop, shutdown).await;
+    let totals = simulation.clone().simulate(ues, stop, shutdown).await;
     for gnb in &gnbs {
         gnb.shutdown().await;
     }
@@ -128,14 +129,14 @@ pub async fn run_with(
 }
 
 /// What the UE tasks share.
-struct World {
+struct Simulation {
     config: Config,
     permits: Semaphore,
     counts: Counts,
     started: Instant,
     sink: Box<dyn Fn(&Event) + Send + Sync>,
     user_plane: Option<UserPlane>,
-    /// Becomes `true` when everything is to end.
+    /// Becomes `true` when the simulation is to end.
     stopping: watch::Receiver<bool>,
 }
 
@@ -150,11 +151,11 @@ struct Counts {
     settled: AtomicU64,
 }
 
-fn bump(counter: &AtomicU64) -> u64 {
+fn increment(counter: &AtomicU64) -> u64 {
     counter.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-impl World {
+impl Simulation {
     fn totals(&self) -> Totals {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let packets = self.user_plane.as_ref().map(UserPlane::counters).unwrap_or_default();
@@ -180,7 +181,7 @@ impl World {
     }
 
     async fn stop(&self) {
-        // An error means that nobody can stop us any more, which never happens before the tasks end.
+        // An error means that the sender was dropped, which does not happen before the tasks end.
         let _ = self.stopping.clone().wait_for(|stop| *stop).await;
     }
 
@@ -200,7 +201,7 @@ impl World {
                 if let Some(pace) = &mut pace {
                     pace.tick().await;
                 }
-                tasks.spawn(Arc::clone(&self).live(ue));
+                tasks.spawn(Arc::clone(&self).run_ue(ue));
             }
             while tasks.join_next().await.is_some() {}
         };
@@ -221,13 +222,13 @@ impl World {
     }
 
     /// The life of one UE.
-    async fn live(self: Arc<Self>, mut ue: Ue) {
+    async fn run_ue(self: Arc<Self>, mut ue: Ue) {
         let mut settled = false;
         for cycle in 1..=self.config.cycles.max(1) {
             if self.stopped() {
                 break;
             }
-            let arrived = self.arrive(&mut ue).await;
+            let arrived = self.register_with_session(&mut ue).await;
             if !std::mem::replace(&mut settled, true) {
                 self.settle();
             }
@@ -236,7 +237,7 @@ impl World {
                 self.stay(&mut ue).await;
             }
             if ue.registered() && (!last || self.config.deregister) {
-                self.leave(&mut ue).await;
+                self.deregister(&mut ue).await;
             }
         }
         if !settled {
@@ -244,16 +245,16 @@ impl World {
         }
     }
 
-    /// Counts a UE as settled, and says so when it was the last one.
+    /// Counts a UE as settled, and reports `ready` after the last one.
     fn settle(&self) {
-        if bump(&self.counts.settled) == u64::from(self.config.count) {
+        if increment(&self.counts.settled) == u64::from(self.config.count) {
             self.report(&Event::Ready(self.totals()));
         }
     }
 
     /// Reports a failure.
-    fn failed(&self, ue: &Ue, procedure: &'static str, failure: &Failure) {
-        bump(&self.counts.failed);
+    fn report_failure(&self, ue: &Ue, procedure: &'static str, failure: &Failure) {
+        increment(&self.counts.failed);
         self.report(&Event::Failed {
             supi: ue.supi(),
             procedure,
@@ -263,16 +264,16 @@ impl World {
         });
     }
 
-    /// Registration and session; whether both succeeded.
-    async fn arrive(&self, ue: &mut Ue) -> bool {
-        // Never closed.
+    /// Registers the UE and sets up its session. Returns whether the UE is registered.
+    async fn register_with_session(&self, ue: &mut Ue) -> bool {
+        // The semaphore is never closed, so this succeeds.
         let _permit = self.permits.acquire().await;
         if self.stopped() {
             return false;
         }
         match ue.register().await {
             Ok(registered) => {
-                bump(&self.counts.registered);
+                increment(&self.counts.registered);
                 self.report(&Event::Registered {
                     supi: ue.supi(),
                     guti: registered.guti.map(|guti| guti.to_string()),
@@ -281,14 +282,14 @@ impl World {
                 });
             }
             Err(failure) => {
-                self.failed(ue, "registration", &failure);
+                self.report_failure(ue, "registration", &failure);
                 return false;
             }
         }
         match self.session(ue).await {
             Ok(()) => true,
             Err(failure) => {
-                self.failed(ue, "pdu_session_establishment", &failure);
+                self.report_failure(ue, "pdu_session_establishment", &failure);
                 // The UE stays registered without session, as a real one would.
                 true
             }
@@ -307,7 +308,7 @@ impl World {
             netns = Some(opened.netns().display().to_string());
             interface = Some(opened.name().to_owned());
         }
-        bump(&self.counts.sessions);
+        increment(&self.counts.sessions);
         let supi = ue.supi();
         if let Some(session) = ue.session_mut(id) {
             self.report(&Event::Session {
@@ -353,16 +354,16 @@ impl World {
         }
     }
 
-    /// Answers the network until the UE has no connection any more. After `inactivity` without a packet or NAS
-    /// message its gNB asks for the release of the connection.
+    /// Answers the network until the UE has no connection any more. After `inactivity` without a packet
+    /// or NAS message the UE's gNB asks for the release of the connection.
     async fn serve(&self, ue: &mut Ue) {
         let (mut active, mut asked) = (ue.activity(), false);
         while ue.connected() {
-            let occurred = match self.config.inactivity {
+            let event = match self.config.inactivity {
                 None => ue.serve().await.map(Some),
                 Some(inactivity) => ue.serve_until(net::time::now() + inactivity).await,
             };
-            match occurred {
+            match event {
                 Ok(None) => {
                     let inactive = std::mem::replace(&mut active, ue.activity()) == active;
                     if inactive
@@ -374,60 +375,60 @@ impl World {
                     }
                     asked = inactive;
                 }
-                Ok(Some(occurred)) => self.occurred(ue, occurred),
-                Err(failure) => self.failed(ue, "connection", &failure),
+                Ok(Some(event)) => self.report_network_event(ue, event),
+                Err(failure) => self.report_failure(ue, "connection", &failure),
             }
         }
     }
 
-    /// Reports what the network did.
-    fn occurred(&self, ue: &Ue, occurred: Occurred) {
+    /// Reports what the network did to a UE.
+    fn report_network_event(&self, ue: &Ue, event: NetworkEvent) {
         let (supi, by) = (ue.supi(), By::Network);
-        match occurred {
-            Occurred::SessionReleased { id, .. } => {
+        match event {
+            NetworkEvent::SessionReleased { id, .. } => {
                 self.report(&Event::Released { supi, id, by, release_ms: None });
             }
-            Occurred::Deregistered { .. } => {
-                bump(&self.counts.deregistered);
+            NetworkEvent::Deregistered { .. } => {
+                increment(&self.counts.deregistered);
                 self.report(&Event::Deregistered { supi, by, deregistration_ms: None });
             }
-            Occurred::Released(cause) if ue.registered() => {
+            NetworkEvent::Released(cause) if ue.registered() => {
                 self.report(&Event::Idle { supi, cause: cause.to_string() });
             }
-            Occurred::Released(_) => {}
-            Occurred::ErrorIndication(error) => {
+            NetworkEvent::Released(_) => {}
+            NetworkEvent::ErrorIndication(error) => {
                 let failure = Failure::ErrorIndication(error.cause.unwrap_or_default());
-                self.failed(ue, "connection", &failure);
+                self.report_failure(ue, "connection", &failure);
             }
         }
     }
 
-    /// An idle UE turns to the network. One that the network does not know any more registers again.
-    async fn wake_up(&self, ue: &mut Ue, why: Wake) {
+    /// Lets an idle UE ask for service. A UE that the network no longer knows registers again.
+    async fn wake_up(&self, ue: &mut Ue, why: WakeReason) {
         let started = net::time::now();
         match ue.wake_up(why).await {
             Ok(()) => {
-                bump(&self.counts.services);
+                increment(&self.counts.services);
                 let took = net::time::now().saturating_duration_since(started);
                 let (supi, reason) = (ue.supi(), why.reason());
                 self.report(&Event::Service { supi, reason, service_ms: millis(took) });
             }
             Err(failure) => {
-                self.failed(ue, "service_request", &failure);
+                self.report_failure(ue, "service_request", &failure);
                 if ue.registered() {
                     // As after T3517: the UE gives up this attempt, and does not try again at once.
                     ue.lose_connection();
                     net::time::sleep(RETRY_WAIT).await;
                 } else {
-                    self.arrive(ue).await;
+                    self.register_with_session(ue).await;
                 }
             }
         }
     }
 
     /// Releases sessions if asked to, and deregisters.
-    async fn leave(&self, ue: &mut Ue) {
-        // Never closed.
+    async fn deregister(&self, ue: &mut Ue) {
+        // The semaphore is never closed, so this succeeds.
         let _permit = self.permits.acquire().await;
         let supi = ue.supi();
         if self.config.release_sessions && ue.connected() {
@@ -438,22 +439,22 @@ impl World {
                         let (by, release_ms) = (By::Ue, Some(millis(took)));
                         self.report(&Event::Released { supi, id, by, release_ms });
                     }
-                    Err(failure) => self.failed(ue, "pdu_session_release", &failure),
+                    Err(failure) => self.report_failure(ue, "pdu_session_release", &failure),
                 }
             }
         }
         match ue.deregister(false).await {
             Ok(deregistered) => {
-                bump(&self.counts.deregistered);
+                increment(&self.counts.deregistered);
                 let deregistration_ms = Some(millis(deregistered.took));
                 self.report(&Event::Deregistered { supi, by: By::Ue, deregistration_ms });
             }
-            Err(failure) => self.failed(ue, "deregistration", &failure),
+            Err(failure) => self.report_failure(ue, "deregistration", &failure),
         }
     }
 }
 
-/// Milliseconds to three places.
+/// Milliseconds with three decimal places.
 fn millis(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }

@@ -4,13 +4,13 @@
 //! TUN of a UE ──read──► encapsulate (TEID of the UPF, QFI) ──sendmmsg──► UPF
 //! TUN of a UE ◄─write── look up our TEID ◄──recvmmsg── UPF
 //! ```
-//! The thread sleeps in epoll over the N3 socket and every TUN. A tunnel without TUN gives its packets
-//! to a queue ([`Tunnel::received`]), which tests and router discovery read. Commands reach the thread
-//! through a channel and a wake-up; it never locks and, per packet, never allocates unless the packet
-//! goes to a queue.
+//! The thread sleeps in epoll over the N3 socket and every TUN device. A tunnel without TUN device
+//! gives its packets to a queue ([`Tunnel::received`]), which tests and router discovery read. Commands
+//! reach the thread through a channel and a wake-up. The thread takes no lock, and allocates for a
+//! packet only if the packet goes to a queue.
 //!
-//! TEIDs index the table of tunnels: the low 20 bits are the position, the high 12 a generation, so
-//! that packets of a closed tunnel do not reach its successor.
+//! A TEID's low 20 bits are the tunnel's position in the table and its high 12 bits a generation. So
+//! packets of a closed tunnel do not reach the next tunnel at its position.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -31,13 +31,13 @@ use types::{Qfi, Teid};
 const BATCH: usize = 64;
 /// Largest packet: a jumbo frame's worth.
 const PACKET_LEN: usize = 9_216;
-/// Batches taken from one port before the others get their turn.
+/// Batches read from one port before the other ports are read.
 const ROUNDS: usize = 4;
 /// Packets waiting in a tunnel's queue.
 const QUEUE: usize = 64;
 /// Bits of a TEID that are the position in the table.
 const POSITION_BITS: u32 = 20;
-/// Tunnels at once.
+/// Most tunnels at once.
 const MAX_TUNNELS: u32 = (1 << POSITION_BITS) - 1;
 /// Stack of a thread that only closes a descriptor.
 const REMOVER_STACK: usize = 64 * 1024;
@@ -51,7 +51,7 @@ pub struct Counters {
     pub uplink: u64,
     /// Packets received for a tunnel.
     pub downlink: u64,
-    /// Packets that no tunnel, queue or socket took, or that were malformed.
+    /// Packets that were malformed, or that found no tunnel or no room in a queue or socket.
     pub dropped: u64,
     /// Echo Requests answered.
     pub echoes: u64,
@@ -71,8 +71,8 @@ struct AtomicCounters {
     end_markers: AtomicU64,
 }
 
-/// The user plane of one N3 address; clones are the same one. The thread ends with the last clone and
-/// the last tunnel.
+/// A handle on the user plane of one N3 address; clones refer to the same user plane. The thread ends
+/// with the last clone and the last tunnel.
 #[derive(Debug, Clone)]
 pub struct UserPlane {
     inner: Arc<Inner>,
@@ -88,14 +88,14 @@ struct Inner {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Free positions of the table, and the generation each will have next.
+/// Free positions of the table, and the generation that each will have next.
 #[derive(Debug, Default)]
 struct Positions {
     generations: Vec<u16>,
     free: Vec<u32>,
 }
 
-/// Why no tunnel was opened.
+/// All positions are in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("all {MAX_TUNNELS} tunnels are in use")]
 pub struct NoTunnel;
@@ -108,7 +108,7 @@ enum Command {
     Stop,
 }
 
-/// A tunnel as the thread sees it.
+/// The thread's state of a tunnel.
 struct State {
     teid: u32,
     upf: SocketAddr,
@@ -202,7 +202,7 @@ impl Inner {
     }
 
     fn command(&self, command: Command) {
-        // The receiver lives as long as the thread, and that ends by a command of `drop` only.
+        // The receiver lives as long as the thread, and only the command of `drop` ends the thread.
         let _ = self.commands.send(command);
         self.waker.wake();
     }
@@ -219,7 +219,7 @@ impl Drop for Inner {
 }
 
 impl Positions {
-    /// A free position and the TEID that stands for it; TEID 0 is never given (position 0 stays empty).
+    /// A free position and its TEID. Position 0 is never used, so that no TEID is 0.
     fn take(&mut self) -> Option<(u32, u32)> {
         if self.generations.is_empty() {
             self.generations.push(0);
@@ -239,7 +239,7 @@ impl Positions {
 }
 
 impl Tunnel {
-    /// Our end, where the UPF sends to.
+    /// Our end, to which the UPF sends.
     pub fn local(&self) -> GtpTunnel {
         GtpTunnel { address: self.user_plane.address().into(), teid: self.teid }
     }
@@ -254,18 +254,18 @@ impl Tunnel {
         self.packets.load(Ordering::Relaxed)
     }
 
-    /// From now on packets come from and go to `tun`.
+    /// Connects the tunnel to `tun`.
     pub fn attach(&self, tun: TunPort) {
         self.user_plane.inner.command(Command::Attach { position: self.position(), tun });
     }
 
-    /// Sends an IP packet of the UE, with or without TUN.
+    /// Sends an IP packet of the UE, with or without TUN device.
     pub fn send(&self, packet: impl Into<Vec<u8>>) {
         self.user_plane.inner.command(Command::Send { position: self.position(), packet: packet.into() });
     }
 
-    /// The next IP packet for the UE: of a tunnel without TUN any, of one with TUN router
-    /// advertisements only. Cancel-safe.
+    /// The next IP packet for the UE. With a TUN device, only router advertisements arrive here.
+    /// Cancel-safe.
     pub async fn received(&mut self) -> Option<Bytes> {
         self.queue.recv().await
     }
@@ -280,12 +280,13 @@ impl Drop for Tunnel {
         let position = self.position();
         let inner = &self.user_plane.inner;
         inner.command(Command::Close { position });
-        // Commands are executed in order, so a successor is opened after this close.
+        // Commands are executed in order, so a tunnel that reuses the position is opened after this one
+        // is closed.
         inner.positions().free.push(position);
     }
 }
 
-/// The thread.
+/// The thread's own data.
 struct Worker {
     n3: UdpPort,
     poller: Poller,
@@ -312,7 +313,7 @@ impl Worker {
                     return;
                 }
             };
-            if woken && !self.obey() {
+            if woken && !self.execute_commands() {
                 return;
             }
             for token in &ready {
@@ -324,8 +325,8 @@ impl Worker {
         }
     }
 
-    /// Executes the waiting commands; `false` when told to stop.
-    fn obey(&mut self) -> bool {
+    /// Executes the waiting commands; `false` if one of them was to stop.
+    fn execute_commands(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Open { position, tunnel } => {
@@ -366,17 +367,17 @@ impl Worker {
         true
     }
 
-    /// Lets go of a tunnel, and of its TUN device, which a session of an idle UE keeps.
+    /// Closes a tunnel. Its TUN device stays if a session of an idle UE still holds it.
     fn close(&self, tunnel: State) {
         let Some(tun) = tunnel.tun else { return };
         if let Some(fd) = tun.fd() {
-            // Not there only if adding it failed, which was reported.
+            // Removing fails only if adding failed, which was reported.
             let _ = self.poller.remove(fd);
         }
-        remove(tun);
+        close_tun(tun);
     }
 
-    /// Packets of a UE's TUN.
+    /// Reads packets of a UE's TUN device.
     fn uplink(&mut self, position: usize) {
         for _ in 0..ROUNDS {
             let Some(Some(State { tun: Some(tun), .. })) = self.tunnels.get_mut(position) else { return };
@@ -412,14 +413,14 @@ impl Worker {
         count(&self.counters.dropped, self.batch.len() - sent.packets);
     }
 
-    /// Packets on N3.
+    /// Reads packets on N3.
     fn downlink(&mut self) {
         for _ in 0..ROUNDS {
             match self.n3.receive(&mut self.batch) {
                 Ok(0) => return,
                 Ok(received) => (0..received).for_each(|at| self.downlink_packet(at)),
                 Err(error) => {
-                    // For example an ICMP error of an earlier packet: the socket itself is fine.
+                    // For example an ICMP error of an earlier packet; the socket itself still works.
                     tracing::debug!(%error, "N3 socket");
                     return;
                 }
@@ -460,7 +461,7 @@ impl Worker {
         match message {
             Some(Signalling::EchoRequest { sequence }) => {
                 let response = Signalling::EchoResponse { sequence }.build();
-                self.batch_of(&response, peer);
+                self.send_one(&response, peer);
                 count(&self.counters.echoes, 1);
             }
             Some(Signalling::ErrorIndication { teid, .. }) => {
@@ -473,19 +474,19 @@ impl Worker {
         }
     }
 
-    /// Sends one packet that is not in the batch under way.
-    fn batch_of(&mut self, packet: &[u8], peer: SocketAddr) {
+    /// Sends one packet at once, outside the current batch.
+    fn send_one(&mut self, packet: &[u8], peer: SocketAddr) {
         let mut batch = Batch::new(1, packet.len());
         batch.push(packet, peer);
         self.n3.transmit(&mut batch, &[0]);
     }
 }
 
-/// Closes a TUN device. The kernel takes some 30 ms to remove one, in which the caller would move no packet, and
-/// which add up when hundreds of UEs leave: that is left to a thread of its own.
-pub(crate) fn remove(tun: TunPort) {
+/// Closes a TUN device on a thread of its own. The kernel takes some 30 ms to remove a device. The
+/// caller could move no packets meanwhile, and the times add up when hundreds of UEs leave.
+pub(crate) fn close_tun(tun: TunPort) {
     let remover = std::thread::Builder::new().name("ran-tun".into()).stack_size(REMOVER_STACK);
-    // Without a thread the closure is dropped here, and the device with it.
+    // If the thread cannot start, the closure is dropped here and closes the device.
     let _ = remover.spawn(move || drop(tun));
 }
 

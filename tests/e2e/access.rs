@@ -1,4 +1,4 @@
-//! Who may call the core's functions: nobody without an access token, whichever processes they run in.
+//! Who may call the network functions: nobody without an access token, whichever process they run in.
 
 use lab::Lab;
 use net::time::Duration;
@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use testkit::world::{World, establish, network, ping};
 
-/// Where the UDR keeps the first subscriber's K and OPc.
+/// The UDR's resource with the first subscriber's K and OPc.
 const CREDENTIALS: &str = "http://127.0.0.20:7777/nudr-dr/v2/subscription-data/imsi-999700000000001\
                            /authentication-data/authentication-subscription";
 
-/// What curl gets in the core's namespace: headers and content.
+/// Runs curl in the core's namespace and returns headers and content.
 async fn curl(lab: &Lab, arguments: &[&str]) -> String {
     let fixed = ["--silent", "--include", "--http2-prior-knowledge", "--max-time", "5"];
     let output = lab.command(lab.core(), "curl").args(fixed).args(arguments);
@@ -18,7 +18,7 @@ async fn curl(lab: &Lab, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The keys of the subscriber are in none of the answers.
+/// None of the answers contains a key of the subscriber.
 fn holds_no_key(answer: &str) {
     let answer = answer.to_lowercase();
     for key in ["465b5ce8b199b49faa5f0a2ee238a6bc", "e8ed289deba952e4283b54e88e6183ca"] {
@@ -33,7 +33,7 @@ async fn a_ue_works(world: &mut World) {
     establish(&mut ue, 1).await.unwrap();
     ping(&mut ue, 1).await;
     ue.deregister(false).await.unwrap();
-    // No call within the core lacks the right token.
+    // Every call within the core had the right token.
     for nf in lab::NFS {
         let status: Value = world.ask(nf, "/status").await;
         let refused = &status["counters"]["sbi_server_rejected"]["values"];
@@ -52,7 +52,7 @@ async fn strangers_are_refused(world: &mut World) {
     let invented = curl(lab, &["-H", "Authorization: Bearer eyJhbGciOiJub25lIn0.e30.", CREDENTIALS]).await;
     assert!(invented.starts_with("HTTP/2 401") && invented.contains("invalid_token"), "{invented}");
     holds_no_key(&invented);
-    // The NRF asks who wants a token, and who lists the network functions.
+    // The NRF authenticates those who ask for a token or list the network functions.
     let form = "grant_type=client_credentials&nfType=UDM&targetNfType=UDR&scope=nudr-dr\
                 &nfInstanceId=3a8bfe10-ec98-8bba-923e-aa926b1cdc8c";
     let token = curl(lab, &["-d", form, "http://127.0.0.10:7777/oauth2/token"]).await;

@@ -39,7 +39,7 @@ fn plmn() -> Plmn {
     "999-70".parse().unwrap()
 }
 
-/// The three network functions, each with its own address, and a client in the AMF's place.
+/// The three network functions, each with its own address, and a client in place of the AMF.
 pub struct Home {
     pub client: Client,
     pub store: Arc<dyn Store>,
@@ -202,7 +202,7 @@ async fn resynchronisation_takes_the_number_of_the_usim_but_only_with_its_proof(
     home.stop().await;
 }
 
-/// Every vector has a sequence number of its own, also when many are asked for at once.
+/// Every vector has its own sequence number, also when many are requested at once.
 #[tokio::test]
 async fn simultaneous_challenges_never_share_a_sequence_number() {
     let home = Home::start().await;
@@ -222,7 +222,7 @@ async fn simultaneous_challenges_never_share_a_sequence_number() {
     home.stop().await;
 }
 
-/// Waits for all, polling them side by side.
+/// Polls all futures side by side until all have completed.
 async fn futures_join<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.map(|f| (Box::pin(f), None)).collect();
     std::future::poll_fn(|context| {

@@ -1,4 +1,5 @@
-//! What the core writes with `--pcap` must be readable by others: tshark finds nothing malformed, scapy reads our PFCP.
+//! Other programs must be able to read what the core writes with `--pcap`: tshark finds nothing
+//! malformed, scapy reads our PFCP.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use net::time::Duration;
 
 use testkit::world::{establish, id, network, ping, request};
 
-/// Points of the captures with a protocol each must show.
+/// The captured interfaces, with the protocols that each capture must contain.
 const POINTS: [(&str, &[&str]); 5] = [
     ("n2", &["sctp", "ngap", "nas-5gs"]),
     ("n3", &["gtp", "icmp"]),
@@ -16,10 +17,10 @@ const POINTS: [(&str, &[&str]); 5] = [
     ("sbi", &["tcp", "http2"]),
 ];
 
-/// Runs tshark over a capture with a display filter; the lines it prints.
+/// Runs tshark over a capture with a display filter and returns the lines it prints.
 async fn tshark(file: &Path, filter: &str) -> Vec<String> {
     let output = Command::new("tshark")
-        // With NEA0 "ciphered" NAS is readable; tshark has to be told to try.
+        // With NEA0 "ciphered" NAS is readable, but only with this option.
         .args(["-n", "-d", "tcp.port==7777,http2", "-o", "nas-5gs.null_decipher:TRUE", "-r"])
         .arg(file)
         .args(["-Y", filter])
@@ -42,7 +43,7 @@ fn captures_decode_without_a_malformed_packet() {
     let pcap = folder.path().to_owned();
     let capture = |options: &mut lab::Options| {
         options.pcap = Some(pcap);
-        // In clear, so that tshark reads NAS.
+        // Without ciphering, so that tshark reads NAS.
         options.edit = Box::new(|configuration| {
             configuration["amf"]["ciphering"] = serde_json::json!(["NEA0", "NEA2", "NEA1"]);
         });
@@ -61,11 +62,11 @@ fn captures_decode_without_a_malformed_packet() {
             ue.release_session(id(1)).await.unwrap();
             ue.deregister(false).await.unwrap();
         }
-        // A refusal and a second registration belong to the traffic, too.
+        // The captures also contain a refusal and a second registration.
         assert!(world.ue(&gnb, 500).register().await.is_err());
         world.ue_with(&gnb, 3, |config| config.sqn = 1 << 20).register().await.unwrap();
     });
-    // The core has ended in order: the captures are complete.
+    // The core has ended regularly, so the captures are complete.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         for (point, protocols) in POINTS {

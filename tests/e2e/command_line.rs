@@ -1,4 +1,4 @@
-//! What a person types: configurations with mistakes, subscribers, listings of a running core, exit codes.
+//! The command line: configurations with mistakes, subscribers, listings of a running core, exit codes.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -87,7 +87,7 @@ fn subscribers_are_added_listed_shown_imported_and_removed() {
     assert_eq!(subscriber("remove", &["999700000000009"]).0, 1);
 }
 
-/// The keys' key: created, needed, checked for its mode, changed.
+/// The key of the store: created, required, refused with a wrong mode, changed.
 #[test]
 fn the_key_of_the_store_is_a_file_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -119,7 +119,7 @@ fn the_key_of_the_store_is_a_file_of_its_own() {
     assert!(code == 1 && text.contains("is not the key that the store is encrypted with"), "{text}");
     let (code, shown) = subscriber("show", &new_key, &["999700000000001", "--json"]);
     assert!(code == 0 && shown.contains(k), "{shown}");
-    // As a systemd service has it.
+    // As systemd passes it to a service.
     std::fs::create_dir(path("credentials")).unwrap();
     std::fs::rename(&new_key, path("credentials/store.key")).unwrap();
     let mut list = Command::new(lab::find_godwit().unwrap());
@@ -128,7 +128,7 @@ fn the_key_of_the_store_is_a_file_of_its_own() {
     assert!(output.status.success() && said(&output).contains("999700000000001"), "{}", said(&output));
 }
 
-/// What is wrong with the machine or its files is said at the start, with what to do.
+/// A start that fails because of the machine or its files names the problem and the remedy.
 #[test]
 fn a_core_refuses_to_start_on_a_damaged_store_or_with_too_few_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -208,7 +208,7 @@ fn a_running_core_is_listed() {
     });
 }
 
-/// A service manager stops what it started whenever it likes: also while an NF still looks for its NRF.
+/// A service manager may stop a service at any time, also while an NF still looks for its NRF.
 #[test]
 fn a_signal_stops_a_core_that_is_not_ready_yet() {
     let folder = tempfile::tempdir().unwrap();
@@ -239,7 +239,7 @@ fn a_signal_stops_a_core_that_is_not_ready_yet() {
     assert_eq!(ended.and_then(|status| status.code()), Some(0), "one signal must be enough");
 }
 
-/// Lets 100 ms pass; `false`, so that it reads as "not yet".
+/// Waits 100 ms and returns `false`, so that it reads as "not yet" in a condition.
 fn pause() -> bool {
     Command::new("sleep").arg("0.1").status().is_err()
 }

@@ -1,4 +1,5 @@
-//! Idle UEs, end to end: downlink data wakes them, what waited arrives first and in order, and so do packets of their own.
+//! Idle UEs, end to end: downlink data wakes them, the waiting packets arrive first and in order; so
+//! does uplink data.
 
 use std::net::SocketAddr;
 
@@ -9,16 +10,16 @@ use ngap::Cause;
 use ngap::cause::RadioNetwork;
 use packet::{ipv4, protocol, transport};
 use ran::Ue;
-use ran::ue::{Occurred, Wake};
+use ran::ue::{NetworkEvent, WakeReason};
 use serde_json::Value;
 
 use testkit::world::{LIMIT, World, establish, id, ping, plain};
 
-/// Where the data network's numbered packets go to in the UE.
+/// The UE's UDP port to which the data network sends numbered packets.
 const PORT: u16 = 4_242;
 /// Packets that wait while the UE is idle, fewer than a UPF keeps for a session.
 const WAITING: u32 = 24;
-/// Packets sent once the UE is back, in the middle of those that waited.
+/// Packets sent when the UE has its connection again, while the waiting packets are being delivered.
 const FOLLOWING: u32 = 2_000;
 
 /// A socket of the data network.
@@ -32,14 +33,14 @@ async fn become_idle(world: &World, ue: &mut Ue) {
     let inactivity = Cause::RadioNetwork(RadioNetwork::UserInactivity);
     ue.connection().unwrap().request_release(inactivity).await.unwrap();
     let occurred = timeout(LIMIT, ue.serve()).await.unwrap().unwrap();
-    assert_eq!(occurred, Occurred::Released(inactivity));
+    assert_eq!(occurred, NetworkEvent::Released(inactivity));
     let supi = ue.supi().to_string();
     world.until("amf", "/ues", |ues| of(ues, &supi)["cm_state"] == "CM-IDLE").await;
     let down = |sessions: &Value| of(sessions, &supi)["user_plane"] != "activated";
     world.until("smf", "/sessions", down).await;
 }
 
-/// What a listing says of a UE.
+/// What a listing says about a UE.
 fn of<'a>(listing: &'a Value, supi: &str) -> &'a Value {
     let found = listing.as_array().into_iter().flatten().find(|one| one["supi"] == supi);
     found.unwrap_or(&Value::Null)
@@ -70,15 +71,15 @@ async fn numbers(ue: &mut Ue, count: u32) -> Vec<u32> {
     numbers
 }
 
-/// A datagram that says its number, of a length that depends on it.
+/// A datagram that contains its number; its length depends on the number.
 fn numbered(number: u32) -> Vec<u8> {
     let mut datagram = number.to_be_bytes().to_vec();
     datagram.resize(4 + (number as usize * 37) % 1_200, number as u8);
     datagram
 }
 
-/// TS 23.502 §4.2.3.3 as a whole: the UPF keeps and reports downlink data, the SMF asks the AMF, the AMF pages, the UE
-/// asks for service, and everything arrives in order.
+/// All of TS 23.502 §4.2.3.3: the UPF keeps and reports downlink data, the SMF asks the AMF, the AMF
+/// pages, the UE asks for service, and everything arrives in order.
 #[test]
 fn downlink_data_for_an_idle_ue_pages_it_and_arrives_in_order() {
     plain(async |world| {
@@ -99,10 +100,11 @@ fn downlink_data_for_an_idle_ue_pages_it_and_arrives_in_order() {
             for number in first..first + WAITING {
                 socket.send_to(&numbered(number), to).await.unwrap();
             }
-            assert_eq!(timeout(LIMIT, ue.idle()).await.unwrap(), Wake::Paged);
+            assert_eq!(timeout(LIMIT, ue.idle()).await.unwrap(), WakeReason::Paged);
             let served = ue.service_request(ServiceType::MobileTerminated, PsiSet::default()).await.unwrap();
             assert_eq!(served.accept.pdu_session_status, Some([id(1)].into_iter().collect()));
-            // The radio resources follow, and more packets come while those that waited are on their way.
+            // The radio resources are set up next. More packets arrive while the waiting ones are
+            // delivered.
             let up = async {
                 while ue.session_mut(id(1)).unwrap().bearer.is_none() {
                     let soon = net::time::now() + Duration::from_millis(5);
@@ -125,7 +127,7 @@ fn downlink_data_for_an_idle_ue_pages_it_and_arrives_in_order() {
                 (first..next).collect::<Vec<_>>(),
                 "round {round}: in order, nothing lost or twice"
             );
-            // TS 33.501 §6.12.3: the identity that was on the air is replaced.
+            // TS 33.501 §6.12.3: a 5G-GUTI that was paged with is replaced.
             let renewed = async {
                 while ue.guti() == Some(guti) {
                     let soon = net::time::now() + Duration::from_millis(5);
@@ -143,7 +145,8 @@ fn downlink_data_for_an_idle_ue_pages_it_and_arrives_in_order() {
     });
 }
 
-/// The UE speaks first: service request with uplink data status, and the packets of both directions flow.
+/// The UE has uplink data: service request with uplink data status, and the packets of both directions
+/// flow.
 #[test]
 fn an_idle_ue_comes_back_with_uplink_data_and_updates_its_registration() {
     plain(async |world| {
@@ -155,23 +158,23 @@ fn an_idle_ue_comes_back_with_uplink_data_and_updates_its_registration() {
         }
         become_idle(world, &mut ue).await;
         let first: PsiSet = [id(1)].into_iter().collect();
-        ue.wake_up(Wake::UplinkData(first)).await.unwrap();
+        ue.wake_up(WakeReason::UplinkData(first)).await.unwrap();
         assert!(ue.session_mut(id(2)).unwrap().bearer.is_none(), "only what was asked for");
         ping(&mut ue, 1).await;
-        // Connected, it asks for the other one.
+        // Connected, it asks for the other session.
         ue.service_request(ServiceType::Data, [id(2)].into_iter().collect()).await.unwrap();
         ping(&mut ue, 2).await;
 
-        // A periodic update brings nothing up, ends by itself and keeps the sessions.
+        // A periodic update activates no session, releases its connection and keeps the sessions.
         become_idle(world, &mut ue).await;
         let before = ue.guti();
-        ue.wake_up(Wake::PeriodicUpdate).await.unwrap();
+        ue.wake_up(WakeReason::PeriodicUpdate).await.unwrap();
         assert_ne!(ue.guti(), before);
         let occurred = timeout(LIMIT, ue.serve()).await.unwrap().unwrap();
-        assert!(matches!(occurred, Occurred::Released(_)), "{occurred:?}");
+        assert!(matches!(occurred, NetworkEvent::Released(_)), "{occurred:?}");
         assert_eq!(ue.sessions().count(), 2);
 
-        // It comes back at another gNB, by registration, with the user plane of one session.
+        // The UE registers at another gNB, with the user plane of one session.
         let other = world.gnb(1).await;
         ue.camp(other);
         let updated = ue.update_registration(RegistrationType::MobilityUpdating, first).await.unwrap();
@@ -183,14 +186,15 @@ fn an_idle_ue_comes_back_with_uplink_data_and_updates_its_registration() {
         };
         timeout(LIMIT, up).await.unwrap();
         ping(&mut ue, 1).await;
-        // What the network has no longer, the UE gives up: the SMF's session goes while the UE is idle.
+        // The UE removes a session that the network no longer has: the SMF's session is deleted while
+        // the UE is idle.
         become_idle(world, &mut ue).await;
         ue.deregister(false).await.unwrap();
         world.until("amf", "/ues", |ues| *ues == serde_json::json!([])).await;
     });
 }
 
-/// The command waits until three pages have had no answer, which takes longer than a listing may.
+/// The command waits until three pages had no answer, which takes longer than a listing may.
 #[test]
 fn an_operator_deregisters_an_idle_ue_that_does_not_answer() {
     plain(async |world| {

@@ -1,6 +1,7 @@
 //! End-to-end tests: parts of the core together, and whole networks in namespaces.
 //!
-//! Read first: `testkit::world`, how a test gets a network. One module per kind of trouble; each test is one story.
+//! Read first: `testkit::world`, how a test gets a network. Each module holds one kind of failure, each
+//! test one sequence of events.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "helpers of tests are tests")]
 

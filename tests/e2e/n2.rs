@@ -1,4 +1,4 @@
-//! N2 and N1 against gNBs and UEs that send nonsense, or what is not theirs to send.
+//! N2 and N1 against gNBs and UEs that send malformed messages, or messages about other gNBs' UEs.
 
 use nas::Message;
 use net::time::{Duration, sleep, timeout};
@@ -6,7 +6,7 @@ use ngap::cause::{Misc, RadioNetwork};
 use ngap::{
     AmfUeNgapId, Cause, InitialUeMessage, Pdu, RanUeNgapId, UeContextReleaseRequest, UplinkNasTransport,
 };
-use ran::ue::Occurred;
+use ran::ue::NetworkEvent;
 use ran::{Failure, Gnb, GnbError};
 use types::Tac;
 
@@ -50,7 +50,7 @@ fn malformed_ngap_is_answered_and_harms_nobody() {
             bad.send_bytes(1, flipped).await.unwrap();
         }
         bad.send_bytes(1, vec![0xff; 4000]).await.unwrap();
-        // The association lives, and so does the UE that uses it.
+        // The association still works, and so does the UE that uses it.
         establish(&mut ue, 1).await.unwrap();
         ping(&mut ue, 1).await;
         world.bystander_is_well().await;
@@ -86,7 +86,7 @@ fn malformed_nas_is_refused_and_harms_nobody() {
             flipped[at] ^= 1 << (at % 8);
             world.ue(&gnb, 0).send_bytes(flipped).await.unwrap();
         }
-        // The same inside a protected connection: a message that decodes to nothing.
+        // The same in a protected message: its content does not decode.
         let mut ue = world.ue(&gnb, 1);
         ue.register().await.unwrap();
         for junk in [&[0x7e][..], &[0x7e, 0x00, 0xff], &[0x2e, 1, 1, 0xc1], &[0x7e, 0x02], &[0; 40]] {
@@ -123,10 +123,10 @@ fn a_gnb_cannot_touch_a_ue_of_another() {
         let release =
             UeContextReleaseRequest { amf_ue_ngap_id, ran_ue_ngap_id, cause, pdu_sessions: Vec::new() };
         thief.send(release).await.unwrap();
-        // It is told that it has no such UE …
+        // The gNB is told that it has no such UE …
         let answer = timeout(LIMIT, thief.interface_message()).await.unwrap();
         assert!(matches!(answer, Some(Pdu::ErrorIndication(_))), "{answer:?}");
-        // … and the UE, whose sequence number was used up by the thief, works on.
+        // … and the UE still works, although the other gNB used up a sequence number of it.
         ping(&mut ue, 1).await;
         assert!(timeout(Duration::from_millis(300), ue.serve()).await.is_err(), "nothing reaches the UE");
         establish(&mut ue, 2).await.unwrap();
@@ -166,7 +166,7 @@ fn a_reset_or_lost_association_makes_ues_idle_and_they_come_back() {
         establish(&mut ue, 2).await.unwrap();
         ping(&mut ue, 2).await;
 
-        // The whole gNB goes; the UE appears at another one.
+        // The gNB disconnects; the UE registers at another one.
         gnb.shutdown().await;
         world.until("amf", "/gnbs", |gnbs| gnbs.as_array().is_some_and(|gnbs| gnbs.len() == 1)).await;
         ue.camp(stable.clone());
@@ -188,7 +188,7 @@ fn an_idle_ue_that_the_gnb_released_stays_registered() {
         ue.connection().unwrap().request_release(cause).await.unwrap();
         loop {
             match timeout(LIMIT, ue.serve()).await.unwrap() {
-                Ok(Occurred::Released(_)) | Err(Failure::ConnectionLost) => break,
+                Ok(NetworkEvent::Released(_)) | Err(Failure::ConnectionLost) => break,
                 Ok(_) => {}
                 Err(failure) => panic!("{failure:?}"),
             }

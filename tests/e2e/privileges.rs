@@ -1,4 +1,5 @@
-//! What a running core may do, and what it lets others see: capabilities, the modes of its files, keys in captures.
+//! What a running core may do and what other users can read: capabilities, modes of files, keys in
+//! captures.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -17,8 +18,8 @@ fn mode(path: &Path) -> u32 {
     path.metadata().unwrap().permissions().mode() & 0o777
 }
 
-/// Every thread has only what the user plane needs, also children get no more; and that is enough to make a device
-/// again that somebody deleted.
+/// Every thread has only the capabilities that the user plane needs, and its children get no more. They
+/// suffice to create a device again that somebody deleted.
 #[test]
 fn a_running_core_has_given_up_what_it_does_not_need() {
     plain(async |world| {
@@ -61,7 +62,7 @@ fn a_running_core_has_given_up_what_it_does_not_need() {
 fn secrets_are_for_their_owner_only() {
     let folder = tempfile::tempdir().unwrap();
     let pcap = folder.path().to_owned();
-    // A capture of an earlier run that everybody may read.
+    // A capture of an earlier run that every user may read.
     std::fs::write(folder.path().join("sbi.pcapng"), "old").unwrap();
     std::fs::set_permissions(folder.path().join("sbi.pcapng"), std::fs::Permissions::from_mode(0o666))
         .unwrap();
@@ -86,7 +87,8 @@ fn secrets_are_for_their_owner_only() {
         }
     }
     let text = String::from_utf8_lossy(&captured);
-    // The subscriber's keys crossed the SBI: their members are there, their values are not.
+    // The subscriber's keys were sent over the SBI: the capture has the members' names and not their
+    // values.
     for member in ["encPermanentKey", "kausf", "kseaf", "xresStar"] {
         let found: Vec<&str> = text.split(&format!("\"{member}\":\"")).skip(1).collect();
         assert!(!found.is_empty(), "no {member} in the capture");

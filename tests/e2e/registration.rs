@@ -1,8 +1,8 @@
-//! Registration that fails as it should: keys, sequence numbers, messages that were tampered with or sent twice.
+//! Registrations that have to fail: wrong keys and sequence numbers, changed or repeated messages.
 
 use nas::gmm::AuthenticationResponse;
 use nas::{CipheringAlgorithm, GmmCause, IntegrityAlgorithm, Message, ProtectionScheme};
-use ran::ue::{Heard, Occurred};
+use ran::ue::{NetworkEvent, Received};
 use ran::{Failure, SuciScheme};
 use serde_json::json;
 use types::Key;
@@ -29,7 +29,7 @@ fn a_subscriber_nobody_knows_is_refused_with_a_cause() {
         let gnb = world.gnb(0).await;
         world.watch(&gnb).await;
         let failure = world.ue(&gnb, 500).register().await.unwrap_err();
-        // TS 29.524 maps USER_NOT_FOUND; the UE must not try again with this USIM.
+        // TS 29.524 maps USER_NOT_FOUND to a cause with which the UE must not try again with this USIM.
         assert!(
             matches!(failure, Failure::Rejected(GmmCause::IllegalUe | GmmCause::FiveGsServicesNotAllowed)),
             "{failure:?}"
@@ -43,7 +43,7 @@ fn a_wrong_key_ends_in_authentication_reject() {
     plain(async |world| {
         let gnb = world.gnb(0).await;
         world.watch(&gnb).await;
-        // The USIM does not believe the network (MAC failure) …
+        // The USIM refuses the network's AUTN (MAC failure) …
         let mut ue = world.ue_with(&gnb, 0, |config| config.k = Key::new([7; 16]));
         ue.record();
         let failure = ue.register().await.unwrap_err();
@@ -51,20 +51,20 @@ fn a_wrong_key_ends_in_authentication_reject() {
         let mac_failure = |message: &Message| matches!(message, Message::AuthenticationFailure(failure) if failure.cause == GmmCause::MacFailure);
         assert!(ue.recorded().iter().any(|one| one.sent && one.message.as_ref().is_some_and(mac_failure)));
 
-        // … or the network does not believe the USIM.
+        // … or the network refuses the USIM's response.
         let mut ue = world.ue(&gnb, 1);
         let request = Message::RegistrationRequest(ue.registration_request().unwrap());
         ue.send_plain(&request).await.unwrap();
-        let Heard::Nas(Message::AuthenticationRequest(_)) = ue.hear().await.unwrap() else {
+        let Received::Nas(Message::AuthenticationRequest(_)) = ue.receive().await.unwrap() else {
             panic!("an authentication request comes first");
         };
         let wrong = AuthenticationResponse { res_star: Some(Key::new([1; 16])), eap: None };
         ue.send_plain(&Message::AuthenticationResponse(wrong)).await.unwrap();
         loop {
-            match ue.hear().await.unwrap() {
-                Heard::Nas(Message::AuthenticationReject(_)) => break,
+            match ue.receive().await.unwrap() {
+                Received::Nas(Message::AuthenticationReject(_)) => break,
                 // A wrong answer may be met with an identity request first (TS 24.501 §5.4.1.3.5).
-                Heard::Nas(message) => {
+                Received::Nas(message) => {
                     let _ = ue.respond(message).await;
                 }
                 other => panic!("{other:?}"),
@@ -104,7 +104,7 @@ fn replayed_and_tampered_messages_change_nothing() {
         ue.register().await.unwrap();
         establish(&mut ue, 1).await.unwrap();
 
-        // Every protected message once more, in order and backwards.
+        // Every protected message is repeated, in order and backwards.
         let sent: Vec<_> =
             ue.recorded().iter().filter(|one| one.sent).map(|one| one.octets.clone()).collect();
         let protected: Vec<_> =
@@ -113,7 +113,7 @@ fn replayed_and_tampered_messages_change_nothing() {
         for octets in protected.iter().chain(protected.iter().rev()) {
             ue.send_bytes(octets.clone()).await.unwrap();
         }
-        // A deregistration that somebody changed on its way: each octet once. None may deregister the UE.
+        // A deregistration changed in transit, in each octet once. None may deregister the UE.
         let deregistration = Message::DeregistrationRequestUe(nas::gmm::DeregistrationRequestUe {
             switch_off: true,
             access: nas::AccessType::ThreeGpp,
@@ -188,7 +188,7 @@ fn concealed_identities_and_every_cipher_work() {
             establish(&mut ue, 1).await.unwrap();
             ping(&mut ue, 1).await;
         }
-        // A key the network does not have.
+        // A key that the network does not have.
         let mut ue = world.ue_with(&gnb, 5, |config| {
             let public_key = octets(PROFILE_A.1);
             config.suci = SuciScheme::Ecies { scheme: ProtectionScheme::ProfileA, key_id: 77, public_key };
@@ -197,11 +197,11 @@ fn concealed_identities_and_every_cipher_work() {
     });
 }
 
-/// How often the network asked a recorded UE for a proof, and for its identity.
+/// How often the network sent a recorded UE a challenge and an identity request.
 fn asked(ue: &ran::Ue) -> (usize, usize) {
     let count = |wanted: fn(&Message) -> bool| {
-        let heard = ue.recorded().iter().filter(|one| !one.sent);
-        heard.filter(|one| one.message.as_ref().is_some_and(wanted)).count()
+        let received = ue.recorded().iter().filter(|one| !one.sent);
+        received.filter(|one| one.message.as_ref().is_some_and(wanted)).count()
     };
     let challenges = count(|message| matches!(message, Message::AuthenticationRequest(_)));
     (challenges, count(|message| matches!(message, Message::IdentityRequest(_))))
@@ -216,7 +216,7 @@ fn a_known_guti_saves_the_authentication_and_an_unknown_one_costs_an_identity_re
         let first = ue.register().await.unwrap();
         assert!(first.authenticated);
         assert_eq!(asked(&ue), (1, 0), "a SUCI is authenticated and needs no identity request");
-        // Still registered, it comes back on a new connection: its 5G-GUTI and keys prove who it is.
+        // Still registered, the UE uses a new connection: its 5G-GUTI and keys prove its identity.
         ue.lose_connection();
         let second = ue.register().await.unwrap();
         assert!(!second.authenticated);
@@ -225,7 +225,7 @@ fn a_known_guti_saves_the_authentication_and_an_unknown_one_costs_an_identity_re
         establish(&mut ue, 1).await.unwrap();
         ping(&mut ue, 1).await;
 
-        // The core has forgotten everything: the same UE with the same GUTI is asked who it is.
+        // The core has forgotten everything: it asks the same UE with the same GUTI for its identity.
         ue.lose_connection();
         world.lab.kill("core").await.unwrap();
         world.lab.restart("core").await.unwrap();
@@ -252,13 +252,13 @@ fn the_operator_deregisters_a_ue() {
             let mut deregistered = false;
             loop {
                 match ue.serve().await.unwrap() {
-                    Occurred::Deregistered { .. } => deregistered = true,
-                    Occurred::Released(_) => return deregistered,
+                    NetworkEvent::Deregistered { .. } => deregistered = true,
+                    NetworkEvent::Released(_) => return deregistered,
                     _ => {}
                 }
             }
         };
-        // The answer comes when the UE has accepted and its connection is gone.
+        // The answer comes when the UE has accepted and its connection is released.
         let (asked, deregistered) = tokio::join!(world.lab.oam("amf", "POST", &route), served);
         asked.unwrap();
         assert!(deregistered, "the connection went without a deregistration");

@@ -1,4 +1,5 @@
-//! PDU sessions that cannot be, and peers of the session's NFs that are gone, slow or new.
+//! PDU sessions that have to be refused, and UPF, SMF and other NFs that are stopped, slow or
+//! restarted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,7 +8,7 @@ use nas::{GmmCause, GsmCause};
 use net::process::Command;
 use net::time::{Duration, interval, sleep, timeout};
 use packet::{icmp, ipv4, protocol};
-use ran::ue::Occurred;
+use ran::ue::NetworkEvent;
 use ran::{Failure, Ue};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -15,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use testkit::world::{LIMIT, World, establish, id, network, ping, plain, request, try_ping};
 
-/// Who refused, and why.
+/// Which NF refused, with its cause.
 #[derive(Debug, PartialEq)]
 enum Refusal {
     /// The SMF.
@@ -83,7 +84,7 @@ fn an_exhausted_pool_refuses_and_recovers() {
         );
         let full = ues.len();
         assert!(full >= 5);
-        // An address comes back with its session, once the UE has confirmed the release.
+        // An address is free again when the UE has confirmed the release of its session.
         ues[0].release_session(id(1)).await.unwrap();
         world
             .until("smf", "/sessions", |sessions| sessions.as_array().is_some_and(|all| all.len() < full))
@@ -131,7 +132,7 @@ fn ipv6_and_dual_stack_sessions_get_their_prefix() {
     });
 }
 
-/// Every NF in a process of its own, quick to notice what is gone.
+/// Every NF in a process of its own, with short heartbeats.
 fn processes(options: &mut lab::Options) {
     options.processes = true;
     options.edit = Box::new(|configuration| {
@@ -151,7 +152,7 @@ fn a_silent_upf_refuses_sessions_and_a_restarted_one_gets_them_back() {
         world.lab.kill("upf").await.unwrap();
         let refusal = timeout(LIMIT, establish(&mut ue, 2)).await.unwrap().unwrap_err();
         assert!(matches!(refusal, Failure::SessionRejected(_) | Failure::Rejected(_)), "{refusal:?}");
-        // The UE is still registered, and so are others.
+        // The UE stays registered, and others can register.
         world.ue(&gnb, 1).register().await.unwrap();
 
         // Recovery time stamps count seconds: a restart within the second of the start looks like none.
@@ -170,16 +171,16 @@ fn a_silent_upf_refuses_sessions_and_a_restarted_one_gets_them_back() {
     });
 }
 
-/// UEs that send a packet each few milliseconds and take the answers, whatever happens to the core.
+/// UEs that send a packet every few milliseconds and read the answers.
 struct Flows {
     stop: watch::Sender<bool>,
-    /// Answers so far, of each.
+    /// Number of answers so far, per UE.
     answers: Arc<[AtomicU64]>,
     tasks: Vec<JoinHandle<Ue>>,
 }
 
 impl Flows {
-    /// Of each UE's session 1.
+    /// Starts the flows on session 1 of each UE.
     fn start(ues: Vec<Ue>) -> Flows {
         let (stop, stopped) = watch::channel(false);
         let answers: Arc<[AtomicU64]> = ues.iter().map(|_| AtomicU64::new(0)).collect();
@@ -205,7 +206,7 @@ impl Flows {
         Flows { stop, answers, tasks }
     }
 
-    /// Waits until each has had some more answers.
+    /// Waits until each UE has had some more answers.
     async fn go_on(&self, when: &str) {
         let counts = || self.answers.iter().map(|answers| answers.load(Relaxed)).collect::<Vec<_>>();
         let before = counts();
@@ -227,7 +228,7 @@ impl Flows {
     }
 }
 
-/// Addresses and tunnels of the UPF's sessions, in order.
+/// Addresses and tunnels of the UPF's sessions, sorted.
 async fn rules(world: &World) -> Vec<String> {
     let sessions = world.ask("upf", "/sessions").await;
     let of = |session: &Value| format!("{} {} {}", session["ipv4"], session["teids"], session["remote"]);
@@ -236,7 +237,7 @@ async fn rules(world: &World) -> Vec<String> {
     rules
 }
 
-/// UEs with a session each, whose packets flow.
+/// UEs with one session each, whose packets flow.
 async fn flowing(world: &mut World, gnb: &ran::Gnb) -> Flows {
     let mut ues = Vec::new();
     for index in 0..4 {
@@ -250,8 +251,8 @@ async fn flowing(world: &mut World, gnb: &ran::Gnb) -> Flows {
     flows
 }
 
-/// TS 23.527 §4.3: a UPF that is killed under load and comes back has all its sessions again, with the tunnels and
-/// addresses that they had: neither UEs nor gNBs do anything for it.
+/// TS 23.527 §4.3: a UPF that is killed under load and restarted has all its sessions again, with their
+/// tunnels and addresses. Neither UEs nor gNBs do anything for it.
 #[test]
 fn flows_outlive_a_upf_that_is_killed() {
     network(processes, async |world| {
@@ -266,7 +267,7 @@ fn flows_outlive_a_upf_that_is_killed() {
             world.lab.restart("upf").await.unwrap();
             flows.go_on(&format!("after death {round}")).await;
             assert_eq!(rules(world).await, before);
-            // Which would make a gNB give them up.
+            // With Error Indications a gNB would release the sessions.
             let stats = world.ask("upf", "/stats").await;
             assert_eq!(stats["gtpu"]["error_indications_sent"], 0, "{stats}");
         }
@@ -277,9 +278,9 @@ fn flows_outlive_a_upf_that_is_killed() {
     });
 }
 
-/// An SMF that is killed takes nothing from the flows of its sessions until it is back without them. Then they are
-/// removed (TS 23.527 §4.2); the AMF notices and has the UEs register, and they establish sessions anew: in another order
-/// than before, so that whatever still named an old session would now name another UE's.
+/// Flows continue after their SMF is killed, until it is back without its sessions. Then the sessions
+/// are removed (TS 23.527 §4.2). The AMF notices and makes the UEs register, and they establish
+/// sessions in another order than before. So a reference to an old session would now mean another UE's.
 #[test]
 fn flows_outlive_an_smf_until_it_is_back() {
     network(processes, async |world| {
@@ -287,7 +288,7 @@ fn flows_outlive_an_smf_until_it_is_back() {
         let flows = flowing(world, &gnb).await;
         let before = rules(world).await;
         world.lab.kill("smf").await.unwrap();
-        // Longer than any of its heartbeats may be missed.
+        // Longer than the time in which heartbeats may be missing.
         for _ in 0..3 {
             sleep(Duration::from_secs(1)).await;
             flows.go_on("without SMF").await;
@@ -299,7 +300,7 @@ fn flows_outlive_an_smf_until_it_is_back() {
         let mut ues = flows.stop().await;
         for ue in &mut ues {
             let occurred = timeout(LIMIT, ue.serve()).await.expect("told that its session is gone").unwrap();
-            assert!(matches!(occurred, Occurred::Released(_)), "{occurred:?}");
+            assert!(matches!(occurred, NetworkEvent::Released(_)), "{occurred:?}");
             ue.register().await.unwrap();
         }
         for at in [2, 0, 3, 1] {
@@ -307,7 +308,7 @@ fn flows_outlive_an_smf_until_it_is_back() {
             ping(&mut ues[at], 1).await;
         }
         assert_eq!(rules(world).await.len(), 4);
-        // Each ends its own session and no other.
+        // Each UE releases its own session and no other.
         for at in [1, 3] {
             ues[at].deregister(false).await.unwrap();
         }
@@ -333,13 +334,13 @@ fn sbi_peers_that_are_down_or_slow_cost_one_procedure_and_no_more() {
             world.lab.kill(peer).await.unwrap();
             let failure = timeout(LIMIT, world.ue(&gnb, 0).register()).await.unwrap().unwrap_err();
             assert!(matches!(failure, Failure::Rejected(_)), "{peer} down: {failure:?}");
-            // Who is registered notices nothing.
+            // Registered UEs are not affected.
             world.bystander_still_talks().await;
             world.lab.restart(if peer == "udr" { "udr" } else { "ausf" }).await.unwrap();
             recovers(world, &gnb).await;
         }
 
-        // Slow: the process stands still, its connections stay open.
+        // Slow: the process is stopped, its connections stay open.
         let udm = world.lab.processes().find(|(name, _)| *name == "udm").unwrap().1.to_string();
         signal("-STOP", &udm).await;
         let failure = timeout(LIMIT, world.ue(&gnb, 1).register()).await.unwrap().unwrap_err();
@@ -355,7 +356,7 @@ async fn signal(name: &str, pid: &str) {
     assert!(output.status.success());
 }
 
-/// A UE can register again within the time others may take to notice that a peer is back.
+/// A UE can register again as soon as the other NFs have noticed that a peer is back.
 async fn recovers(world: &mut World, gnb: &ran::Gnb) {
     for _ in 0..20 {
         if world.ue(gnb, 2).register().await.is_ok() {

@@ -1,4 +1,4 @@
-//! What AMF and SMF learn from the UDM, and what the UDM remembers of them, over real HTTP/2 (CP-1).
+//! What AMF and SMF learn from the UDM, and which AMF and SMF the UDM records, over real HTTP/2 (CP-1).
 
 use std::{sync::Arc, time::Duration};
 
@@ -72,8 +72,8 @@ async fn a_subscription_reaches_amf_and_smf_as_it_was_provisioned() {
     home.stop().await;
 }
 
-/// What the old AMF does when it is told: it tells the test.
-async fn hear(
+/// The old AMF's handler of the notification: it passes it to the test.
+async fn forward_to_test(
     told: Arc<mpsc::UnboundedSender<DeregistrationData>>,
     notification: Notification<DeregistrationData>,
 ) -> Result<(), ProblemDetails> {
@@ -83,21 +83,21 @@ async fn hear(
 #[tokio::test]
 async fn the_old_amf_hears_that_the_ue_has_moved_and_a_purged_one_does_not() {
     let home = Home::start().await;
-    let (told, mut heard) = mpsc::unbounded_channel();
+    let (told, mut received) = mpsc::unbounded_channel();
     let bound = sbi::Bound::bind("127.0.0.1:0".parse().unwrap(), sbi::ServerConfig::default()).await.unwrap();
     let root = format!("http://{}", bound.address());
-    let old_amf = bound.serve(Router::new(Arc::new(told)).on::<DeregistrationNotify>(hear));
+    let old_amf = bound.serve(Router::new(Arc::new(told)).on::<DeregistrationNotify>(forward_to_test));
     let callback = callback_uri::<DeregistrationNotify>(&root, IMSI);
     let client = &home.client;
     let register =
         |body| client.call::<RegisterAmf>(Target::Discover, RegisterAmfRequest { ue_id: supi(), body });
 
     assert!(matches!(register(amf(1, 1, &callback)).await.unwrap(), Stored::Created(_)));
-    // The same AMF again is no move.
+    // A registration by the same AMF is no move.
     assert!(matches!(register(amf(1, 1, &callback)).await.unwrap(), Stored::Replaced(_)));
     let moved = register(amf(2, 2, &callback)).await.unwrap();
     assert!(matches!(moved, Stored::Replaced(_)));
-    let data = heard.recv().await.unwrap();
+    let data = received.recv().await.unwrap();
     assert_eq!(data.dereg_reason, DeregistrationReason::UeInitialRegistration);
 
     let get = || GetAmfRequest { ue_id: supi(), body: () };
@@ -105,12 +105,12 @@ async fn the_old_amf_hears_that_the_ue_has_moved_and_a_purged_one_does_not() {
     assert_eq!(serving.guami, amf(2, 2, "").guami);
     let purge = |guami| Amf3GppAccessRegistrationModification { guami, purge_flag: Some(true), pei: None };
     let update = |body| client.call::<UpdateAmf>(Target::Discover, UpdateAmfRequest { ue_id: supi(), body });
-    // Only the AMF that serves may say that it does no longer.
+    // Only the serving AMF may report a purge.
     assert!(update(purge(amf(1, 1, "").guami)).await.unwrap_err().is("INVALID_GUAMI"));
     update(purge(serving.guami)).await.unwrap();
     assert_eq!(client.call::<GetAmf>(Target::Discover, get()).await.unwrap_err().status(), Some(404));
     register(amf(3, 3, &callback)).await.unwrap();
-    let quiet = net::time::timeout(Duration::from_millis(200), heard.recv()).await;
+    let quiet = net::time::timeout(Duration::from_millis(200), received.recv()).await;
     assert!(quiet.is_err(), "only the first move was one; a purged AMF is told nothing");
     old_amf.stop().await;
     home.stop().await;
@@ -148,7 +148,7 @@ async fn the_smf_of_a_session_is_remembered_until_it_says_goodbye() {
     home.stop().await;
 }
 
-/// A network function that takes notifications of changes, for as long as it knows the UE.
+/// A network function that accepts notifications of changes as long as it knows the UE.
 struct Subscriber {
     told: mpsc::UnboundedSender<ModificationNotification>,
     knows: std::sync::atomic::AtomicBool,
@@ -163,12 +163,13 @@ async fn changed(
     knows.then_some(()).ok_or_else(ProblemDetails::context_not_found)
 }
 
-/// An operator's change reaches who subscribed, through store, UDR and UDM, once for each change.
+/// An operator's change reaches the subscribers to notifications, through store, UDR and UDM, once per
+/// change.
 #[tokio::test]
 async fn who_subscribed_hears_of_changes_and_who_serves_of_a_removal() {
     const SOON: Duration = Duration::from_secs(10);
     let home = Home::start().await;
-    let (told, mut heard) = mpsc::unbounded_channel();
+    let (told, mut received) = mpsc::unbounded_channel();
     let (told_amf, mut heard_amf) = mpsc::unbounded_channel();
     let subscriber = Arc::new(Subscriber { told, knows: true.into() });
     let bind = || sbi::Bound::bind("127.0.0.1:0".parse().unwrap(), sbi::ServerConfig::default());
@@ -179,7 +180,7 @@ async fn who_subscribed_hears_of_changes_and_who_serves_of_a_removal() {
         callback_uri::<DeregistrationNotify>(&root(&second), IMSI),
     );
     let nf = first.serve(Router::new(subscriber.clone()).on::<SdmNotify>(changed));
-    let old_amf = second.serve(Router::new(Arc::new(told_amf)).on::<DeregistrationNotify>(hear));
+    let old_amf = second.serve(Router::new(Arc::new(told_amf)).on::<DeregistrationNotify>(forward_to_test));
     let client = &home.client;
     let change = async || {
         let before = home.store.subscriber(supi()).await.unwrap().unwrap();
@@ -204,7 +205,7 @@ async fn who_subscribed_hears_of_changes_and_who_serves_of_a_removal() {
     client.call::<RegisterAmf>(Target::Discover, registration).await.unwrap();
     let created = subscribe().await.unwrap();
     let id = created.body.subscription_id.unwrap();
-    // A UDM that is gone for good holds nobody up.
+    // Subscribers do not wait for a UDM that no longer exists.
     let gone_udm = SubscriptionDataSubscriptions {
         ue_id: None,
         callback_reference: "http://127.0.0.1:1/nudr-callback/v1/data-change/udm".to_owned(),
@@ -213,20 +214,21 @@ async fn who_subscribed_hears_of_changes_and_who_serves_of_a_removal() {
     let request = sbi::op::udr::SubscribeToDataRequest { body: gone_udm };
     client.call::<sbi::op::udr::SubscribeToData>(Target::Discover, request).await.unwrap();
     change().await;
-    let notification = net::time::timeout(SOON, heard.recv()).await.unwrap().unwrap();
+    let notification = net::time::timeout(SOON, received.recv()).await.unwrap().unwrap();
     assert_eq!(notification.subscription_id, Some(id.clone()));
     assert_eq!(notification.notify_items[0].resource_id, format!("{}/am-data", supi()));
-    // The same network function again: one subscription, one notification.
+    // The same network function subscribes again: one subscription, one notification.
     subscribe().await.unwrap();
     change().await;
-    net::time::timeout(SOON, heard.recv()).await.unwrap().unwrap();
-    assert!(net::time::timeout(Duration::from_millis(1_500), heard.recv()).await.is_err(), "told twice");
-    // A sequence number is no change of the subscription.
+    net::time::timeout(SOON, received.recv()).await.unwrap().unwrap();
+    assert!(net::time::timeout(Duration::from_millis(1_500), received.recv()).await.is_err(), "told twice");
+    // A new sequence number does not change the subscription.
     assert!(home.store.set_sqn(supi(), 77).await.unwrap());
-    // Who has not unsubscribed but forgotten the UE is told once more, and then no longer.
+    // A network function that has forgotten the UE without unsubscribing is notified once more, and
+    // then no longer.
     subscriber.knows.store(false, std::sync::atomic::Ordering::Relaxed);
     change().await;
-    net::time::timeout(SOON, heard.recv()).await.unwrap().unwrap();
+    net::time::timeout(SOON, received.recv()).await.unwrap().unwrap();
     let gone = async || {
         let unsubscribe = SdmUnsubscribeRequest { ue_id: supi(), subscription_id: id.clone(), body: () };
         client.call::<SdmUnsubscribe>(Target::Discover, unsubscribe).await
@@ -248,12 +250,12 @@ async fn who_subscribed_hears_of_changes_and_who_serves_of_a_removal() {
     subscribe().await.unwrap();
     gone().await.unwrap();
     change().await;
-    assert!(net::time::timeout(Duration::from_millis(1_500), heard.recv()).await.is_err());
+    assert!(net::time::timeout(Duration::from_millis(1_500), received.recv()).await.is_err());
 
     assert!(home.store.remove_subscriber(supi()).await.unwrap());
     let data = net::time::timeout(SOON, heard_amf.recv()).await.unwrap().unwrap();
     assert_eq!(data.dereg_reason, DeregistrationReason::SubscriptionWithdrawn);
-    // What was kept for that goes then.
+    // The pending state is removed then.
     let cleared = async {
         while home.store.context(store::SERVING_AMF, &supi().to_string()).await.unwrap().is_some() {
             net::time::sleep(Duration::from_millis(20)).await;
@@ -275,7 +277,7 @@ fn an_operators_changes_reach_registered_ues() {
     };
     testkit::world::network(two_slices, async |world| {
         use nas::{GmmCause, Message};
-        use ran::ue::{Occurred, Wake};
+        use ran::ue::{NetworkEvent, WakeReason};
         use testkit::world::{LIMIT, establish, ping};
         let gnb = world.gnb(0).await;
         world.watch(&gnb).await;
@@ -309,18 +311,20 @@ fn an_operators_changes_reach_registered_ues() {
         assert_eq!(slices, ["1".parse::<SNssai>().unwrap(), "2".parse().unwrap()]);
         ping(&mut ue, 1).await;
 
-        // Removed while it is idle: paged, told, and gone with its session. Others are not disturbed.
+        // Removed while idle: the UE is paged, deregistered, and its session released. Other UEs are
+        // not affected.
         let inactivity = ngap::Cause::RadioNetwork(ngap::cause::RadioNetwork::UserInactivity);
         ue.connection().unwrap().request_release(inactivity).await.unwrap();
-        while !matches!(net::time::timeout(LIMIT, ue.serve()).await.unwrap().unwrap(), Occurred::Released(_))
-        {
-        }
+        while !matches!(
+            net::time::timeout(LIMIT, ue.serve()).await.unwrap().unwrap(),
+            NetworkEvent::Released(_)
+        ) {}
         godwit(&["subscriber", "remove", &imsi]).await;
-        assert_eq!(net::time::timeout(LIMIT, ue.idle()).await.unwrap(), Wake::Paged);
-        ue.wake_up(Wake::Paged).await.unwrap();
+        assert_eq!(net::time::timeout(LIMIT, ue.idle()).await.unwrap(), WakeReason::Paged);
+        ue.wake_up(WakeReason::Paged).await.unwrap();
         let occurred = net::time::timeout(LIMIT, ue.serve()).await.unwrap().unwrap();
         let told =
-            Occurred::Deregistered { reregistration_required: false, cause: Some(GmmCause::IllegalUe) };
+            NetworkEvent::Deregistered { reregistration_required: false, cause: Some(GmmCause::IllegalUe) };
         assert_eq!(occurred, told);
         world.until("smf", "/sessions", |sessions| !sessions.to_string().contains(&imsi)).await;
         world.bystander_is_well().await;

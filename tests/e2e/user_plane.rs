@@ -1,4 +1,5 @@
-//! N3 and N4 against peers that send nonsense, and PFCP against an independent implementation.
+//! N3 and N4 against peers that send malformed messages, and PFCP against an independent
+//! implementation.
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 use testkit::world::{establish, id, network, ping};
 
-/// Drops of the UPF for one reason.
+/// How many packets the UPF dropped for one reason.
 fn drops(stats: &Value, reason: &str) -> u64 {
     stats["drops"][reason].as_u64().unwrap_or(0)
 }
@@ -22,7 +23,7 @@ fn all_drops(stats: &Value) -> u64 {
 
 #[test]
 fn malformed_gtp_u_and_foreign_addresses_are_dropped_and_counted() {
-    // Without the time after the start in which peers are not told of unknown tunnels.
+    // Without the time after the start in which the UPF sends no Error Indications.
     let at_once = |options: &mut lab::Options| {
         options.edit = Box::new(|configuration| configuration["upf"]["restoration_s"] = 0.into());
     };
@@ -53,7 +54,7 @@ fn malformed_gtp_u_and_foreign_addresses_are_dropped_and_counted() {
             flipped[at] ^= 1 << (at % 8);
             socket.send_to(&flipped, to).await.unwrap();
         }
-        // A tunnel nobody has, and a source address that is another's (UP-4).
+        // A tunnel that does not exist, and a source address of another UE (UP-4).
         let stranger = gtpu::build_gpdu(0x7fff_fff0, container, &inner).unwrap();
         socket.send_to(&stranger, to).await.unwrap();
         let other: std::net::Ipv4Addr = "10.45.99.99".parse().unwrap();
@@ -73,7 +74,7 @@ fn malformed_gtp_u_and_foreign_addresses_are_dropped_and_counted() {
     });
 }
 
-/// scapy as SMF: its messages are understood, ours decode in it, nonsense is survived.
+/// scapy as SMF: the UPF understands its messages, scapy decodes ours, malformed messages do no harm.
 #[test]
 fn an_independent_pfcp_implementation_gets_a_session() {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/python/bin/python");

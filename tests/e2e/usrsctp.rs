@@ -7,7 +7,8 @@ use nas::Message;
 use ngap::{Pdu, RanUeNgapId};
 use testkit::world::plain;
 
-/// Compiles the gNB's carrier; `None` where libusrsctp is missing and nothing demands it.
+/// Compiles the program that carries the gNB's messages; `None` if libusrsctp is missing and `CI` is
+/// not set.
 fn carrier() -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("usrsctp_gnb.c");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("usrsctp_gnb");
@@ -37,7 +38,7 @@ fn octets(hex: &str) -> Vec<u8> {
 fn a_gnb_on_another_sctp_sets_ng_up_and_starts_a_registration() {
     let Some(program) = carrier() else { return };
     plain(async |world| {
-        // A gNB of ours lends its messages; the SCTP that carries them is not ours.
+        // A gNB of ours encodes the messages; the other SCTP carries them.
         let gnb = world.gnb(0).await;
         let request = world.ue(&gnb, 0).registration_request().unwrap();
         let other = world.config.gnb(7);
@@ -62,7 +63,7 @@ fn a_gnb_on_another_sctp_sets_ng_up_and_starts_a_registration() {
             allowed_nssai: None,
         });
         let lines = format!("0 {}\n1 {}\n", hex(&setup.encode().unwrap()), hex(&initial.encode().unwrap()));
-        // The thread of the test is in the RAN's namespace, and so is what it starts.
+        // The thread of the test is in the RAN's namespace, and so is the program it starts.
         let mut child = Command::new(&program)
             .args([&lab::CORE_N2.to_string(), "38412", "2"])
             .stdin(Stdio::piped())

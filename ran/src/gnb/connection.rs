@@ -1,10 +1,11 @@
 //! What a gNB does for one UE: the UE-associated logical connection on N2.
 //!
-//! [`Connection::next`] performs the gNB's duties for whatever the AMF asks (context set-up, session
-//! resources, release) and hands the UE what concerns it, in order. Tests that want the messages
-//! themselves take [`Connection::next_pdu`] instead and answer with [`Gnb::send`].
+//! [`Connection::next`] performs the gNB's part of what the AMF asks for (context set-up, session
+//! resources, release) and passes the results to the UE as [`Downlink`] events, in order. Tests that
+//! want the messages themselves call [`Connection::next_pdu`] instead and answer with [`Gnb::send`].
 //!
-//! One connection per UE, owned by it; dropping it makes the gNB forget the UE without telling the AMF.
+//! Each UE owns its connection. Dropping the connection makes the gNB forget the UE without telling the
+//! AMF.
 
 use std::collections::VecDeque;
 
@@ -35,11 +36,11 @@ pub struct Bearer {
     pub session_type: PduSessionType,
     /// The QoS flows; the first one carries everything in this simulation.
     pub qos_flows: Vec<Qfi>,
-    /// The way to the UPF and back.
+    /// The tunnel between gNB and UPF.
     pub tunnel: Tunnel,
 }
 
-/// What reaches the UE.
+/// An event for the UE.
 #[derive(Debug)]
 pub enum Downlink {
     /// A NAS message.
@@ -50,7 +51,7 @@ pub enum Downlink {
     SessionDown(PduSessionId),
     /// The connection is released; nothing follows.
     Released(Cause),
-    /// The AMF complained about a message of this UE.
+    /// The AMF sent an Error Indication about a message of this UE.
     ErrorIndication(ngap::ErrorIndication),
 }
 
@@ -63,9 +64,9 @@ pub struct Connection {
     inbox: mpsc::Receiver<Pdu>,
     /// Why the UE opened it.
     cause: RrcEstablishmentCause,
-    /// What earlier messages gave the UE and it has not taken yet.
+    /// Events that the UE has not read yet.
     pending: VecDeque<Downlink>,
-    /// Sessions with resources here.
+    /// Sessions with radio resources on this gNB.
     sessions: Vec<PduSessionId>,
 }
 
@@ -103,7 +104,7 @@ impl Connection {
     }
 
     /// Sends a NAS message: the first one in an Initial UE Message, the others in Uplink NAS Transport.
-    /// `s_tmsi` is what the UE told the gNB of itself in RRC.
+    /// `s_tmsi` is the temporary identity that the UE gave the gNB in RRC.
     pub async fn send_nas(
         &mut self,
         nas_pdu: impl Into<Bytes>,
@@ -132,7 +133,8 @@ impl Connection {
         self.gnb.send(pdu).await
     }
 
-    /// Asks the AMF to release the connection (TS 23.502 §4.2.6, AN release), as for an idle radio.
+    /// Asks the AMF to release the connection (TS 23.502 §4.2.6, AN release), for example after user
+    /// inactivity.
     pub async fn request_release(&self, cause: impl Into<Cause>) -> Result<(), SendError> {
         let Some(amf_ue_ngap_id) = self.amf_ue_ngap_id else { return Ok(()) };
         let request = ngap::UeContextReleaseRequest {
@@ -144,8 +146,8 @@ impl Connection {
         self.gnb.send(request).await
     }
 
-    /// The next message from the AMF about this UE, untouched. `None` when the gNB has forgotten the
-    /// UE: its association ended or was reset.
+    /// The next message from the AMF about this UE, which the gNB has not answered. `None` when the gNB
+    /// has forgotten the UE because its association ended or was reset.
     pub async fn next_pdu(&mut self) -> Option<Pdu> {
         let pdu = self.inbox.recv().await?;
         if let (Some(amf), None) = (pdu.ue_ids().0, self.amf_ue_ngap_id) {
@@ -155,7 +157,7 @@ impl Connection {
         Some(pdu)
     }
 
-    /// What happens next to the UE. Answers the AMF where the gNB has to. Cancel-safe between messages.
+    /// The next event for the UE. Answers the AMF where the gNB has to. Cancel-safe between messages.
     pub async fn next(&mut self) -> Option<Downlink> {
         loop {
             if let Some(ready) = self.pending.pop_front() {
@@ -169,7 +171,7 @@ impl Connection {
         }
     }
 
-    /// Does what a message asks of the gNB and queues what it means for the UE.
+    /// Does what a message asks of the gNB and queues the events that follow for the UE.
     async fn perform(&mut self, pdu: Pdu) -> Result<(), SendError> {
         match pdu {
             Pdu::DownlinkNasTransport(transport) => self.pending.push_back(Downlink::Nas(transport.nas_pdu)),
@@ -233,7 +235,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Opens a tunnel for each session; what succeeded, what failed, and what the UE is to know.
+    /// Opens a tunnel for each session. Returns the sessions that succeeded, those that failed, and the
+    /// events for the UE.
     fn set_up(
         &mut self,
         items: &[PduSessionSetupItem],

@@ -1,14 +1,13 @@
-//! A gNB's end of N2: one SCTP association, NG Setup, and the UEs behind it.
+//! A gNB's end of N2: one SCTP association, NG Setup, and the UEs of this gNB.
 //!
 //! [`Gnb::connect`] sets everything up and starts a task that reads the association. A message about a
-//! UE goes to that UE's [`Connection`]; PAGING goes to the UE that camps here under the paged identity
-//! ([`Gnb::camp`]); everything else about the interface is handled here and also offered to whoever
-//! watches ([`Gnb::interface_message`]). A gNB lives until the last [`Gnb`] is dropped, or
-//! [`Gnb::shutdown`].
+//! UE goes to that UE's [`Connection`]. PAGING goes to the UE that camps on this gNB under the paged
+//! identity ([`Gnb::camp`]). Every other message is handled here and can also be read with
+//! [`Gnb::interface_message`]. A gNB ends when the last [`Gnb`] is dropped, or by [`Gnb::shutdown`].
 //!
 //! Invariants: queues are bounded; a slow reader loses its own messages (counted in
 //! [`Gnb::lost_messages`]) and nobody else's. A PDU that does not decode is answered as TS 38.413 §10
-//! says and concerns no UE.
+//! says and reaches no UE.
 
 mod connection;
 mod paging;
@@ -32,7 +31,7 @@ use crate::user_plane::UserPlane;
 
 /// Messages waiting for one UE: more than any procedure has under way.
 const UE_QUEUE: usize = 64;
-/// Messages about the interface waiting for a watcher.
+/// Messages about no UE that [`Gnb::interface_message`] has not returned yet.
 const INTERFACE_QUEUE: usize = 256;
 /// How long NG Setup may take.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,21 +60,21 @@ pub struct GnbConfig {
 /// Why a gNB did not come up.
 #[derive(Debug, thiserror::Error)]
 pub enum GnbError {
-    /// No association.
+    /// The association could not be set up.
     #[error(transparent)]
     Connect(#[from] sctp::ConnectError),
     /// The identity does not fit in 24 bits.
     #[error("gNB identity {0:#x} does not fit in {GNB_ID_BITS} bits")]
     Identity(u32),
-    /// The AMF said no.
+    /// The AMF refused NG Setup.
     #[error("the AMF refused NG Setup: {0}")]
     Refused(ngap::Cause),
-    /// The AMF said something else, or nothing.
+    /// The AMF answered NG Setup with another message, or not at all.
     #[error("NG Setup failed: {0}")]
     Setup(String),
 }
 
-/// A gNB; clones are the same one.
+/// A handle on a gNB; clones refer to the same gNB.
 #[derive(Clone)]
 pub struct Gnb {
     shared: Arc<Shared>,
@@ -101,7 +100,7 @@ struct Shared {
     closed: watch::Receiver<bool>,
 }
 
-/// What the reader knows of a UE.
+/// What the reading task knows of a UE.
 struct Entry {
     queue: mpsc::Sender<Pdu>,
     amf_ue_ngap_id: Option<AmfUeNgapId>,
@@ -162,7 +161,7 @@ impl Gnb {
         sctp::Association::connect(SocketAddr::new(config.n2, 0), config.amf, config.sctp.clone()).await
     }
 
-    /// Its configuration.
+    /// The gNB's configuration.
     pub fn config(&self) -> &GnbConfig {
         &self.shared.config
     }
@@ -182,12 +181,12 @@ impl Gnb {
         self.shared.setup_ms
     }
 
-    /// The user plane its UEs use.
+    /// The user plane that its UEs use.
     pub fn user_plane(&self) -> Option<&UserPlane> {
         self.shared.user_plane.as_ref()
     }
 
-    /// Where its UEs are: cell 1 of the gNB.
+    /// Where its UEs are: in cell 1 of the gNB.
     pub fn location(&self) -> ngap::UserLocation {
         let Shared { config, .. } = &*self.shared;
         let cell = u64::from(config.id) << (36 - GNB_ID_BITS) | 1;
@@ -199,8 +198,8 @@ impl Gnb {
         }
     }
 
-    /// A connection for a UE that camps on this gNB: an RRC connection, not yet known to the AMF. The
-    /// AMF hears `cause` with the UE's first message.
+    /// Opens an RRC connection for a UE that camps on this gNB. The AMF learns of it, with `cause`, by
+    /// the UE's first message.
     pub fn open(&self, cause: RrcEstablishmentCause) -> Connection {
         let id = RanUeNgapId(self.shared.next_ran_id.fetch_add(1, Ordering::Relaxed));
         let (queue, inbox) = mpsc::channel(UE_QUEUE);
@@ -222,13 +221,13 @@ impl Gnb {
         }
     }
 
-    /// Sends octets as they are, whatever they are.
+    /// Sends octets unchanged; they need not be NGAP.
     pub async fn send_bytes(&self, stream: u16, payload: impl Into<Bytes>) -> Result<(), sctp::SendError> {
         let message = sctp::Message { stream, ppid: ngap::PPID, payload: payload.into() };
         self.shared.sender.send(message).await
     }
 
-    /// The stream of a UE: any but 0.
+    /// The SCTP stream for a UE: any but 0.
     pub fn stream_of(&self, id: RanUeNgapId) -> u16 {
         match self.shared.streams {
             0 | 1 => 0,
@@ -236,20 +235,21 @@ impl Gnb {
         }
     }
 
-    /// The next message from the AMF that is about no UE of this gNB: paging of UEs that do not camp
-    /// here, resets, error indications, answers to such. `None` when the association has ended.
+    /// The next message from the AMF that is about no UE of this gNB: paging of UEs that camp
+    /// elsewhere, resets, error indications, and the answers to those. `None` when the association has
+    /// ended.
     pub async fn interface_message(&self) -> Option<Pdu> {
         self.shared.interface.lock().await.recv().await
     }
 
-    /// Resets the whole interface: every UE of this gNB is released on both sides, without a word to
-    /// the UEs (TS 38.413 §8.7.4.2).
+    /// Resets the whole interface: AMF and gNB forget every UE of this gNB, and the UEs are not told
+    /// (TS 38.413 §8.7.4.2).
     pub async fn reset(&self, cause: ngap::Cause) -> Result<(), sctp::SendError> {
         self.shared.ues().clear();
         self.send(ngap::NgReset { cause, reset_type: ResetType::NgInterface }).await
     }
 
-    /// Messages lost because a UE or watcher did not read them.
+    /// Messages lost because their reader was too slow.
     pub fn lost_messages(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
@@ -262,11 +262,11 @@ impl Gnb {
     /// Waits until the association has ended, by either side.
     pub async fn closed(&self) {
         let mut closed = self.shared.closed.clone();
-        // An error means that the reader is gone, which is the same.
+        // An error means that the reading task has ended, and the association with it.
         let _ = closed.wait_for(|closed| *closed).await;
     }
 
-    /// Ends the association in order.
+    /// Ends the association by SCTP SHUTDOWN.
     pub async fn shutdown(&self) {
         let _ = self.shared.stop.send(true);
         self.closed().await;
@@ -301,7 +301,7 @@ impl Shared {
     }
 }
 
-/// NG SETUP REQUEST of a configuration.
+/// The NG SETUP REQUEST for a configuration.
 fn setup_request(config: &GnbConfig) -> Result<Pdu, GnbError> {
     let id = GnbId::new(config.id, GNB_ID_BITS).ok_or(GnbError::Identity(config.id))?;
     let slices = ngap::PlmnSlices { plmn: config.plmn, slices: config.slices.clone() };
@@ -332,9 +332,9 @@ async fn setup_answer(association: &mut sctp::Association) -> Result<ngap::NgSet
     }
 }
 
-/// Completes when the gNB is to end.
+/// Completes when the gNB is to end: [`Gnb::shutdown`] was called or the last handle was dropped.
 async fn stop_requested(stopping: &mut watch::Receiver<bool>) {
-    // The value is a lock guard, which must not live on across an await.
+    // The result holds a lock, so it must not be kept across an await.
     let _ = stopping.wait_for(|stop| *stop).await;
 }
 
@@ -350,7 +350,7 @@ impl Reader {
         loop {
             let event = tokio::select! {
                 event = association.recv() => event,
-                // Also when every handle is gone.
+                // Completes also when the last handle is dropped.
                 () = stop_requested(&mut stopping) => {
                     association.shutdown().await;
                     break;
@@ -369,7 +369,7 @@ impl Reader {
             }
         }
         if let Some(shared) = self.shared.upgrade() {
-            // Dropping the queues tells the UEs.
+            // Dropping its queue tells each UE that its connection is lost.
             shared.ues().clear();
         }
         let _ = self.closing.send(true);

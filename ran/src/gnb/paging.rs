@@ -1,8 +1,8 @@
-//! Paging (TS 38.413 §8.5, TS 38.304 §7.1): a gNB broadcasts, and the UE that camps under the paged
-//! identity hears it.
+//! Paging (TS 38.413 §8.5, TS 38.304 §7.1): a gNB broadcasts a page, and the UE that camps under the
+//! paged identity receives it.
 //!
-//! A UE camps with its 5G-S-TMSI as long as it has one, connected or not: a page that arrives between
-//! the release of its connection and its being idle is not lost.
+//! A UE camps with its 5G-S-TMSI as long as it has one, connected or not. So a page is not lost that
+//! arrives after the release of the UE's connection and before the UE is idle.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ impl CampingUes {
     }
 }
 
-/// A UE's place on a gNB; dropping it ends it.
+/// A UE's registration for pages on a gNB, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Camping {
     gnb: Gnb,
@@ -32,7 +32,7 @@ pub struct Camping {
 }
 
 impl Gnb {
-    /// A UE camps here and listens for pages of `s_tmsi`.
+    /// Lets a UE receive pages of `s_tmsi` on this gNB.
     pub fn camp(&self, s_tmsi: STmsi) -> Camping {
         let paged = Arc::new(Notify::new());
         self.shared.camping.lock().insert(s_tmsi, Arc::clone(&paged));
@@ -41,12 +41,12 @@ impl Gnb {
 }
 
 impl Camping {
-    /// Waits for a page; one that came since the last wait counts. Cancel-safe.
+    /// Waits for a page. A page that came since the last call completes the call at once. Cancel-safe.
     pub async fn paged(&self) {
         self.paged.notified().await;
     }
 
-    /// Whether this is a place on `gnb`.
+    /// Whether the UE camps on `gnb`.
     pub fn is_on(&self, gnb: &Gnb) -> bool {
         Arc::ptr_eq(&self.gnb.shared, &gnb.shared)
     }
@@ -72,7 +72,8 @@ impl Drop for Camping {
 }
 
 impl Shared {
-    /// Pages the UE in our cell, if it is paged in our tracking area and camps here.
+    /// Pages the UE in this gNB's cell, if it camps here and the page names our tracking area. Returns
+    /// whether a UE was paged.
     pub(super) fn page(&self, paging: &Paging) -> bool {
         let here = Tai { plmn: self.config.plmn, tac: self.config.tac };
         if !paging.tais.contains(&here) {

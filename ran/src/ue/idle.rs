@@ -1,4 +1,5 @@
-//! Idle mode: what makes a registered UE without connection turn to the network, and how it does.
+//! Idle mode: why a registered UE without connection needs one, and the procedure with which it gets
+//! one.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -11,19 +12,19 @@ use super::{Failure, Ue};
 
 /// Why an idle UE needs a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wake {
+pub enum WakeReason {
     /// The network paged it (TS 24.501 §5.6.2).
     Paged,
     /// Programs have sent packets on these sessions (§5.6.1.1 d).
     UplinkData(PsiSet),
     /// T3512 has expired (§5.5.1.3.1 d).
     PeriodicUpdate,
-    /// It left its registration area (§5.5.1.3.1 a).
+    /// The UE left its registration area (§5.5.1.3.1 a).
     Moved,
 }
 
-impl Wake {
-    /// A word for statistics.
+impl WakeReason {
+    /// A short name for statistics.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Paged => "paging",
@@ -35,12 +36,12 @@ impl Wake {
 }
 
 impl Ue {
-    /// Waits, without connection, until the UE needs one. Cancel-safe: what was returned but not acted
-    /// on is returned again, except a page, which the network repeats.
-    pub async fn idle(&self) -> Wake {
-        let UserLocation::Nr { tai, .. } = self.gnb.location() else { return Wake::Moved };
+    /// Waits, without connection, until the UE needs one. Cancel-safe: a reason that was returned and
+    /// not acted on is returned again, except a page, which the network repeats.
+    pub async fn idle(&self) -> WakeReason {
+        let UserLocation::Nr { tai, .. } = self.gnb.location() else { return WakeReason::Moved };
         if !self.registration_area.is_empty() && !self.registration_area.contains(&tai) {
-            return Wake::Moved;
+            return WakeReason::Moved;
         }
         let paged = async {
             match &self.camping {
@@ -55,13 +56,14 @@ impl Ue {
             }
         };
         tokio::select! {
-            () = paged => Wake::Paged,
-            sessions = self.uplink_waiting() => Wake::UplinkData(sessions),
-            () = periodic => Wake::PeriodicUpdate,
+            () = paged => WakeReason::Paged,
+            sessions = self.uplink_waiting() => WakeReason::UplinkData(sessions),
+            () = periodic => WakeReason::PeriodicUpdate,
         }
     }
 
-    /// Waits until programs have sent packets on sessions without radio resources; which they are.
+    /// Waits until programs have sent packets on sessions without radio resources, and returns those
+    /// sessions.
     async fn uplink_waiting(&self) -> PsiSet {
         let waits = self.sessions.iter().map(|(id, session)| (*id, Box::pin(session.uplink_waiting())));
         let mut waits: Vec<(PduSessionId, _)> = waits.collect();
@@ -77,28 +79,32 @@ impl Ue {
         .await
     }
 
-    /// Does what [`Ue::idle`] asked for: a service request of the right type, or a registration update.
+    /// Performs the procedure for a reason: a service request of the right type, or a registration
+    /// update.
     ///
     /// # Errors
-    /// Why not. A UE that the network does not know any more is then no longer registered.
-    pub async fn wake_up(&mut self, why: Wake) -> Result<(), Failure> {
+    /// Why the procedure failed. A UE that the network no longer knows is then deregistered.
+    pub async fn wake_up(&mut self, why: WakeReason) -> Result<(), Failure> {
         match why {
-            Wake::Paged => {
+            WakeReason::Paged => {
                 self.service_request(ServiceType::MobileTerminated, PsiSet::default()).await.map(drop)
             }
-            Wake::UplinkData(sessions) => self.service_request(ServiceType::Data, sessions).await.map(drop),
-            Wake::PeriodicUpdate => self
+            WakeReason::UplinkData(sessions) => {
+                self.service_request(ServiceType::Data, sessions).await.map(drop)
+            }
+            WakeReason::PeriodicUpdate => self
                 .update_registration(RegistrationType::PeriodicUpdating, PsiSet::default())
                 .await
                 .map(drop),
-            Wake::Moved => self
+            WakeReason::Moved => self
                 .update_registration(RegistrationType::MobilityUpdating, PsiSet::default())
                 .await
                 .map(drop),
         }
     }
 
-    /// Protects the first message of a connection: what may go in clear in clear, the whole ciphered.
+    /// Protects the first message of a connection: the information elements that may be sent in clear,
+    /// and the complete message ciphered inside (TS 24.501 §4.4.6).
     pub(super) fn protect_initial(&mut self, message: &Message) -> Result<Vec<u8>, Failure> {
         let context = self.context.as_mut().ok_or(Failure::Missing("security context"))?;
         context.protect_initial(message).map_err(|error| Failure::Build(error.to_string()))

@@ -1,9 +1,9 @@
-//! A TUN device in a namespace of the UE's own, for ordinary programs to use.
+//! A TUN device in the UE's own network namespace, for ordinary programs to use.
 //!
-//! The namespace has no name: it is reached as [`Interface::netns`] while this process lives, for
-//! example by `nsenter --net=PATH ping …`. It contains the loopback interface, up, and one TUN device
-//! with the session's addresses and default routes through it. The device stays while the UE is idle:
-//! what programs send then waits in it, and makes the UE ask for service.
+//! The namespace has no name: while this process lives, [`Interface::netns`] is its path, for example
+//! for `nsenter --net=PATH ping …`. It contains the loopback interface, up, and one TUN device with the
+//! session's addresses and default routes through it. The device stays while the UE is idle: packets
+//! that programs send then wait in it and make the UE ask for service.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::user_plane::Tunnel;
 
 /// Name of the device in each namespace.
 const NAME: &str = "tun0";
-/// Packets the device may hold for the simulator: enough for a TCP window at some hundred Mbit/s.
+/// Packets that the device queues for the simulator: enough for a TCP window at some hundred Mbit/s.
 const QUEUE_LEN: u32 = 2_000;
 
 /// The interface of one session.
@@ -27,19 +27,20 @@ const QUEUE_LEN: u32 = 2_000;
 pub struct Interface {
     namespace: NetNs,
     links: Links,
-    /// Shared with the user plane's thread while there are radio resources.
+    /// The user plane's thread shares it while there are radio resources.
     tun: Option<TunPort>,
 }
 
 impl Interface {
-    /// Creates namespace and device, gives it the session's addresses, and connects it to the tunnel.
+    /// Creates namespace and device, gives the device the session's addresses, and connects it to the
+    /// tunnel.
     pub(super) async fn set_up(session: &Session) -> Result<Self, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::Interface(error.to_string());
         let namespace = NetNs::new().map_err(|error| failed(&error))?;
         let tun = namespace
             .enter(|| {
-                // The UE does router discovery itself, with the interface identifier it was given.
-                // A kernel without IPv6 has no such settings, and needs none.
+                // The UE does router discovery itself, with the interface identifier of its accept. A
+                // kernel without IPv6 has no such settings.
                 for setting in ["accept_ra", "autoconf", "router_solicitations"] {
                     let _ = sysctl::set(&format!("net.ipv6.conf.default.{setting}"), "0");
                 }
@@ -57,7 +58,7 @@ impl Interface {
         Ok(interface)
     }
 
-    /// From now on packets go through `tunnel`.
+    /// Sends packets through `tunnel` from now on.
     pub(super) fn connect(&self, tunnel: &Tunnel) {
         if let Some(tun) = &self.tun {
             tunnel.attach(tun.share());
@@ -90,17 +91,17 @@ impl Interface {
         Ok(())
     }
 
-    /// How other processes open the namespace.
+    /// The path by which other processes open the namespace.
     pub fn netns(&self) -> PathBuf {
         self.namespace.path()
     }
 
-    /// The namespace itself.
+    /// The namespace.
     pub fn namespace(&self) -> &NetNs {
         &self.namespace
     }
 
-    /// The device's name within it.
+    /// The device's name in the namespace.
     pub fn name(&self) -> &'static str {
         NAME
     }
@@ -110,7 +111,7 @@ impl Drop for Interface {
     /// The kernel takes some 30 ms to remove a device, in which a thread of the runtime would serve no UE.
     fn drop(&mut self) {
         if let Some(tun) = self.tun.take() {
-            crate::user_plane::remove(tun);
+            crate::user_plane::close_tun(tun);
         }
     }
 }

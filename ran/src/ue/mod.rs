@@ -1,21 +1,20 @@
 //! A UE: identity, NAS security, sessions, and the procedures it performs.
 //!
-//! One owner drives a [`Ue`] through its methods, one file per procedure in `procedure/`; each is a
-//! straight line of sending and waiting. Between procedures [`Ue::serve`] answers what the network
-//! starts, and of a UE without connection [`Ue::idle`] says when it needs one. Nothing runs in the
-//! background, so a test sees every step.
+//! One owner drives a [`Ue`] through its methods. Each procedure is a sequence of sending and waiting,
+//! in its own file in `procedure/`. Between procedures [`Ue::serve`] answers what the network starts;
+//! [`Ue::idle`] says when a UE without connection needs one. Nothing runs in the background, so a test
+//! sees every step.
 //!
 //! # Driving one UE by hand
-//! - [`Ue::send`] protects and sends a message as a UE would; [`Ue::send_plain`] does not protect;
-//!   [`Ue::send_bytes`] sends any octets, for instance ones kept from [`Ue::protect`] and changed or
-//!   sent twice.
-//! - [`Ue::hear`] returns the next thing that reaches the UE, verified and decoded, without reacting to
-//!   it; [`Ue::respond`] reacts to what belongs to no particular procedure (identity, authentication,
+//! - [`Ue::send`] protects and sends a message as a UE would. [`Ue::send_plain`] does not protect it.
+//!   [`Ue::send_bytes`] sends any octets, for instance those of [`Ue::protect`], changed or sent twice.
+//! - [`Ue::receive`] returns the next thing that reaches the UE, verified and decoded, without
+//!   answering it. [`Ue::respond`] answers messages of common procedures (identity, authentication,
 //!   security mode, configuration update).
 //! - [`Ue::record`] keeps every NAS message in both directions for [`Ue::recorded`].
 //! - [`Ue::connection`] is the gNB's side: raw NGAP through [`Gnb::send`] and [`Gnb::send_bytes`],
 //!   received PDUs through [`Connection::next_pdu`](crate::gnb::Connection::next_pdu).
-//! - A wrong key, sequence number or algorithm list is a matter of [`UeConfig`].
+//! - To test a wrong key, sequence number or algorithm list, change [`UeConfig`].
 
 mod idle;
 mod interface;
@@ -36,11 +35,11 @@ use types::{Guti, Imsi, Invalid, Key, PduSessionId, Supi, Tai};
 use crate::config::{SuciScheme, UeConfig};
 use crate::gnb::{Bearer, Camping, Connection, Gnb};
 
-pub use idle::Wake;
+pub use idle::WakeReason;
 pub use interface::Interface;
-pub use n1::{Heard, Recorded};
+pub use n1::{Received, Recorded};
 pub use procedure::deregistration::Deregistered;
-pub use procedure::network_initiated::Occurred;
+pub use procedure::network_initiated::NetworkEvent;
 pub use procedure::pdu_session_establishment::SessionRequest;
 pub use procedure::registration::Registered;
 pub use procedure::service_request::Served;
@@ -55,7 +54,7 @@ pub enum Failure {
     /// PDU SESSION … REJECT.
     #[error("rejected: {0}")]
     SessionRejected(GsmCause),
-    /// AUTHENTICATION REJECT: the network does not believe our answer.
+    /// AUTHENTICATION REJECT: the network refused the UE's response.
     #[error("the network rejected the authentication")]
     AuthenticationRejected,
     /// The network did not answer in time.
@@ -67,7 +66,7 @@ pub enum Failure {
     /// The AMF released the connection instead of answering.
     #[error("released: {0}")]
     Released(ngap::Cause),
-    /// The AMF did not understand a message of ours.
+    /// The AMF answered a message of ours with an Error Indication.
     #[error("error indication: {0}")]
     ErrorIndication(ngap::Cause),
     /// The network deregistered the UE meanwhile.
@@ -76,10 +75,10 @@ pub enum Failure {
     /// 5GMM STATUS in answer to our message.
     #[error("5GMM status: {0}")]
     Status(GmmCause),
-    /// A message of ours could not be made.
+    /// A message of ours could not be built.
     #[error("cannot build the message: {0}")]
     Build(String),
-    /// There is no connection, security context or identity the procedure needs.
+    /// The UE lacks a connection, security context or identity that the procedure needs.
     #[error("the UE has no {0}")]
     Missing(&'static str),
     /// The UE's interface could not be set up.
@@ -88,7 +87,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// A word for statistics.
+    /// A short name for statistics.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Rejected(_) => "rejected",
@@ -129,19 +128,19 @@ pub struct Ue {
     capability: UeSecurityCapability,
     /// The NAS security context, current or kept from an earlier registration.
     context: Option<SecurityContext>,
-    /// Messages of this connection are protected: the context has been taken into use on it.
+    /// Whether messages of this connection are protected: the context has been taken into use on it.
     secured: bool,
     /// KAMF of an authentication whose SECURITY MODE COMMAND is still to come.
     fresh_kamf: Option<(KeySetId, Key<32>)>,
     guti: Option<Guti>,
-    /// Where it is paged: on its gNB, while it has a 5G-GUTI.
+    /// The UE's registration for pages on its gNB, while it has a 5G-GUTI.
     camping: Option<Camping>,
     registered: bool,
-    /// Tracking areas in which it need not register again.
+    /// Tracking areas in which the UE need not register again.
     registration_area: Vec<Tai>,
     /// T3512, as the network gave it.
     periodic_update: Option<Duration>,
-    /// When it lost or gave up its last connection.
+    /// When the UE lost or released its last connection.
     idle_since: Option<Instant>,
     /// NAS messages in both directions.
     nas_messages: u64,
@@ -158,10 +157,10 @@ pub struct Ue {
 }
 
 impl Ue {
-    /// The UE number `index` (from 0) of a configuration, camping on `gnb`.
+    /// The `index`-th UE (from 0) of a configuration, camping on `gnb`.
     ///
     /// # Errors
-    /// An IMSI beyond 15 digits, or a home network key that is none.
+    /// An IMSI of more than 15 digits, or an invalid home network key.
     pub fn new(config: Arc<UeConfig>, index: u64, gnb: Gnb) -> Result<Self, Invalid> {
         let imsi: Imsi = config
             .first_imsi
@@ -202,37 +201,37 @@ impl Ue {
         })
     }
 
-    /// Its identity.
+    /// The UE's identity.
     pub fn supi(&self) -> Supi {
         self.supi
     }
 
-    /// Its temporary identity, once registered.
+    /// The UE's temporary identity, once registered.
     pub fn guti(&self) -> Option<Guti> {
         self.guti
     }
 
-    /// Whether it is registered, as far as it knows.
+    /// Whether the UE considers itself registered.
     pub fn registered(&self) -> bool {
         self.registered
     }
 
-    /// Whether it has a connection to the network.
+    /// Whether the UE has a connection to the network.
     pub fn connected(&self) -> bool {
         self.connection.is_some()
     }
 
-    /// Its NAS security context.
+    /// The UE's NAS security context.
     pub fn context(&self) -> Option<&SecurityContext> {
         self.context.as_ref()
     }
 
-    /// Its USIM.
+    /// The UE's USIM.
     pub fn usim(&self) -> &Usim {
         &self.usim
     }
 
-    /// Its sessions.
+    /// The UE's sessions.
     pub fn sessions(&self) -> impl Iterator<Item = &Session> {
         self.sessions.values()
     }
@@ -242,25 +241,25 @@ impl Ue {
         self.sessions.get_mut(&id)
     }
 
-    /// The gNB's side of its connection.
+    /// The gNB's side of the UE's connection.
     pub fn connection(&mut self) -> Option<&mut Connection> {
         self.connection.as_mut()
     }
 
-    /// The gNB it camps on.
+    /// The gNB that the UE camps on.
     pub fn gnb(&self) -> &Gnb {
         &self.gnb
     }
 
-    /// Camps on another gNB; its connection is lost without a word to either side. Outside the
-    /// registration area a registered UE then has to register ([`Wake::Moved`]).
+    /// Camps on another gNB. The connection is lost; neither gNB nor AMF is told. Outside the
+    /// registration area a registered UE then has to register ([`WakeReason::Moved`]).
     pub fn camp(&mut self, gnb: Gnb) {
         self.lose_connection();
         self.gnb = gnb;
         self.set_guti(self.guti);
     }
 
-    /// Takes a new temporary identity into use: from now on it is paged with it.
+    /// Takes a new temporary identity into use. From now on the UE is paged with it.
     fn set_guti(&mut self, guti: Option<Guti>) {
         let unchanged = self.guti == guti && self.camping.as_ref().is_some_and(|at| at.is_on(&self.gnb));
         if unchanged {
@@ -270,18 +269,18 @@ impl Ue {
         self.camping = guti.filter(|_| self.config.answers_paging).map(|guti| self.gnb.camp(guti.s_tmsi()));
     }
 
-    /// 5G-GUTI, keys and registration are void.
+    /// Deletes 5G-GUTI, keys and registration.
     fn forget_keys(&mut self) {
         self.set_guti(None);
         (self.context, self.registered) = (None, false);
     }
 
-    /// Messages from the network that were not believed or not understood.
+    /// Messages from the network that failed verification or did not decode.
     pub fn discarded(&self) -> u64 {
         self.discarded
     }
 
-    /// Forgets identity and keys, as a UE fresh from the factory.
+    /// Deletes identity and keys, so that the UE is as new.
     pub fn forget(&mut self) {
         self.lose_connection();
         self.forget_keys();
@@ -300,7 +299,7 @@ impl Ue {
         self.sessions.values_mut().for_each(|session| session.bearer = None);
     }
 
-    /// Sessions that the network does not have are given up (TS 24.501 §5.5.1.3.4, §5.6.1.4.1).
+    /// Removes the sessions that the network does not have (TS 24.501 §5.5.1.3.4, §5.6.1.4.1).
     fn keep_sessions(&mut self, of_network: Option<PsiSet>) {
         if let Some(of_network) = of_network {
             self.sessions.retain(|id, _| of_network.contains(*id));
@@ -308,19 +307,19 @@ impl Ue {
         }
     }
 
-    /// The sessions it has.
+    /// The identities of the UE's sessions.
     fn session_status(&self) -> PsiSet {
         self.sessions.keys().copied().collect()
     }
 
-    /// NAS messages and packets of its sessions on the present connection, in both directions: a number
-    /// that stands still while the UE is inactive.
+    /// NAS messages and packets of the UE's sessions on the present connection, in both directions. The
+    /// number does not change while the UE is inactive.
     pub fn activity(&self) -> u64 {
         let bearers = self.sessions.values().filter_map(|session| session.bearer.as_ref());
         self.nas_messages + bearers.map(|bearer| bearer.tunnel.packets()).sum::<u64>()
     }
 
-    /// A new SUCI; with a public key a different one each time.
+    /// A new SUCI. With a public key each one is different.
     pub fn suci(&self) -> Result<MobileIdentity, Failure> {
         let mnc_len = self.config.home_plmn.mnc_len();
         let suci =
@@ -328,7 +327,7 @@ impl Ue {
         suci.map(MobileIdentity::Suci).map_err(|error| Failure::Build(error.to_string()))
     }
 
-    /// 5G-GUTI where there is one, else SUCI.
+    /// 5G-GUTI if the UE has one, else SUCI.
     pub fn identity(&self) -> Result<MobileIdentity, Failure> {
         self.guti.map_or_else(|| self.suci(), |guti| Ok(MobileIdentity::Guti(guti)))
     }

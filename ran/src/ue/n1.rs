@@ -10,29 +10,29 @@ use types::{Key, Pei};
 use super::{Failure, Ue};
 use crate::gnb::Downlink;
 
-/// What reached the UE.
+/// Something that reached the UE.
 #[derive(Debug)]
-pub enum Heard {
-    /// A NAS message, verified where it has to be.
+pub enum Received {
+    /// A NAS message, verified where TS 24.501 requires it.
     Nas(Message),
-    /// Radio resources of a session came; they are kept in the UE.
+    /// Radio resources of a session were set up; the UE keeps them.
     SessionUp(types::PduSessionId),
-    /// Radio resources of a session went.
+    /// Radio resources of a session were released.
     SessionDown(types::PduSessionId),
     /// The connection was released.
     Released(ngap::Cause),
-    /// The AMF complained about a message of ours.
+    /// The AMF sent an Error Indication about a message of ours.
     ErrorIndication(ngap::ErrorIndication),
 }
 
-/// A NAS message that was kept, see [`Ue::record`].
+/// A NAS message that [`Ue::record`] kept.
 #[derive(Debug, Clone)]
 pub struct Recorded {
     /// Sent by the UE (`true`) or received.
     pub sent: bool,
-    /// As it was on N1, protected or not.
+    /// The octets on N1, protected or not.
     pub octets: Bytes,
-    /// What it says; `None` for one that was not believed or not understood.
+    /// The decoded message; `None` if it failed verification or did not decode.
     pub message: Option<Message>,
 }
 
@@ -58,7 +58,8 @@ impl Ue {
         self.connect_for(RrcEstablishmentCause::MoSignalling);
     }
 
-    /// Opens a connection if there is none; the network hears why. A page is answered by that.
+    /// Opens a connection if there is none, with the cause that the gNB tells the AMF. A page counts as
+    /// answered then.
     pub fn connect_for(&mut self, cause: RrcEstablishmentCause) {
         if self.connection.is_none() {
             self.connection = Some(self.gnb.open(cause));
@@ -69,7 +70,7 @@ impl Ue {
         }
     }
 
-    /// The octets of a message as this UE would send it now: protected once security is on.
+    /// The octets of a message as this UE would send it now: protected if security is active.
     pub fn protect(&mut self, message: &Message) -> Result<Vec<u8>, Failure> {
         let build = |error: &dyn std::fmt::Display| Failure::Build(error.to_string());
         match &mut self.context {
@@ -78,7 +79,7 @@ impl Ue {
         }
     }
 
-    /// Sends a message, protected once security is on.
+    /// Sends a message, protected if security is active.
     pub async fn send(&mut self, message: &Message) -> Result<(), Failure> {
         let octets = self.protect(message)?;
         self.send_octets(octets.into(), Some(message)).await
@@ -109,9 +110,9 @@ impl Ue {
         connection.send_nas(octets, s_tmsi).await.map_err(|_| Failure::ConnectionLost)
     }
 
-    /// The next thing that reaches the UE. Messages it does not believe or understand are counted and
-    /// skipped (TS 24.501 §4.4.4.2, §7). Cancel-safe.
-    pub async fn hear(&mut self) -> Result<Heard, Failure> {
+    /// The next thing that reaches the UE. Messages that fail verification or do not decode are counted
+    /// and skipped (TS 24.501 §4.4.4.2, §7). Cancel-safe.
+    pub async fn receive(&mut self) -> Result<Received, Failure> {
         loop {
             let connection = self.connection.as_mut().ok_or(Failure::ConnectionLost)?;
             let Some(downlink) = connection.next().await else {
@@ -125,7 +126,7 @@ impl Ue {
                     tracing::trace!(supi = %self.supi, message = message.as_ref().map(Message::name), "downlink NAS");
                     self.keep(false, &octets, message.as_ref());
                     match message {
-                        Some(message) => return Ok(Heard::Nas(message)),
+                        Some(message) => return Ok(Received::Nas(message)),
                         None => {
                             self.discarded += 1;
                             tracing::debug!(supi = %self.supi, ?octets, "NAS message not believed or understood");
@@ -138,25 +139,25 @@ impl Ue {
                         Some(session) => session.activate(bearer),
                         None => drop(self.bearers.insert(id, bearer)),
                     }
-                    return Ok(Heard::SessionUp(id));
+                    return Ok(Received::SessionUp(id));
                 }
                 Downlink::SessionDown(id) => {
                     self.bearers.remove(&id);
                     if let Some(session) = self.sessions.get_mut(&id) {
                         session.bearer = None;
                     }
-                    return Ok(Heard::SessionDown(id));
+                    return Ok(Received::SessionDown(id));
                 }
                 Downlink::Released(cause) => {
                     self.lose_connection();
-                    return Ok(Heard::Released(cause));
+                    return Ok(Received::Released(cause));
                 }
-                Downlink::ErrorIndication(error) => return Ok(Heard::ErrorIndication(error)),
+                Downlink::ErrorIndication(error) => return Ok(Received::ErrorIndication(error)),
             }
         }
     }
 
-    /// Verifies and decodes octets of N1; `None` for what a UE ignores.
+    /// Verifies and decodes octets of N1; `None` for messages that a UE ignores.
     fn read(&mut self, octets: &[u8]) -> Option<Message> {
         match Envelope::read(octets).ok()? {
             Envelope::Plain(plain) => {
@@ -174,8 +175,8 @@ impl Ue {
         }
     }
 
-    /// SECURITY MODE COMMAND (TS 24.501 §5.4.2.3): makes or changes the context it announces, if the
-    /// command is genuine under it.
+    /// SECURITY MODE COMMAND (TS 24.501 §5.4.2.3): makes or changes the context that it announces, if
+    /// its integrity check succeeds under that context.
     fn read_security_mode_command(&mut self, octets: &[u8]) -> Option<Message> {
         let peeked = Envelope::read(octets).ok()?.peek().ok()?.message;
         let Message::SecurityModeCommand(command) = &peeked else { return None };
@@ -192,7 +193,8 @@ impl Ue {
         Some(message.message)
     }
 
-    /// A command that changes algorithms of the context in use; left as it was if not genuine.
+    /// A command that changes algorithms of the context in use. The context stays as it was if the
+    /// integrity check fails.
     fn reselect(&mut self, octets: &[u8], command: &SecurityModeCommand) -> Option<Message> {
         let context = self.context.as_mut()?;
         let before = (context.integrity(), context.ciphering());
@@ -209,7 +211,7 @@ impl Ue {
         }
     }
 
-    /// Reacts to what belongs to no particular procedure; gives back what it is not meant for.
+    /// Answers messages of common procedures and returns all others.
     ///
     /// # Errors
     /// AUTHENTICATION REJECT, a lost connection.
@@ -277,7 +279,8 @@ impl Ue {
 
     /// Answers a verified SECURITY MODE COMMAND (TS 24.501 §5.4.2.3, §5.4.2.5).
     fn security_mode(&mut self, command: &SecurityModeCommand) -> Message {
-        // NGAP and NAS leave room for capabilities the network does not know; what it replays must be ours.
+        // NGAP and NAS leave room for capabilities that the network does not know. What the network
+        // replays must equal our own.
         let ours = self.capability.octets();
         let replayed = command.replayed_capability.octets();
         if replayed.get(..2) != ours.get(..2) {

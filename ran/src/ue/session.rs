@@ -9,14 +9,14 @@ use types::{PduSessionId, PduSessionType};
 use super::Interface;
 use crate::gnb::Bearer;
 
-/// A PDU session: at most 15 per UE, owned by it, gone with release or deregistration.
+/// A PDU session. A UE owns at most 15; release and deregistration remove them.
 #[derive(Debug)]
 pub struct Session {
     /// Its identity.
     pub id: PduSessionId,
     /// What it carries.
     pub session_type: PduSessionType,
-    /// IPv4 address.
+    /// The UE's IPv4 address.
     pub ipv4: Option<Ipv4Addr>,
     /// Interface identifier for IPv6, 64 bits.
     pub interface_id: Option<[u8; 8]>,
@@ -69,7 +69,7 @@ impl Session {
         }
     }
 
-    /// Radio resources came: packets flow, those of programs that waited in the TUN device first.
+    /// Takes radio resources into use. Packets that waited in the TUN device go first.
     pub(super) fn activate(&mut self, bearer: Bearer) {
         if let Some(interface) = &self.interface {
             interface.connect(&bearer.tunnel);
@@ -77,8 +77,8 @@ impl Session {
         self.bearer = Some(bearer);
     }
 
-    /// Waits until a program of the UE has sent something that waits for radio resources; for ever
-    /// without TUN device, or while there are resources. Cancel-safe.
+    /// Waits until a program of the UE has sent a packet that needs radio resources. Never completes
+    /// without TUN device or while there are radio resources. Cancel-safe.
     pub(super) async fn uplink_waiting(&self) {
         match &self.interface {
             Some(interface) if self.bearer.is_none() => interface.readable().await,
@@ -86,7 +86,7 @@ impl Session {
         }
     }
 
-    /// The address that the interface identifier makes link-local.
+    /// The link-local address with the session's interface identifier.
     pub fn link_local(&self) -> Option<Ipv6Addr> {
         self.accept.address.and_then(PduAddress::link_local)
     }

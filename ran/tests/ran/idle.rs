@@ -6,7 +6,7 @@ use nas::{GmmCause, Message, MobileIdentity, PsiSet, RegistrationType, ServiceTy
 use ngap::cause::RadioNetwork;
 use ngap::{Pdu, RrcEstablishmentCause};
 use ran::Failure;
-use ran::ue::{Occurred, Wake};
+use ran::ue::{NetworkEvent, WakeReason};
 use types::*;
 
 fn id(value: u8) -> PduSessionId {
@@ -39,29 +39,29 @@ async fn idle_world(host: u8, edit: impl FnOnce(&mut RegistrationAccept)) -> Wor
 
 async fn become_idle(network: &mut Network, ue: &mut ran::Ue) {
     let (occurred, ()) = tokio::join!(ue.serve(), network.release(RadioNetwork::UserInactivity));
-    assert_eq!(occurred.unwrap(), Occurred::Released(RadioNetwork::UserInactivity.into()));
+    assert_eq!(occurred.unwrap(), NetworkEvent::Released(RadioNetwork::UserInactivity.into()));
     assert!(!ue.session_mut(id(1)).unwrap().send(b"\x45".as_slice()), "an idle UE has no radio resources");
 }
 
-/// `None` when the UE has no reason to wake up for a moment.
-async fn woken(ue: &ran::Ue) -> Option<Wake> {
+/// `None` if the UE had no reason to wake up within a short time.
+async fn woken(ue: &ran::Ue) -> Option<WakeReason> {
     net::time::timeout(std::time::Duration::from_millis(100), ue.idle()).await.ok()
 }
 
 #[tokio::test]
 async fn a_paged_ue_asks_for_service_and_has_its_sessions_again() {
     let World { mut network, mut ue, gnb } = idle_world(40, |_| ()).await;
-    // In another tracking area, and for somebody else: the gNB does not page our UE.
+    // A page in another tracking area and one for another UE: the gNB does not page our UE.
     let mine = guti(0x1001).s_tmsi();
     network.page(mine, 2).await;
     network.page(guti(0x1002).s_tmsi(), 1).await;
     assert!(matches!(gnb.interface_message().await, Some(Pdu::Paging(_))));
     assert!(matches!(gnb.interface_message().await, Some(Pdu::Paging(_))));
     assert_eq!(woken(&ue).await, None);
-    // Twice, as a network repeats itself: one answer.
+    // The network repeats the page; the UE answers once.
     network.page(mine, 1).await;
     network.page(mine, 1).await;
-    assert_eq!(ue.idle().await, Wake::Paged);
+    assert_eq!(ue.idle().await, WakeReason::Paged);
     let script = async {
         let (initial, request) = network.service_request().await;
         assert_eq!(initial.rrc_establishment_cause, RrcEstablishmentCause::MtAccess);
@@ -70,7 +70,7 @@ async fn a_paged_ue_asks_for_service_and_has_its_sessions_again() {
         assert_eq!((request.pdu_session_status, request.uplink_data_status), (Some(set(&[1])), None));
         let accept = ServiceAccept { pdu_session_status: Some(set(&[1])), ..Default::default() };
         network.set_up_context(Message::ServiceAccept(accept), Vec::new()).await;
-        // What it was paged for.
+        // The session that it was paged for.
         let item = network.setup_item(id(1), None);
         network
             .send(ngap::PduSessionResourceSetupRequest {
@@ -88,7 +88,7 @@ async fn a_paged_ue_asks_for_service_and_has_its_sessions_again() {
         network.upf_send(transfer.unwrap().dl_tunnel, b"\x45waited").await;
     };
     let woken_up = async {
-        ue.wake_up(Wake::Paged).await.unwrap();
+        ue.wake_up(WakeReason::Paged).await.unwrap();
         while ue.session_mut(id(1)).unwrap().bearer.is_none() {
             let soon = net::time::now() + std::time::Duration::from_millis(10);
             assert_eq!(ue.serve_until(soon).await.unwrap(), None);
@@ -98,7 +98,7 @@ async fn a_paged_ue_asks_for_service_and_has_its_sessions_again() {
     let (received, ()) = tokio::join!(woken_up, script);
     assert_eq!(received, b"\x45waited".as_slice());
 
-    // Idle once more, with a new identity: it is paged by that one only.
+    // Idle once more, with a new identity: only a page with that identity reaches it.
     let command = ConfigurationUpdateCommand {
         acknowledge: true,
         guti: Some(guti(0x2002)),
@@ -115,7 +115,7 @@ async fn a_paged_ue_asks_for_service_and_has_its_sessions_again() {
     assert!(matches!(gnb.interface_message().await, Some(Pdu::Paging(_))));
     assert_eq!(woken(&ue).await, None);
     network.page(guti(0x2002).s_tmsi(), 1).await;
-    assert_eq!(ue.idle().await, Wake::Paged);
+    assert_eq!(ue.idle().await, WakeReason::Paged);
 }
 
 #[tokio::test]
@@ -129,7 +129,7 @@ async fn a_ue_with_data_names_its_sessions_and_gives_up_those_the_network_lost()
         let accept = ServiceAccept { pdu_session_status: Some(set(&[1])), ..Default::default() };
         network.set_up_context(Message::ServiceAccept(accept), items).await
     };
-    let (outcome, tunnels) = tokio::join!(ue.wake_up(Wake::UplinkData(set(&[1]))), script);
+    let (outcome, tunnels) = tokio::join!(ue.wake_up(WakeReason::UplinkData(set(&[1]))), script);
     outcome.unwrap();
     assert!(ue.session_mut(id(1)).unwrap().send(b"\x45up".as_slice()));
     network.upf_receive_where(|packet| packet == b"\x45up").await;
@@ -146,7 +146,7 @@ async fn a_ue_with_data_names_its_sessions_and_gives_up_those_the_network_lost()
         };
         network.set_up_context(Message::ServiceAccept(accept), Vec::new()).await;
     };
-    let (outcome, ()) = tokio::join!(ue.wake_up(Wake::UplinkData(set(&[1]))), script);
+    let (outcome, ()) = tokio::join!(ue.wake_up(WakeReason::UplinkData(set(&[1]))), script);
     outcome.unwrap();
     assert_eq!(ue.sessions().count(), 0);
 }
@@ -178,7 +178,7 @@ async fn an_idle_ue_updates_its_registration_in_time_and_place() {
     };
     let World { mut network, mut ue, gnb } = idle_world(43, edit).await;
     let began = net::time::now();
-    assert_eq!(ue.idle().await, Wake::PeriodicUpdate);
+    assert_eq!(ue.idle().await, WakeReason::PeriodicUpdate);
     assert!(began.elapsed() > t3512 / 2);
     let update = async |network: &mut Network, registration_type, tmsi| {
         let octets = network.nas_octets().await;
@@ -194,14 +194,14 @@ async fn an_idle_ue_updates_its_registration_in_time_and_place() {
     };
     let periodic = RegistrationType::PeriodicUpdating;
     let (outcome, ()) =
-        tokio::join!(ue.wake_up(Wake::PeriodicUpdate), update(&mut network, periodic, 0x1002));
+        tokio::join!(ue.wake_up(WakeReason::PeriodicUpdate), update(&mut network, periodic, 0x1002));
     outcome.unwrap();
     assert_eq!(ue.sessions().count(), 1, "an update keeps sessions");
     become_idle(&mut network, &mut ue).await;
     // The network has moved its registration area away.
-    assert_eq!(ue.idle().await, Wake::Moved);
+    assert_eq!(ue.idle().await, WakeReason::Moved);
     let mobility = RegistrationType::MobilityUpdating;
-    let (outcome, ()) = tokio::join!(ue.wake_up(Wake::Moved), update(&mut network, mobility, 0x1003));
+    let (outcome, ()) = tokio::join!(ue.wake_up(WakeReason::Moved), update(&mut network, mobility, 0x1003));
     outcome.unwrap();
     assert_eq!((ue.guti(), gnb.lost_messages()), (Some(guti(0x1003)), 0));
 }

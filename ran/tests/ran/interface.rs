@@ -34,7 +34,7 @@ async fn programs_in_the_namespace_of_a_ue_reach_its_upf() {
     let interface = ue.open_interface(id).await.unwrap();
     assert!(interface.netns().starts_with("/proc"));
 
-    // A socket of the UE, as a program in its namespace opens one, and an echo at the far end.
+    // A socket in the UE's namespace, as a program there opens one, and an echo at the far end.
     let namespace = interface.namespace().clone();
     let socket = namespace
         .enter(|| net::udp::bind_std("10.45.0.2:0".parse().unwrap(), net::udp::Options::default()))
@@ -49,7 +49,7 @@ async fn programs_in_the_namespace_of_a_ue_reach_its_upf() {
     let up = packet::ipv4::Packet::new(packet.payload()).unwrap();
     assert_eq!((up.source(), up.destination()), ([10, 45, 0, 2].into(), [198, 51, 100, 7].into()));
 
-    // The answer, with addresses and ports turned round: the checksums stay right.
+    // The answer, with addresses and ports exchanged: the checksums stay valid.
     let mut down = up.bytes().to_vec();
     down[12..20].rotate_left(4);
     down[20..24].rotate_left(2);
@@ -59,7 +59,7 @@ async fn programs_in_the_namespace_of_a_ue_reach_its_upf() {
     assert_eq!((&buffer[..length], from), (&b"across"[..], "198.51.100.7:4000".parse().unwrap()));
     counted(gnb.user_plane().unwrap(), 1).await;
 
-    // A second tunnel of the same table; the packets of neither reach the other.
+    // A second tunnel of the same table: neither tunnel receives packets of the other.
     let user_plane = gnb.user_plane().unwrap();
     let upf = network.upf.local_addr().unwrap().ip();
     let mut other = user_plane.open(upf, Teid(0x99), Qfi::new(1).unwrap()).unwrap();
@@ -91,13 +91,14 @@ async fn what_programs_send_while_the_ue_is_idle_wakes_it_up_and_arrives() {
     let inactivity = ngap::cause::RadioNetwork::UserInactivity;
     let (occurred, ()) = tokio::join!(ue.serve(), network.release(inactivity));
     occurred.unwrap();
-    // What the kernel itself had to say has gone, or wakes the UE as well: it comes first then.
+    // Packets of the kernel itself either have been sent before or wake the UE as well; then they come
+    // first.
     for number in 0..10u8 {
         socket.send_to(&[number; 9], "198.51.100.7:4000").await.unwrap();
     }
     let why = net::time::timeout(LIMIT, ue.idle()).await.unwrap();
     let sessions: nas::PsiSet = [id].into_iter().collect();
-    assert_eq!(why, ran::ue::Wake::UplinkData(sessions));
+    assert_eq!(why, ran::ue::WakeReason::UplinkData(sessions));
     let script = async {
         let (_, request) = network.service_request().await;
         assert_eq!(request.uplink_data_status, Some(sessions));
@@ -115,7 +116,7 @@ async fn what_programs_send_while_the_ue_is_idle_wakes_it_up_and_arrives() {
     }
 }
 
-/// Waits until so many packets are counted towards UEs: the count follows the delivery.
+/// Waits until the counter of packets towards UEs reaches `downlink`: counting follows delivery.
 async fn counted(user_plane: &ran::UserPlane, downlink: u64) {
     let counted = async {
         while user_plane.counters().downlink != downlink {

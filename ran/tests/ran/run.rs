@@ -1,4 +1,4 @@
-//! Whole runs: what a configuration makes the UEs do, and what is told of it.
+//! Whole runs: what a configuration makes the UEs do, and which events are reported.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -36,7 +36,7 @@ async fn ues_come_and_go_as_often_as_asked() {
         let mut network = accept_gnb(&mut listener, 30).await;
         network.register(supi).await;
         leave(&mut network).await;
-        // Back with its identity and keys.
+        // The UE registers again with its identity and keys.
         let octets = network.nas_octets().await;
         network.context.as_mut().unwrap().unprotect(&octets).unwrap();
         network.accept(2).await;
@@ -70,7 +70,7 @@ async fn an_interrupted_run_deregisters_and_a_failure_is_told() {
     let script = async {
         let mut network = accept_gnb(&mut listener, 31).await;
         network.register(supi).await;
-        // An Error Indication about the UE is a failure of its connection, not its end.
+        // An Error Indication about the UE is a reported failure; it does not end the connection.
         network
             .send(ngap::ErrorIndication {
                 amf_ue_ngap_id: Some(AMF_ID),
@@ -148,7 +148,7 @@ async fn a_gnb_that_is_refused_ends_the_run() {
     let (outcome, _association) = tokio::join!(ran::run_with(config, |_| {}, std::future::pending()), script);
     assert!(matches!(outcome, Err(RunError::Gnb { id: 1, .. })), "{outcome:?}");
 
-    // N3 taken by another socket is said before anything starts.
+    // An N3 address that another socket uses is reported before anything starts.
     let _taken = net::udp::bind("127.9.32.5:2152".parse().unwrap()).await.unwrap();
     let n3 = Some("127.9.32.5".parse().unwrap());
     let outcome = ran::run_with(Config { n3, ..Config::default() }, |_| {}, std::future::pending()).await;

@@ -1,7 +1,7 @@
 //! A network for tests: a listening AMF that a test scripts message by message, and a UPF's socket.
 //!
-//! It shares the codecs with the simulator and nothing else, and is deliberately dumb: what it sends is
-//! what the test says.
+//! It shares only the codecs with the simulator, and has no logic of its own: it sends what the test
+//! says.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub fn guami() -> Guami {
     Guami { plmn: Plmn::new("999", "70").unwrap(), amf_id: AmfId::new(2, 1, 0).unwrap() }
 }
 
-/// One AMF with one gNB, and a UPF socket. Everything has addresses of its own in 127.0.0.0/8, so that
+/// One AMF with one gNB, and a UPF socket. Every test uses its own addresses in 127.0.0.0/8, so that
 /// tests run side by side without privileges.
 pub struct Network {
     association: Association,
@@ -43,7 +43,7 @@ pub struct Network {
     pub ran_id: Option<RanUeNgapId>,
     pub milenage: Milenage,
     pub sqn: u64,
-    /// Kept, for the association lives on its socket.
+    /// Kept because the association uses its socket.
     pub listener: Option<Listener>,
 }
 
@@ -58,7 +58,7 @@ fn address(host: u8, last: u8) -> IpAddr {
     IpAddr::from([127, 9, host, last])
 }
 
-/// An AMF's listener and a configuration that leads there; `host` is the test's own third octet.
+/// An AMF's listener and a configuration that connects to it; `host` is the test's own third octet.
 pub async fn listen(host: u8, change: impl FnOnce(&mut Config)) -> (Config, Listener) {
     let sctp = SctpMode::Udp { port: 9899 };
     let mut config = Config {
@@ -226,7 +226,7 @@ impl Network {
         self.accept_with(tmsi, |_| ()).await;
     }
 
-    /// The same with a changed accept.
+    /// As [`Self::accept`], with a changed accept.
     pub async fn accept_with(&mut self, tmsi: u32, edit: impl FnOnce(&mut RegistrationAccept)) {
         let mut accept = RegistrationAccept {
             access: AccessType::ThreeGpp,
@@ -238,7 +238,7 @@ impl Network {
         assert!(matches!(self.protected().await, Message::RegistrationComplete));
     }
 
-    /// Initial Context Setup with a NAS message; the gNB's ends of the tunnels of `sessions`.
+    /// Initial Context Setup with a NAS message. Returns the gNB's ends of the tunnels of `sessions`.
     pub async fn set_up_context(
         &mut self,
         message: Message,
@@ -270,7 +270,8 @@ impl Network {
         self.send(ngap::Paging { s_tmsi, paging_drx: None, tais }).await;
     }
 
-    /// The SERVICE REQUEST of an idle UE, as it is on N2 and as it reads with the UE's keys.
+    /// The SERVICE REQUEST of an idle UE: the message on N2, and the request decoded with the UE's
+    /// keys.
     pub async fn service_request(&mut self) -> (ngap::InitialUeMessage, ServiceRequest) {
         let Pdu::InitialUeMessage(initial) = self.receive().await else { panic!() };
         self.ran_id = Some(initial.ran_ue_ngap_id);
@@ -338,7 +339,7 @@ impl Network {
         dl_tunnel(&response.pdu_sessions[0])
     }
 
-    /// What a gNB needs of a session whose UPF end is 0x77 at the test's UPF.
+    /// The session resource that a gNB is to set up, whose UPF end is 0x77 at the test's UPF.
     pub fn setup_item(&self, id: PduSessionId, nas_pdu: Option<bytes::Bytes>) -> ngap::PduSessionSetupItem {
         let upf = self.upf.local_addr().unwrap().ip();
         let arp = Arp { priority: 8, may_preempt: false, preemptable: true };
@@ -371,8 +372,8 @@ impl Network {
         buffer
     }
 
-    /// The next datagram at the UPF whose packet is `wanted`. Others are passed over: a UE repeats its router
-    /// solicitation after some milliseconds, and its kernel has things of its own to say.
+    /// The next datagram at the UPF whose packet is `wanted`. Others are skipped: a UE repeats its
+    /// router solicitation after some milliseconds, and the UE's kernel sends packets of its own.
     pub async fn upf_receive_where(&self, wanted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         loop {
             let datagram = self.upf_receive().await;

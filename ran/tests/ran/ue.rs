@@ -1,4 +1,4 @@
-//! One UE and one gNB against a scripted network: every procedure, and what must not be believed.
+//! One UE and one gNB against a scripted network: every procedure, and forged messages.
 
 use crate::support::*;
 use nas::gmm::*;
@@ -9,7 +9,7 @@ use ngap::Pdu;
 use ngap::cause::{Misc, Nas, RadioNetwork};
 use packet::{gtpu, ndp};
 use ran::gnb::GnbError;
-use ran::ue::Occurred;
+use ran::ue::NetworkEvent;
 use ran::{Config, Failure, Gnb};
 use types::*;
 
@@ -28,7 +28,7 @@ async fn a_ue_registers_gets_a_session_and_leaves() {
     let (registered, request) = tokio::join!(ue.register(), network.register(supi));
     let registered = registered.unwrap();
     assert_eq!((registered.guti, registered.authenticated), (Some(guti(0x1001)), true));
-    // In clear only what may be in clear.
+    // In clear only the information elements that may be sent in clear.
     assert!(matches!(request.identity, MobileIdentity::Suci(_)));
     assert_eq!((request.ngksi, request.gmm_capability), (KeySetId::NoKey, None));
 
@@ -141,7 +141,7 @@ async fn a_changed_capability_is_noticed() {
     let supi = ue.supi();
     let script = async {
         let Message::RegistrationRequest(mut request) = network.plain().await else { panic!() };
-        // Someone on the way has struck out an algorithm of the UE.
+        // Someone between UE and AMF has removed an algorithm from the UE's capabilities.
         let algorithms = [nas::CipheringAlgorithm::Nea0];
         let changed = nas::UeSecurityCapability::new(&algorithms, &[nas::IntegrityAlgorithm::Nia2]);
         request.ue_security_capability = Some(changed);
@@ -182,7 +182,7 @@ async fn what_is_not_authentic_is_not_believed() {
             rejected_nssai: Vec::new(),
         })
     };
-    // In clear, with a bit flipped, and a message of before once more.
+    // Unprotected, with a changed bit, and an earlier message repeated.
     network.send_plain(leave(None)).await;
     let genuine = network.context.as_mut().unwrap().protect(&leave(Some(GmmCause::IllegalUe))).unwrap();
     let mut tampered = genuine.clone();
@@ -191,14 +191,14 @@ async fn what_is_not_authentic_is_not_believed() {
     let replayed = ue.recorded().iter().rfind(|message| !message.sent).unwrap().octets.to_vec();
     network.send_nas(replayed).await;
     network.send_nas(vec![]).await;
-    // The genuine one.
+    // The genuine message.
     network.send_nas(genuine).await;
     let script = async {
         assert!(matches!(network.protected().await, Message::DeregistrationAcceptNetwork));
     };
     let (occurred, ()) = tokio::join!(ue.serve(), script);
     let cause = Some(GmmCause::IllegalUe);
-    assert_eq!(occurred.unwrap(), Occurred::Deregistered { reregistration_required: false, cause });
+    assert_eq!(occurred.unwrap(), NetworkEvent::Deregistered { reregistration_required: false, cause });
     assert_eq!(ue.discarded(), 4);
 }
 
@@ -259,9 +259,9 @@ async fn the_network_releases_a_session_and_the_connection() {
     };
     let (occurred, ()) = tokio::join!(ue.serve(), script);
     let cause = GsmCause::ReactivationRequested;
-    assert_eq!(occurred.unwrap(), Occurred::SessionReleased { id: one(), cause });
+    assert_eq!(occurred.unwrap(), NetworkEvent::SessionReleased { id: one(), cause });
 
-    // The tunnel is gone: what still comes for it is dropped, and counted.
+    // The tunnel is closed: packets for it are dropped and counted.
     let user_plane = ue.gnb().user_plane().unwrap().clone();
     let before = user_plane.counters().dropped;
     network.upf_send(tunnel, b"\x45late").await;
@@ -275,7 +275,7 @@ async fn the_network_releases_a_session_and_the_connection() {
     assert_eq!(user_plane.counters().dropped, before + 2);
 
     let (occurred, ()) = tokio::join!(ue.serve(), network.release(RadioNetwork::UserInactivity));
-    assert_eq!(occurred.unwrap(), Occurred::Released(RadioNetwork::UserInactivity.into()));
+    assert_eq!(occurred.unwrap(), NetworkEvent::Released(RadioNetwork::UserInactivity.into()));
     assert!(ue.registered() && !ue.connected());
 }
 
@@ -286,7 +286,7 @@ async fn resets_malformed_messages_and_a_lost_association() {
     let (registered, _) = tokio::join!(ue.register(), network.register(supi));
     registered.unwrap();
 
-    // A PDU that does not decode is answered and concerns no UE.
+    // A PDU that does not decode is answered and reaches no UE.
     network.send_bytes(vec![0x00, 0x15, 0x00, 0x01]).await;
     assert!(matches!(network.receive().await, Pdu::ErrorIndication(_)));
     assert_eq!(gnb.undecodable_messages(), 1);

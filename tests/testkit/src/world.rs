@@ -1,7 +1,8 @@
-//! A network for one test: the real core in namespaces, gNBs and UEs step by step from the test.
+//! A network for one test: the real core in namespaces; the test drives gNBs and UEs step by step.
 //!
-//! [`network`] starts a lab, hands the test a [`World`] whose sockets are opened in the RAN's namespace, and afterwards
-//! checks what must hold after every test: no process has ended, none has panicked, all end in order.
+//! [`network`] starts a lab and calls the test with a [`World`] whose sockets are opened in the RAN's
+//! namespace. After every test it checks that no process has ended, that none has panicked, and that
+//! all end regularly.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,25 +17,25 @@ use types::{PduSessionId, PduSessionType};
 
 /// Subscribers of every network.
 const SUBSCRIBERS: u32 = 20;
-/// The UE that watches whether others' trouble reaches it.
+/// The UE that shows whether failures of others affect it.
 const BYSTANDER: u64 = 19;
-/// How long anything that should happen may take on a busy machine.
+/// How long any step may take on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// A running network and what the test does to it.
+/// A running network for a test.
 pub struct World {
     /// Namespaces and processes.
     pub lab: Lab,
-    /// What gNBs and UEs are made from.
+    /// The configuration of gNBs and UEs.
     pub config: Config,
     user_plane: Option<UserPlane>,
     bystander: Option<Ue>,
 }
 
-/// Runs a test in a network of its own. `edit` changes what is built.
+/// Runs a test in a network of its own. `edit` changes the lab's options.
 ///
-/// Without the right to create namespaces it says so and passes; with `CI` set it fails, so that nothing is skipped
-/// silently there.
+/// Without the right to create namespaces the test is reported as skipped and passes; with `CI` set it
+/// fails, so that nothing is skipped silently there.
 pub fn network(edit: impl FnOnce(&mut Options), test: impl AsyncFnOnce(&mut World) + Send) {
     if !permitted() {
         return;
@@ -76,7 +77,7 @@ pub fn network(edit: impl FnOnce(&mut Options), test: impl AsyncFnOnce(&mut Worl
     drop(inner);
 }
 
-/// Runs a test in a network as it comes.
+/// Runs a test in a network with the default options.
 pub fn plain(test: impl AsyncFnOnce(&mut World) + Send) {
     network(|_| (), test);
 }
@@ -106,7 +107,7 @@ impl World {
         self.ue_with(gnb, index, |_| ())
     }
 
-    /// The same with a changed configuration.
+    /// As [`World::ue`], with a changed configuration.
     pub fn ue_with(&self, gnb: &Gnb, index: u64, edit: impl FnOnce(&mut UeConfig)) -> Ue {
         let mut config = self.config.ue.clone();
         config.answer_timeout = LIMIT;
@@ -114,7 +115,7 @@ impl World {
         Ue::new(Arc::new(config), index, gnb.clone()).unwrap()
     }
 
-    /// Registers a UE with a session that will be looked at with [`World::bystander_is_well`].
+    /// Registers the bystander, a UE with a session that [`World::bystander_is_well`] checks.
     pub async fn watch(&mut self, gnb: &Gnb) {
         let mut ue = self.ue(gnb, BYSTANDER);
         ue.register().await.unwrap();
@@ -123,7 +124,7 @@ impl World {
         self.bystander = Some(ue);
     }
 
-    /// The watching UE still has its session, and can set up and release another.
+    /// Checks that the bystander still has its session and can set up and release another.
     pub async fn bystander_is_well(&mut self) {
         let ue = self.bystander.as_mut().expect("`watch` comes first");
         ping(ue, 1).await;
@@ -133,7 +134,7 @@ impl World {
         assert_eq!(ue.discarded(), 0, "the network sent the bystander something it could not believe");
     }
 
-    /// The watching UE's session forwards; nothing new is asked of the core.
+    /// Checks that the bystander's session forwards packets.
     pub async fn bystander_still_talks(&mut self) {
         ping(self.bystander.as_mut().expect("`watch` comes first"), 1).await;
     }
@@ -162,7 +163,7 @@ pub fn id(value: u8) -> PduSessionId {
     PduSessionId::new(value).unwrap()
 }
 
-/// What to ask for: an IPv4 session to `internet`.
+/// The request for an IPv4 session to `internet`.
 pub fn request(value: u8) -> SessionRequest {
     SessionRequest {
         id: id(value),
@@ -177,12 +178,12 @@ pub async fn establish(ue: &mut Ue, value: u8) -> Result<(), Failure> {
     ue.establish_session(request(value)).await.map(|_| ())
 }
 
-/// One ICMP echo through a session and back from the data network.
+/// Sends one ICMP echo through a session and waits for the answer of the data network.
 pub async fn ping(ue: &mut Ue, value: u8) {
     assert!(try_ping(ue, value).await, "no echo through session {value} of {}", ue.supi());
 }
 
-/// Whether an echo comes back within a few tries.
+/// Whether an echo is answered within a few tries.
 pub async fn try_ping(ue: &mut Ue, value: u8) -> bool {
     let session = ue.session_mut(id(value)).expect("the session is there");
     let source = session.ipv4.expect("an IPv4 session");
@@ -194,7 +195,7 @@ pub async fn try_ping(ue: &mut Ue, value: u8) -> bool {
         }
         let answered = timeout(Duration::from_secs(2), async {
             while let Some(packet) = session.received().await {
-                // A router advertisement, perhaps.
+                // For example a router advertisement.
                 let Ok(packet) = ipv4::Packet::new(&packet) else { continue };
                 let reply = icmp::Message::new(packet.payload()).unwrap();
                 if packet.source() == lab::DN && reply.kind() == 0 && reply.sequence() == sequence {

@@ -5,24 +5,24 @@ use std::time::Duration;
 use nas::gmm::DeregistrationRequestUe;
 use nas::{AccessType, Message};
 
-use crate::ue::{Failure, Heard, Ue};
+use crate::ue::{Failure, Received, Ue};
 
-/// How long the UE waits for the signalling connection to be released afterwards.
+/// How long the UE then waits for the release of its signalling connection.
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
 
 /// A completed deregistration.
 #[derive(Debug, Clone, Copy)]
 pub struct Deregistered {
-    /// From the request to the accept; to the release of the connection when switching off.
+    /// From the request to the accept, or to the release of the connection when the UE switches off.
     pub took: Duration,
 }
 
 impl Ue {
-    /// Deregisters. 5G-GUTI and security context are kept for the next registration. A UE that switches
-    /// off is not answered; it waits for the release of its connection only.
+    /// Deregisters. 5G-GUTI and security context are kept for the next registration. The network does
+    /// not answer a UE that switches off; such a UE only waits for the release of its connection.
     ///
     /// # Errors
-    /// Why not; the UE counts itself deregistered all the same (§5.5.2.2.6).
+    /// Why the procedure failed; the UE considers itself deregistered all the same (§5.5.2.2.6).
     pub async fn deregister(&mut self, switch_off: bool) -> Result<Deregistered, Failure> {
         let request = Message::DeregistrationRequestUe(DeregistrationRequestUe {
             switch_off,
@@ -44,19 +44,19 @@ impl Ue {
         if self.connection.is_some() {
             self.send(request).await?;
         } else {
-            // From idle: an initial message, protected as such.
+            // From idle mode the request is the connection's initial message and protected as such.
             let octets = self.protect_initial(request)?;
             self.send_octets(octets.into(), Some(request)).await?;
         }
         loop {
             match self.await_answer("Deregistration Accept").await {
-                Ok(Heard::Nas(Message::DeregistrationAcceptUe)) => return Ok(()),
-                Ok(Heard::Released(_)) if switch_off => return Ok(()),
-                // Colliding with the network's own deregistration: both are done (§5.5.2.2.6 d).
-                Ok(Heard::Nas(Message::DeregistrationRequestNetwork(_))) => {
+                Ok(Received::Nas(Message::DeregistrationAcceptUe)) => return Ok(()),
+                Ok(Received::Released(_)) if switch_off => return Ok(()),
+                // The network deregisters the UE at the same time: both are done (§5.5.2.2.6 d).
+                Ok(Received::Nas(Message::DeregistrationRequestNetwork(_))) => {
                     return self.network_deregistration().await;
                 }
-                Ok(other) => self.not_my_answer(other).await?,
+                Ok(other) => self.handle_unrelated(other).await?,
                 Err(failure) => return Err(failure),
             }
         }

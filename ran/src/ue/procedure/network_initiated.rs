@@ -1,5 +1,5 @@
-//! What the network starts: deregistration (TS 24.501 §5.5.2.3), session release (§6.3.3) and
-//! modification (§6.3.2), release of the connection (TS 23.502 §4.2.6).
+//! Procedures that the network starts: deregistration (TS 24.501 §5.5.2.3), session release (§6.3.3)
+//! and modification (§6.3.2), release of the connection (TS 23.502 §4.2.6).
 
 use nas::gmm::DlNasTransport;
 use nas::gsm::ModificationComplete;
@@ -7,14 +7,14 @@ use nas::{GmmCause, GsmCause, Message, SmBody, SmMessage};
 use net::time::Instant;
 use types::PduSessionId;
 
-use crate::ue::{Failure, Heard, Ue};
+use crate::ue::{Failure, Received, Ue};
 
 /// Something the network did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Occurred {
+pub enum NetworkEvent {
     /// The UE was deregistered.
     Deregistered {
-        /// It is to register again.
+        /// Whether the UE is to register again.
         reregistration_required: bool,
         /// Why.
         cause: Option<GmmCause>,
@@ -33,44 +33,44 @@ pub enum Occurred {
 }
 
 impl Ue {
-    /// Waits for something the network does and answers it. Cancel-safe while nothing arrives.
+    /// Waits for the next procedure of the network and answers it. Cancel-safe while nothing arrives.
     ///
     /// # Errors
     /// The connection is lost, or the network rejected the UE.
-    pub async fn serve(&mut self) -> Result<Occurred, Failure> {
+    pub async fn serve(&mut self) -> Result<NetworkEvent, Failure> {
         loop {
-            let heard = self.hear().await?;
-            if let Some(occurred) = self.react(heard).await? {
+            let received = self.receive().await?;
+            if let Some(occurred) = self.react(received).await? {
                 return Ok(occurred);
             }
         }
     }
 
-    /// As [`Ue::serve`], but `None` when nothing has arrived until `deadline`. What has arrived is
-    /// answered in any case.
+    /// As [`Ue::serve`], but returns `None` when nothing has arrived until `deadline`. What has arrived
+    /// is answered in any case.
     ///
     /// # Errors
     /// As [`Ue::serve`].
-    pub async fn serve_until(&mut self, deadline: Instant) -> Result<Option<Occurred>, Failure> {
+    pub async fn serve_until(&mut self, deadline: Instant) -> Result<Option<NetworkEvent>, Failure> {
         loop {
             let rest = deadline.saturating_duration_since(net::time::now());
-            let Ok(heard) = net::time::timeout(rest, self.hear()).await else { return Ok(None) };
-            if let Some(occurred) = self.react(heard?).await? {
+            let Ok(received) = net::time::timeout(rest, self.receive()).await else { return Ok(None) };
+            if let Some(occurred) = self.react(received?).await? {
                 return Ok(Some(occurred));
             }
         }
     }
 
-    /// Answers what the network did; what it was, if it matters to the UE's owner.
-    async fn react(&mut self, heard: Heard) -> Result<Option<Occurred>, Failure> {
-        match heard {
-            Heard::Released(cause) => Ok(Some(Occurred::Released(cause))),
-            Heard::ErrorIndication(error) => Ok(Some(Occurred::ErrorIndication(error))),
-            Heard::SessionUp(_) | Heard::SessionDown(_) => Ok(None),
-            Heard::Nas(message) => match self.respond(message).await? {
+    /// Answers a message of the network. Returns the event, if it matters to the UE's owner.
+    async fn react(&mut self, received: Received) -> Result<Option<NetworkEvent>, Failure> {
+        match received {
+            Received::Released(cause) => Ok(Some(NetworkEvent::Released(cause))),
+            Received::ErrorIndication(error) => Ok(Some(NetworkEvent::ErrorIndication(error))),
+            Received::SessionUp(_) | Received::SessionDown(_) => Ok(None),
+            Received::Nas(message) => match self.respond(message).await? {
                 Some(Message::DeregistrationRequestNetwork(request)) => {
                     self.network_deregistration().await?;
-                    Ok(Some(Occurred::Deregistered {
+                    Ok(Some(NetworkEvent::Deregistered {
                         reregistration_required: request.reregistration_required,
                         cause: request.cause,
                     }))
@@ -94,7 +94,7 @@ impl Ue {
     pub(super) async fn network_sm_message(
         &mut self,
         transport: &DlNasTransport,
-    ) -> Result<Option<Occurred>, Failure> {
+    ) -> Result<Option<NetworkEvent>, Failure> {
         let Ok(decoded) = SmMessage::decode(&transport.payload) else {
             self.discarded += 1;
             return Ok(None);
@@ -103,7 +103,7 @@ impl Ue {
         match body {
             SmBody::ReleaseCommand(command) => {
                 self.complete_release(id, pti).await?;
-                Ok(Some(Occurred::SessionReleased { id, cause: command.cause }))
+                Ok(Some(NetworkEvent::SessionReleased { id, cause: command.cause }))
             }
             SmBody::ModificationCommand(_) => {
                 let complete = SmBody::ModificationComplete(ModificationComplete::default());

@@ -9,14 +9,15 @@ use nas::{Message, Pco, PcoItem, RequestType, SmBody, SmMessage};
 use packet::ndp::{RouterAdvertisement, RouterSolicitation};
 use types::{Dnn, PduSessionId, PduSessionType, Pti, SNssai, SscMode};
 
-use crate::ue::{Failure, Heard, Interface, Session, Ue};
+use crate::ue::{Failure, Interface, Received, Session, Ue};
 
-/// How long to wait for a router advertisement, each time twice as long. Much shorter than RFC 4861 §10
-/// has it for shared links: the first solicitation may overtake the set-up of the downlink.
+/// How long the UE waits for the first router advertisement; the time doubles with each try. Much
+/// shorter than in RFC 4861 §10, which is for shared links: the first solicitation may overtake the
+/// set-up of the downlink.
 const RA_FIRST_WAIT: Duration = Duration::from_millis(10);
 const RA_TRIES: u32 = 9;
 
-/// What to ask for.
+/// The session that the UE asks for.
 #[derive(Debug, Clone)]
 pub struct SessionRequest {
     /// The session's identity.
@@ -25,12 +26,12 @@ pub struct SessionRequest {
     pub session_type: PduSessionType,
     /// Data network; `None`: the default one.
     pub dnn: Option<Dnn>,
-    /// Slice; `None`: left to the network.
+    /// Slice; `None`: the network chooses.
     pub slice: Option<SNssai>,
 }
 
 impl Ue {
-    /// The session the configuration asks for, as session 1.
+    /// The session of the configuration, as session 1.
     pub fn default_session(&self) -> Option<SessionRequest> {
         let session_type = self.config.session?;
         let id = PduSessionId::new(1).expect("1 is a PDU session identity");
@@ -38,8 +39,8 @@ impl Ue {
         Some(SessionRequest { id, session_type, dnn, slice })
     }
 
-    /// Sets up a session; returns it with the time from the request to the accept and its radio
-    /// resources. The prefix of an IPv6 session comes with [`Ue::solicit_router`].
+    /// Sets up a session. Returns it with the time from the request until its accept and radio
+    /// resources have arrived. An IPv6 session gets its prefix with [`Ue::solicit_router`].
     ///
     /// # Errors
     /// Why not.
@@ -50,7 +51,7 @@ impl Ue {
         let id = request.id;
         let pti = self.next_pti();
         let message = self.establishment_request(request, pti)?;
-        // Asking for an identity again gives up the session that had it.
+        // A new session replaces an earlier one with the same identity.
         self.sessions.remove(&id);
         let started = net::time::now();
         self.send(&message).await?;
@@ -83,7 +84,7 @@ impl Ue {
         Ok(Message::UlNasTransport(transport))
     }
 
-    /// Waits for accept and radio resources, in either order.
+    /// Waits for the accept and the radio resources, in either order.
     async fn establishment_answer(
         &mut self,
         id: PduSessionId,
@@ -95,7 +96,7 @@ impl Ue {
                 return accept.ok_or(Failure::Missing("accept"));
             }
             match self.await_answer("PDU Session Establishment Accept").await? {
-                Heard::Nas(Message::DlNasTransport(transport)) if transport.pdu_session_id == Some(id) => {
+                Received::Nas(Message::DlNasTransport(transport)) if transport.pdu_session_id == Some(id) => {
                     if let Some(cause) = transport.cause {
                         return Err(Failure::Rejected(cause));
                     }
@@ -116,8 +117,8 @@ impl Ue {
                         _ => self.network_sm_message(&transport).await.map(drop)?,
                     }
                 }
-                Heard::SessionUp(_) => {}
-                other => self.not_my_answer(other).await?,
+                Received::SessionUp(_) => {}
+                other => self.handle_unrelated(other).await?,
             }
         }
     }

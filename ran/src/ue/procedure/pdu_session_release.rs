@@ -7,20 +7,20 @@ use nas::gsm::{ReleaseComplete, ReleaseRequest};
 use nas::{Message, SmBody, SmMessage};
 use types::{PduSessionId, Pti};
 
-use crate::ue::{Failure, Heard, Ue};
+use crate::ue::{Failure, Received, Ue};
 
 impl Ue {
     /// Releases a session; returns the time from the request to the command.
     ///
     /// # Errors
-    /// Why not; the session is then still there.
+    /// Why the release failed; the session then still exists.
     pub async fn release_session(&mut self, id: PduSessionId) -> Result<Duration, Failure> {
         let pti = self.next_pti();
         let started = net::time::now();
         self.send_sm(id, pti, SmBody::ReleaseRequest(ReleaseRequest::default())).await?;
         loop {
             match self.await_answer("PDU Session Release Command").await? {
-                Heard::Nas(Message::DlNasTransport(transport)) if transport.pdu_session_id == Some(id) => {
+                Received::Nas(Message::DlNasTransport(transport)) if transport.pdu_session_id == Some(id) => {
                     if let Some(cause) = transport.cause {
                         return Err(Failure::Rejected(cause));
                     }
@@ -36,12 +36,12 @@ impl Ue {
                         _ => self.network_sm_message(&transport).await.map(drop)?,
                     }
                 }
-                other => self.not_my_answer(other).await?,
+                other => self.handle_unrelated(other).await?,
             }
         }
     }
 
-    /// PDU SESSION RELEASE COMPLETE, and the session is gone.
+    /// Answers with PDU SESSION RELEASE COMPLETE and removes the session.
     pub(super) async fn complete_release(&mut self, id: PduSessionId, pti: Pti) -> Result<(), Failure> {
         self.sessions.remove(&id);
         self.bearers.remove(&id);

@@ -9,7 +9,7 @@ use net::time::Instant;
 use types::Guti;
 
 use super::{RELEASE_WAIT, forgets_identity};
-use crate::ue::{Failure, Heard, Ue};
+use crate::ue::{Failure, Received, Ue};
 
 /// A successful registration.
 #[derive(Debug, Clone)]
@@ -22,16 +22,16 @@ pub struct Registered {
     pub started: Instant,
     /// From the request to the accept.
     pub took: Duration,
-    /// The network authenticated the UE on the way.
+    /// Whether the network authenticated the UE in between.
     pub authenticated: bool,
 }
 
 impl Ue {
-    /// Registers: with the 5G-GUTI and security context of an earlier registration where there are
-    /// any, else with a SUCI and without protection. Sessions of before are gone.
+    /// Registers with the 5G-GUTI and security context of an earlier registration if there are any,
+    /// else with a SUCI and without protection. Earlier sessions are removed.
     ///
     /// # Errors
-    /// Why not; after a rejection with causes that say so, identity and keys are forgotten.
+    /// Why the registration failed. Some causes make the UE delete identity and keys.
     pub async fn register(&mut self) -> Result<Registered, Failure> {
         if !self.registered && self.connection.is_some() {
             self.await_release(RELEASE_WAIT).await;
@@ -39,8 +39,8 @@ impl Ue {
         self.registration(self.registration_request()?).await
     }
 
-    /// Updates the registration: because of T3512, or because the UE has moved. It keeps its sessions;
-    /// those in `uplink` get their user planes.
+    /// Updates the registration because T3512 expired or the UE has moved. The UE keeps its sessions
+    /// and asks for the user planes of those in `uplink`.
     ///
     /// # Errors
     /// As [`Ue::register`].
@@ -68,7 +68,7 @@ impl Ue {
             let clear = Message::RegistrationRequest(clear_part(request));
             clear.encode().map_err(|error| build(&error))?
         };
-        // The complete message goes again, ciphered, once there is a context (§4.4.6).
+        // The UE sends the complete message again, ciphered, as soon as there is a context (§4.4.6).
         self.initial_message = Some(complete.encode().map_err(|error| build(&error))?);
         self.authenticated = false;
         let started = net::time::now();
@@ -98,7 +98,7 @@ impl Ue {
     ) -> Result<Registered, Failure> {
         loop {
             match self.await_answer("Registration Accept").await? {
-                Heard::Nas(Message::RegistrationAccept(accept)) => {
+                Received::Nas(Message::RegistrationAccept(accept)) => {
                     let took = net::time::now().saturating_duration_since(started);
                     self.set_guti(accept.guti.or(self.guti));
                     self.registered = true;
@@ -118,20 +118,21 @@ impl Ue {
                     let authenticated = self.authenticated;
                     return Ok(Registered { guti: self.guti, accept, started, took, authenticated });
                 }
-                Heard::Nas(Message::RegistrationReject(reject)) => {
+                Received::Nas(Message::RegistrationReject(reject)) => {
                     self.registered = false;
                     if forgets_identity(reject.cause) {
                         self.forget_keys();
                     }
                     return Err(Failure::Rejected(reject.cause));
                 }
-                other => self.not_my_answer(other).await?,
+                other => self.handle_unrelated(other).await?,
             }
         }
     }
 }
 
-/// What of the request may go in clear, before there is a security context (TS 24.501 §4.4.6).
+/// The part of the request that may be sent in clear before there is a security context (TS 24.501
+/// §4.4.6).
 fn clear_part(request: RegistrationRequest) -> RegistrationRequest {
     let RegistrationRequest { registration_type, follow_on, ngksi, identity, .. } = request;
     RegistrationRequest {

@@ -1,5 +1,5 @@
-//! Service request (TS 23.502 §4.2.3, TS 24.501 §5.6.1): an idle UE comes back, or a connected one wants
-//! the user planes of sessions.
+//! Service request (TS 23.502 §4.2.3, TS 24.501 §5.6.1): an idle UE gets a connection, or a connected
+//! one asks for the user planes of sessions.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use net::time::Instant;
 use ngap::RrcEstablishmentCause;
 
 use super::{RELEASE_WAIT, forgets_identity};
-use crate::ue::{Failure, Heard, Ue};
+use crate::ue::{Failure, Received, Ue};
 
 /// A successful service request.
 #[derive(Debug, Clone)]
@@ -18,16 +18,16 @@ pub struct Served {
     pub accept: ServiceAccept,
     /// When the request was sent.
     pub started: Instant,
-    /// From the request to the accept, or to the last radio resources that were asked for.
+    /// From the request until the accept and all requested radio resources have arrived.
     pub took: Duration,
 }
 
 impl Ue {
     /// Asks for service, with the user planes of the sessions in `uplink`. Sessions that the network no
-    /// longer has are given up; what it sets up besides arrives with [`Ue::serve`].
+    /// longer has are removed. Radio resources of other sessions arrive with [`Ue::serve`].
     ///
     /// # Errors
-    /// Why not; after a rejection that says so, the UE is no longer registered (§5.6.1.5).
+    /// Why the request failed. After some causes the UE is no longer registered (§5.6.1.5).
     pub async fn service_request(
         &mut self,
         service_type: ServiceType,
@@ -75,11 +75,11 @@ impl Ue {
                 return Ok(accept);
             }
             match self.await_answer("Service Accept").await? {
-                Heard::Nas(Message::ServiceAccept(accept)) => {
+                Received::Nas(Message::ServiceAccept(accept)) => {
                     self.keep_sessions(accept.pdu_session_status);
                     accepted = Some(accept);
                 }
-                Heard::Nas(Message::ServiceReject(reject)) => {
+                Received::Nas(Message::ServiceReject(reject)) => {
                     self.keep_sessions(reject.pdu_session_status);
                     if forgets_identity(reject.cause) {
                         self.forget_keys();
@@ -87,8 +87,8 @@ impl Ue {
                     }
                     return Err(Failure::Rejected(reject.cause));
                 }
-                Heard::SessionUp(_) => {}
-                other => self.not_my_answer(other).await?,
+                Received::SessionUp(_) => {}
+                other => self.handle_unrelated(other).await?,
             }
         }
     }
@@ -97,7 +97,7 @@ impl Ue {
     fn is_up(&self, wanted: PsiSet, accept: &ServiceAccept) -> bool {
         let failed = accept.reactivation_result.unwrap_or_default();
         wanted.iter().filter(|id| !failed.contains(*id)).all(|id| {
-            // A session that is not there has been given up.
+            // A session that is missing here has been removed.
             self.sessions.get(&id).is_none_or(|session| session.bearer.is_some())
         })
     }
