@@ -1,6 +1,7 @@
 //! `godwit ue`, `session`, `upf` and `status`: listings from a running core, over its NFs' administration sockets.
 //!
-//! The sockets lie in `run_dir` and can be opened by the user the core runs as; they work across network namespaces.
+//! The sockets are in `run_dir`. The user that the core runs as can open them, also from another
+//! network namespace.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,16 +11,16 @@ use clap::Subcommand;
 use nf::oam::{self, CallError};
 use serde_json::Value;
 
-use crate::live::{self, Pace};
+use crate::live::{self, Timing};
 use crate::{ConfigArg, EXIT_FAILED, EXIT_UNREACHABLE, config};
 use output::{self, Format, Table};
 
-/// Where the sockets are.
+/// Option: the folder of the sockets.
 #[derive(clap::Args, Debug)]
 pub(crate) struct SocketArg {
     #[command(flatten)]
     config: ConfigArg,
-    /// Folder of the sockets; no configuration is read then.
+    /// Folder of the administration sockets; the configuration is not read then.
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -57,16 +58,16 @@ pub struct SessionArgs {
 enum SessionVerb {
     /// List PDU sessions.
     List(SocketArg),
-    /// Show the PDU sessions of one UE, with what they carry at the moment.
+    /// Show the PDU sessions of one UE, with their traffic.
     Show {
         #[command(flatten)]
         socket: SocketArg,
         /// IMSI, with or without `imsi-`.
         imsi: String,
-        /// PDU session identity, when only one is wanted.
+        /// PDU session identity; all sessions when not given.
         id: Option<u8>,
         #[command(flatten)]
-        pace: Pace,
+        timing: Timing,
     },
     /// Release a PDU session from the network side.
     Release {
@@ -93,9 +94,9 @@ enum UpfVerb {
         #[command(flatten)]
         socket: SocketArg,
         #[command(flatten)]
-        pace: Pace,
+        timing: Timing,
     },
-    /// Sessions the UPF holds.
+    /// Sessions of the UPF.
     Sessions(SocketArg),
 }
 
@@ -132,7 +133,7 @@ pub fn session(args: &SessionArgs) -> anyhow::Result<ExitCode> {
         SessionVerb::List(socket) => {
             list(socket, "smf", "/sessions", &COLUMNS, "no PDU session is established")
         }
-        SessionVerb::Show { socket, imsi, id, pace } => live::session(socket, &supi(imsi)?, *id, pace),
+        SessionVerb::Show { socket, imsi, id, timing } => live::session(socket, &supi(imsi)?, *id, timing),
         SessionVerb::Release { socket, imsi, id } => {
             act(socket, "smf", &format!("/sessions/{}/{id}/release", supi(imsi)?))
         }
@@ -145,7 +146,7 @@ pub fn session(args: &SessionArgs) -> anyhow::Result<ExitCode> {
 /// As [`ue`].
 pub fn upf(args: &UpfArgs) -> anyhow::Result<ExitCode> {
     match &args.verb {
-        UpfVerb::Stats { socket, pace } => live::stats(socket, pace),
+        UpfVerb::Stats { socket, timing } => live::stats(socket, timing),
         UpfVerb::Sessions(socket) => {
             let columns = ["seid", "smf", "ipv4", "ipv6", "uplink_packets", "downlink_packets"];
             list(socket, "upf", "/sessions", &columns, "the UPF holds no session")
@@ -153,8 +154,8 @@ pub fn upf(args: &UpfArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// `godwit status`: whether each NF of this machine runs and is registered. When none runs, the exit code is 4. Some NFs
-/// may be missing: they may run on other machines.
+/// `godwit status`: whether each NF of this machine runs and is registered. Exit code 4 if none runs.
+/// Some NFs may be missing: they may run on other machines.
 ///
 /// # Errors
 /// As [`ue`].
@@ -202,7 +203,8 @@ pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// `imsi-…`, from either form; checked, since it becomes part of a path.
+/// `imsi-…`, from an IMSI with or without the prefix. The text is checked because it becomes part of a
+/// path.
 fn supi(text: &str) -> anyhow::Result<String> {
     let imsi: types::Imsi = text.strip_prefix("imsi-").unwrap_or(text).parse()?;
     Ok(types::Supi(imsi).to_string())
@@ -215,11 +217,11 @@ pub(crate) fn run_dir(socket: &SocketArg) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Time for an NF to do something together with a UE: paging (3 × T3513) and a request with its repetitions (5 × T3522)
-/// take 42 s by default; the rest is for longer timers.
+/// How long an NF may take for an operation that involves the UE. Paging (3 × T3513) and a request with
+/// its repetitions (5 × T3522) take 42 s by default; the rest is for longer timers.
 const ACTION_LIMIT: Duration = Duration::from_secs(120);
 
-/// Calls an NF; the inner error is the exit code after the reason was written.
+/// Calls an NF. If that fails, writes the reason and returns the exit code as the inner error.
 fn ask(socket: &SocketArg, nf: &str, method: &str, route: &str) -> anyhow::Result<Result<Value, ExitCode>> {
     let path = oam::socket_path(&run_dir(socket)?, nf);
     let answer = runtime()?.block_on(async {
@@ -232,7 +234,7 @@ fn ask(socket: &SocketArg, nf: &str, method: &str, route: &str) -> anyhow::Resul
     Ok(answer.map_err(|error| refused(&error)))
 }
 
-/// Writes why an NF did not answer; the exit code.
+/// Writes why an NF did not answer and returns the exit code.
 pub(crate) fn refused(error: &CallError) -> ExitCode {
     use std::io::Write as _;
     // A closed stderr leaves the exit code.
@@ -243,13 +245,13 @@ pub(crate) fn refused(error: &CallError) -> ExitCode {
     }
 }
 
-/// The rows of an answer: a list, or the one list an object holds.
+/// The rows of an answer: the answer if it is a list, else the one list that the object contains.
 pub(crate) fn rows(answer: &Value) -> &[Value] {
     let list = answer.as_array().or_else(|| answer.as_object()?.values().find_map(Value::as_array));
     list.map_or(&[], Vec::as_slice)
 }
 
-/// Sorts the rows of an answer by their first two columns: NFs list what they hold in no order.
+/// Sorts the rows of an answer by their first two columns: NFs do not list them in an order.
 fn sort(answer: &mut Value, columns: &[&'static str]) {
     let list = match answer {
         Value::Array(list) => Some(list),
@@ -276,7 +278,7 @@ fn list(
     };
     sort(&mut answer, columns);
     let rows = rows(&answer);
-    // Columns no row has are left out, rather than shown empty.
+    // Columns that are empty in every row are left out.
     let shown: Vec<&'static str> =
         columns.iter().copied().filter(|column| rows.iter().any(|row| row.get(column).is_some())).collect();
     let mut table = Table::new(&shown);

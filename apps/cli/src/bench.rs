@@ -1,7 +1,7 @@
 //! `godwit bench`: starts `godwit-bench`, the program that holds the experiments.
 //!
-//! The experiments bring contenders and plots along (gRPC, yamux, an SVG library) that a running core does not need.
-//! They are a program of their own so that `godwit` is built, installed and started without them.
+//! The experiments need libraries for competitors and plots (gRPC, yamux, SVG) that a running core does
+//! not need. As a separate program they do not make `godwit` slower to build, to install or to start.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -13,7 +13,7 @@ use anyhow::Context as _;
 /// The program with the experiments, a file beside `godwit`.
 const PROGRAM: &str = "godwit-bench";
 
-/// Options of `godwit bench`, passed on as they are.
+/// Options of `godwit bench`, passed on unchanged.
 #[derive(clap::Args, Debug)]
 #[command(disable_help_flag = true)]
 pub struct Args {
@@ -22,10 +22,11 @@ pub struct Args {
     arguments: Vec<OsString>,
 }
 
-/// Replaces this process by the program with the experiments, so that signals and its exit code need no forwarding.
+/// Replaces this process by the program with the experiments. So signals and the exit code need no
+/// forwarding.
 ///
 /// # Errors
-/// The program was not found or could not be started. There is no other return.
+/// The program was not found or could not be started. On success this function does not return.
 pub fn run(args: &Args) -> anyhow::Result<std::convert::Infallible> {
     let program = find()?;
     let error = Command::new(&program).args(&args.arguments).exec();

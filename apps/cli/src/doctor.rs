@@ -1,7 +1,7 @@
 //! `godwit doctor`: checks of this machine and of the configuration, with advice.
 //!
-//! Nothing is changed. Each check is one function that returns [`Finding`]s; the advice is a command or setting
-//! to type, because "session up, no internet" is where most people give up on a core.
+//! The command changes nothing. Each check is a function that returns [`Finding`]s. The advice is a
+//! command or setting to type, because most people give up on a core at "session up, no internet".
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,12 +24,12 @@ pub struct Args {
     format: Format,
 }
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
     Ok,
-    /// Works, with a restriction worth knowing.
+    /// Works, with a restriction.
     Note,
     /// The core will not work until something is done.
     Problem,
@@ -40,7 +40,7 @@ struct Finding {
     check: &'static str,
     verdict: Verdict,
     detail: String,
-    /// What to do; empty when nothing is to be done.
+    /// What to do; empty if there is nothing to do.
     advice: String,
 }
 
@@ -58,7 +58,7 @@ impl Finding {
     }
 }
 
-/// Runs the checks; exit code 1 when one found a problem.
+/// Runs the checks; exit code 1 if one of them found a problem.
 ///
 /// # Errors
 /// When the result cannot be written.
@@ -117,7 +117,7 @@ fn print(format: Format, findings: &[Finding]) -> anyhow::Result<()> {
     Ok(output::text(&table.render())?)
 }
 
-/// Whether the core asks callers of the service-based interface who they are.
+/// Whether the core authenticates the callers of the service-based interface.
 fn access_tokens(sbi: &nf::security::Config) -> Finding {
     use nf::security::Tokens;
     const CHECK: &str = "access tokens";
@@ -167,7 +167,7 @@ fn privileges() -> Finding {
     )
 }
 
-/// The program has raised its limit as far as it may when it started.
+/// At its start the program raised its limit as far as it may.
 fn open_files() -> Finding {
     const CHECK: &str = "open files";
     match net::limits::raise_open_files() {
@@ -209,7 +209,7 @@ fn tun() -> Finding {
     }
 }
 
-/// A device that is closed to this user is there: loading its driver would not help.
+/// If the device exists and only this user may not open it, loading its driver would not help.
 fn tun_remedy(kind: std::io::ErrorKind) -> &'static str {
     match kind {
         std::io::ErrorKind::PermissionDenied => {
@@ -235,7 +235,7 @@ fn namespaces() -> Finding {
 }
 
 fn programs() -> Vec<Finding> {
-    // Program, Debian package, and what is lost without it.
+    // Program, Debian package, and what does not work without the program.
     let wanted = [
         ("ip", "iproute2", "looking at the network the core has set up"),
         ("nft", "nftables", "NAT of the data network (`nat: true`)"),
@@ -289,7 +289,8 @@ fn huge_pages(meminfo: &str, dpdk: bool) -> Finding {
     )
 }
 
-/// What the backend dpdk finds: whether it was built in, and the devices that it could drive without the kernel.
+/// What the backend dpdk would find: whether it was built in, and the devices that it could drive
+/// without the kernel.
 fn dpdk() -> Finding {
     const CHECK: &str = "DPDK";
     if !cfg!(feature = "dpdk") {
@@ -356,7 +357,7 @@ async fn forward_filter() -> Finding {
     Finding::ok(check, "no forward chain drops by default")
 }
 
-/// Whether a line of `nft list ruleset` is the head of a forward chain with policy drop.
+/// Whether a line of `nft list ruleset` begins a forward chain with policy drop.
 fn drops_forwarded(line: &str) -> bool {
     line.contains("hook forward") && line.contains("policy drop")
 }
@@ -431,7 +432,7 @@ fn bound(protocol: &str) -> Vec<SocketAddr> {
         for line in text.lines().skip(1) {
             let mut fields = line.split_whitespace().skip(1);
             let (local, state) = (fields.next(), fields.nth(1));
-            // TCP: only listening sockets (0A) are in the way.
+            // Only listening TCP sockets (state 0A) occupy an address.
             if protocol == "udp" || state == Some("0A") {
                 found.extend(local.and_then(proc_address));
             }
@@ -477,7 +478,7 @@ fn local_addresses() -> Vec<IpAddr> {
     found
 }
 
-/// What UEs reach of this machine and of the core's networks.
+/// Which addresses of this machine and of the core's networks UEs can reach.
 fn reached_by_ues(upf: &upf::Config) -> Finding {
     const CHECK: &str = "UEs";
     let exposed = upf.exposed();
@@ -510,7 +511,7 @@ fn n2_n3_reachable(endpoints: &[(String, &'static str, SocketAddr)]) -> Vec<Find
     )]
 }
 
-/// UE pools must not overlap a network this machine is in, and the session MTU must fit the links.
+/// UE pools must not overlap this machine's networks, and the session MTU must fit the links.
 fn pools(node: &yaml::Node) -> Vec<Finding> {
     let routes = std::fs::read_to_string("/proc/net/route").unwrap_or_default();
     let mut findings = Vec::new();

@@ -1,4 +1,4 @@
-//! The command line of Godwit: everything a person does with the core goes through here.
+//! The command line of Godwit.
 //!
 //! Flow: [`main`] parses the arguments, calls one module per command, and turns the result into an exit
 //! code. A command that needs an async runtime starts its own, so that `demo` can enter namespaces while the
@@ -6,8 +6,8 @@
 //!
 //! Read first: `config/mod.rs` (how `godwit.yaml` becomes each NF's `Config`), then `run.rs`.
 //!
-//! Exit codes: 0 all well; 1 the command failed, or a check of `demo`, `doctor` or `bench` did; 2 the command line
-//! is wrong; 3 the configuration is wrong; 4 a running core could not be reached.
+//! Exit codes: 0 success; 1 the command failed, or a check of `demo`, `doctor` or `bench` did; 2 wrong
+//! command line; 3 wrong configuration; 4 no running core could be reached.
 #![forbid(unsafe_code)]
 
 use std::io::Write as _;
@@ -44,19 +44,19 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// A network on this machine: UEs register, ping and download through the core.
+    /// Run a network on this machine: UEs register, ping and download through the core.
     Demo(demo::Args),
     /// Run network functions, all of them or those named.
     Run(run::Args),
-    /// Whether the network functions of this machine run.
+    /// Show whether the network functions of this machine run.
     Status(admin::StatusArgs),
-    /// UEs known to the AMF.
+    /// List or deregister UEs.
     Ue(admin::UeArgs),
-    /// PDU sessions.
+    /// List, show or release PDU sessions.
     Session(admin::SessionArgs),
-    /// The user plane: packets, drops, sessions.
+    /// Show packets, drops and sessions of the user plane.
     Upf(admin::UpfArgs),
-    /// Who may use the network: add, list, show, remove, import.
+    /// Manage subscribers: add, list, show, remove, import.
     Subscriber(subscriber::Args),
     /// Simulate gNBs and UEs, against this or any other core.
     Ran(Box<ran::Args>),
@@ -73,7 +73,7 @@ enum Command {
     },
 }
 
-/// Where the configuration is.
+/// Option: the configuration file.
 #[derive(clap::Args, Debug, Clone)]
 pub struct ConfigArg {
     /// Configuration file.
@@ -84,7 +84,8 @@ pub struct ConfigArg {
 /// Parses the arguments of the process and runs the command.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    // Simulated UEs and experiments need many sockets. `run` says when it is too few, others when they run out.
+    // Simulated UEs and experiments need many sockets. If there are too few, `run` fails at its start,
+    // other commands when they run out.
     let _ = net::limits::raise_open_files();
     match dispatch(cli.command) {
         Ok(code) => code,
@@ -106,9 +107,10 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Check(arg) => {
             let config = config::load(&arg.config)?;
-            // Only here and at the start: other commands may be run by users who cannot read the keys.
+            // Only `check` and the start read the keys: other commands may be run by users who cannot
+            // read them.
             config.udm.suci_keys.iter().try_for_each(|key| key.load().map(drop))?;
-            // A closed stdout leaves the exit code, which says the same.
+            // A closed standard output is no error: the exit code still tells the result.
             let mut out = std::io::stdout();
             let _ = writeln!(out, "{} is sound", arg.config.display());
             let opened = config.upf.opened();
@@ -132,7 +134,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
 /// Writes the error with its causes and picks the exit code.
 fn report(error: &anyhow::Error) -> ExitCode {
     if let Some(problems) = error.downcast_ref::<config::Problems>() {
-        // The exit code says it too, where standard error is closed.
+        // A closed standard error is no error: the exit code still tells the result.
         let _ = writeln!(std::io::stderr(), "{problems}");
         return ExitCode::from(EXIT_CONFIG);
     }

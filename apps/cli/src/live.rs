@@ -1,7 +1,8 @@
 //! `godwit upf stats` and `godwit session show`: counters and their rates.
 //!
-//! Flow: the administration sockets are asked twice, an interval apart; the differences become rates. A person sees
-//! tables; `--json` gives the last answer with the rates beside it, once, or a line per interval with `--watch`.
+//! Flow: the administration sockets are asked twice, an interval apart; the differences become rates.
+//! The output is tables. `--json` prints the last answer with the rates beside it, once, or one line
+//! per interval with `--watch`.
 
 use std::process::ExitCode;
 
@@ -14,13 +15,13 @@ use crate::EXIT_FAILED;
 use crate::admin::{self, SocketArg, compact, flatten};
 use output::{self, Table};
 
-/// How long a look takes.
+/// Options: how long to measure and how often to show.
 #[derive(clap::Args, Debug, Clone, Copy)]
-pub struct Pace {
+pub struct Timing {
     /// Seconds over which rates are taken; 0 shows counts only.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
-    /// Go on showing until it is interrupted.
+    /// Continue until interrupted.
     #[arg(long)]
     watch: bool,
 }
@@ -35,24 +36,24 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A reading of something that counts.
+/// The counters at one time.
 struct Reading {
     at: time::Instant,
     value: Value,
 }
 
 /// An answer, and by how much its numbers grew per second.
-struct Look {
+struct Measurement {
     value: Value,
     rates: Option<Value>,
 }
 
-/// Reads, waits, reads again, and shows: once, or until it is interrupted.
-fn look<F>(
-    pace: &Pace,
+/// Reads the counters twice and shows them with their rates, once or until interrupted.
+fn measure<F>(
+    timing: &Timing,
     json: bool,
     mut read: F,
-    show: impl Fn(&Look) -> anyhow::Result<ExitCode>,
+    show: impl Fn(&Measurement) -> anyhow::Result<ExitCode>,
 ) -> anyhow::Result<ExitCode>
 where
     F: AsyncFnMut() -> Result<Value, CallError>,
@@ -63,10 +64,10 @@ where
             Ok(reading) => reading,
             Err(error) => return Ok(admin::refused(&error)),
         };
-        if pace.interval == 0.0 && !pace.watch {
-            return show(&Look { value: before.value, rates: None });
+        if timing.interval == 0.0 && !timing.watch {
+            return show(&Measurement { value: before.value, rates: None });
         }
-        let interval = Duration::from_secs_f64(pace.interval.max(0.1));
+        let interval = Duration::from_secs_f64(timing.interval.max(0.1));
         loop {
             time::sleep_until(before.at + interval).await;
             let after: Reading = match reading().await {
@@ -74,9 +75,9 @@ where
                 Err(error) => return Ok(admin::refused(&error)),
             };
             let passed = (after.at - before.at).as_secs_f64();
-            let rates = Some(gained(&before.value, &after.value, passed));
-            let code = show(&Look { value: after.value.clone(), rates })?;
-            if !pace.watch {
+            let rates = Some(growth(&before.value, &after.value, passed));
+            let code = show(&Measurement { value: after.value.clone(), rates })?;
+            if !timing.watch {
                 return Ok(code);
             }
             if !json {
@@ -87,16 +88,18 @@ where
     })
 }
 
-/// By how much each number of `after` has grown per second since `before`; members that are no numbers are left out.
-fn gained(before: &Value, after: &Value, seconds: f64) -> Value {
+/// By how much each number of `after` has grown per second since `before`. Members that are not numbers
+/// are left out.
+fn growth(before: &Value, after: &Value, seconds: f64) -> Value {
     match after {
         Value::Number(number) => {
-            // A counter that was missing before started at 0; one that shrank belongs to a restarted process.
+            // A counter that was missing before started at 0. A counter that shrank belongs to a
+            // restarted process.
             let gain = number.as_f64().unwrap_or(0.0) - before.as_f64().unwrap_or(0.0);
             json!((gain.max(0.0) / seconds * 10.0).round() / 10.0)
         }
         Value::Object(map) => {
-            let gains = map.iter().map(|(key, value)| (key.clone(), gained(&before[key], value, seconds)));
+            let gains = map.iter().map(|(key, value)| (key.clone(), growth(&before[key], value, seconds)));
             Value::Object(gains.filter(|(_, gain)| !gain.is_null()).collect())
         }
         _ => Value::Null,
@@ -107,31 +110,31 @@ fn gained(before: &Value, after: &Value, seconds: f64) -> Value {
 ///
 /// # Errors
 /// When the result cannot be written or the configuration is wrong.
-pub(crate) fn stats(socket: &SocketArg, pace: &Pace) -> anyhow::Result<ExitCode> {
+pub(crate) fn stats(socket: &SocketArg, timing: &Timing) -> anyhow::Result<ExitCode> {
     let path = oam::socket_path(&admin::run_dir(socket)?, "upf");
     let json = socket.format.json;
     let read = async || oam::call(&path, "GET", "/stats", None).await;
-    look(pace, json, read, |look| {
+    measure(timing, json, read, |measurement| {
         if json {
-            let mut value = look.value.clone();
-            if let (Value::Object(map), Some(rates)) = (&mut value, &look.rates) {
+            let mut value = measurement.value.clone();
+            if let (Value::Object(map), Some(rates)) = (&mut value, &measurement.rates) {
                 map.insert("per_second".to_owned(), rates.clone());
             }
-            if pace.watch { output::json_line(&value)? } else { output::json(&value)? }
+            if timing.watch { output::json_line(&value)? } else { output::json(&value)? }
         } else {
-            output::text(&stats_text(look))?;
+            output::text(&stats_text(measurement))?;
         }
         Ok(ExitCode::SUCCESS)
     })
 }
 
-/// Interfaces, drops with what they mean, and the other counters.
-fn stats_text(look: &Look) -> String {
+/// Interfaces, drops with their explanations, and the other counters.
+fn stats_text(measurement: &Measurement) -> String {
     let none = Value::Null;
-    let rates = look.rates.as_ref();
+    let rates = measurement.rates.as_ref();
     let rate = |path: &[&str]| rates.map(|rates| path.iter().fold(rates, |value, key| &value[*key]));
     let mut interfaces = Table::new(&["INTERFACE", "DIRECTION", "PACKETS", "OCTETS", "PACKETS/S", "BIT/S"]);
-    for (name, directions) in look.value["interfaces"].as_object().into_iter().flatten() {
+    for (name, directions) in measurement.value["interfaces"].as_object().into_iter().flatten() {
         for (direction, counts) in directions.as_object().into_iter().flatten() {
             let place = ["interfaces", name, direction];
             let gained = rate(&place).unwrap_or(&none);
@@ -146,7 +149,7 @@ fn stats_text(look: &Look) -> String {
         }
     }
     let mut drops = Table::new(&["DROPPED", "PACKETS", "PACKETS/S", "WHY"]);
-    for (name, count) in look.value["drops"].as_object().into_iter().flatten() {
+    for (name, count) in measurement.value["drops"].as_object().into_iter().flatten() {
         let reason = DropReason::ALL.iter().find(|reason| reason.name() == name);
         drops.row([
             name.clone(),
@@ -156,7 +159,7 @@ fn stats_text(look: &Look) -> String {
         ]);
     }
     let mut others = Table::new(&["COUNTER", "VALUE"]);
-    for (key, value) in look.value.as_object().into_iter().flatten() {
+    for (key, value) in measurement.value.as_object().into_iter().flatten() {
         if key != "interfaces" && key != "drops" {
             flatten(key, value, &mut others);
         }
@@ -177,7 +180,7 @@ fn per_second(value: &Value, times: f64) -> String {
     format!("{value:.0}")
 }
 
-/// `godwit session show`: the SMF's view of a UE's sessions, each with the traffic that the UPF counts.
+/// `godwit session show`: the SMF's sessions of a UE, each with the traffic that the UPF counts.
 ///
 /// # Errors
 /// As [`stats`].
@@ -185,14 +188,14 @@ pub(crate) fn session(
     socket: &SocketArg,
     supi: &str,
     id: Option<u8>,
-    pace: &Pace,
+    timing: &Timing,
 ) -> anyhow::Result<ExitCode> {
     let run_dir = admin::run_dir(socket)?;
     let (smf, upf) = (oam::socket_path(&run_dir, "smf"), oam::socket_path(&run_dir, "upf"));
     let json = socket.format.json;
     let read = async || {
         let sessions = oam::call(&smf, "GET", "/sessions", None).await?;
-        // The UPF may be on another machine: then there is no traffic to show.
+        // The UPF may be on another machine; then no traffic is shown.
         let carried = oam::call(&upf, "GET", "/sessions", None).await.unwrap_or(Value::Null);
         let mut found = Map::new();
         for session in admin::rows(&sessions) {
@@ -205,16 +208,16 @@ pub(crate) fn session(
         }
         Ok(Value::Object(found))
     };
-    look(pace, json, read, |look| {
-        let Some(found) = look.value.as_object().filter(|found| !found.is_empty()) else {
+    measure(timing, json, read, |measurement| {
+        let Some(found) = measurement.value.as_object().filter(|found| !found.is_empty()) else {
             let text = format!("{supi} has no such PDU session; `godwit session list` shows all\n");
             output::text(&text)?;
             return Ok(ExitCode::from(EXIT_FAILED));
         };
-        let rates = |id: &str| look.rates.as_ref().map(|rates| &rates[id]["traffic"]);
+        let rates = |id: &str| measurement.rates.as_ref().map(|rates| &rates[id]["traffic"]);
         if json {
             let list: Vec<Value> = found.iter().map(|(id, entry)| with_traffic(entry, rates(id))).collect();
-            if pace.watch { output::json_line(&list)? } else { output::json(&list)? }
+            if timing.watch { output::json_line(&list)? } else { output::json(&list)? }
         } else {
             let parts = found.iter().map(|(id, entry)| session_text(entry, rates(id)));
             output::text(&parts.collect::<Vec<_>>().join("\n"))?;
@@ -223,7 +226,7 @@ pub(crate) fn session(
     })
 }
 
-/// The SMF's session with what the UPF counts, for programs.
+/// The SMF's session with the UPF's counters, as JSON.
 fn with_traffic(entry: &Value, rates: Option<&Value>) -> Value {
     let mut session = entry["session"].clone();
     session["traffic"] = entry["traffic"].clone();
@@ -259,7 +262,7 @@ fn session_text(entry: &Value, rates: Option<&Value>) -> String {
     format!("{}\n{below}", table.render())
 }
 
-/// What a UPF's session counts: the parts that are numbers.
+/// The counters of a UPF's session: the members that are numbers.
 fn counts(carried: &Value) -> Value {
     let members = carried.as_object().into_iter().flatten();
     let counted = members.filter(|(_, value)| value.get("packets").is_some() || value.get("bytes").is_some());
@@ -268,7 +271,8 @@ fn counts(carried: &Value) -> Value {
     Value::Object(out)
 }
 
-/// Whether the UPF's session has the UE address of the SMF's. Addresses belong to one session of a data network.
+/// Whether the UPF's session has the UE address of the SMF's session. In a data network an address
+/// belongs to one session.
 fn same_address(session: &Value, carried: &Value) -> bool {
     let same_dnn = carried["dnn"].is_null() || compact(&carried["dnn"]) == compact(&session["dnn"]);
     let shares = |family: &str| {
@@ -287,7 +291,7 @@ mod tests {
     fn rates_are_what_was_gained() {
         let before = json!({"n3": {"packets": 100, "bytes": 5000}, "gone": 1});
         let after = json!({"n3": {"packets": 300, "bytes": 45_000}, "new": 4, "restarted": 0, "text": "x"});
-        let rates = gained(&before, &after, 2.0);
+        let rates = growth(&before, &after, 2.0);
         assert_eq!(rates, json!({"n3": {"packets": 100.0, "bytes": 20_000.0}, "new": 2.0, "restarted": 0.0}));
         assert_eq!(per_second(&rates["n3"]["bytes"], 8.0), "160.00 k");
         assert_eq!(per_second(&json!(12.4), 1.0), "12");
@@ -302,11 +306,11 @@ mod tests {
             "gtpu": {"echo_requests": 2},
         });
         let rates = json!({"interfaces": {"n3": {"received": {"packets": 5.0, "bytes": 500_000.0}}}});
-        let text = stats_text(&Look { value, rates: Some(rates) });
+        let text = stats_text(&Measurement { value, rates: Some(rates) });
         assert!(text.contains("n3         received   10       1000    5          4.00 M\n"), "{text}");
         assert!(text.contains("No session owns the TEID"), "{text}");
         assert!(text.contains("from_the_future") && text.contains("gtpu.echo_requests  2\n"), "{text}");
-        assert_eq!(stats_text(&Look { value: json!({}), rates: None }), "nothing was counted yet\n");
+        assert_eq!(stats_text(&Measurement { value: json!({}), rates: None }), "nothing was counted yet\n");
     }
 
     #[test]

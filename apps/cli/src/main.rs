@@ -1,4 +1,4 @@
-//! The one binary, `godwit`. See `lib.rs`.
+//! The program `godwit`. See `lib.rs`.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,8 +1,9 @@
 //! Metrics of a running process for Prometheus: `metrics: 127.0.0.1:9090` in `godwit.yaml`, then `GET /metrics`.
 //!
-//! Flow: at each request the administration sockets of the process's NFs are asked, their answers become metrics, and
-//! the process's event counters follow. The figures are those of `godwit upf stats` and `godwit status`. Names follow
-//! TS 28.552 and are those that dashboards for other cores use; no metric has a label whose values subscribers choose.
+//! Flow: each request asks the administration sockets of the process's NFs, makes metrics of their
+//! answers, and adds the process's event counters. The figures are those of `godwit upf stats` and
+//! `godwit status`. Names follow TS 28.552 and are those in dashboards for other cores. No metric has a
+//! label whose values depend on subscribers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use serde_json::Value;
 use telemetry::DropReason;
 use telemetry::prometheus::{Exposition, Kind};
 
-/// Serves the metrics of the NFs `names`, whose sockets are in `run_dir`. An address that is taken is no reason not to
-/// run: a second process of the same machine reads the same file.
+/// Serves the metrics of the NFs `names`, whose sockets are in `run_dir`. The process runs also if the
+/// address is in use: a second process of the same machine reads the same configuration.
 pub(crate) async fn start(
     address: std::net::SocketAddr,
     run_dir: PathBuf,
@@ -54,7 +55,7 @@ async fn render(run_dir: &std::path::Path, names: &[String]) -> String {
     out.into_text()
 }
 
-/// A member of an answer, the metric's name, its help.
+/// A member of an answer, the metric's name, its help text.
 type Named = (&'static str, &'static str, &'static str);
 
 const AMF_GAUGES: [Named; 3] = [
@@ -115,7 +116,7 @@ const TRAFFIC: [(&str, &str, &str, &str, &str); 8] = [
     ("n6", "sent", "bytes", "fivegs_ep_n6_ip_n6outlinkusage", "Octets sent on N6 (IP.N6OutLinkUsage)."),
 ];
 
-/// The UPF's metrics from its answers to `/stats` and `/status`.
+/// Metrics of the UPF's answers to `/stats` and `/status`.
 fn user_plane(out: &mut Exposition, stats: &Value, status: &Value) {
     for (interface, direction, what, name, help) in TRAFFIC {
         if let Some(value) = stats["interfaces"][interface][direction][what].as_f64() {
@@ -127,7 +128,7 @@ fn user_plane(out: &mut Exposition, stats: &Value, status: &Value) {
         Kind::Counter,
         "Packets not forwarded, by reason (godwit upf stats explains them).",
     );
-    // Reasons that never occurred are there as zeroes, so that a rate over them exists from the start.
+    // Reasons without drops are included as zeroes, so that their rates exist from the start.
     for reason in DropReason::ALL {
         drops.sample(&[("reason", reason.name())], stats["drops"][reason.name()].as_f64().unwrap_or(0.0));
     }

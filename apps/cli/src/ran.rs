@@ -24,10 +24,10 @@ pub struct Args {
     /// SCTP carrier: auto, kernel, raw, udp or udp:PORT.
     #[arg(long, default_value = "auto")]
     sctp: SctpMode,
-    /// Own address towards the AMF.
+    /// Local address towards the AMF.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     n2: IpAddr,
-    /// Own address of GTP-U, when it is another.
+    /// Local address of GTP-U, if another than that of N2.
     #[arg(long, value_name = "ADDR")]
     n3: Option<IpAddr>,
     /// Number of gNBs; UEs are spread over them.
@@ -39,7 +39,7 @@ pub struct Args {
     /// Serving network, as 999-70.
     #[arg(long, default_value = "999-70")]
     plmn: Plmn,
-    /// Home network of the UEs, when it is another.
+    /// Home network of the UEs, if another than the serving network.
     #[arg(long, value_name = "PLMN")]
     home_plmn: Option<Plmn>,
     /// Tracking area.
@@ -62,14 +62,14 @@ pub struct Args {
     /// How often each UE registers.
     #[arg(long, default_value_t = 1)]
     cycles: u32,
-    /// Seconds of silence after which the gNB has a UE's connection released; it comes back when paged or when its
-    /// programs send. UEs stay connected when not given.
+    /// Seconds without traffic after which the gNB asks for the release of a UE's connection. The UE
+    /// comes back when paged or when its programs send. When not given, UEs stay connected.
     #[arg(long, value_name = "SECONDS")]
     inactivity: Option<f64>,
-    /// Seconds to stay once everything is set up; until interrupted when not given.
+    /// Seconds to stay registered after set-up; until interrupted when not given.
     #[arg(long, value_name = "SECONDS")]
     hold: Option<f64>,
-    /// Let UEs vanish at the end instead of deregistering.
+    /// End without deregistering the UEs.
     #[arg(long)]
     vanish: bool,
     /// Release sessions before deregistering.
@@ -85,7 +85,7 @@ struct UeArgs {
     /// Number of UEs, with consecutive IMSIs.
     #[arg(long, default_value_t = 1)]
     ues: u32,
-    /// IMSI of the first.
+    /// IMSI of the first UE.
     #[arg(long, default_value = "999700000000001")]
     imsi: Imsi,
     /// Permanent key K.
@@ -112,7 +112,7 @@ struct UeArgs {
     /// Ciphering algorithms the UEs have.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "NEA0,NEA1,NEA2")]
     ciphering: Vec<CipheringAlgorithm>,
-    /// Slice to ask for; left to the network when not given.
+    /// Slice to ask for; when not given, the network chooses.
     #[arg(long, value_name = "SST[-SD]")]
     slice: Option<SNssai>,
     /// Data network to ask for.
@@ -121,7 +121,7 @@ struct UeArgs {
     /// Session to set up: ipv4, ipv6, ipv4v6, or none.
     #[arg(long, value_name = "TYPE", default_value = "ipv4")]
     session: String,
-    /// Do not answer when paged, as if out of coverage while idle.
+    /// Do not answer pages, as if idle UEs were out of coverage.
     #[arg(long)]
     ignore_paging: bool,
     /// Seconds a UE waits for each answer.
@@ -129,10 +129,10 @@ struct UeArgs {
     answer_timeout: f64,
 }
 
-/// Runs the simulation until it is over, or SIGINT or SIGTERM.
+/// Runs the simulation until it ends, or until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// It could not start. UEs that fail are events, and a failing exit code.
+/// The simulation could not start. UEs that fail are events, and make the exit code a failure.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = args.config()?;
     telemetry::log::init(&args.log)?;

@@ -1,8 +1,8 @@
 //! `godwit run`: starts network functions in this process and keeps them until a signal ends it.
 //!
-//! Nothing here knows what an NF does. Order of starting: the NRF first, since the others register there, the UPF
-//! before the SMF, which associates with it; each keeps trying until its peers are there, so a core may as well be
-//! started in pieces on several machines.
+//! This module does not know what an NF does. Order of starting: the NRF first, because the others
+//! register there; the UPF before the SMF, which associates with it. Each NF keeps trying until its
+//! peers are there, so the NFs of a core may also be started separately on several machines.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub struct Args {
     /// Write pcapng captures of N2, N3, N4, N6 and SBI into this folder.
     #[arg(long, value_name = "DIR")]
     pcap: Option<PathBuf>,
-    /// Log filter, in place of `log` of the configuration.
+    /// Log filter, instead of `log` in the configuration.
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
 }
@@ -53,12 +53,13 @@ fn nf_name(text: &str) -> Result<&'static str, String> {
 /// Runs until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// The configuration is wrong, or an NF could not start; the others are stopped then.
+/// The configuration is wrong, or an NF could not start; then the others are stopped.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = config::load(&args.config.config)?;
     telemetry::log::init(args.log.as_deref().unwrap_or(&config.log))?;
     let names: Vec<&str> = if args.nf.is_empty() { SECTIONS.to_vec() } else { args.nf.clone() };
-    // Both hold for threads that start later, so they come before the first.
+    // The limit and the capabilities apply to threads that start later, so both are set before the
+    // first thread.
     open_files()?;
     let mut capabilities = needed_capabilities(&config, &names, args.pcap.is_some());
     let trust = Some(&config.sbi.trust).filter(|_| config.sbi.tokens != nf::security::Tokens::Off);
@@ -91,7 +92,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             tracing::info!(nfs = names.join(","), "ready");
             Err(core.failed().await)
         };
-        // A signal ends it at any point, also while an NF starts or waits for the NRF.
+        // A signal ends the process at any time, also while an NF starts or waits for the NRF.
         let ended = tokio::select! {
             failed = run => failed,
             _ = interrupt.recv() => Ok(ExitCode::SUCCESS),
@@ -109,7 +110,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Files and sockets that a core needs at least: a few hundred of its own, and one for each gNB and SBI connection.
 pub(crate) const OPEN_FILES_MIN: u64 = 1024;
 
-/// Raises the limit of open files as far as possible, and looks whether it is enough.
+/// Raises the limit of open files as far as possible, and checks whether it is enough.
 fn open_files() -> anyhow::Result<()> {
     let limit =
         net::limits::raise_open_files().context("cannot raise the limit of open files (`ulimit -n`)")?;
@@ -122,15 +123,16 @@ fn open_files() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Capabilities that these network functions need for as long as they run; all others are given up at the start. Kept
-/// ones are needed again when an interface comes back that was deleted.
+/// Capabilities that these network functions need while they run; all others are given up at the start.
+/// The kept ones are needed again when an interface was deleted and has to be created again.
 fn needed_capabilities(config: &Config, names: &[&str], capture: bool) -> Vec<Capability> {
     let runs = |name: &str| names.contains(&name);
     let upf = &config.upf;
     let backends = || std::iter::once(upf.n3.backend).chain(upf.dnn.iter().map(|dnn| dnn.n6.backend));
     let uses = |backend| runs("upf") && backends().any(|used| used == backend);
     let raw_sctp = runs("amf") && matches!(config.amf.sctp, SctpMode::Auto | SctpMode::Raw);
-    // The SMF takes bursts of PFCP responses: its socket's buffer may exceed the system's limit.
+    // The SMF receives bursts of PFCP responses: the buffer of its socket may have to exceed the
+    // system's limit.
     let netlink = runs("upf") || runs("smf");
     let low_port = sbi_ports(config).iter().any(|(name, port)| runs(name) && *port < 1024)
         || config.metrics.is_some_and(|metrics| metrics.port() < 1024);
@@ -140,7 +142,7 @@ fn needed_capabilities(config: &Config, names: &[&str], capture: bool) -> Vec<Ca
         (Capability::NetBindService, low_port),
         (Capability::Bpf, uses(Backend::AfXdp)),
         (Capability::IpcLock, uses(Backend::AfXdp) || uses(Backend::Dpdk)),
-        // A device of its own: physical addresses, registers, and files of huge pages.
+        // To drive a device itself: physical addresses, registers, and files of huge pages.
         (Capability::SysAdmin, uses(Backend::Dpdk)),
         (Capability::SysRawio, uses(Backend::Dpdk)),
         (Capability::DacOverride, uses(Backend::Dpdk)),
@@ -148,8 +150,8 @@ fn needed_capabilities(config: &Config, names: &[&str], capture: bool) -> Vec<Ca
     needed.into_iter().filter(|(_, needed)| *needed).map(|(capability, _)| capability).collect()
 }
 
-/// The folder that `path` is or will be in, when it belongs to another user and is not open to all: root then needs a
-/// capability to write there.
+/// The folder in which `path` is or will be, if it belongs to another user and not everybody may write
+/// to it. Root then needs a capability to write there.
 fn folder_of_another(path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     let (folder, found) = path.ancestors().find_map(|folder| {
@@ -160,7 +162,7 @@ fn folder_of_another(path: &Path) -> Option<PathBuf> {
     (found.uid() != user && found.mode() & 0o002 == 0).then_some(folder)
 }
 
-/// Ports of the service-based interfaces, with the network functions that listen on them.
+/// Ports of the service-based interfaces, with the names of their network functions.
 fn sbi_ports(config: &Config) -> [(&'static str, u16); 7] {
     [
         ("nrf", config.nrf.sbi.port()),
@@ -188,11 +190,12 @@ fn capture(folder: &Path, config: &Config) -> anyhow::Result<pktio::capture::Cap
     Ok(Capture::start(folder, points)?)
 }
 
-/// The NFs of this process.
+/// The NFs of this process, and what they share.
 struct Core {
     env: nf::Env,
     running: Vec<nf::Running>,
-    /// The user plane with its administration socket, which the UPF, being no SBI function, does not serve itself.
+    /// The user plane with its administration socket. The UPF does not serve the socket itself, as it
+    /// has no SBI.
     upf: Option<(upf::Upf, oam::OamServer)>,
     store: Option<Arc<dyn Store>>,
     metrics: Option<MetricsServer>,
@@ -202,7 +205,7 @@ impl Core {
     fn new(config: &Config, names: &[&str]) -> anyhow::Result<Self> {
         std::fs::create_dir_all(&config.run_dir)
             .with_context(|| format!("cannot create run_dir {}", config.run_dir.display()))?;
-        // A loopback address is this machine's, whichever process the NRF runs in.
+        // A loopback address is one of this machine, whichever process the NRF runs in.
         let nrf_is_local = names.contains(&"nrf") || config.nrf.sbi.ip().is_loopback();
         let env = nf::Env::new(&config.run_dir, Some(config.nrf.sbi.into()));
         let env = env.secured(&config.sbi, nrf_is_local).context("sbi.trust")?;
@@ -210,7 +213,7 @@ impl Core {
     }
 
     async fn start_all(&mut self, config: &Config, names: &[&str]) -> anyhow::Result<()> {
-        // SECTIONS is in the order of starting.
+        // SECTIONS lists the NFs in the order of starting.
         for name in SECTIONS.iter().filter(|name| names.contains(name)) {
             self.start(config, name).await.with_context(|| format!("{name} could not start"))?;
         }
@@ -255,7 +258,7 @@ impl Core {
         Ok(store)
     }
 
-    /// Waits until every NF is known to the NRF.
+    /// Waits until every NF is registered at the NRF.
     async fn registered(&self) {
         for running in &self.running {
             if *running.nf_type() != sbi::model::nrf::NfType::Nrf {
@@ -264,8 +267,8 @@ impl Core {
         }
     }
 
-    /// Waits until an NF has failed that cannot go on: whoever supervises this process starts it again, and its peers see
-    /// a restart, which they know how to deal with.
+    /// Waits until an NF has failed that cannot go on. The service manager then starts the process
+    /// again, and its peers handle that as a restart.
     async fn failed(&mut self) -> anyhow::Error {
         match &mut self.upf {
             Some((upf, _)) => upf.failed().await,
@@ -274,7 +277,7 @@ impl Core {
         anyhow::anyhow!("the user plane has failed")
     }
 
-    /// Stops in the reverse order of starting, so that each NF still finds its peers while it says goodbye.
+    /// Stops the NFs in the reverse order of starting, so that each can still deregister at its peers.
     async fn stop(mut self) {
         self.metrics = None;
         while let Some(running) = self.running.pop() {
@@ -288,7 +291,7 @@ impl Core {
     }
 }
 
-/// What `godwit upf …` asks.
+/// The administration routes of `godwit upf …`.
 fn upf_oam(upf: upf::Handle) -> nf::Oam {
     let (stats, sessions, status) = (upf.clone(), upf.clone(), upf);
     nf::Oam::new()

@@ -1,5 +1,5 @@
-//! `godwit subscriber …`: who may use the network. Works on the store directly, with or without a running core, which
-//! notices changes by itself (docs/spec/ts29503.md).
+//! `godwit subscriber …`: manages subscribers. Works on the store directly, with or without a running
+//! core. A running core notices changes by itself (docs/spec/ts29503.md).
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,11 +31,11 @@ pub struct Args {
 struct StoreArg {
     #[command(flatten)]
     config: ConfigArg,
-    /// The store itself; no configuration is read then.
+    /// The SQLite file; the configuration is not read then.
     #[arg(long, value_name = "FILE")]
     store: Option<PathBuf>,
-    /// The key that encrypts the subscribers' keys in the store given by --store. A systemd credential `store.key` goes
-    /// before it.
+    /// File of the key that encrypts the subscribers' keys in the store given by --store. A systemd
+    /// credential `store.key` takes precedence.
     #[arg(long, value_name = "FILE", default_value = config::STORE_KEY, requires = "store")]
     store_key: PathBuf,
 }
@@ -83,13 +83,13 @@ enum Verb {
     },
     /// Encrypt the subscribers' keys with another key, for example when the old one may be known to others.
     ///
-    /// Afterwards put the new file's name into the configuration (`store_key`), or load it as the systemd credential
-    /// `store.key`, and restart the core, which until then cannot read the store any more. When it was interrupted,
-    /// run it again.
+    /// Afterwards set `store_key` in the configuration to the new file, or load it as the systemd
+    /// credential `store.key`, and restart the core. Until then the core cannot read the store any
+    /// more. If the command was interrupted, run it again.
     ChangeKey {
         #[command(flatten)]
         store: StoreArg,
-        /// File of the new key; created (mode 0600) when missing.
+        /// File of the new key; created with mode 0600 if missing.
         new_key: PathBuf,
     },
 }
@@ -130,11 +130,11 @@ struct AddArgs {
     /// Aggregate bit rate towards the UE.
     #[arg(long, value_name = "RATE", default_value = "1 Gbps")]
     ambr_downlink: BitRate,
-    /// How many, with consecutive IMSIs.
+    /// Number of subscribers, with consecutive IMSIs.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
-    /// Overwrite when it exists. A running core tells registered UEs of changed slices and bit rates; sessions go on
-    /// as they are.
+    /// Overwrite existing subscribers. A running core tells registered UEs of changed slices and bit
+    /// rates; sessions stay as they are.
     #[arg(long)]
     replace: bool,
 }
@@ -142,7 +142,7 @@ struct AddArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When the store cannot be opened, or refuses.
+/// The store cannot be opened, or refuses the change.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -158,7 +158,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 impl StoreArg {
-    /// The store and its key.
+    /// Paths of the store and its key.
     fn places(&self) -> anyhow::Result<(PathBuf, KeySource)> {
         let (store, key) = match &self.store {
             Some(store) => (store.clone(), self.store_key.clone()),
@@ -170,13 +170,13 @@ impl StoreArg {
         Ok((store, KeySource::find(&key)))
     }
 
-    /// Opens the store; creates it, and its key, when missing.
+    /// Opens the store. Creates it, and its key, if missing.
     fn open(&self) -> anyhow::Result<Sqlite> {
         let (store, key) = self.places()?;
         Ok(Sqlite::open(&store, &key)?)
     }
 
-    /// Opens the store, for commands that have nothing to do where there is none.
+    /// Opens the store, for commands that make no sense without one.
     fn open_existing(&self) -> anyhow::Result<Sqlite> {
         let (store, key) = self.places()?;
         Ok(Sqlite::open_existing(&store, &key)?)
@@ -196,7 +196,7 @@ fn change_key(store: &StoreArg, new_key: PathBuf) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An IMSI as people type it.
+/// An IMSI with or without `imsi-`.
 fn parse_supi(text: &str) -> anyhow::Result<Supi> {
     let imsi: Imsi = text.strip_prefix("imsi-").unwrap_or(text).parse()?;
     Ok(Supi(imsi))
@@ -241,7 +241,7 @@ async fn add(args: AddArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a listing shows of a subscriber: everything but keys.
+/// A subscriber in a listing: everything but keys.
 #[derive(Serialize)]
 struct Listed {
     supi: Supi,

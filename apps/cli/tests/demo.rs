@@ -1,6 +1,6 @@
-//! `godwit demo` as a person runs it: the whole network in namespaces, with the kernel of this machine.
+//! `godwit demo` as a user runs it: the whole network in namespaces, with the kernel of this machine.
 //!
-//! Needs root (or CAP_SYS_ADMIN), /dev/net/tun, ping and curl; `make test` sees to it.
+//! Needs root (or CAP_SYS_ADMIN), /dev/net/tun, ping and curl; `make test` provides them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 use std::os::unix::process::CommandExt;
@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// One network at a time: each test wants the machine for itself.
+/// Lets one test run at a time: each needs the whole machine.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A folder of one test, also its folder for temporary files, so that what is left behind shows.
+/// The folder of one test. It is also the demo's folder for temporary files, so that files left behind
+/// are noticed.
 struct Scratch(tempfile::TempDir);
 
 impl Scratch {
@@ -35,7 +36,7 @@ impl Scratch {
         command
     }
 
-    /// Nothing of the lab is left: no folder, no process that has it as its folder.
+    /// Checks that nothing of the lab is left: no folder, and no process that uses it.
     fn assert_clean(&self) {
         let left: Vec<_> = std::fs::read_dir(self.0.path())
             .unwrap()
@@ -46,7 +47,8 @@ impl Scratch {
         assert_eq!(self.processes(), Vec::<String>::new(), "processes left behind");
     }
 
-    /// Command lines of processes that were started with this folder for temporary files, however far down.
+    /// Command lines of all processes started, directly or indirectly, with this folder for temporary
+    /// files.
     fn processes(&self) -> Vec<String> {
         let variable = format!("TMPDIR={}\0", self.0.path().display());
         let started_here = |process: &Path| {
@@ -64,7 +66,7 @@ impl Scratch {
     }
 }
 
-/// Runs to the end and returns the report; the exit code must agree with its checks.
+/// Runs the demo to its end and returns the report; the exit code must agree with its checks.
 fn report(mut demo: Command, file: &Path) -> Value {
     let output = demo.arg("--json").arg(file).output().unwrap();
     let text =
@@ -78,7 +80,7 @@ fn report(mut demo: Command, file: &Path) -> Value {
     report
 }
 
-/// The numbers every successful demo has.
+/// Checks the numbers that every successful demo has.
 fn assert_complete(report: &Value, ues: u64, download: u64) {
     for member in ["ues", "registered", "sessions"] {
         assert_eq!(report[member], ues, "{member}");
@@ -121,13 +123,13 @@ fn every_network_function_in_its_own_process_and_several_gnbs() {
     scratch.assert_clean();
 }
 
-/// As a user with no rights at all: in a user namespace.
+/// As a user without any rights: in a user namespace.
 #[test]
 fn an_ordinary_user_can_run_it() {
     let _turn = alone();
     let scratch = Scratch::new();
-    // The build folder and this machine's /dev/net/tun may be closed to others: give the user a copy of each that is
-    // not. The device is put in place in a mount namespace of its own.
+    // The user may not be able to open the build folder and this machine's /dev/net/tun. The user gets
+    // a copy of each that is closed; the device is put in place in a separate mount namespace.
     let program = scratch.file("godwit");
     std::fs::copy(env!("CARGO_BIN_EXE_godwit"), &program).unwrap();
     let script = format!(
@@ -142,7 +144,7 @@ fn an_ordinary_user_can_run_it() {
     scratch.assert_clean();
 }
 
-/// Waits for a file of the running lab: as far as it has got.
+/// Waits until the running lab has written a file.
 fn wait_for(scratch: &Scratch, child: &mut Child, what: &str, reached: impl Fn(&Path) -> bool) {
     for _ in 0..600 {
         assert!(child.try_wait().unwrap().is_none(), "the demo ended before {what}");
@@ -173,7 +175,7 @@ fn interrupted_at_any_point_it_leaves_nothing() {
         for name in ["INT", "TERM"] {
             let scratch = Scratch::new();
             let mut demo = scratch.demo(&["--ues", "20", "--serve"]);
-            // A group of its own, as a terminal gives it; output is of no interest.
+            // A process group of its own, as a terminal creates one; the output is discarded.
             let mut child =
                 demo.process_group(0).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
             wait_for(&scratch, &mut child, what, reached);
@@ -184,7 +186,7 @@ fn interrupted_at_any_point_it_leaves_nothing() {
     }
 }
 
-/// Even killed outright it leaves no process, and so no namespace, link or socket; only its folder.
+/// Even `kill -9` leaves no process, and so no namespace, link or socket; only the folder stays.
 #[test]
 fn killed_it_takes_everything_along() {
     let _turn = alone();

@@ -8,9 +8,10 @@
 //! Used by `godwit demo`, the experiments and the end-to-end tests. The NFs and the simulator are real `godwit`
 //! processes, configured by a generated `godwit.yaml`; they do not know that they run in a lab.
 //!
-//! What it leaves behind: nothing. Namespaces are anonymous and links live in them; child processes die with this one
-//! even when it is killed; the private folder (configuration, store, sockets, logs) goes when [`Lab`] is dropped. Only
-//! after `kill -9` the folder stays, as `godwit-lab-…` in the temporary folder.
+//! A lab leaves nothing behind. Namespaces are anonymous, and links live in them. Child processes die
+//! with this process even if it is killed. Dropping [`Lab`] removes the private folder (configuration,
+//! store, sockets, logs). Only after `kill -9` that folder stays, as `godwit-lab-…` in the folder for
+//! temporary files.
 //!
 //! Read first: [`Lab::start`]; then `network.rs` (topology), `settings.rs` (the generated configuration),
 //! `simulator.rs` (gNBs and UEs), `server.rs` (the data network's HTTP server).
@@ -38,31 +39,31 @@ pub const NFS: [&str; 8] = ["nrf", "udr", "udm", "ausf", "pcf", "upf", "smf", "a
 
 /// How long the core may take to be ready.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// Interval between checks whether it is ready.
+/// Interval between checks whether the core is ready.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a process may take to end when asked.
+/// How long a process may take to end after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
-/// Lines of a log shown when its process fails.
+/// Last lines of a log that are shown when its process fails.
 const LOG_TAIL: usize = 15;
 
-/// What to build.
+/// How to build the lab.
 pub struct Options {
     /// The `godwit` program; see [`find_godwit`].
     pub godwit: PathBuf,
-    /// Subscribers provisioned; see [`default_subscriber`].
+    /// Subscribers to provision; see [`default_subscriber`].
     pub subscribers: Vec<store::Subscriber>,
-    /// One process per NF, instead of one for all.
+    /// Run each NF in a process of its own instead of one process for all.
     pub processes: bool,
-    /// Where the core writes captures of its reference points.
+    /// Folder for the core's captures of its reference points.
     pub pcap: Option<PathBuf>,
     /// Log filter of the core's processes.
     pub log: String,
-    /// Changes the generated configuration, after everything else.
+    /// Changes the generated configuration as the last step.
     pub edit: Box<dyn FnOnce(&mut Value) + Send>,
 }
 
 impl Options {
-    /// `ues` default subscribers; everything else takes its default.
+    /// Options with `ues` default subscribers; all else has its default.
     ///
     /// # Errors
     /// No `godwit` program was found.
@@ -78,13 +79,13 @@ impl Options {
     }
 }
 
-/// A running network. Dropping it removes all of it.
+/// A running network. Dropping it removes everything.
 pub struct Lab {
     godwit: PathBuf,
     core: NetNs,
     ran: NetNs,
     dn: NetNs,
-    /// Dropped in this order: processes first, what they use after.
+    /// Fields are dropped in this order: processes first, then what they use.
     nfs: Vec<NfProcess>,
     server: server::Server,
     folder: tempfile::TempDir,
@@ -100,7 +101,7 @@ impl Lab {
     /// Builds the topology, provisions the subscribers, starts the core and waits until it is ready.
     ///
     /// # Errors
-    /// What could not be set up; when a process ended, with the last lines of its log.
+    /// Something could not be set up. If a process ended, the error has the last lines of its log.
     pub async fn start(options: Options) -> anyhow::Result<Lab> {
         let folder =
             tempfile::Builder::new().prefix("godwit-lab-").tempdir().context("make a temporary folder")?;
@@ -109,7 +110,7 @@ impl Lab {
 
         let mut configuration = settings::configuration(folder.path(), &options.log);
         (options.edit)(&mut configuration);
-        // JSON is YAML, too.
+        // JSON is also YAML.
         let text = serde_json::to_string_pretty(&configuration).context("write the configuration")?;
         std::fs::write(folder.path().join("godwit.yaml"), text).context("write the configuration")?;
         settings::provision(folder.path(), options.subscribers).await?;
@@ -117,7 +118,7 @@ impl Lab {
         let mut lab = Lab { godwit: options.godwit, core, ran, dn, nfs: Vec::new(), server, folder };
         if options.processes {
             for (index, name) in NFS.into_iter().enumerate() {
-                // One process captures for all: they share the namespace.
+                // One process captures for all, because they share the namespace.
                 let pcap = options.pcap.as_deref().filter(|_| index == 0);
                 lab.start_nf(name, &["--nf", name], pcap)?;
             }
@@ -168,12 +169,13 @@ impl Lab {
         self.server.served()
     }
 
-    /// Runs a program in one of the namespaces, [`Lab::core`] and the like or a UE's.
+    /// A command that runs a program in a namespace: [`Lab::core`] and the like, or a UE's.
     pub fn command(&self, namespace: &NetNs, program: &str) -> Command {
         Command::new(program).namespace(namespace)
     }
 
-    /// Runs `godwit` with these arguments in the core's namespace, with its configuration appended (`-c`).
+    /// A command that runs `godwit` with these arguments in the core's namespace, with its
+    /// configuration appended (`-c`).
     pub fn godwit(&self, arguments: &[&str]) -> Command {
         Command::new(&self.godwit).args(arguments).arg("-c").arg(self.configuration()).namespace(&self.core)
     }
@@ -181,7 +183,7 @@ impl Lab {
     /// Asks an NF over its OAM socket.
     ///
     /// # Errors
-    /// The NF does not run, or refused.
+    /// The NF does not run, or refused the request.
     pub async fn oam(&self, nf: &str, method: &str, route: &str) -> Result<Value, nf::oam::CallError> {
         nf::oam::call(&nf::oam::socket_path(&self.folder.path().join("run"), nf), method, route, None).await
     }
@@ -199,7 +201,7 @@ impl Lab {
         self.nfs.iter().map(|nf| (nf.name, nf.child.id()))
     }
 
-    /// Kills a process of the core as `kill -9` does, and waits until it is gone.
+    /// Kills a process of the core like `kill -9`, and waits until it has ended.
     ///
     /// # Errors
     /// No process has that name.
@@ -222,7 +224,7 @@ impl Lab {
         self.ready().await
     }
 
-    /// What a process of the core or the simulator (`ran`) has logged.
+    /// The log of a process of the core or of the simulator (`ran`).
     pub fn log(&self, process: &str) -> String {
         std::fs::read_to_string(self.folder.path().join(format!("{process}.log"))).unwrap_or_default()
     }
@@ -239,13 +241,13 @@ impl Lab {
         }
     }
 
-    /// Stops the core in order and removes everything.
+    /// Stops the core regularly and removes everything.
     ///
     /// # Errors
-    /// A process did not end by itself, or ended badly. Everything is removed all the same.
+    /// A process did not end by itself, or ended with an error. Everything is removed all the same.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         let mut failure = Ok(());
-        // In the reverse order of the start, so that each can still deregister at those it needs.
+        // In the reverse order of starting, so that each NF can still deregister at its peers.
         while let Some(mut nf) = self.nfs.pop() {
             let status = nf.child.stop(STOP_LIMIT).await.context("wait for the core")?;
             if !status.success() && failure.is_ok() {
@@ -303,16 +305,17 @@ impl Lab {
     }
 }
 
-/// Finds the program: `$GODWIT`, this very program if it is `godwit`, or the one built beside a test or experiment.
+/// Finds the program: `$GODWIT`, this program if it is `godwit`, or the one built beside a test or
+/// experiment.
 ///
 /// # Errors
-/// There is none.
+/// The program was not found.
 pub fn find_godwit() -> anyhow::Result<PathBuf> {
     if let Some(named) = std::env::var_os("GODWIT") {
         return Ok(named.into());
     }
     let own = std::env::current_exe().context("find this program")?;
-    // target/debug/deps/<test> has target/debug/godwit two levels up.
+    // For target/debug/deps/<test> the program is target/debug/godwit, one folder higher.
     let beside = own.ancestors().skip(1).take(2).map(|folder| folder.join("godwit"));
     std::iter::once(own.clone())
         .filter(|own| own.file_name().is_some_and(|name| name == "godwit"))

@@ -12,13 +12,13 @@ pub const CORE_N2: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
 pub const RAN_N2: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
 /// The UPF's address towards the data network (N6).
 pub const CORE_N6: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 1);
-/// The same in IPv6.
+/// The UPF's IPv6 address towards the data network.
 pub const CORE_N6_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x201, 0, 0, 0, 0, 0, 1);
 /// The data network's host.
 pub const DN: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 2);
-/// The same in IPv6.
+/// The IPv6 address of the data network's host.
 pub const DN_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x201, 0, 0, 0, 0, 0, 2);
-/// Where that host serves HTTP.
+/// The host's HTTP port.
 pub const HTTP_PORT: u16 = 80;
 
 /// UE addresses, routed by the data network to the UPF.
@@ -29,7 +29,7 @@ pub(crate) const UE_POOL_IPV6: &str = "fd00:45::/48";
 const N2: &str = "n2";
 const N6: &str = "n6";
 
-/// Packets a link may queue: several UEs' bursts.
+/// Packets that a link may queue: bursts of several UEs.
 const QUEUE: u32 = 4096;
 
 /// The three namespaces.
@@ -47,7 +47,8 @@ pub(crate) async fn build() -> anyhow::Result<Namespaces> {
     };
     let (core, ran, dn) = (new()?, new()?, new()?);
     for namespace in [&core, &ran, &dn] {
-        // No other host is on these links. Without duplicate address detection IPv6 works at once, not after a second.
+        // No other host is on these links. Without duplicate address detection IPv6 addresses work at
+        // once, not after a second.
         net::sysctl::set_in(namespace, "net.ipv6.conf.default.accept_dad", "0")?;
     }
     let at_core = Links::in_ns(&core)?;
@@ -57,14 +58,15 @@ pub(crate) async fn build() -> anyhow::Result<Namespaces> {
     n2.build(&at_core, &ran).await?;
     n6.build(&at_core, &dn).await?;
 
-    // The data network knows where UEs are, as an operator's routers do, so no NAT stands between.
+    // The data network routes UE addresses to the UPF, as an operator's routers do, so no NAT is
+    // needed.
     let at_dn = Links::in_ns(&dn)?;
     at_dn.add_route(pool(UE_POOL), Some(IpAddr::V4(CORE_N6)), Some(N6)).await?;
     at_dn.add_route(pool(UE_POOL_IPV6), Some(IpAddr::V6(CORE_N6_IPV6)), Some(N6)).await?;
     Ok(Namespaces { core, ran, dn })
 }
 
-/// One link, seen from the core.
+/// One link; its near end is in the core.
 struct Link {
     name: &'static str,
     near: Ipv4Addr,
@@ -106,7 +108,7 @@ mod tests {
     use net::process::Command;
     use net::time::Duration;
 
-    /// Real programs reach the data network from the core, over both families.
+    /// Real programs reach the data network from the core, over IPv4 and IPv6.
     #[tokio::test]
     async fn the_data_network_serves_both_families() {
         let network = build().await.expect("the right to create namespaces");

@@ -1,6 +1,6 @@
 //! The data network's HTTP server: `GET /bytes/<n>` streams n octets, `POST /echo` returns what it gets.
 //!
-//! Its sockets are opened inside the data network's namespace and served from here.
+//! The server opens its sockets in the data network's namespace and runs in this process.
 
 use std::convert::Infallible;
 use std::io;
@@ -22,9 +22,9 @@ use tokio::task::JoinHandle;
 
 use crate::network::{DN, DN_IPV6, HTTP_PORT};
 
-/// Octets handed over at a time.
+/// Octets per piece of a response.
 const CHUNK: usize = 256 * 1024;
-/// Largest echo.
+/// Size of the largest echo.
 const MAX_ECHO: usize = 16 * 1024 * 1024;
 
 /// The running server; ends when dropped.
@@ -45,7 +45,7 @@ impl Server {
         Ok(Server { tasks, served })
     }
 
-    /// Requests answered.
+    /// Requests answered so far.
     pub fn served(&self) -> u64 {
         self.served.load(Ordering::Relaxed)
     }
@@ -64,7 +64,7 @@ async fn accept(listener: TcpListener, served: Arc<AtomicU64>) {
         let served = Arc::clone(&served);
         tokio::spawn(async move {
             let service = service_fn(|request| answer(request, Arc::clone(&served)));
-            // The client may go at any time; its connection ends with it.
+            // The client may close the connection at any time.
             let _ = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
@@ -94,7 +94,7 @@ fn refusal(status: StatusCode) -> Answer {
     response
 }
 
-/// A body of `left` zero octets, made as they are asked for.
+/// A body of `left` zero octets, generated as they are sent.
 struct Zeros {
     left: u64,
 }

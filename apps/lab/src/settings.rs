@@ -12,7 +12,8 @@ use crate::network::{CORE_N2, UE_POOL, UE_POOL_IPV6};
 /// IMSI of the first default subscriber.
 const FIRST_IMSI: u64 = 999_700_000_000_001;
 
-/// The `index`-th default subscriber, from 0: consecutive IMSIs, the keys simulators use by default.
+/// The `index`-th default subscriber, from 0: consecutive IMSIs and the default keys of common
+/// simulators.
 pub fn default_subscriber(index: u32) -> Subscriber {
     let imsi: Imsi = (FIRST_IMSI + u64::from(index)).to_string().parse().expect("fifteen digits are an IMSI");
     let authentication = Authentication {
@@ -26,14 +27,15 @@ pub fn default_subscriber(index: u32) -> Subscriber {
     Subscriber::new(Supi::from(imsi), authentication)
 }
 
-/// Fills the store in `folder`.
+/// Creates the store in `folder` with the subscribers.
 pub(crate) async fn provision(folder: &Path, subscribers: Vec<Subscriber>) -> anyhow::Result<()> {
     let key = KeySource::File(folder.join("store.key"));
     let store = Sqlite::open(&folder.join("godwit.db"), &key).context("create the subscriber store")?;
     store.put_subscribers(subscribers, OnConflict::Replace).await.context("provision the subscribers")
 }
 
-/// The content of `godwit.yaml`: as the one in the sources, with the lab's addresses and folder.
+/// The content of `godwit.yaml`: that of the file in the repository, with the lab's addresses and
+/// folder.
 pub(crate) fn configuration(folder: &Path, log: &str) -> Value {
     let pool = json!({"ipv4": UE_POOL, "ipv6": UE_POOL_IPV6});
     json!({
@@ -74,8 +76,8 @@ pub(crate) fn configuration(folder: &Path, log: &str) -> Value {
     })
 }
 
-/// Whether an NF whose status is `status` can work: NFs with an SBI when the NRF knows them, and the SMF when it also has a
-/// user plane.
+/// Whether an NF with this status is ready: registered at the NRF if it has an SBI, and with a user
+/// plane if it is the SMF.
 pub(crate) fn is_ready(nf: &str, status: &Value) -> bool {
     let registered = matches!(nf, "nrf" | "upf") || status["registered"] == true;
     let upfs = status["detail"]["upfs"].as_array();

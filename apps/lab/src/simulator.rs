@@ -1,4 +1,4 @@
-//! gNBs and UEs: the `godwit ran` process and what it reports.
+//! gNBs and UEs: the `godwit ran` process and its events.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -40,30 +40,30 @@ impl Default for SimulatorOptions {
     }
 }
 
-/// One line of what the simulator reports (see `ran::event`).
+/// One line of the simulator's output (see `ran::event`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimulatorEvent(pub Value);
 
 impl SimulatorEvent {
-    /// `registered`, `session`, `failed`, `ready` …
+    /// The kind of event: `registered`, `session`, `failed`, `ready` …
     pub fn kind(&self) -> &str {
         self.text("event").unwrap_or("?")
     }
 
-    /// A text member.
+    /// The value of a text member.
     pub fn text(&self, member: &str) -> Option<&str> {
         self.0.get(member)?.as_str()
     }
 
-    /// A number.
+    /// The value of a number member.
     pub fn number(&self, member: &str) -> Option<f64> {
         self.0.get(member)?.as_f64()
     }
 
-    /// The UE's namespace, of a `session` event with TUN.
+    /// The UE's namespace, from a `session` event with TUN.
     ///
     /// # Errors
-    /// None is named, or it cannot be opened any more.
+    /// The event names no namespace, or it no longer exists.
     pub fn namespace(&self) -> anyhow::Result<NetNs> {
         let path = self.text("netns").context("the event names no namespace")?;
         NetNs::from_path(path).with_context(|| format!("open the UE's namespace {path}"))
@@ -74,14 +74,14 @@ impl SimulatorEvent {
 pub struct Simulator {
     child: Child,
     events: mpsc::UnboundedReceiver<SimulatorEvent>,
-    /// Events that [`Simulator::expect`] passed over.
+    /// Events that [`Simulator::expect`] skipped.
     passed: VecDeque<SimulatorEvent>,
     log: std::path::PathBuf,
-    /// How long it may take to end.
+    /// How long the process may take to end.
     stop_limit: Duration,
 }
 
-/// Time to deregister one more UE and remove its device, for which the kernel takes up to 30 ms.
+/// Time to deregister one more UE and remove its device; the kernel takes up to 30 ms for the removal.
 const STOP_LIMIT_PER_UE: Duration = Duration::from_millis(50);
 
 impl Simulator {
@@ -108,7 +108,8 @@ impl Simulator {
             .spawn()
             .with_context(|| format!("start {} ran", godwit.display()))?;
         let lines = child.take_stdout().context("read the simulator's events")?;
-        // Unbounded: a process whose output nobody reads would stop. A demo writes some thousand lines.
+        // Unbounded: the process would block if nobody read its output. A demo writes some thousand
+        // lines.
         let (sender, events) = mpsc::unbounded_channel();
         tokio::spawn(read(lines, sender));
         let stop_limit = STOP_LIMIT + STOP_LIMIT_PER_UE * options.ues;
@@ -123,10 +124,10 @@ impl Simulator {
         }
     }
 
-    /// Waits for the next event of a kind; others stay for [`Simulator::next`].
+    /// Waits for the next event of a kind. [`Simulator::next`] returns the skipped events later.
     ///
     /// # Errors
-    /// It did not come in time, or the simulator ended before.
+    /// The event did not come in time, or the simulator ended before.
     pub async fn expect(&mut self, kind: &str, limit: Duration) -> anyhow::Result<SimulatorEvent> {
         if let Some(index) = self.passed.iter().position(|event| event.kind() == kind)
             && let Some(event) = self.passed.remove(index)
@@ -149,12 +150,12 @@ impl Simulator {
         }
     }
 
-    /// Its process identifier.
+    /// The process identifier.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Kills it as `kill -9` does: the gNBs vanish without releasing anything.
+    /// Kills the process like `kill -9`: the gNBs disappear without releasing anything.
     ///
     /// # Errors
     /// None are expected.
@@ -164,10 +165,10 @@ impl Simulator {
         Ok(())
     }
 
-    /// Asks it to end (UEs deregister) and returns the remaining events.
+    /// Stops the simulator, which deregisters its UEs, and returns the remaining events.
     ///
     /// # Errors
-    /// It did not end by itself, or ended badly.
+    /// The process did not end by itself, or ended with an error.
     pub async fn stop(mut self) -> anyhow::Result<Vec<SimulatorEvent>> {
         let status = self.child.stop(self.stop_limit).await?;
         let mut rest: Vec<_> = self.passed.drain(..).collect();
@@ -180,12 +181,12 @@ impl Simulator {
         Ok(rest)
     }
 
-    /// The last lines it logged.
+    /// The last lines of the simulator's log.
     pub fn log_tail(&self) -> String {
         tail(&std::fs::read_to_string(&self.log).unwrap_or_default())
     }
 
-    /// The last events that were passed over, for an error.
+    /// The last skipped events, for an error message.
     fn seen(&self) -> String {
         let last: Vec<_> = self.passed.iter().rev().take(3).map(|event| event.0.to_string()).collect();
         if last.is_empty() { "nothing".to_owned() } else { last.join(" ") }

@@ -1,4 +1,4 @@
-//! What commands print: tables for people, JSON for programs, errors with their causes.
+//! Output of commands: tables for people, JSON for programs, errors with their causes.
 //!
 //! Shared by the programs `godwit` and `godwit-bench`, so that their output looks alike.
 #![forbid(unsafe_code)]
@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-/// `--json`, the same on every listing.
+/// `--json`, an option of every listing.
 #[derive(clap::Args, Debug, Clone, Copy)]
 pub struct Format {
     /// Print JSON instead of a table.
@@ -23,7 +23,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these column titles.
+    /// An empty table with these column titles.
     pub fn new(header: &[&'static str]) -> Self {
         Table { header: header.to_vec(), rows: Vec::new() }
     }
@@ -33,12 +33,12 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Whether there is nothing below the titles.
+    /// Whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The table as text, a line per row.
+    /// The table as text, one line per row.
     pub fn render(&self) -> String {
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
@@ -59,10 +59,10 @@ impl Table {
     }
 }
 
-/// Writes text to standard output. A reader that went away (`| head`) is not an error.
+/// Writes text to standard output. It is no error if the reader has gone (`| head`).
 ///
 /// # Errors
-/// When standard output cannot be written for another reason.
+/// Standard output cannot be written for another reason.
 pub fn text(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -89,7 +89,7 @@ pub fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(text(&(serde_json::to_string(value)? + "\n"))?)
 }
 
-/// Writes JSON or, without `--json`, the table (or what to say when it is empty).
+/// Writes JSON or, without `--json`, the table; `empty` if the table has no rows.
 ///
 /// # Errors
 /// As [`text`].
@@ -101,10 +101,11 @@ pub fn listing(format: Format, value: &impl Serialize, table: &Table, empty: &st
     }
 }
 
-/// What the system says to a process that has as many files open as it may: the number of Linux on every architecture.
+/// The error code of a process that may open no more files; the same number on all of Linux's
+/// architectures.
 const EMFILE: i32 = 24;
 
-/// Text of an error and its causes. A cause that the text names already is left out.
+/// The text of an error and its causes. A cause that the text already contains is left out.
 pub fn with_causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -123,7 +124,7 @@ pub fn with_causes(error: &anyhow::Error) -> String {
 
 /// Writes an error and its causes to standard error, with the name of the program in front.
 pub fn error(error: &anyhow::Error) {
-    // The exit code says that the command failed, also where standard error is closed.
+    // A closed standard error is no error: the exit code still tells that the command failed.
     let _ = writeln!(io::stderr().lock(), "godwit: {}", with_causes(error));
 }
 

@@ -1,7 +1,8 @@
-//! Serde over [`Node`]: each error knows the line and the key it is about.
+//! Serde over [`Node`]: each error names the line and the key where it occurred.
 //!
-//! A type reads the text of a scalar as what it expects, so numbers need no quotes to become strings and the
-//! other way round. `deserialize_any` (used by untagged enums) follows YAML's core schema for plain scalars.
+//! The type that is read decides what the text of a scalar means, so a number needs no quotes to become
+//! a string, and a quoted number is read as a number. `deserialize_any` (used by untagged enums)
+//! follows YAML's core schema for plain scalars.
 
 use std::fmt;
 
@@ -14,10 +15,10 @@ use serde::de::{
 use super::Problem;
 use super::yaml::{Key, Node, Value};
 
-/// Jaro-Winkler similarity from which a word is suggested whatever its spelling costs.
+/// Jaro-Winkler similarity above which a word is suggested even if more than two letters differ.
 const SIMILAR_ENOUGH: f64 = 0.85;
 
-/// Reads `node` as a `T`; `path` is the key that leads to it.
+/// Reads `node` as a `T`; `path` is the node's key from the top of the file.
 pub fn read<'a, T: Deserialize<'a>>(node: &'a Node, path: &str) -> Result<T, Problem> {
     T::deserialize(NodeDeserializer { node, secret: false }).map_err(|error| {
         let mut full = path.to_owned();
@@ -31,8 +32,8 @@ pub fn read<'a, T: Deserialize<'a>>(node: &'a Node, path: &str) -> Result<T, Pro
     })
 }
 
-/// The candidate that a mistyped word was probably meant to be: one or two letters differ, or it has a long
-/// common beginning.
+/// The candidate that a mistyped word was probably meant to be: one or two letters differ, or the
+/// beginnings agree.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     let near = |candidate: &str| {
@@ -47,7 +48,7 @@ pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str
         .map(|(_, candidate)| candidate)
 }
 
-/// An error inside a value. Each level adds its key to the path, the innermost first.
+/// An error inside a value. Each level adds its key to the path, the innermost level first.
 #[derive(Debug)]
 pub struct Error {
     line: Option<usize>,
@@ -103,7 +104,7 @@ fn unknown(what: &str, word: &str, expected: &[&str]) -> String {
     }
 }
 
-/// Words in the names of keys whose values must not be repeated in a message.
+/// Parts of the names of keys whose values must not appear in a message.
 fn is_secret(key: &str) -> bool {
     matches!(key, "k" | "op" | "opc")
         || key.contains("key")
@@ -113,7 +114,7 @@ fn is_secret(key: &str) -> bool {
 
 struct NodeDeserializer<'a> {
     node: &'a Node,
-    /// The value is a key or password: never part of a message.
+    /// The value is a key or password and must not appear in a message.
     secret: bool,
 }
 
@@ -163,7 +164,7 @@ fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Decimal with optional `_`, `0x` or `0o`.
+/// A decimal number with optional `_`, or one with `0x` or `0o`.
 fn parse_integer(text: &str) -> Option<i128> {
     let text = text.replace('_', "");
     if let Some(hex) = text.strip_prefix("0x") {
@@ -302,7 +303,7 @@ impl<'a> Deserializer<'a> for NodeDeserializer<'a> {
     fn deserialize_map<V: Visitor<'a>>(self, visitor: V) -> Result<V::Value, Error> {
         let entries = match &self.node.value {
             Value::Mapping(entries) => entries.as_slice(),
-            // `amf:` with nothing below it is a section that takes every default.
+            // `amf:` with nothing below it is a section in which every value has its default.
             _ if self.is_null() => &[],
             _ => return Err(self.wrong_type(&"keys and values, such as {key: value}")),
         };
@@ -442,7 +443,7 @@ mod tests {
     use super::*;
     use crate::config::yaml;
 
-    // The shape of an NF's section in small.
+    // A small section like those of the NFs.
     #[derive(Debug, Deserialize, PartialEq)]
     #[serde(deny_unknown_fields)]
     struct Section {

@@ -1,9 +1,9 @@
-//! `godwit.yaml`: one file, one section per NF, checked whole before anything starts.
+//! `godwit.yaml`: one file with one section per NF. The whole file is checked before anything starts.
 //!
-//! Flow: [`load`] parses the file into a tree that knows its lines ([`yaml`]), checks the top-level keys,
-//! copies shared values into the sections that need them, reads each section as that NF's `Config` ([`de`]),
-//! and finally runs the checks across sections ([`semantic`]). All problems are reported at once, each as
-//! `file:line: key: what is wrong`.
+//! Flow: [`load`] parses the file into a tree with line numbers ([`yaml`]), checks the top-level keys,
+//! copies shared values into the sections that need them, reads each section as that NF's `Config`
+//! ([`de`]), and finally checks sections against each other ([`semantic`]). All problems are reported
+//! together, each as `file:line: key: what is wrong`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,10 +17,10 @@ pub mod de;
 mod semantic;
 pub mod yaml;
 
-/// Everything `godwit.yaml` says.
+/// The content of `godwit.yaml`.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The network.
+    /// The PLMN.
     pub plmn: Plmn,
     /// Slices offered.
     pub slices: Vec<SNssai>,
@@ -28,11 +28,12 @@ pub struct Config {
     pub run_dir: PathBuf,
     /// The SQLite file.
     pub store: PathBuf,
-    /// The key that subscribers' keys in it are encrypted with; a systemd credential `store.key` goes before.
+    /// File of the key that encrypts subscribers' keys in the store. A systemd credential `store.key`
+    /// takes precedence.
     pub store_key: PathBuf,
     /// Filter of the logs.
     pub log: String,
-    /// Where Prometheus reads metrics; nowhere when missing.
+    /// The address at which Prometheus reads metrics; `None`: no metrics are served.
     pub metrics: Option<SocketAddr>,
     /// How the service-based interface is protected.
     pub sbi: nf::security::Config,
@@ -54,7 +55,8 @@ pub struct Config {
     pub upf: upf::Config,
 }
 
-/// Where the key of the store is unless said otherwise: not beside the store, so that no copy takes both along.
+/// Default path of the store's key: in another folder than the store, so that a copy of the store's
+/// folder does not contain the key.
 pub const STORE_KEY: &str = "/etc/godwit/store.key";
 
 /// Keys of the top level that are not sections of an NF.
@@ -67,7 +69,7 @@ pub const SECTIONS: &[&str] = &["nrf", "udr", "udm", "ausf", "pcf", "upf", "smf"
 pub struct Problem {
     /// 1-based line.
     pub line: usize,
-    /// The key it is about, from the top: `amf.tac[1]`. Empty for the whole file.
+    /// The key with the mistake, from the top: `amf.tac[1]`. Empty for the whole file.
     pub path: String,
     /// What is wrong and what to do.
     pub message: String,
@@ -80,12 +82,12 @@ impl Problem {
     }
 }
 
-/// All mistakes found in one file.
+/// All mistakes in one file.
 #[derive(Debug)]
 pub struct Problems {
     /// The file as named on the command line.
     pub file: PathBuf,
-    /// At least one.
+    /// At least one problem.
     pub problems: Vec<Problem>,
 }
 
@@ -122,7 +124,7 @@ pub fn load(file: &Path) -> anyhow::Result<Config> {
 /// Checks the text of a configuration.
 ///
 /// # Errors
-/// Every problem found, never none.
+/// Every problem that was found; at least one.
 pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     let root = yaml::parse(text).map_err(|problem| vec![problem])?;
     if !matches!(root.value, Value::Mapping(_)) {
@@ -172,7 +174,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     })();
     match config {
         Some(mut config) if problems.is_empty() => {
-            // A UPF serves the SMF of the same file unless others are named.
+            // Unless others are named, the UPF serves the SMF of the same file.
             if config.upf.smf.is_empty() {
                 config.upf.smf.push(net::link::Cidr::host(config.smf.pfcp.ip()));
             }
@@ -183,7 +185,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     }
 }
 
-/// All sockets that a configuration names: in a key of an NF, in a list, or in a URL.
+/// All socket addresses in a configuration: values of keys, items of lists, and parts of URLs.
 fn sockets(node: &Node, found: &mut Vec<SocketAddr>) {
     match &node.value {
         Value::Scalar { text, .. } => {
@@ -201,7 +203,7 @@ fn sorted(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems
 }
 
-/// Reads values of the tree and collects what is wrong with them.
+/// Reads values of the tree and collects the problems.
 struct Reader<'a> {
     root: &'a Node,
     problems: Vec<Problem>,
@@ -243,7 +245,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads an NF's section with the shared values it needs; a section that is not there takes every default.
+    /// Reads an NF's section with the shared values that it needs. In a missing section every value has
+    /// its default.
     fn section<T: serde::de::DeserializeOwned>(&mut self, name: &str, shared: &[&str]) -> Option<T> {
         let empty = Node { line: self.root.line, value: Value::Mapping(Vec::new()) };
         let mut node = self.root.get(name).unwrap_or(&empty).clone();

@@ -1,11 +1,11 @@
-//! Checks across sections (addresses used twice, pools that overlap), and each NF's own `validate`.
+//! Checks across sections (addresses used twice, overlapping pools), and each NF's own `validate`.
 
 use std::net::IpAddr;
 
 use super::yaml::Node;
 use super::{Config, Problem};
 
-/// Appends what is wrong with a configuration whose parts are each well-formed.
+/// Checks a configuration whose sections are each well-formed, and appends the problems.
 pub fn check(config: &Config, root: &Node, problems: &mut Vec<Problem>) {
     let sections = [
         ("nrf", config.nrf.validate().map_err(|error| error.to_string())),
@@ -82,7 +82,7 @@ fn data_networks(config: &Config, root: &Node, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Addresses of this core that user addresses must not cover.
+/// Addresses of this core that the UE pools must not cover.
 fn sockets(config: &Config) -> [(&'static str, IpAddr); 4] {
     [
         ("amf.ngap", config.amf.ngap.ip()),
@@ -101,7 +101,8 @@ fn overlap(a: net::link::Cidr, b: net::link::Cidr) -> bool {
     }
 }
 
-/// `validate` names the key at the start of its message (`amf.tac: …` or `tac: …`), which gives the line.
+/// Makes a problem of an error of `validate`. The error begins with the key (`amf.tac: …` or `tac: …`),
+/// which gives the line.
 fn from_validate(root: &Node, section: &str, message: &str) -> Problem {
     if let Some((path, rest)) = message.split_once(": ")
         && !path.contains(' ')
@@ -113,7 +114,7 @@ fn from_validate(root: &Node, section: &str, message: &str) -> Problem {
     Problem::at(root.line_of(section), section, message)
 }
 
-/// Two sockets of one kind cannot have one address.
+/// Two sockets of one protocol cannot have the same address.
 fn duplicate_addresses(root: &Node, problems: &mut Vec<Problem>) {
     let mut seen: Vec<(String, &str, &str)> = Vec::new();
     for (section, content) in root.entries() {

@@ -1,35 +1,35 @@
-//! YAML as a tree that remembers where everything was written.
+//! YAML as a tree with line numbers.
 //!
-//! Scalars are kept as text: what they mean is decided by the type that reads them (see [`super::de`]), so
-//! `mnc: 01` keeps its zero. Anchors, aliases and tags are refused: a configuration should say what it means where
-//! it says it. Depth and size are bounded, so any bytes may be handed in.
+//! Scalars are kept as text. The type that reads them decides what they mean (see [`super::de`]), so
+//! `mnc: 01` keeps its zero. Anchors, aliases and tags are refused: a value has to be written where it
+//! is used. Depth and size are bounded, so any input is safe.
 
 use granit_parser::{Event, Parser, ScalarStyle};
 
 use super::Problem;
 
-/// Nesting deeper than this is a mistake, and would let a file use up the stack.
+/// Deeper nesting is a mistake and could overflow the stack.
 const DEPTH_MAX: usize = 32;
-/// More values than this are a mistake; subscribers, the only long list, live in the store.
+/// More values are a mistake: the only long list, that of subscribers, is in the store.
 const NODES_MAX: usize = 100_000;
 
-/// A value and where it starts.
+/// A value and its line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// 1-based line of the file.
     pub line: usize,
-    /// What is there.
+    /// The value.
     pub value: Value,
 }
 
-/// What a node holds.
+/// The value of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Text; `plain` when it was written without quotes, so that it may be a number, a boolean or null.
     Scalar {
-        /// After unescaping.
+        /// The text, after unescaping.
         text: String,
-        /// Without quotes.
+        /// Whether it was written without quotes.
         plain: bool,
     },
     /// `[a, b]` or a block of `- ` lines.
@@ -38,7 +38,7 @@ pub enum Value {
     Mapping(Vec<(Key, Node)>),
 }
 
-/// A key and where it is.
+/// A key and its line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
     /// The text of the key.
@@ -61,8 +61,8 @@ impl Node {
         }
     }
 
-    /// The line where the value at `path` (keys and list positions joined with dots) is written, or of the
-    /// deepest part of the path that exists.
+    /// The line of the value at `path` (keys and list positions joined with dots), or of the deepest
+    /// part of the path that exists.
     pub fn line_of(&self, path: &str) -> usize {
         let mut node = self;
         for part in path.split(['.', '[', ']']).filter(|part| !part.is_empty()) {
@@ -92,10 +92,10 @@ pub fn parse(text: &str) -> Result<Node, Problem> {
     builder.root.ok_or_else(|| Problem::at(1, "", "the file is empty"))
 }
 
-/// A collection that is not closed yet.
+/// A sequence or mapping whose end has not been read yet.
 struct Open {
     node: Node,
-    /// A key that waits for its value.
+    /// The key whose value comes next.
     key: Option<Key>,
 }
 

@@ -13,18 +13,18 @@ use super::report::Download;
 
 /// Echo requests per UE.
 const PINGS: &str = "3";
-/// Seconds between them.
+/// Seconds between echo requests.
 const PING_INTERVAL: &str = "0.2";
-/// Seconds after which ping gives up.
+/// Seconds after which ping ends.
 const PING_DEADLINE: &str = "8";
 /// UEs that ping at once.
 const PINGS_AT_ONCE: usize = 32;
-/// For a process that does not end by itself.
+/// Time limit for a process that does not end by itself.
 const PROCESS_LIMIT: Duration = Duration::from_secs(15);
-/// For the download.
+/// Time limit for the download.
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(120);
 
-/// What the pings brought.
+/// Result of the pings.
 #[derive(Debug, Default, PartialEq)]
 pub struct Pings {
     /// Echo requests.
@@ -33,7 +33,7 @@ pub struct Pings {
     pub received: u64,
     /// Round-trip times in milliseconds, of every reply.
     pub rtt_ms: Vec<f64>,
-    /// What went wrong other than loss, first only.
+    /// The first problem other than lost packets.
     pub problem: Option<String>,
 }
 
@@ -44,7 +44,7 @@ impl Pings {
     }
 }
 
-/// Pings `host` from every namespace; `done` is called as each ends.
+/// Pings `host` from every namespace, and calls `done` when each ping ends.
 pub async fn ping_all(namespaces: Vec<NetNs>, host: &str, done: impl Fn()) -> Pings {
     let turns = Arc::new(Semaphore::new(PINGS_AT_ONCE));
     let mut running = JoinSet::new();
@@ -105,7 +105,7 @@ fn parse_ping(text: &str) -> anyhow::Result<Pings> {
     })
 }
 
-/// Downloads `url` with curl from inside `namespace` and throws it away.
+/// Downloads `url` with curl in `namespace` and discards the content.
 pub async fn download(namespace: &NetNs, url: &str) -> anyhow::Result<Download> {
     let output = Command::new("curl")
         .args(["-sS", "--noproxy", "*", "-o", "/dev/null"])

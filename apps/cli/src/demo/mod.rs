@@ -1,11 +1,12 @@
 //! `godwit demo`: a network on this machine, real applications through it, and a summary.
 //!
-//! Flow ([`show`]): build the lab and start the core; start gNBs and UEs and watch them register and set sessions up;
-//! `ping` from every UE; an HTTP download by `curl` through one; ask the NFs what they counted; let everyone
-//! deregister. Each step adds checks to the report. After a failed step, the later steps that do not need it still run.
-//! The exit code is 0 only when every check passed.
+//! Flow ([`show`]): build the lab and start the core; start gNBs and UEs and watch them register and
+//! set up sessions; `ping` from every UE; download by HTTP with `curl` through one UE; read the NFs'
+//! counters; let all UEs deregister. Each step adds checks to the report. After a failed step, the
+//! later steps that do not need it still run. The exit code is 0 only when every check passed.
 //!
-//! Without root the process first enters namespaces of its own, in which it may do all this.
+//! Without root the process first enters its own user namespace, in which it has the rights for all
+//! this.
 
 mod applications;
 mod progress;
@@ -27,16 +28,16 @@ use output;
 use progress::Progress;
 use report::{Download, Report};
 
-/// Exit code after an interrupt, as shells have it.
+/// Exit code after an interrupt, as in shells.
 const EXIT_INTERRUPTED: u8 = 130;
-/// Time for one UE to register and set its session up, on a busy machine, on top of [`BASE_LIMIT`].
+/// Time for each UE to register and set up its session on a busy machine, added to [`BASE_LIMIT`].
 const UE_LIMIT: Duration = Duration::from_millis(100);
-/// Time for the first.
+/// Time for the first UE.
 const BASE_LIMIT: Duration = Duration::from_secs(30);
 /// A bit rate above what any machine forwards.
 const UNLIMITED: Ambr =
     Ambr { uplink: BitRate::from_bps(100_000_000_000), downlink: BitRate::from_bps(100_000_000_000) };
-/// How long the core may take to forget UEs that left.
+/// How long the core may take to delete the contexts of deregistered UEs.
 const FORGET_LIMIT: Duration = Duration::from_secs(5);
 
 /// Options of `godwit demo`.
@@ -51,7 +52,7 @@ pub struct Args {
     /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Each network function in a process of its own.
+    /// Run each network function in a process of its own.
     #[arg(long)]
     processes: bool,
     /// Write pcapng captures of N2, N3, N4, N6 and SBI into this folder.
@@ -68,9 +69,9 @@ pub struct Args {
 /// Runs the demo. Called before any thread or async runtime exists, so that it may enter namespaces.
 ///
 /// # Errors
-/// What kept the demo from running at all; a failed check is an exit code, not an error.
+/// The demo could not run at all. A failed check is an exit code, not an error.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    // Paths are the caller's: found before namespaces change anything.
+    // Paths of the caller: resolved before this process changes namespaces.
     let json = args.json.as_ref().map(std::path::absolute).transpose()?;
     let pcap = args.pcap.as_ref().map(std::path::absolute).transpose()?;
     json.as_deref().map(writable).transpose()?;
@@ -102,19 +103,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
 }
 
-/// Checks that the report can be written, before the demo runs.
+/// Checks before the demo runs that the report can be written.
 fn writable(file: &Path) -> anyhow::Result<()> {
     let there = file.exists();
     let open = std::fs::OpenOptions::new().append(true).create(true).open(file);
     open.with_context(|| format!("write {}", file.display()))?;
     if !there {
-        // The file is removed again, so that none stays empty when the demo is interrupted.
+        // The file is removed again, so that an interrupted demo leaves no empty file.
         let _ = std::fs::remove_file(file);
     }
     Ok(())
 }
 
-/// Checks what the demo needs of the machine, before anything starts. An error says what to do.
+/// Checks what the demo needs of the machine, before anything starts. Errors say what to do.
 fn requirements() -> anyhow::Result<()> {
     capability::tun_device().context(
         "/dev/net/tun cannot be opened, and UEs need it: as root, `modprobe tun` if it is missing, \
@@ -128,7 +129,7 @@ fn requirements() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The demo itself: prints the summary and returns the report.
+/// The demo: prints the summary and returns the report.
 async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
     let progress = Progress::new();
     let mut report = Report::new(args.ues);
@@ -137,7 +138,7 @@ async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
     let step = progress.step("network and core");
     let mut options = lab::Options::new(args.ues)?;
     for subscriber in &mut options.subscribers {
-        // The demo shows what the machine does, not what a subscription allows.
+        // The demo shows what the machine can do, so the subscription does not limit the bit rate.
         subscriber.ue_ambr = UNLIMITED;
         for dnn in subscriber.slices.iter_mut().flat_map(|slice| &mut slice.dnns) {
             dnn.ambr = UNLIMITED;
@@ -188,7 +189,7 @@ async fn show(args: &Args, pcap: Option<PathBuf>) -> anyhow::Result<Report> {
 struct Ue {
     supi: String,
     namespace: NetNs,
-    /// Its path, for people.
+    /// Path of the UE's namespace, to be printed.
     path: String,
     ipv6: bool,
 }
@@ -245,7 +246,7 @@ async fn attach(
     ues
 }
 
-/// Real applications: ping from every UE, a download through the first.
+/// Real applications: ping from every UE, a download through the first UE.
 async fn traffic(lab: &Lab, ues: &[Ue], args: &Args, progress: &Progress, report: &mut Report) {
     let bar = progress.bar("ping from every UE", ues.len() as u64);
     let namespaces = ues.iter().map(|ue| ue.namespace.clone()).collect();
@@ -278,7 +279,7 @@ async fn traffic(lab: &Lab, ues: &[Ue], args: &Args, progress: &Progress, report
     }
 }
 
-/// What the NFs counted.
+/// Reads the NFs' counters.
 async fn account(lab: &Lab, report: &mut Report) {
     match lab.oam("amf", "GET", "/ues").await {
         Ok(ues) => {
@@ -303,7 +304,7 @@ async fn account(lab: &Lab, report: &mut Report) {
     }
 }
 
-/// Everyone deregisters; the core must forget them.
+/// Lets all UEs deregister. The core must delete their contexts.
 async fn leave(lab: &Lab, simulator: Simulator, progress: &Progress, report: &mut Report) {
     let step = progress.step("deregistration");
     if let Err(error) = simulator.stop().await {
@@ -331,10 +332,10 @@ async fn leave(lab: &Lab, simulator: Simulator, progress: &Progress, report: &mu
     }
 }
 
-/// Keeps the network running until interrupted, and says how to use it.
+/// Keeps the network running until interrupted, and prints how to use it.
 async fn serve(lab: &Lab, ues: &[Ue]) -> anyhow::Result<()> {
     let mut text = String::from("\nThe network keeps running; Ctrl-C ends it.\n");
-    // Entering needs the user namespace too when the demo runs without root.
+    // If the demo runs without root, `nsenter` has to enter the user namespace, too.
     let target = format!("nsenter --user --preserve-credentials --target {} --net", std::process::id());
     let root = initial_user_namespace();
     for ue in ues.iter().take(5) {
@@ -347,7 +348,7 @@ async fn serve(lab: &Lab, ues: &[Ue]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether this process lives in the initial user namespace, as far as its uid map tells.
+/// Whether this process is in the initial user namespace, judged by its uid map.
 fn initial_user_namespace() -> bool {
     std::fs::read_to_string("/proc/self/uid_map")
         .is_ok_and(|map| map.split_whitespace().nth(2) == Some("4294967295"))

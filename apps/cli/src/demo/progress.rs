@@ -1,27 +1,27 @@
-//! Progress on the terminal: a line per step on standard error, moving while it goes. Where there is no terminal,
-//! one plain line when a step ends.
+//! Progress of the demo's steps on standard error: a line per step that is redrawn while the step runs.
+//! If standard error is no terminal, one plain line when a step ends.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How often a moving line moves.
+/// How often the line of a running step is redrawn.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Draws steps.
+/// Shows the progress of steps.
 pub struct Progress {
     terminal: bool,
 }
 
-/// One step under way.
+/// One running step.
 pub struct Step {
     name: String,
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
-    /// Finds out whether there is a terminal.
+    /// Checks whether standard error is a terminal.
     pub fn new() -> Progress {
         Progress { terminal: std::io::stderr().is_terminal() }
     }
@@ -51,19 +51,19 @@ impl Progress {
 }
 
 impl Step {
-    /// One more part is done.
+    /// Counts one more part as done.
     pub fn advance(&self) {
         if let Some(bar) = &self.bar {
             bar.inc(1);
         }
     }
 
-    /// The step succeeded.
+    /// Ends the step as successful.
     pub fn done(self, result: &str) {
         self.end('✓', result);
     }
 
-    /// The step failed.
+    /// Ends the step as failed.
     pub fn failed(self, result: &str) {
         self.end('✗', result);
     }
@@ -72,7 +72,7 @@ impl Step {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
-        // A closed terminal is no error.
+        // A closed standard error is no error.
         let _ = writeln!(std::io::stderr(), "{mark} {}: {result}", self.name);
     }
 }

@@ -9,21 +9,21 @@ use serde_json::Value;
 use super::applications::Pings;
 use output::{self, Table};
 
-/// Failures named in a check; the rest is counted.
+/// Failures that a check names; the others are only counted.
 const FAILURES_SHOWN: usize = 3;
 
-/// The result, in the form that tools read.
+/// The result as JSON for other programs.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// UEs asked for.
+    /// UEs requested.
     pub ues: u32,
     /// UEs registered.
     pub registered: u64,
     /// PDU sessions set up.
     pub sessions: u64,
-    /// Registration as the UE sees it.
+    /// Duration of registrations, measured at the UE.
     pub registration_ms: Percentiles,
-    /// PDU session establishment as the UE sees it.
+    /// Duration of PDU session establishments, measured at the UE.
     pub session_ms: Percentiles,
     /// Echo requests from all UEs.
     pub ping: Ping,
@@ -31,9 +31,9 @@ pub struct Report {
     pub download: Download,
     /// Packets the UPF dropped, by reason.
     pub drops: BTreeMap<String, u64>,
-    /// What had to hold.
+    /// The checks and their results.
     pub checks: Vec<Check>,
-    /// Time the core itself took per procedure, microseconds; for the table.
+    /// Processing time of the core per procedure, microseconds; for the table.
     #[serde(skip)]
     core_us: BTreeMap<String, Percentiles>,
 }
@@ -47,7 +47,7 @@ pub struct Percentiles {
     pub p99: f64,
 }
 
-/// Echo requests and what came back.
+/// Echo requests and replies.
 #[derive(Debug, Default, Serialize)]
 pub struct Ping {
     /// Requests.
@@ -67,34 +67,34 @@ pub struct Download {
     pub mbps: f64,
 }
 
-/// One thing that had to hold.
+/// The result of one check.
 #[derive(Debug, Serialize)]
 pub struct Check {
-    /// In a word or two.
+    /// A short name.
     pub name: &'static str,
-    /// Whether it held.
+    /// Whether the check passed.
     pub ok: bool,
-    /// What was found.
+    /// What was measured.
     pub detail: String,
 }
 
 impl Report {
-    /// Nothing found out yet.
+    /// An empty report.
     pub fn new(ues: u32) -> Report {
         Report { ues, ..Report::default() }
     }
 
-    /// Notes a check.
+    /// Adds the result of a check.
     pub fn check(&mut self, name: &'static str, ok: bool, detail: String) {
         self.checks.push(Check { name, ok, detail });
     }
 
-    /// Whether every check held.
+    /// Whether every check passed.
     pub fn passed(&self) -> bool {
         self.checks.iter().all(|check| check.ok)
     }
 
-    /// Adds what the UEs reported: their times, and their failures.
+    /// Adds what the UEs reported: durations and failures.
     pub fn attached(&mut self, registration_ms: &[f64], session_ms: &[f64], failures: &[String]) {
         self.registered = registration_ms.len() as u64;
         self.sessions = session_ms.len() as u64;
@@ -112,7 +112,7 @@ impl Report {
         self.check("sessions", sessions == ues, format!("{sessions} of {ues} sessions{why}"));
     }
 
-    /// Notes the pings.
+    /// Adds the results of the pings.
     pub fn pinged(&mut self, pings: Pings) {
         let all = pings.sent > 0 && pings.received == pings.sent && pings.problem.is_none();
         let detail = format!("{} of {} answered{}", pings.received, pings.sent, pings.problem_text());
@@ -131,13 +131,13 @@ impl Report {
             .filter(|(_, count)| *count > 0)
             .collect();
         let carried = |side: &str| stats["interfaces"]["n6"][side]["bytes"].as_u64().unwrap_or(0);
-        // What curl received must have gone through the UPF, and nowhere else.
+        // The download must have gone through the UPF and by no other way.
         let through = carried("sent").max(carried("received"));
         let detail = format!("{} MB went through N6", through / 1_000_000);
         self.check("UPF", through >= self.download.bytes, detail);
     }
 
-    /// Adds the AMF's own times: a list of `{"procedure", "core_us", …}`.
+    /// Adds the AMF's processing times: a list of `{"procedure", "core_us", …}`.
     pub fn core_times(&mut self, procedures: &Value) {
         let mut samples: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for sample in procedures.as_array().into_iter().flatten() {
@@ -197,7 +197,7 @@ impl Report {
 }
 
 impl Percentiles {
-    /// By nearest rank.
+    /// Percentiles by nearest rank.
     pub fn of(samples: &[f64]) -> Percentiles {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -209,7 +209,7 @@ impl Percentiles {
     }
 }
 
-/// Entries of a listing: a bare array, or an object that holds one.
+/// Number of entries of a listing: a bare array, or an object that contains an array.
 pub fn entries(listing: &Value) -> usize {
     let array = |value: &Value| value.as_array().map(Vec::len);
     array(listing).or_else(|| listing.as_object()?.values().find_map(array)).unwrap_or(0)
