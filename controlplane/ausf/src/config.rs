@@ -1,4 +1,4 @@
-//! What an operator configures of the AUSF.
+//! Configuration of the AUSF.
 
 use std::net::SocketAddr;
 

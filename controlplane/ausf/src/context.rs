@@ -1,4 +1,4 @@
-//! Authentications that wait for their RES*.
+//! Authentications that wait for the UE's RES*.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -11,36 +11,36 @@ use types::{Key, Supi};
 
 /// How long a UE may take to answer: T3560 is 6 s and runs five times (TS 24.501 table 10.2.2).
 const LIFETIME: Duration = Duration::from_secs(40);
-/// Authentications under way at once; the oldest makes room for the newest, so that a flood cannot lock others out
-/// for long nor take memory without bound (about 250 octets each).
+/// Most authentications under way at once (about 250 octets each). A new one replaces the oldest, so a
+/// flood can neither lock others out for long nor use up memory.
 const MAX_CONTEXTS: usize = 100_000;
 
-/// One authentication under way. The AUSF owns it from the challenge to the confirmation.
+/// One authentication under way. The AUSF keeps it from the challenge to the confirmation.
 #[derive(Debug, Clone)]
 pub(crate) struct Authentication {
-    /// Who claims to be there.
+    /// The claimed identity.
     pub(crate) supi: Supi,
-    /// The answer that proves it.
+    /// The expected response of the UE.
     pub(crate) xres_star: Key<16>,
-    /// Root of the keys.
+    /// The key from which all others are derived.
     pub(crate) kausf: Key<32>,
-    /// Network that asked; part of every key.
+    /// Name of the serving network that asked. Keys are derived from it, too.
     pub(crate) serving_network_name: String,
 }
 
-/// All authentications under way, by the identifier in their URI. One per AUSF.
+/// All authentications under way, by the identifier in their URIs. One table per AUSF.
 #[derive(Debug, Default)]
 pub(crate) struct Contexts(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
     by_id: HashMap<u128, Authentication>,
-    /// Identifiers in the order of their end, which is the order of their begin.
+    /// Identifiers in the order in which they expire, which is the order of their creation.
     ends: VecDeque<(Instant, u128)>,
 }
 
 impl Contexts {
-    /// Keeps an authentication under `id`, a random number nobody can guess.
+    /// Keeps an authentication under `id`, a random number.
     pub(crate) fn insert(&self, id: u128, authentication: Authentication) {
         let now = time::now();
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,13 +52,13 @@ impl Contexts {
         table.by_id.insert(id, authentication);
     }
 
-    /// Takes an authentication out: each may be confirmed once.
+    /// Removes an authentication and returns it: each may be confirmed once.
     pub(crate) fn take(&self, id: u128) -> Option<Authentication> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         table.by_id.remove(&id)
     }
 
-    /// How many wait.
+    /// Number of authentications under way.
     pub(crate) fn len(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).by_id.len()
     }

@@ -1,4 +1,4 @@
-//! What the AUSF counts.
+//! Counters of the AUSF.
 
 use telemetry::counters::Counter;
 
@@ -6,7 +6,7 @@ use telemetry::counters::Counter;
 pub(crate) static AUTHENTICATIONS: Counter = Counter::new("ausf_authentications");
 /// Confirmations with a wrong or missing RES*.
 pub(crate) static CONFIRMATIONS_FAILED: Counter = Counter::new("ausf_confirmations_failed");
-/// Requests for a network this home network does not serve.
+/// Requests for a serving network that this home network does not serve.
 pub(crate) static SERVING_NETWORKS_REJECTED: Counter = Counter::new("ausf_serving_networks_rejected");
-/// Results the UDM could not be told.
+/// Authentication results that could not be reported to the UDM.
 pub(crate) static REPORTS_FAILED: Counter = Counter::new("ausf_reports_failed");

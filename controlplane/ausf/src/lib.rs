@@ -1,11 +1,12 @@
-//! Authentication server function (TS 29.509): stands between the serving network and the UDM, keeps XRES* and
-//! KAUSF at home, and hands out KSEAF only for the right RES*.
+//! Authentication server function (TS 29.509), between the serving network and the UDM. It keeps XRES*
+//! and KAUSF in the home network, and gives out KSEAF only for the right RES*.
 //!
-//! Flow: [`Authenticate`](sbi::op::ausf::Authenticate) → UDM makes the vector → HXRES* goes out;
-//! [`Confirm5gAka`](sbi::op::ausf::Confirm5gAka) → RES* is compared in constant time → KSEAF goes out, the UDM
-//! is told. Read `service` first.
+//! Flow: on [`Authenticate`](sbi::op::ausf::Authenticate) the UDM makes the vector, and the AUSF
+//! answers with HXRES*. On [`Confirm5gAka`](sbi::op::ausf::Confirm5gAka) the AUSF compares RES* in
+//! constant time, answers with KSEAF, and reports the result to the UDM. Read `service` first.
 //!
-//! Invariants: an authentication can be confirmed once; XRES* and KAUSF never leave; memory is bounded.
+//! Invariants: an authentication can be confirmed once; XRES* and KAUSF are never sent; memory is
+//! bounded.
 #![forbid(unsafe_code)]
 
 mod config;
@@ -20,7 +21,7 @@ use sbi::{ApiRoot, Client, Router, model::common::NfInstanceId, model::nrf::NfTy
 use serde::Serialize;
 use types::Plmn;
 
-/// The AUSF: one per process that runs it.
+/// The AUSF; at most one per process.
 #[derive(Debug)]
 struct Ausf {
     client: Client,
@@ -30,7 +31,7 @@ struct Ausf {
     contexts: context::Contexts,
 }
 
-/// What `GET /authentications` of the OAM socket says.
+/// The answer to `GET /authentications` on the OAM socket.
 #[derive(Serialize)]
 struct Authentications {
     under_way: usize,
@@ -39,7 +40,7 @@ struct Authentications {
 /// Starts the AUSF of `plmn`.
 ///
 /// # Errors
-/// Its address or its OAM socket cannot be had.
+/// The address or the OAM socket cannot be used.
 pub async fn start(config: Config, plmn: Plmn, env: nf::Env) -> Result<nf::Running, nf::BindError> {
     let mut instance = nf::Instance::bind(NfType::Ausf, config.sbi, &env).await?;
     let ausf = Arc::new(Ausf {

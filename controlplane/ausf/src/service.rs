@@ -17,8 +17,8 @@ use types::Supi;
 use crate::{Ausf, context::Authentication, counters};
 
 impl Ausf {
-    /// Nausf_UEAuthentication_Authenticate: gets a home vector from the UDM and keeps of it what the serving
-    /// network must not see.
+    /// Nausf_UEAuthentication_Authenticate: gets a home vector from the UDM and keeps the parts that
+    /// the serving network must not see.
     pub(crate) async fn authenticate(
         self: Arc<Self>,
         request: AuthenticateRequest,
@@ -70,7 +70,8 @@ impl Ausf {
         Ok(Created { location, body })
     }
 
-    /// Nausf_UEAuthentication_Authenticate, second step: RES* decides, and KSEAF is the reward.
+    /// Nausf_UEAuthentication_Authenticate, second step: checks RES* and answers with KSEAF if it is
+    /// right.
     pub(crate) async fn confirm(
         self: Arc<Self>,
         request: Confirm5gAkaRequest,
@@ -100,7 +101,7 @@ impl Ausf {
         })
     }
 
-    /// Tells the UDM how it ended (TS 33.501 §6.1.4.1a). The UE does not wait for this.
+    /// Reports the result to the UDM (TS 33.501 §6.1.4.1a). The UE does not wait for this.
     fn report(self: &Arc<Self>, supi: Supi, serving_network_name: &str, success: bool) {
         let request = udm::ConfirmAuthRequest {
             supi,

@@ -1,4 +1,4 @@
-//! What an operator configures of the NRF.
+//! Configuration of the NRF.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -11,13 +11,13 @@ use types::Invalid;
 pub struct Config {
     /// Address of its service-based interface.
     pub sbi: SocketAddr,
-    /// Seconds between heartbeats asked of every NF. One that misses two is no longer discovered.
+    /// Seconds between heartbeats of every NF. An NF that misses two is no longer discovered.
     pub heartbeat_s: u32,
-    /// Seconds for which others may remember the result of a discovery.
+    /// Seconds for which consumers may cache the result of a discovery.
     pub validity_s: u32,
     /// Seconds for which an access token is valid.
     pub token_s: u32,
-    /// Instances and subscriptions kept at once; more are refused.
+    /// Most instances, and most subscriptions, at once; more are refused.
     pub max_instances: usize,
 }
 
@@ -34,10 +34,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Checks what types cannot.
+    /// Checks rules that the types cannot express.
     ///
     /// # Errors
-    /// The first value that makes no sense.
+    /// The first invalid value.
     pub fn validate(&self) -> Result<(), Invalid> {
         if !(1..=3600).contains(&self.heartbeat_s) {
             return Err(Invalid::new("heartbeat_s", self.heartbeat_s, "1 to 3600 seconds"));

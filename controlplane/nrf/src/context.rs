@@ -1,7 +1,7 @@
-//! The registry: one entry per NF instance, owned by the NRF, alive as long as heartbeats come.
+//! The registry: one entry per NF instance, kept as long as heartbeats come.
 //!
-//! An entry is *registered* until it misses two heartbeats, then *suspended* (kept, not discovered: the NF
-//! may only be busy) and forgotten after ten of them.
+//! An entry is *registered* until it misses two heartbeats, then *suspended*: kept, and not discovered,
+//! because the NF may only be busy. After ten missed heartbeats it is deleted.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -21,24 +21,24 @@ use tokio::sync::mpsc;
 
 use crate::config::Config;
 
-/// Heartbeats missed before an instance is suspended.
+/// Missed heartbeats after which an instance is suspended.
 const SUSPEND_AFTER: f32 = 2.5;
-/// Heartbeats missed before it is forgotten.
+/// Missed heartbeats after which an instance is deleted.
 const FORGET_AFTER: u32 = 10;
-/// Notifications waiting for delivery; more are dropped and counted, since a subscriber can always ask.
+/// Notifications that wait for delivery. More are dropped and counted; a subscriber can always ask.
 const MAX_EVENTS: usize = 1024;
-/// Longest list an answer may hold.
+/// Most items in a list.
 const MAX_LIST: usize = 1000;
 
 static SUSPENDED: Counter = Counter::new("nrf_instances_suspended");
 static EVENTS_DROPPED: Counter = Counter::new("nrf_notifications_dropped");
 
-/// Something a subscriber may want to hear.
+/// A change of an instance, to be notified to subscribers.
 #[derive(Debug, Clone)]
 pub struct Event {
     /// What happened.
     pub kind: NotificationEventType,
-    /// To whom.
+    /// The instance's profile.
     pub profile: NfProfile,
 }
 
@@ -56,14 +56,14 @@ pub struct Registry {
 struct Inner {
     instances: BTreeMap<NfInstanceId, Entry>,
     subscriptions: HashMap<String, Subscription>,
-    /// Order of creation, so that the oldest goes when there are too many.
+    /// Subscriptions in the order of creation: the oldest is deleted when there are too many.
     subscription_order: VecDeque<String>,
 }
 
 #[derive(Debug)]
 struct Subscription {
     data: SubscriptionData,
-    /// Who made it, where that is proven.
+    /// The instance that made the subscription, if it has proved its identity.
     owner: Option<NfInstanceId>,
 }
 
@@ -71,7 +71,7 @@ struct Subscription {
 struct Entry {
     profile: NfProfile,
     heard: Instant,
-    /// Whether this silence has been counted already.
+    /// Whether the present silence has been counted already.
     counted: bool,
 }
 
@@ -81,7 +81,7 @@ pub enum RegistryError {
     /// There is no such instance.
     #[error("no such NF instance")]
     Unknown,
-    /// There are too many.
+    /// There are too many instances.
     #[error("too many NF instances")]
     Full,
     /// The patch does not fit the profile.
@@ -107,7 +107,7 @@ impl Registry {
     /// Adds an instance or replaces its profile. Returns the profile as stored and whether it is new.
     ///
     /// # Errors
-    /// There is no room for another.
+    /// The registry is full.
     pub fn register(&self, mut profile: NfProfile, now: Instant) -> Result<(NfProfile, bool), RegistryError> {
         let mut inner = self.lock();
         let id = profile.nf_instance_id;
@@ -124,10 +124,10 @@ impl Registry {
         Ok((profile, new))
     }
 
-    /// Applies a patch; a heartbeat is one that changes nothing. `Some` when the profile changed.
+    /// Applies a patch; a heartbeat is a patch that changes nothing. Returns the profile if it changed.
     ///
     /// # Errors
-    /// No such instance, or the patch does not fit.
+    /// There is no such instance, or the patch does not fit.
     pub fn update(
         &self,
         id: NfInstanceId,
@@ -147,7 +147,7 @@ impl Registry {
             return Err(invalid(&"nfType must not change"));
         }
         (entry.heard, entry.counted) = (now, false);
-        // The load changes with every heartbeat and interests nobody who waits for changes.
+        // The load changes with every heartbeat; subscribers are not notified of it.
         let changed =
             NfProfile { load: None, ..patched.clone() } != NfProfile { load: None, ..entry.profile.clone() };
         entry.profile = patched;
@@ -162,7 +162,7 @@ impl Registry {
     /// Removes an instance.
     ///
     /// # Errors
-    /// No such instance.
+    /// There is no such instance.
     pub fn deregister(&self, id: NfInstanceId) -> Result<(), RegistryError> {
         let entry = self.lock().instances.remove(&id).ok_or(RegistryError::Unknown)?;
         self.emit(NotificationEventType::Deregistered, &entry.profile);
@@ -174,7 +174,7 @@ impl Registry {
         self.lock().instances.get(&id).map(|entry| self.current(entry, now))
     }
 
-    /// The instances of a type, or all.
+    /// The instances of a type, or all instances.
     pub fn list(&self, nf_type: Option<&NfType>, limit: usize, now: Instant) -> Vec<NfProfile> {
         let inner = self.lock();
         let of_type = |entry: &&Entry| nf_type.is_none_or(|t| *t == entry.profile.nf_type);
@@ -182,7 +182,7 @@ impl Registry {
         entries.take(limit.min(MAX_LIST)).map(|entry| self.current(entry, now)).collect()
     }
 
-    /// The instances that fit a discovery, with only the services asked for.
+    /// The instances that match a discovery, with only the requested services.
     pub fn discover(&self, query: &DiscoverNfRequest, now: Instant) -> Vec<NfProfile> {
         let inner = self.lock();
         let limit = query.limit.map_or(MAX_LIST, |l| l as usize).min(MAX_LIST);
@@ -196,7 +196,7 @@ impl Registry {
         self.validity_s
     }
 
-    /// Forgets instances that have been silent for long, and says so to subscribers.
+    /// Deletes instances that have been silent for long, and notifies subscribers.
     pub fn sweep(&self, now: Instant) {
         let mut gone = Vec::new();
         self.lock().instances.retain(|_, entry| {
@@ -216,10 +216,12 @@ impl Registry {
         }
     }
 
-    /// Adds a subscription; the oldest goes when there are too many. Returns it with its identifier.
+    /// Adds a subscription, and deletes the oldest if there are too many. Returns it with its
+    /// identifier.
     pub fn subscribe(&self, mut data: SubscriptionData, owner: Option<NfInstanceId>) -> SubscriptionData {
         let mut inner = self.lock();
-        // Nobody may end another's subscription by guessing, nor one of an NRF that restarted by its old name.
+        // Random, so that nobody can guess another's subscription, and identifiers from before a
+        // restart of the NRF name no new one.
         let id = format!("{:016x}", nf::random::u64());
         data.subscription_id = Some(id.clone());
         inner.subscriptions.insert(id.clone(), Subscription { data: data.clone(), owner });
@@ -232,7 +234,8 @@ impl Registry {
         data
     }
 
-    /// Ends a subscription that `caller` made; whether there was one. Who made it counts only where that is proven.
+    /// Deletes a subscription that `caller` made; returns whether there was one. The owner is checked
+    /// only if it had proved its identity.
     pub fn unsubscribe(&self, id: &str, caller: Option<NfInstanceId>) -> bool {
         let mut inner = self.lock();
         if !inner.subscriptions.get(id).is_some_and(|s| s.owner.is_none() || s.owner == caller) {
@@ -242,7 +245,7 @@ impl Registry {
         inner.subscriptions.remove(id).is_some()
     }
 
-    /// The subscribers that want to hear of an event.
+    /// The subscriptions that an event matches.
     pub fn subscribers(&self, event: &Event) -> Vec<SubscriptionData> {
         let wants = |s: &&SubscriptionData| {
             let events = &s.req_notif_events;
@@ -265,7 +268,7 @@ impl Registry {
         now - entry.heard > self.heartbeat.mul_f32(SUSPEND_AFTER)
     }
 
-    /// The profile with the status that heartbeats give it.
+    /// The profile with the status that follows from its heartbeats.
     fn current(&self, entry: &Entry, now: Instant) -> NfProfile {
         let mut profile = entry.profile.clone();
         if self.is_suspended(entry, now) {
@@ -285,7 +288,8 @@ fn offers(profile: &NfProfile, service: &str) -> bool {
     profile.nf_services.iter().chain(profile.nf_service_list.values()).any(|s| s.service_name == service)
 }
 
-/// Whether an instance fits the query; attributes it does not state restrict nothing (TS 29.510 §6.2.3.2.3.1).
+/// Whether an instance matches the query. Attributes missing in the profile do not restrict it (TS
+/// 29.510 §6.2.3.2.3.1).
 fn matches(profile: &NfProfile, query: &DiscoverNfRequest) -> bool {
     let allowed = &profile.allowed_nf_types;
     let slices = query.snssais.as_deref().unwrap_or_default();
@@ -312,7 +316,7 @@ fn matches(profile: &NfProfile, query: &DiscoverNfRequest) -> bool {
         })
 }
 
-/// Leaves only the services asked for; `None` when there are none of them.
+/// Removes services that were not requested; `None` if no service is left.
 fn with_services(mut profile: NfProfile, query: &DiscoverNfRequest) -> Option<NfProfile> {
     let Some(names) = &query.service_names else { return Some(profile) };
     profile.nf_services.retain(|s| names.contains(&s.service_name));

@@ -1,10 +1,12 @@
-//! Network repository function (TS 29.510): who is there, and where.
+//! Network repository function (TS 29.510): the register of NF instances, their services and addresses.
 //!
-//! NFs register their profile and keep it alive with heartbeats; others discover them. The registry lives in
-//! memory only: after a restart NFs find themselves unknown at their next heartbeat and register again
-//! (`nf::registration`), so there is nothing to lose. It also gives them access tokens, signed with a key that it keeps.
+//! NFs register their profile and keep it alive with heartbeats; other NFs discover them. The registry
+//! is in memory only: after a restart NFs learn at their next heartbeat that they are unknown and
+//! register again (`nf::registration`), so nothing is lost. The NRF also issues access tokens, signed
+//! with a key that it keeps in a file.
 //!
-//! Read first: [`context`] (the registry), then [`service`] (the operations on it) and [`token`] (who may call whom).
+//! Read first: [`context`] (the registry), then [`service`] (its operations) and [`token`] (who may
+//! call whom).
 #![forbid(unsafe_code)]
 
 pub mod config;
@@ -25,7 +27,7 @@ use token::Authority;
 /// Starts an NRF.
 ///
 /// # Errors
-/// Its SBI address, OAM socket or keys cannot be used.
+/// The SBI address, OAM socket or keys cannot be used.
 pub async fn start(config: Config, env: Env) -> Result<Running, BindError> {
     let mut instance = Instance::bind(NfType::Nrf, config.sbi, &env).await?;
     let (registry, events) = Registry::new(&config);
@@ -39,7 +41,7 @@ pub async fn start(config: Config, env: Env) -> Result<Running, BindError> {
     };
     let state = Arc::new(service::State { registry, authority, api_root: instance.api_root() });
 
-    // Notices expired instances even when nobody asks, and delivers notifications one after the other.
+    // Notices expired instances even without requests, and delivers notifications one after the other.
     let (sweeper, stopping) = (state.clone(), instance.stopping());
     let mut ticks = time::interval(config.heartbeat());
     instance.spawn(async move {

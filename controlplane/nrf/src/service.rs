@@ -28,17 +28,17 @@ static NOTIFICATIONS_LOST: Counter = Counter::new("nrf_notifications_lost");
 /// What the handlers share.
 #[derive(Debug)]
 pub struct State {
-    /// The instances.
+    /// The registry of instances.
     pub registry: Registry,
-    /// Gives access tokens; `None` when they are switched off.
+    /// Issues access tokens; `None` if tokens are switched off.
     pub authority: Option<Authority>,
-    /// Our own root, for links.
+    /// Our own API root, for links.
     pub api_root: ApiRoot,
 }
 
 type Reply<T> = Result<T, ProblemDetails>;
 
-/// The operations NRF offers.
+/// The operations that the NRF offers.
 pub fn router(state: Arc<State>) -> Router<State> {
     Router::new(state)
         .on_behalf::<RegisterNf, _, _>(register)
@@ -62,7 +62,8 @@ impl From<RegistryError> for ProblemDetails {
     }
 }
 
-/// A profile belongs to the instance it describes: nobody else registers, changes or removes it.
+/// A profile belongs to the instance that it describes: no other instance registers, changes or removes
+/// it.
 fn owned(id: NfInstanceId, caller: &Caller) -> Reply<()> {
     match caller.id() {
         Some(caller) if caller != id => {
@@ -142,7 +143,7 @@ async fn token(state: Arc<State>, request: RequestTokenRequest) -> Result<Access
 
 async fn discover(state: Arc<State>, request: DiscoverNfRequest) -> Reply<SearchResult> {
     let nf_instances = state.registry.discover(&request, time::now());
-    // An empty result must not be remembered: the instance may be about to register.
+    // An empty result must not be cached: an instance may register the next moment.
     let validity_period = if nf_instances.is_empty() { 0 } else { state.registry.validity_s() };
     Ok(SearchResult { validity_period, nf_instances })
 }
@@ -151,7 +152,7 @@ fn instance_uri(api_root: &ApiRoot, profile: &NfProfile) -> String {
     format!("{api_root}/nnrf-nfm/v1/nf-instances/{}", profile.nf_instance_id)
 }
 
-/// Tells subscribers what happened, until the NRF stops.
+/// Notifies subscribers of events until the NRF stops.
 pub(crate) async fn deliver(
     client: Client,
     state: Arc<State>,
@@ -171,7 +172,7 @@ pub(crate) async fn deliver(
                 nf_profile: Some(event.profile.clone()),
             };
             let client = client.clone();
-            // On its own, so that one slow subscriber does not keep the others waiting; bounded by the
+            // In a task of its own, so that a slow subscriber does not delay the others; bounded by the
             // client's timeout and the number of subscriptions.
             tokio::spawn(async move {
                 let uri = subscription.nf_status_notification_uri;

@@ -1,8 +1,8 @@
-//! Nnrf_AccessToken (TS 29.510 §5.4, TS 33.501 §13.4.1.1): who gets an access token for what.
+//! Nnrf_AccessToken (TS 29.510 §5.4, TS 33.501 §13.4.1.1): which NF gets which access token.
 //!
-//! Flow of a request: the form is complete → the NF has proved its instance and type ([`Authority::authenticate`]) → its
-//! type may use every service it asks for, and the target offers them (`granted`) → the token is signed. Errors are those
-//! of RFC 6749 §5.2, always with status 400.
+//! A request passes these checks: the form is complete; the NF has proved its instance and type
+//! ([`Authority::authenticate`]); its type may use every requested service, and the target offers them
+//! (`granted`). Then the token is signed. Errors are those of RFC 6749 §5.2, always with status 400.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,19 +23,20 @@ use telemetry::counters::{Counter, Family};
 
 use crate::context::Registry;
 
-/// Scopes in one request; ours have one.
+/// Most scopes in one request; our own requests have one.
 const MAX_SCOPES: usize = 32;
-/// Secrets are read again this often at most: an assertion that fits none may be signed with a new one.
+/// Shortest time between two reads of the secrets. An assertion that matches none may be signed with a
+/// new one.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// NF types of a core of ours, each with a secret on the NRF's machine.
+/// NF types of our own core, each with a secret on the NRF's machine.
 const LOCAL_TYPES: [NfType; 7] =
     [NfType::Nrf, NfType::Udr, NfType::Udm, NfType::Ausf, NfType::Pcf, NfType::Smf, NfType::Amf];
 
 static GRANTED: Counter = Counter::new("nrf_tokens_granted");
 static REFUSED: Family = Family::new("nrf_tokens_refused", "error");
 
-/// What the NRF signs tokens with and knows NFs by.
+/// The keys with which the NRF signs tokens and authenticates NFs.
 #[derive(Debug)]
 pub struct Authority {
     id: NfInstanceId,
@@ -50,11 +51,12 @@ pub struct Authority {
 struct Known {
     /// Secrets by NF type, with the time they were read.
     secrets: HashMap<NfType, (Instant, Vec<(String, Secret)>)>,
-    /// The secret by which an instance proved itself first: another NF of its type, on another machine, cannot pose as it.
+    /// The secret with which each instance first proved itself: another NF of the same type, on another
+    /// machine, cannot use the same instance identity.
     owners: BTreeMap<NfInstanceId, String>,
 }
 
-/// A consumer that has proved who it is.
+/// A consumer that has proved its identity.
 #[derive(Debug)]
 struct Consumer {
     id: NfInstanceId,
@@ -73,7 +75,7 @@ impl Authority {
         max_instances: usize,
     ) -> Result<Self, TrustError> {
         let key = trust.signing_key()?;
-        // Made and read now, while the process may still have the rights for it.
+        // Created and read now, while the process may still have the rights to do so.
         let mut known = Known::default();
         for nf_type in LOCAL_TYPES {
             trust.secret(&nf_type)?;
@@ -86,7 +88,7 @@ impl Authority {
     /// Answers a request for a token.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The error for the requester.
     pub fn grant(
         &self,
         registry: &Registry,
@@ -132,8 +134,8 @@ impl Authority {
                 return Err(AccessTokenErr::new("invalid_scope", reason));
             }
             scopes.push(scope);
-            // With a service come the resource-level scopes in it that this type of NF has: those who do not know them
-            // ask for the service only.
+            // With a service, the token contains the service's resource-level scopes that this type of
+            // NF may have: NFs that do not know them request only the service.
             let within =
                 |resource: &str| resource.strip_prefix(scope).is_some_and(|rest| rest.starts_with(':'));
             let entitled =
@@ -163,7 +165,7 @@ impl Authority {
         })
     }
 
-    /// Who asks, by the assertion that its secret signed.
+    /// Authenticates the requester by the assertion that its secret signed.
     fn authenticate(&self, request: &AccessTokenReq) -> Result<Consumer, AccessTokenErr> {
         let invalid = |reason: &str| AccessTokenErr::new("invalid_client", reason);
         let nf_type = request
@@ -191,7 +193,8 @@ impl Authority {
         Ok(Consumer { id, nf_type })
     }
 
-    /// The secret that signed an assertion, by name. `reload` reads the secrets again if that is not too soon.
+    /// Name of the secret that signed an assertion. `reload` reads the secrets again, unless that was
+    /// done shortly before.
     fn signer(
         &self,
         nf_type: &NfType,
@@ -207,10 +210,11 @@ impl Authority {
         };
         if due {
             match self.trust.secrets(nf_type) {
-                // A type without secrets is not remembered: there is no end of names for such.
+                // A type without secrets is not stored, because callers can invent any number of types.
                 Ok(secrets) if secrets.is_empty() => _ = known.secrets.remove(nf_type),
                 Ok(secrets) => _ = known.secrets.insert(nf_type.clone(), (now, secrets)),
-                // Those read before stay: this process may have given up the right to read them.
+                // The secrets read before are kept: this process may have given up the right to read
+                // them.
                 Err(error) => {
                     tracing::debug!(%error, "cannot read the secrets of NFs");
                     if let Some((read, _)) = known.secrets.get_mut(nf_type) {
@@ -226,7 +230,7 @@ impl Authority {
     }
 }
 
-/// Whom a token will be for.
+/// The audience of a token.
 struct Target {
     target: NfType,
     claim: Audience,
@@ -246,8 +250,8 @@ fn audience(registry: &Registry, request: &AccessTokenReq) -> Result<Target, Acc
 
 /// Whether NFs of type `consumer` may have `scope` at NFs of type `target`.
 ///
-/// Services of 3GPP that we know have the consumers that TS 23.501 names, whatever a profile says; others are for those
-/// whom a registered instance allows.
+/// For 3GPP services that we know, the consumers that TS 23.501 names are allowed, whatever a profile
+/// says. For other services, those that a registered instance allows.
 fn granted(registry: &Registry, consumer: &NfType, target: &NfType, scope: &str) -> bool {
     if let Some((_, nf)) = RESOURCE_SCOPES.iter().find(|(resource, _)| *resource == scope) {
         let service = scope.split(':').next().unwrap_or_default();
@@ -268,7 +272,7 @@ fn granted(registry: &Registry, consumer: &NfType, target: &NfType, scope: &str)
     })
 }
 
-/// A scope as the log shows it.
+/// A scope for the log.
 fn scope_text(scope: &str) -> String {
     scope.chars().filter(|c| !c.is_control()).take(80).collect()
 }

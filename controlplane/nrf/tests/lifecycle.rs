@@ -11,12 +11,12 @@ use sbi::{
     op::{nrf::*, udm::*},
 };
 
-/// A folder for the sockets of one test; it goes with the value.
+/// A folder for the sockets of one test, which is removed with the value.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// An address nobody uses just now; each test has its own loopback address.
+/// A free address; each test has its own loopback address.
 fn address(last: u8) -> SocketAddr {
     SocketAddr::from(([127, 0, 77, last], 7777))
 }
@@ -29,7 +29,7 @@ fn env(folder: &Path, nrf: SocketAddr) -> Env {
     Env::new(folder, Some(nrf.into()))
 }
 
-/// A UDM that answers every am-data with a cause that names its port.
+/// A UDM that answers every am-data request with a cause that contains its instance identity.
 async fn udm(env: &Env, at: SocketAddr) -> Running {
     let instance = Instance::bind(NfType::Udm, at, env).await.unwrap();
     let cause = format!("FROM_{}", instance.id());
@@ -85,7 +85,7 @@ async fn nrf_may_come_last_and_may_restart() {
     udm.registered().await;
     assert!(ask(&client).await.is(&format!("FROM_{}", udm.id())));
 
-    // A restarted NRF knows nobody; the next heartbeat finds that out.
+    // A restarted NRF knows no instance; the next heartbeat discovers that.
     first.stop().await;
     let second = nrf::start(config(at), nrf_env).await.unwrap();
     let request = || GetNfRequest { nf_instance_id: udm.id(), body: () };
@@ -94,7 +94,7 @@ async fn nrf_may_come_last_and_may_restart() {
     // A client without cache finds it again, too.
     assert!(ask(&env.client(NfType::Amf).unwrap()).await.is(&format!("FROM_{}", udm.id())));
 
-    // An orderly end deregisters.
+    // A regular end deregisters.
     udm.stop().await;
     assert_eq!(client.call::<GetNf>(at, request()).await.unwrap_err().status(), Some(404));
     second.stop().await;
@@ -109,7 +109,7 @@ async fn discoveries_are_remembered_and_corrected() {
     old.registered().await;
     let client = env.client(NfType::Amf).unwrap();
     assert!(ask(&client).await.is(&format!("FROM_{}", old.id())));
-    // Many callers that find the cache empty share one discovery.
+    // Many callers that find the cache empty share one discovery request.
     let fresh = env.client(NfType::Amf).unwrap();
     let discoveries = async || {
         let status = nf::oam::call(nrf.oam(), "GET", "/status", None).await.unwrap();
@@ -123,12 +123,14 @@ async fn discoveries_are_remembered_and_corrected() {
     }
     let cause = format!("FROM_{}", old.id());
     assert!(calls.join_all().await.iter().all(|error| error.is(&cause)));
-    // Counters are the process's: other tests may discover meanwhile, but not two hundred times.
+    // Counters belong to the process. Other tests may discover at the same time, but not two hundred
+    // times.
     assert!(discoveries().await - before < 20);
-    // NRF is away: the cache answers.
+    // Without NRF the cache answers.
     nrf.stop().await;
     assert!(ask(&client).await.is(&format!("FROM_{}", old.id())));
-    // The instance moves: its old address refuses, NRF knows the new one.
+    // The instance has another address now: its old address refuses connections, and the NRF knows the
+    // new one.
     let _nrf = nrf::start(config(at), Env::new(folder.path().join("nrf"), None)).await.unwrap();
     old.stop().await;
     let new = udm(&env, address(13)).await;
@@ -172,7 +174,7 @@ async fn silent_instances_are_not_discovered() {
     let get = || GetNfRequest { nf_instance_id: id, body: () };
     assert_eq!(client.call::<GetNf>(at, get()).await.unwrap().nf_status, NfStatus::Suspended);
 
-    // A late heartbeat brings it back.
+    // A late heartbeat makes it registered again.
     let patch = sbi::model::common::Patch::replace("/nfStatus", "REGISTERED".into());
     let update = UpdateNfRequest { nf_instance_id: id, body: patch };
     assert_eq!(client.call::<UpdateNf>(at, update).await.unwrap(), None);
@@ -248,7 +250,7 @@ async fn the_environment_stops_everything_and_status_tells() {
     assert!(matches!(gone, nf::oam::CallError::NotRunning { .. }));
 }
 
-/// TS 29.510 §5.2.2.6: by the recovery time in NRF's notifications.
+/// TS 29.510 §5.2.2.6: restarts are noticed by the recovery time in the NRF's notifications.
 #[tokio::test]
 async fn who_watches_notices_restarts() {
     let (folder, at) = (folder(), address(51));

@@ -1,4 +1,5 @@
-//! Access tokens between real NFs: who gets one for what, what opens with it, and what survives a restart.
+//! Access tokens between real NFs: who gets which token, what a token permits, and what survives a
+//! restart.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::{net::SocketAddr, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
@@ -26,7 +27,7 @@ fn address(last: u8) -> SocketAddr {
     SocketAddr::from(([127, 0, 78, last], 7777))
 }
 
-/// A core in the making: its folder, an environment with tokens, and the NRF.
+/// A folder, an environment with tokens, and the NRF.
 struct World {
     folder: tempfile::TempDir,
     env: Env,
@@ -43,7 +44,7 @@ impl World {
         Self { folder, env, nrf, at }
     }
 
-    /// Something that answers as UDR: any question with 404, so that an answer shows that it was let in.
+    /// A stand-in for the UDR: it answers every admitted request with 404.
     async fn udr(&self, last: u8) -> Running {
         let instance = Instance::bind(NfType::Udr, address(last), &self.env).await.unwrap();
         let router = Router::new(Arc::new(()))
@@ -105,12 +106,12 @@ async fn credentials_are_for_the_udm_and_nothing_is_for_strangers() {
     assert!(reached(pcf.call::<QueryAmData>(Target::Discover, am_data()).await.unwrap_err()));
     let refused = pcf.call::<QueryAuthSubscription>(Target::Discover, auth_data()).await.unwrap_err();
     assert_eq!((refused.status(), refused.is("INSUFFICIENT_SCOPE")), (Some(403), true), "{refused}");
-    // The AMF has no business at the UDR at all: it does not even get a token.
+    // The AMF does not use the UDR: it gets no token for it.
     let amf = world.env.client(NfType::Amf).unwrap();
     let refused =
         amf.call::<QueryAuthSubscription>(Target::At(udr.sbi().into()), auth_data()).await.unwrap_err();
     assert!(refused.to_string().contains("invalid_scope"), "{refused}");
-    // Without token nobody: neither at the UDR nor at the NRF.
+    // A client without token may call neither the UDR nor the NRF.
     let stranger = Client::new(ClientConfig::default());
     let refused = stranger.call::<QueryAuthSubscription>(udr.sbi(), auth_data()).await.unwrap_err();
     assert_eq!((refused.status(), refused.is("ACCESS_TOKEN_MISSING")), (Some(401), true));
@@ -125,7 +126,8 @@ async fn a_token_says_who_for_whom_and_how_long() {
     let world = World::start(11, 120).await;
     let answer = world.ask(world.token_request(NfType::Udm, NfType::Udr, "nudr-dr")).await.unwrap();
     assert_eq!((answer.token_type.as_str(), answer.expires_in), ("Bearer", Some(120)));
-    // More than was asked for: a UDM that does not know resource-level scopes gets those that are its own.
+    // The token has more scopes than requested: a UDM that does not know resource-level scopes gets
+    // those of its type.
     let scope = format!("nudr-dr {MODIFY_CREDENTIALS} {READ_CREDENTIALS}");
     assert_eq!(answer.scope.as_ref(), Some(&scope));
     let key = world.env.trust.as_ref().unwrap().verifying_key();
@@ -136,7 +138,7 @@ async fn a_token_says_who_for_whom_and_how_long() {
     assert_eq!((claims.scope, claims.nf_type), (scope, Some(NfType::Udm)));
     let life = claims.exp - sbi::access::jws::seconds(net::time::wall_clock());
     assert!((110..=120).contains(&life), "{life}");
-    // A form by itself shows nobody the token.
+    // Formatting the answer does not show the token.
     assert!(!format!("{answer:?}").contains(answer.access_token.expose()));
     world.nrf.stop().await;
 }
@@ -219,7 +221,7 @@ async fn a_profile_is_its_owners() {
     ];
     assert_eq!(refused, [Some(403); 3]);
     assert_eq!(other.call::<GetNf>(world.at, get()).await.unwrap(), profile);
-    // Its own type, too, is what an instance has proved.
+    // An instance has also proved its type.
     let amf = world.env.client(NfType::Amf).unwrap();
     let id = amf.config().credentials.as_ref().unwrap().id;
     let posing = NfProfile { nf_instance_id: id, nf_type: NfType::Udm, ..profile };
@@ -252,7 +254,7 @@ async fn subscriptions_end_by_whoever_made_them() {
 
 #[tokio::test]
 async fn tokens_are_fetched_once_replaced_in_time_and_outlive_the_nrf() {
-    // Ten seconds: replaced after eight.
+    // Valid for ten seconds: replaced after eight.
     let world = World::start(51, 10).await;
     let udr = world.udr(52).await;
     udr.registered().await;
@@ -269,7 +271,7 @@ async fn tokens_are_fetched_once_replaced_in_time_and_outlive_the_nrf() {
             .spawn(async move { client.call::<QueryAmData>(Target::Discover, am_data()).await.unwrap_err() });
     }
     assert!(calls.join_all().await.iter().all(|error| error.is("USER_NOT_FOUND")));
-    // Tests of this file run at the same time and count, too; two hundred would not pass.
+    // Tests of this file run at the same time and count as well, but not a hundred.
     assert!(requested().await - before < 100);
     let verified = async || {
         let status = nf::oam::call(udr.oam(), "GET", "/status", None).await.unwrap();
@@ -280,7 +282,7 @@ async fn tokens_are_fetched_once_replaced_in_time_and_outlive_the_nrf() {
         assert!(client.call::<QueryAmData>(udr.sbi(), am_data()).await.unwrap_err().is("USER_NOT_FOUND"));
     }
     assert!(verified().await - before < 100, "a token is verified once");
-    // The NRF restarts: its key is kept, so tokens given before stay valid and new ones fit.
+    // The NRF restarts with its key: earlier tokens stay valid, and new ones are accepted.
     world.nrf.stop().await;
     assert!(client.call::<QueryAmData>(udr.sbi(), am_data()).await.unwrap_err().is("USER_NOT_FOUND"));
     let again = nrf::start(Config { sbi: world.at, ..Config::default() }, world.env.clone()).await.unwrap();
@@ -303,14 +305,14 @@ async fn an_nf_on_another_machine_needs_the_public_key_and_its_own_secret() {
     let config = Security { tokens: Tokens::Required, trust: elsewhere.path().to_owned() };
     let env = Env::new(elsewhere.path(), Some(world.at.into())).secured(&config, false).unwrap();
     let ask = async |client: &Client| client.call::<QueryAmData>(udr.sbi(), am_data()).await.unwrap_err();
-    // It has made a secret that the NRF does not know.
+    // The NF has created a secret that the NRF does not know.
     let client = env.client(NfType::Udm).unwrap();
     assert!(ask(&client).await.to_string().contains("invalid_client"));
-    // The operator carries it over under a name of its own; the NRF finds it without a restart.
+    // The operator copies it to the NRF under another name; the NRF finds it without a restart.
     std::fs::copy(elsewhere.path().join("udm.secret"), trust.join("udm-east.secret")).unwrap();
     net::time::sleep(Duration::from_millis(1100)).await;
     assert!(ask(&client).await.is("USER_NOT_FOUND"));
-    // The instance is that secret's now: the local UDM cannot pose as it.
+    // The instance belongs to that secret now: the local UDM cannot use its identity.
     let id = client.config().credentials.as_ref().unwrap().id;
     let local = world.env.trust.as_ref().unwrap().secret(&NfType::Udm).unwrap();
     let credentials = Arc::new(Credentials { id, nf_type: NfType::Udm, secret: Some(local) });
@@ -329,7 +331,8 @@ async fn a_rejected_token_is_replaced_and_the_call_made_again() {
     assert!(client.call::<QueryAmData>(udr.sbi(), am_data()).await.unwrap_err().is("USER_NOT_FOUND"));
     udr.stop().await;
     world.nrf.stop().await;
-    // The operator replaces the NRF's key and restarts; the client still holds a token of the old one.
+    // The operator replaces the NRF's key and restarts the NRF; the client still holds a token of the
+    // old key.
     let trust = world.folder.path().join("trust");
     std::fs::remove_file(trust.join("nrf-token.key")).unwrap();
     std::fs::remove_file(trust.join("nrf-token.pub")).unwrap();
@@ -347,7 +350,7 @@ async fn a_rejected_token_is_replaced_and_the_call_made_again() {
 fn keys_are_made_once_by_whoever_comes_first_and_only_for_their_owner() {
     let folder = tempfile::tempdir().unwrap();
     let trust = folder.path().join("var/trust");
-    // Processes that start at the same time agree.
+    // Processes that start at the same time get the same key.
     let open = || {
         let trust = Trust::open(&trust, true).unwrap();
         let claims = AssertionClaims::new(NfInstanceId::from_random(1), std::time::UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! What an operator configures of the PCF.
+//! Configuration of the PCF.
 
 use std::net::SocketAddr;
 
@@ -11,13 +11,13 @@ use types::{Ambr, Arp, Dnn, FiveQi, Invalid};
 pub struct Config {
     /// Address of its service-based interface.
     pub sbi: SocketAddr,
-    /// Policy by data network; networks not listed follow the subscription.
+    /// Policy by data network. Data networks not listed follow the subscription.
     pub dnn: Vec<DnnPolicy>,
-    /// Policy associations kept at once, of each kind; more are refused.
+    /// Most policy associations of each kind at once; more are refused.
     pub max_associations: usize,
 }
 
-/// Policy for the sessions of one data network. What is left out follows the subscription.
+/// Policy for the sessions of one data network. Members left out follow the subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DnnPolicy {
@@ -41,10 +41,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Checks what types cannot.
+    /// Checks rules that the types cannot express.
     ///
     /// # Errors
-    /// The first value that makes no sense.
+    /// The first invalid value.
     pub fn validate(&self) -> Result<(), Invalid> {
         for (i, policy) in self.dnn.iter().enumerate() {
             if self.dnn.iter().take(i).any(|other| other.name == policy.name) {

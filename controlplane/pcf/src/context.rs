@@ -6,11 +6,12 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Associations of one kind, each under a random number and under what it is about. What AMF and SMF still name of a
-/// PCF that restarted is no association of another UE.
+/// Associations of one kind, each under a random number and under its key (UE or session). After a
+/// restart of the PCF, an identifier that an AMF or SMF still holds does not name the association of
+/// another UE.
 ///
-/// A new association about the same thing replaces the old one: its owner has lost it (a restart, a
-/// session set up anew), so a table cannot grow beyond what exists, whatever gets lost.
+/// A new association with the same key replaces the old one, which its owner has lost (by a restart, or
+/// because the session was set up again). So a table cannot grow beyond the number of UEs or sessions.
 #[derive(Debug)]
 pub(crate) struct Associations<K, T> {
     limit: usize,
@@ -29,7 +30,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Associations<K, T> {
         Self { limit, inner: Mutex::new(inner) }
     }
 
-    /// Adds an association; its identifier, or `None` when there is no room.
+    /// Adds an association. Returns its identifier, or `None` if the table is full.
     pub(crate) fn create(&self, key: K, value: T) -> Option<String> {
         let mut inner = self.lock();
         if let Some(old) = inner.by_key.remove(&key) {
@@ -51,12 +52,13 @@ impl<K: Clone + Eq + Hash, T: Clone> Associations<K, T> {
         self.lock().by_id.get(&parse(id)?).map(|(_, value)| value.clone())
     }
 
-    /// Changes an association; what `change` returns, or `None` when there is no such association.
+    /// Changes an association. Returns the result of `change`, or `None` if there is no such
+    /// association.
     pub(crate) fn change<R>(&self, id: &str, change: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.lock().by_id.get_mut(&parse(id)?).map(|(_, value)| change(value))
     }
 
-    /// Removes an association; whether there was one.
+    /// Removes an association. Returns whether it existed.
     pub(crate) fn delete(&self, id: &str) -> bool {
         let mut inner = self.lock();
         let Some((key, _)) = parse(id).and_then(|id| inner.by_id.remove(&id)) else {
@@ -75,7 +77,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Associations<K, T> {
     }
 }
 
-/// An identifier as a peer gives it: anything may be in it.
+/// Parses an identifier from a peer, which may be any text.
 fn parse(id: &str) -> Option<u64> {
     u64::from_str_radix(id, 16).ok()
 }

@@ -1,4 +1,4 @@
-//! What a session may do (TS 23.503 §6.3, §6.4).
+//! Policy decisions for sessions (TS 23.503 §6.3, §6.4).
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use types::{Ambr, Arp, BitRate, FiveQi};
 
 use crate::config::Config;
 
-/// Internet traffic without promises (TS 23.501 table 5.7.4-1).
+/// Internet traffic without guarantees (TS 23.501 table 5.7.4-1).
 const DEFAULT_FIVE_QI: FiveQi = FiveQi(9);
-/// Middle of the range: may neither push others out nor be pushed out by the least.
+/// Middle of the range: a session neither pre-empts others nor is pre-empted.
 const DEFAULT_ARP: Arp = Arp { priority: 8, may_preempt: false, preemptable: false };
-/// When neither operator nor subscription limits a session.
+/// Bits per second if neither operator nor subscription limits a session.
 const DEFAULT_BIT_RATE: u64 = 1_000_000_000;
-/// Lowest precedence of PCC rules (TS 29.512 §5.6.2.6): every other rule comes first.
+/// Lowest precedence of PCC rules (TS 29.512 §5.6.2.6): every other rule takes precedence.
 const DEFAULT_RULE_PRECEDENCE: u32 = 255;
 const DEFAULT_RULE: &str = "default";
 
-/// Decides for a session.
+/// The policy for a session.
 pub fn decide(config: &Config, session: &SmPolicyContextData) -> SmPolicyDecision {
     let policy = config.dnn.iter().find(|policy| policy.name == session.dnn);
     let subscribed = session.subs_def_qos.as_ref();

@@ -1,11 +1,11 @@
 //! Policy control function: access and mobility policy (TS 29.507), session policy (TS 29.512).
 //!
-//! What a session may do comes from three places, the first that says something wins: the operator's
-//! configuration for the DNN, the subscription as SMF reports it, our defaults. The decision is a session
-//! rule (session AMBR, default QoS) and one PCC rule that puts all traffic on the default QoS flow.
+//! The policy of a session comes from the operator's configuration for the DNN, else from the
+//! subscription as the SMF reports it, else from our defaults. The decision is a session rule (session
+//! AMBR, default QoS) and one PCC rule that puts all traffic on the default QoS flow.
 //!
-//! Associations live in memory: after a restart they are unknown, which AMF and SMF take for deleted
-//! (TS 29.512 §4.2.5); nothing that is in force in the user plane depends on them.
+//! Associations are kept in memory. After a restart they are unknown, which AMF and SMF treat as
+//! deleted (TS 29.512 §4.2.5). Policies in force in the user plane do not depend on them.
 //!
 //! Read first: [`decision`], then [`service`].
 #![forbid(unsafe_code)]
@@ -25,7 +25,7 @@ pub use config::Config;
 /// Starts a PCF.
 ///
 /// # Errors
-/// Its SBI address or OAM socket cannot be used.
+/// The SBI address or OAM socket cannot be used.
 pub async fn start(config: Config, env: Env) -> Result<Running, BindError> {
     let instance = Instance::bind(NfType::Pcf, config.sbi, &env).await?;
     let state = Arc::new(service::State::new(config));

@@ -36,7 +36,7 @@ impl State {
 
 type Reply<T> = Result<T, ProblemDetails>;
 
-/// The operations PCF offers.
+/// The operations that the PCF offers.
 pub fn router(state: Arc<State>) -> Router<State> {
     Router::new(state)
         .on::<CreateAmPolicy>(create_am)
@@ -48,7 +48,7 @@ pub fn router(state: Arc<State>) -> Router<State> {
         .on::<DeleteSmPolicy>(delete_sm)
 }
 
-/// 404 with the cause that both APIs name for an association that is not there.
+/// 404 with the cause that both APIs define for an unknown association.
 fn not_found() -> ProblemDetails {
     ProblemDetails::new(404, "POLICY_ASSOCIATION_NOT_FOUND")
 }
@@ -57,7 +57,7 @@ fn no_room() -> ProblemDetails {
     ProblemDetails::new(503, "INSUFFICIENT_RESOURCES")
 }
 
-/// What is in force for a UE: as subscribed, since no operator policy overrides it.
+/// The policy in force for a UE: as subscribed, because no operator policy overrides the subscription.
 fn am_policy(request: &PolicyAssociationRequest) -> PolicyAssociation {
     PolicyAssociation {
         request: None,

@@ -1,4 +1,4 @@
-//! PCF over its real interface: what it decides, and that associations come and go.
+//! The PCF over its real interface: its decisions, and creating and deleting associations.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use pcf::{Config, config::DnnPolicy};
@@ -32,7 +32,7 @@ fn session(dnn: &str) -> SmPolicyContextData {
     }
 }
 
-/// A PCF, a client, where they meet, and the folder of the PCF's socket, which goes with the value.
+/// A PCF, a client, the PCF's API root, and the folder of its socket, which is removed with the value.
 async fn start(config: Config) -> (nf::Running, Client, sbi::ApiRoot, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let env = nf::Env::new(folder.path(), None);
@@ -92,7 +92,7 @@ async fn associations_are_created_changed_and_deleted() {
     let get = GetSmPolicyRequest { sm_policy_id: resource.id.clone(), body: () };
     let shown = client.call::<GetSmPolicy>(&resource, get).await.unwrap();
     assert_eq!(shown.context.ipv4_address, "10.45.0.2".parse().ok());
-    // The same session again replaces its association; another session finds no room.
+    // A second association for the same session replaces the first; another session finds no room.
     let again = create(session("internet")).await.unwrap();
     let other = SmPolicyContextData { pdu_session_id: PduSessionId::new(2).unwrap(), ..session("internet") };
     assert_eq!(create(other).await.unwrap_err().status(), Some(503));

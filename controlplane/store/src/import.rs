@@ -1,24 +1,24 @@
 //! Bulk import of subscribers from CSV or JSON, with errors that name the line.
 //!
-//! CSV: a header line names the columns, in any order. `imsi`, `k` and one of `opc`, `op` must be
-//! there; `amf`, `sqn`, `msisdn`, `snssai` (`1-000001`), `dnn`, `session_type`, `ambr_uplink` and
-//! `ambr_downlink` (`1 Gbps`) may. JSON: a document as `subscriber show --json`
-//! prints it, or an array of them.
+//! CSV: a header line names the columns, in any order. `imsi`, `k` and one of `opc`, `op` are required;
+//! `amf`, `sqn`, `msisdn`, `snssai` (`1-000001`), `dnn`, `session_type`, `ambr_uplink` and
+//! `ambr_downlink` (`1 Gbps`) are optional. JSON: a document as `subscriber show --json` prints it, or
+//! an array of them.
 
 use types::{Ambr, Imsi, Key, Supi};
 
 use crate::{Authentication, DnnSubscription, OperatorCode, SliceSubscription, Subscriber};
 
-/// Most subscribers one import takes: bounds memory (about 1 KB each).
+/// Most subscribers in one import, which bounds memory (about 1 KB each).
 const IMPORT_MAX: usize = 1_000_000;
 
-/// A file that cannot be imported; nothing of it was.
+/// A file that cannot be imported; nothing of it was stored.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct ImportError {
     /// Line in the file, from 1.
     pub line: u64,
-    /// What is wrong there; never a key.
+    /// What is wrong there; never contains a key.
     pub problem: String,
 }
 
@@ -28,7 +28,7 @@ const COLUMNS: [&str; 11] =
 /// Reads subscribers from `text`: JSON when it begins with `[` or `{`, CSV otherwise.
 ///
 /// # Errors
-/// The first line that is wrong, and why.
+/// The first wrong line and its mistake.
 pub fn parse(text: &str) -> Result<Vec<Subscriber>, ImportError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let json = text.trim_start().starts_with(['[', '{']);
@@ -55,11 +55,11 @@ fn parse_json(text: &str) -> Result<Vec<(u64, Subscriber)>, ImportError> {
     };
     let subscribers: Vec<Subscriber> =
         parsed.map_err(|e| ImportError { line: e.line() as u64, problem: strip_position(&e.to_string()) })?;
-    // JSON has no line per record: records are counted instead.
+    // JSON records have no lines of their own: their numbers are used instead.
     Ok((1..).zip(subscribers).collect())
 }
 
-/// serde_json ends its messages with " at line L column C"; the line is told apart already.
+/// serde_json ends its messages with " at line L column C"; [`ImportError::line`] has the line already.
 fn strip_position(message: &str) -> String {
     message.split(" at line ").next().unwrap_or(message).to_owned()
 }

@@ -1,17 +1,18 @@
-//! Durable storage behind one trait (idea 8: state outlives processes).
+//! Durable storage behind one trait: subscribers and contexts outlive processes.
 //!
-//! [`Store`] is what network functions and the command line see; [`Sqlite`] is the default
-//! implementation, one file that operators can open with their own tools. A database that several
-//! machines share implements the same trait.
+//! Network functions and the command line use [`Store`]. [`Sqlite`] is the default implementation, one
+//! file that operators can open with their own tools. A database that several machines share would
+//! implement the same trait.
 //!
-//! What is kept: subscribers ([`Subscriber`], written by the operator, read by the UDR), the
-//! authentication sequence number of each (written by the UDM through the UDR), and *contexts*:
-//! JSON documents of network functions, by kind and key.
+//! The store keeps subscribers ([`Subscriber`], written by the operator, read by the UDR), the
+//! authentication sequence number of each (written by the UDM through the UDR), and *contexts*: JSON
+//! documents of network functions, by kind and key.
 //!
 //! K, OPc and OP are encrypted in the file, with a key that is kept elsewhere ([`KeySource`]).
 //!
-//! Invariants: this crate opens no socket, knows no procedure, and never logs a key. A value that a
-//! completed call wrote survives `kill -9` of any process. No subscriber's key is in the file in clear.
+//! Invariants: this crate opens no socket, implements no procedure, and never logs a key. A value that
+//! a completed call wrote survives `kill -9` of any process. The file contains no subscriber's key in
+//! clear.
 #![forbid(unsafe_code)]
 
 pub mod import;
@@ -26,10 +27,10 @@ pub use sqlite::Sqlite;
 pub use subscriber::{Authentication, DnnSubscription, OperatorCode, SQN_MAX, SliceSubscription, Subscriber};
 use types::Supi;
 
-/// Why the store could not do as asked.
+/// Why an operation of the store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The subscriber to be added is there already.
+    /// The subscriber to be added exists.
     #[error("subscriber {0} exists already; use `--replace` to overwrite it")]
     Exists(Supi),
     /// The file was written by a newer Godwit.
@@ -43,7 +44,7 @@ pub enum StoreError {
     /// The folder or file cannot be used.
     #[error("cannot open {path}: {reason}")]
     Open {
-        /// The file asked for.
+        /// The file to be opened.
         path: String,
         /// What the system said.
         reason: String,
@@ -51,10 +52,10 @@ pub enum StoreError {
     /// There is no store yet.
     #[error("there is no store at {path}: `godwit subscriber add` or `import` creates it")]
     Missing {
-        /// The file asked for.
+        /// The file to be opened.
         path: String,
     },
-    /// The file is no database any more, or parts of it are broken.
+    /// The file is not a database, or parts of it are damaged.
     #[error(
         "the store {path} is damaged ({reason}): stop the core, then restore a backup, or save what can still be read: \
          sqlite3 {path} .recover | sqlite3 NEW-FILE"
@@ -65,18 +66,18 @@ pub enum StoreError {
         /// What SQLite found.
         reason: String,
     },
-    /// The key that encrypts the subscribers' keys cannot be had, or is another.
+    /// The key that encrypts the subscribers' keys is missing, unusable or wrong.
     #[error(transparent)]
     Key(Box<KeyError>),
-    /// A row holds something this program cannot read.
+    /// A row contains something that this program cannot read.
     #[error("the store holds an unreadable record for {key}: {reason}")]
     Corrupt {
         /// Key of the record.
         key: String,
-        /// What is wrong with it; never its content.
+        /// What is wrong with it; never contains its content.
         reason: String,
     },
-    /// The database refused.
+    /// SQLite returned an error.
     #[error("store: {0}")]
     Database(#[from] rusqlite::Error),
     /// The store is closing.
@@ -84,12 +85,13 @@ pub enum StoreError {
     Closed,
 }
 
-/// What to do when a subscriber to be added is there already.
+/// What to do when a subscriber to be added exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnConflict {
     /// Refuse the whole batch.
     Fail,
-    /// Overwrite; the sequence number goes on from the larger of the two, so that the USIM need not resynchronise.
+    /// Overwrite. The larger of the two sequence numbers is kept, so that the USIM need not
+    /// resynchronise.
     Replace,
 }
 
@@ -98,7 +100,7 @@ pub enum OnConflict {
 pub struct Change {
     /// The subscriber.
     pub supi: Supi,
-    /// Tells this change from later ones of the same subscriber.
+    /// Distinguishes this change from later ones of the same subscriber.
     pub number: u64,
 }
 
@@ -110,34 +112,37 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 
 /// Storage of a core. One per process, shared by its network functions; several processes may use the same store.
 pub trait Store: Send + Sync {
-    /// Adds subscribers, all or none.
+    /// Adds subscribers: all of them or none.
     fn put_subscribers(&self, subscribers: Vec<Subscriber>, on_conflict: OnConflict) -> StoreFuture<'_, ()>;
 
     /// One subscriber.
     fn subscriber(&self, supi: Supi) -> StoreFuture<'_, Option<Subscriber>>;
 
-    /// At most `limit` subscribers in order of IMSI, those after `after`.
+    /// At most `limit` subscribers with IMSIs above `after`, in the order of IMSIs.
     fn subscribers(&self, after: Option<Supi>, limit: usize) -> StoreFuture<'_, Vec<Subscriber>>;
 
-    /// How many subscribers there are.
+    /// Number of subscribers.
     fn subscriber_count(&self) -> StoreFuture<'_, u64>;
 
-    /// Removes a subscriber; `false` when there was none. Its contexts go with it, or, when an AMF serves the UE, with
-    /// [`Store::change_notified`]: they say who has to hear of the removal.
+    /// Removes a subscriber; `false` if there was none. Its contexts are removed, too, but if an AMF
+    /// serves the UE only with [`Store::change_notified`], because they say who has to be notified of
+    /// the removal.
     fn remove_subscriber(&self, supi: Supi) -> StoreFuture<'_, bool>;
 
-    /// At most `limit` subscribers that were overwritten or removed while their UE was served, and of whose change the
-    /// network functions have not been notified.
+    /// At most `limit` subscribers that were overwritten or removed while their UE was served, and of
+    /// whose change the network functions have not been notified yet.
     fn changed_subscribers(&self, limit: usize) -> StoreFuture<'_, Vec<Change>>;
 
-    /// The network functions have been notified of a change. What changed since stays to be notified.
+    /// Records that the network functions have been notified of a change. Later changes are still to be
+    /// notified.
     fn change_notified(&self, change: Change) -> StoreFuture<'_, ()>;
 
-    /// Sets the sequence number when it still is `expected`; `false` when it is not (or the subscriber is gone).
-    /// Two UDMs can thus never use one number twice.
+    /// Sets the sequence number if it is still `expected`; `false` if it is not, or the subscriber was
+    /// removed. So two UDMs never use the same number.
     fn advance_sqn(&self, supi: Supi, expected: u64, new: u64) -> StoreFuture<'_, bool>;
 
-    /// Sets the sequence number whatever it was (resynchronisation); `false` when there is no such subscriber.
+    /// Sets the sequence number unconditionally (resynchronisation); `false` if there is no such
+    /// subscriber.
     fn set_sqn(&self, supi: Supi, new: u64) -> StoreFuture<'_, bool>;
 
     /// Writes a context document of `kind` under `key`.

@@ -1,9 +1,11 @@
-//! Encryption of subscriber keys at rest: K, OPc and OP stand in the database as AES-256-GCM ciphertexts.
+//! Encryption of subscriber keys at rest: the database contains K, OPc and OP as AES-256-GCM
+//! ciphertexts.
 //!
-//! The key is a file of its own ([`KeySource`]), so that a copy of the database alone (a backup, a disk sent for repair)
-//! gives nobody a USIM's secrets. Each value has a random nonce, and is bound to its IMSI and field: ciphertexts that
-//! somebody swaps between rows or columns do not decrypt. A *key check*, a known text under the same key, tells a wrong
-//! key file from a damaged row.
+//! The key is in a separate file ([`KeySource`]), so that a copy of the database alone (a backup, a
+//! disk sent for repair) does not reveal a USIM's secrets. Each value has a random nonce and is bound
+//! to its IMSI and field: ciphertexts that somebody swaps between rows or columns do not decrypt. A
+//! *key check*, a known text encrypted with the same key, distinguishes a wrong key file from a damaged
+//! row.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +16,10 @@ use types::Key;
 
 /// Name of the systemd credential that holds the key (`LoadCredential=store.key:…`).
 const CREDENTIAL: &str = "store.key";
-/// What the key check encrypts.
+/// The known text of the key check.
 const KEY_CHECK: &[u8] = b"godwit store key";
 
-/// Why the key of the store cannot be had.
+/// Why the key of the store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file is missing although there are encrypted keys.
@@ -33,7 +35,7 @@ pub enum KeyError {
     /// The file cannot be used.
     #[error("key of the store: {0}")]
     File(#[from] PrivateFileError),
-    /// The file holds something else.
+    /// The file does not contain a key.
     #[error("{} is no key of the store: 64 hexadecimal digits are expected", path.display())]
     NotAKey {
         /// The file.
@@ -72,7 +74,7 @@ pub enum KeySource {
 }
 
 impl KeySource {
-    /// The systemd credential `store.key` when this process was given one, otherwise `file`.
+    /// The systemd credential `store.key` if this process has one, otherwise `file`.
     pub fn find(file: &Path) -> KeySource {
         match private_file::credential(CREDENTIAL) {
             Some(path) => KeySource::Credential(path),
@@ -80,7 +82,7 @@ impl KeySource {
         }
     }
 
-    /// The file, whichever kind it is.
+    /// The path of the file or credential.
     pub fn path(&self) -> &Path {
         match self {
             KeySource::File(path) | KeySource::Credential(path) => path,
@@ -102,7 +104,7 @@ impl KeySource {
         StoreKey::new(&key, path())
     }
 
-    /// Reads the key; a file that does not exist yet is created with a new one.
+    /// Reads the key. A missing file is created with a new key.
     pub(crate) fn load_or_create(&self) -> Result<StoreKey, KeyError> {
         match self.load() {
             Err(KeyError::Missing { path }) if matches!(self, KeySource::File(_)) => {
@@ -111,7 +113,7 @@ impl KeySource {
                 let text = Key::new(octets).to_hex() + "\n";
                 match private_file::create(&path, &text) {
                     Ok(()) => tracing::info!(file = %path.display(), "key of the store created: back it up"),
-                    // Another process was faster: its key is the one.
+                    // Another process has created the file first: its key is used.
                     Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                     Err(error) => return Err(KeyError::NotCreated { path, error }),
                 }
@@ -126,7 +128,7 @@ impl KeySource {
 #[derive(Debug)]
 pub(crate) struct StoreKey {
     key: LessSafeKey,
-    /// Where it came from, for errors.
+    /// The file it was read from, for errors.
     path: PathBuf,
 }
 
@@ -141,13 +143,14 @@ impl StoreKey {
         self.seal_octets(&context(imsi, field), value.expose())
     }
 
-    /// Decrypts a field of the subscriber `imsi`; `None` when it was not sealed for this place with this key.
+    /// Decrypts a field of the subscriber `imsi`; `None` if it was not encrypted for this field with
+    /// this key.
     pub fn open(&self, imsi: &str, field: &str, sealed: &[u8]) -> Option<Key<16>> {
         let octets = self.open_octets(&context(imsi, field), sealed)?;
         octets.try_into().ok().map(Key::new)
     }
 
-    /// What tells later whether a key is the one that the store is encrypted with.
+    /// The value with which [`Self::verify`] later recognises this key.
     pub fn check_value(&self) -> Result<Vec<u8>, KeyError> {
         self.seal_octets("key check", KEY_CHECK)
     }
@@ -187,7 +190,8 @@ impl StoreKey {
     }
 }
 
-/// The place a value belongs to. An IMSI has digits only, so no two places have one text.
+/// The text that binds a value to its field. An IMSI has digits only, so the texts of two fields always
+/// differ.
 fn context(imsi: &str, field: &str) -> String {
     format!("subscriber {imsi} {field}")
 }

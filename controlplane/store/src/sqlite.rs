@@ -1,14 +1,15 @@
 //! The store in one SQLite file.
 //!
-//! Reads run on the caller's thread over a connection of their own (WAL: readers never wait for
-//! the writer; a primary-key read takes about 10 µs, less than handing it to another thread).
-//! Writes go to one writer thread, which commits all that is waiting in one transaction (group
-//! commit): each write waits for its commit, so a completed call is durable against `kill -9`.
-//! `synchronous = NORMAL`: a power failure may lose the last commits; a USIM then finds the
-//! sequence number too low once and resynchronises (TS 33.102 §6.3.5). What the operator writes
-//! (subscribers) is followed by a checkpoint, which does reach the disk.
+//! Reads run on the caller's thread over their own connection (WAL: readers never wait for the writer;
+//! a primary-key read takes about 10 µs, less than passing it to another thread). Writes go to one
+//! writer thread, which commits all waiting writes in one transaction (group commit). Each call waits
+//! for its commit, so a completed call is durable against `kill -9`. `synchronous = NORMAL`: a power
+//! failure may lose the last commits; a USIM then finds the sequence number too low once and
+//! resynchronises (TS 33.102 §6.3.5). What the operator writes (subscribers) is followed by a
+//! checkpoint, which writes it to the disk.
 //!
-//! K, OPc and OP are encrypted (`seal.rs`); `schema.rs` has the tables and encrypts those of older programs.
+//! K, OPc and OP are encrypted (`seal.rs`). `schema.rs` has the tables, and encrypts the keys in tables
+//! of older programs.
 
 use std::{
     os::unix::fs::OpenOptionsExt,
@@ -31,37 +32,39 @@ use crate::{
 
 mod schema;
 
-/// Columns of a subscriber, in the order [`read_subscriber`] takes them.
+/// Columns of a subscriber, in the order in which [`read_subscriber`] reads them.
 const COLUMNS: &str = "imsi, msisdn, k, opc, op, amf, sqn, ue_ambr, slices";
 
 /// How long one process waits for another's write.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Writes taken into one transaction at most, so that the first of them does not wait for ever.
+/// Most writes in one transaction, so that the first of them does not wait too long.
 const GROUP_COMMIT_MAX: usize = 512;
 
-/// Writes that may wait before callers have to.
+/// Writes that may wait; callers wait when there are more.
 const WRITE_QUEUE: usize = 4096;
 
-/// A write, run inside the group's transaction; it answers its caller after the commit.
+/// A write, run inside the group's transaction. It returns the function that answers its caller after
+/// the commit.
 type Write = Box<dyn FnOnce(&Connection) -> AfterCommit + Send>;
-/// Told whether the transaction was committed.
+/// Called with the result of the commit.
 type AfterCommit = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
-/// The store in one SQLite file. Cheap to clone. Dropping the last clone closes the file: the write-ahead log is then part
-/// of it, and gone.
+/// The store in one SQLite file. Clones share it. Dropping the last clone closes the file, which merges
+/// the write-ahead log into it and removes the log.
 #[derive(Clone)]
 pub struct Sqlite {
-    // Dropped first, so that the writer's connection is the last one, which cleans up.
+    // Dropped first: the writer's connection must be the last one, because the last one removes the
+    // log.
     reader: Arc<Mutex<Connection>>,
     writer: Arc<Writer>,
     key: Arc<StoreKey>,
     path: Arc<PathBuf>,
 }
 
-/// The writer thread and the way to it.
+/// The writer thread and its queue.
 struct Writer {
-    /// There until the drop.
+    /// `None` only while the value is dropped.
     queue: Option<mpsc::SyncSender<Write>>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -76,21 +79,21 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// Waits until what is queued is written and the file closed.
+    /// Waits until the queued writes are done and the file is closed.
     fn drop(&mut self) {
         self.queue = None;
-        // A panic of the thread was reported where it happened.
+        // A panic of the thread was reported when it happened.
         let _ = self.thread.take().map(thread::JoinHandle::join);
     }
 }
 
 impl Sqlite {
-    /// Opens the file, creating it (mode 0600), its folder and its key when missing, and brings its tables up to date:
-    /// keys that an older program wrote in clear are encrypted.
+    /// Opens the file, and creates it (mode 0600), its folder and its key if they are missing. Brings
+    /// the tables up to date: keys that an older program wrote in clear are encrypted.
     ///
     /// # Errors
-    /// [`StoreError::Open`] when the file cannot be used, [`StoreError::Newer`] when a newer program wrote it,
-    /// [`StoreError::Key`] when the key is missing or wrong.
+    /// [`StoreError::Open`] if the file cannot be used, [`StoreError::Newer`] if a newer program wrote
+    /// it, [`StoreError::Key`] if the key is missing or wrong.
     pub fn open(path: &Path, key: &KeySource) -> Result<Self, StoreError> {
         let error = |e: std::io::Error| open_error(path, &e);
         if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
@@ -104,7 +107,7 @@ impl Sqlite {
     /// As [`Sqlite::open`], but creates no file.
     ///
     /// # Errors
-    /// [`StoreError::Missing`] when there is none; otherwise as [`Sqlite::open`].
+    /// [`StoreError::Missing`] if there is no file; otherwise as [`Sqlite::open`].
     pub fn open_existing(path: &Path, key: &KeySource) -> Result<Self, StoreError> {
         let writer = connect(path)?;
         let key = schema::prepare(&writer, key).map_err(|error| named(path, error))?;
@@ -114,8 +117,8 @@ impl Sqlite {
         Ok(Self { reader, writer, key: Arc::new(key), path: Arc::new(path.to_owned()) })
     }
 
-    /// Looks through the whole file for damage, so that a start finds it rather than some subscriber's registration.
-    /// Takes about a second per gigabyte.
+    /// Checks the whole file for damage, so that the start finds it and not a later registration. Takes
+    /// about a second per gigabyte.
     ///
     /// # Errors
     /// [`StoreError::Damaged`].
@@ -129,8 +132,9 @@ impl Sqlite {
         }
     }
 
-    /// Encrypts the keys of the store at `path` with another key, `new`, which is created when missing. All or nothing;
-    /// to be repeated when it was interrupted. Running processes have to be restarted with the new key.
+    /// Encrypts the keys of the store at `path` with another key, `new`, which is created if missing.
+    /// The change is complete or not made at all; an interrupted change can be repeated. Running
+    /// processes have to be restarted with the new key.
     ///
     /// # Errors
     /// As [`Sqlite::open_existing`].
@@ -138,7 +142,7 @@ impl Sqlite {
         let connection = connect(path)?;
         let changed = match schema::is_encrypted(&connection) {
             Ok(true) => schema::change_key(&connection, old, new),
-            // An older program's: encrypted with the new key from the beginning.
+            // A store of an older program: encrypted with the new key at once.
             Ok(false) => schema::prepare(&connection, new).map(drop),
             Err(error) => Err(error),
         };
@@ -150,19 +154,20 @@ impl Sqlite {
         &self,
         read: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> StoreFuture<'_, T> {
-        // A panic in a reader leaves no half-done state behind: reads change nothing.
+        // Reads change nothing, so a panic during a read leaves no inconsistent state.
         let connection = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let result = read(&connection);
         drop(connection);
         Box::pin(std::future::ready(result))
     }
 
-    /// The reason why a row cannot be read: the store's key was changed while this process runs, or else `error`.
+    /// The error for a row that cannot be read: the store's key was changed while this process runs, or
+    /// else `error`.
     fn or_wrong_key(&self, connection: &Connection, error: StoreError) -> StoreError {
         schema::verify_key(connection, &self.key).err().unwrap_or(error)
     }
 
-    /// Hands `write` to the writer thread and waits for its commit.
+    /// Passes `write` to the writer thread and waits for its commit.
     fn write<T: Send + 'static>(
         &self,
         write: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
@@ -171,7 +176,7 @@ impl Sqlite {
         let job: Write = Box::new(move |connection| {
             let result = in_savepoint(connection, write);
             Box::new(move |committed| {
-                // The caller may have stopped waiting; its write stands all the same.
+                // The caller may have stopped waiting; the write is done all the same.
                 let _ = answer.send(committed.and(result));
             })
         });
@@ -199,7 +204,7 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(StoreError::Missing { path: path.display().to_string() });
         }
-        // SQLite's own words for a folder are "unable to open database file".
+        // For a folder SQLite would say "unable to open database file".
         Ok(found) if !found.is_file() => return Err(open_error(path, &"it is no file")),
         Ok(_) => {}
         Err(error) => return Err(open_error(path, &error)),
@@ -227,7 +232,7 @@ fn damaged(path: &Path, reason: String) -> StoreError {
     StoreError::Damaged { path: path.display().to_string(), reason }
 }
 
-/// Names the file, when the error is one of damage.
+/// Adds the file's path, if the error reports damage.
 fn named(path: &Path, error: StoreError) -> StoreError {
     match error {
         StoreError::Database(error) if is_damage(&error) => damaged(path, error.to_string()),
@@ -240,13 +245,13 @@ fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
-/// Takes all that is waiting, writes it in one transaction, then answers.
+/// Takes all waiting writes, commits them in one transaction, then answers their callers.
 fn write_loop(connection: &Connection, queue: &mpsc::Receiver<Write>) {
     while let Ok(first) = queue.recv() {
         let group = std::iter::once(first).chain(queue.try_iter().take(GROUP_COMMIT_MAX - 1));
         if let Err(error) = connection.execute_batch("BEGIN IMMEDIATE") {
             tracing::error!(%error, "store: no transaction could be begun");
-            // Without a transaction nothing is written: each caller hears why.
+            // Without a transaction nothing is written: each caller gets the reason.
             let reason = error.to_string();
             group.for_each(|write| write(connection)(Err(unavailable(&reason))));
             continue;
@@ -254,7 +259,7 @@ fn write_loop(connection: &Connection, queue: &mpsc::Receiver<Write>) {
         let answers: Vec<AfterCommit> = group.map(|write| write(connection)).collect();
         let committed = connection.execute_batch("COMMIT").map_err(|error| {
             tracing::error!(%error, "store: commit failed");
-            // The only thing left to do about a failed roll-back is to say so, which COMMIT's error does.
+            // A failed roll-back needs no report of its own: COMMIT's error is reported.
             let _ = connection.execute_batch("ROLLBACK");
             error.to_string()
         });
@@ -271,7 +276,7 @@ fn unavailable(reason: &str) -> StoreError {
     ))
 }
 
-/// Runs one write of a group so that its failure undoes only itself.
+/// Runs one write of a group in a savepoint, so that its failure undoes only itself.
 fn in_savepoint<T>(
     connection: &Connection,
     write: impl FnOnce(&Connection) -> Result<T, StoreError>,
@@ -285,7 +290,7 @@ fn in_savepoint<T>(
     result
 }
 
-/// Reads a row; when a value does not decrypt, the caller looks whether the key is still the store's.
+/// Reads a row. If a value does not decrypt, the caller checks whether the key is still the store's.
 fn read_subscriber(row: &Row<'_>, key: &StoreKey) -> Result<Subscriber, StoreError> {
     let imsi: String = row.get(0)?;
     let corrupt = |reason: String| StoreError::Corrupt { key: imsi.clone(), reason };
@@ -360,10 +365,11 @@ fn put_subscriber(
     note_change(connection, subscriber.supi).map(drop)
 }
 
-/// Kind of the documents that name the subscribers of [`Store::changed_subscribers`]; each is the change's number.
+/// Kind of the documents that record changes for [`Store::changed_subscribers`]; each contains the
+/// change's number.
 const CHANGED: &str = "subscriber-change";
 
-/// Notes a change of a subscriber, if an AMF serves its UE.
+/// Records a change of a subscriber, if an AMF serves its UE.
 fn note_change(connection: &Connection, supi: Supi) -> Result<bool, StoreError> {
     let noted = connection
         .prepare_cached(
@@ -375,7 +381,7 @@ fn note_change(connection: &Connection, supi: Supi) -> Result<bool, StoreError> 
     Ok(noted > 0)
 }
 
-/// Removes the contexts of a subscriber: those under its SUPI, alone or followed by `/…`.
+/// Removes the contexts of a subscriber: those whose key is its SUPI or begins with its SUPI and `/`.
 fn remove_contexts(connection: &Connection, supi: Supi) -> Result<(), StoreError> {
     connection.execute(
         "DELETE FROM context WHERE key = ?1 OR key GLOB ?2",
@@ -394,7 +400,8 @@ impl Store for Sqlite {
         });
         Box::pin(async move {
             written.await?;
-            // Reaches the disk now, not at some later checkpoint. A busy database keeps its log: no loss either way.
+            // Writes to the disk now, not at some later checkpoint. If the database is busy, the data
+            // stays in the log; nothing is lost.
             self.read(|connection| {
                 connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
                 Ok(())

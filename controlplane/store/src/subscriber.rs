@@ -12,12 +12,12 @@ pub const SQN_MAX: u64 = (1 << 48) - 1;
 pub struct Subscriber {
     /// Permanent identity.
     pub supi: Supi,
-    /// Telephone number without `+`, when there is one.
+    /// Telephone number without `+`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub msisdn: Option<String>,
-    /// What 5G-AKA needs.
+    /// Credentials for 5G-AKA.
     pub authentication: Authentication,
-    /// Aggregate over all non-GBR flows of the UE.
+    /// Aggregate maximum bit rate of all non-GBR flows of the UE.
     #[serde(default = "default_ambr")]
     pub ue_ambr: Ambr,
     /// Slices the UE may use, with their data networks; never empty.
@@ -31,7 +31,7 @@ impl Subscriber {
         Self { supi, msisdn: None, authentication, ue_ambr: default_ambr(), slices: default_slices() }
     }
 
-    /// Rules that the types alone cannot hold.
+    /// Checks rules that the types cannot express.
     ///
     /// # Errors
     /// A sentence that says what is wrong.
@@ -76,12 +76,12 @@ pub struct Authentication {
     /// Authentication management field; bit 0 of the first octet (separation) must be set for 5G.
     #[serde(default = "default_amf")]
     pub amf: Key<2>,
-    /// Sequence number, 48 bits: the last one given out.
+    /// Last used sequence number, 48 bits.
     #[serde(default)]
     pub sqn: u64,
 }
 
-/// Milenage's operator variant, as derived for this USIM or as the operator-wide secret.
+/// Milenage's operator variant: derived for this USIM, or the operator-wide secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OperatorCode {
@@ -97,7 +97,7 @@ pub enum OperatorCode {
 pub struct SliceSubscription {
     /// The slice.
     pub snssai: SNssai,
-    /// Used when the UE asks for none.
+    /// Whether the slice is used when the UE asks for none.
     #[serde(default = "default_true")]
     pub default: bool,
     /// Data networks reachable in it, the default one first; never empty.
@@ -123,7 +123,7 @@ pub struct DnnSubscription {
     /// ARP of the default QoS flow.
     #[serde(default = "default_arp")]
     pub arp: Arp,
-    /// Address the UE always gets, outside the pool's dynamic part.
+    /// Address that the UE always gets, outside the dynamic part of the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub static_ipv4: Option<std::net::Ipv4Addr>,
 }

@@ -1,7 +1,8 @@
-//! `kill -9` at any moment: a sequence number that was given out is in the file (CP-7), so no challenge is made
-//! twice with the same one.
+//! `kill -9` at any time: a sequence number that was used is in the file (CP-7), so no two challenges
+//! have the same number.
 //!
-//! The test runs itself again as the process to be killed; [`FILE`] in the environment tells that one what it is.
+//! The test starts itself again as the process to be killed; the environment variable [`FILE`] makes
+//! the difference.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "every line here is test code")]
 
 use std::{
@@ -24,7 +25,7 @@ fn open(path: &Path) -> Sqlite {
     Sqlite::open(path, &KeySource::File(path.with_extension("key"))).unwrap()
 }
 
-/// Advances the sequence number for ever, and says each number only after the store has it.
+/// Advances the sequence number for ever, and prints each number only after the store has written it.
 async fn give_out(path: &Path) {
     let store = open(path);
     let mut sqn = store.subscriber(supi()).await.unwrap().unwrap().authentication.sqn;
@@ -32,7 +33,7 @@ async fn give_out(path: &Path) {
     loop {
         assert!(store.advance_sqn(supi(), sqn, sqn + 1).await.unwrap(), "nobody else writes");
         sqn += 1;
-        // A closed pipe means that the parent is gone.
+        // A closed pipe means that the parent process has ended.
         if writeln!(out, "sqn {sqn}").and_then(|()| out.flush()).is_err() {
             return;
         }
@@ -69,7 +70,7 @@ async fn a_number_given_out_survives_kill_9() {
     for round in 1..=5 {
         let mut child = spawn(&path);
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        // Test output of the child's own harness comes first; numbers follow.
+        // The output of the child's test harness comes first, then the numbers.
         let mut numbers = lines
             .by_ref()
             .filter_map(|line| line.rsplit_once("sqn ").and_then(|(_, n)| n.parse::<u64>().ok()));
@@ -78,7 +79,7 @@ async fn a_number_given_out_survives_kill_9() {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // What it said before it died, and nobody has read yet, counts as well.
+        // Numbers that were printed before the kill and not read yet count as well.
         highest = numbers.last().unwrap_or(highest);
         let store = open(&path);
         let kept = store.subscriber(supi()).await.unwrap().unwrap().authentication.sqn;
@@ -89,12 +90,12 @@ async fn a_number_given_out_survives_kill_9() {
 
 /// Environment variable with the path of a store that is to be encrypted; set only in the process that is killed.
 const PLAINTEXT: &str = "GODWIT_TEST_PLAINTEXT_STORE";
-/// Enough for the change to take a while.
+/// Enough for the conversion to take a while.
 const SUBSCRIBERS: u64 = 4_000;
 const K: &str = "465b5ce8b199b49faa5f0a2ee238a6bc";
 const OPC: &str = "e8ed289deba952e4283b54e88e6183ca";
 
-/// A store as version 1 left it: keys in clear.
+/// A store of version 1: keys in clear.
 fn plaintext_store(path: &Path) {
     let connection = rusqlite::Connection::open(path).unwrap();
     connection
@@ -113,8 +114,8 @@ fn plaintext_store(path: &Path) {
         .unwrap();
 }
 
-/// `kill -9` while the keys of an older store are being encrypted: whatever the moment, the next start has every
-/// subscriber with its keys and its sequence number, and no key is left in clear.
+/// `kill -9` while the keys of an older store are being encrypted: at any time, the next start finds
+/// every subscriber with its keys and its sequence number, and no key is left in clear.
 #[tokio::test]
 async fn encrypting_an_older_store_survives_kill_9() {
     if let Some(path) = std::env::var_os(PLAINTEXT) {
@@ -135,7 +136,7 @@ async fn encrypting_an_older_store_survives_kill_9() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // Moments between the start of the process and some time after its end.
+        // Times between the start of the process and shortly after its end.
         net::time::sleep(net::time::Duration::from_millis(3 + 6 * round)).await;
         interrupted += u32::from(child.try_wait().unwrap().is_none());
         child.kill().unwrap();

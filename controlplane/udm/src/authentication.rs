@@ -1,4 +1,5 @@
-//! Nudm_UEAuthentication (TS 29.503 §5.4): who is it, and a challenge only the real USIM can answer.
+//! Nudm_UEAuthentication (TS 29.503 §5.4): identifies the subscriber and makes a challenge that only
+//! the subscriber's USIM can answer.
 
 use std::sync::Arc;
 
@@ -18,14 +19,14 @@ use types::{Key, Supi};
 use crate::sequence::VectorRequest;
 use crate::{Udm, counters};
 
-/// Attempts to advance a sequence number that another UDM advances at the same time.
+/// Attempts to advance a sequence number while another UDM advances it, too.
 const SQN_ATTEMPTS: usize = 8;
-/// Where the sequence number is in an authentication subscription.
+/// JSON pointer to the sequence number in an authentication subscription.
 const SQN_POINTER: &str = "/sequenceNumber";
 
 impl Udm {
-    /// Nudm_UEAuthentication_Get: de-conceals the SUCI, carries out a resynchronisation, and makes the vector.
-    /// The sequence number is durable in the UDR before the vector leaves.
+    /// Nudm_UEAuthentication_Get: de-conceals the SUCI, carries out a resynchronisation, and makes the
+    /// vector. The sequence number is durable in the UDR before the vector is sent.
     pub(crate) async fn generate_auth_data(
         self: Arc<Self>,
         request: GenerateAuthDataRequest,
@@ -55,11 +56,11 @@ impl Udm {
         let (ue_id, body) = (request.supi, request.body.clone());
         let stored = udr::CreateAuthStatusRequest { ue_id, body };
         self.client.call::<udr::CreateAuthStatus>(Target::Discover, stored).await?;
-        // One event per subscriber is kept, so its name is fixed.
+        // Only one event per subscriber is kept, so its name is fixed.
         Ok(Created { location: format!("/{}/auth-events/1", request.supi), body: request.body })
     }
 
-    /// The SUPI in a path parameter that holds a SUPI or a SUCI (TS 29.571 `SupiOrSuci`).
+    /// The SUPI of a path parameter that contains a SUPI or a SUCI (TS 29.571 `SupiOrSuci`).
     async fn identify(&self, supi_or_suci: &str) -> Result<Supi, ProblemDetails> {
         if !supi_or_suci.starts_with("suci-") {
             return supi_or_suci.parse().map_err(|e: types::Invalid| {
@@ -72,7 +73,8 @@ impl Udm {
         let result = if suci.scheme == nas::ProtectionScheme::Null {
             suci::deconceal(&suci, None)
         } else {
-            // Curve arithmetic takes 50 to 300 µs: other UEs' signalling does not wait for it.
+            // Curve arithmetic takes 50 to 300 µs. It runs on another thread, so that other UEs'
+            // signalling does not wait.
             let key = self.suci_keys.get(&suci.key_id).cloned();
             let deconcealed = tokio::task::spawn_blocking(move || suci::deconceal(&suci, key.as_deref()));
             deconcealed.await.map_err(|_| ProblemDetails::system_failure())?
@@ -87,7 +89,7 @@ impl Udm {
         })
     }
 
-    /// A vector with a sequence number of its own.
+    /// A vector with its own sequence number.
     async fn vector(
         self: &Arc<Self>,
         supi: Supi,
@@ -97,20 +99,21 @@ impl Udm {
         let (reply, answer) = oneshot::channel();
         let request = VectorRequest { serving_network_name, resynchronization, reply };
         if self.vector_requests.push(supi, request) {
-            // A task of its own: whoever asked first may give up, others still wait.
+            // A task of its own: the caller may stop waiting while others still wait.
             tokio::spawn(Arc::clone(self).serve_vectors(supi));
         }
         answer.await.unwrap_or_else(|_| Err(ProblemDetails::system_failure()))
     }
 
-    /// Answers the requests for one subscriber's vectors, in batches, until none is left.
+    /// Answers the requests for one subscriber's vectors in batches, until none is left.
     async fn serve_vectors(self: Arc<Self>, supi: Supi) {
         while let Some(batch) = self.vector_requests.take(supi) {
             self.serve_batch(supi, batch).await;
         }
     }
 
-    /// Reads the credentials, advances the sequence number by one for each request, makes the vectors.
+    /// Reads the credentials, advances the sequence number by one for each request, and makes the
+    /// vectors.
     async fn serve_batch(&self, supi: Supi, mut batch: Vec<VectorRequest>) {
         match self.advance(supi, &mut batch).await {
             Ok((milenage, amf, highest)) => {
@@ -118,7 +121,8 @@ impl Udm {
                 for request in batch {
                     sqn = aka::next_sqn(sqn);
                     let vector = make_vector(&milenage, sqn, &amf, &request.serving_network_name);
-                    // Who gave up meanwhile leaves a gap in the numbers, which USIMs accept.
+                    // If the requester has stopped waiting, its number is not used. USIMs accept such
+                    // gaps.
                     _ = request.reply.send(vector);
                 }
             }
@@ -130,8 +134,9 @@ impl Udm {
         }
     }
 
-    /// Advances the number in the UDR by one for each request. Requests whose AUTS is wrong are answered and leave the
-    /// batch. Returns the key material and the number after which those of the batch begin.
+    /// Advances the number in the UDR by one for each request. Requests with a wrong AUTS are answered
+    /// and removed from the batch. Returns the key material and the number before the first one of the
+    /// batch.
     async fn advance(
         &self,
         supi: Supi,
@@ -142,7 +147,8 @@ impl Udm {
             let subscription =
                 self.client.call::<udr::QueryAuthSubscription>(Target::Discover, query).await?;
             let (milenage, amf, last) = credentials(&subscription)?;
-            // The USIM's number always counts: ours was out of its range, below or above (TS 33.102 §6.3.5).
+            // The USIM's number is always taken: ours was outside the USIM's range, below or above (TS
+            // 33.102 §6.3.5).
             let highest = resynchronised(&milenage, batch).unwrap_or(last);
             if batch.is_empty() {
                 return Ok((milenage, amf, highest));
@@ -155,7 +161,7 @@ impl Udm {
             let advance = udr::ModifyAuthSubscriptionRequest { ue_id: supi, body: patch };
             match self.client.call::<udr::ModifyAuthSubscription>(Target::Discover, advance).await {
                 Ok(()) => return Ok((milenage, amf, highest)),
-                // Another UDM advanced it in between: read again.
+                // Another UDM has advanced the number meanwhile: read it again.
                 Err(CallError::Problem { error, .. }) if error.status == 409 => {}
                 Err(error) => return Err(error.into()),
             }
@@ -164,7 +170,8 @@ impl Udm {
     }
 }
 
-/// The highest number that USIMs reported in the batch. A request with a wrong AUTS is refused and leaves it.
+/// The highest number that USIMs reported in the batch. Requests with a wrong AUTS are refused and
+/// removed.
 fn resynchronised(milenage: &aka::Milenage, batch: &mut Vec<VectorRequest>) -> Option<u64> {
     let mut highest = None;
     for request in std::mem::take(batch) {
@@ -196,7 +203,7 @@ fn make_vector(
         .map_err(|error| ProblemDetails::mandatory_ie_incorrect("servingNetworkName", error.to_string()))
 }
 
-/// Key material and last sequence number of a subscription.
+/// Key material and last used sequence number of a subscription.
 fn credentials(
     subscription: &AuthenticationSubscription,
 ) -> Result<(aka::Milenage, Key<2>, u64), ProblemDetails> {
@@ -219,7 +226,7 @@ fn credentials(
     Ok((milenage, amf, sqn))
 }
 
-/// A step on the sequence number; whatever else its object holds is kept.
+/// A patch of the sequence number; the other members of its object stay as they are.
 fn patch_item(op: PatchOperation, template: Option<&SequenceNumber>, sqn: u64) -> PatchItem {
     let [_, _, octets @ ..] = sqn.to_be_bytes();
     let number = SequenceNumber {

@@ -1,4 +1,4 @@
-//! What an operator configures of the UDM.
+//! Configuration of the UDM.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub struct Config {
     /// Address of its service-based interface.
     #[serde(default = "default_sbi")]
     pub sbi: SocketAddr,
-    /// Home network private keys that de-conceal SUCIs; none: only the null scheme works.
+    /// Home network private keys that de-conceal SUCIs. Without any, only the null scheme works.
     #[serde(default)]
     pub suci_keys: Vec<SuciKey>,
 }
@@ -27,24 +27,24 @@ pub struct Config {
 pub struct SuciKey {
     /// Home network public key identifier, 1…254, as provisioned in the USIMs.
     pub id: u8,
-    /// Which curve.
+    /// The profile, which determines the curve.
     pub profile: Profile,
-    /// File of the private key: mode 0600, 64 hexadecimal digits. The configuration itself holds no secret.
+    /// File of the private key: mode 0600, 64 hexadecimal digits. The configuration contains no secret.
     pub private_key_file: PathBuf,
 }
 
 /// Why a home network private key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SuciKeyError {
-    /// Its file is missing, or open to others.
+    /// The file is missing, or other users may read it.
     #[error("udm.suci_keys: {0}")]
     File(#[from] PrivateFileError),
-    /// The file holds something else.
+    /// The file does not contain a key of this curve.
     #[error("udm.suci_keys: {} is no private key of profile {profile:?}: 64 hexadecimal digits are expected", path.display())]
     NotAKey {
         /// The file.
         path: PathBuf,
-        /// The curve it should be of.
+        /// The expected curve.
         profile: Profile,
     },
 }
@@ -53,7 +53,7 @@ impl SuciKey {
     /// Reads the private key.
     ///
     /// # Errors
-    /// The file is missing, open to others, or holds no key of this curve.
+    /// The file is missing, other users may read it, or it contains no key of this curve.
     pub fn load(&self) -> Result<PrivateKey, SuciKeyError> {
         let text = private_file::read(&self.private_key_file)?;
         let key: Result<Key<32>, _> = text.trim().parse();
@@ -88,7 +88,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Rules that the types alone cannot hold.
+    /// Checks rules that the types cannot express.
     ///
     /// # Errors
     /// A key identifier out of range or given twice.

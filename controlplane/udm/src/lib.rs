@@ -1,10 +1,11 @@
-//! Unified data management (TS 29.503): identifies subscribers, makes their authentication vectors, and is the
-//! face of their subscription and of who serves them. All of it lives in the UDR.
+//! Unified data management (TS 29.503): identifies subscribers, makes their authentication vectors, and
+//! gives access to their subscriptions and to the records of their serving AMFs and SMFs. All data is
+//! in the UDR.
 //!
 //! Read [`authentication`] for 5G-AKA, [`notification`] for changes of subscriptions, [`service`] for the rest.
 //!
-//! Invariants: no state of its own beside the SUCI keys and requests under way ([`sequence`]); a sequence number is
-//! durable before the vector made with it leaves; the long-term key never leaves.
+//! Invariants: the UDM keeps no state except SUCI keys and requests under way ([`sequence`]); a
+//! sequence number is durable before the vector made with it is sent; the long-term key is never sent.
 #![forbid(unsafe_code)]
 
 mod authentication;
@@ -27,20 +28,20 @@ pub enum StartError {
     /// A configured value is wrong.
     #[error(transparent)]
     Config(#[from] types::Invalid),
-    /// A home network private key cannot be had.
+    /// A home network private key cannot be used.
     #[error(transparent)]
     SuciKey(#[from] SuciKeyError),
-    /// Its address or its OAM socket cannot be had.
+    /// The address or the OAM socket cannot be used.
     #[error(transparent)]
     Bind(#[from] nf::BindError),
 }
 
-/// The UDM: one per process that runs it.
+/// The UDM; at most one per process.
 #[derive(Debug)]
 struct Udm {
     client: Client,
     plmn: Plmn,
-    /// By home network public key identifier.
+    /// Keys by home network public key identifier.
     suci_keys: HashMap<u8, Arc<PrivateKey>>,
     vector_requests: sequence::Requests,
 }
@@ -48,7 +49,7 @@ struct Udm {
 /// Starts the UDM of `plmn`.
 ///
 /// # Errors
-/// The configuration is wrong, or its address or OAM socket cannot be had.
+/// The configuration is wrong, or the address or OAM socket cannot be used.
 pub async fn start(config: Config, plmn: Plmn, env: nf::Env) -> Result<nf::Running, StartError> {
     config.validate()?;
     let mut instance = nf::Instance::bind(NfType::Udm, config.sbi, &env).await?;

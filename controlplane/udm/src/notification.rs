@@ -1,8 +1,9 @@
 //! Changes of subscriptions: Nudm_SDM_Subscribe, Unsubscribe and Notification (TS 29.503 §5.2.2.3 to §5.2.2.5), and
-//! Nudm_UECM_DeregistrationNotification for subscribers that are gone (§5.3.2.3).
+//! Nudm_UECM_DeregistrationNotification for removed subscribers (§5.3.2.3).
 //!
-//! Who wants to hear is kept in the UDR, one subscription for each subscriber and network function. The UDR tells us
-//! what has changed; we subscribed to that when we started, and do so again from time to time.
+//! The UDR keeps who wants to be notified: one subscription for each subscriber and network function.
+//! The UDR tells the UDM what has changed. For that the UDM subscribes at the UDR when it starts, and
+//! again from time to time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +22,14 @@ use types::Supi;
 
 use crate::{Udm, counters};
 
-/// Between attempts to subscribe at the UDR.
+/// Time between attempts to subscribe at the UDR.
 const RETRY: Duration = Duration::from_secs(1);
-/// After that long the subscription is made again: the UDR forgets a UDM that it could not reach.
+/// Time until the subscription is renewed: the UDR deletes the subscription of a UDM that it could not
+/// reach.
 const RENEWAL: Duration = Duration::from_secs(30);
 
 impl Udm {
-    /// Nudm_SDM_Subscribe. The same network function again replaces its subscription.
+    /// Nudm_SDM_Subscribe. A second subscription of the same network function replaces the first.
     pub(crate) async fn subscribe(
         self: Arc<Self>,
         request: SdmSubscribeRequest,
@@ -68,8 +70,9 @@ impl Udm {
         }
     }
 
-    /// Tells who subscribed that the subscription has changed. Who does not know the UE any more is forgotten; who
-    /// cannot be reached has lost its UEs, or reads the subscription anew when they register.
+    /// Notifies the network functions that subscribed to the subscriber's data. The subscription of one
+    /// that no longer knows the UE is deleted. One that cannot be reached either has lost its UEs, or
+    /// reads the data again when they register.
     async fn notify_change(&self, supi: Supi) -> Result<(), ProblemDetails> {
         let query = udr::QuerySdmSubscriptionsRequest { ue_id: supi, body: () };
         let subscriptions = self.client.call::<udr::QuerySdmSubscriptions>(Target::Discover, query).await?;
@@ -104,7 +107,7 @@ impl Udm {
         Ok(())
     }
 
-    /// Tells the serving AMF that the subscriber is gone.
+    /// Tells the serving AMF that the subscriber was removed.
     async fn notify_withdrawal(&self, supi: Supi) -> Result<(), ProblemDetails> {
         let serving = self.amf_registration(supi).await?;
         let Some(serving) = serving.filter(|amf| amf.purge_flag != Some(true)) else { return Ok(()) };
@@ -125,7 +128,7 @@ impl Udm {
     }
 }
 
-/// Keeps us subscribed to changes in the UDR until the UDM stops.
+/// Keeps the UDM subscribed to changes in the UDR until the UDM stops.
 pub(crate) async fn subscribe_to_changes(client: sbi::Client, api_root: String, stopping: Shutdown) {
     let body = SubscriptionDataSubscriptions {
         ue_id: None,

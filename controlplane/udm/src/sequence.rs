@@ -1,12 +1,12 @@
-//! Requests for authentication vectors, collected by subscriber.
+//! Requests for authentication vectors, queued by subscriber.
 //!
-//! Every vector needs a sequence number of its own, and the UDR advances a subscriber's number by one request at a
-//! time. Requests for the same subscriber that come together therefore share one advance: whoever asks for a
-//! subscriber's vectors again and again under a false identity makes neither conflicts nor a queue for the
-//! subscriber, and other subscribers are not concerned at all.
+//! Every vector needs its own sequence number, and the UDR changes a subscriber's number once per
+//! request. So requests for the same subscriber that wait at the same time share one change. Somebody
+//! who asks for a subscriber's vectors again and again under a false identity therefore causes neither
+//! conflicts nor a long queue for that subscriber, and does not affect other subscribers at all.
 //!
-//! One [`Requests`] per UDM. The first request of a subscriber starts a task ([`crate::Udm::serve_vectors`]) that
-//! takes batches until none is left.
+//! One [`Requests`] per UDM. The first request for a subscriber starts a task
+//! ([`crate::Udm::serve_vectors`]) that takes batches until none is left.
 
 use std::collections::{HashMap, VecDeque, hash_map};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,8 +17,8 @@ use sbi::model::common::ResynchronizationInfo;
 use tokio::sync::oneshot;
 use types::Supi;
 
-/// Vectors made with one advance of the number in the UDR. Some microseconds of arithmetic each, so that other
-/// requests are not held up.
+/// Most vectors that share one change of the number in the UDR. Each takes some microseconds of
+/// arithmetic, so a batch does not delay other requests.
 const MAX_BATCH: usize = 64;
 
 /// One request for a vector.
@@ -29,7 +29,7 @@ pub(crate) struct VectorRequest {
     pub(crate) reply: oneshot::Sender<Result<aka::Vector, ProblemDetails>>,
 }
 
-/// Requests that wait, by subscriber. A subscriber has an entry as long as a task serves it.
+/// Waiting requests by subscriber. A subscriber has an entry as long as a task serves its requests.
 #[derive(Debug, Default)]
 pub(crate) struct Requests(Mutex<HashMap<Supi, VecDeque<VectorRequest>>>);
 
@@ -38,7 +38,8 @@ impl Requests {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a request. `true` when nobody serves the subscriber yet: the caller has to see to it.
+    /// Queues a request. Returns `true` if no task serves the subscriber yet; the caller then has to
+    /// start one.
     #[must_use]
     pub(crate) fn push(&self, supi: Supi, request: VectorRequest) -> bool {
         match self.table().entry(supi) {
@@ -53,8 +54,8 @@ impl Requests {
         }
     }
 
-    /// The next batch, oldest first, without requests whose sender has given up. `None` ends the service of the
-    /// subscriber.
+    /// The next batch, oldest first, without requests whose sender has stopped waiting. After `None`
+    /// the subscriber's task ends.
     pub(crate) fn take(&self, supi: Supi) -> Option<Vec<VectorRequest>> {
         let mut table = self.table();
         let waiting = table.get_mut(&supi)?;

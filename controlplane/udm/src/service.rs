@@ -1,7 +1,7 @@
 //! Nudm_SubscriberDataManagement and Nudm_UEContextManagement (TS 29.503 §5.2, §5.3).
 //!
-//! The UDM keeps nothing itself: subscriptions and who serves the UE are in the UDR, so that any
-//! UDM can answer and a restart loses nothing (CP-7).
+//! The UDM keeps nothing itself: subscriptions and the records of serving AMFs and SMFs are in the UDR.
+//! So any UDM can answer, and a restart loses nothing (CP-7).
 
 use std::sync::Arc;
 
@@ -60,7 +60,8 @@ impl Udm {
         Ok(self.client.call::<udr::QuerySmData>(Target::Discover, query).await?)
     }
 
-    /// Nudm_UECM_Registration of an AMF. The AMF that served the UE before is told that it no longer does.
+    /// Nudm_UECM_Registration of an AMF. The AMF that served the UE before is notified that it no
+    /// longer does.
     pub(crate) async fn register_amf(
         self: Arc<Self>,
         request: RegisterAmfRequest,
@@ -76,7 +77,7 @@ impl Udm {
         });
         if let Some(old) = moved {
             let client = self.client.clone();
-            // The new AMF does not wait for the old one (TS 23.502 §4.2.2.2.2 step 14c).
+            // The new AMF does not wait for this notification (TS 23.502 §4.2.2.2.2 step 14c).
             tokio::spawn(async move {
                 let data = DeregistrationData {
                     dereg_reason: DeregistrationReason::UeInitialRegistration,
@@ -98,7 +99,8 @@ impl Udm {
         })
     }
 
-    /// Nudm_UECM_Update of the AMF registration: with `purgeFlag` the AMF says that it dropped the UE.
+    /// Nudm_UECM_Update of the AMF registration: with `purgeFlag` the AMF reports that it deleted the
+    /// UE's context.
     pub(crate) async fn update_amf(self: Arc<Self>, request: UpdateAmfRequest) -> Result<(), ProblemDetails> {
         let registration = self.amf_registration(request.ue_id).await?;
         let registration = registration.ok_or_else(ProblemDetails::context_not_found)?;

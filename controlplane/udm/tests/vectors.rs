@@ -1,4 +1,4 @@
-//! Authentication vectors from a UDM over real HTTP/2, with a scripted UDR that is as slow as a busy one.
+//! Authentication vectors from a UDM over real HTTP/2, with a scripted UDR that answers slowly.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops where it fails")]
 
@@ -33,7 +33,7 @@ fn supi(n: u32) -> Supi {
     format!("imsi-999700000000{n:03}").parse().unwrap()
 }
 
-/// Sequence numbers by subscriber, and how often each was asked for and advanced.
+/// Sequence numbers by subscriber, and how often each was read and changed.
 #[derive(Default)]
 struct Udr {
     numbers: Mutex<HashMap<Supi, u64>>,
@@ -136,7 +136,7 @@ impl World {
     }
 }
 
-/// The sequence number in a vector, as a USIM that accepts any reads it.
+/// The sequence number of a vector, decoded as by a USIM that accepts any number.
 fn sqn_of(vector: &Av5GHeAka) -> u64 {
     let mut usim = Usim::new(milenage(), 0);
     assert!(usim.answer(&vector.rand, &vector.autn, NETWORK).is_ok());
@@ -152,7 +152,7 @@ async fn a_flood_for_one_subscriber_locks_nobody_out() {
             tokio::spawn(async move { world.vector(1, None).await })
         })
         .collect();
-    // Another subscriber in the middle of it, and the flooded one itself.
+    // During the flood, a request for another subscriber and a genuine one for the flooded subscriber.
     let (other, itself) = tokio::join!(world.vector(2, None), world.vector(1, None));
     assert_eq!(sqn_of(&other.unwrap()) >> 5, (64 >> 5) + 1);
     let mut numbers = BTreeSet::from([sqn_of(&itself.unwrap())]);
@@ -178,7 +178,7 @@ async fn a_resynchronisation_in_the_middle_of_a_flood_is_heeded() {
     let flood: Vec<_> = (0..100)
         .map(|n| {
             let world = world.clone();
-            // Every other one claims a number of its own.
+            // Every second request reports a forged number.
             let forged = ResynchronizationInfo { rand: Key::new([7; 16]), auts: Key::new([n; 14]) };
             tokio::spawn(async move { (n, world.vector(1, (n % 2 == 0).then_some(forged)).await) })
         })

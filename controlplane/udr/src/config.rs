@@ -1,10 +1,11 @@
-//! What an operator configures of the UDR.
+//! Configuration of the UDR.
 
 use std::net::SocketAddr;
 
 use serde::Deserialize;
 
-/// The `udr` section of `godwit.yaml`. The store is the same for every network function and is handed over.
+/// The `udr` section of `godwit.yaml`. The store is configured for the whole core and is passed to
+/// [`crate::start`].
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {

@@ -1,7 +1,8 @@
-//! Unified data repository (TS 29.504, TS 29.505, TS 29.519): the store behind its 3GPP interface.
+//! Unified data repository (TS 29.504, TS 29.505, TS 29.519): gives access to the store over its 3GPP
+//! interface.
 //!
-//! Read [`service`] first: each operation is one function over the store; `notification.rs` tells UDMs of
-//! changes. The UDR never interprets what it keeps beyond its form; that is UDM's and PCF's work.
+//! Read [`service`] first: each operation is one function over the store; `notification.rs` tells UDMs
+//! of changes. The UDR checks the form of the data and does not interpret it; UDM and PCF do.
 #![forbid(unsafe_code)]
 
 mod config;
@@ -19,7 +20,7 @@ use store::Store;
 /// Starts the UDR over `store`.
 ///
 /// # Errors
-/// Its address or its OAM socket cannot be had.
+/// The address or the OAM socket cannot be used.
 pub async fn start(
     config: Config,
     store: Arc<dyn Store>,

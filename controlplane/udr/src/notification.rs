@@ -1,9 +1,12 @@
-//! Nudr_DataRepository_Notify (TS 29.504 §5.2.2.8): tells UDMs of subscribers that an operator has changed.
+//! Nudr_DataRepository_Notify (TS 29.504 §5.2.2.8): notifies UDMs when an operator has changed a
+//! subscriber.
 //!
-//! The store notes a change in the transaction that makes it, whichever process does, and only for subscribers whose UE
-//! is served. Here the notes are looked for each second, and each is taken away when a UDM has taken it: a change is told
-//! at least once, also when this process or the UDMs were down meanwhile. One UDM is enough, because who wants to hear of
-//! the subscriber is kept here and not in the UDM. A UDM that cannot be reached is forgotten until it subscribes again.
+//! The store records a change in the transaction that makes it, whichever process makes it, and only
+//! for subscribers whose UE is served by an AMF. The UDR reads these records each second, and deletes
+//! each when a UDM has accepted the notification. So every change is notified at least once, also if
+//! this process or the UDMs were down meanwhile. One UDM is enough, because the UDR and not the UDM
+//! keeps who subscribed to the subscriber's data. The subscription of a UDM that cannot be reached is
+//! deleted until that UDM subscribes again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +20,15 @@ use telemetry::counters::Counter;
 
 use crate::service::SUBS_TO_NOTIFY;
 
-/// How often changes are looked for.
+/// How often the UDR reads the recorded changes.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Changes told between two looks, so that a large import does not flood the UDM.
+/// Most changes notified per interval, so that a large import does not flood the UDM.
 const AT_ONCE: usize = 256;
 
-/// Notifications that a UDM did not take; they are repeated.
+/// Notifications that no UDM accepted; they are repeated.
 static NOTIFICATIONS_FAILED: Counter = Counter::new("udr_notifications_failed");
 
-/// Notifies until the UDR stops.
+/// Notifies UDMs until the UDR stops.
 pub(crate) async fn run(store: Arc<dyn Store>, client: Client, stopping: Shutdown) {
     let mut interval = net::time::interval(INTERVAL);
     loop {
@@ -39,7 +42,7 @@ pub(crate) async fn run(store: Arc<dyn Store>, client: Client, stopping: Shutdow
     }
 }
 
-/// Tells of the changes that there are.
+/// Notifies UDMs of the recorded changes.
 async fn notify(store: &dyn Store, client: &Client) -> Result<(), StoreError> {
     let changes = store.changed_subscribers(AT_ONCE).await?;
     if changes.is_empty() {

@@ -1,8 +1,8 @@
 //! Nudr_DataRepository over the store: each function answers one operation.
 //!
-//! Provisioned data is derived from the operator's [`store::Subscriber`] on every read; those who read
-//! before hear of a change made with `godwit subscriber` by notification. Context data (who serves the
-//! UE, who wants notifications) are JSON documents of the store, under the SUPI.
+//! Provisioned data is derived from the operator's [`store::Subscriber`] on every read. Those who read
+//! it before are notified of changes made with `godwit subscriber`. Context data (the serving AMF and
+//! SMFs, subscriptions to notifications) are JSON documents in the store, under the SUPI.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -21,23 +21,24 @@ const AUTH_STATUS: &str = "authentication-status";
 const AMF_CONTEXT: &str = store::SERVING_AMF;
 const SMF_CONTEXT: &str = "smf-registrations";
 const SDM_SUBSCRIPTION: &str = "sdm-subscriptions";
-/// Subscriptions of UDMs, by the URI to notify.
+/// Subscriptions of UDMs, by their notification URI.
 pub(crate) const SUBS_TO_NOTIFY: &str = "subs-to-notify";
 
-/// Sequence number in an authentication subscription, as a JSON pointer: the only thing UDM may change.
+/// JSON pointer to the sequence number in an authentication subscription: the only member that the UDM
+/// may change.
 const SQN_POINTER: &str = "/sequenceNumber";
 
-/// Longest URI to notify.
+/// Longest notification URI, octets.
 const MAX_CALLBACK: usize = 512;
-/// UDMs that may subscribe to changes: more than any network has.
+/// Most UDMs that may subscribe to changes: more than any network has.
 const MAX_SUBS_TO_NOTIFY: usize = 64;
 
-/// Answers of the repository. One per process; the store is shared with other processes.
+/// The operations of the repository. One per process; several processes may share the store.
 pub struct Repository {
     store: Arc<dyn Store>,
 }
 
-/// A failure of the store is ours: it is logged here, the peer hears `SYSTEM_FAILURE`.
+/// Logs a failure of the store; the peer gets `SYSTEM_FAILURE`.
 fn store_failed(error: StoreError) -> ProblemDetails {
     tracing::error!(%error, "the store failed");
     ProblemDetails::system_failure()
@@ -62,7 +63,7 @@ impl Repository {
         self.store.subscriber(supi).await.map_err(store_failed)?.ok_or_else(ProblemDetails::user_not_found)
     }
 
-    /// Credentials, with the sequence number last used.
+    /// Credentials, with the last used sequence number.
     pub async fn query_auth_subscription(
         self: Arc<Self>,
         request: QueryAuthSubscriptionRequest,
@@ -85,8 +86,8 @@ impl Repository {
         })
     }
 
-    /// Advances the sequence number. A `test` step before the `replace` makes it conditional: with it, two UDMs
-    /// cannot give out one number twice, and the loser gets 409 and reads again.
+    /// Advances the sequence number. A `test` step before the `replace` makes the change conditional:
+    /// so two UDMs cannot use the same number, and the second one gets 409 and reads again.
     pub async fn modify_auth_subscription(
         self: Arc<Self>,
         request: ModifyAuthSubscriptionRequest,
@@ -122,7 +123,7 @@ impl Repository {
             .detail("the sequence number has changed since"))
     }
 
-    /// Stores how the last authentication ended.
+    /// Stores the result of the last authentication.
     pub async fn create_auth_status(
         self: Arc<Self>,
         request: CreateAuthStatusRequest,
@@ -172,7 +173,7 @@ impl Repository {
         })
     }
 
-    /// Session subscription, narrowed to the slice and DNN asked for.
+    /// Session subscription data, limited to the requested slice and DNN.
     pub async fn query_sm_data(
         self: Arc<Self>,
         request: QuerySmDataRequest,
@@ -214,7 +215,7 @@ impl Repository {
             serde_json::to_value(&registration).map_err(|_| ProblemDetails::system_failure())?;
         let refused = |reason: String| ProblemDetails::new(403, "MODIFICATION_NOT_ALLOWED").detail(reason);
         request.body.apply(&mut document).map_err(refused)?;
-        // What comes out must still be a registration, or later reads would fail.
+        // The result must still be a registration, or later reads would fail.
         let changed: Amf3GppAccessRegistration =
             serde_json::from_value(document).map_err(|e| refused(e.to_string()))?;
         self.write(AMF_CONTEXT, request.ue_id, key, &changed).await.map(drop)
@@ -248,7 +249,7 @@ impl Repository {
         Ok(stored(new, path, request.body))
     }
 
-    /// Forgets the SMF of a session.
+    /// Deletes the record of a session's SMF.
     pub async fn delete_smf_context(
         self: Arc<Self>,
         request: DeleteSmfContextRequest,
@@ -266,7 +267,7 @@ impl Repository {
         self.read(SMF_CONTEXT, &session_key(request.ue_id, request.pdu_session_id)).await
     }
 
-    /// Stores who wants to hear of changes of a subscription.
+    /// Stores a network function's subscription to changes of a subscriber.
     pub async fn put_sdm_subscription(
         self: Arc<Self>,
         request: PutSdmSubscriptionRequest,
@@ -277,7 +278,7 @@ impl Repository {
         Ok(stored(new, path, body))
     }
 
-    /// Forgets it.
+    /// Deletes such a subscription.
     pub async fn delete_sdm_subscription(
         self: Arc<Self>,
         request: DeleteSdmSubscriptionRequest,
@@ -287,7 +288,7 @@ impl Repository {
         removed.then_some(()).ok_or_else(data_not_found)
     }
 
-    /// Everybody who wants to hear of changes of a subscription.
+    /// All subscriptions to changes of a subscriber.
     pub async fn query_sdm_subscriptions(
         self: Arc<Self>,
         request: QuerySdmSubscriptionsRequest,
@@ -303,7 +304,7 @@ impl Repository {
         documents.into_iter().map(read).collect::<Result<_, _>>().map(SdmSubscriptions)
     }
 
-    /// Stores where a UDM wants to hear of changes; the same URI again replaces what was.
+    /// Stores a UDM's subscription to changes. A second one with the same URI replaces the first.
     pub async fn subscribe_to_data(
         self: Arc<Self>,
         request: SubscribeToDataRequest,
@@ -346,7 +347,8 @@ impl Repository {
         Ok(SmPolicyData { sm_policy_snssai_data: by_slice.collect() })
     }
 
-    /// Access and mobility policy data: no categories are kept, so every subscriber has the same.
+    /// Access and mobility policy data: no categories are stored, so the answer is the same for every
+    /// subscriber.
     pub async fn query_am_policy_data(
         self: Arc<Self>,
         request: QueryAmPolicyDataRequest,
@@ -354,7 +356,7 @@ impl Repository {
         self.subscriber(request.ue_id).await.map(|_| AmPolicyData::default())
     }
 
-    /// Writes a context document of an existing subscriber; `true` when it is new.
+    /// Writes a context document of an existing subscriber. Returns `true` if the document is new.
     async fn write<T: Serialize>(
         &self,
         kind: &'static str,

@@ -1,8 +1,9 @@
-//! Tables of the database, and how those of older programs become them.
+//! Tables of the database, and how tables of older programs are converted.
 //!
-//! A change of tables and its new version number are one transaction: a process that is killed leaves the old tables or
-//! the new ones. Plaintext that such a change leaves in unused pages of the file is wiped afterwards ([`wipe`]); a mark
-//! in the database says that this is still to be done, so the next start does it when a kill came in between.
+//! A conversion and its new version number are one transaction: a process that is killed leaves either
+//! the old tables or the new ones. Plaintext that a conversion leaves in unused pages of the file is
+//! removed afterwards ([`wipe`]). A mark in the database says that this is still to be done, so the
+//! next start does it if the process was killed in between.
 
 use rusqlite::{Connection, OptionalExtension as _, params, types::Value};
 use types::Key;
@@ -33,7 +34,7 @@ const TABLES: &str = "
     ) WITHOUT ROWID;
 ";
 
-/// Documents of network functions, as they are since version 1.
+/// Documents of network functions, unchanged since version 1.
 const CONTEXT_TABLE: &str = "
     CREATE TABLE context (
         kind     TEXT NOT NULL,
@@ -43,20 +44,21 @@ const CONTEXT_TABLE: &str = "
     ) WITHOUT ROWID;
 ";
 
-/// Columns with a key, in the order of the table.
+/// Columns that contain keys, in the order of the table.
 const SEALED: [&str; 3] = ["k", "opc", "op"];
 
-/// Rows of `meta`: the check value of the key, and that unused pages may still hold plaintext or old ciphertexts.
+/// Names of rows in `meta`: the check value of the key, and a mark that unused pages may still contain
+/// plaintext or old ciphertexts.
 const KEY_CHECK: &str = "key_check";
 const TO_BE_WIPED: &str = "to_be_wiped";
 
-/// Makes or updates the tables; returns the key that the store is encrypted with.
+/// Creates or converts the tables; returns the key that the store is encrypted with.
 pub(super) fn prepare(connection: &Connection, source: &KeySource) -> Result<StoreKey, StoreError> {
     let key = match version(connection)? {
-        // The usual case needs no transaction, so it waits for nobody's write.
+        // In the usual case no transaction is needed, so the call waits for no other write.
         VERSION => load_key(connection, source)?,
         _ => in_transaction(connection, || {
-            // Another process may have been faster.
+            // Another process may have converted the tables first.
             match version(connection)? {
                 0 => create(connection, source),
                 1 => encrypt(connection, source),
@@ -69,7 +71,8 @@ pub(super) fn prepare(connection: &Connection, source: &KeySource) -> Result<Sto
     Ok(key)
 }
 
-/// Whether the keys in it are encrypted: an older program's are not, and a new file has none.
+/// Whether the keys in the store are encrypted. Those of an older program are not, and a new file has
+/// none.
 pub(super) fn is_encrypted(connection: &Connection) -> Result<bool, StoreError> {
     match version(connection)? {
         found if found > VERSION => Err(StoreError::Newer { found, known: VERSION }),
@@ -81,7 +84,7 @@ fn version(connection: &Connection) -> Result<i64, StoreError> {
     Ok(connection.query_row("PRAGMA user_version", [], |row| row.get(0))?)
 }
 
-/// IMMEDIATE: two processes that start at once must not both change the tables.
+/// IMMEDIATE: of two processes that start at the same time, only one may change the tables.
 fn in_transaction<T>(
     connection: &Connection,
     work: impl FnOnce() -> Result<T, StoreError>,
@@ -93,7 +96,7 @@ fn in_transaction<T>(
 }
 
 fn create(connection: &Connection, source: &KeySource) -> Result<StoreKey, StoreError> {
-    // The key file is on disk before the transaction that relies on it ends.
+    // The key file is on disk before the transaction that needs it ends.
     let key = source.load_or_create()?;
     connection.execute_batch(TABLES)?;
     connection.execute_batch(CONTEXT_TABLE)?;
@@ -102,7 +105,7 @@ fn create(connection: &Connection, source: &KeySource) -> Result<StoreKey, Store
     Ok(key)
 }
 
-/// From version 1, whose keys stand there as hexadecimal text.
+/// Converts version 1, which contains keys as hexadecimal text.
 fn encrypt(connection: &Connection, source: &KeySource) -> Result<StoreKey, StoreError> {
     let key = source.load_or_create()?;
     connection.execute_batch("ALTER TABLE subscriber RENAME TO plaintext")?;
@@ -116,7 +119,7 @@ fn encrypt(connection: &Connection, source: &KeySource) -> Result<StoreKey, Stor
     Ok(key)
 }
 
-/// Copies every row; returns how many there are.
+/// Copies every row; returns their number.
 fn copy_encrypted(connection: &Connection, key: &StoreKey) -> Result<u64, StoreError> {
     let mut select = connection.prepare("SELECT * FROM plaintext")?;
     let mut insert = connection.prepare("INSERT INTO subscriber VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")?;
@@ -166,8 +169,8 @@ fn set_key_check(connection: &Connection, key: &StoreKey) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Encrypts everything with `new` in place of `old`, in one transaction. Does nothing when that has happened already, so
-/// the command can be repeated after a kill.
+/// Encrypts everything with `new` instead of `old`, in one transaction. Does nothing if that was done
+/// already, so the command can be repeated after a kill.
 pub(super) fn change_key(
     connection: &Connection,
     old: &KeySource,
@@ -177,7 +180,7 @@ pub(super) fn change_key(
     if verify_key(connection, &new).is_err() {
         let old = load_key(connection, old)?;
         in_transaction(connection, || {
-            // Who wrote with the old key did so before; nobody can from now on.
+            // All writes with the old key are complete; from here on no process can write with it.
             verify_key(connection, &old)?;
             for column in SEALED {
                 seal_again(connection, column, &old, &new)?;
@@ -203,7 +206,7 @@ fn seal_again(
     let mut update = connection.prepare(&format!("UPDATE subscriber SET {column} = ?2 WHERE imsi = ?1"))?;
     let mut after = String::new();
     loop {
-        // Page by page: rows are not changed under a query that runs.
+        // Page by page: rows must not be changed while a query over them runs.
         let page: Vec<(String, Vec<u8>)> =
             select.query_map([&after], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
         let Some((last, _)) = page.last() else { return Ok(()) };
@@ -215,7 +218,8 @@ fn seal_again(
     }
 }
 
-/// A value that the right key does not open: damaged, or moved here from another row.
+/// The error for a value that the right key does not decrypt: it is damaged, or was moved here from
+/// another row.
 pub(super) fn undecryptable(imsi: &str, column: &str) -> StoreError {
     StoreError::Corrupt {
         key: imsi.to_owned(),
@@ -228,8 +232,8 @@ fn mark_for_wiping(connection: &Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Rebuilds the file without unused pages, which may hold what was there before, and empties the write-ahead log. When
-/// another process is in the way, the next start tries again.
+/// Rebuilds the file without unused pages, which may contain old data, and empties the write-ahead log.
+/// If another process prevents that, the next start tries again.
 fn wipe(connection: &Connection) {
     let result = (|| {
         let marked: bool =

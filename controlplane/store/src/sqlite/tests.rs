@@ -23,13 +23,13 @@ fn key(folder: &tempfile::TempDir, name: &str) -> KeySource {
     KeySource::File(folder.path().join("keys").join(name))
 }
 
-/// Everything SQLite keeps of the store: the file and its write-ahead log.
+/// All octets on disk: the file and its write-ahead log.
 fn octets_on_disk(folder: &tempfile::TempDir) -> Vec<u8> {
     let files = std::fs::read_dir(folder.path().join("sub")).unwrap();
     files.flat_map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect()
 }
 
-/// Whether a key can be found there, as octets or as text.
+/// Whether a key is found there, as octets or as text.
 fn is_on_disk(folder: &tempfile::TempDir, secret: &[u8; 16]) -> bool {
     let disk = octets_on_disk(folder);
     let hex = types::Key::new(*secret).to_hex();
@@ -37,7 +37,7 @@ fn is_on_disk(folder: &tempfile::TempDir, secret: &[u8; 16]) -> bool {
     found(secret) || found(hex.as_bytes())
 }
 
-/// A store as version 1 left it, with `count` subscribers, and one more that was removed.
+/// A store of version 1 with `count` subscribers, and one more that was removed.
 fn plaintext_store(folder: &tempfile::TempDir, count: u64) -> Vec<Subscriber> {
     std::fs::create_dir_all(folder.path().join("sub")).unwrap();
     let connection = Connection::open(file(folder)).unwrap();
@@ -116,7 +116,8 @@ async fn a_sequence_number_is_given_out_once_and_never_goes_back() {
     let (folder, store) = open();
     let supi = example(1).supi;
     store.put_subscribers(vec![example(1)], OnConflict::Fail).await.unwrap();
-    // Two processes on one file, both starting from the same number: exactly one wins each round.
+    // Two processes on one file, both starting from the same number: exactly one succeeds in each
+    // round.
     let other = reopen(&folder).unwrap();
     for sqn in 0..50 {
         let (a, b) =
@@ -187,7 +188,7 @@ async fn keys_are_encrypted_and_open_only_with_their_key_in_their_row() {
     for secret in [secrets.k.expose(), opc.expose()] {
         assert!(!is_on_disk(&folder, secret));
     }
-    // Somebody who may write the file gives one subscriber the keys of another.
+    // Somebody with write access to the file gives one subscriber the keys of another.
     let raw = Connection::open(file(&folder)).unwrap();
     let imsi = |n: u64| example(n).supi.imsi().to_string();
     let swap = "UPDATE subscriber SET k = (SELECT k FROM subscriber WHERE imsi = ?1) WHERE imsi = ?2";
@@ -249,7 +250,7 @@ async fn a_change_of_keys_is_complete_and_noticed_by_those_who_run() {
     let before = key(&folder, "store.key");
     let after = key(&folder, "new.key");
     Sqlite::change_key(&file(&folder), &before, &after).unwrap();
-    // Interrupted after the work was done: repeated, also when the old key is gone.
+    // Repeated after an interruption at the end: this works also without the old key.
     std::fs::remove_file(before.path()).unwrap();
     Sqlite::change_key(&file(&folder), &before, &after).unwrap();
 
