@@ -1,4 +1,4 @@
-//! What an NF is given from outside: where NRF is, where sockets go, whom to trust, and when to end.
+//! The environment of an NF: address of the NRF, folder of sockets, keys and secrets, shutdown.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,18 +17,18 @@ use crate::{
     trust::{Trust, TrustError},
 };
 
-/// Surroundings of the NFs of one process. Cheap to clone; clones share the shutdown.
+/// Environment of the NFs of one process. Clones share the shutdown.
 #[derive(Debug, Clone)]
 pub struct Env {
     /// Folder of OAM sockets and other run-time files.
     pub run_dir: PathBuf,
-    /// NRF to register with and to discover from. `None` runs an NF alone, with `client.peers` only.
+    /// NRF for registration and discovery. `None` runs an NF alone, with `client.peers` only.
     pub nrf: Option<ApiRoot>,
-    /// Template of every client: times, limits, fixed peers.
+    /// Configuration of every client: timeouts, limits, fixed peers.
     pub client: ClientConfig,
-    /// Template of every server.
+    /// Configuration of every server.
     pub server: ServerConfig,
-    /// Keys and secrets; `None` when access tokens are switched off.
+    /// Keys and secrets; `None` if access tokens are switched off.
     pub trust: Option<Arc<Trust>>,
     /// Whether notifications need a token, too.
     pub callback_tokens: bool,
@@ -39,8 +39,8 @@ pub struct Env {
 }
 
 impl Env {
-    /// An environment with defaults and without access tokens: NFs believe whoever calls them. For tests of one NF;
-    /// [`Self::secured`] adds what a network needs.
+    /// An environment with defaults and without access tokens: NFs accept calls from anybody. For tests
+    /// of one NF; [`Self::secured`] adds what a network needs.
     pub fn new(run_dir: impl Into<PathBuf>, nrf: Option<ApiRoot>) -> Self {
         Self {
             run_dir: run_dir.into(),
@@ -54,7 +54,8 @@ impl Env {
         }
     }
 
-    /// Protects the service-based interface as configured. `nrf_is_local` says that the NRF runs on this machine.
+    /// Protects the service-based interface as configured. `nrf_is_local` says whether the NRF runs on
+    /// this machine.
     ///
     /// # Errors
     /// The folder of keys and secrets cannot be used.
@@ -79,10 +80,10 @@ impl Env {
         Ok(self)
     }
 
-    /// A client that calls in the name of an NF of this type, without being an instance of it.
+    /// A client that calls as an NF of this type, without being an instance.
     ///
     /// # Errors
-    /// The NF's secret cannot be made or read.
+    /// The NF's secret cannot be created or read.
     pub fn client(&self, requester: NfType) -> Result<Client, TrustError> {
         let id = NfInstanceId::from_name(&format!("{requester} {}", Path::display(&self.run_dir)));
         self.client_of(requester, id, self.nrf.clone())
@@ -101,7 +102,7 @@ impl Env {
         Ok(Client::new(ClientConfig { requester, nrf, credentials, ..self.client.clone() }))
     }
 
-    /// What checks requests to an instance; `None` when tokens are switched off.
+    /// The check of requests to an instance; `None` if tokens are switched off.
     pub(crate) fn guard(&self, nf_type: &NfType, id: NfInstanceId) -> Option<Guard> {
         let key = self.trust.as_ref()?.verifying_key();
         let guard = Guard::new(nf_type.clone(), id, key);

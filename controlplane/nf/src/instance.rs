@@ -1,4 +1,4 @@
-//! One NF instance: from taking its address to its orderly end.
+//! One NF instance, from binding its address to its regular end.
 
 use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -22,9 +22,9 @@ use crate::{
     watch::Watch,
 };
 
-/// Pause between attempts to find a peer that has not started yet.
+/// Pause between attempts to reach a peer that has not started yet.
 const PREPARE_PAUSE: Duration = Duration::from_millis(20);
-/// Peers that are not there by then are found when they are first called.
+/// How long the attempts continue. Later the peer is found when it is first called.
 const PREPARE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why an NF could not start.
@@ -37,28 +37,28 @@ pub enum BindError {
         nf: NfType,
         /// Configured address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The OAM socket cannot be made.
+    /// The OAM socket cannot be created.
     #[error("cannot make the socket {}: {source}", path.display())]
     Oam {
-        /// Where.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The NF cannot prove who it is.
+    /// The NF has no usable key or secret.
     #[error("{nf} cannot use its keys: {source}")]
     Trust {
         /// NF type.
         nf: NfType,
-        /// Which file, and what is wrong with it.
+        /// The file, and what is wrong with it.
         source: TrustError,
     },
 }
 
-/// An NF that has its address but does not serve yet.
+/// An NF that has bound its address and does not serve yet.
 #[derive(Debug)]
 pub struct Instance {
     env: Env,
@@ -71,7 +71,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Takes the SBI address for an NF of this type.
+    /// Binds the SBI address for an NF of this type.
     ///
     /// # Errors
     /// The address is in use or not of this host, or the NF's secret cannot be used.
@@ -83,7 +83,7 @@ impl Instance {
         })?;
         let address = bound.address();
         let id = NfInstanceId::from_name(&format!("{nf_type} {address}"));
-        // The NRF finds NFs in itself.
+        // The NRF uses itself as NRF.
         let nrf = if nf_type == NfType::Nrf { Some(address.into()) } else { env.nrf.clone() };
         let client = env
             .client_of(nf_type.clone(), id, nrf)
@@ -97,12 +97,12 @@ impl Instance {
         Ok(Self { env: env.clone(), nf_type, bound, client, stop, profile, tasks: JoinSet::new() })
     }
 
-    /// Identifier in NRF; the same whenever an NF of this type starts on this address.
+    /// Instance identifier in the NRF: the same whenever an NF of this type starts on this address.
     pub fn id(&self) -> NfInstanceId {
         self.profile.nf_instance_id
     }
 
-    /// How peers address this NF: the beginning of every URI it gives out.
+    /// Our API root: the beginning of every URI that this NF gives out.
     pub fn api_root(&self) -> ApiRoot {
         self.bound.address().into()
     }
@@ -112,18 +112,19 @@ impl Instance {
         self.client.clone()
     }
 
-    /// Triggered when this NF is to stop, before its server stops. For tasks of the NF.
+    /// Triggered when this NF is to stop, before its server stops. For the NF's own tasks.
     pub fn stopping(&self) -> Shutdown {
         self.stop.clone()
     }
 
-    /// What NRF will be told; services are added from the router at start.
+    /// The profile for the NRF; services are added from the router at the start.
     pub fn profile(&mut self) -> &mut NfProfile {
         &mut self.profile
     }
 
-    /// Finds whoever offers `O` and connects, in the background, so that the first call of a core that has just started
-    /// takes no longer than any other. Tried until it succeeds or [`PREPARE_LIMIT`] has passed.
+    /// Discovers an NF that offers `O` and connects to it, in the background, so that the first call of
+    /// a core that has just started takes no longer than later ones. Repeated until it succeeds or
+    /// [`PREPARE_LIMIT`] has passed.
     pub fn prepare<O: sbi::Operation>(&mut self) {
         let (client, stop) = (self.client.clone(), self.stop.clone());
         self.spawn(async move {
@@ -139,8 +140,8 @@ impl Instance {
         });
     }
 
-    /// Notices restarts of NFs of a type: their profiles come from the receiver. The router has to serve
-    /// `NfStatusNotify` with [`Watch::notified`].
+    /// Watches for restarts of NFs of a type; the receiver gets the profiles of those that restarted.
+    /// The router has to serve `NfStatusNotify` with [`Watch::notified`].
     pub fn watch(&mut self, nf_type: NfType) -> (Arc<Watch>, mpsc::Receiver<NfProfile>) {
         let (watch, restarted) = Watch::new(nf_type);
         if let Some(nrf) = self.env.nrf.clone() {
@@ -155,16 +156,17 @@ impl Instance {
         (watch, restarted)
     }
 
-    /// Runs a task beside the server. When the NF stops, the task sees [`Self::stopping`], has
-    /// `drain_timeout` to end, and is then dropped.
+    /// Runs a task beside the server. When the NF stops, [`Self::stopping`] is triggered; the task has
+    /// `drain_timeout` to end and is then dropped.
     pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
     }
 
-    /// Serves `router` and `oam`, and registers with NRF for as long as it runs.
+    /// Serves `router` and `oam`, and stays registered at the NRF as long as it runs.
     ///
     /// # Errors
-    /// The OAM socket cannot be made, for instance because the same NF already runs with this `run_dir`.
+    /// The OAM socket cannot be created, for instance because the same NF already runs with this
+    /// `run_dir`.
     pub fn start<S: Send + Sync + 'static>(
         mut self,
         router: Router<S>,
@@ -183,7 +185,7 @@ impl Instance {
             .map_err(|source| BindError::Oam { path: path.clone(), source })?;
         let server = self.bound.serve(router);
         let done = Shutdown::default();
-        // NRF is its own registry.
+        // The NRF does not register.
         let nrf = self.env.nrf.clone().filter(|_| self.nf_type != NfType::Nrf);
         let running = Running {
             nf_type: self.nf_type.clone(),
@@ -214,7 +216,8 @@ impl Instance {
     }
 }
 
-/// Stops in the order that loses least: no new work from NRF, then our own tasks, then answers in progress.
+/// Stops in the order that loses least: deregister, then end our own tasks, then finish requests in
+/// progress.
 async fn end(
     registration: Option<tokio::task::JoinHandle<()>>,
     mut tasks: JoinSet<()>,
@@ -251,12 +254,12 @@ impl Running {
         &self.nf_type
     }
 
-    /// Identifier in NRF.
+    /// Instance identifier in the NRF.
     pub fn id(&self) -> NfInstanceId {
         self.id
     }
 
-    /// Where it serves the SBI.
+    /// The address of the SBI.
     pub fn sbi(&self) -> SocketAddr {
         self.sbi
     }
@@ -266,23 +269,23 @@ impl Running {
         &self.oam
     }
 
-    /// The client it calls others with.
+    /// The client for calls to other NFs.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Waits until NRF has accepted the registration. Never returns when no NRF is configured.
+    /// Waits until the NRF has accepted the registration. Never returns if no NRF is configured.
     pub async fn registered(&self) {
         self.registration.wait().await;
     }
 
-    /// Stops it and waits until it has stopped.
+    /// Stops the NF and waits until it has stopped.
     pub async fn stop(&self) {
         self.stop.trigger();
         self.stopped().await;
     }
 
-    /// Waits until it has stopped, whoever stopped it.
+    /// Waits until the NF has stopped, for whatever reason.
     pub async fn stopped(&self) {
         self.done.wait().await;
     }
@@ -350,7 +353,7 @@ fn service_entry(service: &Service, address: SocketAddr, guarded: bool) -> NfSer
     }
 }
 
-/// What `GET /status` of every NF says.
+/// The answer to `GET /status` of every NF.
 fn status(
     nf_type: &NfType,
     id: NfInstanceId,

@@ -8,8 +8,8 @@
 //! Running::stop, or     deregisters, tells background tasks, lets requests finish, removes the OAM socket
 //! Env::shutdown
 //! ```
-//! Nothing here knows what an NF does; every NF is a library crate with
-//! `async fn start(config, env: nf::Env) -> Result<nf::Running, StartError>`.
+//! Nothing here knows what an NF does. Every NF is a library crate with `async fn start(config, env:
+//! nf::Env) -> Result<nf::Running, StartError>`.
 //!
 //! Read first: [`Env`], [`Instance`], then [`registration`] and [`oam`].
 #![forbid(unsafe_code)]

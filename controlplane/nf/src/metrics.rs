@@ -1,6 +1,6 @@
-//! `GET /metrics` over TCP, for Prometheus: the one interface of administration that is not a Unix socket, since its
-//! readers are on other machines. It only tells numbers, takes no content, and is served only where the configuration
-//! names an address.
+//! `GET /metrics` over TCP, for Prometheus. It is the only administration interface that is not a Unix
+//! socket, because its readers are on other machines. It only returns numbers, accepts no content, and
+//! is served only if the configuration has an address for it.
 
 use std::{future::Future, io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
@@ -12,9 +12,9 @@ use net::{tcp, time};
 use telemetry::prometheus;
 use tokio::{sync::Semaphore, task::JoinHandle};
 
-/// Connections at once; a few servers ask every some seconds.
+/// Most connections at once; a few servers ask every few seconds.
 const MAX_CONNECTIONS: usize = 16;
-/// Time for a request's head, and that a connection may stay silent.
+/// How long a request's head may take, and how long a connection may be idle.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 type Render = dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync;
@@ -27,7 +27,7 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Serves what `render` gives at each request.
+    /// Serves the text that `render` returns, computed for each request.
     ///
     /// # Errors
     /// The address is in use, or not of this host.
@@ -42,7 +42,7 @@ impl MetricsServer {
         Ok(MetricsServer { task: tokio::spawn(accept(listener, render)), address })
     }
 
-    /// Where it serves.
+    /// The served address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -70,7 +70,7 @@ async fn accept(listener: tcp::TcpListener, render: Arc<Render>) {
                 let render = render.clone();
                 async move { Ok::<_, std::convert::Infallible>(answer(&request, &*render).await) }
             });
-            // A client that goes away, or stays silent, is its own business.
+            // A client may close the connection or stay silent at any time.
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(PATIENCE)
@@ -119,7 +119,8 @@ mod tests {
         assert!(found.contains("version=0.0.4"), "{found}");
         assert!(ask(server.address(), "GET /").await.starts_with("HTTP/1.1 404"));
         assert!(ask(server.address(), "POST /metrics").await.starts_with("HTTP/1.1 405"));
-        // More clients than places, all silent: the next ones wait in the kernel, and are served when one goes.
+        // More clients than places, all silent: further clients wait in the kernel and are served when
+        // one leaves.
         let mut silent = Vec::new();
         for _ in 0..MAX_CONNECTIONS {
             silent.push(tcp::connect(server.address(), PATIENCE).await.unwrap());

@@ -1,8 +1,8 @@
 //! Operation and maintenance: HTTP/1.1 with JSON over a Unix socket, `<run_dir>/<nf>.sock` (mode 0600).
 //!
-//! `godwit ue list` and its siblings talk to it with [`call`]; a person can use
-//! `curl --unix-socket /run/godwit/amf.sock http://nf/status`. It works across network namespaces and is
-//! no 3GPP interface: routes are what each NF documents in its own `oam.rs` or `service.rs`.
+//! `godwit ue list` and similar commands use it with [`call`]; people can use `curl --unix-socket
+//! /run/godwit/amf.sock http://nf/status`. The socket works across network namespaces. It is no 3GPP
+//! interface: each NF documents its routes in its own `oam.rs` or `service.rs`.
 
 use std::{
     collections::BTreeMap,
@@ -23,13 +23,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, task::JoinHandle};
 
-/// Octets of a request's content.
+/// Most octets of a request's content.
 const MAX_BODY: usize = 64 * 1024;
-/// Octets of an answer that [`call`] takes: lists of 100,000 entries fit.
+/// Most octets of an answer to [`call`]: lists of 100,000 entries fit.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
-/// Connections at once.
+/// Most connections at once.
 const MAX_CONNECTIONS: usize = 32;
-/// Time for [`call`], which asks for what the NF knows already.
+/// Time limit of [`call`], for requests that the NF answers by itself.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request to an OAM route.
@@ -44,7 +44,7 @@ impl Request {
     /// A path parameter, read as `T`.
     ///
     /// # Errors
-    /// 400 when it does not read as `T`.
+    /// 400 if the value cannot be parsed as `T`.
     pub fn param<T: std::str::FromStr>(&self, name: &str) -> Result<T, Error>
     where
         T::Err: std::fmt::Display,
@@ -58,7 +58,7 @@ impl Request {
         self.query.get(name).map(String::as_str)
     }
 
-    /// The JSON content; null when there is none.
+    /// The JSON content; null if there is none.
     pub fn body(&self) -> &Value {
         &self.body
     }
@@ -70,7 +70,7 @@ impl Request {
 pub struct Error {
     /// HTTP status code.
     pub status: u16,
-    /// For the person at the terminal.
+    /// Text for the user.
     pub message: String,
 }
 
@@ -85,7 +85,7 @@ impl Error {
         Self { status: 404, message: message.to_string() }
     }
 
-    /// 409: not in this state.
+    /// 409: not possible in this state.
     pub fn conflict(message: impl std::fmt::Display) -> Self {
         Self { status: 409, message: message.to_string() }
     }
@@ -117,7 +117,7 @@ impl std::fmt::Debug for Oam {
 }
 
 impl Oam {
-    /// No routes; every NF gets `GET /status` without asking.
+    /// No routes; `GET /status` is added for every NF.
     pub fn new() -> Self {
         Self::default()
     }
@@ -158,7 +158,7 @@ impl Oam {
         self
     }
 
-    /// Adds `GET /status`; what the NF itself answers there is shown under `detail`.
+    /// Adds `GET /status`; the NF's own status is its member `detail`.
     pub(crate) fn with_status(mut self, status: impl Fn() -> Value + Send + Sync + 'static) -> Self {
         let position = self.routes.iter().position(|r| r.template == "/status" && r.method == Method::GET);
         let own = position.map(|i| Arc::new(self.routes.swap_remove(i).handler));
@@ -179,7 +179,7 @@ impl Oam {
     /// Serves the routes on a Unix socket. A socket file left by a killed process is replaced.
     ///
     /// # Errors
-    /// Another process serves there, or the file system refuses.
+    /// Another process serves the socket, or the file system refuses.
     pub fn serve(self, path: &Path) -> io::Result<OamServer> {
         let listener = uds::Listener::bind(path)?;
         let task = tokio::spawn(accept(listener, Arc::new(self)));
@@ -232,7 +232,7 @@ async fn accept(listener: uds::Listener, oam: Arc<Oam>) {
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut tasks = tokio::task::JoinSet::new();
     loop {
-        // Waits for a free place first, so that more than the limit queue in the kernel.
+        // Waits for a free place first, so that connections beyond the limit wait in the kernel.
         let Ok(permit) = connections.clone().acquire_owned().await else { return };
         while tasks.try_join_next().is_some() {}
         let Ok(stream) = listener.accept().await else {
@@ -245,7 +245,7 @@ async fn accept(listener: uds::Listener, oam: Arc<Oam>) {
                 let oam = oam.clone();
                 async move { Ok::<_, std::convert::Infallible>(to_response(oam.answer(request).await)) }
             });
-            // A client that goes away early is its own business.
+            // A client may close the connection early.
             let _ = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
@@ -292,26 +292,26 @@ pub fn socket_path(run_dir: &Path, nf: &str) -> PathBuf {
 /// Why a call to an OAM socket failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// Nobody serves the socket.
+    /// No process serves the socket.
     #[error("no NF answers on {}: {source} (is it running, with this run_dir, and may you open the socket?)", path.display())]
     NotRunning {
         /// The socket.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// The NF refused.
     #[error("{0}")]
     Refused(Error),
-    /// It has not answered in time.
+    /// The NF has not answered in time.
     #[error("the NF on {} has not answered within {} s", path.display(), limit.as_secs())]
     Late {
         /// The socket.
         path: PathBuf,
-        /// The time it had.
+        /// The time limit.
         limit: Duration,
     },
-    /// It answered, but not sensibly.
+    /// The answer was invalid.
     #[error("the NF on {} answered nonsense: {reason}", path.display())]
     Broken {
         /// The socket.
@@ -324,7 +324,7 @@ pub enum CallError {
 /// Calls a route: `call(path, "GET", "/status", None)`.
 ///
 /// # Errors
-/// The NF does not run, refused, broke off, or has not answered within 10 s.
+/// The NF does not run, refused, closed the connection, or did not answer within 10 s.
 pub async fn call(
     socket: &Path,
     method: &str,
@@ -334,7 +334,7 @@ pub async fn call(
     call_within(CALL_TIMEOUT, socket, method, route, body).await
 }
 
-/// The same with another limit, for what the NF does together with others, such as a UE.
+/// As [`call`] with another time limit, for operations that involve others, such as a UE.
 ///
 /// # Errors
 /// As [`call`].

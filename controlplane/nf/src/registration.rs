@@ -1,8 +1,9 @@
 //! Staying registered with NRF (TS 29.510 §5.2.2.2, §5.2.2.3).
 //!
-//! One task per NF: registers, sends heartbeats at the interval NRF asks for, registers again when NRF has
-//! forgotten (restarted), waits with growing pauses while NRF is away, deregisters at the end. So NFs and
-//! NRF may start in any order and NRF may restart at any time.
+//! One task per NF registers, sends heartbeats at the interval that the NRF asks for, registers again
+//! when the NRF has restarted and forgotten the NF, waits with growing pauses while the NRF is down,
+//! and deregisters at the end. So NFs and NRF may start in any order, and the NRF may restart at any
+//! time.
 
 use std::time::Duration;
 
@@ -21,20 +22,20 @@ use tokio::sync::watch;
 
 use crate::shutdown::Shutdown;
 
-/// First pause after NRF did not answer; doubles up to [`MAX_BACKOFF`].
+/// First pause after the NRF did not answer; doubles up to [`MAX_BACKOFF`].
 const MIN_BACKOFF: Duration = Duration::from_millis(50);
-/// Longest pause, so that a core is whole again soon after its NRF is back.
+/// Longest pause, so that a core works again soon after its NRF is back.
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
-/// Heartbeat interval when NRF names none.
+/// Heartbeat interval if the NRF names none.
 const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(10);
-/// Deregistration is a courtesy: NRF would notice missing heartbeats anyway.
+/// Time limit of the deregistration: the NRF would also notice missing heartbeats.
 const DEREGISTER_LIMIT: Duration = Duration::from_millis(500);
 
 static REGISTRATIONS: Counter = Counter::new("nf_registrations");
 static HEARTBEATS: Counter = Counter::new("nf_heartbeats");
 static FAILURES: Family = Family::new("nf_registration_failures", "step");
 
-/// Whether NRF knows us; shared with OAM and tests.
+/// Whether the NRF has registered us; shared with OAM and tests.
 #[derive(Debug)]
 pub struct Registration {
     registered: watch::Sender<bool>,
@@ -47,12 +48,12 @@ impl Default for Registration {
 }
 
 impl Registration {
-    /// Whether the last word from NRF was that it knows us.
+    /// Whether the NRF's latest answer was that we are registered.
     pub fn is_registered(&self) -> bool {
         *self.registered.borrow()
     }
 
-    /// Waits until NRF knows us.
+    /// Waits until the NRF has registered us.
     pub async fn wait(&self) {
         // The sender lives as long as `self`, so waiting cannot fail.
         let _ = self.registered.subscribe().wait_for(|registered| *registered).await;
@@ -99,7 +100,7 @@ async fn stay_registered(
             }
             Err(error) => {
                 FAILURES.inc("register");
-                // Once at a level people see; the rest of the wait is routine.
+                // Logged once at a visible level; the further waiting is routine.
                 if backoff == MIN_BACKOFF {
                     tracing::info!(nf = %profile.nf_type, %error, "waiting for NRF");
                 }
@@ -110,7 +111,7 @@ async fn stay_registered(
     }
 }
 
-/// Registers; the heartbeat interval that NRF chose.
+/// Registers. Returns the heartbeat interval that the NRF chose.
 async fn register(client: &Client, target: &Target, profile: &NfProfile) -> Result<Duration, CallError> {
     let request = RegisterNfRequest { nf_instance_id: profile.nf_instance_id, body: profile.clone() };
     let stored = client.call::<RegisterNf>(target.clone(), request).await?;
@@ -120,7 +121,7 @@ async fn register(client: &Client, target: &Target, profile: &NfProfile) -> Resu
     Ok(body.heart_beat_timer.filter(|s| *s > 0).map_or(DEFAULT_HEARTBEAT, |s| Duration::from_secs(s.into())))
 }
 
-/// Sends heartbeats until NRF says that it does not know us. An NRF that is away is waited for.
+/// Sends heartbeats until the NRF answers that it does not know us. Waits while the NRF is down.
 async fn send_heartbeats(client: &Client, target: &Target, profile: &NfProfile, interval: Duration) {
     let mut pause = interval;
     let mut backoff = MIN_BACKOFF;

@@ -1,4 +1,4 @@
-//! How the service-based interface is protected: the `sbi` section of `godwit.yaml`.
+//! Protection of the service-based interface: the `sbi` section of `godwit.yaml`.
 
 use std::path::PathBuf;
 
@@ -11,9 +11,9 @@ pub enum Tokens {
     /// Every call.
     #[default]
     Required,
-    /// Every call but notifications, for which NFs of other makers have no tokens.
+    /// Every call except notifications, for which other vendors' NFs may have no tokens.
     ExceptCallbacks,
-    /// None: whoever reaches an NF may read and change everything, subscribers' keys included.
+    /// None: anybody who can reach an NF may read and change everything, including subscribers' keys.
     Off,
 }
 

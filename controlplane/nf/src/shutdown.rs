@@ -1,10 +1,10 @@
-//! Telling tasks to end.
+//! The signal that makes tasks end.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// A wish to end that any task can express or wait for. Clones are the same wish.
+/// A signal that any task can trigger or wait for. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Shutdown {
     sender: Arc<watch::Sender<bool>>,
@@ -19,17 +19,17 @@ impl Default for Shutdown {
 }
 
 impl Shutdown {
-    /// Tells everyone who waits.
+    /// Triggers the signal.
     pub fn trigger(&self) {
         self.sender.send_replace(true);
     }
 
-    /// Whether it was triggered.
+    /// Whether the signal was triggered.
     pub fn is_triggered(&self) -> bool {
         *self.receiver.borrow()
     }
 
-    /// Waits until it is triggered; at once if it was already.
+    /// Waits until the signal is triggered; returns at once if it was.
     pub async fn wait(&self) {
         // The sender lives as long as `self`, so waiting cannot fail.
         let _ = self.receiver.clone().wait_for(|stop| *stop).await;

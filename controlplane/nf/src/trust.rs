@@ -1,4 +1,4 @@
-//! The folder of keys and secrets by which network functions know each other.
+//! The folder of keys and secrets with which network functions authenticate each other.
 //!
 //! | file | holds | read by |
 //! |---|---|---|

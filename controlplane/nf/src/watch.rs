@@ -1,9 +1,10 @@
 //! Noticing that NFs of a type restarted (TS 23.527 §6.2, TS 29.510 §6.1.6.2.2 `recoveryTime`).
 //!
-//! An NF that restarted has forgotten what its peers have with it. A [`Watch`] subscribes at NRF to instances of a type
-//! and reads the recovery time of their profiles: from notifications, which the NF's router hands to
-//! [`Watch::notified`], and from a discovery at each renewal, which makes up for notifications that were lost and for
-//! an NRF that restarted. Nothing follows from a notification but that its receiver asks the restarted NF itself.
+//! An NF that restarted has lost the contexts of its peers. A [`Watch`] subscribes at the NRF to the
+//! instances of a type and reads the recovery time in their profiles: from notifications, which the
+//! NF's router passes to [`Watch::notified`], and from a discovery at each renewal, in case a
+//! notification was lost or the NRF restarted. A notification has no other effect than that its
+//! receiver asks the restarted NF itself.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,17 +25,17 @@ use tokio::sync::mpsc;
 
 static RESTARTS: Family = Family::new("nf_peer_restarts", "nf");
 
-/// Time between renewals, and until a lost notification is made up for.
+/// Time between renewals, and so the delay after a lost notification.
 const RENEWAL: Duration = Duration::from_secs(30);
-/// First pause after NRF did not answer; doubles up to [`MAX_RETRY`].
+/// First pause after the NRF did not answer; doubles up to [`MAX_RETRY`].
 const MIN_RETRY: Duration = Duration::from_millis(20);
 const MAX_RETRY: Duration = Duration::from_secs(2);
-/// Instances watched at most: more of one type than a network has.
+/// Most watched instances: more of one type than a network has.
 const MAX_INSTANCES: usize = 1024;
-/// Restarts not yet dealt with at most; what does not fit is found at the next renewal.
+/// Most restarts not yet handled; others are found at the next renewal.
 const MAX_RESTARTS: usize = 64;
 
-/// The instances of one type of NF, and when each started.
+/// The instances of one NF type, and when each started.
 #[derive(Debug)]
 pub struct Watch {
     nf_type: NfType,
@@ -54,20 +55,20 @@ impl Watch {
     /// Nnrf_NFManagement_NFStatusNotify.
     ///
     /// # Errors
-    /// 404 when the notification is not for this watch.
+    /// 404 if the notification is not for this watch.
     pub fn notified(&self, notification: Notification<NotificationData>) -> Result<(), ProblemDetails> {
         if notification.id != self.id {
             return Err(ProblemDetails::resource_uri_structure_not_found());
         }
         let NotificationData { event, nf_profile, .. } = notification.body;
-        // The profile of an NF that went is an old one, and may come after the new one.
+        // The profile in a deregistration is an old one, and may arrive after the new one.
         if let Some(profile) = nf_profile.filter(|_| event != NotificationEventType::Deregistered) {
             self.observe(profile);
         }
         Ok(())
     }
 
-    /// Compares an instance's recovery time with the last one seen.
+    /// Compares an instance's recovery time with the previous one.
     fn observe(&self, profile: NfProfile) {
         let Some(started) = profile.recovery_time.clone().filter(|_| profile.nf_type == self.nf_type) else {
             return;
@@ -90,14 +91,14 @@ impl Watch {
         }
     }
 
-    /// Keeps the subscription, until the task is dropped.
+    /// Keeps the subscription until the task is dropped.
     pub(crate) async fn run(self: Arc<Self>, client: Client, nrf: ApiRoot, own: ApiRoot) {
         let target = Target::At(nrf);
         let mut subscription: Option<String> = None;
         let mut retry = MIN_RETRY;
         loop {
             if let Some(subscription_id) = subscription.take() {
-                // An NRF that restarted does not know it.
+                // An NRF that restarted does not know the subscription.
                 let request = UnsubscribeNfRequest { subscription_id, body: () };
                 let _ = client.call::<UnsubscribeNf>(target.clone(), request).await;
             }
@@ -115,7 +116,8 @@ impl Watch {
         }
     }
 
-    /// Subscribes, then reads what is registered: in this order no restart is missed. The subscription's identifier.
+    /// Subscribes, then reads the registered instances: in this order no restart is missed. Returns the
+    /// subscription's identifier.
     async fn subscribe(
         &self,
         client: &Client,

@@ -1,4 +1,4 @@
-//! The OAM socket: routes, refusals, and what a person or a broken program may send.
+//! The OAM socket: routes, refusals, and malformed requests.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::PathBuf;

@@ -11,33 +11,34 @@ use types::{Dnn, SNssai};
 pub struct Config {
     /// Address and port of the service-based interface.
     pub sbi: SocketAddr,
-    /// N4: our PFCP address and port (8805 by convention); also our node ID.
+    /// N4: our PFCP address and port (8805 by convention). The address is also our node ID.
     pub pfcp: SocketAddr,
-    /// N4-u: where UPFs forward what the SMF answers itself (router solicitations); port 2152 by convention.
+    /// N4-u: the address to which UPFs forward packets that the SMF answers itself (router
+    /// solicitations); port 2152 by convention.
     pub gtpu: SocketAddr,
-    /// PFCP addresses of the UPFs, most preferred first.
+    /// PFCP addresses of the UPFs, the preferred one first.
     pub upf: Vec<SocketAddr>,
-    /// How UPFs want data networks to be named in Network Instance.
+    /// How data networks are encoded in the IE Network Instance.
     #[serde(default)]
     pub network_instance: NetworkInstance,
     /// Data networks.
     pub dnn: Vec<DnnConfig>,
-    /// Slices told to NRF; any slice of a subscription is served.
+    /// Slices in the NRF profile; sessions are served on any slice of a subscription.
     #[serde(default = "default_slices")]
     pub slices: Vec<SNssai>,
     /// Timers.
     #[serde(default)]
     pub timers: Timers,
-    /// Bounds of what peers can make the SMF keep.
+    /// Limits of memory that peers can make the SMF use.
     #[serde(default)]
     pub limits: Limits,
 }
 
-/// How a data network is written in Network Instance (TS 29.244 §8.2.4).
+/// How a data network is encoded in Network Instance (TS 29.244 §8.2.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkInstance {
-    /// As an APN is, in labels that begin with their length (TS 23.003 §9.1).
+    /// As an APN: labels that begin with their length (TS 23.003 §9.1).
     #[default]
     Labels,
     /// As plain text.
@@ -50,12 +51,12 @@ pub enum NetworkInstance {
 pub struct DnnConfig {
     /// Data network name.
     pub name: Dnn,
-    /// Addresses handed out to UEs; the session types offered follow from what is there.
+    /// Address pools for UEs; they determine which session types are offered.
     pub ue_pool: UePool,
-    /// DNS servers told to UEs.
+    /// DNS servers for UEs.
     #[serde(default)]
     pub dns: Vec<IpAddr>,
-    /// Link MTU told to UEs, octets.
+    /// Link MTU for UEs, octets.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
 }
@@ -136,12 +137,12 @@ pub struct Timers {
     pub t3592_ms: u64,
     /// T3591: waiting for PDU SESSION MODIFICATION COMPLETE (TS 24.501 table 10.3.2).
     pub t3591_ms: u64,
-    /// How long the gNB's answer to a set-up of resources is waited for, for a new session or for one whose user plane
-    /// comes back. Longer than an AMF pages.
+    /// How long the SMF waits for the gNB to answer a set-up of resources, for a new session or for the
+    /// activation of a user plane. Must be longer than the AMF pages.
     pub establishment_guard_ms: u64,
-    /// T1 of PFCP: time until a request is sent again.
+    /// T1 of PFCP: time until a request is repeated.
     pub pfcp_t1_ms: u64,
-    /// N1 of PFCP: transmissions at most.
+    /// N1 of PFCP: most transmissions of a request.
     pub pfcp_n1: u8,
     /// Time between PFCP heartbeats.
     pub pfcp_heartbeat_ms: u64,
@@ -160,11 +161,11 @@ impl Default for Timers {
     }
 }
 
-/// Bounds.
+/// Limits.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// SM contexts at most; more are refused with 5GSM cause #26.
+    /// Most SM contexts; more are refused with 5GSM cause #26.
     pub sessions: usize,
 }
 
@@ -182,21 +183,21 @@ fn default_mtu() -> u16 {
     1400
 }
 
-/// A configuration that cannot work.
+/// An invalid configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {reason}")]
 pub struct ConfigError {
-    /// The key below `smf`.
+    /// The key in the section `smf`.
     pub key: String,
     /// What is wrong and what to do.
     pub reason: String,
 }
 
 impl Config {
-    /// Checks what serde cannot.
+    /// Checks rules that serde cannot check.
     ///
     /// # Errors
-    /// The first key whose value cannot work.
+    /// The first key with an invalid value.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let fail = |key: String, reason: &str| Err(ConfigError { key, reason: reason.to_owned() });
         if self.upf.is_empty() {

@@ -1,17 +1,18 @@
-//! State of the SMF: who has which session.
+//! State of the SMF and of its sessions.
 //!
-//! | type | how many | owner | lives |
+//! | type | how many | owner | lifetime |
 //! |---|---|---|---|
 //! | [`Smf`] | one | `start` | as long as the NF |
-//! | [`Session`] | one per PDU session | [`Sessions`], and procedures at work on it | SM context creation to release |
+//! | [`Session`] | one per PDU session | [`Sessions`], and procedures of it | from creation to release
+//! of the SM context |
 //! | [`SessionState`] | one per [`Session`], behind its own lock | the procedure that holds the lock | the same |
 //!
-//! A procedure holds the session's lock over its N4 exchanges, so that two never mix; it gives it up while it waits
-//! for UE, gNB or AMF.
+//! A procedure holds the session's lock during its N4 exchanges, so that two procedures do not mix. It
+//! releases the lock while it waits for UE, gNB or AMF.
 //!
-//! A session has one random number: as text it is the SM context reference, as it is the SEID, and its lower half is the
-//! TEID on N4-u. Nobody can guess it, and what AMF and UPF still name of an SMF that restarted is no session of another
-//! UE.
+//! A session has one random number: as text it is the SM context reference, as an integer the SEID, and
+//! its lower half is the TEID on N4-u. Nobody can guess the number. After a restart of the SMF, a
+//! number that AMF or UPF still hold does not name a session of another UE.
 
 use std::collections::HashMap;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -37,19 +38,19 @@ pub(crate) const DEFAULT_QFI: u8 = 1;
 
 /// The SMF.
 pub(crate) struct Smf {
-    /// As validated at the start.
+    /// The validated configuration.
     pub config: Config,
-    /// Our identity in NRF and towards UDM.
+    /// Our identity in the NRF and towards the UDM.
     pub id: NfInstanceId,
-    /// How peers reach us: the beginning of the callback URIs we give out.
+    /// Our API root: the beginning of the callback URIs that we give out.
     pub api_root: ApiRoot,
     /// For calls to AMF, UDM and PCF.
     pub client: Client,
     /// UPFs and the associations with them.
     pub n4: N4,
-    /// N4-u.
+    /// Socket of N4-u.
     pub gtpu: UdpSocket,
-    /// Data networks by name; fixed after the start.
+    /// Data networks by name; unchanged after the start.
     pub networks: HashMap<Dnn, Network>,
     /// Every SM context.
     pub sessions: Sessions,
@@ -75,21 +76,23 @@ impl Network {
 
 /// One PDU session.
 pub(crate) struct Session {
-    /// SM context reference, SEID and, in its lower half, TEID on N4-u; neither half is 0.
+    /// SM context reference, SEID and, in its lower half, TEID on N4-u. Neither half is 0.
     pub number: u64,
-    /// Whose it is.
+    /// The subscriber.
     pub supi: Supi,
-    /// The identity the UE chose.
+    /// The session identity that the UE chose.
     pub id: PduSessionId,
     /// Data network.
     pub dnn: Dnn,
     /// Slice.
     pub s_nssai: SNssai,
-    /// The router of an IPv6 session, apart from the state: an advertisement must not wait for a procedure.
+    /// The router of an IPv6 session. It has its own lock, so that an advertisement does not wait for a
+    /// procedure.
     router: Mutex<Router>,
-    /// Told when the phase changes.
+    /// Notified when the phase changes.
     pub changed: Notify,
-    /// Locked by the procedure at work, over its N4 exchanges but not over waits for UE, gNB or AMF.
+    /// A running procedure holds the lock during N4 exchanges, and not while it waits for UE, gNB or
+    /// AMF.
     pub state: tokio::sync::Mutex<SessionState>,
 }
 
@@ -97,13 +100,13 @@ pub(crate) struct Session {
 #[derive(Debug, Default)]
 pub(crate) struct Router {
     pub advertisement: Option<Advertisement>,
-    /// Downlink packets reach the gNB.
+    /// Whether downlink packets reach the gNB.
     pub reachable: bool,
-    /// A host solicited before that: it is answered as soon as they do.
+    /// The host that solicited while they did not; it is answered as soon as they do.
     pub solicited: Option<Ipv6Addr>,
 }
 
-/// What a router advertisement says and where it goes.
+/// Contents and tunnel of a router advertisement.
 #[derive(Debug, Clone)]
 pub(crate) struct Advertisement {
     /// The UPF's end of N4-u.
@@ -112,25 +115,25 @@ pub(crate) struct Advertisement {
     pub prefix: Ipv6Addr,
     /// Link MTU, octets.
     pub mtu: u16,
-    /// DNS servers, told by RFC 8106.
+    /// DNS servers (RFC 8106).
     pub dns: Vec<Ipv6Addr>,
 }
 
-/// Where a session is in its life (TS 24.501 §6.1.3.3 seen from the network).
+/// Phase of a session's life (TS 24.501 §6.1.3.3 seen from the network).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The UE was not yet told, or the gNB has not answered yet.
+    /// The UE has not been told yet, or the gNB has not answered yet.
     Establishing,
-    /// In use.
+    /// Established.
     Active,
-    /// Being released: what is still waited for.
+    /// Being released; says which answers are still missing, the UE's (`n1`) and the gNB's (`n2`).
     Releasing { n1: bool, n2: bool },
-    /// Gone; whoever still holds it must not use it.
+    /// Released; procedures that still refer to the session must not use it.
     Released,
 }
 
 impl Phase {
-    /// The word of `GET /sessions`.
+    /// The name in `GET /sessions`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Establishing => "establishing",
@@ -141,12 +144,12 @@ impl Phase {
     }
 }
 
-/// User plane between gNB and UPF.
+/// State of the user plane between gNB and UPF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum UpState {
     Deactivated,
-    /// The gNB was asked.
+    /// The gNB has been asked to set up resources.
     Activating,
     Activated,
 }
@@ -158,23 +161,24 @@ pub(crate) struct UpfSession {
     pub address: SocketAddr,
     /// The UPF's SEID.
     pub seid: u64,
-    /// `N4::epoch` of the UPF when it accepted the session.
+    /// The UPF's `N4::epoch` when it accepted the session.
     pub epoch: u64,
-    /// What the UPF chose; kept when the session is restored.
+    /// The tunnels that the UPF chose; a restored session keeps them.
     pub tunnels: Tunnels,
 }
 
-/// What changes in a session.
+/// The changing parts of a session.
 pub(crate) struct SessionState {
     pub phase: Phase,
     pub up: UpState,
-    /// How often the user plane was activated: tells an activation from those before and after it.
+    /// Number of activations of the user plane. It distinguishes an activation from earlier and later
+    /// ones.
     pub activations: u32,
-    /// What the UE was given, which may be less than it asked for.
+    /// The type that was granted, which may be less than the UE asked for.
     pub session_type: PduSessionType,
-    /// From the pool of the data network; given back when the session ends.
+    /// Addresses from the pool of the data network, returned when the session ends.
     pub addresses: Addresses,
-    /// Session AMBR: subscribed, then as the PCF authorised it.
+    /// Session AMBR: as subscribed, later as the PCF authorised.
     pub ambr: Ambr,
     /// 5QI of the default flow.
     pub five_qi: FiveQi,
@@ -182,25 +186,25 @@ pub(crate) struct SessionState {
     pub arp: Arp,
     /// Serving network.
     pub plmn: Plmn,
-    /// AMF that serves the UE.
+    /// The AMF that serves the UE.
     pub amf: ApiRoot,
-    /// Where the AMF wants to hear of the end.
+    /// The AMF's callback URI for status notifications.
     pub status_uri: String,
-    /// `None` before the UPF accepted the session and after it was deleted there.
+    /// `None` before the UPF has accepted the session and after it was deleted there.
     pub upf: Option<UpfSession>,
     /// The gNB's end of N3, while the user plane is active.
     pub gnb: Option<GtpTunnel>,
     /// Policy association with the PCF.
     pub policy: Option<ResourceUri>,
-    /// Registration in UDM as serving SMF, which runs beside the establishment.
+    /// Registration at the UDM as serving SMF, which runs in parallel to the establishment.
     pub registration: Option<tokio::task::JoinHandle<bool>>,
-    /// Transaction of the running 5GSM procedure.
+    /// Transaction identity of the running 5GSM procedure.
     pub pti: Pti,
-    /// The release command in flight, for T3592.
+    /// The unanswered release command, for T3592.
     pub release_command: Option<bytes::Bytes>,
-    /// The modification command in flight, for T3591.
+    /// The unanswered modification command, for T3591.
     pub modification_command: Option<bytes::Bytes>,
-    /// What the UE asked for at establishment.
+    /// The options that the UE asked for at establishment.
     pub pco: Option<Pco>,
 }
 
@@ -216,7 +220,7 @@ impl Session {
         Self { number, supi, id, dnn, s_nssai, router, changed, state: state.into() }
     }
 
-    /// Locked for moments only, never over an await.
+    /// The lock is held for a moment only, never over an await.
     pub fn router(&self) -> MutexGuard<'_, Router> {
         self.router.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -226,7 +230,7 @@ impl Session {
         format!("{:016x}", self.number)
     }
 
-    /// TEID on N4-u at our end.
+    /// Our TEID on N4-u.
     pub fn n4u_teid(&self) -> Teid {
         teid_of(self.number)
     }
@@ -242,18 +246,18 @@ impl Session {
         }
     }
 
-    /// Its SEID.
+    /// Our SEID.
     pub fn seid(&self) -> u64 {
         self.number
     }
 
-    /// By which the UE names it.
+    /// The UE's names for the session.
     pub fn key(&self) -> (Supi, PduSessionId) {
         (self.supi, self.id)
     }
 
-    /// Interface identifier of the UE's link-local address: unique on its link, where only the UE and the SMF's
-    /// router (`::1`) live.
+    /// Interface identifier of the UE's link-local address. It is unique on its link, which connects
+    /// only the UE and the SMF's router (`::1`).
     pub fn interface_id(&self) -> [u8; 8] {
         (u64::from(self.n4u_teid().0) | 1 << 32).to_be_bytes()
     }
@@ -281,7 +285,7 @@ impl Session {
         }
     }
 
-    /// Tells the router advertisement its contents, once the UPF has chosen its tunnel.
+    /// Sets the contents of the router advertisement once the UPF has chosen its tunnel.
     pub fn publish_advertisement(&self, network: &Network, state: &SessionState) {
         let upf = state.upf.and_then(|upf| upf.tunnels.n4u);
         let dns = network.config.dns.iter().filter_map(|address| match address {
@@ -317,10 +321,11 @@ impl Sessions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a new session under a random number; the one it takes the place of comes back.
+    /// Stores a new session under a random number. Returns it, and the session of the UE that it
+    /// replaced.
     pub fn insert(&self, make: impl FnOnce(u64) -> Session) -> (Arc<Session>, Option<Arc<Session>>) {
         let mut tables = self.lock();
-        // `limits.sessions` keeps the table far from full: a free number is found after a draw or two.
+        // `limits.sessions` keeps the table far from full, so one or two draws find a free number.
         let mut number = nf::random::u64();
         while number >> 32 == 0 || number as u32 == 0 || tables.by_teid.contains_key(&teid_of(number)) {
             number = nf::random::u64();
@@ -332,7 +337,7 @@ impl Sessions {
         (session, replaced)
     }
 
-    /// Forgets a session; another that took its place for the UE stays.
+    /// Removes a session. A session that replaced it stays.
     pub fn remove(&self, session: &Session) {
         let mut tables = self.lock();
         tables.by_teid.remove(&session.n4u_teid());
@@ -341,33 +346,33 @@ impl Sessions {
         }
     }
 
-    /// By TEID on N4-u.
+    /// The session with this TEID on N4-u.
     pub fn by_teid(&self, teid: Teid) -> Option<Arc<Session>> {
         self.lock().by_teid.get(&teid).cloned()
     }
 
-    /// By SEID.
+    /// The session with this SEID.
     pub fn by_seid(&self, seid: u64) -> Option<Arc<Session>> {
         self.by_teid(teid_of(seid)).filter(|session| session.number == seid)
     }
 
-    /// By SM context reference, as a peer gives it: anything may be in it.
+    /// The session with this SM context reference, which comes from a peer and may be any text.
     pub fn by_reference(&self, reference: &str) -> Option<Arc<Session>> {
         self.by_seid(u64::from_str_radix(reference, 16).ok()?)
     }
 
-    /// The session a UE has under an identity.
+    /// The session with this identity of a UE.
     pub fn of_ue(&self, supi: Supi, id: PduSessionId) -> Option<Arc<Session>> {
         let tables = self.lock();
         tables.by_teid.get(tables.by_ue.get(&(supi, id))?).cloned()
     }
 
-    /// A copy of the list: procedures may change it meanwhile.
+    /// A copy of the list, because procedures may change it meanwhile.
     pub fn all(&self) -> Vec<Arc<Session>> {
         self.lock().by_teid.values().cloned().collect()
     }
 
-    /// How many there are.
+    /// Number of sessions.
     pub fn len(&self) -> usize {
         self.lock().by_teid.len()
     }

@@ -1,11 +1,12 @@
 //! Session management function: PDU sessions between AMF (N11), UPF (N4), UDM (N10) and PCF (N7).
 //!
-//! Flow: operation → [`service`] → a file of [`procedure`] → [`n4`], [`peers`] → answer. What UPFs start comes as
-//! `n4::N4Event`. [`n1`] and [`n2`] hold what goes to UE and gNB through the AMF, [`n4u`] the router of IPv6
-//! sessions, [`pool`] the UE addresses.
+//! Flow: operation → [`service`] → a file of [`procedure`] → [`n4`], [`peers`] → answer. Requests of
+//! UPFs arrive as `n4::N4Event`. [`n1`] and [`n2`] encode what the AMF forwards to UE and gNB, [`n4u`]
+//! is the router of IPv6 sessions, [`pool`] has the UE addresses.
 //!
-//! Invariants: a session's procedures exclude each other (its lock); an address is with one session; a session that
-//! is gone has given back address, UPF session, policy and registration; no input ends the process.
+//! Invariants: a session's lock excludes concurrent procedures; an address belongs to at most one
+//! session; a released session has returned its address and released its UPF session, policy and
+//! registration; no input ends the process.
 //!
 //! Read first: [`context`], `procedure/establishment.rs`, `n4/rules.rs`.
 #![forbid(unsafe_code)]
@@ -35,16 +36,16 @@ use tokio::sync::mpsc;
 /// Why the SMF could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration cannot work.
+    /// The configuration is invalid.
     #[error("smf.{0}")]
     Config(#[from] ConfigError),
-    /// An address or socket of the NF itself.
+    /// The SBI address or OAM socket cannot be used.
     #[error(transparent)]
     Bind(#[from] nf::BindError),
-    /// N4 or N4-u.
+    /// The socket of N4 or N4-u cannot be used.
     #[error("SMF cannot use {address} for {what}: {source}")]
     Socket {
-        /// `smf.pfcp` or `smf.gtpu`.
+        /// The key: `smf.pfcp` or `smf.gtpu`.
         what: &'static str,
         /// Configured address.
         address: std::net::SocketAddr,
@@ -53,10 +54,11 @@ pub enum StartError {
     },
 }
 
-/// Starts an SMF. It serves at once; sessions need a UPF, with which it keeps associating.
+/// Starts an SMF. It serves at once. Sessions need a UPF; the SMF tries to associate with one until it
+/// succeeds.
 ///
 /// # Errors
-/// The configuration or one of the addresses.
+/// The configuration is invalid, or an address or socket cannot be used.
 pub async fn start(config: Config, env: Env) -> Result<Running, StartError> {
     config.validate()?;
     let mut instance = Instance::bind(NfType::Smf, config.sbi, &env).await?;
@@ -104,7 +106,7 @@ fn smf_info(config: &Config) -> SmfInfo {
     }
 }
 
-/// What UPFs start, each on a task of its own: one slow session holds up no other.
+/// Handles requests of UPFs, each on a task of its own, so that a slow session does not delay others.
 async fn handle_events(smf: Arc<Smf>, mut events: mpsc::Receiver<N4Event>) {
     while let Some(event) = events.recv().await {
         let smf = smf.clone();

@@ -1,4 +1,4 @@
-//! N1: 5GSM messages (TS 24.501 §6, §8.3) and the choices they carry.
+//! N1: 5GSM messages (TS 24.501 §6, §8.3) and the negotiation of session type, SSC mode and options.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,8 @@ static ENCODE_FAILED: Counter = Counter::new("smf_n1_encode_failed");
 /// Precedence of the default QoS rule: the last (TS 24.501 §9.11.4.13).
 const DEFAULT_PRECEDENCE: u8 = 255;
 
-/// Reads a message from the UE. The error is the cause to answer with; `None`: to be ignored.
+/// Decodes a message from the UE. The error is the cause to answer with; with `None` the message is
+/// ignored.
 pub(crate) fn decode(octets: &[u8]) -> Result<SmMessage, Option<GsmCause>> {
     match SmMessage::decode(octets) {
         Ok(decoded) => {
@@ -35,7 +36,8 @@ pub(crate) fn decode(octets: &[u8]) -> Result<SmMessage, Option<GsmCause>> {
     }
 }
 
-/// Octets of a message to the UE. Our own values always fit; should one not, nothing is sent and it is counted.
+/// Encodes a message to the UE. Our own values always fit; if one does not, nothing is sent and it is
+/// counted.
 pub(crate) fn encode(id: PduSessionId, pti: Pti, body: SmBody) -> Bytes {
     match SmMessage::new(id, pti, body).encode() {
         Ok(octets) => octets.into(),
@@ -66,8 +68,8 @@ pub(crate) fn release_command(id: PduSessionId, pti: Pti, cause: GsmCause) -> By
     encode(id, pti, SmBody::ReleaseCommand(ReleaseCommand::new(cause)))
 }
 
-/// PDU SESSION ESTABLISHMENT ACCEPT of a session with its default QoS flow. `cause` says why the type is not the
-/// one asked for.
+/// PDU SESSION ESTABLISHMENT ACCEPT of a session with its default QoS flow. `cause` says why the type
+/// differs from the requested one.
 pub(crate) fn establishment_accept(
     session: &Session,
     state: &SessionState,
@@ -90,7 +92,7 @@ pub(crate) fn establishment_accept(
         address,
         rq_timer: None,
         s_nssai: Some(session.s_nssai),
-        // Said only when asked for: always-on is not offered.
+        // Included only if the UE asked for it; always-on sessions are not offered.
         always_on: always_on.then_some(false),
         qos_flows: vec![QosFlowDescription::non_gbr(session.qfi(), state.five_qi)],
         pco: state.pco.as_ref().and_then(|asked| answer_pco(asked, network)),
@@ -99,7 +101,7 @@ pub(crate) fn establishment_accept(
     encode(session.id, state.pti, SmBody::EstablishmentAccept(accept))
 }
 
-/// DNS servers and MTU, where the UE asked for them.
+/// DNS servers and MTU, if the UE asked for them.
 fn answer_pco(asked: &Pco, network: &DnnConfig) -> Option<Pco> {
     let mut items = Vec::new();
     for address in &network.dns {
@@ -115,8 +117,9 @@ fn answer_pco(asked: &Pco, network: &DnnConfig) -> Option<Pco> {
     (!items.is_empty()).then_some(Pco { items })
 }
 
-/// Type of the session and, when it is less than what was asked for, the cause to tell (TS 24.501 §6.4.1.3);
-/// the cause of the reject when none fits (§6.4.1.4). `pool` is what the data network has: IPv4, IPv6.
+/// Type of the session, with the cause for the UE if it is less than requested (TS 24.501 §6.4.1.3), or
+/// the cause of the reject if no type is possible (§6.4.1.4). `pool` says whether the data network has
+/// IPv4 and IPv6.
 pub(crate) fn select_type(
     request: &EstablishmentRequest,
     subscribed: &PduSessionTypes,
@@ -126,7 +129,7 @@ pub(crate) fn select_type(
     let subscribed_to = |kind: PduSessionType| {
         subscribed.default_session_type == Some(kind) || subscribed.allowed_session_types.contains(&kind)
     };
-    // A subscription that names no type allows what the network has.
+    // A subscription without types allows those of the data network.
     let any = subscribed.default_session_type.is_none() && subscribed.allowed_session_types.is_empty();
     let allows = |kind: PduSessionType| any || subscribed_to(kind);
     let ipv4 = pool.0 && (allows(Ipv4) || allows(Ipv4v6));
@@ -145,7 +148,7 @@ pub(crate) fn select_type(
     }
 }
 
-/// Whether the session can have SSC mode 1, the one mode offered.
+/// Whether the session can have SSC mode 1, the only mode offered.
 pub(crate) fn check_ssc_mode(asked: Option<SscMode>, subscribed: &SscModes) -> Result<(), GsmCause> {
     let allowed = subscribed.default_ssc_mode == SscMode::Mode1
         || subscribed.allowed_ssc_modes.contains(&SscMode::Mode1);

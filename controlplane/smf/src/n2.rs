@@ -1,4 +1,4 @@
-//! N2: what SMF and gNB tell each other through the AMF (TS 38.413 §9.3.4).
+//! N2: information that SMF and gNB exchange through the AMF (TS 38.413 §9.3.4).
 
 use bytes::Bytes;
 use ngap::transfer::{
@@ -31,7 +31,8 @@ pub(crate) fn setup_request(session: &Session, state: &SessionState, n3: GtpTunn
     encoded(transfer.encode())
 }
 
-/// PDU Session Resource Modify Request Transfer: what the PCF changed of session AMBR and default QoS flow.
+/// PDU Session Resource Modify Request Transfer: the session AMBR and default QoS flow that the PCF
+/// changed.
 pub(crate) fn modify_request(
     session: &Session,
     state: &SessionState,
@@ -57,7 +58,7 @@ pub(crate) fn release_command(cause: ngap::Cause) -> Option<Bytes> {
     encoded(PduSessionResourceReleaseCommandTransfer { cause }.encode())
 }
 
-/// Our own values always fit; should one not, the procedure fails and it is counted.
+/// Our own values always fit; if one does not, the procedure fails and it is counted.
 fn encoded(octets: Result<Bytes, ngap::EncodeError>) -> Option<Bytes> {
     octets
         .inspect_err(|error| {
@@ -67,13 +68,14 @@ fn encoded(octets: Result<Bytes, ngap::EncodeError>) -> Option<Bytes> {
         .ok()
 }
 
-/// The gNB's end of N3, from its answer to a setup; `None` when it did not set up the default QoS flow.
+/// The gNB's end of N3 from its response to a set-up; `None` if the gNB did not set up the default QoS
+/// flow.
 pub(crate) fn setup_response(session: &Session, octets: &[u8]) -> Result<Option<GtpTunnel>, TransferError> {
     let transfer = PduSessionResourceSetupResponseTransfer::decode(octets).inspect_err(count)?;
     Ok(transfer.qos_flows.contains(&session.qfi()).then_some(transfer.dl_tunnel))
 }
 
-/// Why the gNB set nothing up.
+/// The gNB's cause for not setting up the session.
 pub(crate) fn setup_unsuccessful(octets: &[u8]) -> Result<ngap::Cause, TransferError> {
     PduSessionResourceSetupUnsuccessfulTransfer::decode(octets)
         .inspect_err(count)

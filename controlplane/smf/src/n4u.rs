@@ -1,10 +1,11 @@
 //! N4-u (TS 29.244 §5.12, TS 23.501 §5.8.2.2.3): the SMF as router of IPv6 sessions.
 //!
-//! A UE solicits as soon as it is told of its session, which is before the UPF knows the gNB's tunnel: the answer
-//! then waits for [`reachable`], or it would be lost and the UE without address for seconds (RFC 4861 §6.3.7).
+//! A UE solicits as soon as it knows its session, which is before the UPF knows the gNB's tunnel. The
+//! answer then waits for [`reachable`]. Sent at once it would be lost, and the UE would have no address
+//! for seconds (RFC 4861 §6.3.7).
 //!
-//! The UPF forwards router solicitations here by GTP-U; the TEID is that of the session on N4-u. The advertisement goes
-//! back through the UPF's own tunnel, which forwards it to the gNB.
+//! The UPF forwards router solicitations to the SMF by GTP-U with the session's TEID on N4-u. The
+//! advertisement goes back through the UPF's own tunnel, and the UPF forwards it to the gNB.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ static DROPPED: Family = Family::new("smf_n4u_dropped", "reason");
 /// The router's link-local address on every session's link.
 const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
-/// Answers what comes over N4-u, until the SMF stops.
+/// Answers packets on N4-u until the SMF stops.
 pub(crate) async fn run(smf: Arc<Smf>) {
     let mut buffer = vec![0u8; 2048];
     loop {
@@ -60,7 +61,7 @@ fn handle(smf: &Smf, from: SocketAddr, datagram: &[u8]) -> Result<(), &'static s
     advertise(smf, &advertisement, solicitation.source)
 }
 
-/// Whether downlink packets reach the gNB from now on; a solicitation that waited is answered.
+/// Records whether downlink packets reach the gNB. If they do, answers a waiting solicitation.
 pub(crate) fn reachable(smf: &Smf, session: &Session, reachable: bool) {
     let mut router = session.router();
     router.reachable = reachable;
@@ -72,7 +73,7 @@ pub(crate) fn reachable(smf: &Smf, session: &Session, reachable: bool) {
     }
 }
 
-/// Sends the advertisement in its tunnel.
+/// Sends the advertisement through its tunnel.
 fn advertise(smf: &Smf, advertisement: &Advertisement, host: Ipv6Addr) -> Result<(), &'static str> {
     let to = if host.is_unspecified() { ALL_NODES } else { host };
     let mtu = Some(u32::from(advertisement.mtu));

@@ -12,7 +12,7 @@ use types::{Dnn, PduSessionId, PduSessionType, SNssai, Supi};
 use crate::context::{Session, Smf};
 use crate::procedure::release;
 
-/// A session as `godwit session list` shows it.
+/// A session in `godwit session list`.
 #[derive(Debug, Serialize)]
 struct Shown {
     supi: Supi,
@@ -28,7 +28,7 @@ struct Shown {
     ambr_downlink: String,
     five_qi: u8,
     state: &'static str,
-    /// `activated`, `activating`, `deactivated`, or `upf_lost` when its UPF does not answer.
+    /// `activated`, `activating`, `deactivated`, or `upf_lost` if the UPF does not answer.
     user_plane: Value,
     upf: Option<String>,
     upf_teid: Option<String>,

@@ -1,4 +1,4 @@
-//! Calls to AMF, UDM and PCF, and what the SMF makes of their answers.
+//! Calls to AMF, UDM and PCF, and the handling of their answers.
 
 use bytes::Bytes;
 use nas::GsmCause;
@@ -25,16 +25,16 @@ static POLICY_WITHOUT_PCF: Counter = Counter::new("smf_policy_without_pcf");
 static TRANSFERS: Family = Family::new("smf_n1n2_transfer", "outcome");
 static NOTIFY_FAILED: Counter = Counter::new("smf_status_notify_failed");
 
-/// What an AMF is asked to pass on to the UE and its gNB.
+/// What the AMF is asked to forward to the UE and its gNB.
 #[derive(Debug, Default)]
 pub(crate) struct Transfer {
     /// 5GSM message.
     pub n1: Option<Bytes>,
     /// N2 information.
     pub n2: Option<(N2SmInfoType, Bytes)>,
-    /// An idle UE is not paged for this.
+    /// The AMF does not page an idle UE for this.
     pub skip_if_idle: bool,
-    /// The SMF wants to hear when paging fails.
+    /// The SMF wants a notification if paging fails.
     pub failure_notification: bool,
 }
 
@@ -87,7 +87,7 @@ impl Smf {
         result
     }
 
-    /// Nsmf_PDUSession_SMContextStatusNotify: the session is gone.
+    /// Nsmf_PDUSession_SMContextStatusNotify: the session was released.
     pub async fn notify_released(&self, status_uri: &str, cause: Option<Cause>) {
         let status_info = StatusInfo { resource_status: ResourceStatus::Released, cause, an_type: None };
         let body = SmContextStatusNotification { status_info };
@@ -97,7 +97,7 @@ impl Smf {
         }
     }
 
-    /// The subscription to a DNN on a slice; the cause to reject with when there is none.
+    /// The subscription for a DNN on a slice, or the cause of the reject if there is none.
     pub async fn subscription(
         &self,
         supi: Supi,
@@ -130,13 +130,13 @@ impl Smf {
         };
         let of_slice = data.0.into_iter().find(|entry| entry.single_nssai == s_nssai);
         let mut networks = of_slice.ok_or(GsmCause::MissingOrUnknownDnnInSlice)?.dnn_configurations;
-        // `*` stands for any DNN (TS 29.503).
+        // `*` means any DNN (TS 29.503).
         let wildcard = || Dnn::new("*").ok();
         let found = networks.remove(dnn).or_else(|| networks.remove(&wildcard()?));
         found.ok_or(GsmCause::MissingOrUnknownDnnInSlice)
     }
 
-    /// Tells UDM that this SMF serves the session.
+    /// Registers this SMF at the UDM as serving the session.
     pub async fn register(&self, session: &Session, plmn: Plmn) -> bool {
         let body = SmfRegistration {
             smf_instance_id: self.id,
@@ -149,7 +149,8 @@ impl Smf {
             supported_features: None,
         };
         let request = RegisterSmfRequest { ue_id: session.supi, pdu_session_id: session.id, body };
-        // The session works without: UDM only loses the way to this SMF. Counted by the client.
+        // The session works without this; only the UDM does not know its SMF. The client counts the
+        // failure.
         self.client
             .call::<RegisterSmf>(Target::Discover, request)
             .await
@@ -157,7 +158,7 @@ impl Smf {
             .is_ok()
     }
 
-    /// Tells UDM that it no longer does.
+    /// Deregisters this SMF at the UDM.
     pub async fn deregister(&self, session: &Session) {
         let request = DeregisterSmfRequest { ue_id: session.supi, pdu_session_id: session.id, body: () };
         if let Err(error) = self.client.call::<DeregisterSmf>(Target::Discover, request).await {
@@ -165,7 +166,8 @@ impl Smf {
         }
     }
 
-    /// Policy of the session. Without a PCF the subscription's own values hold; a PCF that refuses is obeyed.
+    /// Gets the policy of the session. Without a PCF the subscription's values apply; a refusal by the
+    /// PCF is followed.
     pub async fn create_policy(
         &self,
         session: &Session,
@@ -225,7 +227,7 @@ impl Smf {
     }
 }
 
-/// What the PCF authorised takes the place of what is subscribed.
+/// Replaces subscribed values by those that the PCF authorised.
 pub(crate) fn apply(decision: &SmPolicyDecision, state: &mut SessionState) {
     let Some(rule) = decision.sess_rules.values().next() else { return };
     let Ambr { uplink, downlink } = rule.auth_sess_ambr.unwrap_or(state.ambr);

@@ -1,30 +1,30 @@
 //! UE addresses of one data network: IPv4 by bitmap, IPv6 as /64 prefixes by the same bitmap.
 //!
-//! Invariant: an address is with at most one session. Allocation goes round the pool, so that an address just
-//! released is not given to another UE while packets for the first are still under way.
+//! Invariant: an address belongs to at most one session. Allocation proceeds round the pool, so that a
+//! released address is not given to another UE while packets for the first are still under way.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::config::{Prefix, UePool};
 
-/// Addresses one pool tracks at most; larger pools use their first part. 2^20 bits are 128 KiB.
+/// Most addresses per pool; of larger pools the first part is used. 2^20 bits are 128 KiB.
 const MAX_ADDRESSES: u64 = 1 << 20;
 
-/// Why no address was given.
+/// Why no address was allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
-    /// All are in use.
+    /// All addresses are in use.
     #[error("address pool is exhausted")]
     Exhausted,
-    /// The static address is another session's.
+    /// Another session has the static address.
     #[error("static address is in use")]
     InUse,
-    /// The static address is not of this pool.
+    /// The static address is outside this pool.
     #[error("static address is not of the pool")]
     Foreign,
 }
 
-/// Numbers 0…size-1, each free or taken.
+/// The numbers 0…size-1, each free or taken.
 #[derive(Debug)]
 struct Bitmap {
     words: Vec<u64>,
@@ -43,7 +43,7 @@ impl Bitmap {
         self.words.get((n / 64) as usize).is_none_or(|word| word & 1 << (n % 64) != 0)
     }
 
-    /// Takes `n`; false when it is taken or outside.
+    /// Takes `n`; `false` if it is taken or outside the range.
     fn take(&mut self, n: u64) -> bool {
         if n >= self.size || self.is_taken(n) {
             return false;
@@ -59,7 +59,8 @@ impl Bitmap {
             return None;
         }
         let words = self.words.len() as u64;
-        // One word more than there are: the first is looked at from its middle, and at the end from its start.
+        // One step more than there are words: the first word is searched from its middle and, at the
+        // end, from its start.
         for step in 0..=words {
             let index = (self.next / 64 + step) % words;
             let mut open = !self.words[index as usize];
@@ -100,7 +101,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// All free, but network, gateway (the UPF's) and broadcast addresses.
+    /// A pool in which all addresses are free, except those of network, gateway (the UPF) and
+    /// broadcast.
     pub fn new(config: UePool) -> Self {
         let ipv4 = config.ipv4.map(|prefix| {
             let count = 1u64 << (32 - prefix.length);
@@ -128,7 +130,8 @@ impl Pool {
         self.ipv6.is_some()
     }
 
-    /// Addresses of a session; `fixed` are those of the subscription. Nothing is kept on an error.
+    /// Allocates the addresses of a session; `fixed` are those of the subscription. On an error nothing
+    /// is taken.
     pub fn allocate(
         &mut self,
         want_v4: bool,
@@ -172,7 +175,7 @@ impl Pool {
         if bitmap.take(n) { Ok(Ipv6Addr::from(u128::from(high) << 64)) } else { Err(PoolError::InUse) }
     }
 
-    /// Gives addresses back.
+    /// Returns addresses to the pool.
     pub fn release(&mut self, addresses: Addresses) {
         if let (Some(address), Some((prefix, bitmap))) = (addresses.ipv4, self.ipv4.as_mut()) {
             bitmap.release(u64::from(u32::from(address).wrapping_sub(u32::from(prefix.address))));
@@ -183,7 +186,7 @@ impl Pool {
         }
     }
 
-    /// Free IPv4 addresses and IPv6 prefixes, where there is a pool.
+    /// Number of free IPv4 addresses and IPv6 prefixes, if there is a pool.
     pub fn free(&self) -> (Option<u64>, Option<u64>) {
         (self.ipv4.as_ref().map(|(_, bitmap)| bitmap.free), self.ipv6.as_ref().map(|(_, bitmap)| bitmap.free))
     }
@@ -219,7 +222,7 @@ mod tests {
         let first = pool.allocate(true, false, Addresses::default()).unwrap();
         pool.release(first);
         assert_ne!(pool.allocate(true, false, Addresses::default()).unwrap(), first);
-        // All 65,533 come, each once.
+        // All 65,533 addresses are given out, each once.
         let mut seen = std::collections::HashSet::new();
         while let Ok(addresses) = pool.allocate(true, false, Addresses::default()) {
             assert!(seen.insert(addresses.ipv4.unwrap()));
@@ -235,7 +238,7 @@ mod tests {
         assert_eq!(prefix(&mut pool), Ok("fd00:45:0:1::".parse().unwrap()));
         assert_eq!(prefix(&mut pool), Ok("fd00:45:0:2::".parse().unwrap()));
         assert_eq!(prefix(&mut pool), Ok("fd00:45:0:3::".parse().unwrap()));
-        // IPv4v6 without a prefix left keeps no IPv4 address either.
+        // If no prefix is left, an IPv4v6 session does not keep an IPv4 address either.
         let before = pool.free();
         assert_eq!(pool.allocate(true, true, Addresses::default()), Err(PoolError::Exhausted));
         assert_eq!(pool.free(), before);

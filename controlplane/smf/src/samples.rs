@@ -1,4 +1,4 @@
-//! Times of procedures, raw, for `GET /procedures`: medians and tails are computed by whoever asks.
+//! Durations of procedures for `GET /procedures`. The reader computes medians and percentiles.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -9,29 +9,29 @@ use net::time::{self, Instant};
 use serde::Serialize;
 use types::Supi;
 
-/// Samples kept; the oldest go.
+/// Most samples; the oldest are dropped.
 const CAPACITY: usize = 100_000;
 
 /// One finished procedure.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Sample {
-    /// Name of the procedure, as its file is called.
+    /// Name of the procedure, which is the name of its file.
     pub procedure: &'static str,
     pub supi: Supi,
-    /// `ok`, or why not.
+    /// `ok`, or the reason of the failure.
     pub outcome: String,
-    /// Time at work, microseconds: without waits for UDM, PCF, UPF, AMF, UE and gNB.
+    /// Processing time, microseconds: without waiting for UDM, PCF, UPF, AMF, UE and gNB.
     pub core_us: u64,
-    /// From first message in to last message out, microseconds.
+    /// From the first received message to the last sent one, microseconds.
     pub total_us: u64,
 }
 
-/// The last procedures, oldest first.
+/// The latest procedures, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Samples(Mutex<VecDeque<Sample>>);
 
 impl Samples {
-    /// Keeps the time since `start`, `at_work` of which the procedure was not waiting ([`at_work`]).
+    /// Stores the time since `start`, of which `at_work` was processing time ([`at_work`]).
     pub fn push(
         &self,
         procedure: &'static str,
@@ -60,7 +60,7 @@ impl Samples {
     }
 }
 
-/// Runs a future; its output, and how long it was at work: in its polls, not between them.
+/// Runs a future. Returns its output and its processing time: the time in its polls, not between them.
 pub(crate) async fn at_work<F: Future>(future: F) -> (F::Output, Duration) {
     let mut future = pin!(future);
     let mut worked = Duration::ZERO;

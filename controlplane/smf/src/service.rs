@@ -1,4 +1,4 @@
-//! Nsmf_PDUSession (TS 29.502) and the callbacks the SMF gives out: from operation to procedure.
+//! Nsmf_PDUSession (TS 29.502) and the SMF's callbacks: calls the procedure for each operation.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ static UNKNOWN_CONTEXT: Counter = Counter::new("smf_unknown_sm_context");
 
 type Updated = Result<Option<SmContextUpdatedData>, SmContextUpdateError>;
 
-/// The operations served.
+/// The operations that the SMF serves.
 pub(crate) fn router(smf: Arc<Smf>) -> Router<Smf> {
     Router::new(smf)
         .on::<CreateSmContext>(create)
@@ -40,7 +40,7 @@ async fn create(
     establishment::create(smf, request.body).await
 }
 
-/// The session a peer names.
+/// The session that a peer names.
 fn find(smf: &Smf, reference: &str) -> Result<Arc<Session>, ProblemDetails> {
     smf.sessions.by_reference(reference).ok_or_else(|| {
         UNKNOWN_CONTEXT.inc();
@@ -48,7 +48,7 @@ fn find(smf: &Smf, reference: &str) -> Result<Arc<Session>, ProblemDetails> {
     })
 }
 
-/// An update says one thing: something from the UE, something from the gNB, or a wished state.
+/// An update contains one thing: a message of the UE, information of the gNB, or a wanted state.
 async fn update(smf: Arc<Smf>, request: UpdateSmContextRequest) -> Updated {
     let session = find(&smf, &request.sm_context_ref)?;
     let data = request.body;
@@ -82,7 +82,7 @@ async fn update(smf: Arc<Smf>, request: UpdateSmContextRequest) -> Updated {
     match data.up_cnx_state {
         Some(UpCnxState::Activating) => user_plane::activate(&smf, &session).await.map(Some),
         Some(UpCnxState::Deactivated) => user_plane::deactivate(&smf, &session).await.map(Some),
-        // Other changes (location, time zone) need nothing done.
+        // Other changes (location, time zone) need no action.
         _ => Ok(None),
     }
 }
@@ -107,20 +107,20 @@ async fn from_gnb(
             }
             Ok(SmContextUpdatedData::default())
         }
-        // Only default flows without notification control are asked for: nothing to be done.
+        // Only default flows without notification control are used, so no action is needed.
         N2SmInfoType::PduResNty => Ok(SmContextUpdatedData::default()),
         N2SmInfoType::PduResModRsp => Ok(SmContextUpdatedData::default()),
         N2SmInfoType::PduResModFail => {
-            // The gNB goes on with what it had; the UPF polices what the PCF authorised.
+            // The gNB keeps the former values; the UPF enforces what the PCF authorised.
             tracing::info!(supi = %session.supi, id = %session.id, "the gNB did not modify the session");
             Ok(SmContextUpdatedData::default())
         }
-        // Handover and modification by the gNB are not served yet.
+        // Handover and modification by the gNB are not supported.
         _ => Err(ProblemDetails::new(403, "N2_SM_ERROR").into()),
     }
 }
 
-/// A 5GSM message of an existing session; what is to be answered to the UE.
+/// Handles a 5GSM message of an existing session. Returns the answer to the UE.
 async fn from_ue(smf: &Arc<Smf>, session: &Arc<Session>, octets: &[u8]) -> SmContextUpdatedData {
     let pti = SmHeader::read(octets).map_or(Pti::UNASSIGNED, |header| header.pti);
     let answer = |n1: Option<bytes::Bytes>| SmContextUpdatedData {
@@ -142,7 +142,7 @@ async fn from_ue(smf: &Arc<Smf>, session: &Arc<Session>, octets: &[u8]) -> SmCon
         SmBody::ReleaseRequest(_) => release::requested_by_ue(smf, session, pti).await,
         SmBody::ReleaseComplete(_) => answer(release::completed_by_ue(smf, session, pti).await),
         SmBody::ModificationRequest(_) => {
-            // QoS flows beside the default one are not served yet (TS 24.501 §6.4.2.4).
+            // QoS flows besides the default one are not supported (TS 24.501 §6.4.2.4).
             let cause = GsmCause::RequestRejected;
             let reject = ModificationReject { cause, back_off: None, pco: None };
             answer(Some(n1::encode(session.id, pti, SmBody::ModificationReject(reject))))
@@ -165,14 +165,14 @@ async fn from_ue(smf: &Arc<Smf>, session: &Arc<Session>, octets: &[u8]) -> SmCon
     }
 }
 
-/// The AMF has released the session towards the UE (deregistration) or never told it.
+/// The AMF has released the session towards the UE (deregistration), or never established it there.
 async fn release_context(smf: Arc<Smf>, request: ReleaseSmContextRequest) -> Result<(), ProblemDetails> {
     let session = find(&smf, &request.sm_context_ref)?;
     release::locally(&smf, &session, release::Notify::Nobody).await;
     Ok(())
 }
 
-/// Paging found nobody.
+/// Paging found no UE.
 async fn transfer_failed(
     smf: Arc<Smf>,
     request: Notification<N1N2MsgTxfrFailureNotification>,
@@ -194,7 +194,7 @@ async fn policy_updated(
     }
 }
 
-/// Npcf_SMPolicyControl_UpdateNotify, termination (TS 29.512 §4.2.3.3): the session ends, and the association with it.
+/// Npcf_SMPolicyControl_UpdateNotify, termination (TS 29.512 §4.2.3.3): session and association end.
 async fn policy_terminated(
     smf: Arc<Smf>,
     request: Notification<TerminationNotification>,

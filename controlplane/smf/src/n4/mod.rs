@@ -1,14 +1,15 @@
 //! N4 (TS 29.244): PFCP over UDP to each configured UPF, and the associations with them.
 //!
-//! [`N4::request`] sends a session message and waits for its answer; [`N4Event`]s are what UPFs start. One task
-//! receives and keeps the timers, one per UPF keeps its association. The endpoint is behind a mutex held for
-//! microseconds, so a procedure sends on its own task without a hop.
+//! [`N4::request`] sends a session message and waits for its response. [`N4Event`]s are requests of
+//! UPFs. One task receives and keeps the timers; one task per UPF keeps the association. The endpoint
+//! is behind a mutex that is held for microseconds, so a procedure sends on its own task.
 //!
-//! A UPF whose recovery time stamp changed has lost its sessions: the association is set up anew and
-//! [`N4Event::Restore`] has the sessions set up again (see `procedure::restoration`).
+//! A UPF whose recovery time stamp changed has lost its sessions: the association is set up again, and
+//! [`N4Event::Restore`] makes `procedure::restoration` set up the sessions again.
 //!
-//! UDP proves no sender. What a UPF starts counts only from its configured address and port, and changes no association:
-//! a restart is believed when the UPF says so in a response to a request of ours (`pfcp::endpoint`).
+//! UDP does not prove the sender. A request of a UPF is accepted only from its configured address and
+//! port, and does not change the association: a restart is believed only when the UPF reports it in a
+//! response to a request of ours (`pfcp::endpoint`).
 
 pub mod rules;
 
@@ -29,9 +30,9 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::config::Config;
 
-/// Events not yet handled, at most; further reports are left to the UPF's retransmission.
+/// Most unhandled events; the UPF repeats reports that find no room.
 const MAX_EVENTS: usize = 4096;
-/// Pause before an association is tried again.
+/// Pause between attempts to associate.
 const RETRY: Duration = Duration::from_secs(1);
 
 static FAILURES: Family = Family::new("smf_n4_failure", "cause");
@@ -39,10 +40,10 @@ static EVENTS_DROPPED: Counter = Counter::new("smf_n4_events_dropped");
 static UNEXPECTED: Counter = Counter::new("smf_n4_unexpected_request");
 static WRONG_SEIDS: Counter = Counter::new("smf_n4_wrong_seids");
 
-/// Why an N4 request did not succeed.
+/// Why an N4 request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum N4Error {
-    /// No UPF has an association with us.
+    /// No UPF is associated.
     #[error("no UPF is reachable")]
     NoUpf,
     /// The UPF did not answer.
@@ -51,10 +52,10 @@ pub enum N4Error {
     /// The UPF refused.
     #[error("UPF refused with cause {0:?}")]
     Refused(Cause),
-    /// The UPF answered with a message of another kind or without what must be in it.
+    /// The UPF answered with a message of another type, or a mandatory IE is missing.
     #[error("UPF answered with something unusable")]
     Unusable,
-    /// Not sent.
+    /// The request could not be sent.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The SMF is stopping.
@@ -62,13 +63,13 @@ pub enum N4Error {
     Stopped,
 }
 
-/// What a UPF starts.
+/// A request of a UPF, or a change of its association.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // consumed as they come
 pub enum N4Event {
     /// A session report to answer.
     Report {
-        /// Its name, for [`N4::respond`].
+        /// The request, for [`N4::respond`].
         id: RequestId,
         /// Our SEID.
         seid: u64,
@@ -77,28 +78,28 @@ pub enum N4Event {
     },
     /// A session request that cannot be decoded, to be rejected towards the UPF's SEID.
     Malformed {
-        /// Its name.
+        /// The request, for [`N4::reject`].
         id: RequestId,
         /// Our SEID.
         seid: u64,
         /// What is wrong with it.
         error: pfcp::DecodeError,
     },
-    /// An association was set up anew: the UPF does not have its sessions any more, or may not have them.
+    /// An association was set up again: the UPF has lost its sessions, or may have lost them.
     Restore {
         /// The UPF.
         upf: SocketAddr,
-        /// Whether it certainly lost them: it restarted or released the association.
+        /// Whether the UPF has certainly lost them: it restarted or released the association.
         lost: bool,
     },
 }
 
-/// A UPF as status shows it.
+/// The state of a UPF in the status.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct UpfStatus {
     /// Its PFCP address.
     pub address: SocketAddr,
-    /// Whether it has an association with us and answers.
+    /// Whether the UPF is associated and answers.
     pub associated: bool,
     /// Its recovery time stamp, seconds since 1900.
     pub recovery_time_stamp: Option<u32>,
@@ -106,13 +107,13 @@ pub struct UpfStatus {
 
 struct Upf {
     address: SocketAddr,
-    /// Association set up and not lost since.
+    /// The association was set up and has not been lost since.
     associated: bool,
-    /// Answers heartbeats.
+    /// The UPF answers heartbeats.
     alive: bool,
-    /// It lost its sessions since the last [`N4Event::Restore`].
+    /// The UPF has lost its sessions since the last [`N4Event::Restore`].
     lost_sessions: bool,
-    /// How often its sessions were lost and it was there again; see [`N4::epoch`].
+    /// How often the UPF was associated again after losing its sessions; see [`N4::epoch`].
     epoch: u64,
     features: UpFunctionFeatures,
     wake: Arc<Notify>,
@@ -120,7 +121,7 @@ struct Upf {
 
 type Answer = Result<Message, N4Error>;
 
-/// The two ends of a PFCP session.
+/// The SEIDs of both ends of a PFCP session.
 #[derive(Debug, Clone, Copy)]
 pub struct Seids {
     /// Our SEID, which responses must carry.
@@ -131,7 +132,7 @@ pub struct Seids {
 
 /// A procedure that waits for a response.
 struct Waiting {
-    /// Our SEID, of a session request.
+    /// Our SEID, if the request is about a session.
     seid: Option<u64>,
     sender: oneshot::Sender<Answer>,
 }
@@ -141,19 +142,19 @@ struct State {
     /// Procedures that wait for a response.
     waiting: HashMap<Handle, Waiting>,
     upfs: Vec<Upf>,
-    /// When the receiving task wakes up by itself.
+    /// When the receiving task's timer expires.
     armed: Option<std::time::Instant>,
 }
 
 struct Inner {
     socket: UdpSocket,
-    /// Our address; its IP is our node ID.
+    /// Our address, whose IP address is our node ID.
     local: SocketAddr,
-    /// When we started.
+    /// Our recovery time stamp.
     recovery: NtpSeconds,
-    /// Locked for microseconds, never over an await.
+    /// Held for microseconds, never over an await.
     state: Mutex<State>,
-    /// Wakes the receiving task when its timer must come earlier.
+    /// Wakes the receiving task if its timer must expire earlier.
     rearm: Notify,
     events: mpsc::Sender<N4Event>,
 }
@@ -164,12 +165,12 @@ pub struct N4 {
     inner: Arc<Inner>,
 }
 
-/// Tasks that end with their owner.
+/// Tasks that end when their owner is dropped.
 #[derive(Default)]
 pub struct Tasks(Vec<tokio::task::JoinHandle<()>>);
 
 impl Tasks {
-    /// Runs `task` until the owner goes.
+    /// Runs `task` until the owner is dropped.
     pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.0.push(tokio::spawn(task));
     }
@@ -189,7 +190,7 @@ impl N4 {
         let since_epoch = time::wall_clock().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let recovery = NtpSeconds::from_unix(since_epoch.as_secs());
         let node_id = NodeId::from(local.ip());
-        // Keyed by the operating system's random numbers.
+        // Derived from random numbers of the operating system.
         let secret = std::hash::RandomState::new().hash_one(recovery.0);
         let mut endpoint = pfcp::endpoint::Config::new(node_id, recovery, secret);
         endpoint.t1 = Duration::from_millis(config.timers.pfcp_t1_ms);
@@ -225,24 +226,24 @@ impl N4 {
         self.inner.local
     }
 
-    /// The UPF for a new session: the first that is there.
+    /// The UPF for a new session: the first one that is associated and answers.
     pub fn select_upf(&self) -> Result<SocketAddr, N4Error> {
         let state = self.lock();
         state.upfs.iter().find(|upf| upf.associated && upf.alive).map(|upf| upf.address).ok_or(N4Error::NoUpf)
     }
 
-    /// Whether a UPF has an association with us and answers.
+    /// Whether a UPF is associated and answers.
     pub fn is_up(&self, upf: SocketAddr) -> bool {
         self.lock().upfs.iter().any(|other| other.address == upf && other.associated && other.alive)
     }
 
-    /// Changes each time a UPF is there again after it lost its sessions: a session set up under the present epoch
-    /// needs no restoration.
+    /// A number that changes each time a UPF is associated again after it lost its sessions. A session
+    /// set up in the present epoch needs no restoration.
     pub fn epoch(&self, upf: SocketAddr) -> u64 {
         self.lock().upfs.iter().find(|other| other.address == upf).map_or(0, |upf| upf.epoch)
     }
 
-    /// Every configured UPF.
+    /// The status of every configured UPF.
     pub fn status(&self) -> Vec<UpfStatus> {
         let state = self.lock();
         let stamp =
@@ -262,7 +263,8 @@ impl N4 {
     pub async fn request(&self, upf: SocketAddr, seids: Seids, message: impl Into<Message>) -> Answer {
         let answer = self.ask(upf, Some(seids), message.into()).await?;
         match &answer {
-            // A session that the UPF cannot be asked about again is none.
+            // An accepted session without the UPF's SEID is unusable, because no later request could
+            // name it.
             Message::SessionEstablishmentResponse(response)
                 if response.up_f_seid.is_none_or(|f_seid| f_seid.seid == 0) =>
             {
@@ -304,7 +306,8 @@ impl N4 {
     /// Answers a request of a UPF; `seid` is the UPF's.
     pub fn respond(&self, id: RequestId, seid: u64, response: impl Into<Message>) {
         let mut state = self.lock();
-        // A response that does not fit a datagram is not sent; the UPF repeats and gives up.
+        // A response that does not fit into a datagram is not sent; the UPF repeats its request and
+        // then fails.
         let _ = state.endpoint.respond(time::now().into_std(), id, seid, response);
         self.flush(&mut state);
     }
@@ -320,10 +323,10 @@ impl N4 {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends what the endpoint has ready and wakes the receiving task when its timer must come earlier.
+    /// Sends the endpoint's datagrams and wakes the receiving task if its timer must expire earlier.
     fn flush(&self, state: &mut State) {
         while let Some(transmit) = state.endpoint.poll_transmit() {
-            // A full socket buffer is a lost datagram: retransmission makes up for it.
+            // A full socket buffer loses the datagram, which is then retransmitted.
             let _ = self.inner.socket.try_send_to(&transmit.payload, transmit.to);
         }
         let next = state.endpoint.poll_timeout();
@@ -332,7 +335,7 @@ impl N4 {
         }
     }
 
-    /// Receives, keeps the timers, hands on what the endpoint tells.
+    /// Receives datagrams, keeps the timers, and passes on the endpoint's events.
     async fn receive(self) {
         let mut buffer = vec![0u8; 65_536];
         loop {
@@ -341,14 +344,14 @@ impl N4 {
                 state.armed = state.endpoint.poll_timeout();
                 state.armed
             };
-            // Without a timer the next request re-arms.
+            // Without a timer, the next request wakes this task.
             let wait = armed.map_or_else(|| time::now() + Duration::from_secs(3600), time::Instant::from_std);
             tokio::select! {
                 received = self.inner.socket.recv_from(&mut buffer) => match received {
                     Ok((length, from)) => self.process(|endpoint, now| {
                         endpoint.handle_datagram(now, from, buffer.get(..length).unwrap_or_default());
                     }),
-                    // ICMP errors of peers that are not there: their requests time out.
+                    // ICMP errors of unreachable peers; requests to them time out.
                     Err(error) => tracing::debug!(%error, "N4 socket"),
                 },
                 () = time::sleep_until(wait) => self.process(|endpoint, now| endpoint.handle_timeout(now)),
@@ -357,7 +360,7 @@ impl N4 {
         }
     }
 
-    /// One step of the endpoint and what follows from it.
+    /// Performs one step of the endpoint and handles its events and datagrams.
     fn process(&self, step: impl FnOnce(&mut Endpoint, std::time::Instant)) {
         let mut state = self.lock();
         step(&mut state.endpoint, time::now().into_std());
@@ -377,7 +380,7 @@ impl N4 {
                         WRONG_SEIDS.inc();
                         Err(N4Error::Unusable)
                     };
-                    // The procedure may have been given up meanwhile.
+                    // The procedure may have stopped waiting.
                     let _ = waiting.sender.send(answer);
                 }
             }
@@ -415,7 +418,7 @@ impl N4 {
         }
     }
 
-    /// What UPFs ask of a CP function (§6.2, §7.4).
+    /// Handles the requests of UPFs to a CP function (§6.2, §7.4).
     fn handle_request(&self, state: &mut State, id: RequestId, seid: Option<u64>, message: Message) {
         let now = time::now().into_std();
         let node_id = NodeId::from(self.inner.local.ip());
@@ -425,7 +428,8 @@ impl N4 {
                 return self.queue(N4Event::Report { id, seid: seid.unwrap_or(0), report });
             }
             (Message::AssociationSetupRequest(_), Some(upf)) => {
-                // The association is set up by our own request; whether the UPF has restarted, it is asked itself.
+                // We set up associations by our own request. Whether the UPF has restarted, we ask the
+                // UPF itself.
                 state.endpoint.ask(now, upf.address.ip());
                 AssociationSetupResponse {
                     node_id,
@@ -444,7 +448,7 @@ impl N4 {
                 tracing::warn!(upf = %upf.address, report = ?report.report_type, "node report");
                 NodeReportResponse { node_id, cause: Cause::ACCEPTED, offending_ie: None }.into()
             }
-            // Not a UPF of ours, or nothing a UPF may ask.
+            // Not one of our UPFs, or not a request that a UPF may send.
             (_, upf) => {
                 UNEXPECTED.inc();
                 let cause = if upf.is_some() { Cause::SERVICE_NOT_SUPPORTED } else { Cause::NO_ASSOCIATION };
@@ -455,14 +459,14 @@ impl N4 {
         let _ = state.endpoint.respond(now, id, 0, response);
     }
 
-    /// Queues an event; when the queue is full the UPF repeats its request.
+    /// Queues an event. If the queue is full, the UPF repeats its request.
     fn queue(&self, event: N4Event) {
         if self.inner.events.try_send(event).is_err() {
             EVENTS_DROPPED.inc();
         }
     }
 
-    /// The UPF says it knows no association: it restarted without our noticing.
+    /// The UPF reports that it has no association with us: it restarted and we did not notice.
     fn lose_association(&self, address: SocketAddr) {
         let mut state = self.lock();
         for upf in state.upfs.iter_mut().filter(|upf| upf.address == address && upf.associated) {
@@ -472,8 +476,9 @@ impl N4 {
         }
     }
 
-    /// Keeps the association with one UPF (§6.2.6). A UPF that answers no heartbeat is asked for a new association too,
-    /// until it answers either: after a restart it may ignore heartbeats of those it has no association with.
+    /// Keeps the association with one UPF (§6.2.6). A UPF that answers no heartbeat is also asked for a
+    /// new association until it answers either: after a restart it may ignore heartbeats of CP
+    /// functions without association.
     async fn associate(self, upf: SocketAddr) {
         loop {
             let (associated, wake) = {
@@ -503,7 +508,7 @@ impl N4 {
         }
     }
 
-    /// An association was set up; sessions lost before come back now.
+    /// Records that an association was set up. Lost sessions are restored now.
     fn associated(&self, address: SocketAddr, response: &AssociationSetupResponse) {
         let mut state = self.lock();
         let Some(upf) = state.upfs.iter_mut().find(|upf| upf.address == address) else { return };
@@ -512,7 +517,7 @@ impl N4 {
         if !upf.features.contains(UpFunctionFeatures::FTUP) {
             tracing::warn!(upf = %address, "UPF does not say that it allocates F-TEIDs; it is asked to all the same");
         }
-        // When there was an association already, the UPF may have deleted the sessions with that one (§6.2.6.2.2).
+        // If there was an association before, the UPF may have deleted its sessions (§6.2.6.2.2).
         let repeated = std::mem::replace(&mut upf.associated, true);
         upf.alive = true;
         let lost = std::mem::take(&mut upf.lost_sessions);
@@ -532,8 +537,8 @@ fn set_alive(state: &mut State, peer: IpAddr, alive: bool) {
     }
 }
 
-/// Whether a response is about the session of the request: it carries our SEID. One that refuses may carry 0, when the
-/// UPF does not know it (TS 29.244 §7.2.2.4.2).
+/// Whether a response belongs to the session of the request, that is, carries our SEID. A rejection may
+/// carry 0 if the UPF does not know the session (TS 29.244 §7.2.2.4.2).
 fn is_about(own: Option<u64>, seid: Option<u64>, message: &Message) -> bool {
     let refused = cause_of(message).is_some_and(|cause| !cause.is_accepted());
     own.is_none() || seid == own || refused && seid == Some(0)

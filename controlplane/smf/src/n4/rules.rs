@@ -1,4 +1,4 @@
-//! The rules of a PDU session as the UPF gets them (TS 23.501 §5.8.2, TS 29.244 §5.2).
+//! The rules that the UPF gets for a PDU session (TS 23.501 §5.8.2, TS 29.244 §5.2).
 //!
 //! | PDR | from | matches | FAR |
 //! |---|---|---|---|
@@ -7,11 +7,11 @@
 //! | 3 router solicitation (IPv6) | N3 | F-TEID of PDR 1, ICMPv6 to all routers | 3: to the SMF over N4-u |
 //! | 4 router advertisement (IPv6) | SMF | F-TEID on N4-u | 2 |
 //!
-//! QER 1 marks the default QoS flow, QER 2 polices the session AMBR. That order counts with UPFs that look for the QoS
-//! flow in the first QER of a PDR only.
+//! QER 1 marks the default QoS flow, QER 2 polices the session AMBR. The order matters to UPFs that
+//! look for the QoS flow only in the first QER of a PDR.
 //!
-//! Interface types and the network instance stand in every PDI and FAR of N3 and N6: Open5GS takes the data network of
-//! an uplink PDR and the check of the UE's source address from them.
+//! Every PDI and FAR of N3 and N6 has the interface type and the network instance: from them Open5GS
+//! takes the data network of an uplink PDR and the check of the UE's source address.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -32,18 +32,19 @@ const TO_GNB: FarId = FarId(2);
 const TO_SMF: FarId = FarId(3);
 const FLOW: QerId = QerId(1);
 const AMBR: QerId = QerId(2);
-/// The QERs of packets between UE and data network.
+/// The QERs that apply to packets between UE and data network.
 const QERS: [QerId; 2] = [FLOW, AMBR];
-/// The session's default rules match last; the SMF's own come first.
+/// The session's default rules match last; those of the SMF's own traffic match first.
 const PRECEDENCE_DEFAULT: Precedence = Precedence(255);
 const PRECEDENCE_CONTROL: Precedence = Precedence(1);
 /// CHOOSE IDs: PDRs 1 and 3 share the tunnel of N3, PDR 4 has its own.
 const CHOOSE_N3: u8 = 1;
 const CHOOSE_N4U: u8 = 2;
-/// In the form of the downlink, as always (TS 29.212 §5.4.2): a solicitation goes from the UE to `ff02::2`.
+/// Written for the downlink direction, as always (TS 29.212 §5.4.2): a solicitation goes from the UE to
+/// `ff02::2`.
 const SOLICITATION_FILTER: &str = "permit out 58 from ff02::2/128 to any";
 
-/// What the rules are made of.
+/// The values from which the rules are built.
 #[derive(Debug, Clone)]
 pub struct SessionRules {
     /// Our SEID.
@@ -56,7 +57,7 @@ pub struct SessionRules {
     pub n4u_teid: Teid,
     /// Data network, also the network instance of N6.
     pub dnn: Dnn,
-    /// How it is written as network instance.
+    /// How the network instance is encoded.
     pub network_instance: NetworkInstance,
     /// Slice.
     pub s_nssai: types::SNssai,
@@ -72,7 +73,7 @@ pub struct SessionRules {
     pub qfi: types::Qfi,
 }
 
-/// What the UPF chose.
+/// The tunnels that the UPF chose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunnels {
     /// N3: where the gNB sends uplink packets.
@@ -102,9 +103,9 @@ fn f_teid(tunnel: GtpTunnel) -> FTeid {
 }
 
 impl SessionRules {
-    /// Session Establishment Request. `known`: the tunnels of a session that is set up again after the UPF
-    /// lost it, so that the gNB notices nothing; else the UPF chooses. `gnb`: where downlink packets go;
-    /// they are buffered when it is not known yet.
+    /// Session Establishment Request. `known` are the tunnels of a session that is set up again after
+    /// the UPF lost it, so that nothing changes for the gNB; without `known` the UPF chooses. `gnb` is
+    /// the destination of downlink packets, which are buffered while it is unknown.
     pub fn establishment(
         &self,
         known: Option<Tunnels>,
@@ -139,7 +140,7 @@ impl SessionRules {
         }
     }
 
-    /// What the UPF chose: `None` when it left out what it was asked for.
+    /// The tunnels that the UPF chose; `None` if one is missing.
     pub fn chosen(&self, response: &SessionEstablishmentResponse) -> Option<Tunnels> {
         let created = |id: PdrId| {
             let pdr = response.created_pdrs.iter().find(|pdr| pdr.pdr_id == id)?;
@@ -156,8 +157,8 @@ impl SessionRules {
         })
     }
 
-    /// UE IP Address. After the /64 comes the interface identifier: UPFs that check the source of uplink packets let
-    /// the UE's router solicitation pass by it (§8.2.62).
+    /// UE IP Address. The interface identifier follows the /64 prefix: with it, UPFs that check the
+    /// source of uplink packets let the UE's router solicitation pass (§8.2.62).
     fn ue_ip_address(&self, destination: bool) -> Option<UeIpAddress> {
         let Addresses { ipv4, ipv6 } = self.addresses;
         let interface_id = u128::from(u64::from_be_bytes(self.interface_id));
@@ -174,7 +175,7 @@ impl SessionRules {
                 source_interface_type: Some(InterfaceType::N3_3GPP_ACCESS),
                 f_teid: Some(n3),
                 network_instance: self.instance(),
-                // The source address is verified: what does not match is dropped (UP-4).
+                // The source address is checked: packets with another one are dropped (UP-4).
                 ue_ip_address: self.ue_ip_address(false),
                 ..Default::default()
             },
@@ -272,7 +273,7 @@ impl SessionRules {
     }
 }
 
-/// Bit rates of N4 are whole kbit/s; rounding up keeps a small rate from becoming none.
+/// Bit rates on N4 are whole kbit/s. They are rounded up, so that a small rate does not become 0.
 fn rates(ambr: Ambr) -> BitRates {
     BitRates {
         uplink_kbps: ambr.uplink.bps().div_ceil(1000),
@@ -305,7 +306,7 @@ fn to_gnb(gnb: Option<GtpTunnel>) -> CreateFar {
     }
 }
 
-/// Downlink packets go to this gNB; buffered ones first, in order.
+/// Sends downlink packets to this gNB, buffered ones first and in order.
 pub fn activate(gnb: GtpTunnel) -> SessionModificationRequest {
     let parameters = UpdateForwardingParameters {
         destination_interface: Some(DestinationInterface::Access),
@@ -316,12 +317,13 @@ pub fn activate(gnb: GtpTunnel) -> SessionModificationRequest {
     update_to_gnb(ApplyAction::FORW, Some(parameters))
 }
 
-/// Downlink packets wait; the first is told, so that the UE can be paged (TS 23.502 §4.2.6).
+/// Buffers downlink packets. The UPF reports the first one, so that the UE can be paged (TS 23.502
+/// §4.2.6).
 pub fn deactivate() -> SessionModificationRequest {
     update_to_gnb(ApplyAction::BUFF | ApplyAction::NOCP, None)
 }
 
-/// Downlink packets are dropped, those that wait too: the UE cannot be reached.
+/// Drops downlink packets, buffered ones too: the UE cannot be reached.
 pub fn discard() -> SessionModificationRequest {
     SessionModificationRequest { flags: Some(SmReqFlags::DROBU), ..update_to_gnb(ApplyAction::DROP, None) }
 }
@@ -339,7 +341,7 @@ fn update_to_gnb(
     SessionModificationRequest { update_fars: vec![far], ..Default::default() }
 }
 
-/// The session AMBR changed.
+/// Changes the session AMBR.
 pub fn change_ambr(ambr: Ambr) -> SessionModificationRequest {
     let qer = UpdateQer { qer_id: AMBR, mbr: Some(rates(ambr)), ..Default::default() };
     SessionModificationRequest { update_qers: vec![qer], ..Default::default() }

@@ -1,9 +1,9 @@
 //! PDU session establishment (TS 23.502 §4.3.2.2.1).
 //!
-//! [`create`] answers the AMF as soon as the session can be had (steps 3 to 5); policy, UPF and the transfer to UE
-//! and gNB follow in [`establish`] (steps 7 to 11), so that they overlap with the AMF's own work. What fails before
-//! the answer is told in it; what fails after is told by transfer and notification. The gNB's answer (steps 14 to
-//! 17) comes through `procedure::user_plane`.
+//! [`create`] answers the AMF as soon as it is known that the session is possible (steps 3 to 5).
+//! Policy, UPF and the transfer to UE and gNB follow in [`establish`] (steps 7 to 11), in parallel to
+//! the AMF's own work. A failure before the answer is reported in it, a later one by transfer and
+//! notification. The gNB's answer (steps 14 to 17) arrives in `procedure::user_plane`.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -32,36 +32,36 @@ static REQUESTED: Counter = Counter::new("smf_session_requested");
 static ESTABLISHED: Counter = Counter::new("smf_session_accepted");
 static REJECTED: Family = Family::new("smf_session_rejected", "cause");
 
-/// QoS of a subscription that names none: 5QI 9, lowest priority but one (TS 23.501 table 5.7.4-1).
+/// QoS for a subscription without values: 5QI 9 (TS 23.501 table 5.7.4-1), ARP priority level 8.
 const DEFAULT_FIVE_QI: FiveQi = FiveQi(9);
 const DEFAULT_ARP: Arp = Arp { priority: 8, may_preempt: false, preemptable: false };
 const DEFAULT_AMBR: Ambr =
     Ambr { uplink: BitRate::from_kbps(1_000_000), downlink: BitRate::from_kbps(1_000_000) };
 
-/// What a new session is made of.
+/// The parameters of a new session.
 struct Wanted {
     supi: Supi,
     id: PduSessionId,
-    /// The one the AMF selected, else the one the UE asked for.
+    /// The DNN that the AMF selected, else the one the UE asked for.
     dnn: Dnn,
     s_nssai: SNssai,
-    /// Whom transfers go to.
+    /// The AMF for transfers.
     amf: ApiRoot,
-    /// Transaction of the UE's request; the answer carries it (TS 24.501 §6.4.1.3).
+    /// Transaction identity of the UE's request; the answer repeats it (TS 24.501 §6.4.1.3).
     pti: Pti,
     /// The UE's message.
     request: EstablishmentRequest,
 }
 
-/// What the accept says beside the session's state.
+/// Contents of the accept that are not in the session's state.
 struct Answer {
-    /// Why the UE gets another type of session than it asked for.
+    /// Why the UE gets another session type than it asked for.
     type_cause: Option<GsmCause>,
-    /// The UE asked for an always-on session.
+    /// Whether the UE asked for an always-on session.
     always_on: bool,
 }
 
-/// The time an establishment takes.
+/// Measures the duration of an establishment.
 #[derive(Clone, Copy)]
 struct Times {
     start: time::Instant,
@@ -93,14 +93,14 @@ pub(crate) async fn create(
     Ok(Created { location, body })
 }
 
-/// Steps 3 to 5: what the subscription allows, addresses, and the session.
+/// Steps 3 to 5: checks the subscription, allocates addresses, creates the session.
 async fn accept(
     smf: &Arc<Smf>,
     data: &SmContextCreateData,
 ) -> Result<(Arc<Session>, Answer), SmContextCreateError> {
     let wanted = read_request(data)?;
     let reject = |cause| reject(&wanted, cause);
-    // The UE lost the session it had under this identity: it is released without a word (step 3).
+    // The UE has lost the session with this identity: it is released without telling the UE (step 3).
     if let Some(old) = smf.sessions.of_ue(wanted.supi, wanted.id) {
         release::locally(smf, &old, release::Notify::Nobody).await;
     }
@@ -125,7 +125,7 @@ async fn accept(
     let (session, replaced) = smf
         .sessions
         .insert(|number| Session::new(number, (wanted.supi, wanted.id), wanted.dnn, wanted.s_nssai, state));
-    // Two requests of one UE crossed each other: the later one counts.
+    // Two requests of the UE crossed: the later one replaces the earlier one.
     if let Some(replaced) = replaced {
         tokio::spawn({
             let smf = smf.clone();
@@ -135,7 +135,7 @@ async fn accept(
     Ok((session, Answer { type_cause, always_on }))
 }
 
-/// What must be there, and the UE's message.
+/// Checks the mandatory parameters and decodes the UE's message.
 #[allow(clippy::result_large_err, reason = "the operation's own error type, made once per refused session")]
 fn read_request(data: &SmContextCreateData) -> Result<Wanted, SmContextCreateError> {
     let missing =
@@ -171,8 +171,8 @@ fn read_request(data: &SmContextCreateData) -> Result<Wanted, SmContextCreateErr
     Ok(Wanted { supi, id, dnn, s_nssai, amf, pti, request })
 }
 
-/// The AMF's API root: its status callback lives on it. `None` for what is no URI that could be called (RFC 3986 §2): the
-/// AMF would never hear of the session's end.
+/// The AMF's API root, taken from its status callback. `None` if the URI cannot be called (RFC 3986
+/// §2): the AMF would not learn of the session's end.
 fn amf_of(uri: &str) -> Option<ApiRoot> {
     let allowed = |octet: u8| octet.is_ascii_alphanumeric() || b"-._~:/?[]@!$&'()*+,;=%".contains(&octet);
     if !uri.bytes().all(allowed) {
@@ -182,7 +182,7 @@ fn amf_of(uri: &str) -> Option<ApiRoot> {
     format!("http://{authority}").parse().ok()
 }
 
-/// The answer that refuses: problem for the AMF, PDU SESSION ESTABLISHMENT REJECT for the UE.
+/// A refusal: a problem for the AMF with PDU SESSION ESTABLISHMENT REJECT for the UE.
 fn reject(wanted: &Wanted, cause: GsmCause) -> SmContextCreateError {
     REJECTED.inc(&cause.number().to_string());
     let problem = match cause {
@@ -207,7 +207,7 @@ fn reject(wanted: &Wanted, cause: GsmCause) -> SmContextCreateError {
     }
 }
 
-/// Addresses the subscription fixes (TS 29.503 `staticIpAddress`).
+/// Static addresses of the subscription (TS 29.503 `staticIpAddress`).
 fn static_addresses(subscribed: &DnnConfiguration) -> Addresses {
     let mut fixed = Addresses::default();
     for address in &subscribed.static_ip_address {
@@ -218,7 +218,7 @@ fn static_addresses(subscribed: &DnnConfiguration) -> Addresses {
     fixed
 }
 
-/// Addresses for a session of a type; the 5GSM cause when there are none.
+/// Allocates addresses for a session type, or returns the 5GSM cause.
 fn allocate(network: &Network, kind: PduSessionType, fixed: Addresses) -> Result<Addresses, GsmCause> {
     let (v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>) = (fixed.ipv4, fixed.ipv6);
     let fixed = Addresses { ipv4: v4, ipv6: v6 };
@@ -231,7 +231,7 @@ fn allocate(network: &Network, kind: PduSessionType, fixed: Addresses) -> Result
     })
 }
 
-/// The session as it begins: subscribed QoS, no UPF yet.
+/// The initial state: subscribed QoS, no UPF yet.
 fn new_state(
     data: &SmContextCreateData,
     wanted: &Wanted,
@@ -263,13 +263,14 @@ fn new_state(
     }
 }
 
-/// Steps 7 to 11, then the wait for the gNB's answer.
+/// Steps 7 to 11, and the wait for the gNB's answer.
 async fn establish(smf: Arc<Smf>, session: Arc<Session>, answer: Answer, mut times: Times) {
     let (prepared, worked) = at_work(prepare(&smf, &session, &answer)).await;
     times.at_work += worked;
     let (amf, what) = match prepared {
         Ok(Some(ready)) => ready,
-        // Another procedure has ended the session. A reject now would hit the one that took its place.
+        // Another procedure has ended the session. A reject would reach the UE as one of the session
+        // that replaced it.
         Ok(None) => return,
         Err(cause) => {
             times.record(&smf, &session, format!("#{}", cause.number()));
@@ -277,12 +278,12 @@ async fn establish(smf: Arc<Smf>, session: Arc<Session>, answer: Answer, mut tim
             return;
         }
     };
-    // The gNB's answer may overtake the AMF's: the wait begins before the transfer.
+    // The gNB's answer may arrive before the AMF's, so the wait begins before the transfer.
     let activated = session.wait_for_phase(|phase| phase != Phase::Establishing);
     let (sent, worked) = at_work(smf.transfer(&session, &amf, what)).await;
     times.at_work += worked;
     if sent.is_err() {
-        // The AMF lost the UE: it knows, and releases its part.
+        // The AMF no longer has the UE: it has released its part of the session.
         times.record(&smf, &session, "amf".into());
         release::locally(&smf, &session, release::Notify::Amf(None)).await;
         return;
@@ -297,7 +298,8 @@ async fn establish(smf: Arc<Smf>, session: Arc<Session>, answer: Answer, mut tim
     }
 }
 
-/// UDM learns which SMF has the session (step 4). Only its end needs that: it waits until UE and gNB are served.
+/// Registers this SMF at the UDM (step 4). The registration matters only after the establishment, so it
+/// begins when UE and gNB have been served.
 async fn register(smf: &Arc<Smf>, session: &Arc<Session>) {
     let mut state = session.state.lock().await;
     if matches!(state.phase, Phase::Establishing | Phase::Active) {
@@ -308,22 +310,24 @@ async fn register(smf: &Arc<Smf>, session: &Arc<Session>) {
     }
 }
 
-/// Policy and user plane; what goes to UE and gNB. `None` when the session was ended before it began.
+/// Gets the policy and sets up the user plane. Returns the messages for UE and gNB, or `None` if the
+/// session was ended meanwhile.
 async fn prepare(
     smf: &Arc<Smf>,
     session: &Arc<Session>,
     answer: &Answer,
 ) -> Result<Option<(ApiRoot, Transfer)>, GsmCause> {
     let mut state = session.state.lock().await;
-    // Ended before it began: nobody would give back what is made for it now.
+    // The session was ended: nothing would release what is set up for it now.
     if state.phase != Phase::Establishing {
         return Ok(None);
     }
     let network = smf.networks.get(&session.dnn).ok_or(GsmCause::MissingOrUnknownDnn)?;
-    // Steps 7 and 10 at once: the PCF seldom changes what is subscribed, and then the UPF is told.
+    // Steps 7 and 10 run in parallel: the PCF seldom changes the subscribed values, and if it does the
+    // UPF is updated.
     let (policy, on_upf) =
         tokio::join!(smf.create_policy(session, &state), establish_n4(smf, session, &state));
-    // Kept before any failure is looked at, so that the release gives it back.
+    // Stored before errors are handled, so that the release also releases it.
     let on_upf = on_upf.map(|upf| state.upf = Some(upf));
     let policy = policy.map(|policy| {
         let (policy, decision) = policy?;
@@ -371,7 +375,7 @@ async fn establish_n4(smf: &Smf, session: &Session, state: &SessionState) -> Res
     let Message::SessionEstablishmentResponse(response) = answer else { return Err(N4Error::Unusable) };
     let seid = response.up_f_seid.ok_or(N4Error::Unusable)?.seid;
     let Some(tunnels) = rules.chosen(&response) else {
-        // A session we cannot use must not stay.
+        // A session that we cannot use must not stay on the UPF.
         let seids = Seids { own, upf: seid };
         let _ = smf.n4.request(address, seids, pfcp::message::SessionDeletionRequest {}).await;
         return Err(N4Error::Unusable);
@@ -379,7 +383,7 @@ async fn establish_n4(smf: &Smf, session: &Session, state: &SessionState) -> Res
     Ok(UpfSession { address, seid, epoch: smf.n4.epoch(address), tunnels })
 }
 
-/// The UE is told why; everything is given back; the AMF forgets the session.
+/// Rejects the session: tells the UE the cause, releases everything, and notifies the AMF.
 pub(crate) async fn fail(smf: &Arc<Smf>, session: &Arc<Session>, cause: GsmCause) {
     REJECTED.inc(&cause.number().to_string());
     let (amf, pti) = {
@@ -387,7 +391,7 @@ pub(crate) async fn fail(smf: &Arc<Smf>, session: &Arc<Session>, cause: GsmCause
         (state.amf.clone(), state.pti)
     };
     let n1 = n1::establishment_reject(session.id, pti, cause);
-    // If this fails, the AMF has lost the UE and there is nobody to tell.
+    // If this fails, the AMF no longer has the UE, and nobody needs the message.
     let _ = smf.transfer(session, &amf, Transfer { n1: Some(n1), ..Default::default() }).await;
     release::locally(smf, session, release::Notify::Amf(None)).await;
 }

@@ -1,4 +1,4 @@
-//! Procedures of TS 23.502 as the SMF sees them, one file each.
+//! Procedures of TS 23.502 from the SMF's point of view, one file each.
 
 pub(crate) mod establishment;
 pub(crate) mod modification;

@@ -1,7 +1,7 @@
 //! Network-requested PDU session modification (TS 23.502 §4.3.3.2; TS 24.501 §6.3.2): the PCF has changed its decision.
 //!
-//! The UPF comes first, then UE and gNB are told by one transfer. T3591 repeats the command until the UE answers. A gNB
-//! without resources of the session is told by the next set-up.
+//! The UPF is changed first; then one transfer informs UE and gNB. T3591 repeats the command until the
+//! UE answers. A gNB without resources of the session gets the new values with the next set-up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,10 +26,10 @@ use crate::procedure::user_plane;
 static MODIFIED: Counter = Counter::new("smf_session_modified");
 static T3591_EXPIRED: Counter = Counter::new("smf_t3591_expired");
 
-/// Retransmissions of the command; on the next expiry it is given up (TS 24.501 §6.3.2.5).
+/// Retransmissions of the command; the next expiry ends the procedure (TS 24.501 §6.3.2.5).
 const T3591_RETRANSMISSIONS: u32 = 4;
 
-/// Npcf_SMPolicyControl_UpdateNotify: the decision takes the place of the one in force.
+/// Npcf_SMPolicyControl_UpdateNotify: the new decision replaces the present one.
 pub(crate) async fn policy_changed(
     smf: &Arc<Smf>,
     session: &Arc<Session>,
@@ -38,7 +38,7 @@ pub(crate) async fn policy_changed(
     let mut state = session.state.lock().await;
     match state.phase {
         Phase::Active => {}
-        // The UE is being told of the session: the PCF repeats what it wants.
+        // The session is still being established: the PCF repeats its notification.
         Phase::Establishing => return Err(ProblemDetails::new(400, "PENDING_TRANSACTION")),
         Phase::Releasing { .. } | Phase::Released => return Err(ProblemDetails::context_not_found()),
     }
@@ -56,14 +56,14 @@ pub(crate) async fn policy_changed(
             return Err(ProblemDetails::peer_not_responding().detail(error));
         }
     }
-    let what = tell(session, &mut state, ambr_changed, flow_changed);
+    let what = commands(session, &mut state, ambr_changed, flow_changed);
     let amf = state.amf.clone();
     MODIFIED.inc();
     drop(state);
     let (smf, session) = (smf.clone(), session.clone());
     tokio::spawn(async move {
         let command = what.n1.clone();
-        // An AMF that does not take it has lost the UE: it, or the UE, ends the session.
+        // An AMF that refuses no longer has the UE. Then the AMF or the UE ends the session.
         if smf.transfer(&session, &amf, what).await.is_ok() {
             supervise(&smf, &session, command).await;
         }
@@ -71,8 +71,8 @@ pub(crate) async fn policy_changed(
     Ok(())
 }
 
-/// What UE and gNB are told.
-fn tell(session: &Session, state: &mut SessionState, ambr_changed: bool, flow_changed: bool) -> Transfer {
+/// The messages for UE and gNB.
+fn commands(session: &Session, state: &mut SessionState, ambr_changed: bool, flow_changed: bool) -> Transfer {
     let flow = QosFlowDescription {
         operation: FlowOperation::Modify,
         ..QosFlowDescription::non_gbr(session.qfi(), state.five_qi)
@@ -95,7 +95,7 @@ fn tell(session: &Session, state: &mut SessionState, ambr_changed: bool, flow_ch
     Transfer { n1: Some(command), n2: n2.map(|n2| (N2SmInfoType::PduResModReq, n2)), ..Default::default() }
 }
 
-/// T3591: repeats the command until the UE answers or another one takes its place.
+/// T3591: repeats the command until the UE answers or another command replaces it.
 async fn supervise(smf: &Arc<Smf>, session: &Arc<Session>, command: Option<bytes::Bytes>) {
     let t3591 = Duration::from_millis(smf.config.timers.t3591_ms);
     for expiry in 0..=T3591_RETRANSMISSIONS {
@@ -119,8 +119,8 @@ async fn supervise(smf: &Arc<Smf>, session: &Arc<Session>, command: Option<bytes
     tracing::info!(supi = %session.supi, id = %session.id, "the UE did not answer a modification");
 }
 
-/// PDU SESSION MODIFICATION COMPLETE or COMMAND REJECT: the UE has heard. What it does not apply of a rate limit, the
-/// UPF does.
+/// PDU SESSION MODIFICATION COMPLETE or COMMAND REJECT: the UE has answered. A rate limit that the UE
+/// does not apply is enforced by the UPF.
 pub(crate) async fn answered_by_ue(session: &Session) {
     session.state.lock().await.modification_command = None;
 }

@@ -1,7 +1,8 @@
 //! PDU session release (TS 23.502 §4.3.4.2; TS 24.501 §6.3.3, §6.4.3).
 //!
-//! [`requested_by_ue`] and [`by_network`] both begin with [`begin`]: the user plane goes at once, the UE and the
-//! gNB are told, and [`supervise`] keeps T3592 until both have answered. [`locally`] ends a session without asking.
+//! [`requested_by_ue`] and [`by_network`] both begin with [`begin`]: the UPF session is deleted at
+//! once, UE and gNB are informed, and [`supervise`] runs T3592 until both have answered. [`locally`]
+//! ends a session without asking UE or gNB.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,19 +25,20 @@ static RELEASED: Counter = Counter::new("smf_session_released");
 static REASONS: Family = Family::new("smf_session_release_started", "cause");
 static T3592_EXPIRED: Counter = Counter::new("smf_t3592_expired");
 
-/// Retransmissions of the release command; on the next expiry the procedure is given up (TS 24.501 §6.3.3.5).
+/// Retransmissions of the release command; the next expiry ends the procedure (TS 24.501 §6.3.3.5).
 const T3592_RETRANSMISSIONS: u32 = 4;
 
-/// Who is told of a local release.
+/// Who is informed of a local release.
 #[derive(Debug, Clone)]
 pub(crate) enum Notify {
-    /// The AMF asked for it, or the UE has taken the identity for a new session.
+    /// Nobody: the AMF asked for it, or the UE uses the identity for a new session.
     Nobody,
     /// The AMF, by status notification.
     Amf(Option<Cause>),
 }
 
-/// The UE's PDU SESSION RELEASE REQUEST; the answer goes back in the AMF's update.
+/// Handles the UE's PDU SESSION RELEASE REQUEST; the command goes back in the answer to the AMF's
+/// update.
 pub(crate) async fn requested_by_ue(
     smf: &Arc<Smf>,
     session: &Arc<Session>,
@@ -51,7 +53,7 @@ pub(crate) async fn requested_by_ue(
     SmContextUpdatedData { n1_sm_msg: state.release_command.clone().map(Into::into), ..Default::default() }
 }
 
-/// What goes back in the answer to the AMF's update.
+/// The answer to the AMF's update.
 fn updated(what: Transfer) -> SmContextUpdatedData {
     let (n2_sm_info_type, n2_sm_info) = what.n2.unzip();
     SmContextUpdatedData {
@@ -62,7 +64,8 @@ fn updated(what: Transfer) -> SmContextUpdatedData {
     }
 }
 
-/// The network ends the session: operator, UPF lost for good, subscription. Returns once UE and gNB were told.
+/// Releases a session from the network side: operator, lost UPF, subscription. Returns when UE and gNB
+/// have been informed.
 pub(crate) async fn by_network(smf: &Arc<Smf>, session: &Arc<Session>, cause: GsmCause) {
     let mut state = session.state.lock().await;
     if matches!(state.phase, Phase::Releasing { .. } | Phase::Released) {
@@ -71,7 +74,8 @@ pub(crate) async fn by_network(smf: &Arc<Smf>, session: &Arc<Session>, cause: Gs
     let mut what = begin(smf, session, &mut state, cause, Pti::UNASSIGNED).await;
     let amf = state.amf.clone();
     drop(state);
-    // An idle UE is not paged to be told of an end: it learns it from the PDU session status when it comes back.
+    // An idle UE is not paged for a release: it learns of it from the PDU session status of its next
+    // request.
     what.skip_if_idle = true;
     use sbi::model::amf::N1N2MessageTransferCause as Outcome;
     match smf.transfer(session, &amf, what).await {
@@ -80,7 +84,7 @@ pub(crate) async fn by_network(smf: &Arc<Smf>, session: &Arc<Session>, cause: Gs
     }
 }
 
-/// The user plane goes; what UE and gNB are to be told.
+/// Deletes the UPF session. Returns the messages for UE and gNB.
 async fn begin(
     smf: &Arc<Smf>,
     session: &Arc<Session>,
@@ -104,7 +108,7 @@ async fn begin(
     Transfer { n1: Some(command), n2: n2.map(|n2| (N2SmInfoType::PduResRelCmd, n2)), ..Default::default() }
 }
 
-/// T3592: repeats the command, and ends the session when UE or gNB stay silent.
+/// T3592: repeats the command, and ends the session if UE or gNB do not answer.
 async fn supervise(smf: Arc<Smf>, session: Arc<Session>) {
     let t3592 = Duration::from_millis(smf.config.timers.t3592_ms);
     for expiry in 0..=T3592_RETRANSMISSIONS {
@@ -117,7 +121,7 @@ async fn supervise(smf: Arc<Smf>, session: Arc<Session>) {
             let Phase::Releasing { n1, .. } = state.phase else { return };
             (state.amf.clone(), state.release_command.clone().filter(|_| n1))
         };
-        // The UE has answered, the gNB has not: it will not any more.
+        // The UE has answered and the gNB has not; it will not answer any more.
         let Some(n1) = n1 else { break };
         if expiry < T3592_RETRANSMISSIONS {
             let what = Transfer { n1: Some(n1), skip_if_idle: true, ..Default::default() };
@@ -129,7 +133,8 @@ async fn supervise(smf: Arc<Smf>, session: Arc<Session>) {
     locally(&smf, &session, Notify::Amf(None)).await;
 }
 
-/// PDU SESSION RELEASE COMPLETE. A wrong transaction is answered (TS 24.501 §7.3.1).
+/// Handles PDU SESSION RELEASE COMPLETE. One with a wrong transaction identity is answered with 5GSM
+/// STATUS (TS 24.501 §7.3.1).
 pub(crate) async fn completed_by_ue(smf: &Arc<Smf>, session: &Arc<Session>, pti: Pti) -> Option<Bytes> {
     {
         let state = session.state.lock().await;
@@ -144,8 +149,8 @@ pub(crate) async fn completed_by_ue(smf: &Arc<Smf>, session: &Arc<Session>, pti:
     None
 }
 
-/// 5GSM STATUS while the command is in flight: the UE has no such session (TS 24.501 §6.5.3), which is as good as
-/// completed.
+/// 5GSM STATUS in answer to the command: the UE has no such session (TS 24.501 §6.5.3), so the release
+/// counts as completed.
 pub(crate) async fn status_from_ue(smf: &Arc<Smf>, session: &Arc<Session>, pti: Pti) {
     tracing::info!(supi = %session.supi, id = %session.id, pti = pti.0, "5GSM STATUS from the UE");
     answered(smf, session, |n1, _| *n1 = false).await;
@@ -156,7 +161,7 @@ pub(crate) async fn completed_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>) {
     answered(smf, session, |_, n2| *n2 = false).await;
 }
 
-/// One of the two answers came; with both, the session ends.
+/// Records one of the two answers; after both, the session ends.
 async fn answered(smf: &Arc<Smf>, session: &Arc<Session>, which: impl FnOnce(&mut bool, &mut bool)) {
     {
         let mut state = session.state.lock().await;
@@ -166,12 +171,12 @@ async fn answered(smf: &Arc<Smf>, session: &Arc<Session>, which: impl FnOnce(&mu
             return;
         }
     }
-    // The AMF waits for the answer to its update: the rest follows beside.
+    // The AMF waits for the answer to its update, so the rest runs in parallel.
     let (smf, session) = (smf.clone(), session.clone());
     tokio::spawn(async move { locally(&smf, &session, Notify::Amf(None)).await });
 }
 
-/// Gives everything back and forgets the session. Does nothing the second time.
+/// Returns the session's resources and removes the session. A second call does nothing.
 pub(crate) async fn locally(smf: &Arc<Smf>, session: &Arc<Session>, notify: Notify) {
     let mut state = session.state.lock().await;
     if state.phase == Phase::Released {
@@ -181,7 +186,7 @@ pub(crate) async fn locally(smf: &Arc<Smf>, session: &Arc<Session>, notify: Noti
     session.changed.notify_waiters();
     smf.sessions.remove(session);
     delete_n4(smf, session, &mut state).await;
-    // Only now: before, the UPF might still have sent another UE's packets to this one.
+    // Only now: earlier, the UPF might have sent packets of the address's next UE to this one.
     let addresses = std::mem::take(&mut state.addresses);
     if let Some(network) = smf.networks.get(&session.dnn) {
         network.pool().release(addresses);
@@ -205,7 +210,7 @@ pub(crate) async fn locally(smf: &Arc<Smf>, session: &Arc<Session>, notify: Noti
             Some(registration) => registration.await.unwrap_or(false),
             None => false,
         };
-        // Another session of the UE may have taken the identity, and with it the registration.
+        // Another session of the UE may have the same identity now, and with it the registration.
         if registered && smf.sessions.of_ue(session.supi, session.id).is_none() {
             smf.deregister(session).await;
         }
@@ -213,8 +218,8 @@ pub(crate) async fn locally(smf: &Arc<Smf>, session: &Arc<Session>, notify: Noti
     tokio::join!(told, policy, registration);
 }
 
-/// N4 session release. When the deletion is lost for good on the way, the session stays on the UPF until that is
-/// restarted or, if it is ours, until its address is used again.
+/// N4 session release. If the deletion cannot be delivered, the session stays on the UPF until the UPF
+/// restarts or, if the UPF is Godwit's, until the session's address is used again.
 async fn delete_n4(smf: &Smf, session: &Session, state: &mut SessionState) {
     let Some(upf) = state.upf.take() else { return };
     let seids = Seids { own: session.seid(), upf: upf.seid };

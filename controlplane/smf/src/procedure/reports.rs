@@ -29,7 +29,7 @@ pub(crate) async fn handle(smf: Arc<Smf>, id: RequestId, seid: u64, report: Sess
         let state = session.state.lock().await;
         (state.upf.filter(|upf| upf.address == id.peer), state.gnb)
     };
-    // Another UPF has no say in it.
+    // The report comes from another UPF than the session's.
     let Some(up_seid) = upf.map(|upf| upf.seid) else {
         UNKNOWN_SESSION.inc();
         return smf.n4.reject(id, 0, Cause::SESSION_NOT_FOUND, None);
@@ -46,8 +46,8 @@ pub(crate) async fn handle(smf: Arc<Smf>, id: RequestId, seid: u64, report: Sess
     }
     if has(ReportType::ERIR) {
         REPORTS.inc("error_indication");
-        // The gNB does not know the tunnel any more (TS 23.527 §5.3.3.2). A tunnel that the session has left, or never
-        // had, says nothing about the one that it has.
+        // The gNB does not know the tunnel (TS 23.527 §5.3.3.2). An indication about a former or
+        // foreign tunnel says nothing about the present one.
         if gnb.is_some_and(|gnb| names(&report, gnb)) {
             service_request::release_at_gnb(&smf, &session).await;
         } else {
@@ -59,7 +59,8 @@ pub(crate) async fn handle(smf: Arc<Smf>, id: RequestId, seid: u64, report: Sess
     }
 }
 
-/// What a report announces and does not contain, with the cause to refuse it by (table 7.5.8.1-1).
+/// The IE that a report announces and does not contain, with the cause for its refusal (table
+/// 7.5.8.1-1).
 fn incomplete(report: &SessionReportRequest) -> Option<(Cause, u16)> {
     let lacks = |kind, is_there: bool| report.report_type.contains(kind) && !is_there;
     let tunnels = report.error_indication_report.as_ref().map(|report| report.remote_f_teids.len());

@@ -1,8 +1,9 @@
-//! A UPF restarted (TS 23.527 §4.3): every session it had is set up again with the tunnels it had, so that UEs and
-//! gNBs notice no more than the gap. A session that cannot be restored is released, and the UE asked to come again.
+//! Restoration after a restart of the UPF (TS 23.527 §4.3): every session of the UPF is set up again
+//! with its former tunnels, so that UEs and gNBs notice only a gap. A session that cannot be restored
+//! is released, and the UE asked to establish it again.
 //!
-//! When the association was set up anew without a sign of a restart, the UPF may have deleted the sessions or not: a
-//! modification that changes nothing finds out, and sets up again what is missing.
+//! If the association was set up again without sign of a restart, the UPF may have deleted the sessions
+//! or kept them. A modification that changes nothing shows which; missing sessions are set up again.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,10 +19,11 @@ use crate::procedure::{release, user_plane};
 static RESTORED: Counter = Counter::new("smf_session_restored");
 static LOST: Counter = Counter::new("smf_session_not_restored");
 
-/// Sessions restored at once: enough to keep a UPF busy, few enough to leave room for others.
+/// Sessions restored at the same time: enough to keep a UPF busy, few enough to leave room for other
+/// work.
 const AT_ONCE: usize = 64;
 
-/// Restores the sessions of a UPF; `lost` when it certainly has none of them any more.
+/// Restores the sessions of a UPF; `lost` if the UPF has certainly lost them.
 pub(crate) async fn restore(smf: Arc<Smf>, upf: SocketAddr, lost: bool) {
     let mut running = JoinSet::new();
     for session in smf.sessions.all() {
@@ -36,8 +38,8 @@ pub(crate) async fn restore(smf: Arc<Smf>, upf: SocketAddr, lost: bool) {
 
 async fn restore_session(smf: Arc<Smf>, session: Arc<Session>, upf: SocketAddr, lost: bool) {
     let mut state = session.state.lock().await;
-    // Sessions set up since the UPF is back, and those that a procedure missed and has put back, are on it: a second
-    // establishment with the same tunnels would be refused.
+    // Sessions set up since the UPF is associated again, and those that another procedure has restored,
+    // exist on it: a second establishment with the same tunnels would be refused.
     let epoch = smf.n4.epoch(upf);
     if state.upf.is_none_or(|on| on.address != upf || lost && on.epoch == epoch) {
         return;
@@ -52,7 +54,8 @@ async fn restore_session(smf: Arc<Smf>, session: Arc<Session>, upf: SocketAddr, 
     };
     match result {
         Ok(()) => RESTORED.inc(),
-        // It has answered the association and went away again: the next association asks again.
+        // The UPF answered the association and then failed again: after the next association this is
+        // repeated.
         Err(N4Error::Failed(error)) if !lost => {
             tracing::debug!(supi = %session.supi, id = %session.id, %error, "session not confirmed by its UPF");
         }
@@ -65,7 +68,8 @@ async fn restore_session(smf: Arc<Smf>, session: Arc<Session>, upf: SocketAddr, 
     }
 }
 
-/// Tells the UPF again where downlink packets go; it gets the session anew when it does not have it.
+/// Repeats the destination of downlink packets to the UPF. If the UPF does not have the session, it is
+/// set up again.
 async fn confirm(smf: &Smf, session: &Session, state: &mut SessionState) -> Result<(), N4Error> {
     let change = state.gnb.map_or_else(rules::deactivate, rules::activate);
     user_plane::modify(smf, session, state, change).await

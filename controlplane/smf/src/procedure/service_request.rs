@@ -1,9 +1,9 @@
-//! Network-triggered service request (TS 23.502 §4.2.3.3), and what brings the user plane back after the gNB has lost
-//! it (TS 23.527 §5.3.3.2).
+//! Network-triggered service request (TS 23.502 §4.2.3.3), and restoring a user plane that the gNB has
+//! lost (TS 23.527 §5.3.3.2).
 //!
-//! [`activate_user_plane`] begins it: downlink data waits, and the AMF pages the UE or has the gNB set up resources.
-//! Every activation is supervised: when no answer of the gNB comes, or the UPF reports an Error Indication, SMF and AMF
-//! begin from the same state again ([`release_at_gnb`]).
+//! [`activate_user_plane`] begins the procedure: there is downlink data, and the AMF pages the UE or
+//! makes the gNB set up resources. Every activation is supervised. If the gNB does not answer, or the
+//! UPF reports an Error Indication, [`release_at_gnb`] brings SMF and AMF into the same state again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,8 @@ static UNREACHABLE: Counter = Counter::new("smf_ue_unreachable");
 static ACTIVATION_EXPIRED: Counter = Counter::new("smf_up_activation_expired");
 static RELEASED_AT_GNB: Family = Family::new("smf_up_released_at_gnb", "transfer");
 
-/// Has the AMF reach the UE and the gNB set up resources, unless the user plane is up or on its way.
+/// Makes the AMF reach the UE and the gNB set up resources, unless the user plane is active or being
+/// activated.
 pub(crate) async fn activate_user_plane(smf: &Arc<Smf>, session: &Arc<Session>) {
     let (amf, transfer) = {
         let mut state = session.state.lock().await;
@@ -40,14 +41,15 @@ pub(crate) async fn activate_user_plane(smf: &Arc<Smf>, session: &Arc<Session>) 
     match smf.transfer(session, &amf, what).await {
         Ok(Outcome::Initiated | Outcome::AttemptingToReachUe | Outcome::WaitingForAsynchronousTransfer) => {}
         Err(error) if error.is("CONTEXT_NOT_FOUND") => {
-            // The AMF has lost the UE, and with it the session.
+            // The AMF no longer has the UE, and so not the session.
             release::locally(smf, session, release::Notify::Nobody).await;
         }
         Ok(_) | Err(_) => unreachable(smf, session).await,
     }
 }
 
-/// The gNB is being asked. When it has not answered in time, the user plane counts as down again.
+/// Records that the gNB has been asked. If it does not answer in time, the user plane counts as
+/// deactivated again.
 pub(crate) fn begin_activation(smf: &Arc<Smf>, session: &Arc<Session>, state: &mut SessionState) {
     state.up = UpState::Activating;
     state.activations += 1;
@@ -66,12 +68,13 @@ pub(crate) fn begin_activation(smf: &Arc<Smf>, session: &Arc<Session>, state: &m
     });
 }
 
-/// The gNB has lost the session's user plane, or its answer is missing: downlink packets wait in the UPF, and the gNB
-/// releases what it may still have, so that AMF and gNB also count the user plane as down. [`released_by_gnb`] follows
-/// when the gNB has done so. An idle UE has no user plane: nothing is asked for then.
+/// Deactivates the user plane because the gNB has lost it or has not answered: the UPF buffers downlink
+/// packets. The gNB is asked to release its resources, so that AMF and gNB also count the user plane as
+/// deactivated. [`released_by_gnb`] follows when the gNB has done so. An idle UE has no user plane;
+/// then nothing is asked for.
 pub(crate) async fn release_at_gnb(smf: &Arc<Smf>, session: &Arc<Session>) {
     if user_plane::deactivate(smf, session).await.is_err() {
-        // Counted by N4; the restoration of the UPF's sessions puts it right.
+        // N4 counts the failure; restoring the UPF's sessions corrects it.
         tracing::debug!(supi = %session.supi, id = %session.id, "user plane not deactivated on the UPF");
     }
     let (phase, amf) = {
@@ -95,14 +98,14 @@ pub(crate) async fn release_at_gnb(smf: &Arc<Smf>, session: &Arc<Session>) {
     }
 }
 
-/// The gNB has released the resources of a session that goes on: they are set up again.
+/// The gNB has released the resources of a session that continues: they are set up again.
 pub(crate) async fn released_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>) {
     let (smf, session) = (smf.clone(), session.clone());
     // The AMF waits for the answer to its update.
     tokio::spawn(async move { activate_user_plane(&smf, &session).await });
 }
 
-/// The UE cannot be reached: what waits for it is dropped, until it comes back by itself.
+/// The UE cannot be reached: its buffered packets are dropped, and later ones until the UE connects.
 pub(crate) async fn unreachable(smf: &Arc<Smf>, session: &Arc<Session>) {
     UNREACHABLE.inc();
     let mut state = session.state.lock().await;

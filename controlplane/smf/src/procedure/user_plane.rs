@@ -1,5 +1,6 @@
-//! The user plane of a session: activation by a service request (TS 23.502 §4.2.3.2), deactivation by AN release
-//! (§4.2.6) and what the gNB answers, also to a new session (§4.3.2.2.1 steps 14 to 17).
+//! The user plane of a session: activation by a service request (TS 23.502 §4.2.3.2), deactivation by
+//! AN release (§4.2.6), and the gNB's answers, also those for a new session (§4.3.2.2.1 steps 14 to
+//! 17).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +25,8 @@ static DEACTIVATED: Counter = Counter::new("smf_up_deactivated");
 static GNB_UNUSABLE: Counter = Counter::new("smf_gnb_tunnel_refused");
 static GNB_REFUSED: Counter = Counter::new("smf_gnb_refused_session");
 
-/// How often a silent UPF is told of a gNB's tunnel, and how long apart: five minutes in all, after which a UPF that is
-/// back has restarted.
+/// How often, and at which interval, a gNB's tunnel is sent again to a UPF that does not answer: five
+/// minutes in all. A UPF that answers only after that has restarted.
 const CONFIRMATIONS: usize = 60;
 const CONFIRM_AFTER: Duration = Duration::from_secs(5);
 
@@ -35,7 +36,7 @@ fn up_state(state: UpCnxState) -> SmContextUpdatedData {
     SmContextUpdatedData { up_cnx_state: Some(state), ..Default::default() }
 }
 
-/// The AMF wants the user plane: what the gNB needs goes back.
+/// The AMF asks to activate the user plane: returns the information for the gNB.
 pub(crate) async fn activate(smf: &Arc<Smf>, session: &Arc<Session>) -> Updated {
     let mut state = session.state.lock().await;
     let (Phase::Active, Some(upf)) = (state.phase, state.upf) else {
@@ -51,14 +52,15 @@ pub(crate) async fn activate(smf: &Arc<Smf>, session: &Arc<Session>) -> Updated 
     })
 }
 
-/// The UE went idle, or the gNB is gone: downlink packets wait in the UPF from now on.
+/// The UE is idle, or the gNB is lost: the UPF buffers downlink packets from now on.
 pub(crate) async fn deactivate(smf: &Arc<Smf>, session: &Arc<Session>) -> Updated {
     let mut state = session.state.lock().await;
     n4u::reachable(smf, session, false);
     state.gnb = None;
     state.up = UpState::Deactivated;
     if state.phase == Phase::Establishing {
-        // The gNB was lost before it answered. The UE has no session yet; the guard ends it.
+        // The gNB was lost before it answered. The UE does not have the session yet; the guard timer
+        // ends it.
         return Ok(up_state(UpCnxState::Deactivated));
     }
     modify(smf, session, &mut state, rules::deactivate()).await.map_err(n4_failed)?;
@@ -78,13 +80,15 @@ pub(crate) async fn set_up_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>, octets
     state.up = UpState::Activated;
     match modify(smf, session, &mut state, rules::activate(gnb)).await {
         Ok(()) => {}
-        // UE and gNB have their parts of the session, so it stays. The UPF may be gone, after or before it obeyed: its
-        // sessions are restored from the context, which knows the gNB's tunnel now.
+        // UE and gNB have their parts of the session, so it stays. The UPF may have failed before or
+        // after it made the change. Its sessions are restored from the context, which has the gNB's
+        // tunnel now.
         Err(N4Error::Failed(error)) => {
             tracing::warn!(supi = %session.supi, id = %session.id, %error, "the UPF has not confirmed the gNB's tunnel");
             tokio::spawn(confirm(smf.clone(), session.clone(), gnb));
         }
-        // The UPF cannot send there, or not at all: the gNB must not believe that it has the session, nor the UE.
+        // The UPF cannot send to that address, or not at all: gNB and UE must not believe that they
+        // have the session.
         Err(error) => {
             tracing::warn!(supi = %session.supi, id = %session.id, %error, "the UPF refused the gNB's tunnel");
             GNB_UNUSABLE.inc();
@@ -104,7 +108,8 @@ pub(crate) async fn set_up_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>, octets
     Ok(up_state(UpCnxState::Activated))
 }
 
-/// Tells a UPF that did not answer once more, until it does, has restarted, or something else happens to the session.
+/// Repeats a modification that the UPF did not answer, until it answers, has restarted, or another
+/// procedure changes the session.
 async fn confirm(smf: Arc<Smf>, session: Arc<Session>, gnb: GtpTunnel) {
     let asked = session.state.lock().await.upf.map(|upf| (upf.address, upf.seid));
     for _ in 0..CONFIRMATIONS {
@@ -128,7 +133,7 @@ pub(crate) async fn not_set_up_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>, oc
     refused_by_gnb(smf, session).await
 }
 
-/// A new session ends with that (§4.3.2.2.1 step 16a); an old one only has no user plane.
+/// A new session ends with this (§4.3.2.2.1 step 16a); an established one only has no user plane.
 async fn refused_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>) -> Updated {
     GNB_REFUSED.inc();
     let mut state = session.state.lock().await;
@@ -136,7 +141,7 @@ async fn refused_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>) -> Updated {
     state.gnb = None;
     if state.phase == Phase::Establishing {
         drop(state);
-        // The accept did not reach the UE with the resources: the reject does.
+        // The accept was sent with the resources and did not reach the UE; the reject does.
         let (smf, session) = (smf.clone(), session.clone());
         tokio::spawn(async move {
             establishment::fail(&smf, &session, GsmCause::InsufficientResources).await;
@@ -158,7 +163,7 @@ fn n4_failed(error: N4Error) -> SmContextUpdateError {
     ProblemDetails::peer_not_responding().detail(error).into()
 }
 
-/// N4 session modification. A UPF that has lost the session gets it anew, in the state it is to have.
+/// N4 session modification. If the UPF has lost the session, it is set up again in the wanted state.
 pub(crate) async fn modify(
     smf: &Smf,
     session: &Session,
@@ -172,7 +177,8 @@ pub(crate) async fn modify(
     }
 }
 
-/// Sets up the session again on its UPF, with the tunnels it had: gNB and UE notice nothing.
+/// Sets up the session again on its UPF with its former tunnels, so that nothing changes for gNB and
+/// UE.
 pub(crate) async fn reestablish(
     smf: &Smf,
     session: &Session,
@@ -186,11 +192,11 @@ pub(crate) async fn reestablish(
     let Message::SessionEstablishmentResponse(response) = answer else { return Err(N4Error::Unusable) };
     let seid = response.up_f_seid.ok_or(N4Error::Unusable)?.seid;
     let tunnels: Tunnels = tunnels;
-    // As of the answer: the request may have been repeated until the restarted UPF took it.
+    // The epoch at the answer: the request may have been repeated until the restarted UPF accepted it.
     let epoch = smf.n4.epoch(address);
     state.upf = Some(UpfSession { address, seid, epoch, tunnels });
     if gnb.is_none() && state.up == UpState::Deactivated {
-        // Established without notification: an idle UE is to be paged.
+        // The session was established without notification, but an idle UE has to be paged.
         smf.n4.request(address, Seids { own, upf: seid }, rules::deactivate()).await?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What AMF, SMF, UPF and gNB know of a session when one of them has lost it.
+//! Sessions that AMF, SMF, UPF or gNB have lost: the others learn of it.
 
 use std::sync::atomic::Ordering;
 
@@ -29,14 +29,14 @@ fn report(report_type: ReportType) -> SessionReportRequest {
     }
 }
 
-/// The action of a modification of the FAR towards the gNB.
+/// The Apply Action in a modification of the FAR towards the gNB.
 fn action(message: Message) -> ApplyAction {
     let Message::SessionModificationRequest(change) = message else { panic!("{message:?}") };
     change.update_fars[0].apply_action.unwrap()
 }
 
 impl World {
-    /// The next modification at the UPF; responses to it and others pass.
+    /// The Apply Action of the next modification at the UPF. Other messages are skipped.
     async fn next_action(&mut self) -> ApplyAction {
         loop {
             let message = self.next_at_upf().await;
@@ -47,7 +47,7 @@ impl World {
     }
 }
 
-/// Two SMFs, or one before and after its restart, give their sessions references, SEIDs and TEIDs that differ.
+/// Two SMFs, or one before and after its restart, use different references, SEIDs and TEIDs.
 #[tokio::test]
 async fn what_one_smf_names_is_nothing_to_another() {
     let mut before = World::new().await;
@@ -61,14 +61,14 @@ async fn what_one_smf_names_is_nothing_to_another() {
         to_smf.outer_header_creation.unwrap().teid
     };
     assert_ne!(n4u(&old), n4u(&new));
-    // The AMF ends the session it had with the first.
+    // The AMF releases the session that it had with the first SMF.
     let context = ResourceUri { api_root: new.context.api_root.clone(), id: old.context.id.clone() };
     let release = ReleaseSmContextRequest { sm_context_ref: context.id.clone(), body: None };
     let error = after.client.call::<ReleaseSmContext>(&context, release).await.unwrap_err();
     assert!(error.is("CONTEXT_NOT_FOUND"), "{error}");
     let error = after.update(&context, state(UpCnxState::Deactivated)).await.unwrap_err();
     assert!(error.is("CONTEXT_NOT_FOUND"), "{error}");
-    // A UPF reports for the session it had with the first.
+    // A UPF reports for a session that it had with the first SMF.
     after.upf.report(after.n4, old.establishment.cp_f_seid.seid, report(ReportType::ERIR));
     let Message::SessionReportResponse(response) = after.next_at_upf().await else { panic!() };
     assert_eq!(response.cause, pfcp::Cause::SESSION_NOT_FOUND);
@@ -82,7 +82,7 @@ async fn what_one_smf_names_is_nothing_to_another() {
     }
 }
 
-/// TS 23.527 §5.3.3.2: the gNB has lost the user plane of a session, and only that.
+/// TS 23.527 §5.3.3.2: the gNB has lost the user plane of one session.
 #[tokio::test]
 async fn after_an_error_indication_the_gnb_releases_the_session_and_sets_it_up_again() {
     let mut world = World::new().await;
@@ -90,7 +90,7 @@ async fn after_an_error_indication_the_gnb_releases_the_session_and_sets_it_up_a
     let seid = session.establishment.cp_f_seid.seid;
     world.upf.report(world.n4, seid, report(ReportType::ERIR));
     assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
-    // The AMF, which believes the user plane to be up, has the gNB release it.
+    // The AMF, which considers the user plane active, makes the gNB release it.
     let Seen::Transfer { n1, n2, skip } = world.next().await else { panic!() };
     assert_eq!((n1, n2.unwrap().0, skip), (None, N2SmInfoType::PduResRelCmd, true));
     let released = ngap::transfer::PduSessionResourceReleaseResponseTransfer.encode().unwrap();
@@ -102,7 +102,8 @@ async fn after_an_error_indication_the_gnb_releases_the_session_and_sets_it_up_a
     assert_eq!(world.oam("GET", "/sessions").await[0]["user_plane"], "activated");
 }
 
-/// No answer of the gNB to an activation: it ends after its time, and later data begin another one.
+/// The gNB does not answer an activation: the activation ends after its time, and later data starts
+/// another one.
 #[tokio::test]
 async fn an_activation_without_answer_ends_and_is_tried_again() {
     let mut world = World::with(|config| config["timers"]["establishment_guard_ms"] = 150.into()).await;
@@ -115,13 +116,13 @@ async fn an_activation_without_answer_ends_and_is_tried_again() {
         let (_, n2) = world.next_transfer().await;
         assert_eq!(n2.unwrap().0, N2SmInfoType::PduResSetupReq);
         assert_eq!(world.oam("GET", "/sessions").await[0]["user_plane"], "activating");
-        // The UPF is told once more, so that it reports the next packet.
+        // The UPF is told again to report the next packet.
         assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
         let (_, n2) = world.next_transfer().await;
         assert_eq!(n2.unwrap().0, N2SmInfoType::PduResRelCmd);
         assert_eq!(world.oam("GET", "/sessions").await[0]["user_plane"], "deactivated");
     }
-    // The same when the AMF asked for it, and an answer in time is one.
+    // The same when the AMF asked for the activation; an answer in time completes it.
     world.update(&session.context, state(UpCnxState::Activating)).await.unwrap();
     assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
     world.update(&session.context, state(UpCnxState::Activating)).await.unwrap();
@@ -145,7 +146,8 @@ async fn a_session_whose_ue_the_amf_has_lost_ends() {
     assert_eq!(world.oam("GET", "/sessions").await, serde_json::json!([]));
 }
 
-/// Npcf_SMPolicyControl_UpdateNotify: what the PCF decides later reaches UPF, gNB and UE, and it can end the session.
+/// Npcf_SMPolicyControl_UpdateNotify: a later decision of the PCF reaches UPF, gNB and UE, and can end
+/// the session.
 #[tokio::test]
 async fn the_pcf_changes_and_ends_the_policy_of_a_session() {
     let mut world = World::with(|config| config["timers"]["t3591_ms"] = 100.into()).await;
@@ -170,7 +172,7 @@ async fn the_pcf_changes_and_ends_the_policy_of_a_session() {
     let modify = ngap::transfer::PduSessionResourceModifyRequestTransfer::decode(&octets).unwrap();
     assert_eq!(modify.session_ambr, body.session_ambr);
     assert_eq!(modify.qos_flows[0].parameters.as_ref().unwrap().arp.priority, 3);
-    // T3591: the command again, until the UE answers; the same decision again changes nothing.
+    // T3591 repeats the command until the UE answers. The same decision once more changes nothing.
     let (n1, n2) = world.next_transfer().await;
     assert_eq!((n1.unwrap(), n2), (command, None));
     let complete = nas::gsm::ModificationComplete::default();
@@ -194,8 +196,8 @@ async fn the_pcf_changes_and_ends_the_policy_of_a_session() {
     assert!(error.is("CONTEXT_NOT_FOUND"), "{error}");
 }
 
-/// Open5GS's UPF: no uplink without interface types, data network of the uplink from the network instance, the QoS flow
-/// from the first QER, router solicitations by the interface identifier.
+/// What Open5GS's UPF needs: interface types for the uplink, the uplink's data network from the network
+/// instance, the QoS flow in the first QER, the interface identifier for router solicitations.
 #[tokio::test]
 async fn the_rules_have_what_other_upfs_look_for() {
     let (n3, n6) = (Some(InterfaceType(11)), Some(InterfaceType(17)));
@@ -234,11 +236,11 @@ async fn a_refusal_without_node_id_is_a_refusal() {
     world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
     let (n1, _) = world.next_transfer().await;
     let SmBody::EstablishmentReject(reject) = n1.unwrap().body else { panic!() };
-    // Cause 75, no resources; a malformed answer would be a network failure.
+    // From cause 75, no resources; a malformed answer would give network failure.
     assert_eq!(reject.cause, GsmCause::InsufficientResources);
 }
 
-/// A UPF that restarts and answers no heartbeat before it has an association again.
+/// A UPF that restarts and ignores heartbeats until it is associated again.
 #[tokio::test]
 async fn a_upf_that_ignores_strangers_is_associated_again_and_gets_its_sessions_back() {
     let mut world = World::with(|config| config["timers"]["pfcp_n1"] = 2.into()).await;
@@ -256,7 +258,8 @@ async fn a_upf_that_ignores_strangers_is_associated_again_and_gets_its_sessions_
     }
 }
 
-/// A UPF that was out of reach and did not restart: whether it keeps its sessions with the new association or not.
+/// A UPF that was out of reach and did not restart, and that keeps its sessions with the new
+/// association or deletes them.
 #[tokio::test]
 async fn a_upf_that_was_out_of_reach_keeps_its_sessions_or_gets_them_back() {
     let mut world = World::with(|config| config["timers"]["pfcp_n1"] = 2.into()).await;

@@ -1,4 +1,5 @@
-//! Sessions: established, released, idle and back, refused, and restored after a restart of their UPF.
+//! Sessions: established, released, deactivated and activated, refused, and restored after a restart of
+//! their UPF.
 
 use crate::world::*;
 use nas::gsm::{ModificationRequest, ReleaseComplete, ReleaseRequest};
@@ -42,7 +43,7 @@ async fn an_ipv4_session_is_established_end_to_end() {
     assert_eq!(session.accept.session_ambr.uplink.kbps(), 100_000);
     assert_eq!(session.accept.qos_rules.len(), 1);
     assert_eq!(session.accept.dnn, Some(dnn("internet")));
-    // The gNB gets the tunnel that the UPF chose, the UPF gets the gNB's.
+    // The gNB gets the tunnel that the UPF chose, and the UPF the gNB's tunnel.
     let teid = session.setup.ul_tunnel.teid.0;
     assert_eq!(teid & 0xff, 1);
     assert_eq!(session.setup.ul_tunnel.address.preferred(), world.upf.address.ip());
@@ -51,7 +52,7 @@ async fn an_ipv4_session_is_established_end_to_end() {
     let gnb = gnb_tunnel();
     let header = far.update_forwarding_parameters.unwrap().outer_header_creation.unwrap();
     assert_eq!(header, OuterHeaderCreation::gtpu(gnb.teid.0, gnb.address.preferred()));
-    // Until then downlink packets waited.
+    // Before that, downlink packets were buffered.
     let request = &session.establishment;
     assert_eq!(request.create_pdrs.len(), 2);
     assert_eq!(request.create_fars[1].apply_action, ApplyAction::BUFF);
@@ -98,7 +99,8 @@ async fn ipv6_and_dual_stack_sessions_solicit_and_get_their_prefix_from_the_smf(
     let (smf_teid, smf_address) = smf.gtpu_endpoint().unwrap();
     assert_eq!(smf_address, world.n4u.ip());
 
-    // As the UPF: forward a router solicitation, receive the advertisement on the tunnel of PDR 4.
+    // In the UPF's place: forward a router solicitation, receive the advertisement on the tunnel of PDR
+    // 4.
     let n3 = net::udp::bind((world.upf.address.ip(), packet::gtpu::PORT).into()).await.unwrap();
     let host = address.link_local().unwrap();
     let solicitation = packet::ndp::RouterSolicitation { source: host }.build();
@@ -111,13 +113,13 @@ async fn ipv6_and_dual_stack_sessions_solicit_and_get_their_prefix_from_the_smf(
     assert_eq!(gpdu.teid() & 0xff, 2, "CHOOSE ID of PDR 4");
     let advertisement = packet::ndp::RouterAdvertisement::parse(gpdu.payload()).unwrap();
     assert_eq!(advertisement.destination, host);
-    // The UE's address is prefix and interface identifier, as the UE has them.
+    // The UE's address consists of prefix and interface identifier, as the UE forms it.
     let ue = pdr(request, 2).unwrap().pdi.ue_ip_address.unwrap().ipv6.unwrap();
     assert_eq!(advertisement.prefix.unwrap().prefix.segments()[..4], ue.segments()[..4]);
     assert_eq!(host.segments()[4..], ue.segments()[4..]);
     assert_eq!(advertisement.dns.len(), 1);
 
-    // While the gNB's tunnel is not known the answer waits, and comes with it.
+    // While the gNB's tunnel is unknown the answer waits; it is sent when the tunnel is known.
     let state = |state| SmContextUpdateData { up_cnx_state: Some(state), ..Default::default() };
     world.update(&session.context, state(UpCnxState::Deactivated)).await.unwrap();
     let gpdu = packet::gtpu::build_gpdu(smf_teid, None, &solicitation).unwrap();
@@ -135,7 +137,7 @@ async fn ipv6_and_dual_stack_sessions_solicit_and_get_their_prefix_from_the_smf(
     packet::ndp::RouterAdvertisement::parse(gpdu.payload()).unwrap();
     while world.at_upf.try_recv().is_ok() {}
 
-    // Echo, garbage and unknown tunnels do no harm.
+    // Echo requests, malformed packets and unknown tunnels do no harm.
     n3.send_to(&[1, 2, 3], world.n4u).await.unwrap();
     let stray = packet::gtpu::build_gpdu(9999, None, &solicitation).unwrap();
     n3.send_to(&stray, world.n4u).await.unwrap();
@@ -172,7 +174,7 @@ async fn refusals_name_the_cause_of_ts_24_501() {
         let (_, got, body) = refusal(error);
         assert_eq!((reject_cause(&body), got.as_str()), (cause, problem));
     }
-    // Five addresses, then none; a release makes room.
+    // Five addresses, then none; a release frees one.
     let mut contexts = Vec::new();
     for n in 1..=5 {
         contexts.push(world.establish(supi(n), id(1), PduSessionType::Ipv4).await.context);
@@ -184,7 +186,7 @@ async fn refusals_name_the_cause_of_ts_24_501() {
     let release = ReleaseSmContextRequest { sm_context_ref: context.id.clone(), body: None };
     world.client.call::<ReleaseSmContext>(&context, release).await.unwrap();
     assert!(matches!(world.next_at_upf().await, Message::SessionDeletionRequest(_)));
-    // An IPv4v6 request gets what there is, and is told so.
+    // An IPv4v6 request gets the type that is available, with the cause.
     world.create(supi(6), id(1), "internet", &request(id(1), PduSessionType::Ipv4v6)).await.unwrap();
     let accept = loop {
         if let Seen::Transfer { n1, .. } = world.next().await {
@@ -202,7 +204,7 @@ async fn damaged_and_misplaced_n1_messages_are_answered_and_harm_nobody() {
     for cut in 0..good.len() {
         let result = world.create_with(supi(1), id(3), "internet", good[..cut].to_vec().into()).await;
         if let Ok(context) = result {
-            // Only optional elements were cut off.
+            // Only optional elements are missing.
             let release = ReleaseSmContextRequest { sm_context_ref: context.id.clone(), body: None };
             world.client.call::<ReleaseSmContext>(&context, release).await.unwrap();
         }
@@ -231,7 +233,7 @@ async fn damaged_and_misplaced_n1_messages_are_answered_and_harm_nobody() {
     let message = SmMessage::new(id(3), Pti(8), SmBody::ReleaseComplete(ReleaseComplete::default()));
     let answer = n1_of(world.ue_says(&session.context, &message).await);
     assert!(matches!(answer.body, SmBody::Status(s) if s.cause == GsmCause::MessageTypeNotCompatible));
-    // N2 information that is no transfer.
+    // N2 information that is not a transfer.
     let body = SmContextUpdateData {
         n2_sm_info: Some(vec![0xff; 40].into()),
         n2_sm_info_type: Some(N2SmInfoType::PduResSetupRsp),
@@ -255,10 +257,10 @@ async fn the_ue_releases_its_session() {
     assert!(matches!(&command.body, SmBody::ReleaseCommand(c) if c.cause == GsmCause::RegularDeactivation));
     assert!(matches!(world.next_at_upf().await, Message::SessionDeletionRequest(_)));
     assert_eq!(world.sessions_at_upf(), 0);
-    // Repeated by the UE: the same command again, nothing at the UPF.
+    // The UE repeats its request: it gets the same command, and nothing happens at the UPF.
     let again = n1_of(world.ue_says(&session.context, &message).await);
     assert_eq!(again, command);
-    // A wrong transaction does not complete it.
+    // A wrong transaction identity does not complete it.
     let complete = |pti| SmMessage::new(id(5), pti, SmBody::ReleaseComplete(ReleaseComplete::default()));
     let answer = n1_of(world.ue_says(&session.context, &complete(Pti(4))).await);
     assert!(matches!(answer.body, SmBody::Status(s) if s.cause == GsmCause::PtiMismatch));
@@ -267,7 +269,7 @@ async fn the_ue_releases_its_session() {
     wait_for_end(&mut world, true).await;
     let error = world.update(&session.context, SmContextUpdateData::default()).await.unwrap_err();
     assert!(error.is("CONTEXT_NOT_FOUND"));
-    // The address is free, but given last.
+    // The address is free, but is given out last.
     let next = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
     assert_eq!(next.accept.address.unwrap().ipv4(), Some([10, 45, 0, 3].into()));
 }
@@ -276,7 +278,7 @@ fn gnb_released() -> bytes::Bytes {
     PduSessionResourceReleaseResponseTransfer.encode().unwrap()
 }
 
-/// Everybody hears of the end, in any order.
+/// Every peer is informed of the end, in any order.
 async fn wait_for_end(world: &mut World, registered: bool) {
     let (mut told, mut policy, mut registration) = (false, false, !registered);
     while !(told && policy && registration) {
@@ -305,7 +307,7 @@ async fn the_operator_releases_a_session_and_a_silent_ue_does_not_keep_it() {
     assert_eq!(command.pti, Pti::UNASSIGNED);
     assert_eq!(n2.unwrap().0, N2SmInfoType::PduResRelCmd);
     world.gnb_says(&session.context, N2SmInfoType::PduResRelRsp, gnb_released()).await;
-    // T3592: four repetitions, then the end.
+    // T3592: four repetitions, then the session ends.
     for _ in 0..4 {
         let (n1, n2) = world.next_transfer().await;
         assert_eq!((n1.unwrap(), n2), (command.clone(), None));
@@ -331,7 +333,7 @@ async fn a_used_identity_takes_the_place_of_the_old_session() {
 async fn crossing_requests_for_one_identity_leave_one_session_on_upf_and_pcf() {
     let world = World::new().await;
     let n1 = request(id(5), PduSessionType::Ipv4);
-    // Which of them is ended before it began is a matter of scheduling: many rounds meet every order.
+    // Scheduling decides which of them is ended early; many rounds meet every order.
     for _ in 0..40 {
         let one = || world.create(supi(1), id(5), "internet", &n1);
         let (a, b, c, d) = tokio::join!(one(), one(), one(), one());
@@ -368,7 +370,7 @@ async fn the_user_plane_goes_idle_and_comes_back() {
     let Message::SessionModificationRequest(change) = world.next_at_upf().await else { panic!() };
     assert_eq!(change.update_fars[0].apply_action, Some(ApplyAction::FORW));
 
-    // Idle again; downlink data pages the UE.
+    // Deactivated again; downlink data makes the AMF page the UE.
     world.update(&session.context, state(UpCnxState::Deactivated)).await.unwrap();
     world.next_at_upf().await;
     let seid = session.establishment.cp_f_seid.seid;
@@ -377,7 +379,7 @@ async fn the_user_plane_goes_idle_and_comes_back() {
     assert_eq!(response.cause, pfcp::Cause::ACCEPTED);
     let (n1, n2) = world.next_transfer().await;
     assert_eq!((n1, n2.unwrap().0), (None, N2SmInfoType::PduResSetupReq));
-    // A report for nobody.
+    // A report for an unknown session.
     world.upf.report(world.n4, 9999, downlink_data());
     let Message::SessionReportResponse(response) = world.next_at_upf().await else { panic!() };
     assert_eq!(response.cause, pfcp::Cause::SESSION_NOT_FOUND);
@@ -438,7 +440,8 @@ async fn a_silent_or_refusing_upf_fails_the_procedure_with_a_cause() {
         assert_eq!((reject_cause(&n1.unwrap().body), n2), (cause, None));
         wait_for_end(&mut world, false).await;
     }
-    // The heartbeats have noticed: the next session is refused without waiting, and works once the UPF is back.
+    // The heartbeats have noticed: the next session is refused at once, and succeeds when the UPF is
+    // back.
     until_associated(&world, false).await;
     world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
     let (n1, _) = world.next_transfer().await;
@@ -458,13 +461,14 @@ fn downlink_data() -> SessionReportRequest {
     }
 }
 
-/// The cause and offending IE of the answer to a report.
+/// Cause and offending IE of the answer to a report.
 async fn answer_to_report(world: &mut World) -> (pfcp::Cause, Option<u16>) {
     let Message::SessionReportResponse(response) = world.next_at_upf().await else { panic!() };
     (response.cause, response.offending_ie.map(|ie| ie.0))
 }
 
-/// What a report announces must be in it, and an error indication be about the tunnel that the session has.
+/// A report must contain what it announces, and an error indication must be about the session's present
+/// tunnel.
 #[tokio::test]
 async fn incomplete_and_foreign_reports_change_nothing() {
     let mut world = World::new().await;
@@ -491,14 +495,15 @@ async fn incomplete_and_foreign_reports_change_nothing() {
     world.upf.report(world.n4, seid, indication(vec![tunnel(0xbeef, 3), tunnel(0xbee, 2)]));
     assert_eq!(answer_to_report(&mut world).await, (pfcp::Cause::ACCEPTED, None));
     assert_eq!(world.oam("GET", "/sessions").await[0]["user_plane"], "activated");
-    // The one that it has.
+    // The session's tunnel.
     world.upf.report(world.n4, seid, indication(vec![tunnel(0xbeef, 2)]));
     assert_eq!(answer_to_report(&mut world).await, (pfcp::Cause::ACCEPTED, None));
     let Message::SessionModificationRequest(change) = world.next_at_upf().await else { panic!() };
     assert_eq!(change.update_fars[0].apply_action, Some(ApplyAction::BUFF | ApplyAction::NOCP));
 }
 
-/// Whoever forges a UPF's address can send requests, and guess at responses: only what the UPF itself answers counts.
+/// Somebody who forges a UPF's address can send requests and guess responses: only the UPF's own
+/// answers count.
 #[tokio::test]
 async fn forged_messages_of_a_upf_lose_no_session() {
     let mut world = World::new().await;
@@ -551,7 +556,7 @@ async fn forged_messages_of_a_upf_lose_no_session() {
     );
 }
 
-/// A response that is about another session, or about one that nobody can ask about, is of no use.
+/// A response about another session, or about a session without SEID, is refused.
 #[tokio::test]
 async fn responses_with_a_wrong_or_no_seid_are_refused() {
     let mut world = World::new().await;
@@ -565,7 +570,7 @@ async fn responses_with_a_wrong_or_no_seid_are_refused() {
     }
 }
 
-/// The UPF cannot send to the gNB: UE and gNB are told that there is no session.
+/// The UPF cannot send to the gNB: UE and gNB are informed that there is no session.
 #[tokio::test]
 async fn a_tunnel_that_the_upf_refuses_ends_the_session() {
     let mut world = World::new().await;
@@ -616,13 +621,14 @@ async fn a_restarted_upf_gets_its_sessions_back_with_their_tunnels() {
         assert_eq!(teid, session.setup.ul_tunnel.teid.0, "the gNB's tunnel stays");
         assert_eq!(request.cp_f_seid, session.establishment.cp_f_seid);
     }
-    // Downlink goes on to the gNB at once for the connected UE, and waits for the idle one.
+    // For the connected UE downlink packets are sent to the gNB at once, for the idle one they are
+    // buffered.
     assert_eq!(restored[0].create_fars[1].apply_action, ApplyAction::FORW);
     assert_eq!(restored[1].create_fars[1].apply_action, ApplyAction::BUFF);
     assert_eq!(world.oam("GET", "/sessions").await.as_array().unwrap().len(), 2);
 }
 
-/// The UPF dies between obeying and saying so: the gNB's answer is not lost with it.
+/// The UPF fails between making the change and answering: the gNB's answer is not lost.
 #[tokio::test]
 async fn a_session_whose_upf_did_not_confirm_the_gnbs_tunnel_is_restored_with_it() {
     let mut world = World::with(|config| config["timers"]["pfcp_n1"] = 2.into()).await;
@@ -648,7 +654,7 @@ async fn a_session_that_a_procedure_has_put_back_is_not_restored_again() {
     let mut world = World::with(|config| config["timers"]["pfcp_n1"] = 100.into()).await;
     let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
     let state = |state| SmContextUpdateData { up_cnx_state: Some(state), ..Default::default() };
-    // An AN release is at work on the session while the UPF restarts, so that the restoration has to wait for it.
+    // An AN release changes the session while the UPF restarts, so the restoration has to wait.
     world.upf.mode.store(LOSING_MODIFICATIONS, Ordering::Relaxed);
     let restart = async {
         while world.upf.lost.load(Ordering::Relaxed) == 0 {
@@ -666,7 +672,7 @@ async fn a_session_that_a_procedure_has_put_back_is_not_restored_again() {
     let (updated, ()) =
         tokio::join!(world.client.call::<UpdateSmContext>(&session.context, deactivate), restart);
     assert_eq!(updated.unwrap().unwrap().up_cnx_state, Some(UpCnxState::Deactivated));
-    // This waits behind the restoration.
+    // This waits for the restoration.
     world.update(&session.context, state(UpCnxState::Activating)).await.unwrap();
     world.gnb_says(&session.context, N2SmInfoType::PduResSetupRsp, gnb_answer()).await;
     let mut establishments = 0;
@@ -708,7 +714,7 @@ async fn peers_down_or_refusing() {
     }
     world.peers.pcf_refuses.store(false, Ordering::Relaxed);
 
-    // The AMF does not know the UE any more: everything is given back.
+    // The AMF does not know the UE any more: everything is released.
     world.peers.amf_refuses.store(true, Ordering::Relaxed);
     world.create(supi(1), id(6), "internet", &request(id(6), PduSessionType::Ipv4)).await.unwrap();
     loop {

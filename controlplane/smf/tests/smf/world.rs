@@ -35,7 +35,7 @@ use types::{Ambr, BitRate, Dnn, PduSessionId, PduSessionType, Pti, Qfi, SNssai, 
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What peers saw.
+/// Requests that reached the peers.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "a handful exist")]
 pub enum Seen {
@@ -46,21 +46,21 @@ pub enum Seen {
     Deregistered,
 }
 
-/// State of UDM, PCF and AMF in one.
+/// State of UDM, PCF and AMF.
 pub struct Peers {
     seen: mpsc::UnboundedSender<Seen>,
     pub udm_silent: AtomicBool,
     pub pcf_refuses: AtomicBool,
-    /// The AMF does not know the UE.
+    /// The AMF answers that it does not know the UE.
     pub amf_refuses: AtomicBool,
-    /// The AMF has no time.
+    /// The AMF answers that it is congested.
     pub amf_congested: AtomicBool,
-    /// Where the PCF tells of the policy it gave last.
+    /// The PCF's callback URI for the latest policy.
     pub policy_uri: Mutex<Option<String>>,
-    /// Policy associations that exist.
+    /// Number of policy associations.
     pub policies: AtomicI32,
     pub types: Mutex<Vec<PduSessionType>>,
-    /// What the PCF decides.
+    /// The PCF's decision.
     pub decision: Mutex<SmPolicyDecision>,
 }
 
@@ -157,15 +157,15 @@ async fn status(
     Ok(())
 }
 
-/// What the UPF does with requests.
+/// How the UPF answers requests.
 pub const NORMAL: u8 = 0;
 pub const SILENT: u8 = 1;
 pub const REFUSING: u8 = 2;
-/// Session modifications do not arrive.
+/// Session modifications are lost.
 pub const LOSING_MODIFICATIONS: u8 = 3;
 /// Responses carry another session's SEID.
 pub const MISTAKEN: u8 = 4;
-/// New sessions have the SEID 0.
+/// New sessions get the SEID 0.
 pub const NUMBERLESS: u8 = 5;
 /// Session modifications are refused: no packet could be sent into the tunnel.
 pub const REFUSING_TUNNELS: u8 = 6;
@@ -180,16 +180,16 @@ const ASSOCIATION_SETUP: u8 = 5;
 const ESTABLISHMENT: u8 = 50;
 const MODIFICATION: u8 = 52;
 
-/// A UPF without user plane.
+/// A PFCP endpoint without user plane.
 pub struct TestUpf {
     pub address: SocketAddr,
     pub mode: AtomicU8,
     pub stamp: AtomicU32,
-    /// Whether it has an association.
+    /// Whether the UPF is associated.
     pub associated: AtomicBool,
-    /// Datagrams that did not arrive.
+    /// Number of lost datagrams.
     pub lost: AtomicU32,
-    /// By its SEID: the SMF's SEID and the request that made the session.
+    /// By the UPF's SEID: the SMF's SEID and the request that established the session.
     pub sessions: Mutex<HashMap<u64, (u64, SessionEstablishmentRequest)>>,
     seen: mpsc::UnboundedSender<Message>,
     control: mpsc::UnboundedSender<Control>,
@@ -207,7 +207,7 @@ impl TestUpf {
         Endpoint::new(pfcp::endpoint::Config::new(NodeId::from(self.address.ip()), stamp, 1))
     }
 
-    /// Loses all sessions, comes back with a new recovery time stamp.
+    /// Loses all sessions and continues with a new recovery time stamp.
     pub fn restart(&self) {
         self.sessions.lock().expect("test").clear();
         self.stamp.fetch_add(1, Ordering::Relaxed);
@@ -219,7 +219,7 @@ impl TestUpf {
         let _ = self.control.send(Control::Report(smf, cp_seid, report));
     }
 
-    /// Sends what somebody who forges the UPF's address and port could send.
+    /// Sends octets from the UPF's address and port, as somebody could who forges them.
     pub fn forge(&self, smf: SocketAddr, octets: Vec<u8>) {
         let _ = self.control.send(Control::Octets(smf, octets));
     }
@@ -304,7 +304,7 @@ impl TestUpf {
                     );
                 }
                 let seid = peer.wrapping_add(1000);
-                // TEIDs of a session that exists are not given away again, not even to itself.
+                // TEIDs of an existing session are not given out again, not even to that session.
                 if sessions.contains_key(&seid) {
                     let cause = pfcp::Cause::REJECTED;
                     return (
@@ -399,7 +399,7 @@ pub fn id(n: u8) -> PduSessionId {
     PduSessionId::new(n).expect("an identity")
 }
 
-/// The SMF and its surroundings.
+/// The SMF with its peers.
 pub struct World {
     pub running: nf::Running,
     pub n4: SocketAddr,
@@ -421,7 +421,7 @@ impl World {
         Self::with(|_| {}).await
     }
 
-    /// A world whose SMF has another configuration.
+    /// A world with a changed configuration of the SMF.
     pub async fn with(change: impl FnOnce(&mut serde_json::Value)) -> World {
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let net = |host: u32| format!("127.{}.{}.{host}", 20 + std::process::id() % 200, n);
@@ -485,7 +485,7 @@ impl World {
 
     async fn associated(&mut self) {
         while !matches!(self.next_at_upf().await, Message::AssociationSetupRequest(_)) {}
-        // The response is under way: wait until the SMF has it.
+        // The response is under way: wait until the SMF has received it.
         let deadline = time::now() + PATIENCE;
         loop {
             let status = self.oam("GET", "/status").await;
@@ -509,7 +509,7 @@ impl World {
         time::timeout(PATIENCE, self.at_upf.recv()).await.expect("the UPF is called").expect("UPF lives")
     }
 
-    /// The next transfer; registrations in UDM are passed over.
+    /// The next transfer; registrations at the UDM are skipped.
     pub async fn next_transfer(&mut self) -> (Option<SmMessage>, Option<(N2SmInfoType, Bytes)>) {
         loop {
             match self.next().await {
@@ -561,7 +561,7 @@ impl World {
         self.client.call::<UpdateSmContext>(context, request).await.map(Option::unwrap_or_default)
     }
 
-    /// An N1 message of the session; the UE's answer that the SMF gives.
+    /// Sends an N1 message of the session and returns the SMF's answer.
     pub async fn ue_says(&self, context: &ResourceUri, message: &SmMessage) -> SmContextUpdatedData {
         let n1 = message.encode().expect("a message");
         let body = SmContextUpdateData { n1_sm_msg: Some(n1.into()), ..Default::default() };
@@ -582,7 +582,7 @@ impl World {
         self.update(context, body).await.expect("update is served")
     }
 
-    /// A whole establishment; leaves both queues empty.
+    /// A whole establishment; afterwards both queues are empty.
     pub async fn establish(
         &mut self,
         supi: Supi,
@@ -647,7 +647,7 @@ impl Drop for World {
     }
 }
 
-/// What an establishment showed.
+/// The messages of an establishment.
 pub struct Established {
     pub context: ResourceUri,
     pub accept: EstablishmentAccept,
