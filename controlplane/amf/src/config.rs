@@ -19,12 +19,13 @@ pub struct Config {
     pub sbi: SocketAddr,
     /// N2: address and port that gNBs connect to (SCTP; 38412 by convention).
     pub ngap: SocketAddr,
-    /// How SCTP is carried: `auto` (kernel when it has SCTP, else raw IP), `kernel`, `raw`, or UDP encapsulation.
+    /// Transport of SCTP: `auto` (the kernel's SCTP if there is one, else raw IP), `kernel`, `raw`, or
+    /// UDP encapsulation.
     #[serde(default)]
     pub sctp: net::sctp::SctpMode,
     /// Serving network.
     pub plmn: Plmn,
-    /// Name told to gNBs in NG Setup Response.
+    /// The AMF's name in NG Setup Response.
     #[serde(default = "default_name")]
     pub name: String,
     /// Region, set and pointer: with `plmn` the GUAMI of this AMF.
@@ -33,7 +34,7 @@ pub struct Config {
     /// Tracking areas served. A gNB that serves none of them is refused.
     #[serde(default = "default_tac")]
     pub tac: Vec<Tac>,
-    /// Slices served, most preferred first. Takes the place of a separate NSSF (CP-1).
+    /// Slices served, most preferred first. This list replaces a separate NSSF (CP-1).
     #[serde(default = "default_slices")]
     pub slices: Vec<SNssai>,
     /// NAS integrity algorithms, most preferred first.
@@ -42,16 +43,17 @@ pub struct Config {
     /// NAS ciphering algorithms, most preferred first.
     #[serde(default = "default_ciphering")]
     pub ciphering: Vec<CipheringAlgorithm>,
-    /// Relative capacity told to gNBs (0..=255), for their load balancing between AMFs of a set.
+    /// Relative capacity in NG Setup Response (0..=255), with which gNBs balance load between the AMFs
+    /// of a set.
     #[serde(default = "default_capacity")]
     pub relative_capacity: u8,
-    /// gNBs that may connect; empty: every one. Where N2 is not a network of its own, list them.
+    /// gNBs that may connect; empty: all. List them if N2 is not a network of its own.
     #[serde(default)]
     pub allowed_gnbs: Vec<AllowedGnb>,
     /// NAS and guard timers.
     #[serde(default)]
     pub timers: Timers,
-    /// Bounds of what gNBs and UEs can make the AMF keep.
+    /// Limits of memory that gNBs and UEs can make the AMF use.
     #[serde(default)]
     pub limits: Limits,
 }
@@ -63,7 +65,7 @@ pub struct AllowedGnb {
     /// Network that the association comes from.
     #[serde(with = "cidr_form")]
     pub address: Cidr,
-    /// gNB identity that may be claimed from there; none: any.
+    /// gNB identity that may be used from that network; none: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u32>,
 }
@@ -85,25 +87,27 @@ pub struct Timers {
     pub t3522_ms: u64,
     /// T3513, milliseconds: waiting for the answer to paging (value left to the network).
     pub t3513_ms: u64,
-    /// T3512, seconds: periodic registration update, told to the UE.
+    /// T3512, seconds: periodic registration update, sent to the UE.
     pub t3512_s: u64,
-    /// T3502, seconds: how long a UE waits after five failed registrations, told to the UE.
+    /// T3502, seconds: how long a UE waits after five failed registrations, sent to the UE.
     pub t3502_s: u64,
-    /// T3346, seconds: longest back-off told to a UE that is refused for congestion. Each is told a time of its own, at
-    /// random between a quarter of this and all of it.
+    /// T3346, seconds: longest back-off of a UE that is refused because of congestion. Each UE gets its
+    /// own time, at random between a quarter of this and all of it.
     pub t3346_s: u64,
     /// Mobile reachable timer, seconds; 0 means T3512 + 4 minutes, the default of the standard.
     pub mobile_reachable_s: u64,
     /// Implicit deregistration timer, seconds; 0 means T3512 + 4 minutes.
     pub implicit_deregistration_s: u64,
-    /// Guard on answers of the gNB (context set-up, resource set-up, release complete), milliseconds.
+    /// Guard on the gNB's answers (context set-up, resource set-up, release complete), milliseconds.
     pub n2_guard_ms: u64,
-    /// Guard on the SMF's N1N2 transfer after it accepted a session, milliseconds. Below T3580 (16 s) of the UE.
+    /// Guard on the SMF's N1N2 transfer after the SMF has accepted a session, milliseconds. Must be
+    /// below the UE's T3580 (16 s).
     pub smf_guard_ms: u64,
-    /// How long a registration waits for its turn when many register at once, milliseconds. Beyond: 5GMM cause #22.
-    /// Below T3510 (15 s) of the UE by what the registration itself takes.
+    /// How long a registration waits for its turn when many UEs register at once, milliseconds. Then it
+    /// is refused with 5GMM cause #22. This and the time of a registration together must be below the
+    /// UE's T3510 (15 s).
     pub admission_ms: u64,
-    /// How long an association may exist without NG Setup, milliseconds.
+    /// How long an association without NG Setup may exist, milliseconds.
     pub ng_setup_ms: u64,
 }
 
@@ -129,7 +133,7 @@ impl Default for Timers {
     }
 }
 
-/// Sessions, deregistrations and lost UEs wait this much longer than T3512 (TS 24.501 §5.3.7).
+/// The reachability timers are this much longer than T3512 (TS 24.501 §5.3.7).
 const REACHABLE_MARGIN: Duration = Duration::from_secs(4 * 60);
 
 impl Timers {
@@ -150,8 +154,9 @@ impl Timers {
         }
     }
 
-    /// T3512 as the UE hears it, seconds: GPRS timer 3 has 31 steps of each unit (TS 24.008 §10.5.7.4a), so 54
-    /// minutes become an hour. We must not count a UE as lost before it has to speak.
+    /// T3512 as the UE gets it, seconds. GPRS timer 3 has 31 steps of each unit (TS 24.008 §10.5.7.4a),
+    /// so 54 minutes become an hour. The AMF must not count a UE as lost before the UE's own timer has
+    /// expired.
     fn t3512_as_told(&self) -> u64 {
         let units = [2, 30, 60, 600, 3_600, 36_000, 1_152_000];
         let unit = units.into_iter().find(|unit| self.t3512_s <= 31 * unit).unwrap_or(1_152_000);
@@ -159,7 +164,7 @@ impl Timers {
     }
 }
 
-/// Bounds. Beyond them new work is refused and counted; what exists is not disturbed.
+/// Limits. Beyond them new work is refused and counted; existing contexts are not affected.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
@@ -167,10 +172,10 @@ pub struct Limits {
     pub gnbs: usize,
     /// Of these, associations from one address.
     pub gnbs_per_address: usize,
-    /// UEs at once that have proven who they are. Beyond: 5GMM cause #22 with T3346.
+    /// UEs with proven identity at once. Beyond: 5GMM cause #22 with T3346.
     pub ues: usize,
-    /// Memory for UEs that have not proven who they are yet, in MiB. One gNB may take as much as is still free. Beyond:
-    /// 5GMM cause #22 with T3346.
+    /// Memory for UEs without proven identity, in MiB. One gNB may take as much as is still free.
+    /// Beyond: 5GMM cause #22 with T3346.
     pub unproven_mb: usize,
     /// Registrations that call other NFs at the same time; others wait for their turn.
     pub registration_calls: usize,
@@ -197,7 +202,7 @@ impl Default for Limits {
     }
 }
 
-/// A configuration that cannot work.
+/// An invalid configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// A list that needs entries is empty.
@@ -206,7 +211,7 @@ pub enum ConfigError {
     /// A list has more entries than the messages can carry.
     #[error("amf.{0}: {1} entries, at most {2} fit the standard's messages")]
     TooMany(&'static str, usize, usize),
-    /// The same entry twice.
+    /// A list has the same entry twice.
     #[error("amf.{0}: an entry is listed twice")]
     Duplicate(&'static str),
     /// Null integrity would switch NAS protection off.
@@ -217,10 +222,10 @@ pub enum ConfigError {
     /// A duration that must not be zero.
     #[error("amf.timers.{0}: must be greater than 0")]
     ZeroTimer(&'static str),
-    /// A bound that must not be zero.
+    /// A limit that must not be zero.
     #[error("amf.limits.{0}: must be greater than 0")]
     ZeroLimit(&'static str),
-    /// More sessions than identities.
+    /// More sessions than session identities.
     #[error("amf.limits.sessions_per_ue: {0}, but PDU session identities are 1 to 15")]
     Sessions(usize),
     /// A name that NGAP cannot carry.
@@ -229,7 +234,8 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Whether an association from `address` may be accepted, for a gNB that says it is `id` if it has said so.
+    /// Whether an association from `address` may be accepted, for gNB identity `id` if it is already
+    /// known.
     pub fn allows_gnb(&self, address: IpAddr, id: Option<u32>) -> bool {
         let fits = |allowed: &AllowedGnb| {
             allowed.address.contains(address) && (id.is_none() || allowed.id.is_none() || allowed.id == id)
@@ -237,7 +243,7 @@ impl Config {
         self.allowed_gnbs.is_empty() || self.allowed_gnbs.iter().any(fits)
     }
 
-    /// Checks everything that deserialization alone cannot.
+    /// Checks rules that deserialization cannot check.
     pub fn validate(&self) -> Result<(), ConfigError> {
         check_list("tac", &self.tac, 16)?;
         check_list("slices", &self.slices, 8)?;
@@ -330,7 +336,7 @@ fn default_ciphering() -> Vec<CipheringAlgorithm> {
     vec![CipheringAlgorithm::Nea2, CipheringAlgorithm::Nea1, CipheringAlgorithm::Nea0]
 }
 
-/// `amf_id: {region: 2, set: 1, pointer: 0}`: the words operators use, where SBI has six hexadecimal digits.
+/// `amf_id: {region: 2, set: 1, pointer: 0}`: named parts, where the SBI has six hexadecimal digits.
 mod amf_id_form {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use types::AmfId;
@@ -394,9 +400,9 @@ mod tests {
         let config: Config = serde_json::from_value(minimal()).unwrap();
         assert_eq!(config.validate(), Ok(()));
         assert_eq!(config.amf_id, AmfId::new(2, 1, 0).unwrap());
-        // 54 minutes reach the UE as 60.
+        // 54 minutes are sent to the UE as 60.
         assert_eq!(config.timers.mobile_reachable(), Duration::from_secs(64 * 60));
-        // What is written can be read again.
+        // The serialized form can be read again.
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(serde_json::from_str::<Config>(&text).unwrap().amf_id, config.amf_id);
     }

@@ -1,15 +1,17 @@
-//! What the AMF knows, and who owns it.
+//! The AMF's data, and who owns it.
 //!
 //! | type | how many | owner | lifetime |
 //! |---|---|---|---|
 //! | [`Amf`] | one | shared by every task | the process |
-//! | [`Gnb`] | one per SCTP association | shared by its task and its UEs | association, plus the last UE's link |
+//! | [`Gnb`] | one per SCTP association | shared by its task and its UEs | until the association and
+//! the last UE's link have ended |
 //! | [`UeContext`] | one per UE | the UE's task alone | from its first message to its deregistration |
-//! | [`UeHandle`] | one per UE | shared: the way to a UE's task | as the task |
+//! | [`UeHandle`] | one per UE | shared: the queue and view of a UE's task | as the task |
 //! | [`PduSession`] | up to 15 per UE | its [`UeContext`] | from SM context creation to release |
 //!
-//! A UE's state is touched by its task only. Everybody else sends an event to its bounded queue, or reads the
-//! [`UeView`] the task publishes at its commit points. Indexes (SUPI → UE, 5G-TMSI → UE) live in [`UeIndex`].
+//! Only the UE's task changes its state. All other tasks send an event to its bounded queue, or read
+//! the [`UeView`] that the task publishes when a procedure has changed the state. [`UeIndex`] has the
+//! indexes (SUPI → UE, 5G-TMSI → UE).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -37,23 +39,23 @@ pub(crate) struct Amf {
     pub config: Config,
     pub guami: Guami,
     pub peers: Peers,
-    /// Notices SMFs that restarted.
+    /// Notices restarts of SMFs.
     pub smfs: Arc<nf::Watch>,
     pub gnbs: Mutex<HashMap<u64, Arc<Gnb>>>,
     pub ues: UeIndex,
     pub samples: Samples,
-    /// Bounds what UEs that register can take.
+    /// Limits what registering UEs can use.
     pub admission: Arc<Admission>,
-    /// Bounds the UEs that have proven who they are (`limits.ues`): each holds a permit.
+    /// Limits the UEs with proven identity (`limits.ues`): each holds a permit.
     pub ue_permits: Arc<Semaphore>,
     next_association: AtomicU64,
     next_ue_ngap_id: AtomicU64,
     next_session_serial: AtomicU64,
 }
 
-/// What a UE takes before it has proven who it is, beside its first message: its task with the largest procedure it can
-/// be in, its queue, its connection's entries in the tables. Measured with a counting allocator
-/// (`tests/memory.rs`), rounded up.
+/// Memory for a UE that has not proven its identity, without its first message: its task with the
+/// largest procedure, its queue, its connection's entries in the tables. Measured with a counting
+/// allocator (`tests/memory.rs`) and rounded up.
 const UNPROVEN_UE_OCTETS: usize = 24 * 1024;
 
 /// AMF UE NGAP IDs have 40 bits (TS 38.413 §9.3.3.1).
@@ -75,7 +77,8 @@ impl Amf {
             ),
             ue_permits: Arc::new(Semaphore::new(config.limits.ues.min(Semaphore::MAX_PERMITS))),
             next_association: AtomicU64::new(1),
-            // Not from 1: what gNBs and SMFs still say to an AMF that restarted is not taken for what it has now.
+            // Starts at a random number: messages that gNBs and SMFs still send for contexts of before
+            // a restart must not match new ones.
             next_ue_ngap_id: AtomicU64::new(nf::random::u64()),
             next_session_serial: AtomicU64::new(nf::random::u32().into()),
             config,
@@ -86,13 +89,13 @@ impl Amf {
         self.gnbs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number for a new association.
+    /// The number of a new association.
     pub fn association_key(&self) -> u64 {
         self.next_association.fetch_add(1, Relaxed)
     }
 
-    /// A new AMF UE NGAP ID. One per logical connection, never reused within 2^40: a late message of an old
-    /// connection cannot reach a new one.
+    /// A new AMF UE NGAP ID. Each logical connection gets its own, and 2^40 follow before one repeats.
+    /// So a late message of an old connection cannot match a new one.
     pub fn ue_ngap_id(&self) -> AmfUeNgapId {
         AmfUeNgapId(self.next_ue_ngap_id.fetch_add(1, Relaxed) & MAX_AMF_UE_NGAP_ID)
     }
@@ -102,8 +105,8 @@ impl Amf {
         self.next_session_serial.fetch_add(1, Relaxed)
     }
 
-    /// A handle and queue for a new UE task, whose first message of `octets` came from `gnb`. `None` when `limits.ues`
-    /// is reached or there is no room for UEs that have not proven who they are.
+    /// A handle and queue for a new UE task, whose first message of `octets` came from `gnb`. `None` if
+    /// `limits.ues` is reached or there is no memory for UEs without proven identity.
     pub fn new_ue(&self, gnb: &Gnb, octets: usize) -> Option<(Arc<UeHandle>, mpsc::Receiver<UeEvent>, Room)> {
         if self.ue_permits.available_permits() == 0 {
             return None;
@@ -119,7 +122,7 @@ impl Amf {
         Some((Arc::new(handle), receiver, room))
     }
 
-    /// The association through which this gNB last set up, other than `but`.
+    /// The association on which this gNB has completed NG Setup, other than `but`.
     pub fn gnb_with_id(&self, id: &GlobalRanNodeId, but: u64) -> Option<Arc<Gnb>> {
         let gnbs = self.gnbs();
         gnbs.values().find(|gnb| gnb.key != but && gnb.info().is_some_and(|info| info.id == *id)).cloned()
@@ -130,7 +133,7 @@ impl Amf {
         tai.plmn == self.config.plmn && self.config.tac.contains(&tai.tac)
     }
 
-    /// The registration area handed to UEs: every tracking area served.
+    /// The registration area for UEs: every tracking area served.
     pub fn registration_area(&self) -> Vec<Tai> {
         self.config.tac.iter().map(|tac| Tai { plmn: self.config.plmn, tac: *tac }).collect()
     }
@@ -141,19 +144,19 @@ impl Amf {
     }
 }
 
-/// The way to a UE's task.
+/// The other tasks' access to a UE's task.
 #[derive(Debug)]
 pub(crate) struct UeHandle {
     queue: mpsc::Sender<UeEvent>,
     connected: AtomicBool,
-    /// Another task authenticated the same subscriber: this one ends and lets go of everything.
+    /// Another task has authenticated the same subscriber: this task ends and releases everything.
     pub superseded: Notify,
     view: Mutex<Option<UeView>>,
 }
 
 impl UeHandle {
-    /// Queues an event. A full queue drops it: the sender counts, the UE or the peer NF repeats by its own timer,
-    /// and nobody else is held up.
+    /// Queues an event. If the queue is full, the event is dropped: the sender counts it, the UE or
+    /// peer NF repeats it by its own timer, and no other UE is affected.
     pub fn send(&self, event: UeEvent) -> Result<(), UeEvent> {
         self.queue.try_send(event).map_err(|error| match error {
             mpsc::error::TrySendError::Full(event) | mpsc::error::TrySendError::Closed(event) => event,
@@ -169,7 +172,7 @@ impl UeHandle {
         self.connected.store(connected, Relaxed);
     }
 
-    /// What the task last published.
+    /// The view that the task published last.
     pub fn view(&self) -> Option<UeView> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -179,7 +182,7 @@ impl UeHandle {
     }
 }
 
-/// What a person sees of a UE (`GET /ues`).
+/// The state of a UE in `GET /ues`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct UeView {
     pub supi: Option<Supi>,
@@ -199,17 +202,17 @@ pub(crate) struct UeView {
     pub sessions: Vec<SessionView>,
 }
 
-/// One session of a UE as shown to a person.
+/// A session in `GET /ues`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SessionView {
     pub id: PduSessionId,
     pub dnn: Dnn,
     pub s_nssai: SNssai,
-    /// Whether the user plane is up.
+    /// Whether the user plane is active.
     pub active: bool,
 }
 
-/// Indexes of all registered or registering UEs.
+/// Indexes of all UEs.
 #[derive(Debug, Default)]
 pub(crate) struct UeIndex {
     tables: Mutex<Tables>,
@@ -221,7 +224,8 @@ struct Tables {
     by_tmsi: HashMap<Tmsi, Arc<UeHandle>>,
 }
 
-/// No UE is given these: all zeros and all ones look like "no value" to people and to some UEs.
+/// TMSIs that are not allocated: to people and to some UEs, all zeros and all ones look like "no
+/// value".
 const RESERVED_TMSI: [u32; 2] = [0, u32::MAX];
 
 impl UeIndex {
@@ -229,7 +233,7 @@ impl UeIndex {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes `handle` the UE of this subscriber. Returns the one that was, for it to be superseded.
+    /// Makes `handle` the UE of this subscriber. Returns the previous one, which has to be superseded.
     pub fn claim(&self, supi: Supi, handle: &Arc<UeHandle>) -> Option<Arc<UeHandle>> {
         let old = self.tables().by_supi.insert(supi, handle.clone());
         old.filter(|old| !Arc::ptr_eq(old, handle))
@@ -245,15 +249,16 @@ impl UeIndex {
         self.tables().by_supi.get(&supi).cloned()
     }
 
-    /// The UE that was given this 5G-TMSI.
+    /// The UE with this 5G-TMSI.
     pub fn by_tmsi(&self, tmsi: Tmsi) -> Option<Arc<UeHandle>> {
         self.tables().by_tmsi.get(&tmsi).cloned()
     }
 
-    /// Gives a UE a 5G-TMSI that nobody can guess and nobody else has (TS 33.501 §6.12.3); `random` draws.
+    /// Allocates an unpredictable and unused 5G-TMSI for a UE (TS 33.501 §6.12.3); `random` returns
+    /// random numbers.
     pub fn allocate_tmsi(&self, handle: &Arc<UeHandle>, mut random: impl FnMut() -> u32) -> Tmsi {
         let mut tables = self.tables();
-        // `limits.ues` keeps the table far from full: a free value is found after a draw or two.
+        // `limits.ues` keeps the table far from full, so one or two draws find a free value.
         loop {
             let tmsi = Tmsi(random());
             if !RESERVED_TMSI.contains(&tmsi.0) && !tables.by_tmsi.contains_key(&tmsi) {
@@ -263,12 +268,12 @@ impl UeIndex {
         }
     }
 
-    /// Takes a 5G-TMSI back.
+    /// Frees a 5G-TMSI.
     pub fn free_tmsi(&self, tmsi: Tmsi) {
         self.tables().by_tmsi.remove(&tmsi);
     }
 
-    /// Forgets a UE that ends; what meanwhile belongs to another stays.
+    /// Removes a UE that ends. Entries that belong to another UE by now stay.
     pub fn remove(&self, supi: Option<Supi>, tmsis: &[Tmsi], handle: &Arc<UeHandle>) {
         let mut tables = self.tables();
         if let Some(supi) = supi
@@ -283,25 +288,25 @@ impl UeIndex {
         }
     }
 
-    /// Everybody.
+    /// All UEs.
     pub fn all(&self) -> Vec<Arc<UeHandle>> {
         self.tables().by_supi.values().cloned().collect()
     }
 
-    /// How many subscribers have a context.
+    /// Number of subscribers with a context.
     pub fn len(&self) -> usize {
         self.tables().by_supi.len()
     }
 }
 
-/// What the AMF knows of one UE. Owned by the UE's task.
+/// The AMF's context of a UE. Owned by the UE's task.
 #[derive(Debug)]
 pub(crate) struct UeContext {
     /// Known after authentication.
     pub supi: Option<Supi>,
     pub pei: Option<Pei>,
-    /// 5G-TMSIs that lead here: the one the UE last confirmed, then those given since, the current one last. At most
-    /// three.
+    /// The UE's 5G-TMSIs: the one that the UE confirmed last, then those assigned since, the current
+    /// one last. At most three.
     pub tmsis: Vec<Tmsi>,
     pub mm: Mm,
     pub cm: Cm,
@@ -315,27 +320,28 @@ pub(crate) struct UeContext {
     pub allowed_nssai: Vec<SNssai>,
     pub subscription: Option<Subscription>,
     pub policy: Option<PolicyAssociation>,
-    /// Registered as serving AMF in the UDM.
+    /// Whether the AMF is registered at the UDM as serving AMF.
     pub uecm_registered: bool,
     pub sessions: BTreeMap<PduSessionId, PduSession>,
-    /// Sessions that the UE may believe in although their SMF has lost them: the next accept tells it.
+    /// Sessions that the UE may believe to exist although their SMF has lost them; the next accept
+    /// tells the UE.
     pub lost_sessions: BTreeSet<PduSessionId>,
     pub radio_capability: Option<Bytes>,
-    /// The UE has answered a page: it is due a new 5G-GUTI (TS 33.501 §6.12.3).
+    /// The UE has answered a page and needs a new 5G-GUTI (TS 33.501 §6.12.3).
     pub guti_due: bool,
-    /// The UE's slices have changed since it was told of them.
+    /// The UE's slices have changed, and the UE has not been told yet.
     pub slices_due: bool,
-    /// The UDM notifies us when the subscription changes.
+    /// Whether we have a subscription to changes at the UDM.
     pub sdm_subscribed: bool,
 }
 
-/// What the UDM says a subscriber may do.
+/// The subscription data from the UDM.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Subscription {
     pub ambr: Option<Ambr>,
     /// Slices used when the UE asks for none.
     pub default_slices: Vec<SNssai>,
-    /// Other slices it may ask for.
+    /// Other slices that the UE may ask for.
     pub slices: Vec<SNssai>,
     /// DNNs per slice.
     pub dnns: Vec<SliceDnns>,
@@ -355,8 +361,8 @@ impl Subscription {
         self.default_slices.contains(&s_nssai) || self.slices.contains(&s_nssai)
     }
 
-    /// The Configured NSSAI (TS 23.501 §5.15.3): what the subscriber may use of what the network `serves`, defaults
-    /// first.
+    /// The Configured NSSAI (TS 23.501 §5.15.3): the subscribed slices that the network `serves`, the
+    /// default ones first.
     pub fn configured_slices(&self, serves: &[SNssai]) -> Vec<SNssai> {
         let mut configured: Vec<SNssai> = Vec::new();
         for slice in self.default_slices.iter().chain(&self.slices) {
@@ -373,13 +379,14 @@ impl Subscription {
     }
 }
 
-/// One PDU session as the AMF sees it; the session itself is the SMF's.
+/// The AMF's context of a PDU session; the SMF owns the session.
 #[derive(Clone, Debug)]
 pub(crate) struct PduSession {
     pub dnn: Dnn,
     pub s_nssai: SNssai,
-    /// Tells this session from others of the UE under the same identity, before and after: it is in the URI by which
-    /// the SMF notifies, and a late notification of the old session must not end the new one.
+    /// Distinguishes this session from earlier and later ones of the UE with the same identity. It is
+    /// part of the URI for the SMF's notifications: a late notification about the old session must not
+    /// end the new one.
     pub serial: u64,
     /// The SM context in its SMF.
     pub context: SmContextRef,
@@ -413,24 +420,25 @@ impl UeContext {
         }
     }
 
-    /// The UE's aggregate bit rate: the PCF's, or else the subscription's.
+    /// The UE's aggregate bit rate: that of the PCF, or else that of the subscription.
     pub fn ambr(&self) -> Option<Ambr> {
         let policy = self.policy.as_ref().and_then(|policy| policy.ue_ambr);
         policy.or_else(|| self.subscription.as_ref()?.ambr)
     }
 
-    /// The PDU session status of an accept: when the UE asks for it, or believes in sessions that are gone.
+    /// The PDU session status for an accept, if the UE asks for it or believes in sessions that were
+    /// lost.
     pub fn session_status(&mut self, asked: bool) -> Option<PsiSet> {
         let told = !std::mem::take(&mut self.lost_sessions).is_empty();
         (asked || told).then(|| self.sessions.keys().copied().collect())
     }
 
-    /// The 5G-TMSI the UE was last given.
+    /// The UE's current 5G-TMSI.
     pub fn tmsi(&self) -> Option<Tmsi> {
         self.tmsis.last().copied()
     }
 
-    /// Follows an arrow of the 5GMM figure; one that does not exist is counted and changes nothing.
+    /// Makes a transition of the 5GMM state machine. An undefined one is counted and changes nothing.
     pub fn mm_event(&mut self, event: MmEvent) {
         match self.mm.next(event) {
             Some(next) => self.mm = next,
@@ -443,14 +451,14 @@ impl UeContext {
         }
     }
 
-    /// Follows an arrow of the CM figure.
+    /// Makes a transition of the CM state machine.
     pub fn cm_event(&mut self, event: CmEvent) {
         if let Some(next) = self.cm.next(event) {
             self.cm = next;
         }
     }
 
-    /// The tracking area the UE was last seen in.
+    /// The UE's last known tracking area.
     pub fn tai(&self) -> Option<Tai> {
         self.location.and_then(|location| location.tai())
     }

@@ -1,6 +1,7 @@
-//! What the AMF counts. Everything that arrives from outside and is refused or dropped counts here, by reason.
+//! Counters of the AMF. Everything from outside that is refused or dropped is counted here, by reason.
 //!
-//! Names follow `amf_<what>`; they appear in `GET /counters` and `GET /status` of the OAM socket.
+//! Names have the form `amf_<what>`; they appear in `GET /counters` and `GET /status` of the OAM
+//! socket.
 
 use telemetry::counters::{Counter, Family};
 
@@ -18,7 +19,8 @@ pub static ERROR_INDICATIONS: Family = Family::new("amf_n2_error_indications_rec
 pub static NAS_REJECTED: Family = Family::new("amf_nas_rejected", "reason");
 /// Procedures that ended, by `<procedure>:<outcome>`.
 pub static PROCEDURES: Family = Family::new("amf_procedures", "outcome");
-/// Registrations whose turn did not come in time, by what they had still to do ([`crate::admission::Class`]).
+/// Registrations whose turn did not come in time, by the step that waited
+/// ([`crate::admission::Class`]).
 pub static NOT_ADMITTED: Family = Family::new("amf_not_admitted", "class");
 /// Registrations refused, by 5GMM cause number.
 pub static REGISTRATION_REJECTS: Family = Family::new("amf_registration_rejects", "cause");
@@ -36,5 +38,5 @@ pub static SESSIONS_LOST: Counter = Counter::new("amf_sessions_lost");
 pub static SERVICE_REJECTED: Family = Family::new("amf_service_rejected", "reason");
 /// Events for a UE dropped because its queue was full, by kind.
 pub static UE_QUEUE_FULL: Family = Family::new("amf_ue_queue_full", "event");
-/// Events that no arrow of the 5GMM or CM figures allows, by `<state>:<event>`.
+/// Events for which the 5GMM or CM state machine has no transition, by `<state>:<event>`.
 pub static UNEXPECTED_TRANSITIONS: Family = Family::new("amf_unexpected_transitions", "transition");

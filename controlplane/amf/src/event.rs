@@ -1,8 +1,8 @@
-//! What reaches a UE's task, and what a procedure sees of it while it waits.
+//! Events for a UE's task, and what a waiting procedure sees of them.
 //!
-//! [`UeEvent`] is what other tasks queue. [`Arrival`] is what is left of it once N2 and NAS have been checked.
-//! [`Interrupt`] is what ends the wait of any procedure: the procedure cleans up and hands it to the task's main
-//! loop, which deals with it as if it had just arrived. So collisions are resolved in one place.
+//! [`UeEvent`] is what other tasks queue. After the checks of N2 and NAS it becomes an [`Arrival`]. An
+//! [`Interrupt`] ends the wait of any procedure: the procedure cleans up and returns it to the task's
+//! main loop, which handles it as if it had just arrived. So collisions are resolved in one place.
 
 use bytes::Bytes;
 use nas::{GmmCause, Message};
@@ -14,7 +14,8 @@ use types::{Ambr, PduSessionId, Supi};
 
 use crate::gnb::{LinkDown, N2Link};
 
-/// Queued for a UE by other tasks. Large parts are boxed: every UE has a queue, and most are empty.
+/// An event that another task queues for a UE. Large parts are boxed, because every UE has a queue and
+/// most are empty.
 #[derive(Debug)]
 pub(crate) enum UeEvent {
     /// The UE opened a new connection.
@@ -23,20 +24,20 @@ pub(crate) enum UeEvent {
     Nas { link: AmfUeNgapId, pdu: Bytes, location: Option<UserLocation>, received: Instant },
     /// Any other N2 message of the UE.
     N2 { link: AmfUeNgapId, pdu: Box<Pdu>, received: Instant },
-    /// An SMF has something for the UE or its gNB.
+    /// An SMF's message for the UE or its gNB.
     Transfer(Box<Transfer>),
-    /// An SMF says that a session is gone: the one with this serial ([`crate::context::PduSession::serial`]), not
-    /// another that the UE established under the same identity meanwhile.
+    /// An SMF has released a session: the one with this serial
+    /// ([`crate::context::PduSession::serial`]), not a later one of the UE with the same identity.
     SessionGone { session: PduSessionId, serial: u64 },
-    /// Somebody in the network wants the UE deregistered.
+    /// UDM or operator wants the UE deregistered.
     Deregister(Deregister),
-    /// The PCF changed the policy of the UE; what is left out stays.
+    /// The PCF changed the UE's policy; values left out stay as they are.
     PolicyUpdated { ue_ambr: Option<Ambr> },
-    /// The PCF ended the policy association: the subscription alone holds.
+    /// The PCF ended the policy association: only the subscription applies.
     PolicyTerminated,
     /// The SMF at this API root restarted: it may have lost sessions of the UE.
     SmfRestarted(ApiRoot),
-    /// The UDM says that the subscription has changed.
+    /// The UDM has notified a change of the subscription.
     SubscriptionChanged,
 }
 
@@ -65,10 +66,11 @@ pub(crate) struct Initial {
     pub pdu: Bytes,
     pub location: UserLocation,
     pub received: Instant,
-    /// Who the UE said it is, when that is known here but could not be verified (its integrity check failed): it is
-    /// authenticated as that subscriber without being asked for its identity.
+    /// The subscriber of the UE's claimed identity, if the identity is known here and the integrity
+    /// check failed. The UE is authenticated as that subscriber and not asked for its identity.
     pub claimed: Option<Supi>,
-    /// NAS COUNT of the message, when it passed the integrity check with the context of the task that has it.
+    /// NAS COUNT of the message, if it passed the integrity check with the context of the receiving
+    /// task.
     pub verified: Option<u32>,
 }
 
@@ -80,11 +82,11 @@ pub(crate) struct Transfer {
     pub n1: Option<Bytes>,
     /// N2 session management information for the gNB.
     pub n2: Option<N2Info>,
-    /// Where the SMF wants to hear that the UE could not be reached.
+    /// The SMF's URI for a notification that the UE could not be reached.
     pub failure_uri: Option<String>,
 }
 
-/// N2 session management information, by what the gNB is to do with it.
+/// N2 session management information, by the N2 procedure for it.
 #[derive(Clone, Debug)]
 pub(crate) enum N2Info {
     /// PDU Session Resource Setup Request Transfer.
@@ -99,20 +101,20 @@ pub(crate) enum N2Info {
 #[derive(Debug)]
 pub(crate) struct Deregister {
     pub why: DeregistrationReason,
-    /// The UE has been paged for it, which is done once.
+    /// The UE has been paged for this already; that is done once.
     pub paged: bool,
-    /// Told when done.
+    /// Notified when the deregistration is complete.
     pub done: Option<oneshot::Sender<()>>,
 }
 
 /// Why the network deregisters a UE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeregistrationReason {
-    /// An operator says so; `reregister`: the UE is to register again at once.
+    /// An operator asked for it; with `reregister` the UE is to register again at once.
     Operator { reregister: bool },
-    /// The UDM says that the subscription does not exist any more: the UE is told with 5GMM cause #3.
+    /// The UDM reports that the subscription was removed: the UE gets 5GMM cause #3.
     Withdrawn,
-    /// The UE has lost slices, or the UDM says so: it is to register again at once.
+    /// The UE has lost slices, or the UDM asks for it: the UE is to register again at once.
     Reregistration,
     /// The UDM says that another AMF serves the UE: it is neither paged nor told (TS 23.502 §4.2.2.2.2 step 14d).
     Moved,
@@ -124,13 +126,13 @@ impl DeregistrationReason {
         matches!(self, Self::Operator { reregister: true } | Self::Reregistration)
     }
 
-    /// Whether the UDM, having asked for it, need not be told.
+    /// Whether the UDM asked for it and so needs no notification.
     pub fn by_udm(self) -> bool {
         !matches!(self, Self::Operator { .. })
     }
 }
 
-/// What a waiting procedure may be waiting for.
+/// An event that a procedure may be waiting for.
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
@@ -141,23 +143,23 @@ pub(crate) enum Arrival {
     Nas(Message),
     /// An N2 message of the current connection.
     N2(Box<Pdu>),
-    /// From an SMF.
+    /// A message of an SMF.
     Transfer(Box<Transfer>),
 }
 
-/// What ends a procedure's wait, whatever it waits for.
+/// An event that ends a procedure's wait, whatever the procedure waits for.
 #[derive(Debug)]
 pub(crate) enum Interrupt {
-    /// The connection is gone.
+    /// The connection was lost.
     LinkDown(LinkDown),
     /// Another task has authenticated the same subscriber.
     Superseded,
     /// The gNB asks for the release of the connection.
     ReleaseRequested(Cause),
-    /// The UE opened another connection; its message is already checked.
+    /// The UE opened another connection; its first message has been checked.
     Initial(Box<Initial>, Box<Message>),
-    /// Somebody opened a connection with something that is no message to act on; answered with this 5GMM cause.
+    /// A connection was opened with a message that cannot be used; it is answered with this 5GMM cause.
     Unusable(Box<Initial>, Option<GmmCause>),
-    /// The UE starts something that takes precedence: registration or deregistration.
+    /// The UE starts a procedure that takes precedence: registration or deregistration.
     Nas(Box<Message>),
 }

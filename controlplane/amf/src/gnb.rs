@@ -1,12 +1,13 @@
-//! One gNB association: how UEs send through it, and which UE each of its logical connections belongs to.
+//! One gNB association: sending messages of UEs through it, and finding the UE of each of its logical
+//! connections.
 //!
 //! - [`Gnb`]: one per SCTP association, shared by the association's task (`n2.rs`) and the UEs connected through it.
-//!   It lives until the association has ended and the last UE let go of it.
-//! - [`N2Link`]: one per UE-associated logical NG-connection, owned by the UE's task. Dropping it frees the
-//!   identities. When the connection goes away under the UE (association lost, NG Reset), the link says so.
+//!   It lives until the association has ended and the last UE has dropped it.
+//! - [`N2Link`]: one per UE-associated logical NG-connection, owned by the UE's task. Dropping it frees
+//!   the identities. It reports when the connection is lost (association lost, NG Reset).
 //!
-//! Invariant: an AMF UE NGAP ID is in the table of exactly one gNB, so a gNB can only reach UEs it owns; anything
-//! else it names is answered with an Error Indication.
+//! Invariant: an AMF UE NGAP ID is in the table of exactly one gNB, so a gNB can reach only its own
+//! UEs. A message with any other identity is answered with an Error Indication.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -22,21 +23,22 @@ use types::Tai;
 
 use crate::context::UeHandle;
 
-/// Why a logical connection ended without the UE's task ending it.
+/// Why a logical connection ended without action of the UE's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkDown {
-    /// The association is gone, or another one of the same gNB took its place.
+    /// The association was lost, or another association of the same gNB replaced it.
     AssociationLost,
     /// The gNB reset the interface or this connection.
     Reset,
-    /// The gNB gave the RAN UE NGAP ID to another UE.
+    /// The gNB uses the RAN UE NGAP ID for another UE.
     Replaced,
 }
 
-/// Messages for one UE keep their order on one stream; stream 0 is for messages of no UE (TS 38.412 §7).
+/// Messages for one UE use one stream, which keeps their order. Stream 0 is for messages about no UE
+/// (TS 38.412 §7).
 const COMMON_STREAM: u16 = 0;
 
-/// What the gNB told about itself in NG Setup Request.
+/// The gNB's data from NG Setup Request.
 #[derive(Clone, Debug)]
 pub(crate) struct GnbInfo {
     pub id: GlobalRanNodeId,
@@ -57,7 +59,7 @@ pub(crate) struct Gnb {
     /// When the association ends unless NG Setup has succeeded.
     setup_by: Mutex<Instant>,
     links: Mutex<Links>,
-    /// Tells the association's task to end (another association took the gNB's place, or shutdown).
+    /// Makes the association's task end (another association replaced this one, or shutdown).
     pub end: Notify,
     pub received: AtomicU64,
     pub sent: AtomicU64,
@@ -74,7 +76,8 @@ struct Entry {
     ran: RanUeNgapId,
     ue: Arc<UeHandle>,
     down: watch::Sender<Option<LinkDown>>,
-    /// The NAS PDU that opened the connection, until its procedure is done: a duplicate of it is dropped.
+    /// The NAS PDU that opened the connection, kept until its procedure has ended: duplicates of it are
+    /// dropped.
     initial: Bytes,
     fresh: Arc<AtomicBool>,
 }
@@ -84,9 +87,9 @@ struct Entry {
 pub(crate) enum Owner {
     /// This UE.
     Ue(Arc<UeHandle>),
-    /// The AMF UE NGAP ID is not of this association.
+    /// The AMF UE NGAP ID does not belong to this association.
     UnknownLocal,
-    /// The AMF UE NGAP ID is, but with another RAN UE NGAP ID.
+    /// The AMF UE NGAP ID belongs to this association, but with another RAN UE NGAP ID.
     InconsistentRemote,
 }
 
@@ -110,7 +113,7 @@ impl Gnb {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What NG Setup said; `None` before it.
+    /// Data from NG Setup; `None` before it.
     pub fn info(&self) -> Option<GnbInfo> {
         self.info.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -128,12 +131,12 @@ impl Gnb {
         *self.setup_by.lock().unwrap_or_else(PoisonError::into_inner) = at;
     }
 
-    /// Whether the gNB's end of the association still answers, asked for with an SCTP heartbeat.
+    /// Whether the gNB's end of the association answers an SCTP heartbeat.
     pub async fn is_alive(&self, limit: Duration) -> bool {
         self.sender.heartbeat(limit).await
     }
 
-    /// Whether the gNB said it serves this tracking area.
+    /// Whether the gNB serves this tracking area.
     pub fn serves(&self, tai: Tai) -> bool {
         let info = self.info.lock().unwrap_or_else(PoisonError::into_inner);
         info.as_ref().is_some_and(|info| {
@@ -143,7 +146,7 @@ impl Gnb {
         })
     }
 
-    /// Name for logs and listings: the gNB's own, else its identity, else its address.
+    /// Name for logs and listings: the gNB's name, else its identity, else its address.
     pub fn label(&self) -> String {
         match self.info() {
             Some(GnbInfo { name: Some(name), .. }) => name,
@@ -152,12 +155,12 @@ impl Gnb {
         }
     }
 
-    /// Sends a message that belongs to no UE.
+    /// Sends a message about no UE.
     pub async fn send_common(&self, pdu: Bytes) -> Result<(), sctp::SendError> {
         self.send(COMMON_STREAM, pdu).await
     }
 
-    /// Sends without waiting: for answers to a gNB's mistakes, which must not hold up its task.
+    /// Sends without waiting: answers to a gNB's faulty messages must not delay its task.
     pub fn try_send_common(&self, pdu: Bytes) -> Result<(), sctp::SendError> {
         let message = sctp::Message { stream: COMMON_STREAM, ppid: sctp::PPID_NGAP, payload: pdu };
         self.sender.try_send(message)?;
@@ -171,7 +174,7 @@ impl Gnb {
         Ok(())
     }
 
-    /// The stream of a UE's messages: any but the common one, where the association has more than one.
+    /// The stream for a UE's messages: any but the common one, if the association has more than one.
     fn stream_of(&self, id: AmfUeNgapId) -> u16 {
         match self.streams {
             0 | 1 => COMMON_STREAM,
@@ -179,8 +182,8 @@ impl Gnb {
         }
     }
 
-    /// Opens a logical connection for a UE. A connection that had the same RAN UE NGAP ID ends: the gNB has
-    /// forgotten it.
+    /// Opens a logical connection for a UE. A connection with the same RAN UE NGAP ID ends, because the
+    /// gNB no longer has it.
     pub fn bind(
         self: &Arc<Gnb>,
         amf_id: AmfUeNgapId,
@@ -202,22 +205,22 @@ impl Gnb {
         N2Link { gnb: self.clone(), amf_id, ran_id, down: watch, fresh }
     }
 
-    /// Whether this Initial UE Message repeats one that is still being worked on (a duplicate of the network's).
+    /// Whether this Initial UE Message is a duplicate of one whose procedure is still running.
     pub fn is_duplicate(&self, ran_id: RanUeNgapId, nas: &Bytes) -> bool {
         let links = self.links();
         let entry = links.by_ran.get(&ran_id).and_then(|amf_id| links.by_amf.get(amf_id));
         entry.is_some_and(|entry| entry.fresh.load(Relaxed) && entry.initial == *nas)
     }
 
-    /// Gives a connection to another UE task: the one that opened it turned out not to be its owner.
+    /// Moves a connection to another UE task, if the first one turned out not to be the UE's.
     pub fn rebind(&self, amf_id: AmfUeNgapId, ue: Arc<UeHandle>) {
         if let Some(entry) = self.links().by_amf.get_mut(&amf_id) {
             entry.ue = ue;
         }
     }
 
-    /// The gNB has released the connection: from now on it may use the RAN UE NGAP ID for another, while the UE's task
-    /// still has to take note.
+    /// Frees the RAN UE NGAP ID of a connection that the gNB has released: the gNB may use it for
+    /// another UE before the UE's task knows of the release.
     pub fn released(&self, amf_id: AmfUeNgapId) {
         let mut links = self.links();
         let ran = links.by_amf.get(&amf_id).map(|entry| entry.ran);
@@ -248,7 +251,7 @@ impl Gnb {
         count
     }
 
-    /// Ends one connection, named by either identity: partial NG Reset.
+    /// Ends one connection, given by either identity: partial NG Reset.
     pub fn lose(&self, amf_id: Option<AmfUeNgapId>, ran_id: Option<RanUeNgapId>) -> bool {
         let mut links = self.links();
         let id = amf_id.or_else(|| ran_id.and_then(|ran_id| links.by_ran.get(&ran_id).copied()));
@@ -260,7 +263,7 @@ impl Gnb {
         true
     }
 
-    /// Connections now.
+    /// Number of connections.
     pub fn connections(&self) -> usize {
         self.links().by_amf.len()
     }
@@ -286,7 +289,7 @@ pub(crate) struct N2Link {
 }
 
 impl N2Link {
-    /// Resolves when the connection has gone away. Cancel-safe.
+    /// Completes when the connection is lost. Cancel-safe.
     pub async fn down(&mut self) -> LinkDown {
         match self.down.wait_for(Option::is_some).await {
             Ok(why) => why.unwrap_or(LinkDown::AssociationLost),
@@ -294,17 +297,19 @@ impl N2Link {
         }
     }
 
-    /// Whether the connection has gone away.
+    /// Whether the connection is lost.
     pub fn is_down(&self) -> bool {
         self.down.borrow().is_some()
     }
 
-    /// The procedure that opened the connection is done: the same NAS PDU again is no duplicate any more.
+    /// The procedure that opened the connection has ended: the same NAS PDU is no longer taken for a
+    /// duplicate.
     pub fn settled(&self) {
         self.fresh.store(false, Relaxed);
     }
 
-    /// Sends a message of this UE; waits while the gNB is slower than we are, but not for a lost one.
+    /// Sends a message of this UE. Waits while the gNB is slow, and returns when the connection is
+    /// lost.
     pub async fn send(&mut self, pdu: Bytes) -> Result<(), LinkDown> {
         if self.is_down() {
             return Err(self.down().await);

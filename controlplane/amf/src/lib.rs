@@ -5,11 +5,11 @@
 //! SMF (`peers.rs`) and back to the gNB. Requests of other NFs enter by `service.rs`, an operator's by `oam.rs`, into
 //! the same queue.
 //!
-//! Invariants: a UE's state is touched by its own task only; no gNB, UE or NF can make another UE wait; every queue,
-//! table and wait is bounded; under load `admission.rs` decides whose turn it is; what is refused is counted
-//! (`counters.rs`); keys are never logged.
+//! Invariants: only a UE's own task changes its state; no gNB, UE or NF can make another UE wait; every
+//! queue, table and wait is bounded; under load `admission.rs` decides the order of registrations;
+//! everything refused is counted (`counters.rs`); keys are never logged.
 //!
-//! Read first: [`mod@config`], `context.rs` (what exists, who owns it), `ue.rs` (how a procedure waits), then
+//! Read first: [`mod@config`], `context.rs` (data and owners), `ue.rs` (how a procedure waits), then
 //! `procedure/registration.rs`.
 #![forbid(unsafe_code)]
 
@@ -40,15 +40,15 @@ pub use config::{Config, ConfigError};
 /// Why the AMF did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration cannot work.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// N2 cannot be opened.
     #[error("amf.ngap {address}: {source}")]
     N2 {
-        /// Where it should have listened.
+        /// The address it should listen on.
         address: SocketAddr,
-        /// What the transport said.
+        /// The transport's error.
         source: sctp::BindError,
     },
     /// The SBI or OAM address cannot be used.

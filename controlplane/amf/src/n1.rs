@@ -1,12 +1,13 @@
 //! N1: NAS messages in and out, with their security (TS 24.501 §4.4).
 //!
-//! What comes in is acted on when it is verified with the UE's security context, or when §4.4.4.3 lists it among the
-//! messages that may come without protection and secure exchange is not established on the connection. Everything
-//! else — tampered, replayed, in clear where it must not be, malformed — is discarded and counted; the UE's state and
-//! counts stay as they were.
+//! A received message is used if it passes the check with the UE's security context, or if §4.4.4.3
+//! lists it among the messages without protection and secure exchange is not established on the
+//! connection. All others (tampered, replayed, unprotected, malformed) are discarded and counted; the
+//! UE's state and counts do not change.
 //!
-//! The first message of a connection may name a UE whose context does not verify it: somebody lost its keys, or
-//! pretends. Such a message never touches that UE: it goes to a task of its own, which authenticates the sender.
+//! The first message of a connection may name a UE whose context does not verify it: the sender has
+//! lost its keys, or is not that UE. Such a message does not affect that UE. It goes to a task of its
+//! own, which authenticates the sender.
 
 use bytes::Bytes;
 use nas::security::{Envelope, Side, UnprotectError, allowed_unprotected};
@@ -20,7 +21,7 @@ use crate::event::{Initial, Interrupt, UeEvent};
 use crate::n2;
 use crate::ue::Ue;
 
-/// The 5G-TMSI by which a first message names its UE, when this AMF gave it out. Nothing in it is verified.
+/// The 5G-TMSI in a first message, if this AMF assigned it. Nothing in the message has been verified.
 pub(crate) fn temporary_identity(amf: &Amf, pdu: &[u8]) -> Option<Tmsi> {
     let message = Envelope::read(pdu).ok()?.peek().ok()?.message;
     match message {
@@ -41,8 +42,9 @@ pub(crate) fn temporary_identity(amf: &Amf, pdu: &[u8]) -> Option<Tmsi> {
     }
 }
 
-/// T3346 for a UE that is refused for congestion: at random between a quarter of `timers.t3346_s` and all of it, so
-/// that a crowd that is refused together does not come back together (TS 24.501 §5.3.9).
+/// T3346 for a UE that is refused because of congestion: at random between a quarter of
+/// `timers.t3346_s` and all of it, so that UEs refused together do not come back together (TS 24.501
+/// §5.3.9).
 pub(crate) fn back_off(config: &Config) -> Option<nas::Timer> {
     let longest = config.timers.t3346_s;
     let shortest = longest.div_ceil(4);
@@ -50,7 +52,7 @@ pub(crate) fn back_off(config: &Config) -> Option<nas::Timer> {
     Some(nas::Timer::For(std::time::Duration::from_secs(seconds)))
 }
 
-/// The answer to a first message when no UE can be taken any more: 5GMM cause #22.
+/// The answer to a first message when no more UEs can be served: 5GMM cause #22.
 pub(crate) fn congestion_reject(config: &Config, pdu: &[u8]) -> Option<Bytes> {
     let back_off = back_off(config);
     let answer = match Envelope::read(pdu).ok()?.peek().ok()?.message {
@@ -69,19 +71,19 @@ pub(crate) fn congestion_reject(config: &Config, pdu: &[u8]) -> Option<Bytes> {
     answer.encode().ok().map(Bytes::from)
 }
 
-/// What becomes of a first message.
+/// The result of checking a first message.
 #[allow(clippy::large_enum_variant, reason = "lives for one match")]
 pub(crate) enum Verdict {
     /// It is from this task's UE, or this task has no UE yet.
     Ours(Box<Initial>, Message),
-    /// It went to another task.
+    /// It was moved to another task.
     Elsewhere,
-    /// It is no message to act on.
+    /// It cannot be used; answered with this 5GMM cause.
     Unusable(Box<Initial>, Option<GmmCause>),
 }
 
 impl Ue {
-    /// Whether the UE is known for sure: secure exchange is established on its connection.
+    /// Whether the UE's identity is proven: secure exchange is established on its connection.
     pub fn is_secure(&self) -> bool {
         self.ctx.security.is_some() && self.connection.as_ref().is_some_and(|connection| connection.secure)
     }
@@ -90,8 +92,8 @@ impl Ue {
     pub fn verify_initial(&mut self, mut initial: Box<Initial>) -> Verdict {
         if let Some(security) = &mut self.ctx.security
             && let Ok(verified) = security.unprotect(&initial.pdu)
-            // With a container that cannot be read the sender is authenticated anew and asked for the whole
-            // message in SECURITY MODE COMMAND (TS 24.501 §4.4.6, §5.4.2.2).
+            // If the container cannot be decoded, the sender is authenticated again and sends the
+            // complete message in SECURITY MODE COMPLETE (TS 24.501 §4.4.6, §5.4.2.2).
             && !verified.incomplete
         {
             initial.verified = Some(verified.count);
@@ -104,7 +106,7 @@ impl Ue {
         }
         let peeked = Envelope::read(&initial.pdu).and_then(|envelope| envelope.peek());
         match peeked {
-            // A service request gets its reject (#9) from its procedure.
+            // The service request procedure rejects it with cause #9.
             Ok(Decoded { message: message @ Message::ServiceRequest(_), .. }) => {
                 Verdict::Ours(initial, message)
             }
@@ -123,10 +125,11 @@ impl Ue {
         }
     }
 
-    /// Gives a connection that may not be this UE's to a new task, which finds out.
+    /// Moves a connection that may not be this UE's to a new task, which authenticates the sender.
     pub(crate) fn pass_on(&self, mut initial: Box<Initial>) -> Verdict {
         initial.claimed = self.ctx.supi;
-        // Without a place for a new task the connection is dropped: its gNB's guard timer clears it.
+        // If there is no room for a new task, the connection is dropped: its gNB's guard timer releases
+        // it.
         let gnb = initial.link.gnb.clone();
         if let Some(ue) = n2::start_ue(&self.amf, &gnb, initial.pdu.len()) {
             gnb.rebind(initial.link.amf_id, ue.clone());
@@ -139,7 +142,7 @@ impl Ue {
         Verdict::Elsewhere
     }
 
-    /// Checks a NAS message on the current connection. `None` when it is discarded.
+    /// Checks a NAS message on the current connection. `None` if it is discarded.
     pub async fn receive_nas(&mut self, pdu: &Bytes) -> Result<Option<Message>, Interrupt> {
         let secure = self.is_secure();
         let envelope = match Envelope::read(pdu) {
@@ -162,7 +165,7 @@ impl Ue {
                     return Ok(None);
                 }
                 Err(UnprotectError::Integrity | UnprotectError::NotProtected) => {
-                    // Tampered, replayed, or protected with keys of another time.
+                    // Tampered, replayed, or protected with other keys.
                     counters::NAS_REJECTED.inc("integrity");
                 }
             }
@@ -186,7 +189,8 @@ impl Ue {
         }
     }
 
-    /// A message that does not read: ignored, or answered with the cause of TS 24.501 §7.
+    /// Handles a message that does not decode: it is ignored, or answered with the cause of TS 24.501
+    /// §7.
     async fn refuse_nas(&mut self, error: &DecodeError) -> Result<Option<Message>, Interrupt> {
         counters::NAS_REJECTED.inc("malformed");
         tracing::debug!(supi = ?self.ctx.supi, %error, "malformed NAS");
@@ -196,8 +200,8 @@ impl Ue {
         Ok(None)
     }
 
-    /// Encodes a message, protected as the state of the connection asks. `None` (counted) when that fails, which only
-    /// a value of ours that NAS cannot carry or a used-up NAS COUNT can cause.
+    /// Encodes a message, protected if the connection is. `None` (counted) if that fails: only a value
+    /// of ours that NAS cannot carry or an exhausted NAS COUNT can cause this.
     pub fn protect(&mut self, message: &Message) -> Option<Bytes> {
         let secure = self.is_secure() || matches!(message, Message::SecurityModeCommand(_));
         let octets = match &mut self.ctx.security {
@@ -215,7 +219,7 @@ impl Ue {
     }
 }
 
-/// Optional elements that were wrong are treated as absent (TS 24.501 §7.6), and counted.
+/// Optional elements with errors are treated as absent (TS 24.501 §7.6) and counted.
 fn count_soft_errors(decoded: &Decoded<Message>) {
     for error in &decoded.soft_errors {
         counters::NAS_REJECTED.inc("optional_element");

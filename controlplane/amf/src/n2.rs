@@ -1,9 +1,9 @@
 //! N2: gNB associations and the messages on them (TS 38.413).
 //!
-//! One task accepts associations, one task per association receives. It decodes, answers what concerns the
-//! interface itself (`procedure/ng_setup.rs`, `procedure/ng_reset.rs`), and hands a UE's messages to the UE's task by
-//! its bounded queue, never waiting for a UE. What is wrong is answered as TS 38.413 §10 says and counted; the
-//! association and all other UEs go on.
+//! One task accepts associations; one task per association receives. It decodes, handles messages about
+//! the interface itself (`procedure/ng_setup.rs`, `procedure/ng_reset.rs`), and puts messages about a
+//! UE into the bounded queue of the UE's task, without waiting. Errors are answered as TS 38.413 §10
+//! says and counted; they affect neither the association nor other UEs.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::n1;
 use crate::procedure::{ng_reset, ng_setup};
 use crate::ue::Ue;
 
-/// Accepts gNBs until the AMF stops, then ends every association in order.
+/// Accepts gNBs until the AMF stops, then shuts down every association.
 pub(crate) async fn run(amf: Arc<Amf>, listener: sctp::Listener, stopping: nf::Shutdown) {
     tokio::select! {
         () = stopping.wait() => {}
@@ -33,7 +33,7 @@ pub(crate) async fn run(amf: Arc<Amf>, listener: sctp::Listener, stopping: nf::S
     for gnb in amf.gnbs().values() {
         gnb.end.notify_one();
     }
-    // Each association's task takes itself off the table.
+    // Each association's task removes it from the table.
     while !amf.gnbs().is_empty() {
         net::time::sleep(STOP_POLL).await;
     }
@@ -56,7 +56,7 @@ async fn listen(amf: &Arc<Amf>, mut listener: sctp::Listener) {
     }
 }
 
-/// Whether another association from `address` is accepted; else why not.
+/// Whether another association from `address` is accepted; the error is the reason if not.
 fn admit(amf: &Amf, address: IpAddr) -> Result<(), &'static str> {
     if !amf.config.allows_gnb(address, None) {
         return Err("gnb_not_allowed");
@@ -72,17 +72,17 @@ fn admit(amf: &Amf, address: IpAddr) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// How often a stopping AMF looks whether its associations have ended.
+/// How often a stopping AMF checks whether its associations have ended.
 const STOP_POLL: Duration = Duration::from_millis(5);
 
-/// One association, until it ends.
+/// Runs one association until it ends.
 async fn serve(amf: Arc<Amf>, gnb: Arc<Gnb>, mut association: sctp::Association) {
     let reason = loop {
         tokio::select! {
             event = association.recv() => match event {
                 Some(Event::Message(message)) => receive(&amf, &gnb, message).await,
                 Some(Event::Restarted) => {
-                    // The gNB's side started anew: nothing it had set up exists any more (TS 38.412 §7).
+                    // The gNB has restarted the association: its contexts are lost (TS 38.412 §7).
                     gnb.set_info(None);
                     gnb.set_setup_by(net::time::now() + Duration::from_millis(amf.config.timers.ng_setup_ms));
                     gnb.lose_all(LinkDown::AssociationLost);
@@ -107,12 +107,12 @@ async fn serve(amf: Arc<Amf>, gnb: Arc<Gnb>, mut association: sctp::Association)
     tracing::info!(gnb = gnb.label(), ues, reason, "N2 association ended");
 }
 
-/// One message of an association.
+/// Handles one message of an association.
 async fn receive(amf: &Arc<Amf>, gnb: &Arc<Gnb>, message: sctp::Message) {
     let received = net::time::now();
     gnb.received.fetch_add(1, Relaxed);
     if message.ppid != sctp::PPID_NGAP {
-        // TS 38.412 §7: 60. Zero is seen from peers that forget it; anything else is not NGAP.
+        // The PPID must be 60 (TS 38.412 §7). Some peers forget it and send 0; others are not NGAP.
         if message.ppid != 0 {
             counters::N2_REJECTED.inc("ppid");
             return;
@@ -142,7 +142,7 @@ async fn receive(amf: &Arc<Amf>, gnb: &Arc<Gnb>, message: sctp::Message) {
     }
 }
 
-/// Octets that are no NGAP message we can act on (TS 38.413 §10.2, §10.3).
+/// Answers octets that are not a usable NGAP message (TS 38.413 §10.2, §10.3).
 fn malformed(gnb: &Gnb, error: &ngap::DecodeError) {
     counters::N2_REJECTED.inc("malformed");
     tracing::debug!(gnb = gnb.label(), %error, "malformed NGAP");
@@ -151,7 +151,7 @@ fn malformed(gnb: &Gnb, error: &ngap::DecodeError) {
     }
 }
 
-/// IEs that the sender wants to be told about when they are not understood (TS 38.413 §10.3.4).
+/// Reports IEs that were not understood, if their sender asked for that (TS 38.413 §10.3.4).
 fn notify(gnb: &Gnb, pdu: &Pdu, diagnostics: CriticalityDiagnostics) {
     counters::N2_REJECTED.inc("ie_not_understood");
     let ids = ue_ngap_ids(pdu);
@@ -192,7 +192,7 @@ fn ue_ngap_ids(pdu: &Pdu) -> Option<(AmfUeNgapId, RanUeNgapId)> {
     )
 }
 
-/// Error Indication for a message that was understood but cannot be acted on.
+/// Answers a message that was understood and cannot be handled with an Error Indication.
 fn refuse(gnb: &Gnb, pdu: &Pdu, cause: Cause) {
     counters::N2_REJECTED.inc(cause_name(cause));
     tracing::debug!(gnb = gnb.label(), message = pdu.name(), %cause, "N2 message refused");
@@ -212,7 +212,7 @@ pub(crate) fn indicate(gnb: &Gnb, amf: Option<AmfUeNgapId>, ran: Option<RanUeNga
     send_answer(gnb, &Pdu::ErrorIndication(indication));
 }
 
-/// Answers to mistakes never wait: a gNB that does not read them loses them.
+/// Sends without waiting: a gNB that does not read answers to its errors loses them.
 fn send_answer(gnb: &Gnb, pdu: &Pdu) {
     match pdu.encode() {
         Ok(octets) => {
@@ -234,8 +234,8 @@ fn cause_name(cause: Cause) -> &'static str {
     }
 }
 
-/// No UE can send more: a NAS message travels in one RRC message, and that in one PDCP SDU of at most 9,000 octets
-/// (TS 38.323 §4.3.1). What is longer is the gNB's own invention, and would fill the queues of UEs.
+/// Longest NAS message. No UE can send more: a NAS message travels in one RRC message, and that in one
+/// PDCP SDU of at most 9,000 octets (TS 38.323 §4.3.1). A longer one would only fill the queues of UEs.
 const MAX_NAS_OCTETS: usize = 9_000;
 
 /// INITIAL UE MESSAGE: finds the task of the UE, or starts one.
@@ -265,7 +265,7 @@ fn initial_ue_message(amf: &Arc<Amf>, gnb: &Arc<Gnb>, message: InitialUeMessage,
         verified: None,
     };
     let Err(event) = ue.send(UeEvent::Initial(Box::new(initial))) else { return };
-    // Its task ended this moment: the UE comes back right after it left.
+    // The UE's task has just ended: the UE comes back right after deregistering.
     match start_ue(amf, gnb, octets) {
         Some(ue) => {
             gnb.rebind(amf_id, ue.clone());
@@ -275,14 +275,14 @@ fn initial_ue_message(amf: &Arc<Amf>, gnb: &Arc<Gnb>, message: InitialUeMessage,
     }
 }
 
-/// A new UE task for a first message of `octets`; `None` when there are too many.
+/// Starts a new UE task for a first message of `octets`; `None` if there are too many.
 pub(crate) fn start_ue(amf: &Arc<Amf>, gnb: &Gnb, octets: usize) -> Option<Arc<UeHandle>> {
     let (handle, queue, room) = amf.new_ue(gnb, octets)?;
     Ue::spawn(amf.clone(), handle.clone(), queue, room);
     Some(handle)
 }
 
-/// Too many UEs: tells this one to come back later, without keeping anything of it.
+/// Refuses a UE because there are too many, without keeping anything of it.
 fn congested(amf: &Amf, gnb: &Gnb, ran_id: RanUeNgapId, nas: &Bytes) {
     counters::N2_REJECTED.inc("too_many_ues");
     let amf_id = amf.ue_ngap_id();
@@ -309,16 +309,16 @@ fn congested(amf: &Amf, gnb: &Gnb, ran_id: RanUeNgapId, nas: &Bytes) {
     );
 }
 
-/// A message on a UE's connection.
+/// Handles a message on a UE's connection.
 fn ue_message(gnb: &Arc<Gnb>, pdu: Pdu, received: Instant) {
     let Some((amf_id, ran_id)) = ue_ngap_ids(&pdu) else {
-        // A message that only an AMF sends, or that this AMF has no procedure for.
+        // A message that only an AMF sends, or for which this AMF has no procedure.
         return refuse(gnb, &pdu, Protocol::MessageNotCompatibleWithReceiverState.into());
     };
     let ue = match gnb.owner(amf_id, ran_id) {
         Owner::Ue(ue) => ue,
         Owner::UnknownLocal => {
-            // A release that crossed ours is complete anyway: no error (TS 38.413 §8.3.3).
+            // A release of the gNB and one of ours crossed: complete, no error (TS 38.413 §8.3.3).
             if matches!(pdu, Pdu::UeContextReleaseComplete(_)) {
                 return;
             }
@@ -343,15 +343,15 @@ fn ue_message(gnb: &Arc<Gnb>, pdu: Pdu, received: Instant) {
     hand_over(&ue, event);
 }
 
-/// Queues an event for a UE. When its queue is full the event is dropped: NAS and N2 procedures repeat or time out
-/// by themselves, and the gNB's other UEs must not wait.
+/// Queues an event for a UE. If the queue is full, the event is dropped: NAS and N2 procedures repeat
+/// or time out by themselves, and the gNB's other UEs must not wait.
 fn hand_over(ue: &UeHandle, event: UeEvent) {
     if let Err(event) = ue.send(event) {
         counters::UE_QUEUE_FULL.inc(event.name());
     }
 }
 
-/// The gNB found something wrong with what we sent (TS 38.413 §8.7.5).
+/// Handles an Error Indication: the gNB found an error in a message of ours (TS 38.413 §8.7.5).
 fn error_indication(gnb: &Arc<Gnb>, indication: ErrorIndication, received: Instant) {
     let cause = indication.cause.map_or("none", cause_name);
     counters::ERROR_INDICATIONS.inc(cause);

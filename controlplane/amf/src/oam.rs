@@ -1,4 +1,4 @@
-//! What an operator sees and does: routes of the OAM socket `<run_dir>/amf.sock`.
+//! The administration interface: routes of the OAM socket `<run_dir>/amf.sock`.
 //!
 //! | route | answer |
 //! |---|---|
@@ -6,9 +6,9 @@
 //! | `GET /ues/{supi}` | one |
 //! | `POST /ues/{supi}/deregister` | network-initiated deregistration; answers when it is done |
 //! | `GET /gnbs` | every association |
-//! | `GET /procedures` | raw times of the last procedures |
-//! | `GET /counters` | what was counted |
-//! | `GET /status` | summary, with what every NF shows |
+//! | `GET /procedures` | raw times of the latest procedures |
+//! | `GET /counters` | every counter |
+//! | `GET /status` | summary, with the members that every NF has |
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -58,7 +58,8 @@ async fn deregister(amf: Arc<Amf>, request: Request) -> Result<Value, Error> {
     let why = DeregistrationReason::Operator { reregister };
     let order = Deregister { why, paged: false, done: Some(done) };
     ue.send(UeEvent::Deregister(order)).map_err(|_| Error::conflict("the UE is busy; try again"))?;
-    // Bounded by T3513, T3522 and the caller's patience; a UE that vanishes meanwhile counts as deregistered.
+    // Bounded by T3513, T3522 and the caller's time limit. A UE that disappears meanwhile counts as
+    // deregistered.
     _ = finished.await;
     Ok(json!({"supi": supi, "deregistered": true}))
 }

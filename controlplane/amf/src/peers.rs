@@ -1,8 +1,9 @@
-//! The other network functions, as the AMF's procedures see them: AUSF, UDM, PCF, SMF.
+//! Calls of the AMF's procedures to the other network functions: AUSF, UDM, PCF, SMF.
 //!
-//! Each function here is one service operation (TS 29.5xx) with the AMF's own values, and turns whatever goes wrong
-//! into one [`PeerError`], counted by operation. Which cause the UE then gets is decided in one place:
-//! [`PeerError::gmm_cause`] for mobility management (TS 29.524 §4), [`PeerError::payload_cause`] for sessions.
+//! Each function performs one service operation (TS 29.5xx) with the AMF's own types, and turns every
+//! failure into a [`PeerError`], counted by operation. The cause for the UE is chosen in one place:
+//! [`PeerError::gmm_cause`] for mobility management (TS 29.524 §4), [`PeerError::payload_cause`] for
+//! sessions.
 
 use std::future::Future;
 
@@ -34,7 +35,7 @@ use crate::context::{Amf, SliceDnns, Subscription};
 use crate::counters;
 use crate::event::N2Info;
 
-/// A call that brought no result, reduced to what the AMF decides by.
+/// A failed call, reduced to what the AMF's decisions depend on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PeerError {
     /// The peer refused with this status and cause.
@@ -46,13 +47,13 @@ pub(crate) enum PeerError {
     /// The peer cannot be reached, or there is none.
     #[error("not reachable")]
     Unreachable,
-    /// The answer makes no sense.
+    /// The answer is invalid.
     #[error("malformed answer")]
     Malformed,
 }
 
 impl PeerError {
-    /// Counts and reduces a failed call.
+    /// Counts a failed call and reduces it to a [`PeerError`].
     fn of<O: Operation>(error: CallError<O::Error>) -> PeerError {
         tracing::warn!(%error, "call to another NF failed");
         let (reduced, why) = match &error {
@@ -73,7 +74,7 @@ impl PeerError {
         reduced
     }
 
-    /// The 5GMM cause of a registration or service that failed because of this (TS 29.524 §4).
+    /// The 5GMM cause of a registration or service request that failed because of this (TS 29.524 §4).
     pub fn gmm_cause(&self) -> GmmCause {
         let PeerError::Refused { status, cause, operation } = self else { return GmmCause::Congestion };
         match (*status, cause.as_str()) {
@@ -83,17 +84,18 @@ impl PeerError {
             (403, "AUTHENTICATION_REJECTED" | "INVALID_SCHEME_OUTPUT" | "UNSUPPORTED_PROTECTION_SCHEME") => {
                 GmmCause::IllegalUe
             }
-            // Unknown while it is being identified: no such UE. Unknown afterwards: not a 5GS subscriber.
+            // During identification an unknown user means: no such UE. Later it means: not a 5GS
+            // subscriber.
             (404, "USER_NOT_FOUND" | "") if *operation == NAUSF_AUTH.name => GmmCause::IllegalUe,
             (404, _) | (403, _) => GmmCause::FiveGsServicesNotAllowed,
-            // Overload and faults of the core: the UE comes back later.
+            // Overload and failures of the core: the UE tries again later.
             (500..=599, _) | (429, _) => GmmCause::Congestion,
             _ => GmmCause::ProtocolErrorUnspecified,
         }
     }
 
-    /// The 5GMM cause of a session message that could not be delivered (TS 24.501 §5.4.5.2.5), or of a user plane
-    /// that could not be set up again (§5.6.1.4.2).
+    /// The 5GMM cause of a session message that could not be delivered (TS 24.501 §5.4.5.2.5), or of a
+    /// user plane that could not be activated (§5.6.1.4.2).
     pub fn payload_cause(&self) -> GmmCause {
         match self {
             PeerError::Refused { cause, .. } => match cause.as_str() {
@@ -107,13 +109,13 @@ impl PeerError {
         }
     }
 
-    /// Whether the peer does not have the context that was named.
+    /// Whether the peer does not have the context named in the call.
     pub fn is_not_found(&self) -> bool {
         matches!(self, PeerError::Refused { status: 404, .. })
     }
 }
 
-/// A 5G-AKA challenge, with where its answer goes.
+/// A 5G-AKA challenge, with the URI for its confirmation.
 #[derive(Debug)]
 pub(crate) struct Challenge {
     pub rand: Key<16>,
@@ -122,7 +124,7 @@ pub(crate) struct Challenge {
     pub confirmation: ResourceUri,
 }
 
-/// What a UE with an unexpected sequence number answered.
+/// The UE's answer to a challenge with an unexpected sequence number.
 #[derive(Debug)]
 pub(crate) struct Resynchronization {
     pub rand: Key<16>,
@@ -133,20 +135,20 @@ pub(crate) struct Resynchronization {
 #[derive(Debug)]
 pub(crate) struct PolicyAssociation {
     pub resource: ResourceUri,
-    /// The PCF's bit rate for the UE, which goes before the subscription's.
+    /// The PCF's bit rate for the UE, which takes precedence over the subscription's.
     pub ue_ambr: Option<Ambr>,
 }
 
 /// An SM context in an SMF.
 pub(crate) type SmContextRef = ResourceUri;
 
-/// What a session is created with.
+/// The parameters of a new session.
 #[derive(Debug)]
 pub(crate) struct SmCreate {
     pub supi: Supi,
     pub pei: Option<Pei>,
     pub session: PduSessionId,
-    /// Goes into the callback URI: see [`crate::context::PduSession::serial`].
+    /// Part of the callback URI: see [`crate::context::PduSession::serial`].
     pub serial: u64,
     pub dnn: Dnn,
     pub s_nssai: SNssai,
@@ -155,7 +157,7 @@ pub(crate) struct SmCreate {
     pub n1: Bytes,
 }
 
-/// What an SM context is told.
+/// An update of an SM context.
 #[derive(Debug)]
 pub(crate) enum SmUpdate {
     /// A NAS message of the UE.
@@ -172,22 +174,22 @@ pub(crate) enum SmUpdate {
     ReleaseDone(Bytes),
     /// PDU Session Resource Notify Transfer, or Notify Released Transfer.
     Notify { transfer: Bytes, released: bool },
-    /// The user plane is wanted.
+    /// Activate the user plane.
     Activate(Option<UserLocation>),
-    /// The user plane is gone.
+    /// The user plane was lost.
     Deactivate(Option<UserLocation>),
-    /// Where the UE is, which changes nothing.
+    /// The UE's location, without other changes.
     Location(Option<UserLocation>),
 }
 
-/// What an SM context answered.
+/// An SMF's answer to an update.
 #[derive(Debug, Default)]
 pub(crate) struct SmUpdated {
     pub n1: Option<Bytes>,
     pub n2: Option<N2Info>,
 }
 
-/// A session operation that the SMF refused, perhaps with something for the UE.
+/// A session operation that the SMF refused, perhaps with a message for the UE or gNB.
 #[derive(Debug)]
 pub(crate) struct SmError {
     pub error: PeerError,
@@ -195,7 +197,7 @@ pub(crate) struct SmError {
     pub n2: Option<N2Info>,
 }
 
-/// The way to the other network functions.
+/// The client for the other network functions.
 #[derive(Debug)]
 pub(crate) struct Peers {
     client: Client,
@@ -209,7 +211,7 @@ impl Peers {
         Peers { client, instance, api_root }
     }
 
-    /// The call's state is on the heap while it lasts, so that a UE's task does not hold room for it all its life.
+    /// Boxes the call's state, so that a UE's task needs the memory only during the call.
     async fn call<O: Operation>(
         &self,
         target: impl Into<Target>,
@@ -218,7 +220,7 @@ impl Peers {
         Box::pin(self.client.call::<O>(target, request)).await.map_err(PeerError::of::<O>)
     }
 
-    /// Nausf_UEAuthentication: a challenge for the UE.
+    /// Nausf_UEAuthentication: gets a challenge for the UE.
     pub async fn authenticate(
         &self,
         identity: &str,
@@ -240,7 +242,7 @@ impl Peers {
         Ok(Challenge { rand: data.rand, autn: data.autn, hxres_star: data.hxres_star, confirmation })
     }
 
-    /// Nausf_UEAuthentication: the UE's answer. The subscriber and KSEAF when it was right.
+    /// Nausf_UEAuthentication: checks the UE's answer. Returns the subscriber and KSEAF if it is right.
     pub async fn confirm(
         &self,
         confirmation: &ResourceUri,
@@ -256,7 +258,7 @@ impl Peers {
         }
     }
 
-    /// Nudm_UECM: this AMF serves the UE.
+    /// Nudm_UECM: registers this AMF as serving the UE.
     pub async fn register_amf(&self, supi: Supi, amf: &Amf, pei: Option<Pei>) -> Result<(), PeerError> {
         let body = udm::Amf3GppAccessRegistration {
             amf_instance_id: self.instance,
@@ -274,13 +276,13 @@ impl Peers {
         self.call::<RegisterAmf>(Target::Discover, RegisterAmfRequest { ue_id: supi, body }).await.map(drop)
     }
 
-    /// Nudm_UECM: this AMF serves the UE no longer. A failure is counted and changes nothing here.
+    /// Nudm_UECM: this AMF no longer serves the UE. A failure is counted and changes nothing here.
     pub async fn purge_amf(&self, supi: Supi, guami: Guami) {
         let body = udm::Amf3GppAccessRegistrationModification { guami, purge_flag: Some(true), pei: None };
         _ = self.call::<UpdateAmf>(Target::Discover, UpdateAmfRequest { ue_id: supi, body }).await;
     }
 
-    /// Nudm_SDM: what the subscriber may do; both data sets at once.
+    /// Nudm_SDM: gets the subscription; both data sets in parallel.
     pub async fn subscription(&self, supi: Supi, plmn: Plmn) -> Result<Subscription, PeerError> {
         let plmn_id = Some(plmn);
         let am_data = self.call::<GetAmData>(Target::Discover, GetAmDataRequest { supi, plmn_id, body: () });
@@ -288,7 +290,7 @@ impl Peers {
             .call::<GetSmfSelectData>(Target::Discover, GetSmfSelectDataRequest { supi, plmn_id, body: () });
         let (am_data, smf_select) = tokio::join!(am_data, smf_select);
         let am_data = am_data?;
-        // Without selection data there are no sessions; registration is possible all the same.
+        // Without selection data there are no sessions, but registration is possible.
         let smf_select = match smf_select {
             Err(error) if error.is_not_found() => udm::SmfSelectionSubscriptionData::default(),
             other => other?,
@@ -296,7 +298,8 @@ impl Peers {
         Ok(subscription(am_data, smf_select))
     }
 
-    /// Nudm_SDM_Subscribe: the UDM is to notify us of changes, for as long as this AMF serves the UE.
+    /// Nudm_SDM_Subscribe: asks the UDM for notifications of changes, as long as this AMF serves the
+    /// UE.
     pub async fn subscribe_to_changes(&self, supi: Supi, plmn: Plmn) -> Result<(), PeerError> {
         let body = udm::SdmSubscription {
             nf_instance_id: self.instance,
@@ -313,7 +316,7 @@ impl Peers {
         self.call::<SdmSubscribe>(Target::Discover, SdmSubscribeRequest { ue_id: supi, body }).await.map(drop)
     }
 
-    /// Npcf_AMPolicyControl. A PCF that is missing or refuses is not fatal: the network goes on with local policy.
+    /// Npcf_AMPolicyControl. Without a PCF, or if it refuses, the network continues with local policy.
     pub async fn create_am_policy(
         &self,
         supi: Supi,
@@ -344,8 +347,9 @@ impl Peers {
         Some(PolicyAssociation { resource, ue_ambr: created.body.ue_ambr })
     }
 
-    /// Npcf_AMPolicyControl: the association ends. A failure is counted and changes nothing here. That the association
-    /// is gone is none: a PCF may replace it when the UE registers anew, before the old registration's end gets there.
+    /// Npcf_AMPolicyControl: deletes the association. A failure is counted and changes nothing here. An
+    /// association that no longer exists is no failure: when a UE registers again, the PCF may replace
+    /// the association before the old registration's deletion arrives.
     pub async fn delete_am_policy(&self, policy: PolicyAssociation) {
         let request = DeleteAmPolicyRequest { pol_asso_id: policy.resource.id.clone(), body: () };
         match Box::pin(self.client.call::<DeleteAmPolicy>(&policy.resource, request)).await {
@@ -357,7 +361,7 @@ impl Peers {
         }
     }
 
-    /// Nsmf_PDUSession: a new session, in an SMF that serves its DNN and slice.
+    /// Nsmf_PDUSession: creates a session in an SMF that serves its DNN and slice.
     pub async fn create_sm_context(&self, amf: &Amf, create: SmCreate) -> Result<SmContextRef, SmError> {
         let status_id = session_id(create.supi, create.session, create.serial);
         let (dnn, s_nssai) = (create.dnn.clone(), create.s_nssai);
@@ -405,7 +409,7 @@ impl Peers {
         }
     }
 
-    /// Nsmf_PDUSession: something new about a session.
+    /// Nsmf_PDUSession: updates a session.
     pub async fn update_sm_context(
         &self,
         context: &SmContextRef,
@@ -432,7 +436,8 @@ impl Peers {
         }
     }
 
-    /// Tells an SMF why a transfer it was promised did not reach the UE. A failure is counted and changes nothing.
+    /// Reports to an SMF why a transfer that was accepted did not reach the UE. A failure is counted
+    /// and changes nothing.
     pub async fn transfer_failed(&self, uri: &str, cause: N1N2MessageTransferCause) {
         let body = N1N2MsgTxfrFailureNotification { cause, n1n2_msg_data_uri: uri.to_owned() };
         if let Err(error) = Box::pin(self.client.notify::<N1N2TransferFailureNotify>(uri, body)).await {
@@ -440,20 +445,21 @@ impl Peers {
         }
     }
 
-    /// Nsmf_PDUSession: the session ends without telling the UE. A failure is counted and changes nothing here.
+    /// Nsmf_PDUSession: releases a session without telling the UE. A failure is counted and changes
+    /// nothing here.
     pub async fn release_sm_context(&self, context: &SmContextRef) {
         let request = ReleaseSmContextRequest { sm_context_ref: context.id.clone(), body: None };
         _ = self.call::<ReleaseSmContext>(context, request).await;
     }
 }
 
-/// Identifier of a session in the callback URI handed to its SMF: `imsi-…_5_1234`. The serial tells it from the
-/// sessions that the UE had or will have under the same PDU session identity.
+/// Identifier of a session in the callback URI for its SMF: `imsi-…_5_1234`. The serial distinguishes
+/// it from the UE's earlier and later sessions with the same PDU session identity.
 fn session_id(supi: Supi, session: PduSessionId, serial: u64) -> String {
     format!("{supi}_{session}_{serial}")
 }
 
-/// The session of a callback identifier.
+/// The session that a callback identifier names.
 pub(crate) fn parse_session_id(id: &str) -> Option<(Supi, PduSessionId, u64)> {
     let (rest, serial) = id.rsplit_once('_')?;
     let (supi, session) = rest.rsplit_once('_')?;
@@ -494,7 +500,7 @@ fn update_model(update: SmUpdate) -> smf::SmContextUpdateData {
     }
 }
 
-/// N2 information of an SMF; kinds that an AMF does not pass to a gNB are dropped and counted.
+/// N2 information of an SMF; types that an AMF does not forward to a gNB are dropped and counted.
 pub(crate) fn n2_info(part: Option<BinaryPart>, kind: Option<smf::N2SmInfoType>) -> Option<N2Info> {
     let transfer = part?.into_bytes();
     match kind? {
@@ -508,7 +514,7 @@ pub(crate) fn n2_info(part: Option<BinaryPart>, kind: Option<smf::N2SmInfoType>)
     }
 }
 
-/// Where a UE is, as SBI says it; only NR.
+/// A UE's location in the form of the SBI; NR only.
 fn location_model(location: UserLocation) -> Option<common::UserLocation> {
     match location {
         UserLocation::Nr { ncgi, tai, .. } => Some(common::UserLocation {
@@ -536,7 +542,7 @@ fn subscription(
             let default = info.dnn_infos.iter().find(|dnn| dnn.default_dnn_indicator == Some(true));
             Some(SliceDnns {
                 s_nssai: slice_key(&slice)?,
-                // A single DNN is the default also where nobody said so.
+                // A single DNN is the default even if not marked as such.
                 default: default.or(info.dnn_infos.first()).map(|dnn| dnn.dnn.clone()),
                 dnns: info.dnn_infos.into_iter().map(|dnn| dnn.dnn).collect(),
             })
@@ -545,12 +551,12 @@ fn subscription(
     Subscription { ambr: am_data.subscribed_ue_ambr, default_slices, slices, dnns }
 }
 
-/// A slice as key of a map: `1-000001`, `1`, or the JSON form that some UDMs use.
+/// A slice in the form of a map's key: `1-000001`, `1`, or the JSON form that some UDMs use.
 fn slice_key(key: &str) -> Option<SNssai> {
     key.parse().ok().or_else(|| serde_json::from_str(key).ok())
 }
 
-/// Runs calls to other NFs at the same time, within the UE's own task, and returns their results in order.
+/// Runs calls to other NFs in parallel in the UE's own task, and returns their results in order.
 pub(crate) async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut pending: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|context| {

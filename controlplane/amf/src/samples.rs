@@ -1,10 +1,10 @@
-//! Times of procedures: how long each took, and how much of that was the core's own.
+//! Durations of procedures: the total time, and the part that the core itself used.
 //!
 //! **Core time** is the time from a procedure's first N2 message reaching the AMF to its last one leaving it, less
 //! the time spent waiting for UE and gNB. [`Stopwatch`] measures it inside a UE's task: the task says when it begins
-//! to wait for the radio side, and an arriving message says when it reached the AMF (not when the task got to it:
-//! queueing in the AMF is core time). [`Samples`] keeps a bounded ring for `GET /procedures`, raw, so that
-//! medians and tails are computed by whoever asks.
+//! The task says when it begins to wait for the radio side, and an arriving message says when it
+//! reached the AMF (not when the task received it: queueing in the AMF is core time). [`Samples`] keeps
+//! a bounded ring of raw values for `GET /procedures`; the reader computes medians and percentiles.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -17,19 +17,19 @@ use types::Supi;
 /// One finished procedure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
-    /// Name of the procedure, as its file is called.
+    /// Name of the procedure, which is the name of its file.
     pub procedure: &'static str,
-    /// Whose it was, when that was known.
+    /// The subscriber, if known.
     pub supi: Option<Supi>,
-    /// `ok`, or why not.
+    /// `ok`, or the reason of the failure.
     pub outcome: String,
     /// Core time, microseconds.
     pub core_us: u64,
-    /// First N2 message in to last N2 message out, microseconds.
+    /// From the first received N2 message to the last sent one, microseconds.
     pub total_us: u64,
 }
 
-/// The last procedures, oldest first.
+/// The latest procedures, oldest first.
 #[derive(Debug)]
 pub struct Samples {
     ring: Mutex<VecDeque<Sample>>,
@@ -42,7 +42,7 @@ impl Samples {
         Samples { ring: Mutex::default(), capacity }
     }
 
-    /// Keeps a sample; the oldest goes when the ring is full.
+    /// Adds a sample; a full ring drops the oldest.
     pub fn push(&self, sample: Sample) {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         if ring.len() >= self.capacity {
@@ -51,7 +51,7 @@ impl Samples {
         ring.push_back(sample);
     }
 
-    /// A copy of what is kept.
+    /// A copy of the samples.
     pub fn snapshot(&self) -> Vec<Sample> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
@@ -78,13 +78,13 @@ impl Stopwatch {
         }
     }
 
-    /// An N2 message left.
+    /// Records that an N2 message was sent.
     pub fn sent(&mut self, now: Instant) {
         self.last_sent = now;
         self.waited_when_sent = self.waited;
     }
 
-    /// The radio side was waited for from `from` until a message arrived at `until`.
+    /// Records a wait for the radio side from `from` until a message arrived at `until`.
     pub fn waited(&mut self, from: Instant, until: Instant) {
         self.waited += until.saturating_duration_since(from);
     }
@@ -119,7 +119,8 @@ mod tests {
         let ms = |n| t0 + Duration::from_millis(n);
         let mut watch = Stopwatch::start(t0);
         watch.sent(ms(1));
-        // The message arrived at 4 ms; the task began to wait only at 6 ms (it was busy): no wait at all.
+        // The message arrived at 4 ms; the task was busy and began to wait only at 6 ms, so it did not
+        // wait.
         watch.waited(ms(6), ms(4));
         watch.sent(ms(7));
         assert_eq!(watch.read(), (7_000, 7_000));

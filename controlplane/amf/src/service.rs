@@ -1,7 +1,8 @@
 //! Operations that the AMF offers (TS 29.518) and callbacks it serves.
 //!
-//! Nothing here touches a UE's state: a request becomes an event in the UE's queue, and the answer follows from what
-//! the UE's handle shows. A full queue is answered 503, so that the caller repeats.
+//! Nothing here changes a UE's state: a request becomes an event in the UE's queue, and the answer
+//! follows from the UE's handle. If the queue is full the answer is 503, so that the caller repeats the
+//! request.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use crate::counters;
 use crate::event::{Deregister, DeregistrationReason, Transfer, UeEvent};
 use crate::peers::{n2_info, parse_session_id};
 
-/// Everything the AMF serves.
+/// All operations that the AMF serves.
 pub(crate) fn router(amf: Arc<Amf>) -> Router<Amf> {
     Router::new(amf)
         .on::<N1N2MessageTransfer>(n1n2_message_transfer)
@@ -48,7 +49,7 @@ async fn n1n2_message_transfer(
     let transfer = transfer(request.body)?;
     let connected = ue.is_connected();
     if skip_if_idle && !connected {
-        // The SMF would rather not have the UE paged for this (TS 29.518 §5.2.2.3.1, `skipInd`).
+        // The SMF does not want the UE paged for this (TS 29.518 §5.2.2.3.1, `skipInd`).
         let cause = N1N2MessageTransferCause::N1MsgNotTransferred;
         return Ok(Initiated::Done(N1N2MessageTransferRspData { cause, supported_features: None }));
     }
@@ -62,7 +63,7 @@ async fn n1n2_message_transfer(
     Ok(if connected { Initiated::Done(body) } else { Initiated::Pending { location: None, body } })
 }
 
-/// The part of a transfer that concerns a session.
+/// The part of a transfer that is about a session.
 fn transfer(body: N1N2MessageTransferReqData) -> Result<Transfer, ProblemDetails> {
     let n1 = body.n1_message_container;
     if n1.as_ref().is_some_and(|n1| n1.n1_message_class != N1MessageClass::Sm) {
@@ -98,7 +99,7 @@ async fn sm_context_status(
     if notification.body.status_info.resource_status != ResourceStatus::Released {
         return Ok(());
     }
-    // A UE or session that is gone meanwhile: nothing to refuse.
+    // If the UE or session does not exist any more, there is nothing to refuse.
     match amf.ues.by_supi(supi) {
         Some(ue) => queue(&ue, UeEvent::SessionGone { session, serial }),
         None => Ok(()),

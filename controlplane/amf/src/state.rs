@@ -1,11 +1,12 @@
-//! The state machines that the standards draw, as declared tables.
+//! The state machines of the standards as tables.
 //!
 //! - 5GMM in the network: TS 24.501 §5.1.3.4 (figure 5.1.3.4.1).
-//! - RM in the AMF: TS 23.501 §5.3.2.2.4. It is a view on 5GMM (see [`Mm::rm`]).
+//! - RM in the AMF: TS 23.501 §5.3.2.2.4, derived from 5GMM (see [`Mm::rm`]).
 //! - CM in the AMF: TS 23.501 §5.3.3.2.4.
 //!
-//! A transition that is not listed does not exist: [`Mm::next`] answers `None`, the caller counts it and keeps
-//! its state. A test prints every state × event, so a change of a table shows in review.
+//! Transitions that are not listed are undefined: [`Mm::next`] returns `None`, and the caller counts
+//! that and keeps its state. A test prints every state × event, so a change of a table is visible in
+//! review.
 
 use serde::Serialize;
 
@@ -26,23 +27,23 @@ pub enum Mm {
     DeregisteredInitiated,
 }
 
-/// What moves [`Mm`].
+/// An event of the 5GMM state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MmEvent {
     /// A common procedure is requested (identification, authentication, security mode, accept with new GUTI).
     CommonProcedureRequested,
     /// A common procedure failed, or its last retransmission went unanswered.
     CommonProcedureFailed,
-    /// Registration accepted (and completed, where the UE has to).
+    /// Registration was accepted (and completed, if the UE has to complete it).
     RegistrationAccepted,
     /// Registration rejected.
     RegistrationRejected,
     /// Network-initiated deregistration requested.
     DeregistrationRequested,
-    /// Deregistration accepted by the UE, by us, or implicit.
+    /// Deregistration was accepted by the UE or by us, or is implicit.
     DeregistrationAccepted,
-    /// The common procedure of a UE that was registered before ended without result (lower layer failure, or
-    /// another procedure took precedence).
+    /// The common procedure of a UE that was already registered ended without result (lower layer
+    /// failure, or another procedure took precedence).
     LowerLayerFailure,
 }
 
@@ -52,13 +53,13 @@ impl Mm {
     pub const ALL: [Mm; 4] =
         [Mm::Deregistered, Mm::CommonProcedureInitiated, Mm::Registered, Mm::DeregisteredInitiated];
 
-    /// The next state, or `None` where the figure has no such arrow.
+    /// The next state, or `None` if the figure has no such transition.
     pub fn next(self, event: MmEvent) -> Option<Mm> {
         use Mm::*;
         use MmEvent::*;
         let next = match (self, event) {
             (Deregistered | Registered, CommonProcedureRequested) => CommonProcedureInitiated,
-            // One common procedure follows another within a registration.
+            // Within a registration, common procedures follow each other.
             (CommonProcedureInitiated, CommonProcedureRequested) => CommonProcedureInitiated,
             (CommonProcedureInitiated, LowerLayerFailure) => Registered,
             (CommonProcedureInitiated, CommonProcedureFailed | RegistrationRejected) => Deregistered,
@@ -71,12 +72,12 @@ impl Mm {
         Some(next)
     }
 
-    /// The registration management state that TS 23.501 §5.3.2 sees; `before`: the UE was registered when the
-    /// procedure under way began.
+    /// The registration management state of TS 23.501 §5.3.2; `before`: whether the UE was registered
+    /// when the running procedure began.
     pub fn rm(self, before: bool) -> Rm {
         match self {
             Mm::Deregistered => Rm::Deregistered,
-            // Where the outcome is open, the UE counts as registered when it was before.
+            // While the outcome is open, a UE that was registered before counts as registered.
             Mm::CommonProcedureInitiated | Mm::DeregisteredInitiated if !before => Rm::Deregistered,
             _ => Rm::Registered,
         }
@@ -105,7 +106,7 @@ pub enum Cm {
     Connected,
 }
 
-/// What moves [`Cm`].
+/// An event of the CM state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmEvent {
     /// An initial N2 message arrived for the UE.
@@ -119,12 +120,12 @@ impl Cm {
     #[cfg(test)]
     pub const ALL: [Cm; 2] = [Cm::Idle, Cm::Connected];
 
-    /// The next state, or `None` where the figure has no such arrow.
+    /// The next state, or `None` if the figure has no such transition.
     pub fn next(self, event: CmEvent) -> Option<Cm> {
         match (self, event) {
             (Cm::Idle, CmEvent::N2Established) => Some(Cm::Connected),
             (Cm::Connected, CmEvent::N2Released) => Some(Cm::Idle),
-            // A UE that lost its radio returns on a new connection before the old one was released.
+            // A UE that lost its radio link opens a new connection before the old one was released.
             (Cm::Connected, CmEvent::N2Established) => Some(Cm::Connected),
             (Cm::Idle, CmEvent::N2Released) => None,
         }

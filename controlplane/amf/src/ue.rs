@@ -1,15 +1,17 @@
-//! The task of one UE: its main loop, and the means by which procedures send and wait.
+//! The task of one UE: its main loop, and the functions by which procedures send and wait.
 //!
-//! [`Ue::run`] takes one event at a time and runs the procedure it starts to its end. A procedure is a straight-line
-//! `async fn` in `procedure/`; it sends with [`Ue::send_nas`] and [`Ue::send`], and waits with [`Ue::expect`] or
-//! [`Ue::exchange`] (send, wait, retransmit). While it waits, other events of the UE arrive:
+//! [`Ue::run`] takes one event at a time and runs its procedure to the end. A procedure is an `async
+//! fn` in `procedure/`. It sends with [`Ue::send_nas`] and [`Ue::send`], and waits with [`Ue::expect`]
+//! or [`Ue::exchange`] (send, wait, retransmit). Events that arrive while it waits are handled so:
 //!
-//! - what the procedure waits for is handed to it;
-//! - what may wait (session signalling, notifications) is deferred to the main loop, bounded by [`MAX_DEFERRED`];
-//! - what takes precedence (connection lost, new connection, registration, deregistration, release) ends the wait
-//!   as an [`Interrupt`]; the procedure undoes what it must and returns it to the main loop.
+//! - an event that the procedure waits for is passed to it;
+//! - an event that can wait (session signalling, notifications) is deferred to the main loop, bounded
+//!   by [`MAX_DEFERRED`];
+//! - an event that takes precedence (connection lost, new connection, registration, deregistration,
+//!   release) ends the wait as an [`Interrupt`]; the procedure cleans up and returns it to the main
+//!   loop.
 //!
-//! Nothing here can stop another UE: queues are bounded, every wait has a deadline, nothing panics.
+//! No UE can delay another one: queues are bounded, every wait has a deadline, nothing panics.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -35,15 +37,15 @@ use crate::procedure;
 use crate::samples::{Sample, Stopwatch};
 use crate::state::{Cm, CmEvent, Mm, MmEvent};
 
-/// Events one UE may have waiting until its current procedure ends. More than a well-behaved UE and its SMFs send
-/// within one procedure: two per PDU session.
+/// Most events that wait until the running procedure has ended. A well-behaved UE and its SMFs send
+/// fewer during one procedure: two per PDU session.
 const MAX_DEFERRED: usize = 32;
 
-/// A message that needs an answer is sent this often: once, and retransmitted on the first four expiries of its
-/// timer; the fifth ends the procedure (TS 24.501 §5.4.1.3.7 and the like).
+/// How often a message that needs an answer is sent: once, and again on the first four expiries of its
+/// timer; the fifth expiry ends the procedure (TS 24.501 §5.4.1.3.7 and the like).
 const MAX_ATTEMPTS: u32 = 5;
 
-/// Whom a procedure waits for. Time waiting for the radio side is not core time.
+/// Which side a procedure waits for. Time waiting for the radio side is not core time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
     /// The UE or its gNB.
@@ -65,12 +67,12 @@ impl Timer {
     }
 }
 
-/// Why an exchange with the UE brought nothing.
+/// Why an exchange with the UE got no answer.
 #[derive(Debug)]
 pub(crate) enum NoAnswer {
     /// The timer expired for the fifth time.
     Timeout(&'static str),
-    /// Something took precedence.
+    /// Another event took precedence.
     Interrupted(Interrupt),
 }
 
@@ -80,7 +82,7 @@ impl From<Interrupt> for NoAnswer {
     }
 }
 
-/// The N2 connection in use, with what holds as long as it does.
+/// The N2 connection in use, with the state that ends with it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub n2: N2Link,
@@ -90,11 +92,13 @@ pub(crate) struct Connection {
     pub context: bool,
     /// NAS COUNT of the last verified message on it.
     pub last_count: u32,
-    /// NAS COUNT that KgNB is derived with (TS 33.501 §6.8.1.2.2): of the message that started secure exchange.
+    /// NAS COUNT from which KgNB is derived (TS 33.501 §6.8.1.2.2): that of the message that started
+    /// secure exchange.
     pub kgnb_count: u32,
 }
 
-/// A registration under way, for telling repeated requests from new ones (TS 24.501 §5.5.1.2.8 d, e).
+/// A registration under way, kept to distinguish repeated requests from new ones (TS 24.501 §5.5.1.2.8
+/// d, e).
 #[derive(Debug)]
 pub(crate) struct Registering {
     pub request: RegistrationRequest,
@@ -102,14 +106,14 @@ pub(crate) struct Registering {
     pub accept: Option<Message>,
 }
 
-/// Put off until the procedure under way has ended.
+/// An event deferred until the running procedure has ended.
 #[derive(Debug)]
 enum Deferred {
     Message(Box<Message>),
     Event(UeEvent),
 }
 
-/// What the reachability of an idle UE waits for (TS 24.501 §5.3.7).
+/// The reachability timer that runs for an idle UE (TS 24.501 §5.3.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reachability {
     MobileReachable,
@@ -125,16 +129,16 @@ pub(crate) struct Ue {
     pub connection: Option<Connection>,
     pub stopwatch: Option<Stopwatch>,
     pub registering: Option<Registering>,
-    /// Who the UE may be: see [`Initial::claimed`].
+    /// The subscriber that the UE may be: see [`Initial::claimed`].
     pub claimed: Option<Supi>,
     queue: mpsc::Receiver<UeEvent>,
     deferred: VecDeque<Deferred>,
     reachability: Option<(Reachability, Instant)>,
     /// The task ends after the current procedure.
     pub ended: bool,
-    /// Octets taken for the UE until it has proven who it is.
+    /// Memory reserved for the UE until its identity is proven.
     room: Option<Room>,
-    /// One of `limits.ues`, from then on.
+    /// The permit of `limits.ues` that it holds afterwards.
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -194,19 +198,19 @@ impl Ue {
             self.publish();
         }
         if self.ctx.policy.is_some() || self.ctx.uecm_registered || !self.ctx.sessions.is_empty() {
-            // However the context came to its end, the rest of the core does not keep what it has of it.
+            // However the context ended, the other NFs must not keep their contexts of the UE.
             Box::pin(procedure::deregistration::local(&mut self, false)).await;
         }
         self.end().await;
     }
 
-    /// A connection without a registered UE: its messages started no procedure, none is left, and nothing else would end
-    /// it. Anybody can open one, so it must not hold a place among `limits.ues`.
+    /// Whether the connection belongs to no registered UE and no procedure is left: nothing else would
+    /// end it. Anybody can open such a connection, so it must not count towards `limits.ues`.
     fn is_stranded(&self) -> bool {
         self.ctx.mm == Mm::Deregistered && self.connection.is_some() && self.deferred.is_empty()
     }
 
-    /// What the main loop deals with next.
+    /// Waits for what the main loop handles next.
     async fn next(&mut self) -> Next {
         if let Some(deferred) = self.deferred.pop_front() {
             return match deferred {
@@ -228,7 +232,8 @@ impl Ue {
         }
     }
 
-    /// The next event from outside; `None` at the deadline (or when nobody can reach the UE any more).
+    /// The next event from outside; `None` at the deadline, or if no other task can reach the UE any
+    /// more.
     async fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<UeEvent>, Interrupt> {
         let link = self.connection.as_mut();
         tokio::select! {
@@ -240,8 +245,8 @@ impl Ue {
         }
     }
 
-    /// Waits for this UE's turn to call other NFs on behalf of `identity`, at most for `timers.admission_ms` (`None`
-    /// then, counted).
+    /// Waits for this UE's turn to call other NFs on behalf of `identity`, at most for
+    /// `timers.admission_ms` (`None` then, counted).
     pub async fn place(&mut self, class: Class, identity: &str) -> Result<Option<Place>, Interrupt> {
         let Some(connection) = &self.connection else {
             return Err(Interrupt::LinkDown(LinkDown::AssociationLost));
@@ -264,8 +269,8 @@ impl Ue {
         }
     }
 
-    /// The UE has proven that it is `supi`: this task becomes the subscriber's, and another one that was ends. `false`
-    /// when `limits.ues` is reached.
+    /// The UE has proven that it is `supi`: this task becomes the subscriber's, and the previous task
+    /// ends. `false` if `limits.ues` is reached.
     pub fn claim(&mut self, supi: Supi) -> bool {
         if self.permit.is_none() {
             let Ok(permit) = self.amf.ue_permits.clone().try_acquire_owned() else {
@@ -310,8 +315,8 @@ impl Ue {
         }
     }
 
-    /// Waits for the gNB's answer, at most for `timers.n2_guard_ms` (`None` then, counted). `take` hands back messages
-    /// that answer something else.
+    /// Waits for the gNB's answer, at most for `timers.n2_guard_ms` (`None` then, counted). `take`
+    /// returns messages that answer another request.
     pub async fn expect_n2<T>(
         &mut self,
         take: impl Fn(Pdu) -> Result<T, Box<Pdu>>,
@@ -331,7 +336,7 @@ impl Ue {
         Ok(answer)
     }
 
-    /// Sends a NAS message and waits for what answers it, retransmitting when `timer` expires.
+    /// Sends a NAS message and waits for its answer, retransmitting when `timer` expires.
     pub async fn exchange<T>(
         &mut self,
         timer: Timer,
@@ -349,8 +354,8 @@ impl Ue {
         Err(NoAnswer::Timeout(timer.name))
     }
 
-    /// Turns an event into an arrival: checks it, takes care of what needs no procedure, and raises what takes
-    /// precedence over any procedure.
+    /// Turns an event into an arrival: checks it, handles what needs no procedure, and raises an
+    /// interrupt for what takes precedence over any procedure.
     async fn check(&mut self, event: UeEvent) -> Result<Option<Arrival>, Interrupt> {
         match event {
             UeEvent::Initial(initial) => match self.verify_initial(initial) {
@@ -380,7 +385,7 @@ impl Ue {
             }
             UeEvent::Transfer(transfer) => Ok(Some(Arrival::Transfer(transfer))),
             UeEvent::PolicyUpdated { ue_ambr } => {
-                // The gNB gets it with the next set-up of resources.
+                // The gNB gets the rate with the next set-up of resources.
                 if let Some(policy) = &mut self.ctx.policy {
                     policy.ue_ambr = ue_ambr.or(policy.ue_ambr);
                 }
@@ -388,7 +393,8 @@ impl Ue {
             }
             UeEvent::SessionGone { session, serial } => {
                 let known = self.ctx.sessions.get(&session).filter(|known| known.serial == serial);
-                // A UE that is connected was told before: its gNB has released the session.
+                // A connected UE knows of the release already, because its gNB has released the
+                // session.
                 match known.map(|known| known.active || self.connection.is_none()) {
                     Some(true) => self.forget_session(session),
                     Some(false) => _ = self.ctx.sessions.remove(&session),
@@ -406,8 +412,8 @@ impl Ue {
         }
     }
 
-    /// Whether a registration request is the one being worked on, sent again: it is not started anew. The accept is
-    /// repeated when it was sent already (TS 24.501 §5.5.1.2.8 d, e).
+    /// Whether a registration request repeats the one under way; then it does not start anew. If the
+    /// accept was sent already, it is repeated (TS 24.501 §5.5.1.2.8 d, e).
     async fn repeats(&mut self, request: &RegistrationRequest) -> Result<bool, Interrupt> {
         let Some(registering) = &self.registering else { return Ok(false) };
         if registering.request != *request {
@@ -420,7 +426,8 @@ impl Ue {
         Ok(true)
     }
 
-    /// Messages of an earlier connection that were still queued mean nothing any more.
+    /// Whether a message belongs to the current connection: queued messages of an earlier one are
+    /// obsolete.
     fn is_current(&self, link: AmfUeNgapId) -> bool {
         let current = self.connection.as_ref().is_some_and(|connection| connection.n2.amf_id == link);
         if !current {
@@ -432,14 +439,15 @@ impl Ue {
     fn check_n2(&mut self, pdu: Box<Pdu>) -> Result<Option<Arrival>, Interrupt> {
         match *pdu {
             Pdu::UeContextReleaseRequest(request) => Err(Interrupt::ReleaseRequested(request.cause)),
-            // The gNB asks the UE for it after Initial Context Setup. It is kept only for UEs that are authenticated.
+            // The gNB asks the UE for its capabilities after Initial Context Setup. They are kept only
+            // for authenticated UEs.
             Pdu::UeRadioCapabilityInfoIndication(_) if !self.is_secure() => Ok(None),
             Pdu::UeRadioCapabilityInfoIndication(info) => {
                 self.ctx.radio_capability = info.ue_radio_capability.or(self.ctx.radio_capability.take());
                 Ok(None)
             }
             Pdu::NasNonDeliveryIndication(indication) => {
-                // The timer of the message that was not delivered repeats it; the counter tells the operator.
+                // The timer of the undelivered message repeats it; the counter informs the operator.
                 counters::N2_REJECTED.inc("nas_not_delivered");
                 tracing::debug!(supi = ?self.ctx.supi, cause = %indication.cause, "NAS message not delivered");
                 Ok(None)
@@ -457,11 +465,11 @@ impl Ue {
         }
     }
 
-    /// What a waiting procedure has no use for.
+    /// Handles an arrival that the waiting procedure does not expect.
     pub async fn unexpected(&mut self, arrival: Arrival) -> Result<(), Interrupt> {
         match arrival {
             Arrival::Transfer(transfer) => self.defer(Deferred::Event(UeEvent::Transfer(transfer))),
-            // What the gNB reports of its own accord is not an answer to anything: it is dealt with afterwards.
+            // A report of the gNB answers nothing: it is handled after the procedure.
             Arrival::N2(pdu) if matches!(*pdu, Pdu::PduSessionResourceNotify(_)) => {
                 if let Some(connection) = &self.connection {
                     let link = connection.n2.amf_id;
@@ -482,8 +490,9 @@ impl Ue {
         Ok(())
     }
 
-    /// Whether the UE may ask for sessions and service: it is registered, or was sent the accept. It acts on that
-    /// before anything else that the network waits for (REGISTRATION COMPLETE, the gNB's response) need have arrived.
+    /// Whether the UE may ask for sessions and service: it is registered, or was sent the accept. It
+    /// acts on the accept at once, before REGISTRATION COMPLETE or the gNB's response need have
+    /// arrived.
     fn may_request_service(&self) -> bool {
         let accepted = self.registering.as_ref().is_some_and(|registering| registering.accept.is_some());
         self.ctx.registered || (accepted && self.is_secure())
@@ -531,13 +540,13 @@ impl Ue {
                 }
                 Some(Arrival::N2(pdu)) => {
                     self.stopwatch = None;
-                    Box::pin(procedure::n1n2_transfer::unsolicited(self, *pdu)).await
+                    Box::pin(procedure::unsolicited_n2::unsolicited_n2(self, *pdu)).await
                 }
             },
         }
     }
 
-    /// Starts the procedure that a verified NAS message asks for.
+    /// Runs the procedure for a verified NAS message.
     async fn handle_message(&mut self, message: Message) -> Result<(), Interrupt> {
         if self.stopwatch.is_none() {
             self.stopwatch = Some(Stopwatch::start(net::time::now()));
@@ -591,7 +600,7 @@ impl Ue {
         }
     }
 
-    /// Sends a NAS message in a DOWNLINK NAS TRANSPORT, protected as the state of the connection asks.
+    /// Sends a NAS message in a DOWNLINK NAS TRANSPORT, protected if the connection is.
     pub async fn send_nas(&mut self, message: &Message) -> Result<(), Interrupt> {
         let Some(nas_pdu) = self.protect(message) else { return Ok(()) };
         self.send_nas_pdu(nas_pdu).await
@@ -624,7 +633,8 @@ impl Ue {
         let octets = match pdu.encode() {
             Ok(octets) => octets,
             Err(error) => {
-                // A value of ours that NGAP cannot carry: nothing the UE did, and nothing it could repeat.
+                // A value of ours that NGAP cannot carry: the UE did not cause this and cannot repeat
+                // it.
                 counters::N2_REJECTED.inc("not_encodable");
                 tracing::error!(message = pdu.name(), %error, "N2 message not sent");
                 return Ok(());
@@ -643,8 +653,8 @@ impl Ue {
         subscription.map(|s| s.configured_slices(&self.amf.config.slices)).unwrap_or_default()
     }
 
-    /// Answers a message that does not fit the state (TS 24.501 §7.4): 5GMM STATUS, except where the message can
-    /// only be the repeated answer to something we retransmitted.
+    /// Answers a message that does not fit the state (TS 24.501 §7.4) with 5GMM STATUS, unless it can
+    /// only be a repeated answer to a message that we retransmitted.
     async fn refuse_message(&mut self, message: &Message) -> Result<(), Interrupt> {
         counters::NAS_REJECTED.inc("wrong_state");
         let repeated_answer = matches!(
@@ -669,7 +679,7 @@ impl Ue {
         self.send_nas(&Message::Status(nas::gmm::Status { cause })).await
     }
 
-    /// Puts an event back, to be handled first when the procedure that follows has ended.
+    /// Puts an event back. It is handled first after the next procedure.
     pub fn put_back(&mut self, event: UeEvent) {
         self.deferred.push_front(Deferred::Event(event));
     }
@@ -690,12 +700,13 @@ impl Ue {
         self.handle.set_connected(true);
     }
 
-    /// Lets go of the connection: CM-IDLE, and the mobile reachable timer starts (TS 24.501 §5.3.7).
+    /// Drops the connection: the UE is CM-IDLE, and the mobile reachable timer starts (TS 24.501
+    /// §5.3.7).
     pub fn disconnect(&mut self) {
         if self.connection.take().is_none() {
             return;
         }
-        // What the UE said on the connection and was not dealt with goes with it: no answer would reach the UE.
+        // Deferred messages of the UE on this connection are dropped: no answer could reach the UE.
         self.deferred.retain(|deferred| !matches!(deferred, Deferred::Message(_)));
         self.ctx.cm_event(CmEvent::N2Released);
         self.handle.set_connected(false);
@@ -705,7 +716,7 @@ impl Ue {
         }
     }
 
-    /// A reachability timer of an idle UE expired (TS 24.501 §5.3.7).
+    /// A reachability timer of an idle UE has expired (TS 24.501 §5.3.7).
     async fn unreachable(&mut self, which: Reachability) -> Result<(), Interrupt> {
         match which {
             Reachability::MobileReachable => {
@@ -724,7 +735,7 @@ impl Ue {
         Ok(())
     }
 
-    /// Keeps a procedure's times for `GET /procedures`.
+    /// Adds a procedure's times to `GET /procedures`.
     pub fn record(&mut self, procedure: &'static str, outcome: impl Into<String>) {
         let outcome = outcome.into();
         counters::PROCEDURES.inc(&format!("{procedure}:{outcome}"));
@@ -733,7 +744,7 @@ impl Ue {
         self.amf.samples.push(Sample { procedure, supi: self.ctx.supi, outcome, core_us, total_us });
     }
 
-    /// Shows the UE's state to `GET /ues`: at the commit points of procedures.
+    /// Publishes the UE's state for `GET /ues`, after each change by a procedure.
     pub fn publish(&self) {
         let connection = self.connection.as_ref();
         let security = self.ctx.security.as_ref();
@@ -770,12 +781,13 @@ impl Ue {
         });
     }
 
-    /// The context goes: identities are free again.
+    /// Ends the task and frees the UE's identities.
     async fn end(mut self) {
         self.disconnect();
         self.amf.ues.remove(self.ctx.supi, &self.ctx.tmsis, &self.handle);
-        // Events that are still queued are dropped with their `done` channels, which tells their senders. A new
-        // connection among them goes to a new task: the UE registers again right after its deregistration.
+        // Queued events are dropped with their `done` channels, which informs their senders. A new
+        // connection among them goes to a new task: the UE registers again right after its
+        // deregistration.
         self.queue.close();
         for deferred in std::mem::take(&mut self.deferred) {
             if let Deferred::Event(event) = deferred {
@@ -788,7 +800,7 @@ impl Ue {
         debug_assert_eq!(self.ctx.cm, Cm::Idle);
     }
 
-    /// Gives a new connection that reached a task at its end to a new task.
+    /// Moves a new connection that reached a task at its end to a new task.
     fn keep_initial(&self, event: UeEvent) {
         if let UeEvent::Initial(initial) = event {
             let _ = self.pass_on(initial);
@@ -796,7 +808,7 @@ impl Ue {
     }
 }
 
-/// What the main loop deals with.
+/// What the main loop handles.
 enum Next {
     Event(UeEvent),
     Message(Box<Message>),

@@ -1,6 +1,6 @@
-//! AN release (TS 23.502 §4.2.6): the end of a UE's N2 connection, in order or not.
+//! AN release (TS 23.502 §4.2.6): ends a UE's N2 connection, by a procedure or because it was lost.
 //!
-//! The UE becomes CM-IDLE; its sessions stay in their SMFs with their user planes taken down.
+//! The UE becomes CM-IDLE; its SMFs keep the sessions with deactivated user planes.
 
 use std::ops::ControlFlow;
 
@@ -19,7 +19,7 @@ pub(crate) async fn an_release(ue: &mut Ue, cause: Cause) -> Result<(), Interrup
     outcome
 }
 
-/// UE Context Release Command, guarded: a gNB that does not answer has lost the UE anyway.
+/// UE Context Release Command with a guard timer: a gNB that does not answer has lost the UE anyway.
 pub(crate) async fn release(ue: &mut Ue, cause: Cause) -> Result<(), Interrupt> {
     if ue.connection.is_none() {
         return Ok(());
@@ -49,7 +49,8 @@ pub(crate) async fn release(ue: &mut Ue, cause: Cause) -> Result<(), Interrupt> 
                 counters::TIMER_EXPIRIES.inc("n2_guard");
                 break;
             }
-            // The gNB asked for what is under way; and what the UE still says on this connection is lost with it.
+            // The gNB asked for the release that is running; and the UE's messages on this connection
+            // are lost with it.
             Err(Interrupt::ReleaseRequested(_) | Interrupt::Nas(_)) => {}
             Err(Interrupt::LinkDown(_)) => break,
             Err(interrupt) => {
@@ -63,20 +64,21 @@ pub(crate) async fn release(ue: &mut Ue, cause: Cause) -> Result<(), Interrupt> 
     outcome
 }
 
-/// The connection went away under the UE: association lost, or reset by the gNB.
+/// The connection was lost: the association ended, or the gNB reset it.
 pub(crate) async fn connection_lost(ue: &mut Ue, why: LinkDown) {
     tracing::debug!(supi = ?ue.ctx.supi, ?why, "N2 connection lost");
     ue.disconnect();
     user_plane::deactivate_all(ue).await;
 }
 
-/// The UE is back on a new connection before the old one was released: the old gNB is told, and not waited for.
+/// The UE opened a new connection before the old one was released: the old gNB is told, without waiting
+/// for its answer.
 pub(crate) async fn adopt(ue: &mut Ue, initial: Initial) {
     if let Some(old) = &ue.connection
         && !old.n2.is_down()
     {
         let cause = ngap::cause::RadioNetwork::ReleaseDueToCnDetectedMobility.into();
-        // A failure to send means that the old connection is gone, which is what is wanted.
+        // If sending fails, the old connection is lost, which is what is wanted.
         _ = ue
             .send(|amf, ran| {
                 Pdu::UeContextReleaseCommand(UeContextReleaseCommand {

@@ -2,8 +2,9 @@
 //!
 //! Flow: AUSF gives a challenge (RAND, AUTN, HXRES*) → AUTHENTICATION REQUEST → RES* → compared here with HXRES*
 //! (the serving network's check) → AUSF compares with XRES* (the home network's) and hands over KSEAF and SUPI.
-//! The UE may find the challenge wrong: MAC failure (asked for its SUCI and tried once more, since a wrong identity
-//! explains it), synch failure (the home network resynchronises with AUTS, once), ngKSI in use (another one is taken).
+//! The UE may refuse the challenge: MAC failure (it is asked for its SUCI and challenged once more,
+//! because a wrong identity is the likely reason), synch failure (the home network resynchronises with
+//! AUTS, once), ngKSI in use (another one is chosen).
 
 use std::ops::ControlFlow;
 
@@ -17,7 +18,7 @@ use crate::event::Arrival;
 use crate::peers::{Challenge, PeerError, Resynchronization};
 use crate::ue::{NoAnswer, Timer, Ue};
 
-/// Who a UE is, proven.
+/// The proven identity of a UE.
 #[derive(Debug)]
 pub(crate) struct Authenticated {
     pub supi: Supi,
@@ -25,16 +26,17 @@ pub(crate) struct Authenticated {
     pub ngksi: KeySetId,
 }
 
-/// Why there is no proof.
+/// Why authentication failed.
 #[derive(Debug)]
 pub(crate) enum AuthenticationError {
-    /// Refused for good: wrong RES* or MAC failure twice. The UE has been, or must be, told by AUTHENTICATION REJECT.
+    /// Refused for good: wrong RES* or MAC failure twice. AUTHENTICATION REJECT has been, or must be,
+    /// sent.
     Rejected,
     /// An NF refused or did not answer: the 5GMM cause for the UE.
     Peer(GmmCause),
-    /// The UE gave no identity that could be used.
+    /// The UE gave no usable identity.
     NoIdentity,
-    /// The UE does not answer, or something took precedence.
+    /// The UE does not answer, or another procedure took precedence.
     NoAnswer(NoAnswer),
 }
 
@@ -50,7 +52,7 @@ impl From<PeerError> for AuthenticationError {
     }
 }
 
-/// What the UE says to a challenge.
+/// The UE's answer to a challenge.
 enum Answer {
     Response(Option<Key<16>>),
     Failure(gmm::AuthenticationFailure),
@@ -90,13 +92,15 @@ pub(crate) async fn authentication(
                     resynchronization = Some(Resynchronization { rand: current.rand, auts: Key::new(auts) });
                 }
                 (GmmCause::NgKsiAlreadyInUse, _) if !identified => {
-                    // Counts as the one retry: a UE that finds every identifier in use is not asked for ever.
+                    // Counts as the one retry, so that a UE that finds every identifier in use is not
+                    // asked for ever.
                     identified = true;
                     ngksi = ngksi.next_native();
                     challenge = Some(current);
                 }
                 (GmmCause::MacFailure, _) if !identified => {
-                    // The identity may have led to another subscriber's key (TS 24.501 §5.4.1.3.7 c).
+                    // The identity may have led to the key of another subscriber (TS 24.501 §5.4.1.3.7
+                    // c).
                     identified = true;
                     match identification(ue, IdentityType::Suci).await? {
                         MobileIdentity::Suci(suci) => identity = suci.to_string(),
@@ -109,7 +113,8 @@ pub(crate) async fn authentication(
     }
 }
 
-/// The UE's turn to call the AUSF; without one in time the network is congested.
+/// Waits for the UE's turn to call the AUSF. If the turn does not come in time, the network is
+/// congested.
 async fn place(ue: &mut Ue, class: Class, identity: &str) -> Result<Place, AuthenticationError> {
     let place = ue.place(class, identity).await.map_err(NoAnswer::Interrupted)?;
     place.ok_or(AuthenticationError::Peer(GmmCause::Congestion))
@@ -143,7 +148,7 @@ async fn challenge_ue(
     Ok(answer)
 }
 
-/// Checks RES* against HXRES*, and has the AUSF check it against XRES*.
+/// Checks RES* against HXRES*, and lets the AUSF check it against XRES*.
 async fn confirm(
     ue: &mut Ue,
     challenge: Challenge,
@@ -152,7 +157,7 @@ async fn confirm(
 ) -> Result<Authenticated, AuthenticationError> {
     let ours = nas::aka::accepts_res_star(&challenge.rand, &challenge.hxres_star, &res_star);
     let amf = ue.amf.clone();
-    // The home network learns of a failure too (TS 33.501 §6.1.3.2.2 step 12).
+    // The home network is told of a failure, too (TS 33.501 §6.1.3.2.2 step 12).
     let confirmed = amf.peers.confirm(&challenge.confirmation, ours.then_some(res_star)).await?;
     ue.ctx.last_ngksi = ngksi;
     match confirmed {

@@ -1,13 +1,15 @@
 //! UE configuration update (TS 23.502 §4.2.4.2, TS 24.501 §5.4.4), and the 5G-GUTIs of a UE.
 //!
-//! A UE that answered a page has been named on the air by its 5G-GUTI, so it gets a new one (TS 33.501 §6.12.3). That
-//! waits until what the UE was paged for has been delivered, and for the next connection when this one ends first.
+//! A UE that answered a page was named on the radio by its 5G-GUTI, so it gets a new one (TS 33.501
+//! §6.12.3). The new one is sent after the messages that the UE was paged for, or on the next
+//! connection if this one ends before.
 //!
-//! Slices that have changed (`subscription_change.rs`) are told the same way. A UE that believes in sessions that are
-//! gone (`session_loss.rs`) is asked to register: the accept has the PDU session status, and all the rest.
+//! Changed slices (`subscription_change.rs`) are sent in the same way. A UE that believes in sessions
+//! that were lost (`session_loss.rs`) is asked to register: the accept has the PDU session status and
+//! everything else.
 //!
-//! A UE has the 5G-GUTI that it last confirmed, and until it confirms another may have taken a newer one: all of them
-//! lead to it, and it is paged by all of them.
+//! A UE has the 5G-GUTI that it confirmed last. Until it confirms another one, it may have accepted any
+//! newer one: all of them lead to the UE's context, and it is paged with all of them.
 
 use std::ops::ControlFlow;
 
@@ -21,14 +23,15 @@ use crate::ue::{NoAnswer, Timer, Ue};
 
 const NAME: &str = "configuration_update";
 
-/// Whether a connected UE has to be told something.
+/// Whether a connected UE needs a new 5G-GUTI or other slices, or has to register.
 pub(crate) fn is_due(ue: &Ue) -> bool {
     let due = ue.ctx.guti_due || ue.ctx.slices_due || !ue.ctx.lost_sessions.is_empty();
     due && ue.ctx.mm == Mm::Registered && ue.is_secure()
 }
 
-/// Tells the UE what it is due, a new 5G-GUTI or other slices: CONFIGURATION UPDATE COMMAND under T3555. A UE that has to
-/// register gets these in the registration accept; for that it waits for the end of the connection (TS 24.501 §5.4.4.3).
+/// Sends the UE its new 5G-GUTI or slices: CONFIGURATION UPDATE COMMAND under T3555. A UE that has to
+/// register gets these in the registration accept; it waits for the end of the connection before it
+/// registers (TS 24.501 §5.4.4.3).
 pub(crate) async fn configuration_update(ue: &mut Ue) -> Result<(), Interrupt> {
     let registration = !ue.ctx.lost_sessions.is_empty();
     let (guti, slices) = (ue.ctx.guti_due && !registration, ue.ctx.slices_due && !registration);
@@ -52,7 +55,7 @@ pub(crate) async fn configuration_update(ue: &mut Ue) -> Result<(), Interrupt> {
         other => ControlFlow::Continue(other),
     });
     match answer.await {
-        // A UE that does not confirm is told when it comes back.
+        // A UE that does not confirm gets the command again on its next connection.
         Ok(()) | Err(NoAnswer::Timeout(_)) if registration => {
             ue.record(NAME, "registration_requested");
             an_release::release(ue, ngap::cause::Nas::NormalRelease.into()).await
@@ -66,7 +69,8 @@ pub(crate) async fn configuration_update(ue: &mut Ue) -> Result<(), Interrupt> {
             Ok(())
         }
         Err(NoAnswer::Timeout(timer)) => {
-            // Both 5G-GUTIs stay valid (§5.4.4.6 a). A UE that has ignored five commands will ignore the sixth.
+            // Both 5G-GUTIs stay valid (§5.4.4.6 a). After five ignored commands a sixth would be
+            // useless.
             (ue.ctx.guti_due, ue.ctx.slices_due) = (false, false);
             ue.record(NAME, format!("timeout {timer}"));
             Ok(())
@@ -78,10 +82,10 @@ pub(crate) async fn configuration_update(ue: &mut Ue) -> Result<(), Interrupt> {
     }
 }
 
-/// A new 5G-GUTI for the UE.
+/// Allocates a new 5G-GUTI for the UE.
 pub(crate) fn new_guti(ue: &mut Ue) -> Guti {
-    // The UE may hold the one it last confirmed or the latest. Those given in between and never confirmed go, or a UE
-    // that never completes would collect them.
+    // The UE may hold the one that it confirmed last or the latest one. Unconfirmed ones in between are
+    // freed, or a UE that never completes would collect them.
     while ue.ctx.tmsis.len() > 2 {
         let unconfirmed = ue.ctx.tmsis.remove(1);
         ue.amf.ues.free_tmsi(unconfirmed);
@@ -91,7 +95,7 @@ pub(crate) fn new_guti(ue: &mut Ue) -> Guti {
     ue.amf.guti(tmsi)
 }
 
-/// The UE has confirmed its latest 5G-GUTI: the others are free again.
+/// The UE has confirmed its latest 5G-GUTI: the others are freed.
 pub(crate) fn guti_confirmed(ue: &mut Ue) {
     ue.ctx.guti_due = false;
     let current = ue.ctx.tmsi();

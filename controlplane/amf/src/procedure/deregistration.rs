@@ -1,7 +1,8 @@
-//! Deregistration (TS 23.502 §4.2.2.3, TS 24.501 §5.5.2): by the UE, by the network, and without telling anyone.
+//! Deregistration (TS 23.502 §4.2.2.3, TS 24.501 §5.5.2): by the UE, by the network, and locally.
 //!
-//! Common to all: the sessions are released in their SMFs, the AM policy association ends, the UDM forgets this AMF as
-//! the serving one (unless it asked for the deregistration itself), and the UE's context goes.
+//! Common to all: the SMFs release the sessions, the AM policy association ends, this AMF is
+//! deregistered at the UDM (unless the UDM asked for the deregistration), and the UE's context is
+//! removed.
 
 use std::ops::ControlFlow;
 
@@ -32,7 +33,7 @@ pub(crate) async fn by_ue(ue: &mut Ue, request: gmm::DeregistrationRequestUe) ->
     };
     local(ue, false).await;
     ue.record("deregistration", "ok");
-    // The context is gone: only a new connection or a new owner still matters.
+    // The context is removed: only a new connection or a new owner still matters.
     match released {
         Err(Interrupt::LinkDown(_) | Interrupt::ReleaseRequested(_) | Interrupt::Nas(_)) => {
             ue.disconnect();
@@ -42,8 +43,8 @@ pub(crate) async fn by_ue(ue: &mut Ue, request: gmm::DeregistrationRequestUe) ->
     }
 }
 
-/// A deregistration that could not be verified: one for switch-off is ignored, another makes the UE prove itself
-/// (TS 24.501 §4.4.4.3). The proof makes this task the subscriber's.
+/// Handles a deregistration that could not be verified: one for switch-off is ignored, another makes
+/// the UE authenticate (TS 24.501 §4.4.4.3). After that this task is the subscriber's.
 async fn authenticated(ue: &mut Ue, request: &gmm::DeregistrationRequestUe) -> Result<bool, Interrupt> {
     let identity = match (&request.identity, ue.claimed) {
         (nas::MobileIdentity::Suci(suci), _) => suci.to_string(),
@@ -63,8 +64,9 @@ async fn authenticated(ue: &mut Ue, request: &gmm::DeregistrationRequestUe) -> R
     }
 }
 
-/// The network deregisters the UE: UDM or operator. An idle UE is paged, and told when it has come back (TS 23.502
-/// §4.2.2.3.3); one that does not answer is deregistered without being told.
+/// The network deregisters the UE at the wish of UDM or operator. An idle UE is paged, and the request
+/// is sent when it has a connection (TS 23.502 §4.2.2.3.3). A UE that does not answer is deregistered
+/// locally.
 pub(crate) async fn by_network(ue: &mut Ue, mut order: Deregister) -> Result<(), Interrupt> {
     if !ue.ctx.registered {
         return Ok(());
@@ -90,7 +92,7 @@ pub(crate) async fn by_network(ue: &mut Ue, mut order: Deregister) -> Result<(),
     local(ue, order.why.by_udm()).await;
     ue.record("network_deregistration", "ok");
     if let Some(done) = order.done {
-        // Nobody may be listening any more.
+        // The sender of the order may have stopped waiting.
         _ = done.send(());
     }
     match outcome.and(released) {
@@ -115,8 +117,8 @@ async fn request_deregistration(ue: &mut Ue, why: DeregistrationReason) -> Resul
         other => ControlFlow::Continue(other),
     });
     match answer.await {
-        // No answer after the fifth expiry is as good as one (§5.5.2.3.5 a); so is the UE's own deregistration
-        // (§5.5.2.3.5 e) and a lost connection (§5.5.2.3.5 b).
+        // No answer after the fifth expiry counts as an accept (§5.5.2.3.5 a); so does the UE's own
+        // deregistration (§5.5.2.3.5 e), and a lost connection (§5.5.2.3.5 b).
         Ok(()) | Err(NoAnswer::Timeout(_)) => Ok(()),
         Err(NoAnswer::Interrupted(Interrupt::Nas(message)))
             if matches!(*message, Message::DeregistrationRequestUe(_)) =>
@@ -127,8 +129,9 @@ async fn request_deregistration(ue: &mut Ue, why: DeregistrationReason) -> Resul
     }
 }
 
-/// Another task has authenticated the same subscriber: this one lets go, telling the gNB but not the UE, which is
-/// elsewhere. The UDM and PCF already know the new registration.
+/// Another task has authenticated the same subscriber: this one releases its connection and sessions.
+/// The gNB is told, but not the UE, which now has the other connection. UDM and PCF know the new
+/// registration already.
 pub(crate) async fn superseded(ue: &mut Ue) {
     ue.record("registration", "superseded");
     ue.ended = true;
@@ -141,12 +144,12 @@ pub(crate) async fn superseded(ue: &mut Ue) {
     ue.ctx.mm_event(MmEvent::DeregistrationAccepted);
 }
 
-/// What the rest of the core is told: sessions, policy, UDM; all at once. The AMF's own state follows in any case.
+/// Informs SMFs, PCF and UDM, in parallel. The AMF's own state changes in any case.
 pub(crate) async fn local(ue: &mut Ue, udm_knows: bool) {
     let ids: Vec<PduSessionId> = ue.ctx.sessions.keys().copied().collect();
     let amf = ue.amf.clone();
     let policy = ue.ctx.policy.take();
-    // Only the task that owns the subscriber speaks for it.
+    // Only the task that owns the subscriber informs UDM and PCF.
     let owner = ue.ctx.supi.filter(|supi| amf.ues.owns(*supi, &ue.handle));
     let purge = owner.filter(|_| ue.ctx.uecm_registered && !udm_knows);
     ue.ctx.uecm_registered = false;

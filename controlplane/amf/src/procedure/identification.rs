@@ -1,4 +1,4 @@
-//! Identification (TS 24.501 §5.4.3): asks the UE who it is.
+//! Identification (TS 24.501 §5.4.3): asks the UE for an identity.
 
 use std::ops::ControlFlow;
 
@@ -7,8 +7,8 @@ use nas::{IdentityType, Message, MobileIdentity, gmm};
 use crate::event::Arrival;
 use crate::ue::{NoAnswer, Timer, Ue};
 
-/// Asks for `identity_type`; answers whatever the UE says, which may be [`MobileIdentity::None`]. T3570 is running
-/// meanwhile.
+/// Asks for `identity_type` under T3570. Returns whatever the UE answers, which may be
+/// [`MobileIdentity::None`].
 pub(crate) async fn identification(
     ue: &mut Ue,
     identity_type: IdentityType,

@@ -9,12 +9,13 @@
 //! | PDU session establishment | [`pdu_session_establishment`] | UE, through [`ul_nas_transport`] |
 //! | PDU session release and modification | [`n1n2_transfer`] | UE or SMF |
 //! | UE configuration update | [`configuration_update`] | AMF, after a page was answered, slices changed or sessions were lost |
+//! | Messages of the gNB outside other procedures | [`unsolicited_n2`] | gNB |
 //! | Change of the subscription | [`subscription_change`] | UDM |
 //! | Paging | [`paging`] | SMF, through [`n1n2_transfer`]; [`deregistration`] |
 //! | Sessions lost by their SMF | [`session_loss`] | AMF |
 //! | NG Setup, RAN configuration update, NG Reset | [`ng_setup`], [`ng_reset`] | gNB |
 //!
-//! [`resource_setup`] and [`user_plane`] are steps that several of them share.
+//! [`resource_setup`], [`session_resources`] and [`user_plane`] are steps that several of them share.
 
 pub(crate) mod an_release;
 pub(crate) mod authentication;
@@ -31,6 +32,8 @@ pub(crate) mod resource_setup;
 pub(crate) mod security_mode;
 pub(crate) mod service_request;
 pub(crate) mod session_loss;
+pub(crate) mod session_resources;
 pub(crate) mod subscription_change;
 pub(crate) mod ul_nas_transport;
+pub(crate) mod unsolicited_n2;
 pub(crate) mod user_plane;

@@ -20,7 +20,7 @@ pub(crate) async fn ng_reset(gnb: &Arc<Gnb>, reset: NgReset) {
         ResetType::PartOfNgInterface(connections) => {
             let known = connections.iter().filter(|c| gnb.lose(c.amf_ue_ngap_id, c.ran_ue_ngap_id)).count();
             tracing::info!(gnb = gnb.label(), ues = known, cause = %reset.cause, "partial NG Reset");
-            // Unknown ones are acknowledged too (§8.7.4.2.2), all in the order of the request.
+            // Unknown connections are acknowledged, too (§8.7.4.2.2), in the order of the request.
             connections
         }
     };

@@ -1,9 +1,10 @@
 //! NG Setup and RAN Configuration Update (TS 38.413 §8.7.1, §8.7.2).
 //!
-//! A gNB is accepted when it belongs to no other PLMN alone, serves a tracking area of ours and a slice of ours
-//! there. A gNB that sets up again, on this association or another, starts anew: its UEs go CM-IDLE. An identity that
-//! is in use on an association from another address is given up only when that association no longer answers an SCTP
-//! heartbeat: knowing a gNB's identity is not enough to take its place.
+//! A gNB is accepted if it broadcasts our PLMN and serves one of our tracking areas
+//! with one of our slices. A gNB that repeats NG Setup, on this association or another, starts anew:
+//! its UEs become CM-IDLE. If an identity is in use on an association from another address, the new
+//! association gets it only when the old one no longer answers an SCTP heartbeat: knowing a gNB's
+//! identity is not enough to replace it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,19 +21,21 @@ use crate::context::Amf;
 use crate::counters;
 use crate::gnb::{Gnb, GnbInfo, LinkDown};
 
-/// What a refused gNB waits before it tries again: long enough not to load us, short enough that a corrected
-/// configuration takes effect while the operator watches.
+/// How long a refused gNB waits before it tries again: long enough not to load us, short enough that a
+/// corrected configuration takes effect while the operator watches.
 const RETRY: TimeToWait = TimeToWait::V10s;
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// How long the heartbeat's answer of an association may take before another may take its identity over.
+/// How long an association may take to answer the heartbeat before another association gets its
+/// identity.
 const HEARTBEAT_LIMIT: Duration = Duration::from_secs(3);
 
 /// NG Setup.
 pub(crate) async fn ng_setup(amf: &Arc<Amf>, gnb: &Arc<Gnb>, request: NgSetupRequest) {
     if let Err(cause) = check(amf, &request.supported_tas) {
         counters::NG_SETUP_FAILURES.inc(&cause.to_string());
-        // Wrong areas or networks are what goes wrong most often with a new gNB, and NGAP has no cause for it.
+        // Wrong tracking areas or PLMNs are the most frequent mistake with a new gNB, and NGAP has no
+        // cause for it, so the log has the details.
         let theirs: Vec<String> = request.supported_tas.iter().map(broadcast).collect();
         tracing::warn!(
             gnb = %request.global_ran_node_id, peer = %gnb.peer, %cause,
@@ -51,9 +54,9 @@ pub(crate) async fn ng_setup(amf: &Arc<Amf>, gnb: &Arc<Gnb>, request: NgSetupReq
         tracing::warn!(gnb = %id, peer = %gnb.peer, "NG Setup refused: amf.allowed_gnbs has no such gNB");
         return refuse(amf, gnb, Misc::Unspecified.into()).await;
     }
-    // NG Setup erases what the two sides had (TS 38.413 §8.7.1.1) …
+    // NG Setup erases the UE contexts of both sides (TS 38.413 §8.7.1.1) …
     gnb.lose_all(LinkDown::Reset);
-    // … also on an association the gNB has lost and we have not noticed yet.
+    // … also those of an association that the gNB has lost and we still believe in.
     while let Some(old) = amf.gnb_with_id(&id, gnb.key) {
         if old.peer.ip() != gnb.peer.ip() && old.is_alive(HEARTBEAT_LIMIT).await {
             counters::NG_SETUP_FAILURES.inc("identity_in_use");
@@ -82,7 +85,7 @@ pub(crate) async fn ng_setup(amf: &Arc<Amf>, gnb: &Arc<Gnb>, request: NgSetupReq
     send(gnb, response.into()).await;
 }
 
-/// NG Setup Failure. The gNB may try again on this association, when it has waited as long as it is told to.
+/// NG Setup Failure. The gNB may try again on this association after the time in the message.
 async fn refuse(amf: &Amf, gnb: &Gnb, cause: Cause) {
     let timer = Duration::from_millis(amf.config.timers.ng_setup_ms);
     gnb.set_setup_by(net::time::now() + RETRY_AFTER + timer);
@@ -90,7 +93,7 @@ async fn refuse(amf: &Amf, gnb: &Gnb, cause: Cause) {
     send(gnb, failure.into()).await;
 }
 
-/// RAN Configuration Update: the same checks for what is new.
+/// RAN Configuration Update: the new values are checked like those of NG Setup.
 pub(crate) async fn ran_configuration_update(amf: &Arc<Amf>, gnb: &Arc<Gnb>, update: RanConfigurationUpdate) {
     let Some(mut info) = gnb.info() else { return };
     if let Some(tas) = update.supported_tas {
@@ -111,7 +114,7 @@ pub(crate) async fn ran_configuration_update(amf: &Arc<Amf>, gnb: &Arc<Gnb>, upd
     send(gnb, RanConfigurationUpdateAcknowledge { criticality_diagnostics: None }.into()).await;
 }
 
-/// Whether a gNB with these tracking areas can be served; else the cause of TS 38.413 §8.7.1.3.
+/// Whether a gNB with these tracking areas can be served; the error is the cause of TS 38.413 §8.7.1.3.
 fn check(amf: &Amf, tas: &[SupportedTa]) -> Result<(), Cause> {
     let ours = |broadcast: &&PlmnSlices| broadcast.plmn == amf.config.plmn;
     if !tas.iter().any(|ta| ta.broadcast_plmns.iter().any(|plmn| ours(&plmn))) {
@@ -119,7 +122,7 @@ fn check(amf: &Amf, tas: &[SupportedTa]) -> Result<(), Cause> {
     }
     let mut areas = tas.iter().filter(|ta| amf.config.tac.contains(&ta.tac)).peekable();
     if areas.peek().is_none() {
-        // The standard has no cause for a foreign tracking area; this is what implementations answer.
+        // The standard has no cause for a foreign tracking area; other implementations use this one.
         return Err(Misc::Unspecified.into());
     }
     let offered: BTreeSet<_> = areas
@@ -132,7 +135,7 @@ fn check(amf: &Amf, tas: &[SupportedTa]) -> Result<(), Cause> {
     Ok(())
 }
 
-/// A tracking area as the log shows it: `TAC 000001 (999-70)`.
+/// A tracking area for the log: `TAC 000001 (999-70)`.
 fn broadcast(ta: &SupportedTa) -> String {
     let plmns: Vec<String> = ta.broadcast_plmns.iter().map(|broadcast| broadcast.plmn.to_string()).collect();
     format!("TAC {} ({})", ta.tac, plmns.join(" "))
@@ -140,7 +143,7 @@ fn broadcast(ta: &SupportedTa) -> String {
 
 async fn send(gnb: &Gnb, pdu: Pdu) {
     match pdu.encode() {
-        // A failure to send means that the association is ending: its task finds out by itself.
+        // If sending fails, the association is ending, which its task notices by itself.
         Ok(octets) => _ = gnb.send_common(octets).await,
         Err(error) => tracing::error!(message = pdu.name(), %error, "N2 message not sent"),
     }

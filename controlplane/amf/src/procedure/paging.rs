@@ -1,8 +1,9 @@
 //! Network-triggered service request (TS 23.502 §4.2.3.3, TS 24.501 §5.6.2): pages an idle UE.
 //!
-//! Every gNB that serves a tracking area of the registration area is asked, again when T3513 expires. The UE answers
-//! with a service request on a new connection, which interrupts the wait; what it was paged for, an SMF's transfer or
-//! a deregistration, is put back and done once the service request has ended.
+//! Every gNB that serves a tracking area of the registration area is asked to page, and again each time
+//! T3513 expires. The UE answers with a service request on a new connection, which interrupts the wait.
+//! The reason for the page, an SMF's transfer or a deregistration, is put back into the queue and
+//! handled after the service request.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -17,10 +18,10 @@ use crate::event::{Interrupt, Transfer, UeEvent};
 use crate::gnb::Gnb;
 use crate::ue::{Ue, Waiting};
 
-/// Pagings before the UE counts as not reachable: the first and two more, as radio paging cells are missed easily.
+/// How often a UE is paged: a single page is easily missed on the radio.
 const ATTEMPTS: u32 = 3;
 
-/// What paging brought.
+/// Why paging did not reach the UE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotReached {
     /// The UE did not answer.
@@ -31,7 +32,8 @@ pub(crate) enum NotReached {
     NotRegistered,
 }
 
-/// Pages the UE for `transfer`, which is delivered after the UE's service request. Its SMF hears when it cannot be.
+/// Pages the UE for `transfer`, which is delivered after the UE's service request. If the UE is not
+/// reached, its SMF is told.
 pub(crate) async fn paging(ue: &mut Ue, transfer: Transfer) -> Result<(), Interrupt> {
     let cause = match page(ue).await {
         Ok(NotReached::NoAnswer) => N1N2MessageTransferCause::UeNotResponding,
@@ -50,21 +52,22 @@ pub(crate) async fn paging(ue: &mut Ue, transfer: Transfer) -> Result<(), Interr
     Ok(())
 }
 
-/// Tells the SMF of a transfer, if it wants to know, why it was not delivered.
+/// Tells the SMF of a transfer why it was not delivered, if the SMF wants to know.
 pub(crate) async fn not_delivered(ue: &Ue, transfer: Transfer, cause: N1N2MessageTransferCause) {
     if let Some(uri) = transfer.failure_uri {
         ue.amf.peers.transfer_failed(&uri, cause).await;
     }
 }
 
-/// Pages the UE. A UE that answers is an [`Interrupt::Initial`]: whoever pages puts back what it has for the UE and
-/// returns the interrupt.
+/// Pages the UE. If the UE answers, the result is [`Interrupt::Initial`]: the caller puts back what it
+/// has for the UE and returns the interrupt.
 pub(crate) async fn page(ue: &mut Ue) -> Result<NotReached, Interrupt> {
     if !ue.ctx.registered || ue.ctx.tmsis.is_empty() {
         return Ok(NotReached::NotRegistered);
     }
     let tais = ue.amf.registration_area();
-    // A UE that has not confirmed its latest 5G-GUTI may listen to the one before (TS 24.501 §5.4.4.6).
+    // A UE that has not confirmed its latest 5G-GUTI may still use the previous one (TS 24.501
+    // §5.4.4.6).
     let mut pages = Vec::new();
     for tmsi in &ue.ctx.tmsis {
         let s_tmsi = ue.amf.guti(*tmsi).s_tmsi();
@@ -79,7 +82,8 @@ pub(crate) async fn page(ue: &mut Ue) -> Result<NotReached, Interrupt> {
         for gnb in serving(ue, &tais) {
             not_reached = NotReached::NoAnswer;
             for octets in &pages {
-                // A gNB that does not take it is passed over: others, or the next attempt, may reach the UE.
+                // A gNB to which sending fails is skipped: other gNBs, or the next attempt, may reach
+                // the UE.
                 _ = gnb.try_send_common(octets.clone());
             }
         }
@@ -98,7 +102,7 @@ pub(crate) async fn page(ue: &mut Ue) -> Result<NotReached, Interrupt> {
     Ok(not_reached)
 }
 
-/// The gNBs that serve one of the tracking areas.
+/// The gNBs that serve one of these tracking areas.
 fn serving(ue: &Ue, tais: &[Tai]) -> Vec<Arc<Gnb>> {
     let mut seen = BTreeSet::new();
     let gnbs = ue.amf.gnbs();

@@ -1,19 +1,21 @@
 //! UE-requested PDU session establishment (TS 23.502 §4.3.2.2.1), the AMF's part.
 //!
-//! Flow: slice and DNN from request and subscription → an SMF for them creates the SM context → its N1N2 transfer
-//! brings the accept for the UE and the N2 information for the gNB → PDU Session Resource Setup → the gNB's tunnel
-//! goes back to the SMF. A session that does not get through is released again: the UE learns from the SMF's reject,
-//! from the cause in DL NAS TRANSPORT, or from the PDU session status later.
+//! Flow: slice and DNN from request and subscription → an SMF for them creates the SM context → its
+//! N1N2 transfer has the accept for the UE and the N2 information for the gNB → PDU Session Resource
+//! Setup → the gNB's tunnel goes back to the SMF. If a step fails, the session is released again: the
+//! UE learns of it from the SMF's reject, from the cause in DL NAS TRANSPORT, or later from the PDU
+//! session status.
 
 use std::ops::ControlFlow;
 
 use nas::{GmmCause, Message, gmm};
 use ngap::PduSessionSetupItem;
+use ngap::cause::Nas;
 use sbi::model::smf;
 use types::{Dnn, PduSessionId, SNssai};
 
 use super::ul_nas_transport::not_forwarded;
-use super::{n1n2_transfer, resource_setup, user_plane};
+use super::{deregistration, n1n2_transfer, resource_setup, session_resources, user_plane};
 use crate::context::PduSession;
 use crate::counters;
 use crate::event::{Arrival, Interrupt, N2Info, Transfer};
@@ -30,8 +32,9 @@ pub(crate) async fn pdu_session_establishment(
 ) -> Result<(), Interrupt> {
     let Some(supi) = ue.ctx.supi else { return Ok(()) };
     if ue.ctx.sessions.contains_key(&id) {
-        // The UE has forgotten its session (TS 24.501 §6.4.1.6): the old one goes first, in gNB and SMF.
-        n1n2_transfer::release_duplicate(ue, id).await?;
+        // The UE has lost its session (TS 24.501 §6.4.1.6): the old one is released first, in gNB and
+        // SMF.
+        release_duplicate(ue, id).await?;
     }
     let (s_nssai, dnn) = match select(ue, &transport) {
         Ok(selected) => selected,
@@ -60,7 +63,7 @@ pub(crate) async fn pdu_session_establishment(
         }
         Err(refused) => {
             return match refused.n1 {
-                // The SMF's own reject says why.
+                // The SMF's own reject contains the cause.
                 Some(n1) => {
                     let outcome = n1n2_transfer::send_n1(ue, id, &n1).await;
                     ue.record(NAME, "rejected");
@@ -100,10 +103,26 @@ pub(crate) async fn pdu_session_establishment(
     }
 }
 
-/// How the set-up ended once the SM context existed.
+/// Releases a session in gNB and SMF because the UE establishes a new one with the same identity.
+async fn release_duplicate(ue: &mut Ue, id: PduSessionId) -> Result<(), Interrupt> {
+    counters::PAYLOAD_NOT_FORWARDED.inc("duplicate_session_id");
+    let active = ue.ctx.sessions.get(&id).is_some_and(|session| session.active);
+    if active {
+        let cause = ngap::Cause::Nas(Nas::NormalRelease);
+        let command = ngap::transfer::PduSessionResourceReleaseCommandTransfer { cause };
+        match command.encode() {
+            Ok(transfer) => session_resources::release(ue, id, None, transfer).await?,
+            Err(error) => tracing::error!(%error, "release transfer not encodable"),
+        }
+    }
+    deregistration::release_sessions(ue, &[id]).await;
+    Ok(())
+}
+
+/// How the set-up ended after the SM context was created.
 enum Outcome {
     Established,
-    /// The SMF rejected, or took its session back; the UE has been told by its message.
+    /// The SMF rejected the session or released it; its message has told the UE.
     Rejected,
     Failed(&'static str),
 }
@@ -141,7 +160,7 @@ async fn set_up(ue: &mut Ue, id: PduSessionId) -> Result<Outcome, Interrupt> {
         return Ok(Outcome::Failed("timeout n2_guard"));
     };
     if outcome.context_failed.is_some() || !outcome.done.iter().any(|item| item.id == id) {
-        // The SMF frees what it reserved and tells the UE by what it answers.
+        // The SMF frees its resources, and its answer informs the UE.
         user_plane::report_setup(ue, outcome).await;
         return Ok(Outcome::Failed("gnb_refused"));
     }
@@ -149,9 +168,9 @@ async fn set_up(ue: &mut Ue, id: PduSessionId) -> Result<Outcome, Interrupt> {
     Ok(Outcome::Established)
 }
 
-/// Releases a session that did not get through.
+/// Releases a session whose establishment failed.
 async fn drop_session(ue: &mut Ue, id: PduSessionId) {
-    super::deregistration::release_sessions(ue, &[id]).await;
+    deregistration::release_sessions(ue, &[id]).await;
 }
 
 /// Slice and DNN of a new session (TS 23.501 §5.15.5.3, §5.6.1), or the cause for the UE.

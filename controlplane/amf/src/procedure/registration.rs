@@ -1,12 +1,13 @@
 //! Registration (TS 23.502 §4.2.2.2, TS 24.501 §5.5.1): initial, mobility and periodic.
 //!
-//! Flow: is the place allowed → who is it (SUCI, 5G-GUTI, identity request) → authentication and security mode, unless
-//! the message was verified with a context we hold → subscription, serving-AMF registration and policy, asked for
-//! together → slices → REGISTRATION ACCEPT with a new 5G-GUTI in an Initial Context Setup → REGISTRATION COMPLETE.
-//! Subscription data are fetched while the UE works on the security mode command: they cost no time of their own.
+//! Flow: may the UE register here → identity (SUCI, 5G-GUTI, identity request) → authentication and
+//! security mode, unless the message was verified with an existing context → subscription, registration
+//! as serving AMF, and policy, requested in parallel → slices → REGISTRATION ACCEPT with a new 5G-GUTI
+//! in an Initial Context Setup → REGISTRATION COMPLETE. The subscription is fetched while the UE
+//! handles the security mode command, which saves its time.
 //!
-//! Every branch that refuses ends in [`reject`]; every wait may be interrupted by what takes precedence, and then
-//! the UE is left as TS 24.501 §5.5.1.2.8 and §5.5.1.3.8 say.
+//! Every refusal ends in [`reject`]. Every wait may be interrupted by an event that takes precedence;
+//! the UE's state then follows from TS 24.501 §5.5.1.2.8 and §5.5.1.3.8.
 
 use std::ops::ControlFlow;
 
@@ -38,18 +39,18 @@ const NAME: &str = "registration";
 /// How often REGISTRATION ACCEPT is sent (TS 24.501 §5.5.1.2.8 c).
 const MAX_ACCEPTS: u32 = 5;
 
-/// How a registration ends early.
+/// Why a registration ends early.
 #[derive(Debug)]
 enum Stop {
     /// The UE is refused with this cause.
     Reject(GmmCause),
     /// The UE is refused because of its slices.
     NoSlices(Vec<RejectedSNssai>),
-    /// The UE failed to prove who it is: AUTHENTICATION REJECT.
+    /// The UE failed to prove its identity: AUTHENTICATION REJECT.
     NotAuthentic,
-    /// The UE went silent.
+    /// The UE does not answer; the timer's name.
     Silent(&'static str),
-    /// Something takes precedence.
+    /// An event that takes precedence.
     Interrupted(Interrupt),
 }
 
@@ -98,11 +99,11 @@ impl From<PeerError> for Stop {
     }
 }
 
-/// Registration, from REGISTRATION REQUEST to its end.
+/// Runs a registration, from REGISTRATION REQUEST to its end.
 pub(crate) async fn registration(ue: &mut Ue, request: gmm::RegistrationRequest) -> Result<(), Interrupt> {
     ue.registering = Some(Registering { request: request.clone(), accept: None });
     let outcome = accept_or_stop(ue, request).await;
-    // `None` once REGISTRATION COMPLETE has arrived.
+    // `None` after REGISTRATION COMPLETE.
     let incomplete = ue.registering.take();
     match outcome {
         Ok(()) => Ok(()),
@@ -117,8 +118,8 @@ pub(crate) async fn registration(ue: &mut Ue, request: gmm::RegistrationRequest)
         Err(Stop::Interrupted(interrupt)) => {
             let Some(registering) = incomplete else { return Err(interrupt) };
             ue.record(NAME, "interrupted");
-            // §5.5.1.2.8 a: the connection is lost or given up after the accept was made. The UE counts as
-            // registered and both 5G-GUTIs as valid.
+            // §5.5.1.2.8 a: the connection was lost or replaced after the accept was made. The UE
+            // counts as registered and both 5G-GUTIs as valid.
             let lower_layer = matches!(
                 interrupt,
                 Interrupt::LinkDown(_)
@@ -136,7 +137,8 @@ pub(crate) async fn registration(ue: &mut Ue, request: gmm::RegistrationRequest)
     }
 }
 
-/// Leaves the common procedure: a UE that was registered stays so, another is forgotten.
+/// Ends the common procedure: a UE that was registered before stays registered, another one is
+/// deregistered.
 fn abort(ue: &mut Ue) {
     if ue.ctx.mm == crate::state::Mm::CommonProcedureInitiated {
         let event =
@@ -179,36 +181,37 @@ fn check_place(ue: &Ue) -> Result<(), Stop> {
     }
     let gnb_serves = ue.connection.as_ref().is_some_and(|connection| connection.n2.gnb.serves(tai));
     if !gnb_serves {
-        // The gNB says the UE is where the gNB did not say it serves.
+        // The gNB reports a tracking area that it did not announce in NG Setup.
         return Err(Stop::Reject(GmmCause::NoSuitableCellsInTrackingArea));
     }
     Ok(())
 }
 
-/// Kinds of registration that this network does not offer.
+/// Refuses types of registration that this network does not offer.
 fn check_type(request: &gmm::RegistrationRequest) -> Result<(), Stop> {
     match request.registration_type {
         RegistrationType::Initial
         | RegistrationType::MobilityUpdating
         | RegistrationType::PeriodicUpdating => Ok(()),
-        // Refused without harm to the UE's normal service: it may try a normal registration.
+        // Refused with a cause that does not affect the UE's normal service: it may try a normal
+        // registration.
         _ => Err(Stop::Reject(GmmCause::ProtocolErrorUnspecified)),
     }
 }
 
-/// A subscription that is being fetched while something else is waited for.
+/// A subscription that is being fetched in the background.
 type Fetch = JoinHandle<Result<Subscription, PeerError>>;
 
-/// Identifies and authenticates the UE and takes a security context into use. Returns the whole request, and the
-/// subscription on its way.
+/// Identifies and authenticates the UE and takes a security context into use. Returns the complete
+/// request, and the pending fetch of the subscription.
 async fn secure(
     ue: &mut Ue,
     request: gmm::RegistrationRequest,
 ) -> Result<(gmm::RegistrationRequest, Fetch), Stop> {
-    // TS 24.501 §4.4.6: the capability may go in clear, so that it is there from the start.
+    // TS 24.501 §4.4.6: the capability may be sent in clear, so the first message has it.
     let capability = request.ue_security_capability.ok_or(Stop::Reject(GmmCause::ConditionalIeError))?;
     ue.ctx.capability = Some(capability);
-    // Before the UE is asked to compute anything: is there an algorithm at all?
+    // Checked before the UE has to compute anything.
     let config = &ue.amf.config;
     if nas::security::choose_algorithms(&capability, &config.integrity, &config.ciphering).is_none() {
         return Err(Stop::Reject(GmmCause::UeSecurityCapabilitiesMismatch));
@@ -217,7 +220,7 @@ async fn secure(
     let authenticated = authentication(ue, identity).await?;
     let supi = authenticated.supi;
     let subscription = fetch_subscription(ue, supi);
-    // A message container that could not be read has to come again (RINMR, TS 24.501 §5.4.2.2).
+    // A message container that could not be decoded has to be sent again (RINMR, TS 24.501 §5.4.2.2).
     let incomplete = request.nas_message_container.is_some();
     let whole = match security_mode(ue, &authenticated, capability, incomplete).await {
         Ok(whole) => whole,
@@ -233,7 +236,7 @@ async fn secure(
     Ok((replayed_request(ue, request, whole, capability)?, subscription))
 }
 
-/// The request as the UE sent it again inside SECURITY MODE COMPLETE, which is what counts from here.
+/// The request that the UE sent again in SECURITY MODE COMPLETE, which is used from here on.
 fn replayed_request(
     ue: &mut Ue,
     request: gmm::RegistrationRequest,
@@ -252,7 +255,8 @@ fn replayed_request(
             return Err(Stop::Reject(cause));
         }
     };
-    // Now the capability is protected: if it is not what we were told in clear, somebody changed it on the way.
+    // The capability is protected now: if it differs from the one sent in clear, somebody changed that
+    // one.
     if whole.ue_security_capability.is_some_and(|ours| ours != capability) {
         return Err(Stop::Reject(GmmCause::UeSecurityCapabilitiesMismatch));
     }
@@ -262,7 +266,7 @@ fn replayed_request(
     Ok(whole)
 }
 
-/// The identity to authenticate, as text: SUCI, or SUPI when the 5G-GUTI leads to a context of ours.
+/// The identity to authenticate, as text: SUCI, or SUPI if the 5G-GUTI leads to one of our contexts.
 async fn identify(ue: &mut Ue, request: &gmm::RegistrationRequest) -> Result<String, Stop> {
     if let MobileIdentity::Suci(suci) = &request.identity {
         return Ok(suci.to_string());
@@ -276,7 +280,7 @@ async fn identify(ue: &mut Ue, request: &gmm::RegistrationRequest) -> Result<Str
     }
 }
 
-/// Asks for the subscription in the background: the UE is busy with the security mode command meanwhile.
+/// Fetches the subscription in the background, while the UE handles the security mode command.
 fn fetch_subscription(ue: &Ue, supi: Supi) -> Fetch {
     let amf = ue.amf.clone();
     let gnb = ue.connection.as_ref().map_or(0, |connection| connection.n2.gnb.key);
@@ -286,14 +290,15 @@ fn fetch_subscription(ue: &Ue, supi: Supi) -> Fetch {
     })
 }
 
-/// Registers as serving AMF and asks for policy, both at once (TS 23.502 §4.2.2.2.2 steps 14 and 16).
+/// Registers as serving AMF and creates the policy association, in parallel (TS 23.502 §4.2.2.2.2 steps
+/// 14 and 16).
 async fn register_in_core(ue: &mut Ue, supi: Supi, fetch: Option<Fetch>) -> Result<(), Stop> {
     let amf = ue.amf.clone();
     let peers = &amf.peers;
     let class = if fetch.is_some() { Class::Begun } else { Class::Registered };
-    // Before a place is taken: the fetch needs one too.
+    // Before a place is taken, because the fetch needs one, too.
     let fetched = match fetch {
-        // A task that was lost is as good as a peer that did not answer.
+        // A lost task is handled like a peer that did not answer.
         Some(fetch) => Some(fetch.await.unwrap_or(Err(PeerError::Timeout))),
         None => None,
     };
@@ -309,7 +314,7 @@ async fn register_in_core(ue: &mut Ue, supi: Supi, fetch: Option<Fetch>) -> Resu
     let had_policy = ue.ctx.policy.is_some();
     let policy =
         async { if had_policy { None } else { peers.create_am_policy(supi, &amf, location, pei).await } };
-    // Without notifications a change holds from the next registration on.
+    // Without notifications, a change takes effect with the next registration.
     let had_notifications = ue.ctx.sdm_subscribed;
     let notifications =
         async { had_notifications || peers.subscribe_to_changes(supi, amf.config.plmn).await.is_ok() };
@@ -317,7 +322,7 @@ async fn register_in_core(ue: &mut Ue, supi: Supi, fetch: Option<Fetch>) -> Resu
         tokio::join!(peers.register_amf(supi, &amf, pei), fetch, policy, notifications);
     ue.ctx.sdm_subscribed = notifications;
     ue.ctx.policy = policy.or(ue.ctx.policy.take());
-    // Noted before anything else can fail, so that a rejected UE is taken back from the UDM.
+    // Recorded before anything else can fail, so that a rejected UE is deregistered at the UDM.
     ue.ctx.uecm_registered = registered.is_ok();
     ue.ctx.subscription = Some(subscription?);
     Ok(registered?)
@@ -344,12 +349,12 @@ pub(crate) fn select_slices(
     if !allowed.is_empty() {
         return (allowed, rejected);
     }
-    // Nothing of what was asked for is allowed: the subscribed defaults are used (§5.15.5.2.1).
+    // None of the requested slices is allowed: the subscribed defaults are used (§5.15.5.2.1).
     let defaults = subscription.default_slices.iter().copied().filter(served).collect();
     (defaults, rejected)
 }
 
-/// Releases what one side has and the other has not (TS 24.501 §5.5.1.3.4, TS 23.502 §4.2.2.2.2 step 17).
+/// Releases sessions that only one side has (TS 24.501 §5.5.1.3.4, TS 23.502 §4.2.2.2.2 step 17).
 async fn reconcile_sessions(ue: &mut Ue, request: &gmm::RegistrationRequest) {
     let gone: Vec<PduSessionId> = match (request.registration_type, request.pdu_session_status) {
         // An initial registration starts without sessions.
@@ -380,13 +385,13 @@ async fn accept(
     let timer = std::time::Duration::from_millis(ue.amf.config.timers.t3550_ms);
     let guard = net::time::now() + std::time::Duration::from_millis(ue.amf.config.timers.n2_guard_ms);
     let mut deadline = net::time::now() + timer;
-    // The UE and its gNB answer independently: REGISTRATION COMPLETE, and what the UE sends after it, may come before
-    // the gNB's response or after it.
+    // The UE and its gNB answer independently: REGISTRATION COMPLETE and later messages of the UE may
+    // arrive before or after the gNB's response.
     while !completed || asked.is_some() {
         let until = if completed { guard } else { deadline };
         let got = ue.expect(Waiting::Radio, until, |arrival| take_answer(asked.as_ref(), arrival)).await?;
         match got {
-            // The answer to an accept that was sent again.
+            // The answer to a repeated accept.
             Some(Answer::Complete) if completed => {}
             Some(Answer::Complete) => {
                 completed = true;
@@ -410,8 +415,8 @@ async fn accept(
                 ue.send_nas(&message).await?;
             }
             None => {
-                // Fifth expiry, or a gNB that does not answer: the UE counts as registered and both 5G-GUTIs as
-                // valid (TS 24.501 §5.5.1.2.8 c); the connection is of no use.
+                // Fifth expiry, or no answer of the gNB: the UE counts as registered and both 5G-GUTIs
+                // as valid (TS 24.501 §5.5.1.2.8 c), but the connection is unusable.
                 counters::TIMER_EXPIRIES.inc(if completed { "n2_guard" } else { "T3550" });
                 if !completed {
                     ue.record(NAME, "not_completed");
@@ -427,13 +432,13 @@ async fn accept(
         && !request.follow_on
         && !ue.ctx.sessions.values().any(|session| session.active);
     if idle_update {
-        // Nothing to stay connected for (TS 24.501 §5.5.1.3.4).
+        // There is no reason to keep the connection (TS 24.501 §5.5.1.3.4).
         return an_release::release(ue, ngap::cause::Nas::NormalRelease.into()).await.map_err(Stop::from);
     }
     Ok(())
 }
 
-/// What answers REGISTRATION ACCEPT: the UE, and the gNB where it was asked for something.
+/// An answer to REGISTRATION ACCEPT: the UE's, or the gNB's to a request in the same message.
 enum Answer {
     Complete,
     Setup(SetupOutcome),
@@ -455,7 +460,7 @@ fn registered(ue: &mut Ue) {
     ue.publish();
 }
 
-/// The UE confirmed: the old 5G-GUTI is free again.
+/// The UE has confirmed: the old 5G-GUTI is freed.
 fn complete(ue: &mut Ue) {
     ue.registering = None;
     configuration_update::guti_confirmed(ue);
@@ -492,7 +497,7 @@ fn accept_message(
     Message::RegistrationAccept(accept)
 }
 
-/// REGISTRATION REJECT, and the connection goes.
+/// Sends REGISTRATION REJECT and releases the connection.
 async fn reject(ue: &mut Ue, cause: GmmCause, rejected_nssai: Vec<RejectedSNssai>) -> Result<(), Interrupt> {
     counters::REGISTRATION_REJECTS.inc(&cause.number().to_string());
     tracing::info!(supi = ?ue.ctx.supi, %cause, "registration rejected");
@@ -503,7 +508,8 @@ async fn reject(ue: &mut Ue, cause: GmmCause, rejected_nssai: Vec<RejectedSNssai
     }
     let sent = ue.send_nas(&Message::RegistrationReject(reject)).await;
     ue.record(NAME, format!("reject #{}", cause.number()));
-    // Congestion is ours, not the UE's: who was registered stays so (TS 24.501 §5.5.1.3.5).
+    // Congestion is the network's problem: a UE that was registered stays registered (TS 24.501
+    // §5.5.1.3.5).
     if cause == GmmCause::Congestion && ue.ctx.registered {
         abort(ue);
     } else {
@@ -514,8 +520,8 @@ async fn reject(ue: &mut Ue, cause: GmmCause, rejected_nssai: Vec<RejectedSNssai
     an_release::release(ue, ngap::cause::Nas::NormalRelease.into()).await
 }
 
-/// AUTHENTICATION REJECT (TS 24.501 §5.4.1.3.5), and the connection goes. A UE that was registered under this
-/// subscription is another task and stays untouched.
+/// Sends AUTHENTICATION REJECT (TS 24.501 §5.4.1.3.5) and releases the connection. A UE that is
+/// registered with this subscription has another task and is not affected.
 async fn not_authentic(ue: &mut Ue) -> Result<(), Interrupt> {
     counters::REGISTRATION_REJECTS.inc("authentication");
     tracing::info!(supi = ?ue.claimed, "authentication rejected");

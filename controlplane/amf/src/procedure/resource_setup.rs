@@ -1,7 +1,7 @@
 //! Resources of a UE in its gNB: UE context and PDU sessions (TS 38.413 §8.2.1, §8.3.1).
 //!
-//! Whatever has to be set up goes in one message: INITIAL CONTEXT SETUP REQUEST when the gNB has no context of the UE
-//! yet, else PDU SESSION RESOURCE SETUP REQUEST, else (no session) just the NAS message.
+//! Everything is set up by one message: INITIAL CONTEXT SETUP REQUEST if the gNB has no context of the
+//! UE yet, else PDU SESSION RESOURCE SETUP REQUEST, or (without session) a DOWNLINK NAS TRANSPORT.
 
 use bytes::Bytes;
 use ngap::{
@@ -13,18 +13,18 @@ use types::PduSessionId;
 use crate::event::Interrupt;
 use crate::ue::Ue;
 
-/// What the gNB answered to either request.
+/// The gNB's answer to either request.
 #[derive(Debug, Default)]
 pub(crate) struct SetupOutcome {
     /// Sessions set up, with their Setup Response Transfers.
     pub done: Vec<PduSessionItem>,
-    /// Sessions that were not, with their Setup Unsuccessful Transfers.
+    /// Sessions not set up, with their Setup Unsuccessful Transfers.
     pub failed: Vec<PduSessionItem>,
     /// The whole context was refused.
     pub context_failed: Option<Cause>,
 }
 
-/// What the gNB was asked for and has to answer.
+/// The request that the gNB has to answer.
 #[derive(Debug)]
 pub(crate) enum Asked {
     /// A UE context, perhaps with sessions.
@@ -34,7 +34,8 @@ pub(crate) enum Asked {
 }
 
 impl Asked {
-    /// The answer in a message; the message back when it answers something else, such as a request that was given up.
+    /// The outcome, if `pdu` answers this request. Otherwise returns `pdu`, which may answer an earlier
+    /// request that was given up.
     pub fn outcome(&self, pdu: Pdu) -> Result<SetupOutcome, Box<Pdu>> {
         match (self, pdu) {
             (Asked::Context, Pdu::InitialContextSetupResponse(response)) => Ok(SetupOutcome {
@@ -61,13 +62,14 @@ impl Asked {
     }
 }
 
-/// Whether a response is about one of these sessions; one without any session can only be.
+/// Whether a response is about one of these sessions. A response without sessions cannot be told apart
+/// and is accepted.
 fn names(asked: &[PduSessionId], response: &PduSessionResourceSetupResponse) -> bool {
     let mut answered = response.pdu_sessions.iter().chain(&response.failed).map(|item| item.id).peekable();
     answered.peek().is_none() || answered.any(|id| asked.contains(&id))
 }
 
-/// Sends what is to be set up, with a NAS message. `None` when the gNB has nothing to answer.
+/// Sends the set-up request with a NAS message. `None` if the gNB has nothing to answer.
 pub(crate) async fn send(
     ue: &mut Ue,
     nas_pdu: Option<Bytes>,
@@ -95,7 +97,7 @@ pub(crate) async fn send(
         .await?;
         return Ok(Some(asked));
     }
-    // Without a security context no UE gets this far.
+    // Without a security context no UE reaches this point.
     let (Some(security), Some(capability), Some(connection)) =
         (&ue.ctx.security, ue.ctx.capability, &ue.connection)
     else {
@@ -110,7 +112,7 @@ pub(crate) async fn send(
     );
     let (guami, allowed_nssai) = (ue.amf.guami, ue.ctx.allowed_nssai.clone());
     let ue_radio_capability = ue.ctx.radio_capability.clone();
-    // The UE's aggregate bit rate goes with sessions only (TS 38.413 §9.2.2.1).
+    // The UE's aggregate bit rate is sent only with sessions (TS 38.413 §9.2.2.1).
     let ue_ambr = ue_ambr.filter(|_| !items.is_empty());
     ue.send(|amf_ue_ngap_id, ran_ue_ngap_id| {
         Pdu::InitialContextSetupRequest(InitialContextSetupRequest {
@@ -127,7 +129,7 @@ pub(crate) async fn send(
         })
     })
     .await?;
-    // From now on the gNB has a context, or answers that it has not.
+    // From now on the gNB has a context, or answers that it could not set it up.
     if let Some(connection) = &mut ue.connection {
         connection.context = true;
     }

@@ -1,8 +1,9 @@
 //! Security mode control (TS 24.501 §5.4.2): takes a new NAS security context into use.
 //!
-//! Algorithms are the first of the configured order that the UE has. The command is integrity protected with the new
-//! context and replays the UE's capabilities, so that a UE whose capabilities were changed on the way refuses. The
-//! UE's IMEISV and, where the first message was incomplete, the whole registration request come back ciphered.
+//! The first algorithm of the configured order that the UE supports is used. The command is integrity
+//! protected with the new context and repeats the UE's capabilities, so that a UE refuses if somebody
+//! changed them. The UE answers, ciphered, with its IMEISV and, if the first message was incomplete,
+//! the complete registration request.
 
 use std::ops::ControlFlow;
 
@@ -15,14 +16,14 @@ use super::authentication::{ABBA, Authenticated};
 use crate::event::Arrival;
 use crate::ue::{NoAnswer, Timer, Ue};
 
-/// Why there is no secure exchange.
+/// Why secure exchange could not be established.
 #[derive(Debug)]
 pub(crate) enum SecurityModeError {
     /// No algorithm in common.
     NoCommonAlgorithm,
-    /// The UE refused, with this cause.
+    /// The UE refused with this cause.
     Refused(GmmCause),
-    /// The UE does not answer, or something took precedence.
+    /// The UE does not answer, or another procedure took precedence.
     NoAnswer(NoAnswer),
 }
 
@@ -32,7 +33,8 @@ impl From<NoAnswer> for SecurityModeError {
     }
 }
 
-/// Takes the context of `authenticated` into use. Returns the whole initial message, where the UE sent it again.
+/// Takes the context of `authenticated` into use. Returns the complete initial message, if the UE sent
+/// it again.
 pub(crate) async fn security_mode(
     ue: &mut Ue,
     authenticated: &Authenticated,
@@ -59,7 +61,7 @@ pub(crate) async fn security_mode(
             Ok(complete.nas_message_container)
         }
         Err(error) => {
-            // Both sides go on with what they had before (TS 24.501 §5.4.2.5, §5.4.2.7).
+            // Both sides continue with the previous context (TS 24.501 §5.4.2.5, §5.4.2.7).
             ue.ctx.security = old;
             Err(error)
         }

@@ -1,9 +1,10 @@
-//! Service request (TS 23.502 §4.2.3.2, TS 24.501 §5.6.1): an idle UE comes back, or a connected one wants user planes.
+//! Service request (TS 23.502 §4.2.3.2, TS 24.501 §5.6.1): an idle UE gets a connection, or a connected
+//! one asks for user planes.
 //!
-//! Flow: the message was verified with the UE's context, else #9 → sessions that the UE lost are released → the SMFs
-//! of the wanted sessions say what the gNB needs → SERVICE ACCEPT with Initial Context Setup (or resource set-up) →
-//! the gNB's tunnels go back to the SMFs. A UE that answers a page gets a new 5G-GUTI afterwards
-//! (`configuration_update.rs`).
+//! Flow: a message that was not verified with the UE's context is rejected with #9 → sessions that the
+//! UE has lost are released → the SMFs of the wanted sessions return the information for the gNB →
+//! SERVICE ACCEPT with Initial Context Setup (or resource set-up) → the gNB's tunnels go back to the
+//! SMFs. A UE that answers a page gets a new 5G-GUTI afterwards (`configuration_update.rs`).
 
 use nas::{GmmCause, Message, PsiSet, ServiceType, gmm};
 use types::PduSessionId;
@@ -16,14 +17,14 @@ use crate::ue::Ue;
 
 const NAME: &str = "service_request";
 
-/// Service request, from SERVICE REQUEST to the gNB's answer.
+/// Runs a service request, from SERVICE REQUEST to the gNB's answer.
 pub(crate) async fn service_request(ue: &mut Ue, request: gmm::ServiceRequest) -> Result<(), Interrupt> {
     if !ue.is_secure() || !ue.ctx.registered {
         return reject(ue, GmmCause::UeIdentityCannotBeDerived).await;
     }
     match ue.ctx.tai() {
         Some(tai) if ue.amf.serves(tai) => {}
-        // Outside its registration area the UE has to register, not to ask for service.
+        // Outside its registration area the UE has to register first.
         _ => return reject(ue, GmmCause::TrackingAreaNotAllowed).await,
     }
     if let Some(status) = request.pdu_session_status {
@@ -58,13 +59,13 @@ pub(crate) async fn service_request(ue: &mut Ue, request: gmm::ServiceRequest) -
             }
         }
     }
-    // A UE that was paged was named on the air.
+    // A paged UE was named on the radio.
     ue.ctx.guti_due |= request.service_type == ServiceType::MobileTerminated;
     ue.record(NAME, "ok");
     Ok(())
 }
 
-/// SERVICE REJECT, and the connection goes.
+/// Sends SERVICE REJECT and releases the connection.
 async fn reject(ue: &mut Ue, cause: GmmCause) -> Result<(), Interrupt> {
     counters::SERVICE_REJECTS.inc(&cause.number().to_string());
     ue.send_nas(&Message::ServiceReject(gmm::ServiceReject::new(cause))).await?;

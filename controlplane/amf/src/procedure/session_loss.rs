@@ -1,12 +1,15 @@
-//! Sessions that ended in their SMF without the UE's knowledge: the SMF restarted (TS 23.527 §6.2), or gave them up.
+//! Sessions that their SMF has lost or released without the UE's knowledge, for example by a restart
+//! (TS 23.527 §6.2).
 //!
-//! The AMF notices by the SMF's notification, by 404 to whatever it asks an SMF, and by the recovery time that NRF tells
-//! ([`notify_ues`]), after which [`check`] asks the SMF for each session. [`Ue::forget_session`] takes a lost session
-//! out of the UE's context and remembers that the UE still believes in it.
+//! The AMF learns of it from the SMF's notification, from 404 to any request about the session, and
+//! from the recovery time that the NRF notifies ([`notify_ues`]), after which [`check`] asks the SMF
+//! for each session. [`Ue::forget_session`] removes a lost session from the UE's context and records
+//! that the UE still believes in it.
 //!
-//! How the UE learns it: by the PDU session status of its next accept. A UE that is connected would not ask for one soon
-//! enough, and what the gNB has of the session leads nowhere: a configuration update (`configuration_update.rs`) has it
-//! register. Its session is gone for good, as its address is; the UE establishes it anew.
+//! The UE learns of it from the PDU session status of its next accept. A connected UE would not get one
+//! soon enough, and the gNB's resources of the session lead nowhere: a configuration update
+//! (`configuration_update.rs`) makes it register. The session and its address are lost for good; the UE
+//! establishes a new session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +26,12 @@ use crate::event::UeEvent;
 use crate::peers::{SmContextRef, SmUpdate, join_all};
 use crate::ue::Ue;
 
-/// UEs that are told at once that an SMF restarted, and the pause before the next: neither the SMF, which each asks for
-/// its sessions, nor the radio side is to be flooded.
+/// How many UEs check their sessions at a time after a restart of an SMF, and the pause between:
+/// neither the SMF, which every UE's task asks, nor the radio network must be flooded.
 const BATCH: usize = 50;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Tells every UE of each SMF that restarted, for as long as the AMF runs.
+/// Informs every UE's task of each restart of an SMF, as long as the AMF runs.
 pub(crate) async fn notify_ues(amf: Arc<Amf>, mut restarted: mpsc::Receiver<NfProfile>) {
     while let Some(profile) = restarted.recv().await {
         for smf in sbi::api_roots(&profile, NSMF_PDUSESSION.name) {
@@ -44,8 +47,8 @@ pub(crate) async fn notify_ues(amf: Arc<Amf>, mut restarted: mpsc::Receiver<NfPr
     }
 }
 
-/// Asks an SMF that restarted whether it still has the UE's sessions. Those of which it does not say so stay: it may
-/// only be too busy to answer.
+/// Asks an SMF that restarted whether it still has the UE's sessions. Without a clear answer a session
+/// stays: the SMF may only be too busy.
 pub(crate) async fn check(ue: &mut Ue, smf: &ApiRoot) {
     let of_smf = ue.ctx.sessions.iter().filter(|(_, session)| session.context.api_root == *smf);
     let sessions: Vec<(PduSessionId, SmContextRef)> =
@@ -64,7 +67,7 @@ pub(crate) async fn check(ue: &mut Ue, smf: &ApiRoot) {
 }
 
 impl Ue {
-    /// Takes a session that its SMF does not have any more out of the context.
+    /// Removes a session that its SMF does not have any more from the context.
     pub fn forget_session(&mut self, id: PduSessionId) {
         if self.ctx.sessions.remove(&id).is_some() {
             counters::SESSIONS_LOST.inc();

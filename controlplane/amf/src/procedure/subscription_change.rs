@@ -1,10 +1,10 @@
-//! Change of the subscription while the UE is registered (TS 23.502 §4.5.1).
+//! Changes of the subscription while the UE is registered (TS 23.502 §4.5.1).
 //!
-//! - Aggregate bit rate: the gNB of a connected UE is told at once, another with the next connection.
-//! - Slices that the subscriber has beside the allowed ones: the UE is told by a configuration update.
-//! - An allowed slice that is gone: the UE is deregistered and told to register again, which gives it the slices that
-//!   it has now and releases the sessions on the others (§4.2.4.2).
-//! - DNNs: the next session is set up as they say. Sessions go on as they are.
+//! - Aggregate bit rate: sent at once to the gNB of a connected UE, otherwise with the next connection.
+//! - New slices beside the allowed ones: sent to the UE by a configuration update.
+//! - A removed slice that is allowed now: the UE is deregistered and told to register again. Then it
+//!   gets the slices that it may use now, and the sessions on the others are released (§4.2.4.2).
+//! - DNNs: apply to the next session. Existing sessions stay as they are.
 
 use ngap::{Pdu, UeContextModificationRequest};
 
@@ -15,12 +15,12 @@ use crate::ue::Ue;
 
 const NAME: &str = "subscription_change";
 
-/// Fetches the subscription anew and does what follows.
+/// Fetches the subscription and applies the changes.
 pub(crate) async fn subscription_change(ue: &mut Ue) -> Result<(), Interrupt> {
     let Some(supi) = ue.ctx.supi.filter(|_| ue.ctx.registered) else { return Ok(()) };
     let amf = ue.amf.clone();
     let Ok(subscription) = amf.peers.subscription(supi, amf.config.plmn).await else {
-        // Counted by the call. What is in force stays so until the next registration.
+        // The call counts the failure. The present values stay in force until the next registration.
         ue.record(NAME, "failed");
         return Ok(());
     };
@@ -51,8 +51,8 @@ pub(crate) async fn subscription_change(ue: &mut Ue) -> Result<(), Interrupt> {
     Ok(())
 }
 
-/// The gNB's answer to a change of the bit rate. One that refuses goes on with the old one; the next connection brings
-/// the new one.
+/// The gNB's answer to a change of the bit rate. If the gNB refuses, it keeps the old rate and gets the
+/// new one with the next connection.
 pub(crate) fn context_modified(ue: &mut Ue, pdu: &Pdu) {
     if let Pdu::UeContextModificationFailure(failure) = pdu {
         counters::N2_REJECTED.inc("context_modification_failure");

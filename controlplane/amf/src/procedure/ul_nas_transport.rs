@@ -1,7 +1,8 @@
-//! UL NAS TRANSPORT (TS 24.501 §5.4.5.2): finds out where a payload goes.
+//! UL NAS TRANSPORT (TS 24.501 §5.4.5.2): forwards payloads of the UE.
 //!
-//! A 5GSM message goes to the SMF of its session; an initial request first finds one. What cannot be forwarded comes
-//! back to the UE in DL NAS TRANSPORT with the cause of §5.4.5.2.5.
+//! A 5GSM message goes to the SMF of its session; for an initial request an SMF is selected first. A
+//! payload that cannot be forwarded is returned to the UE in DL NAS TRANSPORT with the cause of
+//! §5.4.5.2.5.
 
 use nas::{GmmCause, Message, PayloadType, RequestType, gmm};
 use types::PduSessionId;
@@ -16,7 +17,7 @@ use crate::ue::Ue;
 /// Forwards the payload.
 pub(crate) async fn ul_nas_transport(ue: &mut Ue, transport: gmm::UlNasTransport) -> Result<(), Interrupt> {
     if transport.payload_type != PayloadType::N1Sm {
-        // SMS, positioning and the like have no function here to go to.
+        // The network has no function for SMS, positioning and the like.
         counters::PAYLOAD_NOT_FORWARDED.inc("payload_type");
         return ue.send_status(GmmCause::MessageTypeNotImplemented).await;
     }
@@ -28,7 +29,7 @@ pub(crate) async fn ul_nas_transport(ue: &mut Ue, transport: gmm::UlNasTransport
         (Some(RequestType::Initial), _) => {
             pdu_session_establishment::pdu_session_establishment(ue, id, transport).await
         }
-        // No emergency services, no multi-access sessions.
+        // Emergency services and multi-access sessions are not supported.
         (
             Some(RequestType::InitialEmergency | RequestType::ExistingEmergency | RequestType::MaPduRequest),
             _,
@@ -54,7 +55,7 @@ pub(crate) async fn ul_nas_transport(ue: &mut Ue, transport: gmm::UlNasTransport
     }
 }
 
-/// DL NAS TRANSPORT that gives the payload back with a cause.
+/// DL NAS TRANSPORT that returns the payload with a cause.
 pub(crate) async fn not_forwarded(
     ue: &mut Ue,
     id: PduSessionId,

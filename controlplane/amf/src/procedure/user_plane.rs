@@ -1,4 +1,5 @@
-//! User planes of a UE's sessions, as the AMF has its SMFs switch them (TS 23.502 §4.2.3.2, §4.2.6, §4.3.2.2.1).
+//! Activation and deactivation of the user planes of a UE's sessions in their SMFs (TS 23.502 §4.2.3.2,
+//! §4.2.6, §4.3.2.2.1).
 
 use nas::GmmCause;
 use ngap::PduSessionSetupItem;
@@ -10,17 +11,17 @@ use crate::event::N2Info;
 use crate::peers::{SmUpdate, join_all};
 use crate::ue::Ue;
 
-/// What came of asking the SMFs to activate user planes.
+/// The SMFs' answers to a request to activate user planes.
 #[derive(Debug, Default)]
 pub(crate) struct Activation {
-    /// For the gNB.
+    /// Resources for the gNB to set up.
     pub items: Vec<PduSessionSetupItem>,
-    /// Sessions that stay without user plane, and why.
+    /// Sessions whose user plane stays inactive, with the cause.
     pub failed: Vec<(PduSessionId, GmmCause)>,
 }
 
-/// Asks the SMFs of `wanted`, all at once, for what the gNB needs. Sessions that do not exist are passed over: the
-/// PDU session status tells the UE.
+/// Asks the SMFs of `wanted` in parallel for the information that the gNB needs. Sessions that do not
+/// exist are skipped: the PDU session status informs the UE.
 pub(crate) async fn activate(ue: &mut Ue, wanted: &[PduSessionId]) -> Activation {
     let sessions: Vec<(PduSessionId, PduSession)> = wanted
         .iter()
@@ -40,8 +41,9 @@ pub(crate) async fn activate(ue: &mut Ue, wanted: &[PduSessionId]) -> Activation
                 if let Some(N2Info::Setup(transfer)) = updated.n2 {
                     let item = PduSessionSetupItem { id, nas_pdu: None, s_nssai: session.s_nssai, transfer };
                     activation.items.push(item);
-                    // The SMF counts on it from here: if the connection goes before the gNB has answered, the SMF has
-                    // to hear of it. A set-up that fails corrects this ([`report_setup`]).
+                    // The SMF expects the set-up from here on: if the connection is lost before the gNB
+                    // has answered, the SMF has to be told. A failed set-up corrects this
+                    // ([`report_setup`]).
                     if let Some(session) = ue.ctx.sessions.get_mut(&id) {
                         session.active = true;
                     }
@@ -58,7 +60,7 @@ pub(crate) async fn activate(ue: &mut Ue, wanted: &[PduSessionId]) -> Activation
     activation
 }
 
-/// Hands the gNB's answers to the SMFs, all at once.
+/// Sends the gNB's answers to the SMFs, in parallel.
 pub(crate) async fn report_setup(ue: &mut Ue, outcome: SetupOutcome) {
     let amf = ue.amf.clone();
     let mut calls = Vec::new();
@@ -75,14 +77,16 @@ pub(crate) async fn report_setup(ue: &mut Ue, outcome: SetupOutcome) {
         calls.push(async move { amf.peers.update_sm_context(&context, update).await });
     }
     for (id, answer) in ids.into_iter().zip(join_all(calls).await) {
-        // Another refusal (counted by the call) leaves what the gNB has as it is: the SMF has it released.
+        // After another refusal (counted by the call) the gNB keeps its resources; the SMF has them
+        // released.
         if answer.is_err_and(|refused| refused.error.is_not_found()) {
             ue.forget_session(id);
         }
     }
 }
 
-/// Has the SMFs take down the user planes of every active session: the gNB is gone.
+/// Deactivates the user planes of all active sessions in their SMFs, because the gNB connection is
+/// lost.
 pub(crate) async fn deactivate_all(ue: &mut Ue) {
     let amf = ue.amf.clone();
     let location = ue.ctx.location;
@@ -96,7 +100,7 @@ pub(crate) async fn deactivate_all(ue: &mut Ue) {
         calls
             .push(async move { amf.peers.update_sm_context(&context, SmUpdate::Deactivate(location)).await });
     }
-    // Another failure is counted by the call; the SMF finds out with the next activation.
+    // The call counts other failures; the SMF notices with the next activation.
     for (id, answer) in ids.into_iter().zip(join_all(calls).await) {
         if answer.is_err_and(|refused| refused.error.is_not_found()) {
             ue.forget_session(id);
