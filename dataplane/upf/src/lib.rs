@@ -243,7 +243,7 @@ mod tests {
 
     /// An N4 task that ends by itself is noticed; queries get an answer, and the UPF can still be stopped.
     #[tokio::test]
-    async fn the_end_of_the_n4_task_is_told() {
+    async fn the_end_of_the_n4_task_is_reported() {
         let text = r#"{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "dnn": []}"#;
         let config = Arc::new(serde_json::from_str(text).unwrap());
         let (queries, query) = mpsc::channel(1);
@@ -261,7 +261,7 @@ mod tests {
         upf.stop.send(true).unwrap();
         net::time::timeout(Duration::from_secs(5), upf.failed()).await.unwrap();
         assert_eq!(upf.handle().status().await["running"], false);
-        assert!(net::time::timeout(moment, upf.failed()).await.is_err(), "told once");
+        assert!(net::time::timeout(moment, upf.failed()).await.is_err(), "reported once");
         upf.stop().await;
     }
 }

@@ -1,8 +1,10 @@
-//! N6: a TUN device per data network, with address, route, forwarding and NAT set up by the UPF itself; for frames a
-//! TAP device, which only has to be up: what it is connected to is the operator's business, a bridge mostly.
+//! N6: a TUN device per data network; the UPF itself sets up its addresses, routes, forwarding and NAT. An
+//! Ethernet data network has a TAP device, which the UPF only brings up: the operator connects it, mostly to a
+//! bridge.
 //!
-//! The device goes with its descriptor and takes addresses and routes along; NAT rules go when dropped. A device that
-//! somebody deletes, sets down or takes the addresses of under a running UPF is set up again ([`Devices`]).
+//! The kernel removes a device with its addresses and routes when the device's descriptor is closed; NAT rules
+//! are removed when they are dropped. If somebody deletes a device, takes it down or removes its addresses
+//! while the UPF runs, the UPF sets it up again ([`Devices`]).
 
 use std::sync::Arc;
 
@@ -13,16 +15,16 @@ use pktio::tun::{TunError, TunPort};
 use crate::config::{Config, DnnConfig};
 use crate::plan::Kind;
 
-/// Packets that the device queues towards us. A segmented 64 kB burst of one TCP connection takes 45.
+/// Packets that the device queues for the UPF. A segmented 64 kB burst of one TCP connection takes 45.
 const QUEUE: u32 = 2000;
 
 /// Why a data network could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum N6Error {
-    /// The device.
+    /// The device could not be opened.
     #[error(transparent)]
     Tun(#[from] TunError),
-    /// Its addresses and routes.
+    /// Its addresses or routes could not be set.
     #[error("data network {dnn}: {error}")]
     Link {
         /// Data network.
@@ -30,10 +32,10 @@ pub enum N6Error {
         /// What failed.
         error: LinkError,
     },
-    /// Forwarding between N6 and the other interfaces.
+    /// Forwarding between N6 and the other interfaces could not be enabled.
     #[error("cannot enable forwarding: {0}; enable net.ipv4.ip_forward and net.ipv6.conf.all.forwarding")]
     Forwarding(std::io::Error),
-    /// NAT.
+    /// NAT could not be set up.
     #[error("data network {dnn}: {error}")]
     Nat {
         /// Data network.
@@ -74,7 +76,7 @@ pub async fn set_up(dnn: &DnnConfig) -> Result<N6, N6Error> {
     Ok(N6 { tun, _nat: nat })
 }
 
-/// What a new device needs.
+/// Configures a new device.
 async fn configure(dnn: &DnnConfig) -> Result<(), N6Error> {
     let link_error = |error| N6Error::Link { dnn: dnn.name.to_string(), error };
     if dnn.kind == Kind::Ethernet {
@@ -82,26 +84,28 @@ async fn configure(dnn: &DnnConfig) -> Result<(), N6Error> {
         return device(&dnn.tap, dnn.mtu).await.map(drop).map_err(link_error);
     }
     keep_silent(&dnn.tun);
-    // What is too long for a tunnel is answered in the name of the device's address, from which no UE may send.
+    // The device's address is the source of ICMP answers to packets that are too long for a tunnel; no UE may
+    // send from it.
     let _ = net::sysctl::set(&format!("net.ipv4.conf.{}.accept_local", dnn.tun.replace('.', "/")), "1");
     link(dnn).await.map_err(link_error)
 }
 
-/// The devices of data networks, which are put right when somebody else has changed them: sessions go on with them.
+/// The devices of data networks. A device that somebody else has changed is repaired, and sessions go on with
+/// it.
 pub struct Devices {
     config: Arc<Config>,
-    /// With whether the device was in order when it was looked at last.
+    /// Each device, and whether it was in order at the last check.
     devices: Vec<(TunPort, bool)>,
 }
 
 impl Devices {
-    /// Looks after the devices of these networks.
+    /// Watches the devices of these networks.
     pub fn new(config: Arc<Config>, networks: &[N6]) -> Devices {
         Devices { config, devices: networks.iter().map(|network| (network.tun.share(), true)).collect() }
     }
 
-    /// Makes devices that are gone again, brings up those that are down, and gives back MTU and addresses that are not there
-    /// any more. What an operator had added, such as a bridge, has to be added again to a device that was gone.
+    /// Creates deleted devices again, brings up those that are down, and restores MTU and addresses. What an
+    /// operator had added, such as membership of a bridge, must be added again after a deletion.
     pub async fn repair(&mut self) {
         for (tun, good) in &mut self.devices {
             let named = |dnn: &&DnnConfig| dnn.tun == tun.name() || dnn.tap == tun.name();
@@ -124,7 +128,7 @@ impl Devices {
     }
 }
 
-/// What is wrong with a device, if anything is.
+/// The fault of a device; `None` if it is in order.
 fn fault(tun: &TunPort, dnn: &DnnConfig) -> Option<String> {
     if !tun.is_attached() {
         return Some("was gone".to_owned());
@@ -149,8 +153,8 @@ async fn repair(tun: &TunPort, dnn: &DnnConfig) -> Result<(), N6Error> {
     configure(dnn).await
 }
 
-/// The kernel must not form a link-local address and talk to us on its own; where it cannot be told, its packets are
-/// dropped as link-local.
+/// Stops the kernel from forming a link-local address and sending on its own. If it cannot be stopped, its
+/// packets are dropped as link-local.
 fn keep_silent(device: &str) {
     let name = device.replace('.', "/");
     let _ = net::sysctl::set(&format!("net.ipv6.conf.{name}.addr_gen_mode"), "1");
@@ -167,7 +171,7 @@ async fn device(name: &str, mtu: u32) -> Result<Links, LinkError> {
 async fn link(dnn: &DnnConfig) -> Result<(), LinkError> {
     let links = device(&dnn.tun, dnn.mtu).await?;
     if dnn.gateway_v6().is_some() {
-        // As in IPv4, so that the route comes back with the device when that was down.
+        // As in IPv4, where the route comes back when the device is brought up again.
         let name = dnn.tun.replace('.', "/");
         let _ = net::sysctl::set(&format!("net.ipv6.conf.{name}.keep_addr_on_down"), "1");
     }
@@ -177,7 +181,8 @@ async fn link(dnn: &DnnConfig) -> Result<(), LinkError> {
     Ok(())
 }
 
-/// The addresses of a network's device. Their prefixes are the pools', so the routes to the UEs come with them.
+/// The addresses of a network's device. Their prefixes are those of the pools, so the kernel adds the routes to
+/// the UEs.
 fn addresses(dnn: &DnnConfig) -> impl Iterator<Item = Cidr> {
     let v6 = dnn.gateway_v6().zip(dnn.ue_pool.ipv6);
     let v6 = v6.map(|(own, pool)| Cidr::new(own.address(), pool.prefix()).unwrap_or(own));

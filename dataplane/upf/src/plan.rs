@@ -1,8 +1,10 @@
-//! What a session does with packets, in full and readable: between N4's rules and what workers execute.
+//! The plan of a session: everything that it does with packets, in readable form. It stands between N4's rules
+//! and the form that workers execute.
 //!
-//! `n4::compile` resolves what the rules of a PFCP session refer to and writes a [`Plan`]; `tables::Writer` turns that
-//! into the compact form of [`crate::session`] and publishes it. A plan has no counters and no meters: these are
-//! found again by the identifiers of URRs and QERs, so that they outlive modifications.
+//! `n4::compile` resolves the references between the rules of a PFCP session and writes a [`Plan`];
+//! `tables::Writer` turns the plan into the compact form of [`crate::session`] and publishes it. A plan has no
+//! counters and no meters: the writer finds these by the identifiers of URRs and QERs, so that they outlive
+//! modifications.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,32 +12,33 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use classifier::Rule;
 use serde::{Deserialize, Serialize};
 
-/// What becomes of the packets of one PFCP session.
+/// What happens to the packets of one PFCP session.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
-    /// Our SEID.
+    /// This UPF's SEID.
     pub seid: u64,
-    /// What its packets are.
+    /// The kind of its packets.
     pub kind: Kind,
-    /// Of an Ethernet session: the number of the data network that it is a station of, if its frames go to one.
+    /// For an Ethernet session: number of the data network in which it is a station, if its frames go to one.
     pub network: Option<u16>,
-    /// Of a session of packets: the number of the data network that those without tunnel come from; any if it is not known.
+    /// For an IP session: number of the data network from which packets without tunnel come; any if it is
+    /// unknown.
     pub origin: Option<u16>,
-    /// The CP function is told of addresses behind the UE.
+    /// Whether the CP function is told of addresses behind the UE.
     pub reports_addresses: bool,
-    /// UE addresses: what uplink sources are checked against. Without any there is no check.
+    /// UE addresses, against which uplink sources are checked. If empty, sources are not checked.
     pub ue: UeAddresses,
     /// Addresses by which packets without tunnel find the session; empty without [`Place::Native`].
     pub native: UeAddresses,
-    /// Where packets come in, each with the rules for what arrives there.
+    /// The places at which packets arrive, each with its rules.
     pub arrivals: Vec<Arrival>,
-    /// Packet detection rules; the values of rules are positions here.
+    /// Packet detection rules. The values of rules are positions in this list.
     pub pdrs: Vec<Pdr>,
     /// QoS enforcement rules that PDRs refer to by position.
     pub qers: Vec<Qer>,
     /// Usage reporting rules that PDRs refer to by position.
     pub urrs: Vec<Urr>,
-    /// Most packets to buffer (BAR: suggested buffering packets count); without one, the UPF's own bound.
+    /// Most packets to buffer (BAR: suggested buffering packets count); `None` means the UPF's own limit.
     pub buffer_packets: Option<u16>,
 }
 
@@ -45,9 +48,10 @@ impl Plan {
         self.pdrs.iter().any(|pdr| pdr.action == Action::Buffer)
     }
 
-    /// Whether workers of different inputs write the same meters and counters of downlink packets: those of N3 and N6 where
-    /// a rate is for tunnelled packets and for others, and wherever a packet to the UE is made from one that came from N3
-    /// (redirections to a URL, frames that the bridge turns round). Uplink packets always come from N3.
+    /// Whether workers of different inputs write the same meters and counters of downlink packets. That is so
+    /// for N3 and N6 where one rate is for tunnelled and other packets, and wherever a packet to the UE is made
+    /// from one that came from N3 (redirections to a URL, frames that the bridge sends to another session).
+    /// Uplink packets always come from N3.
     pub fn shares_downlink(&self) -> bool {
         if self.kind == Kind::Ethernet
             || self.pdrs.iter().any(|pdr| matches!(pdr.action, Action::RedirectUrl(_)))
@@ -70,7 +74,7 @@ impl Plan {
     }
 }
 
-/// What a session, or a data network, carries.
+/// The packets that a session or a data network carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -86,14 +90,14 @@ pub enum Kind {
 pub struct UeAddresses {
     /// IPv4 addresses; one in practice.
     pub ipv4: Vec<Ipv4Addr>,
-    /// IPv6 prefixes, of 64 bits unless said otherwise, with their lengths.
+    /// IPv6 prefixes with their lengths, usually 64.
     pub ipv6: Vec<(Ipv6Addr, u8)>,
-    /// Framed routes of either family: address and length of the prefix (TS 29.244 §8.2.109).
+    /// Framed routes of both IP versions: address and length of the prefix (TS 29.244 §8.2.109).
     pub framed: Vec<(IpAddr, u8)>,
 }
 
 impl UeAddresses {
-    /// Whether `address` is the UE's.
+    /// Whether `address` is one of the UE's.
     #[inline]
     pub fn contain(&self, address: IpAddr) -> bool {
         match address {
@@ -112,7 +116,7 @@ impl UeAddresses {
         }
     }
 
-    /// Whether none is known.
+    /// Whether no address is known.
     pub fn is_empty(&self) -> bool {
         self.ipv4.is_empty() && self.ipv6.is_empty() && self.framed.is_empty()
     }
@@ -123,25 +127,25 @@ fn within_v6(address: Ipv6Addr, prefix: Ipv6Addr, length: u8) -> bool {
     differ.checked_shr(128 - u32::from(length.min(128))).unwrap_or(0) == 0
 }
 
-/// Where packets come in.
+/// Where packets arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
-    /// From a data network, without tunnel; found by UE address.
+    /// From a data network, without tunnel. The UE's address selects the session.
     Native,
     /// In the tunnel with this local TEID.
     Tunnel(u32),
 }
 
-/// A place with the rules for what comes in there.
+/// A place, with the rules for packets that arrive there.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Arrival {
     /// The place.
     pub place: Place,
-    /// Rules with ids of their own in the session; values are positions in [`Plan::pdrs`].
+    /// Rules. Their ids are unique in the session; their values are positions in [`Plan::pdrs`].
     pub rules: Vec<Rule>,
 }
 
-/// Which way a packet goes, seen from the UE.
+/// Direction of a packet, as seen from the UE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// From the UE.
@@ -150,60 +154,61 @@ pub enum Direction {
     Downlink,
 }
 
-/// A packet detection rule with what its FAR says.
+/// A packet detection rule, with the action of its FAR.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pdr {
-    /// Its identifier in the session.
+    /// Identifier in the session.
     pub id: u16,
     /// Uplink for packets from access, downlink for all others.
     pub direction: Direction,
-    /// Whether sources are checked: uplink towards a data network.
+    /// Whether sources are checked: for uplink packets to a data network.
     pub check_source: bool,
-    /// What the FAR says.
+    /// Action of the FAR.
     pub action: Action,
-    /// Whether the CP function is told of the first packet that is buffered, or dropped (NOCP).
+    /// Whether the CP function is told of the first packet that is buffered or dropped (NOCP).
     pub notify: bool,
-    /// Copies (DUPL): where to.
+    /// Destinations of copies (DUPL).
     pub duplicates: Vec<Forward>,
-    /// Positions in [`Plan::qers`]; all of them apply.
+    /// Positions in [`Plan::qers`]; all of these QERs apply.
     pub qers: Vec<u16>,
     /// Positions in [`Plan::urrs`].
     pub urrs: Vec<u16>,
-    /// QFI that a QER marks packets with.
+    /// QFI with which a QER marks packets.
     pub qfi: Option<u8>,
-    /// Reflective QoS indication to set.
+    /// Whether to set the reflective QoS indication.
     pub rqi: bool,
-    /// Paging policy indicator to set.
+    /// Paging policy indicator to set, if any.
     pub ppi: Option<u8>,
 }
 
-/// What a forwarding action rule does.
+/// Action of a forwarding action rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Drop.
     Drop,
     /// Buffer.
     Buffer,
-    /// Send on.
+    /// Send to this destination.
     Forward(Forward),
-    /// Of uplink packets: answer web requests with another place to go; all else is dropped.
+    /// For uplink packets: answer web requests with a redirection to this URL; drop all others.
     RedirectUrl(String),
-    /// Of uplink packets: send on to another address instead of the packet's own.
+    /// For uplink packets: send to this address instead of the packet's destination.
     RedirectAddress(IpAddr, Forward),
-    /// Of downlink packets: send on what answers redirected traffic; all else is dropped.
+    /// For downlink packets: send answers to redirected packets; drop all others.
     Answers(Forward),
 }
 
-/// A way out.
+/// Destination and marking of forwarded packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forward {
-    /// Where to.
+    /// The destination.
     pub to: Destination,
-    /// Transport level marking: type of service or traffic class of the outer header, or, without one, of the packet.
+    /// Transport level marking: type of service or traffic class of the outer header, or of the packet if there
+    /// is no outer header.
     pub tos: Option<u8>,
 }
 
-/// Where a packet goes.
+/// Destination of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination {
     /// Into a GTP-U tunnel.
@@ -212,52 +217,52 @@ pub enum Destination {
     DataNetwork(u16),
 }
 
-/// A remote tunnel endpoint.
+/// Remote endpoint of a GTP-U tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OuterHeader {
-    /// TEID there.
+    /// TEID at the remote endpoint.
     pub teid: u32,
     /// Address and port.
     pub peer: SocketAddr,
-    /// Which PDU Session Container the packets carry.
+    /// Kind of PDU Session Container.
     pub container: Container,
 }
 
-/// PDU Session Container of a forwarded packet (TS 38.415): by the interface it leaves on.
+/// The PDU Session Container of a forwarded packet (TS 38.415), which depends on the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Container {
-    /// To access: downlink form.
+    /// Towards access: downlink form.
     Downlink,
-    /// To another UPF: uplink form.
+    /// Towards another UPF: uplink form.
     Uplink,
-    /// To the CP function: none.
+    /// Towards the CP function: no container.
     None,
 }
 
-/// A QoS enforcement rule. Its meters are found again by `id`.
+/// A QoS enforcement rule. The writer finds its meters by `id`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Qer {
-    /// Its identifier in the session.
+    /// Identifier in the session.
     pub id: u32,
-    /// What it does to uplink packets.
+    /// Enforcement for uplink packets.
     pub uplink: Enforcement,
-    /// And to downlink packets.
+    /// Enforcement for downlink packets.
     pub downlink: Enforcement,
 }
 
 /// One direction of a QoS enforcement rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Enforcement {
-    /// The gate: packets pass.
+    /// Whether the gate is open.
     pub open: bool,
     /// Maximum bit rate.
     pub mbr_kbps: Option<u64>,
-    /// Guaranteed bit rate: what conforms to it is not refused by other QERs, such as the session's AMBR.
+    /// Guaranteed bit rate: other QERs, such as the session's AMBR, do not refuse packets that conform to it.
     pub gbr_kbps: Option<u64>,
 }
 
 impl Enforcement {
-    /// Lets everything pass.
+    /// Lets all packets pass.
     pub const OPEN: Enforcement = Enforcement { open: true, mbr_kbps: None, gbr_kbps: None };
 
     /// Whether there is a rate to meter.
@@ -266,24 +271,25 @@ impl Enforcement {
     }
 }
 
-/// A usage reporting rule, as far as the packet path must know it. Its counters are found again by `id`.
+/// The part of a usage reporting rule that the packet path needs. The writer finds its counters by `id`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Urr {
-    /// Its identifier in the session.
+    /// Identifier in the session.
     pub id: u32,
-    /// Volumes at which something happens.
+    /// Volumes that cause an event.
     pub marks: Vec<Mark>,
 }
 
-/// A volume at which something happens, once.
+/// A volume that causes an event, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// What is compared.
+    /// The octets that are compared.
     pub measure: Measure,
-    /// What happens.
+    /// Kind of event.
     pub kind: MarkKind,
-    /// Octets that the URR has counted since it was created, reports notwithstanding (as `Session::urr` gives them).
-    /// What lies behind already has happened. The packet that reaches this volume triggers the event and still passes.
+    /// Octets that the URR has counted since it was created, regardless of reports (as `Session::urr` returns
+    /// them). A volume that is already passed has caused its event. The packet that reaches the volume causes
+    /// the event and still passes.
     pub at: u64,
 }
 
@@ -301,9 +307,9 @@ pub enum Measure {
 /// What happens at a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MarkKind {
-    /// `Event::Usage`: a threshold; with `at` one beyond what has been counted, the start of traffic.
+    /// Sends `Event::Usage`: a threshold, or, with `at` one beyond the present count, the start of traffic.
     Threshold,
-    /// `Event::Usage`, and packets beyond are dropped.
+    /// Sends `Event::Usage`, and later packets are dropped.
     Quota,
 }
 
@@ -313,7 +319,7 @@ pub enum PlanError {
     /// More rules, meters or counters than a session can have.
     #[error("the session has more {0} than the packet path can execute")]
     TooMany(&'static str),
-    /// A position or a rule that does not fit the rest: a defect of whoever made the plan.
+    /// A position or rule that does not fit the rest: a defect of the code that made the plan.
     #[error("the session's plan contradicts itself: {0}")]
     Invalid(&'static str),
     /// No memory, or no room in a table.

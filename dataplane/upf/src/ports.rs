@@ -1,9 +1,9 @@
-//! Opens the ports of all workers, as configured.
+//! Opens the configured ports of all workers.
 //!
-//! With the kernel everywhere there are two workers, one for what comes from N3 and one for what comes from N6.
-//! Where a backend has queues, each worker has its share of every such interface's queues and takes a packet all the
-//! way, so that workers have nothing in common; ports of the kernel's are then read by the first worker, and written
-//! by all. A device of DPDK's has one queue, so that with one of them there is one worker.
+//! With the kernel's ports on all interfaces there are two workers, one for packets from N3 and one for packets
+//! from N6. With a backend that has queues, each worker serves a share of every such interface's queues and
+//! processes a packet from input to output, so that workers share nothing; kernel ports are then read by the
+//! first worker and written by all. A DPDK device has one queue, so with DPDK there is one worker.
 
 mod af_xdp;
 #[cfg(feature = "dpdk")]
@@ -27,95 +27,95 @@ use crate::n6::{self, N6, N6Error};
 use crate::pipeline::{Input, Ports};
 use af_xdp::{AfXdp, Queues, Role};
 
-/// Why the interfaces could not be opened.
+/// Why the ports could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// N3's socket.
+    /// N3's socket could not be opened.
     #[error("cannot serve GTP-U on {address} (upf.gtpu): {error}")]
     Gtpu {
-        /// Address asked for.
+        /// Address that was asked for.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// A TUN device.
+    /// A TUN or TAP device could not be set up.
     #[error(transparent)]
     N6(#[from] N6Error),
-    /// An interface with AF_XDP.
+    /// An AF_XDP interface could not be opened.
     #[error("{place}: {error}")]
     AfXdp {
-        /// Where it is configured.
+        /// Name of the interface's section.
         place: String,
         /// What failed.
         error: AfXdpError,
     },
-    /// The kernel's routes and neighbours, or its raw sockets.
+    /// The kernel's routes and neighbours, or raw sockets, were not available.
     #[error("{place}: cannot work with the kernel's routing: {error}")]
     Routing {
-        /// Where it is configured.
+        /// Name of the interface's section.
         place: String,
         /// What failed.
         error: io::Error,
     },
-    /// DPDK, or a device of it.
+    /// DPDK or one of its devices could not be started.
     #[error("{place}: {error}; {hint}")]
     Dpdk {
-        /// Where it is configured.
+        /// Name of the interface's section.
         place: String,
         /// What failed.
         error: String,
-        /// What to do about it.
+        /// Advice for the operator.
         hint: &'static str,
     },
-    /// A backend that this build does not have.
+    /// This build does not have the backend.
     #[error("{place}: this program was built without the backend dpdk; build it with `--features dpdk`")]
     NotBuilt {
-        /// Where it is configured.
+        /// Name of the interface's section.
         place: String,
     },
 }
 
-/// What one worker gets.
+/// The ports of one worker.
 pub struct WorkerPorts {
     /// Name of its thread.
     pub name: String,
-    /// What it sends through and receives from.
+    /// All ports through which it sends and receives.
     pub ports: Ports,
-    /// What it receives from.
+    /// The ports from which it receives.
     pub inputs: Vec<Input>,
 }
 
-/// Everything that has been opened.
+/// All ports that were opened.
 pub struct Opened {
     /// One per worker.
     pub workers: Vec<WorkerPorts>,
-    /// What the N4 task sends through on N3.
+    /// Port of the N4 task on N3.
     pub gtpu: Box<dyn Port>,
-    /// Our address on N3.
+    /// The UPF's address on N3.
     pub local: SocketAddr,
-    /// TUN devices, which exist as long as this.
+    /// TUN devices; they exist as long as this list.
     pub networks: Vec<N6>,
 }
 
-/// N3 before workers get their ports.
+/// N3, before workers get their ports.
 enum N3 {
     Kernel(UdpPort),
-    /// With the kernel's socket, as its slow path.
+    /// With the kernel's socket for packets that AF_XDP does not handle.
     AfXdp(Arc<AfXdp>, UdpPort),
-    /// The one worker's, and the N4 task's.
+    /// The port of the one worker, and that of the N4 task.
     Dpdk(Option<Box<dyn Port>>, Box<dyn Port>),
 }
 
-/// One data network's interface before workers get their ports.
+/// A data network's interface, before workers get their ports.
 enum Network {
     /// Position in `Opened::networks`.
     Tun(usize),
     AfXdp(Arc<AfXdp>),
-    /// The one worker's.
+    /// The port of the one worker.
     Dpdk(Option<Box<dyn Port>>),
 }
 
-/// Opens everything in the calling thread's network namespace.
+/// Opens all ports in the calling thread's network namespace.
 pub async fn open(config: &Config) -> Result<Opened, PortError> {
     dpdk::start(config)?;
     let (mut networks, mut tuns) = (Vec::new(), Vec::new());
@@ -203,18 +203,18 @@ impl Network {
     }
 }
 
-/// A port that was given away already; there is one worker wherever there is one of DPDK's.
+/// The error for a port that was given to a worker already. With DPDK there is only one worker.
 fn one_worker(place: &str) -> PortError {
     let error = "the device has a queue for one worker".to_owned();
     PortError::Dpdk { place: place.to_owned(), error, hint: "this is a defect" }
 }
 
-/// What comes to a data network's UEs.
+/// Selects the packets to a data network's UEs.
 fn pools(dnn: &DnnConfig) -> Vec<Select> {
     [dnn.ue_pool.ipv4, dnn.ue_pool.ipv6].into_iter().flatten().map(Select::Prefix).collect()
 }
 
-/// The kernel everywhere: a worker for each direction.
+/// Kernel ports only: one worker for each direction.
 fn by_direction(gtpu: &UdpPort, tuns: &[N6]) -> Vec<WorkerPorts> {
     let n6_inputs = (0..tuns.len()).map(Input::N6).collect();
     [("upf-n3", vec![Input::N3]), ("upf-n6", n6_inputs)]
@@ -226,7 +226,7 @@ fn by_direction(gtpu: &UdpPort, tuns: &[N6]) -> Vec<WorkerPorts> {
         .collect()
 }
 
-/// A worker with its share of the queues.
+/// Makes a worker with its share of the queues.
 fn by_queue(
     (worker, workers): (u32, u32),
     n3: &mut N3,

@@ -1,4 +1,4 @@
-//! Numbers that nobody outside this process can foresee: SEIDs, TEIDs, sequence numbers of Echo Requests.
+//! Numbers that nobody outside this process can predict: SEIDs, TEIDs, sequence numbers of Echo Requests.
 
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 
@@ -7,7 +7,8 @@ pub fn secret() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// Numbers drawn under a secret: the same ones for the same secret, and of no use for guessing the next.
+/// A sequence of numbers derived from a secret. The same secret gives the same numbers; without it, known
+/// numbers do not help to guess the next.
 #[derive(Debug)]
 pub struct Draw {
     secret: u64,
@@ -15,7 +16,7 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// Draws under `secret`.
+    /// The sequence of this secret.
     pub fn new(secret: u64) -> Draw {
         Draw { secret, drawn: 0 }
     }
@@ -28,7 +29,7 @@ impl Draw {
         hasher.finish()
     }
 
-    /// The next number below `bound`, which is not 0.
+    /// The next number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: u32) -> u32 {
         (((self.number() >> 32) * u64::from(bound)) >> 32) as u32
     }

@@ -1,9 +1,9 @@
-//! What endpoints refer to by number: policies and peers.
+//! Policies and peers, to which endpoints refer by number.
 //!
-//! A policy is rules that sessions may share, or what a redirection leads to; a peer is an address. Each number counts the
-//! references of blocks that are written and not taken back ([`References::refer`], [`References::forget`]), so that what a
-//! session refers to need not be remembered anywhere but in its blocks. As a block is taken back behind a grace period, a
-//! number without references is one that no worker knows.
+//! A policy is rules that sessions may share, or the target of a redirection; a peer is an address. For each
+//! number, the references from written blocks are counted ([`References::refer`], [`References::forget`]), so
+//! that the blocks alone say what a session uses. A block is freed after a grace period, so no worker still
+//! uses a number without references.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use crate::session::{self, Endpoint, NO_PEER, Policy, Route};
 use crate::tables::{PEERS, POLICIES, POLICY_CHUNK, Tables};
 use rcu::{Bin, Cell};
 
-/// The numbers and their references. See the module.
+/// The numbers and their reference counts; see the module.
 pub(crate) struct References {
     tables: Arc<Tables>,
     backend: Backend,
     /// Lets sessions with the same policy share their compiled rules.
     interner: Interner,
-    /// Numbers of shared policies.
+    /// Numbers of shared policies, by [`Rows::id`].
     known: HashMap<usize, u32>,
-    /// What a policy is known as, and its references.
+    /// The id of a policy's rows (0 if not shared), and its reference count.
     policies: Vec<(usize, u32)>,
     free_policies: Vec<u32>,
     peers: HashMap<SocketAddr, u16>,
-    /// A peer's address and its references; the first stands for none.
+    /// A peer's address and its reference count. Index 0 stands for no peer.
     by_number: Vec<(SocketAddr, u32)>,
     free_peers: Vec<u16>,
-    /// New ones that no block may refer to in the end.
+    /// New policies; no block may refer to some of them in the end.
     fresh_policies: Vec<u32>,
     fresh_peers: Vec<u16>,
     bin: Bin,
@@ -79,7 +79,7 @@ impl References {
         }
     }
 
-    /// Counts what a block refers to.
+    /// Counts the references of a block.
     pub fn refer(&mut self, block: &[Endpoint]) {
         for policy in block.first().and_then(Endpoint::policy).into_iter().chain(session::targets(block)) {
             self.policies[policy as usize].1 += 1;
@@ -89,7 +89,7 @@ impl References {
         }
     }
 
-    /// The opposite, for a block that no worker sees: what nothing refers to any more is free.
+    /// Removes the references of a block that no worker sees. Numbers without references become free.
     pub fn forget(&mut self, block: &[Endpoint]) {
         for policy in block.first().and_then(Endpoint::policy).into_iter().chain(session::targets(block)) {
             self.policies[policy as usize].1 -= 1;
@@ -101,7 +101,7 @@ impl References {
         }
     }
 
-    /// Whether sessions with equal rules have this policy in common.
+    /// Whether sessions with equal rules share this policy.
     pub fn is_shared(&self, policy: u32) -> bool {
         self.policies.get(policy as usize).is_some_and(|(id, _)| *id != 0)
     }
@@ -128,8 +128,8 @@ impl References {
         }
     }
 
-    /// Frees what was made new and has no use in the end.
-    pub fn settle(&mut self) {
+    /// Frees new numbers to which no block refers.
+    pub fn free_unused(&mut self) {
         for number in std::mem::take(&mut self.fresh_policies) {
             self.free_policy(number);
         }
@@ -138,7 +138,7 @@ impl References {
         }
     }
 
-    /// Numbers of what PDRs redirect to, by identifier of the PDR: policies that entries refer to.
+    /// The redirection targets of PDRs: each PDR's identifier with the number of its policy.
     pub fn targets(&mut self, plan: &Plan) -> Result<Vec<(u16, u32)>, PlanError> {
         let mut out = Vec::new();
         for pdr in &plan.pdrs {
@@ -154,7 +154,7 @@ impl References {
         Ok(out)
     }
 
-    /// Drops what no worker sees any more.
+    /// Drops policies that no worker sees any more.
     pub fn empty(&mut self) {
         self.bin.empty();
     }
@@ -202,7 +202,7 @@ impl References {
         self.interner.compile(&rules).map_or(OwnAddresses::NONE, |program| program.into_parts().0)
     }
 
-    /// The number of rows that others may use as well.
+    /// The number of rows that other sessions may use as well.
     fn share(&mut self, rows: Rows) -> Result<u32, PlanError> {
         let id = rows.id();
         match self.known.get(&id) {

@@ -1,9 +1,9 @@
-//! Framed routes: networks behind a UE, found by the longest prefix (TS 23.501 §5.6.14, TS 29.244 §5.16).
+//! Framed routes: networks behind a UE, found by longest prefix match (TS 23.501 §5.6.14, TS 29.244 §5.16).
 //!
-//! [`Routes`] is a tree of prefixes in which each node leads to longer ones only (a Patricia tree). It never changes:
-//! a change gives another tree that shares all nodes but those on the way to the changed one, so the writer publishes
-//! it by pointer while workers look up in the old one, and a change costs at most a node per bit of the address.
-//! Few sessions have framed routes; they are looked at for addresses that no table indexes.
+//! [`Routes`] is a tree of prefixes in which children have longer prefixes (a Patricia tree). It is immutable.
+//! A change makes a new tree that shares all nodes except those above the changed one, so the writer publishes
+//! a tree by a pointer while workers read the old one, and a change copies at most one node per bit of the
+//! address. Few sessions have framed routes; they are searched only for addresses that no table indexes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 /// Why a framed route is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    /// The text is not that of RFC 2865 §5.22 or RFC 3162 §2.5.
+    /// The text does not follow RFC 2865 §5.22 or RFC 3162 §2.5.
     #[error("not a network with a prefix length")]
     Text,
-    /// More bits than the address has.
+    /// A longer prefix than the address.
     #[error("the prefix length exceeds the address")]
     Length,
 }
@@ -23,13 +23,13 @@ pub enum RouteError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Network {
     v6: bool,
-    /// The address from the highest bit on; bits behind the prefix are zero.
+    /// The address, most significant bit first; bits behind the prefix are zero.
     bits: u128,
     length: u8,
 }
 
 impl Network {
-    /// The network of `length` bits that `address` is in.
+    /// The network with a prefix of `length` bits that contains `address`.
     pub fn new(address: IpAddr, length: u8) -> Result<Network, RouteError> {
         let (v6, bits) = key(address);
         if length > if v6 { 128 } else { 32 } {
@@ -38,8 +38,8 @@ impl Network {
         Ok(Network { v6, bits: bits & mask(length), length })
     }
 
-    /// Reads a Framed-Route or Framed-IPv6-Route: a network, then a gateway and metrics that mean nothing here.
-    /// An IPv4 network without length has that of its class (RFC 2865 §5.22).
+    /// Reads a Framed-Route or Framed-IPv6-Route: a network; the gateway and metrics that follow are ignored.
+    /// An IPv4 network without length has the length of its class (RFC 2865 §5.22).
     pub fn parse(text: &str) -> Result<Network, RouteError> {
         let network = text.split_ascii_whitespace().next().ok_or(RouteError::Text)?;
         let (address, length) = match network.split_once('/') {
@@ -53,7 +53,7 @@ impl Network {
         }
     }
 
-    /// Its first address.
+    /// First address of the network.
     pub fn address(&self) -> IpAddr {
         match self.v6 {
             true => IpAddr::V6(Ipv6Addr::from_bits(self.bits)),
@@ -61,7 +61,7 @@ impl Network {
         }
     }
 
-    /// Bits of its prefix.
+    /// Length of the prefix.
     pub fn length(&self) -> u8 {
         self.length
     }
@@ -74,7 +74,7 @@ impl Network {
     }
 }
 
-/// Length of the network of a class A, B or C address.
+/// Prefix length of a class A, B or C address.
 fn class(address: Ipv4Addr) -> Result<u8, RouteError> {
     match address.octets()[0] {
         0..128 => Ok(8),
@@ -84,7 +84,7 @@ fn class(address: Ipv4Addr) -> Result<u8, RouteError> {
     }
 }
 
-/// Whether an address is of IPv6, and its bits from the highest on.
+/// Whether an address is IPv6, and its bits starting at the most significant.
 #[inline]
 fn key(address: IpAddr) -> (bool, u128) {
     match address {
@@ -98,7 +98,7 @@ fn mask(length: u8) -> u128 {
     u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
 }
 
-/// The bit behind `length` bits of prefix: which child a longer key belongs to.
+/// The bit after `length` bits: the child to which a longer key belongs.
 #[inline]
 fn branch(bits: u128, length: u8) -> usize {
     (bits >> (127 - u32::from(length.min(127)))) as usize & 1
@@ -110,12 +110,12 @@ type Link<T> = Option<Arc<Node<T>>>;
 struct Node<T> {
     bits: u128,
     length: u8,
-    /// None where two longer prefixes part and no route ends.
+    /// `None` where two longer prefixes branch and no route ends.
     value: Option<T>,
     children: [Link<T>; 2],
 }
 
-/// Networks with what they lead to. Cloning is two pointers.
+/// Networks and their values. A clone copies two pointers.
 #[derive(Debug, Clone)]
 pub struct Routes<T> {
     v4: Link<T>,
@@ -134,13 +134,13 @@ impl<T> Routes<T> {
         self.v4.is_none() && self.v6.is_none()
     }
 
-    /// What the longest prefix of `address` leads to.
+    /// The value of the longest prefix of `address`.
     #[inline]
     pub fn lookup(&self, address: IpAddr) -> Option<&T> {
         let (v6, bits) = key(address);
         let mut node = if v6 { &self.v6 } else { &self.v4 }.as_deref();
         let mut best = None;
-        // Each node is longer than the one before it: 129 at most.
+        // Each node has a longer prefix than the one before it, so there are at most 129.
         while let Some(here) = node {
             if bits & mask(here.length) != here.bits {
                 break;
@@ -154,7 +154,7 @@ impl<T> Routes<T> {
         best
     }
 
-    /// What this very network leads to.
+    /// The value of exactly this network.
     pub fn get(&self, network: Network) -> Option<&T> {
         let mut node = self.root(network.v6).as_deref();
         while let Some(here) = node
@@ -171,14 +171,14 @@ impl<T> Routes<T> {
 }
 
 impl<T: Clone> Routes<T> {
-    /// These routes and one more, or one with another value.
+    /// A copy of these routes with one more route, or with another value for it.
     #[must_use]
     pub fn with(&self, network: Network, value: T) -> Routes<T> {
         let root = Some(insert(self.root(network.v6).as_ref(), network, value));
         self.replaced(network.v6, root)
     }
 
-    /// These routes without one.
+    /// A copy of these routes without one.
     #[must_use]
     pub fn without(&self, network: Network) -> Routes<T> {
         match self.get(network) {
@@ -192,7 +192,7 @@ impl<T: Clone> Routes<T> {
     }
 }
 
-/// A subtree with one more route. Recursion ends after as many steps as an address has bits.
+/// A subtree with one more route. The recursion is at most as deep as an address has bits.
 fn insert<T: Clone>(node: Option<&Arc<Node<T>>>, network: Network, value: T) -> Arc<Node<T>> {
     let Network { bits, length, .. } = network;
     let new = |children| Node { bits, length, value: None, children };
@@ -217,7 +217,7 @@ fn insert<T: Clone>(node: Option<&Arc<Node<T>>>, network: Network, value: T) -> 
     Arc::new(Node { bits: bits & mask(same), length: same, value: None, children })
 }
 
-/// A subtree without a route that is in it. Nodes that are of no use any more go as well.
+/// A subtree without a route that is in it. Nodes that are no longer needed are removed too.
 fn remove<T: Clone>(node: Option<&Arc<Node<T>>>, network: Network) -> Link<T> {
     let mut copy = Node::clone(node?);
     if copy.length == network.length {
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(routes.lookup("11.0.0.0".parse().unwrap()), Some(&0), "the tree before is what it was");
     }
 
-    /// Short addresses collide and nest more than long ones.
+    /// Short addresses, which collide and nest more often than long ones.
     fn routes() -> impl Strategy<Value = Vec<(Network, Option<u16>)>> {
         let network = (any::<bool>(), any::<u8>(), 0..=32u8).prop_map(|(v6, octet, length)| {
             let address: IpAddr = match v6 {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is added and removed, look-ups say what a list would.
+        /// After any additions and removals, look-ups give the same results as in a list.
         #[test]
         fn the_tree_is_as_good_as_a_list(changes in routes()) {
             let mut tree = Routes::default();

@@ -1,15 +1,15 @@
 //! Compiled sessions: what workers execute.
 //!
-//! A session is an *endpoint* per place that packets come in at, a block of plain data which the tables' slots refer to:
-//!
+//! A session has an *endpoint* for every place at which its packets arrive. An endpoint is a block of plain
+//! data to which the tables' slots refer:
 //! ```text
-//!  slot ──► Endpoint  SEID, TEID, where the state is, the policy, the UE's address; two entries
+//!  slot ──► Endpoint  SEID, TEID, position of the state, policy, the UE's address; two entries
 //!           Endpoint  … further entries, where there are more than two PDRs
-//!  policy ► rows      which entry a packet gets, for all sessions whose rules differ in the UE's address only
+//!  policy ► rows      the entry of a packet, for all sessions whose rules differ only in the UE's address
 //!  state ─► cells     meters and counters (`crate::state`)
 //! ```
-//! So a packet of a session that no cache holds waits for two lines behind the slot, one of the endpoint and one of state.
-//! Endpoints are immutable and replaced as a whole; state outlives modifications.
+//! So a packet of a session that is in no cache waits for two cache lines after the slot: one of the endpoint
+//! and one of the state. Endpoints are immutable and replaced as a whole; the state outlives modifications.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -29,29 +29,29 @@ use crate::state::{self, Cells, MAX_CELLS, NO_CELL, PER_LINE};
 use crate::tables::Tables;
 use rcu::Ticket;
 
-/// Entries of a line.
+/// Entries in a line.
 const INLINE: usize = 2;
-/// No peer.
+/// Number that stands for no peer.
 pub(crate) const NO_PEER: u16 = 0;
-/// Marks a tag that is the position of the only entry.
+/// Set in a tag that is the position of the only entry.
 const ONLY: u32 = 1 << 31;
 /// The tag of an endpoint without rules.
 const NO_RULES: u32 = u32::MAX;
-/// From any data network.
+/// [`Endpoint::teid`] of a session whose packets may come from any data network.
 const ANYWHERE: u32 = 0;
-/// No QFI.
+/// The packet has no QFI.
 pub const NO_QFI: u8 = 0xFF;
 
-/// One place of one session, or a further line of one. See the module.
+/// One place of a session, or a further line with entries; see the module.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Endpoint {
     seid: u64,
     /// First line of the state.
     state: u32,
-    /// TEID; without tunnel the number of the data network that packets come from and one, or 0 for any.
+    /// TEID. Without tunnel, the number of the data network from which packets come plus one, or 0 for any.
     teid: u32,
-    /// A [`Route`].
+    /// The encoded [`Route`].
     tag: u32,
     own: OwnAddresses,
     entries: [Entry; INLINE],
@@ -59,37 +59,38 @@ pub struct Endpoint {
 
 const _: () = assert!(size_of::<Endpoint>() == 64);
 
-/// The data network that a packet without tunnel comes from, as endpoints have it.
+/// The data network of a packet without tunnel, encoded as in endpoints.
 #[inline]
 pub fn came_from(network: Option<usize>) -> u32 {
     network.map_or(ANYWHERE, |network| network as u32 + 1)
 }
 
-/// How a look-up goes on.
+/// How a look-up continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Route {
-    /// To this entry.
+    /// It ends at this entry.
     Only(u32),
     /// In the rules of this policy.
     Policy(u32),
-    /// Nowhere.
+    /// There are no rules.
     None,
 }
 
 impl Endpoint {
-    /// Our SEID.
+    /// This UPF's SEID.
     #[inline]
     pub fn seid(&self) -> u64 {
         self.seid
     }
 
-    /// TEID that packets arrive on; for packets without tunnel, where they come from as [`came_from`] writes it.
+    /// TEID at which packets arrive; for packets without tunnel, their data network as [`came_from`] encodes
+    /// it.
     #[inline]
     pub fn teid(&self) -> u32 {
         self.teid
     }
 
-    /// Whether packets without tunnel may come from there: what [`came_from`] gives.
+    /// Whether packets without tunnel may come from the data network `from`, encoded by [`came_from`].
     #[inline(always)]
     pub fn admits(&self, from: u32) -> bool {
         self.teid == from || self.teid == ANYWHERE || from == ANYWHERE
@@ -101,13 +102,13 @@ impl Endpoint {
         self.state
     }
 
-    /// What a look-up begins with.
+    /// The UE's addresses, which a look-up needs first.
     #[inline]
     pub fn own_addresses(&self) -> &OwnAddresses {
         &self.own
     }
 
-    /// How a look-up goes on.
+    /// How a look-up continues.
     #[inline]
     pub fn route(&self) -> Route {
         match self.tag {
@@ -117,12 +118,12 @@ impl Endpoint {
         }
     }
 
-    /// Makes it that of another session.
+    /// Makes this the endpoint of another session.
     pub(crate) fn give_to(&mut self, seid: u64, state: u32, teid: u32, own: OwnAddresses) {
         (self.seid, self.state, self.teid, self.own) = (seid, state, teid, own);
     }
 
-    /// The policy that it leads to.
+    /// The policy in which look-ups continue, if any.
     pub(crate) fn policy(&self) -> Option<u32> {
         match self.route() {
             Route::Policy(number) => Some(number),
@@ -131,18 +132,18 @@ impl Endpoint {
     }
 }
 
-/// The numbers of the peers that a block names, as often as it does.
+/// The numbers of the peers in a block, once for every entry that uses them.
 pub(crate) fn peers(block: &[Endpoint]) -> impl Iterator<Item = u16> + '_ {
     let entries = block.iter().flat_map(|endpoint| &endpoint.entries);
-    // An entry to a bridge names a data network there.
+    // In an entry for a bridge, `peer` is the number of a data network.
     let tunnels = entries.filter(|entry| entry.kind() != kind::BRIDGE && entry.peer != NO_PEER);
     tunnels.map(|entry| entry.peer)
 }
 
-/// The numbers of the policies that a block's entries redirect to, as often as they do.
+/// The numbers of the redirection policies in a block, once for every entry that uses them.
 pub(crate) fn targets(block: &[Endpoint]) -> impl Iterator<Item = u32> + '_ {
     let entries = block.iter().flat_map(|endpoint| &endpoint.entries);
-    // Only a PDR's own entry has an account, and kinds mean something else for further ones.
+    // Only entries of PDRs have an account; in further entries kinds have another meaning.
     let target = |entry: &&Entry| match entry.kind() {
         kind::REDIRECT => entry.account != NO_CELL,
         kind::ADDRESS => entry.account == NO_CELL,
@@ -151,36 +152,36 @@ pub(crate) fn targets(block: &[Endpoint]) -> impl Iterator<Item = u32> + '_ {
     entries.filter(target).map(|entry| entry.teid)
 }
 
-/// The entry at a position of a block.
+/// The entry at this position of a block.
 #[inline(always)]
 pub fn entry(block: &[Endpoint], position: usize) -> Option<&Entry> {
     block.get(position / INLINE).map(|endpoint| &endpoint.entries[position % INLINE])
 }
 
-/// The same, to be changed where no worker looks.
+/// The same, mutable; for blocks that no worker sees.
 pub(crate) fn entry_mut(block: &mut [Endpoint], position: usize) -> Option<&mut Entry> {
     block.get_mut(position / INLINE).map(|endpoint| &mut endpoint.entries[position % INLINE])
 }
 
-/// A PDR with its FAR and QERs, or something more about one.
+/// The entry of a PDR, its FAR and QERs; or a further entry with more data of a PDR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C, align(16))]
 pub struct Entry {
-    /// Remote TEID; number of the data network; most packets to buffer; URR of a gauge.
+    /// Remote TEID, number of the data network, most packets to buffer, or the URR of a gauge.
     pub teid: u32,
     /// Number of the peer, or 0.
     pub peer: u16,
     /// Identifier of the PDR.
     pub pdr: u16,
-    /// Cell that counts; of a further entry: its cell.
+    /// Cell of the account that counts its packets; in a further entry, the cell of its meter or gauge.
     pub account: u8,
-    /// Cells of meters; with [`flag::MORE`] the position of the first further entry.
+    /// Cells of meters; with [`flag::MORE`], the position of the first further entry.
     pub meters: [u8; 2],
-    /// QFI to mark with.
+    /// QFI with which packets are marked.
     pub qfi: u8,
-    /// Reflective QoS, 0x80; paging policy indicator, 0x40 and its value.
+    /// Reflective QoS indication (0x80), and paging policy indicator (0x40 and its value).
     pub marking: u8,
-    /// Type of service of what is sent, with [`flag::TOS`].
+    /// With [`flag::TOS`], type of service of the packets that are sent.
     pub tos: u8,
     /// [`kind`] and [`flag`]s.
     pub flags: u16,
@@ -188,25 +189,26 @@ pub struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 16);
 
-/// What is done with a packet, in the lower bits of [`Entry::flags`]; or what a further entry is.
+/// In the lower bits of [`Entry::flags`]: what happens to a packet, or the kind of a further entry.
 pub mod kind {
-    /// Mask.
+    /// Mask of these bits.
     pub const MASK: u16 = 7;
     /// Drop.
     pub const DROP: u16 = 0;
     /// Buffer.
     pub const BUFFER: u16 = 1;
-    /// Into a tunnel.
+    /// Send into a tunnel.
     pub const TUNNEL: u16 = 2;
-    /// To a data network.
+    /// Send to a data network.
     pub const NETWORK: u16 = 3;
-    /// Answered with a redirection, which [`super::Entry::teid`] is the number of.
+    /// Answer with the redirection whose policy number is [`super::Entry::teid`].
     pub const REDIRECT: u16 = 4;
-    /// To the bridge of the data network [`super::Entry::peer`]; [`super::Entry::teid`] is the session's station there.
+    /// Send to the bridge of the data network [`super::Entry::peer`], where the session is the station
+    /// [`super::Entry::teid`].
     pub const BRIDGE: u16 = 5;
-    /// Further entry: a meter that drops.
+    /// Further entry: a meter that drops packets.
     pub const METER: u16 = 0;
-    /// Further entry: a meter that protects from the meters behind it.
+    /// Further entry: a guarantee; later meters do not refuse packets that conform to it.
     pub const GUARANTEE: u16 = 1;
     /// Further entry: a gauge.
     pub const GAUGE: u16 = 2;
@@ -214,39 +216,40 @@ pub mod kind {
     pub const COPY_TUNNEL: u16 = 3;
     /// Further entry: a copy to a data network.
     pub const COPY_NETWORK: u16 = 4;
-    /// Further entry: the number of the address that packets go to instead of their own.
+    /// Further entry: number of the address to which packets are sent instead of their destination.
     pub const ADDRESS: u16 = 5;
-    /// Further entry: the gauge of packets that were dropped since the rules changed, of whose first one the CP function is told.
+    /// Further entry: counts the packets that were dropped since the rules changed, so that the CP function is
+    /// told of the first one.
     pub const NOTICE: u16 = 6;
-    /// No further entry.
+    /// End of the further entries.
     pub const END: u16 = 7;
 }
 
 /// Flags of an entry.
 pub mod flag {
-    /// From the UE.
+    /// For packets from the UE.
     pub const UPLINK: u16 = 1 << 3;
     /// A gate is closed.
     pub const CLOSED: u16 = 1 << 4;
-    /// The container is that of the downlink.
+    /// Packets get the downlink form of the PDU Session Container.
     pub const CONTAINER_DOWNLINK: u16 = 1 << 5;
-    /// The container is that of the uplink.
+    /// Packets get the uplink form of the PDU Session Container.
     pub const CONTAINER_UPLINK: u16 = 1 << 6;
-    /// The CP function is told of the first packet.
+    /// The CP function is told of the first packet that is buffered or dropped.
     pub const NOTIFY: u16 = 1 << 7;
     /// There are further entries.
     pub const MORE: u16 = 1 << 8;
-    /// To the CP function.
+    /// Packets go to the CP function.
     pub const CONTROL: u16 = 1 << 9;
-    /// Transport marking.
+    /// Transport level marking is set.
     pub const TOS: u16 = 1 << 10;
-    /// Of a gauge: packets beyond the mark are dropped.
+    /// For a gauge: packets beyond the mark are dropped.
     pub const QUOTA: u16 = 1 << 11;
-    /// Destinations are replaced on the way out, sources on the way back.
+    /// Destinations are replaced in uplink packets, and sources in downlink packets.
     pub const TRANSLATE: u16 = 1 << 12;
     /// Only answers to redirected packets pass.
     pub const ANSWERS: u16 = 1 << 13;
-    /// Another worker may count and meter in the same cells, even where each input has one worker.
+    /// Other workers may count and meter in the same cells, even if each input has one worker.
     pub const SHARED: u16 = 1 << 14;
     /// Packets are Ethernet frames.
     pub const FRAME: u16 = 1 << 15;
@@ -265,7 +268,7 @@ impl Entry {
         flags: kind::DROP,
     };
 
-    /// What is done.
+    /// What happens to a packet, or the kind of a further entry.
     #[inline(always)]
     pub fn kind(&self) -> u16 {
         self.flags & kind::MASK
@@ -277,7 +280,7 @@ impl Entry {
         self.flags & flag != 0
     }
 
-    /// Has packets leave in a tunnel of this peer.
+    /// Makes packets leave in a tunnel to this peer.
     pub(crate) fn lead_to(&mut self, teid: u32, peer: u16) {
         (self.teid, self.peer) = (teid, peer);
     }
@@ -289,7 +292,7 @@ impl Entry {
     }
 }
 
-/// Rules of one or many sessions, for look-ups that cannot use the endpoint alone.
+/// The rules of one or many sessions, for look-ups that the endpoint alone cannot decide.
 pub enum Policy {
     /// Rows that sessions with the same policy share.
     Rows(Rows),
@@ -297,39 +300,39 @@ pub enum Policy {
     Classifier(Box<dyn Classifier>),
     /// Rules of an Ethernet session. A packet that was read as an IP packet finds none of them.
     Frames(Box<dyn Classifier>),
-    /// No rules: what a redirection answers with.
+    /// No rules: the answer of a redirection to a URL.
     Redirect(UrlRedirect),
-    /// No rules: the address that packets are redirected to.
+    /// No rules: the address to which packets are redirected.
     Address(IpAddr),
 }
 
-/// What a cell of a session's state is for.
+/// The purpose of a cell in a session's state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Use {
-    /// Packets of an input and a direction that are counted by these URRs.
+pub(crate) enum CellUse {
+    /// Counts packets of an input and a direction, for these URRs.
     Account { native: bool, direction: Direction, urrs: Vec<u32> },
-    /// MBR.
+    /// Meter of a maximum bit rate.
     Meter { qer: u32, direction: Direction },
-    /// GBR.
+    /// Meter of a guaranteed bit rate.
     Guarantee { qer: u32, direction: Direction },
     /// A mark of a URR.
     Gauge { urr: u32, measure: Measure, kind: MarkKind },
-    /// Packets that a PDR's FAR drops and tells of.
+    /// Counts packets that a PDR's FAR drops and reports.
     Notice { pdr: u16 },
 }
 
-/// Lines of state and what their cells are for.
+/// The cache lines of a session's state, and the purposes of its cells.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State {
     pub first: u32,
     pub lines: u32,
-    /// The same list for all sessions of a policy.
-    pub uses: Arc<Vec<Use>>,
+    /// Sessions of a policy share this list.
+    pub uses: Arc<Vec<CellUse>>,
 }
 
 impl State {
-    /// The cell for a use, new if need be.
-    fn cell(&mut self, wanted: Use) -> Result<u8, PlanError> {
+    /// The cell with a purpose; adds one if needed.
+    fn cell(&mut self, wanted: CellUse) -> Result<u8, PlanError> {
         let at = match self.uses.iter().position(|known| *known == wanted) {
             Some(at) => at,
             None => {
@@ -340,7 +343,7 @@ impl State {
         if at < MAX_CELLS { Ok(at as u8) } else { Err(PlanError::TooMany("meters and counters")) }
     }
 
-    /// Lines that the cells need.
+    /// Number of lines that the cells need.
     pub fn needed(&self) -> u32 {
         self.uses.len().div_ceil(PER_LINE).max(1) as u32
     }
@@ -351,15 +354,15 @@ impl State {
     ) -> impl Iterator<Item = (&'a [u32], Direction, Totals)> + 'a {
         let cells = Cells::new(&tables.lines, self.first);
         self.uses.iter().enumerate().filter_map(move |(at, used)| match used {
-            Use::Account { direction, urrs, .. } => Some((&urrs[..], *direction, cells.totals(at as u8))),
+            CellUse::Account { direction, urrs, .. } => Some((&urrs[..], *direction, cells.totals(at as u8))),
             _ => None,
         })
     }
 }
 
-/// What is published of a session at one place.
+/// The key under which the tables hold an endpoint of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Key64 {
+pub(crate) enum TableKey {
     Teid(u32),
     Ue(IpAddr),
     /// A framed route.
@@ -368,26 +371,26 @@ pub(crate) enum Key64 {
     Station(u32),
 }
 
-/// What the N4 task holds of a session that is published.
+/// The N4 task's data of a published session.
 pub struct Session {
     pub(crate) seid: u64,
     pub(crate) tables: Arc<Tables>,
-    pub(crate) keys: Box<[Key64]>,
+    pub(crate) keys: Box<[TableKey]>,
     pub(crate) state: State,
-    /// What few sessions have.
-    past: Option<Box<Past>>,
-    /// Of an Ethernet session: data network, and the station that it is there.
+    /// Counts in outgrown state; few sessions have any.
+    past: Option<Box<OutgrownCounts>>,
+    /// For an Ethernet session: its data network, and its station number there.
     pub(crate) station: Option<(u16, u32)>,
-    /// Its rules have said to buffer.
+    /// Whether its rules have ever asked to buffer.
     pub(crate) buffered: bool,
 }
 
-/// What a session that needed more state than it had at first counted before.
+/// Counts of a session that has needed more lines of state than it had at first.
 #[derive(Default)]
-struct Past {
-    /// State that was outgrown, and when nobody counts there any more.
+struct OutgrownCounts {
+    /// Outgrown state, and the ticket after which no worker counts there any more.
     outgrown: VecDeque<(Ticket, State)>,
-    /// What outgrown state had counted.
+    /// Counts of outgrown state that has been freed.
     folded: Vec<(Vec<u32>, Direction, Totals)>,
 }
 
@@ -410,17 +413,17 @@ impl Session {
         }
     }
 
-    /// Our SEID.
+    /// This UPF's SEID.
     pub fn seid(&self) -> u64 {
         self.seid
     }
 
-    /// Traffic forwarded for the session in total: uplink, downlink.
+    /// Traffic forwarded for the session in total: uplink and downlink.
     pub fn usage(&self) -> (Totals, Totals) {
         self.sum(|_| true)
     }
 
-    /// What a URR has counted since it was created: uplink, downlink. Zero for one that does not exist.
+    /// Counts of a URR since it was created: uplink and downlink. Zero for an unknown URR.
     pub fn urr(&self, id: u32) -> (Totals, Totals) {
         self.sum(|urrs| urrs.contains(&id))
     }
@@ -444,12 +447,12 @@ impl Session {
         sums
     }
 
-    /// Keeps state that was outgrown until nobody counts there any more.
+    /// Keeps outgrown state until no worker counts there any more.
     pub(crate) fn outgrow(&mut self, ticket: Ticket, state: State) {
         self.past.get_or_insert_default().outgrown.push_back((ticket, state));
     }
 
-    /// Takes outgrown state that nobody counts in any more, and adds what it has counted to the rest.
+    /// Returns outgrown state in which no worker counts any more, after saving its counts.
     pub(crate) fn fold(&mut self) -> Option<State> {
         let past = self.past.as_mut()?;
         let (_, state) = past.outgrown.pop_front_if(|(ticket, _)| self.tables.domain().passed(*ticket))?;
@@ -459,13 +462,13 @@ impl Session {
         Some(state)
     }
 
-    /// Takes all state, the outgrown included.
+    /// Returns all state, outgrown state included.
     pub(crate) fn into_states(self) -> impl Iterator<Item = State> {
         let past = self.past.map(|past| past.outgrown).unwrap_or_default();
         past.into_iter().map(|(_, state)| state).chain([self.state])
     }
 
-    /// Forgets URRs that are gone.
+    /// Forgets the counts of URRs that are gone.
     pub(crate) fn forget_urrs(&mut self, exists: impl Fn(u32) -> bool) {
         self.state.forget_urrs(&exists);
         let Some(past) = &mut self.past else { return };
@@ -475,31 +478,32 @@ impl Session {
         }
     }
 
-    /// Whether both have packets looked up in the same rows of memory; for tests.
+    /// Whether packets of both sessions are looked up in the same rows; for tests.
     #[doc(hidden)]
     pub fn shares_rules(&self, other: &Session) -> bool {
         let theirs = other.tables.policies_of(&other.keys);
         self.tables.policies_of(&self.keys).iter().any(|policy| theirs.contains(policy))
     }
 
-    /// Counts a packet in the first account of a direction that has URRs, as a worker would; for tests of reports.
+    /// Counts a packet, as a worker would, in the first account of this direction that has URRs; for tests of
+    /// reports.
     #[doc(hidden)]
     pub fn count(&self, direction: Direction, bytes: usize) {
         let cells = Cells::new(&self.tables.lines, self.state.first);
-        let counts = |used: &Use| matches!(used, Use::Account { direction: counted, urrs, .. } if *counted == direction && !urrs.is_empty());
+        let counts = |used: &CellUse| matches!(used, CellUse::Account { direction: counted, urrs, .. } if *counted == direction && !urrs.is_empty());
         if let Some(at) = self.state.uses.iter().position(counts) {
             cells.count(at as u8, 1, bytes as u64, state::Writers::Many);
         }
     }
 
-    /// Octets that the packet path holds for the session, without endpoints and shared rules.
+    /// Octets of state, without endpoints and shared rules.
     pub fn state_bytes(&self) -> usize {
         self.state.lines as usize * 64
     }
 }
 
-/// Lists of further entries of a place. They stand behind the entries of the first line, where 16 bits name their positions
-/// however many PDRs there are; PDRs with equal lists share one.
+/// Lists of further entries of a place. They come after the entries in the first line, so that 16 bits can hold
+/// their positions however many PDRs there are. PDRs with equal lists share one.
 #[derive(Default)]
 struct Lists {
     /// Position of the first list.
@@ -509,7 +513,7 @@ struct Lists {
 }
 
 impl Lists {
-    /// The position of a list, new if need be.
+    /// The position of a list; adds it if needed.
     fn add(&mut self, list: Vec<Entry>) -> Result<u16, PlanError> {
         if let Some(position) = self.known.get(&list) {
             return Ok(*position);
@@ -523,40 +527,41 @@ impl Lists {
     }
 }
 
-/// The position of a place's entry with this number, where `further` entries stand behind those of the first line.
+/// The position of entry `number` of a place, if `further` further entries come after those in the first line.
 pub(crate) fn entry_position(number: usize, further: usize) -> usize {
     if number < INLINE { number } else { number + further }
 }
 
-/// How many further entries a block has whose PDRs have `count` entries. With more of these than the first line holds they
-/// are the last ones, but for one entry that may fill up the line and has no account.
+/// Number of further entries in a block whose PDRs have `count` entries. If these are more than the first line
+/// holds, they are the last ones of the block, except for an unused entry without account that may fill up the
+/// last line.
 pub(crate) fn count_further(block: &[Endpoint], count: usize) -> usize {
     let Some(last) = block.last() else { return 0 };
     let filled = usize::from(last.entries[INLINE - 1].account == NO_CELL);
     (block.len() * INLINE - filled).saturating_sub(count)
 }
 
-/// Numbers of peers, on the way.
+/// Assigns numbers to peers.
 pub(crate) trait Peers {
     /// The number of a peer.
     fn number(&mut self, peer: std::net::SocketAddr) -> Result<u16, PlanError>;
 }
 
-/// Writes the entries of a plan, for the rules of one place.
+/// Writes the entries of a plan for the rules of one place.
 pub(crate) struct Assembly<'a> {
     pub plan: &'a Plan,
     pub state: &'a mut State,
     pub peers: &'a mut dyn Peers,
-    /// Numbers of what PDRs redirect to, by identifier of the PDR.
+    /// Redirection targets: each PDR's identifier with the number of its policy.
     pub targets: &'a [(u16, u32)],
-    /// Of an Ethernet session: the station that it is.
+    /// For an Ethernet session: its station number.
     pub station: Option<u32>,
-    /// Several workers may write the cells of downlink packets ([`Plan::shares_downlink`]).
+    /// Whether several workers may write the cells of downlink packets ([`Plan::shares_downlink`]).
     pub shared_downlink: bool,
 }
 
 impl Assembly<'_> {
-    /// The entries that the rules of a place lead to, and the rules with the positions of these as values.
+    /// The entries for the rules of a place, and the rules with positions of these entries as values.
     pub fn entries(&mut self, place: Place, rules: &[Rule]) -> Result<(Vec<Entry>, Vec<Rule>), PlanError> {
         // The position of each PDR's entry.
         let mut positions = vec![u32::MAX; self.plan.pdrs.len()];
@@ -586,7 +591,8 @@ impl Assembly<'_> {
         Ok((entries, mapped))
     }
 
-    /// Where sources are to be checked and a filter does not name the UE's address, one that does takes its place.
+    /// Where sources must be checked and a filter does not contain the UE's address, replaces the filter by
+    /// filters that do.
     fn check_sources(&self, used: &[u32], rules: &mut Vec<Rule>) {
         let checked = |rule: &Rule| {
             let pdr = used.get(rule.value as usize).and_then(|value| self.plan.pdrs.get(*value as usize));
@@ -669,7 +675,7 @@ impl Assembly<'_> {
         urrs.sort_unstable();
         urrs.dedup();
         let meters = self.meters(pdr, &mut entry)?;
-        entry.account = self.state.cell(Use::Account {
+        entry.account = self.state.cell(CellUse::Account {
             native: place == Place::Native,
             direction: pdr.direction,
             urrs,
@@ -693,7 +699,7 @@ impl Assembly<'_> {
 
     /// Whether packets of the session are redirected to an address.
     fn translates(&self) -> bool {
-        // Without any target, which is nearly always, there is nothing to look through.
+        // Nearly always there are no targets, and the PDRs need not be searched.
         let mut pdrs = self.plan.pdrs.iter().filter(|_| !self.targets.is_empty());
         pdrs.any(|pdr| matches!(pdr.action, Action::RedirectAddress(..)))
     }
@@ -725,7 +731,7 @@ impl Assembly<'_> {
         Ok(())
     }
 
-    /// Cells of the meters that a PDR's packets pass, guarantees first.
+    /// Cells of the meters that a PDR's packets pass; guarantees come first.
     fn meters(&mut self, pdr: &Pdr, entry: &mut Entry) -> Result<Vec<(u16, u8)>, PlanError> {
         let (mut guarantees, mut limits) = (Vec::new(), Vec::new());
         for at in &pdr.qers {
@@ -737,14 +743,14 @@ impl Assembly<'_> {
                 entry.flags |= flag::CLOSED;
             }
             if enforcement.mbr_kbps.is_some() {
-                let cell = self.state.cell(Use::Meter { qer: qer.id, direction })?;
-                // The flow's own maximum comes before what it shares.
+                let cell = self.state.cell(CellUse::Meter { qer: qer.id, direction })?;
+                // The flow's own maximum rate comes before shared rates.
                 let own = enforcement.gbr_kbps.is_some();
                 limits.push((!own, (kind::METER, cell)));
             }
             if enforcement.gbr_kbps.is_some() {
                 guarantees
-                    .push((kind::GUARANTEE, self.state.cell(Use::Guarantee { qer: qer.id, direction })?));
+                    .push((kind::GUARANTEE, self.state.cell(CellUse::Guarantee { qer: qer.id, direction })?));
             }
         }
         limits.sort_by_key(|(shared, _)| *shared);
@@ -753,25 +759,25 @@ impl Assembly<'_> {
         Ok(own.chain(guarantees).chain(shared).collect())
     }
 
-    /// What does not fit the entry.
+    /// The further entries of a PDR, which hold what its entry has no room for.
     fn further(&mut self, pdr: &Pdr, meters: &[(u16, u8)]) -> Result<Vec<Entry>, PlanError> {
         let mut out = Vec::new();
         for at in &pdr.urrs {
             let Some(urr) = self.plan.urrs.get(usize::from(*at)) else { continue };
             for mark in urr.marks.iter().filter(|mark| counts(mark.measure, pdr.direction)) {
                 let Mark { measure, kind, .. } = *mark;
-                let cell = self.state.cell(Use::Gauge { urr: urr.id, measure, kind })?;
+                let cell = self.state.cell(CellUse::Gauge { urr: urr.id, measure, kind })?;
                 let quota = if kind == MarkKind::Quota { flag::QUOTA } else { 0 };
                 out.push(Entry { teid: urr.id, account: cell, flags: kind::GAUGE | quota, ..Entry::NONE });
             }
         }
-        // Quotas are looked at before anything is charged.
+        // Quotas are checked before anything is charged.
         out.sort_by_key(|entry| !entry.is(flag::QUOTA));
         if matches!(pdr.action, Action::RedirectAddress(..)) {
             out.push(Entry { teid: self.target(pdr)?, flags: kind::ADDRESS, ..Entry::NONE });
         }
         if pdr.action == Action::Drop && pdr.notify && pdr.direction == Direction::Downlink {
-            let account = self.state.cell(Use::Notice { pdr: pdr.id })?;
+            let account = self.state.cell(CellUse::Notice { pdr: pdr.id })?;
             out.push(Entry { account, flags: kind::NOTICE, ..Entry::NONE });
         }
         let plain = meters.len() <= 2 && meters.iter().all(|(kind, _)| *kind == kind::METER);
@@ -788,7 +794,7 @@ impl Assembly<'_> {
     }
 }
 
-/// Whether a measure counts packets of a direction.
+/// Whether a measure counts packets of this direction.
 fn counts(measure: Measure, direction: Direction) -> bool {
     match measure {
         Measure::Total => true,
@@ -805,25 +811,26 @@ fn enforcement(qer: &crate::plan::Qer, direction: Direction) -> Enforcement {
 }
 
 impl State {
-    /// Sets rates and marks as a plan says. `known` cells were in use before: their meters run on.
+    /// Sets rates and marks as the plan says. The first `known` cells were in use before; their meters keep
+    /// running.
     pub fn apply(&self, plan: &Plan, session: &Session, known: usize) {
         let cells = Cells::new(&session.tables.lines, self.first);
         for (at, used) in self.uses.iter().enumerate() {
             let cell = at as u8;
             match used {
-                Use::Account { .. } => {}
-                // The rules change: the CP function is told of the next packet again.
-                Use::Notice { .. } => cells.set(cell, [0, 1]),
-                Use::Meter { qer, direction } | Use::Guarantee { qer, direction } => {
+                CellUse::Account { .. } => {}
+                // The rules change, so the CP function is told of the next packet again.
+                CellUse::Notice { .. } => cells.set(cell, [0, 1]),
+                CellUse::Meter { qer, direction } | CellUse::Guarantee { qer, direction } => {
                     let Some(qer) = plan.qers.iter().find(|known| known.id == *qer) else { continue };
                     let enforcement = enforcement(qer, *direction);
                     let kbps = match used {
-                        Use::Meter { .. } => enforcement.mbr_kbps,
+                        CellUse::Meter { .. } => enforcement.mbr_kbps,
                         _ => enforcement.gbr_kbps,
                     };
                     cells.set_second(cell, kbps.map_or(u64::MAX, state::rate));
                 }
-                Use::Gauge { urr, measure, kind } => {
+                CellUse::Gauge { urr, measure, kind } => {
                     let marks = plan.urrs.iter().filter(|known| known.id == *urr).flat_map(|urr| &urr.marks);
                     let mark = marks.into_iter().find(|mark| mark.measure == *measure && mark.kind == *kind);
                     let Some(mark) = mark else { continue };
@@ -843,26 +850,25 @@ impl State {
         }
     }
 
-    /// The state for a plan that needs more lines than `self` has: what is of use any more, in a new place.
+    /// Copies into this state, which has more lines, those values of the old state that are still of use.
     pub fn carry_over(&self, old: &State, tables: &Tables) {
         let (from, to) = (Cells::new(&tables.lines, old.first), Cells::new(&tables.lines, self.first));
         for (at, used) in self.uses.iter().enumerate() {
             let before = old.uses.iter().position(|known| known == used);
-            if let (Use::Meter { .. } | Use::Guarantee { .. }, Some(before)) = (used, before) {
+            if let (CellUse::Meter { .. } | CellUse::Guarantee { .. }, Some(before)) = (used, before) {
                 to.set(at as u8, from.get(before as u8));
             }
         }
     }
 
-    /// Forgets URRs that are gone: what comes under their identifiers later is another's.
+    /// Forgets URRs that are gone: a later URR with the same identifier starts at zero.
     pub fn forget_urrs(&mut self, exists: impl Fn(u32) -> bool) {
-        let gone =
-            |used: &Use| matches!(used, Use::Account { urrs, .. } if !urrs.iter().all(|id| exists(*id)));
+        let gone = |used: &CellUse| matches!(used, CellUse::Account { urrs, .. } if !urrs.iter().all(|id| exists(*id)));
         if !self.uses.iter().any(gone) {
             return;
         }
         for used in Arc::make_mut(&mut self.uses) {
-            if let Use::Account { urrs, .. } = used {
+            if let CellUse::Account { urrs, .. } = used {
                 urrs.retain(|id| exists(*id));
             }
         }
@@ -874,7 +880,7 @@ impl State {
     }
 }
 
-/// The block of an endpoint.
+/// Makes the block of an endpoint.
 pub(crate) fn assemble(
     seid: u64,
     teid: u32,
@@ -896,14 +902,14 @@ pub(crate) fn assemble(
     block
 }
 
-/// Whether the first rule takes every packet: then its value.
+/// The value of the first rule, if that rule matches every packet.
 pub(crate) fn only(rules: &[Rule]) -> Option<u32> {
     let first = rules.iter().min_by_key(|rule| rule.rank());
     first.filter(|rule| rule.filter.selects_all()).map(|rule| rule.value)
 }
 
 impl Policy {
-    /// The verdict for a packet, at once.
+    /// Looks up one packet, without beginning and finishing in separate steps.
     #[inline]
     pub fn classify_one(&self, own: &OwnAddresses, key: &Key) -> Option<u32> {
         match self {

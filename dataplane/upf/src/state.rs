@@ -1,17 +1,18 @@
 //! Counters and meters of sessions: cells of two words, four to a cache line, that outlive modifications.
 //!
-//! All cells of a session stand together, so that a packet's meter and counter are mostly in one line. What a cell is, its
-//! user knows:
+//! All cells of a session lie together, so that a packet's meter and counter are mostly in one cache line. The
+//! code that uses a cell knows its kind:
 //!
 //! | cell | first word | second word |
 //! |---|---|---|
 //! | account | packets | octets |
-//! | meter | until when the line is taken, in 1/256 ns | rate and burst ([`rate`]) |
+//! | meter | time up to which the rate is used, in 1/256 ns | rate and burst ([`rate`]) |
 //! | gauge | octets | mark |
 //!
-//! An account belongs to one input and one set of URRs, a meter to one QER and one direction. Mostly one worker is the only
-//! one to write a cell, and a count is a load and a store. A locked addition is needed where several workers serve an input,
-//! and for entries whose cells workers of different inputs share ([`crate::session::flag::SHARED`]): [`Writers::Many`].
+//! An account belongs to one input and one set of URRs, a meter to one QER and one direction. Mostly only one
+//! worker writes a cell, and counting is a load and a store. An atomic addition is needed where several workers
+//! serve an input, and for entries whose cells workers of different inputs share
+//! ([`crate::session::flag::SHARED`]): [`Writers::Many`].
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -21,7 +22,7 @@ use rcu::{Line, Lines};
 
 /// Cells of a cache line.
 pub const PER_LINE: usize = 4;
-/// Most cells of a session: what a packet's entry can name.
+/// Most cells of a session: the number that an entry can name.
 pub const MAX_CELLS: usize = 250;
 /// No cell.
 pub const NO_CELL: u8 = u8::MAX;
@@ -40,23 +41,23 @@ pub enum Writers {
 pub struct Cells<'a> {
     lines: &'a Lines,
     number: u32,
-    /// The first line, which mostly is all.
+    /// The first line, which mostly contains all cells.
     first: Option<&'a Line>,
 }
 
-/// What a packet did to a gauge.
+/// Effect of a packet on a gauge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gauged {
-    /// The mark is ahead.
+    /// The mark is not reached.
     Below,
     /// This packet reached the mark.
     Reached,
-    /// It had been reached before.
+    /// The mark had been reached before.
     Beyond,
 }
 
 impl<'a> Cells<'a> {
-    /// The cells that begin in line `first`.
+    /// The cells that begin at line `first`.
     #[inline(always)]
     pub fn new(lines: &'a Lines, first: u32) -> Cells<'a> {
         Cells { lines, number: first, first: lines.get(first) }
@@ -72,7 +73,7 @@ impl<'a> Cells<'a> {
         Some((&line[at], &line[at + 1]))
     }
 
-    /// Counts in an account.
+    /// Counts packets and octets in an account.
     #[inline(always)]
     pub fn count(self, cell: u8, packets: u64, bytes: u64, writers: Writers) {
         let Some((first, second)) = self.cell(cell) else { return };
@@ -86,7 +87,7 @@ impl<'a> Cells<'a> {
         }
     }
 
-    /// What an account has counted.
+    /// The counts of an account.
     pub fn totals(self, cell: u8) -> Totals {
         let read = |(packets, bytes): (&AtomicU64, &AtomicU64)| Totals {
             packets: packets.load(Relaxed),
@@ -110,12 +111,12 @@ impl<'a> Cells<'a> {
         }
     }
 
-    /// The words.
+    /// Both words.
     pub fn get(self, cell: u8) -> [u64; 2] {
         self.cell(cell).map_or([0; 2], |(first, second)| [first.load(Relaxed), second.load(Relaxed)])
     }
 
-    /// Whether a packet conforms to a meter at `now_ns`; if so it is accounted for.
+    /// Whether a packet conforms to a meter at `now_ns`; if so, it is charged.
     #[inline(always)]
     pub fn conforms(self, cell: u8, now_ns: u64, bytes: u64, writers: Writers) -> bool {
         let Some((until, rate)) = self.cell(cell) else { return true };
@@ -143,7 +144,7 @@ impl<'a> Cells<'a> {
         }
     }
 
-    /// Accounts to a meter for a packet that passes in any case: others have to wait for it, but not without end.
+    /// Charges a packet that passes in any case. Other packets then have to wait, but not without limit.
     pub fn charge(self, cell: u8, now_ns: u64, bytes: u64) {
         let Some((until, rate)) = self.cell(cell) else { return };
         let rate = rate.load(Relaxed);
@@ -152,13 +153,14 @@ impl<'a> Cells<'a> {
         }
         let (now, latest) = (now_ns << FRACTION, (now_ns << FRACTION) + (rate >> 38 << BURST_SHIFT));
         let cost = (bytes * (rate & 0xFFFF_FFFF)) >> (rate >> 32 & 63);
-        // Two bursts ahead nothing is added any more: a guarantee above the rate must not silence others for long.
+        // Charges at most two bursts in advance: a guarantee above the rate must not block other packets for
+        // long.
         let most = latest + (latest - now);
         let charged = |taken: u64| (taken <= most).then(|| taken.max(now) + cost);
         let _ = until.fetch_update(Relaxed, Relaxed, charged);
     }
 
-    /// Adds to a gauge.
+    /// Adds to a gauge; returns the effect.
     #[inline]
     pub fn gauge(self, cell: u8, bytes: u64) -> Gauged {
         let Some((counted, mark)) = self.cell(cell) else { return Gauged::Below };
@@ -179,17 +181,18 @@ impl<'a> Cells<'a> {
 
 /// Bits of a meter's time below a nanosecond, so that the fastest rates are not rounded away.
 const FRACTION: u32 = 8;
-/// Unit of bursts, as a shift of a meter's time: 65 µs.
+/// Unit of bursts, as a shift of a meter's time: 2^16 ns, about 65 µs.
 const BURST_SHIFT: u32 = FRACTION + 16;
-/// The rate that nothing conforms to.
+/// The rate to which no packet conforms.
 const NOTHING: u64 = 0;
-/// How long a burst may last at the rate itself. TCP reaches two thirds of its rate with 15 ms and all of it with 50; a flow
-/// that does not pause gets its rate in any case, and one that was silent this much more once.
+/// Length of a burst at the rate itself. TCP reaches two thirds of its rate with 15 ms and all of it with 50
+/// ms. A flow that does not pause gets its rate in any case; a flow that was silent gets this much more, once.
 const BURST_NS: f64 = 50e6;
-/// What a burst must hold at any rate: slow ones would otherwise let nothing pass.
+/// Least content of a burst at any rate: otherwise slow rates would let nothing pass.
 const BURST_OCTETS: f64 = 3.0 * 1500.0;
 
-/// A rate for a meter: cost of an octet as a fraction (32 bits over a power of two, 6 bits), and the burst above.
+/// A rate as the second word of a meter: cost of an octet as a fraction (32 bits over a power of two, 6 bits),
+/// and the burst in the bits above.
 pub fn rate(kbps: u64) -> u64 {
     if kbps == 0 {
         return NOTHING;
@@ -203,13 +206,13 @@ pub fn rate(kbps: u64) -> u64 {
     burst << 38 | u64::from(shift) << 32 | mantissa
 }
 
-/// A meter after the generic cell rate algorithm: one word that says until when the line is taken. For what is not a
-/// session's.
+/// A meter outside of sessions, after the generic cell rate algorithm: one word with the time up to which the
+/// rate is used.
 #[derive(Debug, Default)]
 pub struct Meter(AtomicU64);
 
 impl Meter {
-    /// Whether something that takes the line for `cost_ns` may start now, `burst_ns` ahead of its time at most.
+    /// Whether something that uses the rate for `cost_ns` may start now, at most `burst_ns` ahead of its time.
     #[inline]
     pub fn conforms(&self, now_ns: u64, cost_ns: u64, burst_ns: u64) -> bool {
         let mut taken_until = self.0.load(Relaxed);
@@ -241,7 +244,7 @@ mod tests {
 
     #[test]
     fn meters_pass_their_rate_within_two_percent_over_a_second() {
-        // Offered for one second at twice the rate and more, 64 to 1500 octets, up to 2^40 bit/s.
+        // Offers for one second more than twice the rate, in packets of 64 to 1500 octets, at up to 2^40 bit/s.
         for (kbps, bytes, count) in [
             (3_000, 1500, 1_000),
             (10_000, 1250, 10_000),
@@ -249,7 +252,7 @@ mod tests {
             (1_000_000, 1400, 300_000),
             (10_000_000, 1500, 2_000_001),
         ] {
-            // Once the burst, then the rate.
+            // The burst once, and then the rate.
             let expected = (kbps * 125 / bytes) as f64 * (1.0 + BURST_NS / 1e9);
             let got = passed(kbps, 1_000_000_000 / count, bytes, count) as f64;
             assert!(

@@ -12,7 +12,7 @@ pub struct WorkerStats {
     pub n3: Directions,
     /// N6: packets received (uplink) and sent (downlink).
     pub n6: Directions,
-    /// Drops by reason.
+    /// Dropped packets by reason.
     pub drops: Drops,
     /// GTP-U Echo Requests answered.
     pub echo_requests: Single,
@@ -20,7 +20,7 @@ pub struct WorkerStats {
     pub error_indications_sent: Single,
     /// Error Indications received.
     pub error_indications_received: Single,
-    /// Other GTP-U signalling received and needing no answer.
+    /// Other GTP-U signalling received that needs no answer.
     pub signalling: Single,
 }
 
@@ -35,7 +35,7 @@ pub fn drops(workers: &[WorkerStats], reason: DropReason) -> u64 {
     workers.iter().map(|worker| worker.drops.get(reason)).sum()
 }
 
-/// The part of `GET /stats` that workers count. Only reasons that occurred are listed.
+/// The workers' part of `GET /stats`. Lists only reasons that have occurred.
 pub fn json(workers: &[WorkerStats]) -> Value {
     let by_reason: Map<String, Value> = DropReason::ALL
         .iter()

@@ -1,9 +1,9 @@
 //! Look-up tables from packets to sessions: by TEID and by UE address.
 //!
-//! The control side allocates TEIDs, and UE addresses come from configured pools, so both index arrays of
-//! slots directly: a look-up is one load (design idea 5). What does not fit (TEIDs that the CP function
-//! assigned, addresses outside the pools) is found in small copy-on-write hash maps, which say which slot it has. Workers
-//! only load; the one [`Writer`], the N4 task's, stores ([`rcu`]).
+//! The control side allocates TEIDs, and UE addresses come from configured pools, so both index arrays of slots
+//! directly: a look-up is one load (design idea 5). Other keys (TEIDs that the CP function assigned, addresses
+//! outside the pools) are in small copy-on-write hash maps from the key to its slot. Workers only read. Only
+//! the N4 task's [`Writer`] writes ([`rcu`]).
 
 mod writer;
 
@@ -19,30 +19,30 @@ pub use crate::mailbox::{Command, Mailbox};
 use crate::pipeline::translate::{self, Translations};
 use crate::plan::Kind;
 use crate::routes::Routes;
-use crate::session::{Endpoint, Key64, Policy};
+use crate::session::{Endpoint, Policy, TableKey};
 use rcu::{Bin, Cell, Domain, Guard, Lines, Slots};
 pub use writer::{Held, Writer, layout};
 
-/// Bits of an allocated TEID that are the index; the others are a generation, so that a tunnel that is gone
-/// does not come back to life for packets still under way.
+/// Bits of an allocated TEID that are the index. The other bits are a generation, so that packets still under
+/// way for a removed tunnel do not reach a new one.
 pub const TEID_INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << TEID_INDEX_BITS) - 1;
-/// Hash maps that what is not indexed is spread over: each update copies one of them.
+/// Number of hash maps over which keys without array index are spread; an update copies one of them.
 const SHARDS: usize = 256;
-/// Keys that do not index an array, at most.
+/// Most keys without array index.
 const SPARSE: usize = 1 << 20;
-/// Policies, at most, and how many are in a chunk.
+/// Most policies, and number of policies in a chunk.
 pub(crate) const POLICIES: usize = 1 << 20;
 pub(crate) const POLICY_CHUNK: usize = 1024;
-/// Peers, at most, and how many are in a chunk.
+/// Most peers, and number of peers in a chunk.
 pub(crate) const PEERS: usize = 1 << 16;
 pub(crate) const PEER_CHUNK: usize = 256;
-/// Ethernet sessions in data networks, at most: what goes to all of a network is sent that often.
+/// Most Ethernet sessions in data networks. A frame to all of a network is sent that often.
 pub const STATIONS: u32 = 8192;
 
 type Map = HashMap<u128, u32>;
 
-/// Slots of keys that do not index an array.
+/// The slots of keys without array index.
 struct Sparse {
     shards: Box<[Cell<Map>]>,
 }
@@ -53,7 +53,7 @@ impl Sparse {
     }
 
     fn shard(&self, key: u128) -> &Cell<Map> {
-        // Prefixes differ in their upper half, addresses and TEIDs in the lower: mix both.
+        // Prefixes differ in the upper half, addresses and TEIDs in the lower: combine both.
         let folded = (key >> 64) as u64 ^ key as u64;
         &self.shards[(folded.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as usize % SHARDS]
     }
@@ -73,12 +73,12 @@ impl Sparse {
     }
 }
 
-/// A pool of UE addresses whose host parts index slots.
+/// A pool of UE addresses whose host part is an index of slots.
 struct Pool {
-    /// Network part of the pool, shifted down by `shift`.
+    /// Network part of the pool, shifted right by `shift`.
     base: u128,
     len: u128,
-    /// Bits below the index: 0 for IPv4 addresses, 64 for IPv6 prefixes.
+    /// Number of bits below the index: 0 for IPv4 addresses, 64 for IPv6 prefixes.
     shift: u32,
     slots: Slots<Endpoint>,
 }
@@ -98,25 +98,25 @@ struct PoolV4 {
     slots: Slots<Endpoint>,
 }
 
-/// Set in a peer's first word while its address is one of this machine.
+/// Set in a peer's first word while its address is one of this machine's.
 const PEER_IS_LOCAL: u64 = 1 << 24;
 
-/// The far end of tunnels.
+/// A peer: the far end of tunnels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
-    /// The address is one of this machine.
+    /// Whether the address is one of this machine's.
     pub is_local: bool,
 }
 
-/// Where a packet's endpoint is to be looked up.
-pub type Found<'t> = (&'t Slots<Endpoint>, usize);
+/// The table and index of a slot in which to look up a packet's endpoint.
+pub type SlotRef<'t> = (&'t Slots<Endpoint>, usize);
 
-/// An array whose chunks are made when first used.
+/// An array whose chunks are allocated on first use.
 pub(crate) type Chunked<T> = Box<[OnceLock<Box<[T]>>]>;
 
-/// The tables that workers read. See the module.
+/// The tables that workers read; see the module.
 pub struct Tables {
     pub(crate) domain: Domain,
     pub(crate) lines: Lines,
@@ -127,21 +127,21 @@ pub struct Tables {
     sparse_teids: Sparse,
     sparse_v4: Sparse,
     sparse_v6: Sparse,
-    /// Ethernet sessions by their stations; none without data networks for them.
+    /// Ethernet sessions by their stations; empty without Ethernet data networks.
     stations: Slots<Endpoint>,
     /// The bridges of Ethernet data networks.
     bridges: Vec<Option<Bridge>>,
-    /// Framed routes: slots among the sparse ones.
+    /// Framed routes, with their index in the slots of keys without array index.
     routes: Cell<Routes<u32>>,
     pub(crate) policies: Chunked<Cell<Policy>>,
     pub(crate) peers: Chunked<[AtomicU64; 4]>,
-    /// Flows that are redirected to an address.
+    /// Flows whose destination is redirected to an address.
     pub translations: Translations,
     mailboxes: std::sync::Mutex<Vec<std::sync::Weak<Mailbox>>>,
     held_octets: Arc<AtomicUsize>,
-    /// Addresses that packets come back from to this machine: see [`Tables::set_local_addresses`].
+    /// Addresses at which this machine would receive its own packets; see [`Tables::set_local_addresses`].
     local: std::sync::Mutex<HashSet<IpAddr>>,
-    /// Taken by the one writer.
+    /// The arena, until the one writer takes it.
     arena: std::sync::Mutex<Option<rcu::Writer<Endpoint>>>,
 }
 
@@ -156,7 +156,7 @@ fn prefix64(address: Ipv6Addr) -> u128 {
     address.to_bits() >> 64 << 64
 }
 
-/// An empty bridge, keyed by chance.
+/// An empty bridge with a random key.
 fn new_bridge() -> Bridge {
     let secret = std::hash::RandomState::new().hash_one(0);
     Bridge::new(Bounds { stations: STATIONS, ..Bounds::default() }, secret)
@@ -209,14 +209,14 @@ impl Tables {
         }
     }
 
-    /// Readers and writers of the tables.
+    /// The RCU domain of the tables' readers and writer.
     pub fn domain(&self) -> &Domain {
         &self.domain
     }
 
-    /// Where the endpoint of a TEID is, if it was allocated here: it is right only if it has this very TEID.
+    /// The place of a TEID that was allocated here. The endpoint there is only right if it has this very TEID.
     #[inline(always)]
-    pub fn place_of_teid(&self, teid: u32) -> Found<'_> {
+    pub fn place_of_teid(&self, teid: u32) -> SlotRef<'_> {
         (&self.teids, (teid & INDEX_MASK) as usize)
     }
 
@@ -227,9 +227,9 @@ impl Tables {
         self.sparse.load(guard, index).filter(|block| block[0].teid() == teid)
     }
 
-    /// Where the endpoint of an IPv4 address is.
+    /// The place of an IPv4 address.
     #[inline(always)]
-    pub fn place_of_v4(&self, guard: &Guard<'_>, address: u32) -> Option<Found<'_>> {
+    pub fn place_of_v4(&self, guard: &Guard<'_>, address: u32) -> Option<SlotRef<'_>> {
         for pool in &self.pools_v4 {
             if address >= pool.base && address <= pool.last {
                 return Some((&pool.slots, (address - pool.base) as usize));
@@ -242,14 +242,14 @@ impl Tables {
         ))
     }
 
-    /// The slot of a framed route that an address is in.
+    /// The slot of the framed route that contains an address.
     fn routed(&self, guard: &Guard<'_>, address: IpAddr) -> Option<usize> {
         self.routes.load(guard)?.lookup(address).map(|slot| *slot as usize)
     }
 
-    /// Where the endpoint of an IPv6 address is.
+    /// The place of an IPv6 address.
     #[inline]
-    pub fn place_of_v6(&self, guard: &Guard<'_>, address: Ipv6Addr) -> Option<Found<'_>> {
+    pub fn place_of_v6(&self, guard: &Guard<'_>, address: Ipv6Addr) -> Option<SlotRef<'_>> {
         let key = prefix64(address);
         for pool in &self.pools_v6 {
             if let Some(index) = pool.index(key) {
@@ -260,13 +260,13 @@ impl Tables {
         Some((&self.sparse, slot.or_else(|| self.routed(guard, address.into()))?))
     }
 
-    /// The endpoint of an address whose own slot is empty: that of the longest prefix it is in.
+    /// The endpoint for an address whose own slot is empty: that of the longest prefix that contains it.
     #[cold]
     pub fn routed_to<'g>(&'g self, guard: &'g Guard<'_>, address: IpAddr) -> Option<&'g [Endpoint]> {
         self.sparse.load(guard, self.routed(guard, address)?)
     }
 
-    /// The endpoint that packets to an address find.
+    /// The endpoint for packets to an address.
     pub(crate) fn endpoint_of_ue<'g>(
         &'g self,
         guard: &'g Guard<'_>,
@@ -277,30 +277,30 @@ impl Tables {
         own.or_else(|| self.routed_to(guard, address))
     }
 
-    /// What is published under a key.
-    pub(crate) fn block<'g>(&'g self, guard: &'g Guard<'_>, key: &Key64) -> Option<&'g [Endpoint]> {
+    /// The block that is published under a key.
+    pub(crate) fn block<'g>(&'g self, guard: &'g Guard<'_>, key: &TableKey) -> Option<&'g [Endpoint]> {
         match key {
-            Key64::Teid(teid) => self.tunnel(guard, *teid),
-            Key64::Ue(address) | Key64::Route(address, _) => self.endpoint_of_ue(guard, *address),
-            Key64::Station(station) => self.station(guard, *station),
+            TableKey::Teid(teid) => self.tunnel(guard, *teid),
+            TableKey::Ue(address) | TableKey::Route(address, _) => self.endpoint_of_ue(guard, *address),
+            TableKey::Station(station) => self.station(guard, *station),
         }
     }
 
-    /// The numbers of the policies that what is published under these keys is looked up in.
-    pub(crate) fn policies_of(&self, keys: &[Key64]) -> Vec<u32> {
+    /// The numbers of the policies that the endpoints under these keys use.
+    pub(crate) fn policies_of(&self, keys: &[TableKey]) -> Vec<u32> {
         let mut reader = self.domain.reader();
         let guard = reader.enter();
         keys.iter().filter_map(|key| self.block(&guard, key)?.first()?.policy()).collect()
     }
 
-    fn place_of_ue(&self, guard: &Guard<'_>, address: IpAddr) -> Option<Found<'_>> {
+    fn place_of_ue(&self, guard: &Guard<'_>, address: IpAddr) -> Option<SlotRef<'_>> {
         match address {
             IpAddr::V4(address) => self.place_of_v4(guard, address.to_bits()),
             IpAddr::V6(address) => self.place_of_v6(guard, address),
         }
     }
 
-    /// The bridge of the data network with this number, if it is one of Ethernet frames.
+    /// The bridge of the data network with this number, if it is an Ethernet network.
     #[inline]
     pub fn bridge(&self, network: usize) -> Option<&Bridge> {
         self.bridges.get(network)?.as_ref()
@@ -311,7 +311,7 @@ impl Tables {
         self.bridges.iter().any(Option::is_some)
     }
 
-    /// The endpoint of the Ethernet session that is this station.
+    /// The endpoint of the Ethernet session with this station number.
     #[inline]
     pub fn station<'g>(&'g self, guard: &'g Guard<'_>, station: u32) -> Option<&'g [Endpoint]> {
         let known = (station as usize) < self.stations.capacity();
@@ -325,7 +325,7 @@ impl Tables {
         chunk[number as usize % POLICY_CHUNK].load(guard)
     }
 
-    /// Whether the packets of an endpoint are Ethernet frames.
+    /// Whether an endpoint's session carries Ethernet frames.
     pub(crate) fn is_of_frames(&self, guard: &Guard<'_>, endpoint: &Endpoint) -> bool {
         endpoint.policy().is_some_and(|number| matches!(self.policy(guard, number), Some(Policy::Frames(_))))
     }
@@ -364,7 +364,8 @@ impl Tables {
             IpAddr::V4(address) => (4, u128::from(address.to_bits())),
             IpAddr::V6(address) => (6, address.to_bits()),
         };
-        // Under the lock: either this sees a new list of addresses, or whoever sets that sees this peer.
+        // Under the lock, so that this call sees a new list of addresses, or `set_local_addresses` sees this
+        // peer.
         let local = self.lock_local();
         let is_local = if local.contains(&peer.ip()) { PEER_IS_LOCAL } else { 0 };
         high.store((bits >> 64) as u64, Ordering::Relaxed);
@@ -372,13 +373,13 @@ impl Tables {
         kind.store(is_local | family << 16 | u64::from(peer.port()), Ordering::Release);
     }
 
-    /// Whether a packet to this address would come back to this machine.
+    /// Whether this machine would itself receive a packet to this address.
     pub fn is_local(&self, address: IpAddr) -> bool {
         self.lock_local().contains(&address)
     }
 
-    /// These are the addresses of this machine now: what tunnels to peers with one of them would send comes back, and is
-    /// dropped. Returns peers that were none of them before.
+    /// Sets the addresses of this machine. Packets to peers with one of these addresses would come back and are
+    /// dropped. Returns the peers that have become local.
     pub fn set_local_addresses(&self, addresses: impl IntoIterator<Item = IpAddr>) -> Vec<IpAddr> {
         let mut local = self.lock_local();
         *local = addresses.into_iter().collect();
@@ -402,21 +403,21 @@ impl Tables {
         self.local.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The SEID of the session that owns a TEID.
+    /// The SEID of the session with this TEID.
     pub fn owner_of_teid(&self, teid: u32) -> Option<u64> {
         let mut reader = self.domain.reader();
         let guard = reader.enter();
         self.tunnel(&guard, teid).map(|block| block[0].seid())
     }
 
-    /// The SEID of the session that owns a UE address.
+    /// The SEID of the session with this UE address.
     pub fn owner_of_ue(&self, address: IpAddr) -> Option<u64> {
         let mut reader = self.domain.reader();
         let guard = reader.enter();
         self.endpoint_of_ue(&guard, address).map(|block| block[0].seid())
     }
 
-    /// Which version of a session packets to a UE address find, to tell whether it has been replaced; for tests.
+    /// A number that changes when the session of a UE address is replaced; for tests.
     #[doc(hidden)]
     pub fn version_of_ue(&self, address: IpAddr) -> Option<usize> {
         let mut reader = self.domain.reader();
@@ -427,7 +428,7 @@ impl Tables {
 }
 
 impl Tables {
-    /// A mailbox for a new worker.
+    /// Makes the mailbox of a new worker.
     pub fn mailbox(&self) -> Arc<Mailbox> {
         let mailbox = Arc::new(Mailbox::default());
         let mut mailboxes = self.mailboxes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -450,8 +451,8 @@ impl Tables {
 }
 
 impl Tables {
-    /// The slot of an address that is in a pool.
-    fn pool_place(&self, address: IpAddr) -> Option<Found<'_>> {
+    /// The place of an address that is in a pool.
+    fn pool_place(&self, address: IpAddr) -> Option<SlotRef<'_>> {
         match address {
             IpAddr::V4(address) => {
                 let bits = address.to_bits();

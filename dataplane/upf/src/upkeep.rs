@@ -1,8 +1,8 @@
-//! What changes on the machine while the UPF runs: addresses of interfaces, and devices that are the UPF's own.
+//! Follows changes of the machine while the UPF runs: addresses of interfaces, and the UPF's own devices.
 //!
-//! Addresses matter in two places: UEs must not reach them ([`Guard`]), and a tunnel to one of them comes back here
-//! ([`Tables::set_local_addresses`]). One task follows them and looks after the devices of data networks
-//! ([`crate::n6::Devices`]): when the kernel says that something has changed, and once a second in any case.
+//! Addresses matter in two places: UEs must not reach them ([`Guard`]), and packets in a tunnel to one of them
+//! would come back ([`Tables::set_local_addresses`]). One task follows them and repairs the devices of data
+//! networks ([`crate::n6::Devices`]), when the kernel reports a change and once a second.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::n6::Devices;
 use crate::pipeline::guard::Guard;
 use crate::tables::Tables;
 
-/// How often to look without being told of a change.
+/// Interval of checks when no change is reported.
 const LOOK: Duration = Duration::from_secs(1);
-/// After a change: others follow it mostly, as when an interface gets its addresses.
+/// Wait after a change, as further changes mostly follow, as when an interface gets its addresses.
 const SETTLE: Duration = Duration::from_millis(10);
 
 /// Follows the addresses of this machine.
@@ -30,10 +30,10 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Tells guard and tables of the addresses that the machine has now.
+    /// Passes the present addresses of the machine to guard and tables.
     ///
     /// # Errors
-    /// That the kernel did not list them.
+    /// The kernel did not list the addresses.
     pub fn new(config: Arc<Config>, guard: Arc<Guard>, tables: Arc<Tables>) -> std::io::Result<Addresses> {
         let mut addresses = Addresses { config, guard, tables, known: Vec::new() };
         addresses.set(net::link::local_addresses()?);
@@ -41,7 +41,7 @@ impl Addresses {
     }
 
     fn update(&mut self) {
-        // What cannot be listed now is listed in a second.
+        // If the addresses cannot be listed now, the next check lists them.
         if let Ok(listed) = net::link::local_addresses()
             && listed != self.known
         {
@@ -63,7 +63,7 @@ impl Addresses {
     }
 }
 
-/// Follows addresses and looks after devices until told to stop.
+/// Follows addresses and repairs devices until told to stop.
 pub async fn run(mut addresses: Addresses, mut devices: Devices, mut stop: watch::Receiver<bool>) {
     let mut changes = Watch::here()
         .inspect_err(|error| tracing::warn!(%error, "changes of addresses are noticed after a second only"))
@@ -78,7 +78,7 @@ pub async fn run(mut addresses: Addresses, mut devices: Devices, mut stop: watch
         let told = tokio::select! {
             () = net::time::sleep(LOOK) => false,
             () = changed => true,
-            // An error means that whoever could stop us is gone.
+            // An error means that nobody is left who could stop this task.
             _ = stop.changed() => return,
         };
         if told {

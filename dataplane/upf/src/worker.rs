@@ -1,11 +1,12 @@
 //! Worker threads: each receives batches from its inputs and runs them through its pipeline.
 //!
-//! While there is traffic a worker polls; when nothing has come for a while ([`Patience`]) it gives the processor back and
-//! sleeps until an input has packets or the N4 task wakes it. An input that nobody can wait for, such as a DPDK port, is
-//! polled on, ever more slowly.
+//! A worker polls while there is traffic. When nothing has come for a while ([`Patience`]), it sleeps until an
+//! input has packets or the N4 task wakes it. Inputs that cannot wake a thread, such as DPDK ports, are still
+//! polled, but ever more slowly.
 //!
-//! A worker ends when it is told to, and for no other reason, or a direction would be lost without a word: a panic costs the
-//! batch at hand, counted as `worker_failed`; an input with errors is left alone for a while and tried again.
+//! A worker ends only when it is told to, as otherwise the packets of a direction would be lost silently. A
+//! panic costs the current batch, counted as `worker_failed`. An input with errors is not read for a while and
+//! then tried again.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,35 +20,35 @@ use pktio::poll::{Poller, Waker};
 
 use crate::pipeline::{BATCH, Input, PACKET, Pipeline, Ports};
 
-/// Batches taken from one input before the others get their turn.
+/// Most batches taken from one input before the others get their turn.
 const BUDGET: usize = 16;
-/// How long inputs are polled in vain at least before the worker sleeps, unless it shall not: longer than the pauses
-/// within a burst.
+/// Least time of polling silent inputs before the worker sleeps, unless the configuration says otherwise:
+/// longer than the pauses within a burst.
 const SPIN: Duration = Duration::from_micros(20);
-/// How long inputs that cannot wake us are polled without pause.
+/// How long inputs that cannot wake the worker are polled without pause.
 const DEAF_SPIN: Duration = Duration::from_millis(100);
-/// Errors in a row after which an input is left alone: it would otherwise keep its worker spinning.
+/// Errors in a row after which an input is not read for a while: otherwise its worker would spin.
 const MAX_ERRORS: usize = 64;
-/// And for how long.
-const REST: Duration = Duration::from_secs(1);
+/// How long such an input is not read.
+const SUSPENSION: Duration = Duration::from_secs(1);
 
-/// An input's errors.
+/// Errors of an input.
 #[derive(Debug, Clone, Copy, Default)]
-struct Trouble {
-    /// In a row.
-    errors: usize,
-    /// It is left alone until then.
-    rests_until: Option<Instant>,
-    /// This has been said.
-    told: bool,
+struct InputErrors {
+    /// Errors in a row.
+    in_a_row: usize,
+    /// The input is not read until then.
+    suspended_until: Option<Instant>,
+    /// Whether this has been logged.
+    logged: bool,
 }
 
-/// How long a worker polls in vain before it sleeps.
+/// How long a worker polls silent inputs before it sleeps.
 ///
-/// Waking up costs a packet some ten microseconds, polling costs the processor. A packet that came soon enough after the
-/// worker had fallen asleep says that a longer look would have caught it: the next one is twice as long, up to `most`.
-/// One that came later halves it. Traffic with pauses shorter than `most` is thus soon served without sleeping, and a
-/// silent interface costs little.
+/// Waking up delays a packet by about ten microseconds; polling takes processor time. If a packet comes soon
+/// after the worker has fallen asleep, longer polling would have caught it, so the time is doubled, up to
+/// `most`. If it comes later, the time is halved. So traffic with pauses shorter than `most` is soon served
+/// without sleeping, and a silent interface costs little.
 #[derive(Debug, Clone, Copy)]
 struct Patience {
     most: Duration,
@@ -59,7 +60,7 @@ impl Patience {
         Patience { most, now: most.min(SPIN) }
     }
 
-    /// The worker slept, and there was a packet so long after the last one.
+    /// The worker slept; the next packet came `pause` after the last one.
     fn slept(&mut self, pause: Duration) {
         self.now = match pause < self.most {
             true => (self.now * 2).clamp(SPIN.min(self.most), self.most),
@@ -77,7 +78,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread that serves `inputs`, and polls them in vain for `poll` at most before it sleeps. All workers count
+    /// Starts a thread that serves `inputs` and polls for at most `poll` before it sleeps. All workers count
     /// time from the same `epoch`, since they share meters.
     pub fn start(
         name: &str,
@@ -97,15 +98,24 @@ impl Worker {
         let waker = poller.waker();
         pipeline.mailbox().wake_with(poller.waker());
         let patience = Patience::new(poll);
-        let trouble = vec![Trouble::default(); inputs.len()];
+        let input_errors = vec![InputErrors::default(); inputs.len()];
         let stop_run = Arc::clone(&stop);
-        let run =
-            Run { pipeline, ports, inputs, poller, stop: stop_run, epoch, patience, trouble, failures: 0 };
+        let run = Run {
+            pipeline,
+            ports,
+            inputs,
+            poller,
+            stop: stop_run,
+            epoch,
+            patience,
+            input_errors,
+            failures: 0,
+        };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run.run())?;
         Ok(Worker { stop, waker, thread: Some(thread) })
     }
 
-    /// Ends the thread after the batch it is working on.
+    /// Ends the thread after the batch that it is processing.
     pub fn stop(&mut self) {
         self.stop.store(true, Relaxed);
         self.waker.wake();
@@ -138,9 +148,9 @@ struct Run {
     stop: Arc<AtomicBool>,
     epoch: Instant,
     patience: Patience,
-    /// Of each input.
-    trouble: Vec<Trouble>,
-    /// Batches that ended by a panic.
+    /// Errors of each input.
+    input_errors: Vec<InputErrors>,
+    /// Number of batches that ended by a panic.
     failures: u64,
 }
 
@@ -149,15 +159,15 @@ impl Run {
         let mut batch = Batch::new(BATCH, PACKET);
         let deaf = self.inputs.iter().any(|input| port(&self.ports, *input).fd().is_none());
         let mut last_packet = net::time::now_std();
-        let mut last_look = last_packet;
+        let mut last_poll = last_packet;
         let mut woken = None;
         while !self.stop.load(Relaxed) {
             let mut busy = false;
             for at in 0..self.inputs.len() {
-                busy |= !self.rests(at, last_look) && self.turn(at, &mut batch);
+                busy |= !self.is_suspended(at, last_poll) && self.serve_input(at, &mut batch);
             }
             let now = net::time::now_std();
-            last_look = now;
+            last_poll = now;
             let now_ns = now.duration_since(self.epoch).as_nanos() as u64;
             let commands = AssertUnwindSafe(|| self.pipeline.commands(now_ns, &mut self.ports));
             if catch_unwind(commands).is_err() {
@@ -175,20 +185,20 @@ impl Run {
                 std::hint::spin_loop();
                 continue;
             }
-            // What a port could not send yet it sends when it is asked again.
-            let timeout_ms = match () {
-                () if deaf || self.unsent() => Some(1),
-                () if self.trouble.iter().any(|trouble| trouble.rests_until.is_some()) => {
-                    Some(REST.as_millis() as _)
-                }
-                () => None,
+            // A port that could not send everything sends the rest when it is called again.
+            let timeout_ms = if deaf || self.unsent() {
+                Some(1)
+            } else if self.input_errors.iter().any(|errors| errors.suspended_until.is_some()) {
+                Some(SUSPENSION.as_millis() as _)
+            } else {
+                None
             };
             if let Err(error) = self.poller.wait(timeout_ms, |_| ()) {
                 tracing::error!(%error, "a user plane worker cannot wait for packets; it looks for them");
                 net::time::sleep_thread(Duration::from_millis(1));
             }
             let now = net::time::now_std();
-            (last_look, woken) = (now, Some(now));
+            (last_poll, woken) = (now, Some(now));
         }
     }
 
@@ -196,31 +206,31 @@ impl Run {
         self.ports.n3.unsent() || self.ports.n6.iter().any(|port| port.unsent())
     }
 
-    /// Whether an input is left alone. When its time is over it is waited for again.
+    /// Whether an input is not to be read at present. When its time is over, the worker waits for it again.
     #[inline]
-    fn rests(&mut self, at: usize, now: Instant) -> bool {
-        let Some(until) = self.trouble[at].rests_until else { return false };
+    fn is_suspended(&mut self, at: usize, now: Instant) -> bool {
+        let Some(until) = self.input_errors[at].suspended_until else { return false };
         if now < until {
             return true;
         }
-        // One more error and it rests again.
-        self.trouble[at] = Trouble { errors: MAX_ERRORS - 1, rests_until: None, told: true };
+        // After one more error it is suspended again.
+        self.input_errors[at] = InputErrors { in_a_row: MAX_ERRORS - 1, suspended_until: None, logged: true };
         if let Some(fd) = port(&self.ports, self.inputs[at]).fd() {
             let _ = self.poller.add(fd, at as u64);
         }
         false
     }
 
-    /// Serves one input; whether it had packets.
-    fn turn(&mut self, at: usize, batch: &mut Batch) -> bool {
+    /// Serves one input; returns whether it had packets.
+    fn serve_input(&mut self, at: usize, batch: &mut Batch) -> bool {
         let input = self.inputs[at];
         match catch_unwind(AssertUnwindSafe(|| self.serve(input, batch))) {
             Ok(Ok(busy)) => {
-                if self.trouble[at].errors > 0 {
-                    if self.trouble[at].told {
+                if self.input_errors[at].errors > 0 {
+                    if self.input_errors[at].logged {
                         tracing::info!(?input, "the user plane serves this interface again");
                     }
-                    self.trouble[at] = Trouble::default();
+                    self.input_errors[at] = InputErrors::default();
                 }
                 busy
             }
@@ -236,16 +246,16 @@ impl Run {
         }
     }
 
-    /// Notes an error of an input, which rests after many in a row.
+    /// Notes an error of an input; after many in a row the input is not read for a while.
     #[cold]
     fn error(&mut self, at: usize, error: &str) {
-        let (trouble, input) = (&mut self.trouble[at], self.inputs[at]);
-        trouble.errors += 1;
-        if trouble.errors < MAX_ERRORS {
+        let (errors, input) = (&mut self.input_errors[at], self.inputs[at]);
+        errors.in_a_row += 1;
+        if errors.in_a_row < MAX_ERRORS {
             return;
         }
-        trouble.rests_until = Some(net::time::now_std() + REST);
-        if !std::mem::replace(&mut trouble.told, true) {
+        errors.suspended_until = Some(net::time::now_std() + SUSPENSION);
+        if !std::mem::replace(&mut errors.logged, true) {
             tracing::error!(
                 error,
                 ?input,
@@ -253,12 +263,12 @@ impl Run {
             );
         }
         if let Some(fd) = port(&self.ports, input).fd() {
-            // Not being able to remove it leaves a worker that does not sleep, and nothing to do about it.
+            // If it cannot be removed, the worker does not sleep; nothing else can be done.
             let _ = self.poller.remove(fd);
         }
     }
 
-    /// A batch ended by a panic: it is lost, and the next one is not.
+    /// Handles a batch that ended by a panic: its packets are lost, later batches are not.
     #[cold]
     fn failed(&mut self, batch: &mut Batch) {
         self.pipeline.recover(batch.len());

@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!  N3  ──► look up: an Ethernet session ──► rules ──► bridge ──► N6
-//!                                                       ├──► sessions: turned round, each copy by the rules of its session
+//!                                                       ├──► sessions: each copy by the rules of its session
 //!  N6  ──► bridge ──► one session, in place ──► rules ──► N3
 //!             └──► all sessions, a copy each
 //! ```
-//! Packets of IP sessions never come here. That a G-PDU holds a frame is noticed when no rule of its session takes it as
-//! a packet: such packets are looked up a second time, batch by batch. A frame that the bridge has given to a session does
-//! not come back to the bridge, so none goes round.
+//! Packets of IP sessions never come here. Only when no rule of its session takes a G-PDU as an IP packet, the
+//! pipeline checks whether the session carries frames; such packets are looked up a second time, batch by
+//! batch. A frame that the bridge has sent to a session does not return to the bridge, so no frame circulates.
 //!
-//! Bounds (UP-4): addresses per session (the bridge's), a source address is its station's, copies per second, and the
-//! group addresses of a link are not forwarded (IEEE 802.1Q table 8-1).
+//! Bounds (UP-4): the number of addresses per session (enforced by the bridge), a source address stays at its
+//! station, the number of copies per second, and frames to the group addresses of a link are not forwarded
+//! (IEEE 802.1Q table 8-1).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,34 +22,35 @@ use pktio::Batch;
 use telemetry::DropReason;
 
 use super::ethernet::View;
-use super::{BATCH, Event, Inside, NO_QFI, PACKET, Pass, Pipeline, Ports, State, Verdict};
+use super::{BATCH, Event, Inside, NO_QFI, PACKET, Pipeline, Ports, Source, State, Verdict};
 use crate::bridge::{Learnt, Mac, NETWORK};
 use crate::session::{self, Endpoint, Entry, Policy, Route, flag};
 use crate::state::Meter;
 use crate::tables::Tables;
 
-/// Copies of frames to sessions, in the long run, as an interval, and how many at once: more than a network has sessions.
+/// Interval of copies of frames to sessions in the long run, and most copies at once: more than a network has
+/// sessions.
 const COPY_INTERVAL_NS: u64 = 5_000;
 const COPY_BURST_NS: u64 = 2 * crate::tables::STATIONS as u64 * COPY_INTERVAL_NS;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Where a frame goes that turns round at the bridge.
+/// Destination of a frame that comes from a session and goes to other sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     Station(u32),
-    /// To all stations of the network but the one that it came from.
+    /// All stations of the network except the one from which it came.
     Others {
         network: u16,
         from: u32,
     },
 }
 
-/// What a pipeline with Ethernet data networks has beside the others.
+/// Additional state of a pipeline with Ethernet data networks.
 pub(super) struct Bridging {
-    /// Frames from one session to others.
+    /// Frames from one session to other sessions.
     turned: Batch,
     targets: Vec<Target>,
-    /// Frames from the data network to all sessions: positions in the batch at hand.
+    /// Frames from the data network to all sessions, as positions in the current batch.
     floods: Vec<(u16, Target)>,
     copies: Batch,
     meter: Meter,
@@ -67,7 +69,7 @@ impl Default for Bridging {
 }
 
 impl Bridging {
-    /// Whether there is nothing left to be done.
+    /// Whether there is no more work.
     #[inline]
     fn is_done(&self) -> bool {
         self.targets.is_empty() && self.floods.is_empty()
@@ -75,8 +77,8 @@ impl Bridging {
 }
 
 impl Pipeline {
-    /// Notes a packet that its session's rules did not take, for [`Pipeline::look_up_frames`], if that session's packets
-    /// are frames.
+    /// Notes a packet that no rule of its session matched, for [`Pipeline::look_up_frames`], if that session
+    /// carries frames.
     #[cold]
     pub(super) fn may_be_frame(
         &mut self,
@@ -92,7 +94,7 @@ impl Pipeline {
         frames
     }
 
-    /// Looks up the packets that are frames again.
+    /// Looks up again those packets that are frames.
     #[cold]
     pub(super) fn look_up_frames<'g>(
         &mut self,
@@ -119,7 +121,7 @@ impl Pipeline {
     ) {
         let buffer = &mut batch.buffers_mut()[at];
         let meta = &mut self.metas[at];
-        // What was cut off as padding of an IP packet is part of the frame.
+        // Octets that were cut off as padding of an IP packet belong to the frame.
         buffer.extend(std::mem::take(&mut meta.cut).into());
         let view = match View::parse(buffer.packet()) {
             Ok(view) => view,
@@ -128,7 +130,7 @@ impl Pipeline {
         (meta.state, meta.length) = (State::Live, buffer.len() as u32);
         let Some(endpoint) = verdict.block.first() else { return meta.drop(DropReason::UnknownUe) };
         let key = view.key((meta.qfi != NO_QFI).then_some(meta.qfi));
-        // Nobody behind this looks into the frame as into a packet.
+        // Later stages must not treat the frame as an IP packet.
         self.keys[at] = Key::unknown();
         let policy = match endpoint.route() {
             Route::Policy(number) => tables.policy(inside, number),
@@ -145,7 +147,7 @@ impl Pipeline {
         }
     }
 
-    /// The stages for frames from the data network `network`, or for buffered ones.
+    /// Runs the stages for frames from the data network `network`, or for buffered ones.
     pub(super) fn run_bridged(
         &mut self,
         network: Option<usize>,
@@ -157,7 +159,8 @@ impl Pipeline {
         let Some(mut reader) = self.reader.take() else { return };
         let inside = reader.enter();
         if let Some(network) = network {
-            // Inside: the stations that are found now are not another session's before the frames are sent.
+            // Under the read guard: a station number that is found now is not given to another session before
+            // the frames are sent.
             self.switch(&tables, batch, network, now_ns);
         }
         self.run_frames(&tables, &inside, batch, now_ns, ports);
@@ -166,8 +169,8 @@ impl Pipeline {
         self.reader = Some(reader);
     }
 
-    /// Frames that are known to be such: from a data network, from the bridge, or buffered. Those for a session name its
-    /// station in place of a TEID.
+    /// Runs the stages for packets that are known to be frames: from a data network, from the bridge, or
+    /// buffered. A frame for a session has its station number in place of a TEID.
     fn run_frames(
         &mut self,
         tables: &Tables,
@@ -200,7 +203,7 @@ impl Pipeline {
         self.transmit(batch, ports);
     }
 
-    /// Frames from the data network with this number: each goes to a session, or to all.
+    /// Switches frames from the data network with this number: each goes to one session, or to all.
     fn switch(&mut self, tables: &Tables, batch: &Batch, network: usize, now_ns: u64) {
         let (Some(bridge), Some(bridging)) = (tables.bridge(network), &mut self.bridging) else { return };
         let now_s = (now_ns / SECOND_NS) as u32;
@@ -232,7 +235,7 @@ impl Pipeline {
         }
     }
 
-    /// A frame of a session for the bridge of its data network; whether it is sent on.
+    /// Passes a frame of a session to the bridge of its data network. Returns whether the frame is sent on.
     #[cold]
     pub(super) fn bridge(
         &mut self,
@@ -261,7 +264,7 @@ impl Pipeline {
         now_ns: u64,
     ) -> Result<(), DropReason> {
         let (network, station) = (entry.peer, entry.teid);
-        // While frames from the bridge are on their way there is none: see the module.
+        // Frames that come from the bridge do not go to it again; see the module.
         let (Some(bridge), Some(bridging)) = (tables.bridge(network.into()), &mut self.bridging) else {
             return Err(DropReason::FarDrop);
         };
@@ -283,8 +286,8 @@ impl Pipeline {
             None => Some(Target::Others { network, from: station }),
         };
         if !matches!(target, Some(Target::Station(_))) {
-            // Towards the machine and what is behind it; other sessions are no part of the core. What neighbours on a link
-            // tell each other stays possible.
+            // Guards the machine and the networks behind it. Other sessions are not part of the core, and
+            // neighbours on a link may exchange any messages.
             if let Some(packet) = view.routed(frame)
                 && let Some(reason) = self.closed.stops(network.into(), packet, || None)
             {
@@ -302,13 +305,18 @@ impl Pipeline {
         }
         if learnt == Learnt::New && entry.is(flag::NOTIFY) {
             let header = view.header;
-            self.tell(Event::Address { seid, mac: header.source, c_tag: header.c_tag, s_tag: header.s_tag });
+            self.send_event(Event::Address {
+                seid,
+                mac: header.source,
+                c_tag: header.c_tag,
+                s_tag: header.s_tag,
+            });
         }
         Ok(())
     }
 
-    /// Sends what the bridge has turned round, and the copies of what goes to all. Behind the sending of `batch`, whose
-    /// frames for all sessions are still there.
+    /// Sends the frames between sessions and the copies for all sessions. Must follow the sending of `batch`,
+    /// which contains the frames for all sessions.
     pub(super) fn deliver(
         &mut self,
         tables: &Tables,
@@ -318,7 +326,7 @@ impl Pipeline {
         ports: &mut Ports,
     ) {
         let Some(mut bridging) = self.bridging.take_if(|bridging| !bridging.is_done()) else { return };
-        let pass = std::mem::replace(&mut self.pass, Pass::Own);
+        let pass = std::mem::replace(&mut self.source, Source::Injected);
         let Bridging { turned, targets, floods, copies, meter } = &mut *bridging;
         for (at, target) in floods.drain(..) {
             if let Some(buffer) = batch.buffers().get(usize::from(at)) {
@@ -339,11 +347,11 @@ impl Pipeline {
         }
         targets.clear();
         turned.clear();
-        self.pass = pass;
+        self.source = pass;
         self.bridging = Some(bridging);
     }
 
-    /// Sends a frame to all sessions of a network but the one that it came from.
+    /// Sends a frame to all sessions of a network except the one from which it came.
     fn flood(
         &mut self,
         tables: &Tables,
@@ -358,7 +366,7 @@ impl Pipeline {
         let members = bridge.members();
         let count = members.iter().filter(|member| **member != from).count() as u64;
         if count == 0 {
-            // What came from a session has gone to the data network.
+            // A frame that came from a session also goes to the data network.
             if from == NETWORK {
                 self.stats[self.worker].drops.count(DropReason::UnknownUe);
             }
@@ -381,7 +389,7 @@ impl Pipeline {
     }
 }
 
-/// Group addresses that concern one link only: pause frames, spanning trees, neighbours' names.
+/// Group addresses whose frames stay on one link: pause frames, spanning tree, discovery of neighbours.
 fn is_links_own(mac: Mac) -> bool {
     mac[..5] == [0x01, 0x80, 0xC2, 0, 0] && mac[5] < 0x10
 }

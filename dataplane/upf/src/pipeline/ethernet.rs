@@ -1,7 +1,8 @@
-//! Frames of Ethernet sessions: what rules select them by (TS 29.244 table 7.5.2.2-3).
+//! Frames of Ethernet sessions: the fields by which rules select them (TS 29.244 table 7.5.2.2-3).
 //!
-//! A G-PDU of an Ethernet session holds a frame from the destination address on, without preamble and check sequence
-//! (TS 29.561 §8.2, TS 23.501 §5.6.10.2). Which session a frame goes to is the business of [`crate::bridge`].
+//! A G-PDU of an Ethernet session holds a frame that starts at the destination address, without preamble and
+//! check sequence (TS 29.561 §8.2, TS 23.501 §5.6.10.2). [`crate::bridge`] decides to which session a frame
+//! goes.
 
 use std::net::IpAddr;
 
@@ -16,10 +17,10 @@ const TAG_LEN: usize = 4;
 /// EtherTypes of customer and service tags.
 const C_TAG: u16 = 0x8100;
 const S_TAG: u16 = 0x88A8;
-/// A tag's VLAN identifier.
+/// Bits of the VLAN identifier in a tag.
 const VLAN: u16 = 0x0FFF;
 
-/// What rules want to know of a frame.
+/// The fields of a frame that rules match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct View {
     /// Addresses, tags, type of the payload.
@@ -31,8 +32,8 @@ pub struct View {
 }
 
 impl View {
-    /// Reads a frame. A broken IP packet inside is no reason to drop it: a bridge does not look there, and no SDF
-    /// filter matches it.
+    /// Reads a frame. A malformed IP packet inside is not a reason to drop it: a bridge does not check it, and
+    /// no SDF filter matches it.
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<View, DropReason> {
         let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
@@ -51,7 +52,7 @@ impl View {
         let c_tag = tag(C_TAG)?;
         let address = |at: usize| std::array::from_fn(|i| frame[at + i]);
         let header = Ethernet { destination: address(0), source: address(6), ethertype, c_tag, s_tag };
-        // Frames come from one station; the all-zero address is none (IEEE 802.3 §3.2.3).
+        // The source must be a single station, and the all-zero address is none (IEEE 802.3 §3.2.3).
         if header.source[0] & 1 != 0 || header.source == [0; 6] {
             return Err(DropReason::EthernetSource);
         }
@@ -62,7 +63,7 @@ impl View {
         Ok(View { header, flow, payload: at })
     }
 
-    /// The IP packet inside a frame for one station, unless it is from one neighbour on a link to another.
+    /// The IP packet inside a frame for one station, unless both its addresses are of the link.
     pub fn routed<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         let link_local = |flow: &Flow| match flow.destination {
             IpAddr::V4(to) => to.is_link_local(),
@@ -72,7 +73,7 @@ impl View {
         frame.get(self.payload..).filter(|_| routed && matches!(self.header.ethertype, IPV4 | IPV6))
     }
 
-    /// What a classifier looks up. `qfi` is that of the tunnel the frame came in.
+    /// The key that a classifier looks up. `qfi` is that of the tunnel from which the frame came.
     #[inline]
     pub fn key(&self, qfi: Option<u8>) -> Key {
         let mut key = match &self.flow {
@@ -96,7 +97,7 @@ impl View {
         key.with_ethernet(self.header)
     }
 
-    /// The VLAN that the frame belongs to: that of the outer tag, 0 without one.
+    /// The VLAN of the frame: that of the outer tag, or 0 without a tag.
     #[inline]
     pub fn vlan(&self) -> u16 {
         self.header.s_tag.or(self.header.c_tag).unwrap_or(0) & VLAN

@@ -1,19 +1,19 @@
 //! Stage 3: gates, meters and counters of a packet's PDR (TS 29.244 §5.4, §5.2.2), then its FAR ([`super::forward`]).
 //!
-//! Rates and volumes count IP packets. What one meter refuses is not charged to those behind it; what is not
-//! forwarded is not counted.
+//! Rates and volumes count IP packets. A packet that one meter refuses is not charged to later meters, and only
+//! packets that are forwarded are counted.
 
 use std::ops::Range;
 
 use pktio::Batch;
 use telemetry::DropReason;
 
-use super::{BATCH, Event, Inside, Pass, Pipeline, State, Verdict};
+use super::{BATCH, Event, Inside, Pipeline, Source, State, Verdict};
 use crate::session::{self, Endpoint, Entry, flag, kind};
 use crate::state::{Cells, Gauged, NO_CELL, Writers};
 use crate::tables::Tables;
 
-/// Packets and octets of neighbours that go to the same account: a burst of one session is counted once.
+/// Consecutive packets that count in the same account: a burst of one session is counted once.
 #[derive(Clone, Copy)]
 struct Run {
     state: u32,
@@ -28,7 +28,7 @@ impl Run {
 }
 
 impl Pipeline {
-    /// Applies the entries to the packets in `range`.
+    /// Applies to each packet in `range` its entry.
     pub(super) fn execute<'g>(
         &mut self,
         tables: &'g Tables,
@@ -39,7 +39,7 @@ impl Pipeline {
         now_ns: u64,
     ) {
         let mut run = Run::NONE;
-        let again = self.pass == Pass::Held;
+        let again = self.source == Source::Buffer;
         for (at, verdict) in range.zip(verdicts) {
             let meta = &self.metas[at];
             let (State::Live, Some(entry), Some(endpoint)) =
@@ -52,7 +52,7 @@ impl Pipeline {
             };
             let bytes = u64::from(meta.length);
             if !again && !self.held.is_empty() && self.held.holds(endpoint.seid()) {
-                // Behind those that wait: they are released together.
+                // Queues behind the session's buffered packets, so that all are released in order.
                 self.hold(batch, at, endpoint, entry);
                 continue;
             }
@@ -79,9 +79,10 @@ impl Pipeline {
                 run = Run { state: endpoint.state(), account: entry.account, writers, packets: 1, bytes };
             }
             if entry.is(flag::MORE) {
-                // Charged before anybody is told that a limit is reached: N4 looks at the counters at once.
+                // Counts before any event of a reached limit is sent, because N4 then reads the counters at
+                // once.
                 self.count(tables, std::mem::replace(&mut run, Run::NONE));
-                self.more(tables, batch, at, cells, verdict.block, entry, bytes);
+                self.gauge_and_copy(tables, batch, at, cells, verdict.block, entry, bytes);
             }
         }
         self.count(tables, run);
@@ -94,13 +95,13 @@ impl Pipeline {
         }
     }
 
-    /// Whether other workers write the cells of an entry, too.
+    /// Whether workers of other inputs write the cells of an entry too.
     #[inline(always)]
     fn writers_of(&self, entry: &Entry) -> Writers {
         if entry.is(flag::SHARED) { Writers::Many } else { self.writers }
     }
 
-    /// What a closed gate or an exhausted rate stops.
+    /// Applies gates and rates; returns the reason if the packet must be dropped.
     #[inline(always)]
     fn enforce(
         &self,
@@ -140,7 +141,7 @@ impl Pipeline {
                 kind::GAUGE if further.is(flag::QUOTA) && cells.reached(further.account) => {
                     return Err(DropReason::QuotaExhausted);
                 }
-                // What is within the guarantee is charged to what is shared, and not refused by it.
+                // A packet within the guarantee is charged to shared meters, but they do not refuse it.
                 kind::GUARANTEE => guaranteed = cells.conforms(further.account, now_ns, bytes, writers),
                 kind::METER if guaranteed => cells.charge(further.account, now_ns, bytes),
                 kind::METER if !cells.conforms(further.account, now_ns, bytes, writers) => {
@@ -152,9 +153,9 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Gauges and copies of a packet that is forwarded.
-    #[allow(clippy::too_many_arguments)] // what the one caller has at hand
-    fn more(
+    /// Updates gauges and makes copies for a packet that is forwarded.
+    #[allow(clippy::too_many_arguments)] // the variables of its one caller
+    fn gauge_and_copy(
         &mut self,
         tables: &Tables,
         batch: &Batch,
@@ -168,7 +169,7 @@ impl Pipeline {
         for further in further(block, entry) {
             match further.kind() {
                 kind::GAUGE if cells.gauge(further.account, bytes) == Gauged::Reached => {
-                    self.tell(Event::Usage { seid, urr: further.teid });
+                    self.send_event(Event::Usage { seid, urr: further.teid });
                 }
                 kind::COPY_TUNNEL | kind::COPY_NETWORK => {
                     self.copy(tables, batch, at, further, bytes as usize)

@@ -1,4 +1,5 @@
-//! The FAR: drop, buffer, redirect, or send on, with a new outer header where it says so.
+//! The last part of stage 3: applies the FAR. A packet is dropped, buffered, redirected, or sent, if necessary with a new outer
+//! header.
 
 use packet::gtpu::{self, PduSession};
 use packet::protocol;
@@ -8,19 +9,19 @@ use telemetry::DropReason;
 use super::execute::further;
 use super::held::Waiting;
 use super::mtu::{self, Fit, Fragments};
-use super::{Event, Inside, NO_QFI, Pass, Pipeline, State};
+use super::{Event, Inside, NO_QFI, Pipeline, Source, State};
 use crate::session::{Endpoint, Entry, Policy, flag, kind};
 use crate::state::{Cells, Gauged};
 use crate::tables::Tables;
 
-/// Packets per second that the CP function gets in the long run, as an interval, and how many at once.
+/// Interval in which the CP function gets packets in the long run (1,000 per second), and most packets at once.
 const CONTROL_INTERVAL_NS: u64 = 1_000_000;
 const CONTROL_BURST_NS: u64 = 200 * CONTROL_INTERVAL_NS;
 
 impl Pipeline {
-    /// Applies the FAR to a packet; whether it is sent on.
+    /// Applies the FAR to a packet; returns whether it is sent.
     #[inline(always)]
-    #[allow(clippy::too_many_arguments)] // what the one caller has at hand
+    #[allow(clippy::too_many_arguments)] // the variables of its one caller
     pub(super) fn forward(
         &mut self,
         tables: &Tables,
@@ -35,8 +36,11 @@ impl Pipeline {
         let length = meta.length as usize;
         match entry.kind() {
             kind::TUNNEL => {
-                // What this UPF has sent into a tunnel and goes into one again would go round, once more each time.
-                if !meta.native && self.pass == Pass::Port && batch.buffers()[at].peer.ip() == self.local.ip()
+                // A packet that this UPF itself sent into a tunnel must not enter a tunnel again: it would
+                // circulate.
+                if !meta.native
+                    && self.source == Source::Port
+                    && batch.buffers()[at].peer.ip() == self.local.ip()
                 {
                     meta.drop(DropReason::TunnelLoop);
                     return false;
@@ -93,7 +97,7 @@ impl Pipeline {
         }
     }
 
-    /// Buffers, answers or drops a packet.
+    /// Buffers, answers or drops a packet that is not forwarded.
     #[cold]
     fn not_forwarded(
         &mut self,
@@ -114,7 +118,7 @@ impl Pipeline {
                 for further in further(block, entry) {
                     match further.kind() {
                         kind::NOTICE if cells.gauge(further.account, 1) == Gauged::Reached => {
-                            self.tell(Event::DownlinkData { seid: endpoint.seid(), pdr: entry.pdr });
+                            self.send_event(Event::DownlinkData { seid: endpoint.seid(), pdr: entry.pdr });
                         }
                         kind::COPY_TUNNEL | kind::COPY_NETWORK => {
                             let length = self.metas[at].length as usize;
@@ -127,12 +131,12 @@ impl Pipeline {
         }
     }
 
-    /// Answers a web request in its server's name.
+    /// Answers a web request in the name of its server.
     fn redirect(&mut self, tables: &Tables, inside: &Inside<'_>, batch: &Batch, at: usize, entry: &Entry) {
         let mut scratch = std::mem::take(&mut self.scratch);
         let secret = tables.translations.secret();
         let answer = match tables.policy(inside, entry.teid) {
-            Some(Policy::Redirect(url)) if self.pass != Pass::Own => {
+            Some(Policy::Redirect(url)) if self.source != Source::Injected => {
                 url.answer(batch.buffers()[at].packet(), secret, &mut scratch)
             }
             _ => None,
@@ -142,8 +146,8 @@ impl Pipeline {
         self.metas[at].drop(if answered { DropReason::Redirected } else { DropReason::FarDrop });
     }
 
-    /// A packet of a session that redirects to an address, or lets only answers to redirected packets pass; whether it
-    /// goes on as it is now.
+    /// Translates a packet of a session that redirects to an address, or that accepts only answers to
+    /// redirected packets. Returns whether the packet goes on in this pass.
     #[cold]
     pub(super) fn translate(
         &mut self,
@@ -155,7 +159,7 @@ impl Pipeline {
         entry: &Entry,
     ) -> bool {
         let packet = batch.buffers_mut()[at].packet_mut();
-        let result = if self.pass == Pass::Own || entry.kind() == kind::BUFFER {
+        let result = if self.source == Source::Injected || entry.kind() == kind::BUFFER {
             Ok(())
         } else if entry.is(flag::UPLINK) {
             let target = further(block, entry).find(|further| further.kind() == kind::ADDRESS);
@@ -176,17 +180,17 @@ impl Pipeline {
         result.is_ok()
     }
 
-    /// A downlink packet that no rule takes: it may be the answer to a redirected one, by a server that filters do not
-    /// name.
+    /// Handles a downlink packet that no rule matches: it may be the answer to a redirected packet from a
+    /// server that no filter names.
     #[cold]
     pub(super) fn not_matched(&mut self, tables: &Tables, batch: &mut Batch, at: usize) {
-        if self.pass != Pass::Own && !tables.translations.is_empty() {
+        if self.source != Source::Injected && !tables.translations.is_empty() {
             self.translate_back(tables, batch, at);
         }
     }
 
-    /// Gives the answer to a redirected packet the source that its UE sent to, and lets it be looked up again by that;
-    /// whether it is one.
+    /// Gives the answer to a redirected packet the source to which its UE sent, and has it looked up again with
+    /// that source. Returns whether the packet was such an answer.
     fn translate_back(&mut self, tables: &Tables, batch: &mut Batch, at: usize) -> bool {
         let packet = batch.buffers_mut()[at].packet_mut();
         let translated = self.metas[at].native && tables.translations.inbound(packet);
@@ -199,7 +203,8 @@ impl Pipeline {
         translated
     }
 
-    /// A packet that is longer than its link takes: fragments are sent, or its sender is told. Whether it is sent.
+    /// Handles a packet that is too long for its link: fragments it, or answers its sender. Returns whether it
+    /// is sent.
     #[cold]
     fn too_long(
         &mut self,
@@ -210,7 +215,8 @@ impl Pipeline {
         now_ns: u64,
     ) -> bool {
         if entry.is(flag::FRAME) {
-            // Nobody can be asked for shorter frames: the tunnel's packet is cut into fragments, or refused by the port.
+            // No ICMP message can ask a sender for shorter frames: the tunnel packet is fragmented, or the port
+            // refuses it.
             let result = encapsulate(&mut batch.buffers_mut()[at], tables, entry, self.metas[at].qfi);
             match result {
                 Ok(()) => self.to_n3.push(at as u16),
@@ -248,30 +254,30 @@ impl Pipeline {
         limit: usize,
     ) -> Result<(), DropReason> {
         let mut fragments = Fragments::new(packet, limit).ok_or(DropReason::TooBig)?;
-        if fragments.count() > self.beside.room() {
+        if fragments.count() > self.extra.room() {
             return Err(DropReason::TxQueueFull);
         }
         let qfi = self.metas[at].qfi;
         while let Some(length) = fragments.next(&mut self.scratch) {
-            let pushed = self.beside.push(&self.scratch[..length], self.local);
+            let pushed = self.extra.push(&self.scratch[..length], self.local);
             let Some((position, buffer)) = pushed else { break };
             if entry.kind() == kind::NETWORK {
-                self.beside.to_n6.push((entry.teid as usize, position));
+                self.extra.to_n6.push((entry.teid as usize, position));
             } else {
                 encapsulate(buffer, tables, entry, qfi)?;
-                self.beside.to_n3.push(position);
+                self.extra.to_n3.push(position);
             }
         }
         Ok(())
     }
 
-    /// Tells the sender of a packet how long it may be: in the data network that the packet came from, or the UE. `to` is
-    /// the network where the packet should have gone.
+    /// Tells the sender of a packet how long it may be. The sender is in the data network from which the packet
+    /// came, or is the UE. `to` is the network to which the packet should have gone.
     fn answer_too_big(&mut self, packet: &[u8], limit: usize, to: Option<usize>, now_ns: u64) {
         let link = to.or(self.network).and_then(|network| self.links.networks.get(network));
         let (Some(link), Ok(flow)) = (link, packet::flow::Flow::parse(packet)) else { return };
-        // What was changed here, its sender would not know again.
-        if self.pass == Pass::Own || !self.limiter.allows(now_ns, flow.source) {
+        // The sender would not recognise a packet that was changed here.
+        if self.source == Source::Injected || !self.limiter.allows(now_ns, flow.source) {
             return;
         }
         let mtu = u16::try_from(limit).unwrap_or(u16::MAX);
@@ -279,9 +285,9 @@ impl Pipeline {
         if let Some(length) = mtu::answer(packet, mtu, &link.router, &mut scratch) {
             match self.network {
                 Some(network) => {
-                    let pushed = self.beside.push(&scratch[..length], self.local);
+                    let pushed = self.extra.push(&scratch[..length], self.local);
                     let position = pushed.map(|(position, _)| position);
-                    self.beside.to_n6.extend(position.map(|position| (network, position)));
+                    self.extra.to_n6.extend(position.map(|position| (network, position)));
                 }
                 None => {
                     self.inject(&scratch[..length]);
@@ -291,7 +297,7 @@ impl Pipeline {
         self.scratch = scratch;
     }
 
-    /// Holds a packet back, and tells the CP function of the first one if the rules say so.
+    /// Buffers a packet, and tells the CP function of the first one if the rules ask for it.
     #[cold]
     pub(super) fn hold(&mut self, batch: &Batch, at: usize, endpoint: &Endpoint, entry: &Entry) {
         let (seid, meta) = (endpoint.seid(), &mut self.metas[at]);
@@ -308,14 +314,14 @@ impl Pipeline {
                 meta.state = State::Consumed;
                 if first && buffering && entry.is(flag::NOTIFY) {
                     self.held.told(seid);
-                    self.tell(Event::DownlinkData { seid, pdr: entry.pdr });
+                    self.send_event(Event::DownlinkData { seid, pdr: entry.pdr });
                 }
             }
             None => meta.drop(DropReason::BufferOverflow),
         }
     }
 
-    /// Sends a copy of a packet that has just been sorted; `length` is that of the user's packet.
+    /// Sends a copy of a packet; `length` is that of the user's packet.
     #[cold]
     pub(super) fn copy(&mut self, tables: &Tables, batch: &Batch, at: usize, further: &Entry, length: usize) {
         let packet = batch.buffers()[at].packet();
@@ -326,35 +332,35 @@ impl Pipeline {
                 return self.stats[self.worker].drops.count(reason);
             }
         }
-        let Some((position, buffer)) = self.beside.push(packet, self.local) else {
+        let Some((position, buffer)) = self.extra.push(packet, self.local) else {
             return self.stats[self.worker].drops.count(DropReason::TxQueueFull);
         };
         if further.kind() == kind::COPY_NETWORK {
             if further.is(flag::TOS) {
                 mark(buffer.packet_mut(), further.tos);
             }
-            self.beside.to_n6.push((further.teid as usize, position));
+            self.extra.to_n6.push((further.teid as usize, position));
             return;
         }
         match encapsulate(buffer, tables, further, self.metas[at].qfi) {
-            Ok(()) => self.beside.to_n3.push(position),
+            Ok(()) => self.extra.to_n3.push(position),
             Err(reason) => self.stats[self.worker].drops.count(reason),
         }
     }
 }
 
-/// Source and destination port in a key's word for them; none where it is empty.
+/// Source and destination port from word 2 of a key; `None` when it is zero.
 fn ports_of(word: u32) -> Option<(u16, u16)> {
     (word != 0).then_some(((word >> 16) as u16, word as u16))
 }
 
-/// Octets of a container beyond its first word: a paging policy indicator takes a second one.
+/// Octets of a PDU Session Container beyond its first word: a paging policy indicator takes a second one.
 #[inline(always)]
 fn ppi_len(entry: &Entry) -> usize {
     usize::from(entry.marking & 0x40) >> 4
 }
 
-/// Puts the packet into a tunnel, or says why it cannot be.
+/// Puts the packet into a tunnel, or returns why that is not possible.
 #[inline(always)]
 fn encapsulate(
     buffer: &mut Buffer,
@@ -372,7 +378,7 @@ fn encapsulate(
         Some(PduSession::Uplink { qfi })
     };
     let peer = tables.peer(entry.peer).ok_or(DropReason::FarDrop)?;
-    // The CP function may be on this machine (N4-u); a gNB or another UPF is not.
+    // The CP function may be on this machine (N4-u); a gNB or another UPF must not be.
     if peer.is_local && !entry.is(flag::CONTROL) {
         return Err(DropReason::TunnelLoop);
     }
@@ -386,7 +392,7 @@ fn encapsulate(
     }
 }
 
-/// Marks an IP packet that leaves without outer header.
+/// Marks an IP packet that leaves without an outer header.
 fn mark(packet: &mut [u8], tos: u8) {
     match packet.first().map(|octet| octet >> 4) {
         Some(4) if packet.len() >= 20 => {

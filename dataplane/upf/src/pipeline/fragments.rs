@@ -1,13 +1,13 @@
-//! Which flow a fragment belongs to: virtual reassembly.
+//! Finds the flow of a fragment (virtual reassembly).
 //!
-//! Only the first fragment of a packet has the ports that rules ask for. What it says is remembered under the packet's
-//! identification, and later fragments are looked up as if they said it too. Nothing is put together: each fragment goes on by
-//! itself. A later fragment that comes before the first one waits for it.
+//! Only the first fragment of a packet has the ports that rules match. They are remembered under the packet's
+//! identification, and later fragments are looked up with the same ports. Packets are not reassembled: each
+//! fragment is forwarded by itself. A later fragment that arrives before the first one waits for it.
 //!
-//! Bounds against senders of halves: so many packets in parts for a worker and for one sender ([`Origin`]), so many octets
-//! waiting, and a time after which a packet in parts is given up. Parts that overlap others make a packet ambiguous: it
-//! is refused as a whole (RFC 5722 §4, RFC 1858 §4); a part that came before is dropped alone. When all parts have come,
-//! the packet is forgotten.
+//! Bounds against senders of incomplete packets: the number of fragmented packets per worker and per sender
+//! ([`Origin`]), the number of octets that wait, and a time after which a packet is given up. Overlapping
+//! fragments make a packet ambiguous: it is refused as a whole (RFC 5722 §4, RFC 1858 §4); a repeated fragment
+//! is dropped alone. When all fragments have arrived, the packet is forgotten.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -21,39 +21,40 @@ use telemetry::DropReason;
 
 use super::{Meta, NO_QFI, Pipeline, Ports, State};
 
-/// Packets in parts, of a worker.
+/// Most fragmented packets of a worker.
 const PACKETS: usize = 8192;
-/// The same of one origin.
+/// Most fragmented packets of one origin.
 const PER_ORIGIN: u32 = 512;
-/// How long a packet may take to arrive. Hosts wait 15 to 60 seconds (RFC 791 §3.2, RFC 8200 §4.5), but send the parts at once.
+/// Time for all fragments to arrive. Hosts wait 15 to 60 seconds (RFC 791 §3.2, RFC 8200 §4.5), but send the
+/// fragments at once.
 const LIFE_NS: u64 = 3_000_000_000;
-/// Parts of one packet that wait, and octets of all that wait: as many as 64 kB in fragments of 576 octets.
+/// Most fragments of one packet that wait, and most octets that wait in all: 64 kB in fragments of 576 octets.
 const WAITING: usize = 128;
 const WAITING_OCTETS: usize = 4 << 20;
-/// Gaps that a packet may have.
+/// Most gaps in a packet.
 const GAPS: usize = 8;
-/// Longest payload of an IP packet.
+/// Longest payload of an IP packet in octets.
 const LONGEST: usize = 65_535;
 
-/// Where fragments come from: a tunnel, or a data network towards a UE.
+/// Where fragments come from: a tunnel, or a data network (with the UE as destination).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Origin {
     Tunnel(u32),
     Network(Option<usize>, IpAddr),
 }
 
-/// A packet in parts.
+/// Identifies a fragmented packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Name {
     origin: Origin,
     source: IpAddr,
     destination: IpAddr,
-    /// In IPv4 only: identifications are those of a protocol.
+    /// In IPv4 only, where identifications belong to a protocol.
     protocol: u8,
     identification: u32,
 }
 
-/// What the first fragment says and others do not.
+/// The fields that only the first fragment has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct First {
     protocol: u8,
@@ -77,7 +78,7 @@ impl First {
     }
 }
 
-/// A later fragment that waits for the first.
+/// A later fragment that waits for the first one.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub octets: Box<[u8]>,
@@ -89,40 +90,40 @@ pub(super) struct Waiting {
 struct Partial {
     since_ns: u64,
     first: Option<First>,
-    /// What has come, in order and apart.
+    /// Ranges of the payload that have arrived, in order and not adjacent.
     ranges: Vec<(usize, usize)>,
-    /// Length of the whole, once the last part has come.
+    /// Length of the payload, once the last fragment has arrived.
     end: Option<usize>,
     refused: bool,
     waiting: Vec<Waiting>,
 }
 
-/// What becomes of a fragment.
+/// What happens to a fragment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is a first one, or belongs to the flow of this one.
+    /// Its flow is known: it is a first fragment, or the first one has arrived.
     Known(First),
-    /// It waits, if there is room: [`Fragments::wait`].
+    /// It has to wait: [`Fragments::wait`].
     Early,
     Drop(DropReason),
 }
 
-/// The packets in parts of a worker.
+/// The fragmented packets of a worker.
 #[derive(Debug, Default)]
 pub(super) struct Fragments {
     partials: HashMap<Name, Partial>,
     per_origin: HashMap<Origin, u32>,
-    /// Oldest first; a name may stand for a packet that is complete, or for a later one.
+    /// Arrival times, oldest first. A name may be of a packet that is complete, or of a later packet.
     ages: VecDeque<(u64, Name)>,
     waiting_octets: usize,
-    /// Names whose first fragment has come and for which others waited.
+    /// Packets whose first fragment has arrived and whose other fragments wait.
     ready: Vec<Name>,
-    /// Fragments that waited in vain.
+    /// Number of fragments that have waited in vain.
     lost: usize,
 }
 
 impl Fragments {
-    /// Notes a fragment.
+    /// Notes the arrival of a fragment.
     pub fn note(&mut self, origin: Origin, flow: &Flow, part: &Fragment, now_ns: u64) -> Verdict {
         self.expire(now_ns);
         let name = name(origin, flow, part);
@@ -153,7 +154,7 @@ impl Fragments {
         Verdict::Known(first)
     }
 
-    /// Lets an early fragment wait; `false` when there is no room.
+    /// Keeps an early fragment; `false` when there is no room.
     pub fn wait(&mut self, origin: Origin, flow: &Flow, part: &Fragment, waiting: Waiting) -> bool {
         let length = waiting.octets.len();
         let room = self.waiting_octets + length <= WAITING_OCTETS;
@@ -167,19 +168,19 @@ impl Fragments {
         }
     }
 
-    /// Whether there are no packets in parts.
+    /// Whether there are no fragmented packets.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.partials.is_empty()
     }
 
-    /// Whether fragments have waited for a first one that has come.
+    /// Whether fragments wait whose first one has arrived.
     #[inline(always)]
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Takes the fragments of a packet whose first one has come, with what that says.
+    /// Takes the waiting fragments of a packet whose first fragment has arrived, with the fields of that.
     pub fn take_ready(&mut self) -> Option<(Origin, First, Vec<Waiting>)> {
         let name = self.ready.pop()?;
         let partial = self.partials.get_mut(&name)?;
@@ -191,13 +192,13 @@ impl Fragments {
         Some((name.origin, first, waiting))
     }
 
-    /// How many fragments have waited in vain since the last call.
+    /// Number of fragments that have waited in vain since the last call.
     #[inline(always)]
     pub fn take_lost(&mut self) -> usize {
         std::mem::take(&mut self.lost)
     }
 
-    /// Gives up what has not come in time.
+    /// Gives up packets whose time is over.
     pub fn expire(&mut self, now_ns: u64) {
         while let Some((since_ns, name)) = self.ages.front().copied() {
             if since_ns.saturating_add(LIFE_NS) > now_ns && self.ages.len() < 2 * PACKETS {
@@ -210,7 +211,7 @@ impl Fragments {
         }
     }
 
-    /// Makes room for a new packet in parts.
+    /// Makes room for another fragmented packet; `false` when its origin, or the worker, has too many.
     fn admit(&mut self, name: Name, now_ns: u64) -> bool {
         if self.partials.len() >= PACKETS {
             return false;
@@ -265,18 +266,18 @@ fn name(origin: Origin, flow: &Flow, part: &Fragment) -> Name {
 }
 
 impl Partial {
-    /// Notes which part has come.
+    /// Notes the range of a fragment.
     fn add(&mut self, part: &Fragment) -> Result<(), DropReason> {
         let (from, to) = (part.offset, part.offset + part.length);
         if self.refused {
             return Err(DropReason::FragmentOverlap);
         }
-        // All parts but the last one are of whole units (RFC 791 §3.2, RFC 8200 §4.5).
+        // All fragments but the last have a multiple of eight octets (RFC 791 §3.2, RFC 8200 §4.5).
         if part.length == 0 || to > LONGEST || part.more && !part.length.is_multiple_of(8) {
             return Err(DropReason::IpMalformed);
         }
         if self.ranges.iter().any(|(first, last)| *first <= from && to <= *last) {
-            // It has come before.
+            // The same fragment has arrived before.
             return Err(DropReason::FragmentOverlap);
         }
         let end = if part.more { self.end } else { Some(to) };
@@ -302,14 +303,15 @@ impl Partial {
         Ok(())
     }
 
-    /// Whether all parts have come.
+    /// Whether all fragments have arrived.
     fn is_whole(&self) -> bool {
         self.end.is_some_and(|end| self.ranges == [(0, end)])
     }
 }
 
 impl Pipeline {
-    /// Gives the fragments among a batch the keys of their flows. Those that come before the first of their packet wait.
+    /// Gives the fragments in a batch the keys of their flows. Fragments that arrive before the first of their
+    /// packet wait.
     #[cold]
     pub(super) fn assign_fragments(&mut self, batch: &Batch, now_ns: u64) {
         let mut fragmented = std::mem::take(&mut self.fragmented);
@@ -327,7 +329,8 @@ impl Pipeline {
             } else {
                 (Origin::Tunnel(meta.teid), tables.tunnel(&inside, meta.teid))
             };
-            // Nothing is kept for sessions that do not exist. What looks like a fragment in a session of frames is a frame.
+            // Nothing is kept for unknown sessions. In a session of frames, what looks like a fragment is a
+            // frame.
             let Some(endpoint) = block.and_then(|block| block.first()) else { continue };
             if tables.is_of_frames(&inside, endpoint) {
                 continue;
@@ -363,7 +366,7 @@ impl Pipeline {
         self.stats[self.worker].drops.count_n(DropReason::FragmentOverflow, lost);
     }
 
-    /// Takes fragments whose first one has come by now through the stages.
+    /// Runs the stages for waiting fragments whose first one has arrived.
     #[inline(always)]
     pub(super) fn run_early_fragments(&mut self, now_ns: u64, ports: &mut Ports) {
         if self.fragments.is_ready() {
@@ -399,7 +402,7 @@ impl Pipeline {
                     self.keys.push(key);
                 }
                 if batch.is_empty() {
-                    // Longer than any buffer, which it was in: cannot be.
+                    // Cannot happen: the packet came from a buffer, so it fits into one.
                     break;
                 }
                 self.run(&mut batch, now_ns, ports);
@@ -494,7 +497,7 @@ mod tests {
             let last = note(&mut fragments, ORIGIN, part(1, 800, 80, false), 1);
             assert_eq!(last == overlap, refuses, "{second:?}");
         }
-        // A second end, and parts that are none.
+        // A second end, and fragments with impossible ranges.
         let mut fragments = Fragments::default();
         note(&mut fragments, ORIGIN, part(1, 0, 800, true), 1);
         for bad in [part(1, 800, 81, true), part(1, 800, 0, true), part(1, 65_528, 16, true)] {
@@ -514,7 +517,7 @@ mod tests {
         fragments.expire(LIFE_NS + 1);
         assert_eq!(fragments.take_lost(), 1);
         assert!(is_empty(&fragments));
-        // One sender's halves leave room for others'.
+        // One sender's incomplete packets leave room for others'.
         let overflow = Verdict::Drop(DropReason::FragmentOverflow);
         for number in 0..10_000 {
             let verdict = note(&mut fragments, ORIGIN, part(number, 0, 8, true), 1);

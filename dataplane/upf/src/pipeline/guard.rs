@@ -1,14 +1,17 @@
-//! What UEs must not reach through a data network: this machine and the core's networks.
+//! The guard: destinations that UEs must not reach through a data network, which are this machine and the
+//! core's networks.
 //!
-//! A data network is reached through the machine's routing, which also knows the machine itself. Unguarded, a UE could
-//! send G-PDUs into other UEs' tunnels, PFCP to the UPF, SCTP to the AMF and requests to any NF's SBI. So a packet from a UE is
-//! dropped when its destination is an address of this machine, of any interface, or in a network that the configuration
-//! closes (`upf.closed`). `upf.dnn[].open` lets the UEs of a data network use single services there, such as a name server.
-//! The address of a data network's own device is an address of this machine like any other.
+//! Packets to a data network use the machine's routing, which also leads to the machine itself. Without a
+//! guard, a UE could send G-PDUs into other UEs' tunnels, PFCP to the UPF, SCTP to the AMF and requests to any
+//! NF's SBI. So a packet from a UE is dropped when its destination is an address of any interface of this
+//! machine, or in a network that the configuration closes (`upf.closed`). `upf.dnn[].open` lets the UEs of a
+//! data network use single services there, such as a name server. The address of a data network's own device
+//! counts as an address of this machine too.
 //!
-//! Addresses of interfaces change while the UPF runs: [`Guard::set_addresses`] takes the new list, and each worker fetches
-//! what follows from it at the start of its next batch ([`Guard::closed`]). A look at a packet's destination is a bit of the
-//! first octet for most packets, and a binary search among few ranges for others.
+//! Addresses of interfaces change while the UPF runs. [`Guard::set_addresses`] takes the new list, and each
+//! worker fetches the resulting ranges at the start of its next batch ([`Guard::closed`]). Checking a
+//! destination takes one bit test, by the first octet, for most packets, and a binary search in a few ranges
+//! for the others.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +26,7 @@ use telemetry::DropReason;
 use crate::config::{Config, Service};
 use crate::n4::PFCP_PORT;
 
-/// Destinations that concern a link, or the sender's own machine, whatever the interfaces' addresses are.
+/// Destinations of a link or of the sender's own machine, closed whatever addresses the interfaces have.
 const ALWAYS: [&str; 9] = [
     "0.0.0.0/8",
     "127.0.0.0/8",
@@ -31,7 +34,7 @@ const ALWAYS: [&str; 9] = [
     "255.255.255.255/32",
     "::/128",
     "::1/128",
-    // IPv4 addresses in IPv6 form, which a socket for both families would take for its own.
+    // IPv4 addresses in IPv6 form, which a socket for both IP versions would accept as IPv4.
     "::/96",
     "::ffff:0:0/96",
     "fe80::/10",
@@ -41,10 +44,10 @@ const LINK_MULTICAST: &str = "224.0.0.0/24";
 /// Widest scope of IPv6 multicast that stays on a link (RFC 7346).
 const LINK_SCOPE: u128 = 2;
 
-/// The closed destinations of one family, as ranges in order.
+/// The closed destinations of one IP version, as ranges in order.
 #[derive(Debug, Clone, Default)]
 struct Ranges<T> {
-    /// A bit for each first octet that a closed address has.
+    /// One bit for each first octet of a closed address.
     first_octets: [u64; 4],
     ranges: Vec<(T, T)>,
 }
@@ -58,7 +61,7 @@ impl<T: Copy + Ord> Ranges<T> {
                 first_octets[usize::from(octet / 64)] |= 1 << (octet % 64);
             }
         }
-        // Ranges that overlap become one, so that the last one that begins before an address decides.
+        // Overlapping ranges are merged, so that the last range that begins at or before an address decides.
         let mut apart: Vec<(T, T)> = Vec::with_capacity(ranges.len());
         for (first, last) in ranges {
             match apart.last_mut().filter(|before| first <= before.1) {
@@ -81,22 +84,22 @@ impl<T: Copy + Ord> Ranges<T> {
     }
 }
 
-/// What is closed to UEs at a moment.
+/// The closed destinations at one moment.
 #[derive(Debug, Default)]
 pub struct Closed {
-    /// Which list of addresses it follows from.
+    /// Version of the list of addresses from which it was made.
     version: u64,
     v4: Ranges<u32>,
     v6: Ranges<u128>,
-    /// By number of the data network.
+    /// The open services, by number of the data network.
     open: Arc<[Vec<Service>]>,
-    /// UDP ports of the core, which no service without a port opens.
+    /// UDP ports of the core. A service without a port does not open them.
     ports: Arc<[u16]>,
 }
 
 impl Closed {
-    /// Whether a packet from a UE to data network `network` must not be sent there, and why. `ports` are those of the flow
-    /// that the packet belongs to, which a later fragment does not show.
+    /// Whether a packet from a UE to data network `network` must be dropped, and the reason. `ports` are those
+    /// of the packet's flow, as a later fragment does not have them.
     #[inline(always)]
     pub fn stops(
         &self,
@@ -141,7 +144,7 @@ impl Closed {
         (!open).then_some(DropReason::CoreInterface)
     }
 
-    /// Whether UEs must not send to an address.
+    /// Whether an address is closed to UEs.
     pub fn contains(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => self.v4.contains(address.to_bits()),
@@ -150,7 +153,7 @@ impl Closed {
     }
 }
 
-/// Keeps what is closed up to date. See the module.
+/// Keeps the closed destinations up to date; see the module.
 #[derive(Debug)]
 pub struct Guard {
     /// Addresses and networks of the configuration.
@@ -162,7 +165,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Guards `addresses`, the machine's own, and what `config` says.
+    /// A guard for the addresses of this machine, `addresses`, and those that `config` closes.
     pub fn new(config: &Config, addresses: impl IntoIterator<Item = IpAddr>) -> Guard {
         let mut ports =
             vec![gtpu::PORT, PFCP_PORT, UDP_ENCAPSULATION_PORT, config.gtpu.port(), config.pfcp.port()];
@@ -179,7 +182,7 @@ impl Guard {
         guard
     }
 
-    /// The machine has these addresses now, with the prefixes of their networks.
+    /// Sets the addresses of this machine, with the prefixes of their networks.
     pub fn set_addresses(&self, addresses: impl IntoIterator<Item = Cidr>) {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         let mut close = |cidr: Cidr| match (cidr.network().address(), cidr.prefix()) {
@@ -213,7 +216,7 @@ impl Guard {
         self.version.store(version, Ordering::Release);
     }
 
-    /// What is closed now, if `known` is not that any more.
+    /// The present closed destinations, if they differ from `known`.
     #[inline(always)]
     pub fn closed(&self, known: &Closed) -> Option<Arc<Closed>> {
         let changed = self.version.load(Ordering::Acquire) != known.version;
@@ -225,8 +228,8 @@ impl Guard {
     }
 }
 
-/// The addresses that a machine takes for its own because of an interface's: the address itself, in IPv4 the broadcast
-/// addresses of its network, and in IPv6 its network's anycast address of routers (RFC 4291 §2.6.1).
+/// The addresses at which a machine receives because of an interface's address: that address itself; in IPv4
+/// the broadcast addresses of its network; in IPv6 the network's anycast address of routers (RFC 4291 §2.6.1).
 fn delivered(own: Cidr) -> impl Iterator<Item = IpAddr> {
     let network = own.network().address();
     let others = match (network, own.prefix()) {
@@ -342,13 +345,13 @@ mod tests {
             ("127.0.0.1", 53, true),
         ] {
             assert_eq!(closed.stops(0, &udp(to, port), || None).is_some(), expected, "{to} {port}");
-            // The other data network has no such services.
+            // The other data network does not have these services open.
             assert!(closed.stops(1, &udp(to, port), || None).is_some());
         }
         let mut ping = udp("10.45.0.1", 80);
         ping[9] = protocol::ICMP;
         assert_eq!(closed.stops(0, &ping, || None), None);
-        // A later fragment is of the flow that its first one said.
+        // A later fragment has the ports of its first fragment.
         let mut fragment = udp("10.45.0.1", 80);
         fragment[7] = 9;
         assert!(closed.stops(0, &fragment, || None).is_some());

@@ -1,8 +1,8 @@
-//! Buffered packets (TS 29.244 §5.2.4, UP-2): each worker holds those that came in through it, in their order.
+//! Buffered packets (TS 29.244 §5.2.4, UP-2): each worker buffers the packets that it received, in order.
 //!
-//! The N4 task publishes new rules first and asks for the release behind that. Until the release a packet of the session,
-//! whatever its rules say by then, joins the queue: so none overtakes. Bounded in packets and octets per session, and in
-//! octets for all workers together.
+//! The N4 task first publishes new rules and then asks for the release. Until the release every packet of the
+//! session joins the queue, whatever its rules say by then, so that no packet overtakes another. Bounded in
+//! packets and octets per session, and in octets for all workers together.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -13,40 +13,40 @@ use pktio::Batch;
 
 use super::PACKET;
 
-/// Packets held per session, where its BAR does not say.
+/// Most packets buffered per session, unless its BAR gives a number.
 const PACKETS: usize = 512;
-/// Octets held per session.
+/// Most octets buffered per session.
 const SESSION: usize = 1 << 20;
-/// Octets held in all.
+/// Most octets buffered by all workers.
 const TOTAL: usize = 128 << 20;
-/// Counts of queues by the last bits of the SEID, to tell quickly that there is none.
+/// Number of counters, indexed by the last bits of the SEID, that quickly tell that a session has no queue.
 const HINTS: usize = 4096;
 /// Packets released at once.
 const BATCH: usize = 32;
 
-/// A packet that waits.
+/// A buffered packet.
 pub(super) struct Waiting {
     /// The IP packet.
     pub octets: Box<[u8]>,
     pub native: bool,
     pub qfi: u8,
-    /// An Ethernet frame.
+    /// Whether it is an Ethernet frame.
     pub frame: bool,
     pub teid: u32,
-    /// Of a later fragment: what it is looked up by.
+    /// For a later fragment: its key for the look-up.
     pub key: Option<Box<Key>>,
 }
 
-/// Packets of one session.
+/// The buffered packets of one session.
 #[derive(Default)]
 struct Queue {
     packets: VecDeque<Waiting>,
     octets: usize,
-    /// The CP function has been told.
+    /// Whether the CP function has been told.
     told: bool,
 }
 
-/// What a worker holds.
+/// The buffered packets of a worker.
 pub(super) struct Held {
     queues: HashMap<u64, Queue>,
     hints: Box<[u16]>,
@@ -59,20 +59,20 @@ impl Held {
         Held { queues: HashMap::new(), hints: vec![0; HINTS].into(), octets, batch: None }
     }
 
-    /// Whether nothing is held.
+    /// Whether no packets are buffered.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
 
-    /// Whether packets of a session are held.
+    /// Whether packets of a session are buffered.
     #[inline]
     pub fn holds(&self, seid: u64) -> bool {
         self.hints[seid as usize % HINTS] != 0 && self.queues.contains_key(&seid)
     }
 
-    /// Holds a packet, of which there may be `most` for the session (0: the usual bound). `None` when there is no room; else
-    /// whether the CP function has not been told of any yet.
+    /// Buffers a packet. `most` is the limit of the session (0 means the default). `None` when there is no
+    /// room; otherwise whether the CP function has not been told of any packet yet.
     pub fn hold(&mut self, seid: u64, most: usize, packet: Waiting) -> Option<bool> {
         let length = packet.octets.len();
         let most = if most == 0 { PACKETS } else { most };
@@ -102,11 +102,11 @@ impl Held {
         }
     }
 
-    /// Takes the packets of a session.
+    /// Takes the buffered packets of a session.
     pub fn take(&mut self, seid: u64) -> VecDeque<Waiting> {
         let Some(queue) = self.queues.remove(&seid) else { return VecDeque::new() };
         let hint = &mut self.hints[seid as usize % HINTS];
-        // A count that reached its end stays: then the map is asked in vain.
+        // A counter that has reached its maximum stays there; the map is then searched in vain.
         if *hint < u16::MAX {
             *hint -= 1;
         }
@@ -114,7 +114,7 @@ impl Held {
         queue.packets
     }
 
-    /// Drops the packets of a session, and tells how many there were.
+    /// Drops the packets of a session and returns their number.
     pub fn discard(&mut self, seid: u64) -> usize {
         self.take(seid).len()
     }
@@ -124,7 +124,7 @@ impl Held {
         Some(self.batch.take().unwrap_or_else(|| Batch::new(BATCH, PACKET)))
     }
 
-    /// Takes the batch back.
+    /// Returns the batch of [`Held::batch`].
     pub fn keep(&mut self, batch: Batch) {
         self.batch = Some(batch);
     }

@@ -1,22 +1,23 @@
-//! Packets that do not come from a port: answers in the name of servers and routers, and downlink packets that have got
-//! back the source that their UE sent to.
+//! Injected packets, which do not come from a port: answers in the name of servers and routers, and downlink
+//! packets whose source was translated back to the address to which their UE sent.
 //!
-//! They go through the stages as if they came from a data network, behind the batch that made them, so that the
-//! session's rules say how they reach the UE: tunnel, QoS flow, meters, counters, buffering. None makes another one.
+//! They go through the stages like packets from a data network, after the batch that caused them. So the
+//! session's rules say how they reach the UE: tunnel, QoS flow, meters, counters, buffering. An injected packet
+//! never causes another one.
 
 use pktio::Batch;
 
-use super::{BATCH, PACKET, Pass, Pipeline, Ports};
+use super::{BATCH, PACKET, Pipeline, Ports, Source};
 
 impl Pipeline {
-    /// Lets a packet to a UE go through the stages; `false` when there is no room.
+    /// Queues a packet to a UE for the stages; `false` when there is no room.
     #[cold]
     pub(super) fn inject(&mut self, packet: &[u8]) -> bool {
         let batch = self.injected.get_or_insert_with(|| Batch::new(BATCH, PACKET));
         batch.push(packet, self.local)
     }
 
-    /// Takes what was injected through the stages.
+    /// Runs the stages for injected packets.
     #[inline(always)]
     pub(super) fn run_injected(&mut self, now_ns: u64, ports: &mut Ports) {
         if self.injected.as_ref().is_some_and(|batch| !batch.is_empty()) {
@@ -28,10 +29,10 @@ impl Pipeline {
     fn run_own(&mut self, now_ns: u64, ports: &mut Ports) {
         let Some(mut batch) = self.injected.take() else { return };
         self.begin(batch.len());
-        let before = std::mem::replace(&mut self.pass, Pass::Own);
+        let before = std::mem::replace(&mut self.source, Source::Injected);
         self.parse_n6(&mut batch, now_ns);
         self.run(&mut batch, now_ns, ports);
-        self.pass = before;
+        self.source = before;
         batch.clear();
         self.injected = Some(batch);
     }

@@ -1,9 +1,9 @@
-//! How many replies packets can make us send.
+//! Limits the replies that packets can make the UPF send.
 //!
-//! Error Indications, ICMP messages and the like answer packets that anybody may send; they must not let a flood at
-//! us become a flood from us (RFC 4443 §2.4 (f), RFC 1812 §4.3.2.8). Each peer has a rate, and all together have one,
-//! so that one peer in trouble does not silence what others should hear. Peers share a fixed number of places by
-//! hash: memory is bounded, and the worst that a collision does is that two share a rate.
+//! Error Indications, ICMP messages and the like answer packets that anybody may send. A flood of such packets
+//! must not become a flood of replies (RFC 4443 §2.4 (f), RFC 1812 §4.3.2.8). Each peer has a rate, and all
+//! peers together have one, so that one faulty peer does not take the replies of others. Peers share a fixed
+//! number of places by hash, so memory is bounded; when two peers fall on one place, they share a rate.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
@@ -15,22 +15,22 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Rates of replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rates {
-    /// Per second, to one peer in the long run.
+    /// Replies per second to one peer in the long run.
     pub peer_per_s: u32,
-    /// At once to a peer that got none for a while.
+    /// Replies at once to a peer that got none for a while.
     pub peer_burst: u32,
-    /// Per second, to all peers.
+    /// Replies per second to all peers.
     pub all_per_s: u32,
-    /// At once to all peers.
+    /// Replies at once to all peers.
     pub all_burst: u32,
 }
 
 impl Rates {
-    /// What a UPF needs: a path that breaks is noticed by hundreds of packets a second at most.
+    /// The rates of the UPF: senders notice a broken path from some hundred replies a second.
     pub const REPLIES: Rates = Rates { peer_per_s: 100, peer_burst: 50, all_per_s: 1000, all_burst: 200 };
 }
 
-/// A rate as the generic cell rate algorithm sees it: time per reply, and how far ahead of time it may run.
+/// A rate in the generic cell rate algorithm: the time of a reply, and how far ahead of time replies may run.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     interval_ns: u64,
@@ -43,7 +43,7 @@ impl Pace {
         Pace { interval_ns, ahead_ns: interval_ns * u64::from(burst.max(1) - 1) }
     }
 
-    /// Until when the pace is taken after one more reply; `None` when it is too early for one.
+    /// The time up to which the rate is used after one more reply; `None` when it is too early for one.
     #[inline]
     fn after_one_more(&self, taken_until_ns: u64, now_ns: u64) -> Option<u64> {
         let start = taken_until_ns.max(now_ns);
@@ -56,10 +56,10 @@ impl Pace {
 pub struct Limiter {
     peer: Pace,
     all: Pace,
-    /// Until when each place's pace is taken.
+    /// For each place, the time up to which its rate is used.
     peers: Box<[u64; PLACES]>,
     all_until_ns: u64,
-    /// Keeps others from choosing whom they share a place with.
+    /// Prevents senders from choosing with whom they share a place.
     secret: u64,
 }
 
@@ -75,8 +75,8 @@ impl Limiter {
         }
     }
 
-    /// Whether `peer` may be sent one more reply; if so it is accounted for. A reply that one rate forbids is not
-    /// charged to the other.
+    /// Whether `peer` may be sent one more reply; if so, it is accounted for. A reply that one rate forbids is
+    /// not charged to the other.
     pub fn allows(&mut self, now_ns: u64, peer: IpAddr) -> bool {
         let place = self.place(peer);
         let Some(peer_until) = self.peer.after_one_more(self.peers[place], now_ns) else { return false };
@@ -86,7 +86,7 @@ impl Limiter {
         true
     }
 
-    /// IPv6 peers by their /64: a host has all addresses of it to choose from.
+    /// The place of a peer. IPv6 peers count by their /64, as a host may use all its addresses.
     fn place(&self, peer: IpAddr) -> usize {
         let network = match peer {
             IpAddr::V4(address) => u64::from(address.to_bits()),
@@ -115,10 +115,10 @@ mod tests {
         let mut limiter = Limiter::new(RATES, 1);
         let passed = (0..1000).filter(|_| limiter.allows(0, peer(1))).count();
         assert_eq!(passed, 5);
-        // Ten seconds of a flood: the rate, beside the burst.
+        // Ten seconds of a flood: the burst, and then the rate.
         let passed = (0..100_000u64).filter(|n| limiter.allows(n * 100_000, peer(1))).count();
         assert!((99..=101).contains(&passed), "{passed}");
-        // After a pause the burst is back, not more.
+        // After a pause the full burst is available again, and no more.
         assert_eq!((0..100).filter(|_| limiter.allows(100 * SECOND_NS, peer(1))).count(), 5);
     }
 

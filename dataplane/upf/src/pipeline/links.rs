@@ -1,7 +1,8 @@
-//! What the pipeline knows of its links: how long packets may be, and as which router it answers those that are longer.
+//! The links of the pipeline: how long packets may be, and the router addresses with which it answers longer
+//! ones.
 //!
-//! The MTU of N3 is that of the interface with our address when the UPF starts, or the configured one where DPDK has the
-//! interface. A tunnel takes headers off it: outer IP, UDP, GTP-U with a PDU Session Container.
+//! The MTU of N3 is that of the interface with the UPF's address at the start, or the configured one with DPDK.
+//! The headers of a tunnel reduce it: outer IP, UDP, and GTP-U with a PDU Session Container.
 
 use std::net::IpAddr;
 
@@ -9,11 +10,11 @@ use super::mtu::Router;
 use crate::config::{Config, DnnConfig};
 use crate::interface::{Backend, InterfaceConfig};
 
-/// UDP, and GTP-U with extension header and a container of one word.
+/// Octets of UDP and GTP-U with extension header and a container of one word.
 const TUNNEL: usize = 8 + 16;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
-/// MTU of links that do not tell theirs.
+/// MTU of links whose MTU is unknown.
 const DEFAULT_MTU: usize = 1500;
 
 /// The links of a pipeline.
@@ -21,21 +22,21 @@ const DEFAULT_MTU: usize = 1500;
 pub struct Links {
     /// Longest packet that fits into a tunnel.
     pub tunnel: usize,
-    /// By number of the data network.
+    /// Links to data networks, by number.
     pub networks: Vec<NetworkLink>,
-    /// What TCP is told to fit into where the data network is not known.
+    /// MTU to which the MSS of TCP is lowered where the data network is not known.
     pub(super) clamp: usize,
 }
 
 /// The link to a data network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NetworkLink {
-    /// Longest packet towards it. No limit where a device of the kernel's takes all lengths, and does by itself what
-    /// routers do with those that are too long for the next link.
+    /// Longest packet to the data network. Unlimited if a kernel device takes all lengths, because the kernel
+    /// then answers or fragments packets that are too long for the next link.
     pub mtu: usize,
-    /// What TCP is told to fit into, in both directions.
+    /// MTU to which the MSS of TCP is lowered, in both directions.
     pub clamp: usize,
-    /// What answers to packets from and to it come from.
+    /// Source of answers to packets from and to it.
     pub router: Router,
 }
 
@@ -45,12 +46,13 @@ impl NetworkLink {
 }
 
 impl Links {
-    /// Links that take everything.
+    /// Links without limits.
     pub fn unlimited(networks: usize) -> Links {
         Links { tunnel: usize::MAX, networks: vec![NetworkLink::UNLIMITED; networks], clamp: usize::MAX }
     }
 
-    /// Links to `networks`, where tunnels have outer headers of `local`'s family on a link of `n3_mtu` octets.
+    /// Links to `networks`; tunnels have outer headers of `local`'s IP version, and N3 has an MTU of `n3_mtu`
+    /// octets.
     pub fn new(n3_mtu: usize, local: IpAddr, mut networks: Vec<NetworkLink>) -> Links {
         let outer = TUNNEL + if local.is_ipv4() { IPV4 } else { IPV6 };
         let tunnel = n3_mtu.saturating_sub(outer);
@@ -61,7 +63,8 @@ impl Links {
         Links { tunnel, networks, clamp }
     }
 
-    /// The links of a configuration, in the calling thread's network namespace, once the interfaces are there.
+    /// The links of a configuration, in the calling thread's network namespace. The interfaces must exist
+    /// already.
     pub fn find(config: &Config) -> Links {
         let address = config.gtpu.ip();
         let n3_mtu = match config.n3.backend {
@@ -128,7 +131,7 @@ mod tests {
             {"name": "internet", "tun": "gw0", "ue_pool": {"ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48"}}]}"#;
         let config: Config = serde_json::from_str(text).unwrap();
         let links = Links::find(&config);
-        // That of the loopback device, unless somebody has changed it.
+        // That of the loopback device, unless it was changed.
         assert_eq!(links.tunnel, net::link::mtu_of("lo").unwrap() as usize - 44);
         let network = links.networks[0];
         assert_eq!((network.mtu, network.clamp), (usize::MAX, 1400));

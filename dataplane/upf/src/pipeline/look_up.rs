@@ -1,9 +1,10 @@
 //! Stage 2: which session a packet belongs to, and which of its PDRs applies.
 //!
-//! Four steps roll over the batch, each a burst of packets behind the one before, so that the memory of a burst is on its
-//! way while others are worked on: the slot is asked for; it says where the endpoint is and that is asked for; the endpoint
-//! says which rows can match and these are asked for; the rows say which entry applies and its state is asked for. Packets that
-//! matched no rule get their drop reason after that.
+//! Four steps run over the batch, each a burst of packets behind the previous step, so that the memory of one
+//! burst is fetched while others are processed. Step 1 prefetches the slot. Step 2 reads where the endpoint is
+//! and prefetches that. Step 3 reads the endpoint, finds which rows can match and prefetches these. Step 4
+//! finds the entry in the rows and prefetches its state. Packets that matched no rule then get their drop
+//! reason.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
@@ -14,31 +15,31 @@ use packet::flow::Flow;
 use pktio::{Batch, Buffer};
 use telemetry::DropReason;
 
-use super::{BATCH, Inside, Meta, Pass, Pipeline, State, Verdict};
+use super::{BATCH, Inside, Meta, Pipeline, Source, State, Verdict};
 use crate::session::{self, Endpoint, Policy, Route};
 use crate::state::PER_LINE;
 use crate::tables::Tables;
 use rcu::Place;
 
-/// Packets of a burst. A core keeps some twenty requests for memory, and a packet has up to four: slot, endpoint, rows,
-/// state.
+/// Packets of a burst. A core has about twenty outstanding requests to memory, and a packet needs up to four:
+/// slot, endpoint, rows, state.
 const BURST: usize = 8;
 
 /// Places of a burst.
 type Places<'g> = [Option<Place<'g, Endpoint>>; BURST];
 
-/// A look-up under way.
+/// A look-up that has begun.
 #[derive(Clone, Copy)]
-enum Looking<'g> {
-    /// In few rows.
+enum Lookup<'g> {
+    /// In a few rows.
     Rows(&'g Rows, StartedLookup),
-    /// It is this entry, or none.
+    /// The entry is already known; `None` for no entry.
     Only(Option<u32>),
-    /// In another way.
+    /// In another kind of policy.
     Other(&'g Policy),
 }
 
-/// The policy that was asked for last: mostly the next packet's too.
+/// The policy of the last look-up, which the next packet mostly has too.
 #[derive(Clone, Copy)]
 struct Last<'g> {
     number: u32,
@@ -59,7 +60,7 @@ impl<'g> Last<'g> {
 }
 
 impl Pipeline {
-    /// Finds the entries of the packets in `range`.
+    /// Finds the entry of each packet in `range`.
     pub(super) fn look_up<'g>(
         &mut self,
         tables: &'g Tables,
@@ -72,40 +73,41 @@ impl Pipeline {
         let (start, count) = (range.start, range.len().min(BATCH));
         let verdicts = &mut verdicts[..count];
         let mut places: Places<'g> = [None; BURST];
-        let mut looking = [Looking::Only(None); BURST];
+        let mut looking = [Lookup::Only(None); BURST];
         // No policy has this number.
         let mut last = Last { number: u32::MAX, policy: None };
         let mut unmatched = false;
         let bursts = count.div_ceil(BURST);
         let of_burst = |number: usize| number * BURST..count.min((number + 1) * BURST);
         for step in 0..bursts + 3 {
-            // From the last stage to the first: each writes where the stage behind it has just read.
+            // The last step comes first: each step writes to the place that the next one has just read.
             if (3..bursts + 3).contains(&step) {
                 let burst = of_burst(step - 3);
-                unmatched |= !self.finish(tables, start + burst.start, &looking, &mut verdicts[burst]);
+                unmatched |=
+                    !self.finish_look_ups(tables, start + burst.start, &looking, &mut verdicts[burst]);
             }
             if (2..bursts + 2).contains(&step) {
                 let burst = of_burst(step - 2);
                 let at = start + burst.start;
-                self.enter(tables, inside, batch, at, &mut last, &mut looking, &mut verdicts[burst]);
+                self.begin_look_ups(tables, inside, batch, at, &mut last, &mut looking, &mut verdicts[burst]);
             }
             if (1..bursts + 1).contains(&step) {
                 load(inside, &places, &mut verdicts[of_burst(step - 1)]);
             }
             if step < bursts {
-                self.place(tables, inside, batch, of_burst(step), start, &mut places);
+                self.prefetch_slots(tables, inside, batch, of_burst(step), start, &mut places);
             }
         }
         if unmatched {
             for (at, verdict) in range.zip(verdicts).filter(|(_, verdict)| verdict.entry.is_none()) {
-                self.without_entry(tables, inside, batch, at, verdict, now_ns);
+                self.drop_without_entry(tables, inside, batch, at, verdict, now_ns);
             }
         }
     }
 
-    /// Asks for the slots of a burst.
+    /// Prefetches the slots of a burst.
     #[inline(never)]
-    fn place<'g>(
+    fn prefetch_slots<'g>(
         &self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
@@ -124,56 +126,58 @@ impl Pipeline {
         }
     }
 
-    /// Looks at the endpoints of a burst that begins `at`.
+    /// Reads the endpoints of the burst that begins at `at`, and begins its look-ups.
     #[inline(never)]
-    #[allow(clippy::too_many_arguments)] // what the one caller has at hand
-    fn enter<'g>(
+    #[allow(clippy::too_many_arguments)] // the variables of its one caller
+    fn begin_look_ups<'g>(
         &self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
         batch: &Batch,
         at: usize,
         last: &mut Last<'g>,
-        looking: &mut [Looking<'g>; BURST],
+        looking: &mut [Lookup<'g>; BURST],
         verdicts: &mut [Verdict<'g>],
     ) {
         let packets = self.metas[at..].iter().zip(&self.keys[at..]);
         let from = self.origin();
         for (i, (((meta, key), verdict), looking)) in packets.zip(verdicts).zip(looking).enumerate() {
-            // A stale TEID, or one that the CP function chose; an address of a longer or a shorter prefix.
+            // The slot does not have the packet's session: a stale TEID or one assigned by the CP function; an
+            // address under a prefix of another length.
             let elsewhere = match verdict.block.first() {
                 Some(endpoint) => !meta.native && endpoint.teid() != meta.teid,
                 None => true,
             };
             if elsewhere {
-                verdict.block = self.elsewhere(tables, inside, batch, at + i).unwrap_or_default();
+                verdict.block = self.find_elsewhere(tables, inside, batch, at + i).unwrap_or_default();
             }
             *looking = match verdict.block.first() {
-                // Of another data network: see `unmatched`.
-                Some(endpoint) if meta.native && !endpoint.admits(from) => Looking::Only(None),
+                // From the wrong data network: `drop_unmatched` gives the reason.
+                Some(endpoint) if meta.native && !endpoint.admits(from) => Lookup::Only(None),
                 Some(endpoint) if meta.state == State::Live => match endpoint.route() {
                     Route::Policy(number) => match last.policy(tables, inside, number) {
                         Some(Policy::Rows(rows)) => {
-                            Looking::Rows(rows, rows.begin(endpoint.own_addresses(), key))
+                            Lookup::Rows(rows, rows.begin(endpoint.own_addresses(), key))
                         }
-                        Some(policy) => Looking::Other(policy),
-                        None => Looking::Only(None),
+                        Some(policy) => Lookup::Other(policy),
+                        None => Lookup::Only(None),
                     },
-                    Route::Only(position) => Looking::Only(Some(position)),
-                    Route::None => Looking::Only(None),
+                    Route::Only(position) => Lookup::Only(Some(position)),
+                    Route::None => Lookup::Only(None),
                 },
-                _ => Looking::Only(None),
+                _ => Lookup::Only(None),
             };
         }
     }
 
-    /// Finds the entries of a burst that begins `at` and asks for their state; `false` when one has none.
+    /// Finishes the look-ups of the burst that begins at `at` and prefetches the entries' state. Returns
+    /// `false` when a packet has no entry.
     #[inline(never)]
-    fn finish<'g>(
+    fn finish_look_ups<'g>(
         &self,
         tables: &'g Tables,
         at: usize,
-        looking: &[Looking<'g>; BURST],
+        looking: &[Lookup<'g>; BURST],
         verdicts: &mut [Verdict<'g>],
     ) -> bool {
         let mut all = true;
@@ -183,9 +187,9 @@ impl Pipeline {
                 continue;
             };
             let position = match *looking {
-                Looking::Rows(rows, begun) => rows.finish(key, begun),
-                Looking::Only(position) => position,
-                Looking::Other(policy) => policy.classify_one(endpoint.own_addresses(), key),
+                Lookup::Rows(rows, begun) => rows.finish(key, begun),
+                Lookup::Only(position) => position,
+                Lookup::Other(policy) => policy.classify_one(endpoint.own_addresses(), key),
             };
             verdict.entry = position.and_then(|position| session::entry(verdict.block, position as usize));
             match verdict.entry {
@@ -198,9 +202,9 @@ impl Pipeline {
         all
     }
 
-    /// The endpoint of a packet whose slot is empty or another's.
+    /// The endpoint of a packet whose slot is empty or belongs to another session.
     #[cold]
-    fn elsewhere<'g>(
+    fn find_elsewhere<'g>(
         &self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
@@ -219,9 +223,9 @@ impl Pipeline {
         tables.routed_to(inside, destination)
     }
 
-    /// Says why a packet has no entry, unless that is known already.
+    /// Gives a packet without entry its drop reason, unless it has one.
     #[cold]
-    fn without_entry(
+    fn drop_without_entry(
         &mut self,
         tables: &Tables,
         inside: &Inside<'_>,
@@ -230,16 +234,16 @@ impl Pipeline {
         verdict: &Verdict<'_>,
         now_ns: u64,
     ) {
-        let Some(endpoint) = verdict.block.first() else { return self.unknown(batch, at, now_ns) };
-        // Bad as a packet, which a frame may be.
+        let Some(endpoint) = verdict.block.first() else { return self.drop_unknown(batch, at, now_ns) };
+        // The packet is malformed as an IP packet, but may be a frame.
         if !self.may_be_frame(tables, inside, at, endpoint) && self.metas[at].state == State::Live {
-            self.unmatched(batch, at, endpoint);
+            self.drop_unmatched(batch, at, endpoint);
         }
     }
 
-    /// No session has the packet.
+    /// Drops a packet that belongs to no session.
     #[cold]
-    fn unknown(&mut self, batch: &Batch, at: usize, now_ns: u64) {
+    fn drop_unknown(&mut self, batch: &Batch, at: usize, now_ns: u64) {
         let (meta, buffer) = (&mut self.metas[at], &batch.buffers()[at]);
         if !meta.native {
             match meta.state {
@@ -248,7 +252,7 @@ impl Pipeline {
             }
             meta.drop(DropReason::UnknownTeid);
             let teid = meta.teid;
-            // Our own address marks what was buffered.
+            // Buffered packets have the UPF's own address as peer.
             if buffer.peer != self.local {
                 self.unknown_teid(now_ns, teid, buffer.peer);
             }
@@ -260,14 +264,16 @@ impl Pipeline {
         }
     }
 
-    /// Where packets without tunnel come from. Those that were buffered, or made here, came from where they may.
+    /// The data network of packets without tunnel, as endpoints have it. Buffered and injected packets were
+    /// checked before.
     fn origin(&self) -> u32 {
-        session::came_from(self.network.filter(|_| self.pass == Pass::Port))
+        session::came_from(self.network.filter(|_| self.source == Source::Port))
     }
 
-    /// No rule matched. PDIs name the UE's address, so a foreign source matches none of them: say which it was.
+    /// Drops a packet that matched no rule. As PDIs name the UE's address, a packet with a foreign source
+    /// matches none of them; it gets a drop reason of its own.
     #[cold]
-    fn unmatched(&mut self, batch: &Batch, at: usize, endpoint: &Endpoint) {
+    fn drop_unmatched(&mut self, batch: &Batch, at: usize, endpoint: &Endpoint) {
         let owned = |key: &Key| endpoint.own_addresses().owns(key);
         let foreign = !self.metas[at].native && !owned(&self.keys[at]);
         let flow = Flow::parse(batch.buffers()[at].packet());
@@ -281,7 +287,7 @@ impl Pipeline {
     }
 }
 
-/// Where a packet's endpoint is to be found.
+/// The table place of a packet's endpoint.
 #[inline(always)]
 fn place_of<'g>(
     tables: &'g Tables,
@@ -292,7 +298,7 @@ fn place_of<'g>(
 ) -> Option<Place<'g, Endpoint>> {
     let (slots, index) = if !meta.native {
         match meta.state {
-            // A packet whose content is bad is only dropped for that if the tunnel exists.
+            // A malformed packet is dropped for that reason only if its tunnel exists.
             State::Live | State::Dropped(DropReason::IpMalformed | DropReason::NotIp) => {
                 tables.place_of_teid(meta.teid)
             }
@@ -313,7 +319,7 @@ fn place_of<'g>(
     slots.place(index)
 }
 
-/// Finds the endpoints of a burst, and asks for them.
+/// Reads the places of a burst's endpoints and prefetches these.
 #[inline(never)]
 fn load<'g>(inside: &'g Inside<'_>, places: &Places<'g>, verdicts: &mut [Verdict<'g>]) {
     for (verdict, place) in verdicts.iter_mut().zip(places) {
@@ -323,7 +329,7 @@ fn load<'g>(inside: &'g Inside<'_>, places: &Places<'g>, verdicts: &mut [Verdict
     }
 }
 
-/// Whether a packet concerns its link only: multicast, or link-local or unspecified addresses.
+/// Whether a packet must stay on its link: link multicast, link-local or unspecified addresses.
 fn is_link_local(flow: &Flow) -> bool {
     let local = |address: IpAddr| match address {
         IpAddr::V4(address) => address.is_link_local() || address.is_unspecified(),

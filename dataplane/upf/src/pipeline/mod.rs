@@ -1,12 +1,12 @@
 //! The host pipeline: parse → look up → execute → send, each stage over a whole batch.
 //!
-//! A packet's progress is a `Meta`; a stage only looks at packets that are still `State::Live`, and ends
-//! others by giving them a drop reason or taking them out (`State::Consumed`: signalling, buffered). At the end every
-//! received packet has been sent, consumed, or counted under one drop reason.
+//! A `Meta` holds the progress of a packet. A stage processes only packets that are still `State::Live`, and
+//! ends others by giving them a drop reason or taking them out (`State::Consumed`: signalling, buffered). At
+//! the end every received packet has been sent, consumed, or counted under one drop reason.
 //!
-//! One pipeline belongs to one worker. It reads sessions through [`Tables`], never locks, and allocates nothing
-//! per packet it forwards; replies to GTP-U signalling have buffers of their own. Memory that no cache holds is asked
-//! for in rolling order while other packets are worked on ([`look_up`](self)): a core drops requests beyond some twenty.
+//! Each worker has its own pipeline. It reads sessions through [`Tables`], never locks, and allocates nothing
+//! for a packet that it forwards; replies to GTP-U signalling have their own buffers. Memory is prefetched a
+//! few packets ahead of its use ([`look_up`](self)), because a core drops prefetches beyond about twenty.
 
 mod bridged;
 pub mod ethernet;
@@ -54,37 +54,37 @@ pub const PACKET: usize = 9216;
 const REPLIES: usize = 64;
 /// Octets of the longest reply: an Error Indication with an IPv6 address.
 const REPLY: usize = 64;
-/// Packets per batch that are sent beside it: copies, fragments, answers to data networks.
-const BESIDE: usize = 256;
-/// Events kept until the control task has room.
+/// Packets sent in addition to a batch: copies, fragments, answers to data networks.
+const EXTRA: usize = 256;
+/// Most events that are kept while the control task has no room.
 const UNSENT: usize = 65_536;
 
-/// What the control task learns from packets.
+/// An event from the packets for the control task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The first packet is buffered for a session, or dropped, and its rules say that the CP function is to be told.
+    /// The first packet of a session was buffered or dropped, and its rules ask to tell the CP function.
     DownlinkData {
         /// The session.
         seid: u64,
         /// The PDR that matched.
         pdr: u16,
     },
-    /// A mark of a usage reporting rule has been reached: once per mark.
+    /// A usage reporting rule reached a mark. Sent once per mark.
     Usage {
         /// The session.
         seid: u64,
         /// The rule.
         urr: u32,
     },
-    /// An address is new behind the UE of an Ethernet session, and its rules say that the CP function is to be told.
+    /// A new address behind the UE of an Ethernet session, whose rules ask to tell the CP function.
     Address {
         /// The session.
         seid: u64,
         /// The address.
         mac: crate::bridge::Mac,
-        /// Customer tag that it came with.
+        /// Customer tag of its frame.
         c_tag: Option<u16>,
-        /// Service tag likewise.
+        /// Service tag of its frame.
         s_tag: Option<u16>,
     },
     /// A peer answered an Echo Request.
@@ -94,11 +94,11 @@ pub enum Event {
         /// Sequence number of the request.
         sequence: u16,
     },
-    /// A peer does not know the tunnel that we send to.
+    /// A peer does not know the tunnel to which this UPF sends.
     ErrorIndication {
-        /// The peer, from whose own address that came.
+        /// The peer; the indication came from its own address.
         peer: std::net::IpAddr,
-        /// TEID there.
+        /// TEID of the tunnel at the peer.
         teid: u32,
     },
 }
@@ -111,7 +111,7 @@ pub struct Ports {
     pub n6: Vec<Box<dyn Port>>,
 }
 
-/// Where a batch came from.
+/// The port from which a batch came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
     /// The GTP-U socket.
@@ -120,26 +120,26 @@ pub enum Input {
     N6(usize),
 }
 
-/// Where the packets that are worked on come from.
+/// Source of the packets that are being processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pass {
+enum Source {
     /// From a port.
     Port,
-    /// They were buffered.
-    Held,
-    /// They were made or changed here.
-    Own,
+    /// The buffer of a session.
+    Buffer,
+    /// This pipeline, which made or changed them.
+    Injected,
 }
 
-/// Packets that are sent beside a batch, and where to.
+/// Packets that are sent in addition to a batch, and their destinations.
 #[derive(Default)]
-struct Beside {
+struct Extra {
     batch: Option<Batch>,
     to_n3: Vec<u16>,
     to_n6: Vec<(usize, u16)>,
 }
 
-/// How far a packet has come.
+/// Progress of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Live,
@@ -147,22 +147,22 @@ enum State {
     Consumed,
 }
 
-/// No QFI came with the packet.
+/// The packet had no QFI.
 const NO_QFI: u8 = crate::session::NO_QFI;
 
-/// What the stages know of a packet.
+/// Data of a packet that stages exchange.
 #[derive(Debug, Clone, Copy)]
 struct Meta {
     state: State,
-    /// It came without tunnel.
+    /// Whether it came without tunnel.
     native: bool,
     /// QFI of its PDU Session Container, or [`NO_QFI`].
     qfi: u8,
-    /// TEID it arrived on; of a frame without tunnel: the station that it is for.
+    /// TEID at which it arrived; for a frame without tunnel, the station that is its destination.
     teid: u32,
     /// Length of the IP packet, or of the frame.
     length: u32,
-    /// Octets that were taken off behind the packet.
+    /// Octets that were cut off after the end of the IP packet.
     cut: u16,
 }
 
@@ -174,7 +174,7 @@ impl Meta {
     }
 }
 
-/// What a packet's look-up has led to.
+/// Result of a packet's look-up.
 #[derive(Clone, Copy)]
 struct Verdict<'g> {
     block: &'g [crate::session::Endpoint],
@@ -184,13 +184,13 @@ struct Verdict<'g> {
 /// Time spent in each stage, in nanoseconds, once [`Pipeline::time_stages`] has been called.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StageTimes {
-    /// Headers.
+    /// Parsing headers.
     pub parse: u64,
-    /// Session and rule.
+    /// Finding session and rule.
     pub look_up: u64,
     /// Meters, counters, new headers.
     pub execute: u64,
-    /// The ports.
+    /// Sending through the ports.
     pub transmit: u64,
 }
 
@@ -199,49 +199,49 @@ pub struct Pipeline {
     worker: usize,
     tables: Arc<Tables>,
     stats: Arc<[WorkerStats]>,
-    /// Our GTP-U address, for Error Indications.
+    /// The UPF's GTP-U address, for Error Indications.
     local: SocketAddr,
     events: mpsc::Sender<Event>,
     guard: Arc<Guard>,
-    /// What is closed to UEs, as of the last batch.
+    /// The closed destinations as of this batch.
     closed: Arc<Closed>,
-    /// Enters the tables' domain; taken while a batch is worked on.
+    /// Read access to the tables; taken while a batch is processed.
     reader: Option<Reader>,
     mailbox: Arc<Mailbox>,
     metas: Vec<Meta>,
     keys: Vec<Key>,
     held: Held,
     fragments: Fragments,
-    /// Packets of the batch that are fragments.
+    /// Positions of the fragments in the batch.
     fragmented: Vec<u16>,
-    /// Whether other workers read the same inputs, and so write the same cells.
+    /// Whether other workers read the same inputs, and therefore write the same cells.
     writers: Writers,
-    /// Events that the control task had no room for.
+    /// Events for which the control task had no room.
     unsent: Vec<Event>,
     links: Links,
-    pass: Pass,
-    /// The data network that the batch came from.
+    source: Source,
+    /// The data network from which the batch came.
     network: Option<usize>,
-    /// What TCP is told to fit into when it enters a tunnel.
+    /// MTU to which TCP's MSS is lowered when a packet enters a tunnel.
     clamp: usize,
-    beside: Beside,
-    /// What goes through the stages behind the batch at hand: see [`inject`].
+    extra: Extra,
+    /// Packets that go through the stages after the present batch: see [`inject`].
     injected: Option<Batch>,
-    /// Where answers and fragments are written.
+    /// Buffer in which answers and fragments are written.
     scratch: Box<[u8]>,
-    /// Packets of the batch that may be frames of Ethernet sessions.
+    /// Positions of packets in the batch that may be frames of Ethernet sessions.
     frames: Vec<u16>,
-    /// Only with Ethernet data networks.
+    /// Exists only with Ethernet data networks.
     bridging: Option<Box<bridged::Bridging>>,
     times: Option<StageTimes>,
     to_n3: Vec<u16>,
     to_n6: Vec<Vec<u16>>,
     replies: Batch,
     reply_positions: Vec<u16>,
-    /// Bounds what packets can make us send: replies with errors, packets to the CP function.
+    /// Limits what packets can make the UPF send: error replies, packets to the CP function.
     limiter: Limiter,
     control_meter: Meter,
-    /// Before that, unknown tunnels are not answered.
+    /// Until this time, packets of unknown tunnels get no Error Indication.
     quiet_until_ns: u64,
 }
 
@@ -277,10 +277,10 @@ impl Pipeline {
             writers: Writers::One,
             unsent: Vec::new(),
             links: Links::unlimited(networks),
-            pass: Pass::Port,
+            source: Source::Port,
             network: None,
             clamp: usize::MAX,
-            beside: Beside::default(),
+            extra: Extra::default(),
             injected: None,
             scratch: vec![0; PACKET].into(),
             times: None,
@@ -293,40 +293,40 @@ impl Pipeline {
         }
     }
 
-    /// Sends no Error Indications for that long from the epoch: sessions are being put back.
+    /// Sends no Error Indications until `time` after the epoch, as sessions are being restored.
     pub fn keep_quiet(&mut self, time: Duration) {
         self.quiet_until_ns = time.as_nanos() as u64;
     }
 
-    /// Says how long packets may be, and as which routers the pipeline answers longer ones; without, there are no
-    /// limits. `links` are those of N3 and of as many data networks as the pipeline has.
+    /// Sets how long packets may be, and the router addresses with which longer ones are answered; without this
+    /// call there are no limits. `links` must have as many data networks as the pipeline.
     pub fn set_links(&mut self, links: Links) {
         debug_assert_eq!(links.networks.len(), self.to_n6.len());
         self.links = links;
     }
 
-    /// Says that other workers read the same inputs, so that counters are shared with them.
+    /// Tells the pipeline that other workers read the same inputs, so that counters are shared with them.
     pub fn share_inputs(&mut self) {
         self.writers = Writers::Many;
     }
 
-    /// Begins to measure the time of each stage: two clock readings more per stage and batch.
+    /// Starts measuring the time of each stage. Costs two clock readings per stage and batch.
     pub fn time_stages(&mut self) {
         self.times = Some(StageTimes::default());
     }
 
-    /// The times so far.
+    /// The times measured so far.
     pub fn stage_times(&self) -> Option<StageTimes> {
         self.times
     }
 
-    /// Where commands for this pipeline come in.
+    /// The mailbox for commands to this pipeline.
     pub fn mailbox(&self) -> Arc<Mailbox> {
         Arc::clone(&self.mailbox)
     }
 
-    /// Takes a received batch through all stages and sends what comes out. `now_ns` is any clock that only
-    /// goes forward.
+    /// Runs a received batch through all stages and sends the result. `now_ns` is the time of a monotonic
+    /// clock.
     pub fn process(&mut self, input: Input, batch: &mut Batch, now_ns: u64, ports: &mut Ports) {
         self.commands(now_ns, ports);
         let received = batch.buffers().iter().map(Buffer::len).sum();
@@ -361,7 +361,8 @@ impl Pipeline {
         self.run_injected(now_ns, ports);
     }
 
-    /// Does what the N4 task has asked for: releases or discards buffered packets. A worker calls it once per round.
+    /// Carries out the N4 task's commands: releases or discards buffered packets. A worker calls it once per
+    /// round.
     pub fn commands(&mut self, now_ns: u64, ports: &mut Ports) {
         self.count_losses(ports);
         if let Some(closed) = self.guard.closed(&self.closed) {
@@ -387,8 +388,8 @@ impl Pipeline {
         }
     }
 
-    /// Makes the pipeline fit for the next batch after one of `lost` packets that ended by a panic: what was taken out for
-    /// it is made anew. What is buffered stays.
+    /// Prepares the pipeline for the next batch after a batch of `lost` packets ended by a panic: replaces the
+    /// parts that were taken out for that batch. Buffered packets stay.
     pub fn recover(&mut self, lost: usize) {
         self.stats[self.worker].drops.count_n(DropReason::WorkerFailed, lost);
         self.begin(0);
@@ -396,7 +397,7 @@ impl Pipeline {
         self.fragmented.clear();
         self.fragments = Fragments::default();
         self.injected = None;
-        self.pass = Pass::Port;
+        self.source = Source::Port;
         self.scratch = vec![0; PACKET].into();
         self.bridging = self.tables.has_bridges().then(Box::default);
         if self.reader.is_none() {
@@ -404,8 +405,8 @@ impl Pipeline {
         }
     }
 
-    /// Counts what the ports have discarded while receiving: frames that are not for us, packets whose next hop
-    /// never answered.
+    /// Counts packets that the ports discarded while receiving: frames with another destination, packets whose
+    /// next hop never answered.
     fn count_losses(&self, ports: &mut Ports) {
         let drops = &self.stats[self.worker].drops;
         let mut count = |reason, packets| drops.count_n(reason, packets);
@@ -413,7 +414,7 @@ impl Pipeline {
         ports.n6.iter_mut().for_each(|port| port.losses(&mut count));
     }
 
-    /// Puts packets that were buffered through the stages again, in their order and ahead of newer ones.
+    /// Runs buffered packets through the stages again, in order and before newer ones.
     fn release(&mut self, seid: u64, now_ns: u64, ports: &mut Ports) {
         let mut queue = self.held.take(seid);
         let Some(mut batch) = self.held.batch() else { return };
@@ -423,7 +424,7 @@ impl Pipeline {
         while !queue.is_empty() {
             batch.clear();
             self.begin(0);
-            // Keys of packets that do not show their ports.
+            // Keys of later fragments, which have no ports.
             let mut known = Vec::new();
             while let Some(packet) = queue.front() {
                 if !batch.push(&packet.octets, self.local) {
@@ -436,11 +437,11 @@ impl Pipeline {
                 queue.pop_front();
             }
             if batch.is_empty() {
-                // Longer than any buffer, which it was in: cannot be.
+                // Cannot happen: the packet came from a buffer, so it fits into one.
                 queue.pop_front();
                 continue;
             }
-            self.pass = Pass::Held;
+            self.source = Source::Buffer;
             if frames {
                 self.run_bridged(None, &mut batch, now_ns, ports);
             } else {
@@ -450,7 +451,7 @@ impl Pipeline {
                 }
                 self.run(&mut batch, now_ns, ports);
             }
-            self.pass = Pass::Port;
+            self.source = Source::Port;
             self.run_injected(now_ns, ports);
         }
         self.held.keep(batch);
@@ -459,16 +460,16 @@ impl Pipeline {
     fn begin(&mut self, packets: usize) {
         self.metas.clear();
         self.metas.resize(packets, Meta::NEW);
-        // What a key was before does not matter: parsing replaces it, or the packet has none.
+        // Old keys need not be cleared: parsing replaces a key, or the packet has none.
         self.keys.resize(packets, Key::unknown());
         self.replies.clear();
         self.to_n3.clear();
         self.to_n6.iter_mut().for_each(Vec::clear);
-        self.beside.clear();
+        self.extra.clear();
     }
 
-    /// The stages behind parsing. What workers look at stays until the packets are sent, so that whoever waits for
-    /// a grace period knows that they are.
+    /// Runs the stages after parsing. The read guard is held until the packets are sent, so that after a grace
+    /// period they have left.
     fn run(&mut self, batch: &mut Batch, now_ns: u64, ports: &mut Ports) {
         let tables = Arc::clone(&self.tables);
         let Some(mut reader) = self.reader.take() else { return };
@@ -512,8 +513,8 @@ impl Pipeline {
         Some(now)
     }
 
-    /// Tells the control task. What its queue has no room for is kept: marks are told once.
-    fn tell(&mut self, event: Event) {
+    /// Sends an event to the control task. It is kept when the queue is full, as marks are reported only once.
+    fn send_event(&mut self, event: Event) {
         if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event)
             && self.unsent.len() < UNSENT
         {
@@ -551,7 +552,7 @@ impl Pipeline {
                 count_sent(stats, &stats.n6.downlink, port.transmit(batch, selected));
             }
         }
-        self.beside.transmit(stats, ports);
+        self.extra.transmit(stats, ports);
         if !self.replies.is_empty() {
             let selected = &self.reply_positions[..self.replies.len()];
             count_sent(stats, &stats.n3.downlink, ports.n3.transmit(&mut self.replies, selected));
@@ -559,10 +560,10 @@ impl Pipeline {
     }
 }
 
-impl Beside {
-    /// Adds a packet and returns it with its position; `None` when there is no room.
+impl Extra {
+    /// Adds a packet; returns it with its position, or `None` when there is no room.
     fn push(&mut self, packet: &[u8], peer: SocketAddr) -> Option<(u16, &mut Buffer)> {
-        let batch = self.batch.get_or_insert_with(|| Batch::new(BESIDE, PACKET));
+        let batch = self.batch.get_or_insert_with(|| Batch::new(EXTRA, PACKET));
         let position = batch.len() as u16;
         if !batch.push(packet, peer) {
             return None;
@@ -570,9 +571,9 @@ impl Beside {
         batch.buffers_mut().last_mut().map(|buffer| (position, buffer))
     }
 
-    /// How many more packets there is room for.
+    /// Number of packets for which there is still room.
     fn room(&self) -> usize {
-        BESIDE - self.batch.as_ref().map_or(0, Batch::len)
+        EXTRA - self.batch.as_ref().map_or(0, Batch::len)
     }
 
     fn clear(&mut self) {

@@ -1,11 +1,11 @@
-//! Packets that are too big for the next link: answers, fragments, and TCP kept below it.
+//! Packets that are too big for the next link: ICMP answers, fragmentation, and lowering of TCP's segment size.
 //!
-//! A tunnel takes 44 octets and more off the MTU of N3, which neither UE nor server knows. What is too big is
-//! answered like a router does it (RFC 1191, RFC 8201), so that path MTU discovery works; IPv4 packets that may be
-//! fragmented are; and TCP need not discover anything, since the segment size that both sides announce while they
-//! connect is lowered to what fits ([`clamp_mss`]).
+//! A tunnel reduces the MTU of N3 by 44 octets and more, which neither UE nor server knows. A packet that is
+//! too big is answered as a router does (RFC 1191, RFC 8201), so that path MTU discovery works; IPv4 packets
+//! that may be fragmented are. TCP need not discover anything, because the segment size that both sides
+//! announce during the handshake is lowered to what fits ([`clamp_mss`]).
 //!
-//! All functions work on one packet and keep nothing. How many answers are sent is limited by [`super::limit`].
+//! All functions handle one packet and keep no state. [`super::limit`] limits the number of answers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,26 +16,27 @@ use packet::{ipv4, ipv6, protocol};
 pub const ANSWER_V4: usize = 576;
 /// Most octets of an ICMPv6 answer: what every link takes (RFC 4443 §2.4).
 pub const ANSWER_V6: usize = 1280;
-/// Octets of ICMP in front of what is quoted.
+/// Octets of the ICMP header, before the quoted packet.
 const ICMP_LEN: usize = 8;
-/// A message for the link's next hop needs no more: it comes from its router.
+/// The message starts at this router, as if it were the sender's next hop.
 const HOP_LIMIT: u8 = 64;
 
 const TCP_SYN: u8 = 0x02;
 const TCP_HEADER: usize = 20;
 
-/// What becomes of a packet that goes to a link with a given MTU.
+/// What happens to a packet that goes to a link with a given MTU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
-    /// It passes as it is.
+    /// It is sent unchanged.
     Passes,
     /// IPv4 that may be fragmented: [`Fragments`].
     Fragment,
-    /// It is dropped, and its sender told: [`answer`].
+    /// It is dropped, and its sender is told: [`answer`].
     TooBig,
 }
 
-/// Whether an IP packet passes a link. What is no IP packet passes: parsing has its own reasons to drop it.
+/// How an IP packet fits a link. Anything that is not an IP packet passes, as parsing drops it for its own
+/// reasons.
 #[inline]
 pub fn fit(packet: &[u8], mtu: usize) -> Fit {
     if packet.len() <= mtu {
@@ -47,17 +48,18 @@ pub fn fit(packet: &[u8], mtu: usize) -> Fit {
     }
 }
 
-/// Addresses that answers come from: the router that the sender believes to talk through.
+/// Source addresses of answers: the addresses of the router that the sender believes to use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Router {
-    /// In IPv4.
+    /// IPv4 address.
     pub ipv4: Option<Ipv4Addr>,
-    /// In IPv6.
+    /// IPv6 address.
     pub ipv6: Option<Ipv6Addr>,
 }
 
-/// Writes the answer to a packet that exceeds `mtu` into `out` and returns its length. `None` where RFC 1122 §3.2.2
-/// and RFC 4443 §2.4 forbid one: to ICMP errors, later fragments, groups, and senders that are no single host.
+/// Writes the answer to a packet that exceeds `mtu` into `out` and returns its length. `None` where RFC 1122
+/// §3.2.2 and RFC 4443 §2.4 forbid an answer: to ICMP errors, later fragments, packets to groups, and sources
+/// that are not a single host.
 pub fn answer(packet: &[u8], mtu: u16, router: &Router, out: &mut [u8]) -> Option<usize> {
     match packet.first()? >> 4 {
         4 => answer_v4(ipv4::Packet::new(packet).ok()?, mtu, router.ipv4?, out),
@@ -72,12 +74,12 @@ fn answer_v4(packet: ipv4::Packet<'_>, mtu: u16, router: Ipv4Addr, out: &mut [u8
     if !host || to.is_multicast() || to.is_broadcast() || packet.fragment_offset() > 0 {
         return None;
     }
-    // Of ICMP only requests and replies are answered: everything else reports an error (RFC 1122 §3.2.2.1).
+    // Of ICMP only requests and replies are answered: all other types report errors (RFC 1122 §3.2.2.1).
     if packet.protocol() == protocol::ICMP && !matches!(packet.payload().first()?, 0 | 8 | 13 | 14) {
         return None;
     }
     let room = out.len().min(ANSWER_V4).checked_sub(ipv4::HEADER_LEN + ICMP_LEN)?;
-    // Enough that the sender finds its socket, or nothing (RFC 792).
+    // Quotes as much as fits, by which the sender finds its socket (RFC 792).
     let quoted = packet.bytes().len().min(room);
     if quoted < packet.header_len() + 8 {
         return None;
@@ -97,7 +99,7 @@ fn answer_v4(packet: ipv4::Packet<'_>, mtu: u16, router: Ipv4Addr, out: &mut [u8
 
 fn answer_v6(packet: ipv6::Packet<'_>, mtu: u16, router: Ipv6Addr, out: &mut [u8]) -> Option<usize> {
     let from = packet.source();
-    // A group as destination is no reason for silence here: Packet Too Big is the exception of RFC 4443 §2.4 (e.3).
+    // Packets to groups are answered too: Packet Too Big is the exception of RFC 4443 §2.4 (e.3).
     if from.is_unspecified() || from.is_multicast() || from.is_loopback() {
         return None;
     }
@@ -137,21 +139,22 @@ fn answer_v6(packet: ipv6::Packet<'_>, mtu: u16, router: Ipv6Addr, out: &mut [u8
 #[derive(Debug, Clone, Copy)]
 pub struct Fragments<'a> {
     packet: ipv4::Packet<'a>,
-    /// Octets of payload per fragment, a multiple of eight.
+    /// Octets of payload per fragment; a multiple of eight.
     step: usize,
-    /// Octets of payload that previous fragments took.
+    /// Octets of payload in previous fragments.
     done: usize,
 }
 
 impl<'a> Fragments<'a> {
-    /// Fragments of at most `mtu` octets. `None`: not IPv4, must not be fragmented, or the MTU leaves no payload.
+    /// Fragments of at most `mtu` octets. `None` if the packet is not IPv4 or must not be fragmented, or if the
+    /// MTU leaves no room for payload.
     pub fn new(packet: &'a [u8], mtu: usize) -> Option<Fragments<'a>> {
         let packet = ipv4::Packet::new(packet).ok()?;
         let step = mtu.checked_sub(packet.header_len())? & !7;
         (step > 0 && !packet.dont_fragment()).then_some(Fragments { packet, step, done: 0 })
     }
 
-    /// How many fragments are left.
+    /// Number of fragments that are left.
     pub fn count(&self) -> usize {
         (self.packet.payload().len() - self.done).div_ceil(self.step)
     }
@@ -180,7 +183,7 @@ impl<'a> Fragments<'a> {
         Some(total)
     }
 
-    /// The header of the next fragment; behind the first one only with the options that go into every fragment.
+    /// The header of the next fragment; after the first fragment only with the options that every fragment has.
     fn header(&self) -> ([u8; 60], usize) {
         let original = &self.packet.bytes()[..self.packet.header_len()];
         let mut header = [0; 60];
@@ -212,17 +215,18 @@ impl<'a> Fragments<'a> {
     }
 }
 
-/// [`clamp_mss`] for what may be a SYN. Nearly all packets of TCP are none, which one octet tells.
+/// Calls [`clamp_mss`] for packets that may be a SYN. A check of one octet excludes nearly all TCP packets.
 #[inline(always)]
 pub fn clamp_syn(packet: &mut [u8], mtu: usize) {
-    // Flags behind an IPv4 header without options; behind any other, the long way finds out.
+    // Position of the flags after an IPv4 header without options; other headers take the general path.
     let usual = packet.first() == Some(&0x45);
     if !usual || packet.get(33).is_some_and(|flags| flags & TCP_SYN != 0) {
         clamp_mss(packet, mtu);
     }
 }
 
-/// Lowers the segment size that a TCP SYN announces to what fits into `mtu`, in place; whether it did so.
+/// Lowers the segment size that a TCP SYN announces to what fits into `mtu`, in place; returns whether it did
+/// so.
 #[inline(never)]
 pub fn clamp_mss(packet: &mut [u8], mtu: usize) -> bool {
     let Some((tcp, overhead)) = syn(packet) else { return false };
@@ -233,7 +237,8 @@ pub fn clamp_mss(packet: &mut [u8], mtu: usize) -> bool {
     if u16::from_be_bytes([segment[at], segment[at + 1]]) <= most {
         return false;
     }
-    // The option may stand at an odd position; the words that hold it do not. A header's length is a multiple of 4.
+    // The option may be at an odd position, but the checksum sums words: recompute the words that contain it. A
+    // header's length is a multiple of 4.
     let words = (at & !1)..(at + 2).next_multiple_of(2);
     let mut old = [0; 4];
     let old = &mut old[..words.len()];
@@ -243,7 +248,7 @@ pub fn clamp_mss(packet: &mut [u8], mtu: usize) -> bool {
     true
 }
 
-/// Where the TCP header of a SYN begins, and the octets of IP and TCP headers that an MTU includes.
+/// Offset of the TCP header of a SYN, and the number of octets of IP and TCP headers that count towards an MTU.
 #[inline]
 fn syn(packet: &[u8]) -> Option<(usize, usize)> {
     let (tcp, overhead) = match packet.first()? >> 4 {
@@ -265,7 +270,7 @@ fn syn(packet: &[u8]) -> Option<(usize, usize)> {
 /// Position of the value of the maximum segment size option in a TCP header.
 fn mss_option(header: &[u8]) -> Option<usize> {
     let mut at = TCP_HEADER;
-    // Each option takes at least one of forty octets.
+    // Each option has at least one of the forty octets.
     while at < header.len() {
         match header[at] {
             0 => return None,
@@ -383,7 +388,7 @@ mod tests {
         assert_eq!(answer(&v4(1500, true), 1400, &Router::default(), &mut out), None);
         let echo = from(SERVER, UE, protocol::ICMP, 8);
         assert!(answer(&echo, 1400, &ROUTER, &mut out).is_some());
-        // To a group in IPv6 the answer is what lets a sender find the path's MTU.
+        // An IPv6 packet to a group is answered too, so that a sender can find the path's MTU.
         let group = Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0, 0, 1);
         let packet = ipv6::Header::new(SERVER6, group, protocol::UDP).build(&errors).unwrap();
         assert!(answer(&packet, 1400, &ROUTER, &mut out).is_some());
@@ -397,7 +402,7 @@ mod tests {
         all
     }
 
-    /// Puts fragments together again, checking each header.
+    /// Reassembles fragments, checking each header.
     fn payload_of(fragments: &[Vec<u8>], mtu: usize) -> Vec<u8> {
         let mut payload = Vec::new();
         for (at, fragment) in fragments.iter().enumerate() {
@@ -418,7 +423,7 @@ mod tests {
             assert!(pieces.len() > 1);
             assert_eq!(Fragments::new(&packet, mtu).unwrap().count(), pieces.len());
             assert_eq!(payload_of(&pieces, mtu), packet[20..], "{mtu}");
-            // Again, as a narrower link behind would: the pieces of pieces add up as well.
+            // Fragments the fragments, as a narrower link would: the result must add up as well.
             let again: Vec<_> = pieces.iter().flat_map(|piece| fragments(piece, 68)).collect();
             assert_eq!(payload_of(&again, 68), packet[20..], "{mtu}");
         }
@@ -439,7 +444,7 @@ mod tests {
         assert_eq!(pieces[1][0], 0x47);
         assert_eq!(pieces[1][20..28], [0x83, 7, 4, 9, 9, 9, 9, 0]);
         assert_eq!(payload_of(&pieces, 576), packet[32..]);
-        // Options that lie about their length are left out, and nothing is read beyond them.
+        // Options with an impossible length are left out, and nothing is read beyond them.
         packet[21] = 200;
         assert_eq!(fragments(&packet, 576)[1][0], 0x45);
     }
@@ -500,7 +505,7 @@ mod tests {
         let mut fragment = tcp(false, 0x02, &[2, 4, 5, 180]);
         fragment[7] = 4;
         untouched(fragment);
-        // A header that claims to be longer than the packet, and every truncation.
+        // A header that claims to be longer than the packet, and every possible truncation.
         let mut long = tcp(true, 0x02, &[2, 4, 5, 180]);
         long[40 + 12] = 0xF0;
         untouched(long);

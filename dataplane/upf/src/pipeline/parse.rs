@@ -1,4 +1,4 @@
-//! Stage 1: headers. Behind it a live packet is the user's IP packet, without tunnel, and its key is known.
+//! Stage 1: headers. After it, a live packet is the user's IP packet without tunnel, and its key is known.
 
 use classifier::Key;
 use packet::flow::Flow;
@@ -7,14 +7,14 @@ use packet::{ParseError, gtpu::Signalling, protocol};
 use pktio::{Batch, Buffer};
 use telemetry::DropReason;
 
-use super::{Meta, NO_QFI, Pass, Pipeline, State};
+use super::{Meta, NO_QFI, Pipeline, Source, State};
 
 /// First octet of a G-PDU without options, and of one with extension headers only.
 const PLAIN: u8 = 0x30;
 const EXTENDED: u8 = 0x34;
 
 impl Pipeline {
-    /// GTP-U: G-PDUs lose their header, signalling is dealt with and consumed.
+    /// Parses GTP-U: removes the header of G-PDUs; handles and consumes signalling.
     pub(super) fn parse_n3(&mut self, batch: &mut Batch, now_ns: u64) {
         for (i, buffer) in batch.buffers_mut().iter_mut().enumerate() {
             let meta = &mut self.metas[i];
@@ -40,7 +40,7 @@ impl Pipeline {
         }
     }
 
-    /// Any GTP-U message; whether it is a G-PDU that is now without its header.
+    /// Parses any GTP-U message; returns whether it is a G-PDU, whose header is then removed.
     #[cold]
     fn parse_unusual(&mut self, i: usize, buffer: &mut Buffer, now_ns: u64) -> bool {
         let packet = match gtpu::Packet::new(buffer.packet()) {
@@ -55,7 +55,7 @@ impl Pipeline {
             return false;
         }
         if packet.unknown_required_extension().is_some() {
-            // TS 29.281 §5.2.1: drop, and tell the peer what we know.
+            // TS 29.281 §5.2.1: drop the message and tell the peer which extension headers are supported.
             self.metas[i].drop(DropReason::GtpuUnknownExtension);
             let peer = buffer.peer;
             self.reply_error(now_ns, peer, &Signalling::our_extension_headers());
@@ -70,13 +70,13 @@ impl Pipeline {
         true
     }
 
-    /// N6: IP packets to UEs.
+    /// Parses IP packets from N6 to UEs.
     pub(super) fn parse_n6(&mut self, batch: &mut Batch, now_ns: u64) {
         let metas = self.metas.iter_mut().zip(&mut self.keys);
         for (i, (buffer, (meta, key))) in batch.buffers_mut().iter_mut().zip(metas).enumerate() {
             meta.native = true;
-            // What was made here is for one flow in any case.
-            if parse_ip(meta, key, buffer) && self.pass == Pass::Port {
+            // Only a fragment from a port needs to be assigned to a flow: the flow of an injected one is known.
+            if parse_ip(meta, key, buffer) && self.source == Source::Port {
                 self.fragmented.push(i as u16);
             }
         }
@@ -85,7 +85,7 @@ impl Pipeline {
         }
     }
 
-    /// Packets that were buffered: as they came, without tunnel. The flows of fragments are known already.
+    /// Parses buffered packets, which are without tunnel. The flows of fragments are known already.
     pub(super) fn parse_held(&mut self, batch: &mut Batch) {
         let metas = self.metas.iter_mut().zip(&mut self.keys);
         for (buffer, (meta, key)) in batch.buffers_mut().iter_mut().zip(metas) {
@@ -94,8 +94,9 @@ impl Pipeline {
     }
 }
 
-/// TEID, QFI, length of the header and of the whole of a G-PDU as gNBs send them: plain, or with a PDU Session
-/// Container of one word as its only extension header. Everything else is for [`gtpu::Packet`].
+/// TEID, QFI, length of the header and length of the whole of a G-PDU in the usual form of gNBs: without
+/// extension header, or with only a PDU Session Container of one word. `None` for others, which
+/// [`gtpu::Packet`] parses.
 #[inline(always)]
 fn usual(bytes: &[u8]) -> Option<(u32, u8, usize, usize)> {
     let head: &[u8; 8] = bytes.first_chunk()?;
@@ -108,7 +109,8 @@ fn usual(bytes: &[u8]) -> Option<(u32, u8, usize, usize)> {
         return Some((teid, NO_QFI, gtpu::HEADER_LEN, total));
     }
     let options: &[u8; 16] = bytes.first_chunk()?;
-    // One word: its length, type and flags, QFI, next type. Flags announce optional fields, which take more words.
+    // A container of one word has: its length, type and flags, QFI, next type. Flags for optional fields would
+    // mean more words.
     let container = head[0] == EXTENDED
         && total >= 16
         && options[11] == extension_type::PDU_SESSION_CONTAINER
@@ -121,7 +123,7 @@ fn usual(bytes: &[u8]) -> Option<(u32, u8, usize, usize)> {
     (container && plain).then_some((teid, options[14] & 0x3F, 16, total))
 }
 
-/// Reads an IP packet; whether it is a fragment.
+/// Parses an IP packet; returns whether it is a fragment.
 #[inline(always)]
 fn parse_ip(meta: &mut Meta, key: &mut Key, buffer: &mut Buffer) -> bool {
     if let Some(usual) = usual_ip(buffer.packet()) {
@@ -138,7 +140,7 @@ fn parse_ip(meta: &mut Meta, key: &mut Key, buffer: &mut Buffer) -> bool {
     fragment
 }
 
-/// What counts of an IPv4 packet of TCP or UDP.
+/// The needed fields of an IPv4 packet with TCP or UDP.
 struct Usual {
     addresses: [u32; 2],
     /// Source port in the upper half.
@@ -148,8 +150,8 @@ struct Usual {
     length: usize,
 }
 
-/// Takes off padding behind the packet, which would otherwise travel on inside the next tunnel. How much it was is
-/// remembered: perhaps it only looked like a packet ([`Pipeline::look_up_frames`]).
+/// Cuts off padding after the packet, which would otherwise be sent into the next tunnel. Remembers its length,
+/// because the packet may be a frame that only looked like an IP packet ([`Pipeline::look_up_frames`]).
 #[inline(always)]
 fn cut(meta: &mut Meta, buffer: &mut Buffer, length: usize) {
     let padding = buffer.len().saturating_sub(length);
@@ -159,7 +161,7 @@ fn cut(meta: &mut Meta, buffer: &mut Buffer, length: usize) {
     }
 }
 
-/// An IPv4 packet of TCP or UDP without options that is not a fragment.
+/// Fields of an IPv4 packet with TCP or UDP, without options, that is not a fragment; `None` for others.
 #[inline(always)]
 fn usual_ip(bytes: &[u8]) -> Option<Usual> {
     let head: &[u8; 24] = bytes.first_chunk()?;
@@ -215,7 +217,7 @@ fn malformed(error: ParseError) -> DropReason {
 mod tests {
     use super::*;
 
-    /// The short ways agree with the long ones wherever they give an answer.
+    /// The fast paths agree with the general parsers wherever they give a result.
     #[test]
     fn usual_packets_are_read_as_unusual_ones() {
         let container = Some(gtpu::PduSession::Uplink { qfi: 9 });

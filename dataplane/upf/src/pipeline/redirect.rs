@@ -1,10 +1,11 @@
-//! Redirection of web traffic to a URL (TS 29.244 §8.2.20): answers without a connection's state.
+//! Redirection of web traffic to a URL (TS 29.244 §8.2.20), by answers that need no connection state.
 //!
-//! A UE whose traffic is redirected (an account without credit, a portal to log in to) is to see another page than it
-//! asked for. The UPF ends the UE's TCP connections to web servers itself: it answers the SYN, and the request with a
-//! redirection and the end of the connection. Everything that it has to remember is in the numbers that the UE sends
-//! back, so a flood of SYNs costs no memory: the initial sequence number is a keyed hash of the connection's addresses
-//! and ports, and only who got it can be answered with data.
+//! A UE whose traffic is redirected (an account without credit, a portal to log in to) gets another page than
+//! it asked for. The UPF ends the UE's TCP connections to web servers itself: it answers the SYN, and answers
+//! the request with a redirection and the end of the connection. All the state that it needs is in the numbers
+//! that the UE sends back, so a flood of SYNs costs no memory. The initial sequence number is a keyed hash of
+//! the connection's addresses and ports, so that data is answered only if it comes from a peer that received
+//! this number.
 //!
 //! ```text
 //!  UE                                  UPF, in the server's name
@@ -15,7 +16,7 @@
 //!  FIN ACK                          →
 //!                                   ←  ACK
 //! ```
-//! Connections to other ports are reset, so that programs do not wait; what is not TCP is not answered at all.
+//! Connections to other ports are reset, so that programs do not wait; other protocols than TCP get no answer.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
@@ -25,13 +26,13 @@ use packet::flow::Flow;
 use packet::transport::Tcp;
 use packet::{ipv4, ipv6, protocol};
 
-/// Longest URL: with it the answer still fits into one packet that every link takes.
+/// Longest URL: the answer with it still fits into one packet that every link accepts.
 pub const URL_MAX: usize = 1024;
 /// Octets of the longest answer, headers included.
 pub const ANSWER_MAX: usize = 1280;
-/// Ports of plain HTTP. Behind TLS there is nothing that could be answered without the server's key.
+/// Ports of plain HTTP. A request under TLS cannot be answered without the server's key.
 const HTTP_PORTS: [u16; 2] = [80, 8080];
-/// Segment size that SYNs are answered with: any request comes in few segments, of which the first is enough.
+/// Segment size in the answer to SYNs: a request comes in few segments, and the first one is enough.
 const MSS: u16 = 1220;
 const WINDOW: u16 = 0xFFFF;
 
@@ -58,16 +59,16 @@ pub struct UrlRedirect {
     response: Box<[u8]>,
 }
 
-/// A segment to answer, and what the answer needs to know of it.
+/// A segment to answer, with the fields that the answer needs.
 struct Segment<'a> {
     flow: Flow,
     tcp: Tcp<'a>,
     ports: (u16, u16),
-    /// Octets of sequence space: data and flags.
+    /// Octets of sequence space that it uses: data and flags.
     length: u32,
 }
 
-/// An answer's part behind the ports.
+/// The fields of an answer except the ports.
 struct Answer<'a> {
     sequence: u32,
     acknowledged: u32,
@@ -76,7 +77,7 @@ struct Answer<'a> {
 }
 
 impl UrlRedirect {
-    /// Redirects to `url`.
+    /// A redirection to `url`.
     pub fn new(url: &str) -> Result<UrlRedirect, UrlError> {
         if url.is_empty() || url.len() > URL_MAX {
             return Err(UrlError::Length);
@@ -85,7 +86,7 @@ impl UrlRedirect {
         if !url.bytes().all(allowed) {
             return Err(UrlError::Character);
         }
-        // Not to be remembered: with credit again the UE shall get what it asks for (RFC 9110 §15.4.3).
+        // Not to be cached: with credit again the UE must get the page that it asks for (RFC 9110 §15.4.3).
         let response = format!(
             "HTTP/1.1 302 Found\r\nLocation: {url}\r\nCache-Control: no-store\r\nContent-Length: 0\r\n\
              Connection: close\r\n\r\n"
@@ -93,9 +94,9 @@ impl UrlRedirect {
         Ok(UrlRedirect { response: response.into_bytes().into() })
     }
 
-    /// Writes the answer to a UE's packet into `out` and returns its length. `None`: nothing is to be said, or `out`
-    /// has no room for it ([`ANSWER_MAX`] is always enough). `secret` is what initial sequence numbers cannot be guessed
-    /// without; all workers need the same one.
+    /// Writes the answer to a UE's packet into `out` and returns its length. `None` if the packet gets no
+    /// answer, or `out` is too short ([`ANSWER_MAX`] is always enough). `secret` makes initial sequence numbers
+    /// unpredictable; all workers must use the same one.
     pub fn answer(&self, packet: &[u8], secret: u64, out: &mut [u8]) -> Option<usize> {
         let segment = Segment::parse(packet)?;
         let answer = self.reply(&segment, secret)?;
@@ -116,7 +117,7 @@ impl UrlRedirect {
             return match (web, flags & ACK != 0) {
                 (true, false) => Some(answer(ours, SYN | ACK, &[])),
                 (false, false) => Some(answer(0, RST | ACK, &[])),
-                // Nobody connects to the UE through a redirection.
+                // Connections to the UE are refused.
                 (_, true) => Some(answer(acknowledged, RST, &[])),
             };
         }
@@ -126,7 +127,7 @@ impl UrlRedirect {
         let first = ours.wrapping_add(1);
         let last = first.wrapping_add(self.response.len() as u32 + 1);
         match acknowledged {
-            // The request, whole or its beginning; or the UE leaves without one.
+            // The request or its first part; or the UE ends the connection without a request.
             at if web && at == first && !segment.tcp.payload().is_empty() => {
                 Some(answer(first, FIN | PSH | ACK, &self.response))
             }
@@ -134,7 +135,7 @@ impl UrlRedirect {
             at if web && (at == last || at == first.wrapping_add(1)) && segment.length > 0 => {
                 Some(answer(at, ACK, &[]))
             }
-            // Within what we sent: an acknowledgement, which is not answered.
+            // An acknowledgement of what the UPF has sent; gets no answer.
             at if web && at.wrapping_sub(first) <= self.response.len() as u32 + 1 => None,
             // A connection from before the redirection began (RFC 9293 §3.5.2).
             at => Some(answer(at, RST, &[])),
@@ -168,14 +169,14 @@ impl<'a> Segment<'a> {
         Some(Segment { flow, tcp, ports, length })
     }
 
-    /// Our initial sequence number in the segment's connection.
+    /// The UPF's initial sequence number in the segment's connection.
     fn initial(&self, secret: u64) -> u32 {
         let mut hasher = DefaultHasher::new();
         (secret, self.flow.source, self.flow.destination, self.ports).hash(&mut hasher);
         hasher.finish() as u32
     }
 
-    /// Writes an IP packet back to where the segment came from.
+    /// Writes an IP packet to the sender of the segment.
     fn write(&self, answer: &Answer<'_>, out: &mut [u8]) -> Option<usize> {
         let (server, ue) = (self.flow.destination, self.flow.source);
         let option: &[u8] = if answer.flags & SYN == 0 { &[] } else { &[2, 4, (MSS >> 8) as u8, MSS as u8] };
@@ -198,7 +199,7 @@ impl<'a> Segment<'a> {
         tcp[0..2].copy_from_slice(&self.ports.1.to_be_bytes());
         tcp[2..4].copy_from_slice(&self.ports.0.to_be_bytes());
         tcp[4..8].copy_from_slice(&answer.sequence.to_be_bytes());
-        // Without ACK the field means nothing and is zero.
+        // Without ACK the acknowledgement number has no meaning and is zero.
         let acknowledged = if answer.flags & ACK == 0 { 0 } else { answer.acknowledged };
         tcp[8..12].copy_from_slice(&acknowledged.to_be_bytes());
         tcp[12] = ((header / 4) as u8) << 4;
@@ -220,7 +221,7 @@ mod tests {
     const SECRET: u64 = 99;
     const URL: &str = "http://portal.example/top-up?id=7";
 
-    /// A segment as a UE sends it; `v6` says in which family.
+    /// A segment as a UE sends it; `v6` selects the IP version.
     fn segment(v6: bool, port: u16, sequence: u32, acknowledged: u32, flags: u8, data: &[u8]) -> Vec<u8> {
         let (ue, server): (IpAddr, IpAddr) = match v6 {
             false => ([10, 45, 0, 2].into(), [192, 0, 2, 80].into()),
@@ -241,7 +242,8 @@ mod tests {
         }
     }
 
-    /// The answer: sequence, acknowledgement, flags, data. Addresses, ports and checksums are checked.
+    /// The answer's sequence number, acknowledgement number, flags and data. Checks addresses, ports and
+    /// checksums.
     fn ask(redirect: &UrlRedirect, packet: &[u8]) -> Option<(u32, u32, u8, Vec<u8>)> {
         let mut out = [0; ANSWER_MAX];
         let length = redirect.answer(packet, SECRET, &mut out)?;
@@ -277,7 +279,7 @@ mod tests {
             let text = String::from_utf8(data.clone()).unwrap();
             assert!(text.starts_with("HTTP/1.1 302 Found\r\n") && text.ends_with("\r\n\r\n"), "{text}");
             assert!(text.contains(&format!("\r\nLocation: {URL}\r\n")), "{text}");
-            // Repeated, since the answer was lost: the same again.
+            // The UE repeats the request, as the answer was lost: it gets the same answer.
             assert_eq!(ask(&redirect, &request).unwrap().3, data);
 
             let end = first.wrapping_add(data.len() as u32 + 1);
@@ -302,7 +304,7 @@ mod tests {
         let redirect = UrlRedirect::new(URL).unwrap();
         let syn = ask(&redirect, &segment(false, 443, 7, 0, SYN, b"early")).unwrap();
         assert_eq!(syn, (0, 13, RST | ACK, vec![]));
-        // A connection from before, to either port; and who guesses at our sequence number.
+        // A connection from before the redirection, to either port; and a UE that guesses the sequence number.
         for port in [80, 443] {
             let old =
                 ask(&redirect, &segment(false, port, 7, 0x1234, ACK | PSH, b"GET / HTTP/1.1\r\n")).unwrap();

@@ -8,7 +8,7 @@ use telemetry::DropReason;
 use super::{Event, Pipeline, State};
 
 impl Pipeline {
-    /// Deals with a message that is not a G-PDU.
+    /// Handles a message that is not a G-PDU.
     pub(super) fn signalling(&mut self, packet: &gtpu::Packet<'_>, peer: SocketAddr) -> State {
         let stats = &self.stats[self.worker];
         match packet.message_type() {
@@ -16,8 +16,8 @@ impl Pipeline {
                 let Some(sequence) = packet.sequence() else {
                     return State::Dropped(DropReason::GtpuMalformed);
                 };
-                // To the port the request came from. If a batch holds more requests than replies have room,
-                // their senders repeat them.
+                // The reply goes to the port from which the request came. If a batch has more requests than
+                // there is room for replies, their senders repeat them.
                 if self.replies.push(&echo_response(sequence), peer) {
                     stats.echo_requests.add(1);
                     State::Consumed
@@ -28,8 +28,9 @@ impl Pipeline {
             message_type::ERROR_INDICATION => match Signalling::parse(packet) {
                 Ok(Signalling::ErrorIndication { teid, peer: named, .. }) => {
                     stats.error_indications_received.add(1);
-                    // Only the far end of a tunnel knows whether it exists: what others say of it does not count. A full
-                    // queue loses the event; the peer repeats it with our next packet.
+                    // Only the far end of a tunnel knows whether the tunnel exists, so indications from other
+                    // addresses are ignored. If the queue is full the event is lost; the peer repeats the
+                    // indication when it gets the next packet.
                     if named == peer.ip() {
                         let _ = self.events.try_send(Event::ErrorIndication { peer: named, teid });
                     }
@@ -39,7 +40,7 @@ impl Pipeline {
             },
             message_type::ECHO_RESPONSE => {
                 stats.signalling.add(1);
-                // Nobody can crowd out other events with these.
+                // Only while the queue is less than half full: a flood of these must not crowd out other events.
                 if let Some(sequence) = packet.sequence()
                     && self.events.capacity() > self.events.max_capacity() / 2
                 {
@@ -57,7 +58,7 @@ impl Pipeline {
         }
     }
 
-    /// A G-PDU came for a tunnel that does not exist (§7.3.1): says so to its sender's GTP-U port.
+    /// Handles a G-PDU for an unknown tunnel (§7.3.1): sends an Error Indication to its sender's GTP-U port.
     pub(super) fn unknown_teid(&mut self, now_ns: u64, teid: u32, peer: SocketAddr) {
         if now_ns < self.quiet_until_ns {
             return;
@@ -69,13 +70,13 @@ impl Pipeline {
     }
 
     /// Replies to a faulty packet, unless there have been too many such replies lately, to this peer or to all
-    /// ([`limit`](super::limit)). That also bounds how often a reply is allocated.
+    /// ([`limit`](super::limit)). The limit also bounds how often a reply is allocated.
     pub(super) fn reply_error(&mut self, now_ns: u64, peer: SocketAddr, message: &Signalling) -> bool {
         self.limiter.allows(now_ns, peer.ip()) && self.replies.push(&message.build(), peer)
     }
 }
 
-/// Echo Response with the mandatory Recovery element, whose value is 0 (§7.2.2). Equal to
+/// An Echo Response with the mandatory Recovery element, whose value is 0 (§7.2.2). The same octets as
 /// `Signalling::EchoResponse`, without allocation.
 fn echo_response(sequence: u16) -> [u8; 14] {
     let [high, low] = sequence.to_be_bytes();

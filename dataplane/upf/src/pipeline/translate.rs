@@ -1,14 +1,16 @@
-//! Redirection to an address (TS 29.244 §8.2.20): destinations out, sources back.
+//! Redirection to an address (TS 29.244 §8.2.20): replaces destinations of uplink packets, and sources of
+//! downlink packets.
 //!
-//! A UE's packets go to another server than it believes, and what that one answers must seem to come from where the UE
-//! sent to. Uplink and downlink belong to different workers, so what is remembered is shared: a table of a fixed number
-//! of entries, one per flow, which both read and write without a lock. An entry is three words; the first is the
-//! flow's hash combined with the two others, so a reader that meets a half-written entry, or one of another flow,
-//! takes it for absent.
+//! A UE's packets go to another server than the UE believes, and that server's answers must seem to come from
+//! the address to which the UE sent. Different workers handle uplink and downlink, so they share a table of a
+//! fixed number of entries, one per flow, which all read and write without a lock. An entry is three words. The
+//! first is the flow's hash XORed with the two others, so that a reader ignores an entry that is half written
+//! or belongs to another flow.
 //!
-//! A flow is known by UE address and port, server and protocol. What a UE sends from one port to two destinations that
-//! lead to the same server cannot be told apart on the way back: the later one wins. When two flows fall on one entry
-//! the later one wins as well, and the other's answers keep the server's address until its UE sends again.
+//! A flow is identified by the UE's address and port, server and protocol. If a UE sends from one port to two
+//! destinations that are redirected to the same server, the answers cannot be told apart: the later destination
+//! wins. If two flows share one entry, the later flow wins as well; answers to the other keep the server's
+//! address until its UE sends again.
 
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,20 +22,20 @@ use packet::flow::Flow;
 use packet::{ipv6, protocol};
 use telemetry::DropReason;
 
-/// Entries of a table: 1.5 MB, enough for the flows of some thousand UEs.
+/// Number of entries of a table: 1.5 MB, enough for the flows of some thousand UEs.
 pub const ENTRIES: usize = 1 << 16;
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// The flow's hash, XORed with the others.
+    /// The flow's hash XORed with the two other words.
     check: AtomicU64,
     high: AtomicU64,
     low: AtomicU64,
 }
 
-/// Which of a packet's addresses is replaced.
+/// The address of a packet that is replaced.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
+enum AddressField {
     Source,
     Destination,
 }
@@ -41,15 +43,15 @@ enum Which {
 /// Flows that are redirected to an address.
 #[derive(Debug)]
 pub struct Translations {
-    /// Made with the first flow.
+    /// Allocated with the first flow.
     entries: OnceLock<Box<[Entry]>>,
     size: usize,
-    /// Keeps UEs from choosing which flows share an entry.
+    /// Prevents UEs from choosing which flows share an entry.
     secret: u64,
 }
 
 impl Translations {
-    /// A table for `entries` flows, a power of two or the next one.
+    /// A table for `entries` flows, rounded up to a power of two.
     pub fn new(entries: usize) -> Translations {
         let secret = RandomState::new().hash_one(entries);
         Translations { entries: OnceLock::new(), size: entries.next_power_of_two(), secret }
@@ -60,39 +62,40 @@ impl Translations {
         self.entries.get().is_none()
     }
 
-    /// A number of this process that nobody outside knows.
+    /// A secret number of this process.
     pub fn secret(&self) -> u64 {
         self.secret
     }
 
-    /// Sends an uplink packet to `server` instead of its destination, and remembers that. Checksums stay as right as
-    /// they were. Later fragments, which name no flow, and packets of another family than the server's are refused.
+    /// Sends an uplink packet to `server` instead of its destination, and remembers the destination. Checksums
+    /// stay valid. Later fragments, which have no ports, and packets of another IP version than the server's
+    /// are refused.
     pub fn outbound(&self, packet: &mut [u8], server: IpAddr) -> Result<(), DropReason> {
         let flow = Flow::parse(packet).map_err(|_| DropReason::IpMalformed)?;
         if flow.destination.is_ipv4() != server.is_ipv4() {
             return Err(DropReason::FarDrop);
         }
-        let port = ue_port(packet, &flow, Which::Source).ok_or(DropReason::NoTranslation)?;
+        let port = ue_port(packet, &flow, AddressField::Source).ok_or(DropReason::NoTranslation)?;
         self.remember(self.hash(flow.source, port, server, flow.protocol), flow.destination);
-        replace(packet, &flow, Which::Destination, server);
+        replace(packet, &flow, AddressField::Destination, server);
         Ok(())
     }
 
-    /// Gives a downlink packet the source that its UE sent to, if its flow is a redirected one; whether it did so.
+    /// Gives a downlink packet of a redirected flow the source to which its UE sent; returns whether it did so.
     /// Later fragments keep the server's address.
     pub fn inbound(&self, packet: &mut [u8]) -> bool {
         let Some(flow) = Flow::parse(packet).ok().filter(|_| !self.is_empty()) else { return false };
-        let Some(port) = ue_port(packet, &flow, Which::Destination) else { return false };
+        let Some(port) = ue_port(packet, &flow, AddressField::Destination) else { return false };
         let hash = self.hash(flow.destination, port, flow.source, flow.protocol);
         let Some(original) = self.recall(hash, flow.source.is_ipv4()) else { return false };
-        replace(packet, &flow, Which::Source, original);
+        replace(packet, &flow, AddressField::Source, original);
         true
     }
 
     fn hash(&self, ue: IpAddr, port: u16, server: IpAddr, protocol: u8) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self.secret, ue, port, server, protocol).hash(&mut hasher);
-        // Zero is what an entry that was never written has.
+        // Never zero, because zero marks an entry that was never written.
         hasher.finish() | 1 << 63
     }
 
@@ -108,7 +111,7 @@ impl Translations {
         };
         let (high, low) = ((bits >> 64) as u64, bits as u64);
         let (entry, check) = (self.entry(hash), hash ^ high ^ low);
-        // Most packets belong to a flow that is known: their line stays shared between the workers.
+        // Mostly the flow is in its entry already; not writing lets workers share the cache line.
         if entry.check.load(Relaxed) == check && entry.high.load(Relaxed) == high {
             return;
         }
@@ -124,7 +127,7 @@ impl Translations {
             return None;
         }
         let address = Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low));
-        // The family as well: what is written over a packet must have its length.
+        // The IP version must match: the new address must have the length of the old one.
         match address.to_ipv4_mapped() {
             Some(address) if v4 => Some(IpAddr::V4(address)),
             None if !v4 => Some(IpAddr::V6(address)),
@@ -133,23 +136,23 @@ impl Translations {
     }
 }
 
-/// What tells a UE's flows apart: its port, or the identifier of an echo. `None` for later fragments.
-fn ue_port(packet: &[u8], flow: &Flow, ue: Which) -> Option<u16> {
+/// What distinguishes the flows of a UE: its port, or the identifier of an echo. `None` for later fragments.
+fn ue_port(packet: &[u8], flow: &Flow, ue: AddressField) -> Option<u16> {
     match flow.protocol {
         protocol::TCP | protocol::UDP | protocol::SCTP => {
             let (source, destination) = flow.ports?;
-            Some(if ue == Which::Source { source } else { destination })
+            Some(if ue == AddressField::Source { source } else { destination })
         }
         protocol::ICMP | protocol::ICMPV6 => {
             let echo = packet.get(upper(packet, flow)? + 4..)?;
             Some(u16::from_be_bytes([*echo.first()?, *echo.get(1)?]))
         }
-        // One flow per UE, server and protocol.
+        // Other protocols: one flow per UE, server and protocol.
         _ => upper(packet, flow).map(|_| 0),
     }
 }
 
-/// Where the transport header begins; `None` in later fragments.
+/// Offset of the transport header; `None` in later fragments.
 fn upper(packet: &[u8], flow: &Flow) -> Option<usize> {
     match flow.source {
         IpAddr::V4(_) => {
@@ -163,19 +166,19 @@ fn upper(packet: &[u8], flow: &Flow) -> Option<usize> {
     }
 }
 
-/// Writes an address over one of the packet's, of the same family, and corrects what is summed over it.
-fn replace(packet: &mut [u8], flow: &Flow, which: Which, with: IpAddr) {
+/// Replaces an address of the packet by one of the same IP version, and corrects the checksums that cover it.
+fn replace(packet: &mut [u8], flow: &Flow, which: AddressField, with: IpAddr) {
     let upper = upper(packet, flow);
     let mut old = [0; 16];
     let difference = match with {
         IpAddr::V4(address) => {
-            let at = if which == Which::Source { 12 } else { 16 };
+            let at = if which == AddressField::Source { 12 } else { 16 };
             let difference = exchange(&mut packet[at..at + 4], &mut old[..4], &Ipv4Addr::octets(&address));
             difference.apply_at(packet, 10);
             difference
         }
         IpAddr::V6(address) => {
-            let at = if which == Which::Source { 8 } else { 24 };
+            let at = if which == AddressField::Source { 8 } else { 24 };
             exchange(&mut packet[at..at + 16], &mut old, &address.octets())
         }
     };
@@ -185,7 +188,7 @@ fn replace(packet: &mut [u8], flow: &Flow, which: Which, with: IpAddr) {
         protocol::ICMPV6 => difference.apply_at(&mut packet[..flow.length], upper + 2),
         protocol::UDP => {
             let Some(field) = packet[..flow.length].get_mut(upper + 6..upper + 8) else { return };
-            // Zero means that there is none (RFC 768), so a sum of zero is written as its other form.
+            // A UDP checksum of zero means that there is none (RFC 768), so a sum of zero is written as 0xFFFF.
             if *field != [0, 0] {
                 difference.apply_at(field, 0);
                 if *field == [0, 0] {
@@ -193,7 +196,7 @@ fn replace(packet: &mut [u8], flow: &Flow, which: Which, with: IpAddr) {
                 }
             }
         }
-        // SCTP and ICMP sum over themselves only.
+        // The checksums of SCTP and ICMP do not cover addresses.
         _ => {}
     }
 }
@@ -282,7 +285,7 @@ mod tests {
                 assert!(table.inbound(&mut down));
                 assert_eq!(Flow::parse(&down).unwrap().source, wanted);
                 assert!(checksums_ok(&down));
-                // Another UE's traffic with the same server is its own.
+                // Another UE's traffic with the same server is not affected.
                 let other = address(if ue.is_ipv4() { "10.45.0.3" } else { "fd00:45::3" });
                 let mut foreign = ip(server, other, protocol, &payload(server, other, protocol, (53, 4000)));
                 let before = foreign.clone();
@@ -320,14 +323,14 @@ mod tests {
         for length in 0..packet.len() {
             assert_eq!(table.outbound(&mut packet[..length], server), Err(DropReason::IpMalformed));
         }
-        // Any protocol else is one flow; short ICMP has no identifier.
+        // Any other protocol is one flow; a short ICMP message has no identifier.
         let mut other = ip(ue, wanted, 99, &[]);
         assert_eq!(table.outbound(&mut other, server), Ok(()));
         let mut short = ip(ue, wanted, protocol::ICMP, &[8, 0, 0, 0]);
         assert_eq!(table.outbound(&mut short, server), Err(DropReason::NoTranslation));
     }
 
-    /// Two flows fight for the only entry: a reader sees one, the other or none, never a mixture.
+    /// Two flows compete for the only entry: a reader sees one, the other or none, never a mixture.
     #[test]
     fn half_written_entries_are_taken_for_absent() {
         let table = Arc::new(Translations::new(1));

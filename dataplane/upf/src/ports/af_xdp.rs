@@ -1,9 +1,10 @@
-//! Interfaces of the backend `af_xdp`, whose queues the workers share out.
+//! Interfaces with the backend `af_xdp`. Workers share their queues.
 //!
-//! An interface may go while it is served: a virtual one is deleted and made again, a physical one restarts. Its number,
-//! address, program and sockets are gone with it, so a worker's port opens what bears the name by then ([`Queues`]),
-//! of several workers the first one for all. Until there is such an interface receiving fails, which the worker
-//! takes as it does any failing input: it is tried again each second.
+//! An interface may disappear while it is served: a virtual one is deleted and created again, a physical one
+//! restarts. Its number, address, program and sockets are then gone, so a worker's port opens the interface
+//! that has the name by then ([`Queues`]); of several workers the first one does so for all. Until there is
+//! such an interface, receiving fails; the worker treats that like any failing input and tries again each
+//! second.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,7 +25,7 @@ use telemetry::DropReason;
 use super::PortError;
 use crate::interface::InterfaceConfig;
 
-/// An interface by its name, before its queues are shared out and as long as they are served.
+/// An interface, found by its name; exists from the start until its queues are no longer served.
 pub struct AfXdp {
     place: String,
     config: InterfaceConfig,
@@ -32,14 +33,15 @@ pub struct AfXdp {
     attached: Mutex<Arc<Attached>>,
 }
 
-/// The interface that there is, or was last.
+/// The present or last interface with the name.
 struct Attached {
     interface: Arc<Interface>,
     tables: KernelTables,
 }
 
 impl AfXdp {
-    /// The interface `config` names, which is at `place` in the configuration; `selects` are its packets.
+    /// Opens the interface that `config` names. `place` is its section in the configuration; `selects` are its
+    /// packets.
     pub fn open(
         place: String,
         config: &InterfaceConfig,
@@ -53,18 +55,18 @@ impl AfXdp {
         Arc::clone(&self.attached.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The interface of today.
+    /// The present interface.
     pub fn interface(&self) -> Arc<Interface> {
         Arc::clone(&self.attached().interface)
     }
 
-    /// How many queues are served.
+    /// Number of queues that are served.
     pub fn queues(&self) -> u32 {
         let there = self.interface().device().queues;
         self.config.queues.map_or(there, |wanted| wanted.min(there))
     }
 
-    /// The interface that has come in place of one that is gone.
+    /// Opens the interface that has replaced one that is gone.
     fn successor(&self) -> Result<Arc<Attached>, PortError> {
         let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
         if attached.tables.is_gone() {
@@ -92,9 +94,9 @@ fn attach(place: &str, config: &InterfaceConfig, selects: &[Select]) -> Result<A
     Ok(Arc::new(Attached { interface, tables }))
 }
 
-/// What is exchanged on the interface.
+/// The packets of the interface.
 pub enum Role {
-    /// N3, with the kernel's socket as the slow path.
+    /// N3; the kernel's socket handles the packets that AF_XDP does not.
     N3(UdpPort),
     /// N6.
     N6,
@@ -103,18 +105,19 @@ pub enum Role {
 /// One worker's queues of an interface, with the stack on them.
 pub struct Queues {
     from: Arc<AfXdp>,
-    /// Number of the worker, and of all workers.
+    /// Number of this worker, and number of workers.
     worker: (u32, u32),
     role: Role,
     attached: Arc<Attached>,
     /// `None` while there is no interface.
     port: Option<Box<dyn Port>>,
-    /// Over the port and the end of the interface. It stays the same, for whoever waits for it.
+    /// Waits for the port or the end of the interface. It stays the same when the port is replaced, so that a
+    /// worker can keep waiting for it.
     any: AnyOf,
 }
 
 impl Queues {
-    /// The queues of worker number `worker.0` of `worker.1`, with frames of `memory`.
+    /// Opens the queues of worker number `worker.0` of `worker.1`, with frames of `memory`.
     pub fn open(
         from: &Arc<AfXdp>,
         worker: (u32, u32),
@@ -156,11 +159,11 @@ impl Queues {
         Ok(())
     }
 
-    /// Opens what has come in place of an interface that is gone. Frames are of a memory of its own from then on: what
-    /// the old sockets had of the worker's is not known.
+    /// Opens the interface that has replaced one that is gone. Its frames come from a new memory, as the state
+    /// of the frames in the old sockets is unknown.
     #[cold]
     fn open_again(&mut self) -> Result<(), PortError> {
-        // With its descriptors, which leave what waits for them by that.
+        // Closes its descriptors, which also removes them from what workers wait for.
         self.port = None;
         if self.attached.tables.is_gone() {
             let successor = self.from.successor()?;
@@ -183,7 +186,7 @@ impl Queues {
 impl Port for Queues {
     fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
         if !self.is_served() {
-            // Frames that it holds go back to the memory that they are of.
+            // Returns the batch's frames to the memory from which they came.
             batch.clear();
             self.open_again().map_err(io::Error::other)?;
         }

@@ -1,8 +1,9 @@
-//! Interfaces of the backend `dpdk`: devices that are ours alone, without a kernel beneath.
+//! Interfaces with the backend `dpdk`: devices that only the UPF uses, without the kernel.
 //!
-//! Addresses, routers, VLAN and MTU are those of the configuration; ARP, neighbour discovery and pings to our addresses
-//! are answered here ([`Resolver`]). A device is served through one queue, and so by one worker: neighbours are known to
-//! the queue that their answers came to. What the N4 task sends on N3 leaves through that worker ([`outbox`]).
+//! Addresses, routers, VLAN and MTU are those of the configuration; the UPF itself does ARP and neighbour
+//! discovery and answers pings ([`Resolver`]). A device is served through one queue, and so by one worker,
+//! because only the queue that receives the answers of neighbours knows these. Packets that the N4 task sends
+//! on N3 leave through that worker ([`outbox`]).
 
 use std::net::SocketAddr;
 
@@ -19,7 +20,7 @@ use super::PortError;
 use crate::config::Config;
 use crate::interface::{Backend, DpdkConfig, InterfaceConfig};
 
-/// MTU of a link of which nothing is said.
+/// MTU of a link without configured MTU.
 const MTU: u16 = 1500;
 /// Buffers of a zero-copy memif, which loses up to 2,048 of them each time that its peer goes away (see
 /// `pktio::dpdk::port`): enough for six times.
@@ -80,7 +81,7 @@ fn open_device(place: &str, config: &InterfaceConfig) -> Result<(DpdkPort, Neigh
     Ok((port, Neighbours::Own(Box::new(resolver))))
 }
 
-/// N3, and what others send through it.
+/// Opens N3; also returns the outbox through which others send.
 pub fn n3(config: &InterfaceConfig, local: SocketAddr) -> Result<(Box<dyn Port>, Outbox), PortError> {
     let place = "upf.n3";
     let (port, neighbours) = open_device(place, config)?;
@@ -90,7 +91,7 @@ pub fn n3(config: &InterfaceConfig, local: SocketAddr) -> Result<(Box<dyn Port>,
     Ok((Box::new(shared), outbox))
 }
 
-/// N6 of a data network.
+/// Opens N6 of a data network.
 pub fn n6(place: &str, config: &InterfaceConfig) -> Result<Box<dyn Port>, PortError> {
     let (port, neighbours) = open_device(place, config)?;
     let stack = IpStack::new(port, config.vlan, neighbours)

@@ -1,4 +1,4 @@
-//! In place of `dpdk` in a program that was built without it.
+//! Replaces `dpdk` in a program that was built without DPDK.
 
 use std::net::SocketAddr;
 
@@ -14,12 +14,12 @@ pub fn start(_: &Config) -> Result<(), PortError> {
     Ok(())
 }
 
-/// Refused.
+/// Always an error.
 pub fn n3(_: &InterfaceConfig, _: SocketAddr) -> Result<(Box<dyn Port>, Outbox), PortError> {
     Err(PortError::NotBuilt { place: "upf.n3".to_owned() })
 }
 
-/// Refused.
+/// Always an error.
 pub fn n6(place: &str, _: &InterfaceConfig) -> Result<Box<dyn Port>, PortError> {
     Err(PortError::NotBuilt { place: place.to_owned() })
 }

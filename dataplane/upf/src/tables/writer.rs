@@ -1,8 +1,8 @@
-//! The one that changes the tables: it lays sessions out as blocks, publishes these and takes them back.
+//! The writer, which alone changes the tables: it lays sessions out as blocks, publishes and withdraws them.
 //!
-//! A change is worked out and written where no worker looks ([`Writer::modify`]: `prepare`); what can fail has failed or not
-//! before the first slot is stored (`install`). What is replaced waits until every worker has gone on, and is used again
-//! (`reclaim`).
+//! A change is first prepared where no worker sees it ([`Writer::modify`]: `prepare`); every step that can fail
+//! is done before the first slot is stored (`install`). Replaced memory is reused when every worker has
+//! finished the batches that may use it (`reclaim`).
 
 mod further;
 pub mod layout;
@@ -23,19 +23,19 @@ use crate::config::Config;
 use crate::plan::{Kind, Place, Plan, PlanError};
 use crate::references::References;
 use crate::routes::Network;
-use crate::session::{self, Assembly, Endpoint, Key64, Session, State, Use};
+use crate::session::{self, Assembly, CellUse, Endpoint, Session, State, TableKey};
 use crate::state::{Cells, PER_LINE};
 use rcu::{Bin, Block, Lines, Queue, Ticket};
 use teids::Teids;
 
 /// Most lines of a session's state.
 const STATE_LINES: u32 = 64;
-/// Endpoints that may wait for workers before memory is looked for.
+/// Replaced endpoints that may wait before memory is reclaimed.
 const PATIENCE: usize = 64;
-/// Lists of uses that are known at least before those that nobody has any more are looked for.
+/// Unused lists of purposes are searched for only when more lists than this are known.
 const KNOWN_USES: usize = 64;
 
-/// A place with its entries and rules, assembled.
+/// A place with its assembled entries and rules.
 type Assembled = (Place, Vec<session::Entry>, Vec<Rule>);
 
 /// Allocates lines of state.
@@ -51,7 +51,8 @@ impl StateSpace {
             return None;
         }
         if let Some(first) = self.free.get_mut(&count).and_then(Vec::pop) {
-            // What another session counted there is not this one's, not even in cells that it uses later.
+            // The counts of the previous session must be cleared, even in cells that the new session only uses
+            // later.
             let cells = Cells::new(lines, first);
             (0..=(count * PER_LINE as u32 - 1) as u8).for_each(|cell| cells.set(cell, [0; 2]));
             return Some(first);
@@ -69,32 +70,32 @@ impl StateSpace {
     }
 }
 
-/// What is used again once no worker sees it any more.
+/// Memory to be reused once no worker sees it any more.
 enum Used {
     State(u32, u32),
     Sparse(u32),
     Station(u32),
 }
 
-/// What becomes of packets that are buffered for a session whose rules change.
+/// What happens to the buffered packets of a session whose rules change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Held {
-    /// They are treated as the new rules say.
+    /// They are processed by the new rules.
     Sent,
     /// They are dropped (DROBU, TS 29.244 §8.2.18).
     Dropped,
 }
 
-/// What one request has taken and published, to be taken back when a defect of ours ends it.
+/// TEIDs and keys that one request has taken and published, to be taken back when a defect interrupts it.
 #[derive(Default)]
 struct Journal {
-    /// A request is being handled.
+    /// Whether a request is being handled.
     open: bool,
     teids: Vec<u32>,
-    keys: Vec<(Key64, u64)>,
+    keys: Vec<(TableKey, u64)>,
 }
 
-/// The writer's side of the tables: allocation of TEIDs, ownership, publication.
+/// The writer of the tables: allocates TEIDs, knows owners, publishes sessions.
 pub struct Writer {
     tables: Arc<Tables>,
     arena: rcu::Writer<Endpoint>,
@@ -106,10 +107,10 @@ pub struct Writer {
     assigned: HashSet<u32>,
     journal: Journal,
     references: References,
-    uses: HashSet<Arc<Vec<Use>>>,
+    uses: HashSet<Arc<Vec<CellUse>>>,
     uses_limit: usize,
-    /// The list that was asked for last, mostly the next one as well.
-    last_uses: Arc<Vec<Use>>,
+    /// The list that was used last; mostly the next session has the same.
+    last_uses: Arc<Vec<CellUse>>,
     states: StateSpace,
     sparse: HashMap<(u8, u128), u32>,
     routes: HashMap<Network, u32>,
@@ -125,17 +126,17 @@ impl std::fmt::Debug for Writer {
     }
 }
 
-/// Blocks of a session that are written and not in their slots yet.
+/// Blocks of a session that are written but not yet in their slots.
 struct Prepared {
-    blocks: Vec<(Key64, Block)>,
+    blocks: Vec<(TableKey, Block)>,
     state: State,
 }
 
 impl Writer {
-    /// The only writer of `tables`. TEIDs are drawn under `secret`.
+    /// The only writer of `tables`. `secret` makes TEIDs unpredictable.
     pub fn new(tables: Arc<Tables>, config: &Config, secret: u64) -> Writer {
         let arena = tables.arena.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        // A second writer would have slots of no use: what it publishes, nobody finds.
+        // A second writer gets an arena of its own; workers never see what it publishes.
         let arena = arena.unwrap_or_else(|| rcu::Writer::new(&tables.domain));
         Writer {
             arena,
@@ -160,7 +161,7 @@ impl Writer {
         }
     }
 
-    /// A TEID that is not in use.
+    /// Allocates a TEID.
     pub fn allocate(&mut self) -> Option<u32> {
         let teid = self.teids.allocate(|teid| !self.assigned.contains(&teid))?;
         self.remember_teid(teid);
@@ -171,7 +172,7 @@ impl Writer {
         self.teids.contains(teid)
     }
 
-    /// Takes a TEID that the CP function chose; `false` when it is in use.
+    /// Takes a TEID that the CP function assigned; `false` when it is in use.
     pub fn assign(&mut self, teid: u32) -> bool {
         let taken = teid != 0 && !self.is_allocated(teid) && self.assigned.insert(teid);
         if taken {
@@ -186,20 +187,22 @@ impl Writer {
         }
     }
 
-    /// A request begins: what it takes and publishes is remembered for [`Writer::roll_back`], until [`Writer::end`].
+    /// Notes that a request begins. TEIDs and keys that it takes are recorded for [`Writer::roll_back`], until
+    /// [`Writer::end`].
     pub fn begin(&mut self) {
         self.end();
         self.journal.open = true;
     }
 
-    /// A request has been handled.
+    /// Notes that a request has been handled.
     pub fn end(&mut self) {
         self.journal.open = false;
         self.journal.teids.clear();
         self.journal.keys.clear();
     }
 
-    /// Takes back what was done since [`Writer::begin`] for sessions that do not exist, and TEIDs that no session has.
+    /// Takes back the changes since [`Writer::begin`] for sessions that do not exist, and TEIDs that no session
+    /// has.
     pub fn roll_back(&mut self, exists: impl Fn(u64) -> bool) {
         let Journal { teids, keys, .. } = std::mem::take(&mut self.journal);
         for (key, seid) in keys.iter().filter(|(_, seid)| !exists(*seid)) {
@@ -212,7 +215,7 @@ impl Writer {
         }
     }
 
-    /// Gives a TEID back and stops packets from finding it.
+    /// Releases a TEID and stops packets from finding its session.
     pub fn release(&mut self, teid: u32) {
         if self.is_allocated(teid) {
             let (slots, index) = self.tables.place_of_teid(teid);
@@ -223,29 +226,29 @@ impl Writer {
         }
     }
 
-    /// Publishes a session that is new. On an error nothing changes.
+    /// Publishes a new session. On an error nothing changes.
     pub fn establish(&mut self, plan: &Plan) -> Result<Session, PlanError> {
         let mut session = Session::new(plan.seid, Arc::clone(&self.tables));
         self.modify(&mut session, plan, Held::Sent)?;
         Ok(session)
     }
 
-    /// Replaces a session's rules by those of a plan: counters and meters stay, and TEIDs that the plan does not use any
-    /// more are given back. On an error nothing changes.
+    /// Replaces a session's rules by a plan. Counters and meters stay; TEIDs that the plan no longer uses are
+    /// released. On an error nothing changes.
     pub fn modify(&mut self, session: &mut Session, plan: &Plan, held: Held) -> Result<(), PlanError> {
         self.reclaim();
         let station = self.station(session, plan)?;
         let prepared = match self.prepare(session, plan, station) {
             Ok(prepared) => prepared,
             Err(error) => {
-                // Nobody has heard of a new one.
+                // A new station number has not been published.
                 self.free_stations.extend(station.filter(|_| session.station.is_none()));
                 return Err(error);
             }
         };
         self.install(session, prepared);
         self.join(session, plan, station);
-        // Behind the publication: see `pipeline::held`.
+        // After the publication: see `pipeline::held`.
         if session.buffered {
             self.tables.post(match held {
                 Held::Sent => Command::Release(session.seid),
@@ -256,7 +259,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Takes a session away, and gives its TEIDs back.
+    /// Removes a session and releases its TEIDs.
     pub fn remove(&mut self, mut session: Session) {
         for key in std::mem::take(&mut session.keys) {
             self.withdraw(&key, session.seid);
@@ -274,22 +277,23 @@ impl Writer {
         self.reclaim();
     }
 
-    /// Drops what is buffered for a session.
+    /// Drops a session's buffered packets.
     pub fn discard(&self, seid: u64) {
         self.tables.post(Command::Discard(seid));
     }
 
-    /// Readers that are inside now may still see what has been replaced until now: see [`Writer::passed`].
+    /// A ticket for workers that may still read what has been replaced until now: see [`Writer::passed`].
     pub fn ticket(&self) -> Ticket {
         self.tables.domain.ticket()
     }
 
-    /// Whether no packet is under way any more by rules replaced before the ticket: then an End Marker follows all.
+    /// Whether all packets that were processed by rules replaced before the ticket have been sent. An End
+    /// Marker then follows them.
     pub fn passed(&self, ticket: Ticket) -> bool {
         self.tables.domain.passed(ticket)
     }
 
-    /// The SEID of the session that owns a UE address now.
+    /// The SEID of the session that has a UE address now.
     pub fn owner_of_ue(&self, address: IpAddr) -> Option<u64> {
         let sparse = || {
             let slot = self.sparse.get(&sparse_key(address))?;
@@ -300,17 +304,17 @@ impl Writer {
         own.or_else(|| if self.routes.is_empty() { None } else { self.tables.owner_of_ue(address) })
     }
 
-    /// Whether what a tunnel to this address sends comes back to this machine.
+    /// Whether packets in a tunnel to this address would come back to this machine.
     pub fn is_local(&self, address: IpAddr) -> bool {
         self.tables.is_local(address)
     }
 
-    /// Octets of all endpoints that are published.
+    /// Octets of all published endpoints.
     pub fn memory_bytes(&self) -> usize {
         self.arena.memory_bytes()
     }
 
-    /// Works everything out that can fail.
+    /// Does everything that can fail.
     fn prepare(
         &mut self,
         session: &mut Session,
@@ -326,7 +330,7 @@ impl Writer {
             self.write(plan, station, places, &mut prepared)?;
             Ok(known)
         });
-        self.references.settle();
+        self.references.free_unused();
         let known = match result {
             Ok(known) => known,
             Err(error) => {
@@ -335,13 +339,13 @@ impl Writer {
             }
         };
         self.share_uses(&mut prepared.state);
-        // Rates and marks stand in lines that workers read already: behind all that can fail.
+        // Workers already read these lines, so rates and marks are set after every step that can fail.
         prepared.state.apply(plan, session, known);
         session.forget_urrs(exists);
         Ok(prepared)
     }
 
-    /// Takes back what was prepared for a session with so many lines of state.
+    /// Undoes the preparation of a session that has `lines` lines of state.
     fn abandon(&mut self, prepared: Prepared, lines: u32) {
         for (_, block) in prepared.blocks {
             self.references.forget(self.arena.values(&block));
@@ -352,7 +356,7 @@ impl Writer {
         }
     }
 
-    /// Lets sessions with the same uses share the list of these.
+    /// Lets sessions with the same purposes of cells share one list.
     fn share_uses(&mut self, state: &mut State) {
         if state.uses != self.last_uses {
             match self.uses.get(&state.uses) {
@@ -370,7 +374,7 @@ impl Writer {
         }
     }
 
-    /// Entries and rules of all places.
+    /// Assembles entries and rules of all places.
     fn assemble(
         &mut self,
         plan: &Plan,
@@ -394,7 +398,7 @@ impl Writer {
         Ok(places)
     }
 
-    /// Finds room for the state; how many of its cells hold what they held before.
+    /// Allocates lines for the state if needed. Returns how many cells keep their contents.
     fn place_state(
         &mut self,
         session: &Session,
@@ -406,11 +410,11 @@ impl Writer {
         }
         self.give_state(state)?;
         state.carry_over(&session.state, &self.tables);
-        // Gauges begin anew from what has been counted.
+        // Gauges start again from the counts so far.
         Ok(0)
     }
 
-    /// Gives the cells new lines.
+    /// Allocates new lines for the cells.
     fn give_state(&mut self, state: &mut State) -> Result<(), PlanError> {
         let needed = state.needed();
         state.first = self.states.take(&self.tables.lines, needed).ok_or(PlanError::Full("counters"))?;
@@ -429,9 +433,9 @@ impl Writer {
         for (place, entries, rules) in places {
             let (own, route) = self.references.compile(plan, &rules)?;
             let (teid, keys) = match place {
-                Place::Tunnel(teid) => (teid, vec![Key64::Teid(teid)]),
+                Place::Tunnel(teid) => (teid, vec![TableKey::Teid(teid)]),
                 Place::Native if plan.kind == Kind::Ethernet => {
-                    (0, station.map(Key64::Station).into_iter().collect())
+                    (0, station.map(TableKey::Station).into_iter().collect())
                 }
                 Place::Native => {
                     (session::came_from(plan.origin.map(usize::from)), further::native_keys(plan))
@@ -447,7 +451,7 @@ impl Writer {
 
     fn prepare_block(
         &mut self,
-        key: Key64,
+        key: TableKey,
         block: &[Endpoint],
         prepared: &mut Prepared,
     ) -> Result<(), PlanError> {
@@ -457,15 +461,17 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether there are slots for keys that are new and index no array.
+    /// Checks that there are slots for new keys without array index.
     fn check_room(&self, prepared: &Prepared) -> Result<(), PlanError> {
-        let new = |key: &Key64| match key {
-            Key64::Teid(teid) => !self.is_allocated(*teid) && !self.sparse.contains_key(&(0, (*teid).into())),
-            Key64::Ue(address) => {
+        let new = |key: &TableKey| match key {
+            TableKey::Teid(teid) => {
+                !self.is_allocated(*teid) && !self.sparse.contains_key(&(0, (*teid).into()))
+            }
+            TableKey::Ue(address) => {
                 self.tables.pool_place(*address).is_none() && !self.sparse.contains_key(&sparse_key(*address))
             }
-            Key64::Station(_) => false,
-            Key64::Route(address, length) => {
+            TableKey::Station(_) => false,
+            TableKey::Route(address, length) => {
                 Network::new(*address, *length).is_ok_and(|network| !self.routes.contains_key(&network))
             }
         };
@@ -476,7 +482,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Puts the blocks into their slots and takes away what the session does not have any more.
+    /// Puts the blocks into their slots, and withdraws the keys that the session no longer has.
     fn install(&mut self, session: &mut Session, prepared: Prepared) {
         let mut keys = Vec::with_capacity(prepared.blocks.len());
         for (key, block) in prepared.blocks {
@@ -499,22 +505,22 @@ impl Writer {
         }
     }
 
-    fn publish(&mut self, key: &Key64, block: Block) {
+    fn publish(&mut self, key: &TableKey, block: Block) {
         let tables = Arc::clone(&self.tables);
         let (kind, sparse) = match key {
-            Key64::Teid(teid) if self.is_allocated(*teid) => {
+            TableKey::Teid(teid) if self.is_allocated(*teid) => {
                 let (slots, index) = tables.place_of_teid(*teid);
                 return self.arena.install(slots, index, block);
             }
-            Key64::Teid(teid) => (0, u128::from(*teid)),
-            Key64::Ue(address) => {
+            TableKey::Teid(teid) => (0, u128::from(*teid)),
+            TableKey::Ue(address) => {
                 if let Some((slots, index)) = tables.pool_place(*address) {
                     return self.arena.install(slots, index, block);
                 }
                 sparse_key(*address)
             }
-            Key64::Route(address, length) => return self.publish_route(*address, *length, block),
-            Key64::Station(station) => {
+            TableKey::Route(address, length) => return self.publish_route(*address, *length, block),
+            TableKey::Station(station) => {
                 return self.arena.install(&tables.stations, *station as usize, block);
             }
         };
@@ -539,12 +545,12 @@ impl Writer {
         Some(slot)
     }
 
-    /// Stops packets from finding the session by a key, if it is still the session's.
-    fn withdraw(&mut self, key: &Key64, seid: u64) {
+    /// Withdraws a key, if it still is the session's.
+    fn withdraw(&mut self, key: &TableKey, seid: u64) {
         let tables = Arc::clone(&self.tables);
         match key {
-            Key64::Teid(teid) => self.release(*teid),
-            Key64::Ue(address) => {
+            TableKey::Teid(teid) => self.release(*teid),
+            TableKey::Ue(address) => {
                 let (kind, key) = sparse_key(*address);
                 if let Some((slots, index)) = tables.pool_place(*address) {
                     if self.arena.look(slots, index).is_some_and(|block| block[0].seid() == seid) {
@@ -557,8 +563,8 @@ impl Writer {
                     self.clear_sparse(kind, key);
                 }
             }
-            Key64::Route(address, length) => self.withdraw_route(*address, *length, seid),
-            Key64::Station(station) => self.arena.clear(&tables.stations, *station as usize),
+            TableKey::Route(address, length) => self.withdraw_route(*address, *length, seid),
+            TableKey::Station(station) => self.arena.clear(&tables.stations, *station as usize),
         }
     }
 
@@ -572,7 +578,7 @@ impl Writer {
         self.queue.push(Used::Sparse(slot));
     }
 
-    /// Makes free what no worker sees any more.
+    /// Frees memory that no worker sees any more.
     fn reclaim(&mut self) {
         self.bin.empty();
         self.references.empty();
@@ -585,7 +591,7 @@ impl Writer {
                 Used::State(first, lines) => self.states.free.entry(lines).or_default().push(first),
                 Used::Sparse(slot) => self.free_sparse.push(slot),
                 Used::Station(station) => {
-                    // A worker may have learnt an address there after it was left.
+                    // A worker may have learnt an address after the station left.
                     for bridge in self.tables.bridges.iter().flatten() {
                         bridge.leave(station);
                     }
@@ -596,7 +602,7 @@ impl Writer {
     }
 }
 
-/// The key of an address that no pool has, with its kind.
+/// The key, with its kind, of an address that is in no pool.
 fn sparse_key(address: IpAddr) -> (u8, u128) {
     match address {
         IpAddr::V4(address) => (4, u128::from(address.to_bits())),

@@ -1,4 +1,4 @@
-//! How sessions are found that have no tunnel, by address and framed route (TS 29.244 §5.16).
+//! Keys of sessions for packets without tunnel: addresses and framed routes (TS 29.244 §5.16).
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Used, Writer};
 use crate::plan::Plan;
 use crate::routes::{Network, Routes};
-use crate::session::Key64;
+use crate::session::TableKey;
 use crate::tables::prefix64;
 use rcu::Block;
 
@@ -45,16 +45,16 @@ impl Writer {
     }
 }
 
-/// What the tables find a session by that has packets without tunnel; each once.
-pub(super) fn native_keys(plan: &Plan) -> Vec<Key64> {
-    let v4 = plan.native.ipv4.iter().map(|address| Key64::Ue((*address).into()));
-    // A slot is for 64 bits, as UEs have them; other prefixes are found by their whole length.
+/// The keys under which the tables hold a session with packets without tunnel, each once.
+pub(super) fn native_keys(plan: &Plan) -> Vec<TableKey> {
+    let v4 = plan.native.ipv4.iter().map(|address| TableKey::Ue((*address).into()));
+    // A slot is for a /64, which UEs usually have; other prefixes are held as routes with their length.
     let v6 = plan.native.ipv6.iter().map(|(prefix, length)| match length {
-        64 => Key64::Ue(IpAddr::V6(Ipv6Addr::from_bits(prefix64(*prefix)))),
-        _ => Key64::Route((*prefix).into(), *length),
+        64 => TableKey::Ue(IpAddr::V6(Ipv6Addr::from_bits(prefix64(*prefix)))),
+        _ => TableKey::Route((*prefix).into(), *length),
     });
-    let framed = plan.native.framed.iter().map(|(prefix, length)| Key64::Route(*prefix, *length));
-    let mut keys: Vec<Key64> = Vec::new();
+    let framed = plan.native.framed.iter().map(|(prefix, length)| TableKey::Route(*prefix, *length));
+    let mut keys: Vec<TableKey> = Vec::new();
     for key in v4.chain(v6).chain(framed) {
         if !keys.contains(&key) {
             keys.push(key);

@@ -1,21 +1,22 @@
-//! Sessions laid out as one before.
+//! Layouts: new sessions are copied from an earlier session with the same rules.
 //!
-//! Nearly all sessions of a data network have the same rules but for the UE's addresses, TEIDs and peers. What was worked
-//! out for one of them is kept as a [`Layout`]: its blocks, and where something is the session's own in them. For the next,
-//! [`Writer::establish_like`] copies these and fills in its own, which leads to the blocks that [`Writer::establish`]
-//! would work out from its plan. Whether the rules are alike is for who holds them to say: `n4::templates`.
+//! Nearly all sessions of a data network have the same rules, except for the UE's addresses, TEIDs and peers. A
+//! [`Layout`] keeps the blocks of one such session, with the positions of the session's own values.
+//! [`Writer::establish_like`] copies these blocks for the next session and fills in its values; the result
+//! equals the blocks that [`Writer::establish`] would make of its plan. The caller must make sure that the
+//! rules are the same: `n4::templates`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::{Prepared, Writer};
 use crate::plan::{Action, Destination, Forward, OuterHeader, Pdr, Place, Plan, PlanError};
-use crate::session::{self, Endpoint, Key64, Peers, Session, State, Use, kind};
+use crate::session::{self, CellUse, Endpoint, Peers, Session, State, TableKey, kind};
 
-/// Most lines of a block that is kept: longer ones are filled up behind what they hold.
+/// Most lines of a block in a layout.
 const MAX_LINES: usize = 16;
 
-/// The addresses of a UE that has at most one of each family.
+/// The addresses of a UE that has at most one of each IP version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ue {
     /// IPv4 address.
@@ -31,43 +32,44 @@ impl Ue {
     }
 }
 
-/// What sets a session apart from others of its layout. PDRs are named by their identifiers.
+/// The values in which a session differs from others of its layout. PDRs are named by their identifiers.
 pub trait Particulars {
     /// The UE's addresses.
     fn ue(&self) -> Ue;
-    /// The local TEID that a PDR's packets arrive on.
+    /// The local TEID at which a PDR's packets arrive.
     fn teid(&self, pdr: u16) -> Option<u32>;
-    /// The tunnel that a PDR's FAR leads to.
+    /// The tunnel into which a PDR's FAR sends.
     fn tunnel(&self, pdr: u16) -> Option<OuterHeader>;
 }
 
-/// What sessions have in common. See the module.
+/// The common part of sessions; see the module.
 #[derive(Debug)]
 pub struct Layout {
     ue: Ue,
     plan: Plan,
-    uses: Arc<Vec<Use>>,
+    uses: Arc<Vec<CellUse>>,
     places: Vec<LaidOut>,
 }
 
-/// A place of a session that was laid out.
+/// A place of the session from which the layout was made.
 #[derive(Debug)]
 struct LaidOut {
-    /// A PDR whose TEID it is that packets arrive on; none for those without tunnel.
+    /// A PDR whose TEID is that of the place; `None` for packets without tunnel.
     pdr: Option<u16>,
-    /// As it was for the first session, without the tunnels it leads to.
+    /// The block of the first session, without the tunnels of its entries.
     block: Vec<Endpoint>,
-    /// Positions of entries that lead into tunnels, and whose these are.
+    /// Positions of entries with tunnels, and their PDRs.
     tunnels: Vec<(usize, u16)>,
 }
 
 impl Writer {
-    /// The layout of a session that was established with this plan and has not changed since; `None` where something else
-    /// in its blocks than TEIDs, tunnels and the UE's addresses is its own. To be given back ([`Writer::unlearn`]).
+    /// Makes the layout of a session that was established with this plan and has not changed since. `None` if
+    /// its blocks contain other values of its own than TEIDs, tunnels and the UE's addresses. Must be returned
+    /// with [`Writer::unlearn`].
     pub fn learn(&mut self, session: &Session, plan: Plan, own: &impl Particulars) -> Option<Layout> {
         let mut places = Vec::with_capacity(plan.arrivals.len());
         for arrival in &plan.arrivals {
-            // Entries stand in the order in which rules first lead to their PDRs.
+            // Entries are in the order in which rules first name their PDRs.
             let mut pdrs: Vec<&Pdr> = Vec::new();
             for pdr in arrival.rules.iter().map(|rule| plan.pdrs.get(rule.value as usize)) {
                 if !pdrs.iter().any(|known| pdr.is_some_and(|pdr| pdr.id == known.id)) {
@@ -75,8 +77,10 @@ impl Writer {
                 }
             }
             let (key, pdr) = match arrival.place {
-                Place::Tunnel(teid) => (Key64::Teid(teid), Some(pdrs.first()?.id)),
-                Place::Native => (session.keys.iter().find(|key| matches!(key, Key64::Ue(_)))?.clone(), None),
+                Place::Tunnel(teid) => (TableKey::Teid(teid), Some(pdrs.first()?.id)),
+                Place::Native => {
+                    (session.keys.iter().find(|key| matches!(key, TableKey::Ue(_)))?.clone(), None)
+                }
             };
             let mut block = self.tables.block(&self.reader.enter(), &key)?.to_vec();
             let policy = block.first()?.policy();
@@ -101,13 +105,13 @@ impl Writer {
         Some(Layout { ue: own.ue(), plan, uses: Arc::clone(&session.state.uses), places })
     }
 
-    /// Gives a layout up.
+    /// Drops a layout.
     pub fn unlearn(&mut self, layout: Layout) {
-        // Its own blocks are nowhere that workers look.
+        // The layout's own blocks are never published.
         layout.places.iter().for_each(|place| self.references.forget(&place.block));
     }
 
-    /// Publishes a session that is new and as others before. On an error nothing changes.
+    /// Publishes a new session with this layout. On an error nothing changes.
     pub fn establish_like(
         &mut self,
         seid: u64,
@@ -119,7 +123,7 @@ impl Writer {
         let state = State { uses: Arc::clone(&layout.uses), ..State::default() };
         let mut prepared = Prepared { blocks: Vec::with_capacity(layout.places.len() + 1), state };
         let copied = self.copy(seid, layout, own, &mut prepared);
-        self.references.settle();
+        self.references.free_unused();
         if let Err(error) = copied {
             self.abandon(prepared, 0);
             return Err(error);
@@ -130,7 +134,7 @@ impl Writer {
         Ok(session)
     }
 
-    /// Writes the blocks.
+    /// Writes the blocks of a session by copying those of the layout.
     fn copy(
         &mut self,
         seid: u64,
@@ -145,7 +149,7 @@ impl Writer {
         for place in &layout.places {
             let teid = match place.pdr {
                 Some(pdr) => own.teid(pdr),
-                // The data network that packets come from is that of all such sessions.
+                // The data network of packets without tunnel is the same for all these sessions.
                 None => place.block.first().map(Endpoint::teid),
             };
             let teid = teid.ok_or(UNLIKE)?;
@@ -164,7 +168,7 @@ impl Writer {
                 session::entry_mut(&mut block, *position).ok_or(UNLIKE)?.lead_to(header.teid, peer);
             }
             if place.pdr.is_some() {
-                self.prepare_block(Key64::Teid(teid), &block, prepared)?;
+                self.prepare_block(TableKey::Teid(teid), &block, prepared)?;
                 continue;
             }
             let native = &layout.plan.native;
@@ -172,7 +176,7 @@ impl Writer {
                 if address.is_ipv4() && !native.ipv4.is_empty()
                     || address.is_ipv6() && !native.ipv6.is_empty()
                 {
-                    self.prepare_block(Key64::Ue(address), &block, prepared)?;
+                    self.prepare_block(TableKey::Ue(address), &block, prepared)?;
                 }
             }
         }

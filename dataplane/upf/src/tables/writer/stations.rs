@@ -2,10 +2,10 @@
 
 use super::Writer;
 use crate::plan::{Plan, PlanError};
-use crate::session::{Key64, Session};
+use crate::session::{Session, TableKey};
 
 impl Writer {
-    /// The station of an Ethernet session: the one that it is, or a new one.
+    /// The station number of an Ethernet session: the one that it has, or a new one.
     pub(super) fn station(&mut self, session: &Session, plan: &Plan) -> Result<Option<u32>, PlanError> {
         if session.station.is_some() || plan.network.is_none() {
             return Ok(session.station.map(|(_, station)| station));
@@ -20,11 +20,11 @@ impl Writer {
         Ok(Some(self.next_station - 1))
     }
 
-    /// Lets the bridge know of a session that has been published; one that takes no frames is not among those that all
-    /// frames are for.
+    /// Adds a published session to the bridge. A session that receives no frames is not added, so flooded
+    /// frames do not go to it.
     pub(super) fn join(&mut self, session: &mut Session, plan: &Plan, station: Option<u32>) {
         let Some(station) = station else { return };
-        let receives = session.keys.contains(&Key64::Station(station));
+        let receives = session.keys.contains(&TableKey::Station(station));
         let before = session.station.map(|(network, _)| network);
         let Some(network) = plan.network.or(before) else { return };
         session.station = Some((network, station));

@@ -1,33 +1,33 @@
-//! TEIDs of this UPF's own choice. The lower bits index the table of tunnels directly; which index is drawn at random, and so
-//! are the other bits, so that nobody can guess a TEID. A tunnel that is gone does not come back to life for packets still
-//! under way: its index rests until others have been used, and then comes under another TEID.
+//! TEIDs that this UPF chooses. The lower bits are an index into the table of tunnels. Both the index and the
+//! other bits are random, so that nobody can guess a TEID. A new tunnel must not get packets that are still
+//! under way for a removed one: a freed index is not reused until others have been, and then with another TEID.
 
 use std::collections::VecDeque;
 
 use crate::random::Draw;
 use crate::tables::{INDEX_MASK, TEID_INDEX_BITS};
 
-/// Freed indices that rest, at most. Of a small table it is a quarter.
+/// Most freed indices that are not yet reused; in a small table a quarter of all indices.
 const RESTING: usize = 65_536;
-/// Values of the bits above the index.
+/// Number of values of the bits above the index.
 const GENERATIONS: u32 = 1 << (32 - TEID_INDEX_BITS);
 
-/// The TEIDs that are in use, and the indices that are not.
+/// The TEIDs in use, and the indices that are free.
 pub(super) struct Teids {
     draw: Draw,
-    /// Free indices, in no order.
+    /// Free indices in random order.
     free: Vec<u32>,
-    /// Indices freed lately, the oldest first.
+    /// Indices freed lately, oldest first.
     resting: VecDeque<u32>,
     most_resting: usize,
-    /// The TEID that each index is allocated under, or 0.
+    /// The TEID allocated with each index, or 0.
     allocated: Vec<u32>,
-    /// The upper bits that each index had last.
+    /// The upper bits of the last TEID of each index.
     generations: Vec<u16>,
 }
 
 impl Teids {
-    /// For a table with this many indices, of which 0 is not used.
+    /// For a table with this many indices. Index 0 is not used.
     pub fn new(indices: u32, secret: u64) -> Teids {
         let count = indices as usize;
         Teids {
@@ -40,12 +40,12 @@ impl Teids {
         }
     }
 
-    /// How many are in use.
+    /// Number of TEIDs in use.
     pub fn len(&self) -> usize {
         self.allocated.len() - 1 - self.free.len() - self.resting.len()
     }
 
-    /// A TEID that is not in use and that `is_usable` accepts.
+    /// A new TEID that `is_usable` accepts.
     pub fn allocate(&mut self, is_usable: impl Fn(u32) -> bool) -> Option<u32> {
         while self.resting.len() > self.most_resting {
             self.free.extend(self.resting.pop_front());
@@ -57,9 +57,9 @@ impl Teids {
             self.free.swap_remove(at as usize)
         };
         let last = u32::from(self.generations[index as usize]);
-        // A TEID that the CP function assigned may stand in the way of one generation, not of several.
+        // A TEID that the CP function assigned may block one generation of an index, but not several.
         for _ in 0..16 {
-            // Never the last one: 1 to GENERATIONS - 1 further.
+            // Adds 1 to GENERATIONS - 1, so the generation differs from the last one.
             let generation = (last + 1 + self.draw.below(GENERATIONS - 1)) % GENERATIONS;
             let teid = generation << TEID_INDEX_BITS | index;
             if is_usable(teid) {
@@ -74,11 +74,11 @@ impl Teids {
 
     /// Whether a TEID was allocated here and is in use.
     pub fn contains(&self, teid: u32) -> bool {
-        // Index 0 is never given out, so no TEID that is allocated is 0.
+        // Index 0 is never allocated, so no allocated TEID is 0.
         teid != 0 && self.allocated.get((teid & INDEX_MASK) as usize) == Some(&teid)
     }
 
-    /// Gives a TEID back that is in use.
+    /// Releases a TEID that is in use.
     pub fn release(&mut self, teid: u32) {
         let index = teid & INDEX_MASK;
         if let Some(slot) = self.allocated.get_mut(index as usize) {
@@ -100,7 +100,7 @@ mod tests {
         };
         let (a, b) = (draw(1), draw(2));
         assert_eq!(a.iter().collect::<std::collections::HashSet<_>>().len(), 1000);
-        // Neither in a row nor alike: of 1,000 in 2^28 next to none meet by chance.
+        // TEIDs are neither consecutive nor similar: of 1,000 in 2^28 almost none are neighbours by chance.
         let next = a.windows(2).filter(|pair| pair[1] & INDEX_MASK == (pair[0] & INDEX_MASK) + 1).count();
         let same = a.iter().filter(|teid| b.contains(teid)).count();
         assert!(next < 5 && same < 5, "{next} {same}");
@@ -117,7 +117,7 @@ mod tests {
         let mut teids = Teids::new(64, 7);
         let first = teids.allocate(|_| true).unwrap();
         teids.release(first);
-        // 16 others may rest meanwhile.
+        // 16 other freed indices may come first.
         for _ in 0..16 {
             let other = teids.allocate(|_| true).unwrap();
             assert_ne!(other & INDEX_MASK, first & INDEX_MASK);

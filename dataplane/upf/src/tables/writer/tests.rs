@@ -1,4 +1,4 @@
-//! What the writer publishes, and what is left when it refuses.
+//! What the writer publishes, and its state after a refusal.
 
 use classifier::Filter;
 
@@ -97,12 +97,12 @@ fn when_no_slot_is_left_a_session_is_refused_and_nothing_changes() {
     assert_eq!((owner("192.0.2.1"), owner("10.45.0.2"), owner("10.45.0.3")), (Some(1), Some(1), None));
     assert_eq!(writer.memory_bytes(), before);
     writer.remove(session);
-    // The slot is used again when no worker can see it any more.
+    // The slot is reused when no worker can see its old content any more.
     writer.establish(&plan(2, &["10.45.0.3", "192.0.2.2"])).unwrap();
     assert_eq!(owner("192.0.2.2"), Some(2));
 }
 
-/// Served with all rules or refused as a whole.
+/// Either all rules are served, or the session is refused as a whole.
 #[test]
 fn a_session_with_every_pdr_there_can_be_is_served_or_refused_as_a_whole() {
     let (tables, mut writer) = tables(r#""ipv4": "10.45.0.0/16""#, "list");
@@ -136,7 +136,7 @@ fn a_session_with_every_pdr_there_can_be_is_served_or_refused_as_a_whole() {
     let block = writer.arena.look(slots, index).unwrap();
     assert!((0..=u16::MAX).all(|id| session::entry(block, id.into()).unwrap().pdr == id));
     writer.remove(session);
-    // With something more about each PDR, all in one list.
+    // A further entry for each PDR; all share one list.
     let at = crate::plan::Mark {
         measure: crate::plan::Measure::Total,
         kind: crate::plan::MarkKind::Threshold,
@@ -150,12 +150,12 @@ fn a_session_with_every_pdr_there_can_be_is_served_or_refused_as_a_whole() {
     let (slots, index) = tables.place_of_teid(teid);
     let block = writer.arena.look(slots, index).unwrap();
     for id in 0..=u16::MAX {
-        // A gauge and the end of the list.
+        // A gauge, and the end of the list.
         let entry = session::entry(block, session::entry_position(id.into(), 2)).unwrap();
         assert_eq!((entry.pdr, entry.more()), (id, 2));
     }
     writer.remove(session);
-    // There are not as many counters.
+    // More URR combinations than there are counters.
     plan.pdrs = (0..=u16::MAX).map(|id| pdr(id, &[id % 1000])).collect();
     let teid = writer.allocate().unwrap();
     plan.arrivals[0].place = Place::Tunnel(teid);
@@ -174,7 +174,7 @@ fn what_a_session_counted_is_not_the_next_ones() {
     assert!((0..=u8::MAX).all(|cell| cells.get(cell) == [0; 2]));
 }
 
-/// A refused change leaves the rate that is in force: it is found out last that two rules have one id.
+/// A refused change leaves the present rate in force. That two rules have the same id is found last.
 #[test]
 fn a_refused_change_leaves_rates_as_they_were() {
     let text = r#"{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "classifier": "list",
@@ -226,7 +226,7 @@ fn a_refused_change_leaves_rates_as_they_were() {
     assert!(rates().contains(&crate::state::rate(2000)));
 }
 
-/// A defect of ours in the middle of an establishment: tunnels and addresses are as before.
+/// A defect in the middle of an establishment: tunnels and addresses are as before.
 #[test]
 fn what_a_request_did_is_taken_back() {
     let text = r#"{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "max_tunnels": 8,
@@ -253,7 +253,7 @@ fn what_a_request_did_is_taken_back() {
         assert!(writer.assign(0x7700_0001));
         let published = writer.establish(&plan(2, teid, "10.45.0.3")).unwrap();
         assert_eq!(tables.owner_of_ue("10.45.0.3".parse().unwrap()), Some(2));
-        // The panic: nobody has recorded the session.
+        // The panic: the session was not recorded.
         drop(published);
         writer.roll_back(|seid| seid == 1);
         assert_eq!(tables.owner_of_ue("10.45.0.3".parse().unwrap()), None);
