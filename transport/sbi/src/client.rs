@@ -1,8 +1,8 @@
 //! Calling operations.
 //!
-//! [`Client::call`] finds the peer (directly, or through NRF with a cache), writes the request, moves it
-//! through the binding that the peer speaks, and reads the answer. A call that was certainly not processed
-//! is tried once more, on another instance where there is one; nothing else is ever repeated.
+//! [`Client::call`] finds the peer (directly, or through the NRF with a cache), writes the request,
+//! sends it with the binding that the peer uses, and reads the answer. A call that was certainly not
+//! processed is repeated once, on another instance if there is one. No other call is ever repeated.
 
 use std::{
     collections::HashMap,
@@ -27,13 +27,13 @@ use crate::{
     target::{ApiRoot, Selection, Target},
 };
 
-/// Peers whose connections are kept. A core has a handful; callbacks could name any number.
+/// Most peers whose connections are kept. A core has few peers, but callbacks could name any number.
 const MAX_PEERS: usize = 1024;
 
-/// Why a call gave no result.
+/// Why a call failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CallError<E: OperationError = ProblemDetails> {
-    /// The peer refused and said why.
+    /// The peer refused.
     #[error("{operation}: {}", error.problem())]
     Problem {
         /// The operation.
@@ -41,13 +41,13 @@ pub enum CallError<E: OperationError = ProblemDetails> {
         /// What the peer answered.
         error: E,
     },
-    /// The peer did not answer in time. It may have done what was asked.
+    /// The peer did not answer in time. It may have processed the request.
     #[error("{operation}: no answer in time")]
     Timeout {
         /// The operation.
         operation: &'static str,
     },
-    /// No connection to the peer, the connection broke, or NRF knows no instance.
+    /// No connection to the peer was possible, the connection broke, or the NRF knows no instance.
     #[error("{operation}: not reachable: {reason}")]
     Unreachable {
         /// The operation.
@@ -55,7 +55,7 @@ pub enum CallError<E: OperationError = ProblemDetails> {
         /// What went wrong.
         reason: String,
     },
-    /// The peer answered with something that is no answer to this operation.
+    /// The peer's answer is invalid for this operation.
     #[error("{operation}: the answer makes no sense: {reason}")]
     Malformed {
         /// The operation.
@@ -66,7 +66,7 @@ pub enum CallError<E: OperationError = ProblemDetails> {
 }
 
 impl<E: OperationError> CallError<E> {
-    /// What the peer answered, if it refused.
+    /// The peer's answer, if it refused.
     pub fn refusal(&self) -> Option<&E> {
         match self {
             Self::Problem { error, .. } => Some(error),
@@ -84,7 +84,7 @@ impl<E: OperationError> CallError<E> {
         self.refusal().is_some_and(|error| error.problem().is(cause))
     }
 
-    /// The problem to pass on to whoever asked us: the peer's own when it refused, else 504.
+    /// The problem to return to our own caller: the peer's own if it refused, else 504.
     pub fn to_problem(&self) -> ProblemDetails {
         match self {
             Self::Problem { error, .. } => error.problem().clone(),
@@ -124,13 +124,13 @@ struct Inner {
 }
 
 impl Client {
-    /// A client; opens nothing yet.
+    /// A client; it opens no connection yet.
     pub fn new(config: ClientConfig) -> Self {
         let (peers, discovery, wallet) = (Mutex::default(), Discovery::default(), Wallet::default());
         Self { inner: Arc::new(Inner { config, peers, discovery, wallet }) }
     }
 
-    /// Its configuration.
+    /// The client's configuration.
     pub fn config(&self) -> &ClientConfig {
         &self.inner.config
     }
@@ -138,7 +138,7 @@ impl Client {
     /// Calls operation `O` at `target` and waits for the answer.
     ///
     /// # Errors
-    /// The peer refused, did not answer in time, could not be reached, or answered nonsense.
+    /// The peer refused, did not answer in time, could not be reached, or sent an invalid answer.
     pub async fn call<O: Operation>(
         &self,
         target: impl Into<Target>,
@@ -152,11 +152,11 @@ impl Client {
         result
     }
 
-    /// Finds an instance that offers `O`'s service, gets an access token for it and opens the connection, so that the
-    /// first call finds all of that done. Does nothing else: no request reaches the peer.
+    /// Finds an instance that offers `O`'s service, gets an access token for it and opens the
+    /// connection, so that the first call need not do that. No request reaches the peer.
     ///
     /// # Errors
-    /// There is no instance yet, or it does not take connections.
+    /// There is no instance yet, or it accepts no connections.
     pub async fn prepare<O: Operation>(&self) -> Result<(), CallError<O::Error>> {
         let unreachable =
             |reason: &str| CallError::Unreachable { operation: O::NAME, reason: reason.to_owned() };
@@ -168,7 +168,7 @@ impl Client {
         self.peer(&root).prepare(deadline).await.map_err(lost_error::<O>)
     }
 
-    /// Sends a notification to the URI that the peer gave.
+    /// Sends a notification to a URI that the peer gave.
     ///
     /// # Errors
     /// Those of [`Self::call`].
@@ -219,7 +219,7 @@ impl Client {
         })?;
         let root = self.resolve::<O>(&selection, deadline).await?;
         let answer = match self.exchange_at::<O>(&root, exchange.clone(), deadline).await {
-            // The instance is gone: another may have taken its place.
+            // The instance does not answer: another may have replaced it.
             Err(Lost::NotConnected(_) | Lost::NotProcessed(_)) => {
                 self.inner.discovery.forget(&selection, &root);
                 let other = self.resolve::<O>(&selection, deadline).await?;
@@ -242,8 +242,8 @@ impl Client {
         }
     }
 
-    /// One exchange with one peer, with an access token; repeated once with a new token when the peer takes the one
-    /// that was held for invalid.
+    /// One exchange with one peer, with an access token; repeated once with a new token if the peer
+    /// refuses the stored one.
     async fn exchange_at<O: Operation>(
         &self,
         root: &ApiRoot,
@@ -265,7 +265,8 @@ impl Client {
         self.exchange_once(root, exchange, deadline).await
     }
 
-    /// The access token for calls to a service; `None` when tokens are switched off or the call needs none.
+    /// The access token for calls to a service; `None` if tokens are switched off or the call needs
+    /// none.
     async fn authorization(
         &self,
         service: &Service,
@@ -285,7 +286,7 @@ impl Client {
         }
     }
 
-    /// One exchange with one peer; repeated once on a fresh connection when the old one was dead.
+    /// One exchange with one peer; repeated once on a new connection if the old one was broken.
     async fn exchange_once(
         &self,
         root: &ApiRoot,
@@ -308,7 +309,7 @@ impl Client {
             return peer.clone();
         }
         if peers.len() >= MAX_PEERS {
-            // Calls in progress keep their peer alive; the others reconnect when needed.
+            // Calls in progress keep their connection; later calls connect again.
             peers.clear();
         }
         let peer = Arc::new(http_json::Peer::new(root.clone(), self.inner.config.max_body_bytes));
@@ -364,7 +365,7 @@ fn read_answer<O: Operation>(answer: Answer) -> Result<O::Response, CallError<O:
     }
 }
 
-/// Reads the content of a failure; the status line overrules a status in it.
+/// Reads the content of a failure; the status line takes precedence over a status in the content.
 fn decode_error<O: Operation>(payload: Payload, status: u16) -> Option<O::Error> {
     if payload.media == Media::Problem {
         let problem: ProblemDetails = Codec::Json.decode(payload).ok()?;

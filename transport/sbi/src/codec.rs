@@ -1,4 +1,5 @@
-//! How messages become bytes. JSON is the form every peer knows; other forms join this enum.
+//! Encoding of messages. JSON is the form that every peer supports; other forms can be added to this
+//! enum.
 
 use bytes::Bytes;
 
@@ -28,7 +29,7 @@ pub struct Payload {
 /// A binary part beside the structured one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// What the structured part calls it.
+    /// The identifier by which the structured part refers to it.
     pub id: String,
     /// [`Media::Nas`] or [`Media::Ngap`].
     pub media: Media,
@@ -39,10 +40,10 @@ pub struct Part {
 /// Content that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// There is none where there must be.
+    /// The content is missing and required.
     #[error("content is missing")]
     Missing,
-    /// A resource was created but nobody said where.
+    /// A resource was created, but the answer has no `Location`.
     #[error("the Location header is missing")]
     MissingLocation,
     /// Not a document at all, or one whose attributes do not fit.
@@ -55,7 +56,7 @@ pub enum DecodeError {
         /// Whether an attribute was absent or wrong in a document that is otherwise well formed.
         well_formed: bool,
     },
-    /// The document refers to a part that did not come along.
+    /// The document refers to a part that is missing.
     #[error("no part has the content identifier `{0}`")]
     MissingPart(String),
 }
@@ -76,7 +77,7 @@ impl Codec {
     /// Reads a message and joins its binary parts.
     ///
     /// # Errors
-    /// A document that is malformed, or refers to a part that is not there.
+    /// A document that is malformed, or refers to a missing part.
     pub fn decode<T: Message>(self, payload: Payload) -> Result<T, DecodeError> {
         let Self::Json = self;
         let mut message: T = serde_json::from_slice(&payload.root).map_err(|error| json_error(&error))?;
@@ -89,7 +90,7 @@ impl Codec {
     }
 }
 
-/// Says where in the document the error is; serde_json names the attribute in its message.
+/// Finds the place of an error in the document; serde_json names the attribute in its message.
 fn json_error(error: &serde_json::Error) -> DecodeError {
     DecodeError::Malformed {
         attribute: format!("line {} column {}", error.line(), error.column()),

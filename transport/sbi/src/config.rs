@@ -1,19 +1,20 @@
-//! Limits and times of client and server, with defaults that suit a core on one machine.
+//! Limits and timeouts of client and server, with defaults for a core on one machine.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use crate::{access::Credentials, model::nrf::NfType, target::ApiRoot};
 
-/// Limits of a server. All of them hold per server unless said otherwise.
+/// Limits of a server. They apply to the whole server unless stated otherwise.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Connections at once. For one more, the oldest on which no request was let in is closed.
+    /// Connections at once. To make place for another, the oldest connection without an accepted
+    /// request is closed.
     pub max_connections: usize,
     /// The same for one peer: an IPv4 address, or an IPv6 network of 64 bits.
     pub max_connections_per_address: usize,
-    /// Requests being worked on; more are answered 503 NF_CONGESTION.
+    /// Requests in progress; more are answered with 503 NF_CONGESTION.
     pub max_requests: usize,
-    /// Requests at once per connection; more wait in the client (RFC 9113 §5.1.2).
+    /// Requests at once per connection; the client queues further ones (RFC 9113 §5.1.2).
     pub max_concurrent_streams: u32,
     /// Octets of one request's content.
     pub max_body_bytes: usize,
@@ -21,11 +22,11 @@ pub struct ServerConfig {
     pub max_header_bytes: u32,
     /// Time for a handshake, and for a request's content to arrive.
     pub read_timeout: Duration,
-    /// A connection on which no request was let in is closed when none has come for so long.
+    /// How long a connection without an accepted request may be idle.
     pub stranger_timeout: Duration,
-    /// The same for connections of callers that are known.
+    /// How long another connection may be idle.
     pub idle_timeout: Duration,
-    /// Time for requests to finish once the server is told to stop.
+    /// Time for requests in progress after the server was told to stop.
     pub drain_timeout: Duration,
 }
 
@@ -53,13 +54,13 @@ pub struct ClientConfig {
     pub timeout: Duration,
     /// Octets of one answer's content.
     pub max_body_bytes: usize,
-    /// Where to discover instances.
+    /// The NRF for discovery.
     pub nrf: Option<ApiRoot>,
-    /// Instances to use without asking NRF.
+    /// Instances to use without asking the NRF.
     pub peers: HashMap<NfType, ApiRoot>,
-    /// Who is asking; NRF wants to know.
+    /// The client's NF type, for the NRF.
     pub requester: NfType,
-    /// By which access tokens are had from the NRF. `None` calls without tokens.
+    /// With which the client gets access tokens from the NRF. `None` calls without tokens.
     pub credentials: Option<Arc<Credentials>>,
 }
 

@@ -1,4 +1,4 @@
-//! What the service-based interface counts; shown in the `/status` of every NF.
+//! Counters of the service-based interface, shown in the `/status` of every NF.
 
 use telemetry::counters::{Counter, Family};
 
@@ -14,7 +14,7 @@ pub(crate) static CLIENT_CONNECTIONS: Counter = Counter::new("sbi_client_connect
 pub(crate) static DISCOVERIES: Counter = Counter::new("sbi_discoveries");
 /// Access tokens asked for.
 pub(crate) static TOKENS_REQUESTED: Counter = Counter::new("sbi_tokens_requested");
-/// Access tokens whose signature was verified; those remembered are not.
+/// Access tokens whose signature was verified, without those found in memory.
 pub(crate) static TOKENS_VERIFIED: Counter = Counter::new("sbi_tokens_verified");
 /// Requests received.
 pub(crate) static SERVER_REQUESTS: Counter = Counter::new("sbi_server_requests");

@@ -1,4 +1,4 @@
-//! Finding instances: NRF is asked once per selection and validity period (TS 29.510 §5.3).
+//! Discovery of instances: the NRF is asked once per selection and validity period (TS 29.510 §5.3).
 
 use std::{
     collections::HashMap,
@@ -16,19 +16,20 @@ use crate::{
     target::{ApiRoot, Selection},
 };
 
-/// Selections remembered; one per service and DNN in practice.
+/// Most selections remembered; in practice one per service and DNN.
 const MAX_CACHED: usize = 1024;
-/// NRF's word is not trusted for longer than this.
+/// Longest time for which a result is used.
 const MAX_VALIDITY: Duration = Duration::from_secs(3600);
 
 /// Results of discoveries.
 #[derive(Debug, Default)]
 pub(crate) struct Discovery {
     cache: Mutex<HashMap<Selection, Found>>,
-    /// Discoveries that found nothing, counted, and why the last one did: the answer for those who waited
-    /// behind it, too.
+    /// Number of discoveries without result, and the reason of the latest: calls that waited for it get
+    /// the same answer.
     failure: Mutex<(u64, Option<(Selection, String)>)>,
-    /// Held while NRF is asked: a thousand calls at start make one discovery per selection.
+    /// Held during a request to the NRF: a thousand calls at the start make one discovery per
+    /// selection.
     asking: tokio::sync::Mutex<()>,
 }
 
@@ -37,12 +38,12 @@ pub(crate) struct Discovery {
 struct Found {
     roots: Vec<ApiRoot>,
     expires: Instant,
-    /// Rotates over instances of equal priority.
+    /// Rotates among instances of equal priority.
     next: usize,
 }
 
 impl Discovery {
-    /// An instance for the selection, from configuration, cache or NRF.
+    /// An instance for the selection, from configuration, cache or the NRF.
     pub(crate) async fn resolve(&self, client: &Client, selection: &Selection) -> Result<ApiRoot, String> {
         let config = client.config();
         if let Some(root) = config.peers.get(&selection.nf_type) {
@@ -67,14 +68,14 @@ impl Discovery {
         asked
     }
 
-    /// Why the same selection found nothing since `failures_before` was read.
+    /// Why discoveries of the same selection have found nothing since `failures_before` was read.
     fn failed(&self, selection: &Selection, failures_before: u64) -> Option<String> {
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, Some((failed, reason))) = &*failure else { return None };
         (*count != failures_before && failed == selection).then(|| reason.clone())
     }
 
-    /// Asks NRF and remembers its answer.
+    /// Asks the NRF and stores the answer.
     async fn ask(&self, client: &Client, selection: &Selection) -> Result<ApiRoot, String> {
         let config = client.config();
         let nrf = config
@@ -94,7 +95,7 @@ impl Discovery {
             limit: None,
             body: (),
         };
-        // Boxed, because discovery is itself a call.
+        // Boxed, because discovery is a call within a call.
         let call = Box::pin(client.call::<DiscoverNf>(Target::At(nrf.clone()), request));
         let result = call.await.map_err(|error| error.to_string())?;
         let roots = rank(&result.nf_instances, selection.service);
@@ -117,7 +118,7 @@ impl Discovery {
         Some(root)
     }
 
-    /// Forgets an instance that could not be reached; the last one takes the entry with it.
+    /// Removes an instance that could not be reached, and with the last instance the entry.
     pub(crate) fn forget(&self, selection: &Selection, root: &ApiRoot) {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = cache.get_mut(selection) {
@@ -129,7 +130,7 @@ impl Discovery {
     }
 }
 
-/// Where an instance offers a service.
+/// The API roots at which an instance offers a service.
 pub fn api_roots(profile: &NfProfile, service: &str) -> Vec<ApiRoot> {
     let services = profile.nf_services.iter().chain(profile.nf_service_list.values());
     services.filter(|offered| offered.service_name == service).filter_map(|s| api_root(profile, s)).collect()
@@ -152,7 +153,8 @@ fn rank(instances: &[NfProfile], service: &str) -> Vec<ApiRoot> {
     roots.into_iter().filter(|(p, _)| Some(*p) == best).map(|(_, root)| root).collect()
 }
 
-/// Where a service listens: its end point, or else the addresses of its instance (TS 29.510 §6.1.6.2.3).
+/// The address of a service: its end point, or else the addresses of its instance (TS 29.510
+/// §6.1.6.2.3).
 fn api_root(profile: &NfProfile, service: &NfService) -> Option<ApiRoot> {
     if service.scheme != UriScheme::Http {
         return None;

@@ -1,4 +1,5 @@
-//! What a binding moves: one request and one answer, already free of Rust types.
+//! One request and one answer in the form that bindings transport, independent of the operation's Rust
+//! types.
 //!
 //! ```text
 //! Client::call ─ Exchange ─▶ binding (client) ═ wire ═▶ binding (server) ─ Incoming ─▶ Router
@@ -11,7 +12,7 @@ use crate::{
     operation::{Method, Reply, Success},
 };
 
-/// A request on its way out.
+/// A request to be sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Exchange {
     /// Name for logs.
@@ -20,36 +21,36 @@ pub(crate) struct Exchange {
     /// Path from the authority on, with query.
     pub(crate) path_and_query: String,
     pub(crate) payload: Option<Payload>,
-    /// Access token, as the header has it.
+    /// Access token in the form of the header.
     pub(crate) authorization: Option<http::HeaderValue>,
 }
 
-/// A request that arrived, content complete.
+/// A received request with its complete content.
 #[derive(Debug)]
 pub(crate) struct Incoming<'a> {
     /// Query without the question mark; empty when there is none.
     pub(crate) query: &'a str,
-    /// Scheme and authority by which the caller knows us, for `Location`.
+    /// Scheme and authority by which the caller addresses us, for `Location`.
     pub(crate) api_root: String,
-    /// Who sent it.
+    /// The sender.
     pub(crate) caller: Caller,
     pub(crate) payload: Option<Payload>,
 }
 
-/// An answer, on its way out or fresh from the wire.
+/// An answer to be sent, or a received one.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// Status code as HTTP has it.
     pub(crate) status: u16,
     pub(crate) location: Option<String>,
-    /// What a refused caller can do instead.
+    /// What a refused caller can do.
     pub(crate) remedy: Option<Remedy>,
-    /// Nobody on the way may keep it: it holds a token (RFC 6749 §5.1).
+    /// The answer contains a token, so caches must not store it (RFC 6749 §5.1).
     pub(crate) no_store: bool,
     pub(crate) payload: Option<Payload>,
 }
 
-/// What a refused caller can do instead.
+/// What a refused caller can do.
 #[derive(Debug)]
 pub(crate) enum Remedy {
     /// The methods that the resource allows, with 405.
@@ -59,7 +60,7 @@ pub(crate) enum Remedy {
 }
 
 impl Answer {
-    /// An answer that says something went well.
+    /// The answer of a successful operation.
     pub(crate) fn success(reply: Reply) -> Self {
         let status = match reply.success {
             Success::Ok => 200,
@@ -70,12 +71,12 @@ impl Answer {
         Self { status, location: reply.location, remedy: None, no_store: false, payload: reply.payload }
     }
 
-    /// An answer that says why not.
+    /// The answer of a failed operation.
     pub(crate) fn failure(status: u16, payload: Payload) -> Self {
         Self { status, location: None, remedy: None, no_store: false, payload: Some(payload) }
     }
 
-    /// The success in it, if any.
+    /// The successful reply, if it is one.
     pub(crate) fn into_reply(self) -> Result<Reply, Self> {
         let success = match self.status {
             201 => Success::Created,
@@ -88,19 +89,20 @@ impl Answer {
     }
 }
 
-/// Why no answer came.
+/// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lost {
     /// The NRF gave no access token for the call, which was not made.
     NoToken(String),
     /// No connection could be opened: the peer is down. Another instance may help.
     NotConnected(String),
-    /// An open connection failed before the peer can have processed the request: safe to try again.
+    /// An open connection failed before the peer can have processed the request: it can be repeated
+    /// safely.
     NotProcessed(String),
-    /// The connection broke while waiting: nobody knows.
+    /// The connection broke while waiting: it is unknown whether the request was processed.
     Unknown(String),
-    /// Nothing arrived in time.
+    /// No answer arrived in time.
     Timeout,
-    /// What arrived makes no sense.
+    /// The answer is invalid.
     Malformed(String),
 }

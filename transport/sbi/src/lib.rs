@@ -1,8 +1,9 @@
 //! Service-based interface: operations, models and the bindings that move them (CP-3).
 //!
-//! An operation is a type ([`Operation`]); [`op`] has one per 3GPP service operation, [`model`] the data
-//! types of TS 29.5xx. An NF offers operations through a [`Router`] and calls those of others through a
-//! [`Client`]; neither names a binding. [`http_json`](self) is the first: HTTP/2 with JSON.
+//! An operation is a type ([`Operation`]); [`op`] has one per 3GPP service operation, [`model`] the
+//! data types of TS 29.5xx. An NF offers operations through a [`Router`] and calls those of others
+//! through a [`Client`]; neither depends on a binding. `http_json` is the only binding so far: HTTP/2
+//! with JSON.
 //!
 //! ```
 //! use std::sync::Arc;

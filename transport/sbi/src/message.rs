@@ -1,4 +1,4 @@
-//! Content as it leaves and arrives: media types and binary parts.
+//! Message content: media types and binary parts.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -65,8 +65,8 @@ impl Media {
 
 /// A binary attribute (`RefToBinaryData`): the octets of an N1 message or N2 information element.
 ///
-/// In the JSON document only its content identifier appears; the octets travel beside it (a part of
-/// `multipart/related` in `http_json`, in place elsewhere). Users only see the octets.
+/// The JSON document contains only its content identifier; the octets are sent beside it (a part of
+/// `multipart/related` in `http_json`). Users see only the octets.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BinaryPart {
@@ -94,16 +94,16 @@ impl<T: Into<Bytes>> From<T> for BinaryPart {
 }
 
 impl std::fmt::Debug for BinaryPart {
-    /// Only the length: N1 containers may hold what logs must not.
+    /// Shows only the length: N1 containers may contain what must not be logged.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "BinaryPart({} octets)", self.data.len())
     }
 }
 
-/// One binary attribute of a message, as [`crate::Message::parts`] shows it.
+/// One binary attribute of a message, as [`crate::Message::parts`] visits it.
 #[derive(Debug)]
 pub struct PartSlot<'a> {
-    /// Content identifier that the encoder gives it; the attribute's name.
+    /// Content identifier from the encoder: the attribute's name.
     pub id: &'static str,
     /// [`Media::Nas`] or [`Media::Ngap`].
     pub media: Media,
@@ -111,7 +111,7 @@ pub struct PartSlot<'a> {
     pub part: &'a mut BinaryPart,
 }
 
-/// Shows `part` to `visit` when it is there.
+/// Calls `visit` with `part`, if there is one.
 pub(crate) fn visit_part(
     visit: &mut dyn FnMut(PartSlot<'_>),
     id: &'static str,

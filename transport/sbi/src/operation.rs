@@ -1,8 +1,8 @@
-//! What an SBI operation is: a type that says its request, its answer and where it lives.
+//! SBI operations: a type that declares its request, its answer, its path and method.
 //!
-//! Nothing here knows how bytes travel. A binding (`http_json` is the first) asks an operation for
-//! its parameters and its body, moves them, and rebuilds the request on the other side through the
-//! same traits; so each path, parameter and status code is written once, in [`crate::op`].
+//! This module is independent of the transport. A binding (such as `http_json`) asks an operation for
+//! its parameters and body, sends them, and rebuilds the request on the other side with the same
+//! traits. So each path, parameter and status code is written once, in [`crate::op`].
 //!
 //! Read first: [`Operation`], then the `operation!` macro in `op/mod.rs`.
 
@@ -26,9 +26,10 @@ pub struct Service {
     pub version: &'static str,
     /// Version as NRF profiles state it in full, such as `2.2.0`.
     pub full_version: &'static str,
-    /// Who offers it: what a client asks NRF for. `None` for callbacks, which are called at a given URI.
+    /// The NF type that offers it, for discovery. `None` for callbacks, which are called at a given
+    /// URI.
     pub offered_by: Option<NfType>,
-    /// Who may use it; everyone when there is none.
+    /// NF types that may use it; empty: all.
     pub consumers: &'static [NfType],
 }
 
@@ -59,7 +60,7 @@ impl Method {
         }
     }
 
-    /// Whether doing it twice is the same as doing it once (RFC 9110 §9.2.2).
+    /// Whether a repetition has the same effect as a single request (RFC 9110 §9.2.2).
     pub const fn is_idempotent(self) -> bool {
         matches!(self, Self::Get | Self::Put | Self::Delete)
     }
@@ -75,13 +76,13 @@ pub trait Operation: Send + Sync + 'static {
     const METHOD: Method;
     /// Path below `{apiRoot}/{service}/{version}`, with parameters in braces.
     const PATH: &'static str;
-    /// What a caller needs beside an access token for the service.
+    /// What a caller needs besides an access token for the service.
     const ACCESS: Access = Access::Service;
     /// Parameters and body.
     type Request: Request;
-    /// What success answers.
+    /// The successful answer.
     type Response: Response;
-    /// What failure answers; [`ProblemDetails`] unless the standard adds attributes.
+    /// The answer of a failure; [`ProblemDetails`] unless the standard adds attributes.
     type Error: OperationError;
 }
 
@@ -96,16 +97,16 @@ pub trait Callback:
     type Body: Message;
 }
 
-/// A notification as the receiver sees it.
+/// A received notification.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Notification<B> {
     /// The last path segment of the URI that the receiver gave out.
     pub id: String,
-    /// What is notified.
+    /// The content of the notification.
     pub body: B,
 }
 
-/// The URI to hand to a peer so that its notifications arrive at `Router::on::<O>` with `id`.
+/// The URI to give to a peer, so that its notifications arrive at `Router::on::<O>` with `id`.
 pub fn callback_uri<O: Callback>(api_root: &str, id: &str) -> String {
     let mut path = ParamWriter::new(O::PATH);
     path.path(&id.to_owned());
@@ -115,16 +116,16 @@ pub fn callback_uri<O: Callback>(api_root: &str, id: &str) -> String {
 
 /// Parameters and body of a request; implemented by the `operation!` macro.
 pub trait Request: Sized + Send + 'static {
-    /// The content; `()` when there is none, `Option` when it may be left out.
+    /// The content; `()` if there is none, `Option` if it is optional.
     type Body: Body;
     /// Writes the path parameters in the order of the template, then the query parameters.
     fn write_params(&self, params: &mut ParamWriter);
-    /// Gives up everything but the body.
+    /// Returns the body and drops the rest.
     fn into_body(self) -> Self::Body;
-    /// Builds the request from what arrived.
+    /// Builds the request from received parameters and body.
     ///
     /// # Errors
-    /// The parameter that is missing or not valid.
+    /// The parameter that is missing or invalid.
     fn read(params: &ParamReader<'_>, body: Self::Body) -> Result<Self, InvalidParam>;
 }
 
@@ -144,7 +145,7 @@ impl<B: Message> Request for Notification<B> {
     }
 }
 
-/// A data type of the standard that travels as content.
+/// A data type of the standard that is sent as content.
 pub trait Message: Serialize + DeserializeOwned + Send + 'static {
     /// Media type in the JSON binding.
     const MEDIA: Media = Media::Json;
@@ -153,7 +154,7 @@ pub trait Message: Serialize + DeserializeOwned + Send + 'static {
     fn parts(&mut self, _visit: &mut dyn FnMut(PartSlot<'_>)) {}
 }
 
-/// Content of a request: nothing, something, or perhaps something.
+/// Content of a request: none, mandatory or optional.
 pub trait Body: Sized + Send + 'static {
     /// Media types accepted; empty when no content is expected.
     const MEDIA: Option<Media>;
@@ -203,20 +204,20 @@ impl<T: Message> Body for Option<T> {
     }
 }
 
-/// How an operation ended well.
+/// The kind of success of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Success {
-    /// 200: the content says the result.
+    /// 200: the content is the result.
     Ok,
     /// 201: a resource was created; its URI is in `Location`.
     Created,
-    /// 202: accepted, not yet done.
+    /// 202: accepted, not done yet.
     Accepted,
-    /// 204: done, nothing to say.
+    /// 204: done, without content.
     NoContent,
 }
 
-/// An answer, ready for a binding or fresh from one.
+/// A successful answer to be sent, or a received one.
 #[derive(Debug)]
 pub struct Reply {
     /// Kind of success.
@@ -234,7 +235,7 @@ pub struct Reply {
 pub trait Response: Sized + Send + 'static {
     /// Writes status, location and content.
     fn into_reply(self, codec: Codec) -> Reply;
-    /// Reads them. Any success status is accepted as long as the content fits.
+    /// Reads status, location and content. Any success status is accepted if the content fits.
     ///
     /// # Errors
     /// Content or a location that is missing or malformed.
@@ -280,7 +281,7 @@ impl<T: Message> Response for Option<T> {
 pub struct Created<T> {
     /// URI of the resource.
     pub location: String,
-    /// Its representation.
+    /// The representation of the resource.
     pub body: T,
 }
 
@@ -296,7 +297,7 @@ impl<T: Message> Response for Created<T> {
     }
 }
 
-/// Answer to PUT: the resource is new (201) or was there before (200 with content, 204 without).
+/// Answer to PUT: the resource is new (201) or existed before (200 with content, 204 without).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stored<T> {
     /// 201, with the URI of the new resource.
@@ -321,7 +322,7 @@ impl<T: Message> Response for Stored<T> {
     }
 }
 
-/// Done at once (200), or begun (202) with a URI under which the pending work can be named.
+/// Done at once (200), or begun (202) with a URI for the pending work.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Initiated<T> {
     /// 200.
@@ -330,13 +331,13 @@ pub enum Initiated<T> {
     Pending {
         /// URI of the pending work, if the server gave one.
         location: Option<String>,
-        /// What is known so far.
+        /// The result so far.
         body: T,
     },
 }
 
 impl<T> Initiated<T> {
-    /// The content, whichever it was.
+    /// The content in either case.
     pub fn body(&self) -> &T {
         match self {
             Self::Done(body) | Self::Pending { body, .. } => body,

@@ -1,4 +1,4 @@
-//! Path and query parameters: written once per operation, read and written by the same names.
+//! Path and query parameters: each is declared once per operation, for writing and reading.
 //!
 //! Texts are percent-encoded (RFC 3986 §2.1); arrays of names are comma-separated (`style=form`,
 //! `explode=false`), objects are JSON, as TS 29.501 §5.3 and the 3GPP OpenAPI files have them.
@@ -9,7 +9,7 @@ use types::{Dnn, Guami, PduSessionId, Plmn, SNssai, Supi};
 
 use crate::model::{common::NfInstanceId, common::VarPlmnId, nrf::NfType};
 
-/// A parameter that is missing or not valid; becomes `invalidParams` of a 400.
+/// A missing or invalid parameter; becomes `invalidParams` of a 400.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: {reason}")]
 pub struct InvalidParam {
@@ -17,9 +17,9 @@ pub struct InvalidParam {
     pub name: String,
     /// What is wrong with it.
     pub reason: String,
-    /// Absent, rather than wrong.
+    /// Whether it is missing, not wrong.
     pub missing: bool,
-    /// In the path, rather than in the query.
+    /// Whether it is in the path, not in the query.
     pub in_path: bool,
 }
 
@@ -30,7 +30,7 @@ pub trait Param: Sized {
     /// Reads the text after percent-decoding.
     ///
     /// # Errors
-    /// What was expected instead.
+    /// What was expected.
     fn from_text(text: &str) -> Result<Self, String>;
 }
 
@@ -128,7 +128,7 @@ impl ParamWriter {
         Self { out: String::with_capacity(template.len() + 64), rest: template, in_query: false }
     }
 
-    /// Begins with text that stands before the template.
+    /// Begins with text before the template.
     pub(crate) fn with_prefix(mut prefix: String, template: &'static str) -> Self {
         prefix.reserve(template.len() + 64);
         Self { out: prefix, rest: template, in_query: false }

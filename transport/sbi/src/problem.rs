@@ -15,13 +15,13 @@ pub struct ProblemDetails {
     /// Machine-readable cause, such as `USER_NOT_FOUND`; empty when the peer gave none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cause: String,
-    /// Short text for people.
+    /// Short text for users.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// What happened this time, for people; never holds keys.
+    /// Details for users; never contains keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// The parameters to blame.
+    /// The wrong parameters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub invalid_params: Vec<InvalidParamInfo>,
 }
@@ -46,14 +46,14 @@ impl ProblemDetails {
         Self { status, cause: cause.to_owned(), ..Self::default() }
     }
 
-    /// Adds a sentence for people.
+    /// Adds a sentence for users.
     #[must_use]
     pub fn detail(mut self, detail: impl std::fmt::Display) -> Self {
         self.detail = Some(detail.to_string());
         self
     }
 
-    /// Adds a parameter to blame.
+    /// Adds a wrong parameter.
     #[must_use]
     pub fn invalid_param(mut self, param: impl Into<String>, reason: impl Into<String>) -> Self {
         self.invalid_params.push(InvalidParamInfo { param: param.into(), reason: Some(reason.into()) });
@@ -70,7 +70,7 @@ impl ProblemDetails {
         Self::new(400, "MANDATORY_IE_INCORRECT").invalid_param(attribute, reason)
     }
 
-    /// 400: a mandatory attribute is not there.
+    /// 400: a mandatory attribute is missing.
     pub fn mandatory_ie_missing(attribute: &str) -> Self {
         Self::new(400, "MANDATORY_IE_MISSING").invalid_param(attribute, "must be given")
     }
@@ -95,17 +95,17 @@ impl ProblemDetails {
         Self::new(404, "RESOURCE_URI_STRUCTURE_NOT_FOUND")
     }
 
-    /// 500: our fault. The detail goes to the log, not to the peer.
+    /// 500: an internal error. The details are logged, not sent to the peer.
     pub fn system_failure() -> Self {
         Self::new(500, "SYSTEM_FAILURE")
     }
 
-    /// 503: too busy for more.
+    /// 503: overloaded.
     pub fn nf_congestion() -> Self {
         Self::new(503, "NF_CONGESTION")
     }
 
-    /// 504: a peer this answer depends on did not answer.
+    /// 504: another NF on which the answer depends did not answer.
     pub fn peer_not_responding() -> Self {
         Self::new(504, "TARGET_NF_NOT_REACHABLE")
     }

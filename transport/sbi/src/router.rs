@@ -1,6 +1,6 @@
-//! Which handler answers which operation.
+//! The handlers of operations.
 //!
-//! A [`Router`] holds one erased endpoint per operation. A binding finds it with `Router::answer`,
+//! A [`Router`] has one type-erased endpoint per operation. A binding finds it with `Router::answer`,
 //! which parses parameters and content, calls the handler, and turns its result into an answer. Every
 //! refusal before the handler is counted and answered as TS 29.500 §5.2.7.2 says.
 
@@ -19,7 +19,7 @@ use crate::{
 
 /// An async function that serves operation `O` with state `S`.
 pub trait Handler<S, O: Operation>: Fn(Arc<S>, O::Request) -> Self::Future + Send + Sync + 'static {
-    /// What it returns.
+    /// The handler's future.
     type Future: Future<Output = Result<O::Response, O::Error>> + Send + 'static;
 }
 
@@ -33,7 +33,7 @@ where
 }
 
 type Pending = Pin<Box<dyn Future<Output = Answer> + Send>>;
-/// Parses and starts the handler; an answer at once when parsing fails.
+/// Parses the request and starts the handler; answers at once if parsing fails.
 type Endpoint =
     Box<dyn Fn(&ParamReader<'_>, Incoming<'_>, Codec, &dyn Fn(&str) -> String) -> Pending + Send + Sync>;
 
@@ -48,7 +48,7 @@ struct Route {
     endpoint: Endpoint,
 }
 
-/// The operations an NF offers. Build once, then hand to [`crate::serve`].
+/// The operations that an NF offers, for [`crate::serve`].
 pub struct Router<S> {
     state: Arc<S>,
     table: Table,
@@ -79,7 +79,7 @@ impl<S: Send + Sync + 'static> Router<S> {
         self.on_behalf::<O, _, _>(move |state, request, _| handler(state, request))
     }
 
-    /// The same with a handler that is also told who calls.
+    /// As [`Self::on`], with a handler that also gets the caller.
     #[must_use]
     pub fn on_behalf<O, F, Fut>(mut self, handler: F) -> Self
     where
@@ -119,7 +119,7 @@ impl<S: Send + Sync + 'static> Router<S> {
         self
     }
 
-    /// The services of the operations added so far: what an NF profile lists. Callbacks are left out.
+    /// The services of the operations added so far, for an NF profile. Callbacks are left out.
     pub fn services(&self) -> Vec<Service> {
         self.table.offered.iter().filter(|s| s.offered_by.is_some()).cloned().collect()
     }
@@ -129,7 +129,7 @@ impl<S: Send + Sync + 'static> Router<S> {
     }
 }
 
-/// A route that fits a path, with its parameters.
+/// The route for a path, with its parameters.
 pub(crate) struct Found<'a> {
     route: &'a Route,
     params: Vec<(&'static str, &'a str)>,
@@ -147,7 +147,7 @@ impl Found<'_> {
         self.route.operation
     }
 
-    /// Who calls, when `guard` lets the request pass.
+    /// The caller, if `guard` accepts the request.
     ///
     /// # Errors
     /// 401 or 403, ready to send.
@@ -205,7 +205,7 @@ fn segments(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|segment| !segment.is_empty())
 }
 
-/// Compares a path with a template; the parameters when they fit.
+/// Compares a path with a template; returns the parameters if they match.
 fn match_template<'a>(template: &[&'static str], path: &[&'a str]) -> Option<Vec<(&'static str, &'a str)>> {
     if template.len() != path.len() {
         return None;
@@ -221,7 +221,7 @@ fn match_template<'a>(template: &[&'static str], path: &[&'a str]) -> Option<Vec
     Some(params)
 }
 
-/// Turns what the handler returned into an answer; completes a relative `Location`.
+/// Turns a handler's result into an answer; completes a relative `Location`.
 fn answer<O: Operation>(result: Result<O::Response, O::Error>, codec: Codec, resource_root: &str) -> Answer {
     match result {
         Ok(response) => {
@@ -235,14 +235,14 @@ fn answer<O: Operation>(result: Result<O::Response, O::Error>, codec: Codec, res
             let problem = error.problem();
             SERVER_PROBLEMS.inc(&problem.cause);
             tracing::debug!(operation = O::NAME, %problem, "refused");
-            // A handler that forgot the status must not look like a success.
+            // If a handler forgot the status, the answer must not look like a success.
             let status = if (400..600).contains(&problem.status) { problem.status } else { 500 };
             Answer::failure(status, error.encode(codec))
         }
     }
 }
 
-/// Counts and answers a request that no handler sees.
+/// Counts and answers a request that does not reach a handler.
 pub(crate) fn reject(problem: ProblemDetails, codec: Codec) -> Answer {
     SERVER_REJECTED.inc(&problem.cause);
     Answer::failure(problem.status, codec.encode(problem))
@@ -271,7 +271,7 @@ fn reject_param(error: InvalidParam, codec: Codec) -> Answer {
         (false, true) => "MANDATORY_QUERY_PARAM_MISSING",
         (false, false) => "INVALID_QUERY_PARAM",
     };
-    // An identifier in the path that cannot exist is a bad request: TS 29.500 has no cause for it of its own.
+    // An impossible identifier in the path is a bad request: TS 29.500 has no separate cause for it.
     let cause = if error.in_path { "MANDATORY_IE_INCORRECT" } else { cause };
     reject(ProblemDetails::new(400, cause).invalid_param(error.name, error.reason), codec)
 }

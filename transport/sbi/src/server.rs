@@ -1,4 +1,4 @@
-//! Offering operations on an address.
+//! Serving operations at an address.
 
 use std::{io, net::SocketAddr};
 
@@ -15,12 +15,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Where it listens; with port 0 in the request, the port it got.
+    /// The address; if port 0 was requested, with the assigned port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes no more requests and waits until those in progress are answered (at most `drain_timeout`).
+    /// Accepts no more requests and waits until those in progress are answered (at most
+    /// `drain_timeout`).
     pub async fn stop(mut self) {
         let _ = self.stop.send(true);
         if let Some(task) = self.task.take() {
@@ -35,7 +36,7 @@ impl Drop for Server {
     }
 }
 
-/// An address that is taken but not yet served: what an NF needs to write URIs before its router exists.
+/// An address that is bound but not yet served: an NF needs it to write URIs before its router exists.
 #[derive(Debug)]
 pub struct Bound {
     listener: net::tcp::TcpListener,
@@ -45,29 +46,29 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Takes `address`. Connections wait in the backlog until [`Self::serve`].
+    /// Binds `address`. Connections wait in the backlog until [`Self::serve`].
     ///
     /// # Errors
-    /// Those of binding: the address is in use or not of this host.
+    /// The address is in use or not of this host.
     pub async fn bind(address: SocketAddr, config: ServerConfig) -> io::Result<Self> {
         let listener = net::tcp::listen(address).await?;
         let address = listener.local_addr()?;
         Ok(Self { listener, address, config, guard: None })
     }
 
-    /// The address; with port 0 in the request, the port it got.
+    /// The address; if port 0 was requested, with the assigned port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Lets requests pass only with an access token; without this every request passes.
+    /// Accepts requests only with an access token; without a guard every request is accepted.
     #[must_use]
     pub fn guarded(mut self, guard: Guard) -> Self {
         self.guard = Some(guard);
         self
     }
 
-    /// Begins to serve.
+    /// Starts serving.
     pub fn serve<S: Send + Sync + 'static>(self, router: Router<S>) -> Server {
         let (stop, stopped) = watch::channel(false);
         let offer = http_json::Offer { table: router.into_table(), config: self.config, guard: self.guard };

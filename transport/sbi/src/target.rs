@@ -1,4 +1,4 @@
-//! Whom a call goes to: an API root, or whichever instance NRF knows.
+//! The target of a call: an API root, or an instance found through the NRF.
 
 use std::{fmt, net::SocketAddr, str::FromStr, sync::Arc};
 
@@ -10,7 +10,7 @@ use crate::model::nrf::NfType;
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ApiRoot {
     text: Arc<str>,
-    /// Where the authority ends and the prefix begins.
+    /// Position at which the authority ends and the prefix begins.
     authority_end: usize,
 }
 
@@ -22,7 +22,7 @@ impl ApiRoot {
         self.text.get(SCHEME.len()..self.authority_end).unwrap_or_default()
     }
 
-    /// Prefix of every path; empty for most.
+    /// Prefix of every path; usually empty.
     pub fn prefix(&self) -> &str {
         self.text.get(self.authority_end..).unwrap_or_default()
     }
@@ -76,7 +76,7 @@ impl fmt::Debug for ApiRoot {
 /// `http://10.0.0.4:7777/nsmf-pdusession/v1/sm-contexts/42` gives the API root and the identifier `42`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResourceUri {
-    /// Whom to call about it.
+    /// The API root for further operations on it.
     pub api_root: ApiRoot,
     /// Last segment of the path, percent-decoded: the path parameter of later operations.
     pub id: String,
@@ -98,10 +98,10 @@ impl ResourceUri {
     }
 }
 
-/// Whom to call.
+/// Which instance to call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum Target {
-    /// Any instance that offers the operation's service, as NRF (or the configured peer list) says.
+    /// Any instance that offers the operation's service, from the NRF or the configured peer list.
     #[default]
     Discover,
     /// An instance that serves a DNN on a slice.
@@ -111,7 +111,7 @@ pub enum Target {
         /// Slice.
         snssai: Option<SNssai>,
     },
-    /// This one.
+    /// This instance.
     At(ApiRoot),
 }
 
@@ -139,7 +139,7 @@ impl From<SocketAddr> for Target {
     }
 }
 
-/// What a discovery asked for; key of the cache.
+/// The parameters of a discovery; key of the cache.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Selection {
     pub(crate) nf_type: NfType,

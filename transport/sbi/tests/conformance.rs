@@ -1,4 +1,5 @@
-//! One suite for every binding: what an operation carries arrives, and failures are told apart.
+//! One test suite for every binding: the data of an operation arrives, and kinds of failure are
+//! distinguished.
 //!
 //! Each check is a generic function over [`Binding`]; the macro at the end makes a test of every pair.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -58,7 +59,7 @@ fn id() -> NfInstanceId {
     NfInstanceId::from_name("test")
 }
 
-/// A handler that checks its request against the one expected and answers with a fixed response.
+/// A handler that compares its request with the expected one and answers with a fixed response.
 fn expecting<R, T, E>(request: R, response: T) -> impl Fn(Arc<()>, R) -> std::future::Ready<Result<T, E>>
 where
     R: PartialEq + std::fmt::Debug + Send + Sync + 'static,
@@ -460,7 +461,7 @@ async fn a_slow_handler_times_out_and_holds_nobody_up<B: Binding>() {
     let server = B::serve(router).await;
     let at = server.address();
     let slow_request = || GetAmDataRequest { supi: supi(), plmn_id: None, body: () };
-    // The handler never answers: whenever the quick one does, the slow one is still waited for.
+    // The handler never answers: whenever the quick one answers, the slow one is still waiting.
     let client = B::client(LONG);
     let slow = {
         let client = client.clone();

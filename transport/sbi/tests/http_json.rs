@@ -1,4 +1,5 @@
-//! HTTP/2 + JSON against peers that are not ours: what is refused, with which cause, and what is survived.
+//! HTTP/2 + JSON against other implementations: what is refused, with which cause, and which failures
+//! do no harm.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::{
@@ -23,7 +24,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const JSON: &str = "application/json";
 
-/// A server with a few operations; every handler that is reached counts in its state.
+/// A server with a few operations; its state counts the handlers that are reached.
 async fn server(config: ServerConfig) -> (Server, Arc<AtomicUsize>) {
     let reached = Arc::new(AtomicUsize::new(0));
     let router = Router::new(reached.clone())
@@ -54,7 +55,7 @@ async fn connect(at: SocketAddr) -> SendRequest<Bytes> {
     handle.ready().await.unwrap()
 }
 
-/// Sends a request as any HTTP/2 client would.
+/// Sends a request like any HTTP/2 client.
 async fn send(
     at: SocketAddr,
     method: &str,
@@ -201,7 +202,8 @@ async fn multipart_from_others_is_read_and_broken_multipart_refused() {
     let related = Some("multipart/related; boundary=b1; type=\"application/json\"");
     let root = "Content-Type: application/json\r\n\r\n{\"n1SmMsg\":{\"contentId\":\"n1\"}}\r\n";
     let nas = "Content-Type: application/vnd.3gpp.5gnas\r\nContent-ID: <n1>\r\n\r\nNAS\r\n";
-    // As others write it: quoted or bare, with preamble, angle brackets, headers in any case and order.
+    // Forms that other implementations write: quoted or bare, with preamble, angle brackets, headers in
+    // any case and order.
     let good = [
         format!("--b1\r\n{root}--b1\r\n{nas}--b1--"),
         format!("preamble\r\n--b1\r\n{root}--b1\r\n{nas}--b1--\r\nepilogue"),
@@ -266,14 +268,14 @@ async fn garbage_slow_and_greedy_peers_do_not_stop_the_server() {
         let _ = stream.read_to_end(&mut rest).await;
         assert_eq!(send(at, "GET", probe, None, "").await.0, 404);
     }
-    // Requests whose content never comes are given up, and give their places back.
+    // Requests whose content never arrives are ended, and their places freed.
     let mut handle = connect(at).await;
     let (first, _stream_1) = handle.send_request(unfinished(at), false).unwrap();
     let (second, _stream_2) = handle.send_request(unfinished(at), false).unwrap();
     let statuses = (first.await.unwrap().status().as_u16(), second.await.unwrap().status().as_u16());
     assert_eq!(statuses, (408, 408));
     assert_eq!(send(at, "GET", probe, None, "").await.0, 404);
-    // More connections than allowed: the surplus is closed, the others live on.
+    // More connections than allowed: the surplus is closed, the others stay.
     let before = reached.load(SeqCst);
     let mut idle = Vec::new();
     for _ in 0..20 {
@@ -298,7 +300,7 @@ async fn idle_connections_of_strangers_shut_nobody_out() {
     let (server, _) = server(config).await;
     let at = server.address();
     let probe = "/nudm-sdm/v2/imsi-999700000000001/nssai";
-    // Someone who was there before keeps the connection, whatever comes.
+    // A connection of an admitted caller stays, whatever comes.
     let mut known = connect(at).await;
     let mut ask = async || {
         let request = Request::get(format!("http://{at}{probe}")).body(()).unwrap();
@@ -311,7 +313,8 @@ async fn idle_connections_of_strangers_shut_nobody_out() {
         assert_eq!(send(at, "GET", probe, None, "").await.0, 404, "with {} idle", idle.len());
     }
     assert_eq!(ask().await, Some(404));
-    // A stranger without a request is sent away, a head that never ends included; a caller only when it is silent for long.
+    // A stranger without a request is disconnected, also one whose request's head never ends; an
+    // admitted caller only after a long silence.
     let mut slow = net::tcp::connect(at, Duration::from_secs(5)).await.unwrap();
     slow.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\0\0\0\0\x01\x82")
         .await
@@ -323,7 +326,7 @@ async fn idle_connections_of_strangers_shut_nobody_out() {
     assert_eq!(ask().await, Some(404));
     net::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(ask().await, None, "silent for too long");
-    // The client of ours opens another without a word.
+    // Our client opens another connection by itself.
     let client = Client::new(ClientConfig::default());
     let get = || GetNssaiRequest { supi: "imsi-999700000000001".parse().unwrap(), plmn_id: None, body: () };
     for _ in 0..2 {
@@ -339,7 +342,7 @@ fn unfinished(at: SocketAddr) -> Request<()> {
 
 #[tokio::test]
 async fn more_requests_than_allowed_are_refused_at_once() {
-    // Long enough for the slowest machine: the first two are to be waiting when the third comes.
+    // Long enough for the slowest machine: the first two must be waiting when the third comes.
     let read_timeout = Duration::from_secs(60);
     let (server, reached) =
         server(ServerConfig { max_requests: 2, read_timeout, ..ServerConfig::default() }).await;
@@ -352,7 +355,7 @@ async fn more_requests_than_allowed_are_refused_at_once() {
     let (third, _) = handle.send_request(request(), true).unwrap();
     assert_eq!(third.await.unwrap().status(), 503, "no room for a third");
     assert_eq!(reached.load(SeqCst), 0);
-    // A request that its client gives up makes room.
+    // A request that its client cancels frees its place.
     stream_2.send_reset(h2::Reason::CANCEL);
     for _ in 0..500 {
         let (again, _) = handle.send_request(request(), true).unwrap();
@@ -472,8 +475,8 @@ async fn configured_peers_need_no_nrf() {
 #[tokio::test]
 async fn a_panicking_handler_loses_its_own_request_only() {
     let router = Router::new(Arc::new(()))
-        // Without the panic hook: printing a backtrace with its symbols takes seconds on a slow machine, and the
-        // client gives up meanwhile.
+        // Without the panic hook: printing a backtrace with symbols takes seconds on a slow machine,
+        // and the client would time out.
         .on::<GetSmData>(async |_, _| std::panic::resume_unwind(Box::new("on purpose")))
         .on::<GetAmData>(async |_, _| {
             net::time::sleep(Duration::from_millis(100)).await;
@@ -516,7 +519,8 @@ async fn thousands_of_calls_that_time_out_at_once_cost_nobody_else() {
     let errors = calls.join_all().await;
     let timeouts = errors.iter().filter(|error| matches!(error, CallError::Timeout { .. })).count();
     assert_eq!(timeouts, 3000, "{:?}", errors.iter().find(|e| !matches!(e, CallError::Timeout { .. })));
-    // The client's connection still works, once the server has got through three thousand requests nobody waits for.
+    // The client's connection still works, after the server has handled three thousand cancelled
+    // requests.
     let mut last = None;
     for _ in 0..20 {
         let request = GetNssaiRequest { supi, plmn_id: None, body: () };
@@ -531,7 +535,7 @@ async fn thousands_of_calls_that_time_out_at_once_cost_nobody_else() {
         .get("sbi_server_connection_errors")
         .map(|c| c["values"]["protocol"].clone())
         .unwrap_or_default();
-    // Another test sends one connection that is garbage after a valid preface.
+    // Another test opens one connection that sends garbage after a valid preface.
     assert!(broken.as_u64().unwrap_or(0) <= 2, "{counters:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Server side: whether a request may pass.
+//! Server side: whether a request may reach its handler.
 
 use std::{
     collections::HashMap,
@@ -18,29 +18,30 @@ use crate::{
     problem::ProblemDetails,
 };
 
-/// Verified tokens remembered: some per consumer. Only tokens of the NRF get here, so no stranger can fill it.
+/// Most verified tokens that are remembered: several per consumer. Only valid tokens are stored, so
+/// strangers cannot fill the table.
 const MAX_REMEMBERED: usize = 1024;
 
-/// Checks the access tokens that requests bring. One per server.
+/// Checks the access tokens of requests. One per server.
 #[derive(Debug)]
 pub struct Guard {
     nf_type: NfType,
     id: NfInstanceId,
     key: VerifyingKey,
     callbacks: bool,
-    /// Tokens whose signature and audience are right, by their text.
+    /// Tokens with verified signature and audience, by their text.
     verified: Mutex<HashMap<Box<str>, Arc<AccessTokenClaims>>>,
 }
 
-/// A request does not pass.
+/// A request is refused.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     reason: Reason,
-    /// What `WWW-Authenticate` says (RFC 6750 §3).
+    /// Value of `WWW-Authenticate` (RFC 6750 §3).
     pub(crate) challenge: Box<str>,
 }
 
-/// Why not.
+/// Why the request is refused.
 #[derive(Debug, Clone, Copy)]
 enum Reason {
     Missing,
@@ -63,7 +64,8 @@ impl Refusal {
         Self { reason, challenge: challenge.into() }
     }
 
-    /// The answer's content: 401, or 403 when the token is good but not for this.
+    /// The content of the answer: 401, or 403 if the token is valid but does not grant the service or
+    /// scope.
     pub(crate) fn problem(&self) -> ProblemDetails {
         match self.reason {
             Reason::Missing => {
@@ -80,22 +82,22 @@ impl Refusal {
 }
 
 impl Guard {
-    /// A guard for an instance that takes tokens signed with `key`.
+    /// A guard for an instance that accepts tokens signed with `key`.
     pub fn new(nf_type: NfType, id: NfInstanceId, key: VerifyingKey) -> Self {
         Self { nf_type, id, key, callbacks: true, verified: Mutex::default() }
     }
 
-    /// Lets notifications pass without token: those of NFs that have none for them.
+    /// Accepts notifications without token, from NFs that have no tokens for them.
     #[must_use]
     pub fn without_callbacks(mut self) -> Self {
         self.callbacks = false;
         self
     }
 
-    /// Who calls, when a request to `service` with this `Authorization` may pass.
+    /// The caller, if a request to `service` with this `Authorization` is accepted.
     ///
     /// # Errors
-    /// 401 without a valid token, 403 when the token does not grant this.
+    /// 401 without a valid token, 403 if the token does not grant the service or scope.
     pub(crate) fn check(
         &self,
         service: &Service,
@@ -125,7 +127,7 @@ impl Guard {
         if granted { Ok(Caller::with_token(token)) } else { Err(refuse(Reason::Scope)) }
     }
 
-    /// The claims of a token, from memory or verified now.
+    /// The claims of a token, remembered or verified now.
     fn verified(&self, text: &str, callback: bool) -> Result<Arc<AccessTokenClaims>, TokenError> {
         let now = seconds(time::wall_clock());
         let alive = |claims: &AccessTokenClaims| now < claims.exp.saturating_add(CLOCK_SKEW.as_secs());
@@ -145,7 +147,7 @@ impl Guard {
             return Err(TokenError::Expired);
         }
         let for_callbacks = matches!(&claims.aud, super::Audience::Type(t) if t == CALLBACK_AUDIENCE);
-        // A token for notifications opens nothing else.
+        // A token for notifications grants nothing else.
         let meant = if for_callbacks { callback } else { claims.aud.includes(&self.nf_type, self.id) };
         if meant { Ok(claims) } else { Err(TokenError::Audience) }
     }
@@ -167,7 +169,7 @@ impl Guard {
     }
 }
 
-/// The token of `Bearer <token>`; the scheme in any case (RFC 9110 §11.1).
+/// The token of `Bearer <token>`; the scheme is case-insensitive (RFC 9110 §11.1).
 fn bearer(authorization: &str) -> Option<&str> {
     let (scheme, token) = authorization.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())

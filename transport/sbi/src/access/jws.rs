@@ -25,35 +25,35 @@ const MAX_LENGTH: usize = 4096;
 /// How far clocks of different machines may differ.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(30);
 
-/// Why a token is not accepted. Holds nothing of the token.
+/// Why a token is not accepted. Contains nothing of the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// Not a JWT, or claims that the standard does not have so.
+    /// Not a JWT, or its claims do not have the standard's form.
     #[error("it is malformed")]
     Malformed,
-    /// Longer than any token has to be.
+    /// Longer than any valid token.
     #[error("it is too long")]
     TooLong,
     /// Signed with another algorithm than the key's.
     #[error("its algorithm is not accepted")]
     Algorithm,
-    /// The signature is not the issuer's.
+    /// The signature was not made with the issuer's key.
     #[error("its signature is wrong")]
     Signature,
-    /// Its time is over.
+    /// The token has expired.
     #[error("it has expired")]
     Expired,
-    /// Made for someone else.
+    /// The token is for another audience.
     #[error("it has another audience")]
     Audience,
 }
 
-/// A key could not be made or read. Holds nothing of the key.
+/// A key could not be created or read. Contains nothing of the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the key is not usable: {0}")]
 pub struct KeyError(&'static str);
 
-/// Whom a token is for: an NF type, or instances (TS 29.510 §6.3.5.2.4).
+/// The audience of a token: an NF type, or instances (TS 29.510 §6.3.5.2.4).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Audience {
@@ -64,7 +64,7 @@ pub enum Audience {
 }
 
 impl Audience {
-    /// Whether an instance is meant.
+    /// Whether the audience includes this instance.
     pub fn includes(&self, nf_type: &NfType, id: NfInstanceId) -> bool {
         match self {
             Self::Type(named) => named == nf_type.as_str(),
@@ -80,30 +80,31 @@ pub struct AccessTokenClaims {
     pub iss: String,
     /// NF instance of the consumer.
     pub sub: NfInstanceId,
-    /// Whom it is for.
+    /// The audience.
     pub aud: Audience,
     /// Names of services and resource-level scopes, separated by spaces.
     pub scope: String,
     /// Seconds since 1970 at which it expires.
     pub exp: u64,
-    /// NF type of the consumer: a claim of ours, by which an NRF knows what the consumer proved.
+    /// NF type of the consumer: our own claim, the type that the consumer proved to the NRF.
     #[serde(default, rename = "nfType", skip_serializing_if = "Option::is_none")]
     pub nf_type: Option<NfType>,
 }
 
 impl AccessTokenClaims {
-    /// Whether it grants a service or a resource-level scope.
+    /// Whether the token grants a service or a resource-level scope.
     pub fn grants(&self, scope: &str) -> bool {
         self.scope.split(' ').any(|granted| granted == scope)
     }
 }
 
-/// Claims with which an NF proves itself to the NRF: those of client credentials assertions (TS 33.501 §13.3.8.2).
+/// Claims with which an NF proves its identity to the NRF: those of client credentials assertions (TS
+/// 33.501 §13.3.8.2).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssertionClaims {
-    /// The NF instance (RFC 7523 §3 has issuer and subject alike).
+    /// The NF instance (RFC 7523 §3: issuer and subject are the same).
     pub iss: NfInstanceId,
-    /// The same.
+    /// The NF instance.
     pub sub: NfInstanceId,
     /// `NRF`.
     pub aud: String,
@@ -114,7 +115,7 @@ pub struct AssertionClaims {
 }
 
 impl AssertionClaims {
-    /// Longest life of an assertion; a client makes one per request.
+    /// Lifetime of our assertions; a client makes one per request.
     pub const LIFE: Duration = Duration::from_secs(60);
 
     /// The claims of an NF at `now`.
@@ -127,7 +128,7 @@ impl AssertionClaims {
     /// Checks all but the signature.
     ///
     /// # Errors
-    /// Made by another instance, for another audience, or not now.
+    /// The assertion is of another instance, for another audience, or not valid now.
     pub fn check(&self, id: NfInstanceId, now: SystemTime) -> Result<(), TokenError> {
         if self.iss != id || self.sub != id {
             return Err(TokenError::Signature);
@@ -137,7 +138,7 @@ impl AssertionClaims {
         }
         let (now, skew) = (seconds(now), CLOCK_SKEW.as_secs());
         let from_now_on = self.iat <= now.saturating_add(skew) && now < self.exp.saturating_add(skew);
-        // One that would live for years is no proof of the present.
+        // An assertion that is valid for years would not prove that the sender has the secret now.
         let short = self.exp.saturating_sub(self.iat) <= 5 * Self::LIFE.as_secs();
         if from_now_on && short { Ok(()) } else { Err(TokenError::Expired) }
     }
@@ -157,7 +158,7 @@ struct Header {
     crit: Option<serde_json::Value>,
 }
 
-/// A token taken apart; nothing of it is believed yet.
+/// The parts of a token, not verified yet.
 struct Parts<'a> {
     header: Header,
     claims: Vec<u8>,
@@ -183,7 +184,7 @@ fn claims<T: DeserializeOwned>(parts: &Parts<'_>) -> Result<T, TokenError> {
     serde_json::from_slice(&parts.claims).map_err(|_| TokenError::Malformed)
 }
 
-/// Header and claims, ready to be signed.
+/// Header and claims in the form that is signed.
 fn unsigned<T: Serialize>(algorithm: &str, claims: &T) -> String {
     let header = Header { alg: algorithm.to_owned(), typ: Some("JWT".to_owned()), crit: None };
     let encode = |json: Result<Vec<u8>, _>| {
@@ -193,7 +194,7 @@ fn unsigned<T: Serialize>(algorithm: &str, claims: &T) -> String {
     format!("{}.{}", encode(serde_json::to_vec(&header)), encode(serde_json::to_vec(claims)))
 }
 
-/// The NRF's key: signs access tokens with ES256.
+/// The NRF's key, which signs access tokens with ES256.
 pub struct SigningKey {
     pair: EcdsaKeyPair,
     random: SystemRandom,
@@ -206,10 +207,10 @@ impl fmt::Debug for SigningKey {
 }
 
 impl SigningKey {
-    /// Makes a new key; its octets in PKCS #8, to be kept.
+    /// Creates a new key and returns its octets in PKCS #8.
     ///
     /// # Errors
-    /// The system gives no random numbers.
+    /// The system has no random numbers.
     pub fn generate() -> Result<Vec<u8>, KeyError> {
         let algorithm = &signature::ECDSA_P256_SHA256_FIXED_SIGNING;
         EcdsaKeyPair::generate_pkcs8(algorithm, &SystemRandom::new())
@@ -217,7 +218,7 @@ impl SigningKey {
             .map_err(|_| KeyError("the system gives no random numbers"))
     }
 
-    /// Reads a key as [`Self::generate`] makes it.
+    /// Reads a key in the form of [`Self::generate`].
     ///
     /// # Errors
     /// It is not a key of the curve P-256 in PKCS #8.
@@ -229,7 +230,7 @@ impl SigningKey {
             .map_err(|_| KeyError("expected a P-256 key in PKCS #8"))
     }
 
-    /// The key that verifies what this one signs.
+    /// The key that verifies this key's signatures.
     pub fn public(&self) -> VerifyingKey {
         let mut point = [0; POINT];
         point.copy_from_slice(self.pair.public_key().as_ref());
@@ -239,7 +240,7 @@ impl SigningKey {
     /// Signs the claims of an access token.
     ///
     /// # Errors
-    /// The system gives no random numbers.
+    /// The system has no random numbers.
     pub fn sign(&self, claims: &AccessTokenClaims) -> Result<String, KeyError> {
         let mut token = unsigned("ES256", claims);
         let signature = self
@@ -252,15 +253,15 @@ impl SigningKey {
     }
 }
 
-/// Octets of a point of P-256 that is not compressed.
+/// Octets of an uncompressed point of P-256.
 const POINT: usize = 65;
-/// What stands before the point in a SubjectPublicKeyInfo of P-256 (RFC 5480 §2).
+/// The octets before the point in a SubjectPublicKeyInfo of P-256 (RFC 5480 §2).
 const SPKI_PREFIX: [u8; 26] = [
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
     0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
 ];
 
-/// The public half of the NRF's key.
+/// The NRF's public key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct VerifyingKey([u8; POINT]);
 
@@ -271,7 +272,7 @@ impl fmt::Debug for VerifyingKey {
 }
 
 impl VerifyingKey {
-    /// The SubjectPublicKeyInfo in DER, as other programs read it.
+    /// The SubjectPublicKeyInfo in DER, which other programs read.
     pub fn to_spki(&self) -> Vec<u8> {
         [SPKI_PREFIX.as_slice(), &self.0].concat()
     }
@@ -287,10 +288,11 @@ impl VerifyingKey {
             .ok_or(KeyError("expected a P-256 public key"))
     }
 
-    /// The claims of an access token whose signature is this key's. Whether they hold is for the caller to see.
+    /// Verifies the signature of an access token and returns its claims. The caller has to check the
+    /// claims.
     ///
     /// # Errors
-    /// Malformed, or signed by someone else.
+    /// Malformed, or signed with another key.
     pub fn verify(&self, token: &str) -> Result<AccessTokenClaims, TokenError> {
         let parts = parse(token)?;
         if parts.header.alg != "ES256" {
@@ -303,7 +305,7 @@ impl VerifyingKey {
     }
 }
 
-/// What an NF shares with the NRF and nobody else: signs assertions with HS256.
+/// A secret that only an NF and the NRF know: signs assertions with HS256.
 #[derive(Clone)]
 pub struct Secret(hmac::Key);
 
@@ -314,17 +316,17 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Makes the octets of a new secret, to be kept.
+    /// Creates the octets of a new secret.
     ///
     /// # Errors
-    /// The system gives no random numbers.
+    /// The system has no random numbers.
     pub fn generate() -> Result<Key<32>, KeyError> {
         let mut octets = [0; 32];
         let filled = SystemRandom::new().fill(&mut octets);
         filled.map(|()| Key::new(octets)).map_err(|_| KeyError("the system gives no random numbers"))
     }
 
-    /// A secret of these octets.
+    /// A secret with these octets.
     pub fn new(octets: &Key<32>) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, octets.expose()))
     }
@@ -338,7 +340,8 @@ impl Secret {
         token
     }
 
-    /// The claims of an assertion that was signed with this secret; [`AssertionClaims::check`] comes next.
+    /// Verifies the signature of an assertion and returns its claims; [`AssertionClaims::check`] has to
+    /// follow.
     ///
     /// # Errors
     /// Malformed, or signed with another secret.
@@ -352,7 +355,7 @@ impl Secret {
     }
 }
 
-/// Entry of fuzzing: a token as it comes from a peer.
+/// Entry point for fuzzing: a token from a peer.
 #[doc(hidden)]
 pub fn fuzz_token(data: &[u8]) {
     let Ok(token) = std::str::from_utf8(data) else { return };

@@ -1,4 +1,4 @@
-//! Who may call what: OAuth 2.0 access tokens (TS 33.501 §13.4.1, TS 29.510 §5.4, RFC 6749 §4.4).
+//! Authorization: OAuth 2.0 access tokens (TS 33.501 §13.4.1, TS 29.510 §5.4, RFC 6749 §4.4).
 //!
 //! ```text
 //! Client ── POST /oauth2/token, proof of identity ─▶ NRF      Wallet: one token per service, kept until shortly
@@ -25,21 +25,22 @@ pub(crate) use wallet::Wallet;
 
 use crate::model::{common::NfInstanceId, nrf::NfType};
 
-/// What a caller must have to call an operation, beside a token for the operation's service.
+/// What a caller needs for an operation besides a token for the operation's service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing else.
+    /// Nothing more.
     Service,
     /// A resource-level scope, such as `nudr-dr:subscription-data:authentication-subscription:read`.
     Scope(&'static str),
-    /// No token at all: the request proves itself. Only the request for a token.
+    /// No token at all; only for the request for a token, which has its own proof.
     Open,
 }
 
-/// Audience of tokens for callbacks. The standard knows none: whoever notifies has a URI and no NF type.
+/// Audience of tokens for callbacks. The standard defines none: the receiver of a notification is known
+/// by its URI, not by an NF type.
 pub const CALLBACK_AUDIENCE: &str = "CALLBACK";
 
-/// Who sent a request, as far as that is proven.
+/// The sender of a request, as far as proven.
 #[derive(Debug, Clone, Default)]
 pub struct Caller {
     token: Option<Arc<AccessTokenClaims>>,
@@ -51,12 +52,12 @@ impl Caller {
         Self { token: Some(token) }
     }
 
-    /// NF instance; `None` when nothing proves it (tokens are switched off, or the operation needs none).
+    /// NF instance; `None` if it is not proven (tokens are switched off, or the operation needs none).
     pub fn id(&self) -> Option<NfInstanceId> {
         self.token.as_ref().map(|token| token.sub)
     }
 
-    /// NF type, where the proof says it.
+    /// NF type, if it is proven.
     pub fn nf_type(&self) -> Option<&NfType> {
         self.token.as_ref().and_then(|token| token.nf_type.as_ref())
     }

@@ -1,4 +1,4 @@
-//! Client side: the tokens an NF holds, and how it gets them.
+//! Client side: the tokens of an NF, and how it gets them.
 
 use std::{
     collections::HashMap,
@@ -20,19 +20,20 @@ use crate::{
     operation::Service,
 };
 
-/// A token is replaced this long before it expires; one with a short life, after four fifths of it.
+/// A token is replaced this long before it expires; a short-lived one after four fifths of its
+/// lifetime.
 const REPLACE_BEFORE: Duration = Duration::from_secs(60);
-/// Life of a token when the NRF does not say.
+/// Lifetime of a token if the NRF does not state it.
 const DEFAULT_LIFE_S: u32 = 60;
 
-/// Who an NF is, and how it proves that to the NRF.
+/// The identity of an NF, and its proof for the NRF.
 #[derive(Debug, Clone)]
 pub struct Credentials {
     /// NF instance.
     pub id: NfInstanceId,
     /// NF type.
     pub nf_type: NfType,
-    /// Signs assertions; `None` when the TLS certificate is the proof.
+    /// Signs assertions; `None` if the TLS certificate is the proof.
     pub secret: Option<Secret>,
 }
 
@@ -44,18 +45,19 @@ struct Token {
     expires: Instant,
 }
 
-/// The tokens of one client, by the name of the service.
+/// The tokens of one client, by service name.
 #[derive(Debug, Default)]
 pub(crate) struct Wallet {
     tokens: Mutex<HashMap<&'static str, Token>>,
-    /// Held while the NRF is asked: a thousand calls at start ask once per service.
+    /// Held during a request to the NRF: a thousand calls at the start make one request per service.
     asking: tokio::sync::Mutex<()>,
-    /// Requests that failed, counted, and why the last one did: the answer for those who waited behind it, too.
+    /// Number of failed requests, and the reason of the latest: calls that waited for it get the same
+    /// answer.
     failure: Mutex<(u64, Option<(&'static str, String)>)>,
 }
 
 impl Wallet {
-    /// The `Authorization` for calls to `service`, held or fetched from the NRF.
+    /// The `Authorization` header for calls to `service`, stored or fetched from the NRF.
     pub(crate) async fn token(
         &self,
         client: &Client,
@@ -69,7 +71,7 @@ impl Wallet {
         }
         let failures_before = self.failure().0;
         let _asking = match &held {
-            // One call fetches the next token while the others use the one that is about to expire.
+            // One call fetches the next token; the others use the one that is about to expire.
             Some(token) => match self.asking.try_lock() {
                 Ok(asking) => asking,
                 Err(_) => return Ok(token.header.clone()),
@@ -95,13 +97,13 @@ impl Wallet {
             Err(reason) => {
                 let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
                 *failure = (failure.0 + 1, Some((service.name, reason.clone())));
-                // The NRF may be away for a while: the old token is good until it expires.
+                // The NRF may be down for a while: the old token is valid until it expires.
                 held.map(|token| token.header).ok_or(reason)
             }
         }
     }
 
-    /// Forgets a token that a server refused.
+    /// Deletes a token that a server refused.
     pub(crate) fn forget(&self, service: &Service, refused: &HeaderValue) {
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         if tokens.get(service.name).is_some_and(|token| token.header == refused) {
@@ -119,7 +121,7 @@ impl Wallet {
     }
 }
 
-/// Asks the NRF (TS 29.510 §5.4.2.2).
+/// Requests a token from the NRF (TS 29.510 §5.4.2.2).
 async fn fetch(client: &Client, credentials: &Credentials, service: &Service) -> Result<Token, String> {
     let nrf = client.config().nrf.clone().ok_or("no address of the NRF is configured")?;
     TOKENS_REQUESTED.inc();
@@ -139,10 +141,11 @@ async fn fetch(client: &Client, credentials: &Credentials, service: &Service) ->
         client_assertion_type: assertion.as_ref().map(|_| AccessTokenReq::JWT_BEARER.to_owned()),
         client_assertion: assertion.map(Into::into),
     };
-    // Boxed, because this is itself a call.
+    // Boxed, because this is a call within a call.
     let call = Box::pin(client.call::<RequestToken>(Target::At(nrf), RequestTokenRequest { body }));
     let answer = call.await.map_err(|error| error.to_string())?;
-    // Not marked as sensitive: so HPACK indexes it, and it is one octet from a connection's second call on.
+    // Not marked as sensitive, so HPACK indexes it: from a connection's second call on it takes one
+    // octet.
     let header = HeaderValue::try_from(format!("Bearer {}", answer.access_token.expose()))
         .map_err(|_| "the NRF's access token is no token".to_owned())?;
     let life = Duration::from_secs(answer.expires_in.unwrap_or(DEFAULT_LIFE_S).into());

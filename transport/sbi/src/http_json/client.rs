@@ -18,13 +18,13 @@ use crate::{
     target::ApiRoot,
 };
 
-/// Windows large enough that no answer of ours waits for credit.
+/// Windows so large that none of our answers waits for credit.
 const WINDOW: u32 = 1 << 20;
 
 /// A peer and the connection to it.
 ///
 /// One per API root and client. `connection` is locked while a connection is being opened, so that a
-/// burst of calls opens one, and otherwise only to clone the handle.
+/// burst of calls opens only one. Otherwise it is locked only to clone the handle.
 #[derive(Debug)]
 pub(crate) struct Peer {
     root: ApiRoot,
@@ -32,7 +32,8 @@ pub(crate) struct Peer {
     connection: Mutex<Option<Connection>>,
 }
 
-/// An open connection: calls clone the handle. `generation` tells a new connection from the one that failed.
+/// An open connection: calls clone the handle. `generation` distinguishes a new connection from one
+/// that failed.
 #[derive(Debug, Clone)]
 struct Connection {
     handle: SendRequest<Bytes>,
@@ -56,7 +57,8 @@ impl Peer {
         let result = time::timeout(deadline - time::now(), attempt).await.unwrap_or(Err(Lost::Timeout));
         if let Err(lost) = &result {
             tracing::debug!(peer = %self.root, operation, ?lost, "call failed");
-            // A connection that swallows requests is not worth keeping: the peer may be gone without a word.
+            // A connection without answers is dropped: the peer may have disappeared without closing
+            // it.
             if let Some(generation) = generation {
                 self.forget(generation).await;
             }
@@ -70,7 +72,7 @@ impl Peer {
         connected.unwrap_or(Err(Lost::Timeout)).map(drop)
     }
 
-    /// Drops the connection, unless it has been replaced already. Calls that still wait on it go on.
+    /// Drops the connection, unless it has been replaced already. Calls that still wait on it continue.
     async fn forget(&self, generation: u64) {
         let mut slot = self.connection.lock().await;
         if slot.as_ref().is_some_and(|c| c.generation == generation) {
@@ -82,7 +84,7 @@ impl Peer {
     async fn connected(&self, deadline: Instant) -> Result<Connection, Lost> {
         let mut slot = self.connection.lock().await;
         if let Some(connection) = slot.as_ref() {
-            // Says whether the connection has died; never waits, since opening streams is not limited here.
+            // Detects a dead connection; never waits, because opening streams is not limited here.
             let mut probe = connection.handle.clone();
             let ready = std::future::poll_fn(|cx| std::task::Poll::Ready(probe.poll_ready(cx))).await;
             if !matches!(ready, std::task::Poll::Ready(Err(_))) {
@@ -170,8 +172,8 @@ impl Peer {
         self.answer(head.status.as_u16(), &head.headers, body)
     }
 
-    /// What a failed stream means: refused streams, and those a leaving peer disclaims, were not processed
-    /// (RFC 9113 §8.7).
+    /// The meaning of a failed stream: refused streams, and those that a leaving peer excludes, were
+    /// not processed (RFC 9113 §8.7).
     fn lost(&self, error: &h2::Error) -> Lost {
         let text = format!("{}: {error}", self.root.authority());
         let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
@@ -190,7 +192,7 @@ impl Peer {
         let payload = match content::read(content_type, body.clone()) {
             _ if body.is_empty() => None,
             Ok(payload) => Some(payload),
-            // A failure says enough by its status: proxies answer in HTML.
+            // For a failure the status is enough: proxies answer in HTML.
             Err(_) if status >= 300 => None,
             Err(error) => return Err(Lost::Malformed(format!("{error}: `{content_type}`"))),
         };

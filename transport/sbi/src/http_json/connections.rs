@@ -1,8 +1,9 @@
-//! Which connections a server keeps when there are more than it can have.
+//! Which connections a server keeps when it reaches its limit.
 //!
-//! A connection is *proven* once a request on it was let in; until then it may be anybody's. When a limit is reached, the
-//! oldest connection that is not proven makes place for the new one, so strangers that hold connections shut nobody out:
-//! not those who are at work, and no newcomer for longer than it takes to send a request.
+//! A connection is *proven* after a request on it was accepted; until then anybody may have opened it.
+//! When a limit is reached, the oldest connection that is not proven is closed for the new one. So
+//! strangers who hold connections cannot shut out anybody: neither proven connections, nor newcomers
+//! for longer than a request takes.
 
 use std::{
     collections::BTreeMap,
@@ -26,11 +27,11 @@ pub(super) struct Connections {
 #[derive(Debug, Default)]
 struct Open {
     next: u64,
-    /// By age.
+    /// By age, the oldest first.
     places: BTreeMap<u64, Arc<State>>,
 }
 
-/// What a connection and the list share.
+/// The state that a connection and the list share.
 #[derive(Debug)]
 struct State {
     peer: IpAddr,
@@ -38,7 +39,7 @@ struct State {
     evicted: Notify,
 }
 
-/// The place of one connection; given back when dropped.
+/// The place of one connection; dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct Place {
     id: u64,
@@ -51,7 +52,7 @@ impl Connections {
         Arc::new(Self { limit, limit_per_address, open: Mutex::default() })
     }
 
-    /// A place for a connection from `address`; `None` when all places are taken by proven ones.
+    /// A place for a connection from `address`; `None` if proven connections have all places.
     pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
         let peer = peer(address);
         let mut open = self.lock();
@@ -75,7 +76,8 @@ impl Connections {
 }
 
 impl Open {
-    /// Takes the place of the oldest connection that is not proven, among those that `counts` names.
+    /// Frees the place of the oldest connection that is not proven, among those for which `counts` is
+    /// true.
     fn evict(&mut self, counts: impl Fn(&State) -> bool) -> Option<()> {
         let stranger = |state: &State| !state.proven.load(Ordering::Relaxed) && counts(state);
         let id = self.places.iter().find(|(_, state)| stranger(state)).map(|(id, _)| *id)?;
@@ -85,7 +87,7 @@ impl Open {
 }
 
 impl Place {
-    /// A request on this connection was let in.
+    /// Records that a request on this connection was accepted.
     pub(super) fn prove(&self) {
         self.state.proven.store(true, Ordering::Relaxed);
     }
@@ -94,7 +96,7 @@ impl Place {
         self.state.proven.load(Ordering::Relaxed)
     }
 
-    /// Waits until another connection needs the place.
+    /// Waits until the place is given to another connection.
     pub(super) async fn evicted(&self) {
         self.state.evicted.notified().await;
     }
@@ -106,7 +108,7 @@ impl Drop for Place {
     }
 }
 
-/// What counts as one peer: an IPv4 address, or the /64 that one IPv6 host may have to itself.
+/// One peer for the limit: an IPv4 address, or an IPv6 /64, which a single host may own.
 fn peer(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),

@@ -1,4 +1,5 @@
-//! Content on the wire: a JSON document, `multipart/related` (RFC 2387) when binary parts come with it, or a form.
+//! Content of HTTP messages: a JSON document, `multipart/related` (RFC 2387) if there are binary parts,
+//! or a form.
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
@@ -13,12 +14,12 @@ use crate::{
     param::{percent_decode, percent_encode},
 };
 
-/// Binary parts of one message: the standard knows at most a handful.
+/// Most binary parts of one message: the standard uses a handful.
 const MAX_PARTS: usize = 16;
-/// Fields of one form: the request for a token has a dozen.
+/// Most fields of one form: the request for a token has a dozen.
 const MAX_FIELDS: usize = 64;
-/// Our boundary, drawn once per process. Binary parts hold what UEs send, so a UE must not be able to guess
-/// it and end a part early.
+/// Our boundary, random and fixed for the process. Binary parts contain data from UEs, so a UE must not
+/// be able to guess it and end a part early.
 static BOUNDARY: LazyLock<String> = LazyLock::new(|| {
     // `RandomState` takes its keys from the operating system.
     let word = || RandomState::new().build_hasher().finish();
@@ -28,7 +29,7 @@ static BOUNDARY: LazyLock<String> = LazyLock::new(|| {
 /// Why content was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ContentError {
-    /// No media type of ours.
+    /// An unknown media type.
     #[error("the media type is not supported")]
     MediaType,
     /// The multipart structure is broken.
@@ -72,7 +73,7 @@ pub(crate) fn write(payload: Payload) -> (String, Bytes) {
 /// Reads content by its `content-type`.
 ///
 /// # Errors
-/// A media type that is not ours, or broken multipart structure.
+/// An unknown media type, or a broken multipart structure.
 pub(crate) fn read(content_type: &str, body: Bytes) -> Result<Payload, ContentError> {
     let essence = content_type.split(';').next().unwrap_or_default().trim();
     if essence.eq_ignore_ascii_case("multipart/related") {
@@ -87,7 +88,7 @@ pub(crate) fn read(content_type: &str, body: Bytes) -> Result<Payload, ContentEr
     Ok(Payload { media, root: body, parts: Vec::new() })
 }
 
-/// A JSON object of texts as a form. Whatever else is in it does not belong into one and is left out.
+/// A JSON object of texts as a form. Members that are not texts are left out.
 fn write_form(json: &[u8]) -> Bytes {
     let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(json).unwrap_or_default();
     let mut form = String::with_capacity(json.len());
@@ -103,7 +104,7 @@ fn write_form(json: &[u8]) -> Bytes {
     form.into()
 }
 
-/// A form as a JSON object of texts. A field that comes twice is refused (RFC 6749 §3.2).
+/// A form as a JSON object of texts. A field that occurs twice is refused (RFC 6749 §3.2).
 fn read_form(body: &[u8]) -> Result<Bytes, ContentError> {
     let broken = ContentError::Form;
     let text = std::str::from_utf8(body).map_err(|_| broken("it is not text"))?;
@@ -134,7 +135,7 @@ fn parameter<'a>(value: &'a str, name: &str) -> Option<&'a str> {
 fn read_multipart(boundary: &str, body: &Bytes) -> Result<Payload, ContentError> {
     let broken = ContentError::Multipart;
     let delimiter = [b"\r\n--", boundary.as_bytes()].concat();
-    // The first delimiter may stand at the very start, without its CRLF.
+    // The first delimiter may be at the very start, without its CRLF.
     let first = delimiter.get(2..).unwrap_or_default();
     let mut at = if body.starts_with(first) {
         first.len()
@@ -148,7 +149,7 @@ fn read_multipart(boundary: &str, body: &Bytes) -> Result<Payload, ContentError>
         if rest.starts_with(b"--") {
             break;
         }
-        // Transport padding may follow the delimiter.
+        // Padding may follow the delimiter.
         let line_end = find(body, b"\r\n", at).ok_or(broken("delimiter line without end"))?;
         let end = find(body, &delimiter, line_end).ok_or(broken("no closing delimiter"))?;
         // A part without headers begins with the empty line itself.
@@ -181,7 +182,8 @@ fn header<'a>(headers: &'a str, name: &str) -> Option<&'a str> {
     lines.into_iter().find(|(n, _)| n.trim().eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
 }
 
-/// First place of `needle` from `from` on. Needles are short and start with CR, which binary parts seldom hold.
+/// First position of `needle` from `from` on. Needles are short and start with CR, which is rare in
+/// binary parts.
 fn find(haystack: &[u8], needle: &[u8], from: usize) -> Option<usize> {
     let haystack = haystack.get(from..)?;
     haystack.windows(needle.len()).position(|window| window == needle).map(|i| i + from)

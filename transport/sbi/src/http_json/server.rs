@@ -1,4 +1,4 @@
-//! Server side: accepts connections, reads requests within limits, asks the router.
+//! Server side: accepts connections, reads requests within limits, calls the router.
 
 use std::{
     future::{Future, poll_fn},
@@ -34,7 +34,7 @@ use crate::{
     router::{Table, reject},
 };
 
-/// What is served, how, and to whom.
+/// The router, the limits, and the check of callers.
 pub(crate) struct Offer {
     pub(crate) table: Table,
     pub(crate) config: ServerConfig,
@@ -42,12 +42,12 @@ pub(crate) struct Offer {
     pub(crate) guard: Option<Guard>,
 }
 
-/// What every connection of a server shares.
+/// State that all connections of a server share.
 struct Shared {
     table: Table,
     config: ServerConfig,
     guard: Option<Guard>,
-    /// Requests being worked on, over all connections.
+    /// Requests in progress, over all connections.
     in_flight: Semaphore,
 }
 
@@ -62,7 +62,7 @@ pub(crate) async fn run(listener: TcpListener, offer: Offer, mut stop: watch::Re
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => break,
-            // Reaps what has ended, so that the set stays small.
+            // Removes ended tasks, so that the set stays small.
             Some(_) = tasks.join_next() => continue,
         };
         match accepted {
@@ -80,7 +80,8 @@ pub(crate) async fn run(listener: TcpListener, offer: Offer, mut stop: watch::Re
                 });
             }
             Err(error) => {
-                // Usually no file descriptors left: wait for some to close instead of spinning.
+                // Usually no file descriptors are left: wait for some to be closed instead of trying
+                // again at once.
                 SERVER_CONNECTION_ERRORS.inc("accept");
                 tracing::warn!(%error, "cannot accept");
                 time::sleep(Duration::from_millis(50)).await;
@@ -102,14 +103,15 @@ async fn connection(
     shared: Arc<Shared>,
     mut stop: watch::Receiver<bool>,
 ) {
-    // Without it small answers wait for acknowledgements; failing to set it only costs time.
+    // Without this option small answers wait for acknowledgements; if setting it fails, that only costs
+    // time.
     let _ = stream.set_nodelay(true);
     let config = &shared.config;
     let mut builder = h2::server::Builder::new();
     builder
         .max_concurrent_streams(config.max_concurrent_streams)
-        // Under overload a client cancels all it has waiting at once: that is no attack as long as streams
-        // are bounded, and must not cost the connection.
+        // Under overload a client cancels all its waiting requests at once. As streams are bounded,
+        // that is no attack and must not end the connection.
         .max_pending_accept_reset_streams(config.max_concurrent_streams as usize)
         .max_header_list_size(config.max_header_bytes)
         .initial_window_size(config.max_body_bytes as u32)
@@ -134,7 +136,8 @@ async fn connection(
                 if !place.is_proven() {
                     return SERVER_CONNECTION_ERRORS.inc("stranger_timeout");
                 }
-                // The peer may just be sending: it is told that this would not be processed, and goes elsewhere.
+                // The peer may be sending a request: it is told that it would not be processed, and
+                // sends it elsewhere.
                 stopping = true;
                 connection.graceful_shutdown();
                 continue;
@@ -151,7 +154,7 @@ async fn connection(
                 start(exchange(request, respond, place.clone(), shared.clone())).await;
             }
             Some(Err(error)) => {
-                // A peer that just closes its socket is no error worth counting.
+                // A peer that closes its socket is no error.
                 if !error.is_io() {
                     SERVER_CONNECTION_ERRORS.inc("protocol");
                     tracing::debug!(%peer, %error, "HTTP/2 connection broke");
@@ -163,10 +166,10 @@ async fn connection(
     }
 }
 
-/// Polls the exchange here once; only one that has to wait gets a task of its own.
+/// Polls the exchange here once; it gets a task of its own only if it has to wait.
 ///
-/// A handler that panics loses its own request (the stream is reset), never the connection, which carries
-/// the requests of other UEs.
+/// A handler that panics loses its own request (the stream is reset), but not the connection, which
+/// carries other UEs' requests.
 async fn start(exchange: impl Future<Output = ()> + Send + 'static) {
     let mut exchange: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(exchange);
     let polled = poll_fn(|cx| {
@@ -193,14 +196,16 @@ async fn exchange(
 ) {
     let (head, body) = request.into_parts();
     let found = shared.table.find(head.method.as_str(), head.uri.path());
-    // Before anything is kept for the request: strangers must not take the place of those who may call.
+    // Checked before anything is stored for the request: strangers must not use the places of admitted
+    // callers.
     let admitted = found.and_then(|found| {
         let authorization = head.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let caller = match &shared.guard {
             Some(guard) => found.admit(guard, authorization)?,
             None => Caller::default(),
         };
-        // Without guard everybody is known; a request that needs no token makes nobody so.
+        // Without guard every caller is accepted; a request that needs no token does not prove its
+        // caller.
         if caller.id().is_some() || shared.guard.is_none() {
             place.prove();
         }
@@ -221,11 +226,11 @@ async fn exchange(
             tracing::debug!(operation = found.operation(), %problem, "request refused");
             return send(respond, reject(problem, Codec::Json));
         }
-        // The peer gave up: nobody to answer.
+        // The peer has cancelled the request: there is nobody to answer.
         Err(None) => return,
     };
     let authority = head.uri.authority().map_or("", |a| a.as_str());
-    // Whatever stands before the service in the path is our prefix; the router knows none.
+    // The part of the path before the service is our prefix, which the router does not know.
     let incoming = Incoming {
         query: head.uri.query().unwrap_or_default(),
         api_root: format!("http://{authority}"),
@@ -236,7 +241,7 @@ async fn exchange(
     send(respond, answer);
 }
 
-/// Reads the content. `Err(None)` when the stream broke.
+/// Reads the content. `Err(None)` if the stream broke.
 async fn payload(
     headers: &http::HeaderMap,
     body: RecvStream,
@@ -266,13 +271,13 @@ async fn payload(
             }
         })
     })?;
-    // HAL documents are JSON to whoever does not care for links.
+    // HAL documents are JSON to readers that ignore links.
     let fits = payload.media == expected || (expected == Media::Hal && payload.media == Media::Json);
     if fits { Ok(Some(payload)) } else { Err(Some(unsupported())) }
 }
 
-/// Takes in content that nobody will read, within the limits: to a client whose stream is reset while it
-/// still sends, the answer may be lost.
+/// Reads and discards content, within the limits: if the stream is reset while a client still sends,
+/// the client may lose the answer.
 async fn discard(body: RecvStream, config: &ServerConfig) {
     let _ = read_body(body, config.max_body_bytes, time::now() + config.read_timeout).await;
 }
@@ -288,7 +293,7 @@ pub(super) enum BodyError {
     Broken,
 }
 
-/// Collects a body of at most `limit` octets. One frame is passed on without a copy.
+/// Collects a body of at most `limit` octets. A body of one frame is not copied.
 pub(super) async fn read_body(
     mut body: RecvStream,
     limit: usize,
@@ -306,7 +311,7 @@ pub(super) async fn read_body(
             if all.len().max(first.len()) + length > limit {
                 return Err(BodyError::TooLarge);
             }
-            // A closed stream no longer needs window.
+            // A closed stream needs no more window.
             let _ = body.flow_control().release_capacity(length);
             if first.is_empty() && all.is_empty() {
                 first = chunk;
@@ -322,7 +327,7 @@ pub(super) async fn read_body(
     time::timeout(deadline - time::now(), collect).await.unwrap_or(Err(BodyError::Timeout))
 }
 
-/// Sends an answer; a peer that is gone by then does not matter.
+/// Sends an answer; it does not matter if the peer has closed the stream.
 fn send(mut respond: SendResponse<Bytes>, answer: Answer) {
     let mut response = Response::new(());
     *response.status_mut() =

@@ -1,8 +1,8 @@
 //! Data types of TS 29.5xx, by the API that defines them.
 //!
-//! Attribute names are those of the standard (`camelCase` on the wire, `snake_case` here), so the
-//! standard is their documentation. Attributes nobody here needs are left out and ignored when they
-//! arrive. Enumerations the standard leaves open keep values they do not know.
+//! Attribute names are those of the standard (`camelCase` in JSON, `snake_case` here), so the standard
+//! documents them. Attributes that Godwit does not use are missing here and ignored when received. Open
+//! enumerations keep unknown values.
 #![allow(missing_docs, reason = "attributes are named and documented by the standard")]
 
 pub mod amf;
@@ -14,9 +14,9 @@ pub mod smf;
 pub mod udm;
 pub mod udr;
 
-/// Lists and maps that are left out when they hold nothing.
+/// Lists and maps that are not written when empty.
 pub(crate) trait Emptiness {
-    /// Whether there is nothing in it.
+    /// Whether it is empty.
     fn is_empty(&self) -> bool;
 }
 
@@ -32,7 +32,7 @@ impl<K, V> Emptiness for std::collections::BTreeMap<K, V> {
     }
 }
 
-/// Reads `null` as a list or map with nothing in it: some implementations write empty ones so.
+/// Reads `null` as an empty list or map: some implementations write that.
 pub(crate) fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -94,7 +94,7 @@ macro_rules! open_enum {
         #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum $name {
             $(#[doc = concat!("`", $text, "`.")] $variant,)*
-            /// A value this list does not have.
+            /// An unknown value.
             Other(std::borrow::Cow<'static, str>),
         }
         impl $name {

@@ -1,5 +1,6 @@
-//! The operations, by the NF that offers them. Each line of an `operation!` is the whole truth about
-//! where an operation lives and what it carries; bindings read it from the [`crate::Operation`] it makes.
+//! The operations, by the NF that offers them. Each `operation!` declares everything about an
+//! operation: path, parameters, content and access. Bindings read it from the [`crate::Operation`] that
+//! the macro defines.
 
 pub mod amf;
 pub mod ausf;
@@ -152,7 +153,7 @@ macro_rules! offered_by {
 }
 pub(crate) use offered_by;
 
-/// Every service of ours, callbacks included: what the NRF grants tokens for.
+/// Every service, callbacks included: those for which the NRF grants tokens.
 pub fn services() -> impl Iterator<Item = &'static Service> {
     let modules = [
         amf::SERVICES,
@@ -166,6 +167,6 @@ pub fn services() -> impl Iterator<Item = &'static Service> {
     modules.into_iter().flatten()
 }
 
-/// Resource-level scopes, with the one NF type that gets them: whoever authenticates subscribers.
+/// Resource-level scopes, with the one NF type that gets them: the one that authenticates subscribers.
 pub const RESOURCE_SCOPES: &[(&str, NfType)] =
     &[(udr::READ_CREDENTIALS, NfType::Udm), (udr::MODIFY_CREDENTIALS, NfType::Udm)];

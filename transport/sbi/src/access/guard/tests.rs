@@ -1,4 +1,4 @@
-//! Tests of the guard: what passes, what does not, and what a refusal says.
+//! Tests of the guard: which requests are accepted, which are refused, and with which answer.
 
 use super::*;
 use crate::{
@@ -118,7 +118,7 @@ fn memory_is_bounded_and_only_for_valid_tokens() {
         check(&header(&key, &claims)).unwrap();
     }
     assert!(guard.verified.lock().unwrap().len() <= MAX_REMEMBERED);
-    // The same token again is not verified again.
+    // The same token is not verified a second time.
     let text = header(&key, &claims("UDM", "nudm-sdm"));
     check(&text).unwrap();
     let before = guard.verified.lock().unwrap().len();
@@ -133,7 +133,7 @@ fn notifications_have_tokens_of_their_own_or_none_where_that_is_configured() {
     let token = header(&key, &claims(CALLBACK_AUDIENCE, "nsmf-callback"));
     guard.check(&SMF_CALLBACK, Access::Service, Some(&token)).unwrap();
     assert_eq!(refused(guard.check(&SMF_CALLBACK, Access::Service, None)).0, 401);
-    // It opens no service, even one that its scope names.
+    // It grants no service, even if its scope names one.
     let wide = header(&key, &claims(CALLBACK_AUDIENCE, "nsmf-callback nudm-sdm"));
     assert_eq!(refused(guard.check(&NUDM_SDM, Access::Service, Some(&wide))).0, 401);
     let lenient = Guard::new(NfType::Amf, id(), key.public()).without_callbacks();

@@ -1,4 +1,4 @@
-//! Tests of tokens: a vector of the RFC, signatures, headers that lie, and what is bounded.
+//! Tests of tokens: a vector of the RFC, signatures, false headers, limits.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn the_example_of_rfc_7515_verifies_and_a_changed_one_does_not() {
     let token = "eyJhbGciOiJFUzI1NiJ9\
         .eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ\
         .DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q";
-    // The signature is right; only the claims are not those of an access token.
+    // The signature is right, but the claims are not those of an access token.
     assert_eq!(key.verify(token), Err(TokenError::Malformed));
     assert_eq!(key.verify(&token.replace("eyJpc3Mi", "eyJpc3Nj")), Err(TokenError::Signature));
 }
@@ -49,7 +49,7 @@ fn tokens_are_read_as_they_were_signed_and_by_the_right_key_only() {
     let spki = VerifyingKey::from_spki(&key.public().to_spki()).unwrap();
     assert_eq!(spki.verify(&token), Ok(claims()));
     assert_eq!(self::key().public().verify(&token), Err(TokenError::Signature));
-    // Every octet counts: changed, nothing verifies.
+    // A change of any octet makes the verification fail.
     for at in (0..token.len()).step_by(7) {
         let mut changed = token.clone().into_bytes();
         changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
@@ -77,7 +77,7 @@ fn a_header_cannot_choose_the_algorithm() {
         let forged = format!("{}{rest}", BASE64URL.encode(header));
         assert!(key.public().verify(&forged).is_err(), "{header}");
     }
-    // The public key as the secret of HS256: the classic confusion.
+    // The public key used as secret of HS256: the well-known algorithm confusion.
     let body = unsigned("HS256", &claims());
     let confused = hmac::Key::new(hmac::HMAC_SHA256, &key.public().0);
     let signature = BASE64URL.encode(hmac::sign(&confused, body.as_bytes()));
@@ -130,7 +130,7 @@ fn assertions_prove_one_instance_for_a_minute() {
     assert_eq!(eternal.check(id(5), now), Err(TokenError::Expired));
     let other = Secret::new(&Secret::generate().unwrap());
     assert_eq!(other.verify(&token), Err(TokenError::Signature));
-    // An access token is no assertion, nor the other way round.
+    // An access token is not accepted as an assertion, nor an assertion as an access token.
     assert_eq!(secret.verify(&key().sign(&claims()).unwrap()), Err(TokenError::Algorithm));
     assert_eq!(key().public().verify(&token), Err(TokenError::Algorithm));
 }
