@@ -1,4 +1,5 @@
-//! What this process may do, and what this kernel can: facts for `godwit doctor` and for choosing a carrier.
+//! Capabilities of this process and of this kernel, for `godwit doctor` and for choosing a transport of
+//! SCTP.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Capability {
-    /// Files whatever their owner and mode.
+    /// Access to files regardless of owner and mode.
     DacOverride = 1,
     /// Ports below 1024.
     NetBindService = 10,
@@ -15,9 +16,9 @@ pub enum Capability {
     NetAdmin = 12,
     /// Raw and packet sockets: SCTP in user space, captures.
     NetRaw = 13,
-    /// Memory that is not paged out, beyond the limit: packet memory of AF_XDP and DPDK.
+    /// Locked memory beyond the limit: packet memory of AF_XDP and DPDK.
     IpcLock = 14,
-    /// Devices by their registers: network cards that DPDK drives.
+    /// Direct access to devices: network cards that DPDK drives.
     SysRawio = 17,
     /// Namespaces.
     SysAdmin = 21,
@@ -26,7 +27,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// Its name as in capabilities(7).
+    /// Its name in capabilities(7).
     pub fn name(self) -> &'static str {
         match self {
             Capability::DacOverride => "CAP_DAC_OVERRIDE",
@@ -40,7 +41,7 @@ impl Capability {
         }
     }
 
-    /// Whether the calling thread has it in effect, in its own user namespace.
+    /// Whether the calling thread has it in its effective set, in its own user namespace.
     pub fn held(self) -> bool {
         effective().is_some_and(|set| set & (1 << self as u8) != 0)
     }
@@ -63,12 +64,12 @@ pub fn raw_sctp() -> bool {
     probe(libc::SOCK_RAW, libc::IPPROTO_SCTP).is_ok()
 }
 
-/// Whether TUN devices can be made: the control device exists and may be opened.
+/// Whether TUN devices can be created: the control device exists and may be opened.
 pub fn tun_device() -> io::Result<()> {
     std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").map(|_| ())
 }
 
-/// Whether an ordinary user may create user namespaces here, as far as settings tell.
+/// Whether an ordinary user may create user namespaces here, judged by system settings.
 ///
 /// # Errors
 /// Names the setting that forbids it.
@@ -90,7 +91,7 @@ pub fn user_namespaces() -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a program is to be found in `PATH`, or in the `sbin` folders that ordinary users' `PATH` often lacks.
+/// The path of a program in `PATH`, or in the `sbin` folders that ordinary users' `PATH` often lacks.
 pub fn program(name: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -99,7 +100,7 @@ pub fn program(name: &str) -> Option<std::path::PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Opens and closes a socket of the kind.
+/// Opens and closes a socket of this type.
 fn probe(kind: libc::c_int, protocol: libc::c_int) -> io::Result<()> {
     // SAFETY: socket(2) takes no pointers.
     let fd = unsafe { libc::socket(libc::AF_INET, kind | libc::SOCK_CLOEXEC, protocol) };

@@ -1,10 +1,11 @@
-//! Clock, sockets, SCTP, namespaces and netlink: the only crate that touches them.
+//! Clock, sockets, SCTP, namespaces and netlink: the only crate that accesses them.
 //!
-//! Everything above takes its time from [`time`] and its sockets from here, which is what lets a simulation or a
-//! test replace them. Start reading at [`sctp`] (N2) or [`netns`] and [`link`] (how a lab is built).
+//! All other crates take the time from [`time`] and their sockets from here, so that a simulation or a
+//! test can replace them. Start reading at [`sctp`] (N2) or [`netns`] and [`link`] (with which labs are
+//! built).
 //!
-//! Invariants: no protocol knowledge beyond SCTP itself; nothing named is left in the system (namespaces are held
-//! by file descriptors, helper processes die with us).
+//! Invariants: the crate knows no protocol other than SCTP; it leaves nothing with a name in the system
+//! (file descriptors hold namespaces, helper processes die with this process).
 
 pub mod capability;
 pub mod limits;

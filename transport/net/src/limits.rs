@@ -1,4 +1,4 @@
-//! Limits that the system sets for this process.
+//! Resource limits of this process.
 
 use std::io;
 
@@ -27,7 +27,7 @@ fn check(status: libc::c_int) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Runs itself again under a lower soft limit.
+    /// Runs the test program again with a lower soft limit.
     #[test]
     fn the_soft_limit_rises_to_the_hard_one() {
         const INSIDE: &str = "GODWIT_TEST_OPEN_FILES";

@@ -1,6 +1,7 @@
 //! Interfaces, addresses and routes, over rtnetlink.
 //!
-//! [`Links`] works on one namespace; names are resolved there. All calls are asynchronous and safe to issue at once.
+//! [`Links`] works on one namespace, in which it resolves names. All calls are asynchronous and may run
+//! at the same time.
 
 use std::fmt;
 use std::io;
@@ -20,7 +21,7 @@ pub struct Cidr {
     prefix: u8,
 }
 
-/// The text is no `address/prefix`.
+/// The text is not `address/prefix`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no address with a prefix length, such as 10.45.0.0/16 or fd00:45::/48")]
 pub struct BadCidr(String);
@@ -46,7 +47,7 @@ impl Cidr {
         self.prefix
     }
 
-    /// The network itself: host bits zero.
+    /// The network: the address with host bits zero.
     pub fn network(&self) -> Cidr {
         let address = match self.address {
             IpAddr::V4(address) => {
@@ -91,9 +92,9 @@ impl FromStr for Cidr {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {operation}: {source}")]
 pub struct LinkError {
-    /// What was attempted, for a person: `add address 10.0.0.1/24 to eth0`.
+    /// What was attempted, for users: `add address 10.0.0.1/24 to eth0`.
     pub operation: String,
-    /// What the kernel said.
+    /// The kernel's error.
     pub source: io::Error,
 }
 
@@ -101,7 +102,7 @@ pub struct LinkError {
 #[derive(Debug)]
 pub struct Links {
     handle: Handle,
-    /// Any socket of the namespace, for the ioctl that resolves names.
+    /// A socket of the namespace, for the ioctl that resolves names.
     control: OwnedFd,
     connection: tokio::task::JoinHandle<()>,
 }
@@ -116,7 +117,7 @@ impl Links {
     /// Works on the calling thread's namespace. Needs a tokio runtime.
     ///
     /// # Errors
-    /// That no netlink socket could be opened.
+    /// No netlink socket could be opened.
     pub fn here() -> Result<Links, LinkError> {
         open().map_err(|source| LinkError { operation: "open a netlink socket".to_owned(), source })
     }
@@ -124,7 +125,7 @@ impl Links {
     /// Works on `namespace`. Needs a tokio runtime.
     ///
     /// # Errors
-    /// That the namespace cannot be entered, or no netlink socket opened.
+    /// The namespace cannot be entered, or no netlink socket could be opened.
     pub fn in_ns(namespace: &NetNs) -> Result<Links, LinkError> {
         let operation = || "open a netlink socket in the namespace".to_owned();
         namespace
@@ -213,8 +214,8 @@ impl Links {
         self.handle.link().del(index).execute().await.map_err(failed(|| format!("remove {name}")))
     }
 
-    /// Adds an address; one that is there already is no error. IPv6 addresses are usable at once (no duplicate
-    /// address detection: the links are point to point).
+    /// Adds an address; an existing one is no error. IPv6 addresses are usable at once, without
+    /// duplicate address detection, because the links are point to point.
     ///
     /// # Errors
     /// [`LinkError`].
@@ -270,7 +271,7 @@ impl Links {
 pub struct InterfaceAddress {
     /// Name of the interface.
     pub interface: String,
-    /// The interface is up.
+    /// Whether the interface is up.
     pub up: bool,
     /// The address with the length of its network's prefix.
     pub address: Cidr,
@@ -279,7 +280,7 @@ pub struct InterfaceAddress {
 /// The addresses of all interfaces in the calling thread's namespace, of both families.
 ///
 /// # Errors
-/// That the kernel did not list them.
+/// The kernel did not list them.
 pub fn local_addresses() -> io::Result<Vec<InterfaceAddress>> {
     let own = |interface: nix::ifaddrs::InterfaceAddress| {
         let address = address_of(interface.address.as_ref()?)?;
@@ -297,7 +298,7 @@ pub fn local_addresses() -> io::Result<Vec<InterfaceAddress>> {
 }
 
 fn address_of(socket: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
-    // An interface is listed under its link-layer address, too, which is neither.
+    // Interfaces are also listed with their link-layer addresses, which are of neither family.
     let v4 = socket.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
     v4.or_else(|| socket.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
 }
@@ -310,10 +311,11 @@ fn open() -> io::Result<Links> {
     Ok(Links { handle, control, connection: tokio::spawn(connection) })
 }
 
-/// The MTU of the interface with this address, in the calling thread's namespace; `None` when none has it.
+/// The MTU of the interface with this address, in the calling thread's namespace; `None` if no
+/// interface has it.
 ///
 /// # Errors
-/// That the kernel did not list the addresses, or does not tell.
+/// The kernel did not list the addresses or the MTU.
 pub fn mtu_at(address: IpAddr) -> io::Result<Option<u32>> {
     let mut interfaces = nix::ifaddrs::getifaddrs()?;
     let own = |interface: &nix::ifaddrs::InterfaceAddress| {
@@ -325,7 +327,7 @@ pub fn mtu_at(address: IpAddr) -> io::Result<Option<u32>> {
 /// The MTU of the interface with this name, in the calling thread's namespace.
 ///
 /// # Errors
-/// That there is none.
+/// There is no such interface.
 pub fn mtu_of(name: &str) -> io::Result<u32> {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
     let control = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
@@ -338,7 +340,7 @@ pub fn mtu_of(name: &str) -> io::Result<u32> {
 /// Whether the interface with this name, in the calling thread's namespace, is up.
 ///
 /// # Errors
-/// That there is none.
+/// There is no such interface.
 pub fn is_up(name: &str) -> io::Result<bool> {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
     let control = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
@@ -348,7 +350,7 @@ pub fn is_up(name: &str) -> io::Result<bool> {
     Ok(i32::from(flags) & libc::IFF_UP != 0)
 }
 
-/// Tells when interfaces or addresses of a namespace change.
+/// Notices changes of interfaces or addresses in a namespace.
 #[derive(Debug)]
 pub struct Watch(tokio::io::unix::AsyncFd<OwnedFd>);
 
@@ -356,7 +358,7 @@ impl Watch {
     /// Watches the calling thread's namespace. Needs a tokio runtime.
     ///
     /// # Errors
-    /// That no netlink socket could be opened.
+    /// No netlink socket could be opened.
     pub fn here() -> io::Result<Watch> {
         use nix::sys::socket::{AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket};
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -368,15 +370,16 @@ impl Watch {
         Ok(Watch(unsafe { tokio::io::unix::AsyncFd::register(socket) }?))
     }
 
-    /// Waits until something has changed since the last call, or since the watch began. May be cancelled.
+    /// Waits until something has changed since the last call, or since the watch was created.
+    /// Cancel-safe.
     pub async fn changed(&mut self) {
         loop {
             let Ok(mut ready) = self.0.readable_mut().await else {
-                // The runtime ends.
+                // The runtime is ending.
                 return std::future::pending().await;
             };
             let mut changed = false;
-            // What changed is for the caller to look at. An overflow says that something did.
+            // The caller finds out what changed. An overflow of the socket also means a change.
             loop {
                 let socket = ready.get_inner().as_raw_fd();
                 match nix::sys::socket::recv(socket, &mut [0; 256], nix::sys::socket::MsgFlags::MSG_TRUNC) {
@@ -400,7 +403,8 @@ fn index(control: &OwnedFd, name: &str) -> io::Result<u32> {
     u32::try_from(index).map_err(|_| io::Error::other("the kernel returned a negative interface index"))
 }
 
-/// Asks about an interface in the namespace of `control`; `request` is one that reads and writes one `ifreq`.
+/// Queries an interface in the namespace of `control`; `request` is an ioctl that reads and writes one
+/// `ifreq`.
 fn ask(control: &OwnedFd, name: &str, request: libc::Ioctl) -> io::Result<libc::ifreq> {
     // SAFETY: `ifreq` is plain data for which all zeroes is a valid value.
     let mut answer: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -417,12 +421,12 @@ fn ask(control: &OwnedFd, name: &str, request: libc::Ioctl) -> io::Result<libc::
     Ok(answer)
 }
 
-/// A request that could not even be written down, such as an IPv4 route through an IPv6 gateway.
+/// A request that cannot be expressed, such as an IPv4 route through an IPv6 gateway.
 fn invalid(operation: String, error: &dyn fmt::Display) -> LinkError {
     LinkError { operation, source: io::Error::new(io::ErrorKind::InvalidInput, error.to_string()) }
 }
 
-/// Turns a netlink failure into ours.
+/// Converts a netlink error.
 fn failed(operation: impl FnOnce() -> String) -> impl FnOnce(rtnetlink::Error) -> LinkError {
     move |error| {
         let source = match error {
@@ -526,8 +530,8 @@ mod tests {
             let receiver = tokio::net::UdpSocket::from_std(receiver).unwrap();
             let to: std::net::SocketAddr = to.parse().unwrap();
             let mut buffer = [0; 4];
-            // Again and again: a packet sent while duplicate address detection or neighbour discovery still runs
-            // is lost, and how long they take is up to the kernel.
+            // Repeated: a packet sent while duplicate address detection or neighbour discovery still
+            // runs is lost, and the kernel determines how long they take.
             let resend = async {
                 loop {
                     let _ = sender.send_to(b"x", to);

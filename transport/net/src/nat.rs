@@ -1,7 +1,7 @@
-//! Masquerading of UE addresses on the way out of N6, by the system's `nft`.
+//! Masquerading of UE addresses that leave through N6, with the system's `nft`.
 //!
-//! Rules live in one table named `godwit` per family, which goes when [`Masquerade`] is dropped (and with the
-//! namespace, in a lab).
+//! The rules are in one table named `godwit` per family. The table is removed when [`Masquerade`] is
+//! dropped (and, in a lab, with the namespace).
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
@@ -18,15 +18,15 @@ pub enum NatError {
         "NAT needs `nft`, which is not installed (Debian/Ubuntu: apt install nftables), or turn `nat` off"
     )]
     NoNft,
-    /// It would not run.
+    /// The program could not be run.
     #[error("cannot run nft: {0}")]
     Run(#[from] io::Error),
-    /// It refused the rules: missing rights, or a kernel without nftables.
+    /// The program refused the rules: missing rights, or a kernel without nftables.
     #[error("nft refused the masquerading rules: {0}")]
     Refused(String),
 }
 
-/// Masquerading in force; ends when dropped.
+/// Active masquerading; ends when dropped.
 #[derive(Debug)]
 pub struct Masquerade {
     table: String,
@@ -34,9 +34,10 @@ pub struct Masquerade {
 }
 
 impl Masquerade {
-    /// Masquerades what comes from `sources` and leaves by any interface but `inside` (the N6 TUN device), in the
-    /// calling thread's namespace. `name` tells several apart; the table becomes `godwit_<name>`, or `godwit` when
-    /// it is empty. What an earlier, killed process left under that name is replaced.
+    /// Masquerades packets from `sources` that leave by any interface except `inside` (the N6 TUN
+    /// device), in the calling thread's namespace. `name` distinguishes several: the table is
+    /// `godwit_<name>`, or `godwit` if the name is empty. A table of that name left by a killed process
+    /// is replaced.
     ///
     /// # Errors
     /// [`NatError`].
@@ -62,7 +63,7 @@ impl Drop for Masquerade {
 fn ruleset(table: &str, sources: &[Cidr], inside: &str) -> String {
     let mut script = String::new();
     for (family, v4) in [("ip", true), ("ip6", false)] {
-        // Adding before deleting makes the deletion work whether or not the table existed.
+        // Adding before deleting: then the deletion works whether or not the table existed.
         script += &format!(
             "add table {family} {table}\ndelete table {family} {table}\nadd table {family} {table}\n"
         );
@@ -117,7 +118,7 @@ mod tests {
                 let rules = list();
                 assert!(rules.contains("ip saddr 10.45.0.0/16 oifname != \"gw0\" masquerade"), "{rules}");
                 assert!(rules.contains("ip6 saddr fd00:45::/48 oifname != \"gw0\" masquerade"), "{rules}");
-                // As after a kill: the table is there already.
+                // As after a kill: the table exists.
                 std::mem::forget(nat);
                 let again = Masquerade::start("internet", &pools, "gw0").unwrap();
                 assert_eq!(list().matches("masquerade").count(), 2);

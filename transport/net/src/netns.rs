@@ -1,11 +1,12 @@
 //! Network namespaces held by file descriptors.
 //!
-//! A [`NetNs`] has no name: it lives as long as a descriptor, a process or a socket inside it, so nothing has to be
-//! cleaned up, whatever way a process ends. Other processes reach it as `/proc/<pid>/fd/<n>` ([`NetNs::path`]).
+//! A [`NetNs`] has no name: it exists as long as a descriptor, a process or a socket in it, so it needs
+//! no clean-up however a process ends. Other processes open it as `/proc/<pid>/fd/<n>`
+//! ([`NetNs::path`]).
 //!
-//! A thread belongs to one namespace, and sockets to the one in which they were opened; so work in another namespace
-//! is done on a thread of its own ([`NetNs::enter`], [`NetNs::spawn`], [`NetNs::runtime`]), and sockets opened there
-//! may then be used from anywhere.
+//! A thread belongs to one namespace, and a socket to the one in which it was opened. So work in
+//! another namespace is done on a separate thread ([`NetNs::enter`], [`NetNs::spawn`],
+//! [`NetNs::runtime`]). Sockets opened there may then be used from any thread.
 
 use std::fs::File;
 use std::io;
@@ -47,21 +48,21 @@ impl NetNs {
     /// A namespace by path: `/proc/<pid>/ns/net`, `/proc/<pid>/fd/<n>` or `/run/netns/<name>`.
     ///
     /// # Errors
-    /// Those of `open(2)`. That it is a network namespace shows on first use.
+    /// Those of `open(2)`. Whether it is a network namespace shows when it is first used.
     pub fn from_path(path: impl AsRef<Path>) -> io::Result<NetNs> {
         Ok(NetNs { fd: Arc::new(File::open(path)?.into()) })
     }
 
-    /// How other processes of this user open the namespace, while this process lives.
+    /// The path by which other processes of this user open the namespace, while this process lives.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()))
     }
 
-    /// Moves the calling thread into the namespace, for good. Where the thread is already, nothing is done and no
-    /// privilege needed.
+    /// Moves the calling thread into the namespace permanently. If the thread is in it already, the
+    /// call does nothing and needs no privilege.
     ///
     /// # Errors
-    /// `EPERM` without CAP_SYS_ADMIN over the namespace; `EINVAL` when it is none.
+    /// `EPERM` without CAP_SYS_ADMIN over the namespace; `EINVAL` if it is no network namespace.
     pub fn join(&self) -> io::Result<()> {
         let (here, there) = (nix::sys::stat::fstat(&NetNs::current()?)?, nix::sys::stat::fstat(self)?);
         if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino) {
@@ -70,11 +71,11 @@ impl NetNs {
         Ok(setns(self.fd.as_fd(), CloneFlags::CLONE_NEWNET)?)
     }
 
-    /// Runs `work` inside the namespace and waits for it. The calling thread stays where it is. A tokio runtime the
-    /// caller is in stays entered, so that sockets opened inside register with it.
+    /// Runs `work` in the namespace and waits for it. The calling thread stays in its namespace. The
+    /// caller's tokio runtime stays entered, so that sockets opened in `work` register with it.
     ///
     /// # Errors
-    /// As [`NetNs::join`], and that no thread could be started.
+    /// As [`NetNs::join`], or no thread could be started.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         let runtime = tokio::runtime::Handle::try_current().ok();
         on_thread(|| {
@@ -93,7 +94,7 @@ impl NetNs {
         name: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<thread::JoinHandle<T>> {
-        // Find out here whether entering works, so that the thread cannot fail to.
+        // Tests here whether entering works, so that the thread cannot fail to enter.
         self.enter(|| ())?;
         let namespace = self.clone();
         thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -104,13 +105,13 @@ impl NetNs {
         })
     }
 
-    /// Builds a multi-threaded tokio runtime whose workers all live inside the namespace.
+    /// Builds a multi-threaded tokio runtime whose workers run in the namespace.
     ///
     /// # Errors
-    /// As [`NetNs::join`], and that threads could not be started.
+    /// As [`NetNs::join`], or threads could not be started.
     pub fn runtime(&self, workers: usize) -> io::Result<tokio::runtime::Runtime> {
         let namespace = self.clone();
-        // Find out here whether entering works: `on_thread_start` has no way to report it.
+        // Tests here whether entering works, because `on_thread_start` cannot report an error.
         self.enter(|| ())?;
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(workers)
@@ -136,11 +137,11 @@ impl AsRawFd for NetNs {
     }
 }
 
-/// Lets an ordinary user be root over networks of his own: moves the process into new user, network and mount
-/// namespaces, with his user shown as root. Must run before the process has a second thread.
+/// Lets an ordinary user configure networks: moves the process into new user, network and mount
+/// namespaces, in which the user is root. The process must have a single thread.
 ///
 /// # Errors
-/// `EINVAL` when there already are threads; `EPERM` or `ENOSPC` when the system forbids user namespaces.
+/// `EINVAL` if there are other threads; `EPERM` or `ENOSPC` if the system forbids user namespaces.
 pub fn enter_user_namespace() -> io::Result<()> {
     let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)?;
@@ -168,7 +169,7 @@ pub fn loopback_up() -> io::Result<()> {
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Runs `work` on a short-lived thread: namespaces belong to threads, and the caller's must not change.
+/// Runs `work` on a temporary thread: namespaces belong to threads, and the caller's must not change.
 fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, work)?;
@@ -181,7 +182,8 @@ fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result
 
 #[cfg(test)]
 impl NetNs {
-    /// A namespace for a test; `None` where this user may not create any, which passes everywhere but in CI.
+    /// A namespace for a test; `None` if this user may not create one. Then the test passes, except in
+    /// CI.
     pub(crate) fn for_test() -> Option<NetNs> {
         let namespace = NetNs::new();
         let excused = !nix::unistd::geteuid().is_root() && std::env::var_os("CI").is_none();
@@ -223,7 +225,7 @@ mod tests {
         let a =
             namespace.enter(|| crate::udp::bind_std("127.0.0.1:4000".parse().unwrap(), Default::default()));
         let a = tokio::net::UdpSocket::from_std(a.unwrap().unwrap()).unwrap();
-        // The same port is free at home: the socket really is in the other namespace.
+        // The same port is free in our own namespace: the socket is in the other one.
         let b = namespace.enter(|| crate::udp::bind_std("127.0.0.1:0".parse().unwrap(), Default::default()));
         let b = tokio::net::UdpSocket::from_std(b.unwrap().unwrap()).unwrap();
         b.send_to(b"in", "127.0.0.1:4000").await.unwrap();

@@ -1,11 +1,11 @@
-//! Delays that end within microseconds of when they should.
+//! Delays with a precision of microseconds.
 //!
-//! tokio's timers end on the next whole millisecond, which is a tenth of a delay of 10 ms. Here all delays of a
-//! program wait in one heap, and one timerfd wakes whoever is due: one system call per wake-up, however many delays
-//! end with it. A delay never ends early.
+//! tokio's timers end on the next whole millisecond, which is a tenth of a delay of 10 ms. Here all
+//! delays of a program are in one heap, and one timerfd wakes those that are due: one system call per
+//! wake-up, however many delays end with it. A delay never ends early.
 //!
-//! This is for generators of load and for servers that play a slow application. What has to run on paused time uses
-//! [`crate::time`].
+//! Load generators use this, and servers that simulate a slow application. Code that has to run on
+//! paused time uses [`crate::time`].
 
 use std::collections::BinaryHeap;
 use std::future::Future;
@@ -22,11 +22,12 @@ use tokio::io::unix::AsyncFd;
 
 use crate::time::{Duration, now_std};
 
-/// Starts delays; clones share the timer. Its task ends with the last of them, delays included.
+/// Starts delays; clones share the timer. Its task ends, with all delays, when the last clone is
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct PreciseTimer {
     shared: Arc<Shared>,
-    /// Its end tells the task that nobody is left.
+    /// Dropping it tells the task that no clone is left.
     _alive: tokio::sync::mpsc::Sender<()>,
 }
 
@@ -41,11 +42,11 @@ struct State {
     due: BinaryHeap<Due>,
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// When the timerfd will fire next; `None` when it is not set.
+    /// When the timerfd will expire next; `None` if it is not set.
     armed: Option<Instant>,
 }
 
-/// A delay in the heap, which has the earliest on top.
+/// A delay in the heap, the earliest first.
 #[derive(Debug, PartialEq, Eq)]
 struct Due {
     at: Instant,
@@ -64,7 +65,8 @@ impl PartialOrd for Due {
     }
 }
 
-/// A place for a delay. It is free again when the heap has given it up and, unless it was dropped, its future has ended.
+/// The slot of a delay. It is free when the delay has left the heap and its future has ended or was
+/// dropped.
 #[derive(Debug)]
 enum Slot {
     Waiting(Waker),
@@ -73,10 +75,10 @@ enum Slot {
 }
 
 impl PreciseTimer {
-    /// Sets the timer up and starts its task. Needs a tokio runtime.
+    /// Creates the timer and starts its task. Needs a tokio runtime.
     ///
     /// # Errors
-    /// The system has no descriptor left.
+    /// The process has no free descriptor.
     pub fn new() -> io::Result<PreciseTimer> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
@@ -90,7 +92,7 @@ impl PreciseTimer {
             loop {
                 tokio::select! {
                     ready = watched.readable() => match ready {
-                        // Setting the timer anew takes its expiration back, so that nothing need be read.
+                        // Setting the timer again clears its expiration, so nothing has to be read.
                         Ok(mut ready) => ready.clear_ready(),
                         Err(_) => return,
                     },
@@ -102,7 +104,7 @@ impl PreciseTimer {
         Ok(PreciseTimer { shared, _alive: alive })
     }
 
-    /// Waits for `duration` from now on, not from the first poll.
+    /// Waits for `duration` from this call on, not from the first poll.
     pub fn sleep(&self, duration: Duration) -> PreciseSleep {
         PreciseSleep { timer: self.clone(), at: now_std() + duration, slot: None }
     }
@@ -110,11 +112,11 @@ impl PreciseTimer {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing in here panics half-way through a change.
+        // No panic in this module interrupts a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes what is due and sets the timerfd for what comes next.
+    /// Wakes the delays that are due and sets the timerfd for the next one.
     fn fire(&self) {
         let mut state = self.state();
         let now = now_std();
@@ -137,7 +139,7 @@ impl Shared {
         // Zero would switch the timer off.
         let left = at.saturating_duration_since(now_std()).max(Duration::from_nanos(1));
         let once = Expiration::OneShot(TimeSpec::from_duration(left));
-        // Fails for invalid times only.
+        // Fails only for invalid times.
         let _ = self.timer.set(once, TimerSetTimeFlags::empty());
     }
 
@@ -159,12 +161,12 @@ impl Shared {
     }
 }
 
-/// A delay: a future that ends when its time has passed.
+/// A delay: a future that completes when its time has passed.
 #[derive(Debug)]
 pub struct PreciseSleep {
     timer: PreciseTimer,
     at: Instant,
-    /// Its place once it waits.
+    /// Its slot, once it waits.
     slot: Option<usize>,
 }
 
@@ -201,7 +203,7 @@ impl Drop for PreciseSleep {
         let Some(slot) = self.slot else { return };
         let mut state = self.timer.shared.state();
         match state.slots[slot] {
-            // The heap gives the place back when it gets there.
+            // The slot is freed when the delay leaves the heap.
             Slot::Waiting(_) => state.slots[slot] = Slot::Dropped,
             Slot::Fired | Slot::Dropped => state.free.push(slot),
         }
@@ -239,7 +241,7 @@ mod tests {
         for _ in 0..50 {
             let short = timer.sleep(Duration::from_micros(50));
             let long = timer.sleep(Duration::from_micros(300));
-            // The longer one is given up while it waits.
+            // The longer one is dropped while it waits.
             tokio::select! { () = short => (), () = long => () };
         }
         timer.sleep(Duration::from_millis(2)).await;

@@ -1,10 +1,10 @@
-//! Files that hold secrets: keys of the store, private keys of SUCI and TLS, shared secrets.
+//! Files with secrets: keys of the store, private keys of SUCI and TLS, shared secrets.
 //!
-//! [`read`] refuses a file that others than its owner can open: whoever may read the key may as well have the data.
-//! [`create`] makes such a file whole or not at all, whenever the process is killed.
+//! [`read`] refuses a file that other users than its owner can open. [`create`] creates such a file
+//! completely or not at all, even if the process is killed.
 //!
-//! systemd hands secrets over as files in `$CREDENTIALS_DIRECTORY` (`LoadCredential=`), which it protects itself;
-//! [`credential`] finds them, and [`read_credential`] reads them.
+//! systemd passes secrets as files in `$CREDENTIALS_DIRECTORY` (`LoadCredential=`), which systemd
+//! protects. [`credential`] finds them, and [`read_credential`] reads them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -12,21 +12,21 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Most octets a secret has: a certificate chain with its key fits.
+/// Largest secret in octets: a certificate chain with its key fits.
 const SIZE_MAX: u64 = 64 * 1024;
 
-/// Why a file with a secret was not read.
+/// Why a file with a secret could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateFileError {
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     #[error("cannot read {}: {error}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// Others may open it.
+    /// Other users may open the file.
     #[error("{0} holds a secret, but has mode {mode:04o}: chmod 0600 {0}", path.display())]
     OpenToOthers {
         /// The file.
@@ -34,17 +34,18 @@ pub enum PrivateFileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Neither this user nor root owns it. (Root itself may read the secrets of the user that the core runs as.)
+    /// Neither this user nor root owns the file. (Root may read the secrets of the user that the core
+    /// runs as.)
     #[error("{0} holds a secret, but belongs to user {owner}, who could replace it: chown it to {user} or to root", path.display())]
     ForeignOwner {
         /// The file.
         path: PathBuf,
-        /// Who owns it.
+        /// The file's owner.
         owner: u32,
-        /// Who wants to read it.
+        /// The user that wants to read it.
         user: u32,
     },
-    /// It is a folder, a device or far too large.
+    /// It is a folder, a device or much too large.
     #[error("{} is no file with a secret: a text of at most 64 KiB is expected", path.display())]
     NotASecret {
         /// The file.
@@ -59,18 +60,18 @@ impl PrivateFileError {
     }
 }
 
-/// Reads a text file that nobody but its owner (this user or root) may open.
+/// Reads a text file that only its owner (this user or root) may open.
 ///
 /// # Errors
-/// It is missing, open to others, of another owner, or no text of reasonable size.
+/// The file is missing, open to other users, of another owner, or not a text of reasonable size.
 pub fn read(path: &Path) -> Result<String, PrivateFileError> {
     read_checked(path, true)
 }
 
-/// Reads a file that [`credential`] found; systemd answers for its protection, with modes of its own.
+/// Reads a file that [`credential`] found. systemd protects it, with modes of its own.
 ///
 /// # Errors
-/// It is missing, or no text of reasonable size.
+/// The file is missing, or not a text of reasonable size.
 pub fn read_credential(path: &Path) -> Result<String, PrivateFileError> {
     read_checked(path, false)
 }
@@ -78,10 +79,10 @@ pub fn read_credential(path: &Path) -> Result<String, PrivateFileError> {
 fn read_checked(path: &Path, check_owner: bool) -> Result<String, PrivateFileError> {
     let path = || path.to_owned();
     let unreadable = |error| PrivateFileError::Unreadable { path: path(), error };
-    // Without O_NONBLOCK, opening a named pipe would wait for its writer.
+    // Without O_NONBLOCK, opening a named pipe would wait for a writer.
     let mut options = OpenOptions::new();
     let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path()).map_err(unreadable)?;
-    // What was opened is asked, not the name: the name could lead elsewhere by now.
+    // The opened file is examined, not its name, which could refer to another file by now.
     let found = file.metadata().map_err(unreadable)?;
     if !found.is_file() || found.len() > SIZE_MAX {
         return Err(PrivateFileError::NotASecret { path: path() });
@@ -105,11 +106,11 @@ fn read_checked(path: &Path, check_owner: bool) -> Result<String, PrivateFileErr
     }
 }
 
-/// Tells apart the files that this process creates.
+/// Distinguishes the files that this process creates.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// Creates a file of mode 0600 with this text, on disk when the call returns. Missing folders are created. The file
-/// appears whole or not at all, and an existing one is never touched.
+/// Creates a file of mode 0600 with this text; it is on the disk when the call returns. Missing folders
+/// are created. The file appears completely or not at all, and an existing file is not changed.
 ///
 /// # Errors
 /// [`io::ErrorKind::AlreadyExists`]; otherwise those of the file system.
@@ -123,7 +124,7 @@ pub fn create(path: &Path, text: &str) -> io::Result<()> {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let unfinished = folder.join(format!(".{name}.{}-{number}", std::process::id()));
     let written = write_new(&unfinished, text).and_then(|()| std::fs::hard_link(&unfinished, path));
-    // What a killed process of this number left behind is ours to replace; nothing else has this name.
+    // A killed process with our process identifier may have left it; nothing else uses this name.
     let removed = std::fs::remove_file(&unfinished);
     written?;
     removed?;
@@ -137,7 +138,7 @@ fn write_new(path: &Path, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The file of a systemd credential; `None` when this process was given none of that name.
+/// The file of a systemd credential; `None` if this process has no credential of that name.
 pub fn credential(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("CREDENTIALS_DIRECTORY")?;
     let path = PathBuf::from(folder).join(name);
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(files, 1, "nothing unfinished stays");
     }
 
-    /// Many at once: one creates the file, all read the same.
+    /// Several at the same time: one creates the file, all read the same text.
     #[test]
     fn of_many_creators_one_wins() {
         let folder = Folder::new("race");
@@ -189,7 +190,7 @@ mod tests {
                     let path = &path;
                     scope.spawn(move || {
                         let created = create(path, &number.to_string());
-                        // Whoever lost finds the winner's text whole.
+                        // The others find the complete text of the first.
                         assert_eq!(read(path).unwrap().len(), 1);
                         usize::from(created.is_ok())
                     })

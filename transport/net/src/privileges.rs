@@ -1,10 +1,12 @@
 //! Giving up privileges that a running core does not need.
 //!
-//! Capabilities belong to threads: a thread that gives one up leaves it to the others. So [`keep_only`] is called while
-//! the process has a single thread, and every later one inherits what is left. What must be done again later (a TUN
-//! device that was deleted, an XDP program on an interface that came back) is covered by what the caller keeps.
+//! Capabilities belong to threads: a thread that gives one up does not affect the other threads. So
+//! [`keep_only`] is called while the process has a single thread, and later threads inherit what is
+//! left. The caller keeps the capabilities for work that is repeated later (recreating a deleted TUN
+//! device, attaching an XDP program to an interface that came back).
 //!
-//! Invariant: nothing this process starts afterwards has more than it has (`no_new_privs`, and the bounding set).
+//! Invariant: processes started afterwards do not get more capabilities than this one has
+//! (`no_new_privs`, and the bounding set).
 
 use std::io;
 
@@ -13,15 +15,15 @@ use crate::capability::Capability;
 /// Why privileges could not be given up.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
-    /// Other threads would keep theirs.
+    /// The process has other threads, which would keep their capabilities.
     #[error("privileges can only be given up while the process has one thread; it has {0}")]
     Threads(usize),
     /// The system refused.
     #[error("cannot give up privileges ({step}): {error}")]
     System {
-        /// Which system call.
+        /// The name of the system call.
         step: &'static str,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -30,7 +32,7 @@ pub enum PrivilegeError {
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 /// Changes the bounding set.
 const CAP_SETPCAP: u8 = 8;
-/// Beyond the last capability of any kernel (sets have 64 bits).
+/// Greater than any kernel's last capability (sets have 64 bits).
 const CAPABILITIES: u8 = 64;
 
 /// Header of capset(2): version, and 0 for the calling thread.
@@ -49,11 +51,12 @@ struct Half {
     inheritable: u32,
 }
 
-/// Keeps these capabilities, of those the process has, and gives up all others, for this process and whatever it
-/// starts. Programs it starts get the kept ones also when it does not run as root (`nft` needs CAP_NET_ADMIN).
+/// Keeps those of these capabilities that the process has, and gives up all others, for this process
+/// and the processes it starts. Those get the kept capabilities even if this process does not run as
+/// root (`nft` needs CAP_NET_ADMIN).
 ///
 /// # Errors
-/// The process has other threads already, or the system refuses; none are expected.
+/// The process has other threads, or the system refuses, which is not expected.
 pub fn keep_only(kept: &[Capability]) -> Result<(), PrivilegeError> {
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads != 1 {
@@ -70,12 +73,12 @@ pub fn keep_only(kept: &[Capability]) -> Result<(), PrivilegeError> {
     let permitted = u64::from(halves[0].permitted) | u64::from(halves[1].permitted) << 32;
     let effective = u64::from(halves[0].effective) | u64::from(halves[1].effective) << 32;
 
-    // First the bounding set, for which CAP_SETPCAP is needed. Without it there is nothing to bound: who has no
-    // capability and `no_new_privs` cannot get one.
+    // The bounding set first, which needs CAP_SETPCAP. Without CAP_SETPCAP nothing has to be bounded: a
+    // process without capabilities and with `no_new_privs` cannot get any.
     if effective & (1 << CAP_SETPCAP) != 0 {
         for capability in (0..CAPABILITIES).filter(|capability| kept & (1 << capability) == 0) {
             match prctl("bounding set", libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0) {
-                // Beyond what this kernel knows.
+                // This kernel does not know the capability.
                 Err(PrivilegeError::System { error, .. }) if error.raw_os_error() == Some(libc::EINVAL) => {
                     break;
                 }
@@ -97,7 +100,8 @@ pub fn keep_only(kept: &[Capability]) -> Result<(), PrivilegeError> {
     };
     ambient(libc::PR_CAP_AMBIENT_CLEAR_ALL, 0)?;
     for capability in (0..CAPABILITIES).filter(|capability| left & (1 << capability) != 0) {
-        // A supervisor may forbid it (a secure bit): then programs started here have no capability.
+        // A service manager may forbid it (by a secure bit): then programs started here have no
+        // capabilities.
         let _ = ambient(libc::PR_CAP_AMBIENT_RAISE, capability);
     }
     Ok(())
@@ -124,7 +128,7 @@ fn check(step: &'static str, status: libc::c_long) -> Result<(), PrivilegeError>
 mod tests {
     use super::*;
 
-    /// The rest needs a process of one thread: `tests/e2e/privileges.rs` looks at a running core.
+    /// The rest needs a process with one thread: `tests/e2e/privileges.rs` examines a running core.
     #[test]
     fn with_other_threads_nothing_is_given_up() {
         std::thread::scope(|scope| {

@@ -1,9 +1,9 @@
-//! Helper processes that never outlive us, optionally inside another network namespace.
+//! Helper processes that end with this process at the latest, optionally in another network namespace.
 //!
-//! Every child is started with a parent-death signal of SIGKILL. That signal follows the *thread* that forked, so
-//! all children are forked by one thread that lives as long as the process; even `kill -9` on us takes them along.
-//! (A program with set-user-ID bits or file capabilities clears the signal when it starts: give such a one a time
-//! limit of its own.)
+//! Every child is started with the parent-death signal SIGKILL. That signal is sent when the *thread*
+//! that forked ends, so one thread that lives as long as the process forks all children; even `kill -9`
+//! on this process ends them. (A program with set-user-ID bits or file capabilities clears the signal
+//! when it starts: give it a time limit.)
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,7 +20,7 @@ use tokio::net::unix::pipe;
 use crate::netns::NetNs;
 use crate::time::{Duration, timeout};
 
-/// A program to start. Standard input is empty; output goes where ours goes unless asked for.
+/// A program to start. Standard input is empty; output goes to our own output by default.
 #[derive(Debug)]
 pub struct Command {
     inner: std::process::Command,
@@ -28,14 +28,14 @@ pub struct Command {
 }
 
 impl Command {
-    /// Starts from a program name, looked up in `PATH`, or a path.
+    /// A command for a program, given by its name in `PATH` or by a path.
     pub fn new(program: impl AsRef<OsStr>) -> Command {
         let mut inner = std::process::Command::new(program);
         inner.stdin(Stdio::null());
         Command { inner, namespace: None }
     }
 
-    /// Runs it inside `namespace`.
+    /// Runs the program in `namespace`.
     pub fn namespace(mut self, namespace: &NetNs) -> Command {
         self.namespace = Some(namespace.clone());
         self
@@ -59,31 +59,31 @@ impl Command {
         self
     }
 
-    /// Reads its standard output through [`Child::take_stdout`].
+    /// Makes standard output readable with [`Child::take_stdout`].
     pub fn pipe_stdout(mut self) -> Command {
         self.inner.stdout(Stdio::piped());
         self
     }
 
-    /// Reads its standard error through [`Child::take_stderr`].
+    /// Makes standard error readable with [`Child::take_stderr`].
     pub fn pipe_stderr(mut self) -> Command {
         self.inner.stderr(Stdio::piped());
         self
     }
 
-    /// Sends its standard output elsewhere (a file, `/dev/null`).
+    /// Redirects standard output (to a file, `/dev/null`).
     pub fn stdout(mut self, to: impl Into<Stdio>) -> Command {
         self.inner.stdout(to);
         self
     }
 
-    /// Sends its standard error elsewhere.
+    /// Redirects standard error.
     pub fn stderr(mut self, to: impl Into<Stdio>) -> Command {
         self.inner.stderr(to);
         self
     }
 
-    /// Starts it. Needs a tokio runtime.
+    /// Starts the program. Needs a tokio runtime.
     ///
     /// # Errors
     /// Those of `fork`, `setns` and `exec`: program not found, namespace not enterable.
@@ -95,7 +95,7 @@ impl Command {
                 // SAFETY: setns(2) takes a descriptor, which `namespace` keeps open in this copy of the process.
                 check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })?;
             }
-            // Its own process group: an interrupt typed at the terminal is ours alone to act on.
+            // Its own process group: only this process handles an interrupt from the terminal.
             // SAFETY: setpgid(2) takes integers only.
             check(unsafe { libc::setpgid(0, 0) })?;
             // SAFETY: this prctl takes integers only.
@@ -111,8 +111,8 @@ impl Command {
         Child::new(fork(self.inner)?)
     }
 
-    /// Runs it to the end and collects what it wrote to standard output and error, at most `limit` long; then it is
-    /// killed.
+    /// Runs the program to its end and collects its standard output and error. After `limit` the
+    /// program is killed.
     ///
     /// # Errors
     /// As [`Command::spawn`]; [`io::ErrorKind::TimedOut`].
@@ -168,22 +168,23 @@ impl Child {
         }
     }
 
-    /// Its process identifier.
+    /// The process identifier.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The reading end of its standard output, once; `None` if not asked for with [`Command::pipe_stdout`].
+    /// The reading end of standard output; `None` after the first call, or without
+    /// [`Command::pipe_stdout`].
     pub fn take_stdout(&mut self) -> Option<Lines<BufReader<pipe::Receiver>>> {
         self.stdout.take().map(|end| BufReader::new(end).lines())
     }
 
-    /// The reading end of its standard error, once.
+    /// The reading end of standard error; likewise.
     pub fn take_stderr(&mut self) -> Option<Lines<BufReader<pipe::Receiver>>> {
         self.stderr.take().map(|end| BufReader::new(end).lines())
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if the process has ended.
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();
@@ -191,7 +192,7 @@ impl Child {
         self.status
     }
 
-    /// Waits until it ends. Cancel-safe.
+    /// Waits until the process has ended. Cancel-safe.
     ///
     /// # Errors
     /// Those of `waitpid(2)`; none are expected.
@@ -205,16 +206,16 @@ impl Child {
         Ok(status)
     }
 
-    /// Sends a signal; nothing happens when it has ended.
+    /// Sends a signal; does nothing if the process has ended.
     pub fn signal(&mut self, signal: Signal) {
         if self.try_wait().is_none() {
-            // The process is not reaped yet, so the identifier is still its own.
+            // The process is not reaped yet, so the identifier is not reused.
             let _ =
                 nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as libc::pid_t), signal);
         }
     }
 
-    /// Asks it to end (SIGTERM), waits up to `grace`, then kills it.
+    /// Sends SIGTERM, waits up to `grace`, then kills the process.
     ///
     /// # Errors
     /// As [`Child::wait`].
@@ -251,7 +252,7 @@ fn check(status: libc::c_int) -> io::Result<libc::c_int> {
 
 type Fork = (std::process::Command, mpsc::SyncSender<io::Result<std::process::Child>>);
 
-/// Forks on the thread that lives as long as the process (see the module's first words).
+/// Forks on the thread that lives as long as the process (see the module documentation).
 fn fork(command: std::process::Command) -> io::Result<std::process::Child> {
     static FORKER: OnceLock<Option<mpsc::Sender<Fork>>> = OnceLock::new();
     let gone = || io::Error::other("the thread that starts processes is gone");
@@ -259,7 +260,7 @@ fn fork(command: std::process::Command) -> io::Result<std::process::Child> {
         let (requests, queue) = mpsc::channel::<Fork>();
         let serve = move || {
             for (mut command, answer) in queue {
-                // Nobody waiting for the answer: dropping the child would leave it running, so it is killed.
+                // Nobody waits for the child: dropping it would leave it running, so it is killed.
                 if let Err(mpsc::SendError(Ok(mut child))) = answer.send(command.spawn()) {
                     let _ = child.kill();
                     let _ = child.wait();
@@ -327,7 +328,7 @@ mod tests {
         assert!(child.try_wait().is_none(), "the parent-death signal must not follow the calling thread");
     }
 
-    /// Even `kill -9` takes the helpers along. The middle process is this test binary itself.
+    /// Even `kill -9` ends the helpers. The process in the middle is this test program.
     #[test]
     fn killing_us_kills_them() {
         if std::env::var_os("GODWIT_TEST_MIDDLE").is_some() {
@@ -353,7 +354,8 @@ mod tests {
         assert!(std::path::Path::new(&stat).exists());
         middle.kill().unwrap();
         middle.wait().unwrap();
-        // Whoever adopts orphans here may be slow to reap: dead is gone or zombie.
+        // The process that adopts orphans here may be slow to reap them: a dead helper is absent or a
+        // zombie.
         let dead = || std::fs::read_to_string(&stat).map_or(true, |text| text.contains(") Z"));
         for _ in 0..200 {
             if dead() {

@@ -1,4 +1,4 @@
-//! Waiting for a descriptor of somebody else, such as a TUN device, without reading from it.
+//! Waits for a descriptor of another owner, such as a TUN device, without reading from it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,7 +9,7 @@ use tokio::io::unix::AsyncFd;
 /// Waits until `fd` can be read. Cancel-safe.
 ///
 /// # Errors
-/// It cannot be waited for, as a plain file, or the process has no descriptor left.
+/// The descriptor cannot be waited for, as a plain file, or the process has no free descriptor.
 pub async fn readable(fd: BorrowedFd<'_>) -> io::Result<()> {
     let own = fd.try_clone_to_owned()?;
     // SAFETY: the `AsyncFd` owns the descriptor that it is made from, and an `OwnedFd` stays open and the same.
@@ -32,7 +32,7 @@ mod tests {
         assert!(crate::time::timeout(soon, readable(reader.as_fd())).await.is_err());
         writer.write_all(b"x").unwrap();
         readable(reader.as_fd()).await.unwrap();
-        // Nothing was read: it still is.
+        // Nothing was read, so it is still readable.
         readable(reader.as_fd()).await.unwrap();
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert!(readable(file.as_fd()).await.is_err());

@@ -1,6 +1,7 @@
 //! Kernel settings of a network namespace, as files under `/proc/sys/net`.
 //!
-//! What those files show depends on the namespace of the thread that opens them; [`set_in`] goes there.
+//! The files show the settings of the namespace of the thread that opens them; [`set_in`] uses a thread
+//! in another namespace.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use crate::netns::NetNs;
 /// Reads a setting of the calling thread's namespace: `get("net.ipv4.ip_forward")`.
 ///
 /// # Errors
-/// Those of reading the file: no such setting.
+/// Those of reading the file, for example no such setting.
 pub fn get(name: &str) -> io::Result<String> {
     std::fs::read_to_string(path(name))
         .map(|value| value.trim().to_owned())
@@ -20,10 +21,11 @@ pub fn get(name: &str) -> io::Result<String> {
 /// Writes a setting of the calling thread's namespace.
 ///
 /// # Errors
-/// Those of writing the file: no such setting, no permission, read-only `/proc/sys` (containers).
+/// Those of writing the file, for example no such setting, no permission, read-only `/proc/sys`
+/// (containers).
 pub fn set(name: &str, value: &str) -> io::Result<()> {
     if get(name).is_ok_and(|current| current == value) {
-        // Where /proc/sys is read-only, what already holds must not fail.
+        // If /proc/sys is read-only, setting the present value again must not fail.
         return Ok(());
     }
     std::fs::write(path(name), value).map_err(|error| name_it(name, &error))
@@ -37,7 +39,7 @@ pub fn set_in(namespace: &NetNs, name: &str, value: &str) -> io::Result<()> {
     namespace.enter(|| set(name, value))?
 }
 
-/// Lets the calling thread's namespace route between its interfaces, both families.
+/// Enables forwarding between the interfaces of the calling thread's namespace, for both families.
 ///
 /// # Errors
 /// As [`set`].
@@ -49,7 +51,7 @@ pub fn enable_forwarding() -> io::Result<()> {
     Ok(())
 }
 
-/// `net.ipv4.conf.eth0/1.mtu`: dots separate, a slash stands for a dot inside a name, as in sysctl(8).
+/// `net.ipv4.conf.eth0/1.mtu`: dots separate, a slash is a dot inside a name, as in sysctl(8).
 fn path(name: &str) -> PathBuf {
     let swapped: String = name
         .chars()

@@ -1,4 +1,4 @@
-//! TCP: carrier of the service-based interface, of metrics and of the lab's download server.
+//! TCP, the transport of the service-based interface, of metrics and of the lab's download server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     listen_now(address)
 }
 
-/// As [`listen`], for callers that visit a namespace; must run within a tokio runtime.
+/// As [`listen`], for callers in another namespace; needs a tokio runtime.
 ///
 /// # Errors
 /// As [`listen`].
@@ -25,7 +25,8 @@ pub fn listen_now(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(1024)
 }
 
-/// Connects within `limit`, with Nagle's algorithm off: signalling messages are small and wait for nobody.
+/// Connects within `limit`. Nagle's algorithm is off, because signalling messages are small and must
+/// not wait.
 ///
 /// # Errors
 /// Those of `connect(2)`, or [`io::ErrorKind::TimedOut`].
@@ -37,10 +38,10 @@ pub async fn connect(address: SocketAddr, limit: Duration) -> io::Result<TcpStre
     Ok(stream)
 }
 
-/// First address of `host:port`, by the system's resolver.
+/// The first address of `host:port` from the system's resolver.
 ///
 /// # Errors
-/// Those of the resolver, or [`io::ErrorKind::NotFound`] when the name has no address.
+/// Those of the resolver, or [`io::ErrorKind::NotFound`] if the name has no address.
 pub async fn resolve(host_and_port: &str) -> io::Result<SocketAddr> {
     let mut addresses = tokio::net::lookup_host(host_and_port).await?;
     let none = || io::Error::new(io::ErrorKind::NotFound, format!("{host_and_port} has no address"));

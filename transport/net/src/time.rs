@@ -1,8 +1,8 @@
-//! The clock. No other crate reads it, so that tests run on paused time and the simulator on its own.
+//! The clock. No other crate reads it, so that tests run on paused time.
 //!
-//! Everything here is tokio's clock underneath: `#[tokio::test(start_paused = true)]` makes every timer of the
-//! program run on virtual time. [`wall_clock`] is for time stamps that leave the process (PFCP recovery time,
-//! logs, captures) and never for measuring a duration.
+//! All functions use tokio's clock: `#[tokio::test(start_paused = true)]` makes every timer of the
+//! program run on virtual time. [`wall_clock`] is for time stamps that leave the process (PFCP recovery
+//! time, logs, captures) and never for measuring a duration.
 
 use std::future::Future;
 use std::time::SystemTime;
@@ -22,13 +22,14 @@ pub fn now_std() -> std::time::Instant {
     std::time::Instant::now()
 }
 
-/// The wall clock, for time stamps other systems will read. It may jump.
+/// The wall clock, for time stamps that other systems read. It may jump.
 #[allow(clippy::disallowed_methods, reason = "this is the one place that reads it")]
 pub fn wall_clock() -> SystemTime {
     SystemTime::now()
 }
 
-/// Processor time that a process, by default this one, has used in all its threads, kernel included.
+/// Processor time that all threads of a process, by default this one, have used, including time in the
+/// kernel.
 ///
 /// # Errors
 /// There is no such process.
@@ -46,7 +47,7 @@ pub fn sleep(duration: Duration) -> Sleep {
     tokio::time::sleep(duration)
 }
 
-/// Waits until `deadline`; at once if that is past.
+/// Waits until `deadline`; returns at once if it has passed.
 pub fn sleep_until(deadline: Instant) -> Sleep {
     tokio::time::sleep_until(deadline)
 }
@@ -65,7 +66,8 @@ pub async fn timeout<F: Future>(limit: Duration, future: F) -> Result<F::Output,
     tokio::time::timeout(limit, future).await
 }
 
-/// Ticks every `period`, first at once. Late ticks are skipped, not made up for: a stalled NF must not burst.
+/// Ticks every `period`, first at once. Late ticks are skipped, not repeated: an NF that was delayed
+/// must not send a burst.
 ///
 /// # Panics
 /// When `period` is zero.

@@ -8,14 +8,14 @@ use std::net::SocketAddr;
 use nix::sys::socket::{setsockopt, sockopt};
 pub use tokio::net::UdpSocket;
 
-/// How to open a UDP socket. The default asks for nothing special.
+/// How to open a UDP socket. The default has no special options.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Receive buffer in bytes (`SO_RCVBUF`); without CAP_NET_ADMIN the kernel caps it at `net.core.rmem_max`.
     pub receive_buffer: Option<usize>,
     /// Send buffer in bytes (`SO_SNDBUF`), likewise.
     pub send_buffer: Option<usize>,
-    /// Several sockets share the port and the kernel spreads flows over them (`SO_REUSEPORT`).
+    /// Several sockets share the port, and the kernel distributes flows among them (`SO_REUSEPORT`).
     pub reuse_port: bool,
 }
 
@@ -33,12 +33,13 @@ pub async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
 /// As [`bind`].
 pub async fn bind_with(address: SocketAddr, options: Options) -> io::Result<UdpSocket> {
     let socket = UdpSocket::from_std(bind_std(address, options)?)?;
-    // A fresh socket counts as not writable until its first readiness event: the first `try_send_to` would be lost.
+    // A new socket counts as not writable until its first readiness event; before that, `try_send_to`
+    // would fail.
     socket.writable().await?;
     Ok(socket)
 }
 
-/// Binds a non-blocking socket without tokio: for the user plane's own threads.
+/// Binds a non-blocking socket without tokio, for the user plane's own threads.
 ///
 /// # Errors
 /// As [`bind`].
@@ -50,7 +51,7 @@ pub fn bind_std(address: SocketAddr, options: Options) -> io::Result<std::net::U
         setsockopt(&fd, sockopt::ReusePort, &true)?;
     }
     if address.is_ipv6() {
-        // One family per socket: an IPv4 twin on the same port stays possible.
+        // One family per socket, so that an IPv4 socket can use the same port.
         setsockopt(&fd, sockopt::Ipv6V6Only, &true)?;
     }
     if let Some(bytes) = options.receive_buffer

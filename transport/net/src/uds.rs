@@ -1,4 +1,4 @@
-//! Unix sockets: how `godwit` commands reach a running NF. They work across network namespaces.
+//! Unix sockets, with which `godwit` commands reach a running NF. They work across network namespaces.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::net::UnixListener;
 pub use tokio::net::UnixStream;
 
-/// A listening Unix socket, readable and writable by its owner only. The file goes when this is dropped.
+/// A listening Unix socket that only its owner can use. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Listener {
     inner: UnixListener,
@@ -16,14 +16,15 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds to `path`, creating parent directories. A socket file that nobody answers on is what a killed process
-    /// left behind, and is replaced.
+    /// Binds to `path`, creating parent folders. A socket file on which nobody answers was left by a
+    /// killed process and is replaced.
     ///
-    /// The socket has mode 0600 from the moment it can be found: it is bound inside a private directory, and appears
-    /// under its name afterwards.
+    /// The socket has mode 0600 from the moment it is visible: it is bound in a private folder and
+    /// linked to its name afterwards.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`] when another process answers there; otherwise those of the file system.
+    /// [`io::ErrorKind::AddrInUse`] if another process answers there; otherwise those of the file
+    /// system.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Listener> {
         let path = path.as_ref().to_owned();
         if let Some(parent) = path.parent() {
@@ -48,7 +49,7 @@ impl Listener {
         Ok(self.inner.accept().await?.0)
     }
 
-    /// Where it listens.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -56,15 +57,15 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Nothing to do about a failure: the next bind replaces the file.
+        // If it fails, the next bind replaces the file.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
 /// Binds a socket that has mode 0600 before anybody else can reach it.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
-    // The NFs of a process bind their sockets at the same time, each in a folder of its own. The name is short: paths of
-    // sockets end after 107 octets.
+    // The NFs of a process bind their sockets at the same time, each in its own folder. The name is
+    // short because paths of sockets have at most 107 octets.
     static BOUND: AtomicU32 = AtomicU32::new(0);
     let number = BOUND.fetch_add(1, Ordering::Relaxed);
     let private = path.with_file_name(format!(".{}-{number}", std::process::id()));
@@ -81,7 +82,7 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let bound = (|| {
         let listener = UnixListener::bind(&hidden)?;
         std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o600))?;
-        // A link, not a rename: of two processes that start at once, one is refused.
+        // A link, not a rename: if two processes start at the same time, one of them fails.
         std::fs::hard_link(&hidden, path)?;
         Ok(listener)
     })();
@@ -97,7 +98,7 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
 /// Connects to a socket file.
 ///
 /// # Errors
-/// Those of `connect(2)`: not found or refused means that no such NF runs.
+/// Those of `connect(2)`: not found or refused means that the NF does not run.
 pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
     UnixStream::connect(path).await
 }
@@ -117,7 +118,7 @@ mod tests {
         drop(listener);
         assert!(!path.exists());
 
-        // Something else under that name is not replaced.
+        // Another kind of file with that name is not replaced.
         std::fs::write(&path, "not a socket").unwrap();
         assert_eq!(Listener::bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         std::fs::remove_file(&path).unwrap();
@@ -129,7 +130,7 @@ mod tests {
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
-    /// The NFs of one process share a folder, and all bind when the process starts.
+    /// The NFs of one process share a folder, and all bind at the start of the process.
     #[tokio::test]
     async fn sockets_of_one_folder_are_bound_at_the_same_time() {
         let directory = std::env::temp_dir().join(format!("godwit-uds-many-{}", std::process::id()));
@@ -149,7 +150,7 @@ mod tests {
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
-    /// Whoever looks all the time never sees a socket with another mode than 0600.
+    /// A process that looks continuously never sees the socket with another mode than 0600.
     #[tokio::test]
     async fn the_socket_never_has_another_mode() {
         let directory = std::env::temp_dir().join(format!("godwit-uds-mode-{}", std::process::id()));

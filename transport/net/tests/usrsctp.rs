@@ -1,5 +1,5 @@
-//! Our user-space SCTP against an independent implementation, Debian's libusrsctp, across namespaces: each as client
-//! and as server, on raw IP and in UDP, with PPID 60 and two streams in both directions.
+//! Our user-space SCTP against an independent implementation, Debian's libusrsctp, across namespaces:
+//! each as client and as server, on raw IP and in UDP, with PPID 60 and two streams in both directions.
 //!
 //! Needs `cc` and libusrsctp-dev (`make test` installs them) and the right to create namespaces.
 
@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const OURS: &str = "10.9.0.1";
 const THEIRS: &str = "10.9.0.2";
 
-/// Compiles the peer, once per mode: the two tests run at the same time.
+/// Compiles the peer, once per mode, because the two tests run at the same time.
 fn peer_program(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/usrsctp_peer.c");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("usrsctp_peer_{name}"));
@@ -48,7 +48,7 @@ fn config(mode: SctpMode) -> SctpConfig {
     SctpConfig { mode, ..SctpConfig::default() }
 }
 
-/// Runs `work` on a runtime inside our namespace.
+/// Runs `work` on a runtime in our namespace.
 fn inside<T: Send + 'static>(namespace: &NetNs, work: impl Future<Output = T> + Send + 'static) -> T {
     let runtime = namespace.runtime(1).unwrap();
     let result = runtime.block_on(async { timeout(Duration::from_secs(60), runtime.spawn(work)).await });
@@ -73,7 +73,7 @@ async fn next(association: &mut Association) -> Event {
     timeout(LIMIT, association.recv()).await.expect("an event in time").expect("not closed before")
 }
 
-/// They call us: we echo.
+/// The peer connects to us, and we echo.
 async fn they_call(program: PathBuf, theirs: NetNs, mode: SctpMode, udp: u16) {
     let mut listener = Listener::bind(format!("{OURS}:38412").parse().unwrap(), config(mode)).await.unwrap();
     let peer = start(&program, &theirs, "client", OURS, 38412, udp).await;
@@ -98,7 +98,7 @@ async fn they_call(program: PathBuf, theirs: NetNs, mode: SctpMode, udp: u16) {
     assert_eq!(listener.rejected().checksum + listener.rejected().malformed, 0);
 }
 
-/// We call them, and they echo.
+/// We connect to the peer, and it echoes.
 async fn we_call(program: PathBuf, theirs: NetNs, mode: SctpMode, udp: u16) {
     let mut peer = start(&program, &theirs, "server", THEIRS, 38413, udp).await;
     let mut output = peer.take_stdout().unwrap();

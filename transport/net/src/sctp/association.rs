@@ -1,9 +1,11 @@
-//! One user-space association: the protocol machine under its lock, its timer task, what waits to be read.
+//! One user-space association: the protocol machine behind its lock, its timer task, its queue of
+//! received messages.
 //!
-//! There is one [`Shared`] per association, owned by its timer task and by the application's handles; the endpoint
-//! only refers to it. The endpoint's receiving task, senders and the timer each take the lock, run the protocol machine
-//! and send the packets it made before they release the lock. Messages therefore pass from no task to another, and
-//! packets leave in the order they were made. The lock is never held across an `await`.
+//! There is one [`Shared`] per association, owned by its timer task and by the application's handles;
+//! the endpoint has weak references. The endpoint's receiving task, senders and the timer each take the
+//! lock, run the protocol machine, and send the resulting packets before they release the lock. So
+//! messages do not pass between tasks, and packets leave in order. The lock is never held across an
+//! `await`.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -22,13 +24,13 @@ use super::packet::{self, ABORT, Packet};
 use super::{CloseReason, Event, Message, SendError};
 use crate::time::{self, Duration, Instant};
 
-/// Bytes of complete messages held for a slow reader; beyond, the receive window closes.
+/// Bytes of complete messages kept for a slow reader; beyond, the receive window closes.
 const INBOX_BYTES: usize = 256 * 1024;
 
-/// How often a heartbeat on demand is sent within its time.
+/// How often a requested heartbeat is sent within its time limit.
 const HEARTBEATS: u32 = 3;
 
-/// Unpredictable, so that nobody answers a heartbeat without having seen it.
+/// Unpredictable, so that only a host that received the heartbeat can answer it.
 fn random_number() -> std::io::Result<u64> {
     let mut bytes = [0; 8];
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
@@ -49,9 +51,9 @@ pub(super) struct Shared {
     pub path: Path,
     /// The peer's UDP port when encapsulated; follows the peer (RFC 6951 §5.4).
     udp_port: AtomicU16,
-    /// The peer's verification tag, as the protocol machine last wrote it; 0 before the hand-shake.
+    /// The peer's verification tag from the protocol machine's last packet; 0 before the hand-shake.
     peer_tag: AtomicU32,
-    /// The number of the last [`Shared::heartbeat`] that the peer returned.
+    /// The number of the latest [`Shared::heartbeat`] that the peer answered.
     heard: AtomicU64,
     state: Mutex<State>,
     readable: Notify,
@@ -61,9 +63,9 @@ pub(super) struct Shared {
 
 struct State {
     machine: Machine,
-    /// The machine's time zero.
+    /// The time at which the machine's clock is zero.
     born: Instant,
-    /// When the timer task will next wake by itself.
+    /// When the timer task will wake next.
     armed: Option<Instant>,
     inbox: VecDeque<Event>,
     inbox_bytes: usize,
@@ -71,7 +73,7 @@ struct State {
     outgoing_streams: u16,
     closed: Option<CloseReason>,
     close_reported: bool,
-    /// Nobody will read any more.
+    /// There is no reader any more.
     abandoned: bool,
 }
 
@@ -82,7 +84,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// An association before its hand-shake. Its timers run only after [`Shared::start`].
+    /// An association before its hand-shake. Its timers start with [`Shared::start`].
     pub fn new(endpoint: Arc<Endpoint>, path: Path, udp_port: u16) -> Arc<Shared> {
         let machine = Machine(Socket::new("", &endpoint.options(path.peer.port())));
         let state = State {
@@ -110,7 +112,7 @@ impl Shared {
         })
     }
 
-    /// Starts the timer task, which keeps the association going until it closes.
+    /// Starts the timer task, which runs until the association is closed.
     pub fn start(self: &Arc<Shared>) {
         let shared = Arc::clone(self);
         tokio::spawn(async move {
@@ -142,20 +144,20 @@ impl Shared {
         });
     }
 
-    /// Calls the peer.
+    /// Starts the hand-shake.
     pub fn connect(&self) {
         self.drive(DcSctpSocket::connect);
     }
 
-    /// Takes a packet from the peer; `udp_port` is where it came from.
+    /// Handles a packet from the peer; `udp_port` is the port it came from.
     pub fn input(&self, packet: &Packet, udp_port: u16) {
         {
             let mut state = self.lock();
             let own_tag = state.machine.0.verification_tag();
             if own_tag != 0 && packet.verification_tag() == own_tag {
                 self.udp_port.store(udp_port, Ordering::Relaxed);
-                // The machine ignores an ABORT that answers its INIT, for it has no association yet; but that is how
-                // a host says that nobody listens.
+                // The machine ignores an ABORT that answers its INIT, because it has no association
+                // yet. But with that a host without listener answers.
                 if !state.connected
                     && state.machine.0.state() == SocketState::Connecting
                     && packet.first().is_some_and(|chunk| chunk.kind == ABORT && !chunk.reflected())
@@ -243,12 +245,12 @@ impl Shared {
         })
     }
 
-    /// Starts an orderly end.
+    /// Starts an orderly shutdown.
     pub fn shutdown(&self) {
         self.drive(DcSctpSocket::shutdown);
     }
 
-    /// Nobody reads any more: end in order, and discard what still arrives.
+    /// There is no reader any more: shut down, and discard messages that still arrive.
     pub fn abandon(&self) {
         {
             let mut state = self.lock();
@@ -259,10 +261,10 @@ impl Shared {
         self.shutdown();
     }
 
-    /// Waits for the end.
+    /// Waits until the association has ended.
     pub async fn closed(&self) -> CloseReason {
         self.wait(&self.readable, |state| {
-            // A reader that only waits for the end must not keep the peer from reaching it.
+            // Nobody reads these messages, and a full queue would keep the peer from shutting down.
             state.inbox.clear();
             state.inbox_bytes = 0;
             state.fill_inbox();
@@ -271,7 +273,7 @@ impl Shared {
         .await
     }
 
-    /// Ends at once.
+    /// Aborts the association.
     pub fn abort(&self) {
         self.drive(DcSctpSocket::close);
     }
@@ -284,7 +286,7 @@ impl Shared {
             let tag = self.peer_tag.load(Ordering::Relaxed);
             let heartbeat = packet::heartbeat(self.endpoint.port(), self.path.peer.port(), tag, number);
             self.endpoint.transmit(&self.path, self.destination(), heartbeat);
-            // Sent again while there is time: one may be lost.
+            // Sent again while there is time, because one may be lost.
             let again = time::now() + limit / HEARTBEATS;
             let answered = self.wait(&self.readable, |state| {
                 if self.heard.load(Ordering::Acquire) == number {
@@ -300,7 +302,7 @@ impl Shared {
         false
     }
 
-    /// Streams we may send on.
+    /// Number of streams that we may send on.
     pub fn outgoing_streams(&self) -> u16 {
         self.lock().outgoing_streams
     }
@@ -310,17 +312,17 @@ impl Shared {
         SocketAddr::new(self.path.local, self.endpoint.port())
     }
 
-    /// Where packets to the peer go.
+    /// The address for packets to the peer.
     fn destination(&self) -> SocketAddr {
         SocketAddr::new(self.path.peer.ip(), self.udp_port.load(Ordering::Relaxed))
     }
 
-    /// Waits on `notify` until `look` finds what it wants.
+    /// Waits on `notify` until `look` returns a value.
     async fn wait<T>(&self, notify: &Notify, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
         loop {
             let notified = notify.notified();
             tokio::pin!(notified);
-            // Registered before looking: what happens in between is not missed.
+            // Registered before looking, so that no change in between is missed.
             notified.as_mut().enable();
             if let Some(found) = look(&mut self.lock()) {
                 return found;
@@ -329,7 +331,8 @@ impl Shared {
         }
     }
 
-    /// Lets the machine run: brings its clock up to date, applies `step`, and carries out what comes of it.
+    /// Runs the machine: sets its clock, applies `step`, and handles the events and packets that
+    /// result.
     fn drive<T>(&self, step: impl FnOnce(&mut Socket) -> T) -> T {
         let mut state = self.lock();
         let now = time::now();
@@ -337,7 +340,7 @@ impl Shared {
         state.machine.0.advance_time(machine_now);
         let result = step(&mut state.machine.0);
         let mut wake_readers = false;
-        // Bounded: each event stems from this step; the machine makes no event out of an event.
+        // Bounded: each event results from this step; the machine makes no event out of an event.
         while let Some(event) = state.machine.0.poll_event() {
             match event {
                 SocketEvent::SendPacket(packet) => {
@@ -351,7 +354,7 @@ impl Shared {
             }
         }
         if state.machine.0.state() == SocketState::Closed && state.armed.is_some() && state.closed.is_none() {
-            // It was under way and closed without naming a reason.
+            // An association being set up was closed without a reason.
             state.close(CloseReason::Aborted("by the application".to_owned()));
         }
         wake_readers |= state.fill_inbox();
@@ -359,7 +362,8 @@ impl Shared {
             deadline if deadline == SocketTime::infinite_future() => None,
             deadline => Some(state.born + (deadline - SocketTime::zero())),
         };
-        // A timer that fires early finds nothing to do and asks again: only earlier deadlines need a wake-up.
+        // A timer that fires early finds nothing to do and is set again, so only earlier deadlines need
+        // a wake-up.
         let rearm = match (due, state.armed) {
             (Some(due), Some(armed)) => due < armed,
             (Some(_), None) => true,
@@ -388,7 +392,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock is a defect; the state is plain data, so going on is the lesser harm.
+        // A panic under the lock is a defect; the state is plain data, so continuing does less harm.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -436,8 +440,9 @@ impl State {
         }
     }
 
-    /// Moves complete messages out of the machine; `true` if there were any. They must leave it before it closes,
-    /// for closing discards them; how many may leave is bounded, so that a slow reader closes the window.
+    /// Moves complete messages out of the machine; `true` if there were any. They must leave it before
+    /// it closes, because closing discards them. Their number is bounded, so that a slow reader closes
+    /// the window.
     fn fill_inbox(&mut self) -> bool {
         let mut any = false;
         while self.inbox_bytes < INBOX_BYTES

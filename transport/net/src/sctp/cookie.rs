@@ -1,10 +1,10 @@
-//! Authenticated state cookies (RFC 9260 §5.1.3): a listener keeps nothing about a peer until that peer has echoed
-//! a cookie only this listener can have made, so a flood of INITs costs no memory.
+//! Authenticated state cookies (RFC 9260 §5.1.3): a listener stores nothing about a peer until the peer
+//! has echoed a cookie that only this listener can have made. So a flood of INITs costs no memory.
 //!
 //! ```text
 //! sealed cookie   the protocol machine's cookie | created, ms 64 | HMAC-SHA-256, first 16 bytes
 //! ```
-//! The MAC also covers both addresses and ports, so that a cookie is good on its own path only.
+//! The MAC also covers both addresses and ports, so that a cookie is valid only between these two.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,10 +14,10 @@ use sha2::Sha256;
 const CREATED: usize = 8;
 const MAC: usize = 16;
 
-/// How long a cookie may be on its way: Valid.Cookie.Life (RFC 9260 §16).
+/// Longest time until a cookie comes back: Valid.Cookie.Life (RFC 9260 §16).
 const LIFETIME_MS: u64 = 60_000;
 
-/// Between whom a cookie is valid.
+/// The two ends for which a cookie is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Path {
     pub local: IpAddr,
@@ -28,13 +28,13 @@ pub(super) struct Path {
 /// Why a cookie is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadCookie {
-    /// Not made by us, not for this path, or changed.
+    /// Not made by us, for another path, or changed.
     Forged,
     /// Ours, but too old, by so many milliseconds.
     Stale(u64),
 }
 
-/// The secret of one endpoint, never stored or shown.
+/// The secret of one endpoint; never stored or printed.
 pub(super) struct CookieKey([u8; 32]);
 
 impl CookieKey {
@@ -44,7 +44,8 @@ impl CookieKey {
         Ok(CookieKey(key))
     }
 
-    /// Seals the protocol machine's cookie; `now_ms` is on any clock that [`CookieKey::open`] is given too.
+    /// Seals the protocol machine's cookie; `now_ms` must be of the same clock as for
+    /// [`CookieKey::open`].
     pub fn seal(&self, path: &Path, now_ms: u64, cookie: &[u8]) -> Vec<u8> {
         let mut sealed = cookie.to_vec();
         sealed.extend_from_slice(&now_ms.to_be_bytes());
@@ -53,7 +54,7 @@ impl CookieKey {
         sealed
     }
 
-    /// The cookie that was sealed.
+    /// Returns the cookie in a valid sealed cookie.
     pub fn open<'a>(&self, path: &Path, now_ms: u64, sealed: &'a [u8]) -> Result<&'a [u8], BadCookie> {
         let covered = sealed.len().checked_sub(MAC).ok_or(BadCookie::Forged)?;
         let (covered, tag) = sealed.split_at(covered);

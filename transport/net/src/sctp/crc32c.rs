@@ -1,4 +1,4 @@
-//! The checksum of SCTP: CRC32c (RFC 9260 appendix A), eight bytes at a time from tables.
+//! The checksum of SCTP: CRC32c (RFC 9260 appendix A), computed for eight bytes at a time with tables.
 
 const POLYNOMIAL: u32 = 0x82f6_3b78; // reflected Castagnoli
 
@@ -29,7 +29,7 @@ const TABLES: [[u32; 256]; 8] = {
     tables
 };
 
-/// Feeds `bytes` into a running register (start with `!0`, finish with a complement).
+/// Continues a checksum with `bytes` (start with `!0`, finish with a complement).
 fn update(mut register: u32, bytes: &[u8]) -> u32 {
     let (eights, rest) = bytes.as_chunks::<8>();
     for eight in eights {
@@ -49,7 +49,7 @@ fn update(mut register: u32, bytes: &[u8]) -> u32 {
     register
 }
 
-/// The checksum of an SCTP packet whose checksum field (bytes 8..12) counts as zero.
+/// The checksum of an SCTP packet; its checksum field (bytes 8..12) is treated as zero.
 /// `packet` must have at least the 12 bytes of the common header.
 pub(super) fn packet_checksum(packet: &[u8]) -> u32 {
     let register = update(!0, &packet[..8]);

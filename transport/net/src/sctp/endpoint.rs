@@ -1,9 +1,9 @@
 //! The user-space endpoint: one socket, one SCTP port, many associations.
 //!
-//! A task receives packets and finds whose they are: `(our address, peer's address and port)` leads to the
-//! association; an INIT to a listener is answered without keeping anything (see [`super::cookie`]); a COOKIE ECHO with
-//! a cookie of ours becomes an association; the rest is out of the blue (RFC 9260 §8.4). The protocol machine checks
-//! verification tags (§8.5) itself.
+//! A task receives packets and looks up their association by our address and the peer's address and
+//! port. An INIT to a listener is answered without storing anything (see [`super::cookie`]); a COOKIE
+//! ECHO with one of our cookies creates an association; all other packets are out of the blue (RFC 9260
+//! §8.4). The protocol machine checks verification tags (§8.5).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -20,30 +20,31 @@ use super::wire::{MAX_PACKET, Wire};
 use super::{Rejected, SctpConfig};
 use crate::time::{self, Duration, Instant};
 
-/// Associations set up but not yet accepted by the application; a COOKIE ECHO beyond waits for its retransmission.
+/// Associations set up but not yet accepted by the application. Beyond, a COOKIE ECHO is ignored until
+/// it is retransmitted.
 const BACKLOG: usize = 64;
 
 /// Pause after the socket reports an error, so that a broken one does not spin.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
-/// One socket and what lives on it.
+/// One socket and its associations.
 pub(super) struct Endpoint {
     wire: Wire,
     /// Our SCTP port.
     port: u16,
     config: SctpConfig,
     key: CookieKey,
-    /// Time zero of cookies.
+    /// The time at which the clock of cookies is zero.
     born: Instant,
     associations: Mutex<HashMap<Path, Weak<Shared>>>,
-    /// Where new associations go; `None` when not listening.
+    /// The queue for new associations; `None` if not listening.
     backlog: Option<mpsc::Sender<Arc<Shared>>>,
     listening: AtomicBool,
     stop: Notify,
     rejected: Counters,
 }
 
-/// What was not taken from the wire, by reason.
+/// Rejected packets, by reason.
 #[derive(Default)]
 struct Counters {
     malformed: AtomicU64,
@@ -56,7 +57,8 @@ struct Counters {
 }
 
 impl Endpoint {
-    /// Opens an endpoint on `wire` and starts receiving. With `listen`, new associations arrive at the receiver.
+    /// Opens an endpoint on `wire` and starts receiving. With `listen`, the receiver gets new
+    /// associations.
     pub fn open(
         wire: Wire,
         port: u16,
@@ -80,7 +82,7 @@ impl Endpoint {
         Ok((endpoint, accepted))
     }
 
-    /// Adds an association of our own making and starts it.
+    /// Adds an association that we initiate, and starts it.
     pub fn add(self: &Arc<Endpoint>, path: Path, udp_port: u16) -> Arc<Shared> {
         let shared = Shared::new(Arc::clone(self), path, udp_port);
         self.table().insert(path, Arc::downgrade(&shared));
@@ -88,24 +90,25 @@ impl Endpoint {
         shared
     }
 
-    /// Takes a closed association off the table.
+    /// Removes a closed association from the table.
     pub fn remove(&self, path: &Path) {
         self.table().remove(path);
         self.stop_if_idle();
     }
 
-    /// Takes no more associations.
+    /// Accepts no more associations.
     pub fn close(&self) {
         self.listening.store(false, Ordering::Release);
         self.stop_if_idle();
     }
 
-    /// Sends a packet the protocol machine made, with its cookie sealed if it is an INIT ACK.
+    /// Sends a packet of the protocol machine; the cookie of an INIT ACK is sealed first.
     pub fn transmit(&self, path: &Path, to: SocketAddr, made: Vec<u8>) {
         let sealed = packet::seal_init_ack(&made, |cookie| self.key.seal(path, self.now_ms(), cookie));
         let result = self.wire.send(path.local, to, sealed.as_deref().unwrap_or(&made));
         if let Err(error) = result {
-            // Lost, as anywhere on the way; retransmission or the path's failure follow.
+            // The packet is lost, as it could be anywhere; retransmission or the failure of the path
+            // follow.
             tracing::debug!(%error, %to, "SCTP packet not sent");
         }
     }
@@ -134,14 +137,14 @@ impl Endpoint {
             heartbeat_interval: config.heartbeat_interval,
             max_retransmissions: Some(config.max_retransmissions),
             max_init_retransmits: Some(config.max_init_retransmissions),
-            // Neither is used by N2; without them nothing can be negotiated that a peer could misuse.
+            // N2 uses neither; without them a peer cannot negotiate features that it could misuse.
             enable_partial_reliability: false,
             enable_message_interleaving: false,
             ..Options::default()
         }
     }
 
-    /// What has been refused so far.
+    /// The packets rejected so far.
     pub fn rejected(&self) -> Rejected {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Rejected {
@@ -160,12 +163,12 @@ impl Endpoint {
         self.port
     }
 
-    /// The UDP port in use, when encapsulated.
+    /// The UDP port in use, if encapsulated.
     pub fn udp_port(&self) -> Option<u16> {
         self.wire.udp_port()
     }
 
-    /// Associations on the table.
+    /// Number of associations in the table.
     #[cfg(test)]
     pub fn associations(&self) -> usize {
         self.table().len()
@@ -211,7 +214,7 @@ impl Endpoint {
         }
     }
 
-    /// A COOKIE ECHO that completes a hand-shake.
+    /// Handles a COOKIE ECHO, which completes a hand-shake.
     fn establish(self: &Arc<Endpoint>, path: Path, from: SocketAddr, cookie: &[u8], packet: &Packet) {
         let Some(backlog) = self.backlog.as_ref().filter(|_| self.listening.load(Ordering::Acquire)) else {
             return self.out_of_the_blue(&path, from, packet);
@@ -228,14 +231,14 @@ impl Endpoint {
             Err(mpsc::error::TrySendError::Closed(())) => return self.out_of_the_blue(&path, from, packet),
         };
         let association = Shared::new(Arc::clone(self), path, from.port());
-        // On the table first, for what the peer sends in answer may overtake us.
+        // Added to the table first, because the peer's answer may arrive before this function ends.
         self.table().insert(path, Arc::downgrade(&association));
         association.input(packet, from.port());
         if association.connected() {
             association.start();
             slot.send(association);
         } else {
-            // The verification tag was not that of the cookie.
+            // The verification tag was not the one in the cookie.
             count(&self.rejected.forged_cookie);
             self.table().remove(&path);
         }
@@ -274,8 +277,7 @@ impl Endpoint {
         self.reply(path, from, reply);
     }
 
-    /// Answers an INIT by a protocol machine made for the purpose and forgotten at once: what it would remember is
-    /// in the cookie.
+    /// Answers an INIT with a temporary protocol machine: its state is in the cookie.
     fn answer_init(&self, path: &Path, from: SocketAddr, packet: &Packet) {
         let mut machine = Socket::new("", &self.options(path.peer.port()));
         machine.handle_input(packet.bytes());
@@ -302,7 +304,7 @@ impl Endpoint {
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<Path, Weak<Shared>>> {
-        // The table is whole between any two statements, whatever panicked.
+        // The table is consistent between any two statements, even after a panic.
         self.associations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -318,7 +320,8 @@ async fn receive(endpoint: Arc<Endpoint>) {
         match arrival {
             Ok(arrival) => endpoint.input(arrival.from, arrival.local, &buffer[arrival.start..arrival.end]),
             Err(error) => {
-                // ICMP errors surface here on UDP sockets; they concern one peer, whose heartbeats will tell.
+                // UDP sockets report ICMP errors here. They concern one peer, whose heartbeats will
+                // fail.
                 tracing::debug!(%error, "SCTP socket");
                 time::sleep(ERROR_PAUSE).await;
             }
@@ -326,13 +329,13 @@ async fn receive(endpoint: Arc<Endpoint>) {
     }
 }
 
-/// The peer's verification tag, as the protocol machine's cookie holds it after two words of magic. A cookie of
-/// another layout yields a tag nobody has.
+/// The peer's verification tag in the protocol machine's cookie, after two words of magic. From a
+/// cookie of another layout the result is a tag that no peer has.
 fn peer_tag(cookie: &[u8]) -> u32 {
     cookie.get(8..12).map_or(0, |tag| u32::from_be_bytes([tag[0], tag[1], tag[2], tag[3]]))
 }
 
-/// Whether an answer may be sent there.
+/// Whether an answer may be sent to this address.
 fn unicast(address: IpAddr) -> bool {
     let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     !(address.is_multicast() || address.is_unspecified() || broadcast)

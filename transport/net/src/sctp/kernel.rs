@@ -1,4 +1,4 @@
-//! SCTP by the kernel: one-to-one style sockets (RFC 6458 §4).
+//! The kernel's SCTP: one-to-one style sockets (RFC 6458 §4).
 //!
 //! The kernel's structures (`linux/sctp.h`) are not in `libc`; those used here are declared below with their layout.
 
@@ -31,25 +31,25 @@ const SCTP_PEER_ADDR_PARAMS: libc::c_int = 9;
 const SCTP_EVENTS: libc::c_int = 11;
 const SCTP_STATUS: libc::c_int = 14;
 const SCTP_GET_ASSOC_STATS: libc::c_int = 112;
-/// Ancillary data: [`SendReceiveInfo`].
+/// Type of ancillary data: [`SendReceiveInfo`].
 const SCTP_SNDRCV: libc::c_int = 1;
-/// In the flags of [`SendReceiveInfo`]: abort the association.
+/// Flag in [`SendReceiveInfo`]: abort the association.
 const SCTP_ABORT: u16 = 1 << 2;
-/// In the flags of a received message: it is a notification.
+/// Flag of a received message: it is a notification.
 const MSG_NOTIFICATION: libc::c_int = 0x8000;
 // Notifications, and the states in SCTP_ASSOC_CHANGE.
 const SCTP_ASSOC_CHANGE: u16 = 0x8001;
 const COMM_LOST: u16 = 1;
 const RESTART: u16 = 2;
 const SHUTDOWN_COMPLETE: u16 = 3;
-/// In [`PeerAddressParameters`]: heartbeats are on.
+/// Flag in [`PeerAddressParameters`]: heartbeats are on.
 const SPP_HB_ENABLE: u32 = 1;
-/// In [`PeerAddressParameters`]: a heartbeat is sent at once.
+/// Flag in [`PeerAddressParameters`]: a heartbeat is sent at once.
 const SPP_HB_DEMAND: u32 = 1 << 2;
-/// How often the kernel is asked whether the answer to a heartbeat has come.
+/// How often the kernel is asked whether a heartbeat was answered.
 const HEARTBEAT_POLL: Duration = Duration::from_millis(20);
 
-/// Pause after `accept` reports an error that concerns no connection (out of descriptors).
+/// Pause after an error of `accept` that concerns no connection (no free descriptor).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// `struct sctp_sndrcvinfo`.
@@ -59,7 +59,7 @@ struct SendReceiveInfo {
     stream: u16,
     ssn: u16,
     flags: u16,
-    /// Carried in the byte order given, so network order here.
+    /// Sent in the byte order given, so this is in network order.
     ppid: u32,
     context: u32,
     time_to_live: u32,
@@ -113,7 +113,7 @@ struct PeerAddressParameters {
     align: u8,
 }
 
-/// The start of `struct sctp_status`; the kernel wants room for all of it.
+/// The start of `struct sctp_status`; the kernel needs room for all of it.
 #[repr(C)]
 struct Status {
     association: i32,
@@ -201,12 +201,12 @@ pub(super) struct Association {
     progress: Mutex<Progress>,
 }
 
-/// Where the reader stands.
+/// The reader's state.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The message being received, of which the kernel may deliver one part at a time.
+    /// The message being received, which the kernel may deliver in parts.
     partial: BytesMut,
-    /// Why the kernel said the association ended.
+    /// Why the association ended, from the kernel's notification.
     reason: Option<CloseReason>,
     reported: bool,
 }
@@ -272,7 +272,7 @@ impl Association {
                         return Some(Event::Restarted);
                     }
                 }
-                // End of file: the association is over.
+                // End of file: the association has ended.
                 Ok(Received { part, .. }) if part.is_empty() => {
                     return Some(progress.close(CloseReason::Shutdown));
                 }
@@ -339,7 +339,8 @@ impl Association {
         self.outgoing_streams
     }
 
-    /// The kernel reports no HEARTBEAT ACK, but counts the packets that arrive with the association's verification tag.
+    /// The kernel does not report HEARTBEAT ACKs, but it counts packets that arrive with the
+    /// association's verification tag.
     pub async fn heartbeat(&self, limit: Duration) -> bool {
         let Ok(before) = packets_received(self.fd.get_ref()) else { return false };
         // SAFETY: plain data for which all zeroes is a valid value (an address of no family: every path).
@@ -360,7 +361,7 @@ impl Association {
         false
     }
 
-    /// Starts an orderly end; the kernel carries it through even when the socket is closed.
+    /// Starts an orderly shutdown, which the kernel completes even after the socket is closed.
     pub fn abandon(&self) {
         let _ = nix::sys::socket::shutdown(self.fd.as_raw_fd(), nix::sys::socket::Shutdown::Write);
     }
@@ -387,7 +388,7 @@ impl Association {
 }
 
 impl Progress {
-    /// Takes note of a notification; `true` when the peer restarted the association.
+    /// Handles a notification; `true` if the peer restarted the association.
     fn notified(&mut self, notification: &[u8]) -> bool {
         // u16 type, u16 flags, u32 length; for SCTP_ASSOC_CHANGE then u16 state.
         let word = |at: usize| notification.get(at..at + 2).map(|two| u16::from_ne_bytes([two[0], two[1]]));
@@ -406,8 +407,8 @@ impl Progress {
         false
     }
 
-    /// The last event. A reason the kernel named goes before what the socket call suggests, except that an abort by
-    /// the peer also counts as lost communication.
+    /// The last event. A reason from the kernel's notification takes precedence over the result of the
+    /// socket call, except that an abort by the peer is also reported as lost communication.
     fn close(&mut self, suggested: CloseReason) -> Event {
         self.reported = true;
         let reason = match (self.reason.take(), suggested) {
@@ -425,7 +426,7 @@ struct Received {
     flags: libc::c_int,
 }
 
-/// Ancillary data for one [`SendReceiveInfo`], aligned as the kernel wants it.
+/// Ancillary data for one [`SendReceiveInfo`], aligned as the kernel requires.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
@@ -489,7 +490,7 @@ fn send(fd: &OwnedFd, message: &Message, flags: u16) -> io::Result<()> {
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Opens a socket for the family of `address` with all its parameters.
+/// Opens a socket for the family of `address` and sets all parameters.
 fn open(address: SocketAddr, config: &SctpConfig) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
@@ -639,7 +640,7 @@ mod tests {
         }
     }
 
-    /// Where the kernel has SCTP the real thing; elsewhere the refusal must say what to do.
+    /// With kernel SCTP, tests real sockets; without, the error must say what to do.
     #[tokio::test]
     async fn kernel_sockets_or_a_helpful_refusal() {
         let config = SctpConfig { mode: SctpMode::Kernel, ..SctpConfig::default() };

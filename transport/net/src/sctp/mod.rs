@@ -1,19 +1,21 @@
-//! SCTP (RFC 9260), the carrier of N2: message boundaries, streams, payload protocol identifiers (PPID).
+//! SCTP (RFC 9260), the transport of N2: message boundaries, streams, payload protocol identifiers
+//! (PPID).
 //!
-//! One API over three carriers, chosen by [`SctpMode`]:
+//! One API with three implementations, chosen by [`SctpMode`]:
 //! - **kernel**: the kernel's own SCTP sockets;
 //! - **raw**: user-space SCTP on raw IP protocol 132, byte-compatible with kernel peers and real gNBs; needs
 //!   CAP_NET_RAW;
-//! - **udp**: user-space SCTP in UDP (RFC 6951), for hosts that grant nothing.
+//! - **udp**: user-space SCTP in UDP (RFC 6951), for hosts that grant no privileges.
 //!
-//! [`SctpMode::Auto`] takes the first that works, in this order, and says once in the log which.
+//! [`SctpMode::Auto`] uses the first that works, in this order, and logs the choice once.
 //!
-//! The user-space protocol machine is the sans-IO crate `dcsctp`, one socket per association. Around it, ours:
-//! `endpoint` (demultiplexing, listening, out-of-the-blue packets), `association` (one association: its lock, timers,
-//! queues), `cookie` (stateless, authenticated association set-up), `packet` (the header and chunk views those need),
-//! `wire` (raw and UDP sockets), `user` (opening them), and `kernel` (the other carrier).
+//! The user-space protocol machine is the crate `dcsctp`, which does no I/O; one socket per
+//! association. Our own code around it: `endpoint` (demultiplexing, listening, out-of-the-blue
+//! packets), `association` (one association: its lock, timers, queues), `cookie` (stateless,
+//! authenticated association set-up), `packet` (the header and chunk views for these), `wire` (raw and
+//! UDP sockets), and `user` (opening them). `kernel` uses the kernel's sockets.
 //!
-//! Single-homed: an association lives between two addresses.
+//! An association has one address per end.
 
 mod association;
 mod cookie;
@@ -38,7 +40,8 @@ use serde::{Deserialize, Serialize};
 use crate::capability;
 use crate::time::Duration;
 
-/// Entry of fuzzing: everything the demultiplexer reads from a packet, whose checksum is made right first.
+/// Entry point for fuzzing: everything the demultiplexer reads from a packet, whose checksum is
+/// corrected first.
 #[doc(hidden)]
 pub fn fuzz_packet(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
@@ -64,7 +67,8 @@ pub const NGAP_PORT: u16 = 38412;
 /// Port of UDP-encapsulated SCTP (RFC 6951 §5.1).
 pub const UDP_ENCAPSULATION_PORT: u16 = 9899;
 
-/// Which carrier to use. Written in configuration as `auto`, `kernel`, `raw`, `udp` or `udp:<port>`.
+/// Which implementation to use. Written in the configuration as `auto`, `kernel`, `raw`, `udp` or
+/// `udp:<port>`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum SctpMode {
@@ -77,13 +81,13 @@ pub enum SctpMode {
     Raw,
     /// User space over UDP.
     Udp {
-        /// UDP port a listener takes and a client sends to.
+        /// UDP port of a listener, to which clients send.
         port: u16,
     },
 }
 
 impl SctpMode {
-    /// The UDP port on which SCTP may travel in this mode, for captures and firewalls.
+    /// The UDP port that SCTP may use in this mode, for captures and firewalls.
     pub fn udp_port(self) -> Option<u16> {
         match self {
             SctpMode::Udp { port } => Some(port),
@@ -93,7 +97,7 @@ impl SctpMode {
     }
 }
 
-/// `text` names no SCTP mode.
+/// The text is not an SCTP mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no SCTP mode: expected auto, kernel, raw, udp or udp:<port>")]
 pub struct UnknownMode {
@@ -147,19 +151,20 @@ impl From<SctpMode> for String {
 /// Parameters of an endpoint. The defaults suit N2 in a data centre: a dead peer is noticed in about 15 s.
 #[derive(Clone, Debug)]
 pub struct SctpConfig {
-    /// Carrier.
+    /// The implementation.
     pub mode: SctpMode,
     /// Streams offered in each direction; the peer may accept fewer.
     pub streams: u16,
-    /// Largest message taken for sending or accepted, in bytes.
+    /// Largest message that is sent or accepted, in bytes.
     pub max_message_size: usize,
     /// Associations a listener keeps at once; further ones are refused.
     pub max_associations: usize,
     /// Time between heartbeats on an idle association.
     pub heartbeat_interval: Duration,
-    /// Retransmission time-out before the first measurement; also how long a heartbeat is waited for.
+    /// Retransmission time-out before the first measurement; also the time limit of a heartbeat.
     pub rto_initial: Duration,
-    /// Lower bound of the retransmission time-out. Must exceed the peer's acknowledgement delay (200 ms as a rule).
+    /// Lower bound of the retransmission time-out. Must exceed the peer's acknowledgement delay
+    /// (usually 200 ms).
     pub rto_min: Duration,
     /// Upper bound of the retransmission time-out.
     pub rto_max: Duration,
@@ -189,18 +194,18 @@ impl Default for SctpConfig {
     }
 }
 
-/// One message, sent and received as a whole.
+/// One message, sent and received whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Stream: messages keep their order within one.
+    /// The stream; messages in a stream keep their order.
     pub stream: u16,
     /// Payload protocol identifier, carried unchanged.
     pub ppid: u32,
-    /// The message itself; never empty.
+    /// The content; never empty.
     pub payload: Bytes,
 }
 
-/// What happens on an association.
+/// An event of an association.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A message arrived.
@@ -220,10 +225,10 @@ pub enum CloseReason {
     /// Orderly, by either side.
     #[error("shut down")]
     Shutdown,
-    /// The peer aborted it, with the cause it named.
+    /// The peer aborted it, with this cause.
     #[error("aborted by the peer: {0}")]
     PeerAborted(String),
-    /// The peer answers no more.
+    /// The peer does not answer any more.
     #[error("the peer does not answer")]
     Lost,
     /// We aborted it: the peer violated the protocol, or [`Association::abort`] was called.
@@ -234,22 +239,22 @@ pub enum CloseReason {
 /// Why an endpoint could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The carrier does not exist here.
+    /// This implementation does not exist here.
     #[error("SCTP mode {mode} is not available: {source}; {hint}")]
     Unavailable {
-        /// The carrier asked for.
+        /// The requested mode.
         mode: SctpMode,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
         /// What the operator can do.
         hint: &'static str,
     },
-    /// Address in use, or not of this host.
+    /// The address is in use, or not of this host.
     #[error("cannot use SCTP address {address}: {source}")]
     Address {
-        /// The address asked for.
+        /// The requested address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -263,20 +268,20 @@ pub enum ConnectError {
     /// No answer after [`SctpConfig::max_init_retransmissions`].
     #[error("no SCTP answer from {remote}")]
     Unreachable {
-        /// Whom we called.
+        /// The peer's address.
         remote: SocketAddr,
     },
     /// The peer refused.
     #[error("{remote} refused the SCTP association: {cause}")]
     Refused {
-        /// Whom we called.
+        /// The peer's address.
         remote: SocketAddr,
-        /// The cause it named.
+        /// The peer's cause.
         cause: String,
     },
 }
 
-/// Why a message was not taken.
+/// Why a message was not accepted for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// The association has ended.
@@ -288,7 +293,7 @@ pub enum SendError {
     /// The stream does not exist on this association.
     #[error("stream {0} was not negotiated")]
     Stream(u16),
-    /// Only from [`Sender::try_send`]: the peer is slower than we are.
+    /// Only from [`Sender::try_send`]: the send buffer is full, because the peer is slower than we are.
     #[error("the send buffer is full")]
     Full,
 }
@@ -298,22 +303,23 @@ pub enum SendError {
 #[error("the SCTP listener is closed")]
 pub struct ListenerClosed;
 
-/// Packets a user-space endpoint did not take, by reason. All zero for kernel endpoints, which count by themselves.
+/// Packets that a user-space endpoint rejected, by reason. All zero with kernel sockets; the kernel has
+/// its own counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rejected {
-    /// Truncated, or chunk lengths that do not add up, or impossible ports, addresses or tags.
+    /// Truncated, with inconsistent chunk lengths, or with impossible ports, addresses or tags.
     pub malformed: u64,
     /// Wrong checksum.
     pub checksum: u64,
-    /// Of no association (RFC 9260 §8.4).
+    /// Packets of no association (RFC 9260 §8.4).
     pub out_of_the_blue: u64,
-    /// A state cookie we did not make.
+    /// State cookies that we did not make.
     pub forged_cookie: u64,
-    /// A state cookie of ours that came too late.
+    /// State cookies that came back too late.
     pub stale_cookie: u64,
-    /// More than [`SctpConfig::max_associations`].
+    /// Beyond [`SctpConfig::max_associations`].
     pub table_full: u64,
-    /// Associations arrive faster than they are accepted.
+    /// Associations that arrived faster than the application accepted them.
     pub backlog_full: u64,
 }
 
@@ -330,10 +336,10 @@ enum ListenerCarrier {
 }
 
 impl Listener {
-    /// Opens an endpoint at `address` and starts listening. Must be called inside the namespace it is to live in.
+    /// Opens an endpoint at `address` and starts listening. Must be called in the endpoint's namespace.
     ///
     /// # Errors
-    /// [`BindError`]: the mode does not exist here, or the address cannot be had.
+    /// [`BindError`]: the mode does not exist here, or the address cannot be used.
     pub async fn bind(address: SocketAddr, config: SctpConfig) -> Result<Listener, BindError> {
         let mode = choose(config.mode);
         let carrier = match mode {
@@ -346,7 +352,7 @@ impl Listener {
     /// Waits for the next association. Cancel-safe.
     ///
     /// # Errors
-    /// [`ListenerClosed`] when the endpoint is gone.
+    /// [`ListenerClosed`] if the endpoint was closed.
     pub async fn accept(&mut self) -> Result<Association, ListenerClosed> {
         let carrier = match &mut self.carrier {
             ListenerCarrier::User(listener) => {
@@ -357,7 +363,7 @@ impl Listener {
         Ok(Association { carrier, ended: false })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn local(&self) -> SocketAddr {
         match &self.carrier {
             ListenerCarrier::User(listener) => listener.local,
@@ -365,7 +371,7 @@ impl Listener {
         }
     }
 
-    /// The carrier in use; never [`SctpMode::Auto`].
+    /// The mode in use; never [`SctpMode::Auto`].
     pub fn mode(&self) -> SctpMode {
         match &self.carrier {
             ListenerCarrier::User(listener) => listener.mode,
@@ -373,7 +379,7 @@ impl Listener {
         }
     }
 
-    /// What the endpoint has refused so far.
+    /// The packets rejected so far.
     pub fn rejected(&self) -> Rejected {
         match &self.carrier {
             ListenerCarrier::User(listener) => listener.endpoint.rejected(),
@@ -388,22 +394,22 @@ enum Carrier {
     Kernel(Arc<kernel::Association>),
 }
 
-/// One association: the receiving half, and the handle that keeps it open.
+/// One association: it receives, and keeps the association open.
 ///
-/// Dropping it shuts the association down in the background: what was sent is still delivered.
+/// Dropping it shuts the association down in the background; messages already sent are still delivered.
 ///
-/// It must be read: when [`Association::recv`] is not called for long, the receive window closes, and after the time
-/// in which a dead peer is noticed a user-space peer gives the association up.
+/// It must be read: if [`Association::recv`] is not called for long, the receive window closes, and a
+/// user-space peer ends the association after the time in which it would notice a dead peer.
 #[derive(Debug)]
 pub struct Association {
     carrier: Carrier,
-    /// [`Association::shutdown`] or [`Association::abort`] took over from `drop`.
+    /// [`Association::shutdown`] or [`Association::abort`] was called, so `drop` does nothing.
     ended: bool,
 }
 
 impl Association {
-    /// Sets an association up from `local` (port 0: any; address unspecified: by route) to `remote`. Must be called
-    /// inside the namespace it is to live in.
+    /// Sets up an association from `local` (port 0: any; address unspecified: by route) to `remote`.
+    /// Must be called in the association's namespace.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -422,7 +428,7 @@ impl Association {
         Ok(Association { carrier, ended: false })
     }
 
-    /// Waits for what happens next: `None` after [`Event::Closed`]. Cancel-safe.
+    /// Waits for the next event; `None` after [`Event::Closed`]. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Event> {
         match &self.carrier {
             Carrier::User(shared) => shared.recv().await,
@@ -430,12 +436,12 @@ impl Association {
         }
     }
 
-    /// A sending half; any number may exist.
+    /// A sending half; there may be any number.
     pub fn sender(&self) -> Sender {
         Sender { carrier: self.carrier.clone() }
     }
 
-    /// Shorthand for sending through [`Association::sender`].
+    /// Sends through [`Association::sender`].
     ///
     /// # Errors
     /// As [`Sender::send`].
@@ -459,7 +465,7 @@ impl Association {
         }
     }
 
-    /// Streams we may send on: messages go to streams `0..outgoing_streams()`.
+    /// Number of streams we may send on: `0..outgoing_streams()`.
     pub fn outgoing_streams(&self) -> u16 {
         match &self.carrier {
             Carrier::User(shared) => shared.outgoing_streams(),
@@ -467,8 +473,8 @@ impl Association {
         }
     }
 
-    /// Delivers what was sent, then ends the association in order; returns why it ended in fact. Messages that
-    /// still arrive are discarded.
+    /// Delivers the messages already sent, then shuts the association down. Returns why it ended.
+    /// Messages that still arrive are discarded.
     pub async fn shutdown(mut self) -> CloseReason {
         self.ended = true;
         match &self.carrier {
@@ -480,7 +486,7 @@ impl Association {
         }
     }
 
-    /// Ends the association at once; the peer is told.
+    /// Aborts the association; the peer is told.
     pub fn abort(mut self) {
         self.ended = true;
         match &self.carrier {
@@ -501,15 +507,15 @@ impl Drop for Association {
     }
 }
 
-/// Sends on one association. Cheap to clone.
+/// Sends on one association. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Sender {
     carrier: Carrier,
 }
 
 impl Sender {
-    /// Hands a message over, waiting while more than [`SctpConfig::send_buffer`] bytes are unsent. Returning means
-    /// accepted for delivery, not delivered. Cancel-safe.
+    /// Queues a message, and waits while more than [`SctpConfig::send_buffer`] bytes are unsent. A
+    /// return means accepted, not delivered. Cancel-safe.
     ///
     /// # Errors
     /// [`SendError`], never [`SendError::Full`].
@@ -531,8 +537,8 @@ impl Sender {
         }
     }
 
-    /// Sends a HEARTBEAT at once (RFC 9260 §8.3) and tells whether the peer answered within `limit`. What may be wrong
-    /// with a peer that does not answer is found out by the association itself, later.
+    /// Sends a HEARTBEAT at once (RFC 9260 §8.3) and returns whether the peer answered within `limit`.
+    /// If the peer does not answer, the association itself finds out later whether it is lost.
     pub async fn heartbeat(&self, limit: Duration) -> bool {
         match &self.carrier {
             Carrier::User(shared) => shared.heartbeat(limit).await,
@@ -549,7 +555,7 @@ impl Sender {
     }
 }
 
-/// Settles [`SctpMode::Auto`], and says once in the log what came of it.
+/// Resolves [`SctpMode::Auto`], and logs the choice once.
 fn choose(mode: SctpMode) -> SctpMode {
     if mode != SctpMode::Auto {
         return mode;

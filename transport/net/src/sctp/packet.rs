@@ -1,4 +1,4 @@
-//! As much of the SCTP packet format (RFC 9260 §3) as demultiplexing and association set-up need.
+//! The part of the SCTP packet format (RFC 9260 §3) that demultiplexing and association set-up need.
 //!
 //! ```text
 //! common header   source port 16 | destination port 16 | verification tag 32 | checksum 32
@@ -27,14 +27,15 @@ pub(super) const COOKIE_ECHO: u8 = 10;
 pub(super) const COOKIE_ACK: u8 = 11;
 pub(super) const SHUTDOWN_COMPLETE: u8 = 14;
 
-/// The verification tag was copied from the packet answered, for want of an association (RFC 9260 §8.4).
+/// The verification tag was copied from the packet being answered, because there is no association (RFC
+/// 9260 §8.4).
 const T_BIT: u8 = 1;
 
 /// Error causes (RFC 9260 §3.3.10).
 pub(super) const CAUSE_STALE_COOKIE: u16 = 3;
 pub(super) const CAUSE_OUT_OF_RESOURCE: u16 = 4;
 
-/// Why a packet is not looked at further.
+/// Why a packet is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadPacket {
     /// Shorter than a header, or its chunks do not fill it.
@@ -43,7 +44,7 @@ pub(super) enum BadPacket {
     Checksum,
 }
 
-/// A packet whose checksum is right and whose chunk lengths add up.
+/// A packet with a correct checksum and consistent chunk lengths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet<'a> {
     bytes: &'a [u8],
@@ -54,7 +55,7 @@ pub(super) struct Packet<'a> {
 pub(super) struct Chunk<'a> {
     pub kind: u8,
     pub flags: u8,
-    /// Header included, padding not.
+    /// With header, without padding.
     pub bytes: &'a [u8],
     /// Length with padding.
     padded: usize,
@@ -91,7 +92,7 @@ impl<'a> Packet<'a> {
         self.bytes
     }
 
-    /// The chunks, up to the first whose length is impossible.
+    /// The chunks, up to the first with an impossible length.
     pub fn chunks(&self) -> impl Iterator<Item = Chunk<'a>> + use<'a> {
         let mut rest = &self.bytes[HEADER..];
         std::iter::from_fn(move || {
@@ -101,24 +102,24 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// The first chunk: `parse` saw to it that there is one.
+    /// The first chunk: `parse` has checked that there is one.
     pub fn first(&self) -> Option<Chunk<'a>> {
         self.chunks().next()
     }
 
-    /// The initiate tag of an INIT or INIT ACK in first place.
+    /// The initiate tag, if the first chunk is an INIT or INIT ACK.
     pub fn initiate_tag(&self) -> Option<u32> {
         let value = self.first()?.bytes.get(4..8)?;
         Some(u32::from_be_bytes([value[0], value[1], value[2], value[3]]))
     }
 
-    /// The cookie of a COOKIE ECHO in first place.
+    /// The cookie, if the first chunk is a COOKIE ECHO.
     pub fn cookie(&self) -> Option<&'a [u8]> {
         self.first().filter(|chunk| chunk.kind == COOKIE_ECHO).map(|chunk| &chunk.bytes[CHUNK_HEADER..])
     }
 
-    /// The number of a [`heartbeat`] of ours that a HEARTBEAT ACK in this packet returns. The protocol machine's own
-    /// heartbeats carry information of another length.
+    /// The number of our [`heartbeat`] that a HEARTBEAT ACK in this packet returns. The protocol
+    /// machine's own heartbeats have information of another length.
     pub fn heartbeat_acknowledged(&self) -> Option<u64> {
         let acknowledge = self.chunks().find(|chunk| chunk.kind == HEARTBEAT_ACK)?;
         let information = chunk(&acknowledge.bytes[CHUNK_HEADER..])?;
@@ -128,13 +129,13 @@ impl<'a> Packet<'a> {
         Some(u64::from_be_bytes(information.bytes[CHUNK_HEADER..].try_into().ok()?))
     }
 
-    /// This packet with the acknowledgement that its SHUTDOWN carries (RFC 9260 §3.3.8) spelt out as a SACK in front,
-    /// because the protocol machine overlooks it there; `None` if there is no SHUTDOWN.
+    /// This packet with a SACK in front that repeats the acknowledgement in its SHUTDOWN (RFC 9260
+    /// §3.3.8), because the protocol machine ignores it there; `None` if there is no SHUTDOWN.
     pub fn with_shutdown_acknowledged(&self) -> Option<Vec<u8>> {
         let shutdown = self.chunks().find(|chunk| chunk.kind == SHUTDOWN)?;
         let cumulative_tsn = shutdown.bytes.get(CHUNK_HEADER..CHUNK_HEADER + 4)?;
         let mut packet = self.bytes[..HEADER].to_vec();
-        // Cumulative TSN, a window that no longer matters, no gaps, no duplicates.
+        // Cumulative TSN, a window without further use, no gaps, no duplicates.
         push_tlv(
             &mut packet,
             [SACK, 0],
@@ -168,12 +169,12 @@ fn chunk(bytes: &[u8]) -> Option<Chunk<'_>> {
 }
 
 impl Chunk<'_> {
-    /// Whether the verification tag is the reflected one.
+    /// Whether the verification tag is a reflected one.
     pub fn reflected(&self) -> bool {
         self.flags & T_BIT != 0
     }
 
-    /// The error causes of an ABORT or ERROR, as codes.
+    /// The codes of the error causes in an ABORT or ERROR.
     pub fn causes(&self) -> impl Iterator<Item = u16> {
         let mut rest = &self.bytes[CHUNK_HEADER..];
         std::iter::from_fn(move || {
@@ -184,8 +185,8 @@ impl Chunk<'_> {
     }
 }
 
-/// Replaces the state cookie of an INIT ACK packet of our own making by what `seal` makes of it.
-/// `None` when the packet is something else.
+/// Replaces the state cookie of one of our INIT ACK packets by the result of `seal`. `None` if the
+/// packet is not an INIT ACK.
 pub(super) fn seal_init_ack(bytes: &[u8], seal: impl FnOnce(&[u8]) -> Vec<u8>) -> Option<Vec<u8>> {
     let init_ack = chunk(bytes.get(HEADER..)?).filter(|chunk| chunk.kind == INIT_ACK)?.bytes;
     let mut parameters = init_ack.get(INIT_FIXED..)?;
@@ -209,8 +210,8 @@ pub(super) fn seal_init_ack(bytes: &[u8], seal: impl FnOnce(&[u8]) -> Vec<u8>) -
     Some(packet)
 }
 
-/// An ABORT for a packet without an association (RFC 9260 §8.4): `tag` is its own tag reflected, or the initiate tag
-/// of an INIT, or what the cookie says.
+/// An ABORT for a packet without an association (RFC 9260 §8.4): `tag` is the packet's reflected tag,
+/// or the initiate tag of an INIT, or the tag in the cookie.
 pub(super) fn abort(source: u16, destination: u16, tag: u32, reflected: bool, cause: Option<u16>) -> Vec<u8> {
     let mut value = Vec::new();
     if let Some(cause) = cause {
@@ -219,7 +220,7 @@ pub(super) fn abort(source: u16, destination: u16, tag: u32, reflected: bool, ca
     single(source, destination, tag, [ABORT, if reflected { T_BIT } else { 0 }], &value)
 }
 
-/// The answer to a SHUTDOWN ACK of an association we no longer know.
+/// The answer to a SHUTDOWN ACK of an unknown association.
 pub(super) fn shutdown_complete(source: u16, destination: u16, tag: u32) -> Vec<u8> {
     single(source, destination, tag, [SHUTDOWN_COMPLETE, T_BIT], &[])
 }
@@ -231,7 +232,7 @@ pub(super) fn heartbeat(source: u16, destination: u16, tag: u32, number: u64) ->
     single(source, destination, tag, [HEARTBEAT, 0], &value)
 }
 
-/// An ERROR saying that the cookie is too old by `micros` (RFC 9260 §5.2.6).
+/// An ERROR that reports the cookie as too old by `micros` (RFC 9260 §5.2.6).
 pub(super) fn stale_cookie(source: u16, destination: u16, tag: u32, micros: u32) -> Vec<u8> {
     let mut value = Vec::new();
     push_tlv(&mut value, CAUSE_STALE_COOKIE.to_be_bytes(), &micros.to_be_bytes());
@@ -325,7 +326,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever arrives, with the checksum made right so that the chunk walk is reached.
+        /// Arbitrary packets, with a corrected checksum so that the chunks are read.
         #[test]
         fn arbitrary_packets_do_not_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if bytes.len() >= HEADER {

@@ -1,5 +1,5 @@
-//! The user-space stack against itself: on a simulated wire that loses, reorders, duplicates and corrupts by a seed,
-//! under virtual time; and over real raw and UDP sockets between namespaces.
+//! The user-space stack against itself: with virtual time on a simulated wire that loses, reorders,
+//! duplicates and corrupts packets by a seed; and over real raw and UDP sockets between namespaces.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,7 +28,7 @@ struct Inner {
     /// State of a xorshift generator; faults are off while it is zero.
     seed: u64,
     loss_percent: u64,
-    /// A frame held back to arrive after the next one.
+    /// A frame that is delivered after the next one.
     held: Option<(IpAddr, Frame)>,
     sent: Vec<Frame>,
     cut: bool,
@@ -145,7 +145,7 @@ impl World {
         World { network, listener: Listener { carrier: ListenerCarrier::User(user) }, endpoint }
     }
 
-    /// Calls from port `port` of the client's host.
+    /// Sets up an association from port `port` of the client's host.
     async fn call(&self, port: u16) -> Result<Association, CloseReason> {
         let wire = self.network.host(CLIENT);
         let config = SctpConfig { streams: 4, ..SctpConfig::default() };
@@ -174,7 +174,8 @@ async fn next_message(association: &mut Association) -> Message {
     }
 }
 
-/// Messages both ways, on several streams, up to the largest, and an orderly end. Over any carrier.
+/// Messages in both directions, on several streams, up to the largest, and an orderly shutdown. For any
+/// implementation.
 pub(super) async fn converse(mut listener: Listener, config: SctpConfig) {
     let remote = listener.local();
     let local = SocketAddr::new(remote.ip(), 0);
@@ -199,7 +200,7 @@ pub(super) async fn converse(mut listener: Listener, config: SctpConfig) {
     );
     assert_eq!(client.send(message(config.streams, 1, 0)).await, Err(SendError::Stream(config.streams)));
 
-    // What was sent before an orderly end still arrives.
+    // Messages sent before an orderly shutdown still arrive.
     assert!(client.sender().heartbeat(Duration::from_secs(5)).await);
     assert!(server.sender().heartbeat(Duration::from_secs(5)).await);
     client.send(message(0, 30_000, 9)).await.unwrap();
@@ -253,7 +254,8 @@ async fn a_heartbeat_on_demand_tells_a_live_peer_from_a_dead_one() {
     assert!(server.sender().heartbeat(limit).await);
     assert!(client.sender().heartbeat(limit).await);
     assert!(time::now() - before < limit, "an answer is not waited for longer than it takes");
-    // Nobody else's answer counts: the number is made up, the verification tag is not the peer's.
+    // Only the peer's answer counts: here the number is invented, and the verification tag is not the
+    // peer's.
     world.network.cut(true);
     let asking = tokio::spawn({
         let sender = server.sender();
@@ -330,7 +332,8 @@ async fn garbage_truncation_and_bit_flips_leave_the_association_alone() {
             bad[bit / 8] ^= 1 << (bit % 8);
             world.network.inject(from, SERVER, bad);
         }
-        // A replay: duplicates must not be delivered twice, nor an old COOKIE ECHO restart anything.
+        // A replay: duplicates must not be delivered twice, and an old COOKIE ECHO must not restart the
+        // association.
         world.network.inject(from, SERVER, packet.clone());
     }
     client.send(message(3, 60, 2)).await.unwrap();
@@ -340,8 +343,8 @@ async fn garbage_truncation_and_bit_flips_leave_the_association_alone() {
     assert_eq!(world.endpoint.associations(), 1);
 }
 
-/// As above, with the checksum made right, so that what was changed is looked at: anything may happen to the
-/// association, but the endpoint stays, keeps no more than it should, and serves others.
+/// As above with a corrected checksum, so that the changes are read. Anything may happen to the
+/// association, but the endpoint stays, stores no more than it should, and serves others.
 #[tokio::test(start_paused = true)]
 async fn changed_packets_with_a_right_checksum_cost_one_association_at_most() {
     let mut world = World::new(SctpConfig::default());
@@ -372,7 +375,7 @@ async fn changed_packets_with_a_right_checksum_cost_one_association_at_most() {
                 changed[bit / 8] ^= 1 << (bit % 8);
             }
             changed.truncate((changed.len() - random.random(8) as usize).max(packet::HEADER));
-            // To the live association: its ports, and often its tag.
+            // To the existing association: its ports, and often its tag.
             changed[..4].copy_from_slice(&[(5001 + round).to_be_bytes(), NGAP_PORT.to_be_bytes()].concat());
             if random.random(2) == 0
                 && let Some((_, last)) = live.iter().rev().find(|(to, _)| to.ip() == server.local().ip())
@@ -383,18 +386,18 @@ async fn changed_packets_with_a_right_checksum_cost_one_association_at_most() {
         }
         settle().await;
         drop(client);
-        // Whatever is left of it, reading it comes to an end.
+        // Reading what is left of it ends.
         while timeout(LONG, server.recv()).await.expect("an end").is_some() {}
     }
     settle().await;
     let (client, mut server) = world.pair().await;
     client.send(message(1, 10, 3)).await.unwrap();
     assert_eq!(next_message(&mut server).await, message(1, 10, 3));
-    // Old COOKIE ECHOs may have been believed, but none more than once.
+    // Old COOKIE ECHOs may have been accepted, but none more than once.
     assert!(world.endpoint.associations() <= 2, "{} associations", world.endpoint.associations());
 }
 
-/// The INITs of strangers who never go on cost nothing, and the real peer still gets through.
+/// INITs of strangers without COOKIE ECHO cost nothing, and the real peer can still connect.
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_inits_leaves_no_trace() {
     let mut world = World::new(SctpConfig::default());
@@ -460,7 +463,7 @@ async fn the_table_is_bounded() {
     let refused = call_on(world.network.host("10.0.1.77"), 5003).await.unwrap_err();
     assert!(matches!(refused, CloseReason::PeerAborted(_)), "{refused}");
     assert_eq!(world.listener.rejected().table_full, 1);
-    // One goes, one may come.
+    // After one has ended, another is accepted.
     let (client, server) = kept.pop().unwrap();
     drop(server);
     assert_eq!(client.shutdown().await, CloseReason::Shutdown);
@@ -498,7 +501,7 @@ async fn a_dead_peer_is_noticed_and_a_port_without_listener_refuses() {
     world.network.cut(false);
     drop(world.listener);
     settle().await;
-    // The endpoint's task has ended: nobody answers at all.
+    // The endpoint's task has ended: there is no answer at all.
     let network = Network::default();
     let (deaf, _) = Endpoint::open(network.host(SERVER), NGAP_PORT, SctpConfig::default(), false).unwrap();
     let refused = call_on(network.host(CLIENT), 5000).await.unwrap_err();
@@ -513,14 +516,14 @@ async fn nobody_there_is_unreachable() {
     assert_eq!(lost, CloseReason::Lost);
 }
 
-/// A gNB that was killed and comes back from the same port before we noticed.
+/// A gNB that was killed and starts again from the same port before its end was noticed.
 #[tokio::test(start_paused = true)]
 async fn a_restarted_peer_keeps_its_association() {
     let mut world = World::new(SctpConfig::default());
     let (old, mut server) = world.pair().await;
     old.send(message(0, 10, 1)).await.unwrap();
     next_message(&mut server).await;
-    // The new process takes over the address; the old one never hears anything again.
+    // The new process takes the address; the old one receives nothing any more.
     let new = world.call(5000).await.unwrap();
     assert_eq!(timeout(LONG, server.recv()).await.unwrap(), Some(Event::Restarted));
     new.send(message(1, 20, 2)).await.unwrap();
@@ -547,7 +550,7 @@ async fn an_abort_reaches_the_peer_and_a_dropped_association_ends_in_order() {
     assert_eq!(closed, Some(Event::Closed { reason: CloseReason::Shutdown }));
 }
 
-/// A reader that pauses stops the sender, with bounded memory; it loses nothing by it.
+/// A reader that pauses stops the sender, with bounded memory; no message is lost.
 #[tokio::test(start_paused = true)]
 async fn a_slow_reader_holds_the_sender_back() {
     let mut world = World::new(SctpConfig { send_buffer: 200_000, ..SctpConfig::default() });
@@ -602,7 +605,7 @@ async fn out_of_the_blue_packets_get_the_answer_the_standard_names() {
     assert_eq!(world.listener.rejected().out_of_the_blue, 5);
 }
 
-/// `packet` with its checksum made right.
+/// `packet` with a corrected checksum.
 fn resealed(mut packet: Vec<u8>) -> Vec<u8> {
     let checksum = crc32c::packet_checksum(&packet);
     packet[8..12].copy_from_slice(&checksum.to_le_bytes());
@@ -616,7 +619,8 @@ async fn raw_and_udp_sockets_between_namespaces() {
         for address in ["127.0.0.1:38412", "[::1]:38412"] {
             let config = SctpConfig { mode, ..SctpConfig::default() };
             let inside = namespace.clone();
-            // A runtime inside the namespace, for sockets belong to the namespace of the thread that opens them.
+            // A runtime in the namespace, because sockets belong to the namespace of the thread that
+            // opens them.
             std::thread::spawn(move || {
                 inside.join().unwrap();
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

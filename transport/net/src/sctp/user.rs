@@ -1,4 +1,4 @@
-//! Opening user-space listeners and associations: addresses, ports, and the carriers to try.
+//! Opens user-space listeners and associations: addresses, ports, and the transport to use.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,9 +12,9 @@ use super::endpoint::Endpoint;
 use super::wire::Wire;
 use super::{BindError, ConnectError, SctpConfig, SctpMode};
 
-/// Local ports for callers that name none: the ephemeral range of RFC 6335.
+/// Local ports for callers that give none: the ephemeral range of RFC 6335.
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49152..=65535;
-/// How many of them are tried before giving up.
+/// Most ports that are tried.
 const PORT_ATTEMPTS: usize = 32;
 
 /// A user-space listener.
@@ -50,14 +50,14 @@ pub(super) fn bind(address: SocketAddr, mode: SctpMode, config: SctpConfig) -> R
     Ok(Listener { endpoint, accepted, local: SocketAddr::new(address.ip(), port), mode })
 }
 
-/// Calls `remote` from `local` in `mode`, which is raw or UDP, and waits for the hand-shake.
+/// Connects to `remote` from `local` in `mode`, which is raw or UDP, and waits for the hand-shake.
 pub(super) async fn connect(
     local: SocketAddr,
     remote: SocketAddr,
     mode: SctpMode,
     config: SctpConfig,
 ) -> Result<Arc<Shared>, ConnectError> {
-    // Several addresses may be ours: take the one the route to the peer uses.
+    // We may have several addresses: use that of the route to the peer.
     let address = if local.ip().is_unspecified() {
         source_for(remote).map_err(|source| BindError::Address { address: local, source })?
     } else {
@@ -80,7 +80,7 @@ pub(super) async fn connect(
     }
 }
 
-/// An association being set up: given up when the caller stops waiting.
+/// An association being set up; aborted if the caller stops waiting.
 struct Calling(Option<Arc<Shared>>);
 
 impl Calling {
@@ -101,10 +101,10 @@ impl Drop for Calling {
     }
 }
 
-/// Opens the socket and settles the SCTP port.
+/// Opens the socket and determines the SCTP port.
 fn open(address: SocketAddr, mode: SctpMode, listen: bool) -> Result<(Wire, u16), BindError> {
     let attempt = |port: u16| match mode {
-        // A caller needs no particular UDP port: the peer answers to whichever it sees.
+        // A caller needs no particular UDP port: the peer answers to the port that it sees.
         SctpMode::Udp { port: udp } => Wire::udp(SocketAddr::new(address.ip(), if listen { udp } else { 0 })),
         _ => Wire::raw(address.ip(), port),
     };
@@ -145,12 +145,12 @@ fn failed(address: SocketAddr, mode: SctpMode, source: io::Error) -> BindError {
     }
 }
 
-/// The address from which packets to `remote` leave.
+/// The source address of packets to `remote`.
 fn source_for(remote: SocketAddr) -> io::Result<IpAddr> {
     let any =
         if remote.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
     let probe = std::net::UdpSocket::bind((any, 0))?;
-    // Connecting a UDP socket sends nothing: it only looks up the route.
+    // Connecting a UDP socket sends nothing; it only looks up the route.
     probe.connect(SocketAddr::new(remote.ip(), remote.port().max(1)))?;
     Ok(probe.local_addr()?.ip())
 }

@@ -1,7 +1,8 @@
-//! The sockets under user-space SCTP: raw IP protocol 132, or UDP.
+//! The sockets of user-space SCTP: raw IP protocol 132, or UDP.
 //!
-//! A raw socket sees every SCTP packet for its address, so a packet filter in the kernel lets through those for our
-//! port only. Nothing in the kernel guards raw SCTP ports against double use; [`PortClaim`] does, for our processes.
+//! A raw socket receives every SCTP packet for its address, so a packet filter in the kernel passes
+//! only those for our port. The kernel does not prevent two raw sockets from using the same SCTP port;
+//! [`PortClaim`] does, among our processes.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,14 +17,14 @@ use tokio::io::unix::AsyncFd;
 /// Room for the largest IP packet.
 pub(super) const MAX_PACKET: usize = 65_536;
 
-/// A packet's whereabouts on arrival.
+/// Addresses of a received packet, and its place in the buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
-    /// Sender: its address, and its UDP port (0 on raw IP).
+    /// The sender's address, and its UDP port (0 on raw IP).
     pub from: SocketAddr,
-    /// The address it was sent to.
+    /// The address to which it was sent.
     pub local: IpAddr,
-    /// Where in the buffer the SCTP packet starts and ends.
+    /// Start and end of the SCTP packet in the buffer.
     pub start: usize,
     pub end: usize,
 }
@@ -42,12 +43,12 @@ pub(super) struct SocketWire {
     fd: AsyncFd<OwnedFd>,
     local: IpAddr,
     raw: bool,
-    /// Only held, never read.
+    /// Kept only for its effect.
     _claim: Option<PortClaim>,
 }
 
 impl Wire {
-    /// A raw socket at `local`, passing only packets for SCTP port `port`.
+    /// A raw socket at `local` that passes only packets for SCTP port `port`.
     pub fn raw(local: IpAddr, port: u16) -> io::Result<Wire> {
         let claim = PortClaim::new(local, port)?;
         let fd = socket(family(local), SockType::Raw, flags(), Some(SockProtocol::Sctp))?;
@@ -63,21 +64,21 @@ impl Wire {
 
     fn finish(fd: OwnedFd, local: SocketAddr, claim: Option<PortClaim>) -> io::Result<Wire> {
         let raw = claim.is_some();
-        // What does not fit is fragmented on the way out instead of being lost: SCTP packets are sized for Ethernet,
-        // tunnels may be narrower.
+        // Packets that are too long are fragmented, not lost: SCTP packets have the size of Ethernet
+        // frames, but tunnels may be narrower.
         let pmtu = libc::IP_PMTUDISC_DONT;
         if local.is_ipv4() {
             setsockopt(&fd, sockopt::Ipv4PacketInfo, &true)?;
             set_int(&fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, pmtu)?;
         } else {
             if !raw {
-                // Raw IPv6 sockets never see IPv4, and refuse to be told so.
+                // Raw IPv6 sockets never receive IPv4, and refuse this option.
                 setsockopt(&fd, sockopt::Ipv6V6Only, &true)?;
             }
             setsockopt(&fd, sockopt::Ipv6RecvPacketInfo, &true)?;
             set_int(&fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, pmtu)?;
         }
-        // Best effort: the kernel caps it at net.core.rmem_max.
+        // Best effort: net.core.rmem_max limits it.
         let _ = setsockopt(&fd, sockopt::RcvBuf, &(4 << 20));
         bind(fd.as_raw_fd(), &SockaddrStorage::from(local))?;
         // SAFETY: an `OwnedFd` stays the same open descriptor for as long as the registration holds it.
@@ -96,7 +97,8 @@ impl Wire {
         }
     }
 
-    /// Sends one packet. A full socket buffer loses it, as a full queue further on would: SCTP retransmits.
+    /// Sends one packet. If the socket buffer is full the packet is lost, as in any full queue: SCTP
+    /// retransmits.
     pub fn send(&self, local: IpAddr, to: SocketAddr, packet: &[u8]) -> io::Result<()> {
         match self {
             Wire::Socket(socket) => socket.send(local, to, packet),
@@ -105,7 +107,7 @@ impl Wire {
         }
     }
 
-    /// The UDP port, on which peers can be told to call.
+    /// The UDP port, which peers can be told to use.
     pub fn udp_port(&self) -> Option<u16> {
         match self {
             Wire::Socket(socket) if !socket.raw => {
@@ -155,7 +157,7 @@ impl SocketWire {
                 _ => {}
             }
         }
-        // Raw IPv4 sockets deliver the IP header too; raw IPv6 and UDP ones do not.
+        // Raw IPv4 sockets also deliver the IP header; raw IPv6 and UDP sockets do not.
         let start = match buffer.first() {
             Some(first) if self.raw && self.local.is_ipv4() => usize::from(first & 15) * 4,
             _ => 0,
@@ -169,7 +171,7 @@ impl SocketWire {
         let to = SockaddrStorage::from(to);
         let (v4, v6);
         let control = match local {
-            // Only a socket bound to every address needs telling from which to send.
+            // Only a socket bound to every address has to be told the source address.
             _ if !self.local.is_unspecified() || local.is_unspecified() => None,
             IpAddr::V4(address) => {
                 v4 = libc::in_pktinfo {
@@ -192,8 +194,8 @@ impl SocketWire {
     }
 }
 
-/// Claims a raw SCTP port in this network namespace: an abstract Unix socket, of which the kernel allows one per name
-/// and namespace, and which goes with the process.
+/// Claims a raw SCTP port in this network namespace with an abstract Unix socket: the kernel allows one
+/// per name and namespace, and removes it with the process.
 #[derive(Debug)]
 struct PortClaim(#[allow(dead_code, reason = "held for its lifetime")] std::os::unix::net::UnixDatagram);
 
@@ -214,7 +216,7 @@ fn flags() -> SockFlag {
     SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC
 }
 
-/// The standard library's form of a socket address.
+/// Converts a socket address to the standard library's type.
 pub(super) fn to_std(address: &SockaddrStorage) -> Option<SocketAddr> {
     if let Some(v4) = address.as_sockaddr_in() {
         return Some(SocketAddr::new(v4.ip().into(), v4.port()));
@@ -241,12 +243,13 @@ pub(super) fn set_int(
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Attaches a classic BPF program that passes packets for SCTP port `port`. The filter sees the IP header of IPv4
-/// packets (so its length is read first), but not that of IPv6 packets.
+/// Attaches a classic BPF program that passes packets for SCTP port `port`. The filter receives the IP
+/// header of IPv4 packets (so it reads its length first), but not that of IPv6 packets.
 fn attach_port_filter(fd: &OwnedFd, v6: bool, port: u16) -> io::Result<()> {
     let op = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let load = if v6 {
-        // A harmless first instruction keeps both programs of one length: A = 2-byte destination port at offset 2.
+        // The first instruction has no effect, but gives both programs the same length: A = 2-byte
+        // destination port at offset 2.
         [op(libc::BPF_LDX | libc::BPF_IMM, 0, 0, 0), op(libc::BPF_LD | libc::BPF_H | libc::BPF_IND, 0, 0, 2)]
     } else {
         [

@@ -1,8 +1,9 @@
-//! Many datagrams per system call, for peers that talk in bursts.
+//! Several datagrams per system call, for peers that send in bursts.
 //!
-//! [`Burst`] receives what has come; [`send`] sends datagrams, those of one length to one peer that follow each other as
-//! one message that the kernel cuts (`UDP_SEGMENT`): the way down through the stack is then paid once for all of them.
-//! What arrives is the same, and where the kernel or the device cannot do it, they go one by one.
+//! [`Burst`] receives the datagrams that have arrived. [`send`] sends datagrams; consecutive ones of
+//! the same length to the same peer go as one message, which the kernel cuts (`UDP_SEGMENT`). So they
+//! pass down the network stack only once. The receiver sees no difference. If the kernel or the device
+//! cannot cut, they are sent one by one.
 
 use std::io;
 use std::mem::{self, MaybeUninit};
@@ -14,12 +15,13 @@ use tokio::net::UdpSocket;
 
 /// Most datagrams of one system call.
 pub const BURST: usize = 64;
-/// Longest datagram that is sent together with others: the kernel cuts, but a piece must fit the device's MTU.
+/// Longest datagram that is sent together with others: the pieces must fit the device's MTU.
 const SEGMENT: usize = 1200;
 /// Most octets of one message that the kernel cuts.
 const SEGMENTED: usize = 60_000;
 
-/// Datagrams that came together. Its memory is taken as it is used, so room for the largest datagram costs little.
+/// Datagrams received together. Its memory is allocated when first used, so room for the largest
+/// datagram costs little.
 pub struct Burst {
     octets: Box<[u8]>,
     size: usize,
@@ -33,12 +35,12 @@ impl std::fmt::Debug for Burst {
 }
 
 impl Burst {
-    /// Room for [`BURST`] datagrams of at most `size` octets; what is longer is cut off.
+    /// Room for [`BURST`] datagrams of at most `size` octets; longer ones are truncated.
     pub fn new(size: usize) -> Burst {
         Burst { octets: vec![0; BURST * size].into_boxed_slice(), size, received: Vec::with_capacity(BURST) }
     }
 
-    /// Waits for datagrams; returns their number. Nothing is lost when the future is dropped.
+    /// Waits for datagrams and returns their number. Cancel-safe: no datagram is lost.
     ///
     /// # Errors
     /// Those of `recvmmsg(2)`.
@@ -47,7 +49,7 @@ impl Burst {
         socket.async_io(Interest::READABLE, || self.receive_now(socket)).await
     }
 
-    /// Receives what has come. On a socket that blocks, waits for the first datagram.
+    /// Receives the datagrams that have arrived. On a blocking socket, waits for the first one.
     ///
     /// # Errors
     /// Those of `recvmmsg(2)`, `WouldBlock` among them.
@@ -57,7 +59,7 @@ impl Burst {
         let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BURST];
         // SAFETY: `mmsghdr` is a plain C struct for which all zeroes is a valid value.
         let mut messages: [libc::mmsghdr; BURST] = unsafe { mem::zeroed() };
-        // Each message has an octet slice of its own: they do not overlap.
+        // Each message has its own slice of octets: they do not overlap.
         for (i, octets) in self.octets.chunks_exact_mut(self.size).enumerate() {
             vectors[i] = libc::iovec { iov_base: octets.as_mut_ptr().cast(), iov_len: octets.len() };
             let header = &mut messages[i].msg_hdr;
@@ -81,7 +83,7 @@ impl Burst {
         for (message, name) in messages.iter().zip(&names).take(count) {
             // SAFETY: the kernel has written a name of this length into zeroed or written memory of a received message.
             let from = unsafe { Name::read(name, message.msg_hdr.msg_namelen) };
-            // A name of another family cannot be on a UDP socket; such a datagram counts as empty.
+            // A name of another family is impossible on a UDP socket; such a datagram counts as empty.
             let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
             let length = if from.is_some() { message.msg_len as usize } else { 0 };
             self.received.push((length.min(self.size), from.unwrap_or(unknown)));
@@ -89,21 +91,23 @@ impl Burst {
         Ok(count)
     }
 
-    /// The datagrams that were received last, with their senders.
+    /// The datagrams received last, with their senders.
     pub fn iter(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
         let octets = self.octets.chunks_exact(self.size);
         self.received.iter().zip(octets).map(|((length, from), octets)| (*from, &octets[..*length]))
     }
 }
 
-/// Sends up to [`BURST`] datagrams and returns how many of them the kernel took: at least one.
+/// Sends up to [`BURST`] datagrams and returns how many the kernel accepted: at least one.
 ///
 /// # Errors
-/// Why the first was not taken: `WouldBlock`, or what is wrong with it or its receiver. The others have not been tried.
+/// Why the first was not accepted: `WouldBlock`, or an error of the datagram or its receiver. The
+/// others have not been tried.
 pub fn send<T: AsRef<[u8]>>(socket: &impl AsFd, datagrams: &[(SocketAddr, T)]) -> io::Result<usize> {
     let together = send_in(socket, datagrams, true);
     match together {
-        // A device without offloads, a tunnel on the way: the kernel says so by one of these.
+        // A device without offloads, or a tunnel on the path: the kernel reports it with one of these
+        // errors.
         Err(error)
             if matches!(
                 error.raw_os_error(),
@@ -116,7 +120,8 @@ pub fn send<T: AsRef<[u8]>>(socket: &impl AsFd, datagrams: &[(SocketAddr, T)]) -
     }
 }
 
-/// Sends all datagrams, waiting for room where there is none; `refused` hears of those that cannot be sent.
+/// Sends all datagrams and waits for room where necessary. Calls `refused` for those that cannot be
+/// sent.
 pub async fn send_all<T: AsRef<[u8]>>(
     socket: &UdpSocket,
     datagrams: &[(SocketAddr, T)],
@@ -133,7 +138,7 @@ pub async fn send_all<T: AsRef<[u8]>>(
     }
 }
 
-/// Sends with or without leaving it to the kernel to cut messages.
+/// Sends datagrams, with or without cutting by the kernel.
 fn send_in<T: AsRef<[u8]>>(
     socket: &impl AsFd,
     datagrams: &[(SocketAddr, T)],
@@ -177,7 +182,8 @@ fn send_in<T: AsRef<[u8]>>(
     Ok(messages[..sent.min(count)].iter().map(|message| message.msg_hdr.msg_iovlen).sum())
 }
 
-/// How many datagrams from the first on go to one peer as one message: all of one length, but for a shorter last one.
+/// How many of the first datagrams can go to one peer as one message: all of the same length, except
+/// for a shorter last one.
 fn run<T: AsRef<[u8]>>(datagrams: &[(SocketAddr, T)]) -> usize {
     let Some((to, first)) = datagrams.first() else { return 0 };
     let segment = first.as_ref().len();
@@ -199,7 +205,7 @@ fn run<T: AsRef<[u8]>>(datagrams: &[(SocketAddr, T)]) -> usize {
     length
 }
 
-/// A control message that says how long the segments of a message are.
+/// A control message with the length of a message's segments.
 #[repr(C)]
 struct Segments {
     header: libc::cmsghdr,
@@ -219,7 +225,7 @@ impl Segments {
     }
 }
 
-/// A socket address as the kernel has it.
+/// A socket address in the kernel's form.
 #[repr(C)]
 union Name {
     v4: libc::sockaddr_in,
@@ -307,7 +313,8 @@ mod tests {
         assert_eq!(sized(&[(a, 1200); 64]), 50);
     }
 
-    /// Of all lengths, to several receivers, more than one call takes; each arrives once, whole and from the sender.
+    /// Of all lengths, to several receivers, more than one call can send; each arrives once, whole and
+    /// from the right sender.
     #[tokio::test]
     async fn what_is_sent_in_bursts_arrives_datagram_by_datagram() {
         for any in ["127.0.0.1:0", "[::1]:0"] {
@@ -365,7 +372,7 @@ mod tests {
         let any = "127.0.0.1:0".parse().unwrap();
         let (sender, receiver) = (bind(any).await.unwrap(), bind(any).await.unwrap());
         let good = receiver.local_addr().unwrap();
-        // Port 0 is nobody's.
+        // No socket has port 0.
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let datagrams = [(nowhere, b"a"), (good, b"b"), (nowhere, b"c"), (good, b"d")];
         let mut refused = Vec::new();
