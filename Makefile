@@ -23,14 +23,14 @@ build:  ## the binary, target/release/godwit
 bench: build  ## the experiments, target/release/godwit-bench, which `godwit bench` starts; with DPDK where it is installed
 	$(CARGO) build --release --locked --package bench $(if $(DPDK),--features bench/dpdk)
 
-test: setup-test fmt lint tidy unit loom doc fuzz-smoke  ## everything that must hold: format, lints, rules, tests, docs, fuzz smoke
+test: setup-test fmt lint tidy unit loom doc fuzz-smoke  ## all checks: format, lints, rules, tests, docs, fuzz smoke
 	@echo 'test: all passed'
 
 fmt:  ## formatting, checked
 	$(CARGO) fmt --all --check
 
-# With DPDK where it is installed (`setup-test` does so on Debian). Asked when a recipe runs, not before. The
-# documentation is built without it, so that both ways compile.
+# With DPDK if it is installed (`setup-test` installs it on Debian). Evaluated when a recipe runs, not before. The
+# documentation is built without DPDK, so that both variants are compiled.
 DPDK = $(shell pkg-config --exists 'libdpdk >= 22.11' 2>/dev/null && echo --features pktio/dpdk,upf/dpdk)
 
 lint:  ## clippy, warnings are errors
@@ -39,20 +39,20 @@ lint:  ## clippy, warnings are errors
 tidy:  ## layering, banned calls, lengths, licences
 	$(CARGO) xtask tidy
 
-# Builds target/debug/godwit too, which the end-to-end tests run: the tests of `cli` need it. A build of its own
-# would compile every dependency twice, with and without what only tests ask of them.
+# Also builds target/debug/godwit, which the end-to-end tests run, because the tests of `cli` need it. A separate build
+# would compile every dependency twice, with and without the features that only tests need.
 unit:  ## unit, conformance and end-to-end tests
 	$(CARGO) test --workspace --locked --no-fail-fast $(DPDK)
 
-# Its own target directory: the flag would make everything else compile again.
+# A separate target directory, because the flag would make everything else compile again.
 loom:  ## the model checker: every interleaving of readers and writers of the classifier and the UPF's tables
 	RUSTFLAGS='--cfg loom' $(CARGO) test --package classifier --package rcu --lib --release --locked --target-dir target/loom -- shared loom_tests
 
 doc:  ## reference documentation, warnings are errors
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --document-private-items
 
-# The program that `unit` has built: `cargo run --package fuzz` would choose fewer features of the dependencies and compile
-# them again.
+# Runs the program that `unit` has built: `cargo run --package fuzz` would select fewer features of the dependencies and
+# compile them again.
 fuzz-smoke:  ## every fuzz target for a few seconds, on stable Rust
 	$(CARGO) test --quiet --workspace --locked --no-run $(DPDK)
 	target/debug/fuzz --seconds 3

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Makes sure that what `make demo` and `make test` need is there, and says what it does.
+# Checks and installs what `make demo` and `make test` need, and prints what it does.
 #
 #   scripts/setup.sh demo    Rust, and the system programs the demo runs
-#   scripts/setup.sh test    the same, and the independent peers the tests compare with
+#   scripts/setup.sh test    the same, and the independent implementations that the tests use
 #
 # Installs only what is missing: Debian/Ubuntu packages with apt-get (as root, or with sudo if it asks no
 # password). Elsewhere it prints the list and stops. Reads nothing from the terminal.
