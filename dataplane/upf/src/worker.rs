@@ -226,7 +226,7 @@ impl Run {
         let input = self.inputs[at];
         match catch_unwind(AssertUnwindSafe(|| self.serve(input, batch))) {
             Ok(Ok(busy)) => {
-                if self.input_errors[at].errors > 0 {
+                if self.input_errors[at].in_a_row > 0 {
                     if self.input_errors[at].logged {
                         tracing::info!(?input, "the user plane serves this interface again");
                     }
