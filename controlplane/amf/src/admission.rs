@@ -1,18 +1,25 @@
-//! Admission: how much the AMF takes on for UEs that register, and whose turn it is.
+//! Admission: how many registrations the AMF takes on, and in which order.
 //!
-//! Every device with a radio can send a REGISTRATION REQUEST; an answer costs memory here and calls to other NFs.
-//! Two bounds keep a crowd, or an attacker, from taking all of either:
+//! Every device with a radio can send a REGISTRATION REQUEST. The answer costs memory here and calls to other NFs.
+//! Three limits keep a crowd, or an attacker, from taking all of either:
 //!
-//! - **Places** ([`Place`]): registrations that call other NFs at the same time (`limits.registration_calls`). More
-//!   at once would not be served faster, but every call would take longer until all of them miss their time-outs.
-//!   A registration without a place waits ([`Admission::place`]). Turns go by [`Class`]: registrations that have begun
-//!   go first, those with a SUCI, which costs a decryption, last. Within a class the gNBs take turns, for each gNB the
-//!   identities take turns, and the same identity is served oldest first: no gNB and no identity can make another
-//!   wait for more than its turn.
-//! - **Room** ([`Room`]): octets held for UEs that have not proven who they are (`limits.unproven_mb`). One gNB may
-//!   hold as much as is still free, so it never takes more than half and there is always room for another.
+//! - **Registrations that run** ([`Admission::starts`], `limits.registrations`), of UEs without proven identity. Other UEs
+//!   wait, and the AMF keeps only their first message (`first_message.rs`). So registrations that have begun also end,
+//!   instead of all becoming slower together.
+//! - **Calls** ([`Admission::calls`], `limits.registration_calls`): registrations that call other NFs at the same time.
+//!   More would not be served faster, but each call would take longer, until all of them miss their time-outs.
+//! - **Room** ([`Room`]): memory for UEs without proven identity (`limits.unproven_mb`). One gNB may hold as much as is
+//!   still free, so it never takes more than half, and another gNB always finds room. For UEs that wait a gNB may hold half as
+//!   much as is free, so that one of them always finds room to begin.
 //!
-//! No place is held while the UE is waited for: a UE that stays silent after its challenge keeps room, but no place.
+//! The first two are [`Gate`]s. A registration that finds no free [`Place`] waits. The order is that of [`Class`]:
+//! registrations that have begun first; those with a SUCI, which has to be decrypted, last. Within a class the gNBs take
+//! turns, and so do the names of each gNB: no gNB and no name delays another by more than one turn. Of one name the
+//! newest message goes first, and only the newest [`SAME_NAME`] wait to start: a UE has one connection, so an older
+//! message of its name comes from a connection that the UE has given up, or from somebody else.
+//!
+//! A registration gives its place for calls back while it waits for the UE, and its other place after
+//! [`crate::ue::UE_PATIENCE`]: a UE that does not answer its challenge keeps room, but no place.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -20,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 
 /// What a registration does next; the first listed goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,27 +56,43 @@ impl Class {
     }
 }
 
-/// Both bounds. One per AMF.
+/// All limits. One per AMF.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    state: Mutex<State>,
-    places: usize,
+    /// Registrations that run, of UEs without proven identity.
+    pub starts: Arc<Gate>,
+    /// Registrations that call other NFs.
+    pub calls: Arc<Gate>,
+    memory: Mutex<Memory>,
     octets: usize,
-    /// Identities are compared by a hash that nobody outside can predict.
+}
+
+/// Lets a number of registrations in at a time; others wait for their turn.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    waiting: Mutex<Waiting>,
+    places: usize,
+    /// Waiters of one name and gNB; the oldest must leave when there are more.
+    same_name: usize,
+    /// Names are compared by a hash that nobody outside can predict.
     hasher: RandomState,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Waiting {
     places_taken: usize,
-    waiting: [Turns<u64, Turns<u64, Line>>; CLASSES],
-    /// Waiters in `waiting`, those that have given up included.
+    by_class: [Turns<u64, Turns<u64, Line>>; CLASSES],
+    /// Waiters in `by_class`, those that have given up included.
     queued: usize,
-    /// Waiters in `waiting` that have given up.
+    /// Waiters in `by_class` that have given up.
     abandoned: usize,
-    octets_taken: usize,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    taken: usize,
     /// By the key of the gNB's association.
-    octets_by_gnb: HashMap<u64, usize>,
+    by_gnb: HashMap<u64, usize>,
 }
 
 type Waiter = oneshot::Sender<Place>;
@@ -77,9 +101,14 @@ type Waiter = oneshot::Sender<Place>;
 /// up, they are removed.
 const ABANDONED_KEPT: usize = 64;
 
+/// Waiters of one name and gNB. A UE has one; a few more are UEs that were restarted while they waited.
+const SAME_NAME: usize = 4;
+
 /// What [`Admission`] holds now, for `GET /status`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Load {
+    /// Registrations that run, of UEs without proven identity, without those whose UE is silent.
+    pub registrations: usize,
     /// Registrations that call other NFs.
     pub registration_calls: usize,
     /// Registrations that wait for their turn.
@@ -91,80 +120,123 @@ pub(crate) struct Load {
 }
 
 impl Admission {
-    pub fn new(places: usize, octets: usize) -> Arc<Admission> {
-        let state = Mutex::default();
-        Arc::new(Admission { state, places, octets, hasher: RandomState::new() })
+    pub fn new(starts: usize, calls: usize, octets: usize) -> Arc<Admission> {
+        Arc::new(Admission {
+            starts: Gate::new(starts, SAME_NAME),
+            // What waits here has been begun, and `starts` bounds that.
+            calls: Gate::new(calls, usize::MAX),
+            memory: Mutex::default(),
+            octets,
+        })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a place on behalf of `identity`, which came through the association `gnb`. The ticket resolves when it
-    /// is this registration's turn.
-    pub fn place(self: &Arc<Admission>, class: Class, gnb: u64, identity: &str) -> Ticket {
-        let (waiter, granted) = oneshot::channel();
-        let mut state = self.state();
-        if state.places_taken < self.places {
-            // A place is free only when no registration waits.
-            state.places_taken += 1;
-            drop(state);
-            // The receiver is right here.
-            _ = waiter.send(Place(Some(self.clone())));
-        } else {
-            let identity = self.hasher.hash_one(identity);
-            state.waiting[class as usize].line(gnb).line(identity).0.push_back(waiter);
-            state.queued += 1;
-        }
-        Ticket { granted, admission: self.clone(), settled: false }
-    }
-
-    /// Takes `octets` for a UE of the association `gnb`; `None` when there is no room.
+    /// Takes `octets` for a UE of the association `gnb` whose registration begins; `None` when there is no room.
     pub fn room(self: &Arc<Admission>, gnb: u64, octets: usize) -> Option<Room> {
-        let mut state = self.state();
-        let state = &mut *state;
-        let free = self.octets.saturating_sub(state.octets_taken);
-        let of_gnb = state.octets_by_gnb.entry(gnb).or_default();
+        self.take(gnb, octets, 1)
+    }
+
+    /// Takes `octets` for a UE of the association `gnb` that waits. There is less room for these: however many wait,
+    /// some can begin.
+    pub fn room_to_wait(self: &Arc<Admission>, gnb: u64, octets: usize) -> Option<Room> {
+        self.take(gnb, octets, 2)
+    }
+
+    /// Takes `octets` if the gNB has then no more than the `share`-th part of what is free then.
+    fn take(self: &Arc<Admission>, gnb: u64, octets: usize, share: usize) -> Option<Room> {
+        let mut memory = self.memory();
+        let memory = &mut *memory;
+        let free = self.octets.checked_sub(memory.taken + octets)? / share;
+        let of_gnb = memory.by_gnb.entry(gnb).or_default();
         if *of_gnb + octets > free {
             if *of_gnb == 0 {
-                state.octets_by_gnb.remove(&gnb);
+                memory.by_gnb.remove(&gnb);
             }
             return None;
         }
         *of_gnb += octets;
-        state.octets_taken += octets;
+        memory.taken += octets;
         Some(Room { admission: self.clone(), gnb, octets })
     }
 
     /// What is held now.
     pub fn load(&self) -> Load {
-        let state = self.state();
+        let (registrations, to_start) = self.starts.load();
+        let (registration_calls, to_call) = self.calls.load();
         Load {
-            registration_calls: state.places_taken,
-            registrations_waiting: state.queued.saturating_sub(state.abandoned),
-            unproven_octets: state.octets_taken,
+            registrations,
+            registration_calls,
+            registrations_waiting: to_start + to_call,
+            unproven_octets: self.memory().taken,
             unproven_octets_limit: self.octets,
         }
     }
+}
+
+impl Gate {
+    fn new(places: usize, same_name: usize) -> Arc<Gate> {
+        Arc::new(Gate { waiting: Mutex::default(), places, same_name, hasher: RandomState::new() })
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place, when one is free now.
+    pub fn try_enter(self: &Arc<Gate>) -> Option<Place> {
+        let mut waiting = self.waiting();
+        // A place is free only when nobody waits.
+        if waiting.places_taken >= self.places {
+            return None;
+        }
+        waiting.places_taken += 1;
+        Some(Place(Some(self.clone())))
+    }
+
+    /// Asks for a place on behalf of `name`, which came through the association `gnb`. The ticket resolves when it is
+    /// its turn.
+    pub fn enter(self: &Arc<Gate>, class: Class, gnb: u64, name: &str) -> Ticket {
+        let (waiter, granted) = oneshot::channel();
+        let mut waiting = self.waiting();
+        if waiting.places_taken < self.places {
+            waiting.places_taken += 1;
+            drop(waiting);
+            // The receiver is right here.
+            _ = waiter.send(Place(Some(self.clone())));
+        } else {
+            let name = self.hasher.hash_one(name);
+            waiting.push(class as usize, gnb, name, waiter, self.same_name);
+        }
+        Ticket { granted, gate: self.clone(), settled: false }
+    }
+
+    /// Places taken, and how many wait for one.
+    fn load(&self) -> (usize, usize) {
+        let waiting = self.waiting();
+        (waiting.places_taken, waiting.queued.saturating_sub(waiting.abandoned))
+    }
 
     /// Gives a place that became free to whose turn it is.
-    fn pass_on(self: Arc<Admission>) {
+    fn pass_on(self: Arc<Gate>) {
         let mut place = Place(Some(self));
-        while let Some(admission) = place.0.take() {
-            let mut state = admission.state();
-            let Some(waiter) = state.next() else {
-                state.places_taken -= 1;
+        while let Some(gate) = place.0.take() {
+            let mut waiting = gate.waiting();
+            let Some(waiter) = waiting.next() else {
+                waiting.places_taken -= 1;
                 return;
             };
-            drop(state);
-            match waiter.send(Place(Some(admission))) {
+            drop(waiting);
+            match waiter.send(Place(Some(gate))) {
                 Ok(()) => return,
                 // It gave up this moment, after it left its line: the next one's turn.
                 Err(unused) => {
                     place = unused;
-                    if let Some(admission) = &place.0 {
-                        let mut state = admission.state();
-                        state.abandoned = state.abandoned.saturating_sub(1);
+                    if let Some(gate) = &place.0 {
+                        let mut waiting = gate.waiting();
+                        waiting.abandoned = waiting.abandoned.saturating_sub(1);
                     }
                 }
             }
@@ -172,10 +244,26 @@ impl Admission {
     }
 }
 
-impl State {
+impl Waiting {
+    /// Puts a waiter into its line. The oldest of more than `most` leaves it.
+    fn push(&mut self, class: usize, gnb: u64, name: u64, waiter: Waiter, most: usize) {
+        let Some(class) = self.by_class.get_mut(class) else { return };
+        let line = class.line(gnb).line(name);
+        line.0.push_back(waiter);
+        self.queued += 1;
+        if line.0.len() > most
+            && let Some(oldest) = line.0.pop_front()
+        {
+            self.queued -= 1;
+            if oldest.is_closed() {
+                self.abandoned = self.abandoned.saturating_sub(1);
+            }
+        }
+    }
+
     /// The waiter whose turn it is.
     fn next(&mut self) -> Option<Waiter> {
-        for class in &mut self.waiting {
+        for class in &mut self.by_class {
             while let Some(waiter) = class.pop() {
                 self.queued -= 1;
                 if !waiter.is_closed() {
@@ -187,17 +275,24 @@ impl State {
         None
     }
 
+    /// One of those in line does not want its turn any more.
+    fn give_up(&mut self) {
+        self.abandoned += 1;
+        if self.abandoned > ABANDONED_KEPT && self.abandoned > self.queued / 2 {
+            self.forget_abandoned();
+        }
+    }
+
     fn forget_abandoned(&mut self) {
-        let mut waiting = std::mem::take(&mut self.waiting);
+        let mut by_class = std::mem::take(&mut self.by_class);
         (self.queued, self.abandoned) = (0, 0);
-        for (class, into) in waiting.iter_mut().zip(&mut self.waiting) {
+        for (n, class) in by_class.iter_mut().enumerate() {
             for gnb in std::mem::take(&mut class.order) {
-                let Some(mut identities) = class.lines.remove(&gnb) else { continue };
-                for identity in std::mem::take(&mut identities.order) {
-                    let Some(line) = identities.lines.remove(&identity) else { continue };
+                let Some(mut names) = class.lines.remove(&gnb) else { continue };
+                for name in std::mem::take(&mut names.order) {
+                    let Some(line) = names.lines.remove(&name) else { continue };
                     for waiter in line.0.into_iter().filter(|waiter| !waiter.is_closed()) {
-                        into.line(gnb).line(identity).0.push_back(waiter);
-                        self.queued += 1;
+                        self.push(n, gnb, name, waiter, usize::MAX);
                     }
                 }
             }
@@ -205,7 +300,7 @@ impl State {
     }
 }
 
-/// Waiters in the order in which they came.
+/// Waiters of one name, in the order in which they came.
 #[derive(Debug, Default)]
 struct Line(VecDeque<Waiter>);
 
@@ -224,7 +319,7 @@ trait Queue {
 
 impl Queue for Line {
     fn pop(&mut self) -> Option<Waiter> {
-        self.0.pop_front()
+        self.0.pop_back()
     }
 
     fn is_empty(&self) -> bool {
@@ -260,14 +355,14 @@ impl<K: Copy + Eq + Hash, L: Default + Queue> Queue for Turns<K, L> {
     }
 }
 
-/// The right to call other NFs for a registration; dropping it passes it on.
+/// The right to be one of those that a [`Gate`] lets in; dropping it passes it on.
 #[derive(Debug)]
-pub(crate) struct Place(Option<Arc<Admission>>);
+pub(crate) struct Place(Option<Arc<Gate>>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(admission) = self.0.take() {
-            admission.pass_on();
+        if let Some(gate) = self.0.take() {
+            gate.pass_on();
         }
     }
 }
@@ -276,20 +371,17 @@ impl Drop for Place {
 #[derive(Debug)]
 pub(crate) struct Ticket {
     granted: oneshot::Receiver<Place>,
-    admission: Arc<Admission>,
+    gate: Arc<Gate>,
     settled: bool,
 }
 
 impl Ticket {
-    /// Resolves when it is this registration's turn. Cancel-safe; not to be called again after it resolved.
-    pub async fn granted(&mut self) -> Place {
+    /// Resolves when it is this one's turn; with `None` when too many newer ones of the same name have come.
+    /// Cancel-safe; not to be called again after it resolved.
+    pub async fn granted(&mut self) -> Option<Place> {
         let place = (&mut self.granted).await;
         self.settled = true;
-        match place {
-            Ok(place) => place,
-            // The waiter is only dropped after the ticket.
-            Err(_) => Place(None),
-        }
+        place.ok()
     }
 }
 
@@ -299,17 +391,21 @@ impl Drop for Ticket {
             return;
         }
         let unused = {
-            // Under the lock, so that `next` either finds the waiter closed or has taken it out before.
-            let mut state = self.admission.state();
-            self.granted.close();
-            let granted = self.granted.try_recv();
-            if granted.is_err() {
-                state.abandoned += 1;
-                if state.abandoned > ABANDONED_KEPT && state.abandoned > state.queued / 2 {
-                    state.forget_abandoned();
+            // Under the lock, so that `next` and `push` either find the waiter closed or have taken it out before.
+            let mut waiting = self.gate.waiting();
+            match self.granted.try_recv() {
+                Ok(place) => Some(place),
+                // It had to leave its line.
+                Err(TryRecvError::Closed) => None,
+                Err(TryRecvError::Empty) => {
+                    self.granted.close();
+                    let place = self.granted.try_recv().ok();
+                    if place.is_none() {
+                        waiting.give_up();
+                    }
+                    place
                 }
             }
-            granted
         };
         // Passes on a place that was granted this moment.
         drop(unused);
@@ -326,12 +422,12 @@ pub(crate) struct Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        let mut state = self.admission.state();
-        state.octets_taken -= self.octets;
-        if let Some(of_gnb) = state.octets_by_gnb.get_mut(&self.gnb) {
+        let mut memory = self.admission.memory();
+        memory.taken -= self.octets;
+        if let Some(of_gnb) = memory.by_gnb.get_mut(&self.gnb) {
             *of_gnb -= self.octets;
             if *of_gnb == 0 {
-                state.octets_by_gnb.remove(&self.gnb);
+                memory.by_gnb.remove(&self.gnb);
             }
         }
     }
@@ -341,6 +437,10 @@ impl Drop for Room {
 mod tests {
     use super::*;
 
+    fn gate(places: usize) -> Arc<Gate> {
+        Gate::new(places, SAME_NAME)
+    }
+
     /// Takes the ticket's place when it is its turn already.
     fn taken(ticket: &mut Ticket) -> Option<Place> {
         let place = ticket.granted.try_recv().ok();
@@ -349,7 +449,7 @@ mod tests {
     }
 
     /// The order in which tickets get the only place, by index.
-    fn order(admission: &Arc<Admission>, first: Place, tickets: &mut [Ticket]) -> Vec<usize> {
+    fn order(gate: &Arc<Gate>, first: Place, tickets: &mut [Ticket]) -> Vec<usize> {
         let mut order = Vec::new();
         let mut current = Some(first);
         while current.take().is_some() {
@@ -361,68 +461,82 @@ mod tests {
                 }
             }
         }
-        assert_eq!(admission.load().registration_calls, 0);
+        assert_eq!(gate.load(), (0, 0));
         order
     }
 
     #[test]
     fn what_is_begun_goes_first_and_a_suci_last_oldest_first() {
-        let admission = Admission::new(1, 0);
-        let first = taken(&mut admission.place(Class::Unknown, 1, "a")).unwrap();
+        let gate = gate(1);
+        let first = gate.try_enter().unwrap();
+        assert!(gate.try_enter().is_none());
         let classes = [Class::Unknown, Class::Claimed, Class::Unknown, Class::Begun, Class::Registered];
         let mut tickets: Vec<Ticket> =
-            classes.iter().zip(["b", "c", "d", "e", "f"]).map(|(c, id)| admission.place(*c, 1, id)).collect();
-        assert_eq!(admission.load().registrations_waiting, 5);
-        assert_eq!(order(&admission, first, &mut tickets), [3, 4, 1, 0, 2]);
+            classes.iter().zip(["b", "c", "d", "e", "f"]).map(|(c, id)| gate.enter(*c, 1, id)).collect();
+        assert_eq!(gate.load(), (1, 5));
+        assert_eq!(order(&gate, first, &mut tickets), [3, 4, 1, 0, 2]);
     }
 
     #[test]
-    fn gnbs_and_identities_take_turns() {
-        let admission = Admission::new(1, 0);
-        let first = taken(&mut admission.place(Class::Unknown, 1, "a")).unwrap();
-        let flood = (0..100).map(|_| (1, "victim".to_owned()));
+    fn gnbs_and_names_take_turns() {
+        let gate = gate(1);
+        let first = gate.try_enter().unwrap();
         let crowd = (0..100).map(|n| (2, format!("false-{n}")));
-        let others = [(1, "other".to_owned()), (3, "third".to_owned())];
-        let asked: Vec<_> = flood.chain(crowd).chain(others).collect();
+        let others = [(1, "other".to_owned()), (1, "another".to_owned()), (3, "third".to_owned())];
+        let asked: Vec<_> = crowd.chain(others).collect();
         let mut tickets: Vec<Ticket> =
-            asked.iter().map(|(gnb, id)| admission.place(Class::Unknown, *gnb, id)).collect();
-        let order = order(&admission, first, &mut tickets);
-        assert_eq!(order.len(), 202);
+            asked.iter().map(|(gnb, id)| gate.enter(Class::Unknown, *gnb, id)).collect();
+        let order = order(&gate, first, &mut tickets);
+        assert_eq!(order.len(), 103);
         let turn = |n: usize| order.iter().position(|ticket| *ticket == n).unwrap();
-        assert!(turn(201) < 3, "another gNB waits for one turn of each");
-        assert!(turn(200) < 6, "another UE of the gNB waits for one turn of the flood");
-        assert!(turn(0) < turn(99) && turn(100) < turn(199), "oldest first");
+        assert!(turn(102) < 3, "another gNB waits for one turn of each");
+        assert!(turn(101) < 6, "and its second UE for two");
+        assert!(turn(0) < turn(99), "oldest first");
+    }
+
+    #[test]
+    fn a_flood_of_one_name_takes_one_place_in_line_and_its_newest_goes_first() {
+        let gate = gate(1);
+        let first = gate.try_enter().unwrap();
+        // The flood, the UE whose name it takes, and another UE, all through one gNB.
+        let names = std::iter::repeat_n("victim", 101).chain(["other"]);
+        let mut tickets: Vec<Ticket> = names.map(|name| gate.enter(Class::Unknown, 1, name)).collect();
+        assert_eq!(gate.load(), (1, SAME_NAME + 1), "the rest of the flood does not wait");
+        assert!(matches!(tickets[0].granted.try_recv(), Err(TryRecvError::Closed)), "it is told so");
+        assert_eq!(order(&gate, first, &mut tickets), [100, 101, 99, 98, 97]);
+        // Those that had to leave count no more when they notice.
+        drop(tickets);
+        assert_eq!(gate.load(), (0, 0));
+        let waiting = gate.waiting();
+        assert_eq!((waiting.queued, waiting.abandoned), (0, 0));
     }
 
     #[test]
     fn who_gives_up_leaves_nothing_behind() {
-        let admission = Admission::new(2, 0);
-        let places: Vec<Place> =
-            (0..2).map(|_| taken(&mut admission.place(Class::Begun, 1, "a")).unwrap()).collect();
+        let gate = gate(2);
+        let places: Vec<Place> = (0..2).map(|_| gate.try_enter().unwrap()).collect();
         let mut tickets: Vec<Ticket> =
-            (0..1000).map(|n| admission.place(Class::Unknown, n % 7, &n.to_string())).collect();
+            (0..1000).map(|n| gate.enter(Class::Unknown, n % 7, &n.to_string())).collect();
         let mut last = tickets.pop().unwrap();
         tickets.truncate(10);
-        assert_eq!(admission.load().registrations_waiting, 11);
-        assert!(admission.state().queued < 100, "they do not stay until their turn");
+        assert_eq!(gate.load(), (2, 11));
+        assert!(gate.waiting().queued < 100, "they do not stay until their turn");
         drop(tickets);
         drop(places);
         let place = taken(&mut last).unwrap();
-        assert_eq!(admission.load().registration_calls, 1);
-        assert_eq!(admission.load().registrations_waiting, 0);
+        assert_eq!(gate.load(), (1, 0));
         drop(place);
         // A ticket dropped between its grant and its use gives the place back too.
-        let places: Vec<Place> =
-            (0..2).map(|_| taken(&mut admission.place(Class::Begun, 1, "a")).unwrap()).collect();
-        let unused = admission.place(Class::Unknown, 1, "b");
+        let places: Vec<Place> = (0..2).map(|_| gate.try_enter().unwrap()).collect();
+        let unused = gate.enter(Class::Unknown, 1, "b");
         drop(places);
         drop(unused);
-        assert_eq!(admission.load().registration_calls, 0);
+        assert_eq!(gate.load(), (0, 0));
     }
 
     #[test]
     fn a_gnb_takes_no_more_than_is_free_and_all_is_given_back() {
-        let admission = Admission::new(1, 1000);
+        let admission = Admission::new(1, 1, 1000);
         let held: Vec<Room> = (0..100).map_while(|_| admission.room(1, 10)).collect();
         assert_eq!(held.len(), 50, "one gNB takes half");
         let other: Vec<Room> = (0..100).map_while(|_| admission.room(2, 10)).collect();
@@ -431,7 +545,12 @@ mod tests {
         assert!(admission.room(3, 10).is_some());
         assert_eq!(admission.load().unproven_octets, 750);
         drop((held, other));
+        let waiting: Vec<Room> = (0..100).map_while(|_| admission.room_to_wait(1, 10)).collect();
+        assert_eq!(waiting.len(), 33, "those that wait take a third");
+        let held: Vec<Room> = (0..100).map_while(|_| admission.room(1, 10)).collect();
+        assert_eq!(held.len(), 17, "and leave some for those that begin");
+        drop((held, waiting));
         assert_eq!(admission.load().unproven_octets, 0);
-        assert!(admission.state().octets_by_gnb.is_empty());
+        assert!(admission.memory().by_gnb.is_empty());
     }
 }

@@ -104,8 +104,8 @@ pub struct Timers {
     /// below the UE's T3580 (16 s).
     pub smf_guard_ms: u64,
     /// How long a registration waits for its turn when many UEs register at once, milliseconds. Then it
-    /// is refused with 5GMM cause #22. This and the time of a registration together must be below the
-    /// UE's T3510 (15 s).
+    /// is refused with 5GMM cause #22. This and the time of a registration together, over a busy radio, must
+    /// be below the UE's T3510 (15 s).
     pub admission_ms: u64,
     /// How long an association without NG Setup may exist, milliseconds.
     pub ng_setup_ms: u64,
@@ -127,7 +127,7 @@ impl Default for Timers {
             implicit_deregistration_s: 0,
             n2_guard_ms: 10_000,
             smf_guard_ms: 10_000,
-            admission_ms: 10_000,
+            admission_ms: 12_000,
             ng_setup_ms: 10_000,
         }
     }
@@ -177,6 +177,8 @@ pub struct Limits {
     /// Memory for UEs without proven identity, in MiB. One gNB may take as much as is still free.
     /// Beyond: 5GMM cause #22 with T3346.
     pub unproven_mb: usize,
+    /// Registrations under way at the same time, of UEs that have not proven who they are; others wait for their turn.
+    pub registrations: usize,
     /// Registrations that call other NFs at the same time; others wait for their turn.
     pub registration_calls: usize,
     /// Messages waiting for one UE. Beyond: the message is dropped and counted.
@@ -194,6 +196,7 @@ impl Default for Limits {
             gnbs_per_address: 256,
             ues: 100_000,
             unproven_mb: 128,
+            registrations: 512,
             registration_calls: 64,
             ue_queue: 32,
             sessions_per_ue: 15,
@@ -279,6 +282,7 @@ impl Config {
             ("gnbs_per_address", l.gnbs_per_address),
             ("ues", l.ues),
             ("unproven_mb", l.unproven_mb),
+            ("registrations", l.registrations),
             ("registration_calls", l.registration_calls),
             ("ue_queue", l.ue_queue),
             ("sessions_per_ue", l.sessions_per_ue),

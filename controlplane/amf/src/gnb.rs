@@ -74,7 +74,8 @@ struct Links {
 #[derive(Debug)]
 struct Entry {
     ran: RanUeNgapId,
-    ue: Arc<UeHandle>,
+    /// The task of the UE; none while the first message waits.
+    ue: Option<Arc<UeHandle>>,
     down: watch::Sender<Option<LinkDown>>,
     /// The NAS PDU that opened the connection, kept until its procedure has ended: duplicates of it are
     /// dropped.
@@ -182,13 +183,13 @@ impl Gnb {
         }
     }
 
-    /// Opens a logical connection for a UE. A connection with the same RAN UE NGAP ID ends, because the
-    /// gNB no longer has it.
+    /// Opens a logical connection for a UE, whose task is `ue` if it has one. A connection with the same
+    /// RAN UE NGAP ID ends, because the gNB no longer has it.
     pub fn bind(
         self: &Arc<Gnb>,
         amf_id: AmfUeNgapId,
         ran_id: RanUeNgapId,
-        ue: Arc<UeHandle>,
+        ue: Option<Arc<UeHandle>>,
         initial: Bytes,
     ) -> N2Link {
         let (down, watch) = watch::channel(None);
@@ -212,10 +213,10 @@ impl Gnb {
         entry.is_some_and(|entry| entry.fresh.load(Relaxed) && entry.initial == *nas)
     }
 
-    /// Moves a connection to another UE task, if the first one turned out not to be the UE's.
+    /// Moves a connection to a UE task: it had none, or the first one turned out not to be the UE's.
     pub fn rebind(&self, amf_id: AmfUeNgapId, ue: Arc<UeHandle>) {
         if let Some(entry) = self.links().by_amf.get_mut(&amf_id) {
-            entry.ue = ue;
+            entry.ue = Some(ue);
         }
     }
 
@@ -236,7 +237,9 @@ impl Gnb {
         match self.links().by_amf.get(&amf_id) {
             None => Owner::UnknownLocal,
             Some(entry) if entry.ran != ran_id => Owner::InconsistentRemote,
-            Some(entry) => Owner::Ue(entry.ue.clone()),
+            Some(Entry { ue: Some(ue), .. }) => Owner::Ue(ue.clone()),
+            // The gNB has not heard of this identity yet.
+            Some(_) => Owner::UnknownLocal,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Access and mobility management function (TS 23.501 §6.2.1; TS 23.502, TS 24.501, TS 38.413, TS 29.518).
 //!
-//! Flow of a message: gNB → SCTP association (`n2.rs`: decode, find the UE) → the UE's bounded queue → the UE's task
+//! Flow of a message: gNB → SCTP association (`n2.rs`: decode, find the UE; `first_message.rs`: start
+//! one) → the UE's bounded queue → the UE's task
 //! (`ue.rs`: one event at a time; `n1.rs`: NAS security) → the procedure it starts (`procedure/`) → AUSF, UDM, PCF,
 //! SMF (`peers.rs`) and back to the gNB. Requests of other NFs enter by `service.rs`, an operator's by `oam.rs`, into
 //! the same queue.
@@ -18,6 +19,7 @@ pub mod config;
 mod context;
 mod counters;
 mod event;
+mod first_message;
 mod gnb;
 mod n1;
 mod n2;

@@ -17,28 +17,50 @@ use types::Tmsi;
 use crate::config::Config;
 use crate::context::Amf;
 use crate::counters;
-use crate::event::{Initial, Interrupt, UeEvent};
-use crate::n2;
+use crate::event::{Initial, Interrupt};
+use crate::first_message;
 use crate::ue::Ue;
 
-/// The 5G-TMSI in a first message, if this AMF assigned it. Nothing in the message has been verified.
-pub(crate) fn temporary_identity(amf: &Amf, pdu: &[u8]) -> Option<Tmsi> {
-    let message = Envelope::read(pdu).ok()?.peek().ok()?.message;
-    match message {
-        Message::RegistrationRequest(gmm::RegistrationRequest {
-            identity: MobileIdentity::Guti(guti),
-            ..
-        })
-        | Message::DeregistrationRequestUe(gmm::DeregistrationRequestUe {
-            identity: MobileIdentity::Guti(guti),
-            ..
-        }) => (guti.guami == amf.guami).then_some(guti.tmsi),
+/// What a first message says about its sender. Nothing of it is verified.
+#[derive(Debug, Default)]
+pub(crate) struct Sender {
+    /// The 5G-TMSI by which it names itself, when this AMF gave it out.
+    pub tmsi: Option<Tmsi>,
+    /// The name under which it asks to be registered, if it does.
+    pub registers: Option<String>,
+}
+
+/// Reads who sends a first message.
+pub(crate) fn sender(amf: &Amf, pdu: &[u8]) -> Sender {
+    let Ok(decoded) = Envelope::read(pdu).and_then(|envelope| envelope.peek()) else {
+        return Sender::default();
+    };
+    let tmsi = |identity: &MobileIdentity| match identity {
+        MobileIdentity::Guti(guti) => (guti.guami == amf.guami).then_some(guti.tmsi),
+        _ => None,
+    };
+    match decoded.message {
+        Message::RegistrationRequest(request) => {
+            Sender { tmsi: tmsi(&request.identity), registers: Some(name(&request.identity)) }
+        }
+        Message::DeregistrationRequestUe(request) => {
+            Sender { tmsi: tmsi(&request.identity), registers: None }
+        }
         Message::ServiceRequest(request) => {
             let ours = amf.guami.amf_id;
             let (set, pointer) = (request.s_tmsi.set(), request.s_tmsi.pointer());
-            (set == ours.set() && pointer == ours.pointer()).then_some(request.s_tmsi.tmsi())
+            let tmsi = (set == ours.set() && pointer == ours.pointer()).then_some(request.s_tmsi.tmsi());
+            Sender { tmsi, registers: None }
         }
-        _ => None,
+        _ => Sender::default(),
+    }
+}
+
+/// The name of a UE in a line ([`crate::admission`]): the same text for the same identity, which nobody reads.
+pub(crate) fn name(identity: &MobileIdentity) -> String {
+    match identity {
+        MobileIdentity::Suci(suci) => suci.to_string(),
+        other => format!("{other:?}"),
     }
 }
 
@@ -128,17 +150,8 @@ impl Ue {
     /// Moves a connection that may not be this UE's to a new task, which authenticates the sender.
     pub(crate) fn pass_on(&self, mut initial: Box<Initial>) -> Verdict {
         initial.claimed = self.ctx.supi;
-        // If there is no room for a new task, the connection is dropped: its gNB's guard timer releases
-        // it.
-        let gnb = initial.link.gnb.clone();
-        if let Some(ue) = n2::start_ue(&self.amf, &gnb, initial.pdu.len()) {
-            gnb.rebind(initial.link.amf_id, ue.clone());
-            if let Err(event) = ue.send(UeEvent::Initial(initial)) {
-                counters::UE_QUEUE_FULL.inc(event.name());
-            }
-        } else {
-            counters::N2_REJECTED.inc("too_many_ues");
-        }
+        let name = sender(&self.amf, &initial.pdu).registers;
+        first_message::admit(&self.amf, initial, name);
         Verdict::Elsewhere
     }
 

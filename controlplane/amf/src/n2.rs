@@ -13,16 +13,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use net::sctp::{self, Event};
 use net::time::Instant;
-use ngap::cause::{Misc, Nas, Protocol, RadioNetwork};
-use ngap::{AmfUeNgapId, Cause, CriticalityDiagnostics, ErrorIndication, InitialUeMessage, Pdu, RanUeNgapId};
+use ngap::cause::{Protocol, RadioNetwork};
+use ngap::{AmfUeNgapId, Cause, CriticalityDiagnostics, ErrorIndication, Pdu, RanUeNgapId};
 
 use crate::context::{Amf, UeHandle};
 use crate::counters;
-use crate::event::{Initial, UeEvent};
+use crate::event::UeEvent;
+use crate::first_message::initial_ue_message;
 use crate::gnb::{Gnb, LinkDown, Owner};
-use crate::n1;
 use crate::procedure::{ng_reset, ng_setup};
-use crate::ue::Ue;
 
 /// Accepts gNBs until the AMF stops, then shuts down every association.
 pub(crate) async fn run(amf: Arc<Amf>, listener: sctp::Listener, stopping: nf::Shutdown) {
@@ -213,14 +212,23 @@ pub(crate) fn indicate(gnb: &Gnb, amf: Option<AmfUeNgapId>, ran: Option<RanUeNga
 }
 
 /// Sends without waiting: a gNB that does not read answers to its errors loses them.
-fn send_answer(gnb: &Gnb, pdu: &Pdu) {
+pub(crate) fn send_answer(gnb: &Gnb, pdu: &Pdu) {
+    if let Some(octets) = encode(pdu)
+        && gnb.try_send_common(octets).is_err()
+    {
+        counters::N2_REJECTED.inc("answer_not_sent");
+    }
+}
+
+/// Encodes a message of ours; `None` (counted) for a value that NGAP cannot carry.
+pub(crate) fn encode(pdu: &Pdu) -> Option<Bytes> {
     match pdu.encode() {
-        Ok(octets) => {
-            if gnb.try_send_common(octets).is_err() {
-                counters::N2_REJECTED.inc("answer_not_sent");
-            }
+        Ok(octets) => Some(octets),
+        Err(error) => {
+            counters::N2_REJECTED.inc("not_encodable");
+            tracing::error!(message = pdu.name(), %error, "N2 message not sent");
+            None
         }
-        Err(error) => tracing::error!(message = pdu.name(), %error, "N2 answer not sent"),
     }
 }
 
@@ -236,78 +244,7 @@ fn cause_name(cause: Cause) -> &'static str {
 
 /// Longest NAS message. No UE can send more: a NAS message travels in one RRC message, and that in one
 /// PDCP SDU of at most 9,000 octets (TS 38.323 §4.3.1). A longer one would only fill the queues of UEs.
-const MAX_NAS_OCTETS: usize = 9_000;
-
-/// INITIAL UE MESSAGE: finds the task of the UE, or starts one.
-fn initial_ue_message(amf: &Arc<Amf>, gnb: &Arc<Gnb>, message: InitialUeMessage, received: Instant) {
-    let ran_id = message.ran_ue_ngap_id;
-    if message.nas_pdu.len() > MAX_NAS_OCTETS {
-        counters::N2_REJECTED.inc("nas_too_long");
-        return indicate(gnb, None, Some(ran_id), Protocol::Unspecified.into());
-    }
-    if gnb.is_duplicate(ran_id, &message.nas_pdu) {
-        counters::N2_REJECTED.inc("duplicate_initial");
-        return;
-    }
-    let known = n1::temporary_identity(amf, &message.nas_pdu).and_then(|tmsi| amf.ues.by_tmsi(tmsi));
-    let octets = message.nas_pdu.len();
-    let Some(ue) = known.or_else(|| start_ue(amf, gnb, octets)) else {
-        return congested(amf, gnb, ran_id, &message.nas_pdu);
-    };
-    let link = gnb.bind(amf.ue_ngap_id(), ran_id, ue.clone(), message.nas_pdu.clone());
-    let amf_id = link.amf_id;
-    let initial = Initial {
-        link,
-        pdu: message.nas_pdu,
-        location: message.user_location,
-        received,
-        claimed: None,
-        verified: None,
-    };
-    let Err(event) = ue.send(UeEvent::Initial(Box::new(initial))) else { return };
-    // The UE's task has just ended: the UE comes back right after deregistering.
-    match start_ue(amf, gnb, octets) {
-        Some(ue) => {
-            gnb.rebind(amf_id, ue.clone());
-            hand_over(&ue, event);
-        }
-        None => counters::UE_QUEUE_FULL.inc(event.name()),
-    }
-}
-
-/// Starts a new UE task for a first message of `octets`; `None` if there are too many.
-pub(crate) fn start_ue(amf: &Arc<Amf>, gnb: &Gnb, octets: usize) -> Option<Arc<UeHandle>> {
-    let (handle, queue, room) = amf.new_ue(gnb, octets)?;
-    Ue::spawn(amf.clone(), handle.clone(), queue, room);
-    Some(handle)
-}
-
-/// Refuses a UE because there are too many, without keeping anything of it.
-fn congested(amf: &Amf, gnb: &Gnb, ran_id: RanUeNgapId, nas: &Bytes) {
-    counters::N2_REJECTED.inc("too_many_ues");
-    let amf_id = amf.ue_ngap_id();
-    let Some(reject) = n1::congestion_reject(&amf.config, nas) else {
-        return indicate(gnb, None, Some(ran_id), Misc::ControlProcessingOverload.into());
-    };
-    send_answer(
-        gnb,
-        &Pdu::DownlinkNasTransport(ngap::DownlinkNasTransport {
-            amf_ue_ngap_id: amf_id,
-            ran_ue_ngap_id: ran_id,
-            old_amf: None,
-            nas_pdu: reject,
-            ue_ambr: None,
-            allowed_nssai: None,
-        }),
-    );
-    send_answer(
-        gnb,
-        &Pdu::UeContextReleaseCommand(ngap::UeContextReleaseCommand {
-            ue_ngap_ids: ngap::UeNgapIds::Pair(amf_id, ran_id),
-            cause: Nas::NormalRelease.into(),
-        }),
-    );
-}
+pub(crate) const MAX_NAS_OCTETS: usize = 9_000;
 
 /// Handles a message on a UE's connection.
 fn ue_message(gnb: &Arc<Gnb>, pdu: Pdu, received: Instant) {

@@ -27,12 +27,13 @@ use ngap::{AmfUeNgapId, Cause, DownlinkNasTransport, Pdu, RanUeNgapId};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use types::Supi;
 
-use crate::admission::{Class, Place, Room};
+use crate::admission::{Admission, Class, Gate, Place, Room};
 use crate::context::{Amf, SessionView, UeContext, UeHandle, UeView};
 use crate::counters;
 use crate::event::{Arrival, Initial, Interrupt, UeEvent};
 use crate::gnb::{LinkDown, N2Link};
 use crate::n1::Verdict;
+use crate::n2;
 use crate::procedure;
 use crate::samples::{Sample, Stopwatch};
 use crate::state::{Cm, CmEvent, Mm, MmEvent};
@@ -44,6 +45,10 @@ const MAX_DEFERRED: usize = 32;
 /// How often a message that needs an answer is sent: once, and again on the first four expiries of its
 /// timer; the fifth expiry ends the procedure (TS 24.501 §5.4.1.3.7 and the like).
 const MAX_ATTEMPTS: u32 = 5;
+
+/// How long a UE's silence holds a place of `limits.registrations`. UEs answer within some hundred
+/// milliseconds, also over a busy radio. The place of a UE that never answers is free again after this time.
+pub(crate) const UE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Which side a procedure waits for. Time waiting for the radio side is not core time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +141,9 @@ pub(crate) struct Ue {
     reachability: Option<(Reachability, Instant)>,
     /// The task ends after the current procedure.
     pub ended: bool,
+    /// The place of `limits.registrations` that the running registration holds. Given back when the UE is
+    /// silent for [`UE_PATIENCE`].
+    pub start: Option<Place>,
     /// Memory reserved for the UE until its identity is proven.
     room: Option<Room>,
     /// The permit of `limits.ues` that it holds afterwards.
@@ -143,8 +151,15 @@ pub(crate) struct Ue {
 }
 
 impl Ue {
-    /// Starts a UE's task. `first` must already be queued or be sent right after.
-    pub fn spawn(amf: Arc<Amf>, handle: Arc<UeHandle>, queue: mpsc::Receiver<UeEvent>, room: Room) {
+    /// Starts a UE's task with its first message.
+    pub fn spawn(
+        amf: Arc<Amf>,
+        handle: Arc<UeHandle>,
+        queue: mpsc::Receiver<UeEvent>,
+        room: Room,
+        start: Option<Place>,
+        initial: Box<Initial>,
+    ) {
         let ue = Ue {
             amf,
             handle,
@@ -154,9 +169,10 @@ impl Ue {
             registering: None,
             claimed: None,
             queue,
-            deferred: VecDeque::new(),
+            deferred: VecDeque::from([Deferred::Event(UeEvent::Initial(initial))]),
             reachability: None,
             ended: false,
+            start,
             room: Some(room),
             permit: None,
         };
@@ -245,18 +261,23 @@ impl Ue {
         }
     }
 
-    /// Waits for this UE's turn to call other NFs on behalf of `identity`, at most for
-    /// `timers.admission_ms` (`None` then, counted).
-    pub async fn place(&mut self, class: Class, identity: &str) -> Result<Option<Place>, Interrupt> {
+    /// Waits for this UE's turn at `gate` under the name `identity`, at most for `timers.admission_ms` (`None` then,
+    /// counted).
+    pub async fn place(
+        &mut self,
+        gate: fn(&Admission) -> &Arc<Gate>,
+        class: Class,
+        identity: &str,
+    ) -> Result<Option<Place>, Interrupt> {
         let Some(connection) = &self.connection else {
             return Err(Interrupt::LinkDown(LinkDown::AssociationLost));
         };
-        let mut ticket = self.amf.admission.place(class, connection.n2.gnb.key, identity);
+        let mut ticket = gate(&self.amf.admission).enter(class, connection.n2.gnb.key, identity);
         let deadline = net::time::now() + Duration::from_millis(self.amf.config.timers.admission_ms);
         loop {
             let event = tokio::select! {
                 biased;
-                place = ticket.granted() => return Ok(Some(place)),
+                place = ticket.granted() => return Ok(place),
                 event = self.receive(Some(deadline)) => event?,
             };
             let Some(event) = event else {
@@ -294,9 +315,11 @@ impl Ue {
         deadline: Instant,
         mut take: impl FnMut(Arrival) -> ControlFlow<T, Arrival>,
     ) -> Result<Option<T>, Interrupt> {
+        let patience = net::time::now() + UE_PATIENCE;
         loop {
             let began = net::time::now();
-            let event = self.receive(Some(deadline)).await;
+            let impatient = self.start.is_some() && waiting == Waiting::Radio && patience < deadline;
+            let event = self.receive(Some(if impatient { patience } else { deadline })).await;
             let until = match &event {
                 Ok(Some(UeEvent::Nas { received, .. } | UeEvent::N2 { received, .. })) => *received,
                 _ => net::time::now(),
@@ -306,7 +329,13 @@ impl Ue {
             {
                 stopwatch.waited(began, until);
             }
-            let Some(event) = event? else { return Ok(None) };
+            let Some(event) = event? else {
+                if impatient {
+                    self.start = None;
+                    continue;
+                }
+                return Ok(None);
+            };
             let Some(arrival) = self.check(event).await? else { continue };
             match take(arrival) {
                 ControlFlow::Break(taken) => return Ok(Some(taken)),
@@ -630,16 +659,8 @@ impl Ue {
             return Err(Interrupt::LinkDown(LinkDown::AssociationLost));
         };
         let pdu = build(connection.n2.amf_id, connection.n2.ran_id);
-        let octets = match pdu.encode() {
-            Ok(octets) => octets,
-            Err(error) => {
-                // A value of ours that NGAP cannot carry: the UE did not cause this and cannot repeat
-                // it.
-                counters::N2_REJECTED.inc("not_encodable");
-                tracing::error!(message = pdu.name(), %error, "N2 message not sent");
-                return Ok(());
-            }
-        };
+        // `None`: a value of ours that NGAP cannot carry. The UE did not cause this and cannot repeat it.
+        let Some(octets) = n2::encode(&pdu) else { return Ok(()) };
         connection.n2.send(octets).await.map_err(Interrupt::LinkDown)?;
         if let Some(stopwatch) = &mut self.stopwatch {
             stopwatch.sent(net::time::now());

@@ -116,7 +116,8 @@ pub(crate) async fn authentication(
 /// Waits for the UE's turn to call the AUSF. If the turn does not come in time, the network is
 /// congested.
 async fn place(ue: &mut Ue, class: Class, identity: &str) -> Result<Place, AuthenticationError> {
-    let place = ue.place(class, identity).await.map_err(NoAnswer::Interrupted)?;
+    let place =
+        ue.place(|admission| &admission.calls, class, identity).await.map_err(NoAnswer::Interrupted)?;
     place.ok_or(AuthenticationError::Peer(GmmCause::Congestion))
 }
 

@@ -103,6 +103,7 @@ impl From<PeerError> for Stop {
 pub(crate) async fn registration(ue: &mut Ue, request: gmm::RegistrationRequest) -> Result<(), Interrupt> {
     ue.registering = Some(Registering { request: request.clone(), accept: None });
     let outcome = accept_or_stop(ue, request).await;
+    ue.start = None;
     // `None` after REGISTRATION COMPLETE.
     let incomplete = ue.registering.take();
     match outcome {
@@ -216,6 +217,12 @@ async fn secure(
     if nas::security::choose_algorithms(&capability, &config.integrity, &config.ciphering).is_none() {
         return Err(Stop::Reject(GmmCause::UeSecurityCapabilitiesMismatch));
     }
+    if ue.start.is_none() {
+        // Another registration on the same connection: it takes its turn as the first one did.
+        let name = n1::name(&request.identity);
+        let start = ue.place(|admission| &admission.starts, Class::Unknown, &name).await?;
+        ue.start = Some(start.ok_or(Stop::Reject(GmmCause::Congestion))?);
+    }
     let identity = identify(ue, &request).await?;
     let authenticated = authentication(ue, identity).await?;
     let supi = authenticated.supi;
@@ -285,7 +292,7 @@ fn fetch_subscription(ue: &Ue, supi: Supi) -> Fetch {
     let amf = ue.amf.clone();
     let gnb = ue.connection.as_ref().map_or(0, |connection| connection.n2.gnb.key);
     tokio::spawn(async move {
-        let _place = amf.admission.place(Class::Begun, gnb, &supi.to_string()).granted().await;
+        let _place = amf.admission.calls.enter(Class::Begun, gnb, &supi.to_string()).granted().await;
         amf.peers.subscription(supi, amf.config.plmn).await
     })
 }
@@ -302,7 +309,7 @@ async fn register_in_core(ue: &mut Ue, supi: Supi, fetch: Option<Fetch>) -> Resu
         Some(fetch) => Some(fetch.await.unwrap_or(Err(PeerError::Timeout))),
         None => None,
     };
-    let place = ue.place(class, &supi.to_string()).await?;
+    let place = ue.place(|admission| &admission.calls, class, &supi.to_string()).await?;
     let _place = place.ok_or(Stop::Reject(GmmCause::Congestion))?;
     let (location, pei) = (ue.ctx.location, ue.ctx.pei);
     let fetch = async {

@@ -10,3 +10,4 @@ mod order;
 mod registration;
 mod session_loss;
 mod sessions;
+mod storm;
