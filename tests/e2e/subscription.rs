@@ -74,19 +74,19 @@ async fn a_subscription_reaches_amf_and_smf_as_it_was_provisioned() {
 
 /// The old AMF's handler of the notification: it passes it to the test.
 async fn forward_to_test(
-    told: Arc<mpsc::UnboundedSender<DeregistrationData>>,
+    to_test: Arc<mpsc::UnboundedSender<DeregistrationData>>,
     notification: Notification<DeregistrationData>,
 ) -> Result<(), ProblemDetails> {
-    told.send(notification.body).map_err(|_| ProblemDetails::system_failure())
+    to_test.send(notification.body).map_err(|_| ProblemDetails::system_failure())
 }
 
 #[tokio::test]
 async fn the_old_amf_hears_that_the_ue_has_moved_and_a_purged_one_does_not() {
     let home = Home::start().await;
-    let (told, mut received) = mpsc::unbounded_channel();
+    let (to_test, mut received) = mpsc::unbounded_channel();
     let bound = sbi::Bound::bind("127.0.0.1:0".parse().unwrap(), sbi::ServerConfig::default()).await.unwrap();
     let root = format!("http://{}", bound.address());
-    let old_amf = bound.serve(Router::new(Arc::new(told)).on::<DeregistrationNotify>(forward_to_test));
+    let old_amf = bound.serve(Router::new(Arc::new(to_test)).on::<DeregistrationNotify>(forward_to_test));
     let callback = callback_uri::<DeregistrationNotify>(&root, IMSI);
     let client = &home.client;
     let register =
@@ -150,7 +150,7 @@ async fn the_smf_of_a_session_is_remembered_until_it_says_goodbye() {
 
 /// A network function that accepts notifications of changes as long as it knows the UE.
 struct Subscriber {
-    told: mpsc::UnboundedSender<ModificationNotification>,
+    to_test: mpsc::UnboundedSender<ModificationNotification>,
     knows: std::sync::atomic::AtomicBool,
 }
 
@@ -158,7 +158,7 @@ async fn changed(
     subscriber: Arc<Subscriber>,
     notification: Notification<ModificationNotification>,
 ) -> Result<(), ProblemDetails> {
-    subscriber.told.send(notification.body).map_err(|_| ProblemDetails::system_failure())?;
+    subscriber.to_test.send(notification.body).map_err(|_| ProblemDetails::system_failure())?;
     let knows = subscriber.knows.load(std::sync::atomic::Ordering::Relaxed);
     knows.then_some(()).ok_or_else(ProblemDetails::context_not_found)
 }
@@ -169,9 +169,9 @@ async fn changed(
 async fn who_subscribed_hears_of_changes_and_who_serves_of_a_removal() {
     const SOON: Duration = Duration::from_secs(10);
     let home = Home::start().await;
-    let (told, mut received) = mpsc::unbounded_channel();
+    let (to_test, mut received) = mpsc::unbounded_channel();
     let (told_amf, mut heard_amf) = mpsc::unbounded_channel();
-    let subscriber = Arc::new(Subscriber { told, knows: true.into() });
+    let subscriber = Arc::new(Subscriber { to_test, knows: true.into() });
     let bind = || sbi::Bound::bind("127.0.0.1:0".parse().unwrap(), sbi::ServerConfig::default());
     let (first, second) = (bind().await.unwrap(), bind().await.unwrap());
     let root = |bound: &sbi::Bound| format!("http://{}", bound.address());
@@ -221,7 +221,10 @@ async fn who_subscribed_hears_of_changes_and_who_serves_of_a_removal() {
     subscribe().await.unwrap();
     change().await;
     net::time::timeout(SOON, received.recv()).await.unwrap().unwrap();
-    assert!(net::time::timeout(Duration::from_millis(1_500), received.recv()).await.is_err(), "told twice");
+    assert!(
+        net::time::timeout(Duration::from_millis(1_500), received.recv()).await.is_err(),
+        "notified twice"
+    );
     // A new sequence number does not change the subscription.
     assert!(home.store.set_sqn(supi(), 77).await.unwrap());
     // A network function that has forgotten the UE without unsubscribing is notified once more, and
@@ -323,9 +326,9 @@ fn an_operators_changes_reach_registered_ues() {
         assert_eq!(net::time::timeout(LIMIT, ue.idle()).await.unwrap(), WakeReason::Paged);
         ue.wake_up(WakeReason::Paged).await.unwrap();
         let occurred = net::time::timeout(LIMIT, ue.serve()).await.unwrap().unwrap();
-        let told =
+        let expected =
             NetworkEvent::Deregistered { reregistration_required: false, cause: Some(GmmCause::IllegalUe) };
-        assert_eq!(occurred, told);
+        assert_eq!(occurred, expected);
         world.until("smf", "/sessions", |sessions| !sessions.to_string().contains(&imsi)).await;
         world.bystander_is_well().await;
     });

@@ -434,8 +434,8 @@ impl UeContext {
     /// The PDU session status for an accept, if the UE asks for it or believes in sessions that were
     /// lost.
     pub fn session_status(&mut self, asked: bool) -> Option<PsiSet> {
-        let told = !std::mem::take(&mut self.lost_sessions).is_empty();
-        (asked || told).then(|| self.sessions.keys().copied().collect())
+        let has_lost = !std::mem::take(&mut self.lost_sessions).is_empty();
+        (asked || has_lost).then(|| self.sessions.keys().copied().collect())
     }
 
     /// The UE's current 5G-TMSI.

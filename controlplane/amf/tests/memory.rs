@@ -1,5 +1,5 @@
-//! What a UE costs that has not proven who it is, against what the AMF counts for it. A process of its own, since the
-//! whole process is measured.
+//! The memory of a UE without proven identity, compared with the memory that the AMF counts for it. The
+//! test is a process of its own, because the whole process is measured.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops where it fails")]
 

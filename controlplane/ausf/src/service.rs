@@ -118,7 +118,7 @@ impl Ausf {
         tokio::spawn(async move {
             if let Err(error) = client.call::<udm::ConfirmAuth>(Target::Discover, request).await {
                 counters::REPORTS_FAILED.inc();
-                tracing::warn!(%error, %supi, "the UDM could not be told how the authentication ended");
+                tracing::warn!(%error, %supi, "the result of the authentication could not be reported to the UDM");
             }
         });
     }

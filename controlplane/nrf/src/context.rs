@@ -70,7 +70,7 @@ struct Subscription {
 #[derive(Debug)]
 struct Entry {
     profile: NfProfile,
-    heard: Instant,
+    last_heartbeat: Instant,
     /// Whether the present silence has been counted already.
     counted: bool,
 }
@@ -116,7 +116,7 @@ impl Registry {
             return Err(RegistryError::Full);
         }
         profile.heart_beat_timer = Some(self.heartbeat.as_secs() as u32);
-        inner.instances.insert(id, Entry { profile: profile.clone(), heard: now, counted: false });
+        inner.instances.insert(id, Entry { profile: profile.clone(), last_heartbeat: now, counted: false });
         drop(inner);
         let kind =
             if new { NotificationEventType::Registered } else { NotificationEventType::ProfileChanged };
@@ -146,7 +146,7 @@ impl Registry {
         if patched.nf_type != entry.profile.nf_type {
             return Err(invalid(&"nfType must not change"));
         }
-        (entry.heard, entry.counted) = (now, false);
+        (entry.last_heartbeat, entry.counted) = (now, false);
         // The load changes with every heartbeat; subscribers are not notified of it.
         let changed =
             NfProfile { load: None, ..patched.clone() } != NfProfile { load: None, ..entry.profile.clone() };
@@ -200,7 +200,7 @@ impl Registry {
     pub fn sweep(&self, now: Instant) {
         let mut gone = Vec::new();
         self.lock().instances.retain(|_, entry| {
-            let silent = now - entry.heard;
+            let silent = now - entry.last_heartbeat;
             if self.is_suspended(entry, now) && !std::mem::replace(&mut entry.counted, true) {
                 SUSPENDED.inc();
             }
@@ -265,7 +265,7 @@ impl Registry {
     }
 
     fn is_suspended(&self, entry: &Entry, now: Instant) -> bool {
-        now - entry.heard > self.heartbeat.mul_f32(SUSPEND_AFTER)
+        now - entry.last_heartbeat > self.heartbeat.mul_f32(SUSPEND_AFTER)
     }
 
     /// The profile with the status that follows from its heartbeats.

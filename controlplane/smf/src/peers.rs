@@ -93,7 +93,7 @@ impl Smf {
         let body = SmContextStatusNotification { status_info };
         if let Err(error) = self.client.notify::<SmContextStatusNotify>(status_uri, body).await {
             NOTIFY_FAILED.inc();
-            tracing::warn!(%error, "the AMF was not told of a session's end");
+            tracing::warn!(%error, "the AMF could not be notified of a session's end");
         }
     }
 

@@ -122,7 +122,7 @@ impl Udm {
             && error.status() != Some(404)
         {
             counters::NOTIFICATIONS_FAILED.inc();
-            tracing::warn!(%error, %supi, "the AMF could not be told that the subscriber is gone");
+            tracing::warn!(%error, %supi, "the AMF could not be notified that the subscriber was removed");
         }
         Ok(())
     }

@@ -88,7 +88,7 @@ impl Udm {
                 if let Err(error) = client.notify::<DeregistrationNotify>(&old.dereg_callback_uri, data).await
                 {
                     counters::NOTIFICATIONS_FAILED.inc();
-                    tracing::warn!(%error, supi = %ue_id, "the old AMF could not be told of the UE's move");
+                    tracing::warn!(%error, supi = %ue_id, "the old AMF could not be notified of the UE's move");
                 }
             });
         }

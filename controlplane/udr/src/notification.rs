@@ -56,7 +56,7 @@ async fn notify(store: &dyn Store, client: &Client) -> Result<(), StoreError> {
         }
     }
     for change in changes {
-        let mut told = false;
+        let mut notified = false;
         let mut unreachable = Vec::new();
         for (key, udm) in &udms {
             if udm.ue_id.is_some_and(|only| only != change.supi) {
@@ -68,11 +68,11 @@ async fn notify(store: &dyn Store, client: &Client) -> Result<(), StoreError> {
                 notify_items: Vec::new(),
             };
             let Err(error) = client.notify::<DataChange>(&udm.callback_reference, body).await else {
-                told = true;
+                notified = true;
                 break;
             };
             NOTIFICATIONS_FAILED.inc();
-            tracing::warn!(%error, supi = %change.supi, "a UDM could not be told of a change");
+            tracing::warn!(%error, supi = %change.supi, "a UDM could not be notified of a change");
             if error.status().is_none() {
                 unreachable.push(key.clone());
             }
@@ -81,7 +81,7 @@ async fn notify(store: &dyn Store, client: &Client) -> Result<(), StoreError> {
             store.remove_context(SUBS_TO_NOTIFY, &key).await?;
             udms.retain(|(known, _)| *known != key);
         }
-        if told {
+        if notified {
             store.change_notified(change).await?;
         }
     }

@@ -1,4 +1,4 @@
-//! What gNBs and UEs can take, and what they cannot: associations, identities, memory, places.
+//! Limits for gNBs and UEs: associations, identities, memory, places.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::support::*;
 
-/// An association that the AMF refuses, or ends as soon as it exists.
+/// Checks that the AMF refuses an association, or ends it at once.
 async fn refused(n2: SocketAddr) {
     let config = SctpConfig { mode: SctpMode::Udp { port: 9899 }, ..SctpConfig::default() };
     match Association::connect(SocketAddr::new(n2.ip(), 0), n2, config).await {
@@ -29,7 +29,7 @@ async fn ended(gnb: &mut Gnb) {
     }
 }
 
-/// Another address of this host that only this test uses.
+/// Another address of this host, used only by this test.
 fn elsewhere(n2: SocketAddr) -> IpAddr {
     let IpAddr::V4(address) = n2.ip() else { panic!() };
     let [a, b, c, d] = address.octets();
@@ -73,10 +73,10 @@ async fn an_association_without_ng_setup_ends() {
     let mut late = Gnb::connect(network.n2).await;
     let mut gnb = Gnb::up(network.n2, 1).await;
     ended(&mut late).await;
-    // One that has set up stays, however quiet it is.
+    // An association that has completed NG Setup stays, even without traffic.
     net::time::sleep(Duration::from_millis(400)).await;
     Ue::new(1).register(&mut gnb).await;
-    // One that was refused may wait as long as it was told to.
+    // One that was refused may wait as long as the refusal says.
     let mut refused = Gnb::connect(network.n2).await;
     refused.send(setup_request(2, plmn(), 9, "1")).await;
     assert!(matches!(refused.recv().await, Pdu::NgSetupFailure(_)));
@@ -96,13 +96,13 @@ async fn the_identity_of_a_live_gnb_cannot_be_taken_from_another_address() {
     thief.send(setup_request(1, plmn(), 1, "1")).await;
     let Pdu::NgSetupFailure(failure) = thief.recv().await else { panic!() };
     assert!(failure.time_to_wait.is_some());
-    // The real one is not disturbed.
+    // The real gNB is not affected.
     let view = network.ue(ue.supi(), |view| view["cm_state"] == "CM-CONNECTED").await;
     assert_eq!(view["gnb"], "gnb-1");
     ue.idle(&mut gnb).await;
     let failures = network.oam("GET", "/counters").await["amf_ng_setup_failures"]["values"].clone();
     assert!(failures["identity_in_use"].as_u64().unwrap() >= 1, "{failures}");
-    // It moves to another address once it is gone from the first.
+    // The gNB uses another address after its association from the first has ended.
     gnb.association.abort();
     thief.send(setup_request(1, plmn(), 1, "1")).await;
     assert!(matches!(thief.recv().await, Pdu::NgSetupResponse(_)));
@@ -163,13 +163,14 @@ async fn one_gnb_cannot_take_the_memory_for_every_ue() {
     let (octets, limit) =
         (held["unproven_octets"].as_u64().unwrap(), held["unproven_octets_limit"].as_u64().unwrap());
     assert!(octets <= limit / 2, "one gNB takes no more than is left: {held}");
-    // Another gNB's UEs are served as ever, and what they held is given back when they have proven who they are.
+    // UEs of another gNB are served as before, and their memory is freed when they have proven their
+    // identity.
     let mut gnb = Gnb::up(network.n2, 2).await;
     for n in 300..305 {
         Ue::new(n).register(&mut gnb).await;
     }
     assert!(load(&network).await["unproven_octets"].as_u64().unwrap() <= octets);
-    // When the flooding gNB's connections are gone, all is given back.
+    // When the flooding gNB's connections have ended, all memory is freed.
     let reset_type = ResetType::NgInterface;
     flooding.send(NgReset { cause: cause::Misc::Unspecified.into(), reset_type }).await;
     for _ in 0..500 {
@@ -183,7 +184,7 @@ async fn one_gnb_cannot_take_the_memory_for_every_ue() {
 
 #[tokio::test]
 async fn a_crowd_waits_for_its_turn_and_others_are_told_to_come_back() {
-    // One registration at a time calls the AUSF, and that takes long.
+    // One registration at a time calls the AUSF, which takes long.
     let network = Network::with(json!({
         "limits": {"registration_calls": 1}, "timers": {"admission_ms": 1000, "n2_guard_ms": 2000}
     }))
@@ -202,12 +203,12 @@ async fn a_crowd_waits_for_its_turn_and_others_are_told_to_come_back() {
     let held = load(&network).await;
     assert_eq!(held["registration_calls"], 1, "{held}");
     assert!(held["registrations_waiting"].as_u64().unwrap() > 15, "{held}");
-    // Who is registered goes before the crowd, of which most will wait in vain.
+    // A registered UE goes before the many others, most of which will wait in vain.
     let mut other = Gnb::up(network.n2, 2).await;
     let request = Message::RegistrationRequest(ue.registration_request(RegistrationType::Initial));
     ue.open(&other, &request).await;
     ue.complete(&mut other).await;
-    // Of the crowd some are challenged, the others refused in time.
+    // Of the many, some are challenged and the others refused in time.
     let (mut challenged, mut refused) = (0, 0);
     while challenged + refused < 20 {
         let Pdu::DownlinkNasTransport(transport) = gnb.recv().await else { continue };
@@ -242,7 +243,7 @@ async fn a_flood_in_the_name_of_one_subscriber_delays_no_other_ue() {
         let request = Message::RegistrationRequest(flood.registration_request(RegistrationType::Initial));
         flood.open(&gnb, &request).await;
     }
-    // Another UE of the same gNB takes its turn after one of them.
+    // Another UE of the same gNB gets its turn after one of them.
     let mut ue = Ue::new(2);
     let request = Message::RegistrationRequest(ue.registration_request(RegistrationType::Initial));
     ue.open(&gnb, &request).await;

@@ -1,4 +1,5 @@
-//! The AMF against scripted gNBs, UEs and NFs: every procedure's success, and each failure it must survive.
+//! The AMF against scripted gNBs, UEs and NFs: the success of every procedure, and the failures it must
+//! handle.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops where it fails")]
 

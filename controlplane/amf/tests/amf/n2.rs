@@ -33,7 +33,7 @@ async fn a_gnb_that_fits_is_accepted_and_others_are_told_why_not() {
     }
     // A refused gNB may not do anything else …
     Ue::new(1).register_refused(&mut other).await;
-    // … until it fits.
+    // … until its configuration is right.
     other.send(setup_request(2, plmn(), 1, "1")).await;
     assert!(matches!(other.recv().await, Pdu::NgSetupResponse(_)));
     assert_eq!(network.oam("GET", "/gnbs").await.as_array().unwrap().len(), 2);
@@ -98,7 +98,7 @@ async fn a_gnb_cannot_speak_for_a_ue_it_does_not_own() {
     let Pdu::ErrorIndication(error) = other.recv().await else { panic!() };
     assert_eq!(error.cause, Some(RadioNetwork::UnknownLocalUeNgapId.into()));
     assert_eq!((error.amf_ue_ngap_id, error.ran_ue_ngap_id), (ue.amf_id, Some(ue.ran_id)));
-    // The owner with the wrong identity of its own.
+    // The right gNB with a wrong identity.
     gnb.send(release(ue.amf_id.unwrap(), RanUeNgapId(77))).await;
     let Pdu::ErrorIndication(error) = gnb.recv().await else { panic!() };
     assert_eq!(error.cause, Some(RadioNetwork::InconsistentRemoteUeNgapId.into()));
@@ -118,7 +118,7 @@ async fn losing_the_association_makes_ues_idle_and_takes_user_planes_down() {
     let view = network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
     assert_eq!(view["mm_state"], "5GMM-REGISTERED");
     assert_eq!(view["sessions"][0]["active"], false);
-    // It comes back elsewhere, and its session with it.
+    // The UE connects at another gNB, and its session is activated there.
     let mut gnb = Gnb::up(network.n2, 2).await;
     ue.service_request(&gnb, &[1]).await;
     assert!(matches!(ue.recv(&mut gnb).await, nas::Message::ServiceAccept(_)));

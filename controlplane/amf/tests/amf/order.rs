@@ -1,7 +1,8 @@
 //! Messages in every order that a UE and its gNB may send them in.
 //!
-//! A UE's NAS messages keep their order among themselves (they share an SCTP stream), and so do the gNB's answers to
-//! one NGAP procedure. Nothing orders the two: a gNB passes NAS on as it comes and answers when its radio side is done.
+//! A UE's NAS messages keep their order among themselves (they share an SCTP stream), and so do the
+//! gNB's answers to one NGAP procedure. There is no order between the two: a gNB forwards NAS at once,
+//! and answers when its radio side has finished.
 
 use bytes::Bytes;
 use nas::{GmmCause, Message, gmm};
@@ -12,11 +13,11 @@ use types::PduSessionId;
 use crate::sessions::{id, request};
 use crate::support::*;
 
-/// What a gNB still has to send for one UE.
+/// A message that a gNB still has to send for one UE.
 enum Step {
     /// From the UE.
     Nas(Box<Message>),
-    /// The gNB's own.
+    /// A message of the gNB itself.
     N2(Box<Pdu>),
 }
 
@@ -38,7 +39,7 @@ impl Choices {
         (self.0 >> 33) as usize % below
     }
 
-    /// The steps of both lists, each list in its order, the two mixed at random.
+    /// The steps of both lists, each list in its order, mixed at random.
     fn merge(&mut self, a: Vec<Step>, b: Vec<Step>) -> Vec<Step> {
         let (mut a, mut b) = (a.into_iter().peekable(), b.into_iter().peekable());
         let mut merged = Vec::new();
@@ -55,7 +56,7 @@ impl Choices {
     }
 }
 
-/// The steps of a registration up to INITIAL CONTEXT SETUP REQUEST, which is not answered yet.
+/// Runs a registration up to INITIAL CONTEXT SETUP REQUEST, which is not answered yet.
 async fn accepted(gnb: &mut Gnb, ue: &mut Ue) -> Pdu {
     let request = Message::RegistrationRequest(ue.registration_request(nas::RegistrationType::Initial));
     ue.open(gnb, &request).await;
@@ -110,7 +111,7 @@ async fn a_session_request_overtakes_the_initial_context_setup_response() {
     let mut ue = Ue::new(1);
     let response = accepted(&mut gnb, &mut ue).await;
     ue.send(&gnb, &Message::RegistrationComplete).await;
-    // The UE is registered when it says so, whatever its gNB still has to do.
+    // The UE is registered when its REGISTRATION COMPLETE arrives, whatever its gNB still has to do.
     network.ue(ue.supi(), |view| view["mm_state"] == "5GMM-REGISTERED").await;
     session_request(1).take(&gnb, &mut ue).await;
     gnb.silent(100).await;
@@ -231,7 +232,8 @@ async fn a_release_complete_before_the_gnbs_release_response() {
     ue.read(&command.nas_pdu.unwrap());
     let complete = gmm::UlNasTransport::n1_sm(id(1), vec![0x2e, 1, 0, 0xd4]);
     ue.send(&gnb, &Message::UlNasTransport(complete)).await;
-    // The gNB reports of its own accord that it gave the other session's flow up, and only then answers.
+    // The gNB first reports on its own that it released the other session's flow, and only then
+    // answers.
     gnb.send(PduSessionResourceNotify {
         amf_ue_ngap_id: command.amf_ue_ngap_id,
         ran_ue_ngap_id: ue.ran_id,
@@ -263,7 +265,7 @@ async fn a_late_answer_for_one_session_does_not_end_another() {
     session_request(1).take(&gnb, &mut ue).await;
     let Pdu::PduSessionResourceSetupRequest(first) = gnb.recv().await else { panic!() };
     ue.read(first.pdu_sessions[0].nas_pdu.as_ref().unwrap());
-    // The gNB takes too long: the session is given up.
+    // The gNB takes too long: the set-up is given up.
     let Message::DlNasTransport(back) = ue.recv(&mut gnb).await else { panic!() };
     assert_eq!(back.cause, Some(GmmCause::PayloadNotForwarded));
     session_request(2).take(&gnb, &mut ue).await;

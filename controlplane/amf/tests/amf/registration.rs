@@ -17,7 +17,7 @@ async fn initial_registration_with_suci() {
     assert_eq!(accept.allowed_nssai, ["1".parse().unwrap()]);
     assert_eq!(accept.tai_list, [tai(1)]);
     assert!(accept.guti.is_some() && accept.t3512.is_some());
-    // KgNB is that of the SECURITY MODE COMPLETE, the UE's first protected message.
+    // KgNB is derived from the SECURITY MODE COMPLETE, the UE's first protected message.
     assert_eq!(ue.kgnb, Some(ue.security.as_ref().unwrap().kgnb_of(0)));
     let view = network.ue(ue.supi(), |view| view["mm_state"] == "5GMM-REGISTERED").await;
     assert_eq!(view["rm_state"], "RM-REGISTERED");
@@ -38,7 +38,7 @@ async fn the_configured_slices_are_the_subscribers() {
     let slices = |list: &[&str]| list.iter().map(|one| one.parse().unwrap()).collect::<Vec<types::SNssai>>();
     let served = serde_json::json!([{"sst": 1}, {"sst": 2}, {"sst": 3}]);
     let network = Network::with(serde_json::json!({"slices": served})).await;
-    // Of five subscribed ones the network has two.
+    // Of five subscribed slices the network has two.
     *network.core.slices.lock().unwrap() = slices(&["1", "7"]);
     *network.core.other_slices.lock().unwrap() = slices(&["2-000001", "3", "8"]);
     let mut gnb = Gnb::up(network.n2, 1).await;
@@ -46,7 +46,7 @@ async fn the_configured_slices_are_the_subscribers() {
     let accept = ue.register(&mut gnb).await;
     assert_eq!(accept.configured_nssai, slices(&["1", "3"]));
     assert_eq!(accept.allowed_nssai, slices(&["1"]));
-    // A change holds from the next registration on, also where the UE is known and its message verified.
+    // A change applies from the next registration on, also if the UE is known and its message verified.
     *network.core.slices.lock().unwrap() = slices(&["2"]);
     ue.idle(&mut gnb).await;
     ue.requested_nssai = Vec::new();
@@ -67,11 +67,11 @@ async fn changes_of_the_subscription_take_effect_while_the_ue_is_registered() {
     let mut ue = Ue::new(1);
     ue.register(&mut gnb).await;
     assert_eq!(core.called("sdm_subscribe"), 1);
-    // Nothing of what the AMF reads has changed.
+    // No data that the AMF reads has changed.
     core.subscription_changed(ue.supi()).await;
     core.wait_called("am_data", 2).await;
     gnb.silent(100).await;
-    // A bit rate: the gNB is told, and the UE need not be.
+    // A bit rate: the gNB is informed, the UE is not.
     *core.ambr.lock().unwrap() = "2 Mbps";
     core.subscription_changed(ue.supi()).await;
     let Pdu::UeContextModificationRequest(request) = gnb.recv().await else { panic!() };
@@ -83,7 +83,7 @@ async fn changes_of_the_subscription_take_effect_while_the_ue_is_registered() {
         criticality_diagnostics: None,
     })
     .await;
-    // Another slice: the UE is told, when it is idle with its next connection.
+    // Another slice: the UE is informed, and an idle one with its next connection.
     *core.other_slices.lock().unwrap() = slices(&["3"]);
     core.subscription_changed(ue.supi()).await;
     let Message::ConfigurationUpdateCommand(command) = ue.recv(&mut gnb).await else { panic!() };
@@ -100,7 +100,7 @@ async fn changes_of_the_subscription_take_effect_while_the_ue_is_registered() {
     let Message::ConfigurationUpdateCommand(command) = ue.recv(&mut gnb).await else { panic!() };
     assert_eq!(command.configured_nssai, slices(&["1", "2", "3"]));
     ue.send(&gnb, &Message::ConfigurationUpdateComplete).await;
-    // The slice in use is gone: the UE is to register again, and gets the others.
+    // The slice in use was removed: the UE has to register again, and gets the others.
     *core.slices.lock().unwrap() = slices(&["2"]);
     core.subscription_changed(ue.supi()).await;
     let Message::DeregistrationRequestNetwork(request) = ue.recv(&mut gnb).await else { panic!() };
@@ -110,7 +110,7 @@ async fn changes_of_the_subscription_take_effect_while_the_ue_is_registered() {
     ue.requested_nssai = Vec::new();
     let accept = ue.register(&mut gnb).await;
     assert_eq!(accept.allowed_nssai, slices(&["2"]));
-    // A UDM that is not there costs nothing: what is in force stays so.
+    // Without UDM nothing changes: the present values stay in force.
     core.fault("am_data", Fault::Refuse(503, "NF_CONGESTION"));
     core.subscription_changed(ue.supi()).await;
     gnb.silent(100).await;
@@ -169,7 +169,7 @@ async fn a_known_guti_needs_no_authentication_and_is_replaced() {
     }
     assert_ne!(ue.guti, first);
     assert_eq!(network.core.called("authenticate"), 1);
-    // The first identity leads nowhere any more.
+    // The first identity is no longer valid.
     ue.idle(&mut gnb).await;
     let mut stranger = Ue::new(2);
     stranger.guti = first;
@@ -185,7 +185,7 @@ async fn somebody_else_with_my_guti_changes_nothing_for_me() {
     let mut ue = Ue::new(1);
     ue.register(&mut gnb).await;
     ue.idle(&mut gnb).await;
-    // The stranger is challenged as if it were the UE, and fails.
+    // The stranger is challenged like the UE, and fails.
     let mut stranger = Ue::new(2);
     stranger.guti = ue.guti;
     let request = Message::RegistrationRequest(stranger.registration_request(INITIAL));
@@ -196,7 +196,7 @@ async fn somebody_else_with_my_guti_changes_nothing_for_me() {
     stranger.send(&gnb, &wrong).await;
     assert!(matches!(stranger.recv(&mut gnb).await, Message::AuthenticationReject(_)));
     gnb.released(&mut stranger).await;
-    // A forged service request gets #9, the real one service.
+    // A forged service request gets #9, the real one is accepted.
     let request = gmm::ServiceRequest::new(
         nas::KeySetId::Native(0),
         nas::ServiceType::Signalling,
@@ -279,7 +279,7 @@ async fn refusals_of_the_core_reach_the_ue_as_the_cause_of_ts_29_524() {
         core.heal();
         network.gone(ue.supi()).await;
     }
-    // A missing PCF stops nobody.
+    // A missing PCF does not prevent registration.
     core.fault("create_policy", Fault::Refuse(503, "NF_CONGESTION"));
     Ue::new(2).register(&mut gnb).await;
 }
@@ -370,7 +370,7 @@ async fn a_registration_that_is_not_completed_is_accepted_again() {
         assert_eq!(ue.recv(&mut gnb).await, first);
     }
     gnb.released(&mut ue).await;
-    // The UE counts as registered, and both know the new 5G-GUTI.
+    // The UE counts as registered, and both sides know the new 5G-GUTI.
     let Message::RegistrationAccept(accept) = first else { panic!() };
     ue.guti = accept.guti;
     network.ue(ue.supi(), |view| view["mm_state"] == "5GMM-REGISTERED").await;
@@ -398,7 +398,7 @@ async fn security_mode_can_fail_on_either_side() {
         ue.send_octets(&gnb, reject.encode().unwrap()).await;
         assert_eq!(ue.rejected(&mut gnb).await.cause, cause);
     }
-    // Capabilities that were changed on the way are found out by the protected copy.
+    // Capabilities that were changed in transit are detected by the protected copy.
     let mut ue = Ue::new(2);
     let request = ue.registration_request(INITIAL);
     ue.open(&gnb, &Message::RegistrationRequest(request.clone())).await;
@@ -438,7 +438,7 @@ async fn tampered_replayed_and_plain_messages_are_discarded() {
     ue.send_octets(&gnb, vec![0x7e]).await; // truncated
     gnb.silent(200).await;
     network.ue(ue.supi(), |view| view["mm_state"] == "5GMM-REGISTERED").await;
-    // The genuine one is still good.
+    // The genuine message is still accepted.
     ue.send_octets(&gnb, tampered).await;
     gnb.released(&mut ue).await;
     network.gone(ue.supi()).await;
@@ -477,17 +477,17 @@ async fn collisions_of_registrations() {
     ue.open(&gnb, &request).await;
     let challenge = ue.recv(&mut gnb).await;
     gnb.silent(100).await;
-    // The UE gives up and begins anew on another connection; the old one is forgotten by the gNB.
+    // The UE starts again on another connection; the gNB forgets the old one.
     drop(challenge);
     ue.ran_id = RanUeNgapId(50);
     ue.open(&gnb, &request).await;
     ue.authenticate(&mut gnb).await;
-    // The same request again on the same connection changes nothing, a different one starts over.
+    // The same request again on the same connection changes nothing; a different one starts over.
     ue.send_octets(&gnb, request.encode().unwrap()).await;
     ue.secure(&mut gnb, &request).await;
     ue.complete(&mut gnb).await;
     network.ue(ue.supi(), |view| view["ran_ue_ngap_id"] == 50).await;
-    // Registered and connected, it registers again.
+    // Registered and connected, the UE registers again.
     let again = Message::RegistrationRequest(ue.registration_request(RegistrationType::MobilityUpdating));
     ue.send(&gnb, &again).await;
     ue.complete(&mut gnb).await;
@@ -532,7 +532,7 @@ async fn deregistration_by_operator_and_udm() {
     let socket = network.amf.oam().to_owned();
     let route = format!("/ues/{}/deregister", ue.supi());
     let order = tokio::spawn(async move { nf::oam::call(&socket, "POST", &route, None).await });
-    // The first request is lost on the way; T3522 repeats it.
+    // The first request is lost in transit; T3522 repeats it.
     assert!(matches!(ue.recv(&mut gnb).await, Message::DeregistrationRequestNetwork(_)));
     assert!(matches!(ue.recv(&mut gnb).await, Message::DeregistrationRequestNetwork(_)));
     ue.send(&gnb, &Message::DeregistrationAcceptNetwork).await;
@@ -541,7 +541,8 @@ async fn deregistration_by_operator_and_udm() {
     network.gone(ue.supi()).await;
     network.core.wait_called("purge_amf", 1).await;
 
-    // The UDM withdraws the subscription of a UE, which is idle: it is paged, comes back and is told. The UDM knows.
+    // The UDM withdraws the subscription of an idle UE: the UE is paged, connects and gets the request.
+    // The UDM is not notified.
     use sbi::model::udm::DeregistrationReason::{SubscriptionWithdrawn, UeInitialRegistration};
     let mut ue = Ue::new(2);
     ue.register(&mut gnb).await;
@@ -558,7 +559,7 @@ async fn deregistration_by_operator_and_udm() {
     network.gone(ue.supi()).await;
     assert_eq!(network.core.called("purge_amf"), 1);
 
-    // Another that does not answer its pages is deregistered without being told.
+    // A UE that does not answer its pages is deregistered without a message.
     let mut ue = Ue::new(3);
     ue.register(&mut gnb).await;
     ue.idle(&mut gnb).await;
@@ -567,7 +568,7 @@ async fn deregistration_by_operator_and_udm() {
         assert!(matches!(gnb.recv().await, Pdu::Paging(_)));
     }
     network.gone(ue.supi()).await;
-    // One that answers and vanishes again gains nothing by it.
+    // A UE that answers and disappears again is deregistered all the same.
     let mut ue = Ue::new(4);
     ue.register(&mut gnb).await;
     ue.idle(&mut gnb).await;
@@ -579,7 +580,7 @@ async fn deregistration_by_operator_and_udm() {
     ue.idle(&mut gnb).await;
     network.gone(ue.supi()).await;
     gnb.silent(100).await;
-    // One that another AMF serves already is neither paged nor told.
+    // A UE that another AMF already serves is neither paged nor sent a message.
     let mut ue = Ue::new(5);
     ue.register(&mut gnb).await;
     ue.idle(&mut gnb).await;
@@ -642,7 +643,7 @@ async fn a_ue_that_leaves_and_comes_back_at_once_is_not_lost() {
         });
         ue.send(&gnb, &request).await;
         gnb.released(&mut ue).await;
-        // By its old 5G-GUTI, which may lead to the task that is just ending, or nowhere.
+        // With its old 5G-GUTI, which may lead to the task that is just ending, or nowhere.
         let request = Message::RegistrationRequest(ue.registration_request(INITIAL));
         ue.open(&gnb, &request).await;
         let (Pdu::DownlinkNasTransport(_) | Pdu::InitialContextSetupRequest(_)) = gnb.recv().await else {
@@ -664,7 +665,7 @@ async fn a_release_before_registration_complete_leaves_the_ue_registered() {
     ue.authenticate(&mut gnb).await;
     ue.secure(&mut gnb, &request).await;
     let Message::RegistrationAccept(accept) = ue.recv(&mut gnb).await else { panic!() };
-    // The radio is lost before the UE confirms (TS 24.501 §5.5.1.2.8 a).
+    // The radio link is lost before the UE confirms (TS 24.501 §5.5.1.2.8 a).
     ue.idle(&mut gnb).await;
     let view = network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
     assert_eq!(view["mm_state"], "5GMM-REGISTERED");
@@ -694,7 +695,7 @@ async fn a_first_message_that_starts_nothing_holds_nothing() {
     for (n, message) in messages.into_iter().enumerate() {
         let mut ue = Ue::new(1 + n as u32);
         ue.open(&gnb, &message).await;
-        // 5GMM STATUS may come first; the release has to.
+        // 5GMM STATUS may come first; then the release has to come.
         let cause = loop {
             match gnb.recv().await {
                 Pdu::DownlinkNasTransport(_) => {}
@@ -735,7 +736,7 @@ async fn registrations_that_are_never_completed_do_not_pile_up_identities() {
         let Message::RegistrationAccept(accept) = ue.recv(&mut gnb).await else { panic!() };
         given.push(accept.guti);
     }
-    // What the UE may hold leads to it, the others nowhere.
+    // The identities that the UE may hold lead to it, the others nowhere.
     let cases = [(confirmed, true), (given[0], false), (given[2], false), (given[3], true), (given[4], true)];
     for (n, (guti, known)) in cases.into_iter().enumerate() {
         let mut stranger = Ue::new(10 + n as u32);

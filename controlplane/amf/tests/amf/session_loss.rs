@@ -1,4 +1,4 @@
-//! Sessions that the SMF has lost: how AMF, UE and gNB come to know.
+//! Sessions that the SMF has lost: how AMF, UE and gNB learn of it.
 
 use nas::{GmmCause, Message, PsiSet, RegistrationType, gmm};
 use ngap::Pdu;
@@ -17,8 +17,8 @@ fn set(ids: &[u8]) -> PsiSet {
 }
 
 impl Ue {
-    /// Expects to be asked to register, and the end of the connection; registers with the sessions it believes in. The
-    /// sessions that the accept says are left.
+    /// Expects a request to register and the end of the connection; then registers with the sessions
+    /// that the UE believes to have. Returns the session status of the accept.
     async fn made_to_register(&mut self, gnb: &mut Gnb, believes: &[u8]) -> Option<PsiSet> {
         let command = self.recv(gnb).await;
         let Message::ConfigurationUpdateCommand(command) = command else { panic!("{command:?}") };
@@ -54,12 +54,12 @@ async fn a_connected_ue_is_made_to_register_when_its_smf_says_404() {
     let Message::DlNasTransport(back) = back else { panic!("{back:?}") };
     assert_eq!(back.cause, Some(GmmCause::PayloadNotForwarded));
     assert_eq!(ue.made_to_register(&mut gnb, &[1, 2]).await, Some(set(&[2])));
-    // Told once: the other session goes on, and the identity is free.
+    // Told once: the other session continues, and the identity is free.
     ue.establish(&mut gnb, 1).await;
     network.ue(ue.supi(), |view| view["sessions"].as_array().unwrap().len() == 2).await;
 }
 
-/// The gNB hears from the UPF that a tunnel is unknown, and releases the session's resources.
+/// The UPF reports to the gNB that a tunnel is unknown, and the gNB releases the session's resources.
 #[tokio::test]
 async fn what_the_gnb_reports_of_a_session_that_the_smf_lost_is_not_ignored() {
     let network = Network::start().await;
@@ -96,13 +96,13 @@ async fn an_idle_ue_is_told_in_its_next_accept_also_where_it_does_not_ask() {
     assert_eq!(accept.pdu_session_status, None);
 }
 
-/// TS 29.510: the recovery time of an SMF changed.
+/// TS 29.510: the recovery time of an SMF has changed.
 #[tokio::test]
 async fn an_smf_that_restarted_is_asked_for_every_session() {
     let network = Network::with_nrf().await;
     let (mut gnb, mut ue) = with_sessions(&network, &[1, 2]).await;
     network.core.wait_called("discover", 1).await;
-    // The same again is no restart: nobody is asked.
+    // The same recovery time again is no restart: no SMF is asked.
     let before = network.core.called("update_context");
     network.core.smf_registered("2026-01-01T00:00:00.000Z").await;
     gnb.silent(200).await;
@@ -110,7 +110,7 @@ async fn an_smf_that_restarted_is_asked_for_every_session() {
     network.core.lose_session(ue.supi(), id(2));
     network.core.smf_registered("2026-01-01T00:00:09.000Z").await;
     assert_eq!(ue.made_to_register(&mut gnb, &[1, 2]).await, Some(set(&[1])));
-    // Nothing is lost: nobody is told.
+    // No session is lost: no UE is informed.
     network.core.smf_registered("2026-01-01T00:00:10.000Z").await;
     network.core.wait_called("update_context", before + 4).await;
     gnb.silent(100).await;
@@ -129,7 +129,7 @@ async fn the_pcf_changes_and_ends_the_policy_of_a_ue() {
         PolicyUpdate { resource_uri: String::new(), triggers: vec![], rfsp: None, ue_ambr: Some(ambr) };
     let client = &network.core.client;
     client.notify::<AmPolicyUpdateNotify>(&format!("{uri}/update"), update).await.unwrap();
-    // The policy goes before the subscription, also when this changes.
+    // The policy takes precedence over the subscription, also when the subscription changes.
     *network.core.ambr.lock().unwrap() = "2 Mbps";
     network.core.subscription_changed(ue.supi()).await;
     network.core.wait_called("am_data", 2).await;

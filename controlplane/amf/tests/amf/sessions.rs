@@ -1,4 +1,4 @@
-//! PDU sessions, service request, paging: what the AMF does between UE, gNB and SMF.
+//! PDU sessions, service request, paging: the AMF's part between UE, gNB and SMF.
 
 use bytes::Bytes;
 use nas::{GmmCause, Message, PsiSet, RequestType, ServiceType, gmm};
@@ -12,7 +12,7 @@ pub fn id(n: u8) -> PduSessionId {
     PduSessionId::new(n).unwrap()
 }
 
-/// PDU SESSION ESTABLISHMENT REQUEST, as far as the AMF sees it.
+/// The part of a PDU SESSION ESTABLISHMENT REQUEST that the AMF reads.
 pub fn request(n: u8) -> gmm::UlNasTransport {
     let mut transport = gmm::UlNasTransport::n1_sm(id(n), vec![0x2e, n, 1, 0xc1, 0xff, 0xff]);
     transport.request_type = Some(RequestType::Initial);
@@ -27,7 +27,7 @@ impl Ue {
         assert_eq!(n1, ACCEPT_N1);
     }
 
-    /// Expects a PDU Session Resource Setup Request and answers it; the N1 message in it.
+    /// Expects a PDU Session Resource Setup Request and answers it. Returns its N1 message.
     pub async fn set_up(&mut self, gnb: &mut Gnb, n: u8) -> Vec<u8> {
         let pdu = gnb.recv().await;
         let Pdu::PduSessionResourceSetupRequest(request) = pdu else { panic!("{pdu:?}") };
@@ -131,7 +131,7 @@ async fn what_cannot_be_forwarded_comes_back_with_the_cause_of_ts_24_501() {
         assert_eq!((back.cause, back.payload), (Some(cause), payload));
     }
     assert_eq!(network.core.called("create_context"), 0);
-    // The SMF is down, hangs, or never sends what it promised.
+    // The SMF is down, hangs, or never sends the promised transfer.
     for fault in [Fault::Refuse(503, "NF_CONGESTION"), Fault::Hang] {
         network.core.fault("create_context", fault);
         ue.send(&gnb, &Message::UlNasTransport(request(1))).await;
@@ -142,7 +142,7 @@ async fn what_cannot_be_forwarded_comes_back_with_the_cause_of_ts_24_501() {
     ue.send(&gnb, &Message::UlNasTransport(request(1))).await;
     assert_eq!(ue.transport(&mut gnb).await.cause, Some(GmmCause::PayloadNotForwarded));
     assert!(network.core.sessions.lock().unwrap().is_empty(), "the half-made session is released");
-    // The SMF's own rejects are passed on as they are.
+    // The SMF's own rejects are forwarded unchanged.
     for mode in [SmfMode::Rejects, SmfMode::RejectsLater] {
         *network.core.smf_mode.lock().unwrap() = mode;
         ue.send(&gnb, &Message::UlNasTransport(request(1))).await;
@@ -178,7 +178,7 @@ async fn a_duplicate_session_identity_replaces_the_old_session() {
 }
 
 impl Ue {
-    /// Expects a PDU Session Resource Release Command and answers it; the N1 message in it.
+    /// Expects a PDU Session Resource Release Command and answers it. Returns its N1 message.
     async fn release_resources(&mut self, gnb: &mut Gnb, n: u8) -> Option<Message> {
         let pdu = gnb.recv().await;
         let Pdu::PduSessionResourceReleaseCommand(command) = pdu else { panic!("{pdu:?}") };
@@ -202,7 +202,8 @@ async fn sessions_are_released_by_ue_and_by_network() {
     let core = &network.core;
     ue.establish(&mut gnb, 1).await;
     core.wait_called("setup_done", 1).await;
-    // By the UE: request, command with the gNB's release, complete, and the SMF's notification.
+    // Released by the UE: request, command with the gNB's release, complete, and the SMF's
+    // notification.
     let n1 = |octets: [u8; 4]| Message::UlNasTransport(gmm::UlNasTransport::n1_sm(id(1), octets.to_vec()));
     ue.send(&gnb, &n1([0x2e, 1, 5, 0xd1])).await;
     let Some(Message::DlNasTransport(command)) = ue.release_resources(&mut gnb, 1).await else { panic!() };
@@ -214,7 +215,7 @@ async fn sessions_are_released_by_ue_and_by_network() {
     core.session_gone(&reference).await;
     network.ue(ue.supi(), |view| view["sessions"] == serde_json::json!([])).await;
 
-    // By the network.
+    // Released by the network.
     ue.establish(&mut gnb, 1).await;
     core.wait_called("setup_done", 2).await;
     let n2 = Some((RELEASE_N2, N2SmInfoType::PduResRelCmd));
@@ -257,13 +258,13 @@ async fn release_and_service_request_bring_user_planes_down_and_up() {
     ue.service_request(&gnb, &[1]).await;
     let Message::ServiceAccept(accept) = ue.recv(&mut gnb).await else { panic!() };
     assert_eq!(accept.reactivation_result, Some(PsiSet::default()));
-    // KgNB comes from the service request's own count.
+    // KgNB is derived from the service request's own count.
     let security = ue.security.as_ref().unwrap();
     assert_eq!(ue.kgnb, Some(security.kgnb_of(security.stored().uplink.unwrap() - 1)));
     network.core.wait_called("setup_done", 3).await;
     let view = network.ue(ue.supi(), |view| view["sessions"][0]["active"] == true).await;
     assert_eq!(view["sessions"][1]["active"], false);
-    // Connected, the UE wants the other one too.
+    // Connected, the UE asks for the other session, too.
     let mut more = gmm::ServiceRequest::new(
         ue.security.as_ref().unwrap().ngksi(),
         ServiceType::Data,
@@ -320,7 +321,7 @@ async fn an_idle_ue_is_paged_and_then_served() {
     ue.establish(&mut gnb, 1).await;
     ue.idle(&mut gnb).await;
     network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
-    // A transfer that is not worth a paging is not delivered, and the SMF is told.
+    // A transfer with `skipInd` does not page the UE; it is not delivered, and the SMF is told.
     let skipped = network.core.transfer_body(ue.supi(), id(1), Some(RELEASE_N1), None, Some(true)).await;
     assert_eq!(skipped, Ok(sbi::model::amf::N1N2MessageTransferCause::N1MsgNotTransferred));
     gnb.silent(50).await;
@@ -335,7 +336,8 @@ async fn an_idle_ue_is_paged_and_then_served() {
     let old = ue.guti.unwrap();
     ue.answer_page(&gnb).await;
     assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
-    // What it was paged for comes first, then the identity that takes the place of the one on the air.
+    // The message that it was paged for comes first, then the new identity, which replaces the paged
+    // one.
     let Pdu::PduSessionResourceSetupRequest(setup) = gnb.recv().await else { panic!() };
     assert_eq!(setup.pdu_sessions[0].id, id(1));
     gnb.send(PduSessionResourceSetupResponse {
@@ -350,14 +352,14 @@ async fn an_idle_ue_is_paged_and_then_served() {
     ue.new_guti(&mut gnb).await;
     assert_ne!(ue.guti, Some(old));
     assert!(network.core.not_delivered.lock().unwrap().is_empty());
-    // The new one is what it is paged by and comes back with; nobody answers to the old one any more.
+    // The UE is paged with the new identity and uses it; the old one is not answered any more.
     ue.idle(&mut gnb).await;
     network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
     let n2 = Some((SETUP_N2, N2SmInfoType::PduResSetupReq));
     network.core.transfer(ue.supi(), id(1), None, n2).await.unwrap();
     let Pdu::Paging(paging) = gnb.recv().await else { panic!() };
     assert_eq!(paging.s_tmsi, ue.guti.unwrap().s_tmsi());
-    // A service request of another kind is no answer to a page, though it ends it.
+    // A service request of another type is no answer to a page, but ends the paging.
     ue.service_request(&gnb, &[1]).await;
     assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
     gnb.silent(100).await;
@@ -380,7 +382,7 @@ async fn a_new_identity_that_was_not_confirmed_is_given_again_and_paged_beside_t
     ue.answer_page(&gnb).await;
     assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
     assert_eq!(ue.transport(&mut gnb).await.payload, RELEASE_N1);
-    // The connection goes before the UE has confirmed.
+    // The connection is lost before the UE has confirmed.
     let Message::ConfigurationUpdateCommand(lost) = ue.recv(&mut gnb).await else { panic!() };
     ue.idle(&mut gnb).await;
     network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
@@ -401,7 +403,7 @@ async fn a_new_identity_that_was_not_confirmed_is_given_again_and_paged_beside_t
     ue.new_guti(&mut gnb).await;
     assert_eq!(ue.guti, first.guti);
     ue.idle(&mut gnb).await;
-    // Both others are free again: who comes with one of them is asked who it is.
+    // The other two are free again: a UE that uses one of them is asked for its identity.
     let new = ue.guti;
     for gone in [Some(old), lost.guti] {
         ue.guti = gone;
@@ -428,7 +430,7 @@ async fn an_smf_hears_why_a_transfer_was_not_delivered() {
         assert!(matches!(gnb.recv().await, Pdu::Paging(_)));
     }
     network.core.wait_called("not_delivered", 1).await;
-    // Without a gNB nobody was paged.
+    // Without a gNB no page was sent.
     gnb.association.abort();
     while network.oam("GET", "/gnbs").await != serde_json::json!([]) {
         net::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -467,7 +469,8 @@ async fn a_late_notification_of_the_old_session_leaves_the_new_one_alone() {
     ue.establish(&mut gnb, 1).await;
     core.wait_called("setup_done", 1).await;
     let old = status_uri();
-    // The same identity again; the SMF tells of the old session's end while the new one is being set up ...
+    // The same identity again; the SMF notifies the end of the old session while the new one is being
+    // set up ...
     *core.smf_mode.lock().unwrap() = SmfMode::Silent;
     ue.send(&gnb, &Message::UlNasTransport(request(1))).await;
     ue.release_resources(&mut gnb, 1).await;
@@ -477,7 +480,7 @@ async fn a_late_notification_of_the_old_session_leaves_the_new_one_alone() {
     core.transfer(ue.supi(), id(1), Some(ACCEPT_N1), n2).await.unwrap();
     assert_eq!(ue.set_up(&mut gnb, 1).await, ACCEPT_N1);
     core.wait_called("setup_done", 2).await;
-    // ... and once more afterwards: what the UE says still reaches the SMF.
+    // ... and once more afterwards: the UE's messages still reach the SMF.
     core.released(&old).await;
     let transport = gmm::UlNasTransport::n1_sm(id(1), vec![0x2e, 1, 5, 0xc9]);
     ue.send(&gnb, &Message::UlNasTransport(transport)).await;
@@ -497,7 +500,7 @@ async fn a_connection_lost_while_a_user_plane_comes_up_takes_it_down_again() {
     assert_eq!(setup.pdu_sessions[0].id, id(1));
     gnb.association.abort();
     network.core.wait_called("deactivate", 2).await;
-    // The same when the network wants the user plane back.
+    // The same when the network activates the user plane.
     let mut gnb = Gnb::up(network.n2, 2).await;
     ue.service_request(&gnb, &[]).await;
     assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
@@ -517,7 +520,7 @@ async fn a_session_that_is_up_is_not_set_up_again() {
     let n2 = Some((SETUP_N2, N2SmInfoType::PduResSetupReq));
     network.core.transfer(ue.supi(), id(1), Some(RELEASE_N1), n2).await.unwrap();
     let Pdu::Paging(_) = gnb.recv().await else { panic!() };
-    // The UE brings the user plane up itself; what it was paged for then has only a message for it.
+    // The UE activates the user plane itself; then only a message for the UE is left of the transfer.
     ue.service_request(&gnb, &[1]).await;
     assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
     assert_eq!(ue.transport(&mut gnb).await.payload, RELEASE_N1);

@@ -195,7 +195,7 @@ pub(crate) async fn locally(smf: &Arc<Smf>, session: &Arc<Session>, notify: Noti
         (state.policy.take(), state.registration.take(), state.status_uri.clone());
     drop(state);
     RELEASED.inc();
-    let told = async {
+    let notification = async {
         if let Notify::Amf(cause) = notify {
             smf.notify_released(&uri, cause).await;
         }
@@ -215,7 +215,7 @@ pub(crate) async fn locally(smf: &Arc<Smf>, session: &Arc<Session>, notify: Noti
             smf.deregister(session).await;
         }
     };
-    tokio::join!(told, policy, registration);
+    tokio::join!(notification, policy, registration);
 }
 
 /// N4 session release. If the deletion cannot be delivered, the session stays on the UPF until the UPF

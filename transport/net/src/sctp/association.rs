@@ -54,7 +54,7 @@ pub(super) struct Shared {
     /// The peer's verification tag from the protocol machine's last packet; 0 before the hand-shake.
     peer_tag: AtomicU32,
     /// The number of the latest [`Shared::heartbeat`] that the peer answered.
-    heard: AtomicU64,
+    heartbeat_returned: AtomicU64,
     state: Mutex<State>,
     readable: Notify,
     writable: Notify,
@@ -104,7 +104,7 @@ impl Shared {
             path,
             udp_port: AtomicU16::new(udp_port),
             peer_tag: AtomicU32::new(0),
-            heard: AtomicU64::new(0),
+            heartbeat_returned: AtomicU64::new(0),
             state: Mutex::new(state),
             readable: Notify::new(),
             writable: Notify::new(),
@@ -171,7 +171,7 @@ impl Shared {
         if let Some(number) = packet.heartbeat_acknowledged()
             && packet.verification_tag() == self.lock().machine.0.verification_tag()
         {
-            self.heard.store(number, Ordering::Release);
+            self.heartbeat_returned.store(number, Ordering::Release);
             self.readable.notify_waiters();
         }
         let spelt_out = packet.with_shutdown_acknowledged();
@@ -289,7 +289,7 @@ impl Shared {
             // Sent again while there is time, because one may be lost.
             let again = time::now() + limit / HEARTBEATS;
             let answered = self.wait(&self.readable, |state| {
-                if self.heard.load(Ordering::Acquire) == number {
+                if self.heartbeat_returned.load(Ordering::Acquire) == number {
                     return Some(true);
                 }
                 state.closed.is_some().then_some(false)

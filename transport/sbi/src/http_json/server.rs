@@ -127,12 +127,12 @@ async fn connection(
         Err(_) => return SERVER_CONNECTION_ERRORS.inc("handshake_timeout"),
     };
     let mut stopping = false;
-    let mut heard = time::now();
+    let mut last_request = time::now();
     loop {
-        let patience = if place.is_proven() { config.idle_timeout } else { config.stranger_timeout };
+        let idle_limit = if place.is_proven() { config.idle_timeout } else { config.stranger_timeout };
         let next = tokio::select! {
             next = connection.accept() => next,
-            () = time::sleep_until(heard + patience), if !stopping => {
+            () = time::sleep_until(last_request + idle_limit), if !stopping => {
                 if !place.is_proven() {
                     return SERVER_CONNECTION_ERRORS.inc("stranger_timeout");
                 }
@@ -150,7 +150,7 @@ async fn connection(
         };
         match next {
             Some(Ok((request, respond))) => {
-                heard = time::now();
+                last_request = time::now();
                 start(exchange(request, respond, place.clone(), shared.clone())).await;
             }
             Some(Err(error)) => {

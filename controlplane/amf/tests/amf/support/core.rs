@@ -1,4 +1,5 @@
-//! The rest of a core, scripted: AUSF, UDM, PCF and SMF behind one address, with real 5G-AKA and faults on demand.
+//! The other NFs, scripted: AUSF, UDM, PCF and SMF at one address, with real 5G-AKA, and failures on
+//! request.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,7 +30,7 @@ pub fn milenage() -> Milenage {
     Milenage::new(&k, &opc)
 }
 
-/// What an operation does instead of working.
+/// How an operation fails.
 #[derive(Clone)]
 pub enum Fault {
     Refuse(u16, &'static str),
@@ -51,7 +52,7 @@ pub enum SmfMode {
 
 pub struct Session {
     pub status_uri: String,
-    /// `activated` once the gNB's tunnel is known.
+    /// `activated` when the gNB's tunnel is known.
     pub up: bool,
 }
 
@@ -68,25 +69,25 @@ pub struct Core {
     /// Subscribed slices: the defaults, and the others.
     pub slices: Mutex<Vec<types::SNssai>>,
     pub other_slices: Mutex<Vec<types::SNssai>>,
-    /// Why transfers were not delivered, as the AMF said.
+    /// The AMF's reasons for undelivered transfers.
     pub not_delivered: Mutex<Vec<N1N2MessageTransferCause>>,
-    /// Where the SMF wants to hear that.
+    /// The SMF's URI for these reports.
     pub failure_uri: OnceLock<String>,
     pub amf: OnceLock<ApiRoot>,
     pub client: Client,
-    /// Where the PCF tells of the policy it gave last.
+    /// The PCF's callback URI for the latest policy.
     pub policy_uri: Mutex<Option<String>>,
-    /// Where the SMF listens.
+    /// The SMF's address.
     sessions_at: OnceLock<std::net::SocketAddr>,
-    /// Where the NRF tells of the SMF.
+    /// The callback URI of the NRF's notifications about the SMF.
     pub nrf_callback: Mutex<Option<String>>,
     pub registered: Mutex<HashMap<Supi, Amf3GppAccessRegistration>>,
-    /// Where the AMF wants to hear of changes of a subscription.
+    /// The AMF's callback URIs for changes of subscriptions.
     pub sdm_callbacks: Mutex<HashMap<Supi, String>>,
     pub ambr: Mutex<&'static str>,
 }
 
-/// N1 and N2 as the SMF would send; the AMF looks into neither.
+/// N1 and N2 information like an SMF's; the AMF does not read either.
 pub const ACCEPT_N1: &[u8] = &[0x2e, 1, 1, 0xc2, 0x11];
 pub const REJECT_N1: &[u8] = &[0x2e, 1, 1, 0xc3, 0x1b];
 pub const RELEASE_N1: &[u8] = &[0x2e, 1, 0, 0xd3, 0x24];
@@ -152,7 +153,7 @@ impl Core {
         self.calls.lock().unwrap().iter().filter(|call| *call == operation).count()
     }
 
-    /// Waits until an operation was called so often: what the AMF does in the background has no other sign.
+    /// Waits until an operation was called `times` times: background work of the AMF has no other sign.
     pub async fn wait_called(&self, operation: &str, times: usize) {
         for _ in 0..500 {
             if self.called(operation) >= times {
@@ -188,7 +189,7 @@ impl Core {
         self.transfer_body(supi, id, n1, n2, None).await
     }
 
-    /// The same with `skipInd`.
+    /// As [`Self::transfer`], with `skipInd`.
     pub async fn transfer_body(
         &self,
         supi: Supi,
@@ -254,7 +255,7 @@ impl Core {
         self.released(&uri).await;
     }
 
-    /// The same, to the callback URI that came with the session's creation.
+    /// The same, to the callback URI from the session's creation.
     pub async fn released(&self, uri: &str) {
         let body = SmContextStatusNotification {
             status_info: StatusInfo { resource_status: ResourceStatus::Released, cause: None, an_type: None },
@@ -273,7 +274,7 @@ async fn authenticate(
         Ok(suci) => types::Imsi::from_parts(suci.plmn, &suci.msin().unwrap()).unwrap().into(),
         Err(_) => info.supi_or_suci.parse().unwrap(),
     };
-    // Subscribers end in something below 900.
+    // SUPIs of subscribers end in a number below 900.
     if supi.to_string().ends_with("900") {
         return Err(ProblemDetails::user_not_found());
     }
@@ -506,7 +507,7 @@ async fn release_context(
     found.map(drop).ok_or_else(ProblemDetails::context_not_found)
 }
 
-/// The SMF as the NRF knows it: at the address of this core, started at `recovery_time`.
+/// The SMF's profile in the NRF: at the address of this core, started at `recovery_time`.
 fn smf_profile(core: &Core, recovery_time: &str) -> sbi::model::nrf::NfProfile {
     let sessions = core.sessions_at.get().unwrap();
     serde_json::from_value(serde_json::json!({

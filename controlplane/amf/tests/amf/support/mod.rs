@@ -23,7 +23,7 @@ pub struct Network {
     _env: nf::Env,
 }
 
-/// A loopback address of its own for every network: tests run at the same time, in several processes.
+/// A separate loopback address for every network: tests run at the same time, in several processes.
 fn address() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let (pid, n) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -40,12 +40,12 @@ impl Network {
         Network::with_address(|_| changes).await
     }
 
-    /// With changes to the configuration that depend on where N2 is.
+    /// With changes to the configuration that depend on the address of N2.
     pub async fn with_address(changes: impl FnOnce(SocketAddr) -> serde_json::Value) -> Network {
         Network::build(changes, false).await
     }
 
-    /// With an NRF, which tells of the SMF.
+    /// With an NRF, which notifies about the SMF.
     pub async fn with_nrf() -> Network {
         Network::build(|_| serde_json::json!({}), true).await
     }
@@ -82,7 +82,7 @@ impl Network {
         nf::oam::call(self.amf.oam(), method, route, None).await.unwrap()
     }
 
-    /// What `GET /ues` says of a UE, once `ready` holds.
+    /// The entry of a UE in `GET /ues`, as soon as `ready` holds for it.
     pub async fn ue(
         &self,
         supi: types::Supi,
@@ -101,7 +101,7 @@ impl Network {
         panic!("{supi} is not as expected: {last}");
     }
 
-    /// The UE's context is gone: the AMF answers, and answers that it knows no such UE.
+    /// Checks that the UE's context was removed: the AMF answers that it does not know the UE.
     pub async fn gone(&self, supi: types::Supi) {
         for _ in 0..300 {
             match nf::oam::call(self.amf.oam(), "GET", &format!("/ues/{supi}"), None).await {
@@ -116,7 +116,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // Best effort: a socket that is still open goes with the process.
+        // Best effort: a socket that is still open is closed with the process.
         let _ = std::fs::remove_dir_all(&self.run_dir);
     }
 }

@@ -1,4 +1,4 @@
-//! A gNB and UEs, scripted: every message is sent and expected by the test.
+//! A scripted gNB and UEs: the test sends and expects every message.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Gnb {
         Gnb::connect_from(amf.ip(), amf).await
     }
 
-    /// The same from another address of this host.
+    /// As [`Self::connect`], from another address of this host.
     pub async fn connect_from(address: IpAddr, amf: SocketAddr) -> Gnb {
         let config = SctpConfig { mode: SctpMode::Udp { port: 9899 }, ..SctpConfig::default() };
         let local = SocketAddr::new(address, 0);
@@ -54,7 +54,7 @@ impl Gnb {
         Gnb::up_from(amf.ip(), amf, id).await
     }
 
-    /// The same from another address of this host.
+    /// As [`Self::up`], from another address of this host.
     pub async fn up_from(address: IpAddr, amf: SocketAddr, id: u32) -> Gnb {
         let mut gnb = Gnb::connect_from(address, amf).await;
         gnb.send(setup_request(id, plmn(), 1, "1")).await;
@@ -83,13 +83,13 @@ impl Gnb {
         }
     }
 
-    /// Nothing arrives for a while.
+    /// Checks that nothing arrives for a while.
     pub async fn silent(&mut self, ms: u64) {
         let got = self.recv_within(Duration::from_millis(ms)).await;
         assert!(got.is_none(), "{got:?}");
     }
 
-    /// The next message is a release of this UE; it is completed.
+    /// Expects a release of this UE and completes it.
     pub async fn released(&mut self, ue: &mut Ue) -> Cause {
         let Pdu::UeContextReleaseCommand(command) = self.recv().await else { panic!("no release") };
         let UeNgapIds::Pair(amf, ran) = command.ue_ngap_ids else { panic!() };
@@ -131,7 +131,7 @@ pub struct Ue {
     pub capability: UeSecurityCapability,
     pub requested_nssai: Vec<SNssai>,
     pub kseaf: Option<(Key<32>, KeySetId)>,
-    /// KgNB that the AMF last gave the gNB, and whether it was the UE's.
+    /// KgNB from the AMF's latest message to the gNB.
     pub kgnb: Option<Key<32>>,
 }
 
@@ -162,7 +162,7 @@ impl Ue {
         format!("suci-0-999-70-0000-0-0-{}", &digits[5..]).parse().unwrap()
     }
 
-    /// A registration request by 5G-GUTI when there is one.
+    /// A registration request with the 5G-GUTI if there is one.
     pub fn registration_request(&self, kind: RegistrationType) -> gmm::RegistrationRequest {
         let identity = match self.guti {
             Some(guti) => MobileIdentity::Guti(guti),
@@ -176,7 +176,7 @@ impl Ue {
         request
     }
 
-    /// Opens a connection with `message`, protected when there is a context.
+    /// Opens a connection with `message`, protected if there is a context.
     pub async fn open(&mut self, gnb: &Gnb, message: &Message) {
         let pdu = match &mut self.security {
             Some(security) => security.protect_initial(message).unwrap(),
@@ -200,7 +200,7 @@ impl Ue {
         .await;
     }
 
-    /// Sends a message, protected when there is a context.
+    /// Sends a message, protected if there is a context.
     pub async fn send(&mut self, gnb: &Gnb, message: &Message) {
         let pdu = match &mut self.security {
             Some(security) => security.protect(message).unwrap(),
@@ -219,7 +219,8 @@ impl Ue {
         .await;
     }
 
-    /// The next NAS message: of a DOWNLINK NAS TRANSPORT or an INITIAL CONTEXT SETUP REQUEST, which is answered.
+    /// The next NAS message: from a DOWNLINK NAS TRANSPORT or an INITIAL CONTEXT SETUP REQUEST, which
+    /// is answered.
     pub async fn recv(&mut self, gnb: &mut Gnb) -> Message {
         let octets = match gnb.recv().await {
             Pdu::DownlinkNasTransport(transport) => {
@@ -265,7 +266,7 @@ impl Ue {
         }
     }
 
-    /// Makes the context that a SECURITY MODE COMMAND takes into use.
+    /// Creates the context that a SECURITY MODE COMMAND takes into use.
     fn take_command(&mut self, command: &gmm::SecurityModeCommand) {
         assert_eq!(command.replayed_capability, self.capability);
         let Some((kseaf, ngksi)) = &self.kseaf else { return };
@@ -277,7 +278,7 @@ impl Ue {
         self.kseaf = None;
     }
 
-    /// Answers a challenge as the USIM says.
+    /// Answers a challenge like the USIM.
     pub fn answer(&mut self, request: &gmm::AuthenticationRequest) -> Message {
         let (rand, autn) = (Key::new(request.rand.unwrap()), Key::new(request.autn.unwrap()));
         match self.usim.answer(&rand, &autn, NETWORK) {
@@ -306,7 +307,7 @@ impl Ue {
         self.send_octets(gnb, response).await;
     }
 
-    /// Expects a security mode command and completes it with the whole request.
+    /// Expects a security mode command and completes it with the complete request.
     pub async fn secure(&mut self, gnb: &mut Gnb, whole: &Message) {
         let command = self.recv(gnb).await;
         assert!(matches!(command, Message::SecurityModeCommand(_)), "{command:?}");
@@ -326,7 +327,7 @@ impl Ue {
         accept
     }
 
-    /// Registers from nothing.
+    /// Registers with a SUCI.
     pub async fn register(&mut self, gnb: &mut Gnb) -> gmm::RegistrationAccept {
         self.security = None;
         self.guti = None;
@@ -345,7 +346,7 @@ impl Ue {
         self.open(gnb, &Message::ServiceRequest(request)).await;
     }
 
-    /// Expects CONFIGURATION UPDATE COMMAND with a new 5G-GUTI, and takes it.
+    /// Expects CONFIGURATION UPDATE COMMAND with a new 5G-GUTI, and accepts it.
     pub async fn new_guti(&mut self, gnb: &mut Gnb) {
         let command = self.recv(gnb).await;
         let Message::ConfigurationUpdateCommand(command) = command else { panic!("{command:?}") };
@@ -355,7 +356,7 @@ impl Ue {
         self.send(gnb, &Message::ConfigurationUpdateComplete).await;
     }
 
-    /// Asks the gNB to release the connection, and sees it released.
+    /// Asks the gNB to release the connection, and completes the release.
     pub async fn idle(&mut self, gnb: &mut Gnb) {
         gnb.send(UeContextReleaseRequest {
             amf_ue_ngap_id: self.amf_id.unwrap(),
