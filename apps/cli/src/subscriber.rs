@@ -229,7 +229,8 @@ async fn add(args: AddArgs) -> anyhow::Result<ExitCode> {
         .collect();
     let mut subscribers = Vec::new();
     for offset in 0..args.count {
-        let imsi = first.imsi().checked_add(offset).context("the IMSIs run out of digits; lower --count")?;
+        let imsi =
+            first.imsi().checked_add(offset).context("the IMSIs would exceed 15 digits; lower --count")?;
         let mut subscriber = Subscriber::new(Supi(imsi), authentication.clone());
         subscriber.ue_ambr = ambr;
         subscriber.slices = slices.clone();

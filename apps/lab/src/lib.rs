@@ -251,8 +251,11 @@ impl Lab {
         while let Some(mut nf) = self.nfs.pop() {
             let status = nf.child.stop(STOP_LIMIT).await.context("wait for the core")?;
             if !status.success() && failure.is_ok() {
-                failure =
-                    Err(anyhow::anyhow!("{} ended badly: {status}\n{}", nf.name, self.log_tail(nf.name)));
+                failure = Err(anyhow::anyhow!(
+                    "{} ended with an error: {status}\n{}",
+                    nf.name,
+                    self.log_tail(nf.name)
+                ));
             }
         }
         failure

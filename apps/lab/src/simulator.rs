@@ -176,7 +176,7 @@ impl Simulator {
             rest.push(event);
         }
         if !status.success() {
-            bail!("the simulator ended badly: {status}\n{}", self.log_tail());
+            bail!("the simulator ended with an error: {status}\n{}", self.log_tail());
         }
         Ok(rest)
     }
@@ -204,7 +204,7 @@ async fn read(
                     return;
                 }
             }
-            Err(error) => tracing::warn!(%error, line, "the simulator wrote a line that is no event"),
+            Err(error) => tracing::warn!(%error, line, "the simulator wrote a line that is not an event"),
         }
     }
 }

@@ -95,7 +95,7 @@ pub(crate) fn congestion_reject(config: &Config, pdu: &[u8]) -> Option<Bytes> {
 
 /// The result of checking a first message.
 #[allow(clippy::large_enum_variant, reason = "lives for one match")]
-pub(crate) enum Verdict {
+pub(crate) enum InitialCheck {
     /// It is from this task's UE, or this task has no UE yet.
     Ours(Box<Initial>, Message),
     /// It was moved to another task.
@@ -111,7 +111,7 @@ impl Ue {
     }
 
     /// Checks the first message of a new connection against the context that it names.
-    pub fn verify_initial(&mut self, mut initial: Box<Initial>) -> Verdict {
+    pub fn verify_initial(&mut self, mut initial: Box<Initial>) -> InitialCheck {
         if let Some(security) = &mut self.ctx.security
             && let Ok(verified) = security.unprotect(&initial.pdu)
             // If the container cannot be decoded, the sender is authenticated again and sends the
@@ -120,7 +120,7 @@ impl Ue {
         {
             initial.verified = Some(verified.count);
             count_soft_errors(&verified.message);
-            return Verdict::Ours(initial, verified.message.message);
+            return InitialCheck::Ours(initial, verified.message.message);
         }
         if self.ctx.security.is_some() || self.connection.is_some() {
             counters::NAS_REJECTED.inc("initial_not_verified");
@@ -130,29 +130,29 @@ impl Ue {
         match peeked {
             // The service request procedure rejects it with cause #9.
             Ok(Decoded { message: message @ Message::ServiceRequest(_), .. }) => {
-                Verdict::Ours(initial, message)
+                InitialCheck::Ours(initial, message)
             }
             Ok(decoded) if allowed_unprotected(Side::Network, &decoded.message) => {
                 count_soft_errors(&decoded);
-                Verdict::Ours(initial, decoded.message)
+                InitialCheck::Ours(initial, decoded.message)
             }
             Ok(_) => {
                 counters::NAS_REJECTED.inc("plain_not_allowed");
-                Verdict::Unusable(initial, Some(GmmCause::MessageTypeNotCompatible))
+                InitialCheck::Unusable(initial, Some(GmmCause::MessageTypeNotCompatible))
             }
             Err(error) => {
                 counters::NAS_REJECTED.inc("malformed");
-                Verdict::Unusable(initial, error.gmm_cause())
+                InitialCheck::Unusable(initial, error.gmm_cause())
             }
         }
     }
 
     /// Moves a connection that may not be this UE's to a new task, which authenticates the sender.
-    pub(crate) fn pass_on(&self, mut initial: Box<Initial>) -> Verdict {
+    pub(crate) fn pass_on(&self, mut initial: Box<Initial>) -> InitialCheck {
         initial.claimed = self.ctx.supi;
         let name = sender(&self.amf, &initial.pdu).registers;
         first_message::admit(&self.amf, initial, name);
-        Verdict::Elsewhere
+        InitialCheck::Elsewhere
     }
 
     /// Checks a NAS message on the current connection. `None` if it is discarded.

@@ -32,7 +32,7 @@ use crate::context::{Amf, SessionView, UeContext, UeHandle, UeView};
 use crate::counters;
 use crate::event::{Arrival, Initial, Interrupt, UeEvent};
 use crate::gnb::{LinkDown, N2Link};
-use crate::n1::Verdict;
+use crate::n1::InitialCheck;
 use crate::n2;
 use crate::procedure;
 use crate::samples::{Sample, Stopwatch};
@@ -388,9 +388,9 @@ impl Ue {
     async fn check(&mut self, event: UeEvent) -> Result<Option<Arrival>, Interrupt> {
         match event {
             UeEvent::Initial(initial) => match self.verify_initial(initial) {
-                Verdict::Ours(initial, message) => Err(Interrupt::Initial(initial, Box::new(message))),
-                Verdict::Unusable(initial, cause) => Err(Interrupt::Unusable(initial, cause)),
-                Verdict::Elsewhere => Ok(None),
+                InitialCheck::Ours(initial, message) => Err(Interrupt::Initial(initial, Box::new(message))),
+                InitialCheck::Unusable(initial, cause) => Err(Interrupt::Unusable(initial, cause)),
+                InitialCheck::Elsewhere => Ok(None),
             },
             UeEvent::Nas { link, pdu, location, .. } => {
                 if !self.is_current(link) {

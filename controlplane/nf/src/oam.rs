@@ -312,7 +312,7 @@ pub enum CallError {
         limit: Duration,
     },
     /// The answer was invalid.
-    #[error("the NF on {} answered nonsense: {reason}", path.display())]
+    #[error("the NF on {} sent an invalid answer: {reason}", path.display())]
     Broken {
         /// The socket.
         path: PathBuf,

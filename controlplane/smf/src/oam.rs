@@ -14,7 +14,7 @@ use crate::procedure::release;
 
 /// A session in `godwit session list`.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct SessionListing {
     supi: Supi,
     id: PduSessionId,
     sm_context_ref: String,
@@ -36,11 +36,11 @@ struct Shown {
     gnb_teid: Option<String>,
 }
 
-async fn show(smf: &Smf, session: &Session) -> Shown {
+async fn show(smf: &Smf, session: &Session) -> SessionListing {
     let state = session.state.lock().await;
     let upf_lost = state.upf.is_some_and(|upf| !smf.n4.is_up(upf.address));
     let n3 = state.upf.map(|upf| upf.tunnels.n3);
-    Shown {
+    SessionListing {
         supi: session.supi,
         id: session.id,
         sm_context_ref: session.reference(),

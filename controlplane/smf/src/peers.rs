@@ -211,7 +211,7 @@ impl Smf {
             }
             Err(error) => {
                 POLICY_WITHOUT_PCF.inc();
-                tracing::warn!(%error, "session without PCF: subscribed values hold");
+                tracing::warn!(%error, "no PCF: the session uses the subscribed values");
                 Ok(None)
             }
         }

@@ -56,7 +56,7 @@ pub enum CallError<E: OperationError = ProblemDetails> {
         reason: String,
     },
     /// The peer's answer is invalid for this operation.
-    #[error("{operation}: the answer makes no sense: {reason}")]
+    #[error("{operation}: the answer is invalid: {reason}")]
     Malformed {
         /// The operation.
         operation: &'static str,

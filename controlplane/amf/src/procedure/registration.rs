@@ -20,7 +20,7 @@ use types::{PduSessionId, SNssai, Supi};
 
 use super::authentication::{AuthenticationError, authentication};
 use super::identification::identification;
-use super::resource_setup::{self, Asked, SetupOutcome};
+use super::resource_setup::{self, PendingSetup, SetupOutcome};
 use super::security_mode::{SecurityModeError, security_mode};
 use super::{an_release, configuration_update, deregistration, user_plane};
 use crate::admission::Class;
@@ -451,7 +451,7 @@ enum Answer {
     Setup(SetupOutcome),
 }
 
-fn take_answer(asked: Option<&Asked>, arrival: Arrival) -> ControlFlow<Answer, Arrival> {
+fn take_answer(asked: Option<&PendingSetup>, arrival: Arrival) -> ControlFlow<Answer, Arrival> {
     match (arrival, asked) {
         (Arrival::Nas(Message::RegistrationComplete), _) => ControlFlow::Break(Answer::Complete),
         (Arrival::N2(pdu), Some(asked)) => match asked.outcome(*pdu) {

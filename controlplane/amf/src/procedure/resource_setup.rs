@@ -26,29 +26,29 @@ pub(crate) struct SetupOutcome {
 
 /// The request that the gNB has to answer.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum PendingSetup {
     /// A UE context, perhaps with sessions.
     Context,
     /// Resources of these sessions.
     Sessions(Vec<PduSessionId>),
 }
 
-impl Asked {
+impl PendingSetup {
     /// The outcome, if `pdu` answers this request. Otherwise returns `pdu`, which may answer an earlier
     /// request that was given up.
     pub fn outcome(&self, pdu: Pdu) -> Result<SetupOutcome, Box<Pdu>> {
         match (self, pdu) {
-            (Asked::Context, Pdu::InitialContextSetupResponse(response)) => Ok(SetupOutcome {
+            (PendingSetup::Context, Pdu::InitialContextSetupResponse(response)) => Ok(SetupOutcome {
                 done: response.pdu_sessions,
                 failed: response.failed,
                 context_failed: None,
             }),
-            (Asked::Context, Pdu::InitialContextSetupFailure(failure)) => Ok(SetupOutcome {
+            (PendingSetup::Context, Pdu::InitialContextSetupFailure(failure)) => Ok(SetupOutcome {
                 done: Vec::new(),
                 failed: failure.failed,
                 context_failed: Some(failure.cause),
             }),
-            (Asked::Sessions(asked), Pdu::PduSessionResourceSetupResponse(response))
+            (PendingSetup::Sessions(asked), Pdu::PduSessionResourceSetupResponse(response))
                 if names(asked, &response) =>
             {
                 Ok(SetupOutcome {
@@ -74,7 +74,7 @@ pub(crate) async fn send(
     ue: &mut Ue,
     nas_pdu: Option<Bytes>,
     items: Vec<PduSessionSetupItem>,
-) -> Result<Option<Asked>, Interrupt> {
+) -> Result<Option<PendingSetup>, Interrupt> {
     let has_context = ue.connection.as_ref().is_some_and(|connection| connection.context);
     if has_context && items.is_empty() {
         if let Some(nas_pdu) = nas_pdu {
@@ -84,7 +84,7 @@ pub(crate) async fn send(
     }
     let ue_ambr = ue.ctx.ambr();
     if has_context {
-        let asked = Asked::Sessions(items.iter().map(|item| item.id).collect());
+        let asked = PendingSetup::Sessions(items.iter().map(|item| item.id).collect());
         ue.send(|amf_ue_ngap_id, ran_ue_ngap_id| {
             Pdu::PduSessionResourceSetupRequest(PduSessionResourceSetupRequest {
                 amf_ue_ngap_id,
@@ -133,5 +133,5 @@ pub(crate) async fn send(
     if let Some(connection) = &mut ue.connection {
         connection.context = true;
     }
-    Ok(Some(Asked::Context))
+    Ok(Some(PendingSetup::Context))
 }

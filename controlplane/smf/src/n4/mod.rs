@@ -53,7 +53,7 @@ pub enum N4Error {
     #[error("UPF refused with cause {0:?}")]
     Refused(Cause),
     /// The UPF answered with a message of another type, or a mandatory IE is missing.
-    #[error("UPF answered with something unusable")]
+    #[error("the UPF's answer is unusable")]
     Unusable,
     /// The request could not be sent.
     #[error(transparent)]
@@ -374,7 +374,7 @@ impl N4 {
         match event {
             Event::Response { handle, seid, message, .. } => {
                 if let Some(waiting) = state.waiting.remove(&handle) {
-                    let answer = if is_about(waiting.seid, seid, &message) {
+                    let answer = if matches_request(waiting.seid, seid, &message) {
                         Ok(message)
                     } else {
                         WRONG_SEIDS.inc();
@@ -539,7 +539,7 @@ fn set_alive(state: &mut State, peer: IpAddr, alive: bool) {
 
 /// Whether a response belongs to the session of the request, that is, carries our SEID. A rejection may
 /// carry 0 if the UPF does not know the session (TS 29.244 §7.2.2.4.2).
-fn is_about(own: Option<u64>, seid: Option<u64>, message: &Message) -> bool {
+fn matches_request(own: Option<u64>, seid: Option<u64>, message: &Message) -> bool {
     let refused = cause_of(message).is_some_and(|cause| !cause.is_accepted());
     own.is_none() || seid == own || refused && seid == Some(0)
 }

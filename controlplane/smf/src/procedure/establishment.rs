@@ -39,7 +39,7 @@ const DEFAULT_AMBR: Ambr =
     Ambr { uplink: BitRate::from_kbps(1_000_000), downlink: BitRate::from_kbps(1_000_000) };
 
 /// The parameters of a new session.
-struct Wanted {
+struct SessionParameters {
     supi: Supi,
     id: PduSessionId,
     /// The DNN that the AMF selected, else the one the UE asked for.
@@ -137,7 +137,7 @@ async fn accept(
 
 /// Checks the mandatory parameters and decodes the UE's message.
 #[allow(clippy::result_large_err, reason = "the operation's own error type, made once per refused session")]
-fn read_request(data: &SmContextCreateData) -> Result<Wanted, SmContextCreateError> {
+fn read_request(data: &SmContextCreateData) -> Result<SessionParameters, SmContextCreateError> {
     let missing =
         |attribute: &str| SmContextCreateError::from(ProblemDetails::mandatory_ie_missing(attribute));
     let supi = data.supi.ok_or_else(|| missing("supi"))?;
@@ -168,7 +168,7 @@ fn read_request(data: &SmContextCreateData) -> Result<Wanted, SmContextCreateErr
     let SmBody::EstablishmentRequest(request) = message.body else {
         return Err(n1_error(pti, Some(GsmCause::MessageTypeNotCompatible)));
     };
-    Ok(Wanted { supi, id, dnn, s_nssai, amf, pti, request })
+    Ok(SessionParameters { supi, id, dnn, s_nssai, amf, pti, request })
 }
 
 /// The AMF's API root, taken from its status callback. `None` if the URI cannot be called (RFC 3986
@@ -183,7 +183,7 @@ fn amf_of(uri: &str) -> Option<ApiRoot> {
 }
 
 /// A refusal: a problem for the AMF with PDU SESSION ESTABLISHMENT REJECT for the UE.
-fn reject(wanted: &Wanted, cause: GsmCause) -> SmContextCreateError {
+fn reject(wanted: &SessionParameters, cause: GsmCause) -> SmContextCreateError {
     REJECTED.inc(&cause.number().to_string());
     let problem = match cause {
         GsmCause::MissingOrUnknownDnn => ProblemDetails::new(403, "DNN_NOT_SUPPORTED"),
@@ -234,7 +234,7 @@ fn allocate(network: &Network, kind: PduSessionType, fixed: Addresses) -> Result
 /// The initial state: subscribed QoS, no UPF yet.
 fn new_state(
     data: &SmContextCreateData,
-    wanted: &Wanted,
+    wanted: &SessionParameters,
     subscribed: &DnnConfiguration,
     session_type: PduSessionType,
     addresses: Addresses,
