@@ -115,7 +115,7 @@ answer = exchange(PFCPSessionModificationRequest(IE_list=[change]), PFCPSessionM
 if cause(answer[PFCPSessionModificationResponse]) != ACCEPTED:
     fail("modification refused: %s" % answer.command())
 
-# A rule that names a FAR nobody created, a session nobody has: refused with a cause.
+# A rule with an unknown FAR, an unknown session: refused with a cause.
 orphan = IE_CreatePDR(IE_list=rule(9, 1, 99, [network]))
 answer = exchange(PFCPSessionModificationRequest(IE_list=[orphan]), PFCPSessionModificationResponse, seid=ours.seid)
 if cause(answer[PFCPSessionModificationResponse]) in (None, ACCEPTED):
@@ -124,7 +124,7 @@ answer = exchange(PFCPSessionDeletionRequest(), PFCPSessionDeletionResponse, sei
 if cause(answer[PFCPSessionDeletionResponse]) != 65:  # Session context not found.
     fail("deletion of an unknown session: %s" % answer.command())
 
-# A mandatory IE is missing: its number comes back.
+# A mandatory IE is missing: the answer has its number.
 missing = PFCPSessionEstablishmentRequest(IE_list=[node])
 answer = exchange(missing, PFCPSessionEstablishmentResponse, seid=0)
 if cause(answer[PFCPSessionEstablishmentResponse]) != 66:  # Mandatory IE missing.

@@ -1,6 +1,6 @@
 /* N2 on an independent SCTP implementation (libusrsctp, raw IP): reads messages as lines "STREAM HEX" from standard
  * input, sends each with PPID 60, and prints every message it receives as "STREAM PPID HEX". Ends after the number of
- * received messages that its third argument names.
+ * received messages in its third argument.
  *
  *   usrsctp_gnb ADDRESS PORT ANSWERS */
 #include <arpa/inet.h>
@@ -58,7 +58,7 @@ int main(int argc, char **argv)
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[2]))};
     must(inet_pton(AF_INET, argv[1], &address.sin_addr) == 1, "address");
     usrsctp_init(0, NULL, NULL);
-    /* Packets of others in this namespace are none of ours to abort. */
+    /* Do not abort associations of other programs in this namespace. */
     usrsctp_sysctl_set_sctp_blackhole(2);
     struct socket *sock = usrsctp_socket(AF_INET, SOCK_STREAM, IPPROTO_SCTP, NULL, NULL, 0, NULL);
     must(sock != NULL, "socket");

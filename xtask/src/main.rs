@@ -1,8 +1,9 @@
 //! Repository checks, run as `cargo xtask <command>`.
 //!
-//! `tidy` holds the rules that the compiler and clippy cannot: who may depend on whom, where sockets and
-//! clocks live, how long files and functions may be, which licences may be linked. Every message says what
-//! is wrong, why the rule exists and what to do instead. Read `tidy/mod.rs` first.
+//! `tidy` has the rules that the compiler and clippy cannot check: which crate may depend on which,
+//! where sockets and clocks may be used, how long files and functions may be, which licences may be
+//! linked. Every message says what is wrong, why the rule exists and what to do instead. Read
+//! `tidy/mod.rs` first.
 #![forbid(unsafe_code)]
 
 use std::io::Write as _;
@@ -21,12 +22,12 @@ cargo xtask <command>
 fn main() -> ExitCode {
     let mut out = std::io::stderr().lock();
     let command = std::env::args().nth(1).unwrap_or_else(|| "help".to_owned());
-    // The manifest directory is <root>/xtask, whatever directory cargo was started in.
+    // The manifest directory is <root>/xtask, in whichever directory cargo was started.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives one level below the root");
     let result = match command.as_str() {
         "tidy" => tidy::run(root),
         "help" | "--help" | "-h" => {
-            // A closed stderr is nothing to report on.
+            // A closed standard error cannot be reported.
             let _ = write!(out, "{HELP}");
             return ExitCode::SUCCESS;
         }

@@ -3,7 +3,7 @@
  *   usrsctp_peer server ADDRESS PORT UDP        echoes every message of one association, until its end
  *   usrsctp_peer client ADDRESS PORT UDP COUNT  sends COUNT messages on streams 0 and 1 with PPID 60 and growing
  *                                               sizes, checks that each comes back unchanged, shuts down
- * UDP is the encapsulation port on both sides, 0 for raw IP. Exit status 0 when all went well. */
+ * UDP is the encapsulation port on both sides, 0 for raw IP. Exit status 0 on success. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
-//! Who may depend on whom: the table of ARCHITECTURE.md, checked against `cargo metadata`.
+//! Which crate may depend on which: the table of ARCHITECTURE.md, checked against `cargo metadata`.
 //!
-//! Reference points are the only place where planes meet, so a controlplane crate that links a dataplane
-//! crate (or one NF that links another) is a mistake even if it compiles.
+//! Planes are connected at reference points only. So a controlplane crate that links a dataplane crate,
+//! or an NF that links another, is wrong even if it compiles.
 
 use std::path::{Path, PathBuf};
 
@@ -64,7 +64,8 @@ const RULES: &[Rule] = &[
     },
 ];
 
-/// Groups that may depend on anything, and (see [`SHARED_TOPS`]) are not depended on.
+/// Groups that may depend on every crate, and on which no crate may depend (see [`SHARED_TOPS`] for
+/// exceptions).
 const TOPS: &[&str] = &["apps", "bench", "tests", "fuzz", "xtask"];
 
 /// Crates of the top groups that other top groups may use (docs/adr/0001-lab-is-a-library.md).
@@ -72,11 +73,11 @@ const SHARED_TOPS: &[(&str, &[&str])] = &[
     ("lab", &["apps", "bench", "tests"]),
     ("output", &["apps", "bench"]),
     ("testkit", &["tests", "bench"]),
-    // Its configuration reader is a decoder like any other.
+    // Its configuration reader is a decoder and needs fuzzing.
     ("cli", &["fuzz"]),
 ];
 
-/// Third-party crates that one place wraps, so that replacing them touches one crate.
+/// Third-party crates that one crate wraps, so that only that crate changes when they are replaced.
 const WRAPPED: &[(&str, &[&str], &str)] = &[
     ("oxirush-ngap", &["ngap"], "use the types of our `ngap`"),
     ("oxirush-nas", &["nas"], "use the types of our `nas`"),
@@ -87,7 +88,7 @@ const WRAPPED: &[(&str, &[&str], &str)] = &[
     ("hyper", &["sbi", "nf", "lab", "bench"], "use `sbi` for SBI operations, `nf::oam` for administration"),
 ];
 
-/// Crates that exist for programs and experiments only: libraries have typed errors.
+/// Groups that may use anyhow, because they are programs and experiments: libraries have typed errors.
 const ANYHOW_GROUPS: &[&str] = &["apps", "bench", "tests", "fuzz", "xtask"];
 
 struct Package {
@@ -120,10 +121,10 @@ pub fn check(root: &Path, findings: &mut Vec<Finding>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Why `package` may not use `target`, if it may not.
+/// Why `package` may not use `target`; `None` if it may.
 fn refuse(package: &Package, target: &Package) -> Option<&'static str> {
     if package.name == target.name {
-        // Its tests turn on one of its own features.
+        // The crate's tests turn on one of its own features.
         return None;
     }
     if ["classifier", "cotcp"].contains(&package.name.as_str()) {
@@ -165,7 +166,7 @@ fn third_party(package: &Package, dependency: &str, findings: &mut Vec<Finding>)
     }
 }
 
-/// What metadata no longer shows: where versions are written, and that the workspace's lints are on.
+/// Rules about the manifests: where versions are written, and that the workspace's lints are on.
 fn manifest_text(root: &Path, package: &Package, findings: &mut Vec<Finding>) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(root.join(&package.manifest))?;
     if !text.contains("[lints]\nworkspace = true") {
@@ -200,7 +201,7 @@ fn read(root: &Path, package: &Value) -> anyhow::Result<Package> {
     let group = manifest.iter().next().map(|part| part.to_string_lossy().into_owned()).unwrap_or_default();
     let mut dependencies = Vec::new();
     for dependency in package["dependencies"].as_array().into_iter().flatten() {
-        // Development dependencies count as well: a test that links two planes hides that they do not meet.
+        // Development dependencies count, too: otherwise a test could connect two planes.
         dependencies.push(text(&dependency["name"])?);
     }
     Ok(Package { name: text(&package["name"])?, group, manifest, dependencies })

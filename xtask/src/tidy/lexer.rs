@@ -1,12 +1,13 @@
-//! Just enough of Rust's lexical grammar to tell code from comments and strings.
+//! The part of Rust's lexical grammar that distinguishes code from comments and strings.
 
-/// A Rust file with comments and the contents of literals blanked out; lines and columns are kept.
+/// A Rust file in which comments and the contents of literals are blank; lines and columns stay the
+/// same.
 pub struct Code {
-    /// As long as the original, in bytes.
+    /// As many bytes as the original.
     pub text: String,
 }
 
-/// Blanks comments and the contents of string and character literals.
+/// Replaces comments and the contents of string and character literals by blanks.
 pub fn strip(source: &str) -> Code {
     let bytes = source.as_bytes();
     let mut out = bytes.to_vec();
@@ -96,7 +97,7 @@ fn quoted(bytes: &[u8], from: usize, quote: u8) -> usize {
     bytes.len()
 }
 
-/// End of a character literal, or `None` where the quote starts a lifetime.
+/// End of a character literal, or `None` if the quote begins a lifetime.
 fn char_literal(bytes: &[u8], from: usize) -> Option<usize> {
     let next = *bytes.get(from + 1)?;
     if next == b'\\' {

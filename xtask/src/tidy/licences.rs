@@ -1,4 +1,5 @@
-//! What may be linked: licences, sources and duplicates of third-party crates, from `cargo metadata`.
+//! Which crates may be linked: licences, sources and duplicates of third-party crates, from `cargo
+//! metadata`.
 
 use std::path::Path;
 
@@ -6,7 +7,7 @@ use anyhow::Context as _;
 
 use super::Finding;
 
-/// Appends a finding for each crate from elsewhere than crates.io or under another licence.
+/// Appends a finding for each crate from another source than crates.io or with another licence.
 pub fn check(root: &Path, findings: &mut Vec<Finding>) -> anyhow::Result<()> {
     let allowed = allowed(&std::fs::read_to_string(root.join("deny.toml")).context("deny.toml")?);
     let metadata = super::metadata(root, true)?;
@@ -33,7 +34,7 @@ pub fn check(root: &Path, findings: &mut Vec<Finding>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The list `allow = [...]` of deny.toml: licences that a linked crate may have.
+/// The list `allow = [...]` of deny.toml: licences of crates that may be linked.
 fn allowed(deny: &str) -> Vec<String> {
     let list = deny
         .split_once("\nallow = [")
@@ -42,10 +43,11 @@ fn allowed(deny: &str) -> Vec<String> {
     list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Evaluates an SPDX expression: a choice (`A OR B`, of old `A/B`) needs one of the list, a sum (`A AND B`) all.
+/// Evaluates an SPDX expression: of alternatives (`A OR B`, formerly `A/B`) one must be in the list, of
+/// combinations (`A AND B`) all.
 fn acceptable(expression: &str, allowed: &[String]) -> bool {
     let expression = expression.replace('/', " OR ");
-    // Parentheses only group choices in practice: `(A OR B) AND C` is true when each `AND` part is.
+    // In practice parentheses only group alternatives: `(A OR B) AND C` is true if each `AND` part is.
     expression.split(" AND ").all(|part| {
         part.split(" OR ").any(|licence| {
             let licence = licence.trim_matches(|c| " ()".contains(c));

@@ -1,10 +1,10 @@
 //! The rules of the repository as a test.
 //!
-//! Flow: [`run`] asks git for the files, cargo for the dependency graph, and hands them to one module per
-//! kind of rule: [`layers`] (who may depend on whom), [`licences`] (what may be linked), [`source`] (Rust
-//! files), [`prose`] (all text files). Nothing here changes a file.
+//! Flow: [`run`] asks git for the files and cargo for the dependency graph, and passes them to one
+//! module per kind of rule: [`layers`] (which crate may depend on which), [`licences`] (which crates
+//! may be linked), [`source`] (Rust files), [`prose`] (all text files). Nothing here changes a file.
 //!
-//! A line may be excused where a rule does not fit, with the reason beside it:
+//! A line may be exempted if a rule does not fit, with the reason beside it:
 //! `// tidy-allow: function-length: one match arm per IE, splitting it would hide the table`.
 
 use std::fmt;
@@ -21,11 +21,11 @@ mod source;
 
 /// One broken rule.
 pub struct Finding {
-    /// Path from the root, where known.
+    /// Path from the root, if known.
     file: PathBuf,
     /// 1-based, 0 for the whole file.
     line: usize,
-    /// Short name of the rule, as `tidy-allow` takes it.
+    /// Short name of the rule, for `tidy-allow`.
     rule: &'static str,
     /// What is wrong and what to do instead.
     message: String,
@@ -47,7 +47,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks everything below `root` that git tracks or would track.
+/// Checks everything below `root` that git tracks or could track.
 pub fn run(root: &Path) -> anyhow::Result<Vec<Finding>> {
     let mut findings = Vec::new();
     layers::check(root, &mut findings)?;
@@ -65,7 +65,7 @@ pub fn run(root: &Path) -> anyhow::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Tracked files and new ones that are not ignored, as paths from the root.
+/// Tracked files, and new files that are not ignored, as paths from the root.
 fn files(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"])

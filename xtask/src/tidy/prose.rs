@@ -1,11 +1,11 @@
-//! Rules for every text file: no paths of one developer's machine, no notes about how a text was written,
-//! no link that leads nowhere, no stray white space.
+//! Rules for every text file: no paths of one developer's machine, no notes about how a text was
+//! written, no dead links, no stray white space.
 
 use std::path::Path;
 
 use super::Finding;
 
-/// Text that belongs to one person's machine or to the making of a change, not to the project.
+/// Texts about one person's machine or the making of a change, which do not belong in the project.
 const FORBIDDEN: &[(&str, &str)] = &[
     ("/work/", "a path of one machine means nothing to a reader; write it from the repository's root"),
     ("/home/", "a path of one machine means nothing to a reader; write it from the repository's root"),
@@ -15,7 +15,7 @@ const FORBIDDEN: &[(&str, &str)] = &[
     ("XXX:", "open an issue, or fix it; a note in the code is forgotten"),
 ];
 
-/// Files that are kept as they were received, and this one, which has to name what it forbids.
+/// Third-party files, and this one, which contains the forbidden texts.
 const EXEMPT: &[&str] = &["LICENSE", "Cargo.lock", "xtask/src/tidy/prose.rs"];
 
 /// Folders of fuzz inputs.
@@ -23,7 +23,7 @@ const SEEDS: &[&str] = &["fuzz/seeds", "fuzz/regressions"];
 
 /// Checks one text file.
 pub fn check(root: &Path, file: &Path, text: &str, findings: &mut Vec<Finding>) {
-    // Fuzz inputs are octets that happen to be text.
+    // Fuzz inputs are octets, even if they look like text.
     if EXEMPT.iter().any(|exempt| file == Path::new(exempt))
         || SEEDS.iter().any(|seeds| file.starts_with(seeds))
     {
@@ -49,7 +49,7 @@ pub fn check(root: &Path, file: &Path, text: &str, findings: &mut Vec<Finding>) 
     }
 }
 
-/// Relative links of a Markdown line must lead to a file of the repository.
+/// Relative links of a Markdown line must lead to files of the repository.
 fn links(root: &Path, file: &Path, number: usize, line: &str, findings: &mut Vec<Finding>) {
     for part in line.split("](").skip(1) {
         let Some(target) = part.split(')').next() else { continue };

@@ -5,12 +5,12 @@ use std::path::Path;
 use super::Finding;
 use super::lexer::{self, Code};
 
-/// Lines of a file that are not tests. Longer files hold more than one thing.
+/// Most lines of a file without tests. A longer file holds more than one thing.
 const FILE_LINES_MAX: usize = 1000;
-/// Lines of code of a function, comments and blank lines not counted.
+/// Most lines of code of a function, without comments and blank lines.
 const FUNCTION_LINES_MAX: usize = 100;
 
-/// The crates that may hold `unsafe` code, each block with its reason.
+/// The crates that may contain `unsafe` code, each block with its reason.
 const UNSAFE_CRATES: &[&str] = &[
     "transport/net",
     "transport/shm",
@@ -20,19 +20,19 @@ const UNSAFE_CRATES: &[&str] = &[
     "dataplane/classifier",
 ];
 
-/// Calls that belong to one place.
+/// A call that only some crates may make.
 struct Banned {
     call: &'static str,
-    /// Crates that own the thing.
+    /// The crates that may make it.
     owners: &'static [&'static str],
     instead: &'static str,
 }
 
-/// `cotcp` is usable without the rest of the repository, so its driver has a clock and sockets of its own; its core has
-/// neither.
+/// `cotcp` can be used without the other crates, so its driver has its own clock and sockets. Its core
+/// has neither.
 const COTCP_DRIVER: &str = "transport/cotcp/src/driver";
 
-/// Where functions are compiled for instructions that not every processor has.
+/// The file with functions compiled for instructions that not every processor has.
 const CPU: &str = "dataplane/classifier/src/cpu.rs";
 const ONE_LIST: &str =
     "`classifier::cpu`: one list is both what the processor is asked for and what is compiled for";
@@ -80,7 +80,7 @@ const BANNED: &[Banned] = &[
     },
 ];
 
-/// In wire crates additionally: a codec is a function of its bytes.
+/// Also banned in wire crates: a codec depends only on its input.
 const BANNED_IN_WIRE: &[&str] = &["std::fs", "std::thread", "std::env", "std::process", "std::sync::Mutex"];
 
 /// Checks one Rust file.
@@ -95,16 +95,16 @@ pub fn check(file: &Path, text: &str, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether the line (0-based) or the ones just above it carry `tidy-allow: <rule>: reason`.
+/// Whether the line (0-based) or one just above it has `tidy-allow: <rule>: reason`.
 pub fn allowed(text: &str, line: usize, rule: &str) -> bool {
     let marker = format!("tidy-allow: {rule}: ");
     text.lines().skip(line.saturating_sub(3)).take(line.min(3) + 1).any(|line| line.contains(&marker))
 }
 
-/// Which lines are test code: rules about production code do not apply there.
+/// Lines of test code, to which rules about production code do not apply.
 struct TestLines {
     whole_file: bool,
-    /// Half-open ranges of 0-based lines.
+    /// Ranges of 0-based lines, without the end.
     ranges: Vec<(usize, usize)>,
 }
 
@@ -135,7 +135,7 @@ fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// The crate a file belongs to, as `group/name` or `name`.
+/// The crate of a file, as `group/name` or `name`.
 fn is_in(file: &Path, crates: &[&str]) -> bool {
     crates.iter().any(|folder| file.starts_with(folder))
 }
@@ -179,7 +179,7 @@ fn banned_calls(file: &Path, text: &str, code: &Code, tests: &TestLines, finding
         }
         for banned in BANNED {
             let owner = is_in(file, banned.owners) || file.starts_with("xtask");
-            // A pipe to a child process lives in tokio::net, but is no socket.
+            // A pipe to a child process is in tokio::net, but is no socket.
             let found = line.contains(banned.call) && !line.contains("tokio::net::unix::pipe");
             if found && !owner && !allowed(text, index, "calls") {
                 let message = format!("`{}` does not belong here; use {}.", banned.call, banned.instead);
