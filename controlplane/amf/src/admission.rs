@@ -1,4 +1,4 @@
-//! Admission: how many registrations the AMF takes on, and in which order.
+//! Admission: how many registrations the AMF handles at the same time, and in which order.
 //!
 //! Every device with a radio can send a REGISTRATION REQUEST. The answer costs memory here and calls to other NFs.
 //! Three limits keep a crowd, or an attacker, from taking all of either:
@@ -6,8 +6,9 @@
 //! - **Registrations that run** ([`Admission::starts`], `limits.registrations`), of UEs without proven identity. Other UEs
 //!   wait, and the AMF keeps only their first message (`first_message.rs`). So registrations that have begun also end,
 //!   instead of all becoming slower together.
-//! - **Calls** ([`Admission::calls`], `limits.registration_calls`): registrations that call other NFs at the same time.
-//!   More would not be served faster, but each call would take longer, until all of them miss their time-outs.
+//! - **Calls** ([`Admission::calls`], `limits.registration_calls`): registrations that call other NFs
+//!   at the same time. More calls at once would not be served faster. Each would take longer, until all
+//!   of them time out.
 //! - **Room** ([`Room`]): memory for UEs without proven identity (`limits.unproven_mb`). One gNB may hold as much as is
 //!   still free, so it never takes more than half, and another gNB always finds room. For UEs that wait a gNB may hold half as
 //!   much as is free, so that one of them always finds room to begin.
@@ -29,16 +30,17 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-/// What a registration does next; the first listed goes first.
+/// The next step of a registration. Earlier variants go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
-    /// It goes on: the UE has answered its challenge, or has proven who it is.
+    /// The registration continues: the UE has answered its challenge, or has proven its identity.
     Begun,
-    /// It begins, for a UE that this AMF knows and that has proven who it is with its current keys.
+    /// The registration begins; the AMF knows the UE, and the UE has proven its identity with its
+    /// current keys.
     Registered,
-    /// It begins, for a UE that claims to be one that this AMF knows.
+    /// The registration begins; the UE claims an identity that the AMF knows.
     Claimed,
-    /// It begins, for a UE that gives a SUCI.
+    /// The registration begins; the UE gives a SUCI.
     Unknown,
 }
 
@@ -67,14 +69,14 @@ pub(crate) struct Admission {
     octets: usize,
 }
 
-/// Lets a number of registrations in at a time; others wait for their turn.
+/// Admits a limited number of registrations at a time; others wait for their turn.
 #[derive(Debug)]
 pub(crate) struct Gate {
     waiting: Mutex<Waiting>,
     places: usize,
-    /// Waiters of one name and gNB; the oldest must leave when there are more.
+    /// Most waiters of one name and gNB; if there are more, the oldest is dropped.
     same_name: usize,
-    /// Names are compared by a hash that nobody outside can predict.
+    /// Names are compared by a hash that no peer can predict.
     hasher: RandomState,
 }
 
@@ -82,9 +84,9 @@ pub(crate) struct Gate {
 struct Waiting {
     places_taken: usize,
     by_class: [Turns<u64, Turns<u64, Line>>; CLASSES],
-    /// Waiters in `by_class`, those that have given up included.
+    /// Number of waiters in `by_class`, including those that have stopped waiting.
     queued: usize,
-    /// Waiters in `by_class` that have given up.
+    /// Number of waiters in `by_class` that have stopped waiting.
     abandoned: usize,
 }
 
@@ -97,25 +99,25 @@ struct Memory {
 
 type Waiter = oneshot::Sender<Place>;
 
-/// Waiters that give up stay in their line until their turn. When more than this and more than half of all have given
-/// up, they are removed.
+/// Waiters that stop waiting stay in their line until their turn. If there are more of them than this,
+/// and more than half of all, they are removed.
 const ABANDONED_KEPT: usize = 64;
 
-/// Waiters of one name and gNB. A UE has one; a few more are UEs that were restarted while they waited.
+/// Most waiters of one name and gNB. A UE has one; a few more if the UE was restarted while it waited.
 const SAME_NAME: usize = 4;
 
-/// What [`Admission`] holds now, for `GET /status`.
+/// Places and memory in use, for `GET /status`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Load {
-    /// Registrations that run, of UEs without proven identity, without those whose UE is silent.
+    /// Running registrations of UEs without proven identity, except those whose UE does not answer.
     pub registrations: usize,
     /// Registrations that call other NFs.
     pub registration_calls: usize,
     /// Registrations that wait for their turn.
     pub registrations_waiting: usize,
-    /// Octets held for UEs that have not proven who they are.
+    /// Octets reserved for UEs without proven identity.
     pub unproven_octets: usize,
-    /// The most of these that may be held.
+    /// Most octets that may be reserved for them.
     pub unproven_octets_limit: usize,
 }
 
@@ -123,7 +125,7 @@ impl Admission {
     pub fn new(starts: usize, calls: usize, octets: usize) -> Arc<Admission> {
         Arc::new(Admission {
             starts: Gate::new(starts, SAME_NAME),
-            // What waits here has been begun, and `starts` bounds that.
+            // Registrations that wait here have begun, and `starts` bounds their number.
             calls: Gate::new(calls, usize::MAX),
             memory: Mutex::default(),
             octets,
@@ -134,18 +136,20 @@ impl Admission {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes `octets` for a UE of the association `gnb` whose registration begins; `None` when there is no room.
+    /// Reserves `octets` for a UE of the association `gnb` whose registration begins; `None` if there
+    /// is not enough memory.
     pub fn room(self: &Arc<Admission>, gnb: u64, octets: usize) -> Option<Room> {
         self.take(gnb, octets, 1)
     }
 
-    /// Takes `octets` for a UE of the association `gnb` that waits. There is less room for these: however many wait,
-    /// some can begin.
+    /// Reserves `octets` for a waiting UE of the association `gnb`. The limit is lower than that of
+    /// [`Self::room`]: however many wait, some can begin.
     pub fn room_to_wait(self: &Arc<Admission>, gnb: u64, octets: usize) -> Option<Room> {
         self.take(gnb, octets, 2)
     }
 
-    /// Takes `octets` if the gNB has then no more than the `share`-th part of what is free then.
+    /// Reserves `octets` if the gNB then has at most the `share`-th part of the octets that are still
+    /// free.
     fn take(self: &Arc<Admission>, gnb: u64, octets: usize, share: usize) -> Option<Room> {
         let mut memory = self.memory();
         let memory = &mut *memory;
@@ -162,7 +166,7 @@ impl Admission {
         Some(Room { admission: self.clone(), gnb, octets })
     }
 
-    /// What is held now.
+    /// Places and memory in use.
     pub fn load(&self) -> Load {
         let (registrations, to_start) = self.starts.load();
         let (registration_calls, to_call) = self.calls.load();
@@ -185,10 +189,10 @@ impl Gate {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place, when one is free now.
+    /// A place, if one is free now.
     pub fn try_enter(self: &Arc<Gate>) -> Option<Place> {
         let mut waiting = self.waiting();
-        // A place is free only when nobody waits.
+        // While registrations wait, no place is free.
         if waiting.places_taken >= self.places {
             return None;
         }
@@ -196,15 +200,15 @@ impl Gate {
         Some(Place(Some(self.clone())))
     }
 
-    /// Asks for a place on behalf of `name`, which came through the association `gnb`. The ticket resolves when it is
-    /// its turn.
+    /// Asks for a place on behalf of `name`, whose message came through the association `gnb`. The
+    /// ticket resolves when it is its turn.
     pub fn enter(self: &Arc<Gate>, class: Class, gnb: u64, name: &str) -> Ticket {
         let (waiter, granted) = oneshot::channel();
         let mut waiting = self.waiting();
         if waiting.places_taken < self.places {
             waiting.places_taken += 1;
             drop(waiting);
-            // The receiver is right here.
+            // The receiver exists, so this succeeds.
             _ = waiter.send(Place(Some(self.clone())));
         } else {
             let name = self.hasher.hash_one(name);
@@ -213,13 +217,13 @@ impl Gate {
         Ticket { granted, gate: self.clone(), settled: false }
     }
 
-    /// Places taken, and how many wait for one.
+    /// Number of places taken, and of waiters.
     fn load(&self) -> (usize, usize) {
         let waiting = self.waiting();
         (waiting.places_taken, waiting.queued.saturating_sub(waiting.abandoned))
     }
 
-    /// Gives a place that became free to whose turn it is.
+    /// Gives a free place to the next waiter.
     fn pass_on(self: Arc<Gate>) {
         let mut place = Place(Some(self));
         while let Some(gate) = place.0.take() {
@@ -231,7 +235,7 @@ impl Gate {
             drop(waiting);
             match waiter.send(Place(Some(gate))) {
                 Ok(()) => return,
-                // It gave up this moment, after it left its line: the next one's turn.
+                // This waiter stopped waiting after it left its line: the next one gets the place.
                 Err(unused) => {
                     place = unused;
                     if let Some(gate) = &place.0 {
@@ -245,7 +249,7 @@ impl Gate {
 }
 
 impl Waiting {
-    /// Puts a waiter into its line. The oldest of more than `most` leaves it.
+    /// Adds a waiter to its line. If the line has more than `most`, the oldest is dropped.
     fn push(&mut self, class: usize, gnb: u64, name: u64, waiter: Waiter, most: usize) {
         let Some(class) = self.by_class.get_mut(class) else { return };
         let line = class.line(gnb).line(name);
@@ -261,7 +265,7 @@ impl Waiting {
         }
     }
 
-    /// The waiter whose turn it is.
+    /// Removes and returns the next waiter.
     fn next(&mut self) -> Option<Waiter> {
         for class in &mut self.by_class {
             while let Some(waiter) = class.pop() {
@@ -275,7 +279,7 @@ impl Waiting {
         None
     }
 
-    /// One of those in line does not want its turn any more.
+    /// Counts a waiter that has stopped waiting.
     fn give_up(&mut self) {
         self.abandoned += 1;
         if self.abandoned > ABANDONED_KEPT && self.abandoned > self.queued / 2 {
@@ -300,18 +304,18 @@ impl Waiting {
     }
 }
 
-/// Waiters of one name, in the order in which they came.
+/// Waiters of one name, in the order of their arrival.
 #[derive(Debug, Default)]
 struct Line(VecDeque<Waiter>);
 
-/// Lines that take turns, one waiter each.
+/// Lines that take turns; in each turn one waiter leaves its line.
 #[derive(Debug, Default)]
 struct Turns<K, L> {
     order: VecDeque<K>,
     lines: HashMap<K, L>,
 }
 
-/// Something waiters are taken from.
+/// A source of waiters.
 trait Queue {
     fn pop(&mut self) -> Option<Waiter>;
     fn is_empty(&self) -> bool;
@@ -328,7 +332,7 @@ impl Queue for Line {
 }
 
 impl<K: Copy + Eq + Hash, L: Default> Turns<K, L> {
-    /// The line of `key`; a new one takes its turn after all others.
+    /// The line of `key`; a new line gets its turn after all others.
     fn line(&mut self, key: K) -> &mut L {
         self.lines.entry(key).or_insert_with(|| {
             self.order.push_back(key);
@@ -355,7 +359,7 @@ impl<K: Copy + Eq + Hash, L: Default + Queue> Queue for Turns<K, L> {
     }
 }
 
-/// The right to be one of those that a [`Gate`] lets in; dropping it passes it on.
+/// A place in a [`Gate`]; dropping it gives the place to the next waiter.
 #[derive(Debug)]
 pub(crate) struct Place(Option<Arc<Gate>>);
 
@@ -367,7 +371,7 @@ impl Drop for Place {
     }
 }
 
-/// A turn that is waited for. Dropping it gives the turn up.
+/// A wait for a place. Dropping it ends the wait.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     granted: oneshot::Receiver<Place>,
@@ -376,8 +380,8 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Resolves when it is this one's turn; with `None` when too many newer ones of the same name have come.
-    /// Cancel-safe; not to be called again after it resolved.
+    /// Resolves when it is its turn; with `None` if too many newer messages of the same name have
+    /// arrived. Cancel-safe; must not be called again after it resolved.
     pub async fn granted(&mut self) -> Option<Place> {
         let place = (&mut self.granted).await;
         self.settled = true;
@@ -391,11 +395,12 @@ impl Drop for Ticket {
             return;
         }
         let unused = {
-            // Under the lock, so that `next` and `push` either find the waiter closed or have taken it out before.
+            // Under the lock, so that `next` and `push` either find the waiter closed or have removed
+            // it before.
             let mut waiting = self.gate.waiting();
             match self.granted.try_recv() {
                 Ok(place) => Some(place),
-                // It had to leave its line.
+                // It was dropped from its line.
                 Err(TryRecvError::Closed) => None,
                 Err(TryRecvError::Empty) => {
                     self.granted.close();
@@ -407,12 +412,12 @@ impl Drop for Ticket {
                 }
             }
         };
-        // Passes on a place that was granted this moment.
+        // Gives away a place that was granted in this moment.
         drop(unused);
     }
 }
 
-/// Octets taken for a UE that has not proven who it is; dropping it gives them back.
+/// Memory reserved for a UE without proven identity; dropping it frees the memory.
 #[derive(Debug)]
 pub(crate) struct Room {
     admission: Arc<Admission>,
@@ -441,7 +446,7 @@ mod tests {
         Gate::new(places, SAME_NAME)
     }
 
-    /// Takes the ticket's place when it is its turn already.
+    /// Takes the ticket's place if it has been granted.
     fn taken(ticket: &mut Ticket) -> Option<Place> {
         let place = ticket.granted.try_recv().ok();
         ticket.settled |= place.is_some();
@@ -498,13 +503,13 @@ mod tests {
     fn a_flood_of_one_name_takes_one_place_in_line_and_its_newest_goes_first() {
         let gate = gate(1);
         let first = gate.try_enter().unwrap();
-        // The flood, the UE whose name it takes, and another UE, all through one gNB.
+        // The flood, the UE whose name it uses, and another UE, all through one gNB.
         let names = std::iter::repeat_n("victim", 101).chain(["other"]);
         let mut tickets: Vec<Ticket> = names.map(|name| gate.enter(Class::Unknown, 1, name)).collect();
         assert_eq!(gate.load(), (1, SAME_NAME + 1), "the rest of the flood does not wait");
         assert!(matches!(tickets[0].granted.try_recv(), Err(TryRecvError::Closed)), "it is told so");
         assert_eq!(order(&gate, first, &mut tickets), [100, 101, 99, 98, 97]);
-        // Those that had to leave count no more when they notice.
+        // Waiters dropped from their line are not counted a second time when they notice it.
         drop(tickets);
         assert_eq!(gate.load(), (0, 0));
         let waiting = gate.waiting();
@@ -526,7 +531,7 @@ mod tests {
         let place = taken(&mut last).unwrap();
         assert_eq!(gate.load(), (1, 0));
         drop(place);
-        // A ticket dropped between its grant and its use gives the place back too.
+        // A ticket dropped between its grant and its use also frees the place.
         let places: Vec<Place> = (0..2).map(|_| gate.try_enter().unwrap()).collect();
         let unused = gate.enter(Class::Unknown, 1, "b");
         drop(places);

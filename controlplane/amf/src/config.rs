@@ -104,7 +104,7 @@ pub struct Timers {
     /// below the UE's T3580 (16 s).
     pub smf_guard_ms: u64,
     /// How long a registration waits for its turn when many UEs register at once, milliseconds. Then it
-    /// is refused with 5GMM cause #22. This and the time of a registration together, over a busy radio, must
+    /// is refused with 5GMM cause #22. This and the time of a registration over a busy radio together must
     /// be below the UE's T3510 (15 s).
     pub admission_ms: u64,
     /// How long an association without NG Setup may exist, milliseconds.

@@ -23,7 +23,7 @@ use crate::n1;
 use crate::n2::{self, MAX_NAS_OCTETS};
 use crate::ue::Ue;
 
-/// INITIAL UE MESSAGE: finds the task of the UE, or has one started when its turn has come.
+/// Handles an INITIAL UE MESSAGE: finds the UE's task, or starts one when it is the UE's turn.
 pub(crate) fn initial_ue_message(
     amf: &Arc<Amf>,
     gnb: &Arc<Gnb>,
@@ -55,14 +55,14 @@ pub(crate) fn initial_ue_message(
         Some(ue) => ue.send(event),
         None => Err(event),
     };
-    // Also when its task ended this moment: the UE comes back right after it left.
+    // Also if its task has just ended: the UE comes back right after deregistering.
     if let Err(UeEvent::Initial(initial)) = unclaimed {
         admit(amf, initial, sender.registers);
     }
 }
 
-/// Starts a task for the sender of a first message: at once, or, when it asks to be registered under a `name`, when it
-/// is its turn.
+/// Starts a task for the sender of a first message: at once or, if the sender wants to register under a
+/// `name`, when it is its turn.
 pub(crate) fn admit(amf: &Arc<Amf>, initial: Box<Initial>, name: Option<String>) {
     let Some(name) = name else { return start(amf, initial, None) };
     if let Some(place) = amf.admission.starts.try_enter() {
@@ -80,7 +80,7 @@ pub(crate) fn admit(amf: &Arc<Amf>, initial: Box<Initial>, name: Option<String>)
     tokio::spawn(wait(amf.clone(), initial, class, ticket, room));
 }
 
-/// Waits for the turn of a first message, unless its gNB forgets it before.
+/// Waits for the turn of a first message, unless its gNB releases the connection before.
 async fn wait(amf: Arc<Amf>, mut initial: Box<Initial>, class: Class, mut ticket: Ticket, room: Room) {
     let deadline = initial.received + Duration::from_millis(amf.config.timers.admission_ms);
     let refusal = tokio::select! {
@@ -93,8 +93,9 @@ async fn wait(amf: Arc<Amf>, mut initial: Box<Initial>, class: Class, mut ticket
             }
             None => {
                 counters::NOT_ADMITTED.inc("newer_of_same_name");
-                // Without #22: after one that is not integrity protected a UE stays away for 15 minutes or more (TS 24.501
-                // §5.5.1.2.5), so a flood in its name would shut it out. Without connection it tries again after T3511.
+                // Without #22: after an unprotected #22 a UE waits for 15 minutes or more (TS 24.501
+                // §5.5.1.2.5), so a flood in a UE's name would shut the UE out. After the release of
+                // the connection it tries again when T3511 expires.
                 vec![release(&initial.link, Misc::ControlProcessingOverload.into())]
             }
         },
@@ -121,7 +122,7 @@ fn start(amf: &Arc<Amf>, initial: Box<Initial>, place: Option<Place>) {
     Ue::spawn(amf.clone(), handle, queue, room, place, initial);
 }
 
-/// Refuses a UE because there are too many. Does not wait for its gNB to read that.
+/// Refuses a UE because there are too many. Does not wait until its gNB reads the messages.
 fn too_many(amf: &Amf, initial: &Initial) {
     counters::N2_REJECTED.inc("too_many_ues");
     for pdu in congestion(amf, initial) {
@@ -129,7 +130,8 @@ fn too_many(amf: &Amf, initial: &Initial) {
     }
 }
 
-/// The messages that refuse a UE: 5GMM cause #22, if its message has such an answer, and the release of the connection.
+/// The messages that refuse a UE: 5GMM cause #22, if its message has such an answer, and the release of
+/// the connection.
 fn congestion(amf: &Amf, initial: &Initial) -> Vec<Pdu> {
     let link = &initial.link;
     let Some(nas_pdu) = n1::congestion_reject(&amf.config, &initial.pdu) else {

@@ -213,7 +213,7 @@ impl Gnb {
         entry.is_some_and(|entry| entry.fresh.load(Relaxed) && entry.initial == *nas)
     }
 
-    /// Moves a connection to a UE task: it had none, or the first one turned out not to be the UE's.
+    /// Moves a connection to a UE task, if it had none or the first one turned out not to be the UE's.
     pub fn rebind(&self, amf_id: AmfUeNgapId, ue: Arc<UeHandle>) {
         if let Some(entry) = self.links().by_amf.get_mut(&amf_id) {
             entry.ue = Some(ue);
@@ -238,7 +238,7 @@ impl Gnb {
             None => Owner::UnknownLocal,
             Some(entry) if entry.ran != ran_id => Owner::InconsistentRemote,
             Some(Entry { ue: Some(ue), .. }) => Owner::Ue(ue.clone()),
-            // The gNB has not heard of this identity yet.
+            // The gNB does not know this identity yet.
             Some(_) => Owner::UnknownLocal,
         }
     }

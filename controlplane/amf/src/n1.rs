@@ -21,16 +21,16 @@ use crate::event::{Initial, Interrupt};
 use crate::first_message;
 use crate::ue::Ue;
 
-/// What a first message says about its sender. Nothing of it is verified.
+/// The sender of a first message, as the message states it. Nothing has been verified.
 #[derive(Debug, Default)]
 pub(crate) struct Sender {
-    /// The 5G-TMSI by which it names itself, when this AMF gave it out.
+    /// The 5G-TMSI in the message, if this AMF assigned it.
     pub tmsi: Option<Tmsi>,
-    /// The name under which it asks to be registered, if it does.
+    /// The name of the identity in a registration request; `None` in other messages.
     pub registers: Option<String>,
 }
 
-/// Reads who sends a first message.
+/// Reads the sender of a first message.
 pub(crate) fn sender(amf: &Amf, pdu: &[u8]) -> Sender {
     let Ok(decoded) = Envelope::read(pdu).and_then(|envelope| envelope.peek()) else {
         return Sender::default();
@@ -56,7 +56,7 @@ pub(crate) fn sender(amf: &Amf, pdu: &[u8]) -> Sender {
     }
 }
 
-/// The name of a UE in a line ([`crate::admission`]): the same text for the same identity, which nobody reads.
+/// The name of an identity in [`crate::admission`]: the same text for the same identity. It is not shown anywhere.
 pub(crate) fn name(identity: &MobileIdentity) -> String {
     match identity {
         MobileIdentity::Suci(suci) => suci.to_string(),

@@ -24,13 +24,13 @@ async fn counted(network: &Network) -> u64 {
 fn open(n: u32) -> (Ue, Message) {
     let mut ue = Ue::new(n % 800);
     ue.ran_id = ngap::RanUeNgapId(n);
-    // Everyone has a name of its own, none of which the scripted core refuses.
+    // Every UE has its own identity, and the scripted core refuses none of them.
     ue.imsi = format!("99970{:010}", 10 * n + 1).parse().unwrap();
     let request = Message::RegistrationRequest(ue.registration_request(RegistrationType::Initial));
     (ue, request)
 }
 
-/// UEs that are challenged and say nothing.
+/// UEs that are challenged and do not answer.
 async fn silent(gnb: &mut Gnb, ues: std::ops::Range<u32>) {
     for n in ues {
         let (mut ue, request) = open(n);
@@ -56,12 +56,12 @@ async fn waiting(network: &Network, gnb: &Gnb, ues: std::ops::Range<u32>) {
     }
 }
 
-/// Compares how much the process has grown with how much the AMF has counted, for each UE.
+/// Compares the growth of the process with the memory that the AMF has counted, per UE.
 #[allow(clippy::print_stderr, reason = "the constants in `context.rs` are these figures, rounded up")]
 fn compare(what: &str, ues: u32, grown: u64, counted: u64) {
     let (each, counted) = (grown / u64::from(ues), counted / u64::from(ues));
     eprintln!("{what}: {each} octets each, {counted} counted");
-    // The scripted core and gNB live in this process too: the AMF's part is less than what is measured.
+    // The scripted core and gNB are in this process, too: the AMF's part is less than the measured memory.
     assert!(each <= counted, "{what}: {each} octets each, {counted} counted");
     assert!(each > 500, "{what}: {each} octets each: what is measured here?");
 }
@@ -79,7 +79,7 @@ async fn given_back(network: &Network) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ue_that_says_nothing_and_one_that_waits_cost_no_more_than_is_counted() {
     const UES: u32 = 2000;
-    // First those that wait: they must not find memory that others have given back.
+    // First the waiting UEs: they must not get memory that others have freed.
     let network = Network::with(serde_json::json!({
         "limits": {"registrations": 1},
         "timers": {"t3560_ms": 600_000, "admission_ms": 600_000},

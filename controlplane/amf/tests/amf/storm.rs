@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::*;
 
-/// UEs that register at once, through one gNB.
+/// UEs that register at the same time, through one gNB.
 struct Crowd {
     ues: BTreeMap<RanUeNgapId, (Ue, Message)>,
     registered: u32,
@@ -29,13 +29,13 @@ impl Crowd {
         Crowd { ues, registered: 0, refused: 0 }
     }
 
-    /// Answers the next message of the AMF as the UE that it is for.
+    /// Answers the next message of the AMF in the name of its UE.
     async fn answer(&mut self, gnb: &mut Gnb) {
         let pdu = gnb.recv().await;
         self.take(gnb, pdu).await;
     }
 
-    /// Answers a message of the AMF as the UE that it is for.
+    /// Answers a message of the AMF in the name of its UE.
     async fn take(&mut self, gnb: &Gnb, pdu: Pdu) {
         let (ran_id, amf_id, nas) = match &pdu {
             Pdu::DownlinkNasTransport(m) => (m.ran_ue_ngap_id, m.amf_ue_ngap_id, Some(m.nas_pdu.clone())),
@@ -83,7 +83,7 @@ async fn load(network: &Network) -> serde_json::Value {
     network.oam("GET", "/status").await["detail"]["admission"].clone()
 }
 
-/// Waits until the AMF holds nothing of UEs that register.
+/// Waits until the AMF has freed all memory and places of registering UEs.
 async fn nothing_is_held(network: &Network) {
     for _ in 0..500 {
         let held = load(network).await;
@@ -98,7 +98,7 @@ async fn nothing_is_held(network: &Network) {
 
 #[tokio::test]
 async fn a_crowd_larger_than_the_memory_for_its_contexts_is_served_in_turn() {
-    // There is room for some 40 contexts: before, the others were refused at once.
+    // There is memory for about 40 contexts; the other UEs used to be refused at once.
     const UES: u32 = 140;
     let network = Network::with(json!({"limits": {"unproven_mb": 2, "registrations": 8}})).await;
     let mut gnb = Gnb::up(network.n2, 1).await;
@@ -143,11 +143,11 @@ async fn who_waits_too_long_is_told_to_come_back_and_who_is_silent_holds_no_plac
             other => panic!("{other:?}"),
         }
     }
-    // Two at once, two more after a second of silence, two more after two.
+    // Two at once, two more after a second of silence, two more after two seconds.
     assert!((4..=6).contains(&challenged), "{challenged} challenged");
     let counters = network.oam("GET", "/counters").await;
     assert!(counters["amf_not_admitted"]["values"]["unknown"].as_u64().unwrap() >= 14);
-    // The silent ones are not forgotten: one that answers at last goes on.
+    // Silent UEs keep their contexts: one that answers late continues.
     assert_eq!(load(&network).await["registrations_waiting"], 0);
 }
 
@@ -173,7 +173,7 @@ async fn a_ue_is_served_before_the_flood_that_goes_on_under_its_name() {
     let network =
         Network::with(json!({"limits": {"registrations": 1}, "timers": {"t3560_ms": 60_000}})).await;
     let mut gnb = Gnb::up(network.n2, 1).await;
-    // The flood, all with the SUCI of UE 1, then the UE, and another one.
+    // The flood, all with the SUCI of UE 1, then the UE itself, and another UE.
     for n in 0..60 {
         let mut flood = Ue::new(1);
         flood.ran_id = RanUeNgapId(1000 + n);
@@ -188,7 +188,7 @@ async fn a_ue_is_served_before_the_flood_that_goes_on_under_its_name() {
             Pdu::UeContextReleaseCommand(command) => {
                 let UeNgapIds::Pair(_, ran) = command.ue_ngap_ids else { panic!() };
                 assert!(ran.0 >= 1000);
-                // No 5GMM cause #22: were it the UE's own, it would stay away for a quarter of an hour.
+                // No 5GMM cause #22: the UE itself would then wait for a quarter of an hour.
                 assert_eq!(command.cause, cause::Misc::ControlProcessingOverload.into());
                 dropped += 1;
             }
@@ -216,7 +216,7 @@ async fn a_storm_does_not_delay_ues_that_are_registered() {
         ue.idle(&mut gnb).await;
     }
     *network.core.delay.lock().unwrap() = Duration::from_millis(200);
-    // More than there is memory for, and far more than is served meanwhile.
+    // More UEs than there is memory for, and far more than are served meanwhile.
     let mut crowd = Crowd::open(&gnb, 100..800).await;
     let began = net::time::now();
     idle.answer_page(&gnb).await;
