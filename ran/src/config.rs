@@ -15,7 +15,7 @@ use types::{Dnn, Imsi, Key, PduSessionType, Plmn, SNssai, Tac};
 pub struct Config {
     /// Where the AMF listens for NGAP.
     pub amf: SocketAddr,
-    /// Transport of SCTP: the kernel's, or UDP.
+    /// How SCTP is carried: by the kernel, on raw IP or in UDP.
     pub sctp: SctpMode,
     /// Number of gNBs; UEs are spread over them in turn.
     pub gnbs: u16,
