@@ -204,6 +204,21 @@ impl Record {
         wrongs
     }
 
+    /// Whether packets were lost, and all of them because the UPF held `bound` packets already: they came one after the
+    /// other, and the `bound` packets right before them arrived after the release.
+    pub(super) fn filled(&self, bound: usize) -> bool {
+        let mut arrived = vec![None; self.sent as usize];
+        for arrival in &self.arrivals {
+            if let Some(at_ns) = arrival.sequence.and_then(|sequence| arrived.get_mut(sequence as usize)) {
+                *at_ns = Some(arrival.at_ns);
+            }
+        }
+        let Some(first) = arrived.iter().position(Option::is_none) else { return false };
+        let mut behind = arrived[first..].iter().skip_while(|at_ns| at_ns.is_none());
+        let held = |at_ns: &Option<u64>| at_ns.is_some_and(|at_ns| at_ns >= self.origin_ns);
+        first >= bound && arrived[first - bound..first].iter().all(held) && behind.all(Option::is_some)
+    }
+
     /// What arrived at a gNB.
     pub(super) fn at(&self, gnb: usize) -> impl Iterator<Item = &Arrival> {
         self.arrivals.iter().filter(move |arrival| arrival.gnb == gnb)
@@ -222,6 +237,25 @@ mod tests {
             at_ns: 0,
         });
         Record { sent, arrivals: arrivals.collect(), ..Record::default() }
+    }
+
+    /// Of packets 0 to 9, two are buffered (they arrive at 100, after the release at 50), as many as there is room for.
+    #[test]
+    fn losses_of_a_full_buffer_are_told_from_others() {
+        let with = |lost: &[u32], buffered: std::ops::Range<u32>| {
+            let arrivals = (0..10).filter(|number| !lost.contains(number)).map(|number| Arrival {
+                gnb: 0,
+                sequence: Some(number),
+                sent_ns: 0,
+                at_ns: if buffered.contains(&number) { 100 } else { u64::from(number) },
+            });
+            Record { sent: 10, arrivals: arrivals.collect(), origin_ns: 50, ..Record::default() }
+        };
+        assert!(with(&[5, 6], 3..5).filled(2));
+        assert!(!with(&[], 3..5).filled(2), "nothing is lost");
+        assert!(!with(&[5, 6], 4..5).filled(2), "there was room for one more");
+        assert!(!with(&[5, 8], 3..5).filled(2), "8 was lost when there was room again");
+        assert!(!with(&[1], 0..1).filled(2), "the first packets");
     }
 
     #[test]

@@ -5,6 +5,10 @@
 //! once, with an End Marker to the old one), `overflow` (idle for longer than the bound allows: what is held must be the
 //! oldest, in order, the rest counted). Goals: nothing lost, duplicated or out of order within the bound. Packets of all sizes
 //! come in turn, and every one is compared octet by octet at the gNBs.
+//!
+//! On a busy machine the CP function may get its turn so late that the bound is exceeded where it should not be: 250 packets
+//! are 5 ms at 50,000 packets per second. Such a run tells nothing about the UPF that `overflow` does not. It is recognised by
+//! what was held ([`Record::filled`]), counted and repeated.
 
 mod flow;
 
@@ -36,6 +40,8 @@ use flow::{Flow, Record, Wrongs, gnbs, teids};
 
 /// Packets that the session's BAR allows to be buffered.
 const BOUND: u8 = 250;
+/// How often a run is repeated in which the CP function came so late that the bound was exceeded.
+const REPETITIONS: usize = 10;
 /// Time before and after what is measured.
 const AROUND: Duration = Duration::from_millis(40);
 
@@ -119,25 +125,33 @@ pub fn run(options: &Options) -> anyhow::Result<Experiment> {
     let (established, _) = client.establish(std::iter::once(request))?;
     let Some(session) = established.first().copied() else { bail!("no session") };
     let mut flow = Flow::new(&network)?;
-    let (mut failures, mut tally): (Vec<String>, Tally) = Default::default();
+    let (mut failures, mut tally, mut late): (Vec<String>, Tally, usize) = Default::default();
     for round in 0..=rounds {
         for situation in Situation::ALL {
             for rate in rates {
                 progress.say(&format!("{}, {rate} packets per second, round {round}", situation.name()));
-                let before = overflowed(&upf);
-                let (mut record, moments) = once(&mut flow, &mut client, session.seid, situation, *rate)?;
-                tally.add(std::mem::take(&mut record.tally));
-                // The first round finds no neighbours yet.
-                if round > 0 {
+                for repetition in 0..=REPETITIONS {
+                    let before = overflowed(&upf);
+                    let (mut record, moments) = once(&mut flow, &mut client, session.seid, situation, *rate)?;
+                    tally.add(std::mem::take(&mut record.tally));
                     let overflow = overflowed(&upf) - before;
-                    add(&mut results, &record, &moments, situation, *rate);
-                    failures.extend(judge(&record, situation, *rate, overflow));
+                    if repetition < REPETITIONS && is_late(&record, situation, overflow) {
+                        late += 1;
+                        continue;
+                    }
+                    // The first round finds no neighbours yet.
+                    if round > 0 {
+                        add(&mut results, &record, &moments, situation, *rate);
+                        failures.extend(judge(&record, situation, *rate, overflow));
+                    }
+                    break;
                 }
             }
         }
     }
     drop(client);
     upf.stop()?;
+    experiment.param("runs_repeated_for_a_late_cp_function", late);
     for situation in Situation::ALL {
         let name = situation.name();
         let found: Vec<&str> =
@@ -275,6 +289,14 @@ fn add(results: &mut Results, record: &Record, moments: &Moments, situation: Sit
     put("added_delay_p99", US, quantile(&after, 0.99).max(0.0));
 }
 
+/// Whether packets were lost in a run that should stay within the bound, and only because the CP function released them so
+/// late that the bound was exceeded.
+fn is_late(record: &Record, situation: Situation, overflow: u64) -> bool {
+    let Wrongs { lost, duplicated, reordered } = record.wrongs();
+    let exceeded = record.filled(BOUND.into()) && u64::from(lost) == overflow;
+    situation != Situation::Overflow && exceeded && duplicated + reordered == 0
+}
+
 /// What a run did that it must not.
 fn judge(record: &Record, situation: Situation, rate: f64, overflow: u64) -> Option<String> {
     let Wrongs { lost, duplicated, reordered } = record.wrongs();
@@ -282,6 +304,10 @@ fn judge(record: &Record, situation: Situation, rate: f64, overflow: u64) -> Opt
     // Beyond the bound packets are lost, each counted.
     let missing =
         if situation == Situation::Overflow { u64::from(lost).abs_diff(overflow) } else { lost.into() };
+    let others_lost = situation == Situation::Overflow && lost > 0 && !record.filled(BOUND.into());
+    if others_lost {
+        return say(format!("{lost} lost, other than those that came when {BOUND} were held"));
+    }
     if missing + u64::from(duplicated + reordered) > 0 {
         return say(format!(
             "{lost} lost ({overflow} counted as such), {duplicated} twice, {reordered} out of order, of {}",
