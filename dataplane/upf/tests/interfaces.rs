@@ -6,8 +6,12 @@
 mod lab;
 mod support;
 
+use std::process::Command;
+use std::time::Duration;
+
 use lab::*;
 use net::link::Links;
+use net::netns::NetNs;
 use upf::Config;
 use upf::interface::{Backend, InterfaceConfig};
 
@@ -22,18 +26,23 @@ fn served(network: &Network, targets: &[&str], when: &str) {
     }
 }
 
-/// Each packet received was sent or counted as dropped.
+/// Each packet received was sent or counted as dropped, and once.
 #[track_caller]
 fn conserved(network: &Network) {
-    wait_for("each packet accounted for", || {
-        let stats = network.handle.stats();
+    let mut stats = serde_json::Value::Null;
+    let deadline = net::time::now_std() + PATIENCE;
+    while net::time::now_std() < deadline {
+        stats = network.handle.stats();
         let of = |interface: &str, direction: &str| {
             stats["interfaces"][interface][direction]["packets"].as_u64().unwrap()
         };
         let drops: u64 = stats["drops"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
-        let received = of("n3", "received") + of("n6", "received");
-        received == of("n3", "sent") + of("n6", "sent") + drops
-    });
+        if of("n3", "received") + of("n6", "received") == of("n3", "sent") + of("n6", "sent") + drops {
+            return;
+        }
+        net::time::sleep_thread(Duration::from_millis(5));
+    }
+    panic!("packets that were received are not those sent and dropped: {stats}");
 }
 
 /// Takes each device away under traffic and brings it back.
@@ -81,6 +90,29 @@ fn af_xdp(config: &mut Config) {
 #[test]
 fn interfaces_of_the_kernel_go_down_and_come_up() {
     down_and_up(&Network::new(|_| ()), &["n3", "gw0"], &TARGETS);
+}
+
+/// What a link without carrier refuses counts as dropped, and not as sent too.
+#[test]
+fn packets_that_an_af_xdp_interface_refuses_count_once() {
+    let network = Network::new(af_xdp);
+    served(&network, &TARGETS, "at first");
+    // A neighbour that the kernel does not forget with the carrier.
+    let ip = |namespace: &NetNs, arguments: &[&str]| {
+        let output = namespace.enter(|| Command::new("ip").args(arguments).output()).unwrap().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let link = ip(&network.lab.ran, &["-oneline", "link", "show", "n3"]);
+    let mac = link.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).unwrap();
+    let neighbour = ["neighbour", "replace", N3_GNB, "lladdr", mac, "dev", "n3", "nud", "permanent"];
+    ip(&network.lab.core, &neighbour);
+    let refused = || network.handle.stats()["drops"]["tx_queue_full"].as_u64().unwrap_or(0);
+    let before = refused();
+    network.runtime.block_on(async { Links::in_ns(&network.lab.ran).unwrap().down("n3").await }).unwrap();
+    network.lab.bursts(TARGETS[0]);
+    wait_for("packets refused", || refused() > before);
+    conserved(&network);
 }
 
 #[test]

@@ -86,6 +86,17 @@ pub enum AfXdpError {
         /// What the kernel said.
         error: io::Error,
     },
+    /// Memory for frames that stays in place.
+    #[error(
+        "interface {name}, queue {queue}: this process may not lock the memory of AF_XDP's frames: raise `ulimit -l` \
+             (LimitMEMLOCK= of systemd) or leave it CAP_IPC_LOCK"
+    )]
+    LockedMemory {
+        /// The interface.
+        name: String,
+        /// The queue.
+        queue: u32,
+    },
     /// Memory for frames.
     #[error("cannot allocate memory for AF_XDP frames: {0}")]
     Memory(io::Error),
@@ -213,7 +224,11 @@ impl AfXdpPort {
         let name = &interface.device.name;
         let mut sockets = Vec::new();
         for queue in queues {
-            let failed = |error| AfXdpError::Socket { name: name.clone(), queue, error };
+            let failed = |error: io::Error| match error.raw_os_error() {
+                // What the kernel says when it accounts for the frames.
+                Some(libc::ENOBUFS) => AfXdpError::LockedMemory { name: name.clone(), queue },
+                _ => AfXdpError::Socket { name: name.clone(), queue, error },
+            };
             let (umem, first) = (&memory.umem, memory.first.as_ref());
             let device = (interface.device.index, interface.device.mtu + LINK_HEADER);
             let socket =
@@ -268,7 +283,7 @@ impl Port for AfXdpPort {
     /// Frames that the kernel has discarded between the interface and our rings count here too. While frames come in,
     /// its counters are read every ten milliseconds, and once more when no more come.
     fn losses(&mut self, count: &mut dyn FnMut(DropReason, usize)) {
-        if !self.received && self.sockets.iter().all(|socket| !socket.has_refusals()) {
+        if !self.received {
             return;
         }
         let now = time::now_std();
@@ -282,7 +297,6 @@ impl Port for AfXdpPort {
                 (DropReason::RxQueueFull, losses.ring_full),
                 (DropReason::RxNoBuffer, losses.no_chunk),
                 (DropReason::TooBig, losses.too_long),
-                (DropReason::TxQueueFull, losses.refused),
                 (DropReason::TxError, losses.invalid),
             ] {
                 if frames > 0 {

@@ -56,8 +56,8 @@ pub(super) struct Socket {
     filled: u32,
     /// The kernel has left frames in the transmit ring and waits to be asked again.
     unsent: bool,
-    /// Frames that the interface has refused since [`Socket::losses`] was last called.
-    refused: u64,
+    /// Frames that the interface has refused although they count as sent. See [`Socket::settle`].
+    refused: usize,
     /// The kernel's counters at that time.
     counted: libc::xdp_statistics,
 }
@@ -71,8 +71,6 @@ pub(super) struct Losses {
     pub(super) no_chunk: u64,
     /// Received, and too long for a chunk.
     pub(super) too_long: u64,
-    /// Taken from the transmit ring and refused by the interface, whose queue was full or which was down.
-    pub(super) refused: u64,
     /// Descriptors that the kernel has found invalid.
     pub(super) invalid: u64,
 }
@@ -91,7 +89,6 @@ impl Losses {
             ring_full: more(|counters| counters.rx_ring_full),
             no_chunk,
             too_long: dropped - no_chunk,
-            refused: 0,
             invalid: more(|counters| counters.rx_invalid_descs + counters.tx_invalid_descs),
         }
     }
@@ -367,18 +364,27 @@ impl Socket {
         if sent.packets > 0 {
             self.tx.publish();
             self.kick();
+            self.settle(&mut sent);
         }
         sent
+    }
+
+    /// Counts frames that the interface has refused as such instead of as sent. Those of the transmission at hand are among
+    /// them, since the kernel looks at the ring at once. Those that it refused later, when they counted as sent, are taken
+    /// off here too: each frame counts once. Which ones were refused is not known; their octets are taken as average ones.
+    fn settle(&mut self, sent: &mut Sent) {
+        let refused = self.refused.min(sent.packets);
+        if refused > 0 {
+            sent.bytes -= sent.bytes * refused / sent.packets;
+            sent.packets -= refused;
+            sent.full += refused;
+            self.refused -= refused;
+        }
     }
 
     /// Whether frames are waiting that nobody sends before the next call of `receive` or `transmit`.
     pub(super) fn unsent(&self) -> bool {
         self.unsent
-    }
-
-    /// Whether [`Socket::losses`] has refused frames to tell of.
-    pub(super) fn has_refusals(&self) -> bool {
-        self.refused > 0
     }
 
     /// What was lost since the last call.
@@ -387,7 +393,7 @@ impl Socket {
         let now = statistics(self.fd.as_fd()).unwrap_or(self.counted);
         let losses = Losses::between(&self.counted, &now);
         self.counted = now;
-        Losses { refused: std::mem::take(&mut self.refused), ..losses }
+        losses
     }
 
     /// Makes the kernel send what is in the ring, as far as it takes it now.
@@ -410,15 +416,14 @@ impl Socket {
                 )
             };
             let error = if status < 0 { io::Error::last_os_error().raw_os_error() } else { None };
-            if error == Some(libc::EBUSY) && self.mode == Mode::Copy {
-                // The interface has refused a frame, which is thereby lost; those behind it wait in the ring.
-                self.refused += 1;
-            }
+            // The interface has refused a frame, which is thereby lost; those behind it wait in the ring.
+            let refused = error == Some(libc::EBUSY) && self.mode == Mode::Copy;
+            self.refused += usize::from(refused);
             let left = self.tx.waiting();
             self.unsent = left > 0;
-            // The kernel stops at its budget and goes on with the next call. When nothing has left the ring, the queue
-            // behind it is full or the interface down, and asking again at once would not help.
-            if error != Some(libc::EAGAIN) || left == 0 || left == waiting {
+            // The kernel stops at its budget, and at a refused frame, and goes on with the next call. When nothing has left
+            // the ring, the queue behind it is full or the interface down, and asking again at once would not help.
+            if !refused && error != Some(libc::EAGAIN) || left == 0 || !refused && left == waiting {
                 return;
             }
             waiting = left;
@@ -517,7 +522,7 @@ mod tests {
         let found = losses(counters(17, 6, 13, [2, 4]));
         assert_eq!(
             found,
-            Losses { ring_full: 1, no_chunk: 5, too_long: 2, refused: 0, invalid: 5 },
+            Losses { ring_full: 1, no_chunk: 5, too_long: 2, invalid: 5 },
             "five of seven for want of a chunk"
         );
         // With zero-copy a driver's attempts to take chunks are no frames.
