@@ -143,6 +143,10 @@ impl World {
         assert!(self.internet.take().is_empty(), "other data networks get none");
     }
 
+    fn drops(&self, reason: DropReason) -> u64 {
+        stats::drops(&self.stats, reason)
+    }
+
     /// Asserts that nothing was dropped but `count` for `reason`.
     #[track_caller]
     fn assert_dropped(&self, reason: DropReason, count: u64) {
@@ -352,6 +356,103 @@ fn filters_select_frames() {
     world.down(&build(ALL, M, None, IPV4, &packet([10, 9, 0, 3])));
     world.assert_sent(&[], &[]);
     world.assert_dropped(DropReason::NoPdr, 4);
+}
+
+/// A datagram from 10.9.0.1 to 10.9.0.2 in frames to A, in fragments of 16 octets of payload at most.
+fn fragments(from: [u8; 6], vlan: Option<u16>, identification: u16, port: u16) -> Vec<Vec<u8>> {
+    let (server, ue) = ([10, 9, 0, 1], [10, 9, 0, 2]);
+    let text = format!("{identification} and {vlan:?} from port {port}");
+    let datagram =
+        packet::transport::build_udp((server.into(), port), (ue.into(), 9), text.as_bytes()).unwrap();
+    let count = datagram.len().div_ceil(16);
+    let parts = datagram.chunks(16).enumerate().map(|(n, part)| {
+        let header = packet::ipv4::Header::new(server.into(), ue.into(), 17);
+        let mut packet = packet::ipv4::Header { identification, ..header }.build(part).unwrap();
+        let more = u16::from(n + 1 < count) << 13;
+        packet[6..8].copy_from_slice(&(more | (n * 2) as u16).to_be_bytes());
+        packet[10..12].fill(0);
+        let sum = packet::checksum::checksum(&packet[..20]);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        build(A, from, vlan, IPV4, &packet)
+    });
+    parts.collect()
+}
+
+/// With A's session, which takes UDP from port 5004 only, and B's. Their addresses are known.
+fn with_service() -> (World, Ue, Ue) {
+    let mut world = World::new();
+    let mut request = ethernet_establishment(1);
+    let text = "permit out 17 from 10.9.0.1 5004 to 10.9.0.2";
+    let service = SdfFilter { flow_description: Some(text.into()), ..Default::default() };
+    request.create_pdrs[1].pdi.ethernet_filters =
+        vec![EthernetPacketFilter { sdf_filters: vec![service], ..Default::default() }];
+    let (a, b) = (world.establish(&request), world.establish(&ethernet_establishment(2)));
+    for vlan in [None, Some(7), Some(8)] {
+        world.up(a, &build(ALL, A, vlan, ARP, &[0; 46]));
+        world.up(b, &build(ALL, B, vlan, ARP, &[0; 46]));
+    }
+    world.n3.take();
+    world.n6.take();
+    (world, a, b)
+}
+
+/// Fragments inside frames go with the flow of their packet, in whatever order they come, from the data network and from
+/// another session.
+#[test]
+fn fragments_in_frames_go_with_their_flow() {
+    for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+        for session in [false, true] {
+            let (mut world, _, b) = with_service();
+            let before = world.drops(DropReason::NoPdr);
+            let mut send = |frame: &[u8]| match session {
+                true => world.up(b, frame),
+                false => world.down(frame),
+            };
+            let from = if session { B } else { M };
+            let parts = fragments(from, None, 7, 5004);
+            assert_eq!(parts.len(), 3);
+            // In another VLAN the identification is another packet's, which is of no rule.
+            let others = fragments(from, Some(8), 7, 5005);
+            for at in order {
+                send(&parts[at]);
+                send(&others[at]);
+            }
+            let mut sent: Vec<Vec<u8>> = Vec::new();
+            for (datagram, _) in world.n3.take() {
+                let packet = packet::gtpu::Packet::new(&datagram).unwrap();
+                assert_eq!(packet.teid(), 1);
+                sent.push(packet.payload().to_vec());
+            }
+            let mut parts = parts;
+            sent.sort();
+            parts.sort();
+            assert_eq!(sent, parts, "{order:?} {session}: octet by octet");
+            world.assert_dropped(DropReason::NoPdr, before + 3);
+        }
+    }
+}
+
+#[test]
+fn fragments_in_frames_are_buffered_and_bounded() {
+    let (mut world, a, _) = with_service();
+    world.set_downlink(a, ApplyAction::BUFF);
+    let parts = fragments(M, Some(7), 1, 5004);
+    parts.iter().for_each(|part| world.down(part));
+    world.assert_sent(&[], &[]);
+    world.set_downlink(a, ApplyAction::FORW);
+    world.run(Input::N6(FACTORY));
+    let expected: Vec<(u32, &[u8])> = parts.iter().map(|part| (1, part.as_slice())).collect();
+    world.assert_sent(&[], &expected);
+    // Later fragments without a first one, in as many VLANs as there are, are bounded as those of one sender.
+    for vlan in 1..1000 {
+        world.down(&fragments(M, Some(vlan), 2, 5004)[1]);
+    }
+    let flooded = world.drops(DropReason::FragmentOverflow);
+    assert!(flooded > 0, "bounded");
+    world.now_ns += 10_000_000_000;
+    world.run(Input::N6(FACTORY));
+    let of_a: u64 = world.drops(DropReason::FragmentOverflow);
+    assert!(of_a > flooded, "those that waited are given up");
 }
 
 /// Frames for an idle UE wait and come in order, ahead of newer ones (UP-2).

@@ -64,17 +64,19 @@ fn a_session_of_two_data_networks_is_refused() {
     assert_eq!(response.failed_rule_id, Some(FailedRuleId::Pdr(PdrId(9).0)));
 }
 
-/// What a UPF makes for a UE while it serves a data network is of that UE's network.
+/// Buffered packets came from the UE's own data network, whichever one the last batch before their release was from.
 #[test]
-fn buffered_packets_are_released_whoever_serves_them() {
-    let (mut world, _second) = two();
+fn buffered_packets_are_released_whichever_network_was_served_last() {
+    let (mut world, second) = two();
     let (seid, ..) = world.establish();
     world.modify(seid, &update_far(2, ApplyAction::BUFF));
     for _ in 0..3 {
         world.downlink(&udp(SERVER_V4.into(), UE_V4.into(), b"x"));
     }
+    second.inject(&udp(SERVER_V4.into(), [10, 46, 0, 9].into(), b"x"), "0.0.0.0:0".parse().unwrap());
+    world.run(Input::N6(1));
+    assert_eq!(world.drops(DropReason::UnknownUe), 1);
     world.modify(seid, &update_far(2, ApplyAction::FORW));
-    // The next batch is one of the other network.
     world.pipeline.commands(world.now_ns, &mut world.ports);
     assert_eq!(world.n3.take().len(), 3);
 }

@@ -22,7 +22,7 @@ use pktio::Batch;
 use telemetry::DropReason;
 
 use super::ethernet::View;
-use super::{BATCH, Event, Inside, NO_QFI, PACKET, Pipeline, Ports, Source, State, Verdict};
+use super::{BATCH, Event, Inside, PACKET, Pipeline, Ports, Source, State, Verdict};
 use crate::bridge::{Learnt, Mac, NETWORK};
 use crate::session::{self, Endpoint, Entry, Policy, Route, flag};
 use crate::state::Meter;
@@ -103,10 +103,11 @@ impl Pipeline {
         batch: &mut Batch,
         range: Range<usize>,
         verdicts: &mut [Verdict<'g>; BATCH],
+        now_ns: u64,
     ) {
         let mut frames = std::mem::take(&mut self.frames);
         for at in frames.drain(..).map(usize::from) {
-            self.look_up_frame(tables, inside, batch, at, &mut verdicts[at - range.start]);
+            self.look_up_frame(tables, inside, batch, at, &mut verdicts[at - range.start], now_ns);
         }
         self.frames = frames;
     }
@@ -118,6 +119,7 @@ impl Pipeline {
         batch: &mut Batch,
         at: usize,
         verdict: &mut Verdict<'g>,
+        now_ns: u64,
     ) {
         let buffer = &mut batch.buffers_mut()[at];
         let meta = &mut self.metas[at];
@@ -129,9 +131,7 @@ impl Pipeline {
         };
         (meta.state, meta.length) = (State::Live, buffer.len() as u32);
         let Some(endpoint) = verdict.block.first() else { return meta.drop(DropReason::UnknownUe) };
-        let key = view.key((meta.qfi != NO_QFI).then_some(meta.qfi));
-        // Later stages must not treat the frame as an IP packet.
-        self.keys[at] = Key::unknown();
+        let Some(key) = self.frame_key(&view, batch, at, now_ns) else { return };
         let policy = match endpoint.route() {
             Route::Policy(number) => tables.policy(inside, number),
             _ => None,
@@ -142,7 +142,7 @@ impl Pipeline {
         }
         verdict.entry = found[0].and_then(|position| session::entry(verdict.block, position as usize));
         if verdict.entry.is_none() {
-            meta.state = State::Consumed;
+            self.metas[at].state = State::Consumed;
             self.stats[self.worker].drops.count(DropReason::NoPdr);
         }
     }
@@ -194,7 +194,7 @@ impl Pipeline {
                     false => tables.tunnel(inside, meta.teid),
                 }
                 .unwrap_or_default();
-                self.look_up_frame(tables, inside, batch, at, verdict);
+                self.look_up_frame(tables, inside, batch, at, verdict, now_ns);
             }
             self.execute(tables, inside, batch, from..to, &verdicts, now_ns);
             from = to;

@@ -1,11 +1,13 @@
 //! The last part of stage 3: applies the FAR. A packet is dropped, buffered, redirected, or sent, if necessary with a new outer
 //! header.
 
+use packet::flow::Flow;
 use packet::gtpu::{self, PduSession};
 use packet::protocol;
 use pktio::{Batch, Buffer};
 use telemetry::DropReason;
 
+use super::ethernet::View;
 use super::execute::further;
 use super::held::Waiting;
 use super::mtu::{self, Fit, Fragments};
@@ -275,7 +277,7 @@ impl Pipeline {
     /// came, or is the UE. `to` is the network to which the packet should have gone.
     fn answer_too_big(&mut self, packet: &[u8], limit: usize, to: Option<usize>, now_ns: u64) {
         let link = to.or(self.network).and_then(|network| self.links.networks.get(network));
-        let (Some(link), Ok(flow)) = (link, packet::flow::Flow::parse(packet)) else { return };
+        let (Some(link), Ok(flow)) = (link, Flow::parse(packet)) else { return };
         // The sender would not recognise a packet that was changed here.
         if self.source == Source::Injected || !self.limiter.allows(now_ns, flow.source) {
             return;
@@ -305,7 +307,10 @@ impl Pipeline {
         let most = if buffering { entry.teid as usize } else { 0 };
         let octets: Box<[u8]> = batch.buffers()[at].packet().into();
         let frame = entry.is(flag::FRAME);
-        let flow = packet::flow::Flow::parse(&octets).ok().filter(|_| !frame);
+        let flow = match frame {
+            true => View::parse(&octets).ok().and_then(|view| view.flow),
+            false => Flow::parse(&octets).ok(),
+        };
         let later = flow.and_then(|flow| flow.fragment).is_some_and(|part| part.offset > 0);
         let key = later.then(|| Box::new(self.keys[at]));
         let waiting = Waiting { octets, native: meta.native, qfi: meta.qfi, frame, teid: meta.teid, key };

@@ -3,6 +3,7 @@
 //! Only the first fragment of a packet has the ports that rules match. They are remembered under the packet's
 //! identification, and later fragments are looked up with the same ports. Packets are not reassembled: each
 //! fragment is forwarded by itself. A later fragment that arrives before the first one waits for it.
+//! The same holds for packets inside Ethernet frames, per VLAN.
 //!
 //! Bounds against senders of incomplete packets: the number of fragmented packets per worker and per sender
 //! ([`Origin`]), the number of octets that wait, and a time after which a packet is given up. Overlapping
@@ -16,10 +17,11 @@ use std::sync::Arc;
 use classifier::Key;
 use foldhash::HashMap;
 use packet::flow::{Flow, Fragment};
-use pktio::Batch;
+use pktio::{Batch, Buffer};
 use telemetry::DropReason;
 
-use super::{Meta, NO_QFI, Pipeline, Ports, State};
+use super::ethernet::View;
+use super::{Meta, NO_QFI, Pipeline, Ports, Source, State};
 
 /// Most fragmented packets of a worker.
 const PACKETS: usize = 8192;
@@ -41,6 +43,22 @@ const LONGEST: usize = 65_535;
 pub(super) enum Origin {
     Tunnel(u32),
     Network(Option<usize>, IpAddr),
+    /// Inside frames: of a tunnel with this TEID, or (`native`) on their way to this station. In a VLAN, or in 0.
+    Frames {
+        native: bool,
+        of: u32,
+        vlan: u16,
+    },
+}
+
+impl Origin {
+    /// Who sends, or is sent to, as far as bounds are concerned: all VLANs together.
+    fn sender(self) -> Origin {
+        match self {
+            Origin::Frames { native, of, .. } => Origin::Frames { native, of, vlan: 0 },
+            origin => origin,
+        }
+    }
 }
 
 /// Identifies a fragmented packet.
@@ -216,7 +234,7 @@ impl Fragments {
         if self.partials.len() >= PACKETS {
             return false;
         }
-        let of_origin = self.per_origin.entry(name.origin).or_default();
+        let of_origin = self.per_origin.entry(name.origin.sender()).or_default();
         if *of_origin >= PER_ORIGIN {
             return false;
         }
@@ -237,10 +255,11 @@ impl Fragments {
     fn remove(&mut self, name: &Name) {
         let Some(partial) = self.partials.remove(name) else { return };
         self.give_up(&partial.waiting);
-        if let Some(count) = self.per_origin.get_mut(&name.origin) {
+        let sender = name.origin.sender();
+        if let Some(count) = self.per_origin.get_mut(&sender) {
             *count -= 1;
             if *count == 0 {
-                self.per_origin.remove(&name.origin);
+                self.per_origin.remove(&sender);
             }
         }
     }
@@ -361,6 +380,60 @@ impl Pipeline {
         self.count_lost_fragments();
     }
 
+    /// What a frame is looked up by: one with a later fragment as the first of its packet says. `None` when it waits for that
+    /// one, or is dropped.
+    #[inline]
+    pub(super) fn frame_key(&mut self, view: &View, batch: &Batch, at: usize, now_ns: u64) -> Option<Key> {
+        let meta = self.metas[at];
+        let own = view.key((meta.qfi != NO_QFI).then_some(meta.qfi));
+        match view.flow.as_ref().and_then(|flow| Some((flow, flow.fragment?))) {
+            Some((flow, part)) => {
+                self.fragment_key(own, view, (flow, &part), &batch.buffers()[at], at, now_ns)
+            }
+            None => {
+                // Nobody behind this looks into the frame as into a packet.
+                self.keys[at] = Key::unknown();
+                Some(own)
+            }
+        }
+    }
+
+    #[cold]
+    fn fragment_key(
+        &mut self,
+        own: Key,
+        view: &View,
+        (flow, part): (&Flow, &Fragment),
+        buffer: &Buffer,
+        at: usize,
+        now_ns: u64,
+    ) -> Option<Key> {
+        if self.keys_are_known && self.source != Source::Injected {
+            // Of what has waited, for the first fragment or for a release.
+            return Some(self.keys[at]).filter(|known| *known != Key::unknown()).or(Some(own));
+        }
+        self.keys[at] = Key::unknown();
+        let meta = self.metas[at];
+        let origin = Origin::Frames { native: meta.native, of: meta.teid, vlan: view.vlan() };
+        match self.fragments.note(origin, flow, part, now_ns) {
+            Verdict::Known(_) if part.offset == 0 => return Some(own),
+            Verdict::Known(first) => {
+                self.keys[at] = with_qfi(first.key(flow), meta.qfi).with_ethernet(view.header);
+                return Some(self.keys[at]);
+            }
+            Verdict::Early => {
+                let waiting = Waiting { octets: buffer.packet().into(), peer: buffer.peer, qfi: meta.qfi };
+                match self.fragments.wait(origin, flow, part, waiting) {
+                    true => self.metas[at].state = State::Consumed,
+                    false => self.metas[at].drop(DropReason::FragmentOverflow),
+                }
+            }
+            Verdict::Drop(reason) => self.metas[at].drop(reason),
+        }
+        self.count_lost_fragments();
+        None
+    }
+
     fn count_lost_fragments(&mut self) {
         let lost = self.fragments.take_lost();
         self.stats[self.worker].drops.count_n(DropReason::FragmentOverflow, lost);
@@ -378,9 +451,10 @@ impl Pipeline {
     fn run_ready(&mut self, now_ns: u64, ports: &mut Ports) {
         let Some(mut batch) = self.held.batch() else { return };
         while let Some((origin, first, waiting)) = self.fragments.take_ready() {
-            let (native, teid) = match origin {
-                Origin::Tunnel(teid) => (false, teid),
-                Origin::Network(..) => (true, 0),
+            let (native, teid, frames) = match origin {
+                Origin::Tunnel(teid) => (false, teid, false),
+                Origin::Network(..) => (true, 0, false),
+                Origin::Frames { native, of, .. } => (native, of, true),
             };
             let mut waiting = waiting.into_iter().peekable();
             while waiting.peek().is_some() {
@@ -391,9 +465,9 @@ impl Pipeline {
                 {
                     let Some(Waiting { octets, qfi, .. }) = waiting.next() else { break };
                     let mut meta = Meta { native, teid, qfi, length: octets.len() as u32, ..Meta::NEW };
-                    let key = match Flow::parse(&octets) {
-                        Ok(flow) => with_qfi(first.key(&flow), qfi),
-                        Err(_) => {
+                    let key = match early_key(&first, &octets, qfi, frames) {
+                        Some(key) => key,
+                        None => {
                             meta.drop(DropReason::IpMalformed);
                             Key::unknown()
                         }
@@ -405,12 +479,27 @@ impl Pipeline {
                     // Cannot happen: the packet came from a buffer, so it fits into one.
                     break;
                 }
-                self.run(&mut batch, now_ns, ports);
+                if frames {
+                    self.keys_are_known = true;
+                    self.run_bridged(None, &mut batch, now_ns, ports);
+                    self.keys_are_known = false;
+                } else {
+                    self.run(&mut batch, now_ns, ports);
+                }
             }
         }
         batch.clear();
         self.held.keep(batch);
     }
+}
+
+/// What a fragment that has waited for the first one of its packet is looked up by.
+fn early_key(first: &First, octets: &[u8], qfi: u8, frame: bool) -> Option<Key> {
+    if !frame {
+        return Some(with_qfi(first.key(&Flow::parse(octets).ok()?), qfi));
+    }
+    let view = View::parse(octets).ok()?;
+    Some(with_qfi(first.key(view.flow.as_ref()?), qfi).with_ethernet(view.header))
 }
 
 fn with_qfi(key: Key, qfi: u8) -> Key {

@@ -214,6 +214,8 @@ pub struct Pipeline {
     fragments: Fragments,
     /// Positions of the fragments in the batch.
     fragmented: Vec<u16>,
+    /// Whether the keys of fragments in frames are set already: see [`Pipeline::frame_key`].
+    keys_are_known: bool,
     /// Whether other workers read the same inputs, and therefore write the same cells.
     writers: Writers,
     /// Events for which the control task had no room.
@@ -268,6 +270,7 @@ impl Pipeline {
             held: Held::new(Arc::clone(tables.held_octets())),
             fragments: Fragments::default(),
             fragmented: Vec::new(),
+            keys_are_known: false,
             limiter: Limiter::new(Rates::REPLIES, tables.translations.secret()),
             frames: Vec::new(),
             bridging: tables.has_bridges().then(Box::default),
@@ -348,7 +351,8 @@ impl Pipeline {
             && self.bridging.is_some()
             && self.tables.bridge(network).is_some()
         {
-            return self.run_bridged(Some(network), batch, now_ns, ports);
+            self.run_bridged(Some(network), batch, now_ns, ports);
+            return self.run_early_fragments(now_ns, ports);
         }
         let start = self.clock();
         match input {
@@ -396,6 +400,7 @@ impl Pipeline {
         self.frames.clear();
         self.fragmented.clear();
         self.fragments = Fragments::default();
+        self.keys_are_known = false;
         self.injected = None;
         self.source = Source::Port;
         self.scratch = vec![0; PACKET].into();
@@ -442,13 +447,17 @@ impl Pipeline {
                 continue;
             }
             self.source = Source::Buffer;
-            if frames {
-                self.run_bridged(None, &mut batch, now_ns, ports);
-            } else {
+            if !frames {
                 self.parse_held(&mut batch);
-                for (at, key) in known {
-                    self.keys[at] = key;
-                }
+            }
+            for (at, key) in known {
+                self.keys[at] = key;
+            }
+            if frames {
+                self.keys_are_known = true;
+                self.run_bridged(None, &mut batch, now_ns, ports);
+                self.keys_are_known = false;
+            } else {
                 self.run(&mut batch, now_ns, ports);
             }
             self.source = Source::Port;
@@ -482,7 +491,7 @@ impl Pipeline {
             let start = self.clock();
             self.look_up(&tables, &inside, batch, from..to, &mut verdicts, now_ns);
             if !self.frames.is_empty() {
-                self.look_up_frames(&tables, &inside, batch, from..to, &mut verdicts);
+                self.look_up_frames(&tables, &inside, batch, from..to, &mut verdicts, now_ns);
             }
             let start = self.spend(start, |times| &mut times.look_up);
             self.execute(&tables, &inside, batch, from..to, &verdicts, now_ns);
