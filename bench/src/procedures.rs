@@ -109,7 +109,7 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
             p50 <= goal,
             format!("p50 {} ms, goal {goal} ms", short(p50)),
         );
-        experiment.series.push(series(procedure, points.to_vec()));
+        experiment.series.push(series(procedure, "core time", "ms", points.to_vec()));
     }
     experiment.check("procedures", failed == 0, format!("{failed} of {wanted} UEs and more failed"));
     ratios(&mut experiment, &of, &rates);
@@ -123,36 +123,20 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
     let points = |samples: BTreeMap<u32, Vec<f64>>| -> Vec<Point> {
         samples.into_iter().map(|(at_once, samples)| Point { x: f64::from(at_once), samples }).collect()
     };
-    experiment.series.push(Series {
-        name: "goodput of registrations".to_owned(),
-        x_label: "UEs at once".to_owned(),
-        y_label: "goodput".to_owned(),
-        unit: "1/s".to_owned(),
-        points: points(goodput),
-    });
-    experiment.series.push(Series {
-        name: "UEs registered in a storm".to_owned(),
-        x_label: "UEs at once".to_owned(),
-        y_label: "registered, of all".to_owned(),
-        unit: "1".to_owned(),
-        points: points(served),
-    });
-    experiment.series.push(Series {
-        name: "registrations per second".to_owned(),
-        x_label: "UEs at once".to_owned(),
-        y_label: "rate".to_owned(),
-        unit: "1/s".to_owned(),
-        points: vec![Point { x: f64::from(CROWD), samples: rates }],
-    });
+    experiment.series.push(series("goodput of registrations", "goodput", "1/s", points(goodput)));
+    experiment.series.push(series("UEs registered in a storm", "registered, of all", "1", points(served)));
+    let points = vec![Point { x: f64::from(CROWD), samples: rates }];
+    experiment.series.push(series("registrations per second", "rate", "1/s", points));
     Ok(experiment)
 }
 
-fn series(procedure: &str, points: Vec<Point>) -> Series {
+/// A series over the number of UEs at once.
+fn series(name: &str, y_label: &str, unit: &str, points: Vec<Point>) -> Series {
     Series {
-        name: procedure.to_owned(),
+        name: name.to_owned(),
         x_label: "UEs at once".to_owned(),
-        y_label: "core time".to_owned(),
-        unit: "ms".to_owned(),
+        y_label: y_label.to_owned(),
+        unit: unit.to_owned(),
         points,
     }
 }
