@@ -1,6 +1,8 @@
-//! The command line of `godwit-bench`, which `godwit bench` starts: runs an experiment and writes its result and plot.
+//! The command line of `godwit-bench`, which `godwit bench` starts. It runs an experiment and writes its result
+//! and plot.
 //!
-//! Exit codes: 0 all well; 1 the experiment could not run, or one of its checks failed; 2 the command line is wrong.
+//! Exit codes: 0 success; 1 the experiment could not run, or one of its checks failed; 2 the command line is
+//! wrong.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +14,7 @@ use crate::Options;
 use crate::result::Experiment;
 use crate::stats::short;
 
-/// Experiments of Godwit: figures, each a median with its spread, with all samples and a plot.
+/// Godwit's experiments. Each figure is a median with its spread; all samples are kept and plotted.
 #[derive(clap::Parser, Debug)]
 #[command(name = "godwit bench", version, propagate_version = true)]
 struct Args {
@@ -23,11 +25,11 @@ struct Args {
 /// Options of every experiment.
 #[derive(clap::Args, Debug)]
 struct Common {
-    /// End within a minute, with fewer samples.
+    /// End within a minute; takes fewer samples.
     #[arg(long)]
     quick: bool,
-    /// Folder for the result (JSON) and its plot (SVG). Another folder in bench/results is published: only what a release
-    /// build of a committed tree has measured.
+    /// Folder for the result (JSON) and its plot (SVG). A folder in bench/results publishes the result, which
+    /// needs a release build of a committed tree.
     #[arg(long, value_name = "DIR", default_value = "bench/results/latest")]
     out: PathBuf,
     #[command(flatten)]
@@ -37,22 +39,22 @@ struct Common {
 /// Experiments.
 #[derive(clap::Subcommand, Debug)]
 enum Name {
-    /// Registration and session establishment: core time, and registrations per second.
+    /// Registration and session establishment: time in the core, and registrations per second.
     Procedures(Common),
-    /// Packet classifiers: look-up and update of packet detection rules, every backend.
+    /// Packet classifiers: look-up and update of packet detection rules with every backend.
     Pdr(Common),
     /// The user plane: packets per second and core, time per packet and latency, by backend, size and sessions.
     #[command(args_conflicts_with_subcommands = true)]
     Upf {
         #[command(flatten)]
         common: Common,
-        /// Only these parts.
+        /// Run only these parts.
         #[arg(long, value_name = "PART", value_delimiter = ',')]
         only: Vec<crate::upf::Part>,
         #[command(subcommand)]
         part: Option<UpfPart>,
     },
-    /// A downlink flow while its UE is idle or moves: lost, twice, out of order, delayed.
+    /// A downlink flow while its UE is idle or moves: packets lost, duplicated, out of order, delayed.
     Buffering(Common),
     /// CoTCP against sequential TCP, HTTP/2, gRPC and yamux: the paper's benchmarks.
     #[command(args_conflicts_with_subcommands = true)]
@@ -64,20 +66,21 @@ enum Name {
     },
 }
 
-/// The process that `upf` starts beside its own.
+/// The second process of `upf`.
 #[derive(clap::Subcommand, Debug)]
 enum UpfPart {
-    /// The user plane: serves until its standard input ends.
+    /// The user plane; serves until its standard input ends.
     #[command(hide = true)]
     Serve(crate::upf::Serve),
 }
 
-/// The processes of `cotcp`, for use by hand.
+/// The processes of `cotcp`, to be started by hand.
 #[derive(clap::Subcommand, Debug)]
 enum Part {
     /// The server: answers requests after a delay. Prints its address as JSON and serves until it is stopped.
     Serve(crate::cotcp::params::Serve),
-    /// The client: workers that send a request, wait for its answer and send the next. Prints what it found as JSON.
+    /// The client: workers that send a request, wait for its answer and send the next. Prints its report as
+    /// JSON.
     Load(crate::cotcp::params::Load),
 }
 
@@ -110,8 +113,8 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }),
         Name::Cotcp { common, part: None } => finish(common, |options| {
             if !net::capability::Capability::SysAdmin.held() {
-                // Only the link of limited rate needs rights: without them the experiment uses the loopback interface
-                // and says so.
+                // Only the link of limited rate needs rights. Without them the experiment uses the loopback
+                // interface and says so.
                 let _ = net::netns::enter_user_namespace();
             }
             tokio::runtime::Runtime::new()?.block_on(crate::cotcp::run(options))
@@ -120,7 +123,7 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// One side of `cotcp`.
+/// Runs one side of `cotcp`.
 fn run_part(part: &Part) -> anyhow::Result<ExitCode> {
     match part {
         Part::Serve(serve) => match crate::cotcp::serve::run(serve, output::json_line)? {},
@@ -149,12 +152,12 @@ fn finish(
     Ok(if experiment.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Namespaces need root's rights, here or in a user namespace of our own.
+/// Enters a user namespace if needed: network namespaces need root's rights.
 fn with_rights() -> std::io::Result<()> {
     if net::capability::Capability::SysAdmin.held() { Ok(()) } else { net::netns::enter_user_namespace() }
 }
 
-/// Runs an experiment that builds a network.
+/// Runs an experiment that builds a network of namespaces.
 fn in_lab(run: impl Future<Output = anyhow::Result<Experiment>>) -> anyhow::Result<Experiment> {
     with_rights()?;
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run)

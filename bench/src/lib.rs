@@ -3,10 +3,10 @@
 //! Flow: an experiment fills a [`result::Experiment`]; [`write()`] puts it into `DIR/<id>.json` and draws
 //! `DIR/<id>.svg` from the same samples. Read first: [`result`], then an experiment such as [`procedures`].
 //!
-//! Results in `bench/results` are published: [`publish`] says which may be.
+//! Results in `bench/results` are published; [`publish`] decides which results may be.
 //!
-//! Invariants: a figure is a median with its spread, never a single run; contenders are interleaved in one run, and a
-//! ratio is computed pair by pair; nothing is left out of the samples.
+//! Invariants: a figure is a median with its spread, never a single run. Contenders take turns within one run,
+//! and a ratio is computed pair by pair. No sample is left out.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -27,12 +27,12 @@ mod samples;
 pub mod stats;
 pub mod upf;
 
-/// Options every experiment takes.
+/// Options of every experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// End within a minute, with fewer samples.
+    /// Whether to end within a minute, with fewer samples.
     pub quick: bool,
-    /// Where result and plot are written.
+    /// Folder for result and plot.
     pub out: PathBuf,
 }
 
@@ -40,7 +40,7 @@ pub struct Options {
 /// [`publish::latest`] instead.
 ///
 /// # Errors
-/// When the folder cannot be made or a file not written, and when the result is not published.
+/// When the folder or a file cannot be written, and when the result must not be published.
 pub fn write(experiment: &result::Experiment, folder: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
     let Err(refused) = publish::permit_result(experiment, folder) else {
         return write_to(experiment, folder);

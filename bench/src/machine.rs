@@ -1,4 +1,4 @@
-//! What a result was measured on: commit, processor, kernel, time.
+//! The circumstances of a measurement: commit, processor, kernel, time.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -39,34 +39,34 @@ pub(crate) fn cores() -> Vec<usize> {
     (0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).collect()
 }
 
-/// Keeps the calling thread, and those it starts, on some cores; false when the system refuses.
+/// Pins the calling thread, and threads that it starts, to some cores; `false` when the system refuses.
 pub(crate) fn pin(cores: &[usize]) -> bool {
     let mut set = CpuSet::new();
     cores.iter().all(|core| set.set(*core).is_ok()) && sched_setaffinity(Pid::from_raw(0), &set).is_ok()
 }
 
-/// Processor time that the calling thread has had: what other threads took, and the hypervisor where the kernel knows,
-/// is not in it.
+/// Processor time of the calling thread. Excludes time of other threads and, if the kernel knows it, of the
+/// hypervisor.
 pub(crate) fn thread_time() -> Duration {
-    // The clock exists on every Linux; without it nothing would seem to take any time.
+    // Every Linux has this clock; if it failed, all durations would be zero.
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }
 
-/// Keeps cores awake until it is dropped. Waking a core takes longer than most things that are measured here, for a time
-/// that the hypervisor decides, and it hits every contender elsewhere.
+/// Keeps cores awake until it is dropped. Waking a core takes longer than most operations that are measured
+/// here, for a time that the hypervisor decides, and it hits every contender in another place.
 pub(crate) struct Awake {
-    /// The system's way to ask for it: the request ends when the file is closed.
+    /// The kernel's interface for this: the request ends when the file is closed.
     _latency: File,
 }
 
 impl Awake {
-    /// Asks for it.
+    /// Requests that cores stay awake.
     ///
     /// # Errors
-    /// Only root may, on systems that know it.
+    /// The file does not exist, or the process is not root.
     pub(crate) fn new() -> std::io::Result<Self> {
         let mut latency = File::options().write(true).open("/dev/cpu_dma_latency")?;
-        // The longest wake-up that is bearable, microseconds.
+        // The longest tolerable wake-up time in microseconds.
         latency.write_all(&0_i32.to_ne_bytes())?;
         Ok(Self { _latency: latency })
     }

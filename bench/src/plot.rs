@@ -1,8 +1,8 @@
 //! Plots of a result, as SVG.
 //!
-//! [`draw()`]: cumulative distributions show median, spread and tail at once and hide nothing, whatever the experiment
-//! measured; one curve per point of each series. [`draw_panels`]: medians over x with the middle half of the samples,
-//! for experiments that measured many things at many sizes.
+//! [`draw()`] plots cumulative distributions, one curve per point of each series. They show median, spread and
+//! tail of any experiment, and hide nothing. [`draw_panels`] plots medians over x with the middle half of the
+//! samples, for experiments with many quantities at many sizes.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::result::{Experiment, Series};
 use crate::stats::{quantile, short};
 
 const SIZE: (u32, u32) = (900, 540);
-/// Colours that stay apart for readers who see few of them.
+/// Colours that colour-blind readers can tell apart.
 const COLOURS: &[RGBColor] = &[
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xd5, 0x5e, 0x00),
@@ -22,7 +22,7 @@ const COLOURS: &[RGBColor] = &[
     RGBColor(0xe6, 0x9f, 0x00),
     RGBColor(0x56, 0xb4, 0xe9),
 ];
-/// More of them, for panels of more lines than that.
+/// More colours, for panels with more lines.
 const MORE_COLOURS: &[RGBColor] = &[
     RGBColor(0x7f, 0x3c, 0x8d),
     RGBColor(0x80, 0x80, 0x80),
@@ -39,7 +39,7 @@ const MORE_COLOURS: &[RGBColor] = &[
 ];
 /// Width and height of one panel.
 const PANEL: (u32, u32) = (760, 460);
-/// Width of its legend, beside the lines.
+/// Width of a panel's legend, beside the lines.
 const LEGEND: u32 = 150;
 
 /// Draws every point of every series as a cumulative distribution.
@@ -64,7 +64,7 @@ fn render(experiment: &Experiment, file: &Path) -> Result<(), Box<dyn std::error
         })
         .filter(|(_, samples)| !samples.is_empty())
         .collect();
-    // The last percent would squeeze everything else into a corner; the legend names it.
+    // The slowest percent is cut off, as it would squeeze the rest into a corner; the legend gives its value.
     let right = curves.iter().map(|(_, samples)| quantile(samples, 0.99)).fold(0.0, f64::max);
     let right = if right > 0.0 { right * 1.1 } else { 1.0 };
     let title = format!("{} ({})", experiment.experiment, experiment.commit);
@@ -114,7 +114,7 @@ pub struct Panel {
     lines: Vec<Line>,
 }
 
-/// x with lower quartile, median and upper quartile.
+/// x, with lower quartile, median and upper quartile.
 type Place = (f64, [f64; 3]);
 
 /// One line of a panel.
@@ -124,7 +124,7 @@ struct Line {
 }
 
 impl Panel {
-    /// A line for each series that `label` gives one for.
+    /// A panel with a line for each series for which `label` returns a name.
     pub fn of(experiment: &Experiment, title: &str, label: impl Fn(&str) -> Option<String>) -> Panel {
         let mut panel = Panel::new(title);
         for series in &experiment.series {
@@ -140,8 +140,8 @@ impl Panel {
         panel
     }
 
-    /// Lines through several series, for what stands in their names: `label` gives a series' line and its place on the
-    /// axis `x_label`. Of each series counts the point at `at`.
+    /// A panel whose lines go through several series: `label` returns a series' line and its position on the
+    /// axis `x_label`, taken from the name of the series. Of each series, the point at `at` is used.
     pub fn across(
         experiment: &Experiment,
         title: &str,
@@ -172,7 +172,7 @@ impl Panel {
         Panel { title, x_label: String::new(), y_label: String::new(), lines: Vec::new() }
     }
 
-    /// Gives zeroes a place, which they have not on a logarithmic axis: a third of the least that is above.
+    /// Moves zeros, which a logarithmic axis cannot show, to a third of the least positive value.
     fn lift_zeroes(&self) -> Vec<(&str, Vec<Place>)> {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let least = |values: &mut dyn Iterator<Item = f64>| {
@@ -185,7 +185,7 @@ impl Panel {
         self.lines.iter().map(|line| (line.name.as_str(), line.points.iter().map(lifted).collect())).collect()
     }
 
-    /// Whether a median lies where [`Panel::lift_zeroes`] has put it.
+    /// Whether [`Panel::lift_zeroes`] has moved any median.
     fn has_zeroes(&self) -> bool {
         self.lines.iter().flat_map(|line| &line.points).any(|(_, values)| values.contains(&0.0))
     }
@@ -196,7 +196,7 @@ impl Panel {
     }
 }
 
-/// What the samples are, with their unit if they have one.
+/// The label of a series' samples, with their unit if they have one.
 fn with_unit(series: &Series) -> String {
     match series.unit.as_str() {
         "1" => series.y_label.clone(),
@@ -208,7 +208,7 @@ fn quartiles(samples: &[f64]) -> [f64; 3] {
     [0.25, 0.5, 0.75].map(|q| quantile(samples, q))
 }
 
-/// Draws panels side by side, two in a row. A line has the same colour wherever its name comes again.
+/// Draws panels side by side, two in a row. Lines with the same name have the same colour in all panels.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -271,7 +271,7 @@ fn draw_panel(
             PathElement::new([(*x, *low), (*x, *high)], colour.mix(0.5).stroke_width(3))
         });
         chart.draw_series(bars)?;
-        // A legend of our own: plotters' cannot stand beside the lines, where it covers none.
+        // An own legend, as plotters' cannot be placed beside the lines.
         let (left, top) = (PANEL.0 as i32 - LEGEND as i32 + 8, 40 + 16 * row as i32);
         area.draw(&PathElement::new([(left, top), (left + 16, top)], colour.stroke_width(3)))?;
         area.draw(&Text::new((*name).to_owned(), (left + 22, top - 5), ("sans-serif", 12)))?;
@@ -279,7 +279,7 @@ fn draw_panel(
     Ok(())
 }
 
-/// A number at an axis.
+/// Text of a number at an axis.
 fn tick(value: &f64) -> String {
     match *value {
         value if value >= 1e6 => format!("{}M", value / 1e6),

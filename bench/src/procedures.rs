@@ -1,12 +1,13 @@
 //! `procedures`: how long registration and session establishment take in the core, and how many it does per second.
 //!
-//! One core in one process, the simulator as another process on the same machine, no TUN devices. The situations take
-//! turns, so that a busy moment of the machine hits all of them: one UE at a time, 100 UEs at once, UEs that only
-//! register, 100 of them at a time, for the rate, and storms: 1,000 and 10,000 UEs that register in the same moment.
-//! **Goodput** is the number of successful registrations by the time until every UE has been answered; UEs that a storm
-//! makes the AMF send away with 5GMM cause #22 are no failures, but they are no goodput either. The simulator shares the
-//! processor with the core, so goodput is that of both. Core times are the AMF's own samples (`GET /procedures`): first N2 message in to last
-//! one out, less the waits for UE and gNB. Goals and published values are in SPECIFICATION.md.
+//! One core in one process, the simulator in another process on the same machine, no TUN devices. The
+//! situations take turns, so that a busy moment of the machine affects all of them: one UE at a time; 100 UEs
+//! at once; for the rate, UEs that only register, 100 at a time; and storms of 1,000 and 10,000 UEs that
+//! register in the same moment. **Goodput** is the number of successful registrations divided by the time until
+//! every UE has been answered. A UE that the AMF rejects in a storm with 5GMM cause #22 is not a failure, but
+//! does not count as goodput either. The simulator shares the processor with the core, so goodput is that of
+//! both. Core times are the AMF's own samples (`GET /procedures`): from the first N2 message in to the last one
+//! out, less the time of waiting for UE and gNB. Goals and published values are in SPECIFICATION.md.
 
 use std::collections::BTreeMap;
 
@@ -18,15 +19,15 @@ use crate::Options;
 use crate::result::{Experiment, Point, Series};
 use crate::stats::{median, quantile, short};
 
-/// UEs at once in the second situation.
+/// UEs at once in the crowd situation.
 const CROWD: u32 = 100;
 /// UEs that register in the same moment.
 const STORMS: [u32; 2] = [1_000, 10_000];
-/// Storms of a quick run, which has to end within a minute.
+/// Storms of a quick run, which must end within a minute.
 const QUICK_STORMS: [u32; 1] = [1_000];
-/// Goodput of the largest storm by the best of the same round, at least.
+/// Least goodput of the largest storm, as a share of the best goodput in the same round.
 const STORM_GOAL: f64 = 0.9;
-/// How long a round may take.
+/// Time limit of a round.
 const ROUND_LIMIT: Duration = Duration::from_secs(120);
 /// The procedures measured, as the AMF names them.
 const PROCEDURES: [&str; 2] = ["registration", "pdu_session_establishment"];
@@ -55,7 +56,7 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
     let mut lab_options = lab::Options::new(rated.max(serial).max(largest))?;
     lab_options.log = "warn".to_owned();
     let mut network = Lab::start(lab_options).await?;
-    // The first UEs find connections closed and caches empty; they are not what is measured.
+    // For the first UEs connections must be opened and caches filled, which is not to be measured.
     simulate(&network, 20, 10, "ipv4").await.context("warm up")?;
     let mut samples = Samples::new();
     let mut rates = Vec::new();
@@ -162,7 +163,7 @@ fn ratios(experiment: &mut Experiment, of: &dyn Fn(&'static str, u32) -> Vec<f64
     }
 }
 
-/// What a round of the simulator says at its end.
+/// The simulator's report at the end of a round.
 struct Round {
     registered: u64,
     failed: u64,
@@ -176,7 +177,7 @@ impl Round {
     }
 }
 
-/// Lets UEs register and set a session up, `at_once` of them at a time, and leave.
+/// Has UEs register and establish a session, `at_once` of them at a time, and deregister.
 async fn simulate(network: &Lab, ues: u32, at_once: u32, session: &str) -> anyhow::Result<Round> {
     let options = SimulatorOptions {
         ues,
@@ -194,7 +195,7 @@ async fn simulate(network: &Lab, ues: u32, at_once: u32, session: &str) -> anyho
         elapsed_ms: number("elapsed_ms"),
     };
     simulator.stop().await?;
-    // The next round must not meet contexts that are still being removed.
+    // The next round must not start while contexts are still being removed.
     let deadline = time::now() + ROUND_LIMIT;
     while registered(network).await? > 0 && time::now() < deadline {
         time::sleep(Duration::from_millis(20)).await;
@@ -202,7 +203,7 @@ async fn simulate(network: &Lab, ues: u32, at_once: u32, session: &str) -> anyho
     Ok(round)
 }
 
-/// UEs that the AMF counts as present.
+/// Number of UEs that are registered with the AMF.
 async fn registered(network: &Lab) -> anyhow::Result<u64> {
     let status = network.oam("amf", "GET", "/status").await?;
     Ok(status["detail"]["ues_connected"].as_u64().or(status["ues_connected"].as_u64()).unwrap_or(0))
@@ -214,7 +215,7 @@ async fn procedures(network: &Lab) -> anyhow::Result<Vec<serde_json::Value>> {
     Ok(answer.as_array().cloned().unwrap_or_default())
 }
 
-/// Sorts what succeeded into series; what failed shows in the counts.
+/// Sorts successful procedures into series. Failures show in the counts.
 fn collect(new: &[serde_json::Value], at_once: u32, samples: &mut Samples) {
     for sample in new {
         let known = PROCEDURES.into_iter().find(|name| sample["procedure"] == *name);

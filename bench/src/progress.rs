@@ -4,10 +4,10 @@ use std::io::{IsTerminal as _, Write as _};
 
 use net::time::{self, Duration};
 
-/// Lines are this far apart when standard error is not a terminal.
+/// Interval of lines when standard error is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Says what is being measured: one changing line on a terminal, a line now and then elsewhere.
+/// Prints what is being measured: one changing line on a terminal, a line at intervals elsewhere.
 pub struct Progress {
     name: &'static str,
     terminal: bool,
@@ -16,13 +16,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts to say what the experiment `name` does.
+    /// Progress of the experiment `name`.
     pub fn new(name: &'static str) -> Progress {
         let terminal = std::io::stderr().is_terminal();
         Progress { name, terminal, started: time::now_std(), last: None }
     }
 
-    /// Says what comes now.
+    /// Prints the next step.
     pub fn say(&mut self, what: &str) {
         let now = time::now_std();
         if !self.terminal && self.last.is_some_and(|last| now - last < LINE_EVERY) {
@@ -31,7 +31,7 @@ impl Progress {
         self.last = Some(now);
         let seconds = (now - self.started).as_secs();
         let mut error = std::io::stderr().lock();
-        // A closed standard error is no reason to stop measuring.
+        // If standard error is closed, measuring continues.
         let _ = match self.terminal {
             true => write!(error, "\r\x1b[K{}: {seconds} s: {what}", self.name),
             false => writeln!(error, "{}: {seconds} s: {what}", self.name),

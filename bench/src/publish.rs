@@ -1,9 +1,9 @@
-//! Publishing: which results may be written into `bench/results`, beside those that SPECIFICATION.md cites.
+//! Publishing: decides which results may be written to `bench/results`, to which SPECIFICATION.md refers.
 //!
-//! A published figure must be one that anybody can measure again. Its result therefore names a commit, and the program
-//! that measured it was built from that commit: the tree has no changes, the program is a release build and not older than
-//! its sources, and every check of the experiment held. All else goes to `bench/results/latest`, which git ignores, or
-//! to a folder outside.
+//! A published figure must be reproducible. So its result names a commit, and the program that measured it was
+//! built from that commit: the tree has no changes, the program is a release build and not older than its
+//! sources, and every check of the experiment held. All other results go to `bench/results/latest`, which git
+//! ignores, or to a folder outside the repository.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,47 +11,47 @@ use std::time::SystemTime;
 
 use crate::result::Experiment;
 
-/// Where published results are in the repository.
+/// Folder of published results in the repository.
 const RESULTS: &str = "bench/results";
-/// The folder in it that is not published.
+/// Its subfolder that is not published.
 const LATEST: &str = "latest";
-/// Files that are shown of those that have changed.
+/// Most changed files that an error names.
 const SHOWN: usize = 5;
 
 /// Why a result is not published.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// The result would not say what was measured.
+    /// The tree has changes, so the commit does not identify what was measured.
     #[error("the tree has changes that are in no commit ({0}): commit them and build again")]
     Dirty(String),
-    /// The program is of other sources than the commit.
+    /// The program was built from other sources than those of the commit.
     #[error("this program was built before {0} was last changed: build it again")]
     Stale(PathBuf),
-    /// It cannot be told what the program was built from.
+    /// The file that names the program's sources is missing.
     #[error(
         "{0} is not there, which says what this program was built from: run the one that cargo has built"
     )]
     Unknown(PathBuf),
-    /// Figures of a debug build are no figures.
+    /// A debug build.
     #[error("this is a debug build: `make bench` makes another")]
     Debug,
-    /// Something was committed meanwhile.
+    /// A commit was made during the experiment.
     #[error("the result is of commit {measured}, and the tree is now at {now}")]
     Moved {
-        /// When the experiment began.
+        /// Commit when the experiment began.
         measured: String,
-        /// When it had ended.
+        /// Commit when it ended.
         now: String,
     },
-    /// A figure whose conditions failed is not a figure.
+    /// A check of the experiment failed.
     #[error("checks failed: {0}")]
     Failed(String),
-    /// Git does not run, or says nothing that is understood.
+    /// Git does not run, or its output is not understood.
     #[error("git: {0}")]
     Git(String),
 }
 
-/// The checkout that a folder publishes in; `None` when results in it are not published.
+/// The checkout in which a folder publishes; `None` when results in the folder are not published.
 ///
 /// # Errors
 /// Git does not run.
@@ -59,7 +59,7 @@ fn checkout(folder: &Path) -> Result<Option<PathBuf>, PublishError> {
     let Some(existing) = folder.ancestors().find(|folder| folder.is_dir()) else { return Ok(None) };
     let Ok(root) = git(existing, &["rev-parse", "--show-toplevel"]) else { return Ok(None) };
     let root = PathBuf::from(root.trim());
-    // Through links and `..`, where the folder is there already.
+    // Resolves links and `..` if the folder exists already.
     let real = std::fs::canonicalize(existing).map_err(|error| PublishError::Git(error.to_string()))?;
     let rest = folder.strip_prefix(existing).unwrap_or(Path::new(""));
     let inside = real.join(rest);
@@ -67,10 +67,10 @@ fn checkout(folder: &Path) -> Result<Option<PathBuf>, PublishError> {
     Ok(published.filter(|within| !within.starts_with(LATEST)).map(|_| root))
 }
 
-/// Refuses a folder in which results of this program must not be published. To be asked before an experiment begins.
+/// Refuses a folder in which results of this program must not be published. Called before an experiment begins.
 ///
 /// # Errors
-/// Why not.
+/// The reason for the refusal.
 pub fn permit(folder: &Path) -> Result<(), PublishError> {
     let Some(root) = checkout(folder)? else { return Ok(()) };
     if cfg!(debug_assertions) {
@@ -81,10 +81,10 @@ pub fn permit(folder: &Path) -> Result<(), PublishError> {
     not_stale(&program)
 }
 
-/// Refuses a result that must not be published in a folder.
+/// Refuses a result that must not be published in this folder.
 ///
 /// # Errors
-/// Why not.
+/// The reason for the refusal.
 pub fn permit_result(experiment: &Experiment, folder: &Path) -> Result<(), PublishError> {
     let Some(root) = checkout(folder)? else { return Ok(()) };
     let failed: Vec<&str> =
@@ -100,13 +100,13 @@ pub fn permit_result(experiment: &Experiment, folder: &Path) -> Result<(), Publi
     Ok(())
 }
 
-/// Where results go that are not published in a folder.
+/// Where results for a folder go if they are not published.
 pub fn latest(folder: &Path) -> PathBuf {
     let root = checkout(folder).ok().flatten();
     root.map_or_else(|| folder.to_owned(), |root| root.join(RESULTS).join(LATEST))
 }
 
-/// The commit that a folder's checkout is at, with `-dirty` when it has changes; `unknown` outside a checkout.
+/// The commit of a folder's checkout, with `-dirty` when it has changes; `unknown` outside a checkout.
 pub(crate) fn commit(folder: &Path) -> String {
     let Ok(name) = git(folder, &["describe", "--always", "--abbrev=12", "--exclude=*"]) else {
         return "unknown".to_owned();
@@ -124,7 +124,8 @@ fn clean(root: &Path) -> Result<(), PublishError> {
     Err(PublishError::Dirty(changes[..changes.len().min(SHOWN)].join(", ") + more))
 }
 
-/// Files that differ from the commit or are in none. Results themselves do not count: one run publishes after the other.
+/// Files that differ from the commit or are in none. Results are ignored, so that several runs can be published
+/// one after the other.
 fn changes(folder: &Path) -> Result<Vec<String>, PublishError> {
     let without = format!(":(top,exclude){RESULTS}");
     let text = git(folder, &["status", "--porcelain", "--untracked-files=all", "--", ":(top)", &without])?;
@@ -141,7 +142,7 @@ fn git(folder: &Path, arguments: &[&str]) -> Result<String, PublishError> {
     }
 }
 
-/// Compares a program with the sources that cargo names in the file beside it.
+/// Compares a program's age with the sources that cargo names in the file beside it.
 fn not_stale(program: &Path) -> Result<(), PublishError> {
     let list = program.with_extension("d");
     let unknown = || PublishError::Unknown(list.clone());
@@ -152,7 +153,7 @@ fn not_stale(program: &Path) -> Result<(), PublishError> {
     if sources.is_empty() {
         return Err(unknown());
     }
-    // A source that is gone was changed as well.
+    // A source that is missing counts as changed.
     let newer = |source: &PathBuf| changed(source).is_ok_and(|at| at <= built);
     match sources.into_iter().find(|source| !newer(source)) {
         Some(source) => Err(PublishError::Stale(source)),
@@ -160,7 +161,7 @@ fn not_stale(program: &Path) -> Result<(), PublishError> {
     }
 }
 
-/// The files behind the colon of a makefile's rule, in which spaces of names are escaped.
+/// The files after the colon of a makefile rule, in which spaces in names are escaped.
 fn sources(rule: &str) -> Vec<PathBuf> {
     let Some((_, files)) = rule.lines().next().and_then(|line| line.split_once(": ")) else {
         return Vec::new();
@@ -203,7 +204,7 @@ mod tests {
         let folder = root.join("bench/results/2026-01-01-here");
         let of = |experiment: &Experiment| permit_result(experiment, &folder);
         assert!(of(&result(&root)).is_ok());
-        // What one experiment has published does not keep the next from it.
+        // Results that one experiment has published do not prevent the next one.
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("upf.json"), "{}").unwrap();
         let published = result(&root);

@@ -1,31 +1,31 @@
-//! The JSON form of a result, the same for every experiment.
+//! The JSON form of results, common to all experiments.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What one run of an experiment found.
+/// The result of one run of an experiment.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Experiment {
     /// Identifier, as on the command line.
     pub experiment: String,
     /// Commit of the sources, `-dirty` when changed; `unknown` outside a checkout.
     pub commit: String,
-    /// What it ran on.
+    /// The machine on which it ran.
     pub machine: Machine,
     /// Start, UTC, RFC 3339.
     pub started: String,
     /// Whether it was a quick run.
     pub quick: bool,
-    /// What was set, so that the run can be repeated.
+    /// Parameters, so that the run can be repeated.
     pub params: BTreeMap<String, serde_json::Value>,
     /// The curves.
     pub series: Vec<Series>,
     /// The figures that are promised, by name.
     pub ratios: BTreeMap<String, f64>,
-    /// Published values of the same name, to compare with.
+    /// Published values with the same names, for comparison.
     pub published: BTreeMap<String, f64>,
-    /// What must hold for the figures to mean anything.
+    /// Conditions under which the figures are valid.
     pub checks: Vec<Check>,
 }
 
@@ -47,20 +47,20 @@ pub struct Machine {
 pub struct Series {
     /// Name in the legend.
     pub name: String,
-    /// What x means.
+    /// Meaning of x.
     pub x_label: String,
-    /// What the samples are.
+    /// Meaning of the samples.
     pub y_label: String,
     /// Unit of the samples.
     pub unit: String,
-    /// In the order of x.
+    /// The points, in the order of x.
     pub points: Vec<Point>,
 }
 
 /// All samples at one x.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Point {
-    /// Where on the x axis.
+    /// Position on the x axis.
     pub x: f64,
     /// Every sample taken, in the order taken.
     pub samples: Vec<f64>,
@@ -73,7 +73,7 @@ pub struct Check {
     pub name: String,
     /// Whether it held.
     pub ok: bool,
-    /// The numbers behind it.
+    /// The numbers on which it is based.
     pub detail: String,
 }
 
@@ -94,12 +94,12 @@ impl Experiment {
         }
     }
 
-    /// Notes a parameter of the run.
+    /// Records a parameter of the run.
     pub fn param(&mut self, name: &str, value: impl Into<serde_json::Value>) {
         self.params.insert(name.to_owned(), value.into());
     }
 
-    /// Notes a condition; a figure whose conditions failed is not a figure.
+    /// Records a condition. If one does not hold, the figures are not valid.
     pub fn check(&mut self, name: &str, ok: bool, detail: impl Into<String>) {
         self.checks.push(Check { name: name.to_owned(), ok, detail: detail.into() });
     }

@@ -1,16 +1,16 @@
-//! Samples by series and place on the x axis, while they come in.
+//! Collects samples by series and position on the x axis.
 
 use std::collections::BTreeMap;
 
 use crate::result::{Point, Series};
 use crate::stats::median;
 
-/// What a series shows.
+/// Axes of a series.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Axes {
-    /// What x means.
+    /// Meaning of x.
     pub(crate) x: &'static str,
-    /// What the samples are.
+    /// Meaning of the samples.
     pub(crate) y: &'static str,
     /// Unit of the samples.
     pub(crate) unit: &'static str,
@@ -36,33 +36,33 @@ impl Results {
         curve.points.entry(x as u64).or_default().push(sample);
     }
 
-    /// The samples of a series at a place; none when it was not measured.
+    /// The samples of a series at one x; empty when it was not measured.
     pub(crate) fn samples(&self, name: &str, x: usize) -> &[f64] {
         let point = self.series.get(name).and_then(|curve| curve.points.get(&(x as u64)));
         point.map_or(&[], Vec::as_slice)
     }
 
-    /// Their median, if there are any.
+    /// The median of these samples, if there are any.
     pub(crate) fn median(&self, name: &str, x: usize) -> Option<f64> {
         let samples = self.samples(name, x);
         (!samples.is_empty()).then(|| median(samples))
     }
 
-    /// The median of what `of` is slower than `than`, sample by sample of the same round.
+    /// The median of `of` divided by `than`, sample by sample within the same round.
     pub(crate) fn ratio(&self, of: &str, than: &str, x: usize) -> Option<f64> {
         let pairs = self.samples(of, x).iter().zip(self.samples(than, x));
         let ratios: Vec<f64> = pairs.map(|(of, than)| of / than).collect();
         (!ratios.is_empty()).then(|| median(&ratios))
     }
 
-    /// The median of what a series is slower at one place than at another, round by round.
+    /// The median of a series at one x divided by the same series at another x, round by round.
     pub(crate) fn slowdown(&self, name: &str, at: usize, than: usize) -> Option<f64> {
         let pairs = self.samples(name, at).iter().zip(self.samples(name, than));
         let ratios: Vec<f64> = pairs.map(|(at, than)| at / than).collect();
         (!ratios.is_empty()).then(|| median(&ratios))
     }
 
-    /// In the form of result files.
+    /// Converts to the form of result files.
     pub(crate) fn into_series(self) -> Vec<Series> {
         let series = |(name, curve): (String, Curve)| {
             let Axes { x, y, unit } = curve.axes;
@@ -82,7 +82,7 @@ impl Results {
     }
 }
 
-/// A hundredth of a unit says all, or four digits, and keeps the files small.
+/// Rounds to a hundredth of a unit or to four digits, which suffices and keeps the files small.
 fn rounded(sample: f64) -> f64 {
     let digits = if sample == 0.0 { 2.0 } else { (3.0 - sample.abs().log10().floor()).clamp(2.0, 9.0) };
     let unit = 10_f64.powf(digits);

@@ -12,12 +12,12 @@ pub fn quantile(samples: &[f64], q: f64) -> f64 {
     low + (high - low) * at.fract()
 }
 
-/// The middle of the samples.
+/// The median of the samples.
 pub fn median(samples: &[f64]) -> f64 {
     quantile(samples, 0.5)
 }
 
-/// A number with as many digits as a reader can use.
+/// A number with as many digits as are useful to a reader.
 pub fn short(value: f64) -> String {
     match value.abs() {
         v if v.is_nan() => "-".to_owned(),

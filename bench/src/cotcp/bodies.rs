@@ -1,13 +1,13 @@
 //! Requests that differ from one another, and the answers that belong to them.
 //!
-//! An answer repeats its request up to the size asked for, so that a client can tell from every octet whether it got
-//! its own. Bodies are made before anything is measured.
+//! An answer repeats its request up to the required size, so that a client can tell from every octet whether
+//! the answer is its own. Bodies are made before the measurement begins.
 
 use bytes::{Bytes, BytesMut};
 
-/// Requests above this size are answered with themselves.
+/// A request above this size is its own answer.
 pub const LARGE: usize = 32 << 10;
-/// Requests that a worker has, one after the other, before it begins anew.
+/// Different requests of a worker, which it sends in turn.
 const TURNS: usize = 16;
 
 /// The requests of one worker.
@@ -18,16 +18,16 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Those of worker `worker`, `size` octets each.
+    /// Requests of `size` octets for worker `worker`.
     pub fn new(worker: u32, size: usize) -> Requests {
-        // A large one says enough with its turn; many of them would fill the caches.
+        // Large requests differ enough with two; more would fill the caches.
         let turns = if size > 1024 { 2 } else { TURNS };
         let body = |turn: usize| {
             let seed = worker.wrapping_mul(TURNS as u32).wrapping_add(turn as u32);
             let word = seed.wrapping_mul(0x9e37_79b1).to_be_bytes();
             Bytes::from(word.iter().copied().cycle().take(size).collect::<Vec<u8>>())
         };
-        // The first clone of fresh `Bytes` allocates its counter; from then on a clone is an addition.
+        // The first clone of fresh `Bytes` allocates a reference count; later clones only increment it.
         let bodies = (0..turns).map(body).inspect(|body| drop(body.clone())).collect();
         Requests { bodies, turn: 0 }
     }

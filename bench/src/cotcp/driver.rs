@@ -1,5 +1,5 @@
-//! CoTCP by its own driver for tokio, as its users have it: a call is a future that a worker's task awaits, a handler an
-//! asynchronous closure.
+//! CoTCP with its own driver for tokio, as users have it: a call is a future that a worker's task awaits, and a
+//! handler is an asynchronous closure.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use super::load::{Call, Crew};
 use super::params::Protocol;
 use super::serve::App;
 
-/// Room for what waits to be written: a large message of version 1 is there as a whole.
+/// Room for output that waits to be written: a large message of version 1 is in it as a whole.
 const OUTPUT_MAX: usize = 8 << 20;
 
 fn config(protocol: Protocol) -> Config {
@@ -22,12 +22,12 @@ fn config(protocol: Protocol) -> Config {
     }
 }
 
-/// Listens.
+/// Opens the listening socket.
 pub(super) async fn bind(address: SocketAddr, protocol: Protocol) -> std::io::Result<Server> {
     Server::bind(address, config(protocol)).await
 }
 
-/// Answers what comes.
+/// Answers requests.
 pub(super) async fn serve(server: Server, app: App) {
     let handler = move |request: Request| {
         let app = app.clone();
@@ -47,7 +47,7 @@ pub(super) async fn start(crew: &mut Crew) -> anyhow::Result<()> {
         ..ClientConfig::default()
     };
     if pool {
-        // The pool shares its connections out itself.
+        // The pool distributes calls over its connections itself.
         crew.load.connections = 1;
     }
     let connect = async |server: SocketAddr| {
@@ -63,7 +63,7 @@ pub(super) async fn start(crew: &mut Crew) -> anyhow::Result<()> {
 #[derive(Clone)]
 struct Caller {
     client: Client,
-    /// Whether what is too long for a frame of version 1 goes as many calls.
+    /// Whether a body that is too long for a frame of version 1 is sent as several calls.
     parts: bool,
 }
 
@@ -77,7 +77,7 @@ impl Call for Caller {
 }
 
 impl Caller {
-    /// Parts of like length, all sent at once.
+    /// Sends a request as parts of similar length, all at once.
     async fn call_in_parts(&self, request: Bytes) -> anyhow::Result<Bytes> {
         let count = request.len().div_ceil(usize::from(u16::MAX));
         let length = request.len().div_ceil(count);

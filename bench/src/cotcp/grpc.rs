@@ -1,5 +1,5 @@
-//! gRPC by tonic: unary calls over tonic's own server and channel, as its users have them; a codec that copies octets
-//! stands in for Protobuf, so that no message is encoded.
+//! gRPC with tonic: unary calls over tonic's own server and channel, as users have them. A codec that copies
+//! octets replaces Protobuf, so that no message is encoded.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use super::serve::App;
 
 const PATH: PathAndQuery = PathAndQuery::from_static("/bench.Transactions/Call");
 
-/// Octets as they are.
+/// Bodies that are copied unchanged.
 #[derive(Clone, Copy, Default)]
 struct Octets;
 
@@ -63,7 +63,7 @@ impl Decoder for Octets {
     }
 }
 
-/// The service, whatever the path.
+/// The service; it ignores the path.
 #[derive(Clone)]
 struct Transactions(App);
 

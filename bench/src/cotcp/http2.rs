@@ -1,4 +1,5 @@
-//! HTTP/2 by hyper: POST with the body of the request, a stream each, windows that nothing has to wait for.
+//! HTTP/2 with hyper: one POST per request, each in its own stream, with windows large enough that no request
+//! waits.
 
 use std::net::SocketAddr;
 
@@ -14,14 +15,14 @@ use net::tcp::{self, TcpStream};
 use super::load::{Call, PATIENCE};
 use super::serve::App;
 
-/// Streams at once; hyper's own limit of 200 would hold the workers up.
+/// Streams at once; hyper's default of 200 would delay the workers.
 pub(super) const STREAMS: u32 = 4096;
-/// Window of a stream: a large body fits.
+/// Window of a stream, large enough for a large body.
 pub(super) const STREAM_WINDOW: u32 = 2 << 20;
 /// Window of a connection.
 pub(super) const CONNECTION_WINDOW: u32 = 16 << 20;
 
-/// Answers what comes on a connection.
+/// Answers the requests of a connection.
 pub(super) async fn serve(stream: TcpStream, app: App) -> anyhow::Result<()> {
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let app = app.clone();
@@ -39,7 +40,7 @@ pub(super) async fn serve(stream: TcpStream, app: App) -> anyhow::Result<()> {
     Ok(builder.serve_connection(TokioIo::new(stream), service).await?)
 }
 
-/// The octets of a body. One that came in one piece is not copied.
+/// The octets of a body. A body in one piece is not copied.
 async fn whole(mut body: Incoming) -> Result<Bytes, hyper::Error> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
@@ -77,7 +78,7 @@ pub(super) async fn connect(server: SocketAddr) -> anyhow::Result<Caller> {
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW);
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
-    // Its end shows in the calls.
+    // An error of the connection shows in the calls.
     tokio::spawn(connection);
     Ok(Caller { sender, uri: format!("http://{server}/").parse()? })
 }

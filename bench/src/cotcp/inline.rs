@@ -1,6 +1,6 @@
-//! CoTCP without tasks: the library's state machines with a loop of our own around them. A request is answered where it
-//! is read, and an answer is followed by the worker's next request where it is read. That is what an application gets
-//! that never waits, and the least that the protocol costs.
+//! CoTCP without tasks: the library's state machines with a simple loop around them. A request is answered
+//! where it is read, and a worker's next request is sent where its answer is read. This suits an application
+//! that never waits, and shows the least that the protocol costs.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use super::load::{Crew, Kind, PATIENCE};
 use super::meter::{Meter, Tally, Timed};
 use super::serve::App;
 
-/// Room for what is read at once: the answers of all workers.
+/// Most octets read at once: the answers of all workers.
 const ROOM: usize = 64 << 10;
-/// Beyond this a body is sent in fragments, and a side that writes without reading could wait for ever.
+/// Longer bodies are sent in fragments, and then a side that writes without reading could wait for ever.
 const BODY_MAX: usize = 4096;
 
 fn config() -> cotcp::Config {
@@ -30,7 +30,7 @@ async fn read(stream: &mut TcpStream, input: &mut BytesMut) -> std::io::Result<u
     stream.read_buf(input).await
 }
 
-/// Small frames lie in one piece, for which a plain write is the shorter way into the kernel.
+/// Small frames are in one piece, for which a plain write is faster than a vectored one.
 async fn write(stream: &mut TcpStream, output: &mut Outbox) -> std::io::Result<()> {
     while output.has_remaining() {
         let written = stream.write(output.chunk()).await?;
@@ -39,7 +39,7 @@ async fn write(stream: &mut TcpStream, output: &mut Outbox) -> std::io::Result<(
     Ok(())
 }
 
-/// Answers what comes on a connection.
+/// Answers the requests of a connection.
 pub(super) async fn serve(mut stream: TcpStream, app: App) -> anyhow::Result<()> {
     ensure!(app.is_instant() && app.response() <= BODY_MAX, "requests are answered at once, and small");
     let mut core = Server::new(time::now_std(), config());
@@ -47,14 +47,14 @@ pub(super) async fn serve(mut stream: TcpStream, app: App) -> anyhow::Result<()>
         let now = time::now_std();
         while let Some(event) = core.poll(now)? {
             if let ServerEvent::Request(request) = event {
-                // Refused when the client has given up meanwhile.
+                // Refused if the client has given up meanwhile.
                 let _ = core.respond(now, request.id, app.answer_now(request.body));
             }
         }
         core.fill(now);
         if core.output().has_remaining() {
             write(&mut stream, core.output()).await?;
-            // There may be requests left that had no room for their answers.
+            // Requests may be left for whose answers there was no room.
             if !core.wants_input() {
                 continue;
             }
@@ -94,11 +94,11 @@ struct Worker {
     start: Option<std::time::Instant>,
 }
 
-/// The workers of a connection.
+/// The client's side of a connection with its workers.
 struct Side {
     core: Client,
     options: CallOptions,
-    /// By place of the call: whose it is.
+    /// The worker of each call, by the position of the call.
     calls: Vec<usize>,
     workers: Vec<Worker>,
     meter: Arc<Meter>,

@@ -1,7 +1,8 @@
 //! A link of limited rate: two namespaces, a veth pair between them, and a token bucket at both ends.
 //!
-//! What has left a socket and waits in the link can be overtaken by nothing, whatever the protocol; it is bounded by the
-//! receiver's buffer, which here is about what is under way on a link of this rate with a round trip of 0.1 ms.
+//! Octets that have left a socket and wait in the link cannot be overtaken, whatever the protocol is. The
+//! receiver's buffer bounds them; its size here is about the bandwidth-delay product of this link with a round
+//! trip of 0.1 ms.
 
 use anyhow::{Context as _, ensure};
 use net::link::Links;
@@ -9,7 +10,7 @@ use net::netns::NetNs;
 use net::process::Command;
 use net::time::Duration;
 
-/// Bits per second, each way.
+/// Bits per second in each direction.
 pub(super) const RATE: u64 = 1_000_000_000;
 /// Octets of a receive buffer: least, first, most.
 const RECEIVE_BUFFER: &str = "4096 16384 16384";
@@ -17,14 +18,14 @@ const RECEIVE_BUFFER: &str = "4096 16384 16384";
 pub(super) const SERVER: &str = "10.251.0.1";
 const ENDS: [(&str, &str); 2] = [("cotcp0", SERVER), ("cotcp1", "10.251.0.2")];
 
-/// The link; gone when dropped.
+/// The link; removed when dropped.
 pub(super) struct Link {
     server: NetNs,
     client: NetNs,
 }
 
 impl Link {
-    /// Builds it. Needs a tokio runtime, CAP_SYS_ADMIN and `tc`.
+    /// Builds the link. Needs a tokio runtime, CAP_SYS_ADMIN and `tc`.
     pub(super) async fn new() -> anyhow::Result<Link> {
         let link = Link { server: NetNs::new()?, client: NetNs::new()? };
         Links::in_ns(&link.server)?.add_veth(ENDS[0].0, ENDS[1].0, &link.client).await?;
@@ -38,13 +39,13 @@ impl Link {
         Ok(link)
     }
 
-    /// The server's side, the client's side.
+    /// The namespaces of server and client.
     pub(super) fn namespaces(&self) -> [&NetNs; 2] {
         [&self.server, &self.client]
     }
 }
 
-/// Limits what leaves an interface.
+/// Limits the rate at which an interface sends.
 async fn limit(namespace: &NetNs, interface: &str) -> anyhow::Result<()> {
     let rate = RATE.to_string();
     let output = Command::new("tc")

@@ -1,7 +1,7 @@
-//! The client's process: connects, lets the workers run, tells what they did.
+//! The client's process: connects, runs the workers, and reports what they did.
 //!
-//! The workers of every protocol that carries requests side by side are the same ([`worker`]); a protocol provides
-//! [`Call`]. Sequential TCP and CoTCP without tasks have loops of their own.
+//! All protocols that carry several requests at once use the same [`worker`], and provide [`Call`]. Sequential
+//! TCP and CoTCP without tasks have their own loops.
 
 use std::sync::Arc;
 
@@ -17,35 +17,36 @@ use super::meter::{Latency, Meter, Tally, Timed};
 use super::params::{Load, Protocol};
 use super::{driver, grpc, http2, inline, runtime, tcp, yamux};
 
-/// How long connecting may take.
+/// Time limit for connecting.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the last answers may take.
+/// Time limit for the last answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(3);
 
-/// What the client found.
+/// The client's report.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Report {
-    /// As on the command line.
+    /// Name of the protocol, as on the command line.
     pub protocol: String,
     /// Connections.
     pub connections: u32,
     /// Workers.
     pub workers: u32,
-    /// Length of the window.
+    /// Length of the measurement in seconds.
     pub seconds: f64,
-    /// Transactions in the window.
+    /// Transactions during the measurement.
     pub transactions: u64,
-    /// Transactions per second, by whole turns of the workers.
+    /// Transactions per second, computed from the workers' own times.
     pub tps: f64,
-    /// As a worker sees it, waiting for a turn on the connection included; absent when no worker had two turns.
+    /// Latency for a worker, including the wait for its turn on the connection; `None` when no worker had two
+    /// turns.
     pub latency_us: Option<Latency>,
     /// Processor time of the client, microseconds per transaction.
     pub client_cpu_us: f64,
-    /// That of the server, when its process is known.
+    /// Processor time of the server, if its process is known.
     pub server_cpu_us: Option<f64>,
-    /// The large requests, when there were any.
+    /// Large requests, if there were any.
     pub large: Option<Large>,
-    /// Answers that were not those of their requests.
+    /// Number of answers that did not match their requests.
     pub wrong: u64,
     /// Calls that failed.
     pub failed: u64,
@@ -53,12 +54,12 @@ pub struct Report {
     pub trouble: Option<String>,
 }
 
-/// Large requests.
+/// Measurements of large requests.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Large {
-    /// Exchanged per second, each way.
+    /// Large requests exchanged per second, in each direction.
     pub per_second: f64,
-    /// The same in megabytes.
+    /// The same in megabytes per second.
     pub megabytes_per_second: f64,
     /// Their times.
     pub latency_us: Option<Latency>,
@@ -70,7 +71,7 @@ pub trait Call: Clone + Send + 'static {
     fn call(&mut self, request: Bytes) -> impl Future<Output = anyhow::Result<Bytes>> + Send;
 }
 
-/// Everybody who sends requests.
+/// The connections and workers of the client.
 pub(super) struct Crew {
     pub load: Load,
     pub timer: PreciseTimer,
@@ -79,7 +80,7 @@ pub(super) struct Crew {
     pub tallies: JoinSet<(Kind, Tally)>,
 }
 
-/// What a tally is about.
+/// Size class of the requests that a tally counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Small,
@@ -89,7 +90,7 @@ pub(super) enum Kind {
 /// Runs the client on its own runtime.
 ///
 /// # Errors
-/// No connection, or workers that do not end.
+/// There is no connection, or workers do not end.
 pub fn run(load: &Load) -> anyhow::Result<Report> {
     runtime(load.cpus, &load.pin)?.block_on(drive(load.clone()))
 }
@@ -120,7 +121,7 @@ pub async fn drive(load: Load) -> anyhow::Result<Report> {
 }
 
 impl Crew {
-    /// Connects as often as asked for and shares the connections among the workers.
+    /// Opens the connections and distributes them among the workers.
     pub(super) async fn start<C: Call>(
         &mut self,
         connect: impl AsyncFn(std::net::SocketAddr) -> anyhow::Result<C>,
@@ -138,7 +139,7 @@ impl Crew {
                 Kind::Small => (&self.small, self.load.request),
                 Kind::Large => (&self.large, self.load.large),
             };
-            // Large requests follow one another at once: they are there to be in the way.
+            // Large requests follow one another without a pause, to be in the way of others.
             let pause = (kind == Kind::Small && !self.load.pause.is_zero())
                 .then(|| (self.timer.clone(), self.load.pause));
             let work = worker(caller, Requests::new(at, size), Arc::clone(meter), pause);
@@ -147,7 +148,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Lets the workers run for the window and collects what they counted.
+    /// Lets the workers run for the measurement and collects their counts.
     async fn measure(mut self) -> anyhow::Result<Report> {
         let server = self.load.server_pid;
         let cpu = || -> std::io::Result<(Duration, Option<Duration>)> {
@@ -198,7 +199,7 @@ impl Crew {
     }
 }
 
-/// Tallies of one kind.
+/// Sum of the tallies of one kind.
 #[derive(Default)]
 struct Sum {
     rate: f64,
@@ -216,7 +217,7 @@ impl Sum {
     }
 }
 
-/// Sends, waits, compares, until it is told to stop. The first failure ends it: the run is void then.
+/// Sends, waits and compares, until told to stop. The first failure ends it, since the run is then invalid.
 async fn worker(
     mut caller: impl Call,
     mut requests: Requests,

@@ -1,11 +1,11 @@
 //! Counting and timing transactions.
 //!
-//! Each worker keeps a [`Tally`] of its own and looks at the [`Meter`]'s phase after each transaction; times go into
-//! one histogram of the process.
+//! Each worker has its own [`Tally`] and checks the [`Meter`]'s phase after each transaction. Times go into one
+//! histogram of the process.
 //!
-//! The rate is the sum of the workers' own: transactions between the first and the last that a worker timed, by the
-//! time between. A count by the window's length would be wrong by a whole round of all workers when the server delays
-//! its answers, as they all come together.
+//! The rate is the sum of the workers' rates: transactions between the first and the last that a worker timed,
+//! divided by the time between. Dividing a count by the length of the measurement would be wrong by a whole
+//! round of all workers when the server delays its answers, as they all come together.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,12 +14,12 @@ use std::time::Instant;
 use net::time::Duration;
 use serde::{Deserialize, Serialize};
 
-/// Buckets per doubling: a value is told within a 128th.
+/// Bits of resolution: buckets are 1/128 of a value apart.
 const STEPS: u32 = 7;
 /// Doublings above the first 2⁷ ns: up to 2⁴⁴ ns, almost five hours.
 const DOUBLINGS: usize = 37;
 
-/// Times of a process: logarithmic buckets, which any thread may add to.
+/// Times of a process in logarithmic buckets. Any thread may add to it.
 #[derive(Debug)]
 pub struct Histogram {
     buckets: Box<[AtomicU64]>,
@@ -70,7 +70,7 @@ impl Histogram {
 }
 
 fn bucket(ns: u64) -> usize {
-    // The seven bits after the leading one, under the number of doublings.
+    // The seven bits after the leading one are the bucket within the doubling.
     let doublings = (63 - (ns | 1).leading_zeros()).saturating_sub(STEPS);
     let step = ns >> doublings;
     ((doublings as usize) << STEPS) + step as usize
@@ -101,11 +101,11 @@ pub struct Latency {
     pub p999: f64,
     /// The longest.
     pub max: f64,
-    /// How many were timed.
+    /// Number of transactions that were timed.
     pub timed: u64,
 }
 
-/// What all workers of one kind share.
+/// State shared by all workers of one kind.
 #[derive(Debug)]
 pub struct Meter {
     phase: AtomicU8,
@@ -120,7 +120,7 @@ const MEASURE: u8 = 1;
 const STOP: u8 = 2;
 
 impl Meter {
-    /// Nothing measured; `every` how many transactions a worker takes the time of one, `size` that of answers.
+    /// A meter. A worker times one of `every` transactions; answers have `size` octets.
     pub fn new(every: u32, size: usize) -> Meter {
         Meter {
             phase: AtomicU8::new(WARM_UP),
@@ -131,17 +131,17 @@ impl Meter {
         }
     }
 
-    /// Counts from here on.
+    /// Starts the measurement.
     pub fn measure(&self) {
         self.phase.store(MEASURE, Ordering::Relaxed);
     }
 
-    /// Workers end with their next answer.
+    /// Tells workers to end after their next answer.
     pub fn stop(&self) {
         self.phase.store(STOP, Ordering::Relaxed);
     }
 
-    /// Whether workers shall end.
+    /// Whether workers must end.
     pub fn stopped(&self) -> bool {
         self.phase.load(Ordering::Relaxed) == STOP
     }
@@ -156,7 +156,7 @@ impl Meter {
         self.histogram.latency()
     }
 
-    /// Keeps the first failure for the report.
+    /// Records the first failure for the report.
     pub fn note(&self, error: &dyn std::fmt::Display) {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         trouble.get_or_insert_with(|| error.to_string());
@@ -168,7 +168,7 @@ impl Meter {
     }
 }
 
-/// When a transaction ended, and how long it took if that is known.
+/// The end of a transaction, and its duration if that is known.
 #[derive(Clone, Copy, Debug)]
 pub struct Timed {
     /// From having the request to having its answer.
@@ -177,14 +177,14 @@ pub struct Timed {
     pub end: Instant,
 }
 
-/// What one worker did, or one connection that carries the transactions of several.
+/// Counts of one worker, or of one connection that carries the transactions of several.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Transactions since the start, for choosing which to time.
+    /// Transactions since the start, to choose which ones to time.
     all: u32,
-    /// Transactions while it was measured.
+    /// Transactions during the measurement.
     pub done: u64,
-    /// Answers that were not those of their requests.
+    /// Answers that did not match their requests.
     pub wrong: u64,
     /// Calls that failed.
     pub failed: u64,
@@ -193,12 +193,12 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Whether the coming transaction is one to time.
+    /// Whether the next transaction is to be timed.
     pub fn times_next(&self, meter: &Meter) -> bool {
         self.all.is_multiple_of(meter.every)
     }
 
-    /// Notes a transaction that succeeded, and when it ended if the clock was read.
+    /// Counts a transaction that succeeded, and its end if the clock was read.
     pub fn add(&mut self, meter: &Meter, right: bool, timed: Option<Timed>) {
         self.all = self.all.wrapping_add(1);
         self.wrong += u64::from(!right);
@@ -213,14 +213,15 @@ impl Tally {
         }
     }
 
-    /// Notes when a transaction ended.
+    /// Records the end of a transaction.
     fn mark(&mut self, end: Instant) {
         let now = (end, self.done);
         self.first.get_or_insert(now);
         self.last = Some(now);
     }
 
-    /// Transactions per second of this worker; by the window's length when it has too few of its own times.
+    /// Transactions per second of this worker. If it has too few times of its own, uses the length of the
+    /// measurement.
     pub fn rate(&self, window: Duration) -> f64 {
         match (self.first, self.last) {
             (Some((from, before)), Some((to, done))) if done > before => {

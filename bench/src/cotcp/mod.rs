@@ -1,16 +1,16 @@
 //! `cotcp`: CoTCP against sequential TCP, HTTP/2, gRPC and yamux, in the paper's three benchmarks.
 //!
-//! Server ([`serve`]) and client ([`load`]) are processes of their own, each with one thread on a core of its own; they
-//! can be started by hand with the paper's parameters (`godwit bench cotcp serve`, `… load`), and the experiment starts
-//! them itself ([`pair`]). 500 workers send bodies of 10 octets over 1, 10, 100 and 500 connections; the server answers
-//! at once, after 10 ms or after 100 ms. Then small requests with and without messages of 1 MB on the same connection,
-//! over a link of 1 Gb/s ([`link`]).
+//! Server ([`serve`]) and client ([`load`]) are processes, each with one thread on its own core. They can be
+//! started by hand with the paper's parameters (`godwit bench cotcp serve`, `… load`); the experiment starts
+//! them itself ([`pair`]). 500 workers send bodies of 10 octets over 1, 10, 100 and 500 connections; the server
+//! answers at once, after 10 ms or after 100 ms. Another part measures small requests with and without messages
+//! of 1 MB on the same connection, over a link of 1 Gb/s ([`link`]).
 //!
-//! Contenders take turns within a round, and a ratio is the median over rounds of the ratio within a round. Every
-//! answer is compared with its request; a wrong one, or a call that fails, fails the run.
+//! Contenders take turns within a round, and a ratio is the median over rounds of the ratio within a round.
+//! Every answer is compared with its request; a wrong answer or a failed call fails the run.
 //!
-//! Series are named `<protocol>.<delay>ms.<what>` over the number of connections, and `<protocol>.large.<what>` with 1
-//! for large messages on their way and 0 for none.
+//! Series are named `<protocol>.<delay>ms.<what>`, over the number of connections; and
+//! `<protocol>.large.<what>`, where x is 1 with large messages and 0 without.
 
 use std::collections::BTreeMap;
 
@@ -49,13 +49,13 @@ const CPU: Axes = Axes { x: "connections", y: "processor time per transaction", 
 const SMALL: Axes = Axes { x: "large messages", y: "latency of small requests", unit: "µs" };
 const LARGE: Axes = Axes { x: "large messages", y: "large messages, each way", unit: "MB/s" };
 
-/// What comes out while measuring.
+/// Results while measuring.
 struct Session {
     progress: Progress,
     results: Results,
-    /// By protocol: transactions compared, and what was wrong.
+    /// For each protocol: number of transactions compared, and errors.
     answers: BTreeMap<Protocol, (u64, Vec<String>)>,
-    /// By which part rate times latency was not the number of workers.
+    /// For each measurement, the relative deviation of rate times latency from the number of workers.
     disagreement: Vec<f64>,
 }
 
@@ -88,7 +88,7 @@ pub async fn run(options: &Options) -> anyhow::Result<Experiment> {
             Err(error) => format!("fall asleep: {error}"),
         },
     );
-    // Without rights or tools there still is the loopback interface, and the result says so.
+    // Without rights or tools the loopback interface is used, and the result says so.
     let link = link::Link::new().await;
     experiment.param(
         "large_link",
@@ -138,8 +138,8 @@ impl Session {
             self.results.add(format!("{protocol}.{}ms.{what}", cell.delay), axes, x, value);
         };
         add("tps", TPS, report.tps);
-        // Workers always have a request under way, so by Little's law this is the mean, also where a worker's turn
-        // comes too seldom for the window.
+        // Every worker always has a request under way, so by Little's law this is the mean latency. It is valid
+        // even if workers have their turn too seldom to measure it.
         let mean = f64::from(report.workers) / report.tps * 1e6;
         add("latency", LATENCY, mean);
         if let Some(latency) = report.latency_us {
@@ -205,7 +205,7 @@ impl Session {
     }
 }
 
-/// The runtime of a process: one thread has no other to wake, more share the work.
+/// The runtime of a process: a single thread need not wake others; several threads share the work.
 fn runtime(cpus: u16, pin: &[usize]) -> anyhow::Result<Runtime> {
     anyhow::ensure!(pin.is_empty() || crate::machine::pin(pin), "cannot stay on the cores {pin:?}");
     let mut builder = match cpus {
@@ -255,7 +255,7 @@ mod tests {
         answers_at_once(protocol).await;
         let report = exchange(protocol, Duration::from_millis(5), (10, 10)).await;
         let ideal = if protocol == Protocol::Tcp { 3.0 } else { 20.0 } / 5e-3;
-        // How far below depends on the machine that tests run on; above it nobody gets.
+        // The lower limit depends on the machine of the test; the rate can never exceed the ideal.
         assert!((0.01..=1.01).contains(&(report.tps / ideal)), "{report:?}");
         assert_eq!((report.wrong, report.failed), (0, 0), "{report:?}");
     }

@@ -1,4 +1,4 @@
-//! Server and client as processes of their own: this program again, each on its core.
+//! Starts server and client as processes, which are this program again, each on its own core.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,10 @@ use super::load::Report;
 use super::params::{Load, Serve};
 use super::serve::Ready;
 
-/// How long a process may take to start, or to end after its window.
+/// Time limit for the start of a process, and for its end after the measurement.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where the two run.
+/// The cores of the two processes.
 pub(super) struct Places {
     program: PathBuf,
     server_core: Vec<usize>,
@@ -22,7 +22,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// A core for each when there are two, else both where the system puts them.
+    /// One core for each if there are two; otherwise the system places both.
     pub(super) fn new() -> Places {
         let (server_core, client_core) = match crate::machine::cores()[..] {
             [first, second, ..] => (vec![first], vec![second]),
@@ -36,7 +36,7 @@ impl Places {
         [&self.server_core, &self.client_core]
     }
 
-    /// Starts a server, lets a client load it, stops both.
+    /// Starts a server, lets a client load it, and stops both.
     pub(super) async fn measure(
         &self,
         mut serve: Serve,

@@ -1,5 +1,5 @@
-//! The plots of `cotcp`, shaped like the paper's Figures 8 to 13: transactions per second and latency by the number of
-//! connections, for each delay; then what the paper does not show.
+//! The plots of `cotcp`: in the form of the paper's Figures 8 to 13 (transactions per second and latency over
+//! the number of connections, for each delay), and further ones.
 
 use crate::plot::Panel;
 use crate::result::Experiment;

@@ -1,4 +1,4 @@
-//! What server and client of the experiment can be told, on the command line as in the experiment itself.
+//! Parameters of server and client, for the command line and for the experiment.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use clap::ValueEnum;
 use net::time::Duration;
 
-/// How requests travel.
+/// Protocol that carries the requests.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Protocol {
     /// One request after the other on a TCP connection: a length of two octets, then the body.
@@ -21,14 +21,14 @@ pub enum Protocol {
     Cotcp,
     /// CoTCP with one client whose pool has all the connections.
     CotcpPool,
-    /// CoTCP with requests handled, and answers taken, where they are read: no task per worker.
+    /// CoTCP with requests handled, and answers processed, where they are read: no task per worker.
     CotcpInline,
-    /// CoTCP held to version 1: large messages go as many calls, first in, first out.
+    /// CoTCP limited to version 1: large messages are sent as several calls, in order.
     CotcpV1,
 }
 
 impl Protocol {
-    /// As on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Tcp => "tcp",
@@ -52,7 +52,7 @@ impl fmt::Display for Protocol {
 /// The server: answers requests after a delay. Prints its address as JSON and serves until it is stopped.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Serve {
-    /// How requests travel.
+    /// Protocol that carries the requests.
     #[arg(long, value_enum, default_value = "cotcp")]
     pub protocol: Protocol,
     /// Address to listen on; port 0 takes a free one.
@@ -64,18 +64,18 @@ pub struct Serve {
     /// Octets of an answer's body. Requests above 32 KiB are answered with themselves.
     #[arg(long, value_name = "OCTETS", default_value_t = 10)]
     pub response: usize,
-    /// Threads.
+    /// Number of threads.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub cpus: u16,
-    /// Cores to stay on, such as 0 or 0,1; without it the system chooses.
+    /// Cores to run on, such as 0 or 0,1; by default the system chooses.
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
     pub pin: Vec<usize>,
 }
 
-/// The client: workers that send a request, wait for its answer and send the next. Prints what it found as JSON.
+/// The client: workers that send a request, wait for its answer and send the next. Prints its report as JSON.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Load {
-    /// How requests travel.
+    /// Protocol that carries the requests.
     #[arg(long, value_enum, default_value = "cotcp")]
     pub protocol: Protocol,
     /// Address of the server.
@@ -87,37 +87,37 @@ pub struct Load {
     /// Workers, each with one request at a time.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub workers: u32,
-    /// Octets of a request's body, 4 at least, so that answers can be told apart.
+    /// Octets of a request's body; at least 4, so that answers can be told apart.
     #[arg(long, value_name = "OCTETS", default_value_t = 10, value_parser = size)]
     pub request: usize,
-    /// Octets of an answer's body, as the server was told.
+    /// Octets of an answer's body; must equal the server's parameter.
     #[arg(long, value_name = "OCTETS", default_value_t = 10)]
     pub response: usize,
-    /// How long to measure.
+    /// Seconds of measuring.
     #[arg(long, default_value_t = 2.0)]
     pub seconds: f64,
-    /// How long to run before that.
+    /// Seconds of warming up before that.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.2)]
     pub warm_up: f64,
-    /// What a worker waits between an answer and its next request.
+    /// Pause of a worker between an answer and its next request.
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration)]
     pub pause: Duration,
-    /// Take the time of every n-th transaction of a worker; all are counted and compared.
+    /// Time every n-th transaction of a worker; all transactions are counted and compared.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub time_every: u32,
-    /// Workers beside the others that send large requests and get them back.
+    /// Number of additional workers that send large requests and get them back.
     #[arg(long, value_name = "WORKERS", default_value_t = 0)]
     pub large_workers: u32,
     /// Octets of a large request.
     #[arg(long, value_name = "OCTETS", default_value_t = 1 << 20, value_parser = size)]
     pub large: usize,
-    /// Threads.
+    /// Number of threads.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub cpus: u16,
-    /// Cores to stay on, such as 0 or 0,1; without it the system chooses.
+    /// Cores to run on, such as 0 or 0,1; by default the system chooses.
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
     pub pin: Vec<usize>,
-    /// Process of the server, when it is on this machine: its processor time is told as well.
+    /// Process id of the server if it is on this machine, to report its processor time too.
     #[arg(long, value_name = "PID")]
     pub server_pid: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! What is measured, and for how long.
+//! Which cases are measured, and for how long.
 
 use net::time::Duration;
 
@@ -12,18 +12,18 @@ pub(super) const DELAYS: [u64; 3] = [0, 10, 100];
 pub(super) const WORKERS: u32 = 500;
 /// The paper's size of bodies, octets.
 pub(super) const BODY: usize = 10;
-/// Without a delay a worker takes the time of one transaction in so many: reading the clock costs as much as a tenth
-/// of the fastest.
+/// Without a delay, a worker times one transaction in this many: reading the clock takes up to a tenth of the
+/// fastest transaction.
 const TIME_EVERY: u32 = 8;
 
-/// How much is measured.
+/// Extent of the measurement.
 pub(super) struct Plan {
     pub quick: bool,
     /// Samples of each figure.
     pub rounds: usize,
 }
 
-/// One figure's surroundings.
+/// One case of the measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Cell {
     /// Milliseconds.
@@ -36,13 +36,13 @@ impl Plan {
         Plan { quick, rounds: if quick { 3 } else { 5 } }
     }
 
-    /// The cells, and who is measured in each, in this order in every round.
+    /// All cases, and the contenders of each, in the order of their turns.
     pub(super) fn cells(&self) -> Vec<(Cell, Vec<Protocol>)> {
         use Protocol::{Cotcp, CotcpInline, CotcpPool, Grpc, Http2, Tcp, Yamux};
         let cell = |delay, connections| {
             let protocols = match (delay, connections) {
                 (0, 100 | 500) if self.quick => vec![Tcp, Http2, Grpc, Cotcp, CotcpInline, CotcpPool],
-                // A pool of one is no other thing.
+                // A pool with one connection is the same as a single connection.
                 (0, 1) => vec![Tcp, Http2, Grpc, Yamux, Cotcp, CotcpInline],
                 (0, _) => vec![Tcp, Http2, Grpc, Yamux, Cotcp, CotcpInline, CotcpPool],
                 (_, 10 | 100) if self.quick => vec![Tcp, Cotcp],
@@ -55,7 +55,7 @@ impl Plan {
         DELAYS.iter().flat_map(|delay| CONNECTIONS.map(|connections| cell(*delay, connections))).collect()
     }
 
-    /// Whether a cell is measured in a round: the quick run leaves slow ones out of its last.
+    /// Whether a case is measured in this round: the quick run omits slow cases in its last round.
     pub(super) fn includes(&self, cell: Cell, round: usize) -> bool {
         !self.quick || cell.delay == 0 || round < 2
     }
@@ -72,7 +72,7 @@ impl Plan {
         }
     }
 
-    /// Server and client for a cell.
+    /// Parameters of server and client for a case.
     pub(super) fn pair(&self, cell: Cell, protocol: Protocol) -> (Serve, Load) {
         let (warm_up, seconds) = self.times(cell.delay);
         let serve = serve(protocol, Duration::from_millis(cell.delay));
@@ -86,7 +86,7 @@ impl Plan {
         (serve, load)
     }
 
-    /// Server and client for small requests, beside large ones or alone.
+    /// Parameters of server and client for small requests, with or without large ones on the same connection.
     pub(super) fn beside_large(&self, protocol: Protocol, large: bool) -> (Serve, Load) {
         let (warm_up, seconds) = if self.quick { (0.1, 0.5) } else { (0.3, 2.0) };
         let load = Load {

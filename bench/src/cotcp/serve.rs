@@ -1,4 +1,4 @@
-//! The server's process: answers what comes, after the delay it was told.
+//! The server's process: answers requests after the configured delay.
 
 use std::net::SocketAddr;
 
@@ -13,12 +13,12 @@ use super::bodies;
 use super::params::{Protocol, Serve};
 use super::{driver, grpc, http2, inline, runtime, yamux};
 
-/// What the server says once it listens.
+/// What the server prints once it listens.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Ready {
-    /// Where.
+    /// Address on which it listens.
     pub address: SocketAddr,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
 }
 
@@ -30,20 +30,20 @@ pub struct App {
 }
 
 impl App {
-    /// Plays slow for `delay` and answers with `response` octets. Needs a tokio runtime.
+    /// Delays answers by `delay`; answers have `response` octets. Needs a tokio runtime.
     pub(super) fn new(delay: Duration, response: usize) -> anyhow::Result<App> {
         let delay = if delay.is_zero() { None } else { Some((PreciseTimer::new()?, delay)) };
         Ok(App { delay, response })
     }
 
-    /// Waits as long as the application is said to take.
+    /// Waits for the configured delay.
     pub(super) async fn wait(&self) {
         if let Some((timer, delay)) = &self.delay {
             timer.sleep(*delay).await;
         }
     }
 
-    /// Whether it answers at once.
+    /// Whether there is no delay.
     pub(super) fn is_instant(&self) -> bool {
         self.delay.is_none()
     }
@@ -65,10 +65,10 @@ impl App {
     }
 }
 
-/// Serves on a runtime of its own until the process is stopped; `ready` is told the address.
+/// Serves on a runtime of its own until the process is stopped; calls `ready` with the address.
 ///
 /// # Errors
-/// The address is taken, or the listener fails.
+/// The address is in use, or the listener fails.
 pub fn run(
     serve: &Serve,
     ready: impl FnOnce(&Ready) -> anyhow::Result<()>,
@@ -85,7 +85,7 @@ pub fn run(
 
 /// A server that listens.
 pub(super) enum Listening {
-    /// For a contender that serves the connections of others.
+    /// A TCP listener, for all contenders except CoTCP.
     Plain(Protocol, TcpListener),
     /// CoTCP listens itself.
     Cotcp(cotcp::Server),
@@ -140,7 +140,7 @@ where
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
-        // A client that ends, with an error or without, is no matter of the server's.
+        // A client that disconnects, with an error or without, does not affect the server.
         tokio::spawn(serve(stream, app.clone()));
     }
 }

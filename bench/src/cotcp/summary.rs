@@ -1,12 +1,12 @@
-//! The promised figures, and the paper's, from the samples.
+//! Computes the promised figures from the samples, and adds the paper's.
 
 use crate::result::Experiment;
 use crate::samples::Results;
 
 use super::plan::{CONNECTIONS, DELAYS, WORKERS};
 
-/// What the paper's text says: about twice TCP up to 10 connections, like it from 100 on; with a delay close to the
-/// ideal, which is 50,000 and 5,000 transactions per second.
+/// Values from the paper's text: about twice TCP's rate up to 10 connections, and like TCP from 100 on; with a
+/// delay close to the ideal of 50,000 and 5,000 transactions per second.
 const PUBLISHED: [(&str, f64); 12] = [
     ("tps_vs_tcp_1conn_0ms", 2.0),
     ("tps_vs_tcp_10conn_0ms", 2.0),

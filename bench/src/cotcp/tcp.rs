@@ -1,9 +1,9 @@
-//! Sequential TCP, the paper's baseline: on a connection one transaction after the other.
+//! Sequential TCP, the paper's baseline: one transaction at a time on each connection.
 //!
-//! Made strong: a frame is a length of two octets and the body, written and read with one system call each; the server
-//! sends the received octets back as they lie; and the client has one loop per connection that carries the workers'
-//! transactions in turn, so that no time is lost between tasks. A worker's latency begins when it has its request,
-//! that is, with its last answer.
+//! Made as fast as possible. A frame is a length of two octets and the body, written and read with one system
+//! call each. The server sends the received octets back without copying. The client has one loop per connection
+//! that carries the workers' transactions in turn, so that no time is lost between tasks. A worker's latency
+//! begins when its request is ready, which is when it got its last answer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use super::serve::App;
 
 /// Octets before the body.
 const LENGTH: usize = 2;
-/// Room for what is read at once.
+/// Most octets read at once.
 const ROOM: usize = 64 << 10;
 
-/// Answers what comes on a connection.
+/// Answers the requests of a connection.
 pub(super) async fn serve(mut stream: TcpStream, app: App) -> anyhow::Result<()> {
     let mut input = BytesMut::with_capacity(ROOM);
     let mut output = BytesMut::new();
@@ -45,7 +45,7 @@ pub(super) async fn serve(mut stream: TcpStream, app: App) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Reads until a frame is whole; its length, or `None` at the end of the stream.
+/// Reads until a frame is complete; returns its length, or `None` at the end of the stream.
 async fn read_frame(stream: &mut TcpStream, input: &mut BytesMut) -> anyhow::Result<Option<usize>> {
     loop {
         if let Some(&[high, low]) = input.first_chunk() {
@@ -87,7 +87,7 @@ pub(super) async fn start(crew: &mut Crew) -> anyhow::Result<()> {
 /// A worker that waits for its turn.
 struct Worker {
     requests: Requests,
-    /// Since when; not known before its first turn.
+    /// Start of its wait; unknown before its first turn.
     since: Option<std::time::Instant>,
 }
 

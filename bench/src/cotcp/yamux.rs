@@ -1,5 +1,5 @@
-//! yamux: a stream per request, a length of four octets before each body. Its connection belongs to one task, which
-//! hands streams out.
+//! yamux: one stream per request, and a length of four octets before each body. One task owns the connection
+//! and hands out streams.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -16,9 +16,9 @@ use yamux::{Config, Connection, Mode, Stream};
 use super::load::{Call, PATIENCE};
 use super::serve::App;
 
-/// Streams at once: the library's 512 would count those that are closing.
+/// Streams at once; the library's default of 512 would also count closing streams.
 const STREAMS: usize = 8192;
-/// Longest body, as a guard.
+/// Longest body that is accepted.
 const BODY_MAX: usize = 64 << 20;
 
 fn config() -> Config {
@@ -27,7 +27,7 @@ fn config() -> Config {
     config
 }
 
-/// Answers what comes on a connection.
+/// Answers the requests of a connection.
 pub(super) async fn serve(stream: TcpStream, app: App) -> anyhow::Result<()> {
     let mut connection = Connection::new(stream.compat(), config(), Mode::Server);
     while let Some(stream) = poll_fn(|context| connection.poll_next_inbound(context)).await {
@@ -52,7 +52,7 @@ async fn read(stream: &mut Stream) -> anyhow::Result<Bytes> {
     Ok(body.into())
 }
 
-/// Length and body in one piece, as yamux makes a frame of each write.
+/// Writes length and body at once, as yamux makes a frame of each write.
 async fn write(stream: &mut Stream, body: &[u8]) -> anyhow::Result<()> {
     let mut message = BytesMut::with_capacity(4 + body.len());
     message.put_u32(body.len() as u32);
@@ -72,7 +72,7 @@ pub(super) async fn connect(server: SocketAddr) -> anyhow::Result<Caller> {
     Ok(Caller(wishes))
 }
 
-/// Keeps the connection going and opens streams for those who ask.
+/// Drives the connection and opens streams on request.
 async fn drive(
     mut connection: Connection<Compat<TcpStream>>,
     mut queue: mpsc::Receiver<oneshot::Sender<Stream>>,
@@ -83,7 +83,7 @@ async fn drive(
             if wish.is_none()
                 && let Poll::Ready(next) = queue.poll_recv(context)
             {
-                // The last worker is gone, so nobody needs the connection.
+                // The last worker is gone, so the connection is no longer needed.
                 let Some(next) = next else { return Poll::Ready(Ok(())) };
                 wish = Some(next);
             }
@@ -92,7 +92,7 @@ async fn drive(
             {
                 let stream = stream?;
                 if let Some(wish) = wish.take() {
-                    // A worker that stopped waiting needs none.
+                    // A worker that has stopped waiting needs no stream.
                     let _ = wish.send(stream);
                 }
                 continue;
@@ -100,7 +100,7 @@ async fn drive(
             return match connection.poll_next_inbound(context) {
                 Poll::Ready(None) => Poll::Ready(Ok(())),
                 Poll::Ready(Some(Err(error))) => Poll::Ready(Err(error.into())),
-                // A server opens no streams; one that does has its stream dropped.
+                // Servers open no streams here; such a stream is dropped.
                 Poll::Ready(Some(Ok(_))) => continue,
                 Poll::Pending => Poll::Pending,
             };

@@ -1,4 +1,5 @@
-//! Read-copy-update: readers look at published data without waiting, writers replace it and free the old later.
+//! Read-copy-update: readers read published data without waiting; writers replace it and free the old data
+//! later.
 //!
 //! ```text
 //!  reader                               writer
@@ -7,25 +8,27 @@
 //!  look at what is published            ticket := epoch, epoch := epoch + 1
 //!  slot := idle        (leave)          free the old once no reader's slot is at or below the ticket
 //! ```
-//! The two fences are totally ordered. When the reader's comes first, the writer sees the reader's slot, whose epoch is
-//! at most the ticket, and waits; when the writer's does, the reader sees the new data. A worker enters once per batch, so
-//! a packet costs nothing. `make loom` checks this in every interleaving.
+//! The two fences are totally ordered. When the reader's fence comes first, the writer sees the reader's slot,
+//! whose epoch is at most the ticket, and waits. When the writer's fence comes first, the reader sees the new
+//! data. A worker enters once per batch, so the cost per packet is negligible. `make loom` checks this in every
+//! interleaving.
 //!
-//! This crate holds the unsafe code of the user plane's tables. What makes it sound: references to published data come
-//! from [`Cell::load`] and [`Slots::load`] only, which take the [`Guard`] of the same [`Domain`] (another's gives nothing)
-//! and live no longer than it; what they refer to is freed or written again by the one [`Writer`] of an arena, or dropped by a
-//! [`Bin`], only after a ticket that was taken behind the replacement has passed.
+//! This crate holds the unsafe code of the user plane's tables. It is sound for this reason. References to
+//! published data come from [`Cell::load`] and [`Slots::load`] only. These need a [`Guard`] of the same
+//! [`Domain`] (with another domain's guard they return nothing), and the references live no longer than the
+//! guard. Replaced data is freed or overwritten by the one [`Writer`] of an arena, or dropped by a [`Bin`],
+//! only after a ticket taken after the replacement has passed.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ptr::null_mut;
-// The model checker's own cannot stand in memory that begins as zeros.
+// The model checker's atomics cannot be used in memory that starts as zeros.
 use std::sync::atomic::{AtomicU32 as PlainU32, AtomicU64 as PlainU64};
 
 use sync::{Arc, AtomicPtr, AtomicU64, Mutex, Ordering, fence};
 
-/// What the model checker replaces. Only tests see `loom`.
+/// The types that the model checker replaces. Only tests see `loom`.
 #[cfg(all(loom, test))]
 mod sync {
     pub use loom::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
@@ -38,7 +41,7 @@ mod sync {
     pub use std::sync::{Arc, Mutex};
 }
 
-/// The slot of a reader that is outside.
+/// The slot's value while the reader is outside.
 const IDLE: u64 = u64::MAX;
 
 /// A reader's epoch, on cache lines of its own.
@@ -50,7 +53,7 @@ struct Core {
     seats: Mutex<Vec<Arc<Seat>>>,
 }
 
-/// Readers and writers that know of each other.
+/// A group of readers and writers that share an epoch.
 #[derive(Clone)]
 pub struct Domain(Arc<Core>);
 
@@ -66,38 +69,39 @@ impl std::fmt::Debug for Domain {
     }
 }
 
-/// A moment behind which nobody sees what was replaced before it. See [`Domain::passed`].
+/// A point in time: once it has passed, no reader sees data that was replaced before it. See
+/// [`Domain::passed`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticket(u64);
 
 impl Domain {
-    /// A reader, for one thread.
+    /// Registers a reader, for one thread.
     pub fn reader(&self) -> Reader {
         let seat = Arc::new(Seat(AtomicU64::new(IDLE)));
         self.seats(|seats| seats.push(Arc::clone(&seat)));
         Reader { domain: self.clone(), seat }
     }
 
-    /// Readers that are inside now may still see what has been replaced until now.
+    /// Takes a ticket: readers that are inside now may still see data that was replaced before this call.
     pub fn ticket(&self) -> Ticket {
         fence(Ordering::SeqCst);
         Ticket(self.0.epoch.fetch_add(1, Ordering::AcqRel))
     }
 
-    /// Whether all readers have left, or entered anew, since the ticket was taken. Never waits.
+    /// Whether all readers have left, or entered again, since the ticket was taken. Never waits.
     #[inline]
     pub fn passed(&self, ticket: Ticket) -> bool {
         self.oldest() > ticket.0
     }
 
-    /// The lowest epoch that a reader inside has.
+    /// The lowest epoch of the readers that are inside.
     fn oldest(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.seats(|seats| seats.iter().map(|seat| seat.0.load(Ordering::Acquire)).min().unwrap_or(IDLE))
     }
 
     fn seats<R>(&self, with: impl FnOnce(&mut Vec<Arc<Seat>>) -> R) -> R {
-        // Nothing that can panic happens under the lock but allocation, which leaves the list as it was.
+        // Under the lock only allocation can panic, and it leaves the list as it was.
         let mut seats = self.0.seats.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         with(&mut seats)
     }
@@ -107,14 +111,15 @@ impl Domain {
     }
 }
 
-/// Enters and leaves.
+/// A registered reader, which enters to read and leaves.
 pub struct Reader {
     domain: Domain,
     seat: Arc<Seat>,
 }
 
 impl Reader {
-    /// Enters: what the guard sees stays until it is dropped. Keep it for a batch, not longer: memory waits for it.
+    /// Enters: data that is read under the guard stays valid until the guard is dropped. Hold it for one batch
+    /// only, because no memory is freed meanwhile.
     #[inline]
     pub fn enter(&mut self) -> Guard<'_> {
         let epoch = self.domain.0.epoch.load(Ordering::Acquire);
@@ -131,7 +136,8 @@ impl Drop for Reader {
     }
 }
 
-/// Inside. Forgetting one keeps memory from being freed until its reader enters again or is dropped; no more.
+/// A reader that is inside. If a guard is forgotten (`mem::forget`), memory is not freed until its reader
+/// enters again or is dropped; nothing worse happens.
 pub struct Guard<'r> {
     reader: &'r Reader,
 }
@@ -150,7 +156,7 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Things that wait for readers to leave.
+/// Values that wait until all readers have left.
 pub struct Queue<T> {
     domain: Domain,
     waiting: VecDeque<(Ticket, T)>,
@@ -162,30 +168,30 @@ impl<T> Queue<T> {
         Queue { domain: domain.clone(), waiting: VecDeque::new() }
     }
 
-    /// Adds what has been replaced just now.
+    /// Adds a value that has just been replaced.
     pub fn push(&mut self, value: T) {
         self.waiting.push_back((self.domain.ticket(), value));
     }
 
-    /// Takes what nobody sees any more, in the order of [`Queue::push`].
+    /// Removes the values that no reader sees any more, in the order of [`Queue::push`].
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         let oldest = if self.waiting.is_empty() { 0 } else { self.domain.oldest() };
         let count = self.waiting.iter().take_while(|(ticket, _)| oldest > ticket.0).count();
         self.waiting.drain(..count).map(|(_, value)| value)
     }
 
-    /// How many wait.
+    /// Number of values that wait.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether none waits.
+    /// Whether no value waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 }
 
-/// Values that [`Cell`]s had, on the way to be dropped.
+/// Old values of [`Cell`]s that wait to be dropped.
 pub struct Bin {
     queue: Queue<Box<dyn Send>>,
 }
@@ -196,7 +202,7 @@ impl Bin {
         Bin { queue: Queue::new(domain) }
     }
 
-    /// Drops what nobody sees any more.
+    /// Drops the values that no reader sees any more.
     pub fn empty(&mut self) {
         self.queue.drain().for_each(drop);
     }
@@ -204,7 +210,7 @@ impl Bin {
 
 impl Drop for Bin {
     fn drop(&mut self) {
-        // A reader may still be inside: then it is a leak, once, when everything ends.
+        // If a reader is still inside, the rest is leaked; this happens once, when the program ends.
         self.empty();
         self.queue.waiting.drain(..).for_each(std::mem::forget);
     }
@@ -228,23 +234,25 @@ impl<T: Send + Sync + 'static> Cell<T> {
         Cell { domain: domain.clone(), value: AtomicPtr::new(null_mut()), _owns: PhantomData }
     }
 
-    /// The value, for as long as the guard is there.
+    /// The value, borrowed for the lifetime of the guard.
     #[inline]
     pub fn load<'g>(&'g self, guard: &'g Guard<'_>) -> Option<&'g T> {
         if !guard.of(&self.domain) {
             return None;
         }
-        // SAFETY: a pointer in the cell is null or a box's. `store` drops the box only behind a grace period that
-        // began after the pointer was replaced, and the guard that saw it holds that off.
+        // SAFETY: a pointer in the cell is null or comes from a box. `store` drops the box only after a grace
+        // period that began after the pointer was replaced, and that period does not end while the guard
+        // exists.
         unsafe { self.value.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Replaces the value; `bin` drops the old one when nobody sees it any more. A bin of another domain keeps it.
+    /// Replaces the value. `bin` drops the old one when no reader sees it any more. A bin of another domain
+    /// leaks it.
     pub fn store(&self, value: Option<Box<T>>, bin: &mut Bin) {
         let new = value.map_or(null_mut(), Box::into_raw);
         let old = self.value.swap(new, Ordering::AcqRel);
         if !old.is_null() {
-            // SAFETY: the pointer came from `Box::into_raw`, and being swapped out it is nobody's but ours.
+            // SAFETY: the pointer came from `Box::into_raw`, and after the swap only this function has it.
             let old = unsafe { Box::from_raw(old) };
             if bin.queue.domain.is(&self.domain) {
                 bin.queue.push(old);
@@ -259,20 +267,23 @@ impl<T> Drop for Cell<T> {
     fn drop(&mut self) {
         let value = self.value.load(Ordering::Acquire);
         if !value.is_null() {
-            // SAFETY: guards that see the value borrow the cell, so there are none; the pointer is a box's.
+            // SAFETY: guards that see the value borrow the cell, so there are none; the pointer comes from a
+            // box.
             drop(unsafe { Box::from_raw(value) });
         }
     }
 }
 
-/// Octets of a chunk: two huge pages where the kernel has them to give. A session of as many PDRs as there are identifiers fits.
+/// Octets of a chunk: two huge pages if the kernel provides them. A session with as many PDRs as there are
+/// identifiers fits.
 const CHUNK_BYTES: usize = 4 << 20;
 /// Most chunks of an arena: 16 GiB.
 const CHUNKS: usize = 4096;
 
-/// Memory in chunks that stay where they are until the end, all zero at first. Holds values for which that is valid.
+/// Memory in chunks that never move and are freed together. All octets are zero at first, so it holds only
+/// values for which zeros are valid.
 ///
-/// From the kernel and not from the allocator, which would write zeroes over what the kernel has just zeroed.
+/// Mapped directly from the kernel: the allocator would write zeros to pages that the kernel has just zeroed.
 struct Chunks<T> {
     chunks: Box<[AtomicPtr<T>]>,
     _owns: PhantomData<T>,
@@ -285,7 +296,7 @@ impl<T> Chunks<T> {
         Chunks { chunks: (0..most).map(|_| AtomicPtr::new(null_mut())).collect(), _owns: PhantomData }
     }
 
-    /// Where the value of this number is; null when there is no such chunk yet.
+    /// Pointer to the value with this number; null when its chunk does not exist yet.
     #[inline(always)]
     fn at(&self, number: usize) -> *mut T {
         match self.chunks.get(number / Self::LEN) {
@@ -297,7 +308,7 @@ impl<T> Chunks<T> {
         }
     }
 
-    /// Makes sure that the chunk with this number is there; for one thread at a time.
+    /// Makes sure that the chunk with this number exists. For one thread at a time.
     fn grow(&self, number: usize) -> bool {
         let Some(chunk) = self.chunks.get(number) else { return false };
         if chunk.load(Ordering::Acquire).is_null() {
@@ -310,10 +321,10 @@ impl<T> Chunks<T> {
     }
 }
 
-/// A chunk of zeroes, aligned as it is long so that it can be of huge pages.
+/// A chunk of zeros, aligned to its size so that it can consist of huge pages.
 fn map_chunk() -> Option<*mut u8> {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping wherever the kernel likes touches nothing that is there.
+    // SAFETY: a new mapping at an address that the kernel chooses does not touch existing memory.
     let memory = unsafe { libc::mmap(null_mut(), 2 * CHUNK_BYTES, protection, flags, -1, 0) };
     if memory == libc::MAP_FAILED {
         return None;
@@ -321,7 +332,8 @@ fn map_chunk() -> Option<*mut u8> {
     let memory = memory.cast::<u8>();
     let before = memory.addr().next_multiple_of(CHUNK_BYTES) - memory.addr();
     let chunk = memory.wrapping_add(before);
-    // SAFETY: the parts in front of the chunk and behind it are ours and nobody has seen them; advice is only advice.
+    // SAFETY: the parts before and behind the chunk belong to this mapping and nothing refers to them; advice
+    // changes no contents.
     unsafe {
         if before > 0 {
             libc::munmap(memory.cast(), before);
@@ -337,20 +349,21 @@ impl<T> Drop for Chunks<T> {
         for chunk in &self.chunks {
             let chunk = chunk.load(Ordering::Acquire);
             if !chunk.is_null() {
-                // SAFETY: mapped by `grow` with this length; values in it need no drop, and who could see them is gone.
+                // SAFETY: mapped by `grow` with this length. The values need no drop, and no reference to them
+                // is left.
                 unsafe { libc::munmap(chunk.cast(), CHUNK_BYTES) };
             }
         }
     }
 }
 
-/// Asks for a cache line.
+/// Prefetches a cache line.
 #[inline(always)]
 fn prefetch<T>(place: *const T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: every x86-64 processor has the instruction, and it has no effect but on caches whatever the address.
+        // SAFETY: every x86-64 processor has the instruction. It only affects caches, whatever the address is.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -360,7 +373,7 @@ fn prefetch<T>(place: *const T) {
 /// Words of a cache line.
 pub type Line = [PlainU64; 8];
 
-/// Lines of words that any thread may change at any time: counters and meters. They never move.
+/// Cache lines of words that any thread may change at any time, for counters and meters. They never move.
 pub struct Lines(Chunks<Line>);
 
 // SAFETY: the lines are atomics.
@@ -375,41 +388,42 @@ impl Default for Lines {
 }
 
 impl Lines {
-    /// Lines per chunk: what is to be contiguous must not cross one.
+    /// Lines per chunk. A contiguous run of lines must not cross a chunk.
     pub const CHUNK: usize = Chunks::<Line>::LEN;
 
-    /// The line with this number, once [`Lines::grow`] has been called for it.
+    /// The line with this number, if [`Lines::grow`] has been called for it.
     #[inline(always)]
     pub fn get(&self, number: u32) -> Option<&Line> {
-        // SAFETY: a place in a chunk is valid, and aligned as the chunk is, until the chunks are dropped with `self`; all
-        // bit patterns are atomics, which may be shared.
+        // SAFETY: a place in a chunk is valid and aligned until the chunks are dropped with `self`. Every bit
+        // pattern is a valid atomic, and atomics may be shared.
         unsafe { self.0.at(number as usize).as_ref() }
     }
 
-    /// Makes room up to the line of this number; `false` without memory.
+    /// Makes room up to the line with this number; `false` when there is no memory.
     pub fn grow(&mut self, number: u32) -> bool {
         self.grow_shared(number)
     }
 
-    /// As [`Lines::grow`]. One thread at a time: two would leave one of two new chunks behind as a leak.
+    /// Like [`Lines::grow`], without `&mut`. For one thread at a time: two threads could each map the same
+    /// chunk and leak one of them.
     pub fn grow_shared(&self, number: u32) -> bool {
         self.0.grow(number as usize / Self::CHUNK)
     }
 
-    /// Asks for a line.
+    /// Prefetches a line.
     #[inline(always)]
     pub fn prefetch(&self, number: u32) {
         prefetch(self.0.at(number as usize));
     }
 }
 
-/// Bits of a slot that are the position; the others the class of the length.
+/// Bits of a slot that are the position; the other bits are the class of the length.
 const POSITION_BITS: u32 = 27;
 const POSITION: u32 = (1 << POSITION_BITS) - 1;
-/// Lengths that have a class of their own; then each class is twice as long as the one before.
+/// Number of lengths with a class of their own. After these, each class is twice as long as the one before.
 const EXACT: usize = 16;
 
-/// The class of a length, and how long blocks of the class are.
+/// The class of a length, and the length of blocks of that class.
 fn class_of(len: usize) -> Option<(u32, usize)> {
     if len == 0 {
         return None;
@@ -429,21 +443,22 @@ fn len_of(class: u32) -> usize {
     if class < EXACT as u32 { class as usize + 1 } else { EXACT << (class - EXACT as u32 + 1) }
 }
 
-/// Blocks of plain values that slots refer to.
+/// Blocks of plain values, to which slots refer.
 struct Arena<T> {
     domain: Domain,
     chunks: Chunks<T>,
 }
 
-// SAFETY: values are shared by reference and written by the one `Writer` while nobody sees them.
+// SAFETY: values are shared by reference; the one `Writer` writes them only while no reader sees them.
 unsafe impl<T: Send + Sync> Sync for Arena<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Send for Arena<T> {}
 
-/// A place to look a block up in: its position and class, or zero.
+/// A slot: position and class of a block, or zero for none.
 type Slot = PlainU32;
 
-/// An array of places to look a block up in. Chunks of it are made when first used, so a large one costs little.
+/// An array of slots that refer to blocks. Its chunks are allocated on first use, so a large array costs
+/// little.
 pub struct Slots<T> {
     arena: Arc<Arena<T>>,
     chunks: Chunks<Slot>,
@@ -451,13 +466,13 @@ pub struct Slots<T> {
 }
 
 impl<T: Copy + Send + Sync + 'static> Slots<T> {
-    /// How many there are.
+    /// Number of slots.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.len
     }
 
-    /// The place with this number; `None` beyond the end, and where nothing has ever been.
+    /// The slot with this number; `None` beyond the end and where no block has ever been.
     #[inline(always)]
     pub fn place(&self, index: usize) -> Option<Place<'_, T>> {
         // SAFETY: a place in a chunk is valid, and aligned as the chunk is, until the chunks are dropped with `self`; all
@@ -472,14 +487,14 @@ impl<T: Copy + Send + Sync + 'static> Slots<T> {
         self.place(index)?.load(guard)
     }
 
-    /// What the slot refers to, as a number: to tell whether it has changed.
+    /// A number that changes when the slot refers to another block.
     #[inline]
     pub fn version(&self, index: usize) -> u32 {
         self.place(index).map_or(0, |place| place.slot.load(Ordering::Acquire))
     }
 }
 
-/// A place of [`Slots`], found.
+/// A slot of [`Slots`] that was found.
 pub struct Place<'t, T> {
     arena: &'t Arena<T>,
     slot: &'t Slot,
@@ -494,13 +509,14 @@ impl<T> Clone for Place<'_, T> {
 impl<T> Copy for Place<'_, T> {}
 
 impl<'t, T: Copy + Send + Sync + 'static> Place<'t, T> {
-    /// Asks for the slot.
+    /// Prefetches the slot.
     #[inline(always)]
     pub fn prefetch(self) {
         prefetch(std::ptr::from_ref(self.slot));
     }
 
-    /// The block that the slot refers to, for as long as the guard is there; asks for its first two lines.
+    /// The block to which the slot refers, borrowed for the lifetime of the guard. Prefetches its first two
+    /// lines.
     #[inline(always)]
     pub fn load<'g>(self, guard: &'g Guard<'_>) -> Option<&'g [T]>
     where
@@ -516,17 +532,18 @@ impl<'t, T: Copy + Send + Sync + 'static> Place<'t, T> {
         if size_of::<T>() * len > 64 {
             prefetch(first.cast::<u8>().wrapping_add(64));
         }
-        // SAFETY: the writer put a block of this class at this position before it stored the slot (release, and acquire
-        // here), and writes there again only behind a grace period that the guard holds off.
+        // SAFETY: the writer wrote a block of this class at this position before it stored the slot (release;
+        // acquire here). It writes there again only after a grace period, which does not end while the guard
+        // exists.
         Some(unsafe { std::slice::from_raw_parts(first, len) })
     }
 }
 
-/// A block that is written and not in a slot yet. Give it to [`Writer::install`] or [`Writer::discard`].
+/// A block that is written but not in a slot yet. Must be passed to [`Writer::install`] or [`Writer::discard`].
 #[derive(Debug)]
 pub struct Block(u32);
 
-/// The one that puts blocks into slots.
+/// The only one that writes blocks and slots.
 pub struct Writer<T> {
     arena: Arc<Arena<T>>,
     free: Vec<Vec<u32>>,
@@ -537,7 +554,7 @@ pub struct Writer<T> {
 }
 
 impl<T: Copy + Send + Sync + 'static> Writer<T> {
-    /// A writer with no slots yet.
+    /// A writer without slots.
     pub fn new(domain: &Domain) -> Writer<T> {
         const { assert!(CHUNK_BYTES.is_multiple_of(size_of::<T>()) && align_of::<T>() >= 64) }
         Writer {
@@ -551,13 +568,13 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
         }
     }
 
-    /// Slots for this writer's blocks.
+    /// Makes slots for this writer's blocks.
     pub fn slots(&self, len: usize) -> Slots<T> {
         let chunks = Chunks::new(len.div_ceil(Chunks::<Slot>::LEN));
         Slots { arena: Arc::clone(&self.arena), chunks, len }
     }
 
-    /// Writes a block; `None` when it is empty, too long, or there is no memory.
+    /// Writes a block; `None` when it is empty or too long, or there is no memory.
     pub fn block(&mut self, values: &[T]) -> Option<Block> {
         let (class, size) = class_of(values.len())?;
         let position = match self.free.get_mut(class as usize).and_then(Vec::pop) {
@@ -567,7 +584,8 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
         let first = self.arena.chunks.at(position as usize);
         for at in 0..size {
             let value = values[at.min(values.len() - 1)];
-            // SAFETY: the block is within its chunk, no slot refers to it, and no reader has seen it since it was freed.
+            // SAFETY: the block is within its chunk, no slot refers to it, and no reader has seen it since it
+            // was freed.
             unsafe { first.add(at).write(value) };
         }
         self.blocks += 1;
@@ -575,7 +593,7 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
         Some(Block(class << POSITION_BITS | position))
     }
 
-    /// New room for a block, within one chunk.
+    /// Allocates memory for a block within one chunk.
     fn extend(&mut self, size: usize) -> Option<u32> {
         let len = Chunks::<T>::LEN;
         if size > len {
@@ -592,7 +610,8 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
         Some(position as u32)
     }
 
-    /// Puts a block into a slot, in place of what was there. A slot that does not exist discards it.
+    /// Puts a block into a slot and retires the slot's previous block. If the slot does not exist, the block is
+    /// discarded.
     pub fn install(&mut self, slots: &Slots<T>, index: usize, block: Block) {
         let ours = Arc::ptr_eq(&slots.arena, &self.arena) && index < slots.len;
         let there = ours && slots.chunks.grow(index / Chunks::<Slot>::LEN);
@@ -602,13 +621,13 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
         }
     }
 
-    /// What a block of this writer's that is in no slot holds.
+    /// The values of a block that is in no slot.
     pub fn values(&self, block: &Block) -> &[T] {
         self.at(block.0)
     }
 
-    /// What a slot refers to. The writer needs no guard: nobody else writes.
-    pub fn look(&self, slots: &Slots<T>, index: usize) -> Option<&[T]> {
+    /// The block in a slot. The writer needs no guard, because nobody else writes.
+    pub fn get(&self, slots: &Slots<T>, index: usize) -> Option<&[T]> {
         let ours = Arc::ptr_eq(&slots.arena, &self.arena);
         let value = slots.place(index).filter(|_| ours)?.slot.load(Ordering::Acquire);
         (value != 0).then(|| self.at(value))
@@ -620,8 +639,8 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
         if first.is_null() || position % Chunks::<T>::LEN + len > Chunks::<T>::LEN {
             return &[];
         }
-        // SAFETY: within one chunk, whose values are valid from the beginning; only this writer changes them, and that
-        // takes it by `&mut`.
+        // SAFETY: within one chunk, whose values are always valid. Only this writer changes them, and that
+        // needs `&mut self`.
         unsafe { std::slice::from_raw_parts(first, len) }
     }
 
@@ -641,7 +660,7 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
         }
     }
 
-    /// Gives up a block that is in no slot.
+    /// Frees a block that is in no slot.
     pub fn discard(&mut self, block: Block) {
         self.count_out(block.0);
         self.give_back(block.0);
@@ -660,7 +679,7 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
         self.free[class].push(block & POSITION);
     }
 
-    /// Takes back what nobody sees any more; `gone` learns what it was.
+    /// Frees the blocks that no reader sees any more; calls `gone` with each.
     pub fn reclaim(&mut self, mut gone: impl FnMut(&[T])) {
         let free: Vec<u32> = self.replaced.drain().collect();
         for block in free {
@@ -669,7 +688,7 @@ impl<T: Copy + Send + Sync + 'static> Writer<T> {
         }
     }
 
-    /// How many blocks wait to be taken back.
+    /// Number of blocks that wait to be freed.
     pub fn waiting(&self) -> usize {
         self.replaced.len()
     }

@@ -7,7 +7,7 @@ fn nobody_sees_what_has_been_freed() {
     loom::model(|| {
         let domain = Domain::default();
         let value = Arc::new(AtomicU64::new(1));
-        // Stands for the published pointer: 1 is the old value, 2 the new one.
+        // In place of the published pointer: 1 is the old value, 2 the new one.
         let published = Arc::new(AtomicU64::new(1));
         let freed = Arc::new(AtomicU64::new(0));
         let mut reader = domain.reader();

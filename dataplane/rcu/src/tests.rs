@@ -1,4 +1,4 @@
-//! What readers see, and when memory is used again.
+//! What readers see, and when memory is reused.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn blocks_are_reused_only_when_their_readers_have_left() {
         writer.reclaim(|_| ());
     }
     assert_eq!(writer.next, grown, "freed blocks are used before new ones");
-    assert_eq!(writer.look(&slots, 3).map(|block| block[1].0), Some(899));
+    assert_eq!(writer.get(&slots, 3).map(|block| block[1].0), Some(899));
     writer.clear(&slots, 3);
     assert_eq!(writer.memory_bytes(), 0);
     let mut gone = Vec::new();
@@ -107,7 +107,7 @@ fn lengths_have_classes() {
     assert!(writer.block(&vec![Value(0); chunk]).is_some());
 }
 
-/// Many readers look while a writer replaces: each sees whole blocks only.
+/// Many readers read while a writer replaces blocks: each reader sees whole blocks only.
 #[test]
 fn readers_never_see_half_a_block() {
     let domain = Domain::default();

@@ -300,7 +300,7 @@ impl Writer {
             Some((&self.tables.sparse, *slot as usize))
         };
         let place = self.tables.pool_place(address).or_else(sparse);
-        let own = place.and_then(|(slots, index)| self.arena.look(slots, index)).map(|block| block[0].seid());
+        let own = place.and_then(|(slots, index)| self.arena.get(slots, index)).map(|block| block[0].seid());
         own.or_else(|| if self.routes.is_empty() { None } else { self.tables.owner_of_ue(address) })
     }
 
@@ -553,11 +553,11 @@ impl Writer {
             TableKey::Ue(address) => {
                 let (kind, key) = sparse_key(*address);
                 if let Some((slots, index)) = tables.pool_place(*address) {
-                    if self.arena.look(slots, index).is_some_and(|block| block[0].seid() == seid) {
+                    if self.arena.get(slots, index).is_some_and(|block| block[0].seid() == seid) {
                         self.arena.clear(slots, index);
                     }
                 } else if let Some(slot) = self.sparse.get(&(kind, key))
-                    && let Some(block) = self.arena.look(&tables.sparse, *slot as usize)
+                    && let Some(block) = self.arena.get(&tables.sparse, *slot as usize)
                     && block[0].seid() == seid
                 {
                     self.clear_sparse(kind, key);

@@ -26,7 +26,7 @@ impl Writer {
         let tables = Arc::clone(&self.tables);
         let Ok(network) = Network::new(address, length) else { return };
         let Some(slot) = self.routes.get(&network).copied() else { return };
-        let owner = self.arena.look(&tables.sparse, slot as usize).map(|block| block[0].seid());
+        let owner = self.arena.get(&tables.sparse, slot as usize).map(|block| block[0].seid());
         if owner == Some(seid) {
             self.routes.remove(&network);
             self.change_routes(|routes| routes.without(network));

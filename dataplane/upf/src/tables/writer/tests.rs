@@ -133,7 +133,7 @@ fn a_session_with_every_pdr_there_can_be_is_served_or_refused_as_a_whole() {
     };
     let session = writer.establish(&plan).unwrap();
     let (slots, index) = tables.place_of_teid(teid);
-    let block = writer.arena.look(slots, index).unwrap();
+    let block = writer.arena.get(slots, index).unwrap();
     assert!((0..=u16::MAX).all(|id| session::entry(block, id.into()).unwrap().pdr == id));
     writer.remove(session);
     // A further entry for each PDR; all share one list.
@@ -148,7 +148,7 @@ fn a_session_with_every_pdr_there_can_be_is_served_or_refused_as_a_whole() {
     plan.arrivals[0].place = Place::Tunnel(teid);
     let session = writer.establish(&plan).unwrap();
     let (slots, index) = tables.place_of_teid(teid);
-    let block = writer.arena.look(slots, index).unwrap();
+    let block = writer.arena.get(slots, index).unwrap();
     for id in 0..=u16::MAX {
         // A gauge, and the end of the list.
         let entry = session::entry(block, session::entry_position(id.into(), 2)).unwrap();
