@@ -72,6 +72,7 @@ drop_reasons! {
     TunnelLoop = 37, "tunnel_loop", "The tunnel leads back to this machine: the packet would come again and again.";
     FragmentOverlap = 38, "fragment_overlap", "Fragment of octets that have come already, or that contradicts other fragments.";
     FragmentOverflow = 39, "fragment_overflow", "Later fragment whose first one has not come in time, or beyond the room for fragments.";
+    RxError = 40, "rx_error", "Damaged when it was received, as the device counts.";
 }
 
 impl DropReason {

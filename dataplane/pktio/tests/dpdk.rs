@@ -18,6 +18,7 @@ use pktio::stack::Neighbours;
 use pktio::stack::resolver::Resolver;
 use pktio::stack::udp::UdpStack;
 use pktio::{Batch, FramePort, Port, Sent, outbox};
+use telemetry::DropReason;
 
 /// What the other process of a test is told: the device it opens.
 const PEER_DEVICE: &str = "GODWIT_TEST_DPDK_PEER";
@@ -439,4 +440,107 @@ fn udp_over_dpdk_meets_the_kernel_with_arp_of_its_own() {
     assert_eq!(n3.transmit(&mut batch, &[0]).packets, 1);
     wait_for("answer", || socket.recv(&mut text).is_ok_and(|len| &text[..len] == b"+up"));
     drop((n3, batch));
+}
+
+/// Opens a device at one end of a veth pair. The kernel at the other end knows its address, so that it sends at once.
+fn at_a_link(device: &str, settings: &Settings) -> (DpdkPort, NetNs, NetNs, UdpSocket) {
+    let (ours, other) = veth();
+    let port = ours.enter(|| open(device, settings).map(|mut ports| ports.remove(0))).unwrap().unwrap();
+    let mac = port.mac().map(|octet| format!("{octet:02x}")).join(":");
+    let neighbour = ["neighbour", "replace", "10.0.0.1", "lladdr", &mac, "dev", "peer0", "nud", "permanent"];
+    let set = other.enter(|| Command::new("ip").args(neighbour).status()).unwrap().unwrap();
+    assert!(set.success());
+    let socket = other.enter(|| UdpSocket::bind("10.0.0.2:0").unwrap()).unwrap();
+    (port, ours, other, socket)
+}
+
+/// Our datagrams of a batch.
+fn datagrams(batch: &Batch) -> usize {
+    let ours =
+        |frame: &[u8]| frame.len() > 42 && frame[12..14] == [8, 0] && frame[42..].starts_with(b"counted");
+    batch.buffers().iter().filter(|buffer| ours(buffer.packet())).count()
+}
+
+/// All that a port reports as lost. The device's counters are not read all the time.
+fn losses(port: &mut DpdkPort) -> Vec<(DropReason, usize)> {
+    let (start, mut found) = (Instant::now(), Vec::new());
+    while start.elapsed() < Duration::from_millis(30) {
+        for _ in 0..5000 {
+            port.losses(&mut |reason, count| found.push((reason, count)));
+        }
+    }
+    found
+}
+
+#[test]
+fn what_a_device_misses_is_counted() {
+    const SENT: usize = 9000;
+    let device = "net_af_xdp1,iface=up0,start_queue=0";
+    // As many as the driver gives the kernel buffers for: with fewer it does not count what is lost (DPDK 22.11).
+    let settings = Settings { descriptors: 2048, ..small() };
+    let (mut port, _ours, _other, socket) = at_a_link(device, &settings);
+    let mut batch = Batch::new(64, 2048);
+    assert_eq!(losses(&mut port), []);
+    // More than it has room for, while nobody fetches them.
+    for _ in 0..SENT {
+        socket.send_to(b"counted", "10.0.0.1:9").unwrap();
+    }
+    let mut received = 0;
+    while port.receive(&mut batch).unwrap() > 0 {
+        received += datagrams(&batch);
+    }
+    let lost = losses(&mut port);
+    let [(DropReason::RxQueueFull, missed)] = lost[..] else { panic!("{lost:?}, {received} received") };
+    assert!(received > 0 && missed > 0);
+    // The kernel may have said something about neighbours too.
+    assert!((SENT..SENT + 20).contains(&(received + missed)), "{received} received, {missed} missed");
+    assert_eq!(losses(&mut port), [], "each is counted once");
+    drop((batch, port));
+}
+
+#[test]
+fn what_a_device_takes_and_does_not_send_counts_as_an_error_and_not_as_sent() {
+    let (mut port, ours, _other, _socket) = at_a_link("net_af_packet2,iface=up0", &small());
+    let sent = port.transmit(&mut numbered(10, 60), &all(&numbered(10, 1)));
+    assert_eq!((sent.packets, losses(&mut port)), (10, vec![]));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { Links::in_ns(&ours).unwrap().down("up0").await.unwrap() });
+    let mut total = Sent::default();
+    for _ in 0..10 {
+        let sent = port.transmit(&mut numbered(10, 60), &all(&numbered(10, 1)));
+        (total.packets, total.bytes) = (total.packets + sent.packets, total.bytes + sent.bytes);
+        (total.errors, total.full) = (total.errors + sent.errors, total.full + sent.full);
+        assert_eq!(losses(&mut port), []);
+    }
+    // The last ten are known to be lost when the next are sent.
+    assert_eq!(total, Sent { packets: 10, bytes: 600, errors: 90, ..Sent::default() });
+    drop(port);
+}
+
+/// A packet that there is no buffer for stays where it is: it is no loss.
+#[test]
+fn packets_wait_in_the_device_for_buffers() {
+    let settings = Settings { buffers: 400, descriptors: 64, ..Settings::default() };
+    let (mut port, _ours, _other, socket) = at_a_link("net_af_packet3,iface=up0", &settings);
+    for _ in 0..450 {
+        socket.send_to(b"counted", "10.0.0.1:9").unwrap();
+    }
+    let (mut held, mut received) = (Vec::new(), 0);
+    loop {
+        let mut batch = Batch::new(64, 2048);
+        if port.receive(&mut batch).unwrap() == 0 {
+            break;
+        }
+        received += datagrams(&batch);
+        held.push(batch);
+    }
+    assert!(received < 450, "the buffers do not suffice for {received}");
+    assert_eq!(losses(&mut port), []);
+    drop(held);
+    let mut batch = Batch::new(64, 2048);
+    while port.receive(&mut batch).unwrap() > 0 {
+        received += datagrams(&batch);
+    }
+    assert_eq!((received, losses(&mut port)), (450, vec![]));
+    drop((batch, port));
 }

@@ -40,7 +40,7 @@ struct godwit_opened {
 
 /* Equal to `Counters` of port.rs. */
 struct godwit_counters {
-	uint64_t missed, errors, no_buffer;
+	uint64_t missed, errors, send_errors, no_buffer;
 };
 
 /* Finds the port of a device, after plugging it in if need be. */
@@ -190,6 +190,7 @@ void godwit_port_counters(uint16_t port, struct godwit_counters *counters)
 		return;
 	counters->missed = stats.imissed;
 	counters->errors = stats.ierrors;
+	counters->send_errors = stats.oerrors;
 	counters->no_buffer = stats.rx_nombuf;
 }
 

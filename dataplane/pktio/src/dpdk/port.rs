@@ -7,7 +7,8 @@
 //! Frames are mbufs, lent to the batch and sent without copying ([`frames`](super::frames)); packets in other memory
 //! are copied when sent. There is no descriptor to sleep on: a worker polls.
 //!
-//! Packets in several pieces (larger than a buffer) are dropped and counted.
+//! Packets in several pieces (larger than a buffer) are dropped and counted. What the device itself has lost is read from its
+//! driver's counters and counts as `rx_queue_full`, `rx_error` or `tx_error`.
 //!
 //! A memif outlives its peer: a server waits for the next client, a client looks for its server again and again, and
 //! may be opened before it. With `zero-copy=yes` (clients only, about half as fast again) DPDK 22.11 loses the buffers
@@ -18,7 +19,10 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
+use net::time::{self, Duration};
 use packet::ethernet::Mac;
 use telemetry::DropReason;
 
@@ -30,6 +34,10 @@ use crate::{Batch, Buffer, FramePort, Port, Sent};
 
 /// Packets per call of DPDK; larger batches take several to send. Equal to `CALL` of port.c.
 const CALL: usize = 64;
+/// How often a device's counters are read: its registers, or a system call.
+const READ_EVERY: Duration = Duration::from_millis(10);
+/// Calls of [`Port::losses`] without traffic after which they are read too.
+const QUIET_CALLS: u32 = 4096;
 /// Octets of a frame in front of its payload at most: addresses, a VLAN tag, type.
 const FRAME_HEADER: usize = 18;
 
@@ -88,12 +96,53 @@ struct Opened {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Counters {
-    /// Packets lost because no worker fetched them in time.
+    /// Packets lost because no worker fetched them in time, or because no buffer was free.
     pub missed: u64,
     /// Packets that arrived damaged.
     pub errors: u64,
-    /// Times that there was no buffer to receive into.
+    /// Packets that were taken for sending and not sent. Drivers of software also count what they did not take.
+    pub send_errors: u64,
+    /// Times that there was no buffer to receive into. No packet is lost by that: it waits in the device, and counts as
+    /// missed when that is full.
     pub no_buffer: u64,
+}
+
+/// Packets that a device has lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Losses {
+    missed: u64,
+    damaged: u64,
+    /// They counted as sent.
+    unsent: u64,
+}
+
+impl Counters {
+    /// What was lost between two readings, when the device refused `refused` packets in between, which are known. A device
+    /// that starts anew counts from 0 again.
+    fn losses(before: &Counters, after: &Counters, refused: u64) -> Losses {
+        let more = |of: fn(&Counters) -> u64| of(after).checked_sub(of(before)).unwrap_or(of(after));
+        Losses {
+            missed: more(|counters| counters.missed),
+            damaged: more(|counters| counters.errors),
+            unsent: more(|counters| counters.send_errors).saturating_sub(refused),
+        }
+    }
+}
+
+/// The last reading of a device's counters.
+#[derive(Debug)]
+struct Reading {
+    counters: Counters,
+    /// Packets refused by then.
+    refused: u64,
+    /// When they are read again, while there is traffic.
+    next: Instant,
+    /// Calls since, with or without traffic.
+    calls: u32,
+    /// Packets came or went since.
+    traffic: bool,
+    /// That buffers have run out has been said.
+    told: bool,
 }
 
 unsafe extern "C" {
@@ -122,6 +171,8 @@ struct Device {
     connected: bool,
     started: bool,
     pool: *mut u8,
+    /// Packets that its queues did not take.
+    refused: AtomicU64,
 }
 
 // SAFETY: the pointer names a DPDK memory pool, which any thread may use at any time.
@@ -181,6 +232,7 @@ impl Device {
             connected: driver.to_bytes() == b"net_memif",
             started: opened.started != 0,
             pool: opened.pool,
+            refused: AtomicU64::new(0),
         })
     }
 
@@ -236,6 +288,10 @@ pub struct DpdkPort {
     spare: Box<[Raw; CALL]>,
     spares: usize,
     refused: u64,
+    /// Of the first queue: it counts for the whole device.
+    reading: Option<Reading>,
+    /// Packets that counted as sent and were not: see [`DpdkPort::settle`].
+    unsent: u64,
     device: Arc<Device>,
 }
 
@@ -279,9 +335,17 @@ impl DpdkPort {
             spare: Box::new([Raw::NONE; CALL]),
             spares: 0,
             refused: 0,
+            reading: None,
+            unsent: 0,
             device: Arc::clone(&opened),
         };
-        Ok(sections.iter().enumerate().map(port).collect())
+        let mut ports: Vec<DpdkPort> = sections.iter().enumerate().map(port).collect();
+        if let Some(first) = ports.first_mut() {
+            let (counters, next) = (first.counters(), time::now_std());
+            first.reading =
+                Some(Reading { counters, refused: 0, next, calls: 0, traffic: true, told: false });
+        }
+        Ok(ports)
     }
 
     /// Whether the other end is there: a link, a connected peer.
@@ -308,6 +372,60 @@ impl DpdkPort {
         // SAFETY: the port is open; a structure of the C side's layout.
         unsafe { godwit_port_counters(self.device.port, &raw mut counters) };
         counters
+    }
+
+    /// Whether it is time to read the device's counters: every ten milliseconds while there is traffic, and rarely without, when
+    /// buffers may have run out.
+    #[inline]
+    fn reading_is_due(&mut self) -> bool {
+        let Some(reading) = &mut self.reading else { return false };
+        reading.calls += 1;
+        if !reading.traffic && reading.calls < QUIET_CALLS {
+            return false;
+        }
+        let now = time::now_std();
+        if now < reading.next {
+            return false;
+        }
+        (reading.next, reading.calls, reading.traffic) = (now + READ_EVERY, 0, false);
+        true
+    }
+
+    /// Reads the device's counters.
+    #[cold]
+    fn read_counters(&mut self) -> Losses {
+        let (now, refused) = (self.counters(), self.device.refused.load(Relaxed));
+        let Some(reading) = &mut self.reading else { return Losses::default() };
+        let losses = Counters::losses(&reading.counters, &now, refused - reading.refused);
+        if now.no_buffer > reading.counters.no_buffer && !std::mem::replace(&mut reading.told, true) {
+            tracing::warn!(
+                device = self.device.name,
+                "no buffer was free for a received packet, which waits in the device: `upf.dpdk.memory_mb` may be too small"
+            );
+        }
+        (reading.counters, reading.refused) = (now, refused);
+        losses
+    }
+
+    /// Notes that packets came or went.
+    #[inline]
+    fn note_traffic(&mut self) {
+        if let Some(reading) = &mut self.reading {
+            reading.traffic = true;
+        }
+    }
+
+    /// Counts packets that the device took and then did not send as such instead of as sent, so that each packet counts once.
+    /// That is known later, so those of a later transmission stand for them, and their octets are taken as average ones.
+    #[inline]
+    fn settle(&mut self, sent: &mut Sent) {
+        let unsent = (self.unsent as usize).min(sent.packets);
+        if unsent > 0 {
+            sent.bytes -= sent.bytes * unsent / sent.packets;
+            sent.packets -= unsent;
+            sent.errors += unsent;
+            self.unsent -= unsent as u64;
+        }
     }
 
     /// Puts a copy of a packet that is not in an mbuf into `frames[at]`. Up to `more` further ones may follow: empty
@@ -357,6 +475,9 @@ impl DpdkPort {
             unsafe { godwit_port_transmit(self.device.port, self.queue, self.frames.as_ptr(), count as u16) }
         };
         let taken = usize::from(taken);
+        if taken < count {
+            self.device.refused.fetch_add((count - taken) as u64, Relaxed);
+        }
         sent.packets += taken;
         sent.full += count - taken;
         sent.bytes += self.frames[..taken].iter().map(Raw::len).sum::<usize>();
@@ -379,6 +500,9 @@ impl Port for DpdkPort {
             // SAFETY: room for `count` frames; the queue is this port's alone.
             unsafe { godwit_port_receive(self.device.port, self.queue, frames, count, &raw mut self.refused) }
         };
+        if received > 0 {
+            self.note_traffic();
+        }
         self.lend_frames(batch, usize::from(received));
         Ok(batch.len())
     }
@@ -411,6 +535,8 @@ impl Port for DpdkPort {
             }
             self.flush(count, &mut sent);
         }
+        self.note_traffic();
+        self.settle(&mut sent);
         sent
     }
 
@@ -418,6 +544,17 @@ impl Port for DpdkPort {
         if self.refused > 0 {
             count(DropReason::TooBig, self.refused as usize);
             self.refused = 0;
+        }
+        if self.reading_is_due() {
+            let losses = self.read_counters();
+            self.unsent += losses.unsent;
+            for (reason, packets) in
+                [(DropReason::RxQueueFull, losses.missed), (DropReason::RxError, losses.damaged)]
+            {
+                if packets > 0 {
+                    count(reason, packets as usize);
+                }
+            }
         }
     }
 
@@ -448,5 +585,23 @@ impl FramePort for DpdkPort {
             self.lend_frames(batch, count);
         }
         batch.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_devices_counters_become_losses_of_packets() {
+        let counters = |missed, errors, send_errors| Counters { missed, errors, send_errors, no_buffer: 77 };
+        let before = counters(10, 3, 5);
+        let losses = |missed, damaged, unsent| Losses { missed, damaged, unsent };
+        assert_eq!(Counters::losses(&before, &before, 0), losses(0, 0, 0));
+        assert_eq!(Counters::losses(&before, &counters(14, 5, 6), 0), losses(4, 2, 1));
+        // A driver that counts what it refuses, and one that does not.
+        assert_eq!(Counters::losses(&before, &counters(10, 3, 12), 7), losses(0, 0, 0));
+        assert_eq!(Counters::losses(&before, &before, 7), losses(0, 0, 0));
+        assert_eq!(Counters::losses(&before, &counters(2, 0, 0), 0), losses(2, 0, 0), "it has started anew");
     }
 }
