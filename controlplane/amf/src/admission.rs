@@ -19,9 +19,12 @@
 //! newest message goes first, and only the newest [`SAME_NAME`] wait to start: a UE has one connection, so an older
 //! message of its name comes from a connection that the UE has given up, or from somebody else.
 //!
+//! Names share room, too: of one name and gNB only the newest [`SAME_NAME_RUNNING`] UEs have it.
+//!
 //! A registration gives its place for calls back while it waits for the UE, and its other place after
 //! [`crate::ue::UE_PATIENCE`]: a UE that does not answer its challenge keeps room, but no place.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +32,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
+
+use crate::context::UeHandle;
 
 /// The next step of a registration. Earlier variants go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +72,7 @@ pub(crate) struct Admission {
     pub calls: Arc<Gate>,
     memory: Mutex<Memory>,
     octets: usize,
+    hasher: RandomState,
 }
 
 /// Admits a limited number of registrations at a time; others wait for their turn.
@@ -95,6 +101,8 @@ struct Memory {
     taken: usize,
     /// By the key of the gNB's association.
     by_gnb: HashMap<u64, usize>,
+    /// The UEs without proven identity of each gNB and name, oldest first.
+    by_name: HashMap<(u64, u64), VecDeque<Arc<UeHandle>>>,
 }
 
 type Waiter = oneshot::Sender<Place>;
@@ -105,6 +113,10 @@ const ABANDONED_KEPT: usize = 64;
 
 /// Most waiters of one name and gNB. A UE has one; a few more if the UE was restarted while it waited.
 const SAME_NAME: usize = 4;
+
+/// Most UEs of one name and gNB whose registrations run. If another begins, the oldest ends. A UE has
+/// time to prove its identity unless more than some thousand messages a second use its name.
+const SAME_NAME_RUNNING: usize = 256;
 
 /// Places and memory in use, for `GET /status`.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -129,6 +141,7 @@ impl Admission {
             calls: Gate::new(calls, usize::MAX),
             memory: Mutex::default(),
             octets,
+            hasher: RandomState::new(),
         })
     }
 
@@ -163,7 +176,7 @@ impl Admission {
         }
         *of_gnb += octets;
         memory.taken += octets;
-        Some(Room { admission: self.clone(), gnb, octets })
+        Some(Room { admission: self.clone(), gnb, octets, named: None })
     }
 
     /// Places and memory in use.
@@ -423,11 +436,36 @@ pub(crate) struct Room {
     admission: Arc<Admission>,
     gnb: u64,
     octets: usize,
+    /// Whose room it is, by the hash of its name.
+    named: Option<(u64, Arc<UeHandle>)>,
+}
+
+impl Room {
+    /// Sets the UE that has the room. If more than [`SAME_NAME_RUNNING`] UEs of this name and gNB have
+    /// room then, ends the oldest; `true` in this case.
+    pub fn set_owner(&mut self, name: &str, ue: &Arc<UeHandle>) -> bool {
+        let name = self.admission.hasher.hash_one(name);
+        self.named = Some((name, ue.clone()));
+        let mut memory = self.admission.memory();
+        let ues = memory.by_name.entry((self.gnb, name)).or_default();
+        ues.push_back(ue.clone());
+        let oldest = if ues.len() > SAME_NAME_RUNNING { ues.pop_front() } else { None };
+        // Under the lock: a UE that gives its room back has been notified before, or never will be.
+        oldest.inspect(|oldest| oldest.superseded.notify_one()).is_some()
+    }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
         let mut memory = self.admission.memory();
+        if let Some((name, ue)) = &self.named
+            && let Entry::Occupied(mut ues) = memory.by_name.entry((self.gnb, *name))
+        {
+            ues.get_mut().retain(|other| !Arc::ptr_eq(other, ue));
+            if ues.get().is_empty() {
+                ues.remove();
+            }
+        }
         memory.taken -= self.octets;
         if let Some(of_gnb) = memory.by_gnb.get_mut(&self.gnb) {
             *of_gnb -= self.octets;

@@ -1,11 +1,14 @@
-//! The first message of a connection: it goes to the UE's task, or waits until a task for the UE may start.
+//! The first message of a connection: it goes to the UE's task, or waits until a task for the UE may
+//! start.
 //!
-//! While a registration of a UE without proven identity waits, the AMF keeps its first message and nothing else: no context,
-//! no queue, no procedure. The registration starts when it is its turn for a place of `limits.registrations`
-//! ([`crate::admission`]). So a crowd costs little while it waits, and does not slow down the registrations that run. After
-//! `timers.admission_ms` the UE is refused with 5GMM cause #22.
+//! While a registration of a UE without proven identity waits, the AMF keeps its first message and
+//! nothing else: no context, no queue, no procedure. It starts when it is its turn for a place of
+//! `limits.registrations` ([`crate::admission`]). Deregistrations that need an authentication wait in the
+//! same way. So a crowd costs little while it waits, and does not slow down the registrations that run.
+//! After `timers.admission_ms` the UE is refused with 5GMM cause #22.
 //!
-//! A message that the task of a known UE may be able to verify goes to that task at once: registered UEs do not wait.
+//! A message that the task of a known UE may be able to verify goes to that task at once: registered UEs
+//! do not wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,31 +60,38 @@ pub(crate) fn initial_ue_message(
     };
     // Also if its task has just ended: the UE comes back right after deregistering.
     if let Err(UeEvent::Initial(initial)) = unclaimed {
-        admit(amf, initial, sender.registers);
+        admit(amf, initial, sender.name);
     }
 }
 
-/// Starts a task for the sender of a first message: at once or, if the sender wants to register under a
-/// `name`, when it is its turn.
+/// Starts a task for the sender of a first message: at once or, if the sender has to be authenticated,
+/// when it is the turn of its `name`.
 pub(crate) fn admit(amf: &Arc<Amf>, initial: Box<Initial>, name: Option<String>) {
     let Some(name) = name else { return start(amf, initial, None) };
+    let (class, name) = match initial.claimed {
+        Some(supi) => (Class::Claimed, supi.to_string()),
+        None => (Class::Unknown, name),
+    };
     if let Some(place) = amf.admission.starts.try_enter() {
-        return start(amf, initial, Some(place));
+        return start(amf, initial, Some((place, name)));
     }
     let gnb = initial.link.gnb.key;
     let Some(room) = amf.admission.room_to_wait(gnb, WAITING_OCTETS + initial.pdu.len()) else {
         return too_many(amf, &initial);
     };
-    let (class, name) = match initial.claimed {
-        Some(supi) => (Class::Claimed, supi.to_string()),
-        None => (Class::Unknown, name),
-    };
     let ticket = amf.admission.starts.enter(class, gnb, &name);
-    tokio::spawn(wait(amf.clone(), initial, class, ticket, room));
+    tokio::spawn(wait(amf.clone(), initial, class, name, ticket, room));
 }
 
 /// Waits for the turn of a first message, unless its gNB releases the connection before.
-async fn wait(amf: Arc<Amf>, mut initial: Box<Initial>, class: Class, mut ticket: Ticket, room: Room) {
+async fn wait(
+    amf: Arc<Amf>,
+    mut initial: Box<Initial>,
+    class: Class,
+    name: String,
+    mut ticket: Ticket,
+    room: Room,
+) {
     let deadline = initial.received + Duration::from_millis(amf.config.timers.admission_ms);
     let refusal = tokio::select! {
         biased;
@@ -89,7 +99,7 @@ async fn wait(amf: Arc<Amf>, mut initial: Box<Initial>, class: Class, mut ticket
         turn = ticket.granted() => match turn {
             Some(place) => {
                 drop(room);
-                return start(&amf, initial, Some(place));
+                return start(&amf, initial, Some((place, name)));
             }
             None => {
                 counters::NOT_ADMITTED.inc("newer_of_same_name");
@@ -112,12 +122,18 @@ async fn wait(amf: Arc<Amf>, mut initial: Box<Initial>, class: Class, mut ticket
     }
 }
 
-/// Starts the UE's task with its first message.
-fn start(amf: &Arc<Amf>, initial: Box<Initial>, place: Option<Place>) {
+/// Starts the UE's task with its first message. A registration has a place, and the name under which it waited.
+fn start(amf: &Arc<Amf>, initial: Box<Initial>, registration: Option<(Place, String)>) {
     let gnb = initial.link.gnb.clone();
-    let Some((handle, queue, room)) = amf.new_ue(&gnb, initial.pdu.len()) else {
+    let Some((handle, queue, mut room)) = amf.new_ue(&gnb, initial.pdu.len()) else {
         return too_many(amf, &initial);
     };
+    let place = registration.map(|(place, name)| {
+        if room.set_owner(&name, &handle) {
+            counters::NOT_ADMITTED.inc("newer_of_same_name");
+        }
+        place
+    });
     gnb.rebind(initial.link.amf_id, handle.clone());
     Ue::spawn(amf.clone(), handle, queue, room, place, initial);
 }

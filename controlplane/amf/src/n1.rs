@@ -26,8 +26,8 @@ use crate::ue::Ue;
 pub(crate) struct Sender {
     /// The 5G-TMSI in the message, if this AMF assigned it.
     pub tmsi: Option<Tmsi>,
-    /// The name of the identity in a registration request; `None` in other messages.
-    pub registers: Option<String>,
+    /// The name under which it waits for its turn, if it has to be authenticated.
+    pub name: Option<String>,
 }
 
 /// Reads the sender of a first message.
@@ -40,17 +40,15 @@ pub(crate) fn sender(amf: &Amf, pdu: &[u8]) -> Sender {
         _ => None,
     };
     match decoded.message {
-        Message::RegistrationRequest(request) => {
-            Sender { tmsi: tmsi(&request.identity), registers: Some(name(&request.identity)) }
-        }
-        Message::DeregistrationRequestUe(request) => {
-            Sender { tmsi: tmsi(&request.identity), registers: None }
+        Message::RegistrationRequest(gmm::RegistrationRequest { identity, .. })
+        | Message::DeregistrationRequestUe(gmm::DeregistrationRequestUe { identity, .. }) => {
+            Sender { tmsi: tmsi(&identity), name: Some(name(&identity)) }
         }
         Message::ServiceRequest(request) => {
             let ours = amf.guami.amf_id;
             let (set, pointer) = (request.s_tmsi.set(), request.s_tmsi.pointer());
             let tmsi = (set == ours.set() && pointer == ours.pointer()).then_some(request.s_tmsi.tmsi());
-            Sender { tmsi, registers: None }
+            Sender { tmsi, name: None }
         }
         _ => Sender::default(),
     }
@@ -150,7 +148,7 @@ impl Ue {
     /// Moves a connection that may not be this UE's to a new task, which authenticates the sender.
     pub(crate) fn pass_on(&self, mut initial: Box<Initial>) -> InitialCheck {
         initial.claimed = self.ctx.supi;
-        let name = sender(&self.amf, &initial.pdu).registers;
+        let name = sender(&self.amf, &initial.pdu).name;
         first_message::admit(&self.amf, initial, name);
         InitialCheck::Elsewhere
     }

@@ -300,7 +300,11 @@ impl Ue {
             };
             self.permit = Some(permit);
         }
-        self.room = None;
+        if self.room.take().is_some() {
+            // In the same moment a newer registration of its name may have been about to end this one, which is proven
+            // now and stays.
+            std::pin::pin!(self.handle.superseded.notified()).enable();
+        }
         self.ctx.supi = Some(supi);
         if let Some(old) = self.amf.ues.claim(supi, &self.handle) {
             old.superseded.notify_one();

@@ -74,11 +74,17 @@ pub(crate) async fn connection_lost(ue: &mut Ue, why: LinkDown) {
 /// The UE opened a new connection before the old one was released: the old gNB is told, without waiting
 /// for its answer.
 pub(crate) async fn adopt(ue: &mut Ue, initial: Initial) {
+    abandon(ue, ngap::cause::RadioNetwork::ReleaseDueToCnDetectedMobility.into()).await;
+    user_plane::deactivate_all(ue).await;
+    ue.connect(initial);
+}
+
+/// Ends the connection. The gNB is told, without waiting for its answer.
+pub(crate) async fn abandon(ue: &mut Ue, cause: Cause) {
     if let Some(old) = &ue.connection
         && !old.n2.is_down()
     {
-        let cause = ngap::cause::RadioNetwork::ReleaseDueToCnDetectedMobility.into();
-        // If sending fails, the old connection is lost, which is what is wanted.
+        // If sending fails, the connection is lost, which is what is wanted.
         _ = ue
             .send(|amf, ran| {
                 Pdu::UeContextReleaseCommand(UeContextReleaseCommand {
@@ -89,6 +95,4 @@ pub(crate) async fn adopt(ue: &mut Ue, initial: Initial) {
             .await;
     }
     ue.disconnect();
-    user_plane::deactivate_all(ue).await;
-    ue.connect(initial);
 }

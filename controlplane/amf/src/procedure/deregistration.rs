@@ -129,14 +129,18 @@ async fn request_deregistration(ue: &mut Ue, why: DeregistrationReason) -> Resul
     }
 }
 
-/// Another task has authenticated the same subscriber: this one releases its connection and sessions.
+/// Another task has authenticated the same subscriber, or has begun to register a UE of the same name
+/// while this one is not proven ([`crate::admission`]): this one releases its connection and sessions.
 /// The gNB is told, but not the UE, which now has the other connection. UDM and PCF know the new
 /// registration already.
 pub(crate) async fn superseded(ue: &mut Ue) {
     ue.record("registration", "superseded");
     ue.ended = true;
     ue.ctx.uecm_registered = false;
-    if let Err(interrupt) = an_release::release(ue, ngap::cause::Nas::NormalRelease.into()).await {
+    if ue.ctx.supi.is_none() {
+        // One of a flood: its memory is for others now, without a wait for the gNB.
+        an_release::abandon(ue, ngap::cause::Misc::ControlProcessingOverload.into()).await;
+    } else if let Err(interrupt) = an_release::release(ue, ngap::cause::Nas::NormalRelease.into()).await {
         tracing::debug!(supi = ?ue.ctx.supi, ?interrupt, "interrupted while superseded");
         ue.disconnect();
     }

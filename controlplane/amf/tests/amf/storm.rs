@@ -238,3 +238,52 @@ async fn a_storm_does_not_delay_ues_that_are_registered() {
     assert!(served.unwrap() < most && updated.unwrap() < most, "{served:?} {updated:?}");
     assert!(crowd.registered < 40, "the storm was over: {}", crowd.registered);
 }
+
+/// Reads what a flood is answered until the AMF is silent; how many of its connections are released.
+async fn drain(gnb: &mut Gnb) -> u32 {
+    let mut released = 0;
+    // Longer than a silent UE holds its place.
+    while let Some(pdu) = gnb.recv_within(Duration::from_millis(1200)).await {
+        match pdu {
+            Pdu::UeContextReleaseCommand(_) => released += 1,
+            Pdu::DownlinkNasTransport(transport) => {
+                let message = Ue::new(1).read(&transport.nas_pdu);
+                assert!(matches!(message, Message::AuthenticationRequest(_)), "{message:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    released
+}
+
+#[tokio::test]
+async fn a_flood_under_one_name_leaves_memory_for_other_ues() {
+    // Half of it is room for some 600 UEs: before, the flood took all of it.
+    let network = Network::with(json!({"limits": {"unproven_mb": 24}, "timers": {"t3560_ms": 60_000}})).await;
+    let mut gnb = Gnb::up(network.n2, 1).await;
+    let mut released = 0;
+    for burst in 0..4 {
+        for n in 0..300 {
+            let mut flood = Ue::new(1);
+            flood.ran_id = RanUeNgapId(1000 * (burst + 1) + n);
+            let request = Message::RegistrationRequest(flood.registration_request(RegistrationType::Initial));
+            flood.open(&gnb, &request).await;
+        }
+        released += drain(&mut gnb).await;
+    }
+    // 256 of the 1,200 are left.
+    assert_eq!(released, 944);
+    // Other UEs, and the one whose name the flood has.
+    let mut crowd = Crowd::open(&gnb, 1..40).await;
+    while crowd.registered < 39 {
+        let pdu = gnb.recv().await;
+        let flood = match &pdu {
+            Pdu::DownlinkNasTransport(m) => m.ran_ue_ngap_id.0 >= 1000,
+            _ => false,
+        };
+        if !flood {
+            crowd.take(&gnb, pdu).await;
+        }
+        assert_eq!(crowd.refused, 0);
+    }
+}
