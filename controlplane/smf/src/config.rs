@@ -140,6 +140,8 @@ pub struct Timers {
     /// How long the SMF waits for the gNB to answer a set-up of resources, for a new session or for the
     /// activation of a user plane. Must be longer than the AMF pages.
     pub establishment_guard_ms: u64,
+    /// Pause after AMF or gNB refused to activate a user plane; then downlink data start the next attempt.
+    pub activation_retry_ms: u64,
     /// T1 of PFCP: time until a request is repeated.
     pub pfcp_t1_ms: u64,
     /// N1 of PFCP: most transmissions of a request.
@@ -154,6 +156,7 @@ impl Default for Timers {
             t3592_ms: 16_000,
             t3591_ms: 16_000,
             establishment_guard_ms: 20_000,
+            activation_retry_ms: 5_000,
             pfcp_t1_ms: 1_000,
             pfcp_n1: 3,
             pfcp_heartbeat_ms: 10_000,

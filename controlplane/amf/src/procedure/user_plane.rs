@@ -21,12 +21,13 @@ pub(crate) struct Activation {
 }
 
 /// Asks the SMFs of `wanted` in parallel for the information that the gNB needs. Sessions that do not
-/// exist are skipped: the PDU session status informs the UE.
+/// exist are skipped: the PDU session status informs the UE. Sessions whose user plane is active on this
+/// connection are skipped as well: a gNB refuses to set up a session that it has (TS 38.413 §8.2.1.4), and the
+/// SMF would then count the user plane as lost.
 pub(crate) async fn activate(ue: &mut Ue, wanted: &[PduSessionId]) -> Activation {
-    let sessions: Vec<(PduSessionId, PduSession)> = wanted
-        .iter()
-        .filter_map(|id| ue.ctx.sessions.get(id).map(|session| (*id, session.clone())))
-        .collect();
+    let inactive = |id: &PduSessionId| ue.ctx.sessions.get(id).filter(|session| !session.active);
+    let sessions: Vec<(PduSessionId, PduSession)> =
+        wanted.iter().filter_map(|id| inactive(id).map(|session| (*id, session.clone()))).collect();
     let amf = ue.amf.clone();
     let location = ue.ctx.location;
     let asked = sessions.iter().map(|(_, session)| {

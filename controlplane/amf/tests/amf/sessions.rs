@@ -526,3 +526,20 @@ async fn a_session_that_is_up_is_not_set_up_again() {
     assert_eq!(ue.transport(&mut gnb).await.payload, RELEASE_N1);
     gnb.silent(100).await;
 }
+
+/// A connected UE asks for a user plane that it has: neither SMF nor gNB is asked for it a second time.
+#[tokio::test]
+async fn a_user_plane_that_is_up_is_not_activated_again() {
+    let (network, mut gnb, mut ue) = registered().await;
+    ue.establish(&mut gnb, 1).await;
+    network.core.wait_called("setup_done", 1).await;
+    let ngksi = ue.security.as_ref().unwrap().ngksi();
+    let mut again = gmm::ServiceRequest::new(ngksi, ServiceType::Data, ue.guti.unwrap().s_tmsi());
+    again.uplink_data_status = Some([id(1)].into_iter().collect());
+    ue.send(&gnb, &Message::ServiceRequest(again)).await;
+    let Message::ServiceAccept(accept) = ue.recv(&mut gnb).await else { panic!() };
+    assert_eq!(accept.reactivation_result, Some(PsiSet::default()));
+    gnb.silent(100).await;
+    assert_eq!(network.core.called("activate"), 0);
+    network.ue(ue.supi(), |view| view["sessions"][0]["active"] == true).await;
+}

@@ -323,6 +323,11 @@ pub fn deactivate() -> SessionModificationRequest {
     update_to_gnb(ApplyAction::BUFF | ApplyAction::NOCP, None)
 }
 
+/// Buffers downlink packets without a report to the SMF, which has just failed to activate the user plane.
+pub fn hold() -> SessionModificationRequest {
+    update_to_gnb(ApplyAction::BUFF, None)
+}
+
 /// Drops downlink packets, buffered ones too: the UE cannot be reached.
 pub fn discard() -> SessionModificationRequest {
     SessionModificationRequest { flags: Some(SmReqFlags::DROBU), ..update_to_gnb(ApplyAction::DROP, None) }

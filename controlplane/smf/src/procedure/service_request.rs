@@ -17,6 +17,7 @@ use telemetry::counters::{Counter, Family};
 use crate::context::{Phase, Session, SessionState, Smf, UpState};
 use crate::n2;
 use crate::n4::rules;
+use crate::n4u;
 use crate::peers::Transfer;
 use crate::procedure::{release, user_plane};
 
@@ -96,6 +97,33 @@ pub(crate) async fn release_at_gnb(smf: &Arc<Smf>, session: &Arc<Session>) {
         }
         Err(_) => RELEASED_AT_GNB.inc("failed"),
     }
+}
+
+/// The activation of the user plane has failed. The UPF buffers downlink packets without a report for
+/// `timers.activation_retry_ms`. After that it reports the packets that it has buffered or the next one, which
+/// starts the next attempt. Without the pause the buffered packets would be reported at once, and AMF and gNB
+/// would be asked as fast as they refuse.
+pub(crate) async fn pause_activation(smf: &Arc<Smf>, session: &Arc<Session>, state: &mut SessionState) {
+    n4u::reachable(smf, session, false);
+    state.up = UpState::Deactivated;
+    state.gnb = None;
+    if let Err(error) = user_plane::modify(smf, session, state, rules::hold()).await {
+        // Counted by N4. The restoration of the UPF's sessions corrects it.
+        tracing::debug!(supi = %session.supi, id = %session.id, %error, "activation not paused on the UPF");
+    }
+    let (smf, session, activations) = (smf.clone(), session.clone(), state.activations);
+    tokio::spawn(async move {
+        time::sleep(Duration::from_millis(smf.config.timers.activation_retry_ms)).await;
+        let mut state = session.state.lock().await;
+        // Another activation or a release during the pause has changed the UPF's rules already.
+        let paused = state.activations == activations && state.up == UpState::Deactivated;
+        if !paused || state.phase != Phase::Active {
+            return;
+        }
+        if let Err(error) = user_plane::modify(&smf, &session, &mut state, rules::deactivate()).await {
+            tracing::debug!(supi = %session.supi, id = %session.id, %error, "downlink reports not resumed");
+        }
+    });
 }
 
 /// The gNB has released the resources of a session that continues: they are set up again.

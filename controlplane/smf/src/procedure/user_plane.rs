@@ -133,19 +133,22 @@ pub(crate) async fn not_set_up_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>, oc
     refused_by_gnb(smf, session).await
 }
 
-/// A new session ends with this (§4.3.2.2.1 step 16a); an established one only has no user plane.
+/// A new session ends with this (§4.3.2.2.1 step 16a). The user plane of an established session is down, and
+/// downlink data activate it again after a pause.
 async fn refused_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>) -> Updated {
     GNB_REFUSED.inc();
     let mut state = session.state.lock().await;
-    state.up = UpState::Deactivated;
-    state.gnb = None;
     if state.phase == Phase::Establishing {
+        state.up = UpState::Deactivated;
+        state.gnb = None;
         drop(state);
         // The accept was sent with the resources and did not reach the UE; the reject does.
         let (smf, session) = (smf.clone(), session.clone());
         tokio::spawn(async move {
             establishment::fail(&smf, &session, GsmCause::InsufficientResources).await;
         });
+    } else if state.phase == Phase::Active && state.up != UpState::Deactivated {
+        service_request::pause_activation(smf, session, &mut state).await;
     }
     Ok(up_state(UpCnxState::Deactivated))
 }

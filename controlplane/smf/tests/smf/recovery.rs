@@ -132,6 +132,48 @@ async fn an_activation_without_answer_ends_and_is_tried_again() {
     assert_eq!(world.oam("GET", "/sessions").await[0]["user_plane"], "activated");
 }
 
+fn refusal() -> bytes::Bytes {
+    let cause = ngap::cause::RadioNetwork::RadioResourcesNotAvailable.into();
+    let transfer =
+        ngap::transfer::PduSessionResourceSetupUnsuccessfulTransfer { cause, criticality_diagnostics: None };
+    transfer.encode().unwrap()
+}
+
+/// The gNB refuses the resources of a session that exists: downlink packets wait, and soon are a reason to ask again.
+#[tokio::test]
+async fn after_a_refusal_of_the_gnb_downlink_data_activates_the_user_plane_again() {
+    let mut world = World::new().await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let seid = session.establishment.cp_f_seid.seid;
+    world.update(&session.context, state(UpCnxState::Deactivated)).await.unwrap();
+    assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
+    for _ in 0..2 {
+        world.upf.report(world.n4, seid, report(ReportType::DLDR));
+        let (_, n2) = world.next_transfer().await;
+        assert_eq!(n2.unwrap().0, N2SmInfoType::PduResSetupReq);
+        let updated = world.gnb_says(&session.context, N2SmInfoType::PduResSetupFail, refusal()).await;
+        assert_eq!(updated.up_cnx_state, Some(UpCnxState::Deactivated));
+        // Not at once: what waits would be reported at once, too.
+        assert_eq!(world.next_action().await, ApplyAction::BUFF);
+        assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
+    }
+    world.upf.report(world.n4, seid, report(ReportType::DLDR));
+    world.next_transfer().await;
+    world.gnb_says(&session.context, N2SmInfoType::PduResSetupRsp, gnb_answer()).await;
+    assert_eq!(world.next_action().await, ApplyAction::FORW);
+    // A user plane that was up does not go on into the tunnel that the gNB has given up.
+    world.update(&session.context, state(UpCnxState::Activating)).await.unwrap();
+    world.gnb_says(&session.context, N2SmInfoType::PduResSetupFail, refusal()).await;
+    assert_eq!(world.next_action().await, ApplyAction::BUFF);
+    assert_eq!(world.oam("GET", "/sessions").await[0]["user_plane"], "deactivated");
+    // The UE comes back before the pause is over, which must not take its user plane down.
+    world.update(&session.context, state(UpCnxState::Activating)).await.unwrap();
+    world.gnb_says(&session.context, N2SmInfoType::PduResSetupRsp, gnb_answer()).await;
+    assert_eq!(world.next_action().await, ApplyAction::FORW);
+    net::time::sleep(std::time::Duration::from_millis(500)).await;
+    assert!(world.at_upf.try_recv().is_err());
+}
+
 #[tokio::test]
 async fn a_session_whose_ue_the_amf_has_lost_ends() {
     let mut world = World::new().await;
