@@ -142,6 +142,9 @@ pub struct Timers {
     pub establishment_guard_ms: u64,
     /// Pause after AMF or gNB refused to activate a user plane; then downlink data start the next attempt.
     pub activation_retry_ms: u64,
+    /// How long the downlink packets of a UE that does not answer paging are dropped. After that the next packet
+    /// has the UE paged again.
+    pub unreachable_ms: u64,
     /// T1 of PFCP: time until a request is repeated.
     pub pfcp_t1_ms: u64,
     /// N1 of PFCP: most transmissions of a request.
@@ -157,6 +160,7 @@ impl Default for Timers {
             t3591_ms: 16_000,
             establishment_guard_ms: 20_000,
             activation_retry_ms: 5_000,
+            unreachable_ms: 30_000,
             pfcp_t1_ms: 1_000,
             pfcp_n1: 3,
             pfcp_heartbeat_ms: 10_000,

@@ -172,13 +172,13 @@ async fn release_context(smf: Arc<Smf>, request: ReleaseSmContextRequest) -> Res
     Ok(())
 }
 
-/// Paging found no UE.
+/// The AMF did not deliver a transfer: paging found no UE, or no gNB could page.
 async fn transfer_failed(
     smf: Arc<Smf>,
     request: Notification<N1N2MsgTxfrFailureNotification>,
 ) -> Result<(), ProblemDetails> {
     let session = find(&smf, &request.id)?;
-    service_request::unreachable(&smf, &session).await;
+    service_request::not_activated_by_amf(&smf, &session, (&request.body.cause).into()).await;
     Ok(())
 }
 

@@ -22,6 +22,7 @@ use crate::peers::Transfer;
 use crate::procedure::{release, user_plane};
 
 static UNREACHABLE: Counter = Counter::new("smf_ue_unreachable");
+static REFUSED: Counter = Counter::new("smf_up_activation_refused");
 static ACTIVATION_EXPIRED: Counter = Counter::new("smf_up_activation_expired");
 static RELEASED_AT_GNB: Family = Family::new("smf_up_released_at_gnb", "transfer");
 
@@ -45,7 +46,12 @@ pub(crate) async fn activate_user_plane(smf: &Arc<Smf>, session: &Arc<Session>) 
             // The AMF no longer has the UE, and so not the session.
             release::locally(smf, session, release::Notify::Nobody).await;
         }
-        Ok(_) | Err(_) => unreachable(smf, session).await,
+        Ok(cause) => not_activated_by_amf(smf, session, (&cause).into()).await,
+        // 504 of TS 29.518 §6.1.3.5.3.1.
+        Err(error) if error.is("UE_NOT_REACHABLE") => {
+            not_activated_by_amf(smf, session, NotActivated::UeUnreachable).await;
+        }
+        Err(_) => not_activated_by_amf(smf, session, NotActivated::Refused).await,
     }
 }
 
@@ -99,21 +105,69 @@ pub(crate) async fn release_at_gnb(smf: &Arc<Smf>, session: &Arc<Session>) {
     }
 }
 
-/// The activation of the user plane has failed. The UPF buffers downlink packets without a report for
-/// `timers.activation_retry_ms`. After that it reports the packets that it has buffered or the next one, which
-/// starts the next attempt. Without the pause the buffered packets would be reported at once, and AMF and gNB
-/// would be asked as fast as they refuse.
-pub(crate) async fn pause_activation(smf: &Arc<Smf>, session: &Arc<Session>, state: &mut SessionState) {
+/// Why the user plane was not activated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotActivated {
+    /// The UE does not answer paging.
+    UeUnreachable,
+    /// AMF or gNB could not do it now.
+    Refused,
+}
+
+impl From<&Outcome> for NotActivated {
+    fn from(cause: &Outcome) -> Self {
+        match cause {
+            Outcome::UeNotResponding | Outcome::UeNotReachableForSession => Self::UeUnreachable,
+            _ => Self::Refused,
+        }
+    }
+}
+
+/// The AMF says that it cannot activate the user plane that it was asked for.
+pub(crate) async fn not_activated_by_amf(smf: &Arc<Smf>, session: &Arc<Session>, why: NotActivated) {
+    let mut state = session.state.lock().await;
+    // If the gNB or the guard timer was faster, there is no activation to end.
+    if state.phase == Phase::Active && state.up == UpState::Activating {
+        pause_activation(smf, session, &mut state, why).await;
+    }
+}
+
+/// The activation of the user plane has failed. TS 23.502 §4.2.3.3 step 3c leaves it to the network what the UPF does
+/// with downlink packets until the next attempt:
+///
+/// - The packets of an unreachable UE are dropped for `timers.unreachable_ms`.
+/// - The packets of other UEs are buffered for `timers.activation_retry_ms`.
+///
+/// The UPF reports no packets meanwhile. After that it reports the packets that it has buffered or the next one,
+/// which starts the next attempt. Without the pause the buffered packets would be reported at once: AMF and gNB
+/// would be asked as fast as they refuse, and the UE would be paged without end.
+pub(crate) async fn pause_activation(
+    smf: &Arc<Smf>,
+    session: &Arc<Session>,
+    state: &mut SessionState,
+    why: NotActivated,
+) {
+    let timers = &smf.config.timers;
+    let (change, pause_ms) = match why {
+        NotActivated::UeUnreachable => {
+            UNREACHABLE.inc();
+            (rules::discard(), timers.unreachable_ms)
+        }
+        NotActivated::Refused => {
+            REFUSED.inc();
+            (rules::hold(), timers.activation_retry_ms)
+        }
+    };
     n4u::reachable(smf, session, false);
     state.up = UpState::Deactivated;
     state.gnb = None;
-    if let Err(error) = user_plane::modify(smf, session, state, rules::hold()).await {
+    if let Err(error) = user_plane::modify(smf, session, state, change).await {
         // Counted by N4. The restoration of the UPF's sessions corrects it.
         tracing::debug!(supi = %session.supi, id = %session.id, %error, "activation not paused on the UPF");
     }
     let (smf, session, activations) = (smf.clone(), session.clone(), state.activations);
     tokio::spawn(async move {
-        time::sleep(Duration::from_millis(smf.config.timers.activation_retry_ms)).await;
+        time::sleep(Duration::from_millis(pause_ms)).await;
         let mut state = session.state.lock().await;
         // Another activation or a release during the pause has changed the UPF's rules already.
         let paused = state.activations == activations && state.up == UpState::Deactivated;
@@ -131,17 +185,4 @@ pub(crate) async fn released_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>) {
     let (smf, session) = (smf.clone(), session.clone());
     // The AMF waits for the answer to its update.
     tokio::spawn(async move { activate_user_plane(&smf, &session).await });
-}
-
-/// The UE cannot be reached: its buffered packets are dropped, and later ones until the UE connects.
-pub(crate) async fn unreachable(smf: &Arc<Smf>, session: &Arc<Session>) {
-    UNREACHABLE.inc();
-    let mut state = session.state.lock().await;
-    if state.phase != Phase::Active || state.up == UpState::Activated {
-        return;
-    }
-    state.up = UpState::Deactivated;
-    if let Err(error) = user_plane::modify(smf, session, &mut state, rules::discard()).await {
-        tracing::warn!(%error, "packets of an unreachable UE not dropped");
-    }
 }

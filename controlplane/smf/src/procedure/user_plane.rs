@@ -18,6 +18,7 @@ use crate::n2;
 use crate::n4::rules;
 use crate::n4::{N4Error, Seids, rules::Tunnels};
 use crate::n4u;
+use crate::procedure::service_request::NotActivated;
 use crate::procedure::{establishment, release, service_request};
 
 static ACTIVATED: Counter = Counter::new("smf_up_activated");
@@ -148,7 +149,7 @@ async fn refused_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>) -> Updated {
             establishment::fail(&smf, &session, GsmCause::InsufficientResources).await;
         });
     } else if state.phase == Phase::Active && state.up != UpState::Deactivated {
-        service_request::pause_activation(smf, session, &mut state).await;
+        service_request::pause_activation(smf, session, &mut state, NotActivated::Refused).await;
     }
     Ok(up_state(UpCnxState::Deactivated))
 }

@@ -7,7 +7,9 @@ use nas::{GsmCause, SmBody};
 use pfcp::message::*;
 use pfcp::{ApplyAction, InterfaceType, Message, QerId, ReportType};
 use sbi::ResourceUri;
+use sbi::model::amf::{N1N2MessageTransferCause, N1N2MsgTxfrFailureNotification};
 use sbi::model::smf::*;
+use sbi::op::amf::N1N2TransferFailureNotify;
 use sbi::op::pcf::{SmPolicyTerminateNotify, SmPolicyUpdateNotify};
 use sbi::op::smf::{ReleaseSmContext, ReleaseSmContextRequest};
 use types::PduSessionType;
@@ -172,6 +174,58 @@ async fn after_a_refusal_of_the_gnb_downlink_data_activates_the_user_plane_again
     assert_eq!(world.next_action().await, ApplyAction::FORW);
     net::time::sleep(std::time::Duration::from_millis(500)).await;
     assert!(world.at_upf.try_recv().is_err());
+}
+
+/// The AMF says that paging failed.
+async fn not_delivered(world: &World, context: &ResourceUri, cause: N1N2MessageTransferCause) {
+    let root = context.api_root.as_str();
+    let uri = sbi::callback_uri::<N1N2TransferFailureNotify>(root, &context.id);
+    let body = N1N2MsgTxfrFailureNotification { cause, n1n2_msg_data_uri: String::new() };
+    world.client.notify::<N1N2TransferFailureNotify>(&uri, body).await.unwrap();
+}
+
+/// Packets of a UE that answers no page are dropped for a while; then the next one has it paged again.
+#[tokio::test]
+async fn an_unreachable_ue_has_its_packets_dropped_and_is_paged_again_later() {
+    let mut world = World::new().await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let seid = session.establishment.cp_f_seid.seid;
+    world.update(&session.context, state(UpCnxState::Deactivated)).await.unwrap();
+    assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
+    for _ in 0..2 {
+        world.upf.report(world.n4, seid, report(ReportType::DLDR));
+        assert_eq!(world.next_transfer().await.1.unwrap().0, N2SmInfoType::PduResSetupReq);
+        // The same once more changes nothing.
+        for _ in 0..2 {
+            not_delivered(&world, &session.context, N1N2MessageTransferCause::UeNotResponding).await;
+        }
+        assert_eq!(world.next_action().await, ApplyAction::DROP);
+        assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
+    }
+}
+
+/// An AMF that is busy, or has no gNB for the UE, does not say that the UE cannot be reached: what waits is kept.
+#[tokio::test]
+async fn what_waits_outlives_an_amf_that_cannot_help_now() {
+    let mut world = World::new().await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let seid = session.establishment.cp_f_seid.seid;
+    world.update(&session.context, state(UpCnxState::Deactivated)).await.unwrap();
+    assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
+    for congested in [true, false] {
+        world.peers.amf_congested.store(congested, Ordering::Relaxed);
+        world.upf.report(world.n4, seid, report(ReportType::DLDR));
+        world.next_transfer().await;
+        if !congested {
+            not_delivered(&world, &session.context, N1N2MessageTransferCause::AnNotResponding).await;
+        }
+        assert_eq!(world.next_action().await, ApplyAction::BUFF);
+        assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
+    }
+    world.upf.report(world.n4, seid, report(ReportType::DLDR));
+    world.next_transfer().await;
+    world.gnb_says(&session.context, N2SmInfoType::PduResSetupRsp, gnb_answer()).await;
+    assert_eq!(world.next_action().await, ApplyAction::FORW);
 }
 
 #[tokio::test]

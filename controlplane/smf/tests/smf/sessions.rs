@@ -386,20 +386,6 @@ async fn the_user_plane_goes_idle_and_comes_back() {
 }
 
 #[tokio::test]
-async fn an_unreachable_ue_has_its_packets_dropped() {
-    let mut world = World::new().await;
-    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
-    let body = SmContextUpdateData { up_cnx_state: Some(UpCnxState::Deactivated), ..Default::default() };
-    world.update(&session.context, body).await.unwrap();
-    world.next_at_upf().await;
-    world.peers.amf_congested.store(true, Ordering::Relaxed);
-    world.upf.report(world.n4, session.establishment.cp_f_seid.seid, downlink_data());
-    world.next_at_upf().await;
-    let Message::SessionModificationRequest(change) = world.next_at_upf().await else { panic!() };
-    assert_eq!(change.update_fars[0].apply_action, Some(ApplyAction::DROP));
-}
-
-#[tokio::test]
 async fn a_gnb_that_refuses_ends_a_new_session_with_a_reject() {
     let mut world = World::new().await;
     let context =

@@ -453,7 +453,7 @@ impl World {
             "upf": [upf.address],
             "dnn": [{"name": "internet", "ue_pool": {"ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48"},
                      "dns": ["1.1.1.1", "2606:4700:4700::1111"]}],
-            "timers": {"t3592_ms": 150, "establishment_guard_ms": 2000, "activation_retry_ms": 200,
+            "timers": {"t3592_ms": 150, "establishment_guard_ms": 2000, "activation_retry_ms": 200, "unreachable_ms": 200,
                        "pfcp_t1_ms": 60, "pfcp_heartbeat_ms": 100},
         });
         change(&mut config);
