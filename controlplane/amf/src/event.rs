@@ -82,6 +82,8 @@ pub(crate) struct Transfer {
     pub n1: Option<Bytes>,
     /// N2 session management information for the gNB.
     pub n2: Option<N2Info>,
+    /// The UE is not paged for this transfer (TS 29.518 §5.2.2.3.1, `skipInd`).
+    pub skip_if_idle: bool,
     /// The SMF's URI for a notification that the UE could not be reached.
     pub failure_uri: Option<String>,
 }

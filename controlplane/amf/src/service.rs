@@ -45,11 +45,9 @@ async fn n1n2_message_transfer(
     request: N1N2MessageTransferRequest,
 ) -> Result<Initiated<N1N2MessageTransferRspData>, N1N2MessageTransferError> {
     let ue = find(&amf, &request.ue_context_id)?;
-    let skip_if_idle = request.body.skip_ind == Some(true);
     let transfer = transfer(request.body)?;
     let connected = ue.is_connected();
-    if skip_if_idle && !connected {
-        // The SMF does not want the UE paged for this (TS 29.518 §5.2.2.3.1, `skipInd`).
+    if transfer.skip_if_idle && !connected {
         let cause = N1N2MessageTransferCause::N1MsgNotTransferred;
         return Ok(Initiated::Done(N1N2MessageTransferRspData { cause, supported_features: None }));
     }
@@ -83,6 +81,7 @@ fn transfer(body: N1N2MessageTransferReqData) -> Result<Transfer, ProblemDetails
         session,
         n1: n1.map(|n1| BinaryPart::into_bytes(n1.n1_message_content)),
         n2,
+        skip_if_idle: body.skip_ind == Some(true),
         failure_uri: body.n1n2_failure_txf_notif_uri,
     })
 }

@@ -17,6 +17,12 @@ use crate::ue::Ue;
 /// Namf_Communication_N1N2MessageTransfer.
 pub(crate) async fn deliver(ue: &mut Ue, transfer: Transfer) -> Result<(), Interrupt> {
     if ue.connection.is_none() {
+        if transfer.skip_if_idle {
+            // The UE was connected when the transfer arrived.
+            counters::SERVICE_REJECTED.inc("ue_idle");
+            paging::not_delivered(ue, transfer, N1N2MessageTransferCause::N1MsgNotTransferred).await;
+            return Ok(());
+        }
         return paging::paging(ue, transfer).await;
     }
     if !ue.is_secure() {

@@ -543,3 +543,33 @@ async fn a_user_plane_that_is_up_is_not_activated_again() {
     assert_eq!(network.core.called("activate"), 0);
     network.ue(ue.supi(), |view| view["sessions"][0]["active"] == true).await;
 }
+
+/// What a UE is not to be paged for arrives while its connection ends.
+#[tokio::test]
+async fn a_transfer_that_must_not_page_does_not_page_when_the_connection_ends_first() {
+    let (network, mut gnb, mut ue) = registered().await;
+    ue.establish(&mut gnb, 1).await;
+    network.core.wait_called("setup_done", 1).await;
+    gnb.send(UeContextReleaseRequest {
+        amf_ue_ngap_id: ue.amf_id.unwrap(),
+        ran_ue_ngap_id: ue.ran_id,
+        pdu_sessions: vec![],
+        cause: cause::RadioNetwork::UserInactivity.into(),
+    })
+    .await;
+    let Pdu::UeContextReleaseCommand(_) = gnb.recv().await else { panic!() };
+    let n2 = Some((RELEASE_N2, N2SmInfoType::PduResRelCmd));
+    let answer = network.core.transfer_body(ue.supi(), id(1), Some(RELEASE_N1), n2, Some(true)).await;
+    assert_eq!(answer, Ok(sbi::model::amf::N1N2MessageTransferCause::Initiated));
+    gnb.send(UeContextReleaseComplete {
+        amf_ue_ngap_id: ue.amf_id.unwrap(),
+        ran_ue_ngap_id: ue.ran_id,
+        user_location: None,
+        pdu_sessions: vec![],
+        criticality_diagnostics: None,
+    })
+    .await;
+    // Who wants to know hears that nothing was delivered, and the UE is left alone.
+    network.core.wait_called("not_delivered", 1).await;
+    gnb.silent(200).await;
+}
