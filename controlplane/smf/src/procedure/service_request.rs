@@ -180,8 +180,16 @@ pub(crate) async fn pause_activation(
     });
 }
 
-/// The gNB has released the resources of a session that continues: they are set up again.
+/// The gNB has released the resources of a session that continues: they are set up again. The user plane may be active:
+/// the UE's own service request can overtake the release that [`release_at_gnb`] asked for, and the gNB then
+/// releases what it has just set up.
 pub(crate) async fn released_by_gnb(smf: &Arc<Smf>, session: &Arc<Session>) {
+    // Before the AMF has its answer, so that the next activation it asks for finds the user plane deactivated.
+    let active = session.state.lock().await.up == UpState::Activated;
+    if active && user_plane::deactivate(smf, session).await.is_err() {
+        // Counted by N4. The restoration of the UPF's sessions corrects it.
+        tracing::debug!(supi = %session.supi, id = %session.id, "user plane not deactivated on the UPF");
+    }
     let (smf, session) = (smf.clone(), session.clone());
     // The AMF waits for the answer to its update.
     tokio::spawn(async move { activate_user_plane(&smf, &session).await });

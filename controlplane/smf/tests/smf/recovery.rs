@@ -104,6 +104,28 @@ async fn after_an_error_indication_the_gnb_releases_the_session_and_sets_it_up_a
     assert_eq!(world.oam("GET", "/sessions").await[0]["user_plane"], "activated");
 }
 
+/// The UE brings its user plane back before the release that the SMF asked for reaches the gNB, which then releases what it
+/// has just set up.
+#[tokio::test]
+async fn a_late_release_takes_the_new_user_plane_down_and_it_comes_back() {
+    let mut world = World::new().await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let seid = session.establishment.cp_f_seid.seid;
+    world.upf.report(world.n4, seid, report(ReportType::ERIR));
+    assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
+    assert_eq!(world.next_transfer().await.1.unwrap().0, N2SmInfoType::PduResRelCmd);
+    world.update(&session.context, state(UpCnxState::Activating)).await.unwrap();
+    world.gnb_says(&session.context, N2SmInfoType::PduResSetupRsp, gnb_answer()).await;
+    assert_eq!(world.next_action().await, ApplyAction::FORW);
+    let released = ngap::transfer::PduSessionResourceReleaseResponseTransfer.encode().unwrap();
+    world.gnb_says(&session.context, N2SmInfoType::PduResRelRsp, released).await;
+    assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
+    assert_eq!(world.next_transfer().await.1.unwrap().0, N2SmInfoType::PduResSetupReq);
+    world.gnb_says(&session.context, N2SmInfoType::PduResSetupRsp, gnb_answer()).await;
+    assert_eq!(world.next_action().await, ApplyAction::FORW);
+    assert_eq!(world.oam("GET", "/sessions").await[0]["user_plane"], "activated");
+}
+
 /// The gNB does not answer an activation: the activation ends after its time, and later data starts
 /// another one.
 #[tokio::test]
