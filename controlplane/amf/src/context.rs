@@ -397,6 +397,8 @@ pub(crate) struct PduSession {
     pub context: SmContextRef,
     /// Whether the gNB has resources for it.
     pub active: bool,
+    /// The UE has sent PDU SESSION RELEASE COMPLETE: it no longer believes in the session.
+    pub release_completed: bool,
 }
 
 impl UeContext {

@@ -426,9 +426,7 @@ impl Ue {
             }
             UeEvent::SessionGone { session, serial } => {
                 let known = self.ctx.sessions.get(&session).filter(|known| known.serial == serial);
-                // A connected UE knows of the release already, because its gNB has released the
-                // session.
-                match known.map(|known| known.active || self.connection.is_none()) {
+                match known.map(|known| known.active || !known.release_completed) {
                     Some(true) => self.forget_session(session),
                     Some(false) => _ = self.ctx.sessions.remove(&session),
                     None => {}

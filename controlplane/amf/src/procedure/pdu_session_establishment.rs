@@ -59,7 +59,9 @@ pub(crate) async fn pdu_session_establishment(
     match amf.peers.create_sm_context(&amf, create).await {
         Ok(context) => {
             ue.ctx.lost_sessions.remove(&id);
-            ue.ctx.sessions.insert(id, PduSession { dnn, s_nssai, serial, context, active: false });
+            let session =
+                PduSession { dnn, s_nssai, serial, context, active: false, release_completed: false };
+            ue.ctx.sessions.insert(id, session);
         }
         Err(refused) => {
             return match refused.n1 {
@@ -98,6 +100,8 @@ pub(crate) async fn pdu_session_establishment(
         Err(interrupt) => {
             ue.record(NAME, "interrupted");
             drop_session(ue, id).await;
+            // The accept may have been sent.
+            ue.ctx.lost_sessions.insert(id);
             Err(interrupt)
         }
     }

@@ -14,6 +14,10 @@ use crate::event::Interrupt;
 use crate::peers::SmUpdate;
 use crate::ue::Ue;
 
+/// Message type of PDU SESSION RELEASE COMPLETE (TS 24.501 table 9.7.2), the only 5GSM message that the AMF
+/// recognises: the SMF's notification of a session's end does not say whether the UE knows of it.
+const RELEASE_COMPLETE: u8 = 0xd4;
+
 /// Forwards the payload.
 pub(crate) async fn ul_nas_transport(ue: &mut Ue, transport: gmm::UlNasTransport) -> Result<(), Interrupt> {
     if transport.payload_type != PayloadType::N1Sm {
@@ -25,7 +29,7 @@ pub(crate) async fn ul_nas_transport(ue: &mut Ue, transport: gmm::UlNasTransport
         counters::PAYLOAD_NOT_FORWARDED.inc("no_session_id");
         return ue.send_status(GmmCause::InvalidMandatoryInformation).await;
     };
-    match (transport.request_type, ue.ctx.sessions.get(&id)) {
+    match (transport.request_type, ue.ctx.sessions.get_mut(&id)) {
         (Some(RequestType::Initial), _) => {
             pdu_session_establishment::pdu_session_establishment(ue, id, transport).await
         }
@@ -36,6 +40,8 @@ pub(crate) async fn ul_nas_transport(ue: &mut Ue, transport: gmm::UlNasTransport
         )
         | (_, None) => not_forwarded(ue, id, transport.payload, GmmCause::PayloadNotForwarded).await,
         (_, Some(session)) => {
+            let header = nas::gsm::SmHeader::read(&transport.payload);
+            session.release_completed |= header.is_some_and(|header| header.message_type == RELEASE_COMPLETE);
             let (context, location) = (session.context.clone(), ue.ctx.location);
             let amf = ue.amf.clone();
             let payload: bytes::Bytes = transport.payload.into();

@@ -20,11 +20,13 @@ pub(crate) struct Activation {
     pub failed: Vec<(PduSessionId, GmmCause)>,
 }
 
-/// Asks the SMFs of `wanted` in parallel for the information that the gNB needs. Sessions that do not
-/// exist are skipped: the PDU session status informs the UE. Sessions whose user plane is active on this
-/// connection are skipped as well: a gNB refuses to set up a session that it has (TS 38.413 §8.2.1.4), and the
-/// SMF would then count the user plane as lost.
+/// Asks the SMFs of `wanted` in parallel for the information that the gNB needs. The accept
+/// informs the UE of sessions that do not exist. Sessions whose user plane is active on this connection are
+/// skipped: a gNB refuses to set up a session that it has (TS 38.413 §8.2.1.4), and the SMF would then count the
+/// user plane as lost.
 pub(crate) async fn activate(ue: &mut Ue, wanted: &[PduSessionId]) -> Activation {
+    let missing = wanted.iter().filter(|id| !ue.ctx.sessions.contains_key(id));
+    ue.ctx.lost_sessions.extend(missing);
     let inactive = |id: &PduSessionId| ue.ctx.sessions.get(id).filter(|session| !session.active);
     let sessions: Vec<(PduSessionId, PduSession)> =
         wanted.iter().filter_map(|id| inactive(id).map(|session| (*id, session.clone()))).collect();

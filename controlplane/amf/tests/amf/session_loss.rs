@@ -96,6 +96,59 @@ async fn an_idle_ue_is_told_in_its_next_accept_also_where_it_does_not_ask() {
     assert_eq!(accept.pdu_session_status, None);
 }
 
+/// A session without user plane ends in its SMF, whose release command did not get through: a connected UE is made to
+/// register as any other. One that has completed the release knows.
+#[tokio::test]
+async fn a_connected_ue_learns_of_the_end_of_a_session_without_user_plane() {
+    let network = Network::start().await;
+    let (mut gnb, mut ue) = with_sessions(&network, &[1, 2]).await;
+    ue.idle(&mut gnb).await;
+    network.core.wait_called("deactivate", 2).await;
+    ue.service_request(&gnb, &[]).await;
+    assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
+    network.core.session_gone(&network.core.reference(ue.supi(), id(1))).await;
+    assert_eq!(ue.made_to_register(&mut gnb, &[1, 2]).await, Some(set(&[2])));
+    let completed = gmm::UlNasTransport::n1_sm(id(2), vec![0x2e, 2, 0, 0xd4]);
+    ue.send(&gnb, &Message::UlNasTransport(completed)).await;
+    network.core.wait_called("n1", 1).await;
+    network.core.session_gone(&network.core.reference(ue.supi(), id(2))).await;
+    network.ue(ue.supi(), |view| view["sessions"] == serde_json::json!([])).await;
+    gnb.silent(100).await;
+}
+
+/// The UE may have the accept of a session whose set-up the end of the connection has interrupted.
+#[tokio::test]
+async fn a_ue_is_told_that_a_session_was_not_set_up_after_all() {
+    let network = Network::start().await;
+    let (mut gnb, mut ue) = with_sessions(&network, &[1]).await;
+    ue.send(&gnb, &Message::UlNasTransport(crate::sessions::request(2))).await;
+    let Pdu::PduSessionResourceSetupRequest(setup) = gnb.recv().await else { panic!() };
+    ue.read(setup.pdu_sessions[0].nas_pdu.as_ref().unwrap());
+    gnb.association.abort();
+    network.core.wait_called("release_context", 1).await;
+    let mut gnb = Gnb::up(network.n2, 2).await;
+    ue.service_request(&gnb, &[]).await;
+    let Message::ServiceAccept(accept) = ue.recv(&mut gnb).await else { panic!() };
+    assert_eq!(accept.pdu_session_status, Some(set(&[1])));
+}
+
+/// A UE asks for the user plane of a session that nobody has, and does not say which sessions it has.
+#[tokio::test]
+async fn a_ue_that_asks_for_a_session_that_is_not_there_is_told_which_are() {
+    let network = Network::start().await;
+    let (mut gnb, mut ue) = with_sessions(&network, &[1]).await;
+    ue.idle(&mut gnb).await;
+    ue.service_request(&gnb, &[1, 3]).await;
+    let Message::ServiceAccept(accept) = ue.recv(&mut gnb).await else { panic!() };
+    assert_eq!(accept.pdu_session_status, Some(set(&[1])));
+    assert_eq!(accept.reactivation_result, Some(set(&[])));
+    ue.idle(&mut gnb).await;
+    let mut update = ue.registration_request(RegistrationType::MobilityUpdating);
+    update.uplink_data_status = Some(set(&[3]));
+    ue.open(&gnb, &Message::RegistrationRequest(update)).await;
+    assert_eq!(ue.complete(&mut gnb).await.pdu_session_status, Some(set(&[1])));
+}
+
 /// TS 29.510: the recovery time of an SMF has changed.
 #[tokio::test]
 async fn an_smf_that_restarted_is_asked_for_every_session() {

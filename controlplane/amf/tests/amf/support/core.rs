@@ -551,12 +551,17 @@ impl Core {
         self.client.notify::<nrf::NfStatusNotify>(&uri, body).await.unwrap();
     }
 
+    /// The SM context of the UE's session with this identity.
+    pub fn reference(&self, supi: Supi, id: PduSessionId) -> String {
+        let of_session = format!("/{supi}_{id}_");
+        let sessions = self.sessions.lock().unwrap();
+        let found = sessions.iter().find(|(_, session)| session.status_uri.contains(&of_session));
+        found.expect("a session of the UE").0.clone()
+    }
+
     /// The SMF forgets the UE's session with this identity.
     pub fn lose_session(&self, supi: Supi, id: PduSessionId) {
-        let of_session = format!("/{supi}_{id}_");
-        let mut sessions = self.sessions.lock().unwrap();
-        let before = sessions.len();
-        sessions.retain(|_, session| !session.status_uri.contains(&of_session));
-        assert_eq!(sessions.len() + 1, before);
+        let reference = self.reference(supi, id);
+        self.sessions.lock().unwrap().remove(&reference);
     }
 }
