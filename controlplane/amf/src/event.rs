@@ -116,8 +116,11 @@ pub(crate) enum DeregistrationReason {
     Operator { reregister: bool },
     /// The UDM reports that the subscription was removed: the UE gets 5GMM cause #3.
     Withdrawn,
-    /// The UE has lost slices, or the UDM asks for it: the UE is to register again at once.
+    /// The UDM asks for it: the UE is to register again at once.
     Reregistration,
+    /// The UE has lost an allowed slice, as the AMF finds: it is to register again at once. Should it not return, the
+    /// UDM must not believe that this AMF serves it.
+    SliceRemoved,
     /// The UDM says that another AMF serves the UE: it is neither paged nor told (TS 23.502 §4.2.2.2.2 step 14d).
     Moved,
 }
@@ -125,12 +128,12 @@ pub(crate) enum DeregistrationReason {
 impl DeregistrationReason {
     /// Whether the UE is to register again at once.
     pub fn reregister(self) -> bool {
-        matches!(self, Self::Operator { reregister: true } | Self::Reregistration)
+        matches!(self, Self::Operator { reregister: true } | Self::Reregistration | Self::SliceRemoved)
     }
 
     /// Whether the UDM asked for it and so needs no notification.
     pub fn by_udm(self) -> bool {
-        !matches!(self, Self::Operator { .. })
+        matches!(self, Self::Withdrawn | Self::Reregistration | Self::Moved)
     }
 }
 

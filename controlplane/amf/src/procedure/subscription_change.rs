@@ -29,7 +29,7 @@ pub(crate) async fn subscription_change(ue: &mut Ue) -> Result<(), Interrupt> {
     let slices = ue.configured_slices();
     ue.record(NAME, "ok");
     if !ue.ctx.allowed_nssai.iter().all(|allowed| slices.contains(allowed)) {
-        let order = Deregister { why: DeregistrationReason::Reregistration, paged: false, done: None };
+        let order = Deregister { why: DeregistrationReason::SliceRemoved, paged: false, done: None };
         return deregistration::by_network(ue, order).await;
     }
     let ambr = ue.ctx.ambr();

@@ -107,6 +107,8 @@ async fn changes_of_the_subscription_take_effect_while_the_ue_is_registered() {
     assert!(request.reregistration_required);
     ue.send(&gnb, &Message::DeregistrationAcceptNetwork).await;
     gnb.released(&mut ue).await;
+    // The AMF's own decision: the UDM does not know that the UE is gone, should it not return.
+    core.wait_called("purge_amf", 1).await;
     ue.requested_nssai = Vec::new();
     let accept = ue.register(&mut gnb).await;
     assert_eq!(accept.allowed_nssai, slices(&["2"]));
