@@ -1,6 +1,7 @@
-//! CoTCP: arbitrary octets into each core, and two cores wired together under a program with cuts, time and loss.
+//! CoTCP: arbitrary octets into each state machine, and two state machines connected to each other under a
+//! program with cuts, time and loss.
 //!
-//! The checks are those of the crate's own tests, from the same files: here they run for longer.
+//! The checks are those of the crate's own tests, from the same files; here they run longer.
 
 use ::cotcp::frame::{self, Frame, Options, Side};
 use ::cotcp::{Code, hello};
@@ -21,12 +22,13 @@ pub fn server(data: &[u8]) {
     flood::server(net::time::now_std(), data);
 }
 
-/// Two cores under a program.
+/// Two state machines under a program.
 pub fn wired(data: &[u8]) {
     program::run(net::time::now_std(), data);
 }
 
-/// One frame of each type that a side may send, small ones first, after the octet that says how the core is set up.
+/// One frame of each type that a side may send, small ones first, after the octet that configures the state
+/// machine.
 fn frames(flags: u8, from: Side) -> Vec<u8> {
     let mut out = vec![flags];
     let mut plain = |id: u32, body: &[u8]| {
@@ -69,17 +71,18 @@ fn frames(flags: u8, from: Side) -> Vec<u8> {
     out
 }
 
-/// What an honest server might send.
+/// What an honest server may send.
 pub fn client_seeds() -> Vec<Vec<u8>> {
     [0x00, 0x08, 0x2a, 0x4c, 0xfe].map(|flags| frames(flags, Side::Server)).to_vec()
 }
 
-/// What an honest client might send.
+/// What an honest client may send.
 pub fn server_seeds() -> Vec<Vec<u8>> {
     [0x00, 0x01, 0x08, 0x2a, 0x4c, 0xfe].map(|flags| frames(flags, Side::Client)).to_vec()
 }
 
-/// Programs: both version 2, calls of several lengths and kinds, answers, streams, time, going away, loss.
+/// Programs: both sides version 2, calls of several lengths and kinds, answers, streams, time, going away,
+/// loss.
 pub fn wired_seeds() -> Vec<Vec<u8>> {
     let calls = [0, 2, 0, 0, 9, 0, 0, 14, 0x88, 0, 13, 0x3b, 9, 11, 0, 12, 9];
     let streams =

@@ -1,7 +1,7 @@
 //! One function per decoder and endpoint that takes bytes from outside; none of them may panic.
 //!
 //! Two drivers run the same functions: `cargo run -p fuzz` (stable Rust, a seeded mutator, seconds per target: the
-//! smoke test of `make test`) and `libfuzzer/` (nightly, coverage-guided, for as long as one likes). An input that
+//! smoke test of `make test`) and `libfuzzer/` (nightly, coverage-guided, for as long as you like). An input that
 //! broke something is kept in `regressions/<target>/<what it broke>` and replayed by every test run.
 //!
 //! Read first: [`targets`]; [`smoke`] is the driver.
@@ -20,7 +20,7 @@ pub use targets::{TARGETS, Target};
 /// Runs one target on one input; libFuzzer calls this.
 ///
 /// # Panics
-/// When the target does not exist, or (the point of it) when the decoder panics.
+/// When the target does not exist, or when the decoder panics, which is the finding.
 pub fn run(name: &str, data: &[u8]) {
     let target =
         TARGETS.iter().find(|target| target.name == name).expect("a target of this name is in TARGETS");

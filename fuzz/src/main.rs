@@ -33,7 +33,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     }
-    // A panic is a finding, reported below with its input; the hook's text would only repeat it.
+    // A panic is reported below with its input; the hook's text would only repeat it.
     std::panic::set_hook(Box::new(|_| {}));
     let mut failed = false;
     for target in
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Writes the input where the report can name it.
+/// Writes the input to a file and returns its name.
 fn keep(target: &str, data: &[u8]) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("artifacts");
     let file = folder.join(format!("{target}.bin"));

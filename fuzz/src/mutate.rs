@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// Any seed; 0 is replaced, since xorshift would stay there.
+    /// A generator with this seed; 0 is replaced, since xorshift would stay there.
     pub fn new(seed: u64) -> Self {
         Random(if seed == 0 { 0x9e37_79b9_7f4a_7c15 } else { seed })
     }
@@ -24,7 +24,7 @@ impl Random {
     }
 }
 
-/// Values that lengths, counters and flags go wrong at.
+/// Values at which lengths, counters and flags often go wrong.
 const INTERESTING: &[u8] =
     &[0, 1, 2, 3, 4, 7, 8, 0x0f, 0x10, 0x1f, 0x20, 0x3f, 0x40, 0x7e, 0x7f, 0x80, 0x81, 0xfe, 0xff];
 /// Inputs do not grow beyond this; larger than any datagram we accept.
@@ -59,14 +59,14 @@ fn step(random: &mut Random, data: &mut Vec<u8>, other: &[u8]) {
             }
         }
         7 => {
-            // A piece of the input again, as repeated elements are.
+            // Repeats a piece of the input, as messages repeat elements.
             let end = at + random.below(data.len() - at + 1).min(64);
             let piece = data[at..end].to_vec();
             let to = random.below(data.len() + 1);
             data.splice(to..to, piece);
         }
         8 => {
-            // The head of this with the tail of another.
+            // Joins the head of this input with the tail of the other.
             let from = random.below(other.len() + 1);
             data.truncate(at);
             data.extend_from_slice(&other[from..]);

@@ -1,11 +1,12 @@
-//! N4 session requests: the input is a program of establishments, modifications and deletions, whose outcome a model
-//! of the rules' identifiers foretells; or one PFCP message for a session that exists.
+//! N4 session requests: the input is a program of establishments, modifications and deletions, whose outcome a
+//! model of the rules' identifiers predicts; or one PFCP message for an existing session.
 //!
 //! ```text
 //! program: steps, at most 64    step: operation 1, session 1, then its parts
 //! part: kind 1 (0 nothing more), identifier 1, references 1
 //! ```
-//! Rules are valid in themselves, so that a request is refused for what it refers to alone, and then changes nothing.
+//! Rules are valid by themselves. A request is therefore refused only for its references, and then changes
+//! nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -54,7 +55,7 @@ impl Model {
         }
     }
 
-    /// Carries a modification out; `None` when it is to be refused.
+    /// Applies a modification; `None` when it must be refused.
     fn modify(&self, request: &SessionModificationRequest) -> Option<Model> {
         let mut new = self.clone();
         let fine = request.remove_pdrs.iter().all(|pdr| new.pdrs.remove(&pdr.pdr_id.0).is_some())
@@ -144,7 +145,7 @@ fn urr(id: u8, refer: u8) -> CreateUrr {
     }
 }
 
-/// A request as a modification; of an establishment only what is created counts.
+/// A request as a modification; an establishment uses only the parts that create.
 fn request(session: u8, bytes: &mut impl Iterator<Item = u8>) -> SessionModificationRequest {
     let mut request = SessionModificationRequest::default();
     let mut byte = || bytes.next().unwrap_or(0);
@@ -205,7 +206,7 @@ fn seen(sessions: &Sessions, seid: u64) -> Model {
     }
 }
 
-/// Carries the program out on the UPF and on the model.
+/// Runs the program on the UPF and on the model.
 pub fn program(data: &[u8]) {
     let mut bytes = data.iter().copied();
     let mut sessions = sessions();
@@ -267,12 +268,13 @@ pub fn program(data: &[u8]) {
         }
         assert_eq!(sessions.count(), models.len());
     }
-    // Whatever happened, everything can be taken away.
+    // In any state, everything can be removed.
     sessions.remove_all_of(CP);
     assert_eq!((sessions.count(), sessions.next_timeout()), (0, None));
 }
 
-/// One PFCP message for a session that exists: what is refused changes nothing, what is accepted can be deleted.
+/// One PFCP message for an existing session: a refused message changes nothing, and after an accepted one the
+/// session can be deleted.
 pub fn message(data: &[u8]) {
     let Ok((_, message)) = Message::decode(data) else { return };
     let mut sessions = sessions();
@@ -300,7 +302,7 @@ pub fn message(data: &[u8]) {
         }
         _ => return,
     }
-    // A limited number: a rule may have something to say at every turn.
+    // Bounded, because a rule may cause a report every time.
     for _ in 0..64 {
         let Some(next) = sessions.next_timeout() else { break };
         sessions
@@ -310,7 +312,7 @@ pub fn message(data: &[u8]) {
     assert_eq!(sessions.count(), 0);
 }
 
-/// Programs that get far: a session with rules, changed and deleted.
+/// Programs that get far: a session with rules is changed and deleted.
 pub fn programs() -> Vec<Vec<u8>> {
     let establish = [1, 0, 3, 0, 0, 3, 1, 1, 5, 0, 0, 6, 0, 1, 1, 0, 0x24, 1, 1, 1, 0, 0, 0];
     let modify = [1, 0, 11, 0, 1, 12, 1, 2, 14, 0, 7, 15, 0, 0, 0, 0, 0];

@@ -1,8 +1,9 @@
-//! The user plane's pipeline between memory ports: UEs' and a gNB's packets in, invariants out.
+//! The user plane's pipeline between memory ports: feeds it packets of UEs and of a gNB, and checks invariants.
 //!
-//! The input is a number of packets from N3 and N6 for four sessions: an ordinary one, two that are redirected, and one of
-//! Ethernet frames. Whatever they are, each is sent, consumed or counted under one reason; what leaves on N6 is an IP
-//! packet from a UE's own address (UP-4), or a frame; what leaves on N3 is well-formed GTP-U.
+//! The input is a number of packets from N3 and N6 for four sessions: an ordinary one, two that are redirected,
+//! and an Ethernet session. Each packet must be sent, consumed or counted under one reason. A packet that
+//! leaves on N6 must be an IP packet from a UE's own address (UP-4), or a frame; a packet that leaves on N3
+//! must be well-formed GTP-U.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -34,24 +35,24 @@ use support::{
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const SERVER6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const SECOND_NS: u64 = 1_000_000_000;
-/// Packets per input; also bounds the time that one takes.
+/// Most packets of an input; also bounds the time of an input.
 const PACKETS: usize = 32;
-/// Bits of the octet in front of each packet.
+/// Bits of the octet before each packet.
 const FROM_N6: u8 = 1;
 const FOREIGN_TUNNEL: u8 = 2;
-/// Which session's tunnel, or data network, it is of: [`ETHERNET`] or another.
+/// The session's tunnel or data network to which the packet belongs: [`ETHERNET`] or another.
 const SESSION_SHIFT: u32 = 2;
 const SESSIONS: usize = 4;
 const ETHERNET: usize = 3;
-/// The TEID that the frames of that session go down in.
+/// TEID of the downlink tunnel of the Ethernet session.
 const ETHERNET_TEID: u32 = 0x77;
-/// Addresses and EtherType.
+/// Octets of addresses and EtherType.
 const ETHERNET_HEADER: usize = 14;
-/// Where the second and third session are redirected to.
+/// Targets of the redirections of the second and third session.
 const URL: &str = "http://portal.example/pay";
 const PORTAL: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 
-/// A UPF without threads and sockets. It lives through all inputs of a run: rates recover between them.
+/// A UPF without threads and sockets. It is used for all inputs of a run; rates recover between them.
 struct World {
     pipeline: Pipeline,
     ports: Ports,
@@ -59,9 +60,9 @@ struct World {
     n6: Wire,
     factory: Wire,
     stats: Arc<[WorkerStats]>,
-    /// What is not taken from the queue would be lost; nothing of this target is lost there.
+    /// Events that are not taken from the queue; this target must lose none.
     events: mpsc::Receiver<Event>,
-    /// Keeps them published.
+    /// Keeps the sessions published.
     _sessions: Sessions,
     teids: [u32; SESSIONS],
     now_ns: u64,
@@ -93,14 +94,14 @@ impl World {
         World { pipeline, ports, n3, n6, factory, stats, events, _sessions, teids, now_ns: 1, batch }
     }
 
-    /// Packets that ended inside: dropped or consumed.
+    /// Number of packets that were dropped or consumed.
     fn ended(&self) -> u64 {
         let worker = &self.stats[0];
         let drops: u64 = DropReason::ALL.iter().map(|reason| stats::drops(&self.stats, *reason)).sum();
         drops + worker.echo_requests.get() + worker.error_indications_received.get() + worker.signalling.get()
     }
 
-    /// Runs what waits on an input through the pipeline; how many packets there were.
+    /// Runs the packets that wait on an input through the pipeline; returns their number.
     fn run(&mut self, input: Input) -> u64 {
         let mut packets = 0;
         loop {
@@ -130,7 +131,7 @@ impl World {
                 continue;
             }
             let mut packet = packet.to_vec();
-            // Most mutations of a TEID would otherwise only find that nobody has it.
+            // Without this, most mutations of a TEID would only find that the tunnel is unknown.
             if flags & FOREIGN_TUNNEL == 0
                 && let Some(teid) = packet.get_mut(4..8)
             {
@@ -149,19 +150,19 @@ impl World {
         let forwarded = self.n3.take().iter().filter(|(message, _)| check_message(message)).count();
         while self.events.try_recv().is_ok() {}
         let ended = self.ended() - before + (n6.len() + factory.len() + forwarded) as u64;
-        // What is redirected to a URL is used up, and has an answer that is a packet of its own, or none.
+        // A packet that is redirected to a URL is consumed; its answer, if any, is a packet of its own.
         let answers = stats::drops(&self.stats, DropReason::Redirected) - redirected;
         let once = received..=received + answers;
         assert!(
             once.contains(&ended),
             "each packet once: {received} received, {ended} ended, {answers} answered"
         );
-        // Rates of replies and to the CP function are back for the next input.
+        // The rates of replies and of packets to the CP function have recovered for the next input.
         self.now_ns += SECOND_NS;
     }
 }
 
-/// What goes to a data network is the UE's.
+/// A packet to a data network must come from the UE.
 fn check_uplink(packet: &[u8]) {
     let flow = Flow::parse(packet).expect("only IP packets go to a data network");
     assert_eq!(flow.length, packet.len(), "nothing behind the packet");
@@ -176,7 +177,7 @@ fn check_uplink(packet: &[u8]) {
     assert!(!guarded || flow.ports.is_some_and(|(_, to)| to != gtpu::PORT && to != 8805), "{flow:?}");
 }
 
-/// What goes to a gNB is well-formed; whether it is a user packet.
+/// A message to a gNB must be well-formed; returns whether it is a user packet.
 fn check_message(message: &[u8]) -> bool {
     let view = gtpu::Packet::new(message).expect("what we send is well-formed");
     assert_eq!(view.bytes().len(), message.len());
@@ -185,14 +186,14 @@ fn check_message(message: &[u8]) -> bool {
         return false;
     }
     match view.teid() {
-        // Tags that are none of the bridge's business may be cut short.
+        // The bridge does not check all tags, which may be cut short.
         ETHERNET_TEID => assert!(view.payload().len() >= ETHERNET_HEADER, "{message:02x?}"),
         _ => assert!(Flow::parse(view.payload()).is_ok(), "{message:02x?}"),
     }
     true
 }
 
-/// Packets of an input: an octet of flags, two of length, the packet.
+/// The packets of an input: an octet of flags, two octets of length, the packet.
 fn packets(mut data: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let [flags, high, low, rest @ ..] = data else { return None };
@@ -210,7 +211,7 @@ fn ue(session: usize) -> (Ipv4Addr, Ipv6Addr) {
     ((u32::from(UE) + session as u32).into(), v6.into())
 }
 
-/// The sessions: ordinary, redirected to a URL and to an address, and of frames.
+/// The sessions: ordinary, redirected to a URL, redirected to an address, and Ethernet.
 fn session(number: usize) -> SessionEstablishmentRequest {
     if number == ETHERNET {
         return ethernet_establishment(ETHERNET_TEID);
@@ -228,7 +229,7 @@ fn session(number: usize) -> SessionEstablishmentRequest {
     request
 }
 
-/// The tunnel of a new session.
+/// Establishes a session and returns the TEID of its tunnel.
 fn establish(sessions: &mut Sessions, request: &SessionEstablishmentRequest) -> u32 {
     let response = sessions.establish(NodeId::Ipv4(UPF), SMF.into(), request, NtpSeconds(1)).response;
     assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
@@ -243,12 +244,13 @@ pub fn run(data: &[u8]) {
     WORLD.with(|world| world.borrow_mut().run_input(data));
 }
 
-/// Packets of the redirected sessions, with their flags: a connection to a web server, a datagram and its answer.
+/// Packets of the redirected sessions, with their flags: a connection to a web server, a datagram and its
+/// answer.
 fn redirected() -> [(u8, Vec<u8>); 4] {
     let ip = |from: Ipv4Addr, to: Ipv4Addr, protocol, datagram: &[u8]| {
         ipv4::Header::new(from, to, protocol).build(datagram).unwrap_or_default()
     };
-    // From port 4000 to port 80: a SYN, and something that looks like a request.
+    // From port 4000 to port 80: a SYN, and data that looks like a request.
     let tcp = |flags: u8, data: &[u8]| {
         [&[0x0F, 0xA0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 0xFF, 0xFF, 0, 0, 0, 0][..], data].concat()
     };
@@ -263,7 +265,7 @@ fn redirected() -> [(u8, Vec<u8>); 4] {
     ]
 }
 
-/// Ordinary packets of both directions and families, signalling, and an input with some of each.
+/// Ordinary packets of both directions and IP versions, signalling, and an input with some of each.
 pub fn seeds() -> Vec<Vec<u8>> {
     let echo = |from: IpAddr, to: IpAddr| icmp::build_echo(from, to, 8, 1, 1, b"seed");
     let v4 = |from: Ipv4Addr, to: Ipv4Addr| {
@@ -280,7 +282,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = vec![
         input(0, &tunnelled(&inner)),
         input(0, &tunnelled(&v6(UE6, SERVER6))),
-        // A tunnel in a tunnel, and to the UPF itself.
+        // A tunnel in a tunnel, and a packet to the UPF itself.
         input(0, &tunnelled(&tunnelled(&inner))),
         input(0, &tunnelled(&v4(UE, UPF))),
         input(FOREIGN_TUNNEL, &tunnelled(&inner)),
@@ -297,7 +299,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         0 => input(flags, &tunnelled(&packet)),
         _ => input(flags, &packet),
     }));
-    // Frames: to all, and to the one that sent them.
+    // Frames: to all stations, and to the station that sent them.
     let (a, b) = ([2, 0, 0, 0, 0, 0xA], [2, 0, 0, 0, 0, 0xB]);
     let of_frames = (ETHERNET as u8) << SESSION_SHIFT;
     for (from, to) in [(a, [0xFF; 6]), (a, b)] {

@@ -1,11 +1,13 @@
-//! Packet classifiers: the input is a program of updates and look-ups, which every backend carries out as the list does.
+//! Packet classifiers: the input is a program of updates and look-ups. Every backend must give the list's
+//! results.
 //!
 //! ```text
 //! program: steps, at most 64        step: operation 1, its operands, then a key
 //! operation: 0-3 insert  4 insert several  5 remove  6 change the precedence  7 optimise
 //! rule: id 1, precedence 1, filter  filter: number of fields 1, then for each its number and its values
 //! ```
-//! Bytes stand for few different values, so that rules and packets meet; where the input ends, zeroes follow.
+//! Octets stand for few different values, so that rules and packets meet. Behind the end of the input, octets
+//! are zero.
 
 use std::net::IpAddr;
 
@@ -15,10 +17,10 @@ use classifier::{
     Masked, NetworkInstance, PortRange, Prefix, Qfi, Rule, Side,
 };
 
-/// Steps of one program: a longer one finds no more and takes longer.
+/// Most steps of a program: longer ones find no more and take longer.
 const STEPS_MAX: usize = 64;
 
-/// Carries the program out on all backends at once.
+/// Runs the program on all backends at once.
 pub fn program(data: &[u8]) {
     let mut bytes = Bytes(data);
     let mut list = List::new();
@@ -37,12 +39,12 @@ pub fn program(data: &[u8]) {
     }
 }
 
-/// A model file of `rl_tree`: what is read is written alike, and builds trees that answer as the list does, however bad
-/// its decisions are.
+/// A model file of `rl_tree`: a file that is read must be written identically, and trees built from it must
+/// give the list's verdicts, however bad its decisions are.
 pub fn model(data: &[u8]) {
     let Some(body) = data.len().checked_sub(8) else { return };
     let mut file = data.to_vec();
-    // With the checksum of what was mutated, FNV-1a, so that the rest of the reader is reached.
+    // Recomputes the checksum (FNV-1a) of the mutated file, so that the rest of the reader is reached.
     let sum = file[..body].iter().fold(0xCBF2_9CE4_8422_2325u64, |sum, octet| {
         (sum ^ u64::from(*octet)).wrapping_mul(0x0000_0100_0000_01B3)
     });
@@ -57,7 +59,7 @@ pub fn model(data: &[u8]) {
     }
 }
 
-/// The rules that the decisions of seeds are for, and packets.
+/// The rules for which the decisions of the seeds are, and packets.
 fn fixed() -> (Vec<Rule>, Vec<Key>) {
     let mut random = crate::mutate::Random::new(9);
     let octets: Vec<u8> = (0..8000).map(|_| random.draw().to_be_bytes()[3]).collect();
@@ -66,7 +68,7 @@ fn fixed() -> (Vec<Rule>, Vec<Key>) {
     (rules, (0..40).map(|_| key(&mut bytes)).collect())
 }
 
-/// The one that is shipped, one that knows nothing, and one with the decisions of a tree.
+/// The shipped model, an untrained one, and one with the decisions of a tree.
 pub fn models() -> Vec<Vec<u8>> {
     let mut tree = RlTree::new();
     let grown = tree.insert_all(&fixed().0).map(|()| tree.model().to_bytes());
@@ -101,7 +103,7 @@ impl Step {
         }
     }
 
-    /// Whether it had an effect.
+    /// Applies the update; returns whether it had an effect.
     fn apply(&self, classifier: &mut dyn Classifier) -> bool {
         match self {
             Step::Insert(rules) => match &rules[..] {
@@ -118,7 +120,7 @@ impl Step {
     }
 }
 
-/// What is left of the input.
+/// The rest of the input.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -181,7 +183,7 @@ fn rule(bytes: &mut Bytes<'_>) -> Rule {
 
 fn filter(bytes: &mut Bytes<'_>) -> Filter {
     let mut filter = Filter::default();
-    // Few, as a packet seldom fits more; none seldom, as that is the end of the search.
+    // Few fields, as packets seldom match more; seldom none, as such a rule ends every search.
     for _ in 0..bytes.pick([1, 1, 1, 2, 2, 3, 0]) {
         match bytes.next() % 20 {
             0 => filter.source = bytes.prefix(),
@@ -222,7 +224,7 @@ fn ethernet(bytes: &mut Bytes<'_>) -> EthernetFilter {
 fn key(bytes: &mut Bytes<'_>) -> Key {
     let which = bytes.next();
     if which == 0xFF {
-        // No packet has these words, and no classifier may mind.
+        // Words that no packet has; classifiers must accept them too.
         return Key::from_words(std::array::from_fn(|_| bytes.wide()));
     }
     let mut key = Key::new(bytes.address(), bytes.address(), bytes.pick([1, 6, 17, 50]));
@@ -249,7 +251,7 @@ fn key(bytes: &mut Bytes<'_>) -> Key {
     key
 }
 
-/// Programs of every operation: bytes without a pattern, and with operations that mostly insert.
+/// Programs of every operation: random octets, and programs that mostly insert.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mixed = |seed: u64, inserts: bool| {
         let mut random = crate::mutate::Random::new(seed);
@@ -268,7 +270,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Programs whose packets miss all rules would find nothing.
+    /// Programs whose packets match no rule would find nothing.
     #[test]
     fn rules_and_packets_of_the_seeds_meet() {
         let (mut steps, mut met, mut removed) = (0, 0, 0);

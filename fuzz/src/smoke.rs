@@ -10,12 +10,13 @@ use std::time::Duration;
 use crate::Target;
 use crate::mutate::{Random, mutate};
 
-/// One input may take this long; decoders need microseconds, so more is a loop or an explosion.
+/// Time limit for one input. Decoders need microseconds, so a longer time means an endless loop or exponential
+/// work.
 const SLOW: Duration = Duration::from_secs(2);
 /// Mutated inputs kept as parents, so that changes add up over several rounds.
 const POOL_MAX: usize = 256;
 
-/// What a run of a target came to.
+/// Result of running a target.
 #[derive(Debug)]
 pub struct Report {
     /// Inputs tried.
@@ -63,7 +64,7 @@ pub fn run(target: &Target, seed: u64, duration: Duration) -> Report {
     }
 }
 
-/// What went wrong with an input, if anything did.
+/// Runs one input; returns a description of the failure, if any.
 pub fn attempt(target: &Target, data: &[u8]) -> Option<String> {
     let start = net::time::now_std();
     let result = catch_unwind(AssertUnwindSafe(|| (target.run)(data)));
@@ -79,7 +80,7 @@ pub fn attempt(target: &Target, data: &[u8]) -> Option<String> {
     }
 }
 
-/// Inputs that once broke a target, with what they broke as file name.
+/// Inputs that once broke a target; the file name says what they broke.
 ///
 /// # Errors
 /// When a file there cannot be read.

@@ -1,5 +1,5 @@
-//! The targets. A target decodes, and where the decoder has an encoder, checks that what it understood survives
-//! being encoded and decoded again.
+//! The targets. A target decodes its input. If there is an encoder, it also checks that the decoded value
+//! survives encoding and decoding again.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use crate::{cotcp, n4, pipeline, rules};
 
 /// One decoder or endpoint.
 pub struct Target {
-    /// As on the command line; names the folders of its seeds and regressions.
+    /// Name on the command line and of the folders with its seeds and regressions.
     pub name: &'static str,
-    /// Decodes the input; panics only when something is wrong.
+    /// Decodes the input; a panic is a finding.
     pub run: fn(&[u8]),
     /// Well-formed inputs to start from.
     pub seeds: fn() -> Vec<Vec<u8>>,
@@ -44,21 +44,21 @@ pub const TARGETS: &[Target] = &[
     Target { name: "subscribers", run: subscribers, seeds: subscriber_seeds },
 ];
 
-/// The files of `seeds/<name>`; none when the folder is missing.
+/// The files of `seeds/<name>`; empty when the folder is missing.
 fn folder(name: &str) -> Vec<Vec<u8>> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
     let mut files: Vec<_> =
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-    // The order of a folder differs between machines; the seed's promise needs it fixed.
+    // The order of a folder differs between machines, but a run must be reproducible from its seed.
     files.sort();
     files.iter().filter_map(|file| std::fs::read(file).ok()).collect()
 }
 
-/// `godwit.yaml`: both outcomes are fine; every problem must be on a line that exists.
+/// `godwit.yaml`: may be accepted or refused; every problem must name a line that exists.
 fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Err(problems) = cli::config::parse(text) {
-        // YAML ends lines with a carriage return alone, too.
+        // YAML also ends lines with a single carriage return.
         let lines = text.matches(['\n', '\r']).count() + 1;
         for problem in problems {
             assert!(problem.line <= lines, "line {} of {lines}: {problem:?}", problem.line);
@@ -99,13 +99,14 @@ fn ip(data: &[u8]) {
 fn ngap(data: &[u8]) {
     match ::ngap::Pdu::decode(data) {
         Ok(decoded) => {
-            // What cannot be encoded again was outside the bounds our types allow; that is an error, not a panic.
+            // A message that cannot be encoded again was outside the bounds of the types. That is an error, not
+            // a panic.
             if let Ok(octets) = decoded.pdu.encode() {
                 let again = ::ngap::Pdu::decode(&octets).expect("what we encode is well-formed");
                 assert_eq!(again.pdu, decoded.pdu);
             }
         }
-        // The answer to a peer that sent nonsense must itself be well-formed.
+        // The answer to a malformed message must itself be well-formed.
         Err(error) => {
             if let Some(Ok(octets)) = error.reply().map(|reply| reply.encode()) {
                 ::ngap::Pdu::decode(&octets).expect("our Error Indication is well-formed");
@@ -129,7 +130,7 @@ fn ngap_transfer(data: &[u8]) {
     let _ = PduSessionResourceNotifyReleasedTransfer::decode(data);
 }
 
-/// A plain NAS message of either protocol: what can be written is read again to the same.
+/// A plain NAS message of either protocol: a message that can be encoded must decode to the same.
 fn nas(data: &[u8]) {
     if let Ok(decoded) = ::nas::Message::decode(data)
         && let Ok(octets) = decoded.message.encode()
@@ -149,7 +150,8 @@ fn nas(data: &[u8]) {
     }
 }
 
-/// A context without integrity, so that mutations get past the code; with it, only the genuine get through.
+/// A security context without integrity, so that mutations reach the code behind it; with integrity only
+/// genuine messages would.
 fn nas_context(
     side: ::nas::security::Side,
     integrity: ::nas::IntegrityAlgorithm,
@@ -172,7 +174,7 @@ fn nas_protected(data: &[u8]) {
     }
 }
 
-/// A SUCI as text: what is read is written alike, and revealing it gives a SUPI or an error.
+/// A SUCI as text: it must be written as it was read, and revealing it gives a SUPI or an error.
 fn suci(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(suci) = text.parse::<::nas::Suci>() else { return };
@@ -224,7 +226,7 @@ fn pfcp_endpoint(data: &[u8]) {
     let peer = SocketAddr::from(([127, 0, 0, 4], 8805));
     let mut now = net::time::now_std();
     endpoint.add_peer(now, peer);
-    // The first byte cuts the rest into datagrams, so that one input can be a conversation.
+    // The first octet gives the length of the datagrams, so that one input can be a conversation.
     let (size, rest) =
         data.split_first().map_or((1, data), |(size, rest)| (usize::from(*size).max(1) * 8, rest));
     for datagram in rest.chunks(size).take(32) {
@@ -280,7 +282,7 @@ fn subscriber_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// The JSON of SBI requests that carry the most.
+/// The JSON of the largest SBI requests.
 fn sbi_json(data: &[u8]) {
     use ::sbi::model;
     let _ = serde_json::from_slice::<model::smf::SmContextCreateData>(data);
@@ -303,7 +305,7 @@ fn sbi_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// An access token, and an assertion; the signatures do not matter to a decoder.
+/// An access token and an assertion; a decoder does not check the signatures.
 fn sbi_token_seeds() -> Vec<Vec<u8>> {
     [
         // {"alg":"ES256","typ":"JWT"} {"iss":"1","sub":"3a8bfe10-…","aud":"UDR","scope":"nudr-dr","exp":1}

@@ -1,4 +1,4 @@
-//! A steady downlink flow to one UE, and the packets of it that arrive at two gNBs.
+//! A steady downlink flow to one UE, and its packets that arrive at two gNBs.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,13 +18,13 @@ use crate::upf::traffic::{SMALLEST, Template, UDP_HEADER, UE_PORT};
 
 /// Octets of a buffer.
 const PACKET: usize = 2048;
-/// Octets of the longest user packet; all sizes come in turn, so many octets apart.
+/// Octets of the longest user packet; packets of all sizes come in turn, at this distance.
 const LONGEST: usize = 400;
 const SIZE_STEP: usize = 37;
 /// How long the gNBs listen after the last packet was sent.
 const AFTER: Duration = Duration::from_millis(100);
 
-/// TEID at the gNB that the UE moves to.
+/// TEID at the gNB to which the UE moves.
 pub(super) const NEW_TEID: u32 = 0x0200_0002;
 
 /// TEIDs at both gNBs.
@@ -32,7 +32,7 @@ pub(super) fn teids() -> [u32; 2] {
     [Subscriber(0).gnb_teid(), NEW_TEID]
 }
 
-/// The gNB that the UE is at first, and the one it moves to.
+/// The UE's first gNB, and the one to which it moves.
 pub(super) fn gnbs() -> [SocketAddr; 2] {
     let at = |number: u32| Ipv4Addr::from_bits(CP.to_bits() + number);
     [0, 1].map(|number| SocketAddr::new(IpAddr::V4(at(number)), gtpu::PORT))
@@ -43,20 +43,20 @@ pub(super) fn gnbs() -> [SocketAddr; 2] {
 pub(super) struct Arrival {
     /// Number of the gNB.
     pub(super) gnb: usize,
-    /// The packet's number; none for an End Marker.
+    /// The packet's number; `None` for an End Marker.
     pub(super) sequence: Option<u32>,
     /// Nanoseconds since the flow's epoch.
     pub(super) sent_ns: u64,
-    /// The same of its arrival.
+    /// Arrival time, in nanoseconds since the flow's epoch.
     pub(super) at_ns: u64,
 }
 
-/// What was sent and what arrived.
+/// Packets that were sent and arrived.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     /// Packets sent.
     pub(super) sent: u32,
-    /// What arrived, in the order of each gNB.
+    /// Arrivals, in order for each gNB.
     pub(super) arrivals: Vec<Arrival>,
     /// When the packets were released.
     pub(super) origin_ns: u64,
@@ -64,7 +64,7 @@ pub(super) struct Record {
     pub(super) tally: Tally,
 }
 
-/// The ends of the flow.
+/// The sockets at both ends of the flow.
 pub(super) struct Flow {
     server: UdpPort,
     gnbs: [UdpPort; 2],
@@ -97,7 +97,7 @@ impl Flow {
         })
     }
 
-    /// Sends `rate` packets per second until told to stop, and takes what arrives.
+    /// Sends `rate` packets per second until told to stop, and records arrivals.
     pub(super) fn run(
         &mut self,
         rate: f64,
@@ -129,7 +129,8 @@ impl Flow {
                 }
                 let all: Vec<u16> = (0..count as u16).collect();
                 let sent = self.server.transmit(&mut self.batch, &all);
-                // What the socket does not take is sent again under the same numbers: it was never under way.
+                // Packets that the socket did not take are sent again with the same numbers, as they were never
+                // sent.
                 record.sent += sent.packets as u32;
             }
             self.take(epoch, record)?;
@@ -161,7 +162,7 @@ impl Flow {
     }
 }
 
-/// Compares what a gNB received with what the server sent.
+/// Compares a packet that a gNB received with what the server sent.
 fn compare(gnb: usize, bytes: &[u8], peer: SocketAddr, contents: &mut Contents) -> Result<Found, Wrong> {
     let (teid, user) = contents::gpdu(false, bytes)?;
     if teid != teids()[gnb] || peer.ip() != IpAddr::V4(UPF) {
@@ -170,17 +171,18 @@ fn compare(gnb: usize, bytes: &[u8], peer: SocketAddr, contents: &mut Contents) 
     contents.sent_by_socket(user)
 }
 
-/// What was wrong with a flow.
+/// Numbers of packets that were lost, duplicated or reordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wrongs {
     pub(super) lost: u32,
     pub(super) duplicated: u32,
-    /// Packets that came behind a later one: at their gNB, or sent to the old gNB though later than one of the new.
+    /// Packets that arrived after a later one at the same gNB, or that the UPF sent to the old gNB although the
+    /// new one got an earlier one.
     pub(super) reordered: u32,
 }
 
 impl Record {
-    /// Counts what was wrong.
+    /// Counts lost, duplicated and reordered packets.
     pub(super) fn wrongs(&self) -> Wrongs {
         let mut times = vec![0_u32; self.sent as usize];
         let mut wrongs = Wrongs::default();
@@ -219,7 +221,7 @@ impl Record {
         first >= bound && arrived[first - bound..first].iter().all(held) && behind.all(Option::is_some)
     }
 
-    /// What arrived at a gNB.
+    /// Arrivals at a gNB.
     pub(super) fn at(&self, gnb: usize) -> impl Iterator<Item = &Arrival> {
         self.arrivals.iter().filter(move |arrival| arrival.gnb == gnb)
     }
@@ -263,7 +265,7 @@ mod tests {
         let wrongs = |lost, duplicated, reordered| Wrongs { lost, duplicated, reordered };
         assert_eq!(record(4, &[(0, 0), (0, 1), (1, 2), (1, 3)]).wrongs(), wrongs(0, 0, 0));
         assert_eq!(record(4, &[(0, 1), (0, 0), (1, 3), (1, 3)]).wrongs(), wrongs(1, 1, 1));
-        // The old gNB still gets a packet that is later than one that the new one got.
+        // The old gNB gets a packet that is later than one at the new gNB.
         assert_eq!(record(3, &[(0, 0), (0, 2), (1, 1)]).wrongs(), wrongs(0, 0, 1));
     }
 }

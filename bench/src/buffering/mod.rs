@@ -38,11 +38,11 @@ use crate::upf::under_test::UnderTest;
 use crate::upf::world;
 use flow::{Flow, Record, Wrongs, gnbs, teids};
 
-/// Packets that the session's BAR allows to be buffered.
+/// Packets that the session's BAR allows the UPF to buffer.
 const BOUND: u8 = 250;
 /// How often a run is repeated in which the CP function came so late that the bound was exceeded.
 const REPETITIONS: usize = 10;
-/// Time before and after what is measured.
+/// Time before and after the measured event.
 const AROUND: Duration = Duration::from_millis(40);
 
 const PACKETS: Axes = Axes { x: "packets per second", y: "packets", unit: "1" };
@@ -70,7 +70,7 @@ impl Situation {
         }
     }
 
-    /// How long packets are buffered at a rate: half of the bound, or twice of it.
+    /// How long packets are buffered at this rate: until half of the bound is used, or for twice the bound.
     fn hold(self, rate: f64) -> Duration {
         let packets = match self {
             Situation::PathSwitch => return Duration::ZERO,
@@ -81,16 +81,16 @@ impl Situation {
     }
 }
 
-/// The moments of a run, in the flow's time.
+/// Instants of a run, on the flow's clock.
 #[derive(Clone, Copy, Debug)]
 struct Moments {
-    /// The CP function asked the UPF to buffer.
+    /// When the CP function asked the UPF to buffer.
     asked: Option<Instant>,
-    /// It sent the new path.
+    /// When the CP function sent the new path.
     released: Instant,
-    /// And had the answer.
+    /// When the UPF confirmed it.
     confirmed: Instant,
-    /// The report of downlink data came.
+    /// When the downlink data report arrived.
     notified: Option<Instant>,
 }
 
@@ -169,13 +169,13 @@ pub fn run(options: &Options) -> anyhow::Result<Experiment> {
     Ok(experiment)
 }
 
-/// Packets that the UPF has dropped because a buffer was full.
+/// Packets that the UPF dropped because a buffer was full.
 fn overflowed(upf: &UnderTest) -> u64 {
     let drops = &upf.stats()["drops"];
     drops["buffer_overflow"].as_u64().unwrap_or(0) + drops["buffer_unavailable"].as_u64().unwrap_or(0)
 }
 
-/// One run: the flow on a thread of its own, the CP function on this one.
+/// One run: the flow runs on a thread of its own, the CP function on this one.
 fn once(
     flow: &mut Flow,
     client: &mut Client,
@@ -186,7 +186,7 @@ fn once(
     let epoch = time::now_std();
     let stop = AtomicBool::new(false);
     let mut record = Record::default();
-    // Room from the start, so that the flow does not wait for memory.
+    // Reserved at the start, so that the flow does not wait for memory.
     let seconds = (3 * AROUND + situation.hold(rate)).as_secs_f64() + 0.2;
     record.arrivals.reserve((seconds * rate) as usize);
     // Each run begins at the first gNB.
@@ -205,7 +205,7 @@ fn once(
     Ok((record, moments))
 }
 
-/// What the CP function does meanwhile.
+/// The actions of the CP function during the run.
 fn control(client: &mut Client, seid: u64, situation: Situation, rate: f64) -> anyhow::Result<Moments> {
     time::sleep_thread(AROUND);
     let mut asked = None;
@@ -224,7 +224,7 @@ fn control(client: &mut Client, seid: u64, situation: Situation, rate: f64) -> a
     Ok(Moments { asked, released, confirmed, notified: client.reports.first().copied() })
 }
 
-/// The FAR of downlink packets buffers and notifies.
+/// A modification after which the FAR of downlink packets buffers and notifies.
 fn buffer() -> SessionModificationRequest {
     let far = UpdateFar {
         far_id: FarId(2),
@@ -234,7 +234,7 @@ fn buffer() -> SessionModificationRequest {
     SessionModificationRequest { update_fars: vec![far], ..Default::default() }
 }
 
-/// It forwards to a gNB; with an End Marker to the one before.
+/// A modification after which the FAR forwards to a gNB, with or without an End Marker to the previous one.
 fn forward(gnb: usize, end_marker: bool) -> SessionModificationRequest {
     let teid = teids()[gnb];
     let parameters = UpdateForwardingParameters {

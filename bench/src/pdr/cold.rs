@@ -1,7 +1,8 @@
-//! Look-ups of a classifier that was not used for a while: its memory has left the second-level cache, or all caches.
+//! Look-ups of a classifier that was not used for a while, so that its memory has left the second-level cache,
+//! or all caches.
 //!
-//! Between samples a buffer larger than the cache is read. A sample is one batch of packets, which are in the cache, as
-//! they have just been parsed.
+//! Between samples a buffer larger than the cache is read. A sample is one batch of packets. The packets
+//! themselves are in the cache, as they are just after parsing.
 
 use std::hint::black_box;
 
@@ -13,11 +14,12 @@ use super::measure::{self, BATCH};
 use super::results::LOOKUP;
 use super::{Plan, Session};
 
-/// What to read to evict: twice a common second-level cache, and three times the largest common share of the third.
+/// Octets to read to evict each level: twice a common second-level cache, and three times the largest common
+/// share of the third level.
 const LEVELS: [(&str, usize); 2] = [("l2_cold", 4 << 20), ("dram_cold", 96 << 20)];
 /// Octets per cache line.
 const LINE: usize = 64;
-/// Samples per round: a single one is but one batch.
+/// Samples per round, since one sample is only one batch.
 const SAMPLES: usize = 4;
 
 pub(super) fn run(plan: &Plan, session: &mut Session) {
@@ -25,7 +27,7 @@ pub(super) fn run(plan: &Plan, session: &mut Session) {
     for &n in &plan.cold_sizes {
         let situation = Situation::new(Family::Acl, Fields::FiveTuple, n);
         let built = |backend| Contender::build(backend, &situation.rules).ok();
-        // What is left out elsewhere would take as long to build here.
+        // Backends that are left out elsewhere would take as long to build here.
         let backends = plan.backends(Family::Fw, Fields::FiveTuple).into_iter();
         let contenders: Vec<Contender> =
             backends.filter(|backend| session.built(*backend, "acl", n)).filter_map(built).collect();
@@ -48,7 +50,7 @@ fn one(contender: &Contender, situation: &Situation, round: usize, evict: &[u8])
     let read: usize = evict.iter().step_by(LINE).map(|byte| usize::from(*byte)).sum();
     black_box(read);
     let from = round * BATCH * 3 % (situation.keys.len() - BATCH);
-    // A copy of the packets is in the cache.
+    // Copies the packets, which brings them into the cache.
     let keys = black_box(situation.keys[from..from + BATCH].to_vec());
     let mut verdicts = vec![None; BATCH];
     measure::nanoseconds(|| contender.classify(black_box(&keys), 0..BATCH, Calls::Batch, &mut verdicts))

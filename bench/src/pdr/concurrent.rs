@@ -1,8 +1,8 @@
-//! Look-ups while the other core updates, through [`classifier::shared`].
+//! Look-ups while another core updates the rules, through [`classifier::shared`].
 //!
-//! The reader pins the classifier once per batch. The writer removes a rule, inserts it again and publishes, at a given
-//! rate of updates per second; from a million per second on it publishes groups of them, as one PFCP message that
-//! changes several rules would. Counted are updates that readers can see.
+//! The reader pins the classifier once per batch. The writer removes a rule, inserts it again and publishes, at
+//! a given rate of updates per second. From a million per second on it publishes several updates at once, as
+//! for a PFCP message that changes several rules. Only updates that readers can see are counted.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,11 +20,11 @@ use super::{Plan, Session};
 
 /// Rules in the classifier.
 const RULES: usize = 1000;
-/// Updates per second that are asked for; the last is as many as possible.
+/// Wanted updates per second; the last one means as many as possible.
 const RATES: [u64; 5] = [0, 1000, 100_000, 1_000_000, u64::MAX];
-/// Where "as many as possible" stands on the x axis.
+/// Position of "as many as possible" on the x axis.
 const MOST: usize = 10_000_000;
-/// How long the writer may take to start with a rate.
+/// How long the writer may take to reach a rate.
 const PATIENCE: Duration = Duration::from_millis(200);
 const LOOKUP: Axes = Axes { x: "updates per second", y: "look-up", unit: "ns" };
 const RATE: Axes = Axes { x: "updates per second asked for", y: "updates", unit: "1/s" };
@@ -51,11 +51,11 @@ struct UnderUpdates<'a> {
     results: &'a mut Results,
 }
 
-/// What the reader's thread tells the writer's, and the other way round.
+/// State shared by the reader's thread and the writer's.
 #[derive(Default)]
 struct Control {
     rate: AtomicU64,
-    /// The rate that the writer keeps to.
+    /// The rate that the writer has reached.
     kept: AtomicU64,
     stop: AtomicBool,
     done: AtomicU64,
@@ -88,7 +88,7 @@ impl Visit for UnderUpdates<'_> {
 }
 
 impl Results {
-    /// Look-ups for some milliseconds while the writer keeps to a rate.
+    /// Measures look-ups for some milliseconds while the writer keeps to a rate.
     fn sample<C: Classifier>(
         &mut self,
         name: &str,
@@ -113,7 +113,7 @@ impl Results {
                 reader.pin().classify(keys, &mut verdicts);
                 black_box(&verdicts);
                 packets += BATCH;
-                // The clock costs as much as some packets: it is read once in a while.
+                // Reading the clock takes as long as some packets, so it is read only now and then.
                 if at % 64 == 63 && time::now_std() - start >= limit {
                     break;
                 }
@@ -122,7 +122,7 @@ impl Results {
             let done = control.done.load(Ordering::Relaxed) - before;
             (nanoseconds / packets as f64, done as f64 / nanoseconds * 1e9)
         };
-        // The first look-ups meet the change of rate.
+        // The first look-ups overlap the change of rate.
         look_up(Duration::from_millis(1));
         let (ns, updates) = look_up(Duration::from_millis(4));
         let x = if rate == u64::MAX { MOST } else { rate as usize };
@@ -131,7 +131,7 @@ impl Results {
     }
 }
 
-/// Updates until it is told to stop; every rule is there at the end.
+/// Updates until told to stop; at the end every rule is present.
 fn write<C: Classifier + Clone>(writer: &mut Writer<C>, rules: &[Rule], control: &Control) {
     let mut random = Random::new(SEED);
     let (mut rate, mut start, mut done) = (0, time::now_std(), 0_u64);
@@ -157,7 +157,7 @@ fn write<C: Classifier + Clone>(writer: &mut Writer<C>, rules: &[Rule], control:
         for _ in 0..pairs {
             let rule = rules[random.below(rules.len())];
             writer.remove(rule.id);
-            // Cannot exist: it was removed.
+            // It cannot exist already, as it was removed.
             let _ = writer.insert(rule);
         }
         writer.publish();

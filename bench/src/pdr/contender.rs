@@ -1,4 +1,4 @@
-//! What is compared: the backends of `classifier`, and DPDK's rte_acl where it is linked.
+//! The contenders: the backends of `classifier`, and DPDK's rte_acl if it is linked.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -14,13 +14,13 @@ use super::measure::{self, BATCH};
 
 /// A classifier with a name.
 pub(super) struct Contender {
-    /// As in the names of series.
+    /// Name in the names of series.
     pub name: &'static str,
     runs: Box<dyn Runs>,
 }
 
-/// A classifier that looks packets up. The loops are compiled for its type: what is measured is the classifier and no
-/// virtual call per packet.
+/// A classifier that looks up packets. The loops are compiled for its type, so no virtual call per packet is
+/// measured.
 trait Runs {
     fn one_by_one(&self, keys: &[Key], verdicts: &mut [Verdict]);
     fn in_batches(&self, keys: &[Key], verdicts: &mut [Verdict]);
@@ -53,7 +53,7 @@ struct Cached<C> {
     cache: RefCell<Cache>,
 }
 
-/// The rules stay as they are, so there is one epoch.
+/// The rules never change, so there is one epoch.
 const EPOCH: u64 = 1;
 
 impl<C: Classifier> Runs for Cached<C> {
@@ -76,7 +76,7 @@ impl<C: Classifier> Runs for Cached<C> {
     }
 }
 
-/// Puts a cache with room for so many verdicts before a classifier.
+/// Puts a cache for this number of verdicts in front of a classifier.
 struct HoldCached(usize);
 
 impl Visit for HoldCached {
@@ -97,7 +97,7 @@ impl Visit for Hold {
     }
 }
 
-/// How packets are handed over.
+/// How packets are passed to the classifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Calls {
     /// One per call.
@@ -107,12 +107,12 @@ pub(super) enum Calls {
 }
 
 impl Contender {
-    /// A backend with these rules in it, built as well as it can be.
+    /// A backend with these rules, inserted all at once.
     pub(super) fn build(backend: Backend, rules: &[Rule]) -> Result<Contender, InsertError> {
         Contender { name: backend.name(), runs: backend.with(Hold) }.filled(rules)
     }
 
-    /// `auto` behind a cache with room for so many verdicts.
+    /// `auto` behind a cache for `entries` verdicts.
     pub(super) fn cached(entries: usize, rules: &[Rule]) -> Result<Contender, InsertError> {
         let runs = Backend::Auto.with(HoldCached(entries));
         Contender { name: "auto_cached", runs }.filled(rules)
@@ -130,7 +130,7 @@ impl Contender {
         self.runs.classifier()
     }
 
-    /// A sample of look-ups: nanoseconds per packet.
+    /// Measures a sample of look-ups, in nanoseconds per packet.
     pub(super) fn sample(
         &self,
         keys: &[Key],

@@ -17,7 +17,7 @@ pub(super) const SEED: u64 = 20_261_121;
 /// Flows of Zipf traffic.
 pub(super) const FLOWS: usize = 4096;
 
-/// A rule set with its trace and what is right for it.
+/// A rule set with its trace and the right verdicts.
 pub(super) struct Situation {
     pub family: Family,
     pub fields: Fields,
@@ -29,8 +29,8 @@ pub(super) struct Situation {
 impl Situation {
     pub(super) fn new(family: Family, fields: Fields, n: usize) -> Situation {
         let rules = generate::rules(family, fields, n, SEED);
-        // Long enough that the branch predictor cannot learn it, short enough for the second-level cache, as packets
-        // have just been parsed when they are classified.
+        // Long enough that the branch predictor cannot learn it, and short enough for the second-level cache,
+        // because packets have just been parsed when they are classified.
         let keys = generate::trace(&rules, Traffic::Uniform, if n < 1000 { 4096 } else { 8192 }, SEED);
         Situation::with(family, fields, rules, keys)
     }
@@ -44,7 +44,7 @@ impl Situation {
         Situation { family, fields, rules, keys, expected }
     }
 
-    /// `acl` or `acl_full`.
+    /// Name such as `acl` or `acl_full`.
     pub(super) fn name(&self) -> String {
         match self.fields {
             Fields::FiveTuple => self.family.name().to_owned(),
@@ -52,7 +52,7 @@ impl Situation {
         }
     }
 
-    /// Packets for which the contender's verdict is another than the list's, one by one and in batches.
+    /// Number of packets for which the contender's verdict differs from the list's, one by one and in batches.
     pub(super) fn wrong(&self, contender: &Contender) -> usize {
         let mut wrong = 0;
         for calls in [Calls::Single, Calls::Batch] {
@@ -65,16 +65,16 @@ impl Situation {
     }
 }
 
-/// How long building took before: backends whose next size would exceed the budget are left out from there on.
+/// Build times so far. A backend is left out from the size on at which it would exceed the limit.
 #[derive(Default)]
 pub(super) struct Budget {
-    /// Rules and seconds, by backend and situation.
+    /// Number of rules and seconds, by backend and situation.
     built: HashMap<(Backend, String), (usize, f64)>,
 }
 
 impl Budget {
-    /// Whether building is expected to take at most `limit`: the time grows with the power 1.5 of the size, which is
-    /// between what insertion into tables and what cutting of trees needs.
+    /// Whether building is expected to take at most `limit`. Assumes that the time grows with the power 1.5 of
+    /// the size, which is between insertion into tables and cutting of trees.
     fn allows(&self, backend: Backend, situation: &str, n: usize, limit: Duration) -> bool {
         self.built.get(&(backend, situation.to_owned())).is_none_or(|&(rules, seconds)| {
             let growth = n as f64 / rules.max(1) as f64;
@@ -94,7 +94,7 @@ pub(super) fn run(plan: &Plan, session: &mut Session) {
                 session.progress.say(&format!("look-up, {name}, {n} rules"));
                 let mut contenders = Vec::new();
                 for backend in plan.backends(family, fields) {
-                    // The promised figures are there at every size.
+                    // The promised figures are measured at every size.
                     let promised = super::promised(backend);
                     if promised || budget.allows(backend, &name, n, plan.build_limit) {
                         contenders.extend(build(backend, &situation, &mut budget, session));
@@ -113,7 +113,7 @@ pub(super) fn run(plan: &Plan, session: &mut Session) {
     }
 }
 
-/// A contender that is right, with memory and build time noted.
+/// Builds a contender and checks its verdicts; records memory and build time.
 fn build(
     backend: Backend,
     situation: &Situation,
@@ -146,7 +146,8 @@ fn measure(
     let (name, n) = (situation.name(), situation.rules.len());
     let mut verdicts = vec![None; situation.keys.len()];
     let mut traces = vec![(Calls::Single, "", plan.rounds), (Calls::Batch, "_b32", plan.rounds)];
-    // Other traffic: for one family, and where looking for packets without a match does not take too long.
+    // Other traffic is measured for one family, and only if drawing packets without a match does not take too
+    // long.
     let others =
         situation.fields == Fields::FiveTuple && situation.family == Family::Acl && n <= plan.traffic_sizes;
     let trace = |traffic| generate::trace(&situation.rules, traffic, situation.keys.len(), SEED);

@@ -1,4 +1,4 @@
-//! How times are taken: one pinned thread, samples long enough for the clock, and the clock's own cost known.
+//! Timing: one pinned thread, samples that are long enough for the clock, and the clock's own cost subtracted.
 
 use std::ops::Range;
 
@@ -14,18 +14,18 @@ pub(super) fn nanoseconds(work: impl FnOnce()) -> f64 {
     (time::now_std() - start).as_nanos() as f64
 }
 
-/// What two readings of the clock, one after the other, are apart: the median of many.
+/// Cost of reading the clock: the median difference of two consecutive readings.
 pub(super) fn clock_cost() -> f64 {
     let mut costs: Vec<f64> = (0..2001).map(|_| nanoseconds(|| ())).collect();
     costs.sort_by(f64::total_cmp);
     costs[costs.len() / 2]
 }
 
-/// Looks packets of a trace up until `at_least` has passed; nanoseconds per packet.
+/// Looks up packets of a trace for at least `at_least`; returns nanoseconds per packet.
 ///
-/// A fast classifier goes through the whole trace again and again, a slow one through some windows of it, from a place
-/// that moves on with `round`. Each sample goes through its packets once before the clock starts: what is measured is
-/// a warm classifier, as other contenders used the caches meanwhile.
+/// A fast classifier goes through the whole trace several times, a slow one through some windows of it, which
+/// move on with `round`. Each sample goes through its packets once before the clock starts. So a warm
+/// classifier is measured, although other contenders have used the caches meanwhile.
 pub(super) fn lookup(
     packets: usize,
     round: usize,
@@ -48,7 +48,7 @@ pub(super) fn lookup(
         run(1);
     });
     let enough = (at_least.as_nanos() as f64 / one).ceil() as usize;
-    // Windows per sample: at most the whole trace, of which there may be several rounds.
+    // Windows per sample: at most one pass over the trace, which may be repeated.
     let count = enough.clamp(1, windows);
     if count > 1 {
         run(count);

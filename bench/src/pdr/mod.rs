@@ -1,12 +1,14 @@
-//! `pdr`: how fast packets find their rule, and rules change, with every backend of the crate `classifier`.
+//! `pdr`: how fast packets find their rule, and how fast rules change, for every backend of the crate
+//! `classifier`.
 //!
 //! One pinned core. Parts, each a module: look-ups and updates by backend, rule family and size ([`lookup`],
 //! [`update`]); the L25GC paper's comparison for 2 to 100 PDRs ([`figure11`]); a million sessions ([`sessions`]); look-ups in cold caches ([`cold`]) and
 //! while another core updates ([`concurrent`]). [`summary`] draws the promised figures from the samples.
 //!
-//! Contenders take turns within a round (A B C … A B C), so that a busy moment of the machine hits all of them; a
-//! ratio is the median over rounds of the ratio within a round. Before a backend is timed, its verdict for each packet
-//! of the trace is compared with the linear list's; a backend that is wrong fails the run.
+//! Contenders take turns within a round (A B C … A B C), so that a busy moment of the machine affects all of
+//! them. A ratio is the median over rounds of the ratio within a round. Before a backend is timed, its verdict
+//! for each packet of the trace is compared with the linear list's; a backend with a wrong verdict fails the
+//! run.
 //!
 //! Series are named `<backend>.<family>.<what>`: `acl`, `fw`, `ipc` are sets of 5-tuple rules, `acl_full` and so on
 //! rules with all fields of a PDR (DPDK's `rte_acl`, with the feature `dpdk`, has 5-tuples only); `lookup` is one packet per call, `lookup_b32` 32 packets.
@@ -37,7 +39,7 @@ mod sessions;
 mod summary;
 mod update;
 
-/// How much is measured.
+/// Extent of the measurement.
 struct Plan {
     quick: bool,
     /// Samples of each figure.
@@ -46,11 +48,11 @@ struct Plan {
     sample: Duration,
     /// Numbers of rules.
     sizes: Vec<usize>,
-    /// What a backend may take to build; sizes beyond are left out.
+    /// Time limit for building a backend; larger sizes are left out.
     build_limit: Duration,
     /// Time for updates that are timed one by one, per sample.
     single_updates: Duration,
-    /// Other traffic than uniform is measured up to this number of rules.
+    /// Up to this number of rules, other traffic than uniform is measured too.
     traffic_sizes: usize,
     /// Numbers of rules of cold look-ups.
     cold_sizes: Vec<usize>,
@@ -101,20 +103,20 @@ impl Plan {
     }
 }
 
-/// Whether promised figures are about it.
+/// Whether promised figures depend on this backend.
 fn promised(backend: Backend) -> bool {
     matches!(backend, Backend::List | Backend::Auto)
 }
 
-/// What comes out while measuring.
+/// Results while measuring.
 struct Session {
     progress: Progress,
     results: Results,
-    /// By backend: where its verdicts were wrong, and how many were compared.
+    /// By backend: descriptions of wrong verdicts, and the number of verdicts compared.
     verdicts: BTreeMap<&'static str, (Vec<String>, usize)>,
     /// Why a series has no value at a size.
     left_out: Vec<String>,
-    /// What was built: backend, situation, number of rules.
+    /// Combinations that were built: backend, situation, number of rules.
     built: BTreeSet<(&'static str, String, usize)>,
 }
 
@@ -131,7 +133,7 @@ impl Session {
         self.built.insert((backend.name(), situation.to_owned(), n));
     }
 
-    /// Whether it was within the time limit.
+    /// Whether building was within the time limit.
     fn built(&self, backend: Backend, situation: &str, n: usize) -> bool {
         self.built.contains(&(backend.name(), situation.to_owned(), n))
     }

@@ -1,4 +1,4 @@
-//! What the series of `pdr` show.
+//! Axes of the series of `pdr`.
 
 pub(super) use crate::samples::{Axes, Results};
 

@@ -1,6 +1,7 @@
-//! DPDK's rte_acl as a contender: 5-tuple rules, packets already in its form.
+//! DPDK's rte_acl as a contender: 5-tuple rules, and packets already in its format.
 //!
-//! It knows no updates: a changed rule means to build all anew, so an update costs what `rte_acl.<family>.build` shows.
+//! It has no updates: a changed rule requires a new build, so an update costs what `rte_acl.<family>.build`
+//! shows.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -26,7 +27,7 @@ pub(super) struct RteAcl {
     values: RefCell<Vec<u32>>,
 }
 
-/// Starts DPDK on a core; how that went, in words.
+/// Starts DPDK on a core; returns the result in words.
 pub(super) fn start(core: usize) -> String {
     match pktio::dpdk::start(core) {
         Ok(()) => "linked".to_owned(),
@@ -35,11 +36,11 @@ pub(super) fn start(core: usize) -> String {
 }
 
 impl RteAcl {
-    /// Builds the rules of a situation, where they are 5-tuples and building is expected to fit the plan's limit, and
-    /// compares all verdicts with the list's.
+    /// Builds the rules of a situation, if they are 5-tuples and building is expected to fit the plan's limit,
+    /// and compares all verdicts with the list's.
     pub(super) fn build(plan: &Plan, situation: &Situation, session: &mut Session) -> Option<RteAcl> {
         let (name, n) = (situation.name(), situation.rules.len());
-        // Large sets take rte_acl seconds: the quick run leaves them out.
+        // rte_acl takes seconds to build large sets, which the quick run therefore leaves out.
         if situation.fields == Fields::Full || (plan.quick && n > 1000) {
             return None;
         }
@@ -89,7 +90,7 @@ impl RteAcl {
     }
 }
 
-/// In rte_acl's form: values are numbers from 1, the first rule has the highest priority.
+/// Converts a rule: values are numbers from 1 on, and the first rule has the highest priority.
 fn convert((place, rule): (usize, &Rule)) -> Option<acl::Rule> {
     let matcher = Matcher::new(&rule.filter)?;
     let ports = |field| {

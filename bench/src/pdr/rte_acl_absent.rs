@@ -1,4 +1,4 @@
-//! In place of `rte_acl.rs` where DPDK is not linked (feature `dpdk`): there is no such contender.
+//! Replaces `rte_acl.rs` where DPDK is not linked (feature `dpdk`): there is no such contender.
 
 use net::time::Duration;
 
@@ -6,7 +6,7 @@ use super::contender::Calls;
 use super::lookup::Situation;
 use super::{Plan, Session};
 
-/// Never there.
+/// Has no values.
 pub(super) enum RteAcl {}
 
 /// Whether DPDK runs, in words.

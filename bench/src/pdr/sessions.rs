@@ -1,11 +1,11 @@
-//! A million sessions with a few PDRs each, every packet of another session: what a user plane does all day. No cache
-//! holds them, so what counts is how often a packet waits for memory.
+//! A million sessions with a few PDRs each, where every packet is of another session: the normal load of a user
+//! plane. The sessions fit no cache, so the number of waits for memory per packet decides.
 //!
-//! Contenders: [`Sessions`], and [`HashList`], the hash and linked list of common user plane functions. A session has
-//! rules in both directions for some services, and one that takes the rest in each direction; all name the UE's
-//! address. Situations: `cold`, 5-tuple rules, and sessions have one of 64 policies, as operators assign them;
-//! `cold_own`, where no two sessions have the same services; `cold_full`, where rules name source interface and TEID
-//! as well.
+//! Contenders: [`Sessions`]; and [`HashList`], the hash table with linked lists that user plane functions
+//! commonly have. A session has rules in both directions for some services, and a default rule in each
+//! direction; all contain the UE's address. Situations: `cold`, with 5-tuple rules and 64 policies, as
+//! operators assign them; `cold_own`, where no two sessions have the same services; `cold_full`, where rules
+//! also contain source interface and TEID.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,7 +23,8 @@ use super::{Plan, Session};
 const COUNT: usize = 1_000_000;
 /// Rule sets that operators assign.
 const POLICIES: usize = 64;
-/// Packets between two looks at the clock. Their keys fit the second-level cache: they have just been parsed.
+/// Packets between two clock readings. Their keys fit the second-level cache, as keys of packets that were just
+/// parsed do.
 const WINDOW: usize = 2048;
 /// Windows per sample.
 const WINDOWS: usize = 8;
@@ -34,7 +35,7 @@ const LOOKUP: Axes = Axes { x: "rules per session", y: "look-up in one of a mill
 const BYTES: Axes = Axes { x: "rules per session", y: "memory", unit: "B/session" };
 
 pub(super) fn run(plan: &Plan, session: &mut Session) {
-    // Making the sessions takes longer than all measuring: the quick run has time for one kind.
+    // Making the sessions takes longer than measuring, so the quick run has time for one kind only.
     let all: &[_] = if plan.quick { &[Kind::Cold] } else { &[Kind::Cold, Kind::Own, Kind::Full] };
     for kind in all {
         for rules in if plan.quick { [4].as_slice() } else { &[4, 16] } {
@@ -43,7 +44,7 @@ pub(super) fn run(plan: &Plan, session: &mut Session) {
     }
 }
 
-/// What sessions have in common, and which fields their rules.
+/// What sessions have in common, and which fields their rules have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Cold,
@@ -61,7 +62,7 @@ impl Kind {
     }
 }
 
-/// The rules of the services, from which those of sessions are made.
+/// The rules of the services, from which sessions' rules are made.
 struct Policies {
     services: Vec<Vec<Rule>>,
     rules: usize,
@@ -76,9 +77,9 @@ impl Policies {
         Policies { services: (0..count).map(draw).collect(), rules, full: kind == Kind::Full }
     }
 
-    /// The rules of a session: of each service, up and down, then the rest.
+    /// The rules of a session: both directions of each service, then the default rules.
     fn of(&self, session: usize) -> Vec<Rule> {
-        // 10.0.0.0/8 and on: as many addresses as sessions.
+        // UE addresses starting at 10.0.0.0, one per session.
         let ue = Prefix::host(IpAddr::V4(Ipv4Addr::from(0x0A00_0000 + session as u32)));
         let services = &self.services[session % self.services.len()];
         let mut rules = Vec::with_capacity(self.rules);
@@ -107,7 +108,7 @@ impl Policies {
     }
 }
 
-/// Packets, each of a random session, inside one of its rules.
+/// Packets of random sessions, each matching one of the session's rules.
 fn packets(policies: &Policies, count: usize) -> (Vec<u32>, Vec<Key>) {
     let mut random = Random::new(SEED);
     let draw = |_| {
@@ -135,7 +136,7 @@ fn measure(plan: &Plan, session: &mut Session, kind: Kind, rules: usize) {
     for (name, bytes) in [("sessions", sessions.memory_bytes()), ("hash_list", hash_list.memory_bytes())] {
         session.results.add(format!("{name}.{situation}.bytes"), BYTES, rules, bytes as f64 / COUNT as f64);
     }
-    // As many as make each packet's session leave the caches until it comes again.
+    // Enough packets that a session has left the caches before it comes again.
     let (numbers, keys) = packets(&policies, if plan.quick { COUNT / 2 } else { COUNT });
     check(session, &policies, &sessions, &hash_list, &numbers, &keys);
     let windows = keys.len() / WINDOW;
@@ -166,7 +167,7 @@ fn measure(plan: &Plan, session: &mut Session, kind: Kind, rules: usize) {
     }
 }
 
-/// Compares the two with each other on every packet, and with a list per session on some.
+/// Compares the two contenders with each other for every packet, and with one list per session for some.
 fn check(
     session: &mut Session,
     policies: &Policies,

@@ -1,14 +1,14 @@
-//! The promised figures, and those published for L25GC, from the samples.
+//! Computes the promised figures from the samples, and adds those published for L25GC.
 
 use crate::result::Experiment;
 use crate::stats::median;
 
 use super::results::Results;
 
-/// Sizes as they stand in names.
+/// Sizes, and their form in names.
 const SIZES: [(usize, &str); 6] =
     [(4, "4"), (16, "16"), (100, "100"), (1000, "1k"), (10_000, "10k"), (100_000, "100k")];
-/// Families, the first of which is the promised one.
+/// Families; the promised figures are of the first.
 const FAMILIES: [&str; 3] = ["acl", "fw", "ipc"];
 
 /// Published for 2 and 100 PDRs (the paper's text and Figure 11), nanoseconds.
@@ -83,7 +83,7 @@ pub(super) fn write(results: &Results, experiment: &mut Experiment) {
     experiment.published.extend(PUBLISHED.map(|(name, value)| (name.to_owned(), value)));
 }
 
-/// The median of those that there are.
+/// The median of the values that exist.
 fn median_of(values: [Option<f64>; 3]) -> Option<f64> {
     let values: Vec<f64> = values.into_iter().flatten().collect();
     (!values.is_empty()).then(|| median(&values))

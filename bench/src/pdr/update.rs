@@ -11,10 +11,10 @@ use super::results::{Results, UPDATE};
 use super::{Plan, Session};
 use crate::stats::quantile;
 
-/// Rules that a sample changes before it draws others.
+/// Rules that a sample changes before it draws other rules.
 const CHOSEN: usize = 64;
 
-/// Updates each contender in turns, and checks its verdicts afterwards.
+/// Updates each contender in turn, and checks its verdicts afterwards.
 pub(super) fn measure(
     plan: &Plan,
     situation: &Situation,
@@ -42,12 +42,12 @@ pub(super) fn measure(
 pub(super) struct Updates<'a> {
     /// First part of the names of the series.
     pub name: String,
-    /// The rules that are in the classifier, before and after.
+    /// The rules in the classifier, before and after.
     pub rules: &'a [Rule],
 }
 
 impl Updates<'_> {
-    /// Copies of some rules, so that what is timed does not fetch them from memory.
+    /// Copies some rules, so that fetching them from memory is not timed.
     fn choose(&self, at_most: usize, random: &mut Random) -> Vec<Rule> {
         let count = at_most.min(self.rules.len().div_ceil(4));
         let mut chosen: Vec<Rule> = (0..count).map(|_| self.rules[random.below(self.rules.len())]).collect();
@@ -57,8 +57,8 @@ impl Updates<'_> {
         chosen
     }
 
-    /// Means over at least `at_least`: removal of some rules, their insertion, both in turns (`update`, per
-    /// operation), and changes of precedence.
+    /// Mean times over at least `at_least`: removal of some rules; their insertion; removal and insertion in
+    /// alternation (`update`, per operation); and changes of precedence.
     pub(super) fn sample(
         &self,
         classifier: &mut dyn Classifier,
@@ -67,7 +67,7 @@ impl Updates<'_> {
         results: &mut Results,
     ) {
         let clock = measure::clock_cost();
-        // A backend that builds anew for an update gets fewer of them.
+        // A backend that builds anew for every update gets fewer of them.
         let probe = nanoseconds(|| {
             self.choose(1, random).into_iter().for_each(|rule| {
                 classifier.remove(rule.id);
@@ -114,8 +114,8 @@ impl Updates<'_> {
         }
     }
 
-    /// Times single removals and insertions, less what the clock costs, until `limit` has passed: the value that one
-    /// in a thousand exceeds. Nothing when there were too few to say.
+    /// Times single removals and insertions, less the clock's cost, until `limit` has passed. Returns the value
+    /// that one in a thousand exceeds; `None` when there were too few.
     pub(super) fn each(
         &self,
         classifier: &mut dyn Classifier,
@@ -140,7 +140,7 @@ impl Updates<'_> {
     }
 }
 
-/// Uses a result without looking at it: every update here succeeds, which the verdicts afterwards show.
+/// Drops a result unchecked: every update here succeeds, as the verdicts afterwards show.
 fn drop_result<T>(result: T) {
     let _ = std::hint::black_box(result);
 }

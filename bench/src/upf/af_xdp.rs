@@ -1,9 +1,9 @@
-//! AF_XDP across namespaces: a whole UPF with both interfaces on this backend, as in a core; gNB and data network have
-//! ports of their own and answer for all their addresses.
+//! AF_XDP across namespaces: a whole UPF with this backend on both interfaces, as in a core. gNB and data
+//! network have ports of their own and answer for all their addresses.
 //!
-//! N4 goes over the loopback interface of the UPF's namespace, as all frames from N3's link are the generator's. The
-//! contender is the bare forwarder, on two links of its own and ports that share their memory; it sleeps while it is not
-//! its turn, and the user plane does so by itself.
+//! N4 uses the loopback interface of the UPF's namespace, since the generator gets all frames of N3's link. The
+//! other contender is the bare forwarder, on its own two links, with ports that share their memory. It sleeps
+//! while it is not its turn, as the user plane does by itself.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -34,10 +34,10 @@ const N4: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0,
 
 /// The links of the bare forwarder.
 const BARE: [&str; 2] = ["n3b", "n6b"];
-/// How often the bare forwarder looks whether it is its turn.
+/// How often the bare forwarder checks whether it is its turn.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// The ports of interfaces that share memory, all packets for us.
+/// The ports of interfaces that share memory; they receive all packets.
 fn open(interfaces: &[&str]) -> anyhow::Result<Vec<AfXdpPort>> {
     let open = |name: &&str| Interface::open(name, None, &[Select::Everything]);
     let interfaces: Vec<Arc<Interface>> = interfaces.iter().map(open).collect::<Result<_, _>>()?;
@@ -53,7 +53,7 @@ fn open_in(namespace: &NetNs, interfaces: &[&str]) -> anyhow::Result<Vec<AfXdpPo
 /// Measures both contenders in turn, with each number of sessions.
 ///
 /// # Errors
-/// No right to, or the kernel has no AF_XDP.
+/// The process lacks rights, or the kernel has no AF_XDP.
 pub(super) fn run(run: &mut Run, core: usize) -> anyhow::Result<()> {
     let network = Network::build()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -100,7 +100,7 @@ pub(super) fn run(run: &mut Run, core: usize) -> anyhow::Result<()> {
     polling(run, &network, core, &mut to_upf)
 }
 
-/// One-way times of a UPF whose workers poll on through all pauses that are here.
+/// One-way times of a UPF whose workers poll through all pauses of this experiment.
 fn polling(
     run: &mut Run,
     network: &Network,
@@ -140,7 +140,7 @@ struct Whole {
 }
 
 impl Whole {
-    /// Starts it with further keys of its configuration, and has the generator play its sessions' packets.
+    /// Starts the UPF with further configuration, and has the generator send its sessions' packets.
     fn start(
         run: &mut Run,
         network: &Network,
@@ -162,7 +162,7 @@ impl Whole {
         Ok(Whole { upf, teids })
     }
 
-    /// Stops it; its counters must name no loss of its own.
+    /// Stops the UPF. Its counters must show no drop that it caused itself.
     fn stop(self, run: &mut Run) -> anyhow::Result<()> {
         let stats = self.upf.stats();
         self.upf.stop()?;

@@ -1,9 +1,11 @@
-//! The pipeline alone: packets lie in memory before the clock starts, and what comes out while it runs is thrown away.
-//! Before every sample, packets of its size and direction go through both contenders and are compared octet by octet.
+//! The pipeline alone: packets are in memory before the clock starts, and output is discarded while it runs.
+//! Before every sample, packets of its size and direction go through both contenders and are compared octet by
+//! octet.
 //!
-//! A sample goes through windows of several batches of random subscribers until enough time has passed; the packets of a
-//! window are made untimed and fit the second-level cache, where a network card's would lie. The textbook user plane
-//! takes the same packets in turn, packet by packet, without the system calls that it would need.
+//! A sample processes windows of several batches of random subscribers until enough time has passed. The
+//! packets of a window are made untimed and fit the second-level cache, in which a network card would put them.
+//! The textbook user plane processes the same packets in turn, one by one, without the system calls that it
+//! would need.
 
 use anyhow::Context as _;
 use net::time::{self, Duration};
@@ -18,11 +20,11 @@ use super::traffic::{Direction, Draw, TUNNEL, Template};
 use super::world::World;
 use super::{MPPS, NS, Run};
 
-/// Batches between two looks at the clock.
+/// Batches between two clock readings.
 const WINDOW: usize = 8;
-/// Batches whose packets are compared before each sample.
+/// Number of batches whose packets are compared before each sample.
 const COMPARED: usize = 4;
-/// Sessions from which on their memory can be told from the rest's.
+/// From this number of sessions on, their memory can be measured reliably.
 const MANY: usize = 10_000;
 const SEED: u64 = 5;
 
@@ -40,7 +42,7 @@ impl Window {
         Ok(Window { batches, templates, draw: Draw::new(sessions, seed) })
     }
 
-    /// Fills all batches; returns whether packet by packet a service was drawn.
+    /// Fills all batches; returns for each packet whether it is for a service.
     fn fill(&mut self, direction: Direction, teids: &[u32]) {
         for (at, batch) in self.batches.iter_mut().enumerate() {
             let template = &mut self.templates[usize::from(!direction.is_up(at))];
@@ -114,7 +116,7 @@ fn sample(
         world.process(direction.is_up(at), batch);
     });
     let sent = world.sent().iter().sum::<u64>() - before;
-    // Meters only go forward: one clock for all samples.
+    // Meters need a monotonic clock: one epoch for all samples.
     let epoch = world.epoch();
     let mut dropped = 0;
     let theirs = timed(run.plan.sample, &mut window, direction, &teids, |at, batch| {
@@ -141,7 +143,7 @@ fn sample(
     Ok(())
 }
 
-/// Nanoseconds per packet of each stage, last, since taking them costs time itself.
+/// Nanoseconds per packet of each stage. Measured last, because taking the times costs time itself.
 fn stages(run: &mut Run, world: &mut World, sessions: usize) -> anyhow::Result<()> {
     let teids = std::mem::take(&mut world.teids);
     for direction in [Direction::Uplink, Direction::Downlink] {
@@ -161,7 +163,7 @@ fn stages(run: &mut Run, world: &mut World, sessions: usize) -> anyhow::Result<(
     Ok(())
 }
 
-/// What a sample found.
+/// Result of a sample.
 struct Timed {
     per_packet: f64,
     packets: u64,
@@ -184,7 +186,7 @@ fn timed(
         }
         let took = time::now_std() - start;
         all += WINDOW * BATCH;
-        // The first window warms up what the other contender's turn cooled down.
+        // The first window is not counted: it refills the caches after the other contender's turn.
         if !std::mem::take(&mut warm) {
             spent += took;
             packets += WINDOW * BATCH;
@@ -193,7 +195,7 @@ fn timed(
     Timed { per_packet: spent.as_nanos() as f64 / packets as f64, packets: all as u64 }
 }
 
-/// Compares packets that come out with what they should be, octet by octet.
+/// Compares output packets with the expected ones, octet by octet.
 fn compare(
     run: &mut Run,
     world: &mut World,
@@ -242,7 +244,7 @@ fn compare(
     Ok(())
 }
 
-/// What should come out for a packet, and where it should go.
+/// The expected output for a packet, and its destination.
 fn outcome(
     up: bool,
     subscriber: Subscriber,

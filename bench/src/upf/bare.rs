@@ -1,5 +1,5 @@
-//! Bare forwarders on kernel sockets, the limit of that backend: they take and send packets as the user plane does and do
-//! nothing with them that a user plane must; they cut off or put on a header that never changes.
+//! Bare forwarders on kernel sockets, the upper limit of that backend. They receive and send packets as the
+//! user plane does, but only remove or add a constant header.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use crate::machine;
 
 /// The TEID of all packets that the bare forwarder puts into a tunnel.
 pub(super) const TEID: u32 = 1;
-/// Batches from one input before the others get their turn.
+/// Most batches from one input before the others get their turn.
 const BUDGET: usize = 16;
 
 /// How packets are changed between receiving and sending.
 pub(super) enum Work {
-    /// A header that never changes is taken off or put on.
+    /// A constant header is removed or added.
     Bare,
-    /// What a textbook user plane does, packet by packet, each with system calls of its own.
+    /// The work of a textbook user plane, packet by packet, with system calls for each packet.
     Textbook(Box<Textbook>),
 }
 
@@ -40,13 +40,13 @@ pub(super) struct Forwarder {
     stop: Arc<AtomicBool>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
-    /// Where it takes GTP-U towards the data network.
+    /// Socket for GTP-U towards the data network.
     pub(super) n3: SocketAddr,
-    /// Where it takes GTP-U towards the other UPF.
+    /// Socket for GTP-U towards the other UPF.
     pub(super) relay: SocketAddr,
 }
 
-/// What is added to UE addresses to come into another pool.
+/// Difference between UE addresses of the main pool and those of this pool.
 pub(super) fn shift(pool: &str) -> anyhow::Result<u32> {
     let network = |text: &str| -> anyhow::Result<u32> {
         match text.parse::<Cidr>().context("pool")?.address() {
@@ -57,7 +57,7 @@ pub(super) fn shift(pool: &str) -> anyhow::Result<u32> {
     Ok(network(pool)? - network(UE_POOL)?)
 }
 
-/// What a thread works with.
+/// State of the forwarder's thread.
 struct Run {
     work: Work,
     up: UdpPort,
@@ -66,12 +66,13 @@ struct Run {
 }
 
 impl Forwarder {
-    /// Starts it in the UPF's namespace on `core`. Textbook sessions are those of the user plane under test.
+    /// Starts a forwarder in the UPF's namespace on `core`. Textbook sessions are those of the user plane under
+    /// test.
     ///
     /// # Errors
     /// Sockets or the device cannot be opened.
     pub(super) fn start(network: &Network, core: usize, work: Work) -> anyhow::Result<Forwarder> {
-        // Ports and devices that differ by contender, so that both are there at the same time.
+        // Ports and devices differ by contender, so that both can exist at the same time.
         let (first, name, pool) = match work {
             Work::Bare => (2153, "gw1", BARE_POOL),
             Work::Textbook(_) => (2155, "gw2", TEXTBOOK_POOL),
@@ -98,7 +99,7 @@ impl Forwarder {
         let (waker, stop) = (poller.waker(), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("bare".to_owned()).spawn(move || {
-            // Without it the thread goes where it likes, and the figures are noisier.
+            // Without pinning, the system places the thread, and the figures are noisier.
             machine::pin(&[core]);
             run.run(&mut poller, &stopped);
         })?;
@@ -111,7 +112,7 @@ impl Drop for Forwarder {
         self.stop.store(true, Relaxed);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // A panic has been reported where it happened; what it measured is missing.
+            // A panic has been reported already; its samples are missing.
             let _ = thread.join();
         }
     }
@@ -134,7 +135,7 @@ impl Run {
                 }
                 for _ in 0..budget {
                     let now_ns = epoch.elapsed().as_nanos() as u64;
-                    // An error is like nothing received: the next look finds what there is.
+                    // An error counts as nothing received; the next call finds what is there.
                     if !self.serve(input, &mut batch, now_ns).unwrap_or(false) {
                         break;
                     }
@@ -143,7 +144,7 @@ impl Run {
         }
     }
 
-    /// Takes a batch from an input and sends it on; false when there was none.
+    /// Receives a batch from an input and sends it on; `false` when there was none.
     fn serve(&mut self, input: usize, batch: &mut Batch, now_ns: u64) -> std::io::Result<bool> {
         let received = match input {
             0 => self.up.receive(batch)?,

@@ -1,10 +1,11 @@
-//! Rules that change under full load: whether a batch ever waits for the writer, and whether a packet ever gets what
-//! neither the old nor the new rules say (PDR-4).
+//! Rule changes under full load: whether a batch ever waits for the writer, and whether a packet is ever
+//! processed by neither the old nor the new rules (PDR-4).
 //!
-//! A second thread, on a core of its own where there is one, gives sessions another tunnel and back without pause. Times
-//! of single batches are compared with those of the same pipeline left alone, as the machine interrupts both. Beside the
-//! time on the wall stands the processor time that the thread had (`cpu`): a batch during which the system gave the core to
-//! somebody else is long on the wall only, whereas one that waited in our code would be long in both.
+//! A second thread, if possible on its own core, continuously gives sessions another tunnel and back. Times of
+//! single batches are compared with those of the same pipeline without changes, as the machine interrupts both.
+//! In addition to wall-clock time the thread's processor time is measured (`cpu`). A batch during which the
+//! system ran something else is long only in wall-clock time; a batch that waited in Godwit's code would be
+//! long in both.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -26,9 +27,9 @@ use crate::stats::quantile;
 const SESSIONS: usize = 1000;
 /// Octets of a packet.
 const SIZE: usize = 64;
-/// A batch that takes longer has been held up, microseconds.
+/// A batch that takes longer counts as delayed; microseconds.
 const STALLED_US: f64 = 100.0;
-/// Every so many batches what comes out is compared.
+/// The output of one in this many batches is compared.
 const LOOK_EVERY: usize = 16;
 
 /// Measures with and without changes, in turn.
@@ -86,7 +87,7 @@ pub(super) fn run(run: &mut Run, core: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares a packet that came out with those of the old and of the new tunnel.
+/// Compares an output packet with those of the old and the new tunnel.
 fn compare(subscriber: Subscriber, packet: &[u8], bytes: &[u8], to: Option<SocketAddr>) -> Result<(), Wrong> {
     let (teid, user) = contents::gpdu(false, bytes)?;
     if ![subscriber.gnb_teid(), World::other_teid(subscriber)].contains(&teid) || to != Some(subscriber.gnb())
@@ -96,7 +97,7 @@ fn compare(subscriber: Subscriber, packet: &[u8], bytes: &[u8], to: Option<Socke
     if user == packet { Ok(()) } else { Err("the user's packet") }
 }
 
-/// Microseconds of single batches, on the wall and of the thread's own.
+/// Microseconds of single batches, in wall-clock time and in processor time.
 #[derive(Default)]
 struct Times {
     wall: Vec<f64>,

@@ -1,6 +1,6 @@
-//! A CP function for experiments: sets up an association and sessions, changes them, answers reports.
+//! A CP function for experiments: sets up an association and sessions, changes them, and answers reports.
 //!
-//! It runs on the thread that measures, in the gNBs' namespace; nothing happens between its calls.
+//! It runs on the measuring thread, in the gNBs' namespace, and does nothing between calls.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -17,11 +17,11 @@ use pfcp::{Cause, FTeid, Message, NodeId, NtpSeconds, ReportType};
 
 use super::subscriber::{CP, UPF};
 
-/// Requests under way at once: a CP function that registers a crowd.
+/// Requests under way at once, as of a CP function that registers many UEs.
 const WINDOW: usize = 256;
-/// Longest that an answer may take.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long one look for datagrams waits.
+/// How long one check for datagrams waits.
 const GLANCE: Duration = Duration::from_millis(20);
 
 /// A session that the UPF has accepted.
@@ -40,7 +40,7 @@ pub(crate) struct Client {
     upf: SocketAddr,
     burst: Burst,
     responses: HashMap<Handle, Message>,
-    /// Downlink data reports so far, and when the last came.
+    /// Times at which downlink data reports came.
     pub(crate) reports: Vec<std::time::Instant>,
 }
 
@@ -53,7 +53,7 @@ impl Client {
         Client::associate_from(namespace, CP, UPF)
     }
 
-    /// Associates from an address with another one.
+    /// Associates with the UPF at `upf` from the address `own`.
     ///
     /// # Errors
     /// It does not answer, or refuses.
@@ -87,10 +87,10 @@ impl Client {
         }
     }
 
-    /// Establishes sessions, many at a time; also how long it took.
+    /// Establishes sessions, many at a time; also returns how long it took.
     ///
     /// # Errors
-    /// One is refused, or the UPF falls silent.
+    /// A session is refused, or the UPF does not answer.
     pub(crate) fn establish(
         &mut self,
         requests: impl Iterator<Item = SessionEstablishmentRequest>,
@@ -128,7 +128,7 @@ impl Client {
     /// Changes a session; returns when the answer came.
     ///
     /// # Errors
-    /// It is refused, or the UPF falls silent.
+    /// It is refused, or the UPF does not answer.
     pub(crate) fn modify(
         &mut self,
         seid: u64,
@@ -143,10 +143,10 @@ impl Client {
         }
     }
 
-    /// Takes what has come, waiting for it at most `patience`, and answers reports.
+    /// Handles datagrams that have come, waiting for at most `patience`; answers reports.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// Errors of the socket.
     pub(crate) fn turn(&mut self, patience: Duration) -> anyhow::Result<()> {
         self.transmit()?;
         self.socket.set_nonblocking(patience.is_zero())?;

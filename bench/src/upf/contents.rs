@@ -1,8 +1,9 @@
-//! Whether packets arrive octet by octet as they must.
+//! Checks that packets arrive with every octet as expected.
 //!
 //! Every octet of a user's packet follows from its direction, its length, its subscriber and the mark in it
-//! ([`super::traffic`]). So the receiving end makes the packet again from what it reads in it, and compares. A
-//! [`Tally`] counts what was compared and becomes a check of the experiment: damaged packets fail it.
+//! ([`super::traffic`]). So the receiving end reads these from the packet, makes the packet again, and
+//! compares. A [`Tally`] counts compared packets and becomes a check of the experiment: damaged packets fail
+//! it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,35 +16,35 @@ use packet::{ipv4, protocol};
 use super::subscriber::{OTHER_PORT, QFI, SERVER, Subscriber};
 use super::traffic::{Template, UDP_HEADER, UE_PORT, marked_payload};
 
-/// What a packet says of itself.
+/// The values that a packet contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
     pub(crate) subscriber: Subscriber,
-    /// Of the mark.
+    /// Number in the mark.
     pub(crate) number: u32,
     pub(crate) time_ns: u64,
     /// Octets of the user's packet.
     pub(crate) size: usize,
 }
 
-/// The part of a packet that is not as it must be.
+/// The part of a packet that differs from the expected one.
 pub(crate) type Wrong = &'static str;
 
-/// Makes users' packets again.
+/// Makes the expected packets.
 pub(crate) struct Contents {
-    /// What is added to UE addresses.
+    /// Added to UE addresses.
     shift: u32,
-    /// By direction (up or not) and length.
+    /// Templates by direction (true for uplink) and length.
     templates: BTreeMap<(bool, usize), Template>,
 }
 
 impl Contents {
-    /// For packets of UEs whose addresses are so much further on.
+    /// For packets of UEs whose addresses are shifted by `shift`.
     pub(crate) fn new(shift: u32) -> Contents {
         Contents { shift, templates: BTreeMap::new() }
     }
 
-    /// Compares a user's packet, from its IPv4 header on.
+    /// Compares a user's packet, starting at its IPv4 header.
     pub(crate) fn user_packet(&mut self, up: bool, user: &[u8]) -> Result<Found, Wrong> {
         let (addresses, ports) = (user.get(12..20), user.get(20..24));
         let (Some(addresses), Some(ports)) = (addresses, ports) else { return Err("a packet cut short") };
@@ -64,7 +65,7 @@ impl Contents {
         ue.to_bits().checked_sub(first).map(Subscriber).ok_or("the UE's address")
     }
 
-    /// Compares a subscriber's packet from octet `from` on.
+    /// Compares a subscriber's packet, starting at octet `from`.
     fn compare(
         &mut self,
         up: bool,
@@ -90,8 +91,8 @@ impl Contents {
         }
     }
 
-    /// Compares a downlink packet whose headers the kernel has made: it chooses identification, time to live and
-    /// checksum.
+    /// Compares a downlink packet whose headers the kernel has made. The kernel chooses identification, time to
+    /// live and checksum, which are not compared.
     pub(crate) fn sent_by_socket(&mut self, user: &[u8]) -> Result<Found, Wrong> {
         let (from, to, datagram) = datagram(user)?;
         if from != SERVER || [datagram.source_port(), datagram.destination_port()] != [OTHER_PORT, UE_PORT] {
@@ -101,7 +102,7 @@ impl Contents {
     }
 }
 
-/// Source, destination and datagram of an IPv4 packet without anything behind it, with its checksums compared.
+/// Source, destination and datagram of an IPv4 packet; checks that nothing follows, and the checksums.
 pub(crate) fn datagram(bytes: &[u8]) -> Result<(Ipv4Addr, Ipv4Addr, Udp<'_>), Wrong> {
     let packet = ipv4::Packet::new(bytes).map_err(|_| "an IPv4 header")?;
     let whole = packet.bytes().len() == bytes.len() && packet.fragment_offset() == 0;
@@ -111,8 +112,8 @@ pub(crate) fn datagram(bytes: &[u8]) -> Result<(Ipv4Addr, Ipv4Addr, Udp<'_>), Wr
     let datagram = Udp::new(packet.payload()).map_err(|_| "a UDP header")?;
     let (from, to) = (packet.source(), packet.destination());
     let length = datagram.payload().len() + UDP_HEADER;
-    // Between network devices of one machine a kernel may leave the sum of the pseudo-header alone, which an adapter would
-    // complete. The payload is compared in any case.
+    // Between network devices of one machine a kernel may leave only the sum of the pseudo-header in the field,
+    // which an adapter would complete. The payload is compared in any case.
     let unfinished = !Sum::default().pseudo_header(from.into(), to.into(), protocol::UDP, length).finish();
     let is_unfinished = packet.payload().get(6..8) == Some(&unfinished.to_be_bytes());
     let summed = is_unfinished || datagram.checksum_ok(from.into(), to.into());
@@ -122,7 +123,8 @@ pub(crate) fn datagram(bytes: &[u8]) -> Result<(Ipv4Addr, Ipv4Addr, Udp<'_>), Wr
     }
 }
 
-/// TEID and user's packet of a G-PDU without anything behind it, whose container is that of `up` or downlink packets.
+/// TEID and user's packet of a G-PDU; checks that nothing follows, and that its container is for this
+/// direction.
 pub(crate) fn gpdu(up: bool, bytes: &[u8]) -> Result<(u32, &[u8]), Wrong> {
     let packet = gtpu::Packet::new(bytes).map_err(|_| "a GTP-U header")?;
     let container = match up {
@@ -136,7 +138,7 @@ pub(crate) fn gpdu(up: bool, bytes: &[u8]) -> Result<(u32, &[u8]), Wrong> {
     }
 }
 
-/// An IPv4 address of a destination, for comparing.
+/// A destination as IPv4 address, for comparison.
 pub(crate) fn v4(address: IpAddr) -> Ipv4Addr {
     match address {
         IpAddr::V4(address) => address,
@@ -144,20 +146,20 @@ pub(crate) fn v4(address: IpAddr) -> Ipv4Addr {
     }
 }
 
-/// Packets compared at a receiving end.
+/// Count of packets compared at a receiving end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) compared: u64,
     pub(crate) wrong: u64,
-    /// What was wrong with the first of them, and its octets.
+    /// Description of the first wrong packet, with its octets.
     first: Option<String>,
 }
 
-/// Octets of a wrong packet that are shown.
+/// Most octets of a wrong packet that are shown.
 const SHOWN: usize = 160;
 
 impl Tally {
-    /// Counts a packet that was compared.
+    /// Counts a compared packet.
     #[inline]
     pub(crate) fn count<T>(&mut self, compared: Result<T, Wrong>, bytes: &[u8]) -> Option<T> {
         self.compared += 1;
@@ -173,14 +175,14 @@ impl Tally {
         }
     }
 
-    /// Adds what was compared elsewhere.
+    /// Adds another count.
     pub(crate) fn add(&mut self, more: Tally) {
         self.compared += more.compared;
         self.wrong += more.wrong;
         self.first = self.first.take().or(more.first);
     }
 
-    /// Whether something was compared and nothing was wrong, and the numbers.
+    /// Whether packets were compared and none was wrong; and the numbers as text.
     pub(crate) fn judge(&self) -> (bool, String) {
         let first = self.first.as_ref().map(|first| format!("; the first: {first}")).unwrap_or_default();
         let detail = format!("{} compared, {} other than they must be{first}", self.compared, self.wrong);
@@ -202,7 +204,8 @@ mod tests {
             let mut contents = Contents::new(0);
             let found = contents.user_packet(up, &packet).unwrap();
             assert_eq!(found, Found { subscriber: Subscriber(70_000), number: 7, time_ns: 99, size });
-            // The mark and the UE's address say what is to be expected; all else, and the address's checksum, is compared.
+            // Mark and UE address determine the expected packet. All other octets are compared, and through its
+            // checksum the address too.
             let mark = 28..40;
             for at in (0..size).filter(|at| !mark.contains(at)) {
                 let mut damaged = packet.clone();

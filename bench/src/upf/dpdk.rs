@@ -1,7 +1,7 @@
-//! DPDK over memif: gNB and data network in this process, user plane and bare forwarder in others, a memif between them
+//! DPDK over memif: gNB and data network in this process, user plane and bare forwarder in others, with a memif
 //! on each side.
 //!
-//! The processes stay while their turns alternate: whose turn it is not is stopped by a signal.
+//! The processes live through the whole experiment. A process whose turn it is not is stopped by a signal.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -31,13 +31,13 @@ use super::world::World;
 use super::{Run, Serve};
 use crate::machine;
 
-/// How long the other side may take to come up.
+/// Time limit for the other side to start.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often a thread that only waits looks whether to stop.
+/// How often a waiting thread checks whether to stop.
 const GLANCE: Duration = Duration::from_millis(2);
 
-/// Memory of each process, MB. With a zero-copy memif buffers are lost when it ends (see `pktio::dpdk::port`), and with
-/// them the memory they are in: some ten megabytes each time.
+/// Memory of each process in MB. Whenever a zero-copy memif ends, its buffers are lost (see
+/// `pktio::dpdk::port`) with the memory in which they are: some ten megabytes each time.
 const MEMORY_MB: u32 = 512;
 
 /// The forwarder between the ports.
@@ -45,7 +45,7 @@ const MEMORY_MB: u32 = 512;
 pub(super) enum Kind {
     /// A worker of the user plane.
     Upf,
-    /// The forwarder that only swaps addresses.
+    /// The bare forwarder, which only swaps addresses.
     Bare,
 }
 
@@ -60,14 +60,14 @@ impl Kind {
     }
 }
 
-/// A forwarder with its sessions, ready to begin.
+/// A forwarder with its sessions, ready to start.
 pub(super) enum Work {
     Upf(Box<World>),
     Bare,
 }
 
 impl Kind {
-    /// What it does to frames.
+    /// Its effect on frames.
     pub(super) fn forwarder(self) -> Forwarder {
         match self {
             Kind::Upf => Forwarder::UserPlane { gnbs: GNBS },
@@ -87,7 +87,7 @@ impl Kind {
     }
 }
 
-/// Serves both ports until `stop` says so: with a worker of the user plane's, or barely.
+/// Serves both ports until `stop` is set: with a worker of the user plane, or with the bare forwarder.
 ///
 /// # Errors
 /// Stacks cannot be made, or a port fails.
@@ -108,7 +108,7 @@ pub(super) fn serve_ports<F: FramePort + 'static>(
                 n3: Box::new(UdpStack::new(n3, local, None, own(UPF)?)?),
                 n6: vec![Box::new(IpStack::new(n6, None, own(N6)?)?)],
             };
-            // The thread of the worker stays on this one's core.
+            // The worker's thread stays on this thread's core.
             let _serving = world.serve(ports)?;
             while !stop() {
                 time::sleep_thread(GLANCE);
@@ -118,8 +118,8 @@ pub(super) fn serve_ports<F: FramePort + 'static>(
     }
 }
 
-/// Opens both ports of a side. The generator is the client and so the one that need not copy: it is the side that would
-/// be too slow.
+/// Opens both ports of a side. The generator is the memif client, which need not copy, as it would otherwise be
+/// too slow.
 fn open(folder: &Path, kind: Kind, server: bool, core: usize) -> anyhow::Result<[DpdkPort; 2]> {
     start(core)?;
     let role = if server { "server" } else { "client,zero-copy=yes,rsize=9" };
@@ -139,12 +139,12 @@ pub(super) fn start(core: usize) -> anyhow::Result<()> {
     Ok(eal::start_with(&options)?)
 }
 
-/// Huge pages for all processes, if the machine lets us; given back at the end.
+/// Reserves huge pages for all processes if allowed; released at the end.
 pub(super) struct HugePages {
     before: Option<String>,
 }
 
-/// Pages of 2 MB there are.
+/// Number of 2 MB pages.
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
 
 impl HugePages {
@@ -164,20 +164,20 @@ impl HugePages {
 impl Drop for HugePages {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // It could be written before; what is in use stays until its process ends.
+            // The file was writable before. Pages in use stay until their process ends.
             let _ = std::fs::write(HUGE_PAGES, before.trim());
         }
     }
 }
 
-/// The other process: says its addresses and serves until its standard input ends.
+/// The other process: prints its addresses and serves until its standard input ends.
 ///
 /// # Errors
 /// DPDK does not start, or sessions cannot be made.
 pub(super) fn serve(part: &Serve) -> anyhow::Result<()> {
     machine::pin(&[part.core]);
     let kind = if part.bare { Kind::Bare } else { Kind::Upf };
-    // First, so that whoever reads the addresses finds everything ready.
+    // Done first, so that everything is ready when the addresses are read.
     let work = kind.work(part.sessions)?;
     let [n3, n6] = open(&part.folder, kind, true, part.core)?;
     let mut out = std::io::stdout().lock();
@@ -186,7 +186,7 @@ pub(super) fn serve(part: &Serve) -> anyhow::Result<()> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The end of the input, or an error: nobody is there any more.
+            // The input has ended or failed: the parent is gone.
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
             stop.store(true, Relaxed);
         });
@@ -209,7 +209,7 @@ impl Other {
             command.arg("--bare");
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-        // DPDK itself may write to the standard output as well.
+        // DPDK itself may write to standard output too.
         let macs = child.stdout.take().and_then(|out| {
             BufReader::new(out)
                 .lines()
@@ -224,10 +224,10 @@ impl Other {
         Ok(other)
     }
 
-    /// Stops it, or lets it go on.
+    /// Stops the process, or lets it continue.
     fn rest(&self, rest: bool) {
         let signal = if rest { Signal::SIGSTOP } else { Signal::SIGCONT };
-        // A process that has ended needs neither.
+        // A process that has ended needs no signal.
         let _ = kill(Pid::from_raw(self.child.id() as i32), signal);
     }
 
@@ -241,7 +241,7 @@ impl Other {
             }
             time::sleep_thread(Duration::from_millis(10));
         }
-        // It hangs; what it measured is there.
+        // It hangs; its measurements are complete.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -261,7 +261,7 @@ pub(super) fn run(run: &mut Run, here: usize, there: usize) -> anyhow::Result<()
     let folder = std::env::temp_dir().join(format!("godwit-bench-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let result = measure(run, &folder, here, there);
-    // What is left of sockets is of no use to anybody, and of no harm.
+    // Files of old sockets are harmless.
     let _ = std::fs::remove_dir_all(&folder);
     result
 }

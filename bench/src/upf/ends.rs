@@ -1,9 +1,9 @@
-//! The ends of a path through a user plane: sockets of gNB and data network, used by the one thread that measures.
+//! The ends of a path through a user plane: sockets of gNB and data network, used by the one measuring thread.
 //!
-//! What arrives is counted by the interface's own counter, so that taking packets costs nothing while a rate is measured;
-//! sockets hold what fits and the kernel drops the rest, which is the cheapest end that there is. What the sockets hold is
-//! compared octet by octet after each rate ([`super::contents`]), and so is every packet that is timed; [`Ends::verify`]
-//! demands each packet back.
+//! Arrivals are counted by the interface's own counter, so that receiving costs nothing while a rate is
+//! measured. Sockets hold what fits and the kernel drops the rest, which is the cheapest possible receiver. The
+//! packets in the sockets are compared octet by octet after each rate ([`super::contents`]), and so is every
+//! packet that is timed. [`Ends::verify`] requires every packet to arrive.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,19 +26,19 @@ use crate::stats::quantile;
 
 /// Octets of a buffer: the longest packet.
 const PACKET: usize = 2048;
-/// How long a packet may take until it counts as lost.
+/// Time after which a packet counts as lost.
 const LOST: Duration = Duration::from_millis(50);
-/// The same where each has to come, on a machine that has other things to do.
+/// The same when every packet has to arrive, even on a busy machine.
 const LAST_OF_ALL: Duration = Duration::from_secs(2);
-/// Packets under way at once when each has to come: they fit into every socket on the way.
+/// Packets under way at once when every packet has to arrive: as many as every socket on the way can hold.
 const WINDOW: usize = 32;
-/// Number of the first packet that has to come: higher than those of all others.
+/// Number of the first packet of [`Ends::verify`]; higher than those of all other packets.
 const VERIFIED: u32 = 1 << 30;
-/// Octets of user packets when all sizes come in turn: the longest, and from one to the next.
+/// Octets of user packets when all sizes come in turn: the longest size, and the step.
 const LONGEST: usize = 1500;
 const SIZE_STEP: usize = 73;
 
-/// A way through the user plane.
+/// A path through the user plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Path {
     /// gNB to data network.
@@ -61,31 +61,31 @@ impl Path {
     }
 }
 
-/// Where a contender takes the packets of a path.
+/// The addresses of a contender for a path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target<'a> {
     /// Its GTP-U socket.
     pub(super) n3: SocketAddr,
     /// TEIDs of its subscribers.
     pub(super) teids: &'a [u32],
-    /// What is added to UE addresses.
+    /// Added to UE addresses.
     pub(super) shift: u32,
     /// TEIDs of the packets that come out in tunnels.
     pub(super) sends: Teid,
 }
 
-/// The TEID with which a contender sends a packet.
+/// The TEID that a contender sets in a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Teid {
-    /// The subscriber's at its gNB.
+    /// The subscriber's TEID at its gNB.
     OfSubscriber,
-    /// The same for all.
+    /// The same TEID for all packets.
     Fixed(u32),
-    /// The one with which it came.
+    /// The TEID with which the packet came.
     Kept,
 }
 
-/// gNB, data network and the other UPF.
+/// Sockets of gNB, data network and the other UPF.
 pub(super) struct Ends {
     gnb: UdpPort,
     server: UdpPort,
@@ -100,12 +100,12 @@ pub(super) struct Ends {
     next: u32,
 }
 
-/// Where other UPFs take GTP-U.
+/// The other UPF's GTP-U address.
 pub(super) fn other_upf() -> SocketAddr {
     SocketAddr::new(SERVER.into(), gtpu::PORT)
 }
 
-/// Where the gNB takes GTP-U.
+/// The gNB's GTP-U address.
 pub(super) fn gnb() -> SocketAddr {
     SocketAddr::new(CP.into(), gtpu::PORT)
 }
@@ -139,12 +139,13 @@ impl Ends {
         })
     }
 
-    /// What was compared since this was last called.
+    /// The packets compared since the last call.
     pub(super) fn take_tally(&mut self) -> Tally {
         std::mem::take(&mut self.tally)
     }
 
-    /// Sends packets as fast as this core can for `time`, after a while for warming up; packets per second that arrived.
+    /// Sends packets as fast as this core can for `time`, after a warm-up; returns the packets per second that
+    /// arrived.
     pub(super) fn flood(
         &mut self,
         path: Path,
@@ -168,19 +169,19 @@ impl Ends {
         }
     }
 
-    /// Sends `count` packets of the source, marked with their number and the time when there is one.
+    /// Sends `count` packets of the source. With `marks`, they contain their number and the time.
     fn send(&mut self, source: &mut Source<'_>, count: usize, marks: Option<(u32, u64)>) -> usize {
         source.fill(&mut self.batch, count, marks);
         let port = if source.path == Path::Downlink { &mut self.server } else { &mut self.gnb };
         port.transmit(&mut self.batch, &self.all[..count]).packets
     }
 
-    /// Packets that the interface at the path's end has received.
+    /// Number of packets that the interface at the path's end has received.
     fn arrived(&mut self, path: Path) -> anyhow::Result<u64> {
         self.counters[usize::from(path != Path::Downlink)].read()
     }
 
-    /// Takes what has arrived, until nothing comes any more.
+    /// Receives packets until no more come.
     pub(super) fn settle(&mut self, path: Path, target: Target<'_>) {
         let mut quiet = time::now_std();
         while quiet.elapsed() < Duration::from_millis(5) {
@@ -190,10 +191,11 @@ impl Ends {
         }
     }
 
-    /// Sends `count` packets of all sizes in turn, few at a time, and takes each once and as it must be.
+    /// Sends `count` packets of all sizes in turn, few at a time, and checks that each arrives once and is as
+    /// expected.
     ///
     /// # Errors
-    /// One is missing, twice, or other than it must be.
+    /// A packet is missing, arrives twice, or differs.
     pub(super) fn verify(&mut self, path: Path, target: Target<'_>, count: u32) -> anyhow::Result<()> {
         self.settle(path, target);
         let sizes = (SMALLEST..=LONGEST).step_by(SIZE_STEP);
@@ -217,7 +219,7 @@ impl Ends {
             }
             let mut found = Vec::new();
             self.take(path, target, |one| found.push(one));
-            // Lower numbers are those of earlier samples.
+            // Lower numbers belong to earlier samples.
             for one in found.into_iter().filter(|one| one.number >= first) {
                 let known = under_way.remove(&one.number);
                 if known != Some(one.size) {
@@ -229,14 +231,14 @@ impl Ends {
         Ok(())
     }
 
-    /// Takes waiting packets at a path's end and compares them; calls `see` with each that is as it must be.
+    /// Receives waiting packets at a path's end and compares them; calls `see` with each that is as expected.
     fn take(&mut self, path: Path, target: Target<'_>, mut see: impl FnMut(Found)) -> usize {
         let port = match path {
             Path::Uplink => &mut self.server,
             Path::Downlink => &mut self.gnb,
             Path::Relay => &mut self.other_upf,
         };
-        // An ICMP error of an earlier packet is like nothing received.
+        // An ICMP error caused by an earlier packet counts as nothing received.
         let received = port.receive(&mut self.taken).unwrap_or(0);
         for buffer in self.taken.buffers() {
             let compared = compare(path, target, (buffer.packet(), buffer.peer), &mut self.contents);
@@ -248,7 +250,7 @@ impl Ends {
         received
     }
 
-    /// One packet at a time, `every` so often: what a packet takes when nothing else is under way.
+    /// Sends one packet at a time with pauses of `every`: the time of a packet when nothing else is under way.
     pub(super) fn latency_low(
         &mut self,
         path: Path,
@@ -278,7 +280,7 @@ impl Ends {
         Ok(Latency { p50: quantile(&times, 0.5), p99: quantile(&times, 0.99), lost, timed: times.len() })
     }
 
-    /// A steady stream of `rate` packets per second for `duration`.
+    /// Sends a steady stream of `rate` packets per second for `duration`.
     pub(super) fn latency_loaded(
         &mut self,
         path: Path,
@@ -295,7 +297,7 @@ impl Ends {
             let elapsed = now - epoch;
             if elapsed < duration {
                 let due = (elapsed.as_secs_f64() * rate) as u32;
-                // Few at a time: packets of one burst wait for each other.
+                // Few at a time, because packets of one burst wait for each other.
                 let count = (due.saturating_sub(sent) as usize).min(BATCH / 4);
                 if count > 0 {
                     self.send(&mut source, count, Some((sent, elapsed.as_nanos() as u64)));
@@ -323,8 +325,8 @@ impl Ends {
     }
 }
 
-/// Compares a packet that came out of a path with what must come out; the peer is its sender. `None` for what is not the
-/// contender's: late packets of another one, and what a kernel sends of its own accord.
+/// Compares a packet that came out of a path with the expected one; the peer is its sender. `None` for packets
+/// of others: late packets of another contender, and packets that a kernel sends by itself.
 fn compare(
     path: Path,
     target: Target<'_>,
@@ -415,7 +417,7 @@ fn ue_socket(subscriber: Subscriber, shift: u32) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(address), UE_PORT)
 }
 
-/// The packets that an interface has received, from /proc.
+/// Number of packets that an interface has received, from /proc.
 struct Counter {
     file: File,
     interface: &'static str,
@@ -423,7 +425,7 @@ struct Counter {
 
 impl Counter {
     fn open(namespace: &NetNs, interface: &'static str) -> anyhow::Result<Counter> {
-        // The file belongs to the namespace it was opened in, whoever reads it.
+        // The file belongs to the namespace in which it was opened, whoever reads it.
         let file = namespace.enter(|| File::open("/proc/thread-self/net/dev"))??;
         Ok(Counter { file, interface })
     }

@@ -1,11 +1,14 @@
-//! User planes on frame ports: AF_XDP and DPDK. Whole frames come in on one port and leave by the other, and the other way.
+//! User planes on frame ports (AF_XDP and DPDK): whole frames come in on one port and leave by the other, in
+//! both directions.
 //!
-//! One side is gNB and data network: it makes frames ([`Source`]), answers questions for link-layer addresses, and counts,
-//! compares and times what comes back ([`Generator`]). The other serves its two ports on a core of its own: a user plane, or,
-//! as the limit of the backend, a bare forwarder that swaps the Ethernet addresses ([`forward_all`]).
+//! One side is gNB and data network. It makes frames ([`Source`]), answers ARP requests, and counts, compares
+//! and times the frames that come back ([`Generator`]). The other side serves its two ports on a core of its
+//! own. It is a user plane, or, as the upper limit of the backend, a bare forwarder that swaps the Ethernet
+//! addresses ([`forward_all`]).
 //!
-//! Frames are compared octet by octet ([`Forwarder::compare`]): all of [`Generator::verify`], which demands each frame
-//! back, and all that are timed; of a flood one batch in [`COMPARED`] while its rate is measured, and all before and after.
+//! Frames are compared octet by octet ([`Forwarder::compare`]): all frames of [`Generator::verify`], which
+//! requires each frame to come back, and all that are timed. Of a flood, one batch in [`COMPARED`] is compared
+//! while its rate is measured, and all batches before and after.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -27,25 +30,25 @@ use crate::stats::quantile;
 
 /// Longest frame.
 const FRAME: usize = 2048;
-/// Cards from the begin of one sample to that of the next: no part of a deck's number.
+/// Cards by which the start of a sample moves on; has no factor in common with the size of a deck.
 const STEP: usize = 9973;
-/// How long the first packets may take, with the questions for neighbours.
+/// Time limit for the first packets, including ARP.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two batches of the first packets.
+/// Pause between two batches of the first packets.
 const PAUSE: Duration = Duration::from_micros(500);
 /// How long to wait for the last packets.
 const LAST: Duration = Duration::from_millis(20);
-/// The same where each has to come, on a machine that has other things to do.
+/// The same when every packet has to come back, even on a busy machine.
 const LAST_OF_ALL: Duration = Duration::from_secs(2);
-/// In a flood one batch of so many is compared while its rate is measured.
+/// In a flood, one of this many batches is compared while the rate is measured.
 const COMPARED: usize = 8;
-/// Frames under way at once when each has to come back: fewer than any queue on the way holds.
+/// Frames under way at once when each has to come back: fewer than any queue on the way can hold.
 const WINDOW: usize = 64;
-/// Octets of user packets when all sizes come in turn: the longest, and from one to the next.
+/// Octets of user packets when all sizes come in turn: the longest size, and the step.
 const LONGEST: usize = 1500;
 const SIZE_STEP: usize = 73;
 
-/// Forwards frames both ways and does nothing else, until `stop` says so.
+/// Forwards frames in both directions, without any other work, until `stop` is set.
 ///
 /// # Errors
 /// A port fails.
@@ -56,7 +59,7 @@ pub(super) fn forward_all<F: FramePort>(
     let mut batch = Batch::new(BATCH, PACKET);
     let all: Vec<u16> = (0..BATCH as u16).collect();
     while !stop() {
-        // Looking whether to stop is dearer than a poll.
+        // Checking `stop` costs more than a poll.
         for _ in 0..64 {
             forward(&mut n3, &mut n6, &mut batch, &all)?;
             forward(&mut n6, &mut n3, &mut batch, &all)?;
@@ -65,7 +68,7 @@ pub(super) fn forward_all<F: FramePort>(
     Ok(())
 }
 
-/// Takes a batch of frames from one port and sends them back to where they came from, by the other.
+/// Receives a batch from one port and sends it by the other, with the Ethernet addresses swapped.
 fn forward<F: FramePort>(from: &mut F, to: &mut F, batch: &mut Batch, all: &[u16]) -> std::io::Result<()> {
     let received = from.receive(batch)?;
     if received > 0 {
@@ -81,7 +84,7 @@ fn forward<F: FramePort>(from: &mut F, to: &mut F, batch: &mut Batch, all: &[u16
     Ok(())
 }
 
-/// One-way times, microseconds, and what was lost.
+/// One-way times in microseconds, and the number of lost packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Latency {
     pub(super) p50: f64,
@@ -89,20 +92,20 @@ pub(super) struct Latency {
     pub(super) lost: f64,
 }
 
-/// What is done to frames between the ports.
+/// What the forwarder does to frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Forwarder {
     /// Only the Ethernet addresses change: [`forward_all`].
     Bare,
-    /// Tunnel headers are taken off and put on. The sessions are spread over so many gNBs.
+    /// Tunnel headers are removed and added. The sessions are spread over a number of gNBs.
     UserPlane {
-        /// Addresses from [`CP`] on.
+        /// Number of gNBs; their addresses start at [`CP`].
         gnbs: u32,
     },
 }
 
 impl Forwarder {
-    /// Whether packets of a direction come out in tunnels.
+    /// Whether packets of a direction leave in tunnels.
     fn tunnels(self, up: bool) -> bool {
         match self {
             Forwarder::Bare => up,
@@ -110,12 +113,12 @@ impl Forwarder {
         }
     }
 
-    /// Octets of the frames that come out for user packets of `size` octets.
+    /// Length of the output frames for user packets of `size` octets.
     fn length_out(self, up: bool, size: usize) -> usize {
         source::frame_length(self.tunnels(up), size)
     }
 
-    /// Compares a frame that came out. `peers` are the addresses at the far ends of N3 and N6.
+    /// Compares an output frame. `peers` are the addresses at the far ends of N3 and N6.
     pub(super) fn compare(
         self,
         up: bool,
@@ -123,7 +126,8 @@ impl Forwarder {
         (peers, deck): ([Mac; 2], &Deck),
         contents: &mut Contents,
     ) -> Result<Found, Wrong> {
-        // A user plane sends with the address of its other port, the bare forwarder with that at which frames came in.
+        // A user plane sends with the address of its other port, the bare forwarder with that of the port on
+        // which frames came in.
         let from = peers[usize::from(up == (self != Forwarder::Bare))];
         let (link, packet) = frame.split_at_checked(ETHERNET).ok_or("an Ethernet header")?;
         if link[..6] != MAC || link[6..12] != from || link[12..] != ethernet::IPV4.to_be_bytes() {
@@ -147,13 +151,13 @@ impl Forwarder {
     }
 }
 
-/// How frames that come back are looked at.
+/// How frames that come back are checked.
 #[derive(Clone, Copy)]
 enum Look {
     /// All are compared.
     Compare,
-    /// Those of this length are counted without a look at them, as a network card would: reading what another core has
-    /// just written costs more than all else here.
+    /// Frames of this length are counted without reading them, as a network card would: reading what another
+    /// core has just written would cost more than all the rest here.
     Count(usize),
 }
 
@@ -162,23 +166,24 @@ pub(super) struct Generator<F> {
     ports: [F; 2],
     /// The other side's addresses on N3 and N6.
     peers: [Mac; 2],
-    /// What is at the other side.
+    /// The contender on the other side.
     forwarder: Forwarder,
     deck: Arc<Deck>,
     contents: Contents,
     tally: Tally,
-    /// Where in the deck the next sample begins: each sees other packets.
+    /// Position in the deck at which the next sample begins, so that each sample has other packets.
     place: usize,
     out: Batch,
     taken: Batch,
     all: Vec<u16>,
-    /// Number of the next packet that is timed. Others have number 0: what is left of an earlier sample, wherever it lay,
-    /// is not taken for this one's.
+    /// Number of the next packet that is timed. Other packets have number 0, so that packets left over from an
+    /// earlier sample are not counted in this one.
     number: u32,
 }
 
 impl<F: FramePort> Generator<F> {
-    /// With the ports towards N3 and N6, the addresses at their other ends, what is there, and whose packets come.
+    /// `ports` towards N3 and N6, `peers` the addresses at their other ends, the contender there, and the deck
+    /// of packets.
     pub(super) fn new(
         ports: [F; 2],
         peers: [Mac; 2],
@@ -200,12 +205,12 @@ impl<F: FramePort> Generator<F> {
         }
     }
 
-    /// Whether user packets of `size` octets fit into frames with their tunnel.
+    /// Whether user packets of `size` octets fit into frames together with their tunnel.
     pub(super) fn fits(&self, size: usize) -> bool {
         source::tunnelled(size) <= self.ports[0].mtu()
     }
 
-    /// Whose packets come from here on.
+    /// Sends the packets of this deck from now on.
     pub(super) fn play(&mut self, deck: Arc<Deck>) {
         self.deck = deck;
     }
@@ -215,7 +220,7 @@ impl<F: FramePort> Generator<F> {
         &self.ports
     }
 
-    /// Looks at both ports once, as some must be looked at to come up.
+    /// Polls both ports once; some ports need that to come up.
     #[cfg(feature = "dpdk")]
     pub(super) fn idle(&mut self) -> std::io::Result<()> {
         (0..2).try_for_each(|end| self.take(end, Look::Compare, |_, _| ()).map(drop))
@@ -233,15 +238,15 @@ impl<F: FramePort> Generator<F> {
         ups.iter().map(source).collect()
     }
 
-    /// What was compared since this was last called.
+    /// The packets compared since the last call.
     pub(super) fn take_tally(&mut self) -> Tally {
         std::mem::take(&mut self.tally)
     }
 
-    /// Sends packets until some come back, in both directions, so that neighbours are known.
+    /// Sends packets in both directions until some come back, so that neighbours are known.
     ///
     /// # Errors
-    /// None come.
+    /// No packets come back.
     pub(super) fn warm_up(&mut self) -> anyhow::Result<()> {
         let mut sources = self.sources(Direction::Mixed, 64)?;
         let start = time::now_std();
@@ -253,7 +258,7 @@ impl<F: FramePort> Generator<F> {
             for source in &mut sources {
                 self.send(source, BATCH, None);
             }
-            // Not a flood: it would crowd out the answers to the other side's questions for neighbours.
+            // Not a flood, which would crowd out the answers to the other side's ARP requests.
             let sent = time::now_std();
             while sent.elapsed() < PAUSE {
                 for (end, arrived) in arrived.iter_mut().enumerate() {
@@ -264,10 +269,11 @@ impl<F: FramePort> Generator<F> {
         self.settle()
     }
 
-    /// Sends `count` packets of all sizes in turn, few at a time, and takes each back once and as it must be.
+    /// Sends `count` packets of all sizes in turn, few at a time, and checks that each comes back once and is
+    /// as expected.
     ///
     /// # Errors
-    /// One is missing, twice, or other than it must be.
+    /// A packet is missing, comes back twice, or differs.
     pub(super) fn verify(&mut self, direction: Direction, count: u32) -> anyhow::Result<()> {
         let sizes: Vec<usize> =
             (SMALLEST..=LONGEST).step_by(SIZE_STEP).take_while(|size| self.fits(*size)).collect();
@@ -301,7 +307,7 @@ impl<F: FramePort> Generator<F> {
             for end in 0..2 {
                 let mut found = Vec::new();
                 self.take(end, Look::Compare, |one, _| found.push(one))?;
-                // Lower numbers are those of earlier samples.
+                // Lower numbers belong to earlier samples.
                 for one in found.into_iter().filter(|one| one.number >= first) {
                     let known = under_way.remove(&one.number);
                     if known != Some((end == 1, one.subscriber, one.size)) {
@@ -318,7 +324,7 @@ impl<F: FramePort> Generator<F> {
         if ok { Ok(()) } else { bail!("{detail}") }
     }
 
-    /// Packets per second that come out while as many go in as this side can send.
+    /// Packets per second that come out, while this side sends as many as it can.
     pub(super) fn flood(
         &mut self,
         direction: Direction,
@@ -330,7 +336,7 @@ impl<F: FramePort> Generator<F> {
         let mut start = time::now_std();
         let (mut warm, mut arrived, mut batches) = (true, 0, 0);
         loop {
-            // A look at the clock for some batches.
+            // Reads the clock once for several batches.
             for _ in 0..8 {
                 for source in &mut sources {
                     self.send(source, BATCH, None);
@@ -390,7 +396,7 @@ impl<F: FramePort> Generator<F> {
                 }
             }
         }
-        // Numbers go up for minutes of any rate there is, then begin again.
+        // Numbers suffice for minutes at any rate, and then begin again.
         self.number = if first < u32::MAX / 2 { first + sent } else { 1 };
         let lost = 100.0 * (1.0 - times.len() as f64 / f64::from(sent.max(1)));
         Ok(Latency { p50: quantile(&times, 0.5), p99: quantile(&times, 0.99), lost: lost.max(0.0) })
@@ -403,8 +409,8 @@ impl<F: FramePort> Generator<F> {
         port.transmit(&mut self.out, &self.all[..count]).packets
     }
 
-    /// Takes frames at an end; returns how many packets of users were among them. `see` gets each one that was compared
-    /// and found right, with the time when it was taken.
+    /// Receives frames at an end; returns how many users' packets were among them. Calls `see` with each packet
+    /// that was compared and found right, and the time at which it was received.
     fn take(
         &mut self,
         end: usize,
@@ -424,7 +430,7 @@ impl<F: FramePort> Generator<F> {
             }
             match frame.get(12..14) {
                 Some([0x08, 0x06]) => answers.extend(source::arp_reply(frame)),
-                // Of the kernels at both ends: router solicitations and the like.
+                // Packets of the kernels at both ends, such as router solicitations.
                 Some([0x86, 0xDD]) => {}
                 _ => {
                     let place = (self.peers, &*self.deck);
@@ -445,7 +451,7 @@ impl<F: FramePort> Generator<F> {
         Ok(packets)
     }
 
-    /// Takes what still comes.
+    /// Receives the frames that still come.
     fn settle(&mut self) -> anyhow::Result<()> {
         let mut quiet = time::now_std();
         while quiet.elapsed() < LAST {

@@ -1,9 +1,9 @@
-//! Whole user planes across namespaces: packets come from a gNB's socket, go through the UPF's threads on one core, and
-//! arrive at the data network's, and the other way; on the relay path both sides are sockets.
+//! Whole user planes across namespaces: packets go from a gNB's socket through the UPF's threads on one core to
+//! the data network's interface, and back. On the relay path both ends are sockets.
 //!
-//! One thread on another core is gNB and data network. Contenders are there at the same time and take turns: the UPF; the
-//! bare forwarder, which makes the same system calls and nothing else; the textbook user plane with system calls for
-//! each packet.
+//! One thread on another core is gNB and data network. The contenders exist at the same time and take turns:
+//! the UPF; the bare forwarder, which makes the same system calls and does nothing else; and the textbook user
+//! plane, with system calls for each packet.
 
 use anyhow::bail;
 use net::time::Duration;
@@ -18,10 +18,10 @@ use super::under_test::UnderTest;
 use super::{MPPS, Run, US};
 use crate::stats::median;
 
-/// Sessions up to which the relay path is measured.
+/// Up to this number of sessions the relay path is measured.
 const MOST_RELAYED: usize = 100_000;
 
-/// A contender with the places where it takes packets.
+/// A contender with the addresses at which it receives packets.
 struct Contender {
     name: &'static str,
     n3: std::net::SocketAddr,
@@ -51,11 +51,11 @@ impl Contender {
 /// Measures rates and latencies with `sessions` sessions.
 ///
 /// # Errors
-/// No right to make namespaces, or the UPF does not work.
+/// The process may not make namespaces, or the UPF does not work.
 pub(super) fn run(run: &mut Run, sessions: usize, core: usize) -> anyhow::Result<()> {
     run.progress.say(&format!("kernel: {sessions} sessions"));
     let network = Network::build()?;
-    // As many relayed sessions as plain ones, up to where a UPF has no room for both.
+    // As many relayed sessions as plain ones, as long as the UPF has room for both.
     let relays = if sessions <= MOST_RELAYED { sessions } else { 0 };
     let config = super::world::config(sessions + relays)?;
     let upf = UnderTest::start(&network.upf, config, core)?;
@@ -89,7 +89,8 @@ pub(super) fn run(run: &mut Run, sessions: usize, core: usize) -> anyhow::Result
             relay: forwarder.relay,
             shift,
             relay_shift: shift,
-            // A textbook user plane relays with the same rules as it forwards: there is nothing of its own to see.
+            // A textbook user plane relays with the same code as it forwards, so its relay path shows nothing
+            // new.
             relays: name == "bare" && relays == sessions,
         });
         forwarders.push(forwarder);
@@ -112,7 +113,7 @@ struct Measurement<'a> {
 }
 
 impl Measurement<'_> {
-    /// Packets arrive at all, on every path of every contender.
+    /// Checks that packets arrive on every path of every contender.
     fn check(&mut self, contenders: &[Contender]) -> anyhow::Result<()> {
         for contender in contenders {
             for path in paths(contender) {
@@ -134,7 +135,7 @@ impl Measurement<'_> {
         Ok(())
     }
 
-    /// Adds the packets that were compared during a contender's turn.
+    /// Adds the packets compared during a contender's turn.
     fn count_compared(&mut self, contender: &Contender) {
         self.run.compared(&format!("kernel {}", contender.name), self.ends.take_tally());
     }
@@ -160,7 +161,7 @@ impl Measurement<'_> {
         Ok(())
     }
 
-    /// One-way times alone, and at four fifths of the contender's own rate.
+    /// One-way times without other traffic, and at four fifths of the contender's own rate.
     fn latencies(&mut self, contenders: &[Contender]) -> anyhow::Result<()> {
         let size = self.run.plan.network_sizes[0];
         for _ in 0..self.run.plan.network_rounds(self.sessions) {

@@ -50,13 +50,14 @@ const BYTES: Axes = Axes { x: "sessions", y: "memory of the data plane", unit: "
 const STALL: Axes = Axes { x: "sessions", y: "time of a batch", unit: "us" };
 const RATE: Axes = Axes { x: "sessions", y: "rate", unit: "1/s" };
 
-/// Sessions with which everything is measured, the promised figures among it: tables of as many are hot.
+/// Number of sessions for the promised figures; everything is measured with it. Tables of this size stay in the
+/// caches.
 const DEFAULT_SESSIONS: usize = 1000;
 
-/// Sessions established over N4 in a round, in a full run and in a quick one.
+/// Sessions established over N4 per round, in a full run and in a quick one.
 const N4_SESSIONS: [usize; 2] = [50_000, 10_000];
 
-/// What is measured.
+/// Extent of the measurement.
 struct Plan {
     rounds: usize,
     /// Time per sample.
@@ -65,21 +66,21 @@ struct Plan {
     sizes: Vec<usize>,
     /// Numbers of sessions.
     sessions: Vec<usize>,
-    /// Rounds of session establishments over N4, and how many there are in each.
+    /// Rounds of session establishments over N4, and number of sessions in each.
     n4: (usize, usize),
-    /// Numbers of sessions and sizes for all parts with ports. All sizes are measured with [`DEFAULT_SESSIONS`] only, the
-    /// smallest with every number.
+    /// Numbers of sessions for all parts with ports. All packet sizes are measured with [`DEFAULT_SESSIONS`]
+    /// only, the smallest size with every number.
     network_sessions: Vec<usize>,
     network_sizes: Vec<usize>,
-    /// Across namespaces, where every packet costs more.
+    /// Rounds across namespaces, where every packet costs more.
     network_rounds: usize,
     network_sample: Duration,
-    /// On frames.
+    /// Rounds on frame ports.
     frame_rounds: usize,
     frame_sample: Duration,
-    /// Packets one at a time, and the time between them.
+    /// Number of packets sent one at a time, and the time between them.
     low: (usize, Duration),
-    /// Packets of all sizes, by contender and round, each of which has to come back as it must.
+    /// Packets of all sizes, per contender and round, each of which has to come back as expected.
     verified: u32,
 }
 
@@ -125,7 +126,7 @@ impl Plan {
         self.network_sizes[..count].to_vec()
     }
 
-    /// Half of the rounds, and one more, where numbers of sessions are compared.
+    /// Half of the rounds plus one, where numbers of sessions are compared.
     fn rounds_for(rounds: usize, sessions: usize) -> usize {
         if sessions == DEFAULT_SESSIONS { rounds } else { rounds / 2 + 1 }
     }
@@ -139,15 +140,15 @@ impl Plan {
     }
 }
 
-/// A run while it is under way.
+/// A run in progress.
 struct Run {
     plan: Plan,
     progress: Progress,
     results: Results,
     checks: Vec<(String, bool, String)>,
-    /// How it was measured, where that depends on the machine.
+    /// Details that depend on the machine.
     notes: std::collections::BTreeMap<String, String>,
-    /// Packets compared at receiving ends, by whose they are.
+    /// Packets compared at receiving ends, by contender.
     tallies: std::collections::BTreeMap<String, Tally>,
 }
 
@@ -160,20 +161,20 @@ impl Run {
         self.notes.insert(name.to_owned(), what.to_owned());
     }
 
-    /// Adds packets that were compared. All of a contender's together become a check.
+    /// Adds compared packets. All of a contender's packets together become one check.
     fn compared(&mut self, whose: &str, tally: Tally) {
         self.tallies.entry(whose.to_owned()).or_default().add(tally);
     }
 
-    /// Runs a part that needs rights or devices which the machine may lack. Its error is a failed check, and the other
-    /// parts go on.
+    /// Runs a part that needs rights or devices which the machine may lack. Its error becomes a failed check,
+    /// and the other parts continue.
     fn part(&mut self, name: &str, measure: impl FnOnce(&mut Run) -> anyhow::Result<()>) {
         if let Err(error) = measure(self) {
             self.check(name, false, format!("{error:#}"));
         }
     }
 
-    /// A UPF's own counters must not name a reason that a flood does not have.
+    /// Checks that a UPF's counters show no drop reason that a flood does not cause.
     fn account(&mut self, whose: &str, stats: &serde_json::Value) {
         const EXPECTED: [&str; 5] =
             ["rx_queue_full", "rx_no_buffer", "tx_queue_full", "tx_error", "link_local"];
@@ -188,7 +189,7 @@ impl Run {
         self.check(&format!("{whose} drops nothing of its own"), odd.is_empty() && sent > 0, detail);
     }
 
-    /// Measures one contender on a frame backend: rates by size and direction, then one-way times.
+    /// Measures one contender on frame ports: rates by size and direction, then one-way times.
     fn frames<F: pktio::FramePort>(
         &mut self,
         backend: &str,
@@ -221,7 +222,7 @@ impl Run {
         Ok(())
     }
 
-    /// One-way times of packets that come one at a time.
+    /// One-way times of packets that are sent one at a time.
     fn low<F: pktio::FramePort>(
         &mut self,
         whose: &str,
@@ -263,7 +264,7 @@ pub enum Part {
     Dpdk,
 }
 
-/// Runs the experiment, or some of its parts; all when none is named.
+/// Runs the experiment, or only the named parts.
 ///
 /// # Errors
 /// The machine gives this process no core, or refuses something that is needed.
@@ -282,7 +283,7 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
     experiment.param("rounds", run.plan.rounds);
     experiment.param("sample_ms", run.plan.sample.as_millis() as u64);
     experiment.param("build", if cfg!(debug_assertions) { "debug" } else { "release" });
-    // A core that sleeps takes long to wake up, which hits every contender elsewhere.
+    // A sleeping core takes long to wake up, which would affect contenders at random.
     let awake = Awake::new();
     experiment.param("awake", awake.is_ok());
     experiment.param("core", if machine::pin(&[*core]) { *core as i64 } else { -1 });
@@ -292,7 +293,7 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
             alone::run(&mut run, sessions)?;
         }
     }
-    // gNB and data network on this core, the user plane on another one if there is one.
+    // gNB and data network run on this core, the user plane on another one if there is one.
     let other = others.first().copied().unwrap_or(*core);
     experiment.param("core_of_user_plane", other);
     if wanted(Part::Changes) {
@@ -332,19 +333,19 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
     Ok(experiment)
 }
 
-/// The process of the user plane, which [`run`] starts for what takes two.
+/// The process with the user plane, which [`run`] starts for parts that need two processes.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Serve {
     /// Folder of the sockets between the processes.
     #[arg(long)]
     pub folder: std::path::PathBuf,
-    /// Core to work on.
+    /// Core to run on.
     #[arg(long)]
     pub core: usize,
     /// Number of sessions.
     #[arg(long)]
     pub sessions: usize,
-    /// A bare forwarder in place of the user plane.
+    /// Run a bare forwarder in place of the user plane.
     #[arg(long)]
     pub bare: bool,
 }

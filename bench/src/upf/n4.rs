@@ -1,5 +1,5 @@
-//! Sessions per second over N4: requests come over UDP, many at a time, are decoded, applied and answered. Client and UPF have
-//! a core each; requests are made before the clock starts, and encoded while it runs.
+//! Sessions per second over N4: requests come over UDP, many at a time, and are decoded, applied and answered.
+//! Client and UPF have a core each. Requests are made before the clock starts, and encoded while it runs.
 
 use super::client::Client;
 use super::network::Network;
@@ -10,7 +10,7 @@ use super::{RATE, Run, ends, world};
 /// Measures a new UPF in each round.
 ///
 /// # Errors
-/// No right to make namespaces, or a session is refused.
+/// The process may not make namespaces, or a session is refused.
 pub(super) fn run(run: &mut Run, core: usize) -> anyhow::Result<()> {
     let network = Network::build()?;
     let (rounds, sessions) = run.plan.n4;

@@ -1,6 +1,6 @@
 //! Three namespaces of this machine: gNBs, UPF, data network; a veth link on N3, another on N6.
 //!
-//! They have no names, so nothing is left behind however the process ends.
+//! They have no names, so the kernel removes them however the process ends.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -17,7 +17,7 @@ pub(crate) const N6: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 1);
 /// Further pools of UE addresses, for the devices of the bare forwarder and of the textbook user plane.
 pub(crate) const BARE_POOL: &str = "10.128.0.0/10";
 pub(crate) const TEXTBOOK_POOL: &str = "100.64.0.0/10";
-/// MTU of both links: a tunnel header around 1500 octets, and more.
+/// MTU of both links: room for tunnel headers around 1500 octets.
 const MTU: u32 = 3000;
 /// Packets that a link may queue.
 const QUEUE: u32 = 4096;
@@ -30,10 +30,10 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Builds it.
+    /// Builds the network.
     ///
     /// # Errors
-    /// No right to.
+    /// The process lacks the rights.
     pub(crate) fn build() -> anyhow::Result<Network> {
         let new = || NetNs::new().context("create a network namespace (needs root: see `godwit doctor`)");
         let network = Network { gnb: new()?, upf: new()?, dn: new()? };
@@ -61,7 +61,7 @@ impl Network {
         Ok(())
     }
 
-    /// A link between the UPF and another one, with the same name at both ends.
+    /// Makes a link between the UPF and another namespace, with the same name at both ends.
     pub(super) async fn pair(&self, name: &str, far: &NetNs) -> anyhow::Result<()> {
         Links::in_ns(&self.upf)?.add_veth(name, name, far).await?;
         for namespace in [&self.upf, far] {
@@ -69,10 +69,10 @@ impl Network {
             links.set_mtu(name, MTU).await?;
             links.set_txqueuelen(name, QUEUE).await?;
             links.up(name).await?;
-            // Packets as they are on a wire: whole checksums, no super-packets.
+            // Packets as on a wire: complete checksums, no segmentation offload.
             let off = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"];
             let command = Command::new("ethtool").args(["-K", name]).args(off).namespace(namespace);
-            // Without ethtool the links are as good; only what other backends see differs.
+            // Without ethtool the links work as well; only other backends see different packets.
             let _ = command.output(Duration::from_secs(10)).await;
         }
         Ok(())

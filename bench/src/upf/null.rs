@@ -1,11 +1,11 @@
-//! DPDK's null devices: a worker of the user plane's, with its stacks, between devices that cost nothing.
+//! DPDK's null devices: a worker of the user plane, with its stacks, between devices that cost nothing.
 //!
-//! A null device gives mbufs with undefined contents, and takes any. A thin port in front of it
-//! ([`Fed`]) writes headers of random subscribers into what it gives, as a network card would have done, and answers the
-//! stack's questions for neighbours. One batch in [`COMPARED`] is written whole and compared octet by octet when it comes
-//! out. What is measured is therefore all that a core does for a packet with DPDK except
-//! moving it out of and into a device, and the writing of a hundred octets besides. The bare forwarder between the same
-//! ports pays the same and does nothing else. There are no one-way times: packets begin and end at the worker.
+//! A null device returns mbufs with undefined contents, and accepts any. A thin port in front of it ([`Fed`])
+//! writes headers of random subscribers into these mbufs, as a network card would have done, and answers the
+//! stack's ARP requests. One batch in [`COMPARED`] is written as a whole and compared octet by octet when it
+//! comes out. So the measurement covers everything that a core does for a packet with DPDK except moving it
+//! from and to a device, plus the writing of a hundred octets. The bare forwarder between the same ports has
+//! the same cost and no other work. There are no one-way times, as packets begin and end at the worker.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{
@@ -29,35 +29,35 @@ use super::world::World;
 use super::{MPPS, Run};
 use crate::machine;
 
-/// How often a port that gives no frames checks whether frames are wanted.
+/// How often an idle port checks whether frames are wanted.
 const GLANCE: Duration = Duration::from_micros(200);
-/// How long a batch may take on a machine that has other things to do.
+/// Time limit for a batch on a busy machine.
 const AT_REST: Duration = Duration::from_secs(1);
-/// How long sessions may take to be made, and the first packets to come.
+/// Time limit for making sessions and for the first packets.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// One batch in so many is written whole and compared.
+/// One of this many batches is written as a whole and compared.
 const COMPARED: usize = 64;
-/// Frames that may be questions for neighbours.
+/// Only frames up to this length may be ARP requests.
 const QUESTION: usize = 60;
 
 /// Which packets the ports of a contender give, and how many they gave and took. One thread serves both ports.
 #[derive(Default)]
 struct Valve {
-    /// Octets of user packets; above them the bits for the directions. While it is 0 the ports wait.
+    /// Octets of user packets, and above them the bits of the directions. While it is 0, the ports wait.
     wanted: AtomicUsize,
     given: AtomicU64,
     taken: AtomicU64,
-    /// The thread waits to be wanted, and nothing is under way.
+    /// The thread waits, and no packets are under way.
     rests: AtomicBool,
     stop: AtomicBool,
-    /// Neighbours are known: what comes out is what was given last.
+    /// Whether neighbours are known, so that the output is what was given last.
     compare: AtomicBool,
-    /// The batch under way is one that is compared.
+    /// Whether the batch under way is one that is compared.
     whole: AtomicBool,
     tally: Mutex<Tally>,
 }
 
-/// Bits of [`Valve::wanted`].
+/// Bits of directions in [`Valve::wanted`].
 const UP: usize = 1 << 16;
 const DOWN: usize = 1 << 17;
 const SIZE: usize = UP - 1;
@@ -75,13 +75,13 @@ impl Valve {
     fn close(&self) {
         self.wanted.store(0, Relaxed);
         let start = time::now_std();
-        // A thread that is gone has nothing under way either.
+        // A thread that has ended has no packets under way either.
         while !self.rests.load(Acquire) && start.elapsed() < AT_REST {
             time::sleep_thread(GLANCE);
         }
     }
 
-    /// What is wanted, once something is.
+    /// The value of `wanted` once it is not 0.
     #[inline]
     fn wanted(&self) -> usize {
         let mut rested = false;
@@ -121,21 +121,21 @@ fn count(counter: &AtomicU64, packets: usize) {
     counter.store(counter.load(Relaxed) + packets as u64, Relaxed);
 }
 
-/// A port whose frames are those of gNBs or of the data network, whatever the device below gives.
+/// A port that gives frames of gNBs or of the data network, whatever the device below gives.
 struct Fed<F> {
     frames: F,
     up: bool,
     valve: Arc<Valve>,
     deck: Arc<Deck>,
-    /// What is between the ports, and the addresses of both.
+    /// The contender between the ports, and the addresses of both ports.
     forwarder: Forwarder,
     macs: [Mac; 2],
     contents: Contents,
     batches: usize,
-    /// What of [`Valve::wanted`] the source is for.
+    /// The value of [`Valve::wanted`] for which the source was made.
     made_for: usize,
     source: Option<Source>,
-    /// To questions for neighbours.
+    /// Answers to ARP requests.
     answers: Vec<Vec<u8>>,
 }
 
@@ -168,13 +168,13 @@ impl<F: FramePort> Fed<F> {
         Ok(())
     }
 
-    /// Takes a frame as a neighbour would; whether it is a user's.
+    /// Takes a frame as a neighbour would; returns whether it is a user's.
     fn take(&mut self, frame: &[u8]) -> bool {
         let question = frame.len() <= QUESTION && frame.get(12..14) == Some(&ethernet::ARP.to_be_bytes());
         if question {
             self.answers.extend(source::arp_reply(frame));
         } else if self.valve.whole.load(Relaxed) {
-            // What leaves on N6 goes up.
+            // Frames that leave on N6 are uplink.
             let (up, place) = (!self.up, (self.macs, &*self.deck));
             let compared = self.forwarder.compare(up, frame, place, &mut self.contents);
             self.valve.tally.lock().unwrap_or_else(PoisonError::into_inner).count(compared, frame);
@@ -279,7 +279,7 @@ fn measure<'a, I: Iterator<Item = (Kind, &'a Arc<Valve>)>>(
 ) -> anyhow::Result<()> {
     for (kind, valve) in contenders() {
         let start = time::now_std();
-        // Until the neighbours are known, which takes a question for each.
+        // Until the neighbours are known, which takes one ARP request for each.
         while valve.rate(Direction::Mixed, 64, Duration::from_millis(10)) < 1.0 {
             if start.elapsed() > PATIENCE {
                 anyhow::bail!("nothing comes out of {}", kind.name());
@@ -318,7 +318,7 @@ fn measure<'a, I: Iterator<Item = (Kind, &'a Arc<Valve>)>>(
 mod tests {
     use super::*;
 
-    /// A device that gives empty buffers, and takes.
+    /// A device that gives empty buffers and takes any.
     struct Device;
 
     impl Port for Device {
@@ -357,7 +357,7 @@ mod tests {
         for number in 0..4 * COMPARED {
             assert_eq!(n3.receive(&mut batch).unwrap(), 2);
             for buffer in batch.buffers_mut() {
-                // As the bare forwarder does.
+                // Swaps the addresses as the bare forwarder does.
                 let (destination, rest) = buffer.packet_mut().split_at_mut(6);
                 destination.swap_with_slice(&mut rest[..6]);
                 if number >= 2 * COMPARED {

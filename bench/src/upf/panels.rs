@@ -3,7 +3,7 @@
 use crate::plot::Panel;
 use crate::result::Experiment;
 
-/// Rates by the number of sessions and by size, a panel for each direction; the time of a packet; one-way times.
+/// Rates by number of sessions and by size, one panel per direction; the time of a packet; one-way times.
 pub fn panels(experiment: &Experiment) -> Vec<Panel> {
     let of = |title: &str, direction: &str, what: &str| {
         let suffix = format!(".{direction}.64.{what}");

@@ -1,7 +1,7 @@
-//! Frames of random subscribers: what gNB and data network send in front of a user plane on a frame port.
+//! Frames of random subscribers, which gNB and data network send to a user plane on a frame port.
 //!
-//! Which subscriber's packet comes next is drawn beforehand ([`Deck`]), and frames are written where they are sent from
-//! ([`Source`]), so that making them is not what is measured.
+//! The order of subscribers is drawn beforehand ([`Deck`]), and frames are written into the buffers from which
+//! they are sent ([`Source`]), so that making them takes little of the measured time.
 
 use std::sync::Arc;
 
@@ -14,24 +14,24 @@ use super::traffic::{Draw, SMALLEST, TUNNEL, Template};
 
 /// Octets of an Ethernet header.
 pub(super) const ETHERNET: usize = 14;
-/// And of the IPv4 and UDP headers of a tunnel behind it.
+/// Octets of the Ethernet, IPv4 and UDP headers of a tunnel.
 const OUTER: usize = ETHERNET + 20 + 8;
-/// Our address on both links: locally administered.
+/// The generator's address on both links; locally administered.
 pub(super) const MAC: Mac = [0x02, 0x67, 0x77, 0, 0, 1];
-/// Packets drawn beforehand: at least, and at most.
+/// Number of packets drawn beforehand: at least, and at most.
 pub(super) const CARDS: usize = 1 << 16;
 const MANY_CARDS: usize = 1 << 21;
 
-/// Whose packets come, one after the other, each of any session with the same chance.
+/// The subscribers whose packets come, one after the other. Each session is equally likely.
 pub(super) struct Deck {
-    /// The subscriber's number, twice, and one more when it is a packet of its service; the TEID of its tunnel.
+    /// Twice the subscriber's number, plus one if the packet is of its service; and the TEID of its tunnel.
     cards: Vec<(u32, u32)>,
     /// TEIDs of the subscribers, in order.
     teids: Vec<u32>,
 }
 
 impl Deck {
-    /// For sessions with these TEIDs. With very many a deck reaches most of them, not all.
+    /// A deck for sessions with these TEIDs. With very many sessions it contains most of them, not all.
     pub(super) fn new(teids: &[u32]) -> Arc<Deck> {
         let mut draw = Draw::new(teids.len(), 9);
         let count = (4 * teids.len()).next_power_of_two().clamp(CARDS, MANY_CARDS);
@@ -59,10 +59,10 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Frames to `to` with user packets of `size` octets, from a place in the deck on.
+    /// A source of frames to `to` with user packets of `size` octets, starting at a position of the deck.
     ///
     /// # Errors
-    /// A size that no packet has.
+    /// No packet can have this size.
     pub(super) fn new(
         up: bool,
         size: usize,
@@ -84,13 +84,13 @@ impl Source {
         Ok(Source { up, size, template: template.behind(&header), deck: Arc::clone(deck), next })
     }
 
-    /// Writes a frame into each buffer. With `marks`, the number of the first of them and the time.
+    /// Writes a frame into each buffer. With `marks`, the number of the first frame and the time.
     #[inline]
     pub(super) fn fill(&mut self, buffers: &mut [Buffer], marks: Option<(u32, u64)>) {
         self.write(buffers, marks, true);
     }
 
-    /// The same for memory whose other octets do not matter: only headers and marks are written.
+    /// The same for buffers whose payload does not matter: writes only headers and marks.
     #[cfg(feature = "dpdk")]
     #[inline]
     pub(super) fn fill_heads(&mut self, buffers: &mut [Buffer]) {
@@ -109,7 +109,7 @@ impl Source {
         }
     }
 
-    /// Whose packet comes next.
+    /// The subscriber of the next packet.
     pub(super) fn upcoming(&self) -> Option<Subscriber> {
         self.deck.cards.get(self.next).map(|(subscriber, _)| Subscriber(subscriber >> 1))
     }
@@ -125,7 +125,7 @@ pub(super) fn frame_length(tunnelled: bool, size: usize) -> usize {
     size.max(SMALLEST) + if tunnelled { OUTER + TUNNEL } else { ETHERNET }
 }
 
-/// Where the user packet begins: behind a tunnel if there is one.
+/// Offset of the user packet: after the tunnel headers if there are any.
 #[cfg(test)]
 fn inner_offset(frame: &[u8]) -> usize {
     let is_tunnel = frame.get(ETHERNET + 9) == Some(&protocol::UDP)
@@ -133,7 +133,7 @@ fn inner_offset(frame: &[u8]) -> usize {
     if is_tunnel { OUTER + TUNNEL } else { ETHERNET }
 }
 
-/// The answer to a question for a link-layer address (RFC 826): all addresses but the asking one's are ours.
+/// The answer to an ARP request (RFC 826): every address except the asking one's is claimed.
 pub(super) fn arp_reply(frame: &[u8]) -> Option<Vec<u8>> {
     let request = frame.get(ETHERNET..ETHERNET + 28)?;
     let (sender, sender_ip, target_ip) = (&request[8..14], &request[14..18], &request[24..28]);

@@ -1,7 +1,8 @@
 //! The subscribers of the experiment: their addresses, tunnels and rules, the same for every contender.
 //!
-//! Each has one session with four PDRs: a service and the rest, up and down. Services differ by policy, of which there are
-//! as many as operators assign. One QER with a rate that nothing here exceeds, one URR that counts volume.
+//! Each has one session with four PDRs: a service and a default rule, in both directions. The service depends
+//! on the policy; there are as many policies as operators assign. One QER has a rate that is never exceeded
+//! here, and one URR counts volume.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -20,25 +21,25 @@ pub(crate) const UPF: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
 pub(crate) const CP: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
 /// UE addresses: room for four million.
 pub(crate) const UE_POOL: &str = "10.64.0.0/10";
-/// A host in the data network.
+/// A server in the data network.
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 2);
 /// QoS flow of all packets.
 pub(crate) const QFI: u8 = 9;
 /// Rule sets that operators assign.
 const POLICIES: u32 = 64;
-/// gNBs that sessions are spread over.
+/// gNBs over which sessions are spread.
 pub(crate) const GNBS: u32 = 16;
-/// kbit/s of every session: a meter that has work and never refuses.
+/// kbit/s of every session: the meter is used, but never refuses a packet.
 pub(crate) const RATE_KBPS: u64 = 400_000_000;
-/// The server's port that no service has.
+/// The server's port that belongs to no service.
 pub(crate) const OTHER_PORT: u16 = 53;
 
-/// One subscriber by number.
+/// A subscriber, identified by number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Subscriber(pub(crate) u32);
 
 impl Subscriber {
-    /// Its UE's address. The first of the pool is the gateway's.
+    /// Its UE's address. The first address of the pool is the gateway's.
     pub(crate) fn ue(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(Ipv4Addr::new(10, 64, 0, 2).to_bits().wrapping_add(self.0))
     }
@@ -54,12 +55,12 @@ impl Subscriber {
         SocketAddr::new(IpAddr::V4(Ipv4Addr::from_bits(address)), gtpu::PORT)
     }
 
-    /// The server's port that its first service has.
+    /// The server's port of its service.
     pub(crate) fn service_port(self) -> u16 {
         8000 + (self.0 % POLICIES) as u16
     }
 
-    /// The same where uplink packets go on to another UPF.
+    /// Its rules where uplink packets go on to another UPF.
     pub(crate) fn relayed(self, access: SocketAddr, core: IpAddr) -> SessionEstablishmentRequest {
         let mut request = self.request(access);
         let header = OuterHeaderCreation::gtpu(self.gnb_teid(), core);
@@ -67,7 +68,7 @@ impl Subscriber {
         request
     }
 
-    /// Its rules for N4; `access` says where downlink packets go.
+    /// Its rules for N4; downlink packets go to `access`.
     pub(crate) fn request(self, access: SocketAddr) -> SessionEstablishmentRequest {
         let description = format!("permit out 17 from {SERVER} {} to assigned", self.service_port());
         let service =
@@ -125,7 +126,7 @@ impl Subscriber {
         }
     }
 
-    /// The same PDRs for a classifier of one direction; values are 0 for the service and 1 for the rest.
+    /// The PDRs of one direction for a classifier; the value is 0 for the service and 1 for the default rule.
     pub(crate) fn rules(self, up: bool) -> [Rule; 2] {
         let side = if up { Side::Source } else { Side::Destination };
         let all = Filter { ue: Some((side, Prefix::host(self.ue().into()))), ..Filter::default() };

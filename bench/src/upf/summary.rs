@@ -1,17 +1,17 @@
-//! The promised figures, and those published, from the samples.
+//! Computes the promised figures from the samples, and adds published ones.
 //!
-//! Names without a number of sessions are those of [`DEFAULT_SESSIONS`], names without a direction those of both at once
-//! (kernel: of the relay path, which has sockets on both sides as the bare forwarder of its goal).
+//! A name without a number of sessions means [`DEFAULT_SESSIONS`]; a name without a direction means both at
+//! once (kernel: the relay path, whose ends are both sockets, as with the bare forwarder of its goal).
 
 use super::{DEFAULT_SESSIONS, N4_SESSIONS};
 use crate::result::Experiment;
 use crate::samples::Results;
 
-/// Numbers of sessions as they stand in names.
+/// Numbers of sessions, and their form in names.
 const SESSIONS: [(usize, &str); 4] = [(1, "1"), (1000, "1k"), (100_000, "100k"), (1_000_000, "1m")];
-/// Directions as they stand in names.
+/// Directions, and their form in names.
 const DIRECTIONS: [(&str, &str); 3] = [("mixed", ""), ("uplink", "_uplink"), ("downlink", "_downlink")];
-/// What one-way times there are.
+/// Kinds of one-way times.
 const TIMES: [&str; 4] = ["low.p50", "low.p99", "load80.p50", "load80.p99"];
 
 /// Adds ratios and published values.
@@ -48,7 +48,7 @@ impl Summary<'_> {
         self.results.ratio(of, than, DEFAULT_SESSIONS)
     }
 
-    /// How much more time a packet takes than with another contender, as a share.
+    /// How much longer a packet takes than with another contender, as a share.
     fn cost(&self, of: &str, than: &str) -> Option<f64> {
         self.ratio(than, of).map(|ratio| ratio - 1.0)
     }
@@ -78,7 +78,7 @@ impl Summary<'_> {
         self.add("rule_changes_per_s".to_owned(), self.median("changes.per_s"));
     }
 
-    /// One number of sessions is measured, which one depends on how long a run may take.
+    /// One number of sessions is measured; which one depends on the length of the run.
     fn n4(&mut self) {
         let rate = N4_SESSIONS.iter().find_map(|count| self.results.median("n4.sessions_per_s", *count));
         self.add("n4_sessions_per_s".to_owned(), rate);
@@ -105,7 +105,7 @@ impl Summary<'_> {
         }
     }
 
-    /// A rate with other numbers of sessions than everywhere else.
+    /// A rate with the other numbers of sessions.
     fn by_sessions(&mut self, name: &str, series: &str) {
         for (sessions, suffix) in SESSIONS.into_iter().filter(|(sessions, _)| *sessions != DEFAULT_SESSIONS) {
             self.add(format!("{name}_{suffix}"), self.results.median(series, sessions));
@@ -137,8 +137,8 @@ impl Summary<'_> {
         }
     }
 
-    /// Backends against each other: rates of one core, and the way there and back. And what the paper measured: a user
-    /// plane on DPDK that puts downlink packets into tunnels, against one that only forwards them.
+    /// Compares backends: rates of one core, and round-trip times. Also the paper's measurement: a user plane
+    /// on DPDK that puts downlink packets into tunnels, compared with one that only forwards them.
     fn across(&mut self) {
         for (direction, suffix) in [("uplink", ""), ("downlink", "_downlink")] {
             let rate = |backend: &str| self.median(&format!("{backend}.upf.{direction}.64.mpps"));
@@ -163,7 +163,7 @@ mod tests {
 
     const AXES: Axes = Axes { x: "sessions", y: "rate", unit: "1/s" };
 
-    /// A result of which every series has a sample of the given value, which may depend on the contender.
+    /// A result in which every series has one sample with the given value, which may depend on the contender.
     fn written(value: impl Fn(&str) -> f64) -> Experiment {
         let mut results = Results::default();
         let mut add = |series: String, value| {

@@ -1,7 +1,8 @@
-//! A textbook user plane as contender: the host baseline of the paper, built as well as that can be.
+//! A textbook user plane as contender: the host baseline of the paper, made as fast as that design can be.
 //!
-//! A hash map from TEID or UE address to the session, whose PDRs are a linked list in order of precedence; rules by
-//! identifier behind them; packets one by one, with a system call for each where there are sockets.
+//! A hash map from TEID or UE address to the session, whose PDRs are a linked list in order of precedence and
+//! refer to rules by identifier. Packets are processed one by one, with a system call for each where there are
+//! sockets.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -26,7 +27,7 @@ pub(super) struct Textbook {
     sessions: Vec<Session>,
 }
 
-/// What a session's PDRs refer to.
+/// The rules to which a session's PDRs refer.
 struct Session {
     gnb: SocketAddr,
     gnb_teid: u32,
@@ -42,10 +43,11 @@ fn rules(subscriber: Subscriber, number: u32, up: bool) -> [Rule; 2] {
 }
 
 impl Textbook {
-    /// Sessions of as many subscribers, from `first` on, as there are TEIDs; `access` is where downlink packets go, their gNBs otherwise.
+    /// Sessions of one subscriber per TEID, starting at `first`. Downlink packets go to `access`, or by default
+    /// to the subscribers' gNBs.
     ///
     /// # Errors
-    /// A rule set that the list does not take.
+    /// A rule set that the list refuses.
     pub(super) fn new(teids: &[u32], first: u32, access: Option<SocketAddr>) -> anyhow::Result<Textbook> {
         let mut all = Textbook {
             uplink: HashList::new(),
@@ -69,7 +71,7 @@ impl Textbook {
         Ok(all)
     }
 
-    /// Takes one packet from N3; false when it is dropped.
+    /// Processes a packet from N3; `false` when it is dropped.
     #[inline]
     pub(super) fn uplink(&self, buffer: &mut Buffer, now_ns: u64) -> bool {
         let Ok(outer) = gtpu::Packet::new(buffer.packet()) else { return false };
@@ -84,7 +86,7 @@ impl Textbook {
         flow.source == std::net::Ipv4Addr::from_bits(session.ue)
     }
 
-    /// Takes one packet from N6 and puts it into its tunnel; false when it is dropped.
+    /// Processes a packet from N6 and puts it into its tunnel; `false` when it is dropped.
     #[inline]
     pub(super) fn downlink(&self, buffer: &mut Buffer, now_ns: u64) -> bool {
         let Ok(flow) = Flow::parse(buffer.packet()) else { return false };
@@ -99,7 +101,7 @@ impl Textbook {
         buffer.grow_front(taken)
     }
 
-    /// PDR, meter and counter.
+    /// Applies PDR, meter and counter; `false` when the packet is dropped.
     #[inline]
     fn passes(
         &self,
@@ -126,7 +128,7 @@ impl Textbook {
         Some(session)
     }
 
-    /// Packets counted, up and down.
+    /// Number of packets counted, uplink and downlink.
     pub(super) fn counted(&self) -> [u64; 2] {
         [0, 1].map(|direction| self.sessions.iter().map(|session| session.packets[direction].get()).sum())
     }

@@ -1,7 +1,7 @@
 //! Packets of random subscribers, made quickly: templates whose addresses, ports and TEID are filled in.
 //!
-//! The payload is a mark, by which packets are told apart, and octets of a fixed sequence: the receiving end knows all
-//! of a packet ([`super::contents`]).
+//! The payload is a mark that tells packets apart, followed by octets of a fixed sequence, so that the
+//! receiving end knows every octet ([`super::contents`]).
 
 use std::net::Ipv4Addr;
 
@@ -19,19 +19,19 @@ pub(crate) const TUNNEL: usize = 16;
 pub(crate) const SMALLEST: usize = 40;
 /// Octets of a UDP header.
 pub(crate) const UDP_HEADER: usize = 8;
-/// Where the mark is in a user's packet.
+/// Offset of the mark in a user's packet.
 const MARK: usize = ipv4::HEADER_LEN + UDP_HEADER;
 /// The UE's port.
 pub(crate) const UE_PORT: u16 = 40_000;
 
-/// Which way packets go.
+/// Direction of packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Direction {
     /// From gNBs to the data network.
     Uplink,
     /// To gNBs.
     Downlink,
-    /// Batches of both in turn.
+    /// Batches of both directions in turn.
     Mixed,
 }
 
@@ -46,7 +46,7 @@ impl Direction {
         }
     }
 
-    /// Whether batch number `at` goes up.
+    /// Whether batch number `at` is uplink.
     pub(crate) fn is_up(self, at: usize) -> bool {
         match self {
             Direction::Uplink => true,
@@ -56,28 +56,28 @@ impl Direction {
     }
 }
 
-/// A packet to be filled in.
+/// A packet whose variable fields are filled in for each subscriber.
 pub(crate) struct Template {
     packet: Vec<u8>,
     fields: Fields,
 }
 
-/// Where in a packet lies what differs by subscriber.
+/// Offsets of the fields that depend on the subscriber.
 #[derive(Clone, Copy)]
 struct Fields {
     up: bool,
-    /// Where the user's packet begins.
+    /// Offset of the user's packet.
     user: usize,
-    /// Where the TEID is, in a tunnel.
+    /// Offset of the TEID, in a tunnel.
     teid: Option<usize>,
-    /// Added to UE addresses: for the device of a bare forwarder, which has another pool.
+    /// Added to UE addresses, for a bare forwarder's device, which has another pool.
     shift: u32,
-    /// Sum of the user packet's IPv4 header without the UE's address.
+    /// Checksum of the user packet's IPv4 header without the UE's address.
     sum: u32,
 }
 
 impl Fields {
-    /// Fills in a packet.
+    /// Fills in the fields for a subscriber.
     #[inline]
     fn set(self, packet: &mut [u8], subscriber: Subscriber, teid: u32, service: bool) {
         if let Some(at) = self.teid {
@@ -98,29 +98,29 @@ impl Fields {
 }
 
 impl Template {
-    /// Packets as gNBs and the data network send them: uplink packets in a tunnel, downlink packets in none. The user's
-    /// packet has `size` octets.
+    /// Packets as gNBs and the data network send them: uplink packets in a tunnel, downlink packets without.
+    /// The user's packet has `size` octets.
     ///
     /// # Errors
-    /// A size that no packet has.
+    /// No packet can have this size.
     pub(crate) fn new(up: bool, size: usize) -> anyhow::Result<Template> {
         let user = Template::user(up, size)?;
         if up { user.tunnelled(PduSession::Uplink { qfi: QFI }) } else { Ok(user) }
     }
 
-    /// Users' packets of `size` octets in no tunnel.
+    /// Users' packets of `size` octets without tunnel.
     ///
     /// # Errors
-    /// A size that no packet has.
+    /// No packet can have this size.
     pub(crate) fn user(up: bool, size: usize) -> anyhow::Result<Template> {
         let length = size.max(SMALLEST) - MARK;
         let payload: Vec<u8> = (0..length).map(|at| (at as u8).wrapping_mul(167) ^ (at >> 8) as u8).collect();
         let none = Ipv4Addr::UNSPECIFIED;
         let (from, to) = if up { (none, SERVER) } else { (SERVER, none) };
         let mut datagram = build_udp((from.into(), UE_PORT), (to.into(), OTHER_PORT), &payload)?;
-        // UDP without checksum, which in IPv4 may be: the contents are compared octet by octet.
+        // UDP without checksum, which IPv4 allows: the contents are compared octet by octet.
         datagram[6..8].fill(0);
-        // Without the flag a kernel that sends it on would choose an identification.
+        // Without this flag, a kernel that forwards the packet would choose an identification.
         let header = ipv4::Header { dont_fragment: true, ..ipv4::Header::new(from, to, protocol::UDP) };
         let mut packet = header.build(&datagram)?;
         packet[10..12].fill(0);
@@ -130,23 +130,23 @@ impl Template {
         Ok(template)
     }
 
-    /// The same in a tunnel.
+    /// The same packets in a tunnel.
     ///
     /// # Errors
-    /// Packets that are too long for one.
+    /// The packet is too long for a tunnel.
     fn tunnelled(self, container: PduSession) -> anyhow::Result<Template> {
         let packet = build_gpdu(0, Some(container), &self.packet)?;
         let (user, teid) = (packet.len() - self.packet.len(), Some(4));
         Ok(Template { packet, fields: Fields { user, teid, ..self.fields } })
     }
 
-    /// With UE addresses so much further on.
+    /// The same packets with UE addresses shifted by `shift`.
     pub(crate) fn shifted(mut self, shift: u32) -> Template {
         self.fields.shift = shift;
         self
     }
 
-    /// With a header in front that never changes.
+    /// The same packets behind a constant header.
     pub(super) fn behind(mut self, header: &[u8]) -> Template {
         self.packet.splice(..0, header.iter().copied());
         self.fields.user += header.len();
@@ -159,14 +159,15 @@ impl Template {
         self.packet.len()
     }
 
-    /// The packet of a subscriber, to its service or to something else. `teid` is where the UPF takes uplink packets.
+    /// The packet of a subscriber, to its service or to another port. `teid` is the UPF's TEID for uplink
+    /// packets.
     #[inline]
     pub(crate) fn fill(&mut self, subscriber: Subscriber, teid: u32, service: bool) -> &[u8] {
         self.fields.set(&mut self.packet, subscriber, teid, service);
         &self.packet
     }
 
-    /// The same in a buffer. If not all of it is `whole`, payload behind the mark stays as it lay there.
+    /// Writes the same packet into a buffer. Unless `whole`, the payload after the mark is left unchanged.
     #[inline]
     pub(super) fn write(
         &self,
@@ -182,7 +183,7 @@ impl Template {
         }
     }
 
-    /// Writes what tells packets apart into the payload: a number and a time.
+    /// Writes the mark into the payload: a number and a time.
     pub(crate) fn mark(&mut self, sequence: u32, time_ns: u64) {
         let at = self.fields.user + MARK;
         self.packet[at..at + 4].copy_from_slice(&sequence.to_be_bytes());
@@ -203,7 +204,7 @@ pub(crate) fn marked_payload(payload: &[u8]) -> Option<(u32, u64)> {
     Some((sequence, u64::from_be_bytes(payload.get(4..12)?.try_into().ok()?)))
 }
 
-/// Draws subscribers, half of them with a packet of their service.
+/// Draws subscribers; half of the packets are for the subscriber's service.
 pub(crate) struct Draw {
     random: Random,
     subscribers: usize,
@@ -252,7 +253,7 @@ mod tests {
             framed.write(&mut batch.buffers_mut()[0], (Subscriber(70_000), 0x1234_5678, true), true);
             let written = batch.buffers_mut()[0].packet_mut();
             assert_eq!(written, [b"header", &bytes[..]].concat());
-            // Headers and mark are written anew, the rest is what lay there.
+            // Headers and mark are written, the rest is unchanged.
             let head = framed.fields.user + SMALLEST;
             written.fill(0);
             framed.write(&mut batch.buffers_mut()[0], (Subscriber(70_000), 0x1234_5678, true), false);

@@ -1,4 +1,5 @@
-//! The UPF under test: as in a core, with N4, workers and devices, on a core and in a namespace of its own.
+//! The UPF under test, complete as in a core with N4, workers and devices, on its own core and in its own
+//! namespace.
 
 use anyhow::Context as _;
 use net::netns::NetNs;
@@ -12,10 +13,10 @@ pub(crate) struct UnderTest {
 }
 
 impl UnderTest {
-    /// Starts it; all its threads run on `core`.
+    /// Starts the UPF; all its threads run on `core`.
     ///
     /// # Errors
-    /// What keeps a UPF from starting.
+    /// The UPF cannot start.
     pub(crate) fn start(namespace: &NetNs, config: upf::Config, core: usize) -> anyhow::Result<UnderTest> {
         let here = namespace.clone();
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -28,7 +29,7 @@ impl UnderTest {
                 }
             })
             .build()?;
-        // Threads start where the one is that starts them: in the namespace and on the core.
+        // A thread inherits namespace and core from the thread that starts it.
         let upf = runtime.block_on(async { tokio::spawn(upf::start(config)).await })??;
         Ok(UnderTest { runtime, upf: Some(upf) })
     }
@@ -38,7 +39,7 @@ impl UnderTest {
         self.upf.as_ref().map(|upf| upf.handle().stats()).unwrap_or_default()
     }
 
-    /// Stops it; its devices are gone when this returns.
+    /// Stops the UPF; its devices are gone when this returns.
     ///
     /// # Errors
     /// It ended by a panic.

@@ -1,4 +1,5 @@
-//! The pipeline under test with its sessions, without threads, sockets or N4: the one place that knows the insides of `upf`.
+//! The pipeline under test with its sessions, without threads, sockets or N4: the only module here that uses
+//! the internals of `upf`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,14 +24,14 @@ use upf::tables::{Held, Tables, Writer};
 
 use super::subscriber::{CP, QFI, RATE_KBPS, Subscriber, UE_POOL, UPF};
 
-/// How long a worker polls before it sleeps: as a UPF's does with a core to itself.
+/// How long a worker polls before it sleeps, as for a worker with its own core.
 #[cfg(feature = "dpdk")]
 const POLL: net::time::Duration = net::time::Duration::from_secs(1);
 
-/// What TEIDs are drawn from.
+/// Seed of the TEIDs.
 const SEED: u64 = 5;
 
-/// A pipeline and what it looks up in.
+/// A pipeline and the tables that it reads.
 pub(super) struct World {
     control: Control,
     pipeline: Pipeline,
@@ -40,13 +41,13 @@ pub(super) struct World {
     sent: Record,
     /// TEIDs of the subscribers, in order.
     pub(super) teids: Vec<u32>,
-    /// What the process grew by while they were published.
+    /// Growth of the process's memory while the sessions were published.
     pub(super) bytes: u64,
     _events: mpsc::Receiver<Event>,
     epoch: Instant,
 }
 
-/// A worker with the sessions that it serves; ends with this.
+/// A running worker with its sessions; ends when dropped.
 #[cfg(feature = "dpdk")]
 pub(super) struct Serving {
     _worker: upf::worker::Worker,
@@ -58,12 +59,12 @@ pub(super) struct Serving {
 #[derive(Default)]
 pub(super) struct Control {
     writer: Option<Writer>,
-    /// With their TEIDs.
+    /// The sessions with their TEIDs.
     sessions: Vec<(Session, u32)>,
 }
 
 impl Control {
-    /// Gives one session another tunnel: the other one of its two.
+    /// Gives a session the other one of its two tunnels.
     ///
     /// # Errors
     /// The change is refused.
@@ -77,7 +78,7 @@ impl Control {
     }
 }
 
-/// Packets that were sent, and where.
+/// Packets that were sent, and their destinations.
 type Record = Arc<Mutex<Vec<(Vec<u8>, SocketAddr)>>>;
 
 /// The configuration of a UPF on kernel sockets and a TUN device for `sessions` sessions.
@@ -85,7 +86,7 @@ pub(crate) fn config(sessions: usize) -> anyhow::Result<upf::Config> {
     config_with(sessions, &format!(r#""pfcp": "{UPF}:8805""#), r#""tun": "gw0", "mtu": 9000"#)
 }
 
-/// The same on other backends: further keys of the UPF's section, and of its data network.
+/// The same for other backends, with further keys in the UPF's section and in its data network.
 pub(crate) fn config_with(sessions: usize, upf: &str, dnn: &str) -> anyhow::Result<upf::Config> {
     let tunnels = (sessions + 1).next_power_of_two().max(1024);
     let text = format!(
@@ -96,7 +97,8 @@ pub(crate) fn config_with(sessions: usize, upf: &str, dnn: &str) -> anyhow::Resu
 }
 
 impl World {
-    /// With `count` sessions, published without N4: what they take of memory is the data plane's part.
+    /// A world with `count` sessions, published without N4, so that their memory is only that of the data
+    /// plane.
     ///
     /// # Errors
     /// A session is refused.
@@ -137,10 +139,10 @@ impl World {
         })
     }
 
-    /// TEIDs that so many sessions have in every world.
+    /// The TEIDs of this many sessions, which are the same in every world.
     ///
     /// # Errors
-    /// There are not so many.
+    /// There are not enough TEIDs.
     #[cfg(feature = "dpdk")]
     pub(super) fn teids(count: usize) -> anyhow::Result<Vec<u32>> {
         let config = Arc::new(config(count)?);
@@ -148,7 +150,7 @@ impl World {
         (0..count).map(|_| writer.allocate().context("no TEID is left")).collect()
     }
 
-    /// Takes a batch through the pipeline, as a worker does.
+    /// Processes a batch in the pipeline, as a worker does.
     #[inline]
     pub(super) fn process(&mut self, up: bool, batch: &mut Batch) {
         let input = if up { Input::N3 } else { Input::N6(0) };
@@ -156,10 +158,10 @@ impl World {
         self.pipeline.process(input, batch, now_ns, &mut self.discard);
     }
 
-    /// A worker of the user plane's, between other ports.
+    /// Starts a worker of the user plane between other ports.
     ///
     /// # Errors
-    /// No thread is to be had.
+    /// The thread cannot be started.
     #[cfg(feature = "dpdk")]
     pub(super) fn serve(self, ports: Ports) -> io::Result<Serving> {
         let World { control, pipeline, _events, epoch, .. } = self;
@@ -168,7 +170,7 @@ impl World {
         Ok(Serving { _worker: worker, _control: control, _events })
     }
 
-    /// The same, and returns what was sent.
+    /// The same; returns the packets that were sent.
     pub(super) fn process_and_show(&mut self, up: bool, batch: &mut Batch) -> Vec<(Vec<u8>, SocketAddr)> {
         let input = if up { Input::N3 } else { Input::N6(0) };
         let now_ns = net::time::now_std().duration_since(self.epoch).as_nanos() as u64;
@@ -176,7 +178,7 @@ impl World {
         std::mem::take(&mut *self.sent.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From here on each stage's time is taken, which costs some of it.
+    /// Starts measuring the time of each stage, which itself takes some time.
     pub(super) fn time_stages(&mut self) {
         self.pipeline.time_stages();
     }
@@ -192,7 +194,7 @@ impl World {
         ]
     }
 
-    /// When its clock began.
+    /// The epoch of its clock.
     pub(super) fn epoch(&self) -> Instant {
         self.epoch
     }
@@ -203,7 +205,7 @@ impl World {
         [stats.n6.downlink.get().packets, stats.n3.downlink.get().packets]
     }
 
-    /// What usage reporting counted in all sessions, up and down.
+    /// Octets that usage reporting counted in all sessions, uplink and downlink.
     pub(super) fn counted(&self) -> [u64; 2] {
         self.control.sessions.iter().fold([0, 0], |[up, down], (session, _)| {
             let (uplink, downlink) = session.usage();
@@ -211,7 +213,7 @@ impl World {
         })
     }
 
-    /// Takes the writer's side out, for another thread.
+    /// Takes the writer's side, for another thread.
     pub(super) fn take_control(&mut self) -> Control {
         std::mem::take(&mut self.control)
     }
@@ -226,13 +228,13 @@ impl World {
         !subscriber.gnb_teid()
     }
 
-    /// Where packets come from.
+    /// Source of the packets.
     pub(super) fn peer() -> SocketAddr {
         SocketAddr::new(CP.into(), gtpu::PORT)
     }
 }
 
-/// A port that takes everything, and keeps it when asked to.
+/// A port that accepts every packet, and keeps it on request.
 struct Sink(Option<Record>);
 
 impl Port for Sink {
@@ -256,7 +258,7 @@ impl Port for Sink {
     }
 }
 
-/// A subscriber's session as N4 would plan it: the rules of [`Subscriber::request`].
+/// A subscriber's session as N4 would plan it, with the rules of [`Subscriber::request`].
 fn plan(subscriber: Subscriber, teid: u32, other: bool) -> Plan {
     let ue = UeAddresses { ipv4: vec![subscriber.ue()], ..UeAddresses::default() };
     let pdr = |id: u16, direction| {
@@ -309,7 +311,7 @@ fn plan(subscriber: Subscriber, teid: u32, other: bool) -> Plan {
     }
 }
 
-/// Memory of this process that is in use, from /proc.
+/// Memory in use by this process, from /proc.
 fn resident_bytes() -> anyhow::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/status")?;
     let line =

@@ -320,7 +320,7 @@ impl Matcher {
         }
     }
 
-    /// The values of the bits of [`mask`](Self::mask).
+    /// The values of the bits of [`mask`](Self::mask()).
     #[inline]
     pub fn value(&self, field: Field) -> u32 {
         match field {

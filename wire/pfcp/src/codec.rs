@@ -1,13 +1,14 @@
-//! TLV walk, errors, the [`ShortBytes`] string and the table macros all other modules are declared with.
+//! The walk over TLVs, errors, the [`ShortBytes`] string, and the macros with which all other modules declare
+//! their tables.
 //!
 //! An IE is `type (2) · length (2) · value`; types from 32768 carry an enterprise number and are skipped.
 
 use crate::value::Cause;
 
-/// Largest PFCP message we send: what fits in one UDP datagram over IPv4.
+/// Largest PFCP message that is sent: what fits in one UDP datagram over IPv4.
 pub const MAX_MESSAGE: usize = 65_507;
 
-/// Why a message was refused. Answers §7.6: which cause and which offending IE the response carries.
+/// Why a message was refused. §7.6 defines the cause and offending IE of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum DecodeError {
     /// Shorter than its header, or than the length its header claims: dropped without an answer (§7.6.1).
@@ -16,22 +17,22 @@ pub enum DecodeError {
     /// A version other than 1: answered with Version Not Supported Response (§7.6.3).
     #[error("PFCP version {0} is not supported")]
     Version(u8),
-    /// A message type unknown to us: dropped (§7.6.4).
+    /// An unknown message type: dropped (§7.6.4).
     #[error("message type {0} is unknown")]
     UnknownMessage(u8),
     /// A session message without SEID, or a node message with one.
     #[error("S flag does not fit message type {0}")]
     SeidFlag(u8),
-    /// Cause 66.
+    /// A mandatory IE is missing: cause 66.
     #[error("mandatory IE {0} is missing")]
     MandatoryMissing(u16),
-    /// Cause 67.
+    /// A conditional IE is missing: cause 67.
     #[error("conditional IE {0} is missing")]
     ConditionalMissing(u16),
-    /// Cause 68.
+    /// The length of an IE is invalid: cause 68.
     #[error("IE {0} has an invalid length")]
     InvalidLength(u16),
-    /// Cause 69.
+    /// The value of an IE is incorrect: cause 69.
     #[error("IE {0} is incorrect")]
     Incorrect(u16),
 }
@@ -48,7 +49,7 @@ impl DecodeError {
         }
     }
 
-    /// Type of the IE at fault, for the Offending IE of the response.
+    /// Type of the offending IE, for the response.
     pub fn offending_ie(self) -> Option<u16> {
         match self {
             Self::MandatoryMissing(ie)
@@ -63,17 +64,17 @@ impl DecodeError {
 /// Why a message could not be encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// It does not fit in one datagram of [`MAX_MESSAGE`] octets.
+    /// The message does not fit in one datagram of [`MAX_MESSAGE`] octets.
     #[error("message of {0} octets does not fit in a datagram")]
     TooLong(usize),
 }
 
-/// What a value's decoder objects to; the TLV walk adds the IE type and makes a [`DecodeError`] of it.
+/// A fault that a value's decoder finds. The TLV walk adds the IE type and makes a [`DecodeError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Too short for its fixed part.
     Length,
-    /// Long enough, but meaningless.
+    /// Long enough, but with an impossible value.
     Incorrect,
     /// The fault lies in an IE inside this grouped IE.
     Inner(DecodeError),
@@ -123,7 +124,7 @@ pub fn put<T: Value>(out: &mut Vec<u8>, ie: u16, value: &T) {
     }
 }
 
-/// Elements of a list that room is made for on the word of IEs' headers.
+/// Most elements of a list for which memory is reserved before they have been decoded.
 const ROOM: usize = 64;
 
 /// Walks the IEs of a message or grouped IE.
@@ -132,13 +133,13 @@ pub struct Ies<'a> {
 }
 
 impl<'a> Ies<'a> {
-    /// Over the octets after the header of a message, or the value of a grouped IE.
+    /// Walks over the octets after the header of a message, or over the value of a grouped IE.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// Room for a list whose first IE, of this type, has been read: for all that follow, so that it is made once, but not
-    /// for more than [`ROOM`] before they have been decoded.
+    /// Capacity for a list whose first IE, of this type, has been read: counts the following IEs of this type,
+    /// so that memory is allocated once, but at most [`ROOM`], because they are not decoded yet.
     pub fn room(&self, ie: u16) -> usize {
         let (mut ies, mut count) = (Ies::new(self.rest), 1);
         while count < ROOM
@@ -390,9 +391,9 @@ pub(crate) use enumerated;
 
 /// The table of a grouped IE or message: `type => field: one|opt|many Type`.
 ///
-/// `one` is mandatory (its absence is cause 66), `cond` is mandatory by a condition every sender of this table
-/// meets (cause 67), `opt` may be absent, `many` is a list. An IE repeated where a list is not
-/// specified counts only the first time (§7.6.11).
+/// `one` is mandatory (its absence is cause 66). `cond` is mandatory under a condition that every sender of
+/// this table meets (cause 67). `opt` may be absent. `many` is a list. If an IE is repeated although no list is
+/// specified, only the first one counts (§7.6.11).
 macro_rules! grouped {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $ie:ident => $field:ident: $presence:ident $ty:ty,)* })*) => {$(
         $(#[$doc])*

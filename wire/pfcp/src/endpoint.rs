@@ -14,9 +14,10 @@
 //! [`Event::Response`] or [`Event::Failed`]; a request is given to the owner once, however often it is
 //! received; memory is bounded by the limits of [`Config`].
 //!
-//! UDP proves no sender. So a restart of a peer ([`Event::PeerRestarted`]) is believed only from a response to a request
-//! that was sent to the peer's own address and port, and whose sequence number nobody else can foresee ([`scramble`]). A
-//! request that hints at a restart makes the endpoint ask ([`Endpoint::ask`]).
+//! UDP does not prove a sender. So a restart of a peer ([`Event::PeerRestarted`]) is believed only from a
+//! response to a request that was sent to the peer's own address and port, with a sequence number that nobody
+//! else can predict ([`scramble`]). If a request suggests a restart, the endpoint asks the peer
+//! ([`Endpoint::ask`]).
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -29,35 +30,35 @@ use crate::message::*;
 use crate::value::*;
 use foldhash::HashMap;
 
-/// Messages bundled in one datagram that are looked at; the rest is dropped as malformed.
+/// Most messages bundled in one datagram that are processed; the rest is dropped as malformed.
 const MAX_BUNDLE: usize = 16;
 
 /// Limits and timers.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Our node ID, for the rejections made here.
+    /// This side's node ID, for rejections that the endpoint makes.
     pub node_id: NodeId,
-    /// When we started, told to peers in heartbeats.
+    /// When this side started; sent to peers in heartbeats.
     pub recovery_time_stamp: NtpSeconds,
-    /// Secret that sequence numbers are drawn with; must be random, and differ between restarts.
+    /// Secret from which sequence numbers are derived; must be random, and differ between restarts.
     pub secret: u64,
-    /// T1: time until a request is sent again.
+    /// T1: time until a request is repeated.
     pub t1: Duration,
     /// N1: how often a request is sent at most.
     pub n1: u8,
     /// Time between heartbeats to each peer.
     pub heartbeat_interval: Duration,
-    /// Requests in flight at most.
+    /// Most requests in flight.
     pub max_outstanding: usize,
-    /// Requests remembered for duplicates at most; the oldest is forgotten first.
+    /// Most requests that are remembered to detect duplicates; the oldest is forgotten first.
     pub max_remembered: usize,
-    /// Octets of their answers at most, likewise.
+    /// Most octets of the remembered answers; the oldest is forgotten first.
     pub max_remembered_octets: usize,
 }
 
 impl Config {
-    /// Defaults: T1 1 s, N1 3, heartbeat every 10 s; 65,536 requests of ours, and as many of our peers' as come in 5 s at
-    /// 100,000 a second.
+    /// Defaults: T1 1 s, N1 3, heartbeat every 10 s; 65,536 requests in flight; and as many remembered requests
+    /// of peers as come in 5 s at 100,000 a second.
     pub fn new(node_id: NodeId, recovery_time_stamp: NtpSeconds, secret: u64) -> Self {
         Self {
             node_id,
@@ -78,14 +79,14 @@ impl Config {
     }
 }
 
-/// Names a request we sent.
+/// Identifies a request that was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle(u64);
 
-/// Names a request we received, for its response.
+/// Identifies a request that was received, for its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestId {
-    /// Where it came from and the response goes.
+    /// Source of the request and destination of the response.
     pub peer: SocketAddr,
     /// Its sequence number.
     pub sequence: u32,
@@ -108,18 +109,18 @@ pub enum Failure {
     /// N1 transmissions without an answer.
     #[error("peer does not answer")]
     TimedOut,
-    /// The peer refused, in a response that lacks other IEs or has broken ones: the cause is all that counts.
+    /// The peer refused, in a response with missing or broken IEs: only the cause is used.
     #[error("refused with cause {0:?}")]
     Refused(Cause),
     /// The answer could not be decoded.
     #[error("malformed response: {0}")]
     Malformed(DecodeError),
-    /// The peer speaks another version.
+    /// The peer uses another version.
     #[error("peer does not support PFCP version 1")]
     Version,
 }
 
-/// Why a request or response was not taken.
+/// Why a request or response was not accepted for sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// Too many requests in flight.
@@ -128,20 +129,20 @@ pub enum SendError {
     /// The message is a response where a request is wanted, or the other way round.
     #[error("{0:?} is not of the wanted direction")]
     Direction(MessageType),
-    /// It does not fit in a datagram.
+    /// The message does not fit in a datagram.
     #[error(transparent)]
     Encode(#[from] EncodeError),
 }
 
-/// What happened.
+/// An event for the owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // events are consumed as they are polled
 pub enum Event {
     /// A request to answer with [`Endpoint::respond`] or [`Endpoint::reject`].
     Request {
-        /// Its name.
+        /// Its identification.
         id: RequestId,
-        /// Our SEID, in session messages.
+        /// This side's SEID, in session messages.
         seid: Option<u64>,
         /// The message.
         message: Message,
@@ -149,44 +150,44 @@ pub enum Event {
     /// A session request that cannot be decoded; the owner knows the peer's SEID and answers with
     /// [`Endpoint::reject`]. (Node messages and session establishment are rejected here.)
     MalformedRequest {
-        /// Its name.
+        /// Its identification.
         id: RequestId,
-        /// Our SEID.
+        /// This side's SEID.
         seid: Option<u64>,
-        /// What is wrong.
+        /// The error.
         error: DecodeError,
     },
-    /// The response to a request of ours.
+    /// The response to a request of this side.
     Response {
         /// The request.
         handle: Handle,
         /// Who answered.
         peer: SocketAddr,
-        /// Our SEID, in session messages.
+        /// This side's SEID, in session messages.
         seid: Option<u64>,
         /// The message.
         message: Message,
     },
-    /// A request of ours failed.
+    /// A request of this side failed.
     Failed {
         /// The request.
         handle: Handle,
-        /// Whom it was sent to.
+        /// Destination of the request.
         peer: SocketAddr,
         /// Its type.
         message_type: MessageType,
-        /// Why.
+        /// The reason.
         failure: Failure,
     },
-    /// The recovery time stamp of a peer changed: it lost its sessions. The peer itself has confirmed it, in a response
-    /// to a request of ours. Comes before the message that tells.
+    /// The recovery time stamp of a peer changed, so it has lost its sessions. The peer itself has confirmed
+    /// it, in a response to a request of this side. Comes before the event of the message that shows it.
     PeerRestarted {
         /// The peer.
         peer: IpAddr,
         /// Its new recovery time stamp.
         recovery_time_stamp: NtpSeconds,
     },
-    /// A peer answers no heartbeat any more. Comes once; heartbeats go on.
+    /// A peer no longer answers heartbeats. Comes once; heartbeats continue.
     PeerFailed {
         /// The peer.
         peer: IpAddr,
@@ -198,7 +199,7 @@ pub enum Event {
     },
 }
 
-/// What was counted, since the start.
+/// Counts since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Messages received.
@@ -211,7 +212,7 @@ pub struct Counters {
     pub version: u64,
     /// Repeated requests.
     pub duplicates: u64,
-    /// Responses to nothing we asked.
+    /// Responses without a matching request.
     pub unmatched_responses: u64,
     /// Requests sent again.
     pub retransmissions: u64,
@@ -251,9 +252,10 @@ struct Peer {
     address: SocketAddr,
     recovery_time_stamp: Option<NtpSeconds>,
     next_heartbeat: Instant,
-    /// Heartbeats that it has not answered yet.
+    /// Number of heartbeats that it has not answered yet.
     asked: u32,
-    /// Not asked before by [`Endpoint::ask`]: forged requests must not make us flood it.
+    /// [`Endpoint::ask`] does not ask before this instant: forged requests must not make this side flood the
+    /// peer.
     next_ask: Instant,
     failed: bool,
 }
@@ -261,8 +263,8 @@ struct Peer {
 /// Rounds of [`scramble`].
 const ROUNDS: u8 = 6;
 
-/// Permutes the 24-bit numbers under a secret: counted numbers become sequence numbers that repeat after 2^24 at the
-/// earliest, and that nobody without the secret can foresee. A Feistel network over halves of 12 bits.
+/// Permutes 24-bit numbers under a secret. It turns a counter into sequence numbers that repeat after 2^24 at
+/// the earliest and that nobody without the secret can predict. A Feistel network over halves of 12 bits.
 fn scramble(secret: u64, counted: u32) -> u32 {
     let (mut left, mut right) = (counted >> 12 & 0xfff, counted & 0xfff);
     for round in 0..ROUNDS {
@@ -273,17 +275,17 @@ fn scramble(secret: u64, counted: u32) -> u32 {
     left << 12 | right
 }
 
-/// The endpoint; see the module for its contract.
+/// The endpoint; see the module for its polling contract.
 pub struct Endpoint {
     config: Config,
-    /// Sequence numbers drawn, see [`scramble`].
+    /// Number of sequence numbers drawn; see [`scramble`].
     drawn: u32,
     next_handle: u64,
     outstanding: HashMap<Key, Outstanding>,
-    /// Deadlines in order (T1 is one value for all); stale ones are skipped.
+    /// Deadlines in order (T1 is the same for all); outdated entries are skipped.
     deadlines: VecDeque<(Instant, Key)>,
     remembered: HashMap<Key, Remembered>,
-    /// Octets of the responses among them.
+    /// Octets of the responses among the remembered requests.
     remembered_octets: usize,
     forget: VecDeque<(Instant, Key)>,
     peers: HashMap<IpAddr, Peer>,
@@ -313,7 +315,7 @@ impl Endpoint {
         }
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -325,21 +327,21 @@ impl Endpoint {
         let new = Peer { address, recovery_time_stamp, next_heartbeat, asked, next_ask, failed };
         let peer = self.peers.entry(address.ip()).or_insert(new);
         if peer.address != address {
-            // What it was asked elsewhere, it does not answer any more.
+            // It no longer answers at its old address.
             peer.address = address;
             peer.asked = 0;
         }
     }
 
-    /// Takes a peer's recovery time stamp as confirmed: no restart is reported for it.
+    /// Sets a peer's confirmed recovery time stamp; no restart is reported for it.
     pub fn set_recovery_time_stamp(&mut self, peer: IpAddr, stamp: NtpSeconds) {
         if let Some(peer) = self.peers.get_mut(&peer) {
             peer.recovery_time_stamp = Some(stamp);
         }
     }
 
-    /// Asks a watched peer for its recovery time stamp now, unless a heartbeat to it is under way or it has been asked
-    /// within T1.
+    /// Asks a watched peer for its recovery time stamp now, unless a heartbeat to it is unanswered, or it was
+    /// asked within T1.
     pub fn ask(&mut self, now: Instant, peer: IpAddr) {
         let peer = self.peers.get_mut(&peer);
         if let Some(peer) = peer.filter(|peer| peer.asked == 0 && peer.next_ask <= now) {
@@ -359,7 +361,8 @@ impl Endpoint {
         self.peers.get(&peer)?.recovery_time_stamp
     }
 
-    /// Sends a request to `to`; `seid` is the peer's (0 in session establishment, ignored in node messages).
+    /// Sends a request to `to`. `seid` is the peer's SEID (0 in session establishment, ignored in node
+    /// messages).
     pub fn send_request(
         &mut self,
         now: Instant,
@@ -373,7 +376,7 @@ impl Endpoint {
         Ok(handle)
     }
 
-    /// Answers a request; `seid` is the peer's. A second answer to the same request is not sent.
+    /// Answers a request; `seid` is the peer's SEID. A second answer to the same request is not sent.
     pub fn respond(
         &mut self,
         now: Instant,
@@ -402,7 +405,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Answers a request with a cause that is not acceptance; `seid` is the peer's, 0 where unknown.
+    /// Rejects a request with a cause; `seid` is the peer's SEID, or 0 if unknown.
     pub fn reject(
         &mut self,
         now: Instant,
@@ -417,7 +420,7 @@ impl Endpoint {
         self.respond(now, id, seid, response)
     }
 
-    /// Takes a received datagram.
+    /// Processes a received datagram.
     pub fn handle_datagram(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
         let mut rest = datagram;
         for _ in 0..MAX_BUNDLE {
@@ -457,7 +460,7 @@ impl Endpoint {
         self.events.pop_front()
     }
 
-    /// When [`Endpoint::handle_timeout`] is to be called next.
+    /// When [`Endpoint::handle_timeout`] must be called next.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
         while let Some(&(deadline, key)) = self.deadlines.front() {
             if self.outstanding.get(&key).is_some_and(|request| request.deadline == deadline) {
@@ -470,7 +473,7 @@ impl Endpoint {
         request.into_iter().chain(heartbeat).min()
     }
 
-    /// Repeats and gives up requests, sends heartbeats, forgets old requests. Early calls do no harm.
+    /// Repeats and gives up requests, sends heartbeats, forgets old requests. Calling it early does no harm.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.forget_old(now);
         while let Some(&(deadline, key)) = self.deadlines.front() {
@@ -525,7 +528,7 @@ impl Endpoint {
         });
         for address in due.collect::<Vec<_>>() {
             let message = HeartbeatRequest { recovery_time_stamp: self.config.recovery_time_stamp }.into();
-            // When too much is in flight, the next interval's heartbeat does.
+            // If too many requests are in flight, the next heartbeat is sent an interval later.
             if self.transmit_request(now, address, 0, &message, Purpose::Heartbeat).is_ok()
                 && let Some(peer) = self.peers.get_mut(&address.ip())
             {
@@ -549,7 +552,7 @@ impl Endpoint {
         if self.outstanding.len() >= self.config.max_outstanding {
             return Err(SendError::Busy);
         }
-        // At most `max_outstanding` of 2^24 numbers are taken, so this ends.
+        // At most `max_outstanding` of 2^24 numbers are in use, so the loop ends.
         let sequence = loop {
             self.drawn = (self.drawn + 1) & 0xff_ffff;
             let sequence = scramble(self.config.secret, self.drawn);
@@ -578,7 +581,7 @@ impl Endpoint {
         self.forget_old(now);
         let key = (from, header.sequence);
         let id = RequestId { peer: from, sequence: header.sequence, message_type: header.message_type };
-        // The same number with another type is not a repetition but a peer that restarted its numbering.
+        // The same number with another type is not a repetition: the peer has restarted its numbering.
         if let Some(entry) =
             self.remembered.get(&key).filter(|entry| entry.message_type == header.message_type)
             && header.message_type != MessageType::HeartbeatRequest
@@ -621,7 +624,7 @@ impl Endpoint {
             node if !node.has_seid() => 0,
             _ => return self.events.push_back(Event::MalformedRequest { id, seid: header.seid, error }),
         };
-        // A heartbeat has no rejection; nothing is sent for it.
+        // A heartbeat cannot be rejected; nothing is sent for it.
         let _ = self.reject(now, id, peer_seid, cause, error.offending_ie());
     }
 
@@ -651,7 +654,7 @@ impl Endpoint {
             _ => {}
         }
         if let Some(peer) = self.peers.get_mut(&from.ip()).filter(|peer| peer.address == from) {
-            // Any answer proves the peer alive: the next heartbeat can wait.
+            // Any answer proves that the peer is alive, so the next heartbeat can wait.
             peer.next_heartbeat = now + self.config.heartbeat_interval;
             if request.purpose == Purpose::Heartbeat {
                 peer.asked = peer.asked.saturating_sub(1);
@@ -681,8 +684,8 @@ impl Endpoint {
         });
     }
 
-    /// A response of the peer. A newer stamp means a restart; an older one comes late, unless the peer accepts an
-    /// association (its clock may have gone back).
+    /// Handles the recovery time stamp in a response of the peer. A newer stamp means a restart. An older stamp
+    /// is a late message, unless the peer accepts an association (its clock may have gone back).
     fn note_recovery(&mut self, from: SocketAddr, stamp: NtpSeconds, setup: bool) {
         let ip = from.ip();
         let Some(peer) = self.peers.get_mut(&ip).filter(|peer| peer.address == from) else { return };
@@ -699,7 +702,8 @@ impl Endpoint {
         }
     }
 
-    /// A heartbeat request says that a peer has restarted. Anyone can send one: the peer itself is asked.
+    /// Handles a heartbeat request whose stamp suggests a restart. Anyone can send one, so the peer itself is
+    /// asked.
     fn doubt(&mut self, now: Instant, ip: IpAddr, stamp: NtpSeconds) {
         let known = self.peers.get(&ip).and_then(|peer| peer.recovery_time_stamp);
         if known.is_some_and(|known| is_newer(stamp, known)) {
@@ -720,7 +724,7 @@ impl Endpoint {
         }
     }
 
-    /// Forgets what came first; `false` when there is nothing.
+    /// Forgets the oldest request; `false` when there is none.
     fn forget_oldest(&mut self) -> bool {
         let Some((_, key)) = self.forget.pop_front() else { return false };
         if let Some(entry) = self.remembered.remove(&key) {
@@ -729,9 +733,9 @@ impl Endpoint {
         true
     }
 
-    /// Version Not Supported Response with the sequence number where version 1 has it (§7.6.3).
+    /// Sends a Version Not Supported Response, with the sequence number at version 1's position (§7.6.3).
     fn answer_version(&mut self, from: SocketAddr, datagram: &[u8]) {
-        // This response is itself never answered: two such endpoints would never stop.
+        // Such a response is never answered: two such endpoints would never stop.
         let Some(&[flags, code, _, _]) = datagram.first_chunk::<4>() else { return };
         if code == MessageType::VersionNotSupportedResponse as u8 {
             return;
@@ -784,7 +788,7 @@ impl Endpoint {
     }
 }
 
-/// Whether a stamp is the later one; they wrap in 2036.
+/// Whether a stamp is the later one; stamps wrap in 2036.
 fn is_newer(stamp: NtpSeconds, than: NtpSeconds) -> bool {
     stamp.0.wrapping_sub(than.0) as i32 > 0
 }

@@ -460,7 +460,7 @@ impl Interner {
         Ok(Program { own: OwnAddresses(head.own), rows })
     }
 
-    /// Number of different rows that are known. At most half of them, or [`KNOWN`], may be unused.
+    /// Number of different rows that are known. At most half of them, or 64, may be unused.
     pub fn policies(&self) -> usize {
         self.known.len()
     }
