@@ -103,3 +103,162 @@ fn access_tokens_can_be_switched_off_and_that_is_said() {
         },
     );
 }
+
+/// Ports of the core's functions in [`off_loopback`].
+const PORTS: [(&str, u16); 7] = [
+    ("nrf", 7771),
+    ("udr", 7772),
+    ("udm", 7773),
+    ("ausf", 7774),
+    ("pcf", 7775),
+    ("smf", 7776),
+    ("amf", 7777),
+];
+
+/// The service-based interface on an address that other machines reach.
+fn off_loopback(tls: &'static str) -> impl FnOnce(&mut lab::Options) {
+    move |options| {
+        options.processes = true;
+        options.certificates = tls != "off";
+        options.edit = Box::new(move |configuration| {
+            configuration["sbi"]["tls"] = tls.into();
+            for (nf, port) in PORTS {
+                configuration[nf]["sbi"] = format!("{}:{port}", lab::CORE_N2).into();
+            }
+        });
+    }
+}
+
+/// What is on the wire between the core's functions while an AMF starts, asks for its tokens and serves a UE.
+async fn wire(world: &mut World) -> Vec<u8> {
+    let file = world.lab.folder().join("wire.pcap");
+    let lab = &world.lab;
+    let capture = lab.command(lab.core(), "dumpcap").args(["-q", "-i", "lo", "-f", "tcp", "-w"]).arg(&file);
+    let mut capture = capture.spawn().unwrap();
+    let size = || std::fs::metadata(&file).map_or(0, |found| found.len());
+    for _ in 0..500 {
+        if size() > 0 {
+            break;
+        }
+        net::time::sleep(Duration::from_millis(10)).await;
+    }
+    world.lab.kill("amf").await.unwrap();
+    world.lab.restart("amf").await.unwrap();
+    a_ue_works(world).await;
+    // Dumpcap writes what it has when it ends.
+    capture.stop(Duration::from_secs(10)).await.unwrap();
+    let wire = std::fs::read(&file).unwrap();
+    assert!(wire.len() > 20_000, "{} octets", wire.len());
+    wire
+}
+
+/// Texts that stand in requests for tokens and in answers to them.
+const OF_TOKENS: [&[u8]; 3] = [b"access_token", b"client_assertion", b"nfInstanceId"];
+
+fn contains(wire: &[u8], text: &[u8]) -> bool {
+    wire.windows(text.len()).any(|window| window == text)
+}
+
+#[test]
+fn off_loopback_the_core_speaks_tls_to_those_with_a_certificate_of_its_authority() {
+    network(off_loopback("auto"), async |world| {
+        a_ue_works(world).await;
+        strangers_get_no_tls(&world.lab).await;
+        let wire = wire(world).await;
+        for text in OF_TOKENS {
+            assert!(!contains(&wire, text), "{} in clear", String::from_utf8_lossy(text));
+        }
+        // The UDR has counted the strangers by what they lacked.
+        let status: Value = world.ask("udr", "/status").await;
+        let counted = &status["counters"]["sbi_server_connection_errors"]["values"];
+        for reason in ["tls_not_tls", "tls_no_certificate", "tls_unknown_authority"] {
+            assert!(counted[reason].as_u64() > Some(0), "{reason}: {counted}");
+        }
+    });
+}
+
+/// From the gNBs' side of the link, as from another machine.
+async fn strangers_get_no_tls(lab: &Lab) {
+    let out = lab.folder().join("other");
+    let made = lab.godwit(&["certs", "--out", &out.to_string_lossy()]).output(Duration::from_secs(20)).await;
+    assert!(made.unwrap().status.success());
+    let path = CREDENTIALS.split_once("7777").unwrap().1;
+    let at = format!("{}:{}{path}", lab::CORE_N2, PORTS[1].1);
+    let [plain, secure] = [format!("http://{at}"), format!("https://{at}")];
+    let ask = async |arguments: &[&str]| {
+        let fixed = ["--silent", "--include", "--max-time", "5"];
+        let curl = lab.command(lab.ran(), "curl").args(fixed).args(arguments);
+        let output = curl.output(Duration::from_secs(20)).await.unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let file = |folder: &std::path::Path, name: &str| folder.join(name).to_string_lossy().into_owned();
+    let foreign = [file(&out, "amf.pem"), file(&out, "amf.key")];
+    for arguments in [
+        &["--http2-prior-knowledge", &plain][..],
+        &["--http1.1", &plain],
+        &["--insecure", &secure],
+        &["--insecure", "--cert", &foreign[0], "--key", &foreign[1], &secure],
+        &["--insecure", "--tls-max", "1.2", &secure],
+    ] {
+        let answer = ask(arguments).await;
+        assert!(answer.is_empty(), "{arguments:?}: {answer}");
+    }
+    // With the AMF's certificate the UDR answers, and still wants a token.
+    let trust = lab.folder().join("trust");
+    let [ca, cert, key] = ["ca.pem", "amf.pem", "amf.key"].map(|name| file(&trust, name));
+    let known = ask(&["--cacert", &ca, "--cert", &cert, "--key", &key, &secure]).await;
+    assert!(known.starts_with("HTTP/2 401"), "{known}");
+}
+
+/// What the test above looks for would be found.
+#[test]
+fn without_tls_tokens_can_be_read_on_the_wire_and_doctor_says_so() {
+    network(off_loopback("off"), async |world| {
+        let wire = wire(world).await;
+        for text in OF_TOKENS {
+            assert!(contains(&wire, text), "{}", String::from_utf8_lossy(text));
+        }
+        let doctor = world.lab.godwit(&["doctor"]).output(Duration::from_secs(20)).await.unwrap();
+        let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+        assert!(doctor.contains("TLS") && doctor.contains("switched off"), "{doctor}");
+        assert!(world.lab.log("amf").contains("TLS is switched off (sbi.tls)"));
+    });
+}
+
+/// On one machine without certificates: a core off loopback says what to do, and starts after that was done.
+#[test]
+fn a_core_off_loopback_does_not_start_without_certificates() {
+    let folder = tempfile::tempdir().unwrap();
+    let shipped = include_str!("../../godwit.yaml");
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let text = shipped
+        .replace("127.0.0.10:7777", "192.0.2.10:7777")
+        .replace("/var/lib/godwit/trust", &path("trust"))
+        .replace("/var/lib/godwit/godwit.db", &path("godwit.db"))
+        .replace("/etc/godwit/store.key", &path("store.key"))
+        .replace("/run/godwit", &path("run"));
+    let file = path("godwit.yaml");
+    std::fs::write(&file, text).unwrap();
+    let godwit = |arguments: &[&str]| {
+        let program = lab::find_godwit().unwrap();
+        let output =
+            std::process::Command::new(program).args(arguments).args(["-c", &file]).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+    };
+    // The NRF, which would serve TLS, and the AUSF, which would call it.
+    for nf in ["nrf", "ausf"] {
+        let (started, said) = godwit(&["run", "--nf", nf]);
+        assert!(!started && said.contains("TLS is needed"), "{said}");
+        assert!(said.contains("godwit certs") && said.contains("sbi.tls: off"), "{said}");
+    }
+    let (_, doctor) = godwit(&["doctor"]);
+    assert!(doctor.contains("nrf.pem: not there") && doctor.contains("-> godwit certs"), "{doctor}");
+    let (made, certs) = godwit(&["certs"]);
+    assert!(made && certs.contains("TLS is served by nrf;"), "{certs}");
+    let (_, doctor) = godwit(&["doctor"]);
+    assert!(doctor.contains("valid until"), "{doctor}");
+    // Now only the address is missing here.
+    let (started, said) = godwit(&["run", "--nf", "nrf"]);
+    assert!(!started && said.contains("cannot listen on 192.0.2.10:7777"), "{said}");
+}

@@ -6,13 +6,16 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use net::capability::{self, Capability};
+use nf::TrustError;
+use nf::certificate::{self, CertificateFiles};
+use sbi::model::common::DateTime;
 use serde::Serialize;
 
 use crate::config::{self, yaml};
-use crate::{ConfigArg, EXIT_FAILED};
+use crate::{ConfigArg, EXIT_FAILED, certs};
 use output::{self, Format, Table};
 
 /// Options of `godwit doctor`.
@@ -79,6 +82,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     findings.push(reached_by_ues(&config.upf));
                     findings.extend(configured(&node));
                     findings.push(access_tokens(&config.sbi));
+                    findings.push(certificates(&config));
                 }
                 Err(problem) => findings.push(Finding::problem("configuration", problem.message, "")),
             },
@@ -139,6 +143,53 @@ fn access_tokens(sbi: &nf::security::Config) -> Finding {
             ),
             _ => Finding::ok(CHECK, format!("needed by every call; keys in {}", sbi.trust.display())),
         },
+    }
+}
+
+/// Whether NFs that others reach can speak TLS.
+fn certificates(config: &config::Config) -> Finding {
+    const CHECK: &str = "TLS";
+    if config.sbi.tls == nf::security::TlsMode::Off {
+        let detail = "switched off: whoever is between network functions reads and changes what they say";
+        return Finding::note(CHECK, detail, "remove sbi.tls from the configuration");
+    }
+    let needed: Vec<_> =
+        certs::network_functions(config).into_iter().filter(|(_, at)| config.sbi.tls.applies(*at)).collect();
+    if needed.is_empty() {
+        return Finding::ok(CHECK, "not needed: every SBI address is a loopback address");
+    }
+    let (mut wrong, mut soon) = (Vec::new(), Vec::new());
+    let mut first: Option<SystemTime> = None;
+    for (nf_type, address) in needed {
+        match CertificateFiles::of(&config.sbi.trust, &nf_type, Some(address)).load() {
+            Ok(tls) => {
+                first = Some(first.map_or(tls.expires(), |first| first.min(tls.expires())));
+                if certificate::expires_soon(tls.expires()) {
+                    soon.push(format!(
+                        "that of the {nf_type} expires on {}",
+                        DateTime::from(tls.expires()).0
+                    ));
+                }
+            }
+            Err(error) if error.is_denied() => {
+                return Finding::note(CHECK, error.to_string(), "run doctor as the core's user");
+            }
+            Err(error) => wrong.push(error),
+        }
+    }
+    if let Some(error) = wrong.first() {
+        let missing = wrong.iter().all(|error| matches!(error, TrustError::NoCertificate { .. }));
+        let advice = if missing { "godwit certs" } else { "godwit certs --renew" };
+        let others = match wrong.len() - 1 {
+            0 => String::new(),
+            others => format!("; and {others} more"),
+        };
+        Finding::problem(CHECK, format!("{error}{others}"), advice)
+    } else if !soon.is_empty() {
+        Finding::note(CHECK, format!("certificates: {}", soon.join("; ")), "godwit certs --renew")
+    } else {
+        let until = first.map(|first| DateTime::from(first).0).unwrap_or_default();
+        Finding::ok(CHECK, format!("certificates in {}, valid until {until}", config.sbi.trust.display()))
     }
 }
 

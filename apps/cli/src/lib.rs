@@ -18,6 +18,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 pub mod admin;
 pub mod bench;
+pub mod certs;
 pub mod config;
 pub mod demo;
 pub mod doctor;
@@ -62,6 +63,8 @@ enum Command {
     Ran(Box<ran::Args>),
     /// Run an experiment and write its result and plot.
     Bench(bench::Args),
+    /// Make the certificates with which network functions speak TLS to each other.
+    Certs(certs::Args),
     /// Check this machine and the configuration, and say what to do.
     Doctor(doctor::Args),
     /// Check a configuration and say what is wrong with it.
@@ -104,6 +107,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Subscriber(args) => subscriber::run(args),
         Command::Ran(args) => ran::run(&args),
         Command::Bench(args) => match bench::run(&args)? {},
+        Command::Certs(args) => certs::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Check(arg) => {
             let config = config::load(&arg.config)?;

@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // first thread.
     open_files()?;
     let mut capabilities = needed_capabilities(&config, &names, args.pcap.is_some());
-    let trust = Some(&config.sbi.trust).filter(|_| config.sbi.tokens != nf::security::Tokens::Off);
+    let trust = Some(&config.sbi.trust).filter(|_| config.sbi.uses_trust());
     let own = [&config.run_dir, &config.store, &config.store_key].map(Some);
     let folders = own.into_iter().chain([trust, args.pcap.as_ref()]);
     if let Some(folder) = folders.flatten().find_map(|path| folder_of_another(path)) {
@@ -207,7 +207,7 @@ impl Core {
             .with_context(|| format!("cannot create run_dir {}", config.run_dir.display()))?;
         // A loopback address is one of this machine, whichever process the NRF runs in.
         let nrf_is_local = names.contains(&"nrf") || config.nrf.sbi.ip().is_loopback();
-        let env = nf::Env::new(&config.run_dir, Some(config.nrf.sbi.into()));
+        let env = nf::Env::new(&config.run_dir, Some(config.sbi.tls.api_root(config.nrf.sbi)));
         let env = env.secured(&config.sbi, nrf_is_local).context("sbi.trust")?;
         Ok(Core { env, running: Vec::new(), upf: None, store: None, metrics: None })
     }

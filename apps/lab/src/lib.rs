@@ -54,6 +54,8 @@ pub struct Options {
     pub subscribers: Vec<store::Subscriber>,
     /// Run each NF in a process of its own instead of one process for all.
     pub processes: bool,
+    /// Makes certificates with `godwit certs` before the core starts.
+    pub certificates: bool,
     /// Folder for the core's captures of its reference points.
     pub pcap: Option<PathBuf>,
     /// Log filter of the core's processes.
@@ -72,6 +74,7 @@ impl Options {
             godwit: find_godwit()?,
             subscribers: (0..ues).map(default_subscriber).collect(),
             processes: false,
+            certificates: false,
             pcap: None,
             log: "info".to_owned(),
             edit: Box::new(|_| {}),
@@ -116,11 +119,19 @@ impl Lab {
         settings::provision(folder.path(), options.subscribers).await?;
 
         let mut lab = Lab { godwit: options.godwit, core, ran, dn, nfs: Vec::new(), server, folder };
+        if options.certificates {
+            let made = lab.godwit(&["certs"]).output(START_LIMIT).await.context("run `godwit certs`")?;
+            anyhow::ensure!(made.status.success(), "godwit certs: {}", String::from_utf8_lossy(&made.stderr));
+        }
         if options.processes {
             for (index, name) in NFS.into_iter().enumerate() {
                 // One process captures for all, because they share the namespace.
                 let pcap = options.pcap.as_deref().filter(|_| index == 0);
                 lab.start_nf(name, &["--nf", name], pcap)?;
+                // It makes the key that the others verify tokens with.
+                if name == "nrf" {
+                    lab.nf_ready(name).await?;
+                }
             }
         } else {
             lab.start_nf("core", &[], options.pcap.as_deref())?;
@@ -284,23 +295,27 @@ impl Lab {
 
     /// Waits until every NF answers and is registered.
     async fn ready(&mut self) -> anyhow::Result<()> {
-        let deadline = time::now() + START_LIMIT;
         for nf in NFS {
-            loop {
-                self.check()?;
-                let state = match self.oam(nf, "GET", "/status").await {
-                    Ok(status) if settings::is_ready(nf, &status) => break,
-                    Ok(status) => status.to_string(),
-                    Err(error) => error.to_string(),
-                };
-                if time::now() > deadline {
-                    let name = if self.nfs.len() == 1 { "core" } else { nf };
-                    bail!("{nf} is not ready after {START_LIMIT:?}: {state}\n{}", self.log_tail(name));
-                }
-                time::sleep(LOOK_INTERVAL).await;
-            }
+            self.nf_ready(nf).await?;
         }
         Ok(())
+    }
+
+    async fn nf_ready(&mut self, nf: &str) -> anyhow::Result<()> {
+        let deadline = time::now() + START_LIMIT;
+        loop {
+            self.check()?;
+            let state = match self.oam(nf, "GET", "/status").await {
+                Ok(status) if settings::is_ready(nf, &status) => return Ok(()),
+                Ok(status) => status.to_string(),
+                Err(error) => error.to_string(),
+            };
+            if time::now() > deadline {
+                let name = if self.nfs.iter().any(|process| process.name == nf) { nf } else { "core" };
+                bail!("{nf} is not ready after {START_LIMIT:?}: {state}\n{}", self.log_tail(name));
+            }
+            time::sleep(LOOK_INTERVAL).await;
+        }
     }
 
     fn log_tail(&self, process: &str) -> String {

@@ -1,18 +1,20 @@
 //! The environment of an NF: address of the NRF, folder of sockets, keys and secrets, shutdown.
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use sbi::{
-    ApiRoot, Client, ClientConfig, Credentials, Guard, ServerConfig,
+    ApiRoot, Client, ClientConfig, Credentials, Guard, Scheme, ServerConfig, Tls,
     model::{common::NfInstanceId, nrf::NfType},
 };
 
 use crate::{
-    security::{Config, Tokens},
+    certificate::{Certificate, CertificateFiles},
+    security::{Config, TlsMode, Tokens},
     shutdown::Shutdown,
     trust::{Trust, TrustError},
 };
@@ -30,6 +32,8 @@ pub struct Env {
     pub server: ServerConfig,
     /// Keys and secrets; `None` if access tokens are switched off.
     pub trust: Option<Arc<Trust>>,
+    /// The folder of certificates; `None` when TLS is switched off. `client.tls_mode` says where TLS is needed.
+    pub certificates: Option<PathBuf>,
     /// Whether notifications need a token, too.
     pub callback_tokens: bool,
     /// Time that background tasks and requests get to finish when the NF stops.
@@ -39,7 +43,7 @@ pub struct Env {
 }
 
 impl Env {
-    /// An environment with defaults and without access tokens: NFs accept calls from anybody. For tests
+    /// An environment with defaults, without access tokens and TLS: NFs accept calls from anybody. For tests
     /// of one NF; [`Self::secured`] adds what a network needs.
     pub fn new(run_dir: impl Into<PathBuf>, nrf: Option<ApiRoot>) -> Self {
         Self {
@@ -48,6 +52,7 @@ impl Env {
             client: ClientConfig::default(),
             server: ServerConfig::default(),
             trust: None,
+            certificates: None,
             callback_tokens: true,
             drain_timeout: Duration::from_secs(2),
             shutdown: Shutdown::default(),
@@ -60,6 +65,14 @@ impl Env {
     /// # Errors
     /// The folder of keys and secrets cannot be used.
     pub fn secured(mut self, config: &Config, nrf_is_local: bool) -> Result<Self, TrustError> {
+        if config.tls == TlsMode::Off {
+            tracing::warn!(
+                "TLS is switched off (sbi.tls): whoever is on the way reads and changes what NFs say"
+            );
+        } else {
+            self.certificates = Some(config.trust.clone());
+            self.client.tls_mode = config.tls;
+        }
         match config.tokens {
             Tokens::Off => {
                 tracing::warn!(
@@ -86,7 +99,36 @@ impl Env {
     /// The NF's secret cannot be created or read.
     pub fn client(&self, requester: NfType) -> Result<Client, TrustError> {
         let id = NfInstanceId::from_name(&format!("{requester} {}", Path::display(&self.run_dir)));
-        self.client_of(requester, id, self.nrf.clone())
+        let certificate = self.certificate(&requester, None)?;
+        let id = certificate.as_ref().map_or(id, Certificate::instance);
+        self.client_of(requester, id, self.nrf.clone(), certificate.map(|certificate| certificate.tls()))
+    }
+
+    /// Whether an NF that listens on `address` serves TLS.
+    pub(crate) fn serves_tls(&self, address: SocketAddr) -> bool {
+        self.client.tls_mode.applies(address)
+    }
+
+    /// The certificate of an NF: needed by those that serve TLS or have an NRF that does, used by others where there is one.
+    ///
+    /// # Errors
+    /// It is needed, and cannot be used.
+    pub(crate) fn certificate(
+        &self,
+        nf_type: &NfType,
+        serves: Option<SocketAddr>,
+    ) -> Result<Option<Certificate>, TrustError> {
+        let Some(folder) = &self.certificates else { return Ok(None) };
+        let needed = serves.is_some() || self.nrf.as_ref().is_some_and(|nrf| nrf.scheme() == Scheme::Https);
+        match Certificate::open(CertificateFiles::of(folder, nf_type, serves)) {
+            Ok(certificate) => Ok(Some(certificate)),
+            Err(error) if needed => Err(error),
+            Err(TrustError::NoCertificate { .. }) => Ok(None),
+            Err(error) => {
+                tracing::warn!(%error, "peers that need TLS cannot be called");
+                Ok(None)
+            }
+        }
     }
 
     /// A client of an instance.
@@ -95,11 +137,12 @@ impl Env {
         requester: NfType,
         id: NfInstanceId,
         nrf: Option<ApiRoot>,
+        tls: Option<Tls>,
     ) -> Result<Client, TrustError> {
         let secret = self.trust.as_ref().map(|trust| trust.secret(&requester)).transpose()?;
         let credentials = secret
             .map(|secret| Arc::new(Credentials { id, nf_type: requester.clone(), secret: Some(secret) }));
-        Ok(Client::new(ClientConfig { requester, nrf, credentials, ..self.client.clone() }))
+        Ok(Client::new(ClientConfig { requester, nrf, credentials, tls, ..self.client.clone() }))
     }
 
     /// The check of requests to an instance; `None` if tokens are switched off.

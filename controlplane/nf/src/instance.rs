@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use net::time;
 use sbi::{
-    ApiRoot, Bound, Client, Router, Server, Service,
+    ApiRoot, Bound, Client, Router, Scheme, Server, Service,
     model::{
         common::{DateTime, NfInstanceId},
         nrf::{IpEndPoint, NfProfile, NfService, NfServiceVersion, NfStatus, NfType, UriScheme},
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinSet};
 
 use crate::{
+    certificate::Certificate,
     env::Env,
     oam::{self, Oam},
     registration::{self, Registration},
@@ -76,35 +77,53 @@ impl Instance {
     /// # Errors
     /// The address is in use or not of this host, or the NF's secret cannot be used.
     pub async fn bind(nf_type: NfType, address: SocketAddr, env: &Env) -> Result<Self, BindError> {
+        let trust = |source| BindError::Trust { nf: nf_type.clone(), source };
+        let serves_tls = env.serves_tls(address);
+        let certificate = env.certificate(&nf_type, serves_tls.then_some(address)).map_err(trust)?;
         let bound = Bound::bind(address, env.server.clone()).await.map_err(|source| BindError::Sbi {
             nf: nf_type.clone(),
             address,
             source,
         })?;
         let address = bound.address();
-        let id = NfInstanceId::from_name(&format!("{nf_type} {address}"));
+        let id = certificate.as_ref().map_or_else(|| instance_id(&nf_type, address), Certificate::instance);
+        let tls = certificate.as_ref().map(Certificate::tls);
+        let bound = match &tls {
+            Some(tls) if serves_tls => bound.secured(tls.clone()),
+            _ => bound,
+        };
         // The NRF uses itself as NRF.
-        let nrf = if nf_type == NfType::Nrf { Some(address.into()) } else { env.nrf.clone() };
-        let client = env
-            .client_of(nf_type.clone(), id, nrf)
-            .map_err(|source| BindError::Trust { nf: nf_type.clone(), source })?;
+        let nrf = if nf_type == NfType::Nrf { Some(bound.api_root()) } else { env.nrf.clone() };
+        let client = env.client_of(nf_type.clone(), id, nrf, tls).map_err(trust)?;
         let bound = match env.guard(&nf_type, id) {
             Some(guard) => bound.guarded(guard),
             None => bound,
         };
         let profile = base_profile(id, nf_type.clone(), address);
         let stop = Shutdown::default();
-        Ok(Self { env: env.clone(), nf_type, bound, client, stop, profile, tasks: JoinSet::new() })
+        let tasks = JoinSet::new();
+        let mut instance = Self { env: env.clone(), nf_type, bound, client, stop, profile, tasks };
+        if let Some(certificate) = certificate {
+            let stop = instance.stopping();
+            instance.spawn(async move {
+                tokio::select! {
+                    () = stop.wait() => {}
+                    () = certificate.follow() => {}
+                }
+            });
+        }
+        Ok(instance)
     }
 
-    /// Instance identifier in the NRF: the same whenever an NF of this type starts on this address.
+    /// Instance identifier in the NRF: the one in the certificate, else the same whenever an NF of this type starts on
+    /// this address.
     pub fn id(&self) -> NfInstanceId {
         self.profile.nf_instance_id
     }
 
     /// Our API root: the beginning of every URI that this NF gives out.
     pub fn api_root(&self) -> ApiRoot {
-        self.bound.address().into()
+        self.bound.api_root()
     }
 
     /// Client for calls to other NFs.
@@ -175,7 +194,12 @@ impl Instance {
         let address = self.bound.address();
         let guarded = self.env.trust.is_some();
         let services = router.services();
-        self.profile.nf_services = services.iter().map(|s| service_entry(s, address, guarded)).collect();
+        let scheme = match self.bound.api_root().scheme() {
+            Scheme::Http => UriScheme::Http,
+            Scheme::Https => UriScheme::Https,
+        };
+        let entry = |service| service_entry(service, address, scheme.clone(), guarded);
+        self.profile.nf_services = services.iter().map(entry).collect();
         let registration = Arc::new(Registration::default());
         let status = status(&self.nf_type, self.profile.nf_instance_id, address, registration.clone());
         let path = oam::socket_path(&self.env.run_dir, self.nf_type.as_str());
@@ -291,6 +315,11 @@ impl Running {
     }
 }
 
+/// Identifier of an NF without certificate: the same whenever an NF of this type starts on this address.
+pub fn instance_id(nf_type: &NfType, address: SocketAddr) -> NfInstanceId {
+    NfInstanceId::from_name(&format!("{nf_type} {address}"))
+}
+
 fn base_profile(id: NfInstanceId, nf_type: NfType, address: SocketAddr) -> NfProfile {
     let (ipv4, ipv6) = split_address(address);
     NfProfile {
@@ -323,7 +352,7 @@ fn split_address(address: SocketAddr) -> (Option<std::net::Ipv4Addr>, Option<std
     }
 }
 
-fn service_entry(service: &Service, address: SocketAddr, guarded: bool) -> NfService {
+fn service_entry(service: &Service, address: SocketAddr, scheme: UriScheme, guarded: bool) -> NfService {
     let (ipv4_address, ipv6_address) = split_address(address);
     let end_point = IpEndPoint {
         ipv4_address,
@@ -338,7 +367,7 @@ fn service_entry(service: &Service, address: SocketAddr, guarded: bool) -> NfSer
             api_version_in_uri: service.version.to_owned(),
             api_full_version: service.full_version.to_owned(),
         }],
-        scheme: UriScheme::Http,
+        scheme,
         nf_service_status: NfStatus::Registered,
         fqdn: None,
         ip_end_points: vec![end_point],

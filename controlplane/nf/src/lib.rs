@@ -14,6 +14,7 @@
 //! Read first: [`Env`], [`Instance`], then [`registration`] and [`oam`].
 #![forbid(unsafe_code)]
 
+pub mod certificate;
 pub mod env;
 pub mod instance;
 pub mod metrics;

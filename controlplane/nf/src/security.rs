@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+pub use sbi::TlsMode;
 use serde::Deserialize;
 
 /// Which calls need an access token.
@@ -23,12 +24,25 @@ pub enum Tokens {
 pub struct Config {
     /// Which calls need an access token.
     pub tokens: Tokens,
+    /// Where TLS is spoken.
+    pub tls: TlsMode,
     /// Folder of keys and secrets; see [`crate::trust`].
     pub trust: PathBuf,
 }
 
+impl Config {
+    /// Whether anything in the folder of keys and secrets is used.
+    pub fn uses_trust(&self) -> bool {
+        self.tokens != Tokens::Off || self.tls != TlsMode::Off
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
-        Self { tokens: Tokens::default(), trust: PathBuf::from("/var/lib/godwit/trust") }
+        Self {
+            tokens: Tokens::default(),
+            tls: TlsMode::default(),
+            trust: PathBuf::from("/var/lib/godwit/trust"),
+        }
     }
 }

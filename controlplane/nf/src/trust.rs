@@ -5,14 +5,18 @@
 //! | `nrf-token.key` | the NRF's key, which signs access tokens (PKCS #8, PEM) | NRF |
 //! | `nrf-token.pub` | its public half (PEM) | every NF, to verify tokens |
 //! | `<nf>.secret`, `<nf>-<name>.secret` | what an NF shares with the NRF (64 hexadecimal digits) | that NF, NRF |
+//! | `ca.pem` | the certificate of the authority that signs those of NFs (PEM) | every NF with TLS |
+//! | `<nf>.pem`, `<nf>.key` | the NF's certificate and its key (PEM); see [`crate::certificate`] | that NF |
+//! | `ca.key` | the authority's key (PEM), only to make more certificates | `godwit certs` |
 //!
-//! What is missing is made at the first start, so a core on one machine needs no preparation, in one process or in several:
+//! Keys and secrets for tokens that are missing are made at the first start, so a core on one machine needs no preparation, in one process or in several:
 //! they share the folder. An NF on another machine gets a copy of `nrf-token.pub` and makes its own secret, which is copied
 //! to the NRF's machine under a name of its own, such as `amf-east.secret`. Files have mode 0600; keys and secrets that
 //! others may read are refused.
 
 use std::{
     fs, io,
+    net::SocketAddr,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
@@ -58,11 +62,23 @@ pub enum TrustError {
         .0.display()
     )]
     NoVerifyingKey(PathBuf),
+    /// TLS is needed, and a certificate is not there.
+    #[error(
+        "{}: not there, and TLS is needed{}: make certificates with `godwit certs`, or switch TLS off with `sbi.tls: off`",
+        path.display(),
+        serves.map_or_else(|| " for calls".to_owned(), |address| format!(" at {address}"))
+    )]
+    NoCertificate {
+        /// The file that is missing.
+        path: PathBuf,
+        /// Where the NF listens with TLS; `None` when it needs TLS for its calls only.
+        serves: Option<SocketAddr>,
+    },
 }
 
 impl TrustError {
     /// Whether this process has no right to read what is there.
-    fn is_denied(&self) -> bool {
+    pub fn is_denied(&self) -> bool {
         let error = match self {
             Self::Io { source, .. } => source,
             Self::Secret(PrivateFileError::Unreadable { error, .. }) => error,
@@ -172,7 +188,7 @@ impl Trust {
 }
 
 /// The beginning of file names of an NF type. Types of later releases are any text, so only letters and digits remain.
-fn stem(nf_type: &NfType) -> String {
+pub(crate) fn stem(nf_type: &NfType) -> String {
     let letters = nf_type.as_str().chars().filter(char::is_ascii_alphanumeric).take(32);
     letters.map(|letter| letter.to_ascii_lowercase()).collect()
 }
@@ -195,7 +211,7 @@ fn read_secret(path: &Path) -> Result<Secret, TrustError> {
     Ok(Secret::new(&octets))
 }
 
-fn content(path: &Path, reason: impl ToString) -> TrustError {
+pub(crate) fn content(path: &Path, reason: impl ToString) -> TrustError {
     TrustError::Content { path: path.to_owned(), reason: reason.to_string() }
 }
 

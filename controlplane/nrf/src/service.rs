@@ -49,7 +49,7 @@ pub fn router(state: Arc<State>) -> Router<State> {
         .on_behalf::<SubscribeNf, _, _>(subscribe)
         .on_behalf::<UnsubscribeNf, _, _>(unsubscribe)
         .on::<DiscoverNf>(discover)
-        .on::<RequestToken>(token)
+        .on_behalf::<RequestToken, _, _>(token)
 }
 
 impl From<RegistryError> for ProblemDetails {
@@ -133,12 +133,16 @@ async fn unsubscribe(state: Arc<State>, request: UnsubscribeNfRequest, caller: C
     }
 }
 
-async fn token(state: Arc<State>, request: RequestTokenRequest) -> Result<AccessTokenRsp, AccessTokenErr> {
+async fn token(
+    state: Arc<State>,
+    request: RequestTokenRequest,
+    caller: Caller,
+) -> Result<AccessTokenRsp, AccessTokenErr> {
     let authority = state.authority.as_ref();
     let authority = authority.ok_or_else(|| {
         AccessTokenErr::new("invalid_request", "access tokens are switched off (sbi.tokens)")
     })?;
-    authority.grant(&state.registry, &request.body)
+    authority.grant(&state.registry, &request.body, caller.certified())
 }
 
 async fn discover(state: Arc<State>, request: DiscoverNfRequest) -> Reply<SearchResult> {

@@ -85,7 +85,7 @@ impl Authority {
         Ok(Self { id, key, life, trust, max_instances, known: Mutex::new(known) })
     }
 
-    /// Answers a request for a token.
+    /// Answers a request for a token; `certified` is the NF instance that the client's TLS certificate names.
     ///
     /// # Errors
     /// The error for the requester.
@@ -93,8 +93,9 @@ impl Authority {
         &self,
         registry: &Registry,
         request: &AccessTokenReq,
+        certified: Option<NfInstanceId>,
     ) -> Result<AccessTokenRsp, AccessTokenErr> {
-        let granted = self.try_grant(registry, request);
+        let granted = self.try_grant(registry, request, certified);
         match &granted {
             Ok(_) => GRANTED.inc(),
             Err(error) => {
@@ -116,9 +117,13 @@ impl Authority {
         &self,
         registry: &Registry,
         request: &AccessTokenReq,
+        certified: Option<NfInstanceId>,
     ) -> Result<AccessTokenRsp, AccessTokenErr> {
         if request.grant_type != AccessTokenReq::CLIENT_CREDENTIALS {
             return Err(AccessTokenErr::new("unsupported_grant_type", "only client_credentials"));
+        }
+        if certified.is_some_and(|certified| certified != request.nf_instance_id) {
+            return Err(AccessTokenErr::new("invalid_client", "the certificate names another NF instance"));
         }
         let consumer = self.authenticate(request)?;
         let audience = audience(registry, request)?;
@@ -262,7 +267,7 @@ fn granted(registry: &Registry, consumer: &NfType, target: &NfType, scope: &str)
             Some(offers) => offers == target,
             None => target.as_str() == CALLBACK_AUDIENCE,
         };
-        return offered && (service.consumers.is_empty() || service.consumers.contains(consumer));
+        return offered && service.is_for(consumer);
     }
     registry.list(Some(target), usize::MAX, time::now()).iter().any(|profile| {
         let services = profile.nf_services.iter().chain(profile.nf_service_list.values());

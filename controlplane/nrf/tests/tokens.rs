@@ -4,23 +4,24 @@
 
 use std::{net::SocketAddr, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
 
-use nf::{
-    Env, Instance, Oam, Running, Trust, TrustError,
-    security::{Config as Security, Tokens},
-};
+use nf::{Env, Instance, Oam, Running, Trust, TrustError, security::Config as Security};
 use nrf::Config;
 use sbi::{
     CallError, Client, ClientConfig, Credentials, ProblemDetails, Router, Target,
-    access::{AssertionClaims, Audience, Secret},
+    access::{AccessTokenClaims, AssertionClaims, Audience, Secret, SigningKey},
     model::{
         common::{NfInstanceId, Patch},
         nrf::*,
+        pcf::{PolicyUpdate, SmPolicyNotification, TerminationNotification},
+        udm::{ModificationNotification, SdmSubscription},
+        udr::{DataChangeNotify, SubscriptionDataSubscriptions},
     },
-    op::{nrf::*, udr::*},
+    op::{nrf::*, pcf::*, udm::*, udr::*},
+    operation::{Callback, callback_uri},
 };
 
 fn security(folder: &Path) -> Security {
-    Security { tokens: Tokens::Required, trust: folder.join("trust") }
+    Security { trust: folder.join("trust"), ..Security::default() }
 }
 
 fn address(last: u8) -> SocketAddr {
@@ -49,7 +50,10 @@ impl World {
         let instance = Instance::bind(NfType::Udr, address(last), &self.env).await.unwrap();
         let router = Router::new(Arc::new(()))
             .on::<QueryAuthSubscription>(async |_: Arc<()>, _| Err(ProblemDetails::user_not_found()))
-            .on::<QueryAmData>(async |_: Arc<()>, _| Err(ProblemDetails::user_not_found()));
+            .on::<QueryAmData>(async |_: Arc<()>, _| Err(ProblemDetails::user_not_found()))
+            .on::<QueryAmPolicyData>(async |_: Arc<()>, _| Err(ProblemDetails::user_not_found()))
+            .on::<PutSdmSubscription>(async |_: Arc<()>, _| Err(ProblemDetails::user_not_found()))
+            .on::<SubscribeToData>(async |_: Arc<()>, _| Err(ProblemDetails::user_not_found()));
         instance.start(router, Oam::new()).unwrap()
     }
 
@@ -89,6 +93,37 @@ fn am_data() -> QueryAmDataRequest {
     QueryAmDataRequest { ue_id, serving_plmn_id, body: () }
 }
 
+fn policy_data() -> QueryAmPolicyDataRequest {
+    QueryAmPolicyDataRequest { ue_id: "imsi-999700000000001".parse().unwrap(), body: () }
+}
+
+fn subscription() -> SdmSubscription {
+    SdmSubscription {
+        nf_instance_id: NfInstanceId::from_random(1),
+        callback_reference: "http://127.0.78.42:1/x".to_owned(),
+        monitored_resource_uris: vec![],
+        implicit_unsubscribe: None,
+        expires: None,
+        single_nssai: None,
+        dnn: None,
+        plmn_id: None,
+        subscription_id: None,
+        supported_features: None,
+    }
+}
+
+fn sdm_subscription() -> PutSdmSubscriptionRequest {
+    let (ue_id, subs_id) = ("imsi-999700000000001".parse().unwrap(), "1".to_owned());
+    PutSdmSubscriptionRequest { ue_id, subs_id, body: subscription() }
+}
+
+fn data_subscription() -> SubscribeToDataRequest {
+    let callback_reference = "http://127.0.78.42:1/x".to_owned();
+    let body =
+        SubscriptionDataSubscriptions { ue_id: None, callback_reference, monitored_resource_uris: vec![] };
+    SubscribeToDataRequest { body }
+}
+
 /// `error` of a refused request for a token.
 fn error(answer: Result<AccessTokenRsp, CallError<AccessTokenErr>>) -> String {
     answer.unwrap_err().refusal().unwrap().error.clone()
@@ -103,9 +138,17 @@ async fn credentials_are_for_the_udm_and_nothing_is_for_strangers() {
     let reached = |error: CallError| error.is("USER_NOT_FOUND");
     assert!(reached(udm.call::<QueryAuthSubscription>(Target::Discover, auth_data()).await.unwrap_err()));
     assert!(reached(udm.call::<QueryAmData>(Target::Discover, am_data()).await.unwrap_err()));
-    assert!(reached(pcf.call::<QueryAmData>(Target::Discover, am_data()).await.unwrap_err()));
+    assert!(reached(pcf.call::<QueryAmPolicyData>(Target::Discover, policy_data()).await.unwrap_err()));
     let refused = pcf.call::<QueryAuthSubscription>(Target::Discover, auth_data()).await.unwrap_err();
     assert_eq!((refused.status(), refused.is("INSUFFICIENT_SCOPE")), (Some(403), true), "{refused}");
+    // Policies are for the PCF, and subscriptions with those who want to hear of them for the UDM.
+    let refused = [
+        udm.call::<QueryAmPolicyData>(Target::Discover, policy_data()).await.unwrap_err().status(),
+        pcf.call::<QueryAmData>(Target::Discover, am_data()).await.unwrap_err().status(),
+        pcf.call::<PutSdmSubscription>(Target::Discover, sdm_subscription()).await.unwrap_err().status(),
+        pcf.call::<SubscribeToData>(Target::Discover, data_subscription()).await.unwrap_err().status(),
+    ];
+    assert_eq!(refused, [Some(403); 4]);
     // The AMF does not use the UDR: it gets no token for it.
     let amf = world.env.client(NfType::Amf).unwrap();
     let refused =
@@ -128,7 +171,7 @@ async fn a_token_says_who_for_whom_and_how_long() {
     assert_eq!((answer.token_type.as_str(), answer.expires_in), ("Bearer", Some(120)));
     // The token has more scopes than requested: a UDM that does not know resource-level scopes gets
     // those of its type.
-    let scope = format!("nudr-dr {MODIFY_CREDENTIALS} {READ_CREDENTIALS}");
+    let scope = format!("nudr-dr {SUBSCRIPTION_DATA} {MODIFY_CREDENTIALS} {READ_CREDENTIALS}");
     assert_eq!(answer.scope.as_ref(), Some(&scope));
     let key = world.env.trust.as_ref().unwrap().verifying_key();
     let claims = key.verify(answer.access_token.expose()).unwrap();
@@ -152,6 +195,11 @@ async fn the_nrf_grants_only_what_the_standard_has_and_only_to_those_who_prove_t
         (NfType::Amf, NfType::Udm, "nudm-ueau"),
         (NfType::Smf, NfType::Ausf, "nausf-auth"),
         (NfType::Pcf, NfType::Udr, READ_CREDENTIALS),
+        (NfType::Pcf, NfType::Udr, SUBSCRIPTION_DATA),
+        (NfType::Pcf, NfType::Udm, "nudm-sdm"),
+        (NfType::Amf, "CALLBACK".parse().unwrap(), "npcf-callback"),
+        (NfType::Udm, "CALLBACK".parse().unwrap(), "nnrf-callback"),
+        (NfType::Udm, "CALLBACK".parse().unwrap(), "nudr-callback"),
         (NfType::Udm, NfType::Udm, "nudr-dr"),
         (NfType::Udm, NfType::Udr, "nudr-dr nausf-auth"),
         (NfType::Udm, NfType::Udr, ""),
@@ -302,7 +350,7 @@ async fn an_nf_on_another_machine_needs_the_public_key_and_its_own_secret() {
     let missing = Trust::open(elsewhere.path(), false).unwrap_err();
     assert!(matches!(missing, TrustError::NoVerifyingKey(_)), "{missing}");
     std::fs::copy(trust.join("nrf-token.pub"), elsewhere.path().join("nrf-token.pub")).unwrap();
-    let config = Security { tokens: Tokens::Required, trust: elsewhere.path().to_owned() };
+    let config = Security { trust: elsewhere.path().to_owned(), ..Security::default() };
     let env = Env::new(elsewhere.path(), Some(world.at.into())).secured(&config, false).unwrap();
     let ask = async |client: &Client| client.call::<QueryAmData>(udr.sbi(), am_data()).await.unwrap_err();
     // The NF has created a secret that the NRF does not know.
@@ -319,6 +367,102 @@ async fn an_nf_on_another_machine_needs_the_public_key_and_its_own_secret() {
     let posing = Client::new(ClientConfig { credentials: Some(credentials), ..client.config().clone() });
     assert!(ask(&posing).await.to_string().contains("belongs to another NF"));
     udr.stop().await;
+    world.nrf.stop().await;
+}
+
+/// An NRF that grants everything to everybody with the key of ours, and clients of any type that ask it.
+struct Lenient {
+    _nrf: sbi::Server,
+    at: SocketAddr,
+}
+
+impl Lenient {
+    async fn start(key: SigningKey) -> Self {
+        let router = Router::new(Arc::new(key)).on::<RequestToken>(async |key: Arc<SigningKey>, request| {
+            let RequestTokenRequest { body } = request;
+            let claims = AccessTokenClaims {
+                iss: NfInstanceId::from_random(1).to_string(),
+                sub: body.nf_instance_id,
+                aud: Audience::Type(body.target_nf_type.unwrap().to_string()),
+                scope: body.scope,
+                exp: sbi::access::jws::seconds(net::time::wall_clock()) + 1000,
+                nf_type: body.nf_type,
+            };
+            let access_token = key.sign(&claims).unwrap().into();
+            let token_type = "Bearer".to_owned();
+            Ok(AccessTokenRsp { access_token, token_type, expires_in: Some(1000), scope: None })
+        });
+        let nrf = sbi::serve(router, "127.0.0.1:0".parse().unwrap(), Default::default()).await.unwrap();
+        Self { at: nrf.address(), _nrf: nrf }
+    }
+
+    fn client(&self, nf_type: NfType) -> Client {
+        let credentials = Credentials { id: test_id(&nf_type), nf_type: nf_type.clone(), secret: None };
+        let (nrf, credentials) = (Some(self.at.into()), Some(Arc::new(credentials)));
+        Client::new(ClientConfig { nrf, credentials, requester: nf_type, ..ClientConfig::default() })
+    }
+
+    /// A notification is taken from `sender` and from nobody else.
+    async fn only<O: Callback<Body: Clone>>(&self, sender: NfType, receiver: &Running, body: O::Body) {
+        let uri = callback_uri::<O>(&format!("http://{}", receiver.sbi()), "1");
+        let types = [NfType::Nrf, NfType::Udr, NfType::Udm, NfType::Pcf, NfType::Smf, NfType::Amf];
+        for nf_type in types {
+            let sent = self.client(nf_type.clone()).notify::<O>(&uri, body.clone()).await;
+            match sent {
+                Ok(()) => assert_eq!(nf_type, sender, "{}", O::NAME),
+                Err(error) => {
+                    assert_ne!(nf_type, sender, "{error}");
+                    let refused = (error.status(), error.is("INSUFFICIENT_SCOPE"));
+                    assert_eq!(refused, (Some(403), true), "{} of {nf_type}: {error}", O::NAME);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_notification_and_subscription_is_for_the_nf_types_that_the_standard_names() {
+    let world = World::start(81, 3600).await;
+    let instance = Instance::bind(NfType::Udm, address(82), &world.env).await.unwrap();
+    let router = Router::new(Arc::new(()))
+        .on::<AmPolicyUpdateNotify>(async |_: Arc<()>, _| Ok(()))
+        .on::<AmPolicyTerminateNotify>(async |_: Arc<()>, _| Ok(()))
+        .on::<SmPolicyUpdateNotify>(async |_: Arc<()>, _| Ok(()))
+        .on::<NfStatusNotify>(async |_: Arc<()>, _| Ok(()))
+        .on::<SdmNotify>(async |_: Arc<()>, _| Ok(()))
+        .on::<DataChange>(async |_: Arc<()>, _| Ok(()))
+        .on::<SdmSubscribe>(async |_: Arc<()>, _| Err(ProblemDetails::user_not_found()));
+    let receiver = instance.start(router, Oam::new()).unwrap();
+    let lenient = Lenient::start(world.env.trust.as_ref().unwrap().signing_key().unwrap()).await;
+
+    let resource_uri = "http://127.0.78.83:7777/policies/1".to_owned();
+    let policy =
+        PolicyUpdate { resource_uri: resource_uri.clone(), triggers: vec![], rfsp: None, ue_ambr: None };
+    lenient.only::<AmPolicyUpdateNotify>(NfType::Pcf, &receiver, policy).await;
+    let ended = TerminationNotification { resource_uri: resource_uri.clone(), cause: "X".to_owned() };
+    lenient.only::<AmPolicyTerminateNotify>(NfType::Pcf, &receiver, ended).await;
+    let policy = SmPolicyNotification { resource_uri, sm_policy_decision: None };
+    lenient.only::<SmPolicyUpdateNotify>(NfType::Pcf, &receiver, policy).await;
+    let status = NotificationData {
+        event: NotificationEventType::Registered,
+        nf_instance_uri: "http://127.0.78.81:7777/x".to_owned(),
+        nf_profile: None,
+    };
+    lenient.only::<NfStatusNotify>(NfType::Nrf, &receiver, status).await;
+    let modified = ModificationNotification { notify_items: vec![], subscription_id: None };
+    lenient.only::<SdmNotify>(NfType::Udm, &receiver, modified).await;
+    let changed = DataChangeNotify { original_callback_reference: vec![], ue_id: None, notify_items: vec![] };
+    lenient.only::<DataChange>(NfType::Udr, &receiver, changed).await;
+
+    let subscribe =
+        || SdmSubscribeRequest { ue_id: "imsi-999700000000001".parse().unwrap(), body: subscription() };
+    for (nf_type, status) in
+        [(NfType::Amf, 404), (NfType::Smf, 404), (NfType::Pcf, 403), (NfType::Udr, 403), (NfType::Nrf, 403)]
+    {
+        let refused = lenient.client(nf_type.clone()).call::<SdmSubscribe>(receiver.sbi(), subscribe()).await;
+        assert_eq!(refused.unwrap_err().status(), Some(status), "{nf_type}");
+    }
+    receiver.stop().await;
     world.nrf.stop().await;
 }
 

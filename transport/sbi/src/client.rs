@@ -24,7 +24,7 @@ use crate::{
     operation::{Body, Callback, Operation, OperationError, Request, Response, Service},
     param::ParamWriter,
     problem::ProblemDetails,
-    target::{ApiRoot, Selection, Target},
+    target::{ApiRoot, Scheme, Selection, Target},
 };
 
 /// Most peers whose connections are kept. A core has few peers, but callbacks could name any number.
@@ -312,7 +312,7 @@ impl Client {
             // Calls in progress keep their connection; later calls connect again.
             peers.clear();
         }
-        let peer = Arc::new(http_json::Peer::new(root.clone(), self.inner.config.max_body_bytes));
+        let peer = Arc::new(http_json::Peer::new(root.clone(), &self.inner.config));
         peers.insert(root.clone(), peer.clone());
         peer
     }
@@ -329,7 +329,7 @@ fn select(service: &Service, dnn: Option<types::Dnn>, snssai: Option<types::SNss
 
 /// API root without prefix, and the rest.
 fn split_uri(uri: &str) -> Option<(ApiRoot, String)> {
-    let rest = uri.strip_prefix("http://")?;
+    let (_, rest) = Scheme::split(uri)?;
     let path_at = uri.len() - rest.len() + rest.find('/').unwrap_or(rest.len());
     let (root, path) = uri.split_at_checked(path_at)?;
     let path = if path.is_empty() { "/" } else { path };

@@ -2,7 +2,12 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use crate::{access::Credentials, model::nrf::NfType, target::ApiRoot};
+use crate::{
+    access::Credentials,
+    model::nrf::NfType,
+    target::ApiRoot,
+    tls::{Tls, TlsMode},
+};
 
 /// Limits of a server. They apply to the whole server unless stated otherwise.
 #[derive(Debug, Clone)]
@@ -62,6 +67,10 @@ pub struct ClientConfig {
     pub requester: NfType,
     /// With which the client gets access tokens from the NRF. `None` calls without tokens.
     pub credentials: Option<Arc<Credentials>>,
+    /// For peers whose URI begins with `https`. `None` calls none of them.
+    pub tls: Option<Tls>,
+    /// Where calls in clear are refused. Off by default, as access tokens are.
+    pub tls_mode: TlsMode,
 }
 
 impl Default for ClientConfig {
@@ -73,6 +82,8 @@ impl Default for ClientConfig {
             peers: HashMap::new(),
             requester: NfType::Af,
             credentials: None,
+            tls: None,
+            tls_mode: TlsMode::Off,
         }
     }
 }

@@ -10,6 +10,8 @@ pub(crate) static CLIENT_FAILURES: Family = Family::new("sbi_client_failures", "
 pub(crate) static CLIENT_RETRIES: Counter = Counter::new("sbi_client_retries");
 /// Connections opened.
 pub(crate) static CLIENT_CONNECTIONS: Counter = Counter::new("sbi_client_connections");
+/// Connections that could not be secured, by reason. What a server says of our certificate arrives later, with the call.
+pub(crate) static CLIENT_TLS_FAILURES: Family = Family::new("sbi_client_tls_failures", "reason");
 /// Discoveries sent to NRF.
 pub(crate) static DISCOVERIES: Counter = Counter::new("sbi_discoveries");
 /// Access tokens asked for.

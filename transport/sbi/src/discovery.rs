@@ -13,7 +13,7 @@ use crate::{
     counters::DISCOVERIES,
     model::nrf::{NfProfile, NfService, NfStatus, UriScheme},
     op::nrf::{DiscoverNf, DiscoverNfRequest},
-    target::{ApiRoot, Selection},
+    target::{ApiRoot, Scheme, Selection},
 };
 
 /// Most selections remembered; in practice one per service and DNN.
@@ -156,11 +156,13 @@ fn rank(instances: &[NfProfile], service: &str) -> Vec<ApiRoot> {
 /// The address of a service: its end point, or else the addresses of its instance (TS 29.510
 /// §6.1.6.2.3).
 fn api_root(profile: &NfProfile, service: &NfService) -> Option<ApiRoot> {
-    if service.scheme != UriScheme::Http {
-        return None;
-    }
+    let scheme = match service.scheme {
+        UriScheme::Http => Scheme::Http,
+        UriScheme::Https => Scheme::Https,
+        UriScheme::Other(_) => return None,
+    };
     let end_point = service.ip_end_points.first();
-    let port = end_point.and_then(|e| e.port).unwrap_or(80);
+    let port = end_point.and_then(|e| e.port).unwrap_or(scheme.default_port());
     let address = end_point
         .and_then(|e| e.ipv4_address.map(IpAddr::V4).or(e.ipv6_address.map(IpAddr::V6)))
         .or_else(|| profile.ipv4_addresses.first().map(|a| IpAddr::V4(*a)))
@@ -171,5 +173,5 @@ fn api_root(profile: &NfProfile, service: &NfService) -> Option<ApiRoot> {
         (None, None) => return None,
     };
     let prefix = service.api_prefix.as_deref().unwrap_or_default().trim_matches('/');
-    format!("http://{host}/{prefix}").parse().ok()
+    format!("{scheme}://{host}/{prefix}").parse().ok()
 }

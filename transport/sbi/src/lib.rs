@@ -52,6 +52,7 @@ pub mod problem;
 pub mod router;
 pub mod server;
 pub mod target;
+pub mod tls;
 
 #[doc(hidden)]
 pub use access::jws::fuzz_token;
@@ -69,4 +70,5 @@ pub use operation::{
 pub use problem::ProblemDetails;
 pub use router::{Handler, Router};
 pub use server::{Bound, Server, serve};
-pub use target::{ApiRoot, ResourceUri, Target};
+pub use target::{ApiRoot, ResourceUri, Scheme, Target};
+pub use tls::{HandshakeError, Tls, TlsMode};

@@ -33,6 +33,13 @@ pub struct Service {
     pub consumers: &'static [NfType],
 }
 
+impl Service {
+    /// Whether NFs of this type may use it.
+    pub fn is_for(&self, consumer: &NfType) -> bool {
+        self.consumers.is_empty() || self.consumers.contains(consumer)
+    }
+}
+
 /// HTTP method of an operation; other bindings only carry it for logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Method {

@@ -4,7 +4,14 @@ use std::{io, net::SocketAddr};
 
 use tokio::{sync::watch, task::JoinHandle};
 
-use crate::{access::Guard, config::ServerConfig, http_json, router::Router};
+use crate::{
+    access::Guard,
+    config::ServerConfig,
+    http_json,
+    router::Router,
+    target::{ApiRoot, Scheme},
+    tls::Tls,
+};
 
 /// A running server. Dropping it stops it without waiting.
 #[derive(Debug)]
@@ -43,6 +50,7 @@ pub struct Bound {
     address: SocketAddr,
     config: ServerConfig,
     guard: Option<Guard>,
+    tls: Option<Tls>,
 }
 
 impl Bound {
@@ -53,7 +61,7 @@ impl Bound {
     pub async fn bind(address: SocketAddr, config: ServerConfig) -> io::Result<Self> {
         let listener = net::tcp::listen(address).await?;
         let address = listener.local_addr()?;
-        Ok(Self { listener, address, config, guard: None })
+        Ok(Self { listener, address, config, guard: None, tls: None })
     }
 
     /// The address; if port 0 was requested, with the assigned port.
@@ -68,10 +76,24 @@ impl Bound {
         self
     }
 
+    /// Serves TLS only; without this, everything is in clear.
+    #[must_use]
+    pub fn secured(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// How peers reach it.
+    pub fn api_root(&self) -> ApiRoot {
+        let scheme = if self.tls.is_some() { Scheme::Https } else { Scheme::Http };
+        ApiRoot::new(scheme, self.address)
+    }
+
     /// Starts serving.
     pub fn serve<S: Send + Sync + 'static>(self, router: Router<S>) -> Server {
         let (stop, stopped) = watch::channel(false);
-        let offer = http_json::Offer { table: router.into_table(), config: self.config, guard: self.guard };
+        let Self { config, guard, tls, .. } = self;
+        let offer = http_json::Offer { table: router.into_table(), config, guard, tls };
         let task = tokio::spawn(http_json::run(self.listener, offer, stopped));
         Server { address: self.address, stop, task: Some(task) }
     }

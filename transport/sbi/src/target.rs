@@ -6,20 +6,81 @@ use types::{Dnn, Invalid, SNssai};
 
 use crate::model::nrf::NfType;
 
-/// `http://host:port[/prefix]`, the `{apiRoot}` of TS 29.501 §4.4.1. Cheap to clone.
+/// `http://host:port[/prefix]` or `https://…`, the `{apiRoot}` of TS 29.501 §4.4.1. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ApiRoot {
     text: Arc<str>,
+    scheme: Scheme,
     /// Position at which the authority ends and the prefix begins.
     authority_end: usize,
 }
 
-const SCHEME: &str = "http://";
+/// Between scheme and authority.
+const SEPARATOR: &str = "://";
+
+/// How a peer is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scheme {
+    /// In clear.
+    Http,
+    /// With TLS.
+    Https,
+}
+
+impl Scheme {
+    /// As it stands in a URI.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    /// Port when the URI names none (RFC 9110 §4.2).
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+
+    /// The scheme of a URI, and what follows it.
+    pub(crate) fn split(uri: &str) -> Option<(Self, &str)> {
+        let (scheme, rest) = uri.split_once(SEPARATOR)?;
+        let scheme = [Self::Http, Self::Https].into_iter().find(|known| known.as_str() == scheme)?;
+        Some((scheme, rest))
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
 
 impl ApiRoot {
+    /// The root of an NF that listens on `address`.
+    pub fn new(scheme: Scheme, address: SocketAddr) -> Self {
+        let text: Arc<str> = format!("{scheme}{SEPARATOR}{address}").into();
+        let authority_end = text.len();
+        Self { text, scheme, authority_end }
+    }
+
+    /// The root of whoever gave out `uri`: its scheme and authority, without prefix.
+    pub fn of_uri(uri: &str) -> Option<Self> {
+        let (scheme, rest) = Scheme::split(uri)?;
+        let authority = rest.split('/').next()?;
+        format!("{scheme}{SEPARATOR}{authority}").parse().ok()
+    }
+
+    /// Whether calls go over TLS.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
     /// `host:port`.
     pub fn authority(&self) -> &str {
-        self.text.get(SCHEME.len()..self.authority_end).unwrap_or_default()
+        self.text.get(self.scheme.as_str().len() + SEPARATOR.len()..self.authority_end).unwrap_or_default()
     }
 
     /// Prefix of every path; usually empty.
@@ -37,25 +98,25 @@ impl FromStr for ApiRoot {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        let invalid = || Invalid::new("API root", text, "http://host:port");
-        let rest = text.strip_prefix(SCHEME).ok_or_else(invalid)?;
+        let invalid = || Invalid::new("API root", text, "http://host:port or https://host:port");
+        let (scheme, rest) = Scheme::split(text).ok_or_else(invalid)?;
         let text = text.trim_end_matches('/');
-        let authority_end = SCHEME.len() + rest.find('/').unwrap_or(rest.len());
-        let authority = text.get(SCHEME.len()..authority_end.min(text.len())).ok_or_else(invalid)?;
+        let start = scheme.as_str().len() + SEPARATOR.len();
+        let authority_end = start + rest.find('/').unwrap_or(rest.len());
+        let authority = text.get(start..authority_end.min(text.len())).ok_or_else(invalid)?;
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b);
         if authority.is_empty() || !authority.bytes().all(allowed) || text.contains(['?', '#', ' ']) {
             return Err(invalid());
         }
-        let authority_end = SCHEME.len() + authority.len();
-        Ok(Self { text: text.into(), authority_end })
+        let authority_end = start + authority.len();
+        Ok(Self { text: text.into(), scheme, authority_end })
     }
 }
 
 impl From<SocketAddr> for ApiRoot {
+    /// In clear.
     fn from(address: SocketAddr) -> Self {
-        let text: Arc<str> = format!("{SCHEME}{address}").into();
-        let authority_end = text.len();
-        Self { text, authority_end }
+        Self::new(Scheme::Http, address)
     }
 }
 

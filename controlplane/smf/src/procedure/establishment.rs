@@ -178,8 +178,7 @@ fn amf_of(uri: &str) -> Option<ApiRoot> {
     if !uri.bytes().all(allowed) {
         return None;
     }
-    let authority = uri.strip_prefix("http://")?.split('/').next()?;
-    format!("http://{authority}").parse().ok()
+    ApiRoot::of_uri(uri)
 }
 
 /// A refusal: a problem for the AMF with PDU SESSION ESTABLISHMENT REJECT for the UE.

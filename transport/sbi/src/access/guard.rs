@@ -120,6 +120,7 @@ impl Guard {
             .and_then(|text| self.verified(text, callback))
             .map_err(|error| refuse(Reason::Invalid(error)))?;
         let granted = token.grants(service.name)
+            && token.nf_type.as_ref().is_none_or(|consumer| service.is_for(consumer))
             && match access {
                 Access::Scope(scope) => token.grants(scope),
                 Access::Service | Access::Open => true,

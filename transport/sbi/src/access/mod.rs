@@ -44,15 +44,31 @@ pub const CALLBACK_AUDIENCE: &str = "CALLBACK";
 #[derive(Debug, Clone, Default)]
 pub struct Caller {
     token: Option<Arc<AccessTokenClaims>>,
+    certified: Option<NfInstanceId>,
 }
 
 impl Caller {
     /// The caller that a verified token names.
     pub(crate) fn with_token(token: Arc<AccessTokenClaims>) -> Self {
-        Self { token: Some(token) }
+        Self { token: Some(token), certified: None }
     }
 
-    /// NF instance; `None` if it is not proven (tokens are switched off, or the operation needs none).
+    /// The same caller on a connection whose certificate names this instance.
+    pub(crate) fn certified_as(self, certified: Option<NfInstanceId>) -> Self {
+        Self { certified, ..self }
+    }
+
+    /// Whether its token names another instance than its certificate.
+    pub(crate) fn contradicts_certificate(&self) -> bool {
+        self.certified.zip(self.id()).is_some_and(|(certified, id)| certified != id)
+    }
+
+    /// The NF instance that the client's TLS certificate names; `None` in clear.
+    pub fn certified(&self) -> Option<NfInstanceId> {
+        self.certified
+    }
+
+    /// NF instance of its token; `None` if it is not proven (tokens are switched off, or the operation needs none).
     pub fn id(&self) -> Option<NfInstanceId> {
         self.token.as_ref().map(|token| token.sub)
     }

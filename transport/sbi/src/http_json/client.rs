@@ -6,16 +6,21 @@ use bytes::Bytes;
 use h2::{Reason, client::SendRequest};
 use http::{HeaderMap, HeaderValue, Request, header};
 use net::time::{self, Instant};
-use tokio::sync::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::Mutex,
+};
 
 use super::{
     content,
     server::{BodyError, read_body},
 };
 use crate::{
-    counters::CLIENT_CONNECTIONS,
+    config::ClientConfig,
+    counters::{CLIENT_CONNECTIONS, CLIENT_TLS_FAILURES},
     exchange::{Answer, Exchange, Lost},
-    target::ApiRoot,
+    target::{ApiRoot, Scheme},
+    tls::{Tls, TlsMode},
 };
 
 /// Windows so large that none of our answers waits for credit.
@@ -29,6 +34,8 @@ const WINDOW: u32 = 1 << 20;
 pub(crate) struct Peer {
     root: ApiRoot,
     max_body_bytes: usize,
+    tls: Option<Tls>,
+    tls_mode: TlsMode,
     connection: Mutex<Option<Connection>>,
 }
 
@@ -41,8 +48,9 @@ struct Connection {
 }
 
 impl Peer {
-    pub(crate) fn new(root: ApiRoot, max_body_bytes: usize) -> Self {
-        Self { root, max_body_bytes, connection: Mutex::new(None) }
+    pub(crate) fn new(root: ApiRoot, config: &ClientConfig) -> Self {
+        let (max_body_bytes, tls_mode) = (config.max_body_bytes, config.tls_mode);
+        Self { root, max_body_bytes, tls: config.tls.clone(), tls_mode, connection: Mutex::new(None) }
     }
 
     /// Sends a request and waits for its answer, until `deadline`.
@@ -102,7 +110,33 @@ impl Peer {
         let failed =
             |error: &dyn std::fmt::Display| Lost::NotConnected(format!("{}: {error}", self.root.authority()));
         let address: SocketAddr = self.address().await.map_err(|error| failed(&error))?;
+        let tls = match self.root.scheme() {
+            Scheme::Http if self.tls_mode.applies(address) => {
+                CLIENT_TLS_FAILURES.inc("in_clear");
+                return Err(failed(&"calls there need https (sbi.tls), and it is addressed with http"));
+            }
+            Scheme::Http => None,
+            Scheme::Https => Some(self.tls.as_ref().ok_or_else(|| {
+                CLIENT_TLS_FAILURES.inc("no_certificate_of_ours");
+                failed(&"it needs TLS, and this NF has no certificate: make one with `godwit certs`")
+            })?),
+        };
         let stream = net::tcp::connect(address, limit).await.map_err(|error| failed(&error))?;
+        let Some(tls) = tls else { return self.handshake(stream).await };
+        let secured = tls.connect(self.root.authority(), stream, limit).await.map_err(|error| {
+            CLIENT_TLS_FAILURES.inc(error.reason());
+            failed(&error)
+        })?;
+        self.handshake(secured).await
+    }
+
+    /// HTTP/2 over a stream that is connected.
+    async fn handshake<S>(&self, stream: S) -> Result<SendRequest<Bytes>, Lost>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let failed =
+            |error: &dyn std::fmt::Display| Lost::NotConnected(format!("{}: {error}", self.root.authority()));
         let mut builder = h2::client::Builder::new();
         builder.enable_push(false).initial_window_size(WINDOW).initial_connection_window_size(4 * WINDOW);
         let (handle, connection) = builder.handshake(stream).await.map_err(|error| failed(&error))?;
@@ -121,8 +155,11 @@ impl Peer {
         if let Ok(address) = authority.parse() {
             return Ok(address);
         }
-        let authority =
-            if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
+        let authority = if authority.contains(':') {
+            authority.to_owned()
+        } else {
+            format!("{authority}:{}", self.root.scheme().default_port())
+        };
         net::tcp::resolve(&authority).await
     }
 
@@ -134,7 +171,7 @@ impl Peer {
     ) -> Result<Answer, Lost> {
         let not_sent = |error: h2::Error| Lost::NotProcessed(format!("{}: {error}", self.root.authority()));
         let uri = http::Uri::builder()
-            .scheme("http")
+            .scheme(self.root.scheme().as_str())
             .authority(self.root.authority())
             .path_and_query(exchange.path_and_query)
             .build()
@@ -185,7 +222,7 @@ impl Peer {
         let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
         // A Location without authority is relative to the peer.
         let location = text(header::LOCATION).map(|location| match location.starts_with('/') {
-            true => format!("http://{}{location}", self.root.authority()),
+            true => format!("{}://{}{location}", self.root.scheme(), self.root.authority()),
             false => location.to_owned(),
         });
         let content_type = text(header::CONTENT_TYPE).unwrap_or_default();

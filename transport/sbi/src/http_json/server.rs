@@ -17,7 +17,10 @@ use net::{
     tcp::{TcpListener, TcpStream},
     time::{self, Instant},
 };
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::{Semaphore, watch},
+};
 
 use super::{
     connections::{Connections, Place},
@@ -30,8 +33,11 @@ use crate::{
     counters::SERVER_CONNECTION_ERRORS,
     exchange::{Answer, Incoming, Remedy},
     message::Media,
+    model::common::NfInstanceId,
     problem::ProblemDetails,
     router::{Table, reject},
+    target::Scheme,
+    tls::Tls,
 };
 
 /// The router, the limits, and the check of callers.
@@ -40,6 +46,8 @@ pub(crate) struct Offer {
     pub(crate) config: ServerConfig,
     /// Checks access tokens; `None` when they are switched off.
     pub(crate) guard: Option<Guard>,
+    /// Certificate and key; `None` when connections are in clear.
+    pub(crate) tls: Option<Tls>,
 }
 
 /// State that all connections of a server share.
@@ -47,16 +55,17 @@ struct Shared {
     table: Table,
     config: ServerConfig,
     guard: Option<Guard>,
+    tls: Option<Tls>,
     /// Requests in progress, over all connections.
     in_flight: Semaphore,
 }
 
 /// Accepts connections until `stop` turns true, then lets requests finish for `drain_timeout`.
 pub(crate) async fn run(listener: TcpListener, offer: Offer, mut stop: watch::Receiver<bool>) {
-    let Offer { table, config, guard } = offer;
+    let Offer { table, config, guard, tls } = offer;
     let in_flight = Semaphore::new(config.max_requests);
     let connections = Connections::new(config.max_connections, config.max_connections_per_address);
-    let shared = Arc::new(Shared { table, config, guard, in_flight });
+    let shared = Arc::new(Shared { table, config, guard, tls, in_flight });
     let mut tasks = tokio::task::JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -72,9 +81,10 @@ pub(crate) async fn run(listener: TcpListener, offer: Offer, mut stop: watch::Re
                     continue;
                 };
                 let (place, shared, stop) = (Arc::new(place), shared.clone(), stop.clone());
+                let remote = Remote { address: peer, instance: None, place: place.clone() };
                 tasks.spawn(async move {
                     tokio::select! {
-                        () = connection(stream, peer, place.clone(), shared, stop) => {}
+                        () = serve(stream, remote, shared, stop) => {}
                         () = place.evicted() => SERVER_CONNECTION_ERRORS.inc("evicted"),
                     }
                 });
@@ -95,17 +105,39 @@ pub(crate) async fn run(listener: TcpListener, offer: Offer, mut stop: watch::Re
     }
 }
 
-/// Serves one connection to its end.
-async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
+/// The other end of a connection.
+#[derive(Clone)]
+struct Remote {
+    address: SocketAddr,
+    /// NF instance that its certificate names; `None` in clear.
+    instance: Option<NfInstanceId>,
     place: Arc<Place>,
-    shared: Arc<Shared>,
-    mut stop: watch::Receiver<bool>,
-) {
+}
+
+/// Secures a connection where that is configured, and serves it to its end.
+async fn serve(stream: TcpStream, mut remote: Remote, shared: Arc<Shared>, stop: watch::Receiver<bool>) {
     // Without this option small answers wait for acknowledgements; if setting it fails, that only costs
     // time.
     let _ = stream.set_nodelay(true);
+    let Some(tls) = &shared.tls else { return connection(stream, remote, shared, stop).await };
+    match tls.accept(stream, shared.config.read_timeout).await {
+        Ok((stream, instance)) => {
+            remote.instance = Some(instance);
+            connection(stream, remote, shared, stop).await;
+        }
+        Err(error) => {
+            SERVER_CONNECTION_ERRORS.inc(error.reason());
+            tracing::debug!(peer = %remote.address, %error, "no TLS");
+        }
+    }
+}
+
+/// Serves one connection to its end.
+async fn connection<S>(stream: S, remote: Remote, shared: Arc<Shared>, mut stop: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let Remote { address: peer, place, .. } = &remote;
     let config = &shared.config;
     let mut builder = h2::server::Builder::new();
     builder
@@ -151,7 +183,7 @@ async fn connection(
         match next {
             Some(Ok((request, respond))) => {
                 last_request = time::now();
-                start(exchange(request, respond, place.clone(), shared.clone())).await;
+                start(exchange(request, respond, remote.clone(), shared.clone())).await;
             }
             Some(Err(error)) => {
                 // A peer that closes its socket is no error.
@@ -191,7 +223,7 @@ async fn start(exchange: impl Future<Output = ()> + Send + 'static) {
 async fn exchange(
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
-    place: Arc<Place>,
+    remote: Remote,
     shared: Arc<Shared>,
 ) {
     let (head, body) = request.into_parts();
@@ -204,10 +236,16 @@ async fn exchange(
             Some(guard) => found.admit(guard, authorization)?,
             None => Caller::default(),
         };
+        let caller = caller.certified_as(remote.instance);
+        // A token that was given to another instance has been stolen (TS 33.501 §13.4.1.1).
+        if caller.contradicts_certificate() {
+            let problem = ProblemDetails::new(403, "TOKEN_OF_ANOTHER_INSTANCE");
+            return Err(reject(problem.detail("the certificate names another NF instance"), Codec::Json));
+        }
         // Without guard every caller is accepted; a request that needs no token does not prove its
         // caller.
         if caller.id().is_some() || shared.guard.is_none() {
-            place.prove();
+            remote.place.prove();
         }
         let permit = shared.in_flight.try_acquire();
         let permit = permit.map_err(|_| reject(ProblemDetails::nf_congestion(), Codec::Json))?;
@@ -229,11 +267,12 @@ async fn exchange(
         // The peer has cancelled the request: there is nobody to answer.
         Err(None) => return,
     };
+    let scheme = if shared.tls.is_some() { Scheme::Https } else { Scheme::Http };
     let authority = head.uri.authority().map_or("", |a| a.as_str());
     // The part of the path before the service is our prefix, which the router does not know.
     let incoming = Incoming {
         query: head.uri.query().unwrap_or_default(),
-        api_root: format!("http://{authority}"),
+        api_root: format!("{scheme}://{authority}"),
         caller,
         payload,
     };

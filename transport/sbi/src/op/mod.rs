@@ -167,6 +167,10 @@ pub fn services() -> impl Iterator<Item = &'static Service> {
     modules.into_iter().flatten()
 }
 
-/// Resource-level scopes, with the one NF type that gets them: the one that authenticates subscribers.
-pub const RESOURCE_SCOPES: &[(&str, NfType)] =
-    &[(udr::READ_CREDENTIALS, NfType::Udm), (udr::MODIFY_CREDENTIALS, NfType::Udm)];
+/// Resource-level scopes, with the one NF type that gets them: the one that manages subscribers or decides policies.
+pub const RESOURCE_SCOPES: &[(&str, NfType)] = &[
+    (udr::SUBSCRIPTION_DATA, NfType::Udm),
+    (udr::READ_CREDENTIALS, NfType::Udm),
+    (udr::MODIFY_CREDENTIALS, NfType::Udm),
+    (udr::POLICY_DATA, NfType::Pcf),
+];

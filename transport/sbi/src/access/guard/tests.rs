@@ -29,7 +29,8 @@ fn claims(aud: &str, scope: &str) -> AccessTokenClaims {
         aud: Audience::Type(aud.to_owned()),
         scope: scope.to_owned(),
         exp: now() + 100,
-        nf_type: Some(NfType::Udm),
+        // One that may use the service.
+        nf_type: Some(if scope.starts_with("nudr-dr") { NfType::Udm } else { NfType::Smf }),
     }
 }
 
@@ -140,4 +141,32 @@ fn notifications_have_tokens_of_their_own_or_none_where_that_is_configured() {
     lenient.check(&SMF_CALLBACK, Access::Service, None).unwrap();
     assert_eq!(refused(lenient.check(&NUDM_SDM, Access::Service, None)).0, 401);
     assert_eq!(refused(lenient.check(&SMF_CALLBACK, Access::Service, Some("Bearer x"))).0, 401);
+}
+
+#[test]
+fn a_token_of_an_nf_type_that_has_no_business_with_a_service_opens_nothing() {
+    let key = key();
+    let types = [NfType::Nrf, NfType::Udr, NfType::Udm, NfType::Ausf, NfType::Pcf, NfType::Smf, NfType::Amf];
+    for service in crate::op::services() {
+        let producer = service.offered_by.clone().unwrap_or(NfType::Amf);
+        let audience = service.offered_by.as_ref().map_or(CALLBACK_AUDIENCE, NfType::as_str);
+        let guard = Guard::new(producer, id(), key.public());
+        for nf_type in &types {
+            let claims =
+                AccessTokenClaims { nf_type: Some(nf_type.clone()), ..claims(audience, service.name) };
+            let passed = guard.check(service, Access::Service, Some(&header(&key, &claims)));
+            let meant = service.consumers.is_empty() || service.consumers.contains(nf_type);
+            match passed {
+                Ok(_) => assert!(meant, "{} for {nf_type}", service.name),
+                Err(refusal) => {
+                    assert_eq!((meant, refusal.problem().status), (false, 403), "{}", service.name)
+                }
+            }
+        }
+        // Every notification has one NF type that sends it.
+        assert!(service.offered_by.is_some() || service.consumers.len() == 1, "{}", service.name);
+        // An NRF of another maker does not say the type: it has looked itself.
+        let claims = AccessTokenClaims { nf_type: None, ..claims(audience, service.name) };
+        guard.check(service, Access::Service, Some(&header(&key, &claims))).unwrap();
+    }
 }
