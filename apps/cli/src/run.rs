@@ -82,6 +82,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let mut terminate = signal(SignalKind::terminate())?;
         let capture = args.pcap.as_ref().map(|folder| capture(folder, &config)).transpose()?;
         let mut core = Core::new(&config, &names)?;
+        core.taps = capture.as_ref().map(pktio::capture::Capture::taps);
         let run = async {
             core.start_all(&config, &names).await?;
             core.registered().await;
@@ -178,7 +179,7 @@ fn sbi_ports(config: &Config) -> [(&'static str, u16); 7] {
 fn capture(folder: &Path, config: &Config) -> anyhow::Result<pktio::capture::Capture> {
     use pktio::capture::{Capture, Point};
     std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let tuns = config.upf.dnn.iter().map(|dnn| dnn.tun.as_str());
+    let devices = config.upf.dnn.iter().flat_map(|dnn| [dnn.tun.as_str(), dnn.tap.as_str()]);
     let mut ports: Vec<u16> = sbi_ports(config).iter().map(|(_, port)| *port).collect();
     ports.sort_unstable();
     ports.dedup();
@@ -186,7 +187,7 @@ fn capture(folder: &Path, config: &Config) -> anyhow::Result<pktio::capture::Cap
         SctpMode::Udp { port } => Some(port),
         _ => None,
     };
-    let points = vec![Point::n2(udp_port), Point::n3(), Point::n4(), Point::n6(tuns), Point::sbi(ports)];
+    let points = vec![Point::n2(udp_port), Point::n3(), Point::n4(), Point::n6(devices), Point::sbi(ports)];
     Ok(Capture::start(folder, points)?)
 }
 
@@ -197,6 +198,8 @@ struct Core {
     /// The user plane with its administration socket. The UPF does not serve the socket itself, as it
     /// has no SBI.
     upf: Option<(upf::Upf, oam::OamServer)>,
+    /// For the user plane's ports that a capture does not see otherwise.
+    taps: Option<pktio::capture::Taps>,
     store: Option<Arc<dyn Store>>,
     metrics: Option<MetricsServer>,
 }
@@ -209,7 +212,7 @@ impl Core {
         let nrf_is_local = names.contains(&"nrf") || config.nrf.sbi.ip().is_loopback();
         let env = nf::Env::new(&config.run_dir, Some(config.sbi.tls.api_root(config.nrf.sbi)));
         let env = env.secured(&config.sbi, nrf_is_local).context("sbi.trust")?;
-        Ok(Core { env, running: Vec::new(), upf: None, store: None, metrics: None })
+        Ok(Core { env, running: Vec::new(), upf: None, taps: None, store: None, metrics: None })
     }
 
     async fn start_all(&mut self, config: &Config, names: &[&str]) -> anyhow::Result<()> {
@@ -232,7 +235,7 @@ impl Core {
             "ausf" => ausf::start(config.ausf.clone(), config.plmn, env).await?,
             "pcf" => pcf::start(config.pcf.clone(), env).await?,
             "upf" => {
-                let upf = upf::start(config.upf.clone()).await?;
+                let upf = upf::start_captured(config.upf.clone(), self.taps.clone()).await?;
                 let path = oam::socket_path(&config.run_dir, "upf");
                 let served = upf_oam(upf.handle()).serve(&path);
                 let server = served.with_context(|| format!("cannot serve {}", path.display()))?;

@@ -2,7 +2,8 @@
 //!
 //! One packet socket sees every interface of a network namespace; one thread sorts its packets into one
 //! file per reference point: `n2.pcapng`, `n3.pcapng`, … A packet on an interface that a point names (N6:
-//! the TUN device) belongs to that point only; others are told apart by protocol and port.
+//! the TUN device) belongs to that point only; others are told apart by protocol and port. Ports that go past the kernel
+//! (AF_XDP, DPDK) hand over copies of their frames themselves (`tap.rs`).
 //!
 //! A loopback device shows each packet leaving and arriving; only the arrival is kept, so no packet stands
 //! in a file twice. Datagrams that were sent as one message are written one by one ([`burst`]). Files are flushed twice a
@@ -14,6 +15,7 @@
 
 mod burst;
 mod mask;
+mod tap;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -32,6 +34,8 @@ use telemetry::pcapng::{InterfaceId, LinkType, Writer};
 use self::mask::Masks;
 use crate::poll::{Poller, Waker};
 use burst::Burst;
+use tap::Frames;
+pub use tap::{Tap, Tapped, Taps};
 
 /// Packets per system call.
 const BATCH: usize = 32;
@@ -43,7 +47,9 @@ const CONTROL: usize = 64;
 const SOCKET_BUFFER: usize = 64 << 20;
 /// How often files are flushed.
 const FLUSH: Duration = Duration::from_millis(500);
-const TOKEN: u64 = 0;
+/// Tokens of the packet socket and of the taps.
+const SOCKET: u64 = 0;
+const TAPS: u64 = 1;
 
 /// What makes a packet belong to a reference point.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -88,7 +94,7 @@ impl Point {
         Point { name: "n4".to_owned(), any_of: vec![Selector::Udp(8805)], mask_keys: false }
     }
 
-    /// N6: the UPF's TUN devices.
+    /// N6: the UPF's TUN and TAP devices.
     pub fn n6<'a>(interfaces: impl IntoIterator<Item = &'a str>) -> Point {
         let any_of = interfaces.into_iter().map(|name| Selector::Interface(name.to_owned())).collect();
         Point { name: "n6".to_owned(), any_of, mask_keys: false }
@@ -125,7 +131,7 @@ pub enum CaptureError {
 pub struct Summary {
     /// Packets per reference point, in the order given at the start.
     pub packets: Vec<(String, u64)>,
-    /// Packets that the kernel dropped because the thread did not keep up.
+    /// Packets that were not written because the thread did not keep up.
     pub lost: u64,
 }
 
@@ -133,6 +139,7 @@ pub struct Summary {
 #[derive(Debug)]
 pub struct Capture {
     waker: Waker,
+    taps: Taps,
     thread: Option<JoinHandle<Summary>>,
 }
 
@@ -162,13 +169,20 @@ impl Capture {
             });
         }
         let poller = Poller::new()?;
-        poller.add(socket.as_fd(), TOKEN)?;
+        let (taps, frames) = tap::taps()?;
+        poller.add(socket.as_fd(), SOCKET)?;
+        poller.add(frames.fd(), TAPS)?;
         let waker = poller.waker();
         let sorter = Sorter { files, interfaces: HashMap::new(), cut: Vec::new(), failed: false };
         let thread = std::thread::Builder::new()
             .name("capture".to_owned())
-            .spawn(move || run(&Receiver { socket }, poller, sorter))?;
-        Ok(Capture { waker, thread: Some(thread) })
+            .spawn(move || run(&Receiver { socket }, &frames, poller, sorter))?;
+        Ok(Capture { waker, taps, thread: Some(thread) })
+    }
+
+    /// What ports that go past the kernel are tapped with.
+    pub fn taps(&self) -> Taps {
+        self.taps.clone()
     }
 
     /// Ends the capture once all packets seen so far are written.
@@ -208,7 +222,7 @@ fn open_socket() -> io::Result<OwnedFd> {
 }
 
 /// The thread: receives, sorts and flushes until woken, then takes what is still queued.
-fn run(receiver: &Receiver, mut poller: Poller, mut sorter: Sorter) -> Summary {
+fn run(receiver: &Receiver, frames: &Frames, mut poller: Poller, mut sorter: Sorter) -> Summary {
     let mut arrays = Arrays::new();
     let mut flushed = net::time::now_std();
     loop {
@@ -219,6 +233,7 @@ fn run(receiver: &Receiver, mut poller: Poller, mut sorter: Sorter) -> Summary {
                 true
             }
         };
+        frames.take(|frame| sorter.frame(&frame));
         // Bounded by what is queued; flushing waits its turn only while packets keep coming.
         while receiver.receive(&mut arrays, &mut sorter) == BATCH {
             if flushed.elapsed() >= FLUSH {
@@ -233,7 +248,7 @@ fn run(receiver: &Receiver, mut poller: Poller, mut sorter: Sorter) -> Summary {
                 }
             }
             sorter.flush();
-            return sorter.summary(receiver.lost());
+            return sorter.summary(receiver.lost() + frames.lost());
         }
         if flushed.elapsed() >= FLUSH {
             sorter.flush();
@@ -299,10 +314,34 @@ impl Sorter {
         let Some(interface) = interface.clone() else { return };
         let flow = flow_of(interface.link, packet.bytes);
         let Some(position) = self.select(&interface.name, flow.as_ref()) else { return };
-        if let Err(error) = self.write(position, packet, &interface)
-            && !self.failed
+        let written = self.write(position, packet, &interface);
+        self.note(written);
+    }
+
+    /// A frame of a tap.
+    fn frame(&mut self, frame: &tap::Frame) {
+        let place = &*frame.place;
+        let Some(position) = self.files.iter().position(|file| file.point.name == place.point) else {
+            return;
+        };
+        let interface = Interface { name: place.device.clone(), link: LinkType::Ethernet };
+        let captured = Captured {
+            bytes: &frame.bytes,
+            original_len: frame.bytes.len(),
+            timestamp_ns: frame.timestamp_ns,
+            index: place.number,
+            hardware: libc::ARPHRD_ETHER,
+            outgoing: false,
+        };
+        let written = self.files[position].write(&captured, &interface);
+        self.note(written);
+    }
+
+    /// Says once that a file cannot be written.
+    fn note(&mut self, written: io::Result<()>) {
+        if let Err(error) = written
+            && !std::mem::replace(&mut self.failed, true)
         {
-            self.failed = true;
             tracing::warn!(%error, "capture file cannot be written; packets are missing from it");
         }
     }
@@ -344,13 +383,9 @@ impl Sorter {
     }
 
     fn flush(&mut self) {
-        for file in &mut self.files {
-            if let Err(error) = file.writer.flush()
-                && !self.failed
-            {
-                self.failed = true;
-                tracing::warn!(%error, "capture file cannot be written; packets are missing from it");
-            }
+        for position in 0..self.files.len() {
+            let written = self.files[position].writer.flush();
+            self.note(written);
         }
     }
 
@@ -506,8 +541,11 @@ fn timestamp_ns(header: &libc::msghdr) -> u64 {
     };
     match stamp {
         Some(stamp) => stamp.tv_sec as u64 * 1_000_000_000 + stamp.tv_nsec as u64,
-        None => net::time::wall_clock()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |since| since.as_nanos() as u64),
+        None => wall_clock_ns(),
     }
+}
+
+fn wall_clock_ns() -> u64 {
+    let since = net::time::wall_clock().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
 }

@@ -105,6 +105,11 @@ impl InterfaceConfig {
         self.device.as_deref().unwrap_or_default()
     }
 
+    /// The device without its arguments, for a person.
+    pub fn name(&self) -> &str {
+        self.device().split(',').next().unwrap_or_default()
+    }
+
     /// Checks the section; the error is text for a person.
     pub fn check(&self) -> Result<(), String> {
         let backend = self.backend;

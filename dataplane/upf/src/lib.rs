@@ -47,6 +47,7 @@ use n6::{Devices, N6};
 use pipeline::guard::Guard;
 use pipeline::links::Links;
 use pipeline::{Input, Pipeline};
+use pktio::capture::Taps;
 use ports::{PortError, WorkerPorts};
 use stats::WorkerStats;
 use tables::Tables;
@@ -110,9 +111,14 @@ pub struct Handle {
 /// Starts a UPF in the calling thread's network namespace: first N6 devices, then N3, then workers, and N4
 /// last, so that a CP function only finds a UPF that works. Needs a tokio runtime and CAP_NET_ADMIN.
 pub async fn start(config: Config) -> Result<Upf, StartError> {
+    start_captured(config, None).await
+}
+
+/// As [`start`], with taps for a capture on the ports that go past the kernel.
+pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, StartError> {
     config.validate()?;
     let config = Arc::new(config);
-    let opened = ports::open(&config).await?;
+    let opened = ports::open(&config, taps.as_ref()).await?;
     let tables = Arc::new(Tables::new(&config));
     let guard = Arc::new(Guard::new(&config, []));
     // After the N6 devices, because their addresses are among those listed.

@@ -19,10 +19,11 @@ use std::sync::Arc;
 use pktio::Port;
 use pktio::af_xdp::{AfXdpError, Memory};
 use pktio::bpf::filter::Select;
+use pktio::capture::{Tap, Taps};
 use pktio::udp::UdpPort;
 
 use crate::config::{Config, DnnConfig};
-use crate::interface::Backend;
+use crate::interface::{Backend, InterfaceConfig};
 use crate::n6::{self, N6, N6Error};
 use crate::pipeline::{Input, Ports};
 use af_xdp::{AfXdp, Queues, Role};
@@ -115,9 +116,10 @@ enum Network {
     Dpdk(Option<Box<dyn Port>>),
 }
 
-/// Opens all ports in the calling thread's network namespace.
-pub async fn open(config: &Config) -> Result<Opened, PortError> {
+/// Opens all ports in the calling thread's network namespace. `taps` copy the frames of devices that bypass the kernel.
+pub async fn open(config: &Config, taps: Option<&Taps>) -> Result<Opened, PortError> {
     dpdk::start(config)?;
+    let tap = |point: &str, interface: &InterfaceConfig| Some(taps?.tap(point, interface.name()));
     let (mut networks, mut tuns) = (Vec::new(), Vec::new());
     for dnn in &config.dnn {
         let place = format!("upf.dnn {}: n6", dnn.name);
@@ -126,11 +128,11 @@ pub async fn open(config: &Config) -> Result<Opened, PortError> {
                 tuns.push(n6::set_up(dnn).await?);
                 Network::Tun(tuns.len() - 1)
             }
-            Backend::AfXdp => Network::AfXdp(AfXdp::open(place, &dnn.n6, pools(dnn))?),
-            Backend::Dpdk => Network::Dpdk(Some(dpdk::n6(&place, &dnn.n6)?)),
+            Backend::AfXdp => Network::AfXdp(AfXdp::open(place, &dnn.n6, pools(dnn), tap("n6", &dnn.n6))?),
+            Backend::Dpdk => Network::Dpdk(Some(dpdk::n6(&place, &dnn.n6, tap("n6", &dnn.n6))?)),
         });
     }
-    let mut n3 = N3::open(config)?;
+    let mut n3 = N3::open(config, tap("n3", &config.n3))?;
     let af_xdp = n3.af_xdp().into_iter().chain(networks.iter().filter_map(Network::af_xdp));
     let dpdk =
         matches!(n3, N3::Dpdk(..)) || networks.iter().any(|network| matches!(network, Network::Dpdk(_)));
@@ -155,7 +157,7 @@ pub async fn open(config: &Config) -> Result<Opened, PortError> {
 }
 
 impl N3 {
-    fn open(config: &Config) -> Result<N3, PortError> {
+    fn open(config: &Config, tap: Option<Tap>) -> Result<N3, PortError> {
         let place = "upf.n3".to_owned();
         let socket = || {
             UdpPort::bind(config.gtpu, false).map_err(|error| PortError::Gtpu { address: config.gtpu, error })
@@ -165,10 +167,10 @@ impl N3 {
             Backend::AfXdp => {
                 let gtpu = socket()?;
                 let select = Select::Udp(config.gtpu.ip(), config.gtpu.port());
-                Ok(N3::AfXdp(AfXdp::open(place, &config.n3, vec![select])?, gtpu))
+                Ok(N3::AfXdp(AfXdp::open(place, &config.n3, vec![select], tap)?, gtpu))
             }
             Backend::Dpdk => {
-                let (port, outbox) = dpdk::n3(&config.n3, config.gtpu)?;
+                let (port, outbox) = dpdk::n3(&config.n3, config.gtpu, tap)?;
                 Ok(N3::Dpdk(Some(port), Box::new(outbox)))
             }
         }

@@ -85,6 +85,18 @@ async fn lab() -> Lab {
     lab
 }
 
+/// The test below with the capabilities that `godwit run` keeps for DPDK (`needed_capabilities`), and no others.
+#[test]
+fn dpdk_needs_no_more_than_what_a_core_keeps() {
+    let kept = "--bounding-set=-all,+net_admin,+net_raw,+ipc_lock,+sys_admin,+sys_rawio,+dac_override";
+    let test = ["--exact", "a_ue_reaches_the_data_network_by_dpdk", "--nocapture"];
+    let mut command = Command::new("setpriv");
+    let command = command.args([kept, "--no-new-privs"]).arg(std::env::current_exe().unwrap()).args(test);
+    let output = command.output().unwrap();
+    let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success() && said[0].contains("1 passed"), "{}{}", said[0], said[1]);
+}
+
 /// UP-1, UP-3: both directions and both families, with neighbours that ask and are asked by ARP and neighbour discovery.
 #[test]
 fn a_ue_reaches_the_data_network_by_dpdk() {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use lab::*;
 use net::link::Links;
 use net::netns::NetNs;
+use support::UE_V4;
 use upf::Config;
 use upf::interface::{Backend, InterfaceConfig};
 
@@ -90,6 +91,29 @@ fn af_xdp(config: &mut Config) {
 #[test]
 fn interfaces_of_the_kernel_go_down_and_come_up() {
     down_and_up(&Network::new(|_| ()), &["n3", "gw0"], &TARGETS);
+}
+
+/// The kernel does not see what passes AF_XDP's sockets: the ports show it themselves.
+#[test]
+fn captures_show_what_passes_af_xdp() {
+    let folder = std::env::temp_dir().join(format!("godwit-af-xdp-capture-{}", std::process::id()));
+    let mut network = Network::captured(&folder, af_xdp);
+    served(&network, &TARGETS, "at first");
+    // Neighbours are known by now: packets do not take the slow path through the kernel any more.
+    assert!(ping(&network.lab.ue, TARGETS[0], 5, 56));
+    network.stop();
+    let summary = network.capture.take().unwrap().stop();
+    // IPv4 echoes and their answers, by source and destination.
+    let (ue, server) = (UE_V4.octets(), [10, 201, 0, 2]);
+    for point in ["n3", "n6"] {
+        let file = std::fs::read(folder.join(format!("{point}.pcapng"))).unwrap();
+        for addresses in [[ue, server].concat(), [server, ue].concat()] {
+            let shown = file.windows(addresses.len()).filter(|octets| *octets == addresses).count();
+            assert!(shown >= 5, "{point}: {shown} from and to {addresses:?}, {summary:?}");
+        }
+    }
+    assert_eq!(summary.lost, 0);
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// What a link without carrier refuses counts as dropped, and not as sent too.

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pktio::af_xdp::{AfXdpPort, Interface, Memory, Options};
 use pktio::bpf::filter::Select;
+use pktio::capture::{Tap, Tapped};
 use pktio::poll::AnyOf;
 use pktio::stack::Neighbours;
 use pktio::stack::ip::IpStack;
@@ -30,6 +31,8 @@ pub struct AfXdp {
     place: String,
     config: InterfaceConfig,
     selects: Vec<Select>,
+    /// Copies frames for a capture.
+    tap: Option<Tap>,
     attached: Mutex<Arc<Attached>>,
 }
 
@@ -46,9 +49,10 @@ impl AfXdp {
         place: String,
         config: &InterfaceConfig,
         selects: Vec<Select>,
+        tap: Option<Tap>,
     ) -> Result<Arc<AfXdp>, PortError> {
         let attached = Mutex::new(attach(&place, config, &selects)?);
-        Ok(Arc::new(AfXdp { place, config: config.clone(), selects, attached }))
+        Ok(Arc::new(AfXdp { place, config: config.clone(), selects, tap, attached }))
     }
 
     fn attached(&self) -> Arc<Attached> {
@@ -137,6 +141,7 @@ impl Queues {
         let options = Options { busy_poll: from.config.busy_poll, ..Options::default() };
         let frames = AfXdpPort::open(&self.attached.interface, queues, memory, options)
             .map_err(|error| PortError::AfXdp { place: from.place.clone(), error })?;
+        let frames = Tapped::new(frames, from.tap.clone());
         let reader = self.attached.tables.reader();
         let vlan = from.config.vlan;
         let stacked = || -> io::Result<Box<dyn Port>> {

@@ -8,6 +8,7 @@
 use std::net::SocketAddr;
 
 use pktio::Port;
+use pktio::capture::{Tap, Tapped};
 use pktio::dpdk::eal::{self, HugePages};
 use pktio::dpdk::{DpdkPort, Settings};
 use pktio::outbox::{self, Outbox};
@@ -64,7 +65,11 @@ fn physical(device: &str) -> Option<&str> {
     address.contains(':').then_some(address)
 }
 
-fn open_device(place: &str, config: &InterfaceConfig) -> Result<(DpdkPort, Neighbours), PortError> {
+fn open_device(
+    place: &str,
+    config: &InterfaceConfig,
+    tap: Option<Tap>,
+) -> Result<(Tapped<DpdkPort>, Neighbours), PortError> {
     let device = config.device();
     let buffers = if device.contains("zero-copy=yes") { BUFFERS_TO_LOSE } else { 0 };
     let settings = Settings { mtu: config.mtu.unwrap_or(MTU), buffers, ..Settings::default() };
@@ -78,13 +83,17 @@ fn open_device(place: &str, config: &InterfaceConfig) -> Result<(DpdkPort, Neigh
     let mut ports = DpdkPort::open(device, &settings).map_err(|reason| error(reason.to_string()))?;
     let port = ports.pop().ok_or_else(|| error("the device has no queue".to_owned()))?;
     let resolver = Resolver::new(&config.addresses, &config.gateways);
-    Ok((port, Neighbours::Own(Box::new(resolver))))
+    Ok((Tapped::new(port, tap), Neighbours::Own(Box::new(resolver))))
 }
 
 /// Opens N3; also returns the outbox through which others send.
-pub fn n3(config: &InterfaceConfig, local: SocketAddr) -> Result<(Box<dyn Port>, Outbox), PortError> {
+pub fn n3(
+    config: &InterfaceConfig,
+    local: SocketAddr,
+    tap: Option<Tap>,
+) -> Result<(Box<dyn Port>, Outbox), PortError> {
     let place = "upf.n3";
-    let (port, neighbours) = open_device(place, config)?;
+    let (port, neighbours) = open_device(place, config, tap)?;
     let stack = UdpStack::new(port, local, config.vlan, neighbours)
         .map_err(|error| PortError::Routing { place: place.to_owned(), error })?;
     let (shared, outbox) = outbox::share(stack);
@@ -92,8 +101,8 @@ pub fn n3(config: &InterfaceConfig, local: SocketAddr) -> Result<(Box<dyn Port>,
 }
 
 /// Opens N6 of a data network.
-pub fn n6(place: &str, config: &InterfaceConfig) -> Result<Box<dyn Port>, PortError> {
-    let (port, neighbours) = open_device(place, config)?;
+pub fn n6(place: &str, config: &InterfaceConfig, tap: Option<Tap>) -> Result<Box<dyn Port>, PortError> {
+    let (port, neighbours) = open_device(place, config, tap)?;
     let stack = IpStack::new(port, config.vlan, neighbours)
         .map_err(|error| PortError::Routing { place: place.to_owned(), error })?;
     Ok(Box::new(stack))

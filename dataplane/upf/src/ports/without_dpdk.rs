@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use pktio::Port;
+use pktio::capture::Tap;
 use pktio::outbox::Outbox;
 
 use super::PortError;
@@ -15,11 +16,11 @@ pub fn start(_: &Config) -> Result<(), PortError> {
 }
 
 /// Always an error.
-pub fn n3(_: &InterfaceConfig, _: SocketAddr) -> Result<(Box<dyn Port>, Outbox), PortError> {
+pub fn n3(_: &InterfaceConfig, _: SocketAddr, _: Option<Tap>) -> Result<(Box<dyn Port>, Outbox), PortError> {
     Err(PortError::NotBuilt { place: "upf.n3".to_owned() })
 }
 
 /// Always an error.
-pub fn n6(place: &str, _: &InterfaceConfig) -> Result<Box<dyn Port>, PortError> {
+pub fn n6(place: &str, _: &InterfaceConfig, _: Option<Tap>) -> Result<Box<dyn Port>, PortError> {
     Err(PortError::NotBuilt { place: place.to_owned() })
 }

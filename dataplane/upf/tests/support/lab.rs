@@ -9,6 +9,7 @@
 )]
 
 use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +20,7 @@ use net::netns::NetNs;
 use packet::gtpu::{self, PduSession};
 use pfcp::message::*;
 use pfcp::*;
+use pktio::capture::{Capture, Point};
 use pktio::poll::Poller;
 use pktio::tun::TunPort;
 use pktio::udp::UdpPort;
@@ -282,13 +284,20 @@ pub struct Network {
     pub core: tokio::runtime::Runtime,
     pub runtime: tokio::runtime::Runtime,
     pub lab: Lab,
+    pub capture: Option<Capture>,
     pub seid: u64,
 }
 
 impl Network {
     /// With the UPF that `configure` makes of the ordinary one.
     pub fn new(configure: impl FnOnce(&mut Config)) -> Network {
-        Network::start(config("gw0"), configure, establishment(1), async |lab| lab.ue_device().await)
+        Network::start(config("gw0"), None, configure, establishment(1), async |lab| lab.ue_device().await)
+    }
+
+    /// The same, with captures of N3 and N6 in `folder`.
+    pub fn captured(folder: &Path, configure: impl FnOnce(&mut Config)) -> Network {
+        let session = establishment(1);
+        Network::start(config("gw0"), Some(folder), configure, session, async |lab| lab.ue_device().await)
     }
 
     /// With a session of Ethernet frames, whose data network is the device `tap0`. The machine is a station of it, which
@@ -297,11 +306,12 @@ impl Network {
         let mut config = ethernet_config("gw0", "tap0");
         let open = r#"[{"address": "10.46.0.1", "protocol": "icmp"}]"#;
         config.dnn[1].open = serde_json::from_str(open).expect("valid");
-        Network::start(config, |_| (), ethernet_establishment(1), async |lab| lab.ue_tap().await)
+        Network::start(config, None, |_| (), ethernet_establishment(1), async |lab| lab.ue_tap().await)
     }
 
     fn start(
         mut config: Config,
+        capture: Option<&Path>,
         configure: impl FnOnce(&mut Config),
         session: SessionEstablishmentRequest,
         device: impl AsyncFnOnce(&Lab) -> TunPort,
@@ -311,8 +321,12 @@ impl Network {
         config.gtpu = SocketAddr::new(N3_CORE.parse().unwrap(), gtpu::PORT);
         configure(&mut config);
         let core = lab.core.runtime(2).unwrap();
+        let points = || vec![Point::n3(), Point::n6(["gw0"])];
+        let capture =
+            capture.map(|folder| lab.core.enter(|| Capture::start(folder, points())).unwrap().unwrap());
+        let taps = capture.as_ref().map(Capture::taps);
         // Spawned, so that everything happens on threads inside the namespace.
-        let upf = core.block_on(core.spawn(upf::start(config.clone()))).unwrap().unwrap();
+        let upf = core.block_on(core.spawn(upf::start_captured(config.clone(), taps))).unwrap().unwrap();
         let socket = lab.core.enter(|| UdpSocket::bind((SMF, 8805))).unwrap().unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let mut smf = Smf { socket, upf: config.pfcp, sequence: 0, started: 100 };
@@ -328,7 +342,7 @@ impl Network {
         let address = SocketAddr::new(N3_GNB.parse().unwrap(), gtpu::PORT);
         let n3 = lab.ran.enter(|| UdpPort::bind(address, false)).unwrap().unwrap();
         let gnb = Some(Gnb::start(&tun, &n3, config.gtpu, teid));
-        Network { gnb, smf, handle: upf.handle(), upf: Some(upf), core, runtime, lab, seid }
+        Network { gnb, smf, handle: upf.handle(), upf: Some(upf), core, runtime, lab, capture, seid }
     }
 
     /// Stops the UPF; the rest of the network stays.
