@@ -186,8 +186,6 @@ fn an_idle_ue_comes_back_with_uplink_data_and_updates_its_registration() {
         };
         timeout(LIMIT, up).await.unwrap();
         ping(&mut ue, 1).await;
-        // The UE removes a session that the network no longer has: the SMF's session is deleted while
-        // the UE is idle.
         become_idle(world, &mut ue).await;
         ue.deregister(false).await.unwrap();
         world.until("amf", "/ues", |ues| *ues == serde_json::json!([])).await;
