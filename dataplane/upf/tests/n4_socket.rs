@@ -88,6 +88,8 @@ struct Cp {
     answers: bool,
     /// Whether it has released its association.
     released: bool,
+    /// Whether it does not know Association Update Requests, and ignores them.
+    ignores_updates: bool,
 }
 
 /// Longest that an answer may take: three tries.
@@ -113,6 +115,7 @@ impl Cp {
             errors: Vec::new(),
             answers: true,
             released: false,
+            ignores_updates: false,
         }
     }
 
@@ -176,6 +179,7 @@ impl Cp {
                     let upf = self.seids.get(&seid).copied().unwrap_or(0);
                     self.endpoint.respond(now(), id, upf, response).unwrap();
                 }
+                Event::Request { message: Message::AssociationUpdateRequest(_), .. } if self.ignores_updates => {}
                 Event::Request { id, message: Message::AssociationUpdateRequest(_), .. } => {
                     let cause = if self.released { Cause::NO_ASSOCIATION } else { Cause::ACCEPTED };
                     let response = AssociationUpdateResponse { cause, ..Default::default() };
@@ -544,6 +548,27 @@ async fn forged_messages_end_no_session() {
     let Message::AssociationReleaseResponse(answer) = cp.ask(0, release).await else { panic!() };
     assert_eq!(answer.cause, Cause::ACCEPTED);
     cp.turn(Duration::from_secs(1)).await;
+    assert_eq!((count(&upf, "sessions").await, count(&upf, "associations").await), (0, 0));
+}
+
+/// A CP function that ignores Association Update Requests, as some do, keeps its sessions after a forged release.
+#[tokio::test(start_paused = true)]
+async fn a_release_is_confirmed_by_heartbeats_when_updates_are_ignored() {
+    let upf = Upf::start().await;
+    let mut cp = Cp::associated(&upf).await;
+    cp.ignores_updates = true;
+    let seid = seid_of(&cp.establish(session(0)).await);
+    let release = |sequence| octets(AssociationReleaseRequest { node_id: NodeId::Ipv4(SMF) }, 0, sequence);
+    for sequence in [9000, 9001] {
+        cp.send(&[release(sequence)]).await;
+        cp.turn(Duration::from_secs(20)).await;
+        assert_eq!((count(&upf, "sessions").await, count(&upf, "associations").await), (1, 1));
+    }
+    assert_eq!(cp.modify(seid, update_far(2, ApplyAction::FORW)).await.cause, Cause::ACCEPTED);
+    // It releases the association and goes away.
+    cp.send(&[release(9002)]).await;
+    drop(cp);
+    net::time::sleep(Duration::from_secs(20)).await;
     assert_eq!((count(&upf, "sessions").await, count(&upf, "associations").await), (0, 0));
 }
 

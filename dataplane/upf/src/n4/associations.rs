@@ -11,7 +11,9 @@
 //!   goes to the address and port of the association, and to those of the Setup Request only if the former do
 //!   not answer. The request is accepted if the answer has its recovery time stamp.
 //! - A release is answered, and an Association Update Request then asks the CP function for confirmation. Its
-//!   sessions are removed when it says that it has no association, or no longer answers.
+//!   sessions are removed when it answers that it has no association. Some CP functions ignore this request;
+//!   they are then sent a Heartbeat Request, and their sessions are removed if that is not answered either, or
+//!   answered with another recovery time stamp.
 //!
 //! A CP function that does not answer heartbeats does not count towards [`MAX_ASSOCIATIONS`]. Its sessions
 //! stay, and with them the association.
@@ -19,7 +21,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use foldhash::{HashMap, HashSet};
-use pfcp::endpoint::{Handle, RequestId};
+use pfcp::endpoint::{Failure, Handle, RequestId};
 use pfcp::message::{
     AssociationReleaseResponse, AssociationSetupRequest, AssociationSetupResponse, AssociationUpdateRequest,
     AssociationUpdateResponse, HeartbeatRequest, SessionSetDeletionRequest, SessionSetDeletionResponse,
@@ -80,8 +82,10 @@ enum Question {
     Owner,
     /// Whether the address and port of the claim itself have its recovery time stamp.
     Claimant,
-    /// Whether the CP function has released the association.
+    /// Whether the CP function has released the association: an Association Update Request.
     Release,
+    /// The same, when that request is not answered: whether it still has its recovery time stamp.
+    ReleaseStamp,
 }
 
 /// All associations.
@@ -113,6 +117,12 @@ impl Associations {
     fn cause(&self, from: SocketAddr) -> Cause {
         if self.of(from).is_some() { Cause::ACCEPTED } else { Cause::NO_ASSOCIATION }
     }
+}
+
+/// Notes a release that the CP function does not confirm.
+fn not_released(peer: IpAddr) {
+    UNCONFIRMED.inc();
+    tracing::warn!(%peer, "the CP function has not released its association: it stays");
 }
 
 impl Server {
@@ -191,16 +201,38 @@ impl Server {
                 self.judge(peer, question, response.recovery_time_stamp);
             }
             (Question::Release, Message::AssociationUpdateResponse(response)) => {
-                if response.cause.is_accepted() {
-                    UNCONFIRMED.inc();
-                    tracing::warn!(%peer, "the CP function has not released its association: it stays");
+                self.release_answered(peer, response.cause);
+            }
+            (Question::ReleaseStamp, Message::HeartbeatResponse(response)) => {
+                let known = self.associations.get(peer).map(|known| known.recovery_time_stamp);
+                if known == Some(response.recovery_time_stamp) {
+                    not_released(peer);
                 } else {
-                    self.end_association(peer, "association released");
+                    self.end_association(peer, "association released by a CP function that has restarted");
                 }
             }
             _ => {}
         }
         true
+    }
+
+    /// Handles the cause of an Association Update Response. Other refusals than "no association" do not say
+    /// whether there is one.
+    fn release_answered(&mut self, peer: IpAddr, cause: Cause) {
+        if cause.is_accepted() {
+            not_released(peer);
+        } else if cause == Cause::NO_ASSOCIATION {
+            self.end_association(peer, "association released");
+        } else {
+            self.ask_association(peer, Question::ReleaseStamp);
+        }
+    }
+
+    /// Sends a question to the address of an association, if there is one.
+    fn ask_association(&mut self, peer: IpAddr, question: Question) {
+        if let Some(address) = self.associations.get(peer).map(|known| known.address) {
+            self.question(address, question);
+        }
     }
 
     /// Notes that a CP function has answered at the address of its association.
@@ -231,9 +263,9 @@ impl Server {
         self.recovered(peer);
     }
 
-    /// Handles a question about an association that got no answer; `false` when the request was not such a
-    /// question.
-    pub(super) fn association_unanswered(&mut self, handle: Handle) -> bool {
+    /// Handles a question about an association that got no usable answer; `false` when the request was not such
+    /// a question.
+    pub(super) fn association_unanswered(&mut self, handle: Handle, failure: Failure) -> bool {
         let Some((peer, question)) = self.associations.asked.remove(&handle) else { return false };
         match question {
             Question::Presence => self.silent(peer),
@@ -246,7 +278,14 @@ impl Server {
                 }
             }
             Question::Claimant => self.drop_claim(peer),
-            Question::Release => self.end_association(peer, "association released, and silence since"),
+            Question::Release => match failure {
+                Failure::Refused(cause) => self.release_answered(peer, cause),
+                _ => self.ask_association(peer, Question::ReleaseStamp),
+            },
+            Question::ReleaseStamp if failure == Failure::TimedOut => {
+                self.end_association(peer, "association released; the CP function no longer answers");
+            }
+            Question::ReleaseStamp => not_released(peer),
         }
         true
     }
@@ -361,9 +400,10 @@ impl Server {
         let cause = self.associations.cause(id.peer);
         let node_id = self.node_id.clone();
         self.respond(id, 0, AssociationReleaseResponse { node_id, cause });
-        let asked = (id.peer.ip(), Question::Release);
-        if cause.is_accepted() && !self.associations.asked.values().any(|other| *other == asked) {
-            self.question(id.peer, Question::Release);
+        let peer = id.peer.ip();
+        let asked = [(peer, Question::Release), (peer, Question::ReleaseStamp)];
+        if cause.is_accepted() && !self.associations.asked.values().any(|other| asked.contains(other)) {
+            self.ask_association(peer, Question::Release);
         }
     }
 

@@ -321,8 +321,8 @@ impl Server {
                     self.answered(handle, peer.ip(), seid, &message);
                 }
             }
-            Event::Failed { handle, .. } => {
-                if !self.association_unanswered(handle) {
+            Event::Failed { handle, failure, .. } => {
+                if !self.association_unanswered(handle, failure) {
                     self.failed(handle);
                 }
             }
