@@ -737,6 +737,39 @@ async fn answers_to_reports_name_the_session() {
     assert!(kept == 1 && first == 2, "{kept} {:?}", cp.usage);
 }
 
+/// Wrong answers to many reports make no further ones; where right and wrong ones mix, a report has a few attempts.
+#[tokio::test(start_paused = true)]
+async fn wrong_answers_to_reports_cause_no_storm() {
+    const SESSIONS: u16 = 20;
+    const SECONDS: usize = 30;
+    let upf = Upf::start().await;
+    let mut cp = Cp::associated(&upf).await;
+    for n in 0..SESSIONS {
+        let mut request = session(n);
+        request.create_urrs[0].reporting_triggers = ReportingTriggers::PERIO;
+        request.create_urrs[0].measurement_period = Some(Seconds(1));
+        seid_of(&cp.establish(request).await);
+    }
+    let right = std::mem::take(&mut cp.seids);
+    // It answers with SEID 0.
+    cp.turn(Duration::from_secs(SECONDS as u64)).await;
+    let made = SECONDS * usize::from(SESSIONS);
+    assert!(cp.usage.len() <= made, "{} reports where {made} were made", cp.usage.len());
+    // It answers with its own SEID for half of the sessions.
+    cp.usage.clear();
+    cp.seids = right.iter().map(|(own, upf)| (*own, if own % 2 == 0 { *own } else { *upf })).collect();
+    cp.turn(Duration::from_secs(10 * SECONDS as u64)).await;
+    let mut attempts: HashMap<(u64, u32), usize> = HashMap::new();
+    for report in &cp.usage {
+        *attempts.entry(*report).or_default() += 1;
+    }
+    assert!(attempts.values().all(|attempts| *attempts <= 3), "{attempts:?}");
+    // Those that it answers rightly arrive once the wrong ones are lost.
+    cp.seids = right;
+    cp.turn(Duration::from_secs(10 * SECONDS as u64)).await;
+    assert_eq!(upf.ask(Query::Status).await["usage_reports"]["kept"], 0);
+}
+
 /// N3 with a defect: whoever sends a message to a peer in this network through it panics.
 struct Defective;
 

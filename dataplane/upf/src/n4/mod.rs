@@ -323,7 +323,7 @@ impl Server {
             }
             Event::Failed { handle, failure, .. } => {
                 if !self.association_unanswered(handle, failure) {
-                    self.failed(handle);
+                    self.failed(handle, failure);
                 }
             }
             Event::PeerRestarted { peer, .. } => {

@@ -4,12 +4,16 @@
 //! A CP function that is silent for a while must not lose usage reports, and must not fill the memory either.
 //! So the usage reports that are sent but not answered, and those that are kept, are counted one by one,
 //! however many a message contains.
+//!
+//! Silence may last any time. A report that was answered, but with a wrong SEID or with a malformed message, is
+//! lost after [`MAX_WRONG_ANSWERS`] such answers. Only a right answer makes this UPF send further kept reports:
+//! a CP function whose answers are all wrong would otherwise get a report for each of them, without end.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use foldhash::HashMap;
-use pfcp::endpoint::Handle;
+use pfcp::endpoint::{Failure, Handle};
 use pfcp::message::{NodeReportRequest, SessionReportRequest};
 use pfcp::{
     AdditionalUsageReports, Cause, Message, NodeReportType, RemoteGtpuPeer, ReportType, UsageReport,
@@ -32,6 +36,8 @@ const MAX_KEPT: usize = 16_384;
 pub(super) const RESENT_AT_ONCE: usize = 32;
 /// Kept reports that are sent after each of its later answers, until none is left.
 const RESENT_WITH_ANSWER: usize = 1;
+/// Wrong answers to a report after which it is lost.
+const MAX_WRONG_ANSWERS: u8 = 3;
 
 static REPORTS: Family = Family::new("upf_n4_reports", "kind");
 static WRONG_SEIDS: Counter = Counter::new("upf_n4_wrong_seids");
@@ -41,9 +47,17 @@ static REPORTS_LOST: Counter = Counter::new("upf_n4_reports_lost");
 #[derive(Debug)]
 enum Asked {
     /// A session report, which is kept for another attempt.
-    Session(Box<Outgoing>),
+    Session(Box<Report>),
     /// A node report of a path failure or recovery.
     Node,
+}
+
+/// A session report with its history.
+#[derive(Debug)]
+struct Report {
+    outgoing: Outgoing,
+    /// Answers to it that named another session or were malformed.
+    wrong_answers: u8,
 }
 
 /// Reports that CP functions have not answered.
@@ -55,48 +69,58 @@ pub(super) struct Reports {
     /// Sessions that have an Error Indication Report among them.
     erring: HashMap<u64, ()>,
     /// Reports that a CP function did not answer, oldest first, to be sent when it answers again.
-    kept: HashMap<IpAddr, VecDeque<Outgoing>>,
+    kept: HashMap<IpAddr, VecDeque<Report>>,
     /// Number of usage reports among these.
     pub(super) kept_usage: usize,
 }
 
-fn usage(report: &Outgoing) -> usize {
-    report.request.usage_reports.len()
+fn usage(report: &Report) -> usize {
+    report.outgoing.request.usage_reports.len()
 }
 
 impl Reports {
-    fn sent(&mut self, handle: Handle, report: Outgoing) {
+    fn sent(&mut self, handle: Handle, report: Report) {
         self.under_way += usage(&report);
-        if report.request.error_indication_report.is_some() {
-            self.erring.insert(report.seid, ());
+        if report.outgoing.request.error_indication_report.is_some() {
+            self.erring.insert(report.outgoing.seid, ());
         }
         self.asked.insert(handle, Asked::Session(Box::new(report)));
     }
 
     /// Removes and returns the session report of a request that was answered or has failed.
-    fn over(&mut self, handle: Handle) -> Option<Outgoing> {
+    fn over(&mut self, handle: Handle) -> Option<Report> {
         let Some(Asked::Session(report)) = self.asked.remove(&handle) else { return None };
         self.under_way -= usage(&report);
-        if report.request.error_indication_report.is_some() {
-            self.erring.remove(&report.seid);
+        if report.outgoing.request.error_indication_report.is_some() {
+            self.erring.remove(&report.outgoing.seid);
         }
         Some(*report)
     }
 
     /// Keeps the usage of a report that was not answered. The rest of the report will be outdated by the time
     /// the CP function answers again.
-    fn keep(&mut self, report: Outgoing) {
+    fn keep(&mut self, report: Report) {
         let count = usage(&report);
         if self.kept_usage + count > MAX_KEPT {
             REPORTS_LOST.add(count as u64);
         } else if count > 0 {
             self.kept_usage += count;
-            self.kept.entry(report.cp).or_default().push_back(report);
+            self.kept.entry(report.outgoing.cp).or_default().push_back(report);
+        }
+    }
+
+    /// Keeps the usage of a report that was answered wrongly, unless this has happened too often.
+    fn keep_after_wrong_answer(&mut self, mut report: Report) {
+        report.wrong_answers += 1;
+        if report.wrong_answers < MAX_WRONG_ANSWERS {
+            self.keep(report);
+        } else {
+            REPORTS_LOST.add(usage(&report) as u64);
         }
     }
 
     /// Removes and returns the oldest report that is kept for a CP function.
-    fn take_kept(&mut self, peer: IpAddr) -> Option<Outgoing> {
+    fn take_kept(&mut self, peer: IpAddr) -> Option<Report> {
         let list = self.kept.get_mut(&peer)?;
         let report = list.pop_front();
         if list.is_empty() {
@@ -165,19 +189,20 @@ impl Server {
         let (rest, additional) = overflow(&mut report.request.usage_reports);
         report.request.additional_usage_reports = additional;
         let whose = (report.cp, report.seid, report.cp_seid);
-        self.send_report(report);
+        self.send_report(Report { outgoing: report, wrong_answers: 0 });
         // The recursion ends because each round has fewer usage reports.
         self.report_rest(whose, rest);
     }
 
-    fn send_report(&mut self, report: Outgoing) {
-        let Some(association) = self.associations.get(report.cp) else {
+    fn send_report(&mut self, report: Report) {
+        let Outgoing { cp, cp_seid, ref request, .. } = report.outgoing;
+        let Some(association) = self.associations.get(cp) else {
             return REPORTS_LOST.inc();
         };
         if usage(&report) > 0 && self.reports.under_way >= MAX_UNDER_WAY {
             return self.reports.keep(report);
         }
-        let request = report.request.clone();
+        let request = request.clone();
         for (flag, kind) in [
             (ReportType::USAR, "usage"),
             (ReportType::DLDR, "downlink-data"),
@@ -188,7 +213,7 @@ impl Server {
                 REPORTS.inc(kind);
             }
         }
-        match self.endpoint.send_request(now(), association.address, report.cp_seid, request) {
+        match self.endpoint.send_request(now(), association.address, cp_seid, request) {
             Ok(handle) => self.reports.sent(handle, report),
             Err(error) => {
                 tracing::debug!(%error, "session not reported");
@@ -207,15 +232,18 @@ impl Server {
 
     /// Handles an answer of a CP function to a report.
     pub(super) fn answered(&mut self, handle: Handle, peer: IpAddr, seid: Option<u64>, message: &Message) {
-        self.resend(peer, RESENT_WITH_ANSWER);
-        let Some(report) = self.reports.over(handle) else { return };
+        let Some(report) = self.reports.over(handle) else {
+            return self.resend(peer, RESENT_WITH_ANSWER);
+        };
         let Message::SessionReportResponse(response) = message else { return };
         // A CP function that has forgotten the session may have forgotten this UPF's SEID too (§7.2.2.4.2).
         let unknown = response.cause == Cause::SESSION_NOT_FOUND && seid == Some(0);
-        if seid != Some(report.seid) && !unknown {
+        if seid != Some(report.outgoing.seid) && !unknown {
             WRONG_SEIDS.inc();
-            return self.reports.keep(report);
+            return self.reports.keep_after_wrong_answer(report);
         }
+        self.resend(peer, RESENT_WITH_ANSWER);
+        let report = report.outgoing;
         if response.cause == Cause::SESSION_NOT_FOUND {
             // The CP function does not know the session and will never delete it (§6.3.5.3).
             if self.sessions.get(report.seid).is_some() {
@@ -228,10 +256,13 @@ impl Server {
         }
     }
 
-    /// Handles a report that a CP function did not answer.
-    pub(super) fn failed(&mut self, handle: Handle) {
-        if let Some(report) = self.reports.over(handle) {
+    /// Handles a report that a CP function did not answer, or answered with a malformed message.
+    pub(super) fn failed(&mut self, handle: Handle, failure: Failure) {
+        let Some(report) = self.reports.over(handle) else { return };
+        if failure == Failure::TimedOut {
             self.reports.keep(report);
+        } else {
+            self.reports.keep_after_wrong_answer(report);
         }
     }
 
@@ -239,7 +270,7 @@ impl Server {
     pub(super) fn resend(&mut self, peer: IpAddr, most: usize) {
         for _ in 0..most {
             let Some(report) = self.reports.take_kept(peer) else { return };
-            self.report(report);
+            self.send_report(report);
         }
     }
 }
