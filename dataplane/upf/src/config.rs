@@ -1,5 +1,7 @@
 //! The `upf` section of `godwit.yaml`.
 
+mod smf;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,6 +9,8 @@ use classifier::Backend;
 use net::link::Cidr;
 use serde::{Deserialize, Serialize};
 use types::Dnn;
+
+pub use smf::{BadSmf, Smf};
 
 use crate::interface::{self, DpdkConfig, InterfaceConfig};
 use crate::plan::Kind;
@@ -23,10 +27,11 @@ const ETHERNET_MTU: std::ops::RangeInclusive<u32> = 576..=8978;
 pub struct Config {
     /// N4: address and port of the PFCP server.
     pub pfcp: SocketAddr,
-    /// CP functions that may use this UPF: addresses and networks. In a file with a section `smf` the default
-    /// is that SMF's address. No other CP function gets an association.
-    #[serde(default, with = "cidrs", skip_serializing_if = "Vec::is_empty")]
-    pub smf: Vec<Cidr>,
+    /// CP functions that may use this UPF: addresses and networks, and ports where they do not listen at that of
+    /// PFCP. The first entry that has an address counts. In a file with a section `smf` the default is that
+    /// SMF. No other CP function gets an association.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub smf: Vec<Smf>,
     /// N3 and N9: address and port of GTP-U. gNBs are given this address.
     pub gtpu: SocketAddr,
     /// How N3 is connected; by default through the kernel's sockets.
@@ -260,25 +265,6 @@ mod cidr {
     }
 }
 
-/// Addresses and networks as text, `127.0.0.4` or `10.0.0.0/24`.
-mod cidrs {
-    use net::link::Cidr;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(value: &[Cidr], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(value.iter().map(Cidr::to_string))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Cidr>, D::Error> {
-        let texts = Vec::<String>::deserialize(deserializer)?;
-        let parse = |text: &String| match text.parse() {
-            Ok(address) => Ok(Cidr::host(address)),
-            Err(_) => text.parse().map_err(serde::de::Error::custom),
-        };
-        texts.iter().map(parse).collect()
-    }
-}
-
 /// What is wrong with a configuration.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -419,11 +405,9 @@ impl Config {
         self.tunnel_addresses().chain(others)
     }
 
-    /// Whether a CP function with this address may have an association.
-    pub fn is_smf(&self, address: IpAddr) -> bool {
-        self.smf.iter().any(|network| {
-            Cidr::new(address, network.prefix()).is_some_and(|other| other.network() == network.network())
-        })
+    /// Where requests to the CP function with this address go; `None` if it may not have an association.
+    pub fn smf_at(&self, address: IpAddr) -> Option<SocketAddr> {
+        self.smf.iter().find_map(|smf| smf.request_address(address))
     }
 
     /// Addresses of the UPF that the kernel does not know.

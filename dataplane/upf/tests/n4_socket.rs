@@ -50,6 +50,8 @@ impl Upf {
         let address = socket.local_addr().unwrap();
         let mut config = config("gw0");
         config.pfcp = address;
+        // Its requests go to the port that its own socket has; tests that run at the same time have others.
+        config.smf = vec![format!("127.0.0.0/8:{}", address.port()).parse().unwrap()];
         change(&mut config);
         let config = Arc::new(config);
         let (event_sender, events) = mpsc::channel(1024);
@@ -96,12 +98,14 @@ struct Cp {
 const PATIENCE: Duration = Duration::from_secs(4);
 
 impl Cp {
-    async fn new(upf: &Upf, address: &str) -> Cp {
-        Cp::started_at(upf, address, 1).await
+    /// At an address, where it gets the UPF's requests, or at an address and port.
+    async fn new(upf: &Upf, place: &str) -> Cp {
+        Cp::started_at(upf, place, 1).await
     }
 
-    async fn started_at(upf: &Upf, address: &str, stamp: u32) -> Cp {
-        let socket = net::udp::bind(address.parse().unwrap()).await.unwrap();
+    async fn started_at(upf: &Upf, place: &str, stamp: u32) -> Cp {
+        let address = place.parse().map(|address| SocketAddr::new(address, upf.address.port()));
+        let socket = net::udp::bind(address.or_else(|_| place.parse()).unwrap()).await.unwrap();
         let config = EndpointConfig::new(NodeId::Ipv4(SMF), NtpSeconds(stamp), stamp.into());
         Cp {
             endpoint: Endpoint::new(config),
@@ -120,7 +124,7 @@ impl Cp {
     }
 
     async fn associated(upf: &Upf) -> Cp {
-        Cp::associated_from(upf, "127.0.0.1:0").await
+        Cp::associated_from(upf, "127.0.0.2").await
     }
 
     async fn associated_from(upf: &Upf, address: &str) -> Cp {
@@ -179,7 +183,8 @@ impl Cp {
                     let upf = self.seids.get(&seid).copied().unwrap_or(0);
                     self.endpoint.respond(now(), id, upf, response).unwrap();
                 }
-                Event::Request { message: Message::AssociationUpdateRequest(_), .. } if self.ignores_updates => {}
+                Event::Request { message: Message::AssociationUpdateRequest(_), .. }
+                    if self.ignores_updates => {}
                 Event::Request { id, message: Message::AssociationUpdateRequest(_), .. } => {
                     let cause = if self.released { Cause::NO_ASSOCIATION } else { Cause::ACCEPTED };
                     let response = AssociationUpdateResponse { cause, ..Default::default() };
@@ -336,8 +341,8 @@ async fn nonsense_is_survived_and_counted() {
 async fn a_flood_of_one_cp_function_leaves_room_for_another() {
     let upf = Upf::start().await;
     let mut flooding = Cp::associated(&upf).await;
-    let mut stranger = Cp::new(&upf, "127.0.0.2:0").await;
-    let mut other = Cp::associated_from(&upf, "127.0.0.3:0").await;
+    let mut stranger = Cp::new(&upf, "127.0.0.4").await;
+    let mut other = Cp::associated_from(&upf, "127.0.0.3").await;
     let encoded = |message: Message, seid, sequence| {
         let mut out = Vec::new();
         message.encode(seid, sequence, &mut out).unwrap();
@@ -487,7 +492,7 @@ async fn count(upf: &Upf, what: &str) -> usize {
 #[tokio::test(start_paused = true)]
 async fn only_configured_cp_functions_associate() {
     let upf = Upf::with(Sink::default(), |config| {
-        config.smf = vec!["127.0.0.4/32".parse().unwrap(), "127.9.0.0/16".parse().unwrap()];
+        config.smf = vec!["127.0.0.4".parse().unwrap(), "127.9.0.0/16".parse().unwrap()];
     })
     .await;
     for (address, cause) in [
@@ -521,15 +526,14 @@ async fn forged_messages_end_no_session() {
         .chain((0..500).map(|n| octets(HeartbeatResponse { recovery_time_stamp: NtpSeconds(9) }, 0, n)))
         .collect::<Vec<_>>()
     };
-    // From another port of its address: messages of the session, too.
-    let intruder = Cp::new(&upf, "127.0.0.1:0").await;
+    // From another port of its address: session set deletions, and messages to sessions whose SEIDs are guessed, too.
+    let intruder = Cp::new(&upf, "127.0.0.2:0").await;
     intruder.send(&forged(9000)).await;
     let more = [
         octets(sets.clone(), 0, 9100),
         octets(SessionSetDeletionRequest::default(), 0, 9101),
-        octets(SessionDeletionRequest {}, seid, 9102),
-        octets(update_far(2, ApplyAction::DROP), seid, 9103),
-        octets(session(0), 0, 9104),
+        octets(SessionDeletionRequest {}, seid ^ 1, 9102),
+        octets(update_far(2, ApplyAction::DROP), 1, 9103),
     ];
     intruder.send(&more).await;
     cp.turn(Duration::from_secs(20)).await;
@@ -572,7 +576,33 @@ async fn a_release_is_confirmed_by_heartbeats_when_updates_are_ignored() {
     assert_eq!((count(&upf, "sessions").await, count(&upf, "associations").await), (0, 0));
 }
 
-/// A CP function that has restarted says so when it is asked: where it was at once, elsewhere when nobody answers there.
+/// A CP function sends from any of its ports, and gets the UPF's requests at the port of PFCP (TS 29.244 §4.2.2).
+#[tokio::test(start_paused = true)]
+async fn a_cp_function_sends_from_any_port() {
+    let upf = Upf::start().await;
+    let mut listener = Cp::new(&upf, "127.0.0.2").await;
+    let mut sender = Cp::new(&upf, "127.0.0.2:0").await;
+    assert_eq!(sender.associate(1).await.cause, Cause::ACCEPTED);
+    let mut request = session(0);
+    request.create_urrs[0].reporting_triggers = ReportingTriggers::PERIO;
+    request.create_urrs[0].measurement_period = Some(Seconds(1));
+    let seid = seid_of(&sender.establish(request).await);
+    listener.seids.insert(1, seid);
+    let mut other = Cp::new(&upf, "127.0.0.2:0").await;
+    assert_eq!(other.modify(seid, update_far(2, ApplyAction::DROP)).await.cause, Cause::ACCEPTED);
+    listener.turn(Duration::from_secs(30)).await;
+    let status = upf.ask(Query::Status).await;
+    assert_eq!((&status["pfcp"]["timeouts"], &status["usage_reports"]["kept"]), (&0.into(), &0.into()));
+    assert!(listener.usage.len() >= 29 && sender.usage.is_empty(), "{:?}", listener.usage);
+    // From another address it is another CP function.
+    let mut stranger = Cp::new(&upf, "127.0.0.3").await;
+    assert_eq!(stranger.modify(seid, update_far(2, ApplyAction::DROP)).await.cause, Cause::SESSION_NOT_FOUND);
+    assert_eq!(other.associate(1).await.flags, Some(AsRspFlags::PSREI));
+    assert!(matches!(other.ask(seid, SessionDeletionRequest {}).await, Message::SessionDeletionResponse(_)));
+    assert_eq!(count(&upf, "sessions").await, 0);
+}
+
+/// A CP function that has restarted says so when it is asked. Other ports of its address do not take its place.
 #[tokio::test(start_paused = true)]
 async fn a_restarted_cp_function_gets_a_new_association() {
     let upf = Upf::start().await;
@@ -590,7 +620,7 @@ async fn a_restarted_cp_function_gets_a_new_association() {
     assert_eq!((answer.cause, answer.flags), (Cause::ACCEPTED, Some(AsRspFlags::PSREI)));
     assert_eq!(count(&upf, "sessions").await, 1);
     // While it is there, nobody takes its place.
-    let mut other = Cp::started_at(&upf, "127.0.0.1:0", 3).await;
+    let mut other = Cp::started_at(&upf, "127.0.0.2:0", 3).await;
     let handle = other.request(0, setup(3));
     other.turn(Duration::from_millis(5)).await;
     cp.turn(Duration::from_secs(1)).await;
@@ -598,8 +628,13 @@ async fn a_restarted_cp_function_gets_a_new_association() {
     assert_eq!((refused.cause, count(&upf, "sessions").await), (Cause::REJECTED, 1));
     drop(cp);
     other.request(0, setup(3));
-    other.turn(Duration::from_secs(10)).await;
-    let answer = other.associate(3).await;
+    other.turn(Duration::from_secs(20)).await;
+    assert_eq!(count(&upf, "sessions").await, 1);
+    let mut cp = Cp::started_at(&upf, &address, 3).await;
+    let handle = other.request(0, setup(3));
+    other.turn(Duration::from_millis(5)).await;
+    cp.turn(Duration::from_secs(1)).await;
+    let Message::AssociationSetupResponse(answer) = other.wait(handle).await else { panic!() };
     assert_eq!((answer.cause, count(&upf, "sessions").await), (Cause::ACCEPTED, 0));
     seid_of(&other.establish(session(0)).await);
 }

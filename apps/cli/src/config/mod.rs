@@ -176,7 +176,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
         Some(mut config) if problems.is_empty() => {
             // Unless others are named, the UPF serves the SMF of the same file.
             if config.upf.smf.is_empty() {
-                config.upf.smf.push(net::link::Cidr::host(config.smf.pfcp.ip()));
+                config.upf.smf.push(upf::config::Smf::at(config.smf.pfcp));
             }
             semantic::check(&config, &root, &mut problems);
             if problems.is_empty() { Ok(config) } else { Err(sorted(problems)) }

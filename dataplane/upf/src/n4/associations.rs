@@ -5,11 +5,14 @@
 //! message ends one:
 //!
 //! - Only configured CP functions associate (`upf.smf`).
-//! - An association belongs to an address *and* port. Session messages, releases and session set deletions from
-//!   elsewhere are refused.
+//! - This UPF's requests go to the CP function's address and the port of PFCP, or another port that `upf.smf`
+//!   names (TS 29.244 §4.2.2). So questions reach the CP function itself, wherever the message came from that
+//!   caused them.
+//! - A CP function may send its requests from any port of its address. Session messages name a session by a
+//!   SEID, which cannot be guessed. Session set deletions do not, and cannot be confirmed: they are accepted
+//!   only from the port of this UPF's requests and from the port that the association was set up from.
 //! - An Association Setup Request that would replace an association is first confirmed: a Heartbeat Request
-//!   goes to the address and port of the association, and to those of the Setup Request only if the former do
-//!   not answer. The request is accepted if the answer has its recovery time stamp.
+//!   goes to the CP function. The Setup Request is accepted if the answer has its recovery time stamp.
 //! - A release is answered, and an Association Update Request then asks the CP function for confirmation. Its
 //!   sessions are removed when it answers that it has no association. Some CP functions ignore this request;
 //!   they are then sent a Heartbeat Request, and their sessions are removed if that is not answered either, or
@@ -45,8 +48,10 @@ static UNCONFIRMED: Counter = Counter::new("upf_n4_unconfirmed");
 #[derive(Debug)]
 pub(super) struct Association {
     pub(super) node_id: NodeId,
-    /// Source of its requests and destination of this UPF's requests.
+    /// Destination of this UPF's requests.
     pub(super) address: SocketAddr,
+    /// Source of the Association Setup Request.
+    source: SocketAddr,
     recovery_time_stamp: NtpSeconds,
     /// Whether it wants load information.
     pub(super) wants_load: bool,
@@ -69,8 +74,6 @@ enum State {
 struct Claim {
     id: RequestId,
     request: AssociationSetupRequest,
-    /// Address and port of the association.
-    known: SocketAddr,
 }
 
 /// A question to a CP function.
@@ -78,10 +81,8 @@ struct Claim {
 enum Question {
     /// Whether a new CP function is reachable.
     Presence,
-    /// Whether the address and port of the association have the recovery time stamp of the claim.
-    Owner,
-    /// Whether the address and port of the claim itself have its recovery time stamp.
-    Claimant,
+    /// Whether the CP function has the recovery time stamp of the claim.
+    Claim,
     /// Whether the CP function has released the association: an Association Update Request.
     Release,
     /// The same, when that request is not answered: whether it still has its recovery time stamp.
@@ -104,18 +105,18 @@ impl Associations {
         self.by_address.get(&peer)
     }
 
-    /// The association to which messages from this address and port belong.
-    pub(super) fn of(&self, from: SocketAddr) -> Option<&Association> {
-        self.get(from.ip()).filter(|association| association.address == from)
-    }
-
     /// All associations with their addresses.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&IpAddr, &Association)> {
         self.by_address.iter()
     }
 
-    fn cause(&self, from: SocketAddr) -> Cause {
-        if self.of(from).is_some() { Cause::ACCEPTED } else { Cause::NO_ASSOCIATION }
+    fn cause(&self, peer: IpAddr) -> Cause {
+        if self.get(peer).is_some() { Cause::ACCEPTED } else { Cause::NO_ASSOCIATION }
+    }
+
+    /// Whether a session set deletion from this address and port is accepted.
+    fn may_delete_sets(&self, from: SocketAddr) -> bool {
+        self.get(from.ip()).is_some_and(|known| known.address == from || known.source == from)
     }
 }
 
@@ -130,21 +131,14 @@ impl Server {
     /// keeps its sessions.
     pub(super) fn associate(&mut self, id: RequestId, request: AssociationSetupRequest) {
         let peer = id.peer.ip();
-        if !self.config.is_smf(peer) {
+        let Some(address) = self.config.smf_at(peer) else {
             self.refuse_stranger(peer);
             return self.reject(id, 0, Cause::REJECTED, None);
-        }
-        match self.associations.get(peer) {
-            None => self.accept(id, request, false),
-            Some(known)
-                if known.address == id.peer && known.recovery_time_stamp == request.recovery_time_stamp =>
-            {
-                self.accept(id, request, true);
-            }
-            Some(known) => {
-                let known = known.address;
-                self.claim(Claim { id, request, known });
-            }
+        };
+        match self.associations.get(peer).map(|known| known.recovery_time_stamp) {
+            None => self.accept(id, address, request, false),
+            Some(stamp) if stamp == request.recovery_time_stamp => self.accept(id, address, request, true),
+            Some(_) => self.claim(address, Claim { id, request }),
         }
     }
 
@@ -156,20 +150,25 @@ impl Server {
         }
     }
 
-    /// Asks the address and port of the association. A claim from another port does not replace one that is
-    /// waiting; the sender of that repeats it.
-    fn claim(&mut self, claim: Claim) {
-        let (peer, known) = (claim.id.peer.ip(), claim.known);
-        let waiting = self.associations.claims.get(&peer);
-        if waiting.is_some_and(|waiting| waiting.id.peer != claim.id.peer) {
-            UNCONFIRMED.inc();
-            return self.reject(claim.id, 0, Cause::REJECTED, None);
+    /// Asks the CP function whether a claim is its own. A claim with another recovery time stamp does not replace
+    /// one that is waiting; its sender repeats it.
+    fn claim(&mut self, address: SocketAddr, claim: Claim) {
+        let peer = address.ip();
+        let stamp = claim.request.recovery_time_stamp;
+        let waiting = self.associations.claims.get(&peer).map(|waiting| waiting.request.recovery_time_stamp);
+        if waiting.is_some_and(|waiting| waiting != stamp) {
+            return self.refuse_claim(&claim);
         }
-        let waits = waiting.is_some();
         self.associations.claims.insert(peer, claim);
-        if !waits {
-            self.question(known, Question::Owner);
+        if waiting.is_none() {
+            self.question(address, Question::Claim);
         }
+    }
+
+    fn refuse_claim(&mut self, claim: &Claim) {
+        UNCONFIRMED.inc();
+        tracing::warn!(from = %claim.id.peer, "association not replaced: the CP function does not confirm it");
+        self.reject(claim.id, 0, Cause::REJECTED, None);
     }
 
     /// Sends the message whose answer answers the question.
@@ -195,10 +194,10 @@ impl Server {
     /// else.
     pub(super) fn association_answered(&mut self, handle: Handle, message: &Message) -> bool {
         let Some((peer, question)) = self.associations.asked.remove(&handle) else { return false };
-        self.heard_of(peer, question);
+        self.recovered(peer);
         match (question, message) {
-            (Question::Owner | Question::Claimant, Message::HeartbeatResponse(response)) => {
-                self.judge(peer, question, response.recovery_time_stamp);
+            (Question::Claim, Message::HeartbeatResponse(response)) => {
+                self.judge(peer, response.recovery_time_stamp);
             }
             (Question::Release, Message::AssociationUpdateResponse(response)) => {
                 self.release_answered(peer, response.cause);
@@ -235,31 +234,19 @@ impl Server {
         }
     }
 
-    /// Notes that a CP function has answered at the address of its association.
-    fn heard_of(&mut self, peer: IpAddr, question: Question) {
-        if question != Question::Claimant
-            && let Some(association) = self.associations.by_address.get_mut(&peer)
-        {
-            association.state = State::Alive;
-        }
-    }
-
-    /// Decides a claim by the recovery time stamp of an answer.
-    fn judge(&mut self, peer: IpAddr, question: Question, stamp: NtpSeconds) {
+    /// Decides a claim by the recovery time stamp that the CP function answers with.
+    fn judge(&mut self, peer: IpAddr, stamp: NtpSeconds) {
         let Some(claim) = self.associations.claims.remove(&peer) else { return };
-        // A CP function that answers keeps its association against other ports of its address.
-        let same_place = question == Question::Claimant || claim.id.peer == claim.known;
-        if !same_place || stamp != claim.request.recovery_time_stamp {
-            UNCONFIRMED.inc();
-            tracing::warn!(from = %claim.id.peer, known = %claim.known, "association not replaced: unconfirmed");
-            return self.reject(claim.id, 0, Cause::REJECTED, None);
+        let Some(address) = self.config.smf_at(peer) else { return };
+        if stamp != claim.request.recovery_time_stamp {
+            return self.refuse_claim(&claim);
         }
         let known = self.associations.get(peer).map(|known| known.recovery_time_stamp);
         let retained = known == Some(stamp);
         if !retained {
             self.forget(peer);
         }
-        self.accept(claim.id, claim.request, retained);
+        self.accept(claim.id, address, claim.request, retained);
         self.recovered(peer);
     }
 
@@ -269,15 +256,10 @@ impl Server {
         let Some((peer, question)) = self.associations.asked.remove(&handle) else { return false };
         match question {
             Question::Presence => self.silent(peer),
-            Question::Owner => {
+            Question::Claim => {
                 self.silent(peer);
-                let claim = self.associations.claims.get(&peer);
-                match claim.filter(|claim| claim.id.peer != claim.known).map(|claim| claim.id.peer) {
-                    Some(claimant) => self.question(claimant, Question::Claimant),
-                    None => self.drop_claim(peer),
-                }
+                self.drop_claim(peer);
             }
-            Question::Claimant => self.drop_claim(peer),
             Question::Release => match failure {
                 Failure::Refused(cause) => self.release_answered(peer, cause),
                 _ => self.ask_association(peer, Question::ReleaseStamp),
@@ -292,16 +274,24 @@ impl Server {
 
     fn drop_claim(&mut self, peer: IpAddr) {
         if let Some(claim) = self.associations.claims.remove(&peer) {
-            UNCONFIRMED.inc();
-            self.reject(claim.id, 0, Cause::REJECTED, None);
+            self.refuse_claim(&claim);
         }
     }
 
     /// Sets up an association, and answers the request.
-    fn accept(&mut self, id: RequestId, request: AssociationSetupRequest, retained: bool) {
+    fn accept(
+        &mut self,
+        id: RequestId,
+        address: SocketAddr,
+        request: AssociationSetupRequest,
+        retained: bool,
+    ) {
         let AssociationSetupRequest { node_id, recovery_time_stamp, cp_function_features, .. } = request;
-        let peer = id.peer.ip();
-        let state = self.associations.get(peer).map(|known| known.state);
+        let peer = address.ip();
+        let known = self.associations.get(peer);
+        let state = known.map(|known| known.state);
+        // A repeated request is not confirmed, and does not move the source.
+        let source = known.map_or(id.peer, |known| known.source);
         if state.is_none() && !self.make_room() {
             return self.reject(id, 0, Cause::NO_RESOURCES, None);
         }
@@ -311,9 +301,9 @@ impl Server {
         let wants_load =
             cp_function_features.is_some_and(|features| features.contains(CpFunctionFeatures::LOAD));
         let state = state.unwrap_or(State::New);
-        let association = Association { node_id, address: id.peer, recovery_time_stamp, wants_load, state };
+        let association = Association { node_id, address, source, recovery_time_stamp, wants_load, state };
         self.associations.by_address.insert(peer, association);
-        self.endpoint.add_peer(now(), id.peer);
+        self.endpoint.add_peer(now(), address);
         self.endpoint.set_recovery_time_stamp(peer, recovery_time_stamp);
         let features = FEATURES.into_iter().fold(UpFunctionFeatures::default(), |all, one| all | one);
         let response = AssociationSetupResponse {
@@ -326,7 +316,7 @@ impl Server {
         };
         self.respond(id, 0, response);
         if state == State::New {
-            self.question(id.peer, Question::Presence);
+            self.question(address, Question::Presence);
         }
     }
 
@@ -364,7 +354,9 @@ impl Server {
 
     /// Notes that a CP function answers again.
     pub(super) fn recovered(&mut self, peer: IpAddr) {
-        self.heard_of(peer, Question::Presence);
+        if let Some(association) = self.associations.by_address.get_mut(&peer) {
+            association.state = State::Alive;
+        }
     }
 
     /// Ends an association with all its sessions.
@@ -385,7 +377,7 @@ impl Server {
 
     /// Handles an Association Update Request (§6.2.7).
     pub(super) fn update_association(&mut self, id: RequestId, features: Option<CpFunctionFeatures>) {
-        let cause = self.associations.cause(id.peer);
+        let cause = self.associations.cause(id.peer.ip());
         if let (Cause::ACCEPTED, Some(features)) = (cause, features)
             && let Some(association) = self.associations.by_address.get_mut(&id.peer.ip())
         {
@@ -397,10 +389,10 @@ impl Server {
 
     /// Handles an Association Release Request (§6.2.8): answers it, and then asks for confirmation.
     pub(super) fn release_association(&mut self, id: RequestId) {
-        let cause = self.associations.cause(id.peer);
+        let peer = id.peer.ip();
+        let cause = self.associations.cause(peer);
         let node_id = self.node_id.clone();
         self.respond(id, 0, AssociationReleaseResponse { node_id, cause });
-        let peer = id.peer.ip();
         let asked = [(peer, Question::Release), (peer, Question::ReleaseStamp)];
         if cause.is_accepted() && !self.associations.asked.values().any(|other| asked.contains(other)) {
             self.ask_association(peer, Question::Release);
@@ -409,7 +401,8 @@ impl Server {
 
     /// Handles a Session Set Deletion Request (§6.2.8A): removes the sessions in the sets that it names.
     pub(super) fn delete_session_sets(&mut self, id: RequestId, request: &SessionSetDeletionRequest) {
-        let mut cause = self.associations.cause(id.peer);
+        let known = self.associations.may_delete_sets(id.peer);
+        let mut cause = if known { Cause::ACCEPTED } else { Cause::NO_ASSOCIATION };
         let mut offending_ie = None;
         if cause.is_accepted() && request.fq_csids.is_empty() {
             (cause, offending_ie) = (Cause::CONDITIONAL_IE_MISSING, Some(OffendingIe(ie::FQ_CSID)));

@@ -352,8 +352,8 @@ impl Server {
     fn request(&mut self, id: RequestId, seid: u64, message: Message) {
         let peer = id.peer.ip();
         let node_id = self.node_id.clone();
-        // Sessions are changed only from the address and port of the association.
-        let owner = self.associations.of(id.peer).map(|association| association.address.ip());
+        // Sessions are changed only from the address of the association.
+        let owner = self.associations.get(peer).map(|_| peer);
         match message {
             Message::AssociationSetupRequest(request) => self.associate(id, request),
             Message::AssociationUpdateRequest(request) => {
@@ -363,7 +363,7 @@ impl Server {
             Message::SessionSetDeletionRequest(request) => self.delete_session_sets(id, &request),
             Message::SessionEstablishmentRequest(request) => {
                 let cp_seid = request.cp_f_seid.seid;
-                if self.associations.of(id.peer).is_none() {
+                if owner.is_none() {
                     return self.reject(id, cp_seid, Cause::NO_ASSOCIATION, None);
                 }
                 let moment = self.moment();
