@@ -74,6 +74,7 @@ impl Upf {
 /// A CP function.
 struct Cp {
     endpoint: Endpoint,
+    started: NtpSeconds,
     socket: UdpSocket,
     upf: SocketAddr,
     burst: Burst,
@@ -92,6 +93,8 @@ struct Cp {
     released: bool,
     /// Whether it does not know Association Update Requests, and ignores them.
     ignores_updates: bool,
+    /// Whether it ignores heartbeats, as some do until they have an association.
+    ignores_heartbeats: bool,
 }
 
 /// Longest that an answer may take: three tries.
@@ -109,6 +112,7 @@ impl Cp {
         let config = EndpointConfig::new(NodeId::Ipv4(SMF), NtpSeconds(stamp), stamp.into());
         Cp {
             endpoint: Endpoint::new(config),
+            started: NtpSeconds(stamp),
             socket,
             upf: upf.address,
             burst: Burst::new(65_535),
@@ -120,6 +124,7 @@ impl Cp {
             answers: true,
             released: false,
             ignores_updates: false,
+            ignores_heartbeats: false,
         }
     }
 
@@ -159,7 +164,8 @@ impl Cp {
             let left = next.saturating_duration_since(net::time::now());
             if let Ok(received) = net::time::timeout(left, self.burst.receive(&self.socket)).await {
                 received.unwrap();
-                for (from, datagram) in self.burst.iter() {
+                let ignored = |datagram: &[u8]| self.ignores_heartbeats && datagram.get(1) == Some(&1);
+                for (from, datagram) in self.burst.iter().filter(|(_, datagram)| !ignored(datagram)) {
                     self.endpoint.handle_datagram(now(), from, datagram);
                 }
             } else if net::time::now() >= end {
@@ -182,6 +188,15 @@ impl Cp {
                     let response = SessionReportResponse { cause: Cause::ACCEPTED, ..Default::default() };
                     let upf = self.seids.get(&seid).copied().unwrap_or(0);
                     self.endpoint.respond(now(), id, upf, response).unwrap();
+                }
+                Event::Request { id, message: Message::AssociationSetupRequest(_), .. } => {
+                    let response = AssociationSetupResponse {
+                        node_id: NodeId::Ipv4(SMF),
+                        cause: Cause::ACCEPTED,
+                        recovery_time_stamp: self.started,
+                        ..Default::default()
+                    };
+                    self.endpoint.respond(now(), id, 0, response).unwrap();
                 }
                 Event::Request { message: Message::AssociationUpdateRequest(_), .. }
                     if self.ignores_updates => {}
@@ -637,6 +652,34 @@ async fn a_restarted_cp_function_gets_a_new_association() {
     let Message::AssociationSetupResponse(answer) = other.wait(handle).await else { panic!() };
     assert_eq!((answer.cause, count(&upf, "sessions").await), (Cause::ACCEPTED, 0));
     seid_of(&other.establish(session(0)).await);
+}
+
+/// A CP function that has restarted and does not answer heartbeats before it has an association is asked by an
+/// Association Setup Request.
+#[tokio::test(start_paused = true)]
+async fn a_restarted_cp_function_may_ignore_heartbeats_until_it_is_associated() {
+    let upf = Upf::start().await;
+    let mut cp = Cp::associated(&upf).await;
+    seid_of(&cp.establish(session(0)).await);
+    drop(cp);
+    // One that nobody is behind is not believed.
+    let forger = Cp::new(&upf, "127.0.0.2:0").await;
+    forger.send(&[octets(setup(7), 0, 9000)]).await;
+    net::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(count(&upf, "sessions").await, 1);
+    // One with another recovery time stamp than the CP function has is not either.
+    let mut cp = Cp::started_at(&upf, "127.0.0.2", 2).await;
+    cp.ignores_heartbeats = true;
+    forger.send(&[octets(setup(7), 0, 9001)]).await;
+    cp.turn(Duration::from_secs(20)).await;
+    cp.request(0, setup(2));
+    cp.turn(Duration::from_secs(20)).await;
+    cp.ignores_heartbeats = false;
+    assert_eq!(count(&upf, "sessions").await, 0);
+    assert_eq!(cp.associate(2).await.cause, Cause::ACCEPTED);
+    seid_of(&cp.establish(session(0)).await);
+    cp.turn(Duration::from_secs(60)).await;
+    assert_eq!((count(&upf, "sessions").await, count(&upf, "associations").await), (1, 1));
 }
 
 /// CP functions that are gone do not keep others out for good.

@@ -12,7 +12,9 @@
 //!   SEID, which cannot be guessed. Session set deletions do not, and cannot be confirmed: they are accepted
 //!   only from the port of this UPF's requests and from the port that the association was set up from.
 //! - An Association Setup Request that would replace an association is first confirmed: a Heartbeat Request
-//!   goes to the CP function. The Setup Request is accepted if the answer has its recovery time stamp.
+//!   goes to the CP function. The Setup Request is accepted if the answer has its recovery time stamp. A CP
+//!   function may ignore heartbeats until it has an association; then an Association Setup Request of this UPF
+//!   asks for the recovery time stamp.
 //! - A release is answered, and an Association Update Request then asks the CP function for confirmation. Its
 //!   sessions are removed when it answers that it has no association. Some CP functions ignore this request;
 //!   they are then sent a Heartbeat Request, and their sessions are removed if that is not answered either, or
@@ -83,6 +85,8 @@ enum Question {
     Presence,
     /// Whether the CP function has the recovery time stamp of the claim.
     Claim,
+    /// The same, when it does not answer heartbeats: an Association Setup Request.
+    ClaimBySetup,
     /// Whether the CP function has released the association: an Association Update Request.
     Release,
     /// The same, when that request is not answered: whether it still has its recovery time stamp.
@@ -118,6 +122,11 @@ impl Associations {
     fn may_delete_sets(&self, from: SocketAddr) -> bool {
         self.get(from.ip()).is_some_and(|known| known.address == from || known.source == from)
     }
+}
+
+/// All optional features of this UPF.
+fn features() -> UpFunctionFeatures {
+    FEATURES.into_iter().fold(UpFunctionFeatures::default(), |all, one| all | one)
 }
 
 /// Notes a release that the CP function does not confirm.
@@ -177,7 +186,16 @@ impl Server {
             Question::Release => {
                 AssociationUpdateRequest { node_id: self.node_id.clone(), ..Default::default() }.into()
             }
-            _ => HeartbeatRequest { recovery_time_stamp: self.recovery_time_stamp }.into(),
+            Question::ClaimBySetup => AssociationSetupRequest {
+                node_id: self.node_id.clone(),
+                recovery_time_stamp: self.recovery_time_stamp,
+                up_function_features: Some(features()),
+                ..Default::default()
+            }
+            .into(),
+            Question::Presence | Question::Claim | Question::ReleaseStamp => {
+                HeartbeatRequest { recovery_time_stamp: self.recovery_time_stamp }.into()
+            }
         };
         match self.endpoint.send_request(now(), to, 0, message) {
             Ok(handle) => {
@@ -197,6 +215,10 @@ impl Server {
         self.recovered(peer);
         match (question, message) {
             (Question::Claim, Message::HeartbeatResponse(response)) => {
+                self.judge(peer, response.recovery_time_stamp);
+            }
+            // A refusal has the stamp, too.
+            (Question::ClaimBySetup, Message::AssociationSetupResponse(response)) => {
                 self.judge(peer, response.recovery_time_stamp);
             }
             (Question::Release, Message::AssociationUpdateResponse(response)) => {
@@ -223,13 +245,13 @@ impl Server {
         } else if cause == Cause::NO_ASSOCIATION {
             self.end_association(peer, "association released");
         } else {
-            self.ask_association(peer, Question::ReleaseStamp);
+            self.ask_cp(peer, Question::ReleaseStamp);
         }
     }
 
-    /// Sends a question to the address of an association, if there is one.
-    fn ask_association(&mut self, peer: IpAddr, question: Question) {
-        if let Some(address) = self.associations.get(peer).map(|known| known.address) {
+    /// Sends a question to a CP function.
+    fn ask_cp(&mut self, peer: IpAddr, question: Question) {
+        if let Some(address) = self.config.smf_at(peer) {
             self.question(address, question);
         }
     }
@@ -258,11 +280,12 @@ impl Server {
             Question::Presence => self.silent(peer),
             Question::Claim => {
                 self.silent(peer);
-                self.drop_claim(peer);
+                self.ask_cp(peer, Question::ClaimBySetup);
             }
+            Question::ClaimBySetup => self.drop_claim(peer),
             Question::Release => match failure {
                 Failure::Refused(cause) => self.release_answered(peer, cause),
-                _ => self.ask_association(peer, Question::ReleaseStamp),
+                _ => self.ask_cp(peer, Question::ReleaseStamp),
             },
             Question::ReleaseStamp if failure == Failure::TimedOut => {
                 self.end_association(peer, "association released; the CP function no longer answers");
@@ -305,12 +328,11 @@ impl Server {
         self.associations.by_address.insert(peer, association);
         self.endpoint.add_peer(now(), address);
         self.endpoint.set_recovery_time_stamp(peer, recovery_time_stamp);
-        let features = FEATURES.into_iter().fold(UpFunctionFeatures::default(), |all, one| all | one);
         let response = AssociationSetupResponse {
             node_id: self.node_id.clone(),
             cause: Cause::ACCEPTED,
             recovery_time_stamp: self.recovery_time_stamp,
-            up_function_features: Some(features),
+            up_function_features: Some(features()),
             flags: retained.then_some(AsRspFlags::PSREI),
             ..Default::default()
         };
@@ -395,7 +417,7 @@ impl Server {
         self.respond(id, 0, AssociationReleaseResponse { node_id, cause });
         let asked = [(peer, Question::Release), (peer, Question::ReleaseStamp)];
         if cause.is_accepted() && !self.associations.asked.values().any(|other| asked.contains(other)) {
-            self.ask_association(peer, Question::Release);
+            self.ask_cp(peer, Question::Release);
         }
     }
 
