@@ -4,6 +4,11 @@
 //! pipeline accepts them only from the address to which the tunnel leads, and this module confirms them with an
 //! Echo Request to the peer, whose sequence number cannot be guessed. Without an answer the Error Indication is
 //! ignored.
+//!
+//! This keeps out Error Indications in the name of peers that do not exist or do not answer. The Echo Response
+//! says nothing about the tunnel: an Error Indication with the forged address of a healthy peer is accepted if it
+//! names the TEID of a tunnel to that peer. The TEID has 32 bits and is chosen by the peer; a sender who does not
+//! see N3 must guess it. Only IPsec on N3 (TS 33.501 §9.3) keeps out a sender who sees it.
 
 use std::net::IpAddr;
 
