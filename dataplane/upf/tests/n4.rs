@@ -409,6 +409,29 @@ fn tunnels_to_nowhere_are_refused() {
     }
 }
 
+/// IPv6 addresses to which the kernel would refuse every packet.
+#[test]
+fn far_ends_of_ipv6_are_hosts_with_routes() {
+    let n3 = "fd00:200::1".parse().unwrap();
+    for (peer, accepted) in [
+        ("fd00:200::2", true),
+        ("2001:db8::1", true),
+        ("::ffff:10.0.0.1", false),
+        ("fe80::1", false),
+        ("febf::1", false),
+        ("::", false),
+        ("ff02::1", false),
+    ] {
+        let mut far = forward(2, DestinationInterface::Access, None);
+        if let Some(parameters) = &mut far.forwarding_parameters {
+            parameters.outer_header_creation = Some(OuterHeaderCreation::gtpu(7, peer.parse().unwrap()));
+        }
+        let mut rules = upf::n4::rules::Rules::default();
+        rules.create_far(&far).unwrap();
+        assert_eq!(rules.check_tunnels(n3).is_ok(), accepted, "{peer}");
+    }
+}
+
 /// Without a UE address the sources of uplink packets could not be checked.
 #[test]
 fn an_uplink_without_ue_address_needs_a_network_that_allows_it() {

@@ -161,7 +161,10 @@ impl Rules {
                 far.outer_header.into_iter().chain(far.copies.iter().filter_map(|c| c.outer_header));
             for (teid, peer) in headers.filter_map(|header| header.gtpu_endpoint()) {
                 let broadcast = peer == IpAddr::V4(std::net::Ipv4Addr::BROADCAST);
-                let nobody = peer.is_unspecified() || peer.is_multicast() || broadcast;
+                // Link-local addresses lack the interface that makes them unique; mapped ones are IPv4.
+                let no_route = matches!(peer, IpAddr::V6(peer)
+                    if peer.is_unicast_link_local() || peer.to_ipv4_mapped().is_some());
+                let nobody = peer.is_unspecified() || peer.is_multicast() || broadcast || no_route;
                 // TEID 0 is for signalling (TS 29.281 §5.1); an N3 has addresses of one IP version.
                 if teid == 0 || nobody || peer.is_ipv4() != n3.is_ipv4() {
                     let failed_rule = Some(FailedRuleId::Far(id));
