@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `nrf-token.key` | the NRF's key, which signs access tokens (PKCS #8, PEM) | NRF |
 //! | `nrf-token.pub` | its public half (PEM) | every NF, to verify tokens |
+//! | `nrf-owners.json` | which secret an NF instance proved itself with first | NRF |
 //! | `<nf>.secret`, `<nf>-<name>.secret` | what an NF shares with the NRF (64 hexadecimal digits) | that NF, NRF |
 //! | `ca.pem` | the certificate of the authority that signs those of NFs (PEM) | every NF with TLS |
 //! | `<nf>.pem`, `<nf>.key` | the NF's certificate and its key (PEM); see [`crate::certificate`] | that NF |
@@ -117,6 +118,11 @@ impl Trust {
             .and_then(|der| VerifyingKey::from_spki(&der).ok())
             .ok_or_else(|| content(&public, "expected a P-256 public key in PEM"))?;
         Ok(Self { folder: folder.to_owned(), verifying })
+    }
+
+    /// Where the files are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The key that verifies access tokens.

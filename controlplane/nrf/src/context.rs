@@ -107,11 +107,15 @@ impl Registry {
     /// Adds an instance or replaces its profile. Returns the profile as stored and whether it is new.
     ///
     /// # Errors
-    /// The registry is full.
+    /// There is no room for another, or the instance is of another type.
     pub fn register(&self, mut profile: NfProfile, now: Instant) -> Result<(NfProfile, bool), RegistryError> {
         let mut inner = self.lock();
         let id = profile.nf_instance_id;
-        let new = !inner.instances.contains_key(&id);
+        let known = inner.instances.get(&id);
+        if known.is_some_and(|known| known.profile.nf_type != profile.nf_type) {
+            return Err(RegistryError::Patch("nfType must not change".to_owned()));
+        }
+        let new = known.is_none();
         if new && inner.instances.len() >= self.max_instances {
             return Err(RegistryError::Full);
         }

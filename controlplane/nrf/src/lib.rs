@@ -11,6 +11,7 @@
 
 pub mod config;
 pub mod context;
+pub mod owners;
 pub mod service;
 pub mod token;
 
@@ -34,7 +35,7 @@ pub async fn start(config: Config, env: Env) -> Result<Running, BindError> {
     let authority = match &env.trust {
         Some(trust) => {
             let life = Duration::from_secs(config.token_s.into());
-            let authority = Authority::new(instance.id(), Trust::clone(trust), life, config.max_instances);
+            let authority = Authority::new(instance.id(), Trust::clone(trust), life);
             Some(authority.map_err(|source| BindError::Trust { nf: NfType::Nrf, source })?)
         }
         None => None,

@@ -5,8 +5,8 @@
 //! (`granted`). Then the token is signed. Errors are those of RFC 6749 §5.2, always with status 400.
 
 use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{Mutex, PoisonError},
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use net::time::{self, Duration, Instant};
@@ -21,10 +21,12 @@ use sbi::{
 };
 use telemetry::counters::{Counter, Family};
 
-use crate::context::Registry;
+use crate::{context::Registry, owners::Owners};
 
 /// Most scopes in one request; our own requests have one.
 const MAX_SCOPES: usize = 32;
+/// Shortest time between two refusals in the log: anyone who reaches the NRF can cause them. The counter has all.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest time between two reads of the secrets. An assertion that matches none may be signed with a
 /// new one.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
@@ -43,7 +45,6 @@ pub struct Authority {
     key: SigningKey,
     life: Duration,
     trust: Trust,
-    max_instances: usize,
     known: Mutex<Known>,
 }
 
@@ -51,9 +52,9 @@ pub struct Authority {
 struct Known {
     /// Secrets by NF type, with the time they were read.
     secrets: HashMap<NfType, (Instant, Vec<(String, Secret)>)>,
-    /// The secret with which each instance first proved itself: another NF of the same type, on another
-    /// machine, cannot use the same instance identity.
-    owners: BTreeMap<NfInstanceId, String>,
+    owners: Owners,
+    /// When a refusal was logged last.
+    logged: Option<Instant>,
 }
 
 /// A consumer that has proved its identity.
@@ -68,21 +69,16 @@ impl Authority {
     ///
     /// # Errors
     /// The signing key cannot be used.
-    pub fn new(
-        id: NfInstanceId,
-        trust: Trust,
-        life: Duration,
-        max_instances: usize,
-    ) -> Result<Self, TrustError> {
+    pub fn new(id: NfInstanceId, trust: Trust, life: Duration) -> Result<Self, TrustError> {
         let key = trust.signing_key()?;
         // Created and read now, while the process may still have the rights to do so.
-        let mut known = Known::default();
+        let mut known = Known { owners: Owners::open(trust.folder()), ..Known::default() };
         for nf_type in LOCAL_TYPES {
             trust.secret(&nf_type)?;
             let secrets = trust.secrets(&nf_type)?;
             known.secrets.insert(nf_type, (time::now(), secrets));
         }
-        Ok(Self { id, key, life, trust, max_instances, known: Mutex::new(known) })
+        Ok(Self { id, key, life, trust, known: Mutex::new(known) })
     }
 
     /// Answers a request for a token; `certified` is the NF instance that the client's TLS certificate names.
@@ -100,17 +96,32 @@ impl Authority {
             Ok(_) => GRANTED.inc(),
             Err(error) => {
                 REFUSED.inc(&error.error);
-                tracing::info!(
-                    id = %request.nf_instance_id,
-                    nf_type = request.nf_type.as_ref().map(NfType::as_str),
-                    scope = request.scope.chars().take(128).collect::<String>(),
-                    error = error.error,
-                    reason = error.description,
-                    "no access token"
-                );
+                self.log_refusal(request, error);
             }
         }
         granted
+    }
+
+    fn log_refusal(&self, request: &AccessTokenReq, error: &AccessTokenErr) {
+        let now = time::now();
+        let mut known = self.known();
+        if known.logged.is_some_and(|last| now - last < LOG_INTERVAL) {
+            return;
+        }
+        known.logged = Some(now);
+        drop(known);
+        tracing::info!(
+            id = %request.nf_instance_id,
+            nf_type = request.nf_type.as_ref().map(|nf_type| printable(nf_type.as_str())),
+            scope = printable(&request.scope),
+            error = error.error,
+            reason = error.description,
+            "no access token"
+        );
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn try_grant(
@@ -134,8 +145,12 @@ impl Authority {
         let mut scopes: Vec<&str> = Vec::new();
         for scope in &asked {
             if !granted(registry, &consumer.nf_type, &audience.target, scope) {
-                let reason =
-                    format!("{} is not for {} from {}", scope_text(scope), consumer.nf_type, audience.target);
+                let reason = format!(
+                    "{} is not for {} from {}",
+                    printable(scope),
+                    consumer.nf_type,
+                    printable(audience.target.as_str())
+                );
                 return Err(AccessTokenErr::new("invalid_scope", reason));
             }
             scopes.push(scope);
@@ -188,12 +203,8 @@ impl Authority {
             .or_else(|| self.signer(&nf_type, assertion.expose(), true));
         let (name, claims) = signer.ok_or_else(|| invalid("the assertion fits no secret of this NF type"))?;
         claims.check(id, time::wall_clock()).map_err(|error| invalid(&format!("the assertion: {error}")))?;
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.owners.get(&id) {
-            Some(owner) if *owner != name => return Err(invalid("the instance belongs to another NF")),
-            Some(_) => {}
-            None if known.owners.len() >= self.max_instances => return Err(invalid("too many NF instances")),
-            None => _ = known.owners.insert(id, name),
+        if !self.known().owners.claim(id, &name) {
+            return Err(invalid("the instance belongs to another NF"));
         }
         Ok(Consumer { id, nf_type })
     }
@@ -206,7 +217,7 @@ impl Authority {
         assertion: &str,
         reload: bool,
     ) -> Option<(String, sbi::access::AssertionClaims)> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known();
         let now = time::now();
         let read = known.secrets.get(nf_type).map(|(read, _)| *read);
         let due = match read {
@@ -277,7 +288,7 @@ fn granted(registry: &Registry, consumer: &NfType, target: &NfType, scope: &str)
     })
 }
 
-/// A scope for the log.
-fn scope_text(scope: &str) -> String {
-    scope.chars().filter(|c| !c.is_control()).take(80).collect()
+/// Text of a peer, for the log and for answers.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(80).collect()
 }

@@ -340,6 +340,57 @@ async fn tokens_are_fetched_once_replaced_in_time_and_outlive_the_nrf() {
     again.stop().await;
 }
 
+/// Between the time when a token is to be replaced and its end, calls go on with it, whatever the NRF does.
+#[tokio::test]
+async fn a_silent_nrf_delays_no_call_that_has_a_token() {
+    let world = World::start(54, 10).await;
+    let udr = world.udr(55).await;
+    udr.registered().await;
+    let client = world.env.client(NfType::Udm).unwrap();
+    let call = async || client.call::<QueryAmData>(udr.sbi(), am_data()).await.unwrap_err();
+    assert!(call().await.is("USER_NOT_FOUND"));
+    let fetched = net::time::now();
+    world.nrf.stop().await;
+    // Takes connections and answers nothing.
+    let silent = net::tcp::TcpListener::bind(world.at).await.unwrap();
+    let silent = tokio::spawn(async move {
+        let mut connections = Vec::new();
+        loop {
+            connections.push(silent.accept().await.unwrap());
+        }
+    });
+    net::time::sleep_until(fetched + Duration::from_millis(8_100)).await;
+    let mut calls = 0;
+    while net::time::now() < fetched + Duration::from_millis(9_000) {
+        let error = call().await;
+        assert!(error.is("USER_NOT_FOUND"), "call {calls}: {error}");
+        calls += 1;
+    }
+    assert!(calls > 0);
+    silent.abort();
+    udr.stop().await;
+}
+
+/// The names of NF instances can be foreseen; whoever proved one first has it, also after the NRF restarted.
+#[tokio::test]
+async fn an_instance_stays_its_owners_when_the_nrf_restarts() {
+    let world = World::start(57, 3600).await;
+    let good = || world.token_request(NfType::Udm, NfType::Nrf, "nnrf-disc");
+    world.ask(good()).await.unwrap();
+    world.nrf.stop().await;
+    let again = nrf::start(Config { sbi: world.at, ..Config::default() }, world.env.clone()).await.unwrap();
+    let mut posing = world.token_request(NfType::Amf, NfType::Nrf, "nnrf-disc");
+    let secret = world.env.trust.as_ref().unwrap().secret(&NfType::Amf).unwrap();
+    posing.nf_instance_id = test_id(&NfType::Udm);
+    let claims = AssertionClaims::new(posing.nf_instance_id, net::time::wall_clock());
+    posing.client_assertion = Some(secret.sign(&claims).into());
+    let client = Client::new(ClientConfig::default());
+    let ask = async |body| client.call::<RequestToken>(world.at, RequestTokenRequest { body }).await;
+    assert_eq!(error(ask(posing).await), "invalid_client");
+    ask(good()).await.unwrap();
+    again.stop().await;
+}
+
 #[tokio::test]
 async fn an_nf_on_another_machine_needs_the_public_key_and_its_own_secret() {
     let world = World::start(61, 3600).await;

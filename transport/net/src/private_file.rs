@@ -1,7 +1,7 @@
 //! Files with secrets: keys of the store, private keys of SUCI and TLS, shared secrets.
 //!
-//! [`read`] refuses a file that other users than its owner can open. [`create`] creates such a file
-//! completely or not at all, even if the process is killed.
+//! [`read`] refuses a file that other users than its owner can open. [`create`] and [`replace`] write such
+//! a file completely or not at all, even if the process is killed.
 //!
 //! systemd passes secrets as files in `$CREDENTIALS_DIRECTORY` (`LoadCredential=`), which systemd
 //! protects. [`credential`] finds them, and [`read_credential`] reads them.
@@ -115,6 +115,24 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 /// # Errors
 /// [`io::ErrorKind::AlreadyExists`]; otherwise those of the file system.
 pub fn create(path: &Path, text: &str) -> io::Result<()> {
+    write_whole(path, text, |unfinished| {
+        let linked = std::fs::hard_link(unfinished, path);
+        // What a killed process of this number left behind is ours to replace; nothing else has this name.
+        let removed = std::fs::remove_file(unfinished);
+        linked.and(removed)
+    })
+}
+
+/// The same, but an existing file is replaced: a reader sees the old text or the new one.
+///
+/// # Errors
+/// Those of the file system.
+pub fn replace(path: &Path, text: &str) -> io::Result<()> {
+    write_whole(path, text, |unfinished| std::fs::rename(unfinished, path))
+}
+
+/// Writes a file beside `path`, which `place` then gives its name.
+fn write_whole(path: &Path, text: &str, place: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -123,11 +141,11 @@ pub fn create(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let unfinished = folder.join(format!(".{name}.{}-{number}", std::process::id()));
-    let written = write_new(&unfinished, text).and_then(|()| std::fs::hard_link(&unfinished, path));
-    // A killed process with our process identifier may have left it; nothing else uses this name.
-    let removed = std::fs::remove_file(&unfinished);
-    written?;
-    removed?;
+    if let Err(error) = write_new(&unfinished, text) {
+        let _ = std::fs::remove_file(&unfinished);
+        return Err(error);
+    }
+    place(&unfinished)?;
     File::open(folder)?.sync_all()
 }
 

@@ -286,6 +286,10 @@ impl Client {
         }
     }
 
+    pub(crate) fn wallet(&self) -> &Wallet {
+        &self.inner.wallet
+    }
+
     /// One exchange with one peer; repeated once on a new connection if the old one was broken.
     async fn exchange_once(
         &self,

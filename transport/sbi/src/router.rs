@@ -147,7 +147,12 @@ impl Found<'_> {
         self.route.operation
     }
 
-    /// The caller, if `guard` accepts the request.
+    /// Whether it needs no access token.
+    pub(crate) fn is_open(&self) -> bool {
+        self.route.access == Access::Open
+    }
+
+    /// Who calls, when `guard` lets the request pass.
     ///
     /// # Errors
     /// 401 or 403, ready to send.

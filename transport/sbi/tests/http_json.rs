@@ -16,13 +16,19 @@ use h2::client::SendRequest;
 use http::{HeaderMap, Request, Response};
 use sbi::{
     CallError, Client, ClientConfig, ProblemDetails, Router, Server, ServerConfig, Target,
-    model::{nrf::NfType, smf::SmContextUpdatedData},
-    op::{smf::*, udm::*},
+    model::{
+        nrf::{AccessTokenErr, NfType},
+        smf::SmContextUpdatedData,
+    },
+    op::{nrf::RequestToken, smf::*, udm::*},
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const JSON: &str = "application/json";
+const FORM: &str = "application/x-www-form-urlencoded";
+const TOKEN_REQUEST: &str = "grant_type=client_credentials&scope=nnrf-disc\
+    &nfInstanceId=4947a69a-f61b-4bc1-b9da-47c9c5d14b64";
 
 /// A server with a few operations; its state counts the handlers that are reached.
 async fn server(config: ServerConfig) -> (Server, Arc<AtomicUsize>) {
@@ -32,6 +38,7 @@ async fn server(config: ServerConfig) -> (Server, Arc<AtomicUsize>) {
             reached.fetch_add(1, SeqCst);
             Err(ProblemDetails::user_not_found())
         })
+        .on::<RequestToken>(async |_, _| Err(AccessTokenErr::new("invalid_client", "a stranger")))
         .on::<GetSmData>(async |_, _| Err(ProblemDetails::default()))
         .on::<ConfirmAuth>(async |reached: Arc<AtomicUsize>, request: ConfirmAuthRequest| {
             reached.fetch_add(1, SeqCst);
@@ -365,6 +372,35 @@ async fn more_requests_than_allowed_are_refused_at_once() {
         net::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("a cancelled request keeps its place");
+}
+
+/// Requests without proof have places of their own, and each connection has few: strangers who never end theirs keep
+/// neither those out who have a token nor those who ask for one, and content that nobody will read is not waited for.
+#[tokio::test]
+async fn unfinished_requests_of_strangers_take_no_place_of_others() {
+    let read_timeout = Duration::from_secs(60);
+    let (server, _) = server(ServerConfig { max_requests: 2, read_timeout, ..ServerConfig::default() }).await;
+    let at = server.address();
+    let unfinished =
+        |path| Request::post(format!("http://{at}{path}")).header("content-type", FORM).body(()).unwrap();
+    let mut held = Vec::new();
+    for _ in 0..60 {
+        let mut stranger = connect(at).await;
+        for _ in 0..8 {
+            held.push(stranger.send_request(unfinished("/oauth2/token"), false).unwrap());
+        }
+        // No such resource: the answer does not wait for content, since the places for that are taken.
+        let (answer, content) = stranger.send_request(unfinished("/nowhere"), false).unwrap();
+        let answer = net::time::timeout(Duration::from_secs(20), answer).await.expect("an answer at once");
+        assert_eq!(answer.unwrap().status(), 404);
+        held.push((stranger.send_request(unfinished("/nowhere"), false).unwrap().0, content));
+    }
+    let probe = "/nudm-sdm/v2/imsi-999700000000001/nssai";
+    assert_eq!(send(at, "GET", probe, None, "").await.0, 404, "reaches the handler");
+    let (status, _, refusal) = send(at, "POST", "/oauth2/token", Some(FORM), TOKEN_REQUEST).await;
+    assert_eq!((status, &refusal["error"]), (400, &json!("invalid_client")));
+    // A form of a quarter of a megabyte is no request for a token.
+    assert_eq!(send(at, "POST", "/oauth2/token", Some(FORM), vec![b'x'; 40_000]).await.0, 413);
 }
 
 /// A peer that answers every request with one fixed response.

@@ -2,11 +2,13 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use http::HeaderValue;
 use net::time::{self, Duration, Instant};
+use tokio::sync::OwnedMutexGuard;
 
 use super::{AssertionClaims, CALLBACK_AUDIENCE, Secret};
 use crate::{
@@ -23,6 +25,8 @@ use crate::{
 /// A token is replaced this long before it expires; a short-lived one after four fifths of its
 /// lifetime.
 const REPLACE_BEFORE: Duration = Duration::from_secs(60);
+/// Time between two attempts to replace a token that is still valid.
+const RETRY: Duration = Duration::from_secs(1);
 /// Lifetime of a token if the NRF does not state it.
 const DEFAULT_LIFE_S: u32 = 60;
 
@@ -50,7 +54,7 @@ struct Token {
 pub(crate) struct Wallet {
     tokens: Mutex<HashMap<&'static str, Token>>,
     /// Held during a request to the NRF: a thousand calls at the start make one request per service.
-    asking: tokio::sync::Mutex<()>,
+    asking: Arc<tokio::sync::Mutex<()>>,
     /// Number of failed requests, and the reason of the latest: calls that waited for it get the same
     /// answer.
     failure: Mutex<(u64, Option<(&'static str, String)>)>,
@@ -65,24 +69,21 @@ impl Wallet {
         service: &Service,
     ) -> Result<HeaderValue, String> {
         let now = time::now();
-        let held = self.held(service.name, now);
-        if let Some(token) = held.as_ref().filter(|token| now < token.replace_at) {
-            return Ok(token.header.clone());
-        }
-        let failures_before = self.failure().0;
-        let _asking = match &held {
-            // One call fetches the next token; the others use the one that is about to expire.
-            Some(token) => match self.asking.try_lock() {
-                Ok(asking) => asking,
-                Err(_) => return Ok(token.header.clone()),
-            },
-            None => self.asking.lock().await,
-        };
-        if let Some(token) = self.held(service.name, now).filter(|token| now < token.replace_at) {
+        if let Some(token) = self.held(service.name, now) {
+            // A task fetches the next token while calls use this one: the NRF may be slow or down.
+            if now >= token.replace_at
+                && let Ok(asking) = self.asking.clone().try_lock_owned()
+            {
+                tokio::spawn(replace(client.clone(), credentials.clone(), service.clone(), asking));
+            }
             return Ok(token.header);
         }
-        if held.is_none()
-            && let (count, Some((failed, reason))) = self.failure()
+        let failures_before = self.failure().0;
+        let _asking = self.asking.lock().await;
+        if let Some(token) = self.held(service.name, now) {
+            return Ok(token.header);
+        }
+        if let (count, Some((failed, reason))) = self.failure()
             && count != failures_before
             && failed == service.name
         {
@@ -91,24 +92,27 @@ impl Wallet {
         match fetch(client, credentials, service).await {
             Ok(token) => {
                 let header = token.header.clone();
-                self.tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(service.name, token);
+                self.tokens().insert(service.name, token);
                 Ok(header)
             }
             Err(reason) => {
                 let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
                 *failure = (failure.0 + 1, Some((service.name, reason.clone())));
-                // The NRF may be down for a while: the old token is valid until it expires.
-                held.map(|token| token.header).ok_or(reason)
+                Err(reason)
             }
         }
     }
 
     /// Deletes a token that a server refused.
     pub(crate) fn forget(&self, service: &Service, refused: &HeaderValue) {
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tokens = self.tokens();
         if tokens.get(service.name).is_some_and(|token| token.header == refused) {
             tokens.remove(service.name);
         }
+    }
+
+    fn tokens(&self) -> MutexGuard<'_, HashMap<&'static str, Token>> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn failure(&self) -> (u64, Option<(&'static str, String)>) {
@@ -116,9 +120,35 @@ impl Wallet {
     }
 
     fn held(&self, service: &str, now: Instant) -> Option<Token> {
-        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let tokens = self.tokens();
         tokens.get(service).filter(|token| now < token.expires).cloned()
     }
+}
+
+/// Replaces a token that expires soon. After a failure the next attempt comes [`RETRY`] later.
+///
+/// The result has a named type because a call starts this task and the task makes a call: the compiler cannot
+/// infer a type that contains itself.
+fn replace(
+    client: Client,
+    credentials: Credentials,
+    service: Service,
+    asking: OwnedMutexGuard<()>,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(async move {
+        let fetched = fetch(&client, &credentials, &service).await;
+        let mut tokens = client.wallet().tokens();
+        match fetched {
+            Ok(token) => _ = tokens.insert(service.name, token),
+            Err(reason) => {
+                tracing::debug!(service = service.name, reason, "the access token was not replaced");
+                if let Some(token) = tokens.get_mut(service.name) {
+                    token.replace_at = time::now() + RETRY;
+                }
+            }
+        }
+        drop(asking);
+    })
 }
 
 /// Requests a token from the NRF (TS 29.510 §5.4.2.2).

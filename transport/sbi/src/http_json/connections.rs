@@ -14,7 +14,11 @@ use std::{
     },
 };
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+
+/// Requests without proof of one connection that are worked on at once: those that need no token, and refused ones whose
+/// content is still taken in. An NF asks for one token at a time.
+const UNPROVEN_REQUESTS: usize = 4;
 
 /// The connections of one server.
 #[derive(Debug)]
@@ -37,6 +41,7 @@ struct State {
     peer: IpAddr,
     proven: AtomicBool,
     evicted: Notify,
+    unproven_requests: Semaphore,
 }
 
 /// The place of one connection; dropping it frees the place.
@@ -65,7 +70,12 @@ impl Connections {
         }
         let id = open.next;
         open.next += 1;
-        let state = Arc::new(State { peer, proven: AtomicBool::new(false), evicted: Notify::new() });
+        let state = Arc::new(State {
+            peer,
+            proven: AtomicBool::new(false),
+            evicted: Notify::new(),
+            unproven_requests: Semaphore::new(UNPROVEN_REQUESTS),
+        });
         open.places.insert(id, state.clone());
         Some(Place { id, state, connections: self.clone() })
     }
@@ -94,6 +104,11 @@ impl Place {
 
     pub(super) fn is_proven(&self) -> bool {
         self.state.proven.load(Ordering::Relaxed)
+    }
+
+    /// A permit for one request without proof; `None` if this connection has the most it may have.
+    pub(super) fn try_unproven(&self) -> Option<SemaphorePermit<'_>> {
+        self.state.unproven_requests.try_acquire().ok()
     }
 
     /// Waits until the place is given to another connection.

@@ -50,14 +50,23 @@ pub(crate) struct Offer {
     pub(crate) tls: Option<Tls>,
 }
 
+/// Most requests in progress that need no access token, over all connections. They ask for a token. The connections of
+/// one address cannot use all of these places.
+const OPEN_AT_ONCE: usize = 1024;
+/// Most octets of content of such a request: a form with an assertion is far smaller.
+const OPEN_BODY_MAX: usize = 16 * 1024;
+
 /// State that all connections of a server share.
 struct Shared {
     table: Table,
     config: ServerConfig,
     guard: Option<Guard>,
     tls: Option<Tls>,
-    /// Requests in progress, over all connections.
+    /// Requests in progress that have an access token, over all connections.
     in_flight: Semaphore,
+    /// Requests in progress that need none. They have permits of their own, so that strangers take no place from
+    /// callers with a token.
+    open: Semaphore,
 }
 
 /// Accepts connections until `stop` turns true, then lets requests finish for `drain_timeout`.
@@ -65,7 +74,8 @@ pub(crate) async fn run(listener: TcpListener, offer: Offer, mut stop: watch::Re
     let Offer { table, config, guard, tls } = offer;
     let in_flight = Semaphore::new(config.max_requests);
     let connections = Connections::new(config.max_connections, config.max_connections_per_address);
-    let shared = Arc::new(Shared { table, config, guard, tls, in_flight });
+    let open = Semaphore::new(OPEN_AT_ONCE);
+    let shared = Arc::new(Shared { table, config, guard, tls, in_flight, open });
     let mut tasks = tokio::task::JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -247,18 +257,29 @@ async fn exchange(
         if caller.id().is_some() || shared.guard.is_none() {
             remote.place.prove();
         }
-        let permit = shared.in_flight.try_acquire();
-        let permit = permit.map_err(|_| reject(ProblemDetails::nf_congestion(), Codec::Json))?;
-        Ok((found, caller, permit))
+        let permits = if found.is_open() {
+            remote
+                .place
+                .try_unproven()
+                .and_then(|of_place| Some((shared.open.try_acquire().ok()?, Some(of_place))))
+        } else {
+            shared.in_flight.try_acquire().ok().map(|permit| (permit, None))
+        };
+        let permits = permits.ok_or_else(|| reject(ProblemDetails::nf_congestion(), Codec::Json))?;
+        Ok((found, caller, permits))
     });
-    let (found, caller, _permit) = match admitted {
+    let (found, caller, _permits) = match admitted {
         Ok(admitted) => admitted,
         Err(answer) => {
-            discard(body, &shared.config).await;
+            // Without a place to wait in, the answer goes out at once and the stream is reset behind it.
+            if let Some(_place) = remote.place.try_unproven() {
+                discard(body, &shared.config).await;
+            }
             return send(respond, answer);
         }
     };
-    let payload = match payload(&head.headers, body, found.media(), &shared.config).await {
+    let limit = if found.is_open() { OPEN_BODY_MAX } else { usize::MAX }.min(shared.config.max_body_bytes);
+    let payload = match payload(&head.headers, body, found.media(), limit, &shared.config).await {
         Ok(payload) => payload,
         Err(Some(problem)) => {
             tracing::debug!(operation = found.operation(), %problem, "request refused");
@@ -285,15 +306,16 @@ async fn payload(
     headers: &http::HeaderMap,
     body: RecvStream,
     expected: Option<Media>,
+    limit: usize,
     config: &ServerConfig,
 ) -> Result<Option<Payload>, Option<ProblemDetails>> {
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
-    if declared.is_some_and(|length| length > config.max_body_bytes) {
-        return Err(Some(too_large(config)));
+    if declared.is_some_and(|length| length > limit) {
+        return Err(Some(too_large(limit)));
     }
     let deadline = time::now() + config.read_timeout;
-    let body = read_body(body, config.max_body_bytes, deadline).await.map_err(|error| match error {
-        BodyError::TooLarge => Some(too_large(config)),
+    let body = read_body(body, limit, deadline).await.map_err(|error| match error {
+        BodyError::TooLarge => Some(too_large(limit)),
         BodyError::Timeout => Some(ProblemDetails::new(408, "REQUEST_TIMEOUT")),
         BodyError::Broken => None,
     })?;
@@ -317,12 +339,23 @@ async fn payload(
 
 /// Reads and discards content, within the limits: if the stream is reset while a client still sends,
 /// the client may lose the answer.
-async fn discard(body: RecvStream, config: &ServerConfig) {
-    let _ = read_body(body, config.max_body_bytes, time::now() + config.read_timeout).await;
+async fn discard(mut body: RecvStream, config: &ServerConfig) {
+    let take_in = async {
+        let mut octets = 0;
+        while let Some(Ok(chunk)) = body.data().await {
+            octets += chunk.len();
+            if octets > config.max_body_bytes {
+                return;
+            }
+            // A closed stream no longer needs window.
+            let _ = body.flow_control().release_capacity(chunk.len());
+        }
+    };
+    let _ = time::timeout(config.read_timeout, take_in).await;
 }
 
-fn too_large(config: &ServerConfig) -> ProblemDetails {
-    ProblemDetails::new(413, "REQUEST_TOO_LARGE").detail(format!("at most {} octets", config.max_body_bytes))
+fn too_large(limit: usize) -> ProblemDetails {
+    ProblemDetails::new(413, "REQUEST_TOO_LARGE").detail(format!("at most {limit} octets"))
 }
 
 /// Why content could not be collected.
