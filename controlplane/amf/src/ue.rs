@@ -542,12 +542,12 @@ impl Ue {
     }
 
     async fn handle_event(&mut self, event: UeEvent) -> Result<(), Interrupt> {
-        if let UeEvent::Nas { received, .. } | UeEvent::N2 { received, .. } = &event {
-            self.stopwatch = Some(Stopwatch::start(*received));
-        }
-        if let UeEvent::Initial(initial) = &event {
-            self.stopwatch = Some(Stopwatch::start(initial.received));
-        }
+        self.stopwatch = Some(Stopwatch::start(match &event {
+            UeEvent::Nas { received, .. } | UeEvent::N2 { received, .. } => *received,
+            UeEvent::Initial(initial) => initial.received,
+            // What another NF or an operator starts has no first N2 message: it begins now.
+            _ => net::time::now(),
+        }));
         match event {
             UeEvent::Deregister(order) => Box::pin(procedure::deregistration::by_network(self, order)).await,
             UeEvent::SubscriptionChanged => {

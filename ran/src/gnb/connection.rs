@@ -45,8 +45,8 @@ pub struct Bearer {
 pub enum Downlink {
     /// A NAS message.
     Nas(Bytes),
-    /// Radio resources of a session were set up.
-    SessionUp(Bearer),
+    /// Radio resources of sessions were set up. The AMF hears of it with [`Connection::confirm`].
+    SessionsUp(Vec<Bearer>),
     /// Radio resources of a session are gone.
     SessionDown(PduSessionId),
     /// The connection is released; nothing follows.
@@ -66,6 +66,8 @@ pub struct Connection {
     cause: RrcEstablishmentCause,
     /// Events that the UE has not read yet.
     pending: VecDeque<Downlink>,
+    /// The answer to a set-up whose resources the UE has not taken yet, see [`Connection::confirm`].
+    answer: Option<Pdu>,
     /// Sessions with radio resources on this gNB.
     sessions: Vec<PduSessionId>,
 }
@@ -84,6 +86,7 @@ impl Connection {
             inbox,
             cause,
             pending: VecDeque::new(),
+            answer: None,
             sessions: Vec::new(),
         }
     }
@@ -160,23 +163,34 @@ impl Connection {
     /// The next event for the UE. Answers the AMF where the gNB has to. Cancel-safe between messages.
     pub async fn next(&mut self) -> Option<Downlink> {
         loop {
+            // Resources to take are always first.
+            if !matches!(self.pending.front(), Some(Downlink::SessionsUp(_))) {
+                self.confirm().await?;
+            }
             if let Some(ready) = self.pending.pop_front() {
                 return Some(ready);
             }
             let pdu = self.next_pdu().await?;
-            if let Err(error) = self.perform(pdu).await {
-                tracing::debug!(%error, "the gNB could not answer the AMF");
-                return None;
-            }
+            unless_failed(self.perform(pdu).await)?;
         }
+    }
+
+    /// The UE has taken the resources of [`Downlink::SessionsUp`]: the AMF gets its answer, and packets that the UPF
+    /// keeps for the UE follow at once. `None` as with [`Connection::next`]. Cancel-safe.
+    pub async fn confirm(&mut self) -> Option<()> {
+        if let Some(answer) = &self.answer {
+            unless_failed(self.gnb.send(answer.clone()).await)?;
+            self.answer = None;
+        }
+        Some(())
     }
 
     /// Does what a message asks of the gNB and queues the events that follow for the UE.
     async fn perform(&mut self, pdu: Pdu) -> Result<(), SendError> {
         match pdu {
             Pdu::DownlinkNasTransport(transport) => self.pending.push_back(Downlink::Nas(transport.nas_pdu)),
-            Pdu::InitialContextSetupRequest(request) => return self.initial_context_setup(request).await,
-            Pdu::PduSessionResourceSetupRequest(request) => return self.session_setup(request).await,
+            Pdu::InitialContextSetupRequest(request) => self.initial_context_setup(request),
+            Pdu::PduSessionResourceSetupRequest(request) => self.session_setup(request),
             Pdu::PduSessionResourceModifyRequest(request) => return self.session_modify(request).await,
             Pdu::PduSessionResourceReleaseCommand(command) => return self.session_release(command).await,
             Pdu::UeContextReleaseCommand(command) => return self.context_release(command).await,
@@ -197,11 +211,8 @@ impl Connection {
     }
 
     /// Initial Context Setup (TS 38.413 §8.3.1). Radio security is not simulated: the key is accepted.
-    async fn initial_context_setup(
-        &mut self,
-        request: ngap::InitialContextSetupRequest,
-    ) -> Result<(), SendError> {
-        let (pdu_sessions, failed, ready) = self.set_up(&request.pdu_sessions);
+    fn initial_context_setup(&mut self, request: ngap::InitialContextSetupRequest) {
+        let (pdu_sessions, failed, nas_pdus) = self.set_up(&request.pdu_sessions);
         let response = ngap::InitialContextSetupResponse {
             amf_ue_ngap_id: request.amf_ue_ngap_id,
             ran_ue_ngap_id: request.ran_ue_ngap_id,
@@ -209,18 +220,13 @@ impl Connection {
             failed,
             criticality_diagnostics: None,
         };
-        self.gnb.send(response).await?;
-        self.pending.extend(ready);
-        self.pending.extend(request.nas_pdu.map(Downlink::Nas));
-        Ok(())
+        self.answer = Some(response.into());
+        self.pending.extend(nas_pdus.into_iter().chain(request.nas_pdu).map(Downlink::Nas));
     }
 
     /// PDU Session Resource Setup (TS 38.413 §8.2.1).
-    async fn session_setup(
-        &mut self,
-        request: ngap::PduSessionResourceSetupRequest,
-    ) -> Result<(), SendError> {
-        let (pdu_sessions, failed, ready) = self.set_up(&request.pdu_sessions);
+    fn session_setup(&mut self, request: ngap::PduSessionResourceSetupRequest) {
+        let (pdu_sessions, failed, nas_pdus) = self.set_up(&request.pdu_sessions);
         let response = ngap::PduSessionResourceSetupResponse {
             amf_ue_ngap_id: request.amf_ue_ngap_id,
             ran_ue_ngap_id: request.ran_ue_ngap_id,
@@ -229,26 +235,24 @@ impl Connection {
             criticality_diagnostics: None,
             user_location: None,
         };
-        self.gnb.send(response).await?;
-        self.pending.extend(request.nas_pdu.map(Downlink::Nas));
-        self.pending.extend(ready);
-        Ok(())
+        self.answer = Some(response.into());
+        self.pending.extend(request.nas_pdu.into_iter().chain(nas_pdus).map(Downlink::Nas));
     }
 
-    /// Opens a tunnel for each session. Returns the sessions that succeeded, those that failed, and the
-    /// events for the UE.
+    /// Opens a tunnel for each session, for the UE to take; what succeeded, what failed, and the sessions' NAS messages.
     fn set_up(
         &mut self,
         items: &[PduSessionSetupItem],
-    ) -> (Vec<PduSessionItem>, Vec<PduSessionItem>, Vec<Downlink>) {
-        let (mut done, mut failed, mut ready) = (Vec::new(), Vec::new(), Vec::new());
+    ) -> (Vec<PduSessionItem>, Vec<PduSessionItem>, Vec<Bytes>) {
+        let (mut done, mut failed, mut nas_pdus) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bearers = Vec::new();
         for item in items {
             match self.set_up_one(item) {
                 Ok((transfer, bearer)) => {
                     self.sessions.push(item.id);
                     done.push(PduSessionItem { id: item.id, transfer });
-                    ready.push(Downlink::SessionUp(bearer));
-                    ready.extend(item.nas_pdu.clone().map(Downlink::Nas));
+                    bearers.push(bearer);
+                    nas_pdus.extend(item.nas_pdu.clone());
                 }
                 // A NAS message of a session without resources is not delivered (TS 38.413 §8.2.1.2).
                 Err(cause) => {
@@ -259,7 +263,10 @@ impl Connection {
                 }
             }
         }
-        (done, failed, ready)
+        if !bearers.is_empty() {
+            self.pending.push_back(Downlink::SessionsUp(bearers));
+        }
+        (done, failed, nas_pdus)
     }
 
     fn set_up_one(&self, item: &PduSessionSetupItem) -> Result<(Bytes, Bearer), Cause> {
@@ -363,6 +370,11 @@ impl Connection {
         self.pending.push_back(Downlink::Released(command.cause));
         Ok(())
     }
+}
+
+/// `None` when the gNB could not answer the AMF.
+fn unless_failed(sent: Result<(), SendError>) -> Option<()> {
+    sent.inspect_err(|error| tracing::debug!(%error, "the gNB could not answer the AMF")).ok()
 }
 
 impl Drop for Connection {

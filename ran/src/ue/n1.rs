@@ -15,8 +15,8 @@ use crate::gnb::Downlink;
 pub enum Received {
     /// A NAS message, verified where TS 24.501 requires it.
     Nas(Message),
-    /// Radio resources of a session were set up; the UE keeps them.
-    SessionUp(types::PduSessionId),
+    /// Radio resources of sessions were set up; the UE keeps them.
+    SessionsUp,
     /// Radio resources of a session were released.
     SessionDown(types::PduSessionId),
     /// The connection was released.
@@ -133,13 +133,18 @@ impl Ue {
                         }
                     }
                 }
-                Downlink::SessionUp(bearer) => {
-                    let id = bearer.id;
-                    match self.sessions.get_mut(&id) {
-                        Some(session) => session.activate(bearer),
-                        None => drop(self.bearers.insert(id, bearer)),
+                Downlink::SessionsUp(bearers) => {
+                    for bearer in bearers {
+                        match self.sessions.get_mut(&bearer.id) {
+                            Some(session) => session.activate(bearer),
+                            None => drop(self.bearers.insert(bearer.id, bearer)),
+                        }
                     }
-                    return Ok(Received::SessionUp(id));
+                    if connection.confirm().await.is_none() {
+                        self.lose_connection();
+                        return Err(Failure::ConnectionLost);
+                    }
+                    return Ok(Received::SessionsUp);
                 }
                 Downlink::SessionDown(id) => {
                     self.bearers.remove(&id);

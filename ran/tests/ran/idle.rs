@@ -6,6 +6,7 @@ use nas::{GmmCause, Message, MobileIdentity, PsiSet, RegistrationType, ServiceTy
 use ngap::cause::RadioNetwork;
 use ngap::{Pdu, RrcEstablishmentCause};
 use ran::Failure;
+use ran::gnb::Downlink;
 use ran::ue::{NetworkEvent, WakeReason};
 use types::*;
 
@@ -204,4 +205,32 @@ async fn an_idle_ue_updates_its_registration_in_time_and_place() {
     let (outcome, ()) = tokio::join!(ue.wake_up(WakeReason::Moved), update(&mut network, mobility, 0x1003));
     outcome.unwrap();
     assert_eq!((ue.guti(), gnb.lost_messages()), (Some(guti(0x1003)), 0));
+}
+
+/// The UPF sends what it has kept as soon as the AMF has the gNB's answer: the UE must be ready for it by then.
+#[tokio::test]
+async fn the_gnb_answers_when_the_ue_has_taken_its_radio_resources() {
+    let World { mut network, gnb, .. } = world(49, |_| {}).await;
+    let mut connection = gnb.open(RrcEstablishmentCause::MoData);
+    connection.send_nas(b"\x7e\x00\x43".as_slice(), None).await.unwrap();
+    let Pdu::InitialUeMessage(initial) = network.receive().await else { panic!() };
+    network
+        .send(ngap::PduSessionResourceSetupRequest {
+            amf_ue_ngap_id: AMF_ID,
+            ran_ue_ngap_id: initial.ran_ue_ngap_id,
+            nas_pdu: None,
+            pdu_sessions: [1, 2].map(|value| network.setup_item(id(value), Some(vec![value].into()))).into(),
+            ue_ambr: None,
+        })
+        .await;
+    let Some(Downlink::SessionsUp(bearers)) = connection.next().await else { panic!() };
+    assert_eq!(bearers.iter().map(|bearer| bearer.id).collect::<Vec<_>>(), [id(1), id(2)]);
+    let moment = std::time::Duration::from_millis(100);
+    assert!(net::time::timeout(moment, network.receive()).await.is_err(), "answered too early");
+    connection.confirm().await.unwrap();
+    let Pdu::PduSessionResourceSetupResponse(response) = network.receive().await else { panic!() };
+    assert_eq!((response.pdu_sessions.len(), response.failed.len()), (2, 0));
+    for value in [1, 2] {
+        assert!(matches!(connection.next().await, Some(Downlink::Nas(octets)) if octets[..] == [value]));
+    }
 }

@@ -66,7 +66,7 @@ impl Ue {
         match received {
             Received::Released(cause) => Ok(Some(NetworkEvent::Released(cause))),
             Received::ErrorIndication(error) => Ok(Some(NetworkEvent::ErrorIndication(error))),
-            Received::SessionUp(_) | Received::SessionDown(_) => Ok(None),
+            Received::SessionsUp | Received::SessionDown(_) => Ok(None),
             Received::Nas(message) => match self.respond(message).await? {
                 Some(Message::DeregistrationRequestNetwork(request)) => {
                     self.network_deregistration().await?;

@@ -117,7 +117,7 @@ impl Ue {
                         _ => self.network_sm_message(&transport).await.map(drop)?,
                     }
                 }
-                Received::SessionUp(_) => {}
+                Received::SessionsUp => {}
                 other => self.handle_unrelated(other).await?,
             }
         }

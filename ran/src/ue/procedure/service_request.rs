@@ -87,7 +87,7 @@ impl Ue {
                     }
                     return Err(Failure::Rejected(reject.cause));
                 }
-                Received::SessionUp(_) => {}
+                Received::SessionsUp => {}
                 other => self.handle_unrelated(other).await?,
             }
         }
