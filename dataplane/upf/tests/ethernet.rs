@@ -7,7 +7,7 @@ mod support;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use packet::ethernet::{ARP, IPV4, build};
+use packet::ethernet::{ARP, IPV4, IPV6, build};
 use packet::gtpu::{PduSession, build_gpdu};
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
@@ -61,7 +61,7 @@ impl World {
         let sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 5);
         let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
         let (sender, events) = mpsc::channel(64);
-        let guard = Arc::new(Guard::new(&config, [IpAddr::from([10, 200, 0, 1])]));
+        let guard = Arc::new(Guard::new(&config, ["10.200.0.1", "fe80::a"].map(|own| own.parse().unwrap())));
         let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), config.gtpu, 2, sender, guard);
         let (n3_port, n3) = memory::pair(50_000);
         let (internet_port, internet) = memory::pair(100);
@@ -275,18 +275,68 @@ fn what_goes_nowhere_is_counted() {
         world.down(&frame(ALL, M, 4)[..length]);
     }
     assert_eq!(stats::drops(&world.stats, DropReason::EthernetMalformed), 28);
-    // The core's sockets on this machine are none of the UEs' business, in frames as in packets.
-    let pfcp =
-        packet::transport::build_udp(([10, 0, 0, 9].into(), 4000), ([10, 200, 0, 1].into(), 8805), b"x");
-    let pfcp =
-        packet::ipv4::Header::new([10, 0, 0, 9].into(), [10, 200, 0, 1].into(), 17).build(&pfcp.unwrap());
-    world.up(a, &build(M, A, None, IPV4, &pfcp.unwrap()));
-    assert_eq!(stats::drops(&world.stats, DropReason::CoreInterface), 1);
     world.assert_sent(&[], &[]);
     // A data network without sessions.
     let mut world = World::new();
     world.down(&frame(ALL, M, 1));
     world.assert_dropped(DropReason::UnknownUe, 1);
+}
+
+/// The core's sockets on this machine are out of reach, whatever the frame's own destination and tags are.
+#[test]
+fn frames_do_not_reach_this_machine() {
+    let udp = |from: &str, to: &str, port| {
+        let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
+        let datagram = packet::transport::build_udp((from, 4000), (to, port), b"x").unwrap();
+        match (from, to) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => packet::ipv4::Header::new(from, to, 17).build(&datagram),
+            (IpAddr::V6(from), IpAddr::V6(to)) => packet::ipv6::Header::new(from, to, 17).build(&datagram),
+            _ => panic!("two families"),
+        }
+        .unwrap()
+    };
+    let own = ["10.200.0.1", "fe80::a"];
+    let mut frames = Vec::new();
+    for (n, (to, port)) in own.into_iter().flat_map(|to| [(to, 8805), (to, 2152), (to, 22)]).enumerate() {
+        let (from, kind) = if to.contains(':') { ("fe80::9", IPV6) } else { ("10.0.0.9", IPV4) };
+        let packet = udp(from, to, port);
+        for mac in [M, ALL, [0x33, 0x33, 0, 0, 0, 1], [1, 0, 0x5E, 0, 0, 1]] {
+            for tags in
+                [&[][..], &[0x8100], &[0x8100; 2], &[0x88A8, 0x8100, 0x8100], &[0x88A8; 3], &[0x8100; 9]]
+            {
+                let mut frame = build(mac, A, None, kind, &packet);
+                for tag in tags.iter().rev() {
+                    let [high, low] = u16::to_be_bytes(*tag);
+                    frame.splice(12..12, [high, low, 0, 0]);
+                }
+                frames.push((n, tags, frame));
+            }
+        }
+    }
+    let (mut world, a, _) = World::with_two();
+    for (count, (n, tags, frame)) in frames.iter().enumerate() {
+        world.up(a, frame);
+        assert_eq!(world.drops(DropReason::CoreInterface), count as u64 + 1, "{n} {tags:x?}");
+    }
+    world.assert_sent(&[], &[]);
+    // Neighbours and groups of the link are within reach.
+    for (to, kind, packet) in [
+        (M, IPV4, udp("10.0.0.9", "169.254.1.1", 9)),
+        (M, IPV6, udp("fe80::9", "fe80::b", 9)),
+        (ALL, IPV4, udp("0.0.0.0", "255.255.255.255", 67)),
+        ([0x33, 0x33, 0, 0, 0, 0xFB], IPV6, udp("fe80::9", "ff02::fb", 5353)),
+    ] {
+        let frame = build(to, A, None, kind, &packet);
+        world.up(a, &frame);
+        assert_eq!(world.n6.take().len(), 1, "{frame:x?}");
+        world.n3.take();
+    }
+    // An unfinished tag holds no packet.
+    let mut unfinished = build(M, A, Some(0), 0x8100, &[0, 0, 8]);
+    world.up(a, &unfinished);
+    unfinished.truncate(18);
+    world.up(a, &unfinished);
+    assert_eq!(world.n6.take().len(), 2);
 }
 
 /// All frames to all would be many copies: they have a rate, and what is known passes beside it.

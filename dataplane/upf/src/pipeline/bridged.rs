@@ -286,10 +286,9 @@ impl Pipeline {
             None => Some(Target::Others { network, from: station }),
         };
         if !matches!(target, Some(Target::Station(_))) {
-            // Guards the machine and the networks behind it. Other sessions are not part of the core, and
-            // neighbours on a link may exchange any messages.
-            if let Some(packet) = view.routed(frame)
-                && let Some(reason) = self.closed.stops(network.into(), packet, || None)
+            // Other sessions are not part of the core: only what goes to the data network is checked.
+            if let Some(packet) = view.packet(frame)
+                && let Some(reason) = self.closed.stops_in_frame(network.into(), packet)
             {
                 return Err(reason);
             }

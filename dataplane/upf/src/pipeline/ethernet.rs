@@ -4,8 +4,6 @@
 //! check sequence (TS 29.561 §8.2, TS 23.501 §5.6.10.2). [`crate::bridge`] decides to which session a frame
 //! goes.
 
-use std::net::IpAddr;
-
 use classifier::{Ethernet, Key};
 use packet::ethernet::{IPV4, IPV6};
 use packet::flow::Flow;
@@ -63,14 +61,14 @@ impl View {
         Ok(View { header, flow, payload: at })
     }
 
-    /// The IP packet inside a frame for one station, unless both its addresses are of the link.
-    pub fn routed<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
-        let link_local = |flow: &Flow| match flow.destination {
-            IpAddr::V4(to) => to.is_link_local(),
-            IpAddr::V6(to) => to.is_unicast_link_local(),
-        };
-        let routed = !self.is_group() && !self.flow.as_ref().is_some_and(link_local);
-        frame.get(self.payload..).filter(|_| routed && matches!(self.header.ethertype, IPV4 | IPV6))
+    /// The IP packet inside a frame, behind any number of tags: a system that receives the frame removes all.
+    pub fn packet<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
+        let (mut kind, mut payload) = (self.header.ethertype, frame.get(self.payload..)?);
+        while matches!(kind, C_TAG | S_TAG) {
+            let (tag, behind) = payload.split_first_chunk::<TAG_LEN>()?;
+            (kind, payload) = (u16::from_be_bytes([tag[2], tag[3]]), behind);
+        }
+        matches!(kind, IPV4 | IPV6).then_some(payload)
     }
 
     /// The key that a classifier looks up. `qfi` is that of the tunnel from which the frame came.

@@ -8,12 +8,17 @@
 //! data network use single services there, such as a name server. The address of a data network's own device
 //! counts as an address of this machine too.
 //!
+//! The UEs of Ethernet sessions share a link with this machine. Their frames are checked by the IP packets
+//! inside, not by the addresses of the frames: a system accepts a packet for itself in a frame to all. What
+//! is of the link passes: packets to groups and all hosts, and to link-local addresses that are not this
+//! machine's. So do resolution and confirmation of this machine's IPv6 addresses (RFC 4861 §7), as ARP does.
+//!
 //! Addresses of interfaces change while the UPF runs. [`Guard::set_addresses`] takes the new list, and each
 //! worker fetches the resulting ranges at the start of its next batch ([`Guard::closed`]). Checking a
 //! destination takes one bit test, by the first octet, for most packets, and a binary search in a few ranges
 //! for the others.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,23 +31,22 @@ use telemetry::DropReason;
 use crate::config::{Config, Service};
 use crate::n4::PFCP_PORT;
 
-/// Destinations of a link or of the sender's own machine, closed whatever addresses the interfaces have.
-const ALWAYS: [&str; 9] = [
+/// Destinations of the sender's own machine, closed whatever addresses the interfaces have.
+const ALWAYS: [&str; 6] = [
     "0.0.0.0/8",
     "127.0.0.0/8",
-    "169.254.0.0/16",
-    "255.255.255.255/32",
     "::/128",
     "::1/128",
     // IPv4 addresses in IPv6 form, which a socket for both IP versions would accept as IPv4.
     "::/96",
     "::ffff:0:0/96",
-    "fe80::/10",
 ];
-/// Multicast of one link (RFC 5771 §4).
-const LINK_MULTICAST: &str = "224.0.0.0/24";
+/// Destinations of a link, closed to packets but not to frames; the multicast of one link is in RFC 5771 §4.
+const LINK: [&str; 4] = ["169.254.0.0/16", "255.255.255.255/32", "fe80::/10", "224.0.0.0/24"];
+/// ICMPv6 types of Neighbor Solicitation and Advertisement.
+const NEIGHBOURS: [u8; 2] = [135, 136];
 /// Widest scope of IPv6 multicast that stays on a link (RFC 7346).
-const LINK_SCOPE: u128 = 2;
+const LINK_SCOPE: u16 = 2;
 
 /// The closed destinations of one IP version, as ranges in order.
 #[derive(Debug, Clone, Default)]
@@ -84,13 +88,57 @@ impl<T: Copy + Ord> Ranges<T> {
     }
 }
 
+/// The closed destinations of both IP versions.
+#[derive(Debug, Default)]
+struct Destinations {
+    v4: Ranges<u32>,
+    v6: Ranges<u128>,
+}
+
+impl Destinations {
+    fn new(cidrs: impl IntoIterator<Item = Cidr>) -> Destinations {
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for cidr in cidrs {
+            match (cidr.network().address(), cidr.prefix()) {
+                (IpAddr::V4(network), prefix) => {
+                    let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+                    v4.push((network.to_bits(), network.to_bits() | hosts));
+                }
+                (IpAddr::V6(network), prefix) => {
+                    let hosts = u128::MAX.checked_shr(prefix.into()).unwrap_or(0);
+                    v6.push((network.to_bits(), network.to_bits() | hosts));
+                }
+            }
+        }
+        Destinations {
+            v4: Ranges::new(v4, |address| (address >> 24) as u8),
+            v6: Ranges::new(v6, |address| (address >> 120) as u8),
+        }
+    }
+
+    /// Whether the destination of an IP packet is closed; `None` when it has none.
+    #[inline(always)]
+    fn of(&self, packet: &[u8]) -> Option<bool> {
+        Some(match packet.first()? >> 4 {
+            4 => {
+                let to: &[u8; 4] = packet.get(16..20)?.first_chunk()?;
+                self.v4.may_contain(to[0]) && self.v4.contains(u32::from_be_bytes(*to))
+            }
+            _ => {
+                let to: &[u8; 16] = packet.get(24..40)?.first_chunk()?;
+                self.v6.may_contain(to[0]) && self.v6.contains(u128::from_be_bytes(*to))
+            }
+        })
+    }
+}
+
 /// The closed destinations at one moment.
 #[derive(Debug, Default)]
 pub struct Closed {
     /// Version of the list of addresses from which it was made.
     version: u64,
-    v4: Ranges<u32>,
-    v6: Ranges<u128>,
+    to_packets: Destinations,
+    to_frames: Destinations,
     /// The open services, by number of the data network.
     open: Arc<[Vec<Service>]>,
     /// UDP ports of the core. A service without a port does not open them.
@@ -107,17 +155,16 @@ impl Closed {
         packet: &[u8],
         ports: impl FnOnce() -> Option<(u16, u16)>,
     ) -> Option<DropReason> {
-        let closed = match packet.first()? >> 4 {
-            4 => {
-                let to: &[u8; 4] = packet.get(16..20)?.first_chunk()?;
-                self.v4.may_contain(to[0]) && self.v4.contains(u32::from_be_bytes(*to))
-            }
-            _ => {
-                let to: &[u8; 16] = packet.get(24..40)?.first_chunk()?;
-                self.v6.may_contain(to[0]) && self.v6.contains(u128::from_be_bytes(*to))
-            }
-        };
-        if closed { self.stops_unless_open(network, packet, ports()) } else { None }
+        if self.to_packets.of(packet)? { self.stops_unless_open(network, packet, ports()) } else { None }
+    }
+
+    /// The same for a packet inside a frame.
+    pub fn stops_in_frame(&self, network: usize, packet: &[u8]) -> Option<DropReason> {
+        if self.to_frames.of(packet)? && !is_neighbours(packet) {
+            self.stops_unless_open(network, packet, None)
+        } else {
+            None
+        }
     }
 
     #[cold]
@@ -147,10 +194,20 @@ impl Closed {
     /// Whether an address is closed to UEs.
     pub fn contains(&self, address: IpAddr) -> bool {
         match address {
-            IpAddr::V4(address) => self.v4.contains(address.to_bits()),
-            IpAddr::V6(address) => self.v6.contains(address.to_bits()),
+            IpAddr::V4(address) => self.to_packets.v4.contains(address.to_bits()),
+            IpAddr::V6(address) => self.to_packets.v6.contains(address.to_bits()),
         }
     }
+}
+
+/// Whether a packet is a Neighbor Solicitation or Advertisement. A receiver ignores those that are extended,
+/// fragmented or not of its link (RFC 4861 §7.1, RFC 6980 §5).
+fn is_neighbours(packet: &[u8]) -> bool {
+    const HOP_LIMIT: u8 = 255;
+    const TYPE: usize = 40;
+    packet[0] >> 4 == 6
+        && packet[6..8] == [protocol::ICMPV6, HOP_LIMIT]
+        && packet.get(TYPE).is_some_and(|kind| NEIGHBOURS.contains(kind))
 }
 
 /// Keeps the closed destinations up to date; see the module.
@@ -184,32 +241,23 @@ impl Guard {
 
     /// Sets the addresses of this machine, with the prefixes of their networks.
     pub fn set_addresses(&self, addresses: impl IntoIterator<Item = Cidr>) {
-        let (mut v4, mut v6) = (Vec::new(), Vec::new());
-        let mut close = |cidr: Cidr| match (cidr.network().address(), cidr.prefix()) {
-            (IpAddr::V4(network), prefix) => {
-                let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
-                v4.push((network.to_bits(), network.to_bits() | hosts));
-            }
-            (IpAddr::V6(network), prefix) => {
-                let hosts = u128::MAX.checked_shr(prefix.into()).unwrap_or(0);
-                v6.push((network.to_bits(), network.to_bits() | hosts));
-            }
-        };
-        let constant = ALWAYS.into_iter().chain([LINK_MULTICAST]).filter_map(|text| text.parse().ok());
-        constant.chain(self.configured.iter().copied()).for_each(&mut close);
-        for own in addresses {
-            delivered(own).for_each(|address| close(Cidr::host(address)));
-        }
-        for flags in 0..16u128 {
-            let first = (0xFF00 | flags << 4) << 112;
-            v6.push((first, first | LINK_SCOPE << 112 | u128::MAX >> 16));
+        let constant = |texts: &'static [&str]| texts.iter().filter_map(|text| text.parse::<Cidr>().ok());
+        let mut cidrs: Vec<Cidr> = constant(&ALWAYS).chain(self.configured.iter().copied()).collect();
+        let own: Vec<Cidr> = addresses.into_iter().collect();
+        cidrs.extend(own.iter().map(|own| Cidr::host(own.address())));
+        cidrs.extend(own.iter().filter_map(anycast));
+        let to_frames = Destinations::new(cidrs.iter().copied());
+        cidrs.extend(constant(&LINK).chain(own.iter().flat_map(broadcasts)));
+        for (flags, scope) in (0..16).flat_map(|flags| (0..=LINK_SCOPE).map(move |scope| (flags, scope))) {
+            let group = Ipv6Addr::new(0xFF00 | flags << 4 | scope, 0, 0, 0, 0, 0, 0, 0);
+            cidrs.extend(Cidr::new(group.into(), 16));
         }
         let mut current = self.lock();
         let version = current.version + 1;
         *current = Arc::new(Closed {
             version,
-            v4: Ranges::new(v4, |address| (address >> 24) as u8),
-            v6: Ranges::new(v6, |address| (address >> 120) as u8),
+            to_packets: Destinations::new(cidrs),
+            to_frames,
             open: Arc::clone(&self.open),
             ports: Arc::clone(&self.ports),
         });
@@ -228,20 +276,22 @@ impl Guard {
     }
 }
 
-/// The addresses at which a machine receives because of an interface's address: that address itself; in IPv4
-/// the broadcast addresses of its network; in IPv6 the network's anycast address of routers (RFC 4291 §2.6.1).
-fn delivered(own: Cidr) -> impl Iterator<Item = IpAddr> {
-    let network = own.network().address();
-    let others = match (network, own.prefix()) {
-        (IpAddr::V4(network), 0..=30) => {
-            let hosts = u32::MAX.checked_shr(own.prefix().into()).unwrap_or(0);
-            let broadcast = Ipv4Addr::from_bits(network.to_bits() | hosts);
-            [Some(network.into()), Some(broadcast.into())]
+/// The broadcast addresses of the IPv4 network of an interface's address.
+fn broadcasts(own: &Cidr) -> impl Iterator<Item = Cidr> + use<> {
+    let broadcasts = match (own.network().address(), own.prefix()) {
+        (IpAddr::V4(network), prefix @ 0..=30) => {
+            let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+            Some([network, Ipv4Addr::from_bits(network.to_bits() | hosts)])
         }
-        (IpAddr::V6(network), 1..=126) => [Some(network.into()), None],
-        _ => [None, None],
+        _ => None,
     };
-    std::iter::once(own.address()).chain(others.into_iter().flatten())
+    broadcasts.into_iter().flatten().map(|address| Cidr::host(address.into()))
+}
+
+/// The anycast address of routers in the IPv6 network of an interface's address (RFC 4291 §2.6.1).
+fn anycast(own: &Cidr) -> Option<Cidr> {
+    let network = own.network().address();
+    (network.is_ipv6() && (1..=126).contains(&own.prefix())).then(|| Cidr::host(network))
 }
 
 #[cfg(test)]
@@ -308,6 +358,44 @@ mod tests {
             ("2001:db8:6::1", false),
         ] {
             assert_eq!(stopped(&guard, to, 53), expected, "{to}");
+        }
+    }
+
+    /// Frames reach their link, but no address of this machine or of the core.
+    #[test]
+    fn frames_reach_groups_and_neighbours_only() {
+        let guard = Guard::new(&config(r#", "closed": ["198.51.100.0/24"]"#, ""), []);
+        let own = ["10.200.0.1/24", "169.254.7.7/16", "fe80::7/64", "2001:db8:7::5/64"];
+        guard.set_addresses(own.map(|text| text.parse().unwrap()));
+        let closed = guard.closed(&Closed::default()).unwrap();
+        for (to, expected) in [
+            ("10.200.0.1", true),
+            ("192.0.2.7", true),
+            ("198.51.100.9", true),
+            ("127.0.0.1", true),
+            ("169.254.7.7", true),
+            ("fe80::7", true),
+            ("fe80::", true),
+            ("2001:db8:7::5", true),
+            ("2001:db8:7::", true),
+            ("::ffff:10.200.0.1", true),
+            ("169.254.1.1", false),
+            ("fe80::8", false),
+            ("10.200.0.2", false),
+            ("10.200.0.255", false),
+            ("255.255.255.255", false),
+            ("224.0.0.251", false),
+            ("ff02::fb", false),
+        ] {
+            let stops = closed.stops_in_frame(0, &udp(to, PFCP_PORT));
+            assert_eq!(stops, expected.then_some(DropReason::CoreInterface), "{to}");
+        }
+        for (kind, hop_limit, expected) in
+            [(134, 255, true), (135, 255, false), (135, 254, true), (136, 255, false), (137, 255, true)]
+        {
+            let mut packet = udp("fe80::7", 9);
+            (packet[6], packet[7], packet[40]) = (protocol::ICMPV6, hop_limit, kind);
+            assert_eq!(closed.stops_in_frame(0, &packet).is_some(), expected, "{kind} {hop_limit}");
         }
     }
 
