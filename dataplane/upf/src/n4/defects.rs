@@ -7,7 +7,6 @@
 //! and its TEIDs are taken back. After [`MOST_IN_A_ROW`] defects without a success in between, N4's own state
 //! is assumed to be damaged: the last panic ends the task, and with it the process ([`crate::Upf::failed`]).
 //! Packets are forwarded until then.
-//! the last panic, and with it the process ([`crate::Upf::failed`]), while packets are forwarded to the end.
 
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
