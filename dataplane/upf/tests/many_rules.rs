@@ -107,3 +107,105 @@ fn every_packet_of_65536_pdrs_finds_its_own() {
 fn further_entries_are_found_behind_the_first_and_the_last_of_many_pdrs() {
     forwards(PDRS);
 }
+
+/// PDR and FAR `n` belong together, and for the first rules QER and URR `n`, too. URR `n` is linked to URR 1 and to that of its partner, and has the
+/// neighbour's FAR for an exhausted quota.
+#[test]
+fn thousands_of_rules_are_removed_at_once() {
+    const RULES: u32 = 8192;
+    /// PDRs that count for themselves: a session has room for fewer counters than rules.
+    const COUNTED: u32 = 64;
+    let mut world = World::new();
+    let mut request = establishment(1);
+    request.create_pdrs.truncate(1);
+    let number = |n: u32| 100 + n;
+    for n in 0..RULES {
+        let pdi = Pdi {
+            source_interface: SourceInterface::Core,
+            ue_ip_address: ue_address(true),
+            sdf_filters: vec![filter(n)],
+            ..Default::default()
+        };
+        let mut rule = pdr(number(n) as u16, n, pdi, number(n), &[2]);
+        if n < COUNTED {
+            rule.qer_ids.push(QerId(number(n)));
+            rule.urr_ids.push(UrrId(number(n)));
+        }
+        request.create_pdrs.push(rule);
+        request.create_fars.push(forward(number(n), DestinationInterface::Access, Some((FIRST + n, GNB))));
+        request.create_qers.push(CreateQer { qer_id: QerId(number(n)), ..Default::default() });
+        let (neighbour, partner) = (number(n ^ 1), number(n ^ 2));
+        request.create_urrs.push(CreateUrr {
+            urr_id: UrrId(number(n)),
+            measurement_method: MeasurementMethod::VOLUM,
+            linked_urr_ids: vec![UrrId(1), UrrId(partner)],
+            quota_far_id: Some(FarId(neighbour)),
+            ..Default::default()
+        });
+    }
+    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+    assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
+    let seid = response.up_f_seid.unwrap().seid;
+    // Of each four: one stays, one loses its FAR, one its QER and URR, one everything.
+    let those = |kinds: &[u32]| -> Vec<u32> {
+        (0..RULES).rev().filter(|n| kinds.contains(&(n % 4))).map(number).collect()
+    };
+    let (fars, others, pdrs) = (those(&[1, 3]), those(&[2, 3]), those(&[3]));
+    let mut removal = message::SessionModificationRequest {
+        remove_pdrs: pdrs.iter().map(|id| RemovePdr { pdr_id: PdrId(*id as u16) }).collect(),
+        remove_fars: fars.iter().map(|id| RemoveFar { far_id: FarId(*id) }).collect(),
+        remove_qers: others.iter().map(|id| RemoveQer { qer_id: QerId(*id) }).collect(),
+        remove_urrs: others.iter().map(|id| RemoveUrr { urr_id: UrrId(*id) }).collect(),
+        query_urrs: those(&[0]).iter().map(|id| QueryUrr { urr_id: UrrId(*id) }).collect(),
+        ..Default::default()
+    };
+    // An identifier that comes twice fails the second time, and with it the whole request.
+    removal.remove_fars.push(RemoveFar { far_id: FarId(number(5)) });
+    let refused = world.sessions.modify(seid, SMF.into(), &removal, NOW).unwrap().response;
+    assert_eq!(
+        (refused.cause, refused.failed_rule_id),
+        (Cause::RULE_FAILURE, Some(FailedRuleId::Far(number(5))))
+    );
+    assert_eq!(world.sessions.get(seid).unwrap().rules.fars.len(), RULES as usize + 3);
+    removal.remove_fars.pop();
+    let accepted = world.sessions.modify(seid, SMF.into(), &removal, NOW).unwrap().response;
+    assert_eq!(accepted.cause, Cause::ACCEPTED, "{accepted:?}");
+    // Removed URRs report in the order of the request, then those that were asked.
+    let reports = |trigger: UsageReportTrigger| -> Vec<u32> {
+        let reports = accepted.usage_reports.iter().filter(|report| report.trigger.contains(trigger));
+        reports.map(|report| report.urr_id.0).collect()
+    };
+    assert_eq!(reports(UsageReportTrigger::TERMR), others);
+    let mut asked = those(&[0]);
+    asked.reverse();
+    assert_eq!(reports(UsageReportTrigger::IMMER), asked);
+
+    let rules = &world.sessions.get(seid).unwrap().rules;
+    for n in 0..RULES {
+        let (id, kind) = (number(n), n % 4);
+        assert_eq!((rules.fars.contains(id), rules.qers.contains(id)), (kind % 2 == 0, kind < 2), "{n}");
+        let urr = rules.urrs.get(id);
+        assert_eq!(urr.is_some(), kind < 2, "{n}");
+        if let Some(urr) = urr {
+            // Of each four, only the neighbour of the second kept its FAR, and no partner kept its URR.
+            let far = (kind == 1).then_some(number(n ^ 1));
+            assert_eq!((&urr.linked[..], urr.quota_far), (&[1][..], far), "{n}");
+        }
+        let pdr = rules.pdrs.get(id as u16);
+        assert_eq!(pdr.is_some(), kind < 3, "{n}");
+        if let Some(pdr) = pdr {
+            assert_eq!(pdr.far_id, (kind != 1).then_some(id), "{n}");
+            let own = |first: u32| if kind == 2 || n >= COUNTED { vec![first] } else { vec![first, id] };
+            assert_eq!((pdr.qer_ids.to_vec(), pdr.urr_ids.to_vec()), (own(2), own(1)), "{n}");
+        }
+    }
+    for n in [0, 2, RULES - 4, RULES - 2] {
+        world.downlink(&packet_of(n as u16));
+        let sent = world.n3.take();
+        assert_eq!(gtpu::Packet::new(&sent[0].0).unwrap().teid(), FIRST + n, "PDR {n}");
+    }
+    for n in [1, RULES - 3, RULES - 1] {
+        world.downlink(&packet_of(n as u16));
+        assert!(world.n3.take().is_empty(), "PDR {n}");
+    }
+}

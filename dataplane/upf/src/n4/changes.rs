@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
+use foldhash::HashSet;
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::{
-    Cause, CreatedPdr, CreatedTrafficEndpoint, FTeid, FailedRuleId, OuterHeaderCreation, PdnType, ShortBytes,
-    SmReqFlags, TrafficEndpointId, UsageReport, UsageReportTrigger, ie,
+    Cause, CreatedPdr, CreatedTrafficEndpoint, FTeid, OuterHeaderCreation, PdnType, ShortBytes, SmReqFlags,
+    TrafficEndpointId, UsageReport, UsageReportTrigger, ie,
 };
 
 use super::compile::network_named;
@@ -236,30 +237,29 @@ fn remove(
     reading: &dyn Fn(u32) -> Reading,
     now: Now,
 ) -> Result<(), Rejection> {
-    for pdr in &request.remove_pdrs {
-        let id = pdr.pdr_id.0;
-        rules.pdrs.remove(id).ok_or(Rejection::rule(FailedRuleId::Pdr(id)))?;
-    }
-    for far in &request.remove_fars {
-        rules.remove_far(far.far_id.0)?;
-    }
-    for qer in &request.remove_qers {
-        rules.remove_qer(qer.qer_id.0)?;
-    }
+    // One pass over the rules for all that are removed: there can be 65,536 rules and thousands of removals.
+    rules.remove_pdrs(&ids(&request.remove_pdrs, |pdr| pdr.pdr_id.0))?;
+    rules.remove_fars(&ids(&request.remove_fars, |far| far.far_id.0))?;
+    rules.remove_qers(&ids(&request.remove_qers, |qer| qer.qer_id.0))?;
     if let Some(bar) = &request.remove_bar {
         rules.remove_bar(bar.bar_id.0)?;
     }
     for endpoint in &request.remove_traffic_endpoints {
         rules.remove_endpoint(endpoint.id.0)?;
     }
-    for urr in &request.remove_urrs {
-        let id = urr.urr_id.0;
-        let mut rule = rules.remove_urr(id)?;
+    let urrs = ids(&request.remove_urrs, |urr| urr.urr_id.0);
+    let removed = rules.remove_urrs(&urrs)?;
+    for (id, mut rule) in urrs.into_iter().zip(removed) {
         let reading = reading(id);
         rule.observe(reading, now);
         effect.reports.extend(rule.report(id, UsageReportTrigger::TERMR, reading, now, None));
     }
     Ok(())
+}
+
+/// The identifiers of rules to remove.
+fn ids<R, K>(removals: &[R], id: impl Fn(&R) -> K) -> Vec<K> {
+    removals.iter().map(id).collect()
 }
 
 /// Makes the usage reports that the request asks for (§5.2.2.3.1).
@@ -277,9 +277,10 @@ fn query(
     if !all && request.query_urrs.is_empty() {
         return Ok(());
     }
+    let queried: HashSet<u32> = request.query_urrs.iter().map(|query| query.urr_id.0).collect();
     let reference = request.query_urr_reference;
     for (id, urr) in rules.urrs.iter_mut() {
-        if all || request.query_urrs.iter().any(|query| query.urr_id.0 == id) {
+        if all || queried.contains(&id) {
             let reading = reading(id);
             urr.observe(reading, now);
             effect.reports.extend(urr.report(id, UsageReportTrigger::IMMER, reading, now, reference));

@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::net::IpAddr;
 
+use foldhash::HashSet;
 use pfcp::message::{SessionReportRequest, SessionReportResponse};
 use pfcp::{
     DownlinkDataReport, DownlinkDataServiceInformation, ErrorIndicationReport, FTeid, PdrId, Qfi, ReportType,
@@ -120,7 +121,7 @@ impl N4Session {
         if due.is_empty() {
             return (Vec::new(), changed);
         }
-        let reported: Vec<u32> = due.iter().map(|(id, _)| *id).collect();
+        let reported: HashSet<u32> = due.iter().map(|(id, _)| *id).collect();
         for (id, urr) in self.rules.urrs.iter() {
             if !reported.contains(&id) && urr.follows(&reported) {
                 due.push((id, UsageReportTrigger::LIUSA));

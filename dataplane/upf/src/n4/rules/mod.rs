@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use foldhash::HashSet;
 use pfcp::{Cause, EthernetPacketFilter, FTeid, FailedRuleId, SdfFilter, ShortBytes, ie};
 
 pub use far::{Duplicate, FarRule, Redirect};
@@ -175,32 +176,47 @@ impl Rules {
         Ok(())
     }
 
-    /// Removes a FAR, and the references of PDRs and URRs to it (§6.3.3.3). These PDRs drop packets until they
+    /// Removes PDRs.
+    pub fn remove_pdrs(&mut self, ids: &[u16]) -> Result<(), Rejection> {
+        self.pdrs.remove_all(ids).map_err(|id| Rejection::rule(FailedRuleId::Pdr(id)))?;
+        Ok(())
+    }
+
+    /// Removes FARs, and the references of PDRs and URRs to them (§6.3.3.3). These PDRs drop packets until they
     /// have another FAR.
-    pub fn remove_far(&mut self, id: u32) -> Result<(), Rejection> {
-        self.fars.remove(id).ok_or(Rejection::rule(FailedRuleId::Far(id)))?;
-        self.change_pdrs(|pdr| pdr.far_id == Some(id), |pdr| pdr.far_id = None);
+    pub fn remove_fars(&mut self, ids: &[u32]) -> Result<(), Rejection> {
+        self.fars.remove_all(ids).map_err(|id| Rejection::rule(FailedRuleId::Far(id)))?;
+        let Some(removed) = set(ids) else { return Ok(()) };
+        self.change_pdrs(|pdr| pdr.far_id.is_some_and(|far| removed.contains(&far)), |pdr| pdr.far_id = None);
         for urr in self.urrs.values_mut() {
-            urr.quota_far = urr.quota_far.filter(|far| *far != id);
+            urr.quota_far = urr.quota_far.filter(|far| !removed.contains(far));
         }
         Ok(())
     }
 
-    /// Removes a QER, and the references of PDRs to it.
-    pub fn remove_qer(&mut self, id: u32) -> Result<(), Rejection> {
-        self.qers.remove(id).ok_or(Rejection::rule(FailedRuleId::Qer(id)))?;
-        self.change_pdrs(|pdr| pdr.qer_ids.contains(&id), |pdr| pdr.qer_ids.retain(|qer| *qer != id));
+    /// Removes QERs, and the references of PDRs to them.
+    pub fn remove_qers(&mut self, ids: &[u32]) -> Result<(), Rejection> {
+        self.qers.remove_all(ids).map_err(|id| Rejection::rule(FailedRuleId::Qer(id)))?;
+        let Some(removed) = set(ids) else { return Ok(()) };
+        self.change_pdrs(
+            |pdr| pdr.qer_ids.iter().any(|qer| removed.contains(qer)),
+            |pdr| pdr.qer_ids.retain(|qer| !removed.contains(qer)),
+        );
         Ok(())
     }
 
-    /// Removes a URR, and the references of PDRs and other URRs to it.
-    pub fn remove_urr(&mut self, id: u32) -> Result<UrrRule, Rejection> {
-        let removed = self.urrs.remove(id).ok_or(Rejection::rule(FailedRuleId::Urr(id)))?;
-        self.change_pdrs(|pdr| pdr.urr_ids.contains(&id), |pdr| pdr.urr_ids.retain(|urr| *urr != id));
+    /// Removes URRs, and the references of PDRs and other URRs to them. Returns them in the order of `ids`.
+    pub fn remove_urrs(&mut self, ids: &[u32]) -> Result<Vec<UrrRule>, Rejection> {
+        let rules = self.urrs.remove_all(ids).map_err(|id| Rejection::rule(FailedRuleId::Urr(id)))?;
+        let Some(removed) = set(ids) else { return Ok(rules) };
+        self.change_pdrs(
+            |pdr| pdr.urr_ids.iter().any(|urr| removed.contains(urr)),
+            |pdr| pdr.urr_ids.retain(|urr| !removed.contains(urr)),
+        );
         for urr in self.urrs.values_mut() {
-            urr.linked.retain(|linked| *linked != id);
+            urr.linked.retain(|linked| !removed.contains(linked));
         }
-        Ok(removed)
+        Ok(rules)
     }
 
     /// Removes a BAR, and the references of FARs to it.
@@ -252,6 +268,11 @@ impl Rules {
     pub fn known_urr(&self, id: u32) -> Result<(), Rejection> {
         if self.urrs.contains(id) { Ok(()) } else { Err(Rejection::rule(FailedRuleId::Urr(id))) }
     }
+}
+
+/// The identifiers as a set; `None` for none, so that no rule needs to be looked at.
+fn set(ids: &[u32]) -> Option<HashSet<u32>> {
+    (!ids.is_empty()).then(|| ids.iter().copied().collect())
 }
 
 /// A conditional IE is missing.

@@ -1,5 +1,10 @@
 //! A small map, sorted by key. There are many sessions, and each has a handful of rules of each kind.
 
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
+
+use foldhash::HashMap;
+
 /// Values by key, in the order of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table<K, V>(Vec<(K, V)>);
@@ -53,6 +58,31 @@ impl<K: Ord + Copy, V> Table<K, V> {
     /// Removes and returns the value of a key.
     pub fn remove(&mut self, key: K) -> Option<V> {
         self.find(key).ok().map(|at| self.0.remove(at).1)
+    }
+
+    /// Removes the values of `keys` in one pass, and returns them in the order of `keys`. The error is the first
+    /// key that has no value, or comes twice; then nothing is removed.
+    pub fn remove_all(&mut self, keys: &[K]) -> Result<Vec<V>, K>
+    where
+        K: Hash,
+    {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut places: HashMap<K, usize> = HashMap::default();
+        for (place, key) in keys.iter().enumerate() {
+            match places.entry(*key) {
+                Entry::Vacant(entry) if self.contains(*key) => entry.insert(place),
+                _ => return Err(*key),
+            };
+        }
+        let mut removed: Vec<(usize, V)> = self
+            .0
+            .extract_if(.., |(key, _)| places.contains_key(key))
+            .filter_map(|(key, value)| Some((*places.get(&key)?, value)))
+            .collect();
+        removed.sort_unstable_by_key(|(place, _)| *place);
+        Ok(removed.into_iter().map(|(_, value)| value).collect())
     }
 
     /// Number of values.
@@ -109,5 +139,21 @@ mod tests {
         assert_eq!(table.remove(1), Some(10));
         assert_eq!((table.len(), table.contains(1)), (2, false));
         assert_eq!(table.insert(2, 21), Some(20));
+    }
+
+    #[test]
+    fn removes_many_or_none() {
+        let mut table = Table::default();
+        for key in 0..10_000 {
+            table.insert(key, key * 10);
+        }
+        assert_eq!(table.remove_all(&[3, 10_000, 10_001]), Err(10_000));
+        assert_eq!(table.remove_all(&[3, 4, 5, 4, 3]), Err(4));
+        assert_eq!((table.remove_all(&[]), table.len()), (Ok(Vec::new()), 10_000));
+        let odd: Vec<i32> = (0..10_000).rev().filter(|key| key % 2 == 1).collect();
+        let values: Vec<i32> = odd.iter().map(|key| key * 10).collect();
+        assert_eq!(table.remove_all(&odd), Ok(values));
+        assert!(table.iter().map(|(key, value)| (key, *value)).eq((0..5_000).map(|n| (n * 2, n * 20))));
+        assert_eq!(table.remove_all(&[2, 3]), Err(3));
     }
 }

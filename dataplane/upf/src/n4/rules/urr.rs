@@ -10,6 +10,7 @@
 //! pause. Pauses are detected by reading the counters, and therefore with a delay of at most an eighth of their
 //! length.
 
+use foldhash::HashSet;
 use pfcp::{
     CreateUrr, Events, FailedRuleId, MeasurementInformation, MeasurementMethod, NtpSeconds,
     QueryUrrReference, ReportingTriggers, Seconds, UpdateUrr, UrSeqn, UrrId, UsageInformation, UsageReport,
@@ -466,7 +467,7 @@ impl UrrRule {
     }
 
     /// Whether a report of one of the rules `reported` makes this rule report too.
-    pub fn follows(&self, reported: &[u32]) -> bool {
+    pub fn follows(&self, reported: &HashSet<u32>) -> bool {
         self.triggers.contains(ReportingTriggers::LIUSA) && self.linked.iter().any(|id| reported.contains(id))
     }
 
