@@ -9,17 +9,20 @@
 //! - **Calls** ([`Admission::calls`], `limits.registration_calls`): registrations that call other NFs
 //!   at the same time. More calls at once would not be served faster. Each would take longer, until all
 //!   of them time out.
-//! - **Room** ([`Room`]): memory for UEs without proven identity (`limits.unproven_mb`). One gNB may hold as much as is
-//!   still free, so it never takes more than half, and another gNB always finds room. For UEs that wait a gNB may hold half as
+//! - **Room** ([`Room`]): memory for UEs without proven identity (`limits.unproven_mb`). One host may hold as much as is
+//!   still free, so it never takes more than half, and another host always finds room. For UEs that wait a host may hold half as
 //!   much as is free, so that one of them always finds room to begin.
 //!
+//! A host is the IP address of gNBs ([`crate::gnb::Gnb::host`]). All its associations share what one host may have, because
+//! they cost it nothing: it can open many, with another gNB identity on each. So gNBs behind one address share its turns.
+//!
 //! The first two are [`Gate`]s. A registration that finds no free [`Place`] waits. The order is that of [`Class`]:
-//! registrations that have begun first; those with a SUCI, which has to be decrypted, last. Within a class the gNBs take
-//! turns, and so do the names of each gNB: no gNB and no name delays another by more than one turn. Of one name the
+//! registrations that have begun first; those with a SUCI, which has to be decrypted, last. Within a class the hosts take
+//! turns, and so do the names of each host: no host and no name delays another by more than one turn. Of one name the
 //! newest message goes first, and only the newest [`SAME_NAME`] wait to start: a UE has one connection, so an older
 //! message of its name comes from a connection that the UE has given up, or from somebody else.
 //!
-//! Names share room, too: of one name and gNB only the newest [`SAME_NAME_RUNNING`] UEs have it.
+//! Names share room, too: of one name and host only the newest [`SAME_NAME_RUNNING`] UEs have it.
 //!
 //! A registration gives its place for calls back while it waits for the UE, and its other place after
 //! [`crate::ue::UE_PATIENCE`]: a UE that does not answer its challenge keeps room, but no place.
@@ -27,6 +30,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
@@ -80,7 +84,7 @@ pub(crate) struct Admission {
 pub(crate) struct Gate {
     waiting: Mutex<Waiting>,
     places: usize,
-    /// Most waiters of one name and gNB; if there are more, the oldest is dropped.
+    /// Most waiters of one name and host; if there are more, the oldest is dropped.
     same_name: usize,
     /// Names are compared by a hash that no peer can predict.
     hasher: RandomState,
@@ -89,7 +93,7 @@ pub(crate) struct Gate {
 #[derive(Debug, Default)]
 struct Waiting {
     places_taken: usize,
-    by_class: [Turns<u64, Turns<u64, Line>>; CLASSES],
+    by_class: [Turns<IpAddr, Turns<u64, Line>>; CLASSES],
     /// Number of waiters in `by_class`, including those that have stopped waiting.
     queued: usize,
     /// Number of waiters in `by_class` that have stopped waiting.
@@ -99,10 +103,9 @@ struct Waiting {
 #[derive(Debug, Default)]
 struct Memory {
     taken: usize,
-    /// By the key of the gNB's association.
-    by_gnb: HashMap<u64, usize>,
-    /// The UEs without proven identity of each gNB and name, oldest first.
-    by_name: HashMap<(u64, u64), VecDeque<Arc<UeHandle>>>,
+    by_host: HashMap<IpAddr, usize>,
+    /// The UEs without proven identity of each host and name, oldest first.
+    by_name: HashMap<(IpAddr, u64), VecDeque<Arc<UeHandle>>>,
 }
 
 type Waiter = oneshot::Sender<Place>;
@@ -111,10 +114,10 @@ type Waiter = oneshot::Sender<Place>;
 /// and more than half of all, they are removed.
 const ABANDONED_KEPT: usize = 64;
 
-/// Most waiters of one name and gNB. A UE has one; a few more if the UE was restarted while it waited.
+/// Most waiters of one name and host. A UE has one; a few more if the UE was restarted while it waited.
 const SAME_NAME: usize = 4;
 
-/// Most UEs of one name and gNB whose registrations run. If another begins, the oldest ends. A UE has
+/// Most UEs of one name and host whose registrations run. If another begins, the oldest ends. A UE has
 /// time to prove its identity unless more than some thousand messages a second use its name.
 const SAME_NAME_RUNNING: usize = 256;
 
@@ -149,34 +152,34 @@ impl Admission {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves `octets` for a UE of the association `gnb` whose registration begins; `None` if there
+    /// Reserves `octets` for a UE of `host` whose registration begins; `None` if there
     /// is not enough memory.
-    pub fn room(self: &Arc<Admission>, gnb: u64, octets: usize) -> Option<Room> {
-        self.take(gnb, octets, 1)
+    pub fn room(self: &Arc<Admission>, host: IpAddr, octets: usize) -> Option<Room> {
+        self.take(host, octets, 1)
     }
 
-    /// Reserves `octets` for a waiting UE of the association `gnb`. The limit is lower than that of
+    /// Reserves `octets` for a waiting UE of `host`. The limit is lower than that of
     /// [`Self::room`]: however many wait, some can begin.
-    pub fn room_to_wait(self: &Arc<Admission>, gnb: u64, octets: usize) -> Option<Room> {
-        self.take(gnb, octets, 2)
+    pub fn room_to_wait(self: &Arc<Admission>, host: IpAddr, octets: usize) -> Option<Room> {
+        self.take(host, octets, 2)
     }
 
-    /// Reserves `octets` if the gNB then has at most the `share`-th part of the octets that are still
+    /// Reserves `octets` if the host then has at most the `share`-th part of the octets that are still
     /// free.
-    fn take(self: &Arc<Admission>, gnb: u64, octets: usize, share: usize) -> Option<Room> {
+    fn take(self: &Arc<Admission>, host: IpAddr, octets: usize, share: usize) -> Option<Room> {
         let mut memory = self.memory();
         let memory = &mut *memory;
         let free = self.octets.checked_sub(memory.taken + octets)? / share;
-        let of_gnb = memory.by_gnb.entry(gnb).or_default();
-        if *of_gnb + octets > free {
-            if *of_gnb == 0 {
-                memory.by_gnb.remove(&gnb);
+        let of_host = memory.by_host.entry(host).or_default();
+        if *of_host + octets > free {
+            if *of_host == 0 {
+                memory.by_host.remove(&host);
             }
             return None;
         }
-        *of_gnb += octets;
+        *of_host += octets;
         memory.taken += octets;
-        Some(Room { admission: self.clone(), gnb, octets, named: None })
+        Some(Room { admission: self.clone(), host, octets, named: None })
     }
 
     /// Places and memory in use.
@@ -213,9 +216,9 @@ impl Gate {
         Some(Place(Some(self.clone())))
     }
 
-    /// Asks for a place on behalf of `name`, whose message came through the association `gnb`. The
-    /// ticket resolves when it is its turn.
-    pub fn enter(self: &Arc<Gate>, class: Class, gnb: u64, name: &str) -> Ticket {
+    /// Asks for a place on behalf of `name`, whose message came from `host`. The ticket resolves when it
+    /// is its turn.
+    pub fn enter(self: &Arc<Gate>, class: Class, host: IpAddr, name: &str) -> Ticket {
         let (waiter, granted) = oneshot::channel();
         let mut waiting = self.waiting();
         if waiting.places_taken < self.places {
@@ -225,7 +228,7 @@ impl Gate {
             _ = waiter.send(Place(Some(self.clone())));
         } else {
             let name = self.hasher.hash_one(name);
-            waiting.push(class as usize, gnb, name, waiter, self.same_name);
+            waiting.push(class as usize, host, name, waiter, self.same_name);
         }
         Ticket { granted, gate: self.clone(), settled: false }
     }
@@ -263,9 +266,9 @@ impl Gate {
 
 impl Waiting {
     /// Adds a waiter to its line. If the line has more than `most`, the oldest is dropped.
-    fn push(&mut self, class: usize, gnb: u64, name: u64, waiter: Waiter, most: usize) {
+    fn push(&mut self, class: usize, host: IpAddr, name: u64, waiter: Waiter, most: usize) {
         let Some(class) = self.by_class.get_mut(class) else { return };
-        let line = class.line(gnb).line(name);
+        let line = class.line(host).line(name);
         line.0.push_back(waiter);
         self.queued += 1;
         if line.0.len() > most
@@ -304,12 +307,12 @@ impl Waiting {
         let mut by_class = std::mem::take(&mut self.by_class);
         (self.queued, self.abandoned) = (0, 0);
         for (n, class) in by_class.iter_mut().enumerate() {
-            for gnb in std::mem::take(&mut class.order) {
-                let Some(mut names) = class.lines.remove(&gnb) else { continue };
+            for host in std::mem::take(&mut class.order) {
+                let Some(mut names) = class.lines.remove(&host) else { continue };
                 for name in std::mem::take(&mut names.order) {
                     let Some(line) = names.lines.remove(&name) else { continue };
                     for waiter in line.0.into_iter().filter(|waiter| !waiter.is_closed()) {
-                        self.push(n, gnb, name, waiter, usize::MAX);
+                        self.push(n, host, name, waiter, usize::MAX);
                     }
                 }
             }
@@ -322,10 +325,16 @@ impl Waiting {
 struct Line(VecDeque<Waiter>);
 
 /// Lines that take turns; in each turn one waiter leaves its line.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Turns<K, L> {
     order: VecDeque<K>,
     lines: HashMap<K, L>,
+}
+
+impl<K, L> Default for Turns<K, L> {
+    fn default() -> Turns<K, L> {
+        Turns { order: VecDeque::new(), lines: HashMap::new() }
+    }
 }
 
 /// A source of waiters.
@@ -434,20 +443,20 @@ impl Drop for Ticket {
 #[derive(Debug)]
 pub(crate) struct Room {
     admission: Arc<Admission>,
-    gnb: u64,
+    host: IpAddr,
     octets: usize,
     /// Whose room it is, by the hash of its name.
     named: Option<(u64, Arc<UeHandle>)>,
 }
 
 impl Room {
-    /// Sets the UE that has the room. If more than [`SAME_NAME_RUNNING`] UEs of this name and gNB have
+    /// Sets the UE that has the room. If more than [`SAME_NAME_RUNNING`] UEs of this name and host have
     /// room then, ends the oldest; `true` in this case.
     pub fn set_owner(&mut self, name: &str, ue: &Arc<UeHandle>) -> bool {
         let name = self.admission.hasher.hash_one(name);
         self.named = Some((name, ue.clone()));
         let mut memory = self.admission.memory();
-        let ues = memory.by_name.entry((self.gnb, name)).or_default();
+        let ues = memory.by_name.entry((self.host, name)).or_default();
         ues.push_back(ue.clone());
         let oldest = if ues.len() > SAME_NAME_RUNNING { ues.pop_front() } else { None };
         // Under the lock: a UE that gives its room back has been notified before, or never will be.
@@ -459,7 +468,7 @@ impl Drop for Room {
     fn drop(&mut self) {
         let mut memory = self.admission.memory();
         if let Some((name, ue)) = &self.named
-            && let Entry::Occupied(mut ues) = memory.by_name.entry((self.gnb, *name))
+            && let Entry::Occupied(mut ues) = memory.by_name.entry((self.host, *name))
         {
             ues.get_mut().retain(|other| !Arc::ptr_eq(other, ue));
             if ues.get().is_empty() {
@@ -467,10 +476,10 @@ impl Drop for Room {
             }
         }
         memory.taken -= self.octets;
-        if let Some(of_gnb) = memory.by_gnb.get_mut(&self.gnb) {
-            *of_gnb -= self.octets;
-            if *of_gnb == 0 {
-                memory.by_gnb.remove(&self.gnb);
+        if let Some(of_host) = memory.by_host.get_mut(&self.host) {
+            *of_host -= self.octets;
+            if *of_host == 0 {
+                memory.by_host.remove(&self.host);
             }
         }
     }
@@ -482,6 +491,10 @@ mod tests {
 
     fn gate(places: usize) -> Arc<Gate> {
         Gate::new(places, SAME_NAME)
+    }
+
+    fn host(n: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, n])
     }
 
     /// Takes the ticket's place if it has been granted.
@@ -514,25 +527,28 @@ mod tests {
         let first = gate.try_enter().unwrap();
         assert!(gate.try_enter().is_none());
         let classes = [Class::Unknown, Class::Claimed, Class::Unknown, Class::Begun, Class::Registered];
-        let mut tickets: Vec<Ticket> =
-            classes.iter().zip(["b", "c", "d", "e", "f"]).map(|(c, id)| gate.enter(*c, 1, id)).collect();
+        let mut tickets: Vec<Ticket> = classes
+            .iter()
+            .zip(["b", "c", "d", "e", "f"])
+            .map(|(c, id)| gate.enter(*c, host(1), id))
+            .collect();
         assert_eq!(gate.load(), (1, 5));
         assert_eq!(order(&gate, first, &mut tickets), [3, 4, 1, 0, 2]);
     }
 
     #[test]
-    fn gnbs_and_names_take_turns() {
+    fn hosts_and_names_take_turns() {
         let gate = gate(1);
         let first = gate.try_enter().unwrap();
         let crowd = (0..100).map(|n| (2, format!("false-{n}")));
         let others = [(1, "other".to_owned()), (1, "another".to_owned()), (3, "third".to_owned())];
         let asked: Vec<_> = crowd.chain(others).collect();
         let mut tickets: Vec<Ticket> =
-            asked.iter().map(|(gnb, id)| gate.enter(Class::Unknown, *gnb, id)).collect();
+            asked.iter().map(|(n, id)| gate.enter(Class::Unknown, host(*n), id)).collect();
         let order = order(&gate, first, &mut tickets);
         assert_eq!(order.len(), 103);
         let turn = |n: usize| order.iter().position(|ticket| *ticket == n).unwrap();
-        assert!(turn(102) < 3, "another gNB waits for one turn of each");
+        assert!(turn(102) < 3, "another host waits for one turn of each");
         assert!(turn(101) < 6, "and its second UE for two");
         assert!(turn(0) < turn(99), "oldest first");
     }
@@ -541,9 +557,9 @@ mod tests {
     fn a_flood_of_one_name_takes_one_place_in_line_and_its_newest_goes_first() {
         let gate = gate(1);
         let first = gate.try_enter().unwrap();
-        // The flood, the UE whose name it uses, and another UE, all through one gNB.
+        // The flood, the UE whose name it uses, and another UE, all from one host.
         let names = std::iter::repeat_n("victim", 101).chain(["other"]);
-        let mut tickets: Vec<Ticket> = names.map(|name| gate.enter(Class::Unknown, 1, name)).collect();
+        let mut tickets: Vec<Ticket> = names.map(|name| gate.enter(Class::Unknown, host(1), name)).collect();
         assert_eq!(gate.load(), (1, SAME_NAME + 1), "the rest of the flood does not wait");
         assert!(matches!(tickets[0].granted.try_recv(), Err(TryRecvError::Closed)), "it is told so");
         assert_eq!(order(&gate, first, &mut tickets), [100, 101, 99, 98, 97]);
@@ -559,7 +575,7 @@ mod tests {
         let gate = gate(2);
         let places: Vec<Place> = (0..2).map(|_| gate.try_enter().unwrap()).collect();
         let mut tickets: Vec<Ticket> =
-            (0..1000).map(|n| gate.enter(Class::Unknown, n % 7, &n.to_string())).collect();
+            (0..1000_u32).map(|n| gate.enter(Class::Unknown, host((n % 7) as u8), &n.to_string())).collect();
         let mut last = tickets.pop().unwrap();
         tickets.truncate(10);
         assert_eq!(gate.load(), (2, 11));
@@ -571,29 +587,29 @@ mod tests {
         drop(place);
         // A ticket dropped between its grant and its use also frees the place.
         let places: Vec<Place> = (0..2).map(|_| gate.try_enter().unwrap()).collect();
-        let unused = gate.enter(Class::Unknown, 1, "b");
+        let unused = gate.enter(Class::Unknown, host(1), "b");
         drop(places);
         drop(unused);
         assert_eq!(gate.load(), (0, 0));
     }
 
     #[test]
-    fn a_gnb_takes_no_more_than_is_free_and_all_is_given_back() {
+    fn a_host_takes_no_more_than_is_free_and_all_is_given_back() {
         let admission = Admission::new(1, 1, 1000);
-        let held: Vec<Room> = (0..100).map_while(|_| admission.room(1, 10)).collect();
-        assert_eq!(held.len(), 50, "one gNB takes half");
-        let other: Vec<Room> = (0..100).map_while(|_| admission.room(2, 10)).collect();
+        let held: Vec<Room> = (0..100).map_while(|_| admission.room(host(1), 10)).collect();
+        assert_eq!(held.len(), 50, "one host takes half");
+        let other: Vec<Room> = (0..100).map_while(|_| admission.room(host(2), 10)).collect();
         assert_eq!(other.len(), 25, "the next one half of the rest");
-        assert!(admission.room(1, 10).is_none());
-        assert!(admission.room(3, 10).is_some());
+        assert!(admission.room(host(1), 10).is_none());
+        assert!(admission.room(host(3), 10).is_some());
         assert_eq!(admission.load().unproven_octets, 750);
         drop((held, other));
-        let waiting: Vec<Room> = (0..100).map_while(|_| admission.room_to_wait(1, 10)).collect();
+        let waiting: Vec<Room> = (0..100).map_while(|_| admission.room_to_wait(host(1), 10)).collect();
         assert_eq!(waiting.len(), 33, "those that wait take a third");
-        let held: Vec<Room> = (0..100).map_while(|_| admission.room(1, 10)).collect();
+        let held: Vec<Room> = (0..100).map_while(|_| admission.room(host(1), 10)).collect();
         assert_eq!(held.len(), 17, "and leave some for those that begin");
         drop((held, waiting));
         assert_eq!(admission.load().unproven_octets, 0);
-        assert!(admission.memory().by_gnb.is_empty());
+        assert!(admission.memory().by_host.is_empty());
     }
 }

@@ -174,7 +174,8 @@ pub struct Limits {
     pub gnbs_per_address: usize,
     /// UEs with proven identity at once. Beyond: 5GMM cause #22 with T3346.
     pub ues: usize,
-    /// Memory for UEs without proven identity, in MiB. One gNB may take as much as is still free.
+    /// Memory for UEs without proven identity, in MiB. The gNBs of one address may take as much as is still
+    /// free.
     /// Beyond: 5GMM cause #22 with T3346.
     pub unproven_mb: usize,
     /// Registrations under way at the same time, of UEs that have not proven who they are; others wait for their turn.

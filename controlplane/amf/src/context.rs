@@ -116,7 +116,7 @@ impl Amf {
         if self.ue_permits.available_permits() == 0 {
             return None;
         }
-        let room = self.admission.room(gnb.key, UNPROVEN_UE_OCTETS + octets)?;
+        let room = self.admission.room(gnb.host(), UNPROVEN_UE_OCTETS + octets)?;
         let (queue, receiver) = mpsc::channel(self.config.limits.ue_queue);
         let handle = UeHandle {
             queue,

@@ -75,11 +75,11 @@ pub(crate) fn admit(amf: &Arc<Amf>, initial: Box<Initial>, name: Option<String>)
     if let Some(place) = amf.admission.starts.try_enter() {
         return start(amf, initial, Some((place, name)));
     }
-    let gnb = initial.link.gnb.key;
-    let Some(room) = amf.admission.room_to_wait(gnb, WAITING_OCTETS + initial.pdu.len()) else {
+    let host = initial.link.gnb.host();
+    let Some(room) = amf.admission.room_to_wait(host, WAITING_OCTETS + initial.pdu.len()) else {
         return too_many(amf, &initial);
     };
-    let ticket = amf.admission.starts.enter(class, gnb, &name);
+    let ticket = amf.admission.starts.enter(class, host, &name);
     tokio::spawn(wait(amf.clone(), initial, class, name, ticket, room));
 }
 

@@ -10,7 +10,7 @@
 //! UEs. A message with any other identity is answered with an Error Indication.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -145,6 +145,11 @@ impl Gnb {
                 .iter()
                 .any(|ta| ta.tac == tai.tac && ta.broadcast_plmns.iter().any(|p| p.plmn == tai.plmn))
         })
+    }
+
+    /// The gNB's IP address, by which associations and their UEs share limits ([`crate::admission`]).
+    pub fn host(&self) -> IpAddr {
+        self.peer.ip().to_canonical()
     }
 
     /// Name for logs and listings: the gNB's name, else its identity, else its address.

@@ -272,7 +272,7 @@ impl Ue {
         let Some(connection) = &self.connection else {
             return Err(Interrupt::LinkDown(LinkDown::AssociationLost));
         };
-        let mut ticket = gate(&self.amf.admission).enter(class, connection.n2.gnb.key, identity);
+        let mut ticket = gate(&self.amf.admission).enter(class, connection.n2.gnb.host(), identity);
         let deadline = net::time::now() + Duration::from_millis(self.amf.config.timers.admission_ms);
         loop {
             let event = tokio::select! {

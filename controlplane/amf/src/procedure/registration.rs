@@ -9,6 +9,7 @@
 //! Every refusal ends in [`reject`]. Every wait may be interrupted by an event that takes precedence;
 //! the UE's state then follows from TS 24.501 §5.5.1.2.8 and §5.5.1.3.8.
 
+use std::net::Ipv4Addr;
 use std::ops::ControlFlow;
 
 use nas::{
@@ -290,9 +291,10 @@ async fn identify(ue: &mut Ue, request: &gmm::RegistrationRequest) -> Result<Str
 /// Fetches the subscription in the background, while the UE handles the security mode command.
 fn fetch_subscription(ue: &Ue, supi: Supi) -> Fetch {
     let amf = ue.amf.clone();
-    let gnb = ue.connection.as_ref().map_or(0, |connection| connection.n2.gnb.key);
+    let unknown = Ipv4Addr::UNSPECIFIED.into();
+    let host = ue.connection.as_ref().map_or(unknown, |connection| connection.n2.gnb.host());
     tokio::spawn(async move {
-        let _place = amf.admission.calls.enter(Class::Begun, gnb, &supi.to_string()).granted().await;
+        let _place = amf.admission.calls.enter(Class::Begun, host, &supi.to_string()).granted().await;
         amf.peers.subscription(supi, amf.config.plmn).await
     })
 }

@@ -163,9 +163,9 @@ async fn one_gnb_cannot_take_the_memory_for_every_ue() {
     let (octets, limit) =
         (held["unproven_octets"].as_u64().unwrap(), held["unproven_octets_limit"].as_u64().unwrap());
     assert!(octets <= limit / 2, "one gNB takes no more than is left: {held}");
-    // UEs of another gNB are served as before, and their memory is freed when they have proven their
+    // UEs of a gNB at another address are served as before, and their memory is freed when they have proven their
     // identity.
-    let mut gnb = Gnb::up(network.n2, 2).await;
+    let mut gnb = Gnb::up_from(elsewhere(network.n2), network.n2, 2).await;
     for n in 300..305 {
         Ue::new(n).register(&mut gnb).await;
     }
@@ -180,6 +180,48 @@ async fn one_gnb_cannot_take_the_memory_for_every_ue() {
         net::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("{}", load(&network).await);
+}
+
+/// Challenges and refusals that have arrived at a gNB.
+async fn drain(gnb: &mut Gnb) -> (u32, u32) {
+    let (mut challenged, mut refused) = (0, 0);
+    while let Some(pdu) = gnb.recv_within(Duration::from_millis(100)).await {
+        let Pdu::DownlinkNasTransport(transport) = pdu else { continue };
+        match Ue::new(0).read(&transport.nas_pdu) {
+            Message::AuthenticationRequest(_) => challenged += 1,
+            Message::RegistrationReject(_) => refused += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    (challenged, refused)
+}
+
+#[tokio::test]
+async fn many_associations_of_one_host_take_no_more_than_one() {
+    let network = Network::with(json!({"limits": {"unproven_mb": 1}, "timers": {"t3560_ms": 60_000}})).await;
+    let mut flooding = Vec::new();
+    let (mut challenged, mut refused) = (0, 0);
+    for id in 1..=13 {
+        let mut gnb = Gnb::up(network.n2, id).await;
+        for n in 0..40 {
+            let mut ue = Ue::new(40 * id + n);
+            let request = Message::RegistrationRequest(ue.registration_request(RegistrationType::Initial));
+            ue.open(&gnb, &request).await;
+        }
+        let answers = drain(&mut gnb).await;
+        challenged += answers.0;
+        refused += answers.1;
+        flooding.push(gnb);
+    }
+    assert!(challenged > 5 && refused > 400, "{challenged} challenged, {refused} refused");
+    let held = load(&network).await;
+    let (octets, limit) =
+        (held["unproven_octets"].as_u64().unwrap(), held["unproven_octets_limit"].as_u64().unwrap());
+    assert!(octets <= limit / 2, "{held}");
+    let mut gnb = Gnb::up_from(elsewhere(network.n2), network.n2, 20).await;
+    for n in 700..705 {
+        Ue::new(n).register(&mut gnb).await;
+    }
 }
 
 #[tokio::test]
