@@ -17,8 +17,9 @@
 //! they cost it nothing: it can open many, with another gNB identity on each. So gNBs behind one address share its turns.
 //!
 //! The first two are [`Gate`]s. A registration that finds no free [`Place`] waits. The order is that of [`Class`]:
-//! registrations that have begun first; those with a SUCI, which has to be decrypted, last. Within a class the hosts take
-//! turns, and so do the names of each host: no host and no name delays another by more than one turn. Of one name the
+//! registrations that have begun first; those with a SUCI, which has to be decrypted, last. Every [`LAST_FIRST`]-th place
+//! goes to the last class in which somebody waits: anybody can claim a known 5G-GUTI, and a flood of such claims must not
+//! keep out every UE with a SUCI. Within a class the hosts take turns, and so do the names of each host: no host and no name delays another by more than one turn. Of one name the
 //! newest message goes first, and only the newest [`SAME_NAME`] wait to start: a UE has one connection, so an older
 //! message of its name comes from a connection that the UE has given up, or from somebody else.
 //!
@@ -94,6 +95,8 @@ pub(crate) struct Gate {
 struct Waiting {
     places_taken: usize,
     by_class: [Turns<IpAddr, Turns<u64, Line>>; CLASSES],
+    /// Number of places given to waiters, modulo [`LAST_FIRST`].
+    places_given: usize,
     /// Number of waiters in `by_class`, including those that have stopped waiting.
     queued: usize,
     /// Number of waiters in `by_class` that have stopped waiting.
@@ -107,6 +110,9 @@ struct Memory {
     /// The UEs without proven identity of each host and name, oldest first.
     by_name: HashMap<(IpAddr, u64), VecDeque<Arc<UeHandle>>>,
 }
+
+/// One of so many places goes to the last class instead of the first.
+const LAST_FIRST: usize = 4;
 
 type Waiter = oneshot::Sender<Place>;
 
@@ -283,14 +289,20 @@ impl Waiting {
 
     /// Removes and returns the next waiter.
     fn next(&mut self) -> Option<Waiter> {
-        for class in &mut self.by_class {
-            while let Some(waiter) = class.pop() {
-                self.queued -= 1;
-                if !waiter.is_closed() {
-                    return Some(waiter);
-                }
-                self.abandoned = self.abandoned.saturating_sub(1);
+        self.places_given = (self.places_given + 1) % LAST_FIRST;
+        let last_first = self.places_given == 0;
+        (0..CLASSES).find_map(|n| self.next_of(if last_first { CLASSES - 1 - n } else { n }))
+    }
+
+    /// Removes and returns the next waiter of a class.
+    fn next_of(&mut self, class: usize) -> Option<Waiter> {
+        let class = self.by_class.get_mut(class)?;
+        while let Some(waiter) = class.pop() {
+            self.queued -= 1;
+            if !waiter.is_closed() {
+                return Some(waiter);
             }
+            self.abandoned = self.abandoned.saturating_sub(1);
         }
         None
     }
@@ -534,6 +546,39 @@ mod tests {
             .collect();
         assert_eq!(gate.load(), (1, 5));
         assert_eq!(order(&gate, first, &mut tickets), [3, 4, 1, 0, 2]);
+    }
+
+    #[test]
+    fn a_flood_of_claimed_identities_does_not_keep_out_a_suci() {
+        // One identity, whose newest message goes first, and many.
+        for names in [1, 50] {
+            let gate = gate(1);
+            let mut current = gate.try_enter();
+            let mut flood: Vec<Ticket> = Vec::new();
+            let mut sucis: Vec<Ticket> =
+                ["a", "b"].map(|name| gate.enter(Class::Unknown, host(2), name)).into();
+            let mut begun = gate.enter(Class::Begun, host(3), "c");
+            let mut order = Vec::new();
+            for turn in 0..4 * LAST_FIRST {
+                // The flood never ends: after every place, more of it waits than there are places.
+                for n in 0..3 {
+                    flood.push(gate.enter(Class::Claimed, host(1), &((3 * turn + n) % names).to_string()));
+                }
+                drop(current.take());
+                let of = |class, tickets: &mut [Ticket]| {
+                    tickets.iter_mut().find_map(taken).map(|place| (class, place))
+                };
+                let (class, place) = of(Class::Begun, std::slice::from_mut(&mut begun))
+                    .or_else(|| of(Class::Unknown, &mut sucis))
+                    .or_else(|| of(Class::Claimed, &mut flood))
+                    .unwrap();
+                order.push(class);
+                current = Some(place);
+            }
+            assert_eq!(order[0], Class::Begun, "{order:?}");
+            let served: Vec<usize> = (0..order.len()).filter(|n| order[*n] == Class::Unknown).collect();
+            assert_eq!(served, [LAST_FIRST - 1, 2 * LAST_FIRST - 1], "{order:?}");
+        }
     }
 
     #[test]
