@@ -455,6 +455,88 @@ fn an_uplink_without_ue_address_needs_a_network_that_allows_it() {
     seid_of(&establish(&mut Sessions::new(config, tables, 5), &request));
 }
 
+/// A session whose uplink has no UE address and goes to another UPF, with FAR 9 for an exhausted quota of URR 1.
+fn uplink_with_quota(far: CreateFar) -> SessionEstablishmentRequest {
+    let mut request = establishment(1);
+    request.create_pdrs.truncate(1);
+    request.create_pdrs[0].pdi.ue_ip_address = None;
+    request.create_fars[0] = forward(1, DestinationInterface::Core, Some((7, GNB)));
+    request.create_fars.push(CreateFar { far_id: FarId(9), ..far });
+    request.create_urrs[0] = CreateUrr {
+        urr_id: UrrId(1),
+        measurement_method: MeasurementMethod::VOLUM,
+        reporting_triggers: ReportingTriggers::VOLQU,
+        volume_quota: Some(Volume { total: Some(1000), ..Default::default() }),
+        quota_far_id: Some(FarId(9)),
+        ..Default::default()
+    };
+    request
+}
+
+/// A quota runs out without a request that could be refused then.
+#[test]
+fn a_far_for_an_exhausted_quota_is_checked_when_it_is_given() {
+    let to_network = forward(9, DestinationInterface::Core, None);
+    let refused = (Cause::CONDITIONAL_IE_MISSING, Some(OffendingIe(ie::UE_IP_ADDRESS)));
+    let refused = (refused.0, refused.1, Some(FailedRuleId::Pdr(1)));
+    for far in [to_network.clone(), redirecting(2, "http://portal.example/"), redirecting(0, "10.45.9.9")] {
+        let (mut sessions, _) = sessions(64);
+        let response = establish(&mut sessions, &uplink_with_quota(far.clone()));
+        assert_eq!((response.cause, response.offending_ie, response.failed_rule_id), refused, "{far:?}");
+        assert_eq!(sessions.count(), 0);
+    }
+    // FARs that need no source, and a UE address that another rule gives, are accepted.
+    let (mut sessions, _) = sessions(64);
+    let drop =
+        CreateFar { apply_action: ApplyAction::DROP, forwarding_parameters: None, ..to_network.clone() };
+    seid_of(&establish(&mut sessions, &uplink_with_quota(drop)));
+    let mut addressed = uplink_with_quota(to_network.clone());
+    addressed.create_pdrs.push(establishment(1).create_pdrs.remove(1));
+    seid_of(&establish(&mut sessions, &addressed));
+    // No template hides the FAR: a like session without it was accepted before.
+    let mut without = uplink_with_quota(to_network.clone());
+    without.create_urrs[0].quota_far_id = None;
+    let seid = seid_of(&establish(&mut sessions, &without));
+    let response = establish(&mut sessions, &uplink_with_quota(to_network));
+    assert_eq!((response.cause, response.offending_ie, response.failed_rule_id), refused);
+    // Nor can it come later.
+    let update = UpdateUrr { urr_id: UrrId(1), quota_far_id: Some(FarId(9)), ..Default::default() };
+    let update = SessionModificationRequest { update_urrs: vec![update], ..Default::default() };
+    let response = sessions.modify(seid, SMF.into(), &update, NOW).unwrap().response;
+    assert_eq!((response.cause, response.offending_ie, response.failed_rule_id), refused);
+}
+
+/// Frames go to no IP network and IP packets to no Ethernet network, also once a quota is exhausted.
+#[test]
+fn a_far_for_an_exhausted_quota_leads_to_a_network_of_the_sessions_kind() {
+    let config = Arc::new(ethernet_config("gw0", "gw1"));
+    let tables = Arc::new(Tables::new(&config));
+    let mut sessions = Sessions::new(config, tables, 5);
+    let named = |name: &str, mut far: CreateFar| {
+        let name = [&[name.len() as u8], name.as_bytes()].concat();
+        far.forwarding_parameters.as_mut().unwrap().network_instance = Some(name[..].into());
+        CreateFar { far_id: FarId(9), ..far }
+    };
+    let to = |name: &str| named(name, forward(9, DestinationInterface::Core, None));
+    let mut answer = |mut request: SessionEstablishmentRequest, far: CreateFar| {
+        let quota = uplink_with_quota(far);
+        request.create_fars.push(quota.create_fars.last().unwrap().clone());
+        request.create_urrs = quota.create_urrs;
+        let response = establish(&mut sessions, &request);
+        (response.cause, response.offending_ie, response.failed_rule_id)
+    };
+    let (ip, frames) = (establishment(1), ethernet_establishment(0x1234));
+    let (accepted, wrong) =
+        ((Cause::ACCEPTED, None, None), (Cause::RULE_FAILURE, None, Some(FailedRuleId::Pdr(1))));
+    assert_eq!(answer(ip.clone(), to("factory")), wrong);
+    assert_eq!(answer(ip.clone(), named("factory", redirecting(0, "10.45.9.9"))), wrong);
+    assert_eq!(answer(ip, to("internet")), accepted);
+    assert_eq!(answer(frames.clone(), to("internet")), wrong);
+    let unsupported = (Cause::SERVICE_NOT_SUPPORTED, Some(OffendingIe(ie::REDIRECT_INFORMATION)), None);
+    assert_eq!(answer(frames.clone(), redirecting(2, "http://portal.example/")), unsupported);
+    assert_eq!(answer(frames, to("factory")), accepted);
+}
+
 #[test]
 fn a_cp_function_without_seid_is_refused() {
     let (mut sessions, _) = sessions(64);

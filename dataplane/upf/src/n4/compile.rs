@@ -43,8 +43,10 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<I
     let positions: HashMap<Place, usize> =
         arrivals.iter().enumerate().map(|(at, arrival)| (arrival.place, at)).collect();
     let mut next_rule = 0;
+    let mut network = None;
     for (id, pdr) in rules.pdrs.iter() {
         let position = pdrs.len() as u32;
+        check_fars(id, pdr, rules, &ue, config, &mut network)?;
         pdrs.push(compile_pdr(id, pdr, rules, &ue, config)?);
         let place = rules.teid_of(pdr).map_or(Place::Native, Place::Tunnel);
         let Some(arrival) = positions.get(&place).and_then(|at| arrivals.get_mut(*at)) else { continue };
@@ -57,7 +59,12 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<I
             Ok(())
         })?;
     }
-    let network = settle_networks(&mut pdrs, rules, config)?;
+    if let Some(network) = network {
+        // A FAR that names no network leads to that of the session.
+        for used in pdrs.iter_mut().filter_map(|pdr| network_mut(&mut pdr.action)) {
+            *used = network;
+        }
+    }
     let origin = if rules.ethernet { None } else { origin(rules, config)? };
     let mut ineffective = Vec::new();
     for arrival in &arrivals {
@@ -159,30 +166,16 @@ fn compile_pdr(
     let without = exhausted && own.map(std::ptr::from_ref) == far.map(std::ptr::from_ref);
     let far = far.filter(|_| !without);
     let does = |what| far.is_some_and(|far| far.action.contains(what));
-    let to_network = matches!(
-        far.and_then(|far| far.destination),
-        None | Some(DestinationInterface::Core | DestinationInterface::SgiLan)
-    );
     let copies = far.filter(|_| does(ApplyAction::DUPL));
     let copies = copies.into_iter().flat_map(|far| far.copies.iter().map(move |copy| (far, copy)));
     let action = match (own, far) {
         (Some(own), Some(far)) => action(direction, own, far, ue, config),
         _ => Action::Drop,
     };
-    // Sources are not checked here for packets to the CP function, as router solicitations have a link-local
-    // source; for frames, which have none; and for packets to another UPF, which checks them itself.
-    let check_source = direction == Direction::Uplink && to_network && !rules.ethernet;
-    if check_source && ue.is_empty() && !takes_any_source(&action, config) {
-        let failed_rule = Some(FailedRuleId::Pdr(id));
-        return Err(Rejection {
-            failed_rule,
-            ..Rejection::ie(Cause::CONDITIONAL_IE_MISSING, ie::UE_IP_ADDRESS)
-        });
-    }
     Ok(Pdr {
         id,
         direction,
-        check_source,
+        check_source: checks_source(direction, far, rules),
         action,
         notify: does(ApplyAction::NOCP) && !does(ApplyAction::FORW),
         duplicates: copies
@@ -194,6 +187,89 @@ fn compile_pdr(
         rqi,
         ppi,
     })
+}
+
+/// Whether the sources of a PDR's packets are checked while `far` applies. Not those of packets to the CP
+/// function, as router solicitations have a link-local source; of frames, which have none; and of packets to
+/// another UPF, which checks them itself.
+fn checks_source(direction: Direction, far: Option<&FarRule>, rules: &Rules) -> bool {
+    let to_network = matches!(
+        far.and_then(|far| far.destination),
+        None | Some(DestinationInterface::Core | DestinationInterface::SgiLan)
+    );
+    direction == Direction::Uplink && to_network && !rules.ethernet
+}
+
+/// Checks every FAR that may apply to packets of a PDR: its own, and those of its URRs for exhausted quotas.
+/// When a quota is exhausted, there is no request that could be refused.
+///
+/// `network` is the data network of a session of frames; the first FAR that leads to one sets it.
+fn check_fars(
+    id: u16,
+    pdr: &PdrRule,
+    rules: &Rules,
+    ue: &UeAddresses,
+    config: &Config,
+    network: &mut Option<u16>,
+) -> Result<(), Rejection> {
+    // Without its own FAR a PDR drops all packets.
+    let Some(own) = rules.far_of(pdr) else { return Ok(()) };
+    let quotas = pdr.urr_ids.iter().filter_map(|id| rules.fars.get(rules.urrs.get(*id)?.quota_far?));
+    for far in std::iter::once(own).chain(quotas.map(|far| &**far)) {
+        let mut action = action(pdr.direction(), own, far, ue, config);
+        let without_source = checks_source(pdr.direction(), Some(far), rules) && ue.is_empty();
+        if without_source && !takes_any_source(&action, config) {
+            let failed_rule = Some(FailedRuleId::Pdr(id));
+            return Err(Rejection {
+                failed_rule,
+                ..Rejection::ie(Cause::CONDITIONAL_IE_MISSING, ie::UE_IP_ADDRESS)
+            });
+        }
+        check_network(id, &mut action, far, rules, config, network)?;
+    }
+    Ok(())
+}
+
+/// Checks that IP packets go to IP data networks, and frames to one Ethernet data network, in which the session
+/// is a station. That is the network that a FAR names, or else the first Ethernet network.
+fn check_network(
+    id: u16,
+    action: &mut Action,
+    far: &FarRule,
+    rules: &Rules,
+    config: &Config,
+    settled: &mut Option<u16>,
+) -> Result<(), Rejection> {
+    let failed = Rejection::rule(FailedRuleId::Pdr(id));
+    let carries_frames =
+        |network: u16| config.dnn.get(usize::from(network)).is_some_and(|dnn| dnn.kind == Kind::Ethernet);
+    let redirects =
+        matches!(action, Action::RedirectUrl(_) | Action::RedirectAddress(..) | Action::Answers(_));
+    if rules.ethernet && redirects {
+        // The answer of a redirection would have to be IP.
+        return Err(Rejection::unsupported(ie::REDIRECT_INFORMATION));
+    }
+    let Some(network) = network_mut(action) else { return Ok(()) };
+    if !rules.ethernet {
+        return if carries_frames(*network) { Err(failed) } else { Ok(()) };
+    }
+    let first = || config.dnn.iter().position(|dnn| dnn.kind == Kind::Ethernet);
+    let meant = named_network(far, config).or_else(first).map(|network| network as u16);
+    let meant = meant.filter(|network| carries_frames(*network)).ok_or(failed)?;
+    if *settled.get_or_insert(meant) == meant { Ok(()) } else { Err(failed) }
+}
+
+/// The data network to which an action forwards.
+fn network_mut(action: &mut Action) -> Option<&mut u16> {
+    match action {
+        Action::Forward(forward) | Action::Answers(forward) | Action::RedirectAddress(_, forward) => {
+            match &mut forward.to {
+                Destination::DataNetwork(network) => Some(network),
+                Destination::Tunnel(_) => None,
+            }
+        }
+        _ => None,
+    }
 }
 
 /// Whether packets may be forwarded this way from a session without a UE address to check sources against.
@@ -277,48 +353,6 @@ pub(super) fn tunnel(
         _ => Container::Uplink,
     };
     Some(OuterHeader { teid, peer: SocketAddr::new(peer, gtpu::PORT), container })
-}
-
-/// Checks that IP packets go to IP data networks, and frames to one Ethernet data network, in which the session
-/// is a station. That is the network that a FAR names, or else the first Ethernet network.
-fn settle_networks(pdrs: &mut [Pdr], rules: &Rules, config: &Config) -> Result<Option<u16>, Rejection> {
-    let carries_frames =
-        |network: u16| config.dnn.get(usize::from(network)).is_some_and(|dnn| dnn.kind == Kind::Ethernet);
-    if !rules.ethernet {
-        let wrong = |pdr: &&mut Pdr| match &pdr.action {
-            Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => {
-                carries_frames(*network)
-            }
-            _ => false,
-        };
-        return match pdrs.iter_mut().find(wrong) {
-            Some(pdr) => Err(Rejection::rule(FailedRuleId::Pdr(pdr.id))),
-            None => Ok(None),
-        };
-    }
-    let mut settled = None;
-    for pdr in pdrs.iter_mut() {
-        let network = match &mut pdr.action {
-            // The answer of a redirection would have to be IP.
-            Action::RedirectUrl(_) | Action::RedirectAddress(..) => {
-                return Err(Rejection::unsupported(ie::REDIRECT_INFORMATION));
-            }
-            Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => network,
-            _ => continue,
-        };
-        let far = rules.pdrs.get(pdr.id).and_then(|rule| rules.far_of(rule));
-        let meant = match far.and_then(|far| named_network(far, config)) {
-            Some(named) => Some(named),
-            None => config.dnn.iter().position(|dnn| dnn.kind == Kind::Ethernet),
-        };
-        let meant = meant.map(|network| network as u16).filter(|network| carries_frames(*network));
-        let first = *settled.get_or_insert(meant.ok_or(Rejection::rule(FailedRuleId::Pdr(pdr.id)))?);
-        if meant != Some(first) {
-            return Err(Rejection::rule(FailedRuleId::Pdr(pdr.id)));
-        }
-        *network = first;
-    }
-    Ok(settled)
 }
 
 fn named_network(far: &FarRule, config: &Config) -> Option<usize> {

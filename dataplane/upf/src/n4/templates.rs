@@ -249,7 +249,7 @@ fn fars_alike(a: &FarRule, b: &FarRule) -> bool {
 
 /// Compares rules that have not counted anything yet.
 fn urrs_alike(a: &UrrRule, b: &UrrRule) -> bool {
-    a.is_active() == b.is_active() && a.marks() == b.marks()
+    a.is_active() == b.is_active() && a.marks() == b.marks() && a.quota_far == b.quota_far
 }
 
 /// Whether a UE's IPv4 address or IPv6 /64 is in a prefix, or contains it.

@@ -184,7 +184,8 @@ impl Sessions {
         let published = compiled
             .and_then(|(plan, _)| Ok(self.writer.modify(&mut session.compiled, &plan, Held::Sent)?));
         if let Err(rejection) = published {
-            // The same rules were accepted before. Counters go on, and limits are enforced late.
+            // The same rules were accepted before, with all FARs that a quota may bring into force. So only the
+            // tables can be full. Counters go on, and limits are enforced late.
             tracing::error!(seid, ?rejection, "limits of a session could not be renewed");
         }
     }
