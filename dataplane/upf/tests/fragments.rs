@@ -167,6 +167,47 @@ fn fragments_that_contradict_others_are_dropped() {
     world.assert_only_dropped(DropReason::FragmentOverlap, 1);
 }
 
+/// A UE has as many IPv6 addresses as senders like. Incomplete packets to all of them leave room for the packets
+/// of other UEs.
+#[test]
+fn incomplete_packets_to_one_ue_do_not_stop_others() {
+    let mut world = World::new();
+    world.establish_by(&with_service());
+    let mut other = with_service();
+    for address in other.create_pdrs.iter_mut().filter_map(|pdr| pdr.pdi.ue_ip_address.as_mut()) {
+        address.ipv4 = Some([10, 45, 0, 77].into());
+        address.ipv6 = Some([0xfd00, 0x45, 0, 8, 0, 0, 0, 0].into());
+    }
+    world.establish_by(&other);
+    let IpAddr::V6(ue) = IpAddr::from(UE_V6) else { panic!("IPv6") };
+    for number in 0..10_000u16 {
+        let address = (ue.to_bits() & !0xFFFF) | u128::from(number);
+        let address = std::net::Ipv6Addr::from_bits(address);
+        world.downlink(&fragments(SERVER_V6.into(), address.into(), 7, PORT)[0]);
+    }
+    received(&world);
+    for part in fragments(SERVER_V4.into(), [10, 45, 0, 77].into(), 7, PORT).into_iter().rev() {
+        world.downlink(&part);
+    }
+    let flows: Vec<_> = received(&world).into_iter().map(|(_, qfi)| qfi).collect();
+    assert_eq!(flows, [SERVICE; 2]);
+}
+
+/// Where one rule takes all packets, as in the tunnel from the CP function, no fragment waits for another.
+#[test]
+fn fragments_of_a_session_with_one_rule_pass_at_once() {
+    let mut world = World::new();
+    let (_, _, from_smf) = world.establish_by(&establishment(1));
+    for (server, ue) in pairs() {
+        world.uplink(&uplink_gpdu(from_smf, &fragments(server, ue, 7, PORT)[1]));
+        assert_eq!(received(&world).len(), 1);
+    }
+    // Nothing is noted, so nothing is given up.
+    world.now_ns += 4 * SECOND_NS;
+    world.pipeline.commands(world.now_ns, &mut world.ports);
+    assert_eq!(world.drops(DropReason::FragmentOverflow), 0);
+}
+
 /// Packets that wait for the UE keep their flow until they are released.
 #[test]
 fn buffered_fragments_go_with_their_flow() {

@@ -131,7 +131,7 @@ impl Pipeline {
         };
         (meta.state, meta.length) = (State::Live, buffer.len() as u32);
         let Some(endpoint) = verdict.block.first() else { return meta.drop(DropReason::UnknownUe) };
-        let Some(key) = self.frame_key(&view, batch, at, now_ns) else { return };
+        let Some(key) = self.frame_key(endpoint.seid(), &view, batch, at, now_ns) else { return };
         let policy = match endpoint.route() {
             Route::Policy(number) => tables.policy(inside, number),
             _ => None,

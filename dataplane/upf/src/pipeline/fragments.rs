@@ -5,9 +5,13 @@
 //! fragment is forwarded by itself. A later fragment that arrives before the first one waits for it.
 //! The same holds for packets inside Ethernet frames, per VLAN.
 //!
-//! Bounds against senders of incomplete packets: the number of fragmented packets per worker and per sender
-//! ([`Origin`]), the number of octets that wait, and a time after which a packet is given up. Overlapping
-//! fragments make a packet ambiguous: it is refused as a whole (RFC 5722 §4, RFC 1858 §4); a repeated fragment
+//! Bounds against senders of incomplete packets: the number of fragmented packets and of octets that wait, per
+//! worker and per direction of a session ([`Share`]), and a time after which a packet is given up. What exceeds
+//! the share of its session is dropped. When the worker has no room, because many sessions use their shares,
+//! fragments are looked up by what they show themselves, so that packets of other sessions still pass.
+//! Where all packets of a session have one rule ([`Route::Only`]), fragments need no ports and are not noted.
+//!
+//! Overlapping fragments make a packet ambiguous: it is refused as a whole (RFC 5722 §4, RFC 1858 §4); a repeated fragment
 //! is dropped alone. When all fragments have arrived, the packet is forgotten.
 
 use std::collections::VecDeque;
@@ -22,43 +26,64 @@ use telemetry::DropReason;
 
 use super::ethernet::View;
 use super::{Meta, NO_QFI, Pipeline, Ports, Source, State};
+use crate::session::Route;
 
 /// Most fragmented packets of a worker.
 const PACKETS: usize = 8192;
-/// Most fragmented packets of one origin.
-const PER_ORIGIN: u32 = 512;
+/// Most fragmented packets of one session in one direction.
+const PACKETS_OF_ONE: u32 = 512;
 /// Time for all fragments to arrive. Hosts wait 15 to 60 seconds (RFC 791 §3.2, RFC 8200 §4.5), but send the
 /// fragments at once.
 const LIFE_NS: u64 = 3_000_000_000;
-/// Most fragments of one packet that wait, and most octets that wait in all: 64 kB in fragments of 576 octets.
+/// Most fragments of one packet that wait: 64 kB in fragments of 576 octets.
 const WAITING: usize = 128;
+/// Most octets that wait in all, and of one session in one direction.
 const WAITING_OCTETS: usize = 4 << 20;
+const WAITING_OCTETS_OF_ONE: usize = 256 << 10;
 /// Most gaps in a packet.
 const GAPS: usize = 8;
 /// Longest payload of an IP packet in octets.
 const LONGEST: usize = 65_535;
 
-/// Where fragments come from: a tunnel, or a data network (with the UE as destination).
+/// Session and path of fragments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Origin {
-    Tunnel(u32),
-    Network(Option<usize>, IpAddr),
-    /// Inside frames: of a tunnel with this TEID, or (`native`) on their way to this station. In a VLAN, or in 0.
-    Frames {
-        native: bool,
-        of: u32,
-        vlan: u16,
-    },
+pub(super) struct Origin {
+    /// The UPF's SEID.
+    seid: u64,
+    path: Path,
 }
 
+/// Where fragments come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Path {
+    /// The tunnel with this TEID.
+    Tunnel(u32),
+    /// The data network with this number.
+    Network(Option<usize>),
+    /// Inside frames: of a tunnel with this TEID, or (`native`) on their way to this station. In a VLAN, or in 0.
+    Frames { native: bool, of: u32, vlan: u16 },
+}
+
+/// A session and whether the fragments are on their way to the UE. Bounds apply to these: a sender chooses
+/// TEIDs, addresses and VLANs.
+type Party = (u64, bool);
+
 impl Origin {
-    /// Who sends, or is sent to, as far as bounds are concerned: all VLANs together.
-    fn sender(self) -> Origin {
-        match self {
-            Origin::Frames { native, of, .. } => Origin::Frames { native, of, vlan: 0 },
-            origin => origin,
-        }
+    fn party(self) -> Party {
+        let down = match self.path {
+            Path::Tunnel(_) => false,
+            Path::Network(_) => true,
+            Path::Frames { native, .. } => native,
+        };
+        (self.seid, down)
     }
+}
+
+/// What the fragments of one party occupy.
+#[derive(Debug, Default)]
+struct Share {
+    packets: u32,
+    waiting_octets: usize,
 }
 
 /// Identifies a fragmented packet.
@@ -123,6 +148,17 @@ pub(super) enum Verdict {
     Known(First),
     /// It has to wait: [`Fragments::wait`].
     Early,
+    /// The worker has no room to note it: it is looked up by what it shows itself.
+    NoRoom,
+    Drop(DropReason),
+}
+
+/// What happens to an early fragment.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    Waits,
+    /// As [`Verdict::NoRoom`].
+    NoRoom,
     Drop(DropReason),
 }
 
@@ -130,7 +166,7 @@ pub(super) enum Verdict {
 #[derive(Debug, Default)]
 pub(super) struct Fragments {
     partials: HashMap<Name, Partial>,
-    per_origin: HashMap<Origin, u32>,
+    shares: HashMap<Party, Share>,
     /// Arrival times, oldest first. A name may be of a packet that is complete, or of a later packet.
     ages: VecDeque<(u64, Name)>,
     waiting_octets: usize,
@@ -145,16 +181,16 @@ impl Fragments {
     pub fn note(&mut self, origin: Origin, flow: &Flow, part: &Fragment, now_ns: u64) -> Verdict {
         self.expire(now_ns);
         let name = name(origin, flow, part);
-        if !self.partials.contains_key(&name) && !self.admit(name, now_ns) {
-            return Verdict::Drop(DropReason::FragmentOverflow);
+        if !self.partials.contains_key(&name)
+            && let Err(verdict) = self.admit(name, now_ns)
+        {
+            return verdict;
         }
-        let Some(partial) = self.partials.get_mut(&name) else {
-            return Verdict::Drop(DropReason::FragmentOverflow);
-        };
+        let Some(partial) = self.partials.get_mut(&name) else { return Verdict::NoRoom };
         if let Err(reason) = partial.add(part) {
             if partial.refused {
                 let waiting = std::mem::take(&mut partial.waiting);
-                self.give_up(&waiting);
+                self.give_up(&name, &waiting);
             }
             return Verdict::Drop(reason);
         }
@@ -172,18 +208,22 @@ impl Fragments {
         Verdict::Known(first)
     }
 
-    /// Keeps an early fragment; `false` when there is no room.
-    pub fn wait(&mut self, origin: Origin, flow: &Flow, part: &Fragment, waiting: Waiting) -> bool {
+    /// Keeps an early fragment.
+    pub fn wait(&mut self, origin: Origin, flow: &Flow, part: &Fragment, waiting: Waiting) -> Kept {
         let length = waiting.octets.len();
-        let room = self.waiting_octets + length <= WAITING_OCTETS;
-        match self.partials.get_mut(&name(origin, flow, part)).filter(|_| room) {
-            Some(partial) if partial.waiting.len() < WAITING => {
-                partial.waiting.push(waiting);
-                self.waiting_octets += length;
-                true
-            }
-            _ => false,
+        let (share, partial) =
+            (self.shares.get_mut(&origin.party()), self.partials.get_mut(&name(origin, flow, part)));
+        let (Some(share), Some(partial)) = (share, partial) else { return Kept::NoRoom };
+        if partial.waiting.len() >= WAITING || share.waiting_octets + length > WAITING_OCTETS_OF_ONE {
+            return Kept::Drop(DropReason::FragmentOverflow);
         }
+        if self.waiting_octets + length > WAITING_OCTETS {
+            return Kept::NoRoom;
+        }
+        partial.waiting.push(waiting);
+        share.waiting_octets += length;
+        self.waiting_octets += length;
+        Kept::Waits
     }
 
     /// Whether there are no fragmented packets.
@@ -203,10 +243,11 @@ impl Fragments {
         let name = self.ready.pop()?;
         let partial = self.partials.get_mut(&name)?;
         let (first, waiting) = (partial.first?, std::mem::take(&mut partial.waiting));
-        if partial.is_whole() {
+        let whole = partial.is_whole();
+        self.release(&name, &waiting);
+        if whole {
             self.remove(&name);
         }
-        self.waiting_octets -= octets(&waiting);
         Some((name.origin, first, waiting))
     }
 
@@ -229,16 +270,17 @@ impl Fragments {
         }
     }
 
-    /// Makes room for another fragmented packet; `false` when its origin, or the worker, has too many.
-    fn admit(&mut self, name: Name, now_ns: u64) -> bool {
+    /// Makes room for another fragmented packet, unless its session or the worker has too many.
+    fn admit(&mut self, name: Name, now_ns: u64) -> Result<(), Verdict> {
+        let party = name.origin.party();
+        let packets = self.shares.get(&party).map_or(0, |share| share.packets);
+        if packets >= PACKETS_OF_ONE {
+            return Err(Verdict::Drop(DropReason::FragmentOverflow));
+        }
         if self.partials.len() >= PACKETS {
-            return false;
+            return Err(Verdict::NoRoom);
         }
-        let of_origin = self.per_origin.entry(name.origin.sender()).or_default();
-        if *of_origin >= PER_ORIGIN {
-            return false;
-        }
-        *of_origin += 1;
+        self.shares.entry(party).or_default().packets += 1;
         self.ages.push_back((now_ns, name));
         let partial = Partial {
             since_ns: now_ns,
@@ -249,29 +291,34 @@ impl Fragments {
             waiting: Vec::new(),
         };
         self.partials.insert(name, partial);
-        true
+        Ok(())
     }
 
     fn remove(&mut self, name: &Name) {
         let Some(partial) = self.partials.remove(name) else { return };
-        self.give_up(&partial.waiting);
-        let sender = name.origin.sender();
-        if let Some(count) = self.per_origin.get_mut(&sender) {
-            *count -= 1;
-            if *count == 0 {
-                self.per_origin.remove(&sender);
+        self.give_up(name, &partial.waiting);
+        let party = name.origin.party();
+        if let Some(share) = self.shares.get_mut(&party) {
+            share.packets -= 1;
+            if share.packets == 0 {
+                self.shares.remove(&party);
             }
         }
     }
 
-    fn give_up(&mut self, waiting: &[Waiting]) {
+    fn give_up(&mut self, name: &Name, waiting: &[Waiting]) {
         self.lost += waiting.len();
-        self.waiting_octets -= octets(waiting);
+        self.release(name, waiting);
     }
-}
 
-fn octets(waiting: &[Waiting]) -> usize {
-    waiting.iter().map(|waiting| waiting.octets.len()).sum()
+    /// Frees the room of fragments that wait no longer.
+    fn release(&mut self, name: &Name, waiting: &[Waiting]) {
+        let octets: usize = waiting.iter().map(|waiting| waiting.octets.len()).sum();
+        self.waiting_octets -= octets;
+        if let Some(share) = self.shares.get_mut(&name.origin.party()) {
+            share.waiting_octets -= octets;
+        }
+    }
 }
 
 fn name(origin: Origin, flow: &Flow, part: &Fragment) -> Name {
@@ -342,28 +389,30 @@ impl Pipeline {
             let buffer = &batch.buffers()[at];
             let Ok(flow) = Flow::parse(buffer.packet()) else { continue };
             let Some(part) = flow.fragment.filter(|_| meta.state == State::Live) else { continue };
-            let (origin, block) = if meta.native {
-                let block = tables.endpoint_of_ue(&inside, flow.destination);
-                (Origin::Network(self.network, flow.destination), block)
+            let (path, block) = if meta.native {
+                (Path::Network(self.network), tables.endpoint_of_ue(&inside, flow.destination))
             } else {
-                (Origin::Tunnel(meta.teid), tables.tunnel(&inside, meta.teid))
+                (Path::Tunnel(meta.teid), tables.tunnel(&inside, meta.teid))
             };
             // Nothing is kept for unknown sessions. In a session of frames, what looks like a fragment is a
             // frame.
             let Some(endpoint) = block.and_then(|block| block.first()) else { continue };
-            if tables.is_of_frames(&inside, endpoint) {
+            let needs_ports = match endpoint.route() {
+                Route::Policy(_) => !tables.is_of_frames(&inside, endpoint),
+                // For open services of this machine.
+                Route::Only(_) => !meta.native && self.closed.contains(flow.destination),
+                Route::None => false,
+            };
+            if !needs_ports || meta.native && !endpoint.admits(self.origin()) {
                 continue;
             }
+            let origin = Origin { seid: endpoint.seid(), path };
             match self.fragments.note(origin, &flow, &part, now_ns) {
                 Verdict::Known(first) => self.keys[at] = with_qfi(first.key(&flow), meta.qfi),
                 Verdict::Early => {
-                    let octets = buffer.packet().into();
-                    let waiting = Waiting { octets, peer: buffer.peer, qfi: meta.qfi };
-                    match self.fragments.wait(origin, &flow, &part, waiting) {
-                        true => self.metas[at].state = State::Consumed,
-                        false => self.metas[at].drop(DropReason::FragmentOverflow),
-                    }
+                    self.keep_early(origin, (&flow, &part), buffer, at);
                 }
+                Verdict::NoRoom => {}
                 Verdict::Drop(reason) => self.metas[at].drop(reason),
             }
         }
@@ -371,6 +420,24 @@ impl Pipeline {
         self.reader = Some(reader);
         self.fragmented = fragmented;
         self.count_lost_fragments();
+    }
+
+    /// Lets an early fragment wait. Returns whether it is looked up by what it shows itself instead.
+    fn keep_early(
+        &mut self,
+        origin: Origin,
+        (flow, part): (&Flow, &Fragment),
+        buffer: &Buffer,
+        at: usize,
+    ) -> bool {
+        let meta = &mut self.metas[at];
+        let waiting = Waiting { octets: buffer.packet().into(), peer: buffer.peer, qfi: meta.qfi };
+        match self.fragments.wait(origin, flow, part, waiting) {
+            Kept::Waits => meta.state = State::Consumed,
+            Kept::NoRoom => return true,
+            Kept::Drop(reason) => meta.drop(reason),
+        }
+        false
     }
 
     /// Gives up fragments that have waited too long.
@@ -383,12 +450,21 @@ impl Pipeline {
     /// What a frame is looked up by: one with a later fragment as the first of its packet says. `None` when it waits for that
     /// one, or is dropped.
     #[inline]
-    pub(super) fn frame_key(&mut self, view: &View, batch: &Batch, at: usize, now_ns: u64) -> Option<Key> {
+    pub(super) fn frame_key(
+        &mut self,
+        seid: u64,
+        view: &View,
+        batch: &Batch,
+        at: usize,
+        now_ns: u64,
+    ) -> Option<Key> {
         let meta = self.metas[at];
         let own = view.key((meta.qfi != NO_QFI).then_some(meta.qfi));
         match view.flow.as_ref().and_then(|flow| Some((flow, flow.fragment?))) {
             Some((flow, part)) => {
-                self.fragment_key(own, view, (flow, &part), &batch.buffers()[at], at, now_ns)
+                let path = Path::Frames { native: meta.native, of: meta.teid, vlan: view.vlan() };
+                let origin = Origin { seid, path };
+                self.fragment_key(own, view, (flow, &part), origin, &batch.buffers()[at], at, now_ns)
             }
             None => {
                 // Nobody behind this looks into the frame as into a packet.
@@ -399,11 +475,13 @@ impl Pipeline {
     }
 
     #[cold]
+    #[allow(clippy::too_many_arguments)] // the variables of its one caller
     fn fragment_key(
         &mut self,
         own: Key,
         view: &View,
         (flow, part): (&Flow, &Fragment),
+        origin: Origin,
         buffer: &Buffer,
         at: usize,
         now_ns: u64,
@@ -414,20 +492,15 @@ impl Pipeline {
         }
         self.keys[at] = Key::unknown();
         let meta = self.metas[at];
-        let origin = Origin::Frames { native: meta.native, of: meta.teid, vlan: view.vlan() };
         match self.fragments.note(origin, flow, part, now_ns) {
             Verdict::Known(_) if part.offset == 0 => return Some(own),
             Verdict::Known(first) => {
                 self.keys[at] = with_qfi(first.key(flow), meta.qfi).with_ethernet(view.header);
                 return Some(self.keys[at]);
             }
-            Verdict::Early => {
-                let waiting = Waiting { octets: buffer.packet().into(), peer: buffer.peer, qfi: meta.qfi };
-                match self.fragments.wait(origin, flow, part, waiting) {
-                    true => self.metas[at].state = State::Consumed,
-                    false => self.metas[at].drop(DropReason::FragmentOverflow),
-                }
-            }
+            Verdict::Early if self.keep_early(origin, (flow, part), buffer, at) => return Some(own),
+            Verdict::Early => {}
+            Verdict::NoRoom => return Some(own),
             Verdict::Drop(reason) => self.metas[at].drop(reason),
         }
         self.count_lost_fragments();
@@ -451,10 +524,10 @@ impl Pipeline {
     fn run_ready(&mut self, now_ns: u64, ports: &mut Ports) {
         let Some(mut batch) = self.held.batch() else { return };
         while let Some((origin, first, waiting)) = self.fragments.take_ready() {
-            let (native, teid, frames) = match origin {
-                Origin::Tunnel(teid) => (false, teid, false),
-                Origin::Network(..) => (true, 0, false),
-                Origin::Frames { native, of, .. } => (native, of, true),
+            let (native, teid, frames) = match origin.path {
+                Path::Tunnel(teid) => (false, teid, false),
+                Path::Network(_) => (true, 0, false),
+                Path::Frames { native, of, .. } => (native, of, true),
             };
             let mut waiting = waiting.into_iter().peekable();
             while waiting.peek().is_some() {
@@ -510,7 +583,11 @@ fn with_qfi(key: Key, qfi: u8) -> Key {
 mod tests {
     use super::*;
 
-    const ORIGIN: Origin = Origin::Tunnel(7);
+    const ORIGIN: Origin = of_tunnel(7);
+
+    const fn of_tunnel(teid: u32) -> Origin {
+        Origin { seid: teid as u64, path: Path::Tunnel(teid) }
+    }
 
     fn part(identification: u32, offset: usize, length: usize, more: bool) -> (Flow, Fragment) {
         let part = Fragment { identification, offset, length, more };
@@ -533,13 +610,13 @@ mod tests {
         if verdict == Verdict::Early {
             let peer = ([127, 0, 0, 1], 2152).into();
             let waiting = Waiting { octets: vec![0; of.1.length].into(), peer, qfi: 9 };
-            assert!(fragments.wait(origin, &of.0, &of.1, waiting));
+            assert_eq!(fragments.wait(origin, &of.0, &of.1, waiting), Kept::Waits);
         }
         verdict
     }
 
     fn is_empty(fragments: &Fragments) -> bool {
-        fragments.partials.is_empty() && fragments.per_origin.is_empty() && fragments.waiting_octets == 0
+        fragments.partials.is_empty() && fragments.shares.is_empty() && fragments.waiting_octets == 0
     }
 
     const FIRST: First = First { protocol: 17, ports: Some((4000, 53)), spi: None };
@@ -558,7 +635,7 @@ mod tests {
                         known += 1;
                     }
                     Verdict::Early => {}
-                    Verdict::Drop(reason) => panic!("{reason:?}"),
+                    other => panic!("{other:?}"),
                 }
                 while let Some((origin, first, waiting)) = fragments.take_ready() {
                     assert_eq!((origin, first), (ORIGIN, FIRST));
@@ -610,13 +687,23 @@ mod tests {
         let overflow = Verdict::Drop(DropReason::FragmentOverflow);
         for number in 0..10_000 {
             let verdict = note(&mut fragments, ORIGIN, part(number, 0, 8, true), 1);
-            assert_eq!(verdict == overflow, number >= PER_ORIGIN);
+            assert_eq!(verdict == overflow, number >= PACKETS_OF_ONE);
         }
-        assert_eq!(note(&mut fragments, Origin::Tunnel(8), part(0, 0, 8, true), 1), Verdict::Known(FIRST));
+        // Other tunnels, VLANs and directions of the same session share its bounds, or do not.
+        let of_7 = |path| Origin { path, ..ORIGIN };
+        let verdict = note(&mut fragments, of_7(Path::Tunnel(8)), part(0, 0, 8, true), 1);
+        assert_eq!(verdict, overflow);
+        let frames = |native| of_7(Path::Frames { native, of: 7, vlan: 9 });
+        assert_eq!(note(&mut fragments, frames(false), part(0, 0, 8, true), 1), overflow);
+        assert_eq!(note(&mut fragments, frames(true), part(0, 0, 8, true), 1), Verdict::Known(FIRST));
+        assert_eq!(note(&mut fragments, of_tunnel(8), part(0, 0, 8, true), 1), Verdict::Known(FIRST));
         for tunnel in 9..100_000 {
-            note(&mut fragments, Origin::Tunnel(tunnel), part(0, 0, 8, true), 1);
+            note(&mut fragments, of_tunnel(tunnel), part(0, 0, 8, true), 1);
         }
         assert_eq!(fragments.partials.len(), PACKETS);
+        // The worker has no room: others go by what they show, and what is noted stays noted.
+        assert_eq!(note(&mut fragments, of_tunnel(100_000), part(0, 0, 8, true), 1), Verdict::NoRoom);
+        assert_eq!(note(&mut fragments, of_tunnel(8), part(0, 8, 8, true), 1), Verdict::Known(FIRST));
         fragments.expire(2 + LIFE_NS);
         assert!(is_empty(&fragments) && fragments.ages.is_empty());
         // Many gaps.
@@ -625,12 +712,45 @@ mod tests {
         assert_eq!(verdicts.iter().filter(|verdict| **verdict == overflow).count(), 20 - GAPS - 1);
     }
 
+    /// One session's waiting fragments leave room for those of others.
+    #[test]
+    fn waiting_octets_are_bounded_per_session_and_in_all() {
+        const LENGTH: usize = 32 << 10;
+        let keep = |fragments: &mut Fragments, tunnel: u32, identification: u32| {
+            let (flow, part) = part(identification, 8, 8, false);
+            assert_eq!(fragments.note(of_tunnel(tunnel), &flow, &part, 1), Verdict::Early);
+            let peer = ([127, 0, 0, 1], 2152).into();
+            let waiting = Waiting { octets: vec![0; LENGTH].into(), peer, qfi: 9 };
+            fragments.wait(of_tunnel(tunnel), &flow, &part, waiting)
+        };
+        let mut fragments = Fragments::default();
+        let (of_one, sessions) =
+            ((WAITING_OCTETS_OF_ONE / LENGTH) as u32, (WAITING_OCTETS / WAITING_OCTETS_OF_ONE) as u32);
+        for tunnel in 0..sessions {
+            for number in 0..=of_one {
+                let expected = match number < of_one {
+                    true => Kept::Waits,
+                    false => Kept::Drop(DropReason::FragmentOverflow),
+                };
+                assert_eq!(keep(&mut fragments, tunnel, number), expected, "{tunnel} {number}");
+            }
+        }
+        assert_eq!(keep(&mut fragments, sessions, 0), Kept::NoRoom);
+        // What is released or given up makes room.
+        assert_eq!(note(&mut fragments, of_tunnel(0), part(0, 0, 8, true), 1), Verdict::Known(FIRST));
+        assert_eq!(fragments.take_ready().map(|(.., waiting)| waiting.len()), Some(1));
+        assert_eq!(keep(&mut fragments, 0, 100), Kept::Waits);
+        fragments.expire(1 + LIFE_NS);
+        assert!(is_empty(&fragments));
+        assert_eq!(keep(&mut fragments, 0, 0), Kept::Waits);
+    }
+
     #[test]
     fn origins_protocols_and_addresses_are_apart() {
         let mut fragments = Fragments::default();
         note(&mut fragments, ORIGIN, part(1, 0, 8, true), 1);
         let mut other = part(1, 8, 8, false);
-        assert_eq!(note(&mut fragments, Origin::Tunnel(8), other, 1), Verdict::Early);
+        assert_eq!(note(&mut fragments, of_tunnel(8), other, 1), Verdict::Early);
         assert_eq!(note(&mut fragments, ORIGIN, part(2, 8, 8, false), 1), Verdict::Early);
         other.0.protocol = 6;
         assert_eq!(note(&mut fragments, ORIGIN, other, 1), Verdict::Early);

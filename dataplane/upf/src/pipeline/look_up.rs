@@ -266,7 +266,7 @@ impl Pipeline {
 
     /// The data network of packets without tunnel, as endpoints have it. Buffered and injected packets were
     /// checked before.
-    fn origin(&self) -> u32 {
+    pub(super) fn origin(&self) -> u32 {
         session::came_from(self.network.filter(|_| self.source == Source::Port))
     }
 
