@@ -163,11 +163,11 @@ fn contains(wire: &[u8], text: &[u8]) -> bool {
 fn off_loopback_the_core_speaks_tls_to_those_with_a_certificate_of_its_authority() {
     network(off_loopback("auto"), async |world| {
         a_ue_works(world).await;
-        strangers_get_no_tls(&world.lab).await;
         let wire = wire(world).await;
         for text in OF_TOKENS {
             assert!(!contains(&wire, text), "{} in clear", String::from_utf8_lossy(text));
         }
+        strangers_get_no_tls(&world.lab).await;
         // The UDR has counted the strangers by what they lacked.
         let status: Value = world.ask("udr", "/status").await;
         let counted = &status["counters"]["sbi_server_connection_errors"]["values"];

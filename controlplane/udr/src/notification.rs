@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nf::Shutdown;
-use sbi::Client;
 use sbi::model::udr::{DataChangeNotify, SubscriptionDataSubscriptions};
 use sbi::op::udr::DataChange;
+use sbi::{CallError, Client};
 use store::{Store, StoreError};
 use telemetry::counters::Counter;
 
@@ -73,7 +73,8 @@ async fn notify(store: &dyn Store, client: &Client) -> Result<(), StoreError> {
             };
             NOTIFICATIONS_FAILED.inc();
             tracing::warn!(%error, supi = %change.supi, "a UDM could not be notified of a change");
-            if error.status().is_none() {
+            // One that is slow stays: it may be waiting for others.
+            if matches!(error, CallError::Unreachable { .. }) {
                 unreachable.push(key.clone());
             }
         }

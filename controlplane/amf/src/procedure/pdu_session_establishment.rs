@@ -32,8 +32,7 @@ pub(crate) async fn pdu_session_establishment(
 ) -> Result<(), Interrupt> {
     let Some(supi) = ue.ctx.supi else { return Ok(()) };
     if ue.ctx.sessions.contains_key(&id) {
-        // The UE has lost its session (TS 24.501 §6.4.1.6): the old one is released first, in gNB and
-        // SMF.
+        // The UE has lost its session (TS 24.501 §6.4.1.6): the old one is released first.
         release_duplicate(ue, id).await?;
     }
     let (s_nssai, dnn) = match select(ue, &transport) {
@@ -107,10 +106,12 @@ pub(crate) async fn pdu_session_establishment(
     }
 }
 
-/// Releases a session in gNB and SMF because the UE establishes a new one with the same identity.
+/// Releases a session in SMF and gNB because the UE establishes a new one with the same identity. The SMF is first: it
+/// would take the gNB's answer for a lost user plane and set up the old session's again.
 async fn release_duplicate(ue: &mut Ue, id: PduSessionId) -> Result<(), Interrupt> {
     counters::PAYLOAD_NOT_FORWARDED.inc("duplicate_session_id");
     let active = ue.ctx.sessions.get(&id).is_some_and(|session| session.active);
+    deregistration::release_sessions(ue, &[id]).await;
     if active {
         let cause = ngap::Cause::Nas(Nas::NormalRelease);
         let command = ngap::transfer::PduSessionResourceReleaseCommandTransfer { cause };
@@ -119,7 +120,6 @@ async fn release_duplicate(ue: &mut Ue, id: PduSessionId) -> Result<(), Interrup
             Err(error) => tracing::error!(%error, "release transfer not encodable"),
         }
     }
-    deregistration::release_sessions(ue, &[id]).await;
     Ok(())
 }
 
