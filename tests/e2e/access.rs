@@ -145,7 +145,8 @@ async fn wire(world: &mut World) -> Vec<u8> {
     world.lab.kill("amf").await.unwrap();
     world.lab.restart("amf").await.unwrap();
     a_ue_works(world).await;
-    // Dumpcap writes what it has when it ends.
+    // Dumpcap takes packets from the kernel in blocks, and loses those that it has not taken when it ends.
+    net::time::sleep(Duration::from_secs(2)).await;
     capture.stop(Duration::from_secs(10)).await.unwrap();
     let wire = std::fs::read(&file).unwrap();
     assert!(wire.len() > 20_000, "{} octets", wire.len());
