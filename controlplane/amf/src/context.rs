@@ -39,8 +39,8 @@ pub(crate) struct Amf {
     pub config: Config,
     pub guami: Guami,
     pub peers: Peers,
-    /// Notices restarts of SMFs.
-    pub smfs: Arc<nf::Watch>,
+    /// Notices SMFs and PCFs that start.
+    pub restarts: Arc<nf::Watch>,
     pub gnbs: Mutex<HashMap<u64, Arc<Gnb>>>,
     pub ues: UeIndex,
     pub samples: Samples,
@@ -66,12 +66,12 @@ pub(crate) const WAITING_OCTETS: usize = 3584;
 const MAX_AMF_UE_NGAP_ID: u64 = (1 << 40) - 1;
 
 impl Amf {
-    pub fn new(config: Config, peers: Peers, smfs: Arc<nf::Watch>) -> Amf {
+    pub fn new(config: Config, peers: Peers, restarts: Arc<nf::Watch>) -> Amf {
         let guami = Guami { plmn: config.plmn, amf_id: config.amf_id };
         Amf {
             guami,
             peers,
-            smfs,
+            restarts,
             gnbs: Mutex::default(),
             ues: UeIndex::default(),
             samples: Samples::new(config.limits.procedure_samples),

@@ -35,8 +35,10 @@ pub(crate) enum UeEvent {
     PolicyUpdated { ue_ambr: Option<Ambr> },
     /// The PCF ended the policy association: only the subscription applies.
     PolicyTerminated,
-    /// The SMF at this API root restarted: it may have lost sessions of the UE.
-    SmfRestarted(ApiRoot),
+    /// The SMF at this API root has started: it may have lost sessions of the UE.
+    SmfStarted(ApiRoot),
+    /// The PCF at this API root has started: it may have lost the UE's policy association.
+    PcfStarted(ApiRoot),
     /// The UDM has notified a change of the subscription.
     SubscriptionChanged,
 }
@@ -51,7 +53,8 @@ impl UeEvent {
             UeEvent::Transfer(_) => "transfer",
             UeEvent::SessionGone { .. } => "session_gone",
             UeEvent::Deregister(_) => "deregister",
-            UeEvent::SmfRestarted(_) => "smf_restarted",
+            UeEvent::SmfStarted(_) => "smf_started",
+            UeEvent::PcfStarted(_) => "pcf_started",
             UeEvent::PolicyUpdated { .. } => "policy_updated",
             UeEvent::PolicyTerminated => "policy_terminated",
             UeEvent::SubscriptionChanged => "subscription_changed",
@@ -131,7 +134,7 @@ impl DeregistrationReason {
         matches!(self, Self::Operator { reregister: true } | Self::Reregistration | Self::SliceRemoved)
     }
 
-    /// Whether the UDM asked for it and so needs no notification.
+    /// Whether the UDM knows already that this AMF does not serve the UE any more.
     pub fn by_udm(self) -> bool {
         matches!(self, Self::Withdrawn | Self::Reregistration | Self::Moved)
     }

@@ -73,10 +73,10 @@ pub async fn start(config: Config, env: nf::Env) -> Result<nf::Running, StartErr
     let profile = instance.profile();
     profile.plmn_list = vec![config.plmn];
     profile.s_nssais = config.slices.clone();
-    let (smfs, restarted) = instance.watch(NfType::Smf);
-    let amf = Arc::new(context::Amf::new(config, peers, smfs));
+    let (restarts, started) = instance.watch(&[NfType::Smf, NfType::Pcf]);
+    let amf = Arc::new(context::Amf::new(config, peers, restarts));
     let (stopping, notify_ues) =
-        (instance.stopping(), procedure::session_loss::notify_ues(amf.clone(), restarted));
+        (instance.stopping(), procedure::peer_restart::notify_ues(amf.clone(), started));
     instance.spawn(async move {
         tokio::select! {
             () = stopping.wait() => {}

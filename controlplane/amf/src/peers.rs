@@ -16,8 +16,8 @@ use sbi::model::{ausf, common, pcf, smf, udm};
 use sbi::op::amf::N1N2TransferFailureNotify;
 use sbi::op::ausf::{Authenticate, AuthenticateRequest, Confirm5gAka, Confirm5gAkaRequest, NAUSF_AUTH};
 use sbi::op::pcf::{
-    CreateAmPolicy, CreateAmPolicyRequest, DeleteAmPolicy, DeleteAmPolicyRequest, NPCF_AM,
-    am_notification_uri,
+    CreateAmPolicy, CreateAmPolicyRequest, DeleteAmPolicy, DeleteAmPolicyRequest, GetAmPolicy,
+    GetAmPolicyRequest, NPCF_AM, am_notification_uri,
 };
 use sbi::op::smf::{
     CreateSmContext, CreateSmContextRequest, NSMF_PDUSESSION, ReleaseSmContext, ReleaseSmContextRequest,
@@ -319,6 +319,7 @@ impl Peers {
     /// Npcf_AMPolicyControl. Without a PCF, or if it refuses, the network continues with local policy.
     pub async fn create_am_policy(
         &self,
+        pcf: Target,
         supi: Supi,
         amf: &Amf,
         location: Option<UserLocation>,
@@ -341,10 +342,21 @@ impl Peers {
             service_name: None,
             supp_feat: "0".to_owned(),
         };
-        let created =
-            self.call::<CreateAmPolicy>(Target::Discover, CreateAmPolicyRequest { body }).await.ok()?;
+        let created = self.call::<CreateAmPolicy>(pcf, CreateAmPolicyRequest { body }).await.ok()?;
         let resource = ResourceUri::parse(&created.location, &NPCF_AM).ok()?;
         Some(PolicyAssociation { resource, ue_ambr: created.body.ue_ambr })
+    }
+
+    /// Npcf_AMPolicyControl: whether the PCF has the association.
+    pub async fn am_policy(&self, policy: &PolicyAssociation) -> Result<pcf::PolicyAssociation, PeerError> {
+        let request = GetAmPolicyRequest { pol_asso_id: policy.resource.id.clone(), body: () };
+        match Box::pin(self.client.call::<GetAmPolicy>(&policy.resource, request)).await {
+            // What is asked for: no failure.
+            Err(error) if error.status() == Some(404) => {
+                Err(PeerError::Refused { status: 404, cause: String::new(), operation: NPCF_AM.name })
+            }
+            answer => answer.map_err(PeerError::of::<GetAmPolicy>),
+        }
     }
 
     /// Npcf_AMPolicyControl: deletes the association. A failure is counted and changes nothing here. An

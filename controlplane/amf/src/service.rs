@@ -105,12 +105,12 @@ async fn sm_context_status(
     }
 }
 
-/// Nnrf_NFManagement_NFStatusNotify about SMFs.
+/// Nnrf_NFManagement_NFStatusNotify about SMFs and PCFs.
 async fn nf_status(
     amf: Arc<Amf>,
     notification: Notification<NotificationData>,
 ) -> Result<(), ProblemDetails> {
-    amf.smfs.notified(notification)
+    amf.restarts.notified(notification)
 }
 
 /// Npcf_AMPolicyControl_UpdateNotify, update (TS 29.507 §4.2.4.2).

@@ -417,13 +417,6 @@ impl Ue {
                 self.check_n2(pdu)
             }
             UeEvent::Transfer(transfer) => Ok(Some(Arrival::Transfer(transfer))),
-            UeEvent::PolicyUpdated { ue_ambr } => {
-                // The gNB gets the rate with the next set-up of resources.
-                if let Some(policy) = &mut self.ctx.policy {
-                    policy.ue_ambr = ue_ambr.or(policy.ue_ambr);
-                }
-                Ok(None)
-            }
             UeEvent::SessionGone { session, serial } => {
                 let known = self.ctx.sessions.get(&session).filter(|known| known.serial == serial);
                 match known.map(|known| known.active || !known.release_completed) {
@@ -435,7 +428,9 @@ impl Ue {
             }
             UeEvent::Deregister(_)
             | UeEvent::SubscriptionChanged
-            | UeEvent::SmfRestarted(_)
+            | UeEvent::SmfStarted(_)
+            | UeEvent::PcfStarted(_)
+            | UeEvent::PolicyUpdated { .. }
             | UeEvent::PolicyTerminated => {
                 self.defer(Deferred::Event(event));
                 Ok(None)
@@ -553,13 +548,14 @@ impl Ue {
             UeEvent::SubscriptionChanged => {
                 Box::pin(procedure::subscription_change::subscription_change(self)).await
             }
-            UeEvent::PolicyTerminated => {
-                if let Some(policy) = self.ctx.policy.take() {
-                    self.amf.clone().peers.delete_am_policy(policy).await;
-                }
-                Ok(())
+            UeEvent::PolicyUpdated { ue_ambr } => {
+                Box::pin(procedure::policy_association::updated(self, ue_ambr)).await
             }
-            UeEvent::SmfRestarted(smf) => {
+            UeEvent::PolicyTerminated => Box::pin(procedure::policy_association::terminated(self)).await,
+            UeEvent::PcfStarted(pcf) => {
+                Box::pin(procedure::policy_association::pcf_started(self, &pcf)).await
+            }
+            UeEvent::SmfStarted(smf) => {
                 Box::pin(procedure::session_loss::check(self, &smf)).await;
                 Ok(())
             }

@@ -159,10 +159,10 @@ impl Instance {
         });
     }
 
-    /// Watches for restarts of NFs of a type; the receiver gets the profiles of those that restarted.
-    /// The router has to serve `NfStatusNotify` with [`Watch::notified`].
-    pub fn watch(&mut self, nf_type: NfType) -> (Arc<Watch>, mpsc::Receiver<NfProfile>) {
-        let (watch, restarted) = Watch::new(nf_type);
+    /// Notices that NFs of these types start and restart: their profiles come from the receiver. The router has to
+    /// serve `NfStatusNotify` with [`Watch::notified`].
+    pub fn watch(&mut self, nf_types: &[NfType]) -> (Arc<Watch>, mpsc::Receiver<NfProfile>) {
+        let (watch, started) = Watch::new(nf_types);
         if let Some(nrf) = self.env.nrf.clone() {
             let (stop, run) = (self.stop.clone(), watch.clone().run(self.client(), nrf, self.api_root()));
             self.spawn(async move {
@@ -172,7 +172,7 @@ impl Instance {
                 }
             });
         }
-        (watch, restarted)
+        (watch, started)
     }
 
     /// Runs a task beside the server. When the NF stops, [`Self::stopping`] is triggered; the task has

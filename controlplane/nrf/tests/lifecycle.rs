@@ -257,23 +257,21 @@ async fn who_watches_notices_restarts() {
     let env = env(folder.path(), at);
     let nrf = nrf::start(config(at), env.clone()).await.unwrap();
     let mut instance = Instance::bind(NfType::Amf, address(52), &env).await.unwrap();
-    let (watch, mut restarted) = instance.watch(NfType::Udm);
+    let (watch, mut started) = instance.watch(&[NfType::Udm, NfType::Pcf]);
     let router = Router::new(watch)
         .on::<NfStatusNotify>(async |watch: Arc<nf::Watch>, notification| watch.notified(notification));
     let amf = instance.start(router, Oam::new()).unwrap();
-    for round in 0..3 {
+    let mut times = Vec::new();
+    for _ in 0..3 {
         let udm = udm(&env, address(53)).await;
-        udm.registered().await;
-        if round == 0 {
-            net::time::sleep(Duration::from_millis(300)).await;
-            assert!(restarted.try_recv().is_err(), "a start is no restart");
-        } else {
-            let heard = net::time::timeout(Duration::from_secs(10), restarted.recv()).await;
-            assert_eq!(heard.expect("noticed").unwrap().nf_instance_id, udm.id());
-        }
+        let heard = net::time::timeout(Duration::from_secs(10), started.recv()).await;
+        let profile = heard.expect("noticed").unwrap();
+        assert_eq!(profile.nf_instance_id, udm.id());
+        times.push(profile.recovery_time.unwrap().time().unwrap());
         udm.stop().await;
     }
-    assert!(restarted.try_recv().is_err(), "each is noticed once");
+    assert!(times.is_sorted() && times[0] < times[2], "{times:?}");
+    assert!(started.try_recv().is_err(), "each is noticed once");
     amf.stop().await;
     nrf.stop().await;
 }

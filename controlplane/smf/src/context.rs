@@ -14,9 +14,10 @@
 //! its lower half is the TEID on N4-u. Nobody can guess the number. After a restart of the SMF, a
 //! number that AMF or UPF still hold does not name a session of another UE.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use nas::Pco;
 use net::udp::UdpSocket;
@@ -46,6 +47,8 @@ pub(crate) struct Smf {
     pub api_root: ApiRoot,
     /// For calls to AMF, UDM and PCF.
     pub client: Client,
+    /// Notices AMFs and PCFs that start.
+    pub restarts: Arc<nf::Watch>,
     /// UPFs and the associations with them.
     pub n4: N4,
     /// Socket of N4-u.
@@ -167,6 +170,17 @@ pub(crate) struct UpfSession {
     pub tunnels: Tunnels,
 }
 
+/// What a session may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SessionQos {
+    /// Session AMBR.
+    pub ambr: Ambr,
+    /// 5QI of the default flow.
+    pub five_qi: FiveQi,
+    /// Allocation and retention priority of the default flow.
+    pub arp: Arp,
+}
+
 /// The changing parts of a session.
 pub(crate) struct SessionState {
     pub phase: Phase,
@@ -178,12 +192,12 @@ pub(crate) struct SessionState {
     pub session_type: PduSessionType,
     /// Addresses from the pool of the data network, returned when the session ends.
     pub addresses: Addresses,
-    /// Session AMBR: as subscribed, later as the PCF authorised.
-    pub ambr: Ambr,
-    /// 5QI of the default flow.
-    pub five_qi: FiveQi,
-    /// Allocation and retention priority of the default flow.
-    pub arp: Arp,
+    /// What the subscription says.
+    pub subscribed: SessionQos,
+    /// What is in force: what the PCF authorised, or what is subscribed.
+    pub qos: SessionQos,
+    /// When the AMF created it.
+    pub created: SystemTime,
     /// Serving network.
     pub plmn: Plmn,
     /// The AMF that serves the UE.
@@ -280,7 +294,7 @@ impl Session {
             session_type: state.session_type,
             addresses: state.addresses,
             interface_id: self.interface_id(),
-            ambr: state.ambr,
+            ambr: state.qos.ambr,
             qfi: self.qfi(),
         }
     }
@@ -310,6 +324,15 @@ pub(crate) struct Sessions(Mutex<Tables>);
 struct Tables {
     by_teid: HashMap<Teid, Arc<Session>>,
     by_ue: HashMap<(Supi, PduSessionId), Teid>,
+    /// UEs with sessions of whose changed subscriptions the UDM tells.
+    watched: HashSet<Supi>,
+}
+
+impl Tables {
+    fn of_supi(&self, supi: Supi) -> impl Iterator<Item = &Arc<Session>> {
+        let ids = (1..=15).filter_map(|id| PduSessionId::new(id).ok());
+        ids.filter_map(move |id| self.by_teid.get(self.by_ue.get(&(supi, id))?))
+    }
 }
 
 fn teid_of(number: u64) -> Teid {
@@ -343,6 +366,27 @@ impl Sessions {
         tables.by_teid.remove(&session.n4u_teid());
         if tables.by_ue.get(&session.key()) == Some(&session.n4u_teid()) {
             tables.by_ue.remove(&session.key());
+        }
+        if tables.of_supi(session.supi).next().is_none() {
+            tables.watched.remove(&session.supi);
+        }
+    }
+
+    /// The sessions of a UE.
+    pub fn of_supi(&self, supi: Supi) -> Vec<Arc<Session>> {
+        self.lock().of_supi(supi).cloned().collect()
+    }
+
+    /// Whether the UDM tells of changes of the UE's subscription.
+    pub fn is_watched(&self, supi: Supi) -> bool {
+        self.lock().watched.contains(&supi)
+    }
+
+    /// The UDM does from now on, for as long as the UE has sessions.
+    pub fn watch(&self, supi: Supi) {
+        let mut tables = self.lock();
+        if tables.of_supi(supi).next().is_some() {
+            tables.watched.insert(supi);
         }
     }
 

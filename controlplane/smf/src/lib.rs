@@ -68,11 +68,13 @@ pub async fn start(config: Config, env: Env) -> Result<Running, StartError> {
     let gtpu = net::udp::bind(config.gtpu).await.map_err(socket("smf.gtpu", config.gtpu))?;
     instance.profile().s_nssais.clone_from(&config.slices);
     instance.profile().smf_info = Some(smf_info(&config));
+    let (restarts, started) = instance.watch(&[NfType::Amf, NfType::Pcf]);
     let networks = config.dnn.iter().map(|dnn| (dnn.name.clone(), Network::new(dnn.clone()))).collect();
     let smf = Arc::new(Smf {
         id: instance.id(),
         api_root: instance.api_root(),
         client: instance.client(),
+        restarts,
         n4,
         gtpu,
         networks,
@@ -82,6 +84,7 @@ pub async fn start(config: Config, env: Env) -> Result<Running, StartError> {
     });
     tasks.spawn(n4u::run(smf.clone()));
     tasks.spawn(handle_events(smf.clone(), events));
+    tasks.spawn(procedure::peer_restart::run(smf.clone(), started));
     instance.prepare::<sbi::op::udm::GetSmData>();
     instance.prepare::<sbi::op::udm::RegisterSmf>();
     instance.prepare::<sbi::op::pcf::CreateSmPolicy>();

@@ -87,14 +87,14 @@ pub(crate) fn establishment_accept(
         session_type: state.session_type,
         ssc_mode: SscMode::Mode1,
         qos_rules: vec![QosRule::match_all(1, DEFAULT_PRECEDENCE, session.qfi())],
-        session_ambr: state.ambr,
+        session_ambr: state.qos.ambr,
         cause,
         address,
         rq_timer: None,
         s_nssai: Some(session.s_nssai),
         // Included only if the UE asked for it; always-on sessions are not offered.
         always_on: always_on.then_some(false),
-        qos_flows: vec![QosFlowDescription::non_gbr(session.qfi(), state.five_qi)],
+        qos_flows: vec![QosFlowDescription::non_gbr(session.qfi(), state.qos.five_qi)],
         pco: state.pco.as_ref().and_then(|asked| answer_pco(asked, network)),
         dnn: Some(session.dnn.clone()),
     };

@@ -17,7 +17,7 @@ static ENCODE_FAILED: Counter = Counter::new("smf_n2_encode_failed");
 /// PDU Session Resource Setup Request Transfer: the default QoS flow over the UPF's tunnel `n3`.
 pub(crate) fn setup_request(session: &Session, state: &SessionState, n3: GtpTunnel) -> Option<Bytes> {
     let transfer = PduSessionResourceSetupRequestTransfer {
-        session_ambr: Some(state.ambr),
+        session_ambr: Some(state.qos.ambr),
         ul_tunnel: n3,
         data_forwarding_not_possible: false,
         pdu_session_type: state.session_type,
@@ -25,7 +25,7 @@ pub(crate) fn setup_request(session: &Session, state: &SessionState, n3: GtpTunn
         network_instance: None,
         qos_flows: vec![QosFlow {
             qfi: session.qfi(),
-            parameters: QosParameters::non_gbr(state.five_qi, state.arp),
+            parameters: QosParameters::non_gbr(state.qos.five_qi, state.qos.arp),
         }],
     };
     encoded(transfer.encode())
@@ -41,10 +41,10 @@ pub(crate) fn modify_request(
 ) -> Option<Bytes> {
     let flow = QosFlowChange {
         qfi: session.qfi(),
-        parameters: Some(QosParameters::non_gbr(state.five_qi, state.arp)),
+        parameters: Some(QosParameters::non_gbr(state.qos.five_qi, state.qos.arp)),
     };
     let transfer = PduSessionResourceModifyRequestTransfer {
-        session_ambr: ambr_changed.then_some(state.ambr),
+        session_ambr: ambr_changed.then_some(state.qos.ambr),
         ul_tunnels: Vec::new(),
         network_instance: None,
         qos_flows: if flow_changed { vec![flow] } else { Vec::new() },

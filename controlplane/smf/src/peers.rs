@@ -5,21 +5,21 @@ use nas::GsmCause;
 use net::time;
 use sbi::model::amf::*;
 use sbi::model::common::{DateTime, SubscribedDefaultQos};
-use sbi::model::pcf::{SmPolicyContextData, SmPolicyDecision, SmPolicyDeleteData};
+use sbi::model::pcf::{SmPolicyContextData, SmPolicyDecision, SmPolicyDeleteData, SmPolicyUpdateContextData};
 use sbi::model::smf::{Cause, N2SmInfoType, ResourceStatus, SmContextStatusNotification, StatusInfo};
-use sbi::model::udm::{DnnConfiguration, SmfRegistration};
+use sbi::model::udm::{DnnConfiguration, SdmSubscription, SmfRegistration};
 use sbi::op::amf::{N1N2MessageTransfer, N1N2MessageTransferRequest, N1N2TransferFailureNotify};
 use sbi::op::pcf::{
-    CreateSmPolicy, CreateSmPolicyRequest, DeleteSmPolicy, DeleteSmPolicyRequest, NPCF_SM,
-    sm_notification_uri,
+    CreateSmPolicy, CreateSmPolicyRequest, DeleteSmPolicy, DeleteSmPolicyRequest, GetSmPolicy,
+    GetSmPolicyRequest, NPCF_SM, UpdateSmPolicy, UpdateSmPolicyRequest, sm_notification_uri,
 };
 use sbi::op::smf::SmContextStatusNotify;
 use sbi::op::udm::*;
 use sbi::{CallError, Created, Initiated, ResourceUri, Target, callback_uri};
 use telemetry::counters::{Counter, Family};
-use types::{Ambr, Dnn, Plmn, SNssai, Supi};
+use types::{Dnn, Plmn, SNssai, Supi};
 
-use crate::context::{Session, SessionState, Smf};
+use crate::context::{Session, SessionQos, SessionState, Smf};
 
 static POLICY_WITHOUT_PCF: Counter = Counter::new("smf_policy_without_pcf");
 static TRANSFERS: Family = Family::new("smf_n1n2_transfer", "outcome");
@@ -158,6 +158,30 @@ impl Smf {
             .is_ok()
     }
 
+    /// Nudm_SDM_Subscribe: the UDM tells of changes of the UE's session subscription. The UDM drops the subscription when a
+    /// notification is answered 404.
+    pub async fn subscribe_to_changes(&self, supi: Supi, plmn: Plmn) -> bool {
+        let body = SdmSubscription {
+            nf_instance_id: self.id,
+            callback_reference: callback_uri::<SdmNotify>(self.api_root.as_str(), &supi.to_string()),
+            monitored_resource_uris: vec![format!("{supi}/sm-data")],
+            implicit_unsubscribe: Some(true),
+            expires: None,
+            single_nssai: None,
+            dnn: None,
+            plmn_id: Some(plmn),
+            subscription_id: None,
+            supported_features: None,
+        };
+        let request = SdmSubscribeRequest { ue_id: supi, body };
+        // Sessions work without; a change then holds for the next session. Counted by the client.
+        self.client
+            .call::<SdmSubscribe>(Target::Discover, request)
+            .await
+            .inspect_err(|error| tracing::warn!(%supi, %error, "not subscribed to changes at the UDM"))
+            .is_ok()
+    }
+
     /// Deregisters this SMF at the UDM.
     pub async fn deregister(&self, session: &Session) {
         let request = DeregisterSmfRequest { ue_id: session.supi, pdu_session_id: session.id, body: () };
@@ -170,6 +194,7 @@ impl Smf {
     /// PCF is followed.
     pub async fn create_policy(
         &self,
+        pcf: Target,
         session: &Session,
         state: &SessionState,
     ) -> Result<Option<(ResourceUri, SmPolicyDecision)>, GsmCause> {
@@ -188,16 +213,12 @@ impl Smf {
             pei: None,
             ipv4_address: state.addresses.ipv4,
             ipv6_address_prefix: state.addresses.ipv6.map(|prefix| format!("{prefix}/64")),
-            subs_sess_ambr: Some(state.ambr),
-            subs_def_qos: Some(SubscribedDefaultQos {
-                five_qi: state.five_qi,
-                arp: state.arp,
-                priority_level: None,
-            }),
+            subs_sess_ambr: Some(state.subscribed.ambr),
+            subs_def_qos: Some(subscribed_flow(state.subscribed)),
             slice_info: session.s_nssai,
             supp_feat: None,
         };
-        match self.client.call::<CreateSmPolicy>(Target::Discover, CreateSmPolicyRequest { body }).await {
+        match self.client.call::<CreateSmPolicy>(pcf, CreateSmPolicyRequest { body }).await {
             Ok(Created { location, body }) => match ResourceUri::parse(&location, &NPCF_SM) {
                 Ok(resource) => Ok(Some((resource, body))),
                 Err(error) => {
@@ -217,6 +238,30 @@ impl Smf {
         }
     }
 
+    /// Npcf_SMPolicyControl_Update: the subscription has changed. What the PCF decides about it.
+    pub async fn update_policy(
+        &self,
+        policy: &ResourceUri,
+        subscribed: SessionQos,
+    ) -> Result<SmPolicyDecision, CallError> {
+        use sbi::model::pcf::PolicyControlRequestTrigger::{DefaultQosChange, SessionAmbrChange};
+        let body = SmPolicyUpdateContextData {
+            rep_policy_ctrl_req_triggers: vec![SessionAmbrChange, DefaultQosChange],
+            subs_sess_ambr: Some(subscribed.ambr),
+            subs_def_qos: Some(subscribed_flow(subscribed)),
+            ..Default::default()
+        };
+        let request = UpdateSmPolicyRequest { sm_policy_id: policy.id.clone(), body };
+        self.client.call::<UpdateSmPolicy>(Target::from(policy), request).await
+    }
+
+    /// Whether the PCF has the policy association.
+    pub async fn policy_is_lost(&self, policy: &ResourceUri) -> bool {
+        let request = GetSmPolicyRequest { sm_policy_id: policy.id.clone(), body: () };
+        let answer = self.client.call::<GetSmPolicy>(Target::from(policy), request).await;
+        answer.is_err_and(|error| error.status() == Some(404))
+    }
+
     /// Ends the policy association.
     pub async fn delete_policy(&self, policy: ResourceUri) {
         let body = SmPolicyDeleteData::default();
@@ -227,13 +272,17 @@ impl Smf {
     }
 }
 
-/// Replaces subscribed values by those that the PCF authorised.
-pub(crate) fn apply(decision: &SmPolicyDecision, state: &mut SessionState) {
-    let Some(rule) = decision.sess_rules.values().next() else { return };
-    let Ambr { uplink, downlink } = rule.auth_sess_ambr.unwrap_or(state.ambr);
-    state.ambr = Ambr { uplink, downlink };
-    if let Some(qos) = &rule.auth_def_qos {
-        state.five_qi = qos.five_qi;
-        state.arp = qos.arp;
+/// What the PCF authorised; what it says nothing about is as subscribed.
+pub(crate) fn authorised(decision: &SmPolicyDecision, subscribed: SessionQos) -> SessionQos {
+    let Some(rule) = decision.sess_rules.values().next() else { return subscribed };
+    let flow = rule.auth_def_qos.as_ref();
+    SessionQos {
+        ambr: rule.auth_sess_ambr.unwrap_or(subscribed.ambr),
+        five_qi: flow.map_or(subscribed.five_qi, |flow| flow.five_qi),
+        arp: flow.map_or(subscribed.arp, |flow| flow.arp),
     }
+}
+
+fn subscribed_flow(subscribed: SessionQos) -> SubscribedDefaultQos {
+    SubscribedDefaultQos { five_qi: subscribed.five_qi, arp: subscribed.arp, priority_level: None }
 }

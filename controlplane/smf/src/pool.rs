@@ -1,7 +1,10 @@
 //! UE addresses of one data network: IPv4 by bitmap, IPv6 as /64 prefixes by the same bitmap.
 //!
-//! Invariant: an address belongs to at most one session. Allocation proceeds round the pool, so that a
-//! released address is not given to another UE while packets for the first are still under way.
+//! Invariant: an address is with at most one session. Allocation goes round the pool, so that an address just
+//! released is not given to another UE while packets for the first are still under way. It begins at a random place:
+//! after a restart, peers of a UE that was given an address before the restart still send to it, and the next UE is not
+//! to be the one that gets their packets. What was given is not known any more, so no quarantine could do better; in a
+//! pool that is mostly in use, an address may come again.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -34,9 +37,10 @@ struct Bitmap {
 }
 
 impl Bitmap {
-    fn new(size: u64) -> Self {
+    /// All free; numbers are given from `first` on, which may be anything.
+    fn new(size: u64, first: u64) -> Self {
         let size = size.min(MAX_ADDRESSES);
-        Self { words: vec![0; size.div_ceil(64) as usize], size, next: 0, free: size }
+        Self { words: vec![0; size.div_ceil(64) as usize], size, next: first % size, free: size }
     }
 
     fn is_taken(&self, n: u64) -> bool {
@@ -106,14 +110,14 @@ impl Pool {
     pub fn new(config: UePool) -> Self {
         let ipv4 = config.ipv4.map(|prefix| {
             let count = 1u64 << (32 - prefix.length);
-            let mut bitmap = Bitmap::new(count);
+            let mut bitmap = Bitmap::new(count, nf::random::u64());
             for reserved in [0, 1, count - 1] {
                 bitmap.take(reserved);
             }
             (prefix, bitmap)
         });
         let ipv6 = config.ipv6.map(|prefix| {
-            let mut bitmap = Bitmap::new(1u64 << (64 - prefix.length).min(63));
+            let mut bitmap = Bitmap::new(1u64 << (64 - prefix.length).min(63), nf::random::u64());
             bitmap.take(0);
             (prefix, bitmap)
         });
@@ -207,6 +211,7 @@ mod tests {
         while let Ok(addresses) = pool.allocate(true, false, Addresses::default()) {
             given.push(addresses.ipv4.unwrap().octets()[3]);
         }
+        given.sort_unstable();
         assert_eq!(given, [2, 3, 4, 5, 6], "network, gateway and broadcast are not given");
         pool.release(Addresses { ipv4: Some([10, 0, 0, 4].into()), ipv6: None });
         pool.release(Addresses { ipv4: Some([10, 0, 0, 4].into()), ipv6: None });
@@ -230,15 +235,32 @@ mod tests {
         assert_eq!((seen.len(), pool.free().0), (65_532, Some(0)));
     }
 
+    /// An SMF that restarted does not begin where it began before.
+    #[test]
+    fn the_first_address_is_random() {
+        let first =
+            || pool("10.45.0.0/16", "fd00:45::/48").allocate(true, true, Addresses::default()).unwrap();
+        let given = [first(), first(), first(), first()];
+        let differ =
+            |of: fn(&Addresses) -> std::net::IpAddr| given.iter().any(|one| of(one) != of(&given[0]));
+        assert!(
+            differ(|one| one.ipv4.unwrap().into()) && differ(|one| one.ipv6.unwrap().into()),
+            "{given:?}"
+        );
+    }
+
     #[test]
     fn prefixes_are_64_long_and_the_first_is_the_gateways() {
         let mut pool = pool("10.0.0.0/29", "fd00:45::/62");
         let prefix =
             |pool: &mut Pool| pool.allocate(false, true, Addresses::default()).map(|a| a.ipv6.unwrap());
-        assert_eq!(prefix(&mut pool), Ok("fd00:45:0:1::".parse().unwrap()));
-        assert_eq!(prefix(&mut pool), Ok("fd00:45:0:2::".parse().unwrap()));
-        assert_eq!(prefix(&mut pool), Ok("fd00:45:0:3::".parse().unwrap()));
-        // If no prefix is left, an IPv4v6 session does not keep an IPv4 address either.
+        let mut given: Vec<Ipv6Addr> = (0..3).map(|_| prefix(&mut pool).unwrap()).collect();
+        given.sort_unstable();
+        assert_eq!(
+            given,
+            ["fd00:45:0:1::", "fd00:45:0:2::", "fd00:45:0:3::"].map(|text| text.parse::<Ipv6Addr>().unwrap())
+        );
+        // IPv4v6 without a prefix left keeps no IPv4 address either.
         let before = pool.free();
         assert_eq!(pool.allocate(true, true, Addresses::default()), Err(PoolError::Exhausted));
         assert_eq!(pool.free(), before);

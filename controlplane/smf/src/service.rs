@@ -5,18 +5,24 @@ use std::sync::Arc;
 use nas::gsm::{ModificationReject, ReleaseReject, SmHeader};
 use nas::{GsmCause, SmBody};
 use sbi::model::amf::N1N2MsgTxfrFailureNotification;
+use sbi::model::nrf::NotificationData;
 use sbi::model::pcf::{SmPolicyNotification, TerminationNotification};
 use sbi::model::smf::*;
+use sbi::model::udm::ModificationNotification;
 use sbi::op::amf::N1N2TransferFailureNotify;
+use sbi::op::nrf::NfStatusNotify;
 use sbi::op::pcf::{SmPolicyTerminateNotify, SmPolicyUpdateNotify};
 use sbi::op::smf::*;
+use sbi::op::udm::SdmNotify;
 use sbi::{Created, Notification, ProblemDetails, Router};
 use telemetry::counters::Counter;
 use types::Pti;
 
 use crate::context::{Phase, Session, Smf};
 use crate::n1;
-use crate::procedure::{establishment, modification, release, service_request, user_plane};
+use crate::procedure::{
+    establishment, modification, release, service_request, subscription_change, user_plane,
+};
 
 static UNKNOWN_CONTEXT: Counter = Counter::new("smf_unknown_sm_context");
 
@@ -31,6 +37,8 @@ pub(crate) fn router(smf: Arc<Smf>) -> Router<Smf> {
         .on::<N1N2TransferFailureNotify>(transfer_failed)
         .on::<SmPolicyUpdateNotify>(policy_updated)
         .on::<SmPolicyTerminateNotify>(policy_terminated)
+        .on::<NfStatusNotify>(nf_status)
+        .on::<SdmNotify>(subscription_changed)
 }
 
 async fn create(
@@ -179,6 +187,28 @@ async fn transfer_failed(
 ) -> Result<(), ProblemDetails> {
     let session = find(&smf, &request.id)?;
     service_request::not_activated_by_amf(&smf, &session, (&request.body.cause).into()).await;
+    Ok(())
+}
+
+/// Nnrf_NFManagement_NFStatusNotify about AMFs and PCFs.
+async fn nf_status(smf: Arc<Smf>, request: Notification<NotificationData>) -> Result<(), ProblemDetails> {
+    smf.restarts.notified(request)
+}
+
+/// Nudm_SDM_Notification.
+async fn subscription_changed(
+    smf: Arc<Smf>,
+    request: Notification<ModificationNotification>,
+) -> Result<(), ProblemDetails> {
+    let supi = request.id.parse().map_err(|_| ProblemDetails::resource_uri_structure_not_found())?;
+    let sessions = smf.sessions.of_supi(supi);
+    // The UDM takes that for the end of the subscription.
+    if sessions.is_empty() {
+        return Err(ProblemDetails::context_not_found());
+    }
+    for session in sessions {
+        tokio::spawn(subscription_change::apply(smf.clone(), session));
+    }
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Deregistration (TS 23.502 §4.2.2.3, TS 24.501 §5.5.2): by the UE, by the network, and locally.
 //!
 //! Common to all: the SMFs release the sessions, the AM policy association ends, this AMF is
-//! deregistered at the UDM (unless the UDM asked for the deregistration), and the UE's context is
+//! deregistered at the UDM (unless the UDM knows already), and the UE's context is
 //! removed.
 
 use std::ops::ControlFlow;

@@ -13,12 +13,15 @@
 //! | Change of the subscription | [`subscription_change`] | UDM |
 //! | Paging | [`paging`] | SMF, through [`n1n2_transfer`]; [`deregistration`] |
 //! | Sessions lost by their SMF | [`session_loss`] | AMF |
+//! | Policy changed, ended or lost by its PCF | [`policy_association`] | PCF |
+//! | SMFs and PCFs that start | [`peer_restart`] | NRF |
 //! | NG Setup, RAN configuration update, NG Reset | [`ng_setup`], [`ng_reset`] | gNB |
 //!
-//! [`resource_setup`], [`session_resources`] and [`user_plane`] are steps that several of them share.
+//! [`resource_setup`], [`session_resources`], [`user_plane`] and [`bit_rate`] are steps that several of them share.
 
 pub(crate) mod an_release;
 pub(crate) mod authentication;
+pub(crate) mod bit_rate;
 pub(crate) mod configuration_update;
 pub(crate) mod deregistration;
 pub(crate) mod identification;
@@ -27,6 +30,8 @@ pub(crate) mod ng_reset;
 pub(crate) mod ng_setup;
 pub(crate) mod paging;
 pub(crate) mod pdu_session_establishment;
+pub(crate) mod peer_restart;
+pub(crate) mod policy_association;
 pub(crate) mod registration;
 pub(crate) mod resource_setup;
 pub(crate) mod security_mode;

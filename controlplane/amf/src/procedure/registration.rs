@@ -16,6 +16,7 @@ use nas::{
     GmmCause, IdentityType, Message, MobileIdentity, PsiSet, RegistrationType, RejectedSNssai,
     SliceRejectCause, UeSecurityCapability, gmm,
 };
+use sbi::Target;
 use tokio::task::JoinHandle;
 use types::{PduSessionId, SNssai, Supi};
 
@@ -321,8 +322,13 @@ async fn register_in_core(ue: &mut Ue, supi: Supi, fetch: Option<Fetch>) -> Resu
         }
     };
     let had_policy = ue.ctx.policy.is_some();
-    let policy =
-        async { if had_policy { None } else { peers.create_am_policy(supi, &amf, location, pei).await } };
+    let policy = async {
+        if had_policy {
+            None
+        } else {
+            peers.create_am_policy(Target::Discover, supi, &amf, location, pei).await
+        }
+    };
     // Without notifications, a change takes effect with the next registration.
     let had_notifications = ue.ctx.sdm_subscribed;
     let notifications =

@@ -1,15 +1,13 @@
 //! Changes of the subscription while the UE is registered (TS 23.502 §4.5.1).
 //!
-//! - Aggregate bit rate: sent at once to the gNB of a connected UE, otherwise with the next connection.
+//! - Aggregate bit rate: sent at once to the gNB of a connected UE, otherwise with the next connection
+//!   (`bit_rate.rs`).
 //! - New slices beside the allowed ones: sent to the UE by a configuration update.
 //! - A removed slice that is allowed now: the UE is deregistered and told to register again. Then it
 //!   gets the slices that it may use now, and the sessions on the others are released (§4.2.4.2).
 //! - DNNs: apply to the next session. Existing sessions stay as they are.
 
-use ngap::{Pdu, UeContextModificationRequest};
-
-use super::deregistration;
-use crate::counters;
+use super::{bit_rate, deregistration};
 use crate::event::{Deregister, DeregistrationReason, Interrupt};
 use crate::ue::Ue;
 
@@ -32,30 +30,6 @@ pub(crate) async fn subscription_change(ue: &mut Ue) -> Result<(), Interrupt> {
         let order = Deregister { why: DeregistrationReason::SliceRemoved, paged: false, done: None };
         return deregistration::by_network(ue, order).await;
     }
-    let ambr = ue.ctx.ambr();
     ue.ctx.slices_due |= slices != old_slices;
-    let in_gnb = ue.connection.as_ref().is_some_and(|connection| connection.context);
-    if ambr != old_ambr && in_gnb {
-        ue.send(|amf_ue_ngap_id, ran_ue_ngap_id| {
-            Pdu::UeContextModificationRequest(UeContextModificationRequest {
-                amf_ue_ngap_id,
-                ran_ue_ngap_id,
-                security_key: None,
-                ue_ambr: ambr,
-                ue_security_capabilities: None,
-                new_amf_ue_ngap_id: None,
-            })
-        })
-        .await?;
-    }
-    Ok(())
-}
-
-/// The gNB's answer to a change of the bit rate. If the gNB refuses, it keeps the old rate and gets the
-/// new one with the next connection.
-pub(crate) fn context_modified(ue: &mut Ue, pdu: &Pdu) {
-    if let Pdu::UeContextModificationFailure(failure) = pdu {
-        counters::N2_REJECTED.inc("context_modification_failure");
-        tracing::warn!(supi = ?ue.ctx.supi, cause = %failure.cause, "the gNB keeps the UE's old bit rate");
-    }
+    bit_rate::changed(ue, old_ambr).await
 }

@@ -4,7 +4,7 @@
 use ngap::Pdu;
 use ngap::cause::RadioNetwork;
 
-use super::{session_resources, subscription_change};
+use super::{bit_rate, session_resources};
 use crate::counters;
 use crate::event::Interrupt;
 use crate::peers::SmUpdate;
@@ -29,7 +29,7 @@ pub(crate) async fn unsolicited_n2(ue: &mut Ue, pdu: Pdu) -> Result<(), Interrup
             }
         }
         Pdu::UeContextModificationResponse(_) | Pdu::UeContextModificationFailure(_) => {
-            subscription_change::context_modified(ue, &pdu);
+            bit_rate::answered(ue, &pdu);
         }
         Pdu::UeContextReleaseComplete(_) => counters::N2_REJECTED.inc("unexpected"),
         other => {

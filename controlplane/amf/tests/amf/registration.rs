@@ -112,6 +112,7 @@ async fn changes_of_the_subscription_take_effect_while_the_ue_is_registered() {
     ue.requested_nssai = Vec::new();
     let accept = ue.register(&mut gnb).await;
     assert_eq!(accept.allowed_nssai, slices(&["2"]));
+    assert!(core.serving.lock().unwrap().contains_key(&ue.supi()));
     // Without UDM nothing changes: the present values stay in force.
     core.fault("am_data", Fault::Refuse(503, "NF_CONGESTION"));
     core.subscription_changed(ue.supi()).await;
@@ -226,7 +227,7 @@ async fn the_same_subscriber_elsewhere_replaces_its_old_context() {
     network.core.wait_called("release_context", 1).await;
     let view = network.ue(again.supi(), |view| view["gnb"] == "gnb-2").await;
     assert_eq!(view["sessions"], serde_json::json!([]));
-    assert!(network.core.registered.lock().unwrap().contains_key(&again.supi()));
+    assert!(network.core.serving.lock().unwrap().contains_key(&again.supi()));
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use nas::{GmmCause, Message, PsiSet, RegistrationType, gmm};
 use ngap::Pdu;
 use sbi::model::pcf::{PolicyUpdate, TerminationNotification};
 use sbi::op::pcf::{AmPolicyTerminateNotify, AmPolicyUpdateNotify, am_notification_uri};
-use types::PduSessionId;
+use types::{Ambr, PduSessionId};
 
 use crate::support::*;
 
@@ -157,14 +157,14 @@ async fn an_smf_that_restarted_is_asked_for_every_session() {
     network.core.wait_called("discover", 1).await;
     // The same recovery time again is no restart: no SMF is asked.
     let before = network.core.called("update_context");
-    network.core.smf_registered("2026-01-01T00:00:00.000Z").await;
+    network.core.registered("SMF", "2026-01-01T00:00:00.000Z").await;
     gnb.silent(200).await;
     assert_eq!(network.core.called("update_context"), before);
     network.core.lose_session(ue.supi(), id(2));
-    network.core.smf_registered("2026-01-01T00:00:09.000Z").await;
+    network.core.registered("SMF", "2026-01-01T00:00:09.000Z").await;
     assert_eq!(ue.made_to_register(&mut gnb, &[1, 2]).await, Some(set(&[1])));
     // No session is lost: no UE is informed.
-    network.core.smf_registered("2026-01-01T00:00:10.000Z").await;
+    network.core.registered("SMF", "2026-01-01T00:00:10.000Z").await;
     network.core.wait_called("update_context", before + 4).await;
     gnb.silent(100).await;
     network.ue(ue.supi(), |view| view["sessions"].as_array().unwrap().len() == 1).await;
@@ -177,12 +177,13 @@ async fn the_pcf_changes_and_ends_the_policy_of_a_ue() {
     let root = format!("http://{}", network.amf.sbi());
     let uri = am_notification_uri(&root, &ue.supi().to_string());
     assert_eq!(network.core.policy_uri.lock().unwrap().as_deref(), Some(uri.as_str()));
-    let ambr = types::Ambr { uplink: "7 Mbps".parse().unwrap(), downlink: "8 Mbps".parse().unwrap() };
+    let ambr = Ambr { uplink: "7 Mbps".parse().unwrap(), downlink: "8 Mbps".parse().unwrap() };
     let update =
         PolicyUpdate { resource_uri: String::new(), triggers: vec![], rfsp: None, ue_ambr: Some(ambr) };
     let client = &network.core.client;
     client.notify::<AmPolicyUpdateNotify>(&format!("{uri}/update"), update).await.unwrap();
-    // The policy takes precedence over the subscription, also when the subscription changes.
+    assert_eq!(gnb.new_bit_rate(&ue).await, Some(ambr));
+    // The policy goes before the subscription, also when this changes.
     *network.core.ambr.lock().unwrap() = "2 Mbps";
     network.core.subscription_changed(ue.supi()).await;
     network.core.wait_called("am_data", 2).await;
@@ -196,4 +197,69 @@ async fn the_pcf_changes_and_ends_the_policy_of_a_ue() {
     let nobody = am_notification_uri(&root, "imsi-999700000000777");
     let error = client.notify::<AmPolicyTerminateNotify>(&format!("{nobody}/terminate"), end).await;
     assert_eq!(error.unwrap_err().status(), Some(404));
+}
+
+impl Gnb {
+    /// The bit rate in the UE Context Modification that follows; the gNB accepts it.
+    async fn new_bit_rate(&mut self, ue: &Ue) -> Option<Ambr> {
+        let Pdu::UeContextModificationRequest(request) = self.recv().await else { panic!() };
+        assert_eq!((Some(request.amf_ue_ngap_id), request.ran_ue_ngap_id), (ue.amf_id, ue.ran_id));
+        self.send(ngap::UeContextModificationResponse {
+            amf_ue_ngap_id: request.amf_ue_ngap_id,
+            ran_ue_ngap_id: request.ran_ue_ngap_id,
+            user_location: None,
+            criticality_diagnostics: None,
+        })
+        .await;
+        request.ue_ambr
+    }
+}
+
+/// A PCF that restarted has forgotten what the AMF has with it, and may decide otherwise now.
+#[tokio::test]
+async fn a_pcf_that_restarted_gets_the_policy_associations_anew() {
+    let network = Network::with_nrf().await;
+    let core = &network.core;
+    core.wait_called("discover", 2).await;
+    core.registered("PCF", "2026-01-01T00:00:00.000Z").await;
+    core.wait_called("discover", 4).await;
+    let (mut gnb, mut ue) = with_sessions(&network, &[]).await;
+    let mut idle = Ue::new(2);
+    idle.register(&mut gnb).await;
+    idle.idle(&mut gnb).await;
+    assert_eq!(core.called("create_policy"), 2);
+    // It restarted and kept them.
+    core.registered("PCF", "2026-01-01T00:00:01.000Z").await;
+    core.wait_called("get_policy", 2).await;
+    gnb.silent(100).await;
+    assert_eq!(core.called("create_policy"), 2);
+    // It lost them, and has another configuration.
+    let ambr = |rate: &str| Ambr { uplink: rate.parse().unwrap(), downlink: rate.parse().unwrap() };
+    core.policies.lock().unwrap().clear();
+    *core.policy_ambr.lock().unwrap() = Some(ambr("7 Mbps"));
+    core.registered("PCF", "2026-01-01T00:00:02.000Z").await;
+    assert_eq!(gnb.new_bit_rate(&ue).await, Some(ambr("7 Mbps")));
+    core.wait_called("create_policy", 4).await;
+    // The new association is the one that ends.
+    let request = gmm::DeregistrationRequestUe {
+        switch_off: true,
+        access: nas::AccessType::ThreeGpp,
+        ngksi: nas::KeySetId::Native(0),
+        identity: nas::MobileIdentity::Guti(ue.guti.unwrap()),
+        nas_message_container: None,
+    };
+    ue.send(&gnb, &Message::DeregistrationRequestUe(request)).await;
+    gnb.released(&mut ue).await;
+    core.wait_called("delete_policy", 1).await;
+    assert_eq!(core.policies.lock().unwrap().len(), 1);
+    // It refuses: the subscription holds, and it is asked again when it comes back.
+    idle.service_request(&gnb, &[]).await;
+    assert!(matches!(idle.recv(&mut gnb).await, Message::ServiceAccept(_)));
+    core.policies.lock().unwrap().clear();
+    core.fault("create_policy", Fault::Refuse(503, "NF_CONGESTION"));
+    core.registered("PCF", "2026-01-01T00:00:03.000Z").await;
+    assert_eq!(gnb.new_bit_rate(&idle).await, Some(ambr("1 Gbps")));
+    core.heal();
+    core.registered("PCF", "2026-01-01T00:00:04.000Z").await;
+    assert_eq!(gnb.new_bit_rate(&idle).await, Some(ambr("7 Mbps")));
 }

@@ -15,17 +15,17 @@ use net::time;
 use pfcp::Message;
 use sbi::model::smf::{Cause, N2SmInfoType, SmContextCreateData, SmContextCreateError, SmContextCreatedData};
 use sbi::model::udm::DnnConfiguration;
-use sbi::{ApiRoot, Created, ProblemDetails};
+use sbi::{ApiRoot, Created, ProblemDetails, Target};
 use telemetry::counters::{Counter, Family};
 use types::{Ambr, Arp, BitRate, Dnn, FiveQi, PduSessionId, PduSessionType, Pti, SNssai, Supi};
 
-use crate::context::{Network, Phase, Session, SessionState, Smf, UpState, UpfSession};
+use crate::context::{Network, Phase, Session, SessionQos, SessionState, Smf, UpState, UpfSession};
 use crate::n1;
 use crate::n2;
 use crate::n4::{N4Error, Seids, rules};
-use crate::peers::{Transfer, apply};
+use crate::peers::{Transfer, authorised};
 use crate::pool::{Addresses, PoolError};
-use crate::procedure::{release, user_plane};
+use crate::procedure::{release, subscription_change, user_plane};
 use crate::samples::at_work;
 
 static REQUESTED: Counter = Counter::new("smf_session_requested");
@@ -230,6 +230,16 @@ fn allocate(network: &Network, kind: PduSessionType, fixed: Addresses) -> Result
     })
 }
 
+/// What a subscription allows a session.
+pub(crate) fn subscribed_qos(subscribed: &DnnConfiguration) -> SessionQos {
+    let flow = subscribed.five_g_qos_profile.as_ref();
+    SessionQos {
+        ambr: subscribed.session_ambr.unwrap_or(DEFAULT_AMBR),
+        five_qi: flow.map_or(DEFAULT_FIVE_QI, |flow| flow.five_qi),
+        arp: flow.map_or(DEFAULT_ARP, |flow| flow.arp),
+    }
+}
+
 /// The initial state: subscribed QoS, no UPF yet.
 fn new_state(
     data: &SmContextCreateData,
@@ -238,16 +248,16 @@ fn new_state(
     session_type: PduSessionType,
     addresses: Addresses,
 ) -> SessionState {
-    let qos = subscribed.five_g_qos_profile.as_ref();
+    let subscribed = subscribed_qos(subscribed);
     SessionState {
         phase: Phase::Establishing,
         up: UpState::Deactivated,
         activations: 0,
         session_type,
         addresses,
-        ambr: subscribed.session_ambr.unwrap_or(DEFAULT_AMBR),
-        five_qi: qos.map_or(DEFAULT_FIVE_QI, |qos| qos.five_qi),
-        arp: qos.map_or(DEFAULT_ARP, |qos| qos.arp),
+        subscribed,
+        qos: subscribed,
+        created: time::wall_clock(),
         plmn: data.serving_network,
         amf: wanted.amf.clone(),
         status_uri: data.sm_context_status_uri.clone(),
@@ -297,14 +307,18 @@ async fn establish(smf: Arc<Smf>, session: Arc<Session>, answer: Answer, mut tim
     }
 }
 
-/// Registers this SMF at the UDM (step 4). The registration matters only after the establishment, so it
-/// begins when UE and gNB have been served.
+/// UDM learns which SMF has the session and is to tell of changes (step 4). The establishment needs neither: they wait
+/// until UE and gNB are served.
 async fn register(smf: &Arc<Smf>, session: &Arc<Session>) {
     let mut state = session.state.lock().await;
     if matches!(state.phase, Phase::Establishing | Phase::Active) {
         state.registration = Some(tokio::spawn({
             let (smf, session, plmn) = (smf.clone(), session.clone(), state.plmn);
-            async move { smf.register(&session, plmn).await }
+            async move {
+                let registered = smf.register(&session, plmn).await;
+                subscription_change::watch(&smf, &session, plmn).await;
+                registered
+            }
         }));
     }
 }
@@ -324,8 +338,10 @@ async fn prepare(
     let network = smf.networks.get(&session.dnn).ok_or(GsmCause::MissingOrUnknownDnn)?;
     // Steps 7 and 10 run in parallel: the PCF seldom changes the subscribed values, and if it does the
     // UPF is updated.
-    let (policy, on_upf) =
-        tokio::join!(smf.create_policy(session, &state), establish_n4(smf, session, &state));
+    let (policy, on_upf) = tokio::join!(
+        smf.create_policy(Target::Discover, session, &state),
+        establish_n4(smf, session, &state)
+    );
     // Stored before errors are handled, so that the release also releases it.
     let on_upf = on_upf.map(|upf| state.upf = Some(upf));
     let policy = policy.map(|policy| {
@@ -343,10 +359,9 @@ async fn prepare(
         }
     })?;
     if let Some(decision) = policy? {
-        let subscribed = state.ambr;
-        apply(&decision, &mut state);
-        if state.ambr != subscribed {
-            let change = rules::change_ambr(state.ambr);
+        state.qos = authorised(&decision, state.subscribed);
+        if state.qos.ambr != state.subscribed.ambr {
+            let change = rules::change_ambr(state.qos.ambr);
             user_plane::modify(smf, session, &mut state, change)
                 .await
                 .map_err(|_| GsmCause::NetworkFailure)?;

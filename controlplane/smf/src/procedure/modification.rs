@@ -1,4 +1,5 @@
-//! Network-requested PDU session modification (TS 23.502 §4.3.3.2; TS 24.501 §6.3.2): the PCF has changed its decision.
+//! Network-requested PDU session modification (TS 23.502 §4.3.3.2; TS 24.501 §6.3.2): PCF or UDM have changed what the
+//! session may do.
 //!
 //! The UPF is changed first; then one transfer informs UE and gNB. T3591 repeats the command until the
 //! UE answers. A gNB without resources of the session gets the new values with the next set-up.
@@ -14,13 +15,14 @@ use sbi::ProblemDetails;
 use sbi::model::pcf::SmPolicyDecision;
 use sbi::model::smf::N2SmInfoType;
 use telemetry::counters::Counter;
+use tokio::sync::MutexGuard;
 use types::Pti;
 
-use crate::context::{Phase, Session, SessionState, Smf, UpState};
+use crate::context::{Phase, Session, SessionQos, SessionState, Smf, UpState};
 use crate::n1;
 use crate::n2;
-use crate::n4::rules;
-use crate::peers::{Transfer, apply};
+use crate::n4::{N4Error, rules};
+use crate::peers::{Transfer, authorised};
 use crate::procedure::user_plane;
 
 static MODIFIED: Counter = Counter::new("smf_session_modified");
@@ -29,32 +31,42 @@ static T3591_EXPIRED: Counter = Counter::new("smf_t3591_expired");
 /// Retransmissions of the command; the next expiry ends the procedure (TS 24.501 §6.3.2.5).
 const T3591_RETRANSMISSIONS: u32 = 4;
 
-/// Npcf_SMPolicyControl_UpdateNotify: the new decision replaces the present one.
+/// Npcf_SMPolicyControl_UpdateNotify: the decision takes the place of the one in force; what it leaves out stays.
 pub(crate) async fn policy_changed(
     smf: &Arc<Smf>,
     session: &Arc<Session>,
     decision: &SmPolicyDecision,
 ) -> Result<(), ProblemDetails> {
-    let mut state = session.state.lock().await;
+    let state = session.state.lock().await;
     match state.phase {
         Phase::Active => {}
         // The session is still being established: the PCF repeats its notification.
         Phase::Establishing => return Err(ProblemDetails::new(400, "PENDING_TRANSACTION")),
         Phase::Releasing { .. } | Phase::Released => return Err(ProblemDetails::context_not_found()),
     }
-    let before = (state.ambr, state.five_qi, state.arp);
-    apply(decision, &mut state);
-    let ambr_changed = state.ambr != before.0;
-    let flow_changed = (state.five_qi, state.arp) != (before.1, before.2);
+    let qos = authorised(decision, state.qos);
+    let changed = change_qos(smf, session, state, qos).await;
+    changed.map_err(|error| ProblemDetails::peer_not_responding().detail(error))
+}
+
+/// Puts other QoS into force in an active session. When the UPF does not take it, all stays as it was.
+pub(crate) async fn change_qos(
+    smf: &Arc<Smf>,
+    session: &Arc<Session>,
+    mut state: MutexGuard<'_, SessionState>,
+    qos: SessionQos,
+) -> Result<(), N4Error> {
+    let before = std::mem::replace(&mut state.qos, qos);
+    let ambr_changed = qos.ambr != before.ambr;
+    let flow_changed = (qos.five_qi, qos.arp) != (before.five_qi, before.arp);
     if !ambr_changed && !flow_changed {
         return Ok(());
     }
-    if ambr_changed {
-        let change = rules::change_ambr(state.ambr);
-        if let Err(error) = user_plane::modify(smf, session, &mut state, change).await {
-            (state.ambr, state.five_qi, state.arp) = before;
-            return Err(ProblemDetails::peer_not_responding().detail(error));
-        }
+    if ambr_changed
+        && let Err(error) = user_plane::modify(smf, session, &mut state, rules::change_ambr(qos.ambr)).await
+    {
+        state.qos = before;
+        return Err(error);
     }
     let what = commands(session, &mut state, ambr_changed, flow_changed);
     let amf = state.amf.clone();
@@ -71,15 +83,27 @@ pub(crate) async fn policy_changed(
     Ok(())
 }
 
+/// The same, where nobody waits for the outcome.
+pub(crate) async fn change_qos_or_warn(
+    smf: &Arc<Smf>,
+    session: &Arc<Session>,
+    state: MutexGuard<'_, SessionState>,
+    qos: SessionQos,
+) {
+    if let Err(error) = change_qos(smf, session, state, qos).await {
+        tracing::warn!(supi = %session.supi, id = %session.id, %error, "changed QoS is not in force on the UPF");
+    }
+}
+
 /// The messages for UE and gNB.
 fn commands(session: &Session, state: &mut SessionState, ambr_changed: bool, flow_changed: bool) -> Transfer {
     let flow = QosFlowDescription {
         operation: FlowOperation::Modify,
-        ..QosFlowDescription::non_gbr(session.qfi(), state.five_qi)
+        ..QosFlowDescription::non_gbr(session.qfi(), state.qos.five_qi)
     };
     let command = ModificationCommand {
         cause: None,
-        session_ambr: ambr_changed.then_some(state.ambr),
+        session_ambr: ambr_changed.then_some(state.qos.ambr),
         rq_timer: None,
         always_on: None,
         qos_rules: Vec::new(),

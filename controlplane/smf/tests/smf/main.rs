@@ -2,6 +2,7 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "tests: a panic is how they fail")]
 
+mod n4_octets;
 mod recovery;
 mod sessions;
 mod world;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::world::*;
-use nas::{GsmCause, SmBody};
+use nas::SmBody;
 use pfcp::message::*;
 use pfcp::{ApplyAction, InterfaceType, Message, QerId, ReportType};
 use sbi::ResourceUri;
@@ -314,8 +314,147 @@ async fn the_pcf_changes_and_ends_the_policy_of_a_session() {
     assert!(error.is("CONTEXT_NOT_FOUND"), "{error}");
 }
 
-/// What Open5GS's UPF needs: interface types for the uplink, the uplink's data network from the network
-/// instance, the QoS flow in the first QER, the interface identifier for router solicitations.
+/// A decision with these session AMBRs and nothing else.
+fn ambr_decision(uplink: &str, downlink: &str) -> sbi::model::pcf::SmPolicyDecision {
+    let decision = serde_json::json!({"sessRules": {"default": {
+        "sessRuleId": "default", "authSessAmbr": {"uplink": uplink, "downlink": downlink},
+    }}});
+    serde_json::from_value(decision).unwrap()
+}
+
+/// A PCF that restarted has forgotten what the SMF has with it, and may decide otherwise now.
+#[tokio::test]
+async fn a_pcf_that_restarted_gets_the_policy_associations_anew() {
+    let mut world = World::new().await;
+    let _session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let policies = |world: &World| world.peers.policies.load(Ordering::Relaxed);
+    // It has started, but not without the association; that it is there is all it says.
+    let now = net::time::wall_clock();
+    let second = std::time::Duration::from_secs(1);
+    world.started("PCF", now).await;
+    let deadline = net::time::now() + 10 * second;
+    while world.peers.policies_read.load(Ordering::Relaxed) == 0 {
+        assert!(net::time::now() < deadline, "the PCF is asked");
+        net::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(policies(&world), 1);
+    // It has lost it, and decides otherwise: UPF, gNB and UE are told.
+    *world.peers.decision.lock().unwrap() = ambr_decision("5 Mbps", "6 Mbps");
+    world.peers.policies_lost.store(true, Ordering::Relaxed);
+    world.started("PCF", now + second).await;
+    assert_eq!(world.modified().await, 6_000);
+    assert_eq!(policies(&world), 2);
+    // A decision that says nothing goes back to the subscription, which the PCF was told again.
+    *world.peers.decision.lock().unwrap() = sbi::model::pcf::SmPolicyDecision::default();
+    world.started("PCF", now + 2 * second).await;
+    assert_eq!(world.modified().await, 200_000);
+    // It refuses the session now: that is obeyed.
+    world.peers.pcf_refuses.store(true, Ordering::Relaxed);
+    world.started("PCF", now + 3 * second).await;
+    let (n1, _) = world.next_transfer().await;
+    assert!(matches!(n1.unwrap().body, SmBody::ReleaseCommand(_)));
+}
+
+impl World {
+    /// The modification that UPF, UE and gNB are told; the session AMBR in it, downlink kbit/s.
+    async fn modified(&mut self) -> u64 {
+        let Message::SessionModificationRequest(change) = self.next_at_upf().await else { panic!() };
+        let (n1, n2) = self.next_transfer().await;
+        let SmBody::ModificationCommand(command) = n1.unwrap().body else { panic!() };
+        assert_eq!(n2.unwrap().0, N2SmInfoType::PduResModReq);
+        let downlink = command.session_ambr.unwrap().downlink.kbps();
+        assert_eq!(change.update_qers[0].mbr.unwrap().downlink_kbps, downlink);
+        downlink
+    }
+}
+
+/// Nudm_SDM: a changed subscription reaches UPF, gNB and UE by way of the PCF, and one that is gone ends the session.
+#[tokio::test]
+async fn changes_of_the_subscription_take_effect_in_sessions() {
+    let mut world = World::new().await;
+    let subscribe = |world: &World, to| *world.peers.subscribed.lock().unwrap() = to;
+    world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let deadline = net::time::now() + std::time::Duration::from_secs(10);
+    while world.peers.sdm_subscriptions.load(Ordering::Relaxed) == 0 {
+        assert!(net::time::now() < deadline, "the SMF subscribes");
+        net::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    // The PCF has no opinion: what is subscribed holds. It was told.
+    subscribe(&world, Some(ambr(1_000, 2_000)));
+    world.subscription_changed().await.unwrap();
+    assert_eq!(world.modified().await, 2_000);
+    let told = world.peers.policy_updates.lock().unwrap().pop().unwrap();
+    assert_eq!(told.subs_sess_ambr, Some(ambr(1_000, 2_000)));
+    // It decides otherwise.
+    *world.peers.decision.lock().unwrap() = ambr_decision("5 Mbps", "6 Mbps");
+    subscribe(&world, Some(ambr(3_000, 4_000)));
+    world.subscription_changed().await.unwrap();
+    assert_eq!(world.modified().await, 6_000);
+    // The same again, and a UDM that does not answer, change nothing.
+    world.subscription_changed().await.unwrap();
+    world.peers.udm_silent.store(true, Ordering::Relaxed);
+    world.subscription_changed().await.unwrap();
+    net::time::sleep(std::time::Duration::from_millis(700)).await;
+    assert!(world.seen.try_recv().is_err() && world.at_upf.try_recv().is_err());
+    world.peers.udm_silent.store(false, Ordering::Relaxed);
+    // It has lost the association: it is made again, with what is subscribed now.
+    *world.peers.decision.lock().unwrap() = sbi::model::pcf::SmPolicyDecision::default();
+    world.peers.policies_lost.store(true, Ordering::Relaxed);
+    subscribe(&world, Some(ambr(7_000, 8_000)));
+    world.subscription_changed().await.unwrap();
+    assert_eq!(world.modified().await, 8_000);
+    assert_eq!(world.peers.policies.load(Ordering::Relaxed), 2);
+    // Another session of the UE needs no subscription of its own.
+    world.establish(supi(1), id(6), PduSessionType::Ipv4).await;
+    assert_eq!(world.peers.sdm_subscriptions.load(Ordering::Relaxed), 1);
+    // The data network is not subscribed any more.
+    subscribe(&world, None);
+    world.subscription_changed().await.unwrap();
+    for _ in 0..2 {
+        let (n1, _) = world.next_transfer().await;
+        assert!(matches!(n1.unwrap().body, SmBody::ReleaseCommand(_)));
+    }
+    // T3592 gives up on the UE; the UDM is told that nobody wants to hear any more.
+    let deadline = net::time::now() + std::time::Duration::from_secs(10);
+    while world.oam("GET", "/sessions").await != serde_json::json!([]) {
+        assert!(net::time::now() < deadline, "released");
+        net::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert!(world.subscription_changed().await.unwrap_err().is("CONTEXT_NOT_FOUND"));
+}
+
+/// An AMF that restarted has forgotten its UEs: their sessions would stay for ever.
+#[tokio::test]
+async fn sessions_end_with_the_amf_that_created_them() {
+    let mut world = World::new().await;
+    let (millisecond, before) = (std::time::Duration::from_millis(1), net::time::wall_clock());
+    world.establish(supi(1), id(5), PduSessionType::Ipv4v6).await;
+    // It started before it created the session.
+    world.started("AMF", before).await;
+    net::time::sleep(200 * millisecond).await;
+    assert_eq!(world.sessions_at_upf(), 1);
+    // It restarted; another session is younger than that.
+    net::time::sleep(2 * millisecond).await;
+    let restart = net::time::wall_clock();
+    net::time::sleep(2 * millisecond).await;
+    world.establish(supi(2), id(5), PduSessionType::Ipv4).await;
+    world.started("AMF", restart).await;
+    let (mut told, mut policy, mut registration) = (false, false, false);
+    while !(told && policy && registration) {
+        match world.next().await {
+            Seen::Released(context) => told = context.contains(&supi(1).to_string()),
+            Seen::PolicyDeleted => policy = true,
+            Seen::Deregistered => registration = true,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(world.sessions_at_upf(), 1);
+    let shown = world.oam("GET", "/sessions").await;
+    assert_eq!((shown.as_array().unwrap().len(), &shown[0]["supi"]), (1, &supi(2).to_string().into()));
+}
+
+/// Open5GS's UPF: no uplink without interface types, data network of the uplink from the network instance, the QoS flow
+/// from the first QER, router solicitations by the interface identifier.
 #[tokio::test]
 async fn the_rules_have_what_other_upfs_look_for() {
     let (n3, n6) = (Some(InterfaceType(11)), Some(InterfaceType(17)));
@@ -347,18 +486,7 @@ async fn the_rules_have_what_other_upfs_look_for() {
     }
 }
 
-#[tokio::test]
-async fn a_refusal_without_node_id_is_a_refusal() {
-    let mut world = World::new().await;
-    world.upf.mode.store(REFUSING_BARELY, Ordering::Relaxed);
-    world.create(supi(1), id(5), "internet", &request(id(5), PduSessionType::Ipv4)).await.unwrap();
-    let (n1, _) = world.next_transfer().await;
-    let SmBody::EstablishmentReject(reject) = n1.unwrap().body else { panic!() };
-    // From cause 75, no resources; a malformed answer would give network failure.
-    assert_eq!(reject.cause, GsmCause::InsufficientResources);
-}
-
-/// A UPF that restarts and ignores heartbeats until it is associated again.
+/// A UPF that restarts and answers no heartbeat before it has an association again.
 #[tokio::test]
 async fn a_upf_that_ignores_strangers_is_associated_again_and_gets_its_sessions_back() {
     let mut world = World::with(|config| config["timers"]["pfcp_n1"] = 2.into()).await;

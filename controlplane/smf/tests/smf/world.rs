@@ -1,9 +1,9 @@
 //! An SMF among peers: UDM, PCF and AMF as real SBI servers, a UPF that speaks PFCP over UDP.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,14 +16,18 @@ use pfcp::endpoint::{Endpoint, Event};
 use pfcp::message::*;
 use pfcp::{CreatedPdr, FSeid, FTeid, Message, NodeId, NtpSeconds, PdrId, UpFunctionFeatures};
 use sbi::model::amf::*;
-use sbi::model::common::{AccessType, NfInstanceId};
-use sbi::model::nrf::NfType;
-use sbi::model::pcf::SmPolicyDecision;
+use sbi::model::common::{AccessType, DateTime, NfInstanceId};
+use sbi::model::nrf::{
+    NfProfile, NfType, NotificationData, NotificationEventType, SearchResult, SubscriptionData,
+};
+use sbi::model::pcf::{SmPolicyDecision, SmPolicyUpdateContextData};
 use sbi::model::smf::*;
 use sbi::model::udm::{
-    DnnConfiguration, PduSessionTypes, SessionManagementSubscriptionData, SmSubsData, SscModes,
+    DnnConfiguration, ModificationNotification, PduSessionTypes, SdmSubscription,
+    SessionManagementSubscriptionData, SmSubsData, SscModes,
 };
 use sbi::op::amf::{N1N2MessageTransfer, N1N2MessageTransferRequest};
+use sbi::op::nrf::{DiscoverNf, DiscoverNfRequest, NfStatusNotify, SubscribeNf, SubscribeNfRequest};
 use sbi::op::pcf::*;
 use sbi::op::smf::*;
 use sbi::op::udm::*;
@@ -55,13 +59,63 @@ pub struct Peers {
     pub amf_refuses: AtomicBool,
     /// The AMF answers that it is congested.
     pub amf_congested: AtomicBool,
-    /// The PCF's callback URI for the latest policy.
+    /// Session AMBR of every subscriber; `None`: nobody is subscribed to the data network.
+    pub subscribed: Mutex<Option<Ambr>>,
+    /// Where the SMF wants to hear of changes, and how often it has said so.
+    sdm_callback: Mutex<Option<String>>,
+    pub sdm_subscriptions: AtomicU32,
+    /// What the PCF was told of changed subscriptions.
+    pub policy_updates: Mutex<Vec<SmPolicyUpdateContextData>>,
+    /// Where the PCF tells of the policy it gave last.
     pub policy_uri: Mutex<Option<String>>,
     /// Number of policy associations.
     pub policies: AtomicI32,
     pub types: Mutex<Vec<PduSessionType>>,
     /// The PCF's decision.
     pub decision: Mutex<SmPolicyDecision>,
+    /// The PCF has lost the policy associations that it gave.
+    pub policies_lost: AtomicBool,
+    /// How often the PCF was asked for an association.
+    pub policies_read: AtomicU32,
+    /// Where the NRF tells of AMF and PCF, when these started, and where they are.
+    nrf_callback: Mutex<Option<String>>,
+    recovery_times: Mutex<HashMap<&'static str, DateTime>>,
+    address: OnceLock<SocketAddr>,
+}
+
+impl Peers {
+    /// AMF or PCF as the NRF knows it, at the address of the peers.
+    fn profile(&self, nf_type: &str) -> Option<NfProfile> {
+        let recovery_time = self.recovery_times.lock().expect("test").get(nf_type)?.clone();
+        let at = self.address.get()?;
+        let service = if nf_type == "AMF" { "namf-comm" } else { "npcf-smpolicycontrol" };
+        let profile = serde_json::json!({
+            "nfInstanceId": NfInstanceId::from_name(nf_type), "nfType": nf_type,
+            "nfStatus": "REGISTERED", "recoveryTime": recovery_time,
+            "nfServices": [{
+                "serviceInstanceId": "1", "serviceName": service, "scheme": "http",
+                "versions": [{"apiVersionInUri": "v1", "apiFullVersion": "1.0.0"}],
+                "nfServiceStatus": "REGISTERED",
+                "ipEndPoints": [{"ipv4Address": at.ip(), "port": at.port()}],
+            }],
+        });
+        Some(serde_json::from_value(profile).expect("a profile"))
+    }
+}
+
+async fn subscribe_nf(
+    peers: Arc<Peers>,
+    request: SubscribeNfRequest,
+) -> Result<Created<SubscriptionData>, ProblemDetails> {
+    let mut body = request.body;
+    *peers.nrf_callback.lock().expect("test") = Some(body.nf_status_notification_uri.clone());
+    body.subscription_id = Some("1".to_owned());
+    Ok(Created { location: "/subscriptions/1".to_owned(), body })
+}
+
+async fn discover(peers: Arc<Peers>, request: DiscoverNfRequest) -> Result<SearchResult, ProblemDetails> {
+    let nf_instances = peers.profile(request.target_nf_type.as_str()).into_iter().collect();
+    Ok(SearchResult { validity_period: 60, nf_instances })
 }
 
 async fn sm_data(peers: Arc<Peers>, request: GetSmDataRequest) -> Result<SmSubsData, ProblemDetails> {
@@ -71,6 +125,9 @@ async fn sm_data(peers: Arc<Peers>, request: GetSmDataRequest) -> Result<SmSubsD
     if request.supi.to_string().ends_with("99") {
         return Err(ProblemDetails::user_not_found());
     }
+    if peers.subscribed.lock().expect("test").is_none() {
+        return Err(ProblemDetails::new(404, "DATA_NOT_FOUND"));
+    }
     let types = peers.types.lock().expect("test").clone();
     let dnn_configuration = DnnConfiguration {
         pdu_session_types: PduSessionTypes {
@@ -79,16 +136,39 @@ async fn sm_data(peers: Arc<Peers>, request: GetSmDataRequest) -> Result<SmSubsD
         },
         ssc_modes: SscModes { default_ssc_mode: SscMode::Mode1, allowed_ssc_modes: vec![] },
         five_g_qos_profile: None,
-        session_ambr: Some(Ambr {
-            uplink: BitRate::from_kbps(100_000),
-            downlink: BitRate::from_kbps(200_000),
-        }),
+        session_ambr: *peers.subscribed.lock().expect("test"),
         static_ip_address: vec![],
     };
     Ok(SmSubsData(vec![SessionManagementSubscriptionData {
         single_nssai: slice(),
         dnn_configurations: [(dnn("internet"), dnn_configuration)].into(),
     }]))
+}
+
+pub fn ambr(uplink_kbps: u64, downlink_kbps: u64) -> Ambr {
+    Ambr { uplink: BitRate::from_kbps(uplink_kbps), downlink: BitRate::from_kbps(downlink_kbps) }
+}
+
+async fn sdm_subscribe(
+    peers: Arc<Peers>,
+    request: SdmSubscribeRequest,
+) -> Result<Created<SdmSubscription>, ProblemDetails> {
+    let supi = request.ue_id;
+    assert_eq!(request.body.monitored_resource_uris, [format!("{supi}/sm-data")]);
+    *peers.sdm_callback.lock().expect("test") = Some(request.body.callback_reference.clone());
+    peers.sdm_subscriptions.fetch_add(1, Ordering::Relaxed);
+    Ok(Created { location: format!("/{supi}/sdm-subscriptions/1"), body: request.body })
+}
+
+async fn update_policy(
+    peers: Arc<Peers>,
+    request: UpdateSmPolicyRequest,
+) -> Result<SmPolicyDecision, ProblemDetails> {
+    if peers.policies_lost.load(Ordering::Relaxed) {
+        return Err(ProblemDetails::new(404, "POLICY_ASSOCIATION_NOT_FOUND"));
+    }
+    peers.policy_updates.lock().expect("test").push(request.body);
+    Ok(peers.decision.lock().expect("test").clone())
 }
 
 async fn register(
@@ -115,6 +195,18 @@ async fn create_policy(
     let body = peers.decision.lock().expect("test").clone();
     peers.policies.fetch_add(1, Ordering::Relaxed);
     Ok(Created { location: "/sm-policies/1".into(), body })
+}
+
+async fn get_policy(
+    peers: Arc<Peers>,
+    _: GetSmPolicyRequest,
+) -> Result<sbi::model::pcf::SmPolicyControl, ProblemDetails> {
+    peers.policies_read.fetch_add(1, Ordering::Relaxed);
+    if peers.policies_lost.load(Ordering::Relaxed) {
+        return Err(ProblemDetails::new(404, "POLICY_ASSOCIATION_NOT_FOUND"));
+    }
+    // The SMF only wants to know that it is there.
+    Err(ProblemDetails::new(503, "NF_CONGESTION"))
 }
 
 async fn delete_policy(peers: Arc<Peers>, _: DeleteSmPolicyRequest) -> Result<(), ProblemDetails> {
@@ -163,22 +255,19 @@ pub const SILENT: u8 = 1;
 pub const REFUSING: u8 = 2;
 /// Session modifications are lost.
 pub const LOSING_MODIFICATIONS: u8 = 3;
-/// Responses carry another session's SEID.
-pub const MISTAKEN: u8 = 4;
-/// New sessions get the SEID 0.
-pub const NUMBERLESS: u8 = 5;
 /// Session modifications are refused: no packet could be sent into the tunnel.
-pub const REFUSING_TUNNELS: u8 = 6;
+pub const REFUSING_TUNNELS: u8 = 4;
 /// Heartbeats of peers without association are ignored.
-pub const IGNORING_STRANGERS: u8 = 7;
-/// Sessions are refused by a response that has a cause and nothing else.
-pub const REFUSING_BARELY: u8 = 8;
+pub const IGNORING_STRANGERS: u8 = 5;
 
 /// Types of messages, the second octet of each.
 const HEARTBEAT: u8 = 1;
 const ASSOCIATION_SETUP: u8 = 5;
-const ESTABLISHMENT: u8 = 50;
-const MODIFICATION: u8 = 52;
+pub const ESTABLISHMENT: u8 = 50;
+pub const MODIFICATION: u8 = 52;
+
+/// Makes an answer's octets of a request's.
+type Write = Box<dyn Fn(&[u8]) -> Vec<u8> + Send>;
 
 /// A PFCP endpoint without user plane.
 pub struct TestUpf {
@@ -189,7 +278,12 @@ pub struct TestUpf {
     pub associated: AtomicBool,
     /// Number of lost datagrams.
     pub lost: AtomicU32,
-    /// By the UPF's SEID: the SMF's SEID and the request that established the session.
+    /// What answers requests of a type in place of the UPF: octets made of the request's octets.
+    pub written: Mutex<HashMap<u8, Write>>,
+    /// Sequence numbers of requests that were sent as octets, and the octets of the answers.
+    forged: Mutex<HashSet<[u8; 3]>>,
+    answers: mpsc::UnboundedSender<Vec<u8>>,
+    /// By its SEID: the SMF's SEID and the request that made the session.
     pub sessions: Mutex<HashMap<u64, (u64, SessionEstablishmentRequest)>>,
     seen: mpsc::UnboundedSender<Message>,
     control: mpsc::UnboundedSender<Control>,
@@ -219,7 +313,14 @@ impl TestUpf {
         let _ = self.control.send(Control::Report(smf, cp_seid, report));
     }
 
-    /// Sends octets from the UPF's address and port, as somebody could who forges them.
+    /// Sends a request as octets; its answer comes as octets.
+    pub fn write(&self, smf: SocketAddr, octets: Vec<u8>) {
+        let sequence = octets[12..15].try_into().expect("a message with SEID");
+        self.forged.lock().expect("test").insert(sequence);
+        self.forge(smf, octets);
+    }
+
+    /// Sends what somebody who forges the UPF's address and port could send.
     pub fn forge(&self, smf: SocketAddr, octets: Vec<u8>) {
         let _ = self.control.send(Control::Octets(smf, octets));
     }
@@ -242,9 +343,15 @@ impl TestUpf {
                         IGNORING_STRANGERS => buffer[1] == HEARTBEAT && !self.associated.load(Ordering::Relaxed),
                         _ => false,
                     };
-                    if mode == REFUSING_BARELY && buffer[1] == ESTABLISHMENT {
-                        let refusal = bare_refusal(&buffer[..length]);
-                        socket.send_to(&refusal, from).await.expect("loopback");
+                    let octets = &buffer[..length];
+                    let has_seid = octets[0] & 1 == 1;
+                    if has_seid && self.forged.lock().expect("test").contains(&octets[12..15]) {
+                        let _ = self.answers.send(octets.to_vec());
+                        continue;
+                    }
+                    let written = self.written.lock().expect("test").get(&octets[1]).map(|write| write(octets));
+                    if let Some(answer) = written {
+                        socket.send_to(&answer, from).await.expect("loopback");
                         continue;
                     }
                     if lost {
@@ -266,8 +373,7 @@ impl TestUpf {
             }
             while let Some(event) = endpoint.poll_event() {
                 if let Event::Request { id, seid, message } = event {
-                    let (mut peer_seid, response) = self.answer(seid.unwrap_or(0), &message);
-                    peer_seid += u64::from(self.mode.load(Ordering::Relaxed) == MISTAKEN);
+                    let (peer_seid, response) = self.answer(seid.unwrap_or(0), &message);
                     endpoint.respond(time::now().into_std(), id, peer_seid, response).expect("a response");
                     let _ = self.seen.send(message);
                 } else if let Event::Response { message, .. } = event {
@@ -327,10 +433,7 @@ impl TestUpf {
                 let response = SessionEstablishmentResponse {
                     node_id,
                     cause: pfcp::Cause::ACCEPTED,
-                    up_f_seid: Some(FSeid::new(
-                        if self.mode.load(Ordering::Relaxed) == NUMBERLESS { 0 } else { seid },
-                        self.address.ip(),
-                    )),
+                    up_f_seid: Some(FSeid::new(seid, self.address.ip())),
                     created_pdrs: created_pdrs.collect(),
                     ..Default::default()
                 };
@@ -359,17 +462,6 @@ impl TestUpf {
             other => panic!("the SMF should not send {other:?}"),
         }
     }
-}
-
-/// Session Establishment Response with cause 75 and no other IE, as some UPFs send it.
-fn bare_refusal(request: &[u8]) -> Vec<u8> {
-    let (header, message) = Message::decode(request).expect("the SMF sends readable messages");
-    let Message::SessionEstablishmentRequest(request) = message else { panic!("{message:?}") };
-    let mut refusal = vec![0x21, 51, 0, 17];
-    refusal.extend(request.cp_f_seid.seid.to_be_bytes());
-    refusal.extend((header.sequence << 8).to_be_bytes());
-    refusal.extend([0, 19, 0, 1, 75]);
-    refusal
 }
 
 fn accepted_modification() -> Message {
@@ -409,6 +501,8 @@ pub struct World {
     pub upf: Arc<TestUpf>,
     pub seen: mpsc::UnboundedReceiver<Seen>,
     pub at_upf: mpsc::UnboundedReceiver<Message>,
+    /// Answers to what was sent as octets.
+    pub answers: mpsc::UnboundedReceiver<Vec<u8>>,
     pub amf: String,
     pub run_dir: std::path::PathBuf,
     _server: sbi::Server,
@@ -432,22 +526,37 @@ impl World {
             pcf_refuses: false.into(),
             amf_refuses: false.into(),
             amf_congested: false.into(),
+            subscribed: Mutex::new(Some(ambr(100_000, 200_000))),
+            sdm_callback: Mutex::default(),
+            sdm_subscriptions: 0.into(),
+            policy_updates: Mutex::default(),
             policy_uri: Mutex::default(),
             policies: 0.into(),
             decision: Mutex::default(),
+            policies_lost: false.into(),
+            policies_read: 0.into(),
+            nrf_callback: Mutex::default(),
+            recovery_times: Mutex::default(),
+            address: OnceLock::new(),
             types: Mutex::new(vec![PduSessionType::Ipv4, PduSessionType::Ipv6, PduSessionType::Ipv4v6]),
         });
         let router = Router::new(peers.clone())
             .on::<GetSmData>(sm_data)
+            .on::<SdmSubscribe>(sdm_subscribe)
+            .on::<UpdateSmPolicy>(update_policy)
             .on::<RegisterSmf>(register)
             .on::<DeregisterSmf>(deregister)
             .on::<CreateSmPolicy>(create_policy)
+            .on::<GetSmPolicy>(get_policy)
             .on::<DeleteSmPolicy>(delete_policy)
+            .on::<SubscribeNf>(subscribe_nf)
+            .on::<DiscoverNf>(discover)
             .on::<N1N2MessageTransfer>(transfer)
             .on::<SmContextStatusNotify>(status);
         let server = sbi::serve(router, "127.0.0.1:0".parse().expect("address"), Default::default());
         let server = server.await.expect("loopback");
-        let (upf, at_upf) = start_upf(format!("{}:8805", net(7)).parse().expect("address"));
+        peers.address.set(server.address()).expect("set once");
+        let (upf, at_upf, answers) = start_upf(format!("{}:8805", net(7)).parse().expect("address"));
         let mut config = serde_json::json!({
             "sbi": format!("{}:0", net(4)), "pfcp": format!("{}:8805", net(4)), "gtpu": format!("{}:2152", net(4)),
             "upf": [upf.address],
@@ -460,7 +569,7 @@ impl World {
         let config: smf::Config = serde_json::from_value(config).expect("configuration");
         let run_dir = std::env::temp_dir().join(format!("godwit-smf-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&run_dir).expect("temporary folder");
-        let mut env = nf::Env::new(&run_dir, None);
+        let mut env = nf::Env::new(&run_dir, Some(server.address().into()));
         for kind in [NfType::Udm, NfType::Pcf, NfType::Amf] {
             env.client.peers.insert(kind, server.address().into());
         }
@@ -477,6 +586,7 @@ impl World {
             upf,
             seen,
             at_upf,
+            answers,
             run_dir,
             _server: server,
         };
@@ -496,6 +606,26 @@ impl World {
             assert!(time::now() < deadline, "{status}");
             time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// The NRF tells that an AMF or PCF has registered, having started at `recovery_time`.
+    pub async fn started(&self, nf_type: &'static str, recovery_time: std::time::SystemTime) {
+        let recovery_time = DateTime::with_milliseconds(recovery_time);
+        self.peers.recovery_times.lock().expect("test").insert(nf_type, recovery_time);
+        let uri = self.peers.nrf_callback.lock().expect("test").clone().expect("the SMF subscribes");
+        let body = NotificationData {
+            event: NotificationEventType::Registered,
+            nf_instance_uri: String::new(),
+            nf_profile: None,
+        };
+        self.client.notify::<NfStatusNotify>(&uri, body).await.expect("served");
+    }
+
+    /// The UDM tells of a changed subscription.
+    pub async fn subscription_changed(&self) -> Result<(), sbi::CallError> {
+        let uri = self.peers.sdm_callback.lock().expect("test").clone().expect("the SMF subscribes");
+        let body = ModificationNotification { notify_items: vec![], subscription_id: None };
+        self.client.notify::<SdmNotify>(&uri, body).await
     }
 
     pub async fn oam(&self, method: &str, route: &str) -> serde_json::Value {
@@ -624,7 +754,10 @@ impl World {
     }
 }
 
-pub fn start_upf(address: SocketAddr) -> (Arc<TestUpf>, mpsc::UnboundedReceiver<Message>) {
+type Started = (Arc<TestUpf>, mpsc::UnboundedReceiver<Message>, mpsc::UnboundedReceiver<Vec<u8>>);
+
+pub fn start_upf(address: SocketAddr) -> Started {
+    let (answers, answered) = mpsc::unbounded_channel();
     let (seen, at_upf) = mpsc::unbounded_channel();
     let (control, commands) = mpsc::unbounded_channel();
     let upf = TestUpf {
@@ -633,13 +766,16 @@ pub fn start_upf(address: SocketAddr) -> (Arc<TestUpf>, mpsc::UnboundedReceiver<
         stamp: 1000.into(),
         associated: false.into(),
         lost: 0.into(),
+        written: Mutex::default(),
+        forged: Mutex::default(),
+        answers,
         sessions: Mutex::default(),
         seen,
         control,
     };
     let upf = Arc::new(upf);
     tokio::spawn(upf.clone().run(commands));
-    (upf, at_upf)
+    (upf, at_upf, answered)
 }
 
 impl Drop for World {

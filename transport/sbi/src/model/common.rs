@@ -106,6 +106,50 @@ impl DateTime {
         text.truncate(text.len() - 1);
         Self(format!("{text}.{milliseconds:03}Z"))
     }
+
+    /// The time it says, to the millisecond; `None` for what is no RFC 3339 time, or before 1970.
+    pub fn time(&self) -> Option<SystemTime> {
+        let text = self.0.get(..19).filter(|_| self.0.is_ascii())?;
+        let separators = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
+        if separators.iter().any(|(at, wanted)| text.as_bytes()[*at].to_ascii_uppercase() != *wanted) {
+            return None;
+        }
+        let number = |text: &str, from: usize, to: usize| -> Option<i64> {
+            let digits =
+                text.get(from..to).filter(|digits| digits.bytes().all(|octet| octet.is_ascii_digit()))?;
+            digits.parse().ok()
+        };
+        let (year, month, day) = (number(text, 0, 4)?, number(text, 5, 7)?, number(text, 8, 10)?);
+        let (hour, minute, second) = (number(text, 11, 13)?, number(text, 14, 16)?, number(text, 17, 19)?);
+        let possible = (1..=12).contains(&month) && (1..=31).contains(&day);
+        if !possible || hour > 23 || minute > 59 || second > 60 {
+            return None;
+        }
+        let mut rest = self.0.get(19..)?;
+        let mut milliseconds = 0;
+        if let Some(fraction) = rest.strip_prefix('.') {
+            let digits = fraction.bytes().take_while(u8::is_ascii_digit).count();
+            milliseconds = number(&format!("{:0<3}", fraction.get(..digits.min(3))?), 0, 3)?;
+            rest = fraction.get(digits..).filter(|_| digits > 0)?;
+        }
+        let offset_minutes = match rest.as_bytes() {
+            [b'Z' | b'z'] => 0,
+            [sign @ (b'+' | b'-'), _, _, b':', _, _] => {
+                let minutes = number(rest, 1, 3)? * 60 + number(rest, 4, 6)?;
+                if *sign == b'+' { minutes } else { -minutes }
+            }
+            _ => return None,
+        };
+        // Civil date to days, the inverse of what is below: years begin on 1 March.
+        let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+        let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
+        let day_of_era =
+            year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + (153 * month + 2) / 5 + day - 1;
+        let days = era * 146_097 + day_of_era - 719_468;
+        let seconds = days * 86_400 + hour * 3_600 + (minute - offset_minutes) * 60 + second;
+        let since = u64::try_from(seconds * 1_000 + milliseconds).ok()?;
+        Some(UNIX_EPOCH + std::time::Duration::from_millis(since))
+    }
 }
 
 impl From<SystemTime> for DateTime {
@@ -295,6 +339,32 @@ mod tests {
         assert_eq!(at(951_827_696), "2000-02-29T12:34:56Z");
         assert_eq!(at(1_735_689_599), "2024-12-31T23:59:59Z");
         assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn times_are_read_in_any_zone() {
+        for milliseconds in [0, 951_827_696_007, 1_735_689_599_999, 4_107_542_400_120] {
+            let time = UNIX_EPOCH + Duration::from_millis(milliseconds);
+            assert_eq!(DateTime::with_milliseconds(time).time(), Some(time));
+        }
+        let read = |text: &str| DateTime(text.to_owned()).time();
+        let utc = read("2026-03-01T00:30:00.5Z");
+        assert_eq!(read("2026-03-01T02:00:00.500999999+01:30"), utc);
+        assert_eq!(read("2026-02-28T20:30:00.50-04:00"), utc);
+        for wrong in [
+            "",
+            "2026-03-01",
+            "2026-03-01T00:30:00",
+            "2026-03-01 00:30:00Z",
+            "2026-13-01T00:30:00Z",
+            "2026-03-01T00:30:00.Z",
+            "2026-03-01T00:30:00+1:30",
+            "+026-03-01T00:30:00Z",
+            "1969-12-31T23:59:59Z",
+            "2026-03-01T00:30:0\u{e9}Z",
+        ] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

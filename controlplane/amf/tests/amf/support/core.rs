@@ -1,7 +1,7 @@
 //! The other NFs, scripted: AUSF, UDM, PCF and SMF at one address, with real 5G-AKA, and failures on
 //! request.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -79,10 +79,16 @@ pub struct Core {
     pub policy_uri: Mutex<Option<String>>,
     /// The SMF's address.
     sessions_at: OnceLock<std::net::SocketAddr>,
-    /// The callback URI of the NRF's notifications about the SMF.
+    /// Where the NRF tells of SMF and PCF.
     pub nrf_callback: Mutex<Option<String>>,
-    pub registered: Mutex<HashMap<Supi, Amf3GppAccessRegistration>>,
-    /// The AMF's callback URIs for changes of subscriptions.
+    /// When SMF and PCF started, as the NRF knows it.
+    recovery_times: Mutex<BTreeMap<&'static str, String>>,
+    /// AM policy associations that the PCF has.
+    pub policies: Mutex<BTreeSet<String>>,
+    /// The bit rate that it gives with each.
+    pub policy_ambr: Mutex<Option<types::Ambr>>,
+    pub serving: Mutex<HashMap<Supi, Amf3GppAccessRegistration>>,
+    /// Where the AMF wants to hear of changes of a subscription.
     pub sdm_callbacks: Mutex<HashMap<Supi, String>>,
     pub ambr: Mutex<&'static str>,
 }
@@ -114,7 +120,10 @@ impl Core {
             policy_uri: Mutex::default(),
             sessions_at: OnceLock::new(),
             nrf_callback: Mutex::default(),
-            registered: Mutex::default(),
+            recovery_times: Mutex::new(BTreeMap::from([("SMF", "2026-01-01T00:00:00.000Z".to_owned())])),
+            policies: Mutex::default(),
+            policy_ambr: Mutex::default(),
+            serving: Mutex::default(),
             sdm_callbacks: Mutex::default(),
             ambr: Mutex::new("1 Gbps"),
         });
@@ -127,6 +136,7 @@ impl Core {
             .on::<udm::UpdateAmf>(update_amf)
             .on::<udm::SdmSubscribe>(sdm_subscribe)
             .on::<pcf::CreateAmPolicy>(create_policy)
+            .on::<pcf::GetAmPolicy>(get_policy)
             .on::<pcf::DeleteAmPolicy>(delete_policy)
             .on::<amf_op::N1N2TransferFailureNotify>(not_delivered)
             .on::<smf::CreateSmContext>(create_context)
@@ -239,7 +249,7 @@ impl Core {
 
     /// Nudm_UECM_DeregistrationNotification to the AMF that serves the UE.
     pub async fn deregister(&self, supi: Supi, reason: DeregistrationReason) {
-        let uri = self.registered.lock().unwrap()[&supi].dereg_callback_uri.clone();
+        let uri = self.serving.lock().unwrap()[&supi].dereg_callback_uri.clone();
         let body = DeregistrationData {
             dereg_reason: reason,
             access_type: None,
@@ -366,7 +376,7 @@ async fn register_amf(
     request: udm::RegisterAmfRequest,
 ) -> Result<Stored<Amf3GppAccessRegistration>, ProblemDetails> {
     core.begin("register_amf").await?;
-    core.registered.lock().unwrap().insert(request.ue_id, request.body.clone());
+    core.serving.lock().unwrap().insert(request.ue_id, request.body.clone());
     Ok(Stored::Replaced(Some(request.body)))
 }
 
@@ -382,7 +392,7 @@ async fn sdm_subscribe(
 
 async fn update_amf(core: Arc<Core>, request: udm::UpdateAmfRequest) -> Result<(), ProblemDetails> {
     core.begin("purge_amf").await?;
-    core.registered.lock().unwrap().remove(&request.ue_id);
+    core.serving.lock().unwrap().remove(&request.ue_id);
     Ok(())
 }
 
@@ -392,19 +402,29 @@ async fn create_policy(
 ) -> Result<Created<PolicyAssociation>, ProblemDetails> {
     core.begin("create_policy").await?;
     *core.policy_uri.lock().unwrap() = Some(request.body.notification_uri);
-    let body = PolicyAssociation {
-        request: None,
-        triggers: vec![],
-        rfsp: None,
-        ue_ambr: None,
-        supp_feat: "0".to_owned(),
-    };
-    let id = core.next.fetch_add(1, Ordering::Relaxed);
-    Ok(Created { location: format!("/policies/{id}"), body })
+    let id = core.next.fetch_add(1, Ordering::Relaxed).to_string();
+    core.policies.lock().unwrap().insert(id.clone());
+    Ok(Created { location: format!("/policies/{id}"), body: policy(&core) })
 }
 
-async fn delete_policy(core: Arc<Core>, _: pcf::DeleteAmPolicyRequest) -> Result<(), ProblemDetails> {
-    core.begin("delete_policy").await
+fn policy(core: &Core) -> PolicyAssociation {
+    let ue_ambr = *core.policy_ambr.lock().unwrap();
+    PolicyAssociation { request: None, triggers: vec![], rfsp: None, ue_ambr, supp_feat: "0".to_owned() }
+}
+
+async fn get_policy(
+    core: Arc<Core>,
+    request: pcf::GetAmPolicyRequest,
+) -> Result<PolicyAssociation, ProblemDetails> {
+    core.begin("get_policy").await?;
+    let known = core.policies.lock().unwrap().contains(&request.pol_asso_id);
+    if known { Ok(policy(&core)) } else { Err(ProblemDetails::new(404, "POLICY_ASSOCIATION_NOT_FOUND")) }
+}
+
+async fn delete_policy(core: Arc<Core>, request: pcf::DeleteAmPolicyRequest) -> Result<(), ProblemDetails> {
+    core.begin("delete_policy").await?;
+    let known = core.policies.lock().unwrap().remove(&request.pol_asso_id);
+    if known { Ok(()) } else { Err(ProblemDetails::new(404, "POLICY_ASSOCIATION_NOT_FOUND")) }
 }
 
 async fn not_delivered(
@@ -507,17 +527,18 @@ async fn release_context(
     found.map(drop).ok_or_else(ProblemDetails::context_not_found)
 }
 
-/// The SMF's profile in the NRF: at the address of this core, started at `recovery_time`.
-fn smf_profile(core: &Core, recovery_time: &str) -> sbi::model::nrf::NfProfile {
-    let sessions = core.sessions_at.get().unwrap();
+/// SMF or PCF as the NRF knows it: at the address of this core.
+fn profile(core: &Core, nf_type: &str, recovery_time: &str) -> sbi::model::nrf::NfProfile {
+    let at = core.sessions_at.get().unwrap();
+    let service = if nf_type == "SMF" { "nsmf-pdusession" } else { "npcf-am-policy-control" };
     serde_json::from_value(serde_json::json!({
-        "nfInstanceId": sbi::model::common::NfInstanceId::from_random(4), "nfType": "SMF",
+        "nfInstanceId": sbi::model::common::NfInstanceId::from_name(nf_type), "nfType": nf_type,
         "nfStatus": "REGISTERED", "recoveryTime": recovery_time,
         "nfServices": [{
-            "serviceInstanceId": "1", "serviceName": "nsmf-pdusession", "scheme": "http",
+            "serviceInstanceId": "1", "serviceName": service, "scheme": "http",
             "versions": [{"apiVersionInUri": "v1", "apiFullVersion": "1.0.0"}],
             "nfServiceStatus": "REGISTERED",
-            "ipEndPoints": [{"ipv4Address": sessions.ip(), "port": sessions.port()}],
+            "ipEndPoints": [{"ipv4Address": at.ip(), "port": at.port()}],
         }],
     }))
     .unwrap()
@@ -533,20 +554,25 @@ async fn subscribe(
     Ok(Created { location: "/subscriptions/1".to_owned(), body })
 }
 
-async fn discover(core: Arc<Core>, _: nrf::DiscoverNfRequest) -> Result<SearchResult, ProblemDetails> {
+async fn discover(core: Arc<Core>, request: nrf::DiscoverNfRequest) -> Result<SearchResult, ProblemDetails> {
     core.begin("discover").await?;
-    let nf_instances = vec![smf_profile(&core, "2026-01-01T00:00:00.000Z")];
+    let nf_type = request.target_nf_type;
+    let times = core.recovery_times.lock().unwrap().clone();
+    let time = times.get(nf_type.as_str());
+    let nf_instances = time.map(|time| profile(&core, nf_type.as_str(), time)).into_iter().collect();
     Ok(SearchResult { validity_period: 60, nf_instances })
 }
 
 impl Core {
-    /// Nnrf_NFManagement_NFStatusNotify: the SMF registered, having started at `recovery_time`.
-    pub async fn smf_registered(&self, recovery_time: &str) {
+    /// Nnrf_NFManagement_NFStatusNotify: the SMF or PCF registered, having started at `recovery_time`. The notification
+    /// itself says a time that the NRF does not.
+    pub async fn registered(&self, nf_type: &'static str, recovery_time: &str) {
+        self.recovery_times.lock().unwrap().insert(nf_type, recovery_time.to_owned());
         let uri = self.nrf_callback.lock().unwrap().clone().unwrap();
         let body = NotificationData {
             event: NotificationEventType::ProfileChanged,
             nf_instance_uri: String::new(),
-            nf_profile: Some(smf_profile(self, recovery_time)),
+            nf_profile: Some(profile(self, nf_type, "2037-01-01T00:00:00.000Z")),
         };
         self.client.notify::<nrf::NfStatusNotify>(&uri, body).await.unwrap();
     }
