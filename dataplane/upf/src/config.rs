@@ -65,6 +65,10 @@ pub struct Config {
     /// (TS 23.527 §4.3). A gNB that gets an Error Indication gives the session up.
     #[serde(default = "default_restoration_s")]
     pub restoration_s: u32,
+    /// Whether CP functions may end sessions by the sets that they belong to (FQ-CSID). Only CP functions that are also EPC
+    /// nodes do so, and no request can confirm it (`docs/adr/0014`).
+    #[serde(default)]
+    pub session_sets: bool,
 }
 
 fn default_restoration_s() -> u32 {

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod support;
+#[path = "support/n4.rs"]
+mod without_user_plane;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -18,58 +20,10 @@ use pktio::memory::Sink;
 use pktio::{Batch, Port, Sent};
 use serde_json::Value;
 use support::*;
-use tokio::sync::{mpsc, oneshot, watch};
-use upf::mailbox::{Command, Mailbox};
-use upf::n4::{Query, Wiring, serve};
+use upf::mailbox::Command;
+use upf::n4::Query;
 use upf::pipeline::Event as PacketEvent;
-use upf::tables::Tables;
-
-/// A UPF without user plane.
-struct Upf {
-    address: SocketAddr,
-    /// What it asks of workers.
-    mailbox: Arc<Mailbox>,
-    queries: mpsc::Sender<Query>,
-    /// What workers would say.
-    events: mpsc::Sender<PacketEvent>,
-    task: tokio::task::JoinHandle<()>,
-    _stop: watch::Sender<bool>,
-}
-
-impl Upf {
-    async fn start() -> Upf {
-        Upf::with_n3(Sink::default()).await
-    }
-
-    async fn with_n3(port: impl Port + 'static) -> Upf {
-        Upf::with(port, |_| ()).await
-    }
-
-    async fn with(port: impl Port + 'static, change: impl FnOnce(&mut upf::Config)) -> Upf {
-        let socket = net::udp::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let address = socket.local_addr().unwrap();
-        let mut config = config("gw0");
-        config.pfcp = address;
-        // Its requests go to the port that its own socket has; tests that run at the same time have others.
-        config.smf = vec![format!("127.0.0.0/8:{}", address.port()).parse().unwrap()];
-        change(&mut config);
-        let config = Arc::new(config);
-        let (event_sender, events) = mpsc::channel(1024);
-        let (query_sender, queries) = mpsc::channel(16);
-        let (stop, stopped) = watch::channel(false);
-        let tables = Arc::new(Tables::new(&config));
-        let (gtpu, mailbox) = (Box::new(port), tables.mailbox());
-        let wiring = Wiring { socket, gtpu, tables, events, queries, stop: stopped };
-        let task = tokio::spawn(serve(config, wiring));
-        Upf { address, mailbox, queries: query_sender, events: event_sender, task, _stop: stop }
-    }
-
-    async fn ask(&self, query: impl FnOnce(oneshot::Sender<Value>) -> Query) -> Value {
-        let (reply, answer) = oneshot::channel();
-        self.queries.send(query(reply)).await.unwrap();
-        answer.await.unwrap()
-    }
-}
+use without_user_plane::Upf;
 
 /// A CP function.
 struct Cp {
@@ -499,11 +453,6 @@ fn octets(message: impl Into<Message>, seid: u64, sequence: u32) -> Vec<u8> {
     out
 }
 
-async fn count(upf: &Upf, what: &str) -> usize {
-    let status = upf.ask(Query::Status).await;
-    status[what].as_array().map_or_else(|| status[what].as_u64().unwrap() as usize, Vec::len)
-}
-
 #[tokio::test(start_paused = true)]
 async fn only_configured_cp_functions_associate() {
     let upf = Upf::with(Sink::default(), |config| {
@@ -519,13 +468,13 @@ async fn only_configured_cp_functions_associate() {
         let mut cp = Cp::new(&upf, address).await;
         assert_eq!(cp.associate(1).await.cause, cause, "{address}");
     }
-    assert_eq!(count(&upf, "associations").await, 2);
+    assert_eq!(upf.count("associations").await, 2);
 }
 
 /// What a datagram says that anyone can send, from the CP function's own address and port as well, ends no session.
 #[tokio::test(start_paused = true)]
 async fn forged_messages_end_no_session() {
-    let upf = Upf::start().await;
+    let upf = Upf::with(Sink::default(), |config| config.session_sets = true).await;
     let mut cp = Cp::associated(&upf).await;
     let mut request = session(0);
     request.fq_csids = vec![FqCsid { node: CsidNode::Ipv4(SMF), csids: vec![1], node_type: None }];
@@ -556,18 +505,32 @@ async fn forged_messages_end_no_session() {
     cp.send(&forged(9500)).await;
     cp.send(&[octets(SessionSetDeletionRequest::default(), 0, 9510)]).await;
     cp.turn(Duration::from_secs(20)).await;
-    assert_eq!((count(&upf, "sessions").await, count(&upf, "associations").await), (1, 1));
+    assert_eq!((upf.count("sessions").await, upf.count("associations").await), (1, 1));
     assert_eq!(cp.modify(seid, update_far(2, ApplyAction::FORW)).await.cause, Cause::ACCEPTED);
     // The CP function itself may do all of that.
     let Message::SessionSetDeletionResponse(answer) = cp.ask(0, sets).await else { panic!() };
-    assert_eq!((answer.cause, count(&upf, "sessions").await), (Cause::ACCEPTED, 0));
+    assert_eq!((answer.cause, upf.count("sessions").await), (Cause::ACCEPTED, 0));
     seid_of(&cp.establish(session(0)).await);
     cp.released = true;
     let release = AssociationReleaseRequest { node_id: NodeId::Ipv4(SMF) };
     let Message::AssociationReleaseResponse(answer) = cp.ask(0, release).await else { panic!() };
     assert_eq!(answer.cause, Cause::ACCEPTED);
     cp.turn(Duration::from_secs(1)).await;
-    assert_eq!((count(&upf, "sessions").await, count(&upf, "associations").await), (0, 0));
+    assert_eq!((upf.count("sessions").await, upf.count("associations").await), (0, 0));
+}
+
+/// A session set deletion cannot be confirmed: where nobody uses them, even the CP function itself cannot send one.
+#[tokio::test(start_paused = true)]
+async fn session_set_deletions_must_be_allowed() {
+    let upf = Upf::start().await;
+    let mut cp = Cp::associated(&upf).await;
+    let mut request = session(0);
+    request.fq_csids = vec![FqCsid { node: CsidNode::Ipv4(SMF), csids: vec![1], node_type: None }];
+    let seid = seid_of(&cp.establish(request.clone()).await);
+    let sets = SessionSetDeletionRequest { fq_csids: request.fq_csids, ..Default::default() };
+    let Message::SessionSetDeletionResponse(answer) = cp.ask(0, sets).await else { panic!() };
+    assert_eq!((answer.cause, upf.count("sessions").await), (Cause::SERVICE_NOT_SUPPORTED, 1));
+    assert_eq!(cp.modify(seid, update_far(2, ApplyAction::FORW)).await.cause, Cause::ACCEPTED);
 }
 
 /// A CP function that ignores Association Update Requests, as some do, keeps its sessions after a forged release.
@@ -581,14 +544,14 @@ async fn a_release_is_confirmed_by_heartbeats_when_updates_are_ignored() {
     for sequence in [9000, 9001] {
         cp.send(&[release(sequence)]).await;
         cp.turn(Duration::from_secs(20)).await;
-        assert_eq!((count(&upf, "sessions").await, count(&upf, "associations").await), (1, 1));
+        assert_eq!((upf.count("sessions").await, upf.count("associations").await), (1, 1));
     }
     assert_eq!(cp.modify(seid, update_far(2, ApplyAction::FORW)).await.cause, Cause::ACCEPTED);
     // It releases the association and goes away.
     cp.send(&[release(9002)]).await;
     drop(cp);
     net::time::sleep(Duration::from_secs(20)).await;
-    assert_eq!((count(&upf, "sessions").await, count(&upf, "associations").await), (0, 0));
+    assert_eq!((upf.count("sessions").await, upf.count("associations").await), (0, 0));
 }
 
 /// A CP function sends from any of its ports, and gets the UPF's requests at the port of PFCP (TS 29.244 §4.2.2).
@@ -614,7 +577,7 @@ async fn a_cp_function_sends_from_any_port() {
     assert_eq!(stranger.modify(seid, update_far(2, ApplyAction::DROP)).await.cause, Cause::SESSION_NOT_FOUND);
     assert_eq!(other.associate(1).await.flags, Some(AsRspFlags::PSREI));
     assert!(matches!(other.ask(seid, SessionDeletionRequest {}).await, Message::SessionDeletionResponse(_)));
-    assert_eq!(count(&upf, "sessions").await, 0);
+    assert_eq!(upf.count("sessions").await, 0);
 }
 
 /// A CP function that has restarted says so when it is asked. Other ports of its address do not take its place.
@@ -628,29 +591,29 @@ async fn a_restarted_cp_function_gets_a_new_association() {
     let mut cp = Cp::started_at(&upf, &address, 2).await;
     let answer = cp.associate(2).await;
     assert_eq!((answer.cause, answer.flags), (Cause::ACCEPTED, None));
-    assert_eq!((count(&upf, "sessions").await, count(&upf, "associations").await), (0, 1));
+    assert_eq!((upf.count("sessions").await, upf.count("associations").await), (0, 1));
     seid_of(&cp.establish(session(0)).await);
     // Without restart it keeps them.
     let answer = cp.associate(2).await;
     assert_eq!((answer.cause, answer.flags), (Cause::ACCEPTED, Some(AsRspFlags::PSREI)));
-    assert_eq!(count(&upf, "sessions").await, 1);
+    assert_eq!(upf.count("sessions").await, 1);
     // While it is there, nobody takes its place.
     let mut other = Cp::started_at(&upf, "127.0.0.2:0", 3).await;
     let handle = other.request(0, setup(3));
     other.turn(Duration::from_millis(5)).await;
     cp.turn(Duration::from_secs(1)).await;
     let Message::AssociationSetupResponse(refused) = other.wait(handle).await else { panic!() };
-    assert_eq!((refused.cause, count(&upf, "sessions").await), (Cause::REJECTED, 1));
+    assert_eq!((refused.cause, upf.count("sessions").await), (Cause::REJECTED, 1));
     drop(cp);
     other.request(0, setup(3));
     other.turn(Duration::from_secs(20)).await;
-    assert_eq!(count(&upf, "sessions").await, 1);
+    assert_eq!(upf.count("sessions").await, 1);
     let mut cp = Cp::started_at(&upf, &address, 3).await;
     let handle = other.request(0, setup(3));
     other.turn(Duration::from_millis(5)).await;
     cp.turn(Duration::from_secs(1)).await;
     let Message::AssociationSetupResponse(answer) = other.wait(handle).await else { panic!() };
-    assert_eq!((answer.cause, count(&upf, "sessions").await), (Cause::ACCEPTED, 0));
+    assert_eq!((answer.cause, upf.count("sessions").await), (Cause::ACCEPTED, 0));
     seid_of(&other.establish(session(0)).await);
 }
 
@@ -666,7 +629,7 @@ async fn a_restarted_cp_function_may_ignore_heartbeats_until_it_is_associated() 
     let forger = Cp::new(&upf, "127.0.0.2:0").await;
     forger.send(&[octets(setup(7), 0, 9000)]).await;
     net::time::sleep(Duration::from_secs(20)).await;
-    assert_eq!(count(&upf, "sessions").await, 1);
+    assert_eq!(upf.count("sessions").await, 1);
     // One with another recovery time stamp than the CP function has is not either.
     let mut cp = Cp::started_at(&upf, "127.0.0.2", 2).await;
     cp.ignores_heartbeats = true;
@@ -675,11 +638,11 @@ async fn a_restarted_cp_function_may_ignore_heartbeats_until_it_is_associated() 
     cp.request(0, setup(2));
     cp.turn(Duration::from_secs(20)).await;
     cp.ignores_heartbeats = false;
-    assert_eq!(count(&upf, "sessions").await, 0);
+    assert_eq!(upf.count("sessions").await, 0);
     assert_eq!(cp.associate(2).await.cause, Cause::ACCEPTED);
     seid_of(&cp.establish(session(0)).await);
     cp.turn(Duration::from_secs(60)).await;
-    assert_eq!((count(&upf, "sessions").await, count(&upf, "associations").await), (1, 1));
+    assert_eq!((upf.count("sessions").await, upf.count("associations").await), (1, 1));
 }
 
 /// CP functions that are gone do not keep others out for good.
@@ -694,7 +657,7 @@ async fn silent_cp_functions_give_their_slots_back() {
             net::time::sleep(Duration::from_secs(30)).await;
         }
     }
-    assert!(count(&upf, "associations").await <= 256);
+    assert!(upf.count("associations").await <= 256);
     // With sessions they stay, and do not count.
     for n in 0..300u16 {
         let [high, low] = n.to_be_bytes();
@@ -704,7 +667,7 @@ async fn silent_cp_functions_give_their_slots_back() {
             net::time::sleep(Duration::from_secs(30)).await;
         }
     }
-    assert_eq!(count(&upf, "sessions").await, 300);
+    assert_eq!(upf.count("sessions").await, 300);
     let mut cp = Cp::associated(&upf).await;
     seid_of(&cp.establish(session(1000)).await);
 }
@@ -806,7 +769,7 @@ async fn answers_to_reports_name_the_session() {
     let seid = seid_of(&cp.establish(request).await);
     cp.seids.insert(1, seid ^ 1);
     cp.turn(Duration::from_secs(6)).await;
-    assert_eq!(count(&upf, "sessions").await, 1);
+    assert_eq!(upf.count("sessions").await, 1);
     assert!(!cp.usage.is_empty());
     let kept = upf.ask(Query::Status).await["usage_reports"]["kept"].as_u64().unwrap();
     cp.seids.insert(1, seid);

@@ -10,7 +10,8 @@
 //!   caused them.
 //! - A CP function may send its requests from any port of its address. Session messages name a session by a
 //!   SEID, which cannot be guessed. Session set deletions do not, and cannot be confirmed: they are accepted
-//!   only from the port of this UPF's requests and from the port that the association was set up from.
+//!   only where the operator allows them (`upf.session_sets`), from the port of this UPF's requests and from
+//!   the port that the association was set up from.
 //! - An Association Setup Request that would replace an association is first confirmed: a Heartbeat Request
 //!   goes to the CP function. The Setup Request is accepted if the answer has its recovery time stamp. A CP
 //!   function may ignore heartbeats until it has an association; then an Association Setup Request of this UPF
@@ -426,6 +427,9 @@ impl Server {
         let known = self.associations.may_delete_sets(id.peer);
         let mut cause = if known { Cause::ACCEPTED } else { Cause::NO_ASSOCIATION };
         let mut offending_ie = None;
+        if cause.is_accepted() && !self.config.session_sets {
+            cause = Cause::SERVICE_NOT_SUPPORTED;
+        }
         if cause.is_accepted() && request.fq_csids.is_empty() {
             (cause, offending_ie) = (Cause::CONDITIONAL_IE_MISSING, Some(OffendingIe(ie::FQ_CSID)));
         }
