@@ -142,7 +142,8 @@ impl HandshakeError {
             Error::InvalidMessage(InvalidMessage::InvalidContentType) => Self::NotTls,
             Error::NoCertificatesPresented => Self::NoCertificate,
             Error::InvalidCertificate(wrong) => match wrong {
-                CertificateError::UnknownIssuer => Self::UnknownAuthority,
+                // A bad signature: an authority of the same name, with another key.
+                CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::UnknownAuthority,
                 CertificateError::Expired
                 | CertificateError::ExpiredContext { .. }
                 | CertificateError::NotValidYet
@@ -312,7 +313,7 @@ fn expiry(verifier: &dyn ClientCertVerifier, chain: &[CertificateDer<'_>]) -> Re
             let since = UNIX_EPOCH + Duration::from_secs(not_after.as_secs());
             broken("the certificate", format!("it has expired on {}", DateTime::from(since).0))
         }
-        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             broken("the certificate", "it is not signed by the authority")
         }
         error => broken("the certificate", error),
