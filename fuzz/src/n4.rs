@@ -125,7 +125,7 @@ fn far(id: u8, refer: u8) -> CreateFar {
         apply_action: action,
         forwarding_parameters: Some(Box::new(ForwardingParameters {
             destination_interface: DestinationInterface::Access,
-            outer_header_creation: Some(OuterHeaderCreation::gtpu(u32::from(refer), CP)),
+            outer_header_creation: Some(OuterHeaderCreation::gtpu(u32::from(refer) + 1, CP)),
             ..Default::default()
         })),
         ..Default::default()
@@ -246,7 +246,7 @@ pub fn program(data: &[u8]) {
                     .modify(&creates)
                     .filter(|_| !creates.create_pdrs.is_empty() && !creates.create_fars.is_empty());
                 let request = SessionEstablishmentRequest {
-                    cp_f_seid: FSeid::new(session.into(), CP),
+                    cp_f_seid: FSeid::new(u64::from(session) + 1, CP),
                     create_pdrs: creates.create_pdrs,
                     create_fars: creates.create_fars,
                     create_qers: creates.create_qers,
@@ -279,6 +279,7 @@ pub fn message(data: &[u8]) {
     let Ok((_, message)) = Message::decode(data) else { return };
     let mut sessions = sessions();
     let first = SessionEstablishmentRequest {
+        cp_f_seid: FSeid::new(1, CP),
         create_pdrs: vec![pdr(0, 0, 0), pdr(0, 1, 0)],
         create_fars: vec![far(0, 0), far(1, 0)],
         create_urrs: vec![urr(1, 0)],

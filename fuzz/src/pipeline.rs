@@ -140,6 +140,10 @@ impl World {
             self.n3.inject(&packet, gnb);
         }
         let received = self.run(Input::N3) + self.run(Input::N6(0)) + self.run(Input::N6(1));
+        // Fragments that wait for the first of their packet are given up. The rates of replies and of packets to the
+        // CP function have recovered for the next input.
+        self.now_ns += 4 * SECOND_NS;
+        self.pipeline.commands(self.now_ns, &mut self.ports);
         let (n6, factory) = (self.n6.take(), self.factory.take());
         for (packet, _) in &n6 {
             check_uplink(packet);
@@ -157,8 +161,6 @@ impl World {
             once.contains(&ended),
             "each packet once: {received} received, {ended} ended, {answers} answered"
         );
-        // The rates of replies and of packets to the CP function have recovered for the next input.
-        self.now_ns += SECOND_NS;
     }
 }
 
@@ -216,7 +218,7 @@ fn session(number: usize) -> SessionEstablishmentRequest {
     if number == ETHERNET {
         return ethernet_establishment(ETHERNET_TEID);
     }
-    let mut request = establishment(number as u64);
+    let mut request = establishment(number as u64 + 1);
     for address in request.create_pdrs.iter_mut().filter_map(|pdr| pdr.pdi.ue_ip_address.as_mut()) {
         let (v4, v6) = ue(number);
         (address.ipv4, address.ipv6) = (Some(v4), Some(v6));

@@ -86,7 +86,7 @@ fn encode(message: impl Into<Message>, seid: u64, sequence: usize) -> Vec<u8> {
 }
 
 fn nth(n: usize, policies: usize) -> Vec<u8> {
-    let mut request = establishment(n as u64);
+    let mut request = establishment(n as u64 + 1);
     if policies > 1 {
         let text = format!("permit out 17 from 192.0.2.1 {} to assigned", 8000 + n % policies);
         let filter = SdfFilter { flow_description: Some(text.as_str().into()), ..Default::default() };

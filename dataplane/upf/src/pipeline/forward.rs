@@ -1,5 +1,5 @@
-//! The last part of stage 3: applies the FAR. A packet is dropped, buffered, redirected, or sent, if necessary with a new outer
-//! header.
+//! The last part of stage 3: applies the FAR. A packet is dropped, buffered, redirected, or sent, if necessary
+//! with a new outer header.
 
 use packet::flow::Flow;
 use packet::gtpu::{self, PduSession};

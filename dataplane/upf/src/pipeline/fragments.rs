@@ -11,8 +11,8 @@
 //! fragments are looked up by what they show themselves, so that packets of other sessions still pass.
 //! Where all packets of a session have one rule ([`Route::Only`]), fragments need no ports and are not noted.
 //!
-//! Overlapping fragments make a packet ambiguous: it is refused as a whole (RFC 5722 §4, RFC 1858 §4); a repeated fragment
-//! is dropped alone. When all fragments have arrived, the packet is forgotten.
+//! Overlapping fragments make a packet ambiguous: it is refused as a whole (RFC 5722 §4, RFC 1858 §4); a
+//! repeated fragment is dropped alone. When all fragments have arrived, the packet is forgotten.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -447,8 +447,8 @@ impl Pipeline {
         self.count_lost_fragments();
     }
 
-    /// What a frame is looked up by: one with a later fragment as the first of its packet says. `None` when it waits for that
-    /// one, or is dropped.
+    /// What a frame is looked up by. A frame with a later fragment is looked up as the first fragment of its
+    /// packet says; `None` when it waits for that fragment, or is dropped.
     #[inline]
     pub(super) fn frame_key(
         &mut self,
