@@ -192,6 +192,77 @@ fn an_idle_ue_comes_back_with_uplink_data_and_updates_its_registration() {
     });
 }
 
+/// A UE out of coverage: packets that wait are dropped when nobody answers, and it works again when it comes back.
+#[test]
+fn a_ue_that_does_not_answer_its_pages_works_again_when_it_comes_back() {
+    let quick = |options: &mut lab::Options| {
+        options.edit =
+            Box::new(|configuration| configuration["amf"]["timers"] = serde_json::json!({"t3513_ms": 100}));
+    };
+    testkit::world::network(quick, async |world| {
+        let gnb = world.gnb(0).await;
+        let mut ue = world.ue_with(&gnb, 0, |config| config.answers_paging = false);
+        ue.register().await.unwrap();
+        establish(&mut ue, 1).await.unwrap();
+        become_idle(world, &mut ue).await;
+        let socket = data_network(world);
+        let to = SocketAddr::from((ue.session_mut(id(1)).unwrap().ipv4.unwrap(), PORT));
+        socket.send_to(&numbered(1), to).await.unwrap();
+        for _ in 0..3 {
+            let paged = timeout(LIMIT, gnb.interface_message()).await.unwrap();
+            assert!(matches!(paged, Some(ngap::Pdu::Paging(_))), "{paged:?}");
+        }
+        let given_up = |samples: &Value| samples.to_string().contains("not_reachable");
+        world.until("amf", "/procedures", given_up).await;
+        sleep(Duration::from_millis(200)).await;
+        ue.wake_up(WakeReason::UplinkData([id(1)].into_iter().collect())).await.unwrap();
+        ping(&mut ue, 1).await;
+        socket.send_to(&numbered(2), to).await.unwrap();
+        assert_eq!(numbers(&mut ue, 1).await, [2], "what waited was dropped when nobody answered");
+    });
+}
+
+/// `godwit ran` lets its UEs become idle; programs in their namespaces and in the data network notice nothing.
+#[test]
+fn simulated_ues_sleep_and_wake_up_for_both_directions() {
+    plain(async |world| {
+        let options = lab::SimulatorOptions {
+            ues: 2,
+            session_type: "IPV4".to_owned(),
+            arguments: vec!["--inactivity".to_owned(), "0.5".to_owned()],
+            ..lab::SimulatorOptions::default()
+        };
+        let mut simulator = world.lab.simulate(&options).unwrap();
+        let session = simulator.expect("session", LIMIT).await.unwrap();
+        let address: std::net::Ipv4Addr = session.text("ipv4").unwrap().parse().unwrap();
+        let bind = || net::udp::bind_std(SocketAddr::from((address, PORT)), net::udp::Options::default());
+        let inside = session.namespace().unwrap().enter(bind).unwrap().unwrap();
+        let (inside, outside) = (UdpSocket::from_std(inside).unwrap(), data_network(world));
+        let network_address = SocketAddr::from((lab::DN, outside.local_addr().unwrap().port()));
+        let ue_address = SocketAddr::from((address, PORT));
+        let mut buffer = [0; 2_048];
+        for (round, reason) in ["paging", "uplink_data", "paging"].into_iter().enumerate() {
+            while simulator.expect("idle", LIMIT).await.unwrap().text("supi") != session.text("supi") {}
+            let (from, to, target) = match reason {
+                "paging" => (&outside, &inside, ue_address),
+                _ => (&inside, &outside, network_address),
+            };
+            for number in 0..10 {
+                from.send_to(&numbered(number), target).await.unwrap();
+            }
+            for number in 0..10 {
+                let received = timeout(LIMIT, to.recv(&mut buffer)).await;
+                let length =
+                    received.unwrap_or_else(|_| panic!("round {round}: no packet {number}")).unwrap();
+                assert_eq!(buffer[..length], numbered(number), "round {round}, packet {number}");
+            }
+            let service = simulator.expect("service", LIMIT).await.unwrap();
+            assert_eq!(service.text("reason"), Some(reason), "{service:?}");
+        }
+        simulator.stop().await.unwrap();
+    });
+}
+
 /// The command waits until three pages had no answer, which takes longer than a listing may.
 #[test]
 fn an_operator_deregisters_an_idle_ue_that_does_not_answer() {

@@ -321,6 +321,49 @@ fn flows_outlive_an_smf_until_it_is_back() {
     });
 }
 
+/// A PCF that restarts with another configuration is noticed: AMF and SMF make their associations again, and what it
+/// decides now reaches sessions that exist. An AMF that restarts leaves no sessions behind: its UEs establish new ones.
+#[test]
+fn restarted_pcfs_decide_anew_and_restarted_amfs_leave_no_sessions() {
+    network(processes, async |world| {
+        let gnb = world.gnb(0).await;
+        let mut ue = world.ue(&gnb, 0);
+        ue.register().await.unwrap();
+        establish(&mut ue, 1).await.unwrap();
+        ping(&mut ue, 1).await;
+        world.lab.kill("pcf").await.unwrap();
+        let file = world.lab.configuration();
+        let mut configuration: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        configuration["pcf"]["dnn"] =
+            json!([{"name": "internet", "session_ambr": {"uplink": "30 Mbps", "downlink": "40 Mbps"}}]);
+        std::fs::write(&file, configuration.to_string()).unwrap();
+        world.lab.restart("pcf").await.unwrap();
+        let changed = async {
+            while world.ask("smf", "/sessions").await[0]["ambr_downlink"] != "40 Mbps" {
+                ue.serve_until(net::time::now() + Duration::from_millis(50)).await.unwrap();
+            }
+        };
+        timeout(LIMIT, changed).await.expect("the PCF's decision in force");
+        let made_again = |counts: &Value| counts["am_policies"] == 1 && counts["sm_policies"] == 1;
+        world.until("pcf", "/policies", made_again).await;
+        ping(&mut ue, 1).await;
+        ue.release_session(id(1)).await.unwrap();
+        establish(&mut ue, 2).await.unwrap();
+        world.until("pcf", "/policies", made_again).await;
+
+        world.lab.kill("amf").await.unwrap();
+        world.lab.restart("amf").await.unwrap();
+        world.until("smf", "/sessions", |sessions| *sessions == json!([])).await;
+        world.until("upf", "/sessions", |sessions| *sessions == json!([])).await;
+        world.until("pcf", "/policies", |counts| counts["sm_policies"] == 0).await;
+        let gnb = world.gnb(1).await;
+        let mut ue = world.ue(&gnb, 0);
+        ue.register().await.unwrap();
+        establish(&mut ue, 1).await.unwrap();
+        ping(&mut ue, 1).await;
+    });
+}
+
 fn associated(status: &Value) -> bool {
     status["detail"]["upfs"].as_array().is_some_and(|upfs| upfs.iter().all(|upf| upf["associated"] == true))
 }

@@ -295,7 +295,8 @@ fn an_operators_changes_reach_registered_ues() {
         };
         let keys = ["--k", "465B5CE8B199B49FAA5F0A2EE238A6BC", "--opc", "E8ED289DEBA952E4283B54E88E6183CA"];
         let replace = ["subscriber", "add", &imsi, "--replace", "--snssai", "1", "--snssai", "2"];
-        godwit(&[replace.as_slice(), &keys].concat()).await;
+        let rates = ["--ambr-uplink", "50 Mbps", "--ambr-downlink", "60 Mbps"];
+        godwit(&[replace.as_slice(), &rates, &keys].concat()).await;
         let configured = async {
             loop {
                 ue.serve_until(net::time::now() + Duration::from_millis(20)).await.unwrap();
@@ -312,6 +313,20 @@ fn an_operators_changes_reach_registered_ues() {
         };
         let slices = net::time::timeout(LIMIT, configured).await.expect("a configuration update");
         assert_eq!(slices, ["1".parse::<SNssai>().unwrap(), "2".parse().unwrap()]);
+        // The session that exists has the new bit rate.
+        let changed = async {
+            let shown = async || world.ask("smf", "/sessions").await;
+            while !shown()
+                .await
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|session| session["supi"] == imsi.as_str() && session["ambr_downlink"] == "60 Mbps")
+            {
+                ue.serve_until(net::time::now() + Duration::from_millis(50)).await.unwrap();
+            }
+        };
+        net::time::timeout(LIMIT, changed).await.expect("a changed session");
         ping(&mut ue, 1).await;
 
         // Removed while idle: the UE is paged, deregistered, and its session released. Other UEs are
