@@ -186,6 +186,21 @@ fn an_idle_ue_comes_back_with_uplink_data_and_updates_its_registration() {
         };
         timeout(LIMIT, up).await.unwrap();
         ping(&mut ue, 1).await;
+        // The UE removes a session that the network no longer has: the operator releases it while the UE is idle,
+        // for which the UE is not paged. The accept of the next service request informs the UE.
+        become_idle(world, &mut ue).await;
+        let supi = ue.supi().to_string();
+        let release = world.lab.godwit(&["session", "release", &supi, "1"]);
+        let output = release.output(LIMIT).await.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let second: PsiSet = [id(2)].into_iter().collect();
+        let one_left = |ues: &Value| of(ues, &supi)["sessions"].as_array().is_some_and(|all| all.len() == 1);
+        world.until("amf", "/ues", one_left).await;
+        assert_eq!(ue.sessions().count(), 2, "the UE does not know yet");
+        let served = ue.service_request(ServiceType::Data, second).await.unwrap();
+        assert_eq!(served.accept.pdu_session_status, Some(second));
+        assert!(ue.session_mut(id(1)).is_none());
+        ping(&mut ue, 2).await;
         become_idle(world, &mut ue).await;
         ue.deregister(false).await.unwrap();
         world.until("amf", "/ues", |ues| *ues == serde_json::json!([])).await;
