@@ -1,6 +1,9 @@
 //! AN release (TS 23.502 §4.2.6): ends a UE's N2 connection, by a procedure or because it was lost.
 //!
-//! The UE becomes CM-IDLE; its SMFs keep the sessions with deactivated user planes.
+//! The UE becomes CM-IDLE; its SMFs keep the sessions with deactivated user planes. When the AMF releases the
+//! connection, it has the user planes deactivated first: TS 23.502 does so last, but then downlink packets that
+//! arrive meanwhile are sent to a gNB that has released its tunnels, and are lost. Like this the UPF keeps them and
+//! the UE is paged.
 
 use std::ops::ControlFlow;
 
@@ -24,6 +27,7 @@ pub(crate) async fn release(ue: &mut Ue, cause: Cause) -> Result<(), Interrupt> 
     if ue.connection.is_none() {
         return Ok(());
     }
+    user_plane::deactivate_all(ue).await;
     let sent = ue
         .send(|amf, ran| {
             Pdu::UeContextReleaseCommand(UeContextReleaseCommand {
@@ -60,7 +64,6 @@ pub(crate) async fn release(ue: &mut Ue, cause: Cause) -> Result<(), Interrupt> 
         }
     }
     ue.disconnect();
-    user_plane::deactivate_all(ue).await;
     outcome
 }
 
