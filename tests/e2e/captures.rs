@@ -17,8 +17,18 @@ const POINTS: [(&str, &[&str]); 5] = [
     ("sbi", &["tcp", "http2"]),
 ];
 
+/// Whether tshark is installed. In CI it must be.
+pub(crate) fn has_tshark() -> bool {
+    let found = net::capability::program("tshark").is_some();
+    if !found {
+        assert!(std::env::var_os("CI").is_none(), "tshark is missing: scripts/setup.sh test");
+        eprintln!("captures are not looked at: tshark is missing; scripts/setup.sh test installs it");
+    }
+    found
+}
+
 /// Runs tshark over a capture with a display filter and returns the lines it prints.
-async fn tshark(file: &Path, filter: &str) -> Vec<String> {
+pub(crate) async fn tshark(file: &Path, filter: &str) -> Vec<String> {
     let output = Command::new("tshark")
         // With NEA0 "ciphered" NAS is readable, but only with this option.
         .args(["-n", "-d", "tcp.port==7777,http2", "-o", "nas-5gs.null_decipher:TRUE", "-r"])
@@ -34,9 +44,7 @@ async fn tshark(file: &Path, filter: &str) -> Vec<String> {
 
 #[test]
 fn captures_decode_without_a_malformed_packet() {
-    if net::capability::program("tshark").is_none() {
-        assert!(std::env::var_os("CI").is_none(), "tshark is missing: scripts/setup.sh test");
-        eprintln!("skipped: tshark is missing; scripts/setup.sh test installs it");
+    if !has_tshark() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

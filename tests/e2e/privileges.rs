@@ -5,8 +5,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use net::capability::Capability;
-use net::link::Links;
-use testkit::world::{establish, network, ping, plain};
+use net::link::{Cidr, Links};
+use ran::Ue;
+use testkit::world::{World, establish, network, ping, plain, try_ping};
+
+use crate::captures::{has_tshark, tshark};
 
 /// A field of `/proc/<pid>/task/<tid>/status`.
 fn field(status: &str, name: &str) -> u64 {
@@ -18,8 +21,24 @@ fn mode(path: &Path) -> u32 {
     path.metadata().unwrap().permissions().mode() & 0o777
 }
 
-/// Every thread has only the capabilities that the user plane needs, and its children get no more. They
-/// suffice to create a device again that somebody deleted.
+/// Every thread of the core has these capabilities and no others, also children get no more.
+fn assert_only_kept(world: &World, kept: &[Capability]) {
+    let kept = kept.iter().fold(0, |set, capability| set | 1_u64 << *capability as u8);
+    let (_, process) = world.lab.processes().next().unwrap();
+    let mut threads = 0;
+    for thread in std::fs::read_dir(format!("/proc/{process}/task")).unwrap() {
+        let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        for set in ["CapPrm", "CapEff", "CapInh", "CapBnd", "CapAmb"] {
+            assert_eq!(field(&status, set) & !kept, 0, "{set} of a thread:\n{status}");
+        }
+        assert_eq!(field(&status, "CapEff"), kept, "{status}");
+        assert_eq!(field(&status, "NoNewPrivs"), 1);
+        threads += 1;
+    }
+    assert!(threads > 4, "all threads of the process are looked at: {threads}");
+}
+
+/// The capabilities that are kept suffice to create a device again that somebody deleted.
 #[test]
 fn a_running_core_has_given_up_what_it_does_not_need() {
     plain(async |world| {
@@ -27,21 +46,7 @@ fn a_running_core_has_given_up_what_it_does_not_need() {
         let mut ue = world.ue(&gnb, 0);
         ue.register().await.unwrap();
         establish(&mut ue, 1).await.unwrap();
-        let kept = [Capability::NetAdmin, Capability::NetRaw].map(|capability| 1_u64 << capability as u8);
-        let kept = kept[0] | kept[1];
-        let (_, process) = world.lab.processes().next().unwrap();
-        let mut threads = 0;
-        for thread in std::fs::read_dir(format!("/proc/{process}/task")).unwrap() {
-            let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
-            for set in ["CapPrm", "CapEff", "CapInh", "CapBnd", "CapAmb"] {
-                assert_eq!(field(&status, set) & !kept, 0, "{set} of a thread:\n{status}");
-            }
-            assert_eq!(field(&status, "CapEff"), kept, "{status}");
-            assert_eq!(field(&status, "NoNewPrivs"), 1);
-            threads += 1;
-        }
-        assert!(threads > 4, "all threads of the process are looked at: {threads}");
-
+        assert_only_kept(world, &[Capability::NetAdmin, Capability::NetRaw]);
         ping(&mut ue, 1).await;
         let device = "gw0";
         Links::in_ns(world.lab.core()).unwrap().delete(device).await.unwrap();
@@ -55,6 +60,78 @@ fn a_running_core_has_given_up_what_it_does_not_need() {
             })
             .await;
         ping(&mut ue, 1).await;
+    });
+}
+
+/// Waits until echoes pass N3 and N6, both ways. The first ones may take the way through the kernel, while the
+/// UPF resolves the next hop; then come some that do not.
+async fn served(ue: &mut Ue, when: &str) {
+    for _ in 0..5 {
+        if try_ping(ue, 1).await {
+            for _ in 0..3 {
+                ping(ue, 1).await;
+            }
+            return;
+        }
+    }
+    panic!("no echo {when}");
+}
+
+/// N3 and N6 on AF_XDP are served with what the core keeps, also after their interfaces have gone down, or were
+/// deleted and made again: programs, memory and sockets are set up anew then. Captures show what goes past the
+/// kernel.
+#[test]
+fn af_xdp_needs_no_more_than_what_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let pcap = folder.path().to_owned();
+    let af_xdp = |options: &mut lab::Options| {
+        options.pcap = Some(pcap);
+        options.edit = Box::new(|configuration| {
+            let upf = &mut configuration["upf"];
+            upf["n3"] = serde_json::json!({"backend": "af_xdp", "device": "n2"});
+            upf["dnn"][0]["n6"] = serde_json::json!({"backend": "af_xdp", "device": "n6"});
+            upf["dnn"][0]["tun"] = "".into();
+        });
+    };
+    network(af_xdp, async |world| {
+        let gnb = world.gnb(0).await;
+        let mut ue = world.ue(&gnb, 0);
+        ue.register().await.unwrap();
+        establish(&mut ue, 1).await.unwrap();
+        served(&mut ue, "at first").await;
+        let kept = [Capability::NetAdmin, Capability::NetRaw, Capability::Bpf, Capability::IpcLock];
+        assert_only_kept(world, &kept);
+
+        let (core, dn) = (Links::in_ns(world.lab.core()).unwrap(), Links::in_ns(world.lab.dn()).unwrap());
+        for device in ["n6", "n2"] {
+            core.down(device).await.unwrap();
+            core.up(device).await.unwrap();
+            served(&mut ue, &format!("after {device} was down")).await;
+        }
+        core.delete("n6").await.unwrap();
+        core.add_veth("n6", "n6", world.lab.dn()).await.unwrap();
+        for (links, address) in [(&core, lab::CORE_N6), (&dn, lab::DN)] {
+            links.up("n6").await.unwrap();
+            links.add_address("n6", Cidr::new(address.into(), 24).unwrap()).await.unwrap();
+        }
+        let pool = "10.45.0.0/16".parse().unwrap();
+        dn.add_route(pool, Some(lab::CORE_N6.into()), Some("n6")).await.unwrap();
+        served(&mut ue, "after n6 was made again").await;
+    });
+    if !has_tshark() {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let dn = lab::DN;
+        for (point, only) in [("n3", "gtp && icmp"), ("n6", "eth && icmp && !gtp")] {
+            let file = folder.path().join(format!("{point}.pcapng"));
+            for direction in [format!("ip.dst == {dn}"), format!("ip.src == {dn}")] {
+                let shown = tshark(&file, &format!("{only} && {direction}")).await;
+                assert!(shown.len() >= 4, "{point}, {direction}: {shown:#?}");
+            }
+            assert!(tshark(&file, "_ws.malformed || _ws.short").await.is_empty(), "{point}");
+        }
     });
 }
 
