@@ -12,8 +12,9 @@ use types::Dnn;
 
 pub use smf::{BadSmf, Smf};
 
-use crate::interface::{self, DpdkConfig, InterfaceConfig};
+use crate::interface::{self, DpdkConfig, InterfaceConfig, broadcasts};
 use crate::plan::Kind;
+use crate::tables::Receiver;
 
 /// Smallest and greatest N6 MTU in octets: IPv6 needs 1280, and packet buffers hold a little more than 9,000.
 const MTU: std::ops::RangeInclusive<u32> = 1280..=9000;
@@ -395,18 +396,21 @@ impl Config {
         hosts.map(Cidr::host).chain(self.closed.iter().copied())
     }
 
-    /// Addresses at which this UPF would itself receive packets that it sends into tunnels.
-    pub(crate) fn tunnel_addresses(&self) -> impl Iterator<Item = IpAddr> {
-        std::iter::once(self.gtpu.ip()).chain(self.n3.addresses.iter().map(Cidr::address))
-    }
-
-    /// The addresses, out of `addresses` of this machine, that cannot be those of a gNB or another UPF. If the
-    /// UPF itself has a loopback address, a whole network runs on this machine, each part at a loopback address
-    /// of its own.
-    pub(crate) fn local_far_ends(&self, addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
+    /// The addresses that cannot be those of a gNB or another UPF, if this machine has `addresses`: its own ones,
+    /// and the broadcast addresses of their networks. If the UPF itself has a loopback address, a whole network
+    /// runs on this machine, each part at a loopback address of its own.
+    pub(crate) fn local_far_ends<'a>(
+        &'a self,
+        addresses: &'a [Cidr],
+    ) -> impl Iterator<Item = (IpAddr, Receiver)> + 'a {
         let network_here = self.gtpu.ip().is_loopback();
-        let others = addresses.iter().copied().filter(move |own| !(network_here && own.is_loopback()));
-        self.tunnel_addresses().chain(others)
+        let own = std::iter::once(Cidr::host(self.gtpu.ip())).chain(self.n3.addresses.iter().copied());
+        let others = addresses.iter().filter(move |other| !(network_here && other.address().is_loopback()));
+        let local = own.chain(others.copied()).map(|own| (own.address(), Receiver::Local));
+        let networks = self.n3.addresses.iter().chain(addresses);
+        let all = networks.flat_map(broadcasts).map(|broadcast| (broadcast.into(), Receiver::All));
+        // Own addresses come last and so prevail.
+        all.chain(local)
     }
 
     /// Where requests to the CP function with this address go; `None` if it may not have an association.

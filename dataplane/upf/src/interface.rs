@@ -1,7 +1,7 @@
 //! How packets of N3 and N6 pass between the UPF and the network: `upf.n3` and `upf.dnn[].n6`.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use net::link::Cidr;
 use serde::{Deserialize, Serialize};
@@ -82,6 +82,19 @@ pub struct DpdkConfig {
     /// Further arguments of DPDK's environment (EAL), as its manual describes them.
     #[serde(default)]
     pub arguments: Vec<String>,
+}
+
+/// The broadcast addresses of the IPv4 network of an interface's address: all host bits one (RFC 919), and all
+/// zero, which older systems use (RFC 1122 §3.3.6). Networks of one or two hosts have none (RFC 3021).
+pub(crate) fn broadcasts(own: &Cidr) -> impl Iterator<Item = Ipv4Addr> + use<> {
+    let broadcasts = match (own.network().address(), own.prefix()) {
+        (IpAddr::V4(network), prefix @ 0..=30) => {
+            let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+            Some([network, Ipv4Addr::from_bits(network.to_bits() | hosts)])
+        }
+        _ => None,
+    };
+    broadcasts.into_iter().flatten()
 }
 
 /// Addresses with prefixes, in text form.

@@ -7,7 +7,7 @@
 
 mod writer;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -98,16 +98,28 @@ struct PoolV4 {
     slots: Slots<Endpoint>,
 }
 
-/// Set in a peer's first word while its address is one of this machine's.
-const PEER_IS_LOCAL: u64 = 1 << 24;
+/// Position of the [`Receiver`] in a peer's first word.
+const PEER_RECEIVER: u32 = 24;
+
+/// Who receives packets to an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Receiver {
+    /// Another machine.
+    Other,
+    /// This machine.
+    Local,
+    /// All machines of a network of this machine: it is the address of the network, or its directed broadcast
+    /// address (RFC 919).
+    All,
+}
 
 /// A peer: the far end of tunnels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
-    /// Whether the address is one of this machine's.
-    pub is_local: bool,
+    /// Who receives packets to this address.
+    pub receiver: Receiver,
 }
 
 /// The table and index of a slot in which to look up a packet's endpoint.
@@ -140,7 +152,7 @@ pub struct Tables {
     mailboxes: std::sync::Mutex<Vec<std::sync::Weak<Mailbox>>>,
     held_octets: Arc<AtomicUsize>,
     /// Addresses at which this machine would receive its own packets; see [`Tables::set_local_addresses`].
-    local: std::sync::Mutex<HashSet<IpAddr>>,
+    local: std::sync::Mutex<HashMap<IpAddr, Receiver>>,
     /// The arena, until the one writer takes it.
     arena: std::sync::Mutex<Option<rcu::Writer<Endpoint>>>,
 }
@@ -154,6 +166,10 @@ impl std::fmt::Debug for Tables {
 /// The part of an IPv6 address that identifies the session: its /64.
 fn prefix64(address: Ipv6Addr) -> u128 {
     address.to_bits() >> 64 << 64
+}
+
+fn receiver(local: &HashMap<IpAddr, Receiver>, address: IpAddr) -> Receiver {
+    local.get(&address).copied().unwrap_or(Receiver::Other)
 }
 
 /// An empty bridge with a random key.
@@ -203,7 +219,7 @@ impl Tables {
             translations: Translations::new(translate::ENTRIES),
             mailboxes: std::sync::Mutex::new(Vec::new()),
             held_octets: Arc::default(),
-            local: std::sync::Mutex::new(config.tunnel_addresses().collect()),
+            local: std::sync::Mutex::new(config.local_far_ends(&[]).collect()),
             arena: std::sync::Mutex::new(Some(arena)),
             domain,
         }
@@ -352,7 +368,12 @@ impl Tables {
             }
             _ => return None,
         };
-        Some(Peer { address, is_local: kind & PEER_IS_LOCAL != 0 })
+        let receiver = match kind >> PEER_RECEIVER & 3 {
+            0 => Receiver::Other,
+            1 => Receiver::Local,
+            _ => Receiver::All,
+        };
+        Some(Peer { address, receiver })
     }
 
     /// Publishes the address of a peer.
@@ -367,39 +388,41 @@ impl Tables {
         // Under the lock, so that this call sees a new list of addresses, or `set_local_addresses` sees this
         // peer.
         let local = self.lock_local();
-        let is_local = if local.contains(&peer.ip()) { PEER_IS_LOCAL } else { 0 };
+        let receiver = (receiver(&local, peer.ip()) as u64) << PEER_RECEIVER;
         high.store((bits >> 64) as u64, Ordering::Relaxed);
         low.store(bits as u64, Ordering::Relaxed);
-        kind.store(is_local | family << 16 | u64::from(peer.port()), Ordering::Release);
+        kind.store(receiver | family << 16 | u64::from(peer.port()), Ordering::Release);
     }
 
-    /// Whether this machine would itself receive a packet to this address.
-    pub fn is_local(&self, address: IpAddr) -> bool {
-        self.lock_local().contains(&address)
+    /// Who receives packets to this address.
+    pub fn receiver(&self, address: IpAddr) -> Receiver {
+        receiver(&self.lock_local(), address)
     }
 
-    /// Sets the addresses of this machine. Packets to peers with one of these addresses would come back and are
-    /// dropped. Returns the peers that have become local.
-    pub fn set_local_addresses(&self, addresses: impl IntoIterator<Item = IpAddr>) -> Vec<IpAddr> {
+    /// Sets the addresses at which this machine would receive its own packets. Packets to peers with one of these
+    /// addresses are dropped. Returns the peers that have got one.
+    pub fn set_local_addresses(
+        &self,
+        addresses: impl IntoIterator<Item = (IpAddr, Receiver)>,
+    ) -> Vec<IpAddr> {
         let mut local = self.lock_local();
         *local = addresses.into_iter().collect();
         let mut found = Vec::new();
         let chunks = (0..).zip(&self.peers).filter_map(|(at, chunk)| Some((at, chunk.get()?)));
         for (at, peer) in chunks.flat_map(|(at, chunk)| (at * PEER_CHUNK..).zip(chunk.iter())) {
             let Some(known) = self.peer(at as u16) else { continue };
-            let is_local = local.contains(&known.address.ip());
-            match is_local {
-                true => peer[0].fetch_or(PEER_IS_LOCAL, Ordering::Relaxed),
-                false => peer[0].fetch_and(!PEER_IS_LOCAL, Ordering::Relaxed),
-            };
-            if is_local && !known.is_local {
+            let receiver = receiver(&local, known.address.ip());
+            // Only this function and `set_peer` write the word, both under the lock.
+            let without = peer[0].load(Ordering::Relaxed) & !(3 << PEER_RECEIVER);
+            peer[0].store(without | (receiver as u64) << PEER_RECEIVER, Ordering::Release);
+            if receiver != Receiver::Other && known.receiver == Receiver::Other {
                 found.push(known.address.ip());
             }
         }
         found
     }
 
-    fn lock_local(&self) -> std::sync::MutexGuard<'_, HashSet<IpAddr>> {
+    fn lock_local(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Receiver>> {
         self.local.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

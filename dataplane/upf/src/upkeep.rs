@@ -4,11 +4,10 @@
 //! would come back ([`Tables::set_local_addresses`]). One task follows them and repairs the devices of data
 //! networks ([`crate::n6::Devices`]), when the kernel reports a change and once a second.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use net::link::{InterfaceAddress, Watch};
+use net::link::{Cidr, InterfaceAddress, Watch};
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -51,12 +50,13 @@ impl Addresses {
 
     fn set(&mut self, listed: Vec<InterfaceAddress>) {
         self.guard.set_addresses(listed.iter().map(|own| own.address));
-        let addresses: Vec<IpAddr> = listed.iter().map(|own| own.address.address()).collect();
+        let addresses: Vec<Cidr> = listed.iter().map(|own| own.address).collect();
         let peers = self.tables.set_local_addresses(self.config.local_far_ends(&addresses));
         if !peers.is_empty() {
             tracing::error!(
                 ?peers,
-                "tunnels lead to addresses that are this machine's now; their packets are dropped"
+                "tunnels lead to addresses that are now this machine's or broadcast addresses of its networks; \
+                 their packets are dropped"
             );
         }
         self.known = listed;

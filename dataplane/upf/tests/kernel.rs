@@ -148,6 +148,46 @@ fn addresses_that_come_later_are_closed_and_no_far_ends() {
     }
 }
 
+/// No gNB has the broadcast address or the network address of a subnet of this machine, also of one that comes
+/// later. Networks of two hosts and of one have no such addresses.
+#[test]
+fn no_tunnel_leads_to_the_broadcast_address_of_a_subnet() {
+    let mut network = Network::new(|_| ());
+    let Network { smf, core, lab, .. } = &mut network;
+    let links = {
+        let _entered = core.enter();
+        net::link::Links::in_ns(&lab.core).expect("netlink")
+    };
+    let mut answer = |peer: [u8; 4]| {
+        let mut request = establishment(2);
+        for pdr in &mut request.create_pdrs {
+            if let Some(ue) = &mut pdr.pdi.ue_ip_address {
+                (ue.ipv4, ue.ipv6) = (Some([10, 45, 0, 3].into()), None);
+            }
+        }
+        request.create_fars[1] = forward(2, DestinationInterface::Access, Some((1, peer.into())));
+        match smf.ask(0, request) {
+            Message::SessionEstablishmentResponse(response) => {
+                (response.cause, response.offending_ie, response.failed_rule_id)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let offending = Some(OffendingIe(ie::OUTER_HEADER_CREATION));
+    let refusal = (Cause::MANDATORY_IE_INCORRECT, offending, Some(FailedRuleId::Far(2)));
+    assert_eq!(answer([10, 200, 0, 255]), refusal);
+    assert_eq!(answer([10, 200, 0, 0]), refusal);
+    assert_eq!(answer([10, 200, 0, 254]).0, Cause::ACCEPTED);
+    for address in ["10.210.0.1/30", "10.211.0.0/31", "10.212.0.0/32"] {
+        core.block_on(links.add_address("n3", cidr(address))).expect("added");
+    }
+    wait_for("the new subnet is noticed", || answer([10, 210, 0, 3]) == refusal);
+    assert_eq!(answer([10, 210, 0, 0]), refusal);
+    for host in [[10, 210, 0, 2], [10, 211, 0, 1], [10, 212, 0, 1], [10, 200, 1, 255]] {
+        assert_eq!(answer(host).0, Cause::ACCEPTED, "{host:?}");
+    }
+}
+
 /// N3 and N6 by AF_XDP on interfaces that stay the kernel's (UP-2): the same traffic, past the kernel's stack.
 #[test]
 fn a_ue_reaches_the_data_network_by_af_xdp() {

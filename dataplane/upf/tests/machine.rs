@@ -12,10 +12,15 @@ use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
 use support::*;
 use telemetry::DropReason;
+use upf::tables::Receiver;
 use world::*;
 
 /// An address that is this machine's from some moment on.
 const NEW: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+fn local(addresses: &[Ipv4Addr]) -> impl Iterator<Item = (IpAddr, Receiver)> {
+    addresses.iter().map(|address| (IpAddr::from(*address), Receiver::Local))
+}
 
 fn refused(
     world: &mut World,
@@ -52,7 +57,7 @@ fn a_far_that_leads_back_to_this_machine_is_refused() {
     }];
     assert_eq!(refused(&mut world, &copying), incorrect(1));
     // Another address of this machine, as soon as it is one. The CP function may be there.
-    world.tables.set_local_addresses([GTPU.into(), NEW.into()]);
+    world.tables.set_local_addresses(local(&[GTPU, NEW]));
     assert_eq!(refused(&mut world, &to(2, DestinationInterface::Access, NEW)), incorrect(2));
     let (seid, ..) = world.establish_by(&to(3, DestinationInterface::CpFunction, NEW));
     // A path switch to it changes nothing.
@@ -61,6 +66,38 @@ fn a_far_that_leads_back_to_this_machine_is_refused() {
     world.downlink(&udp(SERVER_V4.into(), UE_V4.into(), b"x"));
     assert_eq!(world.n3.take().into_iter().map(|(_, peer)| peer).collect::<Vec<_>>(), [gnb()]);
     assert_eq!(world.sessions.count(), 1);
+}
+
+/// A broadcast address is nobody's, not even the CP function's.
+#[test]
+fn no_tunnel_leads_to_all_machines_of_a_network() {
+    let mut world = World::new();
+    let broadcast = Ipv4Addr::new(192, 0, 2, 255);
+    let to = |far: u32, destination| {
+        let mut request = establishment(1);
+        request.create_fars[far as usize - 1] = forward(far, destination, Some((7, broadcast)));
+        request
+    };
+    let control = DestinationInterface::CpFunction;
+    let (seid, ..) = world.establish_by(&to(2, DestinationInterface::Access));
+    let down = udp(SERVER_V4.into(), UE_V4.into(), b"x");
+    world.downlink(&down);
+    assert_eq!(world.n3.take().len(), 1);
+    // The network becomes one of this machine's.
+    let now = || local(&[GTPU]).chain([(broadcast.into(), Receiver::All)]);
+    assert_eq!(world.tables.set_local_addresses(now()), [IpAddr::from(broadcast)]);
+    assert!(world.tables.set_local_addresses(now()).is_empty(), "told once");
+    world.downlink(&down);
+    world.assert_only_dropped(DropReason::TunnelLoop, 1);
+    for (far, destination) in
+        [(1, DestinationInterface::Core), (2, DestinationInterface::Access), (3, control)]
+    {
+        let incorrect =
+            (Cause::MANDATORY_IE_INCORRECT, Some(ie::OUTER_HEADER_CREATION), Some(FailedRuleId::Far(far)));
+        assert_eq!(refused(&mut world, &to(far, destination)), incorrect);
+    }
+    let modified = world.sessions.modify(seid, SMF.into(), &path_switch(9, broadcast.into()), NOW).unwrap();
+    assert_eq!(modified.response.cause, Cause::MANDATORY_IE_INCORRECT);
 }
 
 #[test]
@@ -72,11 +109,11 @@ fn a_far_end_that_becomes_this_machines_gets_nothing_more() {
     let down = udp(SERVER_V4.into(), UE_V4.into(), b"x");
     world.downlink(&down);
     assert_eq!(world.n3.take().len(), 1);
-    assert_eq!(world.tables.set_local_addresses([GTPU.into(), NEW.into()]), [IpAddr::from(NEW)]);
+    assert_eq!(world.tables.set_local_addresses(local(&[GTPU, NEW])), [IpAddr::from(NEW)]);
     world.downlink(&down);
     world.assert_only_dropped(DropReason::TunnelLoop, 1);
     assert!(world.n3.take().is_empty());
-    assert!(world.tables.set_local_addresses([GTPU.into(), NEW.into()]).is_empty(), "told once");
+    assert!(world.tables.set_local_addresses(local(&[GTPU, NEW])).is_empty(), "told once");
     // The session can be changed otherwise, and rules that say the same again are no way around.
     let qer = UpdateQer { qer_id: QerId(1), mbr: None, ..Default::default() };
     world.modify(seid, &SessionModificationRequest { update_qers: vec![qer], ..Default::default() });
@@ -85,7 +122,7 @@ fn a_far_end_that_becomes_this_machines_gets_nothing_more() {
     world.modify(seid, &path_switch(GNB_TEID, GNB.into()));
     world.downlink(&down);
     assert!(world.n3.take().iter().any(|(_, peer)| *peer == gnb()));
-    world.tables.set_local_addresses([GTPU.into()]);
+    world.tables.set_local_addresses(local(&[GTPU]));
     world.modify(seid, &path_switch(GNB_TEID, NEW.into()));
     world.n3.take();
     world.downlink(&down);

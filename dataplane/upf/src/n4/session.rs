@@ -32,7 +32,7 @@ use super::usage::{Activity, Notification, Outgoing};
 use crate::config::Config;
 use crate::random::Draw;
 use crate::session::Session;
-use crate::tables::{Held, Tables, Writer};
+use crate::tables::{Held, Receiver, Tables, Writer};
 use rcu::Ticket;
 
 /// Most sessions; further ones are refused with "no resources available".
@@ -566,7 +566,8 @@ fn give_back(writer: &mut Writer, taken: &[u32]) {
 }
 
 /// Refuses new tunnels that lead back to this machine: a packet would come again and again. The CP function may
-/// be on this machine (N4-u). A gNB or another UPF may be if all of them have loopback addresses.
+/// be on this machine (N4-u). A gNB or another UPF may be if all of them have loopback addresses. Nobody has a
+/// broadcast address.
 fn check_far_ends(
     writer: &Writer,
     gtpu: IpAddr,
@@ -577,8 +578,12 @@ fn check_far_ends(
         let Some((_, peer)) = header.and_then(|header| header.gtpu_endpoint()) else { return false };
         let control =
             matches!(destination, DestinationInterface::CpFunction | DestinationInterface::LiFunction);
-        let local = || writer.is_local(peer) || peer.is_loopback() && !gtpu.is_loopback();
-        peer == gtpu || !control && local()
+        peer == gtpu
+            || match writer.receiver(peer) {
+                Receiver::Other => !control && peer.is_loopback() && !gtpu.is_loopback(),
+                Receiver::Local => !control,
+                Receiver::All => true,
+            }
     };
     for (id, far) in rules.fars.iter() {
         if before.and_then(|before| before.fars.get(id)).is_some_and(|known| Arc::ptr_eq(known, far)) {

@@ -14,7 +14,7 @@ use super::mtu::{self, Fit, Fragments};
 use super::{Event, Inside, NO_QFI, Pipeline, Source, State};
 use crate::session::{Endpoint, Entry, Policy, flag, kind};
 use crate::state::{Cells, Gauged};
-use crate::tables::Tables;
+use crate::tables::{Receiver, Tables};
 
 /// Interval in which the CP function gets packets in the long run (1,000 per second), and most packets at once.
 const CONTROL_INTERVAL_NS: u64 = 1_000_000;
@@ -384,7 +384,7 @@ fn encapsulate(
     };
     let peer = tables.peer(entry.peer).ok_or(DropReason::FarDrop)?;
     // The CP function may be on this machine (N4-u); a gNB or another UPF must not be.
-    if peer.is_local && !entry.is(flag::CONTROL) {
+    if peer.receiver != Receiver::Other && !(peer.receiver == Receiver::Local && entry.is(flag::CONTROL)) {
         return Err(DropReason::TunnelLoop);
     }
     buffer.peer = peer.address;

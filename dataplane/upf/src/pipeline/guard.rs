@@ -18,7 +18,7 @@
 //! destination takes one bit test, by the first octet, for most packets, and a binary search in a few ranges
 //! for the others.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,6 +29,7 @@ use packet::{gtpu, protocol};
 use telemetry::DropReason;
 
 use crate::config::{Config, Service};
+use crate::interface::broadcasts;
 use crate::n4::PFCP_PORT;
 
 /// Destinations of the sender's own machine, closed whatever addresses the interfaces have.
@@ -247,7 +248,9 @@ impl Guard {
         cidrs.extend(own.iter().map(|own| Cidr::host(own.address())));
         cidrs.extend(own.iter().filter_map(anycast));
         let to_frames = Destinations::new(cidrs.iter().copied());
-        cidrs.extend(constant(&LINK).chain(own.iter().flat_map(broadcasts)));
+        cidrs.extend(
+            constant(&LINK).chain(own.iter().flat_map(broadcasts).map(|address| Cidr::host(address.into()))),
+        );
         for (flags, scope) in (0..16).flat_map(|flags| (0..=LINK_SCOPE).map(move |scope| (flags, scope))) {
             let group = Ipv6Addr::new(0xFF00 | flags << 4 | scope, 0, 0, 0, 0, 0, 0, 0);
             cidrs.extend(Cidr::new(group.into(), 16));
@@ -274,18 +277,6 @@ impl Guard {
     fn lock(&self) -> MutexGuard<'_, Arc<Closed>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The broadcast addresses of the IPv4 network of an interface's address.
-fn broadcasts(own: &Cidr) -> impl Iterator<Item = Cidr> + use<> {
-    let broadcasts = match (own.network().address(), own.prefix()) {
-        (IpAddr::V4(network), prefix @ 0..=30) => {
-            let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
-            Some([network, Ipv4Addr::from_bits(network.to_bits() | hosts)])
-        }
-        _ => None,
-    };
-    broadcasts.into_iter().flatten().map(|address| Cidr::host(address.into()))
 }
 
 /// The anycast address of routers in the IPv6 network of an interface's address (RFC 4291 §2.6.1).

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use classifier::Rule;
 use foldhash::{HashMap, HashSet};
 
-use super::{Command, SPARSE, Tables, prefix64};
+use super::{Command, Receiver, SPARSE, Tables, prefix64};
 use crate::bridge;
 use crate::config::Config;
 use crate::plan::{Kind, Place, Plan, PlanError};
@@ -304,9 +304,9 @@ impl Writer {
         own.or_else(|| if self.routes.is_empty() { None } else { self.tables.owner_of_ue(address) })
     }
 
-    /// Whether packets in a tunnel to this address would come back to this machine.
-    pub fn is_local(&self, address: IpAddr) -> bool {
-        self.tables.is_local(address)
+    /// Who receives packets in a tunnel to this address.
+    pub fn receiver(&self, address: IpAddr) -> Receiver {
+        self.tables.receiver(address)
     }
 
     /// Octets of all published endpoints.
