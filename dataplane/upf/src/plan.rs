@@ -50,18 +50,20 @@ impl Plan {
 
     /// Whether workers of different inputs write the same meters and counters of downlink packets. That is so
     /// for N3 and N6 where one rate is for tunnelled and other packets, and wherever a packet to the UE is made
-    /// from one that came from N3 (redirections to a URL, frames that the bridge sends to another session).
+    /// from one that came from N3 (redirections to a URL, frames that the bridge sends to another session); and
+    /// for the data networks, if packets may come from any. Answers in the name of the router are not counted.
     /// Uplink packets always come from N3.
     pub fn shares_downlink(&self) -> bool {
+        let is_native = |arrival: &Arrival| arrival.place == Place::Native;
         if self.kind == Kind::Ethernet
+            || self.origin.is_none() && self.arrivals.iter().any(is_native)
             || self.pdrs.iter().any(|pdr| matches!(pdr.action, Action::RedirectUrl(_)))
         {
             return true;
         }
         let metered = |qer: &u16| self.qers.get(usize::from(*qer)).is_some_and(|qer| qer.downlink.has_rate());
         let qers = |native: bool| {
-            let places =
-                self.arrivals.iter().filter(move |arrival| (arrival.place == Place::Native) == native);
+            let places = self.arrivals.iter().filter(move |arrival| is_native(arrival) == native);
             let rules = places.flat_map(|arrival| &arrival.rules);
             let pdrs = rules.filter_map(|rule| self.pdrs.get(rule.value as usize));
             pdrs.filter(|pdr| pdr.direction == Direction::Downlink).flat_map(|pdr| &pdr.qers)

@@ -19,6 +19,8 @@ use telemetry::DropReason;
 use tokio::sync::mpsc;
 use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
+use upf::pipeline::links::{Links, NetworkLink};
+use upf::pipeline::mtu::Router;
 use upf::pipeline::{Event, Input, PACKET, Pipeline, Ports};
 use upf::stats::{self, WorkerStats};
 use upf::tables::Tables;
@@ -206,5 +208,36 @@ fn answers_and_packets_to_one_ue_are_all_counted() {
         assert_eq!(packets, 100_000);
         let (_, down) = world.sessions.get(seid).unwrap().compiled.usage();
         assert_eq!((down.packets, down.bytes), (packets, bytes), "round {round}");
+    }
+}
+
+/// The worker of N3 answers packets that are too long for the data network, while that of N6 forwards packets to
+/// the same UE. The accounts are those of N6's worker: the answers are not in them, and nothing is lost.
+#[test]
+fn answers_of_the_router_are_not_counted() {
+    let mut long = udp(UE_V4.into(), SERVER_V4.into(), &[6; 1000]);
+    // Don't Fragment, and the checksum for it.
+    long[6] |= 0x40;
+    long[10..12].fill(0);
+    let sum = packet::checksum::checksum(&long[..20]);
+    long[10..12].copy_from_slice(&sum.to_be_bytes());
+    for round in 0..ROUNDS {
+        let mut world = World::new();
+        for side in &mut world.sides {
+            let router = Router { ipv4: Some([10, 201, 0, 1].into()), ipv6: None };
+            let networks = vec![NetworkLink { mtu: 600, clamp: 600, router }];
+            side.pipeline.set_links(Links::new(9000, GTPU.into(), networks));
+        }
+        let mut request = establishment(1);
+        request.create_qers[0].mbr = None;
+        let (seid, [teid]) = world.establish(&request, [1]);
+        world.downlink(50_000, 72);
+        world.tunnelled(teid, 50_000, &long);
+        world.run(true);
+        assert_eq!(stats::drops(&world.stats, DropReason::TooBig), 50_000);
+        let (packets, _) = world.received();
+        assert!(packets > 50_000, "some are answered");
+        let (up, down) = world.sessions.get(seid).unwrap().compiled.usage();
+        assert_eq!((up.packets, down.packets, down.bytes), (0, 50_000, 50_000 * 100), "round {round}");
     }
 }

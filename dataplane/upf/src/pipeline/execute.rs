@@ -38,6 +38,9 @@ impl Pipeline {
         verdicts: &[Verdict<'g>; BATCH],
         now_ns: u64,
     ) {
+        if self.source == Source::Router {
+            return self.execute_answers(tables, inside, batch, range, verdicts, now_ns);
+        }
         let mut run = Run::NONE;
         let again = self.source == Source::Buffer;
         for (at, verdict) in range.zip(verdicts) {

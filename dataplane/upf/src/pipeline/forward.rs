@@ -138,7 +138,7 @@ impl Pipeline {
         let mut scratch = std::mem::take(&mut self.scratch);
         let secret = tables.translations.secret();
         let answer = match tables.policy(inside, entry.teid) {
-            Some(Policy::Redirect(url)) if self.source != Source::Injected => {
+            Some(Policy::Redirect(url)) if !self.source.is_own() => {
                 url.answer(batch.buffers()[at].packet(), secret, &mut scratch)
             }
             _ => None,
@@ -161,7 +161,7 @@ impl Pipeline {
         entry: &Entry,
     ) -> bool {
         let packet = batch.buffers_mut()[at].packet_mut();
-        let result = if self.source == Source::Injected || entry.kind() == kind::BUFFER {
+        let result = if self.source.is_own() || entry.kind() == kind::BUFFER {
             Ok(())
         } else if entry.is(flag::UPLINK) {
             let target = further(block, entry).find(|further| further.kind() == kind::ADDRESS);
@@ -186,7 +186,7 @@ impl Pipeline {
     /// server that no filter names.
     #[cold]
     pub(super) fn not_matched(&mut self, tables: &Tables, batch: &mut Batch, at: usize) {
-        if self.source != Source::Injected && !tables.translations.is_empty() {
+        if !self.source.is_own() && !tables.translations.is_empty() {
             self.translate_back(tables, batch, at);
         }
     }
@@ -279,7 +279,7 @@ impl Pipeline {
         let link = to.or(self.network).and_then(|network| self.links.networks.get(network));
         let (Some(link), Ok(flow)) = (link, Flow::parse(packet)) else { return };
         // The sender would not recognise a packet that was changed here.
-        if self.source == Source::Injected || !self.limiter.allows(now_ns, flow.source) {
+        if self.source.is_own() || !self.limiter.allows(now_ns, flow.source) {
             return;
         }
         let mtu = u16::try_from(limit).unwrap_or(u16::MAX);
@@ -292,7 +292,7 @@ impl Pipeline {
                     self.extra.to_n6.extend(position.map(|position| (network, position)));
                 }
                 None => {
-                    self.inject(&scratch[..length]);
+                    self.answer(&scratch[..length]);
                 }
             }
         }

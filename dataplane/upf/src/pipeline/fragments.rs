@@ -25,7 +25,7 @@ use pktio::{Batch, Buffer};
 use telemetry::DropReason;
 
 use super::ethernet::View;
-use super::{Meta, NO_QFI, Pipeline, Ports, Source, State};
+use super::{Meta, NO_QFI, Pipeline, Ports, State};
 use crate::session::Route;
 
 /// Most fragmented packets of a worker.
@@ -486,7 +486,7 @@ impl Pipeline {
         at: usize,
         now_ns: u64,
     ) -> Option<Key> {
-        if self.keys_are_known && self.source != Source::Injected {
+        if self.keys_are_known && !self.source.is_own() {
             // Of what has waited, for the first fragment or for a release.
             return Some(self.keys[at]).filter(|known| *known != Key::unknown()).or(Some(own));
         }

@@ -129,6 +129,15 @@ enum Source {
     Buffer,
     /// This pipeline, which made or changed them.
     Injected,
+    /// This pipeline, as a router that answers a sender.
+    Router,
+}
+
+impl Source {
+    /// Whether the packets were made or changed here. They never cause further ones.
+    fn is_own(self) -> bool {
+        matches!(self, Source::Injected | Source::Router)
+    }
 }
 
 /// Packets that are sent in addition to a batch, and their destinations.
@@ -229,6 +238,8 @@ pub struct Pipeline {
     extra: Extra,
     /// Packets that go through the stages after the present batch: see [`inject`].
     injected: Option<Batch>,
+    /// Answers to UEs in the name of their router, which go the same way.
+    answers: Option<Batch>,
     /// Buffer in which answers and fragments are written.
     scratch: Box<[u8]>,
     /// Positions of packets in the batch that may be frames of Ethernet sessions.
@@ -285,6 +296,7 @@ impl Pipeline {
             clamp: usize::MAX,
             extra: Extra::default(),
             injected: None,
+            answers: None,
             scratch: vec![0; PACKET].into(),
             times: None,
             to_n3: Vec::with_capacity(BATCH),
@@ -401,7 +413,7 @@ impl Pipeline {
         self.fragmented.clear();
         self.fragments = Fragments::default();
         self.keys_are_known = false;
-        self.injected = None;
+        (self.injected, self.answers) = (None, None);
         self.source = Source::Port;
         self.scratch = vec![0; PACKET].into();
         self.bridging = self.tables.has_bridges().then(Box::default);
