@@ -14,7 +14,7 @@
 //! Overlapping fragments make a packet ambiguous: it is refused as a whole (RFC 5722 §4, RFC 1858 §4); a
 //! repeated fragment is dropped alone. When all fragments have arrived, the packet is forgotten.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -131,6 +131,8 @@ pub(super) struct Waiting {
 
 #[derive(Debug)]
 struct Partial {
+    /// Its number in [`Fragments::ages`].
+    number: u64,
     since_ns: u64,
     first: Option<First>,
     /// Ranges of the payload that have arrived, in order and not adjacent.
@@ -167,8 +169,10 @@ pub(super) enum Kept {
 pub(super) struct Fragments {
     partials: HashMap<Name, Partial>,
     shares: HashMap<Party, Share>,
-    /// Arrival times, oldest first. A name may be of a packet that is complete, or of a later packet.
-    ages: VecDeque<(u64, Name)>,
+    /// The same packets, numbered in the order in which their first fragments to arrive did.
+    ages: BTreeMap<u64, Name>,
+    /// Number of the next packet.
+    next: u64,
     waiting_octets: usize,
     /// Packets whose first fragment has arrived and whose other fragments wait.
     ready: Vec<Name>,
@@ -259,14 +263,13 @@ impl Fragments {
 
     /// Gives up packets whose time is over.
     pub fn expire(&mut self, now_ns: u64) {
-        while let Some((since_ns, name)) = self.ages.front().copied() {
-            if since_ns.saturating_add(LIFE_NS) > now_ns && self.ages.len() < 2 * PACKETS {
+        while let Some(oldest) = self.ages.first_entry() {
+            let waits = |partial: &Partial| partial.since_ns.saturating_add(LIFE_NS) > now_ns;
+            if self.partials.get(oldest.get()).is_some_and(waits) {
                 return;
             }
-            self.ages.pop_front();
-            if self.partials.get(&name).is_some_and(|partial| partial.since_ns == since_ns) {
-                self.remove(&name);
-            }
+            let name = oldest.remove();
+            self.remove(&name);
         }
     }
 
@@ -281,8 +284,11 @@ impl Fragments {
             return Err(Verdict::NoRoom);
         }
         self.shares.entry(party).or_default().packets += 1;
-        self.ages.push_back((now_ns, name));
+        let number = self.next;
+        self.next += 1;
+        self.ages.insert(number, name);
         let partial = Partial {
+            number,
             since_ns: now_ns,
             first: None,
             ranges: Vec::new(),
@@ -296,6 +302,7 @@ impl Fragments {
 
     fn remove(&mut self, name: &Name) {
         let Some(partial) = self.partials.remove(name) else { return };
+        self.ages.remove(&partial.number);
         self.give_up(name, &partial.waiting);
         let party = name.origin.party();
         if let Some(share) = self.shares.get_mut(&party) {
@@ -616,7 +623,10 @@ mod tests {
     }
 
     fn is_empty(fragments: &Fragments) -> bool {
-        fragments.partials.is_empty() && fragments.shares.is_empty() && fragments.waiting_octets == 0
+        fragments.partials.is_empty()
+            && fragments.ages.is_empty()
+            && fragments.shares.is_empty()
+            && fragments.waiting_octets == 0
     }
 
     const FIRST: First = First { protocol: 17, ports: Some((4000, 53)), spi: None };
@@ -705,11 +715,30 @@ mod tests {
         assert_eq!(note(&mut fragments, of_tunnel(100_000), part(0, 0, 8, true), 1), Verdict::NoRoom);
         assert_eq!(note(&mut fragments, of_tunnel(8), part(0, 8, 8, true), 1), Verdict::Known(FIRST));
         fragments.expire(2 + LIFE_NS);
-        assert!(is_empty(&fragments) && fragments.ages.is_empty());
+        assert!(is_empty(&fragments));
         // Many gaps.
         let far = |n: usize| part(1, n * 16, 8, true);
         let verdicts: Vec<_> = (0..20).map(|n| note(&mut fragments, ORIGIN, far(n), 1)).collect();
         assert_eq!(verdicts.iter().filter(|verdict| **verdict == overflow).count(), 20 - GAPS - 1);
+    }
+
+    /// However many packets others complete meanwhile, with new identifications or with one again and again.
+    #[test]
+    fn complete_packets_do_not_shorten_the_time_of_others() {
+        let mut fragments = Fragments::default();
+        assert_eq!(note(&mut fragments, ORIGIN, part(1, 8, 8, false), 1), Verdict::Early);
+        for number in 0..3 * PACKETS as u32 {
+            for identification in [number, 7] {
+                let first = part(identification, 0, 8, true);
+                assert_eq!(note(&mut fragments, of_tunnel(8), first, 2), Verdict::Known(FIRST));
+                let last = part(identification, 8, 8, false);
+                assert_eq!(note(&mut fragments, of_tunnel(8), last, 2), Verdict::Known(FIRST));
+            }
+            assert_eq!((fragments.ages.len(), fragments.take_lost()), (1, 0), "{number}");
+        }
+        assert_eq!(note(&mut fragments, ORIGIN, part(1, 0, 8, true), LIFE_NS), Verdict::Known(FIRST));
+        assert_eq!(fragments.take_ready().map(|(.., waiting)| waiting.len()), Some(1));
+        assert!(is_empty(&fragments));
     }
 
     /// One session's waiting fragments leave room for those of others.
