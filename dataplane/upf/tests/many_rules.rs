@@ -5,6 +5,8 @@ mod support;
 #[path = "support/world.rs"]
 mod world;
 
+use std::net::Ipv4Addr;
+
 use packet::gtpu;
 use packet::transport::build_udp;
 use packet::{ipv4, protocol};
@@ -106,6 +108,29 @@ fn every_packet_of_65536_pdrs_finds_its_own() {
 #[test]
 fn further_entries_are_found_behind_the_first_and_the_last_of_many_pdrs() {
     forwards(PDRS);
+}
+
+/// Each PDR has a UE address of its own, in no pool: whatever compares each address with all others for every
+/// PDR takes minutes here.
+#[test]
+fn pdrs_with_65535_different_ue_addresses_are_established() {
+    let mut world = World::new();
+    let ue = |n: u32| Ipv4Addr::from_bits(Ipv4Addr::new(172, 16, 0, 0).to_bits() + n);
+    let mut request = establishment(1);
+    let uplink = request.create_pdrs.remove(0);
+    request.create_pdrs.clear();
+    for n in 0..PDRS - 1 {
+        let mut rule = CreatePdr { pdr_id: PdrId(n as u16), ..uplink.clone() };
+        rule.pdi.ue_ip_address = Some(UeIpAddress { ipv4: Some(ue(n)), ..Default::default() });
+        request.create_pdrs.push(rule);
+    }
+    let (_, teid, _) = world.establish_by(&request);
+    for n in [0, 1, 40_000, PDRS - 2] {
+        world.uplink(&uplink_gpdu(teid, &udp(ue(n).into(), SERVER_V4.into(), b"x")));
+        assert_eq!(world.n6.take().len(), 1, "PDR {n}");
+    }
+    world.uplink(&uplink_gpdu(teid, &udp(ue(PDRS).into(), SERVER_V4.into(), b"x")));
+    assert!(world.n6.take().is_empty());
 }
 
 /// PDR and FAR `n` belong together, and for the first rules QER and URR `n`, too. URR `n` is linked to URR 1 and to that of its partner, and has the

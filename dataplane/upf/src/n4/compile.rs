@@ -1,11 +1,12 @@
 //! Compiles rules into the form that workers execute: [`Rules`] → [`Plan`].
 
 use std::borrow::Cow;
+use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
 use classifier::sdf::{Direction as SdfDirection, SdfFilter as SdfText};
 use classifier::{EthernetFilter, Filter, FlowLabel, Masked, Prefix, Qfi, Rule, Side};
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use packet::gtpu;
 use pfcp::{
     ApplyAction, BitRates, Cause, DestinationInterface, EthernetPacketFilter, FailedRuleId, Gate,
@@ -33,6 +34,7 @@ const MAX_PDR_FILTERS: usize = 4096;
 /// data network.
 pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<Ineffective>), Rejection> {
     let ue = ue_addresses(rules, rules.pdrs.values().map(|pdr| &**pdr));
+    let home = Home::of(&ue, config);
     let untunnelled = rules.pdrs.values().filter(|pdr| rules.teid_of(pdr).is_none());
     let native = ue_addresses(rules, untunnelled.map(|pdr| &**pdr));
     let mut pdrs = Vec::with_capacity(rules.pdrs.len());
@@ -46,8 +48,8 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<I
     let mut network = None;
     for (id, pdr) in rules.pdrs.iter() {
         let position = pdrs.len() as u32;
-        check_fars(id, pdr, rules, &ue, config, &mut network)?;
-        pdrs.push(compile_pdr(id, pdr, rules, &ue, config)?);
+        check_fars(id, pdr, rules, home, config, &mut network)?;
+        pdrs.push(compile_pdr(id, pdr, rules, home, config)?);
         let place = rules.teid_of(pdr).map_or(Place::Native, Place::Tunnel);
         let Some(arrival) = positions.get(&place).and_then(|at| arrivals.get_mut(*at)) else { continue };
         filters(id, pdr, rules, |filter| {
@@ -105,37 +107,49 @@ fn origin(rules: &Rules, config: &Config) -> Result<Option<u16>, Rejection> {
     Ok(origin)
 }
 
-fn ue_addresses<'a>(rules: &'a Rules, pdrs: impl Iterator<Item = &'a PdrRule>) -> UeAddresses {
-    let mut ue = UeAddresses::default();
-    for pdr in pdrs {
-        let own = rules.ue_of(pdr);
-        if let Some(address) = own.v4
-            && !ue.ipv4.contains(&address)
-        {
-            ue.ipv4.push(address);
-        }
-        if let Some(prefix) = own.v6
-            && !ue.ipv6.contains(&prefix)
-        {
-            ue.ipv6.push(prefix);
-        }
+fn ue_addresses<'a>(rules: &'a Rules, pdrs: impl Iterator<Item = &'a PdrRule> + Clone) -> UeAddresses {
+    let own = pdrs.clone().map(|pdr| rules.ue_of(pdr));
+    UeAddresses {
+        ipv4: distinct(own.clone().filter_map(|own| own.v4)),
+        ipv6: distinct(own.filter_map(|own| own.v6)),
         // Framed routes are the rule's own, even when a traffic endpoint gives the address.
-        for route in &pdr.ue.framed {
-            if !ue.framed.contains(route) {
-                ue.framed.push(*route);
-            }
-        }
+        framed: distinct(pdrs.flat_map(|pdr| pdr.ue.framed.iter().copied())),
     }
-    ue
 }
 
-fn compile_pdr(
-    id: u16,
-    pdr: &PdrRule,
-    rules: &Rules,
-    ue: &UeAddresses,
-    config: &Config,
-) -> Result<Pdr, Rejection> {
+/// Values without repetitions, in the order in which they first appear. Takes linear time: each PDR of a session
+/// may have an address of its own.
+fn distinct<T: Copy + Eq + Hash>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut list: Vec<T> = Vec::new();
+    let mut known = HashSet::default();
+    for value in values {
+        // Nearly always all rules have one address: this needs no look-up.
+        if list.last() != Some(&value) && known.insert(value) {
+            list.push(value);
+        }
+    }
+    list
+}
+
+/// What the rules need to know about the UE's addresses, which may be many.
+#[derive(Clone, Copy)]
+struct Home {
+    /// Whether the UE has an address.
+    has_address: bool,
+    /// The data network whose pool has one of the UE's addresses; the first network if none has.
+    network: u16,
+}
+
+impl Home {
+    fn of(ue: &UeAddresses, config: &Config) -> Home {
+        let v4 = ue.ipv4.iter().map(|ue| IpAddr::V4(*ue));
+        let addresses = v4.chain(ue.ipv6.iter().map(|(ue, _)| IpAddr::V6(*ue)));
+        let network = network_with(addresses, config).unwrap_or(0) as u16;
+        Home { has_address: !ue.is_empty(), network }
+    }
+}
+
+fn compile_pdr(id: u16, pdr: &PdrRule, rules: &Rules, home: Home, config: &Config) -> Result<Pdr, Rejection> {
     let failed = Rejection::rule(FailedRuleId::Pdr(id));
     // Without a FAR, which may have been removed, there is no destination, and packets are dropped.
     let own = rules.far_of(pdr);
@@ -169,7 +183,7 @@ fn compile_pdr(
     let copies = far.filter(|_| does(ApplyAction::DUPL));
     let copies = copies.into_iter().flat_map(|far| far.copies.iter().map(move |copy| (far, copy)));
     let action = match (own, far) {
-        (Some(own), Some(far)) => action(direction, own, far, ue, config),
+        (Some(own), Some(far)) => action(direction, own, far, home, config),
         _ => Action::Drop,
     };
     Ok(Pdr {
@@ -179,7 +193,7 @@ fn compile_pdr(
         action,
         notify: does(ApplyAction::NOCP) && !does(ApplyAction::FORW),
         duplicates: copies
-            .map(|(far, copy)| way(copy.destination, copy.outer_header, copy.marking, far, ue, config))
+            .map(|(far, copy)| way(copy.destination, copy.outer_header, copy.marking, far, home, config))
             .collect(),
         qers,
         urrs,
@@ -208,7 +222,7 @@ fn check_fars(
     id: u16,
     pdr: &PdrRule,
     rules: &Rules,
-    ue: &UeAddresses,
+    home: Home,
     config: &Config,
     network: &mut Option<u16>,
 ) -> Result<(), Rejection> {
@@ -216,8 +230,8 @@ fn check_fars(
     let Some(own) = rules.far_of(pdr) else { return Ok(()) };
     let quotas = pdr.urr_ids.iter().filter_map(|id| rules.fars.get(rules.urrs.get(*id)?.quota_far?));
     for far in std::iter::once(own).chain(quotas.map(|far| &**far)) {
-        let mut action = action(pdr.direction(), own, far, ue, config);
-        let without_source = checks_source(pdr.direction(), Some(far), rules) && ue.is_empty();
+        let mut action = action(pdr.direction(), own, far, home, config);
+        let without_source = checks_source(pdr.direction(), Some(far), rules) && !home.has_address;
         if without_source && !takes_any_source(&action, config) {
             let failed_rule = Some(FailedRuleId::Pdr(id));
             return Err(Rejection {
@@ -300,17 +314,17 @@ fn compile_qer(id: u32, qer: &QerRule) -> Qer {
 /// The action for packets of a direction. `far` applies now: it is the PDR's `own`, or that of an exhausted
 /// quota. A redirection applies to uplink packets; of the downlink packets only answers to redirected packets
 /// pass, by the PDR's own FAR.
-fn action(direction: Direction, own: &FarRule, far: &FarRule, ue: &UeAddresses, config: &Config) -> Action {
+fn action(direction: Direction, own: &FarRule, far: &FarRule, home: Home, config: &Config) -> Action {
     if direction == Direction::Uplink || far.redirect.is_none() {
-        return compile_far(far, ue, config);
+        return compile_far(far, home, config);
     }
-    match compile_far(own, ue, config) {
+    match compile_far(own, home, config) {
         Action::Forward(forward) => Action::Answers(forward),
         _ => Action::Drop,
     }
 }
 
-fn compile_far(far: &FarRule, ue: &UeAddresses, config: &Config) -> Action {
+fn compile_far(far: &FarRule, home: Home, config: &Config) -> Action {
     if far.action.contains(ApplyAction::BUFF) {
         return Action::Buffer;
     }
@@ -318,7 +332,7 @@ fn compile_far(far: &FarRule, ue: &UeAddresses, config: &Config) -> Action {
         return Action::Drop;
     }
     let Some(destination) = far.destination else { return Action::Drop };
-    let forward = way(destination, far.outer_header, far.marking, far, ue, config);
+    let forward = way(destination, far.outer_header, far.marking, far, home, config);
     match &far.redirect {
         None => Action::Forward(forward),
         Some(Redirect::Url(url)) => Action::RedirectUrl(url.clone()),
@@ -331,12 +345,12 @@ fn way(
     header: Option<OuterHeaderCreation>,
     marking: Option<TransportLevelMarking>,
     far: &FarRule,
-    ue: &UeAddresses,
+    home: Home,
     config: &Config,
 ) -> Forward {
     let to = match tunnel(destination, header) {
         Some(header) => Destination::Tunnel(header),
-        None => Destination::DataNetwork(data_network(far, ue, config)),
+        None => Destination::DataNetwork(data_network(far, home, config)),
     };
     Forward { to, tos: marking.map(|marking| marking.tos & marking.mask) }
 }
@@ -365,11 +379,9 @@ pub(super) fn network_named(instance: &ShortBytes, config: &Config) -> Option<us
     config.dnn.iter().position(|dnn| dnn.name.to_string().eq_ignore_ascii_case(&name))
 }
 
-/// The data network of a FAR: the network that it names, else the one whose pool has the UE's address.
-fn data_network(far: &FarRule, ue: &UeAddresses, config: &Config) -> u16 {
-    let addresses = ue.ipv4.iter().map(|ue| IpAddr::V4(*ue));
-    let addresses = addresses.chain(ue.ipv6.iter().map(|(ue, _)| IpAddr::V6(*ue)));
-    named_network(far, config).or_else(|| network_with(addresses, config)).unwrap_or(0) as u16
+/// The data network of a FAR: the network that it names, else the UE's.
+fn data_network(far: &FarRule, home: Home, config: &Config) -> u16 {
+    named_network(far, config).map_or(home.network, |network| network as u16)
 }
 
 /// The first data network whose pool has one of these addresses.
@@ -390,8 +402,9 @@ pub(super) fn network_with(
 /// Name of the data network to which a session's packets go.
 pub fn network_of(rules: &Rules, config: &Config) -> Option<String> {
     let ue = ue_addresses(rules, rules.pdrs.values().map(|pdr| &**pdr));
+    let home = Home::of(&ue, config);
     let used = rules.pdrs.values().filter_map(|pdr| rules.far_of(pdr));
-    let network = used.map(|far| compile_far(far, &ue, config)).find_map(|action| match action {
+    let network = used.map(|far| compile_far(far, home, config)).find_map(|action| match action {
         Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => Some(network),
         _ => None,
     });
@@ -580,5 +593,36 @@ mod tests {
         assert_eq!((range(0, 255), range(1, 1), range(1, 6)), (Ok(1), Ok(1), Ok(4)));
         assert!(range(2, 1).is_err());
         assert_eq!(mac_ranges(Some([0; 6]), Some([255; 6])).unwrap(), [Masked::mac([0; 6], [0; 6])]);
+    }
+
+    /// A value that counts how often it is compared.
+    #[derive(Clone, Copy)]
+    struct Counted<'a>(u32, &'a std::cell::Cell<usize>);
+
+    impl PartialEq for Counted<'_> {
+        fn eq(&self, other: &Self) -> bool {
+            self.1.set(self.1.get() + 1);
+            self.0 == other.0
+        }
+    }
+
+    impl Eq for Counted<'_> {}
+
+    impl Hash for Counted<'_> {
+        fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+            self.0.hash(state);
+        }
+    }
+
+    #[test]
+    fn distinct_values_need_a_few_comparisons_each() {
+        const VALUES: u32 = 65_536;
+        let comparisons = std::cell::Cell::new(0);
+        let values = (0..VALUES).chain(0..VALUES).map(|value| Counted(value, &comparisons));
+        let found: Vec<u32> = distinct(values).iter().map(|value| value.0).collect();
+        assert!(found.iter().copied().eq(0..VALUES), "in their order");
+        assert!(comparisons.get() < 8 * VALUES as usize, "{}", comparisons.get());
+        assert_eq!(distinct([3, 3, 1, 3, 1, 2].into_iter()), [3, 1, 2]);
+        assert!(distinct(std::iter::empty::<u8>()).is_empty());
     }
 }

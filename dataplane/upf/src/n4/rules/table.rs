@@ -116,7 +116,7 @@ impl<K: Ord + Copy, V> Table<K, V> {
     }
 
     /// Values in the order of their keys.
-    pub fn values(&self) -> impl Iterator<Item = &V> + '_ {
+    pub fn values(&self) -> impl Iterator<Item = &V> + Clone + '_ {
         self.0.iter().map(|(_, value)| value)
     }
 }
