@@ -178,9 +178,20 @@ impl Memory {
         Ok(Memory { umem: Arc::new(umem), first: None })
     }
 
+    /// All frames: those that are free, those in batches, those in the rings of its ports
+    /// ([`AfXdpPort::ring_frames`]), and those that the kernel is sending.
+    pub fn frames(&self) -> usize {
+        self.umem.chunks()
+    }
+
     /// Frames that are neither in a batch nor with the kernel.
     pub fn free_frames(&self) -> usize {
         self.umem.free_chunks()
+    }
+
+    /// Frames in batches.
+    pub fn lent_frames(&self) -> usize {
+        self.umem.lent_chunks()
     }
 }
 
@@ -255,6 +266,11 @@ impl AfXdpPort {
     /// Copy or zero-copy.
     pub fn mode(&self) -> Mode {
         self.sockets[0].mode()
+    }
+
+    /// Frames in the rings between this port and the kernel, in both directions. Exact while the kernel moves none.
+    pub fn ring_frames(&mut self) -> usize {
+        self.sockets.iter_mut().map(Socket::ring_chunks).sum()
     }
 }
 

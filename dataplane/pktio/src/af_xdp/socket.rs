@@ -387,6 +387,13 @@ impl Socket {
         self.unsent
     }
 
+    /// Chunks that are in the rings: to receive into, received, to be sent, and sent.
+    pub(super) fn ring_chunks(&mut self) -> usize {
+        let given = self.fill.waiting() + self.tx.waiting();
+        let returned = self.rx.ready(RING) + self.completion.ready(RING);
+        (given + returned) as usize
+    }
+
     /// What was lost since the last call.
     pub(super) fn losses(&mut self) -> Losses {
         // A socket that is open has counters; without them nothing more is known than before.

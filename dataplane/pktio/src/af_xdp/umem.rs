@@ -84,9 +84,19 @@ impl Umem {
         self.chunk_len
     }
 
+    /// Number of chunks.
+    pub(super) fn chunks(&self) -> usize {
+        self.chunks as usize
+    }
+
     /// How many chunks are free.
     pub(super) fn free_chunks(&self) -> usize {
         self.free().list.len()
+    }
+
+    /// How many chunks are in batches.
+    pub(super) fn lent_chunks(&self) -> usize {
+        self.free().lent
     }
 
     pub(super) fn free(&self) -> MutexGuard<'_, Free> {
