@@ -13,7 +13,7 @@
 //!   still free, so it never takes more than half, and another host always finds room. For UEs that wait a host may hold half as
 //!   much as is free, so that one of them always finds room to begin.
 //!
-//! A host is the IP address of gNBs ([`crate::gnb::Gnb::host`]). All its associations share what one host may have, because
+//! A host is the IPv4 address or IPv6 /64 of gNBs ([`crate::gnb::host`]). All its associations share what one host may have, because
 //! they cost it nothing: it can open many, with another gNB identity on each. So gNBs behind one address share its turns.
 //!
 //! The first two are [`Gate`]s. A registration that finds no free [`Place`] waits. The order is that of [`Class`]:

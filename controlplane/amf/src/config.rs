@@ -170,7 +170,7 @@ impl Timers {
 pub struct Limits {
     /// gNB associations at once.
     pub gnbs: usize,
-    /// Of these, associations from one address.
+    /// Of these, associations from one IPv4 address or IPv6 /64.
     pub gnbs_per_address: usize,
     /// UEs with proven identity at once. Beyond: 5GMM cause #22 with T3346.
     pub ues: usize,

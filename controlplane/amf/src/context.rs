@@ -90,8 +90,14 @@ impl Amf {
         }
     }
 
+    /// Every association, also those that are ending.
     pub fn gnbs(&self) -> MutexGuard<'_, HashMap<u64, Arc<Gnb>>> {
         self.gnbs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The associations that no other has replaced.
+    pub fn current_gnbs(&self) -> Vec<Arc<Gnb>> {
+        self.gnbs().values().filter(|gnb| !gnb.is_replaced()).cloned().collect()
     }
 
     /// The number of a new association.
@@ -129,8 +135,8 @@ impl Amf {
 
     /// The association on which this gNB has completed NG Setup, other than `but`.
     pub fn gnb_with_id(&self, id: &GlobalRanNodeId, but: u64) -> Option<Arc<Gnb>> {
-        let gnbs = self.gnbs();
-        gnbs.values().find(|gnb| gnb.key != but && gnb.info().is_some_and(|info| info.id == *id)).cloned()
+        let mut others = self.current_gnbs().into_iter().filter(|gnb| gnb.key != but);
+        others.find(|gnb| gnb.info().is_some_and(|info| info.id == *id))
     }
 
     /// Whether this AMF serves the tracking area.

@@ -10,7 +10,7 @@
 //! UEs. A message with any other identity is answered with an Error Indication.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +18,7 @@ use bytes::Bytes;
 use net::sctp;
 use net::time::{Duration, Instant};
 use ngap::{AmfUeNgapId, GlobalRanNodeId, PagingDrx, RanUeNgapId, SupportedTa};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use types::Tai;
 
 use crate::context::UeHandle;
@@ -32,6 +32,19 @@ pub(crate) enum LinkDown {
     Reset,
     /// The gNB uses the RAN UE NGAP ID for another UE.
     Replaced,
+}
+
+/// Why an association's task ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Another association has this gNB's identity now.
+    Replaced,
+    /// The AMF stops.
+    Stopping,
+    /// NG Setup did not succeed in time.
+    NoNgSetup,
+    /// The association is closed, for this reason.
+    Closed(String),
 }
 
 /// Messages for one UE use one stream, which keeps their order. Stream 0 is for messages about no UE
@@ -59,8 +72,8 @@ pub(crate) struct Gnb {
     /// When the association ends unless NG Setup has succeeded.
     setup_by: Mutex<Instant>,
     links: Mutex<Links>,
-    /// Makes the association's task end (another association replaced this one, or shutdown).
-    pub end: Notify,
+    /// Set when the association's task has to end.
+    end: watch::Sender<Option<End>>,
     pub received: AtomicU64,
     pub sent: AtomicU64,
 }
@@ -94,6 +107,15 @@ pub(crate) enum Owner {
     InconsistentRemote,
 }
 
+/// The host by which associations and their UEs share limits (`limits.gnbs_per_address`, [`crate::admission`]): an IPv4
+/// address, or an IPv6 /64, of which one host may use every address.
+pub(crate) fn host(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
 impl Gnb {
     pub fn new(key: u64, association: &sctp::Association, setup_by: Instant) -> Gnb {
         Gnb {
@@ -104,7 +126,7 @@ impl Gnb {
             info: Mutex::default(),
             setup_by: Mutex::new(setup_by),
             links: Mutex::default(),
-            end: Notify::new(),
+            end: watch::Sender::new(None),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
         }
@@ -121,6 +143,28 @@ impl Gnb {
 
     pub fn set_info(&self, info: Option<GnbInfo>) {
         *self.info.lock().unwrap_or_else(PoisonError::into_inner) = info;
+    }
+
+    /// Makes the association's task end. The first reason counts.
+    pub fn end(&self, why: End) {
+        self.end.send_if_modified(|end| {
+            let first = end.is_none();
+            end.get_or_insert(why);
+            first
+        });
+    }
+
+    /// Completes when the association's task has to end.
+    pub async fn ended(&self) -> End {
+        let mut end = self.end.subscribe();
+        let why = end.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
+        why.unwrap_or(End::Stopping)
+    }
+
+    /// Whether another association has the gNB's identity. This one serves no UE any more, but counts for the limits
+    /// of associations until its task has ended.
+    pub fn is_replaced(&self) -> bool {
+        *self.end.borrow() == Some(End::Replaced)
     }
 
     /// When NG Setup must have succeeded.
@@ -147,9 +191,9 @@ impl Gnb {
         })
     }
 
-    /// The gNB's IP address, by which associations and their UEs share limits ([`crate::admission`]).
+    /// The gNB's host ([`host`]).
     pub fn host(&self) -> IpAddr {
-        self.peer.ip().to_canonical()
+        host(self.peer.ip())
     }
 
     /// Name for logs and listings: the gNB's name, else its identity, else its address.
@@ -335,5 +379,19 @@ impl N2Link {
 impl Drop for N2Link {
     fn drop(&mut self) {
         self.gnb.unbind(self.amf_id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_address_of_a_64_is_one_host() {
+        let host_of = |address: &str| host(address.parse().unwrap());
+        assert_eq!(host_of("2001:db8:1:2::1"), host_of("2001:db8:1:2:ffff:ffff:ffff:ffff"));
+        assert_ne!(host_of("2001:db8:1:2::1"), host_of("2001:db8:1:3::1"));
+        assert_eq!(host_of("::ffff:192.0.2.1"), host_of("192.0.2.1"));
+        assert_ne!(host_of("192.0.2.2"), host_of("192.0.2.1"));
     }
 }

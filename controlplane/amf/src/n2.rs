@@ -20,7 +20,7 @@ use crate::context::{Amf, UeHandle};
 use crate::counters;
 use crate::event::UeEvent;
 use crate::first_message::initial_ue_message;
-use crate::gnb::{Gnb, LinkDown, Owner};
+use crate::gnb::{self, End, Gnb, LinkDown, Owner};
 use crate::procedure::{ng_reset, ng_setup};
 
 /// Accepts gNBs until the AMF stops, then shuts down every association.
@@ -30,7 +30,7 @@ pub(crate) async fn run(amf: Arc<Amf>, listener: sctp::Listener, stopping: nf::S
         () = listen(&amf, listener) => tracing::error!("N2 listener ended"),
     }
     for gnb in amf.gnbs().values() {
-        gnb.end.notify_one();
+        gnb.end(End::Stopping);
     }
     // Each association's task removes it from the table.
     while !amf.gnbs().is_empty() {
@@ -65,7 +65,8 @@ fn admit(amf: &Amf, address: IpAddr) -> Result<(), &'static str> {
     if gnbs.len() >= limits.gnbs {
         return Err("too_many_gnbs");
     }
-    if gnbs.values().filter(|gnb| gnb.peer.ip() == address).count() >= limits.gnbs_per_address {
+    let host = gnb::host(address);
+    if gnbs.values().filter(|gnb| gnb.host() == host).count() >= limits.gnbs_per_address {
         return Err("too_many_gnbs_of_address");
     }
     Ok(())
@@ -76,34 +77,50 @@ const STOP_POLL: Duration = Duration::from_millis(5);
 
 /// Runs one association until it ends.
 async fn serve(amf: Arc<Amf>, gnb: Arc<Gnb>, mut association: sctp::Association) {
-    let reason = loop {
+    // A message may wait for its gNB's slow peer, so the end of the association interrupts it.
+    let end = tokio::select! {
+        biased;
+        end = gnb.ended() => end,
+        end = receive_all(&amf, &gnb, &mut association) => end,
+    };
+    let ues = gnb.lose_all(LinkDown::AssociationLost);
+    let reason = match end {
+        End::Stopping => association.shutdown().await.to_string(),
+        // Not a shutdown: it takes as long as the peer likes.
+        End::Replaced => {
+            association.abort();
+            "replaced by another association of the gNB".to_owned()
+        }
+        End::NoNgSetup => {
+            counters::N2_REJECTED.inc("no_ng_setup");
+            association.abort();
+            "no NG Setup in time".to_owned()
+        }
+        End::Closed(reason) => reason,
+    };
+    amf.gnbs().remove(&gnb.key);
+    counters::ASSOCIATIONS_LOST.inc();
+    tracing::info!(gnb = gnb.label(), ues, reason, "N2 association ended");
+}
+
+/// Handles the messages of an association until it is closed, or NG Setup has not succeeded in time.
+async fn receive_all(amf: &Arc<Amf>, gnb: &Arc<Gnb>, association: &mut sctp::Association) -> End {
+    loop {
         tokio::select! {
             event = association.recv() => match event {
-                Some(Event::Message(message)) => receive(&amf, &gnb, message).await,
+                Some(Event::Message(message)) => receive(amf, gnb, message).await,
                 Some(Event::Restarted) => {
                     // The gNB has restarted the association: its contexts are lost (TS 38.412 §7).
                     gnb.set_info(None);
                     gnb.set_setup_by(net::time::now() + Duration::from_millis(amf.config.timers.ng_setup_ms));
                     gnb.lose_all(LinkDown::AssociationLost);
                 }
-                Some(Event::Closed { reason }) => break reason.to_string(),
-                None => break "closed".to_owned(),
+                Some(Event::Closed { reason }) => return End::Closed(reason.to_string()),
+                None => return End::Closed("closed".to_owned()),
             },
-            () = net::time::sleep_until(gnb.setup_by()), if gnb.info().is_none() => {
-                counters::N2_REJECTED.inc("no_ng_setup");
-                association.abort();
-                break "no NG Setup in time".to_owned();
-            }
-            () = gnb.end.notified() => {
-                gnb.lose_all(LinkDown::AssociationLost);
-                break association.shutdown().await.to_string();
-            }
+            () = net::time::sleep_until(gnb.setup_by()), if gnb.info().is_none() => return End::NoNgSetup,
         }
-    };
-    amf.gnbs().remove(&gnb.key);
-    let ues = gnb.lose_all(LinkDown::AssociationLost);
-    counters::ASSOCIATIONS_LOST.inc();
-    tracing::info!(gnb = gnb.label(), ues, reason, "N2 association ended");
+    }
 }
 
 /// Handles one message of an association.

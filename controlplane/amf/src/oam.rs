@@ -65,8 +65,8 @@ async fn deregister(amf: Arc<Amf>, request: Request) -> Result<Value, Error> {
 }
 
 async fn gnbs(amf: Arc<Amf>) -> Result<Vec<Value>, Error> {
-    let gnbs: Vec<_> = amf.gnbs().values().cloned().collect();
-    Ok(gnbs
+    Ok(amf
+        .current_gnbs()
         .into_iter()
         .map(|gnb| {
             let info = gnb.info();
@@ -90,7 +90,7 @@ async fn status(amf: Arc<Amf>) -> Result<Value, Error> {
     Ok(json!({
         "guami": amf.guami.to_string(),
         "name": amf.config.name,
-        "gnbs": amf.gnbs().len(),
+        "gnbs": amf.current_gnbs().len(),
         "ues": amf.ues.len(),
         "ues_connected": connected,
         "sessions": sessions,

@@ -19,7 +19,7 @@ use ngap::{
 
 use crate::context::Amf;
 use crate::counters;
-use crate::gnb::{Gnb, GnbInfo, LinkDown};
+use crate::gnb::{End, Gnb, GnbInfo, LinkDown};
 
 /// How long a refused gNB waits before it tries again: long enough not to load us, short enough that a
 /// corrected configuration takes effect while the operator watches.
@@ -64,9 +64,8 @@ pub(crate) async fn ng_setup(amf: &Arc<Amf>, gnb: &Arc<Gnb>, request: NgSetupReq
             return refuse(amf, gnb, Misc::Unspecified.into()).await;
         }
         tracing::info!(gnb = %id, "gNB is back on a new association");
-        amf.gnbs().remove(&old.key);
+        old.end(End::Replaced);
         old.lose_all(LinkDown::AssociationLost);
-        old.end.notify_one();
     }
     tracing::info!(gnb = %id, name = request.ran_node_name, "NG Setup");
     gnb.set_info(Some(GnbInfo {

@@ -5,7 +5,6 @@
 //! The reason for the page, an SMF's transfer or a deregistration, is put back into the queue and
 //! handled after the service request.
 
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -104,10 +103,7 @@ pub(crate) async fn page(ue: &mut Ue) -> Result<NotReached, Interrupt> {
 
 /// The gNBs that serve one of these tracking areas.
 fn serving(ue: &Ue, tais: &[Tai]) -> Vec<Arc<Gnb>> {
-    let mut seen = BTreeSet::new();
-    let gnbs = ue.amf.gnbs();
-    gnbs.values()
-        .filter(|gnb| tais.iter().any(|tai| gnb.serves(*tai)) && seen.insert(gnb.key))
-        .cloned()
-        .collect()
+    let mut gnbs = ue.amf.current_gnbs();
+    gnbs.retain(|gnb| tais.iter().any(|tai| gnb.serves(*tai)));
+    gnbs
 }

@@ -67,6 +67,32 @@ async fn idle_associations_of_one_address_do_not_shut_out_another() {
     Gnb::up(network.n2, 2).await;
 }
 
+impl Gnb {
+    /// Repeats NG Setup and reads no answer, until the AMF cannot send another one: the association cannot be shut
+    /// down then.
+    async fn jam(&self) {
+        let limit = Duration::from_millis(300);
+        while net::time::timeout(limit, self.send(setup_request(1, plmn(), 1, "1"))).await.is_ok() {}
+    }
+}
+
+/// Each of these associations takes the identity from the one before, which then can neither send nor be shut down.
+#[tokio::test]
+async fn associations_whose_identity_was_taken_end_at_once() {
+    let network = Network::with(json!({"limits": {"gnbs": 4, "gnbs_per_address": 3}})).await;
+    let mut replaced = Vec::new();
+    for _ in 0..4 {
+        let gnb = Gnb::up(network.n2, 1).await;
+        gnb.jam().await;
+        replaced.push(gnb);
+    }
+    Gnb::up_from(elsewhere(network.n2), network.n2, 2).await;
+    // The identity belongs to the latest association only.
+    let gnbs = network.oam("GET", "/gnbs").await;
+    assert_eq!(gnbs.as_array().unwrap().iter().filter(|gnb| gnb["name"] == "gnb-1").count(), 1, "{gnbs}");
+    drop(replaced);
+}
+
 #[tokio::test]
 async fn an_association_without_ng_setup_ends() {
     let network = Network::with(json!({"timers": {"ng_setup_ms": 200}})).await;
