@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use nas::security::SecurityContext;
-use nas::{KeySetId, PsiSet, UeSecurityCapability};
+use nas::{KeySetId, UeSecurityCapability};
 use ngap::{AmfUeNgapId, GlobalRanNodeId, UserLocation};
 use serde::Serialize;
 use tokio::sync::{Notify, Semaphore, mpsc};
@@ -334,8 +334,8 @@ pub(crate) struct UeContext {
     /// Whether the AMF is registered at the UDM as serving AMF.
     pub uecm_registered: bool,
     pub sessions: BTreeMap<PduSessionId, PduSession>,
-    /// Sessions that the UE may believe to exist although their SMF has lost them; the next accept
-    /// tells the UE.
+    /// Sessions that the UE may believe to exist although they do not: accepts tell the UE until it has shown that it
+    /// knows (`procedure/session_loss.rs`).
     pub lost_sessions: BTreeSet<PduSessionId>,
     pub radio_capability: Option<Bytes>,
     /// The UE has answered a page and needs a new 5G-GUTI (TS 33.501 §6.12.3).
@@ -437,13 +437,6 @@ impl UeContext {
     pub fn ambr(&self) -> Option<Ambr> {
         let policy = self.policy.as_ref().and_then(|policy| policy.ue_ambr);
         policy.or_else(|| self.subscription.as_ref()?.ambr)
-    }
-
-    /// The PDU session status for an accept, if the UE asks for it or believes in sessions that were
-    /// lost.
-    pub fn session_status(&mut self, asked: bool) -> Option<PsiSet> {
-        let has_lost = !std::mem::take(&mut self.lost_sessions).is_empty();
-        (asked || has_lost).then(|| self.sessions.keys().copied().collect())
     }
 
     /// The UE's current 5G-TMSI.

@@ -13,7 +13,7 @@
 //!
 //! No UE can delay another one: queues are bounded, every wait has a deadline, nothing panics.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use net::time::Instant;
 use ngap::cause::RadioNetwork;
 use ngap::{AmfUeNgapId, Cause, DownlinkNasTransport, Pdu, RanUeNgapId};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use types::Supi;
+use types::{PduSessionId, Supi};
 
 use crate::admission::{Admission, Class, Gate, Place, Room};
 use crate::context::{Amf, SessionView, UeContext, UeHandle, UeView};
@@ -95,6 +95,8 @@ pub(crate) struct Connection {
     pub secure: bool,
     /// The gNB has a UE context (Initial Context Setup done).
     pub context: bool,
+    /// Lost sessions that an accept on it has told the UE of, until the UE has shown that it has the accept.
+    pub told: BTreeSet<PduSessionId>,
     /// NAS COUNT of the last verified message on it.
     pub last_count: u32,
     /// NAS COUNT from which KgNB is derived (TS 33.501 §6.8.1.2.2): that of the message that started
@@ -401,7 +403,11 @@ impl Ue {
                     return Ok(None);
                 }
                 self.ctx.location = location.or(self.ctx.location);
-                match self.receive_nas(&pdu).await? {
+                let message = self.receive_nas(&pdu).await?;
+                if let Some(message) = &message {
+                    self.shows_accept(message);
+                }
+                match message {
                     None => Ok(None),
                     Some(Message::RegistrationRequest(request)) if self.repeats(&request).await? => Ok(None),
                     Some(
@@ -473,7 +479,11 @@ impl Ue {
                 Ok(None)
             }
             Pdu::NasNonDeliveryIndication(indication) => {
-                // The timer of the undelivered message repeats it; the counter informs the operator.
+                // The timer of the undelivered message repeats it; the counter informs the operator. It may have been
+                // an accept.
+                if let Some(connection) = &mut self.connection {
+                    connection.told.clear();
+                }
                 counters::N2_REJECTED.inc("nas_not_delivered");
                 tracing::debug!(supi = ?self.ctx.supi, cause = %indication.cause, "NAS message not delivered");
                 Ok(None)
@@ -505,6 +515,7 @@ impl Ue {
             Arrival::N2(pdu) => {
                 counters::N2_REJECTED.inc("unexpected");
                 tracing::debug!(message = pdu.name(), "unexpected N2 message of a UE");
+                self.set_up_late(&pdu);
             }
             Arrival::Nas(message @ (Message::UlNasTransport(_) | Message::ServiceRequest(_)))
                 if self.may_request_service() =>
@@ -713,6 +724,7 @@ impl Ue {
             n2: initial.link,
             secure: initial.verified.is_some(),
             context: false,
+            told: BTreeSet::new(),
             last_count: initial.verified.unwrap_or(0),
             kgnb_count: initial.verified.unwrap_or(0),
         });

@@ -25,7 +25,7 @@ const NAME: &str = "configuration_update";
 
 /// Whether a connected UE needs a new 5G-GUTI or other slices, or has to register.
 pub(crate) fn is_due(ue: &Ue) -> bool {
-    let due = ue.ctx.guti_due || ue.ctx.slices_due || !ue.ctx.lost_sessions.is_empty();
+    let due = ue.ctx.guti_due || ue.ctx.slices_due || ue.has_untold_losses();
     due && ue.ctx.mm == Mm::Registered && ue.is_secure()
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn is_due(ue: &Ue) -> bool {
 /// register gets these in the registration accept; it waits for the end of the connection before it
 /// registers (TS 24.501 §5.4.4.3).
 pub(crate) async fn configuration_update(ue: &mut Ue) -> Result<(), Interrupt> {
-    let registration = !ue.ctx.lost_sessions.is_empty();
+    let registration = ue.has_untold_losses();
     let (guti, slices) = (ue.ctx.guti_due && !registration, ue.ctx.slices_due && !registration);
     let mut command = gmm::ConfigurationUpdateCommand {
         acknowledge: true,

@@ -100,7 +100,7 @@ pub(crate) async fn pdu_session_establishment(
             ue.record(NAME, "interrupted");
             drop_session(ue, id).await;
             // The accept may have been sent.
-            ue.ctx.lost_sessions.insert(id);
+            ue.lost(id);
             Err(interrupt)
         }
     }
@@ -161,6 +161,7 @@ async fn set_up(ue: &mut Ue, id: PduSessionId) -> Result<Outcome, Interrupt> {
         return Ok(Outcome::Failed("no_context"));
     };
     let Some(outcome) = ue.expect_n2(|pdu| asked.outcome(pdu)).await? else {
+        ue.set_up_given_up(id);
         return Ok(Outcome::Failed("timeout n2_guard"));
     };
     if outcome.context_failed.is_some() || !outcome.done.iter().any(|item| item.id == id) {

@@ -378,6 +378,11 @@ async fn reconcile_sessions(ue: &mut Ue, request: &gmm::RegistrationRequest) {
         (_, None) => Vec::new(),
     };
     deregistration::release_sessions(ue, &gone).await;
+    match (request.registration_type, request.pdu_session_status) {
+        (RegistrationType::Initial, _) => ue.believes_in(PsiSet::default()),
+        (_, Some(status)) => ue.believes_in(status),
+        (_, None) => {}
+    }
 }
 
 /// REGISTRATION ACCEPT under T3550, with an Initial Context Setup.
@@ -503,7 +508,7 @@ fn accept_message(
     accept.network_features = Some(nas::NetworkFeatures::default());
     accept.t3512 = seconds(timers.t3512_s);
     accept.t3502 = seconds(timers.t3502_s);
-    accept.pdu_session_status = ue.ctx.session_status(request.pdu_session_status.is_some());
+    accept.pdu_session_status = ue.session_status(request.pdu_session_status.is_some());
     if request.uplink_data_status.is_some() {
         let failed: PsiSet = activation.failed.iter().map(|(id, _)| *id).collect();
         accept.reactivation_result = Some(failed);

@@ -28,6 +28,7 @@ pub(crate) async fn service_request(ue: &mut Ue, request: gmm::ServiceRequest) -
         _ => return reject(ue, GmmCause::TrackingAreaNotAllowed).await,
     }
     if let Some(status) = request.pdu_session_status {
+        ue.believes_in(status);
         let lost: Vec<PduSessionId> =
             ue.ctx.sessions.keys().copied().filter(|id| !status.contains(*id)).collect();
         deregistration::release_sessions(ue, &lost).await;
@@ -36,7 +37,7 @@ pub(crate) async fn service_request(ue: &mut Ue, request: gmm::ServiceRequest) -
         request.uplink_data_status.map(|set| set.iter().collect()).unwrap_or_default();
     let activation = user_plane::activate(ue, &wanted).await;
     let accept = Message::ServiceAccept(gmm::ServiceAccept {
-        pdu_session_status: ue.ctx.session_status(request.pdu_session_status.is_some()),
+        pdu_session_status: ue.session_status(request.pdu_session_status.is_some()),
         reactivation_result: request
             .uplink_data_status
             .map(|_| activation.failed.iter().map(|(id, _)| *id).collect::<PsiSet>()),

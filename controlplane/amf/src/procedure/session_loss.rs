@@ -10,7 +10,13 @@
 //! soon enough, and the gNB's resources of the session lead nowhere: a configuration update
 //! (`configuration_update.rs`) makes it register. The session and its address are lost for good; the UE
 //! establishes a new session.
+//!
+//! An accept can be lost on the radio. A UE knows of the loss when it completes the registration, when it sends another
+//! message after the accept on the same connection (it waits for SERVICE ACCEPT before that, TS 24.501 §5.6.1), or when
+//! the PDU session status of its own request lacks the session. Until then every accept tells it again.
 
+use nas::{Message, PsiSet};
+use ngap::Pdu;
 use sbi::ApiRoot;
 use types::PduSessionId;
 
@@ -43,7 +49,71 @@ impl Ue {
         if self.ctx.sessions.remove(&id).is_some() {
             counters::SESSIONS_LOST.inc();
             tracing::info!(supi = ?self.ctx.supi, %id, "session ended in its SMF without the UE");
-            self.ctx.lost_sessions.insert(id);
+            self.lost(id);
         }
+    }
+
+    /// Records that the UE may believe in a session that does not exist.
+    pub fn lost(&mut self, id: PduSessionId) {
+        self.ctx.lost_sessions.insert(id);
+        if let Some(connection) = &mut self.connection {
+            connection.told.remove(&id);
+        }
+    }
+
+    /// The gNB has not answered the set-up of a new session in time: the UE's request goes back to it. A slow gNB may
+    /// give the UE the session's accept all the same. If it answers, [`Self::set_up_late`] follows; if the connection
+    /// ends before, the UE's next accept tells it.
+    pub fn set_up_given_up(&mut self, id: PduSessionId) {
+        self.lost(id);
+        if let Some(connection) = &mut self.connection {
+            connection.told.insert(id);
+        }
+    }
+
+    /// The gNB has set up resources that nobody waits for any more: the UE has the accepts of sessions that do not
+    /// exist.
+    pub fn set_up_late(&mut self, pdu: &Pdu) {
+        let done = match pdu {
+            Pdu::PduSessionResourceSetupResponse(response) => &response.pdu_sessions,
+            Pdu::InitialContextSetupResponse(response) => &response.pdu_sessions,
+            _ => return,
+        };
+        for item in done {
+            if !self.ctx.sessions.contains_key(&item.id) {
+                self.lost(item.id);
+            }
+        }
+    }
+
+    /// The PDU session status for an accept, if the UE asks for it or may believe in lost sessions.
+    pub fn session_status(&mut self, asked: bool) -> Option<PsiSet> {
+        if let Some(connection) = &mut self.connection {
+            connection.told.clone_from(&self.ctx.lost_sessions);
+        }
+        let status = asked || !self.ctx.lost_sessions.is_empty();
+        status.then(|| self.ctx.sessions.keys().copied().collect())
+    }
+
+    /// Whether the UE may believe in a lost session that no accept on its connection has told it of.
+    pub fn has_untold_losses(&self) -> bool {
+        let told = self.connection.as_ref().map(|connection| &connection.told);
+        self.ctx.lost_sessions.iter().any(|id| told.is_none_or(|told| !told.contains(id)))
+    }
+
+    /// A verified message of the UE. It may show that the UE has the accept before it. A request that an accept answers
+    /// does not: the UE may repeat it because it has none.
+    pub fn shows_accept(&mut self, message: &Message) {
+        let Some(connection) = &mut self.connection else { return };
+        if !matches!(message, Message::ServiceRequest(_) | Message::RegistrationRequest(_)) {
+            for id in std::mem::take(&mut connection.told) {
+                self.ctx.lost_sessions.remove(&id);
+            }
+        }
+    }
+
+    /// The PDU session status of the UE's request: it knows of the loss of every other session.
+    pub fn believes_in(&mut self, sessions: PsiSet) {
+        self.ctx.lost_sessions.retain(|id| sessions.contains(*id));
     }
 }

@@ -2,7 +2,6 @@
 //! the UE's bit rate, and messages that are unexpected or too late.
 
 use ngap::Pdu;
-use ngap::cause::RadioNetwork;
 
 use super::{bit_rate, session_resources};
 use crate::counters;
@@ -34,7 +33,8 @@ pub(crate) async fn unsolicited_n2(ue: &mut Ue, pdu: Pdu) -> Result<(), Interrup
         Pdu::UeContextReleaseComplete(_) => counters::N2_REJECTED.inc("unexpected"),
         other => {
             counters::N2_REJECTED.inc("unexpected");
-            tracing::debug!(message = other.name(), cause = %RadioNetwork::Unspecified, "unexpected N2 message");
+            tracing::debug!(message = other.name(), "unexpected N2 message");
+            ue.set_up_late(&other);
         }
     }
     Ok(())

@@ -86,14 +86,108 @@ async fn an_idle_ue_is_told_in_its_next_accept_also_where_it_does_not_ask() {
     network.core.session_gone(&reference).await;
     network.ue(ue.supi(), |view| view["sessions"].as_array().unwrap().len() == 1).await;
     gnb.silent(50).await;
-    ue.service_request(&gnb, &[]).await;
-    let Message::ServiceAccept(accept) = ue.recv(&mut gnb).await else { panic!() };
-    assert_eq!(accept.pdu_session_status.unwrap().iter().count(), 1);
-    // Told once.
+    let left = network.ue(ue.supi(), |_| true).await["sessions"][0]["id"].as_u64().unwrap() as u8;
+    // The accept may be lost on the radio: the UE is told until it has sent something after an accept.
+    for _ in 0..2 {
+        assert_eq!(ue.served(&mut gnb).await, Some(set(&[left])));
+        gnb.silent(50).await;
+        ue.idle(&mut gnb).await;
+    }
+    assert_eq!(ue.served(&mut gnb).await, Some(set(&[left])));
+    let message = gmm::UlNasTransport::n1_sm(id(left), vec![0x2e, left, 0, 0xd6, 0x6f]);
+    ue.send(&gnb, &Message::UlNasTransport(message)).await;
+    network.core.wait_called("n1", 1).await;
     ue.idle(&mut gnb).await;
-    ue.service_request(&gnb, &[]).await;
+    assert_eq!(ue.served(&mut gnb).await, None);
+}
+
+impl Ue {
+    /// Gets service for signalling. Returns the session status of the accept.
+    async fn served(&mut self, gnb: &mut Gnb) -> Option<PsiSet> {
+        self.service_request(gnb, &[]).await;
+        let Message::ServiceAccept(accept) = self.recv(gnb).await else { panic!() };
+        accept.pdu_session_status
+    }
+}
+
+/// The gNB says that it could not deliver a message, which may have been the accept.
+#[tokio::test]
+async fn a_ue_whose_accept_was_not_delivered_is_made_to_register() {
+    let network = Network::start().await;
+    let (mut gnb, mut ue) = with_sessions(&network, &[1]).await;
+    ue.idle(&mut gnb).await;
+    network.core.session_gone(&network.core.reference(ue.supi(), id(1))).await;
+    network.ue(ue.supi(), |view| view["sessions"] == serde_json::json!([])).await;
+    assert_eq!(ue.served(&mut gnb).await, Some(set(&[])));
+    gnb.send(ngap::NasNonDeliveryIndication {
+        amf_ue_ngap_id: ue.amf_id.unwrap(),
+        ran_ue_ngap_id: ue.ran_id,
+        nas_pdu: Some(bytes::Bytes::from_static(b"lost")),
+        cause: ngap::cause::RadioNetwork::Unspecified.into(),
+    })
+    .await;
+    assert_eq!(ue.made_to_register(&mut gnb, &[1]).await, Some(set(&[])));
+}
+
+/// A REGISTRATION ACCEPT that the UE has not completed may not have reached it. A UE that says which sessions it has
+/// needs to hear nothing more of the others.
+#[tokio::test]
+async fn a_ue_is_told_of_lost_sessions_until_it_completes_or_knows() {
+    let network = Network::start().await;
+    let (mut gnb, mut ue) = with_sessions(&network, &[1, 2]).await;
+    ue.idle(&mut gnb).await;
+    network.core.session_gone(&network.core.reference(ue.supi(), id(1))).await;
+    network.ue(ue.supi(), |view| view["sessions"].as_array().unwrap().len() == 1).await;
+    let update = Message::RegistrationRequest(ue.registration_request(RegistrationType::MobilityUpdating));
+    ue.open(&gnb, &update).await;
+    let Message::RegistrationAccept(accept) = ue.recv(&mut gnb).await else { panic!() };
+    assert_eq!(accept.pdu_session_status, Some(set(&[2])));
+    gnb.association.abort();
+    network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
+    let mut gnb = Gnb::up(network.n2, 2).await;
+    assert_eq!(ue.served(&mut gnb).await, Some(set(&[2])));
+    ue.idle(&mut gnb).await;
+    // It knows, and asks whether it is right.
+    let (ngksi, s_tmsi) = (ue.security.as_ref().unwrap().ngksi(), ue.guti.unwrap().s_tmsi());
+    let mut request = gmm::ServiceRequest::new(ngksi, nas::ServiceType::Signalling, s_tmsi);
+    request.pdu_session_status = Some(set(&[2]));
+    ue.open(&gnb, &Message::ServiceRequest(request)).await;
     let Message::ServiceAccept(accept) = ue.recv(&mut gnb).await else { panic!() };
-    assert_eq!(accept.pdu_session_status, None);
+    assert_eq!(accept.pdu_session_status, Some(set(&[2])));
+    ue.idle(&mut gnb).await;
+    assert_eq!(ue.served(&mut gnb).await, None);
+}
+
+/// A slow gNB gives the UE the accept of a session whose set-up was given up.
+#[tokio::test]
+async fn a_session_that_the_gnb_sets_up_too_late_is_not_kept_by_the_ue() {
+    let network = Network::with(serde_json::json!({"timers": {"n2_guard_ms": 150}})).await;
+    for late in [true, false] {
+        let (mut gnb, mut ue) = with_sessions(&network, &[]).await;
+        ue.send(&gnb, &Message::UlNasTransport(crate::sessions::request(1))).await;
+        let Pdu::PduSessionResourceSetupRequest(setup) = gnb.recv().await else { panic!() };
+        ue.read(setup.pdu_sessions[0].nas_pdu.as_ref().unwrap());
+        let Message::DlNasTransport(back) = ue.recv(&mut gnb).await else { panic!() };
+        assert_eq!(back.cause, Some(GmmCause::PayloadNotForwarded));
+        if late {
+            let item = ngap::PduSessionItem { id: id(1), transfer: bytes::Bytes::from_static(b"late") };
+            gnb.send(ngap::PduSessionResourceSetupResponse {
+                amf_ue_ngap_id: setup.amf_ue_ngap_id,
+                ran_ue_ngap_id: ue.ran_id,
+                pdu_sessions: vec![item],
+                failed: vec![],
+                criticality_diagnostics: None,
+                user_location: None,
+            })
+            .await;
+            assert_eq!(ue.made_to_register(&mut gnb, &[1]).await, Some(set(&[])));
+        } else {
+            // It did not answer before the connection ended.
+            gnb.silent(50).await;
+            ue.idle(&mut gnb).await;
+            assert_eq!(ue.served(&mut gnb).await, Some(set(&[])));
+        }
+    }
 }
 
 /// A session without user plane ends in its SMF, whose release command did not get through: a connected UE is made to
