@@ -337,6 +337,8 @@ pub(crate) struct UeContext {
     /// Sessions that the UE may believe to exist although they do not: accepts tell the UE until it has shown that it
     /// knows (`procedure/session_loss.rs`).
     pub lost_sessions: BTreeSet<PduSessionId>,
+    /// Sessions whose SMF was told that the UE does not answer a page.
+    pub unreached_sessions: BTreeSet<PduSessionId>,
     pub radio_capability: Option<Bytes>,
     /// The UE has answered a page and needs a new 5G-GUTI (TS 33.501 §6.12.3).
     pub guti_due: bool,
@@ -426,6 +428,7 @@ impl UeContext {
             uecm_registered: false,
             sessions: BTreeMap::new(),
             lost_sessions: BTreeSet::new(),
+            unreached_sessions: BTreeSet::new(),
             radio_capability: None,
             guti_due: false,
             slices_due: false,

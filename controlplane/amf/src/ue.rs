@@ -239,6 +239,7 @@ impl Ue {
         if procedure::configuration_update::is_due(self) {
             return Next::ConfigurationUpdate;
         }
+        Box::pin(procedure::paging::report_reachable(self)).await;
         let deadline = self.reachability;
         match self.receive(deadline.map(|(_, at)| at)).await {
             Ok(Some(event)) => Next::Event(event),

@@ -142,8 +142,8 @@ pub struct Timers {
     pub establishment_guard_ms: u64,
     /// Pause after AMF or gNB refused to activate a user plane; then downlink data start the next attempt.
     pub activation_retry_ms: u64,
-    /// How long the downlink packets of a UE that does not answer paging are dropped. After that the next packet
-    /// has the UE paged again.
+    /// How long the downlink packets of a UE that does not answer paging are dropped, unless the AMF hears of it
+    /// before. After that the next packet has the UE paged again.
     pub unreachable_ms: u64,
     /// T1 of PFCP: time until a request is repeated.
     pub pfcp_t1_ms: u64,

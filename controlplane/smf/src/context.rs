@@ -188,6 +188,8 @@ pub(crate) struct SessionState {
     /// Number of activations of the user plane. It distinguishes an activation from earlier and later
     /// ones.
     pub activations: u32,
+    /// The UE has not answered a page and has not been heard of since: its downlink packets are dropped.
+    pub unreachable: bool,
     /// The type that was granted, which may be less than the UE asked for.
     pub session_type: PduSessionType,
     /// Addresses from the pool of the data network, returned when the session ends.

@@ -71,6 +71,10 @@ async fn update(smf: Arc<Smf>, request: UpdateSmContextRequest) -> Updated {
         release::locally(&smf, &session, release::Notify::Nobody).await;
         return Ok(None);
     }
+    let heard = data.n1_sm_msg.is_some() || data.ue_location.is_some();
+    if heard && data.up_cnx_state.is_none() {
+        service_request::reachable(&smf, &session).await;
+    }
     let from_gnb = match (&data.n2_sm_info_type, &data.n2_sm_info) {
         (Some(kind), Some(info)) => Some(from_gnb(&smf, &session, kind, info.bytes()).await?),
         (Some(_), None) => return Err(ProblemDetails::mandatory_ie_missing("n2SmInfo").into()),

@@ -15,6 +15,7 @@ use types::Tai;
 use crate::counters;
 use crate::event::{Interrupt, Transfer, UeEvent};
 use crate::gnb::Gnb;
+use crate::peers::SmUpdate;
 use crate::ue::{Ue, Waiting};
 
 /// How often a UE is paged: a single page is easily missed on the radio.
@@ -52,9 +53,30 @@ pub(crate) async fn paging(ue: &mut Ue, transfer: Transfer) -> Result<(), Interr
 }
 
 /// Tells the SMF of a transfer why it was not delivered, if the SMF wants to know.
-pub(crate) async fn not_delivered(ue: &Ue, transfer: Transfer, cause: N1N2MessageTransferCause) {
+pub(crate) async fn not_delivered(ue: &mut Ue, transfer: Transfer, cause: N1N2MessageTransferCause) {
     if let Some(uri) = transfer.failure_uri {
+        if cause == N1N2MessageTransferCause::UeNotResponding {
+            ue.ctx.unreached_sessions.insert(transfer.session);
+        }
         ue.amf.peers.transfer_failed(&uri, cause).await;
+    }
+}
+
+/// Tells the SMFs that gave up a UE that it is back: they get its location. An SMF drops the packets of an unreachable
+/// UE for some time (TS 23.502 §4.2.3.3 step 3c), which ends with this. A session whose user plane the UE has just
+/// activated needs nothing.
+pub(crate) async fn report_reachable(ue: &mut Ue) {
+    if ue.ctx.unreached_sessions.is_empty() || !ue.ctx.registered || !ue.is_secure() {
+        return;
+    }
+    for id in std::mem::take(&mut ue.ctx.unreached_sessions) {
+        let session = ue.ctx.sessions.get(&id).filter(|session| !session.active);
+        let Some(context) = session.map(|session| session.context.clone()) else { continue };
+        let (amf, update) = (ue.amf.clone(), SmUpdate::Location(ue.ctx.location));
+        let answer = amf.peers.update_sm_context(&context, update).await;
+        if answer.is_err_and(|refused| refused.error.is_not_found()) {
+            ue.forget_session(id);
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use super::authentication::{AuthenticationError, authentication};
 use super::identification::identification;
 use super::resource_setup::{self, PendingSetup, SetupOutcome};
 use super::security_mode::{SecurityModeError, security_mode};
-use super::{an_release, configuration_update, deregistration, user_plane};
+use super::{an_release, configuration_update, deregistration, paging, user_plane};
 use crate::admission::Class;
 use crate::context::{Amf, Subscription};
 use crate::counters;
@@ -452,6 +452,7 @@ async fn accept(
         && !request.follow_on
         && !ue.ctx.sessions.values().any(|session| session.active);
     if idle_update {
+        paging::report_reachable(ue).await;
         // There is no reason to keep the connection (TS 24.501 §5.5.1.3.4).
         return an_release::release(ue, ngap::cause::Nas::NormalRelease.into()).await.map_err(Stop::from);
     }

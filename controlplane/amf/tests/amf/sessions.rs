@@ -1,7 +1,7 @@
 //! PDU sessions, service request, paging: the AMF's part between UE, gNB and SMF.
 
 use bytes::Bytes;
-use nas::{GmmCause, Message, PsiSet, RequestType, ServiceType, gmm};
+use nas::{GmmCause, Message, PsiSet, RegistrationType, RequestType, ServiceType, gmm};
 use ngap::*;
 use sbi::model::smf::N2SmInfoType;
 use types::{Dnn, PduSessionId};
@@ -303,7 +303,7 @@ async fn sessions_that_the_ue_lost_are_released() {
     ue.establish(&mut gnb, 1).await;
     ue.establish(&mut gnb, 2).await;
     ue.idle(&mut gnb).await;
-    let mut update = ue.registration_request(nas::RegistrationType::MobilityUpdating);
+    let mut update = ue.registration_request(RegistrationType::MobilityUpdating);
     update.pdu_session_status = Some([id(2)].into_iter().collect());
     update.uplink_data_status = Some([id(2)].into_iter().collect());
     ue.open(&gnb, &Message::RegistrationRequest(update)).await;
@@ -425,20 +425,45 @@ async fn an_smf_hears_why_a_transfer_was_not_delivered() {
     ue.idle(&mut gnb).await;
     network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
     let n2 = Some((SETUP_N2, N2SmInfoType::PduResSetupReq));
-    network.core.transfer(ue.supi(), id(1), None, n2.clone()).await.unwrap();
-    for _ in 0..3 {
-        assert!(matches!(gnb.recv().await, Pdu::Paging(_)));
+    for (n, periodic) in [(1, false), (2, true)] {
+        network.core.transfer(ue.supi(), id(1), None, n2.clone()).await.unwrap();
+        for _ in 0..3 {
+            assert!(matches!(gnb.recv().await, Pdu::Paging(_)));
+        }
+        network.core.wait_called("not_delivered", n).await;
+        assert_eq!(network.core.called("location"), n - 1);
+        // It hears that the UE is back, also if the UE wants nothing of the session.
+        if periodic {
+            let mut update = ue.registration_request(RegistrationType::PeriodicUpdating);
+            update.follow_on = false;
+            ue.open(&gnb, &Message::RegistrationRequest(update)).await;
+            ue.complete(&mut gnb).await;
+            gnb.released(&mut ue).await;
+        } else {
+            ue.service_request(&gnb, &[]).await;
+            assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
+            network.core.wait_called("location", n).await;
+            ue.idle(&mut gnb).await;
+        }
+        network.core.wait_called("location", n).await;
+        network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
     }
-    network.core.wait_called("not_delivered", 1).await;
+    // It hears it once.
+    ue.service_request(&gnb, &[]).await;
+    assert!(matches!(ue.recv(&mut gnb).await, Message::ServiceAccept(_)));
+    ue.idle(&mut gnb).await;
+    network.ue(ue.supi(), |view| view["cm_state"] == "CM-IDLE").await;
+    assert_eq!(network.core.called("location"), 2);
     // Without a gNB no page was sent.
     gnb.association.abort();
     while network.oam("GET", "/gnbs").await != serde_json::json!([]) {
         net::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     network.core.transfer(ue.supi(), id(1), None, n2).await.unwrap();
-    network.core.wait_called("not_delivered", 2).await;
+    network.core.wait_called("not_delivered", 3).await;
     use sbi::model::amf::N1N2MessageTransferCause::{AnNotResponding, UeNotResponding};
-    assert_eq!(*network.core.not_delivered.lock().unwrap(), [UeNotResponding, AnNotResponding]);
+    let causes = network.core.not_delivered.lock().unwrap().clone();
+    assert_eq!(causes, [UeNotResponding, UeNotResponding, AnNotResponding]);
 }
 
 #[tokio::test]

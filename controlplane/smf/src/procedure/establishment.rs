@@ -253,6 +253,7 @@ fn new_state(
         phase: Phase::Establishing,
         up: UpState::Deactivated,
         activations: 0,
+        unreachable: false,
         session_type,
         addresses,
         subscribed,

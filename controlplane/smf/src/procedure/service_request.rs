@@ -59,6 +59,7 @@ pub(crate) async fn activate_user_plane(smf: &Arc<Smf>, session: &Arc<Session>) 
 /// deactivated again.
 pub(crate) fn begin_activation(smf: &Arc<Smf>, session: &Arc<Session>, state: &mut SessionState) {
     state.up = UpState::Activating;
+    state.unreachable = false;
     state.activations += 1;
     let (smf, session, activation) = (smf.clone(), session.clone(), state.activations);
     tokio::spawn(async move {
@@ -135,7 +136,8 @@ pub(crate) async fn not_activated_by_amf(smf: &Arc<Smf>, session: &Arc<Session>,
 /// The activation of the user plane has failed. TS 23.502 §4.2.3.3 step 3c leaves it to the network what the UPF does
 /// with downlink packets until the next attempt:
 ///
-/// - The packets of an unreachable UE are dropped for `timers.unreachable_ms`.
+/// - The packets of an unreachable UE are dropped for `timers.unreachable_ms`, or until the UE is heard of
+///   ([`reachable`]).
 /// - The packets of other UEs are buffered for `timers.activation_retry_ms`.
 ///
 /// The UPF reports no packets meanwhile. After that it reports the packets that it has buffered or the next one,
@@ -161,6 +163,7 @@ pub(crate) async fn pause_activation(
     n4u::reachable(smf, session, false);
     state.up = UpState::Deactivated;
     state.gnb = None;
+    state.unreachable = why == NotActivated::UeUnreachable;
     if let Err(error) = user_plane::modify(smf, session, state, change).await {
         // Counted by N4. The restoration of the UPF's sessions corrects it.
         tracing::debug!(supi = %session.supi, id = %session.id, %error, "activation not paused on the UPF");
@@ -169,15 +172,32 @@ pub(crate) async fn pause_activation(
     tokio::spawn(async move {
         time::sleep(Duration::from_millis(pause_ms)).await;
         let mut state = session.state.lock().await;
-        // Another activation or a release during the pause has changed the UPF's rules already.
-        let paused = state.activations == activations && state.up == UpState::Deactivated;
-        if !paused || state.phase != Phase::Active {
-            return;
-        }
-        if let Err(error) = user_plane::modify(&smf, &session, &mut state, rules::deactivate()).await {
-            tracing::debug!(supi = %session.supi, id = %session.id, %error, "downlink reports not resumed");
+        // Another activation, a release or the UE's return during the pause has changed the UPF's rules already.
+        let same = state.activations == activations && state.up == UpState::Deactivated;
+        if same && (why == NotActivated::Refused || state.unreachable) {
+            resume(&smf, &session, &mut state).await;
         }
     });
+}
+
+/// The AMF has heard of the UE, which says so with the UE's message or location: the next downlink packet makes the AMF
+/// reach the UE again, also before `timers.unreachable_ms` has passed.
+pub(crate) async fn reachable(smf: &Smf, session: &Session) {
+    let mut state = session.state.lock().await;
+    if state.unreachable {
+        resume(smf, session, &mut state).await;
+    }
+}
+
+/// Ends the pause after a failed activation: the UPF buffers and reports downlink packets again.
+async fn resume(smf: &Smf, session: &Session, state: &mut SessionState) {
+    state.unreachable = false;
+    if state.phase != Phase::Active || state.up != UpState::Deactivated {
+        return;
+    }
+    if let Err(error) = user_plane::modify(smf, session, state, rules::deactivate()).await {
+        tracing::debug!(supi = %session.supi, id = %session.id, %error, "downlink reports not resumed");
+    }
 }
 
 /// The gNB has released the resources of a session that continues: they are set up again. The user plane may be active:

@@ -59,6 +59,7 @@ pub(crate) async fn deactivate(smf: &Arc<Smf>, session: &Arc<Session>) -> Update
     n4u::reachable(smf, session, false);
     state.gnb = None;
     state.up = UpState::Deactivated;
+    state.unreachable = false;
     if state.phase == Phase::Establishing {
         // The gNB was lost before it answered. The UE does not have the session yet; the guard timer
         // ends it.

@@ -226,6 +226,35 @@ async fn an_unreachable_ue_has_its_packets_dropped_and_is_paged_again_later() {
     }
 }
 
+/// The AMF hears of the UE again, long before the time is over: the next packet has the UE reached.
+#[tokio::test]
+async fn packets_for_an_unreachable_ue_are_dropped_no_longer_than_until_it_is_back() {
+    let mut world = World::with(|config| config["timers"]["unreachable_ms"] = 60_000.into()).await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let seid = session.establishment.cp_f_seid.seid;
+    world.update(&session.context, state(UpCnxState::Deactivated)).await.unwrap();
+    assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
+    let location = SmContextUpdateData {
+        ue_location: Some(sbi::model::common::UserLocation { nr_location: None }),
+        ..Default::default()
+    };
+    let body = SmBody::Status(nas::gsm::SmStatus { cause: nas::GsmCause::ProtocolErrorUnspecified });
+    let status = nas::SmMessage { pdu_session_id: Some(id(5)), pti: types::Pti(7), body };
+    let message =
+        SmContextUpdateData { n1_sm_msg: Some(status.encode().unwrap().into()), ..Default::default() };
+    for heard in [location.clone(), message, location.clone()] {
+        world.upf.report(world.n4, seid, report(ReportType::DLDR));
+        assert_eq!(world.next_transfer().await.1.unwrap().0, N2SmInfoType::PduResSetupReq);
+        not_delivered(&world, &session.context, N1N2MessageTransferCause::UeNotResponding).await;
+        assert_eq!(world.next_action().await, ApplyAction::DROP);
+        world.update(&session.context, heard).await.unwrap();
+        assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
+    }
+    // Of a UE that can be reached, its location says nothing new.
+    world.update(&session.context, location).await.unwrap();
+    assert!(world.at_upf.try_recv().is_err());
+}
+
 /// An AMF that is busy, or has no gNB for the UE, does not say that the UE cannot be reached: what waits is kept.
 #[tokio::test]
 async fn what_waits_outlives_an_amf_that_cannot_help_now() {

@@ -511,8 +511,8 @@ async fn update_context(
             n2_sm_info_type: Some(N2SmInfoType::PduResRelCmd),
             ..Default::default()
         })),
-        (None, None, _) => {
-            calls.push("n1".to_owned());
+        (None, None, n1) => {
+            calls.push(if n1.is_some() { "n1" } else { "location" }.to_owned());
             Ok(None)
         }
     }
