@@ -198,12 +198,12 @@ pub(crate) struct SessionState {
     pub subscribed: SessionQos,
     /// What is in force: what the PCF authorised, or what is subscribed.
     pub qos: SessionQos,
-    /// When the AMF created it.
-    pub created: SystemTime,
     /// Serving network.
     pub plmn: Plmn,
     /// The AMF that serves the UE.
     pub amf: ApiRoot,
+    /// Since when it does: when it created the session, or the UE moved to it.
+    pub amf_since: SystemTime,
     /// The AMF's callback URI for status notifications.
     pub status_uri: String,
     /// `None` before the UPF has accepted the session and after it was deleted there.

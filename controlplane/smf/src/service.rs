@@ -60,12 +60,8 @@ fn find(smf: &Smf, reference: &str) -> Result<Arc<Session>, ProblemDetails> {
 async fn update(smf: Arc<Smf>, request: UpdateSmContextRequest) -> Updated {
     let session = find(&smf, &request.sm_context_ref)?;
     let data = request.body;
-    {
-        // The UE may have moved to another AMF.
-        let mut state = session.state.lock().await;
-        if let Some(uri) = &data.sm_context_status_uri {
-            state.status_uri.clone_from(uri);
-        }
+    if let Some(uri) = &data.sm_context_status_uri {
+        establishment::moved(&mut *session.state.lock().await, uri)?;
     }
     if data.release == Some(true) {
         release::locally(&smf, &session, release::Notify::Nobody).await;

@@ -145,8 +145,7 @@ fn read_request(data: &SmContextCreateData) -> Result<SessionParameters, SmConte
     let dnn = data.selected_dnn.clone().or(data.dnn.clone()).ok_or_else(|| missing("dnn"))?;
     let s_nssai = data.s_nssai.ok_or_else(|| missing("sNssai"))?;
     let octets = data.n1_sm_msg.as_ref().ok_or_else(|| missing("n1SmMsg"))?.bytes();
-    let amf = amf_of(&data.sm_context_status_uri)
-        .ok_or_else(|| ProblemDetails::mandatory_ie_incorrect("smContextStatusUri", "must be an http URI"))?;
+    let amf = amf_of(&data.sm_context_status_uri)?;
     let n1_error = |pti, cause: Option<GsmCause>| {
         REJECTED.inc(&cause.map_or("ignored".to_owned(), |cause| cause.number().to_string()));
         SmContextCreateError {
@@ -171,14 +170,24 @@ fn read_request(data: &SmContextCreateData) -> Result<SessionParameters, SmConte
     Ok(SessionParameters { supi, id, dnn, s_nssai, amf, pti, request })
 }
 
-/// The AMF's API root, taken from its status callback. `None` if the URI cannot be called (RFC 3986
+/// The AMF's API root, taken from its status callback. An error if the URI cannot be called (RFC 3986
 /// §2): the AMF would not learn of the session's end.
-fn amf_of(uri: &str) -> Option<ApiRoot> {
+fn amf_of(uri: &str) -> Result<ApiRoot, ProblemDetails> {
     let allowed = |octet: u8| octet.is_ascii_alphanumeric() || b"-._~:/?[]@!$&'()*+,;=%".contains(&octet);
-    if !uri.bytes().all(allowed) {
-        return None;
+    let root = uri.bytes().all(allowed).then(|| ApiRoot::of_uri(uri)).flatten();
+    root.ok_or_else(|| ProblemDetails::mandatory_ie_incorrect("smContextStatusUri", "must be an http URI"))
+}
+
+/// The UE has moved to another AMF, whose status callback this is (TS 29.502 §6.1.6.2.3: it comes with every change of
+/// `servingNfId`). The AMF is called and notified from now on.
+pub(crate) fn moved(state: &mut SessionState, status_uri: &str) -> Result<(), ProblemDetails> {
+    let amf = amf_of(status_uri)?;
+    if state.amf != amf {
+        state.amf = amf;
+        state.amf_since = time::wall_clock();
     }
-    ApiRoot::of_uri(uri)
+    status_uri.clone_into(&mut state.status_uri);
+    Ok(())
 }
 
 /// A refusal: a problem for the AMF with PDU SESSION ESTABLISHMENT REJECT for the UE.
@@ -258,9 +267,9 @@ fn new_state(
         addresses,
         subscribed,
         qos: subscribed,
-        created: time::wall_clock(),
         plmn: data.serving_network,
         amf: wanted.amf.clone(),
+        amf_since: time::wall_clock(),
         status_uri: data.sm_context_status_uri.clone(),
         upf: None,
         gnb: None,
@@ -417,7 +426,7 @@ mod tests {
 
     #[test]
     fn callback_uris_are_those_that_can_be_called() {
-        let root = |uri| amf_of(uri).map(|root| root.to_string());
+        let root = |uri| amf_of(uri).ok().map(|root| root.to_string());
         let good = "http://127.0.0.5:7777/namf-callback/v1/sm-context-status/imsi-1%2F5";
         assert_eq!(root(good).as_deref(), Some("http://127.0.0.5:7777"));
         let bad = [

@@ -5,7 +5,7 @@
 //! session that was set up while there was no PCF gets its association then.
 //!
 //! **An AMF** that restarted has forgotten its UEs. They come back by registering anew, which in the UE ends the sessions
-//! it had; what was created before the AMF's recovery time is lost (TS 23.527 §6.2), so the session is released here, on
+//! it had; what the AMF had before its recovery time is lost (TS 23.527 §6.2), so the session is released here, on
 //! the UPF and in PCF and UDM. An AMF that has only deregistered may come back with what it had: its sessions stay.
 
 use std::sync::Arc;
@@ -71,7 +71,7 @@ where
 async fn amf_started(smf: Arc<Smf>, session: Arc<Session>, amf: ApiRoot, recovery: SystemTime) {
     {
         let state = session.state.lock().await;
-        if state.amf != amf || state.created >= recovery || state.phase == Phase::Released {
+        if state.amf != amf || state.amf_since >= recovery || state.phase == Phase::Released {
             return;
         }
     }

@@ -7,9 +7,12 @@ use nas::SmBody;
 use pfcp::message::*;
 use pfcp::{ApplyAction, InterfaceType, Message, QerId, ReportType};
 use sbi::ResourceUri;
-use sbi::model::amf::{N1N2MessageTransferCause, N1N2MsgTxfrFailureNotification};
+use sbi::model::amf::{
+    N1N2MessageTransferCause, N1N2MessageTransferError, N1N2MessageTransferRspData,
+    N1N2MsgTxfrFailureNotification,
+};
 use sbi::model::smf::*;
-use sbi::op::amf::N1N2TransferFailureNotify;
+use sbi::op::amf::{N1N2MessageTransfer, N1N2MessageTransferRequest, N1N2TransferFailureNotify};
 use sbi::op::pcf::{SmPolicyTerminateNotify, SmPolicyUpdateNotify};
 use sbi::op::smf::{ReleaseSmContext, ReleaseSmContextRequest};
 use types::PduSessionType;
@@ -253,6 +256,41 @@ async fn packets_for_an_unreachable_ue_are_dropped_no_longer_than_until_it_is_ba
     // Of a UE that can be reached, its location says nothing new.
     world.update(&session.context, location).await.unwrap();
     assert!(world.at_upf.try_recv().is_err());
+}
+
+/// TS 29.502 §5.2.2.3: the UE has moved to another AMF, which says so with its status callback.
+#[tokio::test]
+async fn a_session_follows_its_ue_to_another_amf() {
+    async fn transferred(
+        asked: std::sync::Arc<tokio::sync::Notify>,
+        _: N1N2MessageTransferRequest,
+    ) -> Result<sbi::Initiated<N1N2MessageTransferRspData>, N1N2MessageTransferError> {
+        asked.notify_one();
+        let cause = N1N2MessageTransferCause::Initiated;
+        Ok(sbi::Initiated::Done(N1N2MessageTransferRspData { cause, supported_features: None }))
+    }
+    let mut world = World::new().await;
+    let session = world.establish(supi(1), id(5), PduSessionType::Ipv4).await;
+    let asked = std::sync::Arc::<tokio::sync::Notify>::default();
+    let router = sbi::Router::new(asked.clone()).on::<N1N2MessageTransfer>(transferred);
+    let other = sbi::serve(router, "127.0.0.1:0".parse().unwrap(), Default::default()).await.unwrap();
+    let moved = |uri: String| SmContextUpdateData {
+        serving_nf_id: Some(sbi::model::common::NfInstanceId::from_random(8)),
+        sm_context_status_uri: Some(uri),
+        up_cnx_state: Some(UpCnxState::Deactivated),
+        ..Default::default()
+    };
+    let unusable = world.update(&session.context, moved("nowhere".to_owned())).await.unwrap_err();
+    assert_eq!(unusable.status(), Some(400));
+    let uri = format!("http://{}/nsmf-callback/v1/sm-context-status/moved", other.address());
+    world.update(&session.context, moved(uri)).await.unwrap();
+    assert_eq!(world.next_action().await, ApplyAction::BUFF | ApplyAction::NOCP);
+    world.upf.report(world.n4, session.establishment.cp_f_seid.seid, report(ReportType::DLDR));
+    net::time::timeout(std::time::Duration::from_secs(5), asked.notified()).await.unwrap();
+    // The session does not end with the AMF that created it.
+    world.started("AMF", net::time::wall_clock() + std::time::Duration::from_secs(1)).await;
+    net::time::sleep(std::time::Duration::from_millis(200)).await;
+    assert_eq!(world.sessions_at_upf(), 1);
 }
 
 /// An AMF that is busy, or has no gNB for the UE, does not say that the UE cannot be reached: what waits is kept.
