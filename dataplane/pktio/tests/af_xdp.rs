@@ -93,7 +93,7 @@ fn selected_frames_come_and_go_and_the_kernel_keeps_the_rest() {
             assert_eq!(payload[..40], [n; 40]);
         }
     }
-    // All frames are home once the kernel has let go of the last ones.
+    // All frames are free after the kernel has returned the last ones.
     receive(&mut port, 0, |_, _| ());
     assert_eq!(memory.free_frames(), free);
 }
@@ -165,7 +165,7 @@ fn what_the_kernel_leaves_in_the_ring_is_sent_with_a_later_look() {
     for _ in 0..3 {
         assert_eq!(socket.recv_from(&mut payload).unwrap().0, 40);
     }
-    // The next packet takes along what the kernel is done with.
+    // Receiving the next packet also takes back the frames that the kernel has sent.
     socket.send_to(&[6; 40], "10.0.0.1:2152").unwrap();
     receive(&mut port, 1, |_, _| ());
     assert_eq!(memory.free_frames(), free);
@@ -205,7 +205,7 @@ fn what_cannot_work_is_said() {
     assert!(matches!(jumbo, Err(AfXdpError::Mtu { mtu: 9000, .. })), "{jumbo:?}");
 }
 
-/// Two queues in one port: whichever a flow comes by, it is received, and in its order.
+/// Two queues in one port: flows of both queues are received, each in its order.
 #[test]
 fn a_port_serves_several_queues() {
     let net = Net::with(async |ours, links, peer| {
@@ -244,7 +244,7 @@ fn a_port_serves_several_queues() {
     assert_eq!((received, next), (160, [10; 16]));
 }
 
-/// An interface that goes down and comes up again serves on, and nothing is left behind meanwhile.
+/// A port works on after its interface went down and came up again.
 #[test]
 fn an_interface_may_go_down_and_up() {
     let net = Net::new();
@@ -280,10 +280,10 @@ fn an_interface_may_go_down_and_up() {
 const EXPERIMENT: [u8; 2] = [0x88, 0xB5];
 /// Octets of an Ethernet header.
 const HEADER: usize = 14;
-/// Frames under way at most: fewer than a veth pair queues, so that none may be lost.
+/// Most frames between sender and receiver: fewer than a veth pair queues, so that none is lost.
 const UNDER_WAY: usize = 192;
 
-/// Frames that follow from their numbers: length, contents, and what is done with them on the way.
+/// Frames whose length, contents and changes on the way follow from their numbers.
 struct Numbered {
     noise: Vec<u8>,
 }
@@ -300,7 +300,7 @@ impl Numbered {
         Numbered { noise: (0..1 << 16).map(|_| octet()).collect() }
     }
 
-    /// Octets that come off the front of frame `number` on the way, and that are put on.
+    /// Numbers of octets that are removed from the front of frame `number` on the way, and added there.
     fn change(number: u32) -> (usize, usize) {
         let octets = 4 + number as usize * 13 % 60;
         match number % 3 {
@@ -311,7 +311,7 @@ impl Numbered {
     }
 
     fn payload(&self, number: u32) -> &[u8] {
-        // Lengths of frames: all from the shortest to the longest, neighbours far apart.
+        // All lengths from the shortest to the longest; consecutive frames differ much.
         let length = 60 + number as usize * 389 % (1514 - 60 - 64);
         let place = number as usize * 7919 % (self.noise.len() - 1514);
         &self.noise[place..place + length - HEADER - 4]
@@ -336,7 +336,7 @@ impl Numbered {
         [&self.head(number, on), self.payload(number)].concat()
     }
 
-    /// Takes off and puts on, in place, as tunnels are: with frames of another kind it does nothing.
+    /// Removes and adds octets in place, like the headers of tunnels.
     fn pass(&self, number: u32, buffer: &mut Buffer) {
         let (off, on) = Numbered::change(number);
         buffer.trim_front(off);
@@ -372,7 +372,7 @@ fn open_sharing(namespace: &NetNs, names: &[&str]) -> (Vec<AfXdpPort>, Memory) {
     namespace.enter(open).unwrap()
 }
 
-/// Positions in a batch of our frames, and the numbers that they must have: `next` and those behind it.
+/// Positions of our frames in a batch, with the numbers that they must have, beginning with `next`.
 fn ours(batch: &Batch, next: &mut u32) -> Vec<(u16, u32)> {
     let is_ours = |buffer: &Buffer| buffer.packet().get(12..14) == Some(&EXPERIMENT);
     let places = (0..).zip(batch.buffers()).filter(|(_, buffer)| is_ours(buffer)).map(|(at, _)| at);
@@ -381,8 +381,8 @@ fn ours(batch: &Batch, next: &mut u32) -> Vec<(u16, u32)> {
     found
 }
 
-/// Sends frames by a port of the far end, through two ports of ours, to the other far end, where each is compared. Our
-/// ports have one memory, so that frames pass without a copy, or each its own.
+/// Sends frames from one far end through two ports of ours to the other far end, where each is compared. Our ports share
+/// one memory, so that frames pass without a copy, or each has its own.
 fn pass_frames(net: &Net, count: u32, shared: bool) {
     let frames = Numbered::new();
     let (mut near, memories) = if shared {
@@ -423,7 +423,7 @@ fn pass_frames(net: &Net, count: u32, shared: bool) {
             selected.push(at);
         }
         assert_eq!(near[1].transmit(&mut taken, &selected).packets, selected.len());
-        // Takes sent frames back, and whatever a kernel has to say.
+        // Takes sent frames back, and frames that a kernel sends on its own.
         near[1].receive(&mut taken).unwrap();
         far[0].receive(&mut taken).unwrap();
 
@@ -475,7 +475,7 @@ fn assert_no_frame_is_lost(ports: &mut [AfXdpPort], memory: &Memory) {
 #[test]
 fn frames_of_all_sizes_arrive_as_they_were_sent() {
     let net = two_links();
-    // With a copy in our namespace; then without; and the interfaces are free again in between.
+    // First with a copy in our namespace, then without, then with a copy again: ports release their interfaces.
     for (count, shared) in [(150_000, false), (150_000, true), (1000, false)] {
         pass_frames(&net, count, shared);
     }
@@ -499,9 +499,9 @@ fn the_limit_of_locked_memory_is_named() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// All that the ports report as lost.
+/// The losses that a port reports.
 fn losses(port: &mut AfXdpPort) -> Vec<(DropReason, usize)> {
-    // The kernel's counters are not read all the time.
+    // A port reads the kernel's counters every ten milliseconds.
     net::time::sleep_thread(Duration::from_millis(15));
     port.receive(&mut Batch::new(1, 64)).unwrap();
     let mut found = Vec::new();
@@ -517,7 +517,7 @@ fn what_the_kernel_discards_is_counted_by_reason() {
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     assert_eq!(losses(&mut port), []);
 
-    // More than the port has given the kernel chunks for, while nobody takes them.
+    // More packets than the kernel has chunks for, while nobody receives.
     for _ in 0..2048 + 300 {
         socket.send_to(&[1; 40], "10.0.0.1:2152").unwrap();
     }
@@ -527,7 +527,7 @@ fn what_the_kernel_discards_is_counted_by_reason() {
     assert!(received >= 2048 && count <= 300 && received + count > 2048, "{received} received, {count} lost");
     assert_eq!(losses(&mut port), [], "each is counted once");
 
-    // Longer than a chunk, as the MTU has grown since.
+    // Packets longer than a chunk, after a change of the MTU.
     net.runtime.block_on(async {
         Links::in_ns(&net.ours).unwrap().set_mtu("up0", 3000).await.unwrap();
         Links::in_ns(&net.peer).unwrap().set_mtu("peer0", 3000).await.unwrap();
@@ -546,7 +546,7 @@ fn frames_that_the_interface_refuses_are_counted_and_come_home() {
     let net = Net::new();
     let (_interface, mut port, memory) = open(&net.ours, "up0", &[gtpu()]).unwrap();
     let free = memory.free_frames();
-    // Without the other end there is no carrier: frames leave the ring and are dropped.
+    // The peer is down, so there is no carrier: frames leave the ring and are dropped.
     net.runtime.block_on(async { Links::in_ns(&net.peer).unwrap().down("peer0").await.unwrap() });
     let mut batch = Batch::new(5, 2048);
     let nobody = "0.0.0.0:0".parse().unwrap();

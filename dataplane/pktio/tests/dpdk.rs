@@ -20,7 +20,7 @@ use pktio::stack::udp::UdpStack;
 use pktio::{Batch, FramePort, Port, Sent, outbox};
 use telemetry::DropReason;
 
-/// What the other process of a test is told: the device it opens.
+/// Environment variable for the other process of a test: the device that it opens.
 const PEER_DEVICE: &str = "GODWIT_TEST_DPDK_PEER";
 /// Waits end after this.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -36,7 +36,7 @@ fn open(device: &str, settings: &Settings) -> Result<Vec<DpdkPort>, pktio::dpdk:
     DpdkPort::open(device, settings)
 }
 
-/// Little memory. It suffices for the rings of 1024 mbufs that a zero-copy memif fills, and loses with its peer.
+/// Little memory, but enough for the rings of 1024 mbufs that a zero-copy memif fills and loses with its peer.
 fn small() -> Settings {
     Settings { buffers: 8191, descriptors: 256, ..Settings::default() }
 }
@@ -78,7 +78,7 @@ fn packets_in_other_memory_are_copied_and_frames_go_on_as_they_are() {
     assert_eq!(port.receive(&mut batch).unwrap(), 40);
     for (n, buffer) in batch.buffers_mut().iter_mut().enumerate() {
         assert_eq!(buffer.packet(), vec![n as u8; 100]);
-        // As a tunnel's headers are removed and others written.
+        // Replaces octets at the front, like the headers of tunnels.
         buffer.trim_front(60);
         buffer.headroom().last_mut().unwrap().clone_from(&0xEE);
         assert!(buffer.grow_front(1));
@@ -107,13 +107,13 @@ fn no_buffer_is_lost_whatever_becomes_of_the_packets() {
         assert_eq!(port.transmit(&mut out, &all(&numbered(50, 1))).packets, 50, "round {round}");
         assert_eq!(port.receive(&mut batch).unwrap(), 50);
         match round % 3 {
-            // Sent on, and received once more.
+            // The frames are sent and received again.
             0 => {
                 assert_eq!(port.transmit(&mut batch, &all(&numbered(50, 1))).packets, 50);
                 assert_eq!(port.receive(&mut batch).unwrap(), 50);
             }
             1 => batch.clear(),
-            // Dropped with its batch, in a thread that DPDK does not know.
+            // The batch is dropped in a thread that DPDK does not know.
             _ => {
                 let full = std::mem::replace(&mut batch, Batch::new(64, 2048));
                 std::thread::spawn(move || drop(full)).join().unwrap();
@@ -134,7 +134,7 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(port.receive(&mut batch).unwrap(), 1);
     assert_eq!(batch.buffers()[0].len(), 1518, "a lent frame has its own size");
     batch.clear();
-    // A device that nobody reads from fills up, and the buffers run out; nothing is stuck for it.
+    // A device from which nobody reads fills up, and the buffers run out; the port still works afterwards.
     let mut sent = Sent::default();
     for _ in 0..40 {
         let mut out = numbered(50, 60);
@@ -171,7 +171,7 @@ fn the_null_device_gives_and_takes_for_ever() {
 fn queues_are_ports_of_their_own() {
     let settings = Settings { queues: 2, ..small() };
     let mut ports = open("net_null1,size=64", &settings).unwrap_or_default();
-    // The null device has one queue in some versions; then it says so.
+    // In some versions of DPDK the null device has one queue; the error then says so.
     if ports.is_empty() {
         let error = open("net_null2", &Settings { queues: 4000, ..small() }).unwrap_err();
         assert!(error.to_string().contains("4000"), "{error}");
@@ -200,7 +200,7 @@ fn errors_say_what_is_wrong() {
     drop(open_one("net_ring3"));
 }
 
-/// A directory that goes with the test.
+/// A directory that is deleted at the end of the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -247,7 +247,7 @@ impl Drop for Peer {
     }
 }
 
-/// The other process: sends back what it receives, with the first octet increased. Passes when it is not asked to.
+/// The other process: sends received packets back with the first octet increased. As an ordinary test it does nothing.
 #[test]
 fn memif_peer() {
     let Ok(device) = std::env::var(PEER_DEVICE) else { return };
@@ -306,7 +306,7 @@ fn a_worker_survives_the_loss_of_its_memif_peer_and_meets_the_next() {
         let peer = Peer::start(&directory.memif(2, "client"));
         wait_for("connection", || port.is_up());
         exchange(&mut port);
-        // Busy in both directions while the peer is killed.
+        // Packets pass in both directions while the peer is killed.
         let mut out = numbered(30, 64);
         let mut batch = Batch::new(64, 2048);
         let mut peer = Some(peer);
@@ -330,7 +330,7 @@ fn a_worker_survives_the_loss_of_its_memif_peer_and_meets_the_next() {
 fn a_memif_client_waits_for_its_server_and_finds_the_next() {
     let directory = Directory::new("client");
     let mut port = open_one(&directory.memif(3, "client,zero-copy=yes"));
-    // Nobody is there: nothing is received, and what is sent is lost, counted.
+    // Without a peer no packet is received, and sent ones are counted as lost.
     let mut batch = Batch::new(32, 64);
     for _ in 0..100 {
         let sent = port.transmit(&mut numbered(30, 64), &all(&numbered(30, 1)));
@@ -394,7 +394,7 @@ fn asks_the_kernel(device: &str) {
                 && frame[28..32] == [10, 0, 0, 2]
         })
     });
-    // The namespaces go after the port.
+    // The namespaces are dropped after the port.
     drop(port);
 }
 
@@ -421,7 +421,7 @@ fn udp_over_dpdk_meets_the_kernel_with_arp_of_its_own() {
     let socket = other.enter(|| UdpSocket::bind("10.0.0.2:2152").unwrap()).unwrap();
     socket.set_nonblocking(true).unwrap();
 
-    // Somebody else sends: the next hop is asked for, and the packet waits for the answer.
+    // To an unknown neighbour: its address is resolved, and the packet waits for the answer.
     let mut signal = Batch::new(1, 100);
     assert!(signal.push(b"end marker", "10.0.0.2:2152".parse().unwrap()));
     assert_eq!(outbox.transmit(&mut signal, &[0]).packets, 1);
@@ -430,7 +430,7 @@ fn udp_over_dpdk_meets_the_kernel_with_arp_of_its_own() {
         n3.receive(&mut batch).unwrap();
         socket.recv_from(&mut text).is_ok_and(|(len, from)| &text[..len] == b"end marker" && from == local)
     });
-    // The kernel sends, and gets its datagram back with an octet more in front.
+    // The kernel sends a datagram, and gets it back with one more octet in front.
     socket.send_to(b"up", local).unwrap();
     wait_for("datagram", || n3.receive(&mut batch).unwrap() > 0 && batch.buffers()[0].packet() == b"up");
     let buffer = &mut batch.buffers_mut()[0];
@@ -461,7 +461,7 @@ fn datagrams(batch: &Batch) -> usize {
     batch.buffers().iter().filter(|buffer| ours(buffer.packet())).count()
 }
 
-/// All that a port reports as lost. The device's counters are not read all the time.
+/// The losses that a port reports. It does not read the device's counters at every call.
 fn losses(port: &mut DpdkPort) -> Vec<(DropReason, usize)> {
     let (start, mut found) = (Instant::now(), Vec::new());
     while start.elapsed() < Duration::from_millis(30) {
@@ -481,7 +481,7 @@ fn what_a_device_misses_is_counted() {
     let (mut port, _ours, _other, socket) = at_a_link(device, &settings);
     let mut batch = Batch::new(64, 2048);
     assert_eq!(losses(&mut port), []);
-    // More than it has room for, while nobody fetches them.
+    // More packets than the device has room for, while nobody receives.
     for _ in 0..SENT {
         socket.send_to(b"counted", "10.0.0.1:9").unwrap();
     }
@@ -492,7 +492,7 @@ fn what_a_device_misses_is_counted() {
     let lost = losses(&mut port);
     let [(DropReason::RxQueueFull, missed)] = lost[..] else { panic!("{lost:?}, {received} received") };
     assert!(received > 0 && missed > 0);
-    // The kernel may have said something about neighbours too.
+    // The kernel may have sent Neighbor Discovery packets too.
     assert!((SENT..SENT + 20).contains(&(received + missed)), "{received} received, {missed} missed");
     assert_eq!(losses(&mut port), [], "each is counted once");
     drop((batch, port));
@@ -512,12 +512,12 @@ fn what_a_device_takes_and_does_not_send_counts_as_an_error_and_not_as_sent() {
         (total.errors, total.full) = (total.errors + sent.errors, total.full + sent.full);
         assert_eq!(losses(&mut port), []);
     }
-    // The last ten are known to be lost when the next are sent.
+    // The loss of the last ten is noticed when the next ones are sent.
     assert_eq!(total, Sent { packets: 10, bytes: 600, errors: 90, ..Sent::default() });
     drop(port);
 }
 
-/// A packet that there is no buffer for stays where it is: it is no loss.
+/// A packet without a free buffer waits in the device and is not lost.
 #[test]
 fn packets_wait_in_the_device_for_buffers() {
     let settings = Settings { buffers: 400, descriptors: 64, ..Settings::default() };

@@ -156,7 +156,7 @@ fn a_datagram_waits_for_its_neighbour_and_has_the_right_octets() {
         let udp = [8, 104, 8, 104, 0, 13, 0, 0];
         assert_eq!(header.payload(), [&udp[..], &[n as u8; 5]].concat(), "in order");
     }
-    // The gateway's neighbours are asked for by the gateway's address.
+    // For destinations behind the gateway the gateway's address is resolved.
     send(&mut stack, b"x", "198.51.100.1:2152".parse().unwrap(), 0);
     assert_eq!(wire.take()[0].0[42..46], [10, 0, 0, 254]);
     assert_eq!(lost(&mut stack), 0);
@@ -166,7 +166,7 @@ fn a_datagram_waits_for_its_neighbour_and_has_the_right_octets() {
 fn datagrams_over_ipv6_have_a_checksum() {
     let (mut stack, wire) = udp_stack("[2001:db8::1]:2152");
     let peer: SocketAddr = "[2001:db8::2]:2152".parse().unwrap();
-    // The peer asks for us (RFC 4861 §7.2.3), by which we know it.
+    // The peer resolves our address (RFC 4861 §7.2.3), from which we learn its own.
     let mut solicitation = vec![135, 0, 0, 0, 0, 0, 0, 0];
     solicitation.extend_from_slice(&"2001:db8::1".parse::<std::net::Ipv6Addr>().unwrap().octets());
     solicitation.extend_from_slice(&[1, 1, 2, 0, 0, 0, 0, 2]);
@@ -248,14 +248,14 @@ fn user_packets_pass_and_the_stacks_own_do_not() {
     let answer = ipv4::Packet::new(ethernet::Frame::new(&answers[0].0).unwrap().payload()).unwrap();
     assert_eq!(icmp::Message::new(answer.payload()).unwrap().kind(), icmp::ECHO_REPLY_V4);
     assert_eq!(IpAddr::from(answer.destination()), ip("10.0.0.2"));
-    // Too long for the link, and no IP at all.
+    // Packets that are too long for the link, or not IP.
     let long = udp_packet("10.45.0.9:1", "10.0.0.2:1", &[0; 1473]);
     assert_eq!(send(&mut stack, &long, nobody(), 0).too_big, 1);
     assert_eq!(send(&mut stack, b"\x00nothing", nobody(), 0).errors, 1);
     assert_eq!(send(&mut stack, &user[..10], nobody(), 0).errors, 1);
 }
 
-/// Frames cut at every length and with random octets changed: nothing breaks, and each is delivered or counted.
+/// Frames cut at every length and with random octets changed: nothing panics, and each is delivered or counted.
 #[test]
 fn hostile_frames_are_survived() {
     let seeds = [
@@ -302,7 +302,7 @@ fn hostile_frames_are_survived() {
                 let mut lost = 0;
                 stack.losses(&mut |_, count| lost += count);
                 assert!(delivered + lost <= 1);
-                // At most one answer each: a flood at us is never a larger flood from us.
+                // At most one answer to each, so that a flood does not cause a larger one.
                 assert!(wire.take().len() <= 1);
             }
         }

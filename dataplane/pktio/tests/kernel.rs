@@ -73,7 +73,7 @@ fn a_tun_device_exchanges_packets_with_the_kernel() {
     assert_eq!(tun.share().transmit(&mut batch, &[]), Sent::default());
 }
 
-/// Packets that the kernel does not take as one message, for each exceeds the MTU, go one by one.
+/// Packets longer than the MTU, which the kernel does not take as one message, are sent one by one.
 #[test]
 fn packets_beyond_the_mtu_are_sent_singly() {
     let namespace = NetNs::new().expect("tests run with CAP_SYS_ADMIN");
@@ -108,7 +108,7 @@ fn bad_names_are_refused_and_devices_vanish_with_their_port() {
     namespace.enter(|| TunPort::create("gw0")).unwrap().expect("the name is free again");
 }
 
-/// Packets of a capture file by interface name: block walk as a reader does it.
+/// Packets of a capture file by interface name, read block by block.
 fn packets(path: &Path) -> BTreeMap<String, Vec<Vec<u8>>> {
     let bytes = std::fs::read(path).expect("the capture file exists");
     let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four octets"));
@@ -146,7 +146,7 @@ fn captures_sort_packets_by_reference_point_without_duplicates() {
     }
     let pfcp = namespace.enter(|| UdpSocket::bind("127.0.0.7:8805").unwrap()).unwrap();
     pfcp.send_to(b"pfcp", "127.0.0.7:8805").unwrap();
-    // On N6, whatever its ports: not N4.
+    // A packet on N6 is never N4, whatever its ports are.
     let mut batch = Batch::new(1, 2048);
     assert!(batch.push(
         &udp_packet(([10, 45, 0, 2], 8805), ([10, 45, 0, 1], 8805), b"n6"),
@@ -170,7 +170,7 @@ fn captures_sort_packets_by_reference_point_without_duplicates() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// What a port sends as one message for the kernel to cut stands in the file as the datagrams that it is on the wire.
+/// A burst that a port sends as one message, and that the kernel cuts, is in the file as the datagrams on the wire.
 #[test]
 fn captures_show_each_datagram_of_a_burst() {
     let namespace = NetNs::new().expect("tests run with CAP_SYS_ADMIN");

@@ -87,7 +87,7 @@ impl Net {
     }
 }
 
-/// Receives until a packet satisfies `wanted`; also lets the stack do its own work.
+/// Receives until a packet satisfies `wanted`, while the stack answers and asks neighbours.
 fn until(port: &mut impl Port, batch: &mut Batch, mut wanted: impl FnMut(&pktio::Buffer) -> bool) {
     let mut poller = Poller::new().unwrap();
     poller.add(port.fd().unwrap(), 1).unwrap();
@@ -109,7 +109,7 @@ fn send(port: &mut impl Port, payload: &[u8], to: SocketAddr, tos: u8) -> pktio:
     port.transmit(&mut batch, &[0])
 }
 
-/// Exchanges datagrams of many sizes with a socket, after the first has made the two known to each other.
+/// Exchanges datagrams of many sizes with a socket. The first one makes the neighbours known to each other.
 fn converse<F: FramePort>(stack: &mut UdpStack<F>, local: SocketAddr, socket: &UdpSocket) {
     let to = socket.local_addr().unwrap();
     let mut batch = Batch::new(64, 2048);
@@ -118,7 +118,7 @@ fn converse<F: FramePort>(stack: &mut UdpStack<F>, local: SocketAddr, socket: &U
         let payload: Vec<u8> = (0..length).map(|i| i as u8).collect();
         let sent = send(stack, &payload, to, 0x28);
         assert_eq!((sent.packets, sent.bytes), (1, length), "{sent:?}");
-        // The answer to a question of the stack's own may have to come first.
+        // The stack may have to resolve the neighbour first.
         stack.receive(&mut batch).unwrap();
         socket.send_to(&payload, local).unwrap();
         until(stack, &mut batch, |buffer| {
@@ -172,7 +172,7 @@ impl Port for Counted {
     }
 }
 
-/// The kernel sends until it knows the neighbour; from then on packets go past it, and the marking with them.
+/// The kernel's socket sends until the neighbour is known; later packets, with their marking, do not pass the kernel.
 #[test]
 fn the_kernel_only_sends_the_first_packets() {
     let net = net(true);
@@ -194,7 +194,7 @@ fn the_kernel_only_sends_the_first_packets() {
     });
     assert!(fast, "the neighbour was learnt");
 
-    // A route to elsewhere takes effect, too.
+    // A new route takes effect.
     net.runtime.block_on(async {
         let links = Links::in_ns(&net.ours).unwrap();
         links.add_route(cidr("198.51.100.1/32"), None, Some("lo")).await.unwrap();
@@ -208,7 +208,7 @@ fn the_kernel_only_sends_the_first_packets() {
     assert!(slow, "the route was learnt");
 }
 
-/// What the program leaves to the kernel still arrives: a datagram in fragments, which the kernel puts together.
+/// Packets that the BPF program leaves to the kernel arrive too: the kernel reassembles a datagram in fragments.
 #[test]
 fn fragments_come_by_way_of_the_kernel() {
     let net = net(true);
@@ -224,11 +224,11 @@ fn fragments_come_by_way_of_the_kernel() {
     let payload: Vec<u8> = (0..4000u32).map(|i| i as u8).collect();
     socket.send_to(&payload, local).unwrap();
     until(&mut stack, &mut Batch::new(4, 9000), |buffer| buffer.packet() == payload);
-    // And one that is too long for a frame goes nowhere, not even in pieces.
+    // A datagram that is too long for a frame is not sent, and not fragmented.
     assert_eq!(send(&mut stack, &payload, socket.local_addr().unwrap(), 0).too_big, 1);
 }
 
-/// A packet of a UE's to or from a server on the other side.
+/// A packet between a UE and a server.
 fn ip_packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let datagram = build_udp((from.ip(), from.port()), (to.ip(), to.port()), payload).unwrap();
     match (from.ip(), to.ip()) {
@@ -242,7 +242,7 @@ fn ip_packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A UE talks to servers of both families, on the link and behind a gateway.
+/// A UE exchanges packets with servers of both IP versions, on the link and behind a gateway.
 fn serve_ues<F: FramePort>(net: &Net, stack: &mut IpStack<F>) {
     let mut batch = Batch::new(64, 2048);
     for (ue, server) in [
@@ -299,11 +299,11 @@ fn udp_on_an_interface_of_our_own() {
         let local: SocketAddr = address.parse().unwrap();
         let (frames, _) = net.af_xdp(&[Select::Everything]);
         let mut stack = UdpStack::new(frames, local, None, resolver()).unwrap();
-        // The peer asks for us, and we for the peer.
+        // Both sides resolve each other's address.
         let socket = net.peer(if local.is_ipv4() { "10.0.0.2:0" } else { "[fd00::2]:0" });
         socket.send_to(b"hello", local).unwrap();
         until(&mut stack, &mut Batch::new(4, 2048), |buffer| buffer.packet() == b"hello");
-        // What the kernel says on its own account (multicast listeners and the like) is not for us.
+        // Packets that the kernel sends on its own, such as multicast listener reports, are not used.
         stack.losses(&mut |reason, _| assert_eq!(reason, DropReason::N3NotServed));
         converse_quietly(&mut stack, local, &socket);
     }
@@ -320,7 +320,7 @@ fn converse_quietly<F: FramePort>(stack: &mut UdpStack<F>, local: SocketAddr, so
     }
 }
 
-/// Packets to a neighbour that never answers wait within bounds and are counted when it is given up.
+/// Packets to a neighbour that never answers wait within bounds, and are counted as lost when it is given up.
 #[test]
 fn packets_to_a_silent_neighbour_are_bounded_and_counted() {
     let net = net(false);

@@ -27,12 +27,12 @@ use pktio::udp::UdpPort;
 use pktio::{Batch, Port};
 use support::*;
 
-/// What the other process is told: its device and this process's socket, for N3 and N6.
+/// Environment variables for the other process: its device and this process's socket, for N3 and N6.
 const RELAY: &str = "GODWIT_TEST_DPDK_RELAY";
-/// What a frame is looked for, before it is asked for again.
+/// Time to wait for a frame before the request for it is repeated.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The configuration of the others with N3 and N6 by DPDK. Ordinary pages, so that the tests run on any machine.
+/// The configuration of the other tests, with N3 and N6 on DPDK. Ordinary pages, so that the tests run on any machine.
 fn on_dpdk(n3: &str, n6: &str) -> upf::Config {
     let mut text = serde_json::to_value(config("")).unwrap();
     text["gtpu"] = format!("{N3_CORE}:2152").into();
@@ -97,7 +97,7 @@ fn dpdk_needs_no_more_than_what_a_core_keeps() {
     assert!(output.status.success() && said[0].contains("1 passed"), "{}{}", said[0], said[1]);
 }
 
-/// UP-1, UP-3: both directions and both families, with neighbours that ask and are asked by ARP and neighbour discovery.
+/// UP-1, UP-3: both directions and both IP versions; both sides resolve addresses by ARP and Neighbor Discovery.
 #[test]
 fn a_ue_reaches_the_data_network_by_dpdk() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
@@ -118,9 +118,9 @@ fn a_ue_reaches_the_data_network_by_dpdk() {
     let n3 = bind(N3_GNB);
     let gnb = Gnb::start(&tun, &n3, config.gtpu, teid);
 
-    // Neighbours are not known yet, and nothing is lost for it.
+    // Neighbours are not known yet; packets wait for them and none is lost.
     assert!(ping(&lab.ue, "10.201.0.2", 10, 56), "IPv4");
-    // Our own addresses are nobody else's to answer for. The kernels' IPv6 addresses take a second to be theirs.
+    // Only the UPF answers for its addresses. The kernels need a second for duplicate address detection (IPv6).
     wait_for("N3", || ping(&lab.ran, "fd00:200::1", 1, 56));
     wait_for("N6", || ping(&lab.dn, "fd00:201::1", 1, 56));
     assert!(ping(&lab.ran, "10.200.0.1", 3, 56) && ping(&lab.dn, "10.201.0.1", 3, 56));
@@ -128,7 +128,7 @@ fn a_ue_reaches_the_data_network_by_dpdk() {
     assert!(ping(&lab.ue, "10.201.0.2", 3, 1372), "a full packet");
     assert!(ping(&lab.dn, "10.45.0.2", 3, 56), "the other way round");
 
-    // Interfaces go down and come up.
+    // Interfaces go down and come up again.
     let links = runtime.block_on(async { Links::in_ns(&lab.core) }).unwrap();
     for device in ["n3", "n6"] {
         lab.bursts("10.201.0.2");
@@ -138,14 +138,14 @@ fn a_ue_reaches_the_data_network_by_dpdk() {
         wait_for(device, || ping(&lab.ue, "10.201.0.2", 3, 56) && ping(&lab.ue, "fd00:201::2", 3, 56));
     }
 
-    // A worker counts what it has sent, so that the last answer may be here first.
+    // A worker counts packets after sending them, so the last answer may arrive before it is counted.
     let sent = |interface: &str| {
         let stats = running.upf.handle().stats();
         stats["interfaces"][interface]["sent"]["packets"].as_u64().unwrap()
     };
     wait_for("counted", || sent("n3") >= 26 && sent("n6") >= 26);
 
-    // A UE does not reach our tunnels on an address that the kernel knows nothing of.
+    // A UE does not reach the UPF's N3 address, which the kernel does not have.
     let guarded = || running.upf.handle().stats()["drops"]["core_interface"].as_u64().unwrap_or(0);
     let client = lab.ue.enter(|| UdpSocket::bind("10.45.0.2:4000").unwrap()).unwrap();
     wait_for("guarded", || {
@@ -154,7 +154,7 @@ fn a_ue_reaches_the_data_network_by_dpdk() {
     });
     drop(gnb);
 
-    // The N4 task has no port of its own: its End Marker leaves through the worker.
+    // The N4 task has no DPDK port: the worker sends its End Marker.
     drop(n3);
     let old = lab.ran.enter(|| UdpSocket::bind((N3_GNB, gtpu::PORT)).unwrap()).unwrap();
     old.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -195,14 +195,14 @@ fn memif_relay() {
     let mut greeted = false;
     while start.elapsed() < 3 * PATIENCE {
         if !greeted && links.iter().all(|(port, _)| port.is_up()) {
-            // An empty datagram: it is there, and here is its address.
+            // An empty datagram tells the test this socket's address.
             links.iter().for_each(|(_, socket)| assert_eq!(socket.send(&[]).unwrap(), 0));
             greeted = true;
         }
         for (port, socket) in &mut links {
             port.receive(&mut batch).unwrap();
             for buffer in batch.buffers() {
-                // An error: the other side ends.
+                // An error means that the test has ended.
                 let _ = socket.send(buffer.packet());
             }
             batch.clear();
@@ -216,7 +216,7 @@ fn memif_relay() {
     }
 }
 
-/// An end of a link to the UPF: a host that this test plays.
+/// The far end of a link to the UPF: a host simulated by this test.
 struct Host {
     socket: UdpSocket,
     /// The other process's socket.
@@ -245,7 +245,7 @@ impl Host {
         }
     }
 
-    /// Waits for another process than the one before.
+    /// Waits for the process that replaces the one before.
     fn greet(&self) {
         wait_for("the other process", || match self.socket.recv_from(&mut [0; 2048]) {
             Ok((0, from)) => self.relay.replace(Some(from)) != Some(from),
@@ -274,7 +274,7 @@ impl Host {
         arp
     }
 
-    /// Sends again and again until this frame comes.
+    /// Repeats a frame until the expected one is received.
     fn expect(&self, what: &str, expected: &[u8], mut send: impl FnMut()) {
         let start = Instant::now();
         let mut others = Vec::new();
@@ -291,7 +291,7 @@ impl Host {
         }
     }
 
-    /// Asks for the UPF's link-layer address; from then on the UPF knows ours.
+    /// Asks for the UPF's link-layer address; the UPF learns ours from the question.
     fn ask(&self) {
         let answer = self.arp(2, (self.upf_mac, self.upf), (self.mac, self.address));
         let question = self.arp(1, (self.mac, self.address), ([0; 6], self.upf));
@@ -311,7 +311,7 @@ fn outer(from: Ipv4Addr, to: Ipv4Addr, gtpu: &[u8], dont_fragment: bool) -> Vec<
     ipv4::Header { dont_fragment, ..ipv4::Header::new(from, to, protocol::UDP) }.build(&datagram).unwrap()
 }
 
-/// A directory that goes with the test.
+/// A directory that is deleted at the end of the test.
 struct Directory(PathBuf);
 
 impl Drop for Directory {
@@ -381,7 +381,7 @@ fn frames_by_memif_are_as_they_should_be_and_a_peer_process_may_die() {
         server.greet();
         gnb.ask();
 
-        // Uplink, to a host whose address the UPF has to ask for. What waits meanwhile is not lost.
+        // Uplink, to a host whose link-layer address the UPF has to resolve. Packets wait meanwhile and are not lost.
         let user = udp(UE_V4.into(), SERVER_V4.into(), &[round; 33]);
         let container = Some(PduSession::Uplink { qfi: QFI });
         let gpdu = gtpu::build_gpdu(teid, container, &user).unwrap();
@@ -402,7 +402,7 @@ fn frames_by_memif_are_as_they_should_be_and_a_peer_process_may_die() {
             }
         });
 
-        // Beyond the link: by the router.
+        // Destinations outside the link are reached through the router.
         let router = Ipv4Addr::new(10, 201, 0, 9);
         let user = udp(UE_V4.into(), Ipv4Addr::new(8, 8, 8, 8).into(), &[round; 5]);
         let gpdu = gtpu::build_gpdu(teid, container, &user).unwrap();
@@ -439,7 +439,7 @@ fn frames_by_memif_are_as_they_should_be_and_a_peer_process_may_die() {
         drop(relay);
     }
     running.stop();
-    // Nothing is left in the way, neither sockets nor devices.
+    // No sockets and no devices are left.
     Running::start(&namespace, &config).stop();
 }
 

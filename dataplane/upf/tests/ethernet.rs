@@ -1,5 +1,5 @@
-//! Ethernet sessions between memory ports (UP-3, TS 23.501 §5.6.10.2): frames in, frames out, and a reason for all that
-//! is lost.
+//! Ethernet sessions between memory ports (UP-3, TS 23.501 §5.6.10.2): which frames are sent, and the drop reasons of the
+//! others.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -129,7 +129,7 @@ impl World {
         self.run(Input::N6(FACTORY));
     }
 
-    /// Asserts that exactly this has been sent: to the data network, and to tunnels.
+    /// Asserts that exactly these frames were sent: to the data network, and into tunnels.
     #[track_caller]
     fn assert_sent(&self, network: &[&[u8]], tunnels: &[(u32, &[u8])]) {
         let sent: Vec<Vec<u8>> = self.n6.take().into_iter().map(|(frame, _)| frame).collect();
@@ -161,7 +161,7 @@ fn gnb() -> SocketAddr {
     SocketAddr::new(GNB.into(), 2152)
 }
 
-/// An ARP-like frame, with a number to tell it by.
+/// A frame like those of ARP, identified by a number.
 fn frame(to: [u8; 6], from: [u8; 6], number: u8) -> Vec<u8> {
     build(to, from, None, ARP, &[number; 46])
 }
@@ -172,7 +172,7 @@ fn frames_find_their_way_once_addresses_are_known() {
     let hello = frame(ALL, A, 1);
     world.up(a, &hello);
     world.assert_sent(&[&hello], &[(2, &hello)]);
-    // An address that nobody has sent from yet: to all as well.
+    // Nobody has sent from this address yet: the frame goes to all.
     let question = frame(B, M, 2);
     world.down(&question);
     world.assert_sent(&[], &[(1, &question), (2, &question)]);
@@ -192,7 +192,7 @@ fn frames_find_their_way_once_addresses_are_known() {
     world.assert_sent(&[], &[(1, &news), (2, &news)]);
     world.assert_dropped(DropReason::NoPdr, 0);
 
-    // Both directions are counted, in octets of frames, where they passed.
+    // Both sessions count forwarded frames, in octets of the frames.
     let (up, down) = world.sessions.get(a.seid).unwrap().compiled.usage();
     assert_eq!((up.packets, up.bytes, down.packets, down.bytes), (1, 60, 3, 180));
     let (up, down) = world.sessions.get(b.seid).unwrap().compiled.usage();
@@ -210,20 +210,20 @@ fn a_session_that_goes_leaves_no_address_behind() {
     let to_nobody = frame(A, M, 2);
     world.down(&to_nobody);
     world.assert_sent(&[], &[(2, &to_nobody)]);
-    // The next session is the same station, a member again, and has nobody's addresses.
+    // The next session gets the same station number, is a member, and no address belongs to it.
     world.establish(&ethernet_establishment(3));
     world.down(&to_nobody);
     world.assert_sent(&[], &[(3, &to_nobody), (2, &to_nobody)]);
     world.assert_dropped(DropReason::NoPdr, 0);
 }
 
-/// A frame's first octets are an address, whatever they look like: nothing is cut off behind "the packet".
+/// A frame begins with an address, even if its first octet looks like an IP version: no octets are removed from its end.
 #[test]
 fn frames_that_look_like_packets_arrive_whole() {
     let (mut world, a, _) = World::with_two();
     let mut like_v4 = build([0x45, 0, 0, 28, 0, 0], [0, 0, 64, 17, 0, 1], None, ARP, &[7; 80]);
     like_v4[14..].copy_from_slice(&[7; 80]);
-    // A destination beginning with 6 whose last octets are "the length" of an IPv6 packet.
+    // The destination begins with 6, and its last octets are where an IPv6 packet has its length.
     let like_v6 = build([0x64, 0, 0, 0, 0, 8], [2, 17, 64, 0, 0, 9], None, ARP, &[8; 100]);
     for frame in [like_v4, like_v6] {
         world.up(a, &frame);
@@ -261,11 +261,11 @@ fn what_goes_nowhere_is_counted() {
     world.down(&frame(ALL, M, 1));
     world.n3.take();
     world.n6.take();
-    // Where it came from.
+    // To the side from which the frame comes.
     world.up(a, &frame(A, A, 2));
     world.down(&frame(M, [2, 0, 0, 0, 0, 0x4E], 2));
     world.assert_dropped(DropReason::EthernetFiltered, 2);
-    // A link's own group addresses.
+    // Group addresses whose frames stay on one link.
     world.up(b, &frame([0x01, 0x80, 0xC2, 0, 0, 0x0E], B, 3));
     world.down(&frame([0x01, 0x80, 0xC2, 0, 0, 0], M, 3));
     assert_eq!(stats::drops(&world.stats, DropReason::LinkLocal), 2);
@@ -282,7 +282,7 @@ fn what_goes_nowhere_is_counted() {
     world.assert_dropped(DropReason::UnknownUe, 1);
 }
 
-/// The core's sockets on this machine are out of reach, whatever the frame's own destination and tags are.
+/// Frames do not reach the core's sockets on this machine, whatever their MAC addresses and tags are.
 #[test]
 fn frames_do_not_reach_this_machine() {
     let udp = |from: &str, to: &str, port| {
@@ -319,7 +319,7 @@ fn frames_do_not_reach_this_machine() {
         assert_eq!(world.drops(DropReason::CoreInterface), count as u64 + 1, "{n} {tags:x?}");
     }
     world.assert_sent(&[], &[]);
-    // Neighbours and groups of the link are within reach.
+    // Neighbours and groups of the link are reached.
     for (to, kind, packet) in [
         (M, IPV4, udp("10.0.0.9", "169.254.1.1", 9)),
         (M, IPV6, udp("fe80::9", "fe80::b", 9)),
@@ -331,7 +331,7 @@ fn frames_do_not_reach_this_machine() {
         assert_eq!(world.n6.take().len(), 1, "{frame:x?}");
         world.n3.take();
     }
-    // An unfinished tag holds no packet.
+    // A frame that ends within a tag contains no packet.
     let mut unfinished = build(M, A, Some(0), 0x8100, &[0, 0, 8]);
     world.up(a, &unfinished);
     unfinished.truncate(18);
@@ -339,7 +339,7 @@ fn frames_do_not_reach_this_machine() {
     assert_eq!(world.n6.take().len(), 2);
 }
 
-/// All frames to all would be many copies: they have a rate, and what is known passes beside it.
+/// Frames to all stations cause many copies, so their rate is limited. Frames to known addresses pass meanwhile.
 #[test]
 fn floods_are_bounded() {
     let (mut world, a, b) = World::with_two();
@@ -461,7 +461,7 @@ fn fragments_in_frames_go_with_their_flow() {
             let from = if session { B } else { M };
             let parts = fragments(from, None, 7, 5004);
             assert_eq!(parts.len(), 3);
-            // In another VLAN the identification is another packet's, which is of no rule.
+            // In another VLAN the same identification belongs to another packet, which matches no rule.
             let others = fragments(from, Some(8), 7, 5005);
             for at in order {
                 send(&parts[at]);
@@ -493,7 +493,7 @@ fn fragments_in_frames_are_buffered_and_bounded() {
     world.run(Input::N6(FACTORY));
     let expected: Vec<(u32, &[u8])> = parts.iter().map(|part| (1, part.as_slice())).collect();
     world.assert_sent(&[], &expected);
-    // Later fragments without a first one, in as many VLANs as there are, are bounded as those of one sender.
+    // Later fragments without a first one share one limit, even if they use all VLANs.
     for vlan in 1..1000 {
         world.down(&fragments(M, Some(vlan), 2, 5004)[1]);
     }
@@ -531,7 +531,7 @@ fn frames_are_buffered_like_packets() {
     world.assert_dropped(DropReason::NoPdr, 0);
 }
 
-/// A rule that would send frames of the bridge to the bridge makes no loop.
+/// A rule that sends frames from the bridge to the bridge causes no loop.
 #[test]
 fn frames_do_not_go_round() {
     let mut world = World::new();
@@ -557,7 +557,7 @@ fn packets_and_frames_pass_side_by_side() {
         let container = Some(PduSession::Uplink { qfi: QFI });
         world.n3.inject(&build_gpdu(teid, container, payload).unwrap(), gnb());
     }
-    // Neither takes the other's.
+    // Neither session takes packets of the other.
     for (teid, payload) in [(ip.teid, &hello), (a.teid, &up)] {
         world.n3.inject(&build_gpdu(teid, None, payload).unwrap(), gnb());
     }
@@ -586,7 +586,7 @@ fn contradictions_are_refused() {
     request.pdn_type = Some(PdnType::Ipv4);
     let stated = Some((Cause::MANDATORY_IE_INCORRECT, Some(ie::ETHERNET_PDU_SESSION_INFORMATION)));
     assert_eq!(world.try_establish(&request).err(), stated);
-    // To a data network of the other kind.
+    // FARs that lead to a data network of the other kind.
     let to = |request: &mut SessionEstablishmentRequest, network: &str| {
         let parameters = request.create_fars[0].forwarding_parameters.as_mut().unwrap();
         parameters.network_instance = Some(network.into());
@@ -599,19 +599,19 @@ fn contradictions_are_refused() {
     let mut request = establishment(2);
     to(&mut request, "factory");
     assert_eq!(world.try_establish(&request).err(), Some((Cause::RULE_FAILURE, None)));
-    // A session stays what it is.
+    // A modification cannot change the kind of a session.
     let ip = world.establish(&establishment(2));
     let mut pdr = ethernet_establishment(1).create_pdrs.remove(1);
     pdr.pdr_id = PdrId(77);
     let request = SessionModificationRequest { create_pdrs: vec![pdr], ..Default::default() };
     assert_eq!(world.modify(ip, &request), Cause::MANDATORY_IE_INCORRECT);
     assert_eq!(world.modify(a, &request), Cause::ACCEPTED);
-    // Nothing of the refused ones is left: the next is a member and hears.
+    // The refused sessions left nothing: the next one is a member and receives frames to all.
     world.down(&frame(ALL, M, 1));
     assert_eq!(world.n3.take().len(), 1);
 }
 
-/// The SMF is told of addresses behind a UE that asks for it, and of those that have fallen silent (TS 29.244 §5.13.5).
+/// If a rule asks for it, the SMF is told of new addresses behind a UE and of those that are silent (TS 29.244 §5.13.5).
 #[test]
 fn addresses_are_reported_as_they_come_and_go() {
     let mut world = World::new();
@@ -650,7 +650,7 @@ fn addresses_are_reported_as_they_come_and_go() {
     assert_eq!((&traffic.detected[..], &traffic.removed[..]), (&[listed.clone()][..], &[][..]));
     assert!(world.sessions.address(a.seid, expected, at(5001)).is_none(), "known");
 
-    // It speaks once more, and then no longer.
+    // It sends one more frame, and then none.
     world.now_ns = 15_000_000_000;
     world.up(a, &tagged);
     assert!(world.sessions.check(a.seid, at(30_000)).is_none());
@@ -665,7 +665,7 @@ fn addresses_are_reported_as_they_come_and_go() {
     assert_eq!(events.filter_map(|event| address(&event)).count(), 1, "new again");
 }
 
-/// Whatever comes, nothing is lost without a reason and nothing goes where it should not.
+/// Random frames: each is sent or counted under a drop reason, and none reaches a wrong destination.
 #[test]
 fn nonsense_is_counted() {
     let (mut world, a, b) = World::with_two();
@@ -677,7 +677,7 @@ fn nonsense_is_counted() {
     for round in 0..3000 {
         let mut octets: Vec<u8> = (0..random() % 80).map(|_| random() as u8).collect();
         if let (true, Some(first)) = (round % 2 == 0, octets.first_mut()) {
-            // Addresses that are no groups, and packets' first octets.
+            // Addresses of single hosts, and first octets of packets.
             *first = [0x45, 0x60, 0x02, 0x64][random() % 4];
         }
         match random() % 3 {

@@ -1,5 +1,5 @@
-//! N4's rules as packets feel them (UP-1, UP-3): redirection, lengths of links, notices, meters, copies, marking, several
-//! peers. Octets in, octets out.
+//! Effects of N4 rules on packets (UP-1, UP-3), compared octet by octet: redirection, MTUs, notifications, meters, copies,
+//! marking, several peers.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -45,7 +45,7 @@ const SYN: u8 = 2;
 const PSH: u8 = 8;
 const ACK: u8 = 16;
 
-/// A segment with options; checksums are right.
+/// A TCP segment with options and correct checksum.
 fn tcp(
     from: (IpAddr, u16),
     to: (IpAddr, u16),
@@ -91,7 +91,7 @@ fn down_gpdu(packet: &[u8]) -> (Vec<u8>, SocketAddr) {
     )
 }
 
-/// What is in the tunnels that N3 has sent packets into, with the TEIDs.
+/// The user packets that were sent on N3, with the TEIDs of their tunnels.
 fn tunnelled(world: &World) -> Vec<(u32, Vec<u8>)> {
     let sent = world.n3.take().into_iter();
     sent.map(|(datagram, _)| {
@@ -125,7 +125,7 @@ fn add_flow(request: &mut SessionEstablishmentRequest, id: u16, text: &str, qfi:
     });
 }
 
-/// Speaks TCP with the site in the UE's name and returns the segment of the answer: flags, numbers, data.
+/// Sends a TCP segment from the UE to the site, and returns flags, numbers and data of the answer.
 fn ask(
     world: &mut World,
     teid: u32,
@@ -160,11 +160,11 @@ fn web_requests_are_answered_with_another_url() {
     let text = String::from_utf8(text).unwrap();
     assert!(text.starts_with("HTTP/1.1 302 ") && text.contains("Location: http://portal.example/pay\r\n"));
     assert_eq!(world.drops(DropReason::Redirected), 2);
-    // The rest is dropped; nothing leaves to the data network.
+    // Other packets are dropped; none is sent to the data network.
     world.uplink(&uplink_gpdu(teid, &udp(UE_V4.into(), SITE_V4.into(), b"x")));
     assert_eq!(world.drops(DropReason::FarDrop), 1);
     assert!(untunnelled(&world).is_empty() && world.n3.take().is_empty());
-    // What the UE gets is charged as what it gets otherwise; what it sent was not forwarded.
+    // Answers to the UE count like other downlink packets; the uplink packets were not forwarded and do not count.
     let (up, down) = world.sessions.iter().next().unwrap().1.compiled.usage();
     assert_eq!((up.packets, down.packets), (0, 2));
 }
@@ -195,7 +195,7 @@ fn an_exhausted_quota_redirects_and_nothing_else_comes_back() {
     assert_eq!(world.drops(DropReason::FarDrop), 1);
     let (flags, ..) = ask(&mut world, teid, (1000, 0), SYN, &[]);
     assert_eq!((flags, world.drops(DropReason::Redirected)), (SYN | ACK, 1));
-    // With a new quota packets pass as before.
+    // With a new quota, packets pass again.
     let quota = Some(Volume { total: Some(5000), ..Default::default() });
     let update = UpdateUrr { urr_id: UrrId(1), volume_quota: quota, ..Default::default() };
     world.modify(seid, &SessionModificationRequest { update_urrs: vec![update], ..Default::default() });
@@ -219,22 +219,22 @@ fn redirected_packets_reach_another_server_and_its_answers_seem_to_be_the_sites(
             let datagram = build_udp((from, 4000), (to, 4000), b"text").unwrap();
             ip(from, to, protocol::UDP, &datagram)
         };
-        // Before anything was redirected, the server is somebody like any other.
+        // Before any packet is redirected, the server is treated like other hosts.
         world.downlink(&packet(server, ue));
         assert_eq!(world.n3.take(), [down_gpdu(&packet(server, ue))]);
         world.uplink(&uplink_gpdu(teid, &packet(ue, site)));
         assert_eq!(untunnelled(&world), [packet(ue, server)]);
-        // The flow of the site, by its filter.
+        // The packet gets the QoS flow that a filter gives to the site.
         world.downlink(&packet(server, ue));
         let container = Some(PduSession::Downlink { qfi: 5, rqi: false, ppi: None });
         let expected = build_gpdu(GNB_TEID, container, &packet(site, ue)).unwrap();
         assert_eq!(world.n3.take(), [(expected, gnb())]);
-        // What others send stays theirs.
+        // Packets of other hosts keep their source.
         world.downlink(&packet(site, ue));
         let container = Some(PduSession::Downlink { qfi: 5, rqi: false, ppi: None });
         assert_eq!(world.n3.take()[0].0, build_gpdu(GNB_TEID, container, &packet(site, ue)).unwrap());
         world.assert_only_dropped(DropReason::FarDrop, 0);
-        // A family that the server does not have.
+        // Packets of an IP version that the server does not have.
         let (from, to): (IpAddr, IpAddr) =
             if ue.is_ipv4() { (UE_V6.into(), SERVER_V6.into()) } else { (UE_V4.into(), SERVER_V4.into()) };
         world.uplink(&uplink_gpdu(teid, &udp(from, to, b"x")));
@@ -244,7 +244,7 @@ fn redirected_packets_reach_another_server_and_its_answers_seem_to_be_the_sites(
     }
 }
 
-/// Rules that only take what the site sends: its answers come from the server that packets were redirected to.
+/// Rules that match only packets of the site: its answers come from the server to which packets were redirected.
 #[test]
 fn answers_find_rules_that_name_the_site_only() {
     let mut world = World::new();
@@ -263,7 +263,7 @@ fn answers_find_rules_that_name_the_site_only() {
     world.assert_only_dropped(DropReason::NoPdr, 1);
 }
 
-/// A redirection does not lead around the guard of the core's own sockets.
+/// A redirection does not reach sockets of the core, which are closed to UEs.
 #[test]
 fn redirected_packets_do_not_reach_the_core() {
     let mut world = World::new();
@@ -323,7 +323,7 @@ fn packets_too_long_for_a_tunnel_are_fragmented_or_their_sender_is_told() {
     assert_eq!(answers[0][44..48], 1456u32.to_be_bytes());
     assert_eq!(answers[0][48..], six[..1280 - 48]);
     world.assert_only_dropped(DropReason::TooBig, 2);
-    // A flood is not answered by one.
+    // A flood does not cause as many answers.
     for _ in 0..1000 {
         world.downlink(&packet);
     }
@@ -339,7 +339,7 @@ fn a_batch_of_long_packets_is_fragmented_whole() {
         world.n6.inject(&long(SERVER_V4, UE_V4, 9000, false), "0.0.0.0:0".parse().unwrap());
     }
     world.run(Input::N6(0));
-    // Seven of each, as far as there is room: all fragments of a packet, or none.
+    // Each packet becomes seven fragments. While there is room all seven are sent, then none.
     let sent = tunnelled(&world).len();
     assert_eq!((sent % 7, sent / 7 + world.drops(DropReason::TxQueueFull) as usize), (0, 64));
     assert!(sent >= 250);
@@ -369,7 +369,7 @@ fn packets_too_long_for_a_data_network_are_fragmented_or_the_ue_is_told() {
     world.assert_only_dropped(DropReason::TooBig, 1);
 }
 
-/// TCP need not find out: the segment size of a SYN is lowered to what fits, in both directions and families.
+/// The segment size in a SYN is lowered to what fits, in both directions and IP versions.
 #[test]
 fn segment_sizes_fit_the_tunnel() {
     let (mut world, _, teid) = with_links(usize::MAX, 9000);
@@ -387,14 +387,15 @@ fn segment_sizes_fit_the_tunnel() {
                 [down_gpdu(&tcp(server, ue, (9, 8), SYN | ACK, &options(expected), &[]))]
             );
         }
-        // Only while connecting.
+        // Segments without SYN stay as they are.
         let later = tcp(ue, server, (8, 10), ACK, &options(9000), b"data");
         world.uplink(&uplink_gpdu(teid, &later));
         assert_eq!(untunnelled(&world), [later]);
     }
 }
 
-/// Every truncation and bit flip of what the rare ways look into: nothing panics, and what is good still passes.
+/// Packets for redirection, translation and fragmentation, truncated everywhere and with each bit flipped: nothing
+/// panics, and good packets pass afterwards.
 #[test]
 fn damaged_packets_survive_redirection_and_fragmentation() {
     let narrow = |far: CreateFar| {
@@ -433,7 +434,7 @@ fn damaged_packets_survive_redirection_and_fragmentation() {
         for packet in &uplink {
             for bad in damaged(packet) {
                 world.uplink(&uplink_gpdu(teid, &bad));
-                // Answers of the server that packets may have been redirected to.
+                // Answers of the server to which packets are redirected.
                 let mut answer = bad;
                 if answer.len() > 20 && answer[0] == 0x45 {
                     answer[12..16].copy_from_slice(&[198, 51, 100, 7]);
@@ -485,7 +486,7 @@ fn a_peer_that_floods_does_not_silence_what_others_are_told() {
     }
     assert_eq!(world.n3.take().len(), 50, "the burst of a peer");
     let indication = Signalling::ErrorIndication { teid: 0x1234, peer: GTPU.into(), udp_port: None }.build();
-    // Some of these may share a place with the first.
+    // Some of these may share a place of the limiter's table with the first.
     let others = (1..=8u8).filter(|host| {
         let other = SocketAddr::from(([127, 0, 9, *host], 2152));
         world.n3.inject(&gpdu, other);
@@ -518,8 +519,8 @@ fn meters_of_nothing_and_of_two_to_the_fortieth() {
     world.assert_only_dropped(DropReason::RateLimit, 2000);
 }
 
-/// What conforms to the guarantee of its flow passes although the session's maximum is used up by others, and counts
-/// against it.
+/// Packets within the guaranteed rate of their flow pass although other flows use up the session's maximum rate. They
+/// are charged to the session's rate too.
 #[test]
 fn guaranteed_bit_rates_pass_where_the_session_has_none_left() {
     let mut world = World::new();
@@ -582,7 +583,7 @@ fn copies_go_where_the_rule_says() {
     world.downlink(&down);
     assert_eq!(world.n3.take(), [down_gpdu(&down), copied(&down)]);
     assert_eq!(untunnelled(&world), std::slice::from_ref(&down));
-    // Dropped, and copied all the same.
+    // The packet is dropped; its copy is sent.
     world.modify(seid, &update_far(2, ApplyAction::DROP | ApplyAction::DUPL));
     world.downlink(&down);
     assert_eq!(world.n3.take(), [copied(&down)]);
@@ -709,8 +710,8 @@ fn n4_task() -> (tokio::runtime::Runtime, watch::Sender<bool>, Arc<Tables>, Wire
     (runtime, stop, tables, wire, lab::Smf { socket, upf, sequence: 0, started: 100 })
 }
 
-/// End Markers follow the last packet of the old path (TS 23.501 §5.8.2.9): whoever is in the middle of a batch may still
-/// send one. Of a worker that never gets on nobody waits for ever.
+/// End Markers follow the last packet of the old path (TS 23.501 §5.8.2.9): a worker in the middle of a batch may still
+/// send one. The wait for a worker that does not finish its batch ends after a second.
 #[test]
 fn an_end_marker_waits_for_workers_in_the_middle_of_a_batch() {
     let (runtime, _stop, tables, wire, mut smf) = n4_task();
@@ -718,7 +719,7 @@ fn an_end_marker_waits_for_workers_in_the_middle_of_a_batch() {
     let (seid, _) = smf.establish();
     let gnb = SocketAddr::new(lab::N3_GNB.parse().unwrap(), 2152);
     let mut switch = |teid| smf.modify(seid, path_switch(teid, gnb.ip()));
-    // Beside them the task asks its peers whether they are there.
+    // The task also sends Echo Requests to its peers.
     let markers = || {
         let sent = wire.take().into_iter();
         sent.filter(|(message, _)| message[1] == gtpu::message_type::END_MARKER).collect::<Vec<_>>()
@@ -747,7 +748,7 @@ fn an_end_marker_waits_for_workers_in_the_middle_of_a_batch() {
     assert_eq!(marker_within(10), [marker(6)], "after a second");
 }
 
-/// More rules than the session's state had room for: what was counted and taken before still is.
+/// Modifications add more counters and meters than the session had room for; the earlier ones keep their values.
 #[test]
 fn state_grows_with_modifications_and_forgets_nothing() {
     let (mut world, seid, teid, _) = World::with_session();
@@ -802,7 +803,7 @@ fn state_grows_with_modifications_and_forgets_nothing() {
     assert!(counted(&world, 119).packets < counted(&world, 118).packets);
 }
 
-/// Every first octet with every message type and lengths that lie: each is sent, answered or counted once.
+/// Every first octet with every message type and wrong lengths: each packet is sent, answered or counted once.
 #[test]
 fn hostile_gtpu_is_accounted_for() {
     let (mut world, _, teid, _) = World::with_session();
@@ -821,7 +822,7 @@ fn hostile_gtpu_is_accounted_for() {
         }
         world.run(Input::N3);
     }
-    // Chains of extension headers: without end, of nothing, and as long as the packet.
+    // Chains of extension headers: without end, of length zero, and as long as the packet.
     for kind in 0..=255u8 {
         for words in [0, 1, 2, 8, 255] {
             let mut bytes = vec![0x34, 255, 0, 0];

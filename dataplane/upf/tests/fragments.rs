@@ -1,4 +1,4 @@
-//! Fragments of users' packets: all of them go the way of their packet's flow, in whatever order they come (TS 29.244 §5.2.1A).
+//! Fragments of users' packets: all match the rule of their packet's flow, in any order of arrival (TS 29.244 §5.2.1A).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -17,7 +17,7 @@ use telemetry::DropReason;
 use upf::pipeline::Input;
 use world::*;
 
-/// Port and QoS flow of the service; all else is of the ordinary flow.
+/// Port and QoS flow of the service; other packets belong to the default flow.
 const PORT: u16 = 5004;
 const SERVICE: u8 = 5;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -71,7 +71,7 @@ fn fragments(server: IpAddr, ue: IpAddr, identification: u16, port: u16) -> Vec<
     parts.collect()
 }
 
-/// What the gNB has got: packets with their QoS flows.
+/// The packets that the gNB received, with their QoS flows.
 fn received(world: &World) -> Vec<(Vec<u8>, u8)> {
     let sent = world.n3.take().into_iter();
     sent.map(|(datagram, _)| {
@@ -113,7 +113,7 @@ fn fragments_in_any_order_go_with_their_flow() {
     }
 }
 
-/// Another packet of the same addresses in between is of its own flow.
+/// Fragments of two packets with the same addresses alternate: each packet keeps its flow.
 #[test]
 fn packets_in_parts_are_told_apart() {
     for (server, ue) in pairs() {
@@ -127,7 +127,7 @@ fn packets_in_parts_are_told_apart() {
         for (packet, qfi) in received(&world) {
             assert_eq!(qfi, if service.contains(&packet) { SERVICE } else { QFI });
         }
-        // The same identification again, once the packet before it has come.
+        // The same identification is used again after its packet was complete.
         for part in fragments(server, ue, 1, 80) {
             world.downlink(&part);
         }
@@ -146,7 +146,7 @@ fn what_never_gets_its_first_fragment_is_dropped_in_time() {
     world.now_ns += 4 * SECOND_NS;
     world.pipeline.commands(world.now_ns, &mut world.ports);
     world.assert_only_dropped(DropReason::FragmentOverflow, 1);
-    // Fragments of nobody are not kept.
+    // Fragments for unknown UEs are not kept.
     let foreign = fragments(SERVER_V4.into(), [10, 45, 9, 9].into(), 7, PORT);
     world.downlink(&foreign[1]);
     assert_eq!(world.drops(DropReason::UnknownUe), 1);
@@ -159,7 +159,7 @@ fn fragments_that_contradict_others_are_dropped() {
     let service = fragments(SERVER_V4.into(), UE_V4.into(), 7, PORT);
     let other = fragments(SERVER_V4.into(), UE_V4.into(), 7, 80);
     world.downlink(&other[0]);
-    // A second first fragment must not make the rest one of the service, nor come through itself.
+    // A second first fragment is dropped, and does not assign the later fragments to the service.
     world.downlink(&service[0]);
     world.downlink(&service[1]);
     let got = received(&world);
@@ -208,7 +208,7 @@ fn fragments_of_a_session_with_one_rule_pass_at_once() {
     assert_eq!(world.drops(DropReason::FragmentOverflow), 0);
 }
 
-/// Packets that wait for the UE keep their flow until they are released.
+/// Buffered fragments keep their flow until they are released.
 #[test]
 fn buffered_fragments_go_with_their_flow() {
     for (server, ue) in pairs() {
@@ -225,7 +225,7 @@ fn buffered_fragments_go_with_their_flow() {
     }
 }
 
-/// From the UE, too, where tunnels tell UEs apart.
+/// Uplink fragments, which are noted for each tunnel, match the rule of their packet's flow too.
 #[test]
 fn uplink_fragments_are_of_their_tunnel() {
     let mut world = World::new();

@@ -27,7 +27,7 @@ fn python() -> Option<PathBuf> {
     None
 }
 
-/// Joins `device` and a link to the peer in a bridge, as operators do; on neither does anybody speak unasked.
+/// Joins `device` and a link to the peer in a bridge, as operators do. The kernel sends no packets of its own on them.
 fn bridged(core: &NetNs, peer: &NetNs, device: &str) {
     let quiet = |namespace: &NetNs| {
         let write = || std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
@@ -83,12 +83,12 @@ fn tell(stories: &[&str]) {
     let mut config = ethernet_config("gw0", "tap0");
     (config.pfcp, config.gtpu) = ("10.200.0.1:8805".parse().unwrap(), "10.200.0.1:2152".parse().unwrap());
     config.smf = vec!["10.200.0.2/32".parse().unwrap()];
-    // As long as N3's: tunnels do not take what the device does.
+    // The MTU of N3: the device takes packets that are too long for tunnels.
     config.dnn[0].mtu = 1500;
     let inside = core.runtime(2).unwrap();
     // Spawned, so that everything happens on threads inside the namespace.
     let upf = inside.block_on(inside.spawn(upf::start(config))).unwrap().unwrap();
-    // What is behind UEs, operators route to the device.
+    // Operators route the networks behind UEs to the device.
     let framed = "10.46.77.0/28".parse().unwrap();
     let core_links = runtime.block_on(async { Links::in_ns(&core) }).unwrap();
     runtime.block_on(core_links.add_route(framed, None, Some("gw0"))).unwrap();
@@ -107,7 +107,7 @@ fn tell(stories: &[&str]) {
     }
 }
 
-/// N4 rules in an independent SMF's words, packets in an independent gNB's (UP-1, UP-2, UP-4).
+/// N4 rules from an independent SMF and packets from an independent gNB (UP-1, UP-2, UP-4).
 #[test]
 fn an_independent_smf_and_gnb_get_what_they_ask_for() {
     tell(&[

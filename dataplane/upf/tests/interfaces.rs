@@ -1,5 +1,5 @@
-//! Interfaces of a running UPF go down and come up, or are deleted and made again: both directions are served again, by
-//! the same sessions, and each packet is accounted for. For DPDK's see `dpdk.rs`.
+//! Interfaces of a running UPF go down and come up, or are deleted and made again. Afterwards the same sessions forward in
+//! both directions, and each packet is accounted for. The tests for DPDK are in `dpdk.rs`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 #[path = "support/lab.rs"]
@@ -19,7 +19,7 @@ use upf::interface::{Backend, InterfaceConfig};
 /// Where pings of the UE go: the data network, through N6.
 const TARGETS: [&str; 2] = ["10.201.0.2", "fd00:201::2"];
 
-/// Both families are served; kernels take a second for an IPv6 address of theirs.
+/// Asserts that both IP versions work; a kernel needs a second for a new IPv6 address.
 #[track_caller]
 fn served(network: &Network, targets: &[&str], when: &str) {
     for target in targets {
@@ -27,7 +27,7 @@ fn served(network: &Network, targets: &[&str], when: &str) {
     }
 }
 
-/// Each packet received was sent or counted as dropped, and once.
+/// Asserts that each received packet was counted once, as sent or as dropped.
 #[track_caller]
 fn conserved(network: &Network) {
     let mut stats = serde_json::Value::Null;
@@ -93,7 +93,7 @@ fn interfaces_of_the_kernel_go_down_and_come_up() {
     down_and_up(&Network::new(|_| ()), &["n3", "gw0"], &TARGETS);
 }
 
-/// The kernel does not see what passes AF_XDP's sockets: the ports show it themselves.
+/// The kernel does not see packets of AF_XDP sockets: the ports themselves pass them to the capture.
 #[test]
 fn captures_show_what_passes_af_xdp() {
     let folder = std::env::temp_dir().join(format!("godwit-af-xdp-capture-{}", std::process::id()));
@@ -116,7 +116,7 @@ fn captures_show_what_passes_af_xdp() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// What a link without carrier refuses counts as dropped, and not as sent too.
+/// A packet that a link without carrier refuses counts as dropped, not as sent.
 #[test]
 fn packets_that_an_af_xdp_interface_refuses_count_once() {
     let network = Network::new(af_xdp);
@@ -144,7 +144,7 @@ fn interfaces_by_af_xdp_go_down_and_come_up() {
     down_and_up(&Network::new(af_xdp), &["n3", "n6"], &TARGETS);
 }
 
-/// N6 of Ethernet sessions, where the machine is a station itself.
+/// N6 of Ethernet sessions; the machine itself is one of the stations.
 #[test]
 fn a_tap_device_goes_down_and_comes_up() {
     let network = Network::ethernet();

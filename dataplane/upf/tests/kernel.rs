@@ -41,7 +41,7 @@ fn a_ue_reaches_the_data_network_through_the_upf() {
     assert!(sessions[0]["uplink"]["packets"].as_u64().expect("a number") >= 26, "{sessions}");
     assert_eq!(core.block_on(handle.status())["sessions"], 1);
 
-    // The machine is out of reach, the gateway included, but for the service that is open.
+    // UEs reach no address of this machine, the gateway included, except for the open service.
     let bound = |namespace: &NetNs, address: &str| {
         let socket = namespace.enter(|| UdpSocket::bind(address)).expect("entered").expect("bound");
         socket.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
@@ -68,7 +68,7 @@ fn a_ue_reaches_the_data_network_through_the_upf() {
         assert!(!ping(&lab.ue, address, 1, 56), "{address}");
     }
 
-    // While the path is not there packets wait, and none is lost when it comes.
+    // While the UE has no path packets are buffered, and none is lost when it gets one.
     smf.set_downlink(seid, ApplyAction::BUFF);
     let waiting = {
         let ue = lab.ue.clone();
@@ -209,7 +209,7 @@ fn a_ue_reaches_the_data_network_by_af_xdp() {
     assert!(ping(&lab.ue, "fd00:201::2", 10, 56), "IPv6");
     assert!(ping(&lab.ue, "10.201.0.2", 3, 1372), "a full packet");
     assert!(ping(&lab.dn, "10.45.0.2", 3, 56), "the other way round");
-    // The rest of the host's traffic on these interfaces is the kernel's as before.
+    // The kernel still gets the host's other traffic on these interfaces.
     assert!(ping(&lab.dn, "10.201.0.1", 3, 56), "the machine itself");
     assert!(ping(&lab.ran, "10.200.0.1", 3, 56), "the machine itself");
 
@@ -220,7 +220,7 @@ fn a_ue_reaches_the_data_network_by_af_xdp() {
     assert!(drops.keys().all(|reason| reason == "link_local"), "{stats}");
     drop(network.gnb.take());
     network.stop();
-    // The interfaces are free again, and the kernel's alone.
+    // The interfaces are free, so another UPF can open them.
     let config = started.expect("it has been configured");
     let core = &network.core;
     let again = core.block_on(core.spawn(upf::start(config))).expect("no panic").expect("it starts again");
@@ -251,7 +251,7 @@ fn what_is_in_the_way_is_named() {
     let mut nowhere = config("gw0");
     nowhere.gtpu = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 2152);
     assert!(start(nowhere).expect_err("no address").to_string().contains("gNBs"));
-    // After all these failures nothing is left in the way.
+    // The failed starts left nothing that prevents a start.
     let upf = start(config("gw0")).expect("it starts");
     core.block_on(upf.stop());
     drop(runtime);

@@ -1,4 +1,4 @@
-//! What belongs to the UPF's own machine: tunnels must not lead back to it, and UEs must not reach it.
+//! Addresses of the UPF's own machine: no tunnel leads back to them, and UEs do not reach them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -15,7 +15,7 @@ use telemetry::DropReason;
 use upf::tables::Receiver;
 use world::*;
 
-/// An address that is this machine's from some moment on.
+/// An address that this machine gets during a test.
 const NEW: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
 fn local(addresses: &[Ipv4Addr]) -> impl Iterator<Item = (IpAddr, Receiver)> {
@@ -56,11 +56,11 @@ fn a_far_that_leads_back_to_this_machine_is_refused() {
         ..Default::default()
     }];
     assert_eq!(refused(&mut world, &copying), incorrect(1));
-    // Another address of this machine, as soon as it is one. The CP function may be there.
+    // The same applies to a new address of this machine, except for tunnels to the CP function.
     world.tables.set_local_addresses(local(&[GTPU, NEW]));
     assert_eq!(refused(&mut world, &to(2, DestinationInterface::Access, NEW)), incorrect(2));
     let (seid, ..) = world.establish_by(&to(3, DestinationInterface::CpFunction, NEW));
-    // A path switch to it changes nothing.
+    // A path switch to it is refused and changes nothing.
     let modified = world.sessions.modify(seid, SMF.into(), &path_switch(9, NEW.into()), NOW).unwrap();
     assert_eq!(modified.response.cause, Cause::MANDATORY_IE_INCORRECT);
     world.downlink(&udp(SERVER_V4.into(), UE_V4.into(), b"x"));
@@ -68,7 +68,7 @@ fn a_far_that_leads_back_to_this_machine_is_refused() {
     assert_eq!(world.sessions.count(), 1);
 }
 
-/// A broadcast address is nobody's, not even the CP function's.
+/// No machine has a broadcast address, so it is refused for the CP function too.
 #[test]
 fn no_tunnel_leads_to_all_machines_of_a_network() {
     let mut world = World::new();
@@ -114,7 +114,7 @@ fn a_far_end_that_becomes_this_machines_gets_nothing_more() {
     world.assert_only_dropped(DropReason::TunnelLoop, 1);
     assert!(world.n3.take().is_empty());
     assert!(world.tables.set_local_addresses(local(&[GTPU, NEW])).is_empty(), "told once");
-    // The session can be changed otherwise, and rules that say the same again are no way around.
+    // Other changes of the session are accepted, and its packets are still dropped.
     let qer = UpdateQer { qer_id: QerId(1), mbr: None, ..Default::default() };
     world.modify(seid, &SessionModificationRequest { update_qers: vec![qer], ..Default::default() });
     world.downlink(&down);
@@ -129,7 +129,7 @@ fn a_far_end_that_becomes_this_machines_gets_nothing_more() {
     assert_eq!(world.n3.take().len(), 1, "somebody else's again");
 }
 
-/// However a packet that this UPF has sent into a tunnel comes back to it: it does not go into one again.
+/// A packet that this UPF sent into a tunnel and that comes back does not enter a tunnel again.
 #[test]
 fn what_we_have_sent_does_not_go_round() {
     let mut world = World::new();
@@ -195,7 +195,7 @@ fn nothing_from_a_ue_reaches_this_machine() {
         world.uplink(&uplink_gpdu(teid, &fragment));
     }
     world.assert_only_dropped(DropReason::CoreInterface, dropped + 2);
-    // Neighbours of the machine, other UEs and the rest of the world are reached as before.
+    // Neighbours of the machine, other UEs and other networks are reached.
     for to in ["10.200.0.2", "10.45.0.99", "203.0.113.1", "fd00:200::2", "fd00:45:0:99::1"] {
         world.uplink(&uplink_gpdu(teid, &from_ue(to.parse().unwrap(), protocol::UDP, &[0x10; 40])));
         assert_eq!(world.n6.take().len(), 1, "{to}");
@@ -209,7 +209,7 @@ fn nothing_from_a_ue_reaches_this_machine() {
     world.assert_only_dropped(DropReason::CoreInterface, dropped + 3);
 }
 
-/// Copies of packets go where packets do not go, either.
+/// Copies of packets do not reach this machine either.
 #[test]
 fn copies_do_not_reach_this_machine() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! Sessions of very many PDRs: each packet finds its own, with whatever more its PDR says.
+//! Sessions with very many PDRs: each packet matches its own, with all further entries of that PDR.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -22,7 +22,7 @@ const TUNNELS: u32 = 251;
 /// The TEID of the first of them.
 const FIRST: u32 = 0x100;
 
-/// PDR number `n` is for what comes from port `n` and one, and goes to one of the tunnels.
+/// The filter of PDR number `n`: packets from port `n` + 1.
 fn filter(n: u32) -> SdfFilter {
     let text = format!("permit out 17 from 10.201.0.2 {} to assigned", n + 1);
     SdfFilter { flow_description: Some(text.as_str().into()), ..Default::default() }
@@ -110,8 +110,8 @@ fn further_entries_are_found_behind_the_first_and_the_last_of_many_pdrs() {
     forwards(PDRS);
 }
 
-/// Each PDR has a UE address of its own, in no pool: whatever compares each address with all others for every
-/// PDR takes minutes here.
+/// Each PDR has a UE address of its own, in no pool. Comparing each address with all others for every PDR would take
+/// minutes.
 #[test]
 fn pdrs_with_65535_different_ue_addresses_are_established() {
     let mut world = World::new();
@@ -133,8 +133,8 @@ fn pdrs_with_65535_different_ue_addresses_are_established() {
     assert!(world.n6.take().is_empty());
 }
 
-/// PDR and FAR `n` belong together, and for the first rules QER and URR `n`, too. URR `n` is linked to URR 1 and to that of its partner, and has the
-/// neighbour's FAR for an exhausted quota.
+/// PDR `n` has FAR `n`, and the first PDRs have QER and URR `n`. URR `n` is linked to URR 1 and to the URR of its partner,
+/// and its FAR for an exhausted quota is that of its neighbour.
 #[test]
 fn thousands_of_rules_are_removed_at_once() {
     const RULES: u32 = 8192;
@@ -171,7 +171,7 @@ fn thousands_of_rules_are_removed_at_once() {
     let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
     assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
     let seid = response.up_f_seid.unwrap().seid;
-    // Of each four: one stays, one loses its FAR, one its QER and URR, one everything.
+    // Of each four PDRs one stays as it is, one loses its FAR, one its QER and URR, and one is removed.
     let those = |kinds: &[u32]| -> Vec<u32> {
         (0..RULES).rev().filter(|n| kinds.contains(&(n % 4))).map(number).collect()
     };
@@ -184,7 +184,7 @@ fn thousands_of_rules_are_removed_at_once() {
         query_urrs: those(&[0]).iter().map(|id| QueryUrr { urr_id: UrrId(*id) }).collect(),
         ..Default::default()
     };
-    // An identifier that comes twice fails the second time, and with it the whole request.
+    // A request that names an identifier twice is refused as a whole.
     removal.remove_fars.push(RemoveFar { far_id: FarId(number(5)) });
     let refused = world.sessions.modify(seid, SMF.into(), &removal, NOW).unwrap().response;
     assert_eq!(
@@ -195,7 +195,7 @@ fn thousands_of_rules_are_removed_at_once() {
     removal.remove_fars.pop();
     let accepted = world.sessions.modify(seid, SMF.into(), &removal, NOW).unwrap().response;
     assert_eq!(accepted.cause, Cause::ACCEPTED, "{accepted:?}");
-    // Removed URRs report in the order of the request, then those that were asked.
+    // Removed URRs report first, in the order of the request, and then the URRs that the request queries.
     let reports = |trigger: UsageReportTrigger| -> Vec<u32> {
         let reports = accepted.usage_reports.iter().filter(|report| report.trigger.contains(trigger));
         reports.map(|report| report.urr_id.0).collect()

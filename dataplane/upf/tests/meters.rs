@@ -1,5 +1,5 @@
-//! Rates and interfaces of a running UPF, with the kernel's own UDP and TCP at both ends: what passes a QER in a second
-//! is what the SMF set (UP-1), and an interface that was down is no reason to start anew.
+//! Rates and interfaces of a running UPF, with the kernel's UDP and TCP at both ends: a QER passes the rate that the SMF
+//! set (UP-1), and the UPF uses an interface again after it was down.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 #[path = "support/lab.rs"]
@@ -18,10 +18,10 @@ use pfcp::message::*;
 use pfcp::*;
 use support::*;
 
-/// Low enough that a busy machine offers more at any moment.
+/// Low enough that even a busy machine always offers more.
 const RATE_KBPS: u64 = 20_000;
-/// Seconds that may be measured before one is as it should: a machine that stands still for longer than a meter's
-/// burst passes less, whatever the meter does.
+/// Most seconds that are measured until one has the right rate. When the machine pauses for longer than a meter's burst,
+/// less passes, independently of the meter.
 const ATTEMPTS: usize = 12;
 
 /// What is measured of a network.
@@ -29,7 +29,7 @@ trait Rates {
     fn set_rate(&mut self, rate_kbps: u64);
     /// Octets of IP packets that have left for the data network.
     fn sent(&self) -> u64;
-    /// Asserts that one second passes the rate, within 2 %, and that none passes noticeably more.
+    /// Asserts that the rate of one second is right within 2 %, and that no second has a noticeably higher one.
     fn assert_rate(&self, what: &str);
 }
 
@@ -52,14 +52,14 @@ impl Rates for Network {
     fn assert_rate(&self, what: &str) {
         let mut measured = Vec::new();
         for _ in 0..ATTEMPTS {
-            // Around what is counted: a pause of this thread makes the share smaller, not greater.
+            // The clock is read before and after the counters, so a pause of this thread lowers the measured rate.
             let start = net::time::now_std();
             let before = self.sent();
             net::time::sleep_thread(Duration::from_secs(1));
             let (after, elapsed) = (self.sent(), start.elapsed());
             let share = (after - before) as f64 * 8.0 / 1000.0 / elapsed.as_secs_f64() / RATE_KBPS as f64;
             measured.push(share);
-            // The burst of 50 ms may fall into one second after a pause of the machine.
+            // After a pause of the machine, one second may include the burst of 50 ms.
             assert!(share < 1.08, "{what}: {measured:?} of the rate");
             if (share - 1.0).abs() <= 0.02 {
                 return;
@@ -108,7 +108,7 @@ fn udp_flow(network: &Network, kbps: u64) -> (Traffic, UdpSocket) {
     let mut sent_bits = 0;
     let mut traffic = Traffic::new();
     traffic.add(move || {
-        // What a pause of this thread has left out is not made up for at once.
+        // After a pause of this thread, the missed packets are not sent all at once.
         let due = start.elapsed().as_micros() as u64 * kbps / 1000;
         sent_bits = sent_bits.max(due.saturating_sub(kbps * 20));
         while sent_bits < due {
@@ -127,7 +127,7 @@ fn udp_passes_a_meter_at_its_rate() {
     let (_traffic, _sink) = udp_flow(&network, 3 * RATE_KBPS);
     net::time::sleep_thread(Duration::from_millis(300));
     network.assert_rate("UDP");
-    // A new rate holds from the next packet on; nothing at all passes a rate of zero.
+    // A new rate applies from the next packet on; a rate of zero passes no packet.
     network.set_rate(0);
     wait_for("nothing more passes", || {
         let before = network.sent();
@@ -142,7 +142,7 @@ fn tcp_passes_a_meter_at_its_rate() {
     network.set_rate(RATE_KBPS);
     let listener = network.lab.dn.enter(|| TcpListener::bind((SERVER_V4, 6000))).unwrap().unwrap();
     let mut traffic = Traffic::new();
-    // Several connections, since one that lost a packet leaves the line empty for a moment.
+    // Several connections, because one that lost a packet sends nothing for a moment.
     for _ in 0..12 {
         let mut stream = network.lab.ue.enter(|| TcpStream::connect((SERVER_V4, 6000))).unwrap().unwrap();
         let (mut far, _) = listener.accept().unwrap();
@@ -182,7 +182,7 @@ fn interfaces_that_were_down_carry_traffic_again() {
     assert!(ping(&network.lab.ue, address, 5, 56), "as before");
 }
 
-/// The device of a data network is the UPF's own: what somebody has changed there is put right.
+/// The UPF owns the device of a data network, and undoes changes of others to it.
 #[test]
 fn the_device_of_a_data_network_is_put_right() {
     let network = Network::new(|_| ());

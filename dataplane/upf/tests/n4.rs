@@ -189,7 +189,7 @@ fn invalid_requests_are_refused_with_cause_and_place() {
     ];
     let (mut sessions, tables) = sessions(64);
     for (what, damage, cause, offending, failed) in cases {
-        // Often enough that a TEID lost each time would be missed at the end.
+        // Repeated so often that no TEID would be left if each request lost one.
         for _ in 0..100 {
             let mut request = establishment(1);
             damage(&mut request);
@@ -299,7 +299,7 @@ fn an_address_assigned_again_replaces_the_session_that_had_it() {
     let (mut sessions, tables) = sessions(64);
     let first = establish(&mut sessions, &establishment(1));
     let (old, old_teid) = (seid_of(&first), teid_of(&first, 1));
-    // Refused for another reason: the old session stays as it is.
+    // The request is refused for another reason, and the old session stays.
     let mut wrong = establishment(2);
     wrong.create_pdrs[1].far_id = Some(FarId(99));
     assert_eq!(establish(&mut sessions, &wrong).cause, Cause::RULE_FAILURE);
@@ -314,7 +314,7 @@ fn an_address_assigned_again_replaces_the_session_that_had_it() {
         assert_eq!(tables.owner_of_ue(address), Some(new));
     }
     assert!(sessions.by_remote(GNB.into(), GNB_TEID).map(|(seid, _)| seid).eq([new]));
-    // The deletion that comes late finds nothing, and takes nothing away.
+    // The late deletion of the old session finds nothing, and the new session keeps its address.
     assert!(sessions.delete(old, SMF.into(), NOW).is_none());
     assert_eq!(tables.owner_of_ue(UE_V4.into()), Some(new));
 }
@@ -361,7 +361,7 @@ fn removed_rules_are_taken_out_of_those_that_refer_to_them() {
     let action = |id| &plan.pdrs.iter().find(|pdr| pdr.id == id).unwrap().action;
     assert_eq!(*action(1), upf::plan::Action::Drop);
     assert!(matches!(action(2), upf::plan::Action::Forward(_)));
-    // Nothing is left to be removed again.
+    // The rules cannot be removed again.
     let again = sessions.modify(seid, SMF.into(), &request, NOW).unwrap().response;
     assert_eq!((again.cause, again.failed_rule_id), (Cause::RULE_FAILURE, Some(FailedRuleId::Far(1))));
     // A PDR gets another FAR.
@@ -444,7 +444,7 @@ fn an_uplink_without_ue_address_needs_a_network_that_allows_it() {
         (response.cause, response.offending_ie, response.failed_rule_id),
         (Cause::CONDITIONAL_IE_MISSING, Some(OffendingIe(ie::UE_IP_ADDRESS)), Some(FailedRuleId::Pdr(1)))
     );
-    // The session says the address with another rule: sources are checked by it.
+    // Another rule of the session names the address, so sources are checked.
     let mut elsewhere = establishment(1);
     elsewhere.create_pdrs[0].pdi.ue_ip_address = None;
     seid_of(&establish(&mut refusing, &elsewhere));
@@ -473,7 +473,7 @@ fn uplink_with_quota(far: CreateFar) -> SessionEstablishmentRequest {
     request
 }
 
-/// A quota runs out without a request that could be refused then.
+/// The FAR for an exhausted quota is checked in advance: when the quota is exhausted, there is no request to refuse.
 #[test]
 fn a_far_for_an_exhausted_quota_is_checked_when_it_is_given() {
     let to_network = forward(9, DestinationInterface::Core, None);
@@ -493,20 +493,20 @@ fn a_far_for_an_exhausted_quota_is_checked_when_it_is_given() {
     let mut addressed = uplink_with_quota(to_network.clone());
     addressed.create_pdrs.push(establishment(1).create_pdrs.remove(1));
     seid_of(&establish(&mut sessions, &addressed));
-    // No template hides the FAR: a like session without it was accepted before.
+    // The check also applies after a similar session without this FAR was accepted and became a template.
     let mut without = uplink_with_quota(to_network.clone());
     without.create_urrs[0].quota_far_id = None;
     let seid = seid_of(&establish(&mut sessions, &without));
     let response = establish(&mut sessions, &uplink_with_quota(to_network));
     assert_eq!((response.cause, response.offending_ie, response.failed_rule_id), refused);
-    // Nor can it come later.
+    // A modification with this FAR is refused too.
     let update = UpdateUrr { urr_id: UrrId(1), quota_far_id: Some(FarId(9)), ..Default::default() };
     let update = SessionModificationRequest { update_urrs: vec![update], ..Default::default() };
     let response = sessions.modify(seid, SMF.into(), &update, NOW).unwrap().response;
     assert_eq!((response.cause, response.offending_ie, response.failed_rule_id), refused);
 }
 
-/// Frames go to no IP network and IP packets to no Ethernet network, also once a quota is exhausted.
+/// Frames do not go to IP networks and IP packets not to Ethernet networks, also when a quota is exhausted.
 #[test]
 fn a_far_for_an_exhausted_quota_leads_to_a_network_of_the_sessions_kind() {
     let config = Arc::new(ethernet_config("gw0", "gw1"));
@@ -553,7 +553,7 @@ fn a_cp_function_without_seid_is_refused() {
     );
 }
 
-/// SEIDs and TEIDs are of no use for guessing others: not the next one, nor those of another start.
+/// From known SEIDs and TEIDs nobody can guess the next ones, or those after a restart.
 #[test]
 fn identifiers_cannot_be_foreseen() {
     let draw = |secret| {
@@ -569,8 +569,7 @@ fn identifiers_cannot_be_foreseen() {
     assert!(next < 5, "{next}");
 }
 
-/// Two CP functions may send to the same tunnel, rightly or not: each is told of its own session, and takes nothing from
-/// the other.
+/// Two CP functions name the same remote tunnel: each is told of its own session, and changes nothing for the other.
 #[test]
 fn remote_tunnels_are_known_for_each_cp_function() {
     let (mut sessions, _) = sessions(64);
@@ -619,7 +618,7 @@ fn usage_is_reported_when_asked_and_only_once() {
 }
 
 proptest! {
-    /// Whatever a CP function sends that decodes, tables and sessions agree, and removal leaves nothing.
+    /// After any sequence of valid messages the tables agree with the sessions, and removed sessions leave nothing.
     #[test]
     fn tables_and_sessions_agree(
         steps in proptest::collection::vec((0u8..4, 0u8..6, 0u16..5, 0u32..5, 0u8..3), 1..40),

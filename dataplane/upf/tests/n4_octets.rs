@@ -1,5 +1,5 @@
-//! N4 as it is on the wire: requests laid out octet by octet from the tables of TS 29.244, answers read the same way. Our
-//! codec has no part in it, so that a mistake made in reading and writing alike cannot hide.
+//! N4 on the wire: requests are written octet by octet after the tables of TS 29.244, and answers are read in the same way.
+//! Our codec is not used, because a mistake in both reading and writing would then stay hidden.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -324,7 +324,7 @@ async fn tunnels_to_nowhere_are_refused() {
     assert_eq!(cp.ask(MODIFICATION, Some(seid), &[update_far(2, 0x02, Some(&good))]).await.cause(), ACCEPTED);
 }
 
-/// Sources of uplink packets are checked by the UE's address: without one nothing could be checked.
+/// Sources of uplink packets are checked against the UE's address, so a session needs one.
 #[tokio::test(start_paused = true)]
 async fn an_uplink_without_ue_address_is_refused_where_not_allowed() {
     let session = Session { ue: None, ..Session::new(1, 0) };
@@ -336,7 +336,7 @@ async fn an_uplink_without_ue_address_is_refused_where_not_allowed() {
     Cp::associated(&upf).await.establish(&session).await.up_seid();
 }
 
-/// §6.3.3.3: a rule that goes is taken out of those that refer to it, and the rest of the request takes effect.
+/// §6.3.3.3: a removed rule is removed from the rules that refer to it, and the rest of the request takes effect.
 #[tokio::test(start_paused = true)]
 async fn rules_that_are_referred_to_may_be_removed() {
     let upf = Upf::start().await;
@@ -344,7 +344,7 @@ async fn rules_that_are_referred_to_may_be_removed() {
     let seid = cp.establish(&Session::new(1, 2)).await.up_seid();
     let shown = async || upf.ask(Query::Sessions).await;
     let before = shown().await;
-    // Which of the failed rules' kinds (§8.2.80): FAR, QER, URR, BAR.
+    // With the Rule ID Type of a failed rule (§8.2.80): FAR, QER, URR, BAR.
     let rules = [
         (group(REMOVE_FAR, &[far_id(1)]), (1, 1)),
         (group(REMOVE_QER, &[qer_id(1)]), (2, 1)),
@@ -354,13 +354,13 @@ async fn rules_that_are_referred_to_may_be_removed() {
     for (removal, rule) in rules {
         let answer = cp.ask(MODIFICATION, Some(seid), std::slice::from_ref(&removal)).await;
         assert_eq!((answer.cause(), answer.seid), (ACCEPTED, Some(1)), "{rule:?}: {answer:?}");
-        // What a URR has counted is reported once, when it goes.
+        // A URR reports its counts once, when it is removed.
         assert_eq!(answer.get(USAGE_REPORT).is_some(), rule.0 == 3, "{answer:?}");
         let again = cp.ask(MODIFICATION, Some(seid), &[removal]).await;
         assert_eq!((again.cause(), again.failed_rule()), (RULE_FAILURE, Some(rule)));
     }
     assert_ne!(shown().await, before);
-    // The PDRs are there and take other rules.
+    // The PDRs still exist, and can get other rules.
     let created = [
         group(CREATE_FAR, &[far_id(1), ie(44, [0x02]), group(FORWARDING_PARAMETERS, &[ie(42, [1])])]),
         group(CREATE_BAR, &[bar_id(1)]),
@@ -370,7 +370,7 @@ async fn rules_that_are_referred_to_may_be_removed() {
     assert_eq!(cp.ask(MODIFICATION, Some(seid), &created).await.cause(), ACCEPTED);
 }
 
-/// A CP function that could not be told of anything.
+/// A CP function with SEID 0 could not be sent reports.
 #[tokio::test(start_paused = true)]
 async fn a_cp_f_seid_of_zero_is_refused() {
     let upf = Upf::start().await;

@@ -1,5 +1,5 @@
-//! The N4 task over real sockets: what CP functions may do to it (floods, silence, nonsense, rules without number), and
-//! that it goes on serving them and the others within bounds. Time is virtual: hours pass in moments.
+//! The N4 task over real sockets: it keeps serving all CP functions within bounds while some of them flood it, are silent,
+//! or send malformed messages or very many rules. Time is virtual: hours pass in moments.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -33,7 +33,7 @@ struct Cp {
     upf: SocketAddr,
     burst: Burst,
     responses: Vec<(Handle, Message)>,
-    /// Requests that the UPF gave up answering, or that say it restarted.
+    /// Requests that the UPF did not answer, or whose answers say that it restarted.
     trouble: Vec<Event>,
     /// Usage reports received, by SEID and sequence number.
     usage: Vec<(u64, u32)>,
@@ -55,7 +55,7 @@ struct Cp {
 const PATIENCE: Duration = Duration::from_secs(4);
 
 impl Cp {
-    /// At an address, where it gets the UPF's requests, or at an address and port.
+    /// With this address and, for the UPF's requests, this port.
     async fn new(upf: &Upf, place: &str) -> Cp {
         Cp::started_at(upf, place, 1).await
     }
@@ -104,7 +104,7 @@ impl Cp {
         self.endpoint.send_request(now(), self.upf, seid, message).unwrap()
     }
 
-    /// Takes what comes during a time, and answers it.
+    /// Receives and answers messages for this time.
     async fn turn(&mut self, time: Duration) {
         let end = net::time::now() + time;
         loop {
@@ -245,8 +245,8 @@ fn small_pdr(id: u16) -> CreatePdr {
     }
 }
 
-/// All 65,536 PDRs that a session can name, in requests as long as datagrams; more rules of a kind than that are refused as
-/// a whole, with the rule for which there was no room.
+/// A session gets all 65,536 PDRs that it can name, in requests as long as datagrams. A request with more rules of a kind
+/// is refused as a whole, and the answer names the first rule without room.
 #[tokio::test(start_paused = true)]
 async fn a_session_has_as_many_pdrs_as_it_can_name() {
     let upf = Upf::with(Sink::default(), |config| config.dnn[0].any_source = true).await;
@@ -269,7 +269,7 @@ async fn a_session_has_as_many_pdrs_as_it_can_name() {
     assert_eq!(upf.ask(Query::Sessions).await, Value::Array(vec![]));
 }
 
-/// Nonsense of all lengths up to what UDP carries, and requests with one octet changed or cut anywhere.
+/// Random octets of all lengths up to that of a datagram, and requests with one octet changed or cut anywhere.
 #[tokio::test(start_paused = true)]
 async fn nonsense_is_survived_and_counted() {
     let upf = Upf::start().await;
@@ -285,14 +285,14 @@ async fn nonsense_is_survived_and_counted() {
     };
     for round in 0..200 {
         let mut datagrams = vec![vec![0; next() % 65_508], vec![0xff; next() % 65_508]];
-        // A header that promises more, or less, than there is.
+        // A header with a length that is too high or too low.
         datagrams.push([&[0x20, 1][..], &(next() as u16).to_be_bytes(), &vec![0; next() % 3000]].concat());
         datagrams.push(valid[..next() % valid.len()].to_vec());
         for _ in 0..8 {
             let mut broken = valid.clone();
             let at = next() % broken.len();
             broken[at] = next() as u8;
-            // Another sequence number each time, or all would be repetitions.
+            // Each has another sequence number, because they would be taken for repetitions otherwise.
             broken[12..15].copy_from_slice(&(10_000 + round * 8 + next() as u32 % 8).to_be_bytes()[1..]);
             datagrams.push(broken);
         }
@@ -305,7 +305,7 @@ async fn nonsense_is_survived_and_counted() {
     seid_of(&cp.establish(session(300)).await);
 }
 
-/// A CP function that asks without end and reads no answer: another one is served all the while.
+/// One CP function sends requests without end and reads no answers: another one is served meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_one_cp_function_leaves_room_for_another() {
     let upf = Upf::start().await;
@@ -331,18 +331,18 @@ async fn a_flood_of_one_cp_function_leaves_room_for_another() {
         stranger.send(&flood).await;
         other.heartbeat().await;
         if round % 20 == 0 {
-            // The same UE each time: the session of before goes.
+            // Each request is for the same UE and replaces the session before.
             assert_eq!(other.establish(session(1000)).await.cause, Cause::ACCEPTED);
         }
     }
-    // Both work as ever once they read again.
+    // Both are served when they read again.
     flooding.heartbeat().await;
     assert_eq!(stranger.establish(session(7)).await.cause, Cause::NO_ASSOCIATION);
     seid_of(&flooding.establish(session(600)).await);
 }
 
-/// Usage that nobody acknowledges is kept up to the bound, and what is kept arrives when the CP function is back, at a
-/// pace that its socket can follow.
+/// Usage reports without answer are kept up to a bound. When the CP function is back they are sent again, not faster than
+/// its socket can take them.
 #[tokio::test(start_paused = true)]
 async fn unanswered_reports_are_bounded_and_arrive_in_the_end() {
     const SESSIONS: u16 = 20;
@@ -365,7 +365,7 @@ async fn unanswered_reports_are_bounded_and_arrive_in_the_end() {
     assert!(unanswered <= 65_536 && unanswered > 0, "{status}");
     assert!(status["pfcp"]["timeouts"].as_u64().unwrap() > 16_384, "{status}");
 
-    // What came in the silence is old news.
+    // Messages from the time of silence are not used.
     while cp.burst.receive_now(&cp.socket).is_ok() {}
     cp.answers = true;
     for _ in 0..60 {
@@ -380,7 +380,7 @@ async fn unanswered_reports_are_bounded_and_arrive_in_the_end() {
     }
 }
 
-/// More usage reports than a message can carry: the rest follows in messages of their own (§5.2.2.3.1).
+/// Usage reports that do not fit into the response follow in further messages (§5.2.2.3.1).
 #[tokio::test(start_paused = true)]
 async fn more_usage_reports_than_fit_come_in_parts() {
     let upf = Upf::start().await;
@@ -413,7 +413,7 @@ async fn more_usage_reports_than_fit_come_in_parts() {
     assert_eq!((&status["sessions"], &status["usage_reports"]["unanswered"]), (&0.into(), &0.into()));
 }
 
-/// Heartbeats pass both ways while sessions come and go as quickly as both can (§6.2.2).
+/// Heartbeats of both sides are answered under a full load of establishments and deletions (§6.2.2).
 #[tokio::test(start_paused = true)]
 async fn heartbeats_pass_under_load() {
     let upf = Upf::start().await;
@@ -435,7 +435,7 @@ async fn heartbeats_pass_under_load() {
     assert!(cp.trouble.is_empty(), "{:?}", cp.trouble);
     let (own, status) = (cp.endpoint.counters(), upf.ask(Query::Status).await);
     assert_eq!((own.timeouts, &status["pfcp"]["timeouts"]), (0, &0.into()));
-    // Requests, their answers, and six heartbeats each way in a minute, whose answers put off the next.
+    // The messages of a minute: requests, their answers, and six heartbeats of each side, which wait for answers.
     assert!(own.received > 3 * 6000 + 3, "{own:?}");
 }
 
@@ -471,7 +471,7 @@ async fn only_configured_cp_functions_associate() {
     assert_eq!(upf.count("associations").await, 2);
 }
 
-/// What a datagram says that anyone can send, from the CP function's own address and port as well, ends no session.
+/// Forged datagrams end no session, not even with the CP function's own address and port.
 #[tokio::test(start_paused = true)]
 async fn forged_messages_end_no_session() {
     let upf = Upf::with(Sink::default(), |config| config.session_sets = true).await;
@@ -490,7 +490,7 @@ async fn forged_messages_end_no_session() {
         .chain((0..500).map(|n| octets(HeartbeatResponse { recovery_time_stamp: NtpSeconds(9) }, 0, n)))
         .collect::<Vec<_>>()
     };
-    // From another port of its address: session set deletions, and messages to sessions whose SEIDs are guessed, too.
+    // From another port of its address; session set deletions and messages with guessed SEIDs are among them.
     let intruder = Cp::new(&upf, "127.0.0.2:0").await;
     intruder.send(&forged(9000)).await;
     let more = [
@@ -501,13 +501,13 @@ async fn forged_messages_end_no_session() {
     ];
     intruder.send(&more).await;
     cp.turn(Duration::from_secs(20)).await;
-    // From its own.
+    // From its own port.
     cp.send(&forged(9500)).await;
     cp.send(&[octets(SessionSetDeletionRequest::default(), 0, 9510)]).await;
     cp.turn(Duration::from_secs(20)).await;
     assert_eq!((upf.count("sessions").await, upf.count("associations").await), (1, 1));
     assert_eq!(cp.modify(seid, update_far(2, ApplyAction::FORW)).await.cause, Cause::ACCEPTED);
-    // The CP function itself may do all of that.
+    // The CP function itself can do all of this.
     let Message::SessionSetDeletionResponse(answer) = cp.ask(0, sets).await else { panic!() };
     assert_eq!((answer.cause, upf.count("sessions").await), (Cause::ACCEPTED, 0));
     seid_of(&cp.establish(session(0)).await);
@@ -519,7 +519,7 @@ async fn forged_messages_end_no_session() {
     assert_eq!((upf.count("sessions").await, upf.count("associations").await), (0, 0));
 }
 
-/// A session set deletion cannot be confirmed: where nobody uses them, even the CP function itself cannot send one.
+/// A session set deletion cannot be confirmed, so it is refused unless the configuration allows it.
 #[tokio::test(start_paused = true)]
 async fn session_set_deletions_must_be_allowed() {
     let upf = Upf::start().await;
@@ -547,7 +547,7 @@ async fn a_release_is_confirmed_by_heartbeats_when_updates_are_ignored() {
         assert_eq!((upf.count("sessions").await, upf.count("associations").await), (1, 1));
     }
     assert_eq!(cp.modify(seid, update_far(2, ApplyAction::FORW)).await.cause, Cause::ACCEPTED);
-    // It releases the association and goes away.
+    // It releases the association and answers no heartbeat.
     cp.send(&[release(9002)]).await;
     drop(cp);
     net::time::sleep(Duration::from_secs(20)).await;
@@ -572,7 +572,7 @@ async fn a_cp_function_sends_from_any_port() {
     let status = upf.ask(Query::Status).await;
     assert_eq!((&status["pfcp"]["timeouts"], &status["usage_reports"]["kept"]), (&0.into(), &0.into()));
     assert!(listener.usage.len() >= 29 && sender.usage.is_empty(), "{:?}", listener.usage);
-    // From another address it is another CP function.
+    // A message from another address is that of another CP function.
     let mut stranger = Cp::new(&upf, "127.0.0.3").await;
     assert_eq!(stranger.modify(seid, update_far(2, ApplyAction::DROP)).await.cause, Cause::SESSION_NOT_FOUND);
     assert_eq!(other.associate(1).await.flags, Some(AsRspFlags::PSREI));
@@ -580,7 +580,8 @@ async fn a_cp_function_sends_from_any_port() {
     assert_eq!(upf.count("sessions").await, 0);
 }
 
-/// A CP function that has restarted says so when it is asked. Other ports of its address do not take its place.
+/// A restarted CP function confirms its restart by a heartbeat. Messages from other ports of its address do not replace
+/// its association.
 #[tokio::test(start_paused = true)]
 async fn a_restarted_cp_function_gets_a_new_association() {
     let upf = Upf::start().await;
@@ -593,11 +594,11 @@ async fn a_restarted_cp_function_gets_a_new_association() {
     assert_eq!((answer.cause, answer.flags), (Cause::ACCEPTED, None));
     assert_eq!((upf.count("sessions").await, upf.count("associations").await), (0, 1));
     seid_of(&cp.establish(session(0)).await);
-    // Without restart it keeps them.
+    // Without a restart it keeps its sessions.
     let answer = cp.associate(2).await;
     assert_eq!((answer.cause, answer.flags), (Cause::ACCEPTED, Some(AsRspFlags::PSREI)));
     assert_eq!(upf.count("sessions").await, 1);
-    // While it is there, nobody takes its place.
+    // While it answers, its association is not replaced.
     let mut other = Cp::started_at(&upf, "127.0.0.2:0", 3).await;
     let handle = other.request(0, setup(3));
     other.turn(Duration::from_millis(5)).await;
@@ -625,12 +626,12 @@ async fn a_restarted_cp_function_may_ignore_heartbeats_until_it_is_associated() 
     let mut cp = Cp::associated(&upf).await;
     seid_of(&cp.establish(session(0)).await);
     drop(cp);
-    // One that nobody is behind is not believed.
+    // A set-up from an address where nobody answers has no effect.
     let forger = Cp::new(&upf, "127.0.0.2:0").await;
     forger.send(&[octets(setup(7), 0, 9000)]).await;
     net::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(upf.count("sessions").await, 1);
-    // One with another recovery time stamp than the CP function has is not either.
+    // Neither has one whose recovery time stamp differs from that of the CP function.
     let mut cp = Cp::started_at(&upf, "127.0.0.2", 2).await;
     cp.ignores_heartbeats = true;
     forger.send(&[octets(setup(7), 0, 9001)]).await;
@@ -645,7 +646,7 @@ async fn a_restarted_cp_function_may_ignore_heartbeats_until_it_is_associated() 
     assert_eq!((upf.count("sessions").await, upf.count("associations").await), (1, 1));
 }
 
-/// CP functions that are gone do not keep others out for good.
+/// CP functions that do not answer any more lose their slots, so that others can associate.
 #[tokio::test(start_paused = true)]
 async fn silent_cp_functions_give_their_slots_back() {
     let upf = Upf::start().await;
@@ -658,7 +659,7 @@ async fn silent_cp_functions_give_their_slots_back() {
         }
     }
     assert!(upf.count("associations").await <= 256);
-    // With sessions they stay, and do not count.
+    // Those with sessions stay, but do not use a slot.
     for n in 0..300u16 {
         let [high, low] = n.to_be_bytes();
         let mut gone = Cp::associated_from(&upf, &format!("127.8.{high}.{low}:0")).await;
@@ -704,7 +705,7 @@ impl Recorder {
     }
 }
 
-/// Error Indications come as quickly as packets go to a tunnel: the peer is asked, and the CP function told, once at a time.
+/// Many Error Indications for one tunnel: one Echo Request to the peer and one report to the CP function at a time.
 #[tokio::test(start_paused = true)]
 async fn error_indications_are_confirmed_by_the_peer_and_reported_once() {
     let n3 = Recorder::default();
@@ -730,7 +731,7 @@ async fn error_indications_are_confirmed_by_the_peer_and_reported_once() {
     upf.events.send(PacketEvent::EchoResponse { peer: gnb, sequence }).await.unwrap();
     cp.turn(Duration::from_millis(10)).await;
     assert_eq!(cp.errors, [1]);
-    // A peer that does not answer has not complained.
+    // An Error Indication of a peer that does not answer is not reported.
     upf.events.send(indication(gnb)).await.unwrap();
     cp.turn(Duration::from_secs(15)).await;
     let asked = n3.echoes(gnb);
@@ -740,7 +741,7 @@ async fn error_indications_are_confirmed_by_the_peer_and_reported_once() {
     assert_eq!(cp.errors, [1]);
 }
 
-/// A refused modification has no effect (§6.3.3.3), also on what is buffered.
+/// A refused modification has no effect (§6.3.3.3), also on buffered packets.
 #[tokio::test(start_paused = true)]
 async fn only_an_accepted_modification_drops_what_is_buffered() {
     let upf = Upf::start().await;
@@ -758,7 +759,7 @@ async fn only_an_accepted_modification_drops_what_is_buffered() {
     assert_eq!(upf.mailbox.take(), [Command::Discard(seid)]);
 }
 
-/// An answer about another session is none: the report is kept and comes again.
+/// An answer with the SEID of another session is ignored: the report is kept and sent again.
 #[tokio::test(start_paused = true)]
 async fn answers_to_reports_name_the_session() {
     let upf = Upf::start().await;
@@ -778,7 +779,7 @@ async fn answers_to_reports_name_the_session() {
     assert!(kept == 1 && first == 2, "{kept} {:?}", cp.usage);
 }
 
-/// Wrong answers to many reports make no further ones; where right and wrong ones mix, a report has a few attempts.
+/// Wrong answers to many reports cause no further reports. If only some answers are wrong, a report has a few attempts.
 #[tokio::test(start_paused = true)]
 async fn wrong_answers_to_reports_cause_no_storm() {
     const SESSIONS: u16 = 20;
@@ -805,13 +806,13 @@ async fn wrong_answers_to_reports_cause_no_storm() {
         *attempts.entry(*report).or_default() += 1;
     }
     assert!(attempts.values().all(|attempts| *attempts <= 3), "{attempts:?}");
-    // Those that it answers rightly arrive once the wrong ones are lost.
+    // The reports of the other half arrive after the wrongly answered ones were given up.
     cp.seids = right;
     cp.turn(Duration::from_secs(10 * SECONDS as u64)).await;
     assert_eq!(upf.ask(Query::Status).await["usage_reports"]["kept"], 0);
 }
 
-/// N3 with a defect: whoever sends a message to a peer in this network through it panics.
+/// An N3 with a defect: sending a message to a peer in this network panics.
 struct Defective;
 
 const POISON: [u8; 3] = [127, 66, 6];
@@ -832,7 +833,7 @@ impl Port for Defective {
     }
 }
 
-/// A panic costs a request and its session: the CP function is told, may set the session up again, and N4 goes on for it
+/// A panic ends one request and its session. The CP function is told and may set the session up again, and N4 serves it
 /// and all others.
 #[tokio::test(start_paused = true)]
 async fn a_defect_costs_the_request_and_its_session() {
@@ -843,10 +844,10 @@ async fn a_defect_costs_the_request_and_its_session() {
     for round in 0..3u8 {
         let seid = seid_of(&cp.establish(session(0)).await);
         assert_eq!(cp.modify(seid, path_switch(1, gnb(round))).await.cause, Cause::ACCEPTED);
-        // The End Marker on the way back to the ordinary gNB is what fails.
+        // The path switch back to the ordinary gNB fails: its End Marker goes to the defective network.
         let response = cp.modify(seid, path_switch(2, GNB.into())).await;
         assert_eq!(response.cause, Cause::SESSION_NOT_FOUND);
-        // It is gone altogether, and with it tunnels and addresses: the next round has them anew.
+        // The session is removed with its tunnels and addresses, which the next round uses again.
         assert_eq!(cp.modify(seid, update_far(2, ApplyAction::FORW)).await.cause, Cause::SESSION_NOT_FOUND);
         assert_eq!(upf.ask(Query::Sessions).await.as_array().unwrap().len(), 1);
         assert_eq!(cp.modify(other, update_far(2, ApplyAction::FORW)).await.cause, Cause::ACCEPTED);
@@ -854,7 +855,7 @@ async fn a_defect_costs_the_request_and_its_session() {
     }
 }
 
-/// A session with a tunnel to a peer that nothing can be sent to: asking for the path there fails, each minute.
+/// A session with a tunnel to a peer to which sending panics: the Echo Request fails every minute.
 async fn with_a_poisoned_path() -> (Upf, Cp, u64) {
     let upf = Upf::with_n3(Defective).await;
     let mut cp = Cp::associated(&upf).await;
@@ -864,17 +865,17 @@ async fn with_a_poisoned_path() -> (Upf, Cp, u64) {
     (upf, cp, seid)
 }
 
-/// Timers that fail are left alone for a moment, and N4 is served meanwhile.
+/// Timers that panic are not run again for a moment, and N4 requests are served meanwhile.
 #[tokio::test(start_paused = true)]
 async fn defects_of_timers_do_not_keep_others_waiting() {
     let (_upf, mut cp, seid) = with_a_poisoned_path().await;
-    // The path to it is looked at each minute (TS 29.281 §7.2.1), in vain.
+    // The path is checked every minute (TS 29.281 §7.2.1), and each check fails.
     for _ in 0..10 {
         cp.turn(Duration::from_secs(60)).await;
         assert_eq!(cp.modify(seid, update_far(2, ApplyAction::FORW)).await.cause, Cause::ACCEPTED);
     }
     cp.heartbeat().await;
-    // It does not answer; that is all there is to tell.
+    // The only report is that the peer does not answer.
     let path_failure = |event: &Event| match event {
         Event::Request { message: Message::NodeReportRequest(report), .. } => report.path_failure.is_some(),
         _ => false,
@@ -882,11 +883,11 @@ async fn defects_of_timers_do_not_keep_others_waiting() {
     assert!(!cp.trouble.is_empty() && cp.trouble.iter().all(path_failure), "{:?}", cp.trouble);
 }
 
-/// Where nothing but defects happens N4 ends, and with it the process, for a supervisor to start it again.
+/// If every action of N4 panics, N4 ends, and the process with it, so that a supervisor starts it again.
 #[tokio::test(start_paused = true)]
 async fn n4_that_only_fails_ends() {
     let (upf, mut cp, _) = with_a_poisoned_path().await;
-    // Three questions for the peer a minute, each in vain.
+    // Three Echo Requests a minute, each of which fails.
     cp.turn(Duration::from_secs(10 * 60)).await;
     assert!(!upf.task.is_finished());
     cp.turn(Duration::from_secs(20 * 60)).await;

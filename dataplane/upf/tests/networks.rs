@@ -13,7 +13,7 @@ use telemetry::DropReason;
 use upf::pipeline::Input;
 use world::*;
 
-/// Two data networks; the second one's far end comes with it.
+/// A UPF with two data networks, and the far end of the second one.
 fn two() -> (World, Wire) {
     let mut config = config("gw0");
     let ims = r#"{"name": "ims", "tun": "gw1", "ue_pool": {"ipv4": "10.46.0.0/16"}}"#;
@@ -27,7 +27,7 @@ fn two() -> (World, Wire) {
 #[test]
 fn a_ue_is_reached_from_its_own_data_network_only() {
     let down = udp(SERVER_V4.into(), UE_V4.into(), b"x");
-    // Not named: the UE's address is one of internet's pool. Otherwise the name decides, as text or in labels.
+    // Without a name the pool of the UE's address decides, which is internet's; otherwise the name, as text or labels.
     for (instance, expected) in [
         (None, 0),
         (Some(&b"internet"[..]), 0),
@@ -64,7 +64,7 @@ fn a_session_of_two_data_networks_is_refused() {
     assert_eq!(response.failed_rule_id, Some(FailedRuleId::Pdr(PdrId(9).0)));
 }
 
-/// Buffered packets came from the UE's own data network, whichever one the last batch before their release was from.
+/// Buffered packets are released also if the last batch before their release came from another data network.
 #[test]
 fn buffered_packets_are_released_whichever_network_was_served_last() {
     let (mut world, second) = two();

@@ -1,4 +1,4 @@
-//! The pipeline between memory ports: octets in, octets out, and a reason for everything that is lost.
+//! The pipeline between memory ports: the octets of sent packets, and the drop reasons of the others.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // helpers of tests fail as tests do
 
 mod support;
@@ -34,7 +34,7 @@ fn uplink_loses_its_tunnel_and_downlink_gets_one() {
         assert_eq!(world.n6.take().into_iter().map(|(packet, _)| packet).collect::<Vec<_>>(), [up]);
 
         let down = udp(server, ue, b"down");
-        // A link may pad short packets; the padding does not belong into the tunnel.
+        // A link may pad short packets; the padding must not enter the tunnel.
         let mut padded = down.clone();
         padded.extend_from_slice(&[0; 6]);
         world.downlink(&padded);
@@ -98,7 +98,7 @@ fn service_packet(ue: IpAddr, server: IpAddr, port: u16, uplink: bool) -> Vec<u8
     packet
 }
 
-/// What comes out of a UPF for packets to and from services, beside those that no PDR takes.
+/// The packets that a UPF forwards of those from and to the services, uplink and downlink.
 fn forwarded(config: Config) -> [Vec<Vec<u8>>; 2] {
     let mut world = World::with_config(config);
     let (_, teid, _) = world.establish_by(&with_services(40));
@@ -121,7 +121,7 @@ fn every_classifier_forwards_the_same() {
     assert_eq!(expected.each_ref().map(Vec::len), [60, 60]);
     for backend in Backend::ALL {
         let config = Config { classifier: *backend, ..config("gw0") };
-        // Tunnels differ in no world: the seeds are the same.
+        // All worlds have the same TEIDs, since they have the same seeds.
         assert!(forwarded(config) == expected, "{backend}");
     }
 }
@@ -167,7 +167,7 @@ fn rules_without_effect_are_remarked_and_accepted() {
 fn unknown_tunnels_get_error_indications_but_not_without_end() {
     let mut world = World::new();
     let gpdu = uplink_gpdu(0x1234, &udp(UE_V4.into(), SERVER_V4.into(), b"x"));
-    // From another port: the indication goes to the GTP-U port all the same (TS 29.281 §4.4.2.4).
+    // From another port: the indication still goes to the GTP-U port (TS 29.281 §4.4.2.4).
     world.n3.inject(&gpdu, SocketAddr::new(GNB.into(), 9999));
     world.run(Input::N3);
     let indication = Signalling::ErrorIndication { teid: 0x1234, peer: GTPU.into(), udp_port: None };
@@ -181,7 +181,7 @@ fn unknown_tunnels_get_error_indications_but_not_without_end() {
     world.now_ns += 10_000_000_000;
     world.uplink(&gpdu);
     assert_eq!(world.n3.take().len(), 1, "after a pause peers are told again");
-    // While sessions are being put back after a start nobody is told, and all is counted.
+    // While sessions are being restored after a start, packets are counted and no indication is sent.
     world.now_ns += 10_000_000_000;
     world.pipeline.keep_quiet(Duration::from_nanos(world.now_ns + 1));
     world.uplink(&gpdu);
@@ -303,7 +303,7 @@ fn router_solicitations_reach_the_smf_and_advertisements_the_ue() {
     assert_eq!(world.n3.take(), [(build_gpdu(GNB_TEID, container, &advertisement).unwrap(), gnb())]);
     world.assert_only_dropped(DropReason::NoPdr, 0);
 
-    // A UE cannot flood the SMF.
+    // The rate of packets to the SMF is limited.
     for _ in 0..1000 {
         world.uplink(&uplink_gpdu(teid, &solicitation));
     }
@@ -325,7 +325,7 @@ fn n6_drops_are_told_apart() {
     assert!(world.n3.take().is_empty());
 }
 
-/// Every truncation and bit flip of a good packet is sent or counted, and nothing panics.
+/// A good packet, truncated everywhere and with each bit flipped: it is sent or counted, and nothing panics.
 #[test]
 fn damaged_packets_are_all_accounted_for() {
     let (mut world, _, teid, _) = World::with_session();
@@ -475,7 +475,7 @@ fn path_switches_are_followed_and_released_sessions_forgotten() {
     world.downlink(&down);
     assert_eq!(world.drops(DropReason::UnknownUe), 1);
 
-    // The same UE address again: another TEID, so that late packets of the old session do not get in.
+    // A new session with the same UE address has another TEID, so late packets of the old session do not enter it.
     let (_, again, _) = world.establish();
     assert_ne!(again, teid);
 }

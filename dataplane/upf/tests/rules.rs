@@ -1,4 +1,4 @@
-//! Each kind of N4 rule: what a request makes of it, what is refused, and what the UPF reports by itself (UP-1).
+//! Each kind of N4 rule: its effect on the plan, refused requests, and the reports that the UPF sends on its own (UP-1).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -223,7 +223,7 @@ fn outer_headers_are_removed_in_the_kinds_that_exist() {
     for kind in [2, 3, 4, 5, 7, 8] {
         assert_eq!(with(0, kind), Err((Cause::SERVICE_NOT_SUPPORTED, Some(ie::OUTER_HEADER_REMOVAL))));
     }
-    // What comes without a tunnel has no outer header.
+    // Packets without tunnel have no outer header.
     assert_eq!(with(1, 0), Err((Cause::MANDATORY_IE_INCORRECT, Some(ie::OUTER_HEADER_REMOVAL))));
 }
 
@@ -260,7 +260,7 @@ fn gates_rates_and_marks_of_qers_reach_the_plan() {
         (downlink.qers.clone(), downlink.qfi, downlink.rqi, downlink.ppi),
         (vec![0, 1], Some(QFI), true, Some(5))
     );
-    // An update leaves alone what it does not name.
+    // An update changes nothing that it does not name.
     world.modify(seid, &update(2, |qer| qer.rqi = Some(Rqi::default())), 0);
     let downlink = world.plan(seid).pdrs[1].clone();
     assert_eq!((downlink.rqi, downlink.ppi, downlink.qfi), (false, Some(5), Some(QFI)));
@@ -300,14 +300,14 @@ fn a_traffic_endpoint_stands_for_what_its_pdrs_have_in_common() {
     );
     assert_eq!(plan.native.ipv4, [UE_V4]);
 
-    // Said twice, it can only contradict.
+    // A rule must not repeat what its traffic endpoint says.
     let mut twice = request.clone();
     twice.create_pdrs[0].pdi.f_teid = choose(3);
     assert_eq!(world.establish(&twice), Err((Cause::MANDATORY_IE_INCORRECT, Some(ie::F_TEID))));
     let mut unknown = request.clone();
     unknown.create_pdrs[0].pdi.traffic_endpoint_id = Some(TrafficEndpointId(9));
     assert_eq!(world.establish(&unknown), Err((Cause::RULE_FAILURE, None)));
-    // Its removal takes its PDRs along.
+    // Its removal removes its PDRs.
     let remove = SessionModificationRequest {
         remove_traffic_endpoints: vec![RemoveTrafficEndpoint { id: TrafficEndpointId(1) }],
         ..Default::default()
@@ -394,7 +394,7 @@ fn volume_thresholds_report_once_per_volume() {
     assert_eq!(reports[0].duration, None, "only volume is measured");
     assert_eq!(world.reports(seid, 2000), [], "an event that comes twice does no harm");
     assert_eq!(world.plan(seid).urrs[0].marks[0].at, 2100);
-    // A lower threshold that has been passed already is reported with the change.
+    // A new threshold below the present volume is reported at once.
     world.count(seid, Direction::Uplink, 300);
     let modified = world.modify(seid, &update_urr(|urr| urr.volume_threshold = volume(200)), 3000);
     assert_eq!(modified.report.unwrap().request.usage_reports[0].volume.unwrap().uplink, Some(300));
@@ -423,7 +423,7 @@ fn an_exhausted_volume_quota_stops_traffic_until_there_is_a_new_one() {
     let plan = world.plan(seid);
     assert!(plan.pdrs.iter().all(|pdr| pdr.action != Action::Drop));
     assert!(plan.urrs[0].marks.iter().any(|mark| (mark.kind, mark.at) == (MarkKind::Quota, 1500)));
-    // A quota of nothing stops at once; a FAR for this case takes over.
+    // A quota of zero stops packets at once, or another FAR applies if there is one for this case.
     let instead = SessionModificationRequest {
         create_fars: vec![forward(9, DestinationInterface::Access, Some((5, GNB)))],
         update_urrs: vec![UpdateUrr {
@@ -461,7 +461,7 @@ fn time_is_measured_from_the_first_packet_and_not_in_pauses() {
     let report = &stopped[0].1.usage_reports[0];
     assert_eq!(report.trigger, UsageReportTrigger::STOPT);
     assert!((64_000..=64_500).contains(&stopped[0].0), "{}", stopped[0].0);
-    // Traffic that goes on: 10 s of it make a report.
+    // 10 s of continuous traffic cause a report.
     let mut reported = Vec::new();
     for second in 0..12 {
         world.count(seid, Direction::Uplink, 10);
@@ -636,7 +636,7 @@ fn downlink_data_is_told_once_after_the_delay_of_the_bar() {
     };
     assert!(world.sessions.report_answered(seid, &response), "what is buffered is to be dropped");
     assert_eq!(world.plan(seid).buffer_packets, Some(300));
-    // After a change of rules the next packet is news again, and comes without delay now.
+    // After a change of rules the next packet is reported again, and without delay.
     world.modify(seid, &SessionModificationRequest::default(), 10_000);
     assert!(world.sessions.downlink_data(seid, 2, Default::default(), at(10_000)).is_some());
 }
@@ -661,7 +661,7 @@ fn too_many_rules_are_answered_and_change_nothing() {
         create_fars: ids.map(|id| forward(id, DestinationInterface::Core, None)).collect(),
         ..Default::default()
     };
-    // Three are there. As many as a session can have, and one more.
+    // With these the session has room for one more FAR; the next request has two.
     world.modify(seid, &create(4..65_536), 0);
     let answer = world.sessions.modify(seid, SMF.into(), &create(65_536..65_538), at(0)).unwrap().response;
     assert_eq!((answer.cause, answer.failed_rule_id), (Cause::NO_RESOURCES, Some(FailedRuleId::Far(65_537))));
@@ -669,7 +669,8 @@ fn too_many_rules_are_answered_and_change_nothing() {
     assert!(world.sessions.delete(seid, SMF.into(), at(0)).is_some());
 }
 
-/// Traffic that is steered over several accesses (ATSSS) is not offered: its rules are refused by name (TS 29.244 §8.2.25).
+/// Steering over several accesses (ATSSS) is not supported: its rules are refused, and the answer names them (TS 29.244
+/// §8.2.25).
 #[test]
 fn multi_access_rules_are_a_service_that_is_not_offered() {
     let mut world = World::new();
@@ -715,7 +716,7 @@ fn a_set_of_sessions_goes_together() {
     assert_eq!(world.sessions.count(), 4);
 }
 
-/// A FAR without notification or QFI: what there is to say of the packet is nothing (§8.2.27).
+/// Downlink Data Service Information would be empty without paging policy and QFI, and is left out (§8.2.27).
 #[test]
 fn service_information_that_says_nothing_is_left_out() {
     let mut world = World::new();
@@ -732,7 +733,7 @@ fn service_information_that_says_nothing_is_left_out() {
     assert!(!octets.windows(4).any(|ie| ie[..2] == [0, 45]), "{octets:02x?}");
 }
 
-/// Spare bits of later releases mean nothing here, and the octet that they are in is kept (§8.1.1).
+/// Bits of later releases are ignored, and their octet is kept (§8.1.1).
 #[test]
 fn spare_bits_of_apply_action_are_ignored() {
     let octets = [0, 44, 0, 2, 0x02, 0xe0];

@@ -25,11 +25,11 @@ use upf::pipeline::{Event, Input, PACKET, Pipeline, Ports};
 use upf::stats::{self, WorkerStats};
 use upf::tables::Tables;
 
-/// A moment: what passes at it is a meter's burst.
+/// The time of all packets; at one time, a meter passes its burst only.
 const NOW_NS: u64 = 1 << 30;
 const ROUNDS: usize = 8;
 
-/// A pipeline, what it serves, and the far ends of its ports.
+/// A pipeline with its ports, its input, and the far ends of the ports.
 struct Side {
     pipeline: Pipeline,
     ports: Ports,
@@ -39,7 +39,7 @@ struct Side {
 }
 
 impl Side {
-    /// Serves what there is; at once with whoever else waits at the barrier.
+    /// Processes all packets, beginning at the same time as the others that wait at the barrier.
     fn run(&mut self, start: &Barrier) {
         let mut batch = Batch::new(64, PACKET);
         start.wait();
@@ -120,7 +120,7 @@ impl World {
         (0..count).for_each(|_| self.sides[0].n3.inject(&gpdu, gnb()));
     }
 
-    /// Both workers serve what they have: at once, or one after the other.
+    /// Both workers process their packets: at the same time, or one after the other.
     fn run(&mut self, at_once: bool) {
         let start = Barrier::new(if at_once { 2 } else { 1 });
         if !at_once {
@@ -134,7 +134,7 @@ impl World {
         });
     }
 
-    /// Packets and octets of users that the gNB has got.
+    /// Numbers of user packets and their octets that the gNB received.
     fn received(&self) -> (u64, u64) {
         let packets = self.sides.iter().flat_map(|side| side.n3.take());
         let lengths = packets.map(|(packet, _)| {
@@ -216,7 +216,7 @@ fn answers_and_packets_to_one_ue_are_all_counted() {
 #[test]
 fn answers_of_the_router_are_not_counted() {
     let mut long = udp(UE_V4.into(), SERVER_V4.into(), &[6; 1000]);
-    // Don't Fragment, and the checksum for it.
+    // Sets Don't Fragment, and corrects the checksum.
     long[6] |= 0x40;
     long[10..12].fill(0);
     let sum = packet::checksum::checksum(&long[..20]);

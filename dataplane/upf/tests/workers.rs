@@ -1,5 +1,5 @@
-//! Worker threads in trouble: a defect costs a batch and not a direction, a port that fails is tried again, and workers
-//! that share a session count and meter as one. For real interfaces see `interfaces.rs`.
+//! Failures of worker threads: after a panic only one batch is lost, a port that fails is tried again, and workers that
+//! share a session count and meter together. Tests with real interfaces are in `interfaces.rs`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -25,7 +25,7 @@ use upf::stats::{self, WorkerStats};
 use upf::tables::Tables;
 use upf::worker::Worker;
 
-/// A port that breaks on demand: on sending a packet with this word inside, or on receiving.
+/// A port that fails on demand: when it sends a packet with this word inside, or when it receives.
 struct Faulty {
     port: MemoryPort,
     broken: Arc<AtomicBool>,
@@ -101,7 +101,7 @@ impl World {
         World { sessions, workers: running, n3, n6, stats, broken, _events: events }
     }
 
-    /// The ordinary session, without bounds of its rate; its SEID and TEID.
+    /// Establishes the ordinary session without rate limits; returns its SEID and TEID.
     fn establish(&mut self) -> (u64, u32) {
         let mut request = establishment(1);
         request.create_qers[0].mbr = None;
@@ -127,7 +127,7 @@ fn gnb() -> SocketAddr {
     SocketAddr::new(GNB.into(), 2152)
 }
 
-/// What comes out of a wire until there are `count` packets.
+/// Receives packets from a wire until there are `count`.
 #[track_caller]
 fn receive(wire: &Wire, count: usize) -> Vec<Vec<u8>> {
     let deadline = net::time::now_std() + Duration::from_secs(20);
@@ -155,14 +155,14 @@ fn a_panic_costs_the_batch_and_not_the_direction() {
             assert!(before(deadline), "the batch is counted");
             net::time::sleep_thread(Duration::from_millis(1));
         }
-        // Both directions go on.
+        // Both directions are served.
         world.n3[0].inject(&gpdu(teid, b"up"), gnb());
         assert!(receive(&world.n6[0], 1)[0].ends_with(b"up"));
         world.n6[0].inject(&udp(SERVER_V4.into(), UE_V4.into(), b"down"), gnb());
         assert!(receive(&world.n3[0], 1)[0].ends_with(b"down"));
     }
     assert_eq!(world.drops(DropReason::WorkerFailed), 3);
-    // The worker follows changes of the rules as before, and memory that they free is used again.
+    // The worker applies changes of rules, and the memory that they free is used again.
     for action in [ApplyAction::BUFF, ApplyAction::FORW] {
         let request = update_far(2, action);
         let modified = world.sessions.modify(seid, SMF.into(), &request, NtpSeconds(1000)).unwrap();
@@ -178,7 +178,7 @@ fn an_input_that_fails_is_tried_again() {
     let mut world = World::new(1);
     let (_, teid) = world.establish();
     world.broken.store(true, Relaxed);
-    // Long enough for all errors that are borne; meanwhile the other direction is served.
+    // Longer than a worker tolerates errors; the other direction is served meanwhile.
     for _ in 0..200 {
         world.n3[0].inject(&gpdu(teid, b"up"), gnb());
         assert_eq!(receive(&world.n6[0], 1).len(), 1);
@@ -188,7 +188,7 @@ fn an_input_that_fails_is_tried_again() {
     assert_eq!(receive(&world.n3[0], 1).len(), 1);
 }
 
-/// N4 that has ended by a defect takes its sessions along, and what workers forward by stays until they end.
+/// N4 ends by a panic and drops its sessions; the tables that workers read stay until the workers end.
 #[test]
 fn packets_are_forwarded_without_n4() {
     let mut world = World::new(1);

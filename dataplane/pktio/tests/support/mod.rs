@@ -1,4 +1,4 @@
-//! A veth pair between two anonymous namespaces, for what is tried with AF_XDP on a real link.
+//! A veth pair between two anonymous namespaces, for tests of AF_XDP on a real link.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl Net {
         Net::with(async |_, links, peer| links.add_veth("up0", "peer0", peer).await.unwrap())
     }
 
-    /// With a pair that `make` makes in our namespace, the other end of which it moves to the peer's.
+    /// With a veth pair that `make` makes; it moves one end to the peer's namespace.
     pub fn with(make: impl AsyncFnOnce(&NetNs, &Links, &NetNs)) -> Net {
         let (ours, peer) = (NetNs::new().expect("needs CAP_SYS_ADMIN"), NetNs::new().unwrap());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -37,7 +37,7 @@ impl Net {
     }
 }
 
-/// A port on the first queue of an interface, with what it needs.
+/// A port on the first queue of an interface, with the interface and the memory.
 pub fn open(
     namespace: &NetNs,
     name: &str,

@@ -192,7 +192,7 @@ fn pump(
     })
 }
 
-/// The namespaces; everything in them goes when they do.
+/// The namespaces; everything in them is deleted with them.
 pub struct Lab {
     pub core: NetNs,
     pub ran: NetNs,
@@ -218,7 +218,7 @@ impl Lab {
         let core = Links::in_ns(&self.core).expect("netlink");
         let (namespace, prefix) = if name == "n3" { (&self.ran, "200") } else { (&self.dn, "201") };
         core.add_veth(name, name, namespace).await.expect("veth");
-        // As on machines whose addresses are configured for good.
+        // Without duplicate address detection, as with permanently configured addresses.
         let keep = format!("net.ipv6.conf.{name}.keep_addr_on_down");
         net::sysctl::set_in(&self.core, &keep, "1").expect("set");
         let far = Links::in_ns(namespace).expect("netlink");
@@ -236,12 +236,12 @@ impl Lab {
         }
     }
 
-    /// Datagrams of both directions, some of which are still on their way when this ends.
+    /// Sends datagrams in both directions; some are still on their way when this ends.
     pub fn bursts(&self, target: &str) {
         let send = |to: &str| {
             let socket = UdpSocket::bind("0.0.0.0:0").expect("bound");
             for n in 0..200u16 {
-                // What the kernel finds no way for is none of ours.
+                // Packets that the kernel cannot route are not those of this test.
                 let _ = socket.send_to(&n.to_be_bytes(), (to, 9));
                 net::time::sleep_thread(Duration::from_micros(100));
             }

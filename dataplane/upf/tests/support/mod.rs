@@ -1,4 +1,4 @@
-//! What the test binaries share: a configuration, the rules of an ordinary session, packets.
+//! Common to the test binaries: a configuration, the rules of an ordinary session, packets.
 #![allow(dead_code)] // each binary uses its part
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -165,7 +165,7 @@ pub fn ethernet_establishment(gnb_teid: u32) -> SessionEstablishmentRequest {
     request
 }
 
-/// What a FAR does from now on.
+/// A modification that changes the action of a FAR.
 pub fn update_far(id: u32, action: ApplyAction) -> SessionModificationRequest {
     let far = UpdateFar { far_id: FarId(id), apply_action: Some(action), ..Default::default() };
     SessionModificationRequest { update_fars: vec![far], ..Default::default() }

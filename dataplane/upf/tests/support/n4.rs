@@ -18,10 +18,10 @@ use super::support::config;
 /// A UPF without user plane.
 pub struct Upf {
     pub address: SocketAddr,
-    /// What it asks of workers.
+    /// Its commands to workers.
     pub mailbox: Arc<Mailbox>,
     pub queries: mpsc::Sender<Query>,
-    /// What workers would say.
+    /// Sends events, as workers do.
     pub events: mpsc::Sender<PacketEvent>,
     pub task: tokio::task::JoinHandle<()>,
     _stop: watch::Sender<bool>,
@@ -41,7 +41,7 @@ impl Upf {
         let address = socket.local_addr().unwrap();
         let mut config = config("gw0");
         config.pfcp = address;
-        // Its requests go to the port that its own socket has; tests that run at the same time have others.
+        // It sends requests to the port of its own socket, because tests that run at the same time use other ports.
         config.smf = vec![format!("127.0.0.0/8:{}", address.port()).parse().unwrap()];
         change(&mut config);
         let config = Arc::new(config);
@@ -61,7 +61,7 @@ impl Upf {
         answer.await.unwrap()
     }
 
-    /// How many of something there are, as the status says.
+    /// A number in the status.
     pub async fn count(&self, what: &str) -> usize {
         let status = self.ask(Query::Status).await;
         status[what].as_array().map_or_else(|| status[what].as_u64().unwrap() as usize, Vec::len)

@@ -69,7 +69,7 @@ impl World {
         );
         let (n3_port, n3) = memory::pair(20_000);
         let (n6_port, n6) = memory::pair(20_000);
-        // Of further data networks nobody has the other end.
+        // The far ends of further data networks are dropped.
         let further = (1..networks).map(|_| Box::new(memory::pair(20_000).0) as Box<dyn Port>);
         let n6_ports = std::iter::once(Box::new(n6_port) as Box<dyn Port>).chain(further);
         let ports = Ports { n3: Box::new(n3_port), n6: n6_ports.collect() };
