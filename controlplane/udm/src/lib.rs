@@ -2,15 +2,17 @@
 //! gives access to their subscriptions and to the records of their serving AMFs and SMFs. All data is
 //! in the UDR.
 //!
-//! Read [`authentication`] for 5G-AKA, [`notification`] for changes of subscriptions, [`service`] for the rest.
+//! Read [`authentication`] for 5G-AKA, [`notification`] for changes of subscriptions, [`delivery`] for calls in the
+//! background, [`service`] for the rest.
 //!
-//! Invariants: the UDM keeps no state except SUCI keys and requests under way ([`sequence`]); a
+//! Invariants: the UDM keeps no state except SUCI keys, requests under way ([`sequence`]) and notifications that wait ([`delivery`]); a
 //! sequence number is durable before the vector made with it is sent; the long-term key is never sent.
 #![forbid(unsafe_code)]
 
 mod authentication;
 mod config;
 mod counters;
+mod delivery;
 mod notification;
 mod sequence;
 mod service;
@@ -44,6 +46,7 @@ struct Udm {
     /// Keys by home network public key identifier.
     suci_keys: HashMap<u8, Arc<PrivateKey>>,
     vector_requests: sequence::Requests,
+    deliveries: delivery::Deliveries,
 }
 
 /// Starts the UDM of `plmn`.
@@ -60,11 +63,13 @@ pub async fn start(config: Config, plmn: Plmn, env: nf::Env) -> Result<nf::Runni
         plmn,
         suci_keys,
         vector_requests: sequence::Requests::default(),
+        deliveries: delivery::Deliveries::default(),
     });
     instance.profile().plmn_list = vec![plmn];
     instance.prepare::<sbi::op::udr::QueryAmData>();
     let (client, root, stopping) = (instance.client(), instance.api_root().to_string(), instance.stopping());
     instance.spawn(notification::subscribe_to_changes(client, root, stopping));
+    instance.spawn(delivery::run(udm.clone(), instance.stopping()));
     let router = Router::new(udm)
         .on::<op::GenerateAuthData>(Udm::generate_auth_data)
         .on::<op::ConfirmAuth>(Udm::confirm_auth)

@@ -1,9 +1,13 @@
 //! Changes of subscriptions: Nudm_SDM_Subscribe, Unsubscribe and Notification (TS 29.503 §5.2.2.3 to §5.2.2.5), and
 //! Nudm_UECM_DeregistrationNotification for removed subscribers (§5.3.2.3).
 //!
-//! The UDR keeps who wants to be notified: one subscription for each subscriber and network function.
-//! The UDR tells the UDM what has changed. For that the UDM subscribes at the UDR when it starts, and
-//! again from time to time.
+//! The UDR keeps the subscriptions: one for each subscriber and network function. The UDR notifies the UDM of
+//! changes. For that the UDM subscribes at the UDR when it starts, and again from time to time.
+//!
+//! The UDM reads from the UDR whom to notify, queues the notifications ([`crate::delivery`]) and then answers the
+//! UDR. A notification has no values: the receiver reads the subscription when it gets it. A notification that fails
+//! is counted and not repeated: the receiver either has lost its UEs, or reads the data again when they register. A
+//! UDM that is killed loses the notifications that wait, to the same effect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +24,10 @@ use sbi::{
 };
 use types::Supi;
 
-use crate::{Udm, counters};
+use crate::{
+    Udm,
+    delivery::{Content, Subject},
+};
 
 /// Time between attempts to subscribe at the UDR.
 const RETRY: Duration = Duration::from_secs(1);
@@ -47,15 +54,20 @@ impl Udm {
         self: Arc<Self>,
         request: SdmUnsubscribeRequest,
     ) -> Result<(), ProblemDetails> {
-        self.forget_subscription(request.ue_id, request.subscription_id).await
+        Ok(self.delete_subscription(request.ue_id, request.subscription_id).await?)
     }
 
-    async fn forget_subscription(&self, ue_id: Supi, subs_id: String) -> Result<(), ProblemDetails> {
+    pub(crate) async fn delete_subscription(
+        &self,
+        ue_id: Supi,
+        subs_id: String,
+    ) -> Result<(), sbi::CallError> {
         let delete = udr::DeleteSdmSubscriptionRequest { ue_id, subs_id, body: () };
-        Ok(self.client.call::<udr::DeleteSdmSubscription>(Target::Discover, delete).await?)
+        self.client.call::<udr::DeleteSdmSubscription>(Target::Discover, delete).await
     }
 
-    /// Nudr_DR_Notify: an operator has changed a subscriber, or removed it.
+    /// Nudr_DR_Notify: an operator has changed a subscriber, or removed it. The answer does not wait for the
+    /// network functions that are notified.
     pub(crate) async fn data_changed(
         self: Arc<Self>,
         notification: Notification<DataChangeNotify>,
@@ -70,9 +82,7 @@ impl Udm {
         }
     }
 
-    /// Notifies the network functions that subscribed to the subscriber's data. The subscription of one
-    /// that no longer knows the UE is deleted. One that cannot be reached either has lost its UEs, or
-    /// reads the data again when they register.
+    /// Queues notifications for the network functions that subscribed to the subscriber's data.
     async fn notify_change(&self, supi: Supi) -> Result<(), ProblemDetails> {
         let query = udr::QuerySdmSubscriptionsRequest { ue_id: supi, body: () };
         let subscriptions = self.client.call::<udr::QuerySdmSubscriptions>(Target::Discover, query).await?;
@@ -89,42 +99,38 @@ impl Udm {
             };
             let body = ModificationNotification {
                 notify_items: subscription.monitored_resource_uris.iter().map(changed).collect(),
-                subscription_id: subscription.subscription_id.clone(),
+                subscription_id: subscription.subscription_id,
             };
-            match self.client.notify::<SdmNotify>(&subscription.callback_reference, body).await {
-                Ok(()) => {}
-                Err(error) if error.status() == Some(404) => {
-                    if let Some(id) = subscription.subscription_id {
-                        self.forget_subscription(supi, id).await?;
-                    }
-                }
-                Err(error) => {
-                    counters::NOTIFICATIONS_FAILED.inc();
-                    tracing::warn!(%error, %supi, "a change of the subscription could not be notified");
-                }
-            }
+            let subject = Subject { supi, uri: subscription.callback_reference };
+            self.deliveries.offer(subject, Content::Changed(body));
         }
         Ok(())
     }
 
-    /// Tells the serving AMF that the subscriber was removed.
+    /// Queues a notification for the serving AMF: the subscriber was removed.
     async fn notify_withdrawal(&self, supi: Supi) -> Result<(), ProblemDetails> {
         let serving = self.amf_registration(supi).await?;
-        let Some(serving) = serving.filter(|amf| amf.purge_flag != Some(true)) else { return Ok(()) };
+        if let Some(serving) = serving.filter(|amf| amf.purge_flag != Some(true)) {
+            self.notify_deregistration(supi, serving, DeregistrationReason::SubscriptionWithdrawn);
+        }
+        Ok(())
+    }
+
+    /// Queues Nudm_UECM_DeregistrationNotification for an AMF.
+    pub(crate) fn notify_deregistration(
+        &self,
+        supi: Supi,
+        amf: Amf3GppAccessRegistration,
+        dereg_reason: DeregistrationReason,
+    ) {
         let data = DeregistrationData {
-            dereg_reason: DeregistrationReason::SubscriptionWithdrawn,
+            dereg_reason,
             access_type: Some(AccessType::ThreeGpp),
             pdu_session_id: None,
             new_smf_instance_id: None,
         };
-        if let Err(error) =
-            self.client.notify::<DeregistrationNotify>(&serving.dereg_callback_uri, data).await
-            && error.status() != Some(404)
-        {
-            counters::NOTIFICATIONS_FAILED.inc();
-            tracing::warn!(%error, %supi, "the AMF could not be notified that the subscriber was removed");
-        }
-        Ok(())
+        let subject = Subject { supi, uri: amf.dereg_callback_uri };
+        self.deliveries.offer(subject, Content::Deregistered(data));
     }
 }
 

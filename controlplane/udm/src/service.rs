@@ -8,14 +8,14 @@ use std::sync::Arc;
 use sbi::{
     CallError, ProblemDetails, Stored, Target,
     model::{
-        common::{AccessType, Nssai, Patch, PatchItem, PatchOperation, VarPlmnId},
+        common::{Nssai, Patch, PatchItem, PatchOperation, VarPlmnId},
         udm::*,
     },
     op::{udm::*, udr},
 };
 use types::{Plmn, Supi};
 
-use crate::{Udm, counters};
+use crate::Udm;
 
 impl Udm {
     pub(crate) fn serving_plmn(&self, asked: Option<Plmn>) -> VarPlmnId {
@@ -76,21 +76,8 @@ impl Udm {
                 && old.guami != body.guami
         });
         if let Some(old) = moved {
-            let client = self.client.clone();
             // The new AMF does not wait for this notification (TS 23.502 §4.2.2.2.2 step 14c).
-            tokio::spawn(async move {
-                let data = DeregistrationData {
-                    dereg_reason: DeregistrationReason::UeInitialRegistration,
-                    access_type: Some(AccessType::ThreeGpp),
-                    pdu_session_id: None,
-                    new_smf_instance_id: None,
-                };
-                if let Err(error) = client.notify::<DeregistrationNotify>(&old.dereg_callback_uri, data).await
-                {
-                    counters::NOTIFICATIONS_FAILED.inc();
-                    tracing::warn!(%error, supi = %ue_id, "the old AMF could not be notified of the UE's move");
-                }
-            });
+            self.notify_deregistration(ue_id, old, DeregistrationReason::UeInitialRegistration);
         }
         let location = format!("/{ue_id}/registrations/amf-3gpp-access");
         Ok(match stored {

@@ -73,7 +73,7 @@ async fn notify(store: &dyn Store, client: &Client) -> Result<(), StoreError> {
             };
             NOTIFICATIONS_FAILED.inc();
             tracing::warn!(%error, supi = %change.supi, "a UDM could not be notified of a change");
-            // One that is slow stays: it may be waiting for others.
+            // One that is slow stays.
             if matches!(error, CallError::Unreachable { .. }) {
                 unreachable.push(key.clone());
             }
