@@ -1,18 +1,23 @@
 //! Unix sockets, with which `godwit` commands reach a running NF. They work across network namespaces.
 
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::net::UnixListener;
 pub use tokio::net::UnixStream;
 
+/// The file that processes lock while they bind or remove a socket in a folder.
+const LOCK: &str = ".lock";
+
 /// A listening Unix socket that only its owner can use. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Listener {
     inner: UnixListener,
     path: PathBuf,
+    inode: u64,
 }
 
 impl Listener {
@@ -20,7 +25,8 @@ impl Listener {
     /// killed process and is replaced.
     ///
     /// The socket has mode 0600 from the moment it is visible: it is bound in a private folder and
-    /// linked to its name afterwards.
+    /// linked to its name afterwards. Processes that bind in the same folder do so one after another, so none
+    /// removes the new socket of another.
     ///
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`] if another process answers there; otherwise those of the file
@@ -30,15 +36,22 @@ impl Listener {
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent)?;
         }
+        let _lock = lock(&path)?;
         if std::fs::symlink_metadata(&path).is_ok_and(|file| file.file_type().is_socket()) {
-            if std::os::unix::net::UnixStream::connect(&path).is_ok() {
-                let message = format!("another process is serving {}", path.display());
-                return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
+            match std::os::unix::net::UnixStream::connect(&path) {
+                Ok(_) => {
+                    let message = format!("another process is serving {}", path.display());
+                    return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    std::fs::remove_file(&path)?;
+                }
+                // For instance its owner is another user.
+                Err(error) => return Err(error),
             }
-            std::fs::remove_file(&path)?;
         }
-        let inner = bind_private(&path)?;
-        Ok(Listener { inner, path })
+        let (inner, inode) = bind_private(&path)?;
+        Ok(Listener { inner, path, inode })
     }
 
     /// Waits for the next connection.
@@ -57,13 +70,27 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // If it fails, the next bind replaces the file.
-        let _ = std::fs::remove_file(&self.path);
+        let _lock = lock(&self.path);
+        // Somebody may have removed the file, and another process bound there. If removing fails, the next bind
+        // replaces the file.
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|file| file.ino() == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
-/// Binds a socket that has mode 0600 before anybody else can reach it.
-fn bind_private(path: &Path) -> io::Result<UnixListener> {
+/// Waits until no other process binds or removes a socket in the folder of `path`. Dropping the file ends this. The file
+/// stays, because a process may wait for it.
+fn lock(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    let file =
+        options.create(true).truncate(false).write(true).mode(0o600).open(path.with_file_name(LOCK))?;
+    file.lock()?;
+    Ok(file)
+}
+
+/// Binds a socket that has mode 0600 before anybody else can reach it. Returns its inode as well.
+fn bind_private(path: &Path) -> io::Result<(UnixListener, u64)> {
     // The NFs of a process bind their sockets at the same time, each in its own folder. The name is
     // short because paths of sockets have at most 107 octets.
     static BOUND: AtomicU32 = AtomicU32::new(0);
@@ -82,9 +109,9 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let bound = (|| {
         let listener = UnixListener::bind(&hidden)?;
         std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o600))?;
-        // A link, not a rename: if two processes start at the same time, one of them fails.
+        // A link, not a rename, which would replace a file of another kind.
         std::fs::hard_link(&hidden, path)?;
-        Ok(listener)
+        Ok((listener, std::fs::symlink_metadata(&hidden)?.ino()))
     })();
     std::fs::remove_dir_all(&private)?;
     bound.map_err(|error: io::Error| match error.kind() {
@@ -150,6 +177,50 @@ mod tests {
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
+    /// Of several that start where a killed process left a socket, one serves, and its socket stays.
+    #[tokio::test]
+    async fn one_of_several_takes_over_a_socket_that_was_left() {
+        const STARTERS: usize = 4;
+        let directory = std::env::temp_dir().join(format!("godwit-uds-left-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("nf.sock");
+        let runtime = tokio::runtime::Handle::current();
+        for round in 0..1_000 {
+            drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+            let together = std::sync::Barrier::new(STARTERS);
+            let start = || {
+                let _entered = runtime.enter();
+                together.wait();
+                Listener::bind(&path)
+            };
+            let bound: Vec<io::Result<Listener>> = std::thread::scope(|scope| {
+                let starters: Vec<_> = (0..STARTERS).map(|_| scope.spawn(start)).collect();
+                starters.into_iter().map(|starter| starter.join().unwrap()).collect()
+            });
+            let serving = bound.iter().filter(|bound| bound.is_ok()).count();
+            assert_eq!(serving, 1, "round {round}: {bound:?}");
+            let refused = bound.iter().filter_map(|bound| bound.as_ref().err());
+            assert!(refused.map(io::Error::kind).all(|kind| kind == io::ErrorKind::AddrInUse), "{bound:?}");
+            connect(&path).await.unwrap();
+        }
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// A listener whose file was removed does not remove the socket that another has bound there since.
+    #[tokio::test]
+    async fn the_socket_of_another_stays() {
+        let directory = std::env::temp_dir().join(format!("godwit-uds-other-{}", std::process::id()));
+        let path = directory.join("nf.sock");
+        let first = Listener::bind(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let second = Listener::bind(&path).unwrap();
+        drop(first);
+        connect(&path).await.unwrap();
+        drop(second);
+        assert!(!path.exists());
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
     /// A process that looks continuously never sees the socket with another mode than 0600.
     #[tokio::test]
     async fn the_socket_never_has_another_mode() {
@@ -176,8 +247,9 @@ mod tests {
             watcher.join().unwrap()
         });
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0o600]);
-        let left: Vec<_> = std::fs::read_dir(&directory).unwrap().flatten().collect();
-        assert!(left.is_empty(), "{left:?}");
+        let left: Vec<_> =
+            std::fs::read_dir(&directory).unwrap().flatten().map(|file| file.file_name()).collect();
+        assert_eq!(left, [LOCK]);
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }
