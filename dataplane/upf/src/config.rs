@@ -53,7 +53,7 @@ pub struct Config {
     /// Sockets of the core that the rest of the configuration file names; UEs must not reach their addresses
     /// either.
     #[serde(skip)]
-    pub core: Vec<SocketAddr>,
+    pub core: Vec<CoreSocket>,
     /// Most tunnel endpoints at the same time.
     #[serde(default = "default_max_tunnels")]
     pub max_tunnels: u32,
@@ -136,6 +136,36 @@ pub struct DnnConfig {
     pub mtu: u32,
 }
 
+/// A socket of the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoreSocket {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What it speaks.
+    pub transport: Transport,
+}
+
+/// Transport protocols of the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Service-based interfaces and metrics.
+    Tcp,
+    /// N3 and N4.
+    Udp,
+    /// N2.
+    Sctp,
+}
+
+impl Transport {
+    fn protocol(self) -> u8 {
+        match self {
+            Self::Tcp => packet::protocol::TCP,
+            Self::Udp => packet::protocol::UDP,
+            Self::Sctp => packet::protocol::SCTP,
+        }
+    }
+}
+
 /// A service of this machine or of the core's networks that UEs may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -178,6 +208,17 @@ impl Service {
             None => true,
         };
         within && right && self.port.is_none_or(|wanted| port == Some(wanted))
+    }
+
+    /// Whether packets of UEs pass to this destination because of the service. A service without a port opens neither
+    /// SCTP nor the UDP ports of the core, `core_ports`.
+    pub(crate) fn opens(&self, to: IpAddr, protocol: u8, port: Option<u16>, core_ports: &[u16]) -> bool {
+        let core = match protocol {
+            packet::protocol::UDP => port.is_none_or(|port| core_ports.contains(&port)),
+            packet::protocol::SCTP => true,
+            _ => false,
+        };
+        self.admits(to, protocol, port) && (self.port.is_some() || !core)
     }
 }
 
@@ -373,25 +414,42 @@ impl Config {
 
     /// Sockets of the core that a service opens to UEs, one sentence for each.
     pub fn exposed(&self) -> Vec<String> {
+        let ports = self.core_ports();
+        let own = [self.gtpu, self.pfcp].map(|address| CoreSocket { address, transport: Transport::Udp });
         let mut out = Vec::new();
         for (dnn, open) in self.dnn.iter().flat_map(|dnn| dnn.open.iter().map(move |open| (dnn, open))) {
-            let sockets = self.core.iter().chain([&self.gtpu, &self.pfcp]);
-            let protocol = match open.protocol {
-                Some(Protocol::Tcp) => packet::protocol::TCP,
-                _ => packet::protocol::UDP,
-            };
-            let reached = sockets.filter(|socket| open.admits(socket.ip(), protocol, Some(socket.port())));
-            out.extend(
-                reached.map(|socket| format!("UEs of {} reach {socket}, a socket of the core", dnn.name)),
-            );
+            for CoreSocket { address, transport } in self.core.iter().chain(&own) {
+                let (to, service) = (address.ip(), open.address.address());
+                // One that listens on all addresses listens on that of the service.
+                let everywhere = to.is_unspecified() && (to.is_ipv6() || service.is_ipv4());
+                let to = if everywhere { service } else { to };
+                let line = || format!("UEs of {} reach {address}, a socket of the core", dnn.name);
+                if open.opens(to, transport.protocol(), Some(address.port()), &ports)
+                    && !out.contains(&line())
+                {
+                    out.push(line());
+                }
+            }
         }
-        out.dedup();
         out
+    }
+
+    /// UDP ports of the core, which only a service with that port opens.
+    pub(crate) fn core_ports(&self) -> Vec<u16> {
+        vec![
+            packet::gtpu::PORT,
+            crate::n4::PFCP_PORT,
+            net::sctp::UDP_ENCAPSULATION_PORT,
+            self.gtpu.port(),
+            self.pfcp.port(),
+        ]
     }
 
     /// Networks that UEs must not reach, besides the addresses of this machine's interfaces.
     pub(crate) fn closed_networks(&self) -> impl Iterator<Item = Cidr> {
-        let named = [self.gtpu.ip(), self.pfcp.ip()].into_iter().chain(self.core.iter().map(SocketAddr::ip));
+        let named = [self.gtpu.ip(), self.pfcp.ip()]
+            .into_iter()
+            .chain(self.core.iter().map(|socket| socket.address.ip()));
         let hosts = named.chain(self.own_addresses()).filter(|address| !address.is_unspecified());
         hosts.map(Cidr::host).chain(self.closed.iter().copied())
     }

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use types::{Plmn, SNssai};
+use upf::config::{CoreSocket, Transport};
 
 use self::yaml::{Key, Node, Value};
 
@@ -149,7 +150,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     let smf = reader.section::<smf::Config>("smf", &["slices"]);
     let mut upf = reader.section::<upf::Config>("upf", &[]);
     if let Some(upf) = &mut upf {
-        sockets(&root, &mut upf.core);
+        sockets(&root, Transport::Tcp, &mut upf.core);
     }
     let mut problems = reader.problems;
     let config = (|| {
@@ -185,16 +186,25 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     }
 }
 
-/// All socket addresses in a configuration: values of keys, items of lists, and parts of URLs.
-fn sockets(node: &Node, found: &mut Vec<SocketAddr>) {
+/// All sockets in a configuration: values of keys, items of lists, and parts of URLs. `transport` is what the key says.
+fn sockets(node: &Node, transport: Transport, found: &mut Vec<CoreSocket>) {
     match &node.value {
         Value::Scalar { text, .. } => {
             let address = text.split_once("://").map_or(text.as_str(), |(_, rest)| rest);
             let address = address.split('/').next().unwrap_or_default();
-            found.extend(address.parse::<SocketAddr>().ok());
+            found.extend(address.parse().ok().map(|address| CoreSocket { address, transport }));
         }
-        Value::Sequence(items) => items.iter().for_each(|item| sockets(item, found)),
-        Value::Mapping(entries) => entries.iter().for_each(|(_, entry)| sockets(entry, found)),
+        Value::Sequence(items) => items.iter().for_each(|item| sockets(item, transport, found)),
+        Value::Mapping(entries) => {
+            for (key, entry) in entries {
+                let transport = match key.name.as_str() {
+                    "ngap" => Transport::Sctp,
+                    "pfcp" | "gtpu" | "upf" | "smf" => Transport::Udp,
+                    _ => Transport::Tcp,
+                };
+                sockets(entry, transport, found);
+            }
+        }
     }
 }
 
@@ -342,12 +352,42 @@ mod tests {
         let open =
             "nat: true\n      open: [{address: 192.0.2.5, port: 7777}, {address: 10.45.0.1, port: 53}]";
         let upf = parse(&text.replacen("nat: true", open, 1)).unwrap().upf;
-        assert!(upf.core.contains(&"192.0.2.5:7777".parse().unwrap()), "{:?}", upf.core);
+        let sbi = CoreSocket { address: "192.0.2.5:7777".parse().unwrap(), transport: Transport::Tcp };
+        assert!(upf.core.contains(&sbi), "{:?}", upf.core);
         assert_eq!(upf.opened().len(), 2);
         assert_eq!(upf.exposed(), ["UEs of internet reach 192.0.2.5:7777, a socket of the core"]);
         let bad = open.replace("port: 53", "protocol: icmp, port: 53");
         let problems = parse(&text.replacen("nat: true", &bad, 1)).unwrap_err();
         assert!(problems[0].message.contains("ICMP has not"), "{problems:?}");
+    }
+
+    /// What `exposed` says is what the UPF lets through, by protocol.
+    #[test]
+    fn only_sockets_that_a_service_opens_are_exposed() {
+        let text = SHIPPED
+            .replace("sbi: 127.0.0.5:7777", "sbi: 192.0.2.5:7777")
+            .replace("ngap: 127.0.0.5:38412", "ngap: 192.0.2.5:38412")
+            .replace("gtpu: 127.0.0.7:2152", "gtpu: 192.0.2.5:2152")
+            .replace("metrics: 127.0.0.1:9090", "metrics: 0.0.0.0:9090");
+        let (sbi, n2, n3, metrics) = ("192.0.2.5:7777", "192.0.2.5:38412", "192.0.2.5:2152", "0.0.0.0:9090");
+        let cases: [(&str, &[&str]); 10] = [
+            ("port: 7777", &[sbi]),
+            ("port: 7777, protocol: tcp", &[sbi]),
+            ("port: 7777, protocol: udp", &[]),
+            ("protocol: udp", &[]),
+            ("protocol: icmp", &[]),
+            ("protocol: tcp", &[metrics, sbi]),
+            ("port: 38412", &[n2]),
+            ("port: 2152", &[n3]),
+            ("port: 2152, protocol: tcp", &[]),
+            ("port: 9090", &[metrics]),
+        ];
+        for (service, expected) in cases {
+            let open = format!("nat: true\n      open: [{{address: 192.0.2.5, {service}}}]");
+            let upf = parse(&text.replacen("nat: true", &open, 1)).unwrap().upf;
+            let line = |socket: &&str| format!("UEs of internet reach {socket}, a socket of the core");
+            assert_eq!(upf.exposed(), expected.iter().map(line).collect::<Vec<_>>(), "{service}");
+        }
     }
 
     #[test]

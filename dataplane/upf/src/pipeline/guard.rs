@@ -23,14 +23,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use net::link::Cidr;
-use net::sctp::UDP_ENCAPSULATION_PORT;
 use packet::flow::Flow;
-use packet::{gtpu, protocol};
+use packet::protocol;
 use telemetry::DropReason;
 
 use crate::config::{Config, Service};
 use crate::interface::broadcasts;
-use crate::n4::PFCP_PORT;
 
 /// Destinations of the sender's own machine, closed whatever addresses the interfaces have.
 const ALWAYS: [&str; 6] = [
@@ -143,7 +141,7 @@ pub struct Closed {
     /// The open services, by number of the data network.
     open: Arc<[Vec<Service>]>,
     /// UDP ports of the core. A service without a port does not open them.
-    ports: Arc<[u16]>,
+    core_ports: Arc<[u16]>,
 }
 
 impl Closed {
@@ -180,14 +178,8 @@ impl Closed {
             return Some(DropReason::LinkLocal);
         }
         let port = flow.ports.or(ports).map(|(_, to)| to);
-        let opens = |service: &Service| {
-            let core = match flow.protocol {
-                protocol::UDP => port.is_none_or(|port| self.ports.contains(&port)),
-                protocol::SCTP => true,
-                _ => false,
-            };
-            service.admits(flow.destination, flow.protocol, port) && (service.port.is_some() || !core)
-        };
+        let opens =
+            |service: &Service| service.opens(flow.destination, flow.protocol, port, &self.core_ports);
         let open = self.open.get(network).is_some_and(|services| services.iter().any(opens));
         (!open).then_some(DropReason::CoreInterface)
     }
@@ -217,7 +209,7 @@ pub struct Guard {
     /// Addresses and networks of the configuration.
     configured: Vec<Cidr>,
     open: Arc<[Vec<Service>]>,
-    ports: Arc<[u16]>,
+    core_ports: Arc<[u16]>,
     version: AtomicU64,
     current: Mutex<Arc<Closed>>,
 }
@@ -225,14 +217,10 @@ pub struct Guard {
 impl Guard {
     /// A guard for the addresses of this machine, `addresses`, and those that `config` closes.
     pub fn new(config: &Config, addresses: impl IntoIterator<Item = IpAddr>) -> Guard {
-        let mut ports =
-            vec![gtpu::PORT, PFCP_PORT, UDP_ENCAPSULATION_PORT, config.gtpu.port(), config.pfcp.port()];
-        ports.sort_unstable();
-        ports.dedup();
         let guard = Guard {
             configured: config.closed_networks().collect(),
             open: config.dnn.iter().map(|dnn| dnn.open.clone()).collect(),
-            ports: ports.into(),
+            core_ports: config.core_ports().into(),
             version: AtomicU64::new(0),
             current: Mutex::default(),
         };
@@ -262,7 +250,7 @@ impl Guard {
             to_packets: Destinations::new(cidrs),
             to_frames,
             open: Arc::clone(&self.open),
-            ports: Arc::clone(&self.ports),
+            core_ports: Arc::clone(&self.core_ports),
         });
         self.version.store(version, Ordering::Release);
     }
@@ -287,7 +275,10 @@ fn anycast(own: &Cidr) -> Option<Cidr> {
 
 #[cfg(test)]
 mod tests {
+    use packet::gtpu;
+
     use super::*;
+    use crate::n4::PFCP_PORT;
 
     fn config(more: &str, dnn: &str) -> Config {
         let text = format!(
