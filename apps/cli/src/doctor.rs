@@ -129,11 +129,11 @@ fn access_tokens(sbi: &nf::security::Config) -> Finding {
     match sbi.tokens {
         Tokens::Off => Finding::note(
             CHECK,
-            "switched off: whoever reaches the service-based interface may read subscribers' keys",
+            "switched off: anybody who reaches the service-based interface can read subscribers' keys",
             remedy,
         ),
         Tokens::ExceptCallbacks => {
-            Finding::note(CHECK, "notifications need none: whoever reaches an NF may send one", remedy)
+            Finding::note(CHECK, "notifications need none: anybody who reaches an NF can send one", remedy)
         }
         Tokens::Required => match std::fs::read_dir(&sbi.trust) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Finding::note(
@@ -150,7 +150,8 @@ fn access_tokens(sbi: &nf::security::Config) -> Finding {
 fn certificates(config: &config::Config) -> Finding {
     const CHECK: &str = "TLS";
     if config.sbi.tls == nf::security::TlsMode::Off {
-        let detail = "switched off: whoever is between network functions reads and changes what they say";
+        let detail =
+            "switched off: anybody on the path can read and change the messages of network functions";
         return Finding::note(CHECK, detail, "remove sbi.tls from the configuration");
     }
     let needed: Vec<_> =

@@ -67,7 +67,7 @@ impl Env {
     pub fn secured(mut self, config: &Config, nrf_is_local: bool) -> Result<Self, TrustError> {
         if config.tls == TlsMode::Off {
             tracing::warn!(
-                "TLS is switched off (sbi.tls): whoever is on the way reads and changes what NFs say"
+                "TLS is switched off (sbi.tls): anybody on the path can read and change the messages of NFs"
             );
         } else {
             self.certificates = Some(config.trust.clone());
@@ -76,14 +76,14 @@ impl Env {
         match config.tokens {
             Tokens::Off => {
                 tracing::warn!(
-                    "access tokens are switched off (sbi.tokens): whoever reaches the service-based interface may \
-                     read subscribers' keys"
+                    "access tokens are switched off (sbi.tokens): anybody who reaches the service-based interface \
+                     can read subscribers' keys"
                 );
                 return Ok(self);
             }
             Tokens::ExceptCallbacks => {
                 tracing::warn!(
-                    "notifications need no access token (sbi.tokens): whoever reaches an NF may send one"
+                    "notifications need no access token (sbi.tokens): anybody who reaches an NF can send one"
                 );
                 self.callback_tokens = false;
             }

@@ -3,15 +3,15 @@
 //! | file | holds | read by |
 //! |---|---|---|
 //! | `nrf-token.key` | the NRF's key, which signs access tokens (PKCS #8, PEM) | NRF |
-//! | `nrf-token.pub` | its public half (PEM) | every NF, to verify tokens |
+//! | `nrf-token.pub` | the NRF's public key (PEM) | every NF, to verify tokens |
 //! | `nrf-owners.json` | which secret an NF instance proved itself with first | NRF |
 //! | `<nf>.secret`, `<nf>-<name>.secret` | what an NF shares with the NRF (64 hexadecimal digits) | that NF, NRF |
 //! | `ca.pem` | the certificate of the authority that signs those of NFs (PEM) | every NF with TLS |
 //! | `<nf>.pem`, `<nf>.key` | the NF's certificate and its key (PEM); see [`crate::certificate`] | that NF |
 //! | `ca.key` | the authority's key (PEM), only to make more certificates | `godwit certs` |
 //!
-//! Keys and secrets for tokens that are missing are made at the first start, so a core on one machine needs no preparation, in one process or in several:
-//! they share the folder. An NF on another machine gets a copy of `nrf-token.pub` and makes its own secret, which is copied
+//! The first start makes the keys and secrets for tokens that are missing. So a core on one machine needs no preparation;
+//! its processes share the folder. An NF on another machine gets a copy of `nrf-token.pub` and makes its own secret, which is copied
 //! to the NRF's machine under a name of its own, such as `amf-east.secret`. Files have mode 0600; keys and secrets that
 //! others may read are refused.
 
@@ -49,7 +49,7 @@ pub enum TrustError {
     /// A secret that cannot be read, or that others may read.
     #[error(transparent)]
     Secret(#[from] PrivateFileError),
-    /// It does not hold what its name says.
+    /// The content of the file is not of the expected kind.
     #[error("{}: {reason}", path.display())]
     Content {
         /// Which.
@@ -97,7 +97,7 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Opens the folder. With `nrf_is_local` the folder and the NRF's key are made if need be; otherwise the NRF runs on
+    /// Opens the folder. With `nrf_is_local` the folder and the NRF's key are made if they are missing; otherwise the NRF runs on
     /// another machine, and its public key must have been copied here.
     ///
     /// # Errors
@@ -133,12 +133,12 @@ impl Trust {
     /// The key that signs them: for the NRF alone.
     ///
     /// # Errors
-    /// It is missing, damaged, open to others, or not the other half of `nrf-token.pub`.
+    /// It is missing, damaged, open to others, or does not belong to `nrf-token.pub`.
     pub fn signing_key(&self) -> Result<SigningKey, TrustError> {
         let key = signing_key(&self.folder)?;
         if key.public() != self.verifying {
             let reason =
-                format!("is not the other half of {VERIFYING_KEY}; remove the latter to have it made again");
+                format!("does not belong to {VERIFYING_KEY}; remove {VERIFYING_KEY} to have it made again");
             return Err(content(&self.folder.join(SIGNING_KEY), reason));
         }
         Ok(key)
@@ -165,7 +165,7 @@ impl Trust {
         let files = self.secret_files(&stem(nf_type))?;
         let secrets = files.into_iter().take(MAX_SECRETS).filter_map(|path| match read_secret(&path) {
             Ok(secret) => Some(Ok((path.file_name()?.to_string_lossy().into_owned(), secret))),
-            // None of them can be read any more, then: they have not vanished.
+            // This process may read no secret. That does not mean that they were removed.
             Err(error) if error.is_denied() => Some(Err(error)),
             Err(error) => {
                 tracing::warn!(%error, "a secret is left out");

@@ -587,5 +587,5 @@ fn keys_are_made_once_by_whoever_comes_first_and_only_for_their_owner() {
     }
     let _: Secret = opened.secret(&NfType::Amf).unwrap();
     std::fs::remove_file(trust.join("nrf-token.key")).unwrap();
-    assert!(opened.signing_key().unwrap_err().to_string().contains("not the other half"));
+    assert!(opened.signing_key().unwrap_err().to_string().contains("does not belong to"));
 }

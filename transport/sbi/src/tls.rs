@@ -48,7 +48,7 @@ pub enum TlsMode {
     Auto,
     /// Everywhere.
     Required,
-    /// Nowhere is it needed: whoever is on the way reads and changes everything.
+    /// TLS is needed nowhere: anybody on the path can read and change all messages.
     Off,
 }
 

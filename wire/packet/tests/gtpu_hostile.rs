@@ -190,7 +190,7 @@ fn every_pdu_session_container() {
     assert!(read.iter().all(|count| *count > 5_000), "{read:?}");
 }
 
-/// A G-PDU in a G-PDU in a G-PDU is a user packet to whoever opens the outer one: nothing looks inside by itself.
+/// The content of a G-PDU is a user packet, also if it is a G-PDU again: the parser opens only the outer tunnel.
 #[test]
 fn nested_tunnels_are_opened_once() {
     let mut message = hex(INNER);

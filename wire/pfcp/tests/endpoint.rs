@@ -254,7 +254,8 @@ fn restart_is_told_by_answered_heartbeats_and_associations_but_not_by_a_late_hea
     assert!(matches!(got[1], Event::Response { .. }));
 }
 
-/// Whoever forges the peer's address can send requests, and guess at responses: only what the peer itself answers counts.
+/// Somebody who forges the peer's address can send requests and guess responses. So a new recovery time stamp is believed
+/// only when the peer has confirmed it in a response to a request of ours.
 #[test]
 fn a_forged_recovery_time_stamp_is_not_believed() {
     let mut now = start();

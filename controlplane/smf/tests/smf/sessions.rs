@@ -452,7 +452,7 @@ fn downlink_data() -> SessionReportRequest {
     }
 }
 
-/// Whoever forges a UPF's address can send requests, and guess at responses: only what the UPF itself answers counts.
+/// Somebody who forges a UPF's address can send requests and guess responses. Only what the UPF itself answers counts.
 #[tokio::test]
 async fn forged_messages_of_a_upf_lose_no_session() {
     let mut world = World::new().await;
