@@ -138,6 +138,11 @@ pub(crate) fn gpdu(up: bool, bytes: &[u8]) -> Result<(u32, &[u8]), Wrong> {
     }
 }
 
+/// Whether a UPF asks for an answer, to see that its peer is alive (TS 29.281 §7.2.1): no packet of a user.
+pub(crate) fn is_echo_request(bytes: &[u8]) -> bool {
+    gtpu::Packet::new(bytes).is_ok_and(|packet| packet.message_type() == message_type::ECHO_REQUEST)
+}
+
 /// A destination as IPv4 address, for comparison.
 pub(crate) fn v4(address: IpAddr) -> Ipv4Addr {
     match address {

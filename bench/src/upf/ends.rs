@@ -1,7 +1,8 @@
 //! The ends of a path through a user plane: sockets of gNB and data network, used by the one measuring thread.
 //!
-//! Arrivals are counted by the interface's own counter, so that receiving costs nothing while a rate is
-//! measured. Sockets hold what fits and the kernel drops the rest, which is the cheapest possible receiver. The
+//! Arrivals are counted by the interface's own counters, so that receiving costs nothing while a rate is
+//! measured. Several datagrams may pass the interface as one frame, which the kernel cuts behind it (`UDP_SEGMENT`), so
+//! packets are counted by their octets. Sockets hold what fits and the kernel drops the rest, which is the cheapest possible receiver. The
 //! packets in the sockets are compared octet by octet after each rate ([`super::contents`]), and so is every
 //! packet that is timed. [`Ends::verify`] requires every packet to arrive.
 
@@ -21,11 +22,14 @@ use upf::pipeline::BATCH;
 use super::contents::{self, Contents, Found, Tally, Wrong};
 use super::network::Network;
 use super::subscriber::{CP, OTHER_PORT, SERVER, Subscriber};
-use super::traffic::{Draw, SMALLEST, Template, UDP_HEADER, UE_PORT};
+use super::traffic::{Draw, SMALLEST, TUNNEL, Template, UDP_HEADER, UE_PORT};
 use crate::stats::quantile;
 
 /// Octets of a buffer: the longest packet.
 const PACKET: usize = 2048;
+/// Octets of the headers of a datagram over IPv4: Ethernet, and IP with UDP.
+const ETHERNET: usize = 14;
+const IP_UDP: usize = 28;
 /// Time after which a packet counts as lost.
 const LOST: Duration = Duration::from_millis(50);
 /// The same when every packet has to arrive, even on a busy machine.
@@ -154,12 +158,14 @@ impl Ends {
         duration: Duration,
     ) -> anyhow::Result<f64> {
         let mut source = Source::new(path, size, target)?;
+        // A user's datagram without its headers, or the user's packet in a tunnel.
+        let payload = if path == Path::Uplink { size - IP_UDP } else { size + TUNNEL };
         self.send_for(&mut source, duration / 4);
         let (before, start) = (self.arrived(path)?, time::now_std());
         self.send_for(&mut source, duration);
         let (after, took) = (self.arrived(path)?, start.elapsed());
         self.settle(path, target);
-        Ok((after - before) as f64 / took.as_secs_f64())
+        Ok(before.datagrams_until(after, payload) / took.as_secs_f64())
     }
 
     fn send_for(&mut self, source: &mut Source<'_>, duration: Duration) {
@@ -176,8 +182,8 @@ impl Ends {
         port.transmit(&mut self.batch, &self.all[..count]).packets
     }
 
-    /// Number of packets that the interface at the path's end has received.
-    fn arrived(&mut self, path: Path) -> anyhow::Result<u64> {
+    /// What the interface at the path's end has received.
+    fn arrived(&mut self, path: Path) -> anyhow::Result<Received> {
         self.counters[usize::from(path != Path::Downlink)].read()
     }
 
@@ -342,7 +348,7 @@ fn compare(
             found.and_then(|one| if peer.port() == UE_PORT { Ok(one) } else { Err("the UE's port") }),
         );
     }
-    if peer != target.n3 {
+    if peer != target.n3 || contents::is_echo_request(bytes) {
         return None;
     }
     let user = match contents::gpdu(path == Path::Relay, bytes) {
@@ -417,7 +423,7 @@ fn ue_socket(subscriber: Subscriber, shift: u32) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(address), UE_PORT)
 }
 
-/// Number of packets that an interface has received, from /proc.
+/// The counters of an interface, from /proc.
 struct Counter {
     file: File,
     interface: &'static str,
@@ -430,18 +436,34 @@ impl Counter {
         Ok(Counter { file, interface })
     }
 
-    fn read(&mut self) -> anyhow::Result<u64> {
+    fn read(&mut self) -> anyhow::Result<Received> {
         let mut text = String::new();
         self.file.seek(SeekFrom::Start(0))?;
         self.file.read_to_string(&mut text)?;
-        received(&text, self.interface).with_context(|| format!("{} is not in {text}", self.interface))
+        Received::parse(&text, self.interface).with_context(|| format!("{} is not in {text}", self.interface))
     }
 }
 
-/// Received packets of an interface: the second number of its line.
-fn received(text: &str, interface: &str) -> Option<u64> {
-    let numbers = text.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'))?;
-    numbers.split_whitespace().nth(1)?.parse().ok()
+/// What an interface has received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Received {
+    octets: u64,
+    frames: u64,
+}
+
+impl Received {
+    /// The first two numbers of an interface's line.
+    fn parse(text: &str, interface: &str) -> Option<Received> {
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'))?;
+        let mut numbers = line.split_whitespace().map_while(|number| number.parse().ok());
+        Some(Received { octets: numbers.next()?, frames: numbers.next()? })
+    }
+
+    /// Datagrams of `payload` octets that have come since, in frames with any number of them.
+    fn datagrams_until(self, later: Received, payload: usize) -> f64 {
+        let headers = (later.frames - self.frames) * (ETHERNET + IP_UDP) as u64;
+        (later.octets - self.octets).saturating_sub(headers) as f64 / payload as f64
+    }
 }
 
 #[cfg(test)]
@@ -449,8 +471,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn received_packets_are_the_second_number() {
-        let text = "Inter-| Receive\n face |bytes packets\n    lo:  1 2 3\n  n3: 700 9 0 0 0 0 0 0 5 6\n";
-        assert_eq!((received(text, "n3"), received(text, "n6")), (Some(9), None));
+    fn datagrams_are_counted_by_their_octets() {
+        let text = |octets: u64, frames: u64| {
+            format!(
+                "Inter-| Receive\n face |bytes packets\n    lo:  1 2 3\n  n3: {octets} {frames} 0 0 5 6\n"
+            )
+        };
+        let before = Received::parse(&text(700, 9), "n3").unwrap();
+        assert_eq!(
+            (before, Received::parse(&text(700, 9), "n6")),
+            (Received { octets: 700, frames: 9 }, None)
+        );
+        // One datagram by itself, and a frame with three.
+        let after = Received::parse(&text(700 + 42 + 80 + 42 + 240, 11), "n3").unwrap();
+        assert_eq!(before.datagrams_until(after, 80), 4.0);
     }
 }
