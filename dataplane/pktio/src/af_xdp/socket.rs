@@ -60,7 +60,12 @@ pub(super) struct Socket {
     refused: usize,
     /// The kernel's counters at that time.
     counted: libc::xdp_statistics,
+    /// Failed attempts to take a chunk whose frames are not among [`Self::counted`] yet.
+    early: u64,
 }
+
+/// Most attempts to take a chunk that one reading of the kernel's counters has before their frames.
+const MOST_EARLY: u64 = 64;
 
 /// Frames that were lost between the interface and the rings.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -80,11 +85,14 @@ impl Losses {
     ///
     /// `rx_dropped` counts frames, for want of a chunk and for being too long alike. `rx_fill_ring_empty_descs` counts
     /// failed attempts to take a chunk: when the kernel copies, one for each such frame; with zero-copy the driver's,
-    /// which make no `rx_dropped`.
-    fn between(before: &libc::xdp_statistics, after: &libc::xdp_statistics) -> Losses {
+    /// which make no `rx_dropped`. An attempt may be in one reading and its frame only in the next: `early` has such
+    /// attempts of the reading before.
+    fn between(before: &libc::xdp_statistics, after: &libc::xdp_statistics, early: &mut u64) -> Losses {
         let more = |of: fn(&libc::xdp_statistics) -> u64| of(after).saturating_sub(of(before));
         let dropped = more(|counters| counters.rx_dropped);
-        let no_chunk = more(|counters| counters.rx_fill_ring_empty_descs).min(dropped);
+        let attempts = *early + more(|counters| counters.rx_fill_ring_empty_descs);
+        let no_chunk = attempts.min(dropped);
+        *early = (attempts - no_chunk).min(MOST_EARLY);
         Losses {
             ring_full: more(|counters| counters.rx_ring_full),
             no_chunk,
@@ -195,6 +203,7 @@ impl Socket {
             unsent: false,
             refused: 0,
             counted,
+            early: 0,
         };
         socket.maintain();
         Ok(socket)
@@ -398,7 +407,7 @@ impl Socket {
     pub(super) fn losses(&mut self) -> Losses {
         // A socket that is open has counters; without them nothing more is known than before.
         let now = statistics(self.fd.as_fd()).unwrap_or(self.counted);
-        let losses = Losses::between(&self.counted, &now);
+        let losses = Losses::between(&self.counted, &now, &mut self.early);
         self.counted = now;
         losses
     }
@@ -524,7 +533,7 @@ mod tests {
     #[test]
     fn the_kernels_counters_become_losses_of_frames() {
         let before = counters(10, 5, 8, [0, 1]);
-        let losses = |after| Losses::between(&before, &after);
+        let losses = |after| Losses::between(&before, &after, &mut 0);
         assert_eq!(losses(before), Losses::default());
         let found = losses(counters(17, 6, 13, [2, 4]));
         assert_eq!(
@@ -534,5 +543,19 @@ mod tests {
         );
         // With zero-copy a driver's attempts to take chunks are no frames.
         assert_eq!(losses(counters(10, 5, 900, [0, 1])), Losses::default());
+    }
+
+    /// The kernel counts the attempt first, and its counters are read one after another.
+    #[test]
+    fn frames_without_chunk_are_not_taken_for_long_ones_when_they_count_later() {
+        let readings = [[10, 8], [10, 11], [13, 11], [14, 11]];
+        let readings = readings.map(|[dropped, attempts]| counters(dropped, 0, attempts, [0, 0]));
+        let mut early = 0;
+        let found: Vec<_> = readings
+            .windows(2)
+            .map(|pair| Losses::between(&pair[0], &pair[1], &mut early))
+            .map(|losses| (losses.no_chunk, losses.too_long))
+            .collect();
+        assert_eq!(found, [(0, 0), (3, 0), (0, 1)]);
     }
 }
