@@ -186,14 +186,19 @@ impl Instance {
     /// # Errors
     /// The OAM socket cannot be created, for instance because the same NF already runs with this
     /// `run_dir`.
-    pub fn start<S: Send + Sync + 'static>(
+    pub fn start<S: Send + Sync + 'static>(self, router: Router<S>, oam: Oam) -> Result<Running, BindError> {
+        self.run(router.services(), Box::new(|bound| bound.serve(router)), oam)
+    }
+
+    /// Does not depend on the NF's state, so that it is compiled once, here, and not in each NF's crate.
+    fn run(
         mut self,
-        router: Router<S>,
+        services: Vec<Service>,
+        serve: Box<dyn FnOnce(Bound) -> Server>,
         oam: Oam,
     ) -> Result<Running, BindError> {
         let address = self.bound.address();
         let guarded = self.env.trust.is_some();
-        let services = router.services();
         let scheme = match self.bound.api_root().scheme() {
             Scheme::Http => UriScheme::Http,
             Scheme::Https => UriScheme::Https,
@@ -207,7 +212,7 @@ impl Instance {
             .with_status(status)
             .serve(&path)
             .map_err(|source| BindError::Oam { path: path.clone(), source })?;
-        let server = self.bound.serve(router);
+        let server = serve(self.bound);
         let done = Shutdown::default();
         // The NRF does not register.
         let nrf = self.env.nrf.clone().filter(|_| self.nf_type != NfType::Nrf);

@@ -6,6 +6,8 @@
 
 use std::{
     collections::HashMap,
+    future::Future,
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -26,6 +28,10 @@ use crate::{
     problem::ProblemDetails,
     target::{ApiRoot, Scheme, Selection, Target},
 };
+
+/// The future of a method that does not depend on the operation. A crate compiles the futures that it awaits, unless
+/// they are boxed: without the box, every NF's crate would compile HTTP/2 and TLS again.
+type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, Lost>> + Send + 'a>>;
 
 /// Most peers whose connections are kept. A core has few peers, but callbacks could name any number.
 const MAX_PEERS: usize = 1024;
@@ -145,27 +151,11 @@ impl Client {
         request: O::Request,
     ) -> Result<O::Response, CallError<O::Error>> {
         CLIENT_CALLS.inc();
-        let result = self.call_uncounted::<O>(target.into(), request).await;
-        if let Err(error) = &result {
-            CLIENT_FAILURES.inc(error.kind());
-        }
-        result
-    }
-
-    /// Finds an instance that offers `O`'s service, gets an access token for it and opens the
-    /// connection, so that the first call need not do that. No request reaches the peer.
-    ///
-    /// # Errors
-    /// There is no instance yet, or it accepts no connections.
-    pub async fn prepare<O: Operation>(&self) -> Result<(), CallError<O::Error>> {
-        let unreachable =
-            |reason: &str| CallError::Unreachable { operation: O::NAME, reason: reason.to_owned() };
-        let deadline = time::now() + self.inner.config.timeout;
-        let selection =
-            select(&O::SERVICE, None, None).ok_or_else(|| unreachable("callbacks go to a URI"))?;
-        let root = self.resolve::<O>(&selection, deadline).await?;
-        self.authorization(&O::SERVICE, O::ACCESS, deadline).await.map_err(lost_error::<O>)?;
-        self.peer(&root).prepare(deadline).await.map_err(lost_error::<O>)
+        let prefix = format!("/{}/{}", O::SERVICE.name, O::SERVICE.version);
+        let mut params = ParamWriter::with_prefix(prefix, O::PATH);
+        request.write_params(&mut params);
+        let exchange = exchange::<O>(params.finish(), request.into_body().encode(Codec::Json));
+        result::<O>(self.send(target.into(), exchange).await)
     }
 
     /// Sends a notification to a URI that the peer gave.
@@ -174,84 +164,76 @@ impl Client {
     /// Those of [`Self::call`].
     pub async fn notify<O: Callback>(&self, uri: &str, body: O::Body) -> Result<(), CallError> {
         CLIENT_CALLS.inc();
-        let (root, path) = split_uri(uri).ok_or_else(|| CallError::Unreachable {
-            operation: O::NAME,
-            reason: format!("`{}` is not a URI we can call", uri.chars().take(128).collect::<String>()),
-        })?;
-        let payload = Body::encode(body, Codec::Json);
-        let exchange = exchange::<O>(path, payload);
-        let deadline = time::now() + self.inner.config.timeout;
-        let result = match self.exchange_at::<O>(&root, exchange, deadline).await {
-            Ok(answer) => read_answer::<O>(answer),
-            Err(lost) => Err(lost_error::<O>(lost)),
+        let answer = match split_uri(uri) {
+            Some((root, path)) => {
+                let exchange = exchange::<O>(path, Body::encode(body, Codec::Json));
+                self.send(Target::At(root), exchange).await
+            }
+            None => {
+                let uri: String = uri.chars().take(128).collect();
+                Err(Lost::NotConnected(format!("`{uri}` is not a URI we can call")))
+            }
         };
-        if let Err(error) = &result {
-            CLIENT_FAILURES.inc(error.kind());
-        }
-        result
+        result::<O>(answer)
     }
 
-    async fn call_uncounted<O: Operation>(
-        &self,
-        target: Target,
-        request: O::Request,
-    ) -> Result<O::Response, CallError<O::Error>> {
-        let deadline = time::now() + self.inner.config.timeout;
-        let service = O::SERVICE;
-        let prefix = format!("/{}/{}", service.name, service.version);
-        let mut params = ParamWriter::with_prefix(prefix, O::PATH);
-        request.write_params(&mut params);
-        let path_and_query = params.finish();
-        let payload = request.into_body().encode(Codec::Json);
-        let exchange = exchange::<O>(path_and_query, payload);
-
-        let selection = match target {
-            Target::At(root) => {
-                let answer = self.exchange_at::<O>(&root, exchange, deadline).await;
-                return answer.map_err(lost_error::<O>).and_then(read_answer::<O>);
-            }
-            Target::Discover => select(&service, None, None),
-            Target::Serving { dnn, snssai } => select(&service, dnn, snssai),
-        };
-        let selection = selection.ok_or_else(|| CallError::Unreachable {
-            operation: O::NAME,
-            reason: "callbacks go to a URI".to_owned(),
-        })?;
-        let root = self.resolve::<O>(&selection, deadline).await?;
-        let answer = match self.exchange_at::<O>(&root, exchange.clone(), deadline).await {
-            // The instance does not answer: another may have replaced it.
-            Err(Lost::NotConnected(_) | Lost::NotProcessed(_)) => {
-                self.inner.discovery.forget(&selection, &root);
-                let other = self.resolve::<O>(&selection, deadline).await?;
-                self.exchange_at::<O>(&other, exchange, deadline).await
-            }
-            result => result,
-        };
-        answer.map_err(lost_error::<O>).and_then(read_answer::<O>)
+    /// Finds an instance that offers `O`'s service, gets an access token for it and opens the
+    /// connection, so that the first call need not do that. No request reaches the peer.
+    ///
+    /// # Errors
+    /// There is no instance yet, or it accepts no connections.
+    pub async fn prepare<O: Operation>(&self) -> Result<(), CallError<O::Error>> {
+        self.prepare_service(O::SERVICE, O::ACCESS).await.map_err(lost_error::<O>)
     }
 
-    async fn resolve<O: Operation>(
-        &self,
-        selection: &Selection,
-        deadline: Instant,
-    ) -> Result<ApiRoot, CallError<O::Error>> {
-        let operation = O::NAME;
+    fn prepare_service(&self, service: Service, access: Access) -> Pending<'_, ()> {
+        Box::pin(async move {
+            let deadline = time::now() + self.inner.config.timeout;
+            let root = self.resolve(&select(&service, None, None)?, deadline).await?;
+            self.authorization(&service, access, deadline).await?;
+            self.peer(&root).prepare(deadline).await
+        })
+    }
+
+    /// Sends a request to `target`, which discovery finds unless it is an address.
+    fn send(&self, target: Target, exchange: Exchange) -> Pending<'_, Answer> {
+        Box::pin(async move {
+            let deadline = time::now() + self.inner.config.timeout;
+            let selection = match target {
+                Target::At(root) => return self.exchange_at(&root, exchange, deadline).await,
+                Target::Discover => select(&exchange.service, None, None)?,
+                Target::Serving { dnn, snssai } => select(&exchange.service, dnn, snssai)?,
+            };
+            let root = self.resolve(&selection, deadline).await?;
+            match self.exchange_at(&root, exchange.clone(), deadline).await {
+                // The instance does not answer: another may have replaced it.
+                Err(Lost::NotConnected(_) | Lost::NotProcessed(_)) => {
+                    self.inner.discovery.forget(&selection, &root);
+                    let other = self.resolve(&selection, deadline).await?;
+                    self.exchange_at(&other, exchange, deadline).await
+                }
+                answer => answer,
+            }
+        })
+    }
+
+    async fn resolve(&self, selection: &Selection, deadline: Instant) -> Result<ApiRoot, Lost> {
         match time::timeout(deadline - time::now(), self.inner.discovery.resolve(self, selection)).await {
-            Ok(resolved) => resolved.map_err(|reason| CallError::Unreachable { operation, reason }),
-            Err(_) => Err(CallError::Timeout { operation }),
+            Ok(resolved) => resolved.map_err(Lost::NotConnected),
+            Err(_) => Err(Lost::Timeout),
         }
     }
 
     /// One exchange with one peer, with an access token; repeated once with a new token if the peer
     /// refuses the stored one.
-    async fn exchange_at<O: Operation>(
+    async fn exchange_at(
         &self,
         root: &ApiRoot,
         mut exchange: Exchange,
         deadline: Instant,
     ) -> Result<Answer, Lost> {
         exchange.path_and_query.insert_str(0, root.prefix());
-        exchange.authorization = self.authorization(&O::SERVICE, O::ACCESS, deadline).await?;
+        exchange.authorization = self.authorization(&exchange.service, exchange.access, deadline).await?;
         let Some(refused) = exchange.authorization.clone() else {
             return self.exchange_once(root, exchange, deadline).await;
         };
@@ -259,8 +241,8 @@ impl Client {
         if answer.status != 401 {
             return Ok(answer);
         }
-        self.inner.wallet.forget(&O::SERVICE, &refused);
-        exchange.authorization = self.authorization(&O::SERVICE, O::ACCESS, deadline).await?;
+        self.inner.wallet.forget(&exchange.service, &refused);
+        exchange.authorization = self.authorization(&exchange.service, exchange.access, deadline).await?;
         CLIENT_RETRIES.inc();
         self.exchange_once(root, exchange, deadline).await
     }
@@ -323,12 +305,25 @@ impl Client {
 }
 
 fn exchange<O: Operation>(path_and_query: String, payload: Option<Payload>) -> Exchange {
-    Exchange { operation: O::NAME, method: O::METHOD, path_and_query, payload, authorization: None }
+    Exchange {
+        operation: O::NAME,
+        service: O::SERVICE,
+        access: O::ACCESS,
+        method: O::METHOD,
+        path_and_query,
+        payload,
+        authorization: None,
+    }
 }
 
-fn select(service: &Service, dnn: Option<types::Dnn>, snssai: Option<types::SNssai>) -> Option<Selection> {
-    let nf_type = service.offered_by.clone()?;
-    Some(Selection { nf_type, service: service.name, dnn, snssai })
+fn select(
+    service: &Service,
+    dnn: Option<types::Dnn>,
+    snssai: Option<types::SNssai>,
+) -> Result<Selection, Lost> {
+    let callback = || Lost::NotConnected("callbacks go to a URI".to_owned());
+    let nf_type = service.offered_by.clone().ok_or_else(callback)?;
+    Ok(Selection { nf_type, service: service.name, dnn, snssai })
 }
 
 /// API root without prefix, and the rest.
@@ -350,6 +345,15 @@ fn lost_error<O: Operation>(lost: Lost) -> CallError<O::Error> {
         Lost::Timeout => CallError::Timeout { operation },
         Lost::Malformed(reason) => CallError::Malformed { operation, reason },
     }
+}
+
+/// The result of operation `O`; counts failures.
+fn result<O: Operation>(answer: Result<Answer, Lost>) -> Result<O::Response, CallError<O::Error>> {
+    let result = answer.map_err(lost_error::<O>).and_then(read_answer::<O>);
+    if let Err(error) = &result {
+        CLIENT_FAILURES.inc(error.kind());
+    }
+    result
 }
 
 fn read_answer<O: Operation>(answer: Answer) -> Result<O::Response, CallError<O::Error>> {

@@ -95,8 +95,7 @@ impl Discovery {
             limit: None,
             body: (),
         };
-        // Boxed, because discovery is a call within a call.
-        let call = Box::pin(client.call::<DiscoverNf>(Target::At(nrf.clone()), request));
+        let call = client.call::<DiscoverNf>(Target::At(nrf.clone()), request);
         let result = call.await.map_err(|error| error.to_string())?;
         let roots = rank(&result.nf_instances, selection.service);
         let none = || format!("NRF knows no {} that offers {}", selection.nf_type, selection.service);

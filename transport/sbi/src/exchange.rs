@@ -7,9 +7,9 @@
 //! ```
 
 use crate::{
-    access::Caller,
+    access::{Access, Caller},
     codec::Payload,
-    operation::{Method, Reply, Success},
+    operation::{Method, Reply, Service, Success},
 };
 
 /// A request to be sent.
@@ -17,6 +17,8 @@ use crate::{
 pub(crate) struct Exchange {
     /// Name for logs.
     pub(crate) operation: &'static str,
+    pub(crate) service: Service,
+    pub(crate) access: Access,
     pub(crate) method: Method,
     /// Path from the authority on, with query.
     pub(crate) path_and_query: String,
@@ -94,7 +96,7 @@ impl Answer {
 pub(crate) enum Lost {
     /// The NRF gave no access token for the call, which was not made.
     NoToken(String),
-    /// No connection could be opened: the peer is down. Another instance may help.
+    /// No connection could be opened: the peer is down, or none is known. Another instance may help.
     NotConnected(String),
     /// An open connection failed before the peer can have processed the request: it can be repeated
     /// safely.

@@ -8,7 +8,7 @@ use crate::{
     access::Guard,
     config::ServerConfig,
     http_json,
-    router::Router,
+    router::{Router, Table},
     target::{ApiRoot, Scheme},
     tls::Tls,
 };
@@ -91,9 +91,14 @@ impl Bound {
 
     /// Starts serving.
     pub fn serve<S: Send + Sync + 'static>(self, router: Router<S>) -> Server {
+        self.serve_table(router.into_table())
+    }
+
+    /// Does not depend on the NF, so that the server is compiled once, here, and not in each NF's crate.
+    fn serve_table(self, table: Table) -> Server {
         let (stop, stopped) = watch::channel(false);
         let Self { config, guard, tls, .. } = self;
-        let offer = http_json::Offer { table: router.into_table(), config, guard, tls };
+        let offer = http_json::Offer { table, config, guard, tls };
         let task = tokio::spawn(http_json::run(self.listener, offer, stopped));
         Server { address: self.address, stop, task: Some(task) }
     }

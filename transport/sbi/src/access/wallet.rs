@@ -171,8 +171,7 @@ async fn fetch(client: &Client, credentials: &Credentials, service: &Service) ->
         client_assertion_type: assertion.as_ref().map(|_| AccessTokenReq::JWT_BEARER.to_owned()),
         client_assertion: assertion.map(Into::into),
     };
-    // Boxed, because this is a call within a call.
-    let call = Box::pin(client.call::<RequestToken>(Target::At(nrf), RequestTokenRequest { body }));
+    let call = client.call::<RequestToken>(Target::At(nrf), RequestTokenRequest { body });
     let answer = call.await.map_err(|error| error.to_string())?;
     // Not marked as sensitive, so HPACK indexes it: from a connection's second call on it takes one
     // octet.
