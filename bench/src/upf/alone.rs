@@ -116,11 +116,9 @@ fn sample(
         world.process(direction.is_up(at), batch);
     });
     let sent = world.sent().iter().sum::<u64>() - before;
-    // Meters need a monotonic clock: one epoch for all samples.
-    let epoch = world.epoch();
     let mut dropped = 0;
     let theirs = timed(run.plan.sample, &mut window, direction, &teids, |at, batch| {
-        let now_ns = epoch.elapsed().as_nanos() as u64;
+        let now_ns = time::now_ns();
         for buffer in batch.buffers_mut() {
             let passed = match direction.is_up(at) {
                 true => textbook.uplink(buffer, now_ns),
@@ -219,7 +217,7 @@ fn compare(
             theirs.push(packet, World::peer());
         }
         let sent = world.process_and_show(up, &mut ours);
-        let now_ns = world.epoch().elapsed().as_nanos() as u64;
+        let now_ns = time::now_ns();
         let passes = |buffer: &mut Buffer| match up {
             true => textbook.uplink(buffer, now_ns),
             false => textbook.downlink(buffer, now_ns),

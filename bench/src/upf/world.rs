@@ -5,7 +5,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use anyhow::Context as _;
 use classifier::Rule;
@@ -44,7 +43,6 @@ pub(super) struct World {
     /// Growth of the process's memory while the sessions were published.
     pub(super) bytes: u64,
     _events: mpsc::Receiver<Event>,
-    epoch: Instant,
 }
 
 /// A running worker with its sessions; ends when dropped.
@@ -124,7 +122,6 @@ impl World {
             Ports { n3: port(), n6: vec![port()] }
         };
         let (discard, record) = (ports(None), ports(Some(&sent)));
-        let epoch = net::time::now_std();
         Ok(World {
             control: Control { writer: Some(writer), sessions },
             pipeline,
@@ -135,7 +132,6 @@ impl World {
             teids,
             bytes,
             _events: events,
-            epoch,
         })
     }
 
@@ -154,7 +150,7 @@ impl World {
     #[inline]
     pub(super) fn process(&mut self, up: bool, batch: &mut Batch) {
         let input = if up { Input::N3 } else { Input::N6(0) };
-        let now_ns = net::time::now_std().duration_since(self.epoch).as_nanos() as u64;
+        let now_ns = net::time::now_ns();
         self.pipeline.process(input, batch, now_ns, &mut self.discard);
     }
 
@@ -164,16 +160,16 @@ impl World {
     /// The thread cannot be started.
     #[cfg(feature = "dpdk")]
     pub(super) fn serve(self, ports: Ports) -> io::Result<Serving> {
-        let World { control, pipeline, _events, epoch, .. } = self;
+        let World { control, pipeline, _events, .. } = self;
         let inputs = vec![Input::N3, Input::N6(0)];
-        let worker = upf::worker::Worker::start("upf-bench", pipeline, ports, inputs, epoch, POLL)?;
+        let worker = upf::worker::Worker::start("upf-bench", pipeline, ports, inputs, POLL)?;
         Ok(Serving { _worker: worker, _control: control, _events })
     }
 
     /// The same; returns the packets that were sent.
     pub(super) fn process_and_show(&mut self, up: bool, batch: &mut Batch) -> Vec<(Vec<u8>, SocketAddr)> {
         let input = if up { Input::N3 } else { Input::N6(0) };
-        let now_ns = net::time::now_std().duration_since(self.epoch).as_nanos() as u64;
+        let now_ns = net::time::now_ns();
         self.pipeline.process(input, batch, now_ns, &mut self.record);
         std::mem::take(&mut *self.sent.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -192,11 +188,6 @@ impl World {
             ("execute", times.execute),
             ("transmit", times.transmit),
         ]
-    }
-
-    /// The epoch of its clock.
-    pub(super) fn epoch(&self) -> Instant {
-        self.epoch
     }
 
     /// Packets sent on N6 and N3.

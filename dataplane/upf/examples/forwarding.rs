@@ -28,12 +28,7 @@ use upf::tables::Tables;
 const PAIRS: usize = 5;
 
 /// Forwards for `time` and returns packets per second sent.
-fn run(
-    epoch: Instant,
-    time: Duration,
-    input: &mut UdpPort,
-    mut forward: impl FnMut(&mut Batch, u64) -> usize,
-) -> f64 {
+fn run(time: Duration, input: &mut UdpPort, mut forward: impl FnMut(&mut Batch, u64) -> usize) -> f64 {
     let mut poller = Poller::new().unwrap();
     poller.add(input.fd().unwrap(), 0).unwrap();
     let mut batch = Batch::new(BATCH, PACKET);
@@ -45,7 +40,7 @@ fn run(
             if input.receive(&mut batch).unwrap() == 0 {
                 break;
             }
-            packets += forward(&mut batch, epoch.elapsed().as_nanos() as u64);
+            packets += forward(&mut batch, net::time::now_ns());
         }
     }
     packets as f64 / start.elapsed().as_secs_f64()
@@ -81,18 +76,16 @@ fn main() {
     let generator = generate(&stop, input.local(), teid);
     let sink = drain(&stop, output.share());
     let (mut ratios, all) = (Vec::new(), (0..BATCH as u16).collect::<Vec<_>>());
-    // Meters only go forward, so both contenders see one clock.
-    let epoch = net::time::now_std();
     let mut bare_port = input.share();
     for _ in 0..PAIRS {
         let time = Duration::from_secs_f64(seconds);
-        let bare = run(epoch, time, &mut input, |batch, _| {
+        let bare = run(time, &mut input, |batch, _| {
             batch.buffers_mut().iter_mut().for_each(|buffer| buffer.peer = output.local());
             bare_port.transmit(batch, &all[..batch.len()]).packets
         });
-        let piped = run(epoch, time, &mut input, |batch, now_ns| {
+        let piped = run(time, &mut input, |batch, now_ns| {
             let before = stats[0].n3.downlink.get().packets;
-            pipeline.process(Input::N3, batch, now_ns + 1, &mut ports);
+            pipeline.process(Input::N3, batch, now_ns, &mut ports);
             (stats[0].n3.downlink.get().packets - before) as usize
         });
         println!(

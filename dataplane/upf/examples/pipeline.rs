@@ -145,8 +145,6 @@ fn main() {
     let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
     let (events, _keep) = tokio::sync::mpsc::channel(1);
     let guard = Arc::new(Guard::new(&config, []));
-    // One clock for all: meters only go forward.
-    let epoch = net::time::now_std();
     for (name, uplink) in [("uplink", true), ("downlink", false)] {
         let mut pipeline = Pipeline::new(
             0,
@@ -175,11 +173,10 @@ fn main() {
                         at = (at + 1) % ring.len();
                     }
                     let start = net::time::now_std();
-                    let now = (1 << 40) + epoch.elapsed().as_nanos() as u64;
                     pipeline.process(
                         if uplink { Input::N3 } else { Input::N6(0) },
                         &mut batch,
-                        now,
+                        net::time::now_ns(),
                         &mut ports,
                     );
                     spent += start.elapsed();

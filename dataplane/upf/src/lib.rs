@@ -136,7 +136,6 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
     let links = Links::find(&config);
     let stats: Arc<[WorkerStats]> = (0..opened.workers.len()).map(|_| WorkerStats::default()).collect();
     let (event_sender, events) = mpsc::channel(EVENTS);
-    let epoch = net::time::now_std();
     let poll = Duration::from_micros(config.workers.poll_us);
     let mut workers = Vec::new();
     let readers = |input| opened.workers.iter().filter(|worker| worker.inputs.contains(&input)).count();
@@ -153,12 +152,12 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
             Arc::clone(&guard),
         );
         pipeline.set_links(links.clone());
-        pipeline.keep_quiet(Duration::from_secs(config.restoration_s.into()));
+        let restoration = Duration::from_secs(config.restoration_s.into());
+        pipeline.keep_quiet_until(net::time::now_ns() + restoration.as_nanos() as u64);
         if shared {
             pipeline.share_inputs();
         }
-        let worker =
-            Worker::start(&name, pipeline, ports, inputs, epoch, poll).map_err(StartError::Worker)?;
+        let worker = Worker::start(&name, pipeline, ports, inputs, poll).map_err(StartError::Worker)?;
         workers.push(worker);
     }
 

@@ -6,7 +6,7 @@
 //! | cell | first word | second word |
 //! |---|---|---|
 //! | account | packets | octets |
-//! | meter | time up to which the rate is used, in 1/256 ns | rate and burst ([`rate`]) |
+//! | meter | time up to which the rate is used, in 1/256 ns modulo 2^64 (2.28 years); 0: unused | rate and burst ([`rate`]) |
 //! | gauge | octets | mark |
 //!
 //! An account belongs to one input and one set of URRs, a meter to one QER and one direction. Mostly only one
@@ -126,18 +126,19 @@ impl<'a> Cells<'a> {
         }
         let now = now_ns << FRACTION;
         let cost = (bytes * (rate & 0xFFFF_FFFF)) >> (rate >> 32 & 63);
-        let latest = now + (rate >> 38 << BURST_SHIFT);
+        let burst = burst(rate);
         let mut taken = until.load(Relaxed);
         loop {
-            let start = taken.max(now);
-            if start > latest {
+            let ahead = ahead(taken, now, burst);
+            if ahead > burst {
                 return false;
             }
+            let charged = taken_until(now, ahead + cost);
             if writers == Writers::One {
-                until.store(start + cost, Relaxed);
+                until.store(charged, Relaxed);
                 return true;
             }
-            match until.compare_exchange_weak(taken, start + cost, Relaxed, Relaxed) {
+            match until.compare_exchange_weak(taken, charged, Relaxed, Relaxed) {
                 Ok(_) => return true,
                 Err(current) => taken = current,
             }
@@ -151,12 +152,14 @@ impl<'a> Cells<'a> {
         if rate == NOTHING {
             return;
         }
-        let (now, latest) = (now_ns << FRACTION, (now_ns << FRACTION) + (rate >> 38 << BURST_SHIFT));
+        let (now, burst) = (now_ns << FRACTION, burst(rate));
         let cost = (bytes * (rate & 0xFFFF_FFFF)) >> (rate >> 32 & 63);
         // Charges at most two bursts in advance: a guarantee above the rate must not block other packets for
         // long.
-        let most = latest + (latest - now);
-        let charged = |taken: u64| (taken <= most).then(|| taken.max(now) + cost);
+        let charged = |taken: u64| {
+            let ahead = ahead(taken, now, burst);
+            (ahead <= 2 * burst).then(|| taken_until(now, ahead + cost))
+        };
         let _ = until.fetch_update(Relaxed, Relaxed, charged);
     }
 
@@ -183,6 +186,9 @@ impl<'a> Cells<'a> {
 const FRACTION: u32 = 8;
 /// Unit of bursts, as a shift of a meter's time: 2^16 ns, about 65 µs.
 const BURST_SHIFT: u32 = FRACTION + 16;
+/// A meter's time is less than `2^AHEAD` bursts ahead: a burst has the content of [`BURST_OCTETS`] at least, the
+/// longest packet costs 15 of these, and packets that pass in any case are charged up to two bursts ahead.
+const AHEAD: u32 = 5;
 /// The rate to which no packet conforms.
 const NOTHING: u64 = 0;
 /// Length of a burst at the rate itself. TCP reaches two thirds of its rate with 15 ms and all of it with 50
@@ -190,6 +196,29 @@ const NOTHING: u64 = 0;
 const BURST_NS: f64 = 50e6;
 /// Least content of a burst at any rate: otherwise slow rates would let nothing pass.
 const BURST_OCTETS: f64 = 3.0 * 1500.0;
+
+/// The burst of a rate, as a meter's time.
+#[inline(always)]
+fn burst(rate: u64) -> u64 {
+    rate >> 38 << BURST_SHIFT
+}
+
+/// How far the time up to which a meter's rate is used is ahead of now: zero if it is past.
+///
+/// A meter's time wraps after 2.28 years, so a time that is past, by however much, differs from one that is
+/// ahead only in that a meter cannot be so far ahead. After a longer silence than half of the wrap, too, the
+/// meter is free. A rate that has just been raised is free of the debts of the slower one.
+#[inline(always)]
+fn ahead(taken: u64, now: u64, burst: u64) -> u64 {
+    let ahead = taken.wrapping_sub(now);
+    if taken == 0 || ahead >> AHEAD > burst { 0 } else { ahead }
+}
+
+/// The first word of a meter whose rate is used for a time from now on. Never zero, which is an unused meter.
+#[inline(always)]
+fn taken_until(now: u64, ahead: u64) -> u64 {
+    now.wrapping_add(ahead) | 1
+}
 
 /// A rate as the second word of a meter: cost of an octet as a fraction (32 bits over a power of two, 6 bits),
 /// and the burst in the bits above.
@@ -207,7 +236,7 @@ pub fn rate(kbps: u64) -> u64 {
 }
 
 /// A meter outside of sessions, after the generic cell rate algorithm: one word with the time up to which the
-/// rate is used.
+/// rate is used, in nanoseconds, which do not wrap.
 #[derive(Debug, Default)]
 pub struct Meter(AtomicU64);
 
@@ -265,6 +294,77 @@ mod tests {
         let got = passed(kbps, 3, bytes, 10_000_000) as f64;
         let expected = 109.05e6 * (0.030 + BURST_NS / 1e9);
         assert!((got / expected - 1.0).abs() <= 0.02, "{got} of {expected}");
+    }
+
+    /// Times at which a meter's time, its sign or the clock itself wraps: the first ones are 1.14, 2.28 and 4.57
+    /// years after the start of the machine.
+    const WRAPS_NS: [u64; 7] = [1 << 55, 1 << 56, 1 << 57, 3 << 56, 1 << 63, (255 << 56) + (1 << 55), 0];
+
+    #[test]
+    fn meters_keep_their_rate_while_their_time_wraps() {
+        // A second and a half around each wrap, and shortly before and after.
+        let starts = WRAPS_NS.map(|wrap| {
+            [-750_000_000i64, -1_600_000_000, -50_000_000, 0].map(|by| wrap.wrapping_add_signed(by))
+        });
+        for start in starts.into_iter().flatten() {
+            for writers in [Writers::One, Writers::Many] {
+                let lines = Lines::default();
+                assert!(lines.grow_shared(0));
+                let cells = Cells::new(&lines, 0);
+                let (kbps, bytes) = (10_000, 1250);
+                cells.set_second(1, rate(kbps));
+                let offers = |of: std::ops::Range<u64>| {
+                    let conforms =
+                        |n: &u64| cells.conforms(1, start.wrapping_add(n * 100_000), bytes, writers);
+                    of.filter(conforms).count() as f64
+                };
+                // A burst of 50 ms and then 1000 packets a second, of ten times as many.
+                let (first, then) = (offers(0..1_000), offers(1_000..16_000));
+                assert!((first / 150.0 - 1.0).abs() <= 0.02, "{first} from {start}");
+                assert!((then / 1500.0 - 1.0).abs() <= 0.02, "{then} from {start}");
+            }
+        }
+    }
+
+    #[test]
+    fn charges_in_advance_are_bounded_while_a_meters_time_wraps() {
+        for wrap in WRAPS_NS {
+            let lines = Lines::default();
+            assert!(lines.grow_shared(0));
+            let cells = Cells::new(&lines, 0);
+            cells.set_second(1, rate(10_000));
+            let at = |ms: u64| wrap.wrapping_sub(60_000_000).wrapping_add(ms * 1_000_000);
+            (0..10_000).for_each(|_| cells.charge(1, at(0), 1250));
+            // Charged are two bursts, of which one has to pass.
+            assert!(!cells.conforms(1, at(49), 1250, Writers::One), "{wrap}");
+            assert!(cells.conforms(1, at(52), 1250, Writers::One), "{wrap}");
+        }
+    }
+
+    #[test]
+    fn a_meter_is_free_after_any_silence() {
+        const DAY_NS: u64 = 86_400_000_000_000;
+        for kbps in [1, 64, 10_000, 100_000_000] {
+            for days in [1, 100, 400, 417, 418, 800, 833, 835, 1200, 1667, 1669, 100_000] {
+                let lines = Lines::default();
+                assert!(lines.grow_shared(0));
+                let cells = Cells::new(&lines, 0);
+                cells.set_second(1, rate(kbps));
+                let start = 12_345_678_901;
+                while cells.conforms(1, start, 1500, Writers::One) {}
+                assert!(cells.conforms(1, start + days * DAY_NS, 1500, Writers::One), "{days} days");
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_packet_is_less_far_ahead_than_a_meter_can_be() {
+        for kbps in [1, 2, 63, 64, 1_000, 719, 720, 721, 10_000, 1_000_000, 1 << 30, 1 << 40, u64::MAX] {
+            let rate = rate(kbps);
+            let cost = (65_535 * (rate & 0xFFFF_FFFF)) >> (rate >> 32 & 63);
+            assert!((2 * burst(rate) + cost) >> AHEAD <= burst(rate), "{kbps} kbit/s");
+            assert!((2 * burst(rate) + cost).leading_zeros() >= 9, "{kbps} kbit/s");
+        }
     }
 
     #[test]

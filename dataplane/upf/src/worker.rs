@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pktio::Batch;
 use pktio::poll::{Poller, Waker};
@@ -32,13 +32,18 @@ const MAX_ERRORS: usize = 64;
 /// How long such an input is not read.
 const SUSPENSION: Duration = Duration::from_secs(1);
 
+/// Time between two readings of the clock.
+fn between(earlier_ns: u64, later_ns: u64) -> Duration {
+    Duration::from_nanos(later_ns.saturating_sub(earlier_ns))
+}
+
 /// Errors of an input.
 #[derive(Debug, Clone, Copy, Default)]
 struct InputErrors {
     /// Errors in a row.
     in_a_row: usize,
     /// The input is not read until then.
-    suspended_until: Option<Instant>,
+    suspended_until_ns: Option<u64>,
     /// Whether this has been logged.
     logged: bool,
 }
@@ -78,14 +83,12 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread that serves `inputs` and polls for at most `poll` before it sleeps. All workers count
-    /// time from the same `epoch`, since they share meters.
+    /// Starts a thread that serves `inputs` and polls for at most `poll` before it sleeps.
     pub fn start(
         name: &str,
         pipeline: Pipeline,
         ports: Ports,
         inputs: Vec<Input>,
-        epoch: Instant,
         poll: Duration,
     ) -> io::Result<Worker> {
         let poller = Poller::new()?;
@@ -100,17 +103,8 @@ impl Worker {
         let patience = Patience::new(poll);
         let input_errors = vec![InputErrors::default(); inputs.len()];
         let stop_run = Arc::clone(&stop);
-        let run = Run {
-            pipeline,
-            ports,
-            inputs,
-            poller,
-            stop: stop_run,
-            epoch,
-            patience,
-            input_errors,
-            failures: 0,
-        };
+        let run =
+            Run { pipeline, ports, inputs, poller, stop: stop_run, patience, input_errors, failures: 0 };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run.run())?;
         Ok(Worker { stop, waker, thread: Some(thread) })
     }
@@ -146,7 +140,6 @@ struct Run {
     inputs: Vec<Input>,
     poller: Poller,
     stop: Arc<AtomicBool>,
-    epoch: Instant,
     patience: Patience,
     /// Errors of each input.
     input_errors: Vec<InputErrors>,
@@ -158,29 +151,28 @@ impl Run {
     fn run(mut self) {
         let mut batch = Batch::new(BATCH, PACKET);
         let deaf = self.inputs.iter().any(|input| port(&self.ports, *input).fd().is_none());
-        let mut last_packet = net::time::now_std();
-        let mut last_poll = last_packet;
-        let mut woken = None;
+        let mut last_packet_ns = net::time::now_ns();
+        let mut last_poll_ns = last_packet_ns;
+        let mut woken_ns = None;
         while !self.stop.load(Relaxed) {
             let mut busy = false;
             for at in 0..self.inputs.len() {
-                busy |= !self.is_suspended(at, last_poll) && self.serve_input(at, &mut batch);
+                busy |= !self.is_suspended(at, last_poll_ns) && self.serve_input(at, &mut batch);
             }
-            let now = net::time::now_std();
-            last_poll = now;
-            let now_ns = now.duration_since(self.epoch).as_nanos() as u64;
+            let now_ns = net::time::now_ns();
+            last_poll_ns = now_ns;
             let commands = AssertUnwindSafe(|| self.pipeline.commands(now_ns, &mut self.ports));
             if catch_unwind(commands).is_err() {
                 self.failed(&mut batch);
             }
             if busy {
-                if let Some(woken) = woken.take() {
-                    self.patience.slept(Instant::duration_since(&woken, last_packet));
+                if let Some(woken_ns) = woken_ns.take() {
+                    self.patience.slept(between(last_packet_ns, woken_ns));
                 }
-                last_packet = now;
+                last_packet_ns = now_ns;
                 continue;
             }
-            let idle = now.duration_since(last_packet);
+            let idle = between(last_packet_ns, now_ns);
             if idle < if deaf { DEAF_SPIN.max(self.patience.most) } else { self.patience.now } {
                 std::hint::spin_loop();
                 continue;
@@ -188,7 +180,7 @@ impl Run {
             // A port that could not send everything sends the rest when it is called again.
             let timeout_ms = if deaf || self.unsent() {
                 Some(1)
-            } else if self.input_errors.iter().any(|errors| errors.suspended_until.is_some()) {
+            } else if self.input_errors.iter().any(|errors| errors.suspended_until_ns.is_some()) {
                 Some(SUSPENSION.as_millis() as _)
             } else {
                 None
@@ -197,8 +189,8 @@ impl Run {
                 tracing::error!(%error, "a user plane worker cannot wait for packets; it looks for them");
                 net::time::sleep_thread(Duration::from_millis(1));
             }
-            let now = net::time::now_std();
-            (last_poll, woken) = (now, Some(now));
+            last_poll_ns = net::time::now_ns();
+            woken_ns = Some(last_poll_ns);
         }
     }
 
@@ -208,13 +200,14 @@ impl Run {
 
     /// Whether an input is not to be read at present. When its time is over, the worker waits for it again.
     #[inline]
-    fn is_suspended(&mut self, at: usize, now: Instant) -> bool {
-        let Some(until) = self.input_errors[at].suspended_until else { return false };
-        if now < until {
+    fn is_suspended(&mut self, at: usize, now_ns: u64) -> bool {
+        let Some(until_ns) = self.input_errors[at].suspended_until_ns else { return false };
+        if now_ns < until_ns {
             return true;
         }
         // After one more error it is suspended again.
-        self.input_errors[at] = InputErrors { in_a_row: MAX_ERRORS - 1, suspended_until: None, logged: true };
+        self.input_errors[at] =
+            InputErrors { in_a_row: MAX_ERRORS - 1, suspended_until_ns: None, logged: true };
         if let Some(fd) = port(&self.ports, self.inputs[at]).fd() {
             let _ = self.poller.add(fd, at as u64);
         }
@@ -254,7 +247,7 @@ impl Run {
         if errors.in_a_row < MAX_ERRORS {
             return;
         }
-        errors.suspended_until = Some(net::time::now_std() + SUSPENSION);
+        errors.suspended_until_ns = Some(net::time::now_ns() + SUSPENSION.as_nanos() as u64);
         if !std::mem::replace(&mut errors.logged, true) {
             tracing::error!(
                 error,
@@ -288,8 +281,7 @@ impl Run {
             if received == 0 {
                 return Ok(round > 0);
             }
-            let now_ns = net::time::now_std().duration_since(self.epoch).as_nanos() as u64;
-            self.pipeline.process(input, batch, now_ns, &mut self.ports);
+            self.pipeline.process(input, batch, net::time::now_ns(), &mut self.ports);
             if received < batch.capacity() {
                 break;
             }

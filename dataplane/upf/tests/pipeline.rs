@@ -6,7 +6,6 @@ mod support;
 mod world;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
 use classifier::Backend;
 use packet::gtpu::{PduSession, Signalling, build_gpdu};
@@ -183,7 +182,7 @@ fn unknown_tunnels_get_error_indications_but_not_without_end() {
     assert_eq!(world.n3.take().len(), 1, "after a pause peers are told again");
     // While sessions are being restored after a start, packets are counted and no indication is sent.
     world.now_ns += 10_000_000_000;
-    world.pipeline.keep_quiet(Duration::from_nanos(world.now_ns + 1));
+    world.pipeline.keep_quiet_until(world.now_ns + 1);
     world.uplink(&gpdu);
     world.assert_only_dropped(DropReason::UnknownTeid, 1003);
     assert!(world.n3.take().is_empty());

@@ -72,7 +72,6 @@ impl World {
         let (sender, events) = mpsc::channel(64);
         let guard = Arc::new(Guard::new(&config, []));
         let broken = Arc::<AtomicBool>::default();
-        let epoch = net::time::now_std();
         let (mut running, mut n3, mut n6) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..workers {
             let (n3_port, n3_wire) = memory::pair(100_000);
@@ -94,7 +93,7 @@ impl World {
             let inputs = vec![Input::N3, Input::N6(0)];
             let name = format!("upf-{number}");
             let poll = Duration::from_micros(50);
-            running.push(Worker::start(&name, pipeline, ports, inputs, epoch, poll).unwrap());
+            running.push(Worker::start(&name, pipeline, ports, inputs, poll).unwrap());
             n3.push(n3_wire);
             n6.push(n6_wire);
         }

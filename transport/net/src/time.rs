@@ -2,7 +2,8 @@
 //!
 //! All functions use tokio's clock: `#[tokio::test(start_paused = true)]` makes every timer of the
 //! program run on virtual time. [`wall_clock`] is for time stamps that leave the process (PFCP recovery
-//! time, logs, captures) and never for measuring a duration.
+//! time, logs, captures) and never for measuring a duration. [`now_ns`] is the clock that the user plane
+//! shares with programs in the kernel; it is never virtual.
 
 use std::future::Future;
 use std::time::SystemTime;
@@ -20,6 +21,18 @@ pub fn now() -> Instant {
 #[allow(clippy::disallowed_methods, reason = "this is the one place that reads it")]
 pub fn now_std() -> std::time::Instant {
     std::time::Instant::now()
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds: the clock of all tiers of the user plane. It is what `bpf_ktime_get_ns`
+/// reads in an eBPF program, so that workers and programs in the kernel can share meters. It counts from about
+/// the start of the machine, stands still while the machine is suspended, and ends after 584 years.
+///
+/// In a time namespace (`time_namespaces(7)`) the clock of this process has an offset that the kernel's
+/// programs do not have.
+pub fn now_ns() -> u64 {
+    use nix::time::{ClockId, clock_gettime};
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has this clock");
+    now.tv_sec().cast_unsigned() * 1_000_000_000 + now.tv_nsec().cast_unsigned()
 }
 
 /// The wall clock, for time stamps that other systems read. It may jump.
@@ -97,6 +110,19 @@ mod tests {
         assert!(processor_time(None).unwrap() > own);
         assert!(processor_time(Some(std::process::id())).unwrap() > own);
         assert!(processor_time(Some((1 << 22) + 1)).is_err(), "beyond the kernel's largest");
+    }
+
+    #[test]
+    fn nanoseconds_are_those_of_the_standard_librarys_clock() {
+        let (start, start_ns) = (now_std(), now_ns());
+        sleep_thread(Duration::from_millis(5));
+        let (end_ns, end) = (now_ns(), now_std());
+        let (inner, outer) = (Duration::from_nanos(end_ns - start_ns), end - start);
+        assert!(inner >= Duration::from_millis(5) && inner <= outer, "{inner:?} within {outer:?}");
+        let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+        let uptime_s: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+        // The time since the start includes suspension, the clock does not.
+        assert!(end_ns as f64 <= (uptime_s + 1.0) * 1e9, "{end_ns} ns, up for {uptime_s} s");
     }
 
     #[tokio::test(start_paused = true)]

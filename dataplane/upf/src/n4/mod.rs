@@ -133,7 +133,7 @@ struct Server {
     /// The load that was reported last, and a sequence number that counts its changes.
     load: (u8, u32),
     defects: Defects,
-    /// The instant from which milliseconds are counted.
+    /// The instant from which milliseconds are counted: zero of the clock that the workers read too.
     epoch: Instant,
 }
 
@@ -163,7 +163,7 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
         outbox: Vec::with_capacity(burst::BURST),
         load: (0, 0),
         defects: Defects::default(),
-        epoch: now(),
+        epoch: now() - Duration::from_nanos(net::time::now_ns()),
         config,
     };
     let mut burst = Burst::new(DATAGRAM);

@@ -27,7 +27,6 @@ pub mod translate;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use classifier::Key;
 use pktio::{Batch, Buffer, Port, Sent};
@@ -308,9 +307,9 @@ impl Pipeline {
         }
     }
 
-    /// Sends no Error Indications until `time` after the epoch, as sessions are being restored.
-    pub fn keep_quiet(&mut self, time: Duration) {
-        self.quiet_until_ns = time.as_nanos() as u64;
+    /// Sends no Error Indications until `time_ns`, as sessions are being restored.
+    pub fn keep_quiet_until(&mut self, time_ns: u64) {
+        self.quiet_until_ns = time_ns;
     }
 
     /// Sets how long packets may be, and the router addresses with which longer ones are answered; without this
@@ -340,8 +339,8 @@ impl Pipeline {
         Arc::clone(&self.mailbox)
     }
 
-    /// Runs a received batch through all stages and sends the result. `now_ns` is the time of a monotonic
-    /// clock.
+    /// Runs a received batch through all stages and sends the result. `now_ns` is the time by
+    /// `net::time::now_ns`.
     pub fn process(&mut self, input: Input, batch: &mut Batch, now_ns: u64, ports: &mut Ports) {
         self.commands(now_ns, ports);
         let received = batch.buffers().iter().map(Buffer::len).sum();
