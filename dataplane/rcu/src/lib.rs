@@ -11,7 +11,7 @@
 //! The two fences are totally ordered. When the reader's fence comes first, the writer sees the reader's slot,
 //! whose epoch is at most the ticket, and waits. When the writer's fence comes first, the reader sees the new
 //! data. A worker enters once per batch, so the cost per packet is negligible. `make loom` checks this in every
-//! interleaving.
+//! interleaving. Readers may also be elsewhere, with their own way to say that they have left: `grace.rs`.
 //!
 //! This crate holds the unsafe code of the user plane's tables. It is sound for this reason. References to
 //! published data come from [`Cell::load`] and [`Slots::load`] only. These need a [`Guard`] of the same
@@ -20,13 +20,15 @@
 //! only after a ticket taken after the replacement has passed.
 #![deny(unsafe_op_in_unsafe_fn)]
 
-use std::collections::VecDeque;
+mod grace;
+
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 // The model checker's atomics cannot be used in memory that starts as zeros.
 use std::sync::atomic::{AtomicU32 as PlainU32, AtomicU64 as PlainU64};
 
-use sync::{Arc, AtomicPtr, AtomicU64, Mutex, Ordering, fence};
+pub use grace::{Domain, Guard, Queue, Reader, SOURCES, Source, Ticket, TooManySources};
+use sync::{Arc, AtomicPtr, Ordering};
 
 /// The types that the model checker replaces. Only tests see `loom`.
 #[cfg(all(loom, test))]
@@ -39,156 +41,6 @@ mod sync {
 mod sync {
     pub use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
     pub use std::sync::{Arc, Mutex};
-}
-
-/// The slot's value while the reader is outside.
-const IDLE: u64 = u64::MAX;
-
-/// A reader's epoch, on cache lines of its own.
-#[repr(align(128))]
-struct Seat(AtomicU64);
-
-struct Core {
-    epoch: AtomicU64,
-    seats: Mutex<Vec<Arc<Seat>>>,
-}
-
-/// A group of readers and writers that share an epoch.
-#[derive(Clone)]
-pub struct Domain(Arc<Core>);
-
-impl Default for Domain {
-    fn default() -> Domain {
-        Domain(Arc::new(Core { epoch: AtomicU64::new(1), seats: Mutex::new(Vec::new()) }))
-    }
-}
-
-impl std::fmt::Debug for Domain {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Domain")
-    }
-}
-
-/// A point in time: once it has passed, no reader sees data that was replaced before it. See
-/// [`Domain::passed`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Ticket(u64);
-
-impl Domain {
-    /// Registers a reader, for one thread.
-    pub fn reader(&self) -> Reader {
-        let seat = Arc::new(Seat(AtomicU64::new(IDLE)));
-        self.seats(|seats| seats.push(Arc::clone(&seat)));
-        Reader { domain: self.clone(), seat }
-    }
-
-    /// Takes a ticket: readers that are inside now may still see data that was replaced before this call.
-    pub fn ticket(&self) -> Ticket {
-        fence(Ordering::SeqCst);
-        Ticket(self.0.epoch.fetch_add(1, Ordering::AcqRel))
-    }
-
-    /// Whether all readers have left, or entered again, since the ticket was taken. Never waits.
-    #[inline]
-    pub fn passed(&self, ticket: Ticket) -> bool {
-        self.oldest() > ticket.0
-    }
-
-    /// The lowest epoch of the readers that are inside.
-    fn oldest(&self) -> u64 {
-        fence(Ordering::SeqCst);
-        self.seats(|seats| seats.iter().map(|seat| seat.0.load(Ordering::Acquire)).min().unwrap_or(IDLE))
-    }
-
-    fn seats<R>(&self, with: impl FnOnce(&mut Vec<Arc<Seat>>) -> R) -> R {
-        // Under the lock only allocation can panic, and it leaves the list as it was.
-        let mut seats = self.0.seats.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        with(&mut seats)
-    }
-
-    fn is(&self, other: &Domain) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-/// A registered reader, which enters to read and leaves.
-pub struct Reader {
-    domain: Domain,
-    seat: Arc<Seat>,
-}
-
-impl Reader {
-    /// Enters: data that is read under the guard stays valid until the guard is dropped. Hold it for one batch
-    /// only, because no memory is freed meanwhile.
-    #[inline]
-    pub fn enter(&mut self) -> Guard<'_> {
-        let epoch = self.domain.0.epoch.load(Ordering::Acquire);
-        self.seat.0.store(epoch, Ordering::Release);
-        fence(Ordering::SeqCst);
-        Guard { reader: self }
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        let seat = &self.seat;
-        self.domain.seats(|seats| seats.retain(|other| !Arc::ptr_eq(other, seat)));
-    }
-}
-
-/// A reader that is inside. If a guard is forgotten (`mem::forget`), memory is not freed until its reader
-/// enters again or is dropped; nothing worse happens.
-pub struct Guard<'r> {
-    reader: &'r Reader,
-}
-
-impl Guard<'_> {
-    #[inline]
-    fn of(&self, domain: &Domain) -> bool {
-        self.reader.domain.is(domain)
-    }
-}
-
-impl Drop for Guard<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.reader.seat.0.store(IDLE, Ordering::Release);
-    }
-}
-
-/// Values that wait until all readers have left.
-pub struct Queue<T> {
-    domain: Domain,
-    waiting: VecDeque<(Ticket, T)>,
-}
-
-impl<T> Queue<T> {
-    /// An empty queue.
-    pub fn new(domain: &Domain) -> Queue<T> {
-        Queue { domain: domain.clone(), waiting: VecDeque::new() }
-    }
-
-    /// Adds a value that has just been replaced.
-    pub fn push(&mut self, value: T) {
-        self.waiting.push_back((self.domain.ticket(), value));
-    }
-
-    /// Removes the values that no reader sees any more, in the order of [`Queue::push`].
-    pub fn drain(&mut self) -> impl Iterator<Item = T> {
-        let oldest = if self.waiting.is_empty() { 0 } else { self.domain.oldest() };
-        let count = self.waiting.iter().take_while(|(ticket, _)| oldest > ticket.0).count();
-        self.waiting.drain(..count).map(|(_, value)| value)
-    }
-
-    /// Number of values that wait.
-    pub fn len(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// Whether no value waits.
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
 }
 
 /// Old values of [`Cell`]s that wait to be dropped.
@@ -212,7 +64,9 @@ impl Drop for Bin {
     fn drop(&mut self) {
         // If a reader is still inside, the rest is leaked; this happens once, when the program ends.
         self.empty();
-        self.queue.waiting.drain(..).for_each(std::mem::forget);
+        while let Some(value) = self.queue.pop() {
+            std::mem::forget(value);
+        }
     }
 }
 
@@ -254,7 +108,7 @@ impl<T: Send + Sync + 'static> Cell<T> {
         if !old.is_null() {
             // SAFETY: the pointer came from `Box::into_raw`, and after the swap only this function has it.
             let old = unsafe { Box::from_raw(old) };
-            if bin.queue.domain.is(&self.domain) {
+            if bin.queue.domain().is(&self.domain) {
                 bin.queue.push(old);
             } else {
                 std::mem::forget(old);

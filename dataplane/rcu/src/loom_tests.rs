@@ -1,32 +1,128 @@
-//! Every interleaving of a reader and a writer.
+//! Every interleaving of readers and a writer.
 
 use super::*;
+use crate::sync::{AtomicU64, fence};
+
+/// What a writer and its readers share: 1 is the old value, 2 the new one.
+struct Shared {
+    published: AtomicU64,
+    freed: AtomicU64,
+}
+
+impl Shared {
+    fn new() -> Arc<Shared> {
+        Arc::new(Shared { published: AtomicU64::new(1), freed: AtomicU64::new(0) })
+    }
+
+    /// As a reader does that is inside.
+    fn read(&self) {
+        if self.published.load(Ordering::Acquire) == 1 {
+            assert_eq!(self.freed.load(Ordering::Relaxed), 0, "the old value is in use");
+        }
+    }
+
+    /// Replaces the value, and frees the old one if nobody sees it.
+    fn replace(&self, domain: &Domain) {
+        self.published.store(2, Ordering::Release);
+        let ticket = domain.ticket();
+        if domain.passed(ticket) {
+            self.freed.store(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Readers with an epoch of their own: even while nobody reads, odd while somebody does.
+#[derive(Clone)]
+struct Elsewhere(Arc<[AtomicU64; 2]>);
+
+impl Elsewhere {
+    fn new() -> Elsewhere {
+        Elsewhere(Arc::new([AtomicU64::new(1), AtomicU64::new(0)]))
+    }
+
+    fn read(&self, shared: &Shared) {
+        let [epoch, inside] = &*self.0;
+        inside.store(epoch.load(Ordering::Acquire), Ordering::Release);
+        fence(Ordering::SeqCst);
+        shared.read();
+        inside.store(0, Ordering::Release);
+    }
+}
+
+impl Source for Elsewhere {
+    fn take(&self) -> u64 {
+        self.0[0].fetch_add(1, Ordering::AcqRel)
+    }
+
+    fn oldest(&self) -> u64 {
+        match self.0[1].load(Ordering::Acquire) {
+            0 => u64::MAX,
+            epoch => epoch,
+        }
+    }
+}
 
 #[test]
 fn nobody_sees_what_has_been_freed() {
     loom::model(|| {
-        let domain = Domain::default();
-        let value = Arc::new(AtomicU64::new(1));
-        // In place of the published pointer: 1 is the old value, 2 the new one.
-        let published = Arc::new(AtomicU64::new(1));
-        let freed = Arc::new(AtomicU64::new(0));
+        let (domain, shared) = (Domain::default(), Shared::new());
         let mut reader = domain.reader();
         let thread = {
-            let (published, freed) = (Arc::clone(&published), Arc::clone(&freed));
+            let shared = Arc::clone(&shared);
             loom::thread::spawn(move || {
                 let guard = reader.enter();
-                if published.load(Ordering::Acquire) == 1 {
-                    assert_eq!(freed.load(Ordering::Relaxed), 0, "the old value is in use");
-                }
+                shared.read();
                 drop(guard);
             })
         };
-        published.store(2, Ordering::Release);
-        let ticket = domain.ticket();
-        if domain.passed(ticket) {
-            freed.store(1, Ordering::Relaxed);
-        }
+        shared.replace(&domain);
         thread.join().unwrap();
-        drop(value);
+    });
+}
+
+/// The same with readers of two sources, in all interleavings with at most three involuntary thread switches.
+#[test]
+fn nobody_of_another_source_sees_what_has_been_freed() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (domain, shared, elsewhere) = (Domain::default(), Shared::new(), Elsewhere::new());
+        domain.add_source(Box::new(elsewhere.clone())).unwrap();
+        let mut reader = domain.reader();
+        let threads = [
+            {
+                let shared = Arc::clone(&shared);
+                loom::thread::spawn(move || {
+                    let guard = reader.enter();
+                    shared.read();
+                    drop(guard);
+                })
+            },
+            {
+                let shared = Arc::clone(&shared);
+                loom::thread::spawn(move || elsewhere.read(&shared))
+            },
+        ];
+        shared.replace(&domain);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+}
+
+/// A source is added, and its first reader reads, while the writer replaces a value.
+#[test]
+fn a_source_that_is_being_added_sees_what_is_published_or_is_waited_for() {
+    loom::model(|| {
+        let (domain, shared, elsewhere) = (Domain::default(), Shared::new(), Elsewhere::new());
+        let thread = {
+            let (domain, shared) = (domain.clone(), Arc::clone(&shared));
+            loom::thread::spawn(move || {
+                domain.add_source(Box::new(elsewhere.clone())).unwrap();
+                elsewhere.read(&shared);
+            })
+        };
+        shared.replace(&domain);
+        thread.join().unwrap();
     });
 }

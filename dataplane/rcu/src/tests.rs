@@ -1,6 +1,7 @@
 //! What readers see, and when memory is reused.
 
 use super::*;
+use crate::sync::AtomicU64;
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]
@@ -71,6 +72,105 @@ fn tickets_pass_when_readers_leave_and_new_ones_do_not_hold_them() {
     let _later = two.enter();
     drop(guard);
     assert!(domain.passed(ticket), "the second reader came behind");
+}
+
+/// A source whose readers leave when the test says so.
+#[derive(Clone, Default)]
+struct Manual(Arc<(AtomicU64, AtomicU64)>);
+
+impl Manual {
+    /// All readers leave that have come until now.
+    fn pass(&self) {
+        self.0.1.store(self.0.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    fn close(&self) {
+        self.0.1.store(u64::MAX, Ordering::Relaxed);
+    }
+}
+
+impl Source for Manual {
+    fn take(&self) -> u64 {
+        self.0.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn oldest(&self) -> u64 {
+        self.0.1.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_ticket_passes_when_the_readers_of_every_source_have_left() {
+    let domain = Domain::default();
+    let before = domain.ticket();
+    let (kernel, card) = (Manual::default(), Manual::default());
+    domain.add_source(Box::new(kernel.clone())).unwrap();
+    domain.add_source(Box::new(card.clone())).unwrap();
+    assert!(domain.passed(before), "the sources came later");
+    let mut reader = domain.reader();
+    let guard = reader.enter();
+    let ticket = domain.ticket();
+    kernel.pass();
+    assert!(!domain.passed(ticket), "two are missing");
+    drop(guard);
+    assert!(!domain.passed(ticket), "one is missing");
+    card.pass();
+    assert!(domain.passed(ticket));
+    let later = domain.ticket();
+    assert!(domain.passed(ticket) && !domain.passed(later));
+    kernel.close();
+    assert!(!domain.passed(later));
+    card.pass();
+    assert!(domain.passed(later) && !domain.passed(domain.ticket()));
+    card.close();
+    assert!(domain.passed(domain.ticket()), "no source has readers any more");
+}
+
+#[test]
+fn sources_are_bounded() {
+    let domain = Domain::default();
+    for _ in 1..SOURCES {
+        domain.add_source(Box::new(Manual::default())).unwrap();
+    }
+    assert_eq!(domain.add_source(Box::new(Manual::default())), Err(TooManySources));
+    assert!(!domain.passed(domain.ticket()));
+}
+
+#[test]
+fn queues_keep_their_order_over_all_sources() {
+    let domain = Domain::default();
+    let source = Manual::default();
+    domain.add_source(Box::new(source.clone())).unwrap();
+    let mut queue = Queue::new(&domain);
+    for n in 0..3 {
+        queue.push(n);
+    }
+    assert_eq!((queue.pop_passed(), queue.drain().count(), queue.front()), (None, 0, Some(&0)));
+    source.pass();
+    queue.push(3);
+    assert_eq!(queue.pop_passed(), Some(0));
+    assert_eq!(queue.drain().collect::<Vec<_>>(), [1, 2]);
+    assert_eq!((queue.pop_passed(), queue.len()), (None, 1));
+    assert_eq!((queue.pop(), queue.pop_passed(), queue.is_empty()), (Some(3), None, true));
+}
+
+#[test]
+fn blocks_are_reused_only_when_other_sources_have_finished() {
+    let domain = Domain::default();
+    let source = Manual::default();
+    domain.add_source(Box::new(source.clone())).unwrap();
+    let mut writer: Writer<Value> = Writer::new(&domain);
+    let slots = writer.slots(1);
+    for n in 0..10 {
+        let block = writer.block(&[Value(n)]).unwrap();
+        writer.install(&slots, 0, block);
+        writer.reclaim(|_| ());
+    }
+    assert_eq!(writer.waiting(), 9);
+    source.pass();
+    let mut gone = Vec::new();
+    writer.reclaim(|block| gone.push(block[0].0));
+    assert_eq!((gone, writer.waiting()), ((0..9).collect(), 0));
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod without_user_plane;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -703,6 +704,65 @@ impl Recorder {
         let to_peer = sent.iter().filter(|(octets, to)| to.ip() == peer && octets[1] == 1);
         to_peer.map(|(octets, _)| u16::from_be_bytes([octets[8], octets[9]])).collect()
     }
+
+    /// Number of End Markers to a peer.
+    fn end_markers(&self, peer: IpAddr) -> usize {
+        let sent = self.0.lock().unwrap();
+        sent.iter().filter(|(octets, to)| to.ip() == peer && octets[1] == 254).count()
+    }
+}
+
+/// Readers of the tables that are not workers, such as programs in the kernel. They read until the test says that they
+/// have finished.
+#[derive(Clone, Default)]
+struct Elsewhere(Arc<[AtomicU64; 2]>);
+
+impl Elsewhere {
+    fn finish(&self) {
+        let [taken, oldest] = &*self.0;
+        oldest.store(taken.load(Relaxed) + 1, Relaxed);
+    }
+}
+
+impl rcu::Source for Elsewhere {
+    fn take(&self) -> u64 {
+        self.0[0].fetch_add(1, Relaxed) + 1
+    }
+
+    fn oldest(&self) -> u64 {
+        self.0[1].load(Relaxed)
+    }
+}
+
+/// An End Marker follows the last packet of every tier. N4 serves its CP functions while it waits, and does not wait for
+/// ever.
+#[tokio::test(start_paused = true)]
+async fn end_markers_wait_for_readers_outside_the_workers_and_n4_does_not() {
+    let n3 = Recorder::default();
+    let upf = Upf::with_n3(n3.clone()).await;
+    let elsewhere = Elsewhere::default();
+    upf.tables.domain().add_source(Box::new(elsewhere.clone())).unwrap();
+    let mut cp = Cp::associated(&upf).await;
+    let seid = seid_of(&cp.establish(session(0)).await);
+    let other = IpAddr::from([127, 0, 0, 21]);
+    // To the other gNB and back: the first one's tunnel ends, and then the other's.
+    assert_eq!(cp.modify(seid, path_switch(1, other)).await.cause, Cause::ACCEPTED);
+    for n in 1..20 {
+        seid_of(&cp.establish(session(n)).await);
+        cp.heartbeat().await;
+    }
+    cp.turn(Duration::from_millis(500)).await;
+    assert_eq!(n3.end_markers(GNB.into()), 0);
+    elsewhere.finish();
+    cp.turn(Duration::from_millis(5)).await;
+    assert_eq!((n3.end_markers(GNB.into()), n3.end_markers(other)), (1, 0));
+
+    // These readers never finish.
+    assert_eq!(cp.modify(seid, path_switch(2, GNB.into())).await.cause, Cause::ACCEPTED);
+    cp.turn(Duration::from_millis(900)).await;
+    assert_eq!(n3.end_markers(other), 0);
+    cp.turn(Duration::from_millis(200)).await;
+    assert_eq!((n3.end_markers(GNB.into()), n3.end_markers(other)), (1, 1));
 }
 
 /// Many Error Indications for one tunnel: one Echo Request to the peer and one report to the CP function at a time.

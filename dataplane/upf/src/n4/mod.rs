@@ -22,7 +22,6 @@ mod status;
 mod templates;
 pub mod usage;
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,7 +48,7 @@ use associations::Associations;
 use defects::Defects;
 use indications::Indications;
 use path::Timing;
-use rcu::Ticket;
+use rcu::Queue;
 use reports::{RESENT_AT_ONCE, Reports, overflow};
 use rules::urr::Now;
 use session::{Established, Sessions};
@@ -60,7 +59,7 @@ pub const PFCP_PORT: u16 = 8805;
 const DATAGRAM: usize = 65_535;
 /// Sessions whose timers are handled before datagrams get their turn again.
 const MAX_TIMERS: usize = 256;
-/// Interval of checks whether workers have finished their batches, while an End Marker waits.
+/// Interval of checks whether all readers of the old rules have finished, while an End Marker waits.
 const END_MARKER_POLL: Duration = Duration::from_millis(1);
 /// After this time an End Marker is sent in any case.
 const END_MARKER_MAX_MS: u64 = 1000;
@@ -125,7 +124,7 @@ struct Server {
     gtpu: Box<dyn Port>,
     end_marker: Batch,
     /// End Markers that wait until workers have finished their batches, with the time of the request.
-    end_markers: VecDeque<(Ticket, u64, Vec<OuterHeaderCreation>)>,
+    end_markers: Queue<(u64, Vec<OuterHeaderCreation>)>,
     reports: Reports,
     indications: Indications,
     /// Datagrams for the next system call.
@@ -146,6 +145,7 @@ fn ntp_now() -> NtpSeconds {
 /// Serves N4 until told to stop.
 pub async fn serve(config: Arc<Config>, wiring: Wiring) {
     let Wiring { socket, gtpu, tables, mut events, mut queries, mut stop } = wiring;
+    let end_markers = Queue::new(tables.domain());
     let recovery_time_stamp = ntp_now();
     let node_id = NodeId::from(config.pfcp.ip());
     let endpoint_config = EndpointConfig::new(node_id.clone(), recovery_time_stamp, random::secret());
@@ -157,7 +157,7 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
         recovery_time_stamp,
         gtpu,
         end_marker: Batch::new(1, 64),
-        end_markers: VecDeque::new(),
+        end_markers,
         reports: Reports::default(),
         indications: Indications::new(Timing::default(), random::secret()),
         outbox: Vec::with_capacity(burst::BURST),
@@ -435,28 +435,33 @@ impl Server {
         }
     }
 
-    /// Sends End Markers into the tunnels of the old path after a path switch (TS 23.501 §5.8.2.9), once no
-    /// worker holds a packet any more that the old rules send there. So the End Markers follow the last packet.
+    /// Sends End Markers into the tunnels of the old path after a path switch (TS 23.501 §5.8.2.9), once nobody
+    /// holds a packet any more that the old rules send there. So the End Markers follow the last packet.
     fn send_end_markers(&mut self, headers: Vec<OuterHeaderCreation>, now_ms: u64) {
         if headers.is_empty() {
             return;
         }
-        let ticket = self.sessions.ticket();
-        self.end_markers.push_back((ticket, now_ms, headers));
+        self.end_markers.push((now_ms, headers));
         self.flush_end_markers(now_ms);
     }
 
     fn flush_end_markers(&mut self, now_ms: u64) {
-        while let Some((ticket, since_ms, headers)) = self.end_markers.pop_front() {
-            // A worker that died in the middle of a batch must not delay them for ever.
-            let waited = now_ms.saturating_sub(since_ms) >= END_MARKER_MAX_MS;
-            if !waited && self.end_markers.len() < MAX_END_MARKERS && !self.sessions.passed(ticket) {
-                return self.end_markers.push_front((ticket, since_ms, headers));
-            }
+        while let Some((_, headers)) = self.due_end_markers(now_ms) {
             for (teid, peer) in headers.iter().filter_map(OuterHeaderCreation::gtpu_endpoint) {
                 self.send_gtpu(peer, &Signalling::EndMarker { teid, pdu_session: None });
             }
         }
+    }
+
+    /// The next End Markers that may be sent, or have waited for too long: a worker that died in the middle of a
+    /// batch must not delay them for ever.
+    fn due_end_markers(&mut self, now_ms: u64) -> Option<(u64, Vec<OuterHeaderCreation>)> {
+        let (since_ms, _) = self.end_markers.front()?;
+        let waited = now_ms.saturating_sub(*since_ms) >= END_MARKER_MAX_MS;
+        if waited || self.end_markers.len() > MAX_END_MARKERS {
+            return self.end_markers.pop();
+        }
+        self.end_markers.pop_passed()
     }
 
     fn send_gtpu(&mut self, peer: IpAddr, message: &Signalling) {

@@ -33,7 +33,6 @@ use crate::config::Config;
 use crate::random::Draw;
 use crate::session::Session;
 use crate::tables::{Held, Receiver, Tables, Writer};
-use rcu::Ticket;
 
 /// Most sessions; further ones are refused with "no resources available".
 pub const MAX_SESSIONS: usize = 1 << 20;
@@ -409,16 +408,6 @@ impl Sessions {
             session.rules = rules;
         }
         Ok(work.effect)
-    }
-
-    /// A ticket for the packets that are still processed by rules replaced until now; see [`Sessions::passed`].
-    pub(super) fn ticket(&self) -> Ticket {
-        self.writer.ticket()
-    }
-
-    /// Whether all packets of this ticket have been sent.
-    pub(super) fn passed(&self, ticket: Ticket) -> bool {
-        self.writer.passed(ticket)
     }
 
     /// Drops a session's buffered packets, as the response to a report asks (DROBU).

@@ -25,7 +25,7 @@ use crate::references::References;
 use crate::routes::Network;
 use crate::session::{self, Assembly, CellUse, Endpoint, Session, State, TableKey};
 use crate::state::{Cells, PER_LINE};
-use rcu::{Bin, Block, Lines, Queue, Ticket};
+use rcu::{Bin, Block, Lines, Queue};
 use teids::Teids;
 
 /// Most lines of a session's state.
@@ -280,17 +280,6 @@ impl Writer {
     /// Drops a session's buffered packets.
     pub fn discard(&self, seid: u64) {
         self.tables.post(Command::Discard(seid));
-    }
-
-    /// A ticket for workers that may still read what has been replaced until now: see [`Writer::passed`].
-    pub fn ticket(&self) -> Ticket {
-        self.tables.domain.ticket()
-    }
-
-    /// Whether all packets that were processed by rules replaced before the ticket have been sent. An End
-    /// Marker then follows them.
-    pub fn passed(&self, ticket: Ticket) -> bool {
-        self.tables.domain.passed(ticket)
     }
 
     /// The SEID of the session that has a UE address now.

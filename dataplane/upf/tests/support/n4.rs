@@ -18,6 +18,7 @@ use super::support::config;
 /// A UPF without user plane.
 pub struct Upf {
     pub address: SocketAddr,
+    pub tables: Arc<Tables>,
     /// Its commands to workers.
     pub mailbox: Arc<Mailbox>,
     pub queries: mpsc::Sender<Query>,
@@ -50,9 +51,9 @@ impl Upf {
         let (stop, stopped) = watch::channel(false);
         let tables = Arc::new(Tables::new(&config));
         let (gtpu, mailbox) = (Box::new(port), tables.mailbox());
-        let wiring = Wiring { socket, gtpu, tables, events, queries, stop: stopped };
+        let wiring = Wiring { socket, gtpu, tables: Arc::clone(&tables), events, queries, stop: stopped };
         let task = tokio::spawn(serve(config, wiring));
-        Upf { address, mailbox, queries: query_sender, events: event_sender, task, _stop: stop }
+        Upf { address, tables, mailbox, queries: query_sender, events: event_sender, task, _stop: stop }
     }
 
     pub async fn ask(&self, query: impl FnOnce(oneshot::Sender<Value>) -> Query) -> Value {

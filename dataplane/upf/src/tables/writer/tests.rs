@@ -1,5 +1,7 @@
 //! What the writer publishes, and its state after a refusal.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use classifier::Filter;
 
 use super::*;
@@ -172,6 +174,48 @@ fn what_a_session_counted_is_not_the_next_ones() {
     space.free.entry(STATE_LINES).or_default().push(first);
     assert_eq!(space.take(&lines, STATE_LINES), Some(first));
     assert!((0..=u8::MAX).all(|cell| cells.get(cell) == [0; 2]));
+}
+
+/// Readers outside this process, all of which read until the test says that they have finished.
+#[derive(Clone, Default)]
+struct Elsewhere(Arc<[std::sync::atomic::AtomicU64; 2]>);
+
+impl Elsewhere {
+    fn finish(&self) {
+        let [taken, oldest] = &*self.0;
+        oldest.store(taken.load(Relaxed) + 1, Relaxed);
+    }
+}
+
+impl rcu::Source for Elsewhere {
+    fn take(&self) -> u64 {
+        self.0[0].fetch_add(1, Relaxed) + 1
+    }
+
+    fn oldest(&self) -> u64 {
+        self.0[1].load(Relaxed)
+    }
+}
+
+#[test]
+fn state_is_used_again_only_when_readers_elsewhere_have_finished() {
+    let text = r#"{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "dnn": []}"#;
+    let config: Config = serde_json::from_str(text).unwrap();
+    let tables = Arc::new(Tables::new(&config));
+    let elsewhere = Elsewhere::default();
+    tables.domain().add_source(Box::new(elsewhere.clone())).unwrap();
+    let mut writer = Writer::new(Arc::clone(&tables), &config, 1);
+    let establish = |writer: &mut Writer| {
+        let arrivals = vec![Arrival { place: Place::Tunnel(writer.allocate().unwrap()), rules: Vec::new() }];
+        writer.establish(&Plan { seid: 1, arrivals, ..Plan::default() }).unwrap()
+    };
+    let first = establish(&mut writer);
+    let line = first.state.first;
+    writer.remove(first);
+    let second = establish(&mut writer);
+    assert_ne!(second.state.first, line, "somebody may still count there");
+    elsewhere.finish();
+    assert_eq!(establish(&mut writer).state.first, line);
 }
 
 /// A refused change leaves the present rate in force. That two rules have the same id is found last.
