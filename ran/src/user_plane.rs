@@ -303,10 +303,16 @@ fn count(counter: &AtomicU64, n: usize) {
 
 impl Worker {
     fn run(mut self) {
-        let mut ready = Vec::new();
+        let (mut ready, mut unfinished) = (Vec::new(), Vec::new());
         loop {
-            ready.clear();
-            let woken = match self.poller.wait(None, |token| ready.push(token)) {
+            // A port that has had its rounds is read again, whether or not its descriptor says so: it may keep packets.
+            std::mem::swap(&mut ready, &mut unfinished);
+            let timeout = if ready.is_empty() { None } else { Some(0) };
+            let woken = match self.poller.wait(timeout, |token| {
+                if !ready.contains(&token) {
+                    ready.push(token);
+                }
+            }) {
                 Ok(found) => found.woken,
                 Err(error) => {
                     tracing::error!(%error, "the user plane's poller failed");
@@ -316,10 +322,13 @@ impl Worker {
             if woken && !self.execute_commands() {
                 return;
             }
-            for token in &ready {
-                match *token {
+            for token in ready.drain(..) {
+                let finished = match token {
                     N3 => self.downlink(),
                     position => self.uplink(position as usize),
+                };
+                if !finished {
+                    unfinished.push(token);
                 }
             }
         }
@@ -377,19 +386,27 @@ impl Worker {
         close_tun(tun);
     }
 
-    /// Reads packets of a UE's TUN device.
-    fn uplink(&mut self, position: usize) {
+    /// Reads packets of a UE's TUN device; `false` when there may be more.
+    fn uplink(&mut self, position: usize) -> bool {
         for _ in 0..ROUNDS {
-            let Some(Some(State { tun: Some(tun), .. })) = self.tunnels.get_mut(position) else { return };
+            let Some(Some(State { tun: Some(tun), .. })) = self.tunnels.get_mut(position) else {
+                return true;
+            };
             match tun.receive(&mut self.batch) {
-                Ok(0) => return,
-                Ok(_) => self.encapsulate(position),
+                Ok(received) => {
+                    tun.losses(&mut |_, lost| count(&self.counters.dropped, lost));
+                    if received == 0 {
+                        return true;
+                    }
+                    self.encapsulate(position);
+                }
                 Err(error) => {
                     tracing::debug!(%error, "TUN device failed");
-                    return;
+                    return true;
                 }
             }
         }
+        false
     }
 
     /// Encapsulates the batch and sends it to the tunnel's UPF.
@@ -413,48 +430,81 @@ impl Worker {
         count(&self.counters.dropped, self.batch.len() - sent.packets);
     }
 
-    /// Reads packets on N3.
-    fn downlink(&mut self) {
+    /// Reads packets on N3; `false` when there may be more.
+    fn downlink(&mut self) -> bool {
         for _ in 0..ROUNDS {
             match self.n3.receive(&mut self.batch) {
-                Ok(0) => return,
-                Ok(received) => (0..received).for_each(|at| self.downlink_packet(at)),
+                Ok(0) => return true,
+                Ok(received) => self.downlink_packets(received),
                 Err(error) => {
                     // For example an ICMP error of an earlier packet; the socket itself still works.
                     tracing::debug!(%error, "N3 socket");
-                    return;
+                    return true;
                 }
             }
         }
+        false
     }
 
-    fn downlink_packet(&mut self, at: usize) {
-        let Some(buffer) = self.batch.buffers_mut().get_mut(at) else { return };
+    /// Delivers a batch. Packets for one TUN device that follow each other are given to it together, so that those of one
+    /// flow enter the kernel as one.
+    fn downlink_packets(&mut self, received: usize) {
+        let mut device = None;
+        self.selected.clear();
+        for at in 0..received {
+            let to = self.downlink_packet(at);
+            if to != device {
+                self.deliver(device);
+                device = to;
+            }
+            if to.is_some() {
+                self.selected.push(at as u16);
+            }
+        }
+        self.deliver(device);
+    }
+
+    /// Sends the selected packets through the TUN device of the tunnel at a position.
+    fn deliver(&mut self, device: Option<usize>) {
+        let Some(Some(Some(State { tun: Some(tun), .. }))) = device.map(|at| self.tunnels.get_mut(at)) else {
+            return;
+        };
+        let sent = tun.transmit(&mut self.batch, &self.selected);
+        count(&self.counters.downlink, sent.packets);
+        count(&self.counters.dropped, self.selected.len() - sent.packets);
+        self.selected.clear();
+    }
+
+    /// Removes the header of a packet for a TUN device and returns the position of its tunnel. Every other packet is
+    /// handled here.
+    fn downlink_packet(&mut self, at: usize) -> Option<usize> {
+        let buffer = self.batch.buffers_mut().get_mut(at)?;
         let Ok(packet) = gtpu::Packet::new(buffer.packet()) else {
-            return count(&self.counters.dropped, 1);
+            count(&self.counters.dropped, 1);
+            return None;
         };
         if packet.message_type() != gtpu::message_type::G_PDU {
             let signalling = Signalling::parse(&packet);
             let peer = buffer.peer;
-            return self.signalling(signalling.ok(), peer);
+            self.signalling(signalling.ok(), peer);
+            return None;
         }
         let (teid, header, total) = (packet.teid(), packet.header_len(), packet.bytes().len());
-        let Some(Some(tunnel)) = self.tunnels.get_mut((teid & MAX_TUNNELS) as usize) else {
-            return count(&self.counters.dropped, 1);
+        let position = (teid & MAX_TUNNELS) as usize;
+        let tunnel = self.tunnels.get(position).and_then(Option::as_ref).filter(|tunnel| tunnel.teid == teid);
+        let Some(tunnel) = tunnel else {
+            count(&self.counters.dropped, 1);
+            return None;
         };
-        if tunnel.teid != teid {
-            return count(&self.counters.dropped, 1);
-        }
         count(&tunnel.packets, 1);
         buffer.truncate(total);
         buffer.trim_front(header);
-        let delivered = match &mut tunnel.tun {
-            Some(tun) if !is_router_advertisement(buffer.packet()) => {
-                tun.transmit(&mut self.batch, &[at as u16]).packets == 1
-            }
-            _ => tunnel.queue.try_send(Bytes::copy_from_slice(buffer.packet())).is_ok(),
-        };
+        if tunnel.tun.is_some() && !is_router_advertisement(buffer.packet()) {
+            return Some(position);
+        }
+        let delivered = tunnel.queue.try_send(Bytes::copy_from_slice(buffer.packet())).is_ok();
         count(if delivered { &self.counters.downlink } else { &self.counters.dropped }, 1);
+        None
     }
 
     fn signalling(&mut self, message: Option<Signalling>, peer: SocketAddr) {

@@ -7,6 +7,9 @@
 //! - [`stack`]: the same two on frames of AF_XDP ([`af_xdp`]) or DPDK;
 //! - [`memory`]: queues for tests; sources and sinks for measuring a pipeline alone.
 //!
+//! The kernel's super-packets never enter a batch: [`offload`] cuts them into frames with whole checksums, and joins
+//! frames that are sent.
+//!
 //! Frames that a backend receives stay in its memory and are lent to the batch ([`buffer`]). The feature `dpdk`
 //! adds the module `dpdk`: ports of any of its drivers, and its classifier as a contender in benchmarks.
 //!
@@ -24,6 +27,7 @@ pub mod capture;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod memory;
+pub mod offload;
 pub mod outbox;
 pub mod poll;
 pub mod stack;
@@ -59,6 +63,8 @@ pub struct Sent {
 pub trait Port: Send {
     /// Fills `batch` with the packets that are waiting and returns their number: 0 when there are none.
     /// Packets that the batch held before are lost. A UDP port also sets each buffer's peer to the sender.
+    ///
+    /// The port may keep packets that did not fit, of which its descriptor knows nothing: only who has got 0 may sleep.
     fn receive(&mut self, batch: &mut Batch) -> io::Result<usize>;
 
     /// Sends the packets of `batch` at the positions `selected`, in that order. A UDP port sends each to

@@ -4,14 +4,24 @@
 //! (`ip tuntap add mode tap …`) is used and left where it is. Its address, MTU and routes are set through `net::link` by
 //! whoever opens it. A device that somebody deletes leaves its descriptor behind, which can be attached to a new one
 //! ([`TunPort::attach`]). A frame comes and goes without preamble and check sequence, tags within.
+//!
+//! A TUN device exchanges super-packets with the kernel where the kernel can ([`Offload`]): one system call then moves up
+//! to 64 kB of a flow. They are cut when they are received and joined when they are sent ([`crate::offload`]), so that
+//! batches hold frames only, with whole checksums. Frames of a super-packet that do not fit into a batch wait in the port
+//! for the next call.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
-use crate::{Batch, Port, Sent};
+use telemetry::DropReason;
+
+use crate::offload::cut::{self, Cut};
+use crate::offload::join::{self, Run};
+use crate::offload::{VNET_HEADER, VnetHeader};
+use crate::{Batch, Buffer, Port, Sent};
 
 /// Longest name of an interface, without the terminating zero.
 pub const NAME_MAX: usize = libc::IFNAMSIZ - 1;
@@ -35,13 +45,113 @@ pub enum TunError {
     },
 }
 
+/// What a device and the kernel leave to each other, from the least to the most.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Offload {
+    /// Nothing: packets without a header of virtio.
+    None,
+    /// Checksums.
+    Checksum,
+    /// And super-packets of TCP.
+    Tcp,
+    /// And super-packets of UDP, from Linux 6.2 on.
+    Udp,
+}
+
+impl Offload {
+    /// Those with a header of virtio, the most first.
+    const SOME: [Offload; 3] = [Offload::Udp, Offload::Tcp, Offload::Checksum];
+
+    /// The argument of `TUNSETOFFLOAD`. The kernel takes UDP for both IP versions or for none.
+    fn features(self) -> libc::c_uint {
+        let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+        match self {
+            Offload::None => 0,
+            Offload::Checksum => libc::TUN_F_CSUM,
+            Offload::Tcp => tcp,
+            Offload::Udp => tcp | libc::TUN_F_USO4 | libc::TUN_F_USO6,
+        }
+    }
+}
+
+/// The descriptor, which the ports of a device share.
+#[derive(Debug)]
+struct Device(File);
+
+impl Device {
+    /// Tells the kernel what this device can be given. `false` when it does not know it.
+    fn set_offload(&self, offload: Offload) -> bool {
+        // SAFETY: TUNSETOFFLOAD takes its argument by value.
+        unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, offload.features()) == 0 }
+    }
+
+    /// Whether devices can have a header of virtio in front of packets.
+    fn has_vnet_header(&self) -> bool {
+        let mut features: libc::c_uint = 0;
+        // SAFETY: TUNGETFEATURES writes one unsigned int, to which we pass an exclusive pointer.
+        let status = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNGETFEATURES as _, &raw mut features) };
+        status == 0 && features & libc::IFF_VNET_HDR as libc::c_uint != 0
+    }
+}
+
+impl Drop for Device {
+    /// A device that stays keeps its features, but the next one to open it may not expect super-packets.
+    fn drop(&mut self) {
+        self.set_offload(Offload::None);
+    }
+}
+
 /// An open TUN or TAP device. [`TunPort::share`] gives another port on the same queue.
 #[derive(Debug)]
 pub struct TunPort {
-    file: Arc<File>,
+    device: Arc<Device>,
     name: String,
     /// `IFF_TUN` or `IFF_TAP`.
     kind: libc::c_int,
+    offload: Offload,
+    staging: Staging,
+    /// Packets lost since the last call of [`Port::losses`].
+    damaged: usize,
+    too_big: usize,
+}
+
+/// Longest super-packet: IPv6 with the longest payload that its header can say, rounded up.
+const SUPER: usize = 65_536 + 64;
+/// Memory for a super-packet, and in front of its end for what a long buffer of a batch takes of it.
+const STAGING: usize = 2 * SUPER;
+
+/// A super-packet that is being cut.
+///
+/// A packet is read into a buffer of the batch, and what does not fit there into `memory` behind as many octets. An
+/// ordinary packet is then where it belongs, and of a super-packet only the beginning is copied once more.
+#[derive(Debug, Default)]
+struct Staging {
+    /// Allocated with the first packet. Only super-packets touch it.
+    memory: Vec<u8>,
+    /// The super-packet at the beginning of `memory`: how it is cut, its length, and how many frames have been taken.
+    waiting: Option<(Cut, usize, usize)>,
+}
+
+impl Staging {
+    /// Fills `buffers` with the frames that wait; returns how many were filled. Counts those that do not fit, which
+    /// happens when another batch has shorter buffers.
+    fn take(&mut self, buffers: &mut [Buffer], too_big: &mut usize) -> usize {
+        let mut taken = 0;
+        while let (Some((cut, length, number)), Some(buffer)) = (&mut self.waiting, buffers.get_mut(taken)) {
+            match cut.write(&self.memory[..*length], *number, buffer.space()) {
+                Some(frame) => {
+                    buffer.filled(frame);
+                    taken += 1;
+                }
+                None => *too_big += 1,
+            }
+            *number += 1;
+            if *number == cut.frames() {
+                self.waiting = None;
+            }
+        }
+        taken
+    }
 }
 
 /// Whether a device can have this name, without creating one.
@@ -56,15 +166,20 @@ pub fn check_name(name: &str) -> Result<(), TunError> {
 impl TunPort {
     /// Creates a TUN device in the calling thread's network namespace. It is down and has no address yet.
     pub fn create(name: &str) -> Result<TunPort, TunError> {
-        TunPort::open(name, libc::IFF_TUN)
+        TunPort::open(name, libc::IFF_TUN, Offload::Udp)
+    }
+
+    /// The same, but with at most what `most` says.
+    pub fn create_with(name: &str, most: Offload) -> Result<TunPort, TunError> {
+        TunPort::open(name, libc::IFF_TUN, most)
     }
 
     /// Creates a TAP device in the calling thread's network namespace. It is down and has no address yet.
     pub fn create_tap(name: &str) -> Result<TunPort, TunError> {
-        TunPort::open(name, libc::IFF_TAP)
+        TunPort::open(name, libc::IFF_TAP, Offload::None)
     }
 
-    fn open(name: &str, kind: libc::c_int) -> Result<TunPort, TunError> {
+    fn open(name: &str, kind: libc::c_int, most: Offload) -> Result<TunPort, TunError> {
         check_name(name)?;
         let file = OpenOptions::new()
             .read(true)
@@ -72,9 +187,20 @@ impl TunPort {
             .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
             .open("/dev/net/tun")
             .map_err(TunError::Device)?;
-        let port = TunPort { file: Arc::new(file), name: name.to_owned(), kind };
+        let device = Device(file);
+        let most = if device.has_vnet_header() { most } else { Offload::None };
+        let mut port = TunPort::new(Arc::new(device), name.to_owned(), kind, most);
         port.attach()?;
+        if most != Offload::None {
+            let known = Offload::SOME.into_iter().filter(|offload| *offload <= most);
+            let taken = known.into_iter().find(|offload| port.device.set_offload(*offload));
+            port.offload = taken.unwrap_or(Offload::Checksum);
+        }
         Ok(port)
+    }
+
+    fn new(device: Arc<Device>, name: String, kind: libc::c_int, offload: Offload) -> TunPort {
+        TunPort { device, name, kind, offload, staging: Staging::default(), damaged: 0, too_big: 0 }
     }
 
     /// Creates the device again after it was deleted, or attaches to an existing one of its name, in the calling thread's
@@ -84,14 +210,17 @@ impl TunPort {
         for (to, from) in request.ifr_name.iter_mut().zip(self.name.bytes()) {
             *to = from as libc::c_char;
         }
-        // No packet information header: reads and writes are bare packets or frames.
-        request.ifr_ifru.ifru_flags = (self.kind | libc::IFF_NO_PI) as libc::c_short;
+        let header = if self.offload == Offload::None { 0 } else { libc::IFF_VNET_HDR };
+        // No packet information header: reads and writes are bare packets or frames, perhaps behind a header of virtio.
+        request.ifr_ifru.ifru_flags = (self.kind | libc::IFF_NO_PI | header) as libc::c_short;
         // SAFETY: TUNSETIFF reads and writes one `ifreq`, to which we pass an exclusive pointer.
-        let status = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
+        let status = unsafe { libc::ioctl(self.file().as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
         if status < 0 {
             let error = io::Error::last_os_error();
             return Err(TunError::Create { name: self.name.clone(), error });
         }
+        // Also without offload, as a device that stays may have been another program's.
+        self.device.set_offload(self.offload);
         Ok(())
     }
 
@@ -99,7 +228,7 @@ impl TunPort {
     pub fn is_attached(&self) -> bool {
         let mut request = request();
         // SAFETY: TUNGETIFF writes one `ifreq`, to which we pass an exclusive pointer.
-        unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNGETIFF as _, &raw mut request) == 0 }
+        unsafe { libc::ioctl(self.file().as_raw_fd(), libc::TUNGETIFF as _, &raw mut request) == 0 }
     }
 
     /// Name of the interface.
@@ -107,9 +236,156 @@ impl TunPort {
         &self.name
     }
 
+    /// What the kernel and this port leave to each other.
+    pub fn offload(&self) -> Offload {
+        self.offload
+    }
+
     /// Another port on the same device: reads take packets from the same queue.
     pub fn share(&self) -> TunPort {
-        TunPort { file: Arc::clone(&self.file), name: self.name.clone(), kind: self.kind }
+        TunPort::new(Arc::clone(&self.device), self.name.clone(), self.kind, self.offload)
+    }
+
+    fn file(&self) -> &File {
+        &self.device.0
+    }
+
+    /// Reads a packet into `buffer`, or a super-packet into the staging memory. `true` when the buffer has a packet;
+    /// `false` when it has not, but there may be more to read.
+    fn read(&mut self, buffer: &mut Buffer) -> io::Result<bool> {
+        if self.offload == Offload::None {
+            let length = (&self.device.0).read(buffer.space())?;
+            buffer.filled(length);
+            return Ok(true);
+        }
+        let memory = &mut self.staging.memory;
+        if memory.is_empty() {
+            *memory = vec![0; STAGING];
+        }
+        let space = buffer.space();
+        let room = space.len().min(STAGING - SUPER);
+        let mut vnet = [0; VNET_HEADER];
+        let mut vectors = [
+            IoSliceMut::new(&mut vnet),
+            IoSliceMut::new(&mut space[..room]),
+            IoSliceMut::new(&mut memory[room..]),
+        ];
+        let length = (&self.device.0).read_vectored(&mut vectors)?;
+        let Some(length) = length.checked_sub(VNET_HEADER) else {
+            self.damaged += 1;
+            return Ok(false);
+        };
+        let vnet = VnetHeader::from_bytes(vnet);
+        if !vnet.is_plain() {
+            let direct = length.min(room);
+            memory[..direct].copy_from_slice(&space[..direct]);
+            self.stage(&vnet, length, room);
+            return Ok(false);
+        }
+        if length > room {
+            self.too_big += 1;
+            return Ok(false);
+        }
+        if vnet.flags & crate::offload::NEEDS_CSUM != 0
+            && cut::complete_checksum(&vnet, &mut space[..length]).is_err()
+        {
+            self.damaged += 1;
+            return Ok(false);
+        }
+        buffer.filled(length);
+        Ok(true)
+    }
+
+    /// Makes the `length` octets in the staging memory the super-packet to be cut, if its frames fit into `room`.
+    fn stage(&mut self, vnet: &VnetHeader, length: usize, room: usize) {
+        match Cut::new(vnet, &self.staging.memory[..length]) {
+            Ok(cut) if cut.longest() <= room => self.staging.waiting = Some((cut, length, 0)),
+            Ok(cut) => self.too_big += cut.frames(),
+            Err(_) => self.damaged += 1,
+        }
+    }
+
+    /// Sends the packet at the first of `positions`, and with it those behind it that continue its flow. Returns how many
+    /// positions this took: at least one.
+    fn send(&self, batch: &Batch, positions: &[u16], sent: &mut Sent) -> usize {
+        let packet = |at: usize| batch.sendable(*positions.get(at)?).map(Buffer::packet);
+        let Some(first) = packet(0) else {
+            sent.errors += 1;
+            return 1;
+        };
+        let mut run = match self.offload {
+            Offload::Udp => Run::begin(first),
+            Offload::Tcp => Run::begin(first).filter(|run| !run.is_udp()),
+            Offload::None | Offload::Checksum => None,
+        };
+        if let Some(run) = &mut run {
+            while packet(run.packets()).is_some_and(|next| run.takes(first, next)) {}
+        }
+        match run.filter(|run| run.packets() > 1) {
+            None => {
+                self.send_one(first, sent);
+                1
+            }
+            Some(run) => {
+                let packets = (0..run.packets()).map_while(packet);
+                self.send_run(&run, first, packets, sent);
+                run.packets()
+            }
+        }
+    }
+
+    /// Sends the packets of a run as one, or one by one if the kernel refuses that.
+    fn send_run<'a>(
+        &self,
+        run: &Run,
+        first: &[u8],
+        packets: impl Iterator<Item = &'a [u8]> + Clone,
+        sent: &mut Sent,
+    ) {
+        let mut header = [0; join::HEADER];
+        let vnet = run.write_header(first, &mut header).to_bytes();
+        let mut vectors = [IoSlice::new(&[]); join::PACKETS + 2];
+        vectors[0] = IoSlice::new(&vnet);
+        vectors[1] = IoSlice::new(&header[..run.header_len()]);
+        for (vector, packet) in vectors[2..].iter_mut().zip(packets.clone()) {
+            *vector = IoSlice::new(&packet[run.header_len()..]);
+        }
+        match self.file().write_vectored(&vectors[..2 + run.packets()]) {
+            Ok(_) => {
+                sent.packets += run.packets();
+                sent.bytes += packets.map(<[u8]>::len).sum::<usize>();
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                packets.for_each(|packet| self.send_one(packet, sent));
+            }
+            Err(error) => refused(&error, run.packets(), sent),
+        }
+    }
+
+    fn send_one(&self, packet: &[u8], sent: &mut Sent) {
+        let result = match self.offload {
+            Offload::None => self.file().write(packet),
+            _ => {
+                let vnet = VnetHeader::default().to_bytes();
+                self.file().write_vectored(&[IoSlice::new(&vnet), IoSlice::new(packet)])
+            }
+        };
+        match result {
+            Ok(_) => {
+                sent.packets += 1;
+                sent.bytes += packet.len();
+            }
+            Err(error) => refused(&error, 1, sent),
+        }
+    }
+}
+
+/// Counts packets that the kernel refused.
+fn refused(error: &io::Error, packets: usize, sent: &mut Sent) {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => sent.full += packets,
+        Some(libc::EMSGSIZE) => sent.too_big += packets,
+        _ => sent.errors += packets,
     }
 }
 
@@ -121,12 +397,15 @@ fn request() -> libc::ifreq {
 impl Port for TunPort {
     fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
         batch.clear();
-        let mut received = 0;
-        for buffer in batch.all_mut() {
-            match (&*self.file).read(buffer.space()) {
-                Ok(length) => {
-                    buffer.filled(length);
-                    received += 1;
+        let buffers = batch.all_mut();
+        let mut received = self.staging.take(buffers, &mut self.too_big);
+        // A read that gives no packet at once still counts, so that this ends however many are damaged.
+        for _ in 0..buffers.len() {
+            let Some(buffer) = buffers.get_mut(received) else { break };
+            match self.read(buffer) {
+                Ok(true) => received += 1,
+                Ok(false) => {
+                    received += self.staging.take(&mut buffers[received..], &mut self.too_big);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => break,
@@ -145,28 +424,24 @@ impl Port for TunPort {
     }
 
     fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
-        let mut sent = Sent::default();
-        for &position in selected {
-            let Some(buffer) = batch.sendable(position) else {
-                sent.errors += 1;
-                continue;
-            };
-            match (&*self.file).write(buffer.packet()) {
-                Ok(length) => {
-                    sent.packets += 1;
-                    sent.bytes += length;
-                }
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => sent.full += 1,
-                    Some(libc::EMSGSIZE) => sent.too_big += 1,
-                    _ => sent.errors += 1,
-                },
-            }
+        let (mut sent, mut at) = (Sent::default(), 0);
+        while at < selected.len() {
+            at += self.send(batch, &selected[at..], &mut sent);
         }
         sent
     }
 
+    fn losses(&mut self, count: &mut dyn FnMut(DropReason, usize)) {
+        for (reason, lost) in
+            [(DropReason::RxError, &mut self.damaged), (DropReason::TooBig, &mut self.too_big)]
+        {
+            if *lost > 0 {
+                count(reason, std::mem::take(lost));
+            }
+        }
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.file.as_fd())
+        Some(self.file().as_fd())
     }
 }
