@@ -48,11 +48,34 @@ impl Results {
         (!samples.is_empty()).then(|| median(samples))
     }
 
-    /// The median of `of` divided by `than`, sample by sample within the same round.
+    /// Samples of two series that were taken in turn.
+    pub(crate) fn pairs(&self, of: &str, than: &str, x: usize) -> impl Iterator<Item = (f64, f64)> {
+        self.samples(of, x).iter().copied().zip(self.samples(than, x).iter().copied())
+    }
+
+    /// The median of `of` divided by `than`, pair by pair.
     pub(crate) fn ratio(&self, of: &str, than: &str, x: usize) -> Option<f64> {
-        let pairs = self.samples(of, x).iter().zip(self.samples(than, x));
-        let ratios: Vec<f64> = pairs.map(|(of, than)| of / than).collect();
+        let ratios: Vec<f64> = self.pairs(of, than, x).map(|(of, than)| of / than).collect();
         (!ratios.is_empty()).then(|| median(&ratios))
+    }
+
+    /// Adds a series whose samples are made of the pairs of two others, at every x; none if there are no pairs.
+    pub(crate) fn add_pairs(
+        &mut self,
+        name: &str,
+        axes: Axes,
+        (of, than): (&str, &str),
+        make: impl Fn(f64, f64) -> f64,
+    ) {
+        let places: Vec<u64> =
+            self.series.get(of).map(|curve| curve.points.keys().copied().collect()).unwrap_or_default();
+        for x in places {
+            let samples: Vec<f64> =
+                self.pairs(of, than, x as usize).map(|(of, than)| make(of, than)).collect();
+            for sample in samples {
+                self.add(name.to_owned(), axes, x as usize, sample);
+            }
+        }
     }
 
     /// The median of a series at one x divided by the same series at another x, round by round.
@@ -105,7 +128,13 @@ mod tests {
         assert_eq!(results.ratio("list", "auto", 4), Some(20.0));
         assert_eq!(results.median("auto", 4), Some(2.0));
         assert_eq!(results.ratio("list", "other", 4), None);
-        assert_eq!(results.into_series().len(), 2);
+        results.add_pairs("more", AXES, ("list", "auto"), |list, auto| list - auto);
+        results.add_pairs("none", AXES, ("list", "other"), |list, auto| list - auto);
+        assert_eq!(
+            (results.samples("more", 4), results.samples("none", 4)),
+            (&[9.0, 38.0, 87.0][..], &[][..])
+        );
+        assert_eq!(results.into_series().len(), 3);
         assert_eq!([1234.567, 12.3456, 0.076543, 0.0].map(rounded), [1234.57, 12.35, 0.07654, 0.0]);
     }
 }

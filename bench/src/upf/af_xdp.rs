@@ -25,6 +25,7 @@ use super::network::Network;
 use super::source::Deck;
 use super::subscriber::Subscriber;
 use super::traffic::Direction;
+use super::turns::{Contender, Control, Extent, Reading};
 use super::under_test::UnderTest;
 use super::{DEFAULT_SESSIONS, Run, world};
 use crate::machine;
@@ -36,6 +37,30 @@ const N4: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0,
 const BARE: [&str; 2] = ["n3b", "n6b"];
 /// How often the bare forwarder checks whether it is its turn.
 const GLANCE: Duration = Duration::from_millis(1);
+
+/// The bare forwarder, which rests while this is set.
+struct Bare<'a>(&'a AtomicBool);
+
+impl Control for Bare<'_> {
+    fn wake(&self, awake: bool) {
+        self.0.store(!awake, Relaxed);
+    }
+
+    fn reading(&self) -> anyhow::Result<Option<Reading>> {
+        Ok(None)
+    }
+}
+
+/// The user plane, which sleeps by itself while there are no packets.
+struct Itself;
+
+impl Control for Itself {
+    fn wake(&self, _: bool) {}
+
+    fn reading(&self) -> anyhow::Result<Option<Reading>> {
+        Ok(None)
+    }
+}
 
 /// The ports of interfaces that share memory; they receive all packets.
 fn open(interfaces: &[&str]) -> anyhow::Result<Vec<AfXdpPort>> {
@@ -82,15 +107,12 @@ pub(super) fn run(run: &mut Run, core: usize) -> anyhow::Result<()> {
         let measured = run.plan.network_sessions.clone().into_iter().try_for_each(|sessions| {
             let upf = Whole::start(run, &network, (sessions, core), "", &mut to_upf)?;
             to_bare.play(Deck::new(&upf.teids));
-            for round in 0..run.plan.frame_rounds(sessions) {
-                run.progress.say(&format!("AF_XDP: {sessions} sessions, bare, round {round}"));
-                rest.store(false, Relaxed);
-                let measured = run.frames("af_xdp", "bare", sessions, &mut to_bare);
-                rest.store(true, Relaxed);
-                measured?;
-                run.progress.say(&format!("AF_XDP: {sessions} sessions, UPF, round {round}"));
-                run.frames("af_xdp", "upf", sessions, &mut to_upf)?;
-            }
+            let bare = Contender { name: "bare", generator: &mut to_bare, control: &Bare(&rest) };
+            let itself = Contender { name: "upf", generator: &mut to_upf, control: &Itself };
+            let sizes = run.plan.network_sizes(sessions);
+            let rounds = run.plan.frame_rounds(sessions);
+            let extent = Extent { backend: "af_xdp", sessions, sizes: &sizes, rounds };
+            run.frames(&extent, &mut [bare, itself])?;
             upf.stop(run)
         });
         stop.store(true, Relaxed);
@@ -114,7 +136,8 @@ fn polling(
     for round in 0..run.plan.frame_rounds(sessions) {
         run.progress.say(&format!("AF_XDP: {sessions} sessions, polling, round {round}"));
         for direction in Direction::ALL {
-            run.low("af_xdp.polling", direction, sessions, generator)?;
+            let whose = format!("af_xdp.polling.{}", direction.name());
+            run.low(&whose, direction, sessions, generator)?;
         }
     }
     run.compared("af_xdp polling", generator.take_tally());

@@ -3,10 +3,11 @@
 //!
 //! The processes live through the whole experiment. A process whose turn it is not is stopped by a signal.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::cell::RefCell;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context as _, bail};
@@ -24,9 +25,11 @@ use pktio::stack::{Neighbours, resolver::Resolver};
 use upf::pipeline::Ports;
 
 use super::frames::{self, Forwarder, Generator};
+use super::meter::{Meter, Metered};
 use super::network::N6;
 use super::source::Deck;
 use super::subscriber::{GNBS, UPF};
+use super::turns::{Contender, Control, Extent, Reading};
 use super::world::World;
 use super::{Run, Serve};
 use crate::machine;
@@ -170,7 +173,7 @@ impl Drop for HugePages {
     }
 }
 
-/// The other process: prints its addresses and serves until its standard input ends.
+/// The other process: prints its addresses, and its meter's reading for each line of its standard input; serves until that ends.
 ///
 /// # Errors
 /// DPDK does not start, or sessions cannot be made.
@@ -180,60 +183,80 @@ pub(super) fn serve(part: &Serve) -> anyhow::Result<()> {
     // Done first, so that everything is ready when the addresses are read.
     let work = kind.work(part.sessions)?;
     let [n3, n6] = open(&part.folder, kind, true, part.core)?;
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", serde_json::to_string(&[n3.mac(), n6.mac()])?)?;
-    out.flush()?;
-    let stop = AtomicBool::new(false);
+    write_line(&[n3.mac(), n6.mac()])?;
+    let (stop, meter) = (AtomicBool::new(false), Meter::new());
+    let ports = (Metered::new(n3, &meter), Metered::new(n6, &meter));
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            // Not on the forwarder's core.
+            machine::pin(&[part.elsewhere]);
+            for _ in std::io::stdin().lines().map_while(Result::ok) {
+                if write_line(&meter.read()).is_err() {
+                    break;
+                }
+            }
             // The input has ended or failed: the parent is gone.
-            let _ = std::io::stdin().read_to_end(&mut Vec::new());
             stop.store(true, Relaxed);
         });
-        serve_ports(work, (n3, n6), &|| stop.load(Relaxed))
+        serve_ports(work, ports, &|| stop.load(Relaxed))
     })
+}
+
+/// Writes a value to standard output, as a line of JSON.
+fn write_line(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", serde_json::to_string(value)?)?;
+    Ok(out.flush()?)
 }
 
 /// The other process while it runs.
 struct Other {
     child: Child,
+    pipes: RefCell<Pipes>,
     macs: [Mac; 2],
 }
 
+/// Standard input and output of the other process.
+struct Pipes {
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Pipes {
+    /// The next line that is such a value. DPDK itself may write to standard output too.
+    fn read<T: serde::de::DeserializeOwned>(&mut self) -> anyhow::Result<T> {
+        let mut line = String::new();
+        while self.output.read_line(&mut line)? > 0 {
+            if let Ok(value) = serde_json::from_str(&line) {
+                return Ok(value);
+            }
+            line.clear();
+        }
+        bail!("the process with the user plane has ended")
+    }
+}
+
 impl Other {
-    fn start(folder: &Path, kind: Kind, core: usize, sessions: usize) -> anyhow::Result<Other> {
+    fn start(folder: &Path, kind: Kind, [here, there]: [usize; 2], sessions: usize) -> anyhow::Result<Other> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["upf", "serve"]).arg("--folder").arg(folder);
-        command.args(["--core", &core.to_string(), "--sessions", &sessions.to_string()]);
+        command.args(["--core", &there.to_string(), "--elsewhere", &here.to_string()]);
+        command.args(["--sessions", &sessions.to_string()]);
         if kind == Kind::Bare {
             command.arg("--bare");
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-        // DPDK itself may write to standard output too.
-        let macs = child.stdout.take().and_then(|out| {
-            BufReader::new(out)
-                .lines()
-                .map_while(Result::ok)
-                .find_map(|line| serde_json::from_str(&line).ok())
-        });
-        let mut other = Other { child, macs: macs.unwrap_or_default() };
-        if macs.is_none() {
-            other.end();
-            bail!("the process with the user plane did not start");
-        }
+        let output = BufReader::new(child.stdout.take().context("no standard output")?);
+        let pipes = RefCell::new(Pipes { input: child.stdin.take(), output });
+        let mut other = Other { child, pipes, macs: Default::default() };
+        let macs = other.pipes.get_mut().read();
+        other.macs = macs.context("the process with the user plane did not start")?;
         Ok(other)
     }
 
-    /// Stops the process, or lets it continue.
-    fn rest(&self, rest: bool) {
-        let signal = if rest { Signal::SIGSTOP } else { Signal::SIGCONT };
-        // A process that has ended needs no signal.
-        let _ = kill(Pid::from_raw(self.child.id() as i32), signal);
-    }
-
     fn end(&mut self) {
-        self.rest(false);
-        drop(self.child.stdin.take());
+        self.wake(true);
+        drop(self.pipes.get_mut().input.take());
         let start = time::now_std();
         while start.elapsed() < Duration::from_secs(2) {
             if !matches!(self.child.try_wait(), Ok(None)) {
@@ -244,6 +267,21 @@ impl Other {
         // It hangs; its measurements are complete.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+impl Control for Other {
+    /// Lets the process continue, or stops it.
+    fn wake(&self, awake: bool) {
+        let signal = if awake { Signal::SIGCONT } else { Signal::SIGSTOP };
+        // A process that has ended needs no signal.
+        let _ = kill(Pid::from_raw(self.child.id() as i32), signal);
+    }
+
+    fn reading(&self) -> anyhow::Result<Option<Reading>> {
+        let mut pipes = self.pipes.borrow_mut();
+        pipes.input.as_mut().context("the process is ending")?.write_all(b"\n")?;
+        pipes.read().map(Some)
     }
 }
 
@@ -269,23 +307,24 @@ pub(super) fn run(run: &mut Run, here: usize, there: usize) -> anyhow::Result<()
 fn measure(run: &mut Run, folder: &Path, here: usize, there: usize) -> anyhow::Result<()> {
     let (bare, mut to_bare) = connect(folder, Kind::Bare, here, there, 1)?;
     run.note("dpdk_huge_pages", &format!("{:?}", eal::uses_huge_pages()));
-    bare.rest(true);
+    bare.wake(false);
     for sessions in run.plan.network_sessions.clone() {
         run.progress.say(&format!("DPDK memif: making {sessions} sessions"));
         let (upf, mut to_upf) = connect(folder, Kind::Upf, here, there, sessions)?;
-        upf.rest(true);
+        upf.wake(false);
         to_bare.play(Deck::new(&World::teids(sessions)?));
-        for round in 0..run.plan.frame_rounds(sessions) {
-            for (kind, process, generator) in
-                [(Kind::Bare, &bare, &mut to_bare), (Kind::Upf, &upf, &mut to_upf)]
-            {
-                run.progress.say(&format!("DPDK memif: {sessions} sessions, {}, round {round}", kind.name()));
-                process.rest(false);
-                let measured = run.frames("dpdk_memif", kind.name(), sessions, generator);
-                process.rest(true);
-                measured?;
-            }
-        }
+        let mut contenders = [
+            Contender { name: Kind::Bare.name(), generator: &mut to_bare, control: &bare },
+            Contender { name: Kind::Upf.name(), generator: &mut to_upf, control: &upf },
+        ];
+        let sizes = run.plan.network_sizes(sessions);
+        let extent = Extent {
+            backend: "dpdk_memif",
+            sessions,
+            sizes: &sizes,
+            rounds: run.plan.frame_rounds(sessions),
+        };
+        run.frames(&extent, &mut contenders)?;
     }
     Ok(())
 }
@@ -298,7 +337,7 @@ fn connect(
     there: usize,
     sessions: usize,
 ) -> anyhow::Result<(Other, Generator<DpdkPort>)> {
-    let other = Other::start(folder, kind, there, sessions)?;
+    let other = Other::start(folder, kind, [here, there], sessions)?;
     // After the server, so that it connects at once.
     let ports = open(folder, kind, false, here)?;
     let deck = Deck::new(&World::teids(sessions)?);

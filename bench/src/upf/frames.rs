@@ -36,8 +36,10 @@ const STEP: usize = 9973;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause between two batches of the first packets.
 const PAUSE: Duration = Duration::from_micros(500);
-/// How long to wait for the last packets.
+/// How long to wait for the last packets of a sample of one-way times.
 const LAST: Duration = Duration::from_millis(20);
+/// Time without packets after which none of an earlier sample is left.
+const QUIET: Duration = Duration::from_millis(5);
 /// The same when every packet has to come back, even on a busy machine.
 const LAST_OF_ALL: Duration = Duration::from_secs(2);
 /// In a flood, one of this many batches is compared while the rate is measured.
@@ -324,12 +326,13 @@ impl<F: FramePort> Generator<F> {
         if ok { Ok(()) } else { bail!("{detail}") }
     }
 
-    /// Packets per second that come out, while this side sends as many as it can.
+    /// Packets per second that come out, while this side sends as many as it can. Calls `limit` when the measured time begins and
+    /// when it ends.
     pub(super) fn flood(
         &mut self,
-        direction: Direction,
-        size: usize,
+        (direction, size): (Direction, usize),
         duration: Duration,
+        limit: &mut dyn FnMut() -> anyhow::Result<()>,
     ) -> anyhow::Result<f64> {
         let mut sources = self.sources(direction, size)?;
         let counted = [false, true].map(|up| Look::Count(self.forwarder.length_out(up, size)));
@@ -350,8 +353,10 @@ impl<F: FramePort> Generator<F> {
             }
             let elapsed = start.elapsed();
             if warm && elapsed > duration / 4 {
+                limit()?;
                 (start, arrived, warm) = (time::now_std(), 0, false);
             } else if !warm && elapsed > duration {
+                limit()?;
                 self.settle()?;
                 return Ok(arrived as f64 / elapsed.as_secs_f64());
             }
@@ -454,7 +459,7 @@ impl<F: FramePort> Generator<F> {
     /// Receives the frames that still come.
     fn settle(&mut self) -> anyhow::Result<()> {
         let mut quiet = time::now_std();
-        while quiet.elapsed() < LAST {
+        while quiet.elapsed() < QUIET {
             for end in 0..2 {
                 if self.take(end, Look::Compare, |_, _| ())? > 0 {
                     quiet = time::now_std();

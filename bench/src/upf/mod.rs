@@ -13,11 +13,14 @@ mod bare;
 mod changes;
 pub(crate) mod client;
 pub(crate) mod contents;
+mod distance;
 #[cfg(feature = "dpdk")]
 mod dpdk;
 mod ends;
 mod frames;
 mod kernel;
+#[cfg(feature = "dpdk")]
+mod meter;
 mod n4;
 pub(crate) mod network;
 #[cfg(feature = "dpdk")]
@@ -28,6 +31,7 @@ pub(crate) mod subscriber;
 mod summary;
 mod textbook;
 pub(crate) mod traffic;
+mod turns;
 pub(crate) mod under_test;
 pub(crate) mod world;
 
@@ -40,7 +44,6 @@ use crate::progress::Progress;
 use crate::result::Experiment;
 use crate::samples::{Axes, Results};
 use contents::Tally;
-use traffic::Direction;
 
 const MPPS: Axes = Axes { x: "sessions", y: "packets per second and core", unit: "Mpps" };
 const NS: Axes = Axes { x: "sessions", y: "time per packet", unit: "ns" };
@@ -48,6 +51,7 @@ const US: Axes = Axes { x: "sessions", y: "one-way time", unit: "us" };
 const SHARE: Axes = Axes { x: "sessions", y: "lost", unit: "%" };
 const BYTES: Axes = Axes { x: "sessions", y: "memory of the data plane", unit: "B/session" };
 const STALL: Axes = Axes { x: "sessions", y: "time of a batch", unit: "us" };
+const DISTANCE: Axes = Axes { x: "sessions", y: "time of a cache line between the cores", unit: "ns" };
 const RATE: Axes = Axes { x: "sessions", y: "rate", unit: "1/s" };
 
 /// Number of sessions for the promised figures; everything is measured with it. Tables of this size stay in the
@@ -150,6 +154,8 @@ struct Run {
     notes: std::collections::BTreeMap<String, String>,
     /// Packets compared at receiving ends, by contender.
     tallies: std::collections::BTreeMap<String, Tally>,
+    /// The cores of gNB with data network, and of the user plane.
+    cores: [usize; 2],
 }
 
 impl Run {
@@ -188,63 +194,6 @@ impl Run {
         let detail = if odd.is_empty() { format!("{sent} packets sent on N6") } else { odd.join(", ") };
         self.check(&format!("{whose} drops nothing of its own"), odd.is_empty() && sent > 0, detail);
     }
-
-    /// Measures one contender on frame ports: rates by size and direction, then one-way times.
-    fn frames<F: pktio::FramePort>(
-        &mut self,
-        backend: &str,
-        contender: &str,
-        sessions: usize,
-        generator: &mut frames::Generator<F>,
-    ) -> anyhow::Result<()> {
-        generator.warm_up()?;
-        if let Err(error) = generator.verify(Direction::Mixed, self.plan.verified) {
-            let name = format!("{backend} {contender}: every frame comes out, once and as it must");
-            self.check(&name, false, format!("{error:#}"));
-        }
-        for direction in Direction::ALL {
-            for size in self.plan.network_sizes(sessions) {
-                if !generator.fits(size) {
-                    continue;
-                }
-                let rate = generator.flood(direction, size, self.plan.frame_sample)?;
-                let name = format!("{backend}.{contender}.{}.{size}.mpps", direction.name());
-                self.results.add(name, MPPS, sessions, rate / 1e6);
-            }
-            let name =
-                format!("{backend}.{contender}.{}.{}.mpps", direction.name(), self.plan.network_sizes[0]);
-            let most = 1e6 * crate::stats::median(self.results.samples(&name, sessions));
-            let load80 = generator.latency(direction, 0.8 * most, self.plan.frame_sample)?;
-            self.latency(&format!("{backend}.{contender}.{}.load80", direction.name()), sessions, &load80);
-            self.low(&format!("{backend}.{contender}"), direction, sessions, generator)?;
-        }
-        self.compared(&format!("{backend} {contender}"), generator.take_tally());
-        Ok(())
-    }
-
-    /// One-way times of packets that are sent one at a time.
-    fn low<F: pktio::FramePort>(
-        &mut self,
-        whose: &str,
-        direction: Direction,
-        sessions: usize,
-        generator: &mut frames::Generator<F>,
-    ) -> anyhow::Result<()> {
-        let (count, pause) = self.plan.low;
-        let low = generator.latency(direction, 1.0 / pause.as_secs_f64(), pause * count as u32)?;
-        self.latency(&format!("{whose}.{}.low", direction.name()), sessions, &low);
-        Ok(())
-    }
-
-    fn latency(&mut self, series: &str, sessions: usize, found: &frames::Latency) {
-        for (what, axes, value) in
-            [("p50", US, found.p50), ("p99", US, found.p99), ("lost", SHARE, found.lost)]
-        {
-            if value.is_finite() {
-                self.results.add(format!("{series}.{what}"), axes, sessions, value);
-            }
-        }
-    }
 }
 
 /// A part of the experiment.
@@ -271,6 +220,8 @@ pub enum Part {
 pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
     let cores = machine::cores();
     let [core, others @ ..] = cores.as_slice() else { bail!("no core to measure on") };
+    // gNB and data network run on the first core, the user plane on another one if there is one.
+    let other = others.first().copied().unwrap_or(*core);
     let mut experiment = Experiment::new("upf", options.quick);
     let mut run = Run {
         plan: Plan::new(options.quick),
@@ -279,6 +230,7 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
         checks: Vec::new(),
         notes: std::collections::BTreeMap::new(),
         tallies: std::collections::BTreeMap::new(),
+        cores: [*core, other],
     };
     experiment.param("rounds", run.plan.rounds);
     experiment.param("sample_ms", run.plan.sample.as_millis() as u64);
@@ -293,8 +245,6 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
             alone::run(&mut run, sessions)?;
         }
     }
-    // gNB and data network run on this core, the user plane on another one if there is one.
-    let other = others.first().copied().unwrap_or(*core);
     experiment.param("core_of_user_plane", other);
     if wanted(Part::Changes) {
         changes::run(&mut run, other)?;
@@ -328,6 +278,7 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
     for (name, ok, detail) in std::mem::take(&mut run.checks) {
         experiment.check(&name, ok, detail);
     }
+    summary::add_times_over_bare(&mut run.results);
     summary::write(&run.results, &mut experiment);
     experiment.series = run.results.into_series();
     Ok(experiment)
@@ -342,6 +293,9 @@ pub struct Serve {
     /// Core to run on.
     #[arg(long)]
     pub core: usize,
+    /// Core of the thread that answers questions about the forwarder.
+    #[arg(long)]
+    pub elsewhere: usize,
     /// Number of sessions.
     #[arg(long)]
     pub sessions: usize,

@@ -3,7 +3,7 @@
 //! A name without a number of sessions means [`DEFAULT_SESSIONS`]; a name without a direction means both at
 //! once (kernel: the relay path, whose ends are both sockets, as with the bare forwarder of its goal).
 
-use super::{DEFAULT_SESSIONS, N4_SESSIONS};
+use super::{DEFAULT_SESSIONS, N4_SESSIONS, NS};
 use crate::result::Experiment;
 use crate::samples::Results;
 
@@ -14,6 +14,25 @@ const DIRECTIONS: [(&str, &str); 3] = [("mixed", ""), ("uplink", "_uplink"), ("d
 /// Kinds of one-way times.
 const TIMES: [&str; 4] = ["low.p50", "low.p99", "load80.p50", "load80.p99"];
 
+/// Backends with frame ports.
+const FRAMES: [&str; 3] = ["af_xdp", "dpdk_memif", "dpdk_null"];
+
+/// Adds series of the time per packet over the bare forwarder's, pair by pair: of metered time where there is a meter, else of the
+/// rates.
+pub(super) fn add_times_over_bare(results: &mut Results) {
+    for backend in FRAMES.into_iter().chain(["kernel"]) {
+        for path in ["mixed", "uplink", "downlink", "relay"] {
+            let of = |contender: &str, what: &str| format!("{backend}.{contender}.{path}.64.{what}");
+            let (name, metered) = (of("over_bare", "ns"), [of("upf", "ns"), of("bare", "ns")]);
+            results.add_pairs(&name, NS, (&metered[0], &metered[1]), |upf, bare| upf - bare);
+            if results.samples(&metered[0], DEFAULT_SESSIONS).is_empty() {
+                let rates = [of("upf", "mpps"), of("bare", "mpps")];
+                results.add_pairs(&name, NS, (&rates[0], &rates[1]), |upf, bare| 1e3 / upf - 1e3 / bare);
+            }
+        }
+    }
+}
+
 /// Adds ratios and published values.
 pub(super) fn write(results: &Results, experiment: &mut Experiment) {
     let mut summary = Summary { results, experiment };
@@ -21,9 +40,10 @@ pub(super) fn write(results: &Results, experiment: &mut Experiment) {
     summary.changes();
     summary.n4();
     summary.kernel();
-    for backend in ["af_xdp", "dpdk_memif", "dpdk_null"] {
+    for backend in FRAMES {
         summary.frames(backend);
     }
+    summary.memif();
     summary.polling();
     summary.across();
 }
@@ -48,9 +68,25 @@ impl Summary<'_> {
         self.results.ratio(of, than, DEFAULT_SESSIONS)
     }
 
-    /// How much longer a packet takes than with another contender, as a share.
-    fn cost(&self, of: &str, than: &str) -> Option<f64> {
-        self.ratio(than, of).map(|ratio| ratio - 1.0)
+    /// Speed of the user plane as a share of the bare forwarder's, by their times per packet where these are metered. `path` is a
+    /// backend with a path, in which both have series.
+    fn share_of_bare(&self, backend: &str, path: &str) -> Option<f64> {
+        let of = |contender: &str, what: &str| format!("{backend}.{contender}.{path}.64.{what}");
+        let metered = self.ratio(&of("bare", "ns"), &of("upf", "ns"));
+        metered.or_else(|| self.ratio(&of("upf", "mpps"), &of("bare", "mpps")))
+    }
+
+    /// How much longer a packet takes than with the bare forwarder, as a share.
+    fn cost(&self, backend: &str, path: &str) -> Option<f64> {
+        self.share_of_bare(backend, path).map(|share| 1.0 / share - 1.0)
+    }
+
+    /// Nanoseconds per packet over the bare forwarder, with each number of sessions.
+    fn over_bare(&mut self, backend: &str, path: &str, suffix: &str) {
+        let (name, series) =
+            (format!("{backend}_ns_over_bare{suffix}"), format!("{backend}.over_bare.{path}.64.ns"));
+        self.add(name.clone(), self.median(&series));
+        self.by_sessions(&name, &series);
     }
 
     fn pipeline(&mut self) {
@@ -87,11 +123,12 @@ impl Summary<'_> {
     fn kernel(&mut self) {
         for (path, suffix) in [("relay", ""), ("uplink", "_uplink"), ("downlink", "_downlink")] {
             let of = |contender: &str| format!("kernel.{contender}.{path}.64.mpps");
-            let (upf, bare) = (of("upf"), of("bare"));
-            self.add(format!("kernel_vs_bare{suffix}"), self.ratio(&upf, &bare));
+            let upf = of("upf");
+            self.add(format!("kernel_vs_bare{suffix}"), self.share_of_bare("kernel", path));
             self.add(format!("kernel_vs_textbook{suffix}"), self.ratio(&upf, &of("textbook")));
             self.add(format!("kernel_mpps{suffix}"), self.median(&upf));
-            self.add(format!("tunnel_vs_plain_forward_cost_kernel{suffix}"), self.cost(&upf, &bare));
+            self.add(format!("tunnel_vs_plain_forward_cost_kernel{suffix}"), self.cost("kernel", path));
+            self.over_bare("kernel", path, suffix);
             self.by_sessions(&format!("kernel_mpps{suffix}"), &upf);
         }
         for path in ["uplink", "downlink"] {
@@ -114,18 +151,35 @@ impl Summary<'_> {
 
     fn frames(&mut self, backend: &str) {
         for (direction, suffix) in DIRECTIONS {
-            let of = |contender: &str| format!("{backend}.{contender}.{direction}.64.mpps");
-            let (upf, bare) = (of("upf"), of("bare"));
-            self.add(format!("{backend}_vs_bare{suffix}"), self.ratio(&upf, &bare));
+            let of = |contender: &str, what: &str| format!("{backend}.{contender}.{direction}.64.{what}");
+            let upf = of("upf", "mpps");
+            self.add(format!("{backend}_vs_bare{suffix}"), self.share_of_bare(backend, direction));
             self.add(format!("{backend}_mpps{suffix}"), self.median(&upf));
-            self.add(format!("{backend}_mpps{suffix}_bare"), self.median(&bare));
-            self.add(format!("tunnel_vs_plain_forward_cost_{backend}{suffix}"), self.cost(&upf, &bare));
+            let metered = self.median(&of("bare", "ns")).map(|ns| 1e3 / ns);
+            let bare = metered.or_else(|| self.median(&of("bare", "mpps")));
+            self.add(format!("{backend}_mpps{suffix}_bare"), bare);
+            self.add(
+                format!("tunnel_vs_plain_forward_cost_{backend}{suffix}"),
+                self.cost(backend, direction),
+            );
+            self.over_bare(backend, direction, suffix);
             self.by_sessions(&format!("{backend}_mpps{suffix}"), &upf);
             for what in TIMES {
                 let us = self.median(&format!("{backend}.upf.{direction}.{what}"));
                 self.add(format!("{backend}_us_{direction}_{}", what.replace('.', "_")), us);
             }
         }
+    }
+
+    /// The slower of the two directions, each by itself; and the paper's tunnel, which is downlink.
+    fn memif(&mut self) {
+        let rate = |direction: &str| self.median(&format!("dpdk_memif.upf.{direction}.64.mpps"));
+        let slower = rate("uplink").zip(rate("downlink")).map(|(up, down)| up.min(down));
+        self.add("memif_mpps_one_way".to_owned(), slower);
+        let cost = self.cost("dpdk_memif", "downlink").map(|cost| 100.0 * cost);
+        self.add("memif_tunnel_cost_pct".to_owned(), cost);
+        let apart = self.median("dpdk_memif.cores.downlink.64.apart");
+        self.add("core_to_core_ns".to_owned(), apart);
     }
 
     fn polling(&mut self) {
@@ -151,8 +205,7 @@ impl Summary<'_> {
         };
         let pair = rtt("kernel").zip(rtt("dpdk_memif"));
         self.add("dpdk_vs_kernel_rtt".to_owned(), pair.map(|(kernel, dpdk)| kernel / dpdk));
-        let paper = self.cost("dpdk_memif.upf.downlink.64.mpps", "dpdk_memif.bare.downlink.64.mpps");
-        self.add("tunnel_vs_plain_forward_cost".to_owned(), paper);
+        self.add("tunnel_vs_plain_forward_cost".to_owned(), self.cost("dpdk_memif", "downlink"));
     }
 }
 
@@ -181,6 +234,7 @@ mod tests {
             }
         }
         let mut experiment = Experiment::new("upf", true);
+        add_times_over_bare(&mut results);
         write(&results, &mut experiment);
         experiment
     }
@@ -199,10 +253,42 @@ mod tests {
             "dpdk_vs_kernel_rtt",
             "tunnel_vs_plain_forward_cost",
             "dpdk_null_mpps_uplink_1m",
+            "dpdk_null_ns_over_bare",
+            "dpdk_null_ns_over_bare_1m",
+            "dpdk_memif_ns_over_bare",
+            "af_xdp_ns_over_bare",
+            "kernel_ns_over_bare",
+            "memif_mpps_one_way",
+            "memif_tunnel_cost_pct",
         ];
         let missing: Vec<&str> = promised.into_iter().filter(|name| !ratios.contains_key(*name)).collect();
         assert!(missing.is_empty(), "{missing:?} of {:?}", ratios.keys());
         assert!(!ratios.contains_key("dpdk_null_mpps_1k"), "that is the one without a number");
+    }
+
+    /// Rates that arrive are not used where the time per packet is metered.
+    #[test]
+    fn the_bare_forwarder_is_compared_by_time_per_packet() {
+        let mut results = Results::default();
+        for (contender, mpps, ns) in [("bare", 5.0, 50.0), ("upf", 5.0, 150.0)] {
+            let series = format!("dpdk_memif.{contender}.downlink.64");
+            for sessions in [DEFAULT_SESSIONS, 1_000_000] {
+                results.add(format!("{series}.mpps"), AXES, sessions, mpps);
+                results.add(format!("{series}.ns"), AXES, sessions, ns);
+            }
+        }
+        let mut experiment = Experiment::new("upf", true);
+        add_times_over_bare(&mut results);
+        write(&results, &mut experiment);
+        let ratios = experiment.ratios;
+        assert_eq!(ratios["dpdk_memif_ns_over_bare_downlink"], 100.0);
+        assert_eq!(ratios["dpdk_memif_ns_over_bare_downlink_1m"], 100.0);
+        assert!((ratios["memif_tunnel_cost_pct"] - 200.0).abs() < 1e-9);
+        assert!((ratios["dpdk_memif_vs_bare_downlink"] - 1.0 / 3.0).abs() < 1e-9);
+        assert_eq!(
+            (ratios["dpdk_memif_mpps_downlink"], ratios["dpdk_memif_mpps_downlink_bare"]),
+            (5.0, 20.0)
+        );
     }
 
     #[test]
