@@ -4,7 +4,7 @@ CARGO ?= cargo
 DEMO_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint tidy unit loom doc fuzz-smoke setup-demo setup-test build bench
+.PHONY: help demo test fmt lint tidy unit loom doc fuzz-smoke setup-demo setup-test setup-bench build bench
 
 help:  ## this text
 	@echo 'Godwit, a low-latency 5G core'
@@ -20,7 +20,7 @@ build:  ## the binary, target/release/godwit
 	@test -e target/release/godwit || echo 'build: the first time takes about 7 minutes of processor time: 4 minutes on two cores'
 	$(CARGO) build --release --locked --package cli
 
-bench: build  ## the experiments, target/release/godwit-bench, which `godwit bench` starts; with DPDK where it is installed
+bench: setup-bench build  ## the experiments, target/release/godwit-bench, which `godwit bench` starts; with DPDK where it is installed
 	$(CARGO) build --release --locked --package bench $(if $(DPDK),--features bench/dpdk)
 
 test: setup-test fmt lint tidy unit loom doc fuzz-smoke  ## all checks: format, lints, rules, tests, docs, fuzz smoke
@@ -62,3 +62,6 @@ setup-demo:
 
 setup-test:
 	@scripts/setup.sh test
+
+setup-bench:
+	@scripts/setup.sh bench

@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh demo    Rust, and the system programs the demo runs
 #   scripts/setup.sh test    the same, and the independent implementations that the tests use
+#   scripts/setup.sh bench   as for the demo, and what `godwit bench` measures with
 #
 # Installs only what is missing: Debian/Ubuntu packages with apt-get (as root, or with sudo if it asks no
 # password). Elsewhere it prints the list and stops. Reads nothing from the terminal.
@@ -49,6 +50,12 @@ if [ "$purpose" = test ]; then
     need_program pkg-config pkg-config
     pkg-config --exists libdpdk 2>/dev/null || missing="$missing libdpdk-dev"
     python3 -c 'import ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"
+fi
+
+if [ "$purpose" = bench ]; then
+    need_program valgrind valgrind # counts the instructions of `bench upf`
+    need_program pkg-config pkg-config
+    pkg-config --exists libdpdk 2>/dev/null || missing="$missing libdpdk-dev"
 fi
 
 if [ -n "$missing" ]; then

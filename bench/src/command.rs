@@ -66,9 +66,12 @@ enum Name {
     },
 }
 
-/// The second process of `upf`.
+/// The other processes of `upf`.
 #[derive(clap::Subcommand, Debug)]
 enum UpfPart {
+    /// Makes packets and sends some of them through the pipeline, under callgrind.
+    #[command(hide = true)]
+    Count(crate::upf::instructions::Count),
     /// The user plane; serves until its standard input ends.
     #[command(hide = true)]
     Serve(crate::upf::Serve),
@@ -103,6 +106,10 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
             with_rights()?;
             crate::buffering::run(options)
         }),
+        Name::Upf { part: Some(UpfPart::Count(part)), .. } => {
+            crate::upf::instructions::count(part)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Name::Upf { part: Some(UpfPart::Serve(part)), .. } => {
             crate::upf::serve(part)?;
             Ok(ExitCode::SUCCESS)

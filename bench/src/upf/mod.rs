@@ -18,6 +18,7 @@ mod distance;
 mod dpdk;
 mod ends;
 mod frames;
+pub mod instructions;
 mod kernel;
 #[cfg(feature = "dpdk")]
 mod meter;
@@ -33,6 +34,7 @@ mod textbook;
 pub(crate) mod traffic;
 mod turns;
 pub(crate) mod under_test;
+mod users;
 pub(crate) mod world;
 
 use anyhow::bail;
@@ -52,6 +54,7 @@ const SHARE: Axes = Axes { x: "sessions", y: "lost", unit: "%" };
 const BYTES: Axes = Axes { x: "sessions", y: "memory of the data plane", unit: "B/session" };
 const STALL: Axes = Axes { x: "sessions", y: "time of a batch", unit: "us" };
 const DISTANCE: Axes = Axes { x: "sessions", y: "time of a cache line between the cores", unit: "ns" };
+const INSTRUCTIONS: Axes = Axes { x: "sessions", y: "instructions per packet", unit: "1" };
 const RATE: Axes = Axes { x: "sessions", y: "rate", unit: "1/s" };
 
 /// Number of sessions for the promised figures; everything is measured with it. Tables of this size stay in the
@@ -201,6 +204,10 @@ impl Run {
 pub enum Part {
     /// The pipeline between ports in memory.
     Pipeline,
+    /// The same with the packets that users have: IPv6, quotas, many gNBs and servers, sizes, and their mix.
+    Users,
+    /// Instructions per packet of the pipeline, counted by valgrind.
+    Instructions,
     /// Rule changes under load.
     Changes,
     /// Session establishments over N4.
@@ -244,6 +251,12 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
         for sessions in run.plan.sessions.clone() {
             alone::run(&mut run, sessions)?;
         }
+    }
+    if wanted(Part::Users) {
+        run.part("users' packets", users::run);
+    }
+    if wanted(Part::Instructions) {
+        run.part("instructions", |run| instructions::run(run, options.quick));
     }
     experiment.param("core_of_user_plane", other);
     if wanted(Part::Changes) {

@@ -3,6 +3,7 @@
 //! A name without a number of sessions means [`DEFAULT_SESSIONS`]; a name without a direction means both at
 //! once (kernel: the relay path, whose ends are both sockets, as with the bare forwarder of its goal).
 
+use super::users::Traffic;
 use super::{DEFAULT_SESSIONS, N4_SESSIONS, NS};
 use crate::result::Experiment;
 use crate::samples::Results;
@@ -37,6 +38,7 @@ pub(super) fn add_times_over_bare(results: &mut Results) {
 pub(super) fn write(results: &Results, experiment: &mut Experiment) {
     let mut summary = Summary { results, experiment };
     summary.pipeline();
+    summary.users();
     summary.changes();
     summary.n4();
     summary.kernel();
@@ -100,6 +102,20 @@ impl Summary<'_> {
         }
         let bytes = self.results.median("memory.pipeline.bytes", 1_000_000);
         self.add("bytes_per_session".to_owned(), bytes);
+    }
+
+    /// The mix of users' packets, each kind of them, and instructions.
+    fn users(&mut self) {
+        for traffic in Traffic::ALL.map(Traffic::name) {
+            for (direction, suffix) in DIRECTIONS {
+                let rate = self.median(&format!("users.{traffic}.{direction}.mpps"));
+                let name = if traffic == "mix" { "mixed" } else { traffic };
+                self.add(format!("pipeline_mpps_{name}{suffix}"), rate);
+                let count = self.median(&format!("instructions.{traffic}.{direction}"));
+                let name = if traffic == "plain" { String::new() } else { format!("_{name}") };
+                self.add(format!("pipeline_instructions{name}{suffix}"), count);
+            }
+        }
     }
 
     fn changes(&mut self) {
@@ -233,6 +249,10 @@ mod tests {
                 }
             }
         }
+        for direction in ["mixed", "uplink", "downlink"] {
+            add(format!("users.mix.{direction}.mpps"), value("users"));
+            add(format!("instructions.plain.{direction}"), value("users"));
+        }
         let mut experiment = Experiment::new("upf", true);
         add_times_over_bare(&mut results);
         write(&results, &mut experiment);
@@ -245,6 +265,8 @@ mod tests {
         let promised = [
             "pipeline_mpps_1k",
             "pipeline_mpps_1m",
+            "pipeline_mpps_mixed",
+            "pipeline_instructions",
             "dpdk_memif_mpps",
             "dpdk_null_mpps",
             "af_xdp_vs_bare",

@@ -25,8 +25,8 @@ const MARK: usize = ipv4::HEADER_LEN + UDP_HEADER;
 pub(crate) const UE_PORT: u16 = 40_000;
 
 /// Direction of packets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Direction {
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
     /// From gNBs to the data network.
     Uplink,
     /// To gNBs.

@@ -15,13 +15,14 @@ use upf::pipeline::guard::Guard;
 use upf::pipeline::{Event, Input, Pipeline, Ports};
 use upf::plan::{
     Action, Arrival, Container, Destination, Direction, Enforcement, Forward, OuterHeader, Pdr, Place, Plan,
-    Qer, UeAddresses, Urr,
+    Qer, Urr,
 };
 use upf::session::Session;
 use upf::stats::WorkerStats;
 use upf::tables::{Held, Tables, Writer};
 
-use super::subscriber::{CP, QFI, RATE_KBPS, Subscriber, UE_POOL, UPF};
+use super::subscriber::{CP, QFI, RATE_KBPS, Subscriber, UPF};
+use super::users::Traffic;
 
 /// How long a worker polls before it sleeps, as for a worker with its own core.
 #[cfg(feature = "dpdk")]
@@ -59,6 +60,7 @@ pub(super) struct Control {
     writer: Option<Writer>,
     /// The sessions with their TEIDs.
     sessions: Vec<(Session, u32)>,
+    traffic: Traffic,
 }
 
 impl Control {
@@ -70,7 +72,7 @@ impl Control {
         let count = self.sessions.len().max(1);
         let (at, other) = (number % count, (number / count).is_multiple_of(2));
         if let (Some(writer), Some((session, teid))) = (&mut self.writer, self.sessions.get_mut(at)) {
-            writer.modify(session, &plan(Subscriber(at as u32), *teid, other), Held::Sent)?;
+            writer.modify(session, &plan(Subscriber(at as u32), *teid, other, self.traffic), Held::Sent)?;
         }
         Ok(())
     }
@@ -86,10 +88,16 @@ pub(crate) fn config(sessions: usize) -> anyhow::Result<upf::Config> {
 
 /// The same for other backends, with further keys in the UPF's section and in its data network.
 pub(crate) fn config_with(sessions: usize, upf: &str, dnn: &str) -> anyhow::Result<upf::Config> {
+    config_for(Traffic::Plain, sessions, upf, dnn)
+}
+
+/// The same with the pools of a kind of traffic.
+fn config_for(traffic: Traffic, sessions: usize, upf: &str, dnn: &str) -> anyhow::Result<upf::Config> {
+    let pools = traffic.pools();
     let tunnels = (sessions + 1).next_power_of_two().max(1024);
     let text = format!(
         r#"{{"gtpu": "{UPF}:2152", "smf": ["0.0.0.0/0", "::/0"], "max_tunnels": {tunnels}, {upf},
-            "dnn": [{{"name": "internet", "ue_pool": {{"ipv4": "{UE_POOL}"}}, {dnn}}}]}}"#
+            "dnn": [{{"name": "internet", "ue_pool": {{{pools}}}, {dnn}}}]}}"#
     );
     Ok(serde_json::from_str(&text)?)
 }
@@ -101,14 +109,23 @@ impl World {
     /// # Errors
     /// A session is refused.
     pub(super) fn new(count: usize) -> anyhow::Result<World> {
-        let config = Arc::new(config(count)?);
+        World::with(count, Traffic::Plain)
+    }
+
+    /// The same for a kind of traffic.
+    ///
+    /// # Errors
+    /// A session is refused.
+    pub(super) fn with(count: usize, traffic: Traffic) -> anyhow::Result<World> {
+        let pfcp = format!(r#""pfcp": "{UPF}:8805""#);
+        let config = Arc::new(config_for(traffic, count, &pfcp, r#""tun": "gw0", "mtu": 9000"#)?);
         let tables = Arc::new(Tables::new(&config));
         let mut writer = Writer::new(Arc::clone(&tables), &config, SEED);
         let (mut sessions, mut teids) = (Vec::with_capacity(count), Vec::with_capacity(count));
         let before = resident_bytes()?;
         for number in 0..count as u32 {
             let teid = writer.allocate().context("no TEID is left")?;
-            sessions.push((writer.establish(&plan(Subscriber(number), teid, false))?, teid));
+            sessions.push((writer.establish(&plan(Subscriber(number), teid, false, traffic))?, teid));
             teids.push(teid);
         }
         let bytes = resident_bytes()?.saturating_sub(before);
@@ -123,7 +140,7 @@ impl World {
         };
         let (discard, record) = (ports(None), ports(Some(&sent)));
         Ok(World {
-            control: Control { writer: Some(writer), sessions },
+            control: Control { writer: Some(writer), sessions, traffic },
             pipeline,
             stats,
             discard,
@@ -250,12 +267,12 @@ impl Port for Sink {
 }
 
 /// A subscriber's session as N4 would plan it, with the rules of [`Subscriber::request`].
-fn plan(subscriber: Subscriber, teid: u32, other: bool) -> Plan {
-    let ue = UeAddresses { ipv4: vec![subscriber.ue()], ..UeAddresses::default() };
+fn plan(subscriber: Subscriber, teid: u32, other: bool, traffic: Traffic) -> Plan {
+    let ue = traffic.addresses(subscriber);
     let pdr = |id: u16, direction| {
         let header = OuterHeader {
             teid: if other { World::other_teid(subscriber) } else { subscriber.gnb_teid() },
-            peer: subscriber.gnb(),
+            peer: traffic.gnb(subscriber),
             container: Container::Downlink,
         };
         let to = match direction {
@@ -277,8 +294,11 @@ fn plan(subscriber: Subscriber, teid: u32, other: bool) -> Plan {
         }
     };
     let rules = |up: bool, first: u32| {
-        let of =
-            subscriber.rules(up).map(|rule| Rule { id: first + rule.id, value: first + rule.value, ..rule });
+        let of = traffic.rules(subscriber, up).map(|rule| Rule {
+            id: first + rule.id,
+            value: first + rule.value,
+            ..rule
+        });
         of.to_vec()
     };
     let enforcement = Enforcement { open: true, mbr_kbps: Some(RATE_KBPS), gbr_kbps: None };
@@ -297,7 +317,7 @@ fn plan(subscriber: Subscriber, teid: u32, other: bool) -> Plan {
             pdr(4, Direction::Downlink),
         ],
         qers: vec![Qer { id: 1, uplink: enforcement, downlink: enforcement }],
-        urrs: vec![Urr { id: 1, marks: Vec::new() }],
+        urrs: vec![Urr { id: 1, marks: traffic.marks() }],
         ..Plan::default()
     }
 }
