@@ -3,6 +3,9 @@
 //! Packets of one length to one peer that follow each other go to the kernel as one message, which it cuts
 //! (`UDP_SEGMENT`): routing and the way down to the device are then paid once for all of them. What arrives is the
 //! same, and where the kernel or the device cannot do it, packets go one by one.
+//!
+//! In the other direction the kernel gives such packets as one message with their length (`UDP_GRO`), from which this
+//! port fills one buffer per packet. Packets that do not fit into the batch wait in the port for the next call.
 
 use std::io;
 use std::mem;
@@ -27,11 +30,80 @@ pub struct UdpPort {
     headers: Headers,
     /// Whether the kernel cuts messages for this socket.
     segmentation: bool,
+    waiting: Waiting,
+    /// Messages to ask for, so that they have about as many packets as a call can take.
+    ask: usize,
 }
 
 /// Most packets and octets in a message that the kernel cuts.
 const SEGMENTS: usize = 64;
 const SEGMENTED: usize = 60_000;
+
+/// Most octets of a received message: what the length of an IP packet can say.
+const MESSAGE: usize = 65_536;
+
+/// A received message of one or several packets.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    length: usize,
+    /// Length of each packet but the last, which may be shorter.
+    segment: usize,
+    peer: SocketAddr,
+}
+
+impl Message {
+    fn packets(&self) -> usize {
+        self.length.div_ceil(self.segment).max(1)
+    }
+}
+
+/// Messages whose packets are given out one by one.
+///
+/// A message is received into the buffer of the batch where its packet belongs if it is one, and what does not fit there
+/// into `memory`, at the place of the message behind as many octets. Single packets are so never copied, and do not touch
+/// this memory.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// A place of [`MESSAGE`] octets for each message of a call. Allocated with the first call.
+    memory: Vec<u8>,
+    messages: Vec<Message>,
+    /// The message whose packets are next, and where the next one begins in it.
+    next: usize,
+    offset: usize,
+    /// The place in `memory` of the first message.
+    first: usize,
+}
+
+impl Waiting {
+    /// The place of message `number` behind its first `skip` octets.
+    fn place(&mut self, number: usize, skip: usize) -> &mut [u8] {
+        &mut self.memory[number * MESSAGE + skip..(number + 1) * MESSAGE]
+    }
+
+    /// Fills `buffers` with packets; returns how many were filled.
+    fn take(&mut self, buffers: &mut [Buffer]) -> usize {
+        let mut taken = 0;
+        while let (Some(message), Some(buffer)) = (self.messages.get(self.next), buffers.get_mut(taken)) {
+            let place = (self.first + self.next) * MESSAGE;
+            let to = message.length.min(self.offset + message.segment);
+            fill(buffer, message.peer, &self.memory[place + self.offset..place + to]);
+            taken += 1;
+            (self.next, self.offset) =
+                if to == message.length { (self.next + 1, 0) } else { (self.next, to) };
+        }
+        taken
+    }
+}
+
+/// Gives a buffer a packet. One that is longer than the buffer becomes an empty packet, which fails parsing and is counted
+/// there.
+fn fill(buffer: &mut Buffer, peer: SocketAddr, packet: &[u8]) {
+    let room = buffer.space();
+    let length = if packet.len() > room.len() { 0 } else { packet.len() };
+    room[..length].copy_from_slice(&packet[..length]);
+    buffer.filled(length);
+    buffer.peer = peer;
+}
 
 /// One control message with a small value, as `sendmsg` wants it.
 #[repr(C)]
@@ -92,6 +164,7 @@ impl Run {
 /// every call and are never read by us, so moving the struct is harmless.
 struct Headers {
     messages: Box<[libc::mmsghdr]>,
+    /// One per packet that is sent, two per message that is received.
     vectors: Box<[libc::iovec]>,
     names: Box<[libc::sockaddr_storage]>,
     /// Two per message: traffic class and length of segments, in either order.
@@ -121,17 +194,37 @@ impl Headers {
         };
         Headers {
             messages: vec![message; CALL].into_boxed_slice(),
-            vectors: vec![vector; CALL].into_boxed_slice(),
+            vectors: vec![vector; 2 * CALL].into_boxed_slice(),
             names: vec![name; CALL].into_boxed_slice(),
             controls: vec![[control; 2]; CALL].into_boxed_slice(),
         }
     }
 
-    /// Points entry `i` at `data` and at its name of `name_len` octets.
+    /// Makes message `i` to be received into `data`, and behind that into `more`.
     #[inline]
-    fn set(&mut self, i: usize, data: *mut u8, len: usize, name_len: usize) {
-        self.vectors[i] = libc::iovec { iov_base: data.cast(), iov_len: len };
-        self.start(i, i, name_len);
+    fn set(&mut self, i: usize, data: &mut [u8], more: &mut [u8]) {
+        let vector =
+            |memory: &mut [u8]| libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
+        (self.vectors[2 * i], self.vectors[2 * i + 1]) = (vector(data), vector(more));
+        self.start(i, 2 * i, size_of::<libc::sockaddr_storage>());
+        let header = &mut self.messages[i].msg_hdr;
+        header.msg_iovlen = 2;
+        header.msg_control = self.controls[i].as_mut_ptr().cast();
+        header.msg_controllen = size_of::<[Control; 2]>();
+    }
+
+    /// The message that was received at `i`.
+    #[inline]
+    fn received(&self, i: usize) -> Message {
+        let (header, length) = (&self.messages[i].msg_hdr, self.messages[i].msg_len as usize);
+        let control = &self.controls[i][0];
+        let is_several = header.msg_controllen >= size_of::<libc::cmsghdr>() + size_of::<libc::c_int>()
+            && control.header.cmsg_level == libc::SOL_UDP
+            && control.header.cmsg_type == libc::UDP_GRO;
+        let [a, b, c, d, ..] = control.value;
+        let segment =
+            if is_several { libc::c_int::from_ne_bytes([a, b, c, d]).max(1) as usize } else { length };
+        Message { length, segment: segment.max(1), peer: read_name(&self.names[i]) }
     }
 
     /// Makes message `i` of vector `vector`, with its name of `name_len` octets.
@@ -195,8 +288,21 @@ impl UdpPort {
         if setsockopt(&socket, sockopt::SndBufForce, &SOCKET_BUFFER).is_err() {
             setsockopt(&socket, sockopt::SndBuf, &SOCKET_BUFFER)?;
         }
+        // Before Linux 5.0 every message is one packet.
+        let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
         let local = socket.local_addr()?;
-        Ok(UdpPort { socket: Arc::new(socket), local, headers: Headers::new(), segmentation: true })
+        Ok(UdpPort::new(Arc::new(socket), local, true))
+    }
+
+    fn new(socket: Arc<UdpSocket>, local: SocketAddr, segmentation: bool) -> UdpPort {
+        UdpPort {
+            socket,
+            local,
+            headers: Headers::new(),
+            segmentation,
+            waiting: Waiting::default(),
+            ask: CALL,
+        }
     }
 
     /// The address the socket is bound to.
@@ -206,8 +312,72 @@ impl UdpPort {
 
     /// Another port on the same socket.
     pub fn share(&self) -> UdpPort {
-        let segmentation = self.segmentation;
-        UdpPort { socket: Arc::clone(&self.socket), local: self.local, headers: Headers::new(), segmentation }
+        UdpPort::new(Arc::clone(&self.socket), self.local, self.segmentation)
+    }
+
+    /// Receives messages and fills `buffers` with their packets, of which the last ones may wait; returns how many buffers
+    /// were filled. No packets are waiting when there is a buffer.
+    fn receive_into(&mut self, buffers: &mut [Buffer]) -> io::Result<usize> {
+        if buffers.is_empty() {
+            return Ok(0);
+        }
+        if self.waiting.memory.is_empty() {
+            self.waiting.memory = vec![0; CALL * MESSAGE];
+        }
+        let ask = self.ask.min(buffers.len());
+        for (i, buffer) in buffers[..ask].iter_mut().enumerate() {
+            let space = buffer.space();
+            let room = space.len().min(MESSAGE);
+            self.headers.set(i, &mut space[..room], self.waiting.place(i, room));
+        }
+        // SAFETY: the first `ask` entries point at two vectors, one name and two control messages each; the vectors point
+        // at the writable space of distinct buffers and at distinct places of `waiting`, which we hold exclusively.
+        let received = unsafe {
+            libc::recvmmsg(
+                self.socket.as_raw_fd(),
+                self.headers.messages.as_mut_ptr(),
+                ask as libc::c_uint,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        };
+        if received < 0 {
+            let error = io::Error::last_os_error();
+            return match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::EINTR) => Ok(0),
+                _ => Err(error),
+            };
+        }
+        Ok(self.fill(buffers, received as usize))
+    }
+
+    /// Fills `buffers` with the packets of the first `count` messages; returns how many were filled.
+    fn fill(&mut self, buffers: &mut [Buffer], count: usize) -> usize {
+        let (mut filled, mut packets) = (0, 0);
+        self.waiting.messages.clear();
+        (self.waiting.next, self.waiting.offset) = (0, 0);
+        for (i, buffer) in buffers[..count].iter_mut().enumerate() {
+            let message = self.headers.received(i);
+            packets += message.packets();
+            let space = buffer.space();
+            let room = space.len().min(MESSAGE);
+            if message.packets() == 1 && self.waiting.messages.is_empty() {
+                // It is where it belongs, if it is not too long.
+                buffer.filled(if message.length > room { 0 } else { message.length });
+                buffer.peer = message.peer;
+                filled += 1;
+                continue;
+            }
+            // From the first message of several packets on, all give their places to packets before them.
+            let direct = message.length.min(room);
+            self.waiting.place(i, 0)[..direct].copy_from_slice(&space[..direct]);
+            self.waiting.messages.push(message);
+        }
+        self.waiting.first = filled;
+        if count > 0 {
+            self.ask = (CALL * count / packets).clamp(1, CALL);
+        }
+        filled + self.waiting.take(&mut buffers[filled..])
     }
 
     /// Sends the `count` prepared messages; returns how many the kernel took before the first refusal.
@@ -298,36 +468,12 @@ impl Port for UdpPort {
     fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
         let count = batch.capacity().min(CALL);
         batch.clear();
-        for (i, buffer) in batch.all_mut()[..count].iter_mut().enumerate() {
-            let space = buffer.space();
-            self.headers.set(i, space.as_mut_ptr(), space.len(), size_of::<libc::sockaddr_storage>());
-        }
-        // SAFETY: the first `count` entries point at one vector and one name each; the vectors point at the
-        // writable space of distinct buffers of `batch`, which we hold exclusively.
-        let received = unsafe {
-            libc::recvmmsg(
-                self.socket.as_raw_fd(),
-                self.headers.messages.as_mut_ptr(),
-                count as libc::c_uint,
-                libc::MSG_DONTWAIT,
-                std::ptr::null_mut(),
-            )
+        let buffers = &mut batch.all_mut()[..count];
+        let waited = self.waiting.take(buffers);
+        let received = match self.receive_into(&mut buffers[waited..]) {
+            Err(error) if waited == 0 => return Err(error),
+            received => waited + received.unwrap_or(0),
         };
-        if received < 0 {
-            let error = io::Error::last_os_error();
-            return match error.raw_os_error() {
-                Some(libc::EAGAIN | libc::EINTR) => Ok(0),
-                _ => Err(error),
-            };
-        }
-        let received = received as usize;
-        for (i, buffer) in batch.all_mut()[..received].iter_mut().enumerate() {
-            let message = &self.headers.messages[i];
-            // A datagram longer than the buffer is cut: an empty packet fails parsing and is counted there.
-            let cut = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-            buffer.filled(if cut { 0 } else { message.msg_len as usize });
-            buffer.peer = read_name(&self.headers.names[i]);
-        }
         batch.set_len(received);
         Ok(received)
     }
@@ -540,6 +686,59 @@ mod tests {
                 assert_eq!(expected.next(), None);
             }
         }
+    }
+
+    /// However small the batches are, and wherever the messages of several packets stand between others: every packet comes
+    /// once, in order, with its sender.
+    #[test]
+    fn messages_of_several_packets_come_one_by_one() {
+        let bind = || UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        for capacity in [1, 2, 5, 41, 64, 100] {
+            let (mut senders, mut b) = ([bind(), bind()], bind());
+            let mut out = Batch::new(64, 9216);
+            let mut expected = Vec::new();
+            for round in 0..40usize {
+                out.clear();
+                let (count, length) =
+                    ([1, 64, 2, 1, 63, 7][round % 6], [0, 1400, 3000, 200, 9216][round % 5]);
+                for n in 0..count {
+                    let last = if n + 1 == count { length / 2 } else { length };
+                    let packet: Vec<u8> = (0..last).map(|at| (at * 3 + n + round) as u8).collect();
+                    assert!(out.push(&packet, b.local()));
+                    expected.push((packet, senders[round % 2].local()));
+                }
+                let all: Vec<u16> = (0..count as u16).collect();
+                assert_eq!(senders[round % 2].transmit(&mut out, &all).packets, count);
+            }
+            let (mut batch, mut expected) = (Batch::new(capacity, 9216), expected.into_iter());
+            loop {
+                let received = b.receive(&mut batch).unwrap();
+                if received == 0 {
+                    break;
+                }
+                assert!(received <= capacity);
+                for buffer in batch.buffers() {
+                    assert_eq!(Some((buffer.packet().to_vec(), buffer.peer)), expected.next());
+                }
+            }
+            assert_eq!(expected.next(), None, "batches of {capacity}");
+        }
+    }
+
+    /// Packets of a message that are longer than the buffers are empty, as single ones are.
+    #[test]
+    fn packets_of_a_message_that_do_not_fit_are_empty() {
+        let bind = || UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let (mut a, mut b) = (bind(), bind());
+        let mut out = Batch::new(3, 2048);
+        for length in [2000, 2000, 100] {
+            assert!(out.push(&vec![7; length], b.local()));
+        }
+        assert_eq!(a.transmit(&mut out, &[0, 1, 2]).packets, 3);
+        let mut batch = Batch::new(8, 1000);
+        assert_eq!(b.receive(&mut batch).unwrap(), 3);
+        let lengths: Vec<usize> = batch.buffers().iter().map(Buffer::len).collect();
+        assert_eq!(lengths, [0, 0, 100]);
     }
 
     #[test]
