@@ -17,17 +17,22 @@
 //! published data come from [`Cell::load`] and [`Slots::load`] only. These need a [`Guard`] of the same
 //! [`Domain`] (with another domain's guard they return nothing), and the references live no longer than the
 //! guard. Replaced data is freed or overwritten by the one [`Writer`] of an arena, or dropped by a [`Bin`],
-//! only after a ticket taken after the replacement has passed.
+//! only after a ticket taken after the replacement has passed. Lines of counters are atomics that anybody may
+//! change; their memory stays as long as the lines do, also when somebody else provides it (`lines.rs`).
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod chunks;
 mod grace;
+mod lines;
 
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 // The model checker's atomics cannot be used in memory that starts as zeros.
-use std::sync::atomic::{AtomicU32 as PlainU32, AtomicU64 as PlainU64};
+use std::sync::atomic::AtomicU32 as PlainU32;
 
+use chunks::{CHUNK_BYTES, CHUNKS, Chunks, prefetch};
 pub use grace::{Domain, Guard, Queue, Reader, SOURCES, Source, Ticket, TooManySources};
+pub use lines::{Line, Lines, Memory, Region, RegionError};
 use sync::{Arc, AtomicPtr, Ordering};
 
 /// The types that the model checker replaces. Only tests see `loom`.
@@ -125,149 +130,6 @@ impl<T> Drop for Cell<T> {
             // box.
             drop(unsafe { Box::from_raw(value) });
         }
-    }
-}
-
-/// Octets of a chunk: two huge pages if the kernel provides them. A session with as many PDRs as there are
-/// identifiers fits.
-const CHUNK_BYTES: usize = 4 << 20;
-/// Most chunks of an arena: 16 GiB.
-const CHUNKS: usize = 4096;
-
-/// Memory in chunks that never move and are freed together. All octets are zero at first, so it holds only
-/// values for which zeros are valid.
-///
-/// Mapped directly from the kernel: the allocator would write zeros to pages that the kernel has just zeroed.
-struct Chunks<T> {
-    chunks: Box<[AtomicPtr<T>]>,
-    _owns: PhantomData<T>,
-}
-
-impl<T> Chunks<T> {
-    const LEN: usize = CHUNK_BYTES / size_of::<T>();
-
-    fn new(most: usize) -> Chunks<T> {
-        Chunks { chunks: (0..most).map(|_| AtomicPtr::new(null_mut())).collect(), _owns: PhantomData }
-    }
-
-    /// Pointer to the value with this number; null when its chunk does not exist yet.
-    #[inline(always)]
-    fn at(&self, number: usize) -> *mut T {
-        match self.chunks.get(number / Self::LEN) {
-            Some(chunk) => {
-                let chunk = chunk.load(Ordering::Acquire);
-                if chunk.is_null() { chunk } else { chunk.wrapping_add(number % Self::LEN) }
-            }
-            None => null_mut(),
-        }
-    }
-
-    /// Makes sure that the chunk with this number exists. For one thread at a time.
-    fn grow(&self, number: usize) -> bool {
-        let Some(chunk) = self.chunks.get(number) else { return false };
-        if chunk.load(Ordering::Acquire).is_null() {
-            match map_chunk() {
-                Some(memory) => chunk.store(memory.cast(), Ordering::Release),
-                None => return false,
-            }
-        }
-        true
-    }
-}
-
-/// A chunk of zeros, aligned to its size so that it can consist of huge pages.
-fn map_chunk() -> Option<*mut u8> {
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping at an address that the kernel chooses does not touch existing memory.
-    let memory = unsafe { libc::mmap(null_mut(), 2 * CHUNK_BYTES, protection, flags, -1, 0) };
-    if memory == libc::MAP_FAILED {
-        return None;
-    }
-    let memory = memory.cast::<u8>();
-    let before = memory.addr().next_multiple_of(CHUNK_BYTES) - memory.addr();
-    let chunk = memory.wrapping_add(before);
-    // SAFETY: the parts before and behind the chunk belong to this mapping and nothing refers to them; advice
-    // changes no contents.
-    unsafe {
-        if before > 0 {
-            libc::munmap(memory.cast(), before);
-        }
-        libc::munmap(chunk.wrapping_add(CHUNK_BYTES).cast(), CHUNK_BYTES - before);
-        libc::madvise(chunk.cast(), CHUNK_BYTES, libc::MADV_HUGEPAGE);
-    }
-    Some(chunk)
-}
-
-impl<T> Drop for Chunks<T> {
-    fn drop(&mut self) {
-        for chunk in &self.chunks {
-            let chunk = chunk.load(Ordering::Acquire);
-            if !chunk.is_null() {
-                // SAFETY: mapped by `grow` with this length. The values need no drop, and no reference to them
-                // is left.
-                unsafe { libc::munmap(chunk.cast(), CHUNK_BYTES) };
-            }
-        }
-    }
-}
-
-/// Prefetches a cache line.
-#[inline(always)]
-fn prefetch<T>(place: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: every x86-64 processor has the instruction. It only affects caches, whatever the address is.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
-}
-
-/// Words of a cache line.
-pub type Line = [PlainU64; 8];
-
-/// Cache lines of words that any thread may change at any time, for counters and meters. They never move.
-pub struct Lines(Chunks<Line>);
-
-// SAFETY: the lines are atomics.
-unsafe impl Sync for Lines {}
-// SAFETY: as above.
-unsafe impl Send for Lines {}
-
-impl Default for Lines {
-    fn default() -> Lines {
-        Lines(Chunks::new(CHUNKS))
-    }
-}
-
-impl Lines {
-    /// Lines per chunk. A contiguous run of lines must not cross a chunk.
-    pub const CHUNK: usize = Chunks::<Line>::LEN;
-
-    /// The line with this number, if [`Lines::grow`] has been called for it.
-    #[inline(always)]
-    pub fn get(&self, number: u32) -> Option<&Line> {
-        // SAFETY: a place in a chunk is valid and aligned until the chunks are dropped with `self`. Every bit
-        // pattern is a valid atomic, and atomics may be shared.
-        unsafe { self.0.at(number as usize).as_ref() }
-    }
-
-    /// Makes room up to the line with this number; `false` when there is no memory.
-    pub fn grow(&mut self, number: u32) -> bool {
-        self.grow_shared(number)
-    }
-
-    /// Like [`Lines::grow`], without `&mut`. For one thread at a time: two threads could each map the same
-    /// chunk and leak one of them.
-    pub fn grow_shared(&self, number: u32) -> bool {
-        self.0.grow(number as usize / Self::CHUNK)
-    }
-
-    /// Prefetches a line.
-    #[inline(always)]
-    pub fn prefetch(&self, number: u32) {
-        prefetch(self.0.at(number as usize));
     }
 }
 

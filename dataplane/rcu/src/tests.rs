@@ -236,3 +236,100 @@ fn readers_never_see_half_a_block() {
         stop.store(true, Ordering::Relaxed);
     });
 }
+
+/// Chunks of zeros, as somebody else would provide them.
+struct Borrowed {
+    lines: std::ptr::NonNull<[Line]>,
+    layout: std::alloc::Layout,
+    dropped: Arc<std::sync::atomic::AtomicBool>,
+}
+
+// SAFETY: the lines are atomics.
+unsafe impl Send for Borrowed {}
+// SAFETY: as above.
+unsafe impl Sync for Borrowed {}
+
+// SAFETY: the memory is freed when the value is dropped.
+unsafe impl Memory for Borrowed {
+    fn lines(&self) -> std::ptr::NonNull<[Line]> {
+        self.lines
+    }
+}
+
+impl Borrowed {
+    /// `count` lines that begin at a multiple of `align` octets.
+    fn new(count: usize, align: usize) -> Borrowed {
+        let layout = std::alloc::Layout::from_size_align(count * 64, align).expect("short");
+        // SAFETY: the layout has a length.
+        let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+        let first = std::ptr::NonNull::new(memory).expect("there is memory").cast::<Line>();
+        Borrowed {
+            lines: std::ptr::NonNull::slice_from_raw_parts(first, count),
+            layout,
+            dropped: Arc::default(),
+        }
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        self.dropped.store(true, Ordering::Relaxed);
+        // SAFETY: allocated with this layout.
+        unsafe { std::alloc::dealloc(self.lines.as_ptr().cast(), self.layout) };
+    }
+}
+
+#[test]
+fn a_lines_number_says_its_region_and_place() {
+    let lines = Lines::default();
+    let chunk = Lines::CHUNK as u32;
+    let (small, large) = (Borrowed::new(Lines::CHUNK, 64), Borrowed::new(3 * Lines::CHUNK, 64));
+    let starts = [small.lines, large.lines].map(|memory| memory.cast::<Line>().as_ptr());
+    let dropped = Arc::clone(&large.dropped);
+    let small = lines.add_region(Box::new(small)).unwrap();
+    let large = lines.add_region(Box::new(Arc::new(large))).unwrap();
+    assert_eq!((Region::OWN.index(), small.index(), large.index()), (0, 1, 2));
+    for (region, start, count) in [(small, starts[0], chunk), (large, starts[1], 3 * chunk)] {
+        for place in [0, 1, chunk - 1, count - 1] {
+            let number = region.line(place);
+            assert_eq!(Region::of(number), region);
+            assert!(lines.grow_shared(number));
+            let line = lines.get(number).unwrap();
+            assert!(std::ptr::eq(line, start.wrapping_add(place as usize)));
+            line[7].store(u64::from(place) + 1, Ordering::Relaxed);
+            lines.prefetch(number);
+        }
+        assert!(lines.get(region.line(count)).is_none() && !lines.grow_shared(region.line(count)));
+    }
+    // The process's own memory is as it was, and knows nothing of the others.
+    assert!(lines.get(0).is_none() && lines.grow_shared(0));
+    assert_eq!(lines.get(0).unwrap()[7].load(Ordering::Relaxed), 0);
+    assert_eq!(Region::of((1 << 28) - 1), Region::OWN);
+    assert!(lines.get(u32::MAX).is_none() && !lines.grow_shared(u32::MAX));
+    assert!(!dropped.load(Ordering::Relaxed));
+    drop(lines);
+    assert!(dropped.load(Ordering::Relaxed), "the memory goes with the lines");
+}
+
+#[test]
+fn unsuitable_memory_becomes_no_region() {
+    let lines = Lines::default();
+    for (count, offset) in [(1, 0), (Lines::CHUNK - 1, 0), (Lines::CHUNK + 1, 0), (Lines::CHUNK, 8)] {
+        let mut memory = Borrowed::new(Lines::CHUNK + 2, 64);
+        let first = memory.lines.cast::<u8>().as_ptr().wrapping_add(offset).cast::<Line>();
+        let whole = std::mem::replace(
+            &mut memory.lines,
+            std::ptr::NonNull::slice_from_raw_parts(std::ptr::NonNull::new(first).unwrap(), count),
+        );
+        let memory = Arc::new(memory);
+        let refused = lines.add_region(Box::new(Arc::clone(&memory)));
+        assert_eq!(refused, Err(RegionError::Unsuitable), "{count} lines, {offset} octets off");
+        let mut memory = Arc::into_inner(memory).unwrap();
+        memory.lines = whole;
+    }
+    for _ in 1..Region::COUNT {
+        lines.add_region(Box::new(Borrowed::new(Lines::CHUNK, 64))).unwrap();
+    }
+    let more = lines.add_region(Box::new(Borrowed::new(Lines::CHUNK, 64)));
+    assert_eq!(more, Err(RegionError::TooMany));
+}

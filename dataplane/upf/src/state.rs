@@ -13,6 +13,10 @@
 //! worker writes a cell, and counting is a load and a store. An atomic addition is needed where several workers
 //! serve an input, and for entries whose cells workers of different inputs share
 //! ([`crate::session::flag::SHARED`]): [`Writers::Many`].
+//!
+//! The lines of a session lie in one region ([`rcu::Region`]), either of this process's own memory or of a map that
+//! a program in the kernel shares. Such a program finds a session's cells by the number of the first line, and uses
+//! them as described here.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -20,7 +20,7 @@ use crate::pipeline::translate::{self, Translations};
 use crate::plan::Kind;
 use crate::routes::Routes;
 use crate::session::{Endpoint, Policy, TableKey};
-use rcu::{Bin, Cell, Domain, Guard, Lines, Slots};
+use rcu::{Bin, Cell, Domain, Guard, Lines, Memory, Region, RegionError, Slots};
 pub use writer::{Held, Writer, layout};
 
 /// Bits of an allocated TEID that are the index. The other bits are a generation, so that packets still under
@@ -228,6 +228,15 @@ impl Tables {
     /// The RCU domain of the tables' readers and writer.
     pub fn domain(&self) -> &Domain {
         &self.domain
+    }
+
+    /// Adds memory in which the state of sessions, their meters and counters, can lie: see
+    /// [`Writer::place_state_in`]. It may be shared with a program in the kernel.
+    ///
+    /// # Errors
+    /// The memory is unsuitable, or there are too many regions.
+    pub fn add_state_region(&self, memory: Box<dyn Memory>) -> Result<Region, RegionError> {
+        self.lines.add_region(memory)
     }
 
     /// The place of a TEID that was allocated here. The endpoint there is only right if it has this very TEID.

@@ -5,10 +5,13 @@
 
 pub mod asm;
 pub mod filter;
+mod map;
 
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+pub use map::{ProgramArray, SharedLines, XskMap};
 
 /// Verdict of an XDP program: drop the packet after an error.
 pub const XDP_ABORTED: i32 = 0;
@@ -20,13 +23,9 @@ pub const XDP_PASS: i32 = 2;
 pub const XDP_TX: i32 = 3;
 
 // Commands of bpf(2), and the types used of maps, programs and attachments (linux/bpf.h).
-const MAP_CREATE: libc::c_long = 0;
-const MAP_UPDATE_ELEM: libc::c_long = 2;
-const MAP_DELETE_ELEM: libc::c_long = 3;
 const PROG_LOAD: libc::c_long = 5;
 const PROG_TEST_RUN: libc::c_long = 10;
 const LINK_CREATE: libc::c_long = 28;
-const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
@@ -40,8 +39,8 @@ pub enum BpfError {
     /// A map.
     #[error("cannot create a BPF map: {0}; it needs CAP_BPF and CAP_NET_ADMIN")]
     Map(io::Error),
-    /// An entry of a map.
-    #[error("cannot change a BPF map: {0}")]
+    /// An entry of a map, or its memory.
+    #[error("cannot read or change a BPF map: {0}")]
     Entry(io::Error),
     /// The program was refused.
     #[error("cannot load a BPF program: {error}; the verifier said: {log}")]
@@ -108,44 +107,6 @@ impl Attributes {
         let fd = unsafe { self.call(command) }?;
         // SAFETY: the kernel has just opened this descriptor for us.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-    }
-}
-
-/// A map from queue numbers to AF_XDP sockets.
-#[derive(Debug)]
-pub struct XskMap(OwnedFd);
-
-impl XskMap {
-    /// A map for `queues` queues.
-    pub fn new(queues: u32) -> Result<XskMap, BpfError> {
-        let mut attributes =
-            Attributes::new().u32(0, MAP_TYPE_XSKMAP).u32(4, 4).u32(8, 4).u32(12, queues.max(1));
-        // SAFETY: the command takes numbers only.
-        unsafe { attributes.open(MAP_CREATE) }.map(XskMap).map_err(BpfError::Map)
-    }
-
-    /// Lets packets of `queue` go to `socket`.
-    pub fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), BpfError> {
-        let socket = socket.as_raw_fd();
-        let mut attributes = Attributes::new()
-            .u32(0, self.0.as_raw_fd() as u32)
-            .pointer(8, &raw const queue)
-            .pointer(16, &raw const socket);
-        // SAFETY: key and value have the four octets each that the map was made with, and outlive the call.
-        unsafe { attributes.call(MAP_UPDATE_ELEM) }.map(drop).map_err(BpfError::Entry)
-    }
-
-    /// Lets packets of `queue` go to the kernel again.
-    pub fn remove(&self, queue: u32) -> Result<(), BpfError> {
-        let mut attributes = Attributes::new().u32(0, self.0.as_raw_fd() as u32).pointer(8, &raw const queue);
-        // SAFETY: the key has the four octets that the map was made with, and outlives the call.
-        unsafe { attributes.call(MAP_DELETE_ELEM) }.map(drop).map_err(BpfError::Entry)
-    }
-}
-
-impl AsFd for XskMap {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }
 

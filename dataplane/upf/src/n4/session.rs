@@ -33,6 +33,7 @@ use crate::config::Config;
 use crate::random::Draw;
 use crate::session::Session;
 use crate::tables::{Held, Receiver, Tables, Writer};
+use rcu::Region;
 
 /// Most sessions; further ones are refused with "no resources available".
 pub const MAX_SESSIONS: usize = 1 << 20;
@@ -408,6 +409,12 @@ impl Sessions {
             session.rules = rules;
         }
         Ok(work.effect)
+    }
+
+    /// Places the meters and counters of new sessions in a region of the tables' memory
+    /// ([`Tables::add_state_region`]).
+    pub fn place_state_in(&mut self, region: Region) {
+        self.writer.place_state_in(region);
     }
 
     /// Drops a session's buffered packets, as the response to a report asks (DROBU).

@@ -25,7 +25,7 @@ use crate::references::References;
 use crate::routes::Network;
 use crate::session::{self, Assembly, CellUse, Endpoint, Session, State, TableKey};
 use crate::state::{Cells, PER_LINE};
-use rcu::{Bin, Block, Lines, Queue};
+use rcu::{Bin, Block, Lines, Queue, Region};
 use teids::Teids;
 
 /// Most lines of a session's state.
@@ -38,19 +38,27 @@ const KNOWN_USES: usize = 64;
 /// A place with its assembled entries and rules.
 type Assembled = (Place, Vec<session::Entry>, Vec<Rule>);
 
-/// Allocates lines of state.
+/// Allocates lines of state in each region.
 #[derive(Default)]
-struct StateSpace {
+struct StateSpace([RegionSpace; Region::COUNT]);
+
+/// The lines of a region.
+#[derive(Default)]
+struct RegionSpace {
+    /// Place behind the lines that have been used.
     next: u32,
+    /// Numbers of the first lines of runs that are free again, by length.
     free: HashMap<u32, Vec<u32>>,
 }
 
 impl StateSpace {
-    fn take(&mut self, lines: &Lines, count: u32) -> Option<u32> {
+    /// The first of `count` lines of a region, all of which are zero.
+    fn take(&mut self, lines: &Lines, region: Region, count: u32) -> Option<u32> {
         if count > STATE_LINES {
             return None;
         }
-        if let Some(first) = self.free.get_mut(&count).and_then(Vec::pop) {
+        let space = &mut self.0[region.index()];
+        if let Some(first) = space.free.get_mut(&count).and_then(Vec::pop) {
             // The counts of the previous session must be cleared, even in cells that the new session only uses
             // later.
             let cells = Cells::new(lines, first);
@@ -58,15 +66,23 @@ impl StateSpace {
             return Some(first);
         }
         let chunk = Lines::CHUNK as u32;
-        if self.next % chunk + count > chunk {
-            self.next = self.next.next_multiple_of(chunk);
+        let mut place = space.next;
+        if place % chunk + count > chunk {
+            place = place.next_multiple_of(chunk);
         }
-        let first = self.next;
+        let first = (place < Region::LINES).then(|| region.line(place))?;
         if !lines.grow_shared(first) {
             return None;
         }
-        self.next += count;
+        space.next = place + count;
         Some(first)
+    }
+
+    /// Takes back lines that nobody uses any more.
+    fn give_back(&mut self, first: u32, count: u32) {
+        if count > 0 {
+            self.0[Region::of(first).index()].free.entry(count).or_default().push(first);
+        }
     }
 }
 
@@ -112,6 +128,8 @@ pub struct Writer {
     /// The list that was used last; mostly the next session has the same.
     last_uses: Arc<Vec<CellUse>>,
     states: StateSpace,
+    /// Where new state is placed.
+    region: Region,
     sparse: HashMap<(u8, u128), u32>,
     routes: HashMap<Network, u32>,
     free_sparse: Vec<u32>,
@@ -151,6 +169,7 @@ impl Writer {
             uses_limit: KNOWN_USES,
             last_uses: Arc::default(),
             states: StateSpace::default(),
+            region: Region::OWN,
             sparse: HashMap::default(),
             routes: HashMap::default(),
             free_sparse: Vec::new(),
@@ -159,6 +178,12 @@ impl Writer {
             next_station: bridge::NETWORK + 1,
             tables,
         }
+    }
+
+    /// Places the state of new sessions, and of those that need more lines, in a region of the tables' lines
+    /// ([`Tables::add_state_region`]). When it is full, they get state in this process's own memory.
+    pub fn place_state_in(&mut self, region: Region) {
+        self.region = region;
     }
 
     /// Allocates a TEID.
@@ -406,7 +431,9 @@ impl Writer {
     /// Allocates new lines for the cells.
     fn give_state(&mut self, state: &mut State) -> Result<(), PlanError> {
         let needed = state.needed();
-        state.first = self.states.take(&self.tables.lines, needed).ok_or(PlanError::Full("counters"))?;
+        let first = self.states.take(&self.tables.lines, self.region, needed);
+        let first = first.or_else(|| self.states.take(&self.tables.lines, Region::OWN, needed));
+        state.first = first.ok_or(PlanError::Full("counters"))?;
         state.lines = needed;
         Ok(())
     }
@@ -576,8 +603,7 @@ impl Writer {
         }
         for used in self.queue.drain().collect::<Vec<_>>() {
             match used {
-                Used::State(_, 0) => {}
-                Used::State(first, lines) => self.states.free.entry(lines).or_default().push(first),
+                Used::State(first, lines) => self.states.give_back(first, lines),
                 Used::Sparse(slot) => self.free_sparse.push(slot),
                 Used::Station(station) => {
                     // A worker may have learnt an address after the station left.

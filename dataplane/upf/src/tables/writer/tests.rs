@@ -168,11 +168,11 @@ fn a_session_with_every_pdr_there_can_be_is_served_or_refused_as_a_whole() {
 #[test]
 fn what_a_session_counted_is_not_the_next_ones() {
     let (lines, mut space) = (Lines::default(), StateSpace::default());
-    let first = space.take(&lines, STATE_LINES).unwrap();
+    let first = space.take(&lines, Region::OWN, STATE_LINES).unwrap();
     let cells = Cells::new(&lines, first);
     (0..=u8::MAX).for_each(|cell| cells.set(cell, [7, 7]));
-    space.free.entry(STATE_LINES).or_default().push(first);
-    assert_eq!(space.take(&lines, STATE_LINES), Some(first));
+    space.give_back(first, STATE_LINES);
+    assert_eq!(space.take(&lines, Region::OWN, STATE_LINES), Some(first));
     assert!((0..=u8::MAX).all(|cell| cells.get(cell) == [0; 2]));
 }
 
@@ -305,4 +305,36 @@ fn what_a_request_did_is_taken_back() {
     }
     assert_eq!(tables.owner_of_teid(kept_teid), Some(1));
     assert_eq!(tables.owner_of_ue("10.45.0.2".parse().unwrap()), Some(1));
+}
+
+#[test]
+fn a_region_that_is_full_leaves_new_sessions_to_the_process() {
+    let text = r#"{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "dnn": []}"#;
+    let config: Config = serde_json::from_str(text).unwrap();
+    let tables = Arc::new(Tables::new(&config));
+    let mut writer = Writer::new(Arc::clone(&tables), &config, 1);
+    let shared = pktio::bpf::SharedLines::new(1).unwrap();
+    let count = shared.count();
+    let region = tables.add_state_region(Box::new(shared)).unwrap();
+    writer.place_state_in(region);
+    let establish = |writer: &mut Writer| {
+        let arrivals = vec![Arrival { place: Place::Tunnel(writer.allocate().unwrap()), rules: Vec::new() }];
+        writer.establish(&Plan { seid: 1, arrivals, ..Plan::default() }).unwrap()
+    };
+    let first = establish(&mut writer);
+    assert_eq!(first.state.first, region.line(0));
+    // The others, except those that the run before it does not leave room for.
+    let runs: Vec<u32> =
+        std::iter::from_fn(|| writer.states.take(&tables.lines, region, STATE_LINES)).collect();
+    assert_eq!(runs.len() as u32, count / STATE_LINES - 1);
+    assert!(runs.iter().all(|run| Region::of(*run) == region));
+    while writer.states.take(&tables.lines, region, 1).is_some() {}
+    let second = establish(&mut writer);
+    assert_eq!(Region::of(second.state.first), Region::OWN);
+    // Lines go back to the region from which they came.
+    let state = second.state.first;
+    writer.remove(first);
+    writer.remove(second);
+    assert_eq!(establish(&mut writer).state.first, region.line(0));
+    assert_eq!(establish(&mut writer).state.first, state);
 }

@@ -1,0 +1,163 @@
+//! Cache lines of words that any thread may change at any time, for counters and meters.
+//!
+//! ```text
+//!  number of a line:  region 2 bits | chunk 12 bits | line 16 bits
+//! ```
+//! Lines lie in regions. Region 0 is this process's own memory, which grows. The others are memory that somebody
+//! else provides ([`Memory`]), for instance a map that programs in the kernel share. A line's number says where
+//! it is, and one table of chunks serves all regions, so a reader does not notice the difference.
+
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+// The model checker's atomics cannot be used in memory that starts as zeros.
+use std::sync::atomic::AtomicU64 as PlainU64;
+
+use crate::chunks::{CHUNK_BYTES, CHUNKS, Chunks, prefetch};
+
+/// Words of a cache line.
+pub type Line = [PlainU64; 8];
+
+/// Most regions: the process's own memory and three others.
+const REGIONS: usize = 4;
+/// Bits of a line's number that are its place in its region.
+const PLACE_BITS: u32 = 28;
+const _: () = assert!(Chunks::<Line>::LEN * CHUNKS == 1 << PLACE_BITS && REGIONS <= 1 << (32 - PLACE_BITS));
+
+/// Where lines lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region(u32);
+
+impl Region {
+    /// The process's own memory.
+    pub const OWN: Region = Region(0);
+    /// Number of regions that lines can have; [`Region::index`] is below it.
+    pub const COUNT: usize = REGIONS;
+
+    /// Most lines of a region.
+    pub const LINES: u32 = 1 << PLACE_BITS;
+
+    /// The region of the line with this number.
+    #[inline]
+    pub fn of(line: u32) -> Region {
+        Region(line >> PLACE_BITS)
+    }
+
+    /// The number of the line at a place of this region, which is below [`Region::LINES`].
+    #[inline]
+    pub fn line(self, place: u32) -> u32 {
+        debug_assert!(place < Region::LINES);
+        self.0 << PLACE_BITS | place
+    }
+
+    /// The number of the region.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Why memory cannot become a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RegionError {
+    /// There are already as many as there can be.
+    #[error("no more than {REGIONS} regions of state lines")]
+    TooMany,
+    /// It does not begin at a cache line, or its length is not right.
+    #[error(
+        "a region of state lines is 1 to {CHUNKS} times {CHUNK_BYTES} octets long and begins at a cache line"
+    )]
+    Unsuitable,
+}
+
+/// Memory for lines that somebody else provides, and may share with others.
+///
+/// # Safety
+/// The memory stays mapped, readable and writable at the same address until the value is dropped. Whoever else
+/// accesses it does so by atomic operations, or is no part of this program.
+pub unsafe trait Memory: Send + Sync {
+    /// The memory, which contains only zeros at first.
+    fn lines(&self) -> NonNull<[Line]>;
+}
+
+// SAFETY: the memory is that of the value to which the count refers, which lives as long as any count of it.
+unsafe impl<M: Memory + ?Sized> Memory for std::sync::Arc<M> {
+    fn lines(&self) -> NonNull<[Line]> {
+        (**self).lines()
+    }
+}
+
+/// Cache lines of words that any thread may change at any time. They never move.
+pub struct Lines {
+    chunks: Chunks<Line>,
+    /// The memory of the regions from 1 on. Dropped after `chunks`, which points to it.
+    others: [OnceLock<Box<dyn Memory>>; REGIONS - 1],
+}
+
+// SAFETY: the lines are atomics.
+unsafe impl Sync for Lines {}
+// SAFETY: as above.
+unsafe impl Send for Lines {}
+
+impl Default for Lines {
+    fn default() -> Lines {
+        let chunks = Chunks::with_others(CHUNKS, (REGIONS - 1) * CHUNKS);
+        Lines { chunks, others: [const { OnceLock::new() }; REGIONS - 1] }
+    }
+}
+
+impl Lines {
+    /// Lines per chunk. A contiguous run of lines must not cross a chunk.
+    pub const CHUNK: usize = Chunks::<Line>::LEN;
+
+    /// Adds a region, for as long as `self` lives.
+    ///
+    /// # Errors
+    /// There are too many regions, or the memory is not some whole chunks ([`Lines::CHUNK`]).
+    pub fn add_region(&self, memory: Box<dyn Memory>) -> Result<Region, RegionError> {
+        let lines = memory.lines();
+        let first = lines.cast::<Line>().as_ptr();
+        let chunks = lines.len() / Lines::CHUNK;
+        let whole = lines.len().is_multiple_of(Lines::CHUNK) && (1..=CHUNKS).contains(&chunks);
+        if !whole || !first.addr().is_multiple_of(size_of::<Line>()) {
+            return Err(RegionError::Unsuitable);
+        }
+        let mut memory = Some(memory);
+        for (place, number) in self.others.iter().zip(1..) {
+            let Some(new) = memory.take() else { break };
+            match place.set(new) {
+                Err(new) => memory = Some(new),
+                Ok(()) => {
+                    for chunk in 0..chunks {
+                        let start = first.wrapping_add(chunk * Lines::CHUNK);
+                        // SAFETY: the owner of the memory vouches for it while `others` has it, which is dropped
+                        // after the chunks; it is aligned, contains this chunk, and every bit pattern is a valid
+                        // line.
+                        unsafe { self.chunks.lend(number * CHUNKS + chunk, start) };
+                    }
+                    return Ok(Region(number as u32));
+                }
+            }
+        }
+        Err(RegionError::TooMany)
+    }
+
+    /// The line with this number, if [`Lines::grow_shared`] has been called for it.
+    #[inline(always)]
+    pub fn get(&self, number: u32) -> Option<&Line> {
+        // SAFETY: a place in a chunk is valid and aligned until the chunks are dropped with `self`. Every bit
+        // pattern is a valid atomic, and atomics may be shared.
+        unsafe { self.chunks.at(number as usize).as_ref() }
+    }
+
+    /// Makes sure that the line with this number exists; `false` when there is no memory. For one thread at a
+    /// time: two threads could each map the same chunk and leak one of them.
+    pub fn grow_shared(&self, number: u32) -> bool {
+        self.chunks.grow(number as usize / Self::CHUNK)
+    }
+
+    /// Prefetches a line.
+    #[inline(always)]
+    pub fn prefetch(&self, number: u32) {
+        prefetch(self.chunks.at(number as usize));
+    }
+}
