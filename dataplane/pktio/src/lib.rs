@@ -33,6 +33,7 @@ pub mod poll;
 pub mod stack;
 pub mod tun;
 pub mod udp;
+pub mod xdp;
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -1,10 +1,10 @@
 //! AF_XDP: frames straight from an interface's queues, past the kernel's stack.
 //!
 //! ```text
-//! interface ──XDP program of bpf::filter──selected──► socket of the queue ──► AfXdpPort ──► frame stack
-//!                       └──────────everything else──► the kernel
+//! interface ──► chain of XDP parts ──► bpf::filter ──selected──► socket of the queue ──► AfXdpPort ──► frame stack
+//!                     └──what parts take    └──everything else──► the kernel
 //! ```
-//! An [`Interface`] is the program on one interface; its address, routes and neighbours stay the kernel's. A
+//! An [`Interface`] is the selection on one interface, the last part of its chain ([`crate::xdp`]); its address, routes and neighbours stay the kernel's. A
 //! [`Memory`] holds the frames of one worker. An [`AfXdpPort`] is some queues of one interface, served by one worker.
 //! Zero-copy is used where the driver has it, else the kernel copies, which is said once in the log.
 //!
@@ -25,8 +25,9 @@ use packet::ethernet::Mac;
 use telemetry::DropReason;
 
 use crate::bpf::filter::{self, Select};
-use crate::bpf::{BpfError, Link, Program, XskMap};
+use crate::bpf::{BpfError, Program, XskMap};
 use crate::poll::AnyOf;
+use crate::xdp::{Chain, ChainError, Part, Place};
 use crate::{Batch, FramePort, Port, Sent};
 use device::Device;
 pub use socket::Mode;
@@ -65,13 +66,13 @@ pub enum AfXdpError {
         /// The largest that works.
         most: usize,
     },
-    /// The XDP program.
+    /// An XDP program or its map.
     #[error("interface {name}: {error}")]
     Program {
         /// The interface.
         name: String,
         /// What failed.
-        error: BpfError,
+        error: ChainError,
     },
     /// A socket.
     #[error(
@@ -107,27 +108,34 @@ pub enum AfXdpError {
 pub struct Interface {
     device: Device,
     map: XskMap,
-    link: Link,
-    _program: Program,
+    selection: Part,
 }
 
 impl Interface {
-    /// Attaches the program to the interface `name` of the calling thread's network namespace. Selected packets go
-    /// to the kernel too, until there are sockets.
+    /// Attaches a chain with the program to the interface `name` of the calling thread's network namespace. Selected
+    /// packets go to the kernel too, until there are sockets.
     pub fn open(name: &str, vlan: Option<u16>, selects: &[Select]) -> Result<Arc<Interface>, AfXdpError> {
         let device =
             Device::find(name).map_err(|error| AfXdpError::Device { name: name.to_owned(), error })?;
-        let failed = |error| AfXdpError::Program { name: name.to_owned(), error };
         chunk_len(&device)?;
-        let map = XskMap::new(MAX_QUEUES).map_err(failed)?;
-        let code =
-            filter::program(map.as_fd(), device.mac, vlan, selects).map_err(|error| failed(error.into()))?;
-        let program = Program::load("godwit_select", &code).map_err(failed)?;
-        let link = program.attach(device.index).map_err(failed)?;
-        if !link.native() {
+        let selection = || -> Result<(XskMap, Part), ChainError> {
+            let map = XskMap::new(MAX_QUEUES)?;
+            let code = filter::program(map.as_fd(), device.mac, vlan, selects).map_err(BpfError::from)?;
+            let program = Program::load("godwit_select", &code)?;
+            let chain = Chain::attach(device.index)?;
+            Ok((map, chain.add(Place::SELECTION, program)?))
+        };
+        let (map, selection) =
+            selection().map_err(|error| AfXdpError::Program { name: name.to_owned(), error })?;
+        if !selection.chain().native() {
             tracing::info!(interface = name, "the driver has no XDP: packets take the kernel's generic hook");
         }
-        Ok(Arc::new(Interface { device, map, link, _program: program }))
+        Ok(Arc::new(Interface { device, map, selection }))
+    }
+
+    /// The interface's XDP programs, to which parts in front of the selection can be added.
+    pub fn chain(&self) -> &Arc<Chain> {
+        self.selection.chain()
     }
 
     /// The interface.
@@ -137,7 +145,7 @@ impl Interface {
 
     /// Whether the program runs in the driver.
     pub fn native(&self) -> bool {
-        self.link.native()
+        self.chain().native()
     }
 }
 
@@ -246,7 +254,7 @@ impl AfXdpPort {
                 Socket::open(device, queue, umem, first, options.mode, options.busy_poll).map_err(failed)?;
             memory.first.get_or_insert_with(|| Arc::clone(socket.fd()));
             let entered = interface.map.set(queue, socket.fd().as_fd());
-            entered.map_err(|error| AfXdpError::Program { name: name.clone(), error })?;
+            entered.map_err(|error| AfXdpError::Program { name: name.clone(), error: error.into() })?;
             sockets.push(socket);
         }
         if sockets.is_empty() {

@@ -70,6 +70,7 @@ const ALU64_IMM: u8 = 0x07;
 const ALU64_REG: u8 = 0x0F;
 const ALU32_IMM: u8 = 0x04;
 const JMP_REG: u8 = 0x0D;
+const JMP_IMM: u8 = 0x05;
 const JMP32_IMM: u8 = 0x06;
 const JA: u8 = 0x05;
 const CALL: u8 = 0x85;
@@ -80,6 +81,7 @@ const MOV: u8 = 0xB0;
 const JEQ: u8 = 0x10;
 const JGT: u8 = 0x20;
 const JNE: u8 = 0x50;
+const ST_ATOMIC: u8 = 0xC3;
 /// `src` of a 64-bit immediate that is a map's descriptor.
 const PSEUDO_MAP_FD: u8 = 1;
 
@@ -163,6 +165,11 @@ impl Assembler {
         self.code.push(0);
     }
 
+    /// `*(base + offset) += src`, atomically; four or eight octets.
+    pub fn atomic_add(&mut self, size: Size, base: Reg, offset: i16, src: Reg) {
+        self.push(ST_ATOMIC | size as u8, base, src as u8, offset, ADD.into());
+    }
+
     fn jump_by(&mut self, opcode: u8, dst: Reg, src: u8, immediate: i32, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(opcode, dst, src, 0, immediate);
@@ -181,6 +188,11 @@ impl Assembler {
     /// Jumps unless the lower half of `dst` is `value`.
     pub fn jump_if_ne32(&mut self, dst: Reg, value: u32, to: Label) {
         self.jump_by(JMP32_IMM | JNE, dst, 0, value as i32, to);
+    }
+
+    /// Jumps if `dst` is zero: a pointer to nothing.
+    pub fn jump_if_zero(&mut self, dst: Reg, to: Label) {
+        self.jump_by(JMP_IMM | JEQ, dst, 0, 0, to);
     }
 
     /// Jumps if `a > b`, without sign.
@@ -224,6 +236,7 @@ mod tests {
         asm.load(Size::Half, Reg::R3, Reg::R7, 12);
         asm.add(Reg::R2, 14);
         asm.call(51);
+        asm.atomic_add(Size::Double, Reg::R1, 8, Reg::R2);
         asm.exit();
         let octets: Vec<u8> = asm.finish().unwrap().iter().flat_map(|code| code.to_le_bytes()).collect();
         #[rustfmt::skip]
@@ -234,6 +247,7 @@ mod tests {
             0x69, 0x73, 12, 0, 0, 0, 0, 0,
             0x07, 0x02, 0, 0, 14, 0, 0, 0,
             0x85, 0, 0, 0, 51, 0, 0, 0,
+            0xdb, 0x21, 8, 0, 0, 0, 0, 0,
             0x95, 0, 0, 0, 0, 0, 0, 0,
         ]);
     }

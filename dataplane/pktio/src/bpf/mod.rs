@@ -25,6 +25,7 @@ pub const XDP_TX: i32 = 3;
 // Commands of bpf(2), and the types used of maps, programs and attachments (linux/bpf.h).
 const PROG_LOAD: libc::c_long = 5;
 const PROG_TEST_RUN: libc::c_long = 10;
+const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const LINK_CREATE: libc::c_long = 28;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
@@ -32,6 +33,9 @@ const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 /// Octets of the verifier's explanation that are kept.
 const LOG: usize = 64 << 10;
+/// Octets of `struct bpf_prog_info` that are asked for, and where the number of verified instructions is there.
+const PROG_INFO: usize = 224;
+const PROG_INFO_VERIFIED: usize = 216;
 
 /// Why the kernel did not take a map, program or attachment.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +62,7 @@ pub enum BpfError {
         /// The kernel's answer.
         error: io::Error,
     },
-    /// The program could not be run.
+    /// The program could not be run, or nothing is known of it.
     #[error("cannot run a BPF program: {0}")]
     Run(io::Error),
     /// The program could not be assembled.
@@ -110,6 +114,15 @@ impl Attributes {
     }
 }
 
+/// The result of running a program without an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Its last verdict.
+    pub verdict: i32,
+    /// Nanoseconds that it took on average.
+    pub ns: u32,
+}
+
 /// A loaded XDP program.
 #[derive(Debug)]
 pub struct Program(OwnedFd);
@@ -151,14 +164,33 @@ impl Program {
 
     /// Runs the program once on a frame and returns its verdict, without any interface.
     pub fn run(&self, frame: &[u8]) -> Result<i32, BpfError> {
+        self.run_repeatedly(frame, 1).map(|run| run.verdict)
+    }
+
+    /// Runs the program `repeat` times on a frame, without any interface. Changes that it makes to the frame stay.
+    pub fn run_repeatedly(&self, frame: &[u8], repeat: u32) -> Result<Run, BpfError> {
         let mut attributes = Attributes::new()
             .u32(0, self.0.as_raw_fd() as u32)
             .u32(8, frame.len() as u32)
             .pointer(16, frame.as_ptr())
-            .u32(32, 1);
+            .u32(32, repeat);
         // SAFETY: the frame outlives the call and has the length given; no output is asked for.
         unsafe { attributes.call(PROG_TEST_RUN) }.map_err(BpfError::Run)?;
-        Ok(attributes.get_u32(4) as i32)
+        Ok(Run { verdict: attributes.get_u32(4) as i32, ns: attributes.get_u32(36) })
+    }
+
+    /// Instructions that the verifier looked at, on all paths together. The kernel's limit is a million.
+    pub fn verified_instructions(&self) -> Result<u32, BpfError> {
+        let mut info = [0u8; PROG_INFO];
+        let mut attributes = Attributes::new()
+            .u32(0, self.0.as_raw_fd() as u32)
+            .u32(4, PROG_INFO as u32)
+            .pointer(8, info.as_mut_ptr());
+        // SAFETY: the kernel writes at most the octets given, which outlive the call. Lengths of lists in them are
+        // zero, so it follows no pointer there.
+        unsafe { attributes.call(OBJ_GET_INFO_BY_FD) }.map_err(BpfError::Run)?;
+        let at = PROG_INFO_VERIFIED;
+        Ok(u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]))
     }
 
     /// Attaches the program to an interface: in its driver if that can, else in the kernel's generic hook.

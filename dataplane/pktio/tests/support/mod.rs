@@ -1,4 +1,5 @@
 //! A veth pair between two anonymous namespaces, for tests of AF_XDP on a real link.
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::sync::Arc;
 
