@@ -1,5 +1,5 @@
 //! DPDK over memif: gNB and data network in this process, user plane and bare forwarder in others, with a memif
-//! on each side.
+//! on each side. First they are the memifs' servers, then their clients.
 //!
 //! The processes live through the whole experiment. A process whose turn it is not is stopped by a signal.
 
@@ -28,10 +28,11 @@ use super::frames::{self, Forwarder, Generator};
 use super::meter::{Meter, Metered};
 use super::network::N6;
 use super::source::Deck;
-use super::subscriber::{GNBS, UPF};
+use super::subscriber::UPF;
 use super::turns::{Contender, Control, Extent, Reading};
+use super::users::Traffic;
 use super::world::World;
-use super::{Run, Serve};
+use super::{DEFAULT_SESSIONS, Run, Serve};
 use crate::machine;
 
 /// Time limit for the other side to start.
@@ -71,9 +72,9 @@ pub(super) enum Work {
 
 impl Kind {
     /// Its effect on frames.
-    pub(super) fn forwarder(self) -> Forwarder {
+    pub(super) fn forwarder(self, traffic: Traffic) -> Forwarder {
         match self {
-            Kind::Upf => Forwarder::UserPlane { gnbs: GNBS },
+            Kind::Upf => Forwarder::UserPlane { gnbs: traffic.gnbs() },
             Kind::Bare => Forwarder::Bare,
         }
     }
@@ -82,9 +83,9 @@ impl Kind {
     ///
     /// # Errors
     /// One is refused.
-    pub(super) fn work(self, sessions: usize) -> anyhow::Result<Work> {
+    pub(super) fn work(self, sessions: usize, traffic: Traffic) -> anyhow::Result<Work> {
         Ok(match self {
-            Kind::Upf => Work::Upf(Box::new(World::new(sessions)?)),
+            Kind::Upf => Work::Upf(Box::new(World::with(sessions, traffic)?)),
             Kind::Bare => Work::Bare,
         })
     }
@@ -121,14 +122,50 @@ pub(super) fn serve_ports<F: FramePort + 'static>(
     }
 }
 
-/// Opens both ports of a side. The generator is the memif client, which need not copy, as it would otherwise be
-/// too slow.
-fn open(folder: &Path, kind: Kind, server: bool, core: usize) -> anyhow::Result<[DpdkPort; 2]> {
+/// The role of the side under test on its memifs; the generator has the other one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Role {
+    /// It copies each packet out of the client's memory and into it.
+    Server,
+    /// It sends and receives in its own memory, without copying.
+    Client,
+}
+
+impl Role {
+    fn other(self) -> Role {
+        match self {
+            Role::Server => Role::Client,
+            Role::Client => Role::Server,
+        }
+    }
+
+    /// Name in series.
+    fn backend(self) -> &'static str {
+        match self {
+            Role::Server => "dpdk_memif",
+            Role::Client => "dpdk_memif_client",
+        }
+    }
+
+    /// Arguments of a device.
+    fn arguments(self) -> &'static str {
+        match self {
+            Role::Server => "server",
+            Role::Client => "client,zero-copy=yes,rsize=9",
+        }
+    }
+}
+
+/// A forwarder, and its role.
+type Contestant = (Kind, Role);
+
+/// Opens both ports of a side, which has the role `own`.
+fn open(folder: &Path, (kind, role): Contestant, own: Role, core: usize) -> anyhow::Result<[DpdkPort; 2]> {
     start(core)?;
-    let role = if server { "server" } else { "client,zero-copy=yes,rsize=9" };
     let port = |interface: usize| {
-        let socket = folder.join(format!("{}.{interface}.sock", kind.name()));
-        let number = 2 * kind as usize + interface;
+        let socket = folder.join(format!("{}.{}.{interface}.sock", kind.name(), role.backend()));
+        let number = 4 * role as usize + 2 * kind as usize + interface;
+        let role = own.arguments();
         let device =
             format!("net_memif{number},role={role},id=0,socket-abstract=no,socket={}", socket.display());
         DpdkPort::open(&device, &Settings::default())?.pop().context("no queue")
@@ -181,8 +218,9 @@ pub(super) fn serve(part: &Serve) -> anyhow::Result<()> {
     machine::pin(&[part.core]);
     let kind = if part.bare { Kind::Bare } else { Kind::Upf };
     // Done first, so that everything is ready when the addresses are read.
-    let work = kind.work(part.sessions)?;
-    let [n3, n6] = open(&part.folder, kind, true, part.core)?;
+    let work = kind.work(part.sessions, Traffic::Plain)?;
+    let role = if part.client { Role::Client } else { Role::Server };
+    let [n3, n6] = open(&part.folder, (kind, role), role, part.core)?;
     write_line(&[n3.mac(), n6.mac()])?;
     let (stop, meter) = (AtomicBool::new(false), Meter::new());
     let ports = (Metered::new(n3, &meter), Metered::new(n6, &meter));
@@ -237,13 +275,21 @@ impl Pipes {
 }
 
 impl Other {
-    fn start(folder: &Path, kind: Kind, [here, there]: [usize; 2], sessions: usize) -> anyhow::Result<Other> {
+    fn start(
+        folder: &Path,
+        (kind, role): Contestant,
+        [here, there]: [usize; 2],
+        sessions: usize,
+    ) -> anyhow::Result<Other> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["upf", "serve"]).arg("--folder").arg(folder);
         command.args(["--core", &there.to_string(), "--elsewhere", &here.to_string()]);
         command.args(["--sessions", &sessions.to_string()]);
         if kind == Kind::Bare {
             command.arg("--bare");
+        }
+        if role == Role::Client {
+            command.arg("--client");
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let output = BufReader::new(child.stdout.take().context("no standard output")?);
@@ -291,57 +337,74 @@ impl Drop for Other {
     }
 }
 
-/// Measures the user plane with each number of sessions, and the bare forwarder, in turn.
+/// Measures the user plane with each number of sessions, and the bare forwarder, in turn. As clients they are measured with the
+/// default number of sessions and the smallest packets.
 ///
 /// # Errors
 /// DPDK does not start.
-pub(super) fn run(run: &mut Run, here: usize, there: usize) -> anyhow::Result<()> {
+pub(super) fn run(run: &mut Run, cores: [usize; 2]) -> anyhow::Result<()> {
     let folder = std::env::temp_dir().join(format!("godwit-bench-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
-    let result = measure(run, &folder, here, there);
+    let all = run.plan.network_sessions.clone();
+    let result = measure(run, &folder, Role::Server, &all, cores)
+        .and_then(|()| measure(run, &folder, Role::Client, &[DEFAULT_SESSIONS], cores));
     // Files of old sockets are harmless.
     let _ = std::fs::remove_dir_all(&folder);
     result
 }
 
-fn measure(run: &mut Run, folder: &Path, here: usize, there: usize) -> anyhow::Result<()> {
-    let (bare, mut to_bare) = connect(folder, Kind::Bare, here, there, 1)?;
+fn measure(
+    run: &mut Run,
+    folder: &Path,
+    role: Role,
+    sessions: &[usize],
+    cores: [usize; 2],
+) -> anyhow::Result<()> {
+    let backend = role.backend();
+    let (bare, mut to_bare) = connect(folder, (Kind::Bare, role), cores, 1)?;
     run.note("dpdk_huge_pages", &format!("{:?}", eal::uses_huge_pages()));
     bare.wake(false);
-    for sessions in run.plan.network_sessions.clone() {
-        run.progress.say(&format!("DPDK memif: making {sessions} sessions"));
-        let (upf, mut to_upf) = connect(folder, Kind::Upf, here, there, sessions)?;
+    for sessions in sessions.iter().copied() {
+        run.progress.say(&format!("{backend}: making {sessions} sessions"));
+        let (upf, mut to_upf) = connect(folder, (Kind::Upf, role), cores, sessions)?;
         upf.wake(false);
         to_bare.play(Deck::new(&World::teids(sessions)?));
         let mut contenders = [
             Contender { name: Kind::Bare.name(), generator: &mut to_bare, control: &bare },
             Contender { name: Kind::Upf.name(), generator: &mut to_upf, control: &upf },
         ];
-        let sizes = run.plan.network_sizes(sessions);
-        let extent = Extent {
-            backend: "dpdk_memif",
-            sessions,
-            sizes: &sizes,
-            rounds: run.plan.frame_rounds(sessions),
+        let sizes = match role {
+            Role::Server => run.plan.network_sizes(sessions),
+            Role::Client => run.plan.network_sizes[..1].to_vec(),
         };
-        run.frames(&extent, &mut contenders)?;
+        let rounds = run.plan.frame_rounds(sessions);
+        run.frames(&Extent { backend, sessions, sizes: &sizes, rounds }, &mut contenders)?;
     }
     Ok(())
 }
 
-/// Starts a process and connects to it.
+/// Starts a process and connects to it. The server is opened first, so that the client connects at once.
 fn connect(
     folder: &Path,
-    kind: Kind,
-    here: usize,
-    there: usize,
+    contestant: Contestant,
+    cores: [usize; 2],
     sessions: usize,
 ) -> anyhow::Result<(Other, Generator<DpdkPort>)> {
-    let other = Other::start(folder, kind, [here, there], sessions)?;
-    // After the server, so that it connects at once.
-    let ports = open(folder, kind, false, here)?;
+    let (kind, role) = contestant;
+    let start = || Other::start(folder, contestant, cores, sessions);
+    let open = || open(folder, contestant, role.other(), cores[0]);
+    let (other, ports) = match role {
+        Role::Server => {
+            let other = start()?;
+            (other, open()?)
+        }
+        Role::Client => {
+            let ports = open()?;
+            (start()?, ports)
+        }
+    };
     let deck = Deck::new(&World::teids(sessions)?);
-    let mut generator = Generator::new(ports, other.macs, kind.forwarder(), &deck);
+    let mut generator = Generator::new(ports, other.macs, kind.forwarder(Traffic::Plain), &deck);
     let start = time::now_std();
     while !generator.ports().iter().all(DpdkPort::is_up) {
         if start.elapsed() > PATIENCE {

@@ -1,10 +1,10 @@
 //! The ends of a path through a user plane: sockets of gNB and data network, used by the one measuring thread.
 //!
-//! Arrivals are counted by the interface's own counters, so that receiving costs nothing while a rate is
+//! Arrivals are counted by the interface's own counters, so that receiving costs little while a rate is
 //! measured. Several datagrams may pass the interface as one frame, which the kernel cuts behind it (`UDP_SEGMENT`), so
-//! packets are counted by their octets. Sockets hold what fits and the kernel drops the rest, which is the cheapest possible receiver. The
-//! packets in the sockets are compared octet by octet after each rate ([`super::contents`]), and so is every
-//! packet that is timed. [`Ends::verify`] requires every packet to arrive.
+//! packets are counted by their octets. Sockets hold what fits and the kernel drops the rest, which is the cheapest possible receiver. A
+//! batch in [`COMPARED`] is compared octet by octet while a rate is measured ([`super::contents`]), the packets left in the
+//! sockets after it, and so is every packet that is timed. [`Ends::verify`] requires every packet to arrive.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -36,6 +36,8 @@ const LOST: Duration = Duration::from_millis(50);
 const LAST_OF_ALL: Duration = Duration::from_secs(2);
 /// Packets under way at once when every packet has to arrive: as many as every socket on the way can hold.
 const WINDOW: usize = 32;
+/// In a flood, a batch is received and compared for this many batches that are sent.
+const COMPARED: usize = 8;
 /// Number of the first packet of [`Ends::verify`]; higher than those of all other packets.
 const VERIFIED: u32 = 1 << 30;
 /// Octets of user packets when all sizes come in turn: the longest size, and the step.
@@ -160,18 +162,23 @@ impl Ends {
         let mut source = Source::new(path, size, target)?;
         // A user's datagram without its headers, or the user's packet in a tunnel.
         let payload = if path == Path::Uplink { size - IP_UDP } else { size + TUNNEL };
-        self.send_for(&mut source, duration / 4);
+        self.flood_for(&mut source, duration / 4);
         let (before, start) = (self.arrived(path)?, time::now_std());
-        self.send_for(&mut source, duration);
+        self.flood_for(&mut source, duration);
         let (after, took) = (self.arrived(path)?, start.elapsed());
         self.settle(path, target);
         Ok(before.datagrams_until(after, payload) / took.as_secs_f64())
     }
 
-    fn send_for(&mut self, source: &mut Source<'_>, duration: Duration) {
-        let start = time::now_std();
+    /// Sends for a time, and compares a batch of what arrives for some that are sent.
+    fn flood_for(&mut self, source: &mut Source<'_>, duration: Duration) {
+        let (start, mut batches) = (time::now_std(), 0_usize);
         while start.elapsed() < duration {
             self.send(source, BATCH, None);
+            batches += 1;
+            if batches.is_multiple_of(COMPARED) {
+                self.take(source.path, source.target, |_| ());
+            }
         }
     }
 

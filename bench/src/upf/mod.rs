@@ -277,7 +277,7 @@ pub fn run(options: &Options, parts: &[Part]) -> anyhow::Result<Experiment> {
     if wanted(Part::Dpdk) {
         let _huge_pages = dpdk::HugePages::take();
         run.part("DPDK null", |run| null::run(run, *core, other));
-        run.part("DPDK memif", |run| dpdk::run(run, *core, other));
+        run.part("DPDK memif", |run| dpdk::run(run, [*core, other]));
     }
     #[cfg(not(feature = "dpdk"))]
     run.note("dpdk", "not measured: built without the feature `dpdk`");
@@ -315,6 +315,9 @@ pub struct Serve {
     /// Run a bare forwarder in place of the user plane.
     #[arg(long)]
     pub bare: bool,
+    /// Be the client of the memifs, not their server.
+    #[arg(long)]
+    pub client: bool,
 }
 
 /// Serves until standard input ends.

@@ -25,8 +25,9 @@ use super::dpdk::{self, Kind};
 use super::frames::Forwarder;
 use super::source::{self, Deck, Source};
 use super::traffic::Direction;
+use super::users::Traffic;
 use super::world::World;
-use super::{MPPS, Run, turns};
+use super::{DEFAULT_SESSIONS, MPPS, Run, turns};
 use crate::machine;
 
 /// How often an idle port checks whether frames are wanted.
@@ -113,6 +114,15 @@ impl Valve {
         let (taken, took) = (self.taken.load(Relaxed) - before, start.elapsed());
         self.close();
         taken as f64 / took.as_secs_f64()
+    }
+
+    /// Whether all packets of a while come out, and no others.
+    fn passes_all(&self) -> bool {
+        let before = self.counts();
+        self.rate(Direction::Mixed, 64, Duration::from_millis(10));
+        let after = self.counts();
+        let [given, taken] = [0, 1].map(|at| after[at] - before[at]);
+        given > 0 && taken == given
     }
 }
 
@@ -236,14 +246,48 @@ impl<F: FramePort> FramePort for Fed<F> {
     }
 }
 
+/// What is measured between null devices.
+#[derive(Clone, Copy)]
+struct Case {
+    sessions: usize,
+    traffic: Traffic,
+}
+
+impl Case {
+    fn all(run: &Run) -> Vec<Case> {
+        let plain = run.plan.network_sessions.iter().map(|sessions| (*sessions, Traffic::Plain));
+        // Of the other kinds these have the same packets.
+        let others = [Traffic::Quotas, Traffic::Gnbs].map(|traffic| (DEFAULT_SESSIONS, traffic));
+        plain.chain(others).map(|(sessions, traffic)| Case { sessions, traffic }).collect()
+    }
+
+    /// The name in series.
+    fn backend(self) -> String {
+        match self.traffic {
+            Traffic::Plain => "dpdk_null".to_owned(),
+            other => format!("dpdk_null_{}", other.name()),
+        }
+    }
+
+    fn sizes(self, run: &Run) -> Vec<usize> {
+        let mut sizes = run.plan.network_sizes(self.sessions);
+        if self.traffic != Traffic::Plain {
+            sizes.truncate(1);
+        }
+        sizes.retain(|size| source::tunnelled(*size) <= usize::from(Settings::default().mtu));
+        sizes
+    }
+}
+
 /// Measures user plane and bare forwarder in turn, with each number of sessions.
 ///
 /// # Errors
 /// DPDK does not start.
 pub(super) fn run(run: &mut Run, here: usize, there: usize) -> anyhow::Result<()> {
     dpdk::start(here)?;
-    for sessions in run.plan.network_sessions.clone() {
-        run.progress.say(&format!("DPDK null: making {sessions} sessions"));
+    for case in Case::all(run) {
+        let Case { sessions, traffic } = case;
+        run.progress.say(&format!("{}: making {sessions} sessions", case.backend()));
         let deck = Deck::new(&World::teids(sessions)?);
         let valves = [(); 2].map(|()| Arc::new(Valve::default()));
         let contenders = || Kind::ALL.into_iter().zip(&valves);
@@ -254,13 +298,13 @@ pub(super) fn run(run: &mut Run, here: usize, there: usize) -> anyhow::Result<()
                     let device = format!("net_null{}", 2 * kind as usize + interface);
                     DpdkPort::open(&device, &Settings::default())?.pop().context("no queue")
                 };
-                let ports = Fed::pair([open(0)?, open(1)?], kind.forwarder(), valve, &deck);
+                let ports = Fed::pair([open(0)?, open(1)?], kind.forwarder(traffic), valve, &deck);
                 serving.push(scope.spawn(move || {
                     machine::pin(&[there]);
-                    dpdk::serve_ports(kind.work(sessions)?, ports, &|| valve.stop.load(Relaxed))
+                    dpdk::serve_ports(kind.work(sessions, traffic)?, ports, &|| valve.stop.load(Relaxed))
                 }));
             }
-            let measured = measure(run, sessions, contenders);
+            let measured = measure(run, case, contenders);
             valves.iter().for_each(|valve| valve.stop.store(true, Relaxed));
             for thread in serving {
                 let Ok(served) = thread.join() else { anyhow::bail!("a forwarder ended by a panic") };
@@ -274,30 +318,28 @@ pub(super) fn run(run: &mut Run, here: usize, there: usize) -> anyhow::Result<()
 
 fn measure<'a, I: Iterator<Item = (Kind, &'a Arc<Valve>)>>(
     run: &mut Run,
-    sessions: usize,
+    case: Case,
     contenders: impl Fn() -> I,
 ) -> anyhow::Result<()> {
     for (kind, valve) in contenders() {
         let start = time::now_std();
-        // Until the neighbours are known, which takes one ARP request for each.
-        while valve.rate(Direction::Mixed, 64, Duration::from_millis(10)) < 1.0 {
+        // Until all neighbours are known, which takes one ARP request for each, and no packets wait for one any more.
+        while !valve.passes_all() {
             if start.elapsed() > PATIENCE {
-                anyhow::bail!("nothing comes out of {}", kind.name());
+                anyhow::bail!("not everything comes out of {}", kind.name());
             }
         }
     }
     contenders().for_each(|(_, valve)| valve.compare.store(true, Relaxed));
     let before: Vec<[u64; 2]> = contenders().map(|(_, valve)| valve.counts()).collect();
+    let (backend, sizes, sessions) = (case.backend(), case.sizes(run), case.sessions);
     for round in 0..run.plan.frame_rounds(sessions) {
-        run.progress.say(&format!("DPDK null: {sessions} sessions, round {round}"));
+        run.progress.say(&format!("{backend}: {sessions} sessions, round {round}"));
         for direction in Direction::ALL {
-            for size in run.plan.network_sizes(sessions) {
-                if source::tunnelled(size) > usize::from(Settings::default().mtu) {
-                    continue;
-                }
+            for size in sizes.iter().copied() {
                 for at in turns::order(Kind::ALL.len()) {
                     let Some((kind, valve)) = contenders().nth(at) else { continue };
-                    let name = format!("dpdk_null.{}.{}.{size}.mpps", kind.name(), direction.name());
+                    let name = format!("{backend}.{}.{}.{size}.mpps", kind.name(), direction.name());
                     let rate = valve.rate(direction, size, run.plan.frame_sample / 2);
                     run.results.add(name, MPPS, sessions, rate / 1e6);
                 }
@@ -307,10 +349,10 @@ fn measure<'a, I: Iterator<Item = (Kind, &'a Arc<Valve>)>>(
     for ((kind, valve), before) in contenders().zip(before) {
         let after = valve.counts();
         let [given, taken] = [0, 1].map(|at| after[at] - before[at]);
-        let name = format!("DPDK null: what {} got with {sessions} sessions came out", kind.name());
+        let name = format!("{backend}: what {} got with {sessions} sessions came out", kind.name());
         run.check(&name, given > 0 && taken == given, format!("{taken} packets of {given}"));
         let tally = std::mem::take(&mut *valve.tally.lock().unwrap_or_else(PoisonError::into_inner));
-        run.compared(&format!("dpdk_null {}", kind.name()), tally);
+        run.compared(&format!("{backend} {}", kind.name()), tally);
     }
     Ok(())
 }

@@ -15,8 +15,9 @@ const DIRECTIONS: [(&str, &str); 3] = [("mixed", ""), ("uplink", "_uplink"), ("d
 /// Kinds of one-way times.
 const TIMES: [&str; 4] = ["low.p50", "low.p99", "load80.p50", "load80.p99"];
 
-/// Backends with frame ports.
-const FRAMES: [&str; 3] = ["af_xdp", "dpdk_memif", "dpdk_null"];
+/// Backends with frame ports, some with other traffic.
+const FRAMES: [&str; 6] =
+    ["af_xdp", "dpdk_memif", "dpdk_memif_client", "dpdk_null", "dpdk_null_quotas", "dpdk_null_64_gnbs"];
 
 /// Adds series of the time per packet over the bare forwarder's, pair by pair: of metered time where there is a meter, else of the
 /// rates.

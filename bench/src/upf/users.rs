@@ -124,12 +124,14 @@ impl Traffic {
         }
     }
 
+    /// Number of gNBs, between which sessions are spread.
+    pub(super) fn gnbs(self) -> u32 {
+        if matches!(self, Traffic::Gnbs | Traffic::Mix) { MANY_GNBS } else { GNBS }
+    }
+
     /// A subscriber's gNB: in the mix every fourth has an IPv6 address.
     pub(super) fn gnb(self, subscriber: Subscriber) -> SocketAddr {
-        let number = match self {
-            Traffic::Gnbs | Traffic::Mix => subscriber.0 % MANY_GNBS,
-            _ => subscriber.0 % GNBS,
-        };
+        let number = subscriber.0 % self.gnbs();
         let has_ipv6 = self == Traffic::Ipv6Outer || (self == Traffic::Mix && number % 4 == 3);
         let address = if has_ipv6 {
             IpAddr::from(Ipv6Addr::from_bits((0xfd00 << 112) + 0x100 + u128::from(number)))
