@@ -712,6 +712,30 @@ impl Recorder {
     }
 }
 
+/// N4 compares its time with that at which workers have heard an address: both read one clock.
+#[tokio::test(start_paused = true)]
+async fn an_address_is_silent_by_the_clock_of_the_workers() {
+    let factory = ethernet_config("gw0", "tap0").dnn.remove(1);
+    let upf = Upf::with(Sink::default(), |config| config.dnn.push(factory)).await;
+    let mut cp = Cp::associated(&upf).await;
+    let mut request = ethernet_establishment(1);
+    request.create_urrs[0].reporting_triggers = ReportingTriggers::MACAR;
+    request.create_urrs[0].ethernet_inactivity_timer = Some(Seconds(10));
+    let seid = seid_of(&cp.establish(request).await);
+    // What a worker does, by whose clock the test began now.
+    let (bridge, station, mac) = (upf.tables.bridge(1).unwrap(), 1, [2, 0, 0, 0, 0, 7]);
+    let start_s = (net::time::now_ns() / 1_000_000_000) as u32;
+    bridge.learn(station, 0, mac, start_s);
+    upf.events.send(PacketEvent::Address { seid, mac, c_tag: None, s_tag: None }).await.unwrap();
+    cp.turn(Duration::from_secs(6)).await;
+    assert_eq!((cp.usage.len(), bridge.addresses(station).len()), (1, 1), "the address is new");
+    bridge.learn(station, 0, mac, start_s + 6);
+    cp.turn(Duration::from_secs(7)).await;
+    assert_eq!((cp.usage.len(), bridge.addresses(station).len()), (1, 1), "heard seven seconds ago");
+    cp.turn(Duration::from_secs(7)).await;
+    assert_eq!((cp.usage.len(), bridge.addresses(station).len()), (2, 0), "silent for fourteen seconds");
+}
+
 /// Readers of the tables that are not workers, such as programs in the kernel. They read until the test says that they
 /// have finished.
 #[derive(Clone, Default)]
