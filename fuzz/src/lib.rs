@@ -10,6 +10,7 @@
 mod cotcp;
 pub mod mutate;
 mod n4;
+mod offload;
 mod pipeline;
 mod rules;
 pub mod smoke;

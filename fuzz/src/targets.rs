@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{cotcp, n4, pipeline, rules};
+use crate::{cotcp, n4, offload, pipeline, rules};
 
 /// One decoder or endpoint.
 pub struct Target {
@@ -31,6 +31,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "nas-protected", run: nas_protected, seeds: nas_protected_seeds },
     Target { name: "ngap", run: ngap, seeds: || folder("ngap") },
     Target { name: "ngap-transfer", run: ngap_transfer, seeds: || folder("ngap-transfer") },
+    Target { name: "offload-cut", run: offload::cut, seeds: offload::cut_seeds },
+    Target { name: "offload-join", run: offload::join, seeds: offload::join_seeds },
     Target { name: "pfcp", run: pfcp, seeds: || folder("pfcp") },
     Target { name: "pfcp-endpoint", run: pfcp_endpoint, seeds: || folder("pfcp") },
     Target { name: "pipeline", run: pipeline::run, seeds: pipeline::seeds },
