@@ -15,7 +15,7 @@ use packet::gtpu::{self, PduSession, Signalling, message_type};
 use packet::{icmp, ipv4, ipv6, protocol, transport};
 use pfcp::message::SessionEstablishmentRequest;
 use pfcp::{Cause, FTeid, NodeId, NtpSeconds};
-use pktio::Batch;
+use pktio::Vector;
 use pktio::memory::{self, Wire};
 use telemetry::DropReason;
 use tokio::sync::mpsc;
@@ -66,7 +66,7 @@ struct World {
     _sessions: Sessions,
     teids: [u32; SESSIONS],
     now_ns: u64,
-    batch: Batch,
+    batch: Vector,
 }
 
 thread_local! {
@@ -89,7 +89,7 @@ impl World {
         let (n6_port, n6) = memory::pair(8 * PACKETS);
         let (factory_port, factory) = memory::pair(8 * PACKETS);
         let ports = Ports { n3: Box::new(n3_port), n6: vec![Box::new(n6_port), Box::new(factory_port)] };
-        let batch = Batch::new(BATCH, PACKET);
+        let batch = Vector::new(BATCH, PACKET);
         let _sessions = sessions;
         World { pipeline, ports, n3, n6, factory, stats, events, _sessions, teids, now_ns: 1, batch }
     }

@@ -24,7 +24,7 @@ use packet::gtpu::{self, PduSession, Signalling};
 use pktio::poll::{Poller, Waker};
 use pktio::tun::TunPort;
 use pktio::udp::UdpPort;
-use pktio::{Batch, Port};
+use pktio::{Port, Vector};
 use types::{Qfi, Teid};
 
 /// Packets per batch.
@@ -146,7 +146,7 @@ impl UserPlane {
             poller,
             commands: receiver,
             tunnels: Vec::new(),
-            batch: Batch::new(BATCH, PACKET_LEN),
+            batch: Vector::new(BATCH, PACKET_LEN),
             selected: Vec::with_capacity(BATCH),
             counters: Arc::clone(&counters),
         };
@@ -292,7 +292,7 @@ struct Worker {
     poller: Poller,
     commands: mpsc::Receiver<Command>,
     tunnels: Vec<Option<State>>,
-    batch: Batch,
+    batch: Vector,
     selected: Vec<u16>,
     counters: Arc<AtomicCounters>,
 }
@@ -414,13 +414,13 @@ impl Worker {
         let Some(Some(tunnel)) = self.tunnels.get(position) else { return };
         let container = Some(PduSession::Uplink { qfi: tunnel.qfi });
         self.selected.clear();
-        for (at, buffer) in self.batch.buffers_mut().iter_mut().enumerate() {
+        for (at, mut buffer) in self.batch.frames_mut().enumerate() {
             let length = buffer.len();
             let header = gtpu::encapsulate(buffer.headroom(), tunnel.upf_teid, length, container);
             if let Some(header) = header
                 && buffer.grow_front(header)
             {
-                buffer.peer = tunnel.upf;
+                *buffer.peer = tunnel.upf;
                 self.selected.push(at as u16);
             }
         }
@@ -478,14 +478,14 @@ impl Worker {
     /// Removes the header of a packet for a TUN device and returns the position of its tunnel. Every other packet is
     /// handled here.
     fn downlink_packet(&mut self, at: usize) -> Option<usize> {
-        let buffer = self.batch.buffers_mut().get_mut(at)?;
+        let mut buffer = self.batch.frame_mut(at);
         let Ok(packet) = gtpu::Packet::new(buffer.packet()) else {
             count(&self.counters.dropped, 1);
             return None;
         };
         if packet.message_type() != gtpu::message_type::G_PDU {
             let signalling = Signalling::parse(&packet);
-            let peer = buffer.peer;
+            let peer = *buffer.peer;
             self.signalling(signalling.ok(), peer);
             return None;
         }
@@ -526,7 +526,7 @@ impl Worker {
 
     /// Sends one packet at once, outside the current batch.
     fn send_one(&mut self, packet: &[u8], peer: SocketAddr) {
-        let mut batch = Batch::new(1, packet.len());
+        let mut batch = Vector::new(1, packet.len());
         batch.push(packet, peer);
         self.n3.transmit(&mut batch, &[0]);
     }

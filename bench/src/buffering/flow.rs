@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use net::time::{self, Duration};
 use packet::gtpu::{self, message_type};
 use pktio::udp::UdpPort;
-use pktio::{Batch, Port as _};
+use pktio::{Port as _, Vector};
 use upf::pipeline::BATCH;
 
 use crate::upf::contents::{self, Contents, Found, Tally, Wrong};
@@ -68,8 +68,8 @@ pub(super) struct Record {
 pub(super) struct Flow {
     server: UdpPort,
     gnbs: [UdpPort; 2],
-    batch: Batch,
-    taken: Batch,
+    batch: Vector,
+    taken: Vector,
     /// A packet of each size.
     templates: Vec<Template>,
     contents: Contents,
@@ -92,8 +92,8 @@ impl Flow {
             contents: Contents::new(0),
             server: bind(&network.dn, SocketAddr::new(SERVER.into(), OTHER_PORT))?,
             gnbs: [bind(&network.gnb, first)?, bind(&network.gnb, second)?],
-            batch: Batch::new(BATCH, PACKET),
-            taken: Batch::new(BATCH, PACKET),
+            batch: Vector::new(BATCH, PACKET),
+            taken: Vector::new(BATCH, PACKET),
         })
     }
 
@@ -143,13 +143,13 @@ impl Flow {
                 continue;
             }
             let at_ns = (time::now_std() - epoch).as_nanos() as u64;
-            for buffer in self.taken.buffers() {
-                let bytes = buffer.packet();
+            for (frame, peer) in self.taken.frames().iter().zip(self.taken.peers()) {
+                let bytes = frame.packet();
                 let message_type = gtpu::Packet::new(bytes).map(|outer| outer.message_type());
                 let (sequence, sent_ns) = if message_type == Ok(message_type::END_MARKER) {
                     (None, 0)
                 } else {
-                    let compared = compare(gnb, bytes, buffer.peer, &mut self.contents);
+                    let compared = compare(gnb, bytes, *peer, &mut self.contents);
                     match record.tally.count(compared, bytes) {
                         Some(found) => (Some(found.number), found.time_ns),
                         None => continue,

@@ -10,7 +10,7 @@
 use anyhow::Context as _;
 use net::time::{self, Duration};
 use packet::gtpu::{PduSession, build_gpdu};
-use pktio::{Batch, Buffer};
+use pktio::{FrameMut, Vector};
 use upf::pipeline::BATCH;
 
 use super::contents::Tally;
@@ -30,14 +30,14 @@ const SEED: u64 = 5;
 
 /// A window of batches.
 struct Window {
-    batches: Vec<Batch>,
+    batches: Vec<Vector>,
     templates: [Template; 2],
     draw: Draw,
 }
 
 impl Window {
     fn new(sessions: usize, size: usize, seed: u64) -> anyhow::Result<Window> {
-        let batches = (0..WINDOW).map(|_| Batch::new(BATCH, size + 2 * TUNNEL + 64)).collect();
+        let batches = (0..WINDOW).map(|_| Vector::new(BATCH, size + 2 * TUNNEL + 64)).collect();
         let templates = [Template::new(true, size)?, Template::new(false, size)?];
         Ok(Window { batches, templates, draw: Draw::new(sessions, seed) })
     }
@@ -119,10 +119,10 @@ fn sample(
     let mut dropped = 0;
     let theirs = timed(run.plan.sample, &mut window, direction, &teids, |at, batch| {
         let now_ns = time::now_ns();
-        for buffer in batch.buffers_mut() {
+        for mut frame in batch.frames_mut() {
             let passed = match direction.is_up(at) {
-                true => textbook.uplink(buffer, now_ns),
-                false => textbook.downlink(buffer, now_ns),
+                true => textbook.uplink(&mut frame, now_ns),
+                false => textbook.downlink(&mut frame, now_ns),
             };
             dropped += u64::from(!passed);
         }
@@ -172,7 +172,7 @@ fn timed(
     window: &mut Window,
     direction: Direction,
     teids: &[u32],
-    mut process: impl FnMut(usize, &mut Batch),
+    mut process: impl FnMut(usize, &mut Vector),
 ) -> Timed {
     let (mut spent, mut packets, mut warm) = (Duration::ZERO, 0, true);
     let mut all = 0;
@@ -202,7 +202,7 @@ fn compare(
 ) -> anyhow::Result<()> {
     let mut template = Template::new(up, size)?;
     let mut draw = Draw::new(sessions, 2 * round as u64 + u64::from(up));
-    let [mut ours, mut theirs] = [(); 2].map(|()| Batch::new(BATCH, size + 2 * TUNNEL + 64));
+    let [mut ours, mut theirs] = [(); 2].map(|()| Vector::new(BATCH, size + 2 * TUNNEL + 64));
     let mut tallies = [Tally::default(), Tally::default()];
     for number in 0..COMPARED as u32 {
         let mut expected = Vec::with_capacity(BATCH);
@@ -218,13 +218,13 @@ fn compare(
         }
         let sent = world.process_and_show(up, &mut ours);
         let now_ns = time::now_ns();
-        let passes = |buffer: &mut Buffer| match up {
-            true => textbook.uplink(buffer, now_ns),
-            false => textbook.downlink(buffer, now_ns),
+        let passes = |frame: &mut FrameMut<'_>| match up {
+            true => textbook.uplink(frame, now_ns),
+            false => textbook.downlink(frame, now_ns),
         };
-        let forwarded = theirs.buffers_mut().iter_mut().filter_map(|buffer| {
-            let passed = passes(buffer);
-            passed.then(|| (buffer.packet().to_vec(), buffer.peer))
+        let forwarded = theirs.frames_mut().filter_map(|mut frame| {
+            let passed = passes(&mut frame);
+            passed.then(|| (frame.packet().to_vec(), *frame.peer))
         });
         for (tally, packets) in tallies.iter_mut().zip([sent, forwarded.collect()]) {
             for (at, (wanted, to)) in expected.iter().enumerate() {

@@ -12,7 +12,7 @@ use packet::gtpu::{self, PduSession};
 use pktio::poll::{Poller, Waker};
 use pktio::tun::TunPort;
 use pktio::udp::UdpPort;
-use pktio::{Batch, Port};
+use pktio::{Port, Vector};
 use upf::pipeline::{BATCH, PACKET};
 
 use super::ends;
@@ -121,7 +121,7 @@ impl Drop for Forwarder {
 impl Run {
     fn run(mut self, poller: &mut Poller, stop: &AtomicBool) {
         let one_by_one = matches!(self.work, Work::Textbook(_));
-        let mut batch = Batch::new(if one_by_one { 1 } else { BATCH }, PACKET);
+        let mut batch = Vector::new(if one_by_one { 1 } else { BATCH }, PACKET);
         let budget = if one_by_one { BUDGET * BATCH } else { BUDGET };
         let epoch = net::time::now_std();
         let mut ready = [false; 3];
@@ -145,7 +145,7 @@ impl Run {
     }
 
     /// Receives a batch from an input and sends it on; `false` when there was none.
-    fn serve(&mut self, input: usize, batch: &mut Batch, now_ns: u64) -> std::io::Result<bool> {
+    fn serve(&mut self, input: usize, batch: &mut Vector, now_ns: u64) -> std::io::Result<bool> {
         let received = match input {
             0 => self.up.receive(batch)?,
             1 => self.relay.receive(batch)?,
@@ -153,10 +153,10 @@ impl Run {
         };
         let mut selected = [0_u16; BATCH];
         let mut count = 0;
-        for (at, buffer) in batch.buffers_mut().iter_mut().enumerate() {
+        for (at, mut buffer) in batch.frames_mut().enumerate() {
             let passes = match (&self.work, input) {
                 (_, 1) => {
-                    buffer.peer = ends::other_upf();
+                    *buffer.peer = ends::other_upf();
                     true
                 }
                 (Work::Bare, 0) => {
@@ -164,14 +164,14 @@ impl Run {
                     true
                 }
                 (Work::Bare, _) => {
-                    buffer.peer = ends::gnb();
+                    *buffer.peer = ends::gnb();
                     let container = Some(PduSession::Downlink { qfi: QFI, rqi: false, ppi: None });
                     let length = buffer.len();
                     gtpu::encapsulate(buffer.headroom(), TEID, length, container)
                         .is_some_and(|taken| buffer.grow_front(taken))
                 }
-                (Work::Textbook(textbook), 0) => textbook.uplink(buffer, now_ns),
-                (Work::Textbook(textbook), _) => textbook.downlink(buffer, now_ns),
+                (Work::Textbook(textbook), 0) => textbook.uplink(&mut buffer, now_ns),
+                (Work::Textbook(textbook), _) => textbook.downlink(&mut buffer, now_ns),
             };
             if passes {
                 selected[count] = at as u16;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::bail;
 use net::time::{self, Duration};
-use pktio::Batch;
+use pktio::Vector;
 use upf::pipeline::BATCH;
 
 use super::contents::{self, Tally, Wrong};
@@ -108,7 +108,7 @@ struct Times {
 fn batches(world: &mut World, duration: Duration, tally: &mut Tally) -> anyhow::Result<Times> {
     let mut template = Template::new(false, SIZE)?;
     let mut draw = Draw::new(SESSIONS, 3);
-    let mut batch = Batch::new(BATCH, 512);
+    let mut batch = Vector::new(BATCH, 512);
     let mut times = Times::default();
     let start = time::now_std();
     for number in 0.. {

@@ -16,7 +16,7 @@ use net::netns::NetNs;
 use net::time::{self, Duration};
 use packet::gtpu;
 use pktio::udp::UdpPort;
-use pktio::{Batch, Port as _};
+use pktio::{Port as _, Vector};
 use upf::pipeline::BATCH;
 
 use super::contents::{self, Contents, Found, Tally, Wrong};
@@ -97,8 +97,8 @@ pub(super) struct Ends {
     server: UdpPort,
     other_upf: UdpPort,
     counters: [Counter; 2],
-    batch: Batch,
-    taken: Batch,
+    batch: Vector,
+    taken: Vector,
     all: Vec<u16>,
     contents: Contents,
     tally: Tally,
@@ -136,8 +136,8 @@ impl Ends {
             server: bind(&network.dn, SocketAddr::new(SERVER.into(), OTHER_PORT))?,
             other_upf: bind(&network.dn, other_upf())?,
             counters: [Counter::open(&network.gnb, "n3")?, Counter::open(&network.dn, "n6")?],
-            batch: Batch::new(BATCH, PACKET),
-            taken: Batch::new(BATCH, PACKET),
+            batch: Vector::new(BATCH, PACKET),
+            taken: Vector::new(BATCH, PACKET),
             all: (0..BATCH as u16).collect(),
             contents: Contents::new(0),
             tally: Tally::default(),
@@ -253,10 +253,10 @@ impl Ends {
         };
         // An ICMP error caused by an earlier packet counts as nothing received.
         let received = port.receive(&mut self.taken).unwrap_or(0);
-        for buffer in self.taken.buffers() {
-            let compared = compare(path, target, (buffer.packet(), buffer.peer), &mut self.contents);
+        for (frame, peer) in self.taken.frames().iter().zip(self.taken.peers()) {
+            let compared = compare(path, target, (frame.packet(), *peer), &mut self.contents);
             let Some(compared) = compared else { continue };
-            if let Some(found) = self.tally.count(compared, buffer.packet()) {
+            if let Some(found) = self.tally.count(compared, frame.packet()) {
                 see(found);
             }
         }
@@ -404,7 +404,7 @@ impl<'a> Source<'a> {
         Ok(Source { path, size, target, template, draw: Draw::new(target.teids.len(), 9) })
     }
 
-    fn fill(&mut self, batch: &mut Batch, count: usize, marks: Option<(u32, u64)>) {
+    fn fill(&mut self, batch: &mut Vector, count: usize, marks: Option<(u32, u64)>) {
         batch.clear();
         for at in 0..count as u32 {
             let (subscriber, _) = self.draw.next();

@@ -18,7 +18,7 @@ use anyhow::bail;
 use net::time::{self, Duration};
 use packet::ethernet::{self, Mac};
 use packet::gtpu;
-use pktio::{Batch, FramePort};
+use pktio::{FramePort, Vector};
 use upf::pipeline::{BATCH, PACKET};
 
 use super::contents::{self, Contents, Found, Tally, Wrong};
@@ -58,7 +58,7 @@ pub(super) fn forward_all<F: FramePort>(
     (mut n3, mut n6): (F, F),
     stop: &dyn Fn() -> bool,
 ) -> anyhow::Result<()> {
-    let mut batch = Batch::new(BATCH, PACKET);
+    let mut batch = Vector::new(BATCH, PACKET);
     let all: Vec<u16> = (0..BATCH as u16).collect();
     while !stop() {
         // Checking `stop` costs more than a poll.
@@ -71,10 +71,10 @@ pub(super) fn forward_all<F: FramePort>(
 }
 
 /// Receives a batch from one port and sends it by the other, with the Ethernet addresses swapped.
-fn forward<F: FramePort>(from: &mut F, to: &mut F, batch: &mut Batch, all: &[u16]) -> std::io::Result<()> {
+fn forward<F: FramePort>(from: &mut F, to: &mut F, batch: &mut Vector, all: &[u16]) -> std::io::Result<()> {
     let received = from.receive(batch)?;
     if received > 0 {
-        for buffer in batch.buffers_mut() {
+        for mut buffer in batch.frames_mut() {
             if let Some((destination, rest)) = buffer.packet_mut().split_at_mut_checked(6)
                 && let Some(source) = rest.get_mut(..6)
             {
@@ -175,8 +175,8 @@ pub(super) struct Generator<F> {
     tally: Tally,
     /// Position in the deck at which the next sample begins, so that each sample has other packets.
     place: usize,
-    out: Batch,
-    taken: Batch,
+    out: Vector,
+    taken: Vector,
     all: Vec<u16>,
     /// Number of the next packet that is timed. Other packets have number 0, so that packets left over from an
     /// earlier sample are not counted in this one.
@@ -200,8 +200,8 @@ impl<F: FramePort> Generator<F> {
             contents: Contents::new(0),
             tally: Tally::default(),
             place: 0,
-            out: Batch::new(BATCH, FRAME),
-            taken: Batch::new(BATCH, FRAME),
+            out: Vector::new(BATCH, FRAME),
+            taken: Vector::new(BATCH, FRAME),
             all: (0..BATCH as u16).collect(),
             number: 1,
         }
@@ -410,7 +410,7 @@ impl<F: FramePort> Generator<F> {
     fn send(&mut self, source: &mut Source, count: usize, marks: Option<(u32, u64)>) -> usize {
         let port = &mut self.ports[usize::from(!source.up)];
         let count = port.draw(&mut self.out, count);
-        source.fill(self.out.buffers_mut(), marks);
+        source.fill(&mut self.out, marks);
         port.transmit(&mut self.out, &self.all[..count]).packets
     }
 
@@ -427,7 +427,7 @@ impl<F: FramePort> Generator<F> {
             return Ok(0);
         }
         let (mut packets, mut answers, at) = (0, Vec::new(), time::now_std());
-        for buffer in self.taken.buffers() {
+        for buffer in self.taken.frames() {
             let frame = buffer.packet();
             if matches!(look, Look::Count(length) if length == frame.len()) {
                 packets += 1;

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use net::time;
 use packet::ethernet::Mac;
-use pktio::{Batch, FramePort, Port, Sent};
+use pktio::{FramePort, Port, Sent, Vector};
 use telemetry::DropReason;
 
 use super::turns::Reading;
@@ -63,7 +63,7 @@ impl<F> Metered<F> {
 
 impl<F: FramePort> Port for Metered<F> {
     #[inline]
-    fn receive(&mut self, batch: &mut Batch) -> std::io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> std::io::Result<usize> {
         let called_ns = self.meter.epoch.elapsed().as_nanos() as u64;
         let received = self.frames.receive(batch);
         self.meter.note(called_ns, *received.as_ref().unwrap_or(&0));
@@ -71,7 +71,7 @@ impl<F: FramePort> Port for Metered<F> {
     }
 
     #[inline]
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         self.frames.transmit(batch, selected)
     }
 

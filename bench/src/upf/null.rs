@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use net::time::{self, Duration};
 use packet::ethernet::{self, Mac};
 use pktio::dpdk::{DpdkPort, Settings};
-use pktio::{Batch, FramePort, Port, Sent};
+use pktio::{FramePort, Port, Sent, Vector};
 
 use super::contents::{Contents, Tally};
 use super::dpdk::{self, Kind};
@@ -195,7 +195,7 @@ impl<F: FramePort> Fed<F> {
 
 impl<F: FramePort> Port for Fed<F> {
     #[inline]
-    fn receive(&mut self, batch: &mut Batch) -> std::io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> std::io::Result<usize> {
         let wanted = self.valve.wanted();
         if wanted != self.made_for {
             self.make(wanted)?;
@@ -214,17 +214,17 @@ impl<F: FramePort> Port for Fed<F> {
         let whole = self.batches.is_multiple_of(COMPARED) && self.valve.compare.load(Relaxed);
         self.valve.whole.store(whole, Relaxed);
         if whole {
-            source.fill(batch.buffers_mut(), None);
+            source.fill(batch.frames_mut(), None);
         } else {
-            source.fill_heads(batch.buffers_mut());
+            source.fill_heads(batch.frames_mut());
         }
         count(&self.valve.given, received);
         Ok(received)
     }
 
     #[inline]
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
-        let frames = selected.iter().filter_map(|at| batch.buffers().get(usize::from(*at)));
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
+        let frames = selected.iter().filter_map(|at| batch.frames().get(usize::from(*at)));
         let questions = frames.filter(|buffer| !self.take(buffer.packet())).count();
         let sent = self.frames.transmit(batch, selected);
         count(&self.valve.taken, sent.packets.saturating_sub(questions));
@@ -365,12 +365,12 @@ mod tests {
     struct Device;
 
     impl Port for Device {
-        fn receive(&mut self, batch: &mut Batch) -> std::io::Result<usize> {
+        fn receive(&mut self, batch: &mut Vector) -> std::io::Result<usize> {
             batch.refill(batch.capacity());
             Ok(batch.len())
         }
 
-        fn transmit(&mut self, _: &mut Batch, selected: &[u16]) -> Sent {
+        fn transmit(&mut self, _: &mut Vector, selected: &[u16]) -> Sent {
             Sent { packets: selected.len(), ..Sent::default() }
         }
 
@@ -394,12 +394,12 @@ mod tests {
     fn what_comes_out_is_compared() {
         let valve = Arc::new(Valve::default());
         let (mut n3, mut n6) = Fed::pair([Device, Device], Forwarder::Bare, &valve, &Deck::new(&[7]));
-        let mut batch = Batch::new(2, 2048);
+        let mut batch = Vector::new(2, 2048);
         valve.open(Direction::Uplink, 300);
         valve.compare.store(true, Relaxed);
         for number in 0..4 * COMPARED {
             assert_eq!(n3.receive(&mut batch).unwrap(), 2);
-            for buffer in batch.buffers_mut() {
+            for buffer in batch.frames_mut() {
                 // Swaps the addresses as the bare forwarder does.
                 let (destination, rest) = buffer.packet_mut().split_at_mut(6);
                 destination.swap_with_slice(&mut rest[..6]);
@@ -418,13 +418,13 @@ mod tests {
         let valve = Arc::new(Valve::default());
         let user_plane = Forwarder::UserPlane { gnbs: 1 };
         let (mut port, _) = Fed::pair([Device, Device], user_plane, &valve, &Deck::new(&[7]));
-        let mut batch = Batch::new(4, 2048);
+        let mut batch = Vector::new(4, 2048);
         valve.open(Direction::Downlink, 64);
         assert_eq!(port.receive(&mut batch).unwrap(), 0, "that is the other port's");
         for size in [64, 1400] {
             valve.open(Direction::Mixed, size);
             assert_eq!(port.receive(&mut batch).unwrap(), 4);
-            let lengths: Vec<usize> = batch.buffers().iter().map(pktio::Buffer::len).collect();
+            let lengths: Vec<usize> = batch.frames().iter().map(pktio::Frame::len).collect();
             assert_eq!(lengths, [14 + source::tunnelled(size); 4]);
         }
         port.transmit(&mut batch, &[0, 2, 3]);
@@ -439,7 +439,7 @@ mod tests {
         );
         port.transmit(&mut batch, &[0]);
         assert_eq!((port.receive(&mut batch).unwrap(), valve.counts()), (1, [8, 3]));
-        assert_eq!(batch.buffers()[0].packet()[..6], [2, 0, 0, 0, 0, 9], "the answer");
+        assert_eq!(batch.frames()[0].packet()[..6], [2, 0, 0, 0, 0, 9], "the answer");
         valve.stop.store(true, Relaxed);
         valve.close();
         assert_eq!(port.receive(&mut batch).unwrap(), 0, "and it does not wait when all is over");

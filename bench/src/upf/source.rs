@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use packet::ethernet::{self, Mac};
 use packet::{gtpu, ipv4, protocol};
-use pktio::Buffer;
+use pktio::Vector;
 
 use super::subscriber::{CP, Subscriber, UPF};
 use super::traffic::{Draw, SMALLEST, TUNNEL, Template};
@@ -86,26 +86,26 @@ impl Source {
 
     /// Writes a frame into each buffer. With `marks`, the number of the first frame and the time.
     #[inline]
-    pub(super) fn fill(&mut self, buffers: &mut [Buffer], marks: Option<(u32, u64)>) {
-        self.write(buffers, marks, true);
+    pub(super) fn fill(&mut self, vector: &mut Vector, marks: Option<(u32, u64)>) {
+        self.write(vector, marks, true);
     }
 
     /// The same for buffers whose payload does not matter: writes only headers and marks.
     #[cfg(feature = "dpdk")]
     #[inline]
-    pub(super) fn fill_heads(&mut self, buffers: &mut [Buffer]) {
-        self.write(buffers, None, false);
+    pub(super) fn fill_heads(&mut self, vector: &mut Vector) {
+        self.write(vector, None, false);
     }
 
     #[inline]
-    fn write(&mut self, buffers: &mut [Buffer], marks: Option<(u32, u64)>, whole: bool) {
-        for (number, buffer) in buffers.iter_mut().enumerate() {
+    fn write(&mut self, vector: &mut Vector, marks: Option<(u32, u64)>, whole: bool) {
+        for (number, mut frame) in vector.frames_mut().enumerate() {
             let Some(&(subscriber, teid)) = self.deck.cards.get(self.next) else { return };
             self.next = if self.next + 1 < self.deck.cards.len() { self.next + 1 } else { 0 };
             if let Some((first, time_ns)) = marks {
                 self.template.mark(first + number as u32, time_ns);
             }
-            self.template.write(buffer, (Subscriber(subscriber >> 1), teid, subscriber & 1 != 0), whole);
+            self.template.write(&mut frame, (Subscriber(subscriber >> 1), teid, subscriber & 1 != 0), whole);
         }
     }
 
@@ -153,7 +153,6 @@ pub(super) fn arp_reply(frame: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::super::traffic::marked;
     use super::*;
-    use pktio::Batch;
 
     #[test]
     fn questions_for_addresses_are_answered() {
@@ -172,10 +171,10 @@ mod tests {
     fn frames_carry_what_the_templates_say() {
         for up in [true, false] {
             let mut source = Source::new(up, 100, (&Deck::new(&[0x77]), 0), [1; 6]).unwrap();
-            let mut batch = Batch::new(4, 256);
+            let mut batch = Vector::new(4, 256);
             batch.refill(2);
-            source.fill(batch.buffers_mut(), Some((8, 99)));
-            let frame = batch.buffers()[1].packet();
+            source.fill(&mut batch, Some((8, 99)));
+            let frame = batch.frames()[1].packet();
             let inner = &frame[inner_offset(frame)..];
             assert_eq!((inner.len(), marked(inner)), (100, Some((9, 99))));
             assert!(ipv4::Packet::new(&frame[ETHERNET..]).unwrap().checksum_ok());
@@ -194,10 +193,10 @@ mod tests {
             assert!((CARDS / 7..CARDS / 5).contains(&share), "half of a third: {share}");
         }
         let mut source = Source::new(false, 64, (&deck, CARDS - 1), [1; 6]).unwrap();
-        let mut batch = Batch::new(2, 256);
+        let mut batch = Vector::new(2, 256);
         batch.refill(2);
-        source.fill(batch.buffers_mut(), None);
+        source.fill(&mut batch, None);
         assert_eq!(source.next, 1);
-        assert!(batch.buffers().iter().all(|buffer| buffer.len() == frame_length(false, 64)));
+        assert!(batch.frames().iter().all(|buffer| buffer.len() == frame_length(false, 64)));
     }
 }

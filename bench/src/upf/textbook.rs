@@ -11,7 +11,7 @@ use classifier::session::HashList;
 use classifier::{Key, Rule, Verdict};
 use packet::flow::Flow;
 use packet::gtpu::{self, PduSession};
-use pktio::Buffer;
+use pktio::FrameMut;
 
 use super::subscriber::{QFI, Subscriber};
 
@@ -73,32 +73,32 @@ impl Textbook {
 
     /// Processes a packet from N3; `false` when it is dropped.
     #[inline]
-    pub(super) fn uplink(&self, buffer: &mut Buffer, now_ns: u64) -> bool {
-        let Ok(outer) = gtpu::Packet::new(buffer.packet()) else { return false };
+    pub(super) fn uplink(&self, frame: &mut FrameMut<'_>, now_ns: u64) -> bool {
+        let Ok(outer) = gtpu::Packet::new(frame.packet()) else { return false };
         if outer.message_type() != gtpu::message_type::G_PDU {
             return false;
         }
         let (teid, total, header) = (outer.teid(), outer.bytes().len(), outer.header_len());
-        buffer.truncate(total);
-        buffer.trim_front(header);
-        let Ok(flow) = Flow::parse(buffer.packet()) else { return false };
+        frame.truncate(total);
+        frame.trim_front(header);
+        let Ok(flow) = Flow::parse(frame.packet()) else { return false };
         let Some(session) = self.passes(&self.uplink, teid, &flow, now_ns, 0) else { return false };
         flow.source == std::net::Ipv4Addr::from_bits(session.ue)
     }
 
     /// Processes a packet from N6 and puts it into its tunnel; `false` when it is dropped.
     #[inline]
-    pub(super) fn downlink(&self, buffer: &mut Buffer, now_ns: u64) -> bool {
-        let Ok(flow) = Flow::parse(buffer.packet()) else { return false };
+    pub(super) fn downlink(&self, frame: &mut FrameMut<'_>, now_ns: u64) -> bool {
+        let Ok(flow) = Flow::parse(frame.packet()) else { return false };
         let std::net::IpAddr::V4(ue) = flow.destination else { return false };
         let Some(session) = self.passes(&self.downlink, ue.to_bits(), &flow, now_ns, 1) else { return false };
         let container = Some(PduSession::Downlink { qfi: QFI, rqi: false, ppi: None });
-        let length = buffer.len();
-        let Some(taken) = gtpu::encapsulate(buffer.headroom(), session.gnb_teid, length, container) else {
+        let length = frame.len();
+        let Some(taken) = gtpu::encapsulate(frame.headroom(), session.gnb_teid, length, container) else {
             return false;
         };
-        buffer.peer = session.gnb;
-        buffer.grow_front(taken)
+        *frame.peer = session.gnb;
+        frame.grow_front(taken)
     }
 
     /// Applies PDR, meter and counter; `false` when the packet is dropped.

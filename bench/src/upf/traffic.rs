@@ -9,7 +9,7 @@ use classifier::generate::Random;
 use packet::gtpu::{PduSession, build_gpdu};
 use packet::transport::build_udp;
 use packet::{checksum, ipv4, protocol};
-use pktio::Buffer;
+use pktio::FrameMut;
 
 use super::subscriber::{OTHER_PORT, QFI, SERVER, Subscriber};
 
@@ -167,17 +167,17 @@ impl Template {
         &self.packet
     }
 
-    /// Writes the same packet into a buffer. Unless `whole`, the payload after the mark is left unchanged.
+    /// Writes the same packet into a frame. Unless `whole`, the payload after the mark is left unchanged.
     #[inline]
     pub(super) fn write(
         &self,
-        buffer: &mut Buffer,
+        frame: &mut FrameMut<'_>,
         (subscriber, teid, service): (Subscriber, u32, bool),
         whole: bool,
     ) {
         let head = if whole { self.packet.len() } else { self.fields.user + SMALLEST };
-        if buffer.restore(self.packet.len()) {
-            let packet = buffer.packet_mut();
+        if frame.restore(self.packet.len()) {
+            let packet = frame.packet_mut();
             packet[..head].copy_from_slice(&self.packet[..head]);
             self.fields.set(packet, subscriber, teid, service);
         }
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
     use packet::flow::Flow;
     use packet::gtpu::Packet;
-    use pktio::Batch;
+    use pktio::Vector;
 
     #[test]
     fn filled_in_packets_are_whole() {
@@ -247,17 +247,16 @@ mod tests {
             assert_eq!((flow.length, ue), (size, Subscriber(70_000).ue().into()));
             assert!(ipv4::Packet::new(&inner).unwrap().checksum_ok());
             assert_eq!(marked(&inner), Some((7, 99)));
-            let mut batch = Batch::new(1, 2048);
+            let mut batch = Vector::new(1, 2048);
             batch.refill(1);
             let framed = template.behind(b"header");
-            framed.write(&mut batch.buffers_mut()[0], (Subscriber(70_000), 0x1234_5678, true), true);
-            let written = batch.buffers_mut()[0].packet_mut();
-            assert_eq!(written, [b"header", &bytes[..]].concat());
+            framed.write(&mut batch.frame_mut(0), (Subscriber(70_000), 0x1234_5678, true), true);
+            assert_eq!(batch.frames()[0].packet(), [b"header", &bytes[..]].concat());
             // Headers and mark are written, the rest is unchanged.
             let head = framed.fields.user + SMALLEST;
-            written.fill(0);
-            framed.write(&mut batch.buffers_mut()[0], (Subscriber(70_000), 0x1234_5678, true), false);
-            let written = batch.buffers()[0].packet();
+            batch.frame_mut(0).packet_mut().fill(0);
+            framed.write(&mut batch.frame_mut(0), (Subscriber(70_000), 0x1234_5678, true), false);
+            let written = batch.frames()[0].packet();
             assert_eq!(written[..head], [b"header", &bytes[..]].concat()[..head]);
             assert!(written[head..].iter().all(|octet| *octet == 0));
         }

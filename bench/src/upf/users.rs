@@ -11,7 +11,7 @@ use net::time::{self, Duration};
 use packet::gtpu::{self, PduSession, build_gpdu};
 use packet::transport::build_udp;
 use packet::{ipv4, ipv6, protocol};
-use pktio::Batch;
+use pktio::Vector;
 use upf::pipeline::BATCH;
 use upf::plan::{Mark, MarkKind, Measure, UeAddresses};
 
@@ -230,7 +230,7 @@ impl Deck {
     }
 
     /// Fills a batch; returns the position of its first packet.
-    fn fill(&mut self, batch: &mut Batch) -> usize {
+    fn fill(&mut self, batch: &mut Vector) -> usize {
         let first = self.next;
         batch.clear();
         for at in first..first + BATCH {
@@ -267,7 +267,7 @@ struct Contender {
     world: World,
     /// Uplink and downlink.
     decks: [Deck; 2],
-    batches: Vec<Batch>,
+    batches: Vec<Vector>,
 }
 
 impl Contender {
@@ -275,7 +275,7 @@ impl Contender {
         let world = World::with(sessions, traffic)?;
         let deck = |up| Deck::new(traffic, up, &world.teids);
         let decks = [deck(true)?, deck(false)?];
-        let batches = (0..WINDOW).map(|_| Batch::new(BATCH, traffic.longest() + 2 * TUNNEL + 64)).collect();
+        let batches = (0..WINDOW).map(|_| Vector::new(BATCH, traffic.longest() + 2 * TUNNEL + 64)).collect();
         Ok(Contender { traffic, world, decks, batches })
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Context as _;
 use classifier::Rule;
 use packet::gtpu;
-use pktio::{Batch, Port, Sent};
+use pktio::{Port, Sent, Vector};
 use tokio::sync::mpsc;
 use upf::pipeline::guard::Guard;
 use upf::pipeline::{Event, Input, Pipeline, Ports};
@@ -165,7 +165,7 @@ impl World {
 
     /// Processes a batch in the pipeline, as a worker does.
     #[inline]
-    pub(super) fn process(&mut self, up: bool, batch: &mut Batch) {
+    pub(super) fn process(&mut self, up: bool, batch: &mut Vector) {
         let input = if up { Input::N3 } else { Input::N6(0) };
         let now_ns = net::time::now_ns();
         self.pipeline.process(input, batch, now_ns, &mut self.discard);
@@ -184,7 +184,7 @@ impl World {
     }
 
     /// The same; returns the packets that were sent.
-    pub(super) fn process_and_show(&mut self, up: bool, batch: &mut Batch) -> Vec<(Vec<u8>, SocketAddr)> {
+    pub(super) fn process_and_show(&mut self, up: bool, batch: &mut Vector) -> Vec<(Vec<u8>, SocketAddr)> {
         let input = if up { Input::N3 } else { Input::N6(0) };
         let now_ns = net::time::now_ns();
         self.pipeline.process(input, batch, now_ns, &mut self.record);
@@ -246,18 +246,22 @@ impl World {
 struct Sink(Option<Record>);
 
 impl Port for Sink {
-    fn receive(&mut self, _: &mut Batch) -> io::Result<usize> {
+    fn receive(&mut self, _: &mut Vector) -> io::Result<usize> {
         Ok(0)
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
-        let buffers = batch.buffers();
-        let packets = selected.iter().filter_map(|at| buffers.get(usize::from(*at)));
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
+        let frames = batch.frames();
+        let packets = selected.iter().filter_map(|at| frames.get(usize::from(*at)));
         if let Some(record) = &self.0 {
-            let kept = packets.clone().map(|buffer| (buffer.packet().to_vec(), buffer.peer));
+            let kept = packets
+                .clone()
+                .map(pktio::Frame::packet)
+                .zip(selected.iter().map(|at| batch.peer((*at).into())));
+            let kept = kept.map(|(packet, peer)| (packet.to_vec(), peer));
             record.lock().unwrap_or_else(PoisonError::into_inner).extend(kept);
         }
-        let bytes = packets.map(pktio::Buffer::len).sum();
+        let bytes = packets.map(pktio::Frame::len).sum();
         Sent { packets: selected.len(), bytes, ..Sent::default() }
     }
 

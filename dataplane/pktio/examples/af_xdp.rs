@@ -24,7 +24,7 @@ use pktio::stack::Neighbours;
 use pktio::stack::kernel::KernelTables;
 use pktio::stack::udp::UdpStack;
 use pktio::udp::UdpPort;
-use pktio::{Batch, Buffer, FramePort, Port, Sent};
+use pktio::{FrameMut, FramePort, Port, Sent, Vector};
 use support::{Net, exchange_addresses, open};
 
 const PAIRS: usize = 5;
@@ -33,8 +33,8 @@ const PEER: &str = "10.0.0.2:2152";
 
 /// Sends for ever and discards what comes back.
 fn generate(mut port: AfXdpPort, frame: &[u8], stop: &AtomicBool) {
-    let mut batch = Batch::new(64, 2048);
-    let mut back = Batch::new(64, 2048);
+    let mut batch = Vector::new(64, 2048);
+    let mut back = Vector::new(64, 2048);
     let all: Vec<u16> = (0..64).collect();
     while !stop.load(Relaxed) {
         batch.clear();
@@ -45,8 +45,8 @@ fn generate(mut port: AfXdpPort, frame: &[u8], stop: &AtomicBool) {
 }
 
 /// Echoes for a while and returns packets per second sent.
-fn echo(port: &mut impl Port, time: Duration, mut turn: impl FnMut(&mut Batch)) -> f64 {
-    let mut batch = Batch::new(64, 2048);
+fn echo(port: &mut impl Port, time: Duration, mut turn: impl FnMut(&mut Vector)) -> f64 {
+    let mut batch = Vector::new(64, 2048);
     let all: Vec<u16> = (0..64).collect();
     let start = net::time::now_std();
     let mut packets = 0;
@@ -61,19 +61,19 @@ fn echo(port: &mut impl Port, time: Duration, mut turn: impl FnMut(&mut Batch)) 
 }
 
 /// Exchanges the addresses of every frame.
-fn exchange(batch: &mut Batch) {
-    batch.buffers_mut().iter_mut().for_each(|buffer| exchange_addresses(buffer.packet_mut()));
+fn exchange(batch: &mut Vector) {
+    batch.frames_mut().for_each(|mut buffer| exchange_addresses(buffer.packet_mut()));
 }
 
 /// Frames from nowhere to nowhere.
 struct Nowhere<F>(Generator<F>);
 
-impl<F: FnMut(usize, &mut Buffer) + Send> Port for Nowhere<F> {
-    fn receive(&mut self, batch: &mut Batch) -> std::io::Result<usize> {
+impl<F: FnMut(usize, FrameMut<'_>) + Send> Port for Nowhere<F> {
+    fn receive(&mut self, batch: &mut Vector) -> std::io::Result<usize> {
         self.0.receive(batch)
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         self.0.transmit(batch, selected)
     }
 
@@ -82,7 +82,7 @@ impl<F: FnMut(usize, &mut Buffer) + Send> Port for Nowhere<F> {
     }
 }
 
-impl<F: FnMut(usize, &mut Buffer) + Send> FramePort for Nowhere<F> {
+impl<F: FnMut(usize, FrameMut<'_>) + Send> FramePort for Nowhere<F> {
     fn mac(&self) -> ethernet::Mac {
         [2, 0, 0, 0, 0, 1]
     }
@@ -96,11 +96,11 @@ impl<F: FnMut(usize, &mut Buffer) + Send> FramePort for Nowhere<F> {
 fn stack_alone(frame: &[u8], neighbours: Neighbours) -> f64 {
     let mut frame = frame.to_vec();
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
-    let frames = Nowhere(Generator::new(|_, buffer: &mut Buffer| {
+    let frames = Nowhere(Generator::new(|_, mut buffer: FrameMut<'_>| {
         buffer.set(&frame);
     }));
     let mut stack = UdpStack::new(frames, LOCAL.parse().unwrap(), None, neighbours).unwrap();
-    let mut batch = Batch::new(64, 2048);
+    let mut batch = Vector::new(64, 2048);
     let all: Vec<u16> = (0..64).collect();
     let mut best = f64::MAX;
     for _ in 0..20_000 {
@@ -122,7 +122,7 @@ fn main() {
     let local: SocketAddr = LOCAL.parse().unwrap();
     let socket = ours.enter(|| UdpPort::bind(local, false).unwrap()).unwrap();
     // The kernels get to know each other.
-    let mut hello = Batch::new(1, 64);
+    let mut hello = Vector::new(1, 64);
     assert!(hello.push(b"hello", PEER.parse().unwrap()));
     socket.share().transmit(&mut hello, &[0]);
     net::time::sleep_thread(Duration::from_millis(100));

@@ -35,7 +35,7 @@ mod dpdk {
 
     use net::time::Instant;
     use pktio::dpdk::{DpdkPort, Settings, eal};
-    use pktio::{Batch, FramePort, Port};
+    use pktio::{FramePort, Port, Vector};
 
     const BATCH: usize = 32;
 
@@ -47,14 +47,14 @@ mod dpdk {
     }
 
     /// Packets one way; returns how many were received and sent.
-    fn once(from: &mut DpdkPort, to: &mut DpdkPort, batch: &mut Batch, selected: &[u16]) -> (usize, usize) {
+    fn once(from: &mut DpdkPort, to: &mut DpdkPort, batch: &mut Vector, selected: &[u16]) -> (usize, usize) {
         let received = from.receive(batch).unwrap();
         (received, to.transmit(batch, &selected[..received]).packets)
     }
 
     pub fn forward(seconds: u64, a: &str, b: &str) {
         let (mut a, mut b) = (open(a), open(b));
-        let mut batch = Batch::new(BATCH, 64);
+        let mut batch = Vector::new(BATCH, 64);
         let selected: Vec<u16> = (0..BATCH as u16).collect();
         let (mut received, mut sent) = ([0; 2], [0; 2]);
         let start = Instant::now();
@@ -90,14 +90,14 @@ mod dpdk {
         while !(a.is_up() && b.is_up()) && start.elapsed() < Duration::from_secs(5) {
             std::thread::yield_now();
         }
-        let (mut out, mut back) = (Batch::new(BATCH, 64), Batch::new(2 * BATCH, 64));
+        let (mut out, mut back) = (Vector::new(BATCH, 64), Vector::new(2 * BATCH, 64));
         let selected: Vec<u16> = (0..BATCH as u16).collect();
         let (mut sent, mut received) = (0, 0);
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(seconds) {
             for _ in 0..64 {
                 let count = a.draw(&mut out, BATCH);
-                for buffer in out.buffers_mut() {
+                for mut buffer in out.frames_mut() {
                     buffer.restore(64);
                 }
                 sent += a.transmit(&mut out, &selected[..count]).packets;

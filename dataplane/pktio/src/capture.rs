@@ -39,7 +39,7 @@ pub use tap::{Tap, Tapped, Taps};
 
 /// Packets per system call.
 const BATCH: usize = 32;
-/// Buffer per packet: a segmentation super-packet with its link-layer header.
+/// Frame per packet: a segmentation super-packet with its link-layer header.
 const BUFFER: usize = 66_000;
 /// Room for one time stamp in the control message.
 const CONTROL: usize = 64;

@@ -1,16 +1,16 @@
 //! Packet input and output in batches, and capture.
 //!
-//! A [`Port`] receives into and transmits from a [`Batch`]: buffers allocated once, with headroom so that
+//! A [`Port`] receives into and transmits from a [`Vector`]: up to 64 frames of one pool, with headroom so that
 //! a tunnel header is written in front of a packet without moving it. Backends:
 //! - [`udp::UdpPort`]: a UDP socket (GTP-U) with `recvmmsg`/`sendmmsg`;
 //! - [`tun::TunPort`]: IP packets of a TUN device (N6, a UE's interface);
 //! - [`stack`]: the same two on frames of AF_XDP ([`af_xdp`]) or DPDK;
 //! - [`memory`]: queues for tests; sources and sinks for measuring a pipeline alone.
 //!
-//! The kernel's super-packets never enter a batch: [`offload`] cuts them into frames with whole checksums, and joins
+//! The kernel's super-packets never enter a vector: [`offload`] cuts them into frames with whole checksums, and joins
 //! frames that are sent.
 //!
-//! Frames that a backend receives stay in its memory and are lent to the batch ([`buffer`]). The feature `dpdk`
+//! Frames that a backend receives stay in its memory and are lent to the vector ([`frame`]). The feature `dpdk`
 //! adds the module `dpdk`: ports of any of its drivers, and its classifier as a contender in benchmarks.
 //!
 //! [`poll::Poller`] lets a worker thread sleep until a port has packets or someone wakes it, and
@@ -20,19 +20,20 @@
 //! the kernel does not take is reported in [`Sent`], never retried for ever.
 
 pub mod af_xdp;
-pub mod batch;
 pub mod bpf;
-pub mod buffer;
 pub mod capture;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
+pub mod frame;
 pub mod memory;
 pub mod offload;
 pub mod outbox;
 pub mod poll;
+pub mod slab;
 pub mod stack;
 pub mod tun;
 pub mod udp;
+pub mod vector;
 pub mod xdp;
 
 use std::io;
@@ -40,8 +41,9 @@ use std::os::fd::BorrowedFd;
 
 use telemetry::DropReason;
 
-pub use batch::Batch;
-pub use buffer::{Buffer, HEADROOM};
+pub use frame::{Frame, FrameMut, HEADROOM, Pool};
+pub use slab::Slab;
+pub use vector::{VECTOR, Vector};
 
 /// How many of the packets given to [`Port::transmit`] were sent, and why the others were not.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -62,16 +64,16 @@ pub struct Sent {
 
 /// A source and sink of packets.
 pub trait Port: Send {
-    /// Fills `batch` with the packets that are waiting and returns their number: 0 when there are none.
-    /// Packets that the batch held before are lost. A UDP port also sets each buffer's peer to the sender.
+    /// Fills `vector` with the packets that are waiting and returns their number: 0 when there are none.
+    /// Packets that the vector held before are lost. A UDP port also sets each frame's peer to the sender.
     ///
     /// The port may keep packets that did not fit, of which its descriptor knows nothing: only who has got 0 may sleep.
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize>;
+    fn receive(&mut self, vector: &mut Vector) -> io::Result<usize>;
 
-    /// Sends the packets of `batch` at the positions `selected`, in that order. A UDP port sends each to
-    /// its buffer's peer, with its traffic class. The selected packets are used up: a port may change them, or take
-    /// their memory along ([`Buffer::is_gone`]). Positions outside the batch, and packets sent before, are errors.
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent;
+    /// Sends the packets of `vector` at the positions `selected`, in that order. A UDP port sends each to
+    /// its frame's peer, with its traffic class. The selected packets are used up: a port may change them, or take
+    /// their memory along ([`Frame::is_gone`]). Positions outside the vector, and packets sent before, are errors.
+    fn transmit(&mut self, vector: &mut Vector, selected: &[u16]) -> Sent;
 
     /// Calls `count` with each reason for which packets were lost since the last call without [`Port::transmit`] having
     /// said so, and with their number. What a kernel's socket discards is not among them; what the kernel discards for an
@@ -98,10 +100,10 @@ pub trait FramePort: Port {
     /// Longest payload of a frame: an IP packet with all its headers.
     fn mtu(&self) -> usize;
 
-    /// Fills `batch` with up to `count` packets to be written by [`Buffer::restore`], in the memory that this port sends
+    /// Fills `vector` with up to `count` packets to be written by [`FrameMut::restore`], in the memory that this port sends
     /// at the least cost; returns how many there are. For generators of load.
-    fn draw(&mut self, batch: &mut Batch, count: usize) -> usize {
-        batch.refill(count);
-        batch.len()
+    fn draw(&mut self, vector: &mut Vector, count: usize) -> usize {
+        vector.refill(count);
+        vector.len()
     }
 }

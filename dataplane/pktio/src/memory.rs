@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{Batch, Buffer, Port, Sent};
+use crate::{FrameMut, Port, Sent, Vector};
 
 type Queue = VecDeque<(Vec<u8>, SocketAddr)>;
 
@@ -55,7 +55,7 @@ impl Wire {
 }
 
 impl Port for MemoryPort {
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
         batch.clear();
         let mut queues = lock(&self.queues);
         while batch.len() < batch.capacity() {
@@ -66,7 +66,7 @@ impl Port for MemoryPort {
         Ok(batch.len())
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         let mut sent = Sent::default();
         let mut queues = lock(&self.queues);
         for &position in selected {
@@ -78,7 +78,7 @@ impl Port for MemoryPort {
                 sent.full += 1;
                 continue;
             }
-            queues.from_port.push_back((buffer.packet().to_vec(), buffer.peer));
+            queues.from_port.push_back((buffer.packet().to_vec(), batch.peer(position.into())));
             sent.packets += 1;
             sent.bytes += buffer.len();
         }
@@ -93,33 +93,32 @@ impl Port for MemoryPort {
 /// A port that always has packets: a function makes each in its buffer. What is sent is counted and gone.
 ///
 /// The function gets buffers whose memory still holds what it wrote there before, at the same place: it may write a
-/// packet once by [`Buffer::set`] and later only [`Buffer::restore`] it and change some octets.
+/// packet once by [`Frame::set`] and later only [`Frame::restore`] it and change some octets.
 pub struct Generator<F> {
     fill: F,
     /// What was sent through this port.
     pub sink: Sink,
 }
 
-impl<F: FnMut(usize, &mut Buffer) + Send> Generator<F> {
-    /// `fill` is called with the position in the batch and the buffer.
+impl<F: FnMut(usize, FrameMut<'_>) + Send> Generator<F> {
+    /// `fill` is called with the position in the batch and its frame.
     pub fn new(fill: F) -> Generator<F> {
         Generator { fill, sink: Sink::default() }
     }
 }
 
-impl<F: FnMut(usize, &mut Buffer) + Send> Port for Generator<F> {
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
-        batch.clear();
-        let count = batch.capacity();
-        batch.set_len(count);
-        for (i, buffer) in batch.buffers_mut().iter_mut().enumerate() {
-            buffer.tos = 0;
-            (self.fill)(i, buffer);
+impl<F: FnMut(usize, FrameMut<'_>) + Send> Port for Generator<F> {
+    fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
+        batch.refill(batch.capacity());
+        let count = batch.len();
+        for (i, mut frame) in batch.frames_mut().enumerate() {
+            frame.set_tos(0);
+            (self.fill)(i, frame);
         }
         Ok(count)
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         self.sink.transmit(batch, selected)
     }
 
@@ -138,12 +137,12 @@ pub struct Sink {
 }
 
 impl Port for Sink {
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
         batch.clear();
         Ok(0)
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         let mut sent = Sent::default();
         for &position in selected {
             match batch.sendable(position) {
@@ -170,18 +169,18 @@ mod tests {
 
     #[test]
     fn a_generator_fills_batches_and_counts_what_is_sent() {
-        let mut port = Generator::new(|i, buffer: &mut Buffer| {
+        let mut port = Generator::new(|i, mut buffer: FrameMut<'_>| {
             if buffer.packet() != [7; 9] {
                 buffer.set(&[7; 9]);
             }
             buffer.restore(9);
             buffer.packet_mut()[8] = i as u8;
         });
-        let mut batch = Batch::new(3, 64);
+        let mut batch = Vector::new(3, 64);
         for _ in 0..2 {
             assert_eq!(port.receive(&mut batch).unwrap(), 3);
-            assert_eq!(batch.buffers()[2].packet(), [7, 7, 7, 7, 7, 7, 7, 7, 2]);
-            batch.buffers_mut()[1].trim_front(4);
+            assert_eq!(batch.frames()[2].packet(), [7, 7, 7, 7, 7, 7, 7, 7, 2]);
+            batch.frame_mut(1).trim_front(4);
         }
         let sent = port.transmit(&mut batch, &[0, 1, 3]);
         assert_eq!(sent, Sent { packets: 2, bytes: 14, errors: 1, ..Sent::default() });
@@ -195,7 +194,7 @@ mod tests {
         for n in 0..3u8 {
             wire.inject(&[n], peer);
         }
-        let mut batch = Batch::new(8, 64);
+        let mut batch = Vector::new(8, 64);
         assert_eq!(port.receive(&mut batch).unwrap(), 3);
         let sent = port.transmit(&mut batch, &[2, 0, 1, 9]);
         assert_eq!(sent, Sent { packets: 2, bytes: 2, full: 1, errors: 1, ..Sent::default() });

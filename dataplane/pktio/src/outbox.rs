@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use telemetry::DropReason;
 
-use crate::{Batch, Port, Sent};
+use crate::{Port, Sent, Vector};
 
 /// Packets that may wait: far more than a control task sends between two batches of a worker.
 pub const CAPACITY: usize = 1024;
@@ -50,14 +50,14 @@ pub struct Outbox(Arc<Queue>);
 pub struct Shared<P> {
     port: P,
     queue: Arc<Queue>,
-    batch: Batch,
+    batch: Vector,
     lost: usize,
 }
 
 /// Gives a port an outbox.
 pub fn share<P: Port>(port: P) -> (Shared<P>, Outbox) {
     let queue = Arc::new(Queue::default());
-    let batch = Batch::new(BATCH, LONGEST);
+    let batch = Vector::new(BATCH, LONGEST);
     (Shared { port, queue: Arc::clone(&queue), batch, lost: 0 }, Outbox(queue))
 }
 
@@ -76,9 +76,9 @@ impl<P: Port> Shared<P> {
             for (packet, peer, tos) in waiting.drain(..take) {
                 // They were found to fit when they were put in.
                 if self.batch.push(&packet, peer)
-                    && let Some(buffer) = self.batch.buffers_mut().last_mut()
+                    && let Some(mut frame) = self.batch.last_mut()
                 {
-                    buffer.tos = tos;
+                    frame.set_tos(tos);
                 }
             }
             self.queue.count.store(waiting.len(), Ordering::Release);
@@ -95,7 +95,7 @@ impl<P: Port> Shared<P> {
 
 impl<P: Port> Port for Shared<P> {
     #[inline]
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
         if self.queue.count.load(Ordering::Acquire) > 0 {
             self.send_waiting();
         }
@@ -103,7 +103,7 @@ impl<P: Port> Port for Shared<P> {
     }
 
     #[inline]
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         self.port.transmit(batch, selected)
     }
 
@@ -125,12 +125,12 @@ impl<P: Port> Port for Shared<P> {
 }
 
 impl Port for Outbox {
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
         batch.clear();
         Ok(0)
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         let mut sent = Sent::default();
         let mut waiting = self.0.lock();
         for &position in selected {
@@ -143,7 +143,8 @@ impl Port for Outbox {
             } else if waiting.len() >= CAPACITY {
                 sent.full += 1;
             } else {
-                waiting.push_back((buffer.packet().to_vec(), buffer.peer, buffer.tos));
+                let peer = batch.peer(position.into());
+                waiting.push_back((buffer.packet().to_vec(), peer, buffer.tos()));
                 sent.packets += 1;
                 sent.bytes += buffer.len();
             }
@@ -169,7 +170,7 @@ mod tests {
         let peer: SocketAddr = "192.0.2.1:2152".parse().unwrap();
         let mut other = outbox.clone();
         std::thread::spawn(move || {
-            let mut batch = Batch::new(1, 3000);
+            let mut batch = Vector::new(1, 3000);
             for n in 0..40u8 {
                 batch.clear();
                 assert!(batch.push(&[n, n], peer));
@@ -186,7 +187,7 @@ mod tests {
         .join()
         .unwrap();
 
-        let mut batch = Batch::new(8, 64);
+        let mut batch = Vector::new(8, 64);
         wire.inject(b"in", peer);
         assert_eq!(shared.receive(&mut batch).unwrap(), 1);
         assert_eq!(wire.take().len(), BATCH, "a batch per look, so that users' packets do not wait");
@@ -200,11 +201,11 @@ mod tests {
     fn an_outbox_that_nobody_empties_is_bounded_and_what_the_port_refuses_is_counted() {
         let (port, wire) = memory::pair(10);
         let (mut shared, mut outbox) = share(port);
-        let mut batch = Batch::new(1, 64);
+        let mut batch = Vector::new(1, 64);
         assert!(batch.push(b"x", "192.0.2.1:2152".parse().unwrap()));
         let sent = outbox.transmit(&mut batch, &[0; CAPACITY + 3]);
         assert_eq!((sent.packets, sent.full), (CAPACITY, 3));
-        shared.receive(&mut Batch::new(1, 64)).unwrap();
+        shared.receive(&mut Vector::new(1, 64)).unwrap();
         assert_eq!(wire.take().len(), 10);
         let mut lost = Vec::new();
         shared.losses(&mut |reason, count| lost.push((reason, count)));

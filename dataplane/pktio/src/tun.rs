@@ -21,7 +21,7 @@ use telemetry::DropReason;
 use crate::offload::cut::{self, Cut};
 use crate::offload::join::{self, Run};
 use crate::offload::{VNET_HEADER, VnetHeader};
-use crate::{Batch, Buffer, Port, Sent};
+use crate::{Frame, FrameMut, Port, Sent, VECTOR, Vector};
 
 /// Longest name of an interface, without the terminating zero.
 pub const NAME_MAX: usize = libc::IFNAMSIZ - 1;
@@ -117,12 +117,12 @@ pub struct TunPort {
 
 /// Longest super-packet: IPv6 with the longest payload that its header can say, rounded up.
 const SUPER: usize = 65_536 + 64;
-/// Memory for a super-packet, and in front of its end for what a long buffer of a batch takes of it.
+/// Memory for a super-packet, and in front of its end for what a long frame of a vector takes of it.
 const STAGING: usize = 2 * SUPER;
 
 /// A super-packet that is being cut.
 ///
-/// A packet is read into a buffer of the batch, and what does not fit there into `memory` behind as many octets. An
+/// A packet is read into a frame of the vector, and what does not fit there into `memory` behind as many octets. An
 /// ordinary packet is then where it belongs, and of a super-packet only the beginning is copied once more.
 #[derive(Debug, Default)]
 struct Staging {
@@ -133,14 +133,15 @@ struct Staging {
 }
 
 impl Staging {
-    /// Fills `buffers` with the frames that wait; returns how many were filled. Counts those that do not fit, which
-    /// happens when another batch has shorter buffers.
-    fn take(&mut self, buffers: &mut [Buffer], too_big: &mut usize) -> usize {
+    /// Fills the drawn frames of `vector` from position `from` on with those that wait; returns how many were filled.
+    /// Counts those that do not fit, which happens when another vector's pool has shorter chunks.
+    fn take(&mut self, vector: &mut Vector, from: usize, too_big: &mut usize) -> usize {
         let mut taken = 0;
-        while let (Some((cut, length, number)), Some(buffer)) = (&mut self.waiting, buffers.get_mut(taken)) {
-            match cut.write(&self.memory[..*length], *number, buffer.space()) {
-                Some(frame) => {
-                    buffer.filled(frame);
+        while let Some((cut, length, number)) = &mut self.waiting {
+            let Some(mut frame) = vector.drawn(from + taken) else { break };
+            match cut.write(&self.memory[..*length], *number, frame.space()) {
+                Some(octets) => {
+                    frame.filled(octets);
                     taken += 1;
                 }
                 None => *too_big += 1,
@@ -250,19 +251,19 @@ impl TunPort {
         &self.device.0
     }
 
-    /// Reads a packet into `buffer`, or a super-packet into the staging memory. `true` when the buffer has a packet;
+    /// Reads a packet into `frame`, or a super-packet into the staging memory. `true` when the frame has a packet;
     /// `false` when it has not, but there may be more to read.
-    fn read(&mut self, buffer: &mut Buffer) -> io::Result<bool> {
+    fn read(&mut self, mut frame: FrameMut<'_>) -> io::Result<bool> {
         if self.offload == Offload::None {
-            let length = (&self.device.0).read(buffer.space())?;
-            buffer.filled(length);
+            let length = (&self.device.0).read(frame.space())?;
+            frame.filled(length);
             return Ok(true);
         }
         let memory = &mut self.staging.memory;
         if memory.is_empty() {
             *memory = vec![0; STAGING];
         }
-        let space = buffer.space();
+        let space = frame.space();
         let room = space.len().min(STAGING - SUPER);
         let mut vnet = [0; VNET_HEADER];
         let mut vectors = [
@@ -292,7 +293,7 @@ impl TunPort {
             self.damaged += 1;
             return Ok(false);
         }
-        buffer.filled(length);
+        frame.filled(length);
         Ok(true)
     }
 
@@ -307,8 +308,8 @@ impl TunPort {
 
     /// Sends the packet at the first of `positions`, and with it those behind it that continue its flow. Returns how many
     /// positions this took: at least one.
-    fn send(&self, batch: &Batch, positions: &[u16], sent: &mut Sent) -> usize {
-        let packet = |at: usize| batch.sendable(*positions.get(at)?).map(Buffer::packet);
+    fn send(&self, vector: &Vector, positions: &[u16], sent: &mut Sent) -> usize {
+        let packet = |at: usize| vector.sendable(*positions.get(at)?).map(Frame::packet);
         let Some(first) = packet(0) else {
             sent.errors += 1;
             return 1;
@@ -395,17 +396,16 @@ fn request() -> libc::ifreq {
 }
 
 impl Port for TunPort {
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
-        batch.clear();
-        let buffers = batch.all_mut();
-        let mut received = self.staging.take(buffers, &mut self.too_big);
+    fn receive(&mut self, vector: &mut Vector) -> io::Result<usize> {
+        let room = vector.draw(VECTOR);
+        let mut received = self.staging.take(vector, 0, &mut self.too_big);
         // A read that gives no packet at once still counts, so that this ends however many are damaged.
-        for _ in 0..buffers.len() {
-            let Some(buffer) = buffers.get_mut(received) else { break };
-            match self.read(buffer) {
+        for _ in 0..room {
+            let Some(frame) = vector.drawn(received) else { break };
+            match self.read(frame) {
                 Ok(true) => received += 1,
                 Ok(false) => {
-                    received += self.staging.take(&mut buffers[received..], &mut self.too_big);
+                    received += self.staging.take(vector, received, &mut self.too_big);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => break,
@@ -419,14 +419,14 @@ impl Port for TunPort {
                 }
             }
         }
-        batch.set_len(received);
+        vector.set_len(received);
         Ok(received)
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, vector: &mut Vector, selected: &[u16]) -> Sent {
         let (mut sent, mut at) = (Sent::default(), 0);
         while at < selected.len() {
-            at += self.send(batch, &selected[at..], &mut sent);
+            at += self.send(vector, &selected[at..], &mut sent);
         }
         sent
     }

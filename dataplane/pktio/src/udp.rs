@@ -10,12 +10,13 @@
 use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::{Batch, Buffer, Port, Sent};
+use crate::{Frame, FrameMut, Port, Sent, Vector};
 
 /// Most packets per system call; larger batches take several.
 const CALL: usize = 64;
@@ -80,13 +81,14 @@ impl Waiting {
         &mut self.memory[number * MESSAGE + skip..(number + 1) * MESSAGE]
     }
 
-    /// Fills `buffers` with packets; returns how many were filled.
-    fn take(&mut self, buffers: &mut [Buffer]) -> usize {
+    /// Fills the drawn frames `from..end` of `vector` with packets; returns how many were filled.
+    fn take(&mut self, vector: &mut Vector, from: usize, end: usize) -> usize {
         let mut taken = 0;
-        while let (Some(message), Some(buffer)) = (self.messages.get(self.next), buffers.get_mut(taken)) {
+        while let Some(message) = self.messages.get(self.next).filter(|_| from + taken < end) {
+            let Some(frame) = vector.drawn(from + taken) else { break };
             let place = (self.first + self.next) * MESSAGE;
             let to = message.length.min(self.offset + message.segment);
-            fill(buffer, message.peer, &self.memory[place + self.offset..place + to]);
+            fill(frame, message.peer, &self.memory[place + self.offset..place + to]);
             taken += 1;
             (self.next, self.offset) =
                 if to == message.length { (self.next + 1, 0) } else { (self.next, to) };
@@ -95,14 +97,14 @@ impl Waiting {
     }
 }
 
-/// Gives a buffer a packet. One that is longer than the buffer becomes an empty packet, which fails parsing and is counted
+/// Gives a frame a packet. One that is longer than the frame becomes an empty packet, which fails parsing and is counted
 /// there.
-fn fill(buffer: &mut Buffer, peer: SocketAddr, packet: &[u8]) {
-    let room = buffer.space();
+fn fill(mut frame: FrameMut<'_>, peer: SocketAddr, packet: &[u8]) {
+    let room = frame.space();
     let length = if packet.len() > room.len() { 0 } else { packet.len() };
     room[..length].copy_from_slice(&packet[..length]);
-    buffer.filled(length);
-    buffer.peer = peer;
+    frame.filled(length);
+    *frame.peer = peer;
 }
 
 /// One control message with a small value, as `sendmsg` wants it.
@@ -134,23 +136,22 @@ struct Run {
 }
 
 impl Run {
-    fn new(buffer: &Buffer) -> Run {
-        let length = buffer.len();
-        let (peer, tos) = (buffer.peer, buffer.tos);
+    fn new(frame: &Frame, peer: SocketAddr) -> Run {
+        let (length, tos) = (frame.len(), frame.tos());
         Run { peer, tos, segment: length, packets: 1, octets: length, ended: length == 0 }
     }
 
     /// Takes the packet into the message if it fits there.
     #[inline]
-    fn takes(&mut self, buffer: &Buffer) -> bool {
-        let length = buffer.len();
+    fn takes(&mut self, frame: &Frame, peer: SocketAddr) -> bool {
+        let length = frame.len();
         let fits = !self.ended
             && length <= self.segment
             && length > 0
             && self.packets < SEGMENTS
             && self.octets + length <= SEGMENTED
-            && self.tos == buffer.tos
-            && self.peer == buffer.peer;
+            && self.tos == frame.tos()
+            && self.peer == peer;
         if fits {
             self.packets += 1;
             self.octets += length;
@@ -315,23 +316,24 @@ impl UdpPort {
         UdpPort::new(Arc::clone(&self.socket), self.local, self.segmentation)
     }
 
-    /// Receives messages and fills `buffers` with their packets, of which the last ones may wait; returns how many buffers
-    /// were filled. No packets are waiting when there is a buffer.
-    fn receive_into(&mut self, buffers: &mut [Buffer]) -> io::Result<usize> {
-        if buffers.is_empty() {
+    /// Receives messages and fills the drawn frames `from..end` with their packets, of which the last ones may wait; returns how many
+    /// were filled. No packets are waiting when there is a frame to fill.
+    fn receive_into(&mut self, vector: &mut Vector, from: usize, end: usize) -> io::Result<usize> {
+        if from == end {
             return Ok(0);
         }
         if self.waiting.memory.is_empty() {
             self.waiting.memory = vec![0; CALL * MESSAGE];
         }
-        let ask = self.ask.min(buffers.len());
-        for (i, buffer) in buffers[..ask].iter_mut().enumerate() {
-            let space = buffer.space();
+        let ask = self.ask.min(end - from);
+        for i in 0..ask {
+            let Some(mut frame) = vector.drawn(from + i) else { break };
+            let space = frame.space();
             let room = space.len().min(MESSAGE);
             self.headers.set(i, &mut space[..room], self.waiting.place(i, room));
         }
         // SAFETY: the first `ask` entries point at two vectors, one name and two control messages each; the vectors point
-        // at the writable space of distinct buffers and at distinct places of `waiting`, which we hold exclusively.
+        // at the writable space of distinct frames and at distinct places of `waiting`, which we hold exclusively.
         let received = unsafe {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
@@ -348,23 +350,24 @@ impl UdpPort {
                 _ => Err(error),
             };
         }
-        Ok(self.fill(buffers, received as usize))
+        Ok(self.fill(vector, from..end, received as usize))
     }
 
-    /// Fills `buffers` with the packets of the first `count` messages; returns how many were filled.
-    fn fill(&mut self, buffers: &mut [Buffer], count: usize) -> usize {
+    /// Fills the drawn frames `range` with the packets of the first `count` messages; returns how many were filled.
+    fn fill(&mut self, vector: &mut Vector, range: Range<usize>, count: usize) -> usize {
         let (mut filled, mut packets) = (0, 0);
         self.waiting.messages.clear();
         (self.waiting.next, self.waiting.offset) = (0, 0);
-        for (i, buffer) in buffers[..count].iter_mut().enumerate() {
+        for i in 0..count {
+            let Some(mut frame) = vector.drawn(range.start + i) else { break };
             let message = self.headers.received(i);
             packets += message.packets();
-            let space = buffer.space();
+            let space = frame.space();
             let room = space.len().min(MESSAGE);
             if message.packets() == 1 && self.waiting.messages.is_empty() {
                 // It is where it belongs, if it is not too long.
-                buffer.filled(if message.length > room { 0 } else { message.length });
-                buffer.peer = message.peer;
+                frame.filled(if message.length > room { 0 } else { message.length });
+                *frame.peer = message.peer;
                 filled += 1;
                 continue;
             }
@@ -377,7 +380,7 @@ impl UdpPort {
         if count > 0 {
             self.ask = (CALL * count / packets).clamp(1, CALL);
         }
-        filled + self.waiting.take(&mut buffers[filled..])
+        filled + self.waiting.take(vector, range.start + filled, range.end)
     }
 
     /// Sends the `count` prepared messages; returns how many the kernel took before the first refusal.
@@ -465,12 +468,10 @@ fn refused(code: Option<i32>, sent: &mut Sent) {
 }
 
 impl Port for UdpPort {
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
-        let count = batch.capacity().min(CALL);
-        batch.clear();
-        let buffers = &mut batch.all_mut()[..count];
-        let waited = self.waiting.take(buffers);
-        let received = match self.receive_into(&mut buffers[waited..]) {
+    fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
+        let count = batch.draw(CALL);
+        let waited = self.waiting.take(batch, 0, count);
+        let received = match self.receive_into(batch, waited, count) {
             Err(error) if waited == 0 => return Err(error),
             received => waited + received.unwrap_or(0),
         };
@@ -478,7 +479,7 @@ impl Port for UdpPort {
         Ok(received)
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         let mut sent = Sent::default();
         for group in selected.chunks(CALL) {
             let (mut messages, mut vectors) = (0, 0);
@@ -488,23 +489,23 @@ impl Port for UdpPort {
                     sent.errors += 1;
                     continue;
                 };
-                let packet = buffer.packet();
+                let (packet, peer) = (buffer.packet(), batch.peer(position.into()));
                 // The kernel only reads through the vectors of sendmmsg; the type is shared with recvmmsg.
                 self.headers.vectors[vectors] =
                     libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() };
                 if let Some(run) = &mut run
                     && self.segmentation
-                    && run.takes(buffer)
+                    && run.takes(buffer, peer)
                 {
                     self.headers.extend(messages - 1, run.segment);
                 } else {
-                    let name_len = write_name(&mut self.headers.names[messages], buffer.peer);
+                    let name_len = write_name(&mut self.headers.names[messages], peer);
                     self.headers.start(messages, vectors, name_len);
-                    if buffer.tos != 0 {
-                        self.headers.set_tos(messages, buffer.tos, buffer.peer.is_ipv6());
+                    if buffer.tos() != 0 {
+                        self.headers.set_tos(messages, buffer.tos(), peer.is_ipv6());
                     }
                     messages += 1;
-                    run = Some(Run::new(buffer));
+                    run = Some(Run::new(buffer, peer));
                 }
                 vectors += 1;
             }
@@ -571,26 +572,27 @@ mod tests {
     fn exchange(address: &str) {
         let mut a = UdpPort::bind(address.parse().unwrap(), false).unwrap();
         let mut b = UdpPort::bind(address.parse().unwrap(), false).unwrap();
-        let mut out = Batch::new(100, 2048);
-        for n in 0..100u8 {
-            assert!(out.push(&vec![n; usize::from(n) + 1], b.local()));
+        let mut out = Vector::new(50, 2048);
+        let selected: Vec<u16> = (0..50).collect();
+        for numbers in [0..50u8, 50..100] {
+            out.clear();
+            for n in numbers.clone() {
+                assert!(out.push(&vec![n; usize::from(n) + 1], b.local()));
+            }
+            let bytes = numbers.map(|n| usize::from(n) + 1).sum();
+            assert_eq!(a.transmit(&mut out, &selected), Sent { packets: 50, bytes, ..Sent::default() });
         }
-        let selected: Vec<u16> = (0..100).collect();
-        assert_eq!(
-            a.transmit(&mut out, &selected),
-            Sent { packets: 100, bytes: (1..=100).sum(), ..Sent::default() }
-        );
         let mut poller = crate::poll::Poller::new().unwrap();
         poller.add(b.fd().unwrap(), 1).unwrap();
-        let mut batch = Batch::new(64, 2048);
+        let mut batch = Vector::new(64, 2048);
         let mut next = 0u8;
         while next < 100 {
             poller.wait(Some(1000), |_| ()).unwrap();
             let received = b.receive(&mut batch).unwrap();
             assert!(received > 0, "lost after {next}");
-            for buffer in batch.buffers() {
-                assert_eq!(buffer.packet(), vec![next; usize::from(next) + 1]);
-                assert_eq!(buffer.peer, a.local());
+            for (frame, peer) in batch.frames().iter().zip(batch.peers()) {
+                assert_eq!(frame.packet(), vec![next; usize::from(next) + 1]);
+                assert_eq!(*peer, a.local());
                 next += 1;
             }
         }
@@ -624,10 +626,10 @@ mod tests {
                 )
             };
             assert_eq!(status, 0);
-            let mut out = Batch::new(3, 64);
+            let mut out = Vector::new(3, 64);
             for tos in [0, 0xB8, 0x28] {
                 assert!(out.push(&[tos], b.local_addr().unwrap()));
-                out.buffers_mut().last_mut().unwrap().tos = tos;
+                out.last_mut().unwrap().set_tos(tos);
             }
             assert_eq!(a.transmit(&mut out, &[0, 1, 2]).packets, 3);
             for tos in [0, 0xB8, 0x28] {
@@ -659,16 +661,16 @@ mod tests {
         let mut ports: Vec<UdpPort> =
             (0..2).map(|_| UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap()).collect();
         // Equal ones, a shorter one that ends the run, another peer, empty ones, a longer one.
-        let plan: Vec<(usize, usize)> = [(0, 100); 70]
+        let plan: Vec<(usize, usize)> = [(0, 100); 50]
             .into_iter()
             .chain([(0, 99), (0, 100), (1, 100), (1, 100), (0, 0), (0, 0), (0, 1), (0, 1400), (0, 1400)])
             .collect();
         for segmentation in [true, false] {
             a.segmentation = segmentation;
-            let mut out = Batch::new(plan.len(), 2048);
+            let mut out = Vector::new(plan.len(), 2048);
             for (n, (to, length)) in plan.iter().enumerate() {
                 assert!(out.push(&vec![n as u8; *length], ports[*to].local()));
-                out.buffers_mut()[n].tos = if n == 30 { 0x28 } else { 0 };
+                out.frame_mut(n).set_tos(if n == 30 { 0x28 } else { 0 });
             }
             let all: Vec<u16> = (0..plan.len() as u16).collect();
             let bytes = plan.iter().map(|(_, length)| length).sum();
@@ -677,9 +679,9 @@ mod tests {
             for (number, port) in ports.iter_mut().enumerate() {
                 let expected = plan.iter().enumerate().filter(|(_, (to, _))| *to == number);
                 let mut expected = expected.map(|(n, (_, length))| vec![n as u8; *length]);
-                let mut batch = Batch::new(64, 2048);
+                let mut batch = Vector::new(64, 2048);
                 while port.receive(&mut batch).unwrap() > 0 {
-                    for buffer in batch.buffers() {
+                    for buffer in batch.frames() {
                         assert_eq!(Some(buffer.packet()), expected.next().as_deref());
                     }
                 }
@@ -695,7 +697,7 @@ mod tests {
         let bind = || UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
         for capacity in [1, 2, 5, 41, 64, 100] {
             let (mut senders, mut b) = ([bind(), bind()], bind());
-            let mut out = Batch::new(64, 9216);
+            let mut out = Vector::new(64, 9216);
             let mut expected = Vec::new();
             for round in 0..40usize {
                 out.clear();
@@ -710,15 +712,15 @@ mod tests {
                 let all: Vec<u16> = (0..count as u16).collect();
                 assert_eq!(senders[round % 2].transmit(&mut out, &all).packets, count);
             }
-            let (mut batch, mut expected) = (Batch::new(capacity, 9216), expected.into_iter());
+            let (mut batch, mut expected) = (Vector::new(capacity, 9216), expected.into_iter());
             loop {
                 let received = b.receive(&mut batch).unwrap();
                 if received == 0 {
                     break;
                 }
                 assert!(received <= capacity);
-                for buffer in batch.buffers() {
-                    assert_eq!(Some((buffer.packet().to_vec(), buffer.peer)), expected.next());
+                for (frame, peer) in batch.frames().iter().zip(batch.peers()) {
+                    assert_eq!(Some((frame.packet().to_vec(), *peer)), expected.next());
                 }
             }
             assert_eq!(expected.next(), None, "batches of {capacity}");
@@ -730,14 +732,14 @@ mod tests {
     fn packets_of_a_message_that_do_not_fit_are_empty() {
         let bind = || UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
         let (mut a, mut b) = (bind(), bind());
-        let mut out = Batch::new(3, 2048);
+        let mut out = Vector::new(3, 2048);
         for length in [2000, 2000, 100] {
             assert!(out.push(&vec![7; length], b.local()));
         }
         assert_eq!(a.transmit(&mut out, &[0, 1, 2]).packets, 3);
-        let mut batch = Batch::new(8, 1000);
+        let mut batch = Vector::new(8, 1000);
         assert_eq!(b.receive(&mut batch).unwrap(), 3);
-        let lengths: Vec<usize> = batch.buffers().iter().map(Buffer::len).collect();
+        let lengths: Vec<usize> = batch.frames().iter().map(Frame::len).collect();
         assert_eq!(lengths, [0, 0, 100]);
     }
 
@@ -745,21 +747,20 @@ mod tests {
     fn refused_packets_do_not_hold_up_the_others() {
         let mut a = UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
         let mut b = UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
-        let mut out = Batch::new(4, 70_000);
+        let mut out = Vector::new(3, 2048);
         assert!(out.push(b"first", b.local()));
-        assert!(out.push(&vec![0; 66_000], b.local()));
         // An IPv6 destination on an IPv4 socket.
         assert!(out.push(b"elsewhere", "[::1]:9".parse().unwrap()));
         assert!(out.push(b"last", b.local()));
-        let sent = a.transmit(&mut out, &[0, 1, 2, 3]);
-        assert_eq!((sent.packets, sent.too_big, sent.errors), (2, 1, 1));
-        let mut batch = Batch::new(4, 100);
+        let sent = a.transmit(&mut out, &[0, 1, 2]);
+        assert_eq!((sent.packets, sent.errors), (2, 1));
+        let mut batch = Vector::new(4, 100);
         assert_eq!(b.receive(&mut batch).unwrap(), 2);
-        assert_eq!(batch.buffers()[1].packet(), b"last");
-        // A datagram that exceeds the buffer arrives as an empty packet, not as a shorter one.
-        assert!(out.buffers_mut()[0].set(&[1; 200]));
+        assert_eq!(batch.frames()[1].packet(), b"last");
+        // A datagram that exceeds the frame arrives as an empty packet, not as a shorter one.
+        assert!(out.frame_mut(0).set(&[1; 200]));
         a.transmit(&mut out, &[0]);
         assert_eq!(b.receive(&mut batch).unwrap(), 1);
-        assert!(batch.buffers()[0].is_empty());
+        assert!(batch.frames()[0].is_empty());
     }
 }

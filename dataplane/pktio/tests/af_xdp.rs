@@ -14,7 +14,7 @@ use packet::ethernet;
 use pktio::af_xdp::{AfXdpError, AfXdpPort, Interface, Memory, Mode, Options};
 use pktio::bpf::filter::Select;
 use pktio::poll::Poller;
-use pktio::{Batch, Buffer, FramePort, Port, Sent};
+use pktio::{Frame, FrameMut, FramePort, Port, Sent, Vector};
 use support::{Net, exchange_addresses, open};
 use telemetry::DropReason;
 
@@ -23,10 +23,10 @@ fn gtpu() -> Select {
 }
 
 /// Receives until `count` frames have come, and calls `each` with every batch.
-fn receive(port: &mut AfXdpPort, count: usize, mut each: impl FnMut(&mut AfXdpPort, &mut Batch)) -> usize {
+fn receive(port: &mut AfXdpPort, count: usize, mut each: impl FnMut(&mut AfXdpPort, &mut Vector)) -> usize {
     let mut poller = Poller::new().unwrap();
     poller.add(port.fd().unwrap(), 1).unwrap();
-    let mut batch = Batch::new(64, 2048);
+    let mut batch = Vector::new(64, 2048);
     let mut received = 0;
     for _ in 0..100 {
         poller.wait(Some(100), |_| ()).unwrap();
@@ -75,7 +75,7 @@ fn selected_frames_come_and_go_and_the_kernel_keeps_the_rest() {
         let mac = port.mac();
         let received = receive(&mut port, 100, |port, batch| {
             let all: Vec<u16> = (0..batch.len() as u16).collect();
-            for buffer in batch.buffers_mut() {
+            for mut buffer in batch.frames_mut() {
                 let frame = ethernet::Frame::new(buffer.packet()).unwrap();
                 assert_eq!((frame.destination(), frame.ethertype()), (mac, ethernet::IPV4));
                 assert_eq!(frame.payload()[28..68], [next; 40], "in order");
@@ -84,7 +84,7 @@ fn selected_frames_come_and_go_and_the_kernel_keeps_the_rest() {
             }
             let sent = port.transmit(batch, &all);
             assert_eq!((sent.packets, sent.bytes), (all.len(), all.len() * 82));
-            assert!(batch.buffers().iter().all(|buffer| buffer.is_gone()), "sent without a copy");
+            assert!(batch.frames().iter().all(|buffer| buffer.is_gone()), "sent without a copy");
             assert_eq!(port.transmit(batch, &all).errors, all.len(), "and not twice");
         });
         assert_eq!(received, 100);
@@ -107,10 +107,10 @@ fn packets_of_other_memory_are_copied_and_bounds_hold() {
     socket.send_to(&[5; 40], "10.0.0.1:2152").unwrap();
     let mut frame = Vec::new();
     receive(&mut port, 1, |_, batch| {
-        reverse(batch.buffers_mut()[0].packet_mut());
-        frame = batch.buffers()[0].packet().to_vec();
+        reverse(batch.frame_mut(0).packet_mut());
+        frame = batch.frames()[0].packet().to_vec();
     });
-    let mut own = Batch::new(3, 4096);
+    let mut own = Vector::new(3, 4096);
     let nobody = "0.0.0.0:0".parse().unwrap();
     assert!(own.push(&frame, nobody) && own.push(&[0; 4000], nobody) && own.push(&frame, nobody));
     let sent = port.transmit(&mut own, &[0, 1, 2, 3]);
@@ -122,13 +122,13 @@ fn packets_of_other_memory_are_copied_and_bounds_hold() {
 
     // A batch outlives its port and its memory's last owner.
     socket.send_to(&[6; 40], "10.0.0.1:2152").unwrap();
-    let mut kept = Batch::new(4, 64);
+    let mut kept = Vector::new(4, 64);
     let mut poller = Poller::new().unwrap();
     poller.add(port.fd().unwrap(), 1).unwrap();
     poller.wait(Some(5000), |_| ()).unwrap();
     assert_eq!(port.receive(&mut kept).unwrap(), 1);
     drop((port, memory));
-    assert_eq!(kept.buffers()[0].packet()[42..82], [6; 40]);
+    assert_eq!(kept.frames()[0].packet()[42..82], [6; 40]);
 }
 
 #[test]
@@ -139,10 +139,10 @@ fn what_the_kernel_leaves_in_the_ring_is_sent_with_a_later_look() {
     let socket = net.peer.enter(|| UdpSocket::bind("10.0.0.2:0").unwrap()).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     socket.send_to(&[5; 40], "10.0.0.1:2152").unwrap();
-    let mut batch = Batch::new(64, 2048);
+    let mut batch = Vector::new(64, 2048);
     receive(&mut port, 1, |_, received| {
-        reverse(received.buffers_mut()[0].packet_mut());
-        let frame = received.buffers()[0].packet();
+        reverse(received.frame_mut(0).packet_mut());
+        let frame = received.frames()[0].packet();
         while batch.len() < 3 && batch.push(frame, "0.0.0.0:0".parse().unwrap()) {}
     });
     assert!(!port.unsent());
@@ -235,7 +235,7 @@ fn a_port_serves_several_queues() {
     }
     let mut next = [0u8; 16];
     let received = receive(&mut port, 160, |_, batch| {
-        for buffer in batch.buffers() {
+        for buffer in batch.frames() {
             let [flow, n] = buffer.packet()[42..44] else { panic!("two octets") };
             assert_eq!(n, next[usize::from(flow)], "flow {flow}");
             next[usize::from(flow)] += 1;
@@ -254,7 +254,7 @@ fn an_interface_may_go_down_and_up() {
     let round = |port: &mut AfXdpPort| {
         socket.send_to(&[7; 40], "10.0.0.1:2152").unwrap();
         let received = receive(port, 1, |port, batch| {
-            reverse(batch.buffers_mut()[0].packet_mut());
+            reverse(batch.frame_mut(0).packet_mut());
             port.transmit(batch, &[0]);
         });
         assert_eq!(received, 1);
@@ -268,7 +268,7 @@ fn an_interface_may_go_down_and_up() {
         });
     };
     links(false);
-    let mut batch = Batch::new(1, 2048);
+    let mut batch = Vector::new(1, 2048);
     assert!(batch.push(&[0; 60], "0.0.0.0:0".parse().unwrap()));
     port.transmit(&mut batch, &[0]);
     assert_eq!(port.receive(&mut batch).unwrap(), 0);
@@ -337,7 +337,7 @@ impl Numbered {
     }
 
     /// Removes and adds octets in place, like the headers of tunnels.
-    fn pass(&self, number: u32, buffer: &mut Buffer) {
+    fn pass(&self, number: u32, buffer: &mut FrameMut<'_>) {
         let (off, on) = Numbered::change(number);
         buffer.trim_front(off);
         assert!(buffer.grow_front(on));
@@ -373,9 +373,9 @@ fn open_sharing(namespace: &NetNs, names: &[&str]) -> (Vec<AfXdpPort>, Memory) {
 }
 
 /// Positions of our frames in a batch, with the numbers that they must have, beginning with `next`.
-fn ours(batch: &Batch, next: &mut u32) -> Vec<(u16, u32)> {
-    let is_ours = |buffer: &Buffer| buffer.packet().get(12..14) == Some(&EXPERIMENT);
-    let places = (0..).zip(batch.buffers()).filter(|(_, buffer)| is_ours(buffer)).map(|(at, _)| at);
+fn ours(batch: &Vector, next: &mut u32) -> Vec<(u16, u32)> {
+    let is_ours = |buffer: &Frame| buffer.packet().get(12..14) == Some(&EXPERIMENT);
+    let places = (0..).zip(batch.frames()).filter(|(_, buffer)| is_ours(buffer)).map(|(at, _)| at);
     let found: Vec<(u16, u32)> = places.zip(*next..).collect();
     *next += found.len() as u32;
     found
@@ -395,7 +395,7 @@ fn pass_frames(net: &Net, count: u32, shared: bool) {
         (ports, vec![first, second])
     };
     let (mut far, far_memory) = open_sharing(&net.peer, &["peer0", "peer1"]);
-    let (mut out, mut taken) = (Batch::new(48, 2048), Batch::new(64, 2048));
+    let (mut out, mut taken) = (Vector::new(48, 2048), Vector::new(64, 2048));
     let (mut sent, mut passed, mut arrived, mut turn) = (0, 0, 0, 0);
     let started = net::time::now_std();
     while arrived < count {
@@ -417,9 +417,9 @@ fn pass_frames(net: &Net, count: u32, shared: bool) {
         near[0].receive(&mut taken).unwrap();
         let mut selected = Vec::new();
         for (at, number) in ours(&taken, &mut passed) {
-            let buffer = &mut taken.buffers_mut()[usize::from(at)];
+            let mut buffer = taken.frame_mut(usize::from(at));
             assert_eq!(buffer.packet(), frames.sent(number), "frame {number} on its way in");
-            frames.pass(number, buffer);
+            frames.pass(number, &mut buffer);
             selected.push(at);
         }
         assert_eq!(near[1].transmit(&mut taken, &selected).packets, selected.len());
@@ -429,7 +429,7 @@ fn pass_frames(net: &Net, count: u32, shared: bool) {
 
         far[1].receive(&mut taken).unwrap();
         for (at, number) in ours(&taken, &mut arrived) {
-            let frame = taken.buffers()[usize::from(at)].packet();
+            let frame = taken.frames()[usize::from(at)].packet();
             assert_eq!(frame, frames.received(number), "frame {number} at the far end");
         }
     }
@@ -503,7 +503,7 @@ fn the_limit_of_locked_memory_is_named() {
 fn losses(port: &mut AfXdpPort) -> Vec<(DropReason, usize)> {
     // A port reads the kernel's counters every ten milliseconds.
     net::time::sleep_thread(Duration::from_millis(15));
-    port.receive(&mut Batch::new(1, 64)).unwrap();
+    port.receive(&mut Vector::new(1, 64)).unwrap();
     let mut found = Vec::new();
     port.losses(&mut |reason, count| found.push((reason, count)));
     found
@@ -548,7 +548,7 @@ fn frames_that_the_interface_refuses_are_counted_and_come_home() {
     let free = memory.free_frames();
     // The peer is down, so there is no carrier: frames leave the ring and are dropped.
     net.runtime.block_on(async { Links::in_ns(&net.peer).unwrap().down("peer0").await.unwrap() });
-    let mut batch = Batch::new(5, 2048);
+    let mut batch = Vector::new(5, 2048);
     let nobody = "0.0.0.0:0".parse().unwrap();
     for length in [60, 600, 1514, 13, 1600] {
         assert!(batch.push(&vec![2; length], nobody));

@@ -17,7 +17,7 @@ use pktio::dpdk::{DpdkPort, Settings, eal};
 use pktio::stack::Neighbours;
 use pktio::stack::resolver::Resolver;
 use pktio::stack::udp::UdpStack;
-use pktio::{Batch, FramePort, Port, Sent, outbox};
+use pktio::{FramePort, Port, Sent, Vector, outbox};
 use telemetry::DropReason;
 
 /// Environment variable for the other process of a test: the device that it opens.
@@ -45,13 +45,13 @@ fn open_one(device: &str) -> DpdkPort {
     open(device, &small()).unwrap().remove(0)
 }
 
-fn all(batch: &Batch) -> Vec<u16> {
+fn all(batch: &Vector) -> Vec<u16> {
     (0..batch.len() as u16).collect()
 }
 
 /// A batch in ordinary memory with frames that bear their number, `len` octets each.
-fn numbered(count: usize, len: usize) -> Batch {
-    let mut batch = Batch::new(count.max(1), len);
+fn numbered(count: usize, len: usize) -> Vector {
+    let mut batch = Vector::new(count.max(1), len);
     for n in 0..count {
         assert!(batch.push(&vec![n as u8; len], peer()));
     }
@@ -74,22 +74,22 @@ fn packets_in_other_memory_are_copied_and_frames_go_on_as_they_are() {
     let sent = port.transmit(&mut out, &all(&numbered(40, 1)));
     assert_eq!(sent, Sent { packets: 40, bytes: 4000, ..Sent::default() });
 
-    let mut batch = Batch::new(64, 2048);
+    let mut batch = Vector::new(64, 2048);
     assert_eq!(port.receive(&mut batch).unwrap(), 40);
-    for (n, buffer) in batch.buffers_mut().iter_mut().enumerate() {
+    for (n, mut buffer) in batch.frames_mut().enumerate() {
         assert_eq!(buffer.packet(), vec![n as u8; 100]);
         // Replaces octets at the front, like the headers of tunnels.
         buffer.trim_front(60);
         buffer.headroom().last_mut().unwrap().clone_from(&0xEE);
         assert!(buffer.grow_front(1));
     }
-    let at: Vec<*const u8> = batch.buffers().iter().map(|buffer| buffer.packet().as_ptr()).collect();
+    let at: Vec<*const u8> = batch.frames().iter().map(|buffer| buffer.packet().as_ptr()).collect();
     // Some of them, in another order; the others return to DPDK.
     let sent = port.transmit(&mut batch, &[5, 3, 3, 99]);
     assert_eq!(sent, Sent { packets: 2, bytes: 82, errors: 2, ..Sent::default() });
-    assert!(batch.buffers()[5].is_gone() && !batch.buffers()[4].is_gone());
+    assert!(batch.frames()[5].is_gone() && !batch.frames()[4].is_gone());
     assert_eq!(port.receive(&mut batch).unwrap(), 2);
-    for (buffer, n) in batch.buffers().iter().zip([5u8, 3]) {
+    for (buffer, n) in batch.frames().iter().zip([5u8, 3]) {
         assert_eq!(buffer.packet()[0], 0xEE);
         assert_eq!(buffer.packet()[1..], vec![n; 40]);
         assert_eq!(buffer.packet().as_ptr(), at[usize::from(n)], "sent without being copied");
@@ -100,7 +100,7 @@ fn packets_in_other_memory_are_copied_and_frames_go_on_as_they_are() {
 #[test]
 fn no_buffer_is_lost_whatever_becomes_of_the_packets() {
     let mut port = open_one("net_ring1");
-    let mut batch = Batch::new(64, 2048);
+    let mut batch = Vector::new(64, 2048);
     // Ten times as many packets as there are buffers.
     for round in 0..200 {
         let mut out = numbered(50, 60);
@@ -115,7 +115,7 @@ fn no_buffer_is_lost_whatever_becomes_of_the_packets() {
             1 => batch.clear(),
             // The batch is dropped in a thread that DPDK does not know.
             _ => {
-                let full = std::mem::replace(&mut batch, Batch::new(64, 2048));
+                let full = std::mem::replace(&mut batch, Vector::new(64, 2048));
                 std::thread::spawn(move || drop(full)).join().unwrap();
             }
         }
@@ -126,13 +126,13 @@ fn no_buffer_is_lost_whatever_becomes_of_the_packets() {
 fn what_does_not_fit_is_refused() {
     let mut port = open_one("net_ring2");
     // One octet beyond MTU and header, and the longest that is allowed.
-    let mut out = Batch::new(2, 4000);
+    let mut out = Vector::new(2, 4000);
     assert!(out.push(&[1; 1519], peer()) && out.push(&[2; 1518], peer()));
     let sent = port.transmit(&mut out, &[0, 1]);
     assert_eq!(sent, Sent { packets: 1, bytes: 1518, too_big: 1, ..Sent::default() });
-    let mut batch = Batch::new(4, 64);
+    let mut batch = Vector::new(4, 64);
     assert_eq!(port.receive(&mut batch).unwrap(), 1);
-    assert_eq!(batch.buffers()[0].len(), 1518, "a lent frame has its own size");
+    assert_eq!(batch.frames()[0].len(), 1518, "a lent frame has its own size");
     batch.clear();
     // A device from which nobody reads fills up, and the buffers run out; the port still works afterwards.
     let mut sent = Sent::default();
@@ -158,10 +158,10 @@ fn what_does_not_fit_is_refused() {
 fn the_null_device_gives_and_takes_for_ever() {
     let mut port = open_one("net_null0,size=64");
     assert_eq!((port.mtu(), port.fd().is_none()), (1500, true));
-    let mut batch = Batch::new(32, 2048);
+    let mut batch = Vector::new(32, 2048);
     for _ in 0..1000 {
         assert_eq!(port.receive(&mut batch).unwrap(), 32);
-        assert_eq!(batch.buffers()[31].len(), 64);
+        assert_eq!(batch.frames()[31].len(), 64);
         let selected = all(&batch);
         assert_eq!(port.transmit(&mut batch, &selected).packets, 32);
     }
@@ -177,7 +177,7 @@ fn queues_are_ports_of_their_own() {
         assert!(error.to_string().contains("4000"), "{error}");
         return;
     }
-    let mut batch = Batch::new(8, 64);
+    let mut batch = Vector::new(8, 64);
     let second = ports.remove(1);
     drop(ports);
     let mut second = second;
@@ -252,14 +252,14 @@ impl Drop for Peer {
 fn memif_peer() {
     let Ok(device) = std::env::var(PEER_DEVICE) else { return };
     let mut port = open_one(&device);
-    let mut batch = Batch::new(32, 2048);
+    let mut batch = Vector::new(32, 2048);
     let start = Instant::now();
     while start.elapsed() < 3 * PATIENCE {
         if port.receive(&mut batch).unwrap() == 0 {
             std::thread::sleep(Duration::from_micros(50));
             continue;
         }
-        for buffer in batch.buffers_mut() {
+        for mut buffer in batch.frames_mut() {
             buffer.packet_mut()[0] = buffer.packet()[0].wrapping_add(1);
         }
         let selected = all(&batch);
@@ -269,7 +269,7 @@ fn memif_peer() {
 
 /// Sends packets and waits for the answers.
 fn exchange(port: &mut DpdkPort) {
-    let mut batch = Batch::new(64, 2048);
+    let mut batch = Vector::new(64, 2048);
     // A server sends into places that its client offers by receiving: there are none before both have done so.
     assert_eq!(port.receive(&mut batch).unwrap(), 0);
     let mut out = numbered(30, 64);
@@ -279,7 +279,7 @@ fn exchange(port: &mut DpdkPort) {
     let mut next = 0u8;
     wait_for("answers", || {
         port.receive(&mut batch).unwrap();
-        for buffer in batch.buffers() {
+        for buffer in batch.frames() {
             assert_eq!(buffer.packet()[0], next + 1);
             assert_eq!(buffer.packet()[1..], vec![next; 63]);
             next += 1;
@@ -308,7 +308,7 @@ fn a_worker_survives_the_loss_of_its_memif_peer_and_meets_the_next() {
         exchange(&mut port);
         // Packets pass in both directions while the peer is killed.
         let mut out = numbered(30, 64);
-        let mut batch = Batch::new(64, 2048);
+        let mut batch = Vector::new(64, 2048);
         let mut peer = Some(peer);
         let start = Instant::now();
         while port.is_up() {
@@ -331,7 +331,7 @@ fn a_memif_client_waits_for_its_server_and_finds_the_next() {
     let directory = Directory::new("client");
     let mut port = open_one(&directory.memif(3, "client,zero-copy=yes"));
     // Without a peer no packet is received, and sent ones are counted as lost.
-    let mut batch = Batch::new(32, 64);
+    let mut batch = Vector::new(32, 64);
     for _ in 0..100 {
         let sent = port.transmit(&mut numbered(30, 64), &all(&numbered(30, 1)));
         assert_eq!((sent.packets, sent.full, port.receive(&mut batch).unwrap()), (0, 30, 0));
@@ -378,14 +378,14 @@ fn asks_the_kernel(device: &str) {
     // DPDK opens the interface by its name, in the thread's namespace.
     let mut port =
         ours.enter(|| open(device, &Settings::default()).map(|mut ports| ports.remove(0))).unwrap().unwrap();
-    let mut batch = Batch::new(64, 2048);
+    let mut batch = Vector::new(64, 2048);
     wait_for("answer", || {
-        let mut out = Batch::new(1, 100);
+        let mut out = Vector::new(1, 100);
         assert!(out.push(&arp_request(port.mac()), peer()));
         port.transmit(&mut out, &[0]);
         port.receive(&mut batch).unwrap();
         // An ARP reply to us, from the address asked for.
-        batch.buffers().iter().any(|buffer| {
+        batch.frames().iter().any(|buffer| {
             let frame = buffer.packet();
             frame.len() >= 42
                 && frame[..6] == port.mac()
@@ -422,19 +422,19 @@ fn udp_over_dpdk_meets_the_kernel_with_arp_of_its_own() {
     socket.set_nonblocking(true).unwrap();
 
     // To an unknown neighbour: its address is resolved, and the packet waits for the answer.
-    let mut signal = Batch::new(1, 100);
+    let mut signal = Vector::new(1, 100);
     assert!(signal.push(b"end marker", "10.0.0.2:2152".parse().unwrap()));
     assert_eq!(outbox.transmit(&mut signal, &[0]).packets, 1);
-    let (mut batch, mut text) = (Batch::new(32, 2048), [0; 100]);
+    let (mut batch, mut text) = (Vector::new(32, 2048), [0; 100]);
     wait_for("what was put into the outbox", || {
         n3.receive(&mut batch).unwrap();
         socket.recv_from(&mut text).is_ok_and(|(len, from)| &text[..len] == b"end marker" && from == local)
     });
     // The kernel sends a datagram, and gets it back with one more octet in front.
     socket.send_to(b"up", local).unwrap();
-    wait_for("datagram", || n3.receive(&mut batch).unwrap() > 0 && batch.buffers()[0].packet() == b"up");
-    let buffer = &mut batch.buffers_mut()[0];
-    assert_eq!(buffer.peer, "10.0.0.2:2152".parse().unwrap());
+    wait_for("datagram", || n3.receive(&mut batch).unwrap() > 0 && batch.frames()[0].packet() == b"up");
+    let mut buffer = batch.frame_mut(0);
+    assert_eq!(*buffer.peer, "10.0.0.2:2152".parse().unwrap());
     *buffer.headroom().last_mut().unwrap() = b'+';
     assert!(buffer.grow_front(1));
     assert_eq!(n3.transmit(&mut batch, &[0]).packets, 1);
@@ -455,10 +455,10 @@ fn at_a_link(device: &str, settings: &Settings) -> (DpdkPort, NetNs, NetNs, UdpS
 }
 
 /// Our datagrams of a batch.
-fn datagrams(batch: &Batch) -> usize {
+fn datagrams(batch: &Vector) -> usize {
     let ours =
         |frame: &[u8]| frame.len() > 42 && frame[12..14] == [8, 0] && frame[42..].starts_with(b"counted");
-    batch.buffers().iter().filter(|buffer| ours(buffer.packet())).count()
+    batch.frames().iter().filter(|buffer| ours(buffer.packet())).count()
 }
 
 /// The losses that a port reports. It does not read the device's counters at every call.
@@ -479,7 +479,7 @@ fn what_a_device_misses_is_counted() {
     // As many as the driver gives the kernel buffers for: with fewer it does not count what is lost (DPDK 22.11).
     let settings = Settings { descriptors: 2048, ..small() };
     let (mut port, _ours, _other, socket) = at_a_link(device, &settings);
-    let mut batch = Batch::new(64, 2048);
+    let mut batch = Vector::new(64, 2048);
     assert_eq!(losses(&mut port), []);
     // More packets than the device has room for, while nobody receives.
     for _ in 0..SENT {
@@ -527,7 +527,7 @@ fn packets_wait_in_the_device_for_buffers() {
     }
     let (mut held, mut received) = (Vec::new(), 0);
     loop {
-        let mut batch = Batch::new(64, 2048);
+        let mut batch = Vector::new(64, 2048);
         if port.receive(&mut batch).unwrap() == 0 {
             break;
         }
@@ -537,7 +537,7 @@ fn packets_wait_in_the_device_for_buffers() {
     assert!(received < 450, "the buffers do not suffice for {received}");
     assert_eq!(losses(&mut port), []);
     drop(held);
-    let mut batch = Batch::new(64, 2048);
+    let mut batch = Vector::new(64, 2048);
     while port.receive(&mut batch).unwrap() > 0 {
         received += datagrams(&batch);
     }

@@ -13,7 +13,7 @@ use pktio::stack::Neighbours;
 use pktio::stack::ip::IpStack;
 use pktio::stack::resolver::Resolver;
 use pktio::stack::udp::UdpStack;
-use pktio::{Batch, FramePort, Port, Sent};
+use pktio::{FramePort, Port, Sent, Vector};
 use telemetry::DropReason;
 
 const OURS: Mac = [2, 0, 0, 0, 0, 1];
@@ -24,11 +24,11 @@ const VLAN: Option<u16> = Some(100);
 struct Frames(MemoryPort);
 
 impl Port for Frames {
-    fn receive(&mut self, batch: &mut Batch) -> std::io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> std::io::Result<usize> {
         self.0.receive(batch)
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         self.0.transmit(batch, selected)
     }
 
@@ -101,15 +101,15 @@ fn arp(kind: u8, sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
 
 fn receive(stack: &mut impl Port, wire: &Wire, frame: &[u8]) -> Vec<(Vec<u8>, SocketAddr)> {
     wire.inject(frame, nobody());
-    let mut batch = Batch::new(8, 2048);
+    let mut batch = Vector::new(8, 2048);
     stack.receive(&mut batch).unwrap();
-    batch.buffers().iter().map(|buffer| (buffer.packet().to_vec(), buffer.peer)).collect()
+    batch.frames().iter().zip(batch.peers()).map(|(frame, peer)| (frame.packet().to_vec(), *peer)).collect()
 }
 
 fn send(stack: &mut impl Port, payload: &[u8], peer: SocketAddr, tos: u8) -> Sent {
-    let mut batch = Batch::new(1, 2048);
+    let mut batch = Vector::new(1, 2048);
     assert!(batch.push(payload, peer));
-    batch.buffers_mut()[0].tos = tos;
+    batch.frame_mut(0).set_tos(tos);
     stack.transmit(&mut batch, &[0])
 }
 
@@ -297,7 +297,7 @@ fn hostile_frames_are_survived() {
                 [(&mut udp as &mut dyn Port, &udp_wire), (&mut udp6, &udp6_wire), (&mut users, &users_wire)]
             {
                 wire.inject(&bytes, nobody());
-                let mut batch = Batch::new(2, 2048);
+                let mut batch = Vector::new(2, 2048);
                 let delivered = stack.receive(&mut batch).unwrap();
                 let mut lost = 0;
                 stack.losses(&mut |_, count| lost += count);

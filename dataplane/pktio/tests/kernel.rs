@@ -12,7 +12,7 @@ use packet::{ipv4, protocol};
 use pktio::capture::{Capture, Point};
 use pktio::tun::{TunError, TunPort};
 use pktio::udp::UdpPort;
-use pktio::{Batch, Port, Sent};
+use pktio::{Port, Sent, Vector};
 
 /// A namespace with a TUN device that has 10.45.0.1/16 and is up.
 fn tun_in_namespace() -> (NetNs, TunPort) {
@@ -34,13 +34,13 @@ fn udp_packet(from: ([u8; 4], u16), to: ([u8; 4], u16), payload: &[u8]) -> Vec<u
 
 /// Receives until a packet for `port` comes; the kernel may send packets of its own.
 fn receive_udp(tun: &mut TunPort, port: u16) -> Option<Vec<u8>> {
-    let mut batch = Batch::new(8, 2048);
+    let mut batch = Vector::new(8, 2048);
     let mut poller = pktio::poll::Poller::new().expect("epoll");
     poller.add(tun.fd().expect("a descriptor"), 1).expect("added");
     for _ in 0..100 {
         poller.wait(Some(100), |_| ()).expect("waited");
         tun.receive(&mut batch).expect("received");
-        for buffer in batch.buffers() {
+        for buffer in batch.frames() {
             let flow = packet::flow::Flow::parse(buffer.packet()).expect("the kernel sends valid packets");
             if flow.ports.is_some_and(|(_, to)| to == port) {
                 return Some(buffer.packet().to_vec());
@@ -54,7 +54,7 @@ fn receive_udp(tun: &mut TunPort, port: u16) -> Option<Vec<u8>> {
 fn a_tun_device_exchanges_packets_with_the_kernel() {
     let (namespace, mut tun) = tun_in_namespace();
     let socket = namespace.enter(|| UdpSocket::bind("10.45.0.1:7000").unwrap()).unwrap();
-    let mut batch = Batch::new(4, 2048);
+    let mut batch = Vector::new(4, 2048);
     assert!(batch.push(
         &udp_packet(([10, 45, 0, 2], 5000), ([10, 45, 0, 1], 7000), b"up"),
         "0.0.0.0:0".parse().unwrap()
@@ -83,16 +83,16 @@ fn packets_beyond_the_mtu_are_sent_singly() {
     });
     let bind = || UdpPort::bind("127.0.0.1:0".parse().expect("an address"), false).expect("bound");
     let (mut a, mut b) = namespace.enter(|| (bind(), bind())).expect("entered");
-    let mut out = Batch::new(8, 4096);
+    let mut out = Vector::new(8, 4096);
     for n in 0..8u8 {
         assert!(out.push(&[n; 2000], b.local()));
-        out.buffers_mut()[usize::from(n)].tos = 0x28 * (n / 4);
+        out.frame_mut(usize::from(n)).set_tos(0x28 * (n / 4));
     }
     let sent = a.transmit(&mut out, &[0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!((sent.packets, sent.bytes), (8, 16_000), "{sent:?}");
-    let mut batch = Batch::new(16, 4096);
+    let mut batch = Vector::new(16, 4096);
     assert_eq!(b.receive(&mut batch).expect("received"), 8);
-    for (n, buffer) in batch.buffers().iter().enumerate() {
+    for (n, buffer) in batch.frames().iter().enumerate() {
         assert_eq!(buffer.packet(), [n as u8; 2000]);
     }
 }
@@ -147,7 +147,7 @@ fn captures_sort_packets_by_reference_point_without_duplicates() {
     let pfcp = namespace.enter(|| UdpSocket::bind("127.0.0.7:8805").unwrap()).unwrap();
     pfcp.send_to(b"pfcp", "127.0.0.7:8805").unwrap();
     // A packet on N6 is never N4, whatever its ports are.
-    let mut batch = Batch::new(1, 2048);
+    let mut batch = Vector::new(1, 2048);
     assert!(batch.push(
         &udp_packet(([10, 45, 0, 2], 8805), ([10, 45, 0, 1], 8805), b"n6"),
         "0.0.0.0:0".parse().unwrap()
@@ -188,7 +188,7 @@ fn captures_show_each_datagram_of_a_burst() {
     for at in addresses {
         let to = at.parse().unwrap();
         let mut port = namespace.enter(|| UdpPort::bind(to, false)).unwrap().unwrap();
-        let mut batch = Batch::new(16, 2048);
+        let mut batch = Vector::new(16, 2048);
         assert!(sent.iter().all(|packet| batch.push(packet, to)));
         let all: Vec<u16> = (0..sent.len() as u16).collect();
         assert_eq!(port.transmit(&mut batch, &all).packets, sent.len());

@@ -16,7 +16,7 @@ use packet::{ipv4, protocol, transport};
 use pktio::poll::Poller;
 use pktio::tun::{Offload, TunPort};
 use pktio::udp::UdpPort;
-use pktio::{Batch, Port};
+use pktio::{Port, Vector};
 
 /// Octets of a stream: more than a window, not a multiple of anything.
 const STREAM: usize = 8_000_003;
@@ -118,16 +118,16 @@ fn pump(
         let mut poller = Poller::new().expect("epoll");
         poller.add(from.fd().expect("a descriptor"), 0).expect("added");
         let all: Vec<u16> = (0..batch as u16).collect();
-        let mut batch = Batch::new(batch, 9216);
+        let mut batch = Vector::new(batch, 9216);
         while !stop.load(Relaxed) {
             poller.wait(Some(20), |_| ()).expect("waited");
             while from.receive(&mut batch).expect("received") > 0 {
-                for buffer in batch.buffers_mut() {
-                    check(buffer.packet());
-                    seen.longest.fetch_max(buffer.len(), Relaxed);
-                    buffer.peer = peer.unwrap_or(buffer.peer);
+                for frame in batch.frames_mut() {
+                    check(frame.packet());
+                    seen.longest.fetch_max(frame.len(), Relaxed);
+                    *frame.peer = peer.unwrap_or(*frame.peer);
                 }
-                let bytes = batch.buffers().iter().map(|buffer| buffer.len()).sum::<usize>();
+                let bytes = batch.frames().iter().map(|buffer| buffer.len()).sum::<usize>();
                 let count = batch.len();
                 let sent = to.transmit(&mut batch, &all[..count]);
                 assert_eq!((sent.packets, sent.bytes), (count, bytes), "{sent:?}");

@@ -20,7 +20,7 @@ use pktio::stack::raw::RawPort;
 use pktio::stack::resolver::Resolver;
 use pktio::stack::udp::UdpStack;
 use pktio::udp::UdpPort;
-use pktio::{Batch, FramePort, Port};
+use pktio::{FrameMut, FramePort, Port, Vector};
 use telemetry::DropReason;
 
 /// Two namespaces with a veth pair `up0`–`peer0`. The peer has 10.0.0.2, fd00::2 and, behind it, 198.51.100.1 and
@@ -88,13 +88,13 @@ impl Net {
 }
 
 /// Receives until a packet satisfies `wanted`, while the stack answers and asks neighbours.
-fn until(port: &mut impl Port, batch: &mut Batch, mut wanted: impl FnMut(&pktio::Buffer) -> bool) {
+fn until(port: &mut impl Port, batch: &mut Vector, mut wanted: impl FnMut(FrameMut<'_>) -> bool) {
     let mut poller = Poller::new().unwrap();
     poller.add(port.fd().unwrap(), 1).unwrap();
     for _ in 0..100 {
         poller.wait(Some(50), |_| ()).unwrap();
         while port.receive(batch).unwrap() > 0 {
-            if batch.buffers().iter().any(&mut wanted) {
+            if batch.frames_mut().any(&mut wanted) {
                 return;
             }
         }
@@ -103,16 +103,16 @@ fn until(port: &mut impl Port, batch: &mut Batch, mut wanted: impl FnMut(&pktio:
 }
 
 fn send(port: &mut impl Port, payload: &[u8], to: SocketAddr, tos: u8) -> pktio::Sent {
-    let mut batch = Batch::new(1, 9000);
+    let mut batch = Vector::new(1, 9000);
     assert!(batch.push(payload, to));
-    batch.buffers_mut()[0].tos = tos;
+    batch.frame_mut(0).set_tos(tos);
     port.transmit(&mut batch, &[0])
 }
 
 /// Exchanges datagrams of many sizes with a socket. The first one makes the neighbours known to each other.
 fn converse<F: FramePort>(stack: &mut UdpStack<F>, local: SocketAddr, socket: &UdpSocket) {
     let to = socket.local_addr().unwrap();
-    let mut batch = Batch::new(64, 2048);
+    let mut batch = Vector::new(64, 2048);
     let mut bytes = [0; 2048];
     for length in [1usize, 2, 63, 100, 1000, 1400] {
         let payload: Vec<u8> = (0..length).map(|i| i as u8).collect();
@@ -122,7 +122,7 @@ fn converse<F: FramePort>(stack: &mut UdpStack<F>, local: SocketAddr, socket: &U
         stack.receive(&mut batch).unwrap();
         socket.send_to(&payload, local).unwrap();
         until(stack, &mut batch, |buffer| {
-            assert_eq!(buffer.peer, to);
+            assert_eq!(*buffer.peer, to);
             buffer.packet() == payload
         });
         assert_eq!(socket.recv_from(&mut bytes).unwrap(), (length, local));
@@ -158,11 +158,11 @@ fn udp_on_the_kernels_interface() {
 struct Counted(UdpPort, Arc<AtomicUsize>);
 
 impl Port for Counted {
-    fn receive(&mut self, batch: &mut Batch) -> std::io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> std::io::Result<usize> {
         self.0.receive(batch)
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> pktio::Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> pktio::Sent {
         self.1.fetch_add(selected.len(), Relaxed);
         self.0.transmit(batch, selected)
     }
@@ -223,7 +223,7 @@ fn fragments_come_by_way_of_the_kernel() {
     let socket = net.peer("10.0.0.2:0");
     let payload: Vec<u8> = (0..4000u32).map(|i| i as u8).collect();
     socket.send_to(&payload, local).unwrap();
-    until(&mut stack, &mut Batch::new(4, 9000), |buffer| buffer.packet() == payload);
+    until(&mut stack, &mut Vector::new(4, 9000), |buffer| buffer.packet() == payload);
     // A datagram that is too long for a frame is not sent, and not fragmented.
     assert_eq!(send(&mut stack, &payload, socket.local_addr().unwrap(), 0).too_big, 1);
 }
@@ -244,7 +244,7 @@ fn ip_packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
 
 /// A UE exchanges packets with servers of both IP versions, on the link and behind a gateway.
 fn serve_ues<F: FramePort>(net: &Net, stack: &mut IpStack<F>) {
-    let mut batch = Batch::new(64, 2048);
+    let mut batch = Vector::new(64, 2048);
     for (ue, server) in [
         ("10.45.0.9:5000", "10.0.0.2:0"),
         ("10.45.0.9:5001", "198.51.100.1:0"),
@@ -302,7 +302,7 @@ fn udp_on_an_interface_of_our_own() {
         // Both sides resolve each other's address.
         let socket = net.peer(if local.is_ipv4() { "10.0.0.2:0" } else { "[fd00::2]:0" });
         socket.send_to(b"hello", local).unwrap();
-        until(&mut stack, &mut Batch::new(4, 2048), |buffer| buffer.packet() == b"hello");
+        until(&mut stack, &mut Vector::new(4, 2048), |buffer| buffer.packet() == b"hello");
         // Packets that the kernel sends on its own, such as multicast listener reports, are not used.
         stack.losses(&mut |reason, _| assert_eq!(reason, DropReason::N3NotServed));
         converse_quietly(&mut stack, local, &socket);
@@ -316,7 +316,7 @@ fn converse_quietly<F: FramePort>(stack: &mut UdpStack<F>, local: SocketAddr, so
         assert_eq!(send(stack, &[n; 33], to, 0).packets, 1);
         assert_eq!(socket.recv_from(&mut bytes).unwrap(), (33, local));
         socket.send_to(&[n; 33], local).unwrap();
-        until(stack, &mut Batch::new(4, 2048), |buffer| buffer.packet() == [n; 33]);
+        until(stack, &mut Vector::new(4, 2048), |buffer| buffer.packet() == [n; 33]);
     }
 }
 
@@ -333,7 +333,7 @@ fn packets_to_a_silent_neighbour_are_bounded_and_counted() {
         refused += sent.unresolved;
     }
     assert_eq!((held, refused), (32, 68));
-    let mut batch = Batch::new(4, 2048);
+    let mut batch = Vector::new(4, 2048);
     let mut lost = 0;
     for _ in 0..60 {
         net::time::sleep_thread(Duration::from_millis(100));

@@ -19,7 +19,7 @@ use pktio::bpf::filter::{self, Select};
 use pktio::bpf::{Program, SharedLines, XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XskMap};
 use pktio::poll::Poller;
 use pktio::xdp::{Chain, ChainError, Place};
-use pktio::{Batch, Port};
+use pktio::{Port, Vector};
 use support::{Net, open};
 
 /// Packets of a test under traffic.
@@ -177,14 +177,14 @@ fn under_traffic(
         let mut times = vec![0u8; PACKETS as usize];
         let mut poller = Poller::new().unwrap();
         poller.add(port.fd().unwrap(), 1).unwrap();
-        let mut batch = Batch::new(64, 2048);
+        let mut batch = Vector::new(64, 2048);
         let mut silent = 0;
         while received.load(Relaxed) < PACKETS as usize && silent < 50 {
             poller.wait(Some(100), |_| ()).unwrap();
             silent += 1;
             while port.receive(&mut batch).unwrap() > 0 {
                 silent = 0;
-                for buffer in batch.buffers() {
+                for buffer in batch.frames() {
                     let payload = &buffer.packet()[42..46];
                     times[u32::from_be_bytes(payload.try_into().unwrap()) as usize] += 1;
                 }
@@ -295,11 +295,11 @@ fn a_failing_part_leaves_the_others_working() {
     let mut received = |expected: &[usize]| {
         let mut poller = Poller::new().unwrap();
         poller.add(port.fd().unwrap(), 1).unwrap();
-        let (mut batch, mut lengths) = (Batch::new(64, 2048), Vec::new());
+        let (mut batch, mut lengths) = (Vector::new(64, 2048), Vec::new());
         for _ in 0..50 {
             poller.wait(Some(100), |_| ()).unwrap();
             while port.receive(&mut batch).unwrap() > 0 {
-                lengths.extend(batch.buffers().iter().map(|buffer| buffer.packet().len() - 42));
+                lengths.extend(batch.frames().iter().map(|buffer| buffer.packet().len() - 42));
             }
             if lengths.len() >= expected.len() {
                 break;

@@ -17,7 +17,7 @@ use packet::gtpu::{PduSession, build_gpdu};
 use pfcp::{Cause, DestinationInterface, NodeId, NtpSeconds};
 use pktio::poll::Poller;
 use pktio::udp::UdpPort;
-use pktio::{Batch, Port};
+use pktio::{Port, Vector};
 use support::*;
 use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
@@ -28,10 +28,10 @@ use upf::tables::Tables;
 const PAIRS: usize = 5;
 
 /// Forwards for `time` and returns packets per second sent.
-fn run(time: Duration, input: &mut UdpPort, mut forward: impl FnMut(&mut Batch, u64) -> usize) -> f64 {
+fn run(time: Duration, input: &mut UdpPort, mut forward: impl FnMut(&mut Vector, u64) -> usize) -> f64 {
     let mut poller = Poller::new().unwrap();
     poller.add(input.fd().unwrap(), 0).unwrap();
-    let mut batch = Batch::new(BATCH, PACKET);
+    let mut batch = Vector::new(BATCH, PACKET);
     let start = net::time::now_std();
     let mut packets = 0;
     while start.elapsed() < time {
@@ -80,7 +80,7 @@ fn main() {
     for _ in 0..PAIRS {
         let time = Duration::from_secs_f64(seconds);
         let bare = run(time, &mut input, |batch, _| {
-            batch.buffers_mut().iter_mut().for_each(|buffer| buffer.peer = output.local());
+            batch.frames_mut().for_each(|frame| *frame.peer = output.local());
             bare_port.transmit(batch, &all[..batch.len()]).packets
         });
         let piped = run(time, &mut input, |batch, now_ns| {
@@ -113,7 +113,7 @@ fn generate(stop: &Arc<AtomicBool>, to: SocketAddr, teid: u32) -> std::thread::J
     let stop = Arc::clone(stop);
     std::thread::spawn(move || {
         let mut port = UdpPort::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
-        let mut batch = Batch::new(BATCH, 2048);
+        let mut batch = Vector::new(BATCH, 2048);
         let packet = uplink(teid);
         while batch.push(&packet, to) {}
         let all: Vec<u16> = (0..batch.len() as u16).collect();
@@ -128,7 +128,7 @@ fn drain(stop: &Arc<AtomicBool>, mut port: UdpPort) -> std::thread::JoinHandle<(
     std::thread::spawn(move || {
         let mut poller = Poller::new().unwrap();
         poller.add(port.fd().unwrap(), 0).unwrap();
-        let mut batch = Batch::new(BATCH, 2048);
+        let mut batch = Vector::new(BATCH, 2048);
         while !stop.load(Relaxed) {
             poller.wait(Some(10), |_| ()).unwrap();
             while port.receive(&mut batch).unwrap() > 0 {}
@@ -140,10 +140,10 @@ fn drain(stop: &Arc<AtomicBool>, mut port: UdpPort) -> std::thread::JoinHandle<(
 fn pipeline_alone(pipeline: &mut Pipeline, teid: u32) -> f64 {
     struct Nowhere;
     impl Port for Nowhere {
-        fn receive(&mut self, _: &mut Batch) -> std::io::Result<usize> {
+        fn receive(&mut self, _: &mut Vector) -> std::io::Result<usize> {
             Ok(0)
         }
-        fn transmit(&mut self, _: &mut Batch, selected: &[u16]) -> pktio::Sent {
+        fn transmit(&mut self, _: &mut Vector, selected: &[u16]) -> pktio::Sent {
             pktio::Sent { packets: selected.len(), ..Default::default() }
         }
         fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
@@ -151,7 +151,7 @@ fn pipeline_alone(pipeline: &mut Pipeline, teid: u32) -> f64 {
         }
     }
     let mut ports = Ports { n3: Box::new(Nowhere), n6: vec![Box::new(Nowhere)] };
-    let mut batch = Batch::new(BATCH, 2048);
+    let mut batch = Vector::new(BATCH, 2048);
     let (packet, peer) = (uplink(teid), "127.0.0.20:2152".parse().unwrap());
     let (mut spent, mut packets) = (Duration::ZERO, 0);
     for n in 0..20_000u64 {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use classifier::{Filter, PortRange, Prefix, Rule, Side};
 use packet::gtpu::{PduSession, build_gpdu};
-use pktio::{Batch, Port, Sent};
+use pktio::{Port, Sent, Vector};
 use upf::pipeline::guard::Guard;
 use upf::pipeline::{BATCH, Input, PACKET, Pipeline, Ports};
 use upf::plan::*;
@@ -22,10 +22,10 @@ use upf::tables::{Tables, Writer};
 struct Nowhere;
 
 impl Port for Nowhere {
-    fn receive(&mut self, _: &mut Batch) -> std::io::Result<usize> {
+    fn receive(&mut self, _: &mut Vector) -> std::io::Result<usize> {
         Ok(0)
     }
-    fn transmit(&mut self, _: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, _: &mut Vector, selected: &[u16]) -> Sent {
         Sent { packets: selected.len(), ..Default::default() }
     }
     fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
@@ -162,7 +162,7 @@ fn main() {
             if timed {
                 pipeline.time_stages();
             }
-            let mut batch = Batch::new(BATCH, PACKET.min(256));
+            let mut batch = Vector::new(BATCH, PACKET.min(256));
             let peer = "192.168.0.1:2152".parse().unwrap();
             let (mut spent, mut count) = (Duration::ZERO, 0u64);
             let begin = net::time::now_std();

@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use pktio::Batch;
+use pktio::Vector;
 use pktio::poll::{Poller, Waker};
 
-use crate::pipeline::{BATCH, Input, PACKET, Pipeline, Ports};
+use crate::pipeline::{Input, Pipeline, Ports};
 
 /// Most batches taken from one input before the others get their turn.
 const BUDGET: usize = 16;
@@ -149,7 +149,7 @@ struct Run {
 
 impl Run {
     fn run(mut self) {
-        let mut batch = Batch::new(BATCH, PACKET);
+        let mut batch = Vector::of(self.pipeline.home());
         let deaf = self.inputs.iter().any(|input| port(&self.ports, *input).fd().is_none());
         let mut last_packet_ns = net::time::now_ns();
         let mut last_poll_ns = last_packet_ns;
@@ -215,7 +215,7 @@ impl Run {
     }
 
     /// Serves one input; returns whether it had packets.
-    fn serve_input(&mut self, at: usize, batch: &mut Batch) -> bool {
+    fn serve_input(&mut self, at: usize, batch: &mut Vector) -> bool {
         let input = self.inputs[at];
         match catch_unwind(AssertUnwindSafe(|| self.serve(input, batch))) {
             Ok(Ok(busy)) => {
@@ -263,7 +263,7 @@ impl Run {
 
     /// Handles a batch that ended by a panic: its packets are lost, later batches are not.
     #[cold]
-    fn failed(&mut self, batch: &mut Batch) {
+    fn failed(&mut self, batch: &mut Vector) {
         self.pipeline.recover(batch.len());
         batch.clear();
         self.failures += 1;
@@ -272,7 +272,7 @@ impl Run {
         }
     }
 
-    fn serve(&mut self, input: Input, batch: &mut Batch) -> io::Result<bool> {
+    fn serve(&mut self, input: Input, batch: &mut Vector) -> io::Result<bool> {
         for round in 0..BUDGET {
             let received = match input {
                 Input::N3 => self.ports.n3.receive(batch)?,

@@ -24,7 +24,7 @@ use packet::gtpu::{self, PduSession, Signalling};
 use packet::{ipv4, protocol};
 use pktio::dpdk::{DpdkPort, Settings, eal};
 use pktio::udp::UdpPort;
-use pktio::{Batch, Port};
+use pktio::{Port, Vector};
 use support::*;
 
 /// Environment variables for the other process: its device and this process's socket, for N3 and N6.
@@ -190,7 +190,7 @@ fn memif_relay() {
             (DpdkPort::open(device, &settings).unwrap().remove(0), socket)
         })
         .collect();
-    let (mut batch, mut frame) = (Batch::new(32, 2048), [0; 2048]);
+    let (mut batch, mut frame) = (Vector::new(32, 2048), [0; 2048]);
     let start = Instant::now();
     let mut greeted = false;
     while start.elapsed() < 3 * PATIENCE {
@@ -201,13 +201,13 @@ fn memif_relay() {
         }
         for (port, socket) in &mut links {
             port.receive(&mut batch).unwrap();
-            for buffer in batch.buffers() {
+            for buffer in batch.frames() {
                 // An error means that the test has ended.
                 let _ = socket.send(buffer.packet());
             }
             batch.clear();
             while let Ok(length) = socket.recv(&mut frame) {
-                let mut out = Batch::new(1, 2048);
+                let mut out = Vector::new(1, 2048);
                 assert!(out.push(&frame[..length], ([0, 0, 0, 0], 0).into()));
                 port.transmit(&mut out, &[0]);
             }

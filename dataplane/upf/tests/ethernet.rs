@@ -11,7 +11,7 @@ use packet::ethernet::{ARP, IPV4, IPV6, build};
 use packet::gtpu::{PduSession, build_gpdu};
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
-use pktio::Batch;
+use pktio::Vector;
 use pktio::memory::{self, Wire};
 use support::*;
 use telemetry::DropReason;
@@ -43,7 +43,7 @@ struct World {
     stats: Arc<[WorkerStats]>,
     events: mpsc::Receiver<Event>,
     now_ns: u64,
-    batch: Batch,
+    batch: Vector,
 }
 
 /// A UE's session: SEID, and the tunnel up.
@@ -67,7 +67,7 @@ impl World {
         let (internet_port, internet) = memory::pair(100);
         let (n6_port, n6) = memory::pair(50_000);
         let ports = Ports { n3: Box::new(n3_port), n6: vec![Box::new(internet_port), Box::new(n6_port)] };
-        let batch = Batch::new(64, PACKET);
+        let batch = Vector::new(64, PACKET);
         World { sessions, pipeline, ports, n3, internet, n6, stats, events, now_ns: 1, batch }
     }
 

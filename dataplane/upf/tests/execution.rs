@@ -27,7 +27,7 @@ use packet::{ipv4, ipv6, protocol};
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
 use pktio::memory::{self, Wire};
-use pktio::{Batch, Port, Sent};
+use pktio::{Port, Sent, Vector};
 use support::*;
 use telemetry::DropReason;
 use tokio::sync::{mpsc, watch};
@@ -598,12 +598,12 @@ fn copies_go_where_the_rule_says() {
 struct Classes(Arc<Mutex<Vec<u8>>>);
 
 impl Port for Classes {
-    fn receive(&mut self, batch: &mut Batch) -> std::io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> std::io::Result<usize> {
         batch.clear();
         Ok(0)
     }
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
-        let tos = selected.iter().map(|at| batch.buffers()[usize::from(*at)].tos);
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
+        let tos = selected.iter().map(|at| batch.frames()[usize::from(*at)].tos());
         self.0.lock().unwrap().extend(tos);
         Sent { packets: selected.len(), ..Sent::default() }
     }

@@ -18,7 +18,7 @@ use pfcp::endpoint::{Config as EndpointConfig, Endpoint, Event, Handle};
 use pfcp::message::*;
 use pfcp::*;
 use pktio::memory::Sink;
-use pktio::{Batch, Port, Sent};
+use pktio::{Port, Sent, Vector};
 use serde_json::Value;
 use support::*;
 use upf::mailbox::Command;
@@ -682,12 +682,13 @@ type Datagram = (Vec<u8>, SocketAddr);
 struct Recorder(Arc<Mutex<Vec<Datagram>>>);
 
 impl Port for Recorder {
-    fn receive(&mut self, _: &mut Batch) -> std::io::Result<usize> {
+    fn receive(&mut self, _: &mut Vector) -> std::io::Result<usize> {
         Ok(0)
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
-        let sent = batch.buffers().iter().map(|buffer| (buffer.packet().to_vec(), buffer.peer));
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
+        let sent =
+            batch.frames().iter().zip(batch.peers()).map(|(frame, peer)| (frame.packet().to_vec(), *peer));
         self.0.lock().unwrap().extend(sent);
         Sent { packets: selected.len(), ..Sent::default() }
     }
@@ -902,12 +903,12 @@ struct Defective;
 const POISON: [u8; 3] = [127, 66, 6];
 
 impl Port for Defective {
-    fn receive(&mut self, _: &mut Batch) -> std::io::Result<usize> {
+    fn receive(&mut self, _: &mut Vector) -> std::io::Result<usize> {
         Ok(0)
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
-        let peer = batch.buffers()[0].peer.ip();
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
+        let peer = batch.peer(0).ip();
         assert!(!matches!(peer, IpAddr::V4(peer) if peer.octets().starts_with(&POISON)), "a test's defect");
         Sent { packets: selected.len(), ..Sent::default() }
     }

@@ -12,7 +12,7 @@ use packet::gtpu::{self, PduSession, build_gpdu};
 use packet::{ipv4, protocol};
 use pfcp::message::SessionEstablishmentRequest;
 use pfcp::*;
-use pktio::Batch;
+use pktio::Vector;
 use pktio::memory::{self, Wire};
 use support::*;
 use telemetry::DropReason;
@@ -41,7 +41,7 @@ struct Side {
 impl Side {
     /// Processes all packets, beginning at the same time as the others that wait at the barrier.
     fn run(&mut self, start: &Barrier) {
-        let mut batch = Batch::new(64, PACKET);
+        let mut batch = Vector::new(64, PACKET);
         start.wait();
         loop {
             let received = match self.input {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use packet::gtpu::{PduSession, build_gpdu};
 use pfcp::*;
 use pktio::memory::{self, MemoryPort, Wire};
-use pktio::{Batch, Port, Sent};
+use pktio::{Port, Sent, Vector};
 use support::*;
 use telemetry::DropReason;
 use tokio::sync::mpsc;
@@ -34,15 +34,15 @@ struct Faulty {
 const POISON: &[u8] = b"poison";
 
 impl Port for Faulty {
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
         if self.broken.load(Relaxed) {
             return Err(io::Error::other("out of order"));
         }
         self.port.receive(batch)
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
-        let poisoned = |at: &u16| batch.buffers()[usize::from(*at)].packet().ends_with(POISON);
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
+        let poisoned = |at: &u16| batch.frames()[usize::from(*at)].packet().ends_with(POISON);
         assert!(!selected.iter().any(poisoned), "a test's defect");
         self.port.transmit(batch, selected)
     }

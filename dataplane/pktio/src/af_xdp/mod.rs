@@ -28,7 +28,7 @@ use crate::bpf::filter::{self, Select};
 use crate::bpf::{BpfError, Program, XskMap};
 use crate::poll::AnyOf;
 use crate::xdp::{Chain, ChainError, Part, Place};
-use crate::{Batch, FramePort, Port, Sent};
+use crate::{FramePort, Port, Sent, Vector};
 use device::Device;
 pub use socket::Mode;
 use socket::{CHUNKS, Socket};
@@ -283,7 +283,7 @@ impl AfXdpPort {
 }
 
 impl Port for AfXdpPort {
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
         // All sockets share the pool.
         batch.begin_lent(self.sockets[0].pool());
         let count = self.sockets.len();
@@ -299,7 +299,7 @@ impl Port for AfXdpPort {
         Ok(batch.len())
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         // Any queue sends anything, and one keeps the order.
         self.sockets[0].transmit(batch, selected)
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::ring::Ring;
 use super::umem::{Free, Umem};
-use crate::buffer::Pool;
-use crate::{Batch, Sent};
+use crate::frame::Pool;
+use crate::{Sent, Vector};
 
 /// Entries of each ring: what may arrive while a worker is descheduled for some hundred µs.
 pub(super) const RING: u32 = 2048;
@@ -253,7 +253,7 @@ impl Socket {
     }
 
     /// Adds the frames that are waiting to `batch`, which holds frames of the UMEM.
-    pub(super) fn receive(&mut self, batch: &mut Batch) -> usize {
+    pub(super) fn receive(&mut self, batch: &mut Vector) -> usize {
         if self.unsent {
             // First take back what the kernel has sent: it needs room in the completion ring to send more.
             self.maintain();
@@ -277,7 +277,7 @@ impl Socket {
                 Some(frame) => {
                     // SAFETY: the kernel has handed the chunk to us with this descriptor, its memory is initialised
                     // and stays mapped while the UMEM exists, which does not go before it has all chunks back.
-                    unsafe { batch.lend(frame, umem.number()) };
+                    unsafe { batch.lend(frame) };
                     // Another core has just written it, which is far away: ask for all of them at once.
                     batch.prefetch_last();
                     lent += 1;
@@ -315,7 +315,7 @@ impl Socket {
     }
 
     /// Sends the selected frames: those of the UMEM themselves, copies of others.
-    pub(super) fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    pub(super) fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         let mut sent = Sent::default();
         let umem = Arc::clone(&self.umem);
         if self.tx.free(selected.len() as u32) < selected.len() as u32 {
@@ -324,14 +324,14 @@ impl Socket {
         let mut free = umem.free();
         self.complete(&mut free);
         let mut room = self.tx.free(selected.len() as u32);
+        let own = batch.gives_to(&self.pool);
         let mut taken = 0;
         for &position in selected {
-            let Some(buffer) = batch.buffers_mut().get_mut(usize::from(position)).filter(|b| !b.is_gone())
-            else {
+            let Some(frame) = batch.chunk_mut(position).filter(|frame| !frame.is_gone()) else {
                 sent.errors += 1;
                 continue;
             };
-            let length = buffer.len();
+            let length = frame.len();
             if length < ETHERNET_HEADER {
                 // The kernel would keep its chunk and send nothing.
                 sent.errors += 1;
@@ -345,17 +345,17 @@ impl Socket {
                 sent.full += 1;
                 continue;
             }
-            let address = match buffer.take(umem.number()) {
-                Some(frame) => {
+            let address = match if own { frame.take() } else { None } {
+                Some(chunk) => {
                     taken += 1;
-                    frame.token + u64::from(frame.start)
+                    umem.address_in(&chunk)
                 }
                 None => {
                     let Some(mut chunk) = free.pop() else {
                         sent.full += 1;
                         continue;
                     };
-                    let Some(address) = umem.fill(&mut chunk, buffer.packet()) else {
+                    let Some(address) = umem.fill(&mut chunk, frame.packet()) else {
                         free.push(chunk);
                         sent.too_big += 1;
                         continue;

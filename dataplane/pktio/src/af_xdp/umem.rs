@@ -1,5 +1,5 @@
 //! The memory that AF_XDP sockets exchange packets in (UMEM): chunks of equal size. At any time a chunk belongs to the
-//! kernel (its address is in a ring), to a buffer of a batch, or to the list of free chunks.
+//! kernel (its address is in a ring), to a frame of a vector, or to the list of free chunks.
 //!
 //! One worker's sockets share one UMEM, so that a packet goes from one interface to the other without a copy. The
 //! list is behind a lock that is taken once per batch, by that worker alone.
@@ -12,7 +12,8 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::buffer::{Buffer, Frame, HEADROOM, Pool, PoolNumber};
+use crate::Vector;
+use crate::frame::{Frame, HEADROOM, Pool, RawFrame};
 
 /// A chunk by its number. Its owner alone may write into it, so it can be neither copied nor cloned.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,7 +22,6 @@ pub(super) struct Chunk(u32);
 /// The chunks of one worker's sockets; see the module.
 #[derive(Debug)]
 pub struct Umem {
-    number: PoolNumber,
     memory: NonNull<u8>,
     /// Octets of a chunk.
     chunk_len: u32,
@@ -50,7 +50,6 @@ impl Umem {
         if !matches!(chunk_len, 2048 | 4096) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let number = PoolNumber::next().ok_or(io::ErrorKind::OutOfMemory)?;
         let length = chunks as usize * chunk_len as usize;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let memory = unsafe {
@@ -68,7 +67,7 @@ impl Umem {
         }
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let list = (0..chunks).rev().map(Chunk).collect();
-        Ok(Umem { number, memory, chunk_len, chunks, free: Mutex::new(Free { list, lent: 0 }) })
+        Ok(Umem { memory, chunk_len, chunks, free: Mutex::new(Free { list, lent: 0 }) })
     }
 
     pub(super) fn base(&self) -> u64 {
@@ -120,13 +119,26 @@ impl Umem {
     /// The frame of a packet of `length` octets that the kernel has put at `address`; `None` when these octets do not
     /// lie in one chunk of this memory.
     #[inline]
-    pub(super) fn frame(&self, address: u64, length: u32) -> Option<Frame> {
-        let token = self.address(&self.chunk(address)?);
-        let start = (address - token) as u32;
+    pub(super) fn frame(&self, address: u64, length: u32) -> Option<RawFrame> {
+        let Chunk(number) = self.chunk(address)?;
+        let start = (address & u64::from(self.chunk_len - 1)) as u32;
         let end = start.checked_add(length).filter(|end| *end <= self.chunk_len)?;
+        Some(self.raw(number, start as u16, end as u16))
+    }
+
+    /// The frame in a chunk of this memory.
+    #[inline]
+    fn raw(&self, number: u32, start: u16, end: u16) -> RawFrame {
         // SAFETY: a chunk of this memory begins inside the mapping.
-        let base = unsafe { self.memory.add(token as usize) };
-        Some(Frame { base, room: self.chunk_len, start, end, token })
+        let base = unsafe { self.memory.add(number as usize * self.chunk_len as usize) };
+        // 2048 or 4096.
+        RawFrame { base, token: number.into(), room: self.chunk_len as u16, start, end }
+    }
+
+    /// Where the packet of a frame begins, as the kernel counts.
+    #[inline]
+    pub(super) fn address_in(&self, raw: &RawFrame) -> u64 {
+        raw.token * u64::from(self.chunk_len) + u64::from(raw.start)
     }
 
     /// Whether a packet of so many octets fits into a chunk, behind its headroom.
@@ -178,17 +190,22 @@ impl Free {
 }
 
 impl Pool for Umem {
-    fn number(&self) -> PoolNumber {
-        self.number
+    fn draw(&self, vector: &mut Vector, count: usize) {
+        let mut free = self.free();
+        for _ in 0..count {
+            let Some(Chunk(number)) = free.pop() else { return };
+            // SAFETY: the chunk was free, so nobody else uses it; the mapping is initialised and stays while chunks are
+            // lent.
+            unsafe { vector.lend(self.raw(number, HEADROOM as u16, HEADROOM as u16)) };
+            free.lent += 1;
+        }
     }
 
-    fn take_back(&self, buffers: &mut [Buffer]) {
+    fn take_back(&self, frames: &mut [Frame]) {
         let mut free = self.free();
-        for buffer in buffers {
-            if let Some(frame) = buffer.take(self.number) {
-                free.list.extend(self.chunk(frame.token));
-                free.lent -= 1;
-            }
+        for raw in frames.iter_mut().filter_map(Frame::take) {
+            free.list.push(Chunk(raw.token as u32));
+            free.lent -= 1;
         }
     }
 }
@@ -226,7 +243,8 @@ mod tests {
             assert!(first.is_multiple_of(LENGTH.into()) && (first..first + 2048).contains(&address));
             let room = LENGTH - (address - first) as u32;
             let frame = umem.frame(address, room).unwrap();
-            assert_eq!((frame.token, frame.end, frame.start), (first, LENGTH, LENGTH - room));
+            let found = (frame.token * 2048, u32::from(frame.end), u32::from(frame.start));
+            assert_eq!(found, (first, LENGTH, LENGTH - room));
             assert!(umem.frame(address, room + 1).is_none() && umem.frame(address, u32::MAX).is_none());
         }
     }

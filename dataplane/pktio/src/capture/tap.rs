@@ -16,7 +16,7 @@ use packet::ethernet::Mac;
 use telemetry::DropReason;
 
 use super::wall_clock_ns;
-use crate::{Batch, FramePort, Port, Sent};
+use crate::{FramePort, Port, Sent, Vector};
 
 /// Frames that wait for the capture's thread, of all taps.
 const QUEUE: usize = 32_768;
@@ -135,21 +135,21 @@ impl<P: FramePort> Tapped<P> {
 
 impl<P: FramePort> Port for Tapped<P> {
     #[inline]
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
         let received = self.port.receive(batch)?;
         if let Some(tap) = self.tap.as_ref().filter(|_| received > 0) {
-            tap.copy(batch.buffers().iter().map(crate::Buffer::packet));
+            tap.copy(batch.frames().iter().map(crate::Frame::packet));
         }
         Ok(received)
     }
 
     /// What the port refuses is in the capture too, as with a packet socket.
     #[inline]
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         if let Some(tap) = self.tap.as_ref().filter(|_| !selected.is_empty()) {
-            let buffers = batch.buffers();
+            let buffers = batch.frames();
             let given = selected.iter().filter_map(|at| buffers.get(usize::from(*at)));
-            tap.copy(given.filter(|buffer| !buffer.is_gone()).map(crate::Buffer::packet));
+            tap.copy(given.filter(|buffer| !buffer.is_gone()).map(crate::Frame::packet));
         }
         self.port.transmit(batch, selected)
     }
@@ -177,7 +177,7 @@ impl<P: FramePort> FramePort for Tapped<P> {
     }
 
     #[inline]
-    fn draw(&mut self, batch: &mut Batch, count: usize) -> usize {
+    fn draw(&mut self, batch: &mut Vector, count: usize) -> usize {
         self.port.draw(batch, count)
     }
 }

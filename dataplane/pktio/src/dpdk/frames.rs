@@ -1,15 +1,14 @@
 //! DPDK's packet buffers behind ours.
 //!
-//! A received mbuf is lent to a batch as a [`Frame`] whose token is its address, and returns to the memory pool it
-//! came from, which it knows itself. To the batch all mbufs of the process are therefore of one [`Pool`], whatever the
+//! A received mbuf is lent to a vector as a [`Frame`] whose token is its address, and returns to the memory pool it
+//! came from, which it knows itself. To the vector all mbufs of the process are therefore of one [`Pool`], whatever the
 //! port, and a packet received on one DPDK port leaves through another without being copied.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-use crate::buffer::{Buffer, Frame, Pool, PoolNumber};
-
-use super::Error;
+use crate::Vector;
+use crate::frame::{Frame, Pool, RawFrame};
 
 /// Frames handed over per call: the size of arrays on the stack.
 const CALL: usize = 64;
@@ -29,17 +28,20 @@ impl Raw {
     pub(super) const NONE: Raw =
         Raw { base: std::ptr::null_mut(), mbuf: std::ptr::null_mut(), room: 0, start: 0, end: 0 };
 
-    /// The frame that a batch may hold.
+    /// The frame that a vector may hold.
     #[inline]
-    pub(super) fn to_frame(self) -> Option<Frame> {
+    pub(super) fn to_frame(self) -> Option<RawFrame> {
         let Raw { base, mbuf, room, start, end } = self;
-        Some(Frame { base: NonNull::new(base)?, room, start, end, token: mbuf as u64 })
+        // DPDK has 16 bits for each of them.
+        let (room, start, end) = (room as u16, start as u16, end as u16);
+        Some(RawFrame { base: NonNull::new(base)?, token: mbuf as u64, room, start, end })
     }
 
-    /// What the C side needs to know of a frame that was taken from a batch.
+    /// What the C side needs to know of a frame that was taken from a vector.
     #[inline]
-    pub(super) fn from_frame(frame: &Frame) -> Raw {
-        let Frame { base, room, start, end, token } = *frame;
+    pub(super) fn from_frame(frame: &RawFrame) -> Raw {
+        let RawFrame { base, token, room, start, end } = *frame;
+        let (room, start, end) = (room.into(), start.into(), end.into());
         Raw { base: base.as_ptr(), mbuf: token as *mut u8, room, start, end }
     }
 
@@ -70,25 +72,22 @@ unsafe extern "C" {
 
 /// All mbufs of the process.
 #[derive(Debug)]
-pub(super) struct Mbufs {
-    number: PoolNumber,
-}
+pub(super) struct Mbufs(());
 
 impl Pool for Mbufs {
-    fn number(&self) -> PoolNumber {
-        self.number
-    }
+    /// Adds none: a device's own memory pool gives its frames ([`FramePort::draw`](crate::FramePort::draw)).
+    fn draw(&self, _: &mut Vector, _: usize) {}
 
-    fn take_back(&self, buffers: &mut [Buffer]) {
-        for group in buffers.chunks_mut(CALL) {
+    fn take_back(&self, frames: &mut [Frame]) {
+        for group in frames.chunks_mut(CALL) {
             let mut mbufs = [std::ptr::null_mut(); CALL];
             let mut count = 0;
-            for frame in group.iter_mut().filter_map(|buffer| buffer.take(self.number)) {
-                mbufs[count] = frame.token as *mut u8;
+            for raw in group.iter_mut().filter_map(Frame::take) {
+                mbufs[count] = raw.token as *mut u8;
                 count += 1;
             }
             if count > 0 {
-                // SAFETY: the first `count` are mbufs, which only the buffers knew of and do not any more.
+                // SAFETY: the first `count` are mbufs, which only the frames knew of and do not any more.
                 unsafe { godwit_frames_give(mbufs.as_mut_ptr(), count as u16) }
             }
         }
@@ -108,10 +107,7 @@ pub(super) fn give(frames: &[Raw]) {
 }
 
 /// The pool of all mbufs.
-pub(super) fn mbufs() -> Result<&'static Arc<Mbufs>, Error> {
-    static MBUFS: OnceLock<Option<Arc<Mbufs>>> = OnceLock::new();
-    MBUFS
-        .get_or_init(|| PoolNumber::next().map(|number| Arc::new(Mbufs { number })))
-        .as_ref()
-        .ok_or_else(|| Error::new("buffers", "there are too many pools"))
+pub(super) fn mbufs() -> Arc<dyn Pool> {
+    static MBUFS: OnceLock<Arc<Mbufs>> = OnceLock::new();
+    Arc::<Mbufs>::clone(MBUFS.get_or_init(|| Arc::new(Mbufs(()))))
 }

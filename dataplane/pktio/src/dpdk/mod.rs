@@ -3,7 +3,7 @@
 //! - [`eal`]: the environment that DPDK starts once per process;
 //! - [`port`]: Ethernet frames through any device that DPDK drives, without the kernel: NICs, memif, AF_XDP,
 //!   AF_PACKET, and the `ring` and `null` devices of tests and benchmarks;
-//! - [`frames`]: DPDK's packet buffers (mbufs) behind [`Buffer`](crate::Buffer)s, so that a packet goes from one port
+//! - [`frames`]: DPDK's packet buffers (mbufs) behind [`Frame`](crate::Frame)s, so that a packet goes from one port
 //!   to another without being copied;
 //! - [`acl`]: its classifier, to compare with.
 //!

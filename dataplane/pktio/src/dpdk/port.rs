@@ -29,8 +29,8 @@ use telemetry::DropReason;
 use super::frames::{self, Raw};
 use super::gate::{self, Section};
 use super::{Error, eal};
-use crate::buffer::{Pool, PoolNumber};
-use crate::{Batch, Buffer, FramePort, Port, Sent};
+use crate::frame::Pool;
+use crate::{Frame, FramePort, Port, Sent, Vector};
 
 /// Packets per call of DPDK; larger batches take several to send. Equal to `CALL` of port.c.
 const CALL: usize = 64;
@@ -282,7 +282,6 @@ pub struct DpdkPort {
     queue: u16,
     section: Option<Arc<Section>>,
     mbufs: Arc<dyn Pool>,
-    number: PoolNumber,
     frames: Box<[Raw; CALL]>,
     /// Empty frames to copy packets into; the first `spares` of them, between two calls none.
     spare: Box<[Raw; CALL]>,
@@ -306,7 +305,7 @@ impl DpdkPort {
     /// DPDK did not start, has no such device, or the device cannot be set up this way.
     pub fn open(device: &str, settings: &Settings) -> Result<Vec<DpdkPort>, Error> {
         eal::start_with(&eal::Options::default())?;
-        let mbufs = frames::mbufs()?;
+        let mbufs = frames::mbufs();
         let _one = OPENING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let sections: Vec<Arc<Section>> = (0..settings.queues.max(1)).map(|_| Arc::default()).collect();
         let opened = if device.starts_with("net_memif") {
@@ -325,12 +324,11 @@ impl DpdkPort {
         } else {
             Device::open(device, settings, false)?
         };
-        let (opened, number) = (Arc::new(opened), mbufs.number());
+        let opened = Arc::new(opened);
         let port = |(queue, section): (usize, &Arc<Section>)| DpdkPort {
             queue: queue as u16,
             section: opened.connected.then(|| Arc::clone(section)),
-            mbufs: Arc::<frames::Mbufs>::clone(mbufs),
-            number,
+            mbufs: Arc::clone(&mbufs),
             frames: Box::new([Raw::NONE; CALL]),
             spare: Box::new([Raw::NONE; CALL]),
             spares: 0,
@@ -357,11 +355,11 @@ impl DpdkPort {
 
     /// Lends the first `count` of the frames that the C side just described.
     #[inline]
-    fn lend_frames(&self, batch: &mut Batch, count: usize) {
+    fn lend_frames(&self, batch: &mut Vector, count: usize) {
         for frame in self.frames[..count].iter().filter_map(|raw| raw.to_frame()) {
             // SAFETY: an mbuf's memory, mapped for ever and zero before it was first used; the packet lies within
             // it, and the C side hands over only those that nobody else refers to.
-            unsafe { batch.lend(frame, self.number) };
+            unsafe { batch.lend(frame) };
         }
     }
 
@@ -430,8 +428,8 @@ impl DpdkPort {
 
     /// Puts a copy of a packet that is not in an mbuf into `frames[at]`. Up to `more` further ones may follow: empty
     /// frames are taken for all of them at once, or, when there are not so many, one by one.
-    fn copy(&mut self, buffer: &Buffer, at: usize, more: usize, sent: &mut Sent) -> bool {
-        if buffer.is_gone() {
+    fn copy(&mut self, packet: &Frame, at: usize, more: usize, sent: &mut Sent) -> bool {
+        if packet.is_gone() {
             sent.errors += 1;
             return false;
         }
@@ -447,7 +445,7 @@ impl DpdkPort {
             self.spares = count;
         }
         let frame = &mut self.spare[self.spares - 1];
-        let fits = frame.fill(buffer.packet());
+        let fits = frame.fill(packet.packet());
         if fits {
             self.frames[at] = *frame;
             self.spares -= 1;
@@ -486,7 +484,7 @@ impl DpdkPort {
 
 impl Port for DpdkPort {
     #[inline]
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
         eal::register_thread();
         batch.begin_lent(&self.mbufs);
         let count = batch.capacity().min(CALL) as u16;
@@ -508,25 +506,25 @@ impl Port for DpdkPort {
     }
 
     #[inline]
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         eal::register_thread();
         let mut sent = Sent::default();
-        let (number, longest) = (self.number, self.device.mtu + FRAME_HEADER);
-        let buffers = batch.buffers_mut();
+        let longest = self.device.mtu + FRAME_HEADER;
+        let own = batch.gives_to(&self.mbufs);
         for group in selected.chunks(CALL) {
             let mut count = 0;
             for (at, &position) in group.iter().enumerate() {
-                let Some(buffer) = buffers.get_mut(usize::from(position)) else {
+                let Some(frame) = batch.chunk_mut(position) else {
                     sent.errors += 1;
                     continue;
                 };
-                if buffer.len() > longest {
+                if frame.len() > longest {
                     sent.too_big += 1;
-                } else if let Some(frame) = buffer.take(number) {
-                    self.frames[count] = Raw::from_frame(&frame);
+                } else if let Some(raw) = if own { frame.take() } else { None } {
+                    self.frames[count] = Raw::from_frame(&raw);
                     count += 1;
                 } else {
-                    count += usize::from(self.copy(buffer, count, group.len() - at - 1, &mut sent));
+                    count += usize::from(self.copy(frame, count, group.len() - at - 1, &mut sent));
                 }
             }
             if self.spares > 0 {
@@ -574,7 +572,7 @@ impl FramePort for DpdkPort {
 
     /// Frames of the device's pool, which are sent without being copied.
     #[inline]
-    fn draw(&mut self, batch: &mut Batch, count: usize) -> usize {
+    fn draw(&mut self, batch: &mut Vector, count: usize) -> usize {
         eal::register_thread();
         batch.begin_lent(&self.mbufs);
         let count = count.min(batch.capacity()).min(CALL);

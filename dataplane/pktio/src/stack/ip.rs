@@ -8,7 +8,7 @@ use packet::ethernet;
 use telemetry::DropReason;
 
 use super::{Core, Neighbours, NextHop, Prepared, Received, ethertype, push_header};
-use crate::{Batch, FramePort, Port, Sent};
+use crate::{FramePort, Port, Sent, Vector};
 
 /// IP on a frame port; see the module `stack`.
 pub struct IpStack<F> {
@@ -43,7 +43,7 @@ pub(crate) fn destination(packet: &[u8]) -> Option<IpAddr> {
 }
 
 impl<F: FramePort> Port for IpStack<F> {
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
         self.core.receive(batch, |link, neighbours, buffer| {
             let kind = match link.payload(buffer.packet()) {
                 Some((kind @ (ethernet::IPV4 | ethernet::IPV6), payload)) => {
@@ -61,7 +61,7 @@ impl<F: FramePort> Port for IpStack<F> {
         })
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         let header_len = self.core.link.header_len();
         self.core.transmit(batch, selected, header_len, |link, mtu, neighbours, buffer| {
             let Some(to) = destination(buffer.packet()) else { return Prepared::Error };

@@ -32,7 +32,7 @@ use packet::ethernet::{self, Mac};
 use telemetry::DropReason;
 
 use crate::poll::AnyOf;
-use crate::{Batch, Buffer, FramePort, Port, Sent};
+use crate::{FrameMut, FramePort, Port, Sent, Vector};
 use kernel::Reader;
 use resolver::Resolver;
 
@@ -173,8 +173,8 @@ impl<F: FramePort> Core<F> {
     /// Receives frames and turns them into packets by `strip`; from the kernel's socket when there are none.
     fn receive(
         &mut self,
-        batch: &mut Batch,
-        mut strip: impl FnMut(&Link, &Neighbours, &mut Buffer) -> Received,
+        batch: &mut Vector,
+        mut strip: impl FnMut(&Link, &Neighbours, &mut FrameMut<'_>) -> Received,
     ) -> std::io::Result<usize> {
         if let Neighbours::Kernel(_, slow) = &mut self.neighbours {
             self.skipped += 1;
@@ -189,11 +189,11 @@ impl<F: FramePort> Core<F> {
         let received = self.frames.receive(batch)?;
         let (link, neighbours, not_served) = (&self.link, &mut self.neighbours, &mut self.not_served);
         if received > 0 {
-            batch.retain(|buffer| match strip(link, neighbours, buffer) {
+            batch.retain(|mut frame| match strip(link, neighbours, &mut frame) {
                 Received::Packet => true,
                 Received::Other => {
                     let taken = match neighbours {
-                        Neighbours::Own(resolver) => resolver.control(link, buffer.packet()),
+                        Neighbours::Own(resolver) => resolver.control(link, frame.packet()),
                         Neighbours::Kernel(..) => false,
                     };
                     *not_served += usize::from(!taken);
@@ -211,10 +211,10 @@ impl<F: FramePort> Core<F> {
     /// slow way.
     fn transmit(
         &mut self,
-        batch: &mut Batch,
+        batch: &mut Vector,
         selected: &[u16],
         header_len: usize,
-        prepare: impl Fn(&Link, usize, &mut Neighbours, &mut Buffer) -> Prepared,
+        prepare: impl Fn(&Link, usize, &mut Neighbours, &mut FrameMut<'_>) -> Prepared,
     ) -> Sent {
         let mut sent = Sent::default();
         self.fast.clear();
@@ -224,12 +224,11 @@ impl<F: FramePort> Core<F> {
             Neighbours::Own(resolver) => resolver.refresh(),
         }
         for &position in selected {
-            let Some(buffer) = batch.buffers_mut().get_mut(usize::from(position)).filter(|b| !b.is_gone())
-            else {
+            let Some(mut frame) = batch.sendable_mut(position) else {
                 sent.errors += 1;
                 continue;
             };
-            match prepare(&self.link, self.mtu, &mut self.neighbours, buffer) {
+            match prepare(&self.link, self.mtu, &mut self.neighbours, &mut frame) {
                 Prepared::Frame => self.fast.push(position),
                 Prepared::TooBig => sent.too_big += 1,
                 Prepared::Error => sent.errors += 1,
@@ -239,7 +238,7 @@ impl<F: FramePort> Core<F> {
                 Prepared::NoNextHop => sent.unresolved += 1,
                 Prepared::Held => {
                     sent.packets += 1;
-                    sent.bytes += buffer.len() - header_len.min(buffer.len());
+                    sent.bytes += frame.len() - header_len.min(frame.len());
                 }
             }
         }
@@ -306,11 +305,11 @@ impl Neighbours {
 
 /// Puts a header of `length` octets in front of the packet by `write`; `false` when there is no room.
 #[inline]
-fn push_header(buffer: &mut Buffer, length: usize, write: impl FnOnce(&mut [u8], &[u8])) -> bool {
-    if !buffer.grow_front(length) {
+fn push_header(frame: &mut FrameMut<'_>, length: usize, write: impl FnOnce(&mut [u8], &[u8])) -> bool {
+    if !frame.grow_front(length) {
         return false;
     }
-    let (header, payload) = buffer.packet_mut().split_at_mut(length);
+    let (header, payload) = frame.packet_mut().split_at_mut(length);
     write(header, payload);
     true
 }

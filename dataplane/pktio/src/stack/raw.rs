@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::ip::destination;
-use crate::{Batch, Port, Sent};
+use crate::{Port, Sent, Vector};
 
 const IPV6_HDRINCL: libc::c_int = 36;
 
@@ -88,12 +88,12 @@ impl RawPort {
 }
 
 impl Port for RawPort {
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
         batch.clear();
         Ok(0)
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         let mut sent = Sent::default();
         for &position in selected {
             let Some(buffer) = batch.sendable(position) else {

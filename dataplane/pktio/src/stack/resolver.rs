@@ -16,7 +16,7 @@ use packet::ethernet::{self, Mac};
 use packet::{icmp, ipv4, ipv6, protocol};
 
 use super::{Link, NextHop};
-use crate::{Batch, FramePort};
+use crate::{FramePort, Vector};
 
 /// Most neighbours that are known or asked for at a time.
 const MAX_KNOWN: usize = 4096;
@@ -83,7 +83,7 @@ pub struct Resolver {
     out: Vec<(Mac, u16, Vec<u8>)>,
     /// Held frames whose neighbour has answered: the Ethernet destination is filled in.
     released: Vec<Box<[u8]>>,
-    batch: Batch,
+    batch: Vector,
     /// Next hops of addresses asked for since something changed, at [`place`]: most packets go to few of them, and
     /// hashing each address would cost as much as its packet.
     recent: Box<[Option<(IpAddr, Mac)>; RECENT]>,
@@ -103,7 +103,7 @@ impl Resolver {
             pending: HashMap::new(),
             out: Vec::new(),
             released: Vec::new(),
-            batch: Batch::new(64, FRAME),
+            batch: Vector::new(64, FRAME),
             recent: Box::new([None; RECENT]),
             next_look: net::time::now_std(),
             lost: 0,

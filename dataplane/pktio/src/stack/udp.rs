@@ -10,7 +10,7 @@ use packet::protocol;
 use telemetry::DropReason;
 
 use super::{Core, Link, Neighbours, NextHop, Prepared, Received, ethertype, push_header};
-use crate::{Batch, FramePort, Port, Sent};
+use crate::{FramePort, Port, Sent, Vector};
 
 const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
@@ -102,23 +102,23 @@ impl<F: FramePort> UdpStack<F> {
 }
 
 impl<F: FramePort> Port for UdpStack<F> {
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
         let local = self.local;
         self.core.receive(batch, |link, _, buffer| match strip(link, local, buffer.packet()) {
             Some((peer, start, end)) => {
                 buffer.truncate(end);
                 buffer.trim_front(start);
-                buffer.peer = peer;
+                *buffer.peer = peer;
                 Received::Packet
             }
             None => Received::Other,
         })
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         let (local, template) = (self.local, &self.template);
         self.core.transmit(batch, selected, template.len, |link, mtu, neighbours, buffer| {
-            let (peer, tos, at) = (buffer.peer, buffer.tos, link.header_len());
+            let (peer, tos, at) = (*buffer.peer, buffer.tos(), link.header_len());
             if template.len - at + buffer.len() > mtu {
                 return Prepared::TooBig;
             }

@@ -34,7 +34,7 @@ use pfcp::{
     Cause, ControlSequence, LoadControl, Message, Metric, NodeId, NtpSeconds, OuterHeaderCreation,
     RemoteGtpuPeer, UpFunctionFeatures,
 };
-use pktio::{Batch, Port};
+use pktio::{Port, Vector};
 use serde_json::Value;
 use telemetry::counters::{Counter, Family};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -122,7 +122,7 @@ struct Server {
     node_id: NodeId,
     recovery_time_stamp: NtpSeconds,
     gtpu: Box<dyn Port>,
-    end_marker: Batch,
+    end_marker: Vector,
     /// End Markers that wait until workers have finished their batches, with the time of the request.
     end_markers: Queue<(u64, Vec<OuterHeaderCreation>)>,
     reports: Reports,
@@ -156,7 +156,7 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
         node_id,
         recovery_time_stamp,
         gtpu,
-        end_marker: Batch::new(1, 64),
+        end_marker: Vector::new(1, 64),
         end_markers,
         reports: Reports::default(),
         indications: Indications::new(Timing::default(), random::secret()),

@@ -18,11 +18,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use classifier::Key;
-use pktio::Batch;
+use pktio::{Pool, Vector};
 use telemetry::DropReason;
 
 use super::ethernet::View;
-use super::{BATCH, Event, Inside, PACKET, Pipeline, Ports, Source, State, Verdict};
+use super::{BATCH, Event, Inside, Pipeline, Ports, Source, State, Verdict};
 use crate::bridge::{Learnt, Mac, NETWORK};
 use crate::session::{self, Endpoint, Entry, Policy, Route, flag};
 use crate::state::Meter;
@@ -48,27 +48,25 @@ enum Target {
 /// Additional state of a pipeline with Ethernet data networks.
 pub(super) struct Bridging {
     /// Frames from one session to other sessions.
-    turned: Batch,
+    turned: Vector,
     targets: Vec<Target>,
     /// Frames from the data network to all sessions, as positions in the current batch.
     floods: Vec<(u16, Target)>,
-    copies: Batch,
+    copies: Vector,
     meter: Meter,
 }
 
-impl Default for Bridging {
-    fn default() -> Bridging {
+impl Bridging {
+    pub(super) fn new(home: &Arc<dyn Pool>) -> Bridging {
         Bridging {
-            turned: Batch::new(BATCH, PACKET),
+            turned: Vector::of(home),
             targets: Vec::with_capacity(BATCH),
             floods: Vec::with_capacity(BATCH),
-            copies: Batch::new(BATCH, PACKET),
+            copies: Vector::of(home),
             meter: Meter::default(),
         }
     }
-}
 
-impl Bridging {
     /// Whether there is no more work.
     #[inline]
     fn is_done(&self) -> bool {
@@ -100,7 +98,7 @@ impl Pipeline {
         &mut self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
-        batch: &mut Batch,
+        batch: &mut Vector,
         range: Range<usize>,
         verdicts: &mut [Verdict<'g>; BATCH],
         now_ns: u64,
@@ -116,12 +114,12 @@ impl Pipeline {
         &mut self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
-        batch: &mut Batch,
+        batch: &mut Vector,
         at: usize,
         verdict: &mut Verdict<'g>,
         now_ns: u64,
     ) {
-        let buffer = &mut batch.buffers_mut()[at];
+        let mut buffer = batch.frame_mut(at);
         let meta = &mut self.metas[at];
         // Octets that were cut off as padding of an IP packet belong to the frame.
         buffer.extend(std::mem::take(&mut meta.cut).into());
@@ -151,7 +149,7 @@ impl Pipeline {
     pub(super) fn run_bridged(
         &mut self,
         network: Option<usize>,
-        batch: &mut Batch,
+        batch: &mut Vector,
         now_ns: u64,
         ports: &mut Ports,
     ) {
@@ -175,7 +173,7 @@ impl Pipeline {
         &mut self,
         tables: &Tables,
         inside: &Inside<'_>,
-        batch: &mut Batch,
+        batch: &mut Vector,
         now_ns: u64,
         ports: &mut Ports,
     ) {
@@ -204,10 +202,10 @@ impl Pipeline {
     }
 
     /// Switches frames from the data network with this number: each goes to one session, or to all.
-    fn switch(&mut self, tables: &Tables, batch: &Batch, network: usize, now_ns: u64) {
+    fn switch(&mut self, tables: &Tables, batch: &Vector, network: usize, now_ns: u64) {
         let (Some(bridge), Some(bridging)) = (tables.bridge(network), &mut self.bridging) else { return };
         let now_s = (now_ns / SECOND_NS) as u32;
-        for (at, (buffer, meta)) in batch.buffers().iter().zip(&mut self.metas).enumerate() {
+        for (at, (buffer, meta)) in batch.frames().iter().zip(&mut self.metas).enumerate() {
             meta.native = true;
             let view = match View::parse(buffer.packet()) {
                 Ok(view) => view,
@@ -240,7 +238,7 @@ impl Pipeline {
     pub(super) fn bridge(
         &mut self,
         tables: &Tables,
-        batch: &Batch,
+        batch: &Vector,
         at: usize,
         block: &[Endpoint],
         entry: &Entry,
@@ -257,7 +255,7 @@ impl Pipeline {
     fn bridge_frame(
         &mut self,
         tables: &Tables,
-        batch: &Batch,
+        batch: &Vector,
         at: usize,
         seid: u64,
         entry: &Entry,
@@ -268,7 +266,7 @@ impl Pipeline {
         let (Some(bridge), Some(bridging)) = (tables.bridge(network.into()), &mut self.bridging) else {
             return Err(DropReason::FarDrop);
         };
-        let frame = batch.buffers()[at].packet();
+        let frame = batch.frames()[at].packet();
         let view = View::parse(frame)?;
         let (vlan, to) = (view.vlan(), view.header.destination);
         if is_links_own(to) {
@@ -320,7 +318,7 @@ impl Pipeline {
         &mut self,
         tables: &Tables,
         inside: &Inside<'_>,
-        batch: &Batch,
+        batch: &Vector,
         now_ns: u64,
         ports: &mut Ports,
     ) {
@@ -328,7 +326,7 @@ impl Pipeline {
         let pass = std::mem::replace(&mut self.source, Source::Injected);
         let Bridging { turned, targets, floods, copies, meter } = &mut *bridging;
         for (at, target) in floods.drain(..) {
-            if let Some(buffer) = batch.buffers().get(usize::from(at)) {
+            if let Some(buffer) = batch.frames().get(usize::from(at)) {
                 self.flood(tables, inside, (buffer.packet(), target), (copies, meter), now_ns, ports);
             }
         }
@@ -341,7 +339,7 @@ impl Pipeline {
             }
         }
         self.run_frames(tables, inside, turned, now_ns, ports);
-        for (buffer, target) in turned.buffers().iter().zip(targets.iter()) {
+        for (buffer, target) in turned.frames().iter().zip(targets.iter()) {
             self.flood(tables, inside, (buffer.packet(), *target), (copies, meter), now_ns, ports);
         }
         targets.clear();
@@ -356,7 +354,7 @@ impl Pipeline {
         tables: &Tables,
         inside: &Inside<'_>,
         (frame, target): (&[u8], Target),
-        (copies, meter): (&mut Batch, &mut Meter),
+        (copies, meter): (&mut Vector, &mut Meter),
         now_ns: u64,
         ports: &mut Ports,
     ) {

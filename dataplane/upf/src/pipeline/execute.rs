@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use pktio::Batch;
+use pktio::Vector;
 use telemetry::DropReason;
 
 use super::{BATCH, Event, Inside, Pipeline, Source, State, Verdict};
@@ -33,7 +33,7 @@ impl Pipeline {
         &mut self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
-        batch: &mut Batch,
+        batch: &mut Vector,
         range: Range<usize>,
         verdicts: &[Verdict<'g>; BATCH],
         now_ns: u64,
@@ -42,7 +42,7 @@ impl Pipeline {
             return self.execute_answers(tables, inside, batch, range, verdicts, now_ns);
         }
         let mut run = Run::NONE;
-        let again = self.source == Source::Buffer;
+        let again = self.source == Source::Frame;
         for (at, verdict) in range.zip(verdicts) {
             let meta = &self.metas[at];
             let (State::Live, Some(entry), Some(endpoint)) =
@@ -161,7 +161,7 @@ impl Pipeline {
     fn gauge_and_copy(
         &mut self,
         tables: &Tables,
-        batch: &Batch,
+        batch: &Vector,
         at: usize,
         cells: Cells<'_>,
         block: &[Endpoint],

@@ -4,7 +4,7 @@
 use packet::flow::Flow;
 use packet::gtpu::{self, PduSession};
 use packet::protocol;
-use pktio::{Batch, Buffer};
+use pktio::{FrameMut, Vector};
 use telemetry::DropReason;
 
 use super::ethernet::View;
@@ -28,7 +28,7 @@ impl Pipeline {
         &mut self,
         tables: &Tables,
         inside: &Inside<'_>,
-        batch: &mut Batch,
+        batch: &mut Vector,
         at: usize,
         block: &[Endpoint],
         entry: &Entry,
@@ -40,10 +40,7 @@ impl Pipeline {
             kind::TUNNEL => {
                 // A packet that this UPF itself sent into a tunnel must not enter a tunnel again: it would
                 // circulate.
-                if !meta.native
-                    && self.source == Source::Port
-                    && batch.buffers()[at].peer.ip() == self.local.ip()
-                {
+                if !meta.native && self.source == Source::Port && batch.peer(at).ip() == self.local.ip() {
                     meta.drop(DropReason::TunnelLoop);
                     return false;
                 }
@@ -56,11 +53,11 @@ impl Pipeline {
                 if length + ppi_len(entry) > self.links.tunnel {
                     return self.too_long(tables, batch, at, entry, now_ns);
                 }
-                let buffer = &mut batch.buffers_mut()[at];
+                let mut frame = batch.frame_mut(at);
                 if self.keys[at].words()[3] as u8 == protocol::TCP {
-                    mtu::clamp_syn(buffer.packet_mut(), self.clamp);
+                    mtu::clamp_syn(frame.packet_mut(), self.clamp);
                 }
-                let result = encapsulate(buffer, tables, entry, meta.qfi);
+                let result = encapsulate(&mut frame, tables, entry, meta.qfi);
                 match result {
                     Ok(()) => self.to_n3.push(at as u16),
                     Err(reason) => meta.drop(reason),
@@ -70,7 +67,7 @@ impl Pipeline {
             kind::NETWORK => {
                 let words = self.keys[at].words();
                 let ports = || ports_of(words[2]);
-                let packet = batch.buffers()[at].packet();
+                let packet = batch.frames()[at].packet();
                 if let Some(reason) = self.closed.stops(entry.teid as usize, packet, ports) {
                     meta.drop(reason);
                     return false;
@@ -80,13 +77,13 @@ impl Pipeline {
                     return false;
                 };
                 if entry.is(flag::TOS) {
-                    mark(batch.buffers_mut()[at].packet_mut(), entry.tos);
+                    mark(batch.frame_mut(at).packet_mut(), entry.tos);
                 }
                 if length > link.mtu {
                     return self.too_long(tables, batch, at, entry, now_ns);
                 }
                 if words[3] as u8 == protocol::TCP {
-                    mtu::clamp_syn(batch.buffers_mut()[at].packet_mut(), link.clamp);
+                    mtu::clamp_syn(batch.frame_mut(at).packet_mut(), link.clamp);
                 }
                 self.to_n6[entry.teid as usize].push(at as u16);
                 true
@@ -105,7 +102,7 @@ impl Pipeline {
         &mut self,
         tables: &Tables,
         inside: &Inside<'_>,
-        batch: &Batch,
+        batch: &Vector,
         at: usize,
         block: &[Endpoint],
         entry: &Entry,
@@ -134,12 +131,12 @@ impl Pipeline {
     }
 
     /// Answers a web request in the name of its server.
-    fn redirect(&mut self, tables: &Tables, inside: &Inside<'_>, batch: &Batch, at: usize, entry: &Entry) {
+    fn redirect(&mut self, tables: &Tables, inside: &Inside<'_>, batch: &Vector, at: usize, entry: &Entry) {
         let mut scratch = std::mem::take(&mut self.scratch);
         let secret = tables.translations.secret();
         let answer = match tables.policy(inside, entry.teid) {
             Some(Policy::Redirect(url)) if !self.source.is_own() => {
-                url.answer(batch.buffers()[at].packet(), secret, &mut scratch)
+                url.answer(batch.frames()[at].packet(), secret, &mut scratch)
             }
             _ => None,
         };
@@ -155,18 +152,19 @@ impl Pipeline {
         &mut self,
         tables: &Tables,
         inside: &Inside<'_>,
-        batch: &mut Batch,
+        batch: &mut Vector,
         at: usize,
         block: &[Endpoint],
         entry: &Entry,
     ) -> bool {
-        let packet = batch.buffers_mut()[at].packet_mut();
         let result = if self.source.is_own() || entry.kind() == kind::BUFFER {
             Ok(())
         } else if entry.is(flag::UPLINK) {
             let target = further(block, entry).find(|further| further.kind() == kind::ADDRESS);
             match target.and_then(|target| tables.policy(inside, target.teid)) {
-                Some(Policy::Address(server)) => tables.translations.outbound(packet, *server),
+                Some(Policy::Address(server)) => {
+                    tables.translations.outbound(batch.frame_mut(at).packet_mut(), *server)
+                }
                 _ => Err(DropReason::FarDrop),
             }
         } else if self.translate_back(tables, batch, at) {
@@ -185,7 +183,7 @@ impl Pipeline {
     /// Handles a downlink packet that no rule matches: it may be the answer to a redirected packet from a
     /// server that no filter names.
     #[cold]
-    pub(super) fn not_matched(&mut self, tables: &Tables, batch: &mut Batch, at: usize) {
+    pub(super) fn not_matched(&mut self, tables: &Tables, batch: &mut Vector, at: usize) {
         if !self.source.is_own() && !tables.translations.is_empty() {
             self.translate_back(tables, batch, at);
         }
@@ -193,8 +191,9 @@ impl Pipeline {
 
     /// Gives the answer to a redirected packet the source to which its UE sent, and has it looked up again with
     /// that source. Returns whether the packet was such an answer.
-    fn translate_back(&mut self, tables: &Tables, batch: &mut Batch, at: usize) -> bool {
-        let packet = batch.buffers_mut()[at].packet_mut();
+    fn translate_back(&mut self, tables: &Tables, batch: &mut Vector, at: usize) -> bool {
+        let mut frame = batch.frame_mut(at);
+        let packet = frame.packet_mut();
         let translated = self.metas[at].native && tables.translations.inbound(packet);
         if translated {
             self.metas[at].state = match self.inject(packet) {
@@ -211,7 +210,7 @@ impl Pipeline {
     fn too_long(
         &mut self,
         tables: &Tables,
-        batch: &mut Batch,
+        batch: &mut Vector,
         at: usize,
         entry: &Entry,
         now_ns: u64,
@@ -219,14 +218,14 @@ impl Pipeline {
         if entry.is(flag::FRAME) {
             // No ICMP message can ask a sender for shorter frames: the tunnel packet is fragmented, or the port
             // refuses it.
-            let result = encapsulate(&mut batch.buffers_mut()[at], tables, entry, self.metas[at].qfi);
+            let result = encapsulate(&mut batch.frame_mut(at), tables, entry, self.metas[at].qfi);
             match result {
                 Ok(()) => self.to_n3.push(at as u16),
                 Err(reason) => self.metas[at].drop(reason),
             }
             return result.is_ok();
         }
-        let packet = batch.buffers()[at].packet();
+        let packet = batch.frames()[at].packet();
         let tunnel = entry.kind() == kind::TUNNEL;
         let limit = match self.links.networks.get(entry.teid as usize) {
             Some(link) if !tunnel => link.mtu,
@@ -261,12 +260,12 @@ impl Pipeline {
         }
         let qfi = self.metas[at].qfi;
         while let Some(length) = fragments.next(&mut self.scratch) {
-            let pushed = self.extra.push(&self.scratch[..length], self.local);
-            let Some((position, buffer)) = pushed else { break };
+            let pushed = self.extra.push(&self.scratch[..length], &self.home, self.local);
+            let Some((position, mut frame)) = pushed else { break };
             if entry.kind() == kind::NETWORK {
                 self.extra.to_n6.push((entry.teid as usize, position));
             } else {
-                encapsulate(buffer, tables, entry, qfi)?;
+                encapsulate(&mut frame, tables, entry, qfi)?;
                 self.extra.to_n3.push(position);
             }
         }
@@ -287,7 +286,7 @@ impl Pipeline {
         if let Some(length) = mtu::answer(packet, mtu, &link.router, &mut scratch) {
             match self.network {
                 Some(network) => {
-                    let pushed = self.extra.push(&scratch[..length], self.local);
+                    let pushed = self.extra.push(&scratch[..length], &self.home, self.local);
                     let position = pushed.map(|(position, _)| position);
                     self.extra.to_n6.extend(position.map(|position| (network, position)));
                 }
@@ -301,11 +300,11 @@ impl Pipeline {
 
     /// Buffers a packet, and tells the CP function of the first one if the rules ask for it.
     #[cold]
-    pub(super) fn hold(&mut self, batch: &Batch, at: usize, endpoint: &Endpoint, entry: &Entry) {
+    pub(super) fn hold(&mut self, batch: &Vector, at: usize, endpoint: &Endpoint, entry: &Entry) {
         let (seid, meta) = (endpoint.seid(), &mut self.metas[at]);
         let buffering = entry.kind() == kind::BUFFER;
         let most = if buffering { entry.teid as usize } else { 0 };
-        let octets: Box<[u8]> = batch.buffers()[at].packet().into();
+        let octets: Box<[u8]> = batch.frames()[at].packet().into();
         let frame = entry.is(flag::FRAME);
         let flow = match frame {
             true => View::parse(&octets).ok().and_then(|view| view.flow),
@@ -328,8 +327,15 @@ impl Pipeline {
 
     /// Sends a copy of a packet; `length` is that of the user's packet.
     #[cold]
-    pub(super) fn copy(&mut self, tables: &Tables, batch: &Batch, at: usize, further: &Entry, length: usize) {
-        let packet = batch.buffers()[at].packet();
+    pub(super) fn copy(
+        &mut self,
+        tables: &Tables,
+        batch: &Vector,
+        at: usize,
+        further: &Entry,
+        length: usize,
+    ) {
+        let packet = batch.frames()[at].packet();
         let packet = &packet[packet.len().saturating_sub(length)..];
         if further.kind() == kind::COPY_NETWORK {
             let ports = || ports_of(self.keys[at].words()[2]);
@@ -337,17 +343,17 @@ impl Pipeline {
                 return self.stats[self.worker].drops.count(reason);
             }
         }
-        let Some((position, buffer)) = self.extra.push(packet, self.local) else {
+        let Some((position, mut frame)) = self.extra.push(packet, &self.home, self.local) else {
             return self.stats[self.worker].drops.count(DropReason::TxQueueFull);
         };
         if further.kind() == kind::COPY_NETWORK {
             if further.is(flag::TOS) {
-                mark(buffer.packet_mut(), further.tos);
+                mark(frame.packet_mut(), further.tos);
             }
             self.extra.to_n6.push((further.teid as usize, position));
             return;
         }
-        match encapsulate(buffer, tables, further, self.metas[at].qfi) {
+        match encapsulate(&mut frame, tables, further, self.metas[at].qfi) {
             Ok(()) => self.extra.to_n3.push(position),
             Err(reason) => self.stats[self.worker].drops.count(reason),
         }
@@ -368,7 +374,7 @@ fn ppi_len(entry: &Entry) -> usize {
 /// Puts the packet into a tunnel, or returns why that is not possible.
 #[inline(always)]
 fn encapsulate(
-    buffer: &mut Buffer,
+    frame: &mut FrameMut<'_>,
     tables: &Tables,
     entry: &Entry,
     received_qfi: u8,
@@ -387,11 +393,11 @@ fn encapsulate(
     if peer.receiver != Receiver::Other && !(peer.receiver == Receiver::Local && entry.is(flag::CONTROL)) {
         return Err(DropReason::TunnelLoop);
     }
-    buffer.peer = peer.address;
-    let length = buffer.len();
-    let taken = gtpu::encapsulate(buffer.headroom(), entry.teid, length, container);
-    buffer.tos = if entry.is(flag::TOS) { entry.tos } else { 0 };
-    match taken.is_some_and(|taken| buffer.grow_front(taken)) {
+    *frame.peer = peer.address;
+    let length = frame.len();
+    let taken = gtpu::encapsulate(frame.headroom(), entry.teid, length, container);
+    frame.set_tos(if entry.is(flag::TOS) { entry.tos } else { 0 });
+    match taken.is_some_and(|taken| frame.grow_front(taken)) {
         true => Ok(()),
         false => Err(DropReason::TooBig),
     }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use classifier::Key;
 use foldhash::HashMap;
 use packet::flow::{Flow, Fragment};
-use pktio::{Batch, Buffer};
+use pktio::{Frame, Vector};
 use telemetry::DropReason;
 
 use super::ethernet::View;
@@ -386,15 +386,15 @@ impl Pipeline {
     /// Gives the fragments in a batch the keys of their flows. Fragments that arrive before the first of their
     /// packet wait.
     #[cold]
-    pub(super) fn assign_fragments(&mut self, batch: &Batch, now_ns: u64) {
+    pub(super) fn assign_fragments(&mut self, batch: &Vector, now_ns: u64) {
         let mut fragmented = std::mem::take(&mut self.fragmented);
         let Some(mut reader) = self.reader.take() else { return };
         let tables = Arc::clone(&self.tables);
         let inside = reader.enter();
         for at in fragmented.drain(..).map(usize::from) {
             let meta = self.metas[at];
-            let buffer = &batch.buffers()[at];
-            let Ok(flow) = Flow::parse(buffer.packet()) else { continue };
+            let frame = &batch.frames()[at];
+            let Ok(flow) = Flow::parse(frame.packet()) else { continue };
             let Some(part) = flow.fragment.filter(|_| meta.state == State::Live) else { continue };
             let (path, block) = if meta.native {
                 (Path::Network(self.network), tables.endpoint_of_ue(&inside, flow.destination))
@@ -417,7 +417,7 @@ impl Pipeline {
             match self.fragments.note(origin, &flow, &part, now_ns) {
                 Verdict::Known(first) => self.keys[at] = with_qfi(first.key(&flow), meta.qfi),
                 Verdict::Early => {
-                    self.keep_early(origin, (&flow, &part), buffer, at);
+                    self.keep_early(origin, (&flow, &part), (frame, batch.peer(at)), at);
                 }
                 Verdict::NoRoom => {}
                 Verdict::Drop(reason) => self.metas[at].drop(reason),
@@ -434,11 +434,11 @@ impl Pipeline {
         &mut self,
         origin: Origin,
         (flow, part): (&Flow, &Fragment),
-        buffer: &Buffer,
+        (frame, peer): (&Frame, SocketAddr),
         at: usize,
     ) -> bool {
         let meta = &mut self.metas[at];
-        let waiting = Waiting { octets: buffer.packet().into(), peer: buffer.peer, qfi: meta.qfi };
+        let waiting = Waiting { octets: frame.packet().into(), peer, qfi: meta.qfi };
         match self.fragments.wait(origin, flow, part, waiting) {
             Kept::Waits => meta.state = State::Consumed,
             Kept::NoRoom => return true,
@@ -461,7 +461,7 @@ impl Pipeline {
         &mut self,
         seid: u64,
         view: &View,
-        batch: &Batch,
+        batch: &Vector,
         at: usize,
         now_ns: u64,
     ) -> Option<Key> {
@@ -471,7 +471,8 @@ impl Pipeline {
             Some((flow, part)) => {
                 let path = Path::Frames { native: meta.native, of: meta.teid, vlan: view.vlan() };
                 let origin = Origin { seid, path };
-                self.fragment_key(own, view, (flow, &part), origin, &batch.buffers()[at], at, now_ns)
+                let frame = (&batch.frames()[at], batch.peer(at));
+                self.fragment_key(own, view, (flow, &part), origin, frame, at, now_ns)
             }
             None => {
                 // Nobody behind this looks into the frame as into a packet.
@@ -489,7 +490,7 @@ impl Pipeline {
         view: &View,
         (flow, part): (&Flow, &Fragment),
         origin: Origin,
-        buffer: &Buffer,
+        (frame, peer): (&Frame, SocketAddr),
         at: usize,
         now_ns: u64,
     ) -> Option<Key> {
@@ -505,7 +506,7 @@ impl Pipeline {
                 self.keys[at] = with_qfi(first.key(flow), meta.qfi).with_ethernet(view.header);
                 return Some(self.keys[at]);
             }
-            Verdict::Early if self.keep_early(origin, (flow, part), buffer, at) => return Some(own),
+            Verdict::Early if self.keep_early(origin, (flow, part), (frame, peer), at) => return Some(own),
             Verdict::Early => {}
             Verdict::NoRoom => return Some(own),
             Verdict::Drop(reason) => self.metas[at].drop(reason),
@@ -529,7 +530,7 @@ impl Pipeline {
 
     #[cold]
     fn run_ready(&mut self, now_ns: u64, ports: &mut Ports) {
-        let Some(mut batch) = self.held.batch() else { return };
+        let mut batch = Vector::of(&self.home);
         while let Some((origin, first, waiting)) = self.fragments.take_ready() {
             let (native, teid, frames) = match origin.path {
                 Path::Tunnel(teid) => (false, teid, false),
@@ -556,7 +557,7 @@ impl Pipeline {
                     self.keys.push(key);
                 }
                 if batch.is_empty() {
-                    // Cannot happen: the packet came from a buffer, so it fits into one.
+                    // Cannot happen: the packet came from a frame, so it fits into one.
                     break;
                 }
                 if frames {
@@ -568,8 +569,6 @@ impl Pipeline {
                 }
             }
         }
-        batch.clear();
-        self.held.keep(batch);
     }
 }
 

@@ -9,9 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use classifier::Key;
-use pktio::Batch;
-
-use super::PACKET;
 
 /// Most packets buffered per session, unless its BAR gives a number.
 const PACKETS: usize = 512;
@@ -21,8 +18,6 @@ const SESSION: usize = 1 << 20;
 const TOTAL: usize = 128 << 20;
 /// Number of counters, indexed by the last bits of the SEID, that quickly tell that a session has no queue.
 const HINTS: usize = 4096;
-/// Packets released at once.
-const BATCH: usize = 32;
 
 /// A buffered packet.
 pub(super) struct Waiting {
@@ -51,12 +46,11 @@ pub(super) struct Held {
     queues: HashMap<u64, Queue>,
     hints: Box<[u16]>,
     octets: Arc<AtomicUsize>,
-    batch: Option<Batch>,
 }
 
 impl Held {
     pub fn new(octets: Arc<AtomicUsize>) -> Held {
-        Held { queues: HashMap::new(), hints: vec![0; HINTS].into(), octets, batch: None }
+        Held { queues: HashMap::new(), hints: vec![0; HINTS].into(), octets }
     }
 
     /// Whether no packets are buffered.
@@ -117,16 +111,6 @@ impl Held {
     /// Drops the packets of a session and returns their number.
     pub fn discard(&mut self, seid: u64) -> usize {
         self.take(seid).len()
-    }
-
-    /// The batch for releases, made when first needed.
-    pub fn batch(&mut self) -> Option<Batch> {
-        Some(self.batch.take().unwrap_or_else(|| Batch::new(BATCH, PACKET)))
-    }
-
-    /// Returns the batch of [`Held::batch`].
-    pub fn keep(&mut self, batch: Batch) {
-        self.batch = Some(batch);
     }
 }
 

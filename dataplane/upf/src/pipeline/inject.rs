@@ -11,10 +11,10 @@
 
 use std::ops::Range;
 
-use pktio::Batch;
+use pktio::Vector;
 use telemetry::DropReason;
 
-use super::{BATCH, Inside, PACKET, Pipeline, Ports, Source, State, Verdict};
+use super::{BATCH, Inside, Pipeline, Ports, Source, State, Verdict};
 use crate::session::{flag, kind};
 use crate::tables::Tables;
 
@@ -22,20 +22,20 @@ impl Pipeline {
     /// Queues a packet to a UE for the stages; `false` when there is no room.
     #[cold]
     pub(super) fn inject(&mut self, packet: &[u8]) -> bool {
-        let batch = self.injected.get_or_insert_with(|| Batch::new(BATCH, PACKET));
+        let batch = self.injected.get_or_insert_with(|| Vector::of(&self.home));
         batch.push(packet, self.local)
     }
 
     /// Queues an answer to a UE in the name of its router; without effect when there is no room.
     pub(super) fn answer(&mut self, packet: &[u8]) {
-        let batch = self.answers.get_or_insert_with(|| Batch::new(BATCH, PACKET));
+        let batch = self.answers.get_or_insert_with(|| Vector::of(&self.home));
         batch.push(packet, self.local);
     }
 
     /// Runs the stages for injected packets.
     #[inline(always)]
     pub(super) fn run_injected(&mut self, now_ns: u64, ports: &mut Ports) {
-        let waits = |batch: &Option<Batch>| batch.as_ref().is_some_and(|batch| !batch.is_empty());
+        let waits = |batch: &Option<Vector>| batch.as_ref().is_some_and(|batch| !batch.is_empty());
         if waits(&self.injected) || waits(&self.answers) {
             self.run_own(now_ns, ports);
         }
@@ -51,7 +51,7 @@ impl Pipeline {
         }
     }
 
-    fn run_from(&mut self, source: Source, mut batch: Batch, now_ns: u64, ports: &mut Ports) -> Batch {
+    fn run_from(&mut self, source: Source, mut batch: Vector, now_ns: u64, ports: &mut Ports) -> Vector {
         self.begin(batch.len());
         let before = std::mem::replace(&mut self.source, source);
         self.parse_n6(&mut batch, now_ns);
@@ -68,7 +68,7 @@ impl Pipeline {
         &mut self,
         tables: &Tables,
         inside: &Inside<'_>,
-        batch: &mut Batch,
+        batch: &mut Vector,
         range: Range<usize>,
         verdicts: &[Verdict<'_>; BATCH],
         now_ns: u64,

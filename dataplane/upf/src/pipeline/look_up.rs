@@ -12,7 +12,7 @@ use std::ops::Range;
 use classifier::Key;
 use classifier::session::{Rows, StartedLookup};
 use packet::flow::Flow;
-use pktio::{Batch, Buffer};
+use pktio::{Frame, Vector};
 use telemetry::DropReason;
 
 use super::{BATCH, Inside, Meta, Pipeline, Source, State, Verdict};
@@ -65,7 +65,7 @@ impl Pipeline {
         &mut self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
-        batch: &Batch,
+        batch: &Vector,
         range: Range<usize>,
         verdicts: &mut [Verdict<'g>; BATCH],
         now_ns: u64,
@@ -111,15 +111,15 @@ impl Pipeline {
         &self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
-        batch: &Batch,
+        batch: &Vector,
         burst: Range<usize>,
         start: usize,
         places: &mut Places<'g>,
     ) {
         let burst = start + burst.start..start + burst.end;
         let packets = self.metas[burst.clone()].iter().zip(&self.keys[burst.clone()]);
-        for (((meta, key), buffer), place) in packets.zip(&batch.buffers()[burst]).zip(places) {
-            *place = place_of(tables, inside, meta, key, buffer);
+        for (((meta, key), frame), place) in packets.zip(&batch.frames()[burst]).zip(places) {
+            *place = place_of(tables, inside, meta, key, frame);
             if let Some(place) = place {
                 place.prefetch();
             }
@@ -133,7 +133,7 @@ impl Pipeline {
         &self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
-        batch: &Batch,
+        batch: &Vector,
         at: usize,
         last: &mut Last<'g>,
         looking: &mut [Lookup<'g>; BURST],
@@ -208,14 +208,14 @@ impl Pipeline {
         &self,
         tables: &'g Tables,
         inside: &'g Inside<'_>,
-        batch: &Batch,
+        batch: &Vector,
         at: usize,
     ) -> Option<&'g [Endpoint]> {
         let meta = &self.metas[at];
         if !meta.native {
             return tables.assigned(inside, meta.teid);
         }
-        let packet = batch.buffers()[at].packet();
+        let packet = batch.frames()[at].packet();
         let destination = match packet.first().filter(|_| meta.state == State::Live)? >> 4 {
             4 => IpAddr::from(*packet.get(16..20)?.first_chunk::<4>()?),
             _ => IpAddr::from(*packet.get(24..40)?.first_chunk::<16>()?),
@@ -229,7 +229,7 @@ impl Pipeline {
         &mut self,
         tables: &Tables,
         inside: &Inside<'_>,
-        batch: &Batch,
+        batch: &Vector,
         at: usize,
         verdict: &Verdict<'_>,
         now_ns: u64,
@@ -243,8 +243,8 @@ impl Pipeline {
 
     /// Drops a packet that belongs to no session.
     #[cold]
-    fn drop_unknown(&mut self, batch: &Batch, at: usize, now_ns: u64) {
-        let (meta, buffer) = (&mut self.metas[at], &batch.buffers()[at]);
+    fn drop_unknown(&mut self, batch: &Vector, at: usize, now_ns: u64) {
+        let (meta, frame, peer) = (&mut self.metas[at], &batch.frames()[at], batch.peer(at));
         if !meta.native {
             match meta.state {
                 State::Live | State::Dropped(DropReason::IpMalformed | DropReason::NotIp) => {}
@@ -253,11 +253,11 @@ impl Pipeline {
             meta.drop(DropReason::UnknownTeid);
             let teid = meta.teid;
             // Buffered packets have the UPF's own address as peer.
-            if buffer.peer != self.local {
-                self.unknown_teid(now_ns, teid, buffer.peer);
+            if peer != self.local {
+                self.unknown_teid(now_ns, teid, peer);
             }
         } else if meta.state == State::Live {
-            meta.drop(match Flow::parse(buffer.packet()) {
+            meta.drop(match Flow::parse(frame.packet()) {
                 Ok(flow) if is_link_local(&flow) => DropReason::LinkLocal,
                 _ => DropReason::UnknownUe,
             });
@@ -273,10 +273,10 @@ impl Pipeline {
     /// Drops a packet that matched no rule. As PDIs name the UE's address, a packet with a foreign source
     /// matches none of them; it gets a drop reason of its own.
     #[cold]
-    fn drop_unmatched(&mut self, batch: &Batch, at: usize, endpoint: &Endpoint) {
+    fn drop_unmatched(&mut self, batch: &Vector, at: usize, endpoint: &Endpoint) {
         let owned = |key: &Key| endpoint.own_addresses().owns(key);
         let foreign = !self.metas[at].native && !owned(&self.keys[at]);
-        let flow = Flow::parse(batch.buffers()[at].packet());
+        let flow = Flow::parse(batch.frames()[at].packet());
         let elsewhere = self.metas[at].native && !endpoint.admits(self.origin());
         self.metas[at].drop(match flow {
             _ if elsewhere => DropReason::DirectionMismatch,
@@ -294,7 +294,7 @@ fn place_of<'g>(
     inside: &'g Inside<'_>,
     meta: &Meta,
     key: &Key,
-    buffer: &Buffer,
+    frame: &Frame,
 ) -> Option<Place<'g, Endpoint>> {
     let (slots, index) = if !meta.native {
         match meta.state {
@@ -307,7 +307,7 @@ fn place_of<'g>(
     } else if meta.state != State::Live {
         return None;
     } else {
-        let packet = buffer.packet();
+        let packet = frame.packet();
         match packet.first().map(|octet| octet >> 4) {
             Some(4) => tables.place_of_v4(inside, key.words()[1])?,
             _ => {

@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use classifier::Key;
-use pktio::{Batch, Buffer, Port, Sent};
+use pktio::{Frame, FrameMut, Pool, Port, Sent, Slab, VECTOR, Vector};
 use telemetry::DropReason;
 use telemetry::worker::Traffic;
 use tokio::sync::mpsc;
@@ -38,6 +38,7 @@ use crate::session::Entry;
 use crate::state::{Meter, Writers};
 use crate::stats::WorkerStats;
 use crate::tables::{Command, Mailbox, Tables};
+use bridged::Bridging;
 use fragments::Fragments;
 use guard::{Closed, Guard};
 use held::Held;
@@ -45,16 +46,16 @@ use limit::{Limiter, Rates};
 use links::Links;
 use rcu::{Guard as Inside, Reader};
 
-/// Packets per batch: large enough to spread system calls, small enough to stay in the first-level caches.
-pub const BATCH: usize = 64;
+/// Packets per batch.
+pub const BATCH: usize = VECTOR;
 /// Octets per packet buffer: the largest N6 MTU with a GTP-U header.
 pub const PACKET: usize = 9216;
 /// Replies to signalling per batch.
 const REPLIES: usize = 64;
-/// Octets of the longest reply: an Error Indication with an IPv6 address.
-const REPLY: usize = 64;
 /// Packets sent in addition to a batch: copies, fragments, answers to data networks.
 const EXTRA: usize = 256;
+/// Chunks of memory: those of every vector of a worker and its pipeline, full.
+const CHUNKS: usize = EXTRA + 12 * VECTOR;
 /// Most events that are kept while the control task has no room.
 const UNSENT: usize = 65_536;
 
@@ -125,7 +126,7 @@ enum Source {
     /// From a port.
     Port,
     /// The buffer of a session.
-    Buffer,
+    Frame,
     /// This pipeline, which made or changed them.
     Injected,
     /// This pipeline, as a router that answers a sender.
@@ -142,7 +143,8 @@ impl Source {
 /// Packets that are sent in addition to a batch, and their destinations.
 #[derive(Default)]
 struct Extra {
-    batch: Option<Batch>,
+    /// Position `n` is packet `n % VECTOR` of vector `n / VECTOR`.
+    vectors: Vec<Vector>,
     to_n3: Vec<u16>,
     to_n6: Vec<(usize, u16)>,
 }
@@ -236,19 +238,21 @@ pub struct Pipeline {
     clamp: usize,
     extra: Extra,
     /// Packets that go through the stages after the present batch: see [`inject`].
-    injected: Option<Batch>,
+    injected: Option<Vector>,
     /// Answers to UEs in the name of their router, which go the same way.
-    answers: Option<Batch>,
-    /// Buffer in which answers and fragments are written.
+    answers: Option<Vector>,
+    /// Frame in which answers and fragments are written.
     scratch: Box<[u8]>,
+    /// Memory of all packets that do not lie in a backend's memory.
+    home: Arc<dyn Pool>,
     /// Positions of packets in the batch that may be frames of Ethernet sessions.
     frames: Vec<u16>,
     /// Exists only with Ethernet data networks.
-    bridging: Option<Box<bridged::Bridging>>,
+    bridging: Option<Box<Bridging>>,
     times: Option<StageTimes>,
     to_n3: Vec<u16>,
     to_n6: Vec<Vec<u16>>,
-    replies: Batch,
+    replies: Vector,
     reply_positions: Vec<u16>,
     /// Limits what packets can make the UPF send: error replies, packets to the CP function.
     limiter: Limiter,
@@ -268,6 +272,7 @@ impl Pipeline {
         events: mpsc::Sender<Event>,
         guard: Arc<Guard>,
     ) -> Pipeline {
+        let home: Arc<dyn Pool> = Slab::new(CHUNKS, PACKET);
         Pipeline {
             worker,
             stats,
@@ -283,7 +288,7 @@ impl Pipeline {
             keys_are_known: false,
             limiter: Limiter::new(Rates::REPLIES, tables.translations.secret()),
             frames: Vec::new(),
-            bridging: tables.has_bridges().then(Box::default),
+            bridging: tables.has_bridges().then(|| Box::new(Bridging::new(&home))),
             tables,
             metas: Vec::with_capacity(BATCH),
             keys: Vec::with_capacity(BATCH),
@@ -300,7 +305,8 @@ impl Pipeline {
             times: None,
             to_n3: Vec::with_capacity(BATCH),
             to_n6: (0..networks).map(|_| Vec::with_capacity(BATCH)).collect(),
-            replies: Batch::new(REPLIES, REPLY),
+            replies: Vector::of(&home),
+            home,
             reply_positions: (0..REPLIES as u16).collect(),
             control_meter: Meter::default(),
             quiet_until_ns: 0,
@@ -334,6 +340,11 @@ impl Pipeline {
         self.times
     }
 
+    /// The memory for packets that are received by copying, and for those that this pipeline makes.
+    pub fn home(&self) -> &Arc<dyn Pool> {
+        &self.home
+    }
+
     /// The mailbox for commands to this pipeline.
     pub fn mailbox(&self) -> Arc<Mailbox> {
         Arc::clone(&self.mailbox)
@@ -341,9 +352,9 @@ impl Pipeline {
 
     /// Runs a received batch through all stages and sends the result. `now_ns` is the time by
     /// `net::time::now_ns`.
-    pub fn process(&mut self, input: Input, batch: &mut Batch, now_ns: u64, ports: &mut Ports) {
+    pub fn process(&mut self, input: Input, batch: &mut Vector, now_ns: u64, ports: &mut Ports) {
         self.commands(now_ns, ports);
-        let received = batch.buffers().iter().map(Buffer::len).sum();
+        let received = batch.frames().iter().map(Frame::len).sum();
         let stats = &self.stats[self.worker];
         let interface = match input {
             Input::N3 => &stats.n3,
@@ -415,7 +426,7 @@ impl Pipeline {
         (self.injected, self.answers) = (None, None);
         self.source = Source::Port;
         self.scratch = vec![0; PACKET].into();
-        self.bridging = self.tables.has_bridges().then(Box::default);
+        self.bridging = self.tables.has_bridges().then(|| Box::new(Bridging::new(&self.home)));
         if self.reader.is_none() {
             self.reader = Some(self.tables.domain().reader());
         }
@@ -433,7 +444,7 @@ impl Pipeline {
     /// Runs buffered packets through the stages again, in order and before newer ones.
     fn release(&mut self, seid: u64, now_ns: u64, ports: &mut Ports) {
         let mut queue = self.held.take(seid);
-        let Some(mut batch) = self.held.batch() else { return };
+        let mut batch = Vector::of(&self.home);
         // All packets of a session are of one kind.
         let frames = queue.front().is_some_and(|packet| packet.frame);
         (self.network, self.clamp) = (None, self.links.clamp);
@@ -457,7 +468,7 @@ impl Pipeline {
                 queue.pop_front();
                 continue;
             }
-            self.source = Source::Buffer;
+            self.source = Source::Frame;
             if !frames {
                 self.parse_held(&mut batch);
             }
@@ -474,7 +485,6 @@ impl Pipeline {
             self.source = Source::Port;
             self.run_injected(now_ns, ports);
         }
-        self.held.keep(batch);
     }
 
     fn begin(&mut self, packets: usize) {
@@ -490,7 +500,7 @@ impl Pipeline {
 
     /// Runs the stages after parsing. The read guard is held until the packets are sent, so that after a grace
     /// period they have left.
-    fn run(&mut self, batch: &mut Batch, now_ns: u64, ports: &mut Ports) {
+    fn run(&mut self, batch: &mut Vector, now_ns: u64, ports: &mut Ports) {
         let tables = Arc::clone(&self.tables);
         let Some(mut reader) = self.reader.take() else { return };
         let inside = reader.enter();
@@ -562,7 +572,7 @@ impl Pipeline {
         }
     }
 
-    fn transmit(&mut self, batch: &mut Batch, ports: &mut Ports) {
+    fn transmit(&mut self, batch: &mut Vector, ports: &mut Ports) {
         let stats = &self.stats[self.worker];
         if !self.to_n3.is_empty() {
             count_sent(stats, &stats.n3.downlink, ports.n3.transmit(batch, &self.to_n3));
@@ -582,35 +592,58 @@ impl Pipeline {
 
 impl Extra {
     /// Adds a packet; returns it with its position, or `None` when there is no room.
-    fn push(&mut self, packet: &[u8], peer: SocketAddr) -> Option<(u16, &mut Buffer)> {
-        let batch = self.batch.get_or_insert_with(|| Batch::new(EXTRA, PACKET));
-        let position = batch.len() as u16;
-        if !batch.push(packet, peer) {
+    fn push(&mut self, packet: &[u8], home: &Arc<dyn Pool>, peer: SocketAddr) -> Option<(u16, FrameMut<'_>)> {
+        let position = self.len();
+        let number = position / VECTOR;
+        if position >= EXTRA {
             return None;
         }
-        batch.buffers_mut().last_mut().map(|buffer| (position, buffer))
+        if self.vectors.len() == number {
+            self.vectors.push(Vector::of(home));
+        }
+        let vector = &mut self.vectors[number];
+        if !vector.push(packet, peer) {
+            return None;
+        }
+        vector.last_mut().map(|frame| (position as u16, frame))
+    }
+
+    fn len(&self) -> usize {
+        self.vectors.iter().map(Vector::len).sum()
     }
 
     /// Number of packets for which there is still room.
     fn room(&self) -> usize {
-        EXTRA - self.batch.as_ref().map_or(0, Batch::len)
+        EXTRA - self.len()
     }
 
     fn clear(&mut self) {
-        let Some(batch) = self.batch.as_mut().filter(|batch| !batch.is_empty()) else { return };
-        batch.clear();
-        self.to_n3.clear();
-        self.to_n6.clear();
+        if self.vectors.first().is_some_and(|first| !first.is_empty()) {
+            self.vectors.iter_mut().for_each(Vector::clear);
+            self.to_n3.clear();
+            self.to_n6.clear();
+        }
     }
 
     fn transmit(&mut self, stats: &WorkerStats, ports: &mut Ports) {
-        let Some(batch) = self.batch.as_mut().filter(|batch| !batch.is_empty()) else { return };
-        if !self.to_n3.is_empty() {
-            count_sent(stats, &stats.n3.downlink, ports.n3.transmit(batch, &self.to_n3));
-        }
-        for (network, position) in &self.to_n6 {
-            if let Some(port) = ports.n6.get_mut(*network) {
-                count_sent(stats, &stats.n6.downlink, port.transmit(batch, &[*position]));
+        let (mut to_n3, mut to_n6) = (&mut self.to_n3[..], &mut self.to_n6[..]);
+        for (vector, end) in self.vectors.iter_mut().zip((VECTOR..).step_by(VECTOR)) {
+            // Positions are in order.
+            let of_n3 = to_n3.partition_point(|position| usize::from(*position) < end);
+            let of_n6 = to_n6.partition_point(|(_, position)| usize::from(*position) < end);
+            let (positions, rest) = to_n3.split_at_mut(of_n3);
+            to_n3 = rest;
+            positions.iter_mut().for_each(|position| *position %= VECTOR as u16);
+            if !positions.is_empty() {
+                count_sent(stats, &stats.n3.downlink, ports.n3.transmit(vector, positions));
+            }
+            let (of_vector, rest) = to_n6.split_at_mut(of_n6);
+            to_n6 = rest;
+            for (network, position) in of_vector {
+                if let Some(port) = ports.n6.get_mut(*network) {
+                    let position = *position % VECTOR as u16;
+                    count_sent(stats, &stats.n6.downlink, port.transmit(vector, &[position]));
+                }
             }
         }
     }

@@ -4,7 +4,7 @@ use classifier::Key;
 use packet::flow::Flow;
 use packet::gtpu::{self, extension_type, message_type};
 use packet::{ParseError, gtpu::Signalling, protocol};
-use pktio::{Batch, Buffer};
+use pktio::{FrameMut, Vector};
 use telemetry::DropReason;
 
 use super::{Meta, NO_QFI, Pipeline, Source, State};
@@ -15,23 +15,23 @@ const EXTENDED: u8 = 0x34;
 
 impl Pipeline {
     /// Parses GTP-U: removes the header of G-PDUs; handles and consumes signalling.
-    pub(super) fn parse_n3(&mut self, batch: &mut Batch, now_ns: u64) {
-        for (i, buffer) in batch.buffers_mut().iter_mut().enumerate() {
+    pub(super) fn parse_n3(&mut self, batch: &mut Vector, now_ns: u64) {
+        for (i, mut frame) in batch.frames_mut().enumerate() {
             let meta = &mut self.metas[i];
-            match usual(buffer.packet()) {
+            match usual(frame.packet()) {
                 Some((teid, qfi, header, total)) => {
                     (meta.teid, meta.qfi) = (teid, qfi);
-                    buffer.truncate(total);
-                    buffer.trim_front(header);
+                    frame.truncate(total);
+                    frame.trim_front(header);
                 }
                 None => {
-                    if !self.parse_unusual(i, buffer, now_ns) {
+                    if !self.parse_unusual(i, &mut frame, now_ns) {
                         continue;
                     }
                 }
             }
             let meta = &mut self.metas[i];
-            if parse_ip(meta, &mut self.keys[i], buffer) {
+            if parse_ip(meta, &mut self.keys[i], &mut frame) {
                 self.fragmented.push(i as u16);
             }
         }
@@ -42,8 +42,8 @@ impl Pipeline {
 
     /// Parses any GTP-U message; returns whether it is a G-PDU, whose header is then removed.
     #[cold]
-    fn parse_unusual(&mut self, i: usize, buffer: &mut Buffer, now_ns: u64) -> bool {
-        let packet = match gtpu::Packet::new(buffer.packet()) {
+    fn parse_unusual(&mut self, i: usize, frame: &mut FrameMut<'_>, now_ns: u64) -> bool {
+        let packet = match gtpu::Packet::new(frame.packet()) {
             Ok(packet) => packet,
             Err(error) => {
                 self.metas[i].drop(malformed(error));
@@ -51,13 +51,13 @@ impl Pipeline {
             }
         };
         if packet.message_type() != message_type::G_PDU {
-            self.metas[i].state = self.signalling(&packet, buffer.peer);
+            self.metas[i].state = self.signalling(&packet, *frame.peer);
             return false;
         }
         if packet.unknown_required_extension().is_some() {
             // TS 29.281 §5.2.1: drop the message and tell the peer which extension headers are supported.
             self.metas[i].drop(DropReason::GtpuUnknownExtension);
-            let peer = buffer.peer;
+            let peer = *frame.peer;
             self.reply_error(now_ns, peer, &Signalling::our_extension_headers());
             return false;
         }
@@ -65,18 +65,18 @@ impl Pipeline {
         meta.teid = packet.teid();
         meta.qfi = packet.pdu_session().map_or(NO_QFI, |container| container.qfi());
         let (total, header) = (packet.bytes().len(), packet.header_len());
-        buffer.truncate(total);
-        buffer.trim_front(header);
+        frame.truncate(total);
+        frame.trim_front(header);
         true
     }
 
     /// Parses IP packets from N6 to UEs.
-    pub(super) fn parse_n6(&mut self, batch: &mut Batch, now_ns: u64) {
+    pub(super) fn parse_n6(&mut self, batch: &mut Vector, now_ns: u64) {
         let metas = self.metas.iter_mut().zip(&mut self.keys);
-        for (i, (buffer, (meta, key))) in batch.buffers_mut().iter_mut().zip(metas).enumerate() {
+        for (i, (mut frame, (meta, key))) in batch.frames_mut().zip(metas).enumerate() {
             meta.native = true;
             // Only a fragment from a port needs to be assigned to a flow: the flow of an injected one is known.
-            if parse_ip(meta, key, buffer) && self.source == Source::Port {
+            if parse_ip(meta, key, &mut frame) && self.source == Source::Port {
                 self.fragmented.push(i as u16);
             }
         }
@@ -86,10 +86,10 @@ impl Pipeline {
     }
 
     /// Parses buffered packets, which are without tunnel. The flows of fragments are known already.
-    pub(super) fn parse_held(&mut self, batch: &mut Batch) {
+    pub(super) fn parse_held(&mut self, batch: &mut Vector) {
         let metas = self.metas.iter_mut().zip(&mut self.keys);
-        for (buffer, (meta, key)) in batch.buffers_mut().iter_mut().zip(metas) {
-            parse_ip(meta, key, buffer);
+        for (mut frame, (meta, key)) in batch.frames_mut().zip(metas) {
+            parse_ip(meta, key, &mut frame);
         }
     }
 }
@@ -125,15 +125,15 @@ fn usual(bytes: &[u8]) -> Option<(u32, u8, usize, usize)> {
 
 /// Parses an IP packet; returns whether it is a fragment.
 #[inline(always)]
-fn parse_ip(meta: &mut Meta, key: &mut Key, buffer: &mut Buffer) -> bool {
-    if let Some(usual) = usual_ip(buffer.packet()) {
+fn parse_ip(meta: &mut Meta, key: &mut Key, frame: &mut FrameMut<'_>) -> bool {
+    if let Some(usual) = usual_ip(frame.packet()) {
         let qfi = Some(meta.qfi).filter(|qfi| *qfi != NO_QFI);
         key.set_v4(usual.addresses, usual.ports, usual.protocol, usual.tos, qfi);
-        cut(meta, buffer, usual.length);
+        cut(meta, frame, usual.length);
         meta.length = usual.length as u32;
         return false;
     }
-    let fragment = parse_any_ip(meta, key, buffer);
+    let fragment = parse_any_ip(meta, key, frame);
     if meta.qfi != NO_QFI {
         *key = key.with_qfi(meta.qfi);
     }
@@ -153,10 +153,10 @@ struct Usual {
 /// Cuts off padding after the packet, which would otherwise be sent into the next tunnel. Remembers its length,
 /// because the packet may be a frame that only looked like an IP packet ([`Pipeline::look_up_frames`]).
 #[inline(always)]
-fn cut(meta: &mut Meta, buffer: &mut Buffer, length: usize) {
-    let padding = buffer.len().saturating_sub(length);
+fn cut(meta: &mut Meta, frame: &mut FrameMut<'_>, length: usize) {
+    let padding = frame.len().saturating_sub(length);
     if padding > 0 {
-        buffer.truncate(length);
+        frame.truncate(length);
         meta.cut = padding as u16;
     }
 }
@@ -177,11 +177,11 @@ fn usual_ip(bytes: &[u8]) -> Option<Usual> {
 }
 
 #[cold]
-fn parse_any_ip(meta: &mut Meta, out: &mut Key, buffer: &mut Buffer) -> bool {
+fn parse_any_ip(meta: &mut Meta, out: &mut Key, frame: &mut FrameMut<'_>) -> bool {
     let mut fragment = false;
-    match Flow::parse(buffer.packet()) {
+    match Flow::parse(frame.packet()) {
         Ok(flow) => {
-            cut(meta, buffer, flow.length);
+            cut(meta, frame, flow.length);
             meta.length = flow.length as u32;
             *out = key(&flow);
             fragment = flow.fragment.is_some();

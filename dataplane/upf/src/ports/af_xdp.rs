@@ -20,7 +20,7 @@ use pktio::stack::kernel::KernelTables;
 use pktio::stack::raw::RawPort;
 use pktio::stack::udp::UdpStack;
 use pktio::udp::UdpPort;
-use pktio::{Batch, Port, Sent};
+use pktio::{Port, Sent, Vector};
 use telemetry::DropReason;
 
 use super::PortError;
@@ -189,7 +189,7 @@ impl Queues {
 }
 
 impl Port for Queues {
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+    fn receive(&mut self, batch: &mut Vector) -> io::Result<usize> {
         if !self.is_served() {
             // Returns the batch's frames to the memory from which they came.
             batch.clear();
@@ -198,7 +198,7 @@ impl Port for Queues {
         self.port.as_mut().map_or(Ok(0), |port| port.receive(batch))
     }
 
-    fn transmit(&mut self, batch: &mut Batch, selected: &[u16]) -> Sent {
+    fn transmit(&mut self, batch: &mut Vector, selected: &[u16]) -> Sent {
         match &mut self.port {
             Some(port) => port.transmit(batch, selected),
             None => Sent { errors: selected.len(), ..Sent::default() },

@@ -24,7 +24,7 @@ use pktio::capture::{Capture, Point};
 use pktio::poll::Poller;
 use pktio::tun::TunPort;
 use pktio::udp::UdpPort;
-use pktio::{Batch, Port};
+use pktio::{Port, Vector};
 
 use upf::{Config, Upf};
 
@@ -138,18 +138,18 @@ impl Gnb {
         let stop = Arc::new(AtomicBool::new(false));
         let (mut from_ue, mut to_upf) = (tun.share(), n3.share());
         let up = pump(&stop, tun.share(), move |batch| {
-            for buffer in batch.buffers_mut() {
+            for mut buffer in batch.frames_mut() {
                 let length = buffer.len();
                 let container = Some(PduSession::Uplink { qfi: QFI });
                 let taken = gtpu::encapsulate(buffer.headroom(), teid, length, container).expect("room");
                 assert!(buffer.grow_front(taken));
-                buffer.peer = upf;
+                *buffer.peer = upf;
             }
             let all: Vec<u16> = (0..batch.len() as u16).collect();
             to_upf.transmit(batch, &all);
         });
         let down = pump(&stop, n3.share(), move |batch| {
-            for buffer in batch.buffers_mut() {
+            for mut buffer in batch.frames_mut() {
                 let packet = gtpu::Packet::new(buffer.packet()).expect("the UPF sends valid GTP-U");
                 assert_eq!(packet.teid(), GNB_TEID);
                 let container = Some(PduSession::Downlink { qfi: QFI, rqi: false, ppi: None });
@@ -176,13 +176,13 @@ impl Drop for Gnb {
 fn pump(
     stop: &Arc<AtomicBool>,
     mut port: impl Port + 'static,
-    mut forward: impl FnMut(&mut Batch) + Send + 'static,
+    mut forward: impl FnMut(&mut Vector) + Send + 'static,
 ) -> std::thread::JoinHandle<()> {
     let stop = Arc::clone(stop);
     std::thread::spawn(move || {
         let mut poller = Poller::new().expect("epoll");
         poller.add(port.fd().expect("a descriptor"), 0).expect("added");
-        let mut batch = Batch::new(64, 2048);
+        let mut batch = Vector::new(64, 2048);
         while !stop.load(Ordering::Relaxed) {
             poller.wait(Some(50), |_| ()).expect("waited");
             while port.receive(&mut batch).expect("received") > 0 {

@@ -13,7 +13,7 @@ use packet::gtpu::{PduSession, build_gpdu};
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
 use pktio::memory::{self, Wire};
-use pktio::{Batch, Port};
+use pktio::{Port, Vector};
 use telemetry::DropReason;
 use tokio::sync::mpsc;
 use upf::Config;
@@ -37,7 +37,7 @@ pub struct World {
     pub stats: Arc<[WorkerStats]>,
     pub events: mpsc::Receiver<Event>,
     pub now_ns: u64,
-    pub batch: Batch,
+    pub batch: Vector,
 }
 
 pub const NOW: NtpSeconds = NtpSeconds(1000);
@@ -84,7 +84,7 @@ impl World {
             stats,
             events,
             now_ns: 1,
-            batch: Batch::new(64, PACKET),
+            batch: Vector::new(64, PACKET),
         }
     }
 

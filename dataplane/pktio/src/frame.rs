@@ -1,0 +1,336 @@
+//! One packet in its memory, and the pools that memory comes from.
+//!
+//! A [`Frame`] is a chunk of a [`Pool`] and the extent of a packet in it: a piece of a UMEM, an mbuf, a chunk of a
+//! [`Slab`](crate::slab::Slab). Frames live in a [`Vector`](crate::Vector), which returns them to their pool. Sent
+//! through a port of the same pool, the chunk itself goes to the device; any other port copies the packet.
+//!
+//! Invariants that the unsafe code here relies on:
+//! - the memory of a frame is `room` octets at `base`, initialised, and reached through this frame only;
+//! - it stays mapped while the frame exists: a pool frees its memory only after it has every chunk back. A vector that
+//!   is leaked therefore leaks its pool;
+//! - all frames of a vector belong to one pool. Nobody outside this crate gets a `&mut Frame`, with which frames of two
+//!   vectors could be exchanged: changes go through [`FrameMut`].
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use crate::Vector;
+
+/// Free octets in front of a received packet: GTP-U with a PDU Session Container takes 20; Ethernet, IPv6 and
+/// UDP take 66 more.
+pub const HEADROOM: usize = 128;
+
+/// Octets of a cache line.
+const LINE: usize = 64;
+
+/// Memory for frames. A pool is told apart by its address, so it is only used through an [`Arc`](std::sync::Arc).
+pub trait Pool: Send + Sync + fmt::Debug {
+    /// Adds up to `count` empty frames to `vector`, which holds frames of this pool only, by [`Vector::lend`].
+    fn draw(&self, vector: &mut Vector, count: usize);
+
+    /// Takes back the chunks of `frames` by [`Frame::take`]; all of them are of this pool. Called from any thread.
+    fn take_back(&self, frames: &mut [Frame]);
+}
+
+/// The parts of a frame on its way between a pool or device and a vector. Losing them leaks the pool.
+#[derive(Debug)]
+pub struct RawFrame {
+    /// First octet of the memory.
+    pub base: NonNull<u8>,
+    /// What the pool calls it.
+    pub token: u64,
+    /// Octets of the memory.
+    pub room: u16,
+    /// Where the packet begins in it.
+    pub start: u16,
+    /// Where the packet ends: at most `room`, not before `start`.
+    pub end: u16,
+}
+
+/// One packet in its chunk.
+pub struct Frame {
+    /// `None` after the chunk was taken.
+    base: Option<NonNull<u8>>,
+    token: u64,
+    room: u16,
+    start: u16,
+    end: u16,
+    tos: u8,
+}
+
+// SAFETY: the memory is reached through this frame only (module invariant), so it may go to another thread with it.
+unsafe impl Send for Frame {}
+// SAFETY: a shared frame only reads its memory.
+unsafe impl Sync for Frame {}
+
+pub(crate) const NO_PEER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+
+impl Frame {
+    /// A frame without chunk.
+    pub(crate) const GONE: Frame = Frame { base: None, token: 0, room: 0, start: 0, end: 0, tos: 0 };
+
+    /// Makes this the frame of a chunk, field by field: a frame that is built elsewhere and moved is read again before
+    /// its parts have left the processor's store queue.
+    ///
+    /// # Safety
+    /// As for [`Vector::lend`].
+    #[inline(always)]
+    pub(crate) unsafe fn fill_in(&mut self, raw: RawFrame) {
+        let RawFrame { base, token, room, start, end } = raw;
+        debug_assert!(start <= end && end <= room);
+        self.base = Some(base);
+        self.token = token;
+        (self.room, self.start, self.end, self.tos) = (room, start, end, 0);
+    }
+
+    /// Takes the chunk; the frame is then gone. `None` if it was before.
+    #[inline(always)]
+    pub fn take(&mut self) -> Option<RawFrame> {
+        let base = self.base.take()?;
+        let Frame { token, room, start, end, .. } = *self;
+        (self.start, self.end, self.room) = (0, 0, 0);
+        Some(RawFrame { base, token, room, start, end })
+    }
+
+    /// Whether the chunk has been taken: the packet was sent, and there is nothing left to send.
+    #[inline]
+    pub fn is_gone(&self) -> bool {
+        self.base.is_none()
+    }
+
+    #[inline(always)]
+    fn base(&self) -> *mut u8 {
+        self.base.unwrap_or(NonNull::dangling()).as_ptr()
+    }
+
+    /// The packet.
+    #[inline(always)]
+    pub fn packet(&self) -> &[u8] {
+        // SAFETY: `start <= end <= room`, and the memory is valid for reads as the module's invariants say. A frame that
+        // is gone has no octets.
+        unsafe { std::slice::from_raw_parts(self.base().add(usize::from(self.start)), self.len()) }
+    }
+
+    /// Length of the packet.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        usize::from(self.end - self.start)
+    }
+
+    /// Whether the packet has no octets.
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// On a UDP port: traffic class (DSCP and ECN) of the outer header to send with.
+    #[inline(always)]
+    pub fn tos(&self) -> u8 {
+        self.tos
+    }
+
+    /// Asks the processor to fetch the packet's first octets.
+    #[inline(always)]
+    pub fn prefetch(&self) {
+        self.prefetch_at(0);
+    }
+
+    /// The same for an Ethernet frame, whose headers reach into a second line: those of a tunnel and of the packet
+    /// inside.
+    #[inline(always)]
+    pub(crate) fn prefetch_headers(&self) {
+        self.prefetch_at(0);
+        self.prefetch_at(LINE);
+    }
+
+    #[inline(always)]
+    fn prefetch_at(&self, offset: usize) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch reads nothing as far as the program can tell, whatever the address.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.base().wrapping_add(usize::from(self.start) + offset).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = offset;
+    }
+
+    /// Makes a packet of the `n` octets behind the headroom; `false`, and an empty packet, when there are not so many.
+    #[inline(always)]
+    fn restore(&mut self, n: usize) -> bool {
+        let start = self.room.min(HEADROOM as u16);
+        let fits = n <= usize::from(self.room - start);
+        self.start = start;
+        self.end = if fits { start + n as u16 } else { start };
+        fits
+    }
+
+    /// The memory of the packet at `start..end`.
+    ///
+    /// # Safety
+    /// The offsets are in order and within the room.
+    #[inline(always)]
+    unsafe fn memory(&mut self, start: usize, end: usize) -> &mut [u8] {
+        // SAFETY: the caller's promise, and the module's invariants; `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.base().add(start), end - start) }
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frame").field("packet", &self.packet()).field("tos", &self.tos).finish()
+    }
+}
+
+/// A packet of a vector, to change in place.
+pub struct FrameMut<'a> {
+    frame: &'a mut Frame,
+    /// On a UDP port: the sender after receiving, the destination when sending.
+    pub peer: &'a mut SocketAddr,
+}
+
+impl Deref for FrameMut<'_> {
+    type Target = Frame;
+
+    #[inline(always)]
+    fn deref(&self) -> &Frame {
+        self.frame
+    }
+}
+
+impl<'a> FrameMut<'a> {
+    #[inline(always)]
+    pub(crate) fn new(frame: &'a mut Frame, peer: &'a mut SocketAddr) -> FrameMut<'a> {
+        FrameMut { frame, peer }
+    }
+
+    /// The packet, to change in place.
+    #[inline(always)]
+    pub fn packet_mut(&mut self) -> &mut [u8] {
+        let (start, end) = (usize::from(self.frame.start), usize::from(self.frame.end));
+        // SAFETY: `start <= end <= room`.
+        unsafe { self.frame.memory(start, end) }
+    }
+
+    /// The free octets in front of the packet. What is written at their end joins the packet by
+    /// [`FrameMut::grow_front`].
+    #[inline(always)]
+    pub fn headroom(&mut self) -> &mut [u8] {
+        let start = usize::from(self.frame.start);
+        // SAFETY: `start <= room`.
+        unsafe { self.frame.memory(0, start) }
+    }
+
+    /// Moves the start of the packet `n` octets forward into the headroom; `false` when there is no room.
+    #[inline(always)]
+    pub fn grow_front(&mut self, n: usize) -> bool {
+        if n > usize::from(self.frame.start) {
+            return false;
+        }
+        self.frame.start -= n as u16;
+        true
+    }
+
+    /// Removes up to `n` octets from the front.
+    #[inline(always)]
+    pub fn trim_front(&mut self, n: usize) {
+        self.frame.start += n.min(self.len()) as u16;
+    }
+
+    /// Keeps at most the first `n` octets.
+    #[inline(always)]
+    pub fn truncate(&mut self, n: usize) {
+        self.frame.end = self.frame.start + n.min(self.len()) as u16;
+    }
+
+    /// Takes up to `n` octets behind the packet, which [`FrameMut::truncate`] may have cut off, into it.
+    #[inline]
+    pub fn extend(&mut self, n: usize) {
+        self.frame.end += n.min(usize::from(self.frame.room - self.frame.end)) as u16;
+    }
+
+    /// Replaces the packet; `false`, and an empty packet, when it does not fit.
+    #[inline]
+    pub fn set(&mut self, packet: &[u8]) -> bool {
+        let fits = self.restore(packet.len());
+        if fits {
+            self.packet_mut().copy_from_slice(packet);
+        }
+        fits
+    }
+
+    /// Makes a packet of the `n` octets behind the headroom, whatever they are; `false`, and an empty packet, when
+    /// there are not so many. For generators of load, which write a packet once and send it often.
+    #[inline(always)]
+    pub fn restore(&mut self, n: usize) -> bool {
+        self.frame.restore(n)
+    }
+
+    /// Sets the traffic class to send with.
+    #[inline(always)]
+    pub fn set_tos(&mut self, tos: u8) {
+        self.frame.tos = tos;
+    }
+
+    /// The whole space for a packet that is about to be received; sets the frame to empty.
+    #[inline]
+    pub(crate) fn space(&mut self) -> &mut [u8] {
+        self.restore(0);
+        self.frame.tos = 0;
+        let (start, room) = (usize::from(self.frame.start), usize::from(self.frame.room));
+        // SAFETY: `start <= room`.
+        unsafe { self.frame.memory(start, room) }
+    }
+
+    /// Declares that `n` octets have been received into [`FrameMut::space`].
+    #[inline]
+    pub(crate) fn filled(&mut self, n: usize) {
+        self.frame.end = self.frame.start + n.min(usize::from(self.frame.room - self.frame.start)) as u16;
+    }
+}
+
+impl fmt::Debug for FrameMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FrameMut").field("frame", &self.frame).field("peer", &self.peer).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_small() {
+        assert_eq!(size_of::<Frame>(), 24);
+    }
+
+    #[test]
+    fn headers_are_added_and_removed_in_place() {
+        let mut vector = Vector::new(1, 16);
+        assert!(vector.push(b"payload", NO_PEER));
+        let mut frame = vector.frame_mut(0);
+        let room = frame.headroom();
+        let at = room.len() - 2;
+        room[at..].copy_from_slice(b"HH");
+        assert!(frame.grow_front(2));
+        assert_eq!(frame.packet(), b"HHpayload");
+        frame.trim_front(4);
+        frame.truncate(3);
+        assert_eq!(frame.packet(), b"ylo");
+        frame.extend(1);
+        assert_eq!(frame.packet(), b"yloa");
+        frame.extend(1000);
+        assert!(frame.packet().starts_with(b"yload\0") && frame.len() == 14);
+        frame.truncate(3);
+        assert!(!frame.grow_front(HEADROOM + 100));
+        frame.trim_front(100);
+        assert!(frame.is_empty());
+        assert!(!frame.set(&[0; 17]));
+        assert!(frame.set(&[1; 16]));
+        frame.trim_front(9);
+        assert!(frame.restore(16));
+        assert_eq!(frame.packet(), [1; 16]);
+        assert!(!frame.restore(17) && frame.is_empty());
+    }
+}

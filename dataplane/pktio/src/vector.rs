@@ -1,0 +1,421 @@
+//! Up to 64 packets that go through the stages together.
+//!
+//! The frames of a vector belong to one pool: that of the backend which received them ([`Vector::begin_lent`]), or
+//! the vector's *home*, into which ports that copy receive ([`Vector::draw`]). Frames that are not sent return to their
+//! pool. Those of the home pool stay with the vector when it is cleared, for its next use.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::frame::{Frame, FrameMut, NO_PEER, Pool, RawFrame};
+use crate::slab::Slab;
+
+/// Most packets of a vector: large enough to spread system calls, small enough to stay in the first-level caches.
+pub const VECTOR: usize = 64;
+
+/// A number of frames, of which the first [`Vector::len`] hold packets; see the module.
+#[derive(Debug)]
+pub struct Vector {
+    /// The first `drawn` have a chunk, unless it was taken.
+    frames: [Frame; VECTOR],
+    len: usize,
+    /// At least `len`.
+    drawn: usize,
+    capacity: usize,
+    home: Arc<dyn Pool>,
+    /// The pool of the frames, where that is not the home. It is kept after the frames are gone, so that its reference
+    /// count changes once and not per use.
+    guest: Option<Arc<dyn Pool>>,
+    /// Whether the frames are of the guest pool.
+    lent: bool,
+    /// Whether chunks of the home pool may have been taken since the last [`Vector::have`].
+    gaps: bool,
+    peers: [SocketAddr; VECTOR],
+}
+
+impl Vector {
+    /// A vector for up to `capacity` packets (64 at most) of up to `packet_len` octets, with memory of its own.
+    pub fn new(capacity: usize, packet_len: usize) -> Vector {
+        let capacity = capacity.clamp(1, VECTOR);
+        let slab: Arc<dyn Pool> = Slab::new(capacity, packet_len);
+        let mut vector = Vector::of(&slab);
+        vector.capacity = capacity;
+        vector
+    }
+
+    /// A vector into which ports that copy receive with memory of `home`.
+    pub fn of(home: &Arc<dyn Pool>) -> Vector {
+        Vector {
+            frames: [const { Frame::GONE }; VECTOR],
+            len: 0,
+            drawn: 0,
+            capacity: VECTOR,
+            home: Arc::clone(home),
+            guest: None,
+            lent: false,
+            gaps: false,
+            peers: [NO_PEER; VECTOR],
+        }
+    }
+
+    /// How many packets the vector holds.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many it can hold.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The packets.
+    #[inline(always)]
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames[..self.len]
+    }
+
+    /// The packets, to change in place.
+    #[inline(always)]
+    pub fn frames_mut(&mut self) -> impl ExactSizeIterator<Item = FrameMut<'_>> {
+        let frames = self.frames[..self.len].iter_mut();
+        frames.zip(&mut self.peers).map(|(frame, peer)| FrameMut::new(frame, peer))
+    }
+
+    /// The packet at a position.
+    ///
+    /// # Panics
+    /// There is no such packet.
+    #[inline(always)]
+    pub fn frame_mut(&mut self, at: usize) -> FrameMut<'_> {
+        FrameMut::new(&mut self.frames[..self.len][at], &mut self.peers[at])
+    }
+
+    /// The packet that was added last.
+    pub fn last_mut(&mut self) -> Option<FrameMut<'_>> {
+        (self.len > 0).then(|| self.frame_mut(self.len - 1))
+    }
+
+    /// On a UDP port: the sender of a packet after receiving, its destination when sending.
+    #[inline]
+    pub fn peer(&self, at: usize) -> SocketAddr {
+        self.peers[at]
+    }
+
+    /// The peers of all packets.
+    pub fn peers(&self) -> &[SocketAddr] {
+        &self.peers[..self.len]
+    }
+
+    /// Keeps the packets for which `keep` says so, in their order; the others are forgotten.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(FrameMut<'_>) -> bool) {
+        let mut kept = 0;
+        for i in 0..self.len {
+            if keep(FrameMut::new(&mut self.frames[i], &mut self.peers[i])) {
+                if kept != i {
+                    self.frames.swap(kept, i);
+                    self.peers[kept] = self.peers[i];
+                }
+                kept += 1;
+            }
+        }
+        self.len = kept;
+    }
+
+    /// The packet at a position that was selected for sending; `None` outside the vector and where a packet has been
+    /// sent already.
+    #[inline]
+    pub(crate) fn sendable(&self, position: u16) -> Option<&Frame> {
+        self.frames().get(usize::from(position)).filter(|frame| !frame.is_gone())
+    }
+
+    /// The same, to change in place.
+    #[inline]
+    pub(crate) fn sendable_mut(&mut self, position: u16) -> Option<FrameMut<'_>> {
+        self.sendable(position).is_some().then(|| self.frame_mut(position.into()))
+    }
+
+    /// The frame itself, for a port that takes its chunk.
+    #[inline(always)]
+    pub(crate) fn chunk_mut(&mut self, position: u16) -> Option<&mut Frame> {
+        self.frames[..self.len].get_mut(usize::from(position))
+    }
+
+    /// Whether the frames are of `pool`, so that its port may take their chunks by [`Vector::chunk_mut`].
+    #[inline]
+    pub(crate) fn gives_to(&mut self, pool: &Arc<dyn Pool>) -> bool {
+        let own = if self.lent { self.guest.as_ref() } else { Some(&self.home) };
+        let gives = own.is_some_and(|own| Arc::ptr_eq(own, pool));
+        self.gaps |= gives;
+        gives
+    }
+
+    /// Forgets the packets. Frames of another pool than the home return to it.
+    #[inline]
+    pub fn clear(&mut self) {
+        if self.lent {
+            self.give_back();
+        }
+        self.len = 0;
+    }
+
+    /// Returns all frames to their pool.
+    fn give_back(&mut self) {
+        if self.drawn > 0 {
+            let pool = if self.lent { self.guest.as_ref() } else { Some(&self.home) };
+            if let Some(pool) = pool {
+                pool.take_back(&mut self.frames[..self.drawn]);
+            }
+        }
+        (self.len, self.drawn, self.lent) = (0, 0, false);
+    }
+
+    /// Adds a copy of a packet; `false` when the vector is full or holds frames of a backend, or the packet does not
+    /// fit.
+    pub fn push(&mut self, packet: &[u8], peer: SocketAddr) -> bool {
+        if self.lent || self.len == self.capacity || !self.have(self.len + 1) {
+            return false;
+        }
+        let at = self.len;
+        let mut frame = FrameMut::new(&mut self.frames[at], &mut self.peers[at]);
+        if !frame.set(packet) {
+            return false;
+        }
+        frame.set_tos(0);
+        *frame.peer = peer;
+        self.len += 1;
+        true
+    }
+
+    /// Sees to it that the first `count` frames have chunks of the home pool; `false` when there are not so many.
+    fn have(&mut self, count: usize) -> bool {
+        if std::mem::take(&mut self.gaps) {
+            self.close_gaps();
+        }
+        if self.drawn < count {
+            let (home, drawn, len) = (Arc::clone(&self.home), self.drawn, self.len);
+            // A pool adds behind the last packet.
+            self.len = drawn;
+            home.draw(self, count - drawn);
+            self.drawn = self.len;
+            self.len = len;
+        }
+        self.drawn >= count
+    }
+
+    /// Moves the chunks that hold no packet together, behind the packets.
+    fn close_gaps(&mut self) {
+        let mut kept = self.len;
+        for i in self.len..self.drawn {
+            if !self.frames[i].is_gone() {
+                self.frames.swap(kept, i);
+                kept += 1;
+            }
+        }
+        self.drawn = kept;
+    }
+
+    /// For a port that copies: forgets the packets, and has up to `count` frames of the home pool ready to be filled.
+    /// Returns how many there are.
+    #[inline]
+    pub(crate) fn draw(&mut self, count: usize) -> usize {
+        self.clear();
+        let count = count.min(self.capacity);
+        if self.have(count) { count } else { self.drawn }
+    }
+
+    /// A frame that [`Vector::draw`] has made ready.
+    #[inline]
+    pub(crate) fn drawn(&mut self, at: usize) -> Option<FrameMut<'_>> {
+        let frame = self.frames[..self.drawn].get_mut(at)?;
+        Some(FrameMut::new(frame, &mut self.peers[at]))
+    }
+
+    /// Declares that the first `n` frames have been filled.
+    pub(crate) fn set_len(&mut self, n: usize) {
+        self.len = n.min(self.drawn);
+    }
+
+    /// Forgets the packets, and makes packets of `n` frames of the home pool, with what lies in them: for generators of
+    /// load.
+    #[inline]
+    pub fn refill(&mut self, n: usize) {
+        let count = self.draw(n);
+        self.set_len(count);
+    }
+
+    /// For a backend that receives without copying: forgets the packets, and takes frames of `pool` from now on.
+    #[inline]
+    pub fn begin_lent(&mut self, pool: &Arc<dyn Pool>) {
+        self.give_back();
+        if !self.guest.as_ref().is_some_and(|known| Arc::ptr_eq(known, pool)) {
+            self.guest = Some(Arc::clone(pool));
+        }
+        self.lent = true;
+    }
+
+    /// Adds a frame, of the pool that [`Vector::begin_lent`] has named, or of the one that [`Pool::draw`] adds to.
+    ///
+    /// # Safety
+    /// The frame is of that pool and was free or has just been received, its memory is initialised, `start <= end <=
+    /// room`, nobody else uses it until it is taken again, and the pool keeps it mapped until then.
+    #[inline(always)]
+    pub unsafe fn lend(&mut self, raw: RawFrame) {
+        debug_assert!(self.len < self.capacity);
+        // SAFETY: the caller's promise.
+        unsafe { self.frames[self.len].fill_in(raw) };
+        self.len += 1;
+        if self.lent {
+            self.drawn = self.len;
+        }
+    }
+
+    /// Asks the processor for the headers of the frame that was added last.
+    #[inline(always)]
+    pub(crate) fn prefetch_last(&self) {
+        if let Some(frame) = self.frames().last() {
+            frame.prefetch_headers();
+        }
+    }
+}
+
+impl Drop for Vector {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(chunks: usize) -> (Arc<Slab>, Arc<dyn Pool>) {
+        let slab = Slab::new(chunks, 128);
+        (Arc::clone(&slab), slab)
+    }
+
+    /// Receives `count` packets as a backend that lends frames of `pool` does.
+    fn lend(pool: &Arc<dyn Pool>, vector: &mut Vector, count: usize) {
+        vector.begin_lent(pool);
+        pool.draw(vector, count);
+        for (n, mut frame) in vector.frames_mut().enumerate() {
+            assert!(frame.set(&[n as u8; 4]));
+        }
+    }
+
+    #[test]
+    fn lent_frames_stand_in_for_own_ones_and_return() {
+        let (slab, pool) = pool(4);
+        let mut vector = Vector::new(4, 64);
+        assert!(vector.push(b"own", NO_PEER));
+
+        lend(&pool, &mut vector, 3);
+        assert_eq!((vector.len(), slab.free_chunks()), (3, 1));
+        assert_eq!(vector.frames()[2].packet(), [2; 4]);
+        assert!(!vector.push(b"more", NO_PEER), "it holds frames of another pool");
+        // One is sent: the device has its chunk.
+        assert!(vector.gives_to(&pool));
+        let sent = vector.chunk_mut(1).unwrap().take().unwrap();
+        assert!(vector.frames()[1].is_gone() && vector.frames()[1].is_empty());
+        assert!(vector.chunk_mut(1).unwrap().take().is_none() && vector.sendable(1).is_none());
+        assert!(!vector.frame_mut(1).grow_front(1) && !vector.frame_mut(1).set(b"x"));
+        vector.clear();
+        assert_eq!(slab.free_chunks(), 3, "all but the one that was sent");
+        // The device returns it.
+        vector.begin_lent(&pool);
+        // SAFETY: taken above and used by nobody.
+        unsafe { vector.lend(sent) };
+
+        vector.clear();
+        assert!(vector.is_empty() && vector.push(b"own", NO_PEER));
+        assert_eq!(vector.frames()[0].packet(), b"own");
+        assert!(!vector.gives_to(&pool));
+        lend(&pool, &mut vector, 4);
+        drop(vector);
+        assert_eq!(slab.free_chunks(), 4);
+    }
+
+    #[test]
+    fn chunks_of_the_home_pool_stay_until_they_are_sent() {
+        let (slab, pool) = pool(6);
+        let mut vector = Vector::of(&pool);
+        assert_eq!(vector.draw(4), 4);
+        vector.set_len(4);
+        for (n, mut frame) in vector.frames_mut().enumerate() {
+            assert!(frame.set(&[n as u8; 4]));
+        }
+        assert!(vector.gives_to(&pool));
+        let sent: Vec<RawFrame> = [0, 2].map(|at| vector.chunk_mut(at).unwrap().take().unwrap()).into();
+        vector.clear();
+        assert_eq!(slab.free_chunks(), 2, "two are kept, two were sent");
+        assert_eq!(vector.draw(3), 3, "two kept and one drawn");
+        assert_eq!(slab.free_chunks(), 1);
+        assert_eq!(vector.draw(64), 4, "the pool has no more");
+        assert!((0..4).all(|at| !vector.drawn(at).unwrap().is_gone()) && vector.drawn(4).is_none());
+        assert!((0..4).all(|_| vector.push(b"x", NO_PEER)) && !vector.push(b"x", NO_PEER));
+        let mut other = Vector::of(&pool);
+        other.begin_lent(&pool);
+        // SAFETY: taken above and used by nobody.
+        sent.into_iter().for_each(|chunk| unsafe { other.lend(chunk) });
+        drop((vector, other));
+        assert_eq!(slab.free_chunks(), 6);
+    }
+
+    #[test]
+    fn packets_that_are_not_kept_return_with_the_others() {
+        let (slab, pool) = pool(4);
+        let mut vector = Vector::new(4, 64);
+        lend(&pool, &mut vector, 4);
+        vector.retain(|frame| frame.packet()[0] % 2 == 1);
+        let left: Vec<u8> = vector.frames().iter().map(|frame| frame.packet()[0]).collect();
+        assert_eq!(left, [1, 3]);
+        vector.clear();
+        assert_eq!(slab.free_chunks(), 4);
+    }
+
+    #[test]
+    fn a_full_vector_takes_no_more() {
+        let mut vector = Vector::new(1, 16);
+        assert!(vector.push(b"payload", NO_PEER));
+        assert!(!vector.push(b"more", NO_PEER), "the vector is full");
+        vector.clear();
+        assert!(!vector.push(&[0; 17], NO_PEER) && vector.push(&[0; 16], NO_PEER));
+        vector.refill(2);
+        assert_eq!(
+            (vector.len(), vector.frames()[0].packet()),
+            (1, &[0; 16][..]),
+            "there are no more chunks"
+        );
+    }
+
+    /// A vector may be full, partly sent, cleared, or of another pool when its owner panics.
+    #[test]
+    fn no_chunk_is_lost_in_a_thousand_panics() {
+        let (slab, home) = pool(100);
+        let (guests, guest) = pool(100);
+        let mut vector = Vector::of(&home);
+        for n in 0..1000usize {
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let mut local = Vector::of(&home);
+                if n % 3 == 0 {
+                    lend(&guest, &mut vector, n % 65);
+                } else {
+                    vector.refill(n % 65);
+                }
+                (0..n % 30).for_each(|_| assert!(local.push(b"x", NO_PEER)));
+                std::panic::resume_unwind(Box::new(n));
+            }));
+            assert!(panicked.is_err());
+            assert!(slab.free_chunks() >= 100 - VECTOR && guests.free_chunks() >= 100 - VECTOR);
+        }
+        drop(vector);
+        assert_eq!((slab.free_chunks(), guests.free_chunks()), (100, 100));
+    }
+}
