@@ -73,6 +73,7 @@ drop_reasons! {
     FragmentOverlap = 38, "fragment_overlap", "Fragment of octets that have come already, or that contradicts other fragments.";
     FragmentOverflow = 39, "fragment_overflow", "Later fragment whose first one has not come in time, or beyond the room for fragments.";
     RxError = 40, "rx_error", "Damaged when it was received, as the device counts.";
+    PeerGone = 41, "peer_gone", "Sent into memory shared with a peer that ended before it took the packet.";
 }
 
 impl DropReason {

@@ -25,6 +25,7 @@ pub mod capture;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod frame;
+pub mod memif;
 pub mod memory;
 pub mod offload;
 pub mod outbox;
