@@ -25,6 +25,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "cotcp-wired", run: cotcp::wired, seeds: cotcp::wired_seeds },
     Target { name: "gtpu", run: gtpu, seeds: || folder("gtpu") },
     Target { name: "ip", run: ip, seeds: || folder("ip") },
+    Target { name: "memif", run: memif, seeds: memif_seeds },
     Target { name: "n4-message", run: n4::message, seeds: || folder("pfcp") },
     Target { name: "n4-program", run: n4::program, seeds: n4::programs },
     Target { name: "nas", run: nas, seeds: nas_seeds },
@@ -95,6 +96,44 @@ fn ip(data: &[u8]) {
     let _ = packet::ethernet::Frame::new(data);
     let _ = packet::transport::Tcp::new(data);
     let _ = packet::transport::Udp::new(data);
+}
+
+/// A message of memif's control channel: it is built again and read again.
+fn memif(data: &[u8]) {
+    use pktio::memif::protocol::Message;
+    if let Ok(message) = Message::parse(data) {
+        assert_eq!(Message::parse(&message.build()), Ok(message));
+        // Names and reasons of a peer are written to the log.
+        assert!(!format!("{message:?}").chars().any(char::is_control));
+    }
+}
+
+fn memif_seeds() -> Vec<Vec<u8>> {
+    use pktio::memif::protocol::{AddRegion, AddRing, Hello, Init, Message, Mode, Secret, Text, VERSION};
+    let name = Text::new(b"peer");
+    let hello = Hello {
+        name,
+        min_version: VERSION,
+        max_version: VERSION,
+        max_region: 1,
+        max_to_client: 0,
+        max_to_server: 0,
+        max_log2_size: 14,
+    };
+    let secret = Secret::new(b"secret").unwrap_or_default();
+    let init = Init { version: VERSION, id: 0, mode: Mode::Ethernet, secret, name };
+    let ring = AddRing { to_server: true, index: 0, region: 0, offset: 0, log2_size: 10, private_header: 0 };
+    let messages = [
+        Message::Ack,
+        Message::Hello(hello),
+        Message::Init(init),
+        Message::AddRegion(AddRegion { index: 0, size: 1 << 22 }),
+        Message::AddRing(ring),
+        Message::Connect(name),
+        Message::Connected(name),
+        Message::disconnect("no more"),
+    ];
+    messages.iter().map(|message| message.build().to_vec()).collect()
 }
 
 /// One NGAP message, as an SCTP peer sends it.
