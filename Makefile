@@ -31,7 +31,7 @@ fmt:  ## formatting, checked
 
 # With DPDK if it is installed (`setup-test` installs it on Debian). Evaluated when a recipe runs, not before. The
 # documentation is built without DPDK, so that both variants are compiled.
-DPDK = $(shell pkg-config --exists 'libdpdk >= 22.11' 2>/dev/null && echo --features pktio/dpdk,upf/dpdk)
+DPDK = $(shell pkg-config --exists 'libdpdk >= 22.11' 2>/dev/null && echo --features pktio/dpdk,upf/dpdk,bench/dpdk)
 
 lint:  ## clippy, warnings are errors
 	$(CARGO) clippy --workspace --all-targets --locked $(DPDK) -- -D warnings

@@ -15,7 +15,7 @@ use super::network::{BARE_POOL, Network, TEXTBOOK_POOL};
 use super::subscriber::{Subscriber, UPF};
 use super::textbook::Textbook;
 use super::under_test::UnderTest;
-use super::{MPPS, Run, US};
+use super::{MPPS, Run, US, turns};
 use crate::stats::median;
 
 /// Up to this number of sessions the relay path is measured.
@@ -148,9 +148,13 @@ impl Measurement<'_> {
                     self.run.progress.say(&format!(
                         "kernel: {sessions} sessions, {size} octets, {path_name}, round {round}"
                     ));
-                    for contender in contenders.iter().filter(|of| paths(of).any(|of| of == path)) {
+                    for at in turns::order(contenders.len()) {
+                        let contender = &contenders[at];
+                        if !paths(contender).any(|of| of == path) {
+                            continue;
+                        }
                         let target = contender.target(path, &self.plain, &self.relayed);
-                        let rate = self.ends.flood(path, size, target, self.run.plan.network_sample)?;
+                        let rate = self.ends.flood(path, size, target, self.run.plan.network_sample / 2)?;
                         let name = self.name(contender, path, &format!("{size}.mpps"));
                         self.run.results.add(name, MPPS, self.sessions, rate / 1e6);
                         self.count_compared(contender);

@@ -214,9 +214,9 @@ impl<F: FramePort> Port for Fed<F> {
         let whole = self.batches.is_multiple_of(COMPARED) && self.valve.compare.load(Relaxed);
         self.valve.whole.store(whole, Relaxed);
         if whole {
-            source.fill(batch.frames_mut(), None);
+            source.fill(batch, None);
         } else {
-            source.fill_heads(batch.frames_mut());
+            source.fill_heads(batch);
         }
         count(&self.valve.given, received);
         Ok(received)
@@ -399,7 +399,7 @@ mod tests {
         valve.compare.store(true, Relaxed);
         for number in 0..4 * COMPARED {
             assert_eq!(n3.receive(&mut batch).unwrap(), 2);
-            for buffer in batch.frames_mut() {
+            for mut buffer in batch.frames_mut() {
                 // Swaps the addresses as the bare forwarder does.
                 let (destination, rest) = buffer.packet_mut().split_at_mut(6);
                 destination.swap_with_slice(&mut rest[..6]);
