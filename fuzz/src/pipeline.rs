@@ -21,14 +21,14 @@ use telemetry::DropReason;
 use tokio::sync::mpsc;
 use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
-use upf::pipeline::{BATCH, Event, Input, PACKET, Pipeline, Ports};
+use upf::pipeline::{BATCH, Event, PACKET, Pipeline, Ports};
 use upf::stats::{self, WorkerStats};
 use upf::tables::Tables;
 
 #[path = "../../dataplane/upf/tests/support/mod.rs"]
 mod support;
 use support::{
-    GNB, GNB_TEID, GTPU as UPF, SMF, UE_PREFIX as UE6, UE_V4 as UE, establishment, ethernet_config,
+    GNB, GNB_TEID, GTPU as UPF, N3, N6, SMF, UE_PREFIX as UE6, UE_V4 as UE, establishment, ethernet_config,
     ethernet_establishment, redirecting,
 };
 
@@ -81,14 +81,14 @@ impl World {
         let tables = Arc::new(Tables::new(&config));
         let mut sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 5);
         let teids = std::array::from_fn(|number| establish(&mut sessions, &session(number)));
-        let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
+        let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::new(tables.interfaces())]);
         let (sender, events) = mpsc::channel(4 * PACKETS);
         let guard = Arc::new(Guard::new(&config, []));
-        let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), config.gtpu, 2, sender, guard);
+        let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), sender, guard);
         let (n3_port, n3) = memory::pair(8 * PACKETS);
         let (n6_port, n6) = memory::pair(8 * PACKETS);
         let (factory_port, factory) = memory::pair(8 * PACKETS);
-        let ports = Ports { n3: Box::new(n3_port), n6: vec![Box::new(n6_port), Box::new(factory_port)] };
+        let ports: Ports = vec![Box::new(n3_port), Box::new(n6_port), Box::new(factory_port)];
         let batch = Vector::new(BATCH, PACKET);
         let _sessions = sessions;
         World { pipeline, ports, n3, n6, factory, stats, events, _sessions, teids, now_ns: 1, batch }
@@ -102,14 +102,10 @@ impl World {
     }
 
     /// Runs the packets that wait on an input through the pipeline; returns their number.
-    fn run(&mut self, input: Input) -> u64 {
+    fn run(&mut self, input: usize) -> u64 {
         let mut packets = 0;
         loop {
-            let received = match input {
-                Input::N3 => self.ports.n3.receive(&mut self.batch),
-                Input::N6(network) => self.ports.n6[network].receive(&mut self.batch),
-            };
-            match received {
+            match self.ports[input].receive(&mut self.batch) {
                 Ok(0) => return packets,
                 Ok(received) => packets += received as u64,
                 Err(error) => unreachable!("a memory port does not fail: {error}"),
@@ -139,7 +135,7 @@ impl World {
             }
             self.n3.inject(&packet, gnb);
         }
-        let received = self.run(Input::N3) + self.run(Input::N6(0)) + self.run(Input::N6(1));
+        let received = self.run(N3) + self.run(N6) + self.run(N6 + 1);
         // Fragments that wait for the first of their packet are given up. The rates of replies and of packets to the
         // CP function have recovered for the next input.
         self.now_ns += 4 * SECOND_NS;

@@ -88,9 +88,13 @@ fn af_xdp_needs_no_more_than_what_is_kept() {
         options.pcap = Some(pcap);
         options.edit = Box::new(|configuration| {
             let upf = &mut configuration["upf"];
-            upf["n3"] = serde_json::json!({"backend": "af_xdp", "device": "n2"});
-            upf["dnn"][0]["n6"] = serde_json::json!({"backend": "af_xdp", "device": "n6"});
-            upf["dnn"][0]["tun"] = "".into();
+            let gtpu = upf.as_object_mut().unwrap().remove("gtpu");
+            upf["interfaces"] = serde_json::json!([
+                {"name": "access", "role": "n3", "gtpu": gtpu, "backend": "af_xdp", "device": "n2"},
+                {"name": "wan", "role": "n6", "backend": "af_xdp", "device": "n6"},
+            ]);
+            upf["dnn"][0]["interfaces"] = serde_json::json!(["wan"]);
+            upf["dnn"][0].as_object_mut().unwrap().remove("tun");
         });
     };
     network(af_xdp, async |world| {

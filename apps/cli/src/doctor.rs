@@ -455,6 +455,19 @@ fn configured(node: &yaml::Node) -> Vec<Finding> {
 fn endpoints(node: &yaml::Node) -> Vec<(String, &'static str, SocketAddr)> {
     let mut found = Vec::new();
     for (section, content) in node.entries() {
+        if let Some(yaml::Value::Sequence(interfaces)) = content.get("interfaces").map(|node| &node.value) {
+            for (at, interface) in interfaces.iter().enumerate() {
+                let text = |key: &str| match &interface.get(key)?.value {
+                    yaml::Value::Scalar { text, .. } => Some(text.as_str()),
+                    _ => None,
+                };
+                // The kernel does not have the addresses of DPDK's devices.
+                let address = text("gtpu").filter(|_| text("backend") != Some("dpdk"));
+                if let Some(address) = address.and_then(|address| address.parse().ok()) {
+                    found.push((format!("{}.interfaces[{at}].gtpu", section.name), "udp", address));
+                }
+            }
+        }
         for (key, value) in content.entries() {
             let protocol = match key.name.as_str() {
                 "sbi" => "tcp",
@@ -550,7 +563,10 @@ fn reached_by_ues(upf: &upf::Config) -> Finding {
 fn n2_n3_reachable(endpoints: &[(String, &'static str, SocketAddr)]) -> Vec<Finding> {
     let local: Vec<String> = endpoints
         .iter()
-        .filter(|(name, _, address)| (name == "amf.ngap" || name == "upf.gtpu") && address.ip().is_loopback())
+        .filter(|(name, _, address)| {
+            let outside = name == "amf.ngap" || name == "upf.gtpu" || name.starts_with("upf.interfaces");
+            outside && address.ip().is_loopback()
+        })
         .map(|(name, _, address)| format!("{name}: {address}"))
         .collect();
     if local.is_empty() {

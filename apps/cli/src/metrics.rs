@@ -74,7 +74,7 @@ fn gauges(out: &mut Exposition, answer: &Value, of: &[Named]) {
     }
 }
 
-/// Members below `interfaces` and their metrics.
+/// Roles of interfaces, members of their counters, and the metrics of all interfaces with the role together.
 const TRAFFIC: [(&str, &str, &str, &str, &str); 8] = [
     (
         "n3",
@@ -118,9 +118,23 @@ const TRAFFIC: [(&str, &str, &str, &str, &str); 8] = [
 
 /// Metrics of the UPF's answers to `/stats` and `/status`.
 fn user_plane(out: &mut Exposition, stats: &Value, status: &Value) {
-    for (interface, direction, what, name, help) in TRAFFIC {
-        if let Some(value) = stats["interfaces"][interface][direction][what].as_f64() {
-            out.metric(name, Kind::Counter, help).sample(&[], value);
+    let interfaces = || stats["interfaces"].as_object().into_iter().flatten();
+    for (role, direction, what, name, help) in TRAFFIC {
+        let of_role = interfaces().filter(|(_, interface)| interface["role"] == role);
+        let values: Vec<f64> = of_role.filter_map(|(_, own)| own[direction][what].as_f64()).collect();
+        if !values.is_empty() {
+            out.metric(name, Kind::Counter, help).sample(&[], values.iter().sum());
+        }
+    }
+    for (what, unit) in [("packets", "Packets"), ("bytes", "Octets")] {
+        let help = format!("{unit} by interface of the UPF, with its name and role in godwit.yaml.");
+        let mut all = out.metric(&format!("fivegs_upffunction_interface_{what}"), Kind::Counter, &help);
+        for (name, interface) in interfaces() {
+            for direction in ["received", "sent"] {
+                let role = interface["role"].as_str().unwrap_or_default();
+                let labels = [("interface", name.as_str()), ("role", role), ("direction", direction)];
+                all.sample(&labels, interface[direction][what].as_f64().unwrap_or(0.0));
+            }
         }
     }
     let mut drops = out.metric(
@@ -160,8 +174,9 @@ mod tests {
     fn every_reason_and_interface_has_its_metric() {
         let stats = json!({
             "interfaces": {
-                "n3": {"received": {"packets": 7, "bytes": 700}, "sent": {"packets": 5, "bytes": 500}},
-                "n6": {"received": {"packets": 6, "bytes": 600}, "sent": {"packets": 4, "bytes": 400}},
+                "access": {"role": "n3", "received": {"packets": 4, "bytes": 400}, "sent": {"packets": 5, "bytes": 300}},
+                "private": {"role": "n3", "received": {"packets": 3, "bytes": 300}, "sent": {"packets": 0, "bytes": 200}},
+                "internet": {"role": "n6", "received": {"packets": 6, "bytes": 600}, "sent": {"packets": 4, "bytes": 400}},
             },
             "drops": {"unknown_teid": 3},
             "gtpu": {"echo_requests": 2},
@@ -174,6 +189,8 @@ mod tests {
             "fivegs_ep_n3_gtp_indatapktn3upf 7",
             "fivegs_ep_n3_gtp_outdataoctn3upf 500",
             "fivegs_ep_n6_ip_n6inclinkusage 600",
+            "fivegs_upffunction_interface_packets{interface=\"private\",role=\"n3\",direction=\"received\"} 3",
+            "fivegs_upffunction_interface_bytes{interface=\"internet\",role=\"n6\",direction=\"sent\"} 400",
             "fivegs_upffunction_upf_droppedpkt{reason=\"unknown_teid\"} 3",
             "fivegs_upffunction_upf_droppedpkt{reason=\"rate_limit\"} 0",
             "fivegs_ep_n3_gtp_echorequests 2",

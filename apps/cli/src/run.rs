@@ -129,7 +129,7 @@ fn open_files() -> anyhow::Result<()> {
 fn needed_capabilities(config: &Config, names: &[&str], capture: bool) -> Vec<Capability> {
     let runs = |name: &str| names.contains(&name);
     let upf = &config.upf;
-    let backends = || std::iter::once(upf.n3.backend).chain(upf.dnn.iter().map(|dnn| dnn.n6.backend));
+    let backends = || upf.interfaces.iter().map(|interface| interface.backend);
     let uses = |backend| runs("upf") && backends().any(|used| used == backend);
     let raw_sctp = runs("amf") && matches!(config.amf.sctp, SctpMode::Auto | SctpMode::Raw);
     // The SMF receives bursts of PFCP responses: the buffer of its socket may have to exceed the
@@ -179,7 +179,9 @@ fn sbi_ports(config: &Config) -> [(&'static str, u16); 7] {
 fn capture(folder: &Path, config: &Config) -> anyhow::Result<pktio::capture::Capture> {
     use pktio::capture::{Capture, Point};
     std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let devices = config.upf.dnn.iter().flat_map(|dnn| [dnn.tun.as_str(), dnn.tap.as_str()]);
+    let interfaces = upf::interfaces::Interfaces::of(&config.upf);
+    let networks = interfaces.iter().filter(|interface| interface.dnn.is_some());
+    let devices: Vec<&str> = networks.map(|network| network.config.device()).collect();
     let mut ports: Vec<u16> = sbi_ports(config).iter().map(|(_, port)| *port).collect();
     ports.sort_unstable();
     ports.dedup();
@@ -335,8 +337,8 @@ mod tests {
         let low = config("sbi: 127.0.0.12:7777", "sbi: 127.0.0.12:443");
         assert_eq!(kept(&low, &["udm"], false), ["CAP_NET_BIND_SERVICE"]);
         assert_eq!(kept(&low, &["udr"], false), Vec::<&str>::new());
-        let af_xdp =
-            config("  # n3: {backend: af_xdp, device: eth0}", "  n3: {backend: af_xdp, device: eth0}");
+        const AF_XDP: &str = "{name: n3, role: n3, gtpu: \"127.0.0.7:2152\", backend: af_xdp, device: eth0}";
+        let af_xdp = config("  gtpu: 127.0.0.7:2152", &format!("  interfaces: [{AF_XDP}]"));
         let with_packets = ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_IPC_LOCK"];
         assert_eq!(kept(&af_xdp, &["upf"], false), with_packets);
         assert_eq!(kept(&af_xdp, &["udm"], false), Vec::<&str>::new());

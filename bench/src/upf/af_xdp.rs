@@ -173,9 +173,13 @@ impl Whole {
     ) -> anyhow::Result<Whole> {
         run.progress.say(&format!("AF_XDP: making {sessions} sessions"));
         let [own, cp] = N4;
-        let interface = |name: &str| format!(r#"{{"backend": "af_xdp", "device": "{name}"}}"#);
-        let upf = format!(r#""pfcp": "{own}:8805", "n3": {}{further}"#, interface("n3"));
-        let config = world::config_with(sessions, &upf, &format!(r#""n6": {}"#, interface("n6")))?;
+        let upf = format!(
+            r#""pfcp": "{own}:8805", "interfaces": [
+                {{"name": "n3", "role": "n3", "gtpu": "{}:2152", "backend": "af_xdp", "device": "n3"}},
+                {{"name": "n6", "role": "n6", "backend": "af_xdp", "device": "n6"}}] {further}"#,
+            super::subscriber::UPF
+        );
+        let config = world::config_with(sessions, &upf, r#""interfaces": ["n6"]"#)?;
         let upf = UnderTest::start(&network.upf, config, core)?;
         let mut client = Client::associate_from(&network.upf, cp, own)?;
         let requests = (0..sessions as u32).map(|number| Subscriber(number).request(ends::gnb()));

@@ -108,10 +108,10 @@ pub(super) fn serve_ports<F: FramePort + 'static>(
                 anyhow::Ok(Neighbours::Own(Box::new(Resolver::new(&[cidr], &[]))))
             };
             let local = SocketAddr::new(UPF.into(), gtpu::PORT);
-            let ports = Ports {
-                n3: Box::new(UdpStack::new(n3, local, None, own(UPF)?)?),
-                n6: vec![Box::new(IpStack::new(n6, None, own(N6)?)?)],
-            };
+            let ports: Ports = vec![
+                Box::new(UdpStack::new(n3, local, None, own(UPF)?)?),
+                Box::new(IpStack::new(n6, None, own(N6)?)?),
+            ];
             // The worker's thread stays on this thread's core.
             let _serving = world.serve(ports)?;
             while !stop() {

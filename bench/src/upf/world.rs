@@ -12,7 +12,7 @@ use packet::gtpu;
 use pktio::{Port, Sent, Vector};
 use tokio::sync::mpsc;
 use upf::pipeline::guard::Guard;
-use upf::pipeline::{Event, Input, Pipeline, Ports};
+use upf::pipeline::{Event, Pipeline, Ports};
 use upf::plan::{
     Action, Arrival, Container, Destination, Direction, Enforcement, Forward, OuterHeader, Pdr, Place, Plan,
     Qer, Urr,
@@ -83,10 +83,14 @@ type Record = Arc<Mutex<Vec<(Vec<u8>, SocketAddr)>>>;
 
 /// The configuration of a UPF on kernel sockets and a TUN device for `sessions` sessions.
 pub(crate) fn config(sessions: usize) -> anyhow::Result<upf::Config> {
-    config_with(sessions, &format!(r#""pfcp": "{UPF}:8805""#), r#""tun": "gw0", "mtu": 9000"#)
+    config_with(
+        sessions,
+        &format!(r#""pfcp": "{UPF}:8805", "gtpu": "{UPF}:2152""#),
+        r#""tun": "gw0", "mtu": 9000"#,
+    )
 }
 
-/// The same for other backends, with further keys in the UPF's section and in its data network.
+/// The same for other backends, with interfaces and further keys in the UPF's section and in its data network.
 pub(crate) fn config_with(sessions: usize, upf: &str, dnn: &str) -> anyhow::Result<upf::Config> {
     config_for(Traffic::Plain, sessions, upf, dnn)
 }
@@ -96,11 +100,15 @@ fn config_for(traffic: Traffic, sessions: usize, upf: &str, dnn: &str) -> anyhow
     let pools = traffic.pools();
     let tunnels = (sessions + 1).next_power_of_two().max(1024);
     let text = format!(
-        r#"{{"gtpu": "{UPF}:2152", "smf": ["0.0.0.0/0", "::/0"], "max_tunnels": {tunnels}, {upf},
+        r#"{{"smf": ["0.0.0.0/0", "::/0"], "max_tunnels": {tunnels}, {upf},
             "dnn": [{{"name": "internet", "ue_pool": {{{pools}}}, {dnn}}}]}}"#
     );
     Ok(serde_json::from_str(&text)?)
 }
+
+/// Numbers of the interfaces.
+const N3: usize = 0;
+const N6: usize = 1;
 
 impl World {
     /// A world with `count` sessions, published without N4, so that their memory is only that of the data
@@ -124,19 +132,19 @@ impl World {
         let (mut sessions, mut teids) = (Vec::with_capacity(count), Vec::with_capacity(count));
         let before = resident_bytes()?;
         for number in 0..count as u32 {
-            let teid = writer.allocate().context("no TEID is left")?;
+            let teid = writer.allocate(N3 as u8).context("no TEID is left")?;
             sessions.push((writer.establish(&plan(Subscriber(number), teid, false, traffic))?, teid));
             teids.push(teid);
         }
         let bytes = resident_bytes()?.saturating_sub(before);
-        let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
+        let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::new(tables.interfaces())]);
         let (sender, events) = mpsc::channel(16);
         let guard = Arc::new(Guard::new(&config, []));
-        let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), config.gtpu, 1, sender, guard);
+        let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), sender, guard);
         let sent = Record::default();
         let ports = |sent: Option<&Record>| {
             let port = || Box::new(Sink(sent.cloned())) as Box<dyn Port>;
-            Ports { n3: port(), n6: vec![port()] }
+            vec![port(), port()]
         };
         let (discard, record) = (ports(None), ports(Some(&sent)));
         Ok(World {
@@ -160,13 +168,13 @@ impl World {
     pub(super) fn teids(count: usize) -> anyhow::Result<Vec<u32>> {
         let config = Arc::new(config(count)?);
         let mut writer = Writer::new(Arc::new(Tables::new(&config)), &config, SEED);
-        (0..count).map(|_| writer.allocate().context("no TEID is left")).collect()
+        (0..count).map(|_| writer.allocate(N3 as u8).context("no TEID is left")).collect()
     }
 
     /// Processes a batch in the pipeline, as a worker does.
     #[inline]
     pub(super) fn process(&mut self, up: bool, batch: &mut Vector) {
-        let input = if up { Input::N3 } else { Input::N6(0) };
+        let input = if up { N3 } else { N6 };
         let now_ns = net::time::now_ns();
         self.pipeline.process(input, batch, now_ns, &mut self.discard);
     }
@@ -178,14 +186,14 @@ impl World {
     #[cfg(feature = "dpdk")]
     pub(super) fn serve(self, ports: Ports) -> io::Result<Serving> {
         let World { control, pipeline, _events, .. } = self;
-        let inputs = vec![Input::N3, Input::N6(0)];
+        let inputs = vec![N3, N6];
         let worker = upf::worker::Worker::start("upf-bench", pipeline, ports, inputs, POLL)?;
         Ok(Serving { _worker: worker, _control: control, _events })
     }
 
     /// The same; returns the packets that were sent.
     pub(super) fn process_and_show(&mut self, up: bool, batch: &mut Vector) -> Vec<(Vec<u8>, SocketAddr)> {
-        let input = if up { Input::N3 } else { Input::N6(0) };
+        let input = if up { N3 } else { N6 };
         let now_ns = net::time::now_ns();
         self.pipeline.process(input, batch, now_ns, &mut self.record);
         std::mem::take(&mut *self.sent.lock().unwrap_or_else(PoisonError::into_inner))
@@ -210,7 +218,7 @@ impl World {
     /// Packets sent on N6 and N3.
     pub(super) fn sent(&self) -> [u64; 2] {
         let stats = &self.stats[0];
-        [stats.n6.downlink.get().packets, stats.n3.downlink.get().packets]
+        [stats.interfaces[N6].downlink.get().packets, stats.interfaces[N3].downlink.get().packets]
     }
 
     /// Octets that usage reporting counted in all sessions, uplink and downlink.
@@ -277,10 +285,11 @@ fn plan(subscriber: Subscriber, teid: u32, other: bool, traffic: Traffic) -> Pla
         let header = OuterHeader {
             teid: if other { World::other_teid(subscriber) } else { subscriber.gnb_teid() },
             peer: traffic.gnb(subscriber),
+            interface: N3 as u8,
             container: Container::Downlink,
         };
         let to = match direction {
-            Direction::Uplink => Destination::DataNetwork(0),
+            Direction::Uplink => Destination::DataNetwork(N6 as u16),
             Direction::Downlink => Destination::Tunnel(header),
         };
         Pdr {

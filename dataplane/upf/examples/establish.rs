@@ -138,8 +138,9 @@ fn over_udp(config: Config, requests: &[Vec<u8>]) {
             told.send((socket.local_addr().unwrap(), stop)).unwrap();
             let config = Arc::new(config);
             let tables = Arc::new(Tables::new(&config));
-            let gtpu = Box::new(pktio::memory::Sink::default());
-            serve(config, Wiring { socket, gtpu, tables, events, queries, stop: stopped }).await;
+            let signalling: Vec<Option<Box<dyn pktio::Port>>> =
+                vec![Some(Box::new(pktio::memory::Sink::default()))];
+            serve(config, Wiring { socket, signalling, tables, events, queries, stop: stopped }).await;
         });
     });
     let (upf, stop) = address.recv().unwrap();

@@ -21,9 +21,12 @@ use pktio::{Port, Vector};
 use support::*;
 use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
-use upf::pipeline::{BATCH, Input, PACKET, Pipeline, Ports};
+use upf::pipeline::{BATCH, PACKET, Pipeline, Ports};
 use upf::stats::WorkerStats;
 use upf::tables::Tables;
+
+/// Number of the interface.
+const N3: usize = 0;
 
 const PAIRS: usize = 5;
 
@@ -66,11 +69,11 @@ fn main() {
         Some(pfcp::FTeid::Assigned { teid, .. }) => teid,
         other => panic!("{other:?}"),
     };
-    let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
+    let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::new(tables.interfaces())]);
     let (events, _keep) = tokio::sync::mpsc::channel(1);
     let guard = Arc::new(Guard::new(&config, []));
-    let mut pipeline = Pipeline::new(0, tables, Arc::clone(&stats), config.gtpu, 1, events, guard);
-    let mut ports = Ports { n3: Box::new(input.share()), n6: vec![Box::new(input.share())] };
+    let mut pipeline = Pipeline::new(0, tables, Arc::clone(&stats), events, guard);
+    let mut ports: Ports = vec![Box::new(input.share()), Box::new(input.share())];
 
     let stop = Arc::new(AtomicBool::new(false));
     let generator = generate(&stop, input.local(), teid);
@@ -84,9 +87,9 @@ fn main() {
             bare_port.transmit(batch, &all[..batch.len()]).packets
         });
         let piped = run(time, &mut input, |batch, now_ns| {
-            let before = stats[0].n3.downlink.get().packets;
-            pipeline.process(Input::N3, batch, now_ns, &mut ports);
-            (stats[0].n3.downlink.get().packets - before) as usize
+            let before = stats[0].interfaces[N3].downlink.get().packets;
+            pipeline.process(N3, batch, now_ns, &mut ports);
+            (stats[0].interfaces[N3].downlink.get().packets - before) as usize
         });
         println!(
             "bare {:7.0} kpps   pipeline {:7.0} kpps   ratio {:.3}",
@@ -150,7 +153,7 @@ fn pipeline_alone(pipeline: &mut Pipeline, teid: u32) -> f64 {
             None
         }
     }
-    let mut ports = Ports { n3: Box::new(Nowhere), n6: vec![Box::new(Nowhere)] };
+    let mut ports: Ports = vec![Box::new(Nowhere), Box::new(Nowhere)];
     let mut batch = Vector::new(BATCH, 2048);
     let (packet, peer) = (uplink(teid), "127.0.0.20:2152".parse().unwrap());
     let (mut spent, mut packets) = (Duration::ZERO, 0);
@@ -158,7 +161,7 @@ fn pipeline_alone(pipeline: &mut Pipeline, teid: u32) -> f64 {
         batch.clear();
         while batch.push(&packet, peer) {}
         let start: Instant = net::time::now_std();
-        pipeline.process(Input::N3, &mut batch, 1 << 50 | n << 20, &mut ports);
+        pipeline.process(N3, &mut batch, 1 << 50 | n << 20, &mut ports);
         spent += start.elapsed();
         packets += BATCH;
     }

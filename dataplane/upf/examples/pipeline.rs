@@ -13,11 +13,15 @@ use classifier::{Filter, PortRange, Prefix, Rule, Side};
 use packet::gtpu::{PduSession, build_gpdu};
 use pktio::{Port, Sent, Vector};
 use upf::pipeline::guard::Guard;
-use upf::pipeline::{BATCH, Input, PACKET, Pipeline, Ports};
+use upf::pipeline::{BATCH, PACKET, Pipeline, Ports};
 use upf::plan::*;
 use upf::session::Session;
 use upf::stats::WorkerStats;
 use upf::tables::{Tables, Writer};
+
+/// Numbers of the interfaces.
+const N3: usize = 0;
+const N6: usize = 1;
 
 struct Nowhere;
 
@@ -55,14 +59,15 @@ fn plan(n: usize, teid: u32) -> Plan {
         ]
     };
     let peer = std::net::SocketAddr::from(([192, 168, 0, (n % 200) as u8], 2152));
-    let header = OuterHeader { teid: n as u32 + 1, peer, container: Container::Downlink };
+    let header =
+        OuterHeader { teid: n as u32 + 1, peer, interface: N3 as u8, container: Container::Downlink };
     let pdr = |id, direction| Pdr {
         id,
         direction,
         check_source: direction == Direction::Uplink,
         action: Action::Forward(Forward {
             to: match direction {
-                Direction::Uplink => Destination::DataNetwork(0),
+                Direction::Uplink => Destination::DataNetwork(N6 as u16),
                 Direction::Downlink => Destination::Tunnel(header),
             },
             tos: None,
@@ -134,7 +139,7 @@ fn main() {
     let start = net::time::now_std();
     let held: Vec<Session> = (0..sessions.min(1_048_000))
         .map(|n| {
-            teids.push(writer.allocate().unwrap());
+            teids.push(writer.allocate(N3 as u8).unwrap());
             writer.establish(&plan(n, teids[n])).unwrap()
         })
         .collect();
@@ -142,20 +147,13 @@ fn main() {
     let state: usize = held.iter().map(Session::state_bytes).sum();
     let octets = (writer.memory_bytes() + state) as f64 / held.len() as f64 + 8.0;
     println!("{} sessions: {octets:.0} octets each, published in {each:.0} ns each", held.len());
-    let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
+    let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::new(tables.interfaces())]);
     let (events, _keep) = tokio::sync::mpsc::channel(1);
     let guard = Arc::new(Guard::new(&config, []));
     for (name, uplink) in [("uplink", true), ("downlink", false)] {
-        let mut pipeline = Pipeline::new(
-            0,
-            Arc::clone(&tables),
-            Arc::clone(&stats),
-            config.gtpu,
-            1,
-            events.clone(),
-            Arc::clone(&guard),
-        );
-        let mut ports = Ports { n3: Box::new(Nowhere), n6: vec![Box::new(Nowhere)] };
+        let mut pipeline =
+            Pipeline::new(0, Arc::clone(&tables), Arc::clone(&stats), events.clone(), Arc::clone(&guard));
+        let mut ports: Ports = vec![Box::new(Nowhere), Box::new(Nowhere)];
         let ring = packets(&teids, uplink, 1 << 16);
         let mut at = 0;
         for timed in [false, true] {
@@ -174,7 +172,7 @@ fn main() {
                     }
                     let start = net::time::now_std();
                     pipeline.process(
-                        if uplink { Input::N3 } else { Input::N6(0) },
+                        if uplink { N3 } else { N6 },
                         &mut batch,
                         net::time::now_ns(),
                         &mut ports,
@@ -198,5 +196,5 @@ fn main() {
             println!();
         }
     }
-    println!("dropped: {}", upf::stats::json(&stats)["drops"]);
+    println!("dropped: {}", upf::stats::json(&stats, tables.interfaces())["drops"]);
 }

@@ -12,7 +12,8 @@ use types::Dnn;
 
 pub use smf::{BadSmf, Smf};
 
-use crate::interface::{self, DpdkConfig, InterfaceConfig, broadcasts};
+use crate::interface::{self, Backend as Access, DpdkConfig, InterfaceConfig, Role, broadcasts};
+use crate::interfaces::{Interface, Interfaces, MAX_INTERFACES};
 use crate::plan::Kind;
 use crate::tables::Receiver;
 
@@ -33,11 +34,13 @@ pub struct Config {
     /// SMF. No other CP function gets an association.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub smf: Vec<Smf>,
-    /// N3 and N9: address and port of GTP-U. gNBs are given this address.
-    pub gtpu: SocketAddr,
-    /// How N3 is connected; by default through the kernel's sockets.
-    #[serde(default)]
-    pub n3: InterfaceConfig,
+    /// Short form of an interface `n3` of role `n3` on the kernel's sockets: address and port of GTP-U. gNBs are given
+    /// this address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gtpu: Option<SocketAddr>,
+    /// Interfaces by name, any number for each role. [`Interfaces::of`] adds those of the short forms.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<InterfaceConfig>,
     /// Start options of DPDK, for interfaces with that backend.
     #[serde(default)]
     pub dpdk: DpdkConfig,
@@ -98,7 +101,7 @@ fn default_poll_us() -> u64 {
     100
 }
 
-/// One data network: its interface and the UE addresses behind it.
+/// One data network: its interfaces and the UE addresses behind it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DnnConfig {
@@ -107,15 +110,17 @@ pub struct DnnConfig {
     /// Content of its sessions, `ip` or `ethernet`: the PDU session type (TS 23.501 §5.6.10).
     #[serde(default, rename = "type")]
     pub kind: Kind,
-    /// Name of the TUN device that is created for N6. Not with another backend of `n6`.
+    /// Short form of an interface of role `n6` with the name of the data network: name of the TUN device that is
+    /// created for it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tun: String,
-    /// With `ethernet`: name of the TAP device for N6, which is created, or of a persistent one that exists.
+    /// The same with `ethernet`: name of the TAP device, which is created, or of a persistent one that exists.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tap: String,
-    /// How N6 is connected; by default through a TUN device.
-    #[serde(default)]
-    pub n6: InterfaceConfig,
+    /// Names of its interfaces, in place of `tun` or `tap`. Packets from all of them are accepted; those to the data
+    /// network leave through the first, unless rules name the network instance of another.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<String>,
     /// UE addresses; none with `ethernet`. The device gets the first host address, so the SMF must not assign
     /// that.
     #[serde(default)]
@@ -346,13 +351,21 @@ pub enum ConfigError {
         /// What is wrong.
         reason: String,
     },
-    /// The GTP-U address is the unspecified address.
-    #[error("upf.gtpu must be an address that gNBs reach, not {0}: it is sent to them as tunnel endpoint")]
-    GtpuAddress(IpAddr),
-    /// An invalid interface of N3 or N6.
+    /// No interface with tunnels.
+    #[error(
+        "upf has no interface for gNBs: add `gtpu: ADDRESS:2152`, or an interface of role n3 to upf.interfaces"
+    )]
+    NoTunnels,
+    /// More interfaces than there are numbers.
+    #[error("upf has more than {MAX_INTERFACES} interfaces")]
+    TooManyInterfaces,
+    /// Several interfaces with one name, device or address.
+    #[error("upf.interfaces: {0} appears twice")]
+    InterfaceTwice(String),
+    /// An invalid interface.
     #[error("{place}: {reason}")]
     Interface {
-        /// Name of the interface's section.
+        /// The key that describes the interface.
         place: String,
         /// What is wrong.
         reason: String,
@@ -373,21 +386,11 @@ pub enum ConfigError {
 impl Config {
     /// Checks what the types do not ensure.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        if self.gtpu.ip().is_unspecified() {
-            return Err(ConfigError::GtpuAddress(self.gtpu.ip()));
-        }
         if !(1..=1 << crate::tables::TEID_INDEX_BITS).contains(&self.max_tunnels) {
             return Err(ConfigError::MaxTunnels(self.max_tunnels));
         }
         if self.dnn.is_empty() {
             return Err(ConfigError::NoDnn);
-        }
-        self.n3.check().map_err(|reason| ConfigError::Interface { place: "upf.n3".to_owned(), reason })?;
-        self.check_devices()?;
-        let own = |cidr: &Cidr| cidr.address() == self.gtpu.ip();
-        if self.n3.backend == interface::Backend::Dpdk && !self.n3.addresses.iter().any(own) {
-            let reason = format!("addresses lack {}, the address of upf.gtpu", self.gtpu.ip());
-            return Err(ConfigError::Interface { place: "upf.n3".to_owned(), reason });
         }
         for (i, dnn) in self.dnn.iter().enumerate() {
             if self.dnn[..i].iter().any(|other| other.name == dnn.name) {
@@ -400,6 +403,90 @@ impl Config {
                 return Err(ConfigError::Twice(name.clone()));
             }
             dnn.validate()?;
+            self.check_interfaces_of(dnn)?;
+        }
+        if self.interfaces.len() + self.dnn.len() >= MAX_INTERFACES {
+            return Err(ConfigError::TooManyInterfaces);
+        }
+        let interfaces = Interfaces::of(self);
+        if interfaces.tunnels().next().is_none() {
+            return Err(ConfigError::NoTunnels);
+        }
+        for (i, interface) in interfaces.iter().enumerate() {
+            let refuse = |reason| ConfigError::Interface { place: interface.place.clone(), reason };
+            interface.config.check().map_err(refuse)?;
+            if interface.role() == Role::N6 && interface.dnn.is_none() {
+                let name = interface.name();
+                return Err(refuse(format!("no data network has it: add `interfaces: [{name}]` to one")));
+            }
+            interfaces[..i].iter().try_for_each(|other| self.check_pair(other, interface))?;
+        }
+        Ok(())
+    }
+
+    /// Checks what two interfaces must not share. One program or driver sorts the frames of a device.
+    fn check_pair(&self, one: &Interface, other: &Interface) -> Result<(), ConfigError> {
+        let (a, b) = (&one.config, &other.config);
+        if a.name == b.name {
+            return Err(ConfigError::InterfaceTwice(a.name.clone()));
+        }
+        if a.gtpu.is_some() && a.gtpu == b.gtpu {
+            return Err(ConfigError::InterfaceTwice(one.local().to_string()));
+        }
+        if a.device_name().is_empty() || a.device_name() != b.device_name() {
+            return Ok(());
+        }
+        if a.vlan != b.vlan && a.backend != Access::Kernel && a.backend == b.backend {
+            let reason = format!(
+                "{} is the device of {} already; several VLANs of one device cannot be separate interfaces yet: \
+                 give each a device of its own",
+                a.device_name(),
+                a.name
+            );
+            return Err(ConfigError::Interface { place: other.place.clone(), reason });
+        }
+        Err(ConfigError::InterfaceTwice(a.device_name().to_owned()))
+    }
+
+    /// Checks the names of a data network's interfaces, and whether what it needs is there.
+    fn check_interfaces_of(&self, dnn: &DnnConfig) -> Result<(), ConfigError> {
+        let refuse = |key: &'static str, reason: String| {
+            Err(ConfigError::Device { dnn: dnn.name.to_string(), key, reason })
+        };
+        for name in &dnn.interfaces {
+            let Some(interface) = self.interfaces.iter().find(|interface| interface.name == *name) else {
+                let known = self.interfaces.iter().filter(|interface| interface.role == Role::N6);
+                let known: Vec<&str> = known.map(|interface| interface.name.as_str()).collect();
+                let hint = match known.is_empty() {
+                    true => "upf.interfaces has none of role n6".to_owned(),
+                    false => format!("those of role n6 are {}", known.join(", ")),
+                };
+                return refuse("interfaces", format!("there is no interface `{name}`; {hint}"));
+            };
+            if interface.role != Role::N6 {
+                let role = interface.role;
+                return refuse(
+                    "interfaces",
+                    format!("`{name}` has the role {role}; a data network needs n6"),
+                );
+            }
+            let users = self.dnn.iter().flat_map(|dnn| &dnn.interfaces).filter(|used| *used == name);
+            if users.count() > 1 {
+                return refuse("interfaces", format!("`{name}` is listed twice; it has one data network"));
+            }
+            if interface.backend != Access::Kernel && dnn.nat {
+                let place = format!("upf.dnn {}: nat", dnn.name);
+                let reason =
+                    format!("it is for the backend kernel; interface `{name}` has {}", interface.backend);
+                return Err(ConfigError::Interface { place, reason });
+            }
+            if dnn.kind == Kind::Ethernet && (interface.backend != Access::Kernel || dnn.interfaces.len() > 1)
+            {
+                return refuse(
+                    "interfaces",
+                    "`type: ethernet` has one interface, of the backend kernel".to_owned(),
+                );
+            }
         }
         Ok(())
     }
@@ -415,7 +502,9 @@ impl Config {
     /// Sockets of the core that a service opens to UEs, one sentence for each.
     pub fn exposed(&self) -> Vec<String> {
         let ports = self.core_ports();
-        let own = [self.gtpu, self.pfcp].map(|address| CoreSocket { address, transport: Transport::Udp });
+        let interfaces = Interfaces::of(self);
+        let own = interfaces.gtpu_addresses().chain([self.pfcp]);
+        let own: Vec<_> = own.map(|address| CoreSocket { address, transport: Transport::Udp }).collect();
         let mut out = Vec::new();
         for (dnn, open) in self.dnn.iter().flat_map(|dnn| dnn.open.iter().map(move |open| (dnn, open))) {
             for CoreSocket { address, transport } in self.core.iter().chain(&own) {
@@ -436,20 +525,21 @@ impl Config {
 
     /// UDP ports of the core, which only a service with that port opens.
     pub(crate) fn core_ports(&self) -> Vec<u16> {
-        vec![
-            packet::gtpu::PORT,
-            crate::n4::PFCP_PORT,
-            net::sctp::UDP_ENCAPSULATION_PORT,
-            self.gtpu.port(),
-            self.pfcp.port(),
-        ]
+        let fixed = [packet::gtpu::PORT, crate::n4::PFCP_PORT, net::sctp::UDP_ENCAPSULATION_PORT];
+        let own = Interfaces::of(self)
+            .gtpu_addresses()
+            .chain([self.pfcp])
+            .map(|own| own.port())
+            .collect::<Vec<_>>();
+        fixed.into_iter().chain(own).collect()
     }
 
     /// Networks that UEs must not reach, besides the addresses of this machine's interfaces.
     pub(crate) fn closed_networks(&self) -> impl Iterator<Item = Cidr> {
-        let named = [self.gtpu.ip(), self.pfcp.ip()]
-            .into_iter()
-            .chain(self.core.iter().map(|socket| socket.address.ip()));
+        let interfaces = Interfaces::of(self);
+        let gtpu: Vec<IpAddr> = interfaces.gtpu_addresses().map(|own| own.ip()).collect();
+        let named = gtpu.into_iter().chain([self.pfcp.ip()]);
+        let named = named.chain(self.core.iter().map(|socket| socket.address.ip()));
         let hosts = named.chain(self.own_addresses()).filter(|address| !address.is_unspecified());
         hosts.map(Cidr::host).chain(self.closed.iter().copied())
     }
@@ -461,11 +551,16 @@ impl Config {
         &'a self,
         addresses: &'a [Cidr],
     ) -> impl Iterator<Item = (IpAddr, Receiver)> + 'a {
-        let network_here = self.gtpu.ip().is_loopback();
-        let own = std::iter::once(Cidr::host(self.gtpu.ip())).chain(self.n3.addresses.iter().copied());
+        let interfaces = Interfaces::of(self);
+        let gtpu: Vec<IpAddr> = interfaces.gtpu_addresses().map(|own| own.ip()).collect();
+        let network_here = gtpu.iter().any(IpAddr::is_loopback);
+        // Those that the kernel does not know.
+        let configured =
+            || self.interfaces.iter().filter(|own| own.role.has_tunnels()).flat_map(|own| &own.addresses);
+        let own = gtpu.into_iter().map(Cidr::host).chain(configured().copied());
         let others = addresses.iter().filter(move |other| !(network_here && other.address().is_loopback()));
         let local = own.chain(others.copied()).map(|own| (own.address(), Receiver::Local));
-        let networks = self.n3.addresses.iter().chain(addresses);
+        let networks = configured().chain(addresses);
         let all = networks.flat_map(broadcasts).map(|broadcast| (broadcast.into(), Receiver::All));
         // Own addresses come last and so prevail.
         all.chain(local)
@@ -478,30 +573,16 @@ impl Config {
 
     /// Addresses of the UPF that the kernel does not know.
     pub(crate) fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
-        let all = std::iter::once(&self.n3).chain(self.dnn.iter().map(|dnn| &dnn.n6));
-        all.flat_map(|interface| &interface.addresses).map(Cidr::address)
-    }
-
-    /// Each device must belong to one interface, as one program sorts its frames.
-    fn check_devices(&self) -> Result<(), ConfigError> {
-        let all = std::iter::once(&self.n3).chain(self.dnn.iter().map(|dnn| &dnn.n6));
-        let mut devices: Vec<&str> = all.filter_map(|interface| interface.device.as_deref()).collect();
-        devices.sort_unstable();
-        match devices.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(ConfigError::Twice(pair[0].to_owned())),
-            None => Ok(()),
-        }
+        self.interfaces.iter().flat_map(|interface| &interface.addresses).map(Cidr::address)
     }
 }
 
 impl DnnConfig {
     fn validate(&self) -> Result<(), ConfigError> {
-        let place = || format!("upf.dnn {}: n6", self.name);
-        self.n6.check().map_err(|reason| ConfigError::Interface { place: place(), reason })?;
-        if self.n6.backend != interface::Backend::Kernel && (self.nat || !self.tun.is_empty()) {
-            let key = if self.nat { "nat" } else { "tun" };
-            let reason = format!("{key} is for the backend kernel only; leave it out");
-            return Err(ConfigError::Interface { place: place(), reason });
+        if !self.interfaces.is_empty() && (!self.tun.is_empty() || !self.tap.is_empty()) {
+            let key = if self.tun.is_empty() { "tap" } else { "tun" };
+            let reason = "it is the short form of an interface; leave it out, or `interfaces`".to_owned();
+            return Err(ConfigError::Device { dnn: self.name.to_string(), key, reason });
         }
         let odd = |service: &&Service| service.port.is_some() && service.protocol == Some(Protocol::Icmp);
         if let Some(service) = self.open.iter().find(odd) {
@@ -518,7 +599,7 @@ impl DnnConfig {
         if !MTU.contains(&self.mtu) {
             return Err(ConfigError::Mtu { dnn: self.name.to_string(), mtu: self.mtu });
         }
-        if self.n6.backend == interface::Backend::Kernel {
+        if self.interfaces.is_empty() {
             self.check_device("tun", &self.tun)?;
         }
         match (self.ue_pool.ipv4, self.ue_pool.ipv6) {
@@ -546,9 +627,6 @@ impl DnnConfig {
         let refuse = |key, reason: &str| {
             Err(ConfigError::Device { dnn: self.name.to_string(), key, reason: reason.to_owned() })
         };
-        if self.n6.backend != interface::Backend::Kernel {
-            return refuse("n6", "`type: ethernet` is served by a TAP device only, the backend kernel");
-        }
         if self.nat || !self.tun.is_empty() {
             let key = if self.nat { "nat" } else { "tun" };
             return refuse(key, "leave it out with `type: ethernet`");
@@ -560,7 +638,7 @@ impl DnnConfig {
             let range = format!("must be between {} and {}", ETHERNET_MTU.start(), ETHERNET_MTU.end());
             return refuse("mtu", &range);
         }
-        self.check_device("tap", &self.tap)
+        if self.interfaces.is_empty() { self.check_device("tap", &self.tap) } else { Ok(()) }
     }
 
     fn check_device(&self, key: &'static str, name: &str) -> Result<(), ConfigError> {
@@ -599,32 +677,50 @@ mod tests {
 
     #[test]
     fn interfaces_are_checked_where_they_stand() {
-        let check = |n3: &str, dnn: &str| {
+        let check = |interfaces: &str, dnn: &str| {
             let text = format!(
-                r#"{{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "n3": {n3},
+                r#"{{"pfcp": "127.0.0.7:8805", {interfaces},
                      "dnn": [{{"name": "internet", "ue_pool": {{"ipv4": "10.45.0.0/16"}}, {dnn}}}]}}"#
             );
             serde_json::from_str::<Config>(&text).unwrap().validate().map_err(|error| error.to_string())
         };
-        let af_xdp = |device: &str| format!(r#"{{"backend": "af_xdp", "device": "{device}"}}"#);
-        check("{}", r#""tun": "gw0""#).unwrap();
-        check(&af_xdp("eth0"), r#""tun": "gw0", "nat": true"#).unwrap();
-        check(&af_xdp("eth0"), &format!(r#""n6": {}"#, af_xdp("eth1"))).unwrap();
-        let dpdk = |address: &str| {
-            format!(r#"{{"backend": "dpdk", "device": "net_memif0", "addresses": ["{address}"]}}"#)
+        let list = |list: &[&str]| format!(r#""interfaces": [{}]"#, list.join(", "));
+        let gtpu = r#""gtpu": "127.0.0.7:2152""#;
+        let n3 = r#"{"name": "access", "role": "n3", "gtpu": "127.0.0.7:2152"}"#;
+        let af_xdp = |name: &str, device: &str, more: &str| {
+            format!(r#"{{"name": "{name}", "role": "n6", "backend": "af_xdp", "device": "{device}" {more}}}"#)
         };
-        check(&dpdk("127.0.0.7/24"), r#""tun": "gw0""#).unwrap();
-        for (n3, dnn, said) in [
-            ("{}".to_owned(), String::new(), "tun"),
-            (af_xdp(""), r#""tun": "gw0""#.to_owned(), "upf.n3: the backend af_xdp needs a device"),
-            (af_xdp("eth0"), format!(r#""n6": {}"#, af_xdp("eth0")), "eth0 appears twice"),
-            (dpdk("127.0.0.8/24"), r#""tun": "gw0""#.to_owned(), "upf.n3: addresses lack 127.0.0.7"),
-            ("{}".to_owned(), format!(r#""tun": "gw0", "n6": {}"#, af_xdp("e")), "internet: n6: tun is for"),
-            ("{}".to_owned(), format!(r#""nat": true, "n6": {}"#, af_xdp("e")), "internet: n6: nat is for"),
+        let (one, two) = (af_xdp("one", "eth1", ""), af_xdp("two", "eth2", ""));
+        let vlans = [7, 8].map(|vlan| af_xdp(&format!("v{vlan}"), "eth1", &format!(r#", "vlan": {vlan}"#)));
+        check(gtpu, r#""tun": "gw0""#).unwrap();
+        check(&list(&[n3]), r#""tun": "gw0", "nat": true"#).unwrap();
+        check(&list(&[n3, &one, &two]), r#""interfaces": ["one", "two"]"#).unwrap();
+        check(&format!("{gtpu}, {}", list(&[&one])), r#""interfaces": ["one"]"#).unwrap();
+        for (interfaces, dnn, said) in [
+            (gtpu.to_owned(), r#""mtu": 1400"#, "internet: tun"),
+            (list(&[]), r#""tun": "gw0""#, "no interface for gNBs"),
+            (r#""gtpu": "0.0.0.0:2152""#.to_owned(), r#""tun": "gw0""#, "upf.gtpu: gtpu must be an address"),
+            (list(&[n3, &one]), r#""tun": "gw0""#, "upf.interfaces one: no data network has it"),
+            (list(&[n3, &one]), r#""interfaces": ["on"]"#, "no interface `on`; those of role n6 are one"),
+            (list(&[n3, &one]), r#""interfaces": ["access"]"#, "`access` has the role n3"),
+            (list(&[n3, &one]), r#""interfaces": ["one", "one"]"#, "listed twice"),
+            (list(&[n3, &one]), r#""interfaces": ["one"], "tun": "gw0""#, "tun: it is the short form"),
+            (list(&[n3, &one]), r#""interfaces": ["one"], "nat": true"#, "nat: it is for the backend kernel"),
+            (list(&[n3, &one, &one]), r#""interfaces": ["one"]"#, "upf.interfaces: one appears twice"),
+            (
+                list(&[n3, &af_xdp("a", "", "")]),
+                r#""interfaces": ["a"]"#,
+                "upf.interfaces a: the backend af_xdp",
+            ),
+            (
+                list(&[&vlans[0], &vlans[1], n3]),
+                r#""interfaces": ["v7", "v8"]"#,
+                "several VLANs of one device",
+            ),
+            (format!("{gtpu}, {}", list(&[n3])), r#""tun": "gw0""#, "127.0.0.7:2152 appears twice"),
         ] {
-            let dnn = if dnn.is_empty() { r#""mtu": 1400"#.to_owned() } else { dnn };
-            let error = check(&n3, &dnn).unwrap_err();
-            assert!(error.contains(said), "{error}");
+            let error = check(&interfaces, dnn).unwrap_err();
+            assert!(error.contains(said), "{said}: {error}");
         }
     }
 
@@ -651,7 +747,7 @@ mod tests {
             (r#""type": "ethernet", "tap": "e", "nat": true"#, "factory: nat: leave it out"),
             (r#""type": "ethernet", "tap": "e", "ue_pool": {"ipv4": "10.0.0.0/8"}"#, "no UE addresses"),
             (r#""type": "ethernet", "tap": "e", "mtu": 9000"#, "mtu: must be between"),
-            (r#""type": "ethernet", "tap": "e", "n6": {"backend": "af_xdp", "device": "x"}"#, "TAP device"),
+            (r#""type": "ethernet", "tap": "e", "interfaces": ["x"]"#, "tap: it is the short form"),
             (r#""tap": "e", "tun": "gw1", "ue_pool": {"ipv4": "10.46.0.0/16"}"#, "type: ethernet"),
             (r#""tun": "gw1""#, "ue_pool is empty"),
         ] {

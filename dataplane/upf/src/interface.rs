@@ -1,7 +1,7 @@
-//! How packets of N3 and N6 pass between the UPF and the network: `upf.n3` and `upf.dnn[].n6`.
+//! The section `upf.interfaces`: interfaces by name, each with its role and the way in which its packets pass.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use net::link::Cidr;
 use serde::{Deserialize, Serialize};
@@ -11,11 +11,51 @@ const MAX_VLAN: u16 = 4094;
 /// Range of a link's MTU: IPv6 needs 1280, and packet buffers hold a little more than 9,000.
 const MTU: std::ops::RangeInclusive<u16> = 1280..=9000;
 
+/// The reference point of an interface (TS 23.501 §4.2.7), which says how its packets are parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Tunnels of gNBs.
+    N3,
+    /// Tunnels of other UPFs.
+    N9,
+    /// Tunnels of the SMF, for packets that it answers itself (TS 29.244 §5.3).
+    N4u,
+    /// Packets of a data network, without tunnel.
+    N6,
+}
+
+impl Role {
+    /// All roles.
+    pub const ALL: [Role; 4] = [Role::N3, Role::N9, Role::N4u, Role::N6];
+
+    /// Whether packets pass in GTP-U tunnels.
+    pub fn has_tunnels(self) -> bool {
+        self != Role::N6
+    }
+
+    /// The name as the configuration has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::N3 => "n3",
+            Role::N9 => "n9",
+            Role::N4u => "n4u",
+            Role::N6 => "n6",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// Access to an interface's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
-    /// The kernel's network stack: a UDP socket on N3, a TUN device on N6.
+    /// The kernel's network stack: a UDP socket where there are tunnels, a TUN or TAP device on N6.
     #[default]
     Kernel,
     /// AF_XDP on an interface that the kernel keeps using for all other packets.
@@ -34,14 +74,26 @@ impl fmt::Display for Backend {
     }
 }
 
-/// Connection of the UPF to the N3 or N6 network.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+/// One interface.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct InterfaceConfig {
+    /// Name, by which data networks and counters refer to it.
+    pub name: String,
+    /// Reference point.
+    pub role: Role,
+    /// Network instance (TS 29.244 §8.2.4). By default the name of the data network; an interface with tunnels has
+    /// none by default, and then takes the tunnels of every network instance that no other interface has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_instance: Option<String>,
+    /// Address and port of GTP-U, for roles with tunnels. Peers are given this address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gtpu: Option<SocketAddr>,
     /// Access to packets; by default through the kernel's sockets and devices.
     #[serde(default)]
     pub backend: Backend,
-    /// `af_xdp`: name of the network interface; `dpdk`: the device with its arguments, `net_memif0,role=client`.
+    /// `kernel`: name of the TUN or TAP device for N6. `af_xdp`: name of the network interface. `dpdk`: the device
+    /// with its arguments, `net_memif0,role=client`.
     #[serde(default)]
     pub device: Option<String>,
     /// VLAN of the frames.
@@ -113,19 +165,52 @@ pub(crate) mod texts {
 }
 
 impl InterfaceConfig {
+    /// An interface on the kernel's sockets and devices.
+    pub fn kernel(name: &str, role: Role) -> InterfaceConfig {
+        InterfaceConfig {
+            name: name.to_owned(),
+            role,
+            network_instance: None,
+            gtpu: None,
+            backend: Backend::Kernel,
+            device: None,
+            vlan: None,
+            queues: None,
+            busy_poll: false,
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+            mtu: None,
+        }
+    }
+
     /// Name of the device; empty for a backend that needs none.
     pub fn device(&self) -> &str {
         self.device.as_deref().unwrap_or_default()
     }
 
     /// The device without its arguments, for a person.
-    pub fn name(&self) -> &str {
+    pub fn device_name(&self) -> &str {
         self.device().split(',').next().unwrap_or_default()
     }
 
     /// Checks the section; the error is text for a person.
     pub fn check(&self) -> Result<(), String> {
-        let backend = self.backend;
+        let (backend, role) = (self.backend, self.role);
+        match self.gtpu {
+            None if role.has_tunnels() => {
+                return Err(format!("role {role} needs `gtpu: ADDRESS:2152`, the address of its tunnels"));
+            }
+            Some(_) if !role.has_tunnels() => {
+                return Err(format!("role {role} has no tunnels; leave out gtpu"));
+            }
+            Some(gtpu) if gtpu.ip().is_unspecified() => {
+                return Err(format!(
+                    "gtpu must be an address that peers reach, not {}: it is sent to them as tunnel endpoint",
+                    gtpu.ip()
+                ));
+            }
+            _ => {}
+        }
         let has = |set: bool, key: &str, hint: &str| match set {
             true => Err(format!("{key} means nothing to the backend {backend}; {hint}")),
             false => Ok(()),
@@ -136,8 +221,13 @@ impl InterfaceConfig {
         match backend {
             Backend::Kernel => {
                 let hint = "leave it out, or choose `backend: af_xdp` or `dpdk`";
-                has(self.device.is_some(), "device", hint)?;
+                has(self.device.is_some() && role.has_tunnels(), "device", hint)?;
                 has(self.vlan.is_some(), "vlan", hint)?;
+                if !role.has_tunnels() && self.device().is_empty() {
+                    return Err("role n6 needs a device, such as `device: gw0`".into());
+                } else if !role.has_tunnels() {
+                    pktio::tun::check_name(self.device()).map_err(|error| error.to_string())?;
+                }
             }
             _ if self.device().is_empty() => {
                 let example = if backend == Backend::AfXdp { "eth0" } else { "\"0000:01:00.0\"" };
@@ -167,6 +257,11 @@ impl InterfaceConfig {
         if self.addresses.is_empty() {
             return Err("the backend dpdk needs addresses, such as `addresses: [10.0.0.1/24]`".into());
         }
+        if let Some(gtpu) =
+            self.gtpu.filter(|gtpu| !self.addresses.iter().any(|own| own.address() == gtpu.ip()))
+        {
+            return Err(format!("addresses lack {}, the address of gtpu", gtpu.ip()));
+        }
         if let Some(mtu) = self.mtu.filter(|mtu| !MTU.contains(mtu)) {
             return Err(format!("mtu {mtu} is not between {} and {}", MTU.start(), MTU.end()));
         }
@@ -190,14 +285,19 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<InterfaceConfig, String> {
-        let config: InterfaceConfig = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let mut all = serde_json::json!({"name": "core", "role": "n6"});
+        let given: serde_json::Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        all.as_object_mut().unwrap().extend(given.as_object().unwrap().clone());
+        let config: InterfaceConfig = serde_json::from_value(all).map_err(|error| error.to_string())?;
         config.check()?;
         Ok(config)
     }
 
     #[test]
     fn the_kernel_is_the_default_and_the_others_need_a_device() {
-        assert_eq!(parse("{}").unwrap(), InterfaceConfig::default());
+        let n3 = parse(r#"{"role": "n3", "gtpu": "10.0.0.1:2152"}"#).unwrap();
+        assert_eq!((n3.backend, n3.role), (Backend::Kernel, Role::N3));
+        assert_eq!(parse(r#"{"device": "gw0"}"#).unwrap().device(), "gw0");
         let af_xdp = parse(r#"{"backend": "af_xdp", "device": "eth0", "vlan": 7, "queues": 2}"#).unwrap();
         assert_eq!((af_xdp.backend, af_xdp.device(), af_xdp.vlan), (Backend::AfXdp, "eth0", Some(7)));
         let dpdk = parse(
@@ -238,8 +338,18 @@ mod tests {
                 "10.0.0.9 is the second",
             ),
             (r#"{"backend": "af_xdp", "device": "e", "mtu": 1500}"#, "the device's counts"),
-            (r#"{"device": "eth0"}"#, "backend: af_xdp"),
-            (r#"{"busy_poll": true}"#, "af_xdp"),
+            (r#"{"role": "n3", "gtpu": "10.0.0.1:2152", "device": "eth0"}"#, "backend: af_xdp"),
+            (r#"{"device": "gw0", "busy_poll": true}"#, "af_xdp"),
+            (r#"{"device": "gw0", "gtpu": "10.0.0.1:2152"}"#, "no tunnels"),
+            (r#"{"role": "n9"}"#, "needs `gtpu:"),
+            (r#"{"role": "n3", "gtpu": "0.0.0.0:2152"}"#, "an address that peers reach, not 0.0.0.0"),
+            (r#"{"role": "n7", "device": "gw0"}"#, "n4u"),
+            (r#"{}"#, "device"),
+            (
+                r#"{"role": "n3", "backend": "dpdk", "device": "d", "addresses": ["10.0.0.1/24"],
+                    "gtpu": "10.0.0.2:2152"}"#,
+                "addresses lack 10.0.0.2",
+            ),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

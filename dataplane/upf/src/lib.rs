@@ -3,8 +3,8 @@
 //! ```text
 //!  N4 (PFCP) ──► n4: rules ──compile──► Session ──publish──► tables
 //!                                                              │ load
-//!  N3 (GTP-U socket) ──► worker "upf-n3": parse → session → classify → qos → forward ──► N6, N3
-//!  N6 (TUN devices)  ──► worker "upf-n6": the same stages                             ──► N3
+//!  interfaces with tunnels  ──► worker "upf-tunnels":  parse → look up → execute ──► all interfaces
+//!  interfaces of networks   ──► worker "upf-networks": the same stages           ──► all interfaces
 //! ```
 //! Control compiles, data executes. The N4 task is the only writer. Workers read what it has published
 //! ([`rcu`]), never lock, and never allocate for a packet that they forward (a packet to be buffered is
@@ -16,6 +16,7 @@
 pub mod bridge;
 pub mod config;
 pub mod interface;
+pub mod interfaces;
 pub mod mailbox;
 pub mod n4;
 pub mod n6;
@@ -42,11 +43,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 pub use config::{Config, ConfigError};
+use interfaces::Interfaces;
 use n4::{Query, Wiring};
 use n6::{Devices, N6};
+use pipeline::Pipeline;
 use pipeline::guard::Guard;
 use pipeline::links::Links;
-use pipeline::{Input, Pipeline};
 use pktio::capture::Taps;
 use ports::{PortError, WorkerPorts};
 use stats::WorkerStats;
@@ -76,7 +78,7 @@ pub enum StartError {
         /// Error of the operating system.
         error: io::Error,
     },
-    /// The ports of N3 or N6 could not be opened.
+    /// The ports of the interfaces could not be opened.
     #[error(transparent)]
     Ports(#[from] PortError),
     /// The machine's addresses, which UEs must not reach, could not be listed.
@@ -106,9 +108,10 @@ pub struct Handle {
     stats: Arc<[WorkerStats]>,
     queries: mpsc::Sender<Query>,
     config: Arc<Config>,
+    interfaces: Arc<Interfaces>,
 }
 
-/// Starts a UPF in the calling thread's network namespace: first N6 devices, then N3, then workers, and N4
+/// Starts a UPF in the calling thread's network namespace: first the interfaces, N6 devices before others, then workers, and N4
 /// last, so that a CP function only finds a UPF that works. Needs a tokio runtime and CAP_NET_ADMIN.
 pub async fn start(config: Config) -> Result<Upf, StartError> {
     start_captured(config, None).await
@@ -118,8 +121,9 @@ pub async fn start(config: Config) -> Result<Upf, StartError> {
 pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, StartError> {
     config.validate()?;
     let config = Arc::new(config);
-    let opened = ports::open(&config, taps.as_ref()).await?;
     let tables = Arc::new(Tables::new(&config));
+    let interfaces = Arc::clone(tables.interfaces());
+    let opened = ports::open(&config, &interfaces, taps.as_ref()).await?;
     let guard = Arc::new(Guard::new(&config, []));
     // After the N6 devices, because their addresses are among those listed.
     let addresses = Addresses::new(Arc::clone(&config), Arc::clone(&guard), Arc::clone(&tables))
@@ -133,21 +137,18 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
         .await
         .map_err(|error| StartError::Pfcp { address: config.pfcp, error })?;
 
-    let links = Links::find(&config);
-    let stats: Arc<[WorkerStats]> = (0..opened.workers.len()).map(|_| WorkerStats::default()).collect();
+    let links = Links::find(&interfaces);
+    let stats: Arc<[WorkerStats]> = opened.workers.iter().map(|_| WorkerStats::new(&interfaces)).collect();
     let (event_sender, events) = mpsc::channel(EVENTS);
     let poll = Duration::from_micros(config.workers.poll_us);
     let mut workers = Vec::new();
     let readers = |input| opened.workers.iter().filter(|worker| worker.inputs.contains(&input)).count();
-    let shared =
-        readers(Input::N3) > 1 || (0..config.dnn.len()).any(|network| readers(Input::N6(network)) > 1);
+    let shared = (0..interfaces.len()).any(|input| readers(input) > 1);
     for (number, WorkerPorts { name, ports, inputs }) in opened.workers.into_iter().enumerate() {
         let mut pipeline = Pipeline::new(
             number,
             Arc::clone(&tables),
             Arc::clone(&stats),
-            opened.local,
-            ports.n6.len(),
             event_sender.clone(),
             Arc::clone(&guard),
         );
@@ -163,11 +164,11 @@ pub async fn start_captured(config: Config, taps: Option<Taps>) -> Result<Upf, S
 
     let (query_sender, queries) = mpsc::channel(QUERIES);
     let (stop, stopped) = watch::channel(false);
-    let wiring = Wiring { socket, gtpu: opened.gtpu, tables, events, queries, stop: stopped };
+    let wiring = Wiring { socket, signalling: opened.signalling, tables, events, queries, stop: stopped };
     let n4 = tokio::spawn(n4::serve(Arc::clone(&config), wiring));
-    let devices = Devices::new(Arc::clone(&config), &opened.networks);
+    let devices = Devices::new(Arc::clone(&interfaces), &opened.networks);
     let keeper = tokio::spawn(upkeep::run(addresses, devices, stop.subscribe()));
-    let handle = Handle { stats, queries: query_sender, config };
+    let handle = Handle { stats, queries: query_sender, config, interfaces };
     Ok(Upf { handle, stop, n4: Some(n4), workers, networks: opened.networks, keeper })
 }
 
@@ -211,7 +212,7 @@ impl Upf {
 impl Handle {
     /// `GET /stats`: packets and octets per interface, drops by reason, GTP-U signalling.
     pub fn stats(&self) -> Value {
-        stats::json(&self.stats)
+        stats::json(&self.stats, &self.interfaces)
     }
 
     /// `GET /sessions`: all sessions with addresses, tunnels and traffic. Empty once the UPF has stopped.
@@ -224,7 +225,7 @@ impl Handle {
         let mut status = json!({
             "nf": "upf",
             "pfcp_address": self.config.pfcp.to_string(),
-            "gtpu_address": self.config.gtpu.to_string(),
+            "interfaces": self.interfaces.iter().map(interface).collect::<Vec<_>>(),
             "dnn": self.config.dnn.iter().map(|dnn| dnn.name.to_string()).collect::<Vec<_>>(),
         });
         let n4 = self.ask(Query::Status).await;
@@ -242,6 +243,18 @@ impl Handle {
     }
 }
 
+/// An interface for operators.
+fn interface(interface: &interfaces::Interface) -> Value {
+    json!({
+        "name": interface.name(),
+        "role": interface.role().name(),
+        "network_instance": interface.network_instance(),
+        "gtpu": interface.config.gtpu.map(|gtpu| gtpu.to_string()),
+        "backend": interface.config.backend.to_string(),
+        "device": Some(interface.config.device_name()).filter(|device| !device.is_empty()),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -250,7 +263,7 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_the_n4_task_is_reported() {
         let text = r#"{"pfcp": "127.0.0.7:8805", "gtpu": "127.0.0.7:2152", "dnn": []}"#;
-        let config = Arc::new(serde_json::from_str(text).unwrap());
+        let config: Arc<Config> = Arc::new(serde_json::from_str(text).unwrap());
         let (queries, query) = mpsc::channel(1);
         let (stop, mut stopped) = watch::channel(false);
         let n4 = tokio::spawn(async move {
@@ -258,7 +271,8 @@ mod tests {
             drop(query);
             panic!("as a defect would");
         });
-        let handle = Handle { stats: Arc::new([]), queries, config };
+        let interfaces = Arc::new(Interfaces::of(&config));
+        let handle = Handle { stats: Arc::new([]), queries, config, interfaces };
         let (workers, networks, keeper) = (Vec::new(), Vec::new(), tokio::spawn(async {}));
         let mut upf = Upf { handle, stop, n4: Some(n4), workers, networks, keeper };
         let moment = Duration::from_millis(20);

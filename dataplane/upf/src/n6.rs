@@ -12,7 +12,8 @@ use net::link::{Cidr, LinkError, Links};
 use net::nat::{Masquerade, NatError};
 use pktio::tun::{TunError, TunPort};
 
-use crate::config::{Config, DnnConfig};
+use crate::config::DnnConfig;
+use crate::interfaces::Interfaces;
 use crate::plan::Kind;
 
 /// Packets that the device queues for the UPF. A segmented 64 kB burst of one TCP connection takes 45.
@@ -54,21 +55,21 @@ pub struct N6 {
     _nat: Option<Masquerade>,
 }
 
-/// Sets up the device of a data network in the calling thread's network namespace.
-pub async fn set_up(dnn: &DnnConfig) -> Result<N6, N6Error> {
+/// Sets up the device `name` of a data network in the calling thread's network namespace.
+pub async fn set_up(dnn: &DnnConfig, name: &str) -> Result<N6, N6Error> {
     if dnn.kind == Kind::Ethernet {
-        let tun = TunPort::create_tap(&dnn.tap)?;
-        configure(dnn).await?;
+        let tun = TunPort::create_tap(name)?;
+        configure(dnn, name).await?;
         return Ok(N6 { tun, _nat: None });
     }
-    let tun = TunPort::create(&dnn.tun)?;
-    configure(dnn).await?;
+    let tun = TunPort::create(name)?;
+    configure(dnn, name).await?;
     net::sysctl::enable_forwarding().map_err(N6Error::Forwarding)?;
     let nat = match dnn.nat {
         false => None,
         true => {
             let sources: Vec<_> = [dnn.ue_pool.ipv4, dnn.ue_pool.ipv6].into_iter().flatten().collect();
-            let nat = Masquerade::start(&dnn.tun, &sources, &dnn.tun)
+            let nat = Masquerade::start(name, &sources, name)
                 .map_err(|error| N6Error::Nat { dnn: dnn.name.to_string(), error })?;
             Some(nat)
         }
@@ -77,39 +78,40 @@ pub async fn set_up(dnn: &DnnConfig) -> Result<N6, N6Error> {
 }
 
 /// Configures a new device.
-async fn configure(dnn: &DnnConfig) -> Result<(), N6Error> {
+async fn configure(dnn: &DnnConfig, name: &str) -> Result<(), N6Error> {
     let link_error = |error| N6Error::Link { dnn: dnn.name.to_string(), error };
     if dnn.kind == Kind::Ethernet {
-        keep_silent(&dnn.tap);
-        return device(&dnn.tap, dnn.mtu).await.map(drop).map_err(link_error);
+        keep_silent(name);
+        return device(name, dnn.mtu).await.map(drop).map_err(link_error);
     }
-    keep_silent(&dnn.tun);
+    keep_silent(name);
     // The device's address is the source of ICMP answers to packets that are too long for a tunnel; no UE may
     // send from it.
-    let _ = net::sysctl::set(&format!("net.ipv4.conf.{}.accept_local", dnn.tun.replace('.', "/")), "1");
-    link(dnn).await.map_err(link_error)
+    let _ = net::sysctl::set(&format!("net.ipv4.conf.{}.accept_local", name.replace('.', "/")), "1");
+    link(dnn, name).await.map_err(link_error)
 }
 
 /// The devices of data networks. A device that somebody else has changed is repaired, and sessions go on with
 /// it.
 pub struct Devices {
-    config: Arc<Config>,
+    interfaces: Arc<Interfaces>,
     /// Each device, and whether it was in order at the last check.
     devices: Vec<(TunPort, bool)>,
 }
 
 impl Devices {
     /// Watches the devices of these networks.
-    pub fn new(config: Arc<Config>, networks: &[N6]) -> Devices {
-        Devices { config, devices: networks.iter().map(|network| (network.tun.share(), true)).collect() }
+    pub fn new(interfaces: Arc<Interfaces>, networks: &[N6]) -> Devices {
+        Devices { interfaces, devices: networks.iter().map(|network| (network.tun.share(), true)).collect() }
     }
 
     /// Creates deleted devices again, brings up those that are down, and restores MTU and addresses. What an
     /// operator had added, such as membership of a bridge, must be added again after a deletion.
     pub async fn repair(&mut self) {
         for (tun, good) in &mut self.devices {
-            let named = |dnn: &&DnnConfig| dnn.tun == tun.name() || dnn.tap == tun.name();
-            let Some(dnn) = self.config.dnn.iter().find(named) else { continue };
+            let mut networks =
+                self.interfaces.iter().filter(|interface| interface.config.device() == tun.name());
+            let Some(dnn) = networks.find_map(|interface| interface.dnn.as_deref()) else { continue };
             let Some(fault) = fault(tun, dnn) else {
                 *good = true;
                 continue;
@@ -150,7 +152,7 @@ async fn repair(tun: &TunPort, dnn: &DnnConfig) -> Result<(), N6Error> {
     if !tun.is_attached() {
         tun.attach()?;
     }
-    configure(dnn).await
+    configure(dnn, tun.name()).await
 }
 
 /// Stops the kernel from forming a link-local address and sending on its own. If it cannot be stopped, its
@@ -168,15 +170,15 @@ async fn device(name: &str, mtu: u32) -> Result<Links, LinkError> {
     Ok(links)
 }
 
-async fn link(dnn: &DnnConfig) -> Result<(), LinkError> {
-    let links = device(&dnn.tun, dnn.mtu).await?;
+async fn link(dnn: &DnnConfig, name: &str) -> Result<(), LinkError> {
+    let links = device(name, dnn.mtu).await?;
     if dnn.gateway_v6().is_some() {
         // As in IPv4, where the route comes back when the device is brought up again.
-        let name = dnn.tun.replace('.', "/");
-        let _ = net::sysctl::set(&format!("net.ipv6.conf.{name}.keep_addr_on_down"), "1");
+        let path = name.replace('.', "/");
+        let _ = net::sysctl::set(&format!("net.ipv6.conf.{path}.keep_addr_on_down"), "1");
     }
     for address in addresses(dnn) {
-        links.add_address(&dnn.tun, address).await?;
+        links.add_address(name, address).await?;
     }
     Ok(())
 }

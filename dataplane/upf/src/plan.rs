@@ -19,10 +19,10 @@ pub struct Plan {
     pub seid: u64,
     /// The kind of its packets.
     pub kind: Kind,
-    /// For an Ethernet session: number of the data network in which it is a station, if its frames go to one.
+    /// For an Ethernet session: interface of the data network in which it is a station, if its frames go to one.
     pub network: Option<u16>,
-    /// For an IP session: number of the data network from which packets without tunnel come; any if it is
-    /// unknown.
+    /// For an IP session: interface of the data network from whose network instance packets without tunnel come; by
+    /// default the first one.
     pub origin: Option<u16>,
     /// Whether the CP function is told of addresses behind the UE.
     pub reports_addresses: bool,
@@ -50,13 +50,12 @@ impl Plan {
 
     /// Whether workers of different inputs write the same meters and counters of downlink packets. That is so
     /// for N3 and N6 where one rate is for tunnelled and other packets, and wherever a packet to the UE is made
-    /// from one that came from N3 (redirections to a URL, frames that the bridge sends to another session); and
-    /// for the data networks, if packets may come from any. Answers in the name of the router are not counted.
+    /// from one that came from N3 (redirections to a URL, frames that the bridge sends to another session). Answers in
+    /// the name of the router are not counted.
     /// Uplink packets always come from N3.
     pub fn shares_downlink(&self) -> bool {
         let is_native = |arrival: &Arrival| arrival.place == Place::Native;
         if self.kind == Kind::Ethernet
-            || self.origin.is_none() && self.arrivals.iter().any(is_native)
             || self.pdrs.iter().any(|pdr| matches!(pdr.action, Action::RedirectUrl(_)))
         {
             return true;
@@ -215,7 +214,7 @@ pub struct Forward {
 pub enum Destination {
     /// Into a GTP-U tunnel.
     Tunnel(OuterHeader),
-    /// To the data network with this number.
+    /// To a data network, through the interface with this number.
     DataNetwork(u16),
 }
 
@@ -226,8 +225,26 @@ pub struct OuterHeader {
     pub teid: u32,
     /// Address and port.
     pub peer: SocketAddr,
+    /// Number of the interface through which packets leave.
+    pub interface: u8,
     /// Kind of PDU Session Container.
     pub container: Container,
+}
+
+impl OuterHeader {
+    /// The peer at the far end.
+    pub fn far_end(&self) -> Peer {
+        Peer { interface: self.interface, address: self.peer.ip() }
+    }
+}
+
+/// The far end of tunnels: the same address may be another peer on another interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Peer {
+    /// Number of the interface through which it is reached.
+    pub interface: u8,
+    /// Its address.
+    pub address: IpAddr,
 }
 
 /// The PDU Session Container of a forwarded packet (TS 38.415), which depends on the interface.

@@ -13,7 +13,7 @@ use classifier::{Backend, Filter, Prefix, Rule, Side};
 use foldhash::HashMap;
 
 use crate::pipeline::redirect::UrlRedirect;
-use crate::plan::{Action, Kind, Plan, PlanError};
+use crate::plan::{Action, Kind, OuterHeader, Plan, PlanError};
 use crate::session::{self, Endpoint, NO_PEER, Policy, Route};
 use crate::tables::{PEERS, POLICIES, POLICY_CHUNK, Tables};
 use rcu::{Bin, Cell};
@@ -29,9 +29,10 @@ pub(crate) struct References {
     /// The id of a policy's rows (0 if not shared), and its reference count.
     policies: Vec<(usize, u32)>,
     free_policies: Vec<u32>,
-    peers: HashMap<SocketAddr, u16>,
-    /// A peer's address and its reference count. Index 0 stands for no peer.
-    by_number: Vec<(SocketAddr, u32)>,
+    /// Numbers of peers, by interface and address.
+    peers: HashMap<(u8, SocketAddr), u16>,
+    /// A peer and its reference count. Index 0 stands for no peer.
+    by_number: Vec<((u8, SocketAddr), u32)>,
     free_peers: Vec<u16>,
     /// New policies; no block may refer to some of them in the end.
     fresh_policies: Vec<u32>,
@@ -40,7 +41,8 @@ pub(crate) struct References {
 }
 
 impl session::Peers for References {
-    fn number(&mut self, peer: SocketAddr) -> Result<u16, PlanError> {
+    fn number(&mut self, header: &OuterHeader) -> Result<u16, PlanError> {
+        let peer = (header.interface, header.peer);
         if let Some(number) = self.peers.get(&peer) {
             return Ok(*number);
         }
@@ -52,7 +54,7 @@ impl session::Peers for References {
             }
             None => return Err(PlanError::Full("peers")),
         };
-        self.tables.set_peer(number, peer);
+        self.tables.set_peer(number, header.interface, header.peer);
         self.by_number[usize::from(number)] = (peer, 0);
         self.peers.insert(peer, number);
         self.fresh_peers.push(number);
@@ -62,7 +64,7 @@ impl session::Peers for References {
 
 impl References {
     pub fn new(tables: Arc<Tables>, backend: Backend) -> References {
-        let none = SocketAddr::from(([0; 4], 0));
+        let none = (0, SocketAddr::from(([0; 4], 0)));
         References {
             backend,
             interner: Interner::new(),

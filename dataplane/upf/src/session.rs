@@ -22,8 +22,8 @@ use telemetry::worker::Totals;
 
 use crate::pipeline::redirect::UrlRedirect;
 use crate::plan::{
-    Action, Container, Destination, Direction, Enforcement, Forward, Kind, Mark, MarkKind, Measure, Pdr,
-    Place, Plan, PlanError,
+    Action, Container, Destination, Direction, Enforcement, Forward, Kind, Mark, MarkKind, Measure,
+    OuterHeader, Pdr, Place, Plan, PlanError,
 };
 use crate::state::{self, Cells, MAX_CELLS, NO_CELL, PER_LINE};
 use crate::tables::Tables;
@@ -37,8 +37,6 @@ pub(crate) const NO_PEER: u16 = 0;
 const ONLY: u32 = 1 << 31;
 /// The tag of an endpoint without rules.
 const NO_RULES: u32 = u32::MAX;
-/// [`Endpoint::teid`] of a session whose packets may come from any data network.
-const ANYWHERE: u32 = 0;
 /// The packet has no QFI.
 pub const NO_QFI: u8 = 0xFF;
 
@@ -49,7 +47,7 @@ pub struct Endpoint {
     seid: u64,
     /// First line of the state.
     state: u32,
-    /// TEID. Without tunnel, the number of the data network from which packets come plus one, or 0 for any.
+    /// TEID, or 0 without tunnel.
     teid: u32,
     /// The encoded [`Route`].
     tag: u32,
@@ -58,12 +56,6 @@ pub struct Endpoint {
 }
 
 const _: () = assert!(size_of::<Endpoint>() == 64);
-
-/// The data network of a packet without tunnel, encoded as in endpoints.
-#[inline]
-pub fn came_from(network: Option<usize>) -> u32 {
-    network.map_or(ANYWHERE, |network| network as u32 + 1)
-}
 
 /// How a look-up continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,17 +75,10 @@ impl Endpoint {
         self.seid
     }
 
-    /// TEID at which packets arrive; for packets without tunnel, their data network as [`came_from`] encodes
-    /// it.
+    /// TEID at which packets arrive; 0 without tunnel.
     #[inline]
     pub fn teid(&self) -> u32 {
         self.teid
-    }
-
-    /// Whether packets without tunnel may come from the data network `from`, encoded by [`came_from`].
-    #[inline(always)]
-    pub fn admits(&self, from: u32) -> bool {
-        self.teid == from || self.teid == ANYWHERE || from == ANYWHERE
     }
 
     /// First line of the state.
@@ -135,9 +120,14 @@ impl Endpoint {
 /// The numbers of the peers in a block, once for every entry that uses them.
 pub(crate) fn peers(block: &[Endpoint]) -> impl Iterator<Item = u16> + '_ {
     let entries = block.iter().flat_map(|endpoint| &endpoint.entries);
-    // In an entry for a bridge, `peer` is the number of a data network.
-    let tunnels = entries.filter(|entry| entry.kind() != kind::BRIDGE && entry.peer != NO_PEER);
-    tunnels.map(|entry| entry.peer)
+    // Otherwise `peer` is the number of a data network's interface. Only entries of PDRs have an account; in further
+    // entries kinds have another meaning.
+    let leads = |entry: &&Entry| match entry.kind() {
+        kind::TUNNEL => entry.account != NO_CELL,
+        kind::COPY_TUNNEL => entry.account == NO_CELL,
+        _ => false,
+    };
+    entries.filter(leads).map(|entry| entry.peer).filter(|peer| *peer != NO_PEER)
 }
 
 /// The numbers of the redirection policies in a block, once for every entry that uses them.
@@ -167,9 +157,9 @@ pub(crate) fn entry_mut(block: &mut [Endpoint], position: usize) -> Option<&mut 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C, align(16))]
 pub struct Entry {
-    /// Remote TEID, number of the data network, most packets to buffer, or the URR of a gauge.
+    /// Remote TEID, number of the data network's interface, most packets to buffer, or the URR of a gauge.
     pub teid: u32,
-    /// Number of the peer, or 0.
+    /// Number of the peer, or 0; for [`kind::BRIDGE`] and [`kind::REDIRECT`] that of the data network's interface.
     pub peer: u16,
     /// Identifier of the PDR.
     pub pdr: u16,
@@ -199,7 +189,7 @@ pub mod kind {
     pub const BUFFER: u16 = 1;
     /// Send into a tunnel.
     pub const TUNNEL: u16 = 2;
-    /// Send to a data network.
+    /// Send to the data network of the interface [`super::Entry::teid`].
     pub const NETWORK: u16 = 3;
     /// Answer with the redirection whose policy number is [`super::Entry::teid`].
     pub const REDIRECT: u16 = 4;
@@ -364,9 +354,10 @@ impl State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TableKey {
     Teid(u32),
-    Ue(IpAddr),
-    /// A framed route.
-    Route(IpAddr, u8),
+    /// An address in the network instance with this number.
+    Ue(u8, IpAddr),
+    /// A framed route in a network instance.
+    Route(u8, IpAddr, u8),
     /// A station of a bridge.
     Station(u32),
 }
@@ -543,8 +534,8 @@ pub(crate) fn count_further(block: &[Endpoint], count: usize) -> usize {
 
 /// Assigns numbers to peers.
 pub(crate) trait Peers {
-    /// The number of a peer.
-    fn number(&mut self, peer: std::net::SocketAddr) -> Result<u16, PlanError>;
+    /// The number of the peer to which a tunnel leads.
+    fn number(&mut self, header: &OuterHeader) -> Result<u16, PlanError>;
 }
 
 /// Writes the entries of a plan for the rules of one place.
@@ -558,6 +549,8 @@ pub(crate) struct Assembly<'a> {
     pub station: Option<u32>,
     /// Whether several workers may write the cells of downlink packets ([`Plan::shares_downlink`]).
     pub shared_downlink: bool,
+    /// The interface of the first data network.
+    pub first_network: u16,
 }
 
 impl Assembly<'_> {
@@ -642,6 +635,8 @@ impl Assembly<'_> {
             Action::RedirectUrl(_) => {
                 entry.flags = kind::REDIRECT;
                 entry.teid = self.target(pdr)?;
+                // The answers seem to come from there.
+                entry.peer = self.plan.origin.unwrap_or(self.first_network);
             }
             Action::RedirectAddress(_, forward) => {
                 self.forward(&mut entry, forward, [kind::TUNNEL, kind::NETWORK])?;
@@ -708,7 +703,7 @@ impl Assembly<'_> {
         match forward.to {
             Destination::Tunnel(header) => {
                 entry.teid = header.teid;
-                entry.peer = self.peers.number(header.peer)?;
+                entry.peer = self.peers.number(&header)?;
                 entry.flags |= kinds[0]
                     | match header.container {
                         Container::Downlink => flag::CONTAINER_DOWNLINK,

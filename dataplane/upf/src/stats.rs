@@ -4,14 +4,15 @@ use serde_json::{Map, Value, json};
 use telemetry::DropReason;
 use telemetry::worker::{Directions, Drops, Single, Totals};
 
+use crate::interfaces::{Interface, Interfaces};
+
 /// Counters of one worker, on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct WorkerStats {
-    /// N3, N9 and N4-u: GTP-U messages received (uplink) and sent (downlink), in octets of UDP payload.
-    pub n3: Directions,
-    /// N6: packets received (uplink) and sent (downlink).
-    pub n6: Directions,
+    /// By number of the interface: packets received (uplink) and sent (downlink). Where there are tunnels these are
+    /// GTP-U messages, in octets of UDP payload.
+    pub interfaces: Box<[Directions]>,
     /// Dropped packets by reason.
     pub drops: Drops,
     /// GTP-U Echo Requests answered.
@@ -22,6 +23,14 @@ pub struct WorkerStats {
     pub error_indications_received: Single,
     /// Other GTP-U signalling received that needs no answer.
     pub signalling: Single,
+}
+
+impl WorkerStats {
+    /// Counters for these interfaces.
+    pub fn new(interfaces: &Interfaces) -> WorkerStats {
+        let interfaces = interfaces.iter().map(|_| Directions::default()).collect();
+        WorkerStats { interfaces, ..WorkerStats::default() }
+    }
 }
 
 /// Sum over workers.
@@ -35,28 +44,34 @@ pub fn drops(workers: &[WorkerStats], reason: DropReason) -> u64 {
     workers.iter().map(|worker| worker.drops.get(reason)).sum()
 }
 
+/// The counters of an interface.
+fn interface(workers: &[WorkerStats], number: usize, interface: &Interface) -> (String, Value) {
+    let counts = |direction: fn(&Directions) -> Totals| {
+        sum(workers, |worker| worker.interfaces.get(number).map(direction).unwrap_or_default())
+    };
+    let counts = json!({
+        "role": interface.role().name(),
+        "received": counts(|traffic| traffic.uplink.get()),
+        "sent": counts(|traffic| traffic.downlink.get()),
+    });
+    (interface.name().to_owned(), counts)
+}
+
 /// The workers' part of `GET /stats`. Lists only reasons that have occurred.
-pub fn json(workers: &[WorkerStats]) -> Value {
+pub fn json(workers: &[WorkerStats], interfaces: &Interfaces) -> Value {
     let by_reason: Map<String, Value> = DropReason::ALL
         .iter()
         .map(|reason| (reason.name().to_owned(), drops(workers, *reason)))
         .filter(|(_, count)| *count > 0)
         .map(|(name, count)| (name, count.into()))
         .collect();
+    let by_name: Map<String, Value> =
+        interfaces.iter().enumerate().map(|(number, own)| interface(workers, number, own)).collect();
     let count = |value: fn(&WorkerStats) -> &Single| -> u64 {
         workers.iter().map(|worker| value(worker).get()).sum()
     };
     json!({
-        "interfaces": {
-            "n3": {
-                "received": sum(workers, |w| w.n3.uplink.get()),
-                "sent": sum(workers, |w| w.n3.downlink.get()),
-            },
-            "n6": {
-                "received": sum(workers, |w| w.n6.uplink.get()),
-                "sent": sum(workers, |w| w.n6.downlink.get()),
-            },
-        },
+        "interfaces": by_name,
         "drops": by_reason,
         "gtpu": {
             "echo_requests": count(|w| &w.echo_requests),

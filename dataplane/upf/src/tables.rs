@@ -1,5 +1,8 @@
 //! Look-up tables from packets to sessions: by TEID and by UE address.
 //!
+//! Each network instance has keys of its own ([`Instance`]): a packet is looked up in those of the interface from which
+//! it came.
+//!
 //! The control side allocates TEIDs, and UE addresses come from configured pools, so both index arrays of slots
 //! directly: a look-up is one load (design idea 5). Other keys (TEIDs that the CP function assigned, addresses
 //! outside the pools) are in small copy-on-write hash maps from the key to its slot. Workers only read. Only
@@ -15,11 +18,13 @@ use std::sync::{Arc, OnceLock};
 
 use crate::bridge::{Bounds, Bridge};
 use crate::config::Config;
+use crate::interfaces::{Interface, Interfaces};
 pub use crate::mailbox::{Command, Mailbox};
 use crate::pipeline::translate::{self, Translations};
 use crate::plan::Kind;
 use crate::routes::Routes;
 use crate::session::{Endpoint, Policy, TableKey};
+use net::link::Cidr;
 use rcu::{Bin, Cell, Domain, Guard, Lines, Memory, Region, RegionError, Slots};
 pub use writer::{Held, Writer, layout};
 
@@ -40,6 +45,8 @@ pub(crate) const PEER_CHUNK: usize = 256;
 /// Most Ethernet sessions in data networks. A frame to all of a network is sent that often.
 pub const STATIONS: u32 = 8192;
 
+/// Where endpoints are kept.
+type Arena = rcu::Writer<Endpoint>;
 type Map = HashMap<u128, u32>;
 
 /// The slots of keys without array index.
@@ -113,11 +120,16 @@ pub enum Receiver {
     All,
 }
 
-/// A peer: the far end of tunnels.
+/// Position of the interface's number in a peer's first word.
+const PEER_INTERFACE: u32 = 32;
+
+/// The far end of tunnels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
+pub struct FarEnd {
     /// Its address.
     pub address: SocketAddr,
+    /// Number of the interface through which it is reached.
+    pub interface: u8,
     /// Who receives packets to this address.
     pub receiver: Receiver,
 }
@@ -128,23 +140,96 @@ pub type SlotRef<'t> = (&'t Slots<Endpoint>, usize);
 /// An array whose chunks are allocated on first use.
 pub(crate) type Chunked<T> = Box<[OnceLock<Box<[T]>>]>;
 
+/// The keys of one network instance.
+struct Keys {
+    /// By index of the TEID; empty without interface that has tunnels.
+    teids: Slots<Endpoint>,
+    pools_v4: Vec<PoolV4>,
+    pools_v6: Vec<Pool>,
+    sparse_teids: Sparse,
+    sparse_v4: Sparse,
+    sparse_v6: Sparse,
+    /// Framed routes, with their index in the slots of keys without array index.
+    routes: Cell<Routes<u32>>,
+}
+
+impl Keys {
+    /// The keys of network instance number `instance`.
+    fn new(instance: u8, interfaces: &Interfaces, max_tunnels: u32, arena: &Arena, domain: &Domain) -> Keys {
+        let own = || interfaces.iter().filter(move |interface| interface.instance == instance);
+        let mut pools: Vec<Cidr> = Vec::new();
+        for pool in own().filter_map(|interface| interface.dnn.as_ref()).map(|dnn| dnn.ue_pool) {
+            for pool in [pool.ipv4, pool.ipv6].into_iter().flatten().map(|pool| pool.network()) {
+                if !pools.contains(&pool) {
+                    pools.push(pool);
+                }
+            }
+        }
+        let (mut pools_v4, mut pools_v6) = (Vec::new(), Vec::new());
+        for pool in pools {
+            match pool.address() {
+                IpAddr::V4(network) => {
+                    let base = network.to_bits();
+                    let last = base | u32::MAX.checked_shr(pool.prefix().into()).unwrap_or(0);
+                    let slots = arena.slots((last - base) as usize + 1);
+                    pools_v4.push(PoolV4 { base, last, slots });
+                }
+                IpAddr::V6(network) => {
+                    let len = 1u128 << 64u32.saturating_sub(u32::from(pool.prefix()));
+                    let slots = arena.slots(len as usize);
+                    pools_v6.push(Pool { base: network.to_bits() >> 64, len, shift: 64, slots });
+                }
+            }
+        }
+        let has_tunnels = own().any(|interface| interface.role().has_tunnels());
+        Keys {
+            teids: arena.slots(if has_tunnels { max_tunnels as usize } else { 0 }),
+            pools_v4,
+            pools_v6,
+            sparse_teids: Sparse::new(domain),
+            sparse_v4: Sparse::new(domain),
+            sparse_v6: Sparse::new(domain),
+            routes: Cell::new(domain),
+        }
+    }
+
+    /// The place of an address that is in a pool.
+    fn pool_place(&self, address: IpAddr) -> Option<SlotRef<'_>> {
+        match address {
+            IpAddr::V4(address) => {
+                let bits = address.to_bits();
+                let pool = self.pools_v4.iter().find(|pool| bits >= pool.base && bits <= pool.last)?;
+                Some((&pool.slots, (bits - pool.base) as usize))
+            }
+            IpAddr::V6(address) => {
+                let key = prefix64(address);
+                self.pools_v6.iter().find_map(|pool| Some((&pool.slots, pool.index(key)?)))
+            }
+        }
+    }
+
+    fn sparse_map(&self, kind: u8) -> &Sparse {
+        match kind {
+            0 => &self.sparse_teids,
+            4 => &self.sparse_v4,
+            _ => &self.sparse_v6,
+        }
+    }
+}
+
 /// The tables that workers read; see the module.
 pub struct Tables {
     pub(crate) domain: Domain,
     pub(crate) lines: Lines,
-    teids: Slots<Endpoint>,
-    pools_v4: Vec<PoolV4>,
-    pools_v6: Vec<Pool>,
+    interfaces: Arc<Interfaces>,
+    /// By number of the network instance; at least one.
+    keys: Vec<Keys>,
+    /// The endpoints of keys without array index, of all network instances.
     sparse: Slots<Endpoint>,
-    sparse_teids: Sparse,
-    sparse_v4: Sparse,
-    sparse_v6: Sparse,
     /// Ethernet sessions by their stations; empty without Ethernet data networks.
     stations: Slots<Endpoint>,
-    /// The bridges of Ethernet data networks.
+    /// The bridges of Ethernet data networks, by number of their interface.
     bridges: Vec<Option<Bridge>>,
-    /// Framed routes, with their index in the slots of keys without array index.
-    routes: Cell<Routes<u32>>,
     pub(crate) policies: Chunked<Cell<Policy>>,
     pub(crate) peers: Chunked<[AtomicU64; 4]>,
     /// Flows whose destination is redirected to an address.
@@ -154,7 +239,7 @@ pub struct Tables {
     /// Addresses at which this machine would receive its own packets; see [`Tables::set_local_addresses`].
     local: std::sync::Mutex<HashMap<IpAddr, Receiver>>,
     /// The arena, until the one writer takes it.
-    arena: std::sync::Mutex<Option<rcu::Writer<Endpoint>>>,
+    arena: std::sync::Mutex<Option<Arena>>,
 }
 
 impl std::fmt::Debug for Tables {
@@ -183,37 +268,21 @@ impl Tables {
     pub fn new(config: &Config) -> Tables {
         let domain = Domain::default();
         let arena = rcu::Writer::new(&domain);
-        let (mut pools_v4, mut pools_v6) = (Vec::new(), Vec::new());
-        for pool in config.dnn.iter().flat_map(|dnn| [dnn.ue_pool.ipv4, dnn.ue_pool.ipv6]).flatten() {
-            match pool.network().address() {
-                IpAddr::V4(network) => {
-                    let base = network.to_bits();
-                    let last = base | u32::MAX.checked_shr(pool.prefix().into()).unwrap_or(0);
-                    let slots = arena.slots((last - base) as usize + 1);
-                    pools_v4.push(PoolV4 { base, last, slots });
-                }
-                IpAddr::V6(network) => {
-                    let len = 1u128 << 64u32.saturating_sub(u32::from(pool.prefix()));
-                    let slots = arena.slots(len as usize);
-                    pools_v6.push(Pool { base: network.to_bits() >> 64, len, shift: 64, slots });
-                }
-            }
-        }
+        let interfaces = Arc::new(Interfaces::of(config));
+        let keys = |instance| Keys::new(instance, &interfaces, config.max_tunnels, &arena, &domain);
+        let keys = (0..interfaces.instances().max(1)).map(|instance| keys(instance as u8)).collect();
+        let carries_frames =
+            |interface: &Interface| interface.dnn.as_ref().is_some_and(|dnn| dnn.kind == Kind::Ethernet);
         let bridges: Vec<_> =
-            config.dnn.iter().map(|dnn| (dnn.kind == Kind::Ethernet).then(new_bridge)).collect();
+            interfaces.iter().map(|interface| carries_frames(interface).then(new_bridge)).collect();
         let stations = if bridges.iter().any(Option::is_some) { STATIONS as usize } else { 0 };
         Tables {
             stations: arena.slots(stations),
             bridges,
             lines: Lines::default(),
-            teids: arena.slots(config.max_tunnels as usize),
+            keys,
+            interfaces,
             sparse: arena.slots(SPARSE),
-            pools_v4,
-            pools_v6,
-            sparse_teids: Sparse::new(&domain),
-            sparse_v4: Sparse::new(&domain),
-            sparse_v6: Sparse::new(&domain),
-            routes: Cell::new(&domain),
             policies: (0..POLICIES / POLICY_CHUNK).map(|_| OnceLock::new()).collect(),
             peers: (0..PEERS / PEER_CHUNK).map(|_| OnceLock::new()).collect(),
             translations: Translations::new(translate::ENTRIES),
@@ -239,74 +308,36 @@ impl Tables {
         self.lines.add_region(memory)
     }
 
-    /// The place of a TEID that was allocated here. The endpoint there is only right if it has this very TEID.
-    #[inline(always)]
-    pub fn place_of_teid(&self, teid: u32) -> SlotRef<'_> {
-        (&self.teids, (teid & INDEX_MASK) as usize)
+    /// The interfaces.
+    pub fn interfaces(&self) -> &Arc<Interfaces> {
+        &self.interfaces
     }
 
-    /// The endpoint of a TEID that the CP function assigned.
-    #[cold]
-    pub fn assigned<'g>(&'g self, guard: &'g Guard<'_>, teid: u32) -> Option<&'g [Endpoint]> {
-        let index = self.sparse_teids.find(guard, teid.into())?;
-        self.sparse.load(guard, index).filter(|block| block[0].teid() == teid)
-    }
-
-    /// The place of an IPv4 address.
-    #[inline(always)]
-    pub fn place_of_v4(&self, guard: &Guard<'_>, address: u32) -> Option<SlotRef<'_>> {
-        for pool in &self.pools_v4 {
-            if address >= pool.base && address <= pool.last {
-                return Some((&pool.slots, (address - pool.base) as usize));
-            }
-        }
-        let slot = self.sparse_v4.find(guard, address.into());
-        Some((
-            &self.sparse,
-            slot.or_else(|| self.routed(guard, std::net::Ipv4Addr::from_bits(address).into()))?,
-        ))
-    }
-
-    /// The slot of the framed route that contains an address.
-    fn routed(&self, guard: &Guard<'_>, address: IpAddr) -> Option<usize> {
-        self.routes.load(guard)?.lookup(address).map(|slot| *slot as usize)
-    }
-
-    /// The place of an IPv6 address.
+    /// The keys of the network instance with this number.
     #[inline]
-    pub fn place_of_v6(&self, guard: &Guard<'_>, address: Ipv6Addr) -> Option<SlotRef<'_>> {
-        let key = prefix64(address);
-        for pool in &self.pools_v6 {
-            if let Some(index) = pool.index(key) {
-                return Some((&pool.slots, index));
-            }
-        }
-        let slot = self.sparse_v6.find(guard, key);
-        Some((&self.sparse, slot.or_else(|| self.routed(guard, address.into()))?))
+    pub fn instance(&self, number: u8) -> Instance<'_> {
+        // Numbers come from the list of interfaces, so each has its keys.
+        Instance { tables: self, keys: self.keys.get(usize::from(number)).unwrap_or(&self.keys[0]) }
     }
 
-    /// The endpoint for an address whose own slot is empty: that of the longest prefix that contains it.
+    /// The keys of all network instances.
+    fn instances(&self) -> impl Iterator<Item = Instance<'_>> {
+        self.keys.iter().map(|keys| Instance { tables: self, keys })
+    }
+
+    /// Whether a session of any network instance has this UE address.
     #[cold]
-    pub fn routed_to<'g>(&'g self, guard: &'g Guard<'_>, address: IpAddr) -> Option<&'g [Endpoint]> {
-        self.sparse.load(guard, self.routed(guard, address)?)
-    }
-
-    /// The endpoint for packets to an address.
-    pub(crate) fn endpoint_of_ue<'g>(
-        &'g self,
-        guard: &'g Guard<'_>,
-        address: IpAddr,
-    ) -> Option<&'g [Endpoint]> {
-        let place = self.place_of_ue(guard, address);
-        let own = place.and_then(|(slots, index)| slots.load(guard, index));
-        own.or_else(|| self.routed_to(guard, address))
+    pub(crate) fn has_ue(&self, guard: &Guard<'_>, address: IpAddr) -> bool {
+        self.keys.len() > 1 && self.instances().any(|keys| keys.endpoint_of_ue(guard, address).is_some())
     }
 
     /// The block that is published under a key.
     pub(crate) fn block<'g>(&'g self, guard: &'g Guard<'_>, key: &TableKey) -> Option<&'g [Endpoint]> {
         match key {
             TableKey::Teid(teid) => self.tunnel(guard, *teid),
-            TableKey::Ue(address) | TableKey::Route(address, _) => self.endpoint_of_ue(guard, *address),
+            TableKey::Ue(instance, address) | TableKey::Route(instance, address, _) => {
+                self.instance(*instance).endpoint_of_ue(guard, *address)
+            }
             TableKey::Station(station) => self.station(guard, *station),
         }
     }
@@ -318,14 +349,7 @@ impl Tables {
         keys.iter().filter_map(|key| self.block(&guard, key)?.first()?.policy()).collect()
     }
 
-    fn place_of_ue(&self, guard: &Guard<'_>, address: IpAddr) -> Option<SlotRef<'_>> {
-        match address {
-            IpAddr::V4(address) => self.place_of_v4(guard, address.to_bits()),
-            IpAddr::V6(address) => self.place_of_v6(guard, address),
-        }
-    }
-
-    /// The bridge of the data network with this number, if it is an Ethernet network.
+    /// The bridge of the data network of this interface, if it is an Ethernet network.
     #[inline]
     pub fn bridge(&self, network: usize) -> Option<&Bridge> {
         self.bridges.get(network)?.as_ref()
@@ -355,16 +379,14 @@ impl Tables {
         endpoint.policy().is_some_and(|number| matches!(self.policy(guard, number), Some(Policy::Frames(_))))
     }
 
-    /// The endpoint of a TEID.
-    pub fn tunnel<'g>(&'g self, guard: &'g Guard<'_>, teid: u32) -> Option<&'g [Endpoint]> {
-        let (slots, index) = self.place_of_teid(teid);
-        let indexed = slots.load(guard, index).filter(|block| block[0].teid() == teid);
-        indexed.or_else(|| self.assigned(guard, teid))
+    /// The endpoint of a TEID, whichever network instance it belongs to.
+    fn tunnel<'g>(&'g self, guard: &'g Guard<'_>, teid: u32) -> Option<&'g [Endpoint]> {
+        self.instances().find_map(|keys| keys.tunnel(guard, teid))
     }
 
     /// The peer with this number.
     #[inline(always)]
-    pub fn peer(&self, number: u16) -> Option<Peer> {
+    pub fn peer(&self, number: u16) -> Option<FarEnd> {
         let chunk = self.peers[usize::from(number) / PEER_CHUNK].get()?;
         let [kind, high, low, _] = &chunk[usize::from(number) % PEER_CHUNK];
         let (kind, low) = (kind.load(Ordering::Acquire), low.load(Ordering::Relaxed));
@@ -382,11 +404,11 @@ impl Tables {
             1 => Receiver::Local,
             _ => Receiver::All,
         };
-        Some(Peer { address, receiver })
+        Some(FarEnd { address, interface: (kind >> PEER_INTERFACE) as u8, receiver })
     }
 
     /// Publishes the address of a peer.
-    pub(crate) fn set_peer(&self, number: u16, peer: SocketAddr) {
+    pub(crate) fn set_peer(&self, number: u16, interface: u8, peer: SocketAddr) {
         let chunk = self.peers[usize::from(number) / PEER_CHUNK]
             .get_or_init(|| (0..PEER_CHUNK).map(|_| Default::default()).collect());
         let [kind, high, low, _] = &chunk[usize::from(number) % PEER_CHUNK];
@@ -400,7 +422,8 @@ impl Tables {
         let receiver = (receiver(&local, peer.ip()) as u64) << PEER_RECEIVER;
         high.store((bits >> 64) as u64, Ordering::Relaxed);
         low.store(bits as u64, Ordering::Relaxed);
-        kind.store(receiver | family << 16 | u64::from(peer.port()), Ordering::Release);
+        let interface = u64::from(interface) << PEER_INTERFACE;
+        kind.store(interface | receiver | family << 16 | u64::from(peer.port()), Ordering::Release);
     }
 
     /// Who receives packets to this address.
@@ -442,19 +465,24 @@ impl Tables {
         self.tunnel(&guard, teid).map(|block| block[0].seid())
     }
 
-    /// The SEID of the session with this UE address.
+    /// The SEID of the session with this UE address, in the first network instance where there is one.
     pub fn owner_of_ue(&self, address: IpAddr) -> Option<u64> {
+        (0..self.keys.len()).find_map(|instance| self.owner_in(instance as u8, address))
+    }
+
+    /// The SEID of the session with this UE address in a network instance.
+    pub(crate) fn owner_in(&self, instance: u8, address: IpAddr) -> Option<u64> {
         let mut reader = self.domain.reader();
         let guard = reader.enter();
-        self.endpoint_of_ue(&guard, address).map(|block| block[0].seid())
+        self.instance(instance).endpoint_of_ue(&guard, address).map(|block| block[0].seid())
     }
 
     /// A number that changes when the session of a UE address is replaced; for tests.
     #[doc(hidden)]
     pub fn version_of_ue(&self, address: IpAddr) -> Option<usize> {
         let mut reader = self.domain.reader();
-        let guard = reader.enter();
-        let (slots, index) = self.place_of_ue(&guard, address)?;
+        let _guard = reader.enter();
+        let (slots, index) = self.keys.iter().find_map(|keys| keys.pool_place(address))?;
         Some(slots.version(index) as usize)
     }
 }
@@ -482,27 +510,99 @@ impl Tables {
     }
 }
 
-impl Tables {
-    /// The place of an address that is in a pool.
-    fn pool_place(&self, address: IpAddr) -> Option<SlotRef<'_>> {
-        match address {
-            IpAddr::V4(address) => {
-                let bits = address.to_bits();
-                let pool = self.pools_v4.iter().find(|pool| bits >= pool.base && bits <= pool.last)?;
-                Some((&pool.slots, (bits - pool.base) as usize))
-            }
-            IpAddr::V6(address) => {
-                let key = prefix64(address);
-                self.pools_v6.iter().find_map(|pool| Some((&pool.slots, pool.index(key)?)))
-            }
-        }
+/// The keys of one network instance, by which packets from its interfaces find their sessions.
+#[derive(Clone, Copy)]
+pub struct Instance<'t> {
+    tables: &'t Tables,
+    keys: &'t Keys,
+}
+
+impl<'t> Instance<'t> {
+    /// The tables.
+    #[inline(always)]
+    pub fn tables(self) -> &'t Tables {
+        self.tables
     }
 
-    fn sparse_map(&self, kind: u8) -> &Sparse {
-        match kind {
-            0 => &self.sparse_teids,
-            4 => &self.sparse_v4,
-            _ => &self.sparse_v6,
+    /// The place of a TEID that was allocated here. The endpoint there is only right if it has this very TEID.
+    #[inline(always)]
+    pub fn place_of_teid(self, teid: u32) -> SlotRef<'t> {
+        (&self.keys.teids, (teid & INDEX_MASK) as usize)
+    }
+
+    /// The endpoint of a TEID that the CP function assigned.
+    #[cold]
+    pub fn assigned<'g>(self, guard: &'g Guard<'_>, teid: u32) -> Option<&'g [Endpoint]>
+    where
+        't: 'g,
+    {
+        let index = self.keys.sparse_teids.find(guard, teid.into())?;
+        self.tables.sparse.load(guard, index).filter(|block| block[0].teid() == teid)
+    }
+
+    /// The endpoint of a TEID.
+    pub fn tunnel<'g>(self, guard: &'g Guard<'_>, teid: u32) -> Option<&'g [Endpoint]>
+    where
+        't: 'g,
+    {
+        let (slots, index) = self.place_of_teid(teid);
+        let known = index < slots.capacity();
+        let indexed = known.then(|| slots.load(guard, index)).flatten();
+        indexed.filter(|block| block[0].teid() == teid).or_else(|| self.assigned(guard, teid))
+    }
+
+    /// The place of an IPv4 address.
+    #[inline(always)]
+    pub fn place_of_v4(self, guard: &Guard<'_>, address: u32) -> Option<SlotRef<'t>> {
+        for pool in &self.keys.pools_v4 {
+            if address >= pool.base && address <= pool.last {
+                return Some((&pool.slots, (address - pool.base) as usize));
+            }
         }
+        let slot = self.keys.sparse_v4.find(guard, address.into());
+        Some((
+            &self.tables.sparse,
+            slot.or_else(|| self.routed(guard, std::net::Ipv4Addr::from_bits(address).into()))?,
+        ))
+    }
+
+    /// The place of an IPv6 address.
+    #[inline]
+    pub fn place_of_v6(self, guard: &Guard<'_>, address: Ipv6Addr) -> Option<SlotRef<'t>> {
+        let key = prefix64(address);
+        for pool in &self.keys.pools_v6 {
+            if let Some(index) = pool.index(key) {
+                return Some((&pool.slots, index));
+            }
+        }
+        let slot = self.keys.sparse_v6.find(guard, key);
+        Some((&self.tables.sparse, slot.or_else(|| self.routed(guard, address.into()))?))
+    }
+
+    /// The slot of the framed route that contains an address.
+    fn routed(self, guard: &Guard<'_>, address: IpAddr) -> Option<usize> {
+        self.keys.routes.load(guard)?.lookup(address).map(|slot| *slot as usize)
+    }
+
+    /// The endpoint for an address whose own slot is empty: that of the longest prefix that contains it.
+    #[cold]
+    pub fn routed_to<'g>(self, guard: &'g Guard<'_>, address: IpAddr) -> Option<&'g [Endpoint]>
+    where
+        't: 'g,
+    {
+        self.tables.sparse.load(guard, self.routed(guard, address)?)
+    }
+
+    /// The endpoint for packets to an address.
+    pub(crate) fn endpoint_of_ue<'g>(self, guard: &'g Guard<'_>, address: IpAddr) -> Option<&'g [Endpoint]>
+    where
+        't: 'g,
+    {
+        let place = match address {
+            IpAddr::V4(address) => self.place_of_v4(guard, address.to_bits()),
+            IpAddr::V6(address) => self.place_of_v6(guard, address),
+        };
+        let own = place.and_then(|(slots, index)| slots.load(guard, index));
+        own.or_else(|| self.routed_to(guard, address))
     }
 }

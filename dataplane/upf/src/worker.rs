@@ -18,7 +18,7 @@ use std::time::Duration;
 use pktio::Vector;
 use pktio::poll::{Poller, Waker};
 
-use crate::pipeline::{Input, Pipeline, Ports};
+use crate::pipeline::{Pipeline, Ports};
 
 /// Most batches taken from one input before the others get their turn.
 const BUDGET: usize = 16;
@@ -83,17 +83,17 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread that serves `inputs` and polls for at most `poll` before it sleeps.
+    /// Starts a thread that serves the interfaces `inputs` and polls for at most `poll` before it sleeps.
     pub fn start(
         name: &str,
         pipeline: Pipeline,
         ports: Ports,
-        inputs: Vec<Input>,
+        inputs: Vec<usize>,
         poll: Duration,
     ) -> io::Result<Worker> {
         let poller = Poller::new()?;
         for (token, input) in inputs.iter().enumerate() {
-            if let Some(fd) = port(&ports, *input).fd() {
+            if let Some(fd) = ports[*input].fd() {
                 poller.add(fd, token as u64)?;
             }
         }
@@ -127,17 +127,10 @@ impl Drop for Worker {
     }
 }
 
-fn port(ports: &Ports, input: Input) -> &dyn pktio::Port {
-    match input {
-        Input::N3 => &*ports.n3,
-        Input::N6(network) => &*ports.n6[network],
-    }
-}
-
 struct Run {
     pipeline: Pipeline,
     ports: Ports,
-    inputs: Vec<Input>,
+    inputs: Vec<usize>,
     poller: Poller,
     stop: Arc<AtomicBool>,
     patience: Patience,
@@ -150,7 +143,7 @@ struct Run {
 impl Run {
     fn run(mut self) {
         let mut batch = Vector::of(self.pipeline.home());
-        let deaf = self.inputs.iter().any(|input| port(&self.ports, *input).fd().is_none());
+        let deaf = self.inputs.iter().any(|input| self.ports[*input].fd().is_none());
         let mut last_packet_ns = net::time::now_ns();
         let mut last_poll_ns = last_packet_ns;
         let mut woken_ns = None;
@@ -195,7 +188,7 @@ impl Run {
     }
 
     fn unsent(&self) -> bool {
-        self.ports.n3.unsent() || self.ports.n6.iter().any(|port| port.unsent())
+        self.ports.iter().any(|port| port.unsent())
     }
 
     /// Whether an input is not to be read at present. When its time is over, the worker waits for it again.
@@ -208,7 +201,7 @@ impl Run {
         // After one more error it is suspended again.
         self.input_errors[at] =
             InputErrors { in_a_row: MAX_ERRORS - 1, suspended_until_ns: None, logged: true };
-        if let Some(fd) = port(&self.ports, self.inputs[at]).fd() {
+        if let Some(fd) = self.ports[self.inputs[at]].fd() {
             let _ = self.poller.add(fd, at as u64);
         }
         false
@@ -221,7 +214,8 @@ impl Run {
             Ok(Ok(busy)) => {
                 if self.input_errors[at].in_a_row > 0 {
                     if self.input_errors[at].logged {
-                        tracing::info!(?input, "the user plane serves this interface again");
+                        let input = self.pipeline.interface_name(input);
+                        tracing::info!(input, "the user plane serves this interface again");
                     }
                     self.input_errors[at] = InputErrors::default();
                 }
@@ -251,11 +245,11 @@ impl Run {
         if !std::mem::replace(&mut errors.logged, true) {
             tracing::error!(
                 error,
-                ?input,
+                input = self.pipeline.interface_name(input),
                 "the user plane cannot serve this interface; it tries again each second"
             );
         }
-        if let Some(fd) = port(&self.ports, input).fd() {
+        if let Some(fd) = self.ports[input].fd() {
             // If it cannot be removed, the worker does not sleep; nothing else can be done.
             let _ = self.poller.remove(fd);
         }
@@ -272,12 +266,9 @@ impl Run {
         }
     }
 
-    fn serve(&mut self, input: Input, batch: &mut Vector) -> io::Result<bool> {
+    fn serve(&mut self, input: usize, batch: &mut Vector) -> io::Result<bool> {
         for round in 0..BUDGET {
-            let received = match input {
-                Input::N3 => self.ports.n3.receive(batch)?,
-                Input::N6(network) => self.ports.n6[network].receive(batch)?,
-            };
+            let received = self.ports[input].receive(batch)?;
             if received == 0 {
                 return Ok(round > 0);
             }

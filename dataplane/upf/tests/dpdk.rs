@@ -35,11 +35,18 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The configuration of the other tests, with N3 and N6 on DPDK. Ordinary pages, so that the tests run on any machine.
 fn on_dpdk(n3: &str, n6: &str) -> upf::Config {
     let mut text = serde_json::to_value(config("")).unwrap();
-    text["gtpu"] = format!("{N3_CORE}:2152").into();
+    text.as_object_mut().unwrap().remove("gtpu");
     text["dpdk"] = serde_json::json!({"huge_pages": false, "memory_mb": 256});
-    text["n3"] = serde_json::from_str(n3).unwrap();
-    text["dnn"][0]["n6"] = serde_json::from_str(n6).unwrap();
+    let [mut n3, mut n6] = [n3, n6].map(|text| serde_json::from_str::<serde_json::Value>(text).unwrap());
+    (n3["name"], n3["role"], n3["gtpu"]) = ("n3".into(), "n3".into(), gtpu_address().to_string().into());
+    (n6["name"], n6["role"]) = ("n6".into(), "n6".into());
+    text["interfaces"] = serde_json::json!([n3, n6]);
+    text["dnn"][0]["interfaces"] = serde_json::json!(["n6"]);
     serde_json::from_value(text).unwrap()
+}
+
+fn gtpu_address() -> SocketAddr {
+    SocketAddr::new(N3_CORE.parse().unwrap(), gtpu::PORT)
 }
 
 /// A UPF that runs in a namespace, and a CP function with an association.
@@ -116,7 +123,7 @@ fn a_ue_reaches_the_data_network_by_dpdk() {
         lab.ran.enter(|| UdpPort::bind(address, false)).unwrap().unwrap()
     };
     let n3 = bind(N3_GNB);
-    let gnb = Gnb::start(&tun, &n3, config.gtpu, teid);
+    let gnb = Gnb::start(&tun, &n3, gtpu_address(), teid);
 
     // Neighbours are not known yet; packets wait for them and none is lost.
     assert!(ping(&lab.ue, "10.201.0.2", 10, 56), "IPv4");
@@ -164,7 +171,7 @@ fn a_ue_reaches_the_data_network_by_dpdk() {
     loop {
         let (length, from) = old.recv_from(&mut datagram).expect("an End Marker comes");
         if datagram[..length] == marker {
-            assert_eq!(from, config.gtpu);
+            assert_eq!(from, gtpu_address());
             break;
         }
     }
@@ -456,6 +463,9 @@ fn what_dpdk_does_not_have_is_named_with_what_to_do() {
     {
         let config = on_dpdk(&n3(device), n6);
         let error = core.block_on(core.spawn(upf::start(config))).unwrap().unwrap_err().to_string();
-        assert!(error.starts_with("upf.n3: ") && error.contains(device) && error.contains(said), "{error}");
+        assert!(
+            error.starts_with("upf.interfaces n3: ") && error.contains(device) && error.contains(said),
+            "{error}"
+        );
     }
 }

@@ -20,7 +20,7 @@ use upf::n4::addresses::Address;
 use upf::n4::rules::urr::Now;
 use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
-use upf::pipeline::{Event, Input, PACKET, Pipeline, Ports};
+use upf::pipeline::{Event, PACKET, Pipeline, Ports};
 use upf::stats::{self, WorkerStats};
 use upf::tables::Tables;
 
@@ -59,14 +59,14 @@ impl World {
         config.validate().unwrap();
         let tables = Arc::new(Tables::new(&config));
         let sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 5);
-        let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
+        let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::new(tables.interfaces())]);
         let (sender, events) = mpsc::channel(64);
         let guard = Arc::new(Guard::new(&config, ["10.200.0.1", "fe80::a"].map(|own| own.parse().unwrap())));
-        let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), config.gtpu, 2, sender, guard);
+        let pipeline = Pipeline::new(0, tables, Arc::clone(&stats), sender, guard);
         let (n3_port, n3) = memory::pair(50_000);
         let (internet_port, internet) = memory::pair(100);
         let (n6_port, n6) = memory::pair(50_000);
-        let ports = Ports { n3: Box::new(n3_port), n6: vec![Box::new(internet_port), Box::new(n6_port)] };
+        let ports: Ports = vec![Box::new(n3_port), Box::new(internet_port), Box::new(n6_port)];
         let batch = Vector::new(64, PACKET);
         World { sessions, pipeline, ports, n3, internet, n6, stats, events, now_ns: 1, batch }
     }
@@ -103,12 +103,9 @@ impl World {
         assert_eq!(self.modify(ue, &update_far(2, action)), Cause::ACCEPTED);
     }
 
-    fn run(&mut self, input: Input) {
+    fn run(&mut self, input: usize) {
         loop {
-            let received = match input {
-                Input::N3 => self.ports.n3.receive(&mut self.batch).unwrap(),
-                Input::N6(n) => self.ports.n6[n].receive(&mut self.batch).unwrap(),
-            };
+            let received = self.ports[input].receive(&mut self.batch).unwrap();
             if received == 0 {
                 return self.pipeline.commands(self.now_ns, &mut self.ports);
             }
@@ -120,13 +117,13 @@ impl World {
     fn up(&mut self, ue: Ue, frame: &[u8]) {
         let gpdu = build_gpdu(ue.teid, Some(PduSession::Uplink { qfi: QFI }), frame).unwrap();
         self.n3.inject(&gpdu, gnb());
-        self.run(Input::N3);
+        self.run(N3);
     }
 
     /// The data network sends a frame.
     fn down(&mut self, frame: &[u8]) {
         self.n6.inject(frame, "0.0.0.0:0".parse().unwrap());
-        self.run(Input::N6(FACTORY));
+        self.run(N6 + FACTORY);
     }
 
     /// Asserts that exactly these frames were sent: to the data network, and into tunnels.
@@ -349,7 +346,7 @@ fn floods_are_bounded() {
         for _ in 0..64 {
             world.n6.inject(&frame(ALL, M, 2), "0.0.0.0:0".parse().unwrap());
         }
-        world.run(Input::N6(FACTORY));
+        world.run(N6 + FACTORY);
     }
     let (copies, dropped) = (world.n3.take().len(), stats::drops(&world.stats, DropReason::EthernetFlood));
     assert!((10_000..20_000).contains(&copies), "{copies}");
@@ -490,7 +487,7 @@ fn fragments_in_frames_are_buffered_and_bounded() {
     parts.iter().for_each(|part| world.down(part));
     world.assert_sent(&[], &[]);
     world.set_downlink(a, ApplyAction::FORW);
-    world.run(Input::N6(FACTORY));
+    world.run(N6 + FACTORY);
     let expected: Vec<(u32, &[u8])> = parts.iter().map(|part| (1, part.as_slice())).collect();
     world.assert_sent(&[], &expected);
     // Later fragments without a first one share one limit, even if they use all VLANs.
@@ -500,7 +497,7 @@ fn fragments_in_frames_are_buffered_and_bounded() {
     let flooded = world.drops(DropReason::FragmentOverflow);
     assert!(flooded > 0, "bounded");
     world.now_ns += 10_000_000_000;
-    world.run(Input::N6(FACTORY));
+    world.run(N6 + FACTORY);
     let of_a: u64 = world.drops(DropReason::FragmentOverflow);
     assert!(of_a > flooded, "those that waited are given up");
 }
@@ -561,15 +558,15 @@ fn packets_and_frames_pass_side_by_side() {
     for (teid, payload) in [(ip.teid, &hello), (a.teid, &up)] {
         world.n3.inject(&build_gpdu(teid, None, payload).unwrap(), gnb());
     }
-    world.run(Input::N3);
+    world.run(N3);
     assert_eq!(world.internet.take().len(), 5);
     assert_eq!(stats::drops(&world.stats, DropReason::NotIp), 1);
     world.n6.take();
     world.n3.take();
-    world.ports.n6[0].receive(&mut world.batch).unwrap();
+    world.ports[N6].receive(&mut world.batch).unwrap();
     let down = udp(SERVER_V4.into(), UE_V4.into(), b"down");
     world.internet.inject(&down, gnb());
-    world.run(Input::N6(0));
+    world.run(N6);
     assert_eq!(world.n3.take().len(), 1);
 }
 

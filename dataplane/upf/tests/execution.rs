@@ -31,10 +31,11 @@ use pktio::{Port, Sent, Vector};
 use support::*;
 use telemetry::DropReason;
 use tokio::sync::{mpsc, watch};
+use upf::interface::Role;
 use upf::n4::Wiring;
-use upf::pipeline::links::{Links, NetworkLink};
+use upf::pipeline::Event;
+use upf::pipeline::links::{Link, Links};
 use upf::pipeline::mtu::Router;
-use upf::pipeline::{Event, Input};
 use upf::tables::Tables;
 use world::*;
 
@@ -276,17 +277,17 @@ fn redirected_packets_do_not_reach_the_core() {
 }
 
 /// N3 of 1500 octets, and N6 of `n6` octets.
-fn with_links(n6: usize, clamp: usize) -> (World, u64, u32) {
+fn with_links(n6: u32, clamp: u32) -> (World, u64, u32) {
     let (mut world, seid, teid, _) = World::with_session();
     let router = Router { ipv4: Some(GATEWAY_V4), ipv6: Some("fd00:45::1".parse().unwrap()) };
-    let networks = vec![NetworkLink { mtu: n6, clamp, router }];
-    world.pipeline.set_links(Links::new(1500, GTPU.into(), networks));
+    let n3 = (Role::N3, Link::of_tunnels(1500, GTPU.into()));
+    world.pipeline.set_links(Links::new([n3, (Role::N6, Link { mtu: n6, clamp, router })]));
     (world, seid, teid)
 }
 
 #[test]
 fn packets_too_long_for_a_tunnel_are_fragmented_or_their_sender_is_told() {
-    let (mut world, ..) = with_links(usize::MAX, 1456);
+    let (mut world, ..) = with_links(u32::MAX, 1456);
     for dont_fragment in [false, true] {
         let fits = long(SERVER_V4, UE_V4, 1456, dont_fragment);
         world.downlink(&fits);
@@ -334,11 +335,11 @@ fn packets_too_long_for_a_tunnel_are_fragmented_or_their_sender_is_told() {
 
 #[test]
 fn a_batch_of_long_packets_is_fragmented_whole() {
-    let (mut world, ..) = with_links(usize::MAX, 1456);
+    let (mut world, ..) = with_links(u32::MAX, 1456);
     for _ in 0..64 {
         world.n6.inject(&long(SERVER_V4, UE_V4, 9000, false), "0.0.0.0:0".parse().unwrap());
     }
-    world.run(Input::N6(0));
+    world.run(N6);
     // Each packet becomes seven fragments. While there is room all seven are sent, then none.
     let sent = tunnelled(&world).len();
     assert_eq!((sent % 7, sent / 7 + world.drops(DropReason::TxQueueFull) as usize), (0, 64));
@@ -372,7 +373,7 @@ fn packets_too_long_for_a_data_network_are_fragmented_or_the_ue_is_told() {
 /// The segment size in a SYN is lowered to what fits, in both directions and IP versions.
 #[test]
 fn segment_sizes_fit_the_tunnel() {
-    let (mut world, _, teid) = with_links(usize::MAX, 9000);
+    let (mut world, _, teid) = with_links(u32::MAX, 9000);
     let options = |mss: u16| [&[2, 4][..], &mss.to_be_bytes(), &[1, 3, 3, 7]].concat();
     for (ue, server, most) in
         [(IpAddr::V4(UE_V4), IpAddr::V4(SERVER_V4), 1416u16), (UE_V6.into(), SERVER_V6.into(), 1396)]
@@ -404,8 +405,8 @@ fn damaged_packets_survive_redirection_and_fragmentation() {
         request.create_fars[0] = far;
         let (_, teid, _) = world.establish_by(&request);
         let router = Router { ipv4: Some(GATEWAY_V4), ipv6: Some("fd00:45::1".parse().unwrap()) };
-        let networks = vec![NetworkLink { mtu: 200, clamp: 200, router }];
-        world.pipeline.set_links(Links::new(244, GTPU.into(), networks));
+        let n3 = (Role::N3, Link::of_tunnels(244, GTPU.into()));
+        world.pipeline.set_links(Links::new([n3, (Role::N6, Link { mtu: 200, clamp: 200, router })]));
         (world, teid)
     };
     let damaged = |packet: &[u8]| {
@@ -490,7 +491,7 @@ fn a_peer_that_floods_does_not_silence_what_others_are_told() {
     let others = (1..=8u8).filter(|host| {
         let other = SocketAddr::from(([127, 0, 9, *host], 2152));
         world.n3.inject(&gpdu, other);
-        world.run(Input::N3);
+        world.run(N3);
         let replies = world.n3.take();
         assert!(replies.is_empty() || replies == [(indication.clone(), other)]);
         !replies.is_empty()
@@ -636,7 +637,7 @@ fn transport_level_marking_is_of_the_outer_header_or_of_the_packet() {
     assert_eq!(ipv6::Packet::new(&sent[0]).unwrap().bytes()[..2], [0x6B, 0x80]);
     assert_eq!(sent[0][2..], up[2..]);
     let classes = Classes::default();
-    world.ports.n3 = Box::new(classes.clone());
+    world.ports[N3] = Box::new(classes.clone());
     world.downlink(&udp(SERVER_V4.into(), UE_V4.into(), b"down"));
     assert_eq!(*classes.0.lock().unwrap(), [0xB8]);
 }
@@ -678,7 +679,7 @@ fn an_uplink_classifier_serves_several_peers() {
     let answer = udp(SITE_V4.into(), UE_V4.into(), b"answer");
     let container = Some(PduSession::Downlink { qfi: 6, rqi: true, ppi: None });
     world.n3.inject(&build_gpdu(teid(21), container, &answer).unwrap(), SocketAddr::new(anchor.into(), 2152));
-    world.run(Input::N3);
+    world.run(N3);
     let container = Some(PduSession::Downlink { qfi: 6, rqi: false, ppi: None });
     assert_eq!(world.n3.take(), [(build_gpdu(GNB_TEID, container, &answer).unwrap(), gnb())]);
     let direct = udp(SERVER_V4.into(), UE_V4.into(), b"direct");
@@ -698,7 +699,7 @@ fn n4_task() -> (tokio::runtime::Runtime, watch::Sender<bool>, Arc<Tables>, Wire
     let upf = socket.local_addr().unwrap();
     let wiring = Wiring {
         socket,
-        gtpu: Box::new(port),
+        signalling: vec![Some(Box::new(port))],
         tables: Arc::clone(&tables),
         events: mpsc::channel(1).1,
         queries: mpsc::channel(1).1,
@@ -820,7 +821,7 @@ fn hostile_gtpu_is_accounted_for() {
                 offered += 1;
             }
         }
-        world.run(Input::N3);
+        world.run(N3);
     }
     // Chains of extension headers: without end, of length zero, and as long as the packet.
     for kind in 0..=255u8 {
@@ -839,7 +840,7 @@ fn hostile_gtpu_is_accounted_for() {
             world.n3.inject(&bytes, gnb());
             offered += 1;
         }
-        world.run(Input::N3);
+        world.run(N3);
     }
     // GTP-U in GTP-U, to the UPF itself and to another tunnel.
     for to in [IpAddr::from(GTPU), SERVER_V4.into()] {
@@ -847,9 +848,9 @@ fn hostile_gtpu_is_accounted_for() {
         world.n3.inject(&uplink_gpdu(teid, &ip(UE_V4.into(), to, protocol::UDP, &inner)), gnb());
         offered += 1;
     }
-    world.run(Input::N3);
+    world.run(N3);
     assert_eq!(world.drops(DropReason::CoreInterface), 1);
-    let json = upf::stats::json(&world.stats);
+    let json = upf::stats::json(&world.stats, world.tables.interfaces());
     for consumed in ["other_signalling", "echo_requests", "error_indications_received"] {
         answered += json["gtpu"][consumed].as_u64().unwrap();
     }

@@ -14,7 +14,6 @@ use pfcp::message::SessionEstablishmentRequest;
 use pfcp::*;
 use support::*;
 use telemetry::DropReason;
-use upf::pipeline::Input;
 use world::*;
 
 /// Port and QoS flow of the service; other packets belong to the default flow.
@@ -97,10 +96,10 @@ fn fragments_in_any_order_go_with_their_flow() {
                 for at in order {
                     world.n6.inject(&parts[at], "0.0.0.0:0".parse().unwrap());
                     if !at_once {
-                        world.run(Input::N6(0));
+                        world.run(N6);
                     }
                 }
-                world.run(Input::N6(0));
+                world.run(N6);
                 let mut got = received(&world);
                 assert!(got.iter().all(|(_, qfi)| *qfi == SERVICE), "{order:?} {at_once} {got:?}");
                 let mut sent = parts.clone();

@@ -81,7 +81,8 @@ fn tell(stories: &[&str]) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (core, peer) = runtime.block_on(lab());
     let mut config = ethernet_config("gw0", "tap0");
-    (config.pfcp, config.gtpu) = ("10.200.0.1:8805".parse().unwrap(), "10.200.0.1:2152".parse().unwrap());
+    (config.pfcp, config.gtpu) =
+        ("10.200.0.1:8805".parse().unwrap(), Some("10.200.0.1:2152".parse().unwrap()));
     config.smf = vec!["10.200.0.2/32".parse().unwrap()];
     // The MTU of N3: the device takes packets that are too long for tunnels.
     config.dnn[0].mtu = 1500;

@@ -13,8 +13,9 @@ use lab::*;
 use net::netns::NetNs;
 use pfcp::message::*;
 use pfcp::*;
+use pktio::udp::UdpPort;
 use support::*;
-use upf::interface::{Backend, InterfaceConfig};
+use upf::interface::Backend;
 
 #[test]
 fn a_ue_reaches_the_data_network_through_the_upf() {
@@ -31,7 +32,7 @@ fn a_ue_reaches_the_data_network_through_the_upf() {
     assert!(ping(&lab.dn, "10.45.0.2", 3, 56), "the other way round");
 
     let stats = handle.stats();
-    assert!(stats["interfaces"]["n6"]["sent"]["packets"].as_u64().expect("a number") >= 26, "{stats}");
+    assert!(stats["interfaces"]["internet"]["sent"]["packets"].as_u64().expect("a number") >= 26, "{stats}");
     let drops = stats["drops"].as_object().expect("an object");
     assert!(drops.keys().all(|reason| reason == "link_local"), "{stats}");
     let before = stats["interfaces"]["n3"]["received"]["packets"].as_u64().expect("a number");
@@ -191,16 +192,9 @@ fn no_tunnel_leads_to_the_broadcast_address_of_a_subnet() {
 /// N3 and N6 by AF_XDP on interfaces that stay the kernel's (UP-2): the same traffic, past the kernel's stack.
 #[test]
 fn a_ue_reaches_the_data_network_by_af_xdp() {
-    let on = |device: &str| InterfaceConfig {
-        backend: Backend::AfXdp,
-        device: Some(device.to_owned()),
-        ..InterfaceConfig::default()
-    };
     let mut started = None;
     let mut network = Network::new(|config| {
-        config.n3 = on("n3");
-        config.dnn[0].n6 = on("n6");
-        config.dnn[0].tun = String::new();
+        bypass(config, Backend::AfXdp, ["n3", "n6"]);
         started = Some(config.clone());
     });
     let Network { handle, lab, .. } = &network;
@@ -227,6 +221,80 @@ fn a_ue_reaches_the_data_network_by_af_xdp() {
     core.block_on(async move { again.stop().await });
 }
 
+/// Two customers behind one UPF. Each has a gNB, a data network and a UE in namespaces of their own, and both UEs have the
+/// same address: network instances keep them apart. N3 on AF_XDP goes with N6 on a TUN device, and N3 on a socket with N6
+/// on AF_XDP.
+#[test]
+fn two_networks_with_one_ue_address_are_served_side_by_side() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let lab = runtime.block_on(Lab::new());
+    let namespace = || NetNs::new().expect("tests run with CAP_SYS_ADMIN");
+    let (ran, dn, ue) = (namespace(), namespace(), namespace());
+    runtime.block_on(async {
+        lab.connect_to("n3b", &ran, 210).await;
+        lab.connect_to("n6b", &dn, 211).await;
+        lab.route_ues(&dn, 211).await;
+    });
+    let config: upf::Config = serde_json::from_str(
+        r#"{"pfcp": "127.0.0.7:8805", "smf": ["127.0.0.0/8"], "restoration_s": 0, "interfaces": [
+            {"name": "ran", "role": "n3", "network_instance": "ran", "gtpu": "10.200.0.1:2152",
+                "backend": "af_xdp", "device": "n3"},
+            {"name": "plant-ran", "role": "n3", "network_instance": "plant", "gtpu": "10.210.0.1:2152"},
+            {"name": "wan", "role": "n6", "device": "gw0"},
+            {"name": "lan", "role": "n6", "network_instance": "plant", "backend": "af_xdp", "device": "n6b"}],
+            "dnn": [
+            {"name": "internet", "interfaces": ["wan"], "ue_pool": {"ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48"}},
+            {"name": "factory", "interfaces": ["lan"], "ue_pool": {"ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48"}}]}"#,
+    )
+    .expect("valid");
+    let core = lab.core.runtime(2).expect("a runtime in the namespace");
+    let upf = core.block_on(core.spawn(upf::start(config.clone()))).expect("no panic").expect("it starts");
+    let handle = upf.handle();
+    let socket = lab.core.enter(|| UdpSocket::bind((SMF, 8805))).expect("entered").expect("bound");
+    socket.set_read_timeout(Some(PATIENCE)).expect("set");
+    let mut smf = Smf { socket, upf: config.pfcp, sequence: 0, started: 100 };
+    smf.associate(100);
+
+    let mut attach = |cp_seid, instances: [&str; 2], [upf, gnb]: [&str; 2], (ran, ue): (&NetNs, &NetNs)| {
+        let mut request = placed(cp_seid, instances[0], instances[1]);
+        let far = request.create_fars[1].forwarding_parameters.as_mut().expect("a tunnel");
+        far.outer_header_creation =
+            Some(OuterHeaderCreation::gtpu(GNB_TEID, gnb.parse().expect("an address")));
+        let (_, teid) = smf.establish_as(request);
+        let tun = runtime.block_on(lab.ue_device_in(ue));
+        let address = |text: &str| SocketAddr::new(text.parse().expect("an address"), 2152);
+        let n3 = ran.enter(|| UdpPort::bind(address(gnb), false)).expect("entered").expect("bound");
+        Gnb::start(&tun, &n3, address(upf), teid)
+    };
+    let gnbs = [
+        attach(1, ["ran", "internet"], ["10.200.0.1", "10.200.0.2"], (&lab.ran, &lab.ue)),
+        attach(2, ["plant", "plant"], ["10.210.0.1", "10.210.0.2"], (&ran, &ue)),
+    ];
+    let sent = |interface: &str| {
+        let stats = handle.stats();
+        stats["interfaces"][interface]["sent"]["packets"].as_u64().expect("a number")
+    };
+    for (number, (ue, dn)) in [(201, (&lab.ue, &lab.dn)), (211, (&ue, &dn))] {
+        for target in [format!("10.{number}.0.2"), format!("fd00:{number}::2")] {
+            wait_for(&target, || ping(ue, &target, 1, 56));
+            assert!(ping(ue, &target, 10, 56), "{target}");
+        }
+        let before = ["ran", "plant-ran"].map(&sent);
+        assert!(ping(dn, "10.45.0.2", 5, 56), "the other way round, from {number}");
+        let after = ["ran", "plant-ran"].map(&sent);
+        let expected = if number == 201 { [5, 0] } else { [0, 5] };
+        assert_eq!([after[0] - before[0], after[1] - before[1]], expected, "to the own UE only");
+    }
+    let stats = handle.stats();
+    for interface in ["ran", "plant-ran", "wan", "lan"] {
+        assert!(sent(interface) >= 20, "{interface}: {stats}");
+    }
+    let drops = stats["drops"].as_object().expect("an object");
+    assert!(drops.keys().all(|reason| reason == "link_local"), "{stats}");
+    drop(gnbs);
+    core.block_on(upf.stop());
+}
+
 /// Whether the calling thread's namespace has an interface of this name.
 fn nix_index(name: &str) -> bool {
     std::fs::read_to_string("/proc/thread-self/net/dev").is_ok_and(|text| text.contains(&format!("{name}:")))
@@ -246,11 +314,11 @@ fn what_is_in_the_way_is_named() {
     let error = start(config("a name too long for it")).expect_err("a bad name").to_string();
     assert!(error.contains("interface name"), "{error}");
     let mut foreign = config("gw0");
-    foreign.gtpu = "192.0.2.1:2152".parse().expect("an address");
+    foreign.gtpu = Some("192.0.2.1:2152".parse().expect("an address"));
     assert!(start(foreign).expect_err("not ours").to_string().contains("192.0.2.1"));
     let mut nowhere = config("gw0");
-    nowhere.gtpu = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 2152);
-    assert!(start(nowhere).expect_err("no address").to_string().contains("gNBs"));
+    nowhere.gtpu = Some(SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 2152));
+    assert!(start(nowhere).expect_err("no address").to_string().contains("that peers reach"));
     // The failed starts left nothing that prevents a start.
     let upf = start(config("gw0")).expect("it starts");
     core.block_on(upf.stop());

@@ -141,7 +141,7 @@ fn what_we_have_sent_does_not_go_round() {
     world.uplink(&up);
     assert_eq!(world.n3.take().len(), 1);
     world.n3.inject(&up, SocketAddr::new(GTPU.into(), 2152));
-    world.run(upf::pipeline::Input::N3);
+    world.run(N3);
     world.assert_only_dropped(DropReason::TunnelLoop, 1);
     assert!(world.n3.take().is_empty());
 }

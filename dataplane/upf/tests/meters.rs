@@ -46,7 +46,7 @@ impl Rates for Network {
 
     fn sent(&self) -> u64 {
         let stats = self.handle.stats();
-        stats["interfaces"]["n6"]["sent"]["bytes"].as_u64().unwrap()
+        stats["interfaces"]["internet"]["sent"]["bytes"].as_u64().unwrap()
     }
 
     fn assert_rate(&self, what: &str) {

@@ -10,6 +10,7 @@ use pfcp::message::{SessionEstablishmentRequest, SessionEstablishmentResponse, S
 use pfcp::*;
 use proptest::prelude::*;
 use support::*;
+use upf::interfaces::Interfaces;
 use upf::n4::session::Sessions;
 use upf::plan::Direction;
 use upf::tables::Tables;
@@ -313,7 +314,7 @@ fn an_address_assigned_again_replaces_the_session_that_had_it() {
     for address in [IpAddr::V4(UE_V4), UE_V6.into()] {
         assert_eq!(tables.owner_of_ue(address), Some(new));
     }
-    assert!(sessions.by_remote(GNB.into(), GNB_TEID).map(|(seid, _)| seid).eq([new]));
+    assert!(sessions.by_remote(GNB_PEER, GNB_TEID).map(|(seid, _)| seid).eq([new]));
     // The late deletion of the old session finds nothing, and the new session keeps its address.
     assert!(sessions.delete(old, SMF.into(), NOW).is_none());
     assert_eq!(tables.owner_of_ue(UE_V4.into()), Some(new));
@@ -357,7 +358,7 @@ fn removed_rules_are_taken_out_of_those_that_refer_to_them() {
     assert_eq!(rules.pdrs.get(2).unwrap().far_id, Some(2));
     assert_eq!(tables.owner_of_teid(teid_of(&response, 1)), Some(seid));
     let config = config("gw0");
-    let (plan, _) = upf::n4::compile::compile(seid, rules, &config).unwrap();
+    let (plan, _) = upf::n4::compile::compile(seid, rules, &Interfaces::of(&config)).unwrap();
     let action = |id| &plan.pdrs.iter().find(|pdr| pdr.id == id).unwrap().action;
     assert_eq!(*action(1), upf::plan::Action::Drop);
     assert!(matches!(action(2), upf::plan::Action::Forward(_)));
@@ -405,14 +406,16 @@ fn tunnels_to_nowhere_are_refused() {
         let response = sessions.modify(seid, SMF.into(), &change, NOW).unwrap();
         assert_eq!((response.response.cause, response.response.offending_ie), refusal, "{what}");
         assert!(response.end_markers.is_empty());
-        assert_eq!(sessions.by_remote(GNB.into(), GNB_TEID).count(), 1, "as before");
+        assert_eq!(sessions.by_remote(GNB_PEER, GNB_TEID).count(), 1, "as before");
     }
 }
 
 /// IPv6 addresses to which the kernel would refuse every packet.
 #[test]
 fn far_ends_of_ipv6_are_hosts_with_routes() {
-    let n3 = "fd00:200::1".parse().unwrap();
+    let mut config = config("gw0");
+    config.gtpu = Some("[fd00:200::1]:2152".parse().unwrap());
+    let interfaces = Interfaces::of(&config);
     for (peer, accepted) in [
         ("fd00:200::2", true),
         ("2001:db8::1", true),
@@ -428,7 +431,7 @@ fn far_ends_of_ipv6_are_hosts_with_routes() {
         }
         let mut rules = upf::n4::rules::Rules::default();
         rules.create_far(&far).unwrap();
-        assert_eq!(rules.check_tunnels(n3).is_ok(), accepted, "{peer}");
+        assert_eq!(rules.check_destinations(&interfaces).is_ok(), accepted, "{peer}");
     }
 }
 
@@ -577,13 +580,13 @@ fn remote_tunnels_are_known_for_each_cp_function() {
     let other_smf = IpAddr::from([127, 0, 0, 5]);
     let request = other_ue(establishment(2), 1);
     let second = sessions.establish(NodeId::Ipv4(GTPU), other_smf, &request, NOW).response;
-    let told = sessions.error_indications(GNB.into(), GNB_TEID);
+    let told = sessions.error_indications(GNB_PEER, GNB_TEID);
     let mut cps: Vec<_> = told.iter().map(|report| (report.cp, report.seid)).collect();
     cps.sort_unstable();
     assert_eq!(cps, [(SMF.into(), first), (other_smf, seid_of(&second))]);
     assert_eq!((sessions.count_of(SMF.into()), sessions.count_of(other_smf)), (1, 1));
     sessions.delete(seid_of(&second), other_smf, NOW).unwrap();
-    let told = sessions.error_indications(GNB.into(), GNB_TEID);
+    let told = sessions.error_indications(GNB_PEER, GNB_TEID);
     assert_eq!((told.len(), told[0].seid, sessions.count_of(other_smf)), (1, first, 0));
 }
 

@@ -24,6 +24,7 @@ use support::*;
 use upf::mailbox::Command;
 use upf::n4::Query;
 use upf::pipeline::Event as PacketEvent;
+use upf::plan::Peer;
 use without_user_plane::Upf;
 
 /// A CP function.
@@ -700,9 +701,9 @@ impl Port for Recorder {
 
 impl Recorder {
     /// The sequence numbers of the Echo Requests to a peer.
-    fn echoes(&self, peer: IpAddr) -> Vec<u16> {
+    fn echoes(&self, peer: Peer) -> Vec<u16> {
         let sent = self.0.lock().unwrap();
-        let to_peer = sent.iter().filter(|(octets, to)| to.ip() == peer && octets[1] == 1);
+        let to_peer = sent.iter().filter(|(octets, to)| to.ip() == peer.address && octets[1] == 1);
         to_peer.map(|(octets, _)| u16::from_be_bytes([octets[8], octets[9]])).collect()
     }
 
@@ -797,8 +798,7 @@ async fn error_indications_are_confirmed_by_the_peer_and_reported_once() {
     let upf = Upf::with_n3(n3.clone()).await;
     let mut cp = Cp::associated(&upf).await;
     seid_of(&cp.establish(session(0)).await);
-    let gnb = IpAddr::from(GNB);
-    let other = IpAddr::from([127, 0, 0, 21]);
+    let (gnb, other) = (GNB_PEER, Peer { address: [127, 0, 0, 21].into(), ..GNB_PEER });
     let indication = |peer| PacketEvent::ErrorIndication { peer, teid: GNB_TEID };
     for _ in 0..500 {
         upf.events.send(indication(gnb)).await.unwrap();

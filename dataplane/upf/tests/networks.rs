@@ -1,16 +1,25 @@
-//! Several data networks: a UE is reached from its own only, as the PDI's network instance says (TS 29.244 §8.2.4).
+//! Several interfaces and data networks: each session has the interfaces of its network instances (TS 29.244 §8.2.4), and
+//! what one network instance knows is unknown in the others.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod support;
 #[path = "support/world.rs"]
 mod world;
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use packet::gtpu::{self, PduSession, Signalling, build_gpdu};
+use pfcp::message::SessionEstablishmentRequest;
 use pfcp::*;
 use pktio::Port;
 use pktio::memory::{self, Wire};
 use support::*;
 use telemetry::DropReason;
-use upf::pipeline::Input;
+use upf::interface::Role;
+use upf::pipeline::links::{Link, Links};
+use upf::pipeline::mtu::Router;
+use upf::plan::Peer;
+use upf::stats;
 use world::*;
 
 /// A UPF with two data networks, and the far end of the second one.
@@ -20,7 +29,7 @@ fn two() -> (World, Wire) {
     config.dnn.push(serde_json::from_str(ims).unwrap());
     let mut world = World::with_config(config);
     let (port, wire) = memory::pair(100);
-    world.ports.n6[1] = Box::new(port) as Box<dyn Port>;
+    world.ports[N6 + 1] = Box::new(port) as Box<dyn Port>;
     (world, wire)
 }
 
@@ -34,7 +43,6 @@ fn a_ue_is_reached_from_its_own_data_network_only() {
         (Some(b"ims"), 1),
         (Some(b"\x03ims"), 1),
         (Some(b"\x08internet"), 0),
-        (Some(b"n6.elsewhere"), 0),
     ] {
         let (mut world, second) = two();
         let mut request = establishment(1);
@@ -43,7 +51,7 @@ fn a_ue_is_reached_from_its_own_data_network_only() {
         for network in [0, 1] {
             let wire = if network == 0 { &world.n6 } else { &second };
             wire.inject(&down, "0.0.0.0:0".parse().unwrap());
-            world.run(Input::N6(network));
+            world.run(N6 + network);
             let passed = usize::from(network == expected);
             assert_eq!(world.n3.take().len(), passed, "{instance:?} from {network}");
         }
@@ -74,9 +82,228 @@ fn buffered_packets_are_released_whichever_network_was_served_last() {
         world.downlink(&udp(SERVER_V4.into(), UE_V4.into(), b"x"));
     }
     second.inject(&udp(SERVER_V4.into(), [10, 46, 0, 9].into(), b"x"), "0.0.0.0:0".parse().unwrap());
-    world.run(Input::N6(1));
+    world.run(N6 + 1);
     assert_eq!(world.drops(DropReason::UnknownUe), 1);
     world.modify(seid, &update_far(2, ApplyAction::FORW));
     world.pipeline.commands(world.now_ns, &mut world.ports);
     assert_eq!(world.n3.take().len(), 3);
+}
+
+/// Numbers of the interfaces of [`Split`].
+const RAN: usize = 0;
+const PLANT_RAN: usize = 1;
+const WAN: usize = 2;
+const LAN: usize = 3;
+const PLANT_GTPU: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 7);
+
+/// A UPF between two networks that know nothing of each other: same UE addresses, same gNB address, same TEID at the
+/// gNB.
+struct Split {
+    world: World,
+    wires: [Wire; 4],
+}
+
+fn split_config() -> upf::Config {
+    let text = r#"{"pfcp": "127.0.0.7:8805", "smf": ["127.0.0.0/8"], "restoration_s": 0, "interfaces": [
+        {"name": "ran", "role": "n3", "network_instance": "ran", "gtpu": "127.0.0.7:2152"},
+        {"name": "plant-ran", "role": "n3", "network_instance": "plant", "gtpu": "127.0.1.7:2152"},
+        {"name": "wan", "role": "n6", "device": "gw0"},
+        {"name": "lan", "role": "n6", "device": "gw1", "network_instance": "plant"}],
+        "dnn": [{"name": "internet", "interfaces": ["wan"], "ue_pool": {"ipv4": "10.45.0.0/16"}},
+                {"name": "factory", "interfaces": ["lan"], "ue_pool": {"ipv4": "10.45.0.0/16"}}]}"#;
+    let config: upf::Config = serde_json::from_str(text).unwrap();
+    config.validate().unwrap();
+    config
+}
+
+impl Split {
+    fn new() -> Split {
+        let mut world = World::with_config(split_config());
+        let wires = std::array::from_fn(|number| {
+            let (port, wire) = memory::pair(100);
+            world.ports[number] = Box::new(port) as Box<dyn Port>;
+            wire
+        });
+        Split { world, wires }
+    }
+
+    /// Returns SEID, and TEID and address of the tunnel on N3.
+    fn establish(&mut self, cp_seid: u64, n3: &str, n6: &str) -> (u64, u32, Ipv4Addr) {
+        let request = placed(cp_seid, n3, n6);
+        let response = self.world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+        assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
+        match response.created_pdrs[0].f_teid {
+            Some(FTeid::Assigned { teid, ipv4: Some(address), .. }) => {
+                (response.up_f_seid.unwrap().seid, teid, address)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Runs a packet that arrives on an interface; returns what leaves, with the number of the interface.
+    fn pass(&mut self, interface: usize, packet: &[u8]) -> Vec<(usize, Vec<u8>, SocketAddr)> {
+        self.wires[interface].inject(packet, gnb());
+        self.world.run(interface);
+        let all = self.wires.iter().enumerate();
+        all.flat_map(|(number, wire)| wire.take().into_iter().map(move |(sent, peer)| (number, sent, peer)))
+            .collect()
+    }
+}
+
+fn tunnelled(packet: &[u8]) -> Vec<u8> {
+    let container = PduSession::Downlink { qfi: QFI, rqi: false, ppi: None };
+    build_gpdu(GNB_TEID, Some(container), packet).unwrap()
+}
+
+#[test]
+fn one_ue_address_in_two_network_instances_is_two_ues() {
+    let mut split = Split::new();
+    let (first, first_teid, address) = split.establish(1, "ran", "internet");
+    assert_eq!(address, GTPU);
+    let (second, second_teid, address) = split.establish(2, "PLANT", "plant");
+    assert_eq!(address, PLANT_GTPU, "the address of the interface of the network instance");
+    assert_eq!(split.world.sessions.count(), 2, "neither replaces the other");
+
+    let (up, down) =
+        (udp(UE_V4.into(), SERVER_V4.into(), b"up"), udp(SERVER_V4.into(), UE_V4.into(), b"down"));
+    for (n3, teid, n6) in [(RAN, first_teid, WAN), (PLANT_RAN, second_teid, LAN)] {
+        let sent: Vec<_> =
+            split.pass(n3, &uplink_gpdu(teid, &up)).into_iter().map(|(to, sent, _)| (to, sent)).collect();
+        assert_eq!(sent, [(n6, up.clone())]);
+        assert_eq!(split.pass(n6, &down), [(n3, tunnelled(&down), gnb())]);
+    }
+    // A TEID of one is unknown on the interface of the other, and the answer names the address at which it arrived.
+    let indication =
+        |teid, own: Ipv4Addr| Signalling::ErrorIndication { teid, peer: own.into(), udp_port: None }.build();
+    for (n3, teid, own) in [(PLANT_RAN, first_teid, PLANT_GTPU), (RAN, second_teid, GTPU)] {
+        assert_eq!(split.pass(n3, &uplink_gpdu(teid, &up)), [(n3, indication(teid, own), gnb())]);
+    }
+    assert_eq!(split.world.drops(DropReason::UnknownTeid), 2);
+    let echo = Signalling::EchoRequest { sequence: 7 }.build();
+    let answer = Signalling::EchoResponse { sequence: 7 }.build();
+    assert_eq!(split.pass(PLANT_RAN, &echo), [(PLANT_RAN, answer, gnb())]);
+
+    // The gNBs are two peers, although they have one address: each has its path, its tunnels and its failures.
+    let peer = |interface: usize| Peer { interface: interface as u8, address: GNB.into() };
+    let echoes = split.world.sessions.paths.poll(61_000 + 1000 * 1000).echoes;
+    let mut asked: Vec<u8> = echoes.iter().map(|(peer, _)| peer.interface).collect();
+    asked.sort_unstable();
+    assert_eq!(asked, [RAN as u8, PLANT_RAN as u8]);
+    for (n3, seid) in [(RAN, first), (PLANT_RAN, second)] {
+        let told = split.world.sessions.error_indications(peer(n3), GNB_TEID);
+        assert_eq!(told.iter().map(|report| report.seid).collect::<Vec<_>>(), [seid]);
+    }
+
+    // Without the first session, packets from its network do not reach the UE of the other.
+    split.world.sessions.delete(first, SMF.into(), NOW).unwrap();
+    assert!(split.pass(WAN, &down).is_empty());
+    assert_eq!(split.world.drops(DropReason::DirectionMismatch), 1);
+    assert_eq!(split.pass(LAN, &down), [(PLANT_RAN, tunnelled(&down), gnb())]);
+
+    let counted = stats::json(&split.world.stats, split.world.tables.interfaces());
+    let packets = |name: &str, way: &str| counted["interfaces"][name][way]["packets"].as_u64().unwrap();
+    let counts = |name: &str| [packets(name, "received"), packets(name, "sent")];
+    assert_eq!(["ran", "plant-ran", "wan", "lan"].map(counts), [[2, 2], [3, 4], [2, 1], [2, 1]]);
+}
+
+/// Buffered packets and answers of the router stay in the network instance of their session.
+#[test]
+fn what_the_upf_keeps_or_makes_stays_in_its_network_instance() {
+    let mut split = Split::new();
+    split.establish(1, "ran", "internet");
+    let (second, teid, _) = split.establish(2, "plant", "plant");
+    split.world.modify(second, &update_far(2, ApplyAction::BUFF));
+    let down = udp(SERVER_V4.into(), UE_V4.into(), b"down");
+    assert!(split.pass(LAN, &down).is_empty(), "buffered");
+    assert_eq!(split.pass(WAN, &down).len(), 1, "the other session's packets pass");
+    split.world.modify(second, &update_far(2, ApplyAction::FORW));
+    split.world.pipeline.commands(split.world.now_ns, &mut split.world.ports);
+    assert_eq!(split.wires[PLANT_RAN].take(), [(tunnelled(&down), gnb())]);
+    assert!(split.wires[RAN].take().is_empty());
+
+    let router = Router { ipv4: Some([10, 45, 0, 1].into()), ipv6: None };
+    let network = |mtu| (Role::N6, Link { mtu, clamp: mtu, router });
+    let tunnels = (Role::N3, Link::of_tunnels(1500, GTPU.into()));
+    split.world.pipeline.set_links(Links::new([tunnels, tunnels, network(1400), network(600)]));
+    let mut long = udp(UE_V4.into(), SERVER_V4.into(), &[6; 1000]);
+    // Sets Don't Fragment, and corrects the checksum.
+    long[6] |= 0x40;
+    long[10..12].fill(0);
+    let sum = packet::checksum::checksum(&long[..20]);
+    long[10..12].copy_from_slice(&sum.to_be_bytes());
+    let sent = split.pass(PLANT_RAN, &uplink_gpdu(teid, &long));
+    assert_eq!((sent.len(), sent[0].0), (1, PLANT_RAN), "one answer, to the UE that sent");
+    let answer = gtpu::Packet::new(&sent[0].1).unwrap();
+    let answer = packet::ipv4::Packet::new(answer.payload()).unwrap();
+    assert_eq!((answer.source(), answer.destination()), ([10, 45, 0, 1].into(), UE_V4));
+    assert_eq!(split.world.drops(DropReason::TooBig), 1);
+}
+
+/// TS 29.244 table 8.2.1-1: a rule that cannot be created, and the IE that is at fault.
+#[test]
+fn network_instances_without_interface_are_refused() {
+    let refused = |change: fn(&mut SessionEstablishmentRequest)| {
+        let mut split = Split::new();
+        let mut request = placed(1, "ran", "internet");
+        change(&mut request);
+        let response = split.world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+        assert_eq!(split.world.sessions.count() == 0, response.cause != Cause::ACCEPTED);
+        (response.cause, response.offending_ie.map(|ie| ie.0), response.failed_rule_id)
+    };
+    fn parameters(far: &mut CreateFar) -> &mut ForwardingParameters {
+        far.forwarding_parameters.as_mut().unwrap()
+    }
+    let unknown = |rule| (Cause::RULE_FAILURE, Some(ie::NETWORK_INSTANCE), Some(rule));
+    assert_eq!(refused(|_| ()).0, Cause::ACCEPTED);
+    let of_tunnel = refused(|request| request.create_pdrs[0].pdi.network_instance = Some("wan".into()));
+    assert_eq!(of_tunnel, unknown(FailedRuleId::Pdr(1)));
+    let native = refused(|request| request.create_pdrs[1].pdi.network_instance = Some("n6.elsewhere".into()));
+    assert_eq!(native, unknown(FailedRuleId::Pdr(2)));
+    let to_network =
+        refused(|request| parameters(&mut request.create_fars[0]).network_instance = Some("ran".into()));
+    assert_eq!(to_network, unknown(FailedRuleId::Far(1)));
+    let to_tunnel =
+        refused(|request| parameters(&mut request.create_fars[1]).network_instance = Some("internet".into()));
+    assert_eq!(to_tunnel, unknown(FailedRuleId::Far(2)));
+    // The interface exists, but has no address of this IP version.
+    let six = refused(|request| {
+        request.create_pdrs[0].pdi.f_teid = Some(FTeid::Choose { ipv4: false, ipv6: true, id: None });
+    });
+    assert_eq!(six, (Cause::INVALID_F_TEID_ALLOCATION, Some(ie::F_TEID), None));
+    // An assigned F-TEID must have the address of the interface that the PDI asks for.
+    let other = refused(|request| {
+        let assigned = FTeid::Assigned { teid: 0x7700_0001, ipv4: Some(PLANT_GTPU), ipv6: None };
+        request.create_pdrs[0].pdi.f_teid = Some(assigned);
+        request.create_pdrs.remove(2);
+    });
+    assert_eq!(other, (Cause::MANDATORY_IE_INCORRECT, Some(ie::F_TEID), None));
+}
+
+/// An N3 of each IP version: the gNB's address, and the kind of F-TEID that is asked for, choose the interface.
+#[test]
+fn tunnels_of_both_ip_versions_have_an_interface_each() {
+    let mut config = config("gw0");
+    let six = r#"[{"name": "n3-ipv6", "role": "n3", "gtpu": "[fd00:200::1]:2152"}]"#;
+    config.interfaces = serde_json::from_str(six).unwrap();
+    config.validate().unwrap();
+    let mut world = World::with_config(config);
+    let mut request = establishment(1);
+    request.create_pdrs[0].pdi.f_teid = Some(FTeid::Choose { ipv4: false, ipv6: true, id: None });
+    let far = request.create_fars[1].forwarding_parameters.as_mut().unwrap();
+    far.outer_header_creation = Some(OuterHeaderCreation::gtpu(GNB_TEID, "fd00:200::2".parse().unwrap()));
+    let response = world.sessions.establish(NodeId::Ipv4(GTPU), SMF.into(), &request, NOW).response;
+    assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
+    let created: Vec<bool> = response
+        .created_pdrs
+        .iter()
+        .map(|created| matches!(created.f_teid, Some(FTeid::Assigned { ipv6: Some(_), ipv4: None, .. })))
+        .collect();
+    assert_eq!(created, [true, false, false]);
+    let (port, wire) = memory::pair(10);
+    world.ports[2] = Box::new(port) as Box<dyn Port>;
+    world.downlink(&udp(SERVER_V4.into(), UE_V4.into(), b"down"));
+    assert_eq!(
+        wire.take().into_iter().map(|(_, peer)| peer.ip()).collect::<Vec<_>>(),
+        ["fd00:200::2".parse::<IpAddr>().unwrap()]
+    );
 }

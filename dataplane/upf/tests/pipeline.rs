@@ -16,7 +16,7 @@ use support::*;
 use telemetry::DropReason;
 use upf::Config;
 use upf::n4::ineffective::Ineffective;
-use upf::pipeline::{Event, Input};
+use upf::pipeline::Event;
 use upf::stats;
 use world::*;
 
@@ -41,9 +41,9 @@ fn uplink_loses_its_tunnel_and_downlink_gets_one() {
         let expected = build_gpdu(GNB_TEID, container, &down).unwrap();
         assert_eq!(world.n3.take(), [(expected, gnb())]);
     }
-    let json = stats::json(&world.stats);
+    let json = stats::json(&world.stats, world.tables.interfaces());
     assert_eq!(json["interfaces"]["n3"]["received"]["packets"], 2);
-    assert_eq!(json["interfaces"]["n6"]["sent"]["packets"], 2);
+    assert_eq!(json["interfaces"]["internet"]["sent"]["packets"], 2);
     assert_eq!(json["interfaces"]["n3"]["sent"]["packets"], 2);
     assert_eq!(json["drops"], serde_json::json!({}));
 }
@@ -55,7 +55,7 @@ fn batches_keep_order_and_mix_sessions() {
         let packet = udp(UE_V4.into(), SERVER_V4.into(), &[n]);
         world.n3.inject(&uplink_gpdu(if n % 10 == 9 { teid ^ 1 } else { teid }, &packet), gnb());
     }
-    world.run(Input::N3);
+    world.run(N3);
     let sent: Vec<u8> = world.n6.take().into_iter().map(|(packet, _)| packet[28]).collect();
     assert_eq!(sent, (0..100).filter(|n| n % 10 != 9).collect::<Vec<u8>>());
     assert_eq!(world.drops(DropReason::UnknownTeid), 10);
@@ -107,8 +107,8 @@ fn forwarded(config: Config) -> [Vec<Vec<u8>>; 2] {
             world.n6.inject(&service_packet(ue, server, port, false), "0.0.0.0:0".parse().unwrap());
         }
     }
-    world.run(Input::N3);
-    world.run(Input::N6(0));
+    world.run(N3);
+    world.run(N6);
     // 20 of the 40 services, two families, two directions.
     assert_eq!(world.drops(DropReason::FarDrop), 80);
     [world.n6.take(), world.n3.take()].map(|sent| sent.into_iter().map(|(packet, _)| packet).collect())
@@ -168,7 +168,7 @@ fn unknown_tunnels_get_error_indications_but_not_without_end() {
     let gpdu = uplink_gpdu(0x1234, &udp(UE_V4.into(), SERVER_V4.into(), b"x"));
     // From another port: the indication still goes to the GTP-U port (TS 29.281 §4.4.2.4).
     world.n3.inject(&gpdu, SocketAddr::new(GNB.into(), 9999));
-    world.run(Input::N3);
+    world.run(N3);
     let indication = Signalling::ErrorIndication { teid: 0x1234, peer: GTPU.into(), udp_port: None };
     assert_eq!(world.n3.take(), [(indication.build(), gnb())]);
     for _ in 0..1000 {
@@ -196,7 +196,7 @@ fn echo_is_answered_to_the_sender() {
     let mut world = World::new();
     let sender = SocketAddr::new(GNB.into(), 4242);
     world.n3.inject(&Signalling::EchoRequest { sequence: 7 }.build(), sender);
-    world.run(Input::N3);
+    world.run(N3);
     assert_eq!(world.n3.take(), [(Signalling::EchoResponse { sequence: 7 }.build(), sender)]);
     world.assert_only_dropped(DropReason::UnknownTeid, 0);
 }
@@ -297,7 +297,7 @@ fn router_solicitations_reach_the_smf_and_advertisements_the_ue() {
     let advertisement =
         RouterAdvertisement::for_ue(router, "fe80::5".parse().unwrap(), UE_PREFIX, Some(1400)).build();
     world.n3.inject(&build_gpdu(n4u, None, &advertisement).unwrap(), smf);
-    world.run(Input::N3);
+    world.run(N3);
     let container = Some(PduSession::Downlink { qfi: QFI, rqi: false, ppi: None });
     assert_eq!(world.n3.take(), [(build_gpdu(GNB_TEID, container, &advertisement).unwrap(), gnb())]);
     world.assert_only_dropped(DropReason::NoPdr, 0);
@@ -345,7 +345,8 @@ fn damaged_packets_are_all_accounted_for() {
         inject(&mut world, &bytes);
     }
     let dropped: u64 = DropReason::ALL.iter().map(|reason| world.drops(*reason)).sum();
-    let signalling = stats::json(&world.stats)["gtpu"]["other_signalling"].as_u64().unwrap();
+    let signalling =
+        stats::json(&world.stats, world.tables.interfaces())["gtpu"]["other_signalling"].as_u64().unwrap();
     let sent = world.n6.take().len() as u64;
     assert_eq!(dropped + signalling + sent, offered);
     // The untouched packet still passes.
@@ -447,7 +448,11 @@ fn path_switches_are_followed_and_released_sessions_forgotten() {
     let new_gnb = SocketAddr::new("127.0.0.21".parse().unwrap(), 2152);
     let request = path_switch(5, new_gnb.ip());
     let modified = world.sessions.modify(seid, SMF.into(), &request, NOW).unwrap();
-    assert_eq!(modified.end_markers[0].gtpu_endpoint(), Some((GNB_TEID, GNB.into())), "on the old tunnel");
+    assert_eq!(
+        (modified.end_markers[0].teid, modified.end_markers[0].far_end()),
+        (GNB_TEID, GNB_PEER),
+        "on the old tunnel"
+    );
     let down = udp(SERVER_V4.into(), UE_V4.into(), b"x");
     world.downlink(&down);
     assert_eq!(world.n3.take()[0].1, new_gnb);

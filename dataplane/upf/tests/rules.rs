@@ -11,6 +11,7 @@ use pfcp::message::{
 };
 use pfcp::*;
 use support::*;
+use upf::interfaces::Interfaces;
 use upf::n4::compile::compile;
 use upf::n4::rules::urr::Now;
 use upf::n4::session::Sessions;
@@ -54,7 +55,7 @@ impl World {
     }
 
     fn plan(&self, seid: u64) -> Plan {
-        compile(seid, &self.sessions.get(seid).unwrap().rules, &self.config).unwrap().0
+        compile(seid, &self.sessions.get(seid).unwrap().rules, &Interfaces::of(&self.config)).unwrap().0
     }
 
     fn count(&self, seid: u64, direction: Direction, bytes: usize) {
@@ -122,7 +123,7 @@ fn forwarding_is_marked_duplicated_and_redirected_as_the_far_says() {
     let plan = world.plan(seid.unwrap());
     let uplink = plan.pdrs.iter().find(|pdr| pdr.id == 1).unwrap();
     let Action::Forward(forward) = &uplink.action else { panic!("{uplink:?}") };
-    assert_eq!((forward.to, forward.tos), (Destination::DataNetwork(0), Some(0xb8)));
+    assert_eq!((forward.to, forward.tos), (Destination::DataNetwork(N6 as u16), Some(0xb8)));
     let Destination::Tunnel(copy) = uplink.duplicates[0].to else { panic!("{uplink:?}") };
     assert_eq!((copy.teid, copy.peer.ip(), copy.container), (9, SMF.into(), Container::None));
 

@@ -17,11 +17,12 @@ use pktio::memory::{self, Wire};
 use support::*;
 use telemetry::DropReason;
 use tokio::sync::mpsc;
+use upf::interface::Role;
 use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
-use upf::pipeline::links::{Links, NetworkLink};
+use upf::pipeline::links::{Link, Links};
 use upf::pipeline::mtu::Router;
-use upf::pipeline::{Event, Input, PACKET, Pipeline, Ports};
+use upf::pipeline::{Event, PACKET, Pipeline, Ports};
 use upf::stats::{self, WorkerStats};
 use upf::tables::Tables;
 
@@ -33,7 +34,7 @@ const ROUNDS: usize = 8;
 struct Side {
     pipeline: Pipeline,
     ports: Ports,
-    input: Input,
+    input: usize,
     n3: Wire,
     n6: Wire,
 }
@@ -44,10 +45,7 @@ impl Side {
         let mut batch = Vector::new(64, PACKET);
         start.wait();
         loop {
-            let received = match self.input {
-                Input::N3 => self.ports.n3.receive(&mut batch),
-                Input::N6(network) => self.ports.n6[network].receive(&mut batch),
-            };
+            let received = self.ports[self.input].receive(&mut batch);
             if received.unwrap() == 0 {
                 return;
             }
@@ -68,24 +66,22 @@ impl World {
         let config = Arc::new(config("gw0"));
         let tables = Arc::new(Tables::new(&config));
         let sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 5);
-        let stats: Arc<[WorkerStats]> = (0..2).map(|_| WorkerStats::default()).collect();
+        let stats: Arc<[WorkerStats]> = (0..2).map(|_| WorkerStats::new(tables.interfaces())).collect();
         let (sender, events) = mpsc::channel(64);
         let guard = Arc::new(Guard::new(&config, []));
         let mut number = 0;
-        let sides = [Input::N3, Input::N6(0)].map(|input| {
+        let sides = [N3, N6].map(|input| {
             let pipeline = Pipeline::new(
                 number,
                 Arc::clone(&tables),
                 Arc::clone(&stats),
-                config.gtpu,
-                1,
                 sender.clone(),
                 Arc::clone(&guard),
             );
             number += 1;
             let (n3_port, n3) = memory::pair(1 << 20);
             let (n6_port, n6) = memory::pair(1 << 20);
-            let ports = Ports { n3: Box::new(n3_port), n6: vec![Box::new(n6_port)] };
+            let ports: Ports = vec![Box::new(n3_port), Box::new(n6_port)];
             Side { pipeline, ports, input, n3, n6 }
         });
         World { sessions, sides, stats, _events: events }
@@ -225,8 +221,9 @@ fn answers_of_the_router_are_not_counted() {
         let mut world = World::new();
         for side in &mut world.sides {
             let router = Router { ipv4: Some([10, 201, 0, 1].into()), ipv6: None };
-            let networks = vec![NetworkLink { mtu: 600, clamp: 600, router }];
-            side.pipeline.set_links(Links::new(9000, GTPU.into(), networks));
+            let n3 = (Role::N3, Link::of_tunnels(9000, GTPU.into()));
+            let n6 = (Role::N6, Link { mtu: 600, clamp: 600, router });
+            side.pipeline.set_links(Links::new([n3, n6]));
         }
         let mut request = establishment(1);
         request.create_qers[0].mbr = None;

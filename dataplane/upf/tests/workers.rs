@@ -20,7 +20,7 @@ use telemetry::DropReason;
 use tokio::sync::mpsc;
 use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
-use upf::pipeline::{Event, Input, Pipeline, Ports};
+use upf::pipeline::{Event, Pipeline, Ports};
 use upf::stats::{self, WorkerStats};
 use upf::tables::Tables;
 use upf::worker::Worker;
@@ -68,7 +68,7 @@ impl World {
         let config = Arc::new(config("gw0"));
         let tables = Arc::new(Tables::new(&config));
         let sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 5);
-        let stats: Arc<[WorkerStats]> = (0..workers).map(|_| WorkerStats::default()).collect();
+        let stats: Arc<[WorkerStats]> = (0..workers).map(|_| WorkerStats::new(tables.interfaces())).collect();
         let (sender, events) = mpsc::channel(64);
         let guard = Arc::new(Guard::new(&config, []));
         let broken = Arc::<AtomicBool>::default();
@@ -80,8 +80,6 @@ impl World {
                 number,
                 Arc::clone(&tables),
                 Arc::clone(&stats),
-                config.gtpu,
-                1,
                 sender.clone(),
                 Arc::clone(&guard),
             );
@@ -89,8 +87,8 @@ impl World {
                 pipeline.share_inputs();
             }
             let n6_port = Faulty { port: n6_port, broken: Arc::clone(&broken) };
-            let ports = Ports { n3: Box::new(n3_port), n6: vec![Box::new(n6_port)] };
-            let inputs = vec![Input::N3, Input::N6(0)];
+            let ports: Ports = vec![Box::new(n3_port), Box::new(n6_port)];
+            let inputs = vec![N3, N6];
             let name = format!("upf-{number}");
             let poll = Duration::from_micros(50);
             running.push(Worker::start(&name, pipeline, ports, inputs, poll).unwrap());

@@ -2,6 +2,9 @@
 
 use std::net::IpAddr;
 
+use upf::interface::Backend;
+use upf::interfaces::Interfaces;
+
 use super::yaml::Node;
 use super::{Config, Problem};
 
@@ -64,13 +67,16 @@ fn data_networks(config: &Config, root: &Node, problems: &mut Vec<Problem>) {
     }
     let pools = config.upf.dnn.iter().enumerate().flat_map(|(index, dnn)| {
         let families = [("ipv4", dnn.ue_pool.ipv4), ("ipv6", dnn.ue_pool.ipv6)];
-        families
-            .into_iter()
-            .filter_map(move |(family, pool)| Some((format!("upf.dnn[{index}].ue_pool.{family}"), pool?)))
+        families.into_iter().filter_map(move |(family, pool)| {
+            Some((format!("upf.dnn[{index}].ue_pool.{family}"), pool?, dnn.name.to_string()))
+        })
     });
-    let pools: Vec<(String, net::link::Cidr)> = pools.collect();
-    for (index, (path, pool)) in pools.iter().enumerate() {
-        if let Some((other, _)) = pools.iter().take(index).find(|(_, earlier)| overlap(*earlier, *pool)) {
+    let pools: Vec<(String, net::link::Cidr, String)> = pools.collect();
+    for (index, (path, pool, dnn)) in pools.iter().enumerate() {
+        let clashes = |(_, earlier, other): &&(String, net::link::Cidr, String)| {
+            overlap(*earlier, *pool) && !apart(config, dnn, other)
+        };
+        if let Some((other, ..)) = pools.iter().take(index).find(clashes) {
             problems.push(Problem::at(root.line_of(path), path, format!("`{pool}` overlaps {other}")));
         }
         for (name, address) in sockets(config) {
@@ -83,13 +89,29 @@ fn data_networks(config: &Config, root: &Node, problems: &mut Vec<Problem>) {
 }
 
 /// Addresses of this core that the UE pools must not cover.
-fn sockets(config: &Config) -> [(&'static str, IpAddr); 4] {
-    [
+fn sockets(config: &Config) -> Vec<(String, IpAddr)> {
+    let fixed = [
         ("amf.ngap", config.amf.ngap.ip()),
         ("smf.pfcp", config.smf.pfcp.ip()),
         ("upf.pfcp", config.upf.pfcp.ip()),
-        ("upf.gtpu", config.upf.gtpu.ip()),
-    ]
+    ];
+    let interfaces = Interfaces::of(&config.upf);
+    let gtpu = interfaces.tunnels().map(|interface| (interface.place.clone(), interface.local().ip()));
+    fixed.map(|(name, address)| (name.to_owned(), address)).into_iter().chain(gtpu).collect()
+}
+
+/// Whether two data networks can have the same UE addresses: in different network instances, unless the kernel routes
+/// to both.
+fn apart(config: &Config, one: &str, other: &str) -> bool {
+    let interfaces = Interfaces::of(&config.upf);
+    let of = |name: &str| {
+        let name = name.to_owned();
+        let all = interfaces.iter();
+        all.filter(move |own| own.dnn.as_ref().is_some_and(|dnn| dnn.name.to_string() == name))
+    };
+    let by_kernel = |name| of(name).any(|own| own.config.backend == Backend::Kernel);
+    let shared = of(one).any(|own| of(other).any(|theirs| own.instance == theirs.instance));
+    !shared && (!by_kernel(one) || !by_kernel(other))
 }
 
 /// Whether two prefixes share an address.
@@ -111,7 +133,26 @@ fn from_validate(root: &Node, section: &str, message: &str) -> Problem {
         let path = format!("{section}.{within}");
         return Problem::at(root.line_of(&path), &path, rest);
     }
+    // An item of a list by its name: `upf.interfaces access: …`.
+    if let Some((place, rest)) = message.split_once(": ")
+        && let Some((list, name)) = place.split_once(' ')
+        && let Some(key) = list.strip_prefix(section).and_then(|rest| rest.strip_prefix('.'))
+        && let Some(at) = root.get(section).and_then(|section| position(section.get(key)?, name))
+    {
+        let path = format!("{list}[{at}]");
+        return Problem::at(root.line_of(&path), &path, rest);
+    }
     Problem::at(root.line_of(section), section, message)
+}
+
+/// The position of the item with a name in a list.
+fn position(list: &Node, name: &str) -> Option<usize> {
+    let super::yaml::Value::Sequence(items) = &list.value else { return None };
+    items.iter().position(|item| {
+        item.get("name").is_some_and(
+            |value| matches!(&value.value, super::yaml::Value::Scalar { text, .. } if text == name),
+        )
+    })
 }
 
 /// Two sockets of one protocol cannot have the same address.

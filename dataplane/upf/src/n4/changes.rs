@@ -5,21 +5,21 @@ use std::net::IpAddr;
 use foldhash::HashSet;
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::{
-    Cause, CreatedPdr, CreatedTrafficEndpoint, FTeid, OuterHeaderCreation, PdnType, ShortBytes, SmReqFlags,
-    TrafficEndpointId, UsageReport, UsageReportTrigger, ie,
+    Cause, CreatePdr, CreatedPdr, CreatedTrafficEndpoint, FTeid, PdnType, ShortBytes, SmReqFlags,
+    SourceInterface, TrafficEndpointId, UsageReport, UsageReportTrigger, ie,
 };
 
-use super::compile::network_named;
+use super::compile::{interface_from, network_named, tunnel_of};
 use super::rules::urr::{Now, Reading};
 use super::rules::{MAX_RULES, Rejection, Rules, TunnelAllocator};
-use crate::config::Config;
+use crate::interfaces::Interfaces;
+use crate::plan::OuterHeader;
 use crate::tables::Writer;
 
 /// Allocates TEIDs for one request; TEIDs that are not kept are released.
 pub(super) struct Allocation<'a> {
     pub writer: &'a mut Writer,
-    pub config: &'a Config,
-    pub gtpu: IpAddr,
+    pub interfaces: &'a Interfaces,
     pub taken: Vec<u32>,
     /// TEIDs that the session had before, in order.
     pub own: Vec<u32>,
@@ -28,17 +28,22 @@ pub(super) struct Allocation<'a> {
 }
 
 impl TunnelAllocator for Allocation<'_> {
-    fn resolve(&mut self, f_teid: &FTeid) -> Result<u32, Rejection> {
+    fn resolve(
+        &mut self,
+        f_teid: &FTeid,
+        source: SourceInterface,
+        instance: Option<&ShortBytes>,
+    ) -> Result<u32, Rejection> {
         match *f_teid {
             FTeid::Choose { ipv4, ipv6, id } => {
-                if !(ipv4 && self.gtpu.is_ipv4() || ipv6 && self.gtpu.is_ipv6()) {
-                    return Err(Rejection::ie(Cause::INVALID_F_TEID_ALLOCATION, ie::F_TEID));
-                }
+                let fits = |own: IpAddr| ipv4 && own.is_ipv4() || ipv6 && own.is_ipv6();
+                let interface = interface_from(source, instance, fits, self.interfaces)?
+                    .ok_or(Rejection::ie(Cause::INVALID_F_TEID_ALLOCATION, ie::F_TEID))?;
                 let chosen = id.and_then(|id| self.chosen.iter().find(|(known, _)| *known == id));
                 if let Some((_, teid)) = chosen {
                     return Ok(*teid);
                 }
-                let teid = self.writer.allocate().ok_or(Rejection::cause(Cause::NO_RESOURCES))?;
+                let teid = self.writer.allocate(interface).ok_or(Rejection::cause(Cause::NO_RESOURCES))?;
                 self.taken.push(teid);
                 if let Some(id) = id {
                     self.chosen.push((id, teid));
@@ -46,15 +51,18 @@ impl TunnelAllocator for Allocation<'_> {
                 Ok(teid)
             }
             FTeid::Assigned { teid, ipv4, ipv6 } => {
-                let ours = ipv4.is_some_and(|address| self.gtpu == IpAddr::V4(address))
-                    || ipv6.is_some_and(|address| self.gtpu == IpAddr::V6(address));
-                if !ours {
-                    return Err(Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::F_TEID));
-                }
+                let fits = |own: IpAddr| {
+                    ipv4.is_some_and(|address| own == IpAddr::V4(address))
+                        || ipv6.is_some_and(|address| own == IpAddr::V6(address))
+                };
+                let incorrect = Rejection::ie(Cause::MANDATORY_IE_INCORRECT, ie::F_TEID);
+                let interface = interface_from(source, instance, fits, self.interfaces)?.ok_or(incorrect)?;
                 if self.own.binary_search(&teid).is_ok() || self.taken.contains(&teid) {
-                    return Ok(teid);
+                    // A tunnel stays at the address where it was made.
+                    let same = self.writer.interface_of(teid) == Some(interface);
+                    return if same { Ok(teid) } else { Err(incorrect) };
                 }
-                if !self.writer.assign(teid) {
+                if !self.writer.assign(teid, interface) {
                     return Err(Rejection::ie(Cause::INVALID_F_TEID_ALLOCATION, ie::F_TEID));
                 }
                 self.taken.push(teid);
@@ -64,13 +72,15 @@ impl TunnelAllocator for Allocation<'_> {
     }
 
     fn network(&self, instance: &ShortBytes) -> Option<u16> {
-        network_named(instance, self.config).map(|network| network as u16)
+        network_named(instance, self.interfaces)
     }
 }
 
 impl Allocation<'_> {
     fn f_teid(&self, teid: u32) -> FTeid {
-        match self.gtpu {
+        let interface = self.writer.interface_of(teid).unwrap_or_default();
+        let address = self.interfaces.number(interface.into()).map(|interface| interface.local().ip());
+        match address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)) {
             IpAddr::V4(address) => FTeid::Assigned { teid, ipv4: Some(address), ipv6: None },
             IpAddr::V6(address) => FTeid::Assigned { teid, ipv4: None, ipv6: Some(address) },
         }
@@ -84,7 +94,7 @@ pub(super) struct Effect {
     pub endpoints: Vec<CreatedTrafficEndpoint>,
     pub reports: Vec<UsageReport>,
     /// Tunnels into which End Markers must be sent.
-    pub end_markers: Vec<OuterHeaderCreation>,
+    pub end_markers: Vec<OuterHeader>,
 }
 
 impl Effect {
@@ -138,7 +148,8 @@ pub(super) fn establish(
         rules.create_urr(urr, Reading::default(), now)?;
     }
     for endpoint in &request.create_traffic_endpoints {
-        let chosen = rules.create_endpoint(endpoint, tunnels)?;
+        let source = source_of(endpoint.id, &request.create_pdrs);
+        let chosen = rules.create_endpoint(endpoint, source, tunnels)?;
         effect.add_endpoint(endpoint.id, chosen, tunnels);
     }
     for pdr in &request.create_pdrs {
@@ -149,6 +160,12 @@ pub(super) fn establish(
         return Err(contradiction());
     }
     Ok(effect)
+}
+
+/// The source interface of a traffic endpoint: that of the first new PDR that has it.
+fn source_of(endpoint: TrafficEndpointId, pdrs: &[CreatePdr]) -> SourceInterface {
+    let user = pdrs.iter().find(|pdr| pdr.pdi.traffic_endpoint_id == Some(endpoint));
+    user.map_or(SourceInterface::Access, |pdr| pdr.pdi.source_interface)
 }
 
 /// Refuses multi-access rules: ATSSS is not supported (§8.2.25), and PDRs that depend on them have no FAR.
@@ -191,7 +208,8 @@ pub(super) fn modify(
         rules.create_far(far)?;
     }
     for far in &request.update_fars {
-        effect.end_markers.extend(rules.update_far(far)?);
+        let old = rules.update_far(far)?;
+        effect.end_markers.extend(old.and_then(|old| tunnel_of(&old, tunnels.interfaces)));
     }
     for qer in &request.create_qers {
         rules.create_qer(qer)?;
@@ -206,11 +224,14 @@ pub(super) fn modify(
         rules.update_urr(urr, reading(urr.urr_id.0), now)?;
     }
     for endpoint in &request.create_traffic_endpoints {
-        let chosen = rules.create_endpoint(endpoint, tunnels)?;
+        let source = source_of(endpoint.id, &request.create_pdrs);
+        let chosen = rules.create_endpoint(endpoint, source, tunnels)?;
         effect.add_endpoint(endpoint.id, chosen, tunnels);
     }
     for endpoint in &request.update_traffic_endpoints {
-        let chosen = rules.update_endpoint(endpoint, tunnels)?;
+        let source = rules.source_of_endpoint(endpoint.id.0);
+        let source = source.unwrap_or_else(|| source_of(endpoint.id, &request.create_pdrs));
+        let chosen = rules.update_endpoint(endpoint, source, tunnels)?;
         effect.add_endpoint(endpoint.id, chosen, tunnels);
     }
     for pdr in &request.create_pdrs {

@@ -10,12 +10,14 @@ use foldhash::{HashMap, HashSet};
 use packet::gtpu;
 use pfcp::{
     ApplyAction, BitRates, Cause, DestinationInterface, EthernetPacketFilter, FailedRuleId, Gate,
-    MacAddresses, OuterHeaderCreation, SdfFilter, ShortBytes, TransportLevelMarking, VlanTag, ie,
+    MacAddresses, OuterHeaderCreation, SdfFilter, ShortBytes, SourceInterface, TransportLevelMarking,
+    VlanTag, ie,
 };
 
 use super::ineffective::{self, Ineffective};
-use super::rules::{FarRule, PdrRule, QerRule, Redirect, Rejection, Rules, UrrRule};
-use crate::config::Config;
+use super::rules::{FarRule, PdrRule, QerRule, Redirect, Rejection, Rules, UrrRule, unknown_instance};
+use crate::interface::Role;
+use crate::interfaces::Interfaces;
 use crate::plan::{
     Action, Arrival, Container, Destination, Direction, Enforcement, Forward, Kind, OuterHeader, Pdr, Place,
     Plan, Qer, UeAddresses, Urr,
@@ -30,11 +32,15 @@ const MAX_PDR_FILTERS: usize = 4096;
 /// Compiles the rules of a session; also returns its PDRs without effect.
 ///
 /// Source interface, TEID and network instance of a PDI need no filter. The packet's tunnel, or its lack of
-/// one, selects the session's rule set in which it is looked up, and all packets without tunnel come from one
-/// data network.
-pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<Ineffective>), Rejection> {
+/// one, selects the session's rule set in which it is looked up; a TEID belongs to one interface, and all packets
+/// without tunnel come from one network instance.
+pub fn compile(
+    seid: u64,
+    rules: &Rules,
+    interfaces: &Interfaces,
+) -> Result<(Plan, Vec<Ineffective>), Rejection> {
     let ue = ue_addresses(rules, rules.pdrs.values().map(|pdr| &**pdr));
-    let home = Home::of(&ue, config);
+    let home = Home { has_address: !ue.is_empty(), network: home_network(rules, interfaces)? };
     let untunnelled = rules.pdrs.values().filter(|pdr| rules.teid_of(pdr).is_none());
     let native = ue_addresses(rules, untunnelled.map(|pdr| &**pdr));
     let mut pdrs = Vec::with_capacity(rules.pdrs.len());
@@ -48,8 +54,8 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<I
     let mut network = None;
     for (id, pdr) in rules.pdrs.iter() {
         let position = pdrs.len() as u32;
-        check_fars(id, pdr, rules, home, config, &mut network)?;
-        pdrs.push(compile_pdr(id, pdr, rules, home, config)?);
+        check_fars(id, pdr, rules, home, interfaces, &mut network)?;
+        pdrs.push(compile_pdr(id, pdr, rules, home, interfaces)?);
         let place = rules.teid_of(pdr).map_or(Place::Native, Place::Tunnel);
         let Some(arrival) = positions.get(&place).and_then(|at| arrivals.get_mut(*at)) else { continue };
         filters(id, pdr, rules, |filter| {
@@ -67,7 +73,6 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<I
             *used = network;
         }
     }
-    let origin = if rules.ethernet { None } else { origin(rules, config)? };
     let mut ineffective = Vec::new();
     for arrival in &arrivals {
         ineffective::find(&arrival.rules, &pdrs, &mut ineffective);
@@ -77,7 +82,7 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<I
         seid,
         kind: if rules.ethernet { Kind::Ethernet } else { Kind::Ip },
         network,
-        origin,
+        origin: Some(home.network).filter(|_| !rules.ethernet),
         reports_addresses: rules.ethernet && rules.urrs.values().any(UrrRule::reports_addresses),
         ue,
         native,
@@ -90,21 +95,24 @@ pub fn compile(seid: u64, rules: &Rules, config: &Config) -> Result<(Plan, Vec<I
     Ok((plan, ineffective))
 }
 
-/// The data network from which packets without tunnel must come: the network that PDIs name, else the network
-/// of the UE's address. A session belongs to one data network (TS 23.501 §5.6.1), so rules that name two are
-/// refused.
-fn origin(rules: &Rules, config: &Config) -> Result<Option<u16>, Rejection> {
-    let mut origin: Option<u16> = None;
-    for (id, pdr) in rules.pdrs.iter().filter(|(_, pdr)| rules.teid_of(pdr).is_none()) {
-        let own = || network_with(rules.ue_of(pdr).addresses(), config).map(|network| network as u16);
-        let network = rules.network_of(pdr).or_else(own);
-        if network.is_some()
-            && *origin.get_or_insert(network.unwrap_or_default()) != network.unwrap_or_default()
-        {
+/// The interface of the data network to which the UE belongs: packets without tunnel come from its network instance,
+/// and FARs that name no other lead there. It is the network that PDIs name, else the network of the UE's address,
+/// else one that a FAR names, else the first. A session belongs to one data network (TS 23.501 §5.6.1), so PDIs that
+/// name two are refused.
+pub(super) fn home_network(rules: &Rules, interfaces: &Interfaces) -> Result<u16, Rejection> {
+    let mut home: Option<u16> = None;
+    let native = rules.pdrs.iter().filter(|(_, pdr)| !rules.ethernet && rules.teid_of(pdr).is_none());
+    for (id, pdr) in native {
+        let own = || interfaces.network_with(rules.ue_of(pdr).addresses());
+        let Some(network) = rules.network_of(pdr).or_else(own) else { continue };
+        if *home.get_or_insert(network) != network {
             return Err(Rejection::rule(FailedRuleId::Pdr(id)));
         }
     }
-    Ok(origin)
+    let of_address =
+        || rules.pdrs.values().find_map(|pdr| interfaces.network_with(rules.ue_of(pdr).addresses()));
+    let of_far = || rules.fars.values().find_map(|far| named_network(far, interfaces));
+    Ok(home.or_else(of_address).or_else(of_far).unwrap_or_else(|| interfaces.first_network()))
 }
 
 fn ue_addresses<'a>(rules: &'a Rules, pdrs: impl Iterator<Item = &'a PdrRule> + Clone) -> UeAddresses {
@@ -136,20 +144,17 @@ fn distinct<T: Copy + Eq + Hash>(values: impl Iterator<Item = T>) -> Vec<T> {
 struct Home {
     /// Whether the UE has an address.
     has_address: bool,
-    /// The data network whose pool has one of the UE's addresses; the first network if none has.
+    /// The interface of the UE's data network: see [`home_network`].
     network: u16,
 }
 
-impl Home {
-    fn of(ue: &UeAddresses, config: &Config) -> Home {
-        let v4 = ue.ipv4.iter().map(|ue| IpAddr::V4(*ue));
-        let addresses = v4.chain(ue.ipv6.iter().map(|(ue, _)| IpAddr::V6(*ue)));
-        let network = network_with(addresses, config).unwrap_or(0) as u16;
-        Home { has_address: !ue.is_empty(), network }
-    }
-}
-
-fn compile_pdr(id: u16, pdr: &PdrRule, rules: &Rules, home: Home, config: &Config) -> Result<Pdr, Rejection> {
+fn compile_pdr(
+    id: u16,
+    pdr: &PdrRule,
+    rules: &Rules,
+    home: Home,
+    interfaces: &Interfaces,
+) -> Result<Pdr, Rejection> {
     let failed = Rejection::rule(FailedRuleId::Pdr(id));
     // Without a FAR, which may have been removed, there is no destination, and packets are dropped.
     let own = rules.far_of(pdr);
@@ -183,7 +188,7 @@ fn compile_pdr(id: u16, pdr: &PdrRule, rules: &Rules, home: Home, config: &Confi
     let copies = far.filter(|_| does(ApplyAction::DUPL));
     let copies = copies.into_iter().flat_map(|far| far.copies.iter().map(move |copy| (far, copy)));
     let action = match (own, far) {
-        (Some(own), Some(far)) => action(direction, own, far, home, config),
+        (Some(own), Some(far)) => action(direction, own, far, home, interfaces),
         _ => Action::Drop,
     };
     Ok(Pdr {
@@ -193,7 +198,10 @@ fn compile_pdr(id: u16, pdr: &PdrRule, rules: &Rules, home: Home, config: &Confi
         action,
         notify: does(ApplyAction::NOCP) && !does(ApplyAction::FORW),
         duplicates: copies
-            .map(|(far, copy)| way(copy.destination, copy.outer_header, copy.marking, far, home, config))
+            .map(|(far, copy)| {
+                let to = tunnel(copy.destination, copy.outer_header, None, interfaces);
+                way(to, copy.marking, far, home, interfaces)
+            })
             .collect(),
         qers,
         urrs,
@@ -223,23 +231,23 @@ fn check_fars(
     pdr: &PdrRule,
     rules: &Rules,
     home: Home,
-    config: &Config,
+    interfaces: &Interfaces,
     network: &mut Option<u16>,
 ) -> Result<(), Rejection> {
     // Without its own FAR a PDR drops all packets.
     let Some(own) = rules.far_of(pdr) else { return Ok(()) };
     let quotas = pdr.urr_ids.iter().filter_map(|id| rules.fars.get(rules.urrs.get(*id)?.quota_far?));
     for far in std::iter::once(own).chain(quotas.map(|far| &**far)) {
-        let mut action = action(pdr.direction(), own, far, home, config);
+        let mut action = action(pdr.direction(), own, far, home, interfaces);
         let without_source = checks_source(pdr.direction(), Some(far), rules) && !home.has_address;
-        if without_source && !takes_any_source(&action, config) {
+        if without_source && !takes_any_source(&action, interfaces) {
             let failed_rule = Some(FailedRuleId::Pdr(id));
             return Err(Rejection {
                 failed_rule,
                 ..Rejection::ie(Cause::CONDITIONAL_IE_MISSING, ie::UE_IP_ADDRESS)
             });
         }
-        check_network(id, &mut action, far, rules, config, network)?;
+        check_network(id, &mut action, far, rules, interfaces, network)?;
     }
     Ok(())
 }
@@ -251,12 +259,12 @@ fn check_network(
     action: &mut Action,
     far: &FarRule,
     rules: &Rules,
-    config: &Config,
+    interfaces: &Interfaces,
     settled: &mut Option<u16>,
 ) -> Result<(), Rejection> {
     let failed = Rejection::rule(FailedRuleId::Pdr(id));
-    let carries_frames =
-        |network: u16| config.dnn.get(usize::from(network)).is_some_and(|dnn| dnn.kind == Kind::Ethernet);
+    let dnn_of = |network: u16| interfaces.number(network).and_then(|interface| interface.dnn.as_ref());
+    let carries_frames = |network: u16| dnn_of(network).is_some_and(|dnn| dnn.kind == Kind::Ethernet);
     let redirects =
         matches!(action, Action::RedirectUrl(_) | Action::RedirectAddress(..) | Action::Answers(_));
     if rules.ethernet && redirects {
@@ -267,8 +275,8 @@ fn check_network(
     if !rules.ethernet {
         return if carries_frames(*network) { Err(failed) } else { Ok(()) };
     }
-    let first = || config.dnn.iter().position(|dnn| dnn.kind == Kind::Ethernet);
-    let meant = named_network(far, config).or_else(first).map(|network| network as u16);
+    let first = || (0..interfaces.len() as u16).find(|network| carries_frames(*network));
+    let meant = named_network(far, interfaces).or_else(first);
     let meant = meant.filter(|network| carries_frames(*network)).ok_or(failed)?;
     if *settled.get_or_insert(meant) == meant { Ok(()) } else { Err(failed) }
 }
@@ -287,10 +295,11 @@ fn network_mut(action: &mut Action) -> Option<&mut u16> {
 }
 
 /// Whether packets may be forwarded this way from a session without a UE address to check sources against.
-fn takes_any_source(action: &Action, config: &Config) -> bool {
+fn takes_any_source(action: &Action, interfaces: &Interfaces) -> bool {
     match action {
         Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => {
-            config.dnn.get(usize::from(*network)).is_some_and(|dnn| dnn.any_source)
+            let dnn = interfaces.number(*network).and_then(|interface| interface.dnn.as_ref());
+            dnn.is_some_and(|dnn| dnn.any_source)
         }
         Action::RedirectUrl(_) | Action::RedirectAddress(..) => false,
         _ => true,
@@ -314,25 +323,24 @@ fn compile_qer(id: u32, qer: &QerRule) -> Qer {
 /// The action for packets of a direction. `far` applies now: it is the PDR's `own`, or that of an exhausted
 /// quota. A redirection applies to uplink packets; of the downlink packets only answers to redirected packets
 /// pass, by the PDR's own FAR.
-fn action(direction: Direction, own: &FarRule, far: &FarRule, home: Home, config: &Config) -> Action {
+fn action(direction: Direction, own: &FarRule, far: &FarRule, home: Home, interfaces: &Interfaces) -> Action {
     if direction == Direction::Uplink || far.redirect.is_none() {
-        return compile_far(far, home, config);
+        return compile_far(far, home, interfaces);
     }
-    match compile_far(own, home, config) {
+    match compile_far(own, home, interfaces) {
         Action::Forward(forward) => Action::Answers(forward),
         _ => Action::Drop,
     }
 }
 
-fn compile_far(far: &FarRule, home: Home, config: &Config) -> Action {
+fn compile_far(far: &FarRule, home: Home, interfaces: &Interfaces) -> Action {
     if far.action.contains(ApplyAction::BUFF) {
         return Action::Buffer;
     }
-    if !far.action.contains(ApplyAction::FORW) {
+    if !far.action.contains(ApplyAction::FORW) || far.destination.is_none() {
         return Action::Drop;
     }
-    let Some(destination) = far.destination else { return Action::Drop };
-    let forward = way(destination, far.outer_header, far.marking, far, home, config);
+    let forward = way(tunnel_of(far, interfaces), far.marking, far, home, interfaces);
     match &far.redirect {
         None => Action::Forward(forward),
         Some(Redirect::Url(url)) => Action::RedirectUrl(url.clone()),
@@ -340,25 +348,82 @@ fn compile_far(far: &FarRule, home: Home, config: &Config) -> Action {
     }
 }
 
+/// Into a tunnel, or to the data network of the FAR: the network that it names, else the UE's.
 fn way(
-    destination: DestinationInterface,
-    header: Option<OuterHeaderCreation>,
+    tunnel: Option<OuterHeader>,
     marking: Option<TransportLevelMarking>,
     far: &FarRule,
     home: Home,
-    config: &Config,
+    interfaces: &Interfaces,
 ) -> Forward {
-    let to = match tunnel(destination, header) {
+    let to = match tunnel {
         Some(header) => Destination::Tunnel(header),
-        None => Destination::DataNetwork(data_network(far, home, config)),
+        None => Destination::DataNetwork(named_network(far, interfaces).unwrap_or(home.network)),
     };
     Forward { to, tos: marking.map(|marking| marking.tos & marking.mask) }
 }
 
+/// The interface on which packets from a source interface arrive in tunnels. `fits` says whether the address of an
+/// interface can be used; `None` when only the addresses do not fit.
+pub(super) fn interface_from(
+    source: SourceInterface,
+    instance: Option<&ShortBytes>,
+    fits: impl Fn(IpAddr) -> bool,
+    interfaces: &Interfaces,
+) -> Result<Option<u8>, Rejection> {
+    let roles: &[Role] = match source {
+        SourceInterface::Access => &[Role::N3, Role::N9],
+        SourceInterface::CpFunction => &[Role::N4u, Role::N3, Role::N9],
+        _ => &[Role::N9, Role::N3],
+    };
+    interface_of(roles, instance, fits, interfaces)
+}
+
+/// The interface through which packets to a destination interface leave in tunnels, like [`interface_from`].
+pub(super) fn interface_to(
+    destination: DestinationInterface,
+    instance: Option<&ShortBytes>,
+    fits: impl Fn(IpAddr) -> bool,
+    interfaces: &Interfaces,
+) -> Result<Option<u8>, Rejection> {
+    let roles: &[Role] = match destination {
+        DestinationInterface::Access => &[Role::N3, Role::N9],
+        DestinationInterface::CpFunction | DestinationInterface::LiFunction => {
+            &[Role::N4u, Role::N3, Role::N9]
+        }
+        _ => &[Role::N9, Role::N3],
+    };
+    interface_of(roles, instance, fits, interfaces)
+}
+
+fn interface_of(
+    roles: &[Role],
+    instance: Option<&ShortBytes>,
+    fits: impl Fn(IpAddr) -> bool,
+    interfaces: &Interfaces,
+) -> Result<Option<u8>, Rejection> {
+    let name = match instance {
+        Some(instance) => Some(pfcp::network_instance_name(instance).ok_or(unknown_instance())?),
+        None => None,
+    };
+    let found = interfaces.tunnel(roles, name.as_deref(), fits);
+    if found.is_none() && interfaces.tunnel(roles, name.as_deref(), |_| true).is_none() {
+        return Err(unknown_instance());
+    }
+    Ok(found)
+}
+
+/// The tunnel into which a FAR sends.
+pub(super) fn tunnel_of(far: &FarRule, interfaces: &Interfaces) -> Option<OuterHeader> {
+    tunnel(far.destination?, far.outer_header, far.network_instance.as_ref(), interfaces)
+}
+
 /// The tunnel that an outer header describes.
-pub(super) fn tunnel(
+fn tunnel(
     destination: DestinationInterface,
     header: Option<OuterHeaderCreation>,
+    instance: Option<&ShortBytes>,
+    interfaces: &Interfaces,
 ) -> Option<OuterHeader> {
     let (teid, peer) = header?.gtpu_endpoint()?;
     let container = match destination {
@@ -366,49 +431,31 @@ pub(super) fn tunnel(
         DestinationInterface::CpFunction | DestinationInterface::LiFunction => Container::None,
         _ => Container::Uplink,
     };
-    Some(OuterHeader { teid, peer: SocketAddr::new(peer, gtpu::PORT), container })
+    // FARs without an interface are refused: `Rules::check_destinations`.
+    let interface = interface_to(destination, instance, |own| own.is_ipv4() == peer.is_ipv4(), interfaces);
+    let interface = interface.ok().flatten().unwrap_or_default();
+    Some(OuterHeader { teid, peer: SocketAddr::new(peer, gtpu::PORT), interface, container })
 }
 
-fn named_network(far: &FarRule, config: &Config) -> Option<usize> {
-    network_named(far.network_instance.as_ref()?, config)
+fn named_network(far: &FarRule, interfaces: &Interfaces) -> Option<u16> {
+    network_named(far.network_instance.as_ref()?, interfaces)
 }
 
-/// The data network that a network instance names.
-pub(super) fn network_named(instance: &ShortBytes, config: &Config) -> Option<usize> {
-    let name = pfcp::network_instance_name(instance)?;
-    config.dnn.iter().position(|dnn| dnn.name.to_string().eq_ignore_ascii_case(&name))
-}
-
-/// The data network of a FAR: the network that it names, else the UE's.
-fn data_network(far: &FarRule, home: Home, config: &Config) -> u16 {
-    named_network(far, config).map_or(home.network, |network| network as u16)
-}
-
-/// The first data network whose pool has one of these addresses.
-pub(super) fn network_with(
-    addresses: impl Iterator<Item = IpAddr> + Clone,
-    config: &Config,
-) -> Option<usize> {
-    config.dnn.iter().position(|dnn| {
-        addresses.clone().any(|address| {
-            let pool = if address.is_ipv4() { dnn.ue_pool.ipv4 } else { dnn.ue_pool.ipv6 };
-            pool.is_some_and(|pool| {
-                net::link::Cidr::new(address, pool.prefix()).is_some_and(|a| a.network() == pool.network())
-            })
-        })
-    })
+/// The interface of the data network that a network instance names.
+pub(super) fn network_named(instance: &ShortBytes, interfaces: &Interfaces) -> Option<u16> {
+    interfaces.network(&pfcp::network_instance_name(instance)?)
 }
 
 /// Name of the data network to which a session's packets go.
-pub fn network_of(rules: &Rules, config: &Config) -> Option<String> {
-    let ue = ue_addresses(rules, rules.pdrs.values().map(|pdr| &**pdr));
-    let home = Home::of(&ue, config);
+pub fn network_of(rules: &Rules, interfaces: &Interfaces) -> Option<String> {
+    let home = Home { has_address: false, network: home_network(rules, interfaces).ok()? };
     let used = rules.pdrs.values().filter_map(|pdr| rules.far_of(pdr));
-    let network = used.map(|far| compile_far(far, home, config)).find_map(|action| match action {
+    let network = used.map(|far| compile_far(far, home, interfaces)).find_map(|action| match action {
         Action::Forward(Forward { to: Destination::DataNetwork(network), .. }) => Some(network),
         _ => None,
     });
-    config.dnn.get(usize::from(network?)).map(|dnn| dnn.name.to_string())
+    let dnn = interfaces.number(network?).and_then(|interface| interface.dnn.as_ref());
+    dnn.map(|dnn| dnn.name.to_string())
 }
 
 /// Calls `take` with every filter of a PDI: every combination of an SDF or Ethernet filter, a UE address and a

@@ -10,11 +10,10 @@
 //! names the TEID of a tunnel to that peer. The TEID has 32 bits and is chosen by the peer; a sender who does not
 //! see N3 must guess it. Only IPsec on N3 (TS 33.501 §9.3) keeps out a sender who sees it.
 
-use std::net::IpAddr;
-
 use foldhash::HashMap;
 
 use super::path::Timing;
+use crate::plan::Peer;
 use crate::random::Draw;
 
 /// Most peers that are asked at once. Error Indications of further peers are lost; these peers repeat them when
@@ -37,7 +36,7 @@ struct Waiting {
 pub struct Indications {
     timing: Timing,
     draw: Draw,
-    peers: HashMap<IpAddr, Waiting>,
+    peers: HashMap<Peer, Waiting>,
 }
 
 impl Indications {
@@ -48,7 +47,7 @@ impl Indications {
 
     /// Handles an Error Indication. Returns the sequence number of the Echo Request to send, unless the peer
     /// has been asked already.
-    pub fn received(&mut self, peer: IpAddr, teid: u32, now_ms: u64) -> Option<u16> {
+    pub fn received(&mut self, peer: Peer, teid: u32, now_ms: u64) -> Option<u16> {
         if let Some(waiting) = self.peers.get_mut(&peer) {
             if waiting.teids.len() < MAX_TUNNELS && !waiting.teids.contains(&teid) {
                 waiting.teids.push(teid);
@@ -65,7 +64,7 @@ impl Indications {
     }
 
     /// Handles an Echo Response: returns the tunnels that the peer does not know.
-    pub fn answered(&mut self, peer: IpAddr, sequence: u16) -> Vec<u32> {
+    pub fn answered(&mut self, peer: Peer, sequence: u16) -> Vec<u32> {
         if self.peers.get(&peer).is_none_or(|waiting| waiting.sequence != sequence) {
             return Vec::new();
         }
@@ -78,7 +77,7 @@ impl Indications {
     }
 
     /// Repeats Echo Requests; forgets the Error Indications of peers that do not answer.
-    pub fn poll(&mut self, now_ms: u64) -> Vec<(IpAddr, u16)> {
+    pub fn poll(&mut self, now_ms: u64) -> Vec<(Peer, u16)> {
         let Timing { t3_ms, n3, .. } = self.timing;
         let mut echoes = Vec::new();
         self.peers.retain(|peer, waiting| {
@@ -101,12 +100,16 @@ impl Indications {
 mod tests {
     use super::*;
 
+    fn at(address: [u8; 4]) -> Peer {
+        Peer { interface: 0, address: address.into() }
+    }
+
     const TIMING: Timing = Timing { interval_ms: 60_000, t3_ms: 100, n3: 2 };
 
     #[test]
     fn a_peer_is_asked_once_and_only_its_answer_counts() {
         let mut indications = Indications::new(TIMING, 1);
-        let (gnb, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let (gnb, other) = (at([10, 0, 0, 1]), at([10, 0, 0, 2]));
         let sequence = indications.received(gnb, 7, 0).unwrap();
         assert_eq!((indications.received(gnb, 8, 1), indications.received(gnb, 7, 1)), (None, None));
         assert!(indications.answered(gnb, sequence.wrapping_add(1)).is_empty());
@@ -120,12 +123,12 @@ mod tests {
     #[test]
     fn what_a_silent_peer_is_said_to_have_said_is_forgotten() {
         let mut indications = Indications::new(TIMING, 1);
-        let gnb = IpAddr::from([10, 0, 0, 1]);
+        let gnb = at([10, 0, 0, 1]);
         let sequence = indications.received(gnb, 7, 0).unwrap();
         assert_eq!((indications.poll(100).len(), indications.poll(200).len()), (1, 0));
         assert!(indications.answered(gnb, sequence).is_empty());
         for n in 0..3000u32 {
-            indications.received(IpAddr::from(n.to_be_bytes()), 1, 300);
+            indications.received(at(n.to_be_bytes()), 1, 300);
         }
         assert_eq!(indications.poll(400).len(), MAX_PEERS);
     }

@@ -31,8 +31,8 @@ use net::udp::burst::{self, Burst};
 use packet::gtpu::{self, Signalling};
 use pfcp::endpoint::{Config as EndpointConfig, Endpoint, Event, RequestId};
 use pfcp::{
-    Cause, ControlSequence, LoadControl, Message, Metric, NodeId, NtpSeconds, OuterHeaderCreation,
-    RemoteGtpuPeer, UpFunctionFeatures,
+    Cause, ControlSequence, LoadControl, Message, Metric, NodeId, NtpSeconds, RemoteGtpuPeer,
+    UpFunctionFeatures,
 };
 use pktio::{Port, Vector};
 use serde_json::Value;
@@ -40,7 +40,9 @@ use telemetry::counters::{Counter, Family};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::Config;
+use crate::interface::Role;
 use crate::pipeline::Event as PacketEvent;
+use crate::plan::{OuterHeader, Peer};
 use crate::random;
 use crate::tables::Tables;
 use addresses::Address;
@@ -65,6 +67,11 @@ const END_MARKER_POLL: Duration = Duration::from_millis(1);
 const END_MARKER_MAX_MS: u64 = 1000;
 /// Most path switches whose End Markers wait.
 const MAX_END_MARKERS: usize = 65_536;
+
+/// Values of the Destination Interface (§8.2.24).
+const ACCESS: u8 = 0;
+const CORE: u8 = 1;
+const CP_FUNCTION: u8 = 3;
 
 /// Optional features of this UPF (§8.2.25).
 const FEATURES: [UpFunctionFeatures; 11] = [
@@ -101,8 +108,8 @@ pub enum Query {
 pub struct Wiring {
     /// N4 socket.
     pub socket: UdpSocket,
-    /// Port for End Markers and path management.
-    pub gtpu: Box<dyn Port>,
+    /// Ports for End Markers and path management, by number of the interface; `None` without tunnels.
+    pub signalling: Vec<Option<Box<dyn Port>>>,
     /// Tables of the workers.
     pub tables: Arc<Tables>,
     /// Events from packets.
@@ -121,10 +128,10 @@ struct Server {
     associations: Associations,
     node_id: NodeId,
     recovery_time_stamp: NtpSeconds,
-    gtpu: Box<dyn Port>,
+    signalling: Vec<Option<Box<dyn Port>>>,
     end_marker: Vector,
     /// End Markers that wait until workers have finished their batches, with the time of the request.
-    end_markers: Queue<(u64, Vec<OuterHeaderCreation>)>,
+    end_markers: Queue<(u64, Vec<OuterHeader>)>,
     reports: Reports,
     indications: Indications,
     /// Datagrams for the next system call.
@@ -144,7 +151,7 @@ fn ntp_now() -> NtpSeconds {
 
 /// Serves N4 until told to stop.
 pub async fn serve(config: Arc<Config>, wiring: Wiring) {
-    let Wiring { socket, gtpu, tables, mut events, mut queries, mut stop } = wiring;
+    let Wiring { socket, signalling, tables, mut events, mut queries, mut stop } = wiring;
     let end_markers = Queue::new(tables.domain());
     let recovery_time_stamp = ntp_now();
     let node_id = NodeId::from(config.pfcp.ip());
@@ -155,7 +162,7 @@ pub async fn serve(config: Arc<Config>, wiring: Wiring) {
         associations: Associations::default(),
         node_id,
         recovery_time_stamp,
-        gtpu,
+        signalling,
         end_marker: Vector::new(1, 64),
         end_markers,
         reports: Reports::default(),
@@ -259,17 +266,18 @@ impl Server {
         if !due.failed.is_empty() {
             PATH_FAILURES.add(due.failed.len() as u64);
             tracing::warn!(peers = ?due.failed, "GTP-U peers do not answer");
-            let failed: Vec<RemoteGtpuPeer> = due.failed.into_iter().map(gtpu_peer).collect();
+            let failed: Vec<RemoteGtpuPeer> =
+                due.failed.into_iter().map(|peer| self.gtpu_peer(peer)).collect();
             self.report_paths(false, &failed);
         }
     }
 
     /// Handles an Echo Response of a GTP-U peer.
-    fn echo_response(&mut self, peer: IpAddr, sequence: u16) {
+    fn echo_response(&mut self, peer: Peer, sequence: u16) {
         let now_ms = self.moment().ms;
         if self.sessions.paths.answered(peer, sequence, now_ms) {
-            tracing::info!(%peer, "GTP-U peer answers again");
-            self.report_paths(true, &[gtpu_peer(peer)]);
+            tracing::info!(?peer, "GTP-U peer answers again");
+            self.report_paths(true, &[self.gtpu_peer(peer)]);
         }
         for teid in self.indications.answered(peer, sequence) {
             for report in self.sessions.error_indications(peer, teid) {
@@ -279,7 +287,7 @@ impl Server {
     }
 
     /// Handles an Error Indication: a GTP-U peer does not know a tunnel.
-    fn error_indication(&mut self, peer: IpAddr, teid: u32) {
+    fn error_indication(&mut self, peer: Peer, teid: u32) {
         if self.sessions.by_remote(peer, teid).next().is_none() {
             return;
         }
@@ -437,7 +445,7 @@ impl Server {
 
     /// Sends End Markers into the tunnels of the old path after a path switch (TS 23.501 §5.8.2.9), once nobody
     /// holds a packet any more that the old rules send there. So the End Markers follow the last packet.
-    fn send_end_markers(&mut self, headers: Vec<OuterHeaderCreation>, now_ms: u64) {
+    fn send_end_markers(&mut self, headers: Vec<OuterHeader>, now_ms: u64) {
         if headers.is_empty() {
             return;
         }
@@ -447,15 +455,16 @@ impl Server {
 
     fn flush_end_markers(&mut self, now_ms: u64) {
         while let Some((_, headers)) = self.due_end_markers(now_ms) {
-            for (teid, peer) in headers.iter().filter_map(OuterHeaderCreation::gtpu_endpoint) {
-                self.send_gtpu(peer, &Signalling::EndMarker { teid, pdu_session: None });
+            for header in headers {
+                let message = Signalling::EndMarker { teid: header.teid, pdu_session: None };
+                self.send_gtpu(header.far_end(), &message);
             }
         }
     }
 
     /// The next End Markers that may be sent, or have waited for too long: a worker that died in the middle of a
     /// batch must not delay them for ever.
-    fn due_end_markers(&mut self, now_ms: u64) -> Option<(u64, Vec<OuterHeaderCreation>)> {
+    fn due_end_markers(&mut self, now_ms: u64) -> Option<(u64, Vec<OuterHeader>)> {
         let (since_ms, _) = self.end_markers.front()?;
         let waited = now_ms.saturating_sub(*since_ms) >= END_MARKER_MAX_MS;
         if waited || self.end_markers.len() > MAX_END_MARKERS {
@@ -464,12 +473,13 @@ impl Server {
         self.end_markers.pop_passed()
     }
 
-    fn send_gtpu(&mut self, peer: IpAddr, message: &Signalling) {
+    fn send_gtpu(&mut self, peer: Peer, message: &Signalling) {
+        let Some(Some(port)) = self.signalling.get_mut(usize::from(peer.interface)) else { return };
         self.end_marker.clear();
-        if self.end_marker.push(&message.build(), SocketAddr::new(peer, gtpu::PORT)) {
-            let sent = self.gtpu.transmit(&mut self.end_marker, &[0]);
+        if self.end_marker.push(&message.build(), SocketAddr::new(peer.address, gtpu::PORT)) {
+            let sent = port.transmit(&mut self.end_marker, &[0]);
             if sent.packets == 0 {
-                tracing::debug!(%peer, "GTP-U signalling not sent");
+                tracing::debug!(?peer, "GTP-U signalling not sent");
             }
         }
     }
@@ -504,19 +514,35 @@ impl Server {
         let _ = match query {
             Query::Sessions(reply) => {
                 let list = self.sessions.iter();
-                let list =
-                    list.map(|(seid, session)| status::session(*seid, session, &self.config)).collect();
+                let list = list
+                    .map(|(seid, session)| status::session(*seid, session, &self.sessions.interfaces))
+                    .collect();
                 reply.send(Value::Array(list))
             }
             Query::Status(reply) => reply.send(self.status()),
         };
     }
-}
 
-/// A peer in the form of node reports.
-fn gtpu_peer(peer: IpAddr) -> RemoteGtpuPeer {
-    match peer {
-        IpAddr::V4(address) => RemoteGtpuPeer { ipv4: Some(address), ..Default::default() },
-        IpAddr::V6(address) => RemoteGtpuPeer { ipv6: Some(address), ..Default::default() },
+    /// A peer in the form of node reports. An interface with a network instance is named, so that the CP function can
+    /// tell peers with one address apart.
+    fn gtpu_peer(&self, peer: Peer) -> RemoteGtpuPeer {
+        let (ipv4, ipv6) = match peer.address {
+            IpAddr::V4(address) => (Some(address), None),
+            IpAddr::V6(address) => (None, Some(address)),
+        };
+        let interface = self.sessions.interfaces.number(peer.interface.into());
+        let named = interface.filter(|interface| interface.config.network_instance.is_some());
+        RemoteGtpuPeer {
+            ipv4,
+            ipv6,
+            destination_interface: named.map(|named| match named.role() {
+                Role::N3 => ACCESS,
+                Role::N9 | Role::N6 => CORE,
+                Role::N4u => CP_FUNCTION,
+            }),
+            network_instance: named
+                .and_then(|named| named.network_instance())
+                .map(|name| pfcp::network_instance_as_labels(&name)),
+        }
     }
 }

@@ -1,10 +1,9 @@
-//! Path management (TS 29.281 §7.2.1, TS 23.527 §5.2). GTP-U peers get Echo Requests at intervals. A peer that
+//! Path management (TS 29.281 §7.2.1, TS 23.527 §5.2), for each interface with tunnels. GTP-U peers get Echo Requests at intervals. A peer that
 //! does not answer is reported to the CP functions, and again when it does (TS 29.244 §7.4.5.1).
-
-use std::net::IpAddr;
 
 use foldhash::HashMap;
 
+use crate::plan::Peer;
 use crate::random::Draw;
 
 /// Timers of path management.
@@ -28,7 +27,7 @@ impl Default for Timing {
 const MAX_PEERS: usize = 65_536;
 
 #[derive(Debug)]
-struct Peer {
+struct Path {
     /// Number of tunnels that lead to the peer.
     users: u32,
     due_ms: u64,
@@ -41,9 +40,9 @@ struct Peer {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Due {
     /// Echo Requests to send, with their sequence numbers.
-    pub echoes: Vec<(IpAddr, u16)>,
+    pub echoes: Vec<(Peer, u16)>,
     /// Peers that have just failed.
-    pub failed: Vec<IpAddr>,
+    pub failed: Vec<Peer>,
 }
 
 /// The GTP-U peers to which tunnels lead.
@@ -51,7 +50,7 @@ pub struct Due {
 pub struct Paths {
     timing: Timing,
     draw: Draw,
-    peers: HashMap<IpAddr, Peer>,
+    peers: HashMap<Peer, Path>,
     /// When the first peer is due; may be too early, but not too late.
     next_ms: Option<u64>,
 }
@@ -63,18 +62,18 @@ impl Paths {
     }
 
     /// Counts a new tunnel to `peer`.
-    pub fn join(&mut self, peer: IpAddr, now_ms: u64) {
+    pub fn join(&mut self, peer: Peer, now_ms: u64) {
         if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&peer) {
             return;
         }
         let due_ms = now_ms + self.timing.interval_ms;
-        let new = Peer { users: 0, due_ms, sent: 0, failed: false, sequence: 0 };
+        let new = Path { users: 0, due_ms, sent: 0, failed: false, sequence: 0 };
         self.peers.entry(peer).or_insert(new).users += 1;
         self.next_ms = Some(self.next_ms.map_or(due_ms, |next| next.min(due_ms)));
     }
 
     /// Counts the end of a tunnel to `peer`.
-    pub fn leave(&mut self, peer: IpAddr) {
+    pub fn leave(&mut self, peer: Peer) {
         if let Some(known) = self.peers.get_mut(&peer) {
             known.users = known.users.saturating_sub(1);
             if known.users == 0 {
@@ -89,7 +88,7 @@ impl Paths {
     }
 
     /// Whether a peer has failed.
-    pub fn failed(&self, peer: IpAddr) -> bool {
+    pub fn failed(&self, peer: Peer) -> bool {
         self.peers.get(&peer).is_some_and(|peer| peer.failed)
     }
 
@@ -125,7 +124,7 @@ impl Paths {
 
     /// Handles an Echo Response. Returns whether the peer had failed. A response without a matching request is
     /// ignored.
-    pub fn answered(&mut self, address: IpAddr, sequence: u16, now_ms: u64) -> bool {
+    pub fn answered(&mut self, address: Peer, sequence: u16, now_ms: u64) -> bool {
         let peer = self.peers.get_mut(&address);
         let Some(peer) = peer.filter(|peer| peer.sent > 0 && peer.sequence == sequence) else {
             return false;
@@ -140,7 +139,8 @@ impl Paths {
 mod tests {
     use super::*;
 
-    const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    const A: Peer =
+        Peer { interface: 0, address: std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)) };
 
     fn echoes(paths: &mut Paths, at: u64) -> usize {
         paths.poll(at).echoes.len()

@@ -22,7 +22,7 @@ use pfcp::{
 
 use super::addresses::Addresses;
 use super::changes::{self, Allocation, Effect};
-use super::compile::compile;
+use super::compile::{compile, home_network, tunnel_of};
 use super::ineffective::Ineffective;
 use super::path::{Paths, Timing};
 use super::rules::urr::Now;
@@ -30,6 +30,8 @@ use super::rules::{Rejection, Rules};
 use super::templates::{Own, Templates};
 use super::usage::{Activity, Notification, Outgoing};
 use crate::config::Config;
+use crate::interfaces::Interfaces;
+use crate::plan::{OuterHeader, Peer};
 use crate::random::Draw;
 use crate::session::Session;
 use crate::tables::{Held, Receiver, Tables, Writer};
@@ -67,6 +69,7 @@ pub struct N4Session {
 #[derive(Debug)]
 pub struct Sessions {
     pub(super) config: Arc<Config>,
+    pub(super) interfaces: Arc<Interfaces>,
     pub(super) writer: Writer,
     pub(super) sessions: HashMap<u64, Box<N4Session>>,
     /// CP functions that have sessions.
@@ -86,7 +89,7 @@ pub struct Sessions {
 struct Owner {
     sessions: usize,
     /// Remote tunnel endpoints in use, for Error Indications. Other CP functions may use the same ones.
-    remote: HashMap<(IpAddr, u32), u64>,
+    remote: HashMap<(Peer, u32), u64>,
 }
 
 /// A request that was applied and found valid, before anything is published.
@@ -115,7 +118,7 @@ pub struct Modified {
     /// Response.
     pub response: SessionModificationResponse,
     /// Tunnels into which End Markers must be sent.
-    pub end_markers: Vec<OuterHeaderCreation>,
+    pub end_markers: Vec<OuterHeader>,
     /// A report to send after the response: limits that had been reached already.
     pub report: Option<Outgoing>,
 }
@@ -126,6 +129,7 @@ impl Sessions {
     pub fn new(config: Arc<Config>, tables: Arc<Tables>, secret: u64) -> Sessions {
         let mut draw = Draw::new(secret);
         Sessions {
+            interfaces: Arc::clone(tables.interfaces()),
             writer: Writer::new(tables, &config, draw.number()),
             config,
             sessions: HashMap::default(),
@@ -155,7 +159,7 @@ impl Sessions {
 
     /// The sessions that send to this remote tunnel endpoint, by this UPF's SEID: at most one of each CP
     /// function.
-    pub fn by_remote(&self, peer: IpAddr, teid: u32) -> impl Iterator<Item = (u64, &N4Session)> {
+    pub fn by_remote(&self, peer: Peer, teid: u32) -> impl Iterator<Item = (u64, &N4Session)> {
         let seids = self.owners.values().filter_map(move |owner| owner.remote.get(&(peer, teid)));
         seids.filter_map(|seid| Some((*seid, self.get(*seid)?)))
     }
@@ -256,8 +260,8 @@ impl Sessions {
         log_ineffective(seid, &ineffective, &[]);
         let owner = self.owners.entry(cp).or_default();
         owner.sessions += 1;
-        owner.remote.extend(remotes(&rules).map(|remote| (remote, seid)));
-        for peer in watched(&rules) {
+        owner.remote.extend(remotes(&rules, &self.interfaces).map(|remote| (remote, seid)));
+        for peer in watched(&rules, &self.interfaces) {
             self.paths.join(peer, now.ms);
         }
         let timer = request.user_plane_inactivity_timer;
@@ -281,38 +285,38 @@ impl Sessions {
 
     /// What [`apply_checked`] needs of the sessions.
     fn request_context(&mut self) -> RequestContext<'_> {
-        RequestContext { writer: &mut self.writer, config: &self.config, sessions: &self.sessions }
+        RequestContext { writer: &mut self.writer, interfaces: &self.interfaces, sessions: &self.sessions }
     }
 
     /// Publishes the rules of a new session for the workers, from a template if there is one.
     fn publish(&mut self, seid: u64, rules: &Rules) -> Result<(Session, Box<[Ineffective]>), Rejection> {
-        let own = Own::new(rules, &self.config);
+        let own = Own::new(rules, &self.interfaces);
         if let Some(own) = &own
-            && let Some(template) = self.templates.find(own, &self.config)
+            && let Some(template) = self.templates.find(own)
         {
             return Ok((
                 self.writer.establish_like(seid, &template.layout, own)?,
                 template.ineffective.clone(),
             ));
         }
-        let (plan, ineffective) = compile(seid, rules, &self.config)?;
+        let (plan, ineffective) = compile(seid, rules, &self.interfaces)?;
         let ineffective: Box<[Ineffective]> = ineffective.into();
         let session = self.writer.establish(&plan)?;
         if let Some(own) = own {
-            self.templates.learn(&own, (plan, ineffective.clone()), &session, &mut self.writer, &self.config);
+            self.templates.learn(&own, (plan, ineffective.clone()), &session, &mut self.writer);
         }
         Ok((session, ineffective))
     }
 
     fn forget_remotes(&mut self, seid: u64, cp: IpAddr, rules: &Rules) {
         if let Some(owner) = self.owners.get_mut(&cp) {
-            for remote in remotes(rules) {
+            for remote in remotes(rules, &self.interfaces) {
                 if owner.remote.get(&remote) == Some(&seid) {
                     owner.remote.remove(&remote);
                 }
             }
         }
-        for peer in watched(rules) {
+        for peer in watched(rules, &self.interfaces) {
             self.paths.leave(peer);
         }
     }
@@ -371,14 +375,17 @@ impl Sessions {
         let session = self.sessions.get(&seid).ok_or(not_found)?;
         let mut rules = session.rules.clone();
         let reading = |id| session.compiled.urr(id);
-        let context =
-            RequestContext { writer: &mut self.writer, config: &self.config, sessions: &self.sessions };
+        let context = RequestContext {
+            writer: &mut self.writer,
+            interfaces: &self.interfaces,
+            sessions: &self.sessions,
+        };
         let work =
             apply_checked(context, seid, None, (&mut rules, Some(&session.rules)), |rules, tunnels| {
                 changes::modify(rules, request, tunnels, &reading, now)
             })?;
         let session = self.sessions.get_mut(&seid).ok_or(not_found)?;
-        let published = compile(seid, &rules, &self.config).and_then(|(plan, ineffective)| {
+        let published = compile(seid, &rules, &self.interfaces).and_then(|(plan, ineffective)| {
             self.writer.modify(&mut session.compiled, &plan, held)?;
             Ok(ineffective)
         });
@@ -397,14 +404,18 @@ impl Sessions {
         }
         session.notification.reset();
         let old = std::mem::take(&mut session.rules);
-        for peer in watched(&rules) {
+        for peer in watched(&rules, &self.interfaces) {
             // New peers join before the old rules' peers leave, so that a peer in both is not forgotten in
             // between.
             self.paths.join(peer, now.ms);
         }
         let cp = session.cp;
         self.forget_remotes(seid, cp, &old);
-        self.owners.entry(cp).or_default().remote.extend(remotes(&rules).map(|remote| (remote, seid)));
+        self.owners
+            .entry(cp)
+            .or_default()
+            .remote
+            .extend(remotes(&rules, &self.interfaces).map(|remote| (remote, seid)));
         if let Some(session) = self.sessions.get_mut(&seid) {
             session.rules = rules;
         }
@@ -509,7 +520,7 @@ impl Sessions {
 /// What [`apply_checked`] needs of the sessions.
 struct RequestContext<'a> {
     writer: &'a mut Writer,
-    config: &'a Config,
+    interfaces: &'a Interfaces,
     sessions: &'a HashMap<u64, Box<N4Session>>,
 }
 
@@ -522,17 +533,18 @@ fn apply_checked(
     (rules, before): (&mut Rules, Option<&Rules>),
     change: impl FnOnce(&mut Rules, &mut Allocation<'_>) -> Result<Effect, Rejection>,
 ) -> Result<Checked, Rejection> {
-    let RequestContext { writer, config, sessions } = context;
-    let gtpu = config.gtpu.ip();
+    let RequestContext { writer, interfaces, sessions } = context;
     let own = before.map(Rules::sorted_teids).unwrap_or_default();
-    let mut allocation = Allocation { writer, config, gtpu, taken: Vec::new(), own, chosen: Vec::new() };
+    let mut allocation = Allocation { writer, interfaces, taken: Vec::new(), own, chosen: Vec::new() };
     let changed = change(rules, &mut allocation);
     let Allocation { writer, mut taken, .. } = allocation;
     let result = changed.and_then(|effect| {
         rules.check()?;
-        rules.check_tunnels(gtpu)?;
-        check_far_ends(writer, gtpu, rules, before)?;
-        Ok((effect, check_addresses(writer, sessions, seid, replaceable, rules)?))
+        rules.check_destinations(interfaces)?;
+        check_far_ends(writer, interfaces, rules, before)?;
+        let network = interfaces.number(home_network(rules, interfaces)?);
+        let instance = network.map_or(0, |interface| interface.instance);
+        Ok((effect, check_addresses(writer, sessions, (seid, instance), replaceable, rules)?))
     });
     match result {
         Ok((effect, replaced)) => {
@@ -566,17 +578,18 @@ fn give_back(writer: &mut Writer, taken: &[u32]) {
 /// broadcast address.
 fn check_far_ends(
     writer: &Writer,
-    gtpu: IpAddr,
+    interfaces: &Interfaces,
     rules: &Rules,
     before: Option<&Rules>,
 ) -> Result<(), Rejection> {
+    let network_here = interfaces.gtpu_addresses().any(|own| own.ip().is_loopback());
     let leads_back = |destination: DestinationInterface, header: Option<OuterHeaderCreation>| {
         let Some((_, peer)) = header.and_then(|header| header.gtpu_endpoint()) else { return false };
         let control =
             matches!(destination, DestinationInterface::CpFunction | DestinationInterface::LiFunction);
-        peer == gtpu
+        interfaces.gtpu_addresses().any(|own| own.ip() == peer)
             || match writer.receiver(peer) {
-                Receiver::Other => !control && peer.is_loopback() && !gtpu.is_loopback(),
+                Receiver::Other => !control && peer.is_loopback() && !network_here,
                 Receiver::Local => !control,
                 Receiver::All => true,
             }
@@ -597,19 +610,19 @@ fn check_far_ends(
     Ok(())
 }
 
-/// Refuses a UE address that another session has: the two would take each other's packets. Sessions of the CP
+/// Refuses a UE address that another session of the same network instance has: the two would take each other's packets. Sessions of the CP
 /// function `replaceable` do not prevent that; those that have one of the addresses are returned.
 fn check_addresses(
     writer: &Writer,
     sessions: &HashMap<u64, Box<N4Session>>,
-    seid: u64,
+    (seid, instance): (u64, u8),
     replaceable: Option<IpAddr>,
     rules: &Rules,
 ) -> Result<Vec<u64>, Rejection> {
     let mut replaced = Vec::new();
     for (id, pdr) in rules.pdrs.iter().filter(|(_, pdr)| rules.teid_of(pdr).is_none()) {
         for address in rules.ue_of(pdr).addresses() {
-            let owner = writer.owner_of_ue(address);
+            let owner = writer.owner_of_ue(instance, address);
             let Some(owner) = owner.filter(|owner| *owner != seid) else { continue };
             let cp = sessions.get(&owner).map(|session| session.cp);
             if replaceable.is_none() || cp != replaceable {
@@ -635,20 +648,20 @@ fn log_ineffective(seid: u64, ineffective: &[Ineffective], before: &[Ineffective
 }
 
 /// Remote endpoints to which the rules send.
-pub(super) fn remotes(rules: &Rules) -> impl Iterator<Item = (IpAddr, u32)> {
+pub(super) fn remotes(rules: &Rules, interfaces: &Interfaces) -> impl Iterator<Item = (Peer, u32)> {
     let used = rules.pdrs.values().filter_map(|pdr| rules.far_of(pdr));
     let forwarding = used.filter(|far| far.action.contains(ApplyAction::FORW));
     forwarding.filter_map(|far| {
-        let (teid, peer) = far.outer_header?.gtpu_endpoint()?;
-        Some((peer, teid))
+        let tunnel = tunnel_of(far, interfaces)?;
+        Some((tunnel.far_end(), tunnel.teid))
     })
 }
 
 /// Peers whose paths are watched: gNBs and UPFs, each once for every tunnel to it.
-fn watched(rules: &Rules) -> impl Iterator<Item = IpAddr> {
+fn watched(rules: &Rules, interfaces: &Interfaces) -> impl Iterator<Item = Peer> {
     let forwarding = rules.fars.values().filter(|far| far.action.contains(ApplyAction::FORW));
     let tunnels = forwarding.filter(|far| {
         matches!(far.destination, Some(DestinationInterface::Access | DestinationInterface::Core))
     });
-    tunnels.filter_map(|far| far.outer_header?.gtpu_endpoint().map(|(_, peer)| peer))
+    tunnels.filter_map(|far| tunnel_of(far, interfaces).map(|tunnel| tunnel.far_end()))
 }

@@ -7,9 +7,9 @@ use pfcp::endpoint::Counters;
 use serde_json::{Value, json};
 
 use super::Server;
-use super::compile::network_of;
+use super::compile::{network_of, tunnel_of};
 use super::session::N4Session;
-use crate::config::Config;
+use crate::interfaces::Interfaces;
 
 impl Server {
     pub(super) fn status(&self) -> Value {
@@ -52,7 +52,7 @@ fn node_id_text(node_id: &NodeId) -> String {
 }
 
 /// One session.
-pub(super) fn session(seid: u64, session: &N4Session, config: &Config) -> Value {
+pub(super) fn session(seid: u64, session: &N4Session, interfaces: &Interfaces) -> Value {
     let rules = &session.rules;
     let (uplink, downlink) = session.compiled.usage();
     let remote: Vec<Value> = rules
@@ -60,9 +60,11 @@ pub(super) fn session(seid: u64, session: &N4Session, config: &Config) -> Value 
         .iter()
         .filter_map(|(id, pdr)| {
             let far = rules.far_of(pdr)?;
-            let (teid, peer) = far.outer_header?.gtpu_endpoint()?;
+            let tunnel = tunnel_of(far, interfaces)?;
             let forwards = far.action.contains(pfcp::ApplyAction::FORW);
-            forwards.then(|| json!({"pdr": id, "teid": teid, "peer": peer.to_string()}))
+            let interface = interfaces.number(tunnel.interface.into()).map(|interface| interface.name());
+            let peer = tunnel.peer.ip().to_string();
+            forwards.then(|| json!({"pdr": id, "teid": tunnel.teid, "peer": peer, "interface": interface}))
         })
         .collect();
     let (mut ipv4, mut ipv6) = (BTreeSet::new(), BTreeSet::new());
@@ -76,7 +78,7 @@ pub(super) fn session(seid: u64, session: &N4Session, config: &Config) -> Value 
         "seid": seid,
         "cp_seid": session.cp_seid,
         "cp": session.cp.to_string(),
-        "dnn": network_of(rules, config),
+        "dnn": network_of(rules, interfaces),
         "ipv4": ipv4.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "ipv6": ipv6,
         "teids": rules.teids(),

@@ -17,10 +17,10 @@ use classifier::Prefix;
 use foldhash::HashMap;
 use foldhash::fast::FixedState;
 
-use super::compile::{network_with, tunnel};
+use super::compile::tunnel_of;
 use super::ineffective::Ineffective;
 use super::rules::{FarRule, PdrRule, Rules, Table, UrrRule};
-use crate::config::Config;
+use crate::interfaces::Interfaces;
 use crate::plan::{OuterHeader, Plan};
 use crate::session::Session;
 use crate::tables::Writer;
@@ -39,8 +39,8 @@ pub(super) struct Template {
     /// Whether it was used since templates were last checked for replacement.
     used: bool,
     rules: Rules,
-    /// The data network of the UE's addresses.
-    network: Option<usize>,
+    /// The interface of the data network of the UE's addresses.
+    network: Option<u16>,
     /// Prefixes in filters, and whether each contains the UE's address.
     named: Vec<(Prefix, bool)>,
     pub ineffective: Box<[Ineffective]>,
@@ -60,14 +60,17 @@ pub(super) struct Templates {
 /// The rules of a new session, with the data by which its template is found.
 pub(super) struct Own<'a> {
     rules: &'a Rules,
+    interfaces: &'a Interfaces,
     ue: Ue,
+    /// As in [`Template::network`].
+    network: Option<u16>,
     /// Hash of everything that templates are compared by, except UE addresses.
     hash: u64,
 }
 
 impl<'a> Own<'a> {
     /// `None` for rules of unusual kinds, which are always compiled.
-    pub fn new(rules: &'a Rules, config: &Config) -> Option<Own<'a>> {
+    pub fn new(rules: &'a Rules, interfaces: &'a Interfaces) -> Option<Own<'a>> {
         let usual = !rules.ethernet && rules.endpoints.is_empty() && rules.pdrs.len() <= MAX_PDRS;
         let usual =
             usual && rules.pdrs.values().map(|pdr| pdr.sdf_filters.len()).sum::<usize>() <= MAX_FILTERS;
@@ -91,8 +94,9 @@ impl<'a> Own<'a> {
             }
             (ue.v4, ue.v6) = (ue.v4.or(pdr.ue.v4), ue.v6.or(v6));
         }
-        let hash = hash(rules, network_with(ue.addresses(), config));
-        Some(Own { rules, ue, hash })
+        let network = interfaces.network_with(ue.addresses());
+        let hash = hash(rules, network);
+        Some(Own { rules, interfaces, ue, network, hash })
     }
 }
 
@@ -107,17 +111,17 @@ impl Particulars for Own<'_> {
 
     fn tunnel(&self, pdr: u16) -> Option<OuterHeader> {
         let far = self.rules.far_of(self.rules.pdrs.get(pdr)?)?;
-        tunnel(far.destination?, far.outer_header)
+        tunnel_of(far, self.interfaces)
     }
 }
 
 impl Templates {
     /// Finds the template for a session.
-    pub fn find(&mut self, own: &Own<'_>, config: &Config) -> Option<&Template> {
+    pub fn find(&mut self, own: &Own<'_>) -> Option<&Template> {
         let positions = self.by_hash.get(&own.hash)?;
-        let network = network_with(own.ue.addresses(), config);
-        let fits =
-            |at: &&usize| self.all.get(**at).is_some_and(|known| known.network == network && known.fits(own));
+        let fits = |at: &&usize| {
+            self.all.get(**at).is_some_and(|known| known.network == own.network && known.fits(own))
+        };
         let at = *positions.iter().find(fits)?;
         let template = self.all.get_mut(at)?;
         template.used = true;
@@ -131,7 +135,6 @@ impl Templates {
         (plan, ineffective): (Plan, Box<[Ineffective]>),
         session: &Session,
         writer: &mut Writer,
-        config: &Config,
     ) {
         let mut named = Vec::new();
         for filter in plan.arrivals.iter().flat_map(|arrival| &arrival.rules).map(|rule| rule.filter) {
@@ -142,8 +145,7 @@ impl Templates {
             }
         }
         let Some(layout) = writer.learn(session, plan, own) else { return };
-        let network = network_with(own.ue.addresses(), config);
-        let (hash, rules) = (own.hash, own.rules.clone());
+        let (hash, network, rules) = (own.hash, own.network, own.rules.clone());
         let template = Template { hash, used: false, rules, network, named, ineffective, layout };
         let at = if self.all.len() < MAX_TEMPLATES {
             self.all.push(template);
@@ -177,7 +179,7 @@ impl Templates {
 }
 
 /// A hash of enough of the fields that [`Template::fits`] compares to tell policies apart.
-fn hash(rules: &Rules, network: Option<usize>) -> u64 {
+fn hash(rules: &Rules, network: Option<u16>) -> u64 {
     // Not keyed: rules that collide on purpose only make the UPF compare templates one by one, at most a
     // thousand.
     let mut state = FixedState::default().build_hasher();

@@ -20,6 +20,7 @@ use super::rules::UrrRule;
 use super::rules::urr::Now;
 use super::session::{N4Session, Sessions};
 use crate::plan::Mark;
+use crate::plan::Peer;
 use crate::tables::Held;
 
 /// Most rounds of one check. A further round is needed only when traffic has passed the marks of the previous
@@ -180,7 +181,7 @@ impl Sessions {
     /// Publishes the present marks and exhausted quotas to the packet path.
     fn republish(&mut self, seid: u64) {
         let Some(session) = self.sessions.get_mut(&seid) else { return };
-        let compiled = compile(seid, &session.rules, &self.config);
+        let compiled = compile(seid, &session.rules, &self.interfaces);
         let published = compiled
             .and_then(|(plan, _)| Ok(self.writer.modify(&mut session.compiled, &plan, Held::Sent)?));
         if let Err(rejection) = published {
@@ -226,8 +227,8 @@ impl Sessions {
     }
 
     /// The reports to CP functions that a peer does not know a tunnel to which their sessions send.
-    pub fn error_indications(&self, peer: IpAddr, teid: u32) -> Vec<Outgoing> {
-        let (ipv4, ipv6) = match peer {
+    pub fn error_indications(&self, peer: Peer, teid: u32) -> Vec<Outgoing> {
+        let (ipv4, ipv6) = match peer.address {
             IpAddr::V4(address) => (Some(address), None),
             IpAddr::V6(address) => (None, Some(address)),
         };

@@ -189,7 +189,7 @@ impl Pipeline {
                 let verdict = &mut verdicts[at - from];
                 verdict.block = match meta.native {
                     true => tables.station(inside, meta.teid),
-                    false => tables.tunnel(inside, meta.teid),
+                    false => tables.instance(self.input.instance).tunnel(inside, meta.teid),
                 }
                 .unwrap_or_default();
                 self.look_up_frame(tables, inside, batch, at, verdict, now_ns);
@@ -290,12 +290,10 @@ impl Pipeline {
             {
                 return Err(reason);
             }
-            if let Some(selected) = self.to_n6.get_mut(usize::from(network)) {
-                selected.push(at as u16);
-            }
+            self.to[usize::from(network as u8)].push(at as u16);
         }
         if let Some(target) = target {
-            match bridging.turned.push(frame, self.local) {
+            match bridging.turned.push(frame, self.input.local) {
                 true => bridging.targets.push(target),
                 false => self.stats[self.worker].drops.count(DropReason::TxQueueFull),
             }
@@ -376,7 +374,7 @@ impl Pipeline {
             copies.clear();
             self.begin(0);
             for member in some.iter().filter(|member| **member != from) {
-                copies.push(frame, self.local);
+                copies.push(frame, self.input.local);
                 self.metas.push(super::Meta { native: true, teid: *member, ..super::Meta::NEW });
                 self.keys.push(Key::unknown());
             }

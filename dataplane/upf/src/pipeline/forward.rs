@@ -14,7 +14,7 @@ use super::mtu::{self, Fit, Fragments};
 use super::{Event, Inside, NO_QFI, Pipeline, Source, State};
 use crate::session::{Endpoint, Entry, Policy, flag, kind};
 use crate::state::{Cells, Gauged};
-use crate::tables::{Receiver, Tables};
+use crate::tables::{FarEnd, Receiver, Tables};
 
 /// Interval in which the CP function gets packets in the long run (1,000 per second), and most packets at once.
 const CONTROL_INTERVAL_NS: u64 = 1_000_000;
@@ -40,7 +40,7 @@ impl Pipeline {
             kind::TUNNEL => {
                 // A packet that this UPF itself sent into a tunnel must not enter a tunnel again: it would
                 // circulate.
-                if !meta.native && self.source == Source::Port && batch.peer(at).ip() == self.local.ip() {
+                if !meta.native && self.source == Source::Port && self.locals.contains(&batch.peer(at).ip()) {
                     meta.drop(DropReason::TunnelLoop);
                     return false;
                 }
@@ -50,16 +50,20 @@ impl Pipeline {
                     meta.drop(DropReason::ControlOverflow);
                     return false;
                 }
-                if length + ppi_len(entry) > self.links.tunnel {
+                let Some(peer) = tables.peer(entry.peer) else {
+                    meta.drop(DropReason::FarDrop);
+                    return false;
+                };
+                if length + ppi_len(entry) > self.links.of(peer.interface).mtu as usize {
                     return self.too_long(tables, batch, at, entry, now_ns);
                 }
                 let mut frame = batch.frame_mut(at);
                 if self.keys[at].words()[3] as u8 == protocol::TCP {
-                    mtu::clamp_syn(frame.packet_mut(), self.clamp);
+                    mtu::clamp_syn(frame.packet_mut(), self.input.clamp);
                 }
-                let result = encapsulate(&mut frame, tables, entry, meta.qfi);
+                let result = encapsulate(&mut frame, peer, entry, meta.qfi);
                 match result {
-                    Ok(()) => self.to_n3.push(at as u16),
+                    Ok(()) => self.to[usize::from(peer.interface)].push(at as u16),
                     Err(reason) => meta.drop(reason),
                 }
                 result.is_ok()
@@ -72,20 +76,17 @@ impl Pipeline {
                     meta.drop(reason);
                     return false;
                 }
-                let Some(link) = self.links.networks.get(entry.teid as usize) else {
-                    meta.drop(DropReason::FarDrop);
-                    return false;
-                };
+                let link = self.links.of(entry.teid as u8);
                 if entry.is(flag::TOS) {
                     mark(batch.frame_mut(at).packet_mut(), entry.tos);
                 }
-                if length > link.mtu {
+                if length > link.mtu as usize {
                     return self.too_long(tables, batch, at, entry, now_ns);
                 }
                 if words[3] as u8 == protocol::TCP {
-                    mtu::clamp_syn(batch.frame_mut(at).packet_mut(), link.clamp);
+                    mtu::clamp_syn(batch.frame_mut(at).packet_mut(), link.clamp as usize);
                 }
-                self.to_n6[entry.teid as usize].push(at as u16);
+                self.to[usize::from(entry.teid as u8)].push(at as u16);
                 true
             }
             kind::BRIDGE => self.bridge(tables, batch, at, block, entry, now_ns),
@@ -140,7 +141,8 @@ impl Pipeline {
             }
             _ => None,
         };
-        let answered = answer.is_some_and(|length| self.inject(&scratch[..length]));
+        // The interface of the session's data network.
+        let answered = answer.is_some_and(|length| self.inject(&scratch[..length], entry.peer as u8));
         self.scratch = scratch;
         self.metas[at].drop(if answered { DropReason::Redirected } else { DropReason::FarDrop });
     }
@@ -160,10 +162,11 @@ impl Pipeline {
         let result = if self.source.is_own() || entry.kind() == kind::BUFFER {
             Ok(())
         } else if entry.is(flag::UPLINK) {
+            let to = self.interfaces.number(entry.teid as u16).map_or(0, |interface| interface.instance);
             let target = further(block, entry).find(|further| further.kind() == kind::ADDRESS);
             match target.and_then(|target| tables.policy(inside, target.teid)) {
                 Some(Policy::Address(server)) => {
-                    tables.translations.outbound(batch.frame_mut(at).packet_mut(), *server)
+                    tables.translations.outbound(batch.frame_mut(at).packet_mut(), *server, to)
                 }
                 _ => Err(DropReason::FarDrop),
             }
@@ -194,9 +197,9 @@ impl Pipeline {
     fn translate_back(&mut self, tables: &Tables, batch: &mut Vector, at: usize) -> bool {
         let mut frame = batch.frame_mut(at);
         let packet = frame.packet_mut();
-        let translated = self.metas[at].native && tables.translations.inbound(packet);
+        let translated = self.metas[at].native && tables.translations.inbound(packet, self.input.instance);
         if translated {
-            self.metas[at].state = match self.inject(packet) {
+            self.metas[at].state = match self.inject(packet, self.input.interface) {
                 true => State::Consumed,
                 false => State::Dropped(DropReason::TxQueueFull),
             };
@@ -218,18 +221,19 @@ impl Pipeline {
         if entry.is(flag::FRAME) {
             // No ICMP message can ask a sender for shorter frames: the tunnel packet is fragmented, or the port
             // refuses it.
-            let result = encapsulate(&mut batch.frame_mut(at), tables, entry, self.metas[at].qfi);
+            let Some(peer) = tables.peer(entry.peer) else { return false };
+            let result = encapsulate(&mut batch.frame_mut(at), peer, entry, self.metas[at].qfi);
             match result {
-                Ok(()) => self.to_n3.push(at as u16),
+                Ok(()) => self.to[usize::from(peer.interface)].push(at as u16),
                 Err(reason) => self.metas[at].drop(reason),
             }
             return result.is_ok();
         }
         let packet = batch.frames()[at].packet();
         let tunnel = entry.kind() == kind::TUNNEL;
-        let limit = match self.links.networks.get(entry.teid as usize) {
-            Some(link) if !tunnel => link.mtu,
-            _ => self.links.tunnel.saturating_sub(ppi_len(entry)),
+        let limit = match tables.peer(entry.peer).filter(|_| tunnel) {
+            Some(peer) => (self.links.of(peer.interface).mtu as usize).saturating_sub(ppi_len(entry)),
+            None => self.links.of(entry.teid as u8).mtu as usize,
         };
         let result = match mtu::fit(packet, limit) {
             Fit::Fragment => self.fragment(tables, packet, at, entry, limit),
@@ -240,7 +244,7 @@ impl Pipeline {
             Err(reason) => self.metas[at].drop(reason),
         }
         if result == Err(DropReason::TooBig) {
-            self.answer_too_big(packet, limit, (!tunnel).then_some(entry.teid as usize), now_ns);
+            self.answer_too_big(packet, limit, (!tunnel).then_some(entry.teid as u8), now_ns);
         }
         result.is_ok()
     }
@@ -260,23 +264,26 @@ impl Pipeline {
         }
         let qfi = self.metas[at].qfi;
         while let Some(length) = fragments.next(&mut self.scratch) {
-            let pushed = self.extra.push(&self.scratch[..length], &self.home, self.local);
+            let pushed = self.extra.push(&self.scratch[..length], &self.home, self.input.local);
             let Some((position, mut frame)) = pushed else { break };
-            if entry.kind() == kind::NETWORK {
-                self.extra.to_n6.push((entry.teid as usize, position));
+            let interface = if entry.kind() == kind::NETWORK {
+                entry.teid as u8
             } else {
-                encapsulate(&mut frame, tables, entry, qfi)?;
-                self.extra.to_n3.push(position);
-            }
+                let peer = tables.peer(entry.peer).ok_or(DropReason::FarDrop)?;
+                encapsulate(&mut frame, peer, entry, qfi)?;
+                peer.interface
+            };
+            self.extra.to[usize::from(interface)].push(position);
         }
         Ok(())
     }
 
     /// Tells the sender of a packet how long it may be. The sender is in the data network from which the packet
-    /// came, or is the UE. `to` is the network to which the packet should have gone.
-    fn answer_too_big(&mut self, packet: &[u8], limit: usize, to: Option<usize>, now_ns: u64) {
-        let link = to.or(self.network).and_then(|network| self.links.networks.get(network));
-        let (Some(link), Ok(flow)) = (link, Flow::parse(packet)) else { return };
+    /// came, or is the UE. `to` is the interface of the network to which the packet should have gone.
+    fn answer_too_big(&mut self, packet: &[u8], limit: usize, to: Option<u8>, now_ns: u64) {
+        let from = (!self.input.has_tunnels).then_some(self.input.interface);
+        let (Some(network), Ok(flow)) = (to.or(from), Flow::parse(packet)) else { return };
+        let link = *self.links.of(network);
         // The sender would not recognise a packet that was changed here.
         if self.source.is_own() || !self.limiter.allows(now_ns, flow.source) {
             return;
@@ -284,15 +291,13 @@ impl Pipeline {
         let mtu = u16::try_from(limit).unwrap_or(u16::MAX);
         let mut scratch = std::mem::take(&mut self.scratch);
         if let Some(length) = mtu::answer(packet, mtu, &link.router, &mut scratch) {
-            match self.network {
-                Some(network) => {
-                    let pushed = self.extra.push(&scratch[..length], &self.home, self.local);
+            match from {
+                Some(from) => {
+                    let pushed = self.extra.push(&scratch[..length], &self.home, self.input.local);
                     let position = pushed.map(|(position, _)| position);
-                    self.extra.to_n6.extend(position.map(|position| (network, position)));
+                    self.extra.to[usize::from(from)].extend(position);
                 }
-                None => {
-                    self.answer(&scratch[..length]);
-                }
+                None => self.answer(&scratch[..length], network),
             }
         }
         self.scratch = scratch;
@@ -312,7 +317,8 @@ impl Pipeline {
         };
         let later = flow.and_then(|flow| flow.fragment).is_some_and(|part| part.offset > 0);
         let key = later.then(|| Box::new(self.keys[at]));
-        let waiting = Waiting { octets, native: meta.native, qfi: meta.qfi, frame, teid: meta.teid, key };
+        let (native, qfi, teid) = (meta.native, meta.qfi, meta.teid);
+        let waiting = Waiting { octets, interface: self.input.interface, native, qfi, frame, teid, key };
         match self.held.hold(seid, most, waiting) {
             Some(first) => {
                 meta.state = State::Consumed;
@@ -343,18 +349,21 @@ impl Pipeline {
                 return self.stats[self.worker].drops.count(reason);
             }
         }
-        let Some((position, mut frame)) = self.extra.push(packet, &self.home, self.local) else {
+        let Some((position, mut frame)) = self.extra.push(packet, &self.home, self.input.local) else {
             return self.stats[self.worker].drops.count(DropReason::TxQueueFull);
         };
         if further.kind() == kind::COPY_NETWORK {
             if further.is(flag::TOS) {
                 mark(frame.packet_mut(), further.tos);
             }
-            self.extra.to_n6.push((further.teid as usize, position));
+            self.extra.to[usize::from(further.teid as u8)].push(position);
             return;
         }
-        match encapsulate(&mut frame, tables, further, self.metas[at].qfi) {
-            Ok(()) => self.extra.to_n3.push(position),
+        let Some(peer) = tables.peer(further.peer) else {
+            return self.stats[self.worker].drops.count(DropReason::FarDrop);
+        };
+        match encapsulate(&mut frame, peer, further, self.metas[at].qfi) {
+            Ok(()) => self.extra.to[usize::from(peer.interface)].push(position),
             Err(reason) => self.stats[self.worker].drops.count(reason),
         }
     }
@@ -375,7 +384,7 @@ fn ppi_len(entry: &Entry) -> usize {
 #[inline(always)]
 fn encapsulate(
     frame: &mut FrameMut<'_>,
-    tables: &Tables,
+    peer: FarEnd,
     entry: &Entry,
     received_qfi: u8,
 ) -> Result<(), DropReason> {
@@ -388,7 +397,6 @@ fn encapsulate(
     } else {
         Some(PduSession::Uplink { qfi })
     };
-    let peer = tables.peer(entry.peer).ok_or(DropReason::FarDrop)?;
     // The CP function may be on this machine (N4-u); a gNB or another UPF must not be.
     if peer.receiver != Receiver::Other && !(peer.receiver == Receiver::Local && entry.is(flag::CONTROL)) {
         return Err(DropReason::TunnelLoop);

@@ -58,8 +58,8 @@ pub(super) struct Origin {
 enum Path {
     /// The tunnel with this TEID.
     Tunnel(u32),
-    /// The data network with this number.
-    Network(Option<usize>),
+    /// No tunnel: the session has one network instance, in which the flow is unique.
+    Native,
     /// Inside frames: of a tunnel with this TEID, or (`native`) on their way to this station. In a VLAN, or in 0.
     Frames { native: bool, of: u32, vlan: u16 },
 }
@@ -72,7 +72,7 @@ impl Origin {
     fn party(self) -> Party {
         let down = match self.path {
             Path::Tunnel(_) => false,
-            Path::Network(_) => true,
+            Path::Native => true,
             Path::Frames { native, .. } => native,
         };
         (self.seid, down)
@@ -125,6 +125,8 @@ impl First {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub octets: Box<[u8]>,
+    /// Number of the interface from which it came.
+    pub interface: u8,
     pub peer: SocketAddr,
     pub qfi: u8,
 }
@@ -391,15 +393,16 @@ impl Pipeline {
         let Some(mut reader) = self.reader.take() else { return };
         let tables = Arc::clone(&self.tables);
         let inside = reader.enter();
+        let keys = tables.instance(self.input.instance);
         for at in fragmented.drain(..).map(usize::from) {
             let meta = self.metas[at];
             let frame = &batch.frames()[at];
             let Ok(flow) = Flow::parse(frame.packet()) else { continue };
             let Some(part) = flow.fragment.filter(|_| meta.state == State::Live) else { continue };
             let (path, block) = if meta.native {
-                (Path::Network(self.network), tables.endpoint_of_ue(&inside, flow.destination))
+                (Path::Native, keys.endpoint_of_ue(&inside, flow.destination))
             } else {
-                (Path::Tunnel(meta.teid), tables.tunnel(&inside, meta.teid))
+                (Path::Tunnel(meta.teid), keys.tunnel(&inside, meta.teid))
             };
             // Nothing is kept for unknown sessions. In a session of frames, what looks like a fragment is a
             // frame.
@@ -410,7 +413,7 @@ impl Pipeline {
                 Route::Only(_) => !meta.native && self.closed.contains(flow.destination),
                 Route::None => false,
             };
-            if !needs_ports || meta.native && !endpoint.admits(self.origin()) {
+            if !needs_ports {
                 continue;
             }
             let origin = Origin { seid: endpoint.seid(), path };
@@ -438,7 +441,8 @@ impl Pipeline {
         at: usize,
     ) -> bool {
         let meta = &mut self.metas[at];
-        let waiting = Waiting { octets: frame.packet().into(), peer, qfi: meta.qfi };
+        let (octets, interface) = (frame.packet().into(), self.input.interface);
+        let waiting = Waiting { octets, interface, peer, qfi: meta.qfi };
         match self.fragments.wait(origin, flow, part, waiting) {
             Kept::Waits => meta.state = State::Consumed,
             Kept::NoRoom => return true,
@@ -534,14 +538,15 @@ impl Pipeline {
         while let Some((origin, first, waiting)) = self.fragments.take_ready() {
             let (native, teid, frames) = match origin.path {
                 Path::Tunnel(teid) => (false, teid, false),
-                Path::Network(_) => (true, 0, false),
+                Path::Native => (true, 0, false),
                 Path::Frames { native, of, .. } => (native, of, true),
             };
             let mut waiting = waiting.into_iter().peekable();
-            while waiting.peek().is_some() {
+            while let Some(interface) = waiting.peek().map(|next| next.interface) {
+                self.enter(interface);
                 batch.clear();
                 self.begin(0);
-                while let Some(next) = waiting.peek()
+                while let Some(next) = waiting.peek().filter(|next| next.interface == interface)
                     && batch.push(&next.octets, next.peer)
                 {
                     let Some(Waiting { octets, qfi, .. }) = waiting.next() else { break };
@@ -615,7 +620,7 @@ mod tests {
         let verdict = fragments.note(origin, &of.0, &of.1, now_ns);
         if verdict == Verdict::Early {
             let peer = ([127, 0, 0, 1], 2152).into();
-            let waiting = Waiting { octets: vec![0; of.1.length].into(), peer, qfi: 9 };
+            let waiting = Waiting { octets: vec![0; of.1.length].into(), interface: 0, peer, qfi: 9 };
             assert_eq!(fragments.wait(origin, &of.0, &of.1, waiting), Kept::Waits);
         }
         verdict
@@ -748,7 +753,7 @@ mod tests {
             let (flow, part) = part(identification, 8, 8, false);
             assert_eq!(fragments.note(of_tunnel(tunnel), &flow, &part, 1), Verdict::Early);
             let peer = ([127, 0, 0, 1], 2152).into();
-            let waiting = Waiting { octets: vec![0; LENGTH].into(), peer, qfi: 9 };
+            let waiting = Waiting { octets: vec![0; LENGTH].into(), interface: 0, peer, qfi: 9 };
             fragments.wait(of_tunnel(tunnel), &flow, &part, waiting)
         };
         let mut fragments = Fragments::default();

@@ -29,6 +29,7 @@ use telemetry::DropReason;
 
 use crate::config::{Config, Service};
 use crate::interface::broadcasts;
+use crate::interfaces::{Interface, Interfaces};
 
 /// Destinations of the sender's own machine, closed whatever addresses the interfaces have.
 const ALWAYS: [&str; 6] = [
@@ -138,14 +139,14 @@ pub struct Closed {
     version: u64,
     to_packets: Destinations,
     to_frames: Destinations,
-    /// The open services, by number of the data network.
+    /// The open services, by number of the data network's interface.
     open: Arc<[Vec<Service>]>,
     /// UDP ports of the core. A service without a port does not open them.
     core_ports: Arc<[u16]>,
 }
 
 impl Closed {
-    /// Whether a packet from a UE to data network `network` must be dropped, and the reason. `ports` are those
+    /// Whether a packet from a UE to the data network of interface `network` must be dropped, and the reason. `ports` are those
     /// of the packet's flow, as a later fragment does not have them.
     #[inline(always)]
     pub fn stops(
@@ -219,7 +220,7 @@ impl Guard {
     pub fn new(config: &Config, addresses: impl IntoIterator<Item = IpAddr>) -> Guard {
         let guard = Guard {
             configured: config.closed_networks().collect(),
-            open: config.dnn.iter().map(|dnn| dnn.open.clone()).collect(),
+            open: Interfaces::of(config).iter().map(services).collect(),
             core_ports: config.core_ports().into(),
             version: AtomicU64::new(0),
             current: Mutex::default(),
@@ -267,6 +268,11 @@ impl Guard {
     }
 }
 
+/// The open services of an interface's data network.
+fn services(interface: &Interface) -> Vec<Service> {
+    interface.dnn.as_ref().map_or_else(Vec::new, |dnn| dnn.open.clone())
+}
+
 /// The anycast address of routers in the IPv6 network of an interface's address (RFC 4291 §2.6.1).
 fn anycast(own: &Cidr) -> Option<Cidr> {
     let network = own.network().address();
@@ -307,7 +313,7 @@ mod tests {
 
     fn stopped(guard: &Guard, to: &str, port: u16) -> bool {
         let closed = guard.closed(&Closed::default()).unwrap();
-        closed.stops(0, &udp(to, port), || None).is_some()
+        closed.stops(1, &udp(to, port), || None).is_some()
     }
 
     #[test]
@@ -369,7 +375,7 @@ mod tests {
             ("224.0.0.251", false),
             ("ff02::fb", false),
         ] {
-            let stops = closed.stops_in_frame(0, &udp(to, PFCP_PORT));
+            let stops = closed.stops_in_frame(1, &udp(to, PFCP_PORT));
             assert_eq!(stops, expected.then_some(DropReason::CoreInterface), "{to}");
         }
         for (kind, hop_limit, expected) in
@@ -377,7 +383,7 @@ mod tests {
         {
             let mut packet = udp("fe80::7", 9);
             (packet[6], packet[7], packet[40]) = (protocol::ICMPV6, hop_limit, kind);
-            assert_eq!(closed.stops_in_frame(0, &packet).is_some(), expected, "{kind} {hop_limit}");
+            assert_eq!(closed.stops_in_frame(1, &packet).is_some(), expected, "{kind} {hop_limit}");
         }
     }
 
@@ -414,17 +420,17 @@ mod tests {
             ("192.0.2.7", PFCP_PORT, true),
             ("127.0.0.1", 53, true),
         ] {
-            assert_eq!(closed.stops(0, &udp(to, port), || None).is_some(), expected, "{to} {port}");
+            assert_eq!(closed.stops(1, &udp(to, port), || None).is_some(), expected, "{to} {port}");
             // The other data network does not have these services open.
-            assert!(closed.stops(1, &udp(to, port), || None).is_some());
+            assert!(closed.stops(2, &udp(to, port), || None).is_some());
         }
         let mut ping = udp("10.45.0.1", 80);
         ping[9] = protocol::ICMP;
-        assert_eq!(closed.stops(0, &ping, || None), None);
+        assert_eq!(closed.stops(1, &ping, || None), None);
         // A later fragment has the ports of its first fragment.
         let mut fragment = udp("10.45.0.1", 80);
         fragment[7] = 9;
-        assert!(closed.stops(0, &fragment, || None).is_some());
-        assert_eq!(closed.stops(0, &fragment, || Some((4000, 53))), None);
+        assert!(closed.stops(1, &fragment, || None).is_some());
+        assert_eq!(closed.stops(1, &fragment, || Some((4000, 53))), None);
     }
 }

@@ -23,6 +23,8 @@ const HINTS: usize = 4096;
 pub(super) struct Waiting {
     /// The IP packet.
     pub octets: Box<[u8]>,
+    /// Number of the interface from which it came.
+    pub interface: u8,
     pub native: bool,
     pub qfi: u8,
     /// Whether it is an Ethernet frame.

@@ -18,47 +18,61 @@ use super::{BATCH, Inside, Pipeline, Ports, Source, State, Verdict};
 use crate::session::{flag, kind};
 use crate::tables::Tables;
 
+/// Injected packets of one kind to UEs of one network instance.
+pub(super) struct Injected {
+    source: Source,
+    /// The interface from which they seem to come.
+    interface: u8,
+    batch: Vector,
+}
+
 impl Pipeline {
-    /// Queues a packet to a UE for the stages; `false` when there is no room.
+    /// Queues a packet to a UE, as if it came from the data network of `interface`; `false` when there is no room.
     #[cold]
-    pub(super) fn inject(&mut self, packet: &[u8]) -> bool {
-        let batch = self.injected.get_or_insert_with(|| Vector::of(&self.home));
-        batch.push(packet, self.local)
+    pub(super) fn inject(&mut self, packet: &[u8], interface: u8) -> bool {
+        self.queue(Source::Injected, packet, interface)
     }
 
     /// Queues an answer to a UE in the name of its router; without effect when there is no room.
-    pub(super) fn answer(&mut self, packet: &[u8]) {
-        let batch = self.answers.get_or_insert_with(|| Vector::of(&self.home));
-        batch.push(packet, self.local);
+    pub(super) fn answer(&mut self, packet: &[u8], interface: u8) {
+        self.queue(Source::Router, packet, interface);
+    }
+
+    fn queue(&mut self, source: Source, packet: &[u8], interface: u8) -> bool {
+        let peer = self.input.local;
+        let alike = |known: &&mut Injected| known.source == source && known.interface == interface;
+        if let Some(known) = self.injected.iter_mut().find(alike) {
+            return known.batch.push(packet, peer);
+        }
+        let mut batch = Vector::of(&self.home);
+        let queued = batch.push(packet, peer);
+        self.injected.push(Injected { source, interface, batch });
+        queued
     }
 
     /// Runs the stages for injected packets.
     #[inline(always)]
     pub(super) fn run_injected(&mut self, now_ns: u64, ports: &mut Ports) {
-        let waits = |batch: &Option<Vector>| batch.as_ref().is_some_and(|batch| !batch.is_empty());
-        if waits(&self.injected) || waits(&self.answers) {
+        if self.injected.iter().any(|injected| !injected.batch.is_empty()) {
             self.run_own(now_ns, ports);
         }
     }
 
     #[cold]
     fn run_own(&mut self, now_ns: u64, ports: &mut Ports) {
-        if let Some(batch) = self.injected.take() {
-            self.injected = Some(self.run_from(Source::Injected, batch, now_ns, ports));
+        let (mut all, before) = (std::mem::take(&mut self.injected), (self.input, self.source));
+        // Answers of servers come first.
+        all.sort_by_key(|injected| injected.source == Source::Router);
+        for Injected { source, interface, batch } in all.iter_mut().filter(|all| !all.batch.is_empty()) {
+            self.enter(*interface);
+            self.source = *source;
+            self.begin(batch.len());
+            self.parse_native(batch, now_ns);
+            self.run(batch, now_ns, ports);
+            batch.clear();
         }
-        if let Some(batch) = self.answers.take() {
-            self.answers = Some(self.run_from(Source::Router, batch, now_ns, ports));
-        }
-    }
-
-    fn run_from(&mut self, source: Source, mut batch: Vector, now_ns: u64, ports: &mut Ports) -> Vector {
-        self.begin(batch.len());
-        let before = std::mem::replace(&mut self.source, source);
-        self.parse_n6(&mut batch, now_ns);
-        self.run(&mut batch, now_ns, ports);
-        self.source = before;
-        batch.clear();
-        batch
+        (self.input, self.source) = before;
+        self.injected = all;
     }
 
     /// Stage 3 for answers of the router: as its FAR says, but one whose session buffers is dropped, because

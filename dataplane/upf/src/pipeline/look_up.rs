@@ -15,10 +15,10 @@ use packet::flow::Flow;
 use pktio::{Frame, Vector};
 use telemetry::DropReason;
 
-use super::{BATCH, Inside, Meta, Pipeline, Source, State, Verdict};
+use super::{BATCH, Inside, Meta, Pipeline, State, Verdict};
 use crate::session::{self, Endpoint, Policy, Route};
 use crate::state::PER_LINE;
-use crate::tables::Tables;
+use crate::tables::{Instance, Tables};
 use rcu::Place;
 
 /// Packets of a burst. A core has about twenty outstanding requests to memory, and a packet needs up to four:
@@ -71,6 +71,7 @@ impl Pipeline {
         now_ns: u64,
     ) {
         let (start, count) = (range.start, range.len().min(BATCH));
+        let keys = tables.instance(self.input.instance);
         let verdicts = &mut verdicts[..count];
         let mut places: Places<'g> = [None; BURST];
         let mut looking = [Lookup::Only(None); BURST];
@@ -89,13 +90,13 @@ impl Pipeline {
             if (2..bursts + 2).contains(&step) {
                 let burst = of_burst(step - 2);
                 let at = start + burst.start;
-                self.begin_look_ups(tables, inside, batch, at, &mut last, &mut looking, &mut verdicts[burst]);
+                self.begin_look_ups(keys, inside, batch, at, &mut last, &mut looking, &mut verdicts[burst]);
             }
             if (1..bursts + 1).contains(&step) {
                 load(inside, &places, &mut verdicts[of_burst(step - 1)]);
             }
             if step < bursts {
-                self.prefetch_slots(tables, inside, batch, of_burst(step), start, &mut places);
+                self.prefetch_slots(keys, inside, batch, of_burst(step), start, &mut places);
             }
         }
         if unmatched {
@@ -109,7 +110,7 @@ impl Pipeline {
     #[inline(never)]
     fn prefetch_slots<'g>(
         &self,
-        tables: &'g Tables,
+        keys: Instance<'g>,
         inside: &'g Inside<'_>,
         batch: &Vector,
         burst: Range<usize>,
@@ -119,7 +120,7 @@ impl Pipeline {
         let burst = start + burst.start..start + burst.end;
         let packets = self.metas[burst.clone()].iter().zip(&self.keys[burst.clone()]);
         for (((meta, key), frame), place) in packets.zip(&batch.frames()[burst]).zip(places) {
-            *place = place_of(tables, inside, meta, key, frame);
+            *place = place_of(keys, inside, meta, key, frame);
             if let Some(place) = place {
                 place.prefetch();
             }
@@ -131,7 +132,7 @@ impl Pipeline {
     #[allow(clippy::too_many_arguments)] // the variables of its one caller
     fn begin_look_ups<'g>(
         &self,
-        tables: &'g Tables,
+        keys: Instance<'g>,
         inside: &'g Inside<'_>,
         batch: &Vector,
         at: usize,
@@ -139,8 +140,7 @@ impl Pipeline {
         looking: &mut [Lookup<'g>; BURST],
         verdicts: &mut [Verdict<'g>],
     ) {
-        let packets = self.metas[at..].iter().zip(&self.keys[at..]);
-        let from = self.origin();
+        let (tables, packets) = (keys.tables(), self.metas[at..].iter().zip(&self.keys[at..]));
         for (i, (((meta, key), verdict), looking)) in packets.zip(verdicts).zip(looking).enumerate() {
             // The slot does not have the packet's session: a stale TEID or one assigned by the CP function; an
             // address under a prefix of another length.
@@ -149,11 +149,9 @@ impl Pipeline {
                 None => true,
             };
             if elsewhere {
-                verdict.block = self.find_elsewhere(tables, inside, batch, at + i).unwrap_or_default();
+                verdict.block = self.find_elsewhere(keys, inside, batch, at + i).unwrap_or_default();
             }
             *looking = match verdict.block.first() {
-                // From the wrong data network: `drop_unmatched` gives the reason.
-                Some(endpoint) if meta.native && !endpoint.admits(from) => Lookup::Only(None),
                 Some(endpoint) if meta.state == State::Live => match endpoint.route() {
                     Route::Policy(number) => match last.policy(tables, inside, number) {
                         Some(Policy::Rows(rows)) => {
@@ -206,21 +204,21 @@ impl Pipeline {
     #[cold]
     fn find_elsewhere<'g>(
         &self,
-        tables: &'g Tables,
+        keys: Instance<'g>,
         inside: &'g Inside<'_>,
         batch: &Vector,
         at: usize,
     ) -> Option<&'g [Endpoint]> {
         let meta = &self.metas[at];
         if !meta.native {
-            return tables.assigned(inside, meta.teid);
+            return keys.assigned(inside, meta.teid);
         }
         let packet = batch.frames()[at].packet();
         let destination = match packet.first().filter(|_| meta.state == State::Live)? >> 4 {
             4 => IpAddr::from(*packet.get(16..20)?.first_chunk::<4>()?),
             _ => IpAddr::from(*packet.get(24..40)?.first_chunk::<16>()?),
         };
-        tables.routed_to(inside, destination)
+        keys.routed_to(inside, destination)
     }
 
     /// Gives a packet without entry its drop reason, unless it has one.
@@ -234,16 +232,18 @@ impl Pipeline {
         verdict: &Verdict<'_>,
         now_ns: u64,
     ) {
-        let Some(endpoint) = verdict.block.first() else { return self.drop_unknown(batch, at, now_ns) };
+        let Some(endpoint) = verdict.block.first() else {
+            return self.drop_unknown(tables, inside, batch, at, now_ns);
+        };
         // The packet is malformed as an IP packet, but may be a frame.
         if !self.may_be_frame(tables, inside, at, endpoint) && self.metas[at].state == State::Live {
             self.drop_unmatched(batch, at, endpoint);
         }
     }
 
-    /// Drops a packet that belongs to no session.
+    /// Drops a packet that belongs to no session in the network instance of its interface.
     #[cold]
-    fn drop_unknown(&mut self, batch: &Vector, at: usize, now_ns: u64) {
+    fn drop_unknown(&mut self, tables: &Tables, inside: &Inside<'_>, batch: &Vector, at: usize, now_ns: u64) {
         let (meta, frame, peer) = (&mut self.metas[at], &batch.frames()[at], batch.peer(at));
         if !meta.native {
             match meta.state {
@@ -253,21 +253,17 @@ impl Pipeline {
             meta.drop(DropReason::UnknownTeid);
             let teid = meta.teid;
             // Buffered packets have the UPF's own address as peer.
-            if peer != self.local {
+            if peer != self.input.local {
                 self.unknown_teid(now_ns, teid, peer);
             }
         } else if meta.state == State::Live {
             meta.drop(match Flow::parse(frame.packet()) {
                 Ok(flow) if is_link_local(&flow) => DropReason::LinkLocal,
+                // From the wrong network instance.
+                Ok(flow) if tables.has_ue(inside, flow.destination) => DropReason::DirectionMismatch,
                 _ => DropReason::UnknownUe,
             });
         }
-    }
-
-    /// The data network of packets without tunnel, as endpoints have it. Buffered and injected packets were
-    /// checked before.
-    pub(super) fn origin(&self) -> u32 {
-        session::came_from(self.network.filter(|_| self.source == Source::Port))
     }
 
     /// Drops a packet that matched no rule. As PDIs name the UE's address, a packet with a foreign source
@@ -277,9 +273,7 @@ impl Pipeline {
         let owned = |key: &Key| endpoint.own_addresses().owns(key);
         let foreign = !self.metas[at].native && !owned(&self.keys[at]);
         let flow = Flow::parse(batch.frames()[at].packet());
-        let elsewhere = self.metas[at].native && !endpoint.admits(self.origin());
         self.metas[at].drop(match flow {
-            _ if elsewhere => DropReason::DirectionMismatch,
             Ok(flow) if foreign && is_link_local(&flow) => DropReason::LinkLocal,
             _ if foreign => DropReason::SourceAddress,
             _ => DropReason::NoPdr,
@@ -290,7 +284,7 @@ impl Pipeline {
 /// The table place of a packet's endpoint.
 #[inline(always)]
 fn place_of<'g>(
-    tables: &'g Tables,
+    keys: Instance<'g>,
     inside: &'g Inside<'_>,
     meta: &Meta,
     key: &Key,
@@ -300,7 +294,7 @@ fn place_of<'g>(
         match meta.state {
             // A malformed packet is dropped for that reason only if its tunnel exists.
             State::Live | State::Dropped(DropReason::IpMalformed | DropReason::NotIp) => {
-                tables.place_of_teid(meta.teid)
+                keys.place_of_teid(meta.teid)
             }
             _ => return None,
         }
@@ -309,10 +303,10 @@ fn place_of<'g>(
     } else {
         let packet = frame.packet();
         match packet.first().map(|octet| octet >> 4) {
-            Some(4) => tables.place_of_v4(inside, key.words()[1])?,
+            Some(4) => keys.place_of_v4(inside, key.words()[1])?,
             _ => {
                 let address: &[u8; 16] = packet.get(24..40)?.first_chunk()?;
-                tables.place_of_v6(inside, Ipv6Addr::from(*address))?
+                keys.place_of_v6(inside, Ipv6Addr::from(*address))?
             }
         }
     };

@@ -25,7 +25,7 @@ pub mod redirect;
 mod signalling;
 pub mod translate;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use classifier::Key;
@@ -34,6 +34,8 @@ use telemetry::DropReason;
 use telemetry::worker::Traffic;
 use tokio::sync::mpsc;
 
+use crate::interfaces::{Interfaces, MAX_INTERFACES};
+use crate::plan::Peer;
 use crate::session::Entry;
 use crate::state::{Meter, Writers};
 use crate::stats::WorkerStats;
@@ -90,34 +92,46 @@ pub enum Event {
     /// A peer answered an Echo Request.
     EchoResponse {
         /// The peer.
-        peer: std::net::IpAddr,
+        peer: Peer,
         /// Sequence number of the request.
         sequence: u16,
     },
     /// A peer does not know the tunnel to which this UPF sends.
     ErrorIndication {
         /// The peer; the indication came from its own address.
-        peer: std::net::IpAddr,
+        peer: Peer,
         /// TEID of the tunnel at the peer.
         teid: u32,
     },
 }
 
-/// The ports of a worker.
-pub struct Ports {
-    /// N3, N9 and N4-u.
-    pub n3: Box<dyn Port>,
-    /// N6, one per data network.
-    pub n6: Vec<Box<dyn Port>>,
+/// The ports of a worker, by number of the interface.
+pub type Ports = Vec<Box<dyn Port>>;
+
+/// What the stages need to know of the interface from which a batch came.
+#[derive(Debug, Clone, Copy)]
+struct Input {
+    /// Its number.
+    interface: u8,
+    /// Whether its packets are in tunnels.
+    has_tunnels: bool,
+    /// Number of its network instance, in whose tables packets are looked up.
+    instance: u8,
+    /// Its GTP-U address, for Error Indications; the unspecified address if it has no tunnels.
+    local: SocketAddr,
+    /// MTU to which TCP's MSS is lowered when a packet enters a tunnel.
+    clamp: usize,
 }
 
-/// The port from which a batch came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input {
-    /// The GTP-U socket.
-    N3,
-    /// The data network with this number.
-    N6(usize),
+impl Input {
+    /// Before the first batch.
+    const NONE: Input = Input {
+        interface: 0,
+        has_tunnels: false,
+        instance: 0,
+        local: SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0),
+        clamp: usize::MAX,
+    };
 }
 
 /// Source of the packets that are being processed.
@@ -141,12 +155,11 @@ impl Source {
 }
 
 /// Packets that are sent in addition to a batch, and their destinations.
-#[derive(Default)]
 struct Extra {
     /// Position `n` is packet `n % VECTOR` of vector `n / VECTOR`.
     vectors: Vec<Vector>,
-    to_n3: Vec<u16>,
-    to_n6: Vec<(usize, u16)>,
+    /// Positions by number of the interface through which they leave.
+    to: Vec<Vec<u16>>,
 }
 
 /// Progress of a packet.
@@ -209,8 +222,11 @@ pub struct Pipeline {
     worker: usize,
     tables: Arc<Tables>,
     stats: Arc<[WorkerStats]>,
-    /// The UPF's GTP-U address, for Error Indications.
-    local: SocketAddr,
+    interfaces: Arc<Interfaces>,
+    /// The UPF's GTP-U addresses.
+    locals: Box<[IpAddr]>,
+    /// The interface from which the batch came.
+    input: Input,
     events: mpsc::Sender<Event>,
     guard: Arc<Guard>,
     /// The closed destinations as of this batch.
@@ -232,15 +248,9 @@ pub struct Pipeline {
     unsent: Vec<Event>,
     links: Links,
     source: Source,
-    /// The data network from which the batch came.
-    network: Option<usize>,
-    /// MTU to which TCP's MSS is lowered when a packet enters a tunnel.
-    clamp: usize,
     extra: Extra,
     /// Packets that go through the stages after the present batch: see [`inject`].
-    injected: Option<Vector>,
-    /// Answers to UEs in the name of their router, which go the same way.
-    answers: Option<Vector>,
+    injected: Vec<inject::Injected>,
     /// Frame in which answers and fragments are written.
     scratch: Box<[u8]>,
     /// Memory of all packets that do not lie in a backend's memory.
@@ -250,8 +260,9 @@ pub struct Pipeline {
     /// Exists only with Ethernet data networks.
     bridging: Option<Box<Bridging>>,
     times: Option<StageTimes>,
-    to_n3: Vec<u16>,
-    to_n6: Vec<Vec<u16>>,
+    /// Positions in the batch by number of the interface through which they leave. There is a list for every number,
+    /// so that finding one takes no check.
+    to: [Vec<u16>; MAX_INTERFACES],
     replies: Vector,
     reply_positions: Vec<u16>,
     /// Limits what packets can make the UPF send: error replies, packets to the CP function.
@@ -262,21 +273,21 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// The pipeline of worker number `worker` of `stats.len()`, between N3 and `networks` data networks.
+    /// The pipeline of worker number `worker` of `stats.len()`, between the interfaces of `tables`.
     pub fn new(
         worker: usize,
         tables: Arc<Tables>,
         stats: Arc<[WorkerStats]>,
-        local: SocketAddr,
-        networks: usize,
         events: mpsc::Sender<Event>,
         guard: Arc<Guard>,
     ) -> Pipeline {
         let home: Arc<dyn Pool> = Slab::new(CHUNKS, PACKET);
+        let used = tables.interfaces().len();
+        let to = std::array::from_fn(|number| Vec::with_capacity(if number < used { BATCH } else { 0 }));
         Pipeline {
             worker,
             stats,
-            local,
+            input: Input::NONE,
             events,
             closed: guard.closed(&Closed::default()).unwrap_or_default(),
             guard,
@@ -289,22 +300,20 @@ impl Pipeline {
             limiter: Limiter::new(Rates::REPLIES, tables.translations.secret()),
             frames: Vec::new(),
             bridging: tables.has_bridges().then(|| Box::new(Bridging::new(&home))),
+            extra: Extra { vectors: Vec::new(), to: vec![Vec::new(); used] },
+            locals: tables.interfaces().gtpu_addresses().map(|own| own.ip()).collect(),
+            interfaces: Arc::clone(tables.interfaces()),
             tables,
             metas: Vec::with_capacity(BATCH),
             keys: Vec::with_capacity(BATCH),
             writers: Writers::One,
             unsent: Vec::new(),
-            links: Links::unlimited(networks),
+            links: Links::unlimited(),
             source: Source::Port,
-            network: None,
-            clamp: usize::MAX,
-            extra: Extra::default(),
-            injected: None,
-            answers: None,
+            injected: Vec::new(),
             scratch: vec![0; PACKET].into(),
             times: None,
-            to_n3: Vec::with_capacity(BATCH),
-            to_n6: (0..networks).map(|_| Vec::with_capacity(BATCH)).collect(),
+            to,
             replies: Vector::of(&home),
             home,
             reply_positions: (0..REPLIES as u16).collect(),
@@ -319,10 +328,14 @@ impl Pipeline {
     }
 
     /// Sets how long packets may be, and the router addresses with which longer ones are answered; without this
-    /// call there are no limits. `links` must have as many data networks as the pipeline.
+    /// call there are no limits.
     pub fn set_links(&mut self, links: Links) {
-        debug_assert_eq!(links.networks.len(), self.to_n6.len());
         self.links = links;
+    }
+
+    /// Name of an interface, for messages.
+    pub fn interface_name(&self, number: usize) -> &str {
+        self.interfaces.get(number).map_or("", |interface| interface.name())
     }
 
     /// Tells the pipeline that other workers read the same inputs, so that counters are shared with them.
@@ -350,41 +363,40 @@ impl Pipeline {
         Arc::clone(&self.mailbox)
     }
 
-    /// Runs a received batch through all stages and sends the result. `now_ns` is the time by
-    /// `net::time::now_ns`.
-    pub fn process(&mut self, input: Input, batch: &mut Vector, now_ns: u64, ports: &mut Ports) {
+    /// Runs a batch that the interface with number `input` has received through all stages, and sends the result.
+    /// `now_ns` is the time by `net::time::now_ns`.
+    pub fn process(&mut self, input: usize, batch: &mut Vector, now_ns: u64, ports: &mut Ports) {
         self.commands(now_ns, ports);
         let received = batch.frames().iter().map(Frame::len).sum();
-        let stats = &self.stats[self.worker];
-        let interface = match input {
-            Input::N3 => &stats.n3,
-            Input::N6(_) => &stats.n6,
-        };
-        interface.uplink.count_n(batch.len(), received);
-        (self.network, self.clamp) = match input {
-            Input::N3 => (None, self.links.tunnel),
-            Input::N6(number) => {
-                let link = self.links.networks.get(number);
-                (Some(number), link.map_or(self.links.clamp, |link| link.clamp))
-            }
-        };
+        self.stats[self.worker].interfaces[input].uplink.count_n(batch.len(), received);
+        self.enter(input as u8);
         self.begin(batch.len());
-        if let Input::N6(network) = input
-            && self.bridging.is_some()
-            && self.tables.bridge(network).is_some()
-        {
-            self.run_bridged(Some(network), batch, now_ns, ports);
+        if self.bridging.is_some() && self.tables.bridge(input).is_some() {
+            self.run_bridged(Some(input), batch, now_ns, ports);
             return self.run_early_fragments(now_ns, ports);
         }
         let start = self.clock();
-        match input {
-            Input::N3 => self.parse_n3(batch, now_ns),
-            Input::N6(_) => self.parse_n6(batch, now_ns),
+        if self.input.has_tunnels {
+            self.parse_tunnelled(batch, now_ns);
+        } else {
+            self.parse_native(batch, now_ns);
         }
         self.spend(start, |times| &mut times.parse);
         self.run(batch, now_ns, ports);
         self.run_early_fragments(now_ns, ports);
         self.run_injected(now_ns, ports);
+    }
+
+    /// Notes from which interface the next packets came.
+    fn enter(&mut self, number: u8) {
+        let Some(interface) = self.interfaces.get(usize::from(number)) else { return };
+        self.input = Input {
+            interface: number,
+            has_tunnels: interface.role().has_tunnels(),
+            instance: interface.instance,
+            local: interface.local(),
+            clamp: self.links.of(number).clamp as usize,
+        };
     }
 
     /// Carries out the N4 task's commands: releases or discards buffered packets. A worker calls it once per
@@ -423,7 +435,7 @@ impl Pipeline {
         self.fragmented.clear();
         self.fragments = Fragments::default();
         self.keys_are_known = false;
-        (self.injected, self.answers) = (None, None);
+        self.injected.clear();
         self.source = Source::Port;
         self.scratch = vec![0; PACKET].into();
         self.bridging = self.tables.has_bridges().then(|| Box::new(Bridging::new(&self.home)));
@@ -437,8 +449,7 @@ impl Pipeline {
     fn count_losses(&self, ports: &mut Ports) {
         let drops = &self.stats[self.worker].drops;
         let mut count = |reason, packets| drops.count_n(reason, packets);
-        ports.n3.losses(&mut count);
-        ports.n6.iter_mut().for_each(|port| port.losses(&mut count));
+        ports.iter_mut().for_each(|port| port.losses(&mut count));
     }
 
     /// Runs buffered packets through the stages again, in order and before newer ones.
@@ -447,14 +458,14 @@ impl Pipeline {
         let mut batch = Vector::of(&self.home);
         // All packets of a session are of one kind.
         let frames = queue.front().is_some_and(|packet| packet.frame);
-        (self.network, self.clamp) = (None, self.links.clamp);
-        while !queue.is_empty() {
+        while let Some(interface) = queue.front().map(|packet| packet.interface) {
+            self.enter(interface);
             batch.clear();
             self.begin(0);
             // Keys of later fragments, which have no ports.
             let mut known = Vec::new();
-            while let Some(packet) = queue.front() {
-                if !batch.push(&packet.octets, self.local) {
+            while let Some(packet) = queue.front().filter(|packet| packet.interface == interface) {
+                if !batch.push(&packet.octets, self.input.local) {
                     break;
                 }
                 let meta = Meta { native: packet.native, qfi: packet.qfi, teid: packet.teid, ..Meta::NEW };
@@ -493,8 +504,7 @@ impl Pipeline {
         // Old keys need not be cleared: parsing replaces a key, or the packet has none.
         self.keys.resize(packets, Key::unknown());
         self.replies.clear();
-        self.to_n3.clear();
-        self.to_n6.iter_mut().for_each(Vec::clear);
+        self.to[..self.interfaces.len()].iter_mut().for_each(Vec::clear);
         self.extra.clear();
     }
 
@@ -574,18 +584,19 @@ impl Pipeline {
 
     fn transmit(&mut self, batch: &mut Vector, ports: &mut Ports) {
         let stats = &self.stats[self.worker];
-        if !self.to_n3.is_empty() {
-            count_sent(stats, &stats.n3.downlink, ports.n3.transmit(batch, &self.to_n3));
-        }
-        for (selected, port) in self.to_n6.iter().zip(&mut ports.n6) {
+        for ((selected, port), traffic) in self.to.iter().zip(ports.iter_mut()).zip(&stats.interfaces) {
             if !selected.is_empty() {
-                count_sent(stats, &stats.n6.downlink, port.transmit(batch, selected));
+                count_sent(stats, &traffic.downlink, port.transmit(batch, selected));
             }
         }
-        self.extra.transmit(stats, ports);
+        if self.extra.len() > 0 {
+            self.extra.transmit(stats, ports);
+        }
         if !self.replies.is_empty() {
             let selected = &self.reply_positions[..self.replies.len()];
-            count_sent(stats, &stats.n3.downlink, ports.n3.transmit(&mut self.replies, selected));
+            let input = usize::from(self.input.interface);
+            let sent = ports[input].transmit(&mut self.replies, selected);
+            count_sent(stats, &stats.interfaces[input].downlink, sent);
         }
     }
 }
@@ -620,30 +631,18 @@ impl Extra {
     fn clear(&mut self) {
         if self.vectors.first().is_some_and(|first| !first.is_empty()) {
             self.vectors.iter_mut().for_each(Vector::clear);
-            self.to_n3.clear();
-            self.to_n6.clear();
+            self.to.iter_mut().for_each(Vec::clear);
         }
     }
 
     fn transmit(&mut self, stats: &WorkerStats, ports: &mut Ports) {
-        let (mut to_n3, mut to_n6) = (&mut self.to_n3[..], &mut self.to_n6[..]);
-        for (vector, end) in self.vectors.iter_mut().zip((VECTOR..).step_by(VECTOR)) {
+        for ((positions, port), traffic) in self.to.iter_mut().zip(ports).zip(&stats.interfaces) {
             // Positions are in order.
-            let of_n3 = to_n3.partition_point(|position| usize::from(*position) < end);
-            let of_n6 = to_n6.partition_point(|(_, position)| usize::from(*position) < end);
-            let (positions, rest) = to_n3.split_at_mut(of_n3);
-            to_n3 = rest;
-            positions.iter_mut().for_each(|position| *position %= VECTOR as u16);
-            if !positions.is_empty() {
-                count_sent(stats, &stats.n3.downlink, ports.n3.transmit(vector, positions));
-            }
-            let (of_vector, rest) = to_n6.split_at_mut(of_n6);
-            to_n6 = rest;
-            for (network, position) in of_vector {
-                if let Some(port) = ports.n6.get_mut(*network) {
-                    let position = *position % VECTOR as u16;
-                    count_sent(stats, &stats.n6.downlink, port.transmit(vector, &[position]));
-                }
+            for part in positions.chunk_by_mut(|a, b| usize::from(*a) / VECTOR == usize::from(*b) / VECTOR) {
+                let number = part.first().map_or(0, |first| usize::from(*first) / VECTOR);
+                let Some(vector) = self.vectors.get_mut(number) else { continue };
+                part.iter_mut().for_each(|position| *position %= VECTOR as u16);
+                count_sent(stats, &traffic.downlink, port.transmit(vector, part));
             }
         }
     }

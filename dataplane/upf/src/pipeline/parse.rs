@@ -15,7 +15,7 @@ const EXTENDED: u8 = 0x34;
 
 impl Pipeline {
     /// Parses GTP-U: removes the header of G-PDUs; handles and consumes signalling.
-    pub(super) fn parse_n3(&mut self, batch: &mut Vector, now_ns: u64) {
+    pub(super) fn parse_tunnelled(&mut self, batch: &mut Vector, now_ns: u64) {
         for (i, mut frame) in batch.frames_mut().enumerate() {
             let meta = &mut self.metas[i];
             match usual(frame.packet()) {
@@ -70,8 +70,8 @@ impl Pipeline {
         true
     }
 
-    /// Parses IP packets from N6 to UEs.
-    pub(super) fn parse_n6(&mut self, batch: &mut Vector, now_ns: u64) {
+    /// Parses IP packets to UEs that came without tunnel.
+    pub(super) fn parse_native(&mut self, batch: &mut Vector, now_ns: u64) {
         let metas = self.metas.iter_mut().zip(&mut self.keys);
         for (i, (mut frame, (meta, key))) in batch.frames_mut().zip(metas).enumerate() {
             meta.native = true;

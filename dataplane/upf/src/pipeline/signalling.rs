@@ -6,6 +6,7 @@ use packet::gtpu::{self, Signalling, message_type};
 use telemetry::DropReason;
 
 use super::{Event, Pipeline, State};
+use crate::plan::Peer;
 
 impl Pipeline {
     /// Handles a message that is not a G-PDU.
@@ -32,7 +33,8 @@ impl Pipeline {
                     // addresses are ignored. If the queue is full the event is lost; the peer repeats the
                     // indication when it gets the next packet.
                     if named == peer.ip() {
-                        let _ = self.events.try_send(Event::ErrorIndication { peer: named, teid });
+                        let peer = Peer { interface: self.input.interface, address: named };
+                        let _ = self.events.try_send(Event::ErrorIndication { peer, teid });
                     }
                     State::Consumed
                 }
@@ -44,7 +46,8 @@ impl Pipeline {
                 if let Some(sequence) = packet.sequence()
                     && self.events.capacity() > self.events.max_capacity() / 2
                 {
-                    let _ = self.events.try_send(Event::EchoResponse { peer: peer.ip(), sequence });
+                    let peer = Peer { interface: self.input.interface, address: peer.ip() };
+                    let _ = self.events.try_send(Event::EchoResponse { peer, sequence });
                 }
                 State::Consumed
             }
@@ -63,7 +66,7 @@ impl Pipeline {
         if now_ns < self.quiet_until_ns {
             return;
         }
-        let message = Signalling::ErrorIndication { teid, peer: self.local.ip(), udp_port: None };
+        let message = Signalling::ErrorIndication { teid, peer: self.input.local.ip(), udp_port: None };
         if self.reply_error(now_ns, SocketAddr::new(peer.ip(), gtpu::PORT), &message) {
             self.stats[self.worker].error_indications_sent.add(1);
         }

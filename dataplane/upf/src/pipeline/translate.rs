@@ -7,7 +7,7 @@
 //! first is the flow's hash XORed with the two others, so that a reader ignores an entry that is half written
 //! or belongs to another flow.
 //!
-//! A flow is identified by the UE's address and port, server and protocol. If a UE sends from one port to two
+//! A flow is identified by network instance, the UE's address and port, server and protocol. If a UE sends from one port to two
 //! destinations that are redirected to the same server, the answers cannot be told apart: the later destination
 //! wins. If two flows share one entry, the later flow wins as well; answers to the other keep the server's
 //! address until its UE sends again.
@@ -67,32 +67,33 @@ impl Translations {
         self.secret
     }
 
-    /// Sends an uplink packet to `server` instead of its destination, and remembers the destination. Checksums
+    /// Sends an uplink packet to `server` in a network instance instead of its destination, and remembers the
+    /// destination. Checksums
     /// stay valid. Later fragments, which have no ports, and packets of another IP version than the server's
     /// are refused.
-    pub fn outbound(&self, packet: &mut [u8], server: IpAddr) -> Result<(), DropReason> {
+    pub fn outbound(&self, packet: &mut [u8], server: IpAddr, instance: u8) -> Result<(), DropReason> {
         let flow = Flow::parse(packet).map_err(|_| DropReason::IpMalformed)?;
         if flow.destination.is_ipv4() != server.is_ipv4() {
             return Err(DropReason::FarDrop);
         }
         let port = ue_port(packet, &flow, AddressField::Source).ok_or(DropReason::NoTranslation)?;
-        self.remember(self.hash(flow.source, port, server, flow.protocol), flow.destination);
+        self.remember(self.hash((flow.source, instance), port, server, flow.protocol), flow.destination);
         replace(packet, &flow, AddressField::Destination, server);
         Ok(())
     }
 
     /// Gives a downlink packet of a redirected flow the source to which its UE sent; returns whether it did so.
     /// Later fragments keep the server's address.
-    pub fn inbound(&self, packet: &mut [u8]) -> bool {
+    pub fn inbound(&self, packet: &mut [u8], instance: u8) -> bool {
         let Some(flow) = Flow::parse(packet).ok().filter(|_| !self.is_empty()) else { return false };
         let Some(port) = ue_port(packet, &flow, AddressField::Destination) else { return false };
-        let hash = self.hash(flow.destination, port, flow.source, flow.protocol);
+        let hash = self.hash((flow.destination, instance), port, flow.source, flow.protocol);
         let Some(original) = self.recall(hash, flow.source.is_ipv4()) else { return false };
         replace(packet, &flow, AddressField::Source, original);
         true
     }
 
-    fn hash(&self, ue: IpAddr, port: u16, server: IpAddr, protocol: u8) -> u64 {
+    fn hash(&self, ue: (IpAddr, u8), port: u16, server: IpAddr, protocol: u8) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self.secret, ue, port, server, protocol).hash(&mut hasher);
         // Never zero, because zero marks an entry that was never written.
@@ -274,7 +275,7 @@ mod tests {
             let (ue, wanted, server) = (address(ue), address(wanted), address(server));
             for protocol in [protocol::UDP, protocol::TCP, if ue.is_ipv4() { 1 } else { 58 }] {
                 let mut up = ip(ue, wanted, protocol, &payload(ue, wanted, protocol, (4000, 53)));
-                assert_eq!(table.outbound(&mut up, server), Ok(()));
+                assert_eq!(table.outbound(&mut up, server, 0), Ok(()));
                 assert_eq!(
                     up,
                     ip(ue, server, protocol, &payload(ue, server, protocol, (4000, 53))),
@@ -282,14 +283,14 @@ mod tests {
                 );
                 assert!(checksums_ok(&up));
                 let mut down = ip(server, ue, protocol, &payload(server, ue, protocol, (53, 4000)));
-                assert!(table.inbound(&mut down));
+                assert!(table.inbound(&mut down, 0));
                 assert_eq!(Flow::parse(&down).unwrap().source, wanted);
                 assert!(checksums_ok(&down));
                 // Another UE's traffic with the same server is not affected.
                 let other = address(if ue.is_ipv4() { "10.45.0.3" } else { "fd00:45::3" });
                 let mut foreign = ip(server, other, protocol, &payload(server, other, protocol, (53, 4000)));
                 let before = foreign.clone();
-                assert!(!table.inbound(&mut foreign));
+                assert!(!table.inbound(&mut foreign, 0));
                 assert_eq!(foreign, before);
             }
         }
@@ -302,7 +303,7 @@ mod tests {
         let mut datagram = payload(ue, wanted, protocol::UDP, (1, 2));
         datagram[6..8].fill(0);
         let mut packet = ip(ue, wanted, protocol::UDP, &datagram);
-        assert_eq!(table.outbound(&mut packet, address("198.51.100.7")), Ok(()));
+        assert_eq!(table.outbound(&mut packet, address("198.51.100.7"), 0), Ok(()));
         assert_eq!(packet[26..28], [0, 0]);
     }
 
@@ -315,19 +316,19 @@ mod tests {
         for protocol in [protocol::UDP, protocol::ICMP, 99] {
             later[9] = protocol;
             let before = later.clone();
-            assert_eq!(table.outbound(&mut later, server), Err(DropReason::NoTranslation));
-            assert!(!table.inbound(&mut later) && later == before);
+            assert_eq!(table.outbound(&mut later, server, 0), Err(DropReason::NoTranslation));
+            assert!(!table.inbound(&mut later, 0) && later == before);
         }
         let mut packet = ip(ue, wanted, protocol::UDP, &payload(ue, wanted, protocol::UDP, (1, 2)));
-        assert_eq!(table.outbound(&mut packet, address("::1")), Err(DropReason::FarDrop));
+        assert_eq!(table.outbound(&mut packet, address("::1"), 0), Err(DropReason::FarDrop));
         for length in 0..packet.len() {
-            assert_eq!(table.outbound(&mut packet[..length], server), Err(DropReason::IpMalformed));
+            assert_eq!(table.outbound(&mut packet[..length], server, 0), Err(DropReason::IpMalformed));
         }
         // Any other protocol is one flow; a short ICMP message has no identifier.
         let mut other = ip(ue, wanted, 99, &[]);
-        assert_eq!(table.outbound(&mut other, server), Ok(()));
+        assert_eq!(table.outbound(&mut other, server, 0), Ok(()));
         let mut short = ip(ue, wanted, protocol::ICMP, &[8, 0, 0, 0]);
-        assert_eq!(table.outbound(&mut short, server), Err(DropReason::NoTranslation));
+        assert_eq!(table.outbound(&mut short, server, 0), Err(DropReason::NoTranslation));
     }
 
     /// Two flows compete for the only entry: a reader sees one, the other or none, never a mixture.

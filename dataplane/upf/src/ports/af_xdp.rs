@@ -43,7 +43,7 @@ struct Attached {
 }
 
 impl AfXdp {
-    /// Opens the interface that `config` names. `place` is its section in the configuration; `selects` are its
+    /// Opens the interface that `config` names. `place` is the key that describes it in the configuration; `selects` are its
     /// packets.
     pub fn open(
         place: String,
@@ -99,11 +99,11 @@ fn attach(place: &str, config: &InterfaceConfig, selects: &[Select]) -> Result<A
 }
 
 /// The packets of the interface.
-pub enum Role {
-    /// N3; the kernel's socket handles the packets that AF_XDP does not.
-    N3(UdpPort),
-    /// N6.
-    N6,
+pub enum Content {
+    /// In tunnels; the kernel's socket handles the packets that AF_XDP does not.
+    Tunnels(UdpPort),
+    /// Of a data network.
+    Packets,
 }
 
 /// One worker's queues of an interface, with the stack on them.
@@ -111,7 +111,7 @@ pub struct Queues {
     from: Arc<AfXdp>,
     /// Number of this worker, and number of workers.
     worker: (u32, u32),
-    role: Role,
+    content: Content,
     attached: Arc<Attached>,
     /// `None` while there is no interface.
     port: Option<Box<dyn Port>>,
@@ -125,12 +125,12 @@ impl Queues {
     pub fn open(
         from: &Arc<AfXdp>,
         worker: (u32, u32),
-        role: Role,
+        content: Content,
         memory: &mut Memory,
     ) -> Result<Queues, PortError> {
         let (from, attached) = (Arc::clone(from), from.attached());
         let any = AnyOf::new([attached.tables.gone()]).map_err(|error| from.routing(error))?;
-        let mut input = Queues { from, worker, role, attached, port: None, any };
+        let mut input = Queues { from, worker, content, attached, port: None, any };
         input.open_port(memory)?;
         Ok(input)
     }
@@ -145,12 +145,12 @@ impl Queues {
         let reader = self.attached.tables.reader();
         let vlan = from.config.vlan;
         let stacked = || -> io::Result<Box<dyn Port>> {
-            Ok(match &self.role {
-                Role::N3(gtpu) => {
+            Ok(match &self.content {
+                Content::Tunnels(gtpu) => {
                     let neighbours = Neighbours::Kernel(reader, Box::new(gtpu.share()));
                     Box::new(UdpStack::new(frames, gtpu.local(), vlan, neighbours)?)
                 }
-                Role::N6 => {
+                Content::Packets => {
                     let neighbours = Neighbours::Kernel(reader, Box::new(RawPort::open()?));
                     Box::new(IpStack::new(frames, vlan, neighbours)?)
                 }

@@ -3,7 +3,7 @@
 //! Addresses, routers, VLAN and MTU are those of the configuration; the UPF itself does ARP and neighbour
 //! discovery and answers pings ([`Resolver`]). A device is served through one queue, and so by one worker,
 //! because only the queue that receives the answers of neighbours knows these. Packets that the N4 task sends
-//! on N3 leave through that worker ([`outbox`]).
+//! into tunnels leave through that worker ([`outbox`]).
 
 use std::net::SocketAddr;
 
@@ -20,6 +20,7 @@ use pktio::stack::udp::UdpStack;
 use super::PortError;
 use crate::config::Config;
 use crate::interface::{Backend, DpdkConfig, InterfaceConfig};
+use crate::interfaces::Interfaces;
 
 /// MTU of a link without configured MTU.
 const MTU: u16 = 1500;
@@ -28,13 +29,15 @@ const MTU: u16 = 1500;
 const BUFFERS_TO_LOSE: u32 = 16_383;
 
 /// Starts DPDK if an interface needs it.
-pub fn start(config: &Config) -> Result<(), PortError> {
-    let interfaces = || std::iter::once(&config.n3).chain(config.dnn.iter().map(|dnn| &dnn.n6));
-    if interfaces().all(|interface| interface.backend != Backend::Dpdk) {
+pub fn start(config: &Config, interfaces: &Interfaces) -> Result<(), PortError> {
+    let devices = || {
+        let configs = interfaces.iter().map(|interface| &interface.config);
+        configs.filter(|interface| interface.backend == Backend::Dpdk).map(InterfaceConfig::device)
+    };
+    if devices().next().is_none() {
         return Ok(());
     }
-    let devices = interfaces().filter(|interface| interface.backend == Backend::Dpdk);
-    let options = options(&config.dpdk, devices.map(InterfaceConfig::device));
+    let options = options(&config.dpdk, devices());
     eal::start_with(&options).map_err(|error| PortError::Dpdk {
         place: "upf.dpdk".to_owned(),
         error: error.to_string(),
@@ -86,13 +89,13 @@ fn open_device(
     Ok((Tapped::new(port, tap), Neighbours::Own(Box::new(resolver))))
 }
 
-/// Opens N3; also returns the outbox through which others send.
-pub fn n3(
+/// Opens an interface with tunnels; also returns the outbox through which others send.
+pub fn tunnels(
+    place: &str,
     config: &InterfaceConfig,
     local: SocketAddr,
     tap: Option<Tap>,
 ) -> Result<(Box<dyn Port>, Outbox), PortError> {
-    let place = "upf.n3";
     let (port, neighbours) = open_device(place, config, tap)?;
     let stack = UdpStack::new(port, local, config.vlan, neighbours)
         .map_err(|error| PortError::Routing { place: place.to_owned(), error })?;
@@ -100,8 +103,8 @@ pub fn n3(
     Ok((Box::new(shared), outbox))
 }
 
-/// Opens N6 of a data network.
-pub fn n6(place: &str, config: &InterfaceConfig, tap: Option<Tap>) -> Result<Box<dyn Port>, PortError> {
+/// Opens an interface of a data network.
+pub fn network(place: &str, config: &InterfaceConfig, tap: Option<Tap>) -> Result<Box<dyn Port>, PortError> {
     let (port, neighbours) = open_device(place, config, tap)?;
     let stack = IpStack::new(port, config.vlan, neighbours)
         .map_err(|error| PortError::Routing { place: place.to_owned(), error })?;

@@ -9,18 +9,24 @@ use pktio::outbox::Outbox;
 use super::PortError;
 use crate::config::Config;
 use crate::interface::InterfaceConfig;
+use crate::interfaces::Interfaces;
 
 /// Nothing to start.
-pub fn start(_: &Config) -> Result<(), PortError> {
+pub fn start(_: &Config, _: &Interfaces) -> Result<(), PortError> {
     Ok(())
 }
 
 /// Always an error.
-pub fn n3(_: &InterfaceConfig, _: SocketAddr, _: Option<Tap>) -> Result<(Box<dyn Port>, Outbox), PortError> {
-    Err(PortError::NotBuilt { place: "upf.n3".to_owned() })
+pub fn tunnels(
+    place: &str,
+    _: &InterfaceConfig,
+    _: SocketAddr,
+    _: Option<Tap>,
+) -> Result<(Box<dyn Port>, Outbox), PortError> {
+    Err(PortError::NotBuilt { place: place.to_owned() })
 }
 
 /// Always an error.
-pub fn n6(place: &str, _: &InterfaceConfig, _: Option<Tap>) -> Result<Box<dyn Port>, PortError> {
+pub fn network(place: &str, _: &InterfaceConfig, _: Option<Tap>) -> Result<Box<dyn Port>, PortError> {
     Err(PortError::NotBuilt { place: place.to_owned() })
 }

@@ -119,8 +119,8 @@ pub struct Writer {
     bin: Bin,
     queue: Queue<Used>,
     teids: Teids,
-    /// TEIDs that CP functions assigned.
-    assigned: HashSet<u32>,
+    /// The interface of each TEID that a CP function assigned.
+    assigned: HashMap<u32, u8>,
     journal: Journal,
     references: References,
     uses: HashSet<Arc<Vec<CellUse>>>,
@@ -130,8 +130,10 @@ pub struct Writer {
     states: StateSpace,
     /// Where new state is placed.
     region: Region,
-    sparse: HashMap<(u8, u128), u32>,
-    routes: HashMap<Network, u32>,
+    /// Slots by network instance, kind and key.
+    sparse: HashMap<(u8, u8, u128), u32>,
+    /// Slots by network instance and route.
+    routes: HashMap<(u8, Network), u32>,
     free_sparse: Vec<u32>,
     next_sparse: u32,
     free_stations: Vec<u32>,
@@ -162,7 +164,7 @@ impl Writer {
             bin: Bin::new(&tables.domain),
             queue: Queue::new(&tables.domain),
             teids: Teids::new(config.max_tunnels, secret),
-            assigned: HashSet::default(),
+            assigned: HashMap::default(),
             journal: Journal::default(),
             references: References::new(Arc::clone(&tables), config.classifier),
             uses: HashSet::default(),
@@ -186,9 +188,9 @@ impl Writer {
         self.region = region;
     }
 
-    /// Allocates a TEID.
-    pub fn allocate(&mut self) -> Option<u32> {
-        let teid = self.teids.allocate(|teid| !self.assigned.contains(&teid))?;
+    /// Allocates a TEID for an interface.
+    pub fn allocate(&mut self, interface: u8) -> Option<u32> {
+        let teid = self.teids.allocate(interface, |teid| !self.assigned.contains_key(&teid))?;
         self.remember_teid(teid);
         Some(teid)
     }
@@ -197,9 +199,24 @@ impl Writer {
         self.teids.contains(teid)
     }
 
-    /// Takes a TEID that the CP function assigned; `false` when it is in use.
-    pub fn assign(&mut self, teid: u32) -> bool {
-        let taken = teid != 0 && !self.is_allocated(teid) && self.assigned.insert(teid);
+    /// The interface of a TEID in use.
+    pub fn interface_of(&self, teid: u32) -> Option<u8> {
+        self.teids.interface_of(teid).or_else(|| self.assigned.get(&teid).copied())
+    }
+
+    /// The number of the network instance of a TEID.
+    fn instance_of(&self, teid: u32) -> u8 {
+        let interface =
+            self.interface_of(teid).and_then(|number| self.tables.interfaces.number(number.into()));
+        interface.map_or(0, |interface| interface.instance)
+    }
+
+    /// Takes a TEID of an interface that the CP function assigned; `false` when it is in use, on whichever interface.
+    pub fn assign(&mut self, teid: u32, interface: u8) -> bool {
+        let taken = teid != 0 && !self.is_allocated(teid) && !self.assigned.contains_key(&teid);
+        if taken {
+            self.assigned.insert(teid, interface);
+        }
         if taken {
             self.remember_teid(teid);
         }
@@ -242,12 +259,13 @@ impl Writer {
 
     /// Releases a TEID and stops packets from finding its session.
     pub fn release(&mut self, teid: u32) {
+        let instance = self.instance_of(teid);
         if self.is_allocated(teid) {
-            let (slots, index) = self.tables.place_of_teid(teid);
+            let (slots, index) = self.tables.instance(instance).place_of_teid(teid);
             self.arena.clear(slots, index);
             self.teids.release(teid);
-        } else if self.assigned.remove(&teid) {
-            self.clear_sparse(0, teid.into());
+        } else if self.assigned.remove(&teid).is_some() {
+            self.clear_sparse((instance, 0, teid.into()));
         }
     }
 
@@ -307,15 +325,15 @@ impl Writer {
         self.tables.post(Command::Discard(seid));
     }
 
-    /// The SEID of the session that has a UE address now.
-    pub fn owner_of_ue(&self, address: IpAddr) -> Option<u64> {
+    /// The SEID of the session that has a UE address now, in the network instance with this number.
+    pub fn owner_of_ue(&self, instance: u8, address: IpAddr) -> Option<u64> {
         let sparse = || {
-            let slot = self.sparse.get(&sparse_key(address))?;
+            let slot = self.sparse.get(&sparse_key(instance, address))?;
             Some((&self.tables.sparse, *slot as usize))
         };
-        let place = self.tables.pool_place(address).or_else(sparse);
+        let place = self.tables.instance(instance).keys.pool_place(address).or_else(sparse);
         let own = place.and_then(|(slots, index)| self.arena.get(slots, index)).map(|block| block[0].seid());
-        own.or_else(|| if self.routes.is_empty() { None } else { self.tables.owner_of_ue(address) })
+        own.or_else(|| if self.routes.is_empty() { None } else { self.tables.owner_in(instance, address) })
     }
 
     /// Who receives packets in a tunnel to this address.
@@ -403,6 +421,7 @@ impl Writer {
             targets: &targets,
             station,
             shared_downlink: plan.shares_downlink(),
+            first_network: self.tables.interfaces.first_network(),
         };
         let mut places = Vec::with_capacity(plan.arrivals.len());
         for arrival in &plan.arrivals {
@@ -453,9 +472,7 @@ impl Writer {
                 Place::Native if plan.kind == Kind::Ethernet => {
                     (0, station.map(TableKey::Station).into_iter().collect())
                 }
-                Place::Native => {
-                    (session::came_from(plan.origin.map(usize::from)), further::native_keys(plan))
-                }
+                Place::Native => (0, further::native_keys(plan, self.native_instance(plan.origin))),
             };
             let block = session::assemble(plan.seid, teid, prepared.state.first, own, route, &entries);
             for key in keys {
@@ -463,6 +480,13 @@ impl Writer {
             }
         }
         self.check_room(prepared)
+    }
+
+    /// The number of the network instance from which a session gets packets without tunnel.
+    fn native_instance(&self, origin: Option<u16>) -> u8 {
+        let interfaces = &self.tables.interfaces;
+        let interface = interfaces.number(origin.unwrap_or_else(|| interfaces.first_network()));
+        interface.map_or(0, |interface| interface.instance)
     }
 
     fn prepare_block(
@@ -481,15 +505,16 @@ impl Writer {
     fn check_room(&self, prepared: &Prepared) -> Result<(), PlanError> {
         let new = |key: &TableKey| match key {
             TableKey::Teid(teid) => {
-                !self.is_allocated(*teid) && !self.sparse.contains_key(&(0, (*teid).into()))
+                let key = (self.instance_of(*teid), 0, (*teid).into());
+                !self.is_allocated(*teid) && !self.sparse.contains_key(&key)
             }
-            TableKey::Ue(address) => {
-                self.tables.pool_place(*address).is_none() && !self.sparse.contains_key(&sparse_key(*address))
+            TableKey::Ue(instance, address) => {
+                self.tables.instance(*instance).keys.pool_place(*address).is_none()
+                    && !self.sparse.contains_key(&sparse_key(*instance, *address))
             }
             TableKey::Station(_) => false,
-            TableKey::Route(address, length) => {
-                Network::new(*address, *length).is_ok_and(|network| !self.routes.contains_key(&network))
-            }
+            TableKey::Route(instance, address, length) => Network::new(*address, *length)
+                .is_ok_and(|network| !self.routes.contains_key(&(*instance, network))),
         };
         let needed = prepared.blocks.iter().filter(|(key, _)| new(key)).count();
         if needed > self.free_sparse.len() + (SPARSE - self.next_sparse as usize) {
@@ -523,29 +548,30 @@ impl Writer {
 
     fn publish(&mut self, key: &TableKey, block: Block) {
         let tables = Arc::clone(&self.tables);
-        let (kind, sparse) = match key {
+        let sparse = match key {
             TableKey::Teid(teid) if self.is_allocated(*teid) => {
-                let (slots, index) = tables.place_of_teid(*teid);
+                let (slots, index) = tables.instance(self.instance_of(*teid)).place_of_teid(*teid);
                 return self.arena.install(slots, index, block);
             }
-            TableKey::Teid(teid) => (0, u128::from(*teid)),
-            TableKey::Ue(address) => {
-                if let Some((slots, index)) = tables.pool_place(*address) {
+            TableKey::Teid(teid) => (self.instance_of(*teid), 0, u128::from(*teid)),
+            TableKey::Ue(instance, address) => {
+                if let Some((slots, index)) = tables.instance(*instance).keys.pool_place(*address) {
                     return self.arena.install(slots, index, block);
                 }
-                sparse_key(*address)
+                sparse_key(*instance, *address)
             }
-            TableKey::Route(address, length) => return self.publish_route(*address, *length, block),
+            TableKey::Route(instance, address, length) => {
+                return self.publish_route(*instance, *address, *length, block);
+            }
             TableKey::Station(station) => {
                 return self.arena.install(&tables.stations, *station as usize, block);
             }
         };
-        let known = self.sparse.get(&(kind, sparse)).copied();
+        let known = self.sparse.get(&sparse).copied();
         let Some(slot) = known.or_else(|| self.free_slot()) else { return self.arena.discard(block) };
         self.arena.install(&tables.sparse, slot as usize, block);
-        if self.sparse.insert((kind, sparse), slot).is_none() {
-            let guard = self.reader.enter();
-            self.tables.sparse_map(kind).set(&guard, &mut self.bin, sparse, Some(slot));
+        if self.sparse.insert(sparse, slot).is_none() {
+            self.set_sparse(sparse, Some(slot));
         }
     }
 
@@ -566,30 +592,34 @@ impl Writer {
         let tables = Arc::clone(&self.tables);
         match key {
             TableKey::Teid(teid) => self.release(*teid),
-            TableKey::Ue(address) => {
-                let (kind, key) = sparse_key(*address);
-                if let Some((slots, index)) = tables.pool_place(*address) {
+            TableKey::Ue(instance, address) => {
+                let key = sparse_key(*instance, *address);
+                if let Some((slots, index)) = tables.instance(*instance).keys.pool_place(*address) {
                     if self.arena.get(slots, index).is_some_and(|block| block[0].seid() == seid) {
                         self.arena.clear(slots, index);
                     }
-                } else if let Some(slot) = self.sparse.get(&(kind, key))
+                } else if let Some(slot) = self.sparse.get(&key)
                     && let Some(block) = self.arena.get(&tables.sparse, *slot as usize)
                     && block[0].seid() == seid
                 {
-                    self.clear_sparse(kind, key);
+                    self.clear_sparse(key);
                 }
             }
-            TableKey::Route(address, length) => self.withdraw_route(*address, *length, seid),
+            TableKey::Route(instance, address, length) => {
+                self.withdraw_route(*instance, *address, *length, seid);
+            }
             TableKey::Station(station) => self.arena.clear(&tables.stations, *station as usize),
         }
     }
 
-    fn clear_sparse(&mut self, kind: u8, key: u128) {
-        let Some(slot) = self.sparse.remove(&(kind, key)) else { return };
-        {
-            let guard = self.reader.enter();
-            self.tables.sparse_map(kind).set(&guard, &mut self.bin, key, None);
-        }
+    fn set_sparse(&mut self, (instance, kind, key): (u8, u8, u128), slot: Option<u32>) {
+        let guard = self.reader.enter();
+        self.tables.instance(instance).keys.sparse_map(kind).set(&guard, &mut self.bin, key, slot);
+    }
+
+    fn clear_sparse(&mut self, key: (u8, u8, u128)) {
+        let Some(slot) = self.sparse.remove(&key) else { return };
+        self.set_sparse(key, None);
         self.arena.clear(&self.tables.sparse, slot as usize);
         self.queue.push(Used::Sparse(slot));
     }
@@ -617,10 +647,10 @@ impl Writer {
     }
 }
 
-/// The key, with its kind, of an address that is in no pool.
-fn sparse_key(address: IpAddr) -> (u8, u128) {
+/// The key of an address that is in no pool, with its network instance and kind.
+fn sparse_key(instance: u8, address: IpAddr) -> (u8, u8, u128) {
     match address {
-        IpAddr::V4(address) => (4, u128::from(address.to_bits())),
-        IpAddr::V6(address) => (6, prefix64(address)),
+        IpAddr::V4(address) => (instance, 4, u128::from(address.to_bits())),
+        IpAddr::V6(address) => (instance, 6, prefix64(address)),
     }
 }

@@ -113,6 +113,11 @@ impl Smf {
     pub fn establish_by(&mut self, mut request: SessionEstablishmentRequest) -> (u64, u32) {
         request.create_fars[1] =
             forward(2, DestinationInterface::Access, Some((GNB_TEID, N3_GNB.parse().expect("an address"))));
+        self.establish_as(request)
+    }
+
+    /// The same for rules as they are.
+    pub fn establish_as(&mut self, request: SessionEstablishmentRequest) -> (u64, u32) {
         match self.ask(0, request) {
             Message::SessionEstablishmentResponse(response) => {
                 assert_eq!(response.cause, Cause::ACCEPTED, "{response:?}");
@@ -215,8 +220,18 @@ impl Lab {
 
     /// Makes the pair of interfaces that is N3, or N6.
     pub async fn connect(&self, name: &str) {
+        match name {
+            "n3" => self.connect_to(name, &self.ran, 200).await,
+            _ => {
+                self.connect_to(name, &self.dn, 201).await;
+                self.route_ues(&self.dn, 201).await;
+            }
+        }
+    }
+
+    /// Makes a pair of interfaces to a namespace, in networks of this number.
+    pub async fn connect_to(&self, name: &str, namespace: &NetNs, prefix: u8) {
         let core = Links::in_ns(&self.core).expect("netlink");
-        let (namespace, prefix) = if name == "n3" { (&self.ran, "200") } else { (&self.dn, "201") };
         core.add_veth(name, name, namespace).await.expect("veth");
         // Without duplicate address detection, as with permanently configured addresses.
         let keep = format!("net.ipv6.conf.{name}.keep_addr_on_down");
@@ -227,12 +242,16 @@ impl Lab {
             links.add_address(name, cidr(&format!("10.{prefix}.0.{host}/24"))).await.expect("address");
             links.add_address(name, cidr(&format!("fd00:{prefix}::{host}/64"))).await.expect("address");
         }
-        if name == "n6" {
-            let gateways = [("10.45.0.0/16", "10.201.0.1"), ("fd00:45::/48", "fd00:201::1")];
-            for (pool, gateway) in gateways {
-                let gateway = Some(gateway.parse().expect("an address"));
-                far.add_route(cidr(pool), gateway, None).await.expect("route");
-            }
+    }
+
+    /// Adds the routes from the network of this number to the UEs.
+    pub async fn route_ues(&self, namespace: &NetNs, prefix: u8) {
+        let far = Links::in_ns(namespace).expect("netlink");
+        let gateways =
+            [("10.45.0.0/16", format!("10.{prefix}.0.1")), ("fd00:45::/48", format!("fd00:{prefix}::1"))];
+        for (pool, gateway) in gateways {
+            let gateway = Some(gateway.parse().expect("an address"));
+            far.add_route(cidr(pool), gateway, None).await.expect("route");
         }
     }
 
@@ -251,8 +270,13 @@ impl Lab {
     }
 
     pub async fn ue_device(&self) -> TunPort {
-        let tun = self.ue.enter(|| TunPort::create("ue0")).expect("entered").expect("created");
-        let links = Links::in_ns(&self.ue).expect("netlink");
+        self.ue_device_in(&self.ue).await
+    }
+
+    /// The device of a UE in its namespace.
+    pub async fn ue_device_in(&self, ue: &NetNs) -> TunPort {
+        let tun = ue.enter(|| TunPort::create("ue0")).expect("entered").expect("created");
+        let links = Links::in_ns(ue).expect("netlink");
         links.set_mtu("ue0", 1400).await.expect("mtu");
         links.up("ue0").await.expect("up");
         links.add_address("ue0", cidr(&format!("{UE_V4}/32"))).await.expect("address");
@@ -318,7 +342,8 @@ impl Network {
     ) -> Network {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let lab = runtime.block_on(Lab::new());
-        config.gtpu = SocketAddr::new(N3_CORE.parse().unwrap(), gtpu::PORT);
+        let address = SocketAddr::new(N3_CORE.parse().unwrap(), gtpu::PORT);
+        config.gtpu = Some(address);
         configure(&mut config);
         let core = lab.core.runtime(2).unwrap();
         let points = || vec![Point::n3(), Point::n6(["gw0"])];
@@ -339,9 +364,9 @@ impl Network {
         smf.associate(100);
         let (seid, teid) = smf.establish_by(session);
         let tun = runtime.block_on(device(&lab));
-        let address = SocketAddr::new(N3_GNB.parse().unwrap(), gtpu::PORT);
-        let n3 = lab.ran.enter(|| UdpPort::bind(address, false)).unwrap().unwrap();
-        let gnb = Some(Gnb::start(&tun, &n3, config.gtpu, teid));
+        let own = SocketAddr::new(N3_GNB.parse().unwrap(), gtpu::PORT);
+        let n3 = lab.ran.enter(|| UdpPort::bind(own, false)).unwrap().unwrap();
+        let gnb = Some(Gnb::start(&tun, &n3, address, teid));
         Network { gnb, smf, handle: upf.handle(), upf: Some(upf), core, runtime, lab, capture, seid }
     }
 

@@ -8,6 +8,8 @@ use packet::{ipv4, ipv6, protocol};
 use pfcp::message::{SessionEstablishmentRequest, SessionModificationRequest};
 use pfcp::*;
 use upf::Config;
+use upf::interface::{Backend, InterfaceConfig, Role};
+use upf::plan::Peer;
 
 pub const GTPU: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 7);
 pub const GNB: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 20);
@@ -19,6 +21,11 @@ pub const UE_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x45, 0, 7, 1, 2, 3, 4);
 pub const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 2);
 pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x201, 0, 0, 0, 0, 0, 2);
 pub const QFI: u8 = 9;
+/// Numbers of the interfaces of [`config`]: N3, and N6 of the first data network. Further ones follow.
+pub const N3: usize = 0;
+pub const N6: usize = 1;
+/// The peer of tunnels to the gNB.
+pub const GNB_PEER: Peer = Peer { interface: N3 as u8, address: IpAddr::V4(GNB) };
 
 pub fn config(tun: &str) -> Config {
     let text = format!(
@@ -27,6 +34,18 @@ pub fn config(tun: &str) -> Config {
                 "ue_pool": {{"ipv4": "10.45.0.0/16", "ipv6": "fd00:45::/48"}}}}]}}"#
     );
     serde_json::from_str(&text).expect("the configuration is valid")
+}
+
+/// Replaces the short form of N3 and N6: both are interfaces `n3` and `n6` of a backend, on these devices.
+pub fn bypass(config: &mut Config, backend: Backend, devices: [&str; 2]) {
+    let [n3, n6] = devices.map(|device| Some(device.to_owned()));
+    let gtpu = config.gtpu.take();
+    config.interfaces = vec![
+        InterfaceConfig { gtpu, backend, device: n3, ..InterfaceConfig::kernel("n3", Role::N3) },
+        InterfaceConfig { backend, device: n6, ..InterfaceConfig::kernel("n6", Role::N6) },
+    ];
+    config.dnn[0].tun = String::new();
+    config.dnn[0].interfaces = vec!["n6".to_owned()];
 }
 
 /// With a second data network, whose sessions are of Ethernet frames.
@@ -149,6 +168,25 @@ pub fn establishment(cp_seid: u64) -> SessionEstablishmentRequest {
         }],
         ..Default::default()
     }
+}
+
+/// The ordinary session, with these network instances on N3 and N6.
+pub fn placed(cp_seid: u64, n3: &str, n6: &str) -> SessionEstablishmentRequest {
+    let mut request = establishment(cp_seid);
+    request.create_qers[0].mbr = None;
+    for pdr in &mut request.create_pdrs {
+        pdr.pdi.network_instance = match pdr.pdi.source_interface {
+            SourceInterface::Access => Some(n3.into()),
+            SourceInterface::Core => Some(n6.into()),
+            _ => None,
+        };
+    }
+    for (far, instance) in request.create_fars.iter_mut().zip([n6, n3]) {
+        if let Some(parameters) = &mut far.forwarding_parameters {
+            parameters.network_instance = Some(instance.into());
+        }
+    }
+    request
 }
 
 /// A session of Ethernet frames that go down in tunnel `gnb_teid`.

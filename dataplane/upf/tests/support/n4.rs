@@ -50,8 +50,10 @@ impl Upf {
         let (query_sender, queries) = mpsc::channel(16);
         let (stop, stopped) = watch::channel(false);
         let tables = Arc::new(Tables::new(&config));
-        let (gtpu, mailbox) = (Box::new(port), tables.mailbox());
-        let wiring = Wiring { socket, gtpu, tables: Arc::clone(&tables), events, queries, stop: stopped };
+        let mailbox = tables.mailbox();
+        let signalling = vec![Some(Box::new(port) as Box<dyn Port>)];
+        let wiring =
+            Wiring { socket, signalling, tables: Arc::clone(&tables), events, queries, stop: stopped };
         let task = tokio::spawn(serve(config, wiring));
         Upf { address, tables, mailbox, queries: query_sender, events: event_sender, task, _stop: stop }
     }

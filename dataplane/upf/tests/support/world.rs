@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use upf::Config;
 use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
-use upf::pipeline::{Event, Input, PACKET, Pipeline, Ports};
+use upf::pipeline::{Event, PACKET, Pipeline, Ports};
 use upf::stats::{self, WorkerStats};
 use upf::tables::Tables;
 
@@ -54,25 +54,17 @@ impl World {
         let config = Arc::new(config);
         let tables = Arc::new(Tables::new(&config));
         let sessions = Sessions::new(Arc::clone(&config), Arc::clone(&tables), 5);
-        let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::default()]);
+        let stats: Arc<[WorkerStats]> = Arc::new([WorkerStats::new(tables.interfaces())]);
         let (sender, events) = mpsc::channel(8);
         let guard = Arc::new(Guard::new(&config, [IpAddr::from(MACHINE_V4), MACHINE_V6.into()]));
-        let networks = config.dnn.len();
-        let pipeline = Pipeline::new(
-            0,
-            Arc::clone(&tables),
-            Arc::clone(&stats),
-            config.gtpu,
-            networks,
-            sender,
-            Arc::clone(&guard),
-        );
+        let pipeline = Pipeline::new(0, Arc::clone(&tables), Arc::clone(&stats), sender, Arc::clone(&guard));
         let (n3_port, n3) = memory::pair(20_000);
         let (n6_port, n6) = memory::pair(20_000);
-        // The far ends of further data networks are dropped.
-        let further = (1..networks).map(|_| Box::new(memory::pair(20_000).0) as Box<dyn Port>);
-        let n6_ports = std::iter::once(Box::new(n6_port) as Box<dyn Port>).chain(further);
-        let ports = Ports { n3: Box::new(n3_port), n6: n6_ports.collect() };
+        // The far ends of further interfaces are dropped.
+        let further = tables.interfaces().iter().skip(2);
+        let further = further.map(|_| Box::new(memory::pair(20_000).0) as Box<dyn Port>);
+        let mut ports: Ports = vec![Box::new(n3_port), Box::new(n6_port)];
+        ports.extend(further);
         World {
             sessions,
             tables,
@@ -119,12 +111,9 @@ impl World {
         assert_eq!(modified.response.cause, Cause::ACCEPTED, "{:?}", modified.response);
     }
 
-    pub fn run(&mut self, input: Input) {
+    pub fn run(&mut self, input: usize) {
         loop {
-            let received = match input {
-                Input::N3 => self.ports.n3.receive(&mut self.batch).unwrap(),
-                Input::N6(n) => self.ports.n6[n].receive(&mut self.batch).unwrap(),
-            };
+            let received = self.ports[input].receive(&mut self.batch).unwrap();
             if received == 0 {
                 return;
             }
@@ -134,12 +123,12 @@ impl World {
 
     pub fn uplink(&mut self, datagram: &[u8]) {
         self.n3.inject(datagram, gnb());
-        self.run(Input::N3);
+        self.run(N3);
     }
 
     pub fn downlink(&mut self, packet: &[u8]) {
         self.n6.inject(packet, "0.0.0.0:0".parse().unwrap());
-        self.run(Input::N6(0));
+        self.run(N6);
     }
 
     pub fn drops(&self, reason: DropReason) -> u64 {

@@ -68,11 +68,8 @@ pub struct Duplicate {
 }
 
 impl FarRule {
-    /// Applies an update to the parameters. If it asks for an End Marker, returns the tunnel used until now.
-    fn update(
-        &mut self,
-        parameters: &UpdateForwardingParameters,
-    ) -> Result<Option<OuterHeaderCreation>, Rejection> {
+    /// Applies an update to the parameters. If it asks for an End Marker, returns the rule as it was until now.
+    fn update(&mut self, parameters: &UpdateForwardingParameters) -> Result<Option<FarRule>, Rejection> {
         check_policies(
             parameters.forwarding_policy.is_some(),
             parameters.header_enrichment.is_some(),
@@ -81,8 +78,7 @@ impl FarRule {
         let end_marker = parameters
             .sm_req_flags
             .is_some_and(|flags| flags.contains(SmReqFlags::SNDEM))
-            .then_some(self.outer_header)
-            .flatten();
+            .then(|| self.clone());
         if let Some(destination) = parameters.destination_interface {
             self.destination = Some(destination);
         }
@@ -227,8 +223,8 @@ impl Rules {
         Ok(())
     }
 
-    /// Changes a FAR. If the request asks for an End Marker, returns the tunnel used until now.
-    pub fn update_far(&mut self, update: &UpdateFar) -> Result<Option<OuterHeaderCreation>, Rejection> {
+    /// Changes a FAR. If the request asks for an End Marker, returns the FAR as it was until now.
+    pub fn update_far(&mut self, update: &UpdateFar) -> Result<Option<FarRule>, Rejection> {
         let id = update.far_id.0;
         let shared = self.fars.get_mut(id).ok_or(Rejection::rule(FailedRuleId::Far(id)))?;
         let rule = Arc::make_mut(shared);

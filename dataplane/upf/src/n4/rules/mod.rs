@@ -17,7 +17,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use foldhash::HashSet;
-use pfcp::{Cause, EthernetPacketFilter, FTeid, FailedRuleId, SdfFilter, ShortBytes, ie};
+use pfcp::{
+    Cause, DestinationInterface, EthernetPacketFilter, FTeid, FailedRuleId, SdfFilter, ShortBytes,
+    SourceInterface, ie,
+};
 
 pub use far::{Duplicate, FarRule, Redirect};
 pub use pdr::{Endpoint, PdrRule, UeMatch};
@@ -25,6 +28,8 @@ pub use qer::{BarRule, QerRule};
 pub use table::Table;
 pub use urr::{Limits, UrrRule};
 
+use super::compile::{interface_to, network_named};
+use crate::interfaces::Interfaces;
 use crate::plan::{Direction, PlanError};
 
 /// Most rules of one kind in a session: as many as PDRs have identifiers. Bounds the memory and time that a CP
@@ -109,9 +114,14 @@ pub struct Rules {
 /// Resolves local F-TEIDs (allocates a TEID where CHOOSE is set, and checks an assigned one) and names of data
 /// networks.
 pub trait TunnelAllocator {
-    /// The TEID for this F-TEID.
-    fn resolve(&mut self, f_teid: &FTeid) -> Result<u32, Rejection>;
-    /// The number of the data network that a network instance names; `None` for other names, such as that of
+    /// The TEID for this F-TEID, of packets from a source interface in a network instance.
+    fn resolve(
+        &mut self,
+        f_teid: &FTeid,
+        source: SourceInterface,
+        instance: Option<&ShortBytes>,
+    ) -> Result<u32, Rejection>;
+    /// The interface of the data network that a network instance names; `None` for other names, such as that of
     /// N3.
     fn network(&self, instance: &ShortBytes) -> Option<u16>;
 }
@@ -155,20 +165,37 @@ impl Rules {
         Ok(())
     }
 
-    /// Checks that packets can be sent to the far ends of all tunnels from an N3 with the address `n3`.
-    pub fn check_tunnels(&self, n3: IpAddr) -> Result<(), Rejection> {
+    /// Checks that there are interfaces for the network instances of FARs, and that packets can be sent from there to
+    /// the far ends of all tunnels.
+    pub fn check_destinations(&self, interfaces: &Interfaces) -> Result<(), Rejection> {
         for (id, far) in self.fars.iter() {
-            let headers =
-                far.outer_header.into_iter().chain(far.copies.iter().filter_map(|c| c.outer_header));
-            for (teid, peer) in headers.filter_map(|header| header.gtpu_endpoint()) {
+            let failed_rule = Some(FailedRuleId::Far(id));
+            let instance = far.network_instance.as_ref();
+            let unknown = Rejection { failed_rule, ..unknown_instance() };
+            let leads_to_network =
+                matches!(far.destination, Some(DestinationInterface::Core | DestinationInterface::SgiLan));
+            if leads_to_network
+                && far.outer_header.is_none()
+                && instance.is_some_and(|instance| network_named(instance, interfaces).is_none())
+            {
+                return Err(unknown);
+            }
+            let own = far.outer_header.map(|header| (far.destination, header, instance));
+            let copies = far.copies.iter();
+            let copies = copies.filter_map(|copy| Some((Some(copy.destination), copy.outer_header?, None)));
+            for (destination, header, instance) in own.into_iter().chain(copies) {
+                let Some((teid, peer)) = header.gtpu_endpoint() else { continue };
+                let destination = destination.unwrap_or(DestinationInterface::Access);
+                let fits = |own: IpAddr| own.is_ipv4() == peer.is_ipv4();
+                let interface = interface_to(destination, instance, fits, interfaces);
+                let interface = interface.map_err(|_| unknown)?;
                 let broadcast = peer == IpAddr::V4(std::net::Ipv4Addr::BROADCAST);
                 // Link-local addresses lack the interface that makes them unique; mapped ones are IPv4.
                 let no_route = matches!(peer, IpAddr::V6(peer)
                     if peer.is_unicast_link_local() || peer.to_ipv4_mapped().is_some());
                 let nobody = peer.is_unspecified() || peer.is_multicast() || broadcast || no_route;
-                // TEID 0 is for signalling (TS 29.281 §5.1); an N3 has addresses of one IP version.
-                if teid == 0 || nobody || peer.is_ipv4() != n3.is_ipv4() {
-                    let failed_rule = Some(FailedRuleId::Far(id));
+                // TEID 0 is for signalling (TS 29.281 §5.1); an interface has an address of one IP version.
+                if teid == 0 || nobody || interface.is_none() {
                     return Err(Rejection { failed_rule, ..incorrect(ie::OUTER_HEADER_CREATION) });
                 }
             }
@@ -278,6 +305,11 @@ fn set(ids: &[u32]) -> Option<HashSet<u32>> {
 /// A conditional IE is missing.
 fn missing(ie: u16) -> Rejection {
     Rejection::ie(Cause::CONDITIONAL_IE_MISSING, ie)
+}
+
+/// No interface has the network instance that a rule names.
+pub(super) fn unknown_instance() -> Rejection {
+    Rejection::ie(Cause::RULE_FAILURE, ie::NETWORK_INSTANCE)
 }
 
 /// An IE has an impossible value.

@@ -13,7 +13,7 @@ use pfcp::{
 
 use super::{
     FarRule, MAX_FILTERS, MAX_RULES, Rejection, Rules, TunnelAllocator, check_new, check_predefined,
-    incorrect, missing,
+    incorrect, missing, unknown_instance,
 };
 use crate::plan::Direction;
 use crate::routes::Network;
@@ -29,7 +29,7 @@ pub struct PdrRule {
     pub endpoint: Option<u8>,
     /// Local TEID, allocated or assigned; `None` for packets without tunnel.
     pub teid: Option<u32>,
-    /// Data network of packets without tunnel, if the PDI names one.
+    /// Interface of the data network from which packets without tunnel come, if the PDI names its network instance.
     pub network: Option<u16>,
     /// UE address, and routes behind the UE.
     pub ue: UeMatch,
@@ -100,7 +100,7 @@ impl UeMatch {
 pub struct Endpoint {
     /// Local TEID.
     pub teid: Option<u32>,
-    /// Data network, as in [`PdrRule::network`].
+    /// Interface of the data network, as in [`PdrRule::network`].
     pub network: Option<u16>,
     /// UE address.
     pub ue: UeMatch,
@@ -140,7 +140,7 @@ impl Rules {
         }
     }
 
-    /// The data network of a PDR's packets without tunnel: its own, or that of its traffic endpoint.
+    /// The interface of the data network of a PDR's packets without tunnel: its own, or that of its traffic endpoint.
     pub fn network_of(&self, pdr: &PdrRule) -> Option<u16> {
         pdr.endpoint
             .and_then(|id| self.endpoints.get(id))
@@ -255,7 +255,15 @@ impl Rules {
         self.set_sdf_filters(rule, pdi, failed)?;
         self.set_ethernet_filters(rule, pdi, failed)?;
         rule.qfis = pdi.qfis.iter().map(|qfi| qfi.0).collect();
-        rule.network = pdi.network_instance.as_ref().and_then(|instance| tunnels.network(instance));
+        let has_tunnel = |id: u8| self.endpoints.get(id).is_some_and(|endpoint| endpoint.teid.is_some());
+        let tunnel = pdi.f_teid.is_some() || pdi.traffic_endpoint_id.is_some_and(|id| has_tunnel(id.0));
+        let of_network = matches!(pdi.source_interface, SourceInterface::Core | SourceInterface::SgiLan);
+        let instance = pdi.network_instance.as_ref();
+        let unknown = Rejection { failed_rule: Some(failed), ..unknown_instance() };
+        rule.network = match instance.filter(|_| of_network && !tunnel) {
+            Some(instance) => Some(tunnels.network(instance).ok_or(unknown)?),
+            None => None,
+        };
         rule.ue = UeMatch::new(pdi.ue_ip_address.as_ref())?;
         rule.endpoint = pdi.traffic_endpoint_id.map(|id| id.0);
         if rule.endpoint.is_some() {
@@ -271,7 +279,13 @@ impl Rules {
             rule.teid = match &pdi.f_teid {
                 // A changed PDI that repeats its F-TEID keeps it.
                 Some(FTeid::Assigned { teid, .. }) if rule.teid == Some(*teid) => Some(*teid),
-                Some(f_teid) => Some(tunnels.resolve(f_teid)?),
+                Some(f_teid) => {
+                    let teid = tunnels.resolve(f_teid, pdi.source_interface, instance);
+                    Some(teid.map_err(|rejection| match rejection == unknown_instance() {
+                        true => unknown,
+                        false => rejection,
+                    })?)
+                }
                 None => None,
             };
         }
@@ -353,19 +367,30 @@ impl Rules {
         Ok(())
     }
 
-    /// Adds a traffic endpoint. Returns its TEID if the UP function chose it.
+    /// The source interface of a traffic endpoint: that of the first PDR that has it.
+    pub fn source_of_endpoint(&self, id: u8) -> Option<SourceInterface> {
+        self.pdrs.values().find(|pdr| pdr.endpoint == Some(id)).map(|pdr| pdr.source)
+    }
+
+    /// Adds a traffic endpoint of a source interface. Returns its TEID if the UP function chose it.
     pub fn create_endpoint(
         &mut self,
         create: &CreateTrafficEndpoint,
+        source: SourceInterface,
         tunnels: &mut dyn TunnelAllocator,
     ) -> Result<Option<u32>, Rejection> {
         let id = create.id.0;
         if self.endpoints.contains(id) {
             return Err(incorrect(ie::CREATE_TRAFFIC_ENDPOINT));
         }
+        let instance = create.network_instance.as_ref();
+        let teid = create.f_teid.as_ref().map(|f_teid| tunnels.resolve(f_teid, source, instance));
         let endpoint = Endpoint {
-            teid: create.f_teid.as_ref().map(|f_teid| tunnels.resolve(f_teid)).transpose()?,
-            network: create.network_instance.as_ref().and_then(|instance| tunnels.network(instance)),
+            teid: teid.transpose()?,
+            network: match instance.filter(|_| create.f_teid.is_none()) {
+                Some(instance) => Some(tunnels.network(instance).ok_or(unknown_instance())?),
+                None => None,
+            },
             ue: UeMatch::new(create.ue_ip_address.as_ref())?,
             qfis: create.qfis.iter().map(|qfi| qfi.0).collect(),
         };
@@ -374,19 +399,30 @@ impl Rules {
         Ok(chosen)
     }
 
-    /// Changes a traffic endpoint. Returns its TEID if the UP function chose it.
+    /// Changes a traffic endpoint of a source interface. Returns its TEID if the UP function chose it.
     pub fn update_endpoint(
         &mut self,
         update: &UpdateTrafficEndpoint,
+        source: SourceInterface,
         tunnels: &mut dyn TunnelAllocator,
     ) -> Result<Option<u32>, Rejection> {
         let endpoint = self.endpoints.get_mut(update.id.0).ok_or(incorrect(ie::UPDATE_TRAFFIC_ENDPOINT))?;
         let mut chosen = None;
+        let instance = update.network_instance.as_ref();
         match &update.f_teid {
-            None => {}
+            None => match instance {
+                // A tunnel stays on its interface.
+                Some(_) if endpoint.teid.is_some() => {
+                    return Err(Rejection::unsupported(ie::NETWORK_INSTANCE));
+                }
+                Some(instance) => {
+                    endpoint.network = Some(tunnels.network(instance).ok_or(unknown_instance())?)
+                }
+                None => {}
+            },
             Some(FTeid::Assigned { teid, .. }) if endpoint.teid == Some(*teid) => {}
             Some(f_teid) => {
-                endpoint.teid = Some(tunnels.resolve(f_teid)?);
+                endpoint.teid = Some(tunnels.resolve(f_teid, source, instance)?);
                 chosen = endpoint.teid.filter(|_| matches!(f_teid, FTeid::Choose { .. }));
             }
         }

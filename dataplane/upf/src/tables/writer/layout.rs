@@ -79,7 +79,7 @@ impl Writer {
             let (key, pdr) = match arrival.place {
                 Place::Tunnel(teid) => (TableKey::Teid(teid), Some(pdrs.first()?.id)),
                 Place::Native => {
-                    (session.keys.iter().find(|key| matches!(key, TableKey::Ue(_)))?.clone(), None)
+                    (session.keys.iter().find(|key| matches!(key, TableKey::Ue(..)))?.clone(), None)
                 }
             };
             let mut block = self.tables.block(&self.reader.enter(), &key)?.to_vec();
@@ -148,11 +148,9 @@ impl Writer {
         let mut block = Vec::new();
         for place in &layout.places {
             let teid = match place.pdr {
-                Some(pdr) => own.teid(pdr),
-                // The data network of packets without tunnel is the same for all these sessions.
-                None => place.block.first().map(Endpoint::teid),
+                Some(pdr) => own.teid(pdr).ok_or(UNLIKE)?,
+                None => 0,
             };
-            let teid = teid.ok_or(UNLIKE)?;
             block.clear();
             block.extend_from_slice(&place.block);
             for endpoint in &mut block {
@@ -164,19 +162,20 @@ impl Writer {
             }
             for (position, pdr) in &place.tunnels {
                 let header = own.tunnel(*pdr).ok_or(UNLIKE)?;
-                let peer = self.references.number(header.peer)?;
+                let peer = self.references.number(&header)?;
                 session::entry_mut(&mut block, *position).ok_or(UNLIKE)?.lead_to(header.teid, peer);
             }
             if place.pdr.is_some() {
                 self.prepare_block(TableKey::Teid(teid), &block, prepared)?;
                 continue;
             }
-            let native = &layout.plan.native;
+            // The network instance of packets without tunnel is the same for all these sessions.
+            let (native, instance) = (&layout.plan.native, self.native_instance(layout.plan.origin));
             for address in ue.addresses() {
                 if address.is_ipv4() && !native.ipv4.is_empty()
                     || address.is_ipv6() && !native.ipv6.is_empty()
                 {
-                    self.prepare_block(TableKey::Ue(address), &block, prepared)?;
+                    self.prepare_block(TableKey::Ue(instance, address), &block, prepared)?;
                 }
             }
         }

@@ -22,6 +22,8 @@ pub(super) struct Teids {
     most_resting: usize,
     /// The TEID allocated with each index, or 0.
     allocated: Vec<u32>,
+    /// The interface for which each TEID was allocated.
+    interfaces: Vec<u8>,
     /// The upper bits of the last TEID of each index.
     generations: Vec<u16>,
 }
@@ -36,6 +38,7 @@ impl Teids {
             resting: VecDeque::new(),
             most_resting: RESTING.min(count / 4),
             allocated: vec![0; count],
+            interfaces: vec![0; count],
             generations: vec![0; count],
         }
     }
@@ -45,8 +48,8 @@ impl Teids {
         self.allocated.len() - 1 - self.free.len() - self.resting.len()
     }
 
-    /// A new TEID that `is_usable` accepts.
-    pub fn allocate(&mut self, is_usable: impl Fn(u32) -> bool) -> Option<u32> {
+    /// A new TEID for an interface that `is_usable` accepts.
+    pub fn allocate(&mut self, interface: u8, is_usable: impl Fn(u32) -> bool) -> Option<u32> {
         while self.resting.len() > self.most_resting {
             self.free.extend(self.resting.pop_front());
         }
@@ -65,6 +68,7 @@ impl Teids {
             if is_usable(teid) {
                 self.generations[index as usize] = generation as u16;
                 self.allocated[index as usize] = teid;
+                self.interfaces[index as usize] = interface;
                 return Some(teid);
             }
         }
@@ -76,6 +80,11 @@ impl Teids {
     pub fn contains(&self, teid: u32) -> bool {
         // Index 0 is never allocated, so no allocated TEID is 0.
         teid != 0 && self.allocated.get((teid & INDEX_MASK) as usize) == Some(&teid)
+    }
+
+    /// The interface of a TEID that was allocated here and is in use.
+    pub fn interface_of(&self, teid: u32) -> Option<u8> {
+        self.contains(teid).then(|| self.interfaces[(teid & INDEX_MASK) as usize])
     }
 
     /// Releases a TEID that is in use.
@@ -96,7 +105,7 @@ mod tests {
     fn teids_are_drawn_from_the_whole_table_and_differ_between_secrets() {
         let draw = |secret| {
             let mut teids = Teids::new(65_536, secret);
-            (0..1000).filter_map(|_| teids.allocate(|_| true)).collect::<Vec<_>>()
+            (0..1000).filter_map(|_| teids.allocate(0, |_| true)).collect::<Vec<_>>()
         };
         let (a, b) = (draw(1), draw(2));
         assert_eq!(a.iter().collect::<std::collections::HashSet<_>>().len(), 1000);
@@ -115,21 +124,21 @@ mod tests {
     #[test]
     fn freed_indices_rest_and_come_back_under_other_teids() {
         let mut teids = Teids::new(64, 7);
-        let first = teids.allocate(|_| true).unwrap();
+        let first = teids.allocate(0, |_| true).unwrap();
         teids.release(first);
         // 16 other freed indices may come first.
         for _ in 0..16 {
-            let other = teids.allocate(|_| true).unwrap();
+            let other = teids.allocate(0, |_| true).unwrap();
             assert_ne!(other & INDEX_MASK, first & INDEX_MASK);
             teids.release(other);
         }
-        let mut all: Vec<u32> = std::iter::from_fn(|| teids.allocate(|_| true)).collect();
+        let mut all: Vec<u32> = std::iter::from_fn(|| teids.allocate(0, |_| true)).collect();
         assert_eq!((all.len(), teids.len()), (63, 63), "every index but 0");
         assert!(!all.contains(&first) && !teids.contains(first));
         all.iter().for_each(|teid| assert!(teids.contains(*teid)));
         let again = all.pop().unwrap();
         teids.release(again);
-        let last = teids.allocate(|_| true).unwrap();
+        let last = teids.allocate(0, |_| true).unwrap();
         assert!(last != again && last & INDEX_MASK == again & INDEX_MASK, "the one that is left");
     }
 }

@@ -74,7 +74,11 @@ fn ipv6_prefixes_find_the_session_by_their_whole_length_inside_a_pool_and_outsid
         ("fd00:46:0:10::1", None),
     ] {
         assert_eq!(owner(address), seid, "{address}");
-        assert_eq!(writer.owner_of_ue(address.parse().unwrap()), seid, "{address}");
+        assert_eq!(
+            writer.owner_of_ue(writer.native_instance(None), address.parse().unwrap()),
+            seid,
+            "{address}"
+        );
     }
     sessions.into_iter().for_each(|session| writer.remove(session));
     assert_eq!((owner("fd00:45:0:180::1"), writer.memory_bytes()), (None, 0));
@@ -121,7 +125,7 @@ fn a_session_with_every_pdr_there_can_be_is_served_or_refused_as_a_whole() {
         rqi: false,
         ppi: None,
     };
-    let teid = writer.allocate().unwrap();
+    let teid = writer.allocate(0).unwrap();
     let port = |port| Some(classifier::PortRange::single(port));
     let rules = (0..=u16::MAX).map(|id| {
         let filter = Filter { destination_ports: port(id), ..Filter::default() };
@@ -134,7 +138,7 @@ fn a_session_with_every_pdr_there_can_be_is_served_or_refused_as_a_whole() {
         ..Plan::default()
     };
     let session = writer.establish(&plan).unwrap();
-    let (slots, index) = tables.place_of_teid(teid);
+    let (slots, index) = tables.instance(0).place_of_teid(teid);
     let block = writer.arena.get(slots, index).unwrap();
     assert!((0..=u16::MAX).all(|id| session::entry(block, id.into()).unwrap().pdr == id));
     writer.remove(session);
@@ -146,10 +150,10 @@ fn a_session_with_every_pdr_there_can_be_is_served_or_refused_as_a_whole() {
     };
     plan.urrs = (0..1000).map(|id| crate::plan::Urr { id, marks: vec![at] }).collect();
     plan.pdrs = (0..=u16::MAX).map(|id| pdr(id, &[0])).collect();
-    let teid = writer.allocate().unwrap();
+    let teid = writer.allocate(0).unwrap();
     plan.arrivals[0].place = Place::Tunnel(teid);
     let session = writer.establish(&plan).unwrap();
-    let (slots, index) = tables.place_of_teid(teid);
+    let (slots, index) = tables.instance(0).place_of_teid(teid);
     let block = writer.arena.get(slots, index).unwrap();
     for id in 0..=u16::MAX {
         // A gauge, and the end of the list.
@@ -159,7 +163,7 @@ fn a_session_with_every_pdr_there_can_be_is_served_or_refused_as_a_whole() {
     writer.remove(session);
     // More URR combinations than there are counters.
     plan.pdrs = (0..=u16::MAX).map(|id| pdr(id, &[id % 1000])).collect();
-    let teid = writer.allocate().unwrap();
+    let teid = writer.allocate(0).unwrap();
     plan.arrivals[0].place = Place::Tunnel(teid);
     assert!(matches!(writer.establish(&plan), Err(PlanError::TooMany(_))));
     assert_eq!((writer.memory_bytes(), tables.owner_of_teid(teid)), (0, None));
@@ -206,7 +210,7 @@ fn state_is_used_again_only_when_readers_elsewhere_have_finished() {
     tables.domain().add_source(Box::new(elsewhere.clone())).unwrap();
     let mut writer = Writer::new(Arc::clone(&tables), &config, 1);
     let establish = |writer: &mut Writer| {
-        let arrivals = vec![Arrival { place: Place::Tunnel(writer.allocate().unwrap()), rules: Vec::new() }];
+        let arrivals = vec![Arrival { place: Place::Tunnel(writer.allocate(0).unwrap()), rules: Vec::new() }];
         writer.establish(&Plan { seid: 1, arrivals, ..Plan::default() }).unwrap()
     };
     let first = establish(&mut writer);
@@ -226,7 +230,7 @@ fn a_refused_change_leaves_rates_as_they_were() {
     let config: Config = serde_json::from_str(text).unwrap();
     let tables = Arc::new(Tables::new(&config));
     let mut writer = Writer::new(Arc::clone(&tables), &config, 1);
-    let teid = writer.allocate().unwrap();
+    let teid = writer.allocate(0).unwrap();
     let enforcement =
         |kbps| crate::plan::Enforcement { mbr_kbps: Some(kbps), ..crate::plan::Enforcement::OPEN };
     let plan = |kbps, ids: [u32; 2]| {
@@ -288,13 +292,13 @@ fn what_a_request_did_is_taken_back() {
         ..Plan::default()
     };
     writer.begin();
-    let kept_teid = writer.allocate().unwrap();
+    let kept_teid = writer.allocate(0).unwrap();
     let _kept = writer.establish(&plan(1, kept_teid, "10.45.0.2")).unwrap();
     for _ in 0..50 {
         writer.begin();
-        let teid = writer.allocate().unwrap();
-        let spare = writer.allocate().unwrap();
-        assert!(writer.assign(0x7700_0001));
+        let teid = writer.allocate(0).unwrap();
+        let spare = writer.allocate(0).unwrap();
+        assert!(writer.assign(0x7700_0001, 0));
         let published = writer.establish(&plan(2, teid, "10.45.0.3")).unwrap();
         assert_eq!(tables.owner_of_ue("10.45.0.3".parse().unwrap()), Some(2));
         // The panic: the session was not recorded.
@@ -318,7 +322,7 @@ fn a_region_that_is_full_leaves_new_sessions_to_the_process() {
     let region = tables.add_state_region(Box::new(shared)).unwrap();
     writer.place_state_in(region);
     let establish = |writer: &mut Writer| {
-        let arrivals = vec![Arrival { place: Place::Tunnel(writer.allocate().unwrap()), rules: Vec::new() }];
+        let arrivals = vec![Arrival { place: Place::Tunnel(writer.allocate(0).unwrap()), rules: Vec::new() }];
         writer.establish(&Plan { seid: 1, arrivals, ..Plan::default() }).unwrap()
     };
     let first = establish(&mut writer);
