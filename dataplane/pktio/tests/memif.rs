@@ -524,9 +524,9 @@ fn exchange(port: &mut MemifPort) {
 }
 
 /// Traffic flows in both directions while the peer is killed; the next peer gets and answers the right octets.
-fn survives_kills(port_role: &str, peer_test: &str, peer_device: &str, directory: &Directory) {
+fn survives_kills(ours: &str, peer_test: &str, peer_device: &str) {
     let _alone = alone();
-    let mut port = open(&directory.device(port_role, ""));
+    let mut port = open(ours);
     let mut during = None;
     for _ in 0..5 {
         let peer_process = Peer::start(peer_test, peer_device);
@@ -560,13 +560,13 @@ fn survives_kills(port_role: &str, peer_test: &str, peer_device: &str, directory
 #[test]
 fn a_server_survives_the_death_of_its_client() {
     let directory = Directory::new("kill-client");
-    survives_kills("server", "memif_peer", &directory.device("client", ""), &directory);
+    survives_kills(&directory.device("server", ""), "memif_peer", &directory.device("client", ""));
 }
 
 #[test]
 fn a_client_survives_the_death_of_its_server() {
     let directory = Directory::new("kill-server");
-    survives_kills("client", "memif_peer", &directory.device("server", ""), &directory);
+    survives_kills(&directory.device("client", ""), "memif_peer", &directory.device("server", ""));
 }
 
 /// DPDK's driver at the other end.
@@ -592,13 +592,26 @@ mod dpdk {
     #[test]
     fn a_server_serves_clients_of_dpdk_and_survives_their_death() {
         let directory = Directory::new("dpdk-client");
-        survives_kills("server", "dpdk::dpdk_peer", &device(&directory, "client"), &directory);
+        survives_kills(&directory.device("server", ""), "dpdk::dpdk_peer", &device(&directory, "client"));
     }
 
     #[test]
     fn a_client_uses_servers_of_dpdk_and_survives_their_death() {
         let directory = Directory::new("dpdk-server");
-        survives_kills("client", "dpdk::dpdk_peer", &device(&directory, "server"), &directory);
+        survives_kills(&directory.device("client", ""), "dpdk::dpdk_peer", &device(&directory, "server"));
+    }
+
+    /// Such a client's buffers are DPDK's own memory, which is not sealed.
+    #[test]
+    fn a_client_that_lends_its_own_buffers_must_be_trusted() {
+        let directory = Directory::new("dpdk-lends");
+        let client = device(&directory, "client,zero-copy=yes");
+        survives_kills(&directory.device("server", ",trusted=yes"), "dpdk::dpdk_peer", &client);
+        let _alone = alone();
+        let server = open(&directory.device("server", ""));
+        let _peer = Peer::start("dpdk::dpdk_peer", &client);
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(!server.is_up());
     }
 
     /// A worker that sleeps is woken by DPDK.
