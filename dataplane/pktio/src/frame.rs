@@ -1,7 +1,7 @@
 //! One packet in its memory, and the pools that memory comes from.
 //!
 //! A [`Frame`] is a chunk of a [`Pool`] and the extent of a packet in it: a piece of a UMEM, an mbuf, a chunk of a
-//! [`Slab`](crate::slab::Slab). Frames live in a [`Vector`](crate::Vector), which returns them to their pool. Sent
+//! [`Slab`](crate::slab::Slab). Frames live in a [`Vector`], which returns them to their pool. Sent
 //! through a port of the same pool, the chunk itself goes to the device; any other port copies the packet.
 //!
 //! Invariants that the unsafe code here relies on:

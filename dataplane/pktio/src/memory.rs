@@ -93,7 +93,7 @@ impl Port for MemoryPort {
 /// A port that always has packets: a function makes each in its buffer. What is sent is counted and gone.
 ///
 /// The function gets buffers whose memory still holds what it wrote there before, at the same place: it may write a
-/// packet once by [`Frame::set`] and later only [`Frame::restore`] it and change some octets.
+/// packet once by [`FrameMut::set`] and later only [`FrameMut::restore`] it and change some octets.
 pub struct Generator<F> {
     fill: F,
     /// What was sent through this port.

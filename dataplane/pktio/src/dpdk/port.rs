@@ -4,7 +4,7 @@
 //! `net_af_packet0,iface=eth0`, `net_af_xdp0,iface=eth0`, `net_null0,size=64`, `net_ring0`, or the address of a
 //! physical one, `0000:01:00.0`. [`DpdkPort::open`] gives a port per queue, each for one worker.
 //!
-//! Frames are mbufs, lent to the batch and sent without copying ([`frames`](super::frames)); packets in other memory
+//! Frames are mbufs, lent to the batch and sent without copying ([`frames`]); packets in other memory
 //! are copied when sent. There is no descriptor to sleep on: a worker polls.
 //!
 //! Packets in several pieces (larger than a buffer) are dropped and counted. What the device itself has lost is read from its
