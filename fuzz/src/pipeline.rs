@@ -21,7 +21,7 @@ use telemetry::DropReason;
 use tokio::sync::mpsc;
 use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
-use upf::pipeline::{BATCH, Event, PACKET, Pipeline, Ports};
+use upf::pipeline::{BATCH, Event, Graph, PACKET, Pipeline, Ports};
 use upf::stats::{self, WorkerStats};
 use upf::tables::Tables;
 
@@ -139,7 +139,7 @@ impl World {
         // Fragments that wait for the first of their packet are given up. The rates of replies and of packets to the
         // CP function have recovered for the next input.
         self.now_ns += 4 * SECOND_NS;
-        self.pipeline.commands(self.now_ns, &mut self.ports);
+        self.pipeline.turn(self.now_ns, &mut self.ports);
         let (n6, factory) = (self.n6.take(), self.factory.take());
         for (packet, _) in &n6 {
             check_uplink(packet);

@@ -12,7 +12,7 @@ use packet::gtpu;
 use pktio::{Port, Sent, Vector};
 use tokio::sync::mpsc;
 use upf::pipeline::guard::Guard;
-use upf::pipeline::{Event, Pipeline, Ports};
+use upf::pipeline::{Event, Graph, Pipeline, Ports, Worker};
 use upf::plan::{
     Action, Arrival, Container, Destination, Direction, Enforcement, Forward, OuterHeader, Pdr, Place, Plan,
     Qer, Urr,
@@ -49,7 +49,7 @@ pub(super) struct World {
 /// A running worker with its sessions; ends when dropped.
 #[cfg(feature = "dpdk")]
 pub(super) struct Serving {
-    _worker: upf::worker::Worker,
+    _worker: Worker,
     _control: Control,
     _events: mpsc::Receiver<Event>,
 }
@@ -187,7 +187,7 @@ impl World {
     pub(super) fn serve(self, ports: Ports) -> io::Result<Serving> {
         let World { control, pipeline, _events, .. } = self;
         let inputs = vec![N3, N6];
-        let worker = upf::worker::Worker::start("upf-bench", pipeline, ports, inputs, POLL)?;
+        let worker = Worker::start("upf-bench", pipeline, ports, inputs, POLL)?;
         Ok(Serving { _worker: worker, _control: control, _events })
     }
 

@@ -21,7 +21,7 @@ use pktio::{Port, Vector};
 use support::*;
 use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
-use upf::pipeline::{BATCH, PACKET, Pipeline, Ports};
+use upf::pipeline::{BATCH, Graph, PACKET, Pipeline, Ports};
 use upf::stats::WorkerStats;
 use upf::tables::Tables;
 

@@ -13,7 +13,7 @@ use classifier::{Filter, PortRange, Prefix, Rule, Side};
 use packet::gtpu::{PduSession, build_gpdu};
 use pktio::{Port, Sent, Vector};
 use upf::pipeline::guard::Guard;
-use upf::pipeline::{BATCH, PACKET, Pipeline, Ports};
+use upf::pipeline::{BATCH, Graph, PACKET, Pipeline, Ports};
 use upf::plan::*;
 use upf::session::Session;
 use upf::stats::WorkerStats;

@@ -31,7 +31,6 @@ pub mod state;
 pub mod stats;
 pub mod tables;
 mod upkeep;
-pub mod worker;
 
 use std::io;
 use std::net::SocketAddr;
@@ -46,6 +45,7 @@ pub use config::{Config, ConfigError};
 use interfaces::Interfaces;
 use n4::{Query, Wiring};
 use n6::{Devices, N6};
+use path::Worker;
 use pipeline::Pipeline;
 use pipeline::guard::Guard;
 use pipeline::links::Links;
@@ -54,7 +54,6 @@ use ports::{PortError, WorkerPorts};
 use stats::WorkerStats;
 use tables::Tables;
 use upkeep::Addresses;
-use worker::Worker;
 
 /// Packet events that wait for the N4 task. Further events are lost, which is harmless as their causes repeat.
 const EVENTS: usize = 256;

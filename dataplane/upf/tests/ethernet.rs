@@ -20,7 +20,7 @@ use upf::n4::addresses::Address;
 use upf::n4::rules::urr::Now;
 use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
-use upf::pipeline::{Event, PACKET, Pipeline, Ports};
+use upf::pipeline::{Event, Graph, PACKET, Pipeline, Ports};
 use upf::stats::{self, WorkerStats};
 use upf::tables::Tables;
 
@@ -107,7 +107,7 @@ impl World {
         loop {
             let received = self.ports[input].receive(&mut self.batch).unwrap();
             if received == 0 {
-                return self.pipeline.commands(self.now_ns, &mut self.ports);
+                return self.pipeline.turn(self.now_ns, &mut self.ports);
             }
             self.pipeline.process(input, &mut self.batch, self.now_ns, &mut self.ports);
         }

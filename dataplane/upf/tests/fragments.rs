@@ -14,6 +14,7 @@ use pfcp::message::SessionEstablishmentRequest;
 use pfcp::*;
 use support::*;
 use telemetry::DropReason;
+use upf::pipeline::Graph;
 use world::*;
 
 /// Port and QoS flow of the service; other packets belong to the default flow.
@@ -143,7 +144,7 @@ fn what_never_gets_its_first_fragment_is_dropped_in_time() {
     world.downlink(&parts[1]);
     assert!(received(&world).is_empty());
     world.now_ns += 4 * SECOND_NS;
-    world.pipeline.commands(world.now_ns, &mut world.ports);
+    world.pipeline.turn(world.now_ns, &mut world.ports);
     world.assert_only_dropped(DropReason::FragmentOverflow, 1);
     // Fragments for unknown UEs are not kept.
     let foreign = fragments(SERVER_V4.into(), [10, 45, 9, 9].into(), 7, PORT);
@@ -203,7 +204,7 @@ fn fragments_of_a_session_with_one_rule_pass_at_once() {
     }
     // Nothing is noted, so nothing is given up.
     world.now_ns += 4 * SECOND_NS;
-    world.pipeline.commands(world.now_ns, &mut world.ports);
+    world.pipeline.turn(world.now_ns, &mut world.ports);
     assert_eq!(world.drops(DropReason::FragmentOverflow), 0);
 }
 
@@ -218,7 +219,7 @@ fn buffered_fragments_go_with_their_flow() {
         parts.iter().for_each(|part| world.downlink(part));
         world.now_ns += 60 * SECOND_NS;
         world.modify(seid, &update_far(2, ApplyAction::FORW));
-        world.pipeline.commands(world.now_ns, &mut world.ports);
+        world.pipeline.turn(world.now_ns, &mut world.ports);
         let expected: Vec<_> = parts.into_iter().map(|part| (part, SERVICE)).collect();
         assert_eq!(received(&world), expected);
     }

@@ -16,6 +16,7 @@ use pktio::memory::{self, Wire};
 use support::*;
 use telemetry::DropReason;
 use upf::interface::Role;
+use upf::pipeline::Graph;
 use upf::pipeline::links::{Link, Links};
 use upf::pipeline::mtu::Router;
 use upf::plan::Peer;
@@ -85,7 +86,7 @@ fn buffered_packets_are_released_whichever_network_was_served_last() {
     world.run(N6 + 1);
     assert_eq!(world.drops(DropReason::UnknownUe), 1);
     world.modify(seid, &update_far(2, ApplyAction::FORW));
-    world.pipeline.commands(world.now_ns, &mut world.ports);
+    world.pipeline.turn(world.now_ns, &mut world.ports);
     assert_eq!(world.n3.take().len(), 3);
 }
 
@@ -217,7 +218,7 @@ fn what_the_upf_keeps_or_makes_stays_in_its_network_instance() {
     assert!(split.pass(LAN, &down).is_empty(), "buffered");
     assert_eq!(split.pass(WAN, &down).len(), 1, "the other session's packets pass");
     split.world.modify(second, &update_far(2, ApplyAction::FORW));
-    split.world.pipeline.commands(split.world.now_ns, &mut split.world.ports);
+    split.world.pipeline.turn(split.world.now_ns, &mut split.world.ports);
     assert_eq!(split.wires[PLANT_RAN].take(), [(tunnelled(&down), gnb())]);
     assert!(split.wires[RAN].take().is_empty());
 

@@ -22,7 +22,7 @@ use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
 use upf::pipeline::links::{Link, Links};
 use upf::pipeline::mtu::Router;
-use upf::pipeline::{Event, PACKET, Pipeline, Ports};
+use upf::pipeline::{Event, Graph, PACKET, Pipeline, Ports};
 use upf::stats::{self, WorkerStats};
 use upf::tables::Tables;
 

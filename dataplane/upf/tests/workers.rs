@@ -20,10 +20,9 @@ use telemetry::DropReason;
 use tokio::sync::mpsc;
 use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
-use upf::pipeline::{Event, Pipeline, Ports};
+use upf::pipeline::{Event, Pipeline, Ports, Worker};
 use upf::stats::{self, WorkerStats};
 use upf::tables::Tables;
-use upf::worker::Worker;
 
 /// A port that fails on demand: when it sends a packet with this word inside, or when it receives.
 struct Faulty {

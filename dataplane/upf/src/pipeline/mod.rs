@@ -29,7 +29,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use classifier::Key;
-use pktio::{Frame, FrameMut, Pool, Port, Sent, Slab, VECTOR, Vector};
+use pktio::poll::Waker;
+use pktio::{Frame, FrameMut, Pool, Sent, Slab, VECTOR, Vector};
 use telemetry::DropReason;
 use telemetry::worker::Traffic;
 use tokio::sync::mpsc;
@@ -47,6 +48,8 @@ use held::Held;
 use limit::{Limiter, Rates};
 use links::Links;
 use rcu::{Guard as Inside, Reader};
+
+pub use path::{Graph, Ports, Worker};
 
 /// Packets per batch.
 pub const BATCH: usize = VECTOR;
@@ -104,9 +107,6 @@ pub enum Event {
         teid: u32,
     },
 }
-
-/// The ports of a worker, by number of the interface.
-pub type Ports = Vec<Box<dyn Port>>;
 
 /// What the stages need to know of the interface from which a batch came.
 #[derive(Debug, Clone, Copy)]
@@ -272,6 +272,91 @@ pub struct Pipeline {
     quiet_until_ns: u64,
 }
 
+impl Graph for Pipeline {
+    /// The memory for packets that are received by copying, and for those that this pipeline makes.
+    fn home(&self) -> &Arc<dyn Pool> {
+        &self.home
+    }
+
+    /// Runs a batch that the interface with number `input` has received through all stages, and sends the result.
+    /// `now_ns` is the time by `net::time::now_ns`.
+    fn process(&mut self, input: usize, batch: &mut Vector, now_ns: u64, ports: &mut Ports) {
+        self.turn(now_ns, ports);
+        let received = batch.frames().iter().map(Frame::len).sum();
+        self.stats[self.worker].interfaces[input].uplink.count_n(batch.len(), received);
+        self.enter(input as u8);
+        self.begin(batch.len());
+        if self.bridging.is_some() && self.tables.bridge(input).is_some() {
+            self.run_bridged(Some(input), batch, now_ns, ports);
+            return self.run_early_fragments(now_ns, ports);
+        }
+        let start = self.clock();
+        if self.input.has_tunnels {
+            self.parse_tunnelled(batch, now_ns);
+        } else {
+            self.parse_native(batch, now_ns);
+        }
+        self.spend(start, |times| &mut times.parse);
+        self.run(batch, now_ns, ports);
+        self.run_early_fragments(now_ns, ports);
+        self.run_injected(now_ns, ports);
+    }
+
+    /// Carries out the N4 task's commands: releases or discards buffered packets. A worker calls it once per
+    /// round.
+    fn turn(&mut self, now_ns: u64, ports: &mut Ports) {
+        self.count_losses(ports);
+        if let Some(closed) = self.guard.closed(&self.closed) {
+            self.closed = closed;
+        }
+        if !self.unsent.is_empty() {
+            self.send_events();
+        }
+        if !self.fragments.is_empty() {
+            self.expire_fragments(now_ns);
+        }
+        if !self.mailbox.is_waiting() {
+            return;
+        }
+        for command in self.mailbox.take() {
+            match command {
+                Command::Release(seid) => self.release(seid, now_ns, ports),
+                Command::Discard(seid) => {
+                    let dropped = self.held.discard(seid);
+                    self.stats[self.worker].drops.count_n(DropReason::FarDrop, dropped);
+                }
+            }
+        }
+    }
+
+    /// Prepares the pipeline for the next batch after a batch of `lost` packets ended by a panic: replaces the
+    /// parts that were taken out for that batch. Buffered packets stay.
+    fn recover(&mut self, lost: usize) {
+        self.stats[self.worker].drops.count_n(DropReason::WorkerFailed, lost);
+        self.begin(0);
+        self.frames.clear();
+        self.fragmented.clear();
+        self.fragments = Fragments::default();
+        self.keys_are_known = false;
+        self.injected.clear();
+        self.source = Source::Port;
+        self.scratch = vec![0; PACKET].into();
+        self.bridging = self.tables.has_bridges().then(|| Box::new(Bridging::new(&self.home)));
+        if self.reader.is_none() {
+            self.reader = Some(self.tables.domain().reader());
+        }
+    }
+
+    fn wake_with(&mut self, waker: Waker) {
+        self.mailbox.wake_with(waker);
+    }
+
+    /// Name of an interface, for messages.
+    fn interface_name(&self, number: usize) -> &str {
+        self.interfaces.get(number).map_or("", |interface| interface.name())
+    }
+}
+
 impl Pipeline {
     /// The pipeline of worker number `worker` of `stats.len()`, between the interfaces of `tables`.
     pub fn new(
@@ -333,11 +418,6 @@ impl Pipeline {
         self.links = links;
     }
 
-    /// Name of an interface, for messages.
-    pub fn interface_name(&self, number: usize) -> &str {
-        self.interfaces.get(number).map_or("", |interface| interface.name())
-    }
-
     /// Tells the pipeline that other workers read the same inputs, so that counters are shared with them.
     pub fn share_inputs(&mut self) {
         self.writers = Writers::Many;
@@ -353,40 +433,6 @@ impl Pipeline {
         self.times
     }
 
-    /// The memory for packets that are received by copying, and for those that this pipeline makes.
-    pub fn home(&self) -> &Arc<dyn Pool> {
-        &self.home
-    }
-
-    /// The mailbox for commands to this pipeline.
-    pub fn mailbox(&self) -> Arc<Mailbox> {
-        Arc::clone(&self.mailbox)
-    }
-
-    /// Runs a batch that the interface with number `input` has received through all stages, and sends the result.
-    /// `now_ns` is the time by `net::time::now_ns`.
-    pub fn process(&mut self, input: usize, batch: &mut Vector, now_ns: u64, ports: &mut Ports) {
-        self.commands(now_ns, ports);
-        let received = batch.frames().iter().map(Frame::len).sum();
-        self.stats[self.worker].interfaces[input].uplink.count_n(batch.len(), received);
-        self.enter(input as u8);
-        self.begin(batch.len());
-        if self.bridging.is_some() && self.tables.bridge(input).is_some() {
-            self.run_bridged(Some(input), batch, now_ns, ports);
-            return self.run_early_fragments(now_ns, ports);
-        }
-        let start = self.clock();
-        if self.input.has_tunnels {
-            self.parse_tunnelled(batch, now_ns);
-        } else {
-            self.parse_native(batch, now_ns);
-        }
-        self.spend(start, |times| &mut times.parse);
-        self.run(batch, now_ns, ports);
-        self.run_early_fragments(now_ns, ports);
-        self.run_injected(now_ns, ports);
-    }
-
     /// Notes from which interface the next packets came.
     fn enter(&mut self, number: u8) {
         let Some(interface) = self.interfaces.get(usize::from(number)) else { return };
@@ -397,51 +443,6 @@ impl Pipeline {
             local: interface.local(),
             clamp: self.links.of(number).clamp as usize,
         };
-    }
-
-    /// Carries out the N4 task's commands: releases or discards buffered packets. A worker calls it once per
-    /// round.
-    pub fn commands(&mut self, now_ns: u64, ports: &mut Ports) {
-        self.count_losses(ports);
-        if let Some(closed) = self.guard.closed(&self.closed) {
-            self.closed = closed;
-        }
-        if !self.unsent.is_empty() {
-            self.send_events();
-        }
-        if !self.fragments.is_empty() {
-            self.expire_fragments(now_ns);
-        }
-        if !self.mailbox.is_waiting() {
-            return;
-        }
-        for command in self.mailbox.take() {
-            match command {
-                Command::Release(seid) => self.release(seid, now_ns, ports),
-                Command::Discard(seid) => {
-                    let dropped = self.held.discard(seid);
-                    self.stats[self.worker].drops.count_n(DropReason::FarDrop, dropped);
-                }
-            }
-        }
-    }
-
-    /// Prepares the pipeline for the next batch after a batch of `lost` packets ended by a panic: replaces the
-    /// parts that were taken out for that batch. Buffered packets stay.
-    pub fn recover(&mut self, lost: usize) {
-        self.stats[self.worker].drops.count_n(DropReason::WorkerFailed, lost);
-        self.begin(0);
-        self.frames.clear();
-        self.fragmented.clear();
-        self.fragments = Fragments::default();
-        self.keys_are_known = false;
-        self.injected.clear();
-        self.source = Source::Port;
-        self.scratch = vec![0; PACKET].into();
-        self.bridging = self.tables.has_bridges().then(|| Box::new(Bridging::new(&self.home)));
-        if self.reader.is_none() {
-            self.reader = Some(self.tables.domain().reader());
-        }
     }
 
     /// Counts packets that the ports discarded while receiving: frames with another destination, packets whose

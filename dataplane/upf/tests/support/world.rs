@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use upf::Config;
 use upf::n4::session::Sessions;
 use upf::pipeline::guard::Guard;
-use upf::pipeline::{Event, PACKET, Pipeline, Ports};
+use upf::pipeline::{Event, Graph, PACKET, Pipeline, Ports};
 use upf::stats::{self, WorkerStats};
 use upf::tables::Tables;
 

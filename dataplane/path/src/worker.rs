@@ -1,12 +1,11 @@
-//! Worker threads: each receives batches from its inputs and runs them through its pipeline.
+//! Worker threads: each receives vectors from its inputs and runs them through its graph.
 //!
 //! A worker polls while there is traffic. When nothing has come for a while ([`Patience`]), it sleeps until an
-//! input has packets or the N4 task wakes it. Inputs that cannot wake a thread, such as DPDK ports, are still
-//! polled, but ever more slowly.
+//! input has packets or somebody [wakes](pktio::poll::Waker) it. Inputs that cannot wake a thread, such as DPDK's, are
+//! looked at between naps of [`NAP`].
 //!
 //! A worker ends only when it is told to, as otherwise the packets of a direction would be lost silently. A
-//! panic costs the current batch, counted as `worker_failed`. An input with errors is not read for a while and
-//! then tried again.
+//! panic costs the current vector. An input with errors is not read for a while and then tried again.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,17 +15,22 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pktio::Vector;
-use pktio::poll::{Poller, Waker};
+use pktio::poll::{self, Poller, Waker};
 
-use crate::pipeline::{Pipeline, Ports};
+use crate::{Graph, Ports};
 
-/// Most batches taken from one input before the others get their turn.
+/// Most vectors taken from one input before the others get their turn.
 const BUDGET: usize = 16;
 /// Least time of polling silent inputs before the worker sleeps, unless the configuration says otherwise:
 /// longer than the pauses within a burst.
 const SPIN: Duration = Duration::from_micros(20);
-/// How long inputs that cannot wake the worker are polled without pause.
-const DEAF_SPIN: Duration = Duration::from_millis(100);
+/// Least time of polling when an input cannot wake the worker: a pause within a transfer must not cost a nap.
+const DEAF_SPIN: Duration = Duration::from_millis(2);
+/// Sleep between two looks at inputs that cannot wake the worker. A first packet waits for so long at most; each look
+/// takes some microseconds.
+const NAP: Duration = Duration::from_micros(220);
+/// Sleep while a port has packets that it could not send.
+const RETRY: Duration = Duration::from_millis(1);
 /// Errors in a row after which an input is not read for a while: otherwise its worker would spin.
 const MAX_ERRORS: usize = 64;
 /// How long such an input is not read.
@@ -84,9 +88,12 @@ pub struct Worker {
 
 impl Worker {
     /// Starts a thread that serves the interfaces `inputs` and polls for at most `poll` before it sleeps.
-    pub fn start(
+    ///
+    /// # Errors
+    /// The system gives no descriptor or no thread.
+    pub fn start<G: Graph + 'static>(
         name: &str,
-        pipeline: Pipeline,
+        mut graph: G,
         ports: Ports,
         inputs: Vec<usize>,
         poll: Duration,
@@ -99,17 +106,16 @@ impl Worker {
         }
         let stop = Arc::new(AtomicBool::new(false));
         let waker = poller.waker();
-        pipeline.mailbox().wake_with(poller.waker());
+        graph.wake_with(poller.waker());
         let patience = Patience::new(poll);
         let input_errors = vec![InputErrors::default(); inputs.len()];
         let stop_run = Arc::clone(&stop);
-        let run =
-            Run { pipeline, ports, inputs, poller, stop: stop_run, patience, input_errors, failures: 0 };
+        let run = Run { graph, ports, inputs, poller, stop: stop_run, patience, input_errors, failures: 0 };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run.run())?;
         Ok(Worker { stop, waker, thread: Some(thread) })
     }
 
-    /// Ends the thread after the batch that it is processing.
+    /// Ends the thread after the vector that it is processing.
     pub fn stop(&mut self) {
         self.stop.store(true, Relaxed);
         self.waker.wake();
@@ -127,8 +133,8 @@ impl Drop for Worker {
     }
 }
 
-struct Run {
-    pipeline: Pipeline,
+struct Run<G> {
+    graph: G,
     ports: Ports,
     inputs: Vec<usize>,
     poller: Poller,
@@ -136,27 +142,30 @@ struct Run {
     patience: Patience,
     /// Errors of each input.
     input_errors: Vec<InputErrors>,
-    /// Number of batches that ended by a panic.
+    /// Number of vectors that ended by a panic.
     failures: u64,
 }
 
-impl Run {
+impl<G: Graph> Run<G> {
     fn run(mut self) {
-        let mut batch = Vector::of(self.pipeline.home());
+        let mut vector = Vector::of(self.graph.home());
         let deaf = self.inputs.iter().any(|input| self.ports[*input].fd().is_none());
+        if deaf && let Err(error) = poll::nap_precisely() {
+            tracing::warn!(%error, "this thread's naps are some 50 microseconds longer than meant");
+        }
         let mut last_packet_ns = net::time::now_ns();
         let mut last_poll_ns = last_packet_ns;
         let mut woken_ns = None;
         while !self.stop.load(Relaxed) {
             let mut busy = false;
             for at in 0..self.inputs.len() {
-                busy |= !self.is_suspended(at, last_poll_ns) && self.serve_input(at, &mut batch);
+                busy |= !self.is_suspended(at, last_poll_ns) && self.serve_input(at, &mut vector);
             }
             let now_ns = net::time::now_ns();
             last_poll_ns = now_ns;
-            let commands = AssertUnwindSafe(|| self.pipeline.commands(now_ns, &mut self.ports));
-            if catch_unwind(commands).is_err() {
-                self.failed(&mut batch);
+            let turn = AssertUnwindSafe(|| self.graph.turn(now_ns, &mut self.ports));
+            if catch_unwind(turn).is_err() {
+                self.failed(&mut vector);
             }
             if busy {
                 if let Some(woken_ns) = woken_ns.take() {
@@ -170,15 +179,7 @@ impl Run {
                 std::hint::spin_loop();
                 continue;
             }
-            // A port that could not send everything sends the rest when it is called again.
-            let timeout_ms = if deaf || self.unsent() {
-                Some(1)
-            } else if self.input_errors.iter().any(|errors| errors.suspended_until_ns.is_some()) {
-                Some(SUSPENSION.as_millis() as _)
-            } else {
-                None
-            };
-            if let Err(error) = self.poller.wait(timeout_ms, |_| ()) {
+            if let Err(error) = self.sleep(deaf) {
                 tracing::error!(%error, "a user plane worker cannot wait for packets; it looks for them");
                 net::time::sleep_thread(Duration::from_millis(1));
             }
@@ -187,8 +188,20 @@ impl Run {
         }
     }
 
-    fn unsent(&self) -> bool {
-        self.ports.iter().any(|port| port.unsent())
+    /// Sleeps until an input has packets, somebody wakes the worker, or something is due.
+    fn sleep(&mut self, deaf: bool) -> io::Result<()> {
+        if deaf {
+            return self.poller.wait_for(NAP, |_| ()).map(drop);
+        }
+        // A port that could not send everything sends the rest when it is called again.
+        let timeout = if self.ports.iter().any(|port| port.unsent()) {
+            Some(RETRY)
+        } else if self.input_errors.iter().any(|errors| errors.suspended_until_ns.is_some()) {
+            Some(SUSPENSION)
+        } else {
+            None
+        };
+        self.poller.wait(timeout.map(|timeout| timeout.as_millis() as u16), |_| ()).map(drop)
     }
 
     /// Whether an input is not to be read at present. When its time is over, the worker waits for it again.
@@ -208,13 +221,13 @@ impl Run {
     }
 
     /// Serves one input; returns whether it had packets.
-    fn serve_input(&mut self, at: usize, batch: &mut Vector) -> bool {
+    fn serve_input(&mut self, at: usize, vector: &mut Vector) -> bool {
         let input = self.inputs[at];
-        match catch_unwind(AssertUnwindSafe(|| self.serve(input, batch))) {
+        match catch_unwind(AssertUnwindSafe(|| self.serve(input, vector))) {
             Ok(Ok(busy)) => {
                 if self.input_errors[at].in_a_row > 0 {
                     if self.input_errors[at].logged {
-                        let input = self.pipeline.interface_name(input);
+                        let input = self.graph.interface_name(input);
                         tracing::info!(input, "the user plane serves this interface again");
                     }
                     self.input_errors[at] = InputErrors::default();
@@ -226,7 +239,7 @@ impl Run {
                 false
             }
             Err(_) => {
-                self.failed(batch);
+                self.failed(vector);
                 self.error(at, "a defect of the packet path");
                 true
             }
@@ -245,7 +258,7 @@ impl Run {
         if !std::mem::replace(&mut errors.logged, true) {
             tracing::error!(
                 error,
-                input = self.pipeline.interface_name(input),
+                input = self.graph.interface_name(input),
                 "the user plane cannot serve this interface; it tries again each second"
             );
         }
@@ -255,25 +268,25 @@ impl Run {
         }
     }
 
-    /// Handles a batch that ended by a panic: its packets are lost, later batches are not.
+    /// Handles a vector that ended by a panic: its packets are lost, later ones are not.
     #[cold]
-    fn failed(&mut self, batch: &mut Vector) {
-        self.pipeline.recover(batch.len());
-        batch.clear();
+    fn failed(&mut self, vector: &mut Vector) {
+        self.graph.recover(vector.len());
+        vector.clear();
         self.failures += 1;
         if self.failures.is_power_of_two() {
-            tracing::error!(batches = self.failures, "the packet path failed at a batch, which is lost");
+            tracing::error!(vectors = self.failures, "the packet path failed at a vector, which is lost");
         }
     }
 
-    fn serve(&mut self, input: usize, batch: &mut Vector) -> io::Result<bool> {
+    fn serve(&mut self, input: usize, vector: &mut Vector) -> io::Result<bool> {
         for round in 0..BUDGET {
-            let received = self.ports[input].receive(batch)?;
+            let received = self.ports[input].receive(vector)?;
             if received == 0 {
                 return Ok(round > 0);
             }
-            self.pipeline.process(input, batch, net::time::now_ns(), &mut self.ports);
-            if received < batch.capacity() {
+            self.graph.process(input, vector, net::time::now_ns(), &mut self.ports);
+            if received < vector.capacity() {
                 break;
             }
         }

@@ -1,0 +1,56 @@
+//! The forwarding engine: what every node that moves packets has in common.
+//!
+//! ```text
+//!  interface ──receive──► Vector ──► Graph::process ──transmit──► interfaces
+//!      ▲                                  │
+//!      └──────── Worker: one thread, its ports, its copy of the graph
+//! ```
+//! A [`Graph`] says what happens to packets: a UPF's sessions, a relay's tunnels, a switch's rules. It is compiled for
+//! its node, so that a packet costs no call through a pointer; a vector of up to 64 packets costs one. A [`Worker`] is a
+//! thread that receives vectors from its interfaces, runs them through its own instance of the graph, and sleeps when
+//! nothing comes. Workers share nothing here; what their graphs share (tables, counters) is the graphs' own business.
+//!
+//! Interfaces have numbers, the positions of their ports in [`Ports`]. What a number means is up to the graph.
+//!
+//! Read [`Graph`], then [`worker`]. `examples/reflector.rs` is a whole node in sixty lines.
+#![forbid(unsafe_code)]
+
+pub mod worker;
+
+use std::sync::Arc;
+
+use pktio::poll::Waker;
+use pktio::{Pool, Port, Vector};
+
+pub use worker::Worker;
+
+/// The ports of a worker, by number of the interface.
+pub type Ports = Vec<Box<dyn Port>>;
+
+/// What a node does with packets: one instance for each worker.
+pub trait Graph: Send {
+    /// The memory of packets that are received by copying.
+    fn home(&self) -> &Arc<dyn Pool>;
+
+    /// Handles the packets that the interface with number `input` has received; `now_ns` is the time by
+    /// `net::time::now_ns`. What the graph neither sends nor copies returns to its pool afterwards: nothing may keep a
+    /// frame beyond this call.
+    fn process(&mut self, input: usize, vector: &mut Vector, now_ns: u64, ports: &mut Ports);
+
+    /// Does what is due between vectors: commands of others, timers. Called once per round over the interfaces, and
+    /// after each sleep.
+    fn turn(&mut self, now_ns: u64, ports: &mut Ports) {
+        let _ = (now_ns, ports);
+    }
+
+    /// Makes the graph ready for the next vector after a panic, which cost `lost` packets.
+    fn recover(&mut self, lost: usize);
+
+    /// Gets the handle that wakes the worker, for who has commands for its graph.
+    fn wake_with(&mut self, waker: Waker) {
+        drop(waker);
+    }
+
+    /// Name of an interface, for messages.
+    fn interface_name(&self, number: usize) -> &str;
+}

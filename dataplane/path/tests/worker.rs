@@ -1,0 +1,162 @@
+//! Workers with a small graph between memory ports: order, panics, waking.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use net::time;
+use path::{Graph, Ports, Worker};
+use pktio::memory::{self, Wire};
+use pktio::poll::Waker;
+use pktio::{Pool, Slab, VECTOR, Vector};
+
+const PACKET: usize = 256;
+
+/// Sends what comes from interface 0 to interface 1 and the other way round, with a vector of copies that it makes itself.
+/// Panics at packets that begin with a 0, wherever it is then.
+struct Crossing {
+    home: Arc<dyn Pool>,
+    copies: Vector,
+    seen: Arc<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    lost: AtomicUsize,
+    turns: AtomicUsize,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Graph for Crossing {
+    fn home(&self) -> &Arc<dyn Pool> {
+        &self.home
+    }
+
+    fn process(&mut self, input: usize, vector: &mut Vector, _: u64, ports: &mut Ports) {
+        self.copies.clear();
+        for at in 0..vector.len() {
+            let frame = &vector.frames()[at];
+            assert_ne!(frame.packet()[0], 0, "a test's defect");
+            self.copies.push(frame.packet(), vector.peer(at));
+        }
+        let all: Vec<u16> = (0..vector.len() as u16).collect();
+        ports[1 - input].transmit(vector, &all);
+    }
+
+    fn turn(&mut self, _: u64, _: &mut Ports) {
+        self.seen.turns.fetch_add(1, Relaxed);
+    }
+
+    fn recover(&mut self, lost: usize) {
+        self.seen.lost.fetch_add(lost, Relaxed);
+    }
+
+    fn wake_with(&mut self, waker: Waker) {
+        *self.seen.waker.lock().unwrap() = Some(waker);
+    }
+
+    fn interface_name(&self, number: usize) -> &str {
+        ["left", "right"][number]
+    }
+}
+
+struct World {
+    slab: Arc<Slab>,
+    seen: Arc<Seen>,
+    wires: [Wire; 2],
+    worker: Worker,
+}
+
+fn peer() -> SocketAddr {
+    "192.0.2.1:2152".parse().unwrap()
+}
+
+impl World {
+    fn new() -> World {
+        let (left, left_wire) = memory::pair(1 << 20);
+        let (right, right_wire) = memory::pair(1 << 20);
+        let (slab, seen) = (Slab::new(3 * VECTOR, PACKET), Arc::<Seen>::default());
+        let home: Arc<dyn Pool> = Arc::clone(&slab) as Arc<dyn Pool>;
+        let graph = Crossing { copies: Vector::of(&home), home, seen: Arc::clone(&seen) };
+        let ports: Ports = vec![Box::new(left), Box::new(right)];
+        let worker = Worker::start("crossing", graph, ports, vec![0, 1], Duration::from_micros(50)).unwrap();
+        World { slab, seen, wires: [left_wire, right_wire], worker }
+    }
+
+    /// Takes packets from a wire until there are `count`.
+    fn take(&self, wire: usize, count: usize) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        let deadline = time::now_std() + Duration::from_secs(20);
+        while all.len() < count && time::now_std() < deadline {
+            all.extend(self.wires[wire].take().into_iter().map(|(packet, _)| packet));
+        }
+        all
+    }
+}
+
+#[test]
+fn packets_cross_in_order_and_all_frames_return() {
+    let mut world = World::new();
+    let packet = |n: usize| vec![1 + (n % 250) as u8; 1 + n % PACKET];
+    for n in 0..5000 {
+        world.wires[n % 2].inject(&packet(n), peer());
+    }
+    for wire in 0..2 {
+        let expected: Vec<_> = (0..5000).filter(|n| n % 2 != wire).map(packet).collect();
+        assert_eq!(world.take(wire, 2500), expected);
+    }
+    world.worker.stop();
+    assert_eq!(world.slab.free_chunks(), 3 * VECTOR);
+}
+
+/// The vector with the packet is lost, with what was received before it in the same vector; no frame is, and no other
+/// packet.
+#[test]
+fn a_thousand_panics_cost_their_vectors_and_no_frame() {
+    // The panics are meant; their messages would be a thousand.
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut world = World::new();
+    for n in 0..1000usize {
+        for _ in 0..n % 3 {
+            world.wires[n % 2].inject(&[7; 9], peer());
+        }
+        world.wires[n % 2].inject(&[0; 5], peer());
+        let deadline = time::now_std() + Duration::from_secs(20);
+        let before = world.seen.lost.load(Relaxed);
+        while world.seen.lost.load(Relaxed) == before && time::now_std() < deadline {
+            std::hint::spin_loop();
+        }
+        assert!(world.seen.lost.load(Relaxed) > before, "panic {n}");
+    }
+    world.wires[0].inject(&[8; 3], peer());
+    world.wires[1].inject(&[9; 3], peer());
+    for (wire, last) in [(1, [8; 3]), (0, [9; 3])] {
+        let mut passed = world.take(wire, 1);
+        while passed.last().is_some_and(|packet| *packet != last) {
+            // Those that came in a vector before that of a panic.
+            assert!(passed.iter().all(|packet| *packet == [7; 9]));
+            passed = world.take(wire, 1);
+        }
+        assert!(!passed.is_empty(), "the last packet passes");
+    }
+    let _ = std::panic::take_hook();
+    world.worker.stop();
+    assert_eq!(world.slab.free_chunks(), 3 * VECTOR);
+}
+
+#[test]
+fn a_woken_worker_takes_its_turn() {
+    let mut world = World::new();
+    time::sleep_thread(Duration::from_millis(20));
+    let waker = world.seen.waker.lock().unwrap().clone().unwrap();
+    let before = world.seen.turns.load(Relaxed);
+    waker.wake();
+    let deadline = time::now_std() + Duration::from_secs(20);
+    while world.seen.turns.load(Relaxed) == before && time::now_std() < deadline {
+        std::thread::yield_now();
+    }
+    assert!(world.seen.turns.load(Relaxed) > before);
+    world.worker.stop();
+}
