@@ -125,8 +125,8 @@ impl World {
     /// # Errors
     /// A session is refused.
     pub(super) fn with(count: usize, traffic: Traffic) -> anyhow::Result<World> {
-        let pfcp = format!(r#""pfcp": "{UPF}:8805""#);
-        let config = Arc::new(config_for(traffic, count, &pfcp, r#""tun": "gw0", "mtu": 9000"#)?);
+        let addresses = format!(r#""pfcp": "{UPF}:8805", "gtpu": "{UPF}:2152""#);
+        let config = Arc::new(config_for(traffic, count, &addresses, r#""tun": "gw0", "mtu": 9000"#)?);
         let tables = Arc::new(Tables::new(&config));
         let mut writer = Writer::new(Arc::clone(&tables), &config, SEED);
         let (mut sessions, mut teids) = (Vec::with_capacity(count), Vec::with_capacity(count));

@@ -90,7 +90,7 @@ impl Worker {
     /// Starts a thread that serves the interfaces `inputs` and polls for at most `poll` before it sleeps.
     ///
     /// # Errors
-    /// The system gives no descriptor or no thread.
+    /// The system gives no descriptor or no thread; an input is not among the ports.
     pub fn start<G: Graph + 'static>(
         name: &str,
         mut graph: G,
@@ -98,6 +98,9 @@ impl Worker {
         inputs: Vec<usize>,
         poll: Duration,
     ) -> io::Result<Worker> {
+        if inputs.iter().any(|input| *input >= ports.len()) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let poller = Poller::new()?;
         for (token, input) in inputs.iter().enumerate() {
             if let Some(fd) = ports[*input].fd() {
@@ -286,6 +289,7 @@ impl<G: Graph> Run<G> {
                 return Ok(round > 0);
             }
             self.graph.process(input, vector, net::time::now_ns(), &mut self.ports);
+            vector.clear();
             if received < vector.capacity() {
                 break;
             }

@@ -9,7 +9,7 @@
 //! - it stays mapped while the frame exists: a pool frees its memory only after it has every chunk back. A vector that
 //!   is leaked therefore leaks its pool;
 //! - all frames of a vector belong to one pool. Nobody outside this crate gets a `&mut Frame`, with which frames of two
-//!   vectors could be exchanged: changes go through [`FrameMut`].
+//!   vectors could be exchanged: changes go through [`FrameMut`]. Only pools of this crate lend frames.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -26,17 +26,28 @@ pub const HEADROOM: usize = 128;
 const LINE: usize = 64;
 
 /// Memory for frames. A pool is told apart by its address, so it is only used through an [`Arc`](std::sync::Arc).
-pub trait Pool: Send + Sync + fmt::Debug {
-    /// Adds up to `count` empty frames to `vector`, which holds frames of this pool only, by [`Vector::lend`].
-    fn draw(&self, vector: &mut Vector, count: usize);
+/// Vectors rely on what a pool does, so all pools are in this crate.
+pub trait Pool: memory::Memory {}
 
-    /// Takes back the chunks of `frames` by [`Frame::take`]; all of them are of this pool. Called from any thread.
-    fn take_back(&self, frames: &mut [Frame]);
+impl<M: memory::Memory> Pool for M {}
+
+/// What vectors ask of pools. Nobody outside this crate can call or implement it.
+pub(crate) mod memory {
+    use super::{Frame, Vector, fmt};
+
+    pub trait Memory: Send + Sync + fmt::Debug {
+        /// Adds up to `count` empty frames to `vector`, which has room for them and holds frames of this pool only, by
+        /// [`Vector::lend`].
+        fn draw(&self, vector: &mut Vector, count: usize);
+
+        /// Takes back the chunks of `frames` by [`Frame::take`]; all of them are of this pool. Called from any thread.
+        fn take_back(&self, frames: &mut [Frame]);
+    }
 }
 
 /// The parts of a frame on its way between a pool or device and a vector. Losing them leaks the pool.
 #[derive(Debug)]
-pub struct RawFrame {
+pub(crate) struct RawFrame {
     /// First octet of the memory.
     pub base: NonNull<u8>,
     /// What the pool calls it.
@@ -87,7 +98,7 @@ impl Frame {
 
     /// Takes the chunk; the frame is then gone. `None` if it was before.
     #[inline(always)]
-    pub fn take(&mut self) -> Option<RawFrame> {
+    pub(crate) fn take(&mut self) -> Option<RawFrame> {
         let base = self.base.take()?;
         let Frame { token, room, start, end, .. } = *self;
         (self.start, self.end, self.room) = (0, 0, 0);

@@ -5,10 +5,14 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Vector;
-use crate::frame::{Frame, HEADROOM, Pool, RawFrame};
+use crate::frame::memory::Memory;
+use crate::frame::{Frame, HEADROOM, RawFrame};
 
 /// Octets of a cache line.
 const LINE: usize = 64;
+
+/// Most chunks: with the longest ones 1 GB, whose size every machine can express.
+const MAX_CHUNKS: usize = 1 << 14;
 
 /// Chunks of equal size in one piece of memory. Pages of chunks that were never used take no memory.
 #[derive(Debug)]
@@ -41,11 +45,11 @@ unsafe impl Sync for Slab {}
 impl Slab {
     /// `chunks` chunks, each for a packet of up to `packet_len` octets behind its headroom.
     pub fn new(chunks: usize, packet_len: usize) -> Arc<Slab> {
-        let room = u16::try_from(HEADROOM + packet_len).unwrap_or(u16::MAX);
+        let room = u16::try_from(HEADROOM.saturating_add(packet_len)).unwrap_or(u16::MAX);
         let stride = (usize::from(room).div_ceil(LINE) | 1) * LINE;
-        let chunks = chunks.clamp(1, 1 << 20);
-        // At most 2^36 octets, which does not overflow.
-        let layout = Layout::from_size_align(chunks * stride, LINE).unwrap_or(Layout::new::<[u64; 8]>());
+        let chunks = chunks.clamp(1, MAX_CHUNKS);
+        let layout = Layout::from_size_align(chunks * stride, LINE);
+        let Ok(layout) = layout else { handle_alloc_error(Layout::new::<Slab>()) };
         // SAFETY: the layout is not empty.
         let memory = unsafe { alloc_zeroed(layout) };
         let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
@@ -64,7 +68,7 @@ impl Slab {
     }
 }
 
-impl Pool for Slab {
+impl Memory for Slab {
     fn draw(&self, vector: &mut Vector, count: usize) {
         let mut free = self.free();
         for _ in 0..count {

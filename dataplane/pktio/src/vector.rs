@@ -196,8 +196,10 @@ impl Vector {
 
     /// Sees to it that the first `count` frames have chunks of the home pool; `false` when there are not so many.
     fn have(&mut self, count: usize) -> bool {
-        if std::mem::take(&mut self.gaps) {
+        if self.gaps {
             self.close_gaps();
+            // There may be gaps among the packets too.
+            self.gaps = self.len > 0;
         }
         if self.drawn < count {
             let (home, drawn, len) = (Arc::clone(&self.home), self.drawn, self.len);
@@ -253,7 +255,7 @@ impl Vector {
 
     /// For a backend that receives without copying: forgets the packets, and takes frames of `pool` from now on.
     #[inline]
-    pub fn begin_lent(&mut self, pool: &Arc<dyn Pool>) {
+    pub(crate) fn begin_lent(&mut self, pool: &Arc<dyn Pool>) {
         self.give_back();
         if !self.guest.as_ref().is_some_and(|known| Arc::ptr_eq(known, pool)) {
             self.guest = Some(Arc::clone(pool));
@@ -261,14 +263,14 @@ impl Vector {
         self.lent = true;
     }
 
-    /// Adds a frame, of the pool that [`Vector::begin_lent`] has named, or of the one that [`Pool::draw`] adds to.
+    /// Adds a frame, of the pool that [`Vector::begin_lent`] has named, or of the pool that draws.
     ///
     /// # Safety
     /// The frame is of that pool and was free or has just been received, its memory is initialised, `start <= end <=
     /// room`, nobody else uses it until it is taken again, and the pool keeps it mapped until then.
     #[inline(always)]
-    pub unsafe fn lend(&mut self, raw: RawFrame) {
-        debug_assert!(self.len < self.capacity);
+    pub(crate) unsafe fn lend(&mut self, raw: RawFrame) {
+        debug_assert!(self.len < self.capacity && (!self.lent || self.drawn == self.len));
         // SAFETY: the caller's promise.
         unsafe { self.frames[self.len].fill_in(raw) };
         self.len += 1;
@@ -393,6 +395,37 @@ mod tests {
             (1, &[0; 16][..]),
             "there are no more chunks"
         );
+    }
+
+    #[test]
+    fn chunks_are_as_long_as_they_can_be_and_no_longer() {
+        for packet_len in [usize::MAX, usize::MAX - 127, 70_000, 65_407] {
+            let mut vector = Vector::new(2, packet_len);
+            vector.refill(2);
+            let mut frame = vector.frame_mut(1);
+            assert!(frame.set(&[7; 65_407]) && frame.packet() == [7; 65_407]);
+            frame.extend(1000);
+            assert_eq!(frame.len(), 65_407);
+            assert!(!frame.set(&[7; 65_408]), "{packet_len}");
+        }
+    }
+
+    /// Packets of which some were sent are followed by more, before the vector is cleared.
+    #[test]
+    fn gaps_among_packets_are_closed_later() {
+        let (slab, pool) = pool(8);
+        let mut vector = Vector::of(&pool);
+        assert!((0..3).all(|_| vector.push(b"x", NO_PEER)) && vector.gives_to(&pool));
+        let sent = vector.chunk_mut(1).unwrap().take().unwrap();
+        assert!(vector.push(b"y", NO_PEER));
+        assert_eq!(vector.draw(4), 4);
+        assert!((0..4).all(|at| !vector.drawn(at).unwrap().is_gone()));
+        let mut other = Vector::of(&pool);
+        other.begin_lent(&pool);
+        // SAFETY: taken above and used by nobody.
+        unsafe { other.lend(sent) };
+        drop((vector, other));
+        assert_eq!(slab.free_chunks(), 8);
     }
 
     /// A vector may be full, partly sent, cleared, or of another pool when its owner panics.

@@ -409,7 +409,7 @@ impl Config {
             return Err(ConfigError::TooManyInterfaces);
         }
         let interfaces = Interfaces::of(self);
-        if interfaces.tunnels().next().is_none() {
+        if !interfaces.tunnels().any(|interface| interface.role() != Role::N4u) {
             return Err(ConfigError::NoTunnels);
         }
         for (i, interface) in interfaces.iter().enumerate() {
@@ -430,8 +430,9 @@ impl Config {
         if a.name == b.name {
             return Err(ConfigError::InterfaceTwice(a.name.clone()));
         }
-        if a.gtpu.is_some() && a.gtpu == b.gtpu {
-            return Err(ConfigError::InterfaceTwice(one.local().to_string()));
+        // F-TEIDs have no port, so it cannot tell two interfaces apart.
+        if a.gtpu.is_some() && one.local().ip() == other.local().ip() && b.gtpu.is_some() {
+            return Err(ConfigError::InterfaceTwice(one.local().ip().to_string()));
         }
         if a.device_name().is_empty() || a.device_name() != b.device_name() {
             return Ok(());
@@ -717,7 +718,7 @@ mod tests {
                 r#""interfaces": ["v7", "v8"]"#,
                 "several VLANs of one device",
             ),
-            (format!("{gtpu}, {}", list(&[n3])), r#""tun": "gw0""#, "127.0.0.7:2152 appears twice"),
+            (format!("{gtpu}, {}", list(&[n3])), r#""tun": "gw0""#, "127.0.0.7 appears twice"),
         ] {
             let error = check(&interfaces, dnn).unwrap_err();
             assert!(error.contains(said), "{said}: {error}");

@@ -130,8 +130,8 @@ impl Interfaces {
 
     /// The interface for tunnels that rules place on the first of `roles` and in the network instance `instance`.
     /// `fits` says whether the address of an interface can be used. Where no interface has a role, those of the next
-    /// role serve in its place. An interface without network instance serves the instances that no other one has; rules
-    /// without instance take the first interface.
+    /// role serve in its place. An interface without network instance serves the instances that no other one has, and rules
+    /// without instance; if every interface has one, those rules take the first.
     pub fn tunnel(
         &self,
         roles: &[Role],
@@ -154,7 +154,7 @@ impl Interfaces {
         };
         let found = match instance {
             Some(instance) => named(Some(instance)).or_else(|| named(None)),
-            None => candidates().next(),
+            None => named(None).or_else(|| candidates().next()),
         };
         found.map(|(number, _)| number)
     }

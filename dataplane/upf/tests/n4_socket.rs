@@ -725,7 +725,7 @@ async fn an_address_is_silent_by_the_clock_of_the_workers() {
     request.create_urrs[0].ethernet_inactivity_timer = Some(Seconds(10));
     let seid = seid_of(&cp.establish(request).await);
     // What a worker does, by whose clock the test began now.
-    let (bridge, station, mac) = (upf.tables.bridge(1).unwrap(), 1, [2, 0, 0, 0, 0, 7]);
+    let (bridge, station, mac) = (upf.tables.bridge(2).unwrap(), 1, [2, 0, 0, 0, 0, 7]);
     let start_s = (net::time::now_ns() / 1_000_000_000) as u32;
     bridge.learn(station, 0, mac, start_s);
     upf.events.send(PacketEvent::Address { seid, mac, c_tag: None, s_tag: None }).await.unwrap();

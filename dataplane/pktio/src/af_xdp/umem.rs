@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::Vector;
-use crate::frame::{Frame, HEADROOM, Pool, RawFrame};
+use crate::frame::{Frame, HEADROOM, RawFrame, memory};
 
 /// A chunk by its number. Its owner alone may write into it, so it can be neither copied nor cloned.
 #[derive(Debug, PartialEq, Eq)]
@@ -189,7 +189,7 @@ impl Free {
     }
 }
 
-impl Pool for Umem {
+impl memory::Memory for Umem {
     fn draw(&self, vector: &mut Vector, count: usize) {
         let mut free = self.free();
         for _ in 0..count {

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use crate::Vector;
-use crate::frame::{Frame, Pool, RawFrame};
+use crate::frame::{Frame, Pool, RawFrame, memory};
 
 /// Frames handed over per call: the size of arrays on the stack.
 const CALL: usize = 64;
@@ -74,7 +74,7 @@ unsafe extern "C" {
 #[derive(Debug)]
 pub(super) struct Mbufs(());
 
-impl Pool for Mbufs {
+impl memory::Memory for Mbufs {
     /// Adds none: a device's own memory pool gives its frames ([`FramePort::draw`](crate::FramePort::draw)).
     fn draw(&self, _: &mut Vector, _: usize) {}
 

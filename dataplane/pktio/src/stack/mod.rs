@@ -141,6 +141,8 @@ struct Core<F> {
     either: Option<AnyOf>,
     /// Calls of `receive` since the slow path was last read.
     skipped: u32,
+    /// The slow path gave packets when it was last read, and may keep more, of which its descriptor knows nothing.
+    slow_has_more: bool,
     not_served: usize,
 }
 
@@ -159,7 +161,18 @@ impl<F: FramePort> Core<F> {
             either = Some(AnyOf::new([fd, slow])?);
         }
         let (fast, slow) = (Vec::new(), Vec::new());
-        Ok(Core { frames, link, neighbours, mtu, fast, slow, either, skipped: 0, not_served: 0 })
+        Ok(Core {
+            frames,
+            link,
+            neighbours,
+            mtu,
+            fast,
+            slow,
+            either,
+            skipped: 0,
+            slow_has_more: false,
+            not_served: 0,
+        })
     }
 
     fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
@@ -181,12 +194,21 @@ impl<F: FramePort> Core<F> {
             if self.skipped > SLOW_TURN {
                 self.skipped = 0;
                 let received = slow.receive(batch)?;
+                self.slow_has_more = received > 0;
                 if received > 0 {
                     return Ok(received);
                 }
             }
         }
         let received = self.frames.receive(batch)?;
+        if received == 0
+            && self.slow_has_more
+            && let Neighbours::Kernel(_, slow) = &mut self.neighbours
+        {
+            let received = slow.receive(batch)?;
+            self.slow_has_more = received > 0;
+            return Ok(received);
+        }
         let (link, neighbours, not_served) = (&self.link, &mut self.neighbours, &mut self.not_served);
         if received > 0 {
             batch.retain(|mut frame| match strip(link, neighbours, &mut frame) {

@@ -374,7 +374,10 @@ impl Pipeline {
             copies.clear();
             self.begin(0);
             for member in some.iter().filter(|member| **member != from) {
-                copies.push(frame, self.input.local);
+                if !copies.push(frame, self.input.local) {
+                    self.stats[self.worker].drops.count(DropReason::TxQueueFull);
+                    continue;
+                }
                 self.metas.push(super::Meta { native: true, teid: *member, ..super::Meta::NEW });
                 self.keys.push(Key::unknown());
             }

@@ -162,7 +162,9 @@ impl Pipeline {
         let result = if self.source.is_own() || entry.kind() == kind::BUFFER {
             Ok(())
         } else if entry.is(flag::UPLINK) {
-            let to = self.interfaces.number(entry.teid as u16).map_or(0, |interface| interface.instance);
+            // Answers to what leaves through a tunnel come back through one, and are not translated.
+            let network = (entry.kind() == kind::NETWORK).then(|| self.interfaces.number(entry.teid as u16));
+            let to = network.flatten().map(|interface| interface.instance);
             let target = further(block, entry).find(|further| further.kind() == kind::ADDRESS);
             match target.and_then(|target| tables.policy(inside, target.teid)) {
                 Some(Policy::Address(server)) => {

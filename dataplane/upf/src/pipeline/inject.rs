@@ -69,10 +69,9 @@ impl Pipeline {
             self.begin(batch.len());
             self.parse_native(batch, now_ns);
             self.run(batch, now_ns, ports);
-            batch.clear();
         }
+        // Dropping the vectors returns their memory: there may be one for each interface.
         (self.input, self.source) = before;
-        self.injected = all;
     }
 
     /// Stage 3 for answers of the router: as its FAR says, but one whose session buffers is dropped, because

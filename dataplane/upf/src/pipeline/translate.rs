@@ -67,17 +67,23 @@ impl Translations {
         self.secret
     }
 
-    /// Sends an uplink packet to `server` in a network instance instead of its destination, and remembers the
-    /// destination. Checksums
-    /// stay valid. Later fragments, which have no ports, and packets of another IP version than the server's
-    /// are refused.
-    pub fn outbound(&self, packet: &mut [u8], server: IpAddr, instance: u8) -> Result<(), DropReason> {
+    /// Sends an uplink packet to `server` instead of its destination. The destination is remembered for the answer, if
+    /// that comes from a network, in whose instance its UE is looked up. Checksums stay valid. Later fragments, which have
+    /// no ports, and packets of another IP version than the server's are refused.
+    pub fn outbound(
+        &self,
+        packet: &mut [u8],
+        server: IpAddr,
+        instance: Option<u8>,
+    ) -> Result<(), DropReason> {
         let flow = Flow::parse(packet).map_err(|_| DropReason::IpMalformed)?;
         if flow.destination.is_ipv4() != server.is_ipv4() {
             return Err(DropReason::FarDrop);
         }
         let port = ue_port(packet, &flow, AddressField::Source).ok_or(DropReason::NoTranslation)?;
-        self.remember(self.hash((flow.source, instance), port, server, flow.protocol), flow.destination);
+        if let Some(instance) = instance {
+            self.remember(self.hash((flow.source, instance), port, server, flow.protocol), flow.destination);
+        }
         replace(packet, &flow, AddressField::Destination, server);
         Ok(())
     }
@@ -275,7 +281,7 @@ mod tests {
             let (ue, wanted, server) = (address(ue), address(wanted), address(server));
             for protocol in [protocol::UDP, protocol::TCP, if ue.is_ipv4() { 1 } else { 58 }] {
                 let mut up = ip(ue, wanted, protocol, &payload(ue, wanted, protocol, (4000, 53)));
-                assert_eq!(table.outbound(&mut up, server, 0), Ok(()));
+                assert_eq!(table.outbound(&mut up, server, Some(0)), Ok(()));
                 assert_eq!(
                     up,
                     ip(ue, server, protocol, &payload(ue, server, protocol, (4000, 53))),
@@ -303,7 +309,7 @@ mod tests {
         let mut datagram = payload(ue, wanted, protocol::UDP, (1, 2));
         datagram[6..8].fill(0);
         let mut packet = ip(ue, wanted, protocol::UDP, &datagram);
-        assert_eq!(table.outbound(&mut packet, address("198.51.100.7"), 0), Ok(()));
+        assert_eq!(table.outbound(&mut packet, address("198.51.100.7"), Some(0)), Ok(()));
         assert_eq!(packet[26..28], [0, 0]);
     }
 
@@ -316,19 +322,19 @@ mod tests {
         for protocol in [protocol::UDP, protocol::ICMP, 99] {
             later[9] = protocol;
             let before = later.clone();
-            assert_eq!(table.outbound(&mut later, server, 0), Err(DropReason::NoTranslation));
+            assert_eq!(table.outbound(&mut later, server, Some(0)), Err(DropReason::NoTranslation));
             assert!(!table.inbound(&mut later, 0) && later == before);
         }
         let mut packet = ip(ue, wanted, protocol::UDP, &payload(ue, wanted, protocol::UDP, (1, 2)));
-        assert_eq!(table.outbound(&mut packet, address("::1"), 0), Err(DropReason::FarDrop));
+        assert_eq!(table.outbound(&mut packet, address("::1"), Some(0)), Err(DropReason::FarDrop));
         for length in 0..packet.len() {
-            assert_eq!(table.outbound(&mut packet[..length], server, 0), Err(DropReason::IpMalformed));
+            assert_eq!(table.outbound(&mut packet[..length], server, Some(0)), Err(DropReason::IpMalformed));
         }
         // Any other protocol is one flow; a short ICMP message has no identifier.
         let mut other = ip(ue, wanted, 99, &[]);
-        assert_eq!(table.outbound(&mut other, server, 0), Ok(()));
+        assert_eq!(table.outbound(&mut other, server, Some(0)), Ok(()));
         let mut short = ip(ue, wanted, protocol::ICMP, &[8, 0, 0, 0]);
-        assert_eq!(table.outbound(&mut short, server, 0), Err(DropReason::NoTranslation));
+        assert_eq!(table.outbound(&mut short, server, Some(0)), Err(DropReason::NoTranslation));
     }
 
     /// Two flows compete for the only entry: a reader sees one, the other or none, never a mixture.
